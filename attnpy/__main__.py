@@ -1,0 +1,251 @@
+"""The command line: a first example, attention for a file, and the machine."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+import attnpy
+from attnpy._example import EMBEDDINGS, WORDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import BinaryIO
+
+    from numpy.typing import NDArray
+
+PROGRAM = "python -m attnpy"
+REQUIRED = ("query", "key", "value")
+OPTIONAL = ("mask", "bias", "sinks", "kv_lengths", "q_offset")
+
+
+class InputError(Exception):
+    """Something about the request is wrong; the message is all the user needs."""
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are a single line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of printing the usage and exiting."""
+        raise InputError(message)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line and return its exit status."""
+    try:
+        options = parser().parse_args(arguments)
+        if options.command == "run":
+            run(options)
+        elif options.command == "info":
+            attnpy.show_config()
+        else:
+            show_example()
+        print(end="", flush=True)  # so that a full disk is seen here
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader of our output has gone. Python flushes once more on exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except (InputError, OSError, TypeError, ValueError, MemoryError) as error:
+        print("attnpy:", one_line(error), file=sys.stderr)
+        return 2
+    return 0
+
+
+def one_line(error: BaseException) -> str:
+    """Return the error's message without line breaks."""
+    if isinstance(error, OSError) and error.strerror:
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror}"
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def parser() -> Parser:
+    """Return the parser of the command line."""
+    main_parser = Parser(
+        prog=PROGRAM,
+        description="Fast, exact attention for NumPy arrays. Without a command: "
+        "a first example.",
+    )
+    main_parser.add_argument(
+        "--version", action="version", version=f"attnpy {attnpy.__version__}"
+    )
+    commands = main_parser.add_subparsers(dest="command", metavar="command")
+    commands.add_parser("info", help="show the instruction set, threads and versions")
+    command = commands.add_parser(
+        "run",
+        help="compute attention for the arrays in a file",
+        description="Compute attention for the arrays in an .npz file. It must hold "
+        f"{', '.join(REQUIRED)}, and may hold {', '.join(OPTIONAL)}. The result holds "
+        "output, and weights and lse where asked for.",
+    )
+    command.add_argument("input", metavar="in.npz")
+    command.add_argument("-o", "--output", metavar="out.npz", required=True)
+    command.add_argument(
+        "--causal",
+        nargs="?",
+        const="bottom_right",
+        default=False,
+        choices=("bottom_right", "top_left"),
+        help="hide the keys after each query's position; bottom_right by default",
+    )
+    command.add_argument(
+        "--window",
+        nargs=2,
+        type=window_side,
+        metavar=("LEFT", "RIGHT"),
+        help="keys visible before and after the position; none is no limit",
+    )
+    command.add_argument(
+        "--q-offset", type=int, metavar="N", help="position of the first query"
+    )
+    command.add_argument(
+        "--scale", type=float, metavar="X", help="of the scores; default 1/sqrt(D)"
+    )
+    command.add_argument(
+        "--softcap", type=float, metavar="X", help="cap the scores by X * tanh(s / X)"
+    )
+    command.add_argument(
+        "--return-weights", action="store_true", help="write weights as well"
+    )
+    command.add_argument("--return-lse", action="store_true", help="write lse as well")
+    command.add_argument("--num-threads", type=int, metavar="N")
+    return main_parser
+
+
+def window_side(text: str) -> int | None:
+    """Return one side of a window: a number, or None for "none"."""
+    return None if text == "none" else int(text)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Compute attention for the arrays in a file and write the results to another."""
+    arrays = read_arrays(options.input)
+    if options.q_offset is not None:
+        if "q_offset" in arrays:
+            raise InputError(f"--q-offset: {options.input} holds a q_offset as well")
+        arrays["q_offset"] = np.asarray(options.q_offset)
+    names = ["output"]
+    names += ["weights"] * options.return_weights
+    names += ["lse"] * options.return_lse
+    with replacing(options.output) as file:
+        results = attnpy.attention(
+            **arrays,
+            causal=options.causal,
+            window=None if options.window is None else tuple(options.window),
+            scale=options.scale,
+            softcap=options.softcap,
+            return_weights=options.return_weights,
+            return_lse=options.return_lse,
+            num_threads=options.num_threads,
+        )
+        if len(names) == 1:
+            results = (results,)
+        named = dict(zip(names, results, strict=True))
+        np.savez(file, **named)
+    summary = ", ".join(f"{n} {a.dtype} {a.shape}" for n, a in named.items())
+    print(f"{options.output}: {summary}")
+
+
+def read_arrays(path: str) -> dict[str, NDArray[Any]]:
+    """Return the arrays of an .npz file, after checking their names."""
+    with open(path, "rb") as file:
+        try:
+            content = np.load(file, allow_pickle=False)
+        except Exception as error:  # a damaged file may raise anything
+            raise InputError(f"{path}: expected an .npz file") from error
+        if not isinstance(content, np.lib.npyio.NpzFile):
+            raise InputError(f"{path}: expected an .npz file, got a single array")
+        unknown = sorted(set(content.files).difference(REQUIRED, OPTIONAL))
+        if unknown:
+            raise InputError(
+                f"{path}: unknown array {unknown[0]!r} (known: "
+                f"{', '.join(REQUIRED + OPTIONAL)})"
+            )
+        missing = [name for name in REQUIRED if name not in content.files]
+        if missing:
+            raise InputError(f"{path}: no array named {', '.join(missing)}")
+        return {name: read_array(content, path, name) for name in content.files}
+
+
+def read_array(content: Any, path: str, name: str) -> NDArray[Any]:
+    """Return one array of an .npz file."""
+    try:
+        array = content[name]
+    except MemoryError:
+        raise
+    except Exception as error:  # a damaged file may raise anything
+        raise InputError(f"{path}: cannot read {name}: {one_line(error)}") from error
+    if not isinstance(array, np.ndarray):
+        raise InputError(f"{path}: {name} is not an array")
+    return array
+
+
+@contextmanager
+def replacing(path: str) -> Iterator[BinaryIO]:
+    """Open a temporary file that takes the place of `path` once it is complete."""
+    target = os.path.realpath(path)
+    if os.path.exists(target) and not os.path.isfile(target):
+        raise InputError(f"{path}: not a regular file")
+    temporary = f"{target}.{os.getpid()}.tmp"
+    try:
+        file = open(temporary, "xb")  # noqa: SIM115
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from error
+    try:
+        with file:
+            yield file
+        os.replace(temporary, target)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from error
+    finally:
+        if os.path.exists(temporary):
+            os.remove(temporary)
+
+
+def show_example() -> None:
+    """Print the worked example of the notebook "Attention please!"."""
+    embeddings = np.array(EMBEDDINGS, dtype=np.float32)  # (L, E)
+    scores = embeddings @ embeddings.T  # (L, L)
+    context, weights = attnpy.attention(
+        embeddings, embeddings, embeddings, scale=1.0, return_weights=True
+    )
+    axes = [f"x{i}" for i in range(embeddings.shape[1])]
+    print(f'"{" ".join(WORDS)}": every word attends to every word.\n')
+    print_table("Embeddings X (made up)", axes, embeddings)
+    print_table("Scores X @ X.T, by NumPy: attnpy never builds them", WORDS, scores)
+    print_table("Attention weights, softmax of each row of scores", WORDS, weights)
+    print_table("Context vectors, weights @ X", axes, context)
+    print(
+        'The notebook "Attention please!" shows the same scores and weights. Its\n'
+        "stored context vectors are weights.T @ X, left over from an earlier run.\n"
+    )
+    config = attnpy.show_config(mode="dicts")
+    print(
+        f"attnpy {attnpy.__version__}, instruction set {config['tier']}, "
+        f"threads {config['threads']}. Next: {PROGRAM} run --help"
+    )
+
+
+def print_table(
+    title: str, columns: tuple[str, ...] | list[str], rows: NDArray[Any]
+) -> None:
+    """Print a matrix with one row for each word, to four decimals."""
+    label_width = max(map(len, WORDS))
+    width = max(7, *(len(column) + 2 for column in columns))
+    print(title)
+    print(" " * label_width + "".join(f"{column:>{width}}" for column in columns))
+    for word, row in zip(WORDS, rows, strict=True):
+        print(f"{word:<{label_width}}" + "".join(f"{x:{width}.4f}" for x in row))
+    print()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

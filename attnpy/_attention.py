@@ -1,0 +1,236 @@
+"""The keyword interface of `attention`. The C module checks and computes everything."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from attnpy import _attnpy
+
+if TYPE_CHECKING:
+    from typing import TypedDict
+
+    from numpy.typing import ArrayLike, NDArray
+    from typing_extensions import Unpack
+
+    Array = NDArray[Any]
+
+    class Options(TypedDict, total=False):
+        """The options that do not change what is returned."""
+
+        mask: ArrayLike | None
+        bias: ArrayLike | None
+        causal: bool | Literal["bottom_right", "top_left"]
+        window: tuple[int | None, int | None] | None
+        q_offset: ArrayLike | None
+        kv_lengths: ArrayLike | None
+        scale: float | None
+        softcap: float | None
+        sinks: ArrayLike | None
+        out: Array | None
+        num_threads: int | None
+
+
+@overload
+def attention(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    *,
+    return_weights: Literal[False] = ...,
+    return_lse: Literal[False] = ...,
+    **options: Unpack[Options],
+) -> Array: ...
+@overload
+def attention(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    *,
+    return_weights: Literal[True],
+    return_lse: Literal[True],
+    **options: Unpack[Options],
+) -> tuple[Array, Array, Array]: ...
+@overload
+def attention(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    *,
+    return_weights: Literal[True],
+    return_lse: Literal[False] = ...,
+    **options: Unpack[Options],
+) -> tuple[Array, Array]: ...
+@overload
+def attention(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    *,
+    return_weights: Literal[False] = ...,
+    return_lse: Literal[True],
+    **options: Unpack[Options],
+) -> tuple[Array, Array]: ...
+@overload
+def attention(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    *,
+    return_weights: bool,
+    return_lse: bool,
+    **options: Unpack[Options],
+) -> Any: ...
+def attention(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    *,
+    mask: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    causal: bool | Literal["bottom_right", "top_left"] = False,
+    window: tuple[int | None, int | None] | None = None,
+    q_offset: ArrayLike | None = None,
+    kv_lengths: ArrayLike | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: ArrayLike | None = None,
+    return_weights: bool = False,
+    return_lse: bool = False,
+    out: Array | None = None,
+    num_threads: int | None = None,
+) -> Any:
+    r"""Compute scaled-dot-product attention, with any number of heads.
+
+    Every combination of the options runs through the same fused path, which never
+    builds the matrix of scores.
+
+    Parameters
+    ----------
+    query : array_like, shape (..., H, Lq, D)
+        `H` query heads of `Lq` queries. Two axes are a single head; a 1-D query
+        ``(D,)`` is a single query, and the axis `Lq` is missing from every result.
+    key : array_like, shape (..., Hk, Lk, D)
+        `H` must be a multiple of `Hk`: query head ``h`` uses key and value head
+        ``h // (H // Hk)`` (grouped-query attention).
+    value : array_like, shape (..., Hk, Lk, Dv)
+        `Dv` may differ from `D`. The axes before the head axis broadcast between
+        query, key and value as in NumPy, without a copy.
+    mask : array_like of bool, broadcast to (..., H, Lq, Lk), optional
+        True where the query may attend to the key.
+    bias : array_like of float, broadcast to (..., H, Lq, Lk), optional
+        Added to the scaled (and capped) scores. -inf masks.
+    causal : bool or {"bottom_right", "top_left"}, optional
+        Hide the keys after each query's position. With True, which is
+        ``"bottom_right"``, the last query sees the last key; with ``"top_left"`` the
+        first query sees the first key only.
+    window : (left, right), optional
+        Query at position p sees the keys from ``p - left`` to ``p + right``; each is
+        at least 0, or None for no limit.
+    q_offset : int or array_like of int, broadcast to the axes before H, optional
+        The absolute position of query 0; query i stands at ``q_offset + i``, key j at
+        j. By default 0 for ``causal="top_left"``; otherwise ``Lk - Lq``, or
+        ``kv_lengths - Lq`` where lengths are given. Without `causal` and `window`
+        nothing depends on it.
+    kv_lengths : int or array_like of int, broadcast to the axes before H, optional
+        How many of the `Lk` keys exist, 0 to `Lk`.
+    scale : float, optional
+        Factor of the dot products; by default ``1 / sqrt(D)``. Any finite value.
+    softcap : float, optional
+        ``c > 0`` turns a scaled score s into ``c * tanh(s / c)``.
+    sinks : array_like of float, shape (H,), optional
+        One more logit for each query head, in the denominator of the softmax only.
+    return_weights : bool, optional
+        Return the weights as well, which takes memory for the whole matrix. No bit of
+        the output depends on it.
+    return_lse : bool, optional
+        Return the logarithm of each softmax denominator as well; see `merge`.
+    out : ndarray, shape (..., H, Lq, Dv), optional
+        Where to write the output, in the output's dtype with any strides. It may
+        overlap the inputs.
+    num_threads : int, optional
+        At least 1; by default `get_num_threads`. Changes no bit of a result.
+
+    Returns
+    -------
+    output : ndarray, shape (..., H, Lq, Dv)
+        In the promoted dtype of query, key and value. It is `out` where that is given.
+    weights : ndarray, shape (..., H, Lq, Lk)
+        With `return_weights`, in the same dtype.
+    lse : ndarray, shape (..., H, Lq)
+        With `return_lse`: the natural logarithm of the sum of exp of the final logits,
+        in float32 (float64 where the output is).
+
+    Raises
+    ------
+    TypeError
+        If an argument has the wrong kind or dtype, an integer mask for example.
+    ValueError
+        If shapes do not fit together or a number is out of its range.
+    MemoryError
+        If the results or the scratch memory cannot be allocated.
+
+    See Also
+    --------
+    merge : combine results over disjoint sets of keys.
+
+    Notes
+    -----
+    For a query :math:`q_i` and the keys :math:`k_j` that it may see,
+
+    .. math::
+
+        s_{ij} = \operatorname{cap}(scale \, q_i \cdot k_j) + bias_{ij}, \quad
+        o_i = \sum_j \frac{e^{s_{ij}}}{\sum_t e^{s_{it}}} v_j
+
+    which is "Scaled Dot-Product Attention" of Vaswani et al., "Attention Is All You
+    Need" (2017), section 3.2.1, computed block by block with a running maximum and sum
+    as in Dao et al., "FlashAttention" (2022).
+
+    A query that may see nothing gets output 0, weights 0 and lse -inf (lse is the sink
+    with `sinks`). So does one whose every visible logit is -inf. NaN and infinity in
+    keys and values that a query may not see do not reach its results.
+
+    Supported dtypes are float64, float32, float16 and, from the package ml_dtypes,
+    bfloat16. They promote as in `numpy.result_type`; integers and booleans become
+    float64. 16-bit inputs are computed in float32 and rounded once at the end. `bias`
+    and `sinks` take no part in the promotion.
+
+    In float32 and float64 a query's results depend, to the last bit, on nothing but
+    the query, the keys and values that it may see, their positions, and the options:
+    not on the rest of the batch, the number of threads, the memory layout, or the
+    instruction set.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import attnpy
+    >>> rng = np.random.default_rng(0)
+    >>> query = rng.standard_normal((8, 10, 64), dtype=np.float32)  # (H, Lq, D)
+    >>> key = rng.standard_normal((2, 12, 64), dtype=np.float32)  # (Hk, Lk, D)
+    >>> value = rng.standard_normal((2, 12, 32), dtype=np.float32)  # (Hk, Lk, Dv)
+    >>> output, weights = attnpy.attention(
+    ...     query, key, value, causal=True, return_weights=True
+    ... )
+    >>> output.shape, weights.shape
+    ((8, 10, 32), (8, 10, 12))
+    >>> np.count_nonzero(weights[0], axis=-1)  # the last query sees all 12 keys
+    array([ 3,  4,  5,  6,  7,  8,  9, 10, 11, 12])
+    """
+    return _attnpy.attention(
+        query,
+        key,
+        value,
+        mask,
+        bias,
+        causal,
+        window,
+        q_offset,
+        kv_lengths,
+        scale,
+        softcap,
+        sinks,
+        return_weights,
+        return_lse,
+        out,
+        num_threads,
+    )

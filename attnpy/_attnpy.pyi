@@ -1,0 +1,29 @@
+"""The extension module, built from csrc/. Private: use the functions of attnpy."""
+
+from typing import Any
+
+from numpy.typing import ArrayLike, NDArray
+
+def attention(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    mask: ArrayLike | None,
+    bias: ArrayLike | None,
+    causal: bool | str,
+    window: tuple[int | None, int | None] | None,
+    q_offset: ArrayLike | None,
+    kv_lengths: ArrayLike | None,
+    scale: float | None,
+    softcap: float | None,
+    sinks: ArrayLike | None,
+    return_weights: bool,
+    return_lse: bool,
+    out: NDArray[Any] | None,
+    num_threads: int | None,
+    tier: str | None = None,
+    /,
+) -> Any: ...
+def set_num_threads(num_threads: int, /) -> None: ...
+def get_num_threads() -> int: ...
+def config() -> dict[str, Any]: ...

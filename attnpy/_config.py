@@ -1,0 +1,150 @@
+"""Threads, and what this machine offers."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, overload
+
+import numpy as np
+
+from attnpy import _attnpy
+from attnpy._version import __version__
+
+
+def set_num_threads(num_threads: int) -> None:
+    """Set how many threads `attention` uses where the call does not say.
+
+    Parameters
+    ----------
+    num_threads : int
+        At least 1; the calling thread counts. The number changes the speed, never a
+        bit of a result.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `num_threads` is not an integer, or less than 1.
+
+    Notes
+    -----
+    The number belongs to the process. It starts as the environment variable
+    ``ATTNPY_NUM_THREADS``, else ``OMP_NUM_THREADS``, else the number of CPUs that the
+    process's affinity and cgroup quota leave it.
+
+    Examples
+    --------
+    >>> import attnpy
+    >>> before = attnpy.get_num_threads()
+    >>> attnpy.set_num_threads(1)
+    >>> attnpy.get_num_threads()
+    1
+    >>> attnpy.set_num_threads(before)
+    """
+    _attnpy.set_num_threads(num_threads)
+
+
+def get_num_threads() -> int:
+    """Return how many threads `attention` uses where the call does not say.
+
+    Returns
+    -------
+    int
+        At least 1. See `set_num_threads` for where it comes from.
+
+    Examples
+    --------
+    >>> import attnpy
+    >>> attnpy.get_num_threads() >= 1
+    True
+    """
+    return _attnpy.get_num_threads()
+
+
+def register_threadpoolctl() -> None:
+    """Let threadpoolctl see and limit attnpy's threads.
+
+    Once called, ``threadpoolctl.threadpool_info()`` lists attnpy, and
+    ``threadpoolctl.threadpool_limits(1)`` or ``(1, user_api="attnpy")`` limits it.
+    Further calls do nothing.
+
+    Raises
+    ------
+    ImportError
+        If threadpoolctl (3.2 or later) is not installed.
+
+    Examples
+    --------
+    >>> import attnpy
+    >>> import threadpoolctl
+    >>> attnpy.register_threadpoolctl()
+    >>> with threadpoolctl.threadpool_limits(1, user_api="attnpy"):
+    ...     attnpy.get_num_threads()
+    1
+    """
+    try:
+        # Python imports a module once; importing this one registers.
+        from attnpy import _threadpoolctl  # noqa: F401
+    except ImportError as error:
+        raise ImportError(
+            "register_threadpoolctl: expected threadpoolctl 3.2 or later to be "
+            f"installed (pip install threadpoolctl), got: {error}"
+        ) from error
+
+
+@overload
+def show_config(mode: Literal["stdout"] = ...) -> None: ...
+@overload
+def show_config(mode: Literal["dicts"]) -> dict[str, Any]: ...
+def show_config(mode: str = "stdout") -> dict[str, Any] | None:
+    """Show the instruction set in use, the threads, and the versions.
+
+    Parameters
+    ----------
+    mode : {"stdout", "dicts"}, optional
+        Print a table (the default) or return a dictionary, as `numpy.show_config`.
+
+    Returns
+    -------
+    dict or None
+        With ``mode="dicts"``:
+
+        - ``tier``: the instruction set in use. The environment variable
+          ``ATTNPY_ISA``, read on import, forces one;
+        - ``tiers``: those that this CPU has, best first;
+        - ``threads``: as `get_num_threads`;
+        - ``cpus``: how many CPUs affinity and cgroup quota leave the process;
+        - ``attnpy``, ``numpy``, ``python``: versions;
+        - ``machine``: architecture and operating system.
+
+    Raises
+    ------
+    ValueError
+        If `mode` is neither.
+
+    Examples
+    --------
+    >>> import attnpy
+    >>> config = attnpy.show_config(mode="dicts")
+    >>> config["tier"] in config["tiers"]
+    True
+    """
+    if mode not in ("stdout", "dicts"):
+        raise ValueError(f"mode: expected 'stdout' or 'dicts', got {mode!r}")
+    import platform  # here, for it would cost every import of attnpy
+
+    core = _attnpy.config()
+    config = {
+        "tier": core["tier"],
+        "tiers": core["tiers"],
+        "threads": core["threads"],
+        "cpus": core["cpus"],
+        "attnpy": __version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "machine": f"{platform.machine()} {platform.system()}",
+    }
+    if mode == "dicts":
+        return config
+    for name, entry in config.items():
+        text = ", ".join(entry) if isinstance(entry, tuple) else entry
+        print(f"{name:<8} {text}")
+    return None

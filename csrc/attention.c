@@ -1,0 +1,127 @@
+/* The driver: splits a call into tasks, gives each thread a workspace and runs the kernel.
+ * Validates nothing: what comes here is valid. */
+#include "attention.h"
+
+typedef struct {
+    const attn_problem *p;
+    const attn_kernel *kernel;
+    attn_control *control;
+    ptrdiff_t n_row_tasks; /* tasks of one (batch, kv head) */
+    void **workspaces;     /* one for each worker */
+} call;
+
+/* The address of an array at a batch, and at the given head of it. */
+static char *
+address(const attn_problem *p, const attn_array *array, ptrdiff_t batch, ptrdiff_t head)
+{
+    char *at = array->data;
+
+    if (at == NULL) {
+        return NULL;
+    }
+    for (int axis = p->n_batch_axes - 1; axis >= 0; axis--) {
+        at += batch % p->batch_shape[axis] * array->batch_stride[axis];
+        batch /= p->batch_shape[axis];
+    }
+    return at + head * array->head_stride;
+}
+
+/* The int64 of a (B,) array at a batch, or the default where there is none. */
+static int64_t
+index_at(const attn_problem *p, const attn_array *array, ptrdiff_t batch,
+         int64_t default_value)
+{
+    const char *at = address(p, array, batch, 0);
+    return at == NULL ? default_value : *(const int64_t *)(const void *)at;
+}
+
+static void
+set_up_task(const call *c, ptrdiff_t index, attn_task *task)
+{
+    const attn_problem *p = c->p;
+    ptrdiff_t head_index = index / c->n_row_tasks;
+    ptrdiff_t batch = head_index / p->n_kv_heads;
+    ptrdiff_t kv_head = head_index % p->n_kv_heads;
+    ptrdiff_t head = kv_head * p->group;
+    /* Last rows first: causal ones see the most, so the light tasks come at the end. */
+    ptrdiff_t row_task = c->n_row_tasks - 1 - index % c->n_row_tasks;
+    ptrdiff_t rows_left = p->group * p->n_queries - row_task * ATTN_TASK_ROWS;
+    int64_t length = index_at(p, &p->kv_lengths, batch, p->n_keys);
+    int64_t offset = p->top_left ? 0 : length - p->n_queries;
+
+    task->query = address(p, &p->query, batch, head);
+    task->key = address(p, &p->key, batch, kv_head);
+    task->value = address(p, &p->value, batch, kv_head);
+    task->mask = address(p, &p->mask, batch, head);
+    task->bias = address(p, &p->bias, batch, head);
+    task->sinks = address(p, &p->sinks, batch, head);
+    task->output = address(p, &p->output, batch, head);
+    task->weights = address(p, &p->weights, batch, head);
+    task->lse = address(p, &p->lse, batch, head);
+    task->first_row = row_task * ATTN_TASK_ROWS;
+    task->n_rows = rows_left < ATTN_TASK_ROWS ? rows_left : ATTN_TASK_ROWS;
+    attn_see_ranges(p, index_at(p, &p->q_offset, batch, offset), length, task);
+}
+
+static void
+run_task(void *context, ptrdiff_t index, int worker)
+{
+    const call *c = context;
+    uint32_t control_word = attn_fp_control_reset();
+    attn_task task;
+
+    set_up_task(c, index, &task);
+    c->kernel->run(c->p, &task, c->workspaces[worker], c->control, worker == 0);
+    attn_fp_control_restore(control_word);
+}
+
+/* As many threads as there are tasks, and as the work repays to wake. */
+static int
+useful_threads(const attn_problem *p, ptrdiff_t n_tasks, int n_threads)
+{
+    double pairs = (double)p->n_batch * (double)p->n_kv_heads * (double)p->group *
+                   (double)p->n_queries * (double)p->n_keys;
+    double multiplications = pairs * (double)(p->head_dim + p->value_dim + 16);
+    double repaid = 1 + multiplications / ATTN_WORK_PER_THREAD;
+
+    n_threads = n_tasks < n_threads ? (int)n_tasks : n_threads;
+    return repaid < n_threads ? (int)repaid : n_threads;
+}
+
+int
+attn_attention(const attn_problem *p, const attn_tier *tier, int n_threads,
+               attn_poll poll, void *poll_context)
+{
+    attn_control control = {.poll = poll, .poll_context = poll_context};
+    void *workspaces[ATTN_MAX_THREADS];
+    call c = {.p = p,
+              .kernel = p->arithmetic == ATTN_F32 ? tier->f32 : tier->f64,
+              .control = &control,
+              .workspaces = workspaces};
+    size_t size = c.kernel->workspace_size(p);
+    ptrdiff_t rows = p->group * p->n_queries;
+    int n_workspaces = 0;
+
+    c.n_row_tasks = (rows + ATTN_TASK_ROWS - 1) / ATTN_TASK_ROWS;
+    ptrdiff_t n_tasks = p->n_batch * p->n_kv_heads * c.n_row_tasks;
+    if (n_tasks == 0) {
+        return 0;
+    }
+    n_threads = n_threads < ATTN_MAX_THREADS ? n_threads : ATTN_MAX_THREADS;
+    n_threads = useful_threads(p, n_tasks, n_threads);
+    while (n_workspaces < n_threads) {
+        void *workspace = attn_workspace_acquire(size);
+        if (workspace == NULL) {
+            break; /* fewer threads */
+        }
+        workspaces[n_workspaces++] = workspace;
+    }
+    if (n_workspaces == 0) {
+        return -1;
+    }
+    attn_parallel_for(n_tasks, n_workspaces, run_task, &c, &control);
+    while (n_workspaces > 0) {
+        attn_workspace_release(workspaces[--n_workspaces]);
+    }
+    return 0;
+}

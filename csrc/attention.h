@@ -1,0 +1,172 @@
+/* The one interface inside the core: what the binding hands to the driver, the driver to a
+ * kernel, and both to the thread pool. Knows nothing of Python.
+ *
+ * Dimension legend, used in every file: B batch, H query heads, Hk key/value heads,
+ * G = H / Hk query heads of a group, Lq queries, Lk keys, D head dimension of queries and
+ * keys, Dv head dimension of values. The rows of a group are its G * Lq (head, query)
+ * pairs in that order: row r is query r % Lq of the group's head r / Lq. */
+#ifndef ATTN_ATTENTION_H
+#define ATTN_ATTENTION_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+
+/* Part of the bit contract: keys are summed up in blocks and chunks at these absolute
+ * positions, the same for every instruction set, number of threads and form. */
+#define ATTN_BLOCK 128 /* keys that share one maximum and one rescaling */
+#define ATTN_CHUNK 512 /* keys that are summed up on their own and then merged */
+
+#define ATTN_TASK_ROWS 64                   /* rows of a task, at most */
+#define ATTN_BLOCK_WORDS (ATTN_BLOCK / 64)  /* 64-bit words of a block's visible keys */
+#define ATTN_MAX_AXES 64                    /* as in NumPy 2 */
+#define ATTN_ALIGNMENT 64                   /* of workspaces: a cache line */
+#define ATTN_MAX_THREADS 1024
+#define ATTN_MAX_DIM (INT64_C(1) << 40) /* of D and Dv: sizes of workspaces fit in 63 bits */
+
+/* Multiplications that repay the waking of one more thread: about 20 us of work (README,
+ * "Threads"). */
+#define ATTN_WORK_PER_THREAD 1e6
+
+typedef enum { ATTN_F16, ATTN_BF16, ATTN_F32, ATTN_F64 } attn_dtype;
+
+/* An array (batch axes, head, row, column); data is NULL where the caller gave none.
+ * Strides are in bytes, 0 along broadcast axes and axes of length <= 1. */
+typedef struct {
+    char *data;
+    attn_dtype dtype;
+    ptrdiff_t head_stride;
+    ptrdiff_t row_stride;
+    ptrdiff_t column_stride;
+    ptrdiff_t batch_stride[ATTN_MAX_AXES];
+} attn_array;
+
+/* One call. Everything is valid, and broadcast, before it comes here. */
+typedef struct {
+    int n_batch_axes;
+    ptrdiff_t batch_shape[ATTN_MAX_AXES];
+    ptrdiff_t n_batch;
+    ptrdiff_t n_kv_heads;
+    ptrdiff_t group; /* query heads per key/value head */
+    ptrdiff_t n_queries;
+    ptrdiff_t n_keys;
+    ptrdiff_t head_dim;
+    ptrdiff_t value_dim;
+
+    attn_dtype arithmetic; /* ATTN_F32 or ATTN_F64 */
+    attn_array query;      /* (B, H, Lq, D) */
+    attn_array key;        /* (B, Hk, Lk, D) */
+    attn_array value;      /* (B, Hk, Lk, Dv) */
+    attn_array mask;       /* (B, H, Lq, Lk) bytes, nonzero = may attend; or none */
+    attn_array bias;       /* (B, H, Lq, Lk), or none */
+    attn_array sinks;      /* (H,) in the arithmetic's dtype, or none */
+    attn_array q_offset;   /* (B,) int64, or none: then by alignment */
+    attn_array kv_lengths; /* (B,) int64 in [0, Lk], or none: Lk */
+    attn_array output;     /* (B, H, Lq, Dv) */
+    attn_array weights;    /* (B, H, Lq, Lk) zeroed, or none */
+    attn_array lse;        /* (B, H, Lq) in the arithmetic's dtype, or none */
+
+    bool causal;
+    bool top_left;        /* default position of query 0: 0, else kv_length - Lq */
+    int64_t window_left;  /* keys before the position that are visible; < 0: all */
+    int64_t window_right; /* keys after the position that are visible; < 0: all */
+    double scale;
+    double softcap; /* 0: none */
+} attn_problem;
+
+/* Rows first_row .. first_row + n_rows of one (batch, kv head), with its arrays' addresses
+ * there (those of per-head arrays at the group's first head), and the half-open range
+ * of keys that the options other than mask and bias let each row see. */
+typedef struct {
+    const char *query, *key, *value, *mask, *bias, *sinks;
+    char *output, *weights, *lse;
+    ptrdiff_t first_row;
+    ptrdiff_t n_rows;
+    ptrdiff_t see_from[ATTN_TASK_ROWS];
+    ptrdiff_t see_to[ATTN_TASK_ROWS]; /* see_from = see_to = 0: nothing */
+} attn_task;
+
+/* Which of a block's keys the rows of a task may see: bit k of keys[row] is key k of the
+ * block. */
+typedef uint64_t attn_key_bits[ATTN_TASK_ROWS][ATTN_BLOCK_WORDS];
+typedef enum { ATTN_SEE_NONE, ATTN_SEE_SOME, ATTN_SEE_ALL } attn_coverage;
+
+/* Asked by the calling thread every now and then without the interpreter's lock; true
+ * means stop. */
+typedef bool (*attn_poll)(void *context);
+
+/* The state of a call that its threads share. */
+typedef struct {
+    attn_poll poll; /* may be NULL */
+    void *poll_context;
+    int64_t next_poll; /* nanoseconds, by the monotonic clock */
+    atomic_bool stop;  /* touched in threads.c only */
+} attn_control;
+
+/* A kernel: the algorithm of kernel.inc.h compiled for one instruction set and dtype. */
+typedef struct {
+    /* Bytes of scratch memory that one thread needs. */
+    size_t (*workspace_size)(const attn_problem *);
+    /* Computes one task. `control` is asked between blocks whether to give up. */
+    void (*run)(const attn_problem *, const attn_task *, void *workspace,
+                attn_control *, bool is_caller);
+} attn_kernel;
+
+typedef struct {
+    const char *name;
+    bool (*supported)(void);
+    const attn_kernel *f32;
+    const attn_kernel *f64;
+} attn_tier;
+
+/* attention.c: the driver. -1 when memory runs out, else 0. */
+int attn_attention(const attn_problem *, const attn_tier *, int n_threads, attn_poll,
+                   void *poll_context);
+
+/* visibility.c */
+void attn_see_ranges(const attn_problem *, int64_t q_offset, int64_t kv_length,
+                     attn_task *);
+attn_coverage attn_see_block(const attn_problem *, const attn_task *,
+                             ptrdiff_t first_key, ptrdiff_t n_keys, attn_key_bits keys);
+void attn_transpose_bits(const attn_key_bits keys, uint64_t rows[ATTN_BLOCK]);
+
+/* cpu.c: what this CPU and this process may use. */
+bool attn_cpu_has_baseline(void);
+bool attn_cpu_has_avx2(void);
+bool attn_cpu_has_avx512(void);
+uint32_t attn_fp_control_reset(void); /* to the default; returns the former one */
+void attn_fp_control_restore(uint32_t);
+void attn_cpu_pause(void); /* for a loop that waits for another thread */
+
+/* dispatch.c: tiers this CPU has, best first. NULL past the last one or if unknown. */
+const attn_tier *attn_tier_at(int index);
+const attn_tier *attn_tier_named(const char *name);
+
+/* threads.c */
+typedef void (*attn_body)(void *context, ptrdiff_t index, int worker);
+/* Calls body(context, i, worker) once for each i < n, on up to n_threads threads with
+ * distinct workers in [0, n_threads); worker 0 is the caller. */
+void attn_parallel_for(ptrdiff_t n, int n_threads, attn_body, void *context,
+                       attn_control *);
+/* True if the call should give up; asks poll at intervals when is_caller. */
+bool attn_should_stop(attn_control *, bool is_caller);
+void attn_set_num_threads(int); /* the default for calls; the pool keeps no other state */
+int attn_get_num_threads(void);
+int attn_cpu_limit(void); /* CPUs that affinity and cgroup quota leave us */
+/* A block of memory kept from an earlier call if one is large enough; NULL if none can be
+ * had. */
+void *attn_workspace_acquire(size_t size);
+void attn_workspace_release(void *);
+void attn_workspace_free_all(void);
+
+/* Replaceable by tests, to make each fail in turn. */
+typedef struct {
+    void *(*allocate)(size_t size);
+    void (*free)(void *);
+    int (*create_thread)(void *(*start)(void *), void *argument);
+} attn_hooks;
+extern attn_hooks attn_hook;
+
+#endif

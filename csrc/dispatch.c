@@ -1,0 +1,40 @@
+/* The table of tiers, best first. */
+#include "attention.h"
+
+#include <string.h>
+
+extern const attn_kernel attn_kernel_scalar_f32, attn_kernel_scalar_f64;
+extern const attn_kernel attn_kernel_avx2_f32, attn_kernel_avx2_f64;
+extern const attn_kernel attn_kernel_avx512_f32, attn_kernel_avx512_f64;
+
+static const attn_tier tiers[] = {
+#if defined(__x86_64__)
+    {"avx512", attn_cpu_has_avx512, &attn_kernel_avx512_f32, &attn_kernel_avx512_f64},
+    {"avx2", attn_cpu_has_avx2, &attn_kernel_avx2_f32, &attn_kernel_avx2_f64},
+#endif
+    {"scalar", attn_cpu_has_baseline, &attn_kernel_scalar_f32, &attn_kernel_scalar_f64},
+};
+
+const attn_tier *
+attn_tier_at(int index)
+{
+    for (size_t i = 0; i < sizeof tiers / sizeof tiers[0]; i++) {
+        if (tiers[i].supported() && index-- == 0) {
+            return &tiers[i];
+        }
+    }
+    return NULL;
+}
+
+const attn_tier *
+attn_tier_named(const char *name)
+{
+    const attn_tier *tier;
+
+    for (int i = 0; (tier = attn_tier_at(i)) != NULL; i++) {
+        if (strcmp(tier->name, name) == 0) {
+            return tier;
+        }
+    }
+    return NULL;
+}

@@ -1,0 +1,660 @@
+/* The algorithm for one task, once, in the vector vocabulary of vec/. A kernel_*.c file
+ * sets KERNEL, PANEL_ROWS and TILE_VECTORS, includes a vocabulary, then this. It knows
+ * nothing of batches, threads or Python; it cannot fail and allocates nothing.
+ *
+ * Tile form: rows are lanes. A tile is WIDTH rows of the task; its scores are
+ * S[key][lane], its output O[d][lane]. Row form, for the few rows of decoding: keys are
+ * the lanes of S[row][key], head dimension those of O[row][d]. Both take the same
+ * arithmetic steps in the same order for a row, so they give the same bits. */
+#if REAL_BITS == 32
+#define REAL_DTYPE ATTN_F32
+#else
+#define REAL_DTYPE ATTN_F64
+#endif
+
+extern const attn_kernel KERNEL;
+
+#include "math.inc.h"
+#include "product.inc.h"
+#include "transfer.inc.h"
+
+#define ROW_FORM_ROWS 8 /* rows of a group, at most, for which row form is the faster */
+
+enum {
+    WIDTH = TILE_VECTORS * LANES,
+    MAX_TILES = (ATTN_TASK_ROWS + WIDTH - 1) / WIDTH,
+    SCORES = WIDTH > ROW_FORM_ROWS ? WIDTH : ROW_FORM_ROWS /* row form has BLOCK a row */
+};
+
+/* A running softmax over keys for each row of the task: maximum and sum of exponentials,
+ * and by tile the output not yet divided by the sum. */
+typedef struct {
+    real *max;               /* (rows) */
+    real *sum;               /* (rows) */
+    real *output[MAX_TILES]; /* (Dv, WIDTH) each */
+    bool empty[MAX_TILES];   /* no key yet: output is not written */
+} partial;
+
+/* The block of keys first .. end - 1 at an absolute, constant position. */
+typedef struct {
+    ptrdiff_t first, end;
+    attn_coverage coverage;
+    bool values_finite;
+    matrix key;   /* (end - first, D) */
+    matrix value; /* (end - first, Dv) */
+} block;
+
+typedef struct {
+    const attn_problem *p;
+    const attn_task *task;
+    bool row_form;
+    int n_tiles;
+    ptrdiff_t from, to;    /* keys that some row of the task may see */
+    ptrdiff_t value_width; /* Dv rounded up to whole vectors */
+
+    real *query;      /* scaled; tile form: (tiles, D, WIDTH); row form: (rows, D) */
+    partial chunk;    /* of the current chunk of keys */
+    partial total;    /* of all chunks before it; in the end, sum holds its inverse */
+    real *rows;       /* (LANES, longest) staging of rows that are not contiguous reals */
+    real *scores;     /* (BLOCK, WIDTH); row form: (rows, BLOCK) */
+    real *rescale;    /* (rows) what the last block multiplied sum and output by */
+    real *wide_key;   /* (BLOCK, D) keys converted to contiguous reals */
+    real *wide_value; /* (BLOCK, value_width) */
+    real *bias;       /* (rows, BLOCK) */
+    real *bias_tile;  /* (BLOCK, WIDTH) */
+    real *columns;    /* row form: (D, WIDTH) keys transposed */
+    real *row_output; /* row form: (rows, value_width) the chunk's output */
+    attn_key_bits see;
+    uint64_t see_lanes[ATTN_BLOCK]; /* `see` transposed: bit r of [k] */
+} work;
+
+static ptrdiff_t
+round_up(ptrdiff_t n, ptrdiff_t unit)
+{
+    return (n + unit - 1) / unit * unit;
+}
+
+static ptrdiff_t
+least(ptrdiff_t a, ptrdiff_t b)
+{
+    return a < b ? a : b;
+}
+
+static ptrdiff_t
+most(ptrdiff_t a, ptrdiff_t b)
+{
+    return a > b ? a : b;
+}
+
+/* ---- Memory ------------------------------------------------------------------------- */
+
+/* The next n reals at *offset of memory; only counts where memory is NULL. */
+static real *
+take(char *memory, size_t *offset, ptrdiff_t n)
+{
+    size_t at = *offset;
+    size_t bytes = (size_t)n * sizeof(real);
+
+    *offset += (bytes + ATTN_ALIGNMENT - 1) / ATTN_ALIGNMENT * ATTN_ALIGNMENT;
+    return memory == NULL ? NULL : (real *)(void *)(memory + at);
+}
+
+static void
+take_partial(char *memory, size_t *offset, ptrdiff_t n_tiles, ptrdiff_t value_dim,
+             partial *s)
+{
+    s->max = take(memory, offset, n_tiles * WIDTH);
+    s->sum = take(memory, offset, n_tiles * WIDTH);
+    for (ptrdiff_t t = 0; t < n_tiles; t++) {
+        s->output[t] = take(memory, offset, value_dim * WIDTH);
+    }
+}
+
+/* Can the rows of this array be read in place, as vectors of `width` reals? */
+static bool
+reads_in_place(const attn_array *array, ptrdiff_t dim, ptrdiff_t width)
+{
+    return array->dtype == REAL_DTYPE && dim == width &&
+           (array->column_stride == sizeof(real) || dim == 1);
+}
+
+/* Lays a task's work out in memory; returns the bytes that takes. With memory NULL it
+ * does nothing else. */
+static size_t
+lay_out(const attn_problem *p, char *memory, work *w)
+{
+    ptrdiff_t group_rows = p->group * p->n_queries;
+    ptrdiff_t n_rows = least(group_rows, ATTN_TASK_ROWS);
+    ptrdiff_t n_tiles = (n_rows + WIDTH - 1) / WIDTH;
+    size_t size = 0;
+
+    w->row_form = group_rows <= ROW_FORM_ROWS;
+    w->value_width = w->row_form ? round_up(p->value_dim, LANES) : p->value_dim;
+    w->query = take(memory, &size, most(p->head_dim * n_tiles * WIDTH, 1));
+    take_partial(memory, &size, n_tiles, p->value_dim, &w->chunk);
+    take_partial(memory, &size, n_tiles, p->value_dim, &w->total);
+    w->rows = take(memory, &size,
+                   LANES * most(ATTN_BLOCK, most(p->head_dim, p->value_dim)));
+    w->scores = take(memory, &size, ATTN_BLOCK * SCORES);
+    w->rescale = take(memory, &size, n_tiles * WIDTH);
+    if (!reads_in_place(&p->key, p->head_dim, p->head_dim)) {
+        w->wide_key = take(memory, &size, ATTN_BLOCK * p->head_dim);
+    }
+    if (!reads_in_place(&p->value, p->value_dim, w->value_width)) {
+        w->wide_value = take(memory, &size, ATTN_BLOCK * w->value_width);
+    }
+    if (p->bias.data != NULL) {
+        w->bias = take(memory, &size, n_rows * ATTN_BLOCK);
+        w->bias_tile = take(memory, &size, ATTN_BLOCK * WIDTH);
+    }
+    if (w->row_form) {
+        w->columns = take(memory, &size, p->head_dim * WIDTH);
+        w->row_output = take(memory, &size, n_rows * w->value_width);
+    }
+    return size;
+}
+
+static size_t
+workspace_size(const attn_problem *p)
+{
+    work w;
+    return lay_out(p, NULL, &w);
+}
+
+/* ---- Rows --------------------------------------------------------------------------- */
+
+/* Where a per-head, per-query array has row r of the task. */
+static ptrdiff_t
+row_offset(const work *w, const attn_array *array, ptrdiff_t r)
+{
+    ptrdiff_t row = w->task->first_row + r;
+    ptrdiff_t n_queries = w->p->n_queries;
+    return row / n_queries * array->head_stride + row % n_queries * array->row_stride;
+}
+
+static ptrdiff_t
+tile_rows(const work *w, int tile)
+{
+    return least(w->task->n_rows - (ptrdiff_t)tile * WIDTH, WIDTH);
+}
+
+/* Vectors of a tile that hold rows; what lies beyond is never read. */
+static int
+tile_vectors(const work *w, int tile)
+{
+    return (int)((tile_rows(w, tile) + LANES - 1) / LANES);
+}
+
+/* Loads query rows from r on, as many as there are lanes or rows left, into a column of
+ * vectors: to[d][lane] = scale * query[r + lane][d]. */
+static void
+load_query_lanes(work *w, ptrdiff_t r, real *to, real scale)
+{
+    const attn_problem *p = w->p;
+    const attn_array *query = &p->query;
+    ptrdiff_t n = least(w->task->n_rows - r, LANES);
+    const real *rows[LANES] = {NULL};
+
+    for (ptrdiff_t i = 0; i < n; i++) {
+        const char *row = w->task->query + row_offset(w, query, r + i);
+        rows[i] = (const real *)(const void *)row;
+        if (!reads_in_place(query, p->head_dim, p->head_dim)) {
+            real *staged = w->rows + i * p->head_dim;
+            load_row(staged, row, query->column_stride, p->head_dim, query->dtype);
+            rows[i] = staged;
+        }
+    }
+    transpose_in(to, WIDTH, rows, n, p->head_dim, scale);
+}
+
+/* The reverse: rows from r on of an output array, as many as there are lanes or rows left,
+ * from a column of vectors: array[r + lane][k] = from[k][lane]. */
+static void
+store_lanes(work *w, const attn_array *array, char *base, ptrdiff_t r, const real *from,
+            ptrdiff_t n_columns)
+{
+    ptrdiff_t n = least(w->task->n_rows - r, LANES);
+    bool in_place = reads_in_place(array, n_columns, n_columns);
+    real *rows[LANES] = {NULL};
+
+    for (ptrdiff_t i = 0; i < n; i++) {
+        char *row = base + row_offset(w, array, r + i);
+        rows[i] = in_place ? (real *)(void *)row : w->rows + i * n_columns;
+    }
+    transpose_out(rows, n, from, WIDTH, n_columns);
+    for (ptrdiff_t i = 0; i < n && !in_place; i++) {
+        store_row(base + row_offset(w, array, r + i), array->column_stride, rows[i],
+                  n_columns, array->dtype);
+    }
+}
+
+static void
+load_queries(work *w)
+{
+    const attn_problem *p = w->p;
+    real scale = (real)p->scale;
+    ptrdiff_t d = p->head_dim;
+
+    if (!w->row_form) {
+        for (ptrdiff_t r = 0; r < w->task->n_rows; r += LANES) {
+            real *tile = w->query + r / WIDTH * WIDTH * d;
+            load_query_lanes(w, r, tile + r % WIDTH, scale);
+        }
+        return;
+    }
+    for (ptrdiff_t r = 0; r < w->task->n_rows; r++) {
+        const char *row = w->task->query + row_offset(w, &p->query, r);
+        load_row(w->query + r * d, row, p->query.column_stride, d, p->query.dtype);
+    }
+    for (ptrdiff_t i = 0; i < w->task->n_rows * d; i++) {
+        w->query[i] *= scale;
+    }
+}
+
+/* ---- Blocks of keys ----------------------------------------------------------------- */
+
+/* The rows of key or value at the block's absolute position, as contiguous reals. */
+static matrix
+fetch_rows(const attn_array *array, const char *base, const block *b, ptrdiff_t dim,
+           ptrdiff_t width, real *wide)
+{
+    const char *first = base + b->first * array->row_stride;
+
+    if (reads_in_place(array, dim, width)) {
+        return (matrix){(const real *)(const void *)first,
+                        array->row_stride / (ptrdiff_t)sizeof(real)};
+    }
+    for (ptrdiff_t j = 0; j < b->end - b->first; j++) {
+        load_row(wide + j * width, first + j * array->row_stride, array->column_stride,
+                 dim, array->dtype);
+        memset(wide + j * width + dim, 0, (size_t)(width - dim) * sizeof(real));
+    }
+    return (matrix){wide, width};
+}
+
+/* x * 0 is 0 for finite x only. */
+static bool
+all_finite(matrix rows, ptrdiff_t n_rows, ptrdiff_t dim)
+{
+    real tail = 0;
+    v_real sum = v_set1(0);
+
+    for (ptrdiff_t j = 0; j < n_rows; j++) {
+        const real *row = rows.at + j * rows.row;
+        ptrdiff_t d = 0;
+        for (; d + LANES <= dim; d += LANES) {
+            sum = v_fma(v_load(row + d), v_set1(0), sum);
+        }
+        for (; d < dim; d++) {
+            tail += row[d] * 0;
+        }
+    }
+    return tail == 0 && v_bits_of(v_is_nan(sum)) == 0;
+}
+
+/* Loads the block's bias for each row. A key with bias -inf is one the row may not see. */
+static void
+load_bias(work *w, block *b)
+{
+    const attn_array *bias = &w->p->bias;
+    ptrdiff_t n_keys = b->end - b->first;
+
+    if (b->coverage == ATTN_SEE_ALL) {
+        memset(w->see, 0xff, sizeof w->see);
+    }
+    for (ptrdiff_t r = 0; r < w->task->n_rows; r++) {
+        real *row = w->bias + r * ATTN_BLOCK;
+        const char *from = w->task->bias + row_offset(w, bias, r) +
+                           b->first * bias->column_stride;
+        load_row(row, from, bias->column_stride, n_keys, bias->dtype);
+        for (ptrdiff_t k = n_keys; k < round_up(n_keys, LANES); k++) {
+            row[k] = 0;
+        }
+        for (ptrdiff_t k = 0; k < n_keys; k += LANES) {
+            v_mask hidden = v_less(v_load(row + k), v_set1(-REAL_MAX));
+            uint64_t bits = v_bits_of(hidden) << (k % 64);
+            w->see[r][k / 64] &= ~bits;
+            b->coverage = bits != 0 ? ATTN_SEE_SOME : b->coverage;
+        }
+    }
+}
+
+/* Prepares the block at `first` of the task's keys; returns whether any row may see any
+ * of it. Leaves out values where only scores are wanted. */
+static bool
+open_block(work *w, ptrdiff_t first, bool with_values, block *b)
+{
+    const attn_problem *p = w->p;
+
+    b->first = first;
+    b->end = least(first + ATTN_BLOCK, w->to);
+    b->coverage = attn_see_block(p, w->task, first, b->end - first, w->see);
+    if (b->coverage == ATTN_SEE_NONE) {
+        return false;
+    }
+    if (p->bias.data != NULL) {
+        load_bias(w, b);
+    }
+    if (b->coverage == ATTN_SEE_SOME && !w->row_form) {
+        attn_transpose_bits(w->see, w->see_lanes);
+    }
+    b->key =
+        fetch_rows(&p->key, w->task->key, b, p->head_dim, p->head_dim, w->wide_key);
+    if (with_values) {
+        b->value = fetch_rows(&p->value, w->task->value, b, p->value_dim,
+                              w->value_width, w->wide_value);
+        b->values_finite = b->coverage == ATTN_SEE_ALL ||
+                           all_finite(b->value, b->end - b->first, p->value_dim);
+    }
+    return true;
+}
+
+/* ---- Scores and softmax, the same for both forms ------------------------------------- */
+
+/* A block's scores: lines of n_vec vectors; tile form has a line for each key, row form
+ * one for each row. */
+typedef struct {
+    real *at;
+    ptrdiff_t line;         /* reals from line to line */
+    const real *bias;       /* laid out likewise; or NULL */
+    const uint64_t *bits;   /* what may be seen, from the first lane on; or NULL */
+    ptrdiff_t bits_line;    /* words from line to line */
+    ptrdiff_t first_bit;    /* of the first lane */
+    ptrdiff_t n_lines;
+    int n_vec;
+} strip;
+
+/* From products to logits: softcap, bias, and -inf where a row may not see a key. */
+static INLINE void
+finish_scores(const strip *s, double softcap)
+{
+    v_real minus_inf = v_set1((real)-INFINITY);
+
+    for (ptrdiff_t i = 0; i < s->n_lines; i++) {
+        for (int v = 0; v < s->n_vec; v++) {
+            ptrdiff_t at = i * s->line + v * LANES;
+            v_real x = v_load(s->at + at);
+            if (softcap > 0) {
+                v_real cap = v_set1((real)softcap);
+                x = v_mul(cap, tanh_of(v_div(x, cap)));
+            }
+            if (s->bias != NULL) {
+                x = v_add(x, v_load(s->bias + at));
+            }
+            if (s->bits != NULL) {
+                ptrdiff_t bit = s->first_bit + v * LANES;
+                uint64_t word = s->bits[i * s->bits_line + bit / 64];
+                x = v_select(v_mask_of(word >> (bit % 64)), x, minus_inf);
+            }
+            v_store(s->at + at, x);
+        }
+    }
+}
+
+/* The maximum that exponents are taken relative to: never -inf, which has no differences. */
+static INLINE v_real
+finite_floor(v_real max)
+{
+    return v_max(max, v_set1(-REAL_MAX));
+}
+
+/* Raises the running maxima of a vector of rows to at least `top`; sum and output so far
+ * are to be multiplied by the result. */
+static INLINE v_real
+raise_max(real *max, v_real top)
+{
+    v_real before = v_load(max);
+    v_real after = v_max(top, before);
+
+    v_store(max, after);
+    return exp_of(v_sub(before, finite_floor(after)));
+}
+
+static bool
+all_ones(const real *x, ptrdiff_t n)
+{
+    for (ptrdiff_t i = 0; i < n; i++) {
+        if (x[i] != 1) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The part of a block that some rows may see: keys first .. first + n - 1. */
+typedef struct {
+    ptrdiff_t first;
+    ptrdiff_t n;
+    bool masked; /* some of those rows may not see some of these keys */
+} span;
+
+/* output[d] += weights[k] * value[k][d] for the keys k of a span that a row may see. For
+ * values that are not finite: 0 * NaN of a masked key must not come into the result. */
+static void
+add_seen_values(const work *w, const block *b, const span *s, ptrdiff_t row,
+                real *output, ptrdiff_t d_step, const real *weights,
+                ptrdiff_t key_step)
+{
+    for (ptrdiff_t k = 0; k < s->n; k++) {
+        ptrdiff_t bit = s->first - b->first + k;
+        const real *value = b->value.at + bit * b->value.row;
+        v_real weight = v_set1(weights[k * key_step]);
+        if (!(w->see[row][bit / 64] >> (bit % 64) & 1)) {
+            continue;
+        }
+        for (ptrdiff_t d = 0; d < w->p->value_dim; d++) {
+            real lanes[LANES];
+            real *at = output + d * d_step;
+            v_store(lanes, v_fma(weight, v_set1(value[d]), v_set1(*at)));
+            *at = lanes[0];
+        }
+    }
+}
+
+/* The weight of a logit in the final softmax; 0 for -inf whatever the row holds. */
+static INLINE v_real
+weight_of(v_real logit, v_real max, v_real inverse_sum)
+{
+    v_real weight = v_mul(exp_of(v_sub(logit, max)), inverse_sum);
+
+    weight = v_select(v_less(logit, v_set1(-REAL_MAX)), v_set1(0), weight);
+    return quiet_nan_or(weight);
+}
+
+#include "tile.inc.h"
+
+#include "row.inc.h"
+
+/* ---- Chunks ------------------------------------------------------------------------- */
+
+static void
+clear(partial *s, int n_tiles)
+{
+    for (int t = 0; t < n_tiles; t++) {
+        s->empty[t] = true;
+        for (int i = 0; i < WIDTH; i++) {
+            s->max[t * WIDTH + i] = (real)-INFINITY;
+            s->sum[t * WIDTH + i] = 0;
+        }
+    }
+}
+
+/* Adds the chunk's partial of a tile to the total. Source of the formula: Dao et al.,
+ * FlashAttention, 2022, section 3.1. */
+static void
+merge_tile(work *w, int tile)
+{
+    real *total = w->total.output[tile];
+    real *chunk = w->chunk.output[tile];
+    int n_vec = tile_vectors(w, tile);
+
+    if (w->chunk.empty[tile]) {
+        return;
+    }
+    for (int v = 0; v < n_vec; v++) {
+        ptrdiff_t lane = (ptrdiff_t)tile * WIDTH + v * LANES;
+        v_real chunk_max = v_load(w->chunk.max + lane);
+        v_real old = raise_max(w->total.max + lane, chunk_max);
+        v_real max = finite_floor(v_load(w->total.max + lane));
+        v_real new = exp_of(v_sub(chunk_max, max));
+        v_real sum = v_mul(v_load(w->total.sum + lane), old);
+        v_store(w->total.sum + lane, v_fma(v_load(w->chunk.sum + lane), new, sum));
+        if (w->total.empty[tile]) {
+            continue;
+        }
+        for (ptrdiff_t d = 0; d < w->p->value_dim; d++) {
+            real *at = total + d * WIDTH + v * LANES;
+            v_real x = v_load(chunk + d * WIDTH + v * LANES);
+            v_store(at, v_fma(x, new, v_mul(v_load(at), old)));
+        }
+    }
+    if (w->total.empty[tile]) { /* 0 * old + chunk * 1 is the chunk */
+        w->total.output[tile] = chunk;
+        w->chunk.output[tile] = total;
+        w->total.empty[tile] = false;
+    }
+}
+
+static void
+attend_to_chunk(work *w, ptrdiff_t first, attn_control *control, bool is_caller)
+{
+    block b;
+
+    clear(&w->chunk, w->n_tiles);
+    for (ptrdiff_t end = least(first + ATTN_CHUNK, w->to); first < end;
+         first += ATTN_BLOCK) {
+        if (first + ATTN_BLOCK <= w->from || attn_should_stop(control, is_caller) ||
+            !open_block(w, first, true, &b)) {
+            continue;
+        }
+        if (w->row_form) {
+            attend_rows(w, &b);
+        }
+        for (int t = 0; t < w->n_tiles && !w->row_form; t++) {
+            attend_tile(w, &b, t);
+        }
+    }
+    if (w->row_form) {
+        rows_to_tile(w);
+    }
+    for (int t = 0; t < w->n_tiles; t++) {
+        merge_tile(w, t);
+    }
+}
+
+/* ---- Results ------------------------------------------------------------------------ */
+
+/* Takes the sinks into the total and turns sums into what output and weights are to be
+ * multiplied by: output_factor for rows of output, total.sum for weights relative to
+ * total.max. Writes the LSE, max + log(sum). Rows that saw nothing have sum 0. */
+static void
+finish_sums(work *w, real *output_factor)
+{
+    const attn_problem *p = w->p;
+    real sink[LANES];
+    real max[LANES], sum[LANES];
+
+    for (ptrdiff_t r = 0; r < w->task->n_rows; r += LANES) {
+        ptrdiff_t n = least(w->task->n_rows - r, LANES);
+        v_mask seen_none = v_less(v_load(w->total.sum + r), v_set1((real)0.5));
+        v_real factor = v_set1(1);
+        v_real all = v_load(w->total.sum + r);
+        if (w->task->sinks != NULL) {
+            for (ptrdiff_t i = 0; i < LANES; i++) {
+                ptrdiff_t head = (w->task->first_row + r + least(i, n - 1)) / p->n_queries;
+                memcpy(&sink[i], w->task->sinks + head * p->sinks.head_stride,
+                       sizeof sink[i]);
+            }
+            factor = raise_max(w->total.max + r, v_load(sink));
+            v_real top = finite_floor(v_load(w->total.max + r));
+            all = v_fma(all, factor, exp_of(v_sub(v_load(sink), top)));
+        }
+        v_store(max, v_load(w->total.max + r));
+        v_store(sum, all);
+        v_real inverse = v_div(v_set1(1), all);
+        inverse = v_select(seen_none, v_set1(0), inverse);
+        v_store(w->total.sum + r, inverse);
+        v_store(output_factor + r, v_mul(factor, inverse));
+        v_store(w->total.max + r, finite_floor(v_load(max)));
+        for (ptrdiff_t i = 0; i < n && w->task->lse != NULL; i++) {
+            real lse = sum[i] == 0 ? (real)-INFINITY
+                                   : (real)((double)max[i] + log_of((double)sum[i]));
+            lse = sum[i] != sum[i] ? (real)NAN : lse + 0;
+            memcpy(w->task->lse + row_offset(w, &p->lse, r + i), &lse, sizeof lse);
+        }
+    }
+}
+
+static void
+write_output(work *w, const real *factor)
+{
+    const attn_problem *p = w->p;
+
+    for (ptrdiff_t r = 0; r < w->task->n_rows; r += LANES) {
+        ptrdiff_t tile = r / WIDTH;
+        real *lanes = w->total.output[tile] + r % WIDTH;
+        v_real f = v_load(factor + r);
+        v_real inverse = v_load(w->total.sum + r);
+        uint64_t seen = v_bits_of(v_less(v_set1(0), inverse)) |
+                        v_bits_of(v_is_nan(inverse));
+        for (ptrdiff_t d = 0; d < p->value_dim; d++) {
+            v_real x = v_mul(v_load(lanes + d * WIDTH), f);
+            x = v_select(v_mask_of(seen), quiet_nan_or(x), v_set1(0));
+            v_store(lanes + d * WIDTH, v_add(x, v_set1(0))); /* -0 becomes 0 */
+        }
+        store_lanes(w, &p->output, w->task->output, r, lanes, p->value_dim);
+    }
+}
+
+static void
+write_weights(work *w, attn_control *control, bool is_caller)
+{
+    block b;
+
+    for (ptrdiff_t first = w->from / ATTN_BLOCK * ATTN_BLOCK; first < w->to;
+         first += ATTN_BLOCK) {
+        if (attn_should_stop(control, is_caller) || !open_block(w, first, false, &b)) {
+            continue;
+        }
+        if (w->row_form) {
+            write_row_weights(w, &b);
+        }
+        for (int t = 0; t < w->n_tiles && !w->row_form; t++) {
+            write_tile_weights(w, &b, t);
+        }
+    }
+}
+
+static void
+run(const attn_problem *p, const attn_task *task, void *memory, attn_control *control,
+    bool is_caller)
+{
+    real output_factor[MAX_TILES * WIDTH];
+    work w;
+
+    w.p = p;
+    w.task = task;
+    w.n_tiles = (int)((task->n_rows + WIDTH - 1) / WIDTH);
+    w.from = p->n_keys;
+    w.to = 0;
+    for (ptrdiff_t r = 0; r < task->n_rows; r++) {
+        if (task->see_from[r] < task->see_to[r]) {
+            w.from = least(w.from, task->see_from[r]);
+            w.to = most(w.to, task->see_to[r]);
+        }
+    }
+    lay_out(p, memory, &w);
+    load_queries(&w);
+    clear(&w.total, w.n_tiles);
+    for (ptrdiff_t first = w.from / ATTN_CHUNK * ATTN_CHUNK; first < w.to;
+         first += ATTN_CHUNK) {
+        attend_to_chunk(&w, first, control, is_caller);
+    }
+    finish_sums(&w, output_factor);
+    write_output(&w, output_factor);
+    if (task->weights != NULL) {
+        write_weights(&w, control, is_caller);
+    }
+}
+
+const attn_kernel KERNEL = {workspace_size, run};

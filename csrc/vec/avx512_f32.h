@@ -1,0 +1,122 @@
+/* The vector vocabulary: float, 16 lanes, AVX-512 F, BW, DQ, VL. What each function must
+ * do is written in vec/scalar_f32.h. */
+#include <immintrin.h>
+#include <stdint.h>
+
+typedef float real;
+typedef __m512 v_real;
+typedef __mmask16 v_mask;
+
+enum { LANES = 16 };
+
+static inline v_real v_load(const real *p) { return _mm512_loadu_ps(p); }
+static inline void v_store(real *p, v_real a) { _mm512_storeu_ps(p, a); }
+static inline v_real v_set1(real x) { return _mm512_set1_ps(x); }
+
+static inline v_real v_add(v_real a, v_real b) { return _mm512_add_ps(a, b); }
+static inline v_real v_sub(v_real a, v_real b) { return _mm512_sub_ps(a, b); }
+static inline v_real v_mul(v_real a, v_real b) { return _mm512_mul_ps(a, b); }
+static inline v_real v_div(v_real a, v_real b) { return _mm512_div_ps(a, b); }
+static inline v_real v_max(v_real a, v_real b) { return _mm512_max_ps(a, b); }
+
+static inline v_real
+v_fma(v_real a, v_real b, v_real c)
+{
+    return _mm512_fmadd_ps(a, b, c);
+}
+
+static inline v_real
+v_round(v_real a)
+{
+    return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+
+static inline v_real v_scale2(v_real a, v_real n) { return _mm512_scalef_ps(a, n); }
+
+static inline v_mask
+v_less(v_real a, v_real b)
+{
+    return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ);
+}
+
+static inline v_mask
+v_is_nan(v_real a)
+{
+    return _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
+}
+
+static inline v_mask v_mask_of(uint64_t bits) { return (v_mask)bits; }
+static inline uint64_t v_bits_of(v_mask mask) { return mask; }
+
+static inline v_real
+v_select(v_mask mask, v_real yes, v_real no)
+{
+    return _mm512_mask_blend_ps(mask, no, yes);
+}
+
+static inline real v_reduce_max(v_real a) { return _mm512_reduce_max_ps(a); }
+
+static inline v_real
+v_load_f16(const uint16_t *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}
+
+static inline v_real
+v_load_bf16(const uint16_t *p)
+{
+    __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+}
+
+static inline void
+v_store_f16(uint16_t *p, v_real a)
+{
+    __m256i half = _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    _mm256_storeu_si256((__m256i *)p, half);
+}
+
+static inline void
+v_store_bf16(uint16_t *p, v_real a)
+{
+    __m512i bits = _mm512_castps_si512(a);
+    __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    __m512i rounding = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
+    __m512i rounded = _mm512_add_epi32(bits, rounding);
+    __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x00400000));
+    bits = _mm512_mask_blend_epi32(v_is_nan(a), rounded, quiet);
+    bits = _mm512_srli_epi32(bits, 16);
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(bits));
+}
+
+/* Four rounds: neighbours' 32-bit and 64-bit halves, then 128-bit quarters twice. */
+static inline void
+v_transpose(v_real a[LANES])
+{
+    v_real t[LANES];
+
+    for (int i = 0; i < 16; i += 2) {
+        t[i] = _mm512_unpacklo_ps(a[i], a[i + 1]);
+        t[i + 1] = _mm512_unpackhi_ps(a[i], a[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4) {
+        __m512d lo0 = _mm512_castps_pd(t[i]), lo1 = _mm512_castps_pd(t[i + 2]);
+        __m512d hi0 = _mm512_castps_pd(t[i + 1]), hi1 = _mm512_castps_pd(t[i + 3]);
+        a[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(lo0, lo1));
+        a[i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(lo0, lo1));
+        a[i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(hi0, hi1));
+        a[i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(hi0, hi1));
+    }
+    for (int i = 0; i < 4; i++) {
+        t[i] = _mm512_shuffle_f32x4(a[i], a[i + 4], 0x88);
+        t[i + 4] = _mm512_shuffle_f32x4(a[i], a[i + 4], 0xdd);
+        t[i + 8] = _mm512_shuffle_f32x4(a[i + 8], a[i + 12], 0x88);
+        t[i + 12] = _mm512_shuffle_f32x4(a[i + 8], a[i + 12], 0xdd);
+    }
+    for (int i = 0; i < 4; i++) {
+        a[i] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0x88);
+        a[i + 8] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0xdd);
+        a[i + 4] = _mm512_shuffle_f32x4(t[i + 4], t[i + 12], 0x88);
+        a[i + 12] = _mm512_shuffle_f32x4(t[i + 4], t[i + 12], 0xdd);
+    }
+}

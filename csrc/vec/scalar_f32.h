@@ -1,0 +1,64 @@
+/* The vector vocabulary: float, one lane, plain C. This is the definition: every other
+ * header here gives, lane by lane, the same bits. */
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "../half.h"
+
+typedef float real;
+typedef float v_real; /* LANES reals */
+typedef bool v_mask;  /* a truth value for each lane */
+
+enum { LANES = 1 };
+
+static inline v_real v_load(const real *p) { return *p; }
+static inline void v_store(real *p, v_real a) { *p = a; }
+static inline v_real v_set1(real x) { return x; }
+
+static inline v_real v_add(v_real a, v_real b) { return a + b; }
+static inline v_real v_sub(v_real a, v_real b) { return a - b; }
+static inline v_real v_mul(v_real a, v_real b) { return a * b; }
+static inline v_real v_div(v_real a, v_real b) { return a / b; }
+
+/* b where either is NaN */
+static inline v_real v_max(v_real a, v_real b) { return a > b ? a : b; }
+
+/* a * b + c, rounded once */
+static inline v_real v_fma(v_real a, v_real b, v_real c) { return fmaf(a, b, c); }
+
+/* To the nearest integer, ties to even, for |a| < 2^22; else anything. */
+static inline v_real v_round(v_real a) { return (a + 0x1.8p23f) - 0x1.8p23f; }
+
+/* a * 2^n for an integer n in [-126, 127] and a in [1/2, 2], else anything; NaN if a is */
+static inline v_real
+v_scale2(v_real a, v_real n)
+{
+    uint32_t biased = attn_bits_from_float(n + 0x1.8p23f) + 127;
+    return a * attn_float_from_bits(biased << 23);
+}
+
+static inline v_mask v_less(v_real a, v_real b) { return a < b; }
+static inline v_mask v_is_nan(v_real a) { return a != a; }
+
+/* Lane i is bit i; higher bits are ignored, and come out 0. */
+static inline v_mask v_mask_of(uint64_t bits) { return bits & 1; }
+static inline uint64_t v_bits_of(v_mask mask) { return mask; }
+
+static inline v_real
+v_select(v_mask mask, v_real yes, v_real no)
+{
+    return mask ? yes : no;
+}
+
+/* The largest lane; none is NaN. */
+static inline real v_reduce_max(v_real a) { return a; }
+
+/* LANES values of a 16-bit type, as half.h converts them */
+static inline v_real v_load_f16(const uint16_t *p) { return attn_from_f16(*p); }
+static inline v_real v_load_bf16(const uint16_t *p) { return attn_from_bf16(*p); }
+static inline void v_store_f16(uint16_t *p, v_real a) { *p = attn_to_f16(a); }
+static inline void v_store_bf16(uint16_t *p, v_real a) { *p = attn_to_bf16(a); }
+
+/* Lane j of a[i] changes places with lane i of a[j]. */
+static inline void v_transpose(v_real a[LANES]) { (void)a; }

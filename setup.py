@@ -1,0 +1,52 @@
+"""Build the one extension module. Everything else is declared in pyproject.toml."""
+
+import os
+import sysconfig
+from glob import glob
+
+import numpy
+from setuptools import Extension, setup
+
+# Python's and NumPy's headers are system headers: their warnings are not ours.
+system_headers = [
+    argument
+    for directory in (sysconfig.get_path("include"), numpy.get_include())
+    for argument in ("-isystem", directory)
+]
+
+# -ffp-contract=off: the same bits on every machine need every fused multiply-add to
+# be explicit. No -march: each kernel file enables its own instruction set.
+compile_args = [
+    "-std=c11",
+    "-O3",
+    "-fvisibility=hidden",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-pthread",
+]
+warnings_as_errors = [
+    "-Wall",
+    "-Wextra",
+    "-Wshadow",
+    "-Wundef",
+    "-Wvla",
+    "-Wconversion",
+    "-Wstrict-prototypes",
+    "-Wmissing-prototypes",
+    "-Werror",
+]
+if os.environ.get("ATTNPY_WERROR") == "1":
+    compile_args += warnings_as_errors
+
+setup(
+    ext_modules=[
+        Extension(
+            "attnpy._attnpy",
+            sources=sorted(glob("csrc/*.c")),
+            depends=sorted(glob("csrc/**/*.h", recursive=True)),
+            include_dirs=["csrc"],
+            extra_compile_args=system_headers + compile_args,
+            extra_link_args=["-pthread"],
+        )
+    ]
+)
