@@ -35,6 +35,9 @@ warnings_as_errors = [
     "-Wmissing-prototypes",
     "-Werror",
 ]
+# Python's own flags ask for debugging information, 3 MB of it; CFLAGS=-g keeps it.
+if "-g" not in os.environ.get("CFLAGS", "").split():
+    compile_args.append("-g0")
 if os.environ.get("ATTNPY_WERROR") == "1":
     compile_args += warnings_as_errors
 

@@ -212,7 +212,7 @@ def replacing(path: str) -> Iterator[BinaryIO]:
 
 def show_example() -> None:
     """Print the worked example of the notebook "Attention please!"."""
-    embeddings = np.array(EMBEDDINGS, dtype=np.float32)  # (L, E)
+    embeddings = np.array(EMBEDDINGS)  # (L, E)
     scores = embeddings @ embeddings.T  # (L, L)
     context, weights = attnpy.attention(
         embeddings, embeddings, embeddings, scale=1.0, return_weights=True
@@ -224,9 +224,10 @@ def show_example() -> None:
     print_table("Attention weights, softmax of each row of scores", WORDS, weights)
     print_table("Context vectors, weights @ X", axes, context)
     print(
-        'The notebook "Attention please!" shows the same scores and weights. Its\n'
-        "stored context vectors are weights.T @ X, left over from an earlier run.\n"
+        'The notebook "Attention please!" prints these scores and weights, but under\n'
+        "its context vectors a product from an earlier run, with the weights transposed:"
     )
+    print_table("weights.T @ X, by NumPy", axes, weights.T @ embeddings)
     config = attnpy.show_config(mode="dicts")
     print(
         f"attnpy {attnpy.__version__}, instruction set {config['tier']}, "

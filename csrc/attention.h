@@ -13,18 +13,20 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Part of the bit contract: sums go over blocks at these absolute positions, each from 0,
+ * the same for every instruction set, number of threads and form. Short chains drift
+ * less. */
+#define ATTN_BLOCK 128    /* keys that share one maximum and one rescaling */
+#define ATTN_CHUNK 512    /* keys that are summed up on their own and then merged */
+#define ATTN_DIM_BLOCK 64 /* dimensions of a dot product that make one chain */
 
-/* Part of the bit contract: keys are summed up in blocks and chunks at these absolute
- * positions, the same for every instruction set, number of threads and form. */
-#define ATTN_BLOCK 128 /* keys that share one maximum and one rescaling */
-#define ATTN_CHUNK 512 /* keys that are summed up on their own and then merged */
-
-#define ATTN_TASK_ROWS 64                   /* rows of a task, at most */
-#define ATTN_BLOCK_WORDS (ATTN_BLOCK / 64)  /* 64-bit words of a block's visible keys */
-#define ATTN_MAX_AXES 64                    /* as in NumPy 2 */
-#define ATTN_ALIGNMENT 64                   /* of workspaces: a cache line */
+#define ATTN_TASK_ROWS 64                  /* rows of a task, at most */
+#define ATTN_BLOCK_WORDS (ATTN_BLOCK / 64) /* 64-bit words of a block's visible keys */
+#define ATTN_MAX_AXES 64                   /* as in NumPy 2 */
+#define ATTN_ALIGNMENT 64                  /* of workspaces: a cache line */
 #define ATTN_MAX_THREADS 1024
-#define ATTN_MAX_DIM (INT64_C(1) << 40) /* of D and Dv: sizes of workspaces fit in 63 bits */
+#define ATTN_MAX_DIM                                                                   \
+    (INT64_C(1) << 40) /* of D and Dv: sizes of workspaces fit in 63 bits */
 
 /* Multiplications that repay the waking of one more thread: about 20 us of work (README,
  * "Threads"). */
@@ -61,7 +63,7 @@ typedef struct {
     attn_array value;      /* (B, Hk, Lk, Dv) */
     attn_array mask;       /* (B, H, Lq, Lk) bytes, nonzero = may attend; or none */
     attn_array bias;       /* (B, H, Lq, Lk), or none */
-    attn_array sinks;      /* (H,) in the arithmetic's dtype, or none */
+    attn_array sinks;      /* (H,), or none */
     attn_array q_offset;   /* (B,) int64, or none: then by alignment */
     attn_array kv_lengths; /* (B,) int64 in [0, Lk], or none: Lk */
     attn_array output;     /* (B, H, Lq, Dv) */
@@ -152,7 +154,8 @@ void attn_parallel_for(ptrdiff_t n, int n_threads, attn_body, void *context,
                        attn_control *);
 /* True if the call should give up; asks poll at intervals when is_caller. */
 bool attn_should_stop(attn_control *, bool is_caller);
-void attn_set_num_threads(int); /* the default for calls; the pool keeps no other state */
+void
+attn_set_num_threads(int); /* the default for calls; the pool keeps no other state */
 int attn_get_num_threads(void);
 int attn_cpu_limit(void); /* CPUs that affinity and cgroup quota leave us */
 /* A block of memory kept from an earlier call if one is large enough; NULL if none can be

@@ -14,6 +14,24 @@
 
 extern const attn_kernel KERNEL;
 
+static ptrdiff_t
+round_up(ptrdiff_t n, ptrdiff_t unit)
+{
+    return (n + unit - 1) / unit * unit;
+}
+
+static ptrdiff_t
+least(ptrdiff_t a, ptrdiff_t b)
+{
+    return a < b ? a : b;
+}
+
+static ptrdiff_t
+most(ptrdiff_t a, ptrdiff_t b)
+{
+    return a > b ? a : b;
+}
+
 #include "math.inc.h"
 #include "product.inc.h"
 #include "transfer.inc.h"
@@ -23,7 +41,8 @@ extern const attn_kernel KERNEL;
 enum {
     WIDTH = TILE_VECTORS * LANES,
     MAX_TILES = (ATTN_TASK_ROWS + WIDTH - 1) / WIDTH,
-    SCORES = WIDTH > ROW_FORM_ROWS ? WIDTH : ROW_FORM_ROWS /* row form has BLOCK a row */
+    SCORES = WIDTH > ROW_FORM_ROWS ? WIDTH
+                                   : ROW_FORM_ROWS /* row form has BLOCK a row */
 };
 
 /* A running softmax over keys for each row of the task: maximum and sum of exponentials,
@@ -52,13 +71,13 @@ typedef struct {
     ptrdiff_t from, to;    /* keys that some row of the task may see */
     ptrdiff_t value_width; /* Dv rounded up to whole vectors */
 
-    real *query;      /* scaled; tile form: (tiles, D, WIDTH); row form: (rows, D) */
-    partial chunk;    /* of the current chunk of keys */
-    partial total;    /* of all chunks before it; in the end, sum holds its inverse */
-    real *rows;       /* (LANES, longest) staging of rows that are not contiguous reals */
-    real *scores;     /* (BLOCK, WIDTH); row form: (rows, BLOCK) */
-    real *rescale;    /* (rows) what the last block multiplied sum and output by */
-    real *wide_key;   /* (BLOCK, D) keys converted to contiguous reals */
+    real *query;    /* scaled; tile form: (tiles, D, WIDTH); row form: (rows, D) */
+    partial chunk;  /* of the current chunk of keys */
+    partial total;  /* of all chunks before it; in the end, sum holds its inverse */
+    real *rows;     /* (LANES, longest) staging of rows that are not contiguous reals */
+    real *scores;   /* (BLOCK, WIDTH); row form: (rows, BLOCK) */
+    real *rescale;  /* (rows) what the last block multiplied sum and output by */
+    real *wide_key; /* (BLOCK, D) keys converted to contiguous reals */
     real *wide_value; /* (BLOCK, value_width) */
     real *bias;       /* (rows, BLOCK) */
     real *bias_tile;  /* (BLOCK, WIDTH) */
@@ -67,24 +86,6 @@ typedef struct {
     attn_key_bits see;
     uint64_t see_lanes[ATTN_BLOCK]; /* `see` transposed: bit r of [k] */
 } work;
-
-static ptrdiff_t
-round_up(ptrdiff_t n, ptrdiff_t unit)
-{
-    return (n + unit - 1) / unit * unit;
-}
-
-static ptrdiff_t
-least(ptrdiff_t a, ptrdiff_t b)
-{
-    return a < b ? a : b;
-}
-
-static ptrdiff_t
-most(ptrdiff_t a, ptrdiff_t b)
-{
-    return a > b ? a : b;
-}
 
 /* ---- Memory ------------------------------------------------------------------------- */
 
@@ -133,8 +134,8 @@ lay_out(const attn_problem *p, char *memory, work *w)
     w->query = take(memory, &size, most(p->head_dim * n_tiles * WIDTH, 1));
     take_partial(memory, &size, n_tiles, p->value_dim, &w->chunk);
     take_partial(memory, &size, n_tiles, p->value_dim, &w->total);
-    w->rows = take(memory, &size,
-                   LANES * most(ATTN_BLOCK, most(p->head_dim, p->value_dim)));
+    w->rows =
+        take(memory, &size, LANES * most(ATTN_BLOCK, most(p->head_dim, p->value_dim)));
     w->scores = take(memory, &size, ATTN_BLOCK * SCORES);
     w->rescale = take(memory, &size, n_tiles * WIDTH);
     if (!reads_in_place(&p->key, p->head_dim, p->head_dim)) {
@@ -304,8 +305,8 @@ load_bias(work *w, block *b)
     }
     for (ptrdiff_t r = 0; r < w->task->n_rows; r++) {
         real *row = w->bias + r * ATTN_BLOCK;
-        const char *from = w->task->bias + row_offset(w, bias, r) +
-                           b->first * bias->column_stride;
+        const char *from =
+            w->task->bias + row_offset(w, bias, r) + b->first * bias->column_stride;
         load_row(row, from, bias->column_stride, n_keys, bias->dtype);
         for (ptrdiff_t k = n_keys; k < round_up(n_keys, LANES); k++) {
             row[k] = 0;
@@ -355,11 +356,11 @@ open_block(work *w, ptrdiff_t first, bool with_values, block *b)
  * one for each row. */
 typedef struct {
     real *at;
-    ptrdiff_t line;         /* reals from line to line */
-    const real *bias;       /* laid out likewise; or NULL */
-    const uint64_t *bits;   /* what may be seen, from the first lane on; or NULL */
-    ptrdiff_t bits_line;    /* words from line to line */
-    ptrdiff_t first_bit;    /* of the first lane */
+    ptrdiff_t line;       /* reals from line to line */
+    const real *bias;     /* laid out likewise; or NULL */
+    const uint64_t *bits; /* what may be seen, from the first lane on; or NULL */
+    ptrdiff_t bits_line;  /* words from line to line */
+    ptrdiff_t first_bit;  /* of the first lane */
     ptrdiff_t n_lines;
     int n_vec;
 } strip;
@@ -410,17 +411,6 @@ raise_max(real *max, v_real top)
     return exp_of(v_sub(before, finite_floor(after)));
 }
 
-static bool
-all_ones(const real *x, ptrdiff_t n)
-{
-    for (ptrdiff_t i = 0; i < n; i++) {
-        if (x[i] != 1) {
-            return false;
-        }
-    }
-    return true;
-}
-
 /* The part of a block that some rows may see: keys first .. first + n - 1. */
 typedef struct {
     ptrdiff_t first;
@@ -428,26 +418,32 @@ typedef struct {
     bool masked; /* some of those rows may not see some of these keys */
 } span;
 
-/* output[d] += weights[k] * value[k][d] for the keys k of a span that a row may see. For
- * values that are not finite: 0 * NaN of a masked key must not come into the result. */
+/* output[d] = output[d] * keep + the sum of weights[k] * value[k][d] over the keys k of a
+ * span that a row may see; with keep NULL without the first term. For values that are not
+ * finite: 0 * NaN of a masked key must not come into the result. */
 static void
 add_seen_values(const work *w, const block *b, const span *s, ptrdiff_t row,
-                real *output, ptrdiff_t d_step, const real *weights,
-                ptrdiff_t key_step)
+                real *output, ptrdiff_t d_step, const real *weights, ptrdiff_t key_step,
+                const real *keep)
 {
-    for (ptrdiff_t k = 0; k < s->n; k++) {
-        ptrdiff_t bit = s->first - b->first + k;
-        const real *value = b->value.at + bit * b->value.row;
-        v_real weight = v_set1(weights[k * key_step]);
-        if (!(w->see[row][bit / 64] >> (bit % 64) & 1)) {
-            continue;
+    ptrdiff_t first_bit = s->first - b->first;
+
+    for (ptrdiff_t d = 0; d < w->p->value_dim; d++) {
+        const real *value = b->value.at + first_bit * b->value.row + d;
+        v_real sum = v_set1(0);
+        real lanes[LANES];
+        for (ptrdiff_t k = 0; k < s->n; k++) {
+            ptrdiff_t bit = first_bit + k;
+            if (w->see[row][bit / 64] >> (bit % 64) & 1) {
+                sum = v_fma(v_set1(weights[k * key_step]),
+                            v_set1(value[k * b->value.row]), sum);
+            }
         }
-        for (ptrdiff_t d = 0; d < w->p->value_dim; d++) {
-            real lanes[LANES];
-            real *at = output + d * d_step;
-            v_store(lanes, v_fma(weight, v_set1(value[d]), v_set1(*at)));
-            *at = lanes[0];
+        if (keep != NULL) {
+            sum = v_fma(v_set1(output[d * d_step]), v_set1(*keep), sum);
         }
+        v_store(lanes, sum);
+        output[d * d_step] = lanes[0];
     }
 }
 
@@ -561,9 +557,10 @@ finish_sums(work *w, real *output_factor)
         v_real all = v_load(w->total.sum + r);
         if (w->task->sinks != NULL) {
             for (ptrdiff_t i = 0; i < LANES; i++) {
-                ptrdiff_t head = (w->task->first_row + r + least(i, n - 1)) / p->n_queries;
-                memcpy(&sink[i], w->task->sinks + head * p->sinks.head_stride,
-                       sizeof sink[i]);
+                ptrdiff_t head =
+                    (w->task->first_row + r + least(i, n - 1)) / p->n_queries;
+                const char *from = w->task->sinks + head * p->sinks.head_stride;
+                sink[i] = load_element(from, p->sinks.dtype);
             }
             factor = raise_max(w->total.max + r, v_load(sink));
             v_real top = finite_floor(v_load(w->total.max + r));
@@ -595,8 +592,8 @@ write_output(work *w, const real *factor)
         real *lanes = w->total.output[tile] + r % WIDTH;
         v_real f = v_load(factor + r);
         v_real inverse = v_load(w->total.sum + r);
-        uint64_t seen = v_bits_of(v_less(v_set1(0), inverse)) |
-                        v_bits_of(v_is_nan(inverse));
+        uint64_t seen =
+            v_bits_of(v_less(v_set1(0), inverse)) | v_bits_of(v_is_nan(inverse));
         for (ptrdiff_t d = 0; d < p->value_dim; d++) {
             v_real x = v_mul(v_load(lanes + d * WIDTH), f);
             x = v_select(v_mask_of(seen), quiet_nan_or(x), v_set1(0));
@@ -613,7 +610,10 @@ write_weights(work *w, attn_control *control, bool is_caller)
 
     for (ptrdiff_t first = w->from / ATTN_BLOCK * ATTN_BLOCK; first < w->to;
          first += ATTN_BLOCK) {
-        if (attn_should_stop(control, is_caller) || !open_block(w, first, false, &b)) {
+        if (attn_should_stop(control, is_caller)) {
+            return;
+        }
+        if (!open_block(w, first, false, &b)) {
             continue;
         }
         if (w->row_form) {
@@ -648,6 +648,9 @@ run(const attn_problem *p, const attn_task *task, void *memory, attn_control *co
     clear(&w.total, w.n_tiles);
     for (ptrdiff_t first = w.from / ATTN_CHUNK * ATTN_CHUNK; first < w.to;
          first += ATTN_CHUNK) {
+        if (attn_should_stop(control, is_caller)) {
+            return; /* the call has failed: nobody looks at the results */
+        }
         attend_to_chunk(&w, first, control, is_caller);
     }
     finish_sums(&w, output_factor);

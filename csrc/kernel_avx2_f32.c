@@ -3,7 +3,8 @@
 
 #if defined(__x86_64__)
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))),                 \
+                             apply_to = function)
 #else
 #pragma GCC target("avx2,fma,f16c")
 #endif

@@ -7,19 +7,19 @@
  * whole range the error is below 1 unit in the last place (tests/core). */
 #if REAL_BITS == 32
 #define REAL_MAX FLT_MAX
-#define EXP2_LOWEST (-126.0f) /* 2^x is a normal number from here on */
-#define TANH_IS_ONE 10.0f     /* tanh(x) rounds to 1 from below here on */
-static const real exp2_terms[] = {0.6931472149680279f,   0.24022652873288738f,
-                                  0.05550310551013797f,  0.009617692972993063f,
+#define EXP2_LOWEST (-125.99998f) /* 2^x, x rounded, is a normal number from here on */
+#define TANH_IS_ONE 10.0f         /* tanh(x) rounds to 1 from below here on */
+static const real exp2_terms[] = {0.6931472149680279f,    0.24022652873288738f,
+                                  0.05550310551013797f,   0.009617692972993063f,
                                   0.0013406643902351759f, 0.00015594678161326619f};
 #else
 #define REAL_MAX DBL_MAX
-#define EXP2_LOWEST (-1022.0)
+#define EXP2_LOWEST (-1021.9999999999995)
 #define TANH_IS_ONE 20.0
 static const real exp2_terms[] = {
-    0.69314718055994569675,     0.24022650695910098007,     0.055504108664790394552,
-    0.0096181291076070023796,   0.0013333558153439964747,   0.0001540353044157213033,
-    0.000015252727385193868197, 1.3215442675329822143e-6,   1.0180647659234138888e-7,
+    0.69314718055994569675,     0.24022650695910098007,   0.055504108664790394552,
+    0.0096181291076070023796,   0.0013333558153439964747, 0.0001540353044157213033,
+    0.000015252727385193868197, 1.3215442675329822143e-6, 1.0180647659234138888e-7,
     7.0725704128144235096e-9,   4.078071929588336665e-10};
 #endif
 
@@ -44,7 +44,7 @@ exp_of(v_real x)
 {
     v_real y = v_mul(x, v_set1(log2_e));
     v_real n = v_round(y);
-    v_real r = v_sub(y, n);
+    v_real r = v_fms(x, v_set1(log2_e), n); /* not y - n: y is rounded */
     v_real power = v_scale2(v_fma(exp2_slope(r), r, v_set1(1)), n);
 
     return v_select(v_less(y, v_set1(EXP2_LOWEST)), v_set1(0), power);
@@ -56,9 +56,9 @@ tanh_of(v_real x)
 {
     v_real size = v_max(x, v_sub(v_set1(0), x));
     v_real limit = v_set1(TANH_IS_ONE);
-    v_real y = v_mul(v_select(v_less(limit, size), limit, size), v_set1(2 * log2_e));
-    v_real n = v_round(y);
-    v_real r = v_sub(y, n);
+    v_real y = v_select(v_less(limit, size), limit, size);
+    v_real n = v_round(v_mul(y, v_set1(2 * log2_e)));
+    v_real r = v_fms(y, v_set1(2 * log2_e), n);
     v_real power = v_scale2(v_set1(1), n);
     v_real e = v_fma(power, v_mul(exp2_slope(r), r), v_sub(power, v_set1(1)));
     v_real t = v_div(e, v_add(e, v_set1(2)));

@@ -20,16 +20,18 @@ static const attn_tier *default_tier;
 /* ---- Arguments as they come ----------------------------------------------------------- */
 
 /* attention()'s positional arguments. */
+/* clang-format off */
 enum {
     QUERY, KEY, VALUE, MASK, BIAS, CAUSAL, WINDOW, Q_OFFSET, KV_LENGTHS, SCALE, SOFTCAP,
     SINKS, RETURN_WEIGHTS, RETURN_LSE, OUT, NUM_THREADS, TIER, N_ARGUMENTS
 };
+/* clang-format on */
 
 /* A call's arrays, owned; NULL where there is none. */
 typedef struct {
     PyArrayObject *query, *key, *value, *mask, *bias, *sinks, *q_offset, *kv_lengths;
-    PyArrayObject *output; /* what the core writes; a temporary if `out` cannot be that */
     PyArrayObject *weights, *lse;
+    PyArrayObject *output; /* what the core writes: `out`, if it can, or a new one */
 } arrays;
 
 static void
@@ -73,7 +75,7 @@ fail_shape(PyArrayObject *array, const char *name, const char *expected, Py_ssiz
     PyObject *text = shape == NULL ? NULL : PyUnicode_FromFormat(expected, m, n);
 
     if (text != NULL) {
-        PyErr_Format(PyExc_ValueError, "%s: expected %U, got shape %S", name, text, shape);
+        PyErr_Format(PyExc_ValueError, "%s: expected %U, got %S", name, text, shape);
     }
     Py_XDECREF(text);
     Py_XDECREF(shape);
@@ -189,7 +191,8 @@ parse_threads(PyObject *object, int *n_threads)
         return -1;
     }
     if (n < 1) {
-        PyErr_Format(PyExc_ValueError, "num_threads: expected at least 1, got %R", object);
+        PyErr_Format(PyExc_ValueError, "num_threads: expected at least 1, got %R",
+                     object);
         return -1;
     }
     *n_threads = n < ATTN_MAX_THREADS ? (int)n : ATTN_MAX_THREADS;
@@ -202,18 +205,21 @@ parse_causal(PyObject *object, attn_problem *p)
     if (PyUnicode_Check(object)) {
         p->causal = true;
         p->top_left = PyUnicode_CompareWithASCIIString(object, "top_left") == 0;
-        if (p->top_left || PyUnicode_CompareWithASCIIString(object, "bottom_right") == 0) {
+        if (p->top_left ||
+            PyUnicode_CompareWithASCIIString(object, "bottom_right") == 0) {
             return 0;
         }
-        PyErr_Format(PyExc_ValueError,
-                     "causal: expected False, True, 'bottom_right' or 'top_left', got %R",
-                     object);
+        PyErr_Format(
+            PyExc_ValueError,
+            "causal: expected False, True, 'bottom_right' or 'top_left', got %R",
+            object);
         return -1;
     }
     if (!PyBool_Check(object) && !PyArray_IsScalar(object, Bool)) {
-        PyErr_Format(PyExc_TypeError,
-                     "causal: expected False, True, 'bottom_right' or 'top_left', got %s",
-                     Py_TYPE(object)->tp_name);
+        PyErr_Format(
+            PyExc_TypeError,
+            "causal: expected False, True, 'bottom_right' or 'top_left', got %s",
+            Py_TYPE(object)->tp_name);
         return -1;
     }
     p->causal = PyObject_IsTrue(object);
@@ -258,7 +264,8 @@ parse_window(PyObject *object, attn_problem *p)
         return -1;
     }
     if (PyTuple_GET_SIZE(sides) != 2) {
-        PyErr_Format(PyExc_ValueError, "window: expected (left, right), got %R", object);
+        PyErr_Format(PyExc_ValueError, "window: expected (left, right), got %R",
+                     object);
         goto done;
     }
     if (parse_window_side(PyTuple_GET_ITEM(sides, 0), &p->window_left) == 0 &&
@@ -328,7 +335,8 @@ parse_options(PyObject *const *arguments, Py_ssize_t n_arguments, attn_problem *
             return -1;
         }
         if (p->softcap <= 0) {
-            PyErr_Format(PyExc_ValueError, "softcap: expected a finite number > 0, got %R",
+            PyErr_Format(PyExc_ValueError,
+                         "softcap: expected a finite number > 0, got %R",
                          arguments[SOFTCAP]);
             return -1;
         }
@@ -390,7 +398,8 @@ check_operand(PyArrayObject *array, const char *name)
     int type = PyArray_TYPE(array);
     attn_dtype unused;
 
-    if (storage_of(type, &unused) || PyTypeNum_ISINTEGER(type) || PyTypeNum_ISBOOL(type)) {
+    if (storage_of(type, &unused) || PyTypeNum_ISINTEGER(type) ||
+        PyTypeNum_ISBOOL(type)) {
         return 0;
     }
     return fail_dtype(array, name,
@@ -418,11 +427,11 @@ promote(const arrays *a)
     common = PyArray_ResultType(0, NULL, 3, descrs);
     if (common == NULL) {
         if (PyErr_ExceptionMatches(PyExc_TypeError)) {
-            PyErr_Format(PyExc_TypeError,
-                         "query, key, value: expected dtypes with a common one, got %S, "
-                         "%S and %S",
-                         (PyObject *)descrs[0], (PyObject *)descrs[1],
-                         (PyObject *)descrs[2]);
+            PyErr_Format(
+                PyExc_TypeError,
+                "query, key, value: expected dtypes with a common one, got %S, "
+                "%S and %S",
+                (PyObject *)descrs[0], (PyObject *)descrs[1], (PyObject *)descrs[2]);
         }
         return -1;
     }
@@ -438,11 +447,12 @@ convert_dtypes(arrays *a, int type, attn_problem *p)
     attn_dtype storage;
 
     if (!storage_of(type, &storage)) {
-        PyErr_Format(PyExc_TypeError,
-                     "query, key, value: expected dtypes that promote to a floating one, "
-                     "got %S, %S and %S",
-                     (PyObject *)PyArray_DESCR(a->query), (PyObject *)PyArray_DESCR(a->key),
-                     (PyObject *)PyArray_DESCR(a->value));
+        PyErr_Format(
+            PyExc_TypeError,
+            "query, key, value: expected dtypes that promote to a floating one, "
+            "got %S, %S and %S",
+            (PyObject *)PyArray_DESCR(a->query), (PyObject *)PyArray_DESCR(a->key),
+            (PyObject *)PyArray_DESCR(a->value));
         return -1;
     }
     p->arithmetic = storage == ATTN_F64 ? ATTN_F64 : ATTN_F32;
@@ -458,21 +468,24 @@ convert_dtypes(arrays *a, int type, attn_problem *p)
                           "numbers to add to the scores are the bias)");
     }
     if (a->bias != NULL && !storage_of(PyArray_TYPE(a->bias), &p->bias.dtype)) {
-        return fail_dtype(a->bias, "bias",
-                          "float64, float32, float16 or bfloat16 (booleans are the mask)");
+        return fail_dtype(
+            a->bias, "bias",
+            "float64, float32, float16 or bfloat16 (booleans are the mask)");
     }
     if (a->bias != NULL && cast_array(&a->bias, PyArray_TYPE(a->bias)) < 0) {
         return -1;
     }
-    if (a->sinks != NULL && !storage_of(PyArray_TYPE(a->sinks), &storage) &&
-        !PyTypeNum_ISINTEGER(PyArray_TYPE(a->sinks))) {
+    if (a->sinks == NULL) {
+        return 0;
+    }
+    int sinks_type = PyArray_TYPE(a->sinks);
+    if (PyTypeNum_ISINTEGER(sinks_type)) {
+        sinks_type = NPY_DOUBLE;
+    }
+    if (!storage_of(sinks_type, &p->sinks.dtype)) {
         return fail_dtype(a->sinks, "sinks", "real numbers");
     }
-    if (a->sinks != NULL &&
-        cast_array(&a->sinks, p->arithmetic == ATTN_F64 ? NPY_DOUBLE : NPY_FLOAT) < 0) {
-        return -1;
-    }
-    return 0;
+    return cast_array(&a->sinks, sinks_type);
 }
 
 /* An own copy of integers as int64. */
@@ -501,9 +514,10 @@ copy_integers(PyObject *object, const char *name, PyArrayObject **array)
         return fail_dtype(*array, name, "integers");
     }
     is_unsigned = PyTypeNum_ISUNSIGNED(PyArray_TYPE(*array));
-    copy = (PyArrayObject *)PyArray_FROMANY(
-        (PyObject *)*array, NPY_INT64, 0, 0,
-        NPY_ARRAY_CARRAY | NPY_ARRAY_NOTSWAPPED | NPY_ARRAY_FORCECAST | NPY_ARRAY_ENSURECOPY);
+    copy = (PyArrayObject *)PyArray_FROMANY((PyObject *)*array, NPY_INT64, 0, 0,
+                                            NPY_ARRAY_CARRAY | NPY_ARRAY_NOTSWAPPED |
+                                                NPY_ARRAY_FORCECAST |
+                                                NPY_ARRAY_ENSURECOPY);
     if (copy == NULL) {
         return -1;
     }
@@ -511,8 +525,8 @@ copy_integers(PyObject *object, const char *name, PyArrayObject **array)
     const int64_t *numbers = PyArray_DATA(copy);
     for (npy_intp i = 0; is_unsigned && i < PyArray_SIZE(copy); i++) {
         if (numbers[i] < 0) {
-            PyErr_Format(PyExc_ValueError, "%s: expected 64-bit integers, got %llu", name,
-                         (unsigned long long)numbers[i]);
+            PyErr_Format(PyExc_ValueError, "%s: expected 64-bit integers, got %llu",
+                         name, (unsigned long long)numbers[i]);
             return -1;
         }
     }
@@ -564,10 +578,11 @@ broadcast_batch(attn_problem *p, PyArrayObject *array, const char *name)
             continue;
         }
         if (p->batch_shape[axis] != 1) {
-            return fail_shape(array, name,
-                              "axes before the head axis that broadcast with query's and "
-                              "key's (%zd, not %zd)",
-                              p->batch_shape[axis], length);
+            return fail_shape(
+                array, name,
+                "axes before the head axis that broadcast with query's and "
+                "key's (%zd, not %zd)",
+                p->batch_shape[axis], length);
         }
         p->batch_shape[axis] = length;
     }
@@ -598,7 +613,8 @@ read_sizes(const arrays *a, attn_problem *p, int *rank)
         return fail_shape(a->key, "key", "(..., Hk, Lk, %zd) to match query's D",
                           p->head_dim, 0);
     }
-    if (axis_length(a->value, 1) != p->n_keys || axis_length(a->value, 2) != p->n_kv_heads) {
+    if (axis_length(a->value, 1) != p->n_keys ||
+        axis_length(a->value, 2) != p->n_kv_heads) {
         return fail_shape(a->value, "value",
                           "(..., %zd, %zd, Dv) to match key's Hk and Lk", p->n_kv_heads,
                           p->n_keys);
@@ -665,10 +681,11 @@ check_broadcast(const attn_problem *p, int rank, PyArrayObject *array, const cha
     target = PyArray_IntTupleFromIntp(rank, shape);
     own = shape_of(array);
     if (target != NULL && own != NULL) {
-        PyErr_Format(PyExc_ValueError,
-                     "%s: expected a shape that broadcasts to (..., H, Lq, Lk) = %S, got "
-                     "shape %S",
-                     name, target, own);
+        PyErr_Format(
+            PyExc_ValueError,
+            "%s: expected a shape that broadcasts to (..., H, Lq, Lk) = %S, got "
+            "shape %S",
+            name, target, own);
     }
     Py_XDECREF(target);
     Py_XDECREF(own);
@@ -689,10 +706,11 @@ set_numbers(attn_problem *p, attn_array *to, PyArrayObject *array, const char *n
         fits = length == 1 || length == p->batch_shape[p->n_batch_axes - 1 - place];
     }
     if (!fits) {
-        return fail_shape(array, name,
-                          "an integer, or integers that broadcast to the axes before the "
-                          "head axis",
-                          0, 0);
+        return fail_shape(
+            array, name,
+            "an integer, or integers that broadcast to the axes before the "
+            "head axis",
+            0, 0);
     }
     const int64_t *numbers = PyArray_DATA(array);
     for (npy_intp i = 0; i < PyArray_SIZE(array); i++) {
@@ -715,7 +733,8 @@ set_inputs(const arrays *a, attn_problem *p, int rank)
         return fail_shape(a->sinks, "sinks", "(%zd,), one for each query head",
                           p->n_kv_heads * p->group, 0);
     }
-    if (set_numbers(p, &p->q_offset, a->q_offset, "q_offset", INT64_MIN, INT64_MAX) < 0 ||
+    if (set_numbers(p, &p->q_offset, a->q_offset, "q_offset", INT64_MIN, INT64_MAX) <
+            0 ||
         set_numbers(p, &p->kv_lengths, a->kv_lengths, "kv_lengths", 0, p->n_keys) < 0) {
         return -1;
     }
@@ -752,7 +771,8 @@ count_rows(attn_problem *p)
 
     p->n_batch = 1;
     for (int axis = 0; axis < p->n_batch_axes; axis++) {
-        overflow |= __builtin_mul_overflow(p->n_batch, p->batch_shape[axis], &p->n_batch);
+        overflow |=
+            __builtin_mul_overflow(p->n_batch, p->batch_shape[axis], &p->n_batch);
     }
     overflow |= __builtin_mul_overflow(n, p->n_batch, &n);
     overflow |= __builtin_mul_overflow(n, p->group, &n);
@@ -760,10 +780,11 @@ count_rows(attn_problem *p)
     overflow |= n > PTRDIFF_MAX / 2 || p->n_keys > PTRDIFF_MAX / 2;
     overflow |= p->head_dim > ATTN_MAX_DIM || p->value_dim > ATTN_MAX_DIM;
     if (overflow) {
-        PyErr_Format(PyExc_ValueError,
-                     "query, key, value: expected sizes whose product fits in 63 bits and D "
-                     "and Dv up to %lld, got %zd rows with D = %zd, Dv = %zd",
-                     (long long)ATTN_MAX_DIM, p->n_queries, p->head_dim, p->value_dim);
+        PyErr_Format(
+            PyExc_ValueError,
+            "query, key, value: expected sizes whose product fits in 63 bits and D "
+            "and Dv up to %lld, got %zd rows with D = %zd, Dv = %zd",
+            (long long)ATTN_MAX_DIM, p->n_queries, p->head_dim, p->value_dim);
         return -1;
     }
     return 0;
@@ -823,17 +844,18 @@ accept_out(arrays *a, PyObject *object, int type, int n_axes, const npy_intp *sh
         PyObject *expected = PyArray_IntTupleFromIntp(n_axes, shape);
         PyObject *got = shape_of(out);
         if (expected != NULL && got != NULL) {
-            PyErr_Format(PyExc_ValueError, "out: expected shape %S, got shape %S",
-                         expected, got);
+            PyErr_Format(PyExc_ValueError, "out: expected shape %S, got %S", expected,
+                         got);
         }
         Py_XDECREF(expected);
         Py_XDECREF(got);
         return -1;
     }
     if (!PyArray_ISWRITEABLE(out)) {
-        PyErr_SetString(PyExc_ValueError,
-                        "out: expected an array that can be written to, got a read-only "
-                        "one");
+        PyErr_SetString(
+            PyExc_ValueError,
+            "out: expected an array that can be written to, got a read-only "
+            "one");
         return -1;
     }
     if (PyArray_ISBEHAVED(out) && !may_overlap(out, a->query) &&
@@ -943,7 +965,10 @@ convert_arrays(PyObject *const *arguments, arrays *a)
 static int
 set_scale(attn_problem *p, const options *o)
 {
+    uint32_t control_word =
+        attn_fp_control_reset(); /* the caller may round otherwise */
     p->scale = p->head_dim > 0 ? 1 / sqrt((double)p->head_dim) : 1;
+    attn_fp_control_restore(control_word);
     if (o->has_scale) {
         p->scale = o->scale;
     }
@@ -959,8 +984,9 @@ set_scale(attn_problem *p, const options *o)
     bool capped = p->softcap > 0;
     p->softcap = (double)(float)p->softcap;
     if (capped && !(p->softcap > 0 && isfinite(p->softcap))) {
-        PyErr_SetString(PyExc_ValueError, "softcap: expected a number that is finite and "
-                                          "> 0 in float32, too");
+        PyErr_SetString(PyExc_ValueError,
+                        "softcap: expected a number that is finite and "
+                        "> 0 in float32, too");
         return -1;
     }
     return 0;
@@ -1001,7 +1027,8 @@ compute(const arrays *a, const attn_problem *p, const options *o)
     lock_state lock = {NULL, false};
     int status;
 
-    if (!has_elements(a->output) && !has_elements(a->weights) && !has_elements(a->lse)) {
+    if (!has_elements(a->output) && !has_elements(a->weights) &&
+        !has_elements(a->lse)) {
         return 0;
     }
     if (work < WORK_UNDER_LOCK) {
@@ -1117,8 +1144,9 @@ config(PyObject *module, PyObject *unused)
     if (names == NULL) {
         return NULL;
     }
-    return Py_BuildValue("{s:s, s:N, s:i, s:i}", "tier", default_tier->name, "tiers", names,
-                         "threads", attn_get_num_threads(), "cpus", attn_cpu_limit());
+    return Py_BuildValue("{s:s, s:N, s:i, s:i}", "tier", default_tier->name, "tiers",
+                         names, "threads", attn_get_num_threads(), "cpus",
+                         attn_cpu_limit());
 }
 
 /* For threadpoolctl, which finds these two by name in the extension's file. */
@@ -1153,8 +1181,8 @@ choose_tier(void)
     names = tier_names();
     if (names != NULL) {
         PyErr_Format(PyExc_ImportError,
-                     "ATTNPY_ISA: expected one of %R, which this CPU has, got '%s'", names,
-                     name);
+                     "ATTNPY_ISA: expected one of %R, which this CPU has, got '%s'",
+                     names, name);
         Py_DECREF(names);
     }
     return -1;
@@ -1173,9 +1201,9 @@ choose_threads(void)
     if (own != NULL) {
         n = strtol(own, &end, 10);
         if (n < 1 || end == own || *end != '\0') {
-            PyErr_Format(PyExc_ImportError,
-                         "ATTNPY_NUM_THREADS: expected an integer of at least 1, got '%s'",
-                         own);
+            PyErr_Format(
+                PyExc_ImportError,
+                "ATTNPY_NUM_THREADS: expected an integer of at least 1, got '%s'", own);
             return -1;
         }
     } else if (openmp != NULL) {

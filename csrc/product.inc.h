@@ -1,7 +1,7 @@
-/* The micro-kernel: C[i][lanes] += A[i][t] * B[t][lanes], each element one chain of fused
- * multiply-adds in ascending t. A is read element by element where it lies, B and C by
- * vectors; accumulators stay in registers for PANEL_ROWS x TILE_VECTORS of C. Included by
- * kernel.inc.h only. */
+/* The micro-kernel: C[i][lanes] = the sum over t of A[i][t] * B[t][lanes], each element one
+ * chain of fused multiply-adds from 0 in ascending t; or C * keep plus that. A is read
+ * element by element where it lies, B and C by vectors; accumulators stay in registers for
+ * PANEL_ROWS x TILE_VECTORS of C. Included by kernel.inc.h only. */
 
 typedef struct {
     const real *at;
@@ -15,7 +15,10 @@ typedef struct {
     matrix b;        /* (steps, n_vec * LANES) */
     ptrdiff_t n_rows;
     ptrdiff_t n_steps;
-    bool add; /* start the chains from what C holds, else from 0 */
+    bool add; /* to what C holds, else overwrite it */
+    const real
+        *keep; /* with add: what C is multiplied by first, a factor for each row of
+                       * C, or with a_transposed each column; NULL: 1 */
 } product;
 
 /* Rows i .. i + rows - 1 of the product; rows and n_vec are constants to the compiler. */
@@ -32,7 +35,7 @@ multiply_panel(const product *m, ptrdiff_t i, const int rows, const int n_vec,
 
     for (int r = 0; r < rows; r++) {
         for (int v = 0; v < n_vec; v++) {
-            sum[r][v] = m->add ? v_load(c + r * m->c_row + v * LANES) : v_set1(0);
+            sum[r][v] = v_set1(0);
         }
     }
     for (ptrdiff_t t = 0; t < m->n_steps; t++) {
@@ -51,7 +54,15 @@ multiply_panel(const product *m, ptrdiff_t i, const int rows, const int n_vec,
     }
     for (int r = 0; r < rows; r++) {
         for (int v = 0; v < n_vec; v++) {
-            v_store(c + r * m->c_row + v * LANES, sum[r][v]);
+            real *at = c + r * m->c_row + v * LANES;
+            if (m->add && m->keep != NULL) {
+                v_real keep =
+                    a_transposed ? v_load(m->keep + v * LANES) : v_set1(m->keep[i + r]);
+                sum[r][v] = v_fma(v_load(at), keep, sum[r][v]);
+            } else if (m->add) {
+                sum[r][v] = v_add(v_load(at), sum[r][v]);
+            }
+            v_store(at, sum[r][v]);
         }
     }
 }
@@ -114,5 +125,22 @@ multiply_transposed(product m, int n_vec)
     }
     for (; n_vec > 0; n_vec--, m.c += LANES, m.b.at += LANES) {
         multiply_columns(&m, 1, true);
+        m.keep = m.keep == NULL ? NULL : m.keep + LANES;
     }
+}
+
+/* Scores: C = A * B over head_dim steps, in one chain for each ATTN_DIM_BLOCK of them. */
+static void
+multiply_scores(product m, int n_vec, ptrdiff_t head_dim)
+{
+    ptrdiff_t d = 0;
+
+    do {
+        m.n_steps = least(head_dim - d, ATTN_DIM_BLOCK);
+        m.add = d > 0;
+        multiply(m, n_vec);
+        m.a.at += ATTN_DIM_BLOCK;
+        m.b.at += ATTN_DIM_BLOCK * m.b.row;
+        d += ATTN_DIM_BLOCK;
+    } while (d < head_dim);
 }

@@ -15,13 +15,12 @@ score_rows(work *w, const block *b)
             rows[i] = b->key.at + (k + i) * b->key.row;
         }
         transpose_in(w->columns, LANES, rows, n, p->head_dim, 1);
-        multiply((product){.c = w->scores + k,
-                           .c_row = ATTN_BLOCK,
-                           .a = {w->query, p->head_dim},
-                           .b = {w->columns, LANES},
-                           .n_rows = w->task->n_rows,
-                           .n_steps = p->head_dim},
-                 1);
+        multiply_scores((product){.c = w->scores + k,
+                                  .c_row = ATTN_BLOCK,
+                                  .a = {w->query, p->head_dim},
+                                  .b = {w->columns, LANES},
+                                  .n_rows = w->task->n_rows},
+                        1, p->head_dim);
     }
     finish_scores(&(strip){.at = w->scores,
                            .line = ATTN_BLOCK,
@@ -61,23 +60,15 @@ exponentiate_rows(work *w, ptrdiff_t n_keys)
         for (ptrdiff_t k = 0; k < n_keys; k += LANES) {
             v_store(line + k, exp_of(v_sub(v_load(line + k), max)));
         }
-        real sum = s->sum[r] * w->rescale[r];
+        real total = 0;
         for (ptrdiff_t k = 0; k < n_keys; k++) {
-            sum += line[k];
+            total += line[k];
         }
-        s->sum[r] = sum;
+        top[r] = total;
     }
-}
-
-/* output[row][d] *= rescale[row] */
-static void
-rescale_rows(work *w)
-{
-    for (ptrdiff_t r = 0; r < w->task->n_rows; r++) {
-        real *line = w->row_output + r * w->value_width;
-        for (ptrdiff_t d = 0; d < w->value_width; d += LANES) {
-            v_store(line + d, v_mul(v_load(line + d), v_set1(w->rescale[r])));
-        }
+    for (ptrdiff_t r = 0; r < w->task->n_rows; r += LANES) {
+        v_real before = v_load(s->sum + r);
+        v_store(s->sum + r, v_fma(before, v_load(w->rescale + r), v_load(top + r)));
     }
 }
 
@@ -85,31 +76,25 @@ rescale_rows(work *w)
 static void
 attend_rows(work *w, const block *b)
 {
-    ptrdiff_t n_keys = b->end - b->first;
     bool add = !w->chunk.empty[0];
+    span s = {b->first, b->end - b->first, true};
 
     score_rows(w, b);
-    exponentiate_rows(w, n_keys);
-    if (add) {
-        rescale_rows(w);
-    }
-    bool plain = b->values_finite;
-    for (ptrdiff_t d = 0; d < w->value_width; d += WIDTH) {
+    exponentiate_rows(w, s.n);
+    for (ptrdiff_t d = 0; b->values_finite && d < w->value_width; d += WIDTH) {
         multiply((product){.c = w->row_output + d,
                            .c_row = w->value_width,
                            .a = {w->scores, ATTN_BLOCK},
                            .b = {b->value.at + d, b->value.row},
                            .n_rows = w->task->n_rows,
-                           .n_steps = plain ? n_keys : 0,
-                           .add = add},
+                           .n_steps = s.n,
+                           .add = add,
+                           .keep = w->rescale},
                  (int)least((w->value_width - d) / LANES, TILE_VECTORS));
     }
-    if (!plain) {
-        span s = {b->first, n_keys, true};
-        for (ptrdiff_t r = 0; r < w->task->n_rows; r++) {
-            add_seen_values(w, b, &s, r, w->row_output + r * w->value_width, 1,
-                            w->scores + r * ATTN_BLOCK, 1);
-        }
+    for (ptrdiff_t r = 0; !b->values_finite && r < w->task->n_rows; r++) {
+        add_seen_values(w, b, &s, r, w->row_output + r * w->value_width, 1,
+                        w->scores + r * ATTN_BLOCK, 1, add ? w->rescale + r : NULL);
     }
     w->chunk.empty[0] = false;
 }

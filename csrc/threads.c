@@ -19,10 +19,10 @@
 #include <sched.h>
 #endif
 
-#define POLL_INTERVAL 50000000     /* ns between polls of the caller: Ctrl-C in 200 ms */
-#define MAX_KEPT ATTN_MAX_THREADS  /* workspaces kept for later calls */
-#define MAX_KEPT_SIZE (1 << 20)    /* bytes of each, at most */
-#define SPINS 2000                 /* looks at a job before sleeping until it ends */
+#define POLL_INTERVAL 50000000    /* ns between polls of the caller: Ctrl-C in 200 ms */
+#define MAX_KEPT ATTN_MAX_THREADS /* workspaces kept for later calls */
+#define MAX_KEPT_SIZE (1 << 20)   /* bytes of each, at most */
+#define SPINS 2000                /* looks at a job before sleeping until it ends */
 
 /* ---- Hooks -------------------------------------------------------------------------- */
 
@@ -106,7 +106,8 @@ attn_should_stop(attn_control *control, bool is_caller)
 static bool
 has_work(job *j)
 {
-    return j->room > 0 && atomic_load_explicit(&j->claimed, memory_order_relaxed) < j->n;
+    return j->room > 0 &&
+           atomic_load_explicit(&j->claimed, memory_order_relaxed) < j->n;
 }
 
 /* Works on a job until no index is left. */
@@ -176,7 +177,8 @@ static void
 hire(int n)
 {
     if (!pool.prepared_for_fork) {
-        if (pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) != 0) {
+        if (pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) !=
+            0) {
             return;
         }
         pool.prepared_for_fork = true;
@@ -269,7 +271,8 @@ allocate_workspace(size_t size)
         return NULL;
     }
     size_t misaligned = (uintptr_t)block % ATTN_ALIGNMENT;
-    header *h = (header *)(void *)(block + (ATTN_ALIGNMENT - misaligned) % ATTN_ALIGNMENT);
+    header *h =
+        (header *)(void *)(block + (ATTN_ALIGNMENT - misaligned) % ATTN_ALIGNMENT);
     h->block = block;
     h->size = size;
     return h + 1;
@@ -386,7 +389,8 @@ folder_quota(const char *folder, bool version_2)
     double quota, period, unused;
 
     if (version_2) {
-        return read_numbers(folder, "cpu.max", &quota, &period) == 2 ? quota / period : 0;
+        return read_numbers(folder, "cpu.max", &quota, &period) == 2 ? quota / period
+                                                                     : 0;
     }
     if (read_numbers(folder, "cpu.cfs_quota_us", &quota, &unused) < 1 || quota <= 0 ||
         read_numbers(folder, "cpu.cfs_period_us", &period, &unused) < 1) {

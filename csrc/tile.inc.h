@@ -47,13 +47,12 @@ score_tile(work *w, const block *b, int tile, const span *s)
     ptrdiff_t offset = s->first - b->first;
     int n_vec = tile_vectors(w, tile);
 
-    multiply((product){.c = w->scores,
-                       .c_row = WIDTH,
-                       .a = {b->key.at + offset * b->key.row, b->key.row},
-                       .b = {w->query + tile * WIDTH * p->head_dim, WIDTH},
-                       .n_rows = s->n,
-                       .n_steps = p->head_dim},
-             n_vec);
+    multiply_scores((product){.c = w->scores,
+                              .c_row = WIDTH,
+                              .a = {b->key.at + offset * b->key.row, b->key.row},
+                              .b = {w->query + tile * WIDTH * p->head_dim, WIDTH},
+                              .n_rows = s->n},
+                    n_vec, p->head_dim);
     if (w->task->bias != NULL) {
         load_bias_tile(w, b, tile, s);
     }
@@ -90,7 +89,7 @@ exponentiate_lanes(real *scores, ptrdiff_t n_keys, real *max, real *sum, real *r
         v_real factor = raise_max(max + v * LANES, top[v]);
         v_store(rescale + v * LANES, factor);
         top[v] = finite_floor(v_load(max + v * LANES));
-        total[v] = v_mul(v_load(sum + v * LANES), factor);
+        total[v] = v_set1(0);
     }
     for (ptrdiff_t k = 0; k < n_keys; k++) {
         for (int v = 0; v < n_vec; v++) {
@@ -101,22 +100,8 @@ exponentiate_lanes(real *scores, ptrdiff_t n_keys, real *max, real *sum, real *r
         }
     }
     for (int v = 0; v < n_vec; v++) {
-        v_store(sum + v * LANES, total[v]);
-    }
-}
-
-/* output[d][lane] *= rescale[lane] */
-static void
-rescale_tile(real *output, const real *rescale, ptrdiff_t dim, int n_vec)
-{
-    if (all_ones(rescale, (ptrdiff_t)n_vec * LANES)) {
-        return;
-    }
-    for (ptrdiff_t d = 0; d < dim; d++) {
-        for (int v = 0; v < n_vec; v++) {
-            real *at = output + d * WIDTH + v * LANES;
-            v_store(at, v_mul(v_load(at), v_load(rescale + v * LANES)));
-        }
+        v_real before = v_load(sum + v * LANES);
+        v_store(sum + v * LANES, v_fma(before, v_load(rescale + v * LANES), total[v]));
     }
 }
 
@@ -142,24 +127,23 @@ attend_tile(work *w, const block *b, int tile)
             exponentiate_lanes(w->scores + i, s.n, max + i, sum + i, w->rescale + i, 1);
         }
     }
-    if (!w->chunk.empty[tile]) {
-        rescale_tile(output, w->rescale, w->p->value_dim, n_vec);
-    }
-    ptrdiff_t offset = s.first - b->first;
-    product m = {.c = output,
-                 .c_row = WIDTH,
-                 .a = {b->value.at + offset * b->value.row, b->value.row},
-                 .b = {w->scores, WIDTH},
-                 .n_rows = w->p->value_dim,
-                 .n_steps = s.n,
-                 .add = !w->chunk.empty[tile]};
+    bool add = !w->chunk.empty[tile];
     if (b->values_finite || !s.masked) {
-        multiply_transposed(m, n_vec);
+        ptrdiff_t offset = s.first - b->first;
+        multiply_transposed(
+            (product){.c = output,
+                      .c_row = WIDTH,
+                      .a = {b->value.at + offset * b->value.row, b->value.row},
+                      .b = {w->scores, WIDTH},
+                      .n_rows = w->p->value_dim,
+                      .n_steps = s.n,
+                      .add = add,
+                      .keep = w->rescale},
+            n_vec);
     } else {
-        m.n_steps = 0;
-        multiply_transposed(m, n_vec); /* zeros, where the chunk was empty */
         for (ptrdiff_t i = 0; i < tile_rows(w, tile); i++) {
-            add_seen_values(w, b, &s, lane + i, output + i, WIDTH, w->scores + i, WIDTH);
+            add_seen_values(w, b, &s, lane + i, output + i, WIDTH, w->scores + i, WIDTH,
+                            add ? w->rescale + i : NULL);
         }
     }
     w->chunk.empty[tile] = false;

@@ -145,7 +145,7 @@ attn_see_block(const attn_problem *p, const attn_task *task, ptrdiff_t first_key
         for (ptrdiff_t w = 0; w < ATTN_BLOCK_WORDS; w++) {
             ptrdiff_t first = first_key + w * 64;
             ptrdiff_t to = task->see_to[r] < first_key + n_keys ? task->see_to[r]
-                                                               : first_key + n_keys;
+                                                                : first_key + n_keys;
             keys[r][w] = range_bits(task->see_from[r] - first, to - first);
         }
     }

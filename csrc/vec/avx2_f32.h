@@ -19,50 +19,51 @@ static inline v_real v_mul(v_real a, v_real b) { return _mm256_mul_ps(a, b); }
 static inline v_real v_div(v_real a, v_real b) { return _mm256_div_ps(a, b); }
 static inline v_real v_max(v_real a, v_real b) { return _mm256_max_ps(a, b); }
 
-static inline v_real
-v_fma(v_real a, v_real b, v_real c)
+static inline v_real v_fma(v_real a, v_real b, v_real c)
 {
     return _mm256_fmadd_ps(a, b, c);
 }
 
-static inline v_real
-v_round(v_real a)
+static inline v_real v_fms(v_real a, v_real b, v_real c)
+{
+    return _mm256_fmsub_ps(a, b, c);
+}
+
+static inline v_real v_round(v_real a)
 {
     return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 
-static inline v_real
-v_scale2(v_real a, v_real n)
+static inline v_real v_scale2(v_real a, v_real n)
 {
     __m256i biased = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
     return _mm256_mul_ps(a, _mm256_castsi256_ps(_mm256_slli_epi32(biased, 23)));
 }
 
-static inline v_mask v_less(v_real a, v_real b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
+static inline v_mask v_less(v_real a, v_real b)
+{
+    return _mm256_cmp_ps(a, b, _CMP_LT_OQ);
+}
 static inline v_mask v_is_nan(v_real a) { return _mm256_cmp_ps(a, a, _CMP_UNORD_Q); }
 
-static inline v_mask
-v_mask_of(uint64_t bits)
+static inline v_mask v_mask_of(uint64_t bits)
 {
     const __m256i lane = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
     __m256i all = _mm256_set1_epi32((int)(bits & 0xff));
     return _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(all, lane), lane));
 }
 
-static inline uint64_t
-v_bits_of(v_mask mask)
+static inline uint64_t v_bits_of(v_mask mask)
 {
     return (uint64_t)(unsigned)_mm256_movemask_ps(mask);
 }
 
-static inline v_real
-v_select(v_mask mask, v_real yes, v_real no)
+static inline v_real v_select(v_mask mask, v_real yes, v_real no)
 {
     return _mm256_blendv_ps(no, yes, mask);
 }
 
-static inline real
-v_reduce_max(v_real a)
+static inline real v_reduce_max(v_real a)
 {
     __m128 m = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
     m = _mm_max_ps(m, _mm_movehl_ps(m, m));
@@ -70,27 +71,23 @@ v_reduce_max(v_real a)
     return _mm_cvtss_f32(m);
 }
 
-static inline v_real
-v_load_f16(const uint16_t *p)
+static inline v_real v_load_f16(const uint16_t *p)
 {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
 }
 
-static inline v_real
-v_load_bf16(const uint16_t *p)
+static inline v_real v_load_bf16(const uint16_t *p)
 {
     __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
     return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
 }
 
-static inline void
-v_store_f16(uint16_t *p, v_real a)
+static inline void v_store_f16(uint16_t *p, v_real a)
 {
     _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
 }
 
-static inline void
-v_store_bf16(uint16_t *p, v_real a)
+static inline void v_store_bf16(uint16_t *p, v_real a)
 {
     __m256i bits = _mm256_castps_si256(a);
     __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
@@ -99,14 +96,14 @@ v_store_bf16(uint16_t *p, v_real a)
     __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x00400000));
     __m256i nan = _mm256_castps_si256(v_is_nan(a));
     bits = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, nan), 16);
-    bits = _mm256_packus_epi32(bits, bits); /* 64-bit quarters 0 and 2 hold the result */
+    bits =
+        _mm256_packus_epi32(bits, bits); /* 64-bit quarters 0 and 2 hold the result */
     bits = _mm256_permute4x64_epi64(bits, 0x08);
     _mm_storeu_si128((__m128i *)p, _mm256_castsi256_si128(bits));
 }
 
 /* Three rounds: neighbours' 32-bit and 64-bit halves, then 128-bit halves. */
-static inline void
-v_transpose(v_real a[LANES])
+static inline void v_transpose(v_real a[LANES])
 {
     v_real t[LANES];
 

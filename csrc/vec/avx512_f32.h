@@ -19,28 +19,29 @@ static inline v_real v_mul(v_real a, v_real b) { return _mm512_mul_ps(a, b); }
 static inline v_real v_div(v_real a, v_real b) { return _mm512_div_ps(a, b); }
 static inline v_real v_max(v_real a, v_real b) { return _mm512_max_ps(a, b); }
 
-static inline v_real
-v_fma(v_real a, v_real b, v_real c)
+static inline v_real v_fma(v_real a, v_real b, v_real c)
 {
     return _mm512_fmadd_ps(a, b, c);
 }
 
-static inline v_real
-v_round(v_real a)
+static inline v_real v_fms(v_real a, v_real b, v_real c)
+{
+    return _mm512_fmsub_ps(a, b, c);
+}
+
+static inline v_real v_round(v_real a)
 {
     return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 
 static inline v_real v_scale2(v_real a, v_real n) { return _mm512_scalef_ps(a, n); }
 
-static inline v_mask
-v_less(v_real a, v_real b)
+static inline v_mask v_less(v_real a, v_real b)
 {
     return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ);
 }
 
-static inline v_mask
-v_is_nan(v_real a)
+static inline v_mask v_is_nan(v_real a)
 {
     return _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
 }
@@ -48,36 +49,31 @@ v_is_nan(v_real a)
 static inline v_mask v_mask_of(uint64_t bits) { return (v_mask)bits; }
 static inline uint64_t v_bits_of(v_mask mask) { return mask; }
 
-static inline v_real
-v_select(v_mask mask, v_real yes, v_real no)
+static inline v_real v_select(v_mask mask, v_real yes, v_real no)
 {
     return _mm512_mask_blend_ps(mask, no, yes);
 }
 
 static inline real v_reduce_max(v_real a) { return _mm512_reduce_max_ps(a); }
 
-static inline v_real
-v_load_f16(const uint16_t *p)
+static inline v_real v_load_f16(const uint16_t *p)
 {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
 }
 
-static inline v_real
-v_load_bf16(const uint16_t *p)
+static inline v_real v_load_bf16(const uint16_t *p)
 {
     __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
 }
 
-static inline void
-v_store_f16(uint16_t *p, v_real a)
+static inline void v_store_f16(uint16_t *p, v_real a)
 {
     __m256i half = _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
     _mm256_storeu_si256((__m256i *)p, half);
 }
 
-static inline void
-v_store_bf16(uint16_t *p, v_real a)
+static inline void v_store_bf16(uint16_t *p, v_real a)
 {
     __m512i bits = _mm512_castps_si512(a);
     __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
@@ -90,8 +86,7 @@ v_store_bf16(uint16_t *p, v_real a)
 }
 
 /* Four rounds: neighbours' 32-bit and 64-bit halves, then 128-bit quarters twice. */
-static inline void
-v_transpose(v_real a[LANES])
+static inline void v_transpose(v_real a[LANES])
 {
     v_real t[LANES];
 

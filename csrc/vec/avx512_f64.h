@@ -19,28 +19,29 @@ static inline v_real v_mul(v_real a, v_real b) { return _mm512_mul_pd(a, b); }
 static inline v_real v_div(v_real a, v_real b) { return _mm512_div_pd(a, b); }
 static inline v_real v_max(v_real a, v_real b) { return _mm512_max_pd(a, b); }
 
-static inline v_real
-v_fma(v_real a, v_real b, v_real c)
+static inline v_real v_fma(v_real a, v_real b, v_real c)
 {
     return _mm512_fmadd_pd(a, b, c);
 }
 
-static inline v_real
-v_round(v_real a)
+static inline v_real v_fms(v_real a, v_real b, v_real c)
+{
+    return _mm512_fmsub_pd(a, b, c);
+}
+
+static inline v_real v_round(v_real a)
 {
     return _mm512_roundscale_pd(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 
 static inline v_real v_scale2(v_real a, v_real n) { return _mm512_scalef_pd(a, n); }
 
-static inline v_mask
-v_less(v_real a, v_real b)
+static inline v_mask v_less(v_real a, v_real b)
 {
     return _mm512_cmp_pd_mask(a, b, _CMP_LT_OQ);
 }
 
-static inline v_mask
-v_is_nan(v_real a)
+static inline v_mask v_is_nan(v_real a)
 {
     return _mm512_cmp_pd_mask(a, a, _CMP_UNORD_Q);
 }
@@ -48,30 +49,26 @@ v_is_nan(v_real a)
 static inline v_mask v_mask_of(uint64_t bits) { return (v_mask)bits; }
 static inline uint64_t v_bits_of(v_mask mask) { return mask; }
 
-static inline v_real
-v_select(v_mask mask, v_real yes, v_real no)
+static inline v_real v_select(v_mask mask, v_real yes, v_real no)
 {
     return _mm512_mask_blend_pd(mask, no, yes);
 }
 
 static inline real v_reduce_max(v_real a) { return _mm512_reduce_max_pd(a); }
 
-static inline v_real
-v_load_f16(const uint16_t *p)
+static inline v_real v_load_f16(const uint16_t *p)
 {
     return _mm512_cvtps_pd(_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)));
 }
 
-static inline v_real
-v_load_bf16(const uint16_t *p)
+static inline v_real v_load_bf16(const uint16_t *p)
 {
     __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
     return _mm512_cvtps_pd(_mm256_castsi256_ps(_mm256_slli_epi32(wide, 16)));
 }
 
 /* Three rounds: neighbours' 64-bit halves, then 128-bit quarters twice. */
-static inline void
-v_transpose(v_real a[LANES])
+static inline void v_transpose(v_real a[LANES])
 {
     v_real t[LANES];
 

@@ -24,15 +24,15 @@ static inline v_real v_div(v_real a, v_real b) { return a / b; }
 /* b where either is NaN */
 static inline v_real v_max(v_real a, v_real b) { return a > b ? a : b; }
 
-/* a * b + c, rounded once */
+/* a * b + c and a * b - c, rounded once */
 static inline v_real v_fma(v_real a, v_real b, v_real c) { return fmaf(a, b, c); }
+static inline v_real v_fms(v_real a, v_real b, v_real c) { return fmaf(a, b, -c); }
 
 /* To the nearest integer, ties to even, for |a| < 2^22; else anything. */
 static inline v_real v_round(v_real a) { return (a + 0x1.8p23f) - 0x1.8p23f; }
 
 /* a * 2^n for an integer n in [-126, 127] and a in [1/2, 2], else anything; NaN if a is */
-static inline v_real
-v_scale2(v_real a, v_real n)
+static inline v_real v_scale2(v_real a, v_real n)
 {
     uint32_t biased = attn_bits_from_float(n + 0x1.8p23f) + 127;
     return a * attn_float_from_bits(biased << 23);
@@ -45,8 +45,7 @@ static inline v_mask v_is_nan(v_real a) { return a != a; }
 static inline v_mask v_mask_of(uint64_t bits) { return bits & 1; }
 static inline uint64_t v_bits_of(v_mask mask) { return mask; }
 
-static inline v_real
-v_select(v_mask mask, v_real yes, v_real no)
+static inline v_real v_select(v_mask mask, v_real yes, v_real no)
 {
     return mask ? yes : no;
 }

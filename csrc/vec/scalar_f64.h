@@ -21,13 +21,13 @@ static inline v_real v_mul(v_real a, v_real b) { return a * b; }
 static inline v_real v_div(v_real a, v_real b) { return a / b; }
 static inline v_real v_max(v_real a, v_real b) { return a > b ? a : b; }
 static inline v_real v_fma(v_real a, v_real b, v_real c) { return fma(a, b, c); }
+static inline v_real v_fms(v_real a, v_real b, v_real c) { return fma(a, b, -c); }
 
 /* For |a| < 2^51 */
 static inline v_real v_round(v_real a) { return (a + 0x1.8p52) - 0x1.8p52; }
 
 /* For n in [-1022, 1023] */
-static inline v_real
-v_scale2(v_real a, v_real n)
+static inline v_real v_scale2(v_real a, v_real n)
 {
     double shifted = n + 0x1.8p52;
     uint64_t biased;
@@ -44,8 +44,7 @@ static inline v_mask v_is_nan(v_real a) { return a != a; }
 static inline v_mask v_mask_of(uint64_t bits) { return bits & 1; }
 static inline uint64_t v_bits_of(v_mask mask) { return mask; }
 
-static inline v_real
-v_select(v_mask mask, v_real yes, v_real no)
+static inline v_real v_select(v_mask mask, v_real yes, v_real no)
 {
     return mask ? yes : no;
 }

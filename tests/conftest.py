@@ -1,0 +1,36 @@
+"""Fixtures: every numeric test runs once for each instruction set of this CPU."""
+
+import functools
+import os
+
+import hypothesis
+import numpy as np
+import pytest
+from support import DTYPES, TIERS, attend_on
+
+# The same bounded examples in every run; HYPOTHESIS_PROFILE=long searches further.
+hypothesis.settings.register_profile(
+    "default", deadline=None, derandomize=True, max_examples=60
+)
+hypothesis.settings.register_profile("long", deadline=None, max_examples=5000)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+@pytest.fixture(scope="session", params=TIERS)
+def tier(request):
+    """The name of an instruction set."""
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def attend(tier):
+    """attnpy.attention() forced to one instruction set."""
+    return functools.partial(attend_on, tier)
+
+
+@pytest.fixture(params=DTYPES)
+def dtype(request):
+    """Each dtype that attnpy computes with."""
+    if request.param == "bfloat16":
+        return np.dtype(pytest.importorskip("ml_dtypes").bfloat16)
+    return np.dtype(request.param)

@@ -1,0 +1,82 @@
+/* Problems made from short descriptions: arrays of any layout with reproducible elements,
+ * and a hash of what a run gives. */
+#ifndef ATTN_PROBLEM_H
+#define ATTN_PROBLEM_H
+
+#include "attention.h"
+
+/* How an array lies in memory. ONE_*: of length 1 and broadcast along that axis. */
+typedef enum {
+    ABSENT, /* for query, key, value and output: DENSE */
+    DENSE,
+    HEADS_INSIDE, /* (B, L, H, columns) */
+    TRANSPOSED,   /* (B, H, columns, L) */
+    REVERSED,     /* all strides negative */
+    SPREAD,       /* gaps between elements, rows and heads */
+    ONE_BATCH,
+    ONE_HEAD,
+    ONE_ROW,
+    ONE_COLUMN,
+    ONE_ELEMENT,
+    N_LAYOUTS
+} layout;
+
+/* What is special about the elements of query, key and value. */
+typedef enum {
+    ORDINARY,
+    NAN_WHERE_HIDDEN,  /* NaN and infinities in keys and values that no row may see */
+    NAN_WHERE_VISIBLE, /* a few of them in what some rows may see */
+    INFINITE_QUERIES
+} special;
+
+typedef struct {
+    const char *name;
+    attn_dtype dtype;
+    ptrdiff_t batch[2]; /* 0 means 1 */
+    ptrdiff_t n_kv_heads, group, n_queries, n_keys, head_dim, value_dim;
+    layout query, key, value, output;
+    layout mask, bias, weights, lse; /* ABSENT unless given */
+    attn_dtype bias_dtype;
+    bool bias_hides; /* some of the bias is -inf */
+    bool sinks, offsets, lengths;
+    bool causal, top_left, has_window;
+    int64_t window_left, window_right; /* where has_window */
+    double scale;                      /* 0 means 1 / sqrt(D) */
+    double softcap;
+    special special;
+} spec;
+
+typedef struct {
+    attn_problem p;
+    void *memory[16]; /* of its arrays */
+    size_t sizes[16];
+    int n_memory;
+} problem;
+
+void make_problem(const spec *, problem *);
+void free_problem(problem *);
+
+/* A spec drawn at random; `dtype` is that of its arrays. */
+spec draw_spec(uint64_t *state, attn_dtype dtype);
+
+char *element(const attn_problem *, const attn_array *, ptrdiff_t batch, ptrdiff_t head,
+              ptrdiff_t row, ptrdiff_t column);
+double read_element(const attn_problem *, const attn_array *, ptrdiff_t batch,
+                    ptrdiff_t head, ptrdiff_t row, ptrdiff_t column);
+
+/* May row (batch, head, i) see key j, by every option and a bias of -inf? */
+bool may_see(const attn_problem *, ptrdiff_t batch, ptrdiff_t head, ptrdiff_t i,
+             ptrdiff_t j);
+
+/* Fills output and LSE with rubbish and the weights with zeros, as the driver wants them. */
+void reset_results(const attn_problem *);
+
+/* FNV-1a, 64 bits, over the elements of output, weights and LSE in index order. */
+uint64_t hash_results(const attn_problem *);
+uint64_t hash_word(uint64_t hash, uint64_t word);
+#define HASH_START UINT64_C(0xcbf29ce484222325)
+
+/* Runs the problem, expects success, and returns the hash of its results. */
+uint64_t run_problem(const problem *, const attn_tier *, int n_threads);
+
+#endif

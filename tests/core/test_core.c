@@ -1,0 +1,171 @@
+/* The core's own test program, without Python.
+ *
+ *     test_core [--exhaustive] [word ...]
+ *
+ * runs the tests whose names contain one of the words, or all of them. */
+#include "check.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define TIME_LIMIT 900  /* seconds until SIGALRM ends a program that hangs */
+#define MAX_MESSAGES 10 /* of one test */
+
+typedef struct {
+    const char *name;
+    void (*run)(void);
+} test;
+
+static const test tests[] = {
+    {"tiers are listed best first", test_tiers_are_listed_best_first},
+    {"numbers of threads", test_numbers_of_threads},
+    {"ranges are those of the definition", test_ranges_are_those_of_the_definition},
+    {"blocks of keys are those of the definition",
+     test_blocks_of_keys_are_those_of_the_definition},
+    {"bits are transposed", test_bits_are_transposed},
+    {"halves are those of the definition", test_halves_are_those_of_the_definition},
+    {"halves are loaded as half.h does", test_halves_are_loaded_as_half_h_does},
+    {"halves are stored as half.h does", test_halves_are_stored_as_half_h_does},
+    {"vocabulary is the scalar one", test_vocabulary_is_the_scalar_one},
+    {"vectors are transposed", test_vectors_are_transposed},
+    {"masks are bits", test_masks_are_bits},
+    {"exp over its range", test_exp_over_its_range},
+    {"tanh over its range", test_tanh_over_its_range},
+    {"log over its range", test_log_over_its_range},
+    {"every tier gives the same bits", test_every_tier_gives_the_same_bits},
+    {"results are those of plain loops", test_results_are_those_of_plain_loops},
+    {"strides change no bit", test_strides_change_no_bit},
+    {"hidden keys change no bit", test_hidden_keys_change_no_bit},
+    {"rows alone have the bits they have together",
+     test_rows_alone_have_the_bits_they_have_together},
+    {"failing allocations mean fewer threads or an error",
+     test_failing_allocations_mean_fewer_threads_or_an_error},
+    {"failing threads mean fewer threads", test_failing_threads_mean_fewer_threads},
+    {"large workspaces are freed at once", test_large_workspaces_are_freed_at_once},
+    {"sizes of workspaces do not wrap", test_sizes_of_workspaces_do_not_wrap},
+    {"parallel_for takes each index once", test_parallel_for_takes_each_index_once},
+    {"caller polls while it waits for workers",
+     test_caller_polls_while_it_waits_for_workers},
+    {"poll ends a call early", test_poll_ends_a_call_early},
+    {"concurrent callers get the same bits",
+     test_concurrent_callers_get_the_same_bits},
+    {"a child of fork computes with its own pool",
+     test_a_child_of_fork_computes_with_its_own_pool},
+    {"rounding mode of the caller does not matter",
+     test_rounding_mode_of_the_caller_does_not_matter},
+};
+
+bool exhaustive = false;
+
+static int n_messages; /* of the running test */
+
+void
+expect(bool ok, const char *format, ...)
+{
+    va_list arguments;
+
+    if (ok || n_messages++ >= MAX_MESSAGES) {
+        return;
+    }
+    printf("    FAILED: ");
+    va_start(arguments, format);
+    vprintf(format, arguments);
+    va_end(arguments);
+    printf("\n");
+}
+
+void
+note(const char *format, ...)
+{
+    va_list arguments;
+
+    printf("    ");
+    va_start(arguments, format);
+    vprintf(format, arguments);
+    va_end(arguments);
+    printf("\n");
+}
+
+uint64_t
+random_bits(uint64_t *state)
+{
+    uint64_t z = *state += UINT64_C(0x9e3779b97f4a7c15);
+
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return z ^ (z >> 31);
+}
+
+ptrdiff_t
+random_below(uint64_t *state, ptrdiff_t n)
+{
+    return (ptrdiff_t)(random_bits(state) % (uint64_t)n);
+}
+
+double
+random_unit(uint64_t *state)
+{
+    return (double)(random_bits(state) >> 32) * 0x1p-31 - 1;
+}
+
+static bool
+is_wanted(const char *name, int n_words, char **words)
+{
+    bool wanted = n_words == 0;
+
+    for (int i = 0; i < n_words; i++) {
+        wanted = wanted || strstr(name, words[i]) != NULL;
+    }
+    return wanted;
+}
+
+static double
+seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* Runs one test; returns whether it passed. */
+static bool
+run_test(const test *t)
+{
+    double start = seconds();
+
+    n_messages = 0;
+    printf("%s\n", t->name);
+    t->run();
+    if (n_messages > 0) {
+        printf("    %d expectations failed\n", n_messages);
+    }
+    printf("    %.1f s\n", seconds() - start);
+    return n_messages == 0;
+}
+
+int
+main(int argc, char **argv)
+{
+    int n_passed = 0, n_failed = 0, first_word = 1;
+
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    if (argc > 1 && strcmp(argv[1], "--exhaustive") == 0) {
+        exhaustive = true;
+        first_word = 2;
+    }
+    alarm(exhaustive ? 4 * TIME_LIMIT : TIME_LIMIT);
+    for (size_t i = 0; i < sizeof tests / sizeof tests[0]; i++) {
+        if (!is_wanted(tests[i].name, argc - first_word, argv + first_word)) {
+            continue;
+        }
+        bool passed = run_test(&tests[i]);
+        n_passed += passed;
+        n_failed += !passed;
+    }
+    attn_workspace_free_all();
+    printf("%d passed, %d failed\n", n_passed, n_failed);
+    return n_failed > 0 || n_passed == 0;
+}

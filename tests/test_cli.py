@@ -1,0 +1,413 @@
+"""The command line: `python -m attnpy`, `python -m attnpy run` and `... info`."""
+
+import io
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+
+import numpy as np
+import pytest
+
+import attnpy
+
+COMMAND = [sys.executable, "-m", "attnpy"]
+
+# As printed by the notebook "Attention please!".
+SCORES = """
+    1.3834 0.9234 0.7230 1.6794 1.0691
+    0.9234 1.0781 0.7108 1.3830 1.0987
+    0.7230 0.7108 1.2742 1.3918 0.7262
+    1.6794 1.3830 1.3918 2.8351 1.7250
+    1.0691 1.0987 0.7262 1.7250 1.4054
+"""
+WEIGHTS = """
+    0.2368 0.1495 0.1224 0.3184 0.1730
+    0.1739 0.2030 0.1406 0.2753 0.2072
+    0.1497 0.1479 0.2598 0.2923 0.1502
+    0.1489 0.1107 0.1117 0.4729 0.1558
+    0.1649 0.1698 0.1170 0.3176 0.2307
+"""
+# weights @ X for these weights.
+CONTEXT = """
+    0.2175 0.4955 0.5936 0.4391 0.5944 0.5007
+    0.2149 0.5191 0.5831 0.4257 0.5291 0.4928
+    0.2204 0.4831 0.5122 0.5017 0.5102 0.5414
+    0.2346 0.5083 0.6131 0.4516 0.6470 0.6192
+    0.2147 0.5302 0.5974 0.4140 0.5624 0.5206
+"""
+# What the notebook prints as context vectors, weights.T @ X.
+TRANSPOSED = """
+    0.1780 0.4262 0.4843 0.3858 0.4458 0.3576
+    0.1593 0.4009 0.4263 0.3352 0.3457 0.3228
+    0.1564 0.3528 0.3389 0.3937 0.3099 0.3515
+    0.3600 0.8420 0.9404 0.7560 0.9062 0.8448
+    0.1843 0.4831 0.5131 0.3783 0.4335 0.3953
+"""
+WORDS = ["Write", "your", "first", "Attention", "mechanism"]
+
+
+def run(*arguments, cwd, **options):
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments)],
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        **options,
+    )
+
+
+def assert_fails(done, *parts):
+    """Exit status 2 and one line on stderr that has all the parts."""
+    assert done.returncode == 2, done
+    assert done.stdout == ""
+    assert done.stderr.startswith("attnpy: ")
+    assert done.stderr.endswith("\n")
+    assert done.stderr.count("\n") == 1
+    for part in parts:
+        assert part in done.stderr
+
+
+@pytest.fixture
+def arrays():
+    rng = np.random.default_rng(0)
+    return {
+        "query": rng.standard_normal((2, 4, 5, 8), dtype=np.float32),
+        "key": rng.standard_normal((2, 2, 7, 8), dtype=np.float32),
+        "value": rng.standard_normal((2, 2, 7, 3), dtype=np.float32),
+    }
+
+
+@pytest.fixture
+def file(tmp_path, arrays):
+    np.savez(tmp_path / "in.npz", **arrays)
+    return tmp_path / "in.npz"
+
+
+def printed_table(text, title):
+    """The column labels, row labels and numbers of the table with this title."""
+    lines = text[text.index(title) :].splitlines()
+    rows = [line.split() for line in lines[2:7]]
+    return lines[1].split(), [row[0] for row in rows], [row[1:] for row in rows]
+
+
+def test_without_a_command_prints_the_notebooks_numbers(tmp_path):
+    done = run(cwd=tmp_path)
+    assert done.returncode == 0
+    assert done.stderr == ""
+    for title, columns, numbers in (
+        ("Scores", WORDS, SCORES),
+        ("Attention weights", WORDS, WEIGHTS),
+        ("Context vectors", [f"x{i}" for i in range(6)], CONTEXT),
+        ("weights.T @ X", [f"x{i}" for i in range(6)], TRANSPOSED),
+    ):
+        rows = [line.split() for line in numbers.split("\n") if line.strip()]
+        assert printed_table(done.stdout, title) == (columns, WORDS, rows)
+
+
+def test_without_a_command_ends_with_the_machine_and_the_next_step(tmp_path):
+    done = run(cwd=tmp_path, env={**os.environ, "ATTNPY_NUM_THREADS": "3"})
+    last = done.stdout.splitlines()[-1]
+    config = attnpy.show_config(mode="dicts")
+    assert f"instruction set {config['tier']}, threads 3" in last
+    assert "python -m attnpy run" in last
+
+
+def test_tables_fit_a_terminal(tmp_path):
+    assert max(map(len, run(cwd=tmp_path).stdout.splitlines())) <= 100
+
+
+def test_info_prints_show_config(tmp_path, capsys):
+    done = run("info", cwd=tmp_path)
+    attnpy.show_config()
+    assert (done.returncode, done.stdout) == (0, capsys.readouterr().out)
+
+
+def test_version_and_help(tmp_path):
+    assert run("--version", cwd=tmp_path).stdout == f"attnpy {attnpy.__version__}\n"
+    text = run("run", "--help", cwd=tmp_path).stdout
+    for flag in ("--causal", "--window", "--q-offset", "--scale", "--softcap"):
+        assert flag in text
+
+
+@pytest.mark.parametrize(
+    ("flags", "options"),
+    [
+        ([], {}),
+        (["--causal"], {"causal": True}),
+        (["--causal", "bottom_right"], {"causal": "bottom_right"}),
+        (["--causal=top_left"], {"causal": "top_left"}),
+        (["--window", "2", "none"], {"window": (2, None)}),
+        (["--window", "none", "0", "--causal"], {"window": (None, 0), "causal": True}),
+        (["--causal", "--q-offset", "-1"], {"causal": True, "q_offset": -1}),
+        (["--scale", "-0.5"], {"scale": -0.5}),
+        (["--softcap", "2.5"], {"softcap": 2.5}),
+        (["--num-threads", "2"], {"num_threads": 2}),
+    ],
+)
+def test_run_writes_the_bits_of_attention(file, arrays, flags, options):
+    out = file.with_name("out.npz")
+    done = run("run", file, "-o", out, *flags, cwd=file.parent)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"{out}: output float32 (2, 4, 5, 3)\n"
+    with np.load(out) as results:
+        assert results.files == ["output"]
+        expected = attnpy.attention(*arrays.values(), **options)
+        np.testing.assert_array_equal(results["output"], expected, strict=True)
+
+
+@pytest.mark.parametrize("weights", [False, True])
+@pytest.mark.parametrize("lse", [False, True])
+def test_run_writes_what_is_asked_for(file, arrays, weights, lse):
+    flags = ["--return-weights"] * weights + ["--return-lse"] * lse
+    done = run("run", "in.npz", "--output", "out.npz", *flags, cwd=file.parent)
+    assert done.returncode == 0, done.stderr
+    expected = attnpy.attention(*arrays.values(), return_weights=True, return_lse=True)
+    with np.load(file.with_name("out.npz")) as results:
+        names = ["output"] + ["weights"] * weights + ["lse"] * lse
+        assert results.files == names
+        for name in names:
+            index = ["output", "weights", "lse"].index(name)
+            np.testing.assert_array_equal(results[name], expected[index], strict=True)
+
+
+def test_run_takes_optional_arrays_by_name(tmp_path, arrays):
+    rng = np.random.default_rng(1)
+    options = {
+        "mask": rng.random((5, 7)) < 0.7,
+        "bias": rng.standard_normal((4, 1, 7)),
+        "sinks": rng.standard_normal(4),
+        "kv_lengths": np.array([4, 7]),
+        "q_offset": np.array(3),
+    }
+    np.savez_compressed(tmp_path / "in.npz", **arrays, **options)
+    done = run("run", "in.npz", "-o", "out.npz", "--causal", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    expected = attnpy.attention(*arrays.values(), **options, causal=True)
+    with np.load(tmp_path / "out.npz") as results:
+        np.testing.assert_array_equal(results["output"], expected)
+
+
+def test_run_may_write_over_its_input(file, arrays):
+    assert run("run", file, "-o", file, cwd=file.parent).returncode == 0
+    with np.load(file) as results:
+        expected = attnpy.attention(*arrays.values())
+        np.testing.assert_array_equal(results["output"], expected)
+
+
+def test_run_keeps_the_name_of_the_output(file):
+    assert run("run", file, "-o", "out.bin", cwd=file.parent).returncode == 0
+    assert sorted(os.listdir(file.parent)) == ["in.npz", "out.bin"]
+
+
+def test_run_writes_through_a_symbolic_link(file):
+    link = file.with_name("link.npz")
+    link.symlink_to("real.npz")
+    assert run("run", file, "-o", link, cwd=file.parent).returncode == 0
+    assert link.is_symlink()
+    assert zipfile.is_zipfile(file.with_name("real.npz"))
+
+
+def npy(array, **options):
+    buffer = io.BytesIO()
+    np.save(buffer, array, **options)
+    return buffer.getvalue()
+
+
+def save(path, arrays, **changes):
+    np.savez(path, **{**arrays, **changes})
+
+
+BAD_FILES = {
+    "text": (
+        lambda path, _: path.write_text("query, key, value\n"),
+        "expected an .npz",
+    ),
+    "empty": (lambda path, _: path.write_bytes(b""), "expected an .npz"),
+    "pickle": (
+        lambda path, _: path.write_bytes(b"\x80\x04N."),
+        "expected an .npz",
+    ),
+    "npy": (lambda path, _: path.write_bytes(npy(np.ones(3))), "single array"),
+    "truncated": (
+        lambda path, arrays: path.write_bytes(whole_file(path, arrays)[:-100]),
+        "expected an .npz",
+    ),
+    "damaged": (
+        lambda path, arrays: path.write_bytes(damaged_file(path, arrays)),
+        "cannot read query",
+    ),
+    "not arrays": (
+        lambda path, _: write_zip(path, query=b"1", key=b"2", value=b"3"),
+        "query is not an array",
+    ),
+    "objects": (
+        lambda path, arrays: save(path, arrays, mask=np.array([{}], dtype=object)),
+        "mask",
+    ),
+    "missing": (
+        lambda path, arrays: np.savez(path, query=arrays["query"]),
+        "no array named key, value",
+    ),
+    "unknown": (
+        lambda path, arrays: save(path, arrays, attn_mask=np.ones(1)),
+        "unknown array 'attn_mask'",
+    ),
+    "shapes": (
+        lambda path, arrays: save(path, arrays, key=np.ones((2, 2, 7, 9), "f4")),
+        "key: expected",
+    ),
+    "heads": (
+        lambda path, arrays: save(path, arrays, query=np.ones((2, 3, 5, 8), "f4")),
+        ": expected",
+    ),
+    "integer mask": (
+        lambda path, arrays: save(path, arrays, mask=np.ones((5, 7), int)),
+        "mask: expected",
+    ),
+    "text array": (
+        lambda path, arrays: save(path, arrays, query=np.array(["a"])),
+        "query",
+    ),
+    "lengths": (
+        lambda path, arrays: save(path, arrays, kv_lengths=np.array([8, 1])),
+        "kv_lengths: expected",
+    ),
+}
+
+
+def whole_file(path, arrays):
+    save(path, arrays)
+    return path.read_bytes()
+
+
+def damaged_file(path, arrays):
+    content = bytearray(whole_file(path, arrays))
+    for i in range(200, 300):
+        content[i] ^= 0xFF
+    return bytes(content)
+
+
+def write_zip(path, **members):
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+
+
+@pytest.mark.parametrize("case", BAD_FILES)
+def test_bad_input_gives_one_line_and_no_output(tmp_path, arrays, case):
+    write, part = BAD_FILES[case]
+    write(tmp_path / "in.npz", arrays)
+    done = run("run", "in.npz", "-o", "out.npz", cwd=tmp_path)
+    assert_fails(done, part)
+    assert os.listdir(tmp_path) == ["in.npz"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "part"),
+    [
+        (["--causal", "bottom_left"], "--causal"),
+        (["--window", "1"], "--window"),
+        (["--window", "1", "two"], "--window"),
+        (["--window", "-1", "0"], "window: expected"),
+        (["--q-offset", "0.5"], "--q-offset"),
+        (["--scale", "nan"], "scale: expected"),
+        (["--softcap", "0"], "softcap: expected"),
+        (["--num-threads", "0"], "num_threads: expected"),
+        (["--return-scores"], "--return-scores"),
+    ],
+)
+def test_bad_flags_give_one_line_and_no_output(file, flags, part):
+    done = run("run", file, "-o", "out.npz", *flags, cwd=file.parent)
+    assert_fails(done, part)
+    assert os.listdir(file.parent) == ["in.npz"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["walk"], "walk"),
+        (["run"], "required"),
+        (["run", "in.npz"], "--output"),
+        (["run", "nowhere.npz", "-o", "out.npz"], "nowhere.npz: No such file"),
+        (["run", ".", "-o", "out.npz"], "Is a directory"),
+    ],
+)
+def test_bad_usage_gives_one_line(file, arguments, part):
+    assert_fails(run(*arguments, cwd=file.parent), part)
+
+
+def test_q_offset_in_two_places_is_an_error(tmp_path, arrays):
+    save(tmp_path / "in.npz", arrays, q_offset=np.array(1))
+    done = run("run", "in.npz", "-o", "out.npz", "--q-offset", 2, cwd=tmp_path)
+    assert_fails(done, "--q-offset")
+
+
+@pytest.mark.parametrize("output", ["nowhere/out.npz", ".", "in.npz/out.npz"])
+def test_unwritable_output_gives_one_line(file, output):
+    assert_fails(run("run", file, "-o", output, cwd=file.parent), output)
+    assert os.listdir(file.parent) == ["in.npz"]
+
+
+def test_a_device_is_not_replaced(file):
+    assert_fails(run("run", file, "-o", os.devnull, cwd=file.parent), "regular file")
+    assert not os.path.isfile(os.devnull)
+
+
+def test_a_full_disk_leaves_the_former_output(file):
+    out = file.with_name("out.npz")
+    out.write_bytes(b"former")
+    done = run(
+        *("run", file, "-o", out),
+        cwd=file.parent,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)),
+    )
+    assert_fails(done, "out.npz")
+    assert out.read_bytes() == b"former"
+    assert sorted(os.listdir(file.parent)) == ["in.npz", "out.npz"]
+
+
+def test_ctrl_c_stops_and_leaves_no_output(tmp_path):
+    x = np.ones((60_000, 64), np.float32)
+    np.savez(tmp_path / "in.npz", query=x, key=x, value=x)
+    process = subprocess.Popen(
+        [*COMMAND, "run", "in.npz", "-o", "out.npz", "--num-threads", "1"],
+        cwd=tmp_path,
+        env={**os.environ, "ATTNPY_ISA": "scalar"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    deadline = time.monotonic() + 60
+    while len(os.listdir(tmp_path)) == 1 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=60) == (b"", b"")
+    assert process.returncode == 130
+    assert os.listdir(tmp_path) == ["in.npz"]
+
+
+def test_a_closed_pipe_is_silent(tmp_path):
+    process = subprocess.Popen(
+        COMMAND, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    process.wait(timeout=60)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_output_that_cannot_be_printed_is_an_error(tmp_path):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            COMMAND, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert done.returncode != 0
+    assert done.stderr.startswith(b"attnpy: ")

@@ -1,0 +1,402 @@
+"""Every error: its type, and that its message names what was expected and what came."""
+
+import inspect
+import re
+
+import numpy as np
+import pytest
+from support import assert_runs, assert_same_bits, normal, problem
+
+import attnpy
+from attnpy import attention
+
+F32 = np.float32
+
+
+def zeros(*shape, dtype=F32):
+    """An argument of this shape."""
+    return np.zeros(shape, dtype)
+
+
+def raises(error, name, *said, query=None, key=None, value=None, **options):
+    """Assert that a call fails with this message: the argument, expected and got."""
+    query = zeros(2, 3, 4) if query is None else query
+    key = zeros(2, 5, 4) if key is None else key
+    value = zeros(2, 5, 6) if value is None else value
+    with pytest.raises(error) as caught:
+        attention(query, key, value, **options)
+    assert caught.type is error
+    message = str(caught.value)
+    assert message.startswith(f"{name}: expected "), message
+    assert re.search(r", got .", message), message
+    for text in said:
+        assert text in message, message
+
+
+def read_only(array):
+    """The array, not writable."""
+    array.flags.writeable = False
+    return array
+
+
+SHAPES = {
+    "0-d query": ("query", {"query": zeros()}, "()"),
+    "0-d key": ("key", {"key": zeros()}, "()"),
+    "1-d key": ("key", {"key": zeros(4)}, "(4,)"),
+    "1-d value": ("value", {"value": zeros(6)}, "(6,)"),
+    "D": ("key", {"key": zeros(2, 5, 3)}, "4", "(2, 5, 3)"),
+    "Lk": ("value", {"value": zeros(2, 7, 6)}, "5", "(2, 7, 6)"),
+    "Hk": ("query", {"key": zeros(3, 5, 4), "value": zeros(3, 5, 6)}, "3", "(2, 3, 4)"),
+    "Hk is 0": ("query", {"key": zeros(0, 5, 4), "value": zeros(0, 5, 6)}, "0"),
+    "one head": ("query", {"query": zeros(3, 4)}, "2", "(3, 4)"),
+    "batch of key": (
+        "key",
+        {"query": zeros(2, 2, 3, 4), "key": zeros(3, 2, 5, 4)},
+        "(3, 2, 5, 4)",
+    ),
+    "batch of value": (
+        "value",
+        {"query": zeros(2, 2, 3, 4), "value": zeros(3, 2, 5, 6)},
+        "(3, 2, 5, 6)",
+    ),
+    "mask": ("mask", {"mask": zeros(3, 6, dtype=bool)}, "(3, 6)"),
+    "mask with heads": ("mask", {"mask": zeros(4, 3, 5, dtype=bool)}, "(4, 3, 5)"),
+    "mask adds axes": ("mask", {"mask": zeros(1, 2, 3, 5, dtype=bool)}, "(1, 2, 3, 5)"),
+    "mask of 0 keys": ("mask", {"mask": zeros(3, 0, dtype=bool)}, "(3, 0)"),
+    "bias": ("bias", {"bias": zeros(2, 4, 5)}, "(2, 4, 5)"),
+    "bias adds axes": ("bias", {"bias": zeros(1, 2, 3, 5)}, "(1, 2, 3, 5)"),
+    "sinks": ("sinks", {"sinks": zeros(3)}, "2", "(3,)"),
+    "0-d sinks": ("sinks", {"sinks": 1.0}, "()"),
+    "2-d sinks": ("sinks", {"sinks": zeros(1, 2)}, "(1, 2)"),
+    "lengths": ("kv_lengths", {"kv_lengths": [1, 2]}, "(2,)"),
+    "lengths of a batch": (
+        "kv_lengths",
+        {"query": zeros(2, 2, 3, 4), "kv_lengths": [1, 2, 3]},
+        "(3,)",
+    ),
+    "offsets": ("q_offset", {"q_offset": [1, 2]}, "(2,)"),
+    "offsets of a batch": (
+        "q_offset",
+        {"query": zeros(2, 2, 3, 4), "q_offset": [[1], [2]]},
+        "(2, 1)",
+    ),
+    "out": ("out", {"out": zeros(2, 3, 5)}, "(2, 3, 6)", "(2, 3, 5)"),
+    "out adds axes": ("out", {"out": zeros(1, 2, 3, 6)}, "(1, 2, 3, 6)"),
+    "out lacks axes": ("out", {"out": zeros(3, 6)}, "(3, 6)"),
+    "out to be broadcast": ("out", {"out": zeros(2, 1, 6)}, "(2, 1, 6)"),
+}
+
+
+@pytest.mark.parametrize("case", SHAPES)
+def test_wrong_shape_is_a_value_error(case):
+    name, arguments, *said = SHAPES[case]
+    raises(ValueError, name, *said, **arguments)
+
+
+RANGES = {
+    "length below 0": ("kv_lengths", {"kv_lengths": -1}, "0", "5", "-1"),
+    "length above Lk": ("kv_lengths", {"kv_lengths": 6}, "5", "6"),
+    "huge length": ("kv_lengths", {"kv_lengths": 2**63 - 1}, "5"),
+    "huge unsigned length": ("kv_lengths", {"kv_lengths": np.uint64(2**64 - 1)}, "5"),
+    "one length of many": (
+        "kv_lengths",
+        {"query": zeros(3, 2, 3, 4), "kv_lengths": [5, 9, 0]},
+        "9",
+    ),
+    "huge offset": ("q_offset", {"q_offset": np.uint64(2**63)}, str(2**63)),
+    "left": ("window", {"window": (-1, 0)}, "-1"),
+    "right": ("window", {"window": (0, -2)}, "-2"),
+    "window of one": ("window", {"window": (1,)}),
+    "window of three": ("window", {"window": (1, 2, 3)}),
+    "NaN scale": ("scale", {"scale": np.nan}, "finite", "nan"),
+    "infinite scale": ("scale", {"scale": np.inf}, "finite", "inf"),
+    "zero softcap": ("softcap", {"softcap": 0}, "0"),
+    "negative softcap": ("softcap", {"softcap": -1.5}, "-1.5"),
+    "NaN softcap": ("softcap", {"softcap": np.nan}, "nan"),
+    "infinite softcap": ("softcap", {"softcap": np.inf}, "inf"),
+    "causal": ("causal", {"causal": "bottom_left"}, "top_left", "bottom_left"),
+    "empty causal": ("causal", {"causal": ""}, "top_left"),
+    "zero threads": ("num_threads", {"num_threads": 0}, "1", "0"),
+    "negative threads": ("num_threads", {"num_threads": -3}, "-3"),
+    "read-only out": ("out", {"out": read_only(zeros(2, 3, 6))}, "writ", "read-only"),
+}
+
+
+@pytest.mark.parametrize("case", RANGES)
+def test_number_out_of_range_is_a_value_error(case):
+    name, arguments, *said = RANGES[case]
+    raises(ValueError, name, *said, **arguments)
+
+
+KINDS = {
+    "complex query": ("query", {"query": zeros(2, 3, 4, dtype="complex64")}),
+    "longdouble query": ("query", {"query": zeros(2, 3, 4, dtype="longdouble")}),
+    "string query": ("query", {"query": zeros(2, 3, 4, dtype="U1")}, "<U1"),
+    "bytes key": ("key", {"key": zeros(2, 5, 4, dtype="S1")}, "S1"),
+    "object value": ("value", {"value": zeros(2, 5, 6, dtype=object)}, "object"),
+    "date value": ("value", {"value": zeros(2, 5, 6, dtype="M8[s]")}, "datetime64"),
+    "record query": ("query", {"query": zeros(2, 3, 4, dtype="f4,f4")}),
+    "None as key": ("key", {"key": np.array(None)}, "object"),
+    "integer mask": ("mask", {"mask": zeros(3, 5, dtype=int)}, "bool", "int64"),
+    "float mask": ("mask", {"mask": zeros(3, 5)}, "bool", "float32"),
+    "object mask": ("mask", {"mask": zeros(3, 5, dtype=object)}, "bool", "object"),
+    "mask is a string": ("mask", {"mask": "causal"}, "bool"),
+    "integer bias": ("bias", {"bias": zeros(3, 5, dtype=int)}, "float", "int64"),
+    "boolean bias": ("bias", {"bias": zeros(3, 5, dtype=bool)}, "float", "bool"),
+    "complex bias": ("bias", {"bias": zeros(3, 5, dtype=complex)}, "complex128"),
+    "complex sinks": ("sinks", {"sinks": zeros(2, dtype=complex)}, "complex128"),
+    "object sinks": ("sinks", {"sinks": zeros(2, dtype=object)}, "object"),
+    "string sinks": ("sinks", {"sinks": ["a", "b"]}, "<U1"),
+    "boolean length": ("kv_lengths", {"kv_lengths": True}, "int", "bool"),
+    "float length": ("kv_lengths", {"kv_lengths": 3.0}, "int", "float"),
+    "float lengths": ("kv_lengths", {"kv_lengths": zeros()}, "int", "float32"),
+    "string length": ("kv_lengths", {"kv_lengths": "3"}, "int"),
+    "boolean offset": ("q_offset", {"q_offset": np.array(True)}, "int", "bool"),
+    "float offset": ("q_offset", {"q_offset": 1.5}, "int", "float"),
+    "complex offset": ("q_offset", {"q_offset": 1j}, "int"),
+    "window is a number": ("window", {"window": 3}, "(left, right)", "int"),
+    "window is a string": ("window", {"window": "ab"}),
+    "float left": ("window", {"window": (1.0, 2)}, "int", "float"),
+    "string right": ("window", {"window": (1, "2")}, "int", "str"),
+    "boolean left": ("window", {"window": (True, 0)}, "int", "bool"),
+    "string scale": ("scale", {"scale": "1"}),
+    "complex scale": ("scale", {"scale": 1j}),
+    "list scale": ("scale", {"scale": [1.0, 2.0]}),
+    "string softcap": ("softcap", {"softcap": "30"}),
+    "causal is 1": ("causal", {"causal": 1}, "top_left", "int"),
+    "causal is None": ("causal", {"causal": None}, "None"),
+    "causal is a mask": ("causal", {"causal": zeros(3, 5, dtype=bool)}),
+    "causal is bytes": ("causal", {"causal": b"top_left"}),
+    "float threads": ("num_threads", {"num_threads": 2.0}, "int", "float"),
+    "string threads": ("num_threads", {"num_threads": "2"}, "int", "str"),
+    "out is a list": ("out", {"out": [[0.0]]}, "list"),
+    "out is True": ("out", {"out": True}, "bool"),
+    "wider out": ("out", {"out": zeros(2, 3, 6, dtype="f8")}, "float32", "float64"),
+    "narrower out": ("out", {"out": zeros(2, 3, 6, dtype="f2")}, "float32", "float16"),
+    "integer out": ("out", {"out": zeros(2, 3, 6, dtype="i4")}, "float32", "int32"),
+}
+
+
+@pytest.mark.parametrize("case", KINDS)
+def test_wrong_kind_is_a_type_error(case):
+    name, arguments, *said = KINDS[case]
+    raises(TypeError, name, *said, **arguments)
+
+
+def test_integer_mask_says_how_to_write_it():
+    with pytest.raises(TypeError, match=r"mask.*(!= 0|astype\(bool\)|== 1)"):
+        attention(zeros(3, 4), zeros(5, 4), zeros(5, 4), mask=np.ones((3, 5), int))
+
+
+def test_dtypes_without_a_common_one_are_a_type_error():
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    arrays = problem(2, 3, 5, 4, 4)
+    with pytest.raises(TypeError, match=r"float16.*bfloat16|bfloat16.*float16"):
+        attention(arrays[0].astype("f2"), *(x.astype(bfloat16) for x in arrays[1:]))
+
+
+@pytest.mark.parametrize("kind", ["float8_e4m3fn", "int4", "float8_e5m2"])
+def test_other_dtypes_of_ml_dtypes_are_a_type_error(kind):
+    dtype = getattr(pytest.importorskip("ml_dtypes"), kind)
+    x = np.zeros((2, 3), dtype)
+    with pytest.raises(TypeError, match=kind):
+        attention(x, x, x)
+
+
+def test_message_of_a_shape_is_that_of_the_example():
+    with pytest.raises(ValueError) as caught:
+        attention(zeros(2, 8, 1, 64), zeros(2, 8, 128, 32), zeros(2, 8, 128, 64))
+    assert str(caught.value) == (
+        "key: expected (..., Hk, Lk, 64) to match query's D, got (2, 8, 128, 32)"
+    )
+
+
+def test_unknown_and_missing_arguments_are_type_errors():
+    x = zeros(3, 4)
+    for call in (
+        lambda: attention(),
+        lambda: attention(x),
+        lambda: attention(x, x),
+        lambda: attention(x, x, x, None),
+        lambda: attention(x, x, x, dropout=0.1),
+    ):
+        with pytest.raises(TypeError):
+            call()
+
+
+def test_ragged_lists_raise_numpys_error():
+    with pytest.raises(ValueError, match="inhomogeneous"):
+        attention([[1.0, 2.0], [3.0]], zeros(5, 2), zeros(5, 2))
+
+
+def test_failed_call_leaves_out_alone():
+    out = np.full((2, 3, 6), 7, F32)
+    arrays = zeros(2, 3, 4), zeros(2, 5, 4), zeros(2, 5, 6)
+    for options in ({"mask": zeros(9, 9, dtype=bool)}, {"scale": np.nan}):
+        with pytest.raises(ValueError):
+            attention(*arrays, out=out, **options)
+        assert (out == 7).all()
+
+
+def test_array_likes_are_converted():
+    query, key, value = problem(2, 3, 5, 4, 6, "float64")
+    expected = attention(query, key, value, bias=np.zeros((3, 5)), sinks=[1.0, 2.0])
+    actual = attention(
+        query.tolist(),
+        key.tolist(),
+        tuple(value.tolist()),
+        bias=[[0.0] * 5] * 3,
+        sinks=(1, 2),
+    )
+    assert_same_bits(actual, expected)
+    expected = attention(query, key, value, mask=np.arange(5) > 1)
+    actual = attention(query, key, value, mask=[False, False, True, True, True])
+    assert_same_bits(actual, expected)
+    assert attention([[1, 2]], [[1, 2]], [[3, 4]]).tolist() == [[3.0, 4.0]]
+
+
+class Like:
+    """An array-like whose conversion runs any code."""
+
+    def __init__(self, convert):
+        self.convert = convert
+
+    def __array__(self, dtype=None, copy=None):
+        return self.convert()
+
+
+ARRAYS = ("query", "key", "value", "mask", "bias", "sinks", "kv_lengths", "q_offset")
+
+
+def every_array():
+    """A value for each argument that is an array."""
+    query, key, value = problem(2, 3, 5, 4, 6)
+    return {
+        "query": query,
+        "key": key,
+        "value": value,
+        "mask": np.ones((3, 5), bool),
+        "bias": normal(3, 5),
+        "sinks": normal(2),
+        "kv_lengths": np.array(4),
+        "q_offset": np.array(1),
+    }
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_objects_with_array_protocol_are_converted(name):
+    arrays = every_array()
+    expected = attention(**arrays, causal=True)
+    array = arrays[name]
+    arrays[name] = Like(lambda: array)
+    assert_same_bits(attention(**arrays, causal=True), expected)
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, ZeroDivisionError])
+def test_exception_of_a_conversion_passes_through(name, error):
+    def convert():
+        raise error("mine")
+
+    arrays = every_array()
+    arrays[name] = Like(convert)
+    with pytest.raises(error, match="mine"):
+        attention(**arrays)
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_conversion_to_something_else_is_an_error(name):
+    arrays = every_array()
+    arrays[name] = Like(lambda: "not an array")
+    with pytest.raises((TypeError, ValueError)):
+        attention(**arrays)
+
+
+def test_exception_of_an_index_passes_through():
+    class Index:
+        def __index__(self):
+            raise RuntimeError("mine")
+
+    x = zeros(3, 4)
+    for options in ({"num_threads": Index()}, {"window": (Index(), 0)}):
+        with pytest.raises(RuntimeError, match="mine"):
+            attention(x, x, x, **options)
+
+
+def test_exception_of_a_float_passes_through():
+    class Float:
+        def __float__(self):
+            raise RuntimeError("mine")
+
+    x = zeros(3, 4)
+    for name in ("scale", "softcap"):
+        with pytest.raises(RuntimeError, match="mine"):
+            attention(x, x, x, **{name: Float()})
+
+
+MUTATION = """
+import itertools
+import numpy as np
+from attnpy import attention
+from test_errors import ARRAYS, Like, every_array
+
+# While one argument is converted, another one changes its shape, its memory or its
+# numbers. Any result and any ordinary error will do: no crash, no stray read.
+def shrink(array):
+    array.resize((1,) * array.ndim, refcheck=False)
+
+def grow(array):
+    array.resize(tuple(3 * n for n in array.shape), refcheck=False)
+
+def reshape(array):
+    array.shape = array.shape[::-1]
+
+def spoil(array):
+    array[...] = 100
+
+def widen(array):
+    array.dtype = np.uint8
+
+def thaw(array):
+    array.flags.writeable = False
+
+changes = (shrink, grow, reshape, spoil, widen, thaw)
+for name, victim, change in itertools.product(ARRAYS, (*ARRAYS, "out"), changes):
+    arrays = every_array()
+    arrays["out"] = np.zeros((2, 3, 6), np.float32)
+    original = arrays[name]
+    def convert():
+        change(arrays[victim] if victim != name else original)
+        return original
+    # attention() must not see the list: it holds its own references.
+    call = dict(arrays)
+    call[name] = Like(convert)
+    try:
+        attention(**call, causal=True, return_weights=True, return_lse=True)
+    except (TypeError, ValueError):
+        pass
+print("alive")
+"""
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_conversion_that_changes_other_arguments_is_safe():
+    assert "alive" in assert_runs(MUTATION, PYTHONWARNINGS="ignore")
+
+
+def test_thread_setting_rejects_what_is_no_count():
+    before = attnpy.get_num_threads()
+    for bad in (0, -1):
+        with pytest.raises(ValueError, match=r"expected .*got"):
+            attnpy.set_num_threads(bad)
+    for bad in (2.0, "2"):
+        with pytest.raises(TypeError, match=r"expected .*got"):
+            attnpy.set_num_threads(bad)
+    assert attnpy.get_num_threads() == before
+
+
+def test_public_functions_have_docstrings_with_examples():
+    for function in (attnpy.attention, attnpy.merge):
+        text = inspect.getdoc(function)
+        for part in ("Parameters", "Returns", "Raises", "Examples", ">>>"):
+            assert part in text, (function.__name__, part)

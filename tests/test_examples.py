@@ -1,0 +1,29 @@
+"""The examples in the documentation run, and give what they say."""
+
+import doctest
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).parents[1] / "README.md"
+EXAMPLES = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.M | re.S)
+
+
+@pytest.mark.parametrize("module", ["_attention", "_config", "_merge"])
+def test_docstring_examples(module):
+    pytest.importorskip("threadpoolctl")
+    results = doctest.testmod(importlib.import_module(f"attnpy.{module}"))
+    assert results.attempted > 0
+    assert results.failed == 0
+
+
+@pytest.mark.parametrize("code", EXAMPLES)
+def test_readme_examples_print_what_their_comments_say(code, capsys):
+    if "threadpoolctl" in code:
+        pytest.importorskip("threadpoolctl")
+    exec(code, {})
+    promised = re.findall(r"^ *print\(.*\)  # (.*)$", code, re.M)
+    assert promised
+    assert capsys.readouterr().out.splitlines() == promised

@@ -1,0 +1,164 @@
+"""No access outside the arrays, and nothing lost over many calls."""
+
+import sys
+
+import numpy as np
+import pytest
+from support import assert_runs, run_python
+
+from attnpy import attention
+
+
+def test_no_byte_outside_the_arrays_is_touched(tier):
+    done = run_python("import guarded, sys; guarded.main(sys.argv[1])", tier)
+    last = done.stdout.splitlines()[-1:]
+    assert done.returncode == 0, f"after {last}\n{done.stderr[-3000:]}"
+    assert last == ["done"]
+
+
+GUARD = """
+import numpy as np
+from guarded import hold
+array = hold("query", np.zeros(5, np.float32), {at_end})
+np.lib.stride_tricks.as_strided(array, (6,), (4 if {at_end} else -4,)).sum()
+"""
+
+
+@pytest.mark.parametrize("at_end", [True, False])
+def test_one_element_outside_a_guarded_array_is_a_fault(at_end):
+    # Shows that the test above can fail.
+    assert run_python(GUARD.format(at_end=at_end)).returncode < 0
+
+
+def calls():
+    """Arguments of good and bad calls, and every array in them."""
+    x = np.ones((2, 3, 4), np.float32)
+    half, swapped = x.astype(np.float16), x.astype(x.dtype.newbyteorder())
+    mask, bias = np.ones((3, 3), bool), np.zeros((2, 3, 3), np.float32)
+    sinks, lengths = np.zeros(2, np.float32), np.array(3)
+    out, small = np.zeros_like(x), np.zeros((1, 3, 4), np.float32)
+    every = [x, half, swapped, mask, bias, sinks, lengths, out, small]
+    good = [
+        ((x, x, x), {}),
+        ((x, x, x), {"mask": mask, "bias": bias, "sinks": sinks, "out": out}),
+        ((x, x, x), {"kv_lengths": lengths, "q_offset": lengths, "causal": True}),
+        ((x, x, x), {"return_weights": True, "return_lse": True, "window": (1, 1)}),
+        ((half, x, swapped), {"num_threads": 2}),
+        ((x.tolist(), x, x), {"mask": mask.tolist(), "out": None}),
+        ((x, x, out), {"out": out}),
+    ]
+    bad = [
+        ((x, x, small[:, :2]), {}),
+        ((x, x, x), {"mask": bias}),
+        ((x, x, x), {"bias": mask}),
+        ((x, x, x), {"out": small}),
+        ((x, x, x), {"out": half}),
+        ((x, x, x), {"sinks": bias}),
+        ((x, x, x), {"kv_lengths": sinks}),
+        ((x, x, x), {"kv_lengths": 9}),
+        ((x, x, x), {"q_offset": 1.5}),
+        ((x, x, x), {"scale": float("nan"), "return_weights": True}),
+        ((x, x, "text"), {"out": out}),
+        ((x, x, x), {"causal": "no", "bias": bias, "mask": mask, "sinks": sinks}),
+        ((x, x, x), {"num_threads": 0, "kv_lengths": lengths}),
+    ]
+    return every, good, bad
+
+
+def run(good, bad, times):
+    """Make each call this many times."""
+    for _ in range(times):
+        for arrays, options in good:
+            attention(*arrays, **options)
+        for arrays, options in bad:
+            try:
+                attention(*arrays, **options)
+            except (TypeError, ValueError):
+                continue
+            raise AssertionError(options)
+
+
+def test_reference_counts_do_not_change():
+    every, good, bad = calls()
+    kinds = [x.dtype for x in every]
+    watched = [*every, *kinds, None, True, float, np.ndarray, attention]
+    run(good, bad, 10)
+    before = [sys.getrefcount(x) for x in watched]
+    run(good, bad, 200)
+    after = [sys.getrefcount(x) for x in watched]
+    drift = [b - a for a, b in zip(before, after, strict=True)]
+    # Objects that never die have one constant count; allow what pytest itself holds.
+    assert max(abs(d) for d in drift) < 20, drift
+
+
+FLAT = """
+import gc, resource, sys, tracemalloc
+from test_memory import calls, run
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+every, good, bad = calls()
+run(good, bad, 500)
+tracemalloc.start()
+run(good, bad, 50)
+gc.collect()
+traced, resident = tracemalloc.get_traced_memory()[0], peak()
+run(good, bad, 500)
+gc.collect()
+grown = tracemalloc.get_traced_memory()[0] - traced
+assert grown < 3000, f"{grown} bytes of Python's memory over 10,000 calls"
+tracemalloc.stop()
+resident = peak()
+run(good, bad, 100_000 // (len(good) + len(bad)))
+grown = (peak() - resident) * (1 if sys.platform == "darwin" else 1024)
+assert grown < 2**20, f"{grown} bytes of memory over 100,000 calls"
+"""
+
+
+def test_memory_is_flat_over_100_000_calls():
+    assert_runs(FLAT)
+
+
+BIG = """
+import resource
+import numpy as np
+from attnpy import attention
+x = np.zeros((8, 600, 64), np.float32)
+f16 = x.astype(np.float16)
+def use():
+    for a in (x, f16):
+        attention(a, a, a, causal=True, return_weights=True, num_threads=2)
+        attention(a[:, :1], a, a, num_threads=2)
+for _ in range(5):
+    use()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for _ in range(60):
+    use()
+after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+assert after - before < 4096, (before, after)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss in kilobytes")
+def test_memory_is_flat_over_large_calls():
+    assert_runs(BIG)
+
+
+LINEAR = """
+import resource
+import numpy as np
+from attnpy import attention
+n = 20_000
+x = np.zeros((1, n, 1), np.float32)
+attention(x[:, :100], x, x)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+attention(x, x, x, window=(3, 3), return_lse=True)
+after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+assert after - before < 16 * 1024, (before, after)  # n * n * 4 bytes are 1.6 GB
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss in kilobytes")
+def test_the_matrix_of_scores_is_never_built():
+    assert_runs(LINEAR)

@@ -1,0 +1,444 @@
+"""Threads, forks, signals and the environment: the pool never shows."""
+
+import concurrent.futures
+import platform
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from support import (
+    TIERS,
+    assert_runs,
+    assert_same_bits,
+    attend_on,
+    everything,
+    problem,
+    run_python,
+)
+
+import attnpy
+
+
+@pytest.fixture
+def restore_threads():
+    """Leave the number of threads as it was."""
+    before = attnpy.get_num_threads()
+    yield
+    attnpy.set_num_threads(before)
+
+
+def test_threads_calling_at_once_get_the_same_bits(attend):
+    calls = [
+        (problem(4, 100, 150, 9, 5), {"causal": True, "num_threads": 2}),
+        (problem(2, 1, 1100, 9, 5), {"num_threads": 3}),
+        (problem(1, 5, 7, 3, 2, "float64"), {}),
+        (problem(4, 70, 70, 9, 5, "float16"), {"window": (9, 9), "num_threads": 7}),
+        (problem(4, 100, 150, 9, 5), {"softcap": 2.0, "num_threads": 1}),
+    ]
+    expected = [everything(attend, *arrays, **options) for arrays, options in calls]
+    start = threading.Barrier(8)
+
+    def work(first):
+        start.wait()
+        for i in range(first, first + 15):
+            arrays, options = calls[i % len(calls)]
+            results = everything(attend, *arrays, **options)
+            assert_same_bits(results, expected[i % len(calls)])
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        for done in [pool.submit(work, i) for i in range(8)]:
+            done.result(timeout=60)
+
+
+def test_number_of_threads_may_change_during_calls(restore_threads):
+    arrays = problem(4, 100, 150, 9, 5)
+    expected = everything(attnpy.attention, *arrays)
+    stop = threading.Event()
+
+    def change():
+        n = 1
+        while not stop.is_set():
+            n = n % 5 + 1
+            attnpy.set_num_threads(n)
+
+    changer = threading.Thread(target=change)
+    changer.start()
+    try:
+        for _ in range(100):
+            assert_same_bits(everything(attnpy.attention, *arrays), expected)
+    finally:
+        stop.set()
+        changer.join()
+
+
+def test_number_of_threads_can_be_set_and_read(restore_threads):
+    for n in (1, 2, 5, np.int64(3)):
+        attnpy.set_num_threads(n)
+        assert attnpy.get_num_threads() == n
+        assert type(attnpy.get_num_threads()) is int
+        assert attnpy.show_config(mode="dicts")["threads"] == n
+
+
+def test_argument_of_a_call_changes_no_setting(restore_threads):
+    attnpy.set_num_threads(2)
+    arrays = problem(1, 100, 150, 9, 5)
+    for n in (1, 3, 64, 10**6):
+        attnpy.attention(*arrays, num_threads=n)
+    assert attnpy.get_num_threads() == 2
+
+
+def test_lengths_are_read_once(attend):
+    # They are checked and then used: another thread must not get in between.
+    arrays = problem(8, 200, 150, 9, 5)
+    expected = attend(*arrays, kv_lengths=5)
+    lengths, stop = np.array(5), threading.Event()
+
+    def change():
+        while not stop.is_set():
+            lengths[...] = 10**9
+            lengths[...] = 5
+
+    changer = threading.Thread(target=change)
+    changer.start()
+    good = 0
+    try:
+        for _ in range(200):
+            try:
+                assert_same_bits(attend(*arrays, kv_lengths=lengths), expected)
+                good += 1
+            except ValueError:
+                pass
+    finally:
+        stop.set()
+        changer.join()
+    assert good > 0
+
+
+# ---- Fork ----------------------------------------------------------------------------
+
+FORK = """
+import os, signal, sys, threading
+import numpy as np
+from attnpy import attention
+
+rng = np.random.default_rng(0)
+x = rng.standard_normal((8, 200, 16)).astype(np.float32)
+
+def call():
+    return attention(x, x, x, causal=True, num_threads=4).tobytes()
+
+def child(depth):
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(30)
+        good = all(call() == expected for _ in range(20))
+        if depth:
+            good = good and child(depth - 1)
+        os._exit(0 if good else 1)
+    return os.waitpid(pid, 0)[1] == 0
+
+expected = call()  # the pool is alive now
+assert child(1), "after a call"
+assert call() == expected, "the parent afterwards"
+
+# Fork while other threads are inside a call.
+stop = threading.Event()
+def busy():
+    while not stop.is_set():
+        call()
+threads = [threading.Thread(target=busy) for _ in range(3)]
+for t in threads:
+    t.start()
+good = [child(0) for _ in range(10)]
+stop.set()
+for t in threads:
+    t.join()
+assert all(good), good
+assert call() == expected
+print("same bits")
+"""
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_child_of_fork_works_and_has_the_same_bits():
+    out = assert_runs(FORK, PYTHONWARNINGS="ignore", timeout=90)
+    assert out.split() == ["same", "bits"]
+
+
+SPAWN = """
+import multiprocessing, sys
+import numpy as np
+from attnpy import attention
+
+def work(seed):
+    x = np.random.default_rng(seed).standard_normal((4, 100, 8))
+    return attention(x, x, x, num_threads=2).tobytes()
+
+if __name__ == "__main__":
+    expected = [work(i) for i in range(6)]
+    with multiprocessing.get_context("fork").Pool(3) as pool:
+        assert pool.map(work, range(6)) == expected
+"""
+
+
+def test_pool_of_forked_processes():
+    assert_runs(SPAWN, PYTHONWARNINGS="ignore")
+
+
+# ---- Ctrl-C and the interpreter's lock -----------------------------------------------
+
+INTERRUPT = """
+import functools, os, signal, sys, threading, time
+import numpy as np
+from support import attend_on
+
+tier, threads, form = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+attend = functools.partial(attend_on, tier, num_threads=threads)
+rng = np.random.default_rng(0)
+shapes = {  # of queries, and of keys
+    "tile": ((9999, 4096, 64), (9999, 4096, 64)),
+    "row": ((9**7, 1, 64), (9**7, 4096, 64)),
+    "long tile": ((1, 64, 64), (1, 2**29, 64)),
+    "long row": ((1, 1, 64), (1, 2**29, 64)),
+}
+number = rng.standard_normal((), np.float32)
+query, key = (np.broadcast_to(number, shape) for shape in shapes[form])
+small = rng.standard_normal((2, 70, 8))
+before = attend(small, small, small).tobytes()
+best = 1e9
+for attempt in range(3):  # the machine may be busy
+    sent = []
+    def send():
+        time.sleep(0.3)
+        sent.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        attend(query, key, key)
+    except KeyboardInterrupt:
+        best = min(best, time.monotonic() - sent[0])
+    else:
+        raise AssertionError("not interrupted")
+    sender.join()
+    assert attend(small, small, small).tobytes() == before
+    if best < 0.2:
+        break
+assert best < 0.2, f"{best:.3f} s"
+"""
+
+
+@pytest.mark.parametrize("form", ["tile", "row", "long tile", "long row"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_ctrl_c_ends_a_long_call_within_200_ms(tier, threads, form):
+    assert_runs(INTERRUPT, tier, threads, form, timeout=60)
+
+
+def test_exception_of_a_signal_handler_passes_through():
+    script = """
+import signal, time
+import numpy as np
+from attnpy import attention
+
+class Mine(Exception):
+    pass
+
+def handler(number, frame):
+    raise Mine
+
+signal.signal(signal.SIGALRM, handler)
+signal.setitimer(signal.ITIMER_REAL, 0.2)
+x = np.broadcast_to(np.zeros((), np.float32), (9999, 4096, 64))
+try:
+    attention(x, x, x)
+except Mine:
+    print("mine")
+"""
+    assert assert_runs(script, timeout=60).strip() == "mine"
+
+
+def test_signal_handler_that_returns_does_not_end_the_call():
+    script = """
+import signal
+import numpy as np
+from attnpy import attention
+x = np.random.default_rng(0).standard_normal((16, 1000, 64))
+expected = attention(x, x, x)
+seen = []
+signal.signal(signal.SIGALRM, lambda number, frame: seen.append(number))
+signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+for _ in range(5):
+    assert attention(x, x, x).tobytes() == expected.tobytes()
+signal.setitimer(signal.ITIMER_REAL, 0)
+assert seen
+"""
+    assert_runs(script)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_other_threads_run_during_a_call(threads):
+    arrays = problem(8, 1000, 1000, 32, 32)
+    ticks, stop = [], threading.Event()
+
+    def tick():
+        while not stop.is_set():
+            ticks.append(time.monotonic())
+            time.sleep(0.001)
+
+    ticker = threading.Thread(target=tick)
+    ticker.start()
+    try:
+        begin = time.monotonic()
+        attend_on("scalar", *arrays, num_threads=threads)
+        end = time.monotonic()
+    finally:
+        stop.set()
+        ticker.join()
+    # With the lock held there would be one tick, at the switch before the call.
+    assert sum(begin < t < end for t in ticks) >= 10
+
+
+# ---- Environment ---------------------------------------------------------------------
+
+COUNT = "import attnpy; print(attnpy.get_num_threads())"
+
+
+@pytest.fixture
+def clean_environment(monkeypatch):
+    """No variable that attnpy reads."""
+    for name in ("ATTNPY_NUM_THREADS", "OMP_NUM_THREADS", "ATTNPY_ISA"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"ATTNPY_NUM_THREADS": "3"}, 3),
+        ({"OMP_NUM_THREADS": "5"}, 5),
+        ({"OMP_NUM_THREADS": "4,2"}, 4),
+        ({"ATTNPY_NUM_THREADS": "3", "OMP_NUM_THREADS": "5"}, 3),
+    ],
+)
+def test_environment_sets_the_number_of_threads(
+    clean_environment, environment, expected
+):
+    assert int(assert_runs(COUNT, **environment)) == expected
+
+
+def test_default_number_of_threads_is_what_the_process_may_use(clean_environment):
+    n = int(assert_runs(COUNT))
+    assert n >= 1
+    if sys.platform == "linux":
+        one_cpu = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})"
+        assert int(assert_runs(f"{one_cpu}; {COUNT}")) == 1
+
+
+@pytest.mark.parametrize("bad", ["0", "-2", "abc", "", "2.5", "3 4"])
+def test_bad_number_of_threads_in_the_environment_is_an_error(clean_environment, bad):
+    done = run_python(COUNT, ATTNPY_NUM_THREADS=bad)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert "ATTNPY_NUM_THREADS: expected" in last
+    assert f"got '{bad}'" in last
+
+
+@pytest.mark.parametrize("other", ["0", "abc", "", "-1"])
+def test_bad_number_of_threads_of_openmp_is_no_concern_of_ours(
+    clean_environment, other
+):
+    assert int(assert_runs(COUNT, OMP_NUM_THREADS=other)) >= 1
+
+
+TIER = "import attnpy; print(attnpy.show_config(mode='dicts')['tier'])"
+
+
+def test_environment_forces_the_tier(clean_environment, tier):
+    assert assert_runs(TIER, ATTNPY_ISA=tier).strip() == tier
+
+
+def test_default_tier_is_the_best(clean_environment):
+    assert assert_runs(TIER).strip() == TIERS[0]
+    assert TIERS[-1] == "scalar"
+
+
+@pytest.mark.parametrize("bad", ["sse9", "", "scalar "])
+def test_unknown_tier_in_the_environment_is_an_error(clean_environment, bad):
+    done = run_python(TIER, ATTNPY_ISA=bad)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert "ATTNPY_ISA: expected" in last
+    assert f"got '{bad}'" in last
+
+
+def test_unknown_tier_of_a_call_is_an_error():
+    with pytest.raises(ValueError, match="tier: expected"):
+        attend_on("sse9", *problem(1, 2, 3, 4, 5))
+
+
+# ---- Other ---------------------------------------------------------------------------
+
+ROUNDING = """
+import ctypes
+import numpy as np
+from attnpy import attention
+libm = ctypes.CDLL(None)
+x = np.random.default_rng(0).standard_normal((8, 200, 16)).astype(np.float32)
+libm.fesetround(0x800)  # threads inherit the rounding mode of the one that starts them
+first = attention(x, x, x, num_threads=4)
+libm.fesetround(0)
+assert attention(x, x, x, num_threads=1).tobytes() == first.tobytes()
+assert attention(x, x, x, num_threads=4).tobytes() == first.tobytes()
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="x86 rounding mode bits")
+def test_pool_does_not_inherit_a_rounding_mode():
+    assert_runs(ROUNDING)
+
+
+def test_threadpoolctl_sees_and_limits_the_pool(restore_threads):
+    threadpoolctl = pytest.importorskip("threadpoolctl")
+    attnpy.register_threadpoolctl()
+    attnpy.register_threadpoolctl()  # a second time does nothing
+    attnpy.set_num_threads(3)
+    ours = [x for x in threadpoolctl.threadpool_info() if x["internal_api"] == "attnpy"]
+    assert len(ours) == 1
+    assert ours[0]["user_api"] == "attnpy"
+    assert ours[0]["num_threads"] == 3
+    assert ours[0]["version"] == attnpy.__version__
+    with threadpoolctl.threadpool_limits(2, user_api="attnpy"):
+        assert attnpy.get_num_threads() == 2
+    assert attnpy.get_num_threads() == 3
+    with threadpoolctl.threadpool_limits(1):
+        assert attnpy.get_num_threads() == 1
+    assert attnpy.get_num_threads() == 3
+
+
+def test_exit_while_threads_are_in_a_call_is_clean():
+    script = """
+import threading, time
+import numpy as np
+from attnpy import attention
+x = np.broadcast_to(np.zeros((), np.float32), (9999, 4096, 64))
+threading.Thread(target=attention, args=(x, x, x), daemon=True).start()
+time.sleep(0.2)
+"""
+    assert_runs(script, timeout=60)
+
+
+def test_failing_thread_creation_means_fewer_threads():
+    script = """
+import resource
+import numpy as np
+from attnpy import attention
+x = np.random.default_rng(0).standard_normal((8, 200, 16))
+expected = attention(x, x, x, num_threads=1)
+size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (size + 2**23, size + 2**23))  # no stack fits
+assert attention(x, x, x, num_threads=32).tobytes() == expected.tobytes()
+"""
+    if sys.platform != "linux":
+        pytest.skip("needs /proc")
+    assert_runs(script)
