@@ -8,6 +8,12 @@ typedef struct {
     attn_control *control;
     ptrdiff_t n_row_tasks; /* tasks of one (batch, kv head) */
     void **workspaces;     /* one for each worker */
+
+    /* While one task is split over the threads: */
+    const attn_task *task;
+    ptrdiff_t first_key; /* of this round */
+    char *partials;      /* (chunks of a round) each of partial_size bytes */
+    ptrdiff_t partial_size;
 } call;
 
 /* The address of an array at a batch, and at the given head of it. */
@@ -75,17 +81,126 @@ run_task(void *context, ptrdiff_t index, int worker)
     attn_fp_control_restore(control_word);
 }
 
-/* As many threads as there are tasks, and as the work repays to wake. */
+static void
+run_chunk(void *context, ptrdiff_t index, int worker)
+{
+    const call *c = context;
+    uint32_t control_word = attn_fp_control_reset();
+
+    c->kernel->run_chunk(c->p, c->task, c->first_key + index * ATTN_CHUNK,
+                         c->workspaces[worker], c->partials + index * c->partial_size,
+                         c->control, worker == 0);
+    attn_fp_control_restore(control_word);
+}
+
+/* The keys that some row of a task may see: *from up to but not *to. */
+static void
+visible_keys(const attn_task *task, ptrdiff_t *from, ptrdiff_t *to)
+{
+    *from = PTRDIFF_MAX;
+    *to = 0;
+    for (ptrdiff_t r = 0; r < task->n_rows; r++) {
+        if (task->see_from[r] < task->see_to[r]) {
+            *from = task->see_from[r] < *from ? task->see_from[r] : *from;
+            *to = task->see_to[r] > *to ? task->see_to[r] : *to;
+        }
+    }
+}
+
+/* One task on all threads: chunks of its keys in rounds of n_partials, merged in ascending
+ * order as ever. The last workspace is for the merging. */
+static void
+split_task(call *c, ptrdiff_t index, int n_threads, ptrdiff_t n_partials)
+{
+    void *merging = c->workspaces[n_threads];
+    uint32_t control_word = attn_fp_control_reset();
+    attn_task task;
+    ptrdiff_t from, to;
+
+    set_up_task(c, index, &task);
+    visible_keys(&task, &from, &to);
+    c->task = &task;
+    c->kernel->begin_merge(c->p, &task, merging);
+    for (c->first_key = from / ATTN_CHUNK * ATTN_CHUNK; c->first_key < to;
+         c->first_key += n_partials * ATTN_CHUNK) {
+        ptrdiff_t n_chunks = (to - c->first_key + ATTN_CHUNK - 1) / ATTN_CHUNK;
+        n_chunks = n_chunks < n_partials ? n_chunks : n_partials;
+        attn_parallel_for(n_chunks, n_threads, run_chunk, c, c->control);
+        if (attn_should_stop(c->control, true)) {
+            break;
+        }
+        for (ptrdiff_t i = 0; i < n_chunks; i++) {
+            c->kernel->merge(merging, c->partials + i * c->partial_size);
+        }
+    }
+    c->kernel->end_merge(merging, c->control);
+    attn_fp_control_restore(control_word);
+}
+
+/* As many threads as the work repays to wake. */
 static int
-useful_threads(const attn_problem *p, ptrdiff_t n_tasks, int n_threads)
+useful_threads(const attn_problem *p, int n_threads)
 {
     double pairs = (double)p->n_batch * (double)p->n_kv_heads * (double)p->group *
                    (double)p->n_queries * (double)p->n_keys;
     double multiplications = pairs * (double)(p->head_dim + p->value_dim + 16);
-    double repaid = 1 + multiplications / ATTN_WORK_PER_THREAD;
+    double repaid = 1 + multiplications / attn_get_work_per_thread();
 
-    n_threads = n_tasks < n_threads ? (int)n_tasks : n_threads;
+    n_threads = n_threads < ATTN_MAX_THREADS ? n_threads : ATTN_MAX_THREADS;
     return repaid < n_threads ? (int)repaid : n_threads;
+}
+
+/* Acquires up to n workspaces; returns how many it got. */
+static int
+acquire_workspaces(void **workspaces, int n, size_t size)
+{
+    int i = 0;
+
+    while (i < n && (workspaces[i] = attn_workspace_acquire(size)) != NULL) {
+        i++;
+    }
+    return i;
+}
+
+/* Runs every task on one thread each. */
+static int
+run_whole(call *c, ptrdiff_t n_tasks, int n_threads, size_t size)
+{
+    n_threads = n_tasks < n_threads ? (int)n_tasks : n_threads;
+    int n = acquire_workspaces(c->workspaces, n_threads, size);
+
+    if (n == 0) {
+        return -1;
+    }
+    attn_parallel_for(n_tasks, n, run_task, c, c->control);
+    while (n > 0) {
+        attn_workspace_release(c->workspaces[--n]);
+    }
+    return 0;
+}
+
+/* Runs task by task on all threads; false if there is no memory for that. */
+static bool
+run_split(call *c, ptrdiff_t n_tasks, int n_threads, size_t size)
+{
+    ptrdiff_t n_partials = ATTN_PARTIALS_PER_THREAD * n_threads;
+    int n = acquire_workspaces(c->workspaces, n_threads + 1, size);
+    bool enough = n == n_threads + 1;
+
+    c->partial_size = (ptrdiff_t)c->kernel->partial_size(c->p);
+    c->partials =
+        !enough ? NULL : attn_workspace_acquire((size_t)(n_partials * c->partial_size));
+    for (ptrdiff_t i = 0; c->partials != NULL && i < n_tasks; i++) {
+        split_task(c, i, n_threads, n_partials);
+    }
+    enough = c->partials != NULL;
+    if (enough) {
+        attn_workspace_release(c->partials);
+    }
+    while (n > 0) {
+        attn_workspace_release(c->workspaces[--n]);
+    }
+    return enough;
 }
 
 int
@@ -93,35 +208,23 @@ attn_attention(const attn_problem *p, const attn_tier *tier, int n_threads,
                attn_poll poll, void *poll_context)
 {
     attn_control control = {.poll = poll, .poll_context = poll_context};
-    void *workspaces[ATTN_MAX_THREADS];
+    void *workspaces[ATTN_MAX_THREADS + 1];
     call c = {.p = p,
               .kernel = p->arithmetic == ATTN_F32 ? tier->f32 : tier->f64,
               .control = &control,
               .workspaces = workspaces};
     size_t size = c.kernel->workspace_size(p);
     ptrdiff_t rows = p->group * p->n_queries;
-    int n_workspaces = 0;
 
     c.n_row_tasks = (rows + ATTN_TASK_ROWS - 1) / ATTN_TASK_ROWS;
     ptrdiff_t n_tasks = p->n_batch * p->n_kv_heads * c.n_row_tasks;
     if (n_tasks == 0) {
         return 0;
     }
-    n_threads = n_threads < ATTN_MAX_THREADS ? n_threads : ATTN_MAX_THREADS;
-    n_threads = useful_threads(p, n_tasks, n_threads);
-    while (n_workspaces < n_threads) {
-        void *workspace = attn_workspace_acquire(size);
-        if (workspace == NULL) {
-            break; /* fewer threads */
-        }
-        workspaces[n_workspaces++] = workspace;
+    n_threads = useful_threads(p, n_threads);
+    if (n_threads > 1 && n_tasks < n_threads && p->n_keys > ATTN_CHUNK &&
+        run_split(&c, n_tasks, n_threads, size)) {
+        return 0;
     }
-    if (n_workspaces == 0) {
-        return -1;
-    }
-    attn_parallel_for(n_tasks, n_workspaces, run_task, &c, &control);
-    while (n_workspaces > 0) {
-        attn_workspace_release(workspaces[--n_workspaces]);
-    }
-    return 0;
+    return run_whole(&c, n_tasks, n_threads, size);
 }

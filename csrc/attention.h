@@ -28,8 +28,11 @@
 #define ATTN_MAX_DIM                                                                   \
     (INT64_C(1) << 40) /* of D and Dv: sizes of workspaces fit in 63 bits */
 
-/* Multiplications that repay the waking of one more thread: about 20 us of work (README,
- * "Threads"). */
+/* Chunks whose partial results are held until they are merged, for each thread. */
+#define ATTN_PARTIALS_PER_THREAD 8
+
+/* Multiplications that repay the waking of one more thread, unless set otherwise: some
+ * 20 us of work. */
 #define ATTN_WORK_PER_THREAD 1e6
 
 typedef enum { ATTN_F16, ATTN_BF16, ATTN_F32, ATTN_F64 } attn_dtype;
@@ -107,13 +110,23 @@ typedef struct {
     atomic_bool stop;  /* touched in threads.c only */
 } attn_control;
 
-/* A kernel: the algorithm of kernel.inc.h compiled for one instruction set and dtype. */
+/* A kernel: the algorithm of kernel.inc.h compiled for one instruction set and dtype.
+ * `control` is asked between blocks whether to give up. */
 typedef struct {
-    /* Bytes of scratch memory that one thread needs. */
+    /* Bytes of scratch memory that one thread needs, and of what run_chunk writes. */
     size_t (*workspace_size)(const attn_problem *);
-    /* Computes one task. `control` is asked between blocks whether to give up. */
+    size_t (*partial_size)(const attn_problem *);
+    /* Computes one task. */
     void (*run)(const attn_problem *, const attn_task *, void *workspace,
                 attn_control *, bool is_caller);
+    /* The same in parts, for tasks too few to keep the threads busy: run_chunk attends to
+     * the keys of one chunk; merge takes up its partial results, in ascending order;
+     * end_merge writes the results. A workspace serves one merge until its end. */
+    void (*run_chunk)(const attn_problem *, const attn_task *, ptrdiff_t first_key,
+                      void *workspace, void *partial, attn_control *, bool is_caller);
+    void (*begin_merge)(const attn_problem *, const attn_task *, void *workspace);
+    void (*merge)(void *workspace, void *partial);
+    void (*end_merge)(void *workspace, attn_control *);
 } attn_kernel;
 
 typedef struct {
@@ -157,6 +170,9 @@ bool attn_should_stop(attn_control *, bool is_caller);
 void
 attn_set_num_threads(int); /* the default for calls; the pool keeps no other state */
 int attn_get_num_threads(void);
+/* Sets what replaces ATTN_WORK_PER_THREAD, for tests and calibration; returns the former. */
+double attn_set_work_per_thread(double);
+double attn_get_work_per_thread(void);
 int attn_cpu_limit(void); /* CPUs that affinity and cgroup quota leave us */
 /* A block of memory kept from an earlier call if one is large enough; NULL if none can be
  * had. */

@@ -6,11 +6,14 @@
 extern const attn_kernel attn_kernel_scalar_f32, attn_kernel_scalar_f64;
 extern const attn_kernel attn_kernel_avx2_f32, attn_kernel_avx2_f64;
 extern const attn_kernel attn_kernel_avx512_f32, attn_kernel_avx512_f64;
+extern const attn_kernel attn_kernel_neon_f32, attn_kernel_neon_f64;
 
 static const attn_tier tiers[] = {
 #if defined(__x86_64__)
     {"avx512", attn_cpu_has_avx512, &attn_kernel_avx512_f32, &attn_kernel_avx512_f64},
     {"avx2", attn_cpu_has_avx2, &attn_kernel_avx2_f32, &attn_kernel_avx2_f64},
+#elif defined(__aarch64__)
+    {"neon", attn_cpu_has_baseline, &attn_kernel_neon_f32, &attn_kernel_neon_f64},
 #endif
     {"scalar", attn_cpu_has_baseline, &attn_kernel_scalar_f32, &attn_kernel_scalar_f64},
 };

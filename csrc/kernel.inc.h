@@ -51,13 +51,14 @@ typedef struct {
     real *max;               /* (rows) */
     real *sum;               /* (rows) */
     real *output[MAX_TILES]; /* (Dv, WIDTH) each */
-    bool empty[MAX_TILES];   /* no key yet: output is not written */
+    bool *empty;             /* (tiles) no key yet: output is not written */
 } partial;
 
 /* The block of keys first .. end - 1 at an absolute, constant position. */
 typedef struct {
     ptrdiff_t first, end;
     attn_coverage coverage;
+    /* In tile form only: */
     bool values_finite;
     matrix key;   /* (end - first, D) */
     matrix value; /* (end - first, Dv) */
@@ -81,29 +82,36 @@ typedef struct {
     real *wide_value; /* (BLOCK, value_width) */
     real *bias;       /* (rows, BLOCK) */
     real *bias_tile;  /* (BLOCK, WIDTH) */
-    real *columns;    /* row form: (D, WIDTH) keys transposed */
     real *row_output; /* row form: (rows, value_width) the chunk's output */
+    real *row_sums;   /* row form: likewise, of a block */
     attn_key_bits see;
     uint64_t see_lanes[ATTN_BLOCK]; /* `see` transposed: bit r of [k] */
 } work;
 
 /* ---- Memory ------------------------------------------------------------------------- */
 
-/* The next n reals at *offset of memory; only counts where memory is NULL. */
+/* The next bytes at *offset of memory; only counts where memory is NULL. */
+static void *
+take_bytes(char *memory, size_t *offset, size_t bytes)
+{
+    size_t at = *offset;
+
+    *offset += (bytes + ATTN_ALIGNMENT - 1) / ATTN_ALIGNMENT * ATTN_ALIGNMENT;
+    return memory == NULL ? NULL : memory + at;
+}
+
+/* Likewise n reals. */
 static real *
 take(char *memory, size_t *offset, ptrdiff_t n)
 {
-    size_t at = *offset;
-    size_t bytes = (size_t)n * sizeof(real);
-
-    *offset += (bytes + ATTN_ALIGNMENT - 1) / ATTN_ALIGNMENT * ATTN_ALIGNMENT;
-    return memory == NULL ? NULL : (real *)(void *)(memory + at);
+    return take_bytes(memory, offset, (size_t)n * sizeof(real));
 }
 
 static void
 take_partial(char *memory, size_t *offset, ptrdiff_t n_tiles, ptrdiff_t value_dim,
              partial *s)
 {
+    s->empty = take_bytes(memory, offset, MAX_TILES * sizeof(bool));
     s->max = take(memory, offset, n_tiles * WIDTH);
     s->sum = take(memory, offset, n_tiles * WIDTH);
     for (ptrdiff_t t = 0; t < n_tiles; t++) {
@@ -119,16 +127,30 @@ reads_in_place(const attn_array *array, ptrdiff_t dim, ptrdiff_t width)
            (array->column_stride == sizeof(real) || dim == 1);
 }
 
-/* Lays a task's work out in memory; returns the bytes that takes. With memory NULL it
- * does nothing else. */
+/* Rows of the largest task. */
+static ptrdiff_t
+most_rows(const attn_problem *p)
+{
+    return least(p->group * p->n_queries, ATTN_TASK_ROWS);
+}
+
+static ptrdiff_t
+tiles_of(ptrdiff_t n_rows)
+{
+    return (n_rows + WIDTH - 1) / WIDTH;
+}
+
+/* Lays a task's work out behind itself in memory; returns the bytes that takes. With
+ * memory NULL it does nothing else. */
 static size_t
 lay_out(const attn_problem *p, char *memory, work *w)
 {
     ptrdiff_t group_rows = p->group * p->n_queries;
-    ptrdiff_t n_rows = least(group_rows, ATTN_TASK_ROWS);
-    ptrdiff_t n_tiles = (n_rows + WIDTH - 1) / WIDTH;
+    ptrdiff_t n_rows = most_rows(p);
+    ptrdiff_t n_tiles = tiles_of(n_rows);
     size_t size = 0;
 
+    take_bytes(memory, &size, sizeof *w);
     w->row_form = group_rows <= ROW_FORM_ROWS;
     w->value_width = w->row_form ? round_up(p->value_dim, LANES) : p->value_dim;
     w->query = take(memory, &size, most(p->head_dim * n_tiles * WIDTH, 1));
@@ -149,8 +171,8 @@ lay_out(const attn_problem *p, char *memory, work *w)
         w->bias_tile = take(memory, &size, ATTN_BLOCK * WIDTH);
     }
     if (w->row_form) {
-        w->columns = take(memory, &size, p->head_dim * WIDTH);
         w->row_output = take(memory, &size, n_rows * w->value_width);
+        w->row_sums = take(memory, &size, n_rows * w->value_width);
     }
     return size;
 }
@@ -160,6 +182,16 @@ workspace_size(const attn_problem *p)
 {
     work w;
     return lay_out(p, NULL, &w);
+}
+
+static size_t
+partial_size(const attn_problem *p)
+{
+    size_t size = 0;
+    partial s;
+
+    take_partial(NULL, &size, tiles_of(most_rows(p)), p->value_dim, &s);
+    return size;
 }
 
 /* ---- Rows --------------------------------------------------------------------------- */
@@ -254,19 +286,19 @@ load_queries(work *w)
 
 /* ---- Blocks of keys ----------------------------------------------------------------- */
 
-/* The rows of key or value at the block's absolute position, as contiguous reals. */
+/* Rows first .. first + n - 1 of key or value as contiguous reals, `width` of them, what
+ * lies beyond dim being 0: where they lie, if they are that, or converted into `wide`. */
 static matrix
-fetch_rows(const attn_array *array, const char *base, const block *b, ptrdiff_t dim,
-           ptrdiff_t width, real *wide)
+fetch_rows(const attn_array *array, const char *base, ptrdiff_t first, ptrdiff_t n,
+           ptrdiff_t dim, ptrdiff_t width, real *wide)
 {
-    const char *first = base + b->first * array->row_stride;
-
+    base += first * array->row_stride;
     if (reads_in_place(array, dim, width)) {
-        return (matrix){(const real *)(const void *)first,
+        return (matrix){(const real *)(const void *)base,
                         array->row_stride / (ptrdiff_t)sizeof(real)};
     }
-    for (ptrdiff_t j = 0; j < b->end - b->first; j++) {
-        load_row(wide + j * width, first + j * array->row_stride, array->column_stride,
+    for (ptrdiff_t j = 0; j < n; j++) {
+        load_row(wide + j * width, base + j * array->row_stride, array->column_stride,
                  dim, array->dtype);
         memset(wide + j * width + dim, 0, (size_t)(width - dim) * sizeof(real));
     }
@@ -336,16 +368,19 @@ open_block(work *w, ptrdiff_t first, bool with_values, block *b)
     if (p->bias.data != NULL) {
         load_bias(w, b);
     }
-    if (b->coverage == ATTN_SEE_SOME && !w->row_form) {
+    if (w->row_form) {
+        return true; /* keys and values are read as they are wanted */
+    }
+    if (b->coverage == ATTN_SEE_SOME) {
         attn_transpose_bits(w->see, w->see_lanes);
     }
-    b->key =
-        fetch_rows(&p->key, w->task->key, b, p->head_dim, p->head_dim, w->wide_key);
+    b->key = fetch_rows(&p->key, w->task->key, first, b->end - first, p->head_dim,
+                        p->head_dim, w->wide_key);
     if (with_values) {
-        b->value = fetch_rows(&p->value, w->task->value, b, p->value_dim,
-                              w->value_width, w->wide_value);
+        b->value = fetch_rows(&p->value, w->task->value, first, b->end - first,
+                              p->value_dim, p->value_dim, w->wide_value);
         b->values_finite = b->coverage == ATTN_SEE_ALL ||
-                           all_finite(b->value, b->end - b->first, p->value_dim);
+                           all_finite(b->value, b->end - first, p->value_dim);
     }
     return true;
 }
@@ -411,40 +446,25 @@ raise_max(real *max, v_real top)
     return exp_of(v_sub(before, finite_floor(after)));
 }
 
-/* The part of a block that some rows may see: keys first .. first + n - 1. */
-typedef struct {
-    ptrdiff_t first;
-    ptrdiff_t n;
-    bool masked; /* some of those rows may not see some of these keys */
-} span;
-
-/* output[d] = output[d] * keep + the sum of weights[k] * value[k][d] over the keys k of a
- * span that a row may see; with keep NULL without the first term. For values that are not
- * finite: 0 * NaN of a masked key must not come into the result. */
-static void
-add_seen_values(const work *w, const block *b, const span *s, ptrdiff_t row,
-                real *output, ptrdiff_t d_step, const real *weights, ptrdiff_t key_step,
-                const real *keep)
+/* start + the sum of weights[k] * values[k][d] over the keys k < n that a row may see; the
+ * first is key `first` of the block. For values that are not finite: 0 * NaN of a masked
+ * key must not come into the result. */
+static real
+sum_seen_values(const work *w, ptrdiff_t row, ptrdiff_t first, ptrdiff_t n,
+                const real *weights, ptrdiff_t key_step, matrix values, ptrdiff_t d,
+                real start)
 {
-    ptrdiff_t first_bit = s->first - b->first;
+    v_real sum = v_set1(start);
+    real lanes[LANES];
 
-    for (ptrdiff_t d = 0; d < w->p->value_dim; d++) {
-        const real *value = b->value.at + first_bit * b->value.row + d;
-        v_real sum = v_set1(0);
-        real lanes[LANES];
-        for (ptrdiff_t k = 0; k < s->n; k++) {
-            ptrdiff_t bit = first_bit + k;
-            if (w->see[row][bit / 64] >> (bit % 64) & 1) {
-                sum = v_fma(v_set1(weights[k * key_step]),
-                            v_set1(value[k * b->value.row]), sum);
-            }
+    for (ptrdiff_t k = 0; k < n; k++) {
+        if (w->see[row][(first + k) / 64] >> ((first + k) % 64) & 1) {
+            v_real value = v_set1(values.at[k * values.row + d]);
+            sum = v_fma(v_set1(weights[k * key_step]), value, sum);
         }
-        if (keep != NULL) {
-            sum = v_fma(v_set1(output[d * d_step]), v_set1(*keep), sum);
-        }
-        v_store(lanes, sum);
-        output[d * d_step] = lanes[0];
     }
+    v_store(lanes, sum);
+    return lanes[0];
 }
 
 /* The weight of a logit in the final softmax; 0 for -inf whatever the row holds. */
@@ -505,12 +525,20 @@ merge_tile(work *w, int tile)
         }
     }
     if (w->total.empty[tile]) { /* 0 * old + chunk * 1 is the chunk */
-        w->total.output[tile] = chunk;
-        w->chunk.output[tile] = total;
+        memcpy(total, chunk, (size_t)(w->p->value_dim * WIDTH) * sizeof(real));
         w->total.empty[tile] = false;
     }
 }
 
+static void
+merge_chunk(work *w)
+{
+    for (int t = 0; t < w->n_tiles; t++) {
+        merge_tile(w, t);
+    }
+}
+
+/* Attends to the keys of the chunk that begins at `first`. */
 static void
 attend_to_chunk(work *w, ptrdiff_t first, attn_control *control, bool is_caller)
 {
@@ -532,9 +560,6 @@ attend_to_chunk(work *w, ptrdiff_t first, attn_control *control, bool is_caller)
     }
     if (w->row_form) {
         rows_to_tile(w);
-    }
-    for (int t = 0; t < w->n_tiles; t++) {
-        merge_tile(w, t);
     }
 }
 
@@ -625,39 +650,101 @@ write_weights(work *w, attn_control *control, bool is_caller)
     }
 }
 
+/* Writes the results, once every chunk is in the total. */
+static void
+close_task(work *w, attn_control *control, bool is_caller)
+{
+    real output_factor[MAX_TILES * WIDTH];
+
+    finish_sums(w, output_factor);
+    write_output(w, output_factor);
+    if (w->task->weights != NULL) {
+        write_weights(w, control, is_caller);
+    }
+}
+
+/* ---- Entry points ------------------------------------------------------------------- */
+
+/* Makes the task ready to attend in a workspace, where its `work` comes first. */
+static work *
+open_task(const attn_problem *p, const attn_task *task, void *memory)
+{
+    work *w = memory;
+
+    w->p = p;
+    w->task = task;
+    w->n_tiles = (int)tiles_of(task->n_rows);
+    w->from = p->n_keys;
+    w->to = 0;
+    for (ptrdiff_t r = 0; r < task->n_rows; r++) {
+        if (task->see_from[r] < task->see_to[r]) {
+            w->from = least(w->from, task->see_from[r]);
+            w->to = most(w->to, task->see_to[r]);
+        }
+    }
+    lay_out(p, memory, w);
+    load_queries(w);
+    clear(&w->total, w->n_tiles);
+    return w;
+}
+
 static void
 run(const attn_problem *p, const attn_task *task, void *memory, attn_control *control,
     bool is_caller)
 {
-    real output_factor[MAX_TILES * WIDTH];
-    work w;
+    work *w = open_task(p, task, memory);
+    ptrdiff_t first = w->from / ATTN_CHUNK * ATTN_CHUNK;
 
-    w.p = p;
-    w.task = task;
-    w.n_tiles = (int)((task->n_rows + WIDTH - 1) / WIDTH);
-    w.from = p->n_keys;
-    w.to = 0;
-    for (ptrdiff_t r = 0; r < task->n_rows; r++) {
-        if (task->see_from[r] < task->see_to[r]) {
-            w.from = least(w.from, task->see_from[r]);
-            w.to = most(w.to, task->see_to[r]);
-        }
+    if (first < w->to && w->to <= first + ATTN_CHUNK) { /* nothing to merge */
+        attend_to_chunk(w, first, control, is_caller);
+        w->total = w->chunk;
+        first = w->to;
     }
-    lay_out(p, memory, &w);
-    load_queries(&w);
-    clear(&w.total, w.n_tiles);
-    for (ptrdiff_t first = w.from / ATTN_CHUNK * ATTN_CHUNK; first < w.to;
-         first += ATTN_CHUNK) {
+    for (; first < w->to; first += ATTN_CHUNK) {
         if (attn_should_stop(control, is_caller)) {
             return; /* the call has failed: nobody looks at the results */
         }
-        attend_to_chunk(&w, first, control, is_caller);
+        attend_to_chunk(w, first, control, is_caller);
+        merge_chunk(w);
     }
-    finish_sums(&w, output_factor);
-    write_output(&w, output_factor);
-    if (task->weights != NULL) {
-        write_weights(&w, control, is_caller);
-    }
+    close_task(w, control, is_caller);
 }
 
-const attn_kernel KERNEL = {workspace_size, run};
+static void
+run_chunk(const attn_problem *p, const attn_task *task, ptrdiff_t first_key,
+          void *memory, void *to, attn_control *control, bool is_caller)
+{
+    work *w = open_task(p, task, memory);
+    size_t size = 0;
+
+    take_partial(to, &size, w->n_tiles, p->value_dim, &w->chunk);
+    attend_to_chunk(w, first_key, control, is_caller);
+}
+
+static void
+begin_merge(const attn_problem *p, const attn_task *task, void *memory)
+{
+    open_task(p, task, memory);
+}
+
+static void
+merge(void *memory, void *from)
+{
+    work *w = memory;
+    size_t size = 0;
+
+    take_partial(from, &size, w->n_tiles, w->p->value_dim, &w->chunk);
+    merge_chunk(w);
+}
+
+static void
+end_merge(void *memory, attn_control *control)
+{
+    work *w = memory;
+
+    lay_out(w->p, memory, w);
+    close_task(w, control, true);
+}
+
+const attn_kernel KERNEL = {workspace_size, partial_size, run,      run_chunk,
+                            begin_merge,    merge,        end_merge};

@@ -160,12 +160,11 @@ parse_number(PyObject *object, const char *name, double *number)
     return 0;
 }
 
-/* An integer, brought into the range of int64. */
+/* An integer; where it does not fit, the sign of `overflow` tells which side it is on. */
 static int
-parse_integer(PyObject *object, const char *name, int64_t *number)
+parse_integer(PyObject *object, const char *name, int64_t *number, int *overflow)
 {
     PyObject *index = PyBool_Check(object) ? NULL : PyNumber_Index(object);
-    int overflow;
 
     if (index == NULL) {
         if (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_TypeError)) {
@@ -174,11 +173,8 @@ parse_integer(PyObject *object, const char *name, int64_t *number)
         }
         return -1;
     }
-    *number = PyLong_AsLongLongAndOverflow(index, &overflow);
+    *number = PyLong_AsLongLongAndOverflow(index, overflow);
     Py_DECREF(index);
-    if (overflow != 0) {
-        *number = overflow > 0 ? INT64_MAX : INT64_MIN;
-    }
     return PyErr_Occurred() ? -1 : 0;
 }
 
@@ -186,16 +182,17 @@ static int
 parse_threads(PyObject *object, int *n_threads)
 {
     int64_t n;
+    int overflow;
 
-    if (parse_integer(object, "num_threads", &n) < 0) {
+    if (parse_integer(object, "num_threads", &n, &overflow) < 0) {
         return -1;
     }
-    if (n < 1) {
+    if (overflow < 0 || (overflow == 0 && n < 1)) {
         PyErr_Format(PyExc_ValueError, "num_threads: expected at least 1, got %R",
                      object);
         return -1;
     }
-    *n_threads = n < ATTN_MAX_THREADS ? (int)n : ATTN_MAX_THREADS;
+    *n_threads = overflow == 0 && n < ATTN_MAX_THREADS ? (int)n : ATTN_MAX_THREADS;
     return 0;
 }
 
@@ -226,16 +223,22 @@ parse_causal(PyObject *object, attn_problem *p)
     return 0;
 }
 
-/* One side of a window: None is -1, unbounded; so is what no int64 position can reach. */
+/* One side of a window: None is -1, unbounded; so is what is beyond int64. */
 static int
 parse_window_side(PyObject *object, int64_t *side)
 {
+    int overflow;
+
     *side = -1;
     if (object == Py_None) {
         return 0;
     }
-    if (parse_integer(object, "window", side) < 0) {
+    if (parse_integer(object, "window", side, &overflow) < 0) {
         return -1;
+    }
+    if (overflow > 0) {
+        *side = -1;
+        return 0;
     }
     if (*side < 0) {
         PyErr_Format(PyExc_ValueError,
@@ -1109,6 +1112,27 @@ get_num_threads(PyObject *module, PyObject *unused)
     return PyLong_FromLong(attn_get_num_threads());
 }
 
+PyDoc_STRVAR(
+    set_work_per_thread_doc,
+    "set_work_per_thread(work, /)\n--\n\nSet how many multiplications repay one "
+    "more thread, for tests and calibration; return the former number.");
+
+static PyObject *
+set_work_per_thread(PyObject *module, PyObject *argument)
+{
+    double work;
+
+    (void)module;
+    if (parse_number(argument, "work", &work) < 0) {
+        return NULL;
+    }
+    if (work <= 0) {
+        PyErr_Format(PyExc_ValueError, "work: expected a number > 0, got %R", argument);
+        return NULL;
+    }
+    return PyFloat_FromDouble(attn_set_work_per_thread(work));
+}
+
 /* The names of the tiers that this CPU has, best first. */
 static PyObject *
 tier_names(void)
@@ -1231,6 +1255,7 @@ static PyMethodDef methods[] = {
     {"attention", FUNCTION(attention), METH_FASTCALL, attention_doc},
     {"set_num_threads", set_num_threads, METH_O, set_num_threads_doc},
     {"get_num_threads", get_num_threads, METH_NOARGS, get_num_threads_doc},
+    {"set_work_per_thread", set_work_per_thread, METH_O, set_work_per_thread_doc},
     {"config", config, METH_NOARGS, config_doc},
     {NULL, NULL, 0, NULL},
 };

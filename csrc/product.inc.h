@@ -15,10 +15,9 @@ typedef struct {
     matrix b;        /* (steps, n_vec * LANES) */
     ptrdiff_t n_rows;
     ptrdiff_t n_steps;
-    bool add; /* to what C holds, else overwrite it */
-    const real
-        *keep; /* with add: what C is multiplied by first, a factor for each row of
-                       * C, or with a_transposed each column; NULL: 1 */
+    bool resume;      /* the chains that C holds, else begin at 0 */
+    bool add;         /* to what C holds, else overwrite it */
+    const real *keep; /* with add: what columns of C are multiplied by first; NULL: 1 */
 } product;
 
 /* Rows i .. i + rows - 1 of the product; rows and n_vec are constants to the compiler. */
@@ -31,22 +30,23 @@ multiply_panel(const product *m, ptrdiff_t i, const int rows, const int n_vec,
     const real *a = m->a.at + i * a_row;
     const real *b = m->b.at;
     real *c = m->c + i * m->c_row;
-    v_real sum[PANEL_ROWS][TILE_VECTORS];
+    v_real sum[PANEL_ROWS * TILE_VECTORS];
 
     for (int r = 0; r < rows; r++) {
         for (int v = 0; v < n_vec; v++) {
-            sum[r][v] = v_set1(0);
+            const real *at = c + r * m->c_row + v * LANES;
+            sum[r * n_vec + v] = m->resume ? v_load(at) : v_set1(0);
         }
     }
     for (ptrdiff_t t = 0; t < m->n_steps; t++) {
-        v_real x[TILE_VECTORS];
+        v_real x[PANEL_ROWS * TILE_VECTORS];
         for (int v = 0; v < n_vec; v++) {
             x[v] = v_load(b + v * LANES);
         }
         for (int r = 0; r < rows; r++) {
             v_real y = v_set1(a[r * a_row]);
             for (int v = 0; v < n_vec; v++) {
-                sum[r][v] = v_fma(y, x[v], sum[r][v]);
+                sum[r * n_vec + v] = v_fma(y, x[v], sum[r * n_vec + v]);
             }
         }
         a += a_step;
@@ -56,13 +56,12 @@ multiply_panel(const product *m, ptrdiff_t i, const int rows, const int n_vec,
         for (int v = 0; v < n_vec; v++) {
             real *at = c + r * m->c_row + v * LANES;
             if (m->add && m->keep != NULL) {
-                v_real keep =
-                    a_transposed ? v_load(m->keep + v * LANES) : v_set1(m->keep[i + r]);
-                sum[r][v] = v_fma(v_load(at), keep, sum[r][v]);
+                v_real keep = v_load(m->keep + v * LANES);
+                sum[r * n_vec + v] = v_fma(v_load(at), keep, sum[r * n_vec + v]);
             } else if (m->add) {
-                sum[r][v] = v_add(v_load(at), sum[r][v]);
+                sum[r * n_vec + v] = v_add(v_load(at), sum[r * n_vec + v]);
             }
-            v_store(at, sum[r][v]);
+            v_store(at, sum[r * n_vec + v]);
         }
     }
 }
@@ -126,6 +125,44 @@ multiply_transposed(product m, int n_vec)
     for (; n_vec > 0; n_vec--, m.c += LANES, m.b.at += LANES) {
         multiply_columns(&m, 1, true);
         m.keep = m.keep == NULL ? NULL : m.keep + LANES;
+    }
+}
+
+/* As many columns of the product of few rows as `wide` vectors at a time make up, if that
+ * many accumulators fit in registers; moves on to the rest, and returns its vectors. */
+static INLINE ptrdiff_t
+multiply_wide(product *m, const int rows, const int wide, ptrdiff_t n_vec)
+{
+    for (; rows * wide <= PANEL_ROWS * TILE_VECTORS && n_vec >= wide; n_vec -= wide) {
+        multiply_panel(m, 0, rows, wide, false);
+        m->c += (ptrdiff_t)wide * LANES;
+        m->b.at += (ptrdiff_t)wide * LANES;
+    }
+    return n_vec;
+}
+
+static INLINE void
+multiply_few_rows(product m, const int rows, ptrdiff_t n_vec)
+{
+    n_vec = multiply_wide(&m, rows, 8, n_vec);
+    n_vec = multiply_wide(&m, rows, 4, n_vec);
+    n_vec = multiply_wide(&m, rows, 2, n_vec);
+    multiply_wide(&m, rows, 1, n_vec);
+}
+
+/* As multiply, for 1 .. 8 rows and any number of vectors. */
+static NOINLINE void
+multiply_few(product m, ptrdiff_t n_vec)
+{
+    switch (m.n_rows) {
+    case 1: multiply_few_rows(m, 1, n_vec); break;
+    case 2: multiply_few_rows(m, 2, n_vec); break;
+    case 3: multiply_few_rows(m, 3, n_vec); break;
+    case 4: multiply_few_rows(m, 4, n_vec); break;
+    case 5: multiply_few_rows(m, 5, n_vec); break;
+    case 6: multiply_few_rows(m, 6, n_vec); break;
+    case 7: multiply_few_rows(m, 7, n_vec); break;
+    default: multiply_few_rows(m, 8, n_vec); break;
     }
 }
 

@@ -326,6 +326,7 @@ attn_workspace_free_all(void)
 /* ---- How many threads -----------------------------------------------------------------*/
 
 static atomic_int default_threads = 1;
+static _Atomic double work_per_thread = ATTN_WORK_PER_THREAD;
 
 void
 attn_set_num_threads(int n)
@@ -337,6 +338,18 @@ int
 attn_get_num_threads(void)
 {
     return atomic_load(&default_threads);
+}
+
+double
+attn_set_work_per_thread(double work)
+{
+    return atomic_exchange(&work_per_thread, work);
+}
+
+double
+attn_get_work_per_thread(void)
+{
+    return atomic_load(&work_per_thread);
 }
 
 /* ---- How many CPUs ------------------------------------------------------------------- */

@@ -1,5 +1,13 @@
 /* Tile form: one tile of rows against one block of keys. Included by kernel.inc.h only. */
 
+/* The part of a block that rows of one tile may see: keys first .. first + n - 1, as
+ * scores S[key][lane]. */
+typedef struct {
+    ptrdiff_t first;
+    ptrdiff_t n;
+    bool masked; /* some of these rows may not see some of these keys */
+} span;
+
 /* Leaves out the keys at both ends of the block that no row of the tile may see. */
 static span
 tile_span(const work *w, const block *b, int tile)
@@ -105,13 +113,31 @@ exponentiate_lanes(real *scores, ptrdiff_t n_keys, real *max, real *sum, real *r
     }
 }
 
+/* output[d][lane] = output[d][lane] * rescale[lane], if `add`, plus the sum over the keys
+ * that the tile's rows may see, one by one. */
+static void
+add_seen_values(work *w, const block *b, int tile, const span *s, matrix values,
+                bool add)
+{
+    for (ptrdiff_t i = 0; i < tile_rows(w, tile); i++) {
+        for (ptrdiff_t d = 0; d < w->p->value_dim; d++) {
+            real *at = w->chunk.output[tile] + d * WIDTH + i;
+            real sum =
+                sum_seen_values(w, (ptrdiff_t)tile * WIDTH + i, s->first - b->first,
+                                s->n, w->scores + i, WIDTH, values, d, 0);
+            real lanes[LANES];
+            v_store(lanes, v_fma(v_set1(*at), v_set1(w->rescale[i]), v_set1(sum)));
+            *at = add ? lanes[0] : sum;
+        }
+    }
+}
+
 /* Adds what a tile's rows see in a block to the chunk's partial. */
 static void
 attend_tile(work *w, const block *b, int tile)
 {
     ptrdiff_t lane = (ptrdiff_t)tile * WIDTH;
     real *max = w->chunk.max + lane, *sum = w->chunk.sum + lane;
-    real *output = w->chunk.output[tile];
     span s = tile_span(w, b, tile);
     int n_vec = tile_vectors(w, tile);
 
@@ -128,23 +154,20 @@ attend_tile(work *w, const block *b, int tile)
         }
     }
     bool add = !w->chunk.empty[tile];
+    ptrdiff_t offset = s.first - b->first;
+    matrix values = {b->value.at + offset * b->value.row, b->value.row};
     if (b->values_finite || !s.masked) {
-        ptrdiff_t offset = s.first - b->first;
-        multiply_transposed(
-            (product){.c = output,
-                      .c_row = WIDTH,
-                      .a = {b->value.at + offset * b->value.row, b->value.row},
-                      .b = {w->scores, WIDTH},
-                      .n_rows = w->p->value_dim,
-                      .n_steps = s.n,
-                      .add = add,
-                      .keep = w->rescale},
-            n_vec);
+        multiply_transposed((product){.c = w->chunk.output[tile],
+                                      .c_row = WIDTH,
+                                      .a = values,
+                                      .b = {w->scores, WIDTH},
+                                      .n_rows = w->p->value_dim,
+                                      .n_steps = s.n,
+                                      .add = add,
+                                      .keep = w->rescale},
+                            n_vec);
     } else {
-        for (ptrdiff_t i = 0; i < tile_rows(w, tile); i++) {
-            add_seen_values(w, b, &s, lane + i, output + i, WIDTH, w->scores + i, WIDTH,
-                            add ? w->rescale + i : NULL);
-        }
+        add_seen_values(w, b, tile, &s, values, add);
     }
     w->chunk.empty[tile] = false;
 }

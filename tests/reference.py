@@ -1,7 +1,4 @@
-"""The oracle: attention in float64, one query row at a time, as the definition reads.
-
-Axes: (..., H, Lq, D), (..., Hk, Lk, D), (..., Hk, Lk, Dv); missing ones count as 1.
-"""
+"""The oracle: attention in float64, one query row at a time, as its definition."""
 
 import numpy as np
 
@@ -14,8 +11,8 @@ def attention(query, key, value, *, mask=True, bias=0.0, causal=False,
     batch = np.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])
     q, k, v = (np.broadcast_to(x, batch + x.shape[-3:]) for x in (q, k, v))
     rows, n_keys = q.shape[:-1], k.shape[-2]  # rows: (..., H, Lq)
-    mask = np.broadcast_to(mask, (*rows, n_keys))
     bias = np.broadcast_to(np.array(bias, real), (*rows, n_keys))
+    allowed = mask & (bias != -np.inf)
     lengths = np.array(n_keys if kv_lengths is None else kv_lengths, np.int64)
     lengths = np.broadcast_to(lengths, batch)
     first_position = 0 if causal == "top_left" else lengths - rows[-1]
@@ -29,8 +26,7 @@ def attention(query, key, value, *, mask=True, bias=0.0, causal=False,
         position, stop = int(offsets[tuple(b)]) + i, int(lengths[tuple(b)])
         first = 0 if left is None else max(0, position - left)
         stop = stop if right is None else min(stop, position + right + 1)
-        allowed = mask[row] & (bias[row] != -np.inf)
-        seen = [j for j in range(first, stop) if allowed[j]]
+        seen = [j for j in range(first, stop) if allowed[row][j]]
         logits = scale * (k[kv_head][seen] @ q[row])
         logits = logits if softcap is None else softcap * np.tanh(logits / softcap)
         logits = logits + bias[row][seen]

@@ -133,6 +133,46 @@ def test_16_bit_results_are_those_of_float32_rounded_once(attend, kind, name):
         assert_within(what, result, right, bound)
 
 
+@pytest.mark.parametrize("n_queries", [1, 9])
+def test_exponential_is_within_a_few_rounding_units(attend, real, n_queries):
+    # Two keys with scores 0 and x: the second one's weight is e^x / (1 + e^x). One
+    # rounding unit of x makes |x| units of e^x.
+    lowest = np.log(np.finfo(real).tiny) + 1
+    x = np.linspace(lowest, 0, 20_001, dtype=real)
+    x = np.concatenate([x, np.linspace(-1, 0, 2_000, dtype=real)])
+    key = np.stack([np.zeros_like(x), x], axis=-1)[:, None, :, None]  # (n, 1, 2, 1)
+    query = np.ones((1, n_queries, 1), real)
+    _, weights, lse = everything(attend, query, key, key, scale=1)
+    power = np.exp(x.astype(WIDER[real]))[:, None]
+    error = np.abs(weights[:, 0, :, 1] / (power / (1 + power)) - 1)
+    assert (error < (3 - x[:, None] / 3) * UNIT[real]).all()
+    error = np.abs(lse[:, 0] - np.log1p(power))
+    assert error.max() < 3 * UNIT[real]
+
+
+def test_logarithm_is_within_a_few_rounding_units(attend, real):
+    # n keys with score 0: the LSE is log n.
+    key = np.zeros((1, 2000, 1), real)
+    for n in (*range(1, 40), 127, 128, 129, 511, 512, 513, 1000, 1024, 1999, 2000):
+        lse = everything(attend, key[:, :1], key[:, :n], key[:, :n])[2]
+        exact = np.log(WIDER[real](n))
+        assert np.abs(lse[0, 0] - exact) <= 1.5 * UNIT[real] * exact, n
+
+
+@pytest.mark.parametrize("n_queries", [1, 9])
+@pytest.mark.parametrize("softcap", [1.0, 30.0, 0.37])
+def test_softcap_is_within_a_few_rounding_units(attend, real, softcap, n_queries):
+    # One key: the LSE is its logit, c tanh(x / c).
+    x = np.concatenate([np.linspace(-9, 9, 10_001), np.geomspace(1e-30, 20, 5_000)])
+    x = (softcap * x).astype(real)
+    key, query = x[:, None, None, None], np.ones((1, n_queries, 1), real)
+    lse = everything(attend, query, key, key, scale=1, softcap=softcap)[2]
+    softcap = np.asarray(softcap, real).astype(WIDER[real])
+    exact = softcap * np.tanh(x.astype(WIDER[real]) / softcap)[:, None]
+    error = np.abs(lse[:, 0] - exact) / np.where(exact == 0, 1, np.abs(exact))
+    assert error.max() < 12 * UNIT[real]
+
+
 def is_accepted(results, name, dtype):
     """Whether the test of each element would pass these results."""
     _, _, exact, _, bounds = known(name, dtype)

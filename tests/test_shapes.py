@@ -150,6 +150,28 @@ def test_strides_of_zero_give_the_same_bits(attend, dtype, n_queries):
         assert_same_bits(everything(attend, query, key, value), expected)
 
 
+def test_strides_of_axes_of_size_one_do_not_matter(attend, dtype):
+    # NumPy gives such an axis any stride at all, not even a multiple of the item size.
+    size = dtype.itemsize
+    for n_queries in (1, 20):
+        arrays = problem(1, n_queries, 140, 1, 1, dtype)
+        expected = everything(attend, *arrays)
+        odd = [
+            as_strided(x, x.shape, (stride, size, other))
+            for x, stride, other in zip(
+                arrays, (-7, 0, 10**12), (3, -5, 0), strict=True
+            )
+        ]
+        assert_same_bits(everything(attend, *odd), expected)
+        out = as_strided(np.zeros_like(expected[0]), (1, n_queries, 1), (-7, size, 3))
+        assert_same_bits(attend(*odd, out=out), expected[0])
+        spread = [
+            lay_out(x, steps=(1, step, 3))
+            for x, step in zip(arrays, (2, -3, 1), strict=True)
+        ]
+        assert_same_bits(everything(attend, *spread), expected)
+
+
 def test_overlapping_strides_give_the_same_bits(attend, dtype):
     # A sliding window over one buffer: each row shares elements with the next.
     buffer = normal(200).astype(dtype)

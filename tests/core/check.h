@@ -12,6 +12,10 @@ extern bool exhaustive;
  * thread only. */
 void expect(bool ok, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* Runs a function in a child of fork; the running test fails if an expectation there
+ * does, or the child dies. */
+void expect_in_child(void (*run)(void *), void *context);
+
 /* Prints a measured figure below the running test's name. */
 void note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
@@ -25,6 +29,7 @@ void test_every_tier_gives_the_same_bits(void);
 void test_results_are_those_of_plain_loops(void);
 void test_strides_change_no_bit(void);
 void test_hidden_keys_change_no_bit(void);
+void test_nothing_but_results_is_written(void);
 void test_rows_alone_have_the_bits_they_have_together(void);
 
 /* faults.c */
@@ -54,6 +59,8 @@ void test_numbers_of_threads(void);
 void test_exp_over_its_range(void);
 void test_tanh_over_its_range(void);
 void test_log_over_its_range(void);
+
+/* vocabulary.c */
 void test_vocabulary_is_the_scalar_one(void);
 void test_vectors_are_transposed(void);
 void test_masks_are_bits(void);

@@ -4,7 +4,7 @@
 #include <string.h>
 
 /* Every tier there is, best first. */
-static const char *const names[] = {"avx512", "avx2", "scalar"};
+static const char *const names[] = {"avx512", "avx2", "neon", "scalar"};
 
 void
 test_tiers_are_listed_best_first(void)
@@ -25,7 +25,8 @@ test_tiers_are_listed_best_first(void)
     }
     expect(n_tiers > 0, "there is no tier");
     expect(attn_tier_at(n_tiers + 1) == NULL, "there is a tier past the last one");
-    expect(attn_tier_named("scalar") == attn_tier_at(n_tiers - 1), "scalar is not last");
+    expect(attn_tier_named("scalar") == attn_tier_at(n_tiers - 1),
+           "scalar is not last");
     expect(attn_tier_named("nonsense") == NULL, "there is a tier \"nonsense\"");
     expect(attn_tier_named("") == NULL, "there is a tier without a name");
 }

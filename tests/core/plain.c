@@ -27,7 +27,7 @@ logit(const attn_problem *p, ptrdiff_t batch, ptrdiff_t head, ptrdiff_t i, ptrdi
     return sum;
 }
 
-/* Turns logits into weights in place. */
+/* Turns logits into weights in place; those that are -inf have weight 0. */
 static void
 softmax(double *weights, ptrdiff_t n, double sink, double *lse)
 {
@@ -38,13 +38,13 @@ softmax(double *weights, ptrdiff_t n, double sink, double *lse)
     }
     max = isinf(max) && max < 0 ? 0 : max;
     for (ptrdiff_t j = 0; j < n; j++) {
-        weights[j] = exp(weights[j] - max);
-        sum += weights[j];
+        sum += exp(weights[j] - max);
     }
     sum += exp(sink - max);
     *lse = max + log(sum);
     for (ptrdiff_t j = 0; j < n; j++) {
-        weights[j] = sum == 0 ? 0 : weights[j] / sum;
+        bool hidden = weights[j] == -HUGE_VAL;
+        weights[j] = hidden ? 0 : exp(weights[j] - max) / sum;
     }
 }
 
@@ -63,11 +63,14 @@ plain_row(const attn_problem *p, ptrdiff_t batch, ptrdiff_t head, ptrdiff_t i,
     softmax(weights, p->n_keys, sink, lse);
     for (ptrdiff_t d = 0; d < p->value_dim; d++) {
         output[d] = 0;
-        for (ptrdiff_t j = 0; j < p->n_keys; j++) {
-            if (may_see(p, batch, head, i, j)) {
-                output[d] += weights[j] *
-                             read_element(p, &p->value, batch, head / p->group, j, d);
-            }
+    }
+    for (ptrdiff_t j = 0; j < p->n_keys; j++) {
+        if (!may_see(p, batch, head, i, j)) {
+            continue;
+        }
+        for (ptrdiff_t d = 0; d < p->value_dim; d++) {
+            output[d] +=
+                weights[j] * read_element(p, &p->value, batch, head / p->group, j, d);
         }
     }
 }

@@ -234,7 +234,8 @@ add_pair_arrays(const spec *s, problem *made)
 
 /* Integers in [low, low + n) for each batch. */
 static void
-add_integers(problem *made, attn_array *array, ptrdiff_t low, ptrdiff_t n, uint64_t seed)
+add_integers(problem *made, attn_array *array, ptrdiff_t low, ptrdiff_t n,
+             uint64_t seed)
 {
     const attn_problem *p = &made->p;
     ptrdiff_t shape[N_AXES] = {p->batch_shape[0], p->batch_shape[1], 1, 1, 1};
@@ -287,12 +288,21 @@ integer_at(const attn_problem *p, const attn_array *array, ptrdiff_t batch,
     return x;
 }
 
-bool
-may_see(const attn_problem *p, ptrdiff_t batch, ptrdiff_t head, ptrdiff_t i, ptrdiff_t j)
+int64_t
+position_of(const attn_problem *p, ptrdiff_t batch, ptrdiff_t i)
 {
     int64_t length = integer_at(p, &p->kv_lengths, batch, p->n_keys);
     int64_t offset = p->top_left ? 0 : length - p->n_queries;
-    int64_t position = integer_at(p, &p->q_offset, batch, offset) + i;
+
+    return integer_at(p, &p->q_offset, batch, offset) + i;
+}
+
+bool
+may_see(const attn_problem *p, ptrdiff_t batch, ptrdiff_t head, ptrdiff_t i,
+        ptrdiff_t j)
+{
+    int64_t length = integer_at(p, &p->kv_lengths, batch, p->n_keys);
+    int64_t position = position_of(p, batch, i);
     bool seen = j < length && !(p->causal && j > position);
 
     seen = seen && !(p->window_left >= 0 && j < position - p->window_left);
@@ -302,7 +312,8 @@ may_see(const attn_problem *p, ptrdiff_t batch, ptrdiff_t head, ptrdiff_t i, ptr
     }
     if (p->bias.data != NULL) {
         double bias = read_element(p, &p->bias, batch, head, i, j);
-        seen = seen && bias != -HUGE_VAL && (p->arithmetic == ATTN_F64 || bias != -1e300);
+        seen =
+            seen && bias != -HUGE_VAL && (p->arithmetic == ATTN_F64 || bias != -1e300);
     }
     return seen;
 }
@@ -333,7 +344,8 @@ poison_hidden_keys(attn_problem *p)
                     continue;
                 }
                 for (ptrdiff_t d = 0; d < p->head_dim; d++) {
-                    write_element(element(p, &p->key, b, h, j, d), p->key.dtype, poison);
+                    write_element(element(p, &p->key, b, h, j, d), p->key.dtype,
+                                  poison);
                 }
                 for (ptrdiff_t d = 0; d < p->value_dim; d++) {
                     write_element(element(p, &p->value, b, h, j, d), p->value.dtype,
@@ -389,12 +401,14 @@ make_problem(const spec *s, problem *made)
     p->value_dim = s->value_dim;
     p->arithmetic = s->dtype == ATTN_F64 ? ATTN_F64 : ATTN_F32;
     ptrdiff_t n_heads = s->n_kv_heads * s->group;
-    add_reals(made, &p->query, s->query, s->dtype, n_heads, s->n_queries, s->head_dim, 1);
-    add_reals(made, &p->key, s->key, s->dtype, s->n_kv_heads, s->n_keys, s->head_dim, 2);
+    add_reals(made, &p->query, s->query, s->dtype, n_heads, s->n_queries, s->head_dim,
+              1);
+    add_reals(made, &p->key, s->key, s->dtype, s->n_kv_heads, s->n_keys, s->head_dim,
+              2);
     add_reals(made, &p->value, s->value, s->dtype, s->n_kv_heads, s->n_keys,
               s->value_dim, 3);
-    add_reals(made, &p->output, s->output, s->dtype, n_heads, s->n_queries, s->value_dim,
-              4);
+    add_reals(made, &p->output, s->output, s->dtype, n_heads, s->n_queries,
+              s->value_dim, 4);
     add_options(s, made);
     add_pair_arrays(s, made);
     switch (s->special) {
@@ -435,7 +449,8 @@ draw_shape(uint64_t *state, spec *s)
     static const ptrdiff_t queries[] = {1, 1, 2, 5, 8, 9, 16, 17, 31, 64, 65, 97, 130};
     static const ptrdiff_t keys[] = {1,   2,   15,  16,  17,  63,  64,  65,
                                      127, 128, 129, 200, 511, 512, 513, 700};
-    static const ptrdiff_t dims[] = {0, 1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 24, 33, 48};
+    static const ptrdiff_t dims[] = {0,  1,  2,  3,  4,  7,  8,  9,  15, 16,
+                                     17, 24, 31, 33, 48, 63, 64, 65, 129};
 
     s->batch[0] = 1 + random_below(state, 2);
     s->batch[1] = 1 + random_below(state, 2);

@@ -64,6 +64,9 @@ char *element(const attn_problem *, const attn_array *, ptrdiff_t batch, ptrdiff
 double read_element(const attn_problem *, const attn_array *, ptrdiff_t batch,
                     ptrdiff_t head, ptrdiff_t row, ptrdiff_t column);
 
+/* The absolute position of a batch's query i. */
+int64_t position_of(const attn_problem *, ptrdiff_t batch, ptrdiff_t i);
+
 /* May row (batch, head, i) see key j, by every option and a bias of -inf? */
 bool may_see(const attn_problem *, ptrdiff_t batch, ptrdiff_t head, ptrdiff_t i,
              ptrdiff_t j);

@@ -3,15 +3,18 @@
  *     test_core [--exhaustive] [word ...]
  *
  * runs the tests whose names contain one of the words, or all of them. */
+#define _POSIX_C_SOURCE 200809L /* fork, alarm, clock_gettime */
 #include "check.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#define TIME_LIMIT 900  /* seconds until SIGALRM ends a program that hangs */
+#define TIME_LIMIT 900 /* seconds until SIGALRM ends a program that hangs */
+#define CHILD_TIME_LIMIT 120
 #define MAX_MESSAGES 10 /* of one test */
 
 typedef struct {
@@ -39,6 +42,7 @@ static const test tests[] = {
     {"results are those of plain loops", test_results_are_those_of_plain_loops},
     {"strides change no bit", test_strides_change_no_bit},
     {"hidden keys change no bit", test_hidden_keys_change_no_bit},
+    {"nothing but results is written", test_nothing_but_results_is_written},
     {"rows alone have the bits they have together",
      test_rows_alone_have_the_bits_they_have_together},
     {"failing allocations mean fewer threads or an error",
@@ -50,8 +54,7 @@ static const test tests[] = {
     {"caller polls while it waits for workers",
      test_caller_polls_while_it_waits_for_workers},
     {"poll ends a call early", test_poll_ends_a_call_early},
-    {"concurrent callers get the same bits",
-     test_concurrent_callers_get_the_same_bits},
+    {"concurrent callers get the same bits", test_concurrent_callers_get_the_same_bits},
     {"a child of fork computes with its own pool",
      test_a_child_of_fork_computes_with_its_own_pool},
     {"rounding mode of the caller does not matter",
@@ -75,6 +78,24 @@ expect(bool ok, const char *format, ...)
     vprintf(format, arguments);
     va_end(arguments);
     printf("\n");
+}
+
+void
+expect_in_child(void (*run)(void *), void *context)
+{
+    int status;
+
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(CHILD_TIME_LIMIT);
+        n_messages = 0;
+        run(context);
+        fflush(stdout);
+        _exit(n_messages > 0);
+    }
+    bool ended = child > 0 && waitpid(child, &status, 0) == child;
+    expect(ended && WIFEXITED(status) && WEXITSTATUS(status) == 0, "child failed");
 }
 
 void

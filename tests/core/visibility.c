@@ -6,9 +6,9 @@
 /* Sums of a few int64_t; ISO C has no name for it. */
 __extension__ typedef __int128 wide;
 
-static const int64_t offsets[] = {INT64_MIN, INT64_MIN + 1, -1000000, -7, -1,       0,
-                                  1,         5,             300,      1000, INT64_MAX - 1,
-                                  INT64_MAX};
+static const int64_t offsets[] = {
+    INT64_MIN, INT64_MIN + 1, -1000000,      -7,       -1, 0, 1, 5,
+    300,       1000,          INT64_MAX - 1, INT64_MAX};
 static const int64_t windows[] = {-1, -1, 0, 1, 5, 130, INT64_MAX - 1, INT64_MAX};
 
 #define COUNT(array) (ptrdiff_t)(sizeof(array) / sizeof((array)[0]))
@@ -35,8 +35,8 @@ expect_ranges(const attn_problem *p, const attn_task *task, int64_t q_offset,
         ptrdiff_t from = task->see_from[r], to = task->see_to[r];
         bool right = from < to || (from == 0 && to == 0);
         for (ptrdiff_t j = 0; j < p->n_keys; j++) {
-            right = right && in_reach(p, q_offset, kv_length, row, j) ==
-                                 (from <= j && j < to);
+            right = right &&
+                    in_reach(p, q_offset, kv_length, row, j) == (from <= j && j < to);
         }
         expect(right,
                "row %td of %td queries, %td keys, offset %lld, length %lld, causal %d, "
@@ -136,9 +136,9 @@ expect_block(const attn_problem *p, const attn_task *task, ptrdiff_t first,
             n_wrong += seen != (bool)(keys[r][k / 64] >> (k % 64) & 1);
         }
     }
-    attn_coverage right = n_seen == 0                         ? ATTN_SEE_NONE
+    attn_coverage right = n_seen == 0                       ? ATTN_SEE_NONE
                           : n_seen == n_keys * task->n_rows ? ATTN_SEE_ALL
-                                                              : ATTN_SEE_SOME;
+                                                            : ATTN_SEE_SOME;
     expect(coverage == right, "coverage %d where it is %d", coverage, right);
     expect(coverage == ATTN_SEE_ALL || n_wrong == 0, "%td bits are wrong", n_wrong);
 }
@@ -187,7 +187,7 @@ test_bits_are_transposed(void)
                 keys[r][w] = random_bits(&state);
             }
         }
-        attn_transpose_bits((const uint64_t(*)[ATTN_BLOCK_WORDS])keys, rows);
+        attn_transpose_bits((const uint64_t (*)[ATTN_BLOCK_WORDS])keys, rows);
         for (int r = 0; r < ATTN_TASK_ROWS; r++) {
             for (int k = 0; k < ATTN_BLOCK; k++) {
                 n_wrong += (rows[k] >> r & 1) != (keys[r][k / 64] >> (k % 64) & 1);

@@ -1,0 +1,1 @@
+"""What is fast, and compared with what: `python -m benchmarks`. See README.md here."""

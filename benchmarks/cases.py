@@ -1,0 +1,160 @@
+"""One attention problem: its shape, options and arrays, and how much work it is."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+
+BLOCK = 64  # of the block-sparse mask, in queries and in keys
+PERIOD = 999_983  # a prime: no two heads hold the same numbers
+
+
+@dataclass(frozen=True)
+class Case:
+    """Arguments of one call. The letters are those of the README."""
+
+    batch: int
+    heads: int
+    kv_heads: int
+    n_queries: int
+    n_keys: int
+    dim: int
+    dtype: str = "float32"
+    causal: bool = False
+    window: int | None = None  # how many keys a query sees, its own the last
+    mask: str | None = None  # "random": half of the pairs; "blocks": a quarter
+    padded: bool = False  # lengths from Lk/4 to 3Lk/4, on average Lk/2
+    bias: bool = False  # one for each head
+
+    @property
+    def query_shape(self):
+        return self.batch, self.heads, self.n_queries, self.dim
+
+    @property
+    def key_shape(self):
+        return self.batch, self.kv_heads, self.n_keys, self.dim
+
+
+def prefill(batch, heads, length, dim, **more):
+    """A case with as many queries as keys, and a key head for each query head."""
+    more = {"kv_heads": heads, **more}
+    return Case(batch, heads, n_queries=length, n_keys=length, dim=dim, **more)
+
+
+def dtype_of(name):
+    """The NumPy dtype; bfloat16 is that of ml_dtypes."""
+    if name == "bfloat16":
+        from ml_dtypes import bfloat16
+
+        return np.dtype(bfloat16)
+    return np.dtype(name)
+
+
+def normal(shape, seed, dtype="float32"):
+    """Normal numbers, quickly: they repeat after PERIOD."""
+    numbers = np.random.default_rng(seed).standard_normal(PERIOD, dtype=np.float32)
+    return np.resize(numbers.astype(dtype_of(dtype)), shape)
+
+
+def lengths(case):
+    """How many keys each sequence has, (B,); None where all have n_keys."""
+    if not case.padded:
+        return None
+    share = np.linspace(0.25, 0.75, case.batch) if case.batch > 1 else 0.5
+    return np.atleast_1d(np.asarray(case.n_keys * share, np.int64))
+
+
+@functools.lru_cache(maxsize=4)
+def mask(case):
+    """The boolean mask, (Lq, Lk), or None."""
+    rng = np.random.default_rng(7)
+    if case.mask == "random":
+        return rng.random((case.n_queries, case.n_keys)) < 0.5
+    if case.mask == "blocks":
+        n_rows = -(-case.n_queries // BLOCK)
+        n_columns = -(-case.n_keys // BLOCK)
+        blocks = rng.random((n_rows, n_columns)) < 0.25
+        np.fill_diagonal(blocks, True)
+        whole = blocks.repeat(BLOCK, axis=0).repeat(BLOCK, axis=1)
+        return np.ascontiguousarray(whole[: case.n_queries, : case.n_keys])
+    return None
+
+
+def bias(case):
+    """The bias, (H, Lq, Lk) in float32, or None."""
+    if not case.bias:
+        return None
+    return normal((case.heads, case.n_queries, case.n_keys), 4)
+
+
+def arrays(case):
+    """Query (B, H, Lq, D), key and value (B, Hk, Lk, D)."""
+    return (
+        normal(case.query_shape, 1, case.dtype),
+        normal(case.key_shape, 2, case.dtype),
+        normal(case.key_shape, 3, case.dtype),
+    )
+
+
+def options(case):
+    """The keyword arguments of attnpy.attention."""
+    chosen = {
+        "mask": mask(case),
+        "bias": bias(case),
+        "kv_lengths": lengths(case),
+        "causal": case.causal or None,
+        "window": None if case.window is None else (case.window - 1, 0),
+    }
+    return {name: value for name, value in chosen.items() if value is not None}
+
+
+def visible(case):
+    """What each query may see by mask, lengths, window and causality.
+
+    Boolean, (B or 1, Lq, Lk): for the peers that have no other way to say it.
+    """
+    first, end = visible_range(case)  # (B or 1, Lq)
+    j = np.arange(case.n_keys)
+    seen = (j >= first[..., None]) & (j < end[..., None])
+    return seen if case.mask is None else seen & mask(case)
+
+
+def visible_range(case):
+    """The first key each query may see and the end, without the mask: (B or 1, Lq)."""
+    count = np.full(1, case.n_keys) if lengths(case) is None else lengths(case)
+    position = count[:, None] - case.n_queries + np.arange(case.n_queries)
+    end = np.broadcast_to(count[:, None], position.shape)
+    first = np.zeros_like(position)
+    if case.causal or case.window is not None:
+        end = np.clip(position + 1, 0, end)
+    if case.window is not None:
+        first = np.clip(position - case.window + 1, 0, end)
+    return first, end
+
+
+def visible_pairs(case):
+    """How many (query, key) pairs there are to compute, over batch and heads."""
+    if case.mask is None:
+        first, end = visible_range(case)
+        pairs = int(np.sum(end - first))
+        n_maps = len(first)
+    else:
+        seen = visible(case)
+        pairs, n_maps = int(np.count_nonzero(seen)), len(seen)
+    return pairs * case.heads * (case.batch // n_maps)
+
+
+def flops(case):
+    """2 (D + Dv) for each visible pair: a product with the key, one with the value."""
+    return 2 * (case.dim + case.dim) * visible_pairs(case)
+
+
+def kv_bytes(case):
+    """The bytes of key and value together."""
+    return 2 * int(np.prod(case.key_shape)) * dtype_of(case.dtype).itemsize
+
+
+def output_bytes(case):
+    return int(np.prod(case.query_shape)) * dtype_of(case.dtype).itemsize

@@ -1,0 +1,247 @@
+"""Two commits against each other: both are built, and take turns in being measured.
+
+Each revision is installed into a directory of its own. A worker process for each loads
+the attnpy of its directory; this process asks them in turn, one sample at a time, and
+starts new pairs of workers again and again, for where a process's memory lies also
+changes its speed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from . import cases, children, machine, measure, peers, progress, report
+from .rows import TIMED, timed_rows
+from .run import listed, numbers
+
+ROOT = Path(__file__).parents[1]
+
+
+def parser():
+    parsed = argparse.ArgumentParser(
+        prog="python -m benchmarks compare",
+        description="How many times faster REV2 is than REV1, row by row. A revision "
+        "is anything that git knows, or '.' for the files as they are now.",
+    )
+    add = parsed.add_argument
+    add("before", metavar="REV1")
+    add("after", metavar="REV2")
+    add("--group", type=listed, default=("full",), help=f"of {','.join(TIMED)}")
+    add("--rows", default="", help="only rows whose name contains this")
+    add("--threads", type=numbers, default=(1,), help="default: 1")
+    add("--rounds", type=int, default=10, help="pairs of samples (default: 10)")
+    add("--processes", type=int, default=3, help="pairs of processes (default: 3)")
+    add("--quick", action="store_true", help="only the rows of --quick")
+    add("--json", help="write the ratios to this file")
+    add(
+        "--no-build-isolation", action="store_true", help="build with what is installed"
+    )
+    return parsed
+
+
+# ---- Building ------------------------------------------------------------------------
+
+
+def git(*arguments, **more):
+    command = ["git", "-C", str(ROOT), *arguments]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, **more).stdout
+
+
+def extract(revision, directory):
+    """Copy the files of a revision, or with '.' those of the working tree."""
+    directory.mkdir()
+    if revision == ".":
+        files = git("ls-files", "-z", "--cached", "--others", "--exclude-standard")
+        for name in files.decode().split("\0"):
+            if name and (ROOT / name).is_file():
+                target = directory / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / name, target)
+        return
+    archive = directory.with_suffix(".tar")
+    git("archive", f"--output={archive}", revision)
+    shutil.unpack_archive(archive, directory)
+
+
+def build(revision, directory, no_isolation):
+    """Install a revision's attnpy; return the folder to import it from."""
+    sources, target = directory / "sources", directory / "installed"
+    directory.mkdir()
+    extract(revision, sources)
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
+    command += ["--no-build-isolation"] if no_isolation else []
+    command += ["--target", str(target), str(sources)]
+    subprocess.run(command, check=True)
+    return target
+
+
+# ---- A worker ------------------------------------------------------------------------
+
+
+def main_worker():
+    """Answer the parent's questions, each one line of JSON, until there are no more."""
+    import attnpy
+
+    tell({"attnpy": str(Path(attnpy.__file__).parent)})
+    rows = {(row.group, row.name): row for row in known_rows(TIMED)}
+    call = None
+    for line in sys.stdin:
+        question = json.loads(line)
+        if "row" in question:
+            row = rows[tuple(question["row"])]
+            call = attnpy_call(row, question["threads"])
+            tell({"n_calls": measure.calls_per_sample(call)})
+        else:
+            tell({"seconds": measure.one_time(call, question["n_calls"])})
+
+
+def attnpy_call(row, n_threads):
+    arrays = cases.arrays(row.case)
+    return next(peers.attnpy_ways(row.case, arrays, n_threads, row.tier)).call
+
+
+def tell(answer):
+    print(json.dumps(answer), flush=True)
+
+
+class Worker:
+    """A process that times one revision."""
+
+    def __init__(self, target):
+        # The sources come last: their attnpy/ may be another one, or not be built.
+        others = [entry for entry in sys.path if Path(entry or ".").resolve() != ROOT]
+        path = [str(target), *others, str(ROOT)]
+        self.process = subprocess.Popen(
+            children.command(__name__, "worker", path=path),
+            env={**os.environ, **children.QUIET},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.loaded = self.answer()["attnpy"]
+        if not Path(self.loaded).is_relative_to(target):
+            raise RuntimeError(f"expected attnpy of {target}, got {self.loaded}")
+
+    def answer(self):
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"a worker ended: exit status {self.process.wait()}")
+        return json.loads(line)
+
+    def ask(self, **question):
+        self.process.stdin.write(json.dumps(question) + "\n")
+        self.process.stdin.flush()
+        return self.answer()
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+# ---- Comparing -----------------------------------------------------------------------
+
+
+def known_rows(groups):
+    import attnpy
+
+    tiers = attnpy.show_config(mode="dicts")["tiers"]
+    return timed_rows(groups, tiers, cache_bytes=machine.cache_bytes())
+
+
+def chosen(options):
+    """(row, number of threads) of all that is compared."""
+    unknown = sorted(set(options.group) - set(TIMED))
+    if unknown:
+        sys.exit(f"expected some of {', '.join(TIMED)}, got {unknown[0]!r}")
+    return [
+        (row, n_threads)
+        for row in known_rows(options.group)
+        for n_threads in row.thread_counts or options.threads
+        if options.rows in row.name and (row.quick or not options.quick)
+    ]
+
+
+def times_of_pair(workers, row, n_threads, n_rounds):
+    """Seconds of both in each round; who goes first changes from round to round."""
+    asked = {"row": [row.group, row.name], "threads": n_threads}
+    n_calls = max(worker.ask(**asked)["n_calls"] for worker in workers)
+    times = np.empty((n_rounds, 2))
+    for i in range(n_rounds):
+        for j in (0, 1) if i % 2 == 0 else (1, 0):
+            times[i, j] = workers[j].ask(n_calls=n_calls)["seconds"]
+    return times
+
+
+def compare(targets, todo, options):
+    """{(row, threads): seconds (rounds of all processes, 2)}."""
+    times = {item: [] for item in todo}
+    bar = progress.bar(options.processes * len(todo))
+    for _ in range(options.processes):
+        workers = [Worker(target) for target in targets]
+        for row, n_threads in todo:
+            bar.show(f"{row.group} {row.name}, {n_threads} thr")
+            pair = times_of_pair(workers, row, n_threads, options.rounds)
+            times[row, n_threads].append(pair)
+            bar.step()
+        for worker in workers:
+            worker.close()
+    bar.close()
+    return {item: np.concatenate(pairs) for item, pairs in times.items()}
+
+
+def summarise(row, n_threads, times):
+    before, after = np.median(times, axis=0)
+    return {
+        "group": row.group,
+        "name": row.name,
+        "threads": n_threads,
+        "before": float(before),
+        "after": float(after),
+        "faster": measure.quartiles(times[:, 0] / times[:, 1]),
+        "rounds": len(times),
+    }
+
+
+def table(options, results):
+    header = ["group", "row", "threads", options.before, options.after]
+    header.append("times faster (quartiles)")
+    lines = [
+        [
+            x["group"],
+            x["name"],
+            str(x["threads"]),
+            report.duration(x["before"]),
+            report.duration(x["after"]),
+            report.spread(x["faster"], 3),
+        ]
+        for x in results
+    ]
+    return report.markdown_table(header, lines)
+
+
+def main(arguments):
+    if arguments == ["worker"]:
+        main_worker()
+        return
+    options = parser().parse_args(arguments)
+    todo = chosen(options)
+    with tempfile.TemporaryDirectory() as directory:
+        targets = [
+            build(revision, Path(directory) / name, options.no_build_isolation)
+            for name, revision in (("one", options.before), ("two", options.after))
+        ]
+        times = compare(targets, todo, options)
+    results = [summarise(row, n, times[row, n]) for row, n in todo]
+    print(table(options, results))
+    print(f"\n{machine.cpu_name()} {machine.cpu_model()}")
+    if options.json:
+        Path(options.json).write_text(json.dumps(results, indent=1) + "\n")

@@ -1,0 +1,193 @@
+"""The machine: what it is, and its limits, measured by the loops in peak.c."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import threading
+from pathlib import Path
+
+import numpy as np
+
+SECONDS = 0.01  # of one measurement
+ORDER = ("avx512", "avx2", "neon", "scalar")  # instruction sets, the best first
+# Without vectorisation the scalar loops stay scalar.
+FLAGS = ("-O2", "-fPIC", "-shared", "-fno-tree-vectorize", "-fno-tree-slp-vectorize")
+
+
+def compiler():
+    """The C compiler's command, as a list."""
+    command = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
+    return shlex.split(command)[:1]
+
+
+@functools.cache
+def loops():
+    """The compiled loops, or None where there is no C compiler."""
+    source = Path(__file__).with_name("peak.c")
+    with tempfile.TemporaryDirectory() as directory:
+        target = str(Path(directory) / "peak.so")
+        for command in (compiler(), ["cc"]):
+            try:
+                subprocess.run(
+                    [*command, *FLAGS, str(source), "-o", target],
+                    check=True,
+                    capture_output=True,
+                )
+                break
+            except (OSError, subprocess.CalledProcessError):
+                continue
+        else:
+            return None
+        library = ctypes.CDLL(target)
+    library.fma_rate.restype = ctypes.c_double
+    library.fma_rate.argtypes = ctypes.c_char_p, ctypes.c_double
+    library.read_rate.restype = ctypes.c_double
+    library.read_rate.argtypes = (
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_ssize_t,
+        ctypes.c_int,
+        ctypes.c_double,
+    )
+    return library
+
+
+def together(work, n_threads):
+    """The sum of work(0), ..., work(n_threads - 1), each in a thread of its own."""
+    if n_threads == 1:
+        return work(0)
+    start = threading.Barrier(n_threads)
+    rates = [0.0] * n_threads
+
+    def run(i):
+        start.wait()
+        rates[i] = work(i)
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(n_threads)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(rates)
+
+
+def fma_peak(loop, n_threads, seconds=SECONDS):
+    """Multiplications and additions per second: loop is "avx2_f32" or alike."""
+    name = loop.encode()
+    return together(lambda i: loops().fma_rate(name, seconds), n_threads)
+
+
+@functools.cache
+def fma_loop(real, isa=None):
+    """The best loop for "f32", "f64" or "bf16" (on one instruction set), or None."""
+    if loops() is None:
+        return None
+    for name in ORDER if isa is None else (isa,):
+        if loops().fma_rate(f"{name}_{real}".encode(), 0):
+            return f"{name}_{real}"
+    return None
+
+
+def read_bandwidth(one, other, n_threads, way, seconds=SECONDS):
+    """Bytes per second of n_threads that read two arrays, sharing each."""
+    part = one.nbytes // n_threads
+
+    def read(i):
+        return loops().read_rate(
+            one.ctypes.data + i * part,
+            other.ctypes.data + i * part,
+            part,
+            way,
+            seconds,
+        )
+
+    return together(read, n_threads)
+
+
+def best_read_way(one, other, n_threads):
+    """Which way of reading (streams, prefetch) is fastest for these arrays."""
+    ways = range(loops().n_read_ways())
+    rounds = [
+        [read_bandwidth(one, other, n_threads, way) for way in ways] for _ in range(3)
+    ]
+    return int(np.argmax(np.median(rounds, axis=0)))
+
+
+def cache_bytes():
+    """The size of the last-level cache, 32 MiB where the system does not say."""
+    sizes = [32 << 20]
+    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        text = path.read_text().strip()
+        unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:])
+        if unit:
+            sizes.append(int(text[:-1]) * unit)
+    return max(sizes[1:], default=sizes[0])
+
+
+def cpu_name():
+    """The processor's name as the system has it."""
+    if sys.platform == "linux":
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    if sys.platform == "darwin":
+        command = ["sysctl", "-n", "machdep.cpu.brand_string"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return done.stdout.strip()
+    return platform.processor() or platform.machine()
+
+
+def cpu_model():
+    """Family and model where the system has them: virtual machines hide the name."""
+    if sys.platform != "linux":
+        return ""
+    fields = {}
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        name, _, value = line.partition(":")
+        fields.setdefault(name.strip(), value.strip())
+    if "cpu family" not in fields:
+        return ""
+    return f"family {fields['cpu family']}, model {fields.get('model', '?')}"
+
+
+def limits(n_threads):
+    """FMA peaks and the bandwidth of 256 MiB, in units of 1e9 per second."""
+    if loops() is None:
+        return {}
+    found = {}
+    for real in ("f32", "f64", "bf16"):
+        loop = fma_loop(real)
+        if loop:
+            rates = [fma_peak(loop, n_threads) for _ in range(5)]
+            found[f"{loop} GFLOP/s"] = round(max(rates) / 1e9, 1)
+    one, other = (np.ones(128 << 20, np.uint8) for _ in range(2))
+    way = best_read_way(one, other, n_threads)
+    rates = [read_bandwidth(one, other, n_threads, way) for _ in range(5)]
+    found["read GB/s"] = round(max(rates) / 1e9, 1)
+    return found
+
+
+def describe(thread_counts):
+    """What the machine is, as a dictionary."""
+    try:
+        load = [round(x, 2) for x in os.getloadavg()]
+    except OSError:
+        load = None
+    return {
+        "cpu": cpu_name(),
+        "model": cpu_model(),
+        "cpus": os.cpu_count(),
+        "cache bytes": cache_bytes(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "load average before": load,
+        "limits": {str(n): limits(n) for n in thread_counts},
+    }

@@ -1,0 +1,290 @@
+"""Time a row: every system in turn, again and again, and ratios within each round."""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from . import cases, machine, peers
+
+SAMPLE = 0.01  # seconds that one sample lasts at least
+TOLERANCE = {"float64": 1e-6, "float32": 1e-3, "float16": 2e-2, "bfloat16": 1e-1}
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long to measure one row: rounds until either limit, but min_rounds."""
+
+    rounds: int = 15
+    min_rounds: int = 5
+    seconds: float = 5.0
+    trials: int = 3  # samples of each way to find the fastest
+
+
+def one_time(call, n_calls):
+    """Seconds per call. A short call runs once before, so that its data are near."""
+    if n_calls > 1:
+        call()
+    begin = time.perf_counter()
+    for _ in range(n_calls):
+        call()
+    return (time.perf_counter() - begin) / n_calls
+
+
+def calls_per_sample(call):
+    """How many calls last about SAMPLE; the first call of all does not count."""
+    call()
+    n_calls = 1
+    while True:
+        seconds = one_time(call, n_calls) * n_calls
+        if seconds > SAMPLE / 4 or n_calls >= 1 << 20:
+            return max(1, math.ceil(n_calls * SAMPLE / max(seconds, 1e-9)))
+        n_calls *= 4
+
+
+def quartiles(numbers):
+    return [float(x) for x in np.percentile(numbers, (25, 50, 75))]
+
+
+# ---- Which way of each system --------------------------------------------------------
+
+
+def difference(result, expected):
+    """The largest error relative to the largest number; infinite where not a number."""
+    expected = np.asarray(expected, np.float64)
+    error = np.abs(np.asarray(result, np.float64) - expected).max(initial=0)
+    error /= np.abs(expected).max(initial=1e-30)
+    return float(error) if np.isfinite(error) else math.inf
+
+
+def right_ways(ways, case, expected):
+    """The ways whose result is right, and {name: why not} of the others."""
+    good, dropped = [], {}
+    for way in ways:
+        try:
+            error = difference(way.read(way.call()), expected)
+        except Exception as problem:
+            dropped[way.name] = f"{type(problem).__name__}: {problem}".split("\n")[0]
+            continue
+        if error > TOLERANCE[case.dtype]:
+            dropped[way.name] = f"another result: relative difference {error:.2g}"
+        else:
+            good.append(way)
+    return good, dropped
+
+
+def fastest(ways, trials):
+    """The fastest of some ways by the best of its samples, taken in turn."""
+    if len(ways) == 1:
+        return ways[0]
+    counts = {way: calls_per_sample(way.call) for way in ways}
+    best = {way: one_time(way.call, counts[way]) for way in ways}
+    ways = [way for way in ways if best[way] < 2 * min(best.values())]
+    for _ in range(trials):
+        for way in ways:
+            best[way] = min(best[way], one_time(way.call, counts[way]))
+    return min(ways, key=best.get)
+
+
+# ---- The contestants of a row --------------------------------------------------------
+
+
+@dataclass
+class Contestant:
+    """A system in its fastest way. flops is its own work: it may differ."""
+
+    way: str
+    call: Callable[[], Any]
+    flops: int
+    n_calls: int = 1
+
+
+def expected_result(case, arrays):
+    """attnpy's result, computed in float32 at least, for the peers to agree with."""
+    import attnpy
+
+    if case.dtype not in ("float32", "float64"):
+        arrays = [x.astype(np.float32) for x in arrays]
+    return attnpy.attention(*arrays, **cases.options(case))
+
+
+def contestants(row, n_threads, systems, trials):
+    """{name: contestant}, attnpy first, and {system: {way: why it was dropped}}."""
+    arrays = cases.arrays(row.case)
+    flops = cases.flops(row.case)
+    own_way = next(peers.attnpy_ways(row.case, arrays, n_threads, row.tier))
+    found = {"attnpy": Contestant(own_way.name, own_way.call, flops)}
+    if row.own is not None:
+        found["own"] = own_contestant(row, arrays, n_threads)
+    expected, dropped = None, {}
+    for system in row.peers:
+        if system not in systems:
+            continue
+        if expected is None:
+            expected = expected_result(row.case, arrays)
+        ways = peers.WAYS[system](row.case, arrays, n_threads)
+        good, dropped[system] = right_ways(ways, row.case, expected)
+        if good:
+            way = fastest(good, trials)
+            found[system] = Contestant(way.name, way.call, flops)
+    for contestant in found.values():
+        contestant.n_calls = calls_per_sample(contestant.call)
+    return found, {system: why for system, why in dropped.items() if why}
+
+
+def own_contestant(row, arrays, n_threads):
+    title, own = row.own
+    case = own.case or row.case
+    if case.dtype != row.case.dtype:
+        arrays = cases.arrays(case)
+    way = next(peers.attnpy_ways(case, arrays, own.n_threads or n_threads))
+    return Contestant(title, way.call, cases.flops(case))
+
+
+# ---- The machine's limit, in every round ---------------------------------------------
+
+
+def limit_of(row, n_threads):
+    """What bounds the row: its name, and a function that measures it per second."""
+    if row.limit is None or machine.loops() is None:
+        return None, None
+    if row.limit == "bandwidth":
+        _, key, value = cases.arrays(row.case)
+        way = machine.best_read_way(key, value, n_threads)
+        # 16-bit arrays of ml_dtypes are bytes as well.
+        measure = partial(machine.read_bandwidth, key, value, n_threads, way)
+        return "read bandwidth", measure
+    real = "f64" if row.case.dtype == "float64" else "bf16" if row.native else "f32"
+    loop = machine.fma_loop(real, row.tier)
+    if loop is None:
+        return None, None
+    return loop, partial(machine.fma_peak, loop, n_threads)
+
+
+# ---- A row ---------------------------------------------------------------------------
+
+
+def rounds(found, limit, effort):
+    """Times of each contestant, and the limit, one of each in every round."""
+    times = {name: [] for name in found}
+    limits = []
+    gc.collect()
+    gc.disable()
+    try:
+        begin = time.perf_counter()
+        for i in range(effort.rounds):
+            if i >= effort.min_rounds and time.perf_counter() - begin > effort.seconds:
+                break
+            if limit is not None:
+                limits.append(limit())
+            for name, contestant in found.items():
+                times[name].append(one_time(contestant.call, contestant.n_calls))
+    finally:
+        gc.enable()
+    return {name: np.array(x) for name, x in times.items()}, np.array(limits)
+
+
+def measure_row(row, n_threads, systems, effort):
+    """One row as a dictionary for JSON; every spread is the quartiles of the rounds."""
+    found, dropped = contestants(row, n_threads, systems, effort.trials)
+    limit_name, limit = limit_of(row, n_threads)
+    times, limits = rounds(found, limit, effort)
+    ours = times["attnpy"]
+    result = {
+        "group": row.group,
+        "name": row.name,
+        "threads": n_threads,
+        "dtype": row.case.dtype,
+        "shape": [*row.case.query_shape],
+        "n_keys": row.case.n_keys,
+        "kv_heads": row.case.kv_heads,
+        "visible_pairs": cases.visible_pairs(row.case),
+        "rounds": len(ours),
+        "systems": {
+            name: system_result(contestant, times[name], row.case)
+            for name, contestant in found.items()
+        },
+        "faster_than": {
+            name: quartiles(rate_ratio(found, times, name))
+            for name in found
+            if name != "attnpy"
+        },
+        "dropped_ways": dropped,
+    }
+    if row.own is not None:
+        result["own"] = row.own[0]
+    if limit is not None:
+        work = (
+            cases.kv_bytes(row.case)
+            if row.limit == "bandwidth"
+            else (cases.flops(row.case))
+        )
+        result["limit"] = {
+            "what": row.limit,
+            "loop": limit_name,
+            "per_second": quartiles(limits),
+            "percent": quartiles(100 * work / ours / limits),
+        }
+    result["targets"] = judge(row, result)
+    return result
+
+
+def system_result(contestant, times, case):
+    seconds = quartiles(times)
+    return {
+        "way": contestant.way,
+        "seconds": seconds,
+        "gflops": [contestant.flops / t / 1e9 for t in reversed(seconds)],
+        "gbytes": cases.kv_bytes(case) / seconds[1] / 1e9,
+        "calls_per_sample": contestant.n_calls,
+    }
+
+
+def rate_ratio(found, times, name):
+    """How many times attnpy's operations per second are those of another, by round."""
+    work = found["attnpy"].flops / found[name].flops
+    return work * times[name] / times["attnpy"]
+
+
+# ---- Targets -------------------------------------------------------------------------
+
+
+def judge(row, result):
+    """[{what, at least, got, met}] of the targets that this run could measure."""
+    verdicts = []
+    for what, bound in row.targets:
+        if what in ("peak", "bandwidth"):
+            if what == "bandwidth" and result["threads"] < 2:
+                continue
+            spread = result.get("limit", {}).get("percent")
+        else:
+            spread = result["faster_than"].get(what)
+        if spread is not None:
+            verdicts.append(verdict(what, bound, spread[1]))
+    if row.group == "threads":
+        verdicts += judge_threads(result)
+    return verdicts
+
+
+def judge_threads(result):
+    """Never slower: not in three quarters of the rounds. Work over 5 ms: 1.85 times."""
+    spread = result["faster_than"]["own"]
+    verdicts = [verdict("own, upper quartile", 1.0, spread[2])]
+    if result["systems"]["own"]["seconds"][1] > 5e-3:
+        verdicts.append(verdict("own", 1.85, spread[1]))
+    return verdicts
+
+
+def verdict(what, bound, got):
+    return {"what": what, "at_least": bound, "got": got, "met": bool(got >= bound)}
+
+
+def at_most(what, bound, got):
+    return {"what": what, "at_most": bound, "got": got, "met": bool(got <= bound)}

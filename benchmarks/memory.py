@@ -1,0 +1,111 @@
+"""How much memory one call takes beyond its output, measured in a fresh process."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import resource
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from . import cases, children, measure, peers
+from .cases import Case, prefill
+
+LENGTHS = (512, 1024, 2048, 4096, 8192)
+QUICK_LENGTHS = (512, 2048)
+HEADS = 2
+MIB = 1 << 20
+
+
+def rows(quick):
+    """(name, case) for each L, full and causal."""
+    for causal in (False,) if quick else (False, True):
+        for length in QUICK_LENGTHS if quick else LENGTHS:
+            case = prefill(1, HEADS, length, 64, causal=causal)
+            yield f"1x{HEADS}x{length}x64{' causal' if causal else ''}", case
+
+
+def measure_memory(name, case, n_threads, systems):
+    """One row: MiB for each system."""
+    found, failed = {}, {}
+    for system in systems:
+        argument = json.dumps(asdict(case))
+        try:
+            found[system] = children.output(__name__, system, argument, n_threads)
+        except RuntimeError as error:
+            failed[system] = str(error)
+    result = {
+        "group": "memory",
+        "name": name,
+        "threads": n_threads,
+        "n_keys": case.n_keys,
+        "causal": case.causal,
+        "mebibytes": found,
+        "dropped_ways": failed,
+        "targets": [],
+    }
+    if "attnpy" in found:
+        got = found["attnpy"]["beyond output"]
+        result["targets"] = [measure.at_most("MiB beyond the output", n_threads, got)]
+    return result
+
+
+# ---- In the process that is measured -------------------------------------------------
+
+
+def status(field):
+    """A size from /proc/self/status in bytes; 0 on other systems."""
+    if sys.platform != "linux":
+        return 0
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1]) * 1024
+    raise KeyError(field)
+
+
+def highest():
+    """The largest resident size so far, in bytes."""
+    if sys.platform == "linux":
+        return status("VmHWM")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def forget_highest():
+    """Start counting the largest size anew, where the system can; return the size.
+
+    What malloc holds in reserve goes back first: a call could hide there what it takes.
+    """
+    gc.collect()
+    if sys.platform != "linux":
+        return highest()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+    Path("/proc/self/clear_refs").write_text("5")
+    return status("VmRSS")
+
+
+def main(arguments):
+    """Arguments: a system, a case in JSON, the number of threads."""
+    system, fields, n_threads = arguments
+    case, n_threads = Case(**json.loads(fields)), int(n_threads)
+    peers.set_threads([system], n_threads)
+    peers.without_gradients([system])
+    if system != "attnpy":  # whose first call counts with all that it starts
+        small = prefill(case.batch, case.heads, 64, case.dim, causal=case.causal)
+        first_way(system, small, n_threads).call()
+    way = first_way(system, case, n_threads)
+    before, code_before = forget_highest(), status("RssFile")
+    result = way.call()
+    peak, code = highest(), status("RssFile") - code_before
+    del result
+    beyond = peak - before - code - cases.output_bytes(case)
+    print(json.dumps({"way": way.name, "beyond output": max(0, beyond) / MIB}))
+
+
+def first_way(system, case, n_threads):
+    arrays = cases.arrays(case)
+    return next(peers.WAYS[system](case, arrays, n_threads))

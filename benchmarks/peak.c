@@ -1,0 +1,328 @@
+/* The machine's limits, measured: fused multiply-adds per second, and bytes read per
+ * second. Compiled and called by machine.py; it knows nothing of attention. */
+
+#define _POSIX_C_SOURCE 200809L
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <time.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#define HAS_X86 1
+#else
+#define HAS_X86 0
+#endif
+
+#define N_CHAINS 12
+#define INLINE static inline __attribute__((always_inline))
+
+/* Not constants: the compiler must not compute the loops. */
+static volatile double seed_factor = 0.999, seed_term = 0.001, sink;
+
+typedef float f32x4 __attribute__((vector_size(16)));
+typedef double f64x2 __attribute__((vector_size(16)));
+typedef float f32x8 __attribute__((vector_size(32)));
+typedef double f64x4 __attribute__((vector_size(32)));
+typedef float f32x16 __attribute__((vector_size(64)));
+typedef double f64x8 __attribute__((vector_size(64)));
+typedef int64_t line __attribute__((vector_size(64), may_alias));
+
+/* ---- Loops of multiply-adds ----------------------------------------------------------- */
+
+#if HAS_X86
+#define FMA_NAME avx512_f32
+#define FMA_TARGET __attribute__((target("avx512f")))
+#define FMA_REAL float
+#define FMA_VECTOR f32x16
+#include "fma.inc.h"
+
+#define FMA_NAME avx512_f64
+#define FMA_TARGET __attribute__((target("avx512f")))
+#define FMA_REAL double
+#define FMA_VECTOR f64x8
+#include "fma.inc.h"
+
+#define FMA_NAME avx2_f32
+#define FMA_TARGET __attribute__((target("avx2,fma")))
+#define FMA_REAL float
+#define FMA_VECTOR f32x8
+#include "fma.inc.h"
+
+#define FMA_NAME avx2_f64
+#define FMA_TARGET __attribute__((target("avx2,fma")))
+#define FMA_REAL double
+#define FMA_VECTOR f64x4
+#include "fma.inc.h"
+
+#define FMA_NAME scalar_f32
+#define FMA_TARGET __attribute__((target("fma")))
+#define FMA_REAL float
+#define FMA_VECTOR float
+#include "fma.inc.h"
+
+#define FMA_NAME scalar_f64
+#define FMA_TARGET __attribute__((target("fma")))
+#define FMA_REAL double
+#define FMA_VECTOR double
+#include "fma.inc.h"
+
+/* Each lane of a dot product is two multiplications and two additions. */
+__attribute__((target("avx512f,avx512bf16"))) static double
+avx512_bf16(ptrdiff_t n_steps)
+{
+    const __m512 one = _mm512_set1_ps((float)seed_factor);
+    const __m512bh x = _mm512_cvtne2ps_pbh(one, one);
+    __m512 a0 = one, a1 = a0 + one, a2 = a1 + one, a3 = a2 + one;
+    __m512 a4 = a3 + one, a5 = a4 + one, b0 = a5 + one, b1 = b0 + one;
+    __m512 b2 = b1 + one, b3 = b2 + one, b4 = b3 + one, b5 = b4 + one;
+    __m512 sum;
+
+    for (ptrdiff_t i = 0; i < n_steps; i++) {
+        a0 = _mm512_dpbf16_ps(a0, x, x);
+        a1 = _mm512_dpbf16_ps(a1, x, x);
+        a2 = _mm512_dpbf16_ps(a2, x, x);
+        a3 = _mm512_dpbf16_ps(a3, x, x);
+        a4 = _mm512_dpbf16_ps(a4, x, x);
+        a5 = _mm512_dpbf16_ps(a5, x, x);
+        b0 = _mm512_dpbf16_ps(b0, x, x);
+        b1 = _mm512_dpbf16_ps(b1, x, x);
+        b2 = _mm512_dpbf16_ps(b2, x, x);
+        b3 = _mm512_dpbf16_ps(b3, x, x);
+        b4 = _mm512_dpbf16_ps(b4, x, x);
+        b5 = _mm512_dpbf16_ps(b5, x, x);
+    }
+    sum = a0 + a1 + a2 + a3 + a4 + a5 + b0 + b1 + b2 + b3 + b4 + b5;
+    sink = sum[0];
+    return (double)n_steps * 2 * N_CHAINS * 32;
+}
+
+#elif defined(__aarch64__)
+#define FMA_NAME neon_f32
+#define FMA_TARGET
+#define FMA_REAL float
+#define FMA_VECTOR f32x4
+#include "fma.inc.h"
+
+#define FMA_NAME neon_f64
+#define FMA_TARGET
+#define FMA_REAL double
+#define FMA_VECTOR f64x2
+#include "fma.inc.h"
+
+#define FMA_NAME scalar_f32
+#define FMA_TARGET
+#define FMA_REAL float
+#define FMA_VECTOR float
+#include "fma.inc.h"
+
+#define FMA_NAME scalar_f64
+#define FMA_TARGET
+#define FMA_REAL double
+#define FMA_VECTOR double
+#include "fma.inc.h"
+#endif
+
+/* ---- Which of them this CPU has ------------------------------------------------------- */
+
+#if HAS_X86
+static int
+has_avx512(void)
+{
+    return __builtin_cpu_supports("avx512f");
+}
+
+static int
+has_avx512bf16(void)
+{
+    return __builtin_cpu_supports("avx512bf16");
+}
+
+static int
+has_avx2(void)
+{
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
+
+static int
+has_fma(void)
+{
+    return __builtin_cpu_supports("fma");
+}
+#elif defined(__aarch64__)
+static int
+always(void)
+{
+    return 1;
+}
+#endif
+
+typedef struct {
+    const char *name;
+    double (*run)(ptrdiff_t n_steps); /* returns how many operations it did */
+    int (*present)(void);
+} fma_loop;
+
+static const fma_loop loops[] = {
+#if HAS_X86
+    {"avx512_f32", avx512_f32, has_avx512},
+    {"avx512_f64", avx512_f64, has_avx512},
+    {"avx512_bf16", avx512_bf16, has_avx512bf16},
+    {"avx2_f32", avx2_f32, has_avx2},
+    {"avx2_f64", avx2_f64, has_avx2},
+    {"scalar_f32", scalar_f32, has_fma},
+    {"scalar_f64", scalar_f64, has_fma},
+#elif defined(__aarch64__)
+    {"neon_f32", neon_f32, always},
+    {"neon_f64", neon_f64, always},
+    {"scalar_f32", scalar_f32, always},
+    {"scalar_f64", scalar_f64, always},
+#endif
+    {NULL, NULL, NULL},
+};
+
+static double
+seconds_now(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* Operations per second of the named loop over this long; 0 where the CPU lacks it. */
+double
+fma_rate(const char *name, double seconds)
+{
+    const fma_loop *loop = loops;
+    double begin, elapsed, count = 0;
+
+    while (loop->name != NULL && strcmp(loop->name, name) != 0) {
+        loop++;
+    }
+    if (loop->name == NULL || !loop->present()) {
+        return 0;
+    }
+    begin = seconds_now();
+    do {
+        count += loop->run(10000);
+        elapsed = seconds_now() - begin;
+    } while (elapsed < seconds);
+    return count / elapsed;
+}
+
+/* ---- Reading -------------------------------------------------------------------------- */
+
+/* Reads n lines as so many parallel streams, asking for each line `ahead` lines early. */
+INLINE int64_t
+read_streams(const line *from, ptrdiff_t n, ptrdiff_t n_streams, ptrdiff_t ahead)
+{
+    ptrdiff_t part = n / n_streams;
+    line sum[8] = {{0}};
+    int64_t all = 0;
+
+    for (ptrdiff_t i = 0; i < part; i++) {
+        for (ptrdiff_t s = 0; s < n_streams; s++) {
+            const line *p = from + s * part + i;
+            if (ahead > 0) {
+                __builtin_prefetch(p + ahead);
+            }
+            sum[s] ^= *p;
+        }
+    }
+    for (ptrdiff_t s = 0; s < n_streams; s++) {
+        for (int i = 0; i < 8; i++) {
+            all ^= sum[s][i];
+        }
+    }
+    return all;
+}
+
+/* The ways to read; which one is fastest depends on the machine and the size. */
+INLINE int64_t
+read_once(const line *from, ptrdiff_t n, int way)
+{
+    switch (way) {
+    case 0:
+        return read_streams(from, n, 1, 0);
+    case 1:
+        return read_streams(from, n, 1, 32);
+    case 2:
+        return read_streams(from, n, 1, 128);
+    case 3:
+        return read_streams(from, n, 4, 0);
+    case 4:
+        return read_streams(from, n, 4, 16);
+    default:
+        return read_streams(from, n, 8, 8);
+    }
+}
+
+static int64_t
+read_plain(const line *from, ptrdiff_t n, int way)
+{
+    return read_once(from, n, way);
+}
+
+#if HAS_X86
+__attribute__((target("avx512f"))) static int64_t
+read_avx512(const line *from, ptrdiff_t n, int way)
+{
+    return read_once(from, n, way);
+}
+
+__attribute__((target("avx2"))) static int64_t
+read_avx2(const line *from, ptrdiff_t n, int way)
+{
+    return read_once(from, n, way);
+}
+#endif
+
+typedef int64_t (*reader)(const line *from, ptrdiff_t n, int way);
+
+static reader
+best_reader(void)
+{
+#if HAS_X86
+    if (has_avx512()) {
+        return read_avx512;
+    }
+    if (has_avx2()) {
+        return read_avx2;
+    }
+#endif
+    return read_plain;
+}
+
+/* How many ways of reading there are. */
+int
+n_read_ways(void)
+{
+    return 6;
+}
+
+/* Bytes per second of reading two arrays of n_bytes each, again and again: one pass at
+ * least, then until the time is over. */
+double
+read_rate(const char *first, const char *second, ptrdiff_t n_bytes, int way,
+          double seconds)
+{
+    const reader read = best_reader();
+    const ptrdiff_t n = (n_bytes - 63) / 64;
+    const line *arrays[2];
+    double begin, elapsed, count = 0;
+
+    arrays[0] = (const line *)(((uintptr_t)first + 63) / 64 * 64);
+    arrays[1] = (const line *)(((uintptr_t)second + 63) / 64 * 64);
+    if (n <= 0) {
+        return 0;
+    }
+    begin = seconds_now();
+    do {
+        sink = (double)(read(arrays[0], n, way) ^ read(arrays[1], n, way));
+        count += 2.0 * 64 * (double)n;
+        elapsed = seconds_now() - begin;
+    } while (elapsed < seconds);
+    return count / elapsed;
+}

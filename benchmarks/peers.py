@@ -1,0 +1,281 @@
+"""Ways to compute a case: attnpy's, and each peer's own, all imported when needed.
+
+A way is one call that can be timed. Every system offers all the ways that its users
+have; measure.py keeps the fastest whose result is right.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from . import cases
+
+LOWEST = -1e30  # for peers whose additive masks may not be -inf
+
+
+@dataclass(frozen=True)
+class Way:
+    """A call without arguments, and how to read its result as (B, H, Lq, D)."""
+
+    name: str
+    call: Callable[[], Any]
+    read: Callable[[Any], np.ndarray] = np.asarray
+
+
+# ---- attnpy --------------------------------------------------------------------------
+
+
+class Recorder:
+    """Stands in for the C module and keeps the positional arguments of one call."""
+
+    def attention(self, *positional):
+        self.positional = positional
+
+
+def private_call(query, key, value, **more):
+    """The private C function and the arguments that attnpy.attention gives it."""
+    from attnpy import _attention, _attnpy
+
+    recorder = Recorder()
+    _attention._attnpy = recorder
+    try:
+        _attention.attention(query, key, value, **more)
+    finally:
+        _attention._attnpy = _attnpy
+    return _attnpy.attention, recorder.positional
+
+
+def attnpy_ways(case, arrays, n_threads, tier=None):
+    import attnpy
+
+    more = {**cases.options(case), "num_threads": n_threads}
+    if tier is None:
+        yield Way("attention", partial(attnpy.attention, *arrays, **more))
+    else:
+        function, positional = private_call(*arrays, **more)
+        yield Way(tier, partial(function, *positional, tier))
+
+
+# ---- NumPy ---------------------------------------------------------------------------
+
+
+def unfused(query, key, value, scale, added):
+    """Softmax attention as everyone writes it, in place where NumPy can.
+
+    query (..., G Lq, D), key and value (..., Lk, D), added (..., G Lq, Lk) or None
+    """
+    scores = np.matmul(query * scale, key.swapaxes(-1, -2))  # (..., G Lq, Lk)
+    if added is not None:
+        scores += added
+    scores -= scores.max(axis=-1, keepdims=True)
+    np.exp(scores, out=scores)
+    total = scores.sum(axis=-1, keepdims=True)
+    return np.matmul(scores, value) / total
+
+
+def unfused_by_head(query, key, value, scale, added):
+    """The same with the scores of one key head at a time, which may fit the cache."""
+    result = np.empty_like(query)
+    for b in range(query.shape[0]):
+        for h in range(query.shape[1]):
+            one = None
+            if added is not None:
+                one = added[min(b, len(added) - 1), min(h, added.shape[1] - 1)]
+            result[b, h] = unfused(query[b, h], key[b, h], value[b, h], scale, one)
+    return result
+
+
+def additive(case, dtype, lowest=-np.inf):
+    """Mask, causality, window, lengths and bias as one array to add, or None.
+
+    (B or 1, H or 1, Lq, Lk)
+    """
+    added = None
+    if case.causal or case.window or case.mask or case.padded:
+        seen = cases.visible(case)[:, None]  # (B or 1, 1, Lq, Lk)
+        added = np.where(seen, 0, lowest).astype(dtype)
+    if case.bias:
+        bias = cases.bias(case)[None].astype(dtype)
+        added = bias if added is None else added + bias
+    return added
+
+
+def numpy_ways(case, arrays, n_threads):
+    if case.dtype not in ("float32", "float64"):
+        return
+    query, key, value = arrays
+    group = case.heads // case.kv_heads
+    grouped = (case.batch, case.kv_heads, group * case.n_queries, case.dim)
+    scale = query.dtype.type(case.dim**-0.5)
+    added = additive(case, query.dtype)
+    if added is not None and group > 1:
+        added = np.tile(added[:, :1], (1, 1, group, 1))  # one mask for all heads
+    arguments = (query.reshape(grouped), key, value, scale, added)
+
+    def read(result):
+        return result.reshape(case.query_shape)
+
+    yield Way("all heads at once", partial(unfused, *arguments), read)
+    yield Way("head by head", partial(unfused_by_head, *arguments), read)
+
+
+# ---- PyTorch -------------------------------------------------------------------------
+
+
+def to_torch(array):
+    """A tensor; bfloat16 goes through float32, which NumPy knows."""
+    import torch
+
+    if array.dtype == bool or array.dtype.kind == "f":
+        return torch.from_numpy(array)
+    return torch.from_numpy(array.astype(np.float32)).to(torch.bfloat16)
+
+
+def from_torch(tensor, shape):
+    import torch
+
+    wide = tensor if tensor.dtype == torch.float64 else tensor.float()
+    return wide.numpy().reshape(shape)
+
+
+def repeated(query, key, value, group, **more):
+    """What was written before enable_gqa: a copy of each key head for its group."""
+    import torch
+
+    key = key.repeat_interleave(group, dim=1)
+    value = value.repeat_interleave(group, dim=1)
+    attend = torch.nn.functional.scaled_dot_product_attention
+    return attend(query, key, value, **more)
+
+
+def torch_masks(case):
+    """The keyword arguments that say what is visible: one or two ways."""
+    if case.causal and not (case.window or case.mask or case.padded):
+        yield "is_causal", {"is_causal": True}
+    elif case.bias:
+        added = additive(case, cases.dtype_of(case.dtype))
+        yield "float mask", {"attn_mask": to_torch(added)}
+    elif case.window or case.mask or case.padded:
+        seen = np.ascontiguousarray(cases.visible(case)[:, None])
+        yield "boolean mask", {"attn_mask": to_torch(seen)}
+        added = additive(case, cases.dtype_of(case.dtype))
+        yield "float mask", {"attn_mask": to_torch(added)}
+    else:
+        yield "plain", {}
+
+
+def torch_ways(case, arrays, n_threads):
+    import torch
+
+    attend = torch.nn.functional.scaled_dot_product_attention
+    query, key, value = (to_torch(x) for x in arrays)
+    group = case.heads // case.kv_heads
+    read = partial(from_torch, shape=case.query_shape)
+    for name, more in torch_masks(case):
+        if group == 1:
+            yield Way(name, partial(attend, query, key, value, **more), read)
+            continue
+        call = partial(attend, query, key, value, enable_gqa=True, **more)
+        yield Way(f"{name}, enable_gqa", call, read)
+        if case.n_queries > 1:  # to decode so takes a hundred times as long
+            call = partial(repeated, query, key, value, group, **more)
+            yield Way(f"{name}, repeated heads", call, read)
+        if not more:
+            shape = (case.batch, case.kv_heads, group * case.n_queries, case.dim)
+            call = partial(attend, query.reshape(shape), key, value)
+            yield Way("heads as queries", call, read)
+
+
+# ---- ONNX Runtime --------------------------------------------------------------------
+
+
+def onnxruntime_ways(case, arrays, n_threads):
+    if case.dtype not in ("float32", "float16"):
+        return
+    from . import onnx_ways
+
+    for name, build in onnx_ways.builders(case, arrays):
+        # A way that this version does not have fails here or in its first call.
+        try:
+            call, read = build(n_threads)
+        except Exception as error:
+            yield Way(name, partial(fail, error))
+            continue
+        yield Way(name, call, read)
+
+
+def fail(error):
+    raise error
+
+
+# ---- All of them ---------------------------------------------------------------------
+
+WAYS = {
+    "attnpy": attnpy_ways,
+    "torch": torch_ways,
+    "onnxruntime": onnxruntime_ways,
+    "numpy": numpy_ways,
+}
+NEEDS = {
+    "attnpy": ("attnpy",),
+    "torch": ("torch",),
+    "onnxruntime": ("onnxruntime", "onnx"),
+    "numpy": ("numpy", "threadpoolctl"),
+}
+TITLES = {
+    "attnpy": "attnpy",
+    "torch": "PyTorch SDPA",
+    "onnxruntime": "ONNX Runtime",
+    "numpy": "NumPy, unfused",
+}
+
+
+def version(package):
+    """The installed version, or None."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        pass
+    try:
+        return importlib.import_module(package).__version__
+    except ImportError:
+        return None
+
+
+def versions(systems):
+    """{system: {package: version or None}} of what each system needs."""
+    return {
+        system: {package: version(package) for package in NEEDS[system]}
+        for system in systems
+    }
+
+
+def installed(system):
+    return all(version(package) for package in NEEDS[system])
+
+
+def set_threads(systems, n_threads):
+    """Limit the libraries whose number of threads belongs to the process."""
+    if "torch" in systems:
+        import torch
+
+        torch.set_num_threads(n_threads)
+    if "numpy" in systems:
+        import threadpoolctl
+
+        threadpoolctl.threadpool_limits(n_threads, user_api="blas")
+
+
+def without_gradients(systems):
+    """Let PyTorch forget about gradients, in the whole process: small calls gain."""
+    if "torch" in systems:
+        import torch
+
+        torch.inference_mode().__enter__()

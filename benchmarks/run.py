@@ -1,0 +1,174 @@
+"""Measure the rows that were asked for, one after another."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import shlex
+import sys
+import traceback
+from functools import partial
+
+from . import footprint, machine, measure, memory, overhead, peers, progress, report
+from .rows import GROUPS, TIMED, timed_rows
+
+
+def parser():
+    parsed = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Time attnpy beside its peers, interleaved, and measure the "
+        "machine's limits in the same run. Other commands: `compare REV1 REV2` for two "
+        "commits, `report results.json` to write tables and plots again.",
+    )
+    add = parsed.add_argument
+    add("--quick", action="store_true", help="a few rows, in a minute")
+    add("--group", type=listed, default=GROUPS, help=f"of {','.join(GROUPS)}")
+    add("--rows", default="", help="only rows whose name contains this")
+    add("--threads", type=numbers, default=(1, 2), help="default: 1,2")
+    add("--systems", type=listed, default=tuple(peers.WAYS), help="default: all")
+    add("--rounds", type=int, help="rounds for each row, at most (default: 15)")
+    add("--seconds", type=float, help="for each row, but five rounds (default: 5)")
+    add(
+        "--output", default="benchmark-results", help="directory (default: %(default)s)"
+    )
+    add("--no-plots", action="store_true", help="write JSON and Markdown only")
+    add("--list", action="store_true", help="list the rows and stop")
+    return parsed
+
+
+def listed(text):
+    return tuple(text.split(","))
+
+
+def numbers(text):
+    return tuple(int(part) for part in text.split(","))
+
+
+def checked(options, parsed):
+    """Options whose names exist; only systems that are installed."""
+    for given, known in ((options.group, GROUPS), (options.systems, peers.WAYS)):
+        unknown = sorted(set(given) - set(known))
+        if unknown:
+            parsed.error(f"expected some of {', '.join(known)}, got {unknown[0]!r}")
+    names = dict.fromkeys(("attnpy", *options.systems))
+    return [name for name in names if peers.installed(name)]
+
+
+def effort(options):
+    """How long to measure each row."""
+    usual = measure.Effort(5, 3, 0.4, 0) if options.quick else measure.Effort()
+    rounds = options.rounds or usual.rounds
+    return measure.Effort(
+        rounds,
+        min(rounds, usual.min_rounds),
+        usual.seconds if options.seconds is None else options.seconds,
+        usual.trials,
+    )
+
+
+# ---- What is to be done --------------------------------------------------------------
+
+
+def chosen_rows(options):
+    """The timed rows, where the CPU and the packages have what they need."""
+    import attnpy
+
+    config = attnpy.show_config(mode="dicts")
+    native = config["tier"] == "avx512" and machine.fma_loop("bf16") is not None
+    groups = [group for group in options.group if group in TIMED]
+    rows = timed_rows(groups, config["tiers"], native, machine.cache_bytes())
+    has_bfloat16 = peers.version("ml_dtypes")
+    return [
+        row
+        for row in rows
+        if options.rows in row.name
+        and (row.quick or not options.quick)
+        and (has_bfloat16 or row.case.dtype != "bfloat16")
+    ]
+
+
+def jobs(options, systems):
+    """(title, function that returns a row or a list of rows) for all that is asked."""
+    how = effort(options)
+    for row in chosen_rows(options):
+        for n_threads in row.thread_counts or options.threads:
+            title = f"{row.group} {row.name}, {n_threads} thr"
+            yield title, partial(timed, row, n_threads, systems, how)
+    if "small" in options.group and options.rows in "1x1x16x16":
+        yield "small, the Python layer", partial(overhead.measure_overhead, how.rounds)
+    if "memory" in options.group:
+        for name, case in memory.rows(options.quick):
+            if options.rows not in name:
+                continue
+            for n_threads in options.threads[:1] if options.quick else options.threads:
+                title = f"memory {name}, {n_threads} thr"
+                measure_memory = partial(memory.measure_memory, name, case)
+                yield title, partial(measure_memory, n_threads, systems)
+    if "footprint" in options.group and options.rows in "footprint":
+        n_rounds = 3 if options.quick else 15
+        yield (
+            "footprint",
+            partial(footprint.measure_footprint, systems, n_rounds),
+        )
+
+
+def timed(row, n_threads, systems, how):
+    peers.set_threads(systems, n_threads)
+    return measure.measure_row(row, n_threads, systems, how)
+
+
+def measured(todo, systems):
+    """All rows. One that fails is reported, and the others go on."""
+    rows, failures = [], {}
+    bar = progress.bar(len(todo))
+    for title, job in todo:
+        bar.show(title)
+        try:
+            found = job()
+        except Exception as error:
+            failures[title] = "".join(traceback.format_exception_only(error)).strip()
+            bar.write(f"{title}: failed: {failures[title]}")
+            found = []
+        for row in found if isinstance(found, list) else [found]:
+            rows.append(row)
+            bar.write(report.one_line(row, systems))
+        bar.step()
+    bar.close()
+    return rows, failures
+
+
+# ---- The command ---------------------------------------------------------------------
+
+
+def main(arguments):
+    parsed = parser()
+    options = parsed.parse_args(arguments)
+    systems = checked(options, parsed)
+    if options.list:
+        for title, _ in jobs(options, systems):
+            print(title)
+        return
+    peers.without_gradients(systems)
+    results = {
+        "command": shlex.join(["python", "-m", "benchmarks", *arguments]),
+        "date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+        "versions": peers.versions(dict.fromkeys(("attnpy", *options.systems))),
+        "machine": machine.describe(options.threads),
+    }
+    print("\n".join(report.machine_lines(results)), flush=True)
+    todo = list(jobs(options, systems))
+    results["rows"], results["failures"] = measured(todo, systems)
+    paths = report.write(results, options.output, not options.no_plots)
+    print(report.summary(results))
+    print("Written:", *paths)
+
+
+def report_again(arguments):
+    """Write Markdown and plots of an earlier run, beside its JSON or elsewhere."""
+    if not arguments:
+        sys.exit("usage: python -m benchmarks report results.json [directory]")
+    with open(arguments[0]) as file:
+        results = json.load(file)
+    directory = arguments[1] if len(arguments) > 1 else "benchmark-results"
+    print("Written:", *report.write(results, directory))

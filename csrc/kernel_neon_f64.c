@@ -1,0 +1,14 @@
+/* The kernel for double with NEON, which every AArch64 CPU has. */
+#include "kernel_begin.h"
+
+#if defined(__aarch64__)
+
+#define KERNEL attn_kernel_neon_f64
+#define REAL_BITS 64
+#define PANEL_ROWS 6
+#define TILE_VECTORS 4
+#include "vec/neon_f64.h"
+
+#include "kernel.inc.h"
+
+#endif
