@@ -225,7 +225,7 @@ def show_example() -> None:
     print_table("Context vectors, weights @ X", axes, context)
     print(
         'The notebook "Attention please!" prints these scores and weights, but under\n'
-        "its context vectors a product from an earlier run, with the weights transposed:"
+        "its context vectors a product from an earlier run, with weights transposed:"
     )
     print_table("weights.T @ X, by NumPy", axes, weights.T @ embeddings)
     config = attnpy.show_config(mode="dicts")

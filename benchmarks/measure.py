@@ -39,8 +39,7 @@ def one_time(call, n_calls):
 
 
 def calls_per_sample(call):
-    """How many calls last about SAMPLE; the first call of all does not count."""
-    call()
+    """How many calls last about SAMPLE. Where one does, it is called once only."""
     n_calls = 1
     while True:
         seconds = one_time(call, n_calls) * n_calls
@@ -135,6 +134,7 @@ def contestants(row, n_threads, systems, trials):
             way = fastest(good, trials)
             found[system] = Contestant(way.name, way.call, flops)
     for contestant in found.values():
+        contestant.call()  # the first call of all does not count
         contestant.n_calls = calls_per_sample(contestant.call)
     return found, {system: why for system, why in dropped.items() if why}
 

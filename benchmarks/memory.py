@@ -14,7 +14,7 @@ from . import cases, children, measure, peers
 from .cases import Case, prefill
 
 LENGTHS = (512, 1024, 2048, 4096, 8192)
-QUICK_LENGTHS = (512, 2048)
+QUICK_LENGTHS = (2048,)
 HEADS = 2
 MIB = 1 << 20
 

@@ -1,8 +1,8 @@
 """ONNX Runtime's ways: one-operator models, built in memory, run with bound arrays.
 
 MultiHeadAttention and GroupQueryAttention are ONNX Runtime's own operators, whose
-arrays are (B, L, H D); Attention is ONNX's, with (B, H, L, D). Both packages are imported
-where they are used: asv imports every file here.
+arrays are (B, L, H D); Attention is the one of ONNX, with (B, H, L, D). The packages
+are imported where they are used: asv imports every file here.
 """
 
 from __future__ import annotations

@@ -38,6 +38,8 @@ def measure_overhead(n_rounds):
 
 def interleaved(calls, n_rounds):
     """{name: microseconds per call in each round}."""
+    for call in calls.values():
+        call()
     counts = {name: measure.calls_per_sample(call) for name, call in calls.items()}
     times = {name: [] for name in calls}
     for _ in range(n_rounds):

@@ -244,18 +244,12 @@ INLINE int64_t
 read_once(const line *from, ptrdiff_t n, int way)
 {
     switch (way) {
-    case 0:
-        return read_streams(from, n, 1, 0);
-    case 1:
-        return read_streams(from, n, 1, 32);
-    case 2:
-        return read_streams(from, n, 1, 128);
-    case 3:
-        return read_streams(from, n, 4, 0);
-    case 4:
-        return read_streams(from, n, 4, 16);
-    default:
-        return read_streams(from, n, 8, 8);
+    case 0: return read_streams(from, n, 1, 0);
+    case 1: return read_streams(from, n, 1, 32);
+    case 2: return read_streams(from, n, 1, 128);
+    case 3: return read_streams(from, n, 4, 0);
+    case 4: return read_streams(from, n, 4, 16);
+    default: return read_streams(from, n, 8, 8);
     }
 }
 

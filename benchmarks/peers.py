@@ -6,9 +6,11 @@ have; measure.py keeps the fastest whose result is right.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.metadata
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -80,16 +82,43 @@ def unfused(query, key, value, scale, added):
     return np.matmul(scores, value) / total
 
 
-def unfused_by_head(query, key, value, scale, added):
-    """The same with the scores of one key head at a time, which may fit the cache."""
+def unfused_by_head(query, key, value, scale, added, pool=None, n_threads=1):
+    """The same with the scores of one key head at a time, which may fit the cache.
+
+    pool: n_threads threads that take the heads, each with OpenBLAS on itself alone.
+    """
     result = np.empty_like(query)
-    for b in range(query.shape[0]):
-        for h in range(query.shape[1]):
-            one = None
-            if added is not None:
-                one = added[min(b, len(added) - 1), min(h, added.shape[1] - 1)]
-            result[b, h] = unfused(query[b, h], key[b, h], value[b, h], scale, one)
+
+    def one_head(index):
+        b, h = index
+        part = None
+        if added is not None:
+            part = added[min(b, len(added) - 1), min(h, added.shape[1] - 1)]
+        result[b, h] = unfused(query[b, h], key[b, h], value[b, h], scale, part)
+
+    heads = np.ndindex(*query.shape[:2])
+    if pool is None:
+        for index in heads:
+            one_head(index)
+        return result
+    limit_blas(1)
+    for _ in pool.map(one_head, heads):
+        pass
+    limit_blas(n_threads)
     return result
+
+
+@functools.cache
+def blas_libraries():
+    import threadpoolctl
+
+    controller = threadpoolctl.ThreadpoolController().select(user_api="blas")
+    return controller.lib_controllers
+
+
+def limit_blas(n_threads):
+    for library in blas_libraries():
+        library.set_num_threads(n_threads)
 
 
 def additive(case, dtype, lowest=-np.inf):
@@ -124,6 +153,10 @@ def numpy_ways(case, arrays, n_threads):
 
     yield Way("all heads at once", partial(unfused, *arguments), read)
     yield Way("head by head", partial(unfused_by_head, *arguments), read)
+    if n_threads > 1:
+        pool = ThreadPoolExecutor(n_threads)
+        call = partial(unfused_by_head, *arguments, pool=pool, n_threads=n_threads)
+        yield Way("heads over Python's threads", call, read)
 
 
 # ---- PyTorch -------------------------------------------------------------------------
@@ -268,9 +301,7 @@ def set_threads(systems, n_threads):
 
         torch.set_num_threads(n_threads)
     if "numpy" in systems:
-        import threadpoolctl
-
-        threadpoolctl.threadpool_limits(n_threads, user_api="blas")
+        limit_blas(n_threads)
 
 
 def without_gradients(systems):

@@ -106,7 +106,7 @@ def jobs(options, systems):
                 measure_memory = partial(memory.measure_memory, name, case)
                 yield title, partial(measure_memory, n_threads, systems)
     if "footprint" in options.group and options.rows in "footprint":
-        n_rounds = 3 if options.quick else 15
+        n_rounds = 2 if options.quick else 15
         yield (
             "footprint",
             partial(footprint.measure_footprint, systems, n_rounds),

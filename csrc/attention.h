@@ -145,7 +145,8 @@ void attn_see_ranges(const attn_problem *, int64_t q_offset, int64_t kv_length,
                      attn_task *);
 attn_coverage attn_see_block(const attn_problem *, const attn_task *,
                              ptrdiff_t first_key, ptrdiff_t n_keys, attn_key_bits keys);
-void attn_transpose_bits(const attn_key_bits keys, uint64_t rows[ATTN_BLOCK]);
+void attn_transpose_bits(const attn_key_bits keys, ptrdiff_t n_keys,
+                         uint64_t rows[ATTN_BLOCK]);
 
 /* cpu.c: what this CPU and this process may use. */
 bool attn_cpu_has_baseline(void);

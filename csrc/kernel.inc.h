@@ -372,7 +372,7 @@ open_block(work *w, ptrdiff_t first, bool with_values, block *b)
         return true; /* keys and values are read as they are wanted */
     }
     if (b->coverage == ATTN_SEE_SOME) {
-        attn_transpose_bits(w->see, w->see_lanes);
+        attn_transpose_bits(w->see, b->end - first, w->see_lanes);
     }
     b->key = fetch_rows(&p->key, w->task->key, first, b->end - first, p->head_dim,
                         p->head_dim, w->wide_key);

@@ -1,26 +1,28 @@
 /* The functions that attention needs, in the vocabulary of vec/: every tier takes the same
  * IEEE steps, so gives the same bits. Included by kernel.inc.h only.
  *
- * exp2: 2^x = 2^n * 2^r with n = round(x) and |r| <= 1/2. The coefficients of
- * q(r) = (2^r - 1) / r minimise the relative error of 1 + r q(r) (Remez's algorithm at 60
- * digits); it is 2.6e-9 for float and 1.8e-17 for double, so rounding prevails. Over its
- * whole range the error is below 1 unit in the last place (tests/core). */
+ * exp2: 2^x = 2^n * 2^r with n = round(x) and |r| <= 1/2. The first coefficient of
+ * q(r) = (2^r - 1) / r is ln 2, rounded, so that tanh is right near 0; the others minimise
+ * the relative error of 1 + r q(r) (Remez's algorithm at 60 digits). It is 2.9e-9 for float
+ * and 4.0e-18 for double, so rounding prevails: e^x is off by 1 unit in the last place for
+ * x >= -1, and by another 0.22 |x| below, from the rounding of log2 e (tests/core): what is
+ * as small as that weighs little. */
 #if REAL_BITS == 32
 #define REAL_MAX FLT_MAX
 #define EXP2_LOWEST (-125.99998f) /* 2^x, x rounded, is a normal number from here on */
 #define TANH_IS_ONE 10.0f         /* tanh(x) rounds to 1 from below here on */
-static const real exp2_terms[] = {0.6931472149680279f,    0.24022652873288738f,
-                                  0.05550310551013797f,   0.009617692972993063f,
-                                  0.0013406643902351759f, 0.00015594678161326619f};
+static const real exp2_terms[] = {
+    0.693147182464599609375f,  0.24022647586257825232f,   0.055503595907019825699f,
+    0.0096185175586899456653f, 0.0013390958472449406698f, 0.00015324315532225805113f};
 #else
 #define REAL_MAX DBL_MAX
 #define EXP2_LOWEST (-1021.9999999999995)
 #define TANH_IS_ONE 20.0
 static const real exp2_terms[] = {
-    0.69314718055994569675,     0.24022650695910098007,   0.055504108664790394552,
-    0.0096181291076070023796,   0.0013333558153439964747, 0.0001540353044157213033,
-    0.000015252727385193868197, 1.3215442675329822143e-6, 1.0180647659234138888e-7,
-    7.0725704128144235096e-9,   4.078071929588336665e-10};
+    0.693147180559945286226764, 0.24022650695910109484,   0.055504108664821719496,
+    0.0096181291076012007603,   0.0013333558146546364511, 0.00015403530449476093088,
+    0.000015252733634471358829, 1.3215438641312790316e-6, 1.0178159657082155878e-7,
+    7.0732632717521916175e-9,   4.438942213116881194e-10};
 #endif
 
 static const real log2_e = (real)1.44269504088896340736;

@@ -180,14 +180,15 @@ transpose_64(uint64_t x[64])
     }
 }
 
-/* rows[k]: bit r tells whether row r may see key k. */
+/* rows[k], for the n_keys keys of a block: bit r tells whether row r may see key k. */
 void
-attn_transpose_bits(const attn_key_bits keys, uint64_t rows[ATTN_BLOCK])
+attn_transpose_bits(const attn_key_bits keys, ptrdiff_t n_keys,
+                    uint64_t rows[ATTN_BLOCK])
 {
-    for (int w = 0; w < ATTN_BLOCK_WORDS; w++) {
-        for (int r = 0; r < ATTN_TASK_ROWS; r++) {
+    for (ptrdiff_t w = 0; w * 64 < n_keys; w++) {
+        for (ptrdiff_t r = 0; r < ATTN_TASK_ROWS; r++) {
             rows[w * 64 + r] = keys[r][w];
         }
-        transpose_64(rows + (ptrdiff_t)w * 64);
+        transpose_64(rows + w * 64);
     }
 }

@@ -45,6 +45,12 @@ def bound(plain, exact, terms, unit):
 
 
 def magnitudes(query, key, value, **options):
-    """The sum of |terms| of each element of the output, weights and lse."""
+    """The sum of |terms| of each element of the output, weights and lse.
+
+    A weight is the exponential of a score, itself a sum: a rounding unit of each of the
+    score's terms changes the weight by that part of it.
+    """
     output, weights, lse = reference.attention(query, key, np.abs(value), **options)
-    return output, weights, 1 + np.abs(lse)
+    scale = options.get("scale", 1 / np.sqrt(query.shape[-1]))
+    score_terms = abs(scale) * np.abs(query) @ np.swapaxes(np.abs(key), -1, -2)
+    return output, weights * (1 + score_terms), 1 + np.abs(lse)

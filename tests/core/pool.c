@@ -129,18 +129,19 @@ test_caller_polls_while_it_waits_for_workers(void)
     expect(atomic_load(&t.stopped), "the worker was not told to stop");
 }
 
-/* A problem of several tasks that would take minutes: its keys are one key. */
+/* A problem of n_tasks that would take minutes: its keys are one key. Where there are
+ * fewer tasks than threads, each is split over them. */
 static void
-make_endless(problem *made)
+make_endless(problem *made, ptrdiff_t n_tasks)
 {
-    static const spec s = {.dtype = ATTN_F32,
-                           .batch = {4},
-                           .n_kv_heads = 1,
-                           .group = 1,
-                           .n_queries = 64,
-                           .n_keys = 1,
-                           .head_dim = 8,
-                           .value_dim = 8};
+    const spec s = {.dtype = ATTN_F32,
+                    .batch = {n_tasks},
+                    .n_kv_heads = 1,
+                    .group = 1,
+                    .n_queries = 64,
+                    .n_keys = 1,
+                    .head_dim = 8,
+                    .value_dim = 8};
     make_problem(&s, made);
     made->p.n_keys = (ptrdiff_t)1 << 30;
 }
@@ -156,29 +157,38 @@ static const spec ordinary = {.dtype = ATTN_F32,
                               .weights = DENSE,
                               .lse = DENSE};
 
+static void
+expect_early_end(const attn_tier *tier, ptrdiff_t n_tasks, int n_threads)
+{
+    problem endless;
+    int n_polls = 0;
+    double start = seconds();
+
+    make_endless(&endless, n_tasks);
+    int status = attn_attention(&endless.p, tier, n_threads, stop_after_some, &n_polls);
+    free_problem(&endless);
+    expect(status == 0, "%s: status %d", tier->name, status);
+    expect(n_polls == N_POLLS, "%s, %d threads: %d polls", tier->name, n_threads,
+           n_polls);
+    expect(seconds() - start < patience, "%s, %d threads: did not stop", tier->name,
+           n_threads);
+}
+
 void
 test_poll_ends_a_call_early(void)
 {
-    problem endless, after;
+    problem after;
     const attn_tier *tier;
 
-    make_endless(&endless);
     make_problem(&ordinary, &after);
     for (int t = 0; (tier = attn_tier_at(t)) != NULL; t++) {
         uint64_t right = run_problem(&after, tier, 3);
-        for (int n_threads = 1; n_threads <= 3; n_threads += 2) {
-            int n_polls = 0;
-            double start = seconds();
-            int status =
-                attn_attention(&endless.p, tier, n_threads, stop_after_some, &n_polls);
-            expect(status == 0, "%s: status %d", tier->name, status);
-            expect(n_polls == N_POLLS, "%s: %d polls", tier->name, n_polls);
-            expect(seconds() - start < patience, "%s: did not stop", tier->name);
-            expect(run_problem(&after, tier, 3) == right, "%s: wrong bits afterwards",
-                   tier->name);
-        }
+        expect_early_end(tier, 4, 1);
+        expect_early_end(tier, 4, 3);
+        expect_early_end(tier, 2, 3);
+        expect(run_problem(&after, tier, 3) == right, "%s: wrong bits afterwards",
+               tier->name);
     }
-    free_problem(&endless);
     free_problem(&after);
 }
 
@@ -216,6 +226,11 @@ test_concurrent_callers_get_the_same_bits(void)
         spec s = ordinary;
         s.dtype = n % 2 == 0 ? ATTN_F32 : ATTN_F64;
         s.n_queries += n;
+        if (n >= 4) { /* fewer tasks than threads: each is split over them */
+            s.n_kv_heads = 1;
+            s.n_queries = n - 3;
+            s.n_keys = 20000;
+        }
         make_problem(&s, &c->made);
         c->tier = n == 0 ? attn_tier_named("scalar") : attn_tier_at(0);
         c->right = run_problem(&c->made, c->tier, 1);
@@ -277,7 +292,7 @@ call_until_done(void *context)
 {
     problem endless;
 
-    make_endless(&endless);
+    make_endless(&endless, 1);
     attn_attention(&endless.p, attn_tier_at(0), 2, is_done, context);
     free_problem(&endless);
     return NULL;
@@ -291,7 +306,7 @@ test_a_child_of_fork_computes_with_its_own_pool(void)
     pthread_t other;
     fork_test f = {.made = &small};
 
-    make_endless(&endless);
+    make_endless(&endless, 4);
     make_problem(&ordinary, &small);
     f.right = run_problem(&small, attn_tier_at(0), 3);
     bool started = pthread_create(&other, NULL, call_until_done, &f) == 0;

@@ -187,7 +187,8 @@ test_bits_are_transposed(void)
                 keys[r][w] = random_bits(&state);
             }
         }
-        attn_transpose_bits((const uint64_t (*)[ATTN_BLOCK_WORDS])keys, rows);
+        attn_transpose_bits((const uint64_t (*)[ATTN_BLOCK_WORDS])keys, ATTN_BLOCK,
+                            rows);
         for (int r = 0; r < ATTN_TASK_ROWS; r++) {
             for (int k = 0; k < ATTN_BLOCK; k++) {
                 n_wrong += (rows[k] >> r & 1) != (keys[r][k / 64] >> (k % 64) & 1);
