@@ -270,11 +270,13 @@ call_without_threads(void *context)
     reset_count(f->first_failing, f->n_failing);
     expect(run_problem(f->made, attn_tier_at(0), N_THREADS) == f->right,
            "wrong bits where thread %d fails", f->first_failing);
-    bool fails = f->first_failing < N_THREADS - 1;
-    expect(count.n_failed == (fails ? 1 : 0), "%d threads failed", count.n_failed);
-    expect(count.n_threads == (fails ? f->first_failing + 1 : N_THREADS - 1),
-           "%d threads were tried where thread %d fails", count.n_threads,
-           f->first_failing);
+    if (!is_split(f->made)) { /* else each round tries again */
+        bool fails = f->first_failing < N_THREADS - 1;
+        expect(count.n_failed == (fails ? 1 : 0), "%d threads failed", count.n_failed);
+        expect(count.n_threads == (fails ? f->first_failing + 1 : N_THREADS - 1),
+               "%d threads were tried where thread %d fails", count.n_threads,
+               f->first_failing);
+    }
 
     int n_workers = count.n_threads - count.n_failed;
     reset_count(INT_MAX, 0);
