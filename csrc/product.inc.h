@@ -20,6 +20,31 @@ typedef struct {
     const real *keep; /* with add: what columns of C are multiplied by first; NULL: 1 */
 } product;
 
+/* sum = C, for a panel of C */
+static INLINE void
+load_panel(v_real *sum, const real *c, ptrdiff_t c_row, const int rows, const int n_vec)
+{
+    for (int r = 0; r < rows; r++) {
+        for (int v = 0; v < n_vec; v++) {
+            sum[r * n_vec + v] = v_load(c + r * c_row + v * LANES);
+        }
+    }
+}
+
+/* sum += C * keep */
+static INLINE void
+add_panel(v_real *sum, const real *c, ptrdiff_t c_row, const int rows, const int n_vec,
+          const real *keep)
+{
+    for (int v = 0; v < n_vec; v++) {
+        v_real factor = keep == NULL ? v_set1(1) : v_load(keep + v * LANES);
+        for (int r = 0; r < rows; r++) {
+            v_real *to = &sum[r * n_vec + v];
+            *to = v_fma(v_load(c + r * c_row + v * LANES), factor, *to);
+        }
+    }
+}
+
 /* Rows i .. i + rows - 1 of the product; rows and n_vec are constants to the compiler. */
 static INLINE void
 multiply_panel(const product *m, ptrdiff_t i, const int rows, const int n_vec,
@@ -32,11 +57,11 @@ multiply_panel(const product *m, ptrdiff_t i, const int rows, const int n_vec,
     real *c = m->c + i * m->c_row;
     v_real sum[PANEL_ROWS * TILE_VECTORS];
 
-    for (int r = 0; r < rows; r++) {
-        for (int v = 0; v < n_vec; v++) {
-            const real *at = c + r * m->c_row + v * LANES;
-            sum[r * n_vec + v] = m->resume ? v_load(at) : v_set1(0);
-        }
+    for (int k = 0; k < rows * n_vec; k++) {
+        sum[k] = v_set1(0);
+    }
+    if (m->resume) {
+        load_panel(sum, c, m->c_row, rows, n_vec);
     }
     for (ptrdiff_t t = 0; t < m->n_steps; t++) {
         v_real x[PANEL_ROWS * TILE_VECTORS];
@@ -52,16 +77,12 @@ multiply_panel(const product *m, ptrdiff_t i, const int rows, const int n_vec,
         a += a_step;
         b += m->b.row;
     }
+    if (m->add) {
+        add_panel(sum, c, m->c_row, rows, n_vec, m->keep);
+    }
     for (int r = 0; r < rows; r++) {
         for (int v = 0; v < n_vec; v++) {
-            real *at = c + r * m->c_row + v * LANES;
-            if (m->add && m->keep != NULL) {
-                v_real keep = v_load(m->keep + v * LANES);
-                sum[r * n_vec + v] = v_fma(v_load(at), keep, sum[r * n_vec + v]);
-            } else if (m->add) {
-                sum[r * n_vec + v] = v_add(v_load(at), sum[r * n_vec + v]);
-            }
-            v_store(at, sum[r * n_vec + v]);
+            v_store(c + r * m->c_row + v * LANES, sum[r * n_vec + v]);
         }
     }
 }
