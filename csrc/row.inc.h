@@ -36,12 +36,13 @@ look_ahead(const work *w, const block *b, ptrdiff_t step)
                   (value ? p->value_dim : p->head_dim) * array->column_stride};
 }
 
-/* Asks the cache for the line at a byte offset of each row. */
+/* Asks the second-level cache, for the first is too small, for the line at a byte offset
+ * of each row. */
 static INLINE void
 prefetch_line(const soon *s, ptrdiff_t offset)
 {
     for (ptrdiff_t i = 0; offset < s->bytes && i < KEY_GROUP; i++) {
-        __builtin_prefetch(s->at + i * s->row + offset);
+        __builtin_prefetch(s->at + i * s->row + offset, 0, 2);
     }
 }
 
