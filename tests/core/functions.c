@@ -5,6 +5,7 @@
 
 #include <float.h>
 #include <math.h>
+#include <pthread.h>
 #include <string.h>
 
 extern const functions functions_scalar_f32, functions_scalar_f64;
@@ -24,11 +25,24 @@ static const functions *const all[] = {
 
 #define COUNT(array) (ptrdiff_t)(sizeof(array) / sizeof((array)[0]))
 
+/* Asked once: in a virtual machine, CPUID takes microseconds. */
+static bool is_present[COUNT(all)];
+static pthread_once_t asked = PTHREAD_ONCE_INIT;
+
+static void
+ask_cpu(void)
+{
+    for (ptrdiff_t k = 0; k < COUNT(all); k++) {
+        is_present[k] = attn_tier_named(all[k]->tier) != NULL;
+    }
+}
+
 const functions *
 functions_at(int bits, int i)
 {
+    pthread_once(&asked, ask_cpu);
     for (ptrdiff_t k = 0; k < COUNT(all); k++) {
-        if (all[k]->bits == bits && attn_tier_named(all[k]->tier) != NULL && i-- == 0) {
+        if (all[k]->bits == bits && is_present[k] && i-- == 0) {
             return all[k];
         }
     }
@@ -289,8 +303,9 @@ tanh_error(int bits, long double x, long double got)
 static double
 tanh_allowed(int bits, long double x)
 {
+    (void)bits;
     (void)x;
-    return bits == 32 ? 5 : 9;
+    return 4;
 }
 
 static void
@@ -343,6 +358,7 @@ static double
 log_piece(uint64_t first, uint64_t step)
 {
     static reals x, to, other;
+    const functions *f;
     double worst = 0;
 
     for (ptrdiff_t i = 0; i < PIECE; i++) {
@@ -352,11 +368,11 @@ log_piece(uint64_t first, uint64_t step)
     for (ptrdiff_t i = 0; i < PIECE; i++) {
         worst = fmax(worst, ulps(to.f64[i], logl(x.f64[i]), DBL_MANT_DIG));
     }
-    for (ptrdiff_t k = 0; k < COUNT(all); k++) {
-        if (attn_tier_named(all[k]->tier) != NULL) {
-            all[k]->log(x.f64, other.f64, PIECE);
-            expect(memcmp(&to, &other, sizeof to) == 0, "%s, %d bits: other bits",
-                   all[k]->tier, all[k]->bits);
+    for (int bits = 32; bits <= 64; bits += 32) {
+        for (int t = 0; (f = functions_at(bits, t)) != NULL; t++) {
+            f->log(x.f64, other.f64, PIECE);
+            expect(memcmp(&to, &other, sizeof to) == 0, "log of %s, %d bits: other bits",
+                   f->tier, bits);
         }
     }
     return worst;
