@@ -20,6 +20,7 @@ from attnpy._config import (
     get_num_threads,
     register_threadpoolctl,
     set_num_threads,
+    set_portable,
     show_config,
 )
 from attnpy._merge import merge
@@ -32,5 +33,6 @@ __all__ = [
     "merge",
     "register_threadpoolctl",
     "set_num_threads",
+    "set_portable",
     "show_config",
 ]

@@ -192,13 +192,16 @@ def attention(
 
     Supported dtypes are float64, float32, float16 and, from the package ml_dtypes,
     bfloat16. They promote as in `numpy.result_type`; integers and booleans become
-    float64. 16-bit inputs are computed in float32 and rounded once at the end. `bias`
-    and `sinks` take no part in the promotion.
+    float64. 16-bit inputs are computed in float32 and rounded once at the end; a CPU
+    with dot products of its own for bfloat16 uses them, with the weights rounded to
+    bfloat16, unless `set_portable` says otherwise. `bias` and `sinks` take no part in
+    the promotion.
 
-    In float32 and float64 a query's results depend, to the last bit, on nothing but
+    In float32, float64 and float16 a query's results depend, to the last bit, on nothing but
     the query, the keys and values that it may see, their positions, and the options:
     not on the rest of the batch, the number of threads, the memory layout, or the
-    instruction set.
+    instruction set. So in bfloat16, among CPUs that have its dot products and among
+    those that have not.
 
     Examples
     --------

@@ -150,6 +150,18 @@ useful_threads(const attn_problem *p, int n_threads)
     return repaid < n_threads ? (int)repaid : n_threads;
 }
 
+static const attn_kernel *
+kernel_for(const attn_problem *p, const attn_tier *tier)
+{
+    bool all_bf16 = p->query.dtype == ATTN_BF16 && p->key.dtype == ATTN_BF16 &&
+                    p->value.dtype == ATTN_BF16;
+
+    if (all_bf16 && tier->bf16 != NULL) {
+        return tier->bf16;
+    }
+    return p->arithmetic == ATTN_F32 ? tier->f32 : tier->f64;
+}
+
 /* Acquires up to n workspaces; returns how many it got. */
 static int
 acquire_workspaces(void **workspaces, int n, size_t size)
@@ -210,7 +222,7 @@ attn_attention(const attn_problem *p, const attn_tier *tier, int n_threads,
     attn_control control = {.poll = poll, .poll_context = poll_context};
     void *workspaces[ATTN_MAX_THREADS + 1];
     call c = {.p = p,
-              .kernel = p->arithmetic == ATTN_F32 ? tier->f32 : tier->f64,
+              .kernel = kernel_for(p, tier),
               .control = &control,
               .workspaces = workspaces};
     size_t size = c.kernel->workspace_size(p);

@@ -134,6 +134,8 @@ typedef struct {
     bool (*supported)(void);
     const attn_kernel *f32;
     const attn_kernel *f64;
+    const attn_kernel
+        *bf16; /* for bfloat16 alone, with other bits than f32's; or NULL */
 } attn_tier;
 
 /* attention.c: the driver. -1 when memory runs out, else 0. */
@@ -152,6 +154,7 @@ void attn_transpose_bits(const attn_key_bits keys, ptrdiff_t n_keys,
 bool attn_cpu_has_baseline(void);
 bool attn_cpu_has_avx2(void);
 bool attn_cpu_has_avx512(void);
+bool attn_cpu_has_avx512_bf16(void);
 uint32_t attn_fp_control_reset(void); /* to the default; returns the former one */
 void attn_fp_control_restore(uint32_t);
 void attn_cpu_pause(void); /* for a loop that waits for another thread */
@@ -159,6 +162,8 @@ void attn_cpu_pause(void); /* for a loop that waits for another thread */
 /* dispatch.c: tiers this CPU has, best first. NULL past the last one or if unknown. */
 const attn_tier *attn_tier_at(int index);
 const attn_tier *attn_tier_named(const char *name);
+/* The same tier without dot products of its own for bfloat16. */
+const attn_tier *attn_portable_tier(const attn_tier *);
 
 /* threads.c */
 typedef void (*attn_body)(void *context, ptrdiff_t index, int worker);

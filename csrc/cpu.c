@@ -17,6 +17,7 @@ enum {
     LEAF7_EBX_AVX512F = 1 << 16,
     LEAF7_EBX_AVX512DQ = 1 << 17,
     LEAF7_EBX_AVX512BW = 1 << 30,
+    LEAF7_1_EAX_AVX512_BF16 = 1 << 5,
     XCR0_SSE_AVX = 0x06,
     XCR0_AVX512 = 0xe6 /* and the mask registers and upper halves of AVX-512 */
 };
@@ -57,6 +58,16 @@ attn_cpu_has_avx512(void)
            __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & leaf7) == leaf7;
 }
 
+bool
+attn_cpu_has_avx512_bf16(void)
+{
+    unsigned a, b, c, d;
+
+    return attn_cpu_has_avx512() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && a >= 1 &&
+           __get_cpuid_count(7, 1, &a, &b, &c, &d) &&
+           (a & LEAF7_1_EAX_AVX512_BF16) != 0;
+}
+
 uint32_t
 attn_fp_control_reset(void)
 {
@@ -87,6 +98,12 @@ attn_cpu_has_avx2(void)
 
 bool
 attn_cpu_has_avx512(void)
+{
+    return false;
+}
+
+bool
+attn_cpu_has_avx512_bf16(void)
 {
     return false;
 }

@@ -6,16 +6,21 @@
 extern const attn_kernel attn_kernel_scalar_f32, attn_kernel_scalar_f64;
 extern const attn_kernel attn_kernel_avx2_f32, attn_kernel_avx2_f64;
 extern const attn_kernel attn_kernel_avx512_f32, attn_kernel_avx512_f64;
+extern const attn_kernel attn_kernel_avx512_bf16;
 extern const attn_kernel attn_kernel_neon_f32, attn_kernel_neon_f64;
 
 static const attn_tier tiers[] = {
 #if defined(__x86_64__)
-    {"avx512", attn_cpu_has_avx512, &attn_kernel_avx512_f32, &attn_kernel_avx512_f64},
-    {"avx2", attn_cpu_has_avx2, &attn_kernel_avx2_f32, &attn_kernel_avx2_f64},
+    {"avx512_bf16", attn_cpu_has_avx512_bf16, &attn_kernel_avx512_f32,
+     &attn_kernel_avx512_f64, &attn_kernel_avx512_bf16},
+    {"avx512", attn_cpu_has_avx512, &attn_kernel_avx512_f32, &attn_kernel_avx512_f64,
+     NULL},
+    {"avx2", attn_cpu_has_avx2, &attn_kernel_avx2_f32, &attn_kernel_avx2_f64, NULL},
 #elif defined(__aarch64__)
-    {"neon", attn_cpu_has_baseline, &attn_kernel_neon_f32, &attn_kernel_neon_f64},
+    {"neon", attn_cpu_has_baseline, &attn_kernel_neon_f32, &attn_kernel_neon_f64, NULL},
 #endif
-    {"scalar", attn_cpu_has_baseline, &attn_kernel_scalar_f32, &attn_kernel_scalar_f64},
+    {"scalar", attn_cpu_has_baseline, &attn_kernel_scalar_f32, &attn_kernel_scalar_f64,
+     NULL},
 };
 
 const attn_tier *
@@ -40,4 +45,16 @@ attn_tier_named(const char *name)
         }
     }
     return NULL;
+}
+
+const attn_tier *
+attn_portable_tier(const attn_tier *tier)
+{
+    const attn_tier *other = tier;
+
+    for (int i = 0; other->bf16 != NULL; i++) {
+        const attn_tier *next = attn_tier_at(i);
+        other = next->f32 == tier->f32 ? next : other;
+    }
+    return other;
 }

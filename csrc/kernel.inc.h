@@ -1,6 +1,7 @@
 /* The algorithm for one task, once, in the vector vocabulary of vec/. A kernel_*.c file
- * sets KERNEL, PANEL_ROWS and TILE_VECTORS, includes a vocabulary, then this. It knows
- * nothing of batches, threads or Python; it cannot fail and allocates nothing.
+ * sets KERNEL, PANEL_ROWS, TILE_VECTORS and TERMS, if not 1, includes a vocabulary, then
+ * this. It knows nothing of batches, threads or Python; it cannot fail and allocates
+ * nothing.
  *
  * Tile form: rows are lanes. A tile is WIDTH rows of the task; its scores are
  * S[key][lane], its output O[d][lane]. Row form, for the few rows of decoding: keys are
@@ -10,6 +11,9 @@
 #define REAL_DTYPE ATTN_F32
 #else
 #define REAL_DTYPE ATTN_F64
+#endif
+#ifndef TERMS
+#define TERMS 1 /* of an operand of the products */
 #endif
 
 extern const attn_kernel KERNEL;
@@ -32,18 +36,25 @@ most(ptrdiff_t a, ptrdiff_t b)
     return a > b ? a : b;
 }
 
-#include "math.inc.h"
-#include "product.inc.h"
-#include "transfer.inc.h"
-
 #define ROW_FORM_ROWS 8 /* rows of a group, at most, for which row form is the faster */
 
 enum {
+    CACHE_LINE = 64,    /* bytes */
+    KEY_GROUP = 16,     /* keys that row form takes at a time */
+    SLAB_COLUMNS = 128, /* of values that are converted at a time */
+    DIM_STEPS = ATTN_DIM_BLOCK / TERMS,
     WIDTH = TILE_VECTORS * LANES,
     MAX_TILES = (ATTN_TASK_ROWS + WIDTH - 1) / WIDTH,
     SCORES = WIDTH > ROW_FORM_ROWS ? WIDTH
                                    : ROW_FORM_ROWS /* row form has BLOCK a row */
 };
+
+#include "math.inc.h"
+#include "transfer.inc.h"
+
+#include "operands.inc.h"
+
+#include "product.inc.h"
 
 /* A running softmax over keys for each row of the task: maximum and sum of exponentials,
  * and by tile the output not yet divided by the sum. */
@@ -58,10 +69,6 @@ typedef struct {
 typedef struct {
     ptrdiff_t first, end;
     attn_coverage coverage;
-    /* In tile form only: */
-    bool values_finite;
-    matrix key;   /* (end - first, D) */
-    matrix value; /* (end - first, Dv) */
 } block;
 
 typedef struct {
@@ -70,16 +77,18 @@ typedef struct {
     bool row_form;
     int n_tiles;
     ptrdiff_t from, to;    /* keys that some row of the task may see */
+    ptrdiff_t key_width;   /* operands of a row of query or key */
     ptrdiff_t value_width; /* Dv rounded up to whole vectors */
+    real scale;            /* of the scores as they come out of the products */
 
-    real *query;    /* scaled; tile form: (tiles, D, WIDTH); row form: (rows, D) */
-    partial chunk;  /* of the current chunk of keys */
-    partial total;  /* of all chunks before it; in the end, sum holds its inverse */
-    real *rows;     /* (LANES, longest) staging of rows that are not contiguous reals */
-    real *scores;   /* (BLOCK, WIDTH); row form: (rows, BLOCK) */
-    real *rescale;  /* (rows) what the last block multiplied sum and output by */
-    real *wide_key; /* (BLOCK, D) keys converted to contiguous reals */
-    real *wide_value; /* (BLOCK, value_width) */
+    operand
+        *query; /* tile form: (tiles, key_width, WIDTH); row form: (rows, key_width) */
+    partial chunk;    /* of the current chunk of keys */
+    partial total;    /* of all chunks before it; in the end, sum holds its inverse */
+    real *rows;       /* (LANES, SLAB_COLUMNS) rows that are not contiguous reals */
+    real *scores;     /* (tiles, BLOCK, WIDTH); row form: (rows, BLOCK) */
+    real *rescale;    /* (rows) what the last block multiplied sum and output by */
+    operand *slab;    /* keys or values brought into contiguous operands */
     real *bias;       /* (rows, BLOCK) */
     real *bias_tile;  /* (BLOCK, WIDTH) */
     real *row_output; /* row form: (rows, value_width) the chunk's output */
@@ -119,12 +128,12 @@ take_partial(char *memory, size_t *offset, ptrdiff_t n_tiles, ptrdiff_t value_di
     }
 }
 
-/* Can the rows of this array be read in place, as vectors of `width` reals? */
+/* Are these columns contiguous reals? */
 static bool
-reads_in_place(const attn_array *array, ptrdiff_t dim, ptrdiff_t width)
+is_plain(const attn_array *array, ptrdiff_t n_columns)
 {
-    return array->dtype == REAL_DTYPE && dim == width &&
-           (array->column_stride == sizeof(real) || dim == 1);
+    return array->dtype == REAL_DTYPE &&
+           (array->column_stride == sizeof(real) || n_columns == 1);
 }
 
 /* Rows of the largest task. */
@@ -132,6 +141,13 @@ static ptrdiff_t
 most_rows(const attn_problem *p)
 {
     return least(p->group * p->n_queries, ATTN_TASK_ROWS);
+}
+
+/* Rows that row form computes for a task of n_rows, the last of them for nothing. */
+static ptrdiff_t
+row_form_rows(ptrdiff_t n_rows)
+{
+    return n_rows <= 2 ? n_rows : n_rows <= 4 ? 4 : 8;
 }
 
 static ptrdiff_t
@@ -148,31 +164,30 @@ lay_out(const attn_problem *p, char *memory, work *w)
     ptrdiff_t group_rows = p->group * p->n_queries;
     ptrdiff_t n_rows = most_rows(p);
     ptrdiff_t n_tiles = tiles_of(n_rows);
+    ptrdiff_t slab = ATTN_BLOCK * most(DIM_STEPS, SLAB_COLUMNS / TERMS);
     size_t size = 0;
 
     take_bytes(memory, &size, sizeof *w);
     w->row_form = group_rows <= ROW_FORM_ROWS;
+    w->key_width = (p->head_dim + TERMS - 1) / TERMS;
     w->value_width = w->row_form ? round_up(p->value_dim, LANES) : p->value_dim;
-    w->query = take(memory, &size, most(p->head_dim * n_tiles * WIDTH, 1));
+    w->scale = pending_scale(p);
+    w->query = take_bytes(memory, &size,
+                          (size_t)(w->key_width * n_tiles * WIDTH) * sizeof(operand));
     take_partial(memory, &size, n_tiles, p->value_dim, &w->chunk);
     take_partial(memory, &size, n_tiles, p->value_dim, &w->total);
-    w->rows =
-        take(memory, &size, LANES * most(ATTN_BLOCK, most(p->head_dim, p->value_dim)));
-    w->scores = take(memory, &size, ATTN_BLOCK * SCORES);
+    w->rows = take(memory, &size, LANES * SLAB_COLUMNS);
+    w->scores = take(memory, &size, ATTN_BLOCK * most(n_tiles * WIDTH, SCORES));
     w->rescale = take(memory, &size, n_tiles * WIDTH);
-    if (!reads_in_place(&p->key, p->head_dim, p->head_dim)) {
-        w->wide_key = take(memory, &size, ATTN_BLOCK * p->head_dim);
+    if (w->row_form) {
+        slab = KEY_GROUP * most(w->key_width, w->value_width / TERMS);
+        w->row_output = take(memory, &size, n_rows * w->value_width);
+        w->row_sums = take(memory, &size, row_form_rows(n_rows) * w->value_width);
     }
-    if (!reads_in_place(&p->value, p->value_dim, w->value_width)) {
-        w->wide_value = take(memory, &size, ATTN_BLOCK * w->value_width);
-    }
+    w->slab = take_bytes(memory, &size, (size_t)slab * sizeof(operand));
     if (p->bias.data != NULL) {
         w->bias = take(memory, &size, n_rows * ATTN_BLOCK);
         w->bias_tile = take(memory, &size, ATTN_BLOCK * WIDTH);
-    }
-    if (w->row_form) {
-        w->row_output = take(memory, &size, n_rows * w->value_width);
-        w->row_sums = take(memory, &size, n_rows * w->value_width);
     }
     return size;
 }
@@ -218,26 +233,31 @@ tile_vectors(const work *w, int tile)
     return (int)((tile_rows(w, tile) + LANES - 1) / LANES);
 }
 
-/* Loads query rows from r on, as many as there are lanes or rows left, into a column of
- * vectors: to[d][lane] = scale * query[r + lane][d]. */
+/* Loads n_columns of query rows from r on, as many as there are lanes or rows left, into
+ * a column of vectors: to[k][lane] = operand k of query row r + lane, scaled. */
 static void
-load_query_lanes(work *w, ptrdiff_t r, real *to, real scale)
+load_query_lanes(work *w, ptrdiff_t r, ptrdiff_t column, ptrdiff_t n_columns,
+                 operand *to)
 {
     const attn_problem *p = w->p;
     const attn_array *query = &p->query;
     ptrdiff_t n = least(w->task->n_rows - r, LANES);
+    real scale = (real)p->scale;
     const real *rows[LANES] = {NULL};
 
     for (ptrdiff_t i = 0; i < n; i++) {
-        const char *row = w->task->query + row_offset(w, query, r + i);
+        const char *row = w->task->query + row_offset(w, query, r + i) +
+                          column * query->column_stride;
         rows[i] = (const real *)(const void *)row;
-        if (!reads_in_place(query, p->head_dim, p->head_dim)) {
-            real *staged = w->rows + i * p->head_dim;
-            load_row(staged, row, query->column_stride, p->head_dim, query->dtype);
+        if (!is_plain(query, p->head_dim)) {
+            real *staged = w->rows + i * SLAB_COLUMNS;
+            stage_row((operand *)staged, row, query->column_stride, n_columns,
+                      query->dtype);
             rows[i] = staged;
         }
     }
-    transpose_in(to, WIDTH, rows, n, p->head_dim, scale);
+    transpose_in((real *)to, WIDTH, rows, n, (n_columns + TERMS - 1) / TERMS,
+                 TERMS == 1 ? &scale : NULL);
 }
 
 /* The reverse: rows from r on of an output array, as many as there are lanes or rows left,
@@ -247,17 +267,22 @@ store_lanes(work *w, const attn_array *array, char *base, ptrdiff_t r, const rea
             ptrdiff_t n_columns)
 {
     ptrdiff_t n = least(w->task->n_rows - r, LANES);
-    bool in_place = reads_in_place(array, n_columns, n_columns);
+    bool plain = is_plain(array, n_columns);
+    ptrdiff_t width = plain ? n_columns : SLAB_COLUMNS;
     real *rows[LANES] = {NULL};
 
-    for (ptrdiff_t i = 0; i < n; i++) {
-        char *row = base + row_offset(w, array, r + i);
-        rows[i] = in_place ? (real *)(void *)row : w->rows + i * n_columns;
-    }
-    transpose_out(rows, n, from, WIDTH, n_columns);
-    for (ptrdiff_t i = 0; i < n && !in_place; i++) {
-        store_row(base + row_offset(w, array, r + i), array->column_stride, rows[i],
-                  n_columns, array->dtype);
+    for (ptrdiff_t k = 0; k < n_columns;
+         k += width, base += width * array->column_stride) {
+        ptrdiff_t n_now = least(n_columns - k, width);
+        for (ptrdiff_t i = 0; i < n; i++) {
+            char *row = base + row_offset(w, array, r + i);
+            rows[i] = plain ? (real *)(void *)row : w->rows + i * SLAB_COLUMNS;
+        }
+        transpose_out(rows, n, from + k * WIDTH, WIDTH, n_now);
+        for (ptrdiff_t i = 0; i < n && !plain; i++) {
+            store_row(base + row_offset(w, array, r + i), array->column_stride, rows[i],
+                      n_now, array->dtype);
+        }
     }
 }
 
@@ -265,64 +290,103 @@ static void
 load_queries(work *w)
 {
     const attn_problem *p = w->p;
-    real scale = (real)p->scale;
-    ptrdiff_t d = p->head_dim;
+    const attn_array *query = &p->query;
+    ptrdiff_t n_rows = w->task->n_rows;
 
-    if (!w->row_form) {
-        for (ptrdiff_t r = 0; r < w->task->n_rows; r += LANES) {
-            real *tile = w->query + r / WIDTH * WIDTH * d;
-            load_query_lanes(w, r, tile + r % WIDTH, scale);
+    for (ptrdiff_t r = 0; r < n_rows && !w->row_form; r += LANES) {
+        operand *tile = w->query + r / WIDTH * WIDTH * w->key_width + r % WIDTH;
+        for (ptrdiff_t d = 0; d < p->head_dim; d += SLAB_COLUMNS) {
+            load_query_lanes(w, r, d, least(p->head_dim - d, SLAB_COLUMNS),
+                             tile + d / TERMS * WIDTH);
         }
-        return;
     }
-    for (ptrdiff_t r = 0; r < w->task->n_rows; r++) {
-        const char *row = w->task->query + row_offset(w, &p->query, r);
-        load_row(w->query + r * d, row, p->query.column_stride, d, p->query.dtype);
-    }
-    for (ptrdiff_t i = 0; i < w->task->n_rows * d; i++) {
-        w->query[i] *= scale;
+    for (ptrdiff_t r = 0; r < row_form_rows(n_rows) && w->row_form; r++) {
+        operand *to = w->query + r * w->key_width;
+        memset(to, 0, (size_t)w->key_width * sizeof *to);
+        if (r < n_rows) {
+            stage_row(to, w->task->query + row_offset(w, query, r),
+                      query->column_stride, p->head_dim, query->dtype);
+            scale_row(to, w->key_width, p);
+        }
     }
 }
 
 /* ---- Blocks of keys ----------------------------------------------------------------- */
 
-/* Rows first .. first + n - 1 of key or value as contiguous reals, `width` of them, what
- * lies beyond dim being 0: where they lie, if they are that, or converted into `wide`. */
-static matrix
-fetch_rows(const attn_array *array, const char *base, ptrdiff_t first, ptrdiff_t n,
-           ptrdiff_t dim, ptrdiff_t width, real *wide)
+/* Can rows of `dim` columns be read where they lie, in the way `kind`? */
+static bool
+reads_in_place(const attn_array *array, ptrdiff_t dim, storage kind)
 {
-    base += first * array->row_stride;
-    if (reads_in_place(array, dim, width)) {
-        return (matrix){(const real *)(const void *)base,
-                        array->row_stride / (ptrdiff_t)sizeof(real)};
+    ptrdiff_t size = array->dtype <= ATTN_BF16 ? 2 : sizeof(real);
+
+    return (array->column_stride == size || dim == 1) &&
+           (kind != AS_OPERANDS ||
+            (array->dtype == OPERAND_DTYPE && dim % TERMS == 0 &&
+             array->row_stride % (ptrdiff_t)sizeof(operand) == 0));
+}
+
+/* Columns from `column` on, n_columns of them, of keys first .. first + n - 1 as rows of
+ * operands: where they lie, if they are that, or brought into the slab. */
+static matrix
+fetch_keys(work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t column, ptrdiff_t n_columns)
+{
+    const attn_array *key = &w->p->key;
+    const char *from =
+        w->task->key + first * key->row_stride + column * key->column_stride;
+    ptrdiff_t width = (n_columns + TERMS - 1) / TERMS;
+
+    if (reads_in_place(key, w->p->head_dim, AS_OPERANDS)) {
+        return (matrix){(const operand *)(const void *)from,
+                        key->row_stride / (ptrdiff_t)sizeof(operand)};
     }
     for (ptrdiff_t j = 0; j < n; j++) {
-        load_row(wide + j * width, base + j * array->row_stride, array->column_stride,
-                 dim, array->dtype);
-        memset(wide + j * width + dim, 0, (size_t)(width - dim) * sizeof(real));
+        stage_row(w->slab + j * width, from + j * key->row_stride, key->column_stride,
+                  n_columns, key->dtype);
     }
-    return (matrix){wide, width};
+    return (matrix){w->slab, width};
+}
+
+/* Likewise values, TERMS of which make a row of operands. Staged rows are `width` long,
+ * what lies beyond the columns being 0. */
+static matrix
+fetch_values(work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t column,
+             ptrdiff_t n_columns, ptrdiff_t width)
+{
+    const attn_array *value = &w->p->value;
+    const char *from =
+        w->task->value + first * value->row_stride + column * value->column_stride;
+
+    if (TERMS == 1 && width == n_columns &&
+        reads_in_place(value, w->p->value_dim, AS_OPERANDS)) {
+        return (matrix){(const operand *)(const void *)from,
+                        value->row_stride / (ptrdiff_t)sizeof(operand)};
+    }
+    for (ptrdiff_t j = 0; j < n; j += TERMS, from += TERMS * value->row_stride) {
+        operand *to = w->slab + j / TERMS * width;
+        stage_rows(to, from, j + 1 < n ? from + value->row_stride : NULL,
+                   value->column_stride, n_columns, value->dtype);
+        memset(to + n_columns, 0, (size_t)(width - n_columns) * sizeof(operand));
+    }
+    return (matrix){w->slab, width};
 }
 
 /* x * 0 is 0 for finite x only. */
 static bool
 all_finite(matrix rows, ptrdiff_t n_rows, ptrdiff_t dim)
 {
-    real tail = 0;
     v_real sum = v_set1(0);
 
     for (ptrdiff_t j = 0; j < n_rows; j++) {
-        const real *row = rows.at + j * rows.row;
+        const operand *row = rows.at + j * rows.row;
         ptrdiff_t d = 0;
         for (; d + LANES <= dim; d += LANES) {
-            sum = v_fma(v_load(row + d), v_set1(0), sum);
+            sum = v_dot(v_load_operands(row + d), v_set1_operand(0), sum);
         }
         for (; d < dim; d++) {
-            tail += row[d] * 0;
+            sum = v_dot(v_set1_operand(row[d]), v_set1_operand(0), sum);
         }
     }
-    return tail == 0 && v_bits_of(v_is_nan(sum)) == 0;
+    return v_bits_of(v_is_nan(sum)) == 0;
 }
 
 /* Loads the block's bias for each row. A key with bias -inf is one the row may not see. */
@@ -353,9 +417,9 @@ load_bias(work *w, block *b)
 }
 
 /* Prepares the block at `first` of the task's keys; returns whether any row may see any
- * of it. Leaves out values where only scores are wanted. */
+ * of it. */
 static bool
-open_block(work *w, ptrdiff_t first, bool with_values, block *b)
+open_block(work *w, ptrdiff_t first, block *b)
 {
     const attn_problem *p = w->p;
 
@@ -368,19 +432,8 @@ open_block(work *w, ptrdiff_t first, bool with_values, block *b)
     if (p->bias.data != NULL) {
         load_bias(w, b);
     }
-    if (w->row_form) {
-        return true; /* keys and values are read as they are wanted */
-    }
-    if (b->coverage == ATTN_SEE_SOME) {
+    if (!w->row_form && b->coverage == ATTN_SEE_SOME) {
         attn_transpose_bits(w->see, b->end - first, w->see_lanes);
-    }
-    b->key = fetch_rows(&p->key, w->task->key, first, b->end - first, p->head_dim,
-                        p->head_dim, w->wide_key);
-    if (with_values) {
-        b->value = fetch_rows(&p->value, w->task->value, first, b->end - first,
-                              p->value_dim, p->value_dim, w->wide_value);
-        b->values_finite = b->coverage == ATTN_SEE_ALL ||
-                           all_finite(b->value, b->end - first, p->value_dim);
     }
     return true;
 }
@@ -400,16 +453,16 @@ typedef struct {
     int n_vec;
 } strip;
 
-/* From products to logits: softcap, bias, and -inf where a row may not see a key. */
+/* From products to logits: scale, softcap, bias, and -inf where a row may not see a key. */
 static INLINE void
-finish_scores(const strip *s, double softcap)
+finish_scores(const strip *s, real scale, double softcap)
 {
     v_real minus_inf = v_set1((real)-INFINITY);
 
     for (ptrdiff_t i = 0; i < s->n_lines; i++) {
         for (int v = 0; v < s->n_vec; v++) {
             ptrdiff_t at = i * s->line + v * LANES;
-            v_real x = v_load(s->at + at);
+            v_real x = v_mul(v_load(s->at + at), v_set1(scale));
             if (softcap > 0) {
                 v_real cap = v_set1((real)softcap);
                 x = v_mul(cap, tanh_of(v_div(x, cap)));
@@ -446,34 +499,42 @@ raise_max(real *max, v_real top)
     return exp_of(v_sub(before, finite_floor(after)));
 }
 
-/* start + the sum of weights[k] * values[k][d] over the keys k < n that a row may see; the
- * first is key `first` of the block. For values that are not finite: 0 * NaN of a masked
- * key must not come into the result. */
+/* start + the sum of weights[k] * values[k][d] over the steps k < n, of terms that a row
+ * may see; the first is key `first` of the block. For values that are not finite: 0 * NaN
+ * of a masked key must not come into the result. */
 static real
 sum_seen_values(const work *w, ptrdiff_t row, ptrdiff_t first, ptrdiff_t n,
-                const real *weights, ptrdiff_t key_step, matrix values, ptrdiff_t d,
+                const operand *weights, ptrdiff_t step, matrix values, ptrdiff_t d,
                 real start)
 {
     v_real sum = v_set1(start);
     real lanes[LANES];
 
     for (ptrdiff_t k = 0; k < n; k++) {
-        if (w->see[row][(first + k) / 64] >> ((first + k) % 64) & 1) {
-            v_real value = v_set1(values.at[k * values.row + d]);
-            sum = v_fma(v_set1(weights[k * key_step]), value, sum);
-        }
+        ptrdiff_t key = first + k * TERMS;
+        operand value = keep_terms(values.at[k * values.row + d],
+                                   w->see[row][key / 64] >> (key % 64));
+        sum = v_dot(v_set1_operand(weights[k * step]), v_set1_operand(value), sum);
     }
     v_store(lanes, sum);
     return lanes[0];
 }
 
-/* The weight of a logit in the final softmax; 0 for -inf whatever the row holds. */
-static INLINE v_real
-weight_of(v_real logit, v_real max, v_real inverse_sum)
+/* Are scores logits already but for w->scale, which must not be negative then? */
+static bool
+are_plain_scores(const work *w)
 {
-    v_real weight = v_mul(exp_of(v_sub(logit, max)), inverse_sum);
+    return w->task->bias == NULL && !(w->p->softcap > 0) && w->scale > 0;
+}
 
-    weight = v_select(v_less(logit, v_set1(-REAL_MAX)), v_set1(0), weight);
+/* The weight of a score, times scale its logit, in the final softmax; 0 for -inf whatever
+ * the row holds. */
+static INLINE v_real
+weight_of(v_real score, real scale, v_real max, v_real inverse_sum)
+{
+    v_real weight = v_mul(exp_of(v_fms(score, v_set1(scale), max)), inverse_sum);
+
+    weight = v_select(v_less(score, v_set1(-REAL_MAX)), v_set1(0), weight);
     return quiet_nan_or(weight);
 }
 
@@ -548,14 +609,13 @@ attend_to_chunk(work *w, ptrdiff_t first, attn_control *control, bool is_caller)
     for (ptrdiff_t end = least(first + ATTN_CHUNK, w->to); first < end;
          first += ATTN_BLOCK) {
         if (first + ATTN_BLOCK <= w->from || attn_should_stop(control, is_caller) ||
-            !open_block(w, first, true, &b)) {
+            !open_block(w, first, &b)) {
             continue;
         }
         if (w->row_form) {
             attend_rows(w, &b);
-        }
-        for (int t = 0; t < w->n_tiles && !w->row_form; t++) {
-            attend_tile(w, &b, t);
+        } else {
+            attend_tiles(w, &b);
         }
     }
     if (w->row_form) {
@@ -638,14 +698,13 @@ write_weights(work *w, attn_control *control, bool is_caller)
         if (attn_should_stop(control, is_caller)) {
             return;
         }
-        if (!open_block(w, first, false, &b)) {
+        if (!open_block(w, first, &b)) {
             continue;
         }
         if (w->row_form) {
             write_row_weights(w, &b);
-        }
-        for (int t = 0; t < w->n_tiles && !w->row_form; t++) {
-            write_tile_weights(w, &b, t);
+        } else {
+            write_tile_weights(w, &b);
         }
     }
 }

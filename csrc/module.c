@@ -14,8 +14,16 @@
  * contended lock may cost. */
 #define WORK_UNDER_LOCK 1e5
 
-/* The tier that calls use unless they name one; set once, on import. */
+/* The tier that calls use unless they name one; set once, on import. And whether they use
+ * its portable form. */
 static const attn_tier *default_tier;
+static atomic_bool portable;
+
+static const attn_tier *
+current_tier(void)
+{
+    return atomic_load(&portable) ? attn_portable_tier(default_tier) : default_tier;
+}
 
 /* ---- Arguments as they come ----------------------------------------------------------- */
 
@@ -285,7 +293,7 @@ parse_tier(PyObject *object, const attn_tier **tier)
 {
     const char *name;
 
-    *tier = default_tier;
+    *tier = current_tier();
     if (object == Py_None) {
         return 0;
     }
@@ -1133,6 +1141,21 @@ set_work_per_thread(PyObject *module, PyObject *argument)
     return PyFloat_FromDouble(attn_set_work_per_thread(work));
 }
 
+PyDoc_STRVAR(set_portable_doc,
+             "set_portable(portable, /)\n--\n\nAs attnpy.set_portable.");
+
+static PyObject *
+set_portable(PyObject *module, PyObject *argument)
+{
+    int wanted = parse_flag(argument, "portable");
+
+    (void)module;
+    if (wanted < 0) {
+        return NULL;
+    }
+    return PyBool_FromLong(atomic_exchange(&portable, wanted > 0));
+}
+
 /* The names of the tiers that this CPU has, best first. */
 static PyObject *
 tier_names(void)
@@ -1168,7 +1191,7 @@ config(PyObject *module, PyObject *unused)
     if (names == NULL) {
         return NULL;
     }
-    return Py_BuildValue("{s:s, s:N, s:i, s:i}", "tier", default_tier->name, "tiers",
+    return Py_BuildValue("{s:s, s:N, s:i, s:i}", "tier", current_tier()->name, "tiers",
                          names, "threads", attn_get_num_threads(), "cpus",
                          attn_cpu_limit());
 }
@@ -1212,6 +1235,21 @@ choose_tier(void)
     return -1;
 }
 
+/* ATTNPY_PORTABLE=1 is set_portable(True). */
+static int
+choose_portable(void)
+{
+    const char *wanted = getenv("ATTNPY_PORTABLE");
+
+    if (wanted != NULL && strcmp(wanted, "0") != 0 && strcmp(wanted, "1") != 0) {
+        PyErr_Format(PyExc_ImportError, "ATTNPY_PORTABLE: expected 0 or 1, got '%s'",
+                     wanted);
+        return -1;
+    }
+    atomic_store(&portable, wanted != NULL && *wanted == '1');
+    return 0;
+}
+
 /* Sets the default number of threads: ATTNPY_NUM_THREADS, else the first number of
  * OMP_NUM_THREADS where that is one, else all CPUs we may use. */
 static int
@@ -1246,7 +1284,7 @@ execute(PyObject *module)
 {
     (void)module;
     import_array1(-1);
-    return choose_tier() < 0 || choose_threads() < 0 ? -1 : 0;
+    return choose_tier() < 0 || choose_portable() < 0 || choose_threads() < 0 ? -1 : 0;
 }
 
 #define FUNCTION(f) (PyCFunction)(void (*)(void)) f
@@ -1256,6 +1294,7 @@ static PyMethodDef methods[] = {
     {"set_num_threads", set_num_threads, METH_O, set_num_threads_doc},
     {"get_num_threads", get_num_threads, METH_NOARGS, get_num_threads_doc},
     {"set_work_per_thread", set_work_per_thread, METH_O, set_work_per_thread_doc},
+    {"set_portable", set_portable, METH_O, set_portable_doc},
     {"config", config, METH_NOARGS, config_doc},
     {NULL, NULL, 0, NULL},
 };

@@ -2,18 +2,7 @@
  * scores, head dimension those of the output. Keys and values are read once, a group of
  * rows at a time, from wherever they lie. Included by kernel.inc.h only. */
 
-enum {
-    KEY_GROUP = 16,   /* keys transposed, or values added, at a time */
-    GROUPS_AHEAD = 2, /* how far reading is announced to the cache */
-    CACHE_LINE = 64   /* bytes */
-};
-
-/* KEY_GROUP rows of key or value that will be wanted soon; at is NULL for none. */
-typedef struct {
-    const char *at;
-    ptrdiff_t row;   /* bytes from row to row */
-    ptrdiff_t bytes; /* of a row */
-} soon;
+enum { GROUPS_AHEAD = 2 }; /* how far reading is announced to the cache */
 
 /* What is wanted GROUPS_AHEAD groups after group `step` of a block, where its keys come
  * first, then its values, then the next block's keys. */
@@ -30,64 +19,68 @@ look_ahead(const work *w, const block *b, ptrdiff_t step)
         b->first + (ahead - (ahead < n_groups ? 0 : n_groups)) * KEY_GROUP;
 
     if (first + KEY_GROUP > w->to) {
-        return (soon){NULL, 0, 0};
+        return (soon){.n_rows = 0};
     }
-    return (soon){base + first * array->row_stride, array->row_stride,
-                  (value ? p->value_dim : p->head_dim) * array->column_stride};
+    return (soon){.at = base + first * array->row_stride,
+                  .row = array->row_stride,
+                  .bytes = (value ? p->value_dim : p->head_dim) * array->column_stride,
+                  .n_rows = KEY_GROUP};
 }
 
-/* Asks the second-level cache, for the first is too small, for the line at a byte offset
- * of each row. */
+/* Asks for the line at a byte offset of each row, as prefetch_rows. */
 static INLINE void
 prefetch_line(const soon *s, ptrdiff_t offset)
 {
-    for (ptrdiff_t i = 0; offset < s->bytes && i < KEY_GROUP; i++) {
+    for (ptrdiff_t i = 0; offset < s->bytes && i < s->n_rows; i++) {
         __builtin_prefetch(s->at + i * s->row + offset, 0, 2);
     }
 }
 
-/* sum[row][lane] += query[row][d] * key[lane][d] for the n dimensions d from `at` on that
+/* sum[row][lane] += query[row][d] * key[lane][d] for the n operands d from `at` on that
  * the transposed vectors of k hold. */
 static INLINE void
-add_products(v_real *sum, const v_real *k, const int n, const int rows, const work *w,
-             ptrdiff_t at)
+add_products(v_real *sum, const v_operand *k, const int n, const int rows,
+             const work *w, ptrdiff_t at)
 {
     for (int i = 0; i < n; i++) {
         for (int r = 0; r < rows; r++) {
-            v_real q = v_set1(w->query[r * w->p->head_dim + at + i]);
-            sum[r] = v_fma(q, k[i], sum[r]);
+            v_operand q = v_set1_operand(w->query[r * w->key_width + at + i]);
+            sum[r] = v_dot(q, k[i], sum[r]);
         }
     }
 }
 
 /* scores[row][lane] = query[row] . keys[lane] for LANES keys, transposed in registers. */
 static INLINE void
-score_keys(const work *w, const real *const keys[LANES], const int rows, real *scores,
-           const soon *next)
+score_keys(const work *w, const char *const keys[LANES], const int rows, real *scores,
+           const soon *next, const storage kind)
 {
-    ptrdiff_t head_dim = w->p->head_dim;
+    const ptrdiff_t size = kind == AS_OPERANDS ? sizeof(operand) : 2;
     ptrdiff_t d = 0;
 
-    for (ptrdiff_t first = 0; first == 0 || first < head_dim; first += ATTN_DIM_BLOCK) {
-        ptrdiff_t end = least(first + ATTN_DIM_BLOCK, head_dim);
-        v_real sum[ROW_FORM_ROWS], k[LANES];
+    for (ptrdiff_t first = 0; first == 0 || first < w->key_width; first += DIM_STEPS) {
+        ptrdiff_t end = least(first + DIM_STEPS, w->key_width);
+        v_real sum[ROW_FORM_ROWS];
+        v_operand k[LANES];
         for (int r = 0; r < rows; r++) {
             sum[r] = v_set1(0);
         }
         for (; d + LANES <= end; d += LANES) {
-            prefetch_line(next, d * (ptrdiff_t)sizeof(real));
-            for (int i = 0; i < LANES; i++) {
-                k[i] = v_load(keys[i] + d);
+            if (d * size % CACHE_LINE == 0) {
+                prefetch_line(next, d * size);
             }
-            v_transpose(k);
+            for (int i = 0; i < LANES; i++) {
+                k[i] = load_operands(keys[i] + d * size, NULL, kind);
+            }
+            v_transpose_operands(k);
             add_products(sum, k, LANES, rows, w, d);
         }
         for (; d < end; d++) {
-            real lanes[LANES];
+            operand lanes[LANES];
             for (int i = 0; i < LANES; i++) {
-                lanes[i] = keys[i][d];
+                lanes[i] = load_operand(keys[i] + d * size, kind);
             }
-            k[0] = v_load(lanes);
+            k[0] = v_load_operands(lanes);
             add_products(sum, k, 1, rows, w, d);
         }
         for (int r = 0; r < rows; r++) {
@@ -97,19 +90,28 @@ score_keys(const work *w, const real *const keys[LANES], const int rows, real *s
     }
 }
 
-static NOINLINE void
-score_keys_of_rows(const work *w, const real *const keys[LANES], real *scores,
-                   const soon *next)
+static INLINE void
+score_keys_as(const work *w, const char *const keys[LANES], real *scores,
+              const soon *next, const storage kind)
 {
-    switch (w->task->n_rows) {
-    case 1: score_keys(w, keys, 1, scores, next); break;
-    case 2: score_keys(w, keys, 2, scores, next); break;
-    case 3: score_keys(w, keys, 3, scores, next); break;
-    case 4: score_keys(w, keys, 4, scores, next); break;
-    case 5: score_keys(w, keys, 5, scores, next); break;
-    case 6: score_keys(w, keys, 6, scores, next); break;
-    case 7: score_keys(w, keys, 7, scores, next); break;
-    default: score_keys(w, keys, 8, scores, next); break;
+    switch (row_form_rows(w->task->n_rows)) {
+    case 1: score_keys(w, keys, 1, scores, next, kind); break;
+    case 2: score_keys(w, keys, 2, scores, next, kind); break;
+    case 4: score_keys(w, keys, 4, scores, next, kind); break;
+    default: score_keys(w, keys, 8, scores, next, kind); break;
+    }
+}
+
+static NOINLINE void
+score_keys_of_rows(const work *w, const char *const keys[LANES], real *scores,
+                   const soon *next, storage kind)
+{
+    switch (kind) {
+#if REAL_BITS == 32 && TERMS == 1
+    case AS_F16: score_keys_as(w, keys, scores, next, AS_F16); break;
+    case AS_BF16: score_keys_as(w, keys, scores, next, AS_BF16); break;
+#endif
+    default: score_keys_as(w, keys, scores, next, AS_OPERANDS); break;
     }
 }
 
@@ -118,49 +120,61 @@ score_keys_of_rows(const work *w, const real *const keys[LANES], real *scores,
 static void
 score_group(work *w, const block *b, ptrdiff_t k)
 {
-    const attn_problem *p = w->p;
+    const attn_array *key = &w->p->key;
     ptrdiff_t n = least(b->end - b->first - k, KEY_GROUP);
-    matrix keys = fetch_rows(&p->key, w->task->key, b->first + k, n, p->head_dim,
-                             p->head_dim, w->wide_key);
+    const char *from = w->task->key + (b->first + k) * key->row_stride;
+    ptrdiff_t row_bytes = key->row_stride;
+    storage kind = key_storage(key->dtype);
     soon next = look_ahead(w, b, k / KEY_GROUP);
 
+    if (!reads_in_place(key, w->p->head_dim, kind)) {
+        matrix staged = fetch_keys(w, b->first + k, n, 0, w->p->head_dim);
+        from = (const char *)staged.at;
+        row_bytes = staged.row * (ptrdiff_t)sizeof(operand);
+        kind = AS_OPERANDS;
+    }
     for (ptrdiff_t lane = 0; lane < n; lane += LANES) {
-        const real *rows[LANES];
+        const char *rows[LANES];
         for (ptrdiff_t i = 0; i < LANES; i++) {
-            rows[i] = keys.at + least(lane + i, n - 1) * keys.row;
+            rows[i] = from + least(lane + i, n - 1) * row_bytes;
         }
-        score_keys_of_rows(w, rows, w->scores + k + lane, &next);
-        next.bytes = 0;
+        score_keys_of_rows(w, rows, w->scores + k + lane, &next, kind);
+        next.n_rows = 0;
     }
 }
 
-/* S[row][key] for the block's keys; what is no key, up to whole vectors, is -inf. */
-static void
+/* S[row][key] for the block's keys; what is no key, up to whole vectors, is -inf. Returns
+ * what factor makes scores logits. */
+static real
 score_rows(work *w, const block *b)
 {
     ptrdiff_t n_keys = b->end - b->first;
+    bool plain = are_plain_scores(w);
 
     for (ptrdiff_t k = 0; k < n_keys; k += KEY_GROUP) {
         score_group(w, b, k);
     }
-    finish_scores(&(strip){.at = w->scores,
-                           .line = ATTN_BLOCK,
-                           .bias = w->task->bias != NULL ? w->bias : NULL,
-                           .bits = b->coverage == ATTN_SEE_SOME ? w->see[0] : NULL,
-                           .bits_line = ATTN_BLOCK_WORDS,
-                           .n_lines = w->task->n_rows,
-                           .n_vec = (int)((n_keys + LANES - 1) / LANES)},
-                  w->p->softcap);
+    if (!plain || b->coverage == ATTN_SEE_SOME) {
+        finish_scores(&(strip){.at = w->scores,
+                               .line = ATTN_BLOCK,
+                               .bias = w->task->bias != NULL ? w->bias : NULL,
+                               .bits = b->coverage == ATTN_SEE_SOME ? w->see[0] : NULL,
+                               .bits_line = ATTN_BLOCK_WORDS,
+                               .n_lines = w->task->n_rows,
+                               .n_vec = (int)((n_keys + LANES - 1) / LANES)},
+                      plain ? 1 : w->scale, w->p->softcap);
+    }
     for (ptrdiff_t r = 0; r < w->task->n_rows; r++) {
         for (ptrdiff_t k = n_keys; k < round_up(n_keys, LANES); k++) {
             w->scores[r * ATTN_BLOCK + k] = (real)-INFINITY;
         }
     }
+    return plain ? w->scale : 1;
 }
 
 /* As exponentiate_lanes, for rows that are lines; sums go over keys in order, too. */
 static void
-exponentiate_rows(work *w, ptrdiff_t n_keys)
+exponentiate_rows(work *w, ptrdiff_t n_keys, real scale)
 {
     real top[WIDTH];
     partial *s = &w->chunk;
@@ -170,7 +184,7 @@ exponentiate_rows(work *w, ptrdiff_t n_keys)
         for (ptrdiff_t k = 0; r < w->task->n_rows && k < n_keys; k += LANES) {
             line_top = v_max(v_load(w->scores + r * ATTN_BLOCK + k), line_top);
         }
-        top[r] = v_reduce_max(line_top);
+        top[r] = v_reduce_max(line_top) * scale;
     }
     for (ptrdiff_t r = 0; r < w->task->n_rows; r += LANES) {
         v_store(w->rescale + r, raise_max(s->max + r, v_load(top + r)));
@@ -179,13 +193,14 @@ exponentiate_rows(work *w, ptrdiff_t n_keys)
         real *line = w->scores + r * ATTN_BLOCK;
         v_real max = finite_floor(v_set1(s->max[r]));
         for (ptrdiff_t k = 0; k < n_keys; k += LANES) {
-            v_store(line + k, exp_of(v_sub(v_load(line + k), max)));
+            v_store(line + k, exp_of(v_fms(v_load(line + k), v_set1(scale), max)));
         }
         real total = 0;
         for (ptrdiff_t k = 0; k < n_keys; k++) {
             total += line[k];
         }
         top[r] = total;
+        pack_row_weights(line, round_up(n_keys, LANES));
     }
     for (ptrdiff_t r = 0; r < w->task->n_rows; r += LANES) {
         v_real before = v_load(s->sum + r);
@@ -197,31 +212,39 @@ exponentiate_rows(work *w, ptrdiff_t n_keys)
 static void
 add_value_group(work *w, const block *b, ptrdiff_t k)
 {
-    const attn_problem *p = w->p;
+    const attn_array *value = &w->p->value;
+    ptrdiff_t value_dim = w->p->value_dim, width = w->value_width;
     ptrdiff_t n = least(b->end - b->first - k, KEY_GROUP);
-    matrix values = fetch_rows(&p->value, w->task->value, b->first + k, n, p->value_dim,
-                               w->value_width, w->wide_value);
+    ptrdiff_t n_steps = (n + TERMS - 1) / TERMS;
+    storage kind = value_storage(value->dtype);
+    product m = {.c = w->row_sums,
+                 .c_row = width,
+                 .a = {(const operand *)w->scores + k / TERMS, ATTN_BLOCK},
+                 .b = w->task->value + (b->first + k) * value->row_stride,
+                 .b_row = value->row_stride,
+                 .n_rows = row_form_rows(w->task->n_rows),
+                 .n_steps = n_steps,
+                 .resume = true};
     soon next = look_ahead(w, b, (b->end - b->first + k + KEY_GROUP - 1) / KEY_GROUP);
+    matrix values = {NULL, 0};
 
-    for (ptrdiff_t at = 0; at < next.bytes; at += CACHE_LINE) {
-        prefetch_line(&next, at);
+    prefetch_rows(&next, 0, next.n_rows);
+    if (b->coverage != ATTN_SEE_ALL || width != value_dim || n % TERMS != 0 ||
+        !reads_in_place(value, value_dim, kind)) {
+        values = fetch_values(w, b->first + k, n, 0, value_dim, width);
+        m.b = (const char *)values.at;
+        m.b_row = values.row * (ptrdiff_t)sizeof(operand);
+        kind = AS_OPERANDS;
     }
-    if (b->coverage == ATTN_SEE_ALL || all_finite(values, n, p->value_dim)) {
-        multiply_few((product){.c = w->row_sums,
-                               .c_row = w->value_width,
-                               .a = {w->scores + k, ATTN_BLOCK},
-                               .b = values,
-                               .n_rows = w->task->n_rows,
-                               .n_steps = n,
-                               .resume = true},
-                     w->value_width / LANES);
+    if (b->coverage == ATTN_SEE_ALL || all_finite(values, n_steps, value_dim)) {
+        multiply_few(m, width / LANES, kind);
         return;
     }
     for (ptrdiff_t r = 0; r < w->task->n_rows; r++) {
-        for (ptrdiff_t d = 0; d < p->value_dim; d++) {
-            real *sum = w->row_sums + r * w->value_width + d;
-            *sum = sum_seen_values(w, r, k, n, w->scores + r * ATTN_BLOCK + k, 1,
-                                   values, d, *sum);
+        for (ptrdiff_t d = 0; d < value_dim; d++) {
+            real *sum = m.c + r * width + d;
+            *sum = sum_seen_values(w, r, k, n_steps, m.a.at + r * ATTN_BLOCK, 1, values,
+                                   d, *sum);
         }
     }
 }
@@ -234,9 +257,9 @@ attend_rows(work *w, const block *b)
     ptrdiff_t n_sums = w->task->n_rows * w->value_width;
     bool add = !w->chunk.empty[0];
 
-    score_rows(w, b);
-    exponentiate_rows(w, n_keys);
-    memset(w->row_sums, 0, (size_t)n_sums * sizeof(real));
+    exponentiate_rows(w, n_keys, score_rows(w, b));
+    memset(w->row_sums, 0,
+           (size_t)(row_form_rows(w->task->n_rows) * w->value_width) * sizeof(real));
     for (ptrdiff_t k = 0; k < n_keys; k += KEY_GROUP) {
         add_value_group(w, b, k);
     }
@@ -269,12 +292,12 @@ write_row_weights(work *w, const block *b)
     const attn_array *weights = &w->p->weights;
     ptrdiff_t n_keys = b->end - b->first;
 
-    score_rows(w, b);
+    real scale = score_rows(w, b);
     for (ptrdiff_t r = 0; r < w->task->n_rows; r++) {
         real *line = w->scores + r * ATTN_BLOCK;
         v_real max = v_set1(w->total.max[r]), inverse = v_set1(w->total.sum[r]);
         for (ptrdiff_t k = 0; k < n_keys; k += LANES) {
-            v_store(line + k, weight_of(v_load(line + k), max, inverse));
+            v_store(line + k, weight_of(v_load(line + k), scale, max, inverse));
         }
         store_row(w->task->weights + row_offset(w, weights, r) +
                       b->first * weights->column_stride,

@@ -1,4 +1,4 @@
-/* Tile form: one tile of rows against one block of keys. Included by kernel.inc.h only. */
+/* Tile form: the tiles of a task against one block of keys. Included by kernel.inc.h only. */
 
 /* The part of a block that rows of one tile may see: keys first .. first + n - 1, as
  * scores S[key][lane]. */
@@ -8,7 +8,8 @@ typedef struct {
     bool masked; /* some of these rows may not see some of these keys */
 } span;
 
-/* Leaves out the keys at both ends of the block that no row of the tile may see. */
+/* Leaves out the keys at both ends of the block that no row of the tile may see, whole
+ * operands of values. */
 static span
 tile_span(const work *w, const block *b, int tile)
 {
@@ -25,8 +26,8 @@ tile_span(const work *w, const block *b, int tile)
             last = most(last, to[r]);
         }
     }
-    first = most(first, b->first);
-    last = least(last, b->end);
+    first = most(first, b->first) / TERMS * TERMS;
+    last = least(round_up(last, TERMS), b->end);
     bool mixed = b->coverage == ATTN_SEE_SOME &&
                  (w->task->mask != NULL || w->task->bias != NULL);
     return (span){first, most(last - first, 0),
@@ -43,45 +44,95 @@ load_bias_tile(work *w, const block *b, int tile, const span *s)
             ptrdiff_t row = (ptrdiff_t)tile * WIDTH + lane + i;
             rows[i] = w->bias + row * ATTN_BLOCK + (s->first - b->first);
         }
-        transpose_in(w->bias_tile + lane, WIDTH, rows, n, s->n, 1);
+        transpose_in(w->bias_tile + lane, WIDTH, rows, n, s->n, NULL);
     }
 }
 
-/* The logits of a span, masked ones -inf. */
+static real *
+scores_of(const work *w, int tile)
+{
+    return w->scores + (ptrdiff_t)tile * ATTN_BLOCK * WIDTH;
+}
+
+/* Rows of key or value from the block's first or the next one's on that reading in time
+ * pays for: no other task will have brought them into the cache. */
+static soon
+rows_soon(const work *w, const attn_array *array, const char *base, ptrdiff_t first,
+          ptrdiff_t n_columns)
+{
+    if (w->p->group * w->p->n_queries > ATTN_TASK_ROWS) {
+        return (soon){.n_rows = 0};
+    }
+    return (soon){.at = base + first * array->row_stride,
+                  .row = array->row_stride,
+                  .bytes = n_columns * array->column_stride,
+                  .n_rows = least(w->to - first, ATTN_BLOCK)};
+}
+
+/* The products of queries and keys of each span. */
 static void
-score_tile(work *w, const block *b, int tile, const span *s)
+multiply_scores(work *w, const block *b, const span *spans)
 {
     const attn_problem *p = w->p;
-    ptrdiff_t offset = s->first - b->first;
-    int n_vec = tile_vectors(w, tile);
+    soon next = rows_soon(w, &p->value, w->task->value, b->first, p->value_dim);
+    ptrdiff_t d = 0;
 
-    multiply_scores((product){.c = w->scores,
-                              .c_row = WIDTH,
-                              .a = {b->key.at + offset * b->key.row, b->key.row},
-                              .b = {w->query + tile * WIDTH * p->head_dim, WIDTH},
-                              .n_rows = s->n},
-                    n_vec, p->head_dim);
+    do { /* D may be 0 */
+        ptrdiff_t n_columns = least(p->head_dim - d, ATTN_DIM_BLOCK);
+        matrix keys = fetch_keys(w, b->first, b->end - b->first, d, n_columns);
+        for (int t = 0; t < w->n_tiles; t++) {
+            const operand *query = w->query + (t * w->key_width + d / TERMS) * WIDTH;
+            if (spans[t].n == 0) {
+                continue;
+            }
+            multiply((product){.c = scores_of(w, t),
+                               .c_row = WIDTH,
+                               .a = {keys.at + (spans[t].first - b->first) * keys.row,
+                                     keys.row},
+                               .b = (const char *)query,
+                               .b_row = WIDTH * sizeof(operand),
+                               .n_rows = spans[t].n,
+                               .n_steps = (n_columns + TERMS - 1) / TERMS,
+                               .add = d > 0,
+                               .next = next},
+                     tile_vectors(w, t));
+            next.n_rows = 0;
+        }
+        d += ATTN_DIM_BLOCK;
+    } while (d < p->head_dim);
+}
+
+/* From the products of a span to its scores, masked ones -inf; returns what factor still
+ * makes them logits. */
+static real
+finish_tile(work *w, const block *b, int tile, const span *s)
+{
+    bool plain = are_plain_scores(w);
+
+    if (plain && !s->masked) {
+        return w->scale;
+    }
     if (w->task->bias != NULL) {
         load_bias_tile(w, b, tile, s);
     }
-    if (s->masked || w->task->bias != NULL || p->softcap > 0) {
-        finish_scores(&(strip){.at = w->scores,
-                               .line = WIDTH,
-                               .bias = w->task->bias != NULL ? w->bias_tile : NULL,
-                               .bits = s->masked ? w->see_lanes + offset : NULL,
-                               .bits_line = 1,
-                               .first_bit = (ptrdiff_t)tile * WIDTH,
-                               .n_lines = s->n,
-                               .n_vec = n_vec},
-                      p->softcap);
-    }
+    finish_scores(
+        &(strip){.at = scores_of(w, tile),
+                 .line = WIDTH,
+                 .bias = w->task->bias != NULL ? w->bias_tile : NULL,
+                 .bits = s->masked ? w->see_lanes + (s->first - b->first) : NULL,
+                 .bits_line = 1,
+                 .first_bit = (ptrdiff_t)tile * WIDTH,
+                 .n_lines = s->n,
+                 .n_vec = tile_vectors(w, tile)},
+        plain ? 1 : w->scale, w->p->softcap);
+    return plain ? w->scale : 1;
 }
 
-/* Turns the scores of n_vec vectors of rows into exponentials relative to the running
- * maximum and adds them to the running sum. */
+/* Turns the scores of n_vec vectors of rows, times scale, into exponentials relative to
+ * the running maximum, and adds them to the running sum. */
 static INLINE void
-exponentiate_lanes(real *scores, ptrdiff_t n_keys, real *max, real *sum, real *rescale,
-                   const int n_vec)
+exponentiate_lanes(real *scores, ptrdiff_t n_keys, real scale, real *max, real *sum,
+                   real *rescale, const int n_vec)
 {
     v_real top[TILE_VECTORS], total[TILE_VECTORS];
 
@@ -94,7 +145,7 @@ exponentiate_lanes(real *scores, ptrdiff_t n_keys, real *max, real *sum, real *r
         }
     }
     for (int v = 0; v < n_vec; v++) {
-        v_real factor = raise_max(max + v * LANES, top[v]);
+        v_real factor = raise_max(max + v * LANES, v_mul(top[v], v_set1(scale)));
         v_store(rescale + v * LANES, factor);
         top[v] = finite_floor(v_load(max + v * LANES));
         total[v] = v_set1(0);
@@ -102,7 +153,7 @@ exponentiate_lanes(real *scores, ptrdiff_t n_keys, real *max, real *sum, real *r
     for (ptrdiff_t k = 0; k < n_keys; k++) {
         for (int v = 0; v < n_vec; v++) {
             real *at = scores + k * WIDTH + v * LANES;
-            v_real e = exp_of(v_sub(v_load(at), top[v]));
+            v_real e = exp_of(v_fms(v_load(at), v_set1(scale), top[v]));
             total[v] = v_add(total[v], e);
             v_store(at, e);
         }
@@ -113,84 +164,143 @@ exponentiate_lanes(real *scores, ptrdiff_t n_keys, real *max, real *sum, real *r
     }
 }
 
+/* The softmax of a tile's scores so far: exponentials in their place, as operands. */
+static void
+exponentiate_tile(work *w, const block *b, int tile, const span *s)
+{
+    ptrdiff_t lane = (ptrdiff_t)tile * WIDTH;
+    real *scores = scores_of(w, tile), *rescale = w->rescale + lane;
+    real *max = w->chunk.max + lane, *sum = w->chunk.sum + lane;
+    int n_vec = tile_vectors(w, tile);
+    real scale = finish_tile(w, b, tile, s);
+
+    if (n_vec == TILE_VECTORS) {
+        exponentiate_lanes(scores, s->n, scale, max, sum, rescale, TILE_VECTORS);
+    }
+    for (ptrdiff_t i = 0; i < n_vec * LANES; i += LANES) {
+        if (n_vec < TILE_VECTORS) {
+            exponentiate_lanes(scores + i, s->n, scale, max + i, sum + i, rescale + i,
+                               1);
+        }
+        pack_weights(scores + i, s->n, WIDTH);
+    }
+}
+
+/* Columns of values from d on, for the product of their block with a tile's weights. */
+typedef struct {
+    matrix at; /* from the block's first key on */
+    bool finite;
+    ptrdiff_t d;
+    ptrdiff_t n_columns;
+} value_slab;
+
 /* output[d][lane] = output[d][lane] * rescale[lane], if `add`, plus the sum over the keys
  * that the tile's rows may see, one by one. */
 static void
-add_seen_values(work *w, const block *b, int tile, const span *s, matrix values,
-                bool add)
+add_seen_values(work *w, int tile, const product *m, ptrdiff_t first_key)
 {
     for (ptrdiff_t i = 0; i < tile_rows(w, tile); i++) {
-        for (ptrdiff_t d = 0; d < w->p->value_dim; d++) {
-            real *at = w->chunk.output[tile] + d * WIDTH + i;
-            real sum =
-                sum_seen_values(w, (ptrdiff_t)tile * WIDTH + i, s->first - b->first,
-                                s->n, w->scores + i, WIDTH, values, d, 0);
+        for (ptrdiff_t d = 0; d < m->n_rows; d++) {
+            real *at = m->c + d * WIDTH + i;
+            real sum = sum_seen_values(
+                w, (ptrdiff_t)tile * WIDTH + i, first_key, m->n_steps,
+                (const operand *)(const void *)m->b + i, WIDTH, m->a, d, 0);
             real lanes[LANES];
-            v_store(lanes, v_fma(v_set1(*at), v_set1(w->rescale[i]), v_set1(sum)));
-            *at = add ? lanes[0] : sum;
+            v_store(lanes, v_fma(v_set1(*at), v_set1(m->keep[i]), v_set1(sum)));
+            *at = m->add ? lanes[0] : sum;
         }
     }
 }
 
-/* Adds what a tile's rows see in a block to the chunk's partial. */
+/* Adds the products of a tile's weights and a slab of values to the chunk's output. */
 static void
-attend_tile(work *w, const block *b, int tile)
+add_values(work *w, const block *b, int tile, const span *s, const value_slab *values,
+           soon next)
 {
-    ptrdiff_t lane = (ptrdiff_t)tile * WIDTH;
-    real *max = w->chunk.max + lane, *sum = w->chunk.sum + lane;
-    span s = tile_span(w, b, tile);
-    int n_vec = tile_vectors(w, tile);
+    ptrdiff_t offset = s->first - b->first;
+    product m = {.c = w->chunk.output[tile] + values->d * WIDTH,
+                 .c_row = WIDTH,
+                 .a = {values->at.at + offset / TERMS * values->at.row, values->at.row},
+                 .b = (const char *)scores_of(w, tile),
+                 .b_row = WIDTH * sizeof(real),
+                 .n_rows = values->n_columns,
+                 .n_steps = (s->n + TERMS - 1) / TERMS,
+                 .add = !w->chunk.empty[tile],
+                 .keep = w->rescale + (ptrdiff_t)tile * WIDTH,
+                 .next = next};
 
-    if (s.n == 0) {
-        return;
-    }
-    score_tile(w, b, tile, &s);
-    if (n_vec == TILE_VECTORS) {
-        exponentiate_lanes(w->scores, s.n, max, sum, w->rescale, TILE_VECTORS);
+    if (values->finite || !s->masked) {
+        multiply_transposed(m, tile_vectors(w, tile));
     } else {
-        for (int v = 0; v < n_vec; v++) {
-            ptrdiff_t i = (ptrdiff_t)v * LANES;
-            exponentiate_lanes(w->scores + i, s.n, max + i, sum + i, w->rescale + i, 1);
-        }
+        add_seen_values(w, tile, &m, offset);
     }
-    bool add = !w->chunk.empty[tile];
-    ptrdiff_t offset = s.first - b->first;
-    matrix values = {b->value.at + offset * b->value.row, b->value.row};
-    if (b->values_finite || !s.masked) {
-        multiply_transposed((product){.c = w->chunk.output[tile],
-                                      .c_row = WIDTH,
-                                      .a = values,
-                                      .b = {w->scores, WIDTH},
-                                      .n_rows = w->p->value_dim,
-                                      .n_steps = s.n,
-                                      .add = add,
-                                      .keep = w->rescale},
-                            n_vec);
-    } else {
-        add_seen_values(w, b, tile, &s, values, add);
-    }
-    w->chunk.empty[tile] = false;
 }
 
-/* The second sweep: weights[row][key] = e^(logit - max) / sum for one tile and block. */
+/* Adds what the rows see in a block to the chunk's partial. */
 static void
-write_tile_weights(work *w, const block *b, int tile)
+attend_tiles(work *w, const block *b)
+{
+    const attn_problem *p = w->p;
+    bool in_place = TERMS == 1 && reads_in_place(&p->value, p->value_dim, AS_OPERANDS);
+    ptrdiff_t width = in_place ? p->value_dim : SLAB_COLUMNS;
+    soon next = rows_soon(w, &p->key, w->task->key, b->end, p->head_dim);
+    ptrdiff_t n_keys = b->end - b->first;
+    span spans[MAX_TILES];
+
+    for (int t = 0; t < w->n_tiles; t++) {
+        spans[t] = tile_span(w, b, t);
+    }
+    multiply_scores(w, b, spans);
+    for (int t = 0; t < w->n_tiles; t++) {
+        if (spans[t].n > 0) {
+            exponentiate_tile(w, b, t, &spans[t]);
+        }
+    }
+    for (ptrdiff_t d = 0; d < p->value_dim; d += width) {
+        value_slab values = {.d = d, .n_columns = least(p->value_dim - d, width)};
+        values.at =
+            fetch_values(w, b->first, n_keys, d, values.n_columns, values.n_columns);
+        values.finite =
+            b->coverage == ATTN_SEE_ALL ||
+            all_finite(values.at, (n_keys + TERMS - 1) / TERMS, values.n_columns);
+        for (int t = 0; t < w->n_tiles; t++) {
+            if (spans[t].n > 0) {
+                add_values(w, b, t, &spans[t], &values, next);
+                next.n_rows = 0;
+            }
+        }
+    }
+    for (int t = 0; t < w->n_tiles; t++) {
+        w->chunk.empty[t] = w->chunk.empty[t] && spans[t].n == 0;
+    }
+}
+
+/* The second sweep: weights[row][key] = e^(logit - max) / sum for one block. */
+static void
+write_tile_weights(work *w, const block *b)
 {
     const attn_array *weights = &w->p->weights;
-    span s = tile_span(w, b, tile);
+    span spans[MAX_TILES];
 
-    if (s.n == 0) {
-        return;
+    for (int t = 0; t < w->n_tiles; t++) {
+        spans[t] = tile_span(w, b, t);
     }
-    score_tile(w, b, tile, &s);
-    for (ptrdiff_t lane = 0; lane < tile_rows(w, tile); lane += LANES) {
-        ptrdiff_t r = (ptrdiff_t)tile * WIDTH + lane;
-        v_real max = v_load(w->total.max + r), inverse = v_load(w->total.sum + r);
-        for (ptrdiff_t k = 0; k < s.n; k++) {
-            real *at = w->scores + k * WIDTH + lane;
-            v_store(at, weight_of(v_load(at), max, inverse));
+    multiply_scores(w, b, spans);
+    for (int t = 0; t < w->n_tiles; t++) {
+        const span *s = &spans[t];
+        real scale = s->n > 0 ? finish_tile(w, b, t, s) : 1;
+        for (ptrdiff_t lane = 0; s->n > 0 && lane < tile_rows(w, t); lane += LANES) {
+            ptrdiff_t r = (ptrdiff_t)t * WIDTH + lane;
+            v_real max = v_load(w->total.max + r), inverse = v_load(w->total.sum + r);
+            real *scores = scores_of(w, t) + lane;
+            for (ptrdiff_t k = 0; k < s->n; k++) {
+                v_real weight =
+                    weight_of(v_load(scores + k * WIDTH), scale, max, inverse);
+                v_store(scores + k * WIDTH, weight);
+            }
+            store_lanes(w, weights,
+                        w->task->weights + s->first * weights->column_stride, r, scores,
+                        s->n);
         }
-        store_lanes(w, weights, w->task->weights + s.first * weights->column_stride, r,
-                    w->scores + lane, s.n);
     }
 }

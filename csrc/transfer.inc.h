@@ -79,11 +79,11 @@ store_row(char *to, ptrdiff_t stride, const real *from, ptrdiff_t n, attn_dtype 
     }
 }
 
-/* to[k * to_line + i] = scale * rows[i][k] for k < n and i < n_rows; lanes from n_rows to
- * LANES are 0. */
-static void
+/* to[k * to_line + i] = rows[i][k], times *scale unless that is NULL, for k < n and
+ * i < n_rows; lanes from n_rows to LANES are 0. */
+static INLINE void
 transpose_in(real *to, ptrdiff_t to_line, const real *const rows[LANES],
-             ptrdiff_t n_rows, ptrdiff_t n, real scale)
+             ptrdiff_t n_rows, ptrdiff_t n, const real *scale)
 {
     ptrdiff_t k = 0;
 
@@ -94,13 +94,15 @@ transpose_in(real *to, ptrdiff_t to_line, const real *const rows[LANES],
         }
         v_transpose(a);
         for (int i = 0; i < LANES; i++) {
-            v_store(to + (k + i) * to_line, v_mul(a[i], v_set1(scale)));
+            v_real x = scale == NULL ? a[i] : v_mul(a[i], v_set1(*scale));
+            v_store(to + (k + i) * to_line, x);
         }
     }
     for (; k < n; k++) {
         real *line = to + k * to_line;
         for (int i = 0; i < LANES; i++) {
-            line[i] = i < n_rows ? rows[i][k] * scale : 0;
+            real x = i < n_rows ? rows[i][k] : 0;
+            line[i] = scale == NULL ? x : x * *scale;
         }
     }
 }

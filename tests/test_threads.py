@@ -308,7 +308,12 @@ COUNT = "import attnpy; print(attnpy.get_num_threads())"
 @pytest.fixture
 def clean_environment(monkeypatch):
     """No variable that attnpy reads."""
-    for name in ("ATTNPY_NUM_THREADS", "OMP_NUM_THREADS", "ATTNPY_ISA"):
+    for name in (
+        "ATTNPY_NUM_THREADS",
+        "OMP_NUM_THREADS",
+        "ATTNPY_ISA",
+        "ATTNPY_PORTABLE",
+    ):
         monkeypatch.delenv(name, raising=False)
 
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 /* Every tier there is, best first. */
-static const char *const names[] = {"avx512", "avx2", "neon", "scalar"};
+static const char *const names[] = {"avx512_bf16", "avx512", "avx2", "neon", "scalar"};
 
 void
 test_tiers_are_listed_best_first(void)

@@ -371,8 +371,8 @@ log_piece(uint64_t first, uint64_t step)
     for (int bits = 32; bits <= 64; bits += 32) {
         for (int t = 0; (f = functions_at(bits, t)) != NULL; t++) {
             f->log(x.f64, other.f64, PIECE);
-            expect(memcmp(&to, &other, sizeof to) == 0, "log of %s, %d bits: other bits",
-                   f->tier, bits);
+            expect(memcmp(&to, &other, sizeof to) == 0,
+                   "log of %s, %d bits: other bits", f->tier, bits);
         }
     }
     return worst;

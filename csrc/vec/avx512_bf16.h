@@ -1,0 +1,46 @@
+/* What AVX512-BF16 adds to the vector vocabulary of float: pairs of bfloat16 numbers, whose
+ * products one instruction adds to a float. Its sums are rounded once for each product, to
+ * nearest, and subnormal numbers count as 0. */
+#include "avx512_f32.h"
+
+typedef __m512i v_pairs;
+
+static inline v_pairs v_load_pairs(const void *p) { return _mm512_loadu_si512(p); }
+static inline void v_store_pairs(void *p, v_pairs a) { _mm512_storeu_si512(p, a); }
+static inline v_pairs v_set1_pair(uint32_t x) { return _mm512_set1_epi32((int)x); }
+
+/* sum + the products of the lower halves + those of the upper halves */
+static inline v_real v_dot_pairs(v_pairs a, v_pairs b, v_real sum)
+{
+    return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
+}
+
+/* Lane i is low[i] rounded, then high[i] rounded. */
+static inline v_pairs v_pair(v_real low, v_real high)
+{
+    const __m512i zip =
+        _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8,
+                         23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    return _mm512_permutexvar_epi16(zip, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+}
+
+/* Lane i is element i of either row. */
+static inline v_pairs v_zip_bf16(const uint16_t *low, const uint16_t *high)
+{
+    __m512i a = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)low));
+    __m512i b = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)high));
+    return _mm512_or_si512(a, _mm512_slli_epi32(b, 16));
+}
+
+static inline void v_transpose_pairs(v_pairs a[LANES])
+{
+    v_real t[LANES];
+
+    for (int i = 0; i < LANES; i++) {
+        t[i] = _mm512_castsi512_ps(a[i]);
+    }
+    v_transpose(t);
+    for (int i = 0; i < LANES; i++) {
+        a[i] = _mm512_castps_si512(t[i]);
+    }
+}

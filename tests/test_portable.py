@@ -1,0 +1,72 @@
+"""The switch between a CPU's own dot products of bfloat16 and the portable path."""
+
+import numpy as np
+import pytest
+from support import TIERS, assert_same_bits, attend_on, problem, run_python
+
+import attnpy
+
+NATIVE = [tier for tier in TIERS if tier.endswith("_bf16")]
+CONFIG = "import attnpy; print(attnpy.show_config(mode='dicts')['tier'])"
+
+needs_native = pytest.mark.skipif(
+    not NATIVE, reason="this CPU has no dot products of bfloat16"
+)
+
+
+@pytest.fixture
+def portable():
+    """The portable path, for one test."""
+    attnpy.set_portable(True)
+    yield
+    attnpy.set_portable(False)
+
+
+@pytest.fixture
+def arrays():
+    return problem(
+        4, 70, 300, 64, 64, np.dtype(pytest.importorskip("ml_dtypes").bfloat16)
+    )
+
+
+def test_portable_bfloat16_has_the_bits_of_the_scalar_tier(portable, arrays):
+    assert_same_bits(attnpy.attention(*arrays), attend_on("scalar", *arrays))
+
+
+@needs_native
+def test_native_dot_products_are_the_default(arrays):
+    native = attnpy.attention(*arrays)
+    assert_same_bits(native, attend_on(NATIVE[0], *arrays))
+    assert native.tobytes() != attend_on("scalar", *arrays).tobytes()
+
+
+@needs_native
+def test_one_array_in_another_dtype_takes_the_portable_path(arrays):
+    query, key, value = arrays
+    wide = query.astype(np.float32)
+    assert_same_bits(
+        attnpy.attention(wide, key, value), attend_on("scalar", wide, key, value)
+    )
+
+
+def test_configuration_shows_the_choice(portable):
+    assert attnpy.show_config(mode="dicts")["tier"] not in NATIVE
+
+
+@pytest.mark.parametrize(("value", "native"), [("0", True), ("1", False)])
+@needs_native
+def test_environment_makes_the_choice(value, native):
+    done = run_python(CONFIG, ATTNPY_PORTABLE=value, ATTNPY_ISA=NATIVE[0])
+    assert (done.stdout.strip() in NATIVE) == native
+
+
+@pytest.mark.parametrize("bad", ["", "yes", "01"])
+def test_other_words_in_the_environment_are_an_error(bad):
+    done = run_python(CONFIG, ATTNPY_PORTABLE=bad)
+    assert done.returncode == 1
+    assert f"ATTNPY_PORTABLE: expected 0 or 1, got '{bad}'" in done.stderr
+
+
+def test_what_is_no_boolean_is_an_error():
+    with pytest.raises(TypeError, match="portable: expected"):
+        attnpy.set_portable("yes")
