@@ -197,11 +197,11 @@ def attention(
     bfloat16, unless `set_portable` says otherwise. `bias` and `sinks` take no part in
     the promotion.
 
-    In float32, float64 and float16 a query's results depend, to the last bit, on nothing but
-    the query, the keys and values that it may see, their positions, and the options:
-    not on the rest of the batch, the number of threads, the memory layout, or the
-    instruction set. So in bfloat16, among CPUs that have its dot products and among
-    those that have not.
+    A query's results depend, to the last bit, on nothing but the query, the keys and
+    values that it may see, their positions, and the options: not on the rest of the
+    batch, the number of threads, the memory layout, or the instruction set. The one
+    exception are the dot products for bfloat16: CPUs that have them agree with each
+    other, and so do all the others.
 
     Examples
     --------

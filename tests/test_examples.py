@@ -11,9 +11,23 @@ README = Path(__file__).parents[1] / "README.md"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.M | re.S)
 
 
-@pytest.mark.parametrize("module", ["_attention", "_config", "_merge"])
+NEEDS = {"_config": "threadpoolctl", "plot": "matplotlib"}
+MODULES = (
+    "_attention",
+    "_config",
+    "_merge",
+    "classic",
+    "masks",
+    "plot",
+    "positions",
+    "view",
+)
+
+
+@pytest.mark.parametrize("module", MODULES)
 def test_docstring_examples(module):
-    pytest.importorskip("threadpoolctl")
+    if module in NEEDS:
+        pytest.importorskip(NEEDS[module])
     results = doctest.testmod(importlib.import_module(f"attnpy.{module}"))
     assert results.attempted > 0
     assert results.failed == 0

@@ -1,0 +1,386 @@
+"""Builders of boolean masks for `attention`, and a picture of a mask in text.
+
+True means that a query may attend to a key. `attention` has keywords for the common
+cases, which need no array: `causal`, `window`, `kv_lengths`. The masks here are for
+what they cannot say, for other libraries, and for looking at. Masks combine with ``&``
+and ``|``, and with every keyword of `attention`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from attnpy.positions import _integers, _size, query_positions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import ArrayLike, NDArray
+
+    Mask = NDArray[np.bool_]
+
+__all__ = [
+    "causal",
+    "document",
+    "document_ids",
+    "padding",
+    "prefix_lm",
+    "show",
+    "sliding_window",
+]
+
+
+def causal(
+    n_queries: int,
+    n_keys: int | None = None,
+    *,
+    alignment: Literal["bottom_right", "top_left"] = "bottom_right",
+    q_offset: ArrayLike | None = None,
+) -> Mask:
+    """Hide the keys after each query's position.
+
+    ``attention(..., causal=True)`` and ``causal="top_left"`` do the same without an
+    array.
+
+    Parameters
+    ----------
+    n_queries : int
+        `Lq`.
+    n_keys : int, optional
+        `Lk`; by default `Lq`.
+    alignment : {"bottom_right", "top_left"}, optional
+        The last query sees the last key, or the first query sees the first key only.
+    q_offset : int or array_like of int, shape (...), optional
+        The position of query 0, -2**53 to 2**53, instead of `alignment`: query i sees
+        the keys up to ``q_offset + i``.
+
+    Returns
+    -------
+    ndarray of bool, shape (Lq, Lk), or (..., 1, Lq, Lk) where `q_offset` is an array
+        True = may attend.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a number is not an integer, or out of its range; if `alignment` is another.
+
+    Examples
+    --------
+    >>> from attnpy import masks
+    >>> print(masks.show(masks.causal(2, 4)))
+    ■ ■ ■ ·
+    ■ ■ ■ ■
+    >>> print(masks.show(masks.causal(2, 4, alignment="top_left")))
+    ■ · · ·
+    ■ ■ · ·
+    """
+    if alignment not in ("bottom_right", "top_left"):
+        raise ValueError(
+            f"alignment: expected 'bottom_right' or 'top_left', got {alignment!r}"
+        )
+    if q_offset is None and alignment == "top_left":
+        q_offset = 0
+    n_keys = n_queries if n_keys is None else n_keys
+    places = query_positions(n_queries, n_keys, q_offset=q_offset)
+    return np.arange(n_keys) <= places[..., np.newaxis]
+
+
+def sliding_window(
+    n_queries: int,
+    n_keys: int,
+    left: int | None,
+    right: int | None,
+    *,
+    q_offset: ArrayLike | None = None,
+) -> Mask:
+    """Show each query only the keys around its position.
+
+    ``attention(..., window=(left, right))`` does the same without an array.
+
+    Parameters
+    ----------
+    n_queries, n_keys : int
+        `Lq` and `Lk`.
+    left, right : int or None
+        The query at position p sees the keys from ``p - left`` to ``p + right``; each
+        is at least 0, or None for no limit.
+    q_offset : int or array_like of int, shape (...), optional
+        The position of query 0, as in `attention`; by default ``Lk - Lq``.
+
+    Returns
+    -------
+    ndarray of bool, shape (Lq, Lk), or (..., 1, Lq, Lk) where `q_offset` is an array
+        True = may attend.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a number is not an integer, or out of its range.
+
+    Notes
+    -----
+    From Beltagy et al., "Longformer: The Long-Document Transformer" (2020), section
+    3.1, whose window w is ``left = right = w // 2``. A causal window of w keys, the
+    query's own among them, is ``left = w - 1, right = 0``.
+
+    Examples
+    --------
+    >>> from attnpy import masks
+    >>> print(masks.show(masks.sliding_window(4, 4, 1, 0)))
+    ■ · · ·
+    ■ ■ · ·
+    · ■ ■ ·
+    · · ■ ■
+    """
+    places = query_positions(n_queries, n_keys, q_offset=q_offset)[..., np.newaxis]
+    keys = np.arange(n_keys)
+    mask = np.ones(np.broadcast_shapes(places.shape, keys.shape), np.bool_)
+    if left is not None:
+        mask &= keys >= places - _reach(left, "left")
+    if right is not None:
+        mask &= keys <= places + _reach(right, "right")
+    return mask
+
+
+def padding(lengths: ArrayLike, n_keys: int) -> Mask:
+    """Hide the keys at and past each sequence's length.
+
+    ``attention(..., kv_lengths=lengths)`` does the same without an array. It also moves
+    the default position of the queries, so that with ``causal=True`` the last query
+    sees the last key that exists; with a mask pass ``q_offset=lengths - Lq`` for that.
+
+    Parameters
+    ----------
+    lengths : int or array_like of int, shape (B,) or (...)
+        How many keys exist, 0 to `n_keys`.
+    n_keys : int
+        `Lk`.
+
+    Returns
+    -------
+    ndarray of bool, shape (B, 1, 1, Lk) or (..., 1, 1, Lk), or (Lk,) for an int
+        True = may attend.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a number is not an integer, or out of its range.
+
+    Examples
+    --------
+    >>> from attnpy import masks
+    >>> mask = masks.padding([2, 3], 3)
+    >>> mask.shape
+    (2, 1, 1, 3)
+    >>> mask[:, 0, 0]
+    array([[ True,  True, False],
+           [ True,  True,  True]])
+    """
+    n_keys = _size(n_keys, "n_keys")
+    ends = _integers(lengths, "lengths", 0, n_keys)
+    if ends.ndim:
+        ends = ends[..., np.newaxis, np.newaxis, np.newaxis]
+    return np.arange(n_keys) < ends
+
+
+def document(ids: ArrayLike) -> Mask:
+    """Keep packed documents apart: each token sees those of its own document only.
+
+    No keyword of `attention` says this. Add ``causal=True`` for a language model.
+
+    Parameters
+    ----------
+    ids : array_like of int, shape (L,) or (..., L)
+        The number of each token's document. A negative number is padding, which sees
+        nothing and is seen by nothing. `document_ids` makes them from lengths.
+
+    Returns
+    -------
+    ndarray of bool, shape (L, L), or (..., 1, L, L) for more axes
+        True = may attend.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `ids` are not integers, out of their range, or without an axis.
+
+    Examples
+    --------
+    >>> from attnpy import masks
+    >>> print(masks.show(masks.document([0, 0, 1, 1, -1])))
+    ■ ■ · · ·
+    ■ ■ · · ·
+    · · ■ ■ ·
+    · · ■ ■ ·
+    · · · · ·
+    """
+    numbers = _integers(ids, "ids")
+    if numbers.ndim == 0:
+        raise ValueError("ids: expected (..., L), got ()")
+    if numbers.ndim > 1:
+        numbers = numbers[..., np.newaxis, :]  # (..., 1, L)
+    rows, columns = numbers[..., :, np.newaxis], numbers[..., np.newaxis, :]
+    mask: Mask = (rows == columns) & (rows >= 0)
+    return mask
+
+
+def document_ids(lengths: ArrayLike, total: int | None = None) -> NDArray[np.int64]:
+    """Return the number of each token's document in a packed sequence.
+
+    Parameters
+    ----------
+    lengths : array_like of int, shape (n,)
+        How many tokens each document has, at least 0.
+    total : int, optional
+        `L`, at least the sum of the lengths, which it is by default. The tokens after
+        the last document are padding, -1.
+
+    Returns
+    -------
+    ndarray of int64, shape (L,)
+        0 to ``n - 1``, and -1: what `document` takes.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a number is not an integer, or out of its range; if `lengths` has not one
+        axis.
+
+    Examples
+    --------
+    >>> from attnpy import masks
+    >>> masks.document_ids([2, 3], total=6)
+    array([ 0,  0,  1,  1,  1, -1])
+    """
+    counts = _integers(lengths, "lengths", 0)
+    if counts.ndim != 1:
+        raise ValueError(f"lengths: expected (n,), got {counts.shape}")
+    n_tokens = int(counts.sum())
+    total = n_tokens if total is None else _size(total, "total")
+    if total < n_tokens:
+        raise ValueError(
+            f"total: expected at least the sum of the lengths, {n_tokens}, got {total}"
+        )
+    ids = np.full(total, -1)
+    ids[:n_tokens] = np.repeat(np.arange(len(counts)), counts)
+    return ids
+
+
+def prefix_lm(length: int, prefix_length: ArrayLike) -> Mask:
+    """Show the prefix to everyone, and the rest only to what does not come before it.
+
+    No keyword of `attention` says this. Without a prefix it is ``causal=True``.
+
+    Parameters
+    ----------
+    length : int
+        `L`, the number of queries and keys.
+    prefix_length : int or array_like of int, shape (...)
+        How many tokens are the prefix, 0 to `length`.
+
+    Returns
+    -------
+    ndarray of bool, shape (L, L), or (..., 1, L, L) where `prefix_length` is an array
+        True = may attend.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a number is not an integer, or out of its range.
+
+    Notes
+    -----
+    From Raffel et al., "Exploring the Limits of Transfer Learning with a Unified
+    Text-to-Text Transformer" (2020), section 3.2.1.
+
+    Examples
+    --------
+    >>> from attnpy import masks
+    >>> print(masks.show(masks.prefix_lm(4, 2)))
+    ■ ■ · ·
+    ■ ■ · ·
+    ■ ■ ■ ·
+    ■ ■ ■ ■
+    """
+    length = _size(length, "length")
+    ends = _integers(prefix_length, "prefix_length", 0, length)
+    if ends.ndim:
+        ends = ends[..., np.newaxis, np.newaxis, np.newaxis]
+    return causal(length) | (np.arange(length) < ends)
+
+
+def show(
+    mask: ArrayLike,
+    query_labels: Sequence[Any] | None = None,
+    key_labels: Sequence[Any] | None = None,
+) -> str:
+    """Draw a mask with characters: a row for each query, ■ where it may attend.
+
+    Parameters
+    ----------
+    mask : array_like of bool, shape (Lq, Lk)
+        Axes of length 1 may come before: a single head and batch. A 1-D mask is one
+        row.
+    query_labels, key_labels : sequence of str, optional
+        `Lq` names for the rows and `Lk` for the columns, words for example. What cannot
+        be printed, such as a newline, is shown as in a string literal.
+
+    Returns
+    -------
+    str
+        Lines without a newline at the end.
+
+    Raises
+    ------
+    TypeError
+        If `mask` is not boolean.
+    ValueError
+        If it has more than two axes, or there are not as many labels as rows or
+        columns.
+
+    Examples
+    --------
+    >>> from attnpy import masks
+    >>> words = ["the", "cat", "sat"]
+    >>> print(masks.show(masks.causal(3), words, words))
+        the cat sat
+    the ■   ·   ·
+    cat ■   ■   ·
+    sat ■   ■   ■
+    """
+    mask = np.asarray(mask)
+    if mask.dtype != np.bool_:
+        raise TypeError(f"mask: expected booleans, got dtype {mask.dtype}")
+    if mask.ndim == 0 or any(n != 1 for n in mask.shape[:-2]):
+        raise ValueError(f"mask: expected (Lq, Lk), one head, got {mask.shape}")
+    mask = mask.reshape((1, *mask.shape)[-2:])
+    names = _names(query_labels, "query_labels", mask.shape[0])
+    heads = _names(key_labels, "key_labels", mask.shape[1])
+    rows = [["■" if seen else "·" for seen in row] for row in mask.tolist()]
+    if key_labels is not None:
+        rows, names = [heads, *rows], ["", *names]
+    if query_labels is not None:
+        rows = [[name, *row] for name, row in zip(names, rows, strict=True)]
+        heads = [max(names, key=len, default=""), *heads]
+    widths = [max(1, len(head)) for head in heads]
+    lines = (
+        " ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        for row in rows
+    )
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _reach(side: int, name: str) -> int:
+    """Return one side of a window, so that sums with positions stay in int64."""
+    return min(_size(side, name), 2**62)
+
+
+def _names(labels: Sequence[Any] | None, name: str, n: int) -> list[str]:
+    """Return printable labels, empty ones where there are none."""
+    if labels is None:
+        return [""] * n
+    if len(labels) != n:
+        raise ValueError(f"{name}: expected {n} labels, got {len(labels)}")
+    return [repr(str(label))[1:-1] for label in labels]

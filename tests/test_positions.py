@@ -1,0 +1,660 @@
+"""Positions: against the papers' formulas written plainly, in float64."""
+
+import math
+
+import numpy as np
+import pytest
+import reference
+from hypothesis import given
+from hypothesis import strategies as st
+from support import assert_same_bits, lay_out, normal
+
+import attnpy
+from attnpy import positions
+from attnpy.positions import (
+    Learned,
+    Rotary,
+    alibi_bias,
+    alibi_slopes,
+    query_positions,
+    relative_bias,
+    relative_buckets,
+    sinusoidal,
+)
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+
+
+def bfloat16(numbers):
+    """Float64 numbers of normal size rounded once to 8 bits, to even in ties."""
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    mantissas, exponents = np.frexp(numbers)
+    return np.ldexp(np.rint(mantissas * 256) / 256, exponents).astype(bfloat16)
+
+
+def test_query_positions_are_those_of_attention():
+    query, key, value = normal(2, 4, 3), normal(2, 9, 3), normal(2, 9, 5)
+    for offset in (None, 2, -3, 20):
+        places = query_positions(4, 9, q_offset=offset)
+        mask = np.arange(9) <= places[:, None]
+        assert_same_bits(
+            attnpy.attention(query, key, value, mask=mask),
+            attnpy.attention(query, key, value, causal=True, q_offset=offset),
+        )
+    offsets = np.array([[1, 2, -3]])
+    assert query_positions(4, 9, q_offset=offsets).shape == (1, 3, 1, 4)
+    np.testing.assert_array_equal(
+        query_positions(4, 9, q_offset=offsets)[0, 2, 0], [-3, -2, -1, 0]
+    )
+    assert query_positions(0, 9).shape == (0,)
+
+
+# Sinusoidal
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2, 3, 7, 64])
+@pytest.mark.parametrize("offset", [0, 5, -3])
+def test_sinusoidal_is_the_formula(dim, offset):
+    encodings = sinusoidal(40, dim, offset=offset, base=1234.5, dtype="float64")
+    assert encodings.shape == (40, dim)
+    for row in range(40):
+        for column in range(dim):
+            wave = math.cos if column % 2 else math.sin
+            angle = (row + offset) / 1234.5 ** (2 * (column // 2) / dim)
+            assert abs(encodings[row, column] - wave(angle)) < 1e-14
+
+
+def test_sinusoidal_has_the_base_of_the_paper():
+    assert_same_bits(sinusoidal(9, 6), sinusoidal(9, 6, base=10000.0))
+    np.testing.assert_allclose(
+        sinusoidal(3, 4)[2], [math.sin(2), math.cos(2), math.sin(0.02), math.cos(0.02)]
+    )
+
+
+def test_sinusoidal_is_rounded_once(dtype):
+    exact = sinusoidal(2048, 256, dtype="float64")
+    encodings = sinusoidal(2048, 256, dtype=dtype)
+    if dtype.name != "bfloat16":
+        assert_same_bits(encodings, exact.astype(dtype))
+        return
+    exact = np.where(exact == 0, 1, exact)  # zeros have no exponent
+    encodings[encodings == 0] = 1
+    assert_same_bits(encodings, bfloat16(exact))
+    # Rounded by way of float32, some are wrong: the test can fail.
+    assert (encodings != exact.astype(np.float32).astype(dtype)).any()
+
+
+def test_sinusoidal_offset_goes_on():
+    assert_same_bits(sinusoidal(7, 10, offset=13), sinusoidal(20, 10)[13:])
+
+
+def test_sinusoidal_products_depend_on_the_distance():
+    encodings = sinusoidal(60, 32, dtype="float64")
+    products = encodings @ encodings.T
+    for distance in (0, 1, 17):
+        diagonal = np.diagonal(products, distance)
+        np.testing.assert_allclose(diagonal, diagonal[0], rtol=1e-12)
+    assert products[0, 0] > products[0, 1] + 0.1
+
+
+# Learned
+
+
+def test_learned_gives_rows():
+    learned = Learned(20, 6, rng=np.random.default_rng(3))
+    assert (learned.weight.dtype, learned.weight.shape) == (np.float32, (20, 6))
+    assert_same_bits(learned(7), learned.weight[:7])
+    assert_same_bits(learned(20), learned.weight)
+    assert_same_bits(learned([[3, 19], [0, 3]]), learned.weight[[[3, 19], [0, 3]]])
+    assert learned(0).shape == (0, 6)
+    assert learned([]).shape == (0, 6)
+    rows = learned(20)
+    rows += 1
+    assert (learned.weight != rows).all()
+
+
+def test_learned_starts_with_normal_numbers_of_the_generator(dtype):
+    one, two = (Learned(300, 50, dtype=dtype, rng=np.random.default_rng(3)).weight
+                for _ in range(2))  # fmt: skip
+    assert one.dtype == dtype
+    assert_same_bits(one, two)
+    numbers = one.astype(float)
+    assert abs(numbers.mean()) < 1e-3
+    assert abs(numbers.std() - 0.02) < 1e-3
+    assert (Learned(3, 5).weight != Learned(3, 5).weight).any()
+
+
+def test_learned_takes_a_trained_table():
+    learned = Learned(2, 3)
+    learned.weight = normal(5, 4)
+    assert_same_bits(learned(5), normal(5, 4))
+    with pytest.raises(ValueError, match=r"^positions: expected 0 to 5, got 6"):
+        learned(6)
+
+
+@pytest.mark.parametrize("wrong", [21, -1, [0, 20], [-1], 2**70])
+def test_learned_has_no_other_positions(wrong):
+    with pytest.raises(ValueError, match=r"^positions: expected 0 to (19|20), got"):
+        Learned(20, 6)(wrong)
+
+
+# Rotary
+
+
+def rotated(x, places, frequencies, interleaved, factor=1.0):
+    """Each pair is a complex number, turned by multiplication with exp(i angle)."""
+    x = np.array(x, float)
+    half = len(frequencies)
+    for i, frequency in enumerate(frequencies):
+        one, two = (2 * i, 2 * i + 1) if interleaved else (i, i + half)
+        turn = factor * np.exp(1j * frequency * np.asarray(places, float))
+        turned = (x[..., one] + 1j * x[..., two]) * turn
+        x[..., one], x[..., two] = turned.real, turned.imag
+    return x
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize(("dim", "rotary_dim"), [(8, None), (10, 6), (7, 2), (5, 0)])
+def test_rotary_is_a_complex_product(dtype, interleaved, dim, rotary_dim):
+    x = normal(2, 3, 11, dim, dtype=dtype)
+    rotary = Rotary(dim, base=500.0, interleaved=interleaved, rotary_dim=rotary_dim)
+    size = dim if rotary_dim is None else rotary_dim
+    frequencies = [500.0 ** (-2 * i / size) for i in range(size // 2)]
+    np.testing.assert_allclose(rotary.frequencies, frequencies, rtol=1e-15)
+    batch = np.random.default_rng(0).integers(-50, 5000, (2, 1, 11))
+    for argument, places in (
+        (None, np.arange(11)),
+        (7, 7 + np.arange(11)),
+        (np.int64(-7), -7 + np.arange(11)),
+        ([5, 5, 2, 9, 100, -4, 3, 2, 1, 0, 9], [5, 5, 2, 9, 100, -4, 3, 2, 1, 0, 9]),
+        (batch, np.broadcast_to(batch, (2, 3, 11))),
+    ):
+        result = rotary(x, argument)
+        assert (result.dtype, result.shape) == (dtype, x.shape)
+        exact = rotated(x, places, frequencies, interleaved)
+        eps = {"float64": 1e-12, "float32": 3e-7, "float16": 1e-3, "bfloat16": 8e-3}
+        np.testing.assert_allclose(
+            result.astype(float), exact, atol=6 * eps[dtype.name]
+        )
+        assert_same_bits(result[..., size:], x[..., size:])
+
+
+def test_rotary_rounds_16_bit_numbers_once(dtype):
+    x = normal(3, 9, 16, dtype=dtype)
+    real = "float64" if dtype == np.float64 else "float32"
+    rotary = Rotary(16)
+    assert_same_bits(rotary(x), rotary(x.astype(real)).astype(dtype))
+
+
+def test_rotary_tables_are_rounded_once(dtype):
+    places = np.random.default_rng(0).integers(1, 10**6, (3, 5000))
+    rotary = Rotary(64, scaling=YARN)
+    exact = rotary.tables(places, np.float64)
+    angles = places[..., None] * rotary.frequencies
+    np.testing.assert_allclose(exact[0], rotary.attention_factor * np.cos(angles))
+    np.testing.assert_allclose(exact[1], rotary.attention_factor * np.sin(angles))
+    for table, right in zip(rotary.tables(places, dtype), exact, strict=True):
+        assert table.shape == (3, 5000, 32)
+        once = bfloat16(right) if dtype.name == "bfloat16" else right.astype(dtype)
+        assert_same_bits(table, once)
+
+
+def test_rotary_of_position_0_changes_nothing():
+    for interleaved in (False, True):
+        x = normal(3, 1, 8)
+        np.testing.assert_array_equal(Rotary(8, interleaved=interleaved)(x), x)
+
+
+def test_pairings_differ_by_the_order_of_the_numbers():
+    x = normal(3, 9, 12)
+    order = np.arange(12).reshape(2, 6).T.ravel()  # 0 6 1 7 ...
+    assert_same_bits(
+        Rotary(12, interleaved=True)(x[..., order], 40), Rotary(12)(x, 40)[..., order]
+    )
+
+
+@given(
+    places=st.tuples(*[st.integers(-5000, 5000)] * 2),
+    shift=st.integers(-100_000, 100_000),
+    interleaved=st.booleans(),
+    rotary_dim=st.sampled_from([2, 6, 8]),
+    scaling=st.sampled_from([None, LLAMA3, YARN, {"type": "linear", "factor": 3}]),
+)
+def test_rotary_products_depend_on_the_distance_only(
+    places, shift, interleaved, rotary_dim, scaling
+):
+    rotary = Rotary(8, interleaved=interleaved, rotary_dim=rotary_dim, scaling=scaling)
+    query, key = normal(2, 1, 8, dtype="float64")
+    product, moved = (
+        (rotary(query, places[0] + by) @ rotary(key, places[1] + by).T).item()
+        for by in (0, shift)
+    )
+    assert abs(product - moved) < 1e-9
+    size = rotary_dim
+    turned = rotated(
+        key, [places[1] - places[0]], rotary.frequencies, interleaved,
+        rotary.attention_factor**2,
+    )  # fmt: skip
+    turned[..., size:] = key[..., size:]
+    assert abs(product - (query @ turned.T).item()) < 1e-9
+
+
+def test_rotary_rows_do_not_depend_on_each_other(dtype):
+    rotary = Rotary(20, rotary_dim=14)
+    x = normal(2, 3, 37, 20, dtype=dtype)
+    x[1, 1, 5] = np.inf
+    x[1, 1, 7] = np.nan
+    whole = rotary(x, 1000)
+    for i in (0, 5, 6, 36):
+        assert_same_bits(rotary(x[:, :, i : i + 1], 1000 + i), whole[:, :, i : i + 1])
+        assert_same_bits(rotary(x[1, 2, i], 1000 + i), whole[1, 2, i])
+    assert_same_bits(rotary(x[:, :, ::-1], 1036 - np.arange(37)), whole[:, :, ::-1])
+    layout = lay_out(x, order=(3, 0, 2, 1), steps=(1, -1, 2, -3))
+    assert_same_bits(rotary(layout, 1000), whole)
+    assert np.isfinite(whole[0].astype(float)).all()
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_rotary_writes_where_told(dtype, interleaved):
+    rotary = Rotary(10, interleaved=interleaved, rotary_dim=6)
+    x = normal(2, 9, 10, dtype=dtype)
+    right = rotary(x, 3)
+    out = lay_out(np.zeros_like(x), order=(2, 1, 0), steps=(2, -1, 3))
+    assert rotary(x, 3, out=out) is out
+    assert_same_bits(np.ascontiguousarray(out), right)
+    # Over itself, in its own order and in others.
+    for view in (np.s_[:], np.s_[..., ::-1], np.s_[:, ::-1], np.s_[::-1]):
+        own = x.copy()
+        rotary(own, 3, out=own[view])
+        assert_same_bits(own[view].copy(), right)
+
+
+def test_rotary_leaves_its_arguments_alone():
+    x, places = normal(2, 5, 8), np.arange(5)
+    x.flags.writeable = places.flags.writeable = False
+    Rotary(8)(x, places)
+    assert_same_bits(x, normal(2, 5, 8))
+
+
+def test_rotary_of_other_kinds():
+    numbers = np.arange(24).reshape(3, 8)
+    result = Rotary(8)(numbers)
+    assert_same_bits(result, Rotary(8)(numbers.astype(float)))
+    assert_same_bits(Rotary(8)(numbers.tolist()), result)
+    assert_same_bits(Rotary(8)(numbers.astype(">f4")), Rotary(8)(numbers.astype("f4")))
+    for shape in ((0, 8), (0, 3, 8), (3, 0, 8), (8,)):
+        assert Rotary(8)(np.zeros(shape)).shape == shape
+    assert Rotary(0)(np.zeros((3, 0))).shape == (3, 0)
+
+
+@pytest.mark.parametrize("cut", [1, 10, 49])
+def test_rotary_cache_of_turned_keys_serves_later_queries(cut):
+    query, key, value = (normal(2, 50, 16, seed=s) for s in range(3))
+    rotary = Rotary(16)
+    whole = attnpy.attention(rotary(query), rotary(key), value, causal=True)
+    last = attnpy.attention(
+        rotary(query[:, cut:], cut), rotary(key), value, causal=True
+    )
+    assert_same_bits(last, whole[:, cut:])
+
+
+# Scaling
+
+
+def test_linear_scaling_divides_the_positions():
+    rotary = Rotary(16, scaling={"type": "linear", "factor": 4.0})
+    for scaled, plain in zip(
+        rotary.tables([8, 12], "float64"), Rotary(16).tables([2, 3], "float64"),
+        strict=True,
+    ):  # fmt: skip
+        np.testing.assert_allclose(scaled, plain, rtol=1e-13)
+
+
+def test_llama3_scaling():
+    plain = Rotary(128, base=500000.0)
+    rotary = Rotary(128, base=500000.0, scaling=LLAMA3)
+    kinds = set()
+    for frequency, scaled in zip(plain.frequencies, rotary.frequencies, strict=True):
+        wavelength = 2 * math.pi / frequency
+        if wavelength < 8192 / 4:
+            kinds.add("kept")
+            assert scaled == frequency
+        elif wavelength > 8192:
+            kinds.add("divided")
+            assert scaled == frequency / 8
+        else:
+            kinds.add("between")
+            smooth = (8192 / wavelength - 1) / (4 - 1)
+            between = (1 - smooth) * frequency / 8 + smooth * frequency
+            assert scaled == pytest.approx(between, rel=1e-13)
+    assert kinds == {"kept", "divided", "between"}
+    assert rotary.attention_factor == 1
+
+
+@pytest.mark.parametrize("truncate", [None, True, False])
+@pytest.mark.parametrize("betas", [{}, {"beta_fast": 16, "beta_slow": 2}])
+@pytest.mark.parametrize(
+    ("dim", "base", "original"),
+    [(128, 1e6, 32768), (16, 1e4, 100), (8, 10.0, 593)],  # the ends cut off in two
+)
+def test_yarn_scaling(dim, base, original, betas, truncate):
+    scaling = {
+        **YARN,
+        **betas,
+        "truncate": truncate,
+        "original_max_position_embeddings": original,
+    }
+    rotary = Rotary(dim, base=base, scaling=scaling)
+
+    def place(turns):  # the i where original / wavelength is turns
+        return dim * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(base))
+
+    low, high = place(betas.get("beta_fast", 32)), place(betas.get("beta_slow", 1))
+    if truncate is not False:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dim - 1)
+    ramps = []
+    for i, scaled in enumerate(rotary.frequencies):
+        frequency = base ** (-2 * i / dim)
+        ramps.append(min(1, max(0, (i - low) / (high - low))))
+        right = frequency / 4 * ramps[i] + frequency * (1 - ramps[i])
+        assert scaled == pytest.approx(right, rel=1e-12)
+    assert betas or len(set(ramps)) > 1
+
+
+def test_yarn_keeps_the_fastest_pairs_and_divides_the_slowest():
+    plain, scaled = (
+        Rotary(128, base=1e6, scaling=scaling).frequencies for scaling in (None, YARN)
+    )
+    assert_same_bits(scaled[:20], plain[:20])
+    assert_same_bits(scaled[-20:], plain[-20:] / 4)
+    assert (scaled[20:-20] <= plain[20:-20]).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "factor"),
+    [
+        ({}, 0.1 * math.log(4) + 1),
+        ({"factor": 0.5}, 1),
+        ({"attention_factor": 1.5}, 1.5),
+        ({"mscale": 1.0, "mscale_all_dim": 1.0}, 1),
+        ({"mscale": 0.7, "mscale_all_dim": 2},
+         (0.07 * math.log(4) + 1) / (0.2 * math.log(4) + 1)),
+        ({"mscale": 0.7}, 0.1 * math.log(4) + 1),
+    ],
+)  # fmt: skip
+def test_yarn_attention_factor(options, factor):
+    rotary = Rotary(8, scaling={**YARN, **options})
+    assert rotary.attention_factor == pytest.approx(factor, rel=1e-14)
+    x = normal(4, 8, dtype="float64")
+    np.testing.assert_allclose(
+        np.linalg.norm(rotary(x, 9), axis=-1), factor * np.linalg.norm(x, axis=-1)
+    )
+
+
+def test_scaling_takes_a_model_configuration_as_it_is():
+    frequencies = Rotary(8, base=5e5, scaling=LLAMA3).frequencies
+    for more in (
+        {"rope_theta": 500000},
+        {"type": "llama3"},
+        {"partial_rotary_factor": 1.0},
+        {"attention_factor": None},
+    ):
+        same = Rotary(8, base=5e5, scaling={**LLAMA3, **more}).frequencies
+        assert_same_bits(same, frequencies)
+    for nothing in ({"rope_type": "default"}, {"type": "default", "rope_theta": 1e4}):
+        assert_same_bits(Rotary(8, scaling=nothing).frequencies, Rotary(8).frequencies)
+    partial = {"rope_type": "default", "partial_rotary_factor": 0.4}
+    assert len(Rotary(80, rotary_dim=32, scaling=partial).frequencies) == 16
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        {},
+        {"factor": 2.0},
+        {"type": "dynamic", "factor": 2.0},
+        {"rope_type": "longrope"},
+        {"rope_type": ["linear"]},
+        {"type": "linear", "rope_type": "yarn"},
+        {"type": "linear"},
+        {"type": "linear", "factor": None},
+        {"type": "linear", "factor": 2.0, "unknown": 1},
+        {"type": "linear", "factor": 0},
+        {"type": "linear", "factor": math.nan},
+        {**LLAMA3, "high_freq_factor": 1.0},
+        {**LLAMA3, "rope_theta": 1e4},
+        {**LLAMA3, "partial_rotary_factor": 0.5},
+        {k: v for k, v in YARN.items() if k != "original_max_position_embeddings"},
+        {**YARN, "beta_fast": -1},
+    ],
+)
+def test_other_scalings_are_value_errors(scaling):
+    with pytest.raises(ValueError, match=r"^scaling.*: expected .*got|not"):
+        Rotary(8, base=5e5, scaling=scaling)
+
+
+# ALiBi
+
+
+def test_alibi_slopes_of_the_paper():
+    assert alibi_slopes(8).tolist() == [2.0**-h for h in range(1, 9)]
+    np.testing.assert_allclose(
+        alibi_slopes(16, "float64"), [2 ** (-h / 2) for h in range(1, 17)], rtol=1e-15
+    )
+    assert alibi_slopes(1).tolist() == [2.0**-8]
+    assert alibi_slopes(0).shape == (0,)
+
+
+def test_alibi_slopes_of_other_numbers_of_heads():
+    np.testing.assert_allclose(
+        alibi_slopes(12, "float64"),
+        [2.0**-h for h in range(1, 9)] + [2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5],
+        rtol=1e-15,
+    )
+    for n, power in ((3, 2), (5, 4), (7, 4), (40, 32), (112, 64)):
+        slopes = alibi_slopes(n)
+        assert_same_bits(slopes[:power], alibi_slopes(power))
+        assert_same_bits(slopes[power:], alibi_slopes(2 * power)[0::2][: n - power])
+
+
+@pytest.mark.parametrize("offset", [None, 0, -2, 9])
+def test_alibi_bias_falls_with_the_distance(dtype, offset):
+    bias = alibi_bias(3, 4, 6, q_offset=offset, dtype=dtype)
+    assert (bias.dtype, bias.shape) == (dtype, (3, 4, 6))
+    first = 2 if offset is None else offset
+    for h, slope in enumerate([2**-4, 2**-8, 2**-2]):
+        for i in range(4):
+            for j in range(6):
+                exact = -slope * abs(first + i - j)
+                assert bias[h, i, j] == np.array(exact, dtype)
+
+
+def test_alibi_bias_of_many_offsets():
+    bias = alibi_bias(3, 4, 6, q_offset=[[1, 2], [3, -4]])
+    assert bias.shape == (2, 2, 3, 4, 6)
+    assert_same_bits(bias[1, 1], alibi_bias(3, 4, 6, q_offset=-4))
+
+
+def test_alibi_without_the_query_position_has_the_same_causal_weights():
+    query, key, value = (normal(4, 7, 5, dtype="float64", seed=s) for s in range(3))
+    simple = alibi_slopes(4, "float64")[:, None, None] * np.arange(7)
+    np.testing.assert_allclose(
+        attnpy.attention(query, key, value, causal=True,
+                         bias=alibi_bias(4, 7, 7, dtype="float64")),
+        reference.attention(query, key, value, causal=True, bias=simple)[0],
+        rtol=1e-12,
+    )  # fmt: skip
+
+
+# T5
+
+
+@pytest.mark.parametrize(
+    ("bidirectional", "starts"),
+    [
+        (True, [*range(9), 12, 16, 23, 32, 46, 64, 91]),
+        (False, [*range(17), 19, 21, 24, 27, 31, 35, 40, 46, 52, 59, 67, 77, 87, 99,
+                 113]),
+    ],
+)  # fmt: skip
+def test_relative_buckets_of_t5_begin_at(bidirectional, starts):
+    row = relative_buckets(1, 500, bidirectional=bidirectional)[0, ::-1]  # distances
+    assert [int(np.argmax(row == b)) for b in range(len(starts))] == starts
+    assert (np.diff(row) >= 0).all()
+    assert row[-1] == len(starts) - 1
+    after = relative_buckets(1, 500, bidirectional=bidirectional, q_offset=0)[0]
+    if bidirectional:
+        assert_same_bits(after[1:], row[1:] + 16)
+    else:
+        assert not after.any()
+
+
+@given(
+    n_buckets=st.integers(1, 64),
+    bidirectional=st.booleans(),
+    more=st.integers(1, 500),
+    offset=st.integers(-300, 300),
+)
+def test_relative_buckets_are_the_formula(n_buckets, bidirectional, more, offset):
+    num_buckets = 2 * n_buckets if bidirectional else n_buckets
+    exact = n_buckets // 2
+    buckets = relative_buckets(
+        3, 200, num_buckets=num_buckets, max_distance=exact + more, q_offset=offset,
+        bidirectional=bidirectional,
+    )  # fmt: skip
+    assert buckets.dtype == np.int64
+    for (i, j), bucket in np.ndenumerate(buckets):
+        relative = j - (offset + i)
+        distance = abs(relative) if bidirectional else max(0, -relative)
+        right = distance
+        if distance >= exact:
+            right = n_buckets - 1
+            if exact:
+                share = math.log(distance / exact) / math.log((exact + more) / exact)
+                place = exact + share * (n_buckets - exact)
+                if place < n_buckets and abs(place - round(place)) < 1e-9:
+                    continue  # begins here in exact numbers, not always in floats
+                right = min(math.floor(place), n_buckets - 1)
+        assert bucket == right + n_buckets * (bidirectional and relative > 0)
+
+
+def test_relative_bias_looks_the_buckets_up(dtype):
+    table = normal(10, 3, dtype=dtype)
+    for options in ({}, {"bidirectional": False, "max_distance": 20, "q_offset": 1}):
+        bias = relative_bias(table, 4, 30, **options)
+        buckets = relative_buckets(4, 30, num_buckets=10, **options)
+        assert (bias.dtype, bias.shape) == (dtype, (3, 4, 30))
+        for h in range(3):
+            assert_same_bits(bias[h].copy(), table[buckets, h])
+    many = relative_bias(table, 4, 30, q_offset=[[5], [-7]])
+    assert many.shape == (2, 1, 3, 4, 30)
+    assert_same_bits(many[1, 0].copy(), relative_bias(table, 4, 30, q_offset=-7).copy())
+    assert relative_bias(table, 0, 30).shape == (3, 0, 30)
+    assert relative_bias(table[:, :0], 4, 0).shape == (0, 4, 0)
+
+
+def test_relative_bias_continues_in_decoding():
+    table, x = normal(32, 2), normal(2, 40, 8)
+    whole = relative_bias(table, 40, 40, bidirectional=False)
+    last = relative_bias(table, 1, 40, bidirectional=False)
+    assert_same_bits(
+        attnpy.attention(x[:, -1:], x, x, bias=last, scale=1),
+        attnpy.attention(x, x, x, bias=whole, scale=1)[:, -1:],
+    )
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("length", lambda: sinusoidal(-1, 4)),
+        ("dim", lambda: sinusoidal(4, -1)),
+        ("base", lambda: sinusoidal(4, 4, base=0)),
+        ("offset", lambda: sinusoidal(4, 4, offset=2**60)),
+        ("max_length", lambda: Learned(-1, 4)),
+        ("head_dim", lambda: Rotary(7)),
+        ("rotary_dim", lambda: Rotary(8, rotary_dim=3)),
+        ("rotary_dim", lambda: Rotary(8, rotary_dim=10)),
+        ("base", lambda: Rotary(8, base=math.inf)),
+        ("x", lambda: Rotary(8)(np.zeros((3, 6)))),
+        ("x", lambda: Rotary(8)(3.0)),
+        ("positions", lambda: Rotary(8)(np.zeros((3, 8)), [1, 2])),
+        ("positions", lambda: Rotary(8)(np.zeros((3, 8)), [[1, 2, 3]])),
+        ("positions", lambda: Rotary(8)(np.zeros((1, 8)), [1, 2])),
+        ("positions", lambda: Rotary(8)(np.zeros(8), [1])),
+        ("positions", lambda: Rotary(8)(np.zeros((3, 8)), 2**63 - 1)),
+        ("out", lambda: Rotary(8)(np.zeros((3, 8)), out=np.zeros((1, 8)))),
+        ("out", lambda: Rotary(8)(np.ones((3, 8)), out=read_only(3, 8))),
+        ("num_heads", lambda: alibi_slopes(-1)),
+        ("n_queries", lambda: alibi_bias(2, -1, 3)),
+        ("n_keys", lambda: relative_buckets(2, -1)),
+        ("num_buckets", lambda: relative_buckets(2, 2, num_buckets=0)),
+        ("num_buckets", lambda: relative_buckets(2, 2, num_buckets=31)),
+        ("max_distance", lambda: relative_buckets(2, 2, max_distance=8)),
+        ("table", lambda: relative_bias(np.zeros(32), 2, 2)),
+    ],
+)
+def test_wrong_numbers_and_shapes_are_value_errors(name, call):
+    with pytest.raises(ValueError, match=rf"^{name}: expected .*") as caught:
+        call()
+    assert caught.type is ValueError
+
+
+def read_only(*shape):
+    array = np.zeros(shape)
+    array.flags.writeable = False
+    return array
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("length", lambda: sinusoidal(4.0, 4)),
+        ("length", lambda: sinusoidal(True, 4)),
+        ("offset", lambda: sinusoidal(4, 4, offset=1.5)),
+        ("offset", lambda: sinusoidal(4, 4, offset=[1, 2])),
+        ("base", lambda: sinusoidal(4, 4, base="x")),
+        ("dtype", lambda: sinusoidal(4, 4, dtype="int32")),
+        ("dtype", lambda: Learned(4, 4, dtype=complex)),
+        ("rng", lambda: Learned(4, 4, rng=0)),
+        ("positions", lambda: Learned(4, 4)([0.5])),
+        ("positions", lambda: Learned(4, 4)([True])),
+        ("head_dim", lambda: Rotary("8")),
+        ("interleaved", lambda: Rotary(8, interleaved="yes")),
+        ("scaling", lambda: Rotary(8, scaling="linear")),
+        ("scaling", lambda: Rotary(8, scaling={"type": "linear", "factor": "2"})),
+        ("scaling", lambda: Rotary(8, scaling={**YARN, "mscale": "1"})),
+        ("bidirectional", lambda: relative_buckets(2, 2, bidirectional="no")),
+        ("x", lambda: Rotary(8)(np.zeros((3, 8), complex))),
+        ("positions", lambda: Rotary(8)(np.zeros((3, 8)), 0.5)),
+        ("positions", lambda: Rotary(8)(np.zeros((3, 8)), True)),
+        ("dtype", lambda: Rotary(8).tables([1], int)),
+        ("out", lambda: Rotary(8)(np.zeros((3, 8)), out=np.zeros((3, 8), "f4"))),
+        ("out", lambda: Rotary(8)(np.zeros((3, 8)), out=[0])),
+        ("num_heads", lambda: alibi_slopes(2.5)),
+        ("q_offset", lambda: alibi_bias(2, 2, 2, q_offset=0.5)),
+        ("table", lambda: relative_bias([["a"]], 2, 2)),
+    ],
+)
+def test_wrong_kinds_are_type_errors(name, call):
+    with pytest.raises(TypeError, match=rf"^{name}.*: expected .*got"):
+        call()
+
+
+def test_everything_public_is_listed():
+    public = {
+        name for name, thing in vars(positions).items()
+        if getattr(thing, "__module__", None) == "attnpy.positions"
+        and not name.startswith("_")
+    }  # fmt: skip
+    assert public == set(positions.__all__)
