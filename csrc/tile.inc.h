@@ -8,30 +8,66 @@ typedef struct {
     bool masked; /* some of these rows may not see some of these keys */
 } span;
 
+/* Bits first .. end - 1 of a word, for first < 64. */
+static uint64_t
+bits_between(ptrdiff_t first, ptrdiff_t end)
+{
+    uint64_t below_end = end < 64 ? (UINT64_C(1) << end) - 1 : ~UINT64_C(0);
+    return below_end & ~UINT64_C(0) << first;
+}
+
 /* Leaves out the keys at both ends of the block that no row of the tile may see, whole
  * operands of values. */
 static span
 tile_span(const work *w, const block *b, int tile)
 {
-    const ptrdiff_t *from = w->task->see_from + (ptrdiff_t)tile * WIDTH;
-    const ptrdiff_t *to = w->task->see_to + (ptrdiff_t)tile * WIDTH;
-    ptrdiff_t first = b->end, last = b->first;
-    ptrdiff_t all_from = b->first, all_to = b->end;
+    ptrdiff_t n_keys = b->end - b->first;
+    ptrdiff_t first = n_keys, end = 0;
+    bool masked = false;
 
+    if (b->coverage == ATTN_SEE_ALL) {
+        return (span){b->first, n_keys, false};
+    }
+    uint64_t any[ATTN_BLOCK_WORDS] = {0}, all[ATTN_BLOCK_WORDS];
+    memset(all, 0xff, sizeof all);
     for (ptrdiff_t r = 0; r < tile_rows(w, tile); r++) {
-        all_from = most(all_from, from[r]);
-        all_to = least(all_to, to[r]);
-        if (from[r] < to[r]) {
-            first = least(first, from[r]);
-            last = most(last, to[r]);
+        for (int i = 0; i < ATTN_BLOCK_WORDS; i++) {
+            any[i] |= w->see[(ptrdiff_t)tile * WIDTH + r][i];
+            all[i] &= w->see[(ptrdiff_t)tile * WIDTH + r][i];
         }
     }
-    first = most(first, b->first) / TERMS * TERMS;
-    last = least(round_up(last, TERMS), b->end);
-    bool mixed = b->coverage == ATTN_SEE_SOME &&
-                 (w->task->mask != NULL || w->task->bias != NULL);
-    return (span){first, most(last - first, 0),
-                  mixed || all_from > first || all_to < last};
+    for (int i = 0; i < ATTN_BLOCK_WORDS; i++) {
+        if (any[i] != 0) {
+            first = least(first, i * 64 + __builtin_ctzll(any[i]));
+            end = i * 64 + 64 - __builtin_clzll(any[i]);
+        }
+    }
+    first = first / TERMS * TERMS;
+    end = least(round_up(end, TERMS), n_keys);
+    for (int i = 0; i < ATTN_BLOCK_WORDS; i++) {
+        ptrdiff_t from = most(first - i * 64, 0), to = end - i * 64;
+        uint64_t wanted = from < 64 && to > from ? bits_between(from, to) : 0;
+        masked = masked || (all[i] & wanted) != wanted;
+    }
+    return (span){b->first + first, most(end - first, 0), masked};
+}
+
+/* The spans of all tiles; returns the keys that they cover together. */
+static span
+open_spans(const work *w, const block *b, span *spans)
+{
+    ptrdiff_t first = b->end, end = b->first;
+    bool masked = false;
+
+    for (int t = 0; t < w->n_tiles; t++) {
+        spans[t] = tile_span(w, b, t);
+        masked = masked || spans[t].masked;
+        if (spans[t].n > 0) {
+            first = least(first, spans[t].first);
+            end = most(end, spans[t].first + spans[t].n);
+        }
+    }
+    return (span){first, most(end - first, 0), masked};
 }
 
 static void
@@ -69,9 +105,9 @@ rows_soon(const work *w, const attn_array *array, const char *base, ptrdiff_t fi
                   .n_rows = least(w->to - first, ATTN_BLOCK)};
 }
 
-/* The products of queries and keys of each span. */
+/* The products of queries and keys of each span; `seen` is all of them. */
 static void
-multiply_scores(work *w, const block *b, const span *spans)
+multiply_scores(work *w, const block *b, const span *spans, const span *seen)
 {
     const attn_problem *p = w->p;
     soon next = rows_soon(w, &p->value, w->task->value, b->first, p->value_dim);
@@ -79,23 +115,24 @@ multiply_scores(work *w, const block *b, const span *spans)
 
     do { /* D may be 0 */
         ptrdiff_t n_columns = least(p->head_dim - d, ATTN_DIM_BLOCK);
-        matrix keys = fetch_keys(w, b->first, b->end - b->first, d, n_columns);
+        matrix keys = fetch_keys(w, seen->first, seen->n, d, n_columns);
         for (int t = 0; t < w->n_tiles; t++) {
             const operand *query = w->query + (t * w->key_width + d / TERMS) * WIDTH;
             if (spans[t].n == 0) {
                 continue;
             }
-            multiply((product){.c = scores_of(w, t),
-                               .c_row = WIDTH,
-                               .a = {keys.at + (spans[t].first - b->first) * keys.row,
-                                     keys.row},
-                               .b = (const char *)query,
-                               .b_row = WIDTH * sizeof(operand),
-                               .n_rows = spans[t].n,
-                               .n_steps = (n_columns + TERMS - 1) / TERMS,
-                               .add = d > 0,
-                               .next = next},
-                     tile_vectors(w, t));
+            multiply(
+                (product){.c = scores_of(w, t),
+                          .c_row = WIDTH,
+                          .a = {keys.at + (spans[t].first - seen->first) * keys.row,
+                                keys.row},
+                          .b = (const char *)query,
+                          .b_row = WIDTH * sizeof(operand),
+                          .n_rows = spans[t].n,
+                          .n_steps = (n_columns + TERMS - 1) / TERMS,
+                          .add = d > 0,
+                          .next = next},
+                tile_vectors(w, t));
             next.n_rows = 0;
         }
         d += ATTN_DIM_BLOCK;
@@ -188,7 +225,8 @@ exponentiate_tile(work *w, const block *b, int tile, const span *s)
 
 /* Columns of values from d on, for the product of their block with a tile's weights. */
 typedef struct {
-    matrix at; /* from the block's first key on */
+    matrix at;
+    ptrdiff_t first; /* key */
     bool finite;
     ptrdiff_t d;
     ptrdiff_t n_columns;
@@ -217,7 +255,7 @@ static void
 add_values(work *w, const block *b, int tile, const span *s, const value_slab *values,
            soon next)
 {
-    ptrdiff_t offset = s->first - b->first;
+    ptrdiff_t offset = s->first - values->first;
     product m = {.c = w->chunk.output[tile] + values->d * WIDTH,
                  .c_row = WIDTH,
                  .a = {values->at.at + offset / TERMS * values->at.row, values->at.row},
@@ -232,7 +270,7 @@ add_values(work *w, const block *b, int tile, const span *s, const value_slab *v
     if (values->finite || !s->masked) {
         multiply_transposed(m, tile_vectors(w, tile));
     } else {
-        add_seen_values(w, tile, &m, offset);
+        add_seen_values(w, tile, &m, s->first - b->first);
     }
 }
 
@@ -244,25 +282,21 @@ attend_tiles(work *w, const block *b)
     bool in_place = TERMS == 1 && reads_in_place(&p->value, p->value_dim, AS_OPERANDS);
     ptrdiff_t width = in_place ? p->value_dim : SLAB_COLUMNS;
     soon next = rows_soon(w, &p->key, w->task->key, b->end, p->head_dim);
-    ptrdiff_t n_keys = b->end - b->first;
     span spans[MAX_TILES];
+    span seen = open_spans(w, b, spans);
 
-    for (int t = 0; t < w->n_tiles; t++) {
-        spans[t] = tile_span(w, b, t);
-    }
-    multiply_scores(w, b, spans);
+    multiply_scores(w, b, spans, &seen);
     for (int t = 0; t < w->n_tiles; t++) {
         if (spans[t].n > 0) {
             exponentiate_tile(w, b, t, &spans[t]);
         }
     }
     for (ptrdiff_t d = 0; d < p->value_dim; d += width) {
-        value_slab values = {.d = d, .n_columns = least(p->value_dim - d, width)};
-        values.at =
-            fetch_values(w, b->first, n_keys, d, values.n_columns, values.n_columns);
-        values.finite =
-            b->coverage == ATTN_SEE_ALL ||
-            all_finite(values.at, (n_keys + TERMS - 1) / TERMS, values.n_columns);
+        ptrdiff_t n_columns = least(p->value_dim - d, width);
+        value_slab values = {.first = seen.first, .d = d, .n_columns = n_columns};
+        values.at = fetch_values(w, seen.first, seen.n, d, n_columns, n_columns);
+        values.finite = !seen.masked ||
+                        all_finite(values.at, (seen.n + TERMS - 1) / TERMS, n_columns);
         for (int t = 0; t < w->n_tiles; t++) {
             if (spans[t].n > 0) {
                 add_values(w, b, t, &spans[t], &values, next);
@@ -281,11 +315,9 @@ write_tile_weights(work *w, const block *b)
 {
     const attn_array *weights = &w->p->weights;
     span spans[MAX_TILES];
+    span seen = open_spans(w, b, spans);
 
-    for (int t = 0; t < w->n_tiles; t++) {
-        spans[t] = tile_span(w, b, t);
-    }
-    multiply_scores(w, b, spans);
+    multiply_scores(w, b, spans, &seen);
     for (int t = 0; t < w->n_tiles; t++) {
         const span *s = &spans[t];
         real scale = s->n > 0 ? finish_tile(w, b, t, s) : 1;

@@ -1,6 +1,7 @@
 /* Which keys a row may see: the ranges that causality, window and lengths leave, and the
  * bits of a block once the boolean mask is taken in. Knows no dtype but the mask's. */
 #include "attention.h"
+#include "vec/bytes.h"
 
 #include <assert.h>
 #include <string.h>
@@ -53,21 +54,6 @@ range_bits(ptrdiff_t from, ptrdiff_t to)
     return (~UINT64_C(0) >> (64 - (to - from))) << from;
 }
 
-/* Bit k is set where byte k of eight is not zero. */
-static uint64_t
-pack_eight(const char *bytes)
-{
-    const uint64_t low = UINT64_C(0x7f7f7f7f7f7f7f7f);
-    uint64_t x;
-
-    memcpy(&x, bytes, sizeof x);
-#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-    x = __builtin_bswap64(x);
-#endif
-    x = ((x | ((x & low) + low)) >> 7) & UINT64_C(0x0101010101010101);
-    return (x * UINT64_C(0x0102040810204080)) >> 56;
-}
-
 /* Bit k of the result is mask element k of n <= 64. */
 static uint64_t
 pack_bits(const char *mask, ptrdiff_t stride, ptrdiff_t n)
@@ -78,9 +64,12 @@ pack_bits(const char *mask, ptrdiff_t stride, ptrdiff_t n)
     if (stride == 0) {
         return *mask ? range_bits(0, n) : 0;
     }
+    if (stride == 1 && n == 64) {
+        return test_64_bytes(mask);
+    }
     if (stride == 1) {
         for (; k + 8 <= n; k += 8) {
-            bits |= pack_eight(mask + k) << k;
+            bits |= test_eight_bytes(mask + k) << k;
         }
     }
     for (; k < n; k++) {
@@ -118,6 +107,9 @@ apply_mask(const attn_problem *p, const attn_task *task, ptrdiff_t first_key,
         if (row != packed_row) {
             pack_mask_row(p, row, n_keys, packed);
             packed_row = row;
+            for (ptrdiff_t k = ATTN_BLOCK; k < 2 * ATTN_BLOCK; k += 64) {
+                __builtin_prefetch(row + k * p->mask.column_stride);
+            }
         }
         for (ptrdiff_t w = 0; w < ATTN_BLOCK_WORDS; w++) {
             keys[r][w] &= packed[w];
