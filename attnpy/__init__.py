@@ -1,8 +1,8 @@
 """Fast, exact attention for NumPy arrays on a CPU.
 
 `attention` computes scaled-dot-product attention, multi-head and with every usual
-option, without ever building the matrix of scores; `merge` combines results over
-disjoint sets of keys. The rest is about threads and the machine.
+option, without ever building the matrix of scores; `Plan` makes a call ready to be run
+many times; `merge` combines results over disjoint sets of keys. The rest is about threads and the machine.
 """
 
 try:
@@ -24,9 +24,11 @@ from attnpy._config import (
     show_config,
 )
 from attnpy._merge import merge
+from attnpy._plan import Plan
 from attnpy._version import __version__
 
 __all__ = [
+    "Plan",
     "__version__",
     "attention",
     "get_num_threads",

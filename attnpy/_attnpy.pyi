@@ -24,6 +24,21 @@ def attention(
     tier: str | None = None,
     /,
 ) -> Any: ...
+
+class Plan:
+    query: NDArray[Any]
+    key: NDArray[Any]
+    value: NDArray[Any]
+    mask: NDArray[Any] | None
+    bias: NDArray[Any] | None
+    q_offset: NDArray[Any] | None
+    kv_lengths: NDArray[Any] | None
+    output: NDArray[Any]
+    weights: NDArray[Any] | None
+    lse: NDArray[Any] | None
+    def __new__(cls, *arguments: Any) -> Any: ...
+    def __call__(self) -> Any: ...
+
 def set_num_threads(num_threads: int, /) -> None: ...
 def get_num_threads() -> int: ...
 def set_portable(portable: bool, /) -> bool: ...

@@ -5,6 +5,7 @@
 #define NPY_NO_DEPRECATED_API NPY_1_22_API_VERSION
 #include <Python.h>
 #include <numpy/arrayobject.h>
+#include <structmember.h>
 
 #include "attention.h"
 
@@ -1055,6 +1056,33 @@ compute(const arrays *a, const attn_problem *p, const options *o)
     return status < 0 || lock.failed ? -1 : 0;
 }
 
+/* Everything before the computation: from arguments to a problem in which all is valid,
+ * with its arrays and results. Returns the rank of the output, or -1. */
+static int
+prepare(PyObject *const *arguments, Py_ssize_t n_arguments, arrays *a, attn_problem *p,
+        options *o)
+{
+    int type, rank = 0;
+
+    if (n_arguments != N_ARGUMENTS && n_arguments != N_ARGUMENTS - 1) {
+        PyErr_Format(PyExc_TypeError, "expected %d arguments, got %zd", N_ARGUMENTS,
+                     n_arguments);
+        return -1;
+    }
+    clear_problem(p);
+    if (parse_options(arguments, n_arguments, p, o) < 0 ||
+        convert_arrays(arguments, a) < 0) {
+        return -1;
+    }
+    type = promote(a);
+    if (type < 0 || convert_dtypes(a, type, p) < 0 || read_sizes(a, p, &rank) < 0 ||
+        set_scale(p, o) < 0 || count_rows(p) < 0 || set_inputs(a, p, rank) < 0 ||
+        make_results(a, o, type, rank, p) < 0) {
+        return -1;
+    }
+    return rank;
+}
+
 PyDoc_STRVAR(attention_doc,
              "attention(query, key, value, mask, bias, causal, window, q_offset, "
              "kv_lengths, scale, softcap, sinks, return_weights, return_lse, out, "
@@ -1068,30 +1096,202 @@ attention(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
     attn_problem p;
     options o;
     PyObject *result = NULL;
-    int type, rank = 0;
 
     (void)module;
-    if (n_arguments != N_ARGUMENTS && n_arguments != N_ARGUMENTS - 1) {
-        PyErr_Format(PyExc_TypeError, "attention: expected %d arguments, got %zd",
-                     N_ARGUMENTS, n_arguments);
-        return NULL;
+    if (prepare(arguments, n_arguments, &a, &p, &o) >= 0 && compute(&a, &p, &o) == 0) {
+        result = pack_results(&a, o.out);
     }
-    clear_problem(&p);
-    if (parse_options(arguments, n_arguments, &p, &o) < 0 ||
-        convert_arrays(arguments, &a) < 0) {
-        goto done;
-    }
-    type = promote(&a);
-    if (type < 0 || convert_dtypes(&a, type, &p) < 0 || read_sizes(&a, &p, &rank) < 0 ||
-        set_scale(&p, &o) < 0 || count_rows(&p) < 0 || set_inputs(&a, &p, rank) < 0 ||
-        make_results(&a, &o, type, rank, &p) < 0 || compute(&a, &p, &o) < 0) {
-        goto done;
-    }
-    result = pack_results(&a, o.out);
-done:
     release_arrays(&a);
     return result;
 }
+
+/* ---- Plans ---------------------------------------------------------------------------- */
+
+/* A call made ready once, to be run many times on what its arrays then hold. */
+typedef struct {
+    PyObject_HEAD arrays a;
+    PyArrayObject *q_offset, *kv_lengths; /* what the core reads: valid copies of a's */
+    attn_problem p;
+    options o;
+    PyObject *result; /* what each call returns; NULL until the plan is complete */
+    atomic_bool busy; /* a call is under way */
+} plan;
+
+/* An argument that each call is to read anew must be the array itself, not a copy. */
+static int
+check_bound(PyObject *argument, PyArrayObject *array, const char *name)
+{
+    if (argument == Py_None || argument == (PyObject *)array) {
+        return 0;
+    }
+    PyErr_Format(PyExc_TypeError,
+                 "%s: expected an array that can be read where it lies, aligned and in "
+                 "the dtype of the computation, got what had to be converted",
+                 name);
+    return -1;
+}
+
+/* Makes the copy of q_offset or kv_lengths that the core reads. */
+static int
+shadow_numbers(PyArrayObject *numbers, PyArrayObject **copy, attn_array *described)
+{
+    if (numbers == NULL) {
+        return 0;
+    }
+    *copy = (PyArrayObject *)PyArray_NewCopy(numbers, NPY_CORDER);
+    if (*copy == NULL) {
+        return -1;
+    }
+    described->data = PyArray_BYTES(*copy);
+    return 0;
+}
+
+static PyObject *
+plan_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords)
+{
+    static const char *const names[] = {"query", "key", "value", "mask", "bias", NULL};
+    plan *self;
+
+    if (keywords != NULL && PyDict_GET_SIZE(keywords) != 0) {
+        PyErr_SetString(PyExc_TypeError, "Plan: expected no keywords");
+        return NULL;
+    }
+    self = (plan *)type->tp_alloc(type, 0); /* zeroed */
+    if (self == NULL ||
+        prepare(&PyTuple_GET_ITEM(arguments, 0), PyTuple_GET_SIZE(arguments), &self->a,
+                &self->p, &self->o) < 0) {
+        goto fail;
+    }
+    PyArrayObject *const bound[] = {self->a.query, self->a.key, self->a.value,
+                                    self->a.mask, self->a.bias};
+    for (int i = 0; names[i] != NULL; i++) {
+        if (check_bound(PyTuple_GET_ITEM(arguments, i), bound[i], names[i]) < 0) {
+            goto fail;
+        }
+    }
+    if (self->o.out != Py_None && self->o.out != (PyObject *)self->a.output) {
+        PyErr_SetString(PyExc_ValueError,
+                        "out: expected an aligned array that overlaps no input");
+        goto fail;
+    }
+    if (shadow_numbers(self->a.q_offset, &self->q_offset, &self->p.q_offset) < 0 ||
+        shadow_numbers(self->a.kv_lengths, &self->kv_lengths, &self->p.kv_lengths) <
+            0) {
+        goto fail;
+    }
+    self->o.out = Py_None; /* borrowed till now; the output is ours */
+    self->result = pack_results(&self->a, Py_None);
+    if (self->result != NULL) {
+        return (PyObject *)self;
+    }
+fail:
+    Py_XDECREF(self);
+    return NULL;
+}
+
+static int
+plan_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    plan *self = (plan *)object;
+
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->result);
+    return 0;
+}
+
+static void
+plan_dealloc(PyObject *object)
+{
+    plan *self = (plan *)object;
+    PyTypeObject *type = Py_TYPE(object);
+
+    PyObject_GC_UnTrack(object);
+    release_arrays(&self->a);
+    Py_CLEAR(self->q_offset);
+    Py_CLEAR(self->kv_lengths);
+    Py_CLEAR(self->result);
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+/* Copies numbers for the core, each in its range. */
+static int
+update_numbers(PyArrayObject *from, PyArrayObject *to, const char *name, int64_t low,
+               int64_t high)
+{
+    if (from == NULL) {
+        return 0;
+    }
+    const int64_t *numbers = PyArray_DATA(from);
+    int64_t *copy = PyArray_DATA(to);
+    for (npy_intp i = 0; i < PyArray_SIZE(to); i++) {
+        int64_t number = ((const volatile int64_t *)numbers)[i]; /* read once */
+        if (number < low || number > high) {
+            PyErr_Format(PyExc_ValueError, "%s: expected %lld to %lld, got %lld", name,
+                         (long long)low, (long long)high, (long long)number);
+            return -1;
+        }
+        copy[i] = number;
+    }
+    return 0;
+}
+
+static PyObject *
+plan_call(PyObject *object, PyObject *arguments, PyObject *keywords)
+{
+    plan *self = (plan *)object;
+    PyObject *result = NULL;
+
+    if (PyTuple_GET_SIZE(arguments) != 0 ||
+        (keywords != NULL && PyDict_GET_SIZE(keywords) != 0)) {
+        PyErr_SetString(PyExc_TypeError, "Plan: expected a call without arguments");
+        return NULL;
+    }
+    if (atomic_exchange(&self->busy, true)) {
+        PyErr_SetString(PyExc_RuntimeError,
+                        "Plan: expected one call at a time, got a second one");
+        return NULL;
+    }
+    if (self->a.weights != NULL) {
+        memset(PyArray_DATA(self->a.weights), 0,
+               (size_t)PyArray_NBYTES(self->a.weights));
+    }
+    if (update_numbers(self->a.q_offset, self->q_offset, "q_offset", INT64_MIN,
+                       INT64_MAX) == 0 &&
+        update_numbers(self->a.kv_lengths, self->kv_lengths, "kv_lengths", 0,
+                       self->p.n_keys) == 0 &&
+        compute(&self->a, &self->p, &self->o) == 0) {
+        result = Py_NewRef(self->result);
+    }
+    atomic_store(&self->busy, false);
+    return result;
+}
+
+#define PLAN_ARRAY(name) {#name, T_OBJECT, offsetof(plan, a.name), READONLY, NULL}
+
+static PyMemberDef plan_members[] = {
+    PLAN_ARRAY(query),      PLAN_ARRAY(key),       PLAN_ARRAY(value),
+    PLAN_ARRAY(mask),       PLAN_ARRAY(bias),      PLAN_ARRAY(q_offset),
+    PLAN_ARRAY(kv_lengths), PLAN_ARRAY(output),    PLAN_ARRAY(weights),
+    PLAN_ARRAY(lse),        {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot plan_slots[] = {
+    {Py_tp_doc, (void *)"As attnpy.Plan, by position; see attention."},
+    {Py_tp_new, (void *)plan_new},
+    {Py_tp_dealloc, (void *)plan_dealloc},
+    {Py_tp_traverse, (void *)plan_traverse},
+    {Py_tp_call, (void *)plan_call},
+    {Py_tp_members, plan_members},
+    {0, NULL},
+};
+
+static PyType_Spec plan_spec = {
+    .name = "attnpy._attnpy.Plan",
+    .basicsize = sizeof(plan),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = plan_slots,
+};
 
 PyDoc_STRVAR(set_num_threads_doc,
              "set_num_threads(num_threads, /)\n--\n\nAs attnpy.set_num_threads.");
@@ -1282,8 +1482,15 @@ choose_threads(void)
 static int
 execute(PyObject *module)
 {
-    (void)module;
+    PyObject *type;
+
     import_array1(-1);
+    type = PyType_FromModuleAndSpec(module, &plan_spec, NULL);
+    if (type == NULL || PyModule_AddType(module, (PyTypeObject *)type) < 0) {
+        Py_XDECREF(type);
+        return -1;
+    }
+    Py_DECREF(type);
     return choose_tier() < 0 || choose_portable() < 0 || choose_threads() < 0 ? -1 : 0;
 }
 

@@ -16,6 +16,7 @@ MODULES = (
     "_attention",
     "_config",
     "_merge",
+    "_plan",
     "classic",
     "masks",
     "plot",

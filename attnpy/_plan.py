@@ -1,0 +1,127 @@
+"""A call made ready once and run many times, for decoding loops."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from attnpy import _attnpy
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from attnpy._attention import Array
+
+
+class Plan(_attnpy.Plan):
+    """An `attention` call made ready once, to be run on what its arrays then hold.
+
+    Arguments are checked, and results allocated, when the plan is made. Each call
+    ``plan()`` then computes from the arrays as they are by then, allocates nothing, and
+    gives the bits that `attention` would. Write new queries, keys and lengths into the
+    arrays in place.
+
+    Parameters
+    ----------
+    query, key, value : ndarray
+        As for `attention`, but arrays that can be read where they lie: of one common
+        dtype, aligned, in native byte order.
+    mask, bias : ndarray, optional
+        As for `attention`, likewise read where they lie.
+    causal, window, scale, softcap, num_threads : optional
+        As for `attention`. The default number of threads is that of the moment.
+    q_offset, kv_lengths : int or array_like of int, optional
+        As for `attention`: the first numbers. Each call takes those that the attribute
+        of this name holds then.
+    sinks : array_like, optional
+        As for `attention`: taken once.
+    return_weights, return_lse : bool, optional
+        As for `attention`.
+    out : ndarray, optional
+        As for `attention`, but without overlap with the inputs; by default a new array.
+
+    Attributes
+    ----------
+    query, key, value, mask, bias : ndarray or None
+        The arrays that each call reads.
+    q_offset, kv_lengths : ndarray of int64 or None
+        The plan's own numbers, in the shape they were given, to be written in place.
+    output, weights, lse : ndarray or None
+        The results, overwritten by each call.
+
+    Raises
+    ------
+    TypeError
+        If an argument has the wrong kind or dtype, or would have to be converted.
+    ValueError
+        If shapes do not fit together or a number is out of its range; on a call, if
+        `kv_lengths` is.
+    RuntimeError
+        On a call while another thread's call of the same plan is under way.
+    MemoryError
+        If the results or the scratch memory cannot be allocated.
+
+    See Also
+    --------
+    attention : the same for a single call; explains every argument.
+
+    Examples
+    --------
+    Decoding, a token at a time, with 4 query heads on 2 key heads:
+
+    >>> import numpy as np
+    >>> import attnpy
+    >>> rng = np.random.default_rng(0)
+    >>> query = np.zeros((4, 1, 64), np.float32)  # (H, 1, D)
+    >>> key, value = np.zeros((2, 2, 100, 64), np.float32)  # (Hk, capacity, D) each
+    >>> plan = attnpy.Plan(query, key, value, kv_lengths=0)
+    >>> for step in range(3):
+    ...     key[:, step], value[:, step] = rng.standard_normal((2, 2, 64))
+    ...     query[:, 0] = rng.standard_normal((4, 64))
+    ...     plan.kv_lengths[()] = step + 1
+    ...     output = plan()  # (H, 1, D), overwritten by the next call
+    >>> bool((output == attnpy.attention(query, key, value, kv_lengths=3)).all())
+    True
+    """
+
+    __slots__ = ()
+
+    def __new__(
+        cls,
+        query: Array,
+        key: Array,
+        value: Array,
+        *,
+        mask: Array | None = None,
+        bias: Array | None = None,
+        causal: bool | Literal["bottom_right", "top_left"] = False,
+        window: tuple[int | None, int | None] | None = None,
+        q_offset: ArrayLike | None = None,
+        kv_lengths: ArrayLike | None = None,
+        scale: float | None = None,
+        softcap: float | None = None,
+        sinks: ArrayLike | None = None,
+        return_weights: bool = False,
+        return_lse: bool = False,
+        out: Array | None = None,
+        num_threads: int | None = None,
+    ) -> Any:
+        """Check the arguments and allocate the results."""
+        return super().__new__(
+            cls,
+            query,
+            key,
+            value,
+            mask,
+            bias,
+            causal,
+            window,
+            q_offset,
+            kv_lengths,
+            scale,
+            softcap,
+            sinks,
+            return_weights,
+            return_lse,
+            out,
+            num_threads,
+        )
