@@ -2,8 +2,15 @@
 
 `attention` computes scaled-dot-product attention, multi-head and with every usual
 option, without ever building the matrix of scores; `Plan` makes a call ready to be run
-many times; `merge` combines results over disjoint sets of keys. The rest is about threads and the machine.
+many times; `merge` combines results over disjoint sets of keys.
+
+`MultiHeadAttention` and `SelfAttention` are layers with weights of their own; `KVCache`
+keeps keys and values for decoding. The modules `blocks` (encoder, decoder),
+`positions`, `masks`, `classic`, `plot` and `view` have the rest of a transformer, and
+pictures. What is left here is about threads and the machine.
 """
+
+from typing import TYPE_CHECKING, Any
 
 try:
     import attnpy._attnpy  # noqa: F401
@@ -28,7 +35,10 @@ from attnpy._plan import Plan
 from attnpy._version import __version__
 
 __all__ = [
+    "KVCache",
+    "MultiHeadAttention",
     "Plan",
+    "SelfAttention",
     "__version__",
     "attention",
     "get_num_threads",
@@ -38,3 +48,41 @@ __all__ = [
     "set_portable",
     "show_config",
 ]
+
+if TYPE_CHECKING:
+    from attnpy.cache import KVCache
+    from attnpy.layers import MultiHeadAttention, SelfAttention
+
+# Imported when they are first asked for: attention() alone is there in milliseconds.
+_LATER = {
+    "KVCache": "cache",
+    "MultiHeadAttention": "layers",
+    "SelfAttention": "layers",
+}
+_MODULES = (
+    "blocks",
+    "cache",
+    "classic",
+    "layers",
+    "masks",
+    "plot",
+    "positions",
+    "view",
+)
+
+
+def __getattr__(name: str) -> Any:
+    """Import what the package has but had not needed yet."""
+    from importlib import import_module
+
+    if name in _MODULES:
+        return import_module(f"attnpy.{name}")
+    if name in _LATER:
+        value = getattr(import_module(f"attnpy.{_LATER[name]}"), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'attnpy' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER, *_MODULES})

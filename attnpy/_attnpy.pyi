@@ -24,6 +24,14 @@ def attention(
     tier: str | None = None,
     /,
 ) -> Any: ...
+def linear(
+    x: ArrayLike,
+    weight: ArrayLike,
+    bias: ArrayLike | None,
+    num_threads: int | None,
+    tier: str | None = None,
+    /,
+) -> NDArray[Any]: ...
 
 class Plan:
     query: NDArray[Any]

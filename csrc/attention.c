@@ -41,6 +41,18 @@ index_at(const attn_problem *p, const attn_array *array, ptrdiff_t batch,
     return at == NULL ? default_value : *(const int64_t *)(const void *)at;
 }
 
+ptrdiff_t
+attn_task_rows(const attn_problem *p)
+{
+    ptrdiff_t size = p->arithmetic == ATTN_F64 ? 8 : 4;
+    ptrdiff_t rows = ATTN_TASK_ROWS;
+
+    while (rows > 32 && rows * (p->head_dim + 2 * p->value_dim) * size > 600 << 10) {
+        rows /= 2;
+    }
+    return rows;
+}
+
 static void
 set_up_task(const call *c, ptrdiff_t index, attn_task *task)
 {
@@ -51,7 +63,8 @@ set_up_task(const call *c, ptrdiff_t index, attn_task *task)
     ptrdiff_t head = kv_head * p->group;
     /* Last rows first: causal ones see the most, so the light tasks come at the end. */
     ptrdiff_t row_task = c->n_row_tasks - 1 - index % c->n_row_tasks;
-    ptrdiff_t rows_left = p->group * p->n_queries - row_task * ATTN_TASK_ROWS;
+    ptrdiff_t task_rows = attn_task_rows(p);
+    ptrdiff_t rows_left = p->group * p->n_queries - row_task * task_rows;
     int64_t length = index_at(p, &p->kv_lengths, batch, p->n_keys);
     int64_t offset = p->top_left ? 0 : length - p->n_queries;
 
@@ -64,8 +77,8 @@ set_up_task(const call *c, ptrdiff_t index, attn_task *task)
     task->output = address(p, &p->output, batch, head);
     task->weights = address(p, &p->weights, batch, head);
     task->lse = address(p, &p->lse, batch, head);
-    task->first_row = row_task * ATTN_TASK_ROWS;
-    task->n_rows = rows_left < ATTN_TASK_ROWS ? rows_left : ATTN_TASK_ROWS;
+    task->first_row = row_task * task_rows;
+    task->n_rows = rows_left < task_rows ? rows_left : task_rows;
     attn_see_ranges(p, index_at(p, &p->q_offset, batch, offset), length, task);
 }
 
@@ -137,41 +150,12 @@ split_task(call *c, ptrdiff_t index, int n_threads, ptrdiff_t n_partials)
     attn_fp_control_restore(control_word);
 }
 
-/* As many threads as the work repays to wake. */
-static int
-useful_threads(const attn_problem *p, int n_threads)
+static double
+multiplications(const attn_problem *p)
 {
     double pairs = (double)p->n_batch * (double)p->n_kv_heads * (double)p->group *
                    (double)p->n_queries * (double)p->n_keys;
-    double multiplications = pairs * (double)(p->head_dim + p->value_dim + 16);
-    double repaid = 1 + multiplications / attn_get_work_per_thread();
-
-    n_threads = n_threads < ATTN_MAX_THREADS ? n_threads : ATTN_MAX_THREADS;
-    return repaid < n_threads ? (int)repaid : n_threads;
-}
-
-static const attn_kernel *
-kernel_for(const attn_problem *p, const attn_tier *tier)
-{
-    bool all_bf16 = p->query.dtype == ATTN_BF16 && p->key.dtype == ATTN_BF16 &&
-                    p->value.dtype == ATTN_BF16;
-
-    if (all_bf16 && tier->bf16 != NULL) {
-        return tier->bf16;
-    }
-    return p->arithmetic == ATTN_F32 ? tier->f32 : tier->f64;
-}
-
-/* Acquires up to n workspaces; returns how many it got. */
-static int
-acquire_workspaces(void **workspaces, int n, size_t size)
-{
-    int i = 0;
-
-    while (i < n && (workspaces[i] = attn_workspace_acquire(size)) != NULL) {
-        i++;
-    }
-    return i;
+    return pairs * (double)(p->head_dim + p->value_dim + 16);
 }
 
 /* Runs every task on one thread each. */
@@ -179,7 +163,7 @@ static int
 run_whole(call *c, ptrdiff_t n_tasks, int n_threads, size_t size)
 {
     n_threads = n_tasks < n_threads ? (int)n_tasks : n_threads;
-    int n = acquire_workspaces(c->workspaces, n_threads, size);
+    int n = attn_acquire_workspaces(c->workspaces, n_threads, size);
 
     if (n == 0) {
         return -1;
@@ -196,7 +180,7 @@ static bool
 run_split(call *c, ptrdiff_t n_tasks, int n_threads, size_t size)
 {
     ptrdiff_t n_partials = ATTN_PARTIALS_PER_THREAD * n_threads;
-    int n = acquire_workspaces(c->workspaces, n_threads + 1, size);
+    int n = attn_acquire_workspaces(c->workspaces, n_threads + 1, size);
     bool enough = n == n_threads + 1;
 
     c->partial_size = (ptrdiff_t)c->kernel->partial_size(c->p);
@@ -220,20 +204,22 @@ attn_attention(const attn_problem *p, const attn_tier *tier, int n_threads,
                attn_poll poll, void *poll_context)
 {
     attn_control control = {.poll = poll, .poll_context = poll_context};
+    bool all_bf16 = p->query.dtype == ATTN_BF16 && p->key.dtype == ATTN_BF16 &&
+                    p->value.dtype == ATTN_BF16;
     void *workspaces[ATTN_MAX_THREADS + 1];
     call c = {.p = p,
-              .kernel = kernel_for(p, tier),
+              .kernel = attn_kernel_for(tier, p->arithmetic, all_bf16),
               .control = &control,
               .workspaces = workspaces};
     size_t size = c.kernel->workspace_size(p);
     ptrdiff_t rows = p->group * p->n_queries;
 
-    c.n_row_tasks = (rows + ATTN_TASK_ROWS - 1) / ATTN_TASK_ROWS;
+    c.n_row_tasks = (rows + attn_task_rows(p) - 1) / attn_task_rows(p);
     ptrdiff_t n_tasks = p->n_batch * p->n_kv_heads * c.n_row_tasks;
     if (n_tasks == 0) {
         return 0;
     }
-    n_threads = useful_threads(p, n_threads);
+    n_threads = attn_useful_threads(multiplications(p), n_threads);
     if (n_threads > 1 && n_tasks < n_threads && p->n_keys > ATTN_CHUNK &&
         run_split(&c, n_tasks, n_threads, size)) {
         return 0;

@@ -21,6 +21,9 @@
 #define ATTN_DIM_BLOCK 64 /* dimensions of a dot product that make one chain */
 
 #define ATTN_TASK_ROWS 64                  /* rows of a task, at most */
+#define ATTN_FEW_ROWS 8                    /* rows for which row form is the faster */
+#define ATTN_LINEAR_COLUMNS 384            /* columns of a linear task, at most, */
+#define ATTN_FEW_ROWS_COLUMNS 512          /* and for ATTN_FEW_ROWS; more for fewer */
 #define ATTN_BLOCK_WORDS (ATTN_BLOCK / 64) /* 64-bit words of a block's visible keys */
 #define ATTN_MAX_AXES 64                   /* as in NumPy 2 */
 #define ATTN_ALIGNMENT 64                  /* of workspaces: a cache line */
@@ -110,6 +113,26 @@ typedef struct {
     atomic_bool stop;  /* touched in threads.c only */
 } attn_control;
 
+/* One product of rows with a matrix, y = x W + b; each sum is cut into chains of
+ * ATTN_BLOCK terms, in ascending order, before the bias is added. */
+typedef struct {
+    ptrdiff_t n_batch; /* each of n_rows rows */
+    ptrdiff_t n_rows;
+    ptrdiff_t n_in;
+    ptrdiff_t n_out;
+    attn_dtype arithmetic; /* ATTN_F32 or ATTN_F64 */
+    attn_array input;      /* (B, rows, in); its batch stride is the first */
+    attn_array weight;     /* (in, out) */
+    attn_array bias;       /* (out,) in the arithmetic's dtype along columns, or none */
+    attn_array output;     /* (B, rows, out) */
+} attn_linear_problem;
+
+/* Rows first_row .. of all batches' rows in a line, columns first_column .. of the output. */
+typedef struct {
+    ptrdiff_t first_row, n_rows;
+    ptrdiff_t first_column, n_columns;
+} attn_linear_task;
+
 /* A kernel: the algorithm of kernel.inc.h compiled for one instruction set and dtype.
  * `control` is asked between blocks whether to give up. */
 typedef struct {
@@ -127,6 +150,11 @@ typedef struct {
     void (*begin_merge)(const attn_problem *, const attn_task *, void *workspace);
     void (*merge)(void *workspace, void *partial);
     void (*end_merge)(void *workspace, attn_control *);
+
+    /* A part of a linear problem, and the scratch memory that takes. */
+    size_t (*linear_workspace_size)(const attn_linear_problem *);
+    void (*run_linear)(const attn_linear_problem *, const attn_linear_task *,
+                       void *workspace, attn_control *, bool is_caller);
 } attn_kernel;
 
 typedef struct {
@@ -138,9 +166,17 @@ typedef struct {
         *bf16; /* for bfloat16 alone, with other bits than f32's; or NULL */
 } attn_tier;
 
-/* attention.c: the driver. -1 when memory runs out, else 0. */
+/* attention.c: how many rows of a group make a task: fewer where heads are so large that
+ * the scratch memory, some 250 KB and D + 2 Dv reals a row, would exceed 1 MiB. It does from D + 2 Dv = 5200 floats on. */
+ptrdiff_t attn_task_rows(const attn_problem *);
+
+/* The driver. -1 when memory runs out, else 0. */
 int attn_attention(const attn_problem *, const attn_tier *, int n_threads, attn_poll,
                    void *poll_context);
+
+/* linear.c: likewise for a product of rows with a matrix. */
+int attn_linear(const attn_linear_problem *, const attn_tier *, int n_threads,
+                attn_poll, void *poll_context);
 
 /* visibility.c */
 void attn_see_ranges(const attn_problem *, int64_t q_offset, int64_t kv_length,
@@ -162,6 +198,9 @@ void attn_cpu_pause(void); /* for a loop that waits for another thread */
 /* dispatch.c: tiers this CPU has, best first. NULL past the last one or if unknown. */
 const attn_tier *attn_tier_at(int index);
 const attn_tier *attn_tier_named(const char *name);
+/* The kernel for a dtype of arithmetic; all_bf16: every operand is bfloat16. */
+const attn_kernel *attn_kernel_for(const attn_tier *, attn_dtype arithmetic,
+                                   bool all_bf16);
 /* The same tier without dot products of its own for bfloat16. */
 const attn_tier *attn_portable_tier(const attn_tier *);
 
@@ -179,10 +218,14 @@ int attn_get_num_threads(void);
 /* Sets what replaces ATTN_WORK_PER_THREAD, for tests and calibration; returns the former. */
 double attn_set_work_per_thread(double);
 double attn_get_work_per_thread(void);
+/* As many of n_threads as so many multiplications repay to wake. */
+int attn_useful_threads(double multiplications, int n_threads);
 int attn_cpu_limit(void); /* CPUs that affinity and cgroup quota leave us */
 /* A block of memory kept from an earlier call if one is large enough; NULL if none can be
  * had. */
 void *attn_workspace_acquire(size_t size);
+/* Acquires up to n; returns how many it got. */
+int attn_acquire_workspaces(void **workspaces, int n, size_t size);
 void attn_workspace_release(void *);
 void attn_workspace_free_all(void);
 

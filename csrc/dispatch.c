@@ -58,3 +58,12 @@ attn_portable_tier(const attn_tier *tier)
     }
     return other;
 }
+
+const attn_kernel *
+attn_kernel_for(const attn_tier *tier, attn_dtype arithmetic, bool all_bf16)
+{
+    if (all_bf16 && tier->bf16 != NULL) {
+        return tier->bf16;
+    }
+    return arithmetic == ATTN_F32 ? tier->f32 : tier->f64;
+}

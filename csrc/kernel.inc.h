@@ -36,8 +36,6 @@ most(ptrdiff_t a, ptrdiff_t b)
     return a > b ? a : b;
 }
 
-#define ROW_FORM_ROWS 8 /* rows of a group, at most, for which row form is the faster */
-
 enum {
     CACHE_LINE = 64,    /* bytes */
     KEY_GROUP = 16,     /* keys that row form takes at a time */
@@ -45,8 +43,8 @@ enum {
     DIM_STEPS = ATTN_DIM_BLOCK / TERMS,
     WIDTH = TILE_VECTORS * LANES,
     MAX_TILES = (ATTN_TASK_ROWS + WIDTH - 1) / WIDTH,
-    SCORES = WIDTH > ROW_FORM_ROWS ? WIDTH
-                                   : ROW_FORM_ROWS /* row form has BLOCK a row */
+    SCORES = WIDTH > ATTN_FEW_ROWS ? WIDTH
+                                   : ATTN_FEW_ROWS /* row form has BLOCK a row */
 };
 
 #include "math.inc.h"
@@ -81,8 +79,7 @@ typedef struct {
     ptrdiff_t value_width; /* Dv rounded up to whole vectors */
     real scale;            /* of the scores as they come out of the products */
 
-    operand
-        *query; /* tile form: (tiles, key_width, WIDTH); row form: (rows, key_width) */
+    operand *query;   /* (tiles, key_width, WIDTH); row form: (rows, key_width) */
     partial chunk;    /* of the current chunk of keys */
     partial total;    /* of all chunks before it; in the end, sum holds its inverse */
     real *rows;       /* (LANES, SLAB_COLUMNS) rows that are not contiguous reals */
@@ -128,6 +125,8 @@ take_partial(char *memory, size_t *offset, ptrdiff_t n_tiles, ptrdiff_t value_di
     }
 }
 
+/* ---- Rows and lanes of arrays -------------------------------------------------------- */
+
 /* Are these columns contiguous reals? */
 static bool
 is_plain(const attn_array *array, ptrdiff_t n_columns)
@@ -136,11 +135,75 @@ is_plain(const attn_array *array, ptrdiff_t n_columns)
            (array->column_stride == sizeof(real) || n_columns == 1);
 }
 
+/* Can rows of `dim` columns be read where they lie, in the way `kind`? */
+static bool
+reads_in_place(const attn_array *array, ptrdiff_t dim, storage kind)
+{
+    ptrdiff_t size = array->dtype <= ATTN_BF16 ? 2 : sizeof(real);
+
+    return (array->column_stride == size || dim == 1) &&
+           (kind != AS_OPERANDS ||
+            (array->dtype == OPERAND_DTYPE && dim % TERMS == 0 &&
+             array->row_stride % (ptrdiff_t)sizeof(operand) == 0));
+}
+
+/* Loads n rows of an array, n_columns of each, into a column of vectors of a tile:
+ * to[k][lane] = operand k of rows[lane], times *scale unless that is NULL. `staging` is
+ * (LANES, SLAB_COLUMNS). */
+static void
+load_lanes(const attn_array *array, const char *const rows[LANES], ptrdiff_t n,
+           ptrdiff_t n_columns, real *staging, operand *to, const real *scale)
+{
+    bool plain = is_plain(array, n_columns);
+    ptrdiff_t width = plain ? n_columns : SLAB_COLUMNS;
+    const real *from[LANES] = {NULL};
+
+    for (ptrdiff_t k = 0; k < n_columns; k += width) {
+        ptrdiff_t n_now = least(n_columns - k, width);
+        for (ptrdiff_t i = 0; i < n; i++) {
+            const char *row = rows[i] + k * array->column_stride;
+            from[i] = (const real *)(const void *)row;
+            if (!plain) {
+                real *staged = staging + i * SLAB_COLUMNS;
+                stage_row((operand *)staged, row, array->column_stride, n_now,
+                          array->dtype);
+                from[i] = staged;
+            }
+        }
+        transpose_in((real *)(to + k / TERMS * WIDTH), WIDTH, from, n,
+                     (n_now + TERMS - 1) / TERMS, scale);
+    }
+}
+
+/* The reverse, for reals: rows[lane][k] = from[k][lane]. */
+static void
+store_lanes(const attn_array *array, char *const rows[LANES], ptrdiff_t n,
+            const real *from, ptrdiff_t n_columns, real *staging)
+{
+    bool plain = is_plain(array, n_columns);
+    ptrdiff_t width = plain ? n_columns : SLAB_COLUMNS;
+    real *to[LANES] = {NULL};
+
+    for (ptrdiff_t k = 0; k < n_columns; k += width) {
+        ptrdiff_t n_now = least(n_columns - k, width);
+        ptrdiff_t at = k * array->column_stride;
+        for (ptrdiff_t i = 0; i < n; i++) {
+            to[i] = plain ? (real *)(void *)rows[i] : staging + i * SLAB_COLUMNS;
+        }
+        transpose_out(to, n, from + k * WIDTH, WIDTH, n_now);
+        for (ptrdiff_t i = 0; i < n && !plain; i++) {
+            store_row(rows[i] + at, array->column_stride, to[i], n_now, array->dtype);
+        }
+    }
+}
+
+/* ---- Workspaces --------------------------------------------------------------------- */
+
 /* Rows of the largest task. */
 static ptrdiff_t
 most_rows(const attn_problem *p)
 {
-    return least(p->group * p->n_queries, ATTN_TASK_ROWS);
+    return least(p->group * p->n_queries, attn_task_rows(p));
 }
 
 /* Rows that row form computes for a task of n_rows, the last of them for nothing. */
@@ -168,7 +231,7 @@ lay_out(const attn_problem *p, char *memory, work *w)
     size_t size = 0;
 
     take_bytes(memory, &size, sizeof *w);
-    w->row_form = group_rows <= ROW_FORM_ROWS;
+    w->row_form = group_rows <= ATTN_FEW_ROWS;
     w->key_width = (p->head_dim + TERMS - 1) / TERMS;
     w->value_width = w->row_form ? round_up(p->value_dim, LANES) : p->value_dim;
     w->scale = pending_scale(p);
@@ -233,57 +296,32 @@ tile_vectors(const work *w, int tile)
     return (int)((tile_rows(w, tile) + LANES - 1) / LANES);
 }
 
-/* Loads n_columns of query rows from r on, as many as there are lanes or rows left, into
- * a column of vectors: to[k][lane] = operand k of query row r + lane, scaled. */
-static void
-load_query_lanes(work *w, ptrdiff_t r, ptrdiff_t column, ptrdiff_t n_columns,
-                 operand *to)
+/* The addresses of an array's rows from row r of the task on, as many as there are lanes or
+ * rows left; returns how many. */
+static ptrdiff_t
+row_addresses(const work *w, const attn_array *array, const char *base, ptrdiff_t r,
+              const char *rows[LANES])
 {
-    const attn_problem *p = w->p;
-    const attn_array *query = &p->query;
     ptrdiff_t n = least(w->task->n_rows - r, LANES);
-    real scale = (real)p->scale;
-    const real *rows[LANES] = {NULL};
 
     for (ptrdiff_t i = 0; i < n; i++) {
-        const char *row = w->task->query + row_offset(w, query, r + i) +
-                          column * query->column_stride;
-        rows[i] = (const real *)(const void *)row;
-        if (!is_plain(query, p->head_dim)) {
-            real *staged = w->rows + i * SLAB_COLUMNS;
-            stage_row((operand *)staged, row, query->column_stride, n_columns,
-                      query->dtype);
-            rows[i] = staged;
-        }
+        rows[i] = base + row_offset(w, array, r + i);
     }
-    transpose_in((real *)to, WIDTH, rows, n, (n_columns + TERMS - 1) / TERMS,
-                 TERMS == 1 ? &scale : NULL);
+    return n;
 }
 
-/* The reverse: rows from r on of an output array, as many as there are lanes or rows left,
- * from a column of vectors: array[r + lane][k] = from[k][lane]. */
+/* Stores n_columns of a column of vectors into the rows from r on of a result. */
 static void
-store_lanes(work *w, const attn_array *array, char *base, ptrdiff_t r, const real *from,
-            ptrdiff_t n_columns)
+store_result(work *w, const attn_array *array, char *base, ptrdiff_t r,
+             const real *from, ptrdiff_t n_columns)
 {
+    char *rows[LANES] = {NULL};
     ptrdiff_t n = least(w->task->n_rows - r, LANES);
-    bool plain = is_plain(array, n_columns);
-    ptrdiff_t width = plain ? n_columns : SLAB_COLUMNS;
-    real *rows[LANES] = {NULL};
 
-    for (ptrdiff_t k = 0; k < n_columns;
-         k += width, base += width * array->column_stride) {
-        ptrdiff_t n_now = least(n_columns - k, width);
-        for (ptrdiff_t i = 0; i < n; i++) {
-            char *row = base + row_offset(w, array, r + i);
-            rows[i] = plain ? (real *)(void *)row : w->rows + i * SLAB_COLUMNS;
-        }
-        transpose_out(rows, n, from + k * WIDTH, WIDTH, n_now);
-        for (ptrdiff_t i = 0; i < n && !plain; i++) {
-            store_row(base + row_offset(w, array, r + i), array->column_stride, rows[i],
-                      n_now, array->dtype);
-        }
+    for (ptrdiff_t i = 0; i < n; i++) {
+        rows[i] = base + row_offset(w, array, r + i);
     }
+    store_lanes(array, rows, n, from, n_columns, w->rows);
 }
 
 static void
@@ -292,13 +330,14 @@ load_queries(work *w)
     const attn_problem *p = w->p;
     const attn_array *query = &p->query;
     ptrdiff_t n_rows = w->task->n_rows;
+    real scale = (real)p->scale;
 
     for (ptrdiff_t r = 0; r < n_rows && !w->row_form; r += LANES) {
         operand *tile = w->query + r / WIDTH * WIDTH * w->key_width + r % WIDTH;
-        for (ptrdiff_t d = 0; d < p->head_dim; d += SLAB_COLUMNS) {
-            load_query_lanes(w, r, d, least(p->head_dim - d, SLAB_COLUMNS),
-                             tile + d / TERMS * WIDTH);
-        }
+        const char *rows[LANES] = {NULL};
+        ptrdiff_t n = row_addresses(w, query, w->task->query, r, rows);
+        load_lanes(query, rows, n, p->head_dim, w->rows, tile,
+                   TERMS == 1 ? &scale : NULL);
     }
     for (ptrdiff_t r = 0; r < row_form_rows(n_rows) && w->row_form; r++) {
         operand *to = w->query + r * w->key_width;
@@ -312,18 +351,6 @@ load_queries(work *w)
 }
 
 /* ---- Blocks of keys ----------------------------------------------------------------- */
-
-/* Can rows of `dim` columns be read where they lie, in the way `kind`? */
-static bool
-reads_in_place(const attn_array *array, ptrdiff_t dim, storage kind)
-{
-    ptrdiff_t size = array->dtype <= ATTN_BF16 ? 2 : sizeof(real);
-
-    return (array->column_stride == size || dim == 1) &&
-           (kind != AS_OPERANDS ||
-            (array->dtype == OPERAND_DTYPE && dim % TERMS == 0 &&
-             array->row_stride % (ptrdiff_t)sizeof(operand) == 0));
-}
 
 /* Columns from `column` on, n_columns of them, of keys first .. first + n - 1 as rows of
  * operands: where they lie, if they are that, or brought into the slab. */
@@ -684,7 +711,7 @@ write_output(work *w, const real *factor)
             x = v_select(v_mask_of(seen), quiet_nan_or(x), v_set1(0));
             v_store(lanes + d * WIDTH, v_add(x, v_set1(0))); /* -0 becomes 0 */
         }
-        store_lanes(w, &p->output, w->task->output, r, lanes, p->value_dim);
+        store_result(w, &p->output, w->task->output, r, lanes, p->value_dim);
     }
 }
 
@@ -805,5 +832,8 @@ end_merge(void *memory, attn_control *control)
     close_task(w, control, true);
 }
 
-const attn_kernel KERNEL = {workspace_size, partial_size, run,      run_chunk,
-                            begin_merge,    merge,        end_merge};
+#include "linear.inc.h"
+
+const attn_kernel KERNEL = {workspace_size, partial_size,          run,
+                            run_chunk,      begin_merge,           merge,
+                            end_merge,      linear_workspace_size, run_linear};

@@ -1293,6 +1293,179 @@ static PyType_Spec plan_spec = {
     .slots = plan_slots,
 };
 
+/* ---- Linear --------------------------------------------------------------------------- */
+
+/* The arrays of a product of rows with a matrix, owned. */
+typedef struct {
+    PyArrayObject *input, *weight, *bias, *output;
+} linear_arrays;
+
+/* Brings the arrays to the dtype in which they meet; its type number, or -1. */
+static int
+convert_linear(linear_arrays *a, attn_linear_problem *l)
+{
+    PyArray_Descr *descrs[2] = {PyArray_DESCR(a->input), PyArray_DESCR(a->weight)};
+    PyArray_Descr *common;
+    attn_dtype storage;
+    int type;
+
+    if (check_operand(a->input, "x") < 0 || check_operand(a->weight, "weight") < 0 ||
+        (a->bias != NULL && check_operand(a->bias, "bias") < 0)) {
+        return -1;
+    }
+    common = PyArray_ResultType(0, NULL, 2, descrs);
+    if (common == NULL) {
+        return -1;
+    }
+    type = common->type_num;
+    Py_DECREF(common);
+    if (PyTypeNum_ISINTEGER(type) || PyTypeNum_ISBOOL(type)) {
+        type = NPY_DOUBLE;
+    }
+    if (!storage_of(type, &storage)) {
+        return fail_dtype(a->weight, "weight",
+                          "a dtype that promotes to a floating one");
+    }
+    l->arithmetic = storage == ATTN_F64 ? ATTN_F64 : ATTN_F32;
+    l->input.dtype = l->weight.dtype = l->output.dtype = storage;
+    l->bias.dtype = l->arithmetic;
+    if (cast_array(&a->input, type) < 0 || cast_array(&a->weight, type) < 0 ||
+        (a->bias != NULL &&
+         cast_array(&a->bias, l->arithmetic == ATTN_F64 ? NPY_DOUBLE : NPY_FLOAT) <
+             0)) {
+        return -1;
+    }
+    return type;
+}
+
+/* Checks the shapes and describes the inputs. */
+static int
+set_linear_inputs(linear_arrays *a, attn_linear_problem *l)
+{
+    if (PyArray_NDIM(a->input) < 1) {
+        return fail_shape(a->input, "x", "(..., K)", 0, 0);
+    }
+    l->n_in = axis_length(a->input, 0);
+    if (PyArray_NDIM(a->weight) != 2 || PyArray_DIM(a->weight, 0) != l->n_in) {
+        return fail_shape(a->weight, "weight", "(%zd, M) to match x's K", l->n_in, 0);
+    }
+    l->n_out = axis_length(a->weight, 0);
+    if (a->bias != NULL &&
+        (PyArray_NDIM(a->bias) != 1 || PyArray_DIM(a->bias, 0) != l->n_out)) {
+        return fail_shape(a->bias, "bias", "(%zd,) to match weight's M", l->n_out, 0);
+    }
+    if (PyArray_NDIM(a->input) > 3) { /* rows of more axes must lie in a line */
+        Py_SETREF(a->input, PyArray_GETCONTIGUOUS(a->input));
+        if (a->input == NULL) {
+            return -1;
+        }
+    }
+    l->n_rows = axis_length(a->input, 1);
+    l->n_batch = 1;
+    for (int axis = 0; axis < PyArray_NDIM(a->input) - 2; axis++) {
+        if (__builtin_mul_overflow(l->n_batch, PyArray_DIM(a->input, axis),
+                                   &l->n_batch)) {
+            return fail_shape(a->input, "x", "rows whose number fits in 63 bits", 0, 0);
+        }
+    }
+    ptrdiff_t rows;
+    if (__builtin_mul_overflow(l->n_batch, l->n_rows, &rows) ||
+        rows > PTRDIFF_MAX / 2 || l->n_in > ATTN_MAX_DIM || l->n_out > ATTN_MAX_DIM) {
+        return fail_shape(a->input, "x", "sizes whose product fits in 63 bits", 0, 0);
+    }
+    return 0;
+}
+
+/* Describes an array of rows, of all batches in a line. */
+static void
+describe_rows(attn_array *to, PyArrayObject *array, const attn_linear_problem *l)
+{
+    to->data = PyArray_BYTES(array);
+    to->column_stride = axis_stride(array, 0);
+    to->row_stride = axis_stride(array, 1);
+    to->batch_stride[0] =
+        PyArray_NDIM(array) > 3
+            ? l->n_rows * PyArray_STRIDE(array, PyArray_NDIM(array) - 2)
+            : axis_stride(array, 2);
+}
+
+static int
+compute_linear(const linear_arrays *a, const attn_linear_problem *l,
+               const attn_tier *tier, int n_threads)
+{
+    double work =
+        (double)l->n_batch * (double)l->n_rows * (double)l->n_in * (double)l->n_out;
+    lock_state lock = {NULL, false};
+    int status;
+
+    if (PyArray_SIZE(a->output) == 0) {
+        return 0;
+    }
+    if (work < WORK_UNDER_LOCK) {
+        status = attn_linear(l, tier, n_threads, NULL, NULL);
+    } else {
+        lock.thread = PyEval_SaveThread();
+        status = attn_linear(l, tier, n_threads, check_signals, &lock);
+        PyEval_RestoreThread(lock.thread);
+    }
+    if (status < 0 && !lock.failed) {
+        PyErr_NoMemory();
+    }
+    return status < 0 || lock.failed ? -1 : 0;
+}
+
+PyDoc_STRVAR(linear_doc,
+             "linear(x, weight, bias, num_threads, tier=None, /)\n--\n\nx @ weight + "
+             "bias; tier names the instruction set.");
+
+static PyObject *
+linear(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
+{
+    linear_arrays a = {NULL, NULL, NULL, NULL};
+    attn_linear_problem l = {.n_batch = 1};
+    const attn_tier *tier;
+    int n_threads = attn_get_num_threads(), type;
+    PyObject *result = NULL;
+    npy_intp shape[ATTN_MAX_AXES];
+
+    (void)module;
+    if (n_arguments != 4 && n_arguments != 5) {
+        PyErr_Format(PyExc_TypeError, "expected 5 arguments, got %zd", n_arguments);
+        return NULL;
+    }
+    if ((arguments[3] != Py_None && parse_threads(arguments[3], &n_threads) < 0) ||
+        parse_tier(n_arguments > 4 ? arguments[4] : Py_None, &tier) < 0) {
+        return NULL;
+    }
+    if (as_array(arguments[0], &a.input) < 0 || as_array(arguments[1], &a.weight) < 0 ||
+        as_optional_array(arguments[2], &a.bias) < 0 ||
+        (type = convert_linear(&a, &l)) < 0 || set_linear_inputs(&a, &l) < 0) {
+        goto done;
+    }
+    int n_axes = PyArray_NDIM(a.input);
+    memcpy(shape, PyArray_DIMS(a.input), (size_t)n_axes * sizeof *shape);
+    shape[n_axes - 1] = l.n_out;
+    a.output = (PyArrayObject *)PyArray_EMPTY(n_axes, shape, type, 0);
+    if (a.output == NULL) {
+        goto done;
+    }
+    describe_rows(&l.input, a.input, &l);
+    describe_rows(&l.weight, a.weight, &l);
+    describe_rows(&l.output, a.output, &l);
+    if (a.bias != NULL) {
+        describe_rows(&l.bias, a.bias, &l);
+    }
+    if (compute_linear(&a, &l, tier, n_threads) == 0) {
+        result = Py_NewRef((PyObject *)a.output);
+    }
+done:
+    Py_XDECREF(a.input);
+    Py_XDECREF(a.weight);
+    Py_XDECREF(a.bias);
+    Py_XDECREF(a.output);
+    return result;
+}
+
 PyDoc_STRVAR(set_num_threads_doc,
              "set_num_threads(num_threads, /)\n--\n\nAs attnpy.set_num_threads.");
 
@@ -1498,6 +1671,7 @@ execute(PyObject *module)
 
 static PyMethodDef methods[] = {
     {"attention", FUNCTION(attention), METH_FASTCALL, attention_doc},
+    {"linear", FUNCTION(linear), METH_FASTCALL, linear_doc},
     {"set_num_threads", set_num_threads, METH_O, set_num_threads_doc},
     {"get_num_threads", get_num_threads, METH_NOARGS, get_num_threads_doc},
     {"set_work_per_thread", set_work_per_thread, METH_O, set_work_per_thread_doc},

@@ -60,7 +60,7 @@ score_keys(const work *w, const char *const keys[LANES], const int rows, real *s
 
     for (ptrdiff_t first = 0; first == 0 || first < w->key_width; first += DIM_STEPS) {
         ptrdiff_t end = least(first + DIM_STEPS, w->key_width);
-        v_real sum[ROW_FORM_ROWS];
+        v_real sum[ATTN_FEW_ROWS];
         v_operand k[LANES];
         for (int r = 0; r < rows; r++) {
             sum[r] = v_set1(0);

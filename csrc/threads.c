@@ -297,6 +297,17 @@ attn_workspace_acquire(size_t size)
     return allocate_workspace(size);
 }
 
+int
+attn_acquire_workspaces(void **workspaces, int n, size_t size)
+{
+    int i = 0;
+
+    while (i < n && (workspaces[i] = attn_workspace_acquire(size)) != NULL) {
+        i++;
+    }
+    return i;
+}
+
 void
 attn_workspace_release(void *workspace)
 {
@@ -350,6 +361,15 @@ double
 attn_get_work_per_thread(void)
 {
     return atomic_load(&work_per_thread);
+}
+
+int
+attn_useful_threads(double multiplications, int n_threads)
+{
+    double repaid = 1 + multiplications / attn_get_work_per_thread();
+
+    n_threads = n_threads < ATTN_MAX_THREADS ? n_threads : ATTN_MAX_THREADS;
+    return repaid < n_threads ? (int)repaid : n_threads;
 }
 
 /* ---- How many CPUs ------------------------------------------------------------------- */

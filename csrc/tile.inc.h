@@ -330,9 +330,9 @@ write_tile_weights(work *w, const block *b)
                     weight_of(v_load(scores + k * WIDTH), scale, max, inverse);
                 v_store(scores + k * WIDTH, weight);
             }
-            store_lanes(w, weights,
-                        w->task->weights + s->first * weights->column_stride, r, scores,
-                        s->n);
+            store_result(w, weights,
+                         w->task->weights + s->first * weights->column_stride, r,
+                         scores, s->n);
         }
     }
 }

@@ -15,9 +15,13 @@ NEEDS = {"_config": "threadpoolctl", "plot": "matplotlib"}
 MODULES = (
     "_attention",
     "_config",
+    "_linear",
     "_merge",
     "_plan",
+    "blocks",
+    "cache",
     "classic",
+    "layers",
     "masks",
     "plot",
     "positions",

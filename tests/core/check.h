@@ -32,6 +32,8 @@ void test_hidden_keys_change_no_bit(void);
 void test_nothing_but_results_is_written(void);
 void test_rows_alone_have_the_bits_they_have_together(void);
 
+void test_few_rows_have_the_bits_they_have_alone(void);
+
 /* faults.c */
 void test_failing_allocations_mean_fewer_threads_or_an_error(void);
 void test_failing_threads_mean_fewer_threads(void);
@@ -64,6 +66,15 @@ void test_log_over_its_range(void);
 void test_vocabulary_is_the_scalar_one(void);
 void test_vectors_are_transposed(void);
 void test_masks_are_bits(void);
+
+/* pairs.c */
+void test_pairs_are_loaded_and_stored(void);
+void test_pairs_are_rounded_floats(void);
+void test_dot_products_of_pairs_are_those_of_the_definition(void);
+
+/* workspaces.c */
+void test_workspaces_are_small_enough_to_keep(void);
+void test_workspaces_do_not_grow_with_keys_or_tasks(void);
 
 /* halves.c */
 void test_halves_are_those_of_the_definition(void);

@@ -576,3 +576,67 @@ test_rows_alone_have_the_bits_they_have_together(void)
         free_problem(&made);
     }
 }
+
+/* Narrows a problem to the g-th head of each group. */
+static void
+narrow_to_head(attn_problem *p, ptrdiff_t g)
+{
+    attn_array *arrays[] = {&p->query, &p->mask,   &p->bias,   &p->sinks,
+                            &p->lse,   &p->output, &p->weights};
+
+    for (size_t k = 0; k < sizeof arrays / sizeof arrays[0]; k++) {
+        if (arrays[k]->data != NULL) {
+            arrays[k]->data += g * arrays[k]->head_stride;
+        }
+        arrays[k]->head_stride *= p->group;
+    }
+    p->group = 1;
+}
+
+/* Expects the bits that each row of each group's rows has together from the row alone. */
+static void
+expect_rows_alone(const problem *made, const attn_tier *tier, const spec *s)
+{
+    const ptrdiff_t n_rows = s->group * s->n_queries;
+
+    for (ptrdiff_t r = 0; r < n_rows; r++) {
+        problem row = *made;
+        int64_t position[4];
+        narrow_to_head(&row.p, r / s->n_queries);
+        narrow_to_row(&row.p, r % s->n_queries, position);
+        run_problem(made, tier, 1);
+        uint64_t together = hash_results(&row.p);
+        expect(run_problem(&row, tier, 1) == together,
+               "%s, %s, %td heads of %td queries, special %d: other bits for row %td",
+               tier->name, dtype_name(s->dtype), s->group, s->n_queries, s->special, r);
+    }
+}
+
+/* Up to one row more than those of row form, as heads, as queries and as both. */
+void
+test_few_rows_have_the_bits_they_have_alone(void)
+{
+    enum { MAX_ROWS = 9, N_SPECIALS = INFINITE_QUERIES + 1 };
+    const attn_tier *tier;
+    uint64_t state = 25;
+
+    for (int n = 0; n < 4 * N_SPECIALS * MAX_ROWS * MAX_ROWS; n++) {
+        ptrdiff_t n_rows = 1 + n / MAX_ROWS % MAX_ROWS, group = 1 + n % MAX_ROWS;
+        spec s = draw_spec(&state, (attn_dtype)(n / MAX_ROWS / MAX_ROWS % 4));
+        problem made;
+        if (n_rows % group != 0) {
+            continue;
+        }
+        s.special = (special)(n / MAX_ROWS / MAX_ROWS / 4);
+        s.mask = s.special != ORDINARY && s.mask == ABSENT ? DENSE : s.mask;
+        s.head_dim += s.head_dim == 0;
+        s.group = group;
+        s.n_queries = n_rows / group;
+        s.batch[0] = 1;
+        make_problem(&s, &made);
+        for (int t = 0; (tier = attn_tier_at(t)) != NULL; t++) {
+            expect_rows_alone(&made, tier, &s);
+        }
+        free_problem(&made);
+    }
+}

@@ -108,6 +108,37 @@ static const spec specs[] = {
      .value_dim = 20,
      .lengths = true,
      .lse = DENSE},
+    {.name = "split, several rounds",
+     .dtype = ATTN_F32,
+     .n_kv_heads = 1,
+     .group = 2,
+     .n_queries = 1,
+     .n_keys = 26000,
+     .head_dim = 20,
+     .value_dim = 20},
+    {.name = "split, bfloat16, tile form",
+     .dtype = ATTN_BF16,
+     .n_kv_heads = 2,
+     .group = 1,
+     .n_queries = 15,
+     .n_keys = 2999,
+     .head_dim = 15,
+     .value_dim = 17,
+     .causal = true,
+     .bias = DENSE,
+     .bias_dtype = ATTN_F32,
+     .weights = DENSE},
+    {.name = "split, bfloat16, row form",
+     .dtype = ATTN_BF16,
+     .n_kv_heads = 1,
+     .group = 3,
+     .n_queries = 1,
+     .n_keys = 15001,
+     .head_dim = 16,
+     .value_dim = 16,
+     .sinks = true,
+     .weights = DENSE,
+     .lse = DENSE},
     {.name = "float16",
      .dtype = ATTN_F16,
      .n_kv_heads = 3,
@@ -122,17 +153,9 @@ enum { N_SPECS = sizeof specs / sizeof specs[0], N_THREADS = 3 };
 
 /* ---- Allocations -------------------------------------------------------------------- */
 
-/* Has it fewer tasks than threads, so that each is split over them? */
-static bool
-is_split(const problem *made)
-{
-    ptrdiff_t n_rows = made->p.group * made->p.n_queries;
-    ptrdiff_t n_row_tasks = (n_rows + ATTN_TASK_ROWS - 1) / ATTN_TASK_ROWS;
-    return made->p.n_batch * made->p.n_kv_heads * n_row_tasks < N_THREADS;
-}
-
-/* One call some of whose allocations fail; returns whether any did. Only where the first
- * one fails may the call do so too: it must where all do. */
+/* One call some of whose allocations fail; returns whether any did. The call must fail
+ * where no workspace can be had, and only there. One that is to be split and cannot be asks
+ * once more, for one thread for each task. */
 static bool
 call_with_failures(const problem *made, const attn_tier *tier, uint64_t right,
                    int first_failing, int n_failing)
@@ -143,11 +166,13 @@ call_with_failures(const problem *made, const attn_tier *tier, uint64_t right,
     uint64_t untouched = hash_results(&made->p);
     int status = attn_attention(&made->p, tier, N_THREADS, NULL, NULL);
     uint64_t hash = hash_results(&made->p);
-    bool may_fail = first_failing == 0, must_fail = may_fail && n_failing == INT_MAX;
-    bool failed = status == -1 && hash == untouched && may_fail;
-    bool computed = status == 0 && hash == right && !must_fail;
-    expect(failed || computed, "%s: status %d or wrong bits where allocation %d fails",
-           tier->name, status, first_failing);
+    bool fails = first_failing == 0 && n_failing > is_split(&made->p, N_THREADS);
+    expect(status == (fails ? -1 : 0),
+           "%s: status %d where %d allocations from %d fail", tier->name, status,
+           n_failing, first_failing);
+    expect(hash == (fails ? untouched : right),
+           "%s: wrong bits where %d allocations from %d fail", tier->name, n_failing,
+           first_failing);
     attn_workspace_free_all();
     expect(count.n_held == 0, "%s: %d workspaces leaked where allocation %d fails",
            tier->name, count.n_held, first_failing);
@@ -165,8 +190,8 @@ fail_each_allocation(const problem *made, const attn_tier *tier, int n_failing)
         k++;
     }
     /* For each thread; for merging and for partial results, where tasks are split. */
-    expect(k == N_THREADS + (is_split(made) ? 2 : 0), "%s: %d allocations", tier->name,
-           k);
+    expect(k == N_THREADS + (is_split(&made->p, N_THREADS) ? 2 : 0),
+           "%s: %d allocations", tier->name, k);
     reset_count(INT_MAX, 0);
     expect(run_problem(made, tier, N_THREADS) == right,
            "%s: wrong bits after failed allocations", tier->name);
@@ -186,6 +211,7 @@ test_failing_allocations_mean_fewer_threads_or_an_error(void)
         make_problem(&specs[n], &made);
         for (int t = 0; (tier = attn_tier_at(t)) != NULL; t++) {
             fail_each_allocation(&made, tier, 1);
+            fail_each_allocation(&made, tier, 2);
             fail_each_allocation(&made, tier, INT_MAX);
         }
         free_problem(&made);
@@ -215,7 +241,7 @@ test_large_workspaces_are_freed_at_once(void)
     free_problem(&made);
 
     large.dtype = ATTN_F64;
-    large.head_dim = 2100;
+    large.head_dim = 4200;
     make_problem(&large, &made);
     run_problem(&made, attn_tier_at(0), N_THREADS);
     expect(count.largest > 1 << 20, "the large workspace is small");
@@ -228,7 +254,7 @@ void
 test_sizes_of_workspaces_do_not_wrap(void)
 {
     const attn_tier *tier;
-    const size_t query = (size_t)ATTN_MAX_DIM * ATTN_TASK_ROWS;
+    const size_t query = (size_t)ATTN_MAX_DIM * 32; /* of a task so large */
 
     attn_workspace_free_all();
     original = attn_hook;
@@ -261,6 +287,42 @@ typedef struct {
     int first_failing, n_failing;
 } thread_failure;
 
+/* How often a call wants all threads: once, or where tasks are split for each round of
+ * chunks. Of problems that see all keys up to each batch's length. */
+static ptrdiff_t
+count_rounds(const attn_problem *p)
+{
+    const ptrdiff_t round = ATTN_PARTIALS_PER_THREAD * N_THREADS * ATTN_CHUNK;
+    ptrdiff_t n_rounds = 0;
+
+    for (ptrdiff_t b = 0; b < p->n_batch; b++) {
+        ptrdiff_t length = (ptrdiff_t)position_of(p, b, 0) + p->n_queries;
+        n_rounds += p->n_kv_heads * ((length + round - 1) / round);
+    }
+    return is_split(p, N_THREADS) ? n_rounds : 1;
+}
+
+/* Expects that each round tried to make up for the threads there were not, up to the first
+ * failure. */
+static void
+expect_threads_tried(const thread_failure *f)
+{
+    int n_tried = 0, n_failed = 0;
+
+    for (ptrdiff_t n = count_rounds(&f->made->p); n > 0; n--) {
+        bool fails = false;
+        while (!fails && n_tried - n_failed < N_THREADS - 1) {
+            fails = n_tried >= f->first_failing &&
+                    n_tried - f->first_failing < f->n_failing;
+            n_tried++;
+            n_failed += fails;
+        }
+    }
+    expect(count.n_failed == n_failed, "%d threads failed", count.n_failed);
+    expect(count.n_threads == n_tried, "%d threads were tried where thread %d fails",
+           count.n_threads, f->first_failing);
+}
+
 /* In a child of fork, whose pool has no workers yet. */
 static void
 call_without_threads(void *context)
@@ -270,13 +332,7 @@ call_without_threads(void *context)
     reset_count(f->first_failing, f->n_failing);
     expect(run_problem(f->made, attn_tier_at(0), N_THREADS) == f->right,
            "wrong bits where thread %d fails", f->first_failing);
-    if (!is_split(f->made)) { /* else each round tries again */
-        bool fails = f->first_failing < N_THREADS - 1;
-        expect(count.n_failed == (fails ? 1 : 0), "%d threads failed", count.n_failed);
-        expect(count.n_threads == (fails ? f->first_failing + 1 : N_THREADS - 1),
-               "%d threads were tried where thread %d fails", count.n_threads,
-               f->first_failing);
-    }
+    expect_threads_tried(f);
 
     int n_workers = count.n_threads - count.n_failed;
     reset_count(INT_MAX, 0);

@@ -39,6 +39,21 @@ typedef struct {
  * past the last one. */
 const functions *functions_at(int bits, int i);
 
+/* Likewise what vec/avx512_bf16.h adds to it: pairs of bfloat16 numbers, the lower half of
+ * 32 bits first. Pairs may lie at any address. */
+typedef struct {
+    int lanes;
+    void (*copy)(const void *pairs, void *to, ptrdiff_t n);
+    void (*set1)(uint32_t pair, void *to); /* to one vector */
+    void (*dot)(const void *a, const void *b, const float *sum, float *to, ptrdiff_t n);
+    void (*pair)(const float *low, const float *high, void *to, ptrdiff_t n);
+    void (*zip)(const uint16_t *low, const uint16_t *high, void *to, ptrdiff_t n);
+    void (*transpose)(uint32_t *square); /* (lanes, lanes) */
+} pair_functions;
+
+/* NULL if this CPU has none. */
+const pair_functions *pair_functions_here(void);
+
 enum { PIECE = 4096 }; /* reals that a test takes at once */
 
 typedef union {

@@ -132,18 +132,18 @@ test_caller_polls_while_it_waits_for_workers(void)
 /* A problem of n_tasks that would take minutes: its keys are one key. Where there are
  * fewer tasks than threads, each is split over them. */
 static void
-make_endless(problem *made, ptrdiff_t n_tasks)
+make_endless(problem *made, ptrdiff_t n_tasks, ptrdiff_t n_queries, attn_dtype dtype)
 {
-    const spec s = {.dtype = ATTN_F32,
+    const spec s = {.dtype = dtype,
                     .batch = {n_tasks},
                     .n_kv_heads = 1,
                     .group = 1,
-                    .n_queries = 64,
+                    .n_queries = n_queries,
                     .n_keys = 1,
                     .head_dim = 8,
                     .value_dim = 8};
     make_problem(&s, made);
-    made->p.n_keys = (ptrdiff_t)1 << 30;
+    made->p.n_keys = (ptrdiff_t)1 << 40;
 }
 
 static const spec ordinary = {.dtype = ATTN_F32,
@@ -157,16 +157,39 @@ static const spec ordinary = {.dtype = ATTN_F32,
                               .weights = DENSE,
                               .lse = DENSE};
 
-static void
-expect_early_end(const attn_tier *tier, ptrdiff_t n_tasks, int n_threads)
+/* One task of few rows, which several threads split. */
+static const spec decoding = {.dtype = ATTN_F32,
+                              .n_kv_heads = 1,
+                              .group = 2,
+                              .n_queries = 2,
+                              .n_keys = 20000,
+                              .head_dim = 16,
+                              .value_dim = 16,
+                              .causal = true,
+                              .weights = DENSE,
+                              .lse = DENSE};
+
+/* Likewise of as many rows as tile form takes. */
+static spec
+short_prompt(attn_dtype dtype)
 {
-    problem endless;
+    spec s = decoding;
+
+    s.dtype = dtype;
+    s.n_queries = 28;
+    s.n_keys = 3000;
+    return s;
+}
+
+static void
+expect_early_end(const attn_tier *tier, problem *endless, int n_threads)
+{
     int n_polls = 0;
     double start = seconds();
 
-    make_endless(&endless, n_tasks);
-    int status = attn_attention(&endless.p, tier, n_threads, stop_after_some, &n_polls);
-    free_problem(&endless);
+    int status =
+        attn_attention(&endless->p, tier, n_threads, stop_after_some, &n_polls);
+    free_problem(endless);
     expect(status == 0, "%s: status %d", tier->name, status);
     expect(n_polls == N_POLLS, "%s, %d threads: %d polls", tier->name, n_threads,
            n_polls);
@@ -177,15 +200,22 @@ expect_early_end(const attn_tier *tier, ptrdiff_t n_tasks, int n_threads)
 void
 test_poll_ends_a_call_early(void)
 {
-    problem after;
+    static const attn_dtype dtypes[] = {ATTN_BF16, ATTN_F32, ATTN_F64};
+    problem after, endless;
     const attn_tier *tier;
 
     make_problem(&ordinary, &after);
     for (int t = 0; (tier = attn_tier_at(t)) != NULL; t++) {
         uint64_t right = run_problem(&after, tier, 3);
-        expect_early_end(tier, 4, 1);
-        expect_early_end(tier, 4, 3);
-        expect_early_end(tier, 2, 3);
+        for (int n_threads = 1; n_threads <= 3; n_threads += 2) {
+            make_endless(&endless, 4, 64, ATTN_F32);
+            expect_early_end(tier, &endless, n_threads);
+        }
+        for (int n = 0; n < 6; n++) { /* tasks that are split, in tile and row form */
+            make_endless(&endless, 1 + n / 3, n % 2 == 0 ? 64 : 3, dtypes[n % 3]);
+            expect(is_split(&endless.p, 3), "the endless problem is not split");
+            expect_early_end(tier, &endless, 3);
+        }
         expect(run_problem(&after, tier, 3) == right, "%s: wrong bits afterwards",
                tier->name);
     }
@@ -194,7 +224,7 @@ test_poll_ends_a_call_early(void)
 
 /* ---- Callers at once ---------------------------------------------------------------- */
 
-enum { N_CALLERS = 6, N_CALLS = 5 };
+enum { N_CALLERS = 8, N_CALLS = 5 };
 
 typedef struct {
     pthread_t thread;
@@ -216,6 +246,20 @@ call_repeatedly(void *context)
     return NULL;
 }
 
+/* The first half have more tasks than threads, the others have one, which is split. */
+static spec
+spec_of_caller(int n)
+{
+    static const attn_dtype dtypes[] = {ATTN_F32, ATTN_F64, ATTN_BF16};
+    spec s = n < N_CALLERS / 2 ? ordinary
+             : n % 2 == 0      ? decoding
+                               : short_prompt(ATTN_F32);
+
+    s.dtype = dtypes[n % 3];
+    s.n_queries += n % 4;
+    return s;
+}
+
 void
 test_concurrent_callers_get_the_same_bits(void)
 {
@@ -223,16 +267,11 @@ test_concurrent_callers_get_the_same_bits(void)
 
     for (int n = 0; n < N_CALLERS; n++) {
         caller *c = &callers[n];
-        spec s = ordinary;
-        s.dtype = n % 2 == 0 ? ATTN_F32 : ATTN_F64;
-        s.n_queries += n;
-        if (n >= 4) { /* fewer tasks than threads: each is split over them */
-            s.n_kv_heads = 1;
-            s.n_queries = n - 3;
-            s.n_keys = 20000;
-        }
+        spec s = spec_of_caller(n);
         make_problem(&s, &c->made);
-        c->tier = n == 0 ? attn_tier_named("scalar") : attn_tier_at(0);
+        expect(is_split(&c->made.p, 2) == (n >= N_CALLERS / 2),
+               "caller %d has another number of tasks", n);
+        c->tier = n % 5 == 0 ? attn_tier_named("scalar") : attn_tier_at(0);
         c->right = run_problem(&c->made, c->tier, 1);
         c->n_wrong = 0;
     }
@@ -251,9 +290,11 @@ test_concurrent_callers_get_the_same_bits(void)
 
 /* ---- Forks -------------------------------------------------------------------------- */
 
+enum { N_IN_CHILD = 3 };
+
 typedef struct {
-    const problem *made;
-    uint64_t right;
+    problem made[N_IN_CHILD];
+    uint64_t right[N_IN_CHILD];
     atomic_bool done;
 } fork_test;
 
@@ -264,8 +305,10 @@ call_in_child(void *context)
     const attn_tier *tier;
 
     for (int t = 0; (tier = attn_tier_at(t)) != NULL; t++) {
-        expect(run_problem(f->made, tier, 3) == f->right, "%s: other bits in the child",
-               tier->name);
+        for (int n = 0; n < N_IN_CHILD; n++) {
+            expect(run_problem(&f->made[n], tier, 3) == f->right[n],
+                   "%s: other bits for problem %d in the child", tier->name, n);
+        }
     }
 }
 
@@ -292,58 +335,87 @@ call_until_done(void *context)
 {
     problem endless;
 
-    make_endless(&endless, 1);
+    make_endless(&endless, 1, 64, ATTN_F32);
     attn_attention(&endless.p, attn_tier_at(0), 2, is_done, context);
     free_problem(&endless);
     return NULL;
 }
 
-/* The child is born of one call while another one runs, both of them with workers. */
-void
-test_a_child_of_fork_computes_with_its_own_pool(void)
+/* The child is born of a call of n_tasks while another one runs, both with workers. */
+static void
+fork_in_a_call(fork_test *f, ptrdiff_t n_tasks, ptrdiff_t n_queries)
 {
-    problem endless, small;
+    problem endless;
     pthread_t other;
-    fork_test f = {.made = &small};
 
-    make_endless(&endless, 4);
-    make_problem(&ordinary, &small);
-    f.right = run_problem(&small, attn_tier_at(0), 3);
-    bool started = pthread_create(&other, NULL, call_until_done, &f) == 0;
+    make_endless(&endless, n_tasks, n_queries, ATTN_F32);
+    atomic_store(&f->done, false);
+    bool started = pthread_create(&other, NULL, call_until_done, f) == 0;
     expect(started, "the other caller did not start");
-    attn_attention(&endless.p, attn_tier_at(0), 2, fork_and_stop, &f);
-    expect(atomic_load(&f.done), "poll was not asked");
+    attn_attention(&endless.p, attn_tier_at(0), 2, fork_and_stop, f);
+    expect(atomic_load(&f->done), "poll was not asked");
     if (started) {
         pthread_join(other, NULL);
     }
-    expect(run_problem(&small, attn_tier_at(0), 3) == f.right,
-           "other bits after the fork");
     free_problem(&endless);
-    free_problem(&small);
+    for (int n = 0; n < N_IN_CHILD; n++) {
+        expect(run_problem(&f->made[n], attn_tier_at(0), 3) == f->right[n],
+               "other bits for problem %d after the fork", n);
+    }
+}
+
+void
+test_a_child_of_fork_computes_with_its_own_pool(void)
+{
+    const spec specs[N_IN_CHILD] = {ordinary, decoding, short_prompt(ATTN_F64)};
+    fork_test f;
+
+    for (int n = 0; n < N_IN_CHILD; n++) {
+        make_problem(&specs[n], &f.made[n]);
+        expect(is_split(&f.made[n].p, 3) == (n > 0),
+               "problem %d has another number of tasks", n);
+        f.right[n] = run_problem(&f.made[n], attn_tier_at(0), 1);
+    }
+    fork_in_a_call(&f, 4, 64);
+    fork_in_a_call(&f, 1, 64); /* split, as the other call is */
+    fork_in_a_call(&f, 1, 1);
+    for (int n = 0; n < N_IN_CHILD; n++) {
+        free_problem(&f.made[n]);
+    }
 }
 
 /* ---- Floating-point environment ------------------------------------------------------- */
 
+static void
+expect_no_influence_of_modes(const problem *made, const attn_tier *tier)
+{
+    static const int modes[] = {FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO};
+    uint64_t right = run_problem(made, tier, 1);
+
+    for (int n = 0; n < 6; n++) {
+        fesetround(modes[n % 3]);
+        uint64_t hash = run_problem(made, tier, 1 + n / 3 * 2);
+        int mode = fegetround();
+        fesetround(FE_TONEAREST);
+        expect(hash == right, "%s: other bits in mode %#x", tier->name, modes[n % 3]);
+        expect(mode == modes[n % 3], "%s: the mode was %#x and is %#x", tier->name,
+               modes[n % 3], mode);
+    }
+}
+
+/* In whole tasks, and in one that is split. */
 void
 test_rounding_mode_of_the_caller_does_not_matter(void)
 {
-    static const int modes[] = {FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO};
-    problem made;
+    const spec specs[] = {ordinary, short_prompt(ATTN_F32), short_prompt(ATTN_BF16)};
     const attn_tier *tier;
 
-    make_problem(&ordinary, &made);
-    for (int t = 0; (tier = attn_tier_at(t)) != NULL; t++) {
-        uint64_t right = run_problem(&made, tier, 1);
-        for (int n = 0; n < 6; n++) {
-            fesetround(modes[n % 3]);
-            uint64_t hash = run_problem(&made, tier, 1 + n / 3 * 2);
-            int mode = fegetround();
-            fesetround(FE_TONEAREST);
-            expect(hash == right, "%s: other bits in mode %#x", tier->name,
-                   modes[n % 3]);
-            expect(mode == modes[n % 3], "%s: the mode was %#x and is %#x", tier->name,
-                   modes[n % 3], mode);
+    for (size_t n = 0; n < sizeof specs / sizeof specs[0]; n++) {
+        problem made;
+        make_problem(&specs[n], &made);
+        for (int t = 0; (tier = attn_tier_at(t)) != NULL; t++) {
+            expect_no_influence_of_modes(&made, tier);
         }
+        free_problem(&made);
     }
-    free_problem(&made);
 }

@@ -571,6 +571,16 @@ reset_results(const attn_problem *p)
     reset_array(p, &p->lse, 1, 0xa5);
 }
 
+bool
+is_split(const attn_problem *p, int n_threads)
+{
+    ptrdiff_t n_row_tasks =
+        (p->group * p->n_queries + attn_task_rows(p) - 1) / attn_task_rows(p);
+
+    return p->n_keys > ATTN_CHUNK &&
+           p->n_batch * p->n_kv_heads * n_row_tasks < n_threads;
+}
+
 uint64_t
 run_problem(const problem *made, const attn_tier *tier, int n_threads)
 {

@@ -79,6 +79,10 @@ uint64_t hash_results(const attn_problem *);
 uint64_t hash_word(uint64_t hash, uint64_t word);
 #define HASH_START UINT64_C(0xcbf29ce484222325)
 
+/* Has it fewer tasks than threads, so that each is split over them? Where its work repays
+ * that many threads. */
+bool is_split(const attn_problem *, int n_threads);
+
 /* Runs the problem, expects success, and returns the hash of its results. */
 uint64_t run_problem(const problem *, const attn_tier *, int n_threads);
 

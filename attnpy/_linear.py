@@ -1,0 +1,63 @@
+"""The dense product of all layers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attnpy import _attnpy
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    Array = NDArray[Any]
+
+
+def linear(
+    x: ArrayLike,
+    weight: ArrayLike,
+    bias: ArrayLike | None = None,
+    *,
+    num_threads: int | None = None,
+) -> Array:
+    r"""Multiply rows by a matrix and add a bias.
+
+    Parameters
+    ----------
+    x : array_like, shape (..., K)
+        Rows to multiply, with any axes before.
+    weight : array_like, shape (K, M)
+        The matrix; any strides.
+    bias : array_like, shape (M,), optional
+        Added to each row.
+    num_threads : int, optional
+        At least 1; by default `get_num_threads`. Changes no bit of the result.
+
+    Returns
+    -------
+    ndarray, shape (..., M)
+        ``x @ weight + bias`` in the dtype to which `x` and `weight` promote; integers
+        become float64. 16-bit numbers are computed in float32 and rounded once.
+
+    Raises
+    ------
+    TypeError
+        If a dtype is not one that `attention` computes with.
+    ValueError
+        If shapes do not fit together.
+    MemoryError
+        If the result or the scratch memory cannot be allocated.
+
+    Notes
+    -----
+    The product runs on the micro-kernel of `attention`, and makes the same promise: the
+    bits of a row depend on that row, the matrix and the bias only, not on the other
+    rows, the number of threads, the memory layout or the instruction set. (The dot
+    products for bfloat16 are the exception that `set_portable` explains.)
+
+    Examples
+    --------
+    >>> from attnpy._linear import linear
+    >>> linear([[1.0, 2.0]], [[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]], [0.5, 0.5, 0.5])
+    array([[1.5, 2.5, 3.5]])
+    """
+    return _attnpy.linear(x, weight, bias, num_threads)

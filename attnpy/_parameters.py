@@ -1,0 +1,201 @@
+"""What the layers' parameters have in common: names, loading, first values.
+
+A class gets the three methods by naming the functions in its body; there is no base
+class. Its parameters are those attributes that are arrays, and the parameters of those
+that are layers, or lists of layers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnpy.positions import _operand, _rounded, _size
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    Array = NDArray[Any]
+
+
+def parameters(self: object) -> dict[str, Array]:
+    """Return the parameters by name.
+
+    Returns
+    -------
+    dict of str to ndarray
+        The arrays themselves, not copies: writing to one changes the layer. Those of a
+        layer inside have its name before a dot, ``"norm_1.weight"``, and those of a
+        list of layers a number, ``"layers.0.norm_1.weight"``. Arrays that are None are
+        left out, and an array with several places has its first name only.
+
+    Examples
+    --------
+    >>> from attnpy.layers import MultiHeadAttention
+    >>> mha = MultiHeadAttention(6, 2)
+    >>> {name: array.shape for name, array in mha.parameters().items()}
+    {'W_q': (6, 6), 'W_k': (6, 6), 'W_v': (6, 6), 'W_o': (6, 6), 'b_o': (6,)}
+    """
+    named: dict[str, Array] = {}
+    known: set[int] = set()
+    for name, array in _walk(self):
+        if id(array) not in known:
+            known.add(id(array))
+            named[name] = array
+    return named
+
+
+def state_dict(self: object) -> dict[str, Array]:
+    """Return what `load_state_dict` takes: the same as `parameters`.
+
+    Returns
+    -------
+    dict of str to ndarray
+        The arrays themselves, as in PyTorch. To keep the values of now, copy them:
+        ``{name: array.copy() for name, array in layer.state_dict().items()}``.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> import numpy as np
+    >>> from attnpy.layers import MultiHeadAttention
+    >>> mha, other = MultiHeadAttention(6, 2), MultiHeadAttention(6, 2)
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     path = os.path.join(directory, "mha.npz")
+    ...     np.savez(path, **mha.state_dict())
+    ...     with np.load(path) as state:
+    ...         other.load_state_dict(state)
+    >>> bool((mha.W_q == other.W_q).all())
+    True
+    """
+    return parameters(self)
+
+
+def load_state_dict(self: object, state: Mapping[str, ArrayLike]) -> None:
+    """Copy values into the parameters.
+
+    Parameters
+    ----------
+    state : mapping of str to array_like
+        A value of the right shape for each name of `parameters`, no more and no less.
+        Values are converted to the parameter's dtype.
+
+    Raises
+    ------
+    TypeError
+        If `state` is not a mapping, or a value is not of numbers.
+    ValueError
+        If names are missing or unexpected, or shapes are wrong; the message has all of
+        them. If a parameter cannot be written to.
+
+    Notes
+    -----
+    After an error no parameter has changed.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnpy.layers import SelfAttention
+    >>> layer = SelfAttention(2, 1)
+    >>> layer.load_state_dict({"W_q": np.eye(2)})
+    Traceback (most recent call last):
+        ...
+    ValueError: state: missing W_k, W_v; W_q: expected shape (2, 1), got (2, 2)
+    """
+    if not isinstance(state, Mapping):
+        raise TypeError(f"state: expected a mapping, got {type(state).__name__}")
+    own = parameters(self)
+    given = {name: np.asarray(state[name]) for name in state if name in own}
+    _check(own, given, [str(name) for name in state if name not in own])
+    # Two loops, so that no error comes after the first change.
+    new = {name: _converted(given[name], own, name) for name in own}
+    for name, array in own.items():
+        array[...] = new[name]
+
+
+def _walk(layer: object, prefix: str = "") -> list[tuple[str, Array]]:
+    found: list[tuple[str, Array]] = []
+    for name, part in vars(layer).items():
+        if isinstance(part, np.ndarray):
+            found.append((prefix + name, part))
+        for i, inner in enumerate(part if isinstance(part, list) else [part]):
+            if hasattr(inner, "load_state_dict"):
+                number = f".{i}" if isinstance(part, list) else ""
+                found += _walk(inner, f"{prefix}{name}{number}.")
+    return found
+
+
+def _check(
+    own: dict[str, Array], given: dict[str, Array], unexpected: list[str]
+) -> None:
+    faults = []
+    if missing := [name for name in own if name not in given]:
+        faults.append(f"missing {', '.join(missing)}")
+    if unexpected:
+        faults.append(f"unexpected {', '.join(unexpected)}")
+    faults += [
+        f"{name}: expected shape {own[name].shape}, got {array.shape}"
+        for name, array in given.items()
+        if array.shape != own[name].shape
+    ]
+    if faults:
+        raise ValueError(f"state: {'; '.join(faults)}")
+    for name, array in given.items():
+        _operand(array, f"state[{name!r}]")
+        if not own[name].flags.writeable:
+            raise ValueError(f"{name}: expected a parameter that can be written to")
+
+
+def _converted(array: Array, own: dict[str, Array], name: str) -> Array:
+    """Return the values in the parameter's dtype, and apart from all parameters."""
+    dtype = own[name].dtype
+    if array.dtype != dtype:
+        return _rounded(array.astype(np.float64), dtype)
+    if any(np.may_share_memory(array, other) for other in own.values()):
+        return array.copy()
+    return array
+
+
+def xavier_uniform(
+    rng: np.random.Generator,
+    shape: tuple[int, int],
+    dtype: np.dtype[Any],
+    fan_out: int | None = None,
+) -> Array:
+    """Return uniform numbers between -a and a, with a = sqrt(6 / (fan_in + fan_out)).
+
+    From Glorot and Bengio, "Understanding the difficulty of training deep feedforward
+    neural networks" (2010), equation 16. The fans are the matrix's numbers of rows and
+    columns, where fan_out does not say otherwise.
+    """
+    fan_in, n_columns = shape
+    limit = math.sqrt(6 / (fan_in + (n_columns if fan_out is None else fan_out)))
+    return _rounded(rng.uniform(-limit, limit, shape), dtype)
+
+
+def zeros(wanted: bool, size: int, dtype: np.dtype[Any]) -> Array | None:
+    """Return the first values of a bias, or None where there is none."""
+    return np.zeros(size, dtype) if wanted else None
+
+
+def generator(rng: np.random.Generator | None) -> np.random.Generator:
+    """Return the generator given, or a new one."""
+    if rng is None:
+        return np.random.default_rng()
+    if not isinstance(rng, np.random.Generator):
+        raise TypeError(
+            "rng: expected a numpy.random.Generator, as numpy.random.default_rng(0) "
+            f"is, got {type(rng).__name__}"
+        )
+    return rng
+
+
+def count(value: int, name: str) -> int:
+    """Return an integer of at least 1."""
+    number = _size(value, name)
+    if number == 0:
+        raise ValueError(f"{name}: expected at least 1, got 0")
+    return number

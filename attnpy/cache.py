@@ -1,0 +1,319 @@
+"""Keys and values kept from one call to the next, for decoding token by token."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnpy.positions import _flag, _floating, _integers, _operand, _size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+    Array = NDArray[Any]
+
+__all__ = ["KVCache"]
+
+
+class KVCache:
+    """Room for the keys and values of a batch of sequences, each of its own length.
+
+    Parameters
+    ----------
+    batch : int
+        `B`, the number of sequences.
+    num_kv_heads : int
+        `Hk`.
+    capacity : int
+        How many tokens of each sequence there is room for.
+    head_dim : int
+        `D`, the size of a key.
+    value_head_dim : int, optional
+        `Dv`, the size of a value; by default `D`.
+    dtype : dtype, optional
+        float64, float32, float16 or bfloat16: of the arrays made here.
+    growable : bool, optional
+        Where there is no room left, move to arrays of twice the capacity, or more if
+        needed, instead of an error.
+    key, value : ndarray, shape (B, Hk, capacity, D) and (B, Hk, capacity, Dv), optional
+        Arrays to use instead of new ones, of any strides; each keeps its dtype. A
+        `numpy.memmap` keeps the cache on disk. They cannot grow.
+    lengths : int or array_like of int, broadcast to (B,), optional
+        How many tokens of each sequence are in `key` and `value` already.
+
+    Attributes
+    ----------
+    batch, num_kv_heads, head_dim, value_head_dim : int
+        As given.
+    growable : bool
+        As given.
+
+    Raises
+    ------
+    TypeError
+        If an argument has the wrong kind or dtype.
+    ValueError
+        If a number is out of its range, or an array has the wrong shape or cannot be
+        written to.
+
+    See Also
+    --------
+    attnpy.layers.MultiHeadAttention : fills a cache with its argument `cache`.
+
+    Notes
+    -----
+    Numbers are converted to the cache's dtype when they are appended, so that a float16
+    cache of a float32 model takes half the memory, and rounds.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import attnpy
+    >>> from attnpy.cache import KVCache
+    >>> rng = np.random.default_rng(0)
+    >>> query, key, value = rng.standard_normal((3, 1, 4, 10, 8))  # (B, H, L, D)
+    >>> cache = KVCache(1, 4, 16, 8, dtype=np.float64)
+    >>> for i in range(10):
+    ...     cache.append(key[:, :, i : i + 1], value[:, :, i : i + 1])
+    >>> cache.lengths
+    array([10])
+
+    The last query of the sequence sees them all:
+
+    >>> output = attnpy.attention(
+    ...     query[:, :, 9:], cache.key, cache.value, kv_lengths=cache.lengths
+    ... )
+    >>> whole = attnpy.attention(query, key, value, causal=True)
+    >>> bool((output == whole[:, :, 9:]).all())
+    True
+    """
+
+    def __init__(
+        self,
+        batch: int,
+        num_kv_heads: int,
+        capacity: int,
+        head_dim: int,
+        value_head_dim: int | None = None,
+        *,
+        dtype: DTypeLike = np.float32,
+        growable: bool = False,
+        key: Array | None = None,
+        value: Array | None = None,
+        lengths: ArrayLike = 0,
+    ) -> None:
+        self.batch = _size(batch, "batch")
+        self.num_kv_heads = _size(num_kv_heads, "num_kv_heads")
+        capacity = _size(capacity, "capacity")
+        self.head_dim = self.value_head_dim = _size(head_dim, "head_dim")
+        if value_head_dim is not None:
+            self.value_head_dim = _size(value_head_dim, "value_head_dim")
+        self.growable = _flag(growable, "growable")
+        if self.growable and not (key is None and value is None):
+            raise ValueError(
+                "growable: expected False where key or value is given, got True"
+            )
+        dtype = _floating(dtype)
+        shape = self.batch, self.num_kv_heads, capacity
+        self._key = _storage(key, "key", (*shape, self.head_dim), dtype)
+        self._value = _storage(value, "value", (*shape, self.value_head_dim), dtype)
+        self._lengths = self._per_sequence(lengths, "lengths", 0, capacity)
+
+    @property
+    def capacity(self) -> int:
+        """How many tokens of each sequence there is room for now."""
+        return int(self._key.shape[2])
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """How many tokens each sequence has, (B,); read-only, and stays as it is."""
+        lengths = self._lengths.view()
+        lengths.flags.writeable = False
+        return lengths
+
+    @property
+    def key(self) -> Array:
+        """A view of the keys, (B, Hk, Lk, D), with Lk the largest of the lengths.
+
+        What is past a sequence's own length is not part of it: pass `lengths` to
+        `attention` as ``kv_lengths``. A growable cache leaves its views when it grows.
+        """
+        return self._key[:, :, : self._lengths.max(initial=0)]
+
+    @property
+    def value(self) -> Array:
+        """A view of the values, (B, Hk, Lk, Dv); see `key`."""
+        return self._value[:, :, : self._lengths.max(initial=0)]
+
+    def append(
+        self, key: ArrayLike, value: ArrayLike, counts: ArrayLike | None = None
+    ) -> None:
+        """Add tokens to the end of each sequence.
+
+        Parameters
+        ----------
+        key : array_like, shape (B, Hk, L, D)
+        value : array_like, shape (B, Hk, L, Dv)
+        counts : int or array_like of int, broadcast to (B,), optional
+            How many of the `L` tokens to add to each sequence, the first ones; by
+            default all. The others are padding, and not looked at.
+
+        Raises
+        ------
+        TypeError
+            If an argument has the wrong kind or dtype.
+        ValueError
+            If shapes do not fit together, or there is no room. The cache has then not
+            changed.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from attnpy.cache import KVCache
+        >>> cache = KVCache(2, 1, 4, 8)
+        >>> tokens = np.zeros((2, 1, 3, 8))
+        >>> cache.append(tokens, tokens, counts=[3, 1])
+        >>> cache.lengths
+        array([3, 1])
+        >>> cache.append(tokens, tokens)
+        Traceback (most recent call last):
+            ...
+        ValueError: cache: expected room for 3 more tokens in sequence 0, got 1: 3 of 4
+        """
+        key, value = np.asarray(key), np.asarray(value)
+        n_tokens = key.shape[2] if key.ndim == 4 else 0
+        shape = self.batch, self.num_kv_heads, n_tokens
+        _check_shape(key, "key", (*shape[:2], "L", self.head_dim), n_tokens)
+        _check_shape(value, "value", (*shape, self.value_head_dim), n_tokens)
+        if counts is None:
+            added = np.full(self.batch, n_tokens)
+        else:
+            added = self._per_sequence(counts, "counts", 0, n_tokens)
+        ends = self._lengths + added
+        self._make_room(ends)
+        for b, (start, end, n) in enumerate(
+            zip(self._lengths, ends, added, strict=True)
+        ):
+            self._key[b, :, start:end] = key[b, :, :n]
+            self._value[b, :, start:end] = value[b, :, :n]
+        self._lengths = ends
+
+    def truncate(self, lengths: ArrayLike) -> None:
+        """Forget the last tokens of each sequence.
+
+        Parameters
+        ----------
+        lengths : int or array_like of int, broadcast to (B,)
+            How many tokens to keep, 0 to as many as there are.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If `lengths` are not integers, or out of their range.
+        """
+        self._lengths = self._per_sequence(lengths, "lengths", 0, self._lengths)
+
+    def reset(self) -> None:
+        """Forget all tokens of all sequences."""
+        self.truncate(0)
+
+    def copy(self) -> KVCache:
+        """Return a cache with the same tokens in arrays of its own, in memory."""
+        other = KVCache(
+            self.batch,
+            self.num_kv_heads,
+            self.capacity,
+            self.head_dim,
+            self.value_head_dim,
+            key=np.array(self._key),
+            value=np.array(self._value),
+            lengths=self._lengths,
+        )
+        other.growable = self.growable
+        return other
+
+    def _per_sequence(
+        self, numbers: ArrayLike, name: str, low: int, high: ArrayLike
+    ) -> NDArray[np.int64]:
+        """Return an integer between low and high for each sequence, in a new array."""
+        array = _integers(numbers, name)
+        if array.ndim > 1 or (array.ndim == 1 and array.shape != (self.batch,)):
+            raise ValueError(
+                f"{name}: expected an integer, or ({self.batch},) to match the batch, "
+                f"got {array.shape}"
+            )
+        array = np.broadcast_to(array, self.batch).copy()
+        highs = np.broadcast_to(high, self.batch)
+        wrong = (array < low) | (array > highs)
+        if wrong.any():
+            b = int(np.argmax(wrong))
+            raise ValueError(
+                f"{name}: expected {low} to {highs[b]} for sequence {b}, got {array[b]}"
+            )
+        return array
+
+    def _make_room(self, ends: NDArray[np.int64]) -> None:
+        needed = int(ends.max(initial=0))
+        if needed <= self.capacity:
+            return
+        if not self.growable:
+            b = int(np.argmax(ends > self.capacity))
+            length = int(self._lengths[b])
+            raise ValueError(
+                f"cache: expected room for {ends[b] - length} more tokens in sequence "
+                f"{b}, got {self.capacity - length}: {length} of {self.capacity}"
+            )
+        capacity = max(needed, 2 * self.capacity)
+        self._key, self._value = (
+            _grown(self._key, self.key, capacity),
+            _grown(self._value, self.value, capacity),
+        )
+
+
+@contextlib.contextmanager
+def undone_on_error(caches: list[KVCache]) -> Iterator[None]:
+    """Forget the tokens that were appended inside, if there is an error."""
+    lengths = [cache.lengths for cache in caches]
+    try:
+        yield
+    except BaseException:
+        for cache, before in zip(caches, lengths, strict=True):
+            cache.truncate(before)
+        raise
+
+
+def _storage(
+    array: Array | None, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> Array:
+    """Return the array given, or one of zeros."""
+    if array is None:
+        return np.zeros(shape, dtype)
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"{name}: expected a NumPy array, got {type(array).__name__}")
+    if array.shape != shape:
+        raise ValueError(f"{name}: expected shape {shape}, got {array.shape}")
+    if _operand(array, name) != array.dtype.newbyteorder("="):
+        raise TypeError(f"{name}: expected a floating dtype, got dtype {array.dtype}")
+    if not array.flags.writeable:
+        raise ValueError(f"{name}: expected an array that can be written to")
+    return array
+
+
+def _check_shape(
+    array: Array, name: str, shape: tuple[int | str, ...], n_tokens: int
+) -> None:
+    if array.shape != tuple(n_tokens if n == "L" else n for n in shape):
+        text = ", ".join(map(str, shape))
+        raise ValueError(f"{name}: expected ({text}), got {array.shape}")
+    _operand(array, name)
+
+
+def _grown(array: Array, filled: Array, capacity: int) -> Array:
+    """Return room for so many tokens, with the filled part copied to its start."""
+    grown = np.zeros((*array.shape[:2], capacity, array.shape[3]), array.dtype)
+    grown[:, :, : filled.shape[2]] = filled
+    return grown

@@ -1,0 +1,789 @@
+"""Attention with its projections: one head, and many.
+
+Parameters are plain arrays in the orientation of ``Q = X @ W_q``. Calling a layer runs
+it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import numpy as np
+
+from attnpy import _parameters
+from attnpy._attention import attention
+from attnpy._linear import linear
+from attnpy.cache import KVCache, undone_on_error
+from attnpy.positions import Rotary, _flag, _floating, _operand, query_positions
+
+if TYPE_CHECKING:
+    from typing import TypedDict
+
+    from numpy.typing import ArrayLike, DTypeLike, NDArray
+    from typing_extensions import Unpack
+
+    Array = NDArray[Any]
+
+    class HeadOptions(TypedDict, total=False):
+        """The options of a head's call that do not change what is returned."""
+
+        mask: ArrayLike | None
+        bias: ArrayLike | None
+        causal: bool | Literal["bottom_right", "top_left"]
+        window: tuple[int | None, int | None] | None
+        q_offset: ArrayLike | None
+        kv_lengths: ArrayLike | None
+        scale: float | None
+        softcap: float | None
+        num_threads: int | None
+
+    class Options(HeadOptions, total=False):
+        """The options of a layer's call that do not change what is returned."""
+
+        sinks: ArrayLike | None
+        cache: KVCache | None
+        rotary: Rotary | None
+        average_weights: bool
+
+
+__all__ = ["MultiHeadAttention", "SelfAttention"]
+
+
+class SelfAttention:
+    r"""One head of attention: queries, keys and values are projections of the tokens.
+
+    Parameters
+    ----------
+    embed_dim : int
+        `E`, the size of a token's embedding.
+    head_dim : int
+        `D`, the size of a query and a key.
+    value_head_dim : int, optional
+        `Dv`, the size of a value and of the result; by default `D`.
+    dtype : dtype, optional
+        float64, float32, float16 or bfloat16.
+    rng : numpy.random.Generator, optional
+        Where the first values come from; by default ``numpy.random.default_rng()``,
+        other values in every run.
+    bias : bool, optional
+        Add a bias to each of the projections.
+
+    Attributes
+    ----------
+    W_q, W_k : ndarray, shape (E, D)
+    W_v : ndarray, shape (E, Dv)
+        Uniform numbers at first, see the notes. Write to them, or assign trained ones.
+    b_q, b_k, b_v : ndarray, shape (D,) or (Dv,), or None
+        0 at first; None without `bias`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has the wrong kind or dtype, or is out of its range.
+
+    See Also
+    --------
+    MultiHeadAttention : many heads in one call, and everything else.
+
+    Notes
+    -----
+    .. math::
+
+        Q = X W_q, \quad K = X W_k, \quad V = X W_v, \quad
+        Z = \operatorname{softmax}(Q K^T / \sqrt{D}) V
+
+    as in "Attention please!", a tutorial notebook, and "Lecture 10: Attention
+    Mechanisms and Transformers" by Martins, Melo and Figueiredo. There is no projection
+    of the result.
+
+    The first values of a matrix are between -a and a with ``a = sqrt(6 / (E + D))``,
+    from Glorot and Bengio, "Understanding the difficulty of training deep feedforward
+    neural networks" (2010).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnpy.layers import SelfAttention
+    >>> rng = np.random.default_rng(0)
+    >>> layer = SelfAttention(6, 3, rng=rng)
+    >>> x = rng.standard_normal((5, 6), dtype=np.float32)  # five words
+    >>> layer(x).shape
+    (5, 3)
+    >>> output, weights = layer(x, causal=True, return_weights=True)
+    >>> np.count_nonzero(weights, axis=1)
+    array([1, 2, 3, 4, 5])
+    """
+
+    W_q: Array
+    W_k: Array
+    W_v: Array
+    b_q: Array | None
+    b_k: Array | None
+    b_v: Array | None
+
+    def __init__(
+        self,
+        embed_dim: int,
+        head_dim: int,
+        *,
+        value_head_dim: int | None = None,
+        dtype: DTypeLike = np.float32,
+        rng: np.random.Generator | None = None,
+        bias: bool = False,
+    ) -> None:
+        n_rows = _parameters.count(embed_dim, "embed_dim")
+        size = value_size = _parameters.count(head_dim, "head_dim")
+        if value_head_dim is not None:
+            value_size = _parameters.count(value_head_dim, "value_head_dim")
+        dtype, bias = _floating(dtype), _flag(bias, "bias")
+        rng = _parameters.generator(rng)
+        self.W_q = _parameters.xavier_uniform(rng, (n_rows, size), dtype)
+        self.W_k = _parameters.xavier_uniform(rng, (n_rows, size), dtype)
+        self.W_v = _parameters.xavier_uniform(rng, (n_rows, value_size), dtype)
+        self.b_q = _parameters.zeros(bias, size, dtype)
+        self.b_k = _parameters.zeros(bias, size, dtype)
+        self.b_v = _parameters.zeros(bias, value_size, dtype)
+
+    @classmethod
+    def _of(cls, mha: MultiHeadAttention, head: int) -> SelfAttention:
+        """Return a head whose parameters are views of its columns."""
+        layer = cls.__new__(cls)
+        kv_head = head // (mha.num_heads // mha.num_kv_heads)
+        for letter, i, size in (
+            ("q", head, mha.head_dim),
+            ("k", kv_head, mha.head_dim),
+            ("v", kv_head, mha.value_head_dim),
+        ):
+            columns = slice(i * size, (i + 1) * size)
+            bias = getattr(mha, f"b_{letter}")
+            setattr(layer, f"W_{letter}", getattr(mha, f"W_{letter}")[:, columns])
+            setattr(layer, f"b_{letter}", None if bias is None else bias[columns])
+        return layer
+
+    parameters = _parameters.parameters
+    state_dict = _parameters.state_dict
+    load_state_dict = _parameters.load_state_dict
+
+    @overload
+    def __call__(
+        self,
+        x: ArrayLike,
+        context: ArrayLike | None = ...,
+        *,
+        return_weights: Literal[False] = ...,
+        **options: Unpack[HeadOptions],
+    ) -> Array: ...
+    @overload
+    def __call__(
+        self,
+        x: ArrayLike,
+        context: ArrayLike | None = ...,
+        *,
+        return_weights: Literal[True],
+        **options: Unpack[HeadOptions],
+    ) -> tuple[Array, Array]: ...
+    @overload
+    def __call__(
+        self,
+        x: ArrayLike,
+        context: ArrayLike | None = ...,
+        *,
+        return_weights: bool,
+        **options: Unpack[HeadOptions],
+    ) -> Any: ...
+    def __call__(
+        self,
+        x: ArrayLike,
+        context: ArrayLike | None = None,
+        *,
+        mask: ArrayLike | None = None,
+        bias: ArrayLike | None = None,
+        causal: bool | Literal["bottom_right", "top_left"] = False,
+        window: tuple[int | None, int | None] | None = None,
+        q_offset: ArrayLike | None = None,
+        kv_lengths: ArrayLike | None = None,
+        scale: float | None = None,
+        softcap: float | None = None,
+        return_weights: bool = False,
+        num_threads: int | None = None,
+    ) -> Any:
+        """Return the context vectors of the tokens.
+
+        Parameters
+        ----------
+        x : array_like, shape (L, E) or (B, L, E)
+            The tokens.
+        context : array_like, shape (Lc, Ec) or (B, Lc, Ec), optional
+            Where the keys and values come from, for a head of cross-attention; by
+            default from `x`.
+        mask, bias : array_like, broadcast to (L, Lk) or (B, L, Lk), optional
+            As in `attnpy.attention`, without an axis for heads.
+        causal, window, q_offset, kv_lengths, scale, softcap, num_threads
+            As in `MultiHeadAttention.__call__`.
+        return_weights : bool, optional
+            Return the weights as well.
+
+        Returns
+        -------
+        output : ndarray, shape (L, Dv) or (B, L, Dv)
+        weights : ndarray, shape (L, Lk) or (B, L, Lk)
+            With `return_weights`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `attnpy.attention`, and for parameters that do not fit.
+        """
+        tokens = _tokens(x, "x", self.W_q)
+        source = tokens if context is None else _tokens(context, "context", self.W_k)
+        if context is None and q_offset is None:
+            q_offset = 0
+        result = attention(
+            _project(tokens, self.W_q, self.b_q, 1, num_threads),
+            _project(source, self.W_k, self.b_k, 1, num_threads),
+            _project(source, self.W_v, self.b_v, 1, num_threads),
+            mask=_with_head_axis(mask),
+            bias=_with_head_axis(bias),
+            causal=causal,
+            window=window,
+            q_offset=q_offset,
+            kv_lengths=kv_lengths,
+            scale=scale,
+            softcap=softcap,
+            return_weights=return_weights,
+            return_lse=False,
+            num_threads=num_threads,
+        )
+        if return_weights:
+            output, weights = result
+            return output[..., 0, :, :], weights[..., 0, :, :]
+        return result[..., 0, :, :]
+
+
+class MultiHeadAttention:
+    r"""Several heads of attention side by side, and a projection of their results.
+
+    Parameters
+    ----------
+    embed_dim : int
+        `E`, the size of a token's embedding, and of the result.
+    num_heads : int
+        `H`.
+    head_dim : int, optional
+        `D`, the size of a head's queries and keys; by default ``E // H``.
+    value_head_dim : int, optional
+        `Dv`, the size of a head's values; by default `D`.
+    num_kv_heads : int, optional
+        `Hk`, a divisor of `H`, by default `H`: each key and value head serves ``H //
+        Hk`` query heads (grouped-query attention; with 1, multi-query attention).
+    context_dim : int, optional
+        `Ec`, the size of what keys and values come from; by default `E`. With another
+        one the layer is for cross-attention only.
+    bias : bool, optional
+        Add a bias to queries, keys and values.
+    out_bias : bool, optional
+        Add a bias to the result.
+    dtype : dtype, optional
+        float64, float32, float16 or bfloat16.
+    rng : numpy.random.Generator, optional
+        Where the first values come from; by default ``numpy.random.default_rng()``,
+        other values in every run.
+
+    Attributes
+    ----------
+    W_q : ndarray, shape (E, H * D)
+    W_k : ndarray, shape (Ec, Hk * D)
+    W_v : ndarray, shape (Ec, Hk * Dv)
+    W_o : ndarray, shape (H * Dv, E)
+        Uniform numbers at first, see the notes. The columns of head 0 come first.
+        Write to them, or assign trained ones.
+    b_q, b_k, b_v, b_o : ndarray, as long as the matrix has columns, or None
+        0 at first; None without `bias`, `out_bias`.
+    num_heads, num_kv_heads : int
+        As given.
+
+    Raises
+    ------
+    TypeError
+        If an argument has the wrong kind or dtype.
+    ValueError
+        If a number is out of its range, H does not divide E where `head_dim` is left
+        out, or Hk does not divide H.
+
+    See Also
+    --------
+    attnpy.attention : the same without parameters.
+    attnpy.cache.KVCache : keys and values kept between calls.
+
+    Notes
+    -----
+    .. math::
+
+        \operatorname{MultiHead}(X) =
+        \operatorname{Concat}(Z_1, \dots, Z_H) W_o + b_o, \quad
+        Z_i = \operatorname{Attention}(X W_i^q, X W_i^k, X W_i^v)
+
+    from Vaswani et al., "Attention Is All You Need" (2017), section 3.2.2, where
+    :math:`W_i` are the columns of head i. By default the parameters are those of the
+    tutorial notebook "Attention please!": biases for the result only, which begin at 0,
+    so that new layers are the formula without. PyTorch's layer has all biases:
+    ``bias=True``. Its matrices are transposed, ``W_q = in_proj_weight[:E].T``.
+
+    The first values of a matrix are between -a and a with ``a = sqrt(6 / (fan_in +
+    fan_out))``, from Glorot and Bengio, "Understanding the difficulty of training deep
+    feedforward neural networks" (2010). The fans are those of all heads together, a key
+    and value head counting once for each query head that it serves. So where ``H * D =
+    E``, inputs with variance 1 have queries, keys, values and scores with variance 1,
+    with any number of heads, grouped or not.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnpy.layers import MultiHeadAttention
+    >>> rng = np.random.default_rng(0)
+    >>> mha = MultiHeadAttention(6, 2, rng=rng)
+    >>> x = rng.standard_normal((5, 6), dtype=np.float32)  # five words
+    >>> mha(x).shape
+    (5, 6)
+    >>> output, weights = mha(x, causal=True, return_weights=True)
+    >>> weights.shape  # (H, Lq, Lk)
+    (2, 5, 5)
+
+    The heads one after the other:
+
+    >>> Z = np.concatenate([head(x) for head in mha.heads], axis=-1)
+    >>> np.allclose(Z @ mha.W_o + mha.b_o, mha(x), atol=1e-6)
+    True
+
+    Cross-attention, to three states of size 4:
+
+    >>> cross = MultiHeadAttention(6, 2, context_dim=4, rng=rng)
+    >>> states = rng.standard_normal((3, 4), dtype=np.float32)
+    >>> cross(x, states).shape
+    (5, 6)
+
+    Word by word, with a cache:
+
+    >>> from attnpy.cache import KVCache
+    >>> cache = KVCache(1, 2, 5, 3)
+    >>> words = [mha(x[i : i + 1], causal=True, cache=cache) for i in range(5)]
+    >>> np.allclose(np.concatenate(words), output, atol=1e-6)
+    True
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        head_dim: int | None = None,
+        *,
+        value_head_dim: int | None = None,
+        num_kv_heads: int | None = None,
+        context_dim: int | None = None,
+        bias: bool = False,
+        out_bias: bool = True,
+        dtype: DTypeLike = np.float32,
+        rng: np.random.Generator | None = None,
+    ) -> None:
+        count, uniform = _parameters.count, _parameters.xavier_uniform
+        n_rows = n_context = count(embed_dim, "embed_dim")
+        if context_dim is not None:
+            n_context = count(context_dim, "context_dim")
+        self.num_heads, self.num_kv_heads = _n_heads(num_heads, num_kv_heads)
+        size = value_size = _head_size(n_rows, self.num_heads, head_dim)
+        if value_head_dim is not None:
+            value_size = count(value_head_dim, "value_head_dim")
+        dtype, rng = _floating(dtype), _parameters.generator(rng)
+        bias, out_bias = _flag(bias, "bias"), _flag(out_bias, "out_bias")
+        n_queries, n_outputs = self.num_heads * size, self.num_heads * value_size
+        n_keys, n_values = self.num_kv_heads * size, self.num_kv_heads * value_size
+        self.W_q: Array = uniform(rng, (n_rows, n_queries), dtype)
+        self.W_k: Array = uniform(rng, (n_context, n_keys), dtype, n_queries)
+        self.W_v: Array = uniform(rng, (n_context, n_values), dtype, n_outputs)
+        self.W_o: Array = uniform(rng, (n_outputs, n_rows), dtype)
+        self.b_q: Array | None = _parameters.zeros(bias, n_queries, dtype)
+        self.b_k: Array | None = _parameters.zeros(bias, n_keys, dtype)
+        self.b_v: Array | None = _parameters.zeros(bias, n_values, dtype)
+        self.b_o: Array | None = _parameters.zeros(out_bias, n_rows, dtype)
+
+    @property
+    def head_dim(self) -> int:
+        """`D`, from W_q."""
+        return int(self.W_q.shape[1]) // self.num_heads
+
+    @property
+    def value_head_dim(self) -> int:
+        """`Dv`, from W_v."""
+        return int(self.W_v.shape[1]) // self.num_kv_heads
+
+    @property
+    def heads(self) -> list[SelfAttention]:
+        """The `H` heads, each a layer of its own that shares the memory.
+
+        Writing to ``mha.heads[i].W_q[...]`` changes ``mha.W_q``, and the other way
+        round. Grouped query heads share their keys' and values' parameters too.
+        """
+        return [SelfAttention._of(self, head) for head in range(self.num_heads)]
+
+    parameters = _parameters.parameters
+    state_dict = _parameters.state_dict
+    load_state_dict = _parameters.load_state_dict
+
+    @overload
+    def __call__(
+        self,
+        x: ArrayLike,
+        context: ArrayLike | KVCache | None = ...,
+        *,
+        return_weights: Literal[False] = ...,
+        **options: Unpack[Options],
+    ) -> Array: ...
+    @overload
+    def __call__(
+        self,
+        x: ArrayLike,
+        context: ArrayLike | KVCache | None = ...,
+        *,
+        return_weights: Literal[True],
+        **options: Unpack[Options],
+    ) -> tuple[Array, Array]: ...
+    @overload
+    def __call__(
+        self,
+        x: ArrayLike,
+        context: ArrayLike | KVCache | None = ...,
+        *,
+        return_weights: bool,
+        **options: Unpack[Options],
+    ) -> Any: ...
+    def __call__(
+        self,
+        x: ArrayLike,
+        context: ArrayLike | KVCache | None = None,
+        *,
+        mask: ArrayLike | None = None,
+        bias: ArrayLike | None = None,
+        causal: bool | Literal["bottom_right", "top_left"] = False,
+        window: tuple[int | None, int | None] | None = None,
+        q_offset: ArrayLike | None = None,
+        kv_lengths: ArrayLike | None = None,
+        scale: float | None = None,
+        softcap: float | None = None,
+        sinks: ArrayLike | None = None,
+        cache: KVCache | None = None,
+        rotary: Rotary | None = None,
+        return_weights: bool = False,
+        average_weights: bool = False,
+        num_threads: int | None = None,
+    ) -> Any:
+        """Let the tokens attend to each other, or to a context.
+
+        Parameters
+        ----------
+        x : array_like, shape (L, E) or (B, L, E)
+            The tokens.
+        context : array_like, shape (Lc, Ec) or (B, Lc, Ec), or KVCache, optional
+            Cross-attention: where the keys and values come from. With a cache from
+            `project_context` they are there already.
+        mask, bias : array_like, broadcast to (H, L, Lk) or (B, H, L, Lk), optional
+            As in `attnpy.attention`: booleans, True where the token may attend, and
+            numbers to add to the scores. `Lk` is the number of keys: `L`, `Lc`, or the
+            longest length in the cache, with `x` in it.
+        causal, window : optional
+            As in `attnpy.attention`: hide later tokens, or those far away.
+        q_offset : int or array_like of int, shape (B,), optional
+            The position of the first token for `causal` and `window`. By default in
+            self-attention that of its own key: 0, or each sequence's length in the
+            cache. In cross-attention as in `attnpy.attention`.
+        kv_lengths : int or array_like of int, shape (B,), optional
+            How many of the tokens of `x` (of `context` in cross-attention) exist. The
+            others are padding: nobody attends to them, they do not go into the cache,
+            and their own rows of the output mean nothing.
+        scale, softcap, sinks : optional
+            As in `attnpy.attention`.
+        cache : KVCache, optional
+            Append the keys and values of `x`, and attend to all that is in the cache.
+            With ``causal=True``, and a cache of the keys' dtype, a sequence gives the
+            same bits in one call, in chunks, and token by token. Where x has no axis
+            `B`, the cache's batch is 1.
+        rotary : attnpy.positions.Rotary, optional
+            Turn queries and keys by their positions; keys are turned before they go
+            into the cache.
+        return_weights : bool, optional
+            Return the weights as well.
+        average_weights : bool, optional
+            Return their mean over the heads instead.
+        num_threads : int, optional
+            At least 1; by default `attnpy.get_num_threads`.
+
+        Returns
+        -------
+        output : ndarray, shape (L, E) or (B, L, E)
+            In the promoted dtype of x, the context and the parameters.
+        weights : ndarray, shape (H, L, Lk) or (B, H, L, Lk)
+            With `return_weights`; without the axis `H` with `average_weights`.
+
+        Raises
+        ------
+        TypeError
+            If an argument has the wrong kind or dtype.
+        ValueError
+            If shapes do not fit together, a number is out of its range, there is no
+            room in the cache, or arguments exclude each other: `context` and `cache`,
+            `context` and `rotary`, `kv_lengths` and a cache as `context`. The cache has
+            not changed after an error.
+        """
+        _check_arguments(context, cache, kv_lengths)
+        self._check_rotary(rotary, context)
+        if _flag(average_weights, "average_weights") and not return_weights:
+            raise ValueError("average_weights: expected return_weights=True with it")
+        tokens = _tokens(x, "x", self.W_q)
+        kept = context if isinstance(context, KVCache) else cache
+        single = kept is not None and tokens.ndim == 2
+        if single:
+            tokens = tokens[np.newaxis]  # (1, L, E)
+        if kept is not None:
+            self._check_cache(kept, "context" if cache is None else "cache", tokens)
+        start = 0 if cache is None else cache.lengths
+        if context is None and q_offset is None:
+            q_offset = start
+
+        with undone_on_error([] if cache is None else [cache]):
+            query = _project(tokens, self.W_q, self.b_q, self.num_heads, num_threads)
+            if isinstance(context, KVCache):
+                key, value, kv_lengths = context.key, context.value, context.lengths
+            else:
+                key, value = self._keys(
+                    tokens if context is None else context, num_threads
+                )
+            if rotary is not None:
+                n = tokens.shape[-2]
+                query = rotary(query, query_positions(n, n, q_offset=q_offset))
+                key = rotary(key, query_positions(n, n, q_offset=start))
+            if cache is not None:
+                _append(cache, key, value, kv_lengths)
+                key, value, kv_lengths = cache.key, cache.value, cache.lengths
+            result = attention(
+                query,
+                key,
+                value,
+                mask=mask,
+                bias=bias,
+                causal=causal,
+                window=window,
+                q_offset=q_offset,
+                kv_lengths=kv_lengths,
+                scale=scale,
+                softcap=softcap,
+                sinks=sinks,
+                return_weights=return_weights,
+                return_lse=False,
+                num_threads=num_threads,
+            )
+            attended, *weights = result if return_weights else (result,)
+            joined = attended.swapaxes(-3, -2)  # (..., L, H, Dv)
+            joined = joined.reshape(*joined.shape[:-2], len(self.W_o))
+            output = linear(joined, self.W_o, self.b_o, num_threads=num_threads)
+        if average_weights:
+            weights = [_mean_over_heads(weights[0])]
+        results = [array[0] if single else array for array in (output, *weights)]
+        return tuple(results) if return_weights else results[0]
+
+    def project_context(
+        self,
+        context: ArrayLike,
+        *,
+        lengths: ArrayLike | None = None,
+        num_threads: int | None = None,
+    ) -> KVCache:
+        """Compute the keys and values of a context once, for many calls.
+
+        Parameters
+        ----------
+        context : array_like, shape (Lc, Ec) or (B, Lc, Ec)
+        lengths : int or array_like of int, shape (B,), optional
+            How many of the tokens exist; by default all.
+        num_threads : int, optional
+            At least 1; by default `attnpy.get_num_threads`.
+
+        Returns
+        -------
+        KVCache
+            Full. As the argument `context` of a call it gives the same output as the
+            context and ``kv_lengths=lengths``. With a batch of 1 it serves any batch.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument has the wrong kind or dtype, or shapes do not fit together.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from attnpy.layers import MultiHeadAttention
+        >>> rng = np.random.default_rng(0)
+        >>> mha = MultiHeadAttention(6, 2, rng=rng)
+        >>> x, states = rng.standard_normal((4, 6)), rng.standard_normal((9, 6))
+        >>> memory = mha.project_context(states)
+        >>> np.allclose(mha(x, memory), mha(x, states))
+        True
+        """
+        tokens = _tokens(context, "context", self.W_k)
+        if tokens.ndim > 3:
+            raise ValueError(
+                f"context: expected (Lc, Ec) or (B, Lc, Ec), got {tokens.shape}"
+            )
+        if tokens.ndim == 2:
+            tokens = tokens[np.newaxis]  # (1, Lc, Ec)
+        key, value = self._keys(tokens, num_threads)
+        batch, n_heads, n_tokens, size = key.shape
+        return KVCache(
+            batch,
+            n_heads,
+            n_tokens,
+            size,
+            value.shape[-1],
+            key=key,
+            value=value,
+            lengths=n_tokens if lengths is None else lengths,
+        )
+
+    def _keys(self, context: ArrayLike, num_threads: int | None) -> tuple[Array, Array]:
+        """Return the context's keys (..., Hk, Lc, D) and values (..., Hk, Lc, Dv)."""
+        tokens, n_heads = _tokens(context, "context", self.W_k), self.num_kv_heads
+        return (
+            _project(tokens, self.W_k, self.b_k, n_heads, num_threads),
+            _project(tokens, self.W_v, self.b_v, n_heads, num_threads),
+        )
+
+    def _check_rotary(self, rotary: Rotary | None, context: object) -> None:
+        if rotary is None:
+            return
+        if not isinstance(rotary, Rotary):
+            raise TypeError(f"rotary: expected a Rotary, got {type(rotary).__name__}")
+        if context is not None:
+            raise ValueError(
+                "rotary: expected None with a context, whose positions are not those "
+                "of x"
+            )
+        if rotary.head_dim != self.head_dim:
+            raise ValueError(
+                f"rotary: expected head_dim = {self.head_dim} as the layer's, "
+                f"got {rotary.head_dim}"
+            )
+
+    def _check_cache(self, cache: KVCache, name: str, tokens: Array) -> None:
+        if tokens.ndim != 3:
+            raise ValueError(
+                f"x: expected (L, E) or (B, L, E) with a cache, got {tokens.shape}"
+            )
+        batch = len(tokens)
+        if name == "context" and cache.batch == 1:
+            batch = 1
+        expected = batch, self.num_kv_heads, self.head_dim, self.value_head_dim
+        found = cache.batch, cache.num_kv_heads, cache.head_dim, cache.value_head_dim
+        if found != expected:
+            raise ValueError(
+                f"{name}: expected (B, Hk, D, Dv) = {expected} to match x and the "
+                f"layer, got {found}"
+            )
+
+
+def _check_arguments(
+    context: ArrayLike | KVCache | None,
+    cache: KVCache | None,
+    kv_lengths: ArrayLike | None,
+) -> None:
+    """Raise an error for arguments that exclude each other."""
+    if cache is not None and not isinstance(cache, KVCache):
+        raise TypeError(f"cache: expected a KVCache, got {type(cache).__name__}")
+    if context is not None and cache is not None:
+        raise ValueError(
+            "cache: expected None with a context, whose keys and values can be kept "
+            "by project_context"
+        )
+    if isinstance(context, KVCache) and kv_lengths is not None:
+        raise ValueError(
+            "kv_lengths: expected None where context is a KVCache, which has lengths"
+        )
+
+
+def _n_heads(num_heads: int, num_kv_heads: int | None) -> tuple[int, int]:
+    n_heads = n_kv_heads = _parameters.count(num_heads, "num_heads")
+    if num_kv_heads is not None:
+        n_kv_heads = _parameters.count(num_kv_heads, "num_kv_heads")
+    if n_heads % n_kv_heads:
+        raise ValueError(
+            f"num_kv_heads: expected a divisor of num_heads = {n_heads}, "
+            f"got {n_kv_heads}"
+        )
+    return n_heads, n_kv_heads
+
+
+def _head_size(embed_dim: int, num_heads: int, head_dim: int | None) -> int:
+    if head_dim is not None:
+        return _parameters.count(head_dim, "head_dim")
+    if embed_dim % num_heads:
+        raise ValueError(
+            f"num_heads: expected a divisor of embed_dim = {embed_dim}, or head_dim to "
+            f"be given, got {num_heads}"
+        )
+    return embed_dim // num_heads
+
+
+def _tokens(x: ArrayLike, name: str, weight: Array) -> Array:
+    tokens = np.asarray(x)
+    if tokens.ndim < 2 or tokens.shape[-1] != len(weight):
+        raise ValueError(
+            f"{name}: expected (..., L, {len(weight)}), got {tokens.shape}"
+        )
+    _operand(tokens, name)
+    return tokens
+
+
+def _project(
+    tokens: Array,
+    weight: Array,
+    bias: Array | None,
+    n_heads: int,
+    num_threads: int | None,
+) -> Array:
+    """Return tokens @ weight + bias, cut into heads: a view of (..., H, L, D)."""
+    if weight.shape[-1] % n_heads:
+        raise ValueError(
+            f"weight: expected as many columns for each of the {n_heads} heads, "
+            f"got shape {weight.shape}"
+        )
+    projected = linear(tokens, weight, bias, num_threads=num_threads)
+    shape = *projected.shape[:-1], n_heads, projected.shape[-1] // n_heads
+    return projected.reshape(shape).swapaxes(-3, -2)
+
+
+def _append(
+    cache: KVCache, key: Array, value: Array, kv_lengths: ArrayLike | None
+) -> None:
+    n_tokens = key.shape[-2]
+    if kv_lengths is not None:
+        kv_lengths = cache._per_sequence(kv_lengths, "kv_lengths", 0, n_tokens)
+    cache.append(key, value, kv_lengths)
+
+
+def _with_head_axis(array: ArrayLike | None) -> Array | None:
+    """Return (..., 1, Lq, Lk) for an array that broadcasts to (..., Lq, Lk)."""
+    if array is None:
+        return None
+    array = np.asarray(array)
+    return array if array.ndim < 3 else array[..., np.newaxis, :, :]
+
+
+def _mean_over_heads(weights: Array) -> Array:
+    """Return the mean over the axis H, added up in the order of the heads.
+
+    `numpy.mean` has another order where Lq and Lk are 1.
+    """
+    real = np.float64 if weights.dtype == np.float64 else np.float32
+    total = np.zeros(weights.shape[:-3] + weights.shape[-2:], real)
+    for head in range(weights.shape[-3]):
+        total += weights[..., head, :, :]
+    mean: Array = (total / weights.shape[-3]).astype(weights.dtype)
+    return mean

@@ -1,0 +1,198 @@
+"""The product of rows with a matrix: right, and the same bits whatever is around."""
+
+import numpy as np
+import pytest
+from support import (
+    TIERS,
+    assert_same_bits,
+    lay_out,
+    normal,
+    run_python,
+)
+
+from attnpy import _attnpy
+from attnpy._linear import linear
+
+UNIT = {"float64": 2.0**-53}  # of the arithmetic; float32's is the other one
+ROUNDING = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
+N_ROWS = (1, 2, 3, 5, 8, 9, 16, 33, 64, 65, 130)
+
+
+@pytest.fixture
+def multiply(tier):
+    """_attnpy.linear on one instruction set."""
+
+    def run(x, weight, bias=None, num_threads=1):
+        return _attnpy.linear(x, weight, bias, num_threads, tier)
+
+    run.tier = tier
+    return run
+
+
+def is_native(multiply, dtype):
+    return multiply.tier.endswith("_bf16") and str(dtype) == "bfloat16"
+
+
+def assert_right(multiply, x, weight, bias=None):
+    """Compare with float64 (float128 for float64), by the terms' magnitudes."""
+    result = multiply(x, weight, bias)
+    wide = np.longdouble if x.dtype == np.float64 else np.float64
+    x, weight = x.astype(wide), weight.astype(wide)
+    shift = 0 if bias is None else np.asarray(bias, wide)
+    exact = x @ weight + shift
+    terms = np.abs(x) @ np.abs(weight) + np.abs(shift)
+    unit = UNIT.get(str(result.dtype), 2.0**-24)
+    bound = 4 * unit * (1 + np.sqrt(x.shape[-1])) * terms
+    bound += ROUNDING.get(str(result.dtype), 0) * np.abs(exact)
+    assert result.shape == exact.shape
+    assert (np.abs(result.astype(wide) - exact) <= bound + 1e-300).all()
+    return result
+
+
+@pytest.mark.parametrize("n_rows", N_ROWS)
+def test_results_are_right_for_any_number_of_rows(multiply, dtype, n_rows):
+    x, weight = normal(n_rows, 150, dtype=dtype), normal(150, 40, dtype=dtype)
+    assert assert_right(multiply, x, weight, normal(40)).dtype == dtype
+
+
+@pytest.mark.parametrize("n_rows", [1, 20])
+@pytest.mark.parametrize("n_in", [1, 2, 15, 16, 17, 127, 128, 129, 257])
+def test_results_are_right_for_any_length_of_a_row(multiply, dtype, n_rows, n_in):
+    x, weight = normal(n_rows, n_in, dtype=dtype), normal(n_in, 21, dtype=dtype)
+    assert_right(multiply, x, weight)
+
+
+@pytest.mark.parametrize("n_rows", [1, 4, 8, 20])
+@pytest.mark.parametrize("n_out", [1, 12, 16, 383, 384, 385, 513, 4097])
+def test_results_are_right_for_any_number_of_columns(multiply, n_rows, n_out):
+    assert_right(multiply, normal(n_rows, 9), normal(9, n_out), normal(n_out))
+
+
+@pytest.mark.parametrize("n_in", [5, 130, 301])
+def test_a_row_has_the_same_bits_among_any_rows(multiply, dtype, n_in):
+    x, weight = normal(70, n_in, dtype=dtype), normal(n_in, 50, dtype=dtype)
+    bias = normal(50)
+    together = multiply(x, weight, bias)
+    for n_rows in (1, 2, 3, 7, 8, 9, 33):
+        assert_same_bits(multiply(x[:n_rows], weight, bias), together[:n_rows])
+        assert_same_bits(multiply(x[-n_rows:], weight, bias), together[-n_rows:])
+
+
+@pytest.mark.parametrize("n_rows", [1, 5, 90])
+def test_every_tier_has_the_bits_of_the_scalar_tier(dtype, n_rows):
+    x, weight = normal(n_rows, 300, dtype=dtype), normal(300, 70, dtype=dtype)
+    expected = _attnpy.linear(x, weight, normal(70), 1, "scalar")
+    for name in TIERS:
+        if not (name.endswith("_bf16") and str(dtype) == "bfloat16"):
+            assert_same_bits(_attnpy.linear(x, weight, normal(70), 1, name), expected)
+
+
+@pytest.mark.parametrize("n_rows", [1, 8, 9, 300])
+def test_threads_change_no_bit(multiply, dtype, n_rows):
+    x, weight = normal(n_rows, 200, dtype=dtype), normal(200, 900, dtype=dtype)
+    expected = multiply(x, weight)
+    former = _attnpy.set_work_per_thread(1)
+    try:
+        for num_threads in (2, 3, 7):
+            assert_same_bits(multiply(x, weight, None, num_threads), expected)
+    finally:
+        _attnpy.set_work_per_thread(former)
+
+
+@pytest.mark.parametrize("n_rows", [2, 40])
+def test_strides_change_no_bit(multiply, dtype, n_rows):
+    x, weight = normal(3, n_rows, 20, dtype=dtype), normal(20, 30, dtype=dtype)
+    bias = normal(30)
+    expected = multiply(x, weight, bias)
+    for order, steps in (
+        ((2, 0, 1), (1, 2, 1)),
+        ((1, 2, 0), (-1, 1, 3)),
+        (None, (2, -1, -2)),
+    ):
+        assert_same_bits(multiply(lay_out(x, order, steps), weight, bias), expected)
+    for order, steps in (((1, 0), (1, 1)), ((0, 1), (2, 3)), ((0, 1), (1, -1))):
+        moved = lay_out(weight, order, steps)
+        assert_same_bits(multiply(x, moved, lay_out(bias, None, (-2,))), expected)
+    deep = np.broadcast_to(x, (2, *x.shape))
+    assert_same_bits(multiply(deep, weight, bias), np.stack([expected] * 2))
+
+
+@pytest.mark.parametrize("n_rows", [1, 20])
+def test_nan_and_infinity_stay_in_their_rows_and_columns(multiply, n_rows):
+    x, weight = normal(n_rows, 30), normal(30, 20)
+    expected = multiply(x, weight)
+    weight[3, 7] = np.nan
+    result = multiply(x, weight)
+    assert np.isnan(result[:, 7]).all()
+    clean = np.arange(20) != 7
+    assert_same_bits(result[:, clean], expected[:, clean])
+    x[0, 5] = np.inf
+    assert_same_bits(multiply(x, weight)[1:][:, clean], expected[1:][:, clean])
+
+
+def test_no_rows_columns_or_terms(multiply, dtype):
+    for shape, columns in (((0, 5), 3), ((4, 5), 0), ((0, 3, 5), 2)):
+        result = multiply(np.zeros(shape, dtype), np.zeros((5, columns), dtype))
+        assert result.shape == (*shape[:-1], columns)
+    for n_rows in (2, 20):
+        bias = normal(3)
+        result = multiply(np.zeros((n_rows, 0), dtype), np.zeros((0, 3), dtype), bias)
+        assert_same_bits(result, np.broadcast_to(bias.astype(dtype), (n_rows, 3)))
+
+
+def test_a_single_row_has_one_axis(multiply):
+    x, weight = normal(30), normal(30, 20)
+    assert_same_bits(multiply(x, weight), multiply(x[None], weight)[0])
+
+
+def test_dtypes_promote():
+    x, weight = normal(3, 4), normal(4, 5)
+    assert linear(x.astype("f8"), weight).dtype == np.float64
+    assert linear(x.astype("f2"), weight).dtype == np.float32
+    assert linear(x.astype("f2"), weight.astype("f2"), normal(5)).dtype == np.float16
+    assert linear([[1, 2]], [[1], [2]], [1]).tolist() == [[6.0]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((np.ones((2, 3)), np.ones((4, 5))), ValueError, r"weight: expected \(3, M\)"),
+        ((np.ones((2, 3)), np.ones(3)), ValueError, r"weight: expected \(3, M\)"),
+        ((np.float64(1), np.ones((1, 1))), ValueError, "x: expected"),
+        ((np.ones((2, 3)), np.ones((3, 5)), np.ones(4)), ValueError, r"bias: .*\(5,\)"),
+        ((np.ones((2, 3)), np.ones((3, 5)), 1.0), ValueError, r"bias: .*\(5,\)"),
+        ((np.ones((2, 3)), np.ones((3, 5), complex)), TypeError, "weight: expected"),
+        ((np.array(["a"]), np.ones((1, 5))), TypeError, "x: expected"),
+    ],
+)
+def test_errors_name_the_argument(arguments, error, message):
+    with pytest.raises(error, match=message):
+        linear(*arguments)
+
+
+def test_bad_numbers_of_threads_are_errors():
+    with pytest.raises(ValueError, match="num_threads"):
+        linear(np.ones((2, 3)), np.ones((3, 5)), num_threads=0)
+
+
+GUARDED = """
+import sys
+import numpy as np
+from guarded import hold
+from attnpy import _attnpy
+
+for n_rows, n_in, n_out in ((1, 33, 70), (3, 9, 16), (20, 130, 50), (70, 17, 13)):
+    for kind in ("f4", "f8", "f2"):
+        for at_end in (False, True):
+            x = hold("x", np.ones((n_rows, n_in), kind), at_end)
+            weight = hold("weight", np.ones((n_in, n_out), kind), at_end)
+            bias = hold("bias", np.ones(n_out, kind), at_end)
+            result = _attnpy.linear(x, weight, bias, 1, sys.argv[1])
+            assert (result == n_in + 1).all()
+print("done")
+"""
+
+
+def test_no_byte_outside_the_arrays_is_read(tier):
+    done = run_python(GUARDED, tier)
+    assert done.stdout.strip() == "done", done.stderr[-2000:]
