@@ -28,9 +28,13 @@ def linear(
     x: ArrayLike,
     weight: ArrayLike,
     bias: ArrayLike | None,
+    activation: str | None,
     num_threads: int | None,
     tier: str | None = None,
     /,
+) -> NDArray[Any]: ...
+def activate(
+    x: NDArray[Any], activation: str, tier: str | None = None, /
 ) -> NDArray[Any]: ...
 
 class Plan:

@@ -17,9 +17,10 @@ def linear(
     weight: ArrayLike,
     bias: ArrayLike | None = None,
     *,
+    activation: str | None = None,
     num_threads: int | None = None,
 ) -> Array:
-    r"""Multiply rows by a matrix and add a bias.
+    r"""Multiply rows by a matrix, add a bias, and apply an activation.
 
     Parameters
     ----------
@@ -29,21 +30,24 @@ def linear(
         The matrix; any strides.
     bias : array_like, shape (M,), optional
         Added to each row.
+    activation : {"relu", "gelu", "gelu_tanh", "silu"}, optional
+        What is done to each number after that, as in `attnpy.blocks`.
     num_threads : int, optional
         At least 1; by default `get_num_threads`. Changes no bit of the result.
 
     Returns
     -------
     ndarray, shape (..., M)
-        ``x @ weight + bias`` in the dtype to which `x` and `weight` promote; integers
-        become float64. 16-bit numbers are computed in float32 and rounded once.
+        ``activation(x @ weight + bias)`` in the dtype to which `x` and `weight`
+        promote; integers become float64. 16-bit numbers are computed in float32 and
+        rounded once.
 
     Raises
     ------
     TypeError
         If a dtype is not one that `attention` computes with.
     ValueError
-        If shapes do not fit together.
+        If shapes do not fit together, or `activation` is another.
     MemoryError
         If the result or the scratch memory cannot be allocated.
 
@@ -60,4 +64,4 @@ def linear(
     >>> linear([[1.0, 2.0]], [[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]], [0.5, 0.5, 0.5])
     array([[1.5, 2.5, 3.5]])
     """
-    return _attnpy.linear(x, weight, bias, num_threads)
+    return _attnpy.linear(x, weight, bias, activation, num_threads)

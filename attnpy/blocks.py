@@ -8,13 +8,12 @@ dropout.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
-from attnpy import _parameters
+from attnpy import _attnpy, _parameters
 from attnpy._linear import linear
 from attnpy.cache import KVCache, undone_on_error
 from attnpy.layers import MultiHeadAttention
@@ -108,8 +107,7 @@ def relu(x: ArrayLike) -> Array:
     >>> relu([-1.0, 0.0, 2.0])
     array([0., 0., 2.])
     """
-    wide, dtype = _wide(x)
-    return np.maximum(wide, 0).astype(dtype, copy=False)
+    return _activate(x, "relu")
 
 
 def gelu(x: ArrayLike) -> Array:
@@ -126,14 +124,14 @@ def gelu(x: ArrayLike) -> Array:
 
     See Also
     --------
-    gelu_tanh : an approximation, several times as fast.
+    gelu_tanh : an approximation.
 
     Notes
     -----
     :math:`x \Phi(x) = x \operatorname{erfc}(-x / \sqrt 2) / 2`, from Hendrycks and
     Gimpel, "Gaussian Error Linear Units (GELUs)" (2016). With erfc in place of 1 + erf
-    nothing cancels where x is negative. NumPy has neither: the numbers go through
-    `math.erfc` one by one, in float64, and are rounded once.
+    nothing cancels where x is negative: the relative error is some 6 rounding units in
+    float32, 12 in float64, times 1 + x^2 / 2 where x is negative.
 
     Examples
     --------
@@ -141,11 +139,7 @@ def gelu(x: ArrayLike) -> Array:
     >>> gelu([-1.0, 0.0, 1.0]).round(4)
     array([-0.1587,  0.    ,  0.8413])
     """
-    wide, dtype = _wide(x)
-    double = wide.astype(np.float64, copy=False)
-    with np.errstate(all="ignore"):  # NaN and infinity are results here
-        tails = _erfc(double * -math.sqrt(0.5))
-        return (0.5 * double * np.asarray(tails, np.float64)).astype(dtype)
+    return _activate(x, "gelu")
 
 
 def gelu_tanh(x: ArrayLike) -> Array:
@@ -171,11 +165,7 @@ def gelu_tanh(x: ArrayLike) -> Array:
     >>> gelu_tanh([-1.0, 0.0, 1.0]).round(4)
     array([-0.1588,  0.    ,  0.8412])
     """
-    wide, dtype = _wide(x)
-    with np.errstate(all="ignore"):  # NaN and infinity are results here
-        inner = math.sqrt(2 / math.pi) * (wide + 0.044715 * wide * wide * wide)
-        result: Array = 0.5 * wide * (1 + np.tanh(inner))
-        return result.astype(dtype, copy=False)
+    return _activate(x, "gelu_tanh")
 
 
 def silu(x: ArrayLike) -> Array:
@@ -200,21 +190,15 @@ def silu(x: ArrayLike) -> Array:
     >>> silu([-1.0, 0.0, 1.0]).round(4)
     array([-0.2689,  0.    ,  0.7311])
     """
+    return _activate(x, "silu")
+
+
+def _activate(x: ArrayLike, name: str) -> Array:
     wide, dtype = _wide(x)
-    with np.errstate(all="ignore"):  # NaN and infinity are results here
-        result: Array = wide / (1 + np.exp(-wide))
-        return result.astype(dtype, copy=False)
+    return _attnpy.activate(wide, name).astype(dtype, copy=False)
 
 
-_erfc = np.frompyfunc(math.erfc, 1, 1)
-
-ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    "relu": relu,
-    "gelu": gelu,
-    "gelu_tanh": gelu_tanh,
-    "silu": silu,
-    "swiglu": silu,
-}
+ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu", "swiglu")
 
 
 class LayerNorm:
@@ -492,14 +476,23 @@ class FeedForward:
         TypeError, ValueError
             If x has another dtype or size.
         """
-        function = ACTIVATIONS[self.activation]
+        gated = self.W_gate is not None
         x = _sized(x, len(self.W_1))
-        hidden = linear(x, self.W_1, self.b_1, num_threads=num_threads)
-        if self.W_gate is None:
-            hidden = function(hidden)
-        else:
-            gate = linear(x, self.W_gate, self.b_gate, num_threads=num_threads)
-            hidden *= function(gate)
+        hidden = linear(
+            x,
+            self.W_1,
+            self.b_1,
+            activation=None if gated else self.activation,
+            num_threads=num_threads,
+        )
+        if self.W_gate is not None:
+            hidden *= linear(
+                x,
+                self.W_gate,
+                self.b_gate,
+                activation="silu",
+                num_threads=num_threads,
+            )
         return linear(hidden, self.W_2, self.b_2, num_threads=num_threads)
 
 

@@ -75,7 +75,7 @@ def chosen_rows(options):
     import attnpy
 
     config = attnpy.show_config(mode="dicts")
-    native = config["tier"] == "avx512" and machine.fma_loop("bf16") is not None
+    native = config["tier"].endswith("_bf16")
     groups = [group for group in options.group if group in TIMED]
     rows = timed_rows(groups, config["tiers"], native, machine.cache_bytes())
     has_bfloat16 = peers.version("ml_dtypes")

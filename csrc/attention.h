@@ -113,6 +113,15 @@ typedef struct {
     atomic_bool stop;  /* touched in threads.c only */
 } attn_control;
 
+/* What is done to each number of a linear problem's output. */
+typedef enum {
+    ATTN_IDENTITY,
+    ATTN_RELU,
+    ATTN_GELU,      /* x times the normal distribution function of x */
+    ATTN_GELU_TANH, /* its approximation by tanh */
+    ATTN_SILU       /* x times the logistic function of x */
+} attn_activation;
+
 /* One product of rows with a matrix, y = x W + b; each sum is cut into chains of
  * ATTN_BLOCK terms, in ascending order, before the bias is added. */
 typedef struct {
@@ -120,6 +129,7 @@ typedef struct {
     ptrdiff_t n_rows;
     ptrdiff_t n_in;
     ptrdiff_t n_out;
+    attn_activation activation;
     attn_dtype arithmetic; /* ATTN_F32 or ATTN_F64 */
     attn_array input;      /* (B, rows, in); its batch stride is the first */
     attn_array weight;     /* (in, out) */
@@ -155,6 +165,8 @@ typedef struct {
     size_t (*linear_workspace_size)(const attn_linear_problem *);
     void (*run_linear)(const attn_linear_problem *, const attn_linear_task *,
                        void *workspace, attn_control *, bool is_caller);
+    /* Applies an activation to n numbers of the arithmetic's dtype. */
+    void (*activate)(void *numbers, ptrdiff_t n, attn_activation);
 } attn_kernel;
 
 typedef struct {

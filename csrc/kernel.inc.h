@@ -37,9 +37,10 @@ most(ptrdiff_t a, ptrdiff_t b)
 }
 
 enum {
-    CACHE_LINE = 64,    /* bytes */
-    KEY_GROUP = 16,     /* keys that row form takes at a time */
-    SLAB_COLUMNS = 128, /* of values that are converted at a time */
+    CACHE_LINE = 64,      /* bytes */
+    NEAR_BYTES = 1 << 20, /* of keys and values that stay in the second-level cache */
+    KEY_GROUP = 16,       /* keys that row form takes at a time */
+    SLAB_COLUMNS = 128,   /* of values that are converted at a time */
     DIM_STEPS = ATTN_DIM_BLOCK / TERMS,
     WIDTH = TILE_VECTORS * LANES,
     MAX_TILES = (ATTN_TASK_ROWS + WIDTH - 1) / WIDTH,
@@ -73,6 +74,7 @@ typedef struct {
     const attn_problem *p;
     const attn_task *task;
     bool row_form;
+    bool reads_ahead; /* announces keys and values to the cache */
     int n_tiles;
     ptrdiff_t from, to;    /* keys that some row of the task may see */
     ptrdiff_t key_width;   /* operands of a row of query or key */
@@ -749,6 +751,19 @@ close_task(work *w, attn_control *control, bool is_caller)
     }
 }
 
+/* Will keys and values come from beyond the second-level cache, and this task be the only
+ * one that brings them in? Announcing what is there already costs up to 20 %; not
+ * announcing what is not, half of the speed (benchmarks, group decode). */
+static bool
+is_far(const attn_problem *p)
+{
+    double row = (double)(p->head_dim * p->key.column_stride) +
+                 (double)(p->value_dim * p->value.column_stride);
+    double rows = (double)p->n_batch * (double)p->n_kv_heads * (double)p->n_keys;
+
+    return rows * row > NEAR_BYTES && p->group * p->n_queries <= ATTN_TASK_ROWS;
+}
+
 /* ---- Entry points ------------------------------------------------------------------- */
 
 /* Makes the task ready to attend in a workspace, where its `work` comes first. */
@@ -760,6 +775,7 @@ open_task(const attn_problem *p, const attn_task *task, void *memory)
     w->p = p;
     w->task = task;
     w->n_tiles = (int)tiles_of(task->n_rows);
+    w->reads_ahead = is_far(p);
     w->from = p->n_keys;
     w->to = 0;
     for (ptrdiff_t r = 0; r < task->n_rows; r++) {
@@ -834,6 +850,6 @@ end_merge(void *memory, attn_control *control)
 
 #include "linear.inc.h"
 
-const attn_kernel KERNEL = {workspace_size, partial_size,          run,
-                            run_chunk,      begin_merge,           merge,
-                            end_merge,      linear_workspace_size, run_linear};
+const attn_kernel KERNEL = {
+    workspace_size, partial_size,          run,        run_chunk,   begin_merge, merge,
+    end_merge,      linear_workspace_size, run_linear, activate_all};

@@ -183,6 +183,35 @@ column_bias(const linear_work *w, ptrdiff_t column)
     return bias->data == NULL ? 0 : load_element(bias->data + at, REAL_DTYPE);
 }
 
+/* Applies the activation to n_vec vectors, `line` reals apart. */
+static NOINLINE void
+activate(real *at, ptrdiff_t line, ptrdiff_t n_vec, attn_activation activation)
+{
+    for (ptrdiff_t i = 0; i < n_vec; i++, at += line) {
+        v_real x = v_load(at);
+        switch (activation) {
+        case ATTN_RELU: x = relu_of(x); break;
+        case ATTN_GELU: x = gelu_of(x); break;
+        case ATTN_GELU_TANH: x = gelu_tanh_of(x); break;
+        case ATTN_SILU: x = sigmoid_times(x, x); break;
+        default: break;
+        }
+        v_store(at, x);
+    }
+}
+
+static void
+activate_all(void *numbers, ptrdiff_t n, attn_activation activation)
+{
+    real *at = numbers, lanes[LANES] = {0};
+    ptrdiff_t rest = n % LANES;
+
+    activate(at, LANES, n / LANES, activation);
+    memcpy(lanes, at + n - rest, (size_t)rest * sizeof(real));
+    activate(lanes, LANES, 1, activation);
+    memcpy(at + n - rest, lanes, (size_t)rest * sizeof(real));
+}
+
 static void
 store_linear_tiles(linear_work *w)
 {
@@ -201,6 +230,9 @@ store_linear_tiles(linear_work *w)
             v_real bias = v_set1(column_bias(w, k));
             v_store(lanes + k * WIDTH, v_add(v_load(lanes + k * WIDTH), bias));
         }
+        if (w->l->activation != ATTN_IDENTITY) {
+            activate(lanes, WIDTH, n_columns, w->l->activation);
+        }
         store_lanes(output, rows, n, lanes, n_columns, w->rows);
     }
 }
@@ -215,6 +247,9 @@ store_linear_rows(linear_work *w)
         real *row = w->output + r * width;
         for (ptrdiff_t k = 0; k < n_columns && w->l->bias.data != NULL; k++) {
             row[k] += column_bias(w, k);
+        }
+        if (w->l->activation != ATTN_IDENTITY) {
+            activate(row, LANES, width / LANES, w->l->activation);
         }
         store_row(linear_row(w, output, r) +
                       w->task->first_column * output->column_stride,

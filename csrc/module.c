@@ -1414,9 +1414,72 @@ compute_linear(const linear_arrays *a, const attn_linear_problem *l,
     return status < 0 || lock.failed ? -1 : 0;
 }
 
+static int
+parse_activation(PyObject *object, attn_activation *activation)
+{
+    static const char *const names[] = {"relu", "gelu", "gelu_tanh", "silu"};
+
+    *activation = ATTN_IDENTITY;
+    if (object == Py_None) {
+        return 0;
+    }
+    for (int i = 0; i < 4 && PyUnicode_Check(object); i++) {
+        if (PyUnicode_CompareWithASCIIString(object, names[i]) == 0) {
+            *activation = (attn_activation)(ATTN_RELU + i);
+            return 0;
+        }
+    }
+    PyErr_Format(
+        PyExc_ValueError,
+        "activation: expected 'relu', 'gelu', 'gelu_tanh', 'silu' or None, got "
+        "%R",
+        object);
+    return -1;
+}
+
+PyDoc_STRVAR(activate_doc, "activate(x, activation, tier=None, /)\n--\n\nA copy of "
+                           "float32 or float64 numbers with the activation applied.");
+
+static PyObject *
+activate(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
+{
+    PyArrayObject *array, *copy;
+    attn_activation activation;
+    const attn_tier *tier;
+
+    (void)module;
+    if (n_arguments != 2 && n_arguments != 3) {
+        PyErr_Format(PyExc_TypeError, "expected 3 arguments, got %zd", n_arguments);
+        return NULL;
+    }
+    if (parse_activation(arguments[1], &activation) < 0 ||
+        parse_tier(n_arguments > 2 ? arguments[2] : Py_None, &tier) < 0 ||
+        as_array(arguments[0], &array) < 0) {
+        return NULL;
+    }
+    int type = PyArray_TYPE(array);
+    if (type != NPY_FLOAT && type != NPY_DOUBLE) {
+        fail_dtype(array, "x", "float32 or float64");
+        Py_DECREF(array);
+        return NULL;
+    }
+    copy = (PyArrayObject *)PyArray_FROMANY((PyObject *)array, type, 0, 0,
+                                            NPY_ARRAY_CARRAY | NPY_ARRAY_NOTSWAPPED |
+                                                NPY_ARRAY_ENSURECOPY |
+                                                NPY_ARRAY_ENSUREARRAY);
+    Py_DECREF(array);
+    if (copy != NULL && PyArray_SIZE(copy) > 0) {
+        const attn_kernel *kernel = type == NPY_FLOAT ? tier->f32 : tier->f64;
+        uint32_t control_word = attn_fp_control_reset();
+        kernel->activate(PyArray_DATA(copy), PyArray_SIZE(copy), activation);
+        attn_fp_control_restore(control_word);
+    }
+    return (PyObject *)copy;
+}
+
 PyDoc_STRVAR(linear_doc,
-             "linear(x, weight, bias, num_threads, tier=None, /)\n--\n\nx @ weight + "
-             "bias; tier names the instruction set.");
+             "linear(x, weight, bias, activation, num_threads, tier=None, /)\n--\n\n"
+             "activation(x @ weight + bias); tier names the instruction set.");
 
 static PyObject *
 linear(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
@@ -1429,12 +1492,13 @@ linear(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
     npy_intp shape[ATTN_MAX_AXES];
 
     (void)module;
-    if (n_arguments != 4 && n_arguments != 5) {
-        PyErr_Format(PyExc_TypeError, "expected 5 arguments, got %zd", n_arguments);
+    if (n_arguments != 5 && n_arguments != 6) {
+        PyErr_Format(PyExc_TypeError, "expected 6 arguments, got %zd", n_arguments);
         return NULL;
     }
-    if ((arguments[3] != Py_None && parse_threads(arguments[3], &n_threads) < 0) ||
-        parse_tier(n_arguments > 4 ? arguments[4] : Py_None, &tier) < 0) {
+    if (parse_activation(arguments[3], &l.activation) < 0 ||
+        (arguments[4] != Py_None && parse_threads(arguments[4], &n_threads) < 0) ||
+        parse_tier(n_arguments > 5 ? arguments[5] : Py_None, &tier) < 0) {
         return NULL;
     }
     if (as_array(arguments[0], &a.input) < 0 || as_array(arguments[1], &a.weight) < 0 ||
@@ -1672,6 +1736,7 @@ execute(PyObject *module)
 static PyMethodDef methods[] = {
     {"attention", FUNCTION(attention), METH_FASTCALL, attention_doc},
     {"linear", FUNCTION(linear), METH_FASTCALL, linear_doc},
+    {"activate", FUNCTION(activate), METH_FASTCALL, activate_doc},
     {"set_num_threads", set_num_threads, METH_O, set_num_threads_doc},
     {"get_num_threads", get_num_threads, METH_NOARGS, get_num_threads_doc},
     {"set_work_per_thread", set_work_per_thread, METH_O, set_work_per_thread_doc},

@@ -18,7 +18,7 @@ look_ahead(const work *w, const block *b, ptrdiff_t step)
     ptrdiff_t first =
         b->first + (ahead - (ahead < n_groups ? 0 : n_groups)) * KEY_GROUP;
 
-    if (first + KEY_GROUP > w->to) {
+    if (!w->reads_ahead || first + KEY_GROUP > w->to) {
         return (soon){.n_rows = 0};
     }
     return (soon){.at = base + first * array->row_stride,

@@ -90,13 +90,12 @@ scores_of(const work *w, int tile)
     return w->scores + (ptrdiff_t)tile * ATTN_BLOCK * WIDTH;
 }
 
-/* Rows of key or value from the block's first or the next one's on that reading in time
- * pays for: no other task will have brought them into the cache. */
+/* A block's rows of key or value, if they are to be announced. */
 static soon
 rows_soon(const work *w, const attn_array *array, const char *base, ptrdiff_t first,
           ptrdiff_t n_columns)
 {
-    if (w->p->group * w->p->n_queries > ATTN_TASK_ROWS) {
+    if (!w->reads_ahead) {
         return (soon){.n_rows = 0};
     }
     return (soon){.at = base + first * array->row_stride,

@@ -1,5 +1,7 @@
 """The product of rows with a matrix: right, and the same bits whatever is around."""
 
+import math
+
 import numpy as np
 import pytest
 from support import (
@@ -22,8 +24,8 @@ N_ROWS = (1, 2, 3, 5, 8, 9, 16, 33, 64, 65, 130)
 def multiply(tier):
     """_attnpy.linear on one instruction set."""
 
-    def run(x, weight, bias=None, num_threads=1):
-        return _attnpy.linear(x, weight, bias, num_threads, tier)
+    def run(x, weight, bias=None, num_threads=1, activation=None):
+        return _attnpy.linear(x, weight, bias, activation, num_threads, tier)
 
     run.tier = tier
     return run
@@ -81,10 +83,12 @@ def test_a_row_has_the_same_bits_among_any_rows(multiply, dtype, n_in):
 @pytest.mark.parametrize("n_rows", [1, 5, 90])
 def test_every_tier_has_the_bits_of_the_scalar_tier(dtype, n_rows):
     x, weight = normal(n_rows, 300, dtype=dtype), normal(300, 70, dtype=dtype)
-    expected = _attnpy.linear(x, weight, normal(70), 1, "scalar")
+    expected = _attnpy.linear(x, weight, normal(70), None, 1, "scalar")
     for name in TIERS:
         if not (name.endswith("_bf16") and str(dtype) == "bfloat16"):
-            assert_same_bits(_attnpy.linear(x, weight, normal(70), 1, name), expected)
+            assert_same_bits(
+                _attnpy.linear(x, weight, normal(70), None, 1, name), expected
+            )
 
 
 @pytest.mark.parametrize("n_rows", [1, 8, 9, 300])
@@ -128,6 +132,57 @@ def test_nan_and_infinity_stay_in_their_rows_and_columns(multiply, n_rows):
     assert_same_bits(result[:, clean], expected[:, clean])
     x[0, 5] = np.inf
     assert_same_bits(multiply(x, weight)[1:][:, clean], expected[1:][:, clean])
+
+
+ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")
+
+
+def exact_activation(name, x):
+    """In float64, or wider."""
+    if name == "relu":
+        return np.maximum(x, 0)
+    if name == "silu":
+        return x / (1 + np.exp(-x))
+    if name == "gelu_tanh":
+        return x / (1 + np.exp(-2 * np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+    return np.array([v * math.erfc(-v * math.sqrt(0.5)) / 2 for v in x.astype(float)])
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize(("kind", "allowed"), [("f4", 6), ("f8", 24)])
+def test_activations_are_within_some_rounding_units(tier, name, kind, allowed):
+    x = np.concatenate([np.linspace(-9, 9, 4001), -np.logspace(-20, 1, 300)])
+    x = x.astype(kind)
+    result = _attnpy.activate(x, name, tier)
+    exact = exact_activation(name, x.astype(np.float64))
+    relative = np.where(x < 0, 1 + np.square(x.astype(float)), 1) * np.abs(exact)
+    bound = allowed * np.finfo(kind).eps / 2 * relative + np.finfo(kind).tiny
+    assert (np.abs(result - exact) <= bound).all()
+    assert_same_bits(result, _attnpy.activate(x, name, "scalar"))
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_of_special_numbers(tier, name):
+    for kind in ("f4", "f8"):
+        most = np.finfo(kind).max
+        x = np.array([np.inf, most, 0, -0.0, -most, -np.inf, np.nan], kind)
+        result = _attnpy.activate(x, name, tier)
+        np.testing.assert_array_equal(result, [np.inf, most, 0, 0, 0, 0, np.nan])
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize("n_rows", [1, 20])
+def test_a_fused_activation_has_the_bits_of_one_apart(multiply, name, n_rows):
+    for kind in ("f4", "f8"):
+        x, weight = normal(n_rows, 30, dtype=kind), normal(30, 50, dtype=kind)
+        apart = _attnpy.activate(multiply(x, weight, normal(50)), name, multiply.tier)
+        fused = multiply(x, weight, normal(50), activation=name)
+        assert_same_bits(fused, apart)
+
+
+def test_another_activation_is_an_error():
+    with pytest.raises(ValueError, match="activation: expected 'relu'"):
+        linear(np.ones((2, 3)), np.ones((3, 5)), activation="selu")
 
 
 def test_no_rows_columns_or_terms(multiply, dtype):
@@ -187,7 +242,7 @@ for n_rows, n_in, n_out in ((1, 33, 70), (3, 9, 16), (20, 130, 50), (70, 17, 13)
             x = hold("x", np.ones((n_rows, n_in), kind), at_end)
             weight = hold("weight", np.ones((n_in, n_out), kind), at_end)
             bias = hold("bias", np.ones(n_out, kind), at_end)
-            result = _attnpy.linear(x, weight, bias, 1, sys.argv[1])
+            result = _attnpy.linear(x, weight, bias, None, 1, sys.argv[1])
             assert (result == n_in + 1).all()
 print("done")
 """
