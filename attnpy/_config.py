@@ -67,7 +67,7 @@ def set_portable(portable: bool) -> None:
     portable : bool
         True: bfloat16 is computed in float32 as everywhere. False, which is how it
         starts: a CPU that multiplies pairs of bfloat16 numbers itself (AVX512-BF16)
-        does, up to 1.9 times as fast. Its sums round differently, count subnormal
+        does, which is faster. Its sums round differently, count subnormal
         numbers as 0, and take the weights rounded to bfloat16. The other dtypes do
         not depend on this.
 
