@@ -33,6 +33,17 @@ def linear(
     tier: str | None = None,
     /,
 ) -> NDArray[Any]: ...
+def normalize(
+    x: NDArray[Any],
+    residual: NDArray[Any] | None,
+    weight: NDArray[Any],
+    bias: NDArray[Any] | None,
+    eps: float,
+    centre: bool,
+    num_threads: int | None,
+    tier: str | None = None,
+    /,
+) -> NDArray[Any]: ...
 def activate(
     x: NDArray[Any], activation: str, tier: str | None = None, /
 ) -> NDArray[Any]: ...

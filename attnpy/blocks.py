@@ -266,12 +266,14 @@ class LayerNorm:
     state_dict = _parameters.state_dict
     load_state_dict = _parameters.load_state_dict
 
-    def __call__(self, x: ArrayLike) -> Array:
+    def __call__(self, x: ArrayLike, residual: ArrayLike | None = None) -> Array:
         """Return the normalized tokens.
 
         Parameters
         ----------
         x : array_like, shape (..., dim)
+        residual : array_like, shape (..., dim), optional
+            Added to x first; of the same shape.
 
         Returns
         -------
@@ -283,14 +285,7 @@ class LayerNorm:
         TypeError, ValueError
             If x has another dtype or size.
         """
-        rows, dtype = _rows(x, self.weight)
-        with np.errstate(all="ignore"):  # NaN and infinity are results here
-            rows = rows - _mean(rows)
-            scale = np.sqrt(_mean(rows * rows) + rows.dtype.type(self.eps))
-            result: Array = rows / scale * self.weight.astype(rows.dtype)
-            if self.bias is not None:
-                result += self.bias
-            return result.astype(dtype, copy=False)
+        return _normalize(x, residual, self.weight, self.bias, self.eps, True)
 
 
 class RMSNorm:
@@ -343,12 +338,14 @@ class RMSNorm:
     state_dict = _parameters.state_dict
     load_state_dict = _parameters.load_state_dict
 
-    def __call__(self, x: ArrayLike) -> Array:
+    def __call__(self, x: ArrayLike, residual: ArrayLike | None = None) -> Array:
         """Return the normalized tokens.
 
         Parameters
         ----------
         x : array_like, shape (..., dim)
+        residual : array_like, shape (..., dim), optional
+            Added to x first; of the same shape.
 
         Returns
         -------
@@ -360,11 +357,7 @@ class RMSNorm:
         TypeError, ValueError
             If x has another dtype or size.
         """
-        rows, dtype = _rows(x, self.weight)
-        with np.errstate(all="ignore"):  # NaN and infinity are results here
-            scale = np.sqrt(_mean(rows * rows) + rows.dtype.type(self.eps))
-            result: Array = rows / scale * self.weight.astype(rows.dtype)
-            return result.astype(dtype, copy=False)
+        return _normalize(x, residual, self.weight, None, self.eps, False)
 
 
 class FeedForward:
@@ -1245,7 +1238,7 @@ def _residual(
 ) -> Array:
     if norm_first:
         return tokens + sublayer(norm(tokens))
-    return norm(tokens + sublayer(tokens))
+    return norm(sublayer(tokens), tokens)
 
 
 def _one_of(choice: str, name: str, choices: Iterable[str]) -> str:
@@ -1263,15 +1256,32 @@ def _wide(x: ArrayLike, name: str = "x") -> tuple[Array, np.dtype[Any]]:
     return array.astype(real, copy=False), dtype
 
 
-def _rows(x: ArrayLike, weight: Array) -> tuple[Array, np.dtype[Any]]:
-    """Return x for a norm in the dtype to compute with, and that of the result.
-
-    Rows are contiguous: NumPy adds up the numbers of others in another order.
-    """
+def _normalize(
+    x: ArrayLike,
+    residual: ArrayLike | None,
+    weight: Array,
+    bias: Array | None,
+    eps: float,
+    centre: bool,
+) -> Array:
+    """Return the norm of x + residual, computed in float32 or float64."""
     array = _sized(x, len(weight))
-    dtype = np.result_type(_operand(array, "x"), weight.dtype)
+    dtypes = [_operand(array, "x"), weight.dtype]
+    if residual is not None:
+        residual = np.asarray(residual)
+        dtypes.append(_operand(residual, "residual"))
+    dtype = np.result_type(*dtypes)
     real = np.float64 if dtype == np.float64 else np.float32
-    return np.ascontiguousarray(array, real), dtype
+    result = _attnpy.normalize(
+        array.astype(real, copy=False),
+        None if residual is None else residual.astype(real, copy=False),
+        weight.astype(real, copy=False),
+        None if bias is None else bias.astype(real, copy=False),
+        eps,
+        centre,
+        None,
+    )
+    return result.astype(dtype, copy=False)
 
 
 def _sized(x: ArrayLike, size: int) -> Array:
@@ -1280,10 +1290,3 @@ def _sized(x: ArrayLike, size: int) -> Array:
     if array.shape[-1:] != (size,):
         raise ValueError(f"x: expected (..., {size}), got {array.shape}")
     return array
-
-
-def _mean(rows: Array) -> Array:
-    """Return the mean of each row, (..., 1)."""
-    total: Array = np.add.reduce(rows, axis=-1, keepdims=True)
-    mean: Array = total / rows.dtype.type(rows.shape[-1])
-    return mean

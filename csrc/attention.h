@@ -143,6 +143,22 @@ typedef struct {
     ptrdiff_t first_column, n_columns;
 } attn_linear_task;
 
+/* Rows brought to mean square 1, and mean 0 if they are centred, then scaled. All arrays are
+ * contiguous, in the arithmetic's dtype. Sums are 16 chains, of every 16th number, added
+ * up pairwise. */
+typedef struct {
+    ptrdiff_t n_rows;
+    ptrdiff_t n_columns;
+    attn_dtype arithmetic;
+    bool centre;
+    double eps;           /* added to the variance */
+    const void *input;    /* (rows, columns) */
+    const void *residual; /* (rows, columns) to add first, or NULL */
+    const void *weight;   /* (columns,) */
+    const void *bias;     /* (columns,) or NULL */
+    void *output;         /* (rows, columns) */
+} attn_norm_problem;
+
 /* A kernel: the algorithm of kernel.inc.h compiled for one instruction set and dtype.
  * `control` is asked between blocks whether to give up. */
 typedef struct {
@@ -165,6 +181,8 @@ typedef struct {
     size_t (*linear_workspace_size)(const attn_linear_problem *);
     void (*run_linear)(const attn_linear_problem *, const attn_linear_task *,
                        void *workspace, attn_control *, bool is_caller);
+    /* Rows first_row .. first_row + n_rows - 1. */
+    void (*normalize)(const attn_norm_problem *, ptrdiff_t first_row, ptrdiff_t n_rows);
     /* Applies an activation to n numbers of the arithmetic's dtype. */
     void (*activate)(void *numbers, ptrdiff_t n, attn_activation);
 } attn_kernel;
@@ -186,9 +204,12 @@ ptrdiff_t attn_task_rows(const attn_problem *);
 int attn_attention(const attn_problem *, const attn_tier *, int n_threads, attn_poll,
                    void *poll_context);
 
-/* linear.c: likewise for a product of rows with a matrix. */
+/* layers.c: likewise for a product of rows with a matrix. */
 int attn_linear(const attn_linear_problem *, const attn_tier *, int n_threads,
                 attn_poll, void *poll_context);
+
+void attn_normalize(const attn_norm_problem *, const attn_tier *, int n_threads,
+                    attn_poll, void *poll_context);
 
 /* visibility.c */
 void attn_see_ranges(const attn_problem *, int64_t q_offset, int64_t kv_length,

@@ -850,6 +850,18 @@ end_merge(void *memory, attn_control *control)
 
 #include "linear.inc.h"
 
+#include "norm.inc.h"
+
 const attn_kernel KERNEL = {
-    workspace_size, partial_size,          run,        run_chunk,   begin_merge, merge,
-    end_merge,      linear_workspace_size, run_linear, activate_all};
+    .workspace_size = workspace_size,
+    .partial_size = partial_size,
+    .run = run,
+    .run_chunk = run_chunk,
+    .begin_merge = begin_merge,
+    .merge = merge,
+    .end_merge = end_merge,
+    .linear_workspace_size = linear_workspace_size,
+    .run_linear = run_linear,
+    .normalize = normalize,
+    .activate = activate_all,
+};

@@ -1437,6 +1437,104 @@ parse_activation(PyObject *object, attn_activation *activation)
     return -1;
 }
 
+/* An array of the given type, aligned and contiguous, for the core to read in one line. */
+static PyArrayObject *
+as_contiguous(PyObject *object, int type)
+{
+    return (PyArrayObject *)PyArray_FROM_OTF(
+        object, type, NPY_ARRAY_CARRAY_RO | NPY_ARRAY_NOTSWAPPED | NPY_ARRAY_FORCECAST);
+}
+
+static int
+check_size(PyArrayObject *array, const char *name, npy_intp n)
+{
+    if (PyArray_NDIM(array) == 1 && PyArray_DIM(array, 0) == n) {
+        return 0;
+    }
+    return fail_shape(array, name, "(%zd,)", n, 0);
+}
+
+PyDoc_STRVAR(
+    normalize_doc,
+    "normalize(x, residual, weight, bias, eps, centre, num_threads, tier=None, /)"
+    "\n--\n\nRows of x + residual, float32 or float64, with mean square 1, and mean "
+    "0 if centred, times weight plus bias.");
+
+static PyObject *
+normalize(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
+{
+    PyArrayObject *x = NULL, *residual = NULL, *weight = NULL, *bias = NULL;
+    PyArrayObject *output = NULL;
+    attn_norm_problem p = {0};
+    int n_threads = attn_get_num_threads(), centre;
+    const attn_tier *tier;
+    lock_state lock = {NULL, false};
+
+    (void)module;
+    if (n_arguments != 7 && n_arguments != 8) {
+        PyErr_Format(PyExc_TypeError, "expected 8 arguments, got %zd", n_arguments);
+        return NULL;
+    }
+    if (parse_number(arguments[4], "eps", &p.eps) < 0 ||
+        (centre = parse_flag(arguments[5], "centre")) < 0 ||
+        (arguments[6] != Py_None && parse_threads(arguments[6], &n_threads) < 0) ||
+        parse_tier(n_arguments > 7 ? arguments[7] : Py_None, &tier) < 0 ||
+        as_array(arguments[0], &x) < 0) {
+        return NULL;
+    }
+    int type = PyArray_TYPE(x);
+    if (type != NPY_FLOAT && type != NPY_DOUBLE) {
+        fail_dtype(x, "x", "float32 or float64");
+        goto done;
+    }
+    if (PyArray_NDIM(x) < 1) {
+        fail_shape(x, "x", "(..., dim)", 0, 0);
+        goto done;
+    }
+    Py_SETREF(x, as_contiguous((PyObject *)x, type));
+    weight = x == NULL ? NULL : as_contiguous(arguments[2], type);
+    if (weight == NULL ||
+        (arguments[1] != Py_None &&
+         (residual = as_contiguous(arguments[1], type)) == NULL) ||
+        (arguments[3] != Py_None &&
+         (bias = as_contiguous(arguments[3], type)) == NULL)) {
+        goto done;
+    }
+    p.n_columns = axis_length(x, 0);
+    p.n_rows = p.n_columns == 0 ? 0 : PyArray_SIZE(x) / p.n_columns;
+    if (check_size(weight, "weight", p.n_columns) < 0 ||
+        (bias != NULL && check_size(bias, "bias", p.n_columns) < 0)) {
+        goto done;
+    }
+    if (residual != NULL && !PyArray_SAMESHAPE(x, residual)) {
+        fail_shape(residual, "residual", "the shape of x", 0, 0);
+        goto done;
+    }
+    output = (PyArrayObject *)PyArray_EMPTY(PyArray_NDIM(x), PyArray_DIMS(x), type, 0);
+    if (output == NULL) {
+        goto done;
+    }
+    p.arithmetic = type == NPY_FLOAT ? ATTN_F32 : ATTN_F64;
+    p.centre = centre;
+    p.input = PyArray_DATA(x);
+    p.residual = residual == NULL ? NULL : PyArray_DATA(residual);
+    p.weight = PyArray_DATA(weight);
+    p.bias = bias == NULL ? NULL : PyArray_DATA(bias);
+    p.output = PyArray_DATA(output);
+    lock.thread = PyEval_SaveThread();
+    attn_normalize(&p, tier, n_threads, check_signals, &lock);
+    PyEval_RestoreThread(lock.thread);
+    if (lock.failed) {
+        Py_CLEAR(output);
+    }
+done:
+    Py_XDECREF(x);
+    Py_XDECREF(residual);
+    Py_XDECREF(weight);
+    Py_XDECREF(bias);
+    return (PyObject *)output;
+}
+
 PyDoc_STRVAR(activate_doc, "activate(x, activation, tier=None, /)\n--\n\nA copy of "
                            "float32 or float64 numbers with the activation applied.");
 
@@ -1736,6 +1834,7 @@ execute(PyObject *module)
 static PyMethodDef methods[] = {
     {"attention", FUNCTION(attention), METH_FASTCALL, attention_doc},
     {"linear", FUNCTION(linear), METH_FASTCALL, linear_doc},
+    {"normalize", FUNCTION(normalize), METH_FASTCALL, normalize_doc},
     {"activate", FUNCTION(activate), METH_FASTCALL, activate_doc},
     {"set_num_threads", set_num_threads, METH_O, set_num_threads_doc},
     {"get_num_threads", get_num_threads, METH_NOARGS, get_num_threads_doc},

@@ -1,4 +1,5 @@
-/* The driver of linear problems: splits rows and columns into tasks. Validates nothing. */
+/* The drivers of what layers need besides attention: splits rows and columns into tasks.
+ * Validates nothing. */
 #include "attention.h"
 
 typedef struct {
@@ -76,4 +77,35 @@ attn_linear(const attn_linear_problem *l, const attn_tier *tier, int n_threads,
         attn_workspace_release(workspaces[--n]);
     }
     return 0;
+}
+
+typedef struct {
+    const attn_norm_problem *p;
+    const attn_kernel *kernel;
+} norm_call;
+
+static void
+run_norm_task(void *context, ptrdiff_t index, int worker)
+{
+    const norm_call *c = context;
+    uint32_t control_word = attn_fp_control_reset();
+    ptrdiff_t row = index * ATTN_TASK_ROWS, left = c->p->n_rows - row;
+
+    (void)worker;
+    c->kernel->normalize(c->p, row, left < ATTN_TASK_ROWS ? left : ATTN_TASK_ROWS);
+    attn_fp_control_restore(control_word);
+}
+
+void
+attn_normalize(const attn_norm_problem *p, const attn_tier *tier, int n_threads,
+               attn_poll poll, void *poll_context)
+{
+    attn_control control = {.poll = poll, .poll_context = poll_context};
+    norm_call c = {p, attn_kernel_for(tier, p->arithmetic, false)};
+    ptrdiff_t n_tasks = (p->n_rows + ATTN_TASK_ROWS - 1) / ATTN_TASK_ROWS;
+
+    n_threads =
+        attn_useful_threads((double)p->n_rows * (double)p->n_columns * 20, n_threads);
+    n_threads = n_tasks < n_threads ? (int)n_tasks : n_threads;
+    attn_parallel_for(n_tasks, n_threads, run_norm_task, &c, &control);
 }

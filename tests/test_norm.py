@@ -1,0 +1,105 @@
+"""Normalization of rows in C: right, and the same bits whatever is around."""
+
+import numpy as np
+import pytest
+from support import assert_same_bits, normal
+
+from attnpy import _attnpy
+
+SIZES = (1, 2, 7, 8, 15, 16, 17, 31, 33, 100, 384)
+
+
+@pytest.fixture
+def normalize(tier):
+    """_attnpy.normalize on one instruction set."""
+
+    def run(x, weight, bias=None, residual=None, eps=1e-5, centre=True, num_threads=1):
+        arguments = (x, residual, weight, bias, eps, centre, num_threads)
+        return _attnpy.normalize(*arguments, tier)
+
+    return run
+
+
+def exact(x, weight, bias=0, residual=0, eps=1e-5, centre=True):
+    x, weight = (np.asarray(a, np.longdouble) for a in (x, weight))
+    x = x + np.asarray(residual, np.longdouble)
+    if centre:
+        x = x - x.mean(axis=-1, keepdims=True)
+    square = np.square(x).mean(axis=-1, keepdims=True)
+    return x / np.sqrt(square + eps) * weight + np.asarray(bias, np.longdouble)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("kind", ["f4", "f8"])
+@pytest.mark.parametrize("centre", [True, False])
+def test_rows_are_normalized(normalize, size, kind, centre):
+    x, residual = normal(5, size, dtype=kind), normal(5, size, dtype=kind, seed=1)
+    weight, bias = normal(size, dtype=kind), normal(size, dtype=kind, seed=1)
+    allowed = 20 * np.finfo(kind).eps
+    for options in (
+        {},
+        {"bias": bias},
+        {"residual": residual},
+        {"bias": bias, "residual": residual, "eps": 0.5},
+    ):
+        result = normalize(x, weight, centre=centre, **options)
+        right = exact(x, weight, centre=centre, **options)
+        assert result.dtype == kind
+        scale = 1 + np.abs(right)
+        # Of one number minus itself nothing but rounding is left.
+        slack = allowed * np.abs(x).max() / np.sqrt(1e-5) if size == 1 else 0
+        assert (np.abs(result - right) <= allowed * scale + slack).all()
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("kind", ["f4", "f8"])
+def test_every_tier_has_the_bits_of_the_scalar_tier(normalize, size, kind):
+    x, weight = normal(9, size, dtype=kind), normal(size, dtype=kind)
+    for centre in (True, False):
+        arguments = (x, x[::-1], weight, weight, 1e-6, centre, 1)
+        expected = _attnpy.normalize(*arguments, "scalar")
+        result = normalize(x, weight, weight, x[::-1], 1e-6, centre)
+        assert_same_bits(result, expected)
+
+
+def test_a_row_has_the_same_bits_among_any_rows_and_threads(normalize):
+    x, weight = normal(3, 200, 50), normal(50)
+    together = normalize(x, weight)
+    for i in (0, 63, 64, 199):
+        assert_same_bits(normalize(x[1, i], weight), together[1, i])
+    assert_same_bits(normalize(x[:, ::-2], weight), together[:, ::-2])
+    former = _attnpy.set_work_per_thread(1)
+    try:
+        assert_same_bits(normalize(x, weight, num_threads=3), together)
+    finally:
+        _attnpy.set_work_per_thread(former)
+
+
+def test_nan_stays_in_its_row(normalize):
+    x, weight = normal(4, 20), normal(20)
+    expected = normalize(x, weight)
+    x[2, 3] = np.nan
+    result = normalize(x, weight)
+    assert np.isnan(result[2]).all()
+    rest = [0, 1, 3]
+    assert_same_bits(result[rest], expected[rest])
+
+
+def test_no_rows_or_columns(normalize):
+    assert normalize(np.zeros((0, 5), "f4"), np.ones(5, "f4")).shape == (0, 5)
+    assert normalize(np.zeros((3, 0), "f4"), np.ones(0, "f4")).shape == (3, 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((np.ones((2, 3), "f2"), None, np.ones(3), None), TypeError, "x: expected"),
+        ((np.float32(1), None, np.ones(3), None), ValueError, "x: expected"),
+        ((np.ones((2, 3)), None, np.ones(4), None), ValueError, r"weight: .*\(3,\)"),
+        ((np.ones((2, 3)), None, np.ones(3), 1.0), ValueError, r"bias: .*\(3,\)"),
+        ((np.ones((2, 3)), np.ones(3), np.ones(3), None), ValueError, "residual: "),
+    ],
+)
+def test_errors_name_the_argument(arguments, error, message):
+    with pytest.raises(error, match=message):
+        _attnpy.normalize(*arguments, 1e-5, True, 1)
