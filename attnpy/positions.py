@@ -7,6 +7,7 @@ Added to the scores, as attention's `bias`: `alibi_bias`, `relative_bias`.
 from __future__ import annotations
 
 import bisect
+import functools
 import math
 import operator
 from collections.abc import Mapping
@@ -934,16 +935,25 @@ def _floating(dtype: DTypeLike) -> np.dtype[Any]:
     return kind.newbyteorder("=")
 
 
+@functools.cache
+def _operand_dtype(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
+    """Return the dtype of what is computed from numbers of this one, if any is."""
+    if dtype.kind in "biu":
+        return np.dtype(np.float64)
+    if dtype.name not in ("float64", "float32", "float16", "bfloat16"):
+        return None
+    return dtype.newbyteorder("=")
+
+
 def _operand(array: Array, name: str) -> np.dtype[Any]:
     """Return the dtype of what is computed from this array."""
-    if array.dtype.kind in "biu":
-        return np.dtype(np.float64)
-    if array.dtype.name not in ("float64", "float32", "float16", "bfloat16"):
+    dtype = _operand_dtype(array.dtype)
+    if dtype is None:
         raise TypeError(
             f"{name}: expected float64, float32, float16, bfloat16, integers or "
             f"booleans, got dtype {array.dtype}"
         )
-    return array.dtype.newbyteorder("=")
+    return dtype
 
 
 def _rounded(numbers: NDArray[np.float64], dtype: np.dtype[Any]) -> Array:
