@@ -42,6 +42,8 @@ def test_docstring_examples(module):
 def test_readme_examples_print_what_their_comments_say(code, capsys):
     if "threadpoolctl" in code:
         pytest.importorskip("threadpoolctl")
+    if "attnpy.plot" in code:
+        pytest.importorskip("matplotlib").use("Agg")
     exec(code, {})
     promised = re.findall(r"^ *print\(.*\)  # (.*)$", code, re.M)
     assert promised
