@@ -62,9 +62,11 @@ _LATER = {
 _MODULES = (
     "blocks",
     "cache",
+    "checkpoints",
     "classic",
     "layers",
     "masks",
+    "models",
     "plot",
     "positions",
     "view",

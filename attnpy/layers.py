@@ -17,6 +17,7 @@ from attnpy.cache import KVCache, undone_on_error
 from attnpy.positions import Rotary, _flag, _floating, _operand, query_positions
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import TypedDict
 
     from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -301,6 +302,9 @@ class MultiHeadAttention:
         0 at first; None without `bias`, `out_bias`.
     num_heads, num_kv_heads : int
         As given.
+    q_norm, k_norm : attnpy.blocks.RMSNorm or LayerNorm of size D, or None
+        None at first. Norms of each head's queries and keys, before `rotary`, as in
+        Qwen3. They are not in `heads`.
 
     Raises
     ------
@@ -405,6 +409,8 @@ class MultiHeadAttention:
         self.b_k: Array | None = _parameters.zeros(bias, n_keys, dtype)
         self.b_v: Array | None = _parameters.zeros(bias, n_values, dtype)
         self.b_o: Array | None = _parameters.zeros(out_bias, n_rows, dtype)
+        self.q_norm: Callable[[Array], Array] | None = None
+        self.k_norm: Callable[[Array], Array] | None = None
 
     @property
     def head_dim(self) -> int:
@@ -550,6 +556,8 @@ class MultiHeadAttention:
 
         with undone_on_error([] if cache is None else [cache]):
             query = _project(tokens, self.W_q, self.b_q, self.num_heads, num_threads)
+            if self.q_norm is not None:
+                query = self.q_norm(query)
             if isinstance(context, KVCache):
                 key, value, kv_lengths = context.key, context.value, context.lengths
             else:
@@ -651,10 +659,10 @@ class MultiHeadAttention:
     def _keys(self, context: ArrayLike, num_threads: int | None) -> tuple[Array, Array]:
         """Return the context's keys (..., Hk, Lc, D) and values (..., Hk, Lc, Dv)."""
         tokens, n_heads = _tokens(context, "context", self.W_k), self.num_kv_heads
-        return (
-            _project(tokens, self.W_k, self.b_k, n_heads, num_threads),
-            _project(tokens, self.W_v, self.b_v, n_heads, num_threads),
-        )
+        key = _project(tokens, self.W_k, self.b_k, n_heads, num_threads)
+        if self.k_norm is not None:
+            key = self.k_norm(key)
+        return key, _project(tokens, self.W_v, self.b_v, n_heads, num_threads)
 
     def _check_rotary(self, rotary: Rotary | None, context: object) -> None:
         if rotary is None:

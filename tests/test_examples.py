@@ -11,7 +11,12 @@ README = Path(__file__).parents[1] / "README.md"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.M | re.S)
 
 
-NEEDS = {"_config": "threadpoolctl", "plot": "matplotlib"}
+NEEDS = {
+    "_config": "threadpoolctl",
+    "checkpoints": "safetensors",
+    "models": "safetensors",
+    "plot": "matplotlib",
+}
 MODULES = (
     "_attention",
     "_config",
@@ -20,9 +25,11 @@ MODULES = (
     "_plan",
     "blocks",
     "cache",
+    "checkpoints",
     "classic",
     "layers",
     "masks",
+    "models",
     "plot",
     "positions",
     "view",

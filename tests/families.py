@@ -1,0 +1,285 @@
+"""Small models in the names of their checkpoints, and their arithmetic in float64.
+
+Written from the papers and in the orientation of the checkpoints, apart from attnpy:
+the oracle of test_models.py, test_checkpoints.py and test_minilm.py.
+"""
+
+import math
+
+import numpy as np
+
+BERT = {
+    "model_type": "bert",
+    "num_hidden_layers": 2,
+    "hidden_size": 12,
+    "num_attention_heads": 3,
+    "intermediate_size": 20,
+    "vocab_size": 30,
+    "max_position_embeddings": 16,
+    "type_vocab_size": 2,
+    "layer_norm_eps": 1e-12,
+    "hidden_act": "gelu",
+}
+GPT2 = {
+    "model_type": "gpt2",
+    "n_layer": 2,
+    "n_embd": 12,
+    "n_head": 3,
+    "vocab_size": 30,
+    "n_positions": 16,
+    "layer_norm_epsilon": 1e-5,
+    "activation_function": "gelu_new",
+}
+LLAMA = {
+    "model_type": "llama",
+    "num_hidden_layers": 2,
+    "hidden_size": 16,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 20,
+    "vocab_size": 30,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 500.0,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "max_position_embeddings": 64,
+}
+MISTRAL = {**LLAMA, "model_type": "mistral", "sliding_window": 3}
+QWEN2 = {
+    **LLAMA,
+    "model_type": "qwen2",
+    "tie_word_embeddings": True,
+    "sliding_window": 3,
+    "use_sliding_window": False,
+    "rope_scaling": {"rope_type": "linear", "factor": 4.0},
+}
+QWEN3 = {**LLAMA, "model_type": "qwen3", "head_dim": 6}
+DECODERS = {
+    config["model_type"]: config for config in (GPT2, LLAMA, MISTRAL, QWEN2, QWEN3)
+}
+
+
+def tensors(config, seed=0):
+    """Random float32 arrays by name."""
+    rng = np.random.default_rng(seed)
+    shapes = {"bert": _bert_shapes, "gpt2": _gpt2_shapes}.get(
+        config["model_type"], _llama_shapes
+    )(config)
+    return {
+        name: rng.standard_normal(shape, dtype=np.float32)
+        * np.float32(shape[-1] ** -0.5 if len(shape) == 2 else 1)
+        for name, shape in shapes.items()
+    }
+
+
+def _bert_shapes(config):
+    n, e, f = (
+        config[key] for key in ("num_hidden_layers", "hidden_size", "intermediate_size")
+    )
+    shapes = {
+        "embeddings.word_embeddings.weight": (config["vocab_size"], e),
+        "embeddings.position_embeddings.weight": (config["max_position_embeddings"], e),
+        "embeddings.token_type_embeddings.weight": (config["type_vocab_size"], e),
+        "embeddings.LayerNorm": (e,),
+    }
+    for i in range(n):
+        layer = f"encoder.layer.{i}"
+        for part in ("self.query", "self.key", "self.value", "output.dense"):
+            shapes[f"{layer}.attention.{part}"] = (e, e)
+        shapes[f"{layer}.attention.output.LayerNorm"] = (e,)
+        shapes[f"{layer}.intermediate.dense"] = (f, e)
+        shapes[f"{layer}.output.dense"] = (e, f)
+        shapes[f"{layer}.output.LayerNorm"] = (e,)
+    return _with_biases(shapes, 0)
+
+
+def _gpt2_shapes(config):
+    n, e = config["n_layer"], config["n_embd"]
+    shapes = {
+        "wte.weight": (config["vocab_size"], e),
+        "wpe.weight": (config["n_positions"], e),
+        "ln_f": (e,),
+    }
+    for i in range(n):
+        shapes[f"h.{i}.ln_1"] = shapes[f"h.{i}.ln_2"] = (e,)
+        shapes[f"h.{i}.attn.c_attn"] = (e, 3 * e)
+        shapes[f"h.{i}.attn.c_proj"] = (e, e)
+        shapes[f"h.{i}.mlp.c_fc"] = (e, 4 * e)
+        shapes[f"h.{i}.mlp.c_proj"] = (4 * e, e)
+    return _with_biases(shapes, 1)
+
+
+def _with_biases(shapes, axis):
+    """Shapes of weights, and of biases along an axis where only the module is named."""
+    full = {}
+    for name, shape in shapes.items():
+        if name.endswith(".weight"):
+            full[name] = shape
+        else:
+            full[f"{name}.weight"] = shape
+            full[f"{name}.bias"] = (shape[axis] if len(shape) == 2 else shape[0],)
+    return full
+
+
+def _llama_shapes(config):
+    e, f = config["hidden_size"], config["intermediate_size"]
+    d = config.get("head_dim", e // config["num_attention_heads"])
+    hd, kd = config["num_attention_heads"] * d, config["num_key_value_heads"] * d
+    shapes = {
+        "model.embed_tokens.weight": (config["vocab_size"], e),
+        "model.norm.weight": (e,),
+    }
+    if not config["tie_word_embeddings"]:
+        shapes["lm_head.weight"] = (config["vocab_size"], e)
+    for i in range(config["num_hidden_layers"]):
+        layer = f"model.layers.{i}"
+        for letter, size in zip("qkv", (hd, kd, kd), strict=True):
+            shapes[f"{layer}.self_attn.{letter}_proj.weight"] = (size, e)
+            if config["model_type"] == "qwen2":
+                shapes[f"{layer}.self_attn.{letter}_proj.bias"] = (size,)
+        if config["model_type"] == "qwen3":
+            for letter in "qk":
+                shapes[f"{layer}.self_attn.{letter}_norm.weight"] = (d,)
+        shapes[f"{layer}.self_attn.o_proj.weight"] = (e, hd)
+        shapes[f"{layer}.input_layernorm.weight"] = (e,)
+        shapes[f"{layer}.post_attention_layernorm.weight"] = (e,)
+        for part in ("gate", "up"):
+            shapes[f"{layer}.mlp.{part}_proj.weight"] = (f, e)
+        shapes[f"{layer}.mlp.down_proj.weight"] = (e, f)
+    return shapes
+
+
+def bert_states(weights, config, ids, types=0):
+    """The vectors (L, E) of one sequence after the last layer."""
+    w = {name: np.asarray(array, float) for name, array in weights.items()}
+    eps = config["layer_norm_eps"]
+    x = (
+        w["embeddings.word_embeddings.weight"][ids]
+        + w["embeddings.position_embeddings.weight"][: len(ids)]
+        + w["embeddings.token_type_embeddings.weight"][types]
+    )
+    x = layer_norm(x, w, "embeddings.LayerNorm", eps)
+    for i in range(config["num_hidden_layers"]):
+        layer = f"encoder.layer.{i}"
+        query, key, value = (
+            torch_linear(x, w, f"{layer}.attention.self.{part}")
+            for part in ("query", "key", "value")
+        )
+        z = attend(query, key, value, config["num_attention_heads"])
+        z = torch_linear(z, w, f"{layer}.attention.output.dense")
+        x = layer_norm(x + z, w, f"{layer}.attention.output.LayerNorm", eps)
+        hidden = gelu(torch_linear(x, w, f"{layer}.intermediate.dense"))
+        z = torch_linear(hidden, w, f"{layer}.output.dense")
+        x = layer_norm(x + z, w, f"{layer}.output.LayerNorm", eps)
+    return x
+
+
+def logits(weights, config, ids):
+    """The scores (L, V) of one sequence."""
+    w = {name: np.asarray(array, float) for name, array in weights.items()}
+    if config["model_type"] == "gpt2":
+        return _gpt2_logits(w, config, ids)
+    return _llama_logits(w, config, ids)
+
+
+def _gpt2_logits(w, config, ids):
+    eps = config["layer_norm_epsilon"]
+    x = w["wte.weight"][ids] + w["wpe.weight"][: len(ids)]
+    for i in range(config["n_layer"]):
+        h = f"h.{i}"
+        y = layer_norm(x, w, f"{h}.ln_1", eps)
+        y = y @ w[f"{h}.attn.c_attn.weight"] + w[f"{h}.attn.c_attn.bias"]
+        z = attend(*np.split(y, 3, axis=-1), config["n_head"], causal=True)
+        x = x + z @ w[f"{h}.attn.c_proj.weight"] + w[f"{h}.attn.c_proj.bias"]
+        y = layer_norm(x, w, f"{h}.ln_2", eps)
+        y = gelu_tanh(y @ w[f"{h}.mlp.c_fc.weight"] + w[f"{h}.mlp.c_fc.bias"])
+        x = x + y @ w[f"{h}.mlp.c_proj.weight"] + w[f"{h}.mlp.c_proj.bias"]
+    return layer_norm(x, w, "ln_f", eps) @ w["wte.weight"].T
+
+
+def _llama_logits(w, config, ids):
+    eps, n_heads = config["rms_norm_eps"], config["num_attention_heads"]
+    n_kv_heads = config["num_key_value_heads"]
+    window = config.get("sliding_window")
+    if not config.get("use_sliding_window", True):
+        window = None
+    x = w["model.embed_tokens.weight"][ids]
+    for i in range(config["num_hidden_layers"]):
+        layer = f"model.layers.{i}"
+        y = rms_norm(x, w[f"{layer}.input_layernorm.weight"], eps)
+        query, key, value = (
+            torch_linear(y, w, f"{layer}.self_attn.{letter}_proj") for letter in "qkv"
+        )
+        query = query.reshape(len(ids), n_heads, -1)
+        key = key.reshape(len(ids), n_kv_heads, -1)
+        if config["model_type"] == "qwen3":
+            query = rms_norm(query, w[f"{layer}.self_attn.q_norm.weight"], eps)
+            key = rms_norm(key, w[f"{layer}.self_attn.k_norm.weight"], eps)
+        query, key = (rotated(y, config).reshape(len(ids), -1) for y in (query, key))
+        z = attend(query, key, value, n_heads, n_kv_heads, causal=True, window=window)
+        x = x + z @ w[f"{layer}.self_attn.o_proj.weight"].T
+        y = rms_norm(x, w[f"{layer}.post_attention_layernorm.weight"], eps)
+        gate = y @ w[f"{layer}.mlp.gate_proj.weight"].T
+        up = y @ w[f"{layer}.mlp.up_proj.weight"].T
+        y = gate / (1 + np.exp(-gate)) * up
+        x = x + y @ w[f"{layer}.mlp.down_proj.weight"].T
+    x = rms_norm(x, w["model.norm.weight"], eps)
+    return x @ w.get("lm_head.weight", w["model.embed_tokens.weight"]).T
+
+
+def torch_linear(x, w, name):
+    """X W^T + b, with the bias left out where there is none."""
+    return x @ w[f"{name}.weight"].T + w.get(f"{name}.bias", 0)
+
+
+def attend(query, key, value, n_heads, n_kv_heads=None, causal=False, window=None):
+    """Attention of one sequence, head by head."""
+    n, group = len(query), n_heads // (n_kv_heads or n_heads)
+    d = query.shape[1] // n_heads
+    distance = np.arange(n)[:, None] - np.arange(n)
+    allowed = (distance >= 0) | (not causal)
+    if window is not None:
+        allowed &= distance < window
+    heads = []
+    for h in range(n_heads):
+        own, shared = (
+            slice(h * d, h * d + d),
+            slice(h // group * d, (h // group + 1) * d),
+        )
+        scores = query[:, own] @ key[:, shared].T / math.sqrt(d)
+        scores = np.where(allowed, scores, -np.inf)
+        terms = np.exp(scores - scores.max(axis=1, keepdims=True))
+        heads.append(terms / terms.sum(axis=1, keepdims=True) @ value[:, shared])
+    return np.concatenate(heads, axis=1)
+
+
+def rotated(x, config):
+    """X (L, H, D) turned by its positions, the halves of a vector being the pairs."""
+    n, _, d = x.shape
+    factor = config.get("rope_scaling", {}).get("factor", 1)
+    frequencies = config["rope_theta"] ** (-np.arange(0, d, 2) / d) / factor
+    angles = np.arange(n)[:, None, None] * np.concatenate([frequencies, frequencies])
+    half = np.concatenate([-x[..., d // 2 :], x[..., : d // 2]], axis=-1)
+    return x * np.cos(angles) + half * np.sin(angles)
+
+
+def layer_norm(x, w, name, eps):
+    """Layer normalization of each row."""
+    centred = x - x.mean(axis=-1, keepdims=True)
+    scale = np.sqrt((centred**2).mean(axis=-1, keepdims=True) + eps)
+    return centred / scale * w[f"{name}.weight"] + w[f"{name}.bias"]
+
+
+def rms_norm(x, weight, eps):
+    """Root mean square normalization of each row."""
+    return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + eps) * weight
+
+
+def gelu(x):
+    """x times the normal distribution function."""
+    return x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2
+
+
+def gelu_tanh(x):
+    """Its approximation."""
+    return x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2

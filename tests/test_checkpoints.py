@@ -1,0 +1,330 @@
+"""Checkpoints in each family's names: where arrays go, and what is refused."""
+
+import json
+import math
+import sys
+
+import families
+import numpy as np
+import pytest
+from support import assert_same_bits, normal
+
+from attnpy import checkpoints
+from attnpy.layers import MultiHeadAttention
+from attnpy.models import BertEncoder, CausalDecoder
+
+numpy_files = pytest.importorskip("safetensors.numpy")
+
+
+def bert(tensors=None):
+    model = BertEncoder.from_config(families.BERT)
+    if tensors is not None:
+        checkpoints.load(model, tensors, "bert")
+    return model
+
+
+def decoder(kind, tensors=None, **changes):
+    config = {**families.DECODERS[kind], **changes}
+    model = CausalDecoder.from_config(config)
+    if tensors is not None:
+        checkpoints.load(model, tensors, "gpt2" if kind == "gpt2" else "llama")
+    return model
+
+
+def assert_equal_models(one, other):
+    assert one.parameters().keys() == other.parameters().keys()
+    for name, array in one.parameters().items():
+        assert_same_bits(array, other.parameters()[name])
+
+
+def torch_layer(separate=False, **sizes):
+    """Arrays of a torch.nn.MultiheadAttention with two heads of three."""
+    e, names = 6, {"q": 6, "k": 6, "v": 6, **sizes}
+    tensors = {
+        "in_proj_bias": normal(3 * e, seed=1),
+        "out_proj.weight": normal(e, e, seed=2),
+        "out_proj.bias": normal(e, seed=3),
+    }
+    matrices = {f"{n}_proj_weight": normal(e, s, seed=4) for n, s in names.items()}
+    if separate:
+        return {**matrices, **tensors}
+    return {"in_proj_weight": np.concatenate(list(matrices.values())), **tensors}
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_torch_attention_computes_what_its_arrays_say(separate):
+    tensors = torch_layer(separate, **({"k": 5, "v": 5} if separate else {}))
+    n_context = 5 if separate else 6
+    mha = MultiHeadAttention(6, 2, bias=True, context_dim=n_context)
+    checkpoints.load(mha, tensors, "torch_attention")
+    w = {name: array.astype(float) for name, array in tensors.items()}
+    if separate:
+        matrices = [w[f"{n}_proj_weight"] for n in "qkv"]
+    else:
+        matrices = np.split(w["in_proj_weight"], 3)
+    x, context = normal(4, 6), normal(7, n_context)
+    query, key, value = (
+        (y @ matrix.T + bias).reshape(-1, 2, 3).swapaxes(0, 1)
+        for y, matrix, bias in zip(
+            (x, context, context), matrices, np.split(w["in_proj_bias"], 3), strict=True
+        )
+    )
+    terms = np.exp(query @ key.swapaxes(1, 2) / math.sqrt(3))
+    z = terms / terms.sum(axis=-1, keepdims=True) @ value
+    z = z.swapaxes(0, 1).reshape(4, 6)
+    expected = z @ w["out_proj.weight"].T + w["out_proj.bias"]
+    np.testing.assert_allclose(mha(x, context), expected, atol=1e-5)
+
+
+def test_torch_attention_without_biases_and_under_a_prefix():
+    arrays = torch_layer()
+    model = {
+        "layers.0.self_attn.in_proj_weight": arrays["in_proj_weight"],
+        "layers.0.self_attn.out_proj.weight": arrays["out_proj.weight"],
+        "layers.0.norm1.weight": np.ones(6),
+    }
+    mha = MultiHeadAttention(6, 2, out_bias=False)
+    checkpoints.load(mha, model, "torch_attention", prefix="layers.0.self_attn.")
+    assert_same_bits(mha.W_q, np.ascontiguousarray(arrays["in_proj_weight"][:6].T))
+    assert_same_bits(mha.W_o, np.ascontiguousarray(arrays["out_proj.weight"].T))
+    with pytest.raises(ValueError, match=r"missing a.in_proj_weight, a.out_proj.w"):
+        checkpoints.load(mha, model, "torch_attention", prefix="a.")
+
+
+def test_torch_attention_with_learned_keys_is_refused():
+    mha = MultiHeadAttention(6, 2, bias=True)
+    tensors = {**torch_layer(), "bias_k": np.ones((1, 1, 6))}
+    with pytest.raises(ValueError, match=r"bias_k: expected none, .*add_bias_kv=True"):
+        checkpoints.load(mha, tensors, "torch_attention")
+
+
+def test_torch_attention_in_both_forms_or_of_other_sizes_is_refused():
+    both = {**torch_layer(), **torch_layer(separate=True)}
+    mha = MultiHeadAttention(6, 2, bias=True)
+    text = r"checkpoint: unexpected k_proj_weight, q_proj_weight, v_proj_weight$"
+    with pytest.raises(ValueError, match=text):
+        checkpoints.load(mha, both, "torch_attention")
+    other = MultiHeadAttention(6, 2, bias=True, context_dim=5)
+    with pytest.raises(ValueError, match="in_proj_weight: expected several arrays"):
+        checkpoints.load(other, torch_layer(), "torch_attention")
+
+
+def test_bert_has_several_names():
+    tensors = families.tensors(families.BERT)
+    expected = bert(tensors)
+    for prefix in ("bert.", "model."):
+        named = {prefix + name: array for name, array in tensors.items()}
+        assert_equal_models(bert(named), expected)
+    legacy = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+            "LayerNorm.bias", "LayerNorm.beta"
+        ): array
+        for name, array in tensors.items()
+    }
+    assert legacy.keys() != tensors.keys()
+    assert_equal_models(bert(legacy), expected)
+
+
+def test_what_comes_after_bert_is_left_alone():
+    tensors = families.tensors(families.BERT)
+    more = {
+        "bert.embeddings.position_ids": np.arange(16)[None],
+        "bert.pooler.dense.weight": np.ones((12, 12)),
+        "cls.predictions.bias": np.ones(30),
+        "classifier.weight": np.ones((2, 12)),
+    }
+    named = {f"bert.{name}": array for name, array in tensors.items()}
+    assert_equal_models(bert({**named, **more}), bert(tensors))
+
+
+@pytest.mark.parametrize("kind", families.DECODERS)
+def test_decoders_with_and_without_their_prefix(kind):
+    tensors = families.tensors(families.DECODERS[kind])
+    expected = decoder(kind, tensors)
+    if kind == "gpt2":
+        other = {f"transformer.{name}": array for name, array in tensors.items()}
+    else:
+        other = {name.removeprefix("model."): array for name, array in tensors.items()}
+    assert other.keys() != tensors.keys()
+    assert_equal_models(decoder(kind, other), expected)
+
+
+def test_buffers_of_decoders_are_left_alone():
+    tensors = families.tensors(families.GPT2)
+    more = {
+        "h.0.attn.bias": np.ones((1, 1, 16, 16), bool),
+        "transformer.h.1.attn.masked_bias": np.float32(-1e4),
+    }
+    assert_equal_models(decoder("gpt2", {**tensors, **more}), decoder("gpt2", tensors))
+    tensors = families.tensors(families.LLAMA)
+    more = {"model.layers.1.self_attn.rotary_emb.inv_freq": np.ones(2)}
+    loaded = decoder("llama", {**tensors, **more})
+    assert_equal_models(loaded, decoder("llama", tensors))
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"), [("gpt2", "wte.weight"), ("qwen2", "model.embed_tokens.weight")]
+)
+def test_tied_scores_may_be_there_if_they_are_equal(kind, words):
+    tensors = families.tensors(families.DECODERS[kind])
+    expected = decoder(kind, tensors)
+    twice = {**tensors, "lm_head.weight": tensors[words].copy()}
+    assert_equal_models(decoder(kind, twice), expected)
+    twice["lm_head.weight"][3, 4] += 1
+    with pytest.raises(ValueError, match=r"lm_head.weight: expected .* tied$"):
+        decoder(kind, twice)
+    untied = decoder(kind, twice, tie_word_embeddings=False)
+    assert_same_bits(untied.output, np.ascontiguousarray(twice["lm_head.weight"].T))
+    with pytest.raises(ValueError, match=r"checkpoint: missing lm_head.weight$"):
+        decoder(kind, tensors, tie_word_embeddings=False)
+
+
+def test_all_that_is_wrong_is_in_one_error_and_nothing_changes():
+    model = bert()
+    before = {name: array.copy() for name, array in model.parameters().items()}
+    tensors = {f"bert.{n}": a for n, a in families.tensors(families.BERT).items()}
+    del tensors["bert.encoder.layer.1.intermediate.dense.bias"]
+    del tensors["bert.embeddings.LayerNorm.weight"]
+    tensors |= {
+        "bert.encoder.layer.2.output.dense.bias": np.ones(12),
+        "bert.x": np.ones(1),
+        "bert.embeddings.LayerNorm.beta": np.ones(12),
+        "bert.encoder.layer.0.output.dense.weight": np.ones((20, 12)),
+        "bert.encoder.layer.0.output.dense.bias": np.ones(12, np.int8),
+    }
+    text = (
+        "checkpoint: missing embeddings.LayerNorm.weight, "
+        "encoder.layer.1.intermediate.dense.bias; "
+        "unexpected bert.embeddings.LayerNorm.beta, "
+        "bert.encoder.layer.2.output.dense.bias, bert.x; "
+        "bert.encoder.layer.0.output.dense.weight: expected shape (12, 20), got "
+        "(20, 12); "
+        "bert.encoder.layer.0.output.dense.bias: expected floating numbers, got dtype "
+        "int8"
+    )
+    with pytest.raises(ValueError, match=r"^checkpoint: missing") as caught:
+        checkpoints.load(model, tensors, "bert")
+    assert str(caught.value) == text
+    for name, array in model.parameters().items():
+        assert_same_bits(array, before[name])
+
+
+def test_a_bias_that_the_model_has_not_is_unexpected():
+    tensors = families.tensors(families.QWEN2)
+    text = "unexpected model.layers.0.self_attn.k_proj.bias, model.layers.0.self_attn"
+    with pytest.raises(ValueError, match=text):
+        decoder("llama", tensors, tie_word_embeddings=True)
+
+
+def test_models_of_another_family_are_refused():
+    with pytest.raises(ValueError, match=r"^family: expected one of .*got 'gpt3'"):
+        checkpoints.load(bert(), {}, "gpt3")
+    with pytest.raises(ValueError, match=r"^model: expected one of the family.*W_k"):
+        checkpoints.load(MultiHeadAttention(6, 2), {}, "bert")
+
+
+def test_values_are_converted_to_the_models_dtype(dtype):
+    model = BertEncoder.from_config(families.BERT, dtype=dtype)
+    tensors = families.tensors(families.BERT)
+    wide = {name: array.astype(np.float64) for name, array in tensors.items()}
+    for given in (tensors, wide):
+        checkpoints.load(model, given, "bert")
+        expected = tensors["encoder.layer.1.output.dense.weight"].T.astype(dtype)
+        assert_same_bits(
+            model.encoder.layers[1].feed_forward.W_2, np.ascontiguousarray(expected)
+        )
+
+
+def test_files_of_every_dtype(tmp_path, dtype):
+    tensors = {
+        name: array.astype(dtype)
+        for name, array in families.tensors(families.BERT).items()
+    }
+    path = tmp_path / "model.safetensors"
+    numpy_files.save_file(tensors, path)
+    read = checkpoints.read(path)
+    assert sorted(read) == sorted(tensors)
+    assert len(read) == len(tensors)
+    name = "encoder.layer.0.output.dense.weight"
+    assert read.describe(name) == ((12, 20), dtype.name)
+    assert_same_bits(read[name], tensors[name])
+    assert_equal_models(bert(read), bert(tensors))
+    with pytest.raises(KeyError):
+        read["x"]
+
+
+def write_shards(folder, tensors, n_shards=3):
+    """Write a checkpoint in several files, and return the index."""
+    shards = {
+        name: f"model-{i % n_shards}.safetensors" for i, name in enumerate(tensors)
+    }
+    for shard in set(shards.values()):
+        part = {name: tensors[name] for name in tensors if shards[name] == shard}
+        numpy_files.save_file(part, folder / shard)
+    index = {"metadata": {"total_size": 1}, "weight_map": shards}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    return index
+
+
+def test_sharded_checkpoints(tmp_path):
+    tensors = families.tensors(families.LLAMA)
+    index = write_shards(tmp_path, tensors)
+    for path in (tmp_path, str(tmp_path / "model.safetensors.index.json")):
+        loaded = decoder("llama", checkpoints.read(path))
+        assert_equal_models(loaded, decoder("llama", tensors))
+    shards = index["weight_map"]
+    del shards["model.norm.weight"]
+    shards["model.extra"] = "model-0.safetensors"
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    text = "in the files missing model.extra; unexpected model.norm.weight$"
+    with pytest.raises(ValueError, match=text):
+        checkpoints.read(tmp_path)
+    numpy_files.save_file({"lm_head.weight": np.ones(1)}, tmp_path / "a.safetensors")
+    index["weight_map"] = {**shards, "model.extra": "a.safetensors"}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ValueError, match=r"expected no lm_head.weight, as another"):
+        checkpoints.read(tmp_path)
+
+
+@pytest.mark.parametrize("shards", [None, [], {"a": 1}, {"a": "../x.safetensors"}])
+def test_an_index_names_files_in_its_folder(tmp_path, shards):
+    (tmp_path / "x.json").write_text(json.dumps({"weight_map": shards}))
+    with pytest.raises(ValueError, match=r"x.json: expected a 'weight_map' of names"):
+        checkpoints.read(tmp_path / "x.json")
+
+
+def test_files_that_are_missing_or_of_another_kind(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"expected model.safetensors or"):
+        checkpoints.read(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        checkpoints.read(tmp_path / "x.safetensors")
+    with pytest.raises(FileNotFoundError):
+        checkpoints.read_config(tmp_path)
+    (tmp_path / "x.safetensors").write_bytes(b"no such thing")
+    with pytest.raises(ValueError, match=r"x.safetensors: expected a safetensors file"):
+        checkpoints.read(tmp_path / "x.safetensors")
+    for text in ("{", "[]", '"x"'):
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(ValueError, match=r"config.json: expected a JSON object"):
+            checkpoints.read_config(tmp_path)
+    (tmp_path / "config.json").write_text('{"a": 1}')
+    assert checkpoints.read_config(str(tmp_path)) == {"a": 1}
+
+
+def test_packages_that_are_missing_are_named(tmp_path, monkeypatch):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    path = tmp_path / "model.safetensors"
+    numpy_files.save_file({"a": np.ones(2, ml_dtypes.bfloat16)}, path)
+    tensors = checkpoints.read(path)
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "ml_dtypes", None)
+        with pytest.raises(ImportError, match=r"ml_dtypes.*'attnpy\[weights\]'"):
+            tensors["a"]
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    with pytest.raises(ImportError, match=r"pip install 'attnpy\[weights\]'"):
+        checkpoints.read(path)
+
+
+def test_everything_public_is_listed():
+    expected = ["FAMILIES", "Checkpoint", "Family", "load", "read", "read_config"]
+    assert checkpoints.__all__ == expected

@@ -1,0 +1,356 @@
+"""The models against their arithmetic in float64, and the promises about bits."""
+
+import json
+
+import families
+import numpy as np
+import pytest
+from support import assert_same_bits
+
+from attnpy import checkpoints, models, positions
+from attnpy.models import BertEncoder, CausalDecoder, sample
+
+DECODERS = pytest.mark.parametrize("kind", families.DECODERS)
+IDS = np.array([7, 1, 29, 4, 4, 0, 18, 11, 2])
+LENGTHS = [4, 9, 1]
+
+
+def bert(dtype=np.float32, **changes):
+    """(model, its tensors, its configuration)."""
+    config = {**families.BERT, **changes}
+    tensors = families.tensors(config)
+    model = BertEncoder.from_config(config, dtype=dtype)
+    checkpoints.load(model, tensors, "bert")
+    return model, tensors, config
+
+
+def decoder(kind, dtype=np.float32, **changes):
+    """(model, its tensors, its configuration)."""
+    config = {**families.DECODERS[kind], **changes}
+    tensors = families.tensors(config)
+    model = CausalDecoder.from_config(config, dtype=dtype)
+    checkpoints.load(model, tensors, "gpt2" if kind == "gpt2" else "llama")
+    return model, tensors, config
+
+
+def padded():
+    """Three sequences of LENGTHS, with another token after their ends."""
+    batch = np.full((3, 9), 13)
+    for row, n in zip(batch, LENGTHS, strict=True):
+        row[:n] = IDS[:n] + 1 if n < 9 else IDS
+    return batch % 30
+
+
+def assert_close(actual, expected, dtype):
+    limit = 1e-12 if dtype == np.float64 else 5e-5
+    assert actual.dtype == dtype
+    np.testing.assert_allclose(actual, expected, rtol=limit, atol=limit)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_bert_is_its_arithmetic(dtype):
+    model, tensors, config = bert(dtype)
+    expected = families.bert_states(tensors, config, IDS)
+    assert_close(model(IDS), expected, dtype)
+    types = np.arange(9) // 5
+    expected = families.bert_states(tensors, config, IDS, types)
+    assert_close(model(IDS, token_types=types), expected, dtype)
+
+
+def test_bert_with_another_activation(monkeypatch):
+    model, tensors, config = bert(np.float64, hidden_act="gelu_new")
+    monkeypatch.setattr(families, "gelu", families.gelu_tanh)
+    assert_close(model(IDS), families.bert_states(tensors, config, IDS), np.float64)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@DECODERS
+def test_decoders_are_their_arithmetic(kind, dtype):
+    model, tensors, config = decoder(kind, dtype)
+    expected = families.logits(tensors, config, IDS)
+    assert_close(model.logits(model(IDS)), expected, dtype)
+
+
+def test_padding_does_not_change_the_bits_of_a_sequence():
+    everything = [bert()[0], *(decoder(kind)[0] for kind in families.DECODERS)]
+    for model in everything:
+        batch = padded()
+        states = model(batch, lengths=LENGTHS)
+        for row, ids, n in zip(states, batch, LENGTHS, strict=True):
+            assert_same_bits(row[:n], model(ids[:n]))
+            assert_same_bits(row[:n], model(ids[None, :n])[0])
+            assert_same_bits(row[:n], model(ids, lengths=n, num_threads=2)[:n])
+
+
+def test_the_batch_does_not_change_the_bits_of_a_sequence():
+    rng = np.random.default_rng(3)
+    for model in (bert()[0], decoder("gpt2")[0], decoder("qwen3")[0]):
+        batch = rng.integers(0, 30, (37, 9))
+        states = model(batch)
+        for b in (0, 17, 36):
+            assert_same_bits(states[b], model(batch[b]))
+        order = rng.permutation(37)
+        assert_same_bits(model(batch[order]), states[order])
+
+
+def test_sequences_may_be_empty_and_batches_too():
+    model, _, _ = bert()
+    batch = padded()
+    states = model(batch, lengths=[0, 9, 0])
+    assert_same_bits(states[1], model(batch[1]))
+    assert np.isfinite(states).all()
+    assert_same_bits(model(batch, lengths=9), model(batch))
+    assert model(np.zeros((0, 4), int)).shape == (0, 4, 12)
+    assert model(np.zeros((0, 4), int), lengths=[]).shape == (0, 4, 12)
+    assert model(np.zeros((2, 0), int), lengths=[0, 0]).shape == (2, 0, 12)
+    assert model([]).shape == (0, 12)
+    assert decoder("gpt2")[0].generate(np.zeros((0, 4), int), 3).shape == (0, 3)
+
+
+def test_a_mask_hides_padding_anywhere():
+    model, _, _ = bert()
+    batch = padded()
+    exists = np.arange(9) < np.array(LENGTHS)[:, None]
+    states = model(batch, mask=exists)
+    expected = model(batch, lengths=LENGTHS)
+    for row, right, n in zip(states, expected, LENGTHS, strict=True):
+        np.testing.assert_allclose(row[:n], right[:n], atol=1e-5)
+    assert_same_bits(model(batch[0], mask=exists[0]), states[0])
+    with pytest.raises(TypeError, match="mask"):
+        model(batch, mask=exists.astype(int))
+
+
+@DECODERS
+def test_decoding_with_caches_gives_the_bits_of_one_pass(kind):
+    model, _, _ = decoder(kind)
+    batch = np.random.default_rng(1).integers(0, 30, (2, 14))
+    full = model(batch)
+    logits = model.logits(full)
+    for chunks in ([14], [5, 9], [6] + [1] * 8, [1] * 14):
+        caches, start = model.decoder.new_caches(2, 14), 0
+        for n in chunks:
+            part = slice(start, start + n)
+            states = model(batch[:, part], caches=caches)
+            assert_same_bits(states, np.ascontiguousarray(full[:, part]))
+            assert_same_bits(model.logits(states)[:, -1], logits[:, part][:, -1])
+            start += n
+    caches = model.decoder.new_caches(1, 14)
+    for i in range(14):
+        assert_same_bits(model(batch[1, i : i + 1], caches=caches), full[1, i : i + 1])
+
+
+@DECODERS
+def test_generating_is_what_full_passes_give(kind):
+    model, _, _ = decoder(kind)
+    ids = IDS[:5].tolist()
+    for token in (new := model.generate(ids, 7)):
+        assert token == model.logits(model(ids))[-1].argmax()
+        ids.append(token)
+    assert (new.dtype, new.shape) == (np.int64, (7,))
+    rng = np.random.default_rng(5)
+    drawn = model.generate(IDS[:5], 7, temperature=0.8, top_k=9, rng=rng)
+    ids, rng = IDS[:5].tolist(), np.random.default_rng(5)
+    for token in drawn:
+        last = model.logits(model(ids))[-1:]
+        assert token == sample(last, temperature=0.8, top_k=9, rng=rng)[0]
+        ids.append(token)
+
+
+@DECODERS
+def test_generating_in_a_batch_gives_what_each_sequence_gives_alone(kind):
+    model, _, _ = decoder(kind)
+    batch = padded()
+    new = model.generate(batch, 6, lengths=LENGTHS)
+    for row, ids, n in zip(new, batch, LENGTHS, strict=True):
+        assert_same_bits(row, model.generate(ids[:n], 6))
+    assert_same_bits(model.generate(batch, 6, lengths=LENGTHS, num_threads=2), new)
+
+
+def test_generating_ends_at_the_stop():
+    model, _, _ = decoder("llama")
+    free = model.generate(padded(), 8, lengths=LENGTHS)
+    stop = int(free[1, 2])
+    stopped = model.generate(padded(), 8, lengths=LENGTHS, stop=stop)
+    for row, ended in zip(free, stopped, strict=True):
+        n = np.argmax(row == stop) if (row == stop).any() else 8
+        assert_same_bits(ended[:n], row[:n])
+        assert (ended[n:] == stop).all()
+    one = model.generate(padded()[1], 8, stop=stop)
+    assert_same_bits(one, stopped[1])
+
+
+def test_sample_draws_by_the_probabilities():
+    probabilities = np.array([0.1, 0.4, 0.2, 0.3])
+    logits = np.tile(np.log(probabilities) + 100, (20000, 1))
+
+    def shares(**options):
+        tokens = sample(logits, rng=np.random.default_rng(0), **options)
+        return np.bincount(tokens, minlength=4) / len(tokens)
+
+    def close(actual, weights):
+        expected = np.array(weights) / np.sum(weights)
+        return (np.abs(actual - expected) < 0.015).all() and not actual[
+            expected == 0
+        ].any()
+
+    assert close(shares(), probabilities)
+    assert close(shares(temperature=0.5), probabilities**2)
+    assert close(shares(top_k=2), [0, 0.4, 0, 0.3])
+    assert close(shares(top_k=10), probabilities)
+    assert close(shares(top_p=0.69), [0, 0.4, 0, 0.3])
+    assert close(shares(top_p=0.71), [0, 0.4, 0.2, 0.3])
+    assert close(shares(top_p=1e-9), [0, 1, 0, 0])
+    assert close(shares(top_k=2, top_p=0.5), [0, 1, 0, 0])
+    assert close(shares(top_k=3, top_p=1.0), [0, 0.4, 0.2, 0.3])
+    assert close(shares(temperature=0), [0, 1, 0, 0])
+
+
+def test_sample_draws_one_number_for_each_row():
+    logits = np.random.default_rng(0).standard_normal((5, 3, 30))
+    rng, same = np.random.default_rng(1), np.random.default_rng(1)
+    tokens = sample(logits, top_p=0.9, rng=rng)
+    assert tokens.shape == (5, 3)
+    alone = [sample(row, top_p=0.9, rng=same) for row in logits.reshape(15, 30)]
+    assert tokens.ravel().tolist() == alone
+    assert sample([0.0, 5.0, 5.0], temperature=0) == 1
+    assert sample([-np.inf, 0.0, -np.inf], rng=rng) == 1
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+def test_from_pretrained_reads_a_folder(tmp_path, dtype):
+    numpy_files = pytest.importorskip("safetensors.numpy")
+    for kind in ("bert", "gpt2", "qwen3"):
+        make = bert if kind == "bert" else lambda d, k=kind: decoder(k, d)
+        model, tensors, config = make(dtype)
+        folder = tmp_path / kind
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps(config))
+        numpy_files.save_file(tensors, folder / "model.safetensors")
+        read = type(model).from_pretrained(folder, dtype=dtype)
+        assert list(read.parameters()) == list(model.parameters())
+        assert_same_bits(read(IDS), model(IDS))
+        assert read(IDS).dtype == dtype
+
+
+def test_matrices_are_in_the_order_that_products_read():
+    for model in (bert()[0], decoder("gpt2")[0], decoder("llama")[0]):
+        for name, array in model.parameters().items():
+            tied = name == "words" and getattr(model, "output", model) is None
+            assert (array.T if tied else array).flags.c_contiguous
+
+
+def test_a_models_own_state_makes_another_equal():
+    model, other = decoder("qwen3")[0], CausalDecoder.from_config(families.QWEN3)
+    other.load_state_dict(model.state_dict())
+    assert_same_bits(other(IDS), model(IDS))
+
+
+def test_first_values_come_from_the_generator():
+    one, same = (
+        BertEncoder.from_config(families.BERT, rng=np.random.default_rng(2))
+        for _ in range(2)
+    )
+    for name, array in one.parameters().items():
+        assert_same_bits(array, same.parameters()[name])
+    assert 0.01 < one.words.std() < 0.03
+
+
+def test_configurations_name_windows_and_positions():
+    def made(base=families.LLAMA, **changes):
+        return CausalDecoder.from_config({**base, **changes})
+
+    assert made().window is None
+    assert made(families.MISTRAL).window == (2, 0)
+    assert made(families.MISTRAL, sliding_window=None).window is None
+    assert made(families.QWEN2).window is None
+    used = {**families.QWEN2, "use_sliding_window": True}
+    full, sliding = "full_attention", "sliding_attention"
+    assert made(used, max_window_layers=0).window == (2, 0)
+    assert made(used, max_window_layers=2).window is None
+    assert made(used, layer_types=[sliding] * 2).window == (2, 0)
+    assert made(used, layer_types=[full] * 2).window is None
+    for mixed in ({"max_window_layers": 1}, {"layer_types": [full, sliding]}):
+        with pytest.raises(ValueError, match="same window for all layers"):
+            made(used, **mixed)
+    yarn = {"rope_type": "yarn", "factor": 2.0}
+    expected = positions.Rotary(
+        4, base=500.0, scaling={**yarn, "original_max_position_embeddings": 64}
+    )
+    for changes in (
+        {"rope_scaling": yarn},
+        {"rope_parameters": {**yarn, "rope_theta": 500.0}, "rope_theta": None},
+    ):
+        rotary = made(**changes).rotary
+        assert_same_bits(rotary.frequencies, expected.frequencies)
+        assert rotary.attention_factor == expected.attention_factor
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        ({**families.BERT, "model_type": "roberta"}, "model_type.*'bert'.*'roberta'"),
+        ({**families.BERT, "is_decoder": True}, "is_decoder.*False, got True"),
+        ({**families.BERT, "hidden_act": "mish"}, "activation.*got 'mish'"),
+        ({"model_type": "bert", "hidden_size": 4}, "missing num_hidden_layers, num_a"),
+        ({**families.GPT2, "scale_attn_by_inverse_layer_idx": True}, "inverse_layer"),
+        ({**families.LLAMA, "model_type": "gemma"}, "got 'gemma'"),
+        ({**families.LLAMA, "attention_bias": True}, "attention_bias.*False, got True"),
+        ({**families.LLAMA, "hidden_act": "gelu"}, "hidden_act.*'silu', got 'gelu'"),
+        (
+            {**families.LLAMA, "rope_scaling": {"rope_type": "dynamic", "factor": 2.0}},
+            "dynamic",
+        ),
+    ],
+)
+def test_configurations_of_other_models_are_value_errors(config, text):
+    bert_like = config["model_type"] in ("bert", "roberta")
+    with pytest.raises(ValueError, match=text):
+        (BertEncoder if bert_like else CausalDecoder).from_config(config)
+
+
+@pytest.mark.parametrize(
+    ("error", "text", "call"),
+    [
+        (ValueError, "token_ids: expected 0 to 29", lambda b, g: b([30])),
+        (ValueError, "token_ids: expected 0 to 29", lambda b, g: g([-1])),
+        (TypeError, "token_ids: expected integers", lambda b, g: b([0.5])),
+        (ValueError, r"token_ids: expected \(L,\)", lambda b, g: b([[[1]]])),
+        (ValueError, "at most max_length = 16", lambda b, g: b([0] * 17)),
+        (ValueError, "at most max_length = 16", lambda b, g: g([0] * 17)),
+        (ValueError, "at most max_length = 16", lambda b, g: g.generate([0] * 9, 9)),
+        (
+            ValueError,
+            "token_types: expected 0 to 1",
+            lambda b, g: b([1], token_types=[2]),
+        ),
+        (ValueError, "lengths", lambda b, g: g.generate([[1], [2]], 1, lengths=[0, 1])),
+        (ValueError, "lengths", lambda b, g: g.generate([], 1)),
+        (ValueError, "lengths: expected 0 to 1", lambda b, g: b([[1], [2]], lengths=2)),
+        (ValueError, "lengths: expected an", lambda b, g: b([[1]], lengths=[1, 1])),
+        (ValueError, "n_tokens: expected at least 1", lambda b, g: g.generate([1], 0)),
+        (ValueError, "rng: expected", lambda b, g: g.generate([1], 1, temperature=1)),
+        (
+            ValueError,
+            "caches: expected B = 2",
+            lambda b, g: g([[1], [2]], caches=g.decoder.new_caches(3, 4)),
+        ),
+        (ValueError, "temperature: ", lambda b, g: sample([1.0], temperature=-1)),
+        (ValueError, "top_k: ", lambda b, g: sample([1.0], top_k=0)),
+        (ValueError, "top_p: ", lambda b, g: sample([1.0], top_p=0)),
+        (ValueError, "top_p: ", lambda b, g: sample([1.0], top_p=1.5)),
+        (TypeError, "rng: ", lambda b, g: sample([1.0], rng=0)),
+        (ValueError, "logits: ", lambda b, g: sample(1.0)),
+        (
+            TypeError,
+            "tied: ",
+            lambda b, g: CausalDecoder(1, 4, 1, 4, vocab_size=3, tied=1),
+        ),
+    ],
+)
+def test_wrong_arguments_are_named(error, text, call):
+    with pytest.raises(error, match=text):
+        call(bert()[0], decoder("gpt2")[0])
+
+
+def test_everything_public_is_listed():
+    assert models.__all__ == ["BertEncoder", "CausalDecoder", "sample"]
