@@ -212,6 +212,7 @@ def head_grid(
         figure = _new_figure(
             (n_columns * width, 1.2 + 0.7 * _label_room(rows)),
             (n_rows * height, 0.8 + 0.25 * n_rows + 0.5 * _label_room(columns)),
+            layout="compressed",
         )
     heads = weights.reshape(-1, *shape)  # (layers * H, Lq, Lk)
     all_axes = []
