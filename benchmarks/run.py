@@ -119,13 +119,16 @@ def timed(row, n_threads, systems, how):
 
 
 def measured(todo, systems):
-    """All rows. One that fails is reported, and the others go on."""
+    """All rows, or those before Ctrl-C. One that fails is reported; the others go on."""
     rows, failures = [], {}
     bar = progress.bar(len(todo))
     for title, job in todo:
         bar.show(title)
         try:
             found = job()
+        except KeyboardInterrupt:
+            bar.write("interrupted: what was measured till now is written")
+            break
         except Exception as error:
             failures[title] = "".join(traceback.format_exception_only(error)).strip()
             bar.write(f"{title}: failed: {failures[title]}")
