@@ -119,7 +119,7 @@ def timed(row, n_threads, systems, how):
 
 
 def measured(todo, systems):
-    """All rows, or those before Ctrl-C. One that fails is reported; the others go on."""
+    """All rows, or those before Ctrl-C. One that fails is reported, no more."""
     rows, failures = [], {}
     bar = progress.bar(len(todo))
     for title, job in todo:
