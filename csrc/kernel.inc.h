@@ -375,8 +375,27 @@ fetch_keys(work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t column, ptrdiff_t n_
     return (matrix){w->slab, width};
 }
 
-/* Likewise values, TERMS of which make a row of operands. Staged rows are `width` long,
- * what lies beyond the columns being 0. */
+/* n_columns of n rows of an array from an address on, TERMS rows making one row of
+ * operands: where they lie, if they are that, or brought into the slab. There rows are
+ * `width` long, what lies beyond the columns being 0. The array has dim columns. */
+static matrix
+fetch_rows(const attn_array *array, const char *from, ptrdiff_t n, ptrdiff_t dim,
+           ptrdiff_t n_columns, ptrdiff_t width, operand *slab)
+{
+    if (TERMS == 1 && width == n_columns && reads_in_place(array, dim, AS_OPERANDS)) {
+        return (matrix){(const operand *)(const void *)from,
+                        array->row_stride / (ptrdiff_t)sizeof(operand)};
+    }
+    for (ptrdiff_t j = 0; j < n; j += TERMS, from += TERMS * array->row_stride) {
+        operand *to = slab + j / TERMS * width;
+        stage_rows(to, from, j + 1 < n ? from + array->row_stride : NULL,
+                   array->column_stride, n_columns, array->dtype);
+        memset(to + n_columns, 0, (size_t)(width - n_columns) * sizeof(operand));
+    }
+    return (matrix){slab, width};
+}
+
+/* Columns from `column` on of values first .. first + n - 1. */
 static matrix
 fetch_values(work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t column,
              ptrdiff_t n_columns, ptrdiff_t width)
@@ -385,18 +404,7 @@ fetch_values(work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t column,
     const char *from =
         w->task->value + first * value->row_stride + column * value->column_stride;
 
-    if (TERMS == 1 && width == n_columns &&
-        reads_in_place(value, w->p->value_dim, AS_OPERANDS)) {
-        return (matrix){(const operand *)(const void *)from,
-                        value->row_stride / (ptrdiff_t)sizeof(operand)};
-    }
-    for (ptrdiff_t j = 0; j < n; j += TERMS, from += TERMS * value->row_stride) {
-        operand *to = w->slab + j / TERMS * width;
-        stage_rows(to, from, j + 1 < n ? from + value->row_stride : NULL,
-                   value->column_stride, n_columns, value->dtype);
-        memset(to + n_columns, 0, (size_t)(width - n_columns) * sizeof(operand));
-    }
-    return (matrix){w->slab, width};
+    return fetch_rows(value, from, n, w->p->value_dim, n_columns, width, w->slab);
 }
 
 /* x * 0 is 0 for finite x only. */

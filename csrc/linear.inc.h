@@ -85,28 +85,15 @@ load_input(linear_work *w, ptrdiff_t first, ptrdiff_t n_elements)
     }
 }
 
-/* Rows first .. first + n - 1 of W, the task's columns, as rows of operands up to `width`:
- * where they lie, if they are that, or brought into the slab. */
+/* Rows first .. first + n - 1 of W, the task's columns. */
 static matrix
 fetch_weights(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t width)
 {
     const attn_array *weight = &w->l->weight;
-    ptrdiff_t n_columns = w->task->n_columns;
     const char *from = weight->data + first * weight->row_stride +
                        w->task->first_column * weight->column_stride;
 
-    if (TERMS == 1 && width == n_columns &&
-        reads_in_place(weight, w->l->n_out, AS_OPERANDS)) {
-        return (matrix){(const operand *)(const void *)from,
-                        weight->row_stride / (ptrdiff_t)sizeof(operand)};
-    }
-    for (ptrdiff_t k = 0; k < n; k += TERMS, from += TERMS * weight->row_stride) {
-        operand *to = w->slab + k / TERMS * width;
-        stage_rows(to, from, k + 1 < n ? from + weight->row_stride : NULL,
-                   weight->column_stride, n_columns, weight->dtype);
-        memset(to + n_columns, 0, (size_t)(width - n_columns) * sizeof(operand));
-    }
-    return (matrix){w->slab, width};
+    return fetch_rows(weight, from, n, w->l->n_out, w->task->n_columns, width, w->slab);
 }
 
 /* Adds the products of elements first .. first + n - 1 of each row, in one chain. */

@@ -704,6 +704,17 @@ check_broadcast(const attn_problem *p, int rank, PyArrayObject *array, const cha
     return -1;
 }
 
+static int
+check_range(int64_t number, const char *name, int64_t low, int64_t high)
+{
+    if (number >= low && number <= high) {
+        return 0;
+    }
+    PyErr_Format(PyExc_ValueError, "%s: expected %lld to %lld, got %lld", name,
+                 (long long)low, (long long)high, (long long)number);
+    return -1;
+}
+
 /* Checks and describes q_offset or kv_lengths: one number for each batch, or fewer. */
 static int
 set_numbers(attn_problem *p, attn_array *to, PyArrayObject *array, const char *name,
@@ -726,9 +737,7 @@ set_numbers(attn_problem *p, attn_array *to, PyArrayObject *array, const char *n
     }
     const int64_t *numbers = PyArray_DATA(array);
     for (npy_intp i = 0; i < PyArray_SIZE(array); i++) {
-        if (numbers[i] < low || numbers[i] > high) {
-            PyErr_Format(PyExc_ValueError, "%s: expected %lld to %lld, got %lld", name,
-                         (long long)low, (long long)high, (long long)numbers[i]);
+        if (check_range(numbers[i], name, low, high) < 0) {
             return -1;
         }
     }
@@ -1028,7 +1037,30 @@ has_elements(PyArrayObject *array)
     return array != NULL && PyArray_SIZE(array) > 0;
 }
 
-/* Runs the core, without the interpreter's lock if that is worth it. */
+/* Gives the interpreter's lock up if so many multiplications are worth it; returns what
+ * the core is to poll meanwhile. */
+static attn_poll
+give_up_lock(lock_state *lock, double work)
+{
+    lock->failed = false;
+    lock->thread = work < WORK_UNDER_LOCK ? NULL : PyEval_SaveThread();
+    return lock->thread == NULL ? NULL : check_signals;
+}
+
+/* Takes it back; an error where the core had no memory or a signal handler raised. */
+static int
+take_lock_back(lock_state *lock, int status)
+{
+    if (lock->thread != NULL) {
+        PyEval_RestoreThread(lock->thread);
+    }
+    if (status < 0 && !lock->failed) {
+        PyErr_NoMemory();
+    }
+    return status < 0 || lock->failed ? -1 : 0;
+}
+
+/* Runs the core. */
 static int
 compute(const arrays *a, const attn_problem *p, const options *o)
 {
@@ -1036,28 +1068,18 @@ compute(const arrays *a, const attn_problem *p, const options *o)
                   (double)p->n_queries;
     double work =
         rows * ((double)p->n_keys + 1) * (double)(p->head_dim + p->value_dim + 1);
-    lock_state lock = {NULL, false};
-    int status;
+    lock_state lock;
 
     if (!has_elements(a->output) && !has_elements(a->weights) &&
         !has_elements(a->lse)) {
         return 0;
     }
-    if (work < WORK_UNDER_LOCK) {
-        status = attn_attention(p, o->tier, o->n_threads, NULL, NULL);
-    } else {
-        lock.thread = PyEval_SaveThread();
-        status = attn_attention(p, o->tier, o->n_threads, check_signals, &lock);
-        PyEval_RestoreThread(lock.thread);
-    }
-    if (status < 0 && !lock.failed) {
-        PyErr_NoMemory();
-    }
-    return status < 0 || lock.failed ? -1 : 0;
+    attn_poll poll = give_up_lock(&lock, work);
+    return take_lock_back(&lock, attn_attention(p, o->tier, o->n_threads, poll, &lock));
 }
 
 /* Everything before the computation: from arguments to a problem in which all is valid,
- * with its arrays and results. Returns the rank of the output, or -1. */
+ * with its arrays and results. */
 static int
 prepare(PyObject *const *arguments, Py_ssize_t n_arguments, arrays *a, attn_problem *p,
         options *o)
@@ -1080,7 +1102,7 @@ prepare(PyObject *const *arguments, Py_ssize_t n_arguments, arrays *a, attn_prob
         make_results(a, o, type, rank, p) < 0) {
         return -1;
     }
-    return rank;
+    return 0;
 }
 
 PyDoc_STRVAR(attention_doc,
@@ -1098,7 +1120,7 @@ attention(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
     PyObject *result = NULL;
 
     (void)module;
-    if (prepare(arguments, n_arguments, &a, &p, &o) >= 0 && compute(&a, &p, &o) == 0) {
+    if (prepare(arguments, n_arguments, &a, &p, &o) == 0 && compute(&a, &p, &o) == 0) {
         result = pack_results(&a, o.out);
     }
     release_arrays(&a);
@@ -1226,9 +1248,7 @@ update_numbers(PyArrayObject *from, PyArrayObject *to, const char *name, int64_t
     int64_t *copy = PyArray_DATA(to);
     for (npy_intp i = 0; i < PyArray_SIZE(to); i++) {
         int64_t number = ((const volatile int64_t *)numbers)[i]; /* read once */
-        if (number < low || number > high) {
-            PyErr_Format(PyExc_ValueError, "%s: expected %lld to %lld, got %lld", name,
-                         (long long)low, (long long)high, (long long)number);
+        if (check_range(number, name, low, high) < 0) {
             return -1;
         }
         copy[i] = number;
@@ -1395,23 +1415,13 @@ compute_linear(const linear_arrays *a, const attn_linear_problem *l,
 {
     double work =
         (double)l->n_batch * (double)l->n_rows * (double)l->n_in * (double)l->n_out;
-    lock_state lock = {NULL, false};
-    int status;
+    lock_state lock;
 
     if (PyArray_SIZE(a->output) == 0) {
         return 0;
     }
-    if (work < WORK_UNDER_LOCK) {
-        status = attn_linear(l, tier, n_threads, NULL, NULL);
-    } else {
-        lock.thread = PyEval_SaveThread();
-        status = attn_linear(l, tier, n_threads, check_signals, &lock);
-        PyEval_RestoreThread(lock.thread);
-    }
-    if (status < 0 && !lock.failed) {
-        PyErr_NoMemory();
-    }
-    return status < 0 || lock.failed ? -1 : 0;
+    attn_poll poll = give_up_lock(&lock, work);
+    return take_lock_back(&lock, attn_linear(l, tier, n_threads, poll, &lock));
 }
 
 static int
@@ -1468,7 +1478,7 @@ normalize(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
     attn_norm_problem p = {0};
     int n_threads = attn_get_num_threads(), centre;
     const attn_tier *tier;
-    lock_state lock = {NULL, false};
+    lock_state lock;
 
     (void)module;
     if (n_arguments != 7 && n_arguments != 8) {
@@ -1521,10 +1531,9 @@ normalize(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
     p.weight = PyArray_DATA(weight);
     p.bias = bias == NULL ? NULL : PyArray_DATA(bias);
     p.output = PyArray_DATA(output);
-    lock.thread = PyEval_SaveThread();
-    attn_normalize(&p, tier, n_threads, check_signals, &lock);
-    PyEval_RestoreThread(lock.thread);
-    if (lock.failed) {
+    attn_poll poll = give_up_lock(&lock, (double)PyArray_SIZE(x));
+    attn_normalize(&p, tier, n_threads, poll, &lock);
+    if (take_lock_back(&lock, 0) < 0) {
         Py_CLEAR(output);
     }
 done:
