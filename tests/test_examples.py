@@ -14,7 +14,6 @@ EXAMPLES = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.M | re.S
 NEEDS = {
     "_config": "threadpoolctl",
     "checkpoints": "safetensors",
-    "models": "safetensors",
     "plot": "matplotlib",
 }
 MODULES = (
@@ -29,7 +28,9 @@ MODULES = (
     "classic",
     "layers",
     "masks",
-    "models",
+    "models.bert",
+    "models.decoder",
+    "models.sampling",
     "plot",
     "positions",
     "view",

@@ -1,0 +1,228 @@
+"""BERT's encoder, the model behind most embeddings of sentences."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnpy import _parameters
+from attnpy.blocks import Encoder, LayerNorm
+from attnpy.models import _config, _embedding, _packed, _pretrained
+from attnpy.positions import _integers
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+
+    from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+    from attnpy.blocks import Activation
+
+    Array = NDArray[Any]
+
+
+class BertEncoder:
+    """BERT without what comes after its layers: a vector for each token of a text.
+
+    Parameters
+    ----------
+    n_layers, embed_dim, num_heads, hidden_dim : int
+        As in `attnpy.blocks.Encoder`.
+    vocab_size : int
+        `V`, the number of different tokens.
+    max_length : int, optional
+        The number of positions.
+    n_types : int, optional
+        The number of token types, to tell two texts in one sequence apart.
+    activation : {"gelu", "gelu_tanh", "relu", "silu"}, optional
+        Of the feed-forward networks.
+    eps : float, optional
+        Of the norms.
+    dtype : dtype, optional
+        float64, float32, float16 or bfloat16.
+    rng : numpy.random.Generator, optional
+        Where the first values come from; by default ``numpy.random.default_rng()``,
+        other values in every run.
+
+    Attributes
+    ----------
+    words : ndarray, shape (V, E)
+    places : ndarray, shape (max_length, E)
+    types : ndarray, shape (n_types, E)
+        Normal numbers with standard deviation 0.02 at first.
+    norm : attnpy.blocks.LayerNorm
+        Of the sum of the three.
+    encoder : attnpy.blocks.Encoder
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has the wrong kind or dtype, or is out of its range.
+
+    Notes
+    -----
+    From Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers for
+    Language Understanding" (2019); the layers are those of Vaswani et al. (2017) with
+    `gelu`. With the weights of MiniLM (Wang et al., 2020) the mean of a sentence's
+    vectors says what it is about (Reimers and Gurevych, "Sentence-BERT", 2019).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnpy.models import BertEncoder
+    >>> rng = np.random.default_rng(0)
+    >>> model = BertEncoder(2, 16, 4, 64, vocab_size=100, rng=rng)
+    >>> model([2, 71, 82, 3]).shape
+    (4, 16)
+
+    Two texts in one batch, the second one shorter:
+
+    >>> states = model([[2, 71, 82, 3], [2, 71, 3, 0]], lengths=[4, 3])
+    >>> bool((states[1, :3] == model([2, 71, 3])).all())
+    True
+    """
+
+    def __init__(
+        self,
+        n_layers: int,
+        embed_dim: int,
+        num_heads: int,
+        hidden_dim: int,
+        *,
+        vocab_size: int,
+        max_length: int = 512,
+        n_types: int = 2,
+        activation: Activation = "gelu",
+        eps: float = 1e-12,
+        dtype: DTypeLike = np.float32,
+        rng: np.random.Generator | None = None,
+    ) -> None:
+        rng = _parameters.generator(rng)
+        self.words = _embedding.table(rng, vocab_size, "vocab_size", embed_dim, dtype)
+        self.places = _embedding.table(rng, max_length, "max_length", embed_dim, dtype)
+        self.types = _embedding.table(rng, n_types, "n_types", embed_dim, dtype)
+        self.norm = LayerNorm(embed_dim, eps=eps, dtype=dtype)
+        self.encoder = Encoder(
+            n_layers,
+            embed_dim,
+            num_heads,
+            hidden_dim,
+            activation=activation,
+            bias=True,
+            eps=eps,
+            dtype=dtype,
+            rng=rng,
+        )
+
+    parameters = _parameters.parameters
+    state_dict = _parameters.state_dict
+    load_state_dict = _parameters.load_state_dict
+
+    @classmethod
+    def from_config(
+        cls,
+        config: Mapping[str, Any],
+        *,
+        dtype: DTypeLike = np.float32,
+        rng: np.random.Generator | None = None,
+    ) -> BertEncoder:
+        """Return a model of the sizes of a configuration.
+
+        Parameters
+        ----------
+        config : mapping
+            With the keys of the Hugging Face configuration.
+        dtype, rng
+            As in `BertEncoder`.
+
+        Returns
+        -------
+        BertEncoder
+
+        Raises
+        ------
+        ValueError
+            If a key is missing, or asks for something else than BERT.
+        """
+        return cls(**_config.bert(config), dtype=dtype, rng=rng)
+
+    @classmethod
+    def from_pretrained(
+        cls, folder: str | os.PathLike[str], *, dtype: DTypeLike = np.float32
+    ) -> BertEncoder:
+        """Read a model from a folder.
+
+        Parameters
+        ----------
+        folder : str or path
+            With ``config.json``, and ``model.safetensors`` or the index of several.
+        dtype : dtype, optional
+            Of the model, to which the weights are converted.
+
+        Returns
+        -------
+        BertEncoder
+
+        Raises
+        ------
+        ImportError, FileNotFoundError
+            If the safetensors package is not installed, or a file is not there.
+        ValueError
+            If the configuration is not BERT's, or weights are missing, unexpected or of
+            wrong shapes.
+        """
+        return _pretrained.read(cls.from_config, folder, dtype)
+
+    def __call__(
+        self,
+        token_ids: ArrayLike,
+        *,
+        lengths: ArrayLike | None = None,
+        mask: ArrayLike | None = None,
+        token_types: ArrayLike | None = None,
+        num_threads: int | None = None,
+    ) -> Array:
+        """Return the tokens' vectors after the last layer.
+
+        Parameters
+        ----------
+        token_ids : array_like of int, shape (L,) or (B, L)
+            0 to ``V - 1``.
+        lengths : int or array_like of int, shape (B,), optional
+            How many of the tokens exist, at the start of each sequence; those have the
+            same bits as without the others. The others are padding: they cost next to
+            nothing, and their own vectors mean nothing.
+        mask : array_like of bool, shape (L,) or (B, L), optional
+            True for tokens that exist: for padding elsewhere.
+        token_types : array_like of int, broadcast to token_ids' shape, optional
+            By default 0.
+        num_threads : int, optional
+            At least 1; by default `attnpy.get_num_threads`.
+
+        Returns
+        -------
+        ndarray, shape (L, E) or (B, L, E)
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument has the wrong kind, dtype or shape, or is out of its range.
+        """
+        ids = _embedding.checked_ids(token_ids, len(self.words))
+        tokens = self._embed(ids, 0 if token_types is None else token_types)
+        if lengths is not None and mask is None and ids.ndim == 2:
+            ends = _embedding.checked_lengths(lengths, ids, 0)
+            return _packed.encode(self.encoder, tokens, ends, num_threads)
+        if mask is not None:
+            mask = np.asarray(mask)[..., np.newaxis, np.newaxis, :]  # (..., 1, 1, L)
+        return self.encoder(
+            tokens, mask=mask, kv_lengths=lengths, num_threads=num_threads
+        )
+
+    def _embed(self, ids: NDArray[np.int64], token_types: ArrayLike) -> Array:
+        """Return what goes into the layers, (L, E) or (B, L, E)."""
+        n_tokens = ids.shape[-1]
+        _embedding.check_places(n_tokens, self.places)
+        types = _integers(token_types, "token_types", 0, len(self.types) - 1)
+        return self.norm(self.words[ids] + self.types[types] + self.places[:n_tokens])

@@ -1,0 +1,297 @@
+"""Decoders as GPT-2's and Llama's: language models."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnpy import _parameters
+from attnpy._linear import linear
+from attnpy.blocks import Decoder, RMSNorm, _cache_list
+from attnpy.models import _config, _embedding, _pretrained, sampling
+from attnpy.positions import _flag, _floating
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import ArrayLike, DTypeLike, NDArray
+    from typing_extensions import Unpack
+
+    from attnpy.blocks import DecoderOptions, Window
+    from attnpy.cache import KVCache
+    from attnpy.layers import MultiHeadAttention
+    from attnpy.positions import Rotary
+
+    Array = NDArray[Any]
+
+
+class CausalDecoder:
+    """A language model: the tokens so far give the scores of the next one.
+
+    Parameters
+    ----------
+    n_layers, embed_dim, num_heads, hidden_dim : int
+        As in `attnpy.blocks.Decoder`.
+    vocab_size : int
+        `V`, the number of different tokens.
+    max_length : int, optional
+        With it the model has a learned table of so many positions.
+    rotary : attnpy.positions.Rotary, optional
+        The other way to tell positions.
+    window : tuple of (int or None, int or None), optional
+        As in `attnpy.attention`, for all layers.
+    tied : bool, optional
+        The scores are products with the embeddings, not with a matrix of their own.
+    qkv_bias : bool, optional
+        Add biases to queries, keys and values; by default with `bias`.
+    qk_norm : bool, optional
+        Normalize each head's queries and keys with an `attnpy.blocks.RMSNorm`.
+    **options
+        As in `attnpy.blocks.DecoderLayer`: `head_dim`, `num_kv_heads`, `norm_first`
+        (here True by default), `norm`, `eps`, `activation`, `bias`, `dtype`, `rng`.
+
+    Attributes
+    ----------
+    words : ndarray, shape (V, E)
+        With `tied` the transpose of an array in C order, as products read that best.
+    places : ndarray, shape (max_length, E), or None
+    output : ndarray, shape (E, V), or None
+        None with `tied`.
+    decoder : attnpy.blocks.Decoder
+    rotary, window
+        As given.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has the wrong kind or dtype, or is out of its range.
+
+    Notes
+    -----
+    With learned positions, `LayerNorm`, "gelu_tanh" and biases this is the model of
+    Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), GPT-2;
+    with rotary positions, `RMSNorm`, "swiglu" and no biases that of Touvron et al.,
+    "LLaMA: Open and Efficient Foundation Language Models" (2023).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnpy.models import CausalDecoder
+    >>> from attnpy.positions import Rotary
+    >>> rng = np.random.default_rng(0)
+    >>> gpt = CausalDecoder(
+    ...     2, 16, 4, 64, vocab_size=100, max_length=32, activation="gelu_tanh", rng=rng
+    ... )
+    >>> llama = CausalDecoder(
+    ...     2, 16, 4, 64, vocab_size=100, rotary=Rotary(4), tied=False, num_kv_heads=2,
+    ...     norm="rms", activation="swiglu", bias=False, rng=rng,
+    ... )
+    >>> states = llama([5, 17, 3])
+    >>> llama.logits(states).shape
+    (3, 100)
+    >>> new = gpt.generate([5, 17, 3], 4)
+    >>> scores = gpt.logits(gpt([5, 17, 3, *new[:3]]))
+    >>> bool((new == scores[2:].argmax(axis=-1)).all())
+    True
+    """
+
+    def __init__(
+        self,
+        n_layers: int,
+        embed_dim: int,
+        num_heads: int,
+        hidden_dim: int,
+        *,
+        vocab_size: int,
+        max_length: int | None = None,
+        rotary: Rotary | None = None,
+        window: Window | None = None,
+        tied: bool = True,
+        qkv_bias: bool | None = None,
+        qk_norm: bool = False,
+        **options: Unpack[DecoderOptions],
+    ) -> None:
+        options = {"norm_first": True, **options, "cross_attention": False}
+        dtype, rng = options.get("dtype", np.float32), options.get("rng")
+        options["rng"] = rng = _parameters.generator(rng)
+        self.decoder = Decoder(n_layers, embed_dim, num_heads, hidden_dim, **options)
+        for layer in self.decoder.layers:
+            mha = layer.self_attention
+            if qkv_bias is not None:
+                _set_biases(mha, qkv_bias, dtype)
+            if _flag(qk_norm, "qk_norm"):
+                eps = options.get("eps", 1e-5)
+                mha.q_norm = RMSNorm(mha.head_dim, eps=eps, dtype=dtype)
+                mha.k_norm = RMSNorm(mha.head_dim, eps=eps, dtype=dtype)
+        self.words = _embedding.table(rng, vocab_size, "vocab_size", embed_dim, dtype)
+        self.output: Array | None = None
+        if _flag(tied, "tied"):
+            self.words = np.ascontiguousarray(self.words.T).T
+        else:
+            self.output = _embedding.table(
+                rng, embed_dim, "embed_dim", vocab_size, dtype
+            )
+        self.places: Array | None = None
+        if max_length is not None:
+            self.places = _embedding.table(
+                rng, max_length, "max_length", embed_dim, dtype
+            )
+        self.rotary, self.window = rotary, window
+
+    parameters = _parameters.parameters
+    state_dict = _parameters.state_dict
+    load_state_dict = _parameters.load_state_dict
+    generate = sampling.generate
+
+    @classmethod
+    def from_config(
+        cls,
+        config: Mapping[str, Any],
+        *,
+        dtype: DTypeLike = np.float32,
+        rng: np.random.Generator | None = None,
+    ) -> CausalDecoder:
+        """Return a model of the sizes of a configuration.
+
+        Parameters
+        ----------
+        config : mapping
+            With the keys of the Hugging Face configuration; its ``model_type`` is
+            "gpt2", "llama", "mistral", "qwen2" or "qwen3". A ``sliding_window`` of W
+            lets a token see W tokens, with itself, and must be that of all layers.
+        dtype, rng
+            As in `attnpy.blocks.DecoderLayer`.
+
+        Returns
+        -------
+        CausalDecoder
+
+        Raises
+        ------
+        ValueError
+            If a key is missing, or asks for what this model does not have.
+        """
+        return cls(**_config.decoder(config), dtype=dtype, rng=rng)
+
+    @classmethod
+    def from_pretrained(
+        cls, folder: str | os.PathLike[str], *, dtype: DTypeLike = np.float32
+    ) -> CausalDecoder:
+        """Read a model from a folder.
+
+        Parameters
+        ----------
+        folder : str or path
+            With ``config.json``, and ``model.safetensors`` or the index of several.
+        dtype : dtype, optional
+            Of the model, to which the weights are converted.
+
+        Returns
+        -------
+        CausalDecoder
+
+        Raises
+        ------
+        ImportError, FileNotFoundError
+            If the safetensors package is not installed, or a file is not there.
+        ValueError
+            If the configuration is of another kind, or weights are missing, unexpected
+            or of wrong shapes.
+        """
+        return _pretrained.read(cls.from_config, folder, dtype)
+
+    def __call__(
+        self,
+        token_ids: ArrayLike,
+        *,
+        lengths: ArrayLike | None = None,
+        caches: Sequence[KVCache] | None = None,
+        num_threads: int | None = None,
+    ) -> Array:
+        """Return the tokens' vectors after the last layer.
+
+        Parameters
+        ----------
+        token_ids : array_like of int, shape (L,) or (B, L)
+            0 to ``V - 1``; with `caches` those that are new.
+        lengths : int or array_like of int, shape (B,), optional
+            How many of the tokens exist, at the start of each sequence. The others are
+            padding, and their own vectors mean nothing.
+        caches : list of KVCache, optional
+            From ``decoder.new_caches``; the tokens are appended. A sequence gives the
+            same bits in one call, in chunks, and token by token.
+        num_threads : int, optional
+            At least 1; by default `attnpy.get_num_threads`.
+
+        Returns
+        -------
+        ndarray, shape (L, E) or (B, L, E)
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument has the wrong kind, dtype or shape, or is out of its range.
+            The caches have not changed after an error.
+        """
+        ids = _embedding.checked_ids(token_ids, len(self.words))
+        tokens = np.ascontiguousarray(self.words[ids])
+        if self.places is not None:
+            positions = self._positions(ids, caches)
+            _embedding.check_places(int(positions.max(initial=-1)) + 1, self.places)
+            tokens += self.places[positions]
+        return self.decoder(
+            tokens,
+            caches=caches,
+            kv_lengths=lengths,
+            rotary=self.rotary,
+            window=self.window,
+            num_threads=num_threads,
+        )
+
+    def _positions(
+        self, ids: NDArray[np.int64], caches: Sequence[KVCache] | None
+    ) -> NDArray[np.int64]:
+        """Return where the tokens stand, (L,) or (B, L)."""
+        positions: NDArray[np.int64] = np.arange(ids.shape[-1])
+        if caches is None:
+            return positions
+        n_layers, batch = len(self.decoder.layers), len(np.atleast_2d(ids))
+        before = _cache_list(caches, "caches", n_layers)[0].lengths
+        if len(before) != batch:
+            raise ValueError(
+                f"caches: expected B = {batch} as token_ids, got {len(before)}"
+            )
+        positions = before[:, np.newaxis] + positions
+        return positions.reshape(ids.shape)
+
+    def logits(self, states: ArrayLike, *, num_threads: int | None = None) -> Array:
+        """Return the scores of all tokens to be the next.
+
+        Parameters
+        ----------
+        states : array_like, shape (..., E)
+            Vectors from a call.
+        num_threads : int, optional
+            At least 1; by default `attnpy.get_num_threads`.
+
+        Returns
+        -------
+        ndarray, shape (..., V)
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument has the wrong kind, dtype or shape.
+        """
+        weight = self.words.T if self.output is None else self.output
+        return linear(states, weight, num_threads=num_threads)
+
+
+def _set_biases(mha: MultiHeadAttention, wanted: bool, dtype: DTypeLike) -> None:
+    """Give queries, keys and values biases of 0, or none."""
+    for letter in "qkv":
+        size = getattr(mha, f"W_{letter}").shape[1]
+        bias = _parameters.zeros(wanted, size, _floating(dtype))
+        setattr(mha, f"b_{letter}", bias)

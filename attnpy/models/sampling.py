@@ -1,0 +1,185 @@
+"""From scores to tokens: one of them, and a sequence continued."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnpy import _parameters
+from attnpy.models import _embedding
+from attnpy.positions import _above
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    from attnpy.models.decoder import CausalDecoder
+
+
+def sample(
+    logits: ArrayLike,
+    *,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    rng: np.random.Generator | None = None,
+) -> NDArray[np.int64]:
+    """Draw a token from each row of scores.
+
+    Parameters
+    ----------
+    logits : array_like, shape (..., V)
+        Logarithms of the probabilities, up to a constant for each row.
+    temperature : float, optional
+        The scores are divided by it. 0 takes the highest score, the first of equal
+        ones, and draws nothing.
+    top_k : int, optional
+        Draw from so many tokens with the highest scores.
+    top_p : float, optional
+        Draw from the fewest tokens that together have at least this probability, those
+        with the highest scores (after `top_k`); above 0, at most 1.
+    rng : numpy.random.Generator, optional
+        Gives one number for each row; needed where temperature is not 0.
+
+    Returns
+    -------
+    ndarray of int64, shape (...)
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has the wrong kind, or is out of its range.
+
+    Notes
+    -----
+    The fewest tokens with a probability are from Holtzman et al., "The Curious Case of
+    Neural Text Degeneration" (2020). Probabilities are computed in float64.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnpy.models import sample
+    >>> logits = np.log([[0.5, 0.3, 0.15, 0.05]] * 1000)
+    >>> sample(logits[0], temperature=0)
+    array(0)
+    >>> tokens = sample(logits, top_p=0.9, rng=np.random.default_rng(0))
+    >>> np.unique(tokens)
+    array([0, 1, 2])
+    """
+    scores = np.asarray(logits).astype(np.float64)  # (..., V)
+    if scores.ndim == 0 or scores.shape[-1] == 0:
+        raise ValueError(f"logits: expected (..., V) with V >= 1, got {scores.shape}")
+    if temperature != 0:
+        temperature = _above(temperature, "temperature", 0)
+    n_kept = scores.shape[-1] if top_k is None else _parameters.count(top_k, "top_k")
+    share = 1.0 if top_p is None else _above(top_p, "top_p", 0)
+    if share > 1:
+        raise ValueError(f"top_p: expected at most 1, got {top_p}")
+    if temperature == 0:
+        return np.asarray(scores.argmax(axis=-1), np.int64)
+    if rng is None:
+        raise ValueError(
+            "rng: expected a numpy.random.Generator where temperature is not 0, "
+            "got None"
+        )
+    order, terms = _most_probable(scores, temperature, n_kept, share)
+    ranks = _drawn(terms, _parameters.generator(rng))
+    return np.take_along_axis(order, ranks, axis=-1)[..., 0]
+
+
+def generate(
+    self: CausalDecoder,
+    token_ids: ArrayLike,
+    n_tokens: int,
+    *,
+    lengths: ArrayLike | None = None,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    rng: np.random.Generator | None = None,
+    stop: int | None = None,
+    num_threads: int | None = None,
+) -> NDArray[np.int64]:
+    """Continue sequences, with their keys and values kept from token to token.
+
+    Parameters
+    ----------
+    token_ids : array_like of int, shape (L,) or (B, L)
+        What to continue; at least one token.
+    n_tokens : int
+        How many tokens to add.
+    lengths : int or array_like of int, shape (B,), optional
+        How many of the tokens of each sequence exist, at its start: at least 1.
+    temperature, top_k, top_p, rng
+        As in `sample`; by default always the token with the highest score.
+    stop : int, optional
+        A token after which a sequence has ended: the rest of it is `stop` as well.
+    num_threads : int, optional
+        At least 1; by default `attnpy.get_num_threads`.
+
+    Returns
+    -------
+    ndarray of int64, shape (n_tokens,) or (B, n_tokens)
+        The new tokens.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has the wrong kind, dtype or shape, or is out of its range.
+    """
+    ids = _embedding.checked_ids(token_ids, len(self.words))
+    batch = np.atleast_2d(ids)  # (B, L)
+    n_sequences, length = batch.shape
+    n_tokens = _parameters.count(n_tokens, "n_tokens")
+    ends = length if lengths is None else lengths
+    ends = _embedding.checked_lengths(ends, batch, 1)
+    if self.places is not None:
+        longest = int(ends.max(initial=0)) + n_tokens - 1
+        _embedding.check_places(longest, self.places)
+    caches = self.decoder.new_caches(n_sequences, length + n_tokens - 1)
+    states = self(batch, lengths=ends, caches=caches, num_threads=num_threads)
+    last = states[np.arange(n_sequences), ends - 1]  # (B, E)
+    new = np.full((n_sequences, n_tokens), 0 if stop is None else stop, np.int64)
+    going = np.ones(n_sequences, bool)
+    for i in range(n_tokens):
+        if i > 0:
+            column = new[:, i - 1 : i]
+            last = self(column, caches=caches, num_threads=num_threads)[:, 0]
+        tokens = sample(
+            self.logits(last, num_threads=num_threads),
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            rng=rng,
+        )
+        new[going, i] = tokens[going]
+        if stop is not None:
+            going &= tokens != stop
+        if not going.any():
+            break
+    return new if ids.ndim == 2 else new[0]
+
+
+def _most_probable(
+    scores: NDArray[np.float64], temperature: float, n_kept: int, share: float
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return tokens by falling scores, and their probabilities up to a factor.
+
+    Both are (..., n_kept). The probabilities beyond the share are 0.
+    """
+    order = np.argsort(-scores, axis=-1, kind="stable")[..., :n_kept]
+    scores = np.take_along_axis(scores, order, axis=-1)
+    terms = np.exp((scores - scores[..., :1]) / temperature)
+    before = np.cumsum(terms, axis=-1) - terms
+    terms[before >= share * terms.sum(axis=-1, keepdims=True)] = 0
+    return order, terms
+
+
+def _drawn(terms: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.int64]:
+    """Return an index for each row, (..., 1), as probable as its term."""
+    totals = np.cumsum(terms, axis=-1)
+    draws = rng.random(terms.shape[:-1])[..., np.newaxis]
+    indices = np.sum(totals <= draws * totals[..., -1:], axis=-1, keepdims=True)
+    # Rounding may bring a draw up to the total.
+    last: NDArray[np.int64] = np.count_nonzero(terms, axis=-1, keepdims=True) - 1
+    return np.where(indices < last, indices, last)
