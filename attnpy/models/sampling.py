@@ -131,13 +131,17 @@ def generate(
     batch = np.atleast_2d(ids)  # (B, L)
     n_sequences, length = batch.shape
     n_tokens = _parameters.count(n_tokens, "n_tokens")
-    ends = length if lengths is None else lengths
-    ends = _embedding.checked_lengths(ends, batch, 1)
+    ends = _embedding.checked_lengths(length if lengths is None else lengths, batch, 1)
     if self.places is not None:
         longest = int(ends.max(initial=0)) + n_tokens - 1
         _embedding.check_places(longest, self.places)
     caches = self.decoder.new_caches(n_sequences, length + n_tokens - 1)
-    states = self(batch, lengths=ends, caches=caches, num_threads=num_threads)
+    states = self(
+        batch,
+        lengths=None if lengths is None else ends,
+        caches=caches,
+        num_threads=num_threads,
+    )
     last = states[np.arange(n_sequences), ends - 1]  # (B, E)
     new = np.full((n_sequences, n_tokens), 0 if stop is None else stop, np.int64)
     going = np.ones(n_sequences, bool)
