@@ -95,11 +95,11 @@ pack_weights(real *weights, ptrdiff_t n, ptrdiff_t key_step)
     (void)weights, (void)n, (void)key_step;
 }
 
-/* Likewise n weights of one row, adjacent. */
+/* Likewise n weights of one row, from k on; n is rounded up to whole vectors. */
 static INLINE void
-pack_row_weights(real *weights, ptrdiff_t n)
+pack_row_weights(real *weights, ptrdiff_t k, ptrdiff_t n)
 {
-    (void)weights, (void)n;
+    (void)weights, (void)k, (void)n;
 }
 
 /* The operand with 0 for the terms whose bit is not set. */
@@ -245,11 +245,11 @@ pack_weights(real *weights, ptrdiff_t n, ptrdiff_t key_step)
 }
 
 static INLINE void
-pack_row_weights(real *weights, ptrdiff_t n)
+pack_row_weights(real *weights, ptrdiff_t k, ptrdiff_t n)
 {
     uint16_t *to = (uint16_t *)(void *)weights;
 
-    for (ptrdiff_t k = 0; k < n; k += LANES) {
+    for (ptrdiff_t end = k + n; k < end; k += LANES) {
         v_store_bf16(to + k, v_load(weights + k));
     }
 }
