@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 SECONDS = 0.01  # of one measurement
+WINDOWS = 10  # in which a measurement of the FMA peak is parted
 ORDER = ("avx512", "avx2", "neon", "scalar")  # instruction sets, the best first
 # Without vectorisation the scalar loops stay scalar.
 FLAGS = ("-O2", "-fPIC", "-shared", "-fno-tree-vectorize", "-fno-tree-slp-vectorize")
@@ -47,8 +48,16 @@ def loops():
         else:
             return None
         library = ctypes.CDLL(target)
-    library.fma_rate.restype = ctypes.c_double
-    library.fma_rate.argtypes = ctypes.c_char_p, ctypes.c_double
+    library.seconds_now.restype = ctypes.c_double
+    library.has_fma_loop.argtypes = (ctypes.c_char_p,)
+    library.fma_rates.restype = None
+    library.fma_rates.argtypes = (
+        ctypes.c_char_p,
+        ctypes.c_double,
+        ctypes.c_double,
+        ctypes.c_ssize_t,
+        ctypes.c_void_p,
+    )
     library.read_rate.restype = ctypes.c_double
     library.read_rate.argtypes = (
         ctypes.c_void_p,
@@ -60,14 +69,34 @@ def loops():
     return library
 
 
+@functools.cache
+def cpus():
+    """The CPUs to run on, one of each core first; empty where the system has no say."""
+    if not hasattr(os, "sched_getaffinity"):
+        return ()
+    cores = {}
+    for cpu in sorted(os.sched_getaffinity(0)):
+        path = f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
+        core = Path(path).read_text() if Path(path).exists() else str(cpu)
+        cores.setdefault(core, []).append(cpu)
+    ranks = {cpu: i for core in cores.values() for i, cpu in enumerate(core)}
+    return tuple(sorted(ranks, key=ranks.get))
+
+
 def together(work, n_threads):
-    """The sum of work(0), ..., work(n_threads - 1), each in a thread of its own."""
+    """The sum of work(0), ..., work(n_threads - 1), each in a thread of its own.
+
+    Each has a CPU of its own as well: the system may start two threads on one, and take
+    longer to part them than they run.
+    """
     if n_threads == 1:
         return work(0)
     start = threading.Barrier(n_threads)
     rates = [0.0] * n_threads
 
     def run(i):
+        if cpus():
+            os.sched_setaffinity(0, {cpus()[i % len(cpus())]})  # of this thread
         start.wait()
         rates[i] = work(i)
 
@@ -80,9 +109,20 @@ def together(work, n_threads):
 
 
 def fma_peak(loop, n_threads, seconds=SECONDS):
-    """Multiplications and additions per second: loop is "avx2_f32" or alike."""
-    name = loop.encode()
-    return together(lambda i: loops().fma_rate(name, seconds), n_threads)
+    """Multiplications and additions per second: loop is "avx2_f32" or alike.
+
+    The best of the windows, which are the same for all threads: so all ran in it.
+    """
+    start = loops().seconds_now() + seconds / WINDOWS
+
+    def rates(_):
+        found = np.zeros(WINDOWS)
+        loops().fma_rates(
+            loop.encode(), start, seconds / WINDOWS, WINDOWS, found.ctypes.data
+        )
+        return found
+
+    return float(together(rates, n_threads).max())
 
 
 @functools.cache
@@ -91,7 +131,7 @@ def fma_loop(real, isa=None):
     if loops() is None:
         return None
     for name in ORDER if isa is None else (isa,):
-        if loops().fma_rate(f"{name}_{real}".encode(), 0):
+        if loops().has_fma_loop(f"{name}_{real}".encode()):
             return f"{name}_{real}"
     return None
 

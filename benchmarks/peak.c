@@ -16,6 +16,7 @@
 #endif
 
 #define N_CHAINS 12
+#define N_STEPS 2000 /* between two looks at the clock: some microseconds */
 #define INLINE static inline __attribute__((always_inline))
 
 /* Not constants: the compiler must not compute the loops. */
@@ -182,7 +183,8 @@ static const fma_loop loops[] = {
     {NULL, NULL, NULL},
 };
 
-static double
+/* The clock of all that is measured here. */
+double
 seconds_now(void)
 {
     struct timespec now;
@@ -191,25 +193,46 @@ seconds_now(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* Operations per second of the named loop over this long; 0 where the CPU lacks it. */
-double
-fma_rate(const char *name, double seconds)
+static const fma_loop *
+find_loop(const char *name)
 {
     const fma_loop *loop = loops;
-    double begin, elapsed, count = 0;
 
     while (loop->name != NULL && strcmp(loop->name, name) != 0) {
         loop++;
     }
-    if (loop->name == NULL || !loop->present()) {
-        return 0;
+    return loop->name != NULL && loop->present() ? loop : NULL;
+}
+
+/* Whether this CPU can run the named loop. */
+int
+has_fma_loop(const char *name)
+{
+    return find_loop(name) != NULL;
+}
+
+/* Operations per second of the named loop in each of n_windows periods of so many
+ * seconds, the first of which begins at `start`. Until then it runs for nothing. A period
+ * through which the thread slept has 0, and one that it came to late what it did in it. */
+void
+fma_rates(const char *name, double start, double seconds, ptrdiff_t n_windows,
+          double *rates /* (n_windows) */)
+{
+    const fma_loop *loop = find_loop(name);
+
+    while (seconds_now() < start) {
+        loop->run(N_STEPS);
     }
-    begin = seconds_now();
-    do {
-        count += loop->run(10000);
-        elapsed = seconds_now() - begin;
-    } while (elapsed < seconds);
-    return count / elapsed;
+    for (ptrdiff_t i = 0; i < n_windows; i++) {
+        const double begin = start + (double)i * seconds;
+        double count = 0, now = seconds_now();
+
+        while (now < begin + seconds) {
+            count += loop->run(N_STEPS);
+            now = seconds_now();
+        }
+        rates[i] = count / (now - begin);
+    }
 }
 
 /* ---- Reading -------------------------------------------------------------------------- */

@@ -14,7 +14,7 @@ from attnpy import attention
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT))  # last: there is an attnpy/ as well, perhaps not built
 
-from benchmarks import cases, measure, report, rows  # noqa: E402
+from benchmarks import cases, machine, measure, report, rows  # noqa: E402
 
 SMALL = cases.Case(2, 4, 2, 9, 13, 3)
 OPTIONS = [
@@ -98,6 +98,20 @@ def test_a_target_is_missed_exactly_when_it_is_not_reached():
     row["targets"].append(measure.verdict("peak", 84, 83.9))
     assert report.verdict(row) == "missed: peak 83.90 < 84"
     assert report.verdict({"targets": []}) == "-"
+
+
+def test_the_threads_of_a_limit_each_have_a_number_and_a_cpu_of_their_own():
+    assert len(set(machine.cpus())) == len(machine.cpus())
+    assert machine.together(lambda i: 10.0**i, 3) == 111.0
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_the_peak_is_that_of_a_loop_which_the_cpu_has(n_threads):
+    loop = machine.fma_loop("f32")
+    if loop is None:
+        pytest.skip("no C compiler")
+    assert machine.fma_peak(loop, n_threads) > 0
+    assert machine.fma_loop("f32", "another") is None
 
 
 RUN = f"""
