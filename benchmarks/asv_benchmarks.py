@@ -3,7 +3,7 @@
 asv run --config benchmarks/asv.conf.json v0.1..main
 """
 
-from . import cases, peers, rows
+from . import measure, peers, rows
 
 
 def by_name(group):
@@ -20,8 +20,7 @@ class _Rows:
         row = by_name(self.group)[name]
         if row.case.dtype == "bfloat16" and not peers.version("ml_dtypes"):
             raise NotImplementedError  # asv skips it
-        arrays = cases.arrays(row.case)
-        self.call = next(peers.attnpy_ways(row.case, arrays, n_threads)).call
+        self.call = measure.own_way(row, row.case.arrays(), n_threads).call
 
     def time_attention(self, name, n_threads):
         self.call()

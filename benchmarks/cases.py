@@ -36,6 +36,32 @@ class Case:
     def key_shape(self):
         return self.batch, self.kv_heads, self.n_keys, self.dim
 
+    def arrays(self):
+        """Query (B, H, Lq, D), key and value (B, Hk, Lk, D)."""
+        return (
+            normal(self.query_shape, 1, self.dtype),
+            normal(self.key_shape, 2, self.dtype),
+            normal(self.key_shape, 3, self.dtype),
+        )
+
+    def flops(self):
+        """2 (D + Dv) for each visible pair: a product with key, and with value."""
+        return 2 * (self.dim + self.dim) * visible_pairs(self)
+
+    def n_bytes(self):
+        """The bytes of key and value together."""
+        return 2 * int(np.prod(self.key_shape)) * dtype_of(self.dtype).itemsize
+
+    def facts(self):
+        """What the results say about the case."""
+        return {
+            "dtype": self.dtype,
+            "shape": [*self.query_shape],
+            "n_keys": self.n_keys,
+            "kv_heads": self.kv_heads,
+            "visible_pairs": visible_pairs(self),
+        }
+
 
 def prefill(batch, heads, length, dim, **more):
     """A case with as many queries as keys, and a key head for each query head."""
@@ -89,15 +115,6 @@ def bias(case):
     return normal((case.heads, case.n_queries, case.n_keys), 4)
 
 
-def arrays(case):
-    """Query (B, H, Lq, D), key and value (B, Hk, Lk, D)."""
-    return (
-        normal(case.query_shape, 1, case.dtype),
-        normal(case.key_shape, 2, case.dtype),
-        normal(case.key_shape, 3, case.dtype),
-    )
-
-
 def options(case):
     """The keyword arguments of attnpy.attention."""
     chosen = {
@@ -144,16 +161,6 @@ def visible_pairs(case):
         seen = visible(case)
         pairs, n_maps = int(np.count_nonzero(seen)), len(seen)
     return pairs * case.heads * (case.batch // n_maps)
-
-
-def flops(case):
-    """2 (D + Dv) for each visible pair: a product with the key, one with the value."""
-    return 2 * (case.dim + case.dim) * visible_pairs(case)
-
-
-def kv_bytes(case):
-    """The bytes of key and value together."""
-    return 2 * int(np.prod(case.key_shape)) * dtype_of(case.dtype).itemsize
 
 
 def output_bytes(case):

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from . import cases, children, machine, measure, peers, progress, report
+from . import children, machine, measure, progress, report
 from .rows import TIMED, timed_rows
 from .run import listed, numbers
 
@@ -98,16 +98,11 @@ def main_worker():
         question = json.loads(line)
         if "row" in question:
             row = rows[tuple(question["row"])]
-            call = attnpy_call(row, question["threads"])
+            call = measure.own_way(row, row.case.arrays(), question["threads"]).call
             call()
             tell({"n_calls": measure.calls_per_sample(call)})
         else:
             tell({"seconds": measure.one_time(call, question["n_calls"])})
-
-
-def attnpy_call(row, n_threads):
-    arrays = cases.arrays(row.case)
-    return next(peers.attnpy_ways(row.case, arrays, n_threads, row.tier)).call
 
 
 def tell(answer):

@@ -6,7 +6,7 @@ import gc
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -97,11 +97,11 @@ def fastest(ways, trials):
 
 @dataclass
 class Contestant:
-    """A system in its fastest way. flops is its own work: it may differ."""
+    """A system in its fastest way. work, in the row's unit, is its own."""
 
     way: str
     call: Callable[[], Any]
-    flops: int
+    work: float
     n_calls: int = 1
 
 
@@ -114,12 +114,17 @@ def expected_result(case, arrays):
     return attnpy.attention(*arrays, **cases.options(case))
 
 
+def own_way(row, arrays, n_threads):
+    """attnpy's way of a row."""
+    return next(peers.attnpy_ways(row.case, arrays, n_threads, row.tier, row.plan))
+
+
 def contestants(row, n_threads, systems, trials):
     """{name: contestant}, attnpy first, and {system: {way: why it was dropped}}."""
-    arrays = cases.arrays(row.case)
-    flops = cases.flops(row.case)
-    own_way = next(peers.attnpy_ways(row.case, arrays, n_threads, row.tier))
-    found = {"attnpy": Contestant(own_way.name, own_way.call, flops)}
+    arrays = row.case.arrays()
+    work = work_of(row.case, row.unit)
+    way = own_way(row, arrays, n_threads)
+    found = {"attnpy": Contestant(way.name, way.call, work)}
     if row.own is not None:
         found["own"] = own_contestant(row, arrays, n_threads)
     expected, dropped = None, {}
@@ -132,7 +137,7 @@ def contestants(row, n_threads, systems, trials):
         good, dropped[system] = right_ways(ways, row.case, expected)
         if good:
             way = fastest(good, trials)
-            found[system] = Contestant(way.name, way.call, flops)
+            found[system] = Contestant(way.name, way.call, work)
     for contestant in found.values():
         contestant.call()  # the first call of all does not count
         contestant.n_calls = calls_per_sample(contestant.call)
@@ -141,11 +146,16 @@ def contestants(row, n_threads, systems, trials):
 
 def own_contestant(row, arrays, n_threads):
     title, own = row.own
-    case = own.case or row.case
-    if case.dtype != row.case.dtype:
-        arrays = cases.arrays(case)
-    way = next(peers.attnpy_ways(case, arrays, own.n_threads or n_threads))
-    return Contestant(title, way.call, cases.flops(case))
+    other = replace(row, case=own.case or row.case, tier=None, plan=False)
+    if other.case.dtype != row.case.dtype:
+        arrays = other.case.arrays()
+    way = own_way(other, arrays, own.n_threads or n_threads)
+    return Contestant(title, way.call, work_of(other.case, row.unit))
+
+
+def work_of(case, unit):
+    """How much one call does, in 1e9 operations or bytes."""
+    return (case.flops() if unit == "GFLOP/s" else case.n_bytes()) / 1e9
 
 
 # ---- The machine's limit, in every round ---------------------------------------------
@@ -156,7 +166,7 @@ def limit_of(row, n_threads):
     if row.limit is None or machine.loops() is None:
         return None, None
     if row.limit == "bandwidth":
-        _, key, value = cases.arrays(row.case)
+        _, key, value = row.case.arrays()
         way = machine.best_read_way(key, value, n_threads)
         # 16-bit arrays of ml_dtypes are bytes as well.
         measure = partial(machine.read_bandwidth, key, value, n_threads, way)
@@ -201,14 +211,11 @@ def measure_row(row, n_threads, systems, effort):
         "group": row.group,
         "name": row.name,
         "threads": n_threads,
-        "dtype": row.case.dtype,
-        "shape": [*row.case.query_shape],
-        "n_keys": row.case.n_keys,
-        "kv_heads": row.case.kv_heads,
-        "visible_pairs": cases.visible_pairs(row.case),
+        **row.case.facts(),
+        "unit": row.unit,
         "rounds": len(ours),
         "systems": {
-            name: system_result(contestant, times[name], row.case)
+            name: system_result(contestant, times[name])
             for name, contestant in found.items()
         },
         "faster_than": {
@@ -221,35 +228,29 @@ def measure_row(row, n_threads, systems, effort):
     if row.own is not None:
         result["own"] = row.own[0]
     if limit is not None:
-        work = (
-            cases.kv_bytes(row.case)
-            if row.limit == "bandwidth"
-            else (cases.flops(row.case))
-        )
         result["limit"] = {
             "what": row.limit,
             "loop": limit_name,
             "per_second": quartiles(limits),
-            "percent": quartiles(100 * work / ours / limits),
+            "percent": quartiles(100e9 * found["attnpy"].work / ours / limits),
         }
     result["targets"] = judge(row, result)
     return result
 
 
-def system_result(contestant, times, case):
+def system_result(contestant, times):
     seconds = quartiles(times)
     return {
         "way": contestant.way,
         "seconds": seconds,
-        "gflops": [contestant.flops / t / 1e9 for t in reversed(seconds)],
-        "gbytes": cases.kv_bytes(case) / seconds[1] / 1e9,
+        "speed": [contestant.work / t for t in reversed(seconds)],
         "calls_per_sample": contestant.n_calls,
     }
 
 
 def rate_ratio(found, times, name):
-    """How many times attnpy's operations per second are those of another, by round."""
-    work = found["attnpy"].flops / found[name].flops
+    """How many times attnpy's work per second is that of another, by round."""
+    work = found["attnpy"].work / found[name].work
     return work * times[name] / times["attnpy"]
 
 

@@ -107,5 +107,5 @@ def main(arguments):
 
 
 def first_way(system, case, n_threads):
-    arrays = cases.arrays(case)
+    arrays = case.arrays()
     return next(peers.WAYS[system](case, arrays, n_threads))

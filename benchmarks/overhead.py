@@ -15,7 +15,7 @@ def measure_overhead(n_rounds):
     """One row in microseconds: the public call, with out=, and the C function alone."""
     import attnpy
 
-    arrays = cases.arrays(CASE)
+    arrays = CASE.arrays()
     out = np.empty(CASE.query_shape, np.float32)
     function, positional = peers.private_call(*arrays)
     calls = {

@@ -54,11 +54,13 @@ def private_call(query, key, value, **more):
     return _attnpy.attention, recorder.positional
 
 
-def attnpy_ways(case, arrays, n_threads, tier=None):
+def attnpy_ways(case, arrays, n_threads, tier=None, plan=False):
     import attnpy
 
     more = {**cases.options(case), "num_threads": n_threads}
-    if tier is None:
+    if plan:
+        yield Way("Plan", attnpy.Plan(*arrays, **more))
+    elif tier is None:
         yield Way("attention", partial(attnpy.attention, *arrays, **more))
     else:
         function, positional = private_call(*arrays, **more)

@@ -59,7 +59,7 @@ def draw_systems(panel, rows):
     """A line for each system; the bars are the quartiles."""
     for system, style in STYLES.items():
         points = [
-            (row["n_keys"], row["systems"][system]["gflops"])
+            (row["n_keys"], row["systems"][system]["speed"])
             for row in rows
             if system in row["systems"]
         ]

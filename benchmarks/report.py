@@ -59,18 +59,14 @@ def shortfall(row, target):
 # ---- Tables --------------------------------------------------------------------------
 
 
-def timed_header(group):
-    speed = (
-        ["GB/s", "% of bandwidth"] if group == "decode" else ["GFLOP/s", "% of peak"]
-    )
+def timed_header(unit):
+    limit = "% of bandwidth" if unit == "GB/s" else "% of peak"
     ratios = [f"x {SHORT[peer]}" for peer in SHORT]
-    return ["row", "threads", "time", *speed, *ratios, "x own", "target"]
+    return ["row", "threads", "time", unit, limit, *ratios, "x own", "target"]
 
 
 def timed_cells(row):
     ours = row["systems"]["attnpy"]
-    is_decode = row["group"] == "decode"
-    speed = ours["gbytes"] if is_decode else ours["gflops"][1]
     percent = row.get("limit", {}).get("percent")
     ratios = row["faster_than"]
     own = f"{spread(ratios['own'])} {row['own']}" if "own" in ratios else ""
@@ -78,7 +74,7 @@ def timed_cells(row):
         row["name"],
         str(row["threads"]),
         duration(ours["seconds"][1]),
-        f"{speed:.3g}",
+        f"{ours['speed'][1]:.3g}",
         spread(percent, 0) if percent else "",
         *(spread(ratios[peer]) if peer in ratios else "" for peer in SHORT),
         own,
@@ -111,12 +107,12 @@ def markdown_table(header, lines):
 
 def tables(rows, systems):
     """The tables of one group, which may mix kinds of rows."""
-    group = rows[0]["group"]
-    timed = [timed_cells(row) for row in rows if "systems" in row]
+    timed = [row for row in rows if "systems" in row]
     memory = [memory_cells(row, systems) for row in rows if "mebibytes" in row]
     values = [values_cells(row) for row in rows if "values" in row]
     if timed:
-        yield markdown_table(*without_empty(timed_header(group), timed))
+        header = timed_header(timed[0]["unit"])
+        yield markdown_table(*without_empty(header, list(map(timed_cells, timed))))
     if memory:
         yield markdown_table(memory_header(systems), memory)
     if values:
@@ -145,7 +141,7 @@ def one_line(row, systems):
 
 def labelled(row):
     """The timed cells, each with its unit: there is no header above them."""
-    header = timed_header(row["group"])
+    header = timed_header(row["unit"])
     cells = timed_cells(row)
     labels = {"threads": "thr", "% of peak": "%", "% of bandwidth": "%"}
     for i, name in enumerate(header):

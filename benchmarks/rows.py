@@ -28,7 +28,7 @@ PEERS = ("torch", "onnxruntime", "numpy")
 
 @dataclass(frozen=True)
 class Own:
-    """attnpy itself in another way, to compare with: all that differs."""
+    """attention() to compare with: all that differs."""
 
     case: Case | None = None
     n_threads: int | None = None
@@ -49,7 +49,9 @@ class Row:
     peers: tuple[str, ...] = PEERS
     own: tuple[str, Own] | None = None  # its title, and what it is
     limit: str | None = "fma"  # or "bandwidth"
+    unit: str = "GFLOP/s"  # or "GB/s"
     tier: str | None = None
+    plan: bool = False  # attnpy.Plan instead of attention()
     native: bool = False  # computed with 16-bit dot products
     thread_counts: tuple[int, ...] | None = None  # all that were asked for
     quick: bool = False
@@ -166,14 +168,13 @@ def decode_rows(cache_bytes):
                 case,
                 decode_targets(case, cache_bytes),
                 limit="bandwidth",
+                unit="GB/s",
                 quick=dtype == "float32" and (batch, heads, n_keys) == (1, 12, 512),
             )
 
 
 def decode_targets(case, cache_bytes):
-    from .cases import kv_bytes
-
-    n_bytes = kv_bytes(case)
+    n_bytes = case.n_bytes()
     if n_bytes <= cache_bytes // 2:
         return tuple((peer, 1.15) for peer in PEERS)
     targets = {
@@ -192,8 +193,17 @@ def small_rows():
         yield Row(
             "small", shape_name(shape), prefill(*shape), targets, quick=shape[3] == 16
         )
-    case = Case(1, 8, 8, 1, 64, 64)
-    yield Row("small", "decode 1x8on8x64x64", case)
+    for heads, kv_heads, n_keys in ((8, 8, 64), (8, 2, 256)):
+        shape = (1, f"{heads}on{kv_heads}", n_keys, 64)
+        case = Case(1, heads, kv_heads, 1, n_keys, 64)
+        yield Row("small", f"decode {shape_name(shape)}", case)
+    yield plan_row("1x1x16x16", prefill(1, 1, 16, 16), quick=True)
+    yield plan_row("decode 1x8on2x256x64", Case(1, 8, 2, 1, 256, 64))
+
+
+def plan_row(name, case, quick=False):
+    own = ("attention()", Own())
+    return Row("small", f"Plan {name}", case, own=own, plan=True, quick=quick)
 
 
 THREADED = (

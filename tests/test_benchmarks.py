@@ -59,7 +59,7 @@ def counted(case):
 def test_visible_pairs_are_those_of_a_count_one_by_one(options):
     case = replace(SMALL, **options)
     assert cases.visible_pairs(case) == counted(case)
-    assert cases.flops(case) == 4 * case.dim * counted(case)
+    assert case.flops() == 4 * case.dim * counted(case)
     seen = np.broadcast_to(
         cases.visible(case), (case.batch, case.n_queries, case.n_keys)
     )
@@ -69,7 +69,7 @@ def test_visible_pairs_are_those_of_a_count_one_by_one(options):
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_visible_pairs_are_the_weights_that_attnpy_computes(options):
     case = replace(SMALL, **options)
-    query, key, value = cases.arrays(case)
+    query, key, value = case.arrays()
     _, weights = attention(
         query, key, value, **cases.options(case), return_weights=True
     )
