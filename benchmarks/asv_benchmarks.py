@@ -66,6 +66,11 @@ class Float64(_Rows):
     params = (list(by_name("float64")), [1, 2])
 
 
+class Layers(_Rows):
+    group = "layers"
+    params = (list(by_name("layers")), [1, 2])
+
+
 class ImportTime:
     """Seconds to import attnpy, NumPy's own included, in a fresh process."""
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from . import cases, machine, peers
+from . import cases, layers, machine, peers
 
 SAMPLE = 0.01  # seconds that one sample lasts at least
 TOLERANCE = {"float64": 1e-6, "float32": 1e-3, "float16": 2e-2, "bfloat16": 1e-1}
@@ -105,18 +105,26 @@ class Contestant:
     n_calls: int = 1
 
 
-def expected_result(case, arrays):
-    """attnpy's result, computed in float32 at least, for the peers to agree with."""
-    import attnpy
+WAYS = {cases.Case: peers.WAYS, layers.Layer: layers.WAYS}
 
+
+def ways_of(system, case, arrays, n_threads, **more):
+    """The ways of a system to compute a case of any kind."""
+    return WAYS[type(case)][system](case, arrays, n_threads, **more)
+
+
+def expected_result(case, arrays, n_threads):
+    """attnpy's result, computed in float32 at least, for the peers to agree with."""
     if case.dtype not in ("float32", "float64"):
         arrays = [x.astype(np.float32) for x in arrays]
-    return attnpy.attention(*arrays, **cases.options(case))
+    way = next(ways_of("attnpy", case, arrays, n_threads))
+    return way.read(way.call())
 
 
 def own_way(row, arrays, n_threads):
     """attnpy's way of a row."""
-    return next(peers.attnpy_ways(row.case, arrays, n_threads, row.tier, row.plan))
+    more = {"tier": row.tier} if row.tier else {"plan": True} if row.plan else {}
+    return next(ways_of("attnpy", row.case, arrays, n_threads, **more))
 
 
 def contestants(row, n_threads, systems, trials):
@@ -132,8 +140,8 @@ def contestants(row, n_threads, systems, trials):
         if system not in systems:
             continue
         if expected is None:
-            expected = expected_result(row.case, arrays)
-        ways = peers.WAYS[system](row.case, arrays, n_threads)
+            expected = expected_result(row.case, arrays, n_threads)
+        ways = ways_of(system, row.case, arrays, n_threads)
         good, dropped[system] = right_ways(ways, row.case, expected)
         if good:
             way = fastest(good, trials)

@@ -1,8 +1,7 @@
-"""ONNX Runtime's ways: one-operator models, built in memory, run with bound arrays.
+"""ONNX Runtime's ways to attend: models of one operator.
 
 MultiHeadAttention and GroupQueryAttention are ONNX Runtime's own operators, whose
-arrays are (B, L, H D); Attention is the one of ONNX, with (B, H, L, D). The packages
-are imported where they are used: asv imports every file here.
+arrays are (B, L, H D); Attention is the one of ONNX, with (B, H, L, D).
 """
 
 from __future__ import annotations
@@ -10,85 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from . import cases
+from .onnx_graph import OWN, bound, make_node
 from .peers import LOWEST, additive
-
-OWN = "com.microsoft"
-
-
-def session(node, inputs, outputs, n_threads):
-    """A session for the model that is this one node. outputs: {name: array}."""
-    import onnxruntime
-    from onnx import helper
-
-    graph = helper.make_graph(
-        [node], "attention", described(inputs), described(outputs)
-    )
-    # 25 is the first opset whose Attention has windows.
-    opset = 25 if "left_window_size" in attributes(node) else 24
-    opsets = [helper.make_opsetid("", opset), helper.make_opsetid(OWN, 1)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=11)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = n_threads
-    options.inter_op_num_threads = 1
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.log_severity_level = 4  # what fails is reported by who asked
-    return onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-
-
-def attributes(node):
-    return {attribute.name for attribute in node.attribute}
-
-
-def described(arrays):
-    from onnx import TensorProto, helper
-
-    types = {
-        "float32": TensorProto.FLOAT,
-        "float16": TensorProto.FLOAT16,
-        "bool": TensorProto.BOOL,
-        "int32": TensorProto.INT32,
-        "int64": TensorProto.INT64,
-    }
-    return [
-        helper.make_tensor_value_info(name, types[str(array.dtype)], array.shape)
-        for name, array in arrays.items()
-    ]
-
-
-def bound(node, inputs, outputs, n_threads, shared=()):
-    """A call without arguments that runs the node on these arrays.
-
-    outputs: {name: array to write}, the result first. shared: pairs of an input and an
-    output that are one buffer.
-    """
-    import onnxruntime
-
-    run = session(node, inputs, outputs, n_threads)
-    values = {
-        name: onnxruntime.OrtValue.ortvalue_from_numpy(array)
-        for name, array in {**inputs, **outputs}.items()
-    }
-    for source, target in shared:
-        values[target] = values[source]
-    binding = run.io_binding()
-    for name in inputs:
-        binding.bind_ortvalue_input(name, values[name])
-    for name in outputs:
-        binding.bind_ortvalue_output(name, values[name])
-
-    def call():
-        run.run_with_iobinding(binding)
-        return values[next(iter(outputs))]
-
-    return call
-
-
-def make_node(*arguments, **attributes):
-    from onnx import helper
-
-    return helper.make_node(*arguments, **attributes)
 
 
 def flat(array):
@@ -118,7 +40,7 @@ def multi_head(case, arrays, n_threads):
     inputs = named((flat(query), flat(key), flat(value)))
     node, inputs = multi_head_node(case, inputs, case.heads)
     outputs = {"output": np.empty_like(inputs["query"])}
-    call = bound(node, inputs, outputs, n_threads)
+    call = bound([node], inputs, outputs, n_threads)
     return call, lambda value: unflat(value, case)
 
 
@@ -135,7 +57,7 @@ def heads_as_batch(case, arrays, n_threads):
     )
     node, inputs = multi_head_node(case, inputs, 1)
     outputs = {"output": np.empty_like(inputs["query"])}
-    call = bound(node, inputs, outputs, n_threads)
+    call = bound([node], inputs, outputs, n_threads)
     return call, lambda value: value.numpy().reshape(case.query_shape)
 
 
@@ -205,7 +127,7 @@ def standard(case, arrays, n_threads, how="causal or boolean mask"):
         inputs["mask"], names[3] = np.ascontiguousarray(seen), "mask"
     node = make_node("Attention", trimmed(names), ["output"], **more)
     outputs = {"output": np.empty_like(inputs["query"])}
-    return bound(node, inputs, outputs, n_threads), lambda value: value.numpy()
+    return bound([node], inputs, outputs, n_threads), lambda value: value.numpy()
 
 
 # ---- GroupQueryAttention -------------------------------------------------------------
@@ -233,7 +155,7 @@ def group_query(case, arrays, n_threads):
         "present_key": np.empty_like(key),
         "present_value": np.empty_like(value),
     }
-    call = bound(node, inputs, outputs, n_threads)
+    call = bound([node], inputs, outputs, n_threads)
     return call, lambda value: unflat(value, case)
 
 
@@ -255,7 +177,7 @@ def group_query_decode(case, arrays, n_threads):
         "present_value": value,
     }
     one_buffer = (("past_key", "present_key"), ("past_value", "present_value"))
-    call = bound(node, inputs, outputs, n_threads, shared=one_buffer)
+    call = bound([node], inputs, outputs, n_threads, shared=one_buffer)
     return call, lambda value: unflat(value, case)
 
 

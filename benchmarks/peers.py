@@ -6,6 +6,7 @@ have; measure.py keeps the fastest whose result is right.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import importlib.metadata
@@ -19,6 +20,7 @@ import numpy as np
 
 from . import cases
 
+FOREVER = contextlib.ExitStack()  # a mode ends when nobody holds it
 LOWEST = -1e30  # for peers whose additive masks may not be -inf
 
 
@@ -110,6 +112,16 @@ def unfused_by_head(query, key, value, scale, added, pool=None, n_threads=1):
     return result
 
 
+def numpy_attends(n_threads):
+    """(name, function) of each way to attend in NumPy."""
+    yield "all heads at once", unfused
+    yield "head by head", unfused_by_head
+    if n_threads > 1:
+        pool = ThreadPoolExecutor(n_threads)
+        more = {"pool": pool, "n_threads": n_threads}
+        yield "heads over Python's threads", partial(unfused_by_head, **more)
+
+
 @functools.cache
 def blas_libraries():
     import threadpoolctl
@@ -153,12 +165,8 @@ def numpy_ways(case, arrays, n_threads):
     def read(result):
         return result.reshape(case.query_shape)
 
-    yield Way("all heads at once", partial(unfused, *arguments), read)
-    yield Way("head by head", partial(unfused_by_head, *arguments), read)
-    if n_threads > 1:
-        pool = ThreadPoolExecutor(n_threads)
-        call = partial(unfused_by_head, *arguments, pool=pool, n_threads=n_threads)
-        yield Way("heads over Python's threads", call, read)
+    for name, attend in numpy_attends(n_threads):
+        yield Way(name, partial(attend, *arguments), read)
 
 
 # ---- PyTorch -------------------------------------------------------------------------
@@ -228,6 +236,20 @@ def torch_ways(case, arrays, n_threads):
             yield Way("heads as queries", call, read)
 
 
+def torch_fast_paths(call):
+    """(name, call) of a call of torch.nn's attention with and without its fast path."""
+    import torch
+
+    def without():
+        torch.backends.mha.set_fastpath_enabled(False)
+        result = call()
+        torch.backends.mha.set_fastpath_enabled(True)
+        return result
+
+    yield "fast path", call
+    yield "no fast path", without
+
+
 # ---- ONNX Runtime --------------------------------------------------------------------
 
 
@@ -266,7 +288,7 @@ NEEDS = {
 }
 TITLES = {
     "attnpy": "attnpy",
-    "torch": "PyTorch SDPA",
+    "torch": "PyTorch",
     "onnxruntime": "ONNX Runtime",
     "numpy": "NumPy, unfused",
 }
@@ -311,4 +333,4 @@ def without_gradients(systems):
     if "torch" in systems:
         import torch
 
-        torch.inference_mode().__enter__()
+        FOREVER.enter_context(torch.inference_mode())

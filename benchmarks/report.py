@@ -18,6 +18,7 @@ HEADINGS = {
     "threads": "Two threads against one",
     "float64": "float64",
     "tiers": "Each instruction set against its own peak",
+    "layers": "Multi-head layers",
     "memory": "Memory of one call beyond its output, MiB (resident pages)",
     "footprint": "Footprint",
 }

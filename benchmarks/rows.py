@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from .cases import Case, prefill
+from .layers import Layer
 
 # (B, H, L, D)
 SHAPES = (
@@ -44,7 +45,7 @@ class Row:
 
     group: str
     name: str
-    case: Case
+    case: Case | Layer
     targets: tuple[tuple[str, float], ...] = ()
     peers: tuple[str, ...] = PEERS
     own: tuple[str, Own] | None = None  # its title, and what it is
@@ -265,6 +266,15 @@ def tier_rows(tiers):
             )
 
 
+def layer_rows():
+    """torch.nn.MultiheadAttention and its like: prefills, and one token alone."""
+    for batch, length in ((8, 128), (1, 512), (1, 1)):
+        case = Layer(batch, length, 768, 12)
+        name = f"{batch}x{length}x768, 12 heads"
+        targets = (("torch", 2.0),) if length > 1 else ()
+        yield Row("layers", name, case, targets, quick=batch == 8)
+
+
 TIMED = (
     "full",
     "causal",
@@ -276,6 +286,7 @@ TIMED = (
     "threads",
     "float64",
     "tiers",
+    "layers",
 )
 GROUPS = (*TIMED, "memory", "footprint")
 
@@ -293,5 +304,6 @@ def timed_rows(groups, tiers=(), native_bf16=False, cache_bytes=32 << 20):
         "threads": thread_rows,
         "float64": float64_rows,
         "tiers": lambda: tier_rows(tiers),
+        "layers": layer_rows,
     }
     return [row for group in TIMED if group in groups for row in makers[group]()]

@@ -163,6 +163,33 @@ def assert_tables(markdown):
     assert n_tables >= 3
 
 
+def test_layers_of_attnpy_and_numpy_agree(tmp_path):
+    pytest.importorskip("threadpoolctl")
+    _, results, _ = run_benchmarks(
+        tmp_path,
+        *("--group", "layers", "--rows", "1x1x768"),
+        "--systems",
+        "attnpy,numpy",
+    )
+    (row,) = results["rows"]
+    assert set(row["systems"]) == {"attnpy", "numpy"}
+    assert row["dropped_ways"] == {}
+    assert results["failures"] == {}
+
+
+def test_pytorch_is_in_inference_mode_from_then_on():
+    pytest.importorskip("torch")
+    script = f"""
+import sys
+sys.path.append({str(ROOT)!r})
+import torch
+from benchmarks import peers
+peers.without_gradients(["torch"])
+assert torch.is_inference_mode_enabled()
+"""
+    assert_runs(script)
+
+
 def test_a_group_that_does_not_exist_is_an_error():
     with pytest.raises(AssertionError, match="got 'nothing'"):
         assert_runs(RUN, "--group", "nothing")

@@ -1,0 +1,172 @@
+"""Multi-head layers: attention between its projections, in float32."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import partial
+
+import numpy as np
+
+from . import cases
+from .onnx_graph import OWN, Graph
+from .peers import Way, numpy_attends, torch_fast_paths, unfused
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Self-attention of B sequences of L tokens of size E in H heads, with biases."""
+
+    batch: int
+    length: int
+    embed_dim: int
+    heads: int
+
+    dtype = "float32"
+
+    def arrays(self):
+        """The tokens, (B, L, E), and attnpy's layer, whose weights the peers take."""
+        from attnpy.layers import MultiHeadAttention
+
+        rng = np.random.default_rng(1)
+        mha = MultiHeadAttention(self.embed_dim, self.heads, bias=True, rng=rng)
+        fill_vectors(mha, rng)
+        shape = (self.batch, self.length, self.embed_dim)
+        return cases.normal(shape, 2), mha
+
+    def flops(self):
+        """Four E x E projections of each token, and two products for each pair."""
+        projections = 8 * self.length * self.embed_dim**2
+        pairs = 4 * self.length**2 * self.embed_dim
+        return self.batch * (projections + pairs)
+
+    def facts(self):
+        return asdict(self)
+
+
+def fill_vectors(model, rng):
+    """Move biases and norms from where they start, that none can be forgotten."""
+    for array in model.parameters().values():
+        if array.ndim == 1:
+            array += 0.1 * rng.standard_normal(array.shape, dtype=np.float32)
+
+
+def packed(mha):
+    """W (E, 3 E) and b (3 E,): queries', keys' and values' side by side."""
+    weight = np.concatenate([mha.W_q, mha.W_k, mha.W_v], axis=1)
+    return weight, np.concatenate([mha.b_q, mha.b_k, mha.b_v])
+
+
+def attnpy_ways(case, arrays, n_threads):
+    x, mha = arrays
+    yield Way("MultiHeadAttention", partial(mha, x, num_threads=n_threads))
+
+
+# ---- NumPy ---------------------------------------------------------------------------
+
+
+def numpy_layer(x, weights, heads, added=None, attend=unfused):
+    """x (B, L, E) -> (B, L, E). weights: the packed ones, W_o and b_o."""
+    weight, bias, W_o, b_o = weights
+    shape = (*x.shape[:2], 3, heads, -1)
+    projected = (x @ weight + bias).reshape(shape)  # (B, L, 3, H, D)
+    query, key, value = projected.transpose(2, 0, 3, 1, 4)  # (B, H, L, D) each
+    scale = np.float32(query.shape[-1] ** -0.5)
+    attended = attend(query, key, value, scale, added)
+    return attended.swapaxes(1, 2).reshape(x.shape) @ W_o + b_o
+
+
+def numpy_ways(case, arrays, n_threads):
+    x, mha = arrays
+    weights = (*packed(mha), mha.W_o, mha.b_o)
+    for name, attend in numpy_attends(n_threads):
+        call = partial(numpy_layer, x, weights, case.heads, attend=attend)
+        yield Way(name, call)
+
+
+# ---- PyTorch -------------------------------------------------------------------------
+
+
+def torch_layer(mha):
+    """torch.nn.MultiheadAttention with the weights of attnpy's layer."""
+    import torch
+
+    layer = torch.nn.MultiheadAttention(len(mha.W_q), mha.num_heads, batch_first=True)
+    fill_torch_layer(layer, mha)
+    return layer.eval()
+
+
+def fill_torch_layer(layer, mha):
+    import torch
+
+    weight, bias = packed(mha)
+    layer.in_proj_weight.copy_(torch.from_numpy(weight.T))
+    layer.in_proj_bias.copy_(torch.from_numpy(bias))
+    layer.out_proj.weight.copy_(torch.from_numpy(mha.W_o.T))
+    layer.out_proj.bias.copy_(torch.from_numpy(mha.b_o))
+
+
+def written_out(x, layer):
+    """What nn.MultiheadAttention computes, with scaled_dot_product_attention."""
+    from torch.nn import functional
+
+    shape = (*x.shape[:2], 3, layer.num_heads, layer.head_dim)
+    projected = functional.linear(x, layer.in_proj_weight, layer.in_proj_bias)
+    query, key, value = projected.view(shape).permute(2, 0, 3, 1, 4)  # (B, H, L, D)
+    attended = functional.scaled_dot_product_attention(query, key, value)
+    joined = attended.transpose(1, 2).reshape(x.shape)
+    return functional.linear(joined, layer.out_proj.weight, layer.out_proj.bias)
+
+
+def torch_ways(case, arrays, n_threads):
+    import torch
+
+    x, layer = torch.from_numpy(arrays[0]), torch_layer(arrays[1])
+    call = partial(layer, x, x, x, need_weights=False)
+    for name, run in torch_fast_paths(call):
+        yield Way(name, run, lambda result: result[0].numpy())
+    yield Way("written out", partial(written_out, x, layer), lambda y: y.numpy())
+
+
+# ---- ONNX Runtime --------------------------------------------------------------------
+
+
+def onnx_attention(graph, x, mha, lengths=""):
+    """Append Attention, which projects queries, keys and values itself."""
+    attended = graph.add(
+        "Attention", x, *packed(mha), lengths, domain=OWN, num_heads=mha.num_heads
+    )
+    return graph.add("MatMul", attended, mha.W_o)
+
+
+def onnx_multi_head(graph, x, mha, lengths=""):
+    """Append MultiHeadAttention after a product of its own."""
+    weight, bias = packed(mha)
+    projected = graph.add("MatMul", x, weight)
+    parts = graph.add("Split", projected, n_outputs=3, axis=-1, num_outputs=3)
+    attended = graph.add(
+        "MultiHeadAttention",
+        *(*parts, bias, lengths),
+        domain=OWN,
+        num_heads=mha.num_heads,
+    )
+    return graph.add("MatMul", attended, mha.W_o)
+
+
+ONNX_WAYS = {"Attention": onnx_attention, "MultiHeadAttention": onnx_multi_head}
+
+
+def onnxruntime_ways(case, arrays, n_threads):
+    x, mha = arrays
+    for name, append in ONNX_WAYS.items():
+        graph = Graph()
+        result = graph.add("Add", append(graph, "x", mha), mha.b_o)
+        call = graph.bound({"x": x}, result, np.empty_like(x), n_threads)
+        yield Way(name, call, lambda value: value.numpy())
+
+
+WAYS = {
+    "attnpy": attnpy_ways,
+    "torch": torch_ways,
+    "onnxruntime": onnxruntime_ways,
+    "numpy": numpy_ways,
+}
