@@ -71,6 +71,11 @@ class Layers(_Rows):
     params = (list(by_name("layers")), [1, 2])
 
 
+class Models(_Rows):
+    group = "models"
+    params = (list(by_name("models")), [1, 2])
+
+
 class ImportTime:
     """Seconds to import attnpy, NumPy's own included, in a fresh process."""
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from . import cases, layers, machine, peers
+from . import cases, encoders, layers, machine, peers
 
 SAMPLE = 0.01  # seconds that one sample lasts at least
 TOLERANCE = {"float64": 1e-6, "float32": 1e-3, "float16": 2e-2, "bfloat16": 1e-1}
@@ -105,7 +105,11 @@ class Contestant:
     n_calls: int = 1
 
 
-WAYS = {cases.Case: peers.WAYS, layers.Layer: layers.WAYS}
+WAYS = {
+    cases.Case: peers.WAYS,
+    layers.Layer: layers.WAYS,
+    encoders.Sentences: encoders.WAYS,
+}
 
 
 def ways_of(system, case, arrays, n_threads, **more):

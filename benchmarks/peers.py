@@ -242,9 +242,10 @@ def torch_fast_paths(call):
 
     def without():
         torch.backends.mha.set_fastpath_enabled(False)
-        result = call()
-        torch.backends.mha.set_fastpath_enabled(True)
-        return result
+        try:
+            return call()
+        finally:
+            torch.backends.mha.set_fastpath_enabled(True)
 
     yield "fast path", call
     yield "no fast path", without

@@ -19,6 +19,7 @@ HEADINGS = {
     "float64": "float64",
     "tiers": "Each instruction set against its own peak",
     "layers": "Multi-head layers",
+    "models": "Models: MiniLM's encoder",
     "memory": "Memory of one call beyond its output, MiB (resident pages)",
     "footprint": "Footprint",
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from .cases import Case, prefill
+from .encoders import Sentences
 from .layers import Layer
 
 # (B, H, L, D)
@@ -45,7 +46,7 @@ class Row:
 
     group: str
     name: str
-    case: Case | Layer
+    case: Case | Layer | Sentences
     targets: tuple[tuple[str, float], ...] = ()
     peers: tuple[str, ...] = PEERS
     own: tuple[str, Own] | None = None  # its title, and what it is
@@ -275,6 +276,16 @@ def layer_rows():
         yield Row("layers", name, case, targets, quick=batch == 8)
 
 
+def model_rows():
+    """all-MiniLM-L6-v2: one sentence, and many, some of which are padded."""
+    for name, case, quick in (
+        ("MiniLM, 1 sentence of 32 tokens", Sentences(1, 32), True),
+        ("MiniLM, 32 sentences of 32 tokens", Sentences(32, 32), False),
+        ("MiniLM, 32 sentences of 5 to 60 tokens", Sentences(32, 60, True), False),
+    ):
+        yield Row("models", name, case, (("torch", 1.8),), quick=quick)
+
+
 TIMED = (
     "full",
     "causal",
@@ -287,6 +298,7 @@ TIMED = (
     "float64",
     "tiers",
     "layers",
+    "models",
 )
 GROUPS = (*TIMED, "memory", "footprint")
 
@@ -305,5 +317,6 @@ def timed_rows(groups, tiers=(), native_bf16=False, cache_bytes=32 << 20):
         "float64": float64_rows,
         "tiers": lambda: tier_rows(tiers),
         "layers": layer_rows,
+        "models": model_rows,
     }
     return [row for group in TIMED if group in groups for row in makers[group]()]

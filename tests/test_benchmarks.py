@@ -163,14 +163,18 @@ def assert_tables(markdown):
     assert n_tables >= 3
 
 
-def test_layers_of_attnpy_and_numpy_agree(tmp_path):
+@pytest.mark.parametrize(
+    ("group", "name"),
+    [
+        ("layers", "1x1x768"),
+        ("models", "1 sentence"),
+        ("models", "5 to 60 tokens"),
+    ],
+)
+def test_whole_layers_of_attnpy_and_numpy_agree(tmp_path, group, name):
     pytest.importorskip("threadpoolctl")
-    _, results, _ = run_benchmarks(
-        tmp_path,
-        *("--group", "layers", "--rows", "1x1x768"),
-        "--systems",
-        "attnpy,numpy",
-    )
+    chosen = ("--group", group, "--rows", name, "--systems", "attnpy,numpy")
+    _, results, _ = run_benchmarks(tmp_path, *chosen)
     (row,) = results["rows"]
     assert set(row["systems"]) == {"attnpy", "numpy"}
     assert row["dropped_ways"] == {}

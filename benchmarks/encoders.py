@@ -1,0 +1,230 @@
+"""BERT's encoder in the sizes of all-MiniLM-L6-v2, with random weights in float32."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import asdict, dataclass
+from functools import partial
+
+import numpy as np
+
+from .layers import ONNX_WAYS, fill_torch_layer, fill_vectors, numpy_layer, packed
+from .onnx_graph import OWN, Graph
+from .peers import Way, numpy_attends, torch_fast_paths
+
+N_LAYERS, EMBED_DIM, HEADS, HIDDEN_DIM = 6, 384, 12, 1536
+VOCABULARY = 1000
+EPS = 1e-12
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """B sentences of L tokens; if ragged, of different lengths between 5 and L."""
+
+    batch: int
+    length: int
+    ragged: bool = False
+
+    dtype = "float32"
+
+    def arrays(self):
+        """The tokens, (B, L), and attnpy's model, whose weights the peers take."""
+        rng = np.random.default_rng(2)
+        return rng.integers(VOCABULARY, size=(self.batch, self.length)), bert()
+
+    def lengths(self):
+        """How many tokens each sentence has, (B,)."""
+        if not self.ragged:
+            return np.full(self.batch, self.length)
+        lengths = np.linspace(5, self.length, self.batch).astype(np.int64)
+        return np.random.default_rng(3).permutation(lengths)
+
+    def exists(self):
+        """Which tokens are not padding, (B, L)."""
+        return np.arange(self.length) < self.lengths()[:, np.newaxis]
+
+    def flops(self):
+        """The products of all tokens that exist."""
+        lengths = self.lengths()
+        weights = 4 * EMBED_DIM**2 + 2 * EMBED_DIM * HIDDEN_DIM
+        pairs = 4 * EMBED_DIM * (lengths**2).sum()
+        return N_LAYERS * int(2 * weights * lengths.sum() + pairs)
+
+    def facts(self):
+        return asdict(self)
+
+
+@functools.cache
+def bert():
+    from attnpy.models import BertEncoder
+
+    rng = np.random.default_rng(1)
+    sizes = N_LAYERS, EMBED_DIM, HEADS, HIDDEN_DIM
+    model = BertEncoder(*sizes, vocab_size=VOCABULARY, eps=EPS, rng=rng)
+    fill_vectors(model, rng)
+    return model
+
+
+def attnpy_ways(case, arrays, n_threads):
+    ids, model = arrays
+    lengths = case.lengths() if case.ragged else None
+    call = partial(model, ids, lengths=lengths, num_threads=n_threads)
+    yield Way("BertEncoder", call, partial(without_padding, case))
+
+
+def without_padding(case, states):
+    """The vectors of the tokens that exist: (N, E)."""
+    return np.asarray(states)[case.exists()]
+
+
+# ---- NumPy ---------------------------------------------------------------------------
+
+
+def normalized(x, norm):
+    x = x - x.mean(axis=-1, keepdims=True)
+    x /= np.sqrt((x * x).mean(axis=-1, keepdims=True) + np.float32(EPS))
+    return x * norm.weight + norm.bias
+
+
+def gelu(x):
+    """x times the normal distribution function, with the erf of Abramowitz and Stegun.
+
+    Handbook of Mathematical Functions, 7.1.26: an error of 1.5e-7 at most.
+    """
+    z = np.abs(x) * np.float32(0.5**0.5)
+    t = 1 / (1 + np.float32(0.3275911) * z)
+    powers = np.float32((1.061405429, -1.453152027, 1.421413741, -0.284496736))
+    series = powers[0] * t
+    for power in powers[1:]:
+        series = (series + power) * t
+    tail = (series + np.float32(0.254829592)) * t * np.exp(-z * z)  # 1 - erf(z)
+    return 0.5 * x * np.where(x < 0, tail, 2 - tail)
+
+
+def numpy_encoder(ids, model, layers, added, attend):
+    """ids (B, L) -> (B, L, E). layers: for each its layer and its packed weights."""
+    x = model.words[ids] + model.places[: ids.shape[1]] + model.types[0]
+    x = normalized(x, model.norm)
+    for layer, weights in layers:
+        x = normalized(x + numpy_layer(x, weights, HEADS, added, attend), layer.norm_1)
+        inner = layer.feed_forward
+        hidden = gelu(x @ inner.W_1 + inner.b_1)  # (B, L, F)
+        x = normalized(x + hidden @ inner.W_2 + inner.b_2, layer.norm_2)
+    return x
+
+
+def numpy_ways(case, arrays, n_threads):
+    ids, model = arrays
+    layers = [
+        (layer, (*packed(mha), mha.W_o, mha.b_o))
+        for layer in model.encoder.layers
+        for mha in [layer.self_attention]
+    ]
+    added = None
+    if case.ragged:
+        exists = case.exists()[:, np.newaxis, np.newaxis]  # (B, 1, 1, L)
+        added = np.where(exists, np.float32(0), np.float32(-np.inf))
+    for name, attend in numpy_attends(n_threads):
+        call = partial(numpy_encoder, ids, model, layers, added, attend)
+        yield Way(name, call, partial(without_padding, case))
+
+
+# ---- PyTorch -------------------------------------------------------------------------
+
+
+def torch_encoder(model, nested):
+    """torch.nn.TransformerEncoder with the weights of attnpy's model."""
+    from torch import nn
+
+    layer = nn.TransformerEncoderLayer(
+        EMBED_DIM,
+        HEADS,
+        HIDDEN_DIM,
+        activation="gelu",
+        layer_norm_eps=EPS,
+        batch_first=True,
+    )
+    encoder = nn.TransformerEncoder(layer, N_LAYERS, enable_nested_tensor=nested)
+    for theirs, ours in zip(encoder.layers, model.encoder.layers, strict=True):
+        fill_torch_layer(theirs.self_attn, ours.self_attention)
+        fill_torch(theirs.linear1, ours.feed_forward.W_1.T, ours.feed_forward.b_1)
+        fill_torch(theirs.linear2, ours.feed_forward.W_2.T, ours.feed_forward.b_2)
+        fill_torch(theirs.norm1, ours.norm_1.weight, ours.norm_1.bias)
+        fill_torch(theirs.norm2, ours.norm_2.weight, ours.norm_2.bias)
+    return encoder.eval()
+
+
+def fill_torch(module, weight, bias):
+    import torch
+
+    module.weight.copy_(torch.from_numpy(weight))
+    module.bias.copy_(torch.from_numpy(bias))
+
+
+def torch_ways(case, arrays, n_threads):
+    import torch
+    from torch.nn import functional
+
+    ids, model = torch.from_numpy(arrays[0]), arrays[1]
+    words, places, types, weight, bias = map(
+        torch.from_numpy,
+        (model.words, model.places, model.types, model.norm.weight, model.norm.bias),
+    )
+    padding = torch.from_numpy(~case.exists()) if case.ragged else None
+
+    def call(encoder):
+        x = functional.embedding(ids, words) + places[: case.length] + types[0]
+        x = functional.layer_norm(x, (EMBED_DIM,), weight, bias, EPS)
+        return encoder(x, src_key_padding_mask=padding)
+
+    for nested in (False, True) if case.ragged else (False,):
+        encoder = torch_encoder(model, nested)
+        for name, run in torch_fast_paths(partial(call, encoder)):
+            name += ", nested tensors" if nested else ""
+            yield Way(name, run, partial(without_padding, case))
+
+
+# ---- ONNX Runtime --------------------------------------------------------------------
+
+
+def onnx_encoder(graph, case, model, append_attention):
+    """Append the operators to which ONNX Runtime's own optimizer fuses BERT."""
+    x = graph.add("Gather", model.words, "ids")
+    x = graph.add("Add", x, model.places[: case.length] + model.types[0])
+    norm = model.norm
+    x = graph.add("LayerNormalization", x, norm.weight, norm.bias, epsilon=EPS)
+    for layer in model.encoder.layers:
+        mha, inner = layer.self_attention, layer.feed_forward
+        attended = append_attention(graph, x, mha, "lengths" if case.ragged else "")
+        x = add_and_normalize(graph, x, attended, layer.norm_1, mha.b_o)
+        hidden = graph.add("MatMul", x, inner.W_1)
+        hidden = graph.add("BiasGelu", hidden, inner.b_1, domain=OWN)
+        hidden = graph.add("MatMul", hidden, inner.W_2)
+        x = add_and_normalize(graph, x, hidden, layer.norm_2, inner.b_2)
+    return x
+
+
+def add_and_normalize(graph, x, more, norm, bias):
+    arguments = x, more, norm.weight, norm.bias, bias
+    return graph.add("SkipLayerNormalization", *arguments, domain=OWN, epsilon=EPS)
+
+
+def onnxruntime_ways(case, arrays, n_threads):
+    ids, model = arrays
+    inputs = {"ids": ids}
+    if case.ragged:
+        inputs["lengths"] = case.lengths().astype(np.int32)
+    for name, append_attention in ONNX_WAYS.items():
+        graph = Graph()
+        result = onnx_encoder(graph, case, model, append_attention)
+        output = np.empty((*ids.shape, EMBED_DIM), np.float32)
+        call = graph.bound(inputs, result, output, n_threads)
+        yield Way(name, call, lambda value: without_padding(case, value.numpy()))
+
+
+WAYS = {
+    "attnpy": attnpy_ways,
+    "torch": torch_ways,
+    "onnxruntime": onnxruntime_ways,
+    "numpy": numpy_ways,
+}
