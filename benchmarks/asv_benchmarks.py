@@ -76,6 +76,11 @@ class Models(_Rows):
     params = (list(by_name("models")), [1, 2])
 
 
+class Generation(_Rows):
+    group = "generation"
+    params = (list(by_name("generation")), [1, 2])
+
+
 class ImportTime:
     """Seconds to import attnpy, NumPy's own included, in a fresh process."""
 

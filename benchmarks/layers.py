@@ -51,9 +51,10 @@ def fill_vectors(model, rng):
 
 
 def packed(mha):
-    """W (E, 3 E) and b (3 E,): queries', keys' and values' side by side."""
+    """W (E, 3 E) and b (3 E,) or None: queries', keys' and values' side by side."""
     weight = np.concatenate([mha.W_q, mha.W_k, mha.W_v], axis=1)
-    return weight, np.concatenate([mha.b_q, mha.b_k, mha.b_v])
+    biases = [mha.b_q, mha.b_k, mha.b_v]
+    return weight, None if mha.b_q is None else np.concatenate(biases)
 
 
 def attnpy_ways(case, arrays, n_threads):

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from . import cases, encoders, layers, machine, peers
+from . import cases, encoders, generation, layers, machine, peers
 
 SAMPLE = 0.01  # seconds that one sample lasts at least
 TOLERANCE = {"float64": 1e-6, "float32": 1e-3, "float16": 2e-2, "bfloat16": 1e-1}
@@ -109,6 +109,7 @@ WAYS = {
     cases.Case: peers.WAYS,
     layers.Layer: layers.WAYS,
     encoders.Sentences: encoders.WAYS,
+    generation.Generation: generation.WAYS,
 }
 
 
@@ -166,7 +167,9 @@ def own_contestant(row, arrays, n_threads):
 
 
 def work_of(case, unit):
-    """How much one call does, in 1e9 operations or bytes."""
+    """How much one call does, in 1e9 operations or bytes, or in tokens."""
+    if unit == "tokens/s":
+        return case.n_new
     return (case.flops() if unit == "GFLOP/s" else case.n_bytes()) / 1e9
 
 

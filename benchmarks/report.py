@@ -20,6 +20,7 @@ HEADINGS = {
     "tiers": "Each instruction set against its own peak",
     "layers": "Multi-head layers",
     "models": "Models: MiniLM's encoder",
+    "generation": "Generation: new tokens of one sequence",
     "memory": "Memory of one call beyond its output, MiB (resident pages)",
     "footprint": "Footprint",
 }

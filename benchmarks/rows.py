@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from .cases import Case, prefill
 from .encoders import Sentences
+from .generation import Generation
 from .layers import Layer
 
 # (B, H, L, D)
@@ -46,12 +47,12 @@ class Row:
 
     group: str
     name: str
-    case: Case | Layer | Sentences
+    case: Case | Layer | Sentences | Generation
     targets: tuple[tuple[str, float], ...] = ()
     peers: tuple[str, ...] = PEERS
     own: tuple[str, Own] | None = None  # its title, and what it is
     limit: str | None = "fma"  # or "bandwidth"
-    unit: str = "GFLOP/s"  # or "GB/s"
+    unit: str = "GFLOP/s"  # or "GB/s", "tokens/s"
     tier: str | None = None
     plan: bool = False  # attnpy.Plan instead of attention()
     native: bool = False  # computed with 16-bit dot products
@@ -286,6 +287,19 @@ def model_rows():
         yield Row("models", name, case, (("torch", 1.8),), quick=quick)
 
 
+def generation_rows():
+    for model in ("GPT-2 small", "Llama-like"):
+        yield Row(
+            "generation",
+            f"{model}, 32 tokens after 64",
+            Generation(model, 64, 32),
+            peers=("torch",),
+            limit=None,
+            unit="tokens/s",
+            quick=model == "Llama-like",
+        )
+
+
 TIMED = (
     "full",
     "causal",
@@ -299,6 +313,7 @@ TIMED = (
     "tiers",
     "layers",
     "models",
+    "generation",
 )
 GROUPS = (*TIMED, "memory", "footprint")
 
@@ -318,5 +333,6 @@ def timed_rows(groups, tiers=(), native_bf16=False, cache_bytes=32 << 20):
         "tiers": lambda: tier_rows(tiers),
         "layers": layer_rows,
         "models": model_rows,
+        "generation": generation_rows,
     }
     return [row for group in TIMED if group in groups for row in makers[group]()]

@@ -14,7 +14,15 @@ from attnpy import attention
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT))  # last: there is an attnpy/ as well, perhaps not built
 
-from benchmarks import cases, machine, measure, report, rows  # noqa: E402
+from benchmarks import (  # noqa: E402
+    cases,
+    encoders,
+    layers,
+    machine,
+    measure,
+    report,
+    rows,
+)
 
 SMALL = cases.Case(2, 4, 2, 9, 13, 3)
 OPTIONS = [
@@ -134,12 +142,12 @@ def test_a_run_with_attnpy_and_numpy_alone_writes_json_and_markdown(tmp_path):
     pytest.importorskip("threadpoolctl")
     printed, results, markdown = run_benchmarks(
         tmp_path,
-        *("--group", "small,memory,threads", "--quick"),
+        *("--group", "small,memory,threads,models,generation", "--quick"),
         *("--systems", "attnpy,numpy"),
     )
     assert results["failures"] == {}
     groups = [row["group"] for row in results["rows"]]
-    assert set(groups) == {"small", "memory", "threads"}
+    assert set(groups) == {"small", "memory", "threads", "models", "generation"}
     first = results["rows"][0]
     assert (first["name"], first["visible_pairs"]) == ("1x1x16x16", 256)
     assert set(first["systems"]) == {"attnpy", "numpy"}
@@ -164,21 +172,21 @@ def assert_tables(markdown):
 
 
 @pytest.mark.parametrize(
-    ("group", "name"),
+    "case",
     [
-        ("layers", "1x1x768"),
-        ("models", "1 sentence"),
-        ("models", "5 to 60 tokens"),
+        layers.Layer(2, 5, 32, 4),
+        encoders.Sentences(1, 7),
+        encoders.Sentences(3, 20, ragged=True),
     ],
+    ids=str,
 )
-def test_whole_layers_of_attnpy_and_numpy_agree(tmp_path, group, name):
-    pytest.importorskip("threadpoolctl")
-    chosen = ("--group", group, "--rows", name, "--systems", "attnpy,numpy")
-    _, results, _ = run_benchmarks(tmp_path, *chosen)
-    (row,) = results["rows"]
-    assert set(row["systems"]) == {"attnpy", "numpy"}
-    assert row["dropped_ways"] == {}
-    assert results["failures"] == {}
+def test_whole_layers_in_numpy_give_what_attnpy_gives(case):
+    arrays = case.arrays()
+    expected = measure.expected_result(case, arrays, 1)
+    ways = measure.ways_of("numpy", case, arrays, 1)
+    good, dropped = measure.right_ways(ways, case, expected)
+    assert good
+    assert dropped == {}
 
 
 def test_pytorch_is_in_inference_mode_from_then_on():

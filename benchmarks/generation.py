@@ -1,0 +1,92 @@
+"""Language models with random weights in float32: tokens one after the other."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import asdict, dataclass
+from functools import partial
+
+import numpy as np
+
+from .layers import fill_vectors
+from .peers import Way
+from .torch_decoder import TorchDecoder
+
+
+def gpt2(rng):
+    """In the sizes of GPT-2 small."""
+    from attnpy.models import CausalDecoder
+
+    sizes = {"vocab_size": 50257, "max_length": 1024}
+    return CausalDecoder(
+        12, 768, 12, 3072, **sizes, activation="gelu_tanh", bias=True, rng=rng
+    )
+
+
+def llama(rng):
+    """Like Llama, with 8 query heads on 2 key heads."""
+    from attnpy.models import CausalDecoder
+    from attnpy.positions import Rotary
+
+    return CausalDecoder(
+        *(8, 512, 8, 1408),
+        vocab_size=8000,
+        rotary=Rotary(64),
+        tied=False,
+        num_kv_heads=2,
+        norm="rms",
+        activation="swiglu",
+        bias=False,
+        rng=rng,
+    )
+
+
+MODELS = {"GPT-2 small": gpt2, "Llama-like": llama}
+
+
+@dataclass(frozen=True)
+class Generation:
+    """So many new tokens after a prompt, one sequence; the keys and values are kept."""
+
+    model: str
+    n_prompt: int
+    n_new: int
+
+    dtype = "float32"
+
+    def arrays(self):
+        """The prompt, (L,), and attnpy's model, whose weights the peers take."""
+        model = random_model(self.model)
+        rng = np.random.default_rng(2)
+        return rng.integers(len(model.words), size=self.n_prompt), model
+
+    def facts(self):
+        return asdict(self)
+
+
+@functools.lru_cache(maxsize=1)  # GPT-2 small takes 0.5 GB
+def random_model(name):
+    rng = np.random.default_rng(1)
+    model = MODELS[name](rng)
+    fill_vectors(model, rng)
+    return model
+
+
+def attnpy_ways(case, arrays, n_threads):
+    prompt, model = arrays
+    call = partial(model.generate, prompt, case.n_new, num_threads=n_threads)
+    yield Way("generate", call)
+
+
+def torch_ways(case, arrays, n_threads):
+    import torch
+
+    prompt, model = torch.from_numpy(arrays[0]), arrays[1]
+    for laid_out in (True, False):
+        decoder = TorchDecoder(model, case.n_prompt + case.n_new, laid_out)
+        name = "weights (out, in)" if laid_out else "weights (in, out)"
+        call = partial(decoder.generate, prompt, case.n_new)
+        yield Way(name, call, lambda new: new.numpy())
+
+
+WAYS = {"attnpy": attnpy_ways, "torch": torch_ways}

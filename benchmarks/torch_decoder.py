@@ -1,0 +1,119 @@
+"""attnpy's CausalDecoder written out in PyTorch for one sequence, with its weights.
+
+PyTorch is imported where it is used: asv imports every file here.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .layers import packed
+
+
+class TorchDecoder:
+    """A model that generates up to capacity tokens, those of the prompt included.
+
+    laid_out: matrices as in torch.nn.Linear, (out, in) in C order; otherwise attnpy's
+    memory, transposed.
+    """
+
+    def __init__(self, model, capacity, laid_out):
+        import torch
+
+        self.torch, self.F = torch, torch.nn.functional
+        self.model, self.laid_out = model, laid_out
+        self.words = torch.from_numpy(model.words)
+        output = model.words.T if model.output is None else model.output
+        self.output = self.linear(output, None)
+        self.places = self.tables = None
+        if model.places is not None:
+            self.places = torch.from_numpy(model.places)
+        if model.rotary is not None:
+            tables = model.rotary.tables(np.arange(capacity), np.float32)
+            self.tables = [torch.from_numpy(table) for table in tables]
+        self.layers = [self.layer(layer) for layer in model.decoder.layers]
+        self.norm = self.norm_of(model.decoder.norm)
+        mha = model.decoder.layers[0].self_attention
+        self.heads, self.kv_heads = mha.num_heads, mha.num_kv_heads
+        shape = (2, len(self.layers), self.kv_heads, capacity, mha.head_dim)
+        self.cache = torch.empty(shape)
+
+    # ---- Weights as functions --------------------------------------------------------
+
+    def linear(self, weight, bias):
+        weight = self.torch.from_numpy(weight).T  # (out, in)
+        if self.laid_out:
+            weight = weight.contiguous()
+        bias = None if bias is None else self.torch.from_numpy(bias)
+        return lambda x: self.F.linear(x, weight, bias)
+
+    def norm_of(self, norm):
+        weight, eps = self.torch.from_numpy(norm.weight), norm.eps
+        if not hasattr(norm, "bias"):
+            return lambda x: self.F.rms_norm(x, weight.shape, weight, eps)
+        bias = self.torch.from_numpy(norm.bias)
+        return lambda x: self.F.layer_norm(x, weight.shape, weight, bias, eps)
+
+    def feed_forward(self, inner):
+        first = self.linear(inner.W_1, inner.b_1)
+        second = self.linear(inner.W_2, inner.b_2)
+        if inner.W_gate is None:
+            return lambda x: second(self.F.gelu(first(x), approximate="tanh"))
+        gate = self.linear(inner.W_gate, inner.b_gate)
+        return lambda x: second(self.F.silu(gate(x)) * first(x))
+
+    def layer(self, layer):
+        mha = layer.self_attention
+        return (
+            self.norm_of(layer.norm_1),
+            self.linear(*packed(mha)),
+            self.linear(mha.W_o, mha.b_o),
+            self.norm_of(layer.norm_3),
+            self.feed_forward(layer.feed_forward),
+        )
+
+    # ---- The computation -------------------------------------------------------------
+
+    def turn(self, x, start):
+        """Rotary positions, x (..., L, D)."""
+        cos, sin = (table[start : start + x.shape[-2]] for table in self.tables)
+        one, two = x.chunk(2, dim=-1)
+        return self.torch.cat([one * cos - two * sin, two * cos + one * sin], dim=-1)
+
+    def attend(self, projected, layer, start):
+        """projected (L, (H + 2 Hk) D) -> (L, H D), with the cache of a layer."""
+        n, end = len(projected), start + len(projected)
+        heads = projected.view(n, self.heads + 2 * self.kv_heads, -1).transpose(0, 1)
+        query, key, value = heads.split([self.heads, self.kv_heads, self.kv_heads])
+        if self.tables is not None:
+            query, key = self.turn(query, start), self.turn(key, start)
+        self.cache[0, layer, :, start:end] = key
+        self.cache[1, layer, :, start:end] = value
+        key, value = self.cache[:, None, layer, :, :end]  # (1, Hk, Lk, D) each
+        attention = self.F.scaled_dot_product_attention
+        if n == 1:  # the heads of a group as queries: faster than enable_gqa
+            query = query.reshape(1, self.kv_heads, -1, key.shape[-1])
+            return attention(query, key, value).reshape(1, -1)
+        more = {"is_causal": True, "enable_gqa": self.heads != self.kv_heads}
+        result = attention(query[None], key, value, **more)  # (1, H, L, D)
+        return result[0].transpose(0, 1).reshape(n, -1)
+
+    def logits(self, ids, start):
+        """The scores after the last of some tokens, of which `start` come before."""
+        x = self.words[ids]
+        if self.places is not None:
+            x = x + self.places[start : start + len(ids)]
+        for i, (norm_1, project, output, norm_2, feed) in enumerate(self.layers):
+            x = x + output(self.attend(project(norm_1(x)), i, start))
+            x = x + feed(norm_2(x))
+        return self.output(self.norm(x[-1]))
+
+    def generate(self, prompt, n_tokens):
+        """Always the token with the highest score: (n_tokens,)."""
+        ids, start, new = prompt, 0, []
+        for _ in range(n_tokens):
+            scores = self.logits(ids, start)
+            start += len(ids)
+            ids = scores.argmax().reshape(1)
+            new.append(ids)
+        return self.torch.cat(new)
