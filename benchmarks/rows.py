@@ -274,7 +274,7 @@ def layer_rows():
         case = Layer(batch, length, 768, 12)
         name = f"{batch}x{length}x768, 12 heads"
         targets = (("torch", 2.0),) if length > 1 else ()
-        yield Row("layers", name, case, targets, quick=batch == 8)
+        yield Row("layers", name, case, targets, quick=length == 512)
 
 
 def model_rows():
@@ -288,15 +288,19 @@ def model_rows():
 
 
 def generation_rows():
-    for model in ("GPT-2 small", "Llama-like"):
+    for model, n_prompt, n_new in (
+        ("GPT-2 small", 64, 32),
+        ("Llama-like", 64, 32),
+        ("Llama-like", 8, 8),
+    ):
         yield Row(
             "generation",
-            f"{model}, 32 tokens after 64",
-            Generation(model, 64, 32),
+            f"{model}, {n_new} tokens after {n_prompt}",
+            Generation(model, n_prompt, n_new),
             peers=("torch",),
             limit=None,
             unit="tokens/s",
-            quick=model == "Llama-like",
+            quick=n_new == 8,
         )
 
 
