@@ -71,17 +71,22 @@ def loops():
 
 
 @functools.cache
-def cpus():
-    """The CPUs to run on, one of each core first; empty where the system has no say."""
+def cores():
+    """The CPUs that this process may use, a list for each core; or nothing is known."""
     if not hasattr(os, "sched_getaffinity"):
-        return ()
-    cores = {}
+        return []
+    found = {}
     for cpu in sorted(os.sched_getaffinity(0)):
         path = f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
         core = Path(path).read_text() if Path(path).exists() else str(cpu)
-        cores.setdefault(core, []).append(cpu)
-    ranks = {cpu: i for core in cores.values() for i, cpu in enumerate(core)}
-    return tuple(sorted(ranks, key=ranks.get))
+        found.setdefault(core, []).append(cpu)
+    return list(found.values())
+
+
+def cpus():
+    """The CPUs to run on, one of each core first; or nothing is known."""
+    ranks = {cpu: i for core in cores() for i, cpu in enumerate(core)}
+    return sorted(ranks, key=ranks.get)
 
 
 def together(work, n_threads):
@@ -166,15 +171,33 @@ def best_read_way(one, other, n_threads):
     return int(np.argmax(np.median(rounds, axis=0)))
 
 
+def caches():
+    """{name: bytes} of a CPU's caches, the last level at the end; empty if unknown."""
+    found = {}
+    for path in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        level, kind, size = (
+            (path / name).read_text().strip() for name in ("level", "type", "size")
+        )
+        unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(size[-1:])
+        if unit and kind != "Instruction":
+            found[f"L{level}"] = int(size[:-1]) * unit
+    return found
+
+
 def cache_bytes():
     """The size of the last-level cache, 32 MiB where the system does not say."""
-    sizes = [32 << 20]
-    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
-        text = path.read_text().strip()
-        unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:])
-        if unit:
-            sizes.append(int(text[:-1]) * unit)
-    return max(sizes[1:], default=sizes[0])
+    return max(caches().values(), default=32 << 20)
+
+
+def compiler_version():
+    """The first line of what the C compiler says about itself, or None."""
+    try:
+        done = subprocess.run(
+            [*compiler(), "--version"], capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.splitlines()[0]
 
 
 def cpu_name():
@@ -222,6 +245,8 @@ def limits(n_threads):
 
 def describe(thread_counts):
     """What the machine is, as a dictionary."""
+    import attnpy
+
     try:
         load = [round(x, 2) for x in os.getloadavg()]
     except OSError:
@@ -230,7 +255,10 @@ def describe(thread_counts):
         "cpu": cpu_name(),
         "model": cpu_model(),
         "cpus": os.cpu_count(),
-        "cache bytes": cache_bytes(),
+        "cores": len(cores()),
+        "caches": caches(),
+        "tier": attnpy.show_config(mode="dicts")["tier"],
+        "compiler": compiler_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "load average before": load,

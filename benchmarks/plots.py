@@ -132,8 +132,11 @@ def length_axis(panel, lengths):
 
 def save(figure, path):
     import matplotlib.pyplot as plt
+    from PIL import Image  # which matplotlib needs
 
     figure.tight_layout()
-    figure.savefig(path, dpi=130)
+    figure.savefig(path, dpi=100)
+    with Image.open(path) as image:  # with a palette a third of the size
+        image.convert("RGB").quantize(64).save(path, optimize=True)
     plt.close(figure)
     return path

@@ -160,13 +160,16 @@ def labelled(row):
 def machine_lines(results):
     found = results["machine"]
     name = found["cpu"] + (f" ({found['model']})" if found["model"] else "")
-    yield f"- CPU: {name}, {found['cpus']} CPUs, {found['system']}, cache "
-    yield f"  {found['cache bytes'] >> 20} MiB; load before the run "
-    yield f"  {found['load average before']}; Python {found['python']}"
+    cores = f" on {found['cores']} cores" if found["cores"] else ""
+    sizes = (f"{level} {size >> 10} KiB" for level, size in found["caches"].items())
+    yield f"- CPU: {name}, {found['cpus']} CPUs{cores}, {found['system']}"
+    yield f"- caches: {', '.join(sizes) or 'unknown'}"
+    yield f"- instruction set in use: {found['tier']}"
+    yield f"- C compiler: {found['compiler'] or 'none'}; Python {found['python']}"
+    yield f"- load before the run: {found['load average before']}"
     for n_threads, limits in found["limits"].items():
         text = ", ".join(f"{name} {value}" for name, value in limits.items())
-        yield f"- limits measured with {n_threads} thread(s): "
-        yield f"  {text or 'no C compiler'}"
+        yield f"- limits with {n_threads} thread(s): {text or 'no C compiler'}"
     for system, needs in results["versions"].items():
         text = ", ".join(f"{name} {x or 'absent'}" for name, x in needs.items())
         yield f"- {peers.TITLES[system]}: {text}"
@@ -177,6 +180,28 @@ def summary(results):
     judged = [row for row in results["rows"] if row["targets"]]
     met = sum(verdict(row) == "met" for row in judged)
     return f"{met} of {len(judged)} rows with a target met it."
+
+
+def misses(results):
+    """A table of each row and target that was missed, or nothing."""
+    lines = [
+        [row["group"], row["name"], str(row.get("threads", "")), *missed_cells(row, x)]
+        for row in results["rows"]
+        for x in row["targets"]
+        if not x["met"]
+    ]
+    if lines:
+        yield "## Where it misses"
+        header = ["group", "row", "threads", "what", "target", "reached"]
+        yield markdown_table(header, lines)
+
+
+def missed_cells(row, target):
+    sign, bound = (">=", "at_least") if "at_least" in target else ("<=", "at_most")
+    what = target["what"].replace("own", row.get("own", "own"))
+    kind = "% of " if what in ("peak", "bandwidth") else "x " if what in SHORT else ""
+    name = kind + SHORT.get(what, what)
+    return [name, f"{sign} {target[bound]:g}", f"{target['got']:.2f}"]
 
 
 def markdown(results, plots=()):
@@ -196,12 +221,13 @@ def markdown(results, plots=()):
         rows = [row for row in results["rows"] if row["group"] == group]
         if rows:
             parts += [f"## {heading}", *tables(rows, systems)]
+    parts += misses(results)
     parts += [f"![{Path(plot).stem}]({Path(plot).name})" for plot in plots]
     return "\n\n".join(parts) + "\n"
 
 
 def write(results, directory, with_plots=True):
-    """Write results.json, results.md and the plots; return the paths."""
+    """Write results.md and the plots; return the paths."""
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     plots = []
@@ -209,7 +235,14 @@ def write(results, directory, with_plots=True):
         from .plots import draw
 
         plots = draw(results, directory)
-    paths = [directory / "results.json", directory / "results.md"]
-    paths[0].write_text(json.dumps(results, indent=1) + "\n")
-    paths[1].write_text(markdown(results, plots))
-    return [*paths, *plots]
+    path = directory / "results.md"
+    path.write_text(markdown(results, plots))
+    return [path, *plots]
+
+
+def write_json(results, directory):
+    """Write results.json; return the path."""
+    path = Path(directory) / "results.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(results, indent=1) + "\n")
+    return path

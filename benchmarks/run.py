@@ -17,6 +17,7 @@ from .rows import GROUPS, TIMED, timed_rows
 def parser():
     parsed = argparse.ArgumentParser(
         prog="python -m benchmarks",
+        allow_abbrev=False,
         description="Time attnpy beside its peers, interleaved, and measure the "
         "machine's limits in the same run. Other commands: `compare REV1 REV2` for two "
         "commits, `report results.json` to write tables and plots again.",
@@ -144,6 +145,17 @@ def measured(todo, systems):
 # ---- The command ---------------------------------------------------------------------
 
 
+def command(arguments):
+    """The command that was given, but for where its results went: a path is private."""
+    kept, rest = [], iter(arguments)
+    for argument in rest:
+        if argument == "--output":
+            next(rest)
+        elif not argument.startswith("--output="):
+            kept.append(argument)
+    return shlex.join(["python", "-m", "benchmarks", *kept])
+
+
 def main(arguments):
     parsed = parser()
     options = parsed.parse_args(arguments)
@@ -154,7 +166,7 @@ def main(arguments):
         return
     peers.without_gradients(systems)
     results = {
-        "command": shlex.join(["python", "-m", "benchmarks", *arguments]),
+        "command": command(arguments),
         "date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         "versions": peers.versions(dict.fromkeys(("attnpy", *options.systems))),
         "machine": machine.describe(options.threads),
@@ -162,13 +174,14 @@ def main(arguments):
     print("\n".join(report.machine_lines(results)), flush=True)
     todo = list(jobs(options, systems))
     results["rows"], results["failures"] = measured(todo, systems)
-    paths = report.write(results, options.output, not options.no_plots)
+    path = report.write_json(results, options.output)
+    others = report.write(results, options.output, not options.no_plots)
     print(report.summary(results))
-    print("Written:", *paths)
+    print("Written:", path, *others)
 
 
 def report_again(arguments):
-    """Write Markdown and plots of an earlier run, beside its JSON or elsewhere."""
+    """Write Markdown and plots of an earlier run."""
     if not arguments:
         sys.exit("usage: python -m benchmarks report results.json [directory]")
     with open(arguments[0]) as file:

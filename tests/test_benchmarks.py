@@ -22,6 +22,7 @@ from benchmarks import (  # noqa: E402
     measure,
     report,
     rows,
+    run,
 )
 
 SMALL = cases.Case(2, 4, 2, 9, 13, 3)
@@ -122,6 +123,29 @@ def test_the_peak_is_that_of_a_loop_which_the_cpu_has(n_threads):
     assert machine.fma_loop("f32", "another") is None
 
 
+def test_where_it_misses_has_every_target_that_was_not_reached():
+    targets = [
+        measure.verdict("torch", 2.0, 1.5),
+        measure.verdict("peak", 84, 90.0),
+        measure.verdict("own", 0.85, 0.5),
+        measure.at_most("ms", 15, 16.0),
+    ]
+    row = {"group": "causal", "name": "1x2x3x4", "threads": 2, "own": "full"}
+    _, table = report.misses({"rows": [{**row, "targets": targets}]})
+    assert table.splitlines()[2:] == [
+        "| causal | 1x2x3x4 | 2 | x torch | >= 2 | 1.50 |",
+        "| causal | 1x2x3x4 | 2 | full | >= 0.85 | 0.50 |",
+        "| causal | 1x2x3x4 | 2 | ms | <= 15 | 16.00 |",
+    ]
+    assert list(report.misses({"rows": [{**row, "targets": []}]})) == []
+
+
+def test_the_command_is_shown_without_the_directory_of_its_results():
+    for output in (["--output", "/a/b"], ["--output=/a/b"]):
+        shown = run.command(["--quick", *output, "--threads", "1"])
+        assert shown == "python -m benchmarks --quick --threads 1"
+
+
 RUN = f"""
 import sys
 sys.path.append({str(ROOT)!r})
@@ -152,6 +176,7 @@ def test_a_run_with_attnpy_and_numpy_alone_writes_json_and_markdown(tmp_path):
     assert (first["name"], first["visible_pairs"]) == ("1x1x16x16", 256)
     assert set(first["systems"]) == {"attnpy", "numpy"}
     assert set(results["versions"]) == {"attnpy", "numpy"}
+    assert str(tmp_path) not in markdown
     assert_tables(markdown)
     for row in results["rows"]:
         assert row["name"] in markdown
