@@ -39,7 +39,7 @@ def draw_speed(results, group, directory):
         return None
     counts = sorted({row["threads"] for row in rows})
     figure, panels = plt.subplots(
-        1, len(counts), figsize=(5.2 * len(counts), 4), squeeze=False
+        1, len(counts), figsize=(5.2 * len(counts), 4.6), squeeze=False
     )
     for panel, n_threads in zip(panels[0], counts, strict=True):
         lines = [row for row in rows if row["threads"] == n_threads]
@@ -50,7 +50,8 @@ def draw_speed(results, group, directory):
         panel.set_ylim(0, 1.08 * panel.get_ylim()[1])
         panel.set_ylabel("GFLOP/s over visible pairs")
         panel.set_title(f"{n_threads} thread{'s' if n_threads > 1 else ''}")
-        panel.legend(fontsize=8, loc="lower right")
+        below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.18)}
+        panel.legend(**below, ncols=2, fontsize=8)
     figure.suptitle(SPEED_GROUPS[group])
     return save(figure, directory / f"speed_{group}.png")
 
