@@ -88,10 +88,10 @@ typedef struct {
     real *scores;     /* (tiles, BLOCK, WIDTH); row form: (rows, BLOCK) */
     real *rescale;    /* (rows) what the last block multiplied sum and output by */
     operand *slab;    /* keys or values brought into contiguous operands */
-    real *bias;       /* (rows, BLOCK) */
-    real *bias_tile;  /* (BLOCK, WIDTH) */
+    real *bias;       /* (rows, BLOCK), unless it is read where it lies */
     real *row_output; /* row form: (rows, value_width) the chunk's output */
     real *row_sums;   /* row form: likewise, of a block */
+    const char *bias_rows[ATTN_TASK_ROWS]; /* of the array, from key 0 on */
     attn_key_bits see;
     uint64_t see_lanes[ATTN_BLOCK]; /* `see` transposed: bit r of [k] */
 } work;
@@ -252,7 +252,6 @@ lay_out(const attn_problem *p, char *memory, work *w)
     w->slab = take_bytes(memory, &size, (size_t)slab * sizeof(operand));
     if (p->bias.data != NULL) {
         w->bias = take(memory, &size, n_rows * ATTN_BLOCK);
-        w->bias_tile = take(memory, &size, ATTN_BLOCK * WIDTH);
     }
     return size;
 }
@@ -426,6 +425,36 @@ all_finite(matrix rows, ptrdiff_t n_rows, ptrdiff_t dim)
     return v_bits_of(v_is_nan(sum)) == 0;
 }
 
+/* The block's bias of row r of the task: where it lies, if it can be read there, or where
+ * load_bias brings it. Row form reads whole vectors, so that it has a copy always. */
+static const real *
+bias_row(const work *w, const block *b, ptrdiff_t r)
+{
+    const attn_array *bias = &w->p->bias;
+
+    if (w->row_form || !is_plain(bias, w->p->n_keys)) {
+        return w->bias + r * ATTN_BLOCK;
+    }
+    return (const real *)(const void *)(w->bias_rows[r] +
+                                        b->first * (ptrdiff_t)sizeof(real));
+}
+
+/* Bit k is set where row[k] is -inf, for k < n <= 64. */
+static uint64_t
+find_minus_inf(const real *row, ptrdiff_t n)
+{
+    uint64_t bits = 0;
+    ptrdiff_t k = 0;
+
+    for (; k + LANES <= n; k += LANES) {
+        bits |= v_bits_of(v_less(v_load(row + k), v_set1(-REAL_MAX))) << k;
+    }
+    for (; k < n; k++) {
+        bits |= (uint64_t)(row[k] < -REAL_MAX) << k;
+    }
+    return bits;
+}
+
 /* Loads the block's bias for each row. A key with bias -inf is one the row may not see. */
 static void
 load_bias(work *w, block *b)
@@ -437,18 +466,20 @@ load_bias(work *w, block *b)
         memset(w->see, 0xff, sizeof w->see);
     }
     for (ptrdiff_t r = 0; r < w->task->n_rows; r++) {
-        real *row = w->bias + r * ATTN_BLOCK;
-        const char *from =
-            w->task->bias + row_offset(w, bias, r) + b->first * bias->column_stride;
-        load_row(row, from, bias->column_stride, n_keys, bias->dtype);
-        for (ptrdiff_t k = n_keys; k < round_up(n_keys, LANES); k++) {
-            row[k] = 0;
+        const real *row = bias_row(w, b, r);
+        real *copy = w->bias + r * ATTN_BLOCK;
+        if (row == copy) {
+            load_row(copy, w->bias_rows[r] + b->first * bias->column_stride,
+                     bias->column_stride, n_keys, bias->dtype);
+            memset(copy + n_keys, 0,
+                   (size_t)(round_up(n_keys, LANES) - n_keys) * sizeof(real));
         }
-        for (ptrdiff_t k = 0; k < n_keys; k += LANES) {
-            v_mask hidden = v_less(v_load(row + k), v_set1(-REAL_MAX));
-            uint64_t bits = v_bits_of(hidden) << (k % 64);
-            w->see[r][k / 64] &= ~bits;
-            b->coverage = bits != 0 ? ATTN_SEE_SOME : b->coverage;
+        for (ptrdiff_t k = 0; k < n_keys; k += 64) {
+            uint64_t hidden = find_minus_inf(row + k, least(n_keys - k, 64));
+            if (hidden != 0) {
+                w->see[r][k / 64] &= ~hidden;
+                b->coverage = ATTN_SEE_SOME;
+            }
         }
     }
 }
@@ -482,7 +513,8 @@ open_block(work *w, ptrdiff_t first, block *b)
 typedef struct {
     real *at;
     ptrdiff_t line;       /* reals from line to line */
-    const real *bias;     /* laid out likewise; or NULL */
+    const real *bias;     /* of the same lines and vectors; or NULL */
+    ptrdiff_t bias_line;  /* reals from line to line */
     const uint64_t *bits; /* what may be seen, from the first lane on; or NULL */
     ptrdiff_t bits_line;  /* words from line to line */
     ptrdiff_t first_bit;  /* of the first lane */
@@ -505,7 +537,7 @@ finish_scores(const strip *s, real scale, double softcap)
                 x = v_mul(cap, tanh_of(v_div(x, cap)));
             }
             if (s->bias != NULL) {
-                x = v_add(x, v_load(s->bias + at));
+                x = v_add(x, v_load(s->bias + i * s->bias_line + v * LANES));
             }
             if (s->bits != NULL) {
                 ptrdiff_t bit = s->first_bit + v * LANES;
@@ -794,6 +826,9 @@ open_task(const attn_problem *p, const attn_task *task, void *memory)
     }
     lay_out(p, memory, w);
     load_queries(w);
+    for (ptrdiff_t r = 0; r < task->n_rows && task->bias != NULL; r++) {
+        w->bias_rows[r] = task->bias + row_offset(w, &p->bias, r);
+    }
     clear(&w->total, w->n_tiles);
     return w;
 }

@@ -27,7 +27,7 @@ typedef struct {
     bool resume;      /* the chains that C holds, else begin at 0 */
     bool add;         /* to what C holds, else overwrite it */
     const real *keep; /* with add: what columns of C are multiplied by first; NULL: 1 */
-    soon next;        /* asked for meanwhile */
+    soon next[2];     /* asked for meanwhile */
 } product;
 
 /* Asks the second-level cache, for the first is too small, for rows first .. end - 1. */
@@ -38,6 +38,15 @@ prefetch_rows(const soon *s, ptrdiff_t first, ptrdiff_t end)
         for (ptrdiff_t at = 0; at < s->bytes; at += CACHE_LINE) {
             __builtin_prefetch(s->at + i * s->row + at, 0, 2);
         }
+    }
+}
+
+/* What is to be asked for while rows i .. i + PANEL_ROWS - 1 of n_rows are computed. */
+static INLINE void
+prefetch_share(const soon *s, ptrdiff_t i, ptrdiff_t n_rows)
+{
+    if (s->n_rows > 0) {
+        prefetch_rows(s, i * s->n_rows / n_rows, (i + PANEL_ROWS) * s->n_rows / n_rows);
     }
 }
 
@@ -141,10 +150,8 @@ multiply_columns(const product *m, const int n_vec, const bool a_transposed)
     ptrdiff_t i = 0;
 
     for (; i + PANEL_ROWS <= m->n_rows; i += PANEL_ROWS) {
-        if (m->next.n_rows > 0) {
-            prefetch_rows(&m->next, i * m->next.n_rows / m->n_rows,
-                          (i + PANEL_ROWS) * m->next.n_rows / m->n_rows);
-        }
+        prefetch_share(&m->next[0], i, m->n_rows);
+        prefetch_share(&m->next[1], i, m->n_rows);
         multiply_panel(m, i, PANEL_ROWS, n_vec, a_transposed, AS_OPERANDS);
     }
     multiply_rest(m, i, n_vec, a_transposed);
@@ -163,7 +170,7 @@ multiply_tile(product m, int n_vec, const bool a_transposed)
         m.c += LANES;
         m.b += LANES * sizeof(operand);
         m.keep = m.keep == NULL ? NULL : m.keep + LANES;
-        m.next.n_rows = 0;
+        m.next[0].n_rows = m.next[1].n_rows = 0;
     }
 }
 

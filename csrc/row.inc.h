@@ -221,6 +221,7 @@ score_rows(work *w, const block *b)
         finish_scores(&(strip){.at = w->scores,
                                .line = ATTN_BLOCK,
                                .bias = w->task->bias != NULL ? w->bias : NULL,
+                               .bias_line = ATTN_BLOCK,
                                .bits = b->coverage == ATTN_SEE_SOME ? w->see[0] : NULL,
                                .bits_line = ATTN_BLOCK_WORDS,
                                .n_lines = w->task->n_rows,

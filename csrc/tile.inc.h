@@ -70,20 +70,6 @@ open_spans(const work *w, const block *b, span *spans)
     return (span){first, most(end - first, 0), masked};
 }
 
-static void
-load_bias_tile(work *w, const block *b, int tile, const span *s)
-{
-    for (ptrdiff_t lane = 0; lane < tile_rows(w, tile); lane += LANES) {
-        ptrdiff_t n = least(tile_rows(w, tile) - lane, LANES);
-        const real *rows[LANES] = {NULL};
-        for (ptrdiff_t i = 0; i < n; i++) {
-            ptrdiff_t row = (ptrdiff_t)tile * WIDTH + lane + i;
-            rows[i] = w->bias + row * ATTN_BLOCK + (s->first - b->first);
-        }
-        transpose_in(w->bias_tile + lane, WIDTH, rows, n, s->n, NULL);
-    }
-}
-
 static real *
 scores_of(const work *w, int tile)
 {
@@ -102,6 +88,24 @@ rows_soon(const work *w, const attn_array *array, const char *base, ptrdiff_t fi
                   .row = array->row_stride,
                   .bytes = n_columns * array->column_stride,
                   .n_rows = least(w->to - first, ATTN_BLOCK)};
+}
+
+/* The bias of the block at `first` for the task's rows of one head. */
+static soon
+bias_soon(const work *w, ptrdiff_t first)
+{
+    const attn_array *bias = &w->p->bias;
+    ptrdiff_t n_keys = least(w->to - first, ATTN_BLOCK);
+    ptrdiff_t n_queries = w->p->n_queries;
+
+    if (w->task->bias == NULL || n_keys <= 0) {
+        return (soon){.n_rows = 0};
+    }
+    return (soon){
+        .at = w->bias_rows[0] + first * bias->column_stride,
+        .row = bias->row_stride,
+        .bytes = n_keys * bias->column_stride,
+        .n_rows = least(w->task->n_rows, n_queries - w->task->first_row % n_queries)};
 }
 
 /* The products of queries and keys of each span; `seen` is all of them. */
@@ -130,12 +134,42 @@ multiply_scores(work *w, const block *b, const span *spans, const span *seen)
                           .n_rows = spans[t].n,
                           .n_steps = (n_columns + TERMS - 1) / TERMS,
                           .add = d > 0,
-                          .next = next},
+                          .next = {next}},
                 tile_vectors(w, t));
             next.n_rows = 0;
         }
         d += ATTN_DIM_BLOCK;
     } while (d < p->head_dim);
+}
+
+/* finish_scores of a tile, whose first key is `first` of the block, with the bias, LANES x
+ * LANES at a time: what is transposed stays near. */
+static void
+finish_with_bias(const work *w, const block *b, const strip *all, int tile,
+                 ptrdiff_t first)
+{
+    real bias[LANES * LANES];
+
+    for (ptrdiff_t lane = 0; lane < tile_rows(w, tile); lane += LANES) {
+        ptrdiff_t n_rows = least(tile_rows(w, tile) - lane, LANES);
+        for (ptrdiff_t k = 0; k < all->n_lines; k += LANES) {
+            strip part = *all;
+            const real *rows[LANES] = {NULL};
+            for (ptrdiff_t i = 0; i < n_rows; i++) {
+                rows[i] =
+                    bias_row(w, b, (ptrdiff_t)tile * WIDTH + lane + i) + first + k;
+            }
+            part.n_lines = least(all->n_lines - k, LANES);
+            transpose_in(bias, LANES, rows, n_rows, part.n_lines, NULL);
+            part.at += k * WIDTH + lane;
+            part.bias = bias;
+            part.bias_line = LANES;
+            part.bits = all->bits == NULL ? NULL : all->bits + k;
+            part.first_bit += lane;
+            part.n_vec = 1;
+            finish_scores(&part, w->scale, w->p->softcap);
+        }
+    }
 }
 
 /* From the products of a span to its scores, masked ones -inf; returns what factor still
@@ -144,23 +178,22 @@ static real
 finish_tile(work *w, const block *b, int tile, const span *s)
 {
     bool plain = are_plain_scores(w);
-
-    if (plain && !s->masked) {
-        return w->scale;
-    }
-    if (w->task->bias != NULL) {
-        load_bias_tile(w, b, tile, s);
-    }
-    finish_scores(
-        &(strip){.at = scores_of(w, tile),
+    strip all = {.at = scores_of(w, tile),
                  .line = WIDTH,
-                 .bias = w->task->bias != NULL ? w->bias_tile : NULL,
                  .bits = s->masked ? w->see_lanes + (s->first - b->first) : NULL,
                  .bits_line = 1,
                  .first_bit = (ptrdiff_t)tile * WIDTH,
                  .n_lines = s->n,
-                 .n_vec = tile_vectors(w, tile)},
-        plain ? 1 : w->scale, w->p->softcap);
+                 .n_vec = tile_vectors(w, tile)};
+
+    if (w->task->bias != NULL) {
+        finish_with_bias(w, b, &all, tile, s->first - b->first);
+        return 1;
+    }
+    if (plain && !s->masked) {
+        return w->scale;
+    }
+    finish_scores(&all, plain ? 1 : w->scale, w->p->softcap);
     return plain ? w->scale : 1;
 }
 
@@ -252,7 +285,7 @@ add_seen_values(work *w, int tile, const product *m, ptrdiff_t first_key)
 /* Adds the products of a tile's weights and a slab of values to the chunk's output. */
 static void
 add_values(work *w, const block *b, int tile, const span *s, const value_slab *values,
-           soon next)
+           const soon next[2])
 {
     ptrdiff_t offset = s->first - values->first;
     product m = {.c = w->chunk.output[tile] + values->d * WIDTH,
@@ -264,7 +297,7 @@ add_values(work *w, const block *b, int tile, const span *s, const value_slab *v
                  .n_steps = (s->n + TERMS - 1) / TERMS,
                  .add = !w->chunk.empty[tile],
                  .keep = w->rescale + (ptrdiff_t)tile * WIDTH,
-                 .next = next};
+                 .next = {next[0], next[1]}};
 
     if (values->finite || !s->masked) {
         multiply_transposed(m, tile_vectors(w, tile));
@@ -280,7 +313,8 @@ attend_tiles(work *w, const block *b)
     const attn_problem *p = w->p;
     bool in_place = TERMS == 1 && reads_in_place(&p->value, p->value_dim, AS_OPERANDS);
     ptrdiff_t width = in_place ? p->value_dim : SLAB_COLUMNS;
-    soon next = rows_soon(w, &p->key, w->task->key, b->end, p->head_dim);
+    soon next[2] = {rows_soon(w, &p->key, w->task->key, b->end, p->head_dim),
+                    bias_soon(w, b->end)};
     span spans[MAX_TILES];
     span seen = open_spans(w, b, spans);
 
@@ -299,7 +333,7 @@ attend_tiles(work *w, const block *b)
         for (int t = 0; t < w->n_tiles; t++) {
             if (spans[t].n > 0) {
                 add_values(w, b, t, &spans[t], &values, next);
-                next.n_rows = 0;
+                next[0].n_rows = next[1].n_rows = 0;
             }
         }
     }
