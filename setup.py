@@ -45,7 +45,7 @@ setup(
     ext_modules=[
         Extension(
             "attnpy._attnpy",
-            sources=sorted(glob("csrc/*.c")),
+            sources=sorted(glob("csrc/*.c") + glob("csrc/python/*.c")),
             depends=sorted(glob("csrc/**/*.h", recursive=True)),
             include_dirs=["csrc"],
             extra_compile_args=system_headers + compile_args,

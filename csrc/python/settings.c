@@ -1,0 +1,215 @@
+/* Threads and instruction sets: what belongs to the process, and the environment's say in
+ * it. */
+#include "binding.h"
+
+#define EXPORTED __attribute__((visibility("default")))
+
+/* The tier that calls use unless they name one; set once, on import. And whether they use
+ * its portable form. */
+static const attn_tier *default_tier;
+static atomic_bool portable;
+
+const attn_tier *
+py_current_tier(void)
+{
+    return atomic_load(&portable) ? attn_portable_tier(default_tier) : default_tier;
+}
+
+PyDoc_STRVAR(set_num_threads_doc,
+             "set_num_threads(num_threads, /)\n--\n\nAs attnpy.set_num_threads.");
+
+static PyObject *
+set_num_threads(PyObject *module, PyObject *argument)
+{
+    int n_threads;
+
+    (void)module;
+    if (py_parse_threads(argument, &n_threads) < 0) {
+        return NULL;
+    }
+    attn_set_num_threads(n_threads);
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(get_num_threads_doc,
+             "get_num_threads()\n--\n\nAs attnpy.get_num_threads.");
+
+static PyObject *
+get_num_threads(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    return PyLong_FromLong(attn_get_num_threads());
+}
+
+PyDoc_STRVAR(
+    set_work_per_thread_doc,
+    "set_work_per_thread(work, /)\n--\n\nSet how many multiplications repay one "
+    "more thread, for tests and calibration; return the former number.");
+
+static PyObject *
+set_work_per_thread(PyObject *module, PyObject *argument)
+{
+    double work;
+
+    (void)module;
+    if (py_parse_number(argument, "work", &work) < 0) {
+        return NULL;
+    }
+    if (work <= 0) {
+        PyErr_Format(PyExc_ValueError, "work: expected a number > 0, got %R", argument);
+        return NULL;
+    }
+    return PyFloat_FromDouble(attn_set_work_per_thread(work));
+}
+
+PyDoc_STRVAR(set_portable_doc,
+             "set_portable(portable, /)\n--\n\nAs attnpy.set_portable.");
+
+static PyObject *
+set_portable(PyObject *module, PyObject *argument)
+{
+    int wanted = py_parse_flag(argument, "portable");
+
+    (void)module;
+    if (wanted < 0) {
+        return NULL;
+    }
+    return PyBool_FromLong(atomic_exchange(&portable, wanted > 0));
+}
+
+/* The names of the tiers that this CPU has, best first. */
+static PyObject *
+tier_names(void)
+{
+    PyObject *names = PyList_New(0);
+    PyObject *result;
+    const attn_tier *tier;
+
+    for (int i = 0; names != NULL && (tier = attn_tier_at(i)) != NULL; i++) {
+        PyObject *name = PyUnicode_FromString(tier->name);
+        if (name == NULL || PyList_Append(names, name) < 0) {
+            Py_CLEAR(names);
+        }
+        Py_XDECREF(name);
+    }
+    if (names == NULL) {
+        return NULL;
+    }
+    result = PyList_AsTuple(names);
+    Py_DECREF(names);
+    return result;
+}
+
+PyDoc_STRVAR(config_doc, "config()\n--\n\nWhat attnpy.show_config shows of the core.");
+
+static PyObject *
+config(PyObject *module, PyObject *unused)
+{
+    PyObject *names = tier_names();
+
+    (void)module;
+    (void)unused;
+    if (names == NULL) {
+        return NULL;
+    }
+    return Py_BuildValue("{s:s, s:N, s:i, s:i}", "tier", py_current_tier()->name,
+                         "tiers", names, "threads", attn_get_num_threads(), "cpus",
+                         attn_cpu_limit());
+}
+
+/* For threadpoolctl, which finds these two by name in the extension's file. */
+EXPORTED int attnpy_get_num_threads(void);
+EXPORTED void attnpy_set_num_threads(int n_threads);
+
+int
+attnpy_get_num_threads(void)
+{
+    return attn_get_num_threads();
+}
+
+void
+attnpy_set_num_threads(int n_threads)
+{
+    attn_set_num_threads(n_threads < 1 ? 1 : n_threads);
+}
+
+/* Sets the default tier: the best one, unless ATTNPY_ISA names another. */
+static int
+choose_tier(void)
+{
+    const char *name = getenv("ATTNPY_ISA");
+    PyObject *names;
+
+    default_tier = name == NULL ? attn_tier_at(0) : attn_tier_named(name);
+    if (default_tier != NULL) {
+        return 0;
+    }
+    names = tier_names();
+    if (names != NULL) {
+        PyErr_Format(PyExc_ImportError,
+                     "ATTNPY_ISA: expected one of %R, which this CPU has, got '%s'",
+                     names, name);
+        Py_DECREF(names);
+    }
+    return -1;
+}
+
+/* ATTNPY_PORTABLE=1 is set_portable(True). */
+static int
+choose_portable(void)
+{
+    const char *wanted = getenv("ATTNPY_PORTABLE");
+
+    if (wanted != NULL && strcmp(wanted, "0") != 0 && strcmp(wanted, "1") != 0) {
+        PyErr_Format(PyExc_ImportError, "ATTNPY_PORTABLE: expected 0 or 1, got '%s'",
+                     wanted);
+        return -1;
+    }
+    atomic_store(&portable, wanted != NULL && *wanted == '1');
+    return 0;
+}
+
+/* Sets the default number of threads: ATTNPY_NUM_THREADS, else the first number of
+ * OMP_NUM_THREADS where that is one, else all CPUs we may use. */
+static int
+choose_threads(void)
+{
+    const char *own = getenv("ATTNPY_NUM_THREADS");
+    const char *openmp = getenv("OMP_NUM_THREADS");
+    char *end;
+    long n = 0;
+
+    if (own != NULL) {
+        n = strtol(own, &end, 10);
+        if (n < 1 || end == own || *end != '\0') {
+            PyErr_Format(
+                PyExc_ImportError,
+                "ATTNPY_NUM_THREADS: expected an integer of at least 1, got '%s'", own);
+            return -1;
+        }
+    } else if (openmp != NULL) {
+        n = strtol(openmp, &end, 10);
+        n = *end == '\0' || *end == ',' ? n : 0;
+    }
+    if (n < 1) {
+        n = attn_cpu_limit();
+    }
+    attn_set_num_threads(n < ATTN_MAX_THREADS ? (int)n : ATTN_MAX_THREADS);
+    return 0;
+}
+
+int
+py_choose_settings(void)
+{
+    return choose_tier() < 0 || choose_portable() < 0 || choose_threads() < 0 ? -1 : 0;
+}
+
+PyMethodDef py_settings_methods[] = {
+    {"set_num_threads", set_num_threads, METH_O, set_num_threads_doc},
+    {"get_num_threads", get_num_threads, METH_NOARGS, get_num_threads_doc},
+    {"set_work_per_thread", set_work_per_thread, METH_O, set_work_per_thread_doc},
+    {"set_portable", set_portable, METH_O, set_portable_doc},
+    {"config", config, METH_NOARGS, config_doc},
+    {NULL, NULL, 0, NULL},
+};
