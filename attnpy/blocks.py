@@ -15,9 +15,10 @@ import numpy as np
 
 from attnpy import _attnpy, _parameters
 from attnpy._linear import linear
+from attnpy._norms import LayerNorm, RMSNorm, sized
 from attnpy.cache import KVCache, undone_on_error
 from attnpy.layers import MultiHeadAttention
-from attnpy.positions import _above, _flag, _floating, _operand
+from attnpy.positions import _flag, _floating, _operand
 
 if TYPE_CHECKING:
     from typing import TypedDict
@@ -201,165 +202,6 @@ def _activate(x: ArrayLike, name: str) -> Array:
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu", "swiglu")
 
 
-class LayerNorm:
-    r"""Layer normalization: each token gets mean 0 and variance 1, then a scale.
-
-    Parameters
-    ----------
-    dim : int
-        The size of a token.
-    eps : float, optional
-        Added to the variance; more than 0.
-    bias : bool, optional
-        Add a bias.
-    dtype : dtype, optional
-        float64, float32, float16 or bfloat16.
-
-    Attributes
-    ----------
-    weight : ndarray, shape (dim,)
-        1 at first.
-    bias : ndarray, shape (dim,), or None
-        0 at first; None without a bias.
-    eps : float
-        As given.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument has the wrong kind or dtype, or is out of its range.
-
-    Notes
-    -----
-    .. math::
-
-        \frac{x - \operatorname{mean}(x)}{\sqrt{\operatorname{var}(x) + eps}}
-        \cdot weight + bias
-
-    from Ba, Kiros and Hinton, "Layer Normalization" (2016); the variance is the mean of
-    the squares, as in PyTorch. 16-bit numbers are computed in float32 and rounded once.
-    A row's bits depend on the row only.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attnpy.blocks import LayerNorm
-    >>> norm = LayerNorm(4)
-    >>> norm(np.array([[1, 2, 3, 4]], np.float32)).round(3)
-    array([[-1.342, -0.447,  0.447,  1.342]], dtype=float32)
-    """
-
-    def __init__(
-        self,
-        dim: int,
-        *,
-        eps: float = 1e-5,
-        bias: bool = True,
-        dtype: DTypeLike = np.float32,
-    ) -> None:
-        dim, dtype = _parameters.count(dim, "dim"), _floating(dtype)
-        self.eps = _above(eps, "eps", 0)
-        self.weight: Array = np.ones(dim, dtype)
-        self.bias = _parameters.zeros(_flag(bias, "bias"), dim, dtype)
-
-    parameters = _parameters.parameters
-    state_dict = _parameters.state_dict
-    load_state_dict = _parameters.load_state_dict
-
-    def __call__(self, x: ArrayLike, residual: ArrayLike | None = None) -> Array:
-        """Return the normalized tokens.
-
-        Parameters
-        ----------
-        x : array_like, shape (..., dim)
-        residual : array_like, shape (..., dim), optional
-            Added to x first; of the same shape.
-
-        Returns
-        -------
-        ndarray, shape (..., dim)
-            In the promoted dtype of x and `weight`; integers become float64.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If x has another dtype or size.
-        """
-        return _normalize(x, residual, self.weight, self.bias, self.eps, True)
-
-
-class RMSNorm:
-    r"""Root mean square normalization: each token gets mean square 1, then a scale.
-
-    Parameters
-    ----------
-    dim : int
-        The size of a token.
-    eps : float, optional
-        Added to the mean square; more than 0.
-    dtype : dtype, optional
-        float64, float32, float16 or bfloat16.
-
-    Attributes
-    ----------
-    weight : ndarray, shape (dim,)
-        1 at first.
-    eps : float
-        As given.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument has the wrong kind or dtype, or is out of its range.
-
-    Notes
-    -----
-    :math:`x / \sqrt{\operatorname{mean}(x^2) + eps} \cdot weight`, from Zhang and
-    Sennrich, "Root Mean Square Layer Normalization" (2019). 16-bit numbers are computed
-    in float32 and rounded once. A row's bits depend on the row only.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attnpy.blocks import RMSNorm
-    >>> norm = RMSNorm(4)
-    >>> norm(np.array([[1, 2, 3, 4]], np.float32)).round(3)
-    array([[0.365, 0.73 , 1.095, 1.461]], dtype=float32)
-    """
-
-    def __init__(
-        self, dim: int, *, eps: float = 1e-5, dtype: DTypeLike = np.float32
-    ) -> None:
-        dim, dtype = _parameters.count(dim, "dim"), _floating(dtype)
-        self.eps = _above(eps, "eps", 0)
-        self.weight: Array = np.ones(dim, dtype)
-
-    parameters = _parameters.parameters
-    state_dict = _parameters.state_dict
-    load_state_dict = _parameters.load_state_dict
-
-    def __call__(self, x: ArrayLike, residual: ArrayLike | None = None) -> Array:
-        """Return the normalized tokens.
-
-        Parameters
-        ----------
-        x : array_like, shape (..., dim)
-        residual : array_like, shape (..., dim), optional
-            Added to x first; of the same shape.
-
-        Returns
-        -------
-        ndarray, shape (..., dim)
-            In the promoted dtype of x and `weight`; integers become float64.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If x has another dtype or size.
-        """
-        return _normalize(x, residual, self.weight, None, self.eps, False)
-
-
 class FeedForward:
     r"""The same small network for each token.
 
@@ -470,7 +312,7 @@ class FeedForward:
             If x has another dtype or size.
         """
         gated = self.W_gate is not None
-        x = _sized(x, len(self.W_1))
+        x = sized(x, len(self.W_1))
         hidden = linear(
             x,
             self.W_1,
@@ -1254,39 +1096,3 @@ def _wide(x: ArrayLike, name: str = "x") -> tuple[Array, np.dtype[Any]]:
     dtype = _operand(array, name)
     real = np.float64 if dtype == np.float64 else np.float32
     return array.astype(real, copy=False), dtype
-
-
-def _normalize(
-    x: ArrayLike,
-    residual: ArrayLike | None,
-    weight: Array,
-    bias: Array | None,
-    eps: float,
-    centre: bool,
-) -> Array:
-    """Return the norm of x + residual, computed in float32 or float64."""
-    array = _sized(x, len(weight))
-    dtypes = [_operand(array, "x"), weight.dtype]
-    if residual is not None:
-        residual = np.asarray(residual)
-        dtypes.append(_operand(residual, "residual"))
-    dtype = np.result_type(*dtypes)
-    real = np.float64 if dtype == np.float64 else np.float32
-    result = _attnpy.normalize(
-        array.astype(real, copy=False),
-        None if residual is None else residual.astype(real, copy=False),
-        weight.astype(real, copy=False),
-        None if bias is None else bias.astype(real, copy=False),
-        eps,
-        centre,
-        None,
-    )
-    return result.astype(dtype, copy=False)
-
-
-def _sized(x: ArrayLike, size: int) -> Array:
-    """Return x, whose last axis must have this size."""
-    array = np.asarray(x)
-    if array.shape[-1:] != (size,):
-        raise ValueError(f"x: expected (..., {size}), got {array.shape}")
-    return array

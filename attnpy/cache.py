@@ -142,12 +142,12 @@ class KVCache:
         What is past a sequence's own length is not part of it: pass `lengths` to
         `attention` as ``kv_lengths``. A growable cache leaves its views when it grows.
         """
-        return self._key[:, :, : self._lengths.max(initial=0)]
+        return self._rows(self._lengths)[0]
 
     @property
     def value(self) -> Array:
         """A view of the values, (B, Hk, Lk, Dv); see `key`."""
-        return self._value[:, :, : self._lengths.max(initial=0)]
+        return self._rows(self._lengths)[1]
 
     def append(
         self, key: ArrayLike, value: ArrayLike, counts: ArrayLike | None = None
@@ -189,17 +189,10 @@ class KVCache:
         shape = self.batch, self.num_kv_heads, n_tokens
         _check_shape(key, "key", (*shape[:2], "L", self.head_dim), n_tokens)
         _check_shape(value, "value", (*shape, self.value_head_dim), n_tokens)
-        if counts is None:
-            added = np.full(self.batch, n_tokens)
-        else:
-            added = self._per_sequence(counts, "counts", 0, n_tokens)
-        ends = self._lengths + added
-        self._make_room(ends)
-        for b, (start, end, n) in enumerate(
-            zip(self._lengths, ends, added, strict=True)
-        ):
-            self._key[b, :, start:end] = key[b, :, :n]
-            self._value[b, :, start:end] = value[b, :, :n]
+        starts, ends = self._lengths, self._make_room(n_tokens, counts, "counts")
+        for b, (start, end) in enumerate(zip(starts, ends, strict=True)):
+            self._key[b, :, start:end] = key[b, :, : end - start]
+            self._value[b, :, start:end] = value[b, :, : end - start]
         self._lengths = ends
 
     def truncate(self, lengths: ArrayLike) -> None:
@@ -256,10 +249,19 @@ class KVCache:
             )
         return array
 
-    def _make_room(self, ends: NDArray[np.int64]) -> None:
-        needed = int(ends.max(initial=0))
-        if needed <= self.capacity:
-            return
+    def _make_room(
+        self, n_tokens: int, counts: ArrayLike | None, name: str
+    ) -> NDArray[np.int64]:
+        """Return the lengths with the new tokens, for which there is then room."""
+        ends = self._lengths + n_tokens
+        if counts is not None:
+            ends = self._lengths + self._per_sequence(counts, name, 0, n_tokens)
+        needed = _longest(ends)
+        if needed > self.capacity:
+            self._grow(needed, ends)
+        return ends
+
+    def _grow(self, needed: int, ends: NDArray[np.int64]) -> None:
         if not self.growable:
             b = int(np.argmax(ends > self.capacity))
             length = int(self._lengths[b])
@@ -273,6 +275,11 @@ class KVCache:
             _grown(self._value, self.value, capacity),
         )
 
+    def _rows(self, ends: NDArray[np.int64]) -> tuple[Array, Array]:
+        """Return views of the keys and values up to the longest of these lengths."""
+        longest = _longest(ends)
+        return self._key[:, :, :longest], self._value[:, :, :longest]
+
 
 @contextlib.contextmanager
 def undone_on_error(caches: list[KVCache]) -> Iterator[None]:
@@ -284,6 +291,10 @@ def undone_on_error(caches: list[KVCache]) -> Iterator[None]:
         for cache, before in zip(caches, lengths, strict=True):
             cache.truncate(before)
         raise
+
+
+def _longest(lengths: NDArray[np.int64]) -> int:
+    return max(lengths.tolist(), default=0)  # of few numbers, faster than NumPy's
 
 
 def _storage(

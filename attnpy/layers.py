@@ -6,18 +6,18 @@ it.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
-from attnpy import _parameters
-from attnpy._attention import attention
+from attnpy import _attnpy, _parameters
 from attnpy._linear import linear
-from attnpy.cache import KVCache, undone_on_error
-from attnpy.positions import Rotary, _flag, _floating, _operand, query_positions
+from attnpy._norms import LayerNorm, RMSNorm, norm_arguments
+from attnpy.cache import KVCache
+from attnpy.positions import Rotary, _flag, _floating, _operand
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import TypedDict
 
     from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -235,30 +235,40 @@ class SelfAttention:
         TypeError, ValueError
             As `attnpy.attention`, and for parameters that do not fit.
         """
-        tokens = _tokens(x, "x", self.W_q)
-        source = tokens if context is None else _tokens(context, "context", self.W_k)
         if context is None and q_offset is None:
             q_offset = 0
-        result = attention(
-            _project(tokens, self.W_q, self.b_q, 1, num_threads),
-            _project(source, self.W_k, self.b_k, 1, num_threads),
-            _project(source, self.W_v, self.b_v, 1, num_threads),
-            mask=_with_head_axis(mask),
-            bias=_with_head_axis(bias),
-            causal=causal,
-            window=window,
-            q_offset=q_offset,
-            kv_lengths=kv_lengths,
-            scale=scale,
-            softcap=softcap,
-            return_weights=return_weights,
-            return_lse=False,
-            num_threads=num_threads,
+        result = _attnpy.layer(
+            x,
+            None,
+            None,
+            _with_head_axis(mask),
+            _with_head_axis(bias),
+            causal,
+            window,
+            q_offset,
+            kv_lengths,
+            scale,
+            softcap,
+            None,
+            return_weights,
+            False,
+            None,
+            num_threads,
+            None,
+            context,
+            1,
+            1,
+            self.W_q,
+            self.b_q,
+            self.W_k,
+            self.b_k,
+            self.W_v,
+            self.b_v,
         )
         if return_weights:
             output, weights = result
-            return output[..., 0, :, :], weights[..., 0, :, :]
-        return result[..., 0, :, :]
+            return output, weights[..., 0, :, :]
+        return result
 
 
 class MultiHeadAttention:
@@ -409,8 +419,8 @@ class MultiHeadAttention:
         self.b_k: Array | None = _parameters.zeros(bias, n_keys, dtype)
         self.b_v: Array | None = _parameters.zeros(bias, n_values, dtype)
         self.b_o: Array | None = _parameters.zeros(out_bias, n_rows, dtype)
-        self.q_norm: Callable[[Array], Array] | None = None
-        self.k_norm: Callable[[Array], Array] | None = None
+        self.q_norm: LayerNorm | RMSNorm | None = None
+        self.k_norm: LayerNorm | RMSNorm | None = None
 
     @property
     def head_dim(self) -> int:
@@ -544,58 +554,70 @@ class MultiHeadAttention:
         if _flag(average_weights, "average_weights") and not return_weights:
             raise ValueError("average_weights: expected return_weights=True with it")
         tokens = _tokens(x, "x", self.W_q)
+        projected = isinstance(context, KVCache)
         kept = context if isinstance(context, KVCache) else cache
         single = kept is not None and tokens.ndim == 2
         if single:
             tokens = tokens[np.newaxis]  # (1, L, E)
         if kept is not None:
             self._check_cache(kept, "context" if cache is None else "cache", tokens)
-        start = 0 if cache is None else cache.lengths
-        if context is None and q_offset is None:
-            q_offset = start
 
-        with undone_on_error([] if cache is None else [cache]):
-            query = _project(tokens, self.W_q, self.b_q, self.num_heads, num_threads)
-            if self.q_norm is not None:
-                query = self.q_norm(query)
-            if isinstance(context, KVCache):
-                key, value, kv_lengths = context.key, context.value, context.lengths
-            else:
-                key, value = self._keys(
-                    tokens if context is None else context, num_threads
-                )
-            if rotary is not None:
-                n = tokens.shape[-2]
-                query = rotary(query, query_positions(n, n, q_offset=q_offset))
-                key = rotary(key, query_positions(n, n, q_offset=start))
-            if cache is not None:
-                _append(cache, key, value, kv_lengths)
-                key, value, kv_lengths = cache.key, cache.value, cache.lengths
-            result = attention(
-                query,
-                key,
-                value,
-                mask=mask,
-                bias=bias,
-                causal=causal,
-                window=window,
-                q_offset=q_offset,
-                kv_lengths=kv_lengths,
-                scale=scale,
-                softcap=softcap,
-                sinks=sinks,
-                return_weights=return_weights,
-                return_lse=False,
-                num_threads=num_threads,
-            )
-            attended, *weights = result if return_weights else (result,)
-            joined = attended.swapaxes(-3, -2)  # (..., L, H, Dv)
-            joined = joined.reshape(*joined.shape[:-2], len(self.W_o))
-            output = linear(joined, self.W_o, self.b_o, num_threads=num_threads)
+        starts = ends = key = value = q_turns = k_turns = None
+        if isinstance(context, KVCache):
+            key, value, kv_lengths = context.key, context.value, context.lengths
+        if cache is not None:
+            starts = cache.lengths
+            ends = cache._make_room(tokens.shape[1], kv_lengths, "kv_lengths")
+            key, value = cache._rows(ends)
+        if context is None and q_offset is None:
+            q_offset = 0 if starts is None else starts
+        if rotary is not None:
+            q_turns = _turns(rotary, q_offset, tokens, self.W_q, self.q_norm)
+            k_turns = _turns(rotary, starts, tokens, self.W_k, self.k_norm)
+        result = _attnpy.layer(
+            tokens,
+            key,
+            value,
+            mask,
+            bias,
+            causal,
+            window,
+            q_offset,
+            kv_lengths if ends is None else ends,
+            scale,
+            softcap,
+            sinks,
+            return_weights,
+            False,
+            None,
+            num_threads,
+            None,
+            None if projected else context,
+            self.num_heads,
+            self.num_kv_heads,
+            self.W_q,
+            self.b_q,
+            None if projected else self.W_k,
+            self.b_k,
+            self.W_v,
+            self.b_v,
+            self.W_o,
+            self.b_o,
+            starts,
+            None if self.q_norm is None else norm_arguments(self.q_norm, "q_norm"),
+            None if self.k_norm is None else norm_arguments(self.k_norm, "k_norm"),
+            q_turns,
+            k_turns,
+            rotary is not None and rotary.interleaved,
+        )
+        if cache is not None and ends is not None:
+            cache._lengths = ends
+        if not return_weights:
+            return result[0] if single else result
+        output, weights = result
         if average_weights:
-            weights = [_mean_over_heads(weights[0])]
-        results = [array[0] if single else array for array in (output, *weights)]
-        return tuple(results) if return_weights else results[0]
+            weights = _mean_over_heads(weights)
+        return (output[0], weights[0]) if single else (output, weights)
 
     def project_context(
         self,
@@ -749,6 +771,35 @@ def _tokens(x: ArrayLike, name: str, weight: Array) -> Array:
     return tokens
 
 
+def _promoted(one: np.dtype[Any], other: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype of a product of numbers of two dtypes."""
+    both = np.promote_types(one, other)
+    return np.dtype(np.float64) if both.kind in "biu" else both
+
+
+@functools.cache
+def _arithmetic(*dtypes: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype in which numbers of these dtypes meet, but 16-bit ones."""
+    wide = np.dtype(np.float64)
+    meeting = functools.reduce(_promoted, dtypes)
+    return wide if meeting == wide else np.dtype(np.float32)
+
+
+def _turns(
+    rotary: Rotary,
+    first: ArrayLike | None,
+    tokens: Array,
+    weight: Array,
+    norm: LayerNorm | RMSNorm | None,
+) -> Array:
+    """Return what turns queries or keys, the first token being there (by default 0)."""
+    dtypes = [tokens.dtype, weight.dtype]
+    if norm is not None:
+        dtypes.append(norm.weight.dtype)
+    first = 0 if first is None else first
+    return rotary._turns(first, _arithmetic(*dtypes), tokens.shape[-2])
+
+
 def _project(
     tokens: Array,
     weight: Array,
@@ -765,15 +816,6 @@ def _project(
     projected = linear(tokens, weight, bias, num_threads=num_threads)
     shape = *projected.shape[:-1], n_heads, projected.shape[-1] // n_heads
     return projected.reshape(shape).swapaxes(-3, -2)
-
-
-def _append(
-    cache: KVCache, key: Array, value: Array, kv_lengths: ArrayLike | None
-) -> None:
-    n_tokens = key.shape[-2]
-    if kv_lengths is not None:
-        kv_lengths = cache._per_sequence(kv_lengths, "kv_lengths", 0, n_tokens)
-    cache.append(key, value, kv_lengths)
 
 
 def _with_head_axis(array: ArrayLike | None) -> Array | None:

@@ -1,4 +1,4 @@
-"""Ways to tell attention the order of its tokens, in NumPy.
+"""Ways to tell attention the order of its tokens.
 
 Added to the embeddings: `sinusoidal`, `Learned`. Turning queries and keys: `Rotary`.
 Added to the scores, as attention's `bias`: `alibi_bias`, `relative_bias`.
@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from attnpy import _attnpy
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -33,6 +35,9 @@ __all__ = [
 
 # Float64 holds every integer up to here, and no sum of two wraps in int64.
 LARGEST_POSITION = 2**53
+
+# The size of the largest tables that are kept for later calls, 4 of them.
+KEPT_ANGLES = 1 << 18
 
 # The keys of a model's configuration: what each kind of scaling needs and may have.
 SCALINGS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -424,11 +429,8 @@ class Rotary:
             If a position is out of its range.
         """
         places = _integers(positions, "positions")
-        dtype = _floating(dtype)
-        angles = places[..., np.newaxis] * self.frequencies  # (..., L, rotary_dim / 2)
-        return (
-            _rounded(self.attention_factor * np.cos(angles), dtype),
-            _rounded(self.attention_factor * np.sin(angles), dtype),
+        return _tables(
+            places, self.frequencies, self.attention_factor, _floating(dtype)
         )
 
     def __call__(
@@ -468,7 +470,7 @@ class Rotary:
         if x.ndim == 0 or x.shape[-1] != self.head_dim:
             raise ValueError(f"x: expected (..., L, {self.head_dim}), got {x.shape}")
         dtype = _operand(x, "x")
-        real = np.float64 if dtype == np.float64 else np.float32
+        real = np.dtype(np.float64 if dtype == np.float64 else np.float32)
         places = _integers(0 if positions is None else positions, "positions")
         if places.ndim == 0 and x.ndim > 1:
             places = places + np.arange(x.shape[-2])
@@ -481,22 +483,70 @@ class Rotary:
             out = np.empty(x.shape, dtype)
         _check_out(out, x.shape, dtype)
 
-        cos, sin = self.tables(places, real)
-        one, two = self._pairs(x)
-        with np.errstate(all="ignore"):  # NaN and infinity are results here
-            turned = one * cos - two * sin, two * cos + one * sin
-            # All of x is read before out, which may overlap it, is written.
-            out[..., self.rotary_dim :] = x[..., self.rotary_dim :]
-            for half, result in zip(self._pairs(out), turned, strict=True):
-                half[...] = result
+        _attnpy.rotate(x, self._turns(places, real), self.interleaved, out)
         return out
 
-    def _pairs(self, x: Array) -> tuple[Array, Array]:
-        """Return views of the first and the second numbers of all pairs."""
-        half = self.rotary_dim // 2
-        if self.interleaved:
-            return x[..., 0 : 2 * half : 2], x[..., 1 : 2 * half : 2]
-        return x[..., :half], x[..., half : 2 * half]
+    def _turns(
+        self, places: ArrayLike, dtype: np.dtype[Any], n_rows: int | None = None
+    ) -> Array:
+        """Return the tables side by side, (..., L, rotary_dim): cosines, then sines.
+
+        With `n_rows`, `places` are those of the first of so many rows, `q_offset` of
+        `query_positions`. Read-only, for the tables of the last calls are kept.
+        """
+        array = np.asarray(places)
+        if array.dtype.kind not in "iu":
+            array = _integers(places, "q_offset")
+        frequencies = np.asarray(self.frequencies, np.float64)
+        n_angles = array.size * (1 if n_rows is None else n_rows) * frequencies.size
+        make = _turns if n_angles <= KEPT_ANGLES else _turns.__wrapped__
+        return make(
+            array.tobytes(),
+            array.dtype,
+            array.shape,
+            n_rows,
+            frequencies.tobytes(),
+            self.attention_factor,
+            dtype,
+        )
+
+
+def _tables(
+    places: NDArray[np.int64],
+    frequencies: NDArray[np.float64],
+    attention_factor: float,
+    dtype: np.dtype[Any],
+) -> tuple[Array, Array]:
+    angles = places[..., np.newaxis] * frequencies  # (..., L, rotary_dim / 2)
+    return (
+        _rounded(attention_factor * np.cos(angles), dtype),
+        _rounded(attention_factor * np.sin(angles), dtype),
+    )
+
+
+@functools.lru_cache(maxsize=4)
+def _turns(
+    places: bytes,
+    kind: np.dtype[Any],
+    shape: tuple[int, ...],
+    n_rows: int | None,
+    frequencies: bytes,
+    attention_factor: float,
+    dtype: np.dtype[Any],
+) -> Array:
+    """See `Rotary._turns`. Everything that the result depends on is an argument."""
+    array = np.frombuffer(places, kind).reshape(shape)
+    if n_rows is not None:
+        array = query_positions(n_rows, n_rows, q_offset=array)
+    tables = _tables(
+        _integers(array, "positions"),
+        np.frombuffer(frequencies),
+        attention_factor,
+        dtype,
+    )
+    turns = np.concatenate(tables, axis=-1)
+    turns.flags.writeable = False
+    return turns
 
 
 def alibi_slopes(num_heads: int, dtype: DTypeLike = np.float32) -> Array:

@@ -159,6 +159,43 @@ typedef struct {
     void *output;         /* (rows, columns) */
 } attn_norm_problem;
 
+/* Rows of heads, brought from one array to another: each is normalized, turned by its
+ * position, and rounded to the dtype of what was computed, then to that of what is kept. */
+typedef struct {
+    int n_batch_axes;
+    ptrdiff_t batch_shape[ATTN_MAX_AXES];
+    ptrdiff_t n_batch;
+    ptrdiff_t n_heads;
+    ptrdiff_t n_rows;
+    ptrdiff_t n_columns;
+    attn_dtype dtype;
+    attn_dtype kept;
+    attn_array input;              /* (B, H, rows, columns), no wider than `dtype` */
+    const attn_norm_problem *norm; /* what is done to any one row; or NULL */
+    attn_array turns;              /* (B, H, rows, turned), adjacent columns in the
+                                    * arithmetic's dtype, cosines before sines; or none */
+    ptrdiff_t n_turned;            /* columns, the first ones, an even number */
+    bool interleaved;         /* pairs are neighbours, else half of n_turned apart */
+    attn_array output;        /* (B, H, rows, columns); may be the input */
+    const int64_t *first_row; /* (B,) rows of the output that come before, */
+    const int64_t *end_row;   /* and where it ends; or NULL, with one batch axis */
+} attn_heads_problem;
+
+/* One token: the addresses of its first head. */
+typedef struct {
+    const char *input, *turns;
+    char *output;
+} attn_heads_task;
+
+/* Attention with its projections, steps that are done in this order; NULL where there is
+ * none. Their arrays lead from one to the next. */
+typedef struct {
+    const attn_linear_problem *products[3]; /* for queries, keys and values */
+    const attn_heads_problem *heads[3];
+    const attn_problem *attention;
+    const attn_linear_problem *output;
+} attn_layer_problem;
+
 /* A kernel: the algorithm of kernel.inc.h compiled for one instruction set and dtype.
  * `control` is asked between blocks whether to give up. */
 typedef struct {
@@ -185,7 +222,20 @@ typedef struct {
     void (*normalize)(const attn_norm_problem *, ptrdiff_t first_row, ptrdiff_t n_rows);
     /* Applies an activation to n numbers of the arithmetic's dtype. */
     void (*activate)(void *numbers, ptrdiff_t n, attn_activation);
+    /* n numbers of a dtype, stride bytes apart, as contiguous ones of the arithmetic's
+     * dtype; and the reverse, for that dtype and 16-bit ones. */
+    void (*load_row)(void *to, const char *from, ptrdiff_t stride, ptrdiff_t n,
+                     attn_dtype);
+    void (*store_row)(char *to, ptrdiff_t stride, const void *from, ptrdiff_t n,
+                      attn_dtype);
 } attn_kernel;
+
+/* heads_f32.c, heads_f64.c: all heads of one token. The memory is for n_columns doubles and
+ * as many halves. */
+void attn_run_heads_f32(const attn_heads_problem *, const attn_heads_task *,
+                        const attn_kernel *, void *memory);
+void attn_run_heads_f64(const attn_heads_problem *, const attn_heads_task *,
+                        const attn_kernel *, void *memory);
 
 typedef struct {
     const char *name;
@@ -210,6 +260,13 @@ int attn_linear(const attn_linear_problem *, const attn_tier *, int n_threads,
 
 void attn_normalize(const attn_norm_problem *, const attn_tier *, int n_threads,
                     attn_poll, void *poll_context);
+
+int attn_heads(const attn_heads_problem *, const attn_tier *, int n_threads, attn_poll,
+               void *poll_context);
+
+/* Stops between steps, too, once a poll has said so. */
+int attn_layer(const attn_layer_problem *, const attn_tier *, int n_threads, attn_poll,
+               void *poll_context);
 
 /* visibility.c */
 void attn_see_ranges(const attn_problem *, int64_t q_offset, int64_t kv_length,

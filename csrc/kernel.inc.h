@@ -895,6 +895,8 @@ end_merge(void *memory, attn_control *control)
 
 #include "norm.inc.h"
 
+#include "rows.inc.h"
+
 const attn_kernel KERNEL = {
     .workspace_size = workspace_size,
     .partial_size = partial_size,
@@ -907,4 +909,6 @@ const attn_kernel KERNEL = {
     .run_linear = run_linear,
     .normalize = normalize,
     .activate = activate_all,
+    .load_row = load_any_row,
+    .store_row = store_any_row,
 };

@@ -293,3 +293,42 @@ py_check_count(Py_ssize_t n_arguments, Py_ssize_t expected)
                  n_arguments);
     return -1;
 }
+
+int
+py_common_type(int n, const int *types)
+{
+    PyArray_Descr *descrs[3], *common;
+    int type = types[0];
+    bool same = true;
+
+    for (int i = 1; i < n; i++) {
+        same = same && types[i] == type;
+    }
+    if (!same) {
+        for (int i = 0; i < n; i++) {
+            descrs[i] = PyArray_DescrFromType(types[i]);
+        }
+        common = PyArray_ResultType(0, NULL, n, descrs);
+        for (int i = 0; i < n; i++) {
+            Py_DECREF(descrs[i]);
+        }
+        if (common == NULL) {
+            return -1;
+        }
+        type = common->type_num;
+        Py_DECREF(common);
+    }
+    return PyTypeNum_ISINTEGER(type) || PyTypeNum_ISBOOL(type) ? NPY_DOUBLE : type;
+}
+
+int
+py_cast_operand(PyArrayObject **array, int type, attn_dtype *dtype)
+{
+    int own = PyArray_TYPE(*array);
+
+    if (type == NPY_DOUBLE || !py_storage_of(own, dtype)) {
+        own = type;
+    }
+    (void)py_storage_of(own, dtype);
+    return py_cast_array(array, own);
+}

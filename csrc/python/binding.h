@@ -44,6 +44,12 @@ int py_copy_integers(PyObject *, const char *name, PyArrayObject **);
 /* Replaces the array by one of the given type, native and aligned, unless it is that. */
 int py_cast_array(PyArrayObject **, int type);
 
+/* Likewise an operand of what has the type `type`. Where that is computed in float32, any
+ * dtype that the core takes may stay. */
+int py_cast_operand(PyArrayObject **, int type, attn_dtype *);
+
+/* The type number to which so many, 3 at most, promote, double for integers. */
+int py_common_type(int n, const int *types);
 /* Does a type number stand for one of the storage dtypes, and which? */
 bool py_storage_of(int type, attn_dtype *);
 /* Checks the dtype of what is computed with: a floating one, integers or booleans. */
@@ -84,9 +90,26 @@ typedef struct {
 } py_arrays;
 
 /* Everything before the computation: from arguments to a problem in which all is valid,
- * with its arrays and results. */
+ * with its arrays and results. Its parts: */
 int py_prepare(PyObject *const *arguments, Py_ssize_t n_arguments, py_arrays *,
                attn_problem *, py_options *);
+void py_clear_problem(attn_problem *); /* no optional array, no option */
+/* Converts the arrays that are neither query, key nor value. */
+int py_convert_options(PyObject *const *arguments, py_arrays *);
+/* The type number to which those of query, key and value promote. */
+int py_promote(const int types[3]);
+/* Checks and describes the inputs for a result of the given type; the result's rank. */
+int py_set_attention(py_arrays *, int type, const py_options *, attn_problem *);
+/* Allocates the results, or takes `out` for the output, unless there is an output. */
+int py_make_results(py_arrays *, const py_options *, int type, int rank,
+                    attn_problem *);
+/* A (..., head, row, column) array for the core: its last `missing` of these three axes
+ * are not there. Batch axes that it lacks broadcast. */
+void py_describe(attn_array *, PyArrayObject *, int missing, int n_batch_axes);
+bool py_may_overlap(PyArrayObject *, PyArrayObject *other); /* which may be NULL */
+
+bool py_has_results(const py_arrays *); /* with any element */
+double py_attention_work(const attn_problem *);
 /* Runs the core. */
 int py_compute(const py_arrays *, const attn_problem *, const py_options *);
 /* What attention() returns: the output, or a tuple of it with what else was asked for. */
@@ -107,9 +130,34 @@ attn_poll py_give_up_lock(py_lock *, double work);
 /* Takes it back; an error where the core had no memory or a signal handler raised. */
 int py_take_lock_back(py_lock *, int status);
 
-/* plan.c, layer_calls.c */
-extern PyType_Spec py_plan_spec;
+/* rows.c: the arrays of a product of rows with a matrix, owned. */
+typedef struct {
+    PyArrayObject *input, *weight, *bias;
+} py_linear_arrays;
+
+/* Checks and describes everything but the output; the output's type number. */
+int py_set_linear(py_linear_arrays *, attn_linear_problem *);
+/* An array of rows, of all batches in a line. */
+void py_describe_rows(attn_array *, PyArrayObject *, const attn_linear_problem *);
+/* Allocates and describes the output. */
+PyArrayObject *py_make_product(const py_linear_arrays *, int type,
+                               attn_linear_problem *);
+double py_linear_work(const attn_linear_problem *);
+void py_release_linear(py_linear_arrays *);
+extern PyMethodDef py_linear_methods[];
+
+/* heads.c */
+/* Reads the sizes off an array of (..., head, row, column), and sets no step. */
+void py_read_heads(PyArrayObject *, attn_heads_problem *);
+/* Checks and describes what rows of such an array, x, are turned by: it broadcasts. */
+int py_set_turns(PyArrayObject *turns, PyArrayObject *x, attn_heads_problem *);
+extern PyMethodDef py_heads_methods[];
+
+/* layer.c */
 extern PyMethodDef py_layer_methods[];
+
+/* plan.c */
+extern PyType_Spec py_plan_spec;
 
 /* settings.c: what belongs to the process. */
 const attn_tier *py_current_tier(void); /* that calls use unless they name one */

@@ -17,9 +17,8 @@ py_release_arrays(py_arrays *a)
     Py_CLEAR(a->lse);
 }
 
-/* No optional array, no option. */
-static void
-clear_problem(attn_problem *p)
+void
+py_clear_problem(attn_problem *p)
 {
     p->mask.data = p->bias.data = p->sinks.data = NULL;
     p->q_offset.data = p->kv_lengths.data = NULL;
@@ -27,39 +26,41 @@ clear_problem(attn_problem *p)
     p->causal = p->top_left = false;
 }
 
+int
+py_promote(const int types[3])
+{
+    PyObject *descrs[3];
+    int type = py_common_type(3, types);
+
+    if (type >= 0 || !PyErr_ExceptionMatches(PyExc_TypeError)) {
+        return type;
+    }
+    for (int i = 0; i < 3; i++) {
+        descrs[i] = (PyObject *)PyArray_DescrFromType(types[i]);
+    }
+    PyErr_Format(PyExc_TypeError,
+                 "query, key, value: expected dtypes with a common one, got %S, %S and "
+                 "%S",
+                 descrs[0], descrs[1], descrs[2]);
+    for (int i = 0; i < 3; i++) {
+        Py_DECREF(descrs[i]);
+    }
+    return -1;
+}
+
 /* The type number to which query, key and value promote. */
 static int
-promote(const py_arrays *a)
+common_type(const py_arrays *a)
 {
-    PyArray_Descr *descrs[3] = {PyArray_DESCR(a->query), PyArray_DESCR(a->key),
-                                PyArray_DESCR(a->value)};
-    PyArray_Descr *common;
-    int type;
+    const int types[3] = {PyArray_TYPE(a->query), PyArray_TYPE(a->key),
+                          PyArray_TYPE(a->value)};
 
     if (py_check_operand(a->query, "query") < 0 ||
         py_check_operand(a->key, "key") < 0 ||
         py_check_operand(a->value, "value") < 0) {
         return -1;
     }
-    type = descrs[0]->type_num;
-    if (type == descrs[1]->type_num && type == descrs[2]->type_num &&
-        !PyTypeNum_ISINTEGER(type) && !PyTypeNum_ISBOOL(type)) {
-        return type;
-    }
-    common = PyArray_ResultType(0, NULL, 3, descrs);
-    if (common == NULL) {
-        if (PyErr_ExceptionMatches(PyExc_TypeError)) {
-            PyErr_Format(
-                PyExc_TypeError,
-                "query, key, value: expected dtypes with a common one, got %S, "
-                "%S and %S",
-                (PyObject *)descrs[0], (PyObject *)descrs[1], (PyObject *)descrs[2]);
-        }
-        return -1;
-    }
-    type = common->type_num;
-    Py_DECREF(common);
-    return PyTypeNum_ISINTEGER(type) || PyTypeNum_ISBOOL(type) ? NPY_DOUBLE : type;
+    return py_promote(types);
 }
 
 /* Brings every array to the dtype the core takes. */
@@ -78,10 +79,10 @@ convert_dtypes(py_arrays *a, int type, attn_problem *p)
         return -1;
     }
     p->arithmetic = storage == ATTN_F64 ? ATTN_F64 : ATTN_F32;
-    p->query.dtype = p->key.dtype = p->value.dtype = storage;
     p->output.dtype = p->weights.dtype = storage;
-    if (py_cast_array(&a->query, type) < 0 || py_cast_array(&a->key, type) < 0 ||
-        py_cast_array(&a->value, type) < 0) {
+    if (py_cast_operand(&a->query, type, &p->query.dtype) < 0 ||
+        py_cast_operand(&a->key, type, &p->key.dtype) < 0 ||
+        py_cast_operand(&a->value, type, &p->value.dtype) < 0) {
         return -1;
     }
     if (a->mask != NULL && !PyTypeNum_ISBOOL(PyArray_TYPE(a->mask))) {
@@ -111,10 +112,8 @@ convert_dtypes(py_arrays *a, int type, attn_problem *p)
     return py_cast_array(&a->sinks, sinks_type);
 }
 
-/* A (..., head, row, column) array for the core: its last `missing` of these three axes
- * are not there. Batch axes that it lacks broadcast. */
-static void
-describe(attn_array *to, PyArrayObject *array, int missing, const attn_problem *p)
+void
+py_describe(attn_array *to, PyArrayObject *array, int missing, int n_batch_axes)
 {
     ptrdiff_t *strides[3] = {&to->column_stride, &to->row_stride, &to->head_stride};
 
@@ -122,8 +121,8 @@ describe(attn_array *to, PyArrayObject *array, int missing, const attn_problem *
     for (int place = 0; place < 3; place++) {
         *strides[place] = place < missing ? 0 : py_axis_stride(array, place - missing);
     }
-    for (int axis = 0; axis < p->n_batch_axes; axis++) {
-        int from_right = p->n_batch_axes - 1 - axis + 3 - missing;
+    for (int axis = 0; axis < n_batch_axes; axis++) {
+        int from_right = n_batch_axes - 1 - axis + 3 - missing;
         to->batch_stride[axis] = py_axis_stride(array, from_right);
     }
 }
@@ -278,7 +277,7 @@ set_numbers(attn_problem *p, attn_array *to, PyArrayObject *array, const char *n
             return -1;
         }
     }
-    describe(to, array, 3, p);
+    py_describe(to, array, 3, p->n_batch_axes);
     return 0;
 }
 
@@ -296,26 +295,26 @@ set_inputs(const py_arrays *a, attn_problem *p, int rank)
         set_numbers(p, &p->kv_lengths, a->kv_lengths, "kv_lengths", 0, p->n_keys) < 0) {
         return -1;
     }
-    describe(&p->query, a->query, 0, p);
+    py_describe(&p->query, a->query, 0, p->n_batch_axes);
     if (PyArray_NDIM(a->query) == 1) {
         p->query.row_stride = 0;
     }
-    describe(&p->key, a->key, 0, p);
-    describe(&p->value, a->value, 0, p);
+    py_describe(&p->key, a->key, 0, p->n_batch_axes);
+    py_describe(&p->value, a->value, 0, p->n_batch_axes);
     if (a->mask != NULL) {
         if (check_broadcast(p, rank, a->mask, "mask") < 0) {
             return -1;
         }
-        describe(&p->mask, a->mask, 0, p);
+        py_describe(&p->mask, a->mask, 0, p->n_batch_axes);
     }
     if (a->bias != NULL) {
         if (check_broadcast(p, rank, a->bias, "bias") < 0) {
             return -1;
         }
-        describe(&p->bias, a->bias, 0, p);
+        py_describe(&p->bias, a->bias, 0, p->n_batch_axes);
     }
     if (a->sinks != NULL) {
-        describe(&p->sinks, a->sinks, 2, p);
+        py_describe(&p->sinks, a->sinks, 2, p->n_batch_axes);
     }
     return 0;
 }
@@ -363,8 +362,8 @@ extent(PyArrayObject *array, uintptr_t *first, uintptr_t *last)
     *last += (uintptr_t)PyArray_ITEMSIZE(array);
 }
 
-static bool
-may_overlap(PyArrayObject *one, PyArrayObject *other)
+bool
+py_may_overlap(PyArrayObject *one, PyArrayObject *other)
 {
     uintptr_t first, last, other_first, other_last;
 
@@ -414,10 +413,10 @@ accept_out(py_arrays *a, PyObject *object, int type, int n_axes, const npy_intp 
             "one");
         return -1;
     }
-    if (PyArray_ISBEHAVED(out) && !may_overlap(out, a->query) &&
-        !may_overlap(out, a->key) && !may_overlap(out, a->value) &&
-        !may_overlap(out, a->mask) && !may_overlap(out, a->bias) &&
-        !may_overlap(out, a->sinks)) {
+    if (PyArray_ISBEHAVED(out) && !py_may_overlap(out, a->query) &&
+        !py_may_overlap(out, a->key) && !py_may_overlap(out, a->value) &&
+        !py_may_overlap(out, a->mask) && !py_may_overlap(out, a->bias) &&
+        !py_may_overlap(out, a->sinks)) {
         Py_INCREF(object);
         a->output = out;
     }
@@ -430,18 +429,17 @@ describe_result(attn_array *to, PyArrayObject *array, bool drop_row,
                 const attn_problem *p)
 {
     if (!drop_row) {
-        describe(to, array, 0, p);
+        py_describe(to, array, 0, p->n_batch_axes);
         return;
     }
     /* (..., head, column) is described as (..., head, row), then turned. */
-    describe(to, array, 1, p);
+    py_describe(to, array, 1, p->n_batch_axes);
     to->column_stride = to->row_stride;
     to->row_stride = 0;
 }
 
-/* Allocates the results, or takes `out` for the output. */
-static int
-make_results(py_arrays *a, const py_options *o, int type, int rank, attn_problem *p)
+int
+py_make_results(py_arrays *a, const py_options *o, int type, int rank, attn_problem *p)
 {
     bool drop_row = PyArray_NDIM(a->query) == 1;
     npy_intp shape[ATTN_MAX_AXES];
@@ -471,7 +469,7 @@ make_results(py_arrays *a, const py_options *o, int type, int rank, attn_problem
         if (a->lse == NULL) {
             return -1;
         }
-        describe(&p->lse, a->lse, drop_row ? 2 : 1, p);
+        py_describe(&p->lse, a->lse, drop_row ? 2 : 1, p->n_batch_axes);
     }
     return 0;
 }
@@ -497,14 +495,10 @@ py_pack_results(const py_arrays *a, PyObject *out)
     return Py_NewRef(output);
 }
 
-/* Converts every array argument; other people's code may run here, but not after. */
-static int
-convert_arrays(PyObject *const *arguments, py_arrays *a)
+int
+py_convert_options(PyObject *const *arguments, py_arrays *a)
 {
-    if (py_as_array(arguments[QUERY], &a->query) < 0 ||
-        py_as_array(arguments[KEY], &a->key) < 0 ||
-        py_as_array(arguments[VALUE], &a->value) < 0 ||
-        py_as_optional_array(arguments[MASK], &a->mask) < 0 ||
+    if (py_as_optional_array(arguments[MASK], &a->mask) < 0 ||
         py_as_optional_array(arguments[BIAS], &a->bias) < 0 ||
         py_as_optional_array(arguments[SINKS], &a->sinks) < 0 ||
         py_copy_integers(arguments[Q_OFFSET], "q_offset", &a->q_offset) < 0 ||
@@ -520,43 +514,65 @@ has_elements(PyArrayObject *array)
     return array != NULL && PyArray_SIZE(array) > 0;
 }
 
-int
-py_compute(const py_arrays *a, const attn_problem *p, const py_options *o)
+bool
+py_has_results(const py_arrays *a)
+{
+    return has_elements(a->output) || has_elements(a->weights) || has_elements(a->lse);
+}
+
+double
+py_attention_work(const attn_problem *p)
 {
     double rows = (double)p->n_batch * (double)p->n_kv_heads * (double)p->group *
                   (double)p->n_queries;
-    double work =
-        rows * ((double)p->n_keys + 1) * (double)(p->head_dim + p->value_dim + 1);
+
+    return rows * ((double)p->n_keys + 1) * (double)(p->head_dim + p->value_dim + 1);
+}
+
+int
+py_compute(const py_arrays *a, const attn_problem *p, const py_options *o)
+{
     py_lock lock;
 
-    if (!has_elements(a->output) && !has_elements(a->weights) &&
-        !has_elements(a->lse)) {
+    if (!py_has_results(a)) {
         return 0;
     }
-    attn_poll poll = py_give_up_lock(&lock, work);
+    attn_poll poll = py_give_up_lock(&lock, py_attention_work(p));
     return py_take_lock_back(&lock,
                              attn_attention(p, o->tier, o->n_threads, poll, &lock));
+}
+
+int
+py_set_attention(py_arrays *a, int type, const py_options *o, attn_problem *p)
+{
+    int rank = 0;
+
+    if (convert_dtypes(a, type, p) < 0 || read_sizes(a, p, &rank) < 0 ||
+        py_set_scale(p, o) < 0 || count_rows(p) < 0 || set_inputs(a, p, rank) < 0) {
+        return -1;
+    }
+    return rank;
 }
 
 int
 py_prepare(PyObject *const *arguments, Py_ssize_t n_arguments, py_arrays *a,
            attn_problem *p, py_options *o)
 {
-    int type, rank = 0;
+    int type, rank;
 
-    clear_problem(p);
+    py_clear_problem(p);
+    /* Other people's code may run in conversions, but not after. */
     if (py_check_count(n_arguments, N_ARGUMENTS) < 0 ||
         py_parse_options(arguments, n_arguments, p, o) < 0 ||
-        convert_arrays(arguments, a) < 0) {
+        py_as_array(arguments[QUERY], &a->query) < 0 ||
+        py_as_array(arguments[KEY], &a->key) < 0 ||
+        py_as_array(arguments[VALUE], &a->value) < 0 ||
+        py_convert_options(arguments, a) < 0) {
         return -1;
     }
-    type = promote(a);
-    if (type < 0 || convert_dtypes(a, type, p) < 0 || read_sizes(a, p, &rank) < 0 ||
-        py_set_scale(p, o) < 0 || count_rows(p) < 0 || set_inputs(a, p, rank) < 0 ||
-        make_results(a, o, type, rank, p) < 0) {
-        return -1;
-    }
-    return 0;
+    type = common_type(a);
+    rank = type < 0 ? -1 : py_set_attention(a, type, o, p);
+    return rank < 0 ? -1 : py_make_results(a, o, type, rank, p);
 }
 
 PyDoc_STRVAR(attention_doc,

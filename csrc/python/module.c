@@ -15,14 +15,17 @@ add_plan(PyObject *module)
 static int
 execute(PyObject *module)
 {
+    PyMethodDef *const methods[] = {py_call_methods, py_linear_methods,
+                                    py_heads_methods, py_layer_methods,
+                                    py_settings_methods};
+
     import_array1(-1);
-    if (PyModule_AddFunctions(module, py_call_methods) < 0 ||
-        PyModule_AddFunctions(module, py_layer_methods) < 0 ||
-        PyModule_AddFunctions(module, py_settings_methods) < 0 ||
-        add_plan(module) < 0) {
-        return -1;
+    for (size_t i = 0; i < sizeof methods / sizeof methods[0]; i++) {
+        if (PyModule_AddFunctions(module, methods[i]) < 0) {
+            return -1;
+        }
     }
-    return py_choose_settings();
+    return add_plan(module) < 0 ? -1 : py_choose_settings();
 }
 
 static PyModuleDef_Slot slots[] = {

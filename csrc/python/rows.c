@@ -1,53 +1,50 @@
 /* linear(), normalize() and activate(). */
 #include "binding.h"
 
-/* The arrays of a product of rows with a matrix, owned. */
-typedef struct {
-    PyArrayObject *input, *weight, *bias, *output;
-} linear_arrays;
-
-/* Brings the arrays to the dtype in which they meet; its type number, or -1. */
-static int
-convert_linear(linear_arrays *a, attn_linear_problem *l)
+void
+py_release_linear(py_linear_arrays *a)
 {
-    PyArray_Descr *descrs[2] = {PyArray_DESCR(a->input), PyArray_DESCR(a->weight)};
-    PyArray_Descr *common;
-    attn_dtype storage;
+    Py_CLEAR(a->input);
+    Py_CLEAR(a->weight);
+    Py_CLEAR(a->bias);
+}
+
+/* Brings the arrays to dtypes that the core takes; the type number of the product, or
+ * -1. */
+static int
+convert_linear(py_linear_arrays *a, attn_linear_problem *l)
+{
+    const int types[2] = {PyArray_TYPE(a->input), PyArray_TYPE(a->weight)};
     int type;
 
     if (py_check_operand(a->input, "x") < 0 ||
         py_check_operand(a->weight, "weight") < 0 ||
-        (a->bias != NULL && py_check_operand(a->bias, "bias") < 0)) {
+        (a->bias != NULL && py_check_operand(a->bias, "bias") < 0) ||
+        (type = py_common_type(2, types)) < 0) {
         return -1;
     }
-    common = PyArray_ResultType(0, NULL, 2, descrs);
-    if (common == NULL) {
-        return -1;
-    }
-    type = common->type_num;
-    Py_DECREF(common);
-    if (PyTypeNum_ISINTEGER(type) || PyTypeNum_ISBOOL(type)) {
-        type = NPY_DOUBLE;
-    }
-    if (!py_storage_of(type, &storage)) {
+    if (!py_storage_of(type, &l->output.dtype)) {
         return py_fail_dtype(a->weight, "weight",
                              "a dtype that promotes to a floating one");
     }
-    l->arithmetic = storage == ATTN_F64 ? ATTN_F64 : ATTN_F32;
-    l->input.dtype = l->weight.dtype = l->output.dtype = storage;
+    l->arithmetic = type == NPY_DOUBLE ? ATTN_F64 : ATTN_F32;
     l->bias.dtype = l->arithmetic;
-    if (py_cast_array(&a->input, type) < 0 || py_cast_array(&a->weight, type) < 0 ||
+    /* Rows, which may be yet to be computed, are read in any dtype. */
+    int rows = py_storage_of(PyArray_TYPE(a->input), &l->input.dtype)
+                   ? PyArray_TYPE(a->input)
+                   : type;
+    if (py_cast_operand(&a->input, rows, &l->input.dtype) < 0 ||
+        py_cast_operand(&a->weight, type, &l->weight.dtype) < 0 ||
         (a->bias != NULL &&
-         py_cast_array(&a->bias, l->arithmetic == ATTN_F64 ? NPY_DOUBLE : NPY_FLOAT) <
-             0)) {
+         py_cast_array(&a->bias, type == NPY_DOUBLE ? NPY_DOUBLE : NPY_FLOAT) < 0)) {
         return -1;
     }
     return type;
 }
 
-/* Checks the shapes and describes the inputs. */
+/* Checks the shapes, and reads the sizes. */
 static int
-set_linear_inputs(linear_arrays *a, attn_linear_problem *l)
+read_linear_sizes(py_linear_arrays *a, attn_linear_problem *l)
 {
     if (PyArray_NDIM(a->input) < 1) {
         return py_fail_shape(a->input, "x", "(..., K)", 0, 0);
@@ -87,9 +84,8 @@ set_linear_inputs(linear_arrays *a, attn_linear_problem *l)
     return 0;
 }
 
-/* Describes an array of rows, of all batches in a line. */
-static void
-describe_rows(attn_array *to, PyArrayObject *array, const attn_linear_problem *l)
+void
+py_describe_rows(attn_array *to, PyArrayObject *array, const attn_linear_problem *l)
 {
     to->data = PyArray_BYTES(array);
     to->column_stride = py_axis_stride(array, 0);
@@ -100,18 +96,54 @@ describe_rows(attn_array *to, PyArrayObject *array, const attn_linear_problem *l
             : py_axis_stride(array, 2);
 }
 
-static int
-compute_linear(const linear_arrays *a, const attn_linear_problem *l,
-               const attn_tier *tier, int n_threads)
+int
+py_set_linear(py_linear_arrays *a, attn_linear_problem *l)
 {
-    double work =
-        (double)l->n_batch * (double)l->n_rows * (double)l->n_in * (double)l->n_out;
+    int type = convert_linear(a, l);
+
+    if (type < 0 || read_linear_sizes(a, l) < 0) {
+        return -1;
+    }
+    py_describe_rows(&l->input, a->input, l);
+    py_describe_rows(&l->weight, a->weight, l);
+    l->bias.data = NULL;
+    if (a->bias != NULL) {
+        py_describe_rows(&l->bias, a->bias, l);
+    }
+    return type;
+}
+
+double
+py_linear_work(const attn_linear_problem *l)
+{
+    return (double)l->n_batch * (double)l->n_rows * (double)l->n_in * (double)l->n_out;
+}
+
+PyArrayObject *
+py_make_product(const py_linear_arrays *a, int type, attn_linear_problem *l)
+{
+    npy_intp shape[ATTN_MAX_AXES];
+    int n_axes = PyArray_NDIM(a->input);
+    PyArrayObject *product;
+
+    memcpy(shape, PyArray_DIMS(a->input), (size_t)n_axes * sizeof *shape);
+    shape[n_axes - 1] = l->n_out;
+    product = (PyArrayObject *)PyArray_EMPTY(n_axes, shape, type, 0);
+    if (product != NULL) {
+        py_describe_rows(&l->output, product, l);
+    }
+    return product;
+}
+
+static int
+compute_linear(const attn_linear_problem *l, const attn_tier *tier, int n_threads)
+{
     py_lock lock;
 
-    if (PyArray_SIZE(a->output) == 0) {
+    if (l->n_batch * l->n_rows == 0 || l->n_out == 0) {
         return 0;
     }
-    attn_poll poll = py_give_up_lock(&lock, work);
+    attn_poll poll = py_give_up_lock(&lock, py_linear_work(l));
     return py_take_lock_back(&lock, attn_linear(l, tier, n_threads, poll, &lock));
 }
 
@@ -307,12 +339,11 @@ PyDoc_STRVAR(linear_doc,
 static PyObject *
 linear(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
 {
-    linear_arrays a = {NULL, NULL, NULL, NULL};
-    attn_linear_problem l = {.n_batch = 1};
+    py_linear_arrays a = {NULL};
+    attn_linear_problem l;
     const attn_tier *tier;
-    int n_threads = attn_get_num_threads(), type;
-    PyObject *result = NULL;
-    npy_intp shape[ATTN_MAX_AXES];
+    int n_threads = attn_get_num_threads(), type = -1;
+    PyArrayObject *product = NULL;
 
     (void)module;
     if (py_check_count(n_arguments, 6) < 0 ||
@@ -321,37 +352,20 @@ linear(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
         py_parse_tier(n_arguments > 5 ? arguments[5] : Py_None, &tier) < 0) {
         return NULL;
     }
-    if (py_as_array(arguments[0], &a.input) < 0 ||
-        py_as_array(arguments[1], &a.weight) < 0 ||
-        py_as_optional_array(arguments[2], &a.bias) < 0 ||
-        (type = convert_linear(&a, &l)) < 0 || set_linear_inputs(&a, &l) < 0) {
-        goto done;
+    if (py_as_array(arguments[0], &a.input) == 0 &&
+        py_as_array(arguments[1], &a.weight) == 0 &&
+        py_as_optional_array(arguments[2], &a.bias) == 0) {
+        type = py_set_linear(&a, &l);
     }
-    int n_axes = PyArray_NDIM(a.input);
-    memcpy(shape, PyArray_DIMS(a.input), (size_t)n_axes * sizeof *shape);
-    shape[n_axes - 1] = l.n_out;
-    a.output = (PyArrayObject *)PyArray_EMPTY(n_axes, shape, type, 0);
-    if (a.output == NULL) {
-        goto done;
+    product = type < 0 ? NULL : py_make_product(&a, type, &l);
+    if (product != NULL && compute_linear(&l, tier, n_threads) < 0) {
+        Py_CLEAR(product);
     }
-    describe_rows(&l.input, a.input, &l);
-    describe_rows(&l.weight, a.weight, &l);
-    describe_rows(&l.output, a.output, &l);
-    if (a.bias != NULL) {
-        describe_rows(&l.bias, a.bias, &l);
-    }
-    if (compute_linear(&a, &l, tier, n_threads) == 0) {
-        result = Py_NewRef((PyObject *)a.output);
-    }
-done:
-    Py_XDECREF(a.input);
-    Py_XDECREF(a.weight);
-    Py_XDECREF(a.bias);
-    Py_XDECREF(a.output);
-    return result;
+    py_release_linear(&a);
+    return (PyObject *)product;
 }
 
-PyMethodDef py_layer_methods[] = {
+PyMethodDef py_linear_methods[] = {
     {"linear", PY_FUNCTION(linear), METH_FASTCALL, linear_doc},
     {"normalize", PY_FUNCTION(normalize), METH_FASTCALL, normalize_doc},
     {"activate", PY_FUNCTION(activate), METH_FASTCALL, activate_doc},
