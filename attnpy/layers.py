@@ -314,7 +314,7 @@ class MultiHeadAttention:
         As given.
     q_norm, k_norm : attnpy.blocks.RMSNorm or LayerNorm of size D, or None
         None at first. Norms of each head's queries and keys, before `rotary`, as in
-        Qwen3. They are not in `heads`.
+        Qwen3. Anything else is a TypeError of the call. They are not in `heads`.
 
     Raises
     ------
@@ -566,7 +566,7 @@ class MultiHeadAttention:
         if isinstance(context, KVCache):
             key, value, kv_lengths = context.key, context.value, context.lengths
         if cache is not None:
-            starts = cache.lengths
+            starts = cache._lengths
             ends = cache._make_room(tokens.shape[1], kv_lengths, "kv_lengths")
             key, value = cache._rows(ends)
         if context is None and q_offset is None:

@@ -1,6 +1,7 @@
 """Positions: against the papers' formulas written plainly, in float64."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -184,6 +185,68 @@ def test_rotary_is_a_complex_product(dtype, interleaved, dim, rotary_dim):
             result.astype(float), exact, atol=6 * eps[dtype.name]
         )
         assert_same_bits(result[..., size:], x[..., size:])
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_rotary_has_the_bits_of_its_formula_in_numpy(dtype, interleaved):
+    rotary = Rotary(70, interleaved=interleaved, rotary_dim=66)
+    x, places = normal(3, 5, 40, 70, dtype=dtype), np.arange(40) * 37
+    real = np.float64 if dtype == np.float64 else np.float32
+    cos, sin = rotary.tables(places, real)
+    ones, twos = slice(0, 33), slice(33, 66)
+    if interleaved:
+        ones, twos = slice(0, 66, 2), slice(1, 66, 2)
+    one, two, expected = x[..., ones], x[..., twos], x.copy()
+    expected[..., ones] = one * cos - two * sin
+    expected[..., twos] = two * cos + one * sin
+    assert_same_bits(rotary(x, places), expected)
+    bytes_ = np.empty(x.nbytes + 1, np.uint8)[1:]  # misaligned
+    out = bytes_.view(dtype).reshape(x.shape)
+    rotary(x, places, out=out)
+    assert_same_bits(out.copy(), expected)
+
+
+def test_rotary_keeps_no_tables_of_what_it_was():
+    x, rotary = normal(5, 8), Rotary(8)
+    before = rotary(x)
+    rotary.frequencies = Rotary(8, base=50.0).frequencies
+    assert_same_bits(rotary(x), Rotary(8, base=50.0)(x))
+    rotary.frequencies.flags.writeable = True
+    rotary.frequencies[:] = Rotary(8).frequencies
+    assert_same_bits(rotary(x), before)
+    rotary.attention_factor = 2.0
+    np.testing.assert_allclose(rotary(x), 2 * before, rtol=1e-6)
+    rotary.attention_factor, rotary.interleaved = 1.0, True
+    assert_same_bits(rotary(x), Rotary(8, interleaved=True)(x))
+
+
+def test_rotary_tables_belong_to_the_caller():
+    x, rotary = normal(5, 8), Rotary(8)
+    expected = rotary(x)
+    for table in rotary.tables(np.arange(5)):
+        table[...] = 0
+    assert_same_bits(rotary(x), expected)
+
+
+def test_rotary_keeps_few_tables():
+    rotary = Rotary(64)
+    for n in range(1, 20):
+        rotary(normal(n, 64), 3)
+    kept = positions._turns.cache_info()
+    assert kept.currsize == kept.maxsize == 4
+    rotary(normal(10000, 64))
+    assert positions._turns.cache_info().misses == kept.misses
+
+
+def test_threads_share_a_rotary():
+    rotary = Rotary(16)
+    inputs = [(normal(n, 16), n) for n in range(1, 9)]
+    expected = [rotary(*arguments) for arguments in inputs]
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(50):
+            results = pool.map(lambda arguments: rotary(*arguments), inputs)
+            for result, right in zip(results, expected, strict=True):
+                assert_same_bits(result, right)
 
 
 def test_rotary_rounds_16_bit_numbers_once(dtype):
