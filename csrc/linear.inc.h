@@ -96,12 +96,33 @@ fetch_weights(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t width)
     return fetch_rows(weight, from, n, w->l->n_out, w->task->n_columns, width, w->slab);
 }
 
+/* The weights that are wanted after the task's block of rows before `first`: the next
+ * block, or the first one of the next columns, which are another task's. */
+static soon
+weights_soon(const linear_work *w, ptrdiff_t first)
+{
+    const attn_array *weight = &w->l->weight;
+    ptrdiff_t n_columns = w->task->n_columns, column = w->task->first_column;
+
+    if (first >= w->l->n_in) {
+        first = 0;
+        column += n_columns;
+        column = column < w->l->n_out ? column : 0;
+        n_columns = least(n_columns, w->l->n_out - column);
+    }
+    return soon_rows(weight,
+                     weight->data + first * weight->row_stride +
+                         column * weight->column_stride,
+                     n_columns, least(w->l->n_in - first, ATTN_BLOCK));
+}
+
 /* Adds the products of elements first .. first + n - 1 of each row, in one chain. */
 static void
 add_linear_tiles(linear_work *w, ptrdiff_t first, ptrdiff_t n)
 {
     ptrdiff_t n_columns = w->task->n_columns;
     matrix weights = fetch_weights(w, first, n, n_columns);
+    soon next = weights_soon(w, first + ATTN_BLOCK);
 
     for (ptrdiff_t r = 0; r < w->task->n_rows; r += WIDTH) {
         ptrdiff_t n_lanes = least(w->task->n_rows - r, WIDTH);
@@ -113,8 +134,10 @@ add_linear_tiles(linear_work *w, ptrdiff_t first, ptrdiff_t n)
                                       .b_row = WIDTH * sizeof(operand),
                                       .n_rows = n_columns,
                                       .n_steps = (n + TERMS - 1) / TERMS,
-                                      .add = first > 0},
+                                      .add = first > 0,
+                                      .next = {next}},
                             (int)((n_lanes + LANES - 1) / LANES));
+        next.n_rows = 0;
     }
 }
 

@@ -30,6 +30,21 @@ typedef struct {
     soon next[2];     /* asked for meanwhile */
 } product;
 
+/* n_columns of n_rows rows of an array from an address on; none of it unless the columns are
+ * adjacent. */
+static soon
+soon_rows(const attn_array *array, const char *at, ptrdiff_t n_columns,
+          ptrdiff_t n_rows)
+{
+    bool adjacent =
+        array->column_stride > 0 && array->column_stride <= (ptrdiff_t)sizeof(real);
+
+    return (soon){.at = at,
+                  .row = array->row_stride,
+                  .bytes = n_columns * array->column_stride,
+                  .n_rows = adjacent ? n_rows : 0};
+}
+
 /* Asks the second-level cache, for the first is too small, for rows first .. end - 1. */
 static INLINE void
 prefetch_rows(const soon *s, ptrdiff_t first, ptrdiff_t end)

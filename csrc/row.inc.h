@@ -34,10 +34,7 @@ look_ahead(const work *w, const block *b, ptrdiff_t step)
     if (!w->reads_ahead || first + KEY_GROUP > w->to || is_stream(w, array, dim)) {
         return (soon){.n_rows = 0};
     }
-    return (soon){.at = base + first * array->row_stride,
-                  .row = array->row_stride,
-                  .bytes = dim * array->column_stride,
-                  .n_rows = KEY_GROUP};
+    return soon_rows(array, base + first * array->row_stride, dim, KEY_GROUP);
 }
 
 /* The group of keys after the one at `first`, if it is to be touched meanwhile: for reading

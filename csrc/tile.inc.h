@@ -84,10 +84,8 @@ rows_soon(const work *w, const attn_array *array, const char *base, ptrdiff_t fi
     if (!w->reads_ahead) {
         return (soon){.n_rows = 0};
     }
-    return (soon){.at = base + first * array->row_stride,
-                  .row = array->row_stride,
-                  .bytes = n_columns * array->column_stride,
-                  .n_rows = least(w->to - first, ATTN_BLOCK)};
+    return soon_rows(array, base + first * array->row_stride, n_columns,
+                     least(w->to - first, ATTN_BLOCK));
 }
 
 /* The bias of the block at `first` for the task's rows of one head. */
@@ -101,11 +99,9 @@ bias_soon(const work *w, ptrdiff_t first)
     if (w->task->bias == NULL || n_keys <= 0) {
         return (soon){.n_rows = 0};
     }
-    return (soon){
-        .at = w->bias_rows[0] + first * bias->column_stride,
-        .row = bias->row_stride,
-        .bytes = n_keys * bias->column_stride,
-        .n_rows = least(w->task->n_rows, n_queries - w->task->first_row % n_queries)};
+    return soon_rows(
+        bias, w->bias_rows[0] + first * bias->column_stride, n_keys,
+        least(w->task->n_rows, n_queries - w->task->first_row % n_queries));
 }
 
 /* The products of queries and keys of each span; `seen` is all of them. */

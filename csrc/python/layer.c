@@ -27,8 +27,16 @@ typedef struct {
     attn_heads_problem heads;
 } part;
 
+/* One piece of memory for the products. In several, malloc would give them back to the
+ * system after each call, and pages anew take a fifth of a layer's time. */
+typedef struct {
+    PyArrayObject *bytes;
+    npy_intp used;
+} room;
+
 typedef struct {
     part parts[N_PARTS];
+    room room;
     py_arrays attention;
     py_linear_arrays arrays; /* of the last product; no input: there is none */
     PyArrayObject *starts;   /* how many tokens are in the cache before the call */
@@ -58,6 +66,7 @@ release_call(call *c)
     Py_CLEAR(c->starts);
     Py_CLEAR(c->joined);
     Py_CLEAR(c->output);
+    Py_CLEAR(c->room.bytes); /* last: the others lie in it */
 }
 
 /* ---- Arguments ------------------------------------------------------------------------ */
@@ -165,7 +174,60 @@ parse_heads(PyObject *object, const char *name, int64_t *n)
     return py_check_range(*n, name, 1, ATTN_MAX_DIM);
 }
 
+/* ---- Room ----------------------------------------------------------------------------- */
+
+/* At most as many bytes as a row of n_columns for each token takes in any type. */
+static double
+most_bytes(PyArrayObject *tokens, npy_intp n_columns)
+{
+    int n_axes = PyArray_NDIM(tokens) - 1;
+    npy_intp n_tokens = PyArray_MultiplyList(PyArray_DIMS(tokens), n_axes);
+
+    return (double)n_tokens * (double)n_columns * sizeof(double) + ATTN_ALIGNMENT;
+}
+
+static int
+make_room(call *c)
+{
+    double size = ATTN_ALIGNMENT;
+
+    for (int i = 0; i < N_PARTS; i++) {
+        const py_linear_arrays *a = &c->parts[i].arrays;
+        if (a->input != NULL) {
+            size += most_bytes(a->input, py_axis_length(a->weight, 0));
+        }
+    }
+    if (size >= (double)PY_SSIZE_T_MAX) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    npy_intp n_bytes = (npy_intp)size;
+    c->room.bytes = (PyArrayObject *)PyArray_EMPTY(1, &n_bytes, NPY_UINT8, 0);
+    return c->room.bytes == NULL ? -1 : 0;
+}
+
+/* The next bytes of the room, aligned. */
+static char *
+take_room(room *r, npy_intp n_bytes)
+{
+    char *data = PyArray_BYTES(r->bytes);
+    npy_intp past = (npy_intp)((uintptr_t)(data + r->used) % ATTN_ALIGNMENT);
+    npy_intp at = r->used + (past == 0 ? 0 : ATTN_ALIGNMENT - past);
+
+    r->used = at + n_bytes;
+    return data + at;
+}
+
 /* ---- From tokens to attention --------------------------------------------------------- */
+
+static npy_intp
+item_size(int type)
+{
+    attn_dtype dtype = ATTN_F64;
+
+    (void)py_storage_of(type, &dtype);
+    return dtype <= ATTN_BF16 ? 2 : dtype == ATTN_F32 ? 4 : 8;
+}
 
 /* An array (..., heads, L, size) for tokens (..., L, E), a token's heads adjacent: a new
  * one, or on data that is there. */
@@ -174,14 +236,12 @@ make_heads(PyArrayObject *tokens, npy_intp n_heads, npy_intp size, int type, voi
 {
     npy_intp shape[ATTN_MAX_AXES + 1], strides[ATTN_MAX_AXES + 1];
     int n = PyArray_NDIM(tokens) + 1;
-    attn_dtype dtype;
 
     memcpy(shape, PyArray_DIMS(tokens), (size_t)(n - 3) * sizeof *shape);
     shape[n - 3] = n_heads;
     shape[n - 2] = py_axis_length(tokens, 1);
     shape[n - 1] = size;
-    (void)py_storage_of(type, &dtype);
-    strides[n - 1] = dtype <= ATTN_BF16 ? 2 : dtype == ATTN_F32 ? 4 : 8;
+    strides[n - 1] = item_size(type);
     strides[n - 3] = size * strides[n - 1];
     strides[n - 2] = n_heads * strides[n - 3];
     for (int axis = n - 4; axis >= 0; axis--) {
@@ -194,7 +254,7 @@ make_heads(PyArrayObject *tokens, npy_intp n_heads, npy_intp size, int type, voi
 
 /* Checks and describes the projection of a part's tokens. */
 static int
-set_product(part *s, npy_intp n_heads)
+set_product(part *s, npy_intp n_heads, room *r)
 {
     attn_array *output = &s->linear.output;
     npy_intp size;
@@ -209,7 +269,10 @@ set_product(part *s, npy_intp n_heads)
                              "as many columns for each of the %zd heads", n_heads, 0);
     }
     size = s->linear.n_out / n_heads;
-    s->product = make_heads(s->arrays.input, n_heads, size, s->type, NULL);
+    npy_intp n_bytes =
+        s->linear.n_batch * s->linear.n_rows * s->linear.n_out * item_size(s->type);
+    s->product =
+        make_heads(s->arrays.input, n_heads, size, s->type, take_room(r, n_bytes));
     if (s->product == NULL) {
         return -1;
     }
@@ -407,7 +470,7 @@ set_parts(call *c, const int64_t n_heads[N_PARTS])
     for (int i = 0; i < N_PARTS; i++) {
         part *s = &c->parts[i];
         if (s->arrays.input != NULL) {
-            if (set_product(s, n_heads[i]) < 0 || set_norm(s, norms[i]) < 0 ||
+            if (set_product(s, n_heads[i], &c->room) < 0 || set_norm(s, norms[i]) < 0 ||
                 set_turns(s) < 0) {
                 return -1;
             }
@@ -526,7 +589,7 @@ prepare_layer(PyObject *const *given, Py_ssize_t n_given, call *c)
     for (int i = 0; i < N_PARTS; i++) {
         c->parts[i].heads.interleaved = arguments[INTERLEAVED] == Py_True;
     }
-    type = set_parts(c, n_heads);
+    type = make_room(c) < 0 ? -1 : set_parts(c, n_heads);
     return type < 0 || set_attention(c, type) < 0 ? -1 : set_output(c);
 }
 
