@@ -74,7 +74,8 @@ typedef struct {
     const attn_problem *p;
     const attn_task *task;
     bool row_form;
-    bool reads_ahead; /* announces keys and values to the cache */
+    bool reads_ahead; /* announces keys and values: no other task reads them first */
+    bool ends_head;   /* announces those of the next head */
     int n_tiles;
     ptrdiff_t from, to;    /* keys that some row of the task may see */
     ptrdiff_t key_width;   /* operands of a row of query or key */
@@ -791,9 +792,9 @@ close_task(work *w, attn_control *control, bool is_caller)
     }
 }
 
-/* Will keys and values come from beyond the second-level cache, and this task be the only
- * one that brings them in? Announcing what is there already costs up to 20 %; not
- * announcing what is not, half of the speed (benchmarks, group decode). */
+/* Will keys and values come from beyond the second-level cache? Announcing what is there
+ * already costs up to 20 %; not announcing what is not, half of the speed (benchmarks, group
+ * decode). */
 static bool
 is_far(const attn_problem *p)
 {
@@ -801,7 +802,7 @@ is_far(const attn_problem *p)
                  (double)(p->value_dim * p->value.column_stride);
     double rows = (double)p->n_batch * (double)p->n_kv_heads * (double)p->n_keys;
 
-    return rows * row > NEAR_BYTES && p->group * p->n_queries <= ATTN_TASK_ROWS;
+    return rows * row > NEAR_BYTES;
 }
 
 /* ---- Entry points ------------------------------------------------------------------- */
@@ -811,11 +812,13 @@ static work *
 open_task(const attn_problem *p, const attn_task *task, void *memory)
 {
     work *w = memory;
+    ptrdiff_t group_rows = p->group * p->n_queries;
 
     w->p = p;
     w->task = task;
     w->n_tiles = (int)tiles_of(task->n_rows);
-    w->reads_ahead = is_far(p);
+    w->reads_ahead = is_far(p) && group_rows <= ATTN_TASK_ROWS;
+    w->ends_head = is_far(p) && task->first_row + task->n_rows == group_rows;
     w->from = p->n_keys;
     w->to = 0;
     for (ptrdiff_t r = 0; r < task->n_rows; r++) {

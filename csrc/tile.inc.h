@@ -88,6 +88,29 @@ rows_soon(const work *w, const attn_array *array, const char *base, ptrdiff_t fi
                      least(w->to - first, ATTN_BLOCK));
 }
 
+/* What follows the task's queries: most likely the next task's. */
+static soon
+queries_soon(const work *w)
+{
+    const attn_array *query = &w->p->query;
+    ptrdiff_t n_rows = w->task->n_rows;
+
+    return soon_rows(query, w->task->query + row_offset(w, query, n_rows),
+                     w->p->head_dim, n_rows);
+}
+
+/* The first keys or values of the next head, in the last block of this one. */
+static soon
+next_head_soon(const work *w, const block *b, const attn_array *array, const char *base,
+               ptrdiff_t n_columns)
+{
+    if (!w->ends_head || b->end < w->to) {
+        return (soon){.n_rows = 0};
+    }
+    return soon_rows(array, base + array->head_stride, n_columns,
+                     least(w->p->n_keys, ATTN_BLOCK));
+}
+
 /* The bias of the block at `first` for the task's rows of one head. */
 static soon
 bias_soon(const work *w, ptrdiff_t first)
@@ -109,7 +132,8 @@ static void
 multiply_scores(work *w, const block *b, const span *spans, const span *seen)
 {
     const attn_problem *p = w->p;
-    soon next = rows_soon(w, &p->value, w->task->value, b->first, p->value_dim);
+    soon next[2] = {rows_soon(w, &p->value, w->task->value, b->first, p->value_dim),
+                    next_head_soon(w, b, &p->key, w->task->key, p->head_dim)};
     ptrdiff_t d = 0;
 
     do { /* D may be 0 */
@@ -130,9 +154,9 @@ multiply_scores(work *w, const block *b, const span *spans, const span *seen)
                           .n_rows = spans[t].n,
                           .n_steps = (n_columns + TERMS - 1) / TERMS,
                           .add = d > 0,
-                          .next = {next}},
+                          .next = {next[0], next[1]}},
                 tile_vectors(w, t));
-            next.n_rows = 0;
+            next[0].n_rows = next[1].n_rows = 0;
         }
         d += ATTN_DIM_BLOCK;
     } while (d < p->head_dim);
@@ -309,8 +333,12 @@ attend_tiles(work *w, const block *b)
     const attn_problem *p = w->p;
     bool in_place = TERMS == 1 && reads_in_place(&p->value, p->value_dim, AS_OPERANDS);
     ptrdiff_t width = in_place ? p->value_dim : SLAB_COLUMNS;
-    soon next[2] = {rows_soon(w, &p->key, w->task->key, b->end, p->head_dim),
-                    bias_soon(w, b->end)};
+    const attn_array *key = &p->key, *value = &p->value;
+    bool last = b->end >= w->to;
+    soon next[2] = {last ? queries_soon(w)
+                         : rows_soon(w, key, w->task->key, b->end, p->head_dim),
+                    last ? next_head_soon(w, b, value, w->task->value, p->value_dim)
+                         : bias_soon(w, b->end)};
     span spans[MAX_TILES];
     span seen = open_spans(w, b, spans);
 
