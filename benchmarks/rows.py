@@ -274,7 +274,7 @@ def layer_rows():
         case = Layer(batch, length, 768, 12)
         name = f"{batch}x{length}x768, 12 heads"
         targets = (("torch", 2.0),) if length > 1 else ()
-        yield Row("layers", name, case, targets, quick=length == 512)
+        yield Row("layers", name, case, targets, quick=length == 1)
 
 
 def model_rows():
