@@ -48,6 +48,9 @@ void test_concurrent_callers_get_the_same_bits(void);
 void test_a_child_of_fork_computes_with_its_own_pool(void);
 void test_rounding_mode_of_the_caller_does_not_matter(void);
 
+/* layer_corpus.c */
+void test_every_tier_gives_layers_the_same_bits(void);
+
 /* layer.c */
 void test_layers_fill_the_cache_and_give_the_same_bits(void);
 

@@ -1,6 +1,7 @@
 /* Whole problems: the same bits from every tier and number of threads, the results of
  * plain loops, and no influence of what must have none. */
 #include "check.h"
+#include "golden.h"
 #include "plain.h"
 #include "problem.h"
 
@@ -8,12 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The hash of the corpus below, as this test prints it. The scalar tier gives it on any
- * machine: inputs come from integers, and every operation is IEEE 754's. It changes with
- * the corpus and with the bit contract (attention.h), and with nothing else. */
+/* Of the problems below, as golden.h explains. */
 #define GOLDEN UINT64_C(0x0d760613ec058f2b)
-
-/* Likewise of its problems in bfloat16 by the dot products of AVX512-BF16. */
 #define NATIVE_GOLDEN UINT64_C(0xb3532c69def9c044)
 
 #define N_DRAWN 100
@@ -266,24 +263,7 @@ spec_at(int n)
     return s;
 }
 
-static const char *
-dtype_name(attn_dtype dtype)
-{
-    static const char *const names[] = {"float16", "bfloat16", "float32", "float64"};
-    return names[dtype];
-}
-
 /* ---- The same bits ------------------------------------------------------------------ */
-
-static int (*start_thread)(void *(*start)(void *), void *argument);
-static int n_started; /* threads, by count_threads */
-
-static int
-count_threads(void *(*start)(void *), void *argument)
-{
-    n_started++;
-    return start_thread(start, argument);
-}
 
 static uint64_t
 run_spec(const spec *s, const attn_tier *tier, int n_threads)
@@ -296,60 +276,35 @@ run_spec(const spec *s, const attn_tier *tier, int n_threads)
     return hash;
 }
 
-/* The hashes of the corpus's problems so far, 0 where there is none: the portable ones, and
- * those of native dot products. */
-typedef struct {
-    uint64_t portable[N_SPECS];
-    uint64_t native[N_SPECS];
-} corpus_hashes;
-
-/* Runs the corpus and compares the hashes. */
-static void
-run_corpus(const attn_tier *tier, int n_threads, corpus_hashes *hashes)
+static const char *
+spec_name(int n)
 {
-    uint64_t portable = HASH_START, native = HASH_START;
+    return spec_at(n).name;
+}
 
-    for (int n = 0; n < N_SPECS; n++) {
-        spec s = spec_at(n);
-        bool is_native = tier->bf16 != NULL && s.dtype == ATTN_BF16;
-        uint64_t *expected = is_native ? &hashes->native[n] : &hashes->portable[n];
-        uint64_t one = run_spec(&s, tier, n_threads);
-        *expected = *expected == 0 ? one : *expected;
-        expect(one == *expected, "problem %d, \"%s\" of %s: other bits on %s", n,
-               s.name, dtype_name(s.dtype), tier->name);
-        portable = hash_word(portable, hashes->portable[n]);
-        native = is_native ? hash_word(native, one) : native;
-    }
-    note("%016llx  %s, %d threads", (unsigned long long)portable, tier->name,
-         n_threads);
-    expect(portable == GOLDEN, "the hash is not %016llx", (unsigned long long)GOLDEN);
-    if (tier->bf16 != NULL) {
-        note("%016llx  its dot products of bfloat16", (unsigned long long)native);
-        expect(native == NATIVE_GOLDEN, "that hash is not %016llx",
-               (unsigned long long)NATIVE_GOLDEN);
-    }
+static attn_dtype
+spec_dtype(int n)
+{
+    return spec_at(n).dtype;
+}
+
+static uint64_t
+run_spec_at(int n, const attn_tier *tier, int n_threads)
+{
+    spec s = spec_at(n);
+    return run_spec(&s, tier, n_threads);
 }
 
 void
 test_every_tier_gives_the_same_bits(void)
 {
-    static corpus_hashes hashes;
-    const attn_tier *tier = attn_tier_named("scalar");
-
-    start_thread = attn_hook.create_thread;
-    attn_hook.create_thread = count_threads;
-    double work = attn_set_work_per_thread(1); /* small problems use threads, too */
-    run_corpus(tier, 1, &hashes);
-    for (int t = 0; (tier = attn_tier_at(t)) != NULL; t++) {
-        for (int n_threads = 1; n_threads <= 3; n_threads += 2) {
-            if (n_threads > 1 || strcmp(tier->name, "scalar") != 0) {
-                run_corpus(tier, n_threads, &hashes);
-            }
-        }
-    }
-    attn_hook.create_thread = start_thread;
-    attn_set_work_per_thread(work);
-    expect(n_started > 0, "no problem used several threads");
+    static const corpus c = {.n_problems = N_SPECS,
+                             .name = spec_name,
+                             .dtype = spec_dtype,
+                             .run = run_spec_at,
+                             .golden = GOLDEN,
+                             .native_golden = NATIVE_GOLDEN};
+    check_corpus(&c);
 }
 
 /* ---- Plain loops -------------------------------------------------------------------- */

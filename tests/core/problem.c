@@ -16,6 +16,13 @@ element_size(attn_dtype dtype)
     return dtype == ATTN_F64 ? 8 : dtype == ATTN_F32 ? 4 : 2;
 }
 
+const char *
+dtype_name(attn_dtype dtype)
+{
+    static const char *const names[] = {"float16", "bfloat16", "float32", "float64"};
+    return names[dtype];
+}
+
 /* ---- Arrays ------------------------------------------------------------------------- */
 
 static bool
@@ -114,7 +121,7 @@ read_element(const attn_problem *p, const attn_array *array, ptrdiff_t batch,
     }
 }
 
-static void
+void
 write_element(char *at, attn_dtype dtype, double x)
 {
     float single = (float)x;
@@ -149,7 +156,7 @@ fill(const problem *made, const attn_array *array, const ptrdiff_t shape[N_AXES]
 
 /* ---- Options ------------------------------------------------------------------------ */
 
-static void
+void
 add_reals(problem *made, attn_array *array, layout how, attn_dtype dtype,
           ptrdiff_t n_heads, ptrdiff_t n_rows, ptrdiff_t n_columns, uint64_t seed)
 {

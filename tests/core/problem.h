@@ -59,10 +59,18 @@ void free_problem(problem *);
 /* A spec drawn at random; `dtype` is that of its arrays. */
 spec draw_spec(uint64_t *state, attn_dtype dtype);
 
+/* Gives the problem an array of random numbers, (B, n_heads, n_rows, n_columns), with the
+ * problem's batch. */
+void add_reals(problem *, attn_array *, layout, attn_dtype, ptrdiff_t n_heads,
+               ptrdiff_t n_rows, ptrdiff_t n_columns, uint64_t seed);
+
+const char *dtype_name(attn_dtype);
 char *element(const attn_problem *, const attn_array *, ptrdiff_t batch, ptrdiff_t head,
               ptrdiff_t row, ptrdiff_t column);
 double read_element(const attn_problem *, const attn_array *, ptrdiff_t batch,
                     ptrdiff_t head, ptrdiff_t row, ptrdiff_t column);
+
+void write_element(char *at, attn_dtype, double);
 
 /* The absolute position of a batch's query i. */
 int64_t position_of(const attn_problem *, ptrdiff_t batch, ptrdiff_t i);

@@ -51,6 +51,8 @@ static const test tests[] = {
      test_rows_alone_have_the_bits_they_have_together},
     {"few rows have the bits they have alone",
      test_few_rows_have_the_bits_they_have_alone},
+    {"every tier gives layers the same bits",
+     test_every_tier_gives_layers_the_same_bits},
     {"layers fill the cache and give the same bits",
      test_layers_fill_the_cache_and_give_the_same_bits},
     {"workspaces are small enough to keep", test_workspaces_are_small_enough_to_keep},

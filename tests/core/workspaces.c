@@ -39,8 +39,6 @@ static const spec options[] = {
 
 enum { N_OPTIONS = sizeof options / sizeof options[0] };
 
-static const char *const dtype_names[] = {"float16", "bfloat16", "float32", "float64"};
-
 /* The kernels that may run a problem of this dtype on a tier: 1, or 2 with the native one
  * for bfloat16. */
 static int
@@ -103,13 +101,13 @@ test_workspaces_are_small_enough_to_keep(void)
             for (int i = 0; i < kernels_for(tier, dtype, kernels); i++) {
                 size_t size = largest_workspace(made.p, kernels[i]);
                 expect(size <= MAX_KEPT_SIZE, "%s, %s, %s: %zu bytes", tier->name,
-                       dtype_names[dtype], options[k / 4].name, size);
+                       dtype_name(dtype), options[k / 4].name, size);
                 largest[dtype] = size > largest[dtype] ? size : largest[dtype];
             }
             free_problem(&made);
         }
         for (int dtype = 0; dtype < 4; dtype++) {
-            note("%s, %s: %zu bytes at most", tier->name, dtype_names[dtype],
+            note("%s, %s: %zu bytes at most", tier->name, dtype_name((attn_dtype)dtype),
                  largest[dtype]);
         }
     }
