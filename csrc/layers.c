@@ -30,6 +30,23 @@ run_task(void *context, ptrdiff_t index, int worker)
     attn_fp_control_restore(control_word);
 }
 
+/* Columns of a task in tile form: fewer than there may be where two tasks for each thread
+ * would not come out. */
+static ptrdiff_t
+columns_of_tiles(const attn_linear_problem *l, int n_threads)
+{
+    ptrdiff_t rows = l->n_batch * l->n_rows;
+    ptrdiff_t n_row_tasks = (rows + ATTN_TASK_ROWS - 1) / ATTN_TASK_ROWS;
+    ptrdiff_t n_wanted = (2 * n_threads + n_row_tasks - 1) / n_row_tasks;
+    ptrdiff_t share =
+        (l->n_out / n_wanted + 47) / 48 * 48; /* whole panels of any tier */
+
+    if (n_threads == 1 || share == 0 || share > ATTN_LINEAR_COLUMNS) {
+        return ATTN_LINEAR_COLUMNS;
+    }
+    return share;
+}
+
 /* Columns of a task. In row form as many as make the same number of outputs for any number
  * of rows, for W is read in lines that long; less if each thread is to have some. */
 static ptrdiff_t
@@ -39,7 +56,7 @@ columns_of_task(const attn_linear_problem *l, int n_threads)
     ptrdiff_t share = (l->n_out / n_threads + 64) / 64 * 64;
 
     if (l->n_batch * l->n_rows > ATTN_FEW_ROWS) {
-        return ATTN_LINEAR_COLUMNS;
+        return columns_of_tiles(l, n_threads);
     }
     for (ptrdiff_t n = ATTN_FEW_ROWS / 2; n >= l->n_batch * l->n_rows; n /= 2) {
         columns *= 2;
