@@ -192,7 +192,7 @@ def misses(results):
     ]
     if lines:
         yield "## Where it misses"
-        header = ["group", "row", "threads", "what", "target", "reached"]
+        header = ["group", "row", "threads", "what", "target", "reached", "would need"]
         yield markdown_table(header, lines)
 
 
@@ -201,7 +201,18 @@ def missed_cells(row, target):
     what = target["what"].replace("own", row.get("own", "own"))
     kind = "% of " if what in ("peak", "bandwidth") else "x " if what in SHORT else ""
     name = kind + SHORT.get(what, what)
-    return [name, f"{sign} {target[bound]:g}", f"{target['got']:.2f}"]
+    aim = f"{sign} {target[bound]:g}"
+    return [name, aim, f"{target['got']:.2f}", share_needed(row, target)]
+
+
+def share_needed(row, target):
+    """The share of the machine's limit at which attnpy would be that much faster."""
+    percent = row.get("limit", {}).get("percent")
+    if not percent or target["what"] not in SHORT:
+        return ""
+    limit = "bandwidth" if row.get("unit") == "GB/s" else "peak"
+    needed = percent[1] * target["at_least"] / target["got"]
+    return f"{needed:.0f} % of the {limit}"
 
 
 def markdown(results, plots=()):

@@ -131,11 +131,12 @@ def test_where_it_misses_has_every_target_that_was_not_reached():
         measure.at_most("ms", 15, 16.0),
     ]
     row = {"group": "causal", "name": "1x2x3x4", "threads": 2, "own": "full"}
+    row["limit"] = {"percent": [40, 60, 70]}
     _, table = report.misses({"rows": [{**row, "targets": targets}]})
     assert table.splitlines()[2:] == [
-        "| causal | 1x2x3x4 | 2 | x torch | >= 2 | 1.50 |",
-        "| causal | 1x2x3x4 | 2 | full | >= 0.85 | 0.50 |",
-        "| causal | 1x2x3x4 | 2 | ms | <= 15 | 16.00 |",
+        "| causal | 1x2x3x4 | 2 | x torch | >= 2 | 1.50 | 80 % of the peak |",
+        "| causal | 1x2x3x4 | 2 | full | >= 0.85 | 0.50 |  |",
+        "| causal | 1x2x3x4 | 2 | ms | <= 15 | 16.00 |  |",
     ]
     assert list(report.misses({"rows": [{**row, "targets": []}]})) == []
 
