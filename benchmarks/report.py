@@ -215,12 +215,32 @@ def share_needed(row, target):
     return f"{needed:.0f} % of the {limit}"
 
 
+def replace_rows(results, again):
+    """Put the rows of a later run in the place of an earlier run's."""
+    for key in ("cpu", "model", "cpus", "tier", "compiler", "python"):
+        if results["machine"][key] != again["machine"][key]:
+            raise SystemExit(f"the runs differ in the machine's {key}")
+    if results["versions"] != again["versions"]:
+        raise SystemExit("the runs differ in versions")
+    measured = {row_key(row): row for row in again["rows"]}
+    results["rows"] = [measured.get(row_key(row), row) for row in results["rows"]]
+    results.setdefault("later", []).append((again["command"], again["date"]))
+
+
+def row_key(row):
+    return row["group"], row["name"], row.get("threads")
+
+
 def markdown(results, plots=()):
     """The whole run as one Markdown text."""
     systems = list(results["versions"])
     parts = [
         "# attnpy benchmarks",
         f"Command: `{results['command']}`, {results['date']}",
+        *(
+            f"The rows of `{command}` are from {date}."
+            for command, date in results.get("later", ())
+        ),
         "\n".join(machine_lines(results)),
         "Each cell is the median over the rounds with its quartiles. `x torch` is how "
         "many times attnpy is faster; `x own` compares attnpy's rate with that of "

@@ -9,6 +9,7 @@ import shlex
 import sys
 import traceback
 from functools import partial
+from pathlib import Path
 
 from . import footprint, machine, measure, memory, overhead, peers, progress, report
 from .rows import GROUPS, TIMED, timed_rows
@@ -181,10 +182,12 @@ def main(arguments):
 
 
 def report_again(arguments):
-    """Write Markdown and plots of an earlier run."""
-    if not arguments:
-        sys.exit("usage: python -m benchmarks report results.json [directory]")
-    with open(arguments[0]) as file:
-        results = json.load(file)
-    directory = arguments[1] if len(arguments) > 1 else "benchmark-results"
+    """Write Markdown and plots of an earlier run, and of later ones of some rows."""
+    paths = [name for name in arguments if name.endswith(".json")]
+    if not paths:
+        sys.exit("usage: python -m benchmarks report results.json... [directory]")
+    results, *later = (json.loads(Path(name).read_text()) for name in paths)
+    for again in later:
+        report.replace_rows(results, again)
+    directory = arguments[-1] if arguments[-1] not in paths else "benchmark-results"
     print("Written:", *report.write(results, directory))

@@ -141,6 +141,20 @@ def test_where_it_misses_has_every_target_that_was_not_reached():
     assert list(report.misses({"rows": [{**row, "targets": []}]})) == []
 
 
+def test_rows_of_a_later_run_replace_the_earlier_ones():
+    machine = dict.fromkeys(("cpu", "model", "cpus", "tier", "compiler", "python"), 1)
+    one, two = (
+        {"group": "full", "name": name, "threads": 1, "run": 1} for name in ("a", "b")
+    )
+    first = {"machine": machine, "versions": {}, "rows": [one, two]}
+    later = {**first, "rows": [{**two, "run": 2}], "command": "again", "date": "late"}
+    report.replace_rows(first, later)
+    assert [row["run"] for row in first["rows"]] == [1, 2]
+    assert first["later"] == [("again", "late")]
+    with pytest.raises(SystemExit, match="differ in the machine's cpu"):
+        report.replace_rows(first, {**later, "machine": {**machine, "cpu": 2}})
+
+
 def test_the_command_is_shown_without_the_directory_of_its_results():
     for output in (["--output", "/a/b"], ["--output=/a/b"]):
         shown = run.command(["--quick", *output, "--threads", "1"])
