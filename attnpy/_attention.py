@@ -7,27 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from attnpy import _attnpy
 
 if TYPE_CHECKING:
-    from typing import TypedDict
-
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
     from typing_extensions import Unpack
 
-    Array = NDArray[Any]
-
-    class Options(TypedDict, total=False):
-        """The options that do not change what is returned."""
-
-        mask: ArrayLike | None
-        bias: ArrayLike | None
-        causal: bool | Literal["bottom_right", "top_left"]
-        window: tuple[int | None, int | None] | None
-        q_offset: ArrayLike | None
-        kv_lengths: ArrayLike | None
-        scale: float | None
-        softcap: float | None
-        sinks: ArrayLike | None
-        out: Array | None
-        num_threads: int | None
+    from attnpy._typing import Array, AttentionOptions
 
 
 @overload
@@ -38,7 +21,7 @@ def attention(
     *,
     return_weights: Literal[False] = ...,
     return_lse: Literal[False] = ...,
-    **options: Unpack[Options],
+    **options: Unpack[AttentionOptions],
 ) -> Array: ...
 @overload
 def attention(
@@ -48,7 +31,7 @@ def attention(
     *,
     return_weights: Literal[True],
     return_lse: Literal[True],
-    **options: Unpack[Options],
+    **options: Unpack[AttentionOptions],
 ) -> tuple[Array, Array, Array]: ...
 @overload
 def attention(
@@ -58,7 +41,7 @@ def attention(
     *,
     return_weights: Literal[True],
     return_lse: Literal[False] = ...,
-    **options: Unpack[Options],
+    **options: Unpack[AttentionOptions],
 ) -> tuple[Array, Array]: ...
 @overload
 def attention(
@@ -68,7 +51,7 @@ def attention(
     *,
     return_weights: Literal[False] = ...,
     return_lse: Literal[True],
-    **options: Unpack[Options],
+    **options: Unpack[AttentionOptions],
 ) -> tuple[Array, Array]: ...
 @overload
 def attention(
@@ -78,7 +61,7 @@ def attention(
     *,
     return_weights: bool,
     return_lse: bool,
-    **options: Unpack[Options],
+    **options: Unpack[AttentionOptions],
 ) -> Any: ...
 def attention(
     query: ArrayLike,

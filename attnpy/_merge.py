@@ -9,12 +9,14 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
+
+    from attnpy._typing import Array
 
 
 def merge(
     outputs: Sequence[ArrayLike], lses: Sequence[ArrayLike]
-) -> tuple[NDArray[Any], NDArray[Any]]:
+) -> tuple[Array, Array]:
     r"""Combine results of `attention` over disjoint sets of keys.
 
     Parameters
@@ -92,16 +94,14 @@ def merge(
         return merged.astype(dtype), lse
 
 
-def _share(
-    output: NDArray[Any], share: NDArray[Any], lse: NDArray[Any]
-) -> NDArray[Any]:
+def _share(output: Array, share: Array, lse: Array) -> Array:
     """Return output * share in lse's dtype, with 0 where the part saw nothing."""
-    shared: NDArray[Any] = output.astype(lse.dtype) * share[..., np.newaxis]
+    shared: Array = output.astype(lse.dtype) * share[..., np.newaxis]
     shared[np.isneginf(lse)] = 0
     return shared
 
 
-def _check(outputs: list[NDArray[Any]], lses: list[NDArray[Any]]) -> None:
+def _check(outputs: list[Array], lses: list[Array]) -> None:
     if not outputs:
         raise ValueError("outputs: expected at least one part, got none")
     if len(outputs) != len(lses):

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnpy import _attnpy, _parameters
-from attnpy.positions import _above, _flag, _floating, _operand
+from attnpy import _attnpy, _checks, _dtypes, _parameters
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, DTypeLike, NDArray
+    from numpy.typing import ArrayLike, DTypeLike
 
-    Array = NDArray[Any]
+    from attnpy._typing import Array
+
     Arguments = tuple[Array, Array | None, float, bool]
 
 
@@ -72,10 +72,10 @@ class LayerNorm:
         bias: bool = True,
         dtype: DTypeLike = np.float32,
     ) -> None:
-        dim, dtype = _parameters.count(dim, "dim"), _floating(dtype)
-        self.eps = _above(eps, "eps", 0)
+        dim, dtype = _checks.count(dim, "dim"), _dtypes.floating(dtype)
+        self.eps = _checks.above(eps, "eps", 0)
         self.weight: Array = np.ones(dim, dtype)
-        self.bias = _parameters.zeros(_flag(bias, "bias"), dim, dtype)
+        self.bias = _parameters.zeros(_checks.flag(bias, "bias"), dim, dtype)
 
     parameters = _parameters.parameters
     state_dict = _parameters.state_dict
@@ -145,8 +145,8 @@ class RMSNorm:
     def __init__(
         self, dim: int, *, eps: float = 1e-5, dtype: DTypeLike = np.float32
     ) -> None:
-        dim, dtype = _parameters.count(dim, "dim"), _floating(dtype)
-        self.eps = _above(eps, "eps", 0)
+        dim, dtype = _checks.count(dim, "dim"), _dtypes.floating(dtype)
+        self.eps = _checks.above(eps, "eps", 0)
         self.weight: Array = np.ones(dim, dtype)
 
     parameters = _parameters.parameters
@@ -196,13 +196,13 @@ def _normalize(
     centre: bool,
 ) -> Array:
     """Return the norm of x + residual, computed in float32 or float64."""
-    array = sized(x, len(weight))
-    dtypes = [_operand(array, "x"), weight.dtype]
+    array = _checks.sized(x, len(weight))
+    dtypes = [_dtypes.operand(array, "x"), weight.dtype]
     if residual is not None:
         residual = np.asarray(residual)
-        dtypes.append(_operand(residual, "residual"))
+        dtypes.append(_dtypes.operand(residual, "residual"))
     dtype = np.result_type(*dtypes)
-    real = np.float64 if dtype == np.float64 else np.float32
+    real = _dtypes.arithmetic(dtype)
     result = _attnpy.normalize(
         array.astype(real, copy=False),
         None if residual is None else residual.astype(real, copy=False),
@@ -213,11 +213,3 @@ def _normalize(
         None,
     )
     return result.astype(dtype, copy=False)
-
-
-def sized(x: ArrayLike, size: int) -> Array:
-    """Return x, whose last axis must have this size."""
-    array = np.asarray(x)
-    if array.shape[-1:] != (size,):
-        raise ValueError(f"x: expected (..., {size}), got {array.shape}")
-    return array

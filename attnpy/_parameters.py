@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnpy.positions import _operand, _rounded, _size
+from attnpy import _dtypes
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
-    Array = NDArray[Any]
+    from attnpy._typing import Array
 
 
 def parameters(self: object) -> dict[str, Array]:
@@ -118,12 +118,12 @@ def load_state_dict(self: object, state: Mapping[str, ArrayLike]) -> None:
 
 def _walk(layer: object, prefix: str = "") -> list[tuple[str, Array]]:
     found: list[tuple[str, Array]] = []
-    for name, part in vars(layer).items():
-        if isinstance(part, np.ndarray):
-            found.append((prefix + name, part))
-        for i, inner in enumerate(part if isinstance(part, list) else [part]):
+    for name, value in vars(layer).items():
+        if isinstance(value, np.ndarray):
+            found.append((prefix + name, value))
+        for i, inner in enumerate(value if isinstance(value, list) else [value]):
             if hasattr(inner, "load_state_dict"):
-                number = f".{i}" if isinstance(part, list) else ""
+                number = f".{i}" if isinstance(value, list) else ""
                 found += _walk(inner, f"{prefix}{name}{number}.")
     return found
 
@@ -144,7 +144,7 @@ def _check(
     if faults:
         raise ValueError(f"state: {'; '.join(faults)}")
     for name, array in given.items():
-        _operand(array, f"state[{name!r}]")
+        _dtypes.operand(array, f"state[{name!r}]")
         if not own[name].flags.writeable:
             raise ValueError(f"{name}: expected a parameter that can be written to")
 
@@ -153,7 +153,7 @@ def _converted(array: Array, own: dict[str, Array], name: str) -> Array:
     """Return the values in the parameter's dtype, and apart from all parameters."""
     dtype = own[name].dtype
     if array.dtype != dtype:
-        return _rounded(array.astype(np.float64), dtype)
+        return _dtypes.rounded(array.astype(np.float64), dtype)
     if any(np.may_share_memory(array, other) for other in own.values()):
         return array.copy()
     return array
@@ -173,29 +173,9 @@ def xavier_uniform(
     """
     fan_in, n_columns = shape
     limit = math.sqrt(6 / (fan_in + (n_columns if fan_out is None else fan_out)))
-    return _rounded(rng.uniform(-limit, limit, shape), dtype)
+    return _dtypes.rounded(rng.uniform(-limit, limit, shape), dtype)
 
 
 def zeros(wanted: bool, size: int, dtype: np.dtype[Any]) -> Array | None:
     """Return the first values of a bias, or None where there is none."""
     return np.zeros(size, dtype) if wanted else None
-
-
-def generator(rng: np.random.Generator | None) -> np.random.Generator:
-    """Return the generator given, or a new one."""
-    if rng is None:
-        return np.random.default_rng()
-    if not isinstance(rng, np.random.Generator):
-        raise TypeError(
-            "rng: expected a numpy.random.Generator, as numpy.random.default_rng(0) "
-            f"is, got {type(rng).__name__}"
-        )
-    return rng
-
-
-def count(value: int, name: str) -> int:
-    """Return an integer of at least 1."""
-    number = _size(value, name)
-    if number == 0:
-        raise ValueError(f"{name}: expected at least 1, got 0")
-    return number

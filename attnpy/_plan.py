@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from attnpy import _attnpy
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from attnpy._attention import Array
+    from attnpy._typing import Array, Causal, Window
 
 
 class Plan(_attnpy.Plan):
@@ -93,8 +93,8 @@ class Plan(_attnpy.Plan):
         *,
         mask: Array | None = None,
         bias: Array | None = None,
-        causal: bool | Literal["bottom_right", "top_left"] = False,
-        window: tuple[int | None, int | None] | None = None,
+        causal: Causal = False,
+        window: Window | None = None,
         q_offset: ArrayLike | None = None,
         kv_lengths: ArrayLike | None = None,
         scale: float | None = None,

@@ -8,48 +8,32 @@ dropout.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from attnpy import _attnpy, _parameters
+from attnpy import _attnpy, _checks, _dtypes, _parameters
 from attnpy._linear import linear
-from attnpy._norms import LayerNorm, RMSNorm, sized
+from attnpy._norms import LayerNorm, RMSNorm
 from attnpy.cache import KVCache, undone_on_error
 from attnpy.layers import MultiHeadAttention
-from attnpy.positions import _flag, _floating, _operand
 
 if TYPE_CHECKING:
     from typing import TypedDict
 
-    from numpy.typing import ArrayLike, DTypeLike, NDArray
+    from numpy.typing import ArrayLike, DTypeLike
     from typing_extensions import Unpack
 
+    from attnpy._typing import (
+        Activation,
+        Array,
+        DecoderOptions,
+        LayerOptions,
+        NormKind,
+        Window,
+    )
     from attnpy.positions import Rotary
-
-    Array = NDArray[Any]
-    Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu"]
-    Window = tuple[int | None, int | None]
-
-    class LayerOptions(TypedDict, total=False):
-        """The options of an encoder's or decoder's layers."""
-
-        head_dim: int | None
-        num_kv_heads: int | None
-        norm_first: bool
-        norm: Literal["layer", "rms"]
-        eps: float
-        activation: Activation
-        bias: bool
-        dtype: DTypeLike
-        rng: np.random.Generator | None
-
-    class DecoderOptions(LayerOptions, total=False):
-        """The options of a decoder's layers."""
-
-        cross_attention: bool
-        context_dim: int | None
 
     class AnyCall(TypedDict, total=False):
         """The options of both kinds of calls."""
@@ -195,7 +179,7 @@ def silu(x: ArrayLike) -> Array:
 
 
 def _activate(x: ArrayLike, name: str) -> Array:
-    wide, dtype = _wide(x)
+    wide, dtype = _dtypes.wide(x, "x")
     return _attnpy.activate(wide, name).astype(dtype, copy=False)
 
 
@@ -272,11 +256,11 @@ class FeedForward:
         dtype: DTypeLike = np.float32,
         rng: np.random.Generator | None = None,
     ) -> None:
-        outer = _parameters.count(embed_dim, "embed_dim")
-        inner = _parameters.count(hidden_dim, "hidden_dim")
-        self.activation = _one_of(activation, "activation", ACTIVATIONS)
-        bias, dtype = _flag(bias, "bias"), _floating(dtype)
-        rng, gated = _parameters.generator(rng), activation == "swiglu"
+        outer = _checks.count(embed_dim, "embed_dim")
+        inner = _checks.count(hidden_dim, "hidden_dim")
+        self.activation = _checks.one_of(activation, "activation", ACTIVATIONS)
+        bias, dtype = _checks.flag(bias, "bias"), _dtypes.floating(dtype)
+        rng, gated = _checks.generator(rng), activation == "swiglu"
         uniform, zeros = _parameters.xavier_uniform, _parameters.zeros
         self.W_1: Array = uniform(rng, (outer, inner), dtype)
         self.W_2: Array = uniform(rng, (inner, outer), dtype)
@@ -312,7 +296,7 @@ class FeedForward:
             If x has another dtype or size.
         """
         gated = self.W_gate is not None
-        x = sized(x, len(self.W_1))
+        x = _checks.sized(x, len(self.W_1))
         hidden = linear(
             x,
             self.W_1,
@@ -407,15 +391,15 @@ class EncoderLayer:
         head_dim: int | None = None,
         num_kv_heads: int | None = None,
         norm_first: bool = False,
-        norm: Literal["layer", "rms"] = "layer",
+        norm: NormKind = "layer",
         eps: float = 1e-5,
         activation: Activation = "relu",
         bias: bool = True,
         dtype: DTypeLike = np.float32,
         rng: np.random.Generator | None = None,
     ) -> None:
-        rng = _parameters.generator(rng)
-        self.norm_first = _flag(norm_first, "norm_first")
+        rng = _checks.generator(rng)
+        self.norm_first = _checks.flag(norm_first, "norm_first")
         self.self_attention = MultiHeadAttention(
             embed_dim,
             num_heads,
@@ -556,15 +540,15 @@ class DecoderLayer:
         head_dim: int | None = None,
         num_kv_heads: int | None = None,
         norm_first: bool = False,
-        norm: Literal["layer", "rms"] = "layer",
+        norm: NormKind = "layer",
         eps: float = 1e-5,
         activation: Activation = "relu",
         bias: bool = True,
         dtype: DTypeLike = np.float32,
         rng: np.random.Generator | None = None,
     ) -> None:
-        rng = _parameters.generator(rng)
-        self.norm_first = _flag(norm_first, "norm_first")
+        rng = _checks.generator(rng)
+        self.norm_first = _checks.flag(norm_first, "norm_first")
 
         def attention(context_dim: int | None) -> MultiHeadAttention:
             return MultiHeadAttention(
@@ -583,7 +567,7 @@ class DecoderLayer:
         self.cross_attention: MultiHeadAttention | None = None
         self.norm_1 = _norm(norm, embed_dim, eps, bias, dtype)
         self.norm_2: LayerNorm | RMSNorm | None = None
-        if _flag(cross_attention, "cross_attention"):
+        if _checks.flag(cross_attention, "cross_attention"):
             self.cross_attention = attention(context_dim)
             self.norm_2 = _norm(norm, embed_dim, eps, bias, dtype)
         self.feed_forward = FeedForward(
@@ -1042,8 +1026,8 @@ def _cache_list(caches: Any, name: str, n_layers: int) -> list[Any]:
 
 
 def _stack(make: Callable[[], Layer], n_layers: int, shared: bool) -> list[Layer]:
-    n_layers = _parameters.count(n_layers, "n_layers")
-    if _flag(shared, "shared"):
+    n_layers = _checks.count(n_layers, "n_layers")
+    if _checks.flag(shared, "shared"):
         return [make()] * n_layers
     return [make() for _ in range(n_layers)]
 
@@ -1051,7 +1035,7 @@ def _stack(make: Callable[[], Layer], n_layers: int, shared: bool) -> list[Layer
 def _norm(
     norm: str, dim: int, eps: float, bias: bool, dtype: DTypeLike
 ) -> LayerNorm | RMSNorm:
-    if _one_of(norm, "norm", ("layer", "rms")) == "rms":
+    if _checks.one_of(norm, "norm", ("layer", "rms")) == "rms":
         return RMSNorm(dim, eps=eps, dtype=dtype)
     return LayerNorm(dim, eps=eps, bias=bias, dtype=dtype)
 
@@ -1061,7 +1045,7 @@ def _final_norm(
 ) -> LayerNorm | RMSNorm | None:
     if wanted is None:
         wanted = options.get("norm_first", False)
-    if not _flag(wanted, "final_norm"):
+    if not _checks.flag(wanted, "final_norm"):
         return None
     return _norm(
         options.get("norm", "layer"),
@@ -1081,18 +1065,3 @@ def _residual(
     if norm_first:
         return tokens + sublayer(norm(tokens))
     return norm(sublayer(tokens), tokens)
-
-
-def _one_of(choice: str, name: str, choices: Iterable[str]) -> str:
-    choices = tuple(choices)
-    if choice not in choices:
-        raise ValueError(f"{name}: expected one of {choices}, got {choice!r}")
-    return choice
-
-
-def _wide(x: ArrayLike, name: str = "x") -> tuple[Array, np.dtype[Any]]:
-    """Return x in the dtype to compute with, and the dtype of the result."""
-    array = np.asarray(x)
-    dtype = _operand(array, name)
-    real = np.float64 if dtype == np.float64 else np.float32
-    return array.astype(real, copy=False), dtype

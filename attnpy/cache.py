@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnpy.positions import _flag, _floating, _integers, _operand, _size
+from attnpy import _checks, _dtypes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-    Array = NDArray[Any]
+    from attnpy._typing import Array
 
 __all__ = ["KVCache"]
 
@@ -106,18 +106,18 @@ class KVCache:
         value: Array | None = None,
         lengths: ArrayLike = 0,
     ) -> None:
-        self.batch = _size(batch, "batch")
-        self.num_kv_heads = _size(num_kv_heads, "num_kv_heads")
-        capacity = _size(capacity, "capacity")
-        self.head_dim = self.value_head_dim = _size(head_dim, "head_dim")
+        self.batch = _checks.size(batch, "batch")
+        self.num_kv_heads = _checks.size(num_kv_heads, "num_kv_heads")
+        capacity = _checks.size(capacity, "capacity")
+        self.head_dim = self.value_head_dim = _checks.size(head_dim, "head_dim")
         if value_head_dim is not None:
-            self.value_head_dim = _size(value_head_dim, "value_head_dim")
-        self.growable = _flag(growable, "growable")
+            self.value_head_dim = _checks.size(value_head_dim, "value_head_dim")
+        self.growable = _checks.flag(growable, "growable")
         if self.growable and not (key is None and value is None):
             raise ValueError(
                 "growable: expected False where key or value is given, got True"
             )
-        dtype = _floating(dtype)
+        dtype = _dtypes.floating(dtype)
         shape = self.batch, self.num_kv_heads, capacity
         self._key = _storage(key, "key", (*shape, self.head_dim), dtype)
         self._value = _storage(value, "value", (*shape, self.value_head_dim), dtype)
@@ -233,7 +233,7 @@ class KVCache:
         self, numbers: ArrayLike, name: str, low: int, high: ArrayLike
     ) -> NDArray[np.int64]:
         """Return an integer between low and high for each sequence, in a new array."""
-        array = _integers(numbers, name)
+        array = _checks.integers(numbers, name)
         if array.ndim > 1 or (array.ndim == 1 and array.shape != (self.batch,)):
             raise ValueError(
                 f"{name}: expected an integer, or ({self.batch},) to match the batch, "
@@ -307,7 +307,7 @@ def _storage(
         raise TypeError(f"{name}: expected a NumPy array, got {type(array).__name__}")
     if array.shape != shape:
         raise ValueError(f"{name}: expected shape {shape}, got {array.shape}")
-    if _operand(array, name) != array.dtype.newbyteorder("="):
+    if _dtypes.operand(array, name) != array.dtype.newbyteorder("="):
         raise TypeError(f"{name}: expected a floating dtype, got dtype {array.dtype}")
     if not array.flags.writeable:
         raise ValueError(f"{name}: expected an array that can be written to")
@@ -320,7 +320,7 @@ def _check_shape(
     if array.shape != tuple(n_tokens if n == "L" else n for n in shape):
         text = ", ".join(map(str, shape))
         raise ValueError(f"{name}: expected ({text}), got {array.shape}")
-    _operand(array, name)
+    _dtypes.operand(array, name)
 
 
 def _grown(array: Array, filled: Array, capacity: int) -> Array:

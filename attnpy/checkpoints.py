@@ -12,30 +12,23 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attnpy.positions import _rounded
+from attnpy import _dtypes
 
 if TYPE_CHECKING:
     import os
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
-    Array = NDArray[Any]
+    from attnpy._typing import Array, Model
 
 __all__ = ["FAMILIES", "Checkpoint", "Family", "load", "read", "read_config"]
 
 # What safetensors calls the dtypes that are read here.
 DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-
-
-class Model(Protocol):
-    """What has parameters: every layer and model of this package."""
-
-    def parameters(self) -> dict[str, Array]:
-        """Return the parameters by name."""
 
 
 class Family(NamedTuple):
@@ -585,7 +578,7 @@ def _copy(array: Array, place: Place) -> None:
         values = array[..., start : start + part.shape[-1]]
         start += part.shape[-1]
         if values.dtype == np.float64 and part.dtype != np.float64:
-            values = _rounded(values, part.dtype)
+            values = _dtypes.rounded(values, part.dtype)
         part[...] = values
 
 

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
+from attnpy import _dtypes
 from attnpy._attention import attention
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-    Array = NDArray[Any]
+    from attnpy._typing import Array
 
 __all__ = ["additive_attention", "multiplicative_attention"]
 
@@ -313,13 +314,8 @@ def _convert(
     arrays: list[Array], names: tuple[str, ...]
 ) -> tuple[list[Array], np.dtype[Any]]:
     """Return the arrays in the arithmetic's dtype, and the dtype of the results."""
-    floats = ("float64", "float32", "float16", "bfloat16")
     for array, name in zip(arrays, names, strict=True):
-        if array.dtype.kind not in "biu" and array.dtype.name not in floats:
-            raise TypeError(
-                f"{name}: expected float64, float32, float16, bfloat16, integers or "
-                f"booleans, got dtype {array.dtype}"
-            )
+        _dtypes.operand(array, name)
     try:
         dtype: np.dtype[Any] = np.result_type(*(array.dtype for array in arrays))
     except TypeError as error:

@@ -6,37 +6,21 @@ it.
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
-from attnpy import _attnpy, _parameters
+from attnpy import _attnpy, _checks, _dtypes, _parameters
 from attnpy._linear import linear
 from attnpy._norms import LayerNorm, RMSNorm, norm_arguments
 from attnpy.cache import KVCache
-from attnpy.positions import Rotary, _flag, _floating, _operand
+from attnpy.positions import Rotary
 
 if TYPE_CHECKING:
-    from typing import TypedDict
-
-    from numpy.typing import ArrayLike, DTypeLike, NDArray
+    from numpy.typing import ArrayLike, DTypeLike
     from typing_extensions import Unpack
 
-    Array = NDArray[Any]
-
-    class HeadOptions(TypedDict, total=False):
-        """The options of a head's call that do not change what is returned."""
-
-        mask: ArrayLike | None
-        bias: ArrayLike | None
-        causal: bool | Literal["bottom_right", "top_left"]
-        window: tuple[int | None, int | None] | None
-        q_offset: ArrayLike | None
-        kv_lengths: ArrayLike | None
-        scale: float | None
-        softcap: float | None
-        num_threads: int | None
+    from attnpy._typing import Array, Causal, HeadOptions, Window
 
     class Options(HeadOptions, total=False):
         """The options of a layer's call that do not change what is returned."""
@@ -132,12 +116,12 @@ class SelfAttention:
         rng: np.random.Generator | None = None,
         bias: bool = False,
     ) -> None:
-        n_rows = _parameters.count(embed_dim, "embed_dim")
-        size = value_size = _parameters.count(head_dim, "head_dim")
+        n_rows = _checks.count(embed_dim, "embed_dim")
+        size = value_size = _checks.count(head_dim, "head_dim")
         if value_head_dim is not None:
-            value_size = _parameters.count(value_head_dim, "value_head_dim")
-        dtype, bias = _floating(dtype), _flag(bias, "bias")
-        rng = _parameters.generator(rng)
+            value_size = _checks.count(value_head_dim, "value_head_dim")
+        dtype, bias = _dtypes.floating(dtype), _checks.flag(bias, "bias")
+        rng = _checks.generator(rng)
         self.W_q = _parameters.xavier_uniform(rng, (n_rows, size), dtype)
         self.W_k = _parameters.xavier_uniform(rng, (n_rows, size), dtype)
         self.W_v = _parameters.xavier_uniform(rng, (n_rows, value_size), dtype)
@@ -199,8 +183,8 @@ class SelfAttention:
         *,
         mask: ArrayLike | None = None,
         bias: ArrayLike | None = None,
-        causal: bool | Literal["bottom_right", "top_left"] = False,
-        window: tuple[int | None, int | None] | None = None,
+        causal: Causal = False,
+        window: Window | None = None,
         q_offset: ArrayLike | None = None,
         kv_lengths: ArrayLike | None = None,
         scale: float | None = None,
@@ -399,7 +383,7 @@ class MultiHeadAttention:
         dtype: DTypeLike = np.float32,
         rng: np.random.Generator | None = None,
     ) -> None:
-        count, uniform = _parameters.count, _parameters.xavier_uniform
+        count, uniform = _checks.count, _parameters.xavier_uniform
         n_rows = n_context = count(embed_dim, "embed_dim")
         if context_dim is not None:
             n_context = count(context_dim, "context_dim")
@@ -407,8 +391,8 @@ class MultiHeadAttention:
         size = value_size = _head_size(n_rows, self.num_heads, head_dim)
         if value_head_dim is not None:
             value_size = count(value_head_dim, "value_head_dim")
-        dtype, rng = _floating(dtype), _parameters.generator(rng)
-        bias, out_bias = _flag(bias, "bias"), _flag(out_bias, "out_bias")
+        dtype, rng = _dtypes.floating(dtype), _checks.generator(rng)
+        bias, out_bias = _checks.flag(bias, "bias"), _checks.flag(out_bias, "out_bias")
         n_queries, n_outputs = self.num_heads * size, self.num_heads * value_size
         n_keys, n_values = self.num_kv_heads * size, self.num_kv_heads * value_size
         self.W_q: Array = uniform(rng, (n_rows, n_queries), dtype)
@@ -479,8 +463,8 @@ class MultiHeadAttention:
         *,
         mask: ArrayLike | None = None,
         bias: ArrayLike | None = None,
-        causal: bool | Literal["bottom_right", "top_left"] = False,
-        window: tuple[int | None, int | None] | None = None,
+        causal: Causal = False,
+        window: Window | None = None,
         q_offset: ArrayLike | None = None,
         kv_lengths: ArrayLike | None = None,
         scale: float | None = None,
@@ -551,7 +535,7 @@ class MultiHeadAttention:
         """
         _check_arguments(context, cache, kv_lengths)
         self._check_rotary(rotary, context)
-        if _flag(average_weights, "average_weights") and not return_weights:
+        if _checks.flag(average_weights, "average_weights") and not return_weights:
             raise ValueError("average_weights: expected return_weights=True with it")
         tokens = _tokens(x, "x", self.W_q)
         projected = isinstance(context, KVCache)
@@ -739,9 +723,9 @@ def _check_arguments(
 
 
 def _n_heads(num_heads: int, num_kv_heads: int | None) -> tuple[int, int]:
-    n_heads = n_kv_heads = _parameters.count(num_heads, "num_heads")
+    n_heads = n_kv_heads = _checks.count(num_heads, "num_heads")
     if num_kv_heads is not None:
-        n_kv_heads = _parameters.count(num_kv_heads, "num_kv_heads")
+        n_kv_heads = _checks.count(num_kv_heads, "num_kv_heads")
     if n_heads % n_kv_heads:
         raise ValueError(
             f"num_kv_heads: expected a divisor of num_heads = {n_heads}, "
@@ -752,7 +736,7 @@ def _n_heads(num_heads: int, num_kv_heads: int | None) -> tuple[int, int]:
 
 def _head_size(embed_dim: int, num_heads: int, head_dim: int | None) -> int:
     if head_dim is not None:
-        return _parameters.count(head_dim, "head_dim")
+        return _checks.count(head_dim, "head_dim")
     if embed_dim % num_heads:
         raise ValueError(
             f"num_heads: expected a divisor of embed_dim = {embed_dim}, or head_dim to "
@@ -767,22 +751,8 @@ def _tokens(x: ArrayLike, name: str, weight: Array) -> Array:
         raise ValueError(
             f"{name}: expected (..., L, {len(weight)}), got {tokens.shape}"
         )
-    _operand(tokens, name)
+    _dtypes.operand(tokens, name)
     return tokens
-
-
-def _promoted(one: np.dtype[Any], other: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype of a product of numbers of two dtypes."""
-    both = np.promote_types(one, other)
-    return np.dtype(np.float64) if both.kind in "biu" else both
-
-
-@functools.cache
-def _arithmetic(*dtypes: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype in which numbers of these dtypes meet, but 16-bit ones."""
-    wide = np.dtype(np.float64)
-    meeting = functools.reduce(_promoted, dtypes)
-    return wide if meeting == wide else np.dtype(np.float32)
 
 
 def _turns(
@@ -797,7 +767,7 @@ def _turns(
     if norm is not None:
         dtypes.append(norm.weight.dtype)
     first = 0 if first is None else first
-    return rotary._turns(first, _arithmetic(*dtypes), tokens.shape[-2])
+    return rotary._turns(first, _dtypes.arithmetic(*dtypes), tokens.shape[-2])
 
 
 def _project(
@@ -831,7 +801,7 @@ def _mean_over_heads(weights: Array) -> Array:
 
     `numpy.mean` has another order where Lq and Lk are 1.
     """
-    real = np.float64 if weights.dtype == np.float64 else np.float32
+    real = _dtypes.arithmetic(weights.dtype)
     total = np.zeros(weights.shape[:-3] + weights.shape[-2:], real)
     for head in range(weights.shape[-3]):
         total += weights[..., head, :, :]

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from attnpy.positions import _integers, _size, query_positions
+from attnpy import _checks
+from attnpy.positions import query_positions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -178,8 +179,8 @@ def padding(lengths: ArrayLike, n_keys: int) -> Mask:
     array([[ True,  True, False],
            [ True,  True,  True]])
     """
-    n_keys = _size(n_keys, "n_keys")
-    ends = _integers(lengths, "lengths", 0, n_keys)
+    n_keys = _checks.size(n_keys, "n_keys")
+    ends = _checks.integers(lengths, "lengths", 0, n_keys)
     if ends.ndim:
         ends = ends[..., np.newaxis, np.newaxis, np.newaxis]
     return np.arange(n_keys) < ends
@@ -216,7 +217,7 @@ def document(ids: ArrayLike) -> Mask:
     · · ■ ■ ·
     · · · · ·
     """
-    numbers = _integers(ids, "ids")
+    numbers = _checks.integers(ids, "ids")
     if numbers.ndim == 0:
         raise ValueError("ids: expected (..., L), got ()")
     if numbers.ndim > 1:
@@ -254,11 +255,11 @@ def document_ids(lengths: ArrayLike, total: int | None = None) -> NDArray[np.int
     >>> masks.document_ids([2, 3], total=6)
     array([ 0,  0,  1,  1,  1, -1])
     """
-    counts = _integers(lengths, "lengths", 0)
+    counts = _checks.integers(lengths, "lengths", 0)
     if counts.ndim != 1:
         raise ValueError(f"lengths: expected (n,), got {counts.shape}")
     n_tokens = int(counts.sum())
-    total = n_tokens if total is None else _size(total, "total")
+    total = n_tokens if total is None else _checks.size(total, "total")
     if total < n_tokens:
         raise ValueError(
             f"total: expected at least the sum of the lengths, {n_tokens}, got {total}"
@@ -304,8 +305,8 @@ def prefix_lm(length: int, prefix_length: ArrayLike) -> Mask:
     ■ ■ ■ ·
     ■ ■ ■ ■
     """
-    length = _size(length, "length")
-    ends = _integers(prefix_length, "prefix_length", 0, length)
+    length = _checks.size(length, "length")
+    ends = _checks.integers(prefix_length, "prefix_length", 0, length)
     if ends.ndim:
         ends = ends[..., np.newaxis, np.newaxis, np.newaxis]
     return causal(length) | (np.arange(length) < ends)
@@ -374,7 +375,7 @@ def show(
 
 def _reach(side: int, name: str) -> int:
     """Return one side of a window, so that sums with positions stay in int64."""
-    return min(_size(side, name), 2**62)
+    return min(_checks.size(side, name), 2**62)
 
 
 def _names(labels: Sequence[Any] | None, name: str, n: int) -> list[str]:

@@ -9,18 +9,17 @@ from __future__ import annotations
 import bisect
 import functools
 import math
-import operator
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnpy import _attnpy
+from attnpy import _attnpy, _checks, _dtypes
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-    Array = NDArray[Any]
+    from attnpy._typing import Array
 
 __all__ = [
     "Learned",
@@ -32,9 +31,6 @@ __all__ = [
     "relative_buckets",
     "sinusoidal",
 ]
-
-# Float64 holds every integer up to here, and no sum of two wraps in int64.
-LARGEST_POSITION = 2**53
 
 # The size of the largest tables that are kept for later calls, 4 of them.
 KEPT_ANGLES = 1 << 18
@@ -101,8 +97,11 @@ def query_positions(
     array([[3, 4],
            [0, 1]])
     """
-    n_queries, n_keys = _size(n_queries, "n_queries"), _size(n_keys, "n_keys")
-    first = _integers(n_keys - n_queries if q_offset is None else q_offset, "q_offset")
+    n_queries = _checks.size(n_queries, "n_queries")
+    n_keys = _checks.size(n_keys, "n_keys")
+    if q_offset is None:
+        q_offset = n_keys - n_queries
+    first = _checks.integers(q_offset, "q_offset")
     if first.ndim:
         first = first[..., np.newaxis, np.newaxis]
     return first + np.arange(n_queries)
@@ -162,17 +161,17 @@ def sinusoidal(
            [ 0.8415,  0.5403,  0.01  ,  1.    ],
            [ 0.9093, -0.4161,  0.02  ,  0.9998]], dtype=float32)
     """
-    length, dim = _size(length, "length"), _size(dim, "dim")
-    first = _integers(offset, "offset")
+    length, dim = _checks.size(length, "length"), _checks.size(dim, "dim")
+    first = _checks.integers(offset, "offset")
     if first.ndim:
         raise TypeError(f"offset: expected an integer, got {type(offset).__name__}")
     places = first + np.arange(length)
     halves = np.arange(0, dim, 2) / max(1, dim)
-    angles = places[:, np.newaxis] / _above(base, "base", 0) ** halves
+    angles = places[:, np.newaxis] / _checks.above(base, "base", 0) ** halves
     encodings = np.empty((length, dim))
     encodings[:, 0::2] = np.sin(angles)
     encodings[:, 1::2] = np.cos(angles[:, : dim // 2])
-    return _rounded(encodings, _floating(dtype))
+    return _dtypes.rounded(encodings, _dtypes.floating(dtype))
 
 
 class Learned:
@@ -225,16 +224,9 @@ class Learned:
         dtype: DTypeLike = np.float32,
         rng: np.random.Generator | None = None,
     ) -> None:
-        shape = _size(max_length, "max_length"), _size(dim, "dim")
-        if rng is None:
-            rng = np.random.default_rng()
-        if not isinstance(rng, np.random.Generator):
-            raise TypeError(
-                "rng: expected a numpy.random.Generator, as "
-                f"numpy.random.default_rng(0) is, got {type(rng).__name__}"
-            )
-        numbers = 0.02 * rng.standard_normal(shape)
-        self.weight: Array = _rounded(numbers, _floating(dtype))
+        shape = _checks.size(max_length, "max_length"), _checks.size(dim, "dim")
+        numbers = 0.02 * _checks.generator(rng).standard_normal(shape)
+        self.weight: Array = _dtypes.rounded(numbers, _dtypes.floating(dtype))
 
     def __call__(self, positions: ArrayLike) -> Array:
         """Return the rows of these positions.
@@ -258,8 +250,9 @@ class Learned:
         """
         max_length = len(self.weight)
         if np.ndim(positions) == 0:
-            positions = np.arange(int(_integers(positions, "positions", 0, max_length)))
-        return self.weight[_integers(positions, "positions", 0, max_length - 1)]
+            length = _checks.integers(positions, "positions", 0, max_length)
+            positions = np.arange(int(length))
+        return self.weight[_checks.integers(positions, "positions", 0, max_length - 1)]
 
 
 class Rotary:
@@ -379,18 +372,18 @@ class Rotary:
         rotary_dim: int | None = None,
         scaling: Mapping[str, Any] | None = None,
     ) -> None:
-        self.head_dim = _size(head_dim, "head_dim")
+        self.head_dim = _checks.size(head_dim, "head_dim")
         name = "head_dim" if rotary_dim is None else "rotary_dim"
         self.rotary_dim = self.head_dim
         if rotary_dim is not None:
-            self.rotary_dim = _size(rotary_dim, "rotary_dim")
+            self.rotary_dim = _checks.size(rotary_dim, "rotary_dim")
         if self.rotary_dim % 2 or self.rotary_dim > self.head_dim:
             raise ValueError(
                 f"{name}: expected an even number of at most head_dim = "
                 f"{self.head_dim}, got {self.rotary_dim}"
             )
-        self.interleaved = _flag(interleaved, "interleaved")
-        base = _above(base, "base", 1)
+        self.interleaved = _checks.flag(interleaved, "interleaved")
+        base = _checks.above(base, "base", 1)
         exponents = np.arange(0, self.rotary_dim, 2) / max(1, self.rotary_dim)
         self.frequencies: NDArray[np.float64] = 1 / base**exponents
         self.attention_factor = 1.0
@@ -428,9 +421,9 @@ class Rotary:
         ValueError
             If a position is out of its range.
         """
-        places = _integers(positions, "positions")
+        places = _checks.integers(positions, "positions")
         return _tables(
-            places, self.frequencies, self.attention_factor, _floating(dtype)
+            places, self.frequencies, self.attention_factor, _dtypes.floating(dtype)
         )
 
     def __call__(
@@ -469,21 +462,21 @@ class Rotary:
         x = np.asarray(x)
         if x.ndim == 0 or x.shape[-1] != self.head_dim:
             raise ValueError(f"x: expected (..., L, {self.head_dim}), got {x.shape}")
-        dtype = _operand(x, "x")
-        real = np.dtype(np.float64 if dtype == np.float64 else np.float32)
-        places = _integers(0 if positions is None else positions, "positions")
+        dtype = _dtypes.operand(x, "x")
+        places = _checks.integers(0 if positions is None else positions, "positions")
         if places.ndim == 0 and x.ndim > 1:
             places = places + np.arange(x.shape[-2])
-        if not _broadcasts(places.shape, x.shape[:-1]):
+        if not _checks.broadcasts(places.shape, x.shape[:-1]):
             raise ValueError(
                 "positions: expected an integer, or integers that broadcast to "
                 f"{x.shape[:-1]}, x's axes before the last, got shape {places.shape}"
             )
         if out is None:
             out = np.empty(x.shape, dtype)
-        _check_out(out, x.shape, dtype)
+        _checks.check_out(out, x.shape, dtype)
 
-        _attnpy.rotate(x, self._turns(places, real), self.interleaved, out)
+        turns = self._turns(places, _dtypes.arithmetic(dtype))
+        _attnpy.rotate(x, turns, self.interleaved, out)
         return out
 
     def _turns(
@@ -496,7 +489,7 @@ class Rotary:
         """
         array = np.asarray(places)
         if array.dtype.kind not in "iu":
-            array = _integers(places, "q_offset")
+            array = _checks.integers(places, "q_offset")
         frequencies = np.asarray(self.frequencies, np.float64)
         n_angles = array.size * (1 if n_rows is None else n_rows) * frequencies.size
         make = _turns if n_angles <= KEPT_ANGLES else _turns.__wrapped__
@@ -519,8 +512,8 @@ def _tables(
 ) -> tuple[Array, Array]:
     angles = places[..., np.newaxis] * frequencies  # (..., L, rotary_dim / 2)
     return (
-        _rounded(attention_factor * np.cos(angles), dtype),
-        _rounded(attention_factor * np.sin(angles), dtype),
+        _dtypes.rounded(attention_factor * np.cos(angles), dtype),
+        _dtypes.rounded(attention_factor * np.sin(angles), dtype),
     )
 
 
@@ -539,7 +532,7 @@ def _turns(
     if n_rows is not None:
         array = query_positions(n_rows, n_rows, q_offset=array)
     tables = _tables(
-        _integers(array, "positions"),
+        _checks.integers(array, "positions"),
         np.frombuffer(frequencies),
         attention_factor,
         dtype,
@@ -586,11 +579,11 @@ def alibi_slopes(num_heads: int, dtype: DTypeLike = np.float32) -> Array:
     >>> positions.alibi_slopes(6).round(4)
     array([0.25  , 0.0625, 0.0156, 0.0039, 0.5   , 0.125 ], dtype=float32)
     """
-    num_heads = _size(num_heads, "num_heads")
+    num_heads = _checks.size(num_heads, "num_heads")
     power = 1 << max(0, num_heads.bit_length() - 1)
     slopes = [2.0 ** (-8 * h / power) for h in range(1, power + 1)]
     slopes += [2.0 ** (-4 * h / power) for h in range(1, 2 * (num_heads - power), 2)]
-    return _rounded(np.array(slopes[:num_heads]), _floating(dtype))
+    return _dtypes.rounded(np.array(slopes[:num_heads]), _dtypes.floating(dtype))
 
 
 def alibi_bias(
@@ -649,11 +642,11 @@ def alibi_bias(
     places = query_positions(n_queries, n_keys, q_offset=q_offset)  # (..., 1, Lq)
     nearness = -np.abs(places[..., np.newaxis] - np.arange(n_keys))
     nearness = nearness.astype(np.float64)  # (..., 1, Lq, Lk)
-    dtype = _floating(dtype)
+    dtype = _dtypes.floating(dtype)
     lead = nearness.shape[:-3]
     bias = np.empty((*lead, len(slopes), n_queries, n_keys), dtype)
     for h, slope in enumerate(slopes):
-        head = _rounded(slope * nearness, dtype)
+        head = _dtypes.rounded(slope * nearness, dtype)
         bias[..., h, :, :] = head.reshape(*lead, n_queries, n_keys)
     return bias
 
@@ -723,8 +716,8 @@ def relative_buckets(
            [3, 3, 2, 1, 0]])
     """
     places = query_positions(n_queries, n_keys, q_offset=q_offset)  # (..., 1, Lq)
-    n_buckets = _size(num_buckets, "num_buckets")
-    bidirectional = _flag(bidirectional, "bidirectional")
+    n_buckets = _checks.size(num_buckets, "num_buckets")
+    bidirectional = _checks.flag(bidirectional, "bidirectional")
     if n_buckets == 0 or (bidirectional and n_buckets % 2):
         even = "an even number of at least 2" if bidirectional else "at least 1"
         raise ValueError(f"num_buckets: expected {even}, got {n_buckets}")
@@ -732,7 +725,7 @@ def relative_buckets(
         n_buckets //= 2
     n_exact = n_buckets // 2
     n_log = n_buckets - n_exact
-    max_distance = _size(max_distance, "max_distance")
+    max_distance = _checks.size(max_distance, "max_distance")
     if max_distance <= n_exact:
         raise ValueError(
             f"max_distance: expected more than {n_exact}, the number of distances "
@@ -809,7 +802,7 @@ def relative_bias(
     table = np.asarray(table)
     if table.ndim != 2:
         raise ValueError(f"table: expected (num_buckets, H), got {table.shape}")
-    table = table.astype(_operand(table, "table"), copy=False)
+    table = table.astype(_dtypes.operand(table, "table"), copy=False)
     buckets = relative_buckets(
         n_queries,
         n_keys,
@@ -860,7 +853,7 @@ def _parse_scaling(
         )
     for key in given.keys() - {"truncate"}:
         low = -math.inf if key.startswith("mscale") else 0
-        given[key] = _above(given[key], f"scaling[{key!r}]", low)
+        given[key] = _checks.above(given[key], f"scaling[{key!r}]", low)
     return kind, given
 
 
@@ -924,117 +917,3 @@ def _blend(
 ) -> NDArray[np.float64]:
     """Divide the frequencies by the factor, but for these shares of them."""
     return (1 - kept) * frequencies / factor + kept * frequencies
-
-
-def _size(value: int, name: str) -> int:
-    """Return an integer of at least 0."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = None
-    if number is None or isinstance(value, bool):
-        raise TypeError(f"{name}: expected an integer, got {type(value).__name__}")
-    if number < 0:
-        raise ValueError(f"{name}: expected at least 0, got {number}")
-    return number
-
-
-def _integers(
-    values: ArrayLike,
-    name: str,
-    low: int = -LARGEST_POSITION,
-    high: int = LARGEST_POSITION,
-) -> NDArray[np.int64]:
-    """Return integers of any shape as int64."""
-    array = np.asarray(values)
-    if array.size == 0:  # an empty list has a floating dtype
-        return array.astype(np.int64)
-    if array.dtype.kind not in "iu" and type(values) is not int:
-        raise TypeError(f"{name}: expected integers, got dtype {array.dtype}")
-    wrong = (array < low) | (array > high)
-    if wrong.any():
-        raise ValueError(
-            f"{name}: expected {low} to {high}, got {array[wrong].flat[0]}"
-        )
-    return array.astype(np.int64)
-
-
-def _above(value: float, name: str, low: float) -> float:
-    """Return a finite number above this."""
-    if not isinstance(value, (float, int, np.floating, np.integer)):
-        raise TypeError(f"{name}: expected a number, got {type(value).__name__}")
-    number = float(value)
-    if not low < number < math.inf:
-        raise ValueError(f"{name}: expected a finite number > {low}, got {number}")
-    return number
-
-
-def _flag(value: bool, name: str) -> bool:
-    if not isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"{name}: expected a bool, got {type(value).__name__}")
-    return bool(value)
-
-
-def _floating(dtype: DTypeLike) -> np.dtype[Any]:
-    """Return one of the dtypes that `attention` computes with."""
-    kind = np.dtype(dtype)
-    if kind.name not in ("float64", "float32", "float16", "bfloat16"):
-        raise TypeError(
-            f"dtype: expected float64, float32, float16 or bfloat16, got {kind}"
-        )
-    return kind.newbyteorder("=")
-
-
-@functools.cache
-def _operand_dtype(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
-    """Return the dtype of what is computed from numbers of this one, if any is."""
-    if dtype.kind in "biu":
-        return np.dtype(np.float64)
-    if dtype.name not in ("float64", "float32", "float16", "bfloat16"):
-        return None
-    return dtype.newbyteorder("=")
-
-
-def _operand(array: Array, name: str) -> np.dtype[Any]:
-    """Return the dtype of what is computed from this array."""
-    dtype = _operand_dtype(array.dtype)
-    if dtype is None:
-        raise TypeError(
-            f"{name}: expected float64, float32, float16, bfloat16, integers or "
-            f"booleans, got dtype {array.dtype}"
-        )
-    return dtype
-
-
-def _rounded(numbers: NDArray[np.float64], dtype: np.dtype[Any]) -> Array:
-    """Return the numbers rounded once.
-
-    ml_dtypes rounds to float32 on the way to bfloat16. Where that is inexact, a last
-    bit of 1 keeps the second rounding right.
-    """
-    if dtype.name != "bfloat16":
-        return numbers.astype(dtype)
-    single = numbers.astype(np.float32)
-    toward_zero = np.nextafter(single, np.float32(0))
-    single = np.where(np.abs(single) > np.abs(numbers), toward_zero, single)
-    odd: NDArray[np.uint32] = single.view(np.uint32) | (single != numbers)
-    return odd.view(np.float32).astype(dtype)
-
-
-def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
-    """Tell whether an array of this shape broadcasts to that one."""
-    try:
-        return np.broadcast_shapes(shape, to) == to
-    except ValueError:
-        return False
-
-
-def _check_out(out: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    if not isinstance(out, np.ndarray):
-        raise TypeError(f"out: expected a NumPy array, got {type(out).__name__}")
-    if out.dtype != dtype:
-        raise TypeError(f"out: expected dtype {dtype}, got dtype {out.dtype}")
-    if out.shape != shape:
-        raise ValueError(f"out: expected shape {shape}, got {out.shape}")
-    if not out.flags.writeable:
-        raise ValueError("out: expected an array that can be written to")

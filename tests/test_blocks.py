@@ -635,4 +635,4 @@ def test_everything_public_is_listed():
         if getattr(thing, "__module__", "") in ("attnpy.blocks", "attnpy._norms")
         and name[0] != "_"
     }
-    assert sorted(public - {"Layer", "sized"}) == sorted(blocks.__all__)
+    assert sorted(public - {"Layer"}) == sorted(blocks.__all__)

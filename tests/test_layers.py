@@ -7,7 +7,7 @@ import pytest
 from support import assert_same_bits, normal
 
 import attnpy
-from attnpy import layers, positions
+from attnpy import _dtypes, layers, positions
 from attnpy.cache import KVCache
 from attnpy.layers import MultiHeadAttention, SelfAttention
 
@@ -476,7 +476,7 @@ def test_state_dict_makes_another_layer_equal(dtype, tmp_path):
         assert other.parameters()[name] is arrays[name]
         assert arrays[name].dtype == dtype
         assert not np.shares_memory(arrays[name], array)
-        assert_same_bits(arrays[name], positions._rounded(array, dtype))
+        assert_same_bits(arrays[name], _dtypes.rounded(array, dtype))
 
 
 def test_loaded_values_are_rounded_once():

@@ -9,7 +9,7 @@ from attnpy.positions import Rotary
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from attnpy.blocks import Activation, Window
+    from attnpy._typing import Activation, Window
 
     Config = Mapping[str, Any]
 

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnpy import _parameters
-from attnpy.positions import _floating, _integers, _rounded
+from attnpy import _checks, _dtypes
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-    Array = NDArray[Any]
+    from attnpy._typing import Array
 
 
 def table(
     rng: np.random.Generator, n_rows: int, name: str, dim: int, dtype: DTypeLike
 ) -> Array:
     """Return the first values of a table, (n_rows, dim): standard deviation 0.02."""
-    shape = _parameters.count(n_rows, name), _parameters.count(dim, "embed_dim")
-    return _rounded(0.02 * rng.standard_normal(shape), _floating(dtype))
+    shape = _checks.count(n_rows, name), _checks.count(dim, "embed_dim")
+    return _dtypes.rounded(0.02 * rng.standard_normal(shape), _dtypes.floating(dtype))
 
 
 def checked_ids(token_ids: ArrayLike, vocab_size: int) -> NDArray[np.int64]:
     """Return the numbers of tokens, (L,) or (B, L)."""
-    ids = _integers(token_ids, "token_ids", 0, vocab_size - 1)
+    ids = _checks.integers(token_ids, "token_ids", 0, vocab_size - 1)
     if ids.ndim not in (1, 2):
         raise ValueError(f"token_ids: expected (L,) or (B, L), got {ids.shape}")
     return ids
@@ -36,7 +35,7 @@ def checked_lengths(
 ) -> NDArray[np.int64]:
     """Return how many tokens each sequence of ids (B, L) has, (B,): `low` to L."""
     batch, n_tokens = ids.shape
-    ends = _integers(lengths, "lengths", low, n_tokens)
+    ends = _checks.integers(lengths, "lengths", low, n_tokens)
     if ends.shape not in ((), (batch,)):
         raise ValueError(
             f"lengths: expected an integer, or ({batch},) to match token_ids, "

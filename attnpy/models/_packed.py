@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,9 +12,8 @@ from attnpy._linear import linear
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from attnpy._typing import Array
     from attnpy.blocks import Encoder, EncoderLayer
-
-    Array = NDArray[Any]
 
 
 def encode(

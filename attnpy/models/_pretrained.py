@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import DTypeLike
 
-Model = TypeVar("Model", bound=checkpoints.Model)
+    from attnpy import _typing
+
+Model = TypeVar("Model", bound="_typing.Model")
 
 # Whose names the checkpoints have: keys of `checkpoints.FAMILIES`.
 FAMILIES = {

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnpy import _parameters
+from attnpy import _checks, _parameters
 from attnpy.blocks import Encoder, LayerNorm
 from attnpy.models import _config, _embedding, _packed, _pretrained
-from attnpy.positions import _integers
 
 if TYPE_CHECKING:
     import os
@@ -17,9 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-    from attnpy.blocks import Activation
-
-    Array = NDArray[Any]
+    from attnpy._typing import Activation, Array
 
 
 class BertEncoder:
@@ -98,7 +95,7 @@ class BertEncoder:
         dtype: DTypeLike = np.float32,
         rng: np.random.Generator | None = None,
     ) -> None:
-        rng = _parameters.generator(rng)
+        rng = _checks.generator(rng)
         self.words = _embedding.table(rng, vocab_size, "vocab_size", embed_dim, dtype)
         self.places = _embedding.table(rng, max_length, "max_length", embed_dim, dtype)
         self.types = _embedding.table(rng, n_types, "n_types", embed_dim, dtype)
@@ -224,5 +221,5 @@ class BertEncoder:
         """Return what goes into the layers, (L, E) or (B, L, E)."""
         n_tokens = ids.shape[-1]
         _embedding.check_places(n_tokens, self.places)
-        types = _integers(token_types, "token_types", 0, len(self.types) - 1)
+        types = _checks.integers(token_types, "token_types", 0, len(self.types) - 1)
         return self.norm(self.words[ids] + self.types[types] + self.places[:n_tokens])

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnpy import _parameters
+from attnpy import _checks, _dtypes, _parameters
 from attnpy._linear import linear
 from attnpy.blocks import Decoder, RMSNorm, _cache_list
 from attnpy.models import _config, _embedding, _pretrained, sampling
-from attnpy.positions import _flag, _floating
 
 if TYPE_CHECKING:
     import os
@@ -19,12 +18,10 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike, NDArray
     from typing_extensions import Unpack
 
-    from attnpy.blocks import DecoderOptions, Window
+    from attnpy._typing import Array, DecoderOptions, Window
     from attnpy.cache import KVCache
     from attnpy.layers import MultiHeadAttention
     from attnpy.positions import Rotary
-
-    Array = NDArray[Any]
 
 
 class CausalDecoder:
@@ -115,19 +112,19 @@ class CausalDecoder:
     ) -> None:
         options = {"norm_first": True, **options, "cross_attention": False}
         dtype, rng = options.get("dtype", np.float32), options.get("rng")
-        options["rng"] = rng = _parameters.generator(rng)
+        options["rng"] = rng = _checks.generator(rng)
         self.decoder = Decoder(n_layers, embed_dim, num_heads, hidden_dim, **options)
         for layer in self.decoder.layers:
             mha = layer.self_attention
             if qkv_bias is not None:
                 _set_biases(mha, qkv_bias, dtype)
-            if _flag(qk_norm, "qk_norm"):
+            if _checks.flag(qk_norm, "qk_norm"):
                 eps = options.get("eps", 1e-5)
                 mha.q_norm = RMSNorm(mha.head_dim, eps=eps, dtype=dtype)
                 mha.k_norm = RMSNorm(mha.head_dim, eps=eps, dtype=dtype)
         self.words = _embedding.table(rng, vocab_size, "vocab_size", embed_dim, dtype)
         self.output: Array | None = None
-        if _flag(tied, "tied"):
+        if _checks.flag(tied, "tied"):
             self.words = np.ascontiguousarray(self.words.T).T
         else:
             self.output = _embedding.table(
@@ -293,5 +290,5 @@ def _set_biases(mha: MultiHeadAttention, wanted: bool, dtype: DTypeLike) -> None
     """Give queries, keys and values biases of 0, or none."""
     for letter in "qkv":
         size = getattr(mha, f"W_{letter}").shape[1]
-        bias = _parameters.zeros(wanted, size, _floating(dtype))
+        bias = _parameters.zeros(wanted, size, _dtypes.floating(dtype))
         setattr(mha, f"b_{letter}", bias)

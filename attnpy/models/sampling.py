@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnpy import _parameters
+from attnpy import _checks
 from attnpy.models import _embedding
-from attnpy.positions import _above
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -70,9 +69,9 @@ def sample(
     if scores.ndim == 0 or scores.shape[-1] == 0:
         raise ValueError(f"logits: expected (..., V) with V >= 1, got {scores.shape}")
     if temperature != 0:
-        temperature = _above(temperature, "temperature", 0)
-    n_kept = scores.shape[-1] if top_k is None else _parameters.count(top_k, "top_k")
-    share = 1.0 if top_p is None else _above(top_p, "top_p", 0)
+        temperature = _checks.above(temperature, "temperature", 0)
+    n_kept = scores.shape[-1] if top_k is None else _checks.count(top_k, "top_k")
+    share = 1.0 if top_p is None else _checks.above(top_p, "top_p", 0)
     if share > 1:
         raise ValueError(f"top_p: expected at most 1, got {top_p}")
     if temperature == 0:
@@ -83,7 +82,7 @@ def sample(
             "got None"
         )
     order, terms = _most_probable(scores, temperature, n_kept, share)
-    ranks = _drawn(terms, _parameters.generator(rng))
+    ranks = _drawn(terms, _checks.generator(rng))
     return np.take_along_axis(order, ranks, axis=-1)[..., 0]
 
 
@@ -130,7 +129,7 @@ def generate(
     ids = _embedding.checked_ids(token_ids, len(self.words))
     batch = np.atleast_2d(ids)  # (B, L)
     n_sequences, length = batch.shape
-    n_tokens = _parameters.count(n_tokens, "n_tokens")
+    n_tokens = _checks.count(n_tokens, "n_tokens")
     ends = _embedding.checked_lengths(length if lengths is None else lengths, batch, 1)
     if self.places is not None:
         longest = int(ends.max(initial=0)) + n_tokens - 1

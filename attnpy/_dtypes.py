@@ -1,0 +1,82 @@
+"""The dtypes that are computed with: which there are, where they meet, rounding."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+    from attnpy._typing import Array
+
+FLOATING = ("float64", "float32", "float16", "bfloat16")
+
+
+def floating(dtype: DTypeLike) -> np.dtype[Any]:
+    """Return one of the dtypes that `attention` computes with."""
+    kind = np.dtype(dtype)
+    if kind.name not in FLOATING:
+        raise TypeError(
+            f"dtype: expected float64, float32, float16 or bfloat16, got {kind}"
+        )
+    return kind.newbyteorder("=")
+
+
+def operand(array: Array, name: str) -> np.dtype[Any]:
+    """Return the dtype of what is computed from this array."""
+    dtype = _operand_dtype(array.dtype)
+    if dtype is None:
+        raise TypeError(
+            f"{name}: expected float64, float32, float16, bfloat16, integers or "
+            f"booleans, got dtype {array.dtype}"
+        )
+    return dtype
+
+
+@functools.cache
+def _operand_dtype(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
+    """Return the dtype of what is computed from numbers of this one, if any is."""
+    if dtype.kind in "biu":
+        return np.dtype(np.float64)
+    if dtype.name not in FLOATING:
+        return None
+    return dtype.newbyteorder("=")
+
+
+@functools.cache
+def arithmetic(*dtypes: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype in which numbers of these dtypes meet, but 16-bit ones."""
+    wide = np.dtype(np.float64)
+    meeting = functools.reduce(_promoted, dtypes)
+    return wide if meeting == wide else np.dtype(np.float32)
+
+
+def _promoted(one: np.dtype[Any], other: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype of a product of numbers of two dtypes."""
+    both = np.promote_types(one, other)
+    return np.dtype(np.float64) if both.kind in "biu" else both
+
+
+def wide(x: ArrayLike, name: str) -> tuple[Array, np.dtype[Any]]:
+    """Return x in the dtype to compute with, and the dtype of the result."""
+    array = np.asarray(x)
+    dtype = operand(array, name)
+    return array.astype(arithmetic(dtype), copy=False), dtype
+
+
+def rounded(numbers: NDArray[np.float64], dtype: np.dtype[Any]) -> Array:
+    """Return the numbers rounded once.
+
+    ml_dtypes rounds to float32 on the way to bfloat16. Where that is inexact, a last
+    bit of 1 keeps the second rounding right.
+    """
+    if dtype.name != "bfloat16":
+        return numbers.astype(dtype)
+    single = numbers.astype(np.float32)
+    toward_zero = np.nextafter(single, np.float32(0))
+    single = np.where(np.abs(single) > np.abs(numbers), toward_zero, single)
+    odd: NDArray[np.uint32] = single.view(np.uint32) | (single != numbers)
+    return odd.view(np.float32).astype(dtype)

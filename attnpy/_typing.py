@@ -1,0 +1,64 @@
+"""The types that several files name. No file imports this one at run time."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Protocol, TypedDict
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+Array = NDArray[Any]
+
+Causal = bool | Literal["bottom_right", "top_left"]
+Window = tuple[int | None, int | None]
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu"]
+NormKind = Literal["layer", "rms"]
+
+
+class Model(Protocol):
+    """What has parameters: every layer and model of this package."""
+
+    def parameters(self) -> dict[str, Array]:
+        """Return the parameters by name."""
+
+
+class HeadOptions(TypedDict, total=False):
+    """The options of a head's attention that do not change what is returned."""
+
+    mask: ArrayLike | None
+    bias: ArrayLike | None
+    causal: Causal
+    window: Window | None
+    q_offset: ArrayLike | None
+    kv_lengths: ArrayLike | None
+    scale: float | None
+    softcap: float | None
+    num_threads: int | None
+
+
+class AttentionOptions(HeadOptions, total=False):
+    """The options of `attention` that do not change what is returned."""
+
+    sinks: ArrayLike | None
+    out: Array | None
+
+
+class LayerOptions(TypedDict, total=False):
+    """The options of an encoder's or decoder's layers."""
+
+    head_dim: int | None
+    num_kv_heads: int | None
+    norm_first: bool
+    norm: NormKind
+    eps: float
+    activation: Activation
+    bias: bool
+    dtype: DTypeLike
+    rng: np.random.Generator | None
+
+
+class DecoderOptions(LayerOptions, total=False):
+    """The options of a decoder's layers."""
+
+    cross_attention: bool
+    context_dim: int | None
