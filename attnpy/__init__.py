@@ -23,7 +23,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from attnpy._attention import attention
-from attnpy._config import (
+from attnpy._machine import (
     get_num_threads,
     register_threadpoolctl,
     set_num_threads,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
-from attnpy._tokens import (
+from attnpy._labels import (
     check_shape,
     checked_labels,
     checked_numbers,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnpy._tokens import checked_labels, checked_weights
+from attnpy._labels import checked_labels, checked_weights
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

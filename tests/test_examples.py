@@ -13,15 +13,16 @@ EXAMPLES = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.M | re.S
 
 
 NEEDS = {
-    "_config": "threadpoolctl",
+    "_machine": "threadpoolctl",
     "checkpoints": "safetensors",
     "plot": "matplotlib",
 }
 MODULES = (
     "_attention",
-    "_config",
     "_linear",
+    "_machine",
     "_merge",
+    "_parameters",
     "_plan",
     "blocks",
     "cache",
