@@ -67,6 +67,7 @@ _MODULES = (
     "layers",
     "masks",
     "models",
+    "norms",
     "plot",
     "positions",
     "view",

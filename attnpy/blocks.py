@@ -15,9 +15,9 @@ import numpy as np
 
 from attnpy import _attnpy, _checks, _dtypes, _parameters
 from attnpy._linear import linear
-from attnpy._norms import LayerNorm, RMSNorm
 from attnpy.cache import KVCache, undone_on_error
 from attnpy.layers import MultiHeadAttention
+from attnpy.norms import LayerNorm, RMSNorm
 
 if TYPE_CHECKING:
     from typing import TypedDict

@@ -12,8 +12,8 @@ import numpy as np
 
 from attnpy import _attnpy, _checks, _dtypes, _parameters
 from attnpy._linear import linear
-from attnpy._norms import LayerNorm, RMSNorm, norm_arguments
 from attnpy.cache import KVCache
+from attnpy.norms import LayerNorm, RMSNorm, norm_arguments
 from attnpy.positions import Rotary
 
 if TYPE_CHECKING:

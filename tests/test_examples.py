@@ -33,6 +33,7 @@ MODULES = (
     "models.bert",
     "models.decoder",
     "models.sampling",
+    "norms",
     "plot",
     "positions",
     "view",

@@ -1,4 +1,4 @@
-"""The norms of all layers."""
+"""The norms of all layers: of tokens in blocks, of queries and keys in heads."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from attnpy._typing import Array
 
     Arguments = tuple[Array, Array | None, float, bool]
+
+__all__ = ["LayerNorm", "RMSNorm"]
 
 
 class LayerNorm:
