@@ -35,7 +35,7 @@ MODULES = (
     "models.sampling",
     "norms",
     "plot",
-    "positions",
+    "positions.rotary",
     "view",
 )
 

@@ -21,17 +21,6 @@ if TYPE_CHECKING:
 
     from attnpy._typing import Array
 
-__all__ = [
-    "Learned",
-    "Rotary",
-    "alibi_bias",
-    "alibi_slopes",
-    "query_positions",
-    "relative_bias",
-    "relative_buckets",
-    "sinusoidal",
-]
-
 # The size of the largest tables that are kept for later calls, 4 of them.
 KEPT_ANGLES = 1 << 18
 
