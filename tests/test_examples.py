@@ -35,6 +35,8 @@ MODULES = (
     "models.sampling",
     "norms",
     "plot",
+    "positions.absolute",
+    "positions.relative",
     "positions.rotary",
     "view",
 )

@@ -4,16 +4,14 @@ Added to the embeddings: `sinusoidal`, `Learned`. Turning queries and keys: `Rot
 Added to the scores, as attention's `bias`: `alibi_bias`, `relative_bias`.
 """
 
-from attnpy.positions.rotary import (
-    Learned,
-    Rotary,
+from attnpy.positions.absolute import Learned, query_positions, sinusoidal
+from attnpy.positions.relative import (
     alibi_bias,
     alibi_slopes,
-    query_positions,
     relative_bias,
     relative_buckets,
-    sinusoidal,
 )
+from attnpy.positions.rotary import Rotary
 
 __all__ = [
     "Learned",

@@ -1,0 +1,207 @@
+"""Where tokens stand: their positions, and encodings added to the embeddings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnpy import _checks, _dtypes
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+    from attnpy._typing import Array
+
+
+def query_positions(
+    n_queries: int, n_keys: int, *, q_offset: ArrayLike | None = None
+) -> NDArray[np.int64]:
+    """Return the absolute positions of the queries, as `attention` counts them.
+
+    Parameters
+    ----------
+    n_queries : int
+        `Lq`.
+    n_keys : int
+        `Lk`: key j stands at position j.
+    q_offset : int or array_like of int, shape (...), optional
+        The position of query 0, -2**53 to 2**53. By default ``Lk - Lq``: the last query
+        stands where the last key does.
+
+    Returns
+    -------
+    ndarray of int64, shape (Lq,) or (..., 1, Lq)
+        ``q_offset + i`` for query i. Where `q_offset` is an array there is an axis for
+        the heads.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a number is not an integer, or out of its range.
+
+    Examples
+    --------
+    >>> from attnpy import positions
+    >>> positions.query_positions(2, 5)
+    array([3, 4])
+    >>> positions.query_positions(2, 5, q_offset=[3, 0])[:, 0]
+    array([[3, 4],
+           [0, 1]])
+    """
+    n_queries = _checks.size(n_queries, "n_queries")
+    n_keys = _checks.size(n_keys, "n_keys")
+    if q_offset is None:
+        q_offset = n_keys - n_queries
+    first = _checks.integers(q_offset, "q_offset")
+    if first.ndim:
+        first = first[..., np.newaxis, np.newaxis]
+    return first + np.arange(n_queries)
+
+
+def sinusoidal(
+    length: int,
+    dim: int,
+    *,
+    base: float = 10000.0,
+    offset: int = 0,
+    dtype: DTypeLike = np.float32,
+) -> Array:
+    r"""Return the sinusoidal encodings of consecutive positions.
+
+    Parameters
+    ----------
+    length : int
+        The number of positions, `L`.
+    dim : int
+        The size of an encoding, that of the embeddings that it is added to. With an odd
+        size the last column is a sine without its cosine.
+    base : float, optional
+        Wavelengths go from 2 pi to almost ``2 pi * base``.
+    offset : int, optional
+        The first position.
+    dtype : dtype, optional
+        float64, float32, float16 or bfloat16.
+
+    Returns
+    -------
+    ndarray, shape (L, dim)
+        Computed in float64 and rounded once.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has the wrong kind or dtype, or is out of its range.
+
+    Notes
+    -----
+    .. math::
+
+        PE_{(pos, 2i)} = \sin(pos / base^{2i/dim}), \quad
+        PE_{(pos, 2i+1)} = \cos(pos / base^{2i/dim})
+
+    from Vaswani et al., "Attention Is All You Need" (2017), section 3.5, as in
+    "Lecture 10: Attention Mechanisms and Transformers" by Martins, Melo and Figueiredo.
+    Some code keeps all the sines before all the cosines; here they alternate, as in the
+    formula.
+
+    Examples
+    --------
+    >>> from attnpy import positions
+    >>> positions.sinusoidal(3, 4).round(4)
+    array([[ 0.    ,  1.    ,  0.    ,  1.    ],
+           [ 0.8415,  0.5403,  0.01  ,  1.    ],
+           [ 0.9093, -0.4161,  0.02  ,  0.9998]], dtype=float32)
+    """
+    length, dim = _checks.size(length, "length"), _checks.size(dim, "dim")
+    first = _checks.integers(offset, "offset")
+    if first.ndim:
+        raise TypeError(f"offset: expected an integer, got {type(offset).__name__}")
+    places = first + np.arange(length)
+    halves = np.arange(0, dim, 2) / max(1, dim)
+    angles = places[:, np.newaxis] / _checks.above(base, "base", 0) ** halves
+    encodings = np.empty((length, dim))
+    encodings[:, 0::2] = np.sin(angles)
+    encodings[:, 1::2] = np.cos(angles[:, : dim // 2])
+    return _dtypes.rounded(encodings, _dtypes.floating(dtype))
+
+
+class Learned:
+    """A table with one vector for each position, to be learned or loaded.
+
+    Parameters
+    ----------
+    max_length : int
+        The number of positions.
+    dim : int
+        The size of a vector, that of the embeddings that it is added to.
+    dtype : dtype, optional
+        float64, float32, float16 or bfloat16.
+    rng : numpy.random.Generator, optional
+        Where the table's first values come from; by default
+        ``numpy.random.default_rng()``, other values in every run.
+
+    Attributes
+    ----------
+    weight : ndarray, shape (max_length, dim)
+        Normal numbers with standard deviation 0.02 at first. Assign a trained table to
+        it, of any length and size.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has the wrong kind or dtype, or is out of its range.
+
+    Notes
+    -----
+    Learned positions are those of Gehring et al., "Convolutional Sequence to Sequence
+    Learning" (2017); the deviation is that of BERT (Devlin et al., 2019) and GPT-2.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnpy import positions
+    >>> learned = positions.Learned(512, 64, rng=np.random.default_rng(0))
+    >>> learned(10).shape  # positions 0 to 9
+    (10, 64)
+    >>> bool((learned([3, 4]) == learned.weight[3:5]).all())
+    True
+    """
+
+    def __init__(
+        self,
+        max_length: int,
+        dim: int,
+        *,
+        dtype: DTypeLike = np.float32,
+        rng: np.random.Generator | None = None,
+    ) -> None:
+        shape = _checks.size(max_length, "max_length"), _checks.size(dim, "dim")
+        numbers = 0.02 * _checks.generator(rng).standard_normal(shape)
+        self.weight: Array = _dtypes.rounded(numbers, _dtypes.floating(dtype))
+
+    def __call__(self, positions: ArrayLike) -> Array:
+        """Return the rows of these positions.
+
+        Parameters
+        ----------
+        positions : int or array_like of int, shape (...)
+            An int is a length: the positions 0 to ``positions - 1``.
+
+        Returns
+        -------
+        ndarray, shape (positions, dim) or (..., dim)
+            A copy, in the dtype of `weight`.
+
+        Raises
+        ------
+        TypeError
+            If `positions` are not integers.
+        ValueError
+            If a position is negative or not in the table.
+        """
+        max_length = len(self.weight)
+        if np.ndim(positions) == 0:
+            length = _checks.integers(positions, "positions", 0, max_length)
+            positions = np.arange(int(length))
+        return self.weight[_checks.integers(positions, "positions", 0, max_length - 1)]
