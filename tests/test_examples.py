@@ -24,7 +24,7 @@ MODULES = (
     "_merge",
     "_parameters",
     "_plan",
-    "blocks",
+    "blocks.decoder",
     "cache",
     "checkpoints",
     "classic",

@@ -8,7 +8,8 @@ import numpy as np
 
 from attnpy import _checks, _dtypes, _parameters
 from attnpy._linear import linear
-from attnpy.blocks import Decoder, RMSNorm, _cache_list
+from attnpy.blocks import Decoder, RMSNorm
+from attnpy.blocks.decoder import _cache_list
 from attnpy.models import _config, _embedding, _pretrained, sampling
 
 if TYPE_CHECKING:

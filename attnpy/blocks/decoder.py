@@ -57,20 +57,6 @@ if TYPE_CHECKING:
         context_lengths: ArrayLike | None
 
 
-__all__ = [
-    "Decoder",
-    "DecoderLayer",
-    "Encoder",
-    "EncoderLayer",
-    "FeedForward",
-    "LayerNorm",
-    "RMSNorm",
-    "gelu",
-    "gelu_tanh",
-    "relu",
-    "silu",
-]
-
 Layer = TypeVar("Layer")
 
 

@@ -1,0 +1,34 @@
+"""The transformer's layers around attention, its encoder and its decoder.
+
+As in Vaswani et al., "Attention Is All You Need" (2017), and with the options of the
+models since. Parameters are plain arrays, each layer has `parameters`, `state_dict` and
+`load_state_dict`, and calling it runs it. Nothing here is for training: there is no
+dropout.
+"""
+
+from attnpy.blocks.decoder import (
+    Decoder,
+    DecoderLayer,
+    Encoder,
+    EncoderLayer,
+    FeedForward,
+    gelu,
+    gelu_tanh,
+    relu,
+    silu,
+)
+from attnpy.norms import LayerNorm, RMSNorm
+
+__all__ = [
+    "Decoder",
+    "DecoderLayer",
+    "Encoder",
+    "EncoderLayer",
+    "FeedForward",
+    "LayerNorm",
+    "RMSNorm",
+    "gelu",
+    "gelu_tanh",
+    "relu",
+    "silu",
+]
