@@ -10,7 +10,7 @@ import numpy as np
 from attnpy import _checks, _dtypes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
@@ -282,7 +282,7 @@ class KVCache:
 
 
 @contextlib.contextmanager
-def undone_on_error(caches: list[KVCache]) -> Iterator[None]:
+def undone_on_error(caches: Sequence[KVCache]) -> Iterator[None]:
     """Forget the tokens that were appended inside, if there is an error."""
     lengths = [cache.lengths for cache in caches]
     try:
@@ -291,6 +291,19 @@ def undone_on_error(caches: list[KVCache]) -> Iterator[None]:
         for cache, before in zip(caches, lengths, strict=True):
             cache.truncate(before)
         raise
+
+
+def checked_caches(caches: Any, name: str, n_layers: int) -> list[KVCache]:
+    """Return a list with a cache for each layer."""
+    expected = f"{name}: expected a list with a KVCache for each layer, {n_layers},"
+    if not isinstance(caches, (list, tuple)):
+        raise TypeError(f"{expected} got {type(caches).__name__}")
+    for cache in caches:
+        if not isinstance(cache, KVCache):
+            raise TypeError(f"{expected} got {type(cache).__name__} in it")
+    if len(caches) != n_layers:
+        raise ValueError(f"{expected} got {len(caches)}")
+    return list(caches)
 
 
 def _longest(lengths: NDArray[np.int64]) -> int:

@@ -6,17 +6,10 @@ models since. Parameters are plain arrays, each layer has `parameters`, `state_d
 dropout.
 """
 
-from attnpy.blocks.decoder import (
-    Decoder,
-    DecoderLayer,
-    Encoder,
-    EncoderLayer,
-    FeedForward,
-    gelu,
-    gelu_tanh,
-    relu,
-    silu,
-)
+from attnpy.blocks.activations import gelu, gelu_tanh, relu, silu
+from attnpy.blocks.decoder import Decoder, DecoderLayer
+from attnpy.blocks.encoder import Encoder, EncoderLayer
+from attnpy.blocks.feed_forward import FeedForward
 from attnpy.norms import LayerNorm, RMSNorm
 
 __all__ = [

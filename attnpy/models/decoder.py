@@ -9,7 +9,7 @@ import numpy as np
 from attnpy import _checks, _dtypes, _parameters
 from attnpy._linear import linear
 from attnpy.blocks import Decoder, RMSNorm
-from attnpy.blocks.decoder import _cache_list
+from attnpy.cache import checked_caches
 from attnpy.models import _config, _embedding, _pretrained, sampling
 
 if TYPE_CHECKING:
@@ -256,7 +256,7 @@ class CausalDecoder:
         if caches is None:
             return positions
         n_layers, batch = len(self.decoder.layers), len(np.atleast_2d(ids))
-        before = _cache_list(caches, "caches", n_layers)[0].lengths
+        before = checked_caches(caches, "caches", n_layers)[0].lengths
         if len(before) != batch:
             raise ValueError(
                 f"caches: expected B = {batch} as token_ids, got {len(before)}"

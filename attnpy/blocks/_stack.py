@@ -1,0 +1,81 @@
+"""What encoder and decoder have in common: stacks of layers, residuals and norms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from attnpy import _checks
+from attnpy.norms import LayerNorm, RMSNorm
+
+if TYPE_CHECKING:
+    from typing import TypedDict
+
+    from numpy.typing import ArrayLike, DTypeLike
+
+    from attnpy._typing import Array, LayerOptions, Window
+    from attnpy.positions import Rotary
+
+    class CallOptions(TypedDict, total=False):
+        """The options of an encoder's and of a decoder's calls."""
+
+        mask: ArrayLike | None
+        bias: ArrayLike | None
+        window: Window | None
+        kv_lengths: ArrayLike | None
+        rotary: Rotary | None
+        num_threads: int | None
+
+
+Layer = TypeVar("Layer")
+
+
+def make_layers(make: Callable[[], Layer], n_layers: int, shared: bool) -> list[Layer]:
+    """Return so many new layers, or the same one as many times."""
+    n_layers = _checks.count(n_layers, "n_layers")
+    if _checks.flag(shared, "shared"):
+        return [make()] * n_layers
+    return [make() for _ in range(n_layers)]
+
+
+def make_norm(
+    kind: str, dim: int, eps: float, bias: bool, dtype: DTypeLike
+) -> LayerNorm | RMSNorm:
+    """Return a new norm of this kind."""
+    if _checks.one_of(kind, "norm", ("layer", "rms")) == "rms":
+        return RMSNorm(dim, eps=eps, dtype=dtype)
+    return LayerNorm(dim, eps=eps, bias=bias, dtype=dtype)
+
+
+def make_final_norm(
+    wanted: bool | None, dim: int, options: LayerOptions
+) -> LayerNorm | RMSNorm | None:
+    """Return a norm as the layers', or None; by default one where they normalize first.
+
+    Layers that normalize first leave their sums as they are.
+    """
+    if wanted is None:
+        wanted = options.get("norm_first", False)
+    if not _checks.flag(wanted, "final_norm"):
+        return None
+    return make_norm(
+        options.get("norm", "layer"),
+        dim,
+        options.get("eps", 1e-5),
+        options.get("bias", True),
+        options.get("dtype", np.float32),
+    )
+
+
+def residual(
+    tokens: Array,
+    sublayer: Callable[[Array], Array],
+    norm: LayerNorm | RMSNorm,
+    norm_first: bool,
+) -> Array:
+    """Add what a sublayer makes of the tokens, with the norm before it or after."""
+    if norm_first:
+        return tokens + sublayer(norm(tokens))
+    return norm(sublayer(tokens), tokens)

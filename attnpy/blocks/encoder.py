@@ -1,0 +1,282 @@
+"""The encoder: layers of self-attention and a feed-forward network."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnpy import _checks, _parameters
+from attnpy.blocks import _stack
+from attnpy.blocks.feed_forward import FeedForward
+from attnpy.layers import MultiHeadAttention
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, DTypeLike
+    from typing_extensions import Unpack
+
+    from attnpy._typing import Activation, Array, LayerOptions, NormKind, Window
+    from attnpy.blocks._stack import CallOptions
+    from attnpy.positions import Rotary
+
+    class EncoderCall(CallOptions, total=False):
+        """The options of an encoder's call."""
+
+        causal: bool
+
+
+class EncoderLayer:
+    r"""Self-attention and a feed-forward network, each with a residual and a norm.
+
+    Parameters
+    ----------
+    embed_dim, num_heads : int
+        `E` and `H`.
+    hidden_dim : int
+        `F`, the size of the layer inside the feed-forward network.
+    head_dim, num_kv_heads : int, optional
+        As in `attnpy.layers.MultiHeadAttention`.
+    norm_first : bool, optional
+        False: normalize sums, as the paper does. True: normalize what goes into
+        attention and network, as most models since.
+    norm : {"layer", "rms"}, optional
+        `LayerNorm` or `RMSNorm`.
+    eps : float, optional
+        Of the norms.
+    activation : {"relu", "gelu", "gelu_tanh", "silu", "swiglu"}, optional
+        Of the `FeedForward` network.
+    bias : bool, optional
+        Add biases in projections, network and norms. They are 0 at first.
+    dtype : dtype, optional
+        float64, float32, float16 or bfloat16.
+    rng : numpy.random.Generator, optional
+        Where the first values come from; by default ``numpy.random.default_rng()``,
+        other values in every run.
+
+    Attributes
+    ----------
+    self_attention : MultiHeadAttention
+    feed_forward : FeedForward
+    norm_1, norm_2 : LayerNorm or RMSNorm
+        Of the attention, of the network.
+    norm_first : bool
+        As given.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has the wrong kind or dtype, or is out of its range.
+
+    Notes
+    -----
+    .. math::
+
+        x' = N_1(x + A(x)), \quad y = N_2(x' + F(x'))
+
+    from Vaswani et al. (2017), section 3.1; with `norm_first`
+
+    .. math::
+
+        x' = x + A(N_1(x)), \quad y = x' + F(N_2(x'))
+
+    from Xiong et al., "On Layer Normalization in the Transformer Architecture" (2020).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnpy.blocks import EncoderLayer
+    >>> rng = np.random.default_rng(0)
+    >>> layer = EncoderLayer(6, 2, 24, rng=rng)
+    >>> x = rng.standard_normal((5, 6), dtype=np.float32)
+    >>> layer(x).shape
+    (5, 6)
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        hidden_dim: int,
+        *,
+        head_dim: int | None = None,
+        num_kv_heads: int | None = None,
+        norm_first: bool = False,
+        norm: NormKind = "layer",
+        eps: float = 1e-5,
+        activation: Activation = "relu",
+        bias: bool = True,
+        dtype: DTypeLike = np.float32,
+        rng: np.random.Generator | None = None,
+    ) -> None:
+        rng = _checks.generator(rng)
+        self.norm_first = _checks.flag(norm_first, "norm_first")
+        self.self_attention = MultiHeadAttention(
+            embed_dim,
+            num_heads,
+            head_dim,
+            num_kv_heads=num_kv_heads,
+            bias=bias,
+            out_bias=bias,
+            dtype=dtype,
+            rng=rng,
+        )
+        self.feed_forward = FeedForward(
+            embed_dim,
+            hidden_dim,
+            activation=activation,
+            bias=bias,
+            dtype=dtype,
+            rng=rng,
+        )
+        self.norm_1 = _stack.make_norm(norm, embed_dim, eps, bias, dtype)
+        self.norm_2 = _stack.make_norm(norm, embed_dim, eps, bias, dtype)
+
+    parameters = _parameters.parameters
+    state_dict = _parameters.state_dict
+    load_state_dict = _parameters.load_state_dict
+
+    def __call__(
+        self,
+        x: ArrayLike,
+        *,
+        mask: ArrayLike | None = None,
+        bias: ArrayLike | None = None,
+        causal: bool = False,
+        window: Window | None = None,
+        kv_lengths: ArrayLike | None = None,
+        rotary: Rotary | None = None,
+        num_threads: int | None = None,
+    ) -> Array:
+        """Run the layer.
+
+        Parameters
+        ----------
+        x : array_like, shape (L, E) or (B, L, E)
+            The tokens.
+        mask, bias, causal, window, kv_lengths, rotary, num_threads
+            Of the attention, as in `attnpy.layers.MultiHeadAttention.__call__`.
+
+        Returns
+        -------
+        ndarray, shape (L, E) or (B, L, E)
+            In the promoted dtype of x and the parameters; integers become float64.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument has the wrong kind or dtype, or shapes do not fit together.
+        """
+
+        def attend(tokens: Array) -> Array:
+            return self.self_attention(
+                tokens,
+                mask=mask,
+                bias=bias,
+                causal=causal,
+                window=window,
+                kv_lengths=kv_lengths,
+                rotary=rotary,
+                num_threads=num_threads,
+            )
+
+        def feed(tokens: Array) -> Array:
+            return self.feed_forward(tokens, num_threads=num_threads)
+
+        tokens = _stack.residual(np.asarray(x), attend, self.norm_1, self.norm_first)
+        return _stack.residual(tokens, feed, self.norm_2, self.norm_first)
+
+
+class Encoder:
+    """A stack of encoder layers.
+
+    Parameters
+    ----------
+    n_layers : int
+        How many times tokens go through a layer.
+    embed_dim, num_heads, hidden_dim : int
+        As in `EncoderLayer`.
+    shared : bool, optional
+        One set of weights, used by every layer.
+    final_norm : bool, optional
+        A norm after the last layer; by default with `norm_first`, whose sums have none
+        otherwise.
+    **options
+        As in `EncoderLayer`: `head_dim`, `num_kv_heads`, `norm_first`, `norm`, `eps`,
+        `activation`, `bias`, `dtype`, `rng`.
+
+    Attributes
+    ----------
+    layers : list of EncoderLayer
+        With `shared` the same one `n_layers` times.
+    norm : LayerNorm or RMSNorm or None
+        The final norm.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has the wrong kind or dtype, or is out of its range.
+
+    Notes
+    -----
+    From Vaswani et al. (2017), section 3.1. One set of weights for all layers is from
+    Lan et al., "ALBERT: A Lite BERT for Self-supervised Learning of Language
+    Representations" (2020).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnpy import positions
+    >>> from attnpy.blocks import Encoder
+    >>> rng = np.random.default_rng(0)
+    >>> encoder = Encoder(6, 16, 4, 64, rng=rng)
+    >>> x = rng.standard_normal((10, 16), dtype=np.float32)  # ten words
+    >>> encoder(x + positions.sinusoidal(10, 16)).shape
+    (10, 16)
+    """
+
+    def __init__(
+        self,
+        n_layers: int,
+        embed_dim: int,
+        num_heads: int,
+        hidden_dim: int,
+        *,
+        shared: bool = False,
+        final_norm: bool | None = None,
+        **options: Unpack[LayerOptions],
+    ) -> None:
+        def layer() -> EncoderLayer:
+            return EncoderLayer(embed_dim, num_heads, hidden_dim, **options)
+
+        self.layers = _stack.make_layers(layer, n_layers, shared)
+        self.norm = _stack.make_final_norm(final_norm, embed_dim, options)
+
+    parameters = _parameters.parameters
+    state_dict = _parameters.state_dict
+    load_state_dict = _parameters.load_state_dict
+
+    def __call__(self, x: ArrayLike, **options: Unpack[EncoderCall]) -> Array:
+        """Run the layers one after the other.
+
+        Parameters
+        ----------
+        x : array_like, shape (L, E) or (B, L, E)
+            The tokens.
+        **options
+            As in `EncoderLayer.__call__`: `mask`, `bias`, `causal`, `window`,
+            `kv_lengths`, `rotary`, `num_threads`.
+
+        Returns
+        -------
+        ndarray, shape (L, E) or (B, L, E)
+            In the promoted dtype of x and the parameters; integers become float64.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument has the wrong kind or dtype, or shapes do not fit together.
+        """
+        tokens = np.asarray(x)
+        for layer in self.layers:
+            tokens = layer(tokens, **options)
+        return tokens if self.norm is None else self.norm(tokens)
