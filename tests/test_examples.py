@@ -14,7 +14,7 @@ EXAMPLES = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.M | re.S
 
 NEEDS = {
     "_machine": "threadpoolctl",
-    "checkpoints": "safetensors",
+    "checkpoints.loading": "safetensors",
     "plot": "matplotlib",
 }
 MODULES = (
@@ -29,7 +29,7 @@ MODULES = (
     "blocks.encoder",
     "blocks.feed_forward",
     "cache",
-    "checkpoints",
+    "checkpoints.loading",
     "classic",
     "layers",
     "masks",

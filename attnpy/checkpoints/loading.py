@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from attnpy._typing import Array, Model
 
-__all__ = ["FAMILIES", "Checkpoint", "Family", "load", "read", "read_config"]
-
 # What safetensors calls the dtypes that are read here.
 DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
