@@ -14,7 +14,7 @@ EXAMPLES = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.M | re.S
 
 NEEDS = {
     "_machine": "threadpoolctl",
-    "checkpoints.loading": "safetensors",
+    "checkpoints.files": "safetensors",
     "plot": "matplotlib",
 }
 MODULES = (
@@ -29,6 +29,7 @@ MODULES = (
     "blocks.encoder",
     "blocks.feed_forward",
     "cache",
+    "checkpoints.files",
     "checkpoints.loading",
     "classic",
     "layers",

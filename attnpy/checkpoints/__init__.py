@@ -4,13 +4,8 @@ A checkpoint is a mapping of names to arrays: what `read` makes of safetensors f
 any other. `FAMILIES` says which of its arrays go where; `load` copies them.
 """
 
-from attnpy.checkpoints.loading import (
-    FAMILIES,
-    Checkpoint,
-    Family,
-    load,
-    read,
-    read_config,
-)
+from attnpy.checkpoints.families import FAMILIES, Family
+from attnpy.checkpoints.files import Checkpoint, read, read_config
+from attnpy.checkpoints.loading import load
 
 __all__ = ["FAMILIES", "Checkpoint", "Family", "load", "read", "read_config"]
