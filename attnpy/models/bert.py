@@ -8,7 +8,7 @@ import numpy as np
 
 from attnpy import _checks, _parameters
 from attnpy.blocks import Encoder, LayerNorm
-from attnpy.models import _config, _embedding, _packed, _pretrained
+from attnpy.models import _embedding, _hf_config, _packed, _pretrained
 
 if TYPE_CHECKING:
     import os
@@ -142,7 +142,7 @@ class BertEncoder:
         ValueError
             If a key is missing, or asks for something else than BERT.
         """
-        return cls(**_config.bert(config), dtype=dtype, rng=rng)
+        return cls(**_hf_config.bert(config), dtype=dtype, rng=rng)
 
     @classmethod
     def from_pretrained(

@@ -10,7 +10,7 @@ from attnpy import _checks, _dtypes, _parameters
 from attnpy._linear import linear
 from attnpy.blocks import Decoder, RMSNorm
 from attnpy.cache import checked_caches
-from attnpy.models import _config, _embedding, _pretrained, sampling
+from attnpy.models import _embedding, _hf_config, _pretrained, sampling
 
 if TYPE_CHECKING:
     import os
@@ -171,7 +171,7 @@ class CausalDecoder:
         ValueError
             If a key is missing, or asks for what this model does not have.
         """
-        return cls(**_config.decoder(config), dtype=dtype, rng=rng)
+        return cls(**_hf_config.decoder(config), dtype=dtype, rng=rng)
 
     @classmethod
     def from_pretrained(
