@@ -103,8 +103,8 @@ def gelu(x):
 
 def numpy_encoder(ids, model, layers, added, attend):
     """ids (B, L) -> (B, L, E). layers: for each its layer and its packed weights."""
-    x = model.words[ids] + model.places[: ids.shape[1]] + model.types[0]
-    x = normalized(x, model.norm)
+    x = model.token_embedding[ids] + model.position_embedding[: ids.shape[1]]
+    x = normalized(x + model.segment_embedding[0], model.norm)
     for layer, weights in layers:
         x = normalized(x + numpy_layer(x, weights, HEADS, added, attend), layer.norm_1)
         inner = layer.feed_forward
@@ -166,14 +166,21 @@ def torch_ways(case, arrays, n_threads):
     from torch.nn import functional
 
     ids, model = torch.from_numpy(arrays[0]), arrays[1]
-    words, places, types, weight, bias = map(
+    tokens, positions, segments, weight, bias = map(
         torch.from_numpy,
-        (model.words, model.places, model.types, model.norm.weight, model.norm.bias),
+        (
+            model.token_embedding,
+            model.position_embedding,
+            model.segment_embedding,
+            model.norm.weight,
+            model.norm.bias,
+        ),
     )
     padding = torch.from_numpy(~case.exists()) if case.ragged else None
 
     def call(encoder):
-        x = functional.embedding(ids, words) + places[: case.length] + types[0]
+        x = functional.embedding(ids, tokens)
+        x = x + positions[: case.length] + segments[0]
         x = functional.layer_norm(x, (EMBED_DIM,), weight, bias, EPS)
         return encoder(x, src_key_padding_mask=padding)
 
@@ -189,8 +196,9 @@ def torch_ways(case, arrays, n_threads):
 
 def onnx_encoder(graph, case, model, append_attention):
     """Append the operators to which ONNX Runtime's own optimizer fuses BERT."""
-    x = graph.add("Gather", model.words, "ids")
-    x = graph.add("Add", x, model.places[: case.length] + model.types[0])
+    x = graph.add("Gather", model.token_embedding, "ids")
+    rest = model.position_embedding[: case.length] + model.segment_embedding[0]
+    x = graph.add("Add", x, rest)
     norm = model.norm
     x = graph.add("LayerNormalization", x, norm.weight, norm.bias, epsilon=EPS)
     for layer in model.encoder.layers:

@@ -58,7 +58,7 @@ class Generation:
         """The prompt, (L,), and attnpy's model, whose weights the peers take."""
         model = random_model(self.model)
         rng = np.random.default_rng(2)
-        return rng.integers(len(model.words), size=self.n_prompt), model
+        return rng.integers(len(model.token_embedding), size=self.n_prompt), model
 
     def facts(self):
         return asdict(self)

@@ -22,12 +22,12 @@ class TorchDecoder:
 
         self.torch, self.F = torch, torch.nn.functional
         self.model, self.laid_out = model, laid_out
-        self.words = torch.from_numpy(model.words)
-        output = model.words.T if model.output is None else model.output
+        self.token_embedding = torch.from_numpy(model.token_embedding)
+        output = model.token_embedding.T if model.output is None else model.output
         self.output = self.linear(output, None)
-        self.places = self.tables = None
-        if model.places is not None:
-            self.places = torch.from_numpy(model.places)
+        self.position_embedding = self.tables = None
+        if model.position_embedding is not None:
+            self.position_embedding = torch.from_numpy(model.position_embedding)
         if model.rotary is not None:
             tables = model.rotary.tables(np.arange(capacity), np.float32)
             self.tables = [torch.from_numpy(table) for table in tables]
@@ -100,9 +100,9 @@ class TorchDecoder:
 
     def logits(self, ids, start):
         """The scores after the last of some tokens, of which `start` come before."""
-        x = self.words[ids]
-        if self.places is not None:
-            x = x + self.places[start : start + len(ids)]
+        x = self.token_embedding[ids]
+        if self.position_embedding is not None:
+            x = x + self.position_embedding[start : start + len(ids)]
         for i, (norm_1, project, output, norm_2, feed) in enumerate(self.layers):
             x = x + output(self.attend(project(norm_1(x)), i, start))
             x = x + feed(norm_2(x))

@@ -81,7 +81,8 @@ class Embedder:
     def __call__(self, sentences, batch_size=32):
         """Return the vectors, (number of sentences, E)."""
         tokens = [code.ids for code in self.tokenizer.encode_batch(sentences)]
-        vectors = np.empty((len(tokens), self.model.words.shape[1]), np.float32)
+        embed_dim = self.model.token_embedding.shape[1]
+        vectors = np.empty((len(tokens), embed_dim), np.float32)
         # Sentences of about the same length together: little padding.
         order = sorted(range(len(tokens)), key=lambda i: len(tokens[i]))
         for start in range(0, len(order), batch_size):

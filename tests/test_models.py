@@ -235,7 +235,7 @@ def test_from_pretrained_reads_a_folder(tmp_path, dtype):
 def test_matrices_are_in_the_order_that_products_read():
     for model in (bert()[0], decoder("gpt2")[0], decoder("llama")[0]):
         for name, array in model.parameters().items():
-            tied = name == "words" and getattr(model, "output", model) is None
+            tied = name == "token_embedding" and getattr(model, "output", model) is None
             assert (array.T if tied else array).flags.c_contiguous
 
 
@@ -252,7 +252,7 @@ def test_first_values_come_from_the_generator():
     )
     for name, array in one.parameters().items():
         assert_same_bits(array, same.parameters()[name])
-    assert 0.01 < one.words.std() < 0.03
+    assert 0.01 < one.token_embedding.std() < 0.03
 
 
 def test_configurations_name_windows_and_positions():

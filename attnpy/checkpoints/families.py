@@ -96,9 +96,9 @@ BERT = Family(
             "output.LayerNorm.bias": "norm_2.bias",
         },
         {
-            "embeddings.word_embeddings.weight": "words",
-            "embeddings.position_embeddings.weight": "places",
-            "embeddings.token_type_embeddings.weight": "types",
+            "embeddings.word_embeddings.weight": "token_embedding",
+            "embeddings.position_embeddings.weight": "position_embedding",
+            "embeddings.token_type_embeddings.weight": "segment_embedding",
             "embeddings.LayerNorm.weight": "norm.weight",
             "embeddings.LayerNorm.bias": "norm.bias",
         },
@@ -139,8 +139,8 @@ GPT2 = Family(
             "mlp.c_proj.bias": "feed_forward.b_2",
         },
         {
-            "wte.weight": "words",
-            "wpe.weight": "places",
+            "wte.weight": "token_embedding",
+            "wpe.weight": "position_embedding",
             "ln_f.weight": "decoder.norm.weight",
             "ln_f.bias": "decoder.norm.bias",
             "lm_head.weight": "output.T",
@@ -173,7 +173,7 @@ LLAMA = Family(
             "mlp.down_proj.weight": "feed_forward.W_2.T",
         },
         {
-            "embed_tokens.weight": "words",
+            "embed_tokens.weight": "token_embedding",
             "norm.weight": "decoder.norm.weight",
             "lm_head.weight": "output.T",
         },

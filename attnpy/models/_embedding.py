@@ -44,10 +44,10 @@ def checked_lengths(
     return np.broadcast_to(ends, batch)
 
 
-def check_places(n_tokens: int, places: Array) -> None:
-    """Require a place for each token of a sequence."""
-    if n_tokens > len(places):
+def check_positions(n_tokens: int, table: Array) -> None:
+    """Require a row of the table for each position of a sequence."""
+    if n_tokens > len(table):
         raise ValueError(
-            f"token_ids: expected at most max_length = {len(places)} tokens in a "
+            f"token_ids: expected at most max_length = {len(table)} tokens in a "
             f"sequence, got {n_tokens}"
         )

@@ -44,9 +44,9 @@ class BertEncoder:
 
     Attributes
     ----------
-    words : ndarray, shape (V, E)
-    places : ndarray, shape (max_length, E)
-    types : ndarray, shape (n_types, E)
+    token_embedding : ndarray, shape (V, E)
+    position_embedding : ndarray, shape (max_length, E)
+    segment_embedding : ndarray, shape (n_types, E)
         Normal numbers with standard deviation 0.02 at first.
     norm : attnpy.blocks.LayerNorm
         Of the sum of the three.
@@ -96,9 +96,13 @@ class BertEncoder:
         rng: np.random.Generator | None = None,
     ) -> None:
         rng = _checks.generator(rng)
-        self.words = _embedding.table(rng, vocab_size, "vocab_size", embed_dim, dtype)
-        self.places = _embedding.table(rng, max_length, "max_length", embed_dim, dtype)
-        self.types = _embedding.table(rng, n_types, "n_types", embed_dim, dtype)
+
+        def table(n_rows: int, name: str) -> Array:
+            return _embedding.table(rng, n_rows, name, embed_dim, dtype)
+
+        self.token_embedding = table(vocab_size, "vocab_size")
+        self.position_embedding = table(max_length, "max_length")
+        self.segment_embedding = table(n_types, "n_types")
         self.norm = LayerNorm(embed_dim, eps=eps, dtype=dtype)
         self.encoder = Encoder(
             n_layers,
@@ -206,7 +210,7 @@ class BertEncoder:
         TypeError, ValueError
             If an argument has the wrong kind, dtype or shape, or is out of its range.
         """
-        ids = _embedding.checked_ids(token_ids, len(self.words))
+        ids = _embedding.checked_ids(token_ids, len(self.token_embedding))
         tokens = self._embed(ids, 0 if token_types is None else token_types)
         if lengths is not None and mask is None and ids.ndim == 2:
             ends = _embedding.checked_lengths(lengths, ids, 0)
@@ -220,6 +224,8 @@ class BertEncoder:
     def _embed(self, ids: NDArray[np.int64], token_types: ArrayLike) -> Array:
         """Return what goes into the layers, (L, E) or (B, L, E)."""
         n_tokens = ids.shape[-1]
-        _embedding.check_places(n_tokens, self.places)
-        types = _checks.integers(token_types, "token_types", 0, len(self.types) - 1)
-        return self.norm(self.words[ids] + self.types[types] + self.places[:n_tokens])
+        _embedding.check_positions(n_tokens, self.position_embedding)
+        n_types = len(self.segment_embedding)
+        types = _checks.integers(token_types, "token_types", 0, n_types - 1)
+        tokens = self.token_embedding[ids] + self.segment_embedding[types]
+        return self.norm(tokens + self.position_embedding[:n_tokens])

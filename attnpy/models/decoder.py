@@ -52,9 +52,9 @@ class CausalDecoder:
 
     Attributes
     ----------
-    words : ndarray, shape (V, E)
+    token_embedding : ndarray, shape (V, E)
         With `tied` the transpose of an array in C order, as products read that best.
-    places : ndarray, shape (max_length, E), or None
+    position_embedding : ndarray, shape (max_length, E), or None
     output : ndarray, shape (E, V), or None
         None with `tied`.
     decoder : attnpy.blocks.Decoder
@@ -123,17 +123,18 @@ class CausalDecoder:
                 eps = options.get("eps", 1e-5)
                 mha.q_norm = RMSNorm(mha.head_dim, eps=eps, dtype=dtype)
                 mha.k_norm = RMSNorm(mha.head_dim, eps=eps, dtype=dtype)
-        self.words = _embedding.table(rng, vocab_size, "vocab_size", embed_dim, dtype)
+        table = _embedding.table(rng, vocab_size, "vocab_size", embed_dim, dtype)
+        self.token_embedding = table
         self.output: Array | None = None
         if _checks.flag(tied, "tied"):
-            self.words = np.ascontiguousarray(self.words.T).T
+            self.token_embedding = np.ascontiguousarray(table.T).T
         else:
             self.output = _embedding.table(
                 rng, embed_dim, "embed_dim", vocab_size, dtype
             )
-        self.places: Array | None = None
+        self.position_embedding: Array | None = None
         if max_length is not None:
-            self.places = _embedding.table(
+            self.position_embedding = _embedding.table(
                 rng, max_length, "max_length", embed_dim, dtype
             )
         self.rotary, self.window = rotary, window
@@ -233,12 +234,13 @@ class CausalDecoder:
             If an argument has the wrong kind, dtype or shape, or is out of its range.
             The caches have not changed after an error.
         """
-        ids = _embedding.checked_ids(token_ids, len(self.words))
-        tokens = np.ascontiguousarray(self.words[ids])
-        if self.places is not None:
+        ids = _embedding.checked_ids(token_ids, len(self.token_embedding))
+        tokens = np.ascontiguousarray(self.token_embedding[ids])
+        if self.position_embedding is not None:
             positions = self._positions(ids, caches)
-            _embedding.check_places(int(positions.max(initial=-1)) + 1, self.places)
-            tokens += self.places[positions]
+            n_positions = int(positions.max(initial=-1)) + 1
+            _embedding.check_positions(n_positions, self.position_embedding)
+            tokens += self.position_embedding[positions]
         return self.decoder(
             tokens,
             caches=caches,
@@ -283,7 +285,7 @@ class CausalDecoder:
         TypeError, ValueError
             If an argument has the wrong kind, dtype or shape.
         """
-        weight = self.words.T if self.output is None else self.output
+        weight = self.token_embedding.T if self.output is None else self.output
         return linear(states, weight, num_threads=num_threads)
 
 

@@ -126,14 +126,14 @@ def generate(
     TypeError, ValueError
         If an argument has the wrong kind, dtype or shape, or is out of its range.
     """
-    ids = _embedding.checked_ids(token_ids, len(self.words))
+    ids = _embedding.checked_ids(token_ids, len(self.token_embedding))
     batch = np.atleast_2d(ids)  # (B, L)
     n_sequences, length = batch.shape
     n_tokens = _checks.count(n_tokens, "n_tokens")
     ends = _embedding.checked_lengths(length if lengths is None else lengths, batch, 1)
-    if self.places is not None:
+    if self.position_embedding is not None:
         longest = int(ends.max(initial=0)) + n_tokens - 1
-        _embedding.check_places(longest, self.places)
+        _embedding.check_positions(longest, self.position_embedding)
     caches = self.decoder.new_caches(n_sequences, length + n_tokens - 1)
     states = self(
         batch,
