@@ -189,11 +189,12 @@ class KVCache:
         shape = self.batch, self.num_kv_heads, n_tokens
         _check_shape(key, "key", (*shape[:2], "L", self.head_dim), n_tokens)
         _check_shape(value, "value", (*shape, self.value_head_dim), n_tokens)
-        starts, ends = self._lengths, self._make_room(n_tokens, counts, "counts")
-        for b, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        past_lengths = self._lengths
+        lengths = self._make_room(n_tokens, counts, "counts")
+        for b, (start, end) in enumerate(zip(past_lengths, lengths, strict=True)):
             self._key[b, :, start:end] = key[b, :, : end - start]
             self._value[b, :, start:end] = value[b, :, : end - start]
-        self._lengths = ends
+        self._lengths = lengths
 
     def truncate(self, lengths: ArrayLike) -> None:
         """Forget the last tokens of each sequence.
@@ -253,21 +254,21 @@ class KVCache:
         self, n_tokens: int, counts: ArrayLike | None, name: str
     ) -> NDArray[np.int64]:
         """Return the lengths with the new tokens, for which there is then room."""
-        ends = self._lengths + n_tokens
+        lengths = self._lengths + n_tokens
         if counts is not None:
-            ends = self._lengths + self._per_sequence(counts, name, 0, n_tokens)
-        needed = _longest(ends)
+            lengths = self._lengths + self._per_sequence(counts, name, 0, n_tokens)
+        needed = _longest(lengths)
         if needed > self.capacity:
-            self._grow(needed, ends)
-        return ends
+            self._grow(needed, lengths)
+        return lengths
 
-    def _grow(self, needed: int, ends: NDArray[np.int64]) -> None:
+    def _grow(self, needed: int, lengths: NDArray[np.int64]) -> None:
         if not self.growable:
-            b = int(np.argmax(ends > self.capacity))
-            length = int(self._lengths[b])
+            b = int(np.argmax(lengths > self.capacity))
+            past = int(self._lengths[b])
             raise ValueError(
-                f"cache: expected room for {ends[b] - length} more tokens in sequence "
-                f"{b}, got {self.capacity - length}: {length} of {self.capacity}"
+                f"cache: expected room for {lengths[b] - past} more tokens in sequence "
+                f"{b}, got {self.capacity - past}: {past} of {self.capacity}"
             )
         capacity = max(needed, 2 * self.capacity)
         self._key, self._value = (
@@ -275,10 +276,28 @@ class KVCache:
             _grown(self._value, self.value, capacity),
         )
 
-    def _rows(self, ends: NDArray[np.int64]) -> tuple[Array, Array]:
+    def _rows(self, lengths: NDArray[np.int64]) -> tuple[Array, Array]:
         """Return views of the keys and values up to the longest of these lengths."""
-        longest = _longest(ends)
+        longest = _longest(lengths)
         return self._key[:, :, :longest], self._value[:, :, :longest]
+
+
+def reserve(
+    cache: KVCache, n_tokens: int, counts: ArrayLike | None, name: str
+) -> tuple[NDArray[np.int64], NDArray[np.int64], Array, Array]:
+    """Return the lengths without and with new tokens, and views to write those to.
+
+    They are in the cache after `commit`. An error calls the counts by `name`.
+    """
+    past_lengths = cache._lengths
+    lengths = cache._make_room(n_tokens, counts, name)
+    key, value = cache._rows(lengths)
+    return past_lengths, lengths, key, value
+
+
+def commit(cache: KVCache, lengths: NDArray[np.int64]) -> None:
+    """Take what was written to the views of `reserve` into the cache."""
+    cache._lengths = lengths
 
 
 @contextlib.contextmanager

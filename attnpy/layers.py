@@ -12,9 +12,10 @@ import numpy as np
 
 from attnpy import _attnpy, _checks, _dtypes, _parameters
 from attnpy._linear import linear
-from attnpy.cache import KVCache
+from attnpy.cache import KVCache, commit, reserve
 from attnpy.norms import LayerNorm, RMSNorm, norm_arguments
 from attnpy.positions import Rotary
+from attnpy.positions.rotary import cos_sin
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike
@@ -362,7 +363,7 @@ class MultiHeadAttention:
 
     Word by word, with a cache:
 
-    >>> from attnpy.cache import KVCache
+    >>> from attnpy.cache import KVCache, commit, reserve
     >>> cache = KVCache(1, 2, 5, 3)
     >>> words = [mha(x[i : i + 1], causal=True, cache=cache) for i in range(5)]
     >>> np.allclose(np.concatenate(words), output, atol=1e-6)
@@ -539,25 +540,25 @@ class MultiHeadAttention:
             raise ValueError("average_weights: expected return_weights=True with it")
         tokens = _tokens(x, "x", self.W_q)
         projected = isinstance(context, KVCache)
-        kept = context if isinstance(context, KVCache) else cache
-        single = kept is not None and tokens.ndim == 2
+        kv_cache = context if isinstance(context, KVCache) else cache
+        single = kv_cache is not None and tokens.ndim == 2
         if single:
             tokens = tokens[np.newaxis]  # (1, L, E)
-        if kept is not None:
-            self._check_cache(kept, "context" if cache is None else "cache", tokens)
+        if kv_cache is not None:
+            self._check_cache(kv_cache, "context" if cache is None else "cache", tokens)
 
-        starts = ends = key = value = q_turns = k_turns = None
+        past_lengths = lengths = key = value = q_cos_sin = k_cos_sin = None
         if isinstance(context, KVCache):
             key, value, kv_lengths = context.key, context.value, context.lengths
         if cache is not None:
-            starts = cache._lengths
-            ends = cache._make_room(tokens.shape[1], kv_lengths, "kv_lengths")
-            key, value = cache._rows(ends)
+            past_lengths, lengths, key, value = reserve(
+                cache, tokens.shape[1], kv_lengths, "kv_lengths"
+            )
         if context is None and q_offset is None:
-            q_offset = 0 if starts is None else starts
+            q_offset = 0 if past_lengths is None else past_lengths
         if rotary is not None:
-            q_turns = _turns(rotary, q_offset, tokens, self.W_q, self.q_norm)
-            k_turns = _turns(rotary, starts, tokens, self.W_k, self.k_norm)
+            q_cos_sin = _cos_sin(rotary, q_offset, tokens, self.W_q, self.q_norm)
+            k_cos_sin = _cos_sin(rotary, past_lengths, tokens, self.W_k, self.k_norm)
         result = _attnpy.layer(
             tokens,
             key,
@@ -567,7 +568,7 @@ class MultiHeadAttention:
             causal,
             window,
             q_offset,
-            kv_lengths if ends is None else ends,
+            kv_lengths if lengths is None else lengths,
             scale,
             softcap,
             sinks,
@@ -587,15 +588,15 @@ class MultiHeadAttention:
             self.b_v,
             self.W_o,
             self.b_o,
-            starts,
+            past_lengths,
             None if self.q_norm is None else norm_arguments(self.q_norm, "q_norm"),
             None if self.k_norm is None else norm_arguments(self.k_norm, "k_norm"),
-            q_turns,
-            k_turns,
+            q_cos_sin,
+            k_cos_sin,
             rotary is not None and rotary.interleaved,
         )
-        if cache is not None and ends is not None:
-            cache._lengths = ends
+        if cache is not None and lengths is not None:
+            commit(cache, lengths)
         if not return_weights:
             return result[0] if single else result
         output, weights = result
@@ -755,19 +756,19 @@ def _tokens(x: ArrayLike, name: str, weight: Array) -> Array:
     return tokens
 
 
-def _turns(
+def _cos_sin(
     rotary: Rotary,
     first: ArrayLike | None,
     tokens: Array,
     weight: Array,
     norm: LayerNorm | RMSNorm | None,
 ) -> Array:
-    """Return what turns queries or keys, the first token being there (by default 0)."""
+    """Return the tables for queries or keys, the first token being there, or at 0."""
     dtypes = [tokens.dtype, weight.dtype]
     if norm is not None:
         dtypes.append(norm.weight.dtype)
     first = 0 if first is None else first
-    return rotary._turns(first, _dtypes.arithmetic(*dtypes), tokens.shape[-2])
+    return cos_sin(rotary, first, _dtypes.arithmetic(*dtypes), tokens.shape[-2])
 
 
 def _project(

@@ -84,8 +84,8 @@ def causal(
     if q_offset is None and alignment == "top_left":
         q_offset = 0
     n_keys = n_queries if n_keys is None else n_keys
-    places = query_positions(n_queries, n_keys, q_offset=q_offset)
-    return np.arange(n_keys) <= places[..., np.newaxis]
+    positions = query_positions(n_queries, n_keys, q_offset=q_offset)
+    return np.arange(n_keys) <= positions[..., np.newaxis]
 
 
 def sliding_window(
@@ -135,13 +135,13 @@ def sliding_window(
     · ■ ■ ·
     · · ■ ■
     """
-    places = query_positions(n_queries, n_keys, q_offset=q_offset)[..., np.newaxis]
+    positions = query_positions(n_queries, n_keys, q_offset=q_offset)[..., np.newaxis]
     keys = np.arange(n_keys)
-    mask = np.ones(np.broadcast_shapes(places.shape, keys.shape), np.bool_)
+    mask = np.ones(np.broadcast_shapes(positions.shape, keys.shape), np.bool_)
     if left is not None:
-        mask &= keys >= places - _reach(left, "left")
+        mask &= keys >= positions - _reach(left, "left")
     if right is not None:
-        mask &= keys <= places + _reach(right, "right")
+        mask &= keys <= positions + _reach(right, "right")
     return mask
 
 

@@ -233,10 +233,10 @@ def test_rotary_keeps_few_tables():
     rotary = Rotary(64)
     for n in range(1, 20):
         rotary(normal(n, 64), 3)
-    kept = positions.rotary._turns.cache_info()
+    kept = positions.rotary._cos_sin.cache_info()
     assert kept.currsize == kept.maxsize == 4
     rotary(normal(10000, 64))
-    assert positions.rotary._turns.cache_info().misses == kept.misses
+    assert positions.rotary._cos_sin.cache_info().misses == kept.misses
 
 
 def test_threads_share_a_rotary():

@@ -59,8 +59,8 @@ def _run(
         kv_lengths=lengths,
         num_threads=num_threads,
     )
-    joined = attended.swapaxes(1, 2)[exists]  # (N, H, Dv)
-    joined = joined.reshape(len(tokens), len(mha.W_o))
-    output = linear(joined, mha.W_o, mha.b_o, num_threads=num_threads)
+    concat = attended.swapaxes(1, 2)[exists]  # (N, H, Dv)
+    concat = concat.reshape(len(tokens), len(mha.W_o))
+    output = linear(concat, mha.W_o, mha.b_o, num_threads=num_threads)
     tokens = layer.norm_1(output, tokens)
     return layer.norm_2(layer.feed_forward(tokens, num_threads=num_threads), tokens)

@@ -117,9 +117,9 @@ def sinusoidal(
     first = _checks.integers(offset, "offset")
     if first.ndim:
         raise TypeError(f"offset: expected an integer, got {type(offset).__name__}")
-    places = first + np.arange(length)
+    positions = first + np.arange(length)
     halves = np.arange(0, dim, 2) / max(1, dim)
-    angles = places[:, np.newaxis] / _checks.above(base, "base", 0) ** halves
+    angles = positions[:, np.newaxis] / _checks.above(base, "base", 0) ** halves
     encodings = np.empty((length, dim))
     encodings[:, 0::2] = np.sin(angles)
     encodings[:, 1::2] = np.cos(angles[:, : dim // 2])

@@ -113,8 +113,8 @@ def alibi_bias(
            [-0.1875, -0.125 , -0.0625,  0.    ]], dtype=float32)
     """
     slopes = alibi_slopes(num_heads, np.float64)
-    places = query_positions(n_queries, n_keys, q_offset=q_offset)  # (..., 1, Lq)
-    nearness = -np.abs(places[..., np.newaxis] - np.arange(n_keys))
+    positions = query_positions(n_queries, n_keys, q_offset=q_offset)  # (..., 1, Lq)
+    nearness = -np.abs(positions[..., np.newaxis] - np.arange(n_keys))
     nearness = nearness.astype(np.float64)  # (..., 1, Lq, Lk)
     dtype = _dtypes.floating(dtype)
     lead = nearness.shape[:-3]
@@ -189,7 +189,7 @@ def relative_buckets(
            [3, 2, 1, 0, 5],
            [3, 3, 2, 1, 0]])
     """
-    places = query_positions(n_queries, n_keys, q_offset=q_offset)  # (..., 1, Lq)
+    positions = query_positions(n_queries, n_keys, q_offset=q_offset)  # (..., 1, Lq)
     n_buckets = _checks.size(num_buckets, "num_buckets")
     bidirectional = _checks.flag(bidirectional, "bidirectional")
     if n_buckets == 0 or (bidirectional and n_buckets % 2):
@@ -214,7 +214,7 @@ def relative_buckets(
         )
         for k in range(1, n_log)
     ]
-    relative = np.arange(n_keys) - places[..., np.newaxis]  # (..., 1, Lq, Lk)
+    relative = np.arange(n_keys) - positions[..., np.newaxis]  # (..., 1, Lq, Lk)
     distance = np.abs(relative) if bidirectional else np.maximum(-relative, 0)
     edges = [*range(1, n_exact + 1), *starts] if n_exact else starts
     buckets: NDArray[np.int64] = np.searchsorted(

@@ -213,9 +213,9 @@ class Rotary:
         ValueError
             If a position is out of its range.
         """
-        places = _checks.integers(positions, "positions")
+        positions = _checks.integers(positions, "positions")
         return _tables(
-            places, self.frequencies, self.attention_factor, _dtypes.floating(dtype)
+            positions, self.frequencies, self.attention_factor, _dtypes.floating(dtype)
         )
 
     def __call__(
@@ -255,54 +255,59 @@ class Rotary:
         if x.ndim == 0 or x.shape[-1] != self.head_dim:
             raise ValueError(f"x: expected (..., L, {self.head_dim}), got {x.shape}")
         dtype = _dtypes.operand(x, "x")
-        places = _checks.integers(0 if positions is None else positions, "positions")
-        if places.ndim == 0 and x.ndim > 1:
-            places = places + np.arange(x.shape[-2])
-        if not _checks.broadcasts(places.shape, x.shape[:-1]):
+        positions = 0 if positions is None else positions
+        positions = _checks.integers(positions, "positions")
+        if positions.ndim == 0 and x.ndim > 1:
+            positions = positions + np.arange(x.shape[-2])
+        if not _checks.broadcasts(positions.shape, x.shape[:-1]):
             raise ValueError(
                 "positions: expected an integer, or integers that broadcast to "
-                f"{x.shape[:-1]}, x's axes before the last, got shape {places.shape}"
+                f"{x.shape[:-1]}, x's axes before the last, got shape {positions.shape}"
             )
         if out is None:
             out = np.empty(x.shape, dtype)
         _checks.check_out(out, x.shape, dtype)
 
-        turns = self._turns(places, _dtypes.arithmetic(dtype))
-        _attnpy.rotate(x, turns, self.interleaved, out)
+        tables = cos_sin(self, positions, _dtypes.arithmetic(dtype))
+        _attnpy.rotate(x, tables, self.interleaved, out)
         return out
 
-    def _turns(
-        self, places: ArrayLike, dtype: np.dtype[Any], n_rows: int | None = None
-    ) -> Array:
-        """Return the tables side by side, (..., L, rotary_dim): cosines, then sines.
 
-        With `n_rows`, `places` are those of the first of so many rows, `q_offset` of
-        `query_positions`. Read-only, for the tables of the last calls are kept.
-        """
-        array = np.asarray(places)
-        if array.dtype.kind not in "iu":
-            array = _checks.integers(places, "q_offset")
-        frequencies = np.asarray(self.frequencies, np.float64)
-        n_angles = array.size * (1 if n_rows is None else n_rows) * frequencies.size
-        make = _turns if n_angles <= KEPT_ANGLES else _turns.__wrapped__
-        return make(
-            array.tobytes(),
-            array.dtype,
-            array.shape,
-            n_rows,
-            frequencies.tobytes(),
-            self.attention_factor,
-            dtype,
-        )
+def cos_sin(
+    rotary: Rotary,
+    positions: ArrayLike,
+    dtype: np.dtype[Any],
+    n_rows: int | None = None,
+) -> Array:
+    """Return the tables side by side, (..., L, rotary_dim): cosines, then sines.
+
+    With `n_rows`, `positions` are those of the first of so many rows, `q_offset` of
+    `query_positions`. Read-only, for the tables of the last calls are kept.
+    """
+    array = np.asarray(positions)
+    if array.dtype.kind not in "iu":
+        array = _checks.integers(positions, "q_offset")
+    frequencies = np.asarray(rotary.frequencies, np.float64)
+    n_angles = array.size * (1 if n_rows is None else n_rows) * frequencies.size
+    make = _cos_sin if n_angles <= KEPT_ANGLES else _cos_sin.__wrapped__
+    return make(
+        array.tobytes(),
+        array.dtype,
+        array.shape,
+        n_rows,
+        frequencies.tobytes(),
+        rotary.attention_factor,
+        dtype,
+    )
 
 
 def _tables(
-    places: NDArray[np.int64],
+    positions: NDArray[np.int64],
     frequencies: NDArray[np.float64],
     attention_factor: float,
     dtype: np.dtype[Any],
 ) -> tuple[Array, Array]:
-    angles = places[..., np.newaxis] * frequencies  # (..., L, rotary_dim / 2)
+    angles = positions[..., np.newaxis] * frequencies  # (..., L, rotary_dim / 2)
     return (
         _dtypes.rounded(attention_factor * np.cos(angles), dtype),
         _dtypes.rounded(attention_factor * np.sin(angles), dtype),
@@ -310,8 +315,8 @@ def _tables(
 
 
 @functools.lru_cache(maxsize=4)
-def _turns(
-    places: bytes,
+def _cos_sin(
+    positions: bytes,
     kind: np.dtype[Any],
     shape: tuple[int, ...],
     n_rows: int | None,
@@ -319,8 +324,8 @@ def _turns(
     attention_factor: float,
     dtype: np.dtype[Any],
 ) -> Array:
-    """See `Rotary._turns`. Everything that the result depends on is an argument."""
-    array = np.frombuffer(places, kind).reshape(shape)
+    """See `cos_sin`. Everything that the result depends on is an argument."""
+    array = np.frombuffer(positions, kind).reshape(shape)
     if n_rows is not None:
         array = query_positions(n_rows, n_rows, q_offset=array)
     tables = _tables(
@@ -329,9 +334,9 @@ def _turns(
         attention_factor,
         dtype,
     )
-    turns = np.concatenate(tables, axis=-1)
-    turns.flags.writeable = False
-    return turns
+    beside = np.concatenate(tables, axis=-1)
+    beside.flags.writeable = False
+    return beside
 
 
 def _parse_scaling(
@@ -386,8 +391,8 @@ def _llama3(
             "scaling['high_freq_factor']: expected more than low_freq_factor = "
             f"{low_freq_factor}, got {high_freq_factor}"
         )
-    turns = original_max_position_embeddings * frequencies / (2 * math.pi)
-    kept = (turns - low_freq_factor) / (high_freq_factor - low_freq_factor)
+    rotations = original_max_position_embeddings * frequencies / (2 * math.pi)
+    kept = (rotations - low_freq_factor) / (high_freq_factor - low_freq_factor)
     return _blend(frequencies, np.clip(kept, 0, 1), factor)
 
 
@@ -404,8 +409,8 @@ def _yarn(
     n = len(frequencies)
     # Pair i turns original / (2 pi base^(i / n)) times; solved for i.
     low, high = (
-        n * math.log(original_max_position_embeddings / (2 * math.pi * turns), base)
-        for turns in (beta_fast, beta_slow)
+        n * math.log(original_max_position_embeddings / (2 * math.pi * rotations), base)
+        for rotations in (beta_fast, beta_slow)
     )
     if truncate:
         low, high = math.floor(low), math.ceil(high)
