@@ -1,0 +1,107 @@
+"""The package's files: none needs another in a circle, or what is private to it."""
+
+import ast
+import subprocess
+import sys
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1] / "attnpy"
+
+# generate() is a method of CausalDecoder that stands in a file of its own.
+CIRCLES = {("attnpy.models.sampling", "attnpy.models.decoder")}
+
+
+def name_of(path):
+    """The module that a file is: attnpy/blocks/__init__.py is attnpy.blocks."""
+    parts = path.relative_to(ROOT.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+FILES = {name_of(path): path for path in sorted(ROOT.rglob("*.py"))}
+TREES = {name: ast.parse(path.read_text("utf-8")) for name, path in FILES.items()}
+MODULES = {*FILES, "attnpy._attnpy"}
+
+
+def imports(tree):
+    """What a file imports of the package: pairs of a module and a name in it, or None.
+
+    Where the name is a module itself, it is the first of the pair.
+    """
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name in MODULES:
+                    yield alias.name, None
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports in the package are absolute"
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                if inner in MODULES:
+                    yield inner, None
+                elif node.module in MODULES:
+                    yield node.module, alias.name
+
+
+def graph():
+    """The modules that each one imports, those for type annotations among them."""
+    return {
+        name: {module for module, _ in imports(tree) if (name, module) not in CIRCLES}
+        for name, tree in TREES.items()
+    }
+
+
+def test_no_file_needs_another_in_a_circle():
+    TopologicalSorter(graph()).prepare()
+
+
+@pytest.mark.parametrize("pair", sorted(CIRCLES))
+def test_the_exceptions_are_circles(pair):
+    # Shows that the test above can fail.
+    edges = graph()
+    edges[pair[0]].add(pair[1])
+    with pytest.raises(CycleError):
+        TopologicalSorter(edges).prepare()
+
+
+def is_private(name):
+    return name.startswith("_") and not name.startswith("__")
+
+
+def defined(tree):
+    """The names that a file gives to something, on its classes' instances as well."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield from [node.attr] if ast.unparse(node.value) == "self" else []
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_no_file_uses_what_is_private_to_another(name):
+    tree = TREES[name]
+    used = {inner for _, inner in imports(tree) if inner is not None}
+    used |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    modules = {module.rpartition(".")[2] for module in MODULES}
+    private = {inner for inner in used if is_private(inner)}
+    assert not private - modules - set(defined(tree))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_each_file_says_what_it_is_for(name):
+    assert ast.get_docstring(TREES[name])
+
+
+def test_attention_alone_imports_nothing_else():
+    script = (
+        "import sys, attnpy\n"
+        "attnpy.attention([[1.0]], [[1.0]], [[1.0]])\n"
+        "print(*sorted(name for name in sys.modules if name.startswith('attnpy')))"
+    )
+    loaded = subprocess.check_output([sys.executable, "-c", script], text=True)
+    own = ("_attention", "_attnpy", "_machine", "_merge", "_plan", "_version")
+    assert loaded.split() == ["attnpy", *(f"attnpy.{name}" for name in own)]
