@@ -1,11 +1,18 @@
 """Build the one extension module. Everything else is declared in pyproject.toml."""
 
 import os
+import sys
 import sysconfig
 from glob import glob
 
 import numpy
 from setuptools import Extension, setup
+
+if sys.platform == "win32":
+    raise SystemExit(
+        "attnpy does not build on Windows itself: please install it inside WSL, the "
+        "Windows Subsystem for Linux."
+    )
 
 # Python's and NumPy's headers are system headers: their warnings are not ours.
 system_headers = [
