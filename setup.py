@@ -1,12 +1,23 @@
-"""Build the one extension module. Everything else is declared in pyproject.toml."""
+"""Build the one extension module. Everything else is declared in pyproject.toml.
 
+Compiles on all CPUs, and only once: objects stay in build/objects, where the next build
+finds those whose sources, headers, flags, compiler, Python and NumPy are the same.
+"""
+
+import hashlib
+import logging
 import os
+import subprocess
 import sys
 import sysconfig
+import tempfile
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from glob import glob
+from pathlib import Path
 
 import numpy
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 if sys.platform == "win32":
     raise SystemExit(
@@ -48,15 +59,170 @@ if "-g" not in os.environ.get("CFLAGS", "").split():
 if os.environ.get("ATTNPY_WERROR") == "1":
     compile_args += warnings_as_errors
 
+# What compilers read from the environment, beside CFLAGS and the like.
+compiler_environment = [
+    "ARCHFLAGS",
+    "CPATH",
+    "C_INCLUDE_PATH",
+    "MACOSX_DEPLOYMENT_TARGET",
+    "SDKROOT",
+]
+
+
+class BuildOnce(build_ext):
+    """Compiles what changed since an earlier build, several files at a time."""
+
+    def build_extension(self, ext):
+        folder = Path("build", "objects", self.key(ext))
+        folder.mkdir(parents=True, exist_ok=True)
+        objects = {
+            source: (folder / source).with_suffix(".o") for source in ext.sources
+        }
+        digests = {
+            path: hashlib.sha256(Path(path).read_bytes()).hexdigest()
+            for path in ext.sources + ext.depends
+        }
+        changed = [
+            source
+            for source in ext.sources
+            if self.force or not is_current(objects[source], digests)
+        ]
+        # The smallest first: they do little but include templates, which takes longest.
+        changed.sort(key=os.path.getsize)
+        workers = self.parallel or usable_cpus()
+        count = f"{len(changed)} of {len(objects)} files"
+        print(f"compiling {count}, {workers} at a time", flush=True)
+
+        logging.disable(logging.INFO)  # a command of some 500 letters for each file
+        pool = ThreadPoolExecutor(workers)
+        try:
+            tasks = [
+                pool.submit(self.compile, ext, source, objects[source], digests)
+                for source in changed
+            ]
+            for done, task in enumerate(as_completed(tasks), start=1):
+                print(f"[{done}/{len(tasks)}] {task.result()}", flush=True)
+        finally:
+            pool.shutdown(cancel_futures=True)
+            logging.disable(logging.NOTSET)
+
+        self.compiler.force = True  # links even if the result of other flags is newer
+        self.compiler.link_shared_object(
+            [str(path) for path in objects.values()],
+            self.get_ext_fullpath(ext.name),
+            libraries=self.get_libraries(ext),
+            extra_postargs=ext.extra_link_args,
+            debug=self.debug,
+            target_lang="c",
+        )
+
+    def key(self, ext):
+        """A name for all that objects depend on beside the files of csrc/.
+
+        The paths of headers are not part of it: pip installs NumPy for each build anew,
+        in another temporary directory.
+        """
+        command = self.compiler.compiler_so
+        try:
+            version = subprocess.check_output([*command, "--version"])
+        except FileNotFoundError:
+            raise SystemExit(
+                f"attnpy needs a C compiler, and there is no {command[0]}: please "
+                "install gcc or clang, or set CC to the name of one."
+            ) from None
+        parts = [
+            sys.version,
+            numpy.__version__,
+            version.splitlines()[:1],
+            command,
+            ext.extra_compile_args,
+            [os.environ.get(name) for name in compiler_environment],
+            [self.debug, self.define, self.undef],
+        ]
+        digest = hashlib.sha256(repr(parts).encode()).hexdigest()
+        return f"{sysconfig.get_config_var('SOABI')}-{digest[:12]}"
+
+    def compile(self, ext, source, target, digests):
+        """Compile one file and return its name.
+
+        The object comes to its place complete, and after it the digests of the files
+        that it was made from: without them an object is as good as none.
+        """
+        with tempfile.TemporaryDirectory(dir="build/objects") as temporary:
+            [compiled] = self.compiler.compile(
+                [source],
+                output_dir=temporary,
+                include_dirs=ext.include_dirs,
+                debug=self.debug,
+                extra_preargs=system_headers,
+                extra_postargs=ext.extra_compile_args + self.list_headers(),
+            )
+            used = {source} | included(Path(compiled).with_suffix(".d"), digests)
+            sums = Path(temporary, "sums")
+            sums.write_text(
+                "".join(f"{digests[path]}  {path}\n" for path in sorted(used))
+            )
+            target.parent.mkdir(parents=True, exist_ok=True)
+            sums_of(target).unlink(missing_ok=True)
+            os.replace(compiled, target)
+            os.replace(sums, sums_of(target))
+        return source
+
+    def list_headers(self):
+        """The option that lists a file's headers, unless for two architectures.
+
+        Apple's compiler would list those of the last architecture only.
+        """
+        options = " ".join(
+            [*self.compiler.compiler_so, os.environ.get("ARCHFLAGS", "")]
+        )
+        return ["-MMD"] if options.count("-arch ") < 2 else []
+
+
+def sums_of(target):
+    """The file that `sha256sum --check` would read for an object."""
+    return target.with_suffix(".sums")
+
+
+def is_current(target, digests):
+    """Was the object made from these contents of the files?"""
+    if not (target.exists() and sums_of(target).exists()):
+        return False
+    lines = sums_of(target).read_text().splitlines()
+    return bool(lines) and all(
+        digests.get(path) == digest
+        for digest, _, path in (line.partition("  ") for line in lines)
+    )
+
+
+def included(dependencies, digests):
+    """The files of csrc/ in a compiler's list; all headers if it wrote none."""
+    try:
+        words = dependencies.read_text().split()
+    except FileNotFoundError:
+        return {path for path in digests if path.endswith(".h")}
+    return digests.keys() & {os.path.normpath(word) for word in words}
+
+
+def usable_cpus():
+    """How many CPUs this process may run on."""
+    if hasattr(os, "process_cpu_count"):  # Python 3.13
+        return os.process_cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 setup(
+    cmdclass={"build_ext": BuildOnce},
     ext_modules=[
         Extension(
             "attnpy._attnpy",
-            sources=sorted(glob("csrc/*.c") + glob("csrc/python/*.c")),
+            sources=sorted(glob("csrc/**/*.c", recursive=True)),
             depends=sorted(glob("csrc/**/*.h", recursive=True)),
             include_dirs=["csrc"],
-            extra_compile_args=system_headers + compile_args,
+            extra_compile_args=compile_args,
             extra_link_args=["-pthread"],
         )
-    ]
+    ],
 )
