@@ -1,0 +1,151 @@
+"""setup.py compiles what changed, and that only: in a copy with a core of two files."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+SETUP = Path(__file__).parent.parent / "setup.py"
+SOURCES = {
+    "csrc/answer.h": "#define ANSWER 42\nint attn_answer(void);\n",
+    "csrc/answer.c": '#include "answer.h"\nint attn_answer(void) { return ANSWER; }\n',
+    "csrc/python/binding.h": '#include "../answer.h"\n#include <Python.h>\n',
+    "csrc/python/names.h": '#define NAME "answer"\n',
+    "csrc/python/module.c": """\
+#include "binding.h"
+#include "names.h"
+#include <numpy/numpyconfig.h>
+static PyModuleDef module = {
+    .m_base = PyModuleDef_HEAD_INIT, .m_name = "_attnpy", .m_size = -1};
+PyMODINIT_FUNC PyInit__attnpy(void);
+PyMODINIT_FUNC PyInit__attnpy(void) {
+    PyObject *made = PyModule_Create(&module);
+    PyModule_AddIntConstant(made, NAME, attn_answer());
+    return made;
+}
+""",
+}
+EVERYTHING = {"csrc/answer.c", "csrc/python/module.c"}
+
+
+class Tree:
+    """A copy of setup.py with sources of its own."""
+
+    def __init__(self, root):
+        self.root = root
+
+    def write(self, path, text):
+        (self.root / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.root / path).write_text(text)
+
+    def run(self, **environment):
+        """The finished process of `python setup.py build_ext --inplace`."""
+        return subprocess.run(
+            [sys.executable, "setup.py", "build_ext", "--inplace"],
+            cwd=self.root,
+            env={**os.environ, "ATTNPY_WERROR": "0", **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def build(self, **environment):
+        """The files that a build compiles."""
+        process = self.run(**environment)
+        assert process.returncode == 0, process.stdout
+        compiled = re.findall(r"^\[(\d+)/(\d+)\] (.*)$", process.stdout, re.MULTILINE)
+        assert [int(i) for i, _, _ in compiled] == [*range(1, len(compiled) + 1)]
+        assert all(int(n) == len(compiled) for _, n, _ in compiled)
+        return {name for _, _, name in compiled}
+
+    def answer(self):
+        """What the extension says, once it is built."""
+        command = [sys.executable, "-c", "import _attnpy; print(_attnpy.answer)"]
+        return int(subprocess.check_output(command, cwd=self.root / "attnpy"))
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """A tree whose every file was compiled."""
+    pytest.importorskip("setuptools", minversion="77")
+    if not SETUP.exists():
+        pytest.skip("no setup.py beside the tests")
+    compiler = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
+    if shutil.which(compiler.split()[0]) is None:
+        pytest.skip("no C compiler")
+    tree = Tree(tmp_path_factory.mktemp("built"))
+    (tree.root / "attnpy").mkdir()
+    shutil.copy(SETUP, tree.root)
+    for path, text in SOURCES.items():
+        tree.write(path, text)
+    assert tree.build() == EVERYTHING
+    assert tree.answer() == 42
+    return tree
+
+
+@pytest.fixture
+def tree(built, tmp_path):
+    """A copy of that tree, with its objects."""
+    shutil.copytree(built.root, tmp_path / "tree")
+    return Tree(tmp_path / "tree")
+
+
+def test_a_second_build_of_unchanged_sources_compiles_nothing(tree):
+    os.utime(tree.root / "csrc/answer.h")
+    assert tree.build() == set()
+
+
+def test_numpy_in_another_directory_compiles_nothing(tree, tmp_path):
+    real = Path(np.__file__).parent
+    for directory in real.parent.glob("numpy*"):
+        (tmp_path / directory.name).symlink_to(directory)
+    assert tree.build(PYTHONPATH=str(tmp_path)) == set()
+
+
+def test_a_changed_header_recompiles_what_includes_it_and_nothing_else(tree):
+    tree.write("csrc/python/names.h", '#define NAME ("answer")\n')
+    assert tree.build() == {"csrc/python/module.c"}
+    tree.write("csrc/answer.h", SOURCES["csrc/answer.h"].replace("42", "43"))
+    assert tree.build() == EVERYTHING
+    assert tree.answer() == 43
+
+
+def test_a_changed_source_recompiles_it_alone_whatever_its_date(tree):
+    tree.write("csrc/answer.c", SOURCES["csrc/answer.c"].replace("ANSWER;", "7;"))
+    os.utime(tree.root / "csrc/answer.c", (0, 0))
+    assert tree.build() == {"csrc/answer.c"}
+    assert tree.answer() == 7
+
+
+def test_other_flags_get_other_objects_and_the_first_stay(tree):
+    flags = os.environ.get("CFLAGS", "")
+    assert tree.build(CFLAGS=f"{flags} -DANOTHER") == EVERYTHING
+    assert tree.build(ATTNPY_WERROR="1") == EVERYTHING
+    assert tree.build() == set()
+
+
+def test_a_compiler_error_fails_with_the_compilers_message_and_leaves_no_object(tree):
+    broken = SOURCES["csrc/answer.c"] + "#error not today\n"
+    tree.write("csrc/answer.c", broken)
+    for _ in range(2):
+        process = tree.run()
+        assert process.returncode != 0
+        assert "not today" in process.stdout
+    tree.write("csrc/answer.c", broken.replace("#error", "#warning"))
+    process = tree.run()
+    assert process.returncode == 0
+    assert "not today" in process.stdout
+    assert not list(tree.root.glob("build/objects/tmp*"))
+
+
+def test_without_a_compiler_one_sentence_says_what_to_do(tree):
+    process = tree.run(CC="no-such-compiler")
+    assert process.returncode != 0
+    assert "install gcc or clang, or set CC" in process.stdout
+    assert "Traceback" not in process.stdout
