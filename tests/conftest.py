@@ -1,12 +1,12 @@
 """Fixtures: every numeric test runs once for each instruction set of this CPU."""
 
-import functools
 import os
 
 import hypothesis
 import numpy as np
 import pytest
-from support import DTYPES, TIERS, attend_on
+from support.arrays import DTYPES
+from support.calls import TIERS, on_tier
 
 # The same bounded examples in every run; HYPOTHESIS_PROFILE=long searches further.
 hypothesis.settings.register_profile(
@@ -25,7 +25,7 @@ def tier(request):
 @pytest.fixture(scope="session")
 def attend(tier):
     """attnpy.attention() forced to one instruction set."""
-    return functools.partial(attend_on, tier)
+    return on_tier(tier)
 
 
 @pytest.fixture(params=DTYPES)

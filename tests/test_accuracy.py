@@ -9,17 +9,11 @@ plain.bound(). The last tests break results on purpose, to show that this can fa
 import functools
 
 import numpy as np
-import plain
 import pytest
-import reference
-from support import (
-    STORAGE,
-    assert_within,
-    everything,
-    has_rounded_weights,
-    normal,
-    problem,
-)
+from support import plain, reference
+from support.arrays import normal, problem
+from support.calls import everything, has_rounded_weights
+from support.comparisons import STORAGE, assert_within
 
 UNIT = {"float32": 2.0**-24, "float64": 2.0**-53}
 WIDER = {"float32": np.float64, "float64": np.longdouble}

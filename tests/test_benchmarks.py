@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import assert_runs
+from support.processes import assert_runs
 
 from attnpy import attention
 

@@ -5,23 +5,22 @@ decode, padding, nor on what else is asked for. All four dtypes, every tier.
 """
 
 import ctypes
-import functools
 import platform
 
 import numpy as np
 import pytest
-from support import (
+from support.arrays import lay_out
+from support.arrays import normal as standard_normal
+from support.arrays import problem as float_problem
+from support.calls import (
     TIERS,
-    assert_same_bits,
-    attend_on,
     everything,
     has_rounded_weights,
-    lay_out,
+    is_native,
+    on_tier,
+    threads_for_any_work,
 )
-from support import normal as standard_normal
-from support import problem as float_problem
-
-from attnpy import _attnpy
+from support.comparisons import assert_same_bits
 
 THREADS = (1, 2, 3, 7)
 N_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 15, 16, 17, 31, 32, 33, 63, 64, 65)
@@ -38,11 +37,10 @@ OPTIONS = (
 
 
 @pytest.fixture(autouse=True, scope="module")
-def threads_for_any_work():
+def use_threads():
     """Calls use the threads that they are given, however little there is to do."""
-    before = _attnpy.set_work_per_thread(1.0)
-    yield
-    _attnpy.set_work_per_thread(before)
+    with threads_for_any_work():
+        yield
 
 
 @pytest.fixture
@@ -63,16 +61,10 @@ def compare_tier(request):
         pytest.skip("this CPU has only the scalar tier")
 
     def compare(arrays, **options):
-        if has_rounded_weights(
-            functools.partial(attend_on, request.param), arrays[0].dtype
-        ):
+        if is_native(request.param, arrays[0].dtype):
             pytest.skip("native dot products have their own bits")
-        expected = everything(
-            lambda *a, **o: attend_on("scalar", *a, **o), *arrays, **options
-        )
-        actual = attend_on(
-            request.param, *arrays, return_weights=True, return_lse=True, **options
-        )
+        expected = everything(on_tier("scalar"), *arrays, **options)
+        actual = everything(on_tier(request.param), *arrays, **options)
         assert_same_bits(actual, expected)
 
     return compare
@@ -153,10 +145,10 @@ def test_sharing_the_keys_of_one_head_between_threads_changes_no_bit(
 ):
     query = standard_normal(1, n_rows, 60, dtype=dtype)
     key, value = standard_normal(2, 1, 9001, 60, dtype=dtype)
-    arrays = (TIERS[0], query, key, value)
-    expected = everything(attend_on, *arrays, num_threads=1, **options)
+    attend = on_tier(TIERS[0])
+    expected = everything(attend, query, key, value, num_threads=1, **options)
     for threads in (2, 3, 7):
-        actual = everything(attend_on, *arrays, num_threads=threads, **options)
+        actual = everything(attend, query, key, value, num_threads=threads, **options)
         assert_same_bits(actual, expected)
 
 

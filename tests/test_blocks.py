@@ -5,7 +5,8 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from support import assert_same_bits, normal
+from support.arrays import normal
+from support.comparisons import assert_same_bits
 
 from attnpy import blocks, positions
 from attnpy.blocks import (

@@ -4,10 +4,11 @@ import json
 import math
 import sys
 
-import families
 import numpy as np
 import pytest
-from support import assert_same_bits, normal
+from support import families
+from support.arrays import normal
+from support.comparisons import assert_same_bits
 
 from attnpy import checkpoints
 from attnpy.layers import MultiHeadAttention

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import assert_same_bits, lay_out, normal
+from support.arrays import lay_out, normal
+from support.comparisons import assert_same_bits
 
 import attnpy
 from attnpy import classic

@@ -5,7 +5,9 @@ import re
 
 import numpy as np
 import pytest
-from support import assert_runs, assert_same_bits, normal, problem
+from support.arrays import normal, problem
+from support.comparisons import assert_same_bits
+from support.processes import assert_runs
 
 import attnpy
 from attnpy import attention

@@ -5,8 +5,8 @@ import importlib
 import re
 from pathlib import Path
 
-import minilm
 import pytest
+from support import minilm
 
 README = Path(__file__).parents[1] / "README.md"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.M | re.S)

@@ -4,9 +4,11 @@ import functools
 
 import numpy as np
 import pytest
-from support import assert_runs, assert_same_bits, attend_on, normal
+from support.arrays import normal
+from support.calls import attend_on, layers_on, linear_on, threads_for_any_work
+from support.comparisons import assert_same_bits
+from support.processes import assert_runs
 
-from attnpy import _attnpy, layers
 from attnpy.blocks import LayerNorm, RMSNorm
 from attnpy.cache import KVCache
 from attnpy.layers import MultiHeadAttention, SelfAttention
@@ -16,15 +18,10 @@ E, H, HK, D, DV, L, B = 12, 4, 2, 6, 5, 7, 2
 
 
 @pytest.fixture
-def on_tier(tier, monkeypatch):
+def on_tier(tier):
     """Layers on one instruction set, whose name this is."""
-    call = _attnpy.layer
-
-    def forced(*arguments):
-        return call(*arguments[:16], tier, *arguments[17:])
-
-    monkeypatch.setattr(layers._attnpy, "layer", forced)
-    return tier
+    with layers_on(tier):
+        yield tier
 
 
 def layer(dtype, seed=0):
@@ -64,7 +61,7 @@ def turned(x, rotary, places):
 def project(tier, mha, x, letter, n_heads, norm=None):
     """The heads of a projection, (..., n_heads, L, size)."""
     weight, bias = getattr(mha, f"W_{letter}"), getattr(mha, f"b_{letter}")
-    rows = _attnpy.linear(x, weight, bias, None, 1, tier)
+    rows = linear_on(tier, x, weight, bias)
     heads = rows.reshape(*rows.shape[:-1], n_heads, -1).swapaxes(-3, -2)
     return heads if norm is None else norm(heads)
 
@@ -90,7 +87,7 @@ def steps(tier, mha, x, context=None, cache=None, rotary=None, counts=None, **op
     )
     joined = heads.swapaxes(-3, -2)
     joined = np.ascontiguousarray(joined).reshape(*joined.shape[:-2], -1)
-    return _attnpy.linear(joined, mha.W_o, mha.b_o, None, 1, tier), weights
+    return linear_on(tier, joined, mha.W_o, mha.b_o), weights
 
 
 def rows_of(cache):
@@ -237,14 +234,11 @@ def test_threads_and_batches_change_no_bit(dtype):
     mha, x = layer(dtype), normal(5, 90, E, dtype=dtype)
     call = functools.partial(mha, causal=True, rotary=ROTARIES[1], return_weights=True)
     expected = call(x, num_threads=1)
-    before = _attnpy.set_work_per_thread(1)
-    try:
+    with threads_for_any_work():
         for n in (2, 3, 8):
             assert_same_bits(call(x, num_threads=n), expected)
             cache = KVCache(5, HK, 90, D, DV, dtype=dtype)
             assert_same_bits(call(x, cache=cache, num_threads=n), expected)
-    finally:
-        _attnpy.set_work_per_thread(before)
     for b in range(5):
         assert_same_bits(call(x[b]), tuple(array[b] for array in expected))
 

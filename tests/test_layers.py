@@ -4,7 +4,8 @@ import itertools
 
 import numpy as np
 import pytest
-from support import assert_same_bits, normal
+from support.arrays import normal
+from support.comparisons import assert_same_bits
 
 import attnpy
 from attnpy import _dtypes, layers, positions

@@ -1,18 +1,15 @@
 """The product of rows with a matrix: right, and the same bits whatever is around."""
 
+import functools
 import math
 
 import numpy as np
 import pytest
-from support import (
-    TIERS,
-    assert_same_bits,
-    lay_out,
-    normal,
-    run_python,
-)
+from support.arrays import lay_out, normal
+from support.calls import TIERS, activate_on, is_native, linear_on, threads_for_any_work
+from support.comparisons import assert_same_bits
+from support.processes import run_python
 
-from attnpy import _attnpy
 from attnpy._linear import linear
 
 UNIT = {"float64": 2.0**-53}  # of the arithmetic; float32's is the other one
@@ -22,17 +19,8 @@ N_ROWS = (1, 2, 3, 5, 8, 9, 16, 33, 64, 65, 130)
 
 @pytest.fixture
 def multiply(tier):
-    """_attnpy.linear on one instruction set."""
-
-    def run(x, weight, bias=None, num_threads=1, activation=None):
-        return _attnpy.linear(x, weight, bias, activation, num_threads, tier)
-
-    run.tier = tier
-    return run
-
-
-def is_native(multiply, dtype):
-    return multiply.tier.endswith("_bf16") and str(dtype) == "bfloat16"
+    """x @ weight + bias on one instruction set."""
+    return functools.partial(linear_on, tier)
 
 
 def assert_right(multiply, x, weight, bias=None):
@@ -83,24 +71,20 @@ def test_a_row_has_the_same_bits_among_any_rows(multiply, dtype, n_in):
 @pytest.mark.parametrize("n_rows", [1, 5, 90])
 def test_every_tier_has_the_bits_of_the_scalar_tier(dtype, n_rows):
     x, weight = normal(n_rows, 300, dtype=dtype), normal(300, 70, dtype=dtype)
-    expected = _attnpy.linear(x, weight, normal(70), None, 1, "scalar")
+    expected = linear_on("scalar", x, weight, normal(70))
     for name in TIERS:
-        if not (name.endswith("_bf16") and str(dtype) == "bfloat16"):
-            assert_same_bits(
-                _attnpy.linear(x, weight, normal(70), None, 1, name), expected
-            )
+        if not is_native(name, dtype):
+            assert_same_bits(linear_on(name, x, weight, normal(70)), expected)
 
 
 @pytest.mark.parametrize("n_rows", [1, 8, 9, 300])
 def test_threads_change_no_bit(multiply, dtype, n_rows):
     x, weight = normal(n_rows, 200, dtype=dtype), normal(200, 900, dtype=dtype)
     expected = multiply(x, weight)
-    former = _attnpy.set_work_per_thread(1)
-    try:
+    with threads_for_any_work():
         for num_threads in (2, 3, 7):
-            assert_same_bits(multiply(x, weight, None, num_threads), expected)
-    finally:
-        _attnpy.set_work_per_thread(former)
+            actual = multiply(x, weight, num_threads=num_threads)
+            assert_same_bits(actual, expected)
 
 
 @pytest.mark.parametrize("n_rows", [2, 40])
@@ -153,12 +137,12 @@ def exact_activation(name, x):
 def test_activations_are_within_some_rounding_units(tier, name, kind, allowed):
     x = np.concatenate([np.linspace(-9, 9, 4001), -np.logspace(-20, 1, 300)])
     x = x.astype(kind)
-    result = _attnpy.activate(x, name, tier)
+    result = activate_on(tier, x, name)
     exact = exact_activation(name, x.astype(np.float64))
     relative = np.where(x < 0, 1 + np.square(x.astype(float)), 1) * np.abs(exact)
     bound = allowed * np.finfo(kind).eps / 2 * relative + np.finfo(kind).tiny
     assert (np.abs(result - exact) <= bound).all()
-    assert_same_bits(result, _attnpy.activate(x, name, "scalar"))
+    assert_same_bits(result, activate_on("scalar", x, name))
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
@@ -166,17 +150,17 @@ def test_activations_of_special_numbers(tier, name):
     for kind in ("f4", "f8"):
         most = np.finfo(kind).max
         x = np.array([np.inf, most, 0, -0.0, -most, -np.inf, np.nan], kind)
-        result = _attnpy.activate(x, name, tier)
+        result = activate_on(tier, x, name)
         np.testing.assert_array_equal(result, [np.inf, most, 0, 0, 0, 0, np.nan])
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
 @pytest.mark.parametrize("n_rows", [1, 20])
-def test_a_fused_activation_has_the_bits_of_one_apart(multiply, name, n_rows):
+def test_a_fused_activation_has_the_bits_of_one_apart(tier, name, n_rows):
     for kind in ("f4", "f8"):
         x, weight = normal(n_rows, 30, dtype=kind), normal(30, 50, dtype=kind)
-        apart = _attnpy.activate(multiply(x, weight, normal(50)), name, multiply.tier)
-        fused = multiply(x, weight, normal(50), activation=name)
+        apart = activate_on(tier, linear_on(tier, x, weight, normal(50)), name)
+        fused = linear_on(tier, x, weight, normal(50), activation=name)
         assert_same_bits(fused, apart)
 
 
@@ -233,8 +217,8 @@ def test_bad_numbers_of_threads_are_errors():
 GUARDED = """
 import sys
 import numpy as np
-from guarded import hold
-from attnpy import _attnpy
+from support.calls import linear_on
+from support.guarded import hold
 
 for n_rows, n_in, n_out in ((1, 33, 70), (3, 9, 16), (20, 130, 50), (70, 17, 13)):
     for kind in ("f4", "f8", "f2"):
@@ -242,7 +226,7 @@ for n_rows, n_in, n_out in ((1, 33, 70), (3, 9, 16), (20, 130, 50), (70, 17, 13)
             x = hold("x", np.ones((n_rows, n_in), kind), at_end)
             weight = hold("weight", np.ones((n_in, n_out), kind), at_end)
             bias = hold("bias", np.ones(n_out, kind), at_end)
-            result = _attnpy.linear(x, weight, bias, None, 1, sys.argv[1])
+            result = linear_on(sys.argv[1], x, weight, bias)
             assert (result == n_in + 1).all()
 print("done")
 """

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import assert_same_bits, everything, problem
+from support.arrays import problem
+from support.calls import everything
+from support.comparisons import assert_same_bits
 
 import attnpy
 from attnpy import masks

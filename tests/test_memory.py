@@ -4,13 +4,19 @@ import sys
 
 import numpy as np
 import pytest
-from support import assert_runs, run_python
+from support.processes import assert_runs, run_python
 
 from attnpy import attention
 
+GUARDED = """
+import sys
+from support import guarded
+guarded.main(sys.argv[1])
+"""
+
 
 def test_no_byte_outside_the_arrays_is_touched(tier):
-    done = run_python("import guarded, sys; guarded.main(sys.argv[1])", tier)
+    done = run_python(GUARDED, tier)
     last = done.stdout.splitlines()[-1:]
     assert done.returncode == 0, f"after {last}\n{done.stderr[-3000:]}"
     assert last == ["done"]
@@ -18,7 +24,7 @@ def test_no_byte_outside_the_arrays_is_touched(tier):
 
 GUARD = """
 import numpy as np
-from guarded import hold
+from support.guarded import hold
 array = hold("query", np.zeros(5, np.float32), {at_end})
 np.lib.stride_tricks.as_strided(array, (6,), (4 if {at_end} else -4,)).sum()
 """

@@ -4,7 +4,9 @@ import itertools
 
 import numpy as np
 import pytest
-from support import STORAGE, assert_same_bits, attend_on, normal, problem
+from support.arrays import normal, problem
+from support.calls import on_tier
+from support.comparisons import STORAGE, assert_same_bits
 
 import attnpy
 from attnpy import merge
@@ -154,10 +156,7 @@ def test_one_part_comes_back(dtype):
 
 def test_results_of_one_head_and_one_query_merge():
     query, key, value = (x[0] for x in problem(1, 4, 9, 3, 2))
-
-    def attend(*arrays, **options):
-        return attend_on("scalar", *arrays, **options)
-
+    attend = on_tier("scalar")
     for q in (query, query[0]):
         whole = attend(q, key, value, return_lse=True)
         merged = merge(*zip(*parts(attend, q, key, value, (4,)), strict=True))

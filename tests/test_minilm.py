@@ -5,11 +5,10 @@ import json
 import sys
 from pathlib import Path
 
-import families
-import minilm
 import numpy as np
 import pytest
-from support import assert_same_bits
+from support import families, minilm
+from support.comparisons import assert_same_bits
 
 minilm.require()
 numpy_files = pytest.importorskip("safetensors.numpy")

@@ -2,10 +2,10 @@
 
 import json
 
-import families
 import numpy as np
 import pytest
-from support import assert_same_bits
+from support import families
+from support.comparisons import assert_same_bits
 
 from attnpy import checkpoints, models, positions
 from attnpy.models import BertEncoder, CausalDecoder, sample

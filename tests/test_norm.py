@@ -1,23 +1,20 @@
 """Normalization of rows in C: right, and the same bits whatever is around."""
 
+import functools
+
 import numpy as np
 import pytest
-from support import assert_same_bits, normal
-
-from attnpy import _attnpy
+from support.arrays import normal
+from support.calls import normalize_on, threads_for_any_work
+from support.comparisons import assert_same_bits
 
 SIZES = (1, 2, 7, 8, 15, 16, 17, 31, 33, 100, 384)
 
 
 @pytest.fixture
 def normalize(tier):
-    """_attnpy.normalize on one instruction set."""
-
-    def run(x, weight, bias=None, residual=None, eps=1e-5, centre=True, num_threads=1):
-        arguments = (x, residual, weight, bias, eps, centre, num_threads)
-        return _attnpy.normalize(*arguments, tier)
-
-    return run
+    """The norm of each row on one instruction set."""
+    return functools.partial(normalize_on, tier)
 
 
 def exact(x, weight, bias=0, residual=0, eps=1e-5, centre=True):
@@ -56,10 +53,9 @@ def test_rows_are_normalized(normalize, size, kind, centre):
 def test_every_tier_has_the_bits_of_the_scalar_tier(normalize, size, kind):
     x, weight = normal(9, size, dtype=kind), normal(size, dtype=kind)
     for centre in (True, False):
-        arguments = (x, x[::-1], weight, weight, 1e-6, centre, 1)
-        expected = _attnpy.normalize(*arguments, "scalar")
-        result = normalize(x, weight, weight, x[::-1], 1e-6, centre)
-        assert_same_bits(result, expected)
+        options = {"residual": x[::-1], "eps": 1e-6, "centre": centre}
+        expected = normalize_on("scalar", x, weight, weight, **options)
+        assert_same_bits(normalize(x, weight, weight, **options), expected)
 
 
 def test_a_row_has_the_same_bits_among_any_rows_and_threads(normalize):
@@ -68,11 +64,8 @@ def test_a_row_has_the_same_bits_among_any_rows_and_threads(normalize):
     for i in (0, 63, 64, 199):
         assert_same_bits(normalize(x[1, i], weight), together[1, i])
     assert_same_bits(normalize(x[:, ::-2], weight), together[:, ::-2])
-    former = _attnpy.set_work_per_thread(1)
-    try:
+    with threads_for_any_work():
         assert_same_bits(normalize(x, weight, num_threads=3), together)
-    finally:
-        _attnpy.set_work_per_thread(former)
 
 
 def test_nan_stays_in_its_row(normalize):
@@ -93,13 +86,13 @@ def test_no_rows_or_columns(normalize):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ((np.ones((2, 3), "f2"), None, np.ones(3), None), TypeError, "x: expected"),
-        ((np.float32(1), None, np.ones(3), None), ValueError, "x: expected"),
-        ((np.ones((2, 3)), None, np.ones(4), None), ValueError, r"weight: .*\(3,\)"),
-        ((np.ones((2, 3)), None, np.ones(3), 1.0), ValueError, r"bias: .*\(3,\)"),
-        ((np.ones((2, 3)), np.ones(3), np.ones(3), None), ValueError, "residual: "),
+        ((np.ones((2, 3), "f2"), np.ones(3)), TypeError, "x: expected"),
+        ((np.float32(1), np.ones(3)), ValueError, "x: expected"),
+        ((np.ones((2, 3)), np.ones(4)), ValueError, r"weight: .*\(3,\)"),
+        ((np.ones((2, 3)), np.ones(3), 1.0), ValueError, r"bias: .*\(3,\)"),
+        ((np.ones((2, 3)), np.ones(3), None, np.ones(3)), ValueError, "residual: "),
     ],
 )
 def test_errors_name_the_argument(arguments, error, message):
     with pytest.raises(error, match=message):
-        _attnpy.normalize(*arguments, 1e-5, True, 1)
+        normalize_on(None, *arguments)

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-import minilm
 import pytest
+from support import minilm
 
 nbformat = pytest.importorskip("nbformat")
 nbclient = pytest.importorskip("nbclient")

@@ -6,7 +6,9 @@ import warnings
 
 import numpy as np
 import pytest
-from support import assert_right, assert_same_bits, everything, normal, problem
+from support.arrays import normal, problem
+from support.calls import everything
+from support.comparisons import assert_right, assert_same_bits
 
 import attnpy
 

@@ -7,7 +7,8 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from support import assert_same_bits, normal, problem
+from support.arrays import normal, problem
+from support.comparisons import assert_same_bits
 
 from attnpy import Plan, attention
 

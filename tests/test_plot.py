@@ -4,7 +4,8 @@ import itertools
 
 import numpy as np
 import pytest
-from support import assert_runs, normal
+from support.arrays import normal
+from support.processes import assert_runs
 
 import attnpy
 from attnpy import plot

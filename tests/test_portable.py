@@ -2,7 +2,10 @@
 
 import numpy as np
 import pytest
-from support import TIERS, assert_same_bits, attend_on, problem, run_python
+from support.arrays import problem
+from support.calls import TIERS, attend_on
+from support.comparisons import assert_same_bits
+from support.processes import run_python
 
 import attnpy
 

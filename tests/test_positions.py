@@ -6,10 +6,11 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-import reference
 from hypothesis import given
 from hypothesis import strategies as st
-from support import assert_same_bits, lay_out, normal
+from support import reference
+from support.arrays import lay_out, normal
+from support.comparisons import assert_same_bits
 
 import attnpy
 from attnpy import positions

@@ -3,14 +3,9 @@
 import numpy as np
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from support import (
-    TIERS,
-    assert_right,
-    assert_same_bits,
-    attend_on,
-    everything,
-    lay_out,
-)
+from support.arrays import lay_out
+from support.calls import TIERS, everything, on_tier
+from support.comparisons import assert_right, assert_same_bits
 
 SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 11, 12, 13, 15, 16, 17, 31, 32, 33, 63, 64, 65, 0)
 SIZES += (127, 128, 129, 255, 256, 257, 511, 512, 513, 1023, 1024, 1025)
@@ -106,13 +101,9 @@ def test_any_call_agrees_with_the_oracle(attend, data):
 @given(data=problems())
 def test_all_instruction_sets_give_the_same_bits(data):
     arrays, options = data
-    expected = everything(
-        lambda *a, **o: attend_on("scalar", *a, **o), *arrays, **options
-    )
+    expected = everything(on_tier("scalar"), *arrays, **options)
     for tier in TIERS:
-        actual = attend_on(
-            tier, *arrays, return_weights=True, return_lse=True, **options
-        )
+        actual = everything(on_tier(tier), *arrays, **options)
         assert_same_bits(actual, expected)
 
 

@@ -5,15 +5,10 @@ import itertools
 import numpy as np
 import pytest
 from numpy.lib.stride_tricks import as_strided
-from support import (
-    assert_right,
-    assert_runs,
-    assert_same_bits,
-    everything,
-    lay_out,
-    normal,
-    problem,
-)
+from support.arrays import lay_out, normal, problem
+from support.calls import everything
+from support.comparisons import assert_right, assert_same_bits
+from support.processes import assert_runs
 
 ZEROS = list(itertools.product((0, 2), (0, 2), (0, 3), (0, 3), (0, 4), (0, 5)))
 

@@ -2,14 +2,9 @@
 
 import numpy as np
 import pytest
-from support import (
-    as_read,
-    assert_right,
-    assert_same_bits,
-    everything,
-    normal,
-    problem,
-)
+from support.arrays import normal, problem
+from support.calls import as_read, everything
+from support.comparisons import assert_right, assert_same_bits
 
 N_ROWS = (1, 3, 8, 9, 20)  # row form and tile form
 N_KEYS, DIM, VALUE_DIM = 150, 5, 3

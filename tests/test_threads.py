@@ -8,15 +8,10 @@ import time
 
 import numpy as np
 import pytest
-from support import (
-    TIERS,
-    assert_runs,
-    assert_same_bits,
-    attend_on,
-    everything,
-    problem,
-    run_python,
-)
+from support.arrays import problem
+from support.calls import TIERS, attend_on, everything
+from support.comparisons import assert_same_bits
+from support.processes import assert_runs, run_python
 
 import attnpy
 
@@ -192,7 +187,7 @@ def test_pool_of_forked_processes():
 INTERRUPT = """
 import functools, os, signal, sys, threading, time
 import numpy as np
-from support import attend_on
+from support.calls import attend_on
 
 tier, threads, form = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 attend = functools.partial(attend_on, tier, num_threads=threads)

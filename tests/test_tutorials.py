@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
-from support import assert_within, everything, normal
+from support.arrays import normal
+from support.calls import everything
+from support.comparisons import assert_within
 
 # "Write your first Attention mechanism": five words, six numbers each.
 INPUTS = np.array(

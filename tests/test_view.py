@@ -10,7 +10,7 @@ import shutil
 
 import numpy as np
 import pytest
-from support import normal
+from support.arrays import normal
 
 import attnpy
 from attnpy.view import head_view

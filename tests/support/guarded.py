@@ -1,4 +1,4 @@
-"""Run attention() on arrays that touch inaccessible pages: `python guarded.py TIER`.
+"""Arrays that touch inaccessible pages, and main(), which runs attention() on them.
 
 Each array starts right after, or ends right before, a page that may not be read or
 written, so that a single byte of access outside of it is a segmentation fault. Run by
@@ -8,10 +8,12 @@ test_memory.py in a process of its own; the last line printed says what was runn
 import ctypes
 import itertools
 import mmap
-import sys
 
 import numpy as np
-from support import assert_same_bits, attend_on, everything, normal
+
+from support.arrays import normal
+from support.calls import everything, on_tier
+from support.comparisons import assert_same_bits
 
 PAGE = mmap.PAGESIZE
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -57,19 +59,15 @@ def same_as_outside(tier, arrays, options, at_end, view=lambda x: x):
     """Compare a call on guarded arrays with the same call on ordinary ones."""
     sizes = [(x.shape, str(x.dtype)) for x in arrays]
     print(tier, sizes, sorted(options), "end" if at_end else "start", flush=True)
-    expected = everything(
-        lambda *a, **o: attend_on(tier, *a, **o), *(view(x) for x in arrays), **options
-    )
+    attend = on_tier(tier)
+    expected = everything(attend, *map(view, arrays), **options)
     names = ("query", "key", "value")
     held = [hold(n, x, at_end) for n, x in zip(names, arrays, strict=True)]
     guarded = dict(options)
     for name in {"mask", "bias", "sinks", "kv_lengths", "q_offset"} & set(options):
         guarded[name] = hold(name, np.asarray(options[name]), at_end)
     guarded["out"] = hold("out", np.full_like(expected[0], 7), at_end)
-    actual = attend_on(
-        tier, *map(view, held), return_weights=True, return_lse=True, **guarded
-    )
-    assert_same_bits(actual, expected)
+    assert_same_bits(everything(attend, *map(view, held), **guarded), expected)
 
 
 def arrays(n_heads, n_queries, n_keys, dim, value_dim, dtype, n_kv_heads=None):
@@ -146,7 +144,3 @@ def main(tier):
                 case = arrays(2, 2 * n_rows - 1, 2 * n_keys - 1, 2 * dim - 1, 7, dtype)
                 same_as_outside(tier, case, {}, at_end, every_other)
     print("done", flush=True)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

@@ -6,7 +6,8 @@ oracle, and `bound` says how far from the oracle attnpy may be, element by eleme
 """
 
 import numpy as np
-import reference
+
+from support import reference
 
 
 def attention(query, key, value, *, mask=True, bias=0.0, causal=False, scale=None,

@@ -1,0 +1,40 @@
+"""Arrays of numbers, and the ways in which they may be stored."""
+
+import numpy as np
+
+DTYPES = ("float32", "float64", "float16", "bfloat16")
+
+
+def normal(*shape, dtype="float32", seed=0):
+    """Standard normal numbers; the same for the same shape and seed."""
+    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(dtype)
+
+
+def problem(
+    n_heads, n_queries, n_keys, dim, value_dim, dtype="float32", n_kv_heads=None, seed=0
+):
+    """A query, a key and a value with three axes."""
+    n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
+    return (
+        normal(n_heads, n_queries, dim, dtype=dtype, seed=10 * seed + 1),
+        normal(n_kv_heads, n_keys, dim, dtype=dtype, seed=10 * seed + 2),
+        normal(n_kv_heads, n_keys, value_dim, dtype=dtype, seed=10 * seed + 3),
+    )
+
+
+def lay_out(array, order=None, steps=None):
+    """A view that equals array, stored in another way.
+
+    order: the axes from the outermost to the innermost in memory; steps: for each of
+    array's axes how many slots apart its elements are, negative for backwards. What
+    lies between the elements is NaN (True for booleans), so that it cannot be read
+    unnoticed.
+    """
+    order = tuple(range(array.ndim)) if order is None else order
+    steps = (1,) * array.ndim if steps is None else steps
+    store = np.empty([array.shape[a] * abs(steps[a]) for a in order], array.dtype)
+    store[...] = True if array.dtype.kind in "bi" else np.nan
+    view = store.transpose(np.argsort(order))
+    view = view[(..., *(slice(None, None, step) for step in steps))]
+    view[...] = array
+    return view

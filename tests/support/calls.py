@@ -1,0 +1,132 @@
+"""The extension module's functions, each on one instruction set.
+
+attnpy chooses the instruction set for a process. Tests choose it for a call, and only
+here do they know in which order the extension module takes its arguments.
+"""
+
+import contextlib
+import functools
+from unittest import mock
+
+import numpy as np
+
+from attnpy import _attnpy
+
+TIERS = tuple(_attnpy.config()["tiers"])  # what this CPU can run, the best first
+
+
+def attend_on(
+    tier,
+    query,
+    key,
+    value,
+    *,
+    mask=None,
+    bias=None,
+    causal=False,
+    window=None,
+    q_offset=None,
+    kv_lengths=None,
+    scale=None,
+    softcap=None,
+    sinks=None,
+    return_weights=False,
+    return_lse=False,
+    out=None,
+    num_threads=None,
+):
+    """attnpy.attention(), on one instruction set."""
+    return _attnpy.attention(
+        query,
+        key,
+        value,
+        mask,
+        bias,
+        causal,
+        window,
+        q_offset,
+        kv_lengths,
+        scale,
+        softcap,
+        sinks,
+        return_weights,
+        return_lse,
+        out,
+        num_threads,
+        tier,
+    )
+
+
+def on_tier(tier):
+    """attnpy.attention() forced to one instruction set."""
+    return functools.partial(attend_on, tier)
+
+
+def everything(attend, *arrays, **options):
+    """(output, weights, lse) of one call."""
+    return attend(*arrays, return_weights=True, return_lse=True, **options)
+
+
+def linear_on(tier, x, weight, bias=None, *, activation=None, num_threads=1):
+    """x @ weight + bias, on one instruction set."""
+    return _attnpy.linear(x, weight, bias, activation, num_threads, tier)
+
+
+def normalize_on(
+    tier,
+    x,
+    weight,
+    bias=None,
+    residual=None,
+    *,
+    eps=1e-5,
+    centre=True,
+    num_threads=1,
+):
+    """LayerNorm of each row, or RMSNorm if not centred, on one instruction set."""
+    return _attnpy.normalize(x, residual, weight, bias, eps, centre, num_threads, tier)
+
+
+def activate_on(tier, x, name):
+    """The activation of each number, on one instruction set."""
+    return _attnpy.activate(x, name, tier)
+
+
+@contextlib.contextmanager
+def layers_on(tier):
+    """Within this, every layer's call runs on one instruction set."""
+    layer = _attnpy.layer
+
+    def forced(*arguments):
+        return layer(*arguments[:16], tier, *arguments[17:])
+
+    with mock.patch.object(_attnpy, "layer", forced):
+        yield
+
+
+@contextlib.contextmanager
+def threads_for_any_work():
+    """Within this, calls use the threads they are given, however little there is."""
+    before = _attnpy.set_work_per_thread(1.0)
+    try:
+        yield
+    finally:
+        _attnpy.set_work_per_thread(before)
+
+
+def is_native(tier, dtype):
+    """Does this tier have dot products of its own for this dtype?"""
+    return tier.endswith("_bf16") and str(dtype) == "bfloat16"
+
+
+def has_rounded_weights(attend, dtype):
+    """Does this tier round weights to bfloat16 for its native dot products?"""
+    return is_native(attend.args[0], dtype)
+
+
+def as_read(attend, array):
+    """The array as products read it: native ones take subnormal numbers as 0."""
+    if not has_rounded_weights(attend, array.dtype):
+        return array
+    wide = np.abs(array.astype(np.float32))
+    return np.where(wide < np.finfo(np.float32).tiny, array.dtype.type(0), array)

@@ -1,0 +1,90 @@
+"""Results compared: bit for bit, or with what is exact and a bound of the error."""
+
+import numpy as np
+
+from support import reference
+from support.calls import everything, has_rounded_weights
+
+# Of a 16-bit result: the relative rounding error, and half the least positive number.
+STORAGE = {"float16": (2.0**-11, 2.0**-25), "bfloat16": (2.0**-8, 1e-40)}
+
+
+def assert_same_bits(actual, expected):
+    """Arrays, or tuples of them, equal in dtype, shape and every bit."""
+    if isinstance(expected, tuple):
+        assert len(actual) == len(expected)
+        for one, other in zip(actual, expected, strict=True):
+            assert_same_bits(one, other)
+        return
+    assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
+    if actual.tobytes() != expected.tobytes():
+        np.testing.assert_array_equal(actual, expected)  # shows where
+        raise AssertionError("equal numbers with different bits: a NaN or a zero")
+
+
+def assert_within(name, actual, expected, bound):
+    """Each element of actual is within its bound of expected; infinities are equal."""
+    actual = np.asarray(actual, expected.dtype)
+    with np.errstate(invalid="ignore"):  # inf - inf
+        good = (actual == expected) | (np.abs(actual - expected) <= bound)
+    if not good.all():
+        worst = np.argwhere(~good)[0]
+        where = tuple(int(i) for i in worst)
+        raise AssertionError(
+            f"{name}: {np.sum(~good)} of {good.size} elements off, first at {where}: "
+            f"{actual[where]!r}, exact {expected[where]!r}"
+        )
+
+
+def assert_right(attend, query, key, value, **options):
+    """Compare one call with the oracle, by an a-priori bound of the rounding error.
+
+    A score is a chain of D terms and the softmax's sum one of Lk terms, and an error
+    in a score is a relative error of its weight. test_accuracy.py has sharper bounds.
+    """
+    results = everything(attend, query, key, value, **options)
+    exact = reference.attention(query, key, value, **options)
+    terms, _, _ = reference.attention(query, key, np.abs(value), **options)
+    dtype = results[0].dtype
+    real = np.float64 if dtype == np.float64 else np.float32
+    norms = [np.linalg.norm(np.asarray(x, float), axis=-1) for x in (query, key)]
+    top_norms = [x.max(initial=0) for x in norms]
+    scale = options.get("scale", 1 / np.sqrt(max(1, query.shape[-1])))
+    bias = np.asarray(options.get("bias", 0), float)
+    top = abs(scale) * np.prod(top_norms) + np.abs(bias[np.isfinite(bias)]).max(
+        initial=0
+    )
+    steps = 8 + 4 * np.sqrt(query.shape[-1] + key.shape[-2])
+    slack = np.finfo(real).eps / 2 * steps * (1 + top)
+    shapes = result_shapes(query, key, value)
+    for name, result, right, shape, magnitude in zip(
+        ("output", "weights", "lse"),
+        results,
+        exact,
+        shapes,
+        (terms, exact[1], np.where(exact[2] > -np.inf, 1 + np.abs(exact[2]), 0)),
+        strict=True,
+    ):
+        rounding, least = STORAGE.get(str(result.dtype), (0, np.finfo(real).tiny))
+        right, magnitude = right.reshape(shape), magnitude.reshape(shape)
+        assert result.shape == shape, name
+        bound = slack * magnitude + least
+        if name == "output" and has_rounded_weights(attend, dtype):
+            bound += rounding * magnitude
+        if rounding:
+            bound += rounding * np.abs(right)
+        assert_within(name, result, right, bound)
+    assert results[0].dtype == results[1].dtype
+    assert results[2].dtype == real
+    return results
+
+
+def result_shapes(query, key, value):
+    """The shapes of output, weights and lse."""
+    arrays = (query, key, value)
+    one_head = max(x.ndim for x in arrays) < 3
+    query, key, value = (np.array(x, ndmin=3) for x in arrays)
+    lead = np.broadcast_shapes(*(x.shape[:-3] for x in (query, key, value)))
+    lead += () if one_head else (query.shape[-3],)
+    lead += () if arrays[0].ndim == 1 else (query.shape[-2],)
+    return (*lead, value.shape[-1]), (*lead, key.shape[-2]), lead

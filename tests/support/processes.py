@@ -1,0 +1,29 @@
+"""Scripts in an interpreter of their own, which can import what the tests can."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+
+
+def run_python(script, *arguments, timeout=100, **environment):
+    """Run a script in a fresh interpreter that can import the test helpers."""
+    return subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", script, *map(str, arguments)],
+        cwd=TESTS,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+def assert_runs(script, *arguments, **more):
+    """Run a script that must succeed and return what it printed."""
+    done = run_python(script, *arguments, **more)
+    tail = done.stdout[-2000:] + done.stderr[-4000:]
+    assert done.returncode == 0, f"exit status {done.returncode}\n{tail}"
+    return done.stdout
