@@ -3,9 +3,8 @@
 import os
 
 import hypothesis
-import numpy as np
 import pytest
-from support.arrays import DTYPES
+from support.arrays import DTYPES, dtype_of
 from support.calls import TIERS, on_tier
 
 # The same bounded examples in every run; HYPOTHESIS_PROFILE=long searches further.
@@ -31,6 +30,4 @@ def attend(tier):
 @pytest.fixture(params=DTYPES)
 def dtype(request):
     """Each dtype that attnpy computes with."""
-    if request.param == "bfloat16":
-        return np.dtype(pytest.importorskip("ml_dtypes").bfloat16)
-    return np.dtype(request.param)
+    return dtype_of(request.param)

@@ -11,7 +11,7 @@ import functools
 import numpy as np
 import pytest
 from support import plain, reference
-from support.arrays import normal, problem
+from support.arrays import dtype_of, normal, problem
 from support.calls import everything, has_rounded_weights
 from support.comparisons import STORAGE, assert_within
 
@@ -116,20 +116,18 @@ def test_mean_error_is_at_most_twice_that_of_the_plain_formula(attend, real):
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", sorted(set(CORPUS) - {"tiny values", "huge values"}))
 def test_16_bit_results_are_those_of_float32_rounded_once(attend, kind, name):
-    if kind == "bfloat16":
-        kind = pytest.importorskip("ml_dtypes").bfloat16
-    arrays, options = CORPUS[name]
-    arrays = [x.astype(kind) for x in arrays]
+    dtype, (arrays, options) = dtype_of(kind), CORPUS[name]
+    arrays = [x.astype(dtype) for x in arrays]
     wide = [x.astype("float32") for x in arrays]
     exact = reference.attention(*wide, **options)
     simple = plain.attention(*wide, **options)
     terms = plain.magnitudes(*wide, **options)
     results = everything(attend, *arrays, **options)
-    rounding, least = STORAGE[str(np.dtype(kind))]
+    rounding, least = STORAGE[kind]
     for each in zip(RESULTS, results, exact, simple, terms, strict=True):
         what, result, right, approximate, magnitude = each
         bound = plain.bound(approximate, right, magnitude, UNIT["float32"])
-        if what == "output" and has_rounded_weights(attend, np.dtype(kind)):
+        if what == "output" and has_rounded_weights(attend, dtype):
             bound = bound + rounding * magnitude
         if what != "lse":
             bound = bound * (1 + rounding) + rounding * np.abs(right) + least

@@ -9,7 +9,7 @@ import platform
 
 import numpy as np
 import pytest
-from support.arrays import lay_out
+from support.arrays import dtype_of, lay_out
 from support.arrays import normal as standard_normal
 from support.arrays import problem as float_problem
 from support.calls import (
@@ -382,9 +382,7 @@ def test_unseen_blocks_and_chunks_change_no_bit(attend, problem, n_queries):
 @pytest.mark.parametrize("n_queries", [1, 3, 21])
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
 def test_16_bit_results_are_float32_results_rounded_once(attend, kind, n_queries):
-    if kind == "bfloat16":
-        kind = pytest.importorskip("ml_dtypes").bfloat16
-    dtype = np.dtype(kind)
+    dtype = dtype_of(kind)
     if has_rounded_weights(attend, dtype):
         pytest.skip("native dot products have their own bits")
     arrays = float_problem(4, n_queries, 600, 20, 13, dtype, n_kv_heads=2)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from support.arrays import normal
 from support.comparisons import assert_same_bits
+from support.errors import refused
 
 from attnpy import blocks, positions
 from attnpy.blocks import (
@@ -574,9 +575,8 @@ X = np.zeros((2, 3, 12), np.float32)
     ],
 )
 def test_wrong_numbers_and_shapes_are_value_errors(name, call):
-    with pytest.raises(ValueError, match=rf"^{name}: expected .*got .") as caught:
+    with refused(ValueError, name):
         call()
-    assert caught.type is ValueError
 
 
 def test_one_cache_for_two_layers_is_refused():
@@ -616,7 +616,7 @@ def test_context_without_cross_attention_is_refused(name):
     ],
 )
 def test_wrong_kinds_are_type_errors(name, call):
-    with pytest.raises(TypeError, match=rf"^{name}: expected .*got ."):
+    with refused(TypeError, name):
         call()
 
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.arrays import lay_out, normal
+from support.arrays import dtype_of, lay_out, normal
 from support.comparisons import assert_same_bits
+from support.errors import refused
 
 import attnpy
 from attnpy import classic
@@ -158,9 +159,7 @@ def test_garbage_behind_the_mask_does_not_leak(dtype, garbage):
 
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
 def test_16_bit_numbers_are_rounded_once(kind):
-    dtype = np.dtype(
-        pytest.importorskip("ml_dtypes").bfloat16 if kind == "bfloat16" else kind
-    )
+    dtype = dtype_of(kind)
     for function, arrays, _ in cases(dtype):
         in_float32 = function(
             *(x.astype("float32") for x in arrays), return_weights=True
@@ -347,20 +346,19 @@ def test_wrong_shapes_are_value_errors(name, shape):
     kind = bool if name == "mask" else float
     # Of a query and a key that do not fit, it is the key that is named.
     named = "key" if shape == (3, 3, 4) else name
-    with pytest.raises(ValueError, match=rf"^{named}: expected .*got") as caught:
+    with refused(ValueError, named):
         call_both(name, np.zeros(shape, kind))
-    assert caught.type is ValueError
 
 
 @pytest.mark.parametrize("name", ["query", "key", "value", "W_q", "W_k", "v", "W"])
 @pytest.mark.parametrize("kind", ["complex64", "U1", "O", "M8[s]"])
 def test_wrong_dtypes_are_type_errors(name, kind):
-    with pytest.raises(TypeError, match=rf"^{name}: expected .*got"):
+    with refused(TypeError, name):
         call_both(name, np.zeros(GOOD[name].shape, kind))
 
 
 def test_dtypes_without_a_common_one_are_type_errors():
-    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    bfloat16 = dtype_of("bfloat16")
     for name in ("query", "key", "value"):
         mixed = {k: np.float16(GOOD[k]) for k in ("query", "key", "value", "W")}
         mixed[name] = mixed[name].astype(bfloat16)

@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 import pytest
-from support.arrays import normal
+from support.arrays import byte_swapped, misaligned, normal
 from support.calls import attend_on, layers_on, linear_on, threads_for_any_work
 from support.comparisons import assert_same_bits
 from support.processes import assert_runs
@@ -138,23 +138,12 @@ def test_a_context_is_projected_as_in_steps(on_tier, dtype):
         assert_same_bits(result, steps(on_tier, mha, x, context))
 
 
-def swapped(array):
-    return array.astype(array.dtype.newbyteorder())
-
-
-def misaligned(array):
-    view = np.empty(array.nbytes + 1, np.uint8)[1:].view(array.dtype)
-    view = view.reshape(array.shape)
-    view[...] = array
-    return view
-
-
 def spread(array):
     return np.zeros((*array.shape[:3], 3 * array.shape[3]), array.dtype)[..., ::-3]
 
 
 @pytest.mark.parametrize("rotary", ROTARIES)
-@pytest.mark.parametrize("store", [np.copy, spread, misaligned, swapped])
+@pytest.mark.parametrize("store", [np.copy, spread, misaligned, byte_swapped])
 @pytest.mark.parametrize("kept", [np.float64, np.float32, np.float16])
 def test_a_cache_of_any_kind_is_filled_as_in_steps(on_tier, dtype, kept, store, rotary):
     if kept == np.float16 and dtype.name == "bfloat16":
@@ -196,8 +185,8 @@ def test_steps_round_to_each_step_s_dtype(on_tier):
 def test_parameters_and_tokens_of_any_layout(on_tier, dtype):
     mha, x = layer(dtype), normal(B, L, E, dtype=dtype)
     expected = mha(x, return_weights=True)
-    for store in (swapped, misaligned, np.asfortranarray):
-        if store is swapped and dtype.name == "bfloat16":
+    for store in (byte_swapped, misaligned, np.asfortranarray):
+        if store is byte_swapped and dtype.name == "bfloat16":
             continue
         stored = layer(dtype)
         for name, array in mha.parameters().items():

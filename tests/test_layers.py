@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from support.arrays import normal
 from support.comparisons import assert_same_bits
+from support.errors import refused
 
 import attnpy
 from attnpy import _dtypes, layers, positions
@@ -581,9 +582,8 @@ X = np.zeros((2, 3, 12), np.float32)
     ],
 )
 def test_wrong_numbers_and_shapes_are_value_errors(name, call):
-    with pytest.raises(ValueError, match=rf"^{name}: expected .*got .") as caught:
+    with refused(ValueError, name):
         call()
-    assert caught.type is ValueError
 
 
 @pytest.mark.parametrize(
@@ -614,7 +614,7 @@ def test_arguments_that_exclude_each_other_are_value_errors(name, call):
     ],
 )
 def test_wrong_kinds_are_type_errors(name, call):
-    with pytest.raises(TypeError, match=rf"^{name}: expected .*got ."):
+    with refused(TypeError, name):
         call()
 
 

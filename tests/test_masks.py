@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from support.arrays import problem
 from support.calls import everything
 from support.comparisons import assert_same_bits
+from support.errors import refused
 
 import attnpy
 from attnpy import masks
@@ -231,9 +232,8 @@ def test_show_can_be_read_back(data, n_queries, n_keys):
     ],
 )
 def test_wrong_numbers_and_shapes_are_value_errors(name, call):
-    with pytest.raises(ValueError, match=rf"^{name}: expected .*got") as caught:
+    with refused(ValueError, name):
         call()
-    assert caught.type is ValueError
 
 
 @pytest.mark.parametrize(
@@ -254,5 +254,5 @@ def test_wrong_numbers_and_shapes_are_value_errors(name, call):
     ],
 )
 def test_wrong_kinds_are_type_errors(name, call):
-    with pytest.raises(TypeError, match=rf"^{name}: expected .*got"):
+    with refused(TypeError, name):
         call()

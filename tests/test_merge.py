@@ -7,6 +7,7 @@ import pytest
 from support.arrays import normal, problem
 from support.calls import on_tier
 from support.comparisons import STORAGE, assert_same_bits
+from support.errors import refused
 
 import attnpy
 from attnpy import merge
@@ -208,15 +209,14 @@ def test_zero_sizes():
 )
 def test_wrong_shapes_are_value_errors(outputs, lses, name):
     outputs, lses = ([np.zeros(shape) for shape in x] for x in (outputs, lses))
-    with pytest.raises(ValueError, match=rf"^{name}.*: expected .*got .") as caught:
+    with refused(ValueError, f"{name}.*"):
         merge(outputs, lses)
-    assert caught.type is ValueError
 
 
 @pytest.mark.parametrize("kind", ["complex64", "int64", "bool", "U1", "O"])
 def test_wrong_dtypes_are_type_errors(kind):
     good, bad = np.zeros((2, 3, 4)), np.zeros((2, 3, 4), kind)
-    with pytest.raises(TypeError, match=r"^outputs.*: expected .*got ."):
+    with refused(TypeError, "outputs.*"):
         merge([good, bad], [good[..., 0]] * 2)
-    with pytest.raises(TypeError, match=r"^lses.*: expected .*got ."):
+    with refused(TypeError, "lses.*"):
         merge([good, good], [good[..., 0], bad[..., 0]])

@@ -6,7 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
-from support.arrays import normal, problem
+from support.arrays import dtype_of, normal, problem
 from support.calls import everything
 from support.comparisons import assert_right, assert_same_bits
 
@@ -324,17 +324,15 @@ def test_dtypes_promote_as_in_numpy(attend, dtypes, expected):
 
 @pytest.mark.parametrize("other", ["float32", "float64"])
 def test_bfloat16_promotes_as_in_numpy(attend, other):
-    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
-    arrays, kinds = problem(2, 5, 6, 3, 4), (bfloat16, other, bfloat16)
+    bfloat16, arrays = dtype_of("bfloat16"), problem(2, 5, 6, 3, 4)
+    kinds = (bfloat16, other, bfloat16)
     arrays = [x.astype(d) for x, d in zip(arrays, kinds, strict=True)]
     assert assert_right(attend, *arrays)[0].dtype == other
 
 
 @pytest.mark.parametrize("kind", ["float16", "float32", "float64", ">f4", "bfloat16"])
 def test_bias_and_sinks_take_no_part_in_the_result_dtype(attend, dtype, kind):
-    if kind == "bfloat16":
-        kind = pytest.importorskip("ml_dtypes").bfloat16
-    arrays = problem(2, 5, 6, 3, 4, dtype)
+    kind, arrays = dtype_of(kind), problem(2, 5, 6, 3, 4, dtype)
     bias, sinks = normal(5, 6, seed=5).astype(kind), normal(2, seed=6).astype(kind)
     results = everything(attend, *arrays, bias=bias, sinks=sinks)
     assert results[0].dtype == dtype

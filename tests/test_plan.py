@@ -7,7 +7,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from support.arrays import normal, problem
+from support.arrays import byte_swapped, misaligned, normal, problem
 from support.comparisons import assert_same_bits
 
 from attnpy import Plan, attention
@@ -113,18 +113,7 @@ def test_attributes_are_its_arrays():
         plan.query = inputs[0]
 
 
-def swapped(x):
-    return x.astype(x.dtype.newbyteorder())
-
-
-def misaligned(x):
-    store = np.empty(x.nbytes + 1, np.uint8)[1:]
-    view = store.view(x.dtype).reshape(x.shape)
-    view[...] = x
-    return view
-
-
-@pytest.mark.parametrize("convert", [np.ndarray.tolist, swapped, misaligned])
+@pytest.mark.parametrize("convert", [np.ndarray.tolist, byte_swapped, misaligned])
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_what_would_be_converted_is_an_error(convert, place):
     inputs = arrays(np.float64)  # which lists become, too

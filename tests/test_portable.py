@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.arrays import problem
+from support.arrays import dtype_of, problem
 from support.calls import TIERS, attend_on
 from support.comparisons import assert_same_bits
 from support.processes import run_python
@@ -27,9 +27,7 @@ def portable():
 
 @pytest.fixture
 def arrays():
-    return problem(
-        4, 70, 300, 64, 64, np.dtype(pytest.importorskip("ml_dtypes").bfloat16)
-    )
+    return problem(4, 70, 300, 64, 64, dtype_of("bfloat16"))
 
 
 def test_portable_bfloat16_has_the_bits_of_the_scalar_tier(portable, arrays):

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from numpy.lib.stride_tricks import as_strided
-from support.arrays import lay_out, normal, problem
+from support.arrays import byte_swapped, lay_out, misaligned, normal, problem, read_only
 from support.calls import everything
 from support.comparisons import assert_right, assert_same_bits
 from support.processes import assert_runs
@@ -67,26 +67,6 @@ def test_dim_of_zero_gives_the_mean_of_the_values(attend):
 def test_no_heads_at_all(attend):
     query, key, value = problem(0, 3, 4, 5, 6, n_kv_heads=2)
     assert attend(query, key, value).shape == (0, 3, 6)
-
-
-def misaligned(array):
-    """An equal array that starts one byte off its alignment."""
-    store = np.empty(array.nbytes + 1, np.uint8)
-    view = np.ndarray(array.shape, array.dtype, store, offset=1)
-    view[...] = array
-    return view
-
-
-def byte_swapped(array):
-    """An equal array in the byte order of other machines."""
-    return array.astype(array.dtype.newbyteorder())
-
-
-def read_only(array):
-    """An equal array that must not be written to."""
-    array = array.copy()
-    array.flags.writeable = False
-    return array
 
 
 def field(array):

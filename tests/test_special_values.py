@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.arrays import normal, problem
+from support.arrays import dtype_of, normal, problem
 from support.calls import as_read, everything
 from support.comparisons import assert_right, assert_same_bits
 
@@ -405,9 +405,7 @@ def test_subnormal_inputs_are_not_flushed(attend, n_rows, kind, small, large):
 
 def every_number(kind):
     """All 65536 bit patterns of a 16-bit format."""
-    if kind == "bfloat16":
-        kind = pytest.importorskip("ml_dtypes").bfloat16
-    return np.arange(2**16, dtype=np.uint16).view(kind)
+    return np.arange(2**16, dtype=np.uint16).view(dtype_of(kind))
 
 
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])

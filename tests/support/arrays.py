@@ -1,8 +1,16 @@
 """Arrays of numbers, and the ways in which they may be stored."""
 
 import numpy as np
+import pytest
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
+
+
+def dtype_of(name):
+    """The dtype of this name. Skips the test where bfloat16 is not installed."""
+    if name == "bfloat16":
+        return np.dtype(pytest.importorskip("ml_dtypes").bfloat16)
+    return np.dtype(name)
 
 
 def normal(*shape, dtype="float32", seed=0):
@@ -38,3 +46,23 @@ def lay_out(array, order=None, steps=None):
     view = view[(..., *(slice(None, None, step) for step in steps))]
     view[...] = array
     return view
+
+
+def misaligned(array):
+    """An equal array that starts one byte off its alignment."""
+    store = np.empty(array.nbytes + 1, np.uint8)
+    view = np.ndarray(array.shape, array.dtype, store, offset=1)
+    view[...] = array
+    return view
+
+
+def byte_swapped(array):
+    """An equal array in the byte order of other machines."""
+    return array.astype(array.dtype.newbyteorder())
+
+
+def read_only(array):
+    """An equal array that must not be written to."""
+    array = array.copy()
+    array.flags.writeable = False
+    return array
