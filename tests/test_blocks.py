@@ -1,13 +1,22 @@
 """Norms, activations, encoder and decoder, against their formulas in plain NumPy."""
 
+import copy
 import math
 from types import ModuleType
 
 import numpy as np
 import pytest
 from support.arrays import normal
-from support.comparisons import assert_same_bits
+from support.comparisons import assert_near, assert_same_bits, assert_same_parameters
 from support.errors import refused
+from support.formulas import (
+    ACTIVATIONS,
+    layer_norm,
+    linear,
+    multi_head_attention,
+    rms_norm,
+    silu,
+)
 
 from attnpy import blocks, positions
 from attnpy.blocks import (
@@ -25,11 +34,6 @@ from attnpy.layers import MultiHeadAttention
 ROUNDING = {"float64": 1e-15, "float32": 1e-6, "float16": 2e-3, "bfloat16": 2e-2}
 
 
-def assert_close(actual, expected, limit=1e-12):
-    assert actual.shape == expected.shape
-    np.testing.assert_allclose(actual.astype(float), expected, rtol=limit, atol=limit)
-
-
 def filled(module):
     """The module with no parameter at its first value of 0 or 1."""
     for i, (name, array) in enumerate(module.parameters().items()):
@@ -44,50 +48,24 @@ def make(kind, *args, seed=0, **options):
     return filled(kind(*args, rng=np.random.default_rng(seed), **options))
 
 
-def plain_activation(name, x):
-    return {
-        "relu": lambda: np.where(x > 0, x, 0),
-        "gelu": lambda: x * (1 + np.vectorize(math.erf)(x / np.sqrt(2))) / 2,
-        "gelu_tanh": lambda: (
-            x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))) / 2
-        ),
-        "silu": lambda: x / (1 + np.exp(-x)),
-    }[name]()
-
-
 def plain_norm(norm, x):
     if isinstance(norm, RMSNorm):
-        return x / np.sqrt((x**2).mean(-1, keepdims=True) + norm.eps) * norm.weight
-    mean, var = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
-    result = (x - mean) / np.sqrt(var + norm.eps) * norm.weight
-    return result if norm.bias is None else result + norm.bias
+        return rms_norm(x, norm.weight, norm.eps)
+    return layer_norm(x, norm.weight, 0 if norm.bias is None else norm.bias, norm.eps)
 
 
-def plain_linear(x, weight, bias):
-    return x @ weight if bias is None else x @ weight + bias
-
-
-def plain_attention(mha, x, context, allowed=True):
-    """Concat(Z_1 ... Z_H) W_o + b_o, head by head."""
-    heads = []
-    for head in mha.heads:
-        query = plain_linear(x, head.W_q, head.b_q)
-        key = plain_linear(context, head.W_k, head.b_k)
-        value = plain_linear(context, head.W_v, head.b_v)
-        scores = query @ np.swapaxes(key, -1, -2) / np.sqrt(query.shape[-1])
-        terms = np.where(allowed, np.exp(scores), 0)
-        heads.append(terms / terms.sum(axis=-1, keepdims=True) @ value)
-    return plain_linear(np.concatenate(heads, axis=-1), mha.W_o, mha.b_o)
+def plain_attention(mha, x, context=None, allowed=True):
+    return multi_head_attention(mha, x, context, allowed)[0]
 
 
 def plain_feed_forward(network, x):
-    hidden = plain_linear(x, network.W_1, network.b_1)
+    hidden = linear(x, network.W_1, network.b_1)
     if network.activation == "swiglu":
-        gate = plain_linear(x, network.W_gate, network.b_gate)
-        hidden = hidden * plain_activation("silu", gate)
+        gate = linear(x, network.W_gate, network.b_gate)
+        hidden = hidden * silu(gate)
     else:
-        hidden = plain_activation(network.activation, hidden)
-    return plain_linear(hidden, network.W_2, network.b_2)
+        hidden = ACTIVATIONS[network.activation](hidden)
+    return linear(hidden, network.W_2, network.b_2)
 
 
 def plain_layer(layer, x, parts):
@@ -109,7 +87,7 @@ def plain_encoder(encoder, x, allowed=True):
                 (
                     layer.norm_1,
                     lambda y, at=layer.self_attention: plain_attention(
-                        at, y, y, allowed
+                        at, y, allowed=allowed
                     ),
                 ),
                 (
@@ -127,7 +105,9 @@ def plain_decoder(decoder, x, context=None):
         parts = [
             (
                 layer.norm_1,
-                lambda y, at=layer.self_attention: plain_attention(at, y, y, causal),
+                lambda y, at=layer.self_attention: plain_attention(
+                    at, y, allowed=causal
+                ),
             ),
             (
                 layer.norm_3,
@@ -144,7 +124,6 @@ def plain_decoder(decoder, x, context=None):
     return x if decoder.norm is None else plain_norm(decoder.norm, x)
 
 
-ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")
 OPTIONS = (
     {},
     {"norm_first": True},
@@ -161,7 +140,7 @@ def test_activations_are_their_formulas(name, dtype):
     result = getattr(blocks, name)(x)
     assert result.dtype == dtype
     limit = 3 * ROUNDING[dtype.name]
-    exact = plain_activation(name, x.astype(float))
+    exact = ACTIVATIONS[name](x.astype(float))
     np.testing.assert_allclose(result.astype(float), exact, rtol=limit, atol=limit)
 
 
@@ -209,7 +188,7 @@ def test_norms_are_their_formulas(kind, shape, dtype):
     result = norm(x)
     assert result.dtype == dtype
     limit = 5 * ROUNDING[dtype.name]
-    assert_close(result, plain_norm(wide, x.astype(float)), limit)
+    assert_near(result, plain_norm(wide, x.astype(float)), limit)
 
 
 def test_norms_begin_with_mean_and_variance():
@@ -244,7 +223,7 @@ def test_feed_forward_is_the_formula(activation, bias, dtype):
     wide = FeedForward(6, 24, activation=activation, bias=bias, dtype=np.float64)
     wide.load_state_dict(network.state_dict())
     expected = plain_feed_forward(wide, x.astype(float))
-    assert_close(result, expected, 20 * ROUNDING[dtype.name])
+    assert_near(result, expected, 20 * ROUNDING[dtype.name])
     assert ("W_gate" in network.parameters()) == (activation == "swiglu")
 
 
@@ -253,12 +232,12 @@ def test_feed_forward_is_the_formula(activation, bias, dtype):
 def test_encoder_is_the_formula(options, shape):
     encoder = make(Encoder, 3, 12, 4, 20, **options)
     x = normal(*shape, dtype="float64")
-    assert_close(encoder(x), plain_encoder(encoder, x))
+    assert_near(encoder(x), plain_encoder(encoder, x))
     window = np.tri(5, k=1, dtype=bool) & ~np.tri(5, k=-2, dtype=bool)
-    assert_close(encoder(x, window=(1, 1)), plain_encoder(encoder, x, window))
-    assert_close(encoder(x, mask=window), plain_encoder(encoder, x, window))
+    assert_near(encoder(x, window=(1, 1)), plain_encoder(encoder, x, window))
+    assert_near(encoder(x, mask=window), plain_encoder(encoder, x, window))
     causal = np.tri(5, dtype=bool)
-    assert_close(encoder(x, causal=True), plain_encoder(encoder, x, causal))
+    assert_near(encoder(x, causal=True), plain_encoder(encoder, x, causal))
 
 
 @pytest.mark.parametrize("shape", [(5, 12), (2, 5, 12)])
@@ -267,19 +246,19 @@ def test_decoder_is_the_formula(options, shape):
     decoder = make(Decoder, 3, 12, 4, 20, context_dim=8, **options)
     x = normal(*shape, dtype="float64")
     context = normal(*shape[:-2], 7, 8, dtype="float64")
-    assert_close(decoder(x, context), plain_decoder(decoder, x, context))
+    assert_near(decoder(x, context), plain_decoder(decoder, x, context))
 
 
 def test_decoder_without_cross_attention_is_a_language_model():
     decoder = make(Decoder, 2, 12, 4, 20, cross_attention=False)
     x = normal(2, 5, 12, dtype="float64")
-    assert_close(decoder(x), plain_decoder(decoder, x))
+    assert_near(decoder(x), plain_decoder(decoder, x))
     encoder = make(Encoder, 2, 12, 4, 20)
     names = [name.replace("norm_2", "norm_3") for name in encoder.parameters()]
     assert sorted(names) == sorted(decoder.parameters())
     values = encoder.parameters().values()
     decoder.load_state_dict(dict(zip(names, values, strict=True)))
-    assert_close(decoder(x), encoder(x, causal=True))
+    assert_near(decoder(x), encoder(x, causal=True))
 
 
 @pytest.mark.parametrize("kind", [Encoder, Decoder])
@@ -293,13 +272,13 @@ def test_16_and_32_bits_are_near_64(kind, options, dtype):
     result = stack(*arguments)
     assert result.dtype == dtype
     expected = wide(*(a.astype(float) for a in arguments))
-    assert_close(result, expected, 100 * ROUNDING[dtype.name])
+    assert_near(result, expected, 100 * ROUNDING[dtype.name])
 
 
 def test_encoder_without_positions_permutes_with_its_tokens():
     encoder, x = make(Encoder, 3, 12, 4, 20), normal(2, 9, 12, dtype="float64")
     order = np.random.default_rng(1).permutation(9)
-    assert_close(encoder(x[:, order]), encoder(x)[:, order])
+    assert_near(encoder(x[:, order]), encoder(x)[:, order])
     placed = x + positions.sinusoidal(9, 12, dtype=np.float64)
     other = x[:, order] + positions.sinusoidal(9, 12, dtype=np.float64)
     assert np.abs(encoder(other) - encoder(placed)[:, order]).max() > 0.1
@@ -339,22 +318,22 @@ def test_options_of_a_call_reach_every_attention():
                 expected = layer.norm_1(expected + attended)
                 norm = layer.norm_3 if stack is decoder else layer.norm_2
                 expected = norm(expected + layer.feed_forward(expected))
-            assert_close(stack(x, **given, num_threads=2), expected)
+            assert_near(stack(x, **given, num_threads=2), expected)
             assert np.abs(expected - plain).max() > 1e-3
 
 
 def test_padding_changes_nothing_for_the_others():
     encoder, x = make(Encoder, 3, 12, 4, 20), normal(2, 6, 12, dtype="float64")
     states = encoder(x, kv_lengths=[6, 2])
-    assert_close(states[1, :2], encoder(x[1, :2]))
+    assert_near(states[1, :2], encoder(x[1, :2]))
     decoder, y = make(Decoder, 2, 12, 4, 20), normal(2, 4, 12, dtype="float64")
     for output in (
         decoder(y, states, context_lengths=[6, 2]),
         decoder(y, decoder.project_context(states, lengths=[6, 2])),
         decoder(y, states, context_mask=[[[[True] * 6]], [[[True] * 2 + [False] * 4]]]),
     ):
-        assert_close(output[0], decoder(y[0], states[0]))
-        assert_close(output[1], decoder(y[1], states[1, :2]))
+        assert_near(output[0], decoder(y[0], states[0]))
+        assert_near(output[1], decoder(y[1], states[1, :2]))
 
 
 @pytest.mark.parametrize("options", OPTIONS)
@@ -382,7 +361,7 @@ def test_decoding_in_steps_is_the_full_pass(options, rotary):
         assert len({id(cache) for cache in caches}) == 3
         for part in (slice(0, 3), slice(3, 4), slice(4, 5), slice(5, 6)):
             step = decoder(x[:, part], source, caches=caches, rotary=rotary)
-            assert_close(step, full[:, part])
+            assert_near(step, full[:, part])
 
 
 @pytest.mark.parametrize("options", OPTIONS)
@@ -409,8 +388,8 @@ def test_sequences_of_different_lengths_decode_together():
     step = decoder(x[[0, 1], lengths][:, np.newaxis], caches=caches)
     for b, n in enumerate(lengths):
         full = decoder(x[b, : n + 1])
-        assert_close(first[b, :n], full[:n])
-        assert_close(step[b], full[n:])
+        assert_near(first[b, :n], full[:n])
+        assert_near(step[b], full[n:])
 
 
 @pytest.mark.parametrize(("shared", "n_times"), [(True, 1), (False, 3)])
@@ -437,7 +416,7 @@ def test_one_source_serves_several_targets():
     decoder = make(Decoder, 2, 12, 4, 20)
     x, context = normal(3, 4, 12, dtype="float64"), normal(7, 12, dtype="float64")
     expected = np.stack([decoder(row, context) for row in x])
-    assert_close(decoder(x, decoder.project_context(context)), expected)
+    assert_near(decoder(x, decoder.project_context(context)), expected)
 
 
 def test_caches_have_the_shape_of_the_layers(dtype):
@@ -522,8 +501,8 @@ def test_state_dict_makes_another_stack_equal(kind, options, tmp_path):
 
 def test_loading_lists_all_that_is_wrong_and_changes_nothing():
     encoder = make(Encoder, 2, 12, 4, 20)
-    before = {name: array.copy() for name, array in encoder.parameters().items()}
-    state = {name: array + 1 for name, array in before.items()}
+    before = copy.deepcopy(encoder)
+    state = {name: array + 1 for name, array in before.parameters().items()}
     del state["layers.0.norm_1.weight"]
     state["layers.2.norm_1.weight"] = np.ones(12)
     state["layers.1.feed_forward.W_1"] = np.ones((20, 12))
@@ -534,8 +513,7 @@ def test_loading_lists_all_that_is_wrong_and_changes_nothing():
     with pytest.raises(ValueError, match=r"^state: ") as caught:
         encoder.load_state_dict(state)
     assert str(caught.value) == text
-    for name, array in encoder.parameters().items():
-        assert_same_bits(array, before[name])
+    assert_same_parameters(encoder, before)
 
 
 def test_zero_sizes():

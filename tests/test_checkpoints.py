@@ -1,5 +1,6 @@
 """Checkpoints in each family's names: where arrays go, and what is refused."""
 
+import copy
 import json
 import math
 import sys
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 from support import families
 from support.arrays import normal
-from support.comparisons import assert_same_bits
+from support.comparisons import assert_same_bits, assert_same_parameters
 
 from attnpy import checkpoints
 from attnpy.layers import MultiHeadAttention
@@ -30,12 +31,6 @@ def decoder(kind, tensors=None, **changes):
     if tensors is not None:
         checkpoints.load(model, tensors, "gpt2" if kind == "gpt2" else "llama")
     return model
-
-
-def assert_equal_models(one, other):
-    assert one.parameters().keys() == other.parameters().keys()
-    for name, array in one.parameters().items():
-        assert_same_bits(array, other.parameters()[name])
 
 
 def torch_layer(separate=False, **sizes):
@@ -115,7 +110,7 @@ def test_bert_has_several_names():
     expected = bert(tensors)
     for prefix in ("bert.", "model."):
         named = {prefix + name: array for name, array in tensors.items()}
-        assert_equal_models(bert(named), expected)
+        assert_same_parameters(bert(named), expected)
     legacy = {
         name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
             "LayerNorm.bias", "LayerNorm.beta"
@@ -123,7 +118,7 @@ def test_bert_has_several_names():
         for name, array in tensors.items()
     }
     assert legacy.keys() != tensors.keys()
-    assert_equal_models(bert(legacy), expected)
+    assert_same_parameters(bert(legacy), expected)
 
 
 def test_what_comes_after_bert_is_left_alone():
@@ -135,7 +130,7 @@ def test_what_comes_after_bert_is_left_alone():
         "classifier.weight": np.ones((2, 12)),
     }
     named = {f"bert.{name}": array for name, array in tensors.items()}
-    assert_equal_models(bert({**named, **more}), bert(tensors))
+    assert_same_parameters(bert({**named, **more}), bert(tensors))
 
 
 @pytest.mark.parametrize("kind", families.DECODERS)
@@ -147,7 +142,7 @@ def test_decoders_with_and_without_their_prefix(kind):
     else:
         other = {name.removeprefix("model."): array for name, array in tensors.items()}
     assert other.keys() != tensors.keys()
-    assert_equal_models(decoder(kind, other), expected)
+    assert_same_parameters(decoder(kind, other), expected)
 
 
 def test_buffers_of_decoders_are_left_alone():
@@ -156,11 +151,13 @@ def test_buffers_of_decoders_are_left_alone():
         "h.0.attn.bias": np.ones((1, 1, 16, 16), bool),
         "transformer.h.1.attn.masked_bias": np.float32(-1e4),
     }
-    assert_equal_models(decoder("gpt2", {**tensors, **more}), decoder("gpt2", tensors))
+    assert_same_parameters(
+        decoder("gpt2", {**tensors, **more}), decoder("gpt2", tensors)
+    )
     tensors = families.tensors(families.LLAMA)
     more = {"model.layers.1.self_attn.rotary_emb.inv_freq": np.ones(2)}
     loaded = decoder("llama", {**tensors, **more})
-    assert_equal_models(loaded, decoder("llama", tensors))
+    assert_same_parameters(loaded, decoder("llama", tensors))
 
 
 @pytest.mark.parametrize(
@@ -170,7 +167,7 @@ def test_tied_scores_may_be_there_if_they_are_equal(kind, words):
     tensors = families.tensors(families.DECODERS[kind])
     expected = decoder(kind, tensors)
     twice = {**tensors, "lm_head.weight": tensors[words].copy()}
-    assert_equal_models(decoder(kind, twice), expected)
+    assert_same_parameters(decoder(kind, twice), expected)
     twice["lm_head.weight"][3, 4] += 1
     with pytest.raises(ValueError, match=r"lm_head.weight: expected .* tied$"):
         decoder(kind, twice)
@@ -182,7 +179,7 @@ def test_tied_scores_may_be_there_if_they_are_equal(kind, words):
 
 def test_all_that_is_wrong_is_in_one_error_and_nothing_changes():
     model = bert()
-    before = {name: array.copy() for name, array in model.parameters().items()}
+    before = copy.deepcopy(model)
     tensors = {f"bert.{n}": a for n, a in families.tensors(families.BERT).items()}
     del tensors["bert.encoder.layer.1.intermediate.dense.bias"]
     del tensors["bert.embeddings.LayerNorm.weight"]
@@ -206,8 +203,7 @@ def test_all_that_is_wrong_is_in_one_error_and_nothing_changes():
     with pytest.raises(ValueError, match=r"^checkpoint: missing") as caught:
         checkpoints.load(model, tensors, "bert")
     assert str(caught.value) == text
-    for name, array in model.parameters().items():
-        assert_same_bits(array, before[name])
+    assert_same_parameters(model, before)
 
 
 def test_a_bias_that_the_model_has_not_is_unexpected():
@@ -249,7 +245,7 @@ def test_files_of_every_dtype(tmp_path, dtype):
     name = "encoder.layer.0.output.dense.weight"
     assert read.describe(name) == ((12, 20), dtype.name)
     assert_same_bits(read[name], tensors[name])
-    assert_equal_models(bert(read), bert(tensors))
+    assert_same_parameters(bert(read), bert(tensors))
     with pytest.raises(KeyError):
         read["x"]
 
@@ -272,7 +268,7 @@ def test_sharded_checkpoints(tmp_path):
     index = write_shards(tmp_path, tensors)
     for path in (tmp_path, str(tmp_path / "model.safetensors.index.json")):
         loaded = decoder("llama", checkpoints.read(path))
-        assert_equal_models(loaded, decoder("llama", tensors))
+        assert_same_parameters(loaded, decoder("llama", tensors))
     shards = index["weight_map"]
     del shards["model.norm.weight"]
     shards["model.extra"] = "model-0.safetensors"

@@ -11,43 +11,11 @@ import zipfile
 
 import numpy as np
 import pytest
+from support.tutorial import CONTEXT, SCORES, WEIGHTED, WEIGHTS, WORDS
 
 import attnpy
 
 COMMAND = [sys.executable, "-m", "attnpy"]
-
-# As printed by the notebook "Attention please!".
-SCORES = """
-    1.3834 0.9234 0.7230 1.6794 1.0691
-    0.9234 1.0781 0.7108 1.3830 1.0987
-    0.7230 0.7108 1.2742 1.3918 0.7262
-    1.6794 1.3830 1.3918 2.8351 1.7250
-    1.0691 1.0987 0.7262 1.7250 1.4054
-"""
-WEIGHTS = """
-    0.2368 0.1495 0.1224 0.3184 0.1730
-    0.1739 0.2030 0.1406 0.2753 0.2072
-    0.1497 0.1479 0.2598 0.2923 0.1502
-    0.1489 0.1107 0.1117 0.4729 0.1558
-    0.1649 0.1698 0.1170 0.3176 0.2307
-"""
-# weights @ X for these weights.
-CONTEXT = """
-    0.2175 0.4955 0.5936 0.4391 0.5944 0.5007
-    0.2149 0.5191 0.5831 0.4257 0.5291 0.4928
-    0.2204 0.4831 0.5122 0.5017 0.5102 0.5414
-    0.2346 0.5083 0.6131 0.4516 0.6470 0.6192
-    0.2147 0.5302 0.5974 0.4140 0.5624 0.5206
-"""
-# What the notebook prints as context vectors, weights.T @ X.
-TRANSPOSED = """
-    0.1780 0.4262 0.4843 0.3858 0.4458 0.3576
-    0.1593 0.4009 0.4263 0.3352 0.3457 0.3228
-    0.1564 0.3528 0.3389 0.3937 0.3099 0.3515
-    0.3600 0.8420 0.9404 0.7560 0.9062 0.8448
-    0.1843 0.4831 0.5131 0.3783 0.4335 0.3953
-"""
-WORDS = ["Write", "your", "first", "Attention", "mechanism"]
 
 
 def run(*arguments, cwd, **options):
@@ -104,10 +72,10 @@ def test_without_a_command_prints_the_notebooks_numbers(tmp_path):
     for title, columns, numbers in (
         ("Scores", WORDS, SCORES),
         ("Attention weights", WORDS, WEIGHTS),
-        ("Context vectors", [f"x{i}" for i in range(6)], CONTEXT),
-        ("weights.T @ X", [f"x{i}" for i in range(6)], TRANSPOSED),
+        ("Context vectors", [f"x{i}" for i in range(6)], WEIGHTED),
+        ("weights.T @ X", [f"x{i}" for i in range(6)], CONTEXT),
     ):
-        rows = [line.split() for line in numbers.split("\n") if line.strip()]
+        rows = [[f"{number:.4f}" for number in row] for row in numbers]
         assert printed_table(done.stdout, title) == (columns, WORDS, rows)
 
 

@@ -7,6 +7,7 @@ import pytest
 from support.arrays import byte_swapped, misaligned, normal
 from support.calls import attend_on, layers_on, linear_on, threads_for_any_work
 from support.comparisons import assert_same_bits
+from support.formulas import rotated
 from support.processes import assert_runs
 
 from attnpy.blocks import LayerNorm, RMSNorm
@@ -43,19 +44,11 @@ def norm(kind, dtype):
 
 
 def turned(x, rotary, places):
-    """Rotary's formula, step by step in NumPy."""
+    """The heads after their rotary embedding, if any."""
     if rotary is None:
         return x
     real = np.float64 if x.dtype == np.float64 else np.float32
-    cos, sin = rotary.tables(places, real)
-    half = rotary.rotary_dim // 2
-    ones, twos = slice(0, half), slice(half, 2 * half)
-    if rotary.interleaved:
-        ones, twos = slice(0, 2 * half, 2), slice(1, 2 * half, 2)
-    one, two, result = x[..., ones], x[..., twos], x.copy()
-    result[..., ones] = one * cos - two * sin
-    result[..., twos] = two * cos + one * sin
-    return result
+    return rotated(x, *rotary.tables(places, real), rotary.interleaved)
 
 
 def project(tier, mha, x, letter, n_heads, norm=None):

@@ -1,49 +1,19 @@
 """The layers against their formula in plain NumPy, and what they promise beside it."""
 
+import copy
 import itertools
 
 import numpy as np
 import pytest
 from support.arrays import normal
-from support.comparisons import assert_same_bits
+from support.comparisons import assert_near, assert_same_bits, assert_same_parameters
 from support.errors import refused
+from support.formulas import linear, multi_head_attention, softmax
 
 import attnpy
 from attnpy import _dtypes, layers, positions
 from attnpy.cache import KVCache
 from attnpy.layers import MultiHeadAttention, SelfAttention
-
-
-def softmax(scores):
-    """Each row's softmax."""
-    terms = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    return terms / terms.sum(axis=-1, keepdims=True)
-
-
-def times(x, weight, bias):
-    """X W + b in float64."""
-    product = np.asarray(x, float) @ np.asarray(weight, float)
-    return product if bias is None else product + np.asarray(bias, float)
-
-
-def formula(mha, x, context=None, allowed=True, turn=None):
-    """(output, weights) of MultiHead(X) = Concat(Z_1 ... Z_H) W_o + b_o in float64."""
-    context = x if context is None else context
-    queries = times(x, mha.W_q, mha.b_q)
-    keys, values = times(context, mha.W_k, mha.b_k), times(context, mha.W_v, mha.b_v)
-    d = mha.W_q.shape[1] // mha.num_heads
-    dv = mha.W_v.shape[1] // mha.num_kv_heads
-    heads, weights = [], []
-    for h in range(mha.num_heads):
-        g = h // (mha.num_heads // mha.num_kv_heads)
-        query, key = queries[..., h * d : h * d + d], keys[..., g * d : g * d + d]
-        if turn is not None:
-            query, key = turn(query), turn(key)
-        scores = query @ np.swapaxes(key, -1, -2) / np.sqrt(d)
-        weights.append(softmax(np.where(allowed, scores, -np.inf)))
-        heads.append(weights[-1] @ values[..., g * dv : g * dv + dv])
-    output = times(np.concatenate(heads, axis=-1), mha.W_o, mha.b_o)
-    return output, np.stack(weights, axis=-3)
 
 
 def layer(*args, seed=0, **options):
@@ -56,17 +26,12 @@ def layer(*args, seed=0, **options):
     return mha
 
 
-def tolerance(dtype):
-    """A bound of the rounding errors of a few products of numbers around 1."""
-    return {"float64": 1e-13, "float32": 2e-5, "float16": 2e-2, "bfloat16": 2e-1}[
-        np.dtype(dtype).name
-    ]
+# Bounds of the rounding errors of a few products of numbers around 1.
+LIMITS = {"float64": 1e-13, "float32": 2e-5, "float16": 2e-2, "bfloat16": 2e-1}
 
 
 def assert_close(actual, expected, dtype=np.float64):
-    assert actual.shape == expected.shape
-    limit = tolerance(dtype)
-    np.testing.assert_allclose(actual.astype(float), expected, rtol=limit, atol=limit)
+    assert_near(actual, expected, LIMITS[np.dtype(dtype).name])
 
 
 SHAPES = (
@@ -84,7 +49,7 @@ SHAPES = (
 def test_multi_head_attention_is_the_formula(shape, options):
     mha, x = layer(12, 4, **options), normal(*shape, dtype="float64")
     output, weights = mha(x, return_weights=True)
-    expected = formula(mha, x)
+    expected = multi_head_attention(mha, x)
     assert_close(output, expected[0])
     assert_close(weights, expected[1])
     assert_same_bits(mha(x), output)
@@ -94,7 +59,7 @@ def test_multi_head_attention_of_every_dtype(dtype):
     mha, x = layer(12, 4, num_kv_heads=2, dtype=dtype), normal(2, 5, 12, dtype=dtype)
     output, weights = mha(x, return_weights=True)
     assert output.dtype == weights.dtype == dtype
-    expected = formula(mha, x)
+    expected = multi_head_attention(mha, x)
     assert_close(output, expected[0], dtype)
     assert_close(weights, expected[1], dtype)
 
@@ -112,7 +77,7 @@ def test_cross_attention_takes_keys_and_values_from_the_context(options):
     x, context = normal(2, 5, 12, dtype="float64"), normal(2, 7, 9, dtype="float64")
     output, weights = mha(x, context, return_weights=True)
     assert weights.shape == (2, 4, 5, 7)
-    expected = formula(mha, x, context)
+    expected = multi_head_attention(mha, x, context)
     assert_close(output, expected[0])
     assert_close(weights, expected[1])
 
@@ -155,7 +120,7 @@ def test_heads_are_layers_that_share_the_memory(options):
         mha.W_q[:, columns] = normal(12, mha.head_dim, seed=i)
         assert_same_bits(head.W_q, normal(12, mha.head_dim, seed=i).astype(float))
     joined = np.concatenate([head(x) for head in mha.heads], axis=-1)
-    assert_close(mha(x), times(joined, mha.W_o, mha.b_o))
+    assert_close(mha(x), linear(joined, mha.W_o, mha.b_o))
 
 
 def test_grouped_heads_share_keys_and_values():
@@ -170,7 +135,7 @@ def test_heads_of_cross_attention_take_the_context():
     mha = layer(12, 4, context_dim=9)
     x, context = normal(5, 12, dtype="float64"), normal(7, 9, dtype="float64")
     joined = np.concatenate([head(x, context) for head in mha.heads], axis=-1)
-    assert_close(mha(x, context), times(joined, mha.W_o, mha.b_o))
+    assert_close(mha(x, context), linear(joined, mha.W_o, mha.b_o))
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -179,7 +144,7 @@ def test_self_attention_is_the_formula(shape, bias):
     head = SelfAttention(6, 3, value_head_dim=4, bias=bias, dtype=np.float64)
     x = normal(*shape, dtype="float64")
     query, key, value = (
-        times(x, getattr(head, f"W_{n}"), getattr(head, f"b_{n}")) for n in "qkv"
+        linear(x, getattr(head, f"W_{n}"), getattr(head, f"b_{n}")) for n in "qkv"
     )
     expected = softmax(query @ np.swapaxes(key, -1, -2) / np.sqrt(3))
     output, weights = head(x, return_weights=True)
@@ -219,7 +184,7 @@ def test_first_tutorial_builds_its_layers():
 def test_causal_hides_later_tokens():
     mha, x = layer(12, 4), normal(2, 6, 12, dtype="float64")
     output, weights = mha(x, causal=True, return_weights=True)
-    expected = formula(mha, x, allowed=np.tri(6, dtype=bool))
+    expected = multi_head_attention(mha, x, allowed=np.tri(6, dtype=bool))
     assert_close(output, expected[0])
     assert_close(weights, expected[1])
     changed = x.copy()
@@ -249,7 +214,7 @@ def test_options_are_those_of_attention():
         )
         joined = heads.swapaxes(1, 2).reshape(2, 6, 12)
         result = mha(x, return_weights=True, **options)
-        assert_close(result[0], times(joined, mha.W_o, mha.b_o))
+        assert_close(result[0], linear(joined, mha.W_o, mha.b_o))
         assert_close(result[1], weights)
 
 
@@ -348,7 +313,7 @@ def test_rotary_turns_queries_and_keys_by_their_positions():
     mha, x = layer(16, 4), normal(2, 7, 16, dtype="float64")
     for rotary in (positions.Rotary(4), positions.Rotary(4, interleaved=True)):
         output, weights = mha(x, rotary=rotary, return_weights=True)
-        expected = formula(mha, x, turn=rotary)
+        expected = multi_head_attention(mha, x, turn=rotary)
         assert_close(output, expected[0])
         assert_close(weights, expected[1])
 
@@ -441,9 +406,8 @@ def test_scores_of_a_new_layer_have_variance_1():
 
 def test_first_values_come_from_the_generator(dtype):
     one, same = (layer(12, 4, dtype=dtype, bias=True) for _ in range(2))
-    for name, array in one.parameters().items():
-        assert array.dtype == dtype
-        assert_same_bits(array, same.parameters()[name])
+    assert_same_parameters(one, same)
+    assert all(array.dtype == dtype for array in one.parameters().values())
     assert not (MultiHeadAttention(12, 4).W_q == MultiHeadAttention(12, 4).W_q).any()
 
 
@@ -498,8 +462,8 @@ def test_parameters_may_be_loaded_from_each_other():
 
 def test_loading_lists_all_that_is_wrong_and_changes_nothing():
     mha = layer(12, 4)
-    before = {name: array.copy() for name, array in mha.parameters().items()}
-    state = {name: array + 1 for name, array in before.items()}
+    before = copy.deepcopy(mha)
+    state = {name: array + 1 for name, array in before.parameters().items()}
     del state["W_v"], state["b_o"]
     state |= {"W_k": np.zeros((12, 3)), "W_o": np.zeros(12), "W_x": np.zeros(1)}
     text = (
@@ -511,14 +475,17 @@ def test_loading_lists_all_that_is_wrong_and_changes_nothing():
     assert str(caught.value) == text
     for bad in ("x", 1j):
         with pytest.raises(TypeError, match=r"state\['b_o'\]: expected .* got dtype"):
-            mha.load_state_dict({**before, "W_q": state["W_q"], "b_o": [bad] * 12})
+            mha.load_state_dict(
+                {**before.state_dict(), "W_q": state["W_q"], "b_o": [bad] * 12}
+            )
     with pytest.raises(TypeError, match="state: expected a mapping, got list"):
         mha.load_state_dict([])
     mha.b_o.flags.writeable = False
     with pytest.raises(ValueError, match=r"^b_o: expected .* written to"):
-        mha.load_state_dict({name: array + 1 for name, array in before.items()})
-    for name, array in mha.parameters().items():
-        assert_same_bits(array, before[name])
+        mha.load_state_dict(
+            {name: array + 1 for name, array in before.parameters().items()}
+        )
+    assert_same_parameters(mha, before)
 
 
 def test_zero_sizes():
@@ -537,12 +504,11 @@ def test_arguments_are_left_alone():
     mha, x = layer(16, 4), normal(2, 5, 16, dtype="float64")
     before = x.copy()
     x.flags.writeable = False
-    parameters = {name: array.copy() for name, array in mha.parameters().items()}
+    parameters = copy.deepcopy(mha)
     mha(x, x, causal=True)
     mha(x, rotary=positions.Rotary(4), cache=KVCache(2, 4, 5, 4))
     assert_same_bits(x, before)
-    for name, array in mha.parameters().items():
-        assert_same_bits(array, parameters[name])
+    assert_same_parameters(mha, parameters)
 
 
 X = np.zeros((2, 3, 12), np.float32)

@@ -1,13 +1,13 @@
 """The product of rows with a matrix: right, and the same bits whatever is around."""
 
 import functools
-import math
 
 import numpy as np
 import pytest
 from support.arrays import lay_out, normal
 from support.calls import TIERS, activate_on, is_native, linear_on, threads_for_any_work
 from support.comparisons import assert_same_bits
+from support.formulas import ACTIVATIONS
 from support.processes import run_python
 
 from attnpy._linear import linear
@@ -118,27 +118,13 @@ def test_nan_and_infinity_stay_in_their_rows_and_columns(multiply, n_rows):
     assert_same_bits(multiply(x, weight)[1:][:, clean], expected[1:][:, clean])
 
 
-ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")
-
-
-def exact_activation(name, x):
-    """In float64, or wider."""
-    if name == "relu":
-        return np.maximum(x, 0)
-    if name == "silu":
-        return x / (1 + np.exp(-x))
-    if name == "gelu_tanh":
-        return x / (1 + np.exp(-2 * np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
-    return np.array([v * math.erfc(-v * math.sqrt(0.5)) / 2 for v in x.astype(float)])
-
-
 @pytest.mark.parametrize("name", ACTIVATIONS)
 @pytest.mark.parametrize(("kind", "allowed"), [("f4", 6), ("f8", 24)])
 def test_activations_are_within_some_rounding_units(tier, name, kind, allowed):
     x = np.concatenate([np.linspace(-9, 9, 4001), -np.logspace(-20, 1, 300)])
     x = x.astype(kind)
     result = activate_on(tier, x, name)
-    exact = exact_activation(name, x.astype(np.float64))
+    exact = ACTIVATIONS[name](x.astype(np.float64))
     relative = np.where(x < 0, 1 + np.square(x.astype(float)), 1) * np.abs(exact)
     bound = allowed * np.finfo(kind).eps / 2 * relative + np.finfo(kind).tiny
     assert (np.abs(result - exact) <= bound).all()

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from support import families
-from support.comparisons import assert_same_bits
+from support.comparisons import assert_near, assert_same_bits, assert_same_parameters
 
 from attnpy import checkpoints, models, positions
 from attnpy.models import BertEncoder, CausalDecoder, sample
@@ -42,9 +42,8 @@ def padded():
 
 
 def assert_close(actual, expected, dtype):
-    limit = 1e-12 if dtype == np.float64 else 5e-5
     assert actual.dtype == dtype
-    np.testing.assert_allclose(actual, expected, rtol=limit, atol=limit)
+    assert_near(actual, expected, 1e-12 if dtype == np.float64 else 5e-5)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -250,8 +249,7 @@ def test_first_values_come_from_the_generator():
         BertEncoder.from_config(families.BERT, rng=np.random.default_rng(2))
         for _ in range(2)
     )
-    for name, array in one.parameters().items():
-        assert_same_bits(array, same.parameters()[name])
+    assert_same_parameters(one, same)
     assert 0.01 < one.token_embedding.std() < 0.03
 
 

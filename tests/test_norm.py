@@ -7,6 +7,7 @@ import pytest
 from support.arrays import normal
 from support.calls import normalize_on, threads_for_any_work
 from support.comparisons import assert_same_bits
+from support.formulas import layer_norm, rms_norm
 
 SIZES = (1, 2, 7, 8, 15, 16, 17, 31, 33, 100, 384)
 
@@ -18,12 +19,11 @@ def normalize(tier):
 
 
 def exact(x, weight, bias=0, residual=0, eps=1e-5, centre=True):
-    x, weight = (np.asarray(a, np.longdouble) for a in (x, weight))
-    x = x + np.asarray(residual, np.longdouble)
+    arrays = (np.asarray(a, np.longdouble) for a in (x, weight, bias, residual))
+    x, weight, bias, residual = arrays
     if centre:
-        x = x - x.mean(axis=-1, keepdims=True)
-    square = np.square(x).mean(axis=-1, keepdims=True)
-    return x / np.sqrt(square + eps) * weight + np.asarray(bias, np.longdouble)
+        return layer_norm(x + residual, weight, bias, eps)
+    return rms_norm(x + residual, weight, eps) + bias
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -4,8 +4,9 @@ import itertools
 
 import numpy as np
 import pytest
-from support.arrays import normal
+from support.arrays import normal, random_weights
 from support.processes import assert_runs
+from support.tutorial import WORDS
 
 import attnpy
 from attnpy import plot
@@ -14,7 +15,6 @@ matplotlib = pytest.importorskip("matplotlib")
 matplotlib.use("Agg")
 pyplot = pytest.importorskip("matplotlib.pyplot")
 
-WORDS = ["Write", "your", "first", "Attention", "mechanism"]
 # Mathematics, if it were read as such, or more than one line, or nothing to see.
 ODD = ["$x", "a$b$c", "_x_^2", "\\frac$", "new\nline", "%#&{}", "\udc80", "", "$\\bad$"]
 SHOWN = [
@@ -30,11 +30,6 @@ SHOWN = [
 def close_figures():
     yield
     pyplot.close("all")
-
-
-def softmax(*shape):
-    numbers = np.exp(2 * normal(*shape, dtype="float64"))
-    return numbers / numbers.sum(axis=-1, keepdims=True)
 
 
 def tick_texts(axis):
@@ -62,7 +57,7 @@ def assert_queries_go_down_and_keys_right(ax, n_queries, n_keys):
 
 
 def test_heat_map_draws_the_weights():
-    weights = softmax(3, 5)
+    weights = random_weights(3, 5)
     ax = plot.heat_map(weights, ["a", "b", 7], WORDS, title="A title")
     np.testing.assert_array_equal(drawn(ax), weights)
     assert_queries_go_down_and_keys_right(ax, 3, 5)
@@ -75,14 +70,14 @@ def test_heat_map_draws_the_weights():
 
 
 def test_any_dtype_of_weights_is_drawn(dtype):
-    weights = softmax(4, 4).astype(dtype)
+    weights = random_weights(4, 4).astype(dtype)
     np.testing.assert_array_equal(drawn(plot.heat_map(weights)), weights.astype(float))
 
 
 def test_labels_of_keys_are_those_of_queries_where_the_sizes_agree():
-    assert tick_texts(plot.heat_map(softmax(5, 5), WORDS).xaxis) == WORDS
-    assert tick_texts(plot.heat_map(softmax(5, 3), WORDS).xaxis) == list("012")
-    ax = plot.heat_map(softmax(5, 5), key_labels=WORDS)
+    assert tick_texts(plot.heat_map(random_weights(5, 5), WORDS).xaxis) == WORDS
+    assert tick_texts(plot.heat_map(random_weights(5, 3), WORDS).xaxis) == list("012")
+    ax = plot.heat_map(random_weights(5, 5), key_labels=WORDS)
     assert tick_texts(ax.yaxis) == list("01234")
 
 
@@ -91,7 +86,7 @@ def test_labels_of_keys_are_those_of_queries_where_the_sizes_agree():
 def test_labels_do_not_overlap_at_any_size(shape, labelled):
     rows, columns = ([f"token{i}" for i in range(n)] for n in shape)
     labels = (rows, columns) if labelled else ()
-    ax = plot.heat_map(softmax(*shape), *labels)
+    ax = plot.heat_map(random_weights(*shape), *labels)
     ax.figure.canvas.draw()
     whole = ax.figure.bbox
     for axis, side in ((ax.yaxis, 1), (ax.xaxis, 0)):
@@ -111,20 +106,20 @@ def test_labels_do_not_overlap_at_any_size(shape, labelled):
 
 def test_unrotated_labels_do_not_overlap():
     for n in (5, 30, 100, 512):
-        ax = plot.heat_map(softmax(n, n))
+        ax = plot.heat_map(random_weights(n, n))
         ax.figure.canvas.draw()
         boxes = [text.get_window_extent() for text in ax.get_xticklabels()]
         assert all(a.x1 < b.x0 for a, b in itertools.pairwise(boxes))
 
 
 def test_long_labels_are_cut():
-    ax = plot.heat_map(softmax(2, 2), ["x" * 30, "x" * 31])
+    ax = plot.heat_map(random_weights(2, 2), ["x" * 30, "x" * 31])
     assert tick_texts(ax.yaxis) == ["x" * 30, "x" * 29 + "…"]
 
 
 @pytest.mark.parametrize("n", [5, 100])
 def test_annotation_can_be_chosen(n):
-    weights = softmax(n, n)
+    weights = random_weights(n, n)
     assert len(values_written(plot.heat_map(weights))) == (25 if n == 5 else 0)
     assert values_written(plot.heat_map(weights, annotate=False)) == []
     if n == 5:
@@ -140,13 +135,13 @@ def test_annotation_is_dark_on_light_and_light_on_dark():
 @pytest.mark.parametrize(
     "draw",
     [
-        lambda labels: plot.heat_map(softmax(9, 9), labels, title="$a_1\\$"),
+        lambda labels: plot.heat_map(random_weights(9, 9), labels, title="$a_1\\$"),
         lambda labels: plot.mask_image(np.eye(9, dtype=bool), labels),
-        lambda labels: plot.entropy(softmax(9, 2, 2), labels=labels),
-        lambda labels: plot.entropy(softmax(2, 9, 2, 2), labels=labels),
-        lambda labels: plot.head_grid(softmax(1, 9, 9), labels, title="$\\bad$").axes[
-            0
-        ],
+        lambda labels: plot.entropy(random_weights(9, 2, 2), labels=labels),
+        lambda labels: plot.entropy(random_weights(2, 9, 2, 2), labels=labels),
+        lambda labels: plot.head_grid(
+            random_weights(1, 9, 9), labels, title="$\\bad$"
+        ).axes[0],
     ],
 )
 def test_labels_are_shown_as_they_are(draw):
@@ -157,13 +152,13 @@ def test_labels_are_shown_as_they_are(draw):
 
 def test_labels_are_not_read_as_tex():
     with matplotlib.rc_context({"text.usetex": True}):
-        ax = plot.heat_map(softmax(2, 2), ["a_b", "$"], title="50 %")
+        ax = plot.heat_map(random_weights(2, 2), ["a_b", "$"], title="50 %")
     texts = [ax.title, *ax.get_xticklabels(), *ax.get_yticklabels()]
     assert not any(text.get_usetex() for text in texts)
 
 
 def test_emoji_are_drawn_or_boxes_in_their_place(recwarn):
-    ax = plot.heat_map(softmax(2, 2), ["\N{GRINNING FACE}", "\N{FAMILY}"])
+    ax = plot.heat_map(random_weights(2, 2), ["\N{GRINNING FACE}", "\N{FAMILY}"])
     ax.figure.canvas.draw()
 
 
@@ -184,7 +179,7 @@ def test_vmax_is_the_end_of_the_colour_scale():
 
 
 def test_head_grid_draws_every_head_on_one_scale():
-    weights = softmax(2, 3, 4, 5)
+    weights = random_weights(2, 3, 4, 5)
     figure = plot.head_grid(weights, list("abcd"), WORDS, title="A title")
     figure.canvas.draw()
     *heads, bar = figure.axes
@@ -204,7 +199,7 @@ def test_head_grid_draws_every_head_on_one_scale():
 
 
 def test_head_grid_wraps_many_heads_of_one_layer():
-    figure = plot.head_grid(softmax(12, 3, 3))
+    figure = plot.head_grid(random_weights(12, 3, 3))
     places = [ax.get_subplotspec() for ax in figure.axes[:-1]]
     assert {place.rowspan.start for place in places} == {0, 1}
     assert {place.colspan.start for place in places} == set(range(6))
@@ -213,7 +208,7 @@ def test_head_grid_wraps_many_heads_of_one_layer():
 
 
 def test_entropy_bits_is_the_plain_formula():
-    weights = softmax(3, 4, 5)
+    weights = random_weights(3, 4, 5)
     expected = [-sum(w * np.log2(w) for w in row) for row in weights.reshape(-1, 5)]
     bits = plot.entropy_bits(weights)
     assert bits.shape == (3, 4)
@@ -234,7 +229,7 @@ def test_entropy_bits_of_zeros_nan_sinks_and_small_numbers():
 
 
 def test_entropy_draws_a_bar_for_each_head():
-    weights = softmax(3, 4, 5)
+    weights = random_weights(3, 4, 5)
     weights[1, 2] = 0  # this query may see nothing
     weights[2] = 0
     ax = plot.entropy(weights, labels=["x", "y", "z"])
@@ -251,7 +246,7 @@ def test_entropy_draws_a_bar_for_each_head():
 
 
 def test_entropy_of_layers_is_an_image():
-    weights = softmax(2, 3, 4, 5)
+    weights = random_weights(2, 3, 4, 5)
     ax = plot.entropy(weights)
     np.testing.assert_allclose(drawn(ax), plot.entropy_bits(weights).mean(axis=-1))
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("head", "layer")
@@ -308,9 +303,9 @@ def test_large_mask_has_no_lines_between_its_cells():
 @pytest.mark.parametrize(
     "draw",
     [
-        lambda ax: plot.heat_map(softmax(5, 5), WORDS, ax=ax),
-        lambda ax: plot.entropy(softmax(3, 5, 5), ax=ax),
-        lambda ax: plot.entropy(softmax(2, 3, 5, 5), ax=ax),
+        lambda ax: plot.heat_map(random_weights(5, 5), WORDS, ax=ax),
+        lambda ax: plot.entropy(random_weights(3, 5, 5), ax=ax),
+        lambda ax: plot.entropy(random_weights(2, 3, 5, 5), ax=ax),
         lambda ax: plot.position_image(normal(4, 6), ax=ax),
         lambda ax: plot.mask_image(np.eye(5, dtype=bool), ax=ax),
     ],
@@ -331,8 +326,8 @@ def test_head_grid_is_drawn_into_a_given_figure_or_part_of_one():
 
     whole = Figure(figsize=(6, 3), layout="constrained")
     left, right = whole.subfigures(1, 2)
-    assert plot.head_grid(softmax(3, 4, 4), figure=left) is left
-    plot.heat_map(softmax(4, 4), ax=right.add_subplot())
+    assert plot.head_grid(random_weights(3, 4, 4), figure=left) is left
+    plot.heat_map(random_weights(4, 4), ax=right.add_subplot())
     whole.canvas.draw()
     assert len(left.axes) == 4
     assert pyplot.get_fignums() == []

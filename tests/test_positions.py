@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import reference
+from support import formulas, reference
 from support.arrays import dtype_of, lay_out, misaligned, normal, read_only
 from support.comparisons import assert_same_bits
 from support.errors import refused
@@ -196,13 +196,7 @@ def test_rotary_has_the_bits_of_its_formula_in_numpy(dtype, interleaved):
     rotary = Rotary(70, interleaved=interleaved, rotary_dim=66)
     x, places = normal(3, 5, 40, 70, dtype=dtype), np.arange(40) * 37
     real = np.float64 if dtype == np.float64 else np.float32
-    cos, sin = rotary.tables(places, real)
-    ones, twos = slice(0, 33), slice(33, 66)
-    if interleaved:
-        ones, twos = slice(0, 66, 2), slice(1, 66, 2)
-    one, two, expected = x[..., ones], x[..., twos], x.copy()
-    expected[..., ones] = one * cos - two * sin
-    expected[..., twos] = two * cos + one * sin
+    expected = formulas.rotated(x, *rotary.tables(places, real), interleaved)
     assert_same_bits(rotary(x, places), expected)
     out = misaligned(np.zeros_like(x))
     rotary(x, places, out=out)

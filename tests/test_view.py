@@ -10,7 +10,8 @@ import shutil
 
 import numpy as np
 import pytest
-from support.arrays import normal
+from support.arrays import normal, random_weights
+from support.tutorial import WORDS
 
 import attnpy
 from attnpy.view import head_view
@@ -33,12 +34,6 @@ SHOWN = [
     "$x_1$",
 ]
 PROGRAMS = ("chromium", "chromedriver")
-WORDS = ["Write", "your", "first", "Attention", "mechanism"]
-
-
-def softmax(*shape):
-    numbers = np.exp(2 * normal(*shape, dtype="float64"))
-    return numbers / numbers.sum(axis=-1, keepdims=True)
 
 
 def page_of(view):
@@ -67,7 +62,7 @@ def weights_of(view):
 
 @pytest.mark.parametrize("shape", [(4, 5), (3, 4, 5), (2, 3, 4, 5), (1, 1)])
 def test_page_has_the_weights_to_four_decimals(shape):
-    weights = softmax(*shape)
+    weights = random_weights(*shape)
     view = head_view(weights, range(shape[-2]), range(shape[-1]))
     expected = weights.reshape((1, 1, *shape)[-4:])
     assert weights_of(view).shape == expected.shape
@@ -82,21 +77,21 @@ def test_page_has_nan_zero_and_one():
 
 
 def test_any_dtype_of_weights_is_taken(dtype):
-    weights = softmax(2, 3, 3).astype(dtype)
+    weights = random_weights(2, 3, 3).astype(dtype)
     shown = weights_of(head_view(weights, ["a", "b", "c"]))
     np.testing.assert_allclose(shown[0], weights.astype(float), atol=0.5001e-4)
 
 
 def test_key_tokens_are_the_query_tokens_unless_given():
-    data = data_of(head_view(softmax(5, 5), WORDS))
+    data = data_of(head_view(random_weights(5, 5), WORDS))
     assert (data["queries"], data["keys"]) == (WORDS, WORDS)
-    data = data_of(head_view(softmax(5, 2), WORDS, iter(["x", 7])))
+    data = data_of(head_view(random_weights(5, 2), WORDS, iter(["x", 7])))
     assert (data["queries"], data["keys"]) == (WORDS, ["x", "7"])
 
 
 def test_tokens_and_title_cannot_leave_their_place():
-    hostile = head_view(softmax(8, 8), TOKENS, title="".join(TOKENS))
-    harmless = head_view(softmax(8, 8), ["a"] * 8, title="a")
+    hostile = head_view(random_weights(8, 8), TOKENS, title="".join(TOKENS))
+    harmless = head_view(random_weights(8, 8), ["a"] * 8, title="a")
     assert data_of(hostile)["queries"] == SHOWN
     assert data_of(hostile)["title"] == "".join(TOKENS)
     assert page_of(hostile).isascii()
@@ -106,18 +101,18 @@ def test_tokens_and_title_cannot_leave_their_place():
 
 
 def test_page_names_no_other_resource():
-    page = page_of(head_view(softmax(5, 5), WORDS))
+    page = page_of(head_view(random_weights(5, 5), WORDS))
     assert not re.search(r"https?:|//[a-z]|(?<!-)\b(src|href|url|import|fetch)\b", page)
     assert "default-src 'none'" in page
 
 
 def test_large_model_stays_below_two_megabytes():
-    view = head_view(softmax(12, 12, 64, 64), range(64))
+    view = head_view(random_weights(12, 12, 64, 64), range(64))
     assert len(view._repr_html_()) < 2e6
 
 
 def test_save_writes_the_page(tmp_path):
-    view = head_view(softmax(8, 8), TOKENS)
+    view = head_view(random_weights(8, 8), TOKENS)
     path = tmp_path / "attention.html"
     path.write_text("old")
     view.save(path)
@@ -133,7 +128,7 @@ def test_failed_save_leaves_what_was_there(tmp_path, monkeypatch):
     def fail(*paths):
         raise OSError("disk is gone")
 
-    view = head_view(softmax(5, 5), WORDS)
+    view = head_view(random_weights(5, 5), WORDS)
     with monkeypatch.context() as patch, pytest.raises(OSError, match="disk is gone"):
         patch.setattr(os, "replace", fail)
         view.save(path)
@@ -283,7 +278,7 @@ def test_a_request_and_an_error_would_be_noticed(browser, tmp_path):
 
 
 def test_pointing_at_a_query_shows_its_weights(show):
-    weights = softmax(5, 7)
+    weights = random_weights(5, 7)
     browser = show(head_view(weights, WORDS, range(7), title="A title"))
     assert texts(browser, "h1") == ["A title"]
     assert texts(browser, ".weight") == [""] * 7
@@ -300,7 +295,7 @@ def test_pointing_at_a_query_shows_its_weights(show):
 
 
 def test_layer_and_head_choose_the_weights(show):
-    weights = softmax(3, 4, 5, 5)
+    weights = random_weights(3, 4, 5, 5)
     browser = show(head_view(weights, WORDS))
     buttons = find(browser, "#heads button")
     assert [button.text for button in buttons] == ["all", "0", "1", "2", "3"]
@@ -320,7 +315,7 @@ def test_layer_and_head_choose_the_weights(show):
 
 
 def test_keyboard_does_what_pointing_does(show):
-    weights = softmax(5, 5)
+    weights = random_weights(5, 5)
     browser = show(head_view(weights, WORDS))
     from selenium.webdriver import ActionChains, Keys
 
@@ -356,7 +351,7 @@ def test_lines_join_a_query_with_its_keys(show):
 
 
 def test_tokens_appear_as_they_are_and_none_runs(show):
-    browser = show(head_view(softmax(8, 8), TOKENS, title=TOKENS[0]))
+    browser = show(head_view(random_weights(8, 8), TOKENS, title=TOKENS[0]))
     assert texts(browser, "#queries .token") == SHOWN
     assert texts(browser, "#keys .token") == SHOWN
     assert texts(browser, "h1") == [TOKENS[0]]
@@ -378,7 +373,7 @@ def test_nan_and_a_query_that_sees_nothing_are_shown(show):
 
 
 def test_two_views_in_one_notebook_do_not_interfere(show):
-    first, second = softmax(5, 5), softmax(2, 5, 5)
+    first, second = random_weights(5, 5), random_weights(2, 5, 5)
     views = [head_view(weights, WORDS) for weights in (first, second)]
     # Put in place as a notebook does it: the text becomes elements, scripts do not run.
     outputs = json.dumps("".join(view._repr_html_() for view in views))
@@ -402,7 +397,7 @@ def test_two_views_in_one_notebook_do_not_interfere(show):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_stands_out_in_light_and_dark(show, scheme):
-    browser = show(head_view(softmax(2, 5, 5), WORDS))
+    browser = show(head_view(random_weights(2, 5, 5), WORDS))
     feature = {"name": "prefers-color-scheme", "value": scheme}
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
     point_at(browser, 2)

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from support.formulas import softmax
+
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 
 
@@ -16,6 +18,11 @@ def dtype_of(name):
 def normal(*shape, dtype="float32", seed=0):
     """Standard normal numbers; the same for the same shape and seed."""
     return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(dtype)
+
+
+def random_weights(*shape):
+    """Rows of positive numbers that sum to 1."""
+    return softmax(2 * normal(*shape, dtype="float64"))
 
 
 def problem(

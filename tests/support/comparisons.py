@@ -22,6 +22,19 @@ def assert_same_bits(actual, expected):
         raise AssertionError("equal numbers with different bits: a NaN or a zero")
 
 
+def assert_same_parameters(one, other):
+    """Models or layers with the same parameters, bit for bit."""
+    assert one.parameters().keys() == other.parameters().keys()
+    for name, array in one.parameters().items():
+        assert_same_bits(array, other.parameters()[name])
+
+
+def assert_near(actual, expected, limit=1e-12):
+    """Equal shapes, and a relative error up to the limit; of 0, an absolute one."""
+    assert actual.shape == expected.shape
+    np.testing.assert_allclose(actual.astype(float), expected, rtol=limit, atol=limit)
+
+
 def assert_within(name, actual, expected, bound):
     """Each element of actual is within its bound of expected; infinities are equal."""
     actual = np.asarray(actual, expected.dtype)

@@ -8,6 +8,8 @@ import math
 
 import numpy as np
 
+from support.formulas import gelu, gelu_tanh, layer_norm, rms_norm, silu, softmax
+
 BERT = {
     "model_type": "bert",
     "num_hidden_layers": 2,
@@ -158,7 +160,7 @@ def bert_states(weights, config, ids, types=0):
         + w["embeddings.position_embeddings.weight"][: len(ids)]
         + w["embeddings.token_type_embeddings.weight"][types]
     )
-    x = layer_norm(x, w, "embeddings.LayerNorm", eps)
+    x = named_norm(x, w, "embeddings.LayerNorm", eps)
     for i in range(config["num_hidden_layers"]):
         layer = f"encoder.layer.{i}"
         query, key, value = (
@@ -167,10 +169,10 @@ def bert_states(weights, config, ids, types=0):
         )
         z = attend(query, key, value, config["num_attention_heads"])
         z = torch_linear(z, w, f"{layer}.attention.output.dense")
-        x = layer_norm(x + z, w, f"{layer}.attention.output.LayerNorm", eps)
+        x = named_norm(x + z, w, f"{layer}.attention.output.LayerNorm", eps)
         hidden = gelu(torch_linear(x, w, f"{layer}.intermediate.dense"))
         z = torch_linear(hidden, w, f"{layer}.output.dense")
-        x = layer_norm(x + z, w, f"{layer}.output.LayerNorm", eps)
+        x = named_norm(x + z, w, f"{layer}.output.LayerNorm", eps)
     return x
 
 
@@ -187,14 +189,14 @@ def _gpt2_logits(w, config, ids):
     x = w["wte.weight"][ids] + w["wpe.weight"][: len(ids)]
     for i in range(config["n_layer"]):
         h = f"h.{i}"
-        y = layer_norm(x, w, f"{h}.ln_1", eps)
+        y = named_norm(x, w, f"{h}.ln_1", eps)
         y = y @ w[f"{h}.attn.c_attn.weight"] + w[f"{h}.attn.c_attn.bias"]
         z = attend(*np.split(y, 3, axis=-1), config["n_head"], causal=True)
         x = x + z @ w[f"{h}.attn.c_proj.weight"] + w[f"{h}.attn.c_proj.bias"]
-        y = layer_norm(x, w, f"{h}.ln_2", eps)
+        y = named_norm(x, w, f"{h}.ln_2", eps)
         y = gelu_tanh(y @ w[f"{h}.mlp.c_fc.weight"] + w[f"{h}.mlp.c_fc.bias"])
         x = x + y @ w[f"{h}.mlp.c_proj.weight"] + w[f"{h}.mlp.c_proj.bias"]
-    return layer_norm(x, w, "ln_f", eps) @ w["wte.weight"].T
+    return named_norm(x, w, "ln_f", eps) @ w["wte.weight"].T
 
 
 def _llama_logits(w, config, ids):
@@ -221,8 +223,7 @@ def _llama_logits(w, config, ids):
         y = rms_norm(x, w[f"{layer}.post_attention_layernorm.weight"], eps)
         gate = y @ w[f"{layer}.mlp.gate_proj.weight"].T
         up = y @ w[f"{layer}.mlp.up_proj.weight"].T
-        y = gate / (1 + np.exp(-gate)) * up
-        x = x + y @ w[f"{layer}.mlp.down_proj.weight"].T
+        x = x + (silu(gate) * up) @ w[f"{layer}.mlp.down_proj.weight"].T
     x = rms_norm(x, w["model.norm.weight"], eps)
     return x @ w.get("lm_head.weight", w["model.embed_tokens.weight"]).T
 
@@ -230,6 +231,11 @@ def _llama_logits(w, config, ids):
 def torch_linear(x, w, name):
     """X W^T + b, with the bias left out where there is none."""
     return x @ w[f"{name}.weight"].T + w.get(f"{name}.bias", 0)
+
+
+def named_norm(x, w, name, eps):
+    """Layer normalization by the arrays of this name."""
+    return layer_norm(x, w[f"{name}.weight"], w[f"{name}.bias"], eps)
 
 
 def attend(query, key, value, n_heads, n_kv_heads=None, causal=False, window=None):
@@ -247,9 +253,8 @@ def attend(query, key, value, n_heads, n_kv_heads=None, causal=False, window=Non
             slice(h // group * d, (h // group + 1) * d),
         )
         scores = query[:, own] @ key[:, shared].T / math.sqrt(d)
-        scores = np.where(allowed, scores, -np.inf)
-        terms = np.exp(scores - scores.max(axis=1, keepdims=True))
-        heads.append(terms / terms.sum(axis=1, keepdims=True) @ value[:, shared])
+        weights = softmax(np.where(allowed, scores, -np.inf))
+        heads.append(weights @ value[:, shared])
     return np.concatenate(heads, axis=1)
 
 
@@ -261,25 +266,3 @@ def rotated(x, config):
     angles = np.arange(n)[:, None, None] * np.concatenate([frequencies, frequencies])
     half = np.concatenate([-x[..., d // 2 :], x[..., : d // 2]], axis=-1)
     return x * np.cos(angles) + half * np.sin(angles)
-
-
-def layer_norm(x, w, name, eps):
-    """Layer normalization of each row."""
-    centred = x - x.mean(axis=-1, keepdims=True)
-    scale = np.sqrt((centred**2).mean(axis=-1, keepdims=True) + eps)
-    return centred / scale * w[f"{name}.weight"] + w[f"{name}.bias"]
-
-
-def rms_norm(x, weight, eps):
-    """Root mean square normalization of each row."""
-    return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + eps) * weight
-
-
-def gelu(x):
-    """x times the normal distribution function."""
-    return x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2
-
-
-def gelu_tanh(x):
-    """Its approximation."""
-    return x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
