@@ -189,8 +189,7 @@ import functools, os, signal, sys, threading, time
 import numpy as np
 from support.calls import attend_on
 
-tier, threads, form = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-attend = functools.partial(attend_on, tier, num_threads=threads)
+attend = functools.partial(attend_on, sys.argv[1], num_threads=int(sys.argv[2]))
 rng = np.random.default_rng(0)
 shapes = {  # of queries, and of keys
     "tile": ((9999, 4096, 64), (9999, 4096, 64)),
@@ -199,14 +198,13 @@ shapes = {  # of queries, and of keys
     "long row": ((1, 1, 64), (1, 2**29, 64)),
 }
 number = rng.standard_normal((), np.float32)
-query, key = (np.broadcast_to(number, shape) for shape in shapes[form])
 small = rng.standard_normal((2, 70, 8))
 before = attend(small, small, small).tobytes()
-best = 1e9
-for attempt in range(3):  # the machine may be busy
+
+def seconds_to_end(query, key):
     sent = []
     def send():
-        time.sleep(0.3)
+        time.sleep(0.2)
         sent.append(time.monotonic())
         os.kill(os.getpid(), signal.SIGINT)
     sender = threading.Thread(target=send)
@@ -214,21 +212,23 @@ for attempt in range(3):  # the machine may be busy
     try:
         attend(query, key, key)
     except KeyboardInterrupt:
-        best = min(best, time.monotonic() - sent[0])
+        seconds = time.monotonic() - sent[0]
     else:
         raise AssertionError("not interrupted")
     sender.join()
     assert attend(small, small, small).tobytes() == before
-    if best < 0.2:
-        break
-assert best < 0.2, f"{best:.3f} s"
+    return seconds
+
+for form, sizes in shapes.items():
+    arrays = [np.broadcast_to(number, shape) for shape in sizes]
+    attempts = (seconds_to_end(*arrays) for _ in range(3))  # the machine may be busy
+    assert any(seconds < 0.2 for seconds in attempts), form
 """
 
 
-@pytest.mark.parametrize("form", ["tile", "row", "long tile", "long row"])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_ctrl_c_ends_a_long_call_within_200_ms(tier, threads, form):
-    assert_runs(INTERRUPT, tier, threads, form, timeout=60)
+def test_ctrl_c_ends_a_long_call_within_200_ms(tier, threads):
+    assert_runs(INTERRUPT, tier, threads, timeout=60)
 
 
 def test_exception_of_a_signal_handler_passes_through():
