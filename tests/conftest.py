@@ -14,6 +14,35 @@ hypothesis.settings.register_profile(
 hypothesis.settings.register_profile("long", deadline=None, max_examples=5000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
+# Of a test that is marked quick, only these tiers and dtypes are. The mark itself may
+# name others, and values of other parameters: `@pytest.mark.quick(n_keys=(1, 129))`.
+# A file's `pytestmark = pytest.mark.quick` means all of the file.
+QUICK = {"tier": (TIERS[0], "scalar"), "dtype": ("float32", "bfloat16")}
+QUICK_FILES = pytest.StashKey()
+
+
+@pytest.hookimpl(tryfirst=True)  # before the choice by -m
+def pytest_collection_modifyitems(config, items):
+    """Take the mark from other parameters, and count how many each file has left."""
+    files = config.stash[QUICK_FILES] = {item.path.name: 0 for item in items}
+    for item in items:
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        for mark in [mark for mark in item.own_markers if mark.name == "quick"]:
+            if unknown := mark.kwargs.keys() - parameters.keys():
+                raise pytest.UsageError(f"{item.nodeid}: quick of unknown {unknown}")
+            values = {**QUICK, **mark.kwargs}
+            if any(parameters[n] not in values[n] for n in parameters.keys() & values):
+                item.own_markers.remove(mark)
+        files[item.path.name] += item.get_closest_marker("quick") is not None
+
+
+@pytest.fixture
+def quick_files(request):
+    """How many quick tests each file has, if whole files were collected."""
+    if any("::" in argument for argument in request.config.args):
+        pytest.skip("parts of files were collected")
+    return request.config.stash[QUICK_FILES]
+
 
 @pytest.fixture(scope="session", params=TIERS)
 def tier(request):

@@ -93,6 +93,7 @@ def real(request):
     return request.param
 
 
+@pytest.mark.quick(name=("short", "chunks of keys", "few queries", "causal", "bias"))
 @pytest.mark.parametrize("name", CORPUS)
 def test_every_element_is_about_as_good_as_the_plain_formula(attend, real, name):
     arrays, options, exact, _, bounds = known(name, real)
@@ -113,6 +114,7 @@ def test_mean_error_is_at_most_twice_that_of_the_plain_formula(attend, real):
         assert one <= 2 * other, f"{result}: {one:.3g}, plain formula {other:.3g}"
 
 
+@pytest.mark.quick(name=("short",))
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", sorted(set(CORPUS) - {"tiny values", "huge values"}))
 def test_16_bit_results_are_those_of_float32_rounded_once(attend, kind, name):
@@ -134,6 +136,7 @@ def test_16_bit_results_are_those_of_float32_rounded_once(attend, kind, name):
         assert_within(what, result, right, bound)
 
 
+@pytest.mark.quick(n_queries=(9,), real=("float32",))
 @pytest.mark.parametrize("n_queries", [1, 9])
 def test_exponential_is_within_a_few_rounding_units(attend, real, n_queries):
     # Two keys with scores 0 and x: the second one's weight is e^x / (1 + e^x). One
@@ -151,6 +154,7 @@ def test_exponential_is_within_a_few_rounding_units(attend, real, n_queries):
     assert error.max() < 3 * UNIT[real]
 
 
+@pytest.mark.quick
 def test_logarithm_is_within_a_few_rounding_units(attend, real):
     # n keys with score 0: the LSE is log n.
     key = np.zeros((1, 2000, 1), real)
@@ -188,6 +192,7 @@ def is_accepted(results, name, dtype):
 FAULTS = ["blocks of keys", "chunks of keys", "few queries", "causal", "bias"]
 
 
+@pytest.mark.quick(name=("causal",))
 @pytest.mark.parametrize("name", FAULTS)
 def test_tolerance_rejects_deliberate_faults(attend, real, name):
     arrays, options, _, _, _ = known(name, real)

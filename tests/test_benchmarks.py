@@ -64,6 +64,7 @@ def counted(case):
     return pairs * case.heads
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_visible_pairs_are_those_of_a_count_one_by_one(options):
     case = replace(SMALL, **options)
@@ -85,6 +86,7 @@ def test_visible_pairs_are_the_weights_that_attnpy_computes(options):
     assert np.count_nonzero(weights) == cases.visible_pairs(case)
 
 
+@pytest.mark.quick
 def test_every_row_has_a_name_of_its_own_and_known_targets():
     every = rows.timed_rows(rows.TIMED, ["avx2", "scalar"], native_bf16=True)
     assert len({(row.group, row.name) for row in every}) == len(every)
@@ -96,6 +98,7 @@ def test_every_row_has_a_name_of_its_own_and_known_targets():
     assert {row.group for row in every if row.quick} == set(rows.TIMED)
 
 
+@pytest.mark.quick
 def test_a_target_is_missed_exactly_when_it_is_not_reached():
     row = {
         "targets": [
@@ -123,6 +126,7 @@ def test_the_peak_is_that_of_a_loop_which_the_cpu_has(n_threads):
     assert machine.fma_loop("f32", "another") is None
 
 
+@pytest.mark.quick
 def test_where_it_misses_has_every_target_that_was_not_reached():
     targets = [
         measure.verdict("torch", 2.0, 1.5),
@@ -141,6 +145,7 @@ def test_where_it_misses_has_every_target_that_was_not_reached():
     assert list(report.misses({"rows": [{**row, "targets": []}]})) == []
 
 
+@pytest.mark.quick
 def test_rows_of_a_later_run_replace_the_earlier_ones():
     machine = dict.fromkeys(("cpu", "model", "cpus", "tier", "compiler", "python"), 1)
     one, two = (
@@ -155,6 +160,7 @@ def test_rows_of_a_later_run_replace_the_earlier_ones():
         report.replace_rows(first, {**later, "machine": {**machine, "cpu": 2}})
 
 
+@pytest.mark.quick
 def test_the_command_is_shown_without_the_directory_of_its_results():
     for output in (["--output", "/a/b"], ["--output=/a/b"]):
         shown = run.command(["--quick", *output, "--threads", "1"])

@@ -70,11 +70,13 @@ def compare_tier(request):
     return compare
 
 
+@pytest.mark.quick(dtype=("float32", "float16"))
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda x: "-".join(x) or "plain")
 def test_every_tier_has_the_bits_of_the_scalar_tier(compare_tier, problem, options):
     compare_tier(problem(4, 21, 150, 20, 13, n_kv_heads=2), **options)
 
 
+@pytest.mark.quick(dtype=("float32",))
 def test_every_tier_has_those_bits_for_any_number_of_rows(compare_tier, problem):
     for n_rows in N_ROWS:
         compare_tier(problem(2, n_rows, 40, 6, 5), causal=True)
@@ -107,6 +109,7 @@ def test_every_tier_has_those_bits_for_numbers_of_any_size(compare_tier, problem
             compare_tier((query, key, value), scale=scale)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda x: "-".join(x) or "plain")
 def test_threads_change_no_bit(attend, problem, options):
     query, key, value = problem(4, 21, 150, 20, 13, n_kv_heads=2)
@@ -130,6 +133,7 @@ def test_threads_change_no_bit_of_many_tasks_and_long_caches(attend, problem):
             assert_same_bits(actual, expected)
 
 
+@pytest.mark.quick(n_rows=(1,), options=({},))
 @pytest.mark.parametrize("n_rows", [1, 30, 70])
 @pytest.mark.parametrize(
     "options",
@@ -152,6 +156,7 @@ def test_sharing_the_keys_of_one_head_between_threads_changes_no_bit(
         assert_same_bits(actual, expected)
 
 
+@pytest.mark.quick(n_queries=(21,))
 @pytest.mark.parametrize("n_queries", [1, 21])
 def test_batch_size_and_position_change_no_bit(attend, problem, n_queries):
     singles = [problem(2, n_queries, 150, 9, 5, seed=i) for i in range(5)]
@@ -163,6 +168,7 @@ def test_batch_size_and_position_change_no_bit(attend, problem, n_queries):
             assert_same_bits(tuple(x[position] for x in results), alone[i])
 
 
+@pytest.mark.quick(n_rows=(1, 5, 17))
 @pytest.mark.parametrize("n_rows", N_ROWS)
 def test_number_of_rows_beside_a_row_changes_no_bit(attend, problem, n_rows):
     query, key, value = problem(1, 66, 150, 9, 5)
@@ -188,6 +194,7 @@ def layouts(array):
     yield "all at once", lay_out(array, order=(2, 0, 1), steps=(2, -1, -3))
 
 
+@pytest.mark.quick(n_queries=(3,))
 @pytest.mark.parametrize("n_queries", [1, 3, 21])
 def test_layout_changes_no_bit(attend, problem, n_queries):
     arrays = problem(4, n_queries, 150, 20, 13, n_kv_heads=2)
@@ -205,6 +212,7 @@ def test_layout_changes_no_bit(attend, problem, n_queries):
         assert_same_bits(everything(attend, *views, **options), expected)
 
 
+@pytest.mark.quick
 def test_layout_of_mask_and_bias_changes_no_bit(attend, problem, dtype):
     arrays = problem(2, 21, 150, 9, 5)
     mask = np.random.default_rng(1).random((2, 21, 150)) < 0.6
@@ -216,6 +224,7 @@ def test_layout_of_mask_and_bias_changes_no_bit(attend, problem, dtype):
         assert_same_bits(everything(attend, *arrays, mask=one, bias=other), expected)
 
 
+@pytest.mark.quick(chunks=((5, 32, 33),))
 @pytest.mark.parametrize("chunks", [(5, 32, 33), (69, 1), (1, 1, 68), (64, 6)])
 def test_chunked_prefill_has_the_bits_of_one_call(attend, problem, chunks):
     query, key, value = problem(4, 70, 140, 9, 5, n_kv_heads=2)
@@ -236,6 +245,7 @@ def test_chunked_prefill_has_the_bits_of_one_call(attend, problem, chunks):
         start += size
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("options", [{}, {"window": (40, 0)}, {"softcap": 1.0}])
 def test_decode_has_the_bits_of_prefill(attend, problem, options):
     query, key, value = problem(4, 140, 140, 9, 5, n_kv_heads=2)
@@ -265,6 +275,7 @@ def test_decode_over_chunks_of_keys_has_the_bits_of_prefill(attend, problem, for
             assert_same_bits(actual, rows(whole, part))
 
 
+@pytest.mark.quick(length=(17, 129))
 @pytest.mark.parametrize("length", [0, 1, 16, 17, 127, 128, 129, 150])
 @pytest.mark.parametrize("n_queries", [1, 21])
 def test_padding_keys_change_no_bit(attend, problem, n_queries, length):
@@ -280,6 +291,7 @@ def test_padding_keys_change_no_bit(attend, problem, n_queries, length):
     )
 
 
+@pytest.mark.quick
 def test_each_length_of_a_ragged_batch_is_as_alone(attend, problem):
     query, key, value = problem(10, 5, 140, 9, 4)
     query, key, value = (x.reshape(5, 2, *x.shape[1:]) for x in (query, key, value))
@@ -293,6 +305,7 @@ def test_each_length_of_a_ragged_batch_is_as_alone(attend, problem):
         assert_same_bits(batch[1][b, ..., :n], alone[1])
 
 
+@pytest.mark.quick(n_queries=(3,))
 @pytest.mark.parametrize("n_queries", [1, 3, 21])
 @pytest.mark.parametrize("options", OPTIONS[1:4], ids="-".join)
 def test_asking_for_weights_or_lse_changes_no_bit(attend, problem, options, n_queries):
@@ -304,6 +317,7 @@ def test_asking_for_weights_or_lse_changes_no_bit(attend, problem, options, n_qu
     assert_same_bits(attend(*arrays, return_lse=True, **options), (output, lse))
 
 
+@pytest.mark.quick(n_kv_heads=(2,))
 @pytest.mark.parametrize("n_queries", [1, 2, 4, 5, 21])
 @pytest.mark.parametrize("n_kv_heads", [1, 2, 3])
 def test_grouped_heads_have_the_bits_of_repeated_heads(
@@ -328,6 +342,7 @@ POSITIONAL = {
 }
 
 
+@pytest.mark.quick(n_queries=(3,))
 @pytest.mark.parametrize("n_queries", [1, 3, 21])
 @pytest.mark.parametrize("name", POSITIONAL)
 def test_causal_and_window_have_the_bits_of_a_mask(attend, problem, name, n_queries):
@@ -345,6 +360,7 @@ def test_causal_and_window_have_the_bits_of_a_mask(attend, problem, name, n_quer
     )
 
 
+@pytest.mark.quick(n_queries=(21,))
 @pytest.mark.parametrize("n_queries", [1, 21])
 def test_mask_of_true_has_the_bits_of_no_mask(attend, problem, n_queries):
     arrays = problem(2, n_queries, 150, 9, 5)
@@ -354,6 +370,7 @@ def test_mask_of_true_has_the_bits_of_no_mask(attend, problem, n_queries):
         assert_same_bits(everything(attend, *arrays, mask=mask), expected)
 
 
+@pytest.mark.quick(n_queries=(21,))
 @pytest.mark.parametrize("n_queries", [1, 3, 21])
 def test_bias_of_minus_infinity_has_the_bits_of_a_mask(attend, problem, n_queries):
     arrays = problem(2, n_queries, 300, 9, 5)
@@ -367,6 +384,7 @@ def test_bias_of_minus_infinity_has_the_bits_of_a_mask(attend, problem, n_querie
     )
 
 
+@pytest.mark.quick(n_queries=(21,))
 @pytest.mark.parametrize("n_queries", [1, 21])
 def test_unseen_blocks_and_chunks_change_no_bit(attend, problem, n_queries):
     query, key, value = problem(1, n_queries, 1300, 5, 4)
@@ -379,6 +397,7 @@ def test_unseen_blocks_and_chunks_change_no_bit(attend, problem, n_queries):
     assert_same_bits(lower, expected)
 
 
+@pytest.mark.quick(kind=("float16",))
 @pytest.mark.parametrize("n_queries", [1, 3, 21])
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
 def test_16_bit_results_are_float32_results_rounded_once(attend, kind, n_queries):
@@ -393,6 +412,7 @@ def test_16_bit_results_are_float32_results_rounded_once(attend, kind, n_queries
     assert_same_bits(results, (*rounded, wide[2]))
 
 
+@pytest.mark.quick
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="x86 rounding mode bits")
 def test_callers_rounding_mode_changes_no_bit_and_is_left_alone(attend, problem):
     upward, libm = 0x800, ctypes.CDLL(None)

@@ -134,6 +134,7 @@ OPTIONS = (
 )
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations_are_their_formulas(name, dtype):
     x = np.linspace(-6, 6, 1001).astype(dtype)
@@ -179,6 +180,7 @@ def test_activations_of_each_number_do_not_depend_on_the_others(name, dtype):
         assert_same_bits(alone.reshape(-1), whole[part].reshape(-1))
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("kind", [LayerNorm, RMSNorm])
 @pytest.mark.parametrize("shape", [(5, 12), (12,), (2, 3, 12), (0, 12)])
 def test_norms_are_their_formulas(kind, shape, dtype):
@@ -213,6 +215,7 @@ def test_norms_of_each_row_do_not_depend_on_the_others(kind, dim, dtype):
         assert_same_bits(norm(x[part]), whole[part])
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("activation", [*ACTIVATIONS, "swiglu"])
 def test_feed_forward_is_the_formula(activation, bias, dtype):
@@ -227,6 +230,7 @@ def test_feed_forward_is_the_formula(activation, bias, dtype):
     assert ("W_gate" in network.parameters()) == (activation == "swiglu")
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("shape", [(5, 12), (2, 5, 12)])
 @pytest.mark.parametrize("options", OPTIONS)
 def test_encoder_is_the_formula(options, shape):
@@ -240,6 +244,7 @@ def test_encoder_is_the_formula(options, shape):
     assert_near(encoder(x, causal=True), plain_encoder(encoder, x, causal))
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("shape", [(5, 12), (2, 5, 12)])
 @pytest.mark.parametrize("options", OPTIONS)
 def test_decoder_is_the_formula(options, shape):
@@ -249,6 +254,7 @@ def test_decoder_is_the_formula(options, shape):
     assert_near(decoder(x, context), plain_decoder(decoder, x, context))
 
 
+@pytest.mark.quick
 def test_decoder_without_cross_attention_is_a_language_model():
     decoder = make(Decoder, 2, 12, 4, 20, cross_attention=False)
     x = normal(2, 5, 12, dtype="float64")
@@ -297,6 +303,7 @@ def test_final_norm_has_the_options_of_the_others():
         assert kind(1, 12, 4, 20, norm_first=True, final_norm=False).norm is None
 
 
+@pytest.mark.quick
 def test_options_of_a_call_reach_every_attention():
     x = normal(2, 5, 12, dtype="float64")
     options = {
@@ -322,6 +329,7 @@ def test_options_of_a_call_reach_every_attention():
             assert np.abs(expected - plain).max() > 1e-3
 
 
+@pytest.mark.quick
 def test_padding_changes_nothing_for_the_others():
     encoder, x = make(Encoder, 3, 12, 4, 20), normal(2, 6, 12, dtype="float64")
     states = encoder(x, kv_lengths=[6, 2])
@@ -336,6 +344,7 @@ def test_padding_changes_nothing_for_the_others():
         assert_near(output[1], decoder(y[1], states[1, :2]))
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("options", OPTIONS)
 def test_later_tokens_do_not_change_earlier_outputs(options):
     decoder = make(Decoder, 3, 12, 4, 20, **options)
@@ -347,6 +356,7 @@ def test_later_tokens_do_not_change_earlier_outputs(options):
     assert (other[:, 4:] != output[:, 4:]).any(axis=-1).all()
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("rotary", [None, positions.Rotary(4)])
 @pytest.mark.parametrize("options", OPTIONS)
 def test_decoding_in_steps_is_the_full_pass(options, rotary):
@@ -364,6 +374,7 @@ def test_decoding_in_steps_is_the_full_pass(options, rotary):
             assert_near(step, full[:, part])
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("options", OPTIONS)
 def test_decoding_in_steps_has_the_bits_of_the_full_pass(options, dtype):
     encoder = make(Encoder, 2, 12, 4, 20, **{**options, "dtype": dtype})
@@ -427,6 +438,7 @@ def test_caches_have_the_shape_of_the_layers(dtype):
     assert decoder.new_caches(3, 8, dtype=np.float16)[0].key.dtype == np.float16
 
 
+@pytest.mark.quick
 def test_errors_do_not_change_the_caches():
     decoder = make(Decoder, 2, 12, 4, 20)
     x, context = normal(2, 3, 12, dtype="float64"), normal(2, 7, 12, dtype="float64")
@@ -472,6 +484,7 @@ def test_parameters_have_dotted_names():
     ]
 
 
+@pytest.mark.quick
 def test_shared_weights_are_one_set():
     encoder = Encoder(4, 12, 4, 20, shared=True)
     assert all(layer is encoder.layers[0] for layer in encoder.layers)
@@ -516,6 +529,7 @@ def test_loading_lists_all_that_is_wrong_and_changes_nothing():
     assert_same_parameters(encoder, before)
 
 
+@pytest.mark.quick
 def test_zero_sizes():
     encoder, decoder = Encoder(2, 12, 4, 20), Decoder(2, 12, 4, 20)
     for shape in ((0, 12), (0, 5, 12), (3, 0, 12)):
@@ -526,6 +540,7 @@ def test_zero_sizes():
 X = np.zeros((2, 3, 12), np.float32)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("name", "call"),
     [
@@ -572,6 +587,7 @@ def test_context_without_cross_attention_is_refused(name):
         decoder.project_context(X)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("name", "call"),
     [

@@ -12,6 +12,8 @@ import attnpy
 from attnpy import cache as cache_module
 from attnpy.cache import KVCache
 
+pytestmark = pytest.mark.quick
+
 
 def tokens(n, seed=0, batch=2, n_heads=3, dim=4, value_dim=5, dtype="float32"):
     """A key and a value of n tokens."""

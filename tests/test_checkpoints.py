@@ -15,6 +15,8 @@ from attnpy import checkpoints
 from attnpy.layers import MultiHeadAttention
 from attnpy.models import BertEncoder, CausalDecoder
 
+pytestmark = pytest.mark.quick
+
 numpy_files = pytest.importorskip("safetensors.numpy")
 
 

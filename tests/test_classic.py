@@ -14,6 +14,8 @@ import attnpy
 from attnpy import classic
 from attnpy.classic import additive_attention, multiplicative_attention
 
+pytestmark = pytest.mark.quick
+
 # Relative to numbers of size 1; the scores of these tests are below 10.
 LIMITS = {"float64": 1e-13, "float32": 3e-5, "float16": 2e-3, "bfloat16": 2e-2}
 

@@ -80,6 +80,7 @@ def printed_table(text, title):
     return lines[1].split(), [row[0] for row in rows], [row[1:] for row in rows]
 
 
+@pytest.mark.quick
 def test_without_a_command_prints_the_notebooks_numbers(tmp_path):
     done = run(cwd=tmp_path)
     assert done.returncode == 0
@@ -119,6 +120,7 @@ def test_version_and_help(tmp_path):
         assert flag in text
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("flags", "options"),
     [
@@ -160,6 +162,7 @@ def test_run_writes_what_is_asked_for(file, arrays, weights, lse):
             np.testing.assert_array_equal(results[name], expected[index], strict=True)
 
 
+@pytest.mark.quick
 def test_run_takes_optional_arrays_by_name(tmp_path, arrays):
     rng = np.random.default_rng(1)
     options = {
@@ -283,6 +286,7 @@ def write_zip(path, **members):
             archive.writestr(name, content)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("case", BAD_FILES)
 def test_bad_input_gives_one_line_and_no_output(call, tmp_path, arrays, case):
     write, part = BAD_FILES[case]
@@ -291,6 +295,7 @@ def test_bad_input_gives_one_line_and_no_output(call, tmp_path, arrays, case):
     assert os.listdir(tmp_path) == ["in.npz"]
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("flags", "part"),
     [

@@ -12,6 +12,8 @@ from support.processes import assert_runs
 import attnpy
 from attnpy import attention
 
+pytestmark = pytest.mark.quick
+
 F32 = np.float32
 
 

@@ -46,6 +46,7 @@ MODULES = (
 )
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("module", MODULES)
 def test_docstring_examples(module):
     if module in NEEDS:
@@ -55,6 +56,7 @@ def test_docstring_examples(module):
     assert results.failed == 0
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("code", EXAMPLES)
 def test_readme_examples_print_what_their_comments_say(code, capsys):
     if "threadpoolctl" in code:

@@ -95,6 +95,7 @@ ROTARIES = (None, Rotary(D), Rotary(D, interleaved=True, rotary_dim=4))
 MASK = np.random.default_rng(0).random((B, H, L, L)) < 0.7
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("rotary", ROTARIES)
 @pytest.mark.parametrize("kind", [None, RMSNorm, LayerNorm])
 def test_a_call_is_its_steps(on_tier, dtype, kind, rotary):
@@ -107,6 +108,7 @@ def test_a_call_is_its_steps(on_tier, dtype, kind, rotary):
         assert_same_bits(result, steps(on_tier, mha, x, rotary=rotary, causal=True))
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     "options",
     [
@@ -124,6 +126,7 @@ def test_options_are_those_of_attention(on_tier, dtype, options):
     assert_same_bits(result, steps(on_tier, mha, x, counts=counts, **options))
 
 
+@pytest.mark.quick
 def test_a_context_is_projected_as_in_steps(on_tier, dtype):
     mha, x = layer(dtype), normal(B, L, E, dtype=dtype)
     for context in (normal(9, E, dtype=dtype), normal(B, 9, E, dtype=dtype)):
@@ -135,6 +138,7 @@ def spread(array):
     return np.zeros((*array.shape[:3], 3 * array.shape[3]), array.dtype)[..., ::-3]
 
 
+@pytest.mark.quick(kept=(np.float32,), store=(np.copy, spread))
 @pytest.mark.parametrize("rotary", ROTARIES)
 @pytest.mark.parametrize("store", [np.copy, spread, misaligned, byte_swapped])
 @pytest.mark.parametrize("kept", [np.float64, np.float32, np.float16])
@@ -175,6 +179,7 @@ def test_steps_round_to_each_step_s_dtype(on_tier):
             assert rows_of(caches[0]) == rows_of(caches[1])
 
 
+@pytest.mark.quick
 def test_parameters_and_tokens_of_any_layout(on_tier, dtype):
     mha, x = layer(dtype), normal(B, L, E, dtype=dtype)
     expected = mha(x, return_weights=True)
@@ -189,6 +194,7 @@ def test_parameters_and_tokens_of_any_layout(on_tier, dtype):
     assert_same_bits(wide(x.astype(float).tolist()), wide(x.astype(float)))
 
 
+@pytest.mark.quick
 def test_one_head_is_its_steps(on_tier, dtype):
     head = SelfAttention(E, D, value_head_dim=DV, bias=True, dtype=dtype)
     x, context = normal(B, L, E, dtype=dtype), normal(9, E, dtype=dtype)
@@ -212,6 +218,7 @@ def test_one_head_is_its_steps(on_tier, dtype):
         assert_same_bits(result, tuple(array[..., 0, :, :] for array in expected))
 
 
+@pytest.mark.quick
 def test_threads_and_batches_change_no_bit(dtype):
     mha, x = layer(dtype), normal(5, 90, E, dtype=dtype)
     call = functools.partial(mha, causal=True, rotary=ROTARIES[1], return_weights=True)
@@ -238,6 +245,7 @@ def test_tokens_may_lie_in_the_cache(dtype):
         assert_same_bits(mha(x, cache=cache), expected)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("name", ["q_norm", "k_norm"])
 def test_norms_are_those_of_blocks_of_the_heads_size(name):
     mha, x = layer(np.float32), normal(L, E)
@@ -249,6 +257,7 @@ def test_norms_are_those_of_blocks_of_the_heads_size(name):
         mha(x)
 
 
+@pytest.mark.quick
 def test_no_memory_leaves_the_cache_alone():
     # One number serves as 2**50 keys and values; their weights have no room.
     n = 1 << 50

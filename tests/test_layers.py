@@ -44,6 +44,7 @@ SHAPES = (
 )
 
 
+@pytest.mark.quick(shape=((3, 5, 12),))
 @pytest.mark.parametrize("shape", [(5, 12), (3, 5, 12), (1, 1, 12), (2, 3, 4, 12)])
 @pytest.mark.parametrize("options", SHAPES)
 def test_multi_head_attention_is_the_formula(shape, options):
@@ -55,6 +56,7 @@ def test_multi_head_attention_is_the_formula(shape, options):
     assert_same_bits(mha(x), output)
 
 
+@pytest.mark.quick
 def test_multi_head_attention_of_every_dtype(dtype):
     mha, x = layer(12, 4, num_kv_heads=2, dtype=dtype), normal(2, 5, 12, dtype=dtype)
     output, weights = mha(x, return_weights=True)
@@ -64,6 +66,7 @@ def test_multi_head_attention_of_every_dtype(dtype):
     assert_close(weights, expected[1], dtype)
 
 
+@pytest.mark.quick
 def test_dtypes_promote_as_numpy():
     mha = layer(12, 4, dtype=np.float32)
     assert mha(normal(5, 12, dtype="float64")).dtype == np.float64
@@ -71,6 +74,7 @@ def test_dtypes_promote_as_numpy():
     assert mha([[1] * 12] * 2).dtype == np.float64
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("options", SHAPES)
 def test_cross_attention_takes_keys_and_values_from_the_context(options):
     mha = layer(12, 4, context_dim=9, **options)
@@ -90,6 +94,7 @@ def test_one_context_serves_a_batch():
     assert_close(mha(x, mha.project_context(context)), expected)
 
 
+@pytest.mark.quick
 def test_projected_context_gives_what_the_context_gives():
     mha = layer(12, 4, num_kv_heads=2, value_head_dim=5, context_dim=9, bias=True)
     x, context = normal(2, 5, 12, dtype="float64"), normal(2, 7, 9, dtype="float64")
@@ -106,6 +111,7 @@ def test_projected_context_gives_what_the_context_gives():
     assert_close(single, mha(x, context)[0])
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("options", SHAPES)
 def test_heads_are_layers_that_share_the_memory(options):
     mha, x = layer(12, 4, **options), normal(2, 5, 12, dtype="float64")
@@ -138,6 +144,7 @@ def test_heads_of_cross_attention_take_the_context():
     assert_close(mha(x, context), linear(joined, mha.W_o, mha.b_o))
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("shape", [(5, 6), (2, 5, 6)])
 def test_self_attention_is_the_formula(shape, bias):
@@ -168,6 +175,7 @@ def test_self_attention_has_no_axis_for_heads():
     assert np.count_nonzero(weights[1], axis=-1).tolist() == [1, 2, 2, 2, 2]
 
 
+@pytest.mark.quick
 def test_first_tutorial_builds_its_layers():
     # "Attention please!": six numbers a word, two heads of three; only the result's
     # projection has a bias, and it starts at 0.
@@ -181,6 +189,7 @@ def test_first_tutorial_builds_its_layers():
     assert head(normal(5, 6)).shape == (5, 3)
 
 
+@pytest.mark.quick
 def test_causal_hides_later_tokens():
     mha, x = layer(12, 4), normal(2, 6, 12, dtype="float64")
     output, weights = mha(x, causal=True, return_weights=True)
@@ -193,6 +202,7 @@ def test_causal_hides_later_tokens():
     assert (mha(changed, causal=True)[:, 4:] != output[:, 4:]).any(axis=-1).all()
 
 
+@pytest.mark.quick
 def test_options_are_those_of_attention():
     mha, x = layer(12, 4), normal(2, 6, 12, dtype="float64")
     mask = np.random.default_rng(0).random((4, 6, 6)) < 0.7
@@ -218,6 +228,7 @@ def test_options_are_those_of_attention():
         assert_close(result[1], weights)
 
 
+@pytest.mark.quick
 def test_padding_changes_nothing_for_the_others():
     mha, x = layer(12, 4), normal(2, 6, 12, dtype="float64")
     for options in ({}, {"causal": True}, {"window": (1, 0)}):
@@ -226,6 +237,7 @@ def test_padding_changes_nothing_for_the_others():
         assert_close(output[1, :2], mha(x[1, :2], **options))
 
 
+@pytest.mark.quick
 def test_average_weights_are_the_mean_over_the_heads(dtype):
     mha, x = layer(12, 4, dtype=dtype), normal(2, 5, 12, dtype=dtype)
     output, weights = mha(x, return_weights=True)
@@ -249,6 +261,7 @@ CACHED = (
 CUTS = ((), (1,), (4, 5), tuple(range(1, 9)))
 
 
+@pytest.mark.quick(cuts=((4, 5),))
 @pytest.mark.parametrize("rotary", [None, positions.Rotary(4, base=100.0)])
 @pytest.mark.parametrize("cuts", CUTS)
 @pytest.mark.parametrize("options", CACHED)
@@ -263,6 +276,7 @@ def test_chunks_and_single_tokens_are_the_full_pass(options, cuts, rotary):
     assert cache.lengths.tolist() == [9, 9]
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("rotary", [None, positions.Rotary(4, base=100.0)])
 def test_chunks_and_single_tokens_have_the_bits_of_the_full_pass(dtype, rotary):
     mha = layer(16, 4, num_kv_heads=2, dtype=dtype)
@@ -283,6 +297,7 @@ def test_sequences_do_not_depend_on_each_other(dtype):
         assert_same_bits(alone, tuple(array[b] for array in output))
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("rotary", [None, positions.Rotary(4, interleaved=True)])
 def test_sequences_of_different_lengths_share_a_cache(rotary):
     mha = layer(16, 4, num_kv_heads=2)
@@ -309,6 +324,7 @@ def test_sequences_of_different_lengths_share_a_cache(rotary):
         assert_close(np.concatenate([step[b] for step in steps]), full[n:])
 
 
+@pytest.mark.quick
 def test_rotary_turns_queries_and_keys_by_their_positions():
     mha, x = layer(16, 4), normal(2, 7, 16, dtype="float64")
     for rotary in (positions.Rotary(4), positions.Rotary(4, interleaved=True)):
@@ -318,6 +334,7 @@ def test_rotary_turns_queries_and_keys_by_their_positions():
         assert_close(weights, expected[1])
 
 
+@pytest.mark.quick
 def test_cache_holds_turned_keys():
     mha, x = layer(16, 4), normal(2, 3, 16, dtype="float64")
     rotary, cache = positions.Rotary(4), KVCache(2, 4, 8, 4, dtype=np.float64)
@@ -351,6 +368,7 @@ def test_memmap_and_16_bit_caches_serve_a_layer(tmp_path):
     assert_close(output, full, np.float16)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -431,6 +449,7 @@ def test_parameters_are_the_arrays_themselves():
         assert mha.parameters()[name] is mha.state_dict()[name] is getattr(mha, name)
 
 
+@pytest.mark.quick
 def test_state_dict_makes_another_layer_equal(dtype, tmp_path):
     mha = layer(12, 4, num_kv_heads=2, bias=True)
     other = layer(12, 4, num_kv_heads=2, bias=True, seed=1, dtype=dtype)
@@ -460,6 +479,7 @@ def test_parameters_may_be_loaded_from_each_other():
     assert_same_bits(mha.W_k, before["W_q"].T.copy())
 
 
+@pytest.mark.quick
 def test_loading_lists_all_that_is_wrong_and_changes_nothing():
     mha = layer(12, 4)
     before = copy.deepcopy(mha)
@@ -488,6 +508,7 @@ def test_loading_lists_all_that_is_wrong_and_changes_nothing():
     assert_same_parameters(mha, before)
 
 
+@pytest.mark.quick
 def test_zero_sizes():
     mha = layer(12, 4)
     for shape in ((0, 12), (0, 5, 12), (3, 0, 12)):
@@ -514,6 +535,7 @@ def test_arguments_are_left_alone():
 X = np.zeros((2, 3, 12), np.float32)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("name", "call"),
     [
@@ -565,6 +587,7 @@ def test_arguments_that_exclude_each_other_are_value_errors(name, call):
         call()
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("name", "call"),
     [

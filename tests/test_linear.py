@@ -39,12 +39,14 @@ def assert_right(multiply, x, weight, bias=None):
     return result
 
 
+@pytest.mark.quick(n_rows=(1, 33))
 @pytest.mark.parametrize("n_rows", N_ROWS)
 def test_results_are_right_for_any_number_of_rows(multiply, dtype, n_rows):
     x, weight = normal(n_rows, 150, dtype=dtype), normal(150, 40, dtype=dtype)
     assert assert_right(multiply, x, weight, normal(40)).dtype == dtype
 
 
+@pytest.mark.quick(n_in=(129,))
 @pytest.mark.parametrize("n_rows", [1, 20])
 @pytest.mark.parametrize("n_in", [1, 2, 15, 16, 17, 127, 128, 129, 257])
 def test_results_are_right_for_any_length_of_a_row(multiply, dtype, n_rows, n_in):
@@ -52,12 +54,14 @@ def test_results_are_right_for_any_length_of_a_row(multiply, dtype, n_rows, n_in
     assert_right(multiply, x, weight)
 
 
+@pytest.mark.quick(n_out=(385,))
 @pytest.mark.parametrize("n_rows", [1, 4, 8, 20])
 @pytest.mark.parametrize("n_out", [1, 12, 16, 383, 384, 385, 513, 4097])
 def test_results_are_right_for_any_number_of_columns(multiply, n_rows, n_out):
     assert_right(multiply, normal(n_rows, 9), normal(9, n_out), normal(n_out))
 
 
+@pytest.mark.quick(n_in=(130,))
 @pytest.mark.parametrize("n_in", [5, 130, 301])
 def test_a_row_has_the_same_bits_among_any_rows(multiply, dtype, n_in):
     x, weight = normal(70, n_in, dtype=dtype), normal(n_in, 50, dtype=dtype)
@@ -68,6 +72,7 @@ def test_a_row_has_the_same_bits_among_any_rows(multiply, dtype, n_in):
         assert_same_bits(multiply(x[-n_rows:], weight, bias), together[-n_rows:])
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("n_rows", [1, 5, 90])
 def test_every_tier_has_the_bits_of_the_scalar_tier(dtype, n_rows):
     x, weight = normal(n_rows, 300, dtype=dtype), normal(300, 70, dtype=dtype)
@@ -77,6 +82,7 @@ def test_every_tier_has_the_bits_of_the_scalar_tier(dtype, n_rows):
             assert_same_bits(linear_on(name, x, weight, normal(70)), expected)
 
 
+@pytest.mark.quick(n_rows=(9,))
 @pytest.mark.parametrize("n_rows", [1, 8, 9, 300])
 def test_threads_change_no_bit(multiply, dtype, n_rows):
     x, weight = normal(n_rows, 200, dtype=dtype), normal(200, 900, dtype=dtype)
@@ -87,6 +93,7 @@ def test_threads_change_no_bit(multiply, dtype, n_rows):
             assert_same_bits(actual, expected)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("n_rows", [2, 40])
 def test_strides_change_no_bit(multiply, dtype, n_rows):
     x, weight = normal(3, n_rows, 20, dtype=dtype), normal(20, 30, dtype=dtype)
@@ -118,6 +125,7 @@ def test_nan_and_infinity_stay_in_their_rows_and_columns(multiply, n_rows):
     assert_same_bits(multiply(x, weight)[1:][:, clean], expected[1:][:, clean])
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("name", ACTIVATIONS)
 @pytest.mark.parametrize(("kind", "allowed"), [("f4", 6), ("f8", 24)])
 def test_activations_are_within_some_rounding_units(tier, name, kind, allowed):
@@ -131,6 +139,7 @@ def test_activations_are_within_some_rounding_units(tier, name, kind, allowed):
     assert_same_bits(result, activate_on("scalar", x, name))
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations_of_special_numbers(tier, name):
     for kind in ("f4", "f8"):
@@ -140,6 +149,7 @@ def test_activations_of_special_numbers(tier, name):
         np.testing.assert_array_equal(result, [np.inf, most, 0, 0, 0, 0, np.nan])
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("name", ACTIVATIONS)
 @pytest.mark.parametrize("n_rows", [1, 20])
 def test_a_fused_activation_has_the_bits_of_one_apart(tier, name, n_rows):
@@ -155,6 +165,7 @@ def test_another_activation_is_an_error():
         linear(np.ones((2, 3)), np.ones((3, 5)), activation="selu")
 
 
+@pytest.mark.quick
 def test_no_rows_columns_or_terms(multiply, dtype):
     for shape, columns in (((0, 5), 3), ((4, 5), 0), ((0, 3, 5), 2)):
         result = multiply(np.zeros(shape, dtype), np.zeros((5, columns), dtype))
@@ -170,6 +181,7 @@ def test_a_single_row_has_one_axis(multiply):
     assert_same_bits(multiply(x, weight), multiply(x[None], weight)[0])
 
 
+@pytest.mark.quick
 def test_dtypes_promote():
     x, weight = normal(3, 4), normal(4, 5)
     assert linear(x.astype("f8"), weight).dtype == np.float64
@@ -178,6 +190,7 @@ def test_dtypes_promote():
     assert linear([[1, 2]], [[1], [2]], [1]).tolist() == [[6.0]]
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [

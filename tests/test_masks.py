@@ -12,6 +12,8 @@ from support.errors import refused
 import attnpy
 from attnpy import masks
 
+pytestmark = pytest.mark.quick
+
 SIZES = [(5, 5), (1, 9), (4, 70), (9, 4), (0, 3), (3, 0), (0, 0)]
 
 

@@ -30,6 +30,7 @@ np.lib.stride_tricks.as_strided(array, (6,), (4 if {at_end} else -4,)).sum()
 """
 
 
+@pytest.mark.quick(at_end=(True,))
 @pytest.mark.parametrize("at_end", [True, False])
 def test_one_element_outside_a_guarded_array_is_a_fault(at_end):
     # Shows that the test above can fail.
@@ -84,6 +85,7 @@ def run(good, bad, times):
             raise AssertionError(options)
 
 
+@pytest.mark.quick
 def test_reference_counts_do_not_change():
     every, good, bad = calls()
     kinds = [x.dtype for x in every]
@@ -166,6 +168,7 @@ assert after - before < 16 * 1024, (before, after)  # n * n * 4 bytes are 1.6 GB
 """
 
 
+@pytest.mark.quick
 @pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss in kilobytes")
 def test_the_matrix_of_scores_is_never_built():
     assert_runs(LINEAR)

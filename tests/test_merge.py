@@ -36,6 +36,7 @@ def assert_close(actual, expected):
     np.testing.assert_allclose(actual[1], expected[1], rtol=limit, atol=limit)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     "cuts", [(), (70,), (1, 2, 3), (128, 129), (0, 50), (150, 150)]
 )
@@ -48,6 +49,7 @@ def test_parts_merge_to_the_whole(attend, dtype, cuts):
         assert_close(merge(list(outputs), list(lses)), whole)
 
 
+@pytest.mark.quick
 def test_merge_of_merges_is_the_whole(attend):
     arrays = problem(2, 20, 150, 9, 5)
     whole = attend(*arrays, return_lse=True)
@@ -63,6 +65,7 @@ def test_order_of_the_parts_matters_by_rounding_only(attend):
     assert_close(merge(*zip(*pieces[::-1], strict=True)), whole)
 
 
+@pytest.mark.quick
 def test_parts_that_saw_nothing_contribute_nothing(attend):
     query, key, value = problem(2, 20, 150, 9, 5)
     mask = np.random.default_rng(0).random((20, 150)) < 0.1
@@ -80,6 +83,7 @@ def test_parts_that_saw_nothing_contribute_nothing(attend):
     assert (merged[1][:, 3] == -np.inf).all()
 
 
+@pytest.mark.quick
 def test_garbage_of_a_part_that_saw_nothing_does_not_leak():
     output, lse = normal(2, 3, 4), normal(2, 3)
     nothing = np.full((2, 3), -np.inf, np.float32)
@@ -105,6 +109,7 @@ def test_nan_of_a_part_that_saw_something_is_kept():
     assert np.isnan(merged[1]).sum() == 1
 
 
+@pytest.mark.quick
 def test_sink_belongs_into_one_part(attend):
     query, key, value = problem(2, 20, 150, 9, 5)
     sinks = np.array([0.5, 3.0])
@@ -119,6 +124,7 @@ def test_sink_belongs_into_one_part(attend):
     assert_close(merge(*zip(alone, rest, strict=True)), whole)
 
 
+@pytest.mark.quick
 def test_huge_lses_do_not_overflow(attend):
     arrays = problem(1, 5, 60, 4, 3)
     for size in (1e4, -1e4, 1e30, -1e30):
@@ -141,6 +147,7 @@ def test_part_far_below_another_has_no_weight():
     assert lse.tolist() == [[1000]]
 
 
+@pytest.mark.quick
 def test_two_equal_parts_have_the_mean_and_log_2():
     outputs = [np.array([[[1.0, 0.0]]]), np.array([[[3.0, 1.0]]])]
     output, lse = merge(outputs, [np.array([[0.5]]), np.array([[0.5]])])
@@ -188,12 +195,14 @@ def test_merge_leaves_its_arguments_alone():
             assert_same_bits(x, y)
 
 
+@pytest.mark.quick
 def test_zero_sizes():
     for shape in ((0, 3, 4), (2, 0, 4), (2, 3, 0)):
         output, lse = merge([np.zeros(shape)] * 2, [np.zeros(shape[:-1])] * 2)
         assert (output.shape, lse.shape) == (shape, shape[:-1])
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("outputs", "lses", "name"),
     [
@@ -213,6 +222,7 @@ def test_wrong_shapes_are_value_errors(outputs, lses, name):
         merge(outputs, lses)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("kind", ["complex64", "int64", "bool", "U1", "O"])
 def test_wrong_dtypes_are_type_errors(kind):
     good, bad = np.zeros((2, 3, 4)), np.zeros((2, 3, 4), kind)

@@ -10,6 +10,8 @@ from support.comparisons import assert_near, assert_same_bits, assert_same_param
 from attnpy import checkpoints, models, positions
 from attnpy.models import BertEncoder, CausalDecoder, sample
 
+pytestmark = pytest.mark.quick
+
 DECODERS = pytest.mark.parametrize("kind", families.DECODERS)
 IDS = np.array([7, 1, 29, 4, 4, 0, 18, 11, 2])
 LENGTHS = [4, 9, 1]

@@ -26,6 +26,7 @@ def exact(x, weight, bias=0, residual=0, eps=1e-5, centre=True):
     return rms_norm(x + residual, weight, eps) + bias
 
 
+@pytest.mark.quick(size=(1, 17, 384))
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("kind", ["f4", "f8"])
 @pytest.mark.parametrize("centre", [True, False])
@@ -48,6 +49,7 @@ def test_rows_are_normalized(normalize, size, kind, centre):
         assert (np.abs(result - right) <= allowed * scale + slack).all()
 
 
+@pytest.mark.quick(size=(1, 17, 384))
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("kind", ["f4", "f8"])
 def test_every_tier_has_the_bits_of_the_scalar_tier(normalize, size, kind):
@@ -58,6 +60,7 @@ def test_every_tier_has_the_bits_of_the_scalar_tier(normalize, size, kind):
         assert_same_bits(normalize(x, weight, weight, **options), expected)
 
 
+@pytest.mark.quick
 def test_a_row_has_the_same_bits_among_any_rows_and_threads(normalize):
     x, weight = normal(3, 200, 50), normal(50)
     together = normalize(x, weight)
@@ -68,6 +71,7 @@ def test_a_row_has_the_same_bits_among_any_rows_and_threads(normalize):
         assert_same_bits(normalize(x, weight, num_threads=3), together)
 
 
+@pytest.mark.quick
 def test_nan_stays_in_its_row(normalize):
     x, weight = normal(4, 20), normal(20)
     expected = normalize(x, weight)
@@ -78,11 +82,13 @@ def test_nan_stays_in_its_row(normalize):
     assert_same_bits(result[rest], expected[rest])
 
 
+@pytest.mark.quick
 def test_no_rows_or_columns(normalize):
     assert normalize(np.zeros((0, 5), "f4"), np.ones(5, "f4")).shape == (0, 5)
     assert normalize(np.zeros((3, 0), "f4"), np.ones(0, "f4")).shape == (3, 0)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [

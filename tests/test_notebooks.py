@@ -17,6 +17,7 @@ def code_cells(notebook):
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
+@pytest.mark.quick
 def test_there_are_notebooks():
     assert NOTEBOOKS
 
@@ -32,6 +33,7 @@ def test_notebook_runs(path, tmp_path):
     ).execute()
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_is_stored_with_its_outputs(path):
     cells = code_cells(nbformat.read(path, as_version=4))

@@ -47,6 +47,7 @@ def as_options(*names):
     return {"causal" if n == "top_left" else n: OPTIONS[n] for n in names}
 
 
+@pytest.mark.quick(dtype=("float32",))
 @pytest.mark.parametrize("name", OPTIONS)
 def test_each_option(attend, dtype, name):
     arrays = problem(4, N_QUERIES, N_KEYS, 9, 6, dtype, n_kv_heads=2)
@@ -61,6 +62,7 @@ def test_each_pair_of_options(attend, names):
     assert_right(attend, *arrays, **as_options(*names))
 
 
+@pytest.mark.quick(n_queries=(3,))
 @pytest.mark.parametrize("n_queries", [1, 3, 70])
 def test_all_options_together(attend, dtype, n_queries):
     arrays = problem(4, n_queries, N_KEYS, 9, 6, dtype, n_kv_heads=2)
@@ -71,12 +73,14 @@ def test_all_options_together(attend, dtype, n_queries):
     assert_right(attend, *arrays, **options)
 
 
+@pytest.mark.quick(n_rows=(1, 5, 17))
 @pytest.mark.parametrize("n_rows", ROWS)
 def test_any_number_of_queries(attend, n_rows):
     assert_right(attend, *problem(1, n_rows, 37, 9, 5), causal=True)
     assert_right(attend, *problem(n_rows, 1, 37, 9, 5, n_kv_heads=1), window=(20, 0))
 
 
+@pytest.mark.quick(n_queries=(5,), n_keys=(1, 129, 513))
 @pytest.mark.parametrize("n_keys", KEYS)
 @pytest.mark.parametrize("n_queries", [1, 5, 18])
 def test_any_number_of_keys(attend, n_queries, n_keys):
@@ -84,6 +88,7 @@ def test_any_number_of_keys(attend, n_queries, n_keys):
     assert_right(attend, *problem(1, n_queries, n_keys, 5, 3), causal=True)
 
 
+@pytest.mark.quick(n_queries=(18,), dim=(1, 65))
 @pytest.mark.parametrize("dim", DIMS)
 @pytest.mark.parametrize("n_queries", [2, 18])
 def test_any_head_dimension(attend, n_queries, dim):
@@ -97,6 +102,7 @@ def test_many_small_heads_and_batches(attend):
     assert_right(attend, *arrays)
 
 
+@pytest.mark.quick
 def test_options_are_keyword_only_and_default_to_plain_attention():
     parameters = inspect.signature(attnpy.attention).parameters.values()
     assert [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD] == [
@@ -112,6 +118,7 @@ def test_options_are_keyword_only_and_default_to_plain_attention():
     }
 
 
+@pytest.mark.quick
 def test_public_function_computes_what_the_private_one_does(attend):
     arrays = problem(4, N_QUERIES, N_KEYS, 9, 6, n_kv_heads=2)
     options = as_options(*set(OPTIONS) - {"top_left"})
@@ -121,6 +128,7 @@ def test_public_function_computes_what_the_private_one_does(attend):
     )
 
 
+@pytest.mark.quick
 def test_results_come_in_the_order_output_weights_lse(attend):
     arrays = problem(2, 3, 5, 4, 6)
     output, weights, lse = everything(attend, *arrays)
@@ -131,6 +139,7 @@ def test_results_come_in_the_order_output_weights_lse(attend):
     assert (output.shape, weights.shape, lse.shape) == ((2, 3, 6), (2, 3, 5), (2, 3))
 
 
+@pytest.mark.quick
 def test_two_axes_are_one_head(attend, dtype):
     query, key, value = problem(1, 5, 7, 4, 3, dtype)
     results = assert_right(attend, query[0], key[0], value[0], causal=True)
@@ -139,6 +148,7 @@ def test_two_axes_are_one_head(attend, dtype):
     assert_same_bits(results, tuple(x[0] for x in expected))
 
 
+@pytest.mark.quick
 def test_one_axis_is_one_query(attend, dtype):
     query, key, value = problem(1, 1, 7, 4, 3, dtype)
     results = assert_right(attend, query[0, 0], key[0], value[0])
@@ -149,6 +159,7 @@ def test_one_axis_is_one_query(attend, dtype):
     assert results[2] == expected[2][0, 0]
 
 
+@pytest.mark.quick
 def test_one_query_against_a_batch_of_caches(attend):
     query = normal(4)
     key, value = normal(2, 3, 1, 7, 4, seed=1), normal(2, 3, 1, 7, 5, seed=2)
@@ -156,6 +167,7 @@ def test_one_query_against_a_batch_of_caches(attend):
     assert [x.shape for x in results] == [(2, 3, 1, 5), (2, 3, 1, 7), (2, 3, 1)]
 
 
+@pytest.mark.quick
 def test_one_query_takes_options_of_one_row(attend):
     query, key, value = problem(1, 1, 7, 4, 3)
     mask, bias = np.arange(7) % 3 > 0, normal(7, seed=5)
@@ -164,6 +176,7 @@ def test_one_query_takes_options_of_one_row(attend):
     assert_right(attend, query[0, 0], key[0], value[0], mask=mask[None])
 
 
+@pytest.mark.quick(axes=(3,))
 @pytest.mark.parametrize("axes", [2, 3, 4, 5])
 def test_key_and_value_may_have_fewer_axes_than_the_query(attend, axes):
     query = normal(2, 3, 4, 6, 5)
@@ -173,6 +186,7 @@ def test_key_and_value_may_have_fewer_axes_than_the_query(attend, axes):
     assert_right(attend, query, key, value[0], causal=True)
 
 
+@pytest.mark.quick(axes=(1, 3))
 @pytest.mark.parametrize("axes", [1, 2, 3, 4, 5])
 def test_query_may_have_fewer_axes_than_the_key(attend, axes):
     query = normal(2, 3, 1, 6, 5)[(0,) * (5 - axes)]
@@ -181,6 +195,7 @@ def test_query_may_have_fewer_axes_than_the_key(attend, axes):
     assert results[0].ndim == (4 if axes == 1 else 5)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("query", "key", "value"),
     [
@@ -200,6 +215,7 @@ def test_axes_before_the_heads_broadcast(attend, query, key, value):
     assert_right(attend, *arrays, causal=True)
 
 
+@pytest.mark.quick(n_queries=(3,))
 @pytest.mark.parametrize("n_queries", [1, 3, 20])
 @pytest.mark.parametrize("heads", [(1, 1), (2, 1), (6, 1), (6, 2), (6, 3), (6, 6)])
 def test_grouped_heads(attend, heads, n_queries):
@@ -212,6 +228,7 @@ MASK_SHAPES = list(itertools.product((1, 2), (1, 3), (1, 4), (1, 5), (1, 150)))
 MASK_SHAPES = [*MASK_SHAPES, (), (150,), (1,), (5, 1), (5, 150), (4, 1, 150), (1, 1)]
 
 
+@pytest.mark.quick(shape=((), (5, 150), (2, 1, 4, 1, 150)))
 @pytest.mark.parametrize("shape", MASK_SHAPES, ids=str)
 def test_mask_and_bias_broadcast(attend, shape):
     query = normal(2, 3, 4, 5, 6)
@@ -234,6 +251,7 @@ def test_mask_and_bias_with_every_axis(attend):
     assert_right(attend, query, key, value, mask=mask, bias=normal(*mask.shape))
 
 
+@pytest.mark.quick(shape=((2, 3),))
 @pytest.mark.parametrize("name", ["kv_lengths", "q_offset"])
 @pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 1), (2, 3), (1, 1)], ids=str)
 def test_lengths_and_offsets_broadcast_to_the_batch(attend, name, shape):
@@ -246,6 +264,7 @@ def test_lengths_and_offsets_broadcast_to_the_batch(attend, name, shape):
     assert_right(attend, query, key, value, window=(2, 1), **{name: numbers.tolist()})
 
 
+@pytest.mark.quick(q_offset=(4,), kv_lengths=(9,))
 @pytest.mark.parametrize("causal", [True, False, "bottom_right", "top_left"])
 @pytest.mark.parametrize("window", [None, (0, 0), (3, None), (None, 2), (4, 1)])
 @pytest.mark.parametrize("q_offset", [None, -3, 0, 4, 30])
@@ -272,6 +291,7 @@ def test_offset_changes_nothing_without_causal_and_window(attend):
         assert_same_bits(attend(*arrays, q_offset=offset), attend(*arrays))
 
 
+@pytest.mark.quick(edge=(128,))
 @pytest.mark.parametrize("edge", [126, 127, 128, 129, 510, 511, 512, 513])
 @pytest.mark.parametrize("n_queries", [1, 20])
 def test_ends_of_the_visible_keys_at_block_edges(attend, edge, n_queries):
@@ -284,12 +304,14 @@ def test_ends_of_the_visible_keys_at_block_edges(attend, edge, n_queries):
     assert_right(attend, *arrays, window=(0, None), q_offset=edge)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("scale", [0, 0.0, -1, 2.5, np.float32(0.3), np.float64(1e-3)])
 def test_scale_is_any_finite_number(attend, scale):
     assert_right(attend, *problem(2, 10, 12, 3, 2), scale=scale)
     assert_right(attend, *problem(2, 1, 12, 3, 2), scale=scale)
 
 
+@pytest.mark.quick(softcap=(1,))
 @pytest.mark.parametrize("softcap", [1e-3, 0.5, 1, 30, np.float32(2), 1e6])
 def test_softcap(attend, dtype, softcap):
     for n_queries in (1, 20):
@@ -297,6 +319,7 @@ def test_softcap(attend, dtype, softcap):
         assert_right(attend, *arrays, softcap=softcap, scale=2.0)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("dtypes", "expected"),
     [
@@ -330,6 +353,7 @@ def test_bfloat16_promotes_as_in_numpy(attend, other):
     assert assert_right(attend, *arrays)[0].dtype == other
 
 
+@pytest.mark.quick(kind=("float64",))
 @pytest.mark.parametrize("kind", ["float16", "float32", "float64", ">f4", "bfloat16"])
 def test_bias_and_sinks_take_no_part_in_the_result_dtype(attend, dtype, kind):
     kind, arrays = dtype_of(kind), problem(2, 5, 6, 3, 4, dtype)
@@ -341,6 +365,7 @@ def test_bias_and_sinks_take_no_part_in_the_result_dtype(attend, dtype, kind):
     assert_same_bits(results, everything(attend, *arrays, bias=bias, sinks=sinks))
 
 
+@pytest.mark.quick
 def test_what_becomes_minus_infinity_in_the_arithmetic_is_masked(attend):
     arrays = problem(1, 4, 6, 3, 4)
     bias = np.where(np.arange(6) == 2, -1e300, 0.0)
@@ -354,10 +379,12 @@ def test_what_becomes_minus_infinity_in_the_arithmetic_is_masked(attend):
     assert_same_bits(without_sink, everything(attend, *arrays, sinks=sinks))
 
 
+@pytest.mark.quick
 def test_integer_sinks(attend):
     assert_right(attend, *problem(2, 5, 6, 3, 4), sinks=np.array([1, -2]))
 
 
+@pytest.mark.quick
 def test_inputs_are_not_changed(attend):
     arrays = problem(4, N_QUERIES, N_KEYS, 9, 6, n_kv_heads=2)
     options = as_options(*set(OPTIONS) - {"top_left"})

@@ -33,6 +33,7 @@ def arrays(dtype=np.float32, n_queries=6):
     return [np.stack(pair) for pair in zip(*parts, strict=True)]
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("n_queries", [1, 6])
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda x: "-".join(x) or "plain")
 def test_each_call_has_the_bits_of_attention(dtype, n_queries, options):
@@ -46,12 +47,14 @@ def test_each_call_has_the_bits_of_attention(dtype, n_queries, options):
         assert_same_bits(plan(), attention(*inputs, **options))
 
 
+@pytest.mark.quick
 def test_a_single_query_has_no_query_axis():
     query, key, value = normal(16), normal(30, 16), normal(30, 4)
     plan = Plan(query, key, value, return_weights=True)
     assert_same_bits(plan(), attention(query, key, value, return_weights=True))
 
 
+@pytest.mark.quick
 def test_lengths_and_offsets_are_those_of_the_moment():
     inputs = arrays()
     plan = Plan(*inputs, kv_lengths=[1, 2], q_offset=0, causal=True)
@@ -63,6 +66,7 @@ def test_lengths_and_offsets_are_those_of_the_moment():
         assert_same_bits(plan(), expected)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("bad", [-1, 41, 2**63 - 1])
 def test_bad_lengths_are_an_error_and_change_nothing(bad):
     plan = Plan(*arrays(), kv_lengths=[1, 2])
@@ -75,6 +79,7 @@ def test_bad_lengths_are_an_error_and_change_nothing(bad):
     assert_same_bits(plan(), before)
 
 
+@pytest.mark.quick
 def test_mask_and_bias_are_read_anew():
     inputs = arrays()
     mask, bias = np.ones((6, 40), bool), np.zeros((6, 40), np.float32)
@@ -91,6 +96,7 @@ def test_the_callers_numbers_are_copied():
     assert plan.kv_lengths.tolist() == [5, 6]
 
 
+@pytest.mark.quick
 def test_out_is_where_it_writes():
     inputs = arrays()
     out = np.empty((2, 4, 6, 16), np.float32)[..., ::2]
@@ -113,6 +119,7 @@ def test_attributes_are_its_arrays():
         plan.query = inputs[0]
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("convert", [np.ndarray.tolist, byte_swapped, misaligned])
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_what_would_be_converted_is_an_error(convert, place):
@@ -137,6 +144,7 @@ def test_out_may_not_overlap():
         Plan(query, key, key, out=query)
 
 
+@pytest.mark.quick
 def test_errors_are_those_of_attention():
     query, key, value = arrays()
     with pytest.raises(ValueError, match="key: expected"):

@@ -56,6 +56,7 @@ def assert_queries_go_down_and_keys_right(ax, n_queries, n_keys):
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("key", "query")
 
 
+@pytest.mark.quick
 def test_heat_map_draws_the_weights():
     weights = random_weights(3, 5)
     ax = plot.heat_map(weights, ["a", "b", 7], WORDS, title="A title")
@@ -198,6 +199,7 @@ def test_head_grid_draws_every_head_on_one_scale():
     assert (figure.get_supxlabel(), figure.get_supylabel()) == ("key", "query")
 
 
+@pytest.mark.quick
 def test_head_grid_wraps_many_heads_of_one_layer():
     figure = plot.head_grid(random_weights(12, 3, 3))
     places = [ax.get_subplotspec() for ax in figure.axes[:-1]]
@@ -207,6 +209,7 @@ def test_head_grid_wraps_many_heads_of_one_layer():
     assert titles == [f"head {h}" for h in range(12)]
 
 
+@pytest.mark.quick
 def test_entropy_bits_is_the_plain_formula():
     weights = random_weights(3, 4, 5)
     expected = [-sum(w * np.log2(w) for w in row) for row in weights.reshape(-1, 5)]
@@ -215,6 +218,7 @@ def test_entropy_bits_is_the_plain_formula():
     np.testing.assert_allclose(bits.ravel(), expected, rtol=1e-12)
 
 
+@pytest.mark.quick
 def test_entropy_bits_of_zeros_nan_sinks_and_small_numbers():
     np.testing.assert_array_equal(
         plot.entropy_bits([[0, 0], [1, 0], [0.5, 0.5], [np.nan, 1]]),
@@ -265,6 +269,7 @@ def test_position_image_is_symmetric_about_0():
     plot.position_image(np.zeros((1, 1))).figure.canvas.draw()
 
 
+@pytest.mark.quick
 def test_mask_image_draws_the_mask_with_a_legend():
     mask = np.tri(3, 5, 2, dtype=bool)
     ax = plot.mask_image(mask, list("abc"), WORDS)
@@ -341,6 +346,7 @@ def test_weights_of_attention_are_drawn_as_they_come():
     np.testing.assert_array_equal(plot.entropy_bits(weights)[:, 0], 0)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("draw", "kind", "message"),
     [
@@ -410,6 +416,7 @@ def test_wrong_arguments_are_errors_that_name_them(draw, kind, message):
     assert pyplot.get_fignums() == [], "no empty figure is left behind"
 
 
+@pytest.mark.quick
 def test_attnpy_does_not_import_matplotlib():
     assert_runs(
         "import sys, attnpy, attnpy.plot, attnpy.view; "

@@ -30,10 +30,12 @@ def arrays():
     return problem(4, 70, 300, 64, 64, dtype_of("bfloat16"))
 
 
+@pytest.mark.quick
 def test_portable_bfloat16_has_the_bits_of_the_scalar_tier(portable, arrays):
     assert_same_bits(attnpy.attention(*arrays), attend_on("scalar", *arrays))
 
 
+@pytest.mark.quick
 @needs_native
 def test_native_dot_products_are_the_default(arrays):
     native = attnpy.attention(*arrays)
@@ -41,6 +43,7 @@ def test_native_dot_products_are_the_default(arrays):
     assert native.tobytes() != attend_on("scalar", *arrays).tobytes()
 
 
+@pytest.mark.quick
 @needs_native
 def test_one_array_in_another_dtype_takes_the_portable_path(arrays):
     query, key, value = arrays
@@ -50,6 +53,7 @@ def test_one_array_in_another_dtype_takes_the_portable_path(arrays):
     )
 
 
+@pytest.mark.quick
 def test_configuration_shows_the_choice(portable):
     assert attnpy.show_config(mode="dicts")["tier"] not in NATIVE
 
@@ -68,6 +72,7 @@ def test_other_words_in_the_environment_are_an_error(bad):
     assert f"ATTNPY_PORTABLE: expected 0 or 1, got '{bad}'" in done.stderr
 
 
+@pytest.mark.quick
 def test_what_is_no_boolean_is_an_error():
     with pytest.raises(TypeError, match="portable: expected"):
         attnpy.set_portable("yes")

@@ -44,6 +44,7 @@ def bfloat16(numbers):
     )
 
 
+@pytest.mark.quick
 def test_query_positions_are_those_of_attention():
     query, key, value = normal(2, 4, 3), normal(2, 9, 3), normal(2, 9, 5)
     for offset in (None, 2, -3, 20):
@@ -64,6 +65,7 @@ def test_query_positions_are_those_of_attention():
 # Sinusoidal
 
 
+@pytest.mark.quick(dim=(7,))
 @pytest.mark.parametrize("dim", [0, 1, 2, 3, 7, 64])
 @pytest.mark.parametrize("offset", [0, 5, -3])
 def test_sinusoidal_is_the_formula(dim, offset):
@@ -76,6 +78,7 @@ def test_sinusoidal_is_the_formula(dim, offset):
             assert abs(encodings[row, column] - wave(angle)) < 1e-14
 
 
+@pytest.mark.quick
 def test_sinusoidal_has_the_base_of_the_paper():
     assert_same_bits(sinusoidal(9, 6), sinusoidal(9, 6, base=10000.0))
     np.testing.assert_allclose(
@@ -96,6 +99,7 @@ def test_sinusoidal_is_rounded_once(dtype):
     assert (encodings != exact.astype(np.float32).astype(dtype)).any()
 
 
+@pytest.mark.quick
 def test_sinusoidal_offset_goes_on():
     assert_same_bits(sinusoidal(7, 10, offset=13), sinusoidal(20, 10)[13:])
 
@@ -112,6 +116,7 @@ def test_sinusoidal_products_depend_on_the_distance():
 # Learned
 
 
+@pytest.mark.quick
 def test_learned_gives_rows():
     learned = Learned(20, 6, rng=np.random.default_rng(3))
     assert (learned.weight.dtype, learned.weight.shape) == (np.float32, (20, 6))
@@ -125,6 +130,7 @@ def test_learned_gives_rows():
     assert (learned.weight != rows).all()
 
 
+@pytest.mark.quick
 def test_learned_starts_with_normal_numbers_of_the_generator(dtype):
     one, two = (Learned(300, 50, dtype=dtype, rng=np.random.default_rng(3)).weight
                 for _ in range(2))  # fmt: skip
@@ -165,6 +171,7 @@ def rotated(x, places, frequencies, interleaved, factor=1.0):
     return x
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize(("dim", "rotary_dim"), [(8, None), (10, 6), (7, 2), (5, 0)])
 def test_rotary_is_a_complex_product(dtype, interleaved, dim, rotary_dim):
@@ -191,6 +198,7 @@ def test_rotary_is_a_complex_product(dtype, interleaved, dim, rotary_dim):
         assert_same_bits(result[..., size:], x[..., size:])
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_rotary_has_the_bits_of_its_formula_in_numpy(dtype, interleaved):
     rotary = Rotary(70, interleaved=interleaved, rotary_dim=66)
@@ -235,6 +243,7 @@ def test_rotary_keeps_few_tables():
     assert positions.rotary._cos_sin.cache_info().misses == kept.misses
 
 
+@pytest.mark.quick
 def test_threads_share_a_rotary():
     rotary = Rotary(16)
     inputs = [(normal(n, 16), n) for n in range(1, 9)]
@@ -246,6 +255,7 @@ def test_threads_share_a_rotary():
                 assert_same_bits(result, right)
 
 
+@pytest.mark.quick
 def test_rotary_rounds_16_bit_numbers_once(dtype):
     x = normal(3, 9, 16, dtype=dtype)
     real = "float64" if dtype == np.float64 else "float32"
@@ -280,6 +290,7 @@ def test_pairings_differ_by_the_order_of_the_numbers():
     )
 
 
+@pytest.mark.quick
 @given(
     places=st.tuples(*[st.integers(-5000, 5000)] * 2),
     shift=st.integers(-100_000, 100_000),
@@ -306,6 +317,7 @@ def test_rotary_products_depend_on_the_distance_only(
     assert abs(product - (query @ turned.T).item()) < 1e-9
 
 
+@pytest.mark.quick
 def test_rotary_rows_do_not_depend_on_each_other(dtype):
     rotary = Rotary(20, rotary_dim=14)
     x = normal(2, 3, 37, 20, dtype=dtype)
@@ -321,6 +333,7 @@ def test_rotary_rows_do_not_depend_on_each_other(dtype):
     assert np.isfinite(whole[0].astype(float)).all()
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_rotary_writes_where_told(dtype, interleaved):
     rotary = Rotary(10, interleaved=interleaved, rotary_dim=6)
@@ -359,6 +372,7 @@ def test_rotary_of_other_kinds():
     assert Rotary(0)(np.zeros((3, 0))).shape == (3, 0)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("cut", [1, 10, 49])
 def test_rotary_cache_of_turned_keys_serves_later_queries(cut):
     query, key, value = (normal(2, 50, 16, seed=s) for s in range(3))
@@ -373,6 +387,7 @@ def test_rotary_cache_of_turned_keys_serves_later_queries(cut):
 # Scaling
 
 
+@pytest.mark.quick
 def test_linear_scaling_divides_the_positions():
     rotary = Rotary(16, scaling={"type": "linear", "factor": 4.0})
     for scaled, plain in zip(
@@ -382,6 +397,7 @@ def test_linear_scaling_divides_the_positions():
         np.testing.assert_allclose(scaled, plain, rtol=1e-13)
 
 
+@pytest.mark.quick
 def test_llama3_scaling():
     plain = Rotary(128, base=500000.0)
     rotary = Rotary(128, base=500000.0, scaling=LLAMA3)
@@ -403,6 +419,7 @@ def test_llama3_scaling():
     assert rotary.attention_factor == 1
 
 
+@pytest.mark.quick(dim=(128,), truncate=(None,))
 @pytest.mark.parametrize("truncate", [None, True, False])
 @pytest.mark.parametrize("betas", [{}, {"beta_fast": 16, "beta_slow": 2}])
 @pytest.mark.parametrize(
@@ -443,6 +460,7 @@ def test_yarn_keeps_the_fastest_pairs_and_divides_the_slowest():
     assert (scaled[20:-20] <= plain[20:-20]).all()
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("options", "factor"),
     [
@@ -464,6 +482,7 @@ def test_yarn_attention_factor(options, factor):
     )
 
 
+@pytest.mark.quick
 def test_scaling_takes_a_model_configuration_as_it_is():
     frequencies = Rotary(8, base=5e5, scaling=LLAMA3).frequencies
     for more in (
@@ -509,6 +528,7 @@ def test_other_scalings_are_value_errors(scaling):
 # ALiBi
 
 
+@pytest.mark.quick
 def test_alibi_slopes_of_the_paper():
     assert alibi_slopes(8).tolist() == [2.0**-h for h in range(1, 9)]
     np.testing.assert_allclose(
@@ -530,6 +550,7 @@ def test_alibi_slopes_of_other_numbers_of_heads():
         assert_same_bits(slopes[power:], alibi_slopes(2 * power)[0::2][: n - power])
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("offset", [None, 0, -2, 9])
 def test_alibi_bias_falls_with_the_distance(dtype, offset):
     bias = alibi_bias(3, 4, 6, q_offset=offset, dtype=dtype)
@@ -548,6 +569,7 @@ def test_alibi_bias_of_many_offsets():
     assert_same_bits(bias[1, 1], alibi_bias(3, 4, 6, q_offset=-4))
 
 
+@pytest.mark.quick
 def test_alibi_without_the_query_position_has_the_same_causal_weights():
     query, key, value = (normal(4, 7, 5, dtype="float64", seed=s) for s in range(3))
     simple = alibi_slopes(4, "float64")[:, None, None] * np.arange(7)
@@ -562,6 +584,7 @@ def test_alibi_without_the_query_position_has_the_same_causal_weights():
 # T5
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("bidirectional", "starts"),
     [
@@ -611,6 +634,7 @@ def test_relative_buckets_are_the_formula(n_buckets, bidirectional, more, offset
         assert bucket == right + n_buckets * (bidirectional and relative > 0)
 
 
+@pytest.mark.quick
 def test_relative_bias_looks_the_buckets_up(dtype):
     table = normal(10, 3, dtype=dtype)
     for options in ({}, {"bidirectional": False, "max_distance": 20, "q_offset": 1}):
@@ -626,6 +650,7 @@ def test_relative_bias_looks_the_buckets_up(dtype):
     assert relative_bias(table[:, :0], 4, 0).shape == (0, 4, 0)
 
 
+@pytest.mark.quick
 def test_relative_bias_continues_in_decoding():
     table, x = normal(32, 2), normal(2, 40, 8)
     whole = relative_bias(table, 40, 40, bidirectional=False)
@@ -639,6 +664,7 @@ def test_relative_bias_continues_in_decoding():
 # Errors
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("name", "call"),
     [
@@ -673,6 +699,7 @@ def test_wrong_numbers_and_shapes_are_value_errors(name, call):
         call()
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("name", "call"),
     [

@@ -1,6 +1,7 @@
 """Random shapes, dtypes, layouts and options: right, and the same bits every way."""
 
 import numpy as np
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from support.arrays import lay_out
@@ -98,6 +99,7 @@ def test_any_call_agrees_with_the_oracle(attend, data):
     assert_right(attend, *arrays, **options)
 
 
+@pytest.mark.quick
 @given(data=problems())
 def test_all_instruction_sets_give_the_same_bits(data):
     arrays, options = data

@@ -1,7 +1,10 @@
 """The oracle itself, checked against small cases worked out by hand."""
 
 import numpy as np
+import pytest
 from support import reference
+
+pytestmark = pytest.mark.quick
 
 # Keys 0 and ln 3 under query 1 and scale 1 give the weights 1/4 and 3/4.
 LN3 = np.log(3.0)

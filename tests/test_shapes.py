@@ -13,6 +13,7 @@ from support.processes import assert_runs
 ZEROS = list(itertools.product((0, 2), (0, 2), (0, 3), (0, 3), (0, 4), (0, 5)))
 
 
+@pytest.mark.quick(sizes=ZEROS[::7])
 @pytest.mark.parametrize("sizes", ZEROS, ids=lambda s: "-".join(map(str, s)))
 def test_every_size_may_be_zero(attend, dtype, sizes):
     n_batch, n_heads, n_queries, n_keys, dim, value_dim = sizes
@@ -31,6 +32,7 @@ def test_every_size_may_be_zero(attend, dtype, sizes):
     assert_same_bits(out, output)
 
 
+@pytest.mark.quick(sizes=ZEROS[::9])
 @pytest.mark.parametrize("sizes", ZEROS[::3], ids=lambda s: "-".join(map(str, s)))
 def test_every_size_may_be_zero_with_options(attend, sizes):
     n_batch, n_heads, n_queries, n_keys, dim, value_dim = sizes
@@ -54,6 +56,7 @@ def test_every_size_may_be_zero_with_options(attend, sizes):
         assert (results[2] == sinks).all()
 
 
+@pytest.mark.quick
 def test_dim_of_zero_gives_the_mean_of_the_values(attend):
     for n_queries in (1, 20):
         query, key, value = problem(2, n_queries, 7, 0, 3)
@@ -88,6 +91,7 @@ def kinds(dtype):
     return misaligned, read_only, field, byte_swapped, swapped_and_strided
 
 
+@pytest.mark.quick(n_queries=(3,))
 @pytest.mark.parametrize("n_queries", [1, 3, 20])
 def test_any_kind_of_array_gives_the_same_bits(attend, dtype, n_queries):
     arrays = problem(2, n_queries, 140, 5, 4, dtype)
@@ -107,6 +111,7 @@ def test_any_kind_of_array_gives_the_same_bits(attend, dtype, n_queries):
         assert_same_bits(call(*changed), expected)
 
 
+@pytest.mark.quick(n_queries=(20,))
 @pytest.mark.parametrize("n_queries", [1, 20])
 def test_strides_of_zero_give_the_same_bits(attend, dtype, n_queries):
     row = normal(4).astype(dtype)
@@ -125,6 +130,7 @@ def test_strides_of_zero_give_the_same_bits(attend, dtype, n_queries):
         assert_same_bits(everything(attend, query, key, value), expected)
 
 
+@pytest.mark.quick
 def test_strides_of_axes_of_size_one_do_not_matter(attend, dtype):
     # NumPy gives such an axis any stride at all, not even a multiple of the item size.
     size = dtype.itemsize
@@ -147,6 +153,7 @@ def test_strides_of_axes_of_size_one_do_not_matter(attend, dtype):
         assert_same_bits(everything(attend, *spread), expected)
 
 
+@pytest.mark.quick
 def test_overlapping_strides_give_the_same_bits(attend, dtype):
     # A sliding window over one buffer: each row shares elements with the next.
     buffer = normal(200).astype(dtype)
@@ -164,6 +171,7 @@ def test_query_key_and_value_may_be_one_array(attend, dtype):
     assert_same_bits(everything(attend, x, x[:, ::-1][:, ::-1], x), expected)
 
 
+@pytest.mark.quick
 def test_out_is_returned_and_holds_the_result(attend, dtype):
     for n_queries in (1, 3, 70):
         arrays = problem(2, n_queries, 150, 5, 4, dtype)
@@ -176,6 +184,7 @@ def test_out_is_returned_and_holds_the_result(attend, dtype):
         assert_same_bits(results, expected)
 
 
+@pytest.mark.quick(n_queries=(3,))
 @pytest.mark.parametrize("n_queries", [1, 3, 70])
 def test_out_may_have_any_strides(attend, dtype, n_queries):
     arrays = problem(2, n_queries, 150, 5, 4, dtype)
@@ -200,6 +209,7 @@ def test_out_may_have_any_strides(attend, dtype, n_queries):
         assert_same_bits(store, before)
 
 
+@pytest.mark.quick(n_queries=(3,))
 @pytest.mark.parametrize("n_queries", [1, 3, 70])
 def test_out_may_be_misaligned_or_byte_swapped(attend, dtype, n_queries):
     arrays = problem(2, n_queries, 150, 5, 4, dtype)
@@ -217,6 +227,7 @@ def test_out_of_one_query_has_no_query_axis(attend):
     assert_same_bits(out, attend(query, key, value)[0, 0])
 
 
+@pytest.mark.quick(n=(5,))
 @pytest.mark.parametrize("n", [1, 5, 70])
 @pytest.mark.parametrize("name", ["query", "key", "value", "bias"])
 def test_out_may_be_an_input(attend, dtype, name, n):
@@ -233,6 +244,7 @@ NAMES = ("query", "key", "value", "bias")
 SHIFTS = (-11, -1, 1, 7, 40)
 
 
+@pytest.mark.quick(n=(5,), name=("query", "bias"))
 @pytest.mark.parametrize("n", [1, 5, 70])
 @pytest.mark.parametrize("name", NAMES)
 def test_out_may_overlap_an_input(attend, dtype, name, n):
@@ -248,6 +260,7 @@ def test_out_may_overlap_an_input(attend, dtype, name, n):
         assert_same_bits(np.ascontiguousarray(out), expected)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("n", [4, 68])
 def test_out_may_overlap_the_mask(attend, n):
     query, key, value = problem(2, n, n, 4, n)
@@ -276,6 +289,7 @@ def test_out_may_overlap_the_sinks_the_lengths_and_the_offsets(attend):
         assert_same_bits(actual, expected)
 
 
+@pytest.mark.quick
 def test_out_may_overlap_all_inputs_at_once(attend, dtype):
     x = normal(2, 70, 70).astype(dtype)
     expected = attend(x.copy(), x.copy(), x.copy(), bias=x.copy())
@@ -297,6 +311,7 @@ def test_overlap_of_out_with_a_broadcast_input(attend, dtype):
 ENDS = (-(2**63), -(2**63) + 1, -(2**62), -(2**31), 2**31, 2**62, 2**63 - 2, 2**63 - 1)
 
 
+@pytest.mark.quick(n_queries=(3,), q_offset=(-(2**63), 2**63 - 1))
 @pytest.mark.parametrize("n_queries", [1, 3, 20])
 @pytest.mark.parametrize("q_offset", ENDS)
 def test_extreme_offsets_and_windows_do_not_wrap(attend, n_queries, q_offset):
@@ -396,11 +411,13 @@ fails(huge(n40, 1, 1, 1), huge(1, 0, 1), huge(1, 0, 2**24), kv_lengths=lengths)
 """
 
 
+@pytest.mark.quick
 def test_sizes_that_overflow_are_an_error():
     # In a process of its own: a missed overflow is a crash or an endless loop.
     assert_runs(HUGE)
 
 
+@pytest.mark.quick
 def test_many_axes(attend):
     query, key, value = problem(1, 3, 4, 2, 2)
     deep = (1,) * 25

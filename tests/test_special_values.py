@@ -62,6 +62,7 @@ def assert_canonical(*results):
         assert not np.signbit(x[x == 0]).any()
 
 
+@pytest.mark.quick(n_rows=(1, 9))
 def test_what_no_row_may_see_never_reaches_a_result(attend, dtype, hiding, n_rows):
     options, seen = hiding
     query, key, value = problem(2, n_rows, N_KEYS, DIM, VALUE_DIM, dtype)
@@ -78,6 +79,7 @@ def test_what_no_row_may_see_never_reaches_a_result(attend, dtype, hiding, n_row
             assert_same_bits(everything(attend, *arrays, **options), expected)
 
 
+@pytest.mark.quick(n_rows=(9,), at=(57,))
 @pytest.mark.parametrize("at", [0, 57, 60, 61, 76, 97, 100, 103])
 def test_nan_reaches_exactly_the_rows_that_see_it(attend, hiding, n_rows, at):
     options, seen = hiding
@@ -104,6 +106,7 @@ def test_nan_reaches_exactly_the_rows_that_see_it(attend, hiding, n_rows, at):
     assert_same_bits(results, (expected, weights, lse))
 
 
+@pytest.mark.quick(n_rows=(9,), sign=(1,))
 @pytest.mark.parametrize("sign", [1, -1])
 def test_infinite_value_reaches_exactly_the_rows_that_see_it(
     attend, hiding, n_rows, sign
@@ -119,6 +122,7 @@ def test_infinite_value_reaches_exactly_the_rows_that_see_it(
     assert_same_bits(results, (expected, weights, lse))
 
 
+@pytest.mark.quick(n_rows=(9,))
 def test_nan_of_one_query_reaches_only_its_row(attend, dtype, n_rows):
     query, key, value = problem(2, n_rows, N_KEYS, DIM, VALUE_DIM, dtype)
     results = everything(attend, query, key, value)
@@ -131,6 +135,7 @@ def test_nan_of_one_query_reaches_only_its_row(attend, dtype, n_rows):
     assert_same_bits(actual, results)
 
 
+@pytest.mark.quick(n_rows=(9,))
 def test_nan_bias_counts_as_visible_nan(attend, n_rows):
     arrays = problem(1, n_rows, N_KEYS, DIM, VALUE_DIM)
     bias = np.zeros((n_rows, N_KEYS))
@@ -141,6 +146,7 @@ def test_nan_bias_counts_as_visible_nan(attend, n_rows):
     assert not np.isnan(output[0, :-1]).any()
 
 
+@pytest.mark.quick(n_rows=(9,))
 def test_nan_query_that_sees_nothing_gives_zeros(attend, n_rows):
     query, key, value = problem(1, n_rows, N_KEYS, DIM, VALUE_DIM)
     nan = np.full_like(query, np.nan)
@@ -167,6 +173,7 @@ EMPTY = {
 }
 
 
+@pytest.mark.quick(n_rows=(9,))
 @pytest.mark.parametrize("name", EMPTY)
 def test_row_that_may_see_nothing_is_zero(attend, dtype, n_rows, name):
     arrays = problem(2, n_rows, N_KEYS, DIM, VALUE_DIM, dtype)
@@ -177,6 +184,7 @@ def test_row_that_may_see_nothing_is_zero(attend, dtype, n_rows, name):
     assert_canonical(output, weights)
 
 
+@pytest.mark.quick(n_rows=(9,))
 @pytest.mark.parametrize("name", EMPTY)
 def test_lse_of_a_row_that_may_see_nothing_is_its_sink(attend, dtype, n_rows, name):
     arrays = problem(4, n_rows, N_KEYS, DIM, VALUE_DIM, dtype, n_kv_heads=2)
@@ -187,6 +195,7 @@ def test_lse_of_a_row_that_may_see_nothing_is_its_sink(attend, dtype, n_rows, na
     assert (lse == sinks[:, None]).all()
 
 
+@pytest.mark.quick
 def test_empty_rows_beside_others_change_nothing_in_them(attend, dtype):
     query, key, value = problem(2, 70, 140, DIM, VALUE_DIM, dtype)
     mask = np.random.default_rng(0).random((70, 140)) < 0.5
@@ -199,6 +208,7 @@ def test_empty_rows_beside_others_change_nothing_in_them(attend, dtype):
     assert_same_bits(results, expected)
 
 
+@pytest.mark.quick(n_rows=(9,))
 def test_row_whose_every_visible_logit_is_minus_infinity_is_zero(attend, n_rows):
     query = np.ones((2, n_rows, 1), np.float32)
     key = np.full((2, N_KEYS, 1), -np.inf, np.float32)
@@ -210,6 +220,7 @@ def test_row_whose_every_visible_logit_is_minus_infinity_is_zero(attend, n_rows)
         assert (lse == -np.inf).all()
 
 
+@pytest.mark.quick(n_rows=(1, 9))
 def test_logits_of_minus_infinity_have_no_weight(attend, n_rows):
     query = np.ones((1, n_rows, 1), np.float32)
     key, value = normal(1, 300, 1), normal(1, 300, VALUE_DIM, seed=1)
@@ -237,6 +248,7 @@ def test_bias_of_finfo_min_everywhere_gives_the_mean(attend, n_rows, kind):
     np.testing.assert_allclose(lse, least, rtol=1e-6)
 
 
+@pytest.mark.quick(n_rows=(9,))
 @pytest.mark.parametrize("kind", ["float32", "float64"])
 def test_bias_of_finfo_min_in_places_is_as_good_as_a_mask(attend, n_rows, kind):
     arrays = problem(2, n_rows, 300, DIM, VALUE_DIM, kind)
@@ -251,6 +263,7 @@ def test_bias_of_finfo_min_in_places_is_as_good_as_a_mask(attend, n_rows, kind):
     assert not weights[:, ~keep].any()
 
 
+@pytest.mark.quick(n_rows=(9,), size=(1e30,))
 @pytest.mark.parametrize("size", [1e4, 1e10, 1e30, -1e30, -1e10])
 @pytest.mark.parametrize("kind", ["float32", "float64"])
 def test_huge_bias_on_all_keys_gives_the_mean_and_its_lse(attend, n_rows, kind, size):
@@ -285,6 +298,7 @@ def test_weights_of_huge_logits_still_sum_to_one(attend, n_rows):
     np.testing.assert_allclose(weights.sum(axis=-1), 1, rtol=1e-5)
 
 
+@pytest.mark.quick(n_rows=(9,))
 @pytest.mark.parametrize("size", [1e3, 1e6, 1e18, 1e37])
 def test_huge_scores_select_the_largest(attend, n_rows, size):
     query = np.ones((1, n_rows, 1), np.float32)
@@ -324,6 +338,7 @@ def test_softcap_tames_huge_scores(attend, n_rows):
         np.testing.assert_allclose(actual, right, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.quick(n_rows=(9,))
 def test_sink_of_minus_infinity_is_no_sink(attend, dtype, n_rows):
     arrays = problem(2, n_rows, N_KEYS, DIM, VALUE_DIM, dtype)
     expected = everything(attend, *arrays)
@@ -348,6 +363,7 @@ def test_very_negative_sink_takes_nothing(attend, n_rows):
         np.testing.assert_allclose(one, other, rtol=1e-6)
 
 
+@pytest.mark.quick(n_rows=(9,))
 def test_nan_sink_reaches_only_its_head(attend, n_rows):
     arrays = problem(4, n_rows, N_KEYS, DIM, VALUE_DIM, n_kv_heads=1)
     sinks = np.array([0.0, np.nan, 1.0, 2.0])
@@ -358,6 +374,7 @@ def test_nan_sink_reaches_only_its_head(attend, n_rows):
     assert_canonical(*results)
 
 
+@pytest.mark.quick(n_rows=(1, 9))
 def test_results_have_one_nan_and_no_negative_zero(attend, dtype, n_rows):
     query, key, value = problem(2, n_rows, N_KEYS, DIM, VALUE_DIM, dtype)
     value[0] = -0.0
@@ -378,6 +395,7 @@ def test_negative_results_that_round_to_zero_are_zero(attend, dtype, n_rows):
         assert_canonical(output)
 
 
+@pytest.mark.quick(n_rows=(1, 9))
 def test_one_visible_key_gives_its_value_exactly(attend, dtype, n_rows):
     query, key, value = problem(1, n_rows, N_KEYS, DIM, VALUE_DIM, dtype)
     value[0, :, 0] = 3 * LEAST[str(dtype)]
@@ -388,6 +406,7 @@ def test_one_visible_key_gives_its_value_exactly(attend, dtype, n_rows):
         assert (weights == mask).all()
 
 
+@pytest.mark.quick(n_rows=(1, 9))
 @pytest.mark.parametrize(
     ("kind", "small", "large"), [("float32", -140, 126), ("float64", -1060, 1022)]
 )
@@ -408,6 +427,7 @@ def every_number(kind):
     return np.arange(2**16, dtype=np.uint16).view(dtype_of(kind))
 
 
+@pytest.mark.quick(n_rows=(9,))
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
 def test_every_16_bit_number_is_loaded_and_stored_exactly(attend, n_rows, kind):
     value = as_read(attend, every_number(kind)[None, None, :])
@@ -438,6 +458,7 @@ def test_largest_float16_values_do_not_overflow(attend, n_rows):
         assert (attend(query, key, np.full((1, 4, 2), most, "f2")) == most).all()
 
 
+@pytest.mark.quick(n_rows=(9,))
 def test_weights_that_underflow_are_zero(attend, n_rows):
     query = np.ones((1, n_rows, 1), np.float32)
     key = np.array([0.0, -87.0, -88.0, -104.0, -1000.0], np.float32)[None, :, None]

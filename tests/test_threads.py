@@ -24,6 +24,7 @@ def restore_threads():
     attnpy.set_num_threads(before)
 
 
+@pytest.mark.quick(tier=TIERS[:1])
 def test_threads_calling_at_once_get_the_same_bits(attend):
     calls = [
         (problem(4, 100, 150, 9, 5), {"causal": True, "num_threads": 2}),
@@ -68,6 +69,7 @@ def test_number_of_threads_may_change_during_calls(restore_threads):
         changer.join()
 
 
+@pytest.mark.quick
 def test_number_of_threads_can_be_set_and_read(restore_threads):
     for n in (1, 2, 5, np.int64(3)):
         attnpy.set_num_threads(n)
@@ -76,6 +78,7 @@ def test_number_of_threads_can_be_set_and_read(restore_threads):
         assert attnpy.show_config(mode="dicts")["threads"] == n
 
 
+@pytest.mark.quick
 def test_argument_of_a_call_changes_no_setting(restore_threads):
     attnpy.set_num_threads(2)
     arrays = problem(1, 100, 150, 9, 5)
@@ -156,6 +159,7 @@ print("same bits")
 """
 
 
+@pytest.mark.quick
 @pytest.mark.filterwarnings("ignore")
 def test_child_of_fork_works_and_has_the_same_bits():
     out = assert_runs(FORK, PYTHONWARNINGS="ignore", timeout=90)
@@ -231,6 +235,7 @@ def test_ctrl_c_ends_a_long_call_within_200_ms(tier, threads):
     assert_runs(INTERRUPT, tier, threads, timeout=60)
 
 
+@pytest.mark.quick
 def test_exception_of_a_signal_handler_passes_through():
     script = """
 import signal, time
@@ -312,6 +317,7 @@ def clean_environment(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
+@pytest.mark.quick(expected=(4,))
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [
@@ -358,6 +364,7 @@ def test_environment_forces_the_tier(clean_environment, tier):
     assert assert_runs(TIER, ATTNPY_ISA=tier).strip() == tier
 
 
+@pytest.mark.quick
 def test_default_tier_is_the_best(clean_environment):
     assert assert_runs(TIER).strip() == TIERS[0]
     assert TIERS[-1] == "scalar"
@@ -372,6 +379,7 @@ def test_unknown_tier_in_the_environment_is_an_error(clean_environment, bad):
     assert f"got '{bad}'" in last
 
 
+@pytest.mark.quick
 def test_unknown_tier_of_a_call_is_an_error():
     with pytest.raises(ValueError, match="tier: expected"):
         attend_on("sse9", *problem(1, 2, 3, 4, 5))
@@ -398,6 +406,7 @@ def test_pool_does_not_inherit_a_rounding_mode():
     assert_runs(ROUNDING)
 
 
+@pytest.mark.quick
 def test_threadpoolctl_sees_and_limits_the_pool(restore_threads):
     threadpoolctl = pytest.importorskip("threadpoolctl")
     attnpy.register_threadpoolctl()

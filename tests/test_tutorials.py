@@ -13,6 +13,7 @@ def softmax(scores):
     return np.exp(scores) / np.exp(scores).sum(axis=-1, keepdims=True)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("kind", ["float32", "float64"])
 def test_first_attention_mechanism(attend, kind):
     x = INPUTS.astype(kind)
@@ -25,6 +26,7 @@ def test_first_attention_mechanism(attend, kind):
     np.testing.assert_array_equal(context.round(4), np.array(WEIGHTED, kind))
 
 
+@pytest.mark.quick
 def test_first_attention_mechanism_prints_the_context_of_the_columns(attend):
     # What the tutorial printed came from an earlier softmax over the other axis, which
     # for its symmetric scores is the transpose: weights.T @ inputs.
@@ -32,11 +34,13 @@ def test_first_attention_mechanism_prints_the_context_of_the_columns(attend):
     np.testing.assert_array_equal((weights.T @ INPUTS).round(4), np.array(CONTEXT))
 
 
+@pytest.mark.quick
 def test_scaled_dot_product_attention_is_the_default(attend):
     expected = softmax(INPUTS @ INPUTS.T / np.sqrt(6)) @ INPUTS
     np.testing.assert_allclose(attend(INPUTS, INPUTS, INPUTS), expected, rtol=1e-14)
 
 
+@pytest.mark.quick
 def test_worked_example_with_a_stated_key_dimension_of_2(attend):
     query = [[1.0, 0.0, 1.0]]
     key = [[1.0, 1.0, 0.0], [0.0, 1.0, 1.0]]
@@ -51,6 +55,7 @@ def test_worked_example_with_a_stated_key_dimension_of_2(attend):
     np.testing.assert_allclose(output, [[1.5, 0.5]], rtol=1e-15)
 
 
+@pytest.mark.quick
 def test_random_example_with_weights_in_numpy(attend):
     rng = np.random.RandomState(0)
     m = 5
@@ -65,12 +70,14 @@ def test_random_example_with_weights_in_numpy(attend):
     np.testing.assert_allclose(output, expected, rtol=1e-14)
 
 
+@pytest.mark.quick
 def test_queries_and_keys_may_differ_in_number(attend):
     query, key, value = normal(4, 3), normal(7, 3, seed=1), normal(7, 5, seed=2)
     output, weights, _ = everything(attend, query, key, value)
     assert (output.shape, weights.shape) == ((4, 5), (4, 7))
 
 
+@pytest.mark.quick
 def test_one_decoder_state_attends_to_the_words(attend):
     # q is the decoder's state, the rows of H the words: c = H^T p, p = softmax(H q).
     q, h = normal(8, dtype="float64"), normal(6, 8, dtype="float64", seed=1)
@@ -81,6 +88,7 @@ def test_one_decoder_state_attends_to_the_words(attend):
     np.testing.assert_allclose(c, h.T @ p, rtol=1e-13)
 
 
+@pytest.mark.quick(length=(5, 70))
 @pytest.mark.parametrize("length", [1, 5, 70])
 def test_decoder_mask_fills_the_scores_of_later_words(attend, length):
     # scores.masked_fill_(~mask, -inf) with mask = lower triangle.
@@ -98,6 +106,7 @@ def test_decoder_mask_fills_the_scores_of_later_words(attend, length):
         np.testing.assert_allclose(output, weights @ x, rtol=1e-11, atol=1e-14)
 
 
+@pytest.mark.quick(length=(5, 70))
 @pytest.mark.parametrize("kind", ["float32", "float64"])
 @pytest.mark.parametrize("length", [5, 70, 600])
 def test_permuted_input_gives_permuted_output(attend, kind, length):
@@ -109,6 +118,7 @@ def test_permuted_input_gives_permuted_output(attend, kind, length):
     assert_within("output", permuted, output[:, order], limit)
 
 
+@pytest.mark.quick
 def test_positions_break_that_symmetry(attend):
     x = normal(1, 5, 16)
     order = [1, 0, 2, 3, 4]
@@ -117,6 +127,7 @@ def test_positions_break_that_symmetry(attend):
     assert np.abs(permuted - output[:, order]).max() > 0.01
 
 
+@pytest.mark.quick
 def test_weights_of_the_values_are_a_product_with_a_matrix(attend):
     # Y = W (X V): the output is linear in the values, with the weights as its matrix.
     x = normal(1, 9, 4, dtype="float64")
@@ -125,6 +136,7 @@ def test_weights_of_the_values_are_a_product_with_a_matrix(attend):
         np.testing.assert_allclose(attend(x, x, value), weights @ value, atol=1e-14)
 
 
+@pytest.mark.quick
 def test_heads_are_concatenated_columns(attend):
     # Two heads of width 3 over the first tutorial's embeddings of width 6.
     rng = np.random.default_rng(4)

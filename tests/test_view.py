@@ -60,6 +60,7 @@ def weights_of(view):
     return weights.reshape(data["shape"])
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("shape", [(4, 5), (3, 4, 5), (2, 3, 4, 5), (1, 1)])
 def test_page_has_the_weights_to_four_decimals(shape):
     weights = random_weights(*shape)
@@ -69,6 +70,7 @@ def test_page_has_the_weights_to_four_decimals(shape):
     np.testing.assert_allclose(weights_of(view), expected, rtol=0, atol=0.5001e-4)
 
 
+@pytest.mark.quick
 def test_page_has_nan_zero_and_one():
     weights = np.array([[0, 1, np.nan]])
     np.testing.assert_array_equal(
@@ -76,12 +78,14 @@ def test_page_has_nan_zero_and_one():
     )
 
 
+@pytest.mark.quick
 def test_any_dtype_of_weights_is_taken(dtype):
     weights = random_weights(2, 3, 3).astype(dtype)
     shown = weights_of(head_view(weights, ["a", "b", "c"]))
     np.testing.assert_allclose(shown[0], weights.astype(float), atol=0.5001e-4)
 
 
+@pytest.mark.quick
 def test_key_tokens_are_the_query_tokens_unless_given():
     data = data_of(head_view(random_weights(5, 5), WORDS))
     assert (data["queries"], data["keys"]) == (WORDS, WORDS)
@@ -89,6 +93,7 @@ def test_key_tokens_are_the_query_tokens_unless_given():
     assert (data["queries"], data["keys"]) == (WORDS, ["x", "7"])
 
 
+@pytest.mark.quick
 def test_tokens_and_title_cannot_leave_their_place():
     hostile = head_view(random_weights(8, 8), TOKENS, title="".join(TOKENS))
     harmless = head_view(random_weights(8, 8), ["a"] * 8, title="a")
@@ -100,6 +105,7 @@ def test_tokens_and_title_cannot_leave_their_place():
     assert tags[0] == tags[1]
 
 
+@pytest.mark.quick
 def test_page_names_no_other_resource():
     page = page_of(head_view(random_weights(5, 5), WORDS))
     assert not re.search(r"https?:|//[a-z]|(?<!-)\b(src|href|url|import|fetch)\b", page)
@@ -111,6 +117,7 @@ def test_large_model_stays_below_two_megabytes():
     assert len(view._repr_html_()) < 2e6
 
 
+@pytest.mark.quick
 def test_save_writes_the_page(tmp_path):
     view = head_view(random_weights(8, 8), TOKENS)
     path = tmp_path / "attention.html"
@@ -121,6 +128,7 @@ def test_save_writes_the_page(tmp_path):
     assert os.listdir(tmp_path) == [path.name]
 
 
+@pytest.mark.quick
 def test_failed_save_leaves_what_was_there(tmp_path, monkeypatch):
     path = tmp_path / "attention.html"
     path.write_text("old")
@@ -138,6 +146,7 @@ def test_failed_save_leaves_what_was_there(tmp_path, monkeypatch):
         view.save(tmp_path / "missing" / "attention.html")
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("weights", "queries", "keys", "kind", "message"),
     [
