@@ -26,10 +26,12 @@ def test_there_are_notebooks():
 def test_notebook_runs(path, tmp_path):
     if path.stem in USING_MINILM:
         minilm.require()
-    notebook = nbformat.read(path, as_version=4)
-    where = {"metadata": {"path": str(tmp_path)}}
     nbclient.NotebookClient(
-        notebook, kernel_name="python3", timeout=300, resources=where
+        nbformat.read(path, as_version=4),
+        kernel_name="python3",
+        timeout=300,
+        shutdown_kernel="immediate",
+        resources={"metadata": {"path": str(tmp_path)}},
     ).execute()
 
 

@@ -1,5 +1,7 @@
 """Arrays of numbers, and the ways in which they may be stored."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -17,7 +19,12 @@ def dtype_of(name):
 
 def normal(*shape, dtype="float32", seed=0):
     """Standard normal numbers; the same for the same shape and seed."""
-    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(dtype)
+    return _drawn(shape, seed).astype(dtype)
+
+
+@functools.lru_cache(maxsize=256)  # they are drawn again for every dtype
+def _drawn(shape, seed):
+    return np.random.default_rng([seed, *shape]).standard_normal(shape)
 
 
 def random_weights(*shape):
