@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
     from typing_extensions import Unpack
 
-    from attnpy._typing import Array, AttentionOptions
+    from attnpy._typing import Array, AttentionOptions, Causal, Window
 
 
 @overload
@@ -70,8 +70,8 @@ def attention(
     *,
     mask: ArrayLike | None = None,
     bias: ArrayLike | None = None,
-    causal: bool | Literal["bottom_right", "top_left"] = False,
-    window: tuple[int | None, int | None] | None = None,
+    causal: Causal = False,
+    window: Window | None = None,
     q_offset: ArrayLike | None = None,
     kv_lengths: ArrayLike | None = None,
     scale: float | None = None,
@@ -202,10 +202,7 @@ def attention(
     >>> np.count_nonzero(weights[0], axis=-1)  # the last query sees all 12 keys
     array([ 3,  4,  5,  6,  7,  8,  9, 10, 11, 12])
     """
-    return _attnpy.attention(
-        query,
-        key,
-        value,
+    options = (  # the fields of _options.Options, in order
         mask,
         bias,
         causal,
@@ -219,4 +216,6 @@ def attention(
         return_lse,
         out,
         num_threads,
+        None,
     )
+    return _attnpy.attention(query, key, value, options)

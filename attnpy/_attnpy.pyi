@@ -1,27 +1,34 @@
-"""The extension module, built from csrc/. Private: use the functions of attnpy."""
+"""The extension module, built from csrc/. Private: use the functions of attnpy.
+
+The groups of arguments are those of attnpy._options; plain tuples will do.
+"""
 
 from typing import Any
 
 from numpy.typing import ArrayLike, NDArray
 
+from attnpy._options import (
+    Cache,
+    Heads,
+    Norm,
+    Norms,
+    Projections,
+    Rotary,
+)
+from attnpy._typing import Array, OptionsTuple
+
 def attention(
-    query: ArrayLike,
-    key: ArrayLike,
-    value: ArrayLike,
-    mask: ArrayLike | None,
-    bias: ArrayLike | None,
-    causal: bool | str,
-    window: tuple[int | None, int | None] | None,
-    q_offset: ArrayLike | None,
-    kv_lengths: ArrayLike | None,
-    scale: float | None,
-    softcap: float | None,
-    sinks: ArrayLike | None,
-    return_weights: bool,
-    return_lse: bool,
-    out: NDArray[Any] | None,
-    num_threads: int | None,
-    tier: str | None = None,
+    query: ArrayLike, key: ArrayLike, value: ArrayLike, options: OptionsTuple, /
+) -> Any: ...
+def layer(
+    x: ArrayLike,
+    context: ArrayLike | None,
+    heads: Heads,
+    projections: Projections,
+    norms: Norms | None,
+    rotary: Rotary | None,
+    cache: Cache | None,
+    options: OptionsTuple,
     /,
 ) -> Any: ...
 def linear(
@@ -32,25 +39,20 @@ def linear(
     num_threads: int | None,
     tier: str | None = None,
     /,
-) -> NDArray[Any]: ...
+) -> Array: ...
 def normalize(
-    x: NDArray[Any],
-    residual: NDArray[Any] | None,
-    weight: NDArray[Any],
-    bias: NDArray[Any] | None,
-    eps: float,
-    centre: bool,
+    x: ArrayLike,
+    residual: ArrayLike | None,
+    norm: Norm,
     num_threads: int | None,
     tier: str | None = None,
     /,
-) -> NDArray[Any]: ...
+) -> Array: ...
 def rotate(
-    x: NDArray[Any], turns: NDArray[Any], interleaved: bool, out: NDArray[Any], /
-) -> None: ...
-def layer(*arguments: Any) -> Any: ...
-def activate(
-    x: NDArray[Any], activation: str, tier: str | None = None, /
-) -> NDArray[Any]: ...
+    x: ArrayLike, cos_sin: Array, interleaved: bool, out: Array | None, /
+) -> Array: ...
+def activate(x: ArrayLike, activation: str, tier: str | None = None, /) -> Array: ...
+def groups() -> dict[str, list[str]]: ...
 
 class Plan:
     query: NDArray[Any]
@@ -63,7 +65,9 @@ class Plan:
     output: NDArray[Any]
     weights: NDArray[Any] | None
     lse: NDArray[Any] | None
-    def __new__(cls, *arguments: Any) -> Any: ...
+    def __new__(
+        cls, query: Array, key: Array, value: Array, options: OptionsTuple, /
+    ) -> Any: ...
     def __call__(self) -> Any: ...
 
 def set_num_threads(num_threads: int, /) -> None: ...

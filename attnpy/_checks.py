@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Container, Iterable
+
     from numpy.typing import ArrayLike, NDArray
 
-    from attnpy._typing import Array
 
 # Float64 holds every integer up to here, and no sum of two wraps in int64.
 LARGEST_POSITION = 2**53
@@ -97,12 +98,11 @@ def generator(rng: np.random.Generator | None) -> np.random.Generator:
     return rng
 
 
-def sized(x: ArrayLike, last: int) -> Array:
-    """Return x, whose last axis must have this size."""
-    array = np.asarray(x)
-    if array.shape[-1:] != (last,):
-        raise ValueError(f"x: expected (..., {last}), got {array.shape}")
-    return array
+def keywords(given: Iterable[str], known: Container[str], caller: str) -> None:
+    """Refuse keywords that a call does not know, as Python does."""
+    for name in given:
+        if name not in known:
+            raise TypeError(f"{caller} got an unexpected keyword argument {name!r}")
 
 
 def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
@@ -111,15 +111,3 @@ def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
         return np.broadcast_shapes(shape, to) == to
     except ValueError:
         return False
-
-
-def check_out(out: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    """Require an array that a result of this shape and dtype can be written to."""
-    if not isinstance(out, np.ndarray):
-        raise TypeError(f"out: expected a NumPy array, got {type(out).__name__}")
-    if out.dtype != dtype:
-        raise TypeError(f"out: expected dtype {dtype}, got dtype {out.dtype}")
-    if out.shape != shape:
-        raise ValueError(f"out: expected shape {shape}, got {out.shape}")
-    if not out.flags.writeable:
-        raise ValueError("out: expected an array that can be written to")

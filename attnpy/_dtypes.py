@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, DTypeLike, NDArray
+    from numpy.typing import DTypeLike, NDArray
 
     from attnpy._typing import Array
 
@@ -48,9 +48,9 @@ def _operand_dtype(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
 
 @functools.cache
 def arithmetic(*dtypes: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype in which numbers of these dtypes meet, but 16-bit ones."""
+    """Return the dtype that numbers of these dtypes are computed in together."""
     wide = np.dtype(np.float64)
-    meeting = functools.reduce(_promoted, dtypes)
+    meeting = functools.reduce(_promoted, dtypes, dtypes[0])
     return wide if meeting == wide else np.dtype(np.float32)
 
 
@@ -58,13 +58,6 @@ def _promoted(one: np.dtype[Any], other: np.dtype[Any]) -> np.dtype[Any]:
     """Return the dtype of a product of numbers of two dtypes."""
     both = np.promote_types(one, other)
     return np.dtype(np.float64) if both.kind in "biu" else both
-
-
-def wide(x: ArrayLike, name: str) -> tuple[Array, np.dtype[Any]]:
-    """Return x in the dtype to compute with, and the dtype of the result."""
-    array = np.asarray(x)
-    dtype = operand(array, name)
-    return array.astype(arithmetic(dtype), copy=False), dtype
 
 
 def rounded(numbers: NDArray[np.float64], dtype: np.dtype[Any]) -> Array:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from attnpy import _attnpy
+from attnpy import _attnpy, _checks
+from attnpy._options import PUBLIC, Options
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
+    from typing_extensions import Unpack
 
-    from attnpy._typing import Array, Causal, Window
+    from attnpy._typing import Array, PlanOptions
 
 
 class Plan(_attnpy.Plan):
@@ -86,42 +87,8 @@ class Plan(_attnpy.Plan):
     __slots__ = ()
 
     def __new__(
-        cls,
-        query: Array,
-        key: Array,
-        value: Array,
-        *,
-        mask: Array | None = None,
-        bias: Array | None = None,
-        causal: Causal = False,
-        window: Window | None = None,
-        q_offset: ArrayLike | None = None,
-        kv_lengths: ArrayLike | None = None,
-        scale: float | None = None,
-        softcap: float | None = None,
-        sinks: ArrayLike | None = None,
-        return_weights: bool = False,
-        return_lse: bool = False,
-        out: Array | None = None,
-        num_threads: int | None = None,
+        cls, query: Array, key: Array, value: Array, **options: Unpack[PlanOptions]
     ) -> Any:
         """Check the arguments and allocate the results."""
-        return super().__new__(
-            cls,
-            query,
-            key,
-            value,
-            mask,
-            bias,
-            causal,
-            window,
-            q_offset,
-            kv_lengths,
-            scale,
-            softcap,
-            sinks,
-            return_weights,
-            return_lse,
-            out,
-            num_threads,
-        )
+        _checks.keywords(options, PUBLIC, "Plan()")
+        return super().__new__(cls, query, key, value, Options(**options))

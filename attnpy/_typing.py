@@ -22,12 +22,11 @@ class Model(Protocol):
         """Return the parameters by name."""
 
 
-class HeadOptions(TypedDict, total=False):
-    """The options of a head's attention that do not change what is returned."""
+class CausalOptions(TypedDict, total=False):
+    """The options of a head's causal attention that do not change what is returned."""
 
     mask: ArrayLike | None
     bias: ArrayLike | None
-    causal: Causal
     window: Window | None
     q_offset: ArrayLike | None
     kv_lengths: ArrayLike | None
@@ -36,11 +35,43 @@ class HeadOptions(TypedDict, total=False):
     num_threads: int | None
 
 
+class HeadOptions(CausalOptions, total=False):
+    """The options of a head's attention that do not change what is returned."""
+
+    causal: Causal
+
+
 class AttentionOptions(HeadOptions, total=False):
     """The options of `attention` that do not change what is returned."""
 
     sinks: ArrayLike | None
     out: Array | None
+
+
+class PlanOptions(AttentionOptions, total=False):
+    """The options of `Plan`."""
+
+    return_weights: bool
+    return_lse: bool
+
+
+# _options.Options as a plain tuple, which is made in a quarter of the time.
+OptionsTuple = tuple[
+    ArrayLike | None,
+    ArrayLike | None,
+    Causal,
+    Window | None,
+    ArrayLike | None,
+    ArrayLike | None,
+    float | None,
+    float | None,
+    ArrayLike | None,
+    bool,
+    bool,
+    Array | None,
+    int | None,
+    str | None,
+]
 
 
 class LayerOptions(TypedDict, total=False):

@@ -12,6 +12,8 @@ import numpy as np
 
 from attnpy import _attnpy, _checks, _dtypes, _parameters
 from attnpy._linear import linear
+from attnpy._options import PASSED_ON, Cache, Heads, Norms, Options, Projections
+from attnpy._options import Rotary as RotaryTables
 from attnpy.cache import KVCache, commit, reserve
 from attnpy.norms import LayerNorm, RMSNorm, norm_arguments
 from attnpy.positions import Rotary
@@ -21,9 +23,9 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike
     from typing_extensions import Unpack
 
-    from attnpy._typing import Array, Causal, HeadOptions, Window
+    from attnpy._typing import Array, HeadOptions
 
-    class Options(HeadOptions, total=False):
+    class LayerCall(HeadOptions, total=False):
         """The options of a layer's call that do not change what is returned."""
 
         sinks: ArrayLike | None
@@ -184,14 +186,9 @@ class SelfAttention:
         *,
         mask: ArrayLike | None = None,
         bias: ArrayLike | None = None,
-        causal: Causal = False,
-        window: Window | None = None,
         q_offset: ArrayLike | None = None,
-        kv_lengths: ArrayLike | None = None,
-        scale: float | None = None,
-        softcap: float | None = None,
         return_weights: bool = False,
-        num_threads: int | None = None,
+        **options: Any,
     ) -> Any:
         """Return the context vectors of the tokens.
 
@@ -204,10 +201,13 @@ class SelfAttention:
             default from `x`.
         mask, bias : array_like, broadcast to (L, Lk) or (B, L, Lk), optional
             As in `attnpy.attention`, without an axis for heads.
-        causal, window, q_offset, kv_lengths, scale, softcap, num_threads
+        q_offset : int or array_like of int, shape (B,), optional
             As in `MultiHeadAttention.__call__`.
         return_weights : bool, optional
             Return the weights as well.
+        **options
+            As in `MultiHeadAttention.__call__`: `causal`, `window`, `kv_lengths`,
+            `scale`, `softcap`, `num_threads`.
 
         Returns
         -------
@@ -220,35 +220,24 @@ class SelfAttention:
         TypeError, ValueError
             As `attnpy.attention`, and for parameters that do not fit.
         """
+        _checks.keywords(options, PASSED_ON - {"sinks"}, "SelfAttention()")
         if context is None and q_offset is None:
             q_offset = 0
         result = _attnpy.layer(
             x,
-            None,
-            None,
-            _with_head_axis(mask),
-            _with_head_axis(bias),
-            causal,
-            window,
-            q_offset,
-            kv_lengths,
-            scale,
-            softcap,
-            None,
-            return_weights,
-            False,
-            None,
-            num_threads,
-            None,
             context,
-            1,
-            1,
-            self.W_q,
-            self.b_q,
-            self.W_k,
-            self.b_k,
-            self.W_v,
-            self.b_v,
+            Heads(1, 1),
+            Projections(self.W_q, self.b_q, self.W_k, self.b_k, self.W_v, self.b_v),
+            None,
+            None,
+            None,
+            Options(
+                mask=_with_head_axis(mask),
+                bias=_with_head_axis(bias),
+                q_offset=q_offset,
+                return_weights=return_weights,
+                **options,
+            ),
         )
         if return_weights:
             output, weights = result
@@ -363,7 +352,7 @@ class MultiHeadAttention:
 
     Word by word, with a cache:
 
-    >>> from attnpy.cache import KVCache, commit, reserve
+    >>> from attnpy.cache import KVCache
     >>> cache = KVCache(1, 2, 5, 3)
     >>> words = [mha(x[i : i + 1], causal=True, cache=cache) for i in range(5)]
     >>> np.allclose(np.concatenate(words), output, atol=1e-6)
@@ -437,7 +426,7 @@ class MultiHeadAttention:
         context: ArrayLike | KVCache | None = ...,
         *,
         return_weights: Literal[False] = ...,
-        **options: Unpack[Options],
+        **options: Unpack[LayerCall],
     ) -> Array: ...
     @overload
     def __call__(
@@ -446,7 +435,7 @@ class MultiHeadAttention:
         context: ArrayLike | KVCache | None = ...,
         *,
         return_weights: Literal[True],
-        **options: Unpack[Options],
+        **options: Unpack[LayerCall],
     ) -> tuple[Array, Array]: ...
     @overload
     def __call__(
@@ -455,27 +444,20 @@ class MultiHeadAttention:
         context: ArrayLike | KVCache | None = ...,
         *,
         return_weights: bool,
-        **options: Unpack[Options],
+        **options: Unpack[LayerCall],
     ) -> Any: ...
     def __call__(
         self,
         x: ArrayLike,
         context: ArrayLike | KVCache | None = None,
         *,
-        mask: ArrayLike | None = None,
-        bias: ArrayLike | None = None,
-        causal: Causal = False,
-        window: Window | None = None,
         q_offset: ArrayLike | None = None,
         kv_lengths: ArrayLike | None = None,
-        scale: float | None = None,
-        softcap: float | None = None,
-        sinks: ArrayLike | None = None,
         cache: KVCache | None = None,
         rotary: Rotary | None = None,
         return_weights: bool = False,
         average_weights: bool = False,
-        num_threads: int | None = None,
+        **options: Any,
     ) -> Any:
         """Let the tokens attend to each other, or to a context.
 
@@ -486,12 +468,6 @@ class MultiHeadAttention:
         context : array_like, shape (Lc, Ec) or (B, Lc, Ec), or KVCache, optional
             Cross-attention: where the keys and values come from. With a cache from
             `project_context` they are there already.
-        mask, bias : array_like, broadcast to (H, L, Lk) or (B, H, L, Lk), optional
-            As in `attnpy.attention`: booleans, True where the token may attend, and
-            numbers to add to the scores. `Lk` is the number of keys: `L`, `Lc`, or the
-            longest length in the cache, with `x` in it.
-        causal, window : optional
-            As in `attnpy.attention`: hide later tokens, or those far away.
         q_offset : int or array_like of int, shape (B,), optional
             The position of the first token for `causal` and `window`. By default in
             self-attention that of its own key: 0, or each sequence's length in the
@@ -500,8 +476,6 @@ class MultiHeadAttention:
             How many of the tokens of `x` (of `context` in cross-attention) exist. The
             others are padding: nobody attends to them, they do not go into the cache,
             and their own rows of the output mean nothing.
-        scale, softcap, sinks : optional
-            As in `attnpy.attention`.
         cache : KVCache, optional
             Append the keys and values of `x`, and attend to all that is in the cache.
             With ``causal=True``, and a cache of the keys' dtype, a sequence gives the
@@ -514,8 +488,12 @@ class MultiHeadAttention:
             Return the weights as well.
         average_weights : bool, optional
             Return their mean over the heads instead.
-        num_threads : int, optional
-            At least 1; by default `attnpy.get_num_threads`.
+        **options
+            As in `attnpy.attention`: `mask` and `bias`, which broadcast to (H, L, Lk)
+            or (B, H, L, Lk), booleans, True where the token may attend, and numbers to
+            add to the scores; `Lk` is the number of keys: `L`, `Lc`, or the longest
+            length in the cache, with `x` in it. `causal` and `window`, which hide later
+            tokens, or those far away; `scale`, `softcap`, `sinks`, `num_threads`.
 
         Returns
         -------
@@ -534,12 +512,12 @@ class MultiHeadAttention:
             `context` and `rotary`, `kv_lengths` and a cache as `context`. The cache has
             not changed after an error.
         """
+        _checks.keywords(options, PASSED_ON, "MultiHeadAttention()")
         _check_arguments(context, cache, kv_lengths)
         self._check_rotary(rotary, context)
         if _checks.flag(average_weights, "average_weights") and not return_weights:
             raise ValueError("average_weights: expected return_weights=True with it")
-        tokens = _tokens(x, "x", self.W_q)
-        projected = isinstance(context, KVCache)
+        tokens = np.asarray(x)
         kv_cache = context if isinstance(context, KVCache) else cache
         single = kv_cache is not None and tokens.ndim == 2
         if single:
@@ -547,53 +525,32 @@ class MultiHeadAttention:
         if kv_cache is not None:
             self._check_cache(kv_cache, "context" if cache is None else "cache", tokens)
 
-        past_lengths = lengths = key = value = q_cos_sin = k_cos_sin = None
+        past_lengths = lengths = rows = None
         if isinstance(context, KVCache):
-            key, value, kv_lengths = context.key, context.value, context.lengths
+            rows = Cache(context.key, context.value, None)
+            kv_lengths = context.lengths
         if cache is not None:
             past_lengths, lengths, key, value = reserve(
                 cache, tokens.shape[1], kv_lengths, "kv_lengths"
             )
+            rows = Cache(key, value, past_lengths)
+            kv_lengths = lengths
         if context is None and q_offset is None:
             q_offset = 0 if past_lengths is None else past_lengths
-        if rotary is not None:
-            q_cos_sin = _cos_sin(rotary, q_offset, tokens, self.W_q, self.q_norm)
-            k_cos_sin = _cos_sin(rotary, past_lengths, tokens, self.W_k, self.k_norm)
         result = _attnpy.layer(
             tokens,
-            key,
-            value,
-            mask,
-            bias,
-            causal,
-            window,
-            q_offset,
-            kv_lengths if lengths is None else lengths,
-            scale,
-            softcap,
-            sinks,
-            return_weights,
-            False,
-            None,
-            num_threads,
-            None,
-            None if projected else context,
-            self.num_heads,
-            self.num_kv_heads,
-            self.W_q,
-            self.b_q,
-            None if projected else self.W_k,
-            self.b_k,
-            self.W_v,
-            self.b_v,
-            self.W_o,
-            self.b_o,
-            past_lengths,
-            None if self.q_norm is None else norm_arguments(self.q_norm, "q_norm"),
-            None if self.k_norm is None else norm_arguments(self.k_norm, "k_norm"),
-            q_cos_sin,
-            k_cos_sin,
-            rotary is not None and rotary.interleaved,
+            None if isinstance(context, KVCache) else context,
+            Heads(self.num_heads, self.num_kv_heads),
+            self._projections(isinstance(context, KVCache)),
+            self._norms(),
+            self._rotary(rotary, tokens, q_offset, past_lengths),
+            rows,
+            Options(
+                q_offset=q_offset,
+                kv_lengths=kv_lengths,
+                return_weights=return_weights,
+                **options,
+            ),
         )
         if cache is not None and lengths is not None:
             commit(cache, lengths)
@@ -643,14 +600,17 @@ class MultiHeadAttention:
         >>> np.allclose(mha(x, memory), mha(x, states))
         True
         """
-        tokens = _tokens(context, "context", self.W_k)
-        if tokens.ndim > 3:
+        tokens, size = np.asarray(context), len(self.W_k)
+        if tokens.ndim not in (2, 3) or tokens.shape[-1] != size:
             raise ValueError(
-                f"context: expected (Lc, Ec) or (B, Lc, Ec), got {tokens.shape}"
+                f"context: expected (Lc, {size}) or (B, Lc, {size}), got {tokens.shape}"
             )
         if tokens.ndim == 2:
             tokens = tokens[np.newaxis]  # (1, Lc, Ec)
-        key, value = self._keys(tokens, num_threads)
+        key = _project(tokens, self.W_k, self.b_k, self.num_kv_heads, num_threads)
+        if self.k_norm is not None:
+            key = self.k_norm(key)
+        value = _project(tokens, self.W_v, self.b_v, self.num_kv_heads, num_threads)
         batch, n_heads, n_tokens, size = key.shape
         return KVCache(
             batch,
@@ -663,13 +623,43 @@ class MultiHeadAttention:
             lengths=n_tokens if lengths is None else lengths,
         )
 
-    def _keys(self, context: ArrayLike, num_threads: int | None) -> tuple[Array, Array]:
-        """Return the context's keys (..., Hk, Lc, D) and values (..., Hk, Lc, Dv)."""
-        tokens, n_heads = _tokens(context, "context", self.W_k), self.num_kv_heads
-        key = _project(tokens, self.W_k, self.b_k, n_heads, num_threads)
-        if self.k_norm is not None:
-            key = self.k_norm(key)
-        return key, _project(tokens, self.W_v, self.b_v, n_heads, num_threads)
+    def _projections(self, projected: bool) -> Projections:
+        """Return the matrices; those of keys and values only if they are needed."""
+        W_q, W_k, W_v = self.W_q, self.W_k, self.W_v
+        b_q, b_k, b_v = self.b_q, self.b_k, self.b_v
+        if projected:
+            return Projections(W_q, b_q, None, None, None, None, self.W_o, self.b_o)
+        return Projections(W_q, b_q, W_k, b_k, W_v, b_v, self.W_o, self.b_o)
+
+    def _norms(self) -> Norms | None:
+        q_norm, k_norm = self.q_norm, self.k_norm
+        if q_norm is None and k_norm is None:
+            return None
+        return Norms(
+            None if q_norm is None else norm_arguments(q_norm, "q_norm"),
+            None if k_norm is None else norm_arguments(k_norm, "k_norm"),
+        )
+
+    def _rotary(
+        self,
+        rotary: Rotary | None,
+        tokens: Array,
+        q_offset: ArrayLike | None,
+        past_lengths: Array | None,
+    ) -> RotaryTables | None:
+        """Return what turns queries and keys, whose first token is there, or at 0."""
+        if rotary is None:
+            return None
+        n_tokens = tokens.shape[-2] if tokens.ndim > 1 else 0
+        first = 0 if past_lengths is None else past_lengths
+        offset = 0 if q_offset is None else q_offset
+        q_dtype = _arithmetic(tokens, self.W_q, self.q_norm)
+        k_dtype = _arithmetic(tokens, self.W_k, self.k_norm)
+        return RotaryTables(
+            cos_sin(rotary, offset, q_dtype, n_tokens),
+            cos_sin(rotary, first, k_dtype, n_tokens),
+            rotary.interleaved,
+        )
 
     def _check_rotary(self, rotary: Rotary | None, context: object) -> None:
         if rotary is None:
@@ -746,29 +736,13 @@ def _head_size(embed_dim: int, num_heads: int, head_dim: int | None) -> int:
     return embed_dim // num_heads
 
 
-def _tokens(x: ArrayLike, name: str, weight: Array) -> Array:
-    tokens = np.asarray(x)
-    if tokens.ndim < 2 or tokens.shape[-1] != len(weight):
-        raise ValueError(
-            f"{name}: expected (..., L, {len(weight)}), got {tokens.shape}"
-        )
-    _dtypes.operand(tokens, name)
-    return tokens
-
-
-def _cos_sin(
-    rotary: Rotary,
-    first: ArrayLike | None,
-    tokens: Array,
-    weight: Array,
-    norm: LayerNorm | RMSNorm | None,
-) -> Array:
-    """Return the tables for queries or keys, the first token being there, or at 0."""
-    dtypes = [tokens.dtype, weight.dtype]
-    if norm is not None:
-        dtypes.append(norm.weight.dtype)
-    first = 0 if first is None else first
-    return cos_sin(rotary, first, _dtypes.arithmetic(*dtypes), tokens.shape[-2])
+def _arithmetic(
+    tokens: Array, weight: Array, norm: LayerNorm | RMSNorm | None
+) -> np.dtype[Any]:
+    """Return the dtype in which tokens are projected, and then normalized."""
+    if norm is None:
+        return _dtypes.arithmetic(tokens.dtype, weight.dtype)
+    return _dtypes.arithmetic(tokens.dtype, weight.dtype, norm.weight.dtype)
 
 
 def _project(

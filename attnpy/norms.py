@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnpy import _attnpy, _checks, _dtypes, _parameters
+from attnpy._options import Norm
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike
 
     from attnpy._typing import Array
-
-    Arguments = tuple[Array, Array | None, float, bool]
 
 __all__ = ["LayerNorm", "RMSNorm"]
 
@@ -102,7 +101,7 @@ class LayerNorm:
         TypeError, ValueError
             If x has another dtype or size.
         """
-        return _normalize(x, residual, *norm_arguments(self, "norm"))
+        return _attnpy.normalize(x, residual, norm_arguments(self, "norm"), None)
 
 
 class RMSNorm:
@@ -174,44 +173,16 @@ class RMSNorm:
         TypeError, ValueError
             If x has another dtype or size.
         """
-        return _normalize(x, residual, *norm_arguments(self, "norm"))
+        return _attnpy.normalize(x, residual, norm_arguments(self, "norm"), None)
 
 
-def norm_arguments(norm: LayerNorm | RMSNorm, name: str) -> Arguments:
-    """Return what the C module wants to know of a norm: weight, bias, eps, centre."""
+def norm_arguments(norm: LayerNorm | RMSNorm, name: str) -> Norm:
+    """Return what the C module wants to know of a norm."""
     if isinstance(norm, LayerNorm):
-        return norm.weight, norm.bias, norm.eps, True
+        return Norm(norm.weight, norm.bias, norm.eps, centre=True)
     if isinstance(norm, RMSNorm):
-        return norm.weight, None, norm.eps, False
+        return Norm(norm.weight, None, norm.eps, centre=False)
     raise TypeError(
         f"{name}: expected an attnpy.blocks.RMSNorm or LayerNorm, "
         f"got {type(norm).__name__}"
     )
-
-
-def _normalize(
-    x: ArrayLike,
-    residual: ArrayLike | None,
-    weight: Array,
-    bias: Array | None,
-    eps: float,
-    centre: bool,
-) -> Array:
-    """Return the norm of x + residual, computed in float32 or float64."""
-    array = _checks.sized(x, len(weight))
-    dtypes = [_dtypes.operand(array, "x"), weight.dtype]
-    if residual is not None:
-        residual = np.asarray(residual)
-        dtypes.append(_dtypes.operand(residual, "residual"))
-    dtype = np.result_type(*dtypes)
-    real = _dtypes.arithmetic(dtype)
-    result = _attnpy.normalize(
-        array.astype(real, copy=False),
-        None if residual is None else residual.astype(real, copy=False),
-        weight.astype(real, copy=False),
-        None if bias is None else bias.astype(real, copy=False),
-        eps,
-        centre,
-        None,
-    )
-    return result.astype(dtype, copy=False)

@@ -36,28 +36,10 @@ class Way:
 # ---- attnpy --------------------------------------------------------------------------
 
 
-class Recorder:
-    """Stands in for the C module and keeps the positional arguments of one call."""
-
-    def attention(self, *positional):
-        self.positional = positional
-
-
-def private_call(query, key, value, **more):
-    """The private C function and the arguments that attnpy.attention gives it."""
-    from attnpy import _attention, _attnpy
-
-    recorder = Recorder()
-    _attention._attnpy = recorder
-    try:
-        _attention.attention(query, key, value, **more)
-    finally:
-        _attention._attnpy = _attnpy
-    return _attnpy.attention, recorder.positional
-
-
 def attnpy_ways(case, arrays, n_threads, tier=None, plan=False):
     import attnpy
+    from attnpy import _attnpy
+    from attnpy._options import Options
 
     more = {**cases.options(case), "num_threads": n_threads}
     if plan:
@@ -65,8 +47,8 @@ def attnpy_ways(case, arrays, n_threads, tier=None, plan=False):
     elif tier is None:
         yield Way("attention", partial(attnpy.attention, *arrays, **more))
     else:
-        function, positional = private_call(*arrays, **more)
-        yield Way(tier, partial(function, *positional, tier))
+        options = Options(**more, tier=tier)
+        yield Way(tier, partial(_attnpy.attention, *arrays, options))
 
 
 # ---- NumPy ---------------------------------------------------------------------------

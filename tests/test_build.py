@@ -96,6 +96,7 @@ def tree(built, tmp_path):
     return Tree(tmp_path / "tree")
 
 
+@pytest.mark.quick
 def test_a_second_build_of_unchanged_sources_compiles_nothing(tree):
     os.utime(tree.root / "csrc/answer.h")
     assert tree.build() == set()

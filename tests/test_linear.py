@@ -1,6 +1,7 @@
 """The product of rows with a matrix: right, and the same bits whatever is around."""
 
 import functools
+import itertools
 
 import numpy as np
 import pytest
@@ -176,6 +177,18 @@ def test_no_rows_columns_or_terms(multiply, dtype):
         assert_same_bits(result, np.broadcast_to(bias.astype(dtype), (n_rows, 3)))
 
 
+@pytest.mark.quick
+@pytest.mark.parametrize("shape", [(2, 1, 5, 4), (3, 1, 1, 4), (1, 2, 1, 3, 4)])
+def test_strides_of_axes_of_one_mean_nothing(multiply, shape):
+    # NumPy calls the swapped array contiguous, whatever the stride of its axis of 1.
+    x, weight = normal(*shape), normal(4, 3)
+    for axes in itertools.combinations(range(len(shape) - 1), 2):
+        swapped = x.swapaxes(*axes)
+        assert_same_bits(
+            multiply(swapped, weight), multiply(np.array(swapped, order="C"), weight)
+        )
+
+
 def test_a_single_row_has_one_axis(multiply):
     x, weight = normal(30), normal(30, 20)
     assert_same_bits(multiply(x, weight), multiply(x[None], weight)[0])
@@ -194,8 +207,8 @@ def test_dtypes_promote():
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ((np.ones((2, 3)), np.ones((4, 5))), ValueError, r"weight: expected \(3, M\)"),
-        ((np.ones((2, 3)), np.ones(3)), ValueError, r"weight: expected \(3, M\)"),
+        ((np.ones((2, 3)), np.ones((4, 5))), ValueError, r"x: expected \(\.\.\., 4\)"),
+        ((np.ones((2, 3)), np.ones(3)), ValueError, r"weight: expected \(K, M\)"),
         ((np.float64(1), np.ones((1, 1))), ValueError, "x: expected"),
         ((np.ones((2, 3)), np.ones((3, 5)), np.ones(4)), ValueError, r"bias: .*\(5,\)"),
         ((np.ones((2, 3)), np.ones((3, 5)), 1.0), ValueError, r"bias: .*\(5,\)"),

@@ -92,10 +92,12 @@ def test_no_rows_or_columns(normalize):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ((np.ones((2, 3), "f2"), np.ones(3)), TypeError, "x: expected"),
+        ((np.ones((2, 3), complex), np.ones(3)), TypeError, "x: expected"),
+        ((np.ones((2, 3)), np.ones(3, complex)), TypeError, "norm: expected"),
         ((np.float32(1), np.ones(3)), ValueError, "x: expected"),
-        ((np.ones((2, 3)), np.ones(4)), ValueError, r"weight: .*\(3,\)"),
-        ((np.ones((2, 3)), np.ones(3), 1.0), ValueError, r"bias: .*\(3,\)"),
+        ((np.ones((2, 3)), np.ones(4)), ValueError, r"x: expected \(\.\.\., 4\)"),
+        ((np.ones((2, 3)), np.ones((3, 1))), ValueError, r"norm: .* \(dim,\)"),
+        ((np.ones((2, 3)), np.ones(3), 1.0), ValueError, r"norm: .* bias of \(3,\)"),
         ((np.ones((2, 3)), np.ones(3), None, np.ones(3)), ValueError, "residual: "),
     ],
 )

@@ -1,12 +1,22 @@
-"""The package's files: none needs another in a circle, or what is private to it."""
+"""The tree: no file needs another in a circle, or what is private to it.
+
+And the groups of arguments, which C and Python both define, are the same.
+"""
 
 import ast
+import re
 import subprocess
 import sys
+import typing
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from attnpy import _attention, _attnpy, _options, _typing
+
+pytestmark = pytest.mark.quick
 
 ROOT = Path(__file__).parents[1] / "attnpy"
 
@@ -103,5 +113,92 @@ def test_attention_alone_imports_nothing_else():
         "print(*sorted(name for name in sys.modules if name.startswith('attnpy')))"
     )
     loaded = subprocess.check_output([sys.executable, "-c", script], text=True)
-    own = ("_attention", "_attnpy", "_machine", "_merge", "_plan", "_version")
+    own = [
+        "_attention",
+        "_attnpy",
+        "_checks",
+        "_machine",
+        "_merge",
+        "_options",
+        "_plan",
+        "_version",
+    ]
     assert loaded.split() == ["attnpy", *(f"attnpy.{name}" for name in own)]
+
+
+# ---- The C sources -------------------------------------------------------------------
+
+SOURCES = ROOT.parent / "csrc"
+HEADERS = sorted(SOURCES.rglob("*.h"))
+OWN = {str(path.relative_to(SOURCES)) for path in SOURCES.rglob("*.[ch]")}
+
+# What each folder may include, its own files aside.
+FLOORS = {
+    "core": {"vec"},  # the bytes of masks
+    "vec": {"core"},  # 16-bit numbers
+    "kernel": {"core", "vec"},
+    "isa": {"core", "vec", "kernel"},
+    "python": {"core"},
+}
+
+
+def included(path):
+    """The files of csrc/ that one includes, by their paths from there."""
+    text = path.read_text("utf-8")
+    names = set(re.findall(r'^#include "(.+)"', text, re.MULTILINE))
+    folder = str(path.parent.relative_to(SOURCES))
+    return {name if name in OWN else f"{folder}/{name}" for name in names}
+
+
+def test_no_c_file_needs_another_in_a_circle():
+    edges = {name: included(SOURCES / name) for name in OWN}
+    assert set().union(*edges.values()) <= OWN
+    TopologicalSorter(edges).prepare()
+
+
+@pytest.mark.parametrize("folder", FLOORS)
+def test_a_folder_of_c_includes_only_what_is_below(folder):
+    for path in (SOURCES / folder).rglob("*.[ch]"):
+        above = {name.split("/")[0] for name in included(path)} - {folder}
+        assert above <= FLOORS[folder], path
+
+
+def test_headers_are_short():
+    lengths = {str(path): len(path.read_text("utf-8").split("\n")) for path in HEADERS}
+    assert not {path: n for path, n in lengths.items() if n > 121}
+
+
+def test_each_c_file_says_what_it_is_for():
+    for name in OWN:
+        assert (SOURCES / name).read_text("utf-8").startswith("/*"), name
+
+
+# ---- The groups of arguments ---------------------------------------------------------
+
+
+def test_the_c_module_has_the_groups_of_the_package():
+    ours = {
+        name: list(group._fields)
+        for name, group in vars(_options).items()
+        if hasattr(group, "_fields")
+    }
+    assert _attnpy.groups() == ours
+
+
+@pytest.mark.parametrize("option", _options.Options._fields[:-1])
+def test_attention_gives_each_option_its_place(option, monkeypatch):
+    calls = []
+    recorder = SimpleNamespace(attention=lambda *arguments: calls.append(arguments))
+    monkeypatch.setattr(_attention, "_attnpy", recorder)
+    mark = object()
+    _attention.attention(1, 2, 3, **{option: mark})
+    query, key, value, options = calls[0]
+    assert (query, key, value) == (1, 2, 3)
+    assert _options.Options(*options) == _options.Options(**{option: mark})
+
+
+def test_the_types_of_options_are_those_of_the_group():
+    fields = typing.get_type_hints(_options.Options, vars(_typing))
+    hints = typing.get_type_hints(_typing.PlanOptions)
+    assert hints == {name: hint for name, hint in fields.items() if name != "tier"}
+    assert list(typing.get_args(_typing.OptionsTuple)) == list(fields.values())

@@ -11,22 +11,16 @@ from attnpy import _checks
 from attnpy.norms import LayerNorm, RMSNorm
 
 if TYPE_CHECKING:
-    from typing import TypedDict
-
     from numpy.typing import ArrayLike, DTypeLike
 
-    from attnpy._typing import Array, LayerOptions, Window
+    from attnpy._typing import Array, CausalOptions, LayerOptions
     from attnpy.positions import Rotary
 
-    class CallOptions(TypedDict, total=False):
+    class CallOptions(CausalOptions, total=False):
         """The options of an encoder's and of a decoder's calls."""
 
-        mask: ArrayLike | None
-        bias: ArrayLike | None
-        window: Window | None
-        kv_lengths: ArrayLike | None
+        sinks: ArrayLike | None
         rotary: Rotary | None
-        num_threads: int | None
 
 
 Layer = TypeVar("Layer")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attnpy import _attnpy, _dtypes
+from attnpy import _attnpy
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -30,7 +30,7 @@ def relu(x: ArrayLike) -> Array:
     >>> relu([-1.0, 0.0, 2.0])
     array([0., 0., 2.])
     """
-    return _activate(x, "relu")
+    return _attnpy.activate(x, "relu")
 
 
 def gelu(x: ArrayLike) -> Array:
@@ -62,7 +62,7 @@ def gelu(x: ArrayLike) -> Array:
     >>> gelu([-1.0, 0.0, 1.0]).round(4)
     array([-0.1587,  0.    ,  0.8413])
     """
-    return _activate(x, "gelu")
+    return _attnpy.activate(x, "gelu")
 
 
 def gelu_tanh(x: ArrayLike) -> Array:
@@ -88,7 +88,7 @@ def gelu_tanh(x: ArrayLike) -> Array:
     >>> gelu_tanh([-1.0, 0.0, 1.0]).round(4)
     array([-0.1588,  0.    ,  0.8412])
     """
-    return _activate(x, "gelu_tanh")
+    return _attnpy.activate(x, "gelu_tanh")
 
 
 def silu(x: ArrayLike) -> Array:
@@ -113,9 +113,4 @@ def silu(x: ArrayLike) -> Array:
     >>> silu([-1.0, 0.0, 1.0]).round(4)
     array([-0.2689,  0.    ,  0.7311])
     """
-    return _activate(x, "silu")
-
-
-def _activate(x: ArrayLike, name: str) -> Array:
-    wide, dtype = _dtypes.wide(x, "x")
-    return _attnpy.activate(wide, name).astype(dtype, copy=False)
+    return _attnpy.activate(x, "silu")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnpy import _checks, _parameters
+from attnpy._options import PASSED_ON
 from attnpy.blocks import _stack
 from attnpy.blocks.feed_forward import FeedForward
 from attnpy.cache import KVCache, checked_caches, undone_on_error
@@ -17,16 +18,19 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike
     from typing_extensions import Unpack
 
-    from attnpy._typing import Activation, Array, DecoderOptions, NormKind, Window
+    from attnpy._typing import Activation, Array, DecoderOptions, NormKind
     from attnpy.blocks._stack import CallOptions
     from attnpy.norms import LayerNorm, RMSNorm
-    from attnpy.positions import Rotary
 
     class DecoderCall(CallOptions, total=False):
         """The options of a decoder's call."""
 
         context_mask: ArrayLike | None
         context_lengths: ArrayLike | None
+
+
+# What a layer's self-attention is told, beside the cache.
+HANDED_ON = PASSED_ON - {"causal"} | {"rotary"}
 
 
 class DecoderLayer:
@@ -174,15 +178,10 @@ class DecoderLayer:
         x: ArrayLike,
         context: ArrayLike | KVCache | None = None,
         *,
-        mask: ArrayLike | None = None,
-        bias: ArrayLike | None = None,
-        window: Window | None = None,
-        kv_lengths: ArrayLike | None = None,
-        rotary: Rotary | None = None,
         cache: KVCache | None = None,
         context_mask: ArrayLike | None = None,
         context_lengths: ArrayLike | None = None,
-        num_threads: int | None = None,
+        **options: Unpack[CallOptions],
     ) -> Array:
         """Run the layer.
 
@@ -193,14 +192,17 @@ class DecoderLayer:
         context : array_like, shape (Lc, Ec) or (B, Lc, Ec), or KVCache
             The encoder's states, or what ``cross_attention.project_context`` makes of
             them. None where the layer has no cross-attention.
-        mask, bias, window, kv_lengths, rotary, cache
+        cache : KVCache, optional
             Of the self-attention, as in `attnpy.layers.MultiHeadAttention.__call__`.
         context_mask : array_like of bool, broadcast to (B, H, L, Lc), optional
             True where a token may attend to the context.
         context_lengths : int or array_like of int, shape (B,), optional
             How many of the context's tokens exist.
-        num_threads : int, optional
-            At least 1; by default `attnpy.get_num_threads`.
+        **options
+            Of the self-attention, which is causal, as in
+            `attnpy.layers.MultiHeadAttention.__call__`: `mask`, `bias`, `window`,
+            `q_offset`, `kv_lengths`, `scale`, `softcap`, `sinks`, `rotary`; and
+            `num_threads`.
 
         Returns
         -------
@@ -213,19 +215,10 @@ class DecoderLayer:
             If an argument has the wrong kind or dtype, or shapes do not fit together.
             The cache has not changed after an error.
         """
+        num_threads = options.get("num_threads")
 
         def attend(tokens: Array) -> Array:
-            return self.self_attention(
-                tokens,
-                mask=mask,
-                bias=bias,
-                causal=True,
-                window=window,
-                kv_lengths=kv_lengths,
-                rotary=rotary,
-                cache=cache,
-                num_threads=num_threads,
-            )
+            return self.self_attention(tokens, causal=True, cache=cache, **options)
 
         def attend_to_context(tokens: Array) -> Array:
             assert self.cross_attention is not None
@@ -240,6 +233,7 @@ class DecoderLayer:
         def feed(tokens: Array) -> Array:
             return self.feed_forward(tokens, num_threads=num_threads)
 
+        _checks.keywords(options, HANDED_ON, "DecoderLayer()")
         self._check_context(context, context_mask, context_lengths)
         tokens = np.asarray(x)
         with undone_on_error([] if cache is None else [cache]):
@@ -434,8 +428,7 @@ class Decoder:
         caches : list of KVCache, optional
             One for each layer, from `new_caches`: the tokens are appended.
         **options
-            As in `DecoderLayer.__call__`: `mask`, `bias`, `window`, `kv_lengths`,
-            `rotary`, `context_mask`, `context_lengths`, `num_threads`.
+            As in `DecoderLayer.__call__`, `context_mask` and `context_lengths` too.
 
         Returns
         -------

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnpy import _checks, _parameters
+from attnpy._options import PASSED_ON
 from attnpy.blocks import _stack
 from attnpy.blocks.feed_forward import FeedForward
 from attnpy.layers import MultiHeadAttention
@@ -15,14 +16,13 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike
     from typing_extensions import Unpack
 
-    from attnpy._typing import Activation, Array, LayerOptions, NormKind, Window
+    from attnpy._typing import Activation, Array, Causal, LayerOptions, NormKind
     from attnpy.blocks._stack import CallOptions
-    from attnpy.positions import Rotary
 
     class EncoderCall(CallOptions, total=False):
         """The options of an encoder's call."""
 
-        causal: bool
+        causal: Causal
 
 
 class EncoderLayer:
@@ -135,26 +135,17 @@ class EncoderLayer:
     state_dict = _parameters.state_dict
     load_state_dict = _parameters.load_state_dict
 
-    def __call__(
-        self,
-        x: ArrayLike,
-        *,
-        mask: ArrayLike | None = None,
-        bias: ArrayLike | None = None,
-        causal: bool = False,
-        window: Window | None = None,
-        kv_lengths: ArrayLike | None = None,
-        rotary: Rotary | None = None,
-        num_threads: int | None = None,
-    ) -> Array:
+    def __call__(self, x: ArrayLike, **options: Unpack[EncoderCall]) -> Array:
         """Run the layer.
 
         Parameters
         ----------
         x : array_like, shape (L, E) or (B, L, E)
             The tokens.
-        mask, bias, causal, window, kv_lengths, rotary, num_threads
-            Of the attention, as in `attnpy.layers.MultiHeadAttention.__call__`.
+        **options
+            Of the attention, as in `attnpy.layers.MultiHeadAttention.__call__`: `mask`,
+            `bias`, `causal`, `window`, `q_offset`, `kv_lengths`, `scale`, `softcap`,
+            `sinks`, `rotary`, `num_threads`.
 
         Returns
         -------
@@ -168,20 +159,12 @@ class EncoderLayer:
         """
 
         def attend(tokens: Array) -> Array:
-            return self.self_attention(
-                tokens,
-                mask=mask,
-                bias=bias,
-                causal=causal,
-                window=window,
-                kv_lengths=kv_lengths,
-                rotary=rotary,
-                num_threads=num_threads,
-            )
+            return self.self_attention(tokens, **options)
 
         def feed(tokens: Array) -> Array:
-            return self.feed_forward(tokens, num_threads=num_threads)
+            return self.feed_forward(tokens, num_threads=options.get("num_threads"))
 
+        _checks.keywords(options, PASSED_ON | {"rotary"}, "EncoderLayer()")
         tokens = _stack.residual(np.asarray(x), attend, self.norm_1, self.norm_first)
         return _stack.residual(tokens, feed, self.norm_2, self.norm_first)
 
@@ -263,8 +246,7 @@ class Encoder:
         x : array_like, shape (L, E) or (B, L, E)
             The tokens.
         **options
-            As in `EncoderLayer.__call__`: `mask`, `bias`, `causal`, `window`,
-            `kv_lengths`, `rotary`, `num_threads`.
+            As in `EncoderLayer.__call__`.
 
         Returns
         -------

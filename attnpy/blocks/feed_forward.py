@@ -127,7 +127,7 @@ class FeedForward:
             If x has another dtype or size.
         """
         gated = self.W_gate is not None
-        x = _checks.sized(x, len(self.W_1))
+        x = np.asarray(x)
         hidden = linear(
             x,
             self.W_1,

@@ -254,7 +254,6 @@ class Rotary:
         x = np.asarray(x)
         if x.ndim == 0 or x.shape[-1] != self.head_dim:
             raise ValueError(f"x: expected (..., L, {self.head_dim}), got {x.shape}")
-        dtype = _dtypes.operand(x, "x")
         positions = 0 if positions is None else positions
         positions = _checks.integers(positions, "positions")
         if positions.ndim == 0 and x.ndim > 1:
@@ -264,13 +263,8 @@ class Rotary:
                 "positions: expected an integer, or integers that broadcast to "
                 f"{x.shape[:-1]}, x's axes before the last, got shape {positions.shape}"
             )
-        if out is None:
-            out = np.empty(x.shape, dtype)
-        _checks.check_out(out, x.shape, dtype)
-
-        tables = cos_sin(self, positions, _dtypes.arithmetic(dtype))
-        _attnpy.rotate(x, tables, self.interleaved, out)
-        return out
+        tables = cos_sin(self, positions, _dtypes.arithmetic(x.dtype))
+        return _attnpy.rotate(x, tables, self.interleaved, out)
 
 
 def cos_sin(

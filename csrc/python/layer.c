@@ -1,180 +1,13 @@
-/* layer(): attention with its projections, in one run of the core. */
-#include "binding.h"
+/* layer(): from its arrays to the steps of the core. */
+#include "python/layer.h"
 
-/* Its positional arguments are attention()'s, the tokens in place of the query and what is
- * kept of keys and values in place of these, and behind them its own. Those from W_O on
- * may be left out. */
-/* clang-format off */
-enum {
-    X = QUERY, CONTEXT = N_ARGUMENTS, N_HEADS, N_KV_HEADS, W_Q, B_Q, W_K, B_K, W_V, B_V,
-    W_O, B_O, STARTS, Q_NORM, K_NORM, Q_TURNS, K_TURNS, INTERLEAVED, N_LAYER_ARGUMENTS
-};
-/* clang-format on */
+#include "core/workspace.h"
+#include "python/arrays.h"
+#include "python/lock.h"
+#include "python/numbers.h"
+#include "python/rotary.h"
 
-enum { N_PARTS = 3 }; /* queries, keys, values */
-
-/* One part's way from tokens to attention. The arrays are owned; NULL where there is
- * none. */
-typedef struct {
-    py_linear_arrays arrays; /* no input: nothing is projected */
-    PyArrayObject *product;  /* (..., heads, L, size), a token's heads adjacent */
-    PyArrayObject *norm_weight, *norm_bias, *turns;
-    PyArrayObject *kept;   /* (B, heads, Lk, size): where a cache has its rows */
-    PyArrayObject *result; /* what attention reads */
-    int type;              /* of the heads after norm and rotation */
-    attn_linear_problem linear;
-    attn_norm_problem norm;
-    attn_heads_problem heads;
-} part;
-
-/* One piece of memory for the products. In several, malloc would give them back to the
- * system after each call, and pages anew take a fifth of a layer's time. */
-typedef struct {
-    PyArrayObject *bytes;
-    npy_intp used;
-} room;
-
-typedef struct {
-    part parts[N_PARTS];
-    room room;
-    py_arrays attention;
-    py_linear_arrays arrays; /* of the last product; no input: there is none */
-    PyArrayObject *starts;   /* how many tokens are in the cache before the call */
-    PyArrayObject *joined;   /* (..., L, H * Dv) */
-    PyArrayObject *output;
-    attn_problem problem;
-    py_options options;
-    attn_linear_problem linear;
-    attn_layer_problem layer;
-} call;
-
-static void
-release_call(call *c)
-{
-    for (int i = 0; i < N_PARTS; i++) {
-        part *s = &c->parts[i];
-        py_release_linear(&s->arrays);
-        Py_CLEAR(s->product);
-        Py_CLEAR(s->norm_weight);
-        Py_CLEAR(s->norm_bias);
-        Py_CLEAR(s->turns);
-        Py_CLEAR(s->kept);
-        Py_CLEAR(s->result);
-    }
-    py_release_arrays(&c->attention);
-    py_release_linear(&c->arrays);
-    Py_CLEAR(c->starts);
-    Py_CLEAR(c->joined);
-    Py_CLEAR(c->output);
-    Py_CLEAR(c->room.bytes); /* last: the others lie in it */
-}
-
-/* ---- Arguments ------------------------------------------------------------------------ */
-
-static int
-convert_matrix(PyObject *const *weight_and_bias, py_linear_arrays *a)
-{
-    return py_as_array(weight_and_bias[0], &a->weight) < 0
-               ? -1
-               : py_as_optional_array(weight_and_bias[1], &a->bias);
-}
-
-/* Tokens that a matrix is to take. */
-static int
-convert_tokens(PyObject *tokens, const char *name, py_linear_arrays *a)
-{
-    if (py_as_array(tokens, &a->input) < 0) {
-        return -1;
-    }
-    npy_intp size = PyArray_NDIM(a->weight) == 0 ? 0 : PyArray_DIM(a->weight, 0);
-    if (PyArray_NDIM(a->input) < 2 || py_axis_length(a->input, 0) != size) {
-        return py_fail_shape(a->input, name, "(..., L, %zd)", size, 0);
-    }
-    return py_check_operand(a->input, name);
-}
-
-/* A norm is (weight, bias or None, eps, centre), or None. */
-static int
-convert_norm(PyObject *norm, part *s)
-{
-    PyObject *weight, *bias, *eps, *centre;
-
-    if (norm == Py_None) {
-        return 0;
-    }
-    if (!PyArg_ParseTuple(norm, "OOOO", &weight, &bias, &eps, &centre) ||
-        py_as_array(weight, &s->norm_weight) < 0 ||
-        py_as_optional_array(bias, &s->norm_bias) < 0 ||
-        py_parse_number(eps, "eps", &s->norm.eps) < 0) {
-        return -1;
-    }
-    s->norm.centre = PyObject_IsTrue(centre) > 0;
-    return 0;
-}
-
-/* Keys and values are projected, kept in a cache, or both. */
-static int
-check_source(PyObject *const *arguments)
-{
-    bool projects = arguments[W_K] != Py_None, keeps = arguments[KEY] != Py_None;
-
-    if ((projects || keeps) && keeps == (arguments[VALUE] != Py_None) &&
-        (arguments[STARTS] != Py_None) == (projects && keeps)) {
-        return 0;
-    }
-    PyErr_SetString(PyExc_TypeError, "expected starts with both W_k and key, value");
-    return -1;
-}
-
-/* Converts the arrays of a layer; other people's code may run here, but not after. */
-static int
-convert_layer(PyObject *const *arguments, call *c)
-{
-    part *q = &c->parts[0], *k = &c->parts[1], *v = &c->parts[2];
-    bool own = arguments[CONTEXT] == Py_None;
-    PyObject *source = own ? arguments[X] : arguments[CONTEXT];
-
-    if (convert_matrix(arguments + W_Q, &q->arrays) < 0 ||
-        convert_tokens(arguments[X], "x", &q->arrays) < 0) {
-        return -1;
-    }
-    if (own) { /* the array itself, if there was something to convert */
-        source = (PyObject *)q->arrays.input;
-    }
-    if (arguments[W_K] != Py_None &&
-        (convert_matrix(arguments + W_K, &k->arrays) < 0 ||
-         convert_tokens(source, "context", &k->arrays) < 0 ||
-         convert_matrix(arguments + W_V, &v->arrays) < 0 ||
-         py_as_array((PyObject *)k->arrays.input, &v->arrays.input) < 0)) {
-        return -1;
-    }
-    if (arguments[W_O] != Py_None && convert_matrix(arguments + W_O, &c->arrays) < 0) {
-        return -1;
-    }
-    if (convert_norm(arguments[Q_NORM], q) < 0 ||
-        convert_norm(arguments[K_NORM], k) < 0 ||
-        py_as_optional_array(arguments[Q_TURNS], &q->turns) < 0 ||
-        py_as_optional_array(arguments[K_TURNS], &k->turns) < 0 ||
-        py_as_optional_array(arguments[KEY], &k->kept) < 0 ||
-        py_as_optional_array(arguments[VALUE], &v->kept) < 0 ||
-        py_copy_integers(arguments[STARTS], "starts", &c->starts) < 0) {
-        return -1;
-    }
-    return py_convert_options(arguments, &c->attention);
-}
-
-static int
-parse_heads(PyObject *object, const char *name, int64_t *n)
-{
-    int overflow;
-
-    if (py_parse_integer(object, name, n, &overflow) < 0) {
-        return -1;
-    }
-    return py_check_range(*n, name, 1, ATTN_MAX_DIM);
-}
-
-/* ---- Room ----------------------------------------------------------------------------- */
+/* ---- Memory --------------------------------------------------------------------------- */
 
 /* At most as many bytes as a row of n_columns for each token takes in any type. */
 static double
@@ -187,7 +20,7 @@ most_bytes(PyArrayObject *tokens, npy_intp n_columns)
 }
 
 static int
-make_room(call *c)
+make_arena(layer_call *c)
 {
     double size = ATTN_ALIGNMENT;
 
@@ -202,32 +35,23 @@ make_room(call *c)
         return -1;
     }
     npy_intp n_bytes = (npy_intp)size;
-    c->room.bytes = (PyArrayObject *)PyArray_EMPTY(1, &n_bytes, NPY_UINT8, 0);
-    return c->room.bytes == NULL ? -1 : 0;
+    c->arena.bytes = (PyArrayObject *)PyArray_EMPTY(1, &n_bytes, NPY_UINT8, 0);
+    return c->arena.bytes == NULL ? -1 : 0;
 }
 
-/* The next bytes of the room, aligned. */
+/* The next bytes, aligned. */
 static char *
-take_room(room *r, npy_intp n_bytes)
+arena_take(arena *a, npy_intp n_bytes)
 {
-    char *data = PyArray_BYTES(r->bytes);
-    npy_intp past = (npy_intp)((uintptr_t)(data + r->used) % ATTN_ALIGNMENT);
-    npy_intp at = r->used + (past == 0 ? 0 : ATTN_ALIGNMENT - past);
+    char *data = PyArray_BYTES(a->bytes);
+    npy_intp past = (npy_intp)((uintptr_t)(data + a->used) % ATTN_ALIGNMENT);
+    npy_intp at = a->used + (past == 0 ? 0 : ATTN_ALIGNMENT - past);
 
-    r->used = at + n_bytes;
+    a->used = at + n_bytes;
     return data + at;
 }
 
 /* ---- From tokens to attention --------------------------------------------------------- */
-
-static npy_intp
-item_size(int type)
-{
-    attn_dtype dtype = ATTN_F64;
-
-    (void)py_storage_of(type, &dtype);
-    return dtype <= ATTN_BF16 ? 2 : dtype == ATTN_F32 ? 4 : 8;
-}
 
 /* An array (..., heads, L, size) for tokens (..., L, E), a token's heads adjacent: a new
  * one, or on data that is there. */
@@ -241,7 +65,7 @@ make_heads(PyArrayObject *tokens, npy_intp n_heads, npy_intp size, int type, voi
     shape[n - 3] = n_heads;
     shape[n - 2] = py_axis_length(tokens, 1);
     shape[n - 1] = size;
-    strides[n - 1] = item_size(type);
+    strides[n - 1] = attn_storage_of(py_dtype_of(type))->bytes;
     strides[n - 3] = size * strides[n - 1];
     strides[n - 2] = n_heads * strides[n - 3];
     for (int axis = n - 4; axis >= 0; axis--) {
@@ -252,9 +76,9 @@ make_heads(PyArrayObject *tokens, npy_intp n_heads, npy_intp size, int type, voi
                                         data == NULL ? 0 : NPY_ARRAY_BEHAVED, NULL);
 }
 
-/* Checks and describes the projection of a part's tokens. */
+/* Checks and describes the product of a part's tokens with its matrix. */
 static int
-set_product(part *s, npy_intp n_heads, room *r)
+set_projected(projection *s, npy_intp n_heads, arena *a)
 {
     attn_array *output = &s->linear.output;
     npy_intp size;
@@ -269,71 +93,55 @@ set_product(part *s, npy_intp n_heads, room *r)
                              "as many columns for each of the %zd heads", n_heads, 0);
     }
     size = s->linear.n_out / n_heads;
-    npy_intp n_bytes =
-        s->linear.n_batch * s->linear.n_rows * s->linear.n_out * item_size(s->type);
-    s->product =
-        make_heads(s->arrays.input, n_heads, size, s->type, take_room(r, n_bytes));
-    if (s->product == NULL) {
+    npy_intp n_bytes = s->linear.batch.n * s->linear.n_rows * s->linear.n_out *
+                       attn_storage_of(py_dtype_of(s->type))->bytes;
+    s->projected =
+        make_heads(s->arrays.input, n_heads, size, s->type, arena_take(a, n_bytes));
+    if (s->projected == NULL) {
         return -1;
     }
-    output->data = PyArray_BYTES(s->product);
-    output->column_stride = PyArray_ITEMSIZE(s->product);
+    output->data = PyArray_BYTES(s->projected);
+    output->column_stride = PyArray_ITEMSIZE(s->projected);
     output->row_stride = s->linear.n_out * output->column_stride;
     output->batch_stride[0] = s->linear.n_rows * output->row_stride;
-    py_read_heads(s->product, &s->heads);
-    s->heads.input.dtype = output->dtype;
-    py_describe(&s->heads.input, s->product, 0, s->heads.n_batch_axes);
+    py_read_heads(s->projected, &s->rotary);
+    s->rotary.input.dtype = output->dtype;
+    py_describe(&s->rotary.input, s->projected, 0, s->rotary.batch.n_axes);
     return 0;
 }
 
 /* Describes the norm of a part's heads; from it they have the type of both. */
 static int
-set_norm(part *s, const char *name)
+set_norm(projection *s, const char *name)
 {
-    attn_norm_problem *norm = &s->norm;
-    npy_intp size = s->heads.n_columns;
+    npy_intp size = s->rotary.head_dim;
 
-    if (s->norm_weight == NULL) {
+    if (s->norm.weight == NULL) {
         return 0;
     }
-    if (PyArray_NDIM(s->norm_weight) != 1 || PyArray_DIM(s->norm_weight, 0) != size ||
-        (s->norm_bias != NULL && !PyArray_SAMESHAPE(s->norm_weight, s->norm_bias))) {
-        return py_fail_shape(s->norm_weight, name, "a norm of (%zd,)", size, 0);
+    if (PyArray_DIM(s->norm.weight, 0) != size) {
+        return py_fail_shape(s->norm.weight, name, "a norm of (%zd,)", size, 0);
     }
-    const int types[2] = {s->type, PyArray_TYPE(s->norm_weight)};
+    const int types[2] = {s->type, PyArray_TYPE(s->norm.weight)};
     s->type = py_common_type(2, types);
-    if (s->type < 0) {
+    if (s->type < 0 || py_set_norm(&s->norm, s->type, &s->norm_problem) < 0) {
         return -1;
     }
-    int real = s->type == NPY_DOUBLE ? NPY_DOUBLE : NPY_FLOAT;
-    Py_SETREF(s->norm_weight, py_as_contiguous((PyObject *)s->norm_weight, real));
-    if (s->norm_weight == NULL) {
-        return -1;
-    }
-    norm->n_columns = size;
-    norm->weight = PyArray_DATA(s->norm_weight);
-    if (s->norm_bias != NULL) {
-        Py_SETREF(s->norm_bias, py_as_contiguous((PyObject *)s->norm_bias, real));
-        if (s->norm_bias == NULL) {
-            return -1;
-        }
-        norm->bias = PyArray_DATA(s->norm_bias);
-    }
-    s->heads.norm = norm;
+    s->rotary.norm = &s->norm_problem;
     return 0;
 }
 
 /* Describes what a part's heads are turned by. */
 static int
-set_turns(part *s)
+set_cos_sin(projection *s)
 {
-    int real = s->type == NPY_DOUBLE ? NPY_DOUBLE : NPY_FLOAT;
-
-    if (s->turns == NULL) {
+    if (s->cos_sin == NULL) {
         return 0;
     }
-    Py_SETREF(s->turns, py_as_contiguous((PyObject *)s->turns, real));
-    return s->turns == NULL ? -1 : py_set_turns(s->turns, s->product, &s->heads);
+    Py_SETREF(s->cos_sin,
+              py_as_contiguous((PyObject *)s->cos_sin, py_real_type(s->type)));
+    return s->cos_sin == NULL ? -1
+                              : py_set_cos_sin(s->cos_sin, s->projected, &s->rotary);
 }
 
 /* The type in which attention, whose result has the type `type`, can read another. */
@@ -343,100 +151,101 @@ readable(int own, int type)
     return type == NPY_DOUBLE ? NPY_DOUBLE : own;
 }
 
-/* Without a cache: attention reads the product itself, or what becomes of it. */
+/* Without a cache: attention reads the projection itself, or what becomes of it. */
 static int
-set_result(part *s, int type)
+set_result(projection *s, int type)
 {
-    int own = PyArray_TYPE(s->product), wanted = readable(s->type, type);
+    int own = PyArray_TYPE(s->projected), wanted = readable(s->type, type);
 
     if (own == wanted) {
-        s->result = s->product;
+        s->result = s->projected;
         Py_INCREF(s->result);
         return 0;
     }
-    s->result =
-        make_heads(s->arrays.input, s->heads.n_heads, s->heads.n_columns, wanted, NULL);
+    s->result = make_heads(s->arrays.input, s->rotary.n_heads, s->rotary.head_dim,
+                           wanted, NULL);
     return s->result == NULL ? -1 : 0;
 }
 
 /* With a cache: attention reads its rows where they lie, or a copy. */
 static int
-set_kept_result(part *s, const char *name, int type)
+set_cached_result(projection *s, const char *name, int type)
 {
-    PyArrayObject *kept = s->kept;
-    int own = PyArray_TYPE(kept), wanted = readable(own, type);
+    PyArrayObject *cache = s->cache;
+    int own = PyArray_TYPE(cache), wanted = readable(own, type);
     attn_dtype unused;
 
     if (!py_storage_of(own, &unused)) {
-        return py_fail_dtype(kept, name, "float64, float32, float16 or bfloat16");
+        return py_fail_dtype(cache, name, "float64, float32, float16 or bfloat16");
     }
-    if (PyArray_NDIM(kept) != 4 || PyArray_NDIM(s->product) != 4 ||
-        PyArray_DIM(kept, 0) != PyArray_DIM(s->product, 0) ||
-        PyArray_DIM(kept, 1) != PyArray_DIM(s->product, 1) ||
-        PyArray_DIM(kept, 3) != PyArray_DIM(s->product, 3)) {
-        return py_fail_shape(s->product, name,
+    if (PyArray_NDIM(cache) != 4 || PyArray_NDIM(s->projected) != 4 ||
+        PyArray_DIM(cache, 0) != PyArray_DIM(s->projected, 0) ||
+        PyArray_DIM(cache, 1) != PyArray_DIM(s->projected, 1) ||
+        PyArray_DIM(cache, 3) != PyArray_DIM(s->projected, 3)) {
+        return py_fail_shape(s->projected, name,
                              "(B, Hk, L, D) as the cache's, with D = %zd",
-                             py_axis_length(kept, 0), 0);
+                             py_axis_length(cache, 0), 0);
     }
-    if (!PyArray_ISWRITEABLE(kept)) {
+    if (!PyArray_ISWRITEABLE(cache)) {
         PyErr_Format(PyExc_ValueError,
                      "cache: expected an array that can be written to as its %s, got a "
                      "read-only one",
                      name);
         return -1;
     }
-    if (PyArray_ISBEHAVED(kept) && own == wanted) {
-        s->result = kept;
-        Py_INCREF(kept);
+    if (PyArray_ISBEHAVED(cache) && own == wanted) {
+        s->result = cache;
+        Py_INCREF(cache);
         return 0;
     }
     s->result = (PyArrayObject *)PyArray_FROMANY(
-        (PyObject *)kept, wanted, 0, 0,
+        (PyObject *)cache, wanted, 0, 0,
         NPY_ARRAY_CARRAY | NPY_ARRAY_NOTSWAPPED | NPY_ARRAY_FORCECAST |
             NPY_ARRAY_ENSURECOPY | NPY_ARRAY_ENSUREARRAY);
     return s->result == NULL ? -1 : 0;
 }
 
-/* Describes the way from the product to the result, if there is one to go. */
-static const attn_heads_problem *
-set_heads(part *s, const call *c)
+/* Describes the way from the projection to the result, if there is one to go. */
+static const attn_rotary_problem *
+set_rotary(projection *s, const layer_call *c)
 {
-    attn_heads_problem *p = &s->heads;
+    attn_rotary_problem *p = &s->rotary;
 
-    if (s->result == s->product && p->norm == NULL && p->turns.data == NULL) {
+    if (s->result == s->projected && p->norm == NULL && p->cos_sin.data == NULL) {
         return NULL;
     }
-    (void)py_storage_of(s->type, &p->dtype);
-    (void)py_storage_of(PyArray_TYPE(s->result), &p->output.dtype);
-    p->kept = p->dtype;
-    if (s->kept != NULL) {
-        (void)py_storage_of(PyArray_TYPE(s->kept), &p->kept);
-        p->first_row = PyArray_DATA(c->starts);
-        p->end_row = PyArray_DATA(c->attention.kv_lengths);
+    p->dtype = p->cache_dtype = py_dtype_of(s->type);
+    p->output.dtype = py_dtype_of(PyArray_TYPE(s->result));
+    if (s->cache != NULL) {
+        p->cache_dtype = py_dtype_of(PyArray_TYPE(s->cache));
+        p->past_lengths = PyArray_DATA(c->past_lengths);
+        p->lengths = PyArray_DATA(c->attention.kv_lengths);
     }
-    py_describe(&p->output, s->result, 0, p->n_batch_axes);
+    py_describe(&p->output, s->result, 0, p->batch.n_axes);
     return p;
 }
 
 /* Checks that tokens have places in the cache, and no more than there are. */
 static int
-check_places(const call *c)
+check_places(const layer_call *c)
 {
-    const part *k = &c->parts[1];
+    const projection *k = &c->parts[1];
     PyArrayObject *ends = c->attention.kv_lengths;
-    npy_intp n_keys = py_axis_length(k->kept, 1);
-    npy_intp n_batch = PyArray_DIM(k->kept, 0);
+    npy_intp n_keys = py_axis_length(k->cache, 1);
+    npy_intp n_batch = PyArray_DIM(k->cache, 0);
 
-    if (PyArray_NDIM(c->starts) != 1 || PyArray_DIM(c->starts, 0) != n_batch ||
-        ends == NULL || !PyArray_SAMESHAPE(c->starts, ends)) {
-        return py_fail_shape(c->starts, "starts", "(%zd,), as kv_lengths", n_batch, 0);
+    if (PyArray_NDIM(c->past_lengths) != 1 ||
+        PyArray_DIM(c->past_lengths, 0) != n_batch || ends == NULL ||
+        !PyArray_SAMESHAPE(c->past_lengths, ends)) {
+        return py_fail_shape(c->past_lengths, "past_lengths", "(%zd,), as kv_lengths",
+                             n_batch, 0);
     }
     for (npy_intp b = 0; b < n_batch; b++) {
-        int64_t start = ((const int64_t *)PyArray_DATA(c->starts))[b];
+        int64_t start = ((const int64_t *)PyArray_DATA(c->past_lengths))[b];
         int64_t end = ((const int64_t *)PyArray_DATA(ends))[b];
-        if (py_check_range(start, "starts", 0, n_keys) < 0 ||
+        if (py_check_range(start, "past_lengths", 0, n_keys) < 0 ||
             py_check_range(end, "kv_lengths", start, n_keys) < 0 ||
-            py_check_range(end - start, "tokens", 0, k->heads.n_rows) < 0) {
+            py_check_range(end - start, "tokens", 0, k->rotary.n_tokens) < 0) {
             return -1;
         }
     }
@@ -445,38 +254,38 @@ check_places(const call *c)
 
 /* Decides what attention reads of keys or values. */
 static int
-set_source(call *c, int i, const char *name, int type)
+set_source(layer_call *c, int i, const char *name, int type)
 {
-    part *s = &c->parts[i];
+    projection *s = &c->parts[i];
 
-    if (s->product == NULL) { /* projected before */
-        s->result = s->kept;
+    if (s->projected == NULL) { /* projected before */
+        s->result = s->cache;
         Py_INCREF(s->result);
         return 0;
     }
-    if (c->starts == NULL) {
+    if (c->past_lengths == NULL) {
         return set_result(s, type);
     }
-    return set_kept_result(s, name, type) < 0 || check_places(c) < 0 ? -1 : 0;
+    return set_cached_result(s, name, type) < 0 || check_places(c) < 0 ? -1 : 0;
 }
 
 /* Everything up to the queries, keys and values of attention; the type of its result. */
 static int
-set_parts(call *c, const int64_t n_heads[N_PARTS])
+set_parts(layer_call *c)
 {
     static const char *const norms[] = {"q_norm", "k_norm", "v_norm"};
     int types[N_PARTS], type;
 
     for (int i = 0; i < N_PARTS; i++) {
-        part *s = &c->parts[i];
+        projection *s = &c->parts[i];
         if (s->arrays.input != NULL) {
-            if (set_product(s, n_heads[i], &c->room) < 0 || set_norm(s, norms[i]) < 0 ||
-                set_turns(s) < 0) {
+            if (set_projected(s, c->n_heads[i], &c->arena) < 0 ||
+                set_norm(s, norms[i]) < 0 || set_cos_sin(s) < 0) {
                 return -1;
             }
-            c->layer.products[i] = &s->linear;
+            c->layer.projections[i] = &s->linear;
         }
-        types[i] = s->kept != NULL ? PyArray_TYPE(s->kept) : s->type;
+        types[i] = s->cache != NULL ? PyArray_TYPE(s->cache) : s->type;
     }
     type = py_promote(types);
     if (type < 0 || set_result(&c->parts[0], type) < 0 ||
@@ -484,8 +293,8 @@ set_parts(call *c, const int64_t n_heads[N_PARTS])
         return -1;
     }
     for (int i = 0; i < N_PARTS; i++) {
-        if (c->parts[i].product != NULL) {
-            c->layer.heads[i] = set_heads(&c->parts[i], c);
+        if (c->parts[i].projected != NULL) {
+            c->layer.rotary[i] = set_rotary(&c->parts[i], c);
         }
     }
     return type;
@@ -493,32 +302,32 @@ set_parts(call *c, const int64_t n_heads[N_PARTS])
 
 /* ---- Attention and after -------------------------------------------------------------- */
 
-/* Makes room for the heads' results side by side, (..., L, H * Dv), and lets attention
+/* Makes an array for the heads' results side by side, (..., L, H * Dv), and lets attention
  * write there. */
 static int
-make_joined(call *c, int type)
+make_concat(layer_call *c, int type)
 {
     const attn_problem *p = &c->problem;
     npy_intp n_heads = p->n_kv_heads * p->group;
     npy_intp shape[ATTN_MAX_AXES];
-    int n = p->n_batch_axes;
+    int n = p->batch.n_axes;
 
-    memcpy(shape, p->batch_shape, (size_t)n * sizeof *shape);
+    memcpy(shape, p->batch.shape, (size_t)n * sizeof *shape);
     shape[n++] = p->n_queries;
     shape[n++] = n_heads * p->value_dim;
-    c->joined = (PyArrayObject *)PyArray_EMPTY(n, shape, type, 0);
-    if (c->joined == NULL) {
+    c->concat = (PyArrayObject *)PyArray_EMPTY(n, shape, type, 0);
+    if (c->concat == NULL) {
         return -1;
     }
     c->attention.output =
-        make_heads(c->joined, n_heads, p->value_dim, type, PyArray_DATA(c->joined));
+        make_heads(c->concat, n_heads, p->value_dim, type, PyArray_DATA(c->concat));
     return c->attention.output == NULL ? -1 : 0;
 }
 
 static int
-set_attention(call *c, int type)
+set_attention(layer_call *c, int type)
 {
-    py_arrays *a = &c->attention;
+    py_attention_arrays *a = &c->attention;
     PyArrayObject **const inputs[N_PARTS] = {&a->query, &a->key, &a->value};
 
     for (int i = 0; i < N_PARTS; i++) {
@@ -526,7 +335,7 @@ set_attention(call *c, int type)
         Py_INCREF(*inputs[i]);
     }
     int rank = py_set_attention(a, type, &c->options, &c->problem);
-    if (rank < 0 || make_joined(c, type) < 0 ||
+    if (rank < 0 || make_concat(c, type) < 0 ||
         py_make_results(a, &c->options, type, rank, &c->problem) < 0) {
         return -1;
     }
@@ -534,63 +343,31 @@ set_attention(call *c, int type)
     return 0;
 }
 
-/* The last product, or what is joined as it is. */
+/* The last product, or the heads' results as they are. */
 static int
-set_output(call *c)
+set_output(layer_call *c)
 {
     int type;
 
     if (c->arrays.weight == NULL) {
-        c->output = c->joined;
+        c->output = c->concat;
         Py_INCREF(c->output);
         return 0;
     }
-    c->arrays.input = c->joined;
-    Py_INCREF(c->joined);
+    npy_intp n_columns = py_axis_length(c->concat, 0);
+    if (PyArray_NDIM(c->arrays.weight) != 2 ||
+        PyArray_DIM(c->arrays.weight, 0) != n_columns) {
+        return py_fail_shape(c->arrays.weight, "W_o",
+                             "(%zd, E), as many rows as the heads have values",
+                             n_columns, 0);
+    }
+    c->arrays.input = c->concat;
+    Py_INCREF(c->concat);
     c->linear.activation = ATTN_IDENTITY;
     type = py_set_linear(&c->arrays, &c->linear);
     c->output = type < 0 ? NULL : py_make_product(&c->arrays, type, &c->linear);
     c->layer.output = &c->linear;
     return c->output == NULL ? -1 : 0;
-}
-
-/* All arguments, None where they were left out. */
-static int
-fill_arguments(PyObject *const *given, Py_ssize_t n_given,
-               PyObject *arguments[N_LAYER_ARGUMENTS])
-{
-    if (n_given < W_O || n_given > N_LAYER_ARGUMENTS) {
-        PyErr_Format(PyExc_TypeError, "expected %d to %d arguments, got %zd", W_O,
-                     N_LAYER_ARGUMENTS, n_given);
-        return -1;
-    }
-    for (Py_ssize_t i = 0; i < N_LAYER_ARGUMENTS; i++) {
-        arguments[i] = i < n_given ? given[i] : Py_None;
-    }
-    return 0;
-}
-
-/* Everything before the computation. */
-static int
-prepare_layer(PyObject *const *given, Py_ssize_t n_given, call *c)
-{
-    PyObject *arguments[N_LAYER_ARGUMENTS];
-    int64_t n_heads[N_PARTS];
-    int type;
-
-    if (fill_arguments(given, n_given, arguments) < 0 ||
-        py_parse_options(arguments, N_ARGUMENTS, &c->problem, &c->options) < 0 ||
-        parse_heads(arguments[N_HEADS], "num_heads", &n_heads[0]) < 0 ||
-        parse_heads(arguments[N_KV_HEADS], "num_kv_heads", &n_heads[1]) < 0 ||
-        check_source(arguments) < 0 || convert_layer(arguments, c) < 0) {
-        return -1;
-    }
-    n_heads[2] = n_heads[1];
-    for (int i = 0; i < N_PARTS; i++) {
-        c->parts[i].heads.interleaved = arguments[INTERLEAVED] == Py_True;
-    }
-    type = make_room(c) < 0 ? -1 : set_parts(c, n_heads);
-    return type < 0 || set_attention(c, type) < 0 ? -1 : set_output(c);
 }
 
 /* Tokens start .. end - 1 of a sequence in an array (B, heads, Lk, size). */
@@ -609,15 +386,15 @@ tokens_of(PyArrayObject *array, npy_intp batch, int64_t start, int64_t end)
 
 /* Brings the new tokens from the copy that attention read to the cache itself. */
 static int
-keep_tokens(const call *c, const part *s)
+cache_tokens(const layer_call *c, const projection *s)
 {
-    const int64_t *starts = PyArray_DATA(c->starts);
+    const int64_t *past_lengths = PyArray_DATA(c->past_lengths);
     const int64_t *ends = PyArray_DATA(c->attention.kv_lengths);
     int status = 0;
 
-    for (npy_intp b = 0; b < PyArray_DIM(s->kept, 0) && status == 0; b++) {
-        PyArrayObject *from = tokens_of(s->result, b, starts[b], ends[b]);
-        PyArrayObject *to = tokens_of(s->kept, b, starts[b], ends[b]);
+    for (npy_intp b = 0; b < PyArray_DIM(s->cache, 0) && status == 0; b++) {
+        PyArrayObject *from = tokens_of(s->result, b, past_lengths[b], ends[b]);
+        PyArrayObject *to = tokens_of(s->cache, b, past_lengths[b], ends[b]);
         status = from == NULL || to == NULL ? -1 : PyArray_CopyInto(to, from);
         Py_XDECREF(from);
         Py_XDECREF(to);
@@ -626,51 +403,54 @@ keep_tokens(const call *c, const part *s)
 }
 
 static int
-compute_layer(call *c)
+compute_layer(layer_call *c)
 {
-    double work = py_attention_work(&c->problem) + py_linear_work(&c->linear);
+    attn_call call = {.tier = c->options.tier, .n_threads = c->options.n_threads};
     py_lock lock;
 
-    for (int i = 0; i < N_PARTS; i++) {
-        work += py_linear_work(&c->parts[i].linear);
-    }
-    attn_poll poll = py_give_up_lock(&lock, work);
-    int status =
-        attn_layer(&c->layer, c->options.tier, c->options.n_threads, poll, &lock);
-    if (py_take_lock_back(&lock, status) < 0) {
+    py_give_up_lock(&lock, attn_layer_work(&c->layer), &call);
+    if (py_take_lock_back(&lock, attn_layer(&c->layer, &call)) < 0) {
         return -1;
     }
-    for (int i = 0; i < N_PARTS && c->starts != NULL; i++) {
-        const part *s = &c->parts[i];
-        if (s->kept != NULL && s->kept != s->result && keep_tokens(c, s) < 0) {
+    for (int i = 0; i < N_PARTS && c->past_lengths != NULL; i++) {
+        const projection *s = &c->parts[i];
+        if (s->cache != NULL && s->cache != s->result && cache_tokens(c, s) < 0) {
             return -1;
         }
     }
     return 0;
 }
 
+/* Everything between the arguments and the computation. */
+static int
+prepare_layer(layer_call *c)
+{
+    int type = make_arena(c) < 0 ? -1 : set_parts(c);
+
+    return type < 0 || set_attention(c, type) < 0 ? -1 : set_output(c);
+}
+
 PyDoc_STRVAR(layer_doc,
-             "layer(x, key, value, <as attention>, tier, context, num_heads, "
-             "num_kv_heads, W_q, b_q, W_k, b_k, W_v, b_v, W_o=None, b_o=None, "
-             "starts=None, q_norm=None, k_norm=None, q_turns=None, k_turns=None, "
-             "interleaved=False, /)\n--\n\nAttention with its projections. "
-             "With starts, tokens go into key and value, from there up to kv_lengths; "
-             "without W_k, key and value are there already. Norms are (weight, bias, "
-             "eps, centre), turns those of rotate().");
+             "layer(x, context, heads, projections, norms, rotary, cache, options, /)"
+             "\n--\n\nAttention with its projections. The groups are those of "
+             "attnpy._options; norms, rotary and cache may be None. With past_lengths, "
+             "tokens go into the cache, from there up to kv_lengths; without W_k, keys "
+             "and values are there already.");
 
 static PyObject *
 layer(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
 {
-    call c = {.layer = {.output = NULL}}; /* all of it is 0 */
+    layer_call c = {.output = NULL}; /* all of it is 0 */
     PyObject *result = NULL;
 
     (void)module;
-    if (prepare_layer(arguments, n_arguments, &c) == 0 && compute_layer(&c) == 0) {
+    if (py_convert_layer(arguments, n_arguments, &c) == 0 && prepare_layer(&c) == 0 &&
+        compute_layer(&c) == 0) {
         result = c.attention.weights == NULL
                      ? Py_NewRef((PyObject *)c.output)
                      : PyTuple_Pack(2, c.output, c.attention.weights);
     }
-    release_call(&c);
+    py_release_layer(&c);
     return result;
 }
 

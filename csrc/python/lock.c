@@ -1,5 +1,5 @@
 /* The interpreter's lock during a call. */
-#include "binding.h"
+#include "python/lock.h"
 
 /* Work, in multiplications, below which the lock is kept: a few microseconds, less than a
  * contended lock may cost. */
@@ -17,12 +17,13 @@ check_signals(void *context)
     return lock->failed;
 }
 
-attn_poll
-py_give_up_lock(py_lock *lock, double work)
+void
+py_give_up_lock(py_lock *lock, double work, attn_call *call)
 {
     lock->failed = false;
     lock->thread = work < WORK_UNDER_LOCK ? NULL : PyEval_SaveThread();
-    return lock->thread == NULL ? NULL : check_signals;
+    call->control.poll = lock->thread == NULL ? NULL : check_signals;
+    call->control.poll_context = lock;
 }
 
 int

@@ -1,6 +1,16 @@
 /* The extension module attnpy._attnpy. */
 #define IMPORTS_NUMPY
-#include "binding.h"
+#include "python/binding.h"
+
+#include "python/activate.h"
+#include "python/attention.h"
+#include "python/layer.h"
+#include "python/linear.h"
+#include "python/norm.h"
+#include "python/options.h"
+#include "python/plan.h"
+#include "python/rotary.h"
+#include "python/settings.h"
 
 static int
 add_plan(PyObject *module)
@@ -15,9 +25,10 @@ add_plan(PyObject *module)
 static int
 execute(PyObject *module)
 {
-    PyMethodDef *const methods[] = {py_call_methods, py_linear_methods,
-                                    py_heads_methods, py_layer_methods,
-                                    py_settings_methods};
+    PyMethodDef *const methods[] = {py_attention_methods, py_linear_methods,
+                                    py_norm_methods,      py_activate_methods,
+                                    py_rotary_methods,    py_layer_methods,
+                                    py_options_methods,   py_settings_methods};
 
     import_array1(-1);
     for (size_t i = 0; i < sizeof methods / sizeof methods[0]; i++) {

@@ -1,5 +1,59 @@
-/* attention()'s options that are no arrays. */
-#include "binding.h"
+/* The groups of arguments, and attention's options that are no arrays. */
+#include "python/options.h"
+
+#include "core/cpu.h"
+#include "python/numbers.h"
+#include "python/settings.h"
+
+static const char *const option_names[] = {
+    [MASK] = "mask",
+    [BIAS] = "bias",
+    [CAUSAL] = "causal",
+    [WINDOW] = "window",
+    [Q_OFFSET] = "q_offset",
+    [KV_LENGTHS] = "kv_lengths",
+    [SCALE] = "scale",
+    [SOFTCAP] = "softcap",
+    [SINKS] = "sinks",
+    [RETURN_WEIGHTS] = "return_weights",
+    [RETURN_LSE] = "return_lse",
+    [OUT] = "out",
+    [NUM_THREADS] = "num_threads",
+    [TIER] = "tier",
+    [N_OPTIONS] = NULL,
+};
+static const char *const heads_names[] = {
+    [NUM_HEADS] = "num_heads", [NUM_KV_HEADS] = "num_kv_heads", [N_HEADS] = NULL};
+static const char *const projection_names[] = {
+    [W_Q] = "W_q", [B_Q] = "b_q", [W_K] = "W_k", [B_K] = "b_k",          [W_V] = "W_v",
+    [B_V] = "b_v", [W_O] = "W_o", [B_O] = "b_o", [N_PROJECTIONS] = NULL,
+};
+static const char *const norm_names[] = {[NORM_WEIGHT] = "weight",
+                                         [NORM_BIAS] = "bias",
+                                         [NORM_EPS] = "eps",
+                                         [NORM_CENTRE] = "centre",
+                                         [N_NORM] = NULL};
+static const char *const norms_names[] = {
+    [Q_NORM] = "q_norm", [K_NORM] = "k_norm", [N_NORMS] = NULL};
+static const char *const rotary_names[] = {[Q_COS_SIN] = "q_cos_sin",
+                                           [K_COS_SIN] = "k_cos_sin",
+                                           [INTERLEAVED] = "interleaved",
+                                           [N_ROTARY] = NULL};
+static const char *const cache_names[] = {[CACHE_KEY] = "key",
+                                          [CACHE_VALUE] = "value",
+                                          [PAST_LENGTHS] = "past_lengths",
+                                          [N_CACHE] = NULL};
+
+PyObject *const *
+py_items(PyObject *group, const char *name, Py_ssize_t n)
+{
+    if (PyTuple_Check(group) && PyTuple_GET_SIZE(group) == n) {
+        return &PyTuple_GET_ITEM(group, 0);
+    }
+    PyErr_Format(PyExc_TypeError, "%s: expected a tuple of %zd, got %R", name, n,
+                 group);
+    return NULL;
+}
 
 static int
 parse_causal(PyObject *object, attn_problem *p)
@@ -85,43 +139,45 @@ done:
     return status;
 }
 
-int
-py_parse_options(PyObject *const *arguments, Py_ssize_t n_arguments, attn_problem *p,
-                 py_options *o)
+static int
+parse_softcap(PyObject *object, double *softcap)
 {
-    PyObject *tier = n_arguments > TIER ? arguments[TIER] : Py_None;
-    int return_weights = py_parse_flag(arguments[RETURN_WEIGHTS], "return_weights");
-    int return_lse =
-        return_weights < 0 ? -1 : py_parse_flag(arguments[RETURN_LSE], "return_lse");
+    *softcap = 0;
+    if (object == Py_None) {
+        return 0;
+    }
+    if (py_parse_number(object, "softcap", softcap) < 0) {
+        return -1;
+    }
+    if (*softcap <= 0) {
+        PyErr_Format(PyExc_ValueError, "softcap: expected a finite number > 0, got %R",
+                     object);
+        return -1;
+    }
+    return 0;
+}
 
-    if (return_lse < 0 || parse_causal(arguments[CAUSAL], p) < 0 ||
-        parse_window(arguments[WINDOW], p) < 0 || py_parse_tier(tier, &o->tier) < 0) {
+int
+py_parse_options(PyObject *const *options, attn_problem *p, py_options *o)
+{
+    int return_weights = py_parse_flag(options[RETURN_WEIGHTS], "return_weights");
+    int return_lse =
+        return_weights < 0 ? -1 : py_parse_flag(options[RETURN_LSE], "return_lse");
+
+    if (return_lse < 0 || parse_causal(options[CAUSAL], p) < 0 ||
+        parse_window(options[WINDOW], p) < 0 ||
+        py_parse_tier(options[TIER], &o->tier) < 0) {
         return -1;
     }
     o->return_weights = return_weights;
     o->return_lse = return_lse;
-    o->out = arguments[OUT];
-    o->has_scale = arguments[SCALE] != Py_None;
-    if (o->has_scale && py_parse_number(arguments[SCALE], "scale", &o->scale) < 0) {
+    o->out = options[OUT];
+    o->has_scale = options[SCALE] != Py_None;
+    if ((o->has_scale && py_parse_number(options[SCALE], "scale", &o->scale) < 0) ||
+        parse_softcap(options[SOFTCAP], &p->softcap) < 0) {
         return -1;
     }
-    p->softcap = 0;
-    if (arguments[SOFTCAP] != Py_None) {
-        if (py_parse_number(arguments[SOFTCAP], "softcap", &p->softcap) < 0) {
-            return -1;
-        }
-        if (p->softcap <= 0) {
-            PyErr_Format(PyExc_ValueError,
-                         "softcap: expected a finite number > 0, got %R",
-                         arguments[SOFTCAP]);
-            return -1;
-        }
-    }
-    o->n_threads = attn_get_num_threads();
-    if (arguments[NUM_THREADS] == Py_None) {
-        return 0;
-    }
-    return py_parse_threads(arguments[NUM_THREADS], &o->n_threads);
+    return py_threads_or_default(options[NUM_THREADS], &o->n_threads);
 }
 
 int
@@ -153,3 +209,46 @@ py_set_scale(attn_problem *p, const py_options *o)
     }
     return 0;
 }
+
+static int
+add_group(PyObject *groups, const char *name, const char *const *fields)
+{
+    PyObject *list = PyList_New(0);
+    int status = list == NULL ? -1 : 0;
+
+    for (int i = 0; status == 0 && fields[i] != NULL; i++) {
+        PyObject *field = PyUnicode_FromString(fields[i]);
+        status = field == NULL ? -1 : PyList_Append(list, field);
+        Py_XDECREF(field);
+    }
+    status = status < 0 ? -1 : PyDict_SetItemString(groups, name, list);
+    Py_XDECREF(list);
+    return status;
+}
+
+PyDoc_STRVAR(groups_doc,
+             "groups()\n--\n\nThe fields of each group of arguments, as this "
+             "module has them: see attnpy/_options.py.");
+
+static PyObject *
+groups(PyObject *module, PyObject *unused)
+{
+    PyObject *all = PyDict_New();
+
+    (void)module, (void)unused;
+    if (all == NULL || add_group(all, "Options", option_names) < 0 ||
+        add_group(all, "Heads", heads_names) < 0 ||
+        add_group(all, "Projections", projection_names) < 0 ||
+        add_group(all, "Norm", norm_names) < 0 ||
+        add_group(all, "Norms", norms_names) < 0 ||
+        add_group(all, "Rotary", rotary_names) < 0 ||
+        add_group(all, "Cache", cache_names) < 0) {
+        Py_CLEAR(all);
+    }
+    return all;
+}
+
+PyMethodDef py_options_methods[] = {
+    {"groups", groups, METH_NOARGS, groups_doc},
+    {NULL, NULL, 0, NULL},
+};

@@ -1,10 +1,15 @@
 /* Plan: a call made ready once and run many times. */
-#include "binding.h"
+#include "python/plan.h"
+
+#include "python/attention.h"
+#include "python/numbers.h"
+
+#include <stdatomic.h>
 #include <structmember.h>
 
 /* A call made ready once, to be run many times on what its arrays then hold. */
 typedef struct {
-    PyObject_HEAD py_arrays a;
+    PyObject_HEAD py_attention_arrays a;
     PyArrayObject *q_offset, *kv_lengths; /* what the core reads: valid copies of a's */
     attn_problem p;
     py_options o;
@@ -43,16 +48,16 @@ shadow_numbers(PyArrayObject *numbers, PyArrayObject **copy, attn_array *describ
 
 /* Checks that each call can read the arrays that were given, and write `out`. */
 static int
-check_arrays(const plan *self, PyObject *arguments)
+check_arrays(const plan *self, PyObject *const *arguments)
 {
-    static const char *const names[] = {"query", "key", "value", "mask", "bias", NULL};
-    PyArrayObject *const bound[] = {self->a.query, self->a.key, self->a.value,
-                                    self->a.mask, self->a.bias};
+    PyObject *const *options = py_items(arguments[3], "options", N_OPTIONS);
 
-    for (int i = 0; names[i] != NULL; i++) {
-        if (check_bound(PyTuple_GET_ITEM(arguments, i), bound[i], names[i]) < 0) {
-            return -1;
-        }
+    if (options == NULL || check_bound(arguments[0], self->a.query, "query") < 0 ||
+        check_bound(arguments[1], self->a.key, "key") < 0 ||
+        check_bound(arguments[2], self->a.value, "value") < 0 ||
+        check_bound(options[MASK], self->a.mask, "mask") < 0 ||
+        check_bound(options[BIAS], self->a.bias, "bias") < 0) {
+        return -1;
     }
     if (self->o.out != Py_None && self->o.out != (PyObject *)self->a.output) {
         PyErr_SetString(PyExc_ValueError,
@@ -63,10 +68,12 @@ check_arrays(const plan *self, PyObject *arguments)
 }
 
 static int
-make_ready(plan *self, PyObject *arguments)
+make_ready(plan *self, PyObject *tuple)
 {
-    if (py_prepare(&PyTuple_GET_ITEM(arguments, 0), PyTuple_GET_SIZE(arguments),
-                   &self->a, &self->p, &self->o) < 0 ||
+    PyObject *const *arguments = &PyTuple_GET_ITEM(tuple, 0);
+
+    if (py_prepare(arguments, PyTuple_GET_SIZE(tuple), &self->a, &self->p, &self->o) <
+            0 ||
         check_arrays(self, arguments) < 0 ||
         shadow_numbers(self->a.q_offset, &self->q_offset, &self->p.q_offset) < 0 ||
         shadow_numbers(self->a.kv_lengths, &self->kv_lengths, &self->p.kv_lengths) <
@@ -111,7 +118,7 @@ plan_dealloc(PyObject *object)
     PyTypeObject *type = Py_TYPE(object);
 
     PyObject_GC_UnTrack(object);
-    py_release_arrays(&self->a);
+    py_release_attention(&self->a);
     Py_CLEAR(self->q_offset);
     Py_CLEAR(self->kv_lengths);
     Py_CLEAR(self->result);

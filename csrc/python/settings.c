@@ -1,6 +1,10 @@
 /* Threads and instruction sets: what belongs to the process, and the environment's say in
  * it. */
-#include "binding.h"
+#include "python/settings.h"
+
+#include "core/quota.h"
+#include "core/tasks.h"
+#include "python/numbers.h"
 
 #define EXPORTED __attribute__((visibility("default")))
 
@@ -13,6 +17,28 @@ const attn_tier *
 py_current_tier(void)
 {
     return atomic_load(&portable) ? attn_portable_tier(default_tier) : default_tier;
+}
+
+int
+py_parse_tier(PyObject *object, const attn_tier **tier)
+{
+    const char *name;
+
+    *tier = py_current_tier();
+    if (object == Py_None) {
+        return 0;
+    }
+    name = PyUnicode_AsUTF8(object);
+    if (name == NULL) {
+        return -1;
+    }
+    *tier = attn_tier_named(name);
+    if (*tier == NULL) {
+        PyErr_Format(PyExc_ValueError, "tier: expected one that this CPU has, got %R",
+                     object);
+        return -1;
+    }
+    return 0;
 }
 
 PyDoc_STRVAR(set_num_threads_doc,

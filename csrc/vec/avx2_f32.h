@@ -23,17 +23,14 @@ static inline v_real v_fma(v_real a, v_real b, v_real c)
 {
     return _mm256_fmadd_ps(a, b, c);
 }
-
 static inline v_real v_fms(v_real a, v_real b, v_real c)
 {
     return _mm256_fmsub_ps(a, b, c);
 }
-
 static inline v_real v_round(v_real a)
 {
     return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
-
 static inline v_real v_scale2(v_real a, v_real n)
 {
     __m256i biased = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
@@ -75,7 +72,6 @@ static inline v_real v_load_f16(const uint16_t *p)
 {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
 }
-
 static inline v_real v_load_bf16(const uint16_t *p)
 {
     __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
@@ -96,8 +92,7 @@ static inline void v_store_bf16(uint16_t *p, v_real a)
     __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x00400000));
     __m256i nan = _mm256_castps_si256(v_is_nan(a));
     bits = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, nan), 16);
-    bits =
-        _mm256_packus_epi32(bits, bits); /* 64-bit quarters 0 and 2 hold the result */
+    bits = _mm256_packus_epi32(bits, bits); /* into 64-bit quarters 0 and 2 */
     bits = _mm256_permute4x64_epi64(bits, 0x08);
     _mm_storeu_si128((__m128i *)p, _mm256_castsi256_si128(bits));
 }
@@ -118,10 +113,8 @@ static inline void v_transpose(v_real a[LANES])
         a[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
     }
     for (int i = 0; i < 4; i++) {
-        t[i] = _mm256_permute2f128_ps(a[i], a[i + 4], 0x20);
-        t[i + 4] = _mm256_permute2f128_ps(a[i], a[i + 4], 0x31);
-    }
-    for (int i = 0; i < 8; i++) {
-        a[i] = t[i];
+        t[i] = a[i + 4];
+        a[i + 4] = _mm256_permute2f128_ps(a[i], t[i], 0x31);
+        a[i] = _mm256_permute2f128_ps(a[i], t[i], 0x20);
     }
 }

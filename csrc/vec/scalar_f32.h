@@ -4,7 +4,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "../half.h"
+#include "core/half.h"
 
 typedef float real;
 typedef float v_real; /* LANES reals */

@@ -3,7 +3,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "../half.h"
+#include "core/half.h"
 
 typedef double real;
 typedef double v_real;

@@ -4,7 +4,8 @@
  *
  * runs the tests whose names contain one of the words, or all of them. */
 #define _POSIX_C_SOURCE 200809L /* fork, alarm, clock_gettime */
-#include "check.h"
+#include "core/workspace.h"
+#include "support/check.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -25,6 +26,9 @@ typedef struct {
 static const test tests[] = {
     {"tiers are listed best first", test_tiers_are_listed_best_first},
     {"numbers of threads", test_numbers_of_threads},
+    {"dtypes are stored as their table says",
+     test_dtypes_are_stored_as_their_table_says},
+    {"addresses are sums of strides", test_addresses_are_sums_of_strides},
     {"ranges are those of the definition", test_ranges_are_those_of_the_definition},
     {"blocks of keys are those of the definition",
      test_blocks_of_keys_are_those_of_the_definition},
@@ -39,6 +43,7 @@ static const test tests[] = {
     {"vectors of pairs are rounded floats", test_pairs_are_rounded_floats},
     {"dot products of vectors of pairs are those of the definition",
      test_dot_products_of_pairs_are_those_of_the_definition},
+    {"rows are converted as elements are", test_rows_are_converted_as_elements_are},
     {"exp over its range", test_exp_over_its_range},
     {"tanh over its range", test_tanh_over_its_range},
     {"log over its range", test_log_over_its_range},
@@ -53,6 +58,12 @@ static const test tests[] = {
      test_few_rows_have_the_bits_they_have_alone},
     {"every tier gives layers the same bits",
      test_every_tier_gives_layers_the_same_bits},
+    {"tasks of activations give the bits of one",
+     test_tasks_of_activations_give_the_bits_of_one},
+    {"every tier gives rotary the same bits",
+     test_every_tier_gives_rotary_the_same_bits},
+    {"rotary results are those of plain loops",
+     test_rotary_results_are_those_of_plain_loops},
     {"layers fill the cache and give the same bits",
      test_layers_fill_the_cache_and_give_the_same_bits},
     {"workspaces are small enough to keep", test_workspaces_are_small_enough_to_keep},

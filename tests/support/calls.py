@@ -1,7 +1,7 @@
 """The extension module's functions, each on one instruction set.
 
 attnpy chooses the instruction set for a process. Tests choose it for a call, and only
-here do they know in which order the extension module takes its arguments.
+here do they know how the extension module takes its arguments.
 """
 
 import contextlib
@@ -11,50 +11,14 @@ from unittest import mock
 import numpy as np
 
 from attnpy import _attnpy
+from attnpy._options import Norm, Options
 
 TIERS = tuple(_attnpy.config()["tiers"])  # what this CPU can run, the best first
 
 
-def attend_on(
-    tier,
-    query,
-    key,
-    value,
-    *,
-    mask=None,
-    bias=None,
-    causal=False,
-    window=None,
-    q_offset=None,
-    kv_lengths=None,
-    scale=None,
-    softcap=None,
-    sinks=None,
-    return_weights=False,
-    return_lse=False,
-    out=None,
-    num_threads=None,
-):
+def attend_on(tier, query, key, value, **options):
     """attnpy.attention(), on one instruction set."""
-    return _attnpy.attention(
-        query,
-        key,
-        value,
-        mask,
-        bias,
-        causal,
-        window,
-        q_offset,
-        kv_lengths,
-        scale,
-        softcap,
-        sinks,
-        return_weights,
-        return_lse,
-        out,
-        num_threads,
-        tier,
-    )
+    return _attnpy.attention(query, key, value, Options(**options, tier=tier))
 
 
 def on_tier(tier):
@@ -84,7 +48,8 @@ def normalize_on(
     num_threads=1,
 ):
     """LayerNorm of each row, or RMSNorm if not centred, on one instruction set."""
-    return _attnpy.normalize(x, residual, weight, bias, eps, centre, num_threads, tier)
+    norm = Norm(weight, bias, eps, centre)
+    return _attnpy.normalize(x, residual, norm, num_threads, tier)
 
 
 def activate_on(tier, x, name):
@@ -98,7 +63,7 @@ def layers_on(tier):
     layer = _attnpy.layer
 
     def forced(*arguments):
-        return layer(*arguments[:16], tier, *arguments[17:])
+        return layer(*arguments[:-1], arguments[-1]._replace(tier=tier))
 
     with mock.patch.object(_attnpy, "layer", forced):
         yield

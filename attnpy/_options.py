@@ -1,0 +1,95 @@
+"""The groups in which the C module takes its arguments: order, defaults and types.
+
+Each is defined here once; the enumerations of csrc/python/options.h mirror them, and a
+test compares both. The C module takes any tuple of the right length.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    from attnpy._typing import Array, Causal, Window
+
+
+class Options(NamedTuple):
+    """What `attention` takes besides query, key and value; it explains them."""
+
+    mask: ArrayLike | None = None
+    bias: ArrayLike | None = None
+    causal: Causal = False
+    window: Window | None = None
+    q_offset: ArrayLike | None = None
+    kv_lengths: ArrayLike | None = None
+    scale: float | None = None
+    softcap: float | None = None
+    sinks: ArrayLike | None = None
+    return_weights: bool = False
+    return_lse: bool = False
+    out: Array | None = None
+    num_threads: int | None = None
+    tier: str | None = None  # the instruction set; None: the best, or ATTNPY_ISA
+
+
+# Those of `attention` and `Plan`: the tier is for tests.
+PUBLIC = frozenset(Options.__annotations__) - {"tier"}
+
+# Those that layers and blocks hand on to attention as they are.
+PASSED_ON = PUBLIC - {"return_weights", "return_lse", "out"}
+
+
+class Heads(NamedTuple):
+    """How many heads the columns of a layer's projections are cut into."""
+
+    num_heads: int
+    num_kv_heads: int
+
+
+class Projections(NamedTuple):
+    """A layer's matrices and biases; without `W_k` and `W_v` a cache has them done."""
+
+    W_q: Array
+    b_q: Array | None
+    W_k: Array | None
+    b_k: Array | None
+    W_v: Array | None
+    b_v: Array | None
+    W_o: Array | None = None
+    b_o: Array | None = None
+
+
+class Norm(NamedTuple):
+    """A norm's parameters; LayerNorm centres, RMSNorm does not."""
+
+    weight: Array
+    bias: Array | None
+    eps: float
+    centre: bool
+
+
+class Norms(NamedTuple):
+    """The norms of a layer's queries and keys, head by head."""
+
+    q_norm: Norm | None
+    k_norm: Norm | None
+
+
+class Rotary(NamedTuple):
+    """By what queries and keys are turned: cosines, then sines, in each row."""
+
+    q_cos_sin: Array
+    k_cos_sin: Array
+    interleaved: bool
+
+
+class Cache(NamedTuple):
+    """Keys and values (B, Hk, Lk, D) and (B, Hk, Lk, Dv), some of them yet to come.
+
+    `past_lengths` (B,) are where the tokens of a call go; None where all are there.
+    """
+
+    key: Array
+    value: Array
+    past_lengths: NDArray[Any] | None

@@ -1,0 +1,34 @@
+/* What is done to each number after a linear product, or on its own. */
+#ifndef ATTN_CORE_ACTIVATE_H
+#define ATTN_CORE_ACTIVATE_H
+
+#include "core/array.h"
+#include "core/tasks.h"
+
+typedef enum {
+    ATTN_IDENTITY,
+    ATTN_RELU,
+    ATTN_GELU,      /* x times the normal distribution function of x */
+    ATTN_GELU_TANH, /* its approximation by tanh */
+    ATTN_SILU       /* x times the logistic function of x */
+} attn_activation;
+
+/* n contiguous numbers of the arithmetic's dtype, changed in place. */
+typedef struct {
+    void *numbers;
+    ptrdiff_t n;
+    attn_dtype arithmetic; /* ATTN_F32 or ATTN_F64 */
+    attn_activation activation;
+} attn_activate_problem;
+
+typedef struct {
+    /* Numbers first .. first + n - 1. */
+    void (*run)(const attn_activate_problem *, ptrdiff_t first, ptrdiff_t n);
+} attn_activate_kernel;
+
+double attn_activate_work(const attn_activate_problem *);
+
+/* Cannot fail: it needs no memory. */
+void attn_activate(const attn_activate_problem *, attn_call *);
+
+#endif

@@ -1,0 +1,83 @@
+/* Arrays as the core sees them: what elements are stored as, and where they lie.
+ *
+ * Dimension legend, used in every file: B batch, H query heads, Hk key/value heads,
+ * G = H / Hk query heads of a group, Lq queries, Lk keys, D head dimension of queries and
+ * keys, Dv head dimension of values. */
+#ifndef ATTN_CORE_ARRAY_H
+#define ATTN_CORE_ARRAY_H
+
+#include "core/limits.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum { ATTN_F16, ATTN_BF16, ATTN_F32, ATTN_F64, ATTN_N_DTYPES } attn_dtype;
+
+/* ATTN_HALF is computed in float32, and converted when it is loaded or stored. */
+typedef enum { ATTN_HALF, ATTN_REAL } attn_kind;
+
+/* What a storage type is. */
+typedef struct {
+    ptrdiff_t bytes; /* of an element */
+    attn_kind kind;
+    attn_dtype arithmetic; /* what it is computed in */
+} attn_storage;
+
+static inline const attn_storage *
+attn_storage_of(attn_dtype dtype)
+{
+    static const attn_storage table[ATTN_N_DTYPES] = {
+        [ATTN_F16] = {2, ATTN_HALF, ATTN_F32},
+        [ATTN_BF16] = {2, ATTN_HALF, ATTN_F32},
+        [ATTN_F32] = {4, ATTN_REAL, ATTN_F32},
+        [ATTN_F64] = {8, ATTN_REAL, ATTN_F64},
+    };
+    return &table[dtype];
+}
+
+static inline bool
+attn_is_half(attn_dtype dtype)
+{
+    return attn_storage_of(dtype)->kind == ATTN_HALF;
+}
+
+/* The axes before the head axis that a problem's arrays have in common. */
+typedef struct {
+    ptrdiff_t n; /* the product of the shape */
+    int n_axes;
+    ptrdiff_t shape[ATTN_MAX_AXES];
+} attn_batch;
+
+/* An array (batch axes, head, row, column); data is NULL where the caller gave none.
+ * Strides are in bytes, 0 along broadcast axes and axes of length <= 1. */
+typedef struct {
+    char *data;
+    attn_dtype dtype;
+    ptrdiff_t head_stride;
+    ptrdiff_t row_stride;
+    ptrdiff_t column_stride;
+    ptrdiff_t batch_stride[ATTN_MAX_AXES];
+} attn_array;
+
+/* The address of the first column of a row; NULL where there is no array. */
+static inline char *
+attn_address(const attn_array *array, const attn_batch *batch, ptrdiff_t b,
+             ptrdiff_t head, ptrdiff_t row)
+{
+    char *at = array->data;
+
+    if (at == NULL) {
+        return NULL;
+    }
+    for (int axis = batch->n_axes - 1; axis > 0; axis--) {
+        at += b % batch->shape[axis] * array->batch_stride[axis];
+        b /= batch->shape[axis];
+    }
+    if (batch->n_axes > 0) {
+        at += b * array->batch_stride[0];
+    }
+    return at + head * array->head_stride + row * array->row_stride;
+}
+
+#endif

@@ -1,0 +1,198 @@
+/* The driver of attention: splits a call into tasks; where they are too few for the threads,
+ * each into chunks of keys. Validates nothing: what comes here is valid. */
+#include "core/attention.h"
+
+#include "core/cpu.h"
+#include "core/tiers.h"
+#include "core/visibility.h"
+#include "core/workspace.h"
+
+#include <assert.h>
+
+enum { WORK_OF_A_WEIGHT = 16 };
+
+typedef struct {
+    const attn_problem *p;
+    const attn_attention_kernel *kernel;
+    ptrdiff_t n_row_tasks; /* tasks of one (batch, kv head) */
+
+    /* While one task is split over the threads: */
+    const attn_task *task;
+    ptrdiff_t first_key; /* of this round */
+    char *partials;      /* (chunks of a round) each of partial_size bytes */
+    ptrdiff_t partial_size;
+} job;
+
+/* The int64 of a (B,) array at a batch, or the default where there is none. */
+static int64_t
+index_at(const attn_problem *p, const attn_array *array, ptrdiff_t b,
+         int64_t default_value)
+{
+    const char *at = attn_address(array, &p->batch, b, 0, 0);
+    return at == NULL ? default_value : *(const int64_t *)(const void *)at;
+}
+
+void
+attn_choose_task_rows(attn_problem *p)
+{
+    ptrdiff_t size = attn_storage_of(p->arithmetic)->bytes;
+    ptrdiff_t rows = ATTN_TASK_ROWS;
+
+    while (rows > 32 && rows * (p->head_dim + 2 * p->value_dim) * size > 600 << 10) {
+        rows /= 2;
+    }
+    p->task_rows = rows;
+}
+
+static void
+set_addresses(const attn_problem *p, ptrdiff_t b, ptrdiff_t kv_head, attn_task *task)
+{
+    ptrdiff_t head = kv_head * p->group;
+
+    task->query = attn_address(&p->query, &p->batch, b, head, 0);
+    task->key = attn_address(&p->key, &p->batch, b, kv_head, 0);
+    task->value = attn_address(&p->value, &p->batch, b, kv_head, 0);
+    task->mask = attn_address(&p->mask, &p->batch, b, head, 0);
+    task->bias = attn_address(&p->bias, &p->batch, b, head, 0);
+    task->sinks = attn_address(&p->sinks, &p->batch, b, head, 0);
+    task->output = attn_address(&p->output, &p->batch, b, head, 0);
+    task->weights = attn_address(&p->weights, &p->batch, b, head, 0);
+    task->lse = attn_address(&p->lse, &p->batch, b, head, 0);
+}
+
+static void
+set_up_task(const job *j, ptrdiff_t index, attn_task *task)
+{
+    const attn_problem *p = j->p;
+    ptrdiff_t b = index / j->n_row_tasks / p->n_kv_heads;
+    ptrdiff_t kv_head = index / j->n_row_tasks % p->n_kv_heads;
+    /* Last rows first: causal ones see the most, so the light tasks come at the end. */
+    ptrdiff_t row_task = j->n_row_tasks - 1 - index % j->n_row_tasks;
+    ptrdiff_t rows_left = p->group * p->n_queries - row_task * p->task_rows;
+    int64_t length = index_at(p, &p->kv_lengths, b, p->n_keys);
+    int64_t offset = p->top_left ? 0 : length - p->n_queries;
+
+    set_addresses(p, b, kv_head, task);
+    task->first_row = row_task * p->task_rows;
+    task->n_rows = rows_left < p->task_rows ? rows_left : p->task_rows;
+    attn_see_ranges(p, index_at(p, &p->q_offset, b, offset), length, task);
+}
+
+static void
+run_task(const void *context, ptrdiff_t index, const attn_worker *worker)
+{
+    const job *j = context;
+    attn_task task;
+
+    set_up_task(j, index, &task);
+    j->kernel->run(j->p, &task, worker);
+}
+
+static void
+run_chunk(const void *context, ptrdiff_t index, const attn_worker *worker)
+{
+    const job *j = context;
+
+    j->kernel->run_chunk(j->p, j->task, j->first_key + index * ATTN_CHUNK,
+                         j->partials + index * j->partial_size, worker);
+}
+
+/* One task on all threads: chunks of its keys in rounds of n_partials, combined in ascending
+ * order as ever. */
+static int
+split_task(job *j, ptrdiff_t index, ptrdiff_t n_partials, const attn_worker *combiner,
+           attn_call *call)
+{
+    attn_tasks chunks = {.work = attn_attention_work(j->p),
+                         .workspace_size = j->kernel->workspace_size(j->p),
+                         .run = run_chunk,
+                         .context = j};
+    attn_task task;
+    ptrdiff_t from, to;
+
+    set_up_task(j, index, &task);
+    attn_seen_keys(&task, &from, &to);
+    j->task = &task;
+    j->kernel->begin_combine(j->p, &task, combiner);
+    for (j->first_key = from / ATTN_CHUNK * ATTN_CHUNK; j->first_key < to;
+         j->first_key += n_partials * ATTN_CHUNK) {
+        chunks.n = (to - j->first_key + ATTN_CHUNK - 1) / ATTN_CHUNK;
+        chunks.n = chunks.n < n_partials ? chunks.n : n_partials;
+        if (attn_run_tasks(&chunks, call) < 0) {
+            return -1;
+        }
+        if (attn_gives_up(combiner)) {
+            break;
+        }
+        for (ptrdiff_t i = 0; i < chunks.n; i++) {
+            j->kernel->combine(j->partials + i * j->partial_size, combiner);
+        }
+    }
+    j->kernel->end_combine(combiner);
+    return 0;
+}
+
+/* Runs task by task on all threads. */
+static int
+run_split(job *j, ptrdiff_t n_tasks, int n_threads, attn_call *call)
+{
+    ptrdiff_t n_partials = (ptrdiff_t)ATTN_PARTIALS_PER_THREAD * n_threads;
+    attn_worker combiner = {.control = &call->control, .is_caller = true};
+    uint32_t control_word = attn_fp_control_reset();
+    int status = -1;
+
+    j->partial_size = (ptrdiff_t)j->kernel->partial_size(j->p);
+    combiner.workspace = attn_workspace_acquire(j->kernel->workspace_size(j->p));
+    if (combiner.workspace != NULL) {
+        j->partials = attn_workspace_acquire((size_t)(n_partials * j->partial_size));
+    }
+    if (j->partials != NULL) {
+        status = 0;
+        for (ptrdiff_t i = 0; i < n_tasks && status == 0; i++) {
+            status = split_task(j, i, n_partials, &combiner, call);
+        }
+    }
+    attn_workspace_release(j->partials);
+    attn_workspace_release(combiner.workspace); /* last: whole tasks take it first */
+    attn_fp_control_restore(control_word);
+    return status;
+}
+
+double
+attn_attention_work(const attn_problem *p)
+{
+    double rows = (double)p->batch.n * (double)p->n_kv_heads * (double)p->group *
+                  (double)p->n_queries;
+
+    return rows * (double)p->n_keys *
+           (double)(p->head_dim + p->value_dim + WORK_OF_A_WEIGHT);
+}
+
+int
+attn_attention(const attn_problem *p, attn_call *call)
+{
+    bool all_bf16 = p->query.dtype == ATTN_BF16 && p->key.dtype == ATTN_BF16 &&
+                    p->value.dtype == ATTN_BF16;
+    job j = {.p = p,
+             .kernel = &attn_kernel_for(call->tier, p->arithmetic, all_bf16)->attention,
+             .n_row_tasks =
+                 (p->group * p->n_queries + p->task_rows - 1) / p->task_rows};
+    attn_tasks tasks = {.n = p->batch.n * p->n_kv_heads * j.n_row_tasks,
+                        .work = attn_attention_work(p),
+                        .run = run_task,
+                        .context = &j};
+
+    assert(p->task_rows > 0 && p->task_rows <= ATTN_TASK_ROWS);
+    assert(p->arithmetic == attn_storage_of(p->output.dtype)->arithmetic);
+    if (tasks.n == 0) {
+        return 0;
+    }
+    if (p->n_keys > ATTN_CHUNK && tasks.n < call->n_threads) {
+        int n_threads = attn_useful_threads(tasks.work, call->n_threads);
+        if (tasks.n < n_threads && run_split(&j, tasks.n, n_threads, call) == 0) {
+            return 0;
+        }
+    }
+    tasks.workspace_size = j.kernel->workspace_size(p);
+    return attn_run_tasks(&tasks, call);
+}

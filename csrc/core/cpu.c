@@ -1,0 +1,162 @@
+/* The only file that asks about the CPU: which instruction sets it and the operating
+ * system support, and its floating-point control word. */
+#include "core/cpu.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <xmmintrin.h>
+
+/* Sources: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1,
+ * chapters 13 to 15, and volume 2, CPUID and XGETBV. */
+enum {
+    LEAF1_ECX_FMA = 1 << 12,
+    LEAF1_ECX_OSXSAVE = 1 << 27,
+    LEAF1_ECX_AVX = 1 << 28,
+    LEAF1_ECX_F16C = 1 << 29,
+    LEAF7_EBX_AVX2 = 1 << 5,
+    LEAF7_EBX_AVX512F = 1 << 16,
+    LEAF7_EBX_AVX512DQ = 1 << 17,
+    LEAF7_EBX_AVX512BW = 1 << 30,
+    LEAF7_1_EAX_AVX512_BF16 = 1 << 5,
+    XCR0_SSE_AVX = 0x06,
+    XCR0_AVX512 = 0xe6 /* and the mask registers and upper halves of AVX-512 */
+};
+static const unsigned leaf7_ebx_avx512vl = 1u << 31;
+
+/* What the operating system saves at a context switch. */
+static uint64_t
+enabled_states(void)
+{
+    unsigned a, b, c, d;
+
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & LEAF1_ECX_OSXSAVE)) {
+        return 0;
+    }
+    __asm__ volatile("xgetbv" : "=a"(a), "=d"(d) : "c"(0));
+    return (uint64_t)d << 32 | a;
+}
+
+bool
+attn_cpu_has_avx2(void)
+{
+    const unsigned leaf1 = LEAF1_ECX_FMA | LEAF1_ECX_AVX | LEAF1_ECX_F16C;
+    unsigned a, b, c, d;
+
+    return (enabled_states() & XCR0_SSE_AVX) == XCR0_SSE_AVX &&
+           __get_cpuid(1, &a, &b, &c, &d) && (c & leaf1) == leaf1 &&
+           __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & LEAF7_EBX_AVX2) != 0;
+}
+
+bool
+attn_cpu_has_avx512(void)
+{
+    const unsigned leaf7 = LEAF7_EBX_AVX512F | LEAF7_EBX_AVX512DQ | LEAF7_EBX_AVX512BW |
+                           leaf7_ebx_avx512vl;
+    unsigned a, b, c, d;
+
+    return attn_cpu_has_avx2() && (enabled_states() & XCR0_AVX512) == XCR0_AVX512 &&
+           __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & leaf7) == leaf7;
+}
+
+bool
+attn_cpu_has_avx512_bf16(void)
+{
+    unsigned a, b, c, d;
+
+    return attn_cpu_has_avx512() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && a >= 1 &&
+           __get_cpuid_count(7, 1, &a, &b, &c, &d) &&
+           (a & LEAF7_1_EAX_AVX512_BF16) != 0;
+}
+
+uint32_t
+attn_fp_control_reset(void)
+{
+    uint32_t former = _mm_getcsr();
+    _mm_setcsr(0x1f80); /* round to nearest, subnormals kept, exceptions masked */
+    return former;
+}
+
+void
+attn_fp_control_restore(uint32_t former)
+{
+    _mm_setcsr(former);
+}
+
+void
+attn_cpu_pause(void)
+{
+    _mm_pause();
+}
+
+#else
+
+bool
+attn_cpu_has_avx2(void)
+{
+    return false;
+}
+
+bool
+attn_cpu_has_avx512(void)
+{
+    return false;
+}
+
+bool
+attn_cpu_has_avx512_bf16(void)
+{
+    return false;
+}
+
+#if defined(__aarch64__)
+
+/* FPCR 0 is round to nearest, subnormals kept, exceptions masked. Its rounding, flush and
+ * trap bits all lie in the lower half. */
+uint32_t
+attn_fp_control_reset(void)
+{
+    uint64_t former;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(former));
+    __asm__ volatile("msr fpcr, %0" : : "r"(UINT64_C(0)));
+    return (uint32_t)former;
+}
+
+void
+attn_fp_control_restore(uint32_t former)
+{
+    __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)former));
+}
+
+void
+attn_cpu_pause(void)
+{
+    __asm__ volatile("yield");
+}
+
+#else
+
+uint32_t
+attn_fp_control_reset(void)
+{
+    return 0;
+}
+
+void
+attn_fp_control_restore(uint32_t former)
+{
+    (void)former;
+}
+
+void
+attn_cpu_pause(void)
+{
+}
+
+#endif
+#endif
+
+bool
+attn_cpu_has_baseline(void)
+{
+    return true;
+}

@@ -1,0 +1,20 @@
+/* What this CPU has: instruction sets, and a floating-point control word. */
+#ifndef ATTN_CORE_CPU_H
+#define ATTN_CORE_CPU_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+bool attn_cpu_has_baseline(void);
+bool attn_cpu_has_avx2(void);
+bool attn_cpu_has_avx512(void);
+bool attn_cpu_has_avx512_bf16(void);
+
+/* Sets the control word to the default: round to nearest, subnormals kept, exceptions
+ * masked. Returns the former one. */
+uint32_t attn_fp_control_reset(void);
+void attn_fp_control_restore(uint32_t);
+
+void attn_cpu_pause(void); /* for a loop that waits for another thread */
+
+#endif

@@ -1,0 +1,17 @@
+/* What the core asks of the system: memory and threads. Tests replace these, to make each
+ * fail in turn. */
+#ifndef ATTN_CORE_HOOKS_H
+#define ATTN_CORE_HOOKS_H
+
+#include <stddef.h>
+
+typedef struct {
+    void *(*allocate)(size_t size);
+    void (*free)(void *);
+    /* Starts a detached thread; 0 if it did. */
+    int (*create_thread)(void *(*start)(void *), void *argument);
+} attn_hooks;
+
+extern attn_hooks attn_hook;
+
+#endif

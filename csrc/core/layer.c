@@ -1,0 +1,38 @@
+/* A layer's steps, one after the other. Once a poll has said stop, those left do nothing. */
+#include "core/layer.h"
+
+double
+attn_layer_work(const attn_layer_problem *l)
+{
+    double work = l->attention == NULL ? 0 : attn_attention_work(l->attention);
+
+    for (int i = 0; i < 3; i++) {
+        work += l->projections[i] == NULL ? 0 : attn_linear_work(l->projections[i]);
+        work += l->rotary[i] == NULL ? 0 : attn_rotary_work(l->rotary[i]);
+    }
+    return work + (l->output == NULL ? 0 : attn_linear_work(l->output));
+}
+
+int
+attn_layer(const attn_layer_problem *l, attn_call *call)
+{
+    int status = 0;
+
+    for (int i = 0; i < 3 && status == 0; i++) {
+        if (l->projections[i] != NULL) {
+            status = attn_linear(l->projections[i], call);
+        }
+    }
+    for (int i = 0; i < 3 && status == 0; i++) {
+        if (l->rotary[i] != NULL) {
+            status = attn_rotary(l->rotary[i], call);
+        }
+    }
+    if (l->attention != NULL && status == 0) {
+        status = attn_attention(l->attention, call);
+    }
+    if (l->output != NULL && status == 0) {
+        status = attn_linear(l->output, call);
+    }
+    return status;
+}

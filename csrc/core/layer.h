@@ -1,0 +1,23 @@
+/* Attention with its projections, in one run. */
+#ifndef ATTN_CORE_LAYER_H
+#define ATTN_CORE_LAYER_H
+
+#include "core/attention.h"
+#include "core/linear.h"
+#include "core/rotary.h"
+
+/* Steps that are done in this order; NULL where there is none. Their arrays lead from one to
+ * the next. */
+typedef struct {
+    const attn_linear_problem *projections[3]; /* for queries, keys and values */
+    const attn_rotary_problem *rotary[3];
+    const attn_problem *attention;
+    const attn_linear_problem *output;
+} attn_layer_problem;
+
+double attn_layer_work(const attn_layer_problem *);
+
+/* -1 when memory runs out, else 0. */
+int attn_layer(const attn_layer_problem *, attn_call *);
+
+#endif

@@ -1,0 +1,30 @@
+/* The bit contract's constants, and the sizes of tasks. */
+#ifndef ATTN_CORE_LIMITS_H
+#define ATTN_CORE_LIMITS_H
+
+#include <stdint.h>
+
+/* Part of the bit contract: sums go over blocks at these absolute positions, each from 0,
+ * the same for every instruction set, number of threads and form. Short chains drift
+ * less. */
+#define ATTN_BLOCK 128    /* keys that share one maximum and one rescaling */
+#define ATTN_CHUNK 512    /* keys that are summed up on their own and then combined */
+#define ATTN_DIM_BLOCK 64 /* dimensions of a dot product that make one chain */
+
+#define ATTN_BLOCK_WORDS (ATTN_BLOCK / 64) /* 64-bit words of a block's visible keys */
+
+#define ATTN_TASK_ROWS 64         /* rows of a task, at most */
+#define ATTN_FEW_ROWS 8           /* rows for which row form is the faster */
+#define ATTN_LINEAR_COLUMNS 384   /* columns of a linear task, at most, */
+#define ATTN_FEW_ROWS_COLUMNS 512 /* and for ATTN_FEW_ROWS; more for fewer */
+#define ATTN_PANEL_COLUMNS 48     /* columns that are whole panels in every tier */
+
+#define ATTN_MAX_AXES 64 /* as in NumPy 2 */
+#define ATTN_MAX_THREADS 1024
+#define ATTN_MAX_DIM                                                                   \
+    (INT64_C(1) << 40) /* of D and Dv: sizes of workspaces fit in 63 bits */
+
+/* Chunks whose partial results are held until they are combined, for each thread. */
+#define ATTN_PARTIALS_PER_THREAD 8
+
+#endif

@@ -1,0 +1,41 @@
+/* The product of rows with a matrix, y = x W + b, and an activation. */
+#ifndef ATTN_CORE_LINEAR_H
+#define ATTN_CORE_LINEAR_H
+
+#include "core/activate.h"
+#include "core/array.h"
+#include "core/tasks.h"
+
+/* Each sum is cut into chains of ATTN_BLOCK terms, in ascending order, before the bias is
+ * added. */
+typedef struct {
+    attn_batch batch; /* of one axis, each of n_rows rows */
+    ptrdiff_t n_rows;
+    ptrdiff_t n_in;
+    ptrdiff_t n_out;
+    attn_activation activation;
+    attn_dtype arithmetic; /* ATTN_F32 or ATTN_F64 */
+    attn_array input;      /* (B, rows, in) */
+    attn_array weight;     /* (in, out) */
+    attn_array bias;       /* (out,) in the arithmetic's dtype along columns, or none */
+    attn_array output;     /* (B, rows, out) */
+} attn_linear_problem;
+
+/* Rows first_row .. of all batches' rows in a line, columns first_column .. of the output. */
+typedef struct {
+    ptrdiff_t first_row, n_rows;
+    ptrdiff_t first_column, n_columns;
+} attn_linear_task;
+
+typedef struct {
+    size_t (*workspace_size)(const attn_linear_problem *);
+    void (*run)(const attn_linear_problem *, const attn_linear_task *,
+                const attn_worker *);
+} attn_linear_kernel;
+
+double attn_linear_work(const attn_linear_problem *); /* multiplications */
+
+/* -1 when memory runs out, else 0. */
+int attn_linear(const attn_linear_problem *, attn_call *);
+
+#endif

@@ -1,0 +1,184 @@
+/* Threads, jobs and fork.
+ *
+ * Several calls may run at once: each is a job in a list, and idle workers join the first
+ * one that has room and work left. A child of fork starts without workers and makes its
+ * own. */
+#define _POSIX_C_SOURCE 200809L /* clock_gettime */
+#include "core/pool.h"
+
+#include "core/cpu.h"
+#include "core/hooks.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <time.h>
+
+#define SPINS 2000 /* looks at a job before sleeping until it ends */
+
+typedef struct job {
+    struct job *next;
+    attn_body body;
+    void *context;
+    attn_control *control;
+    ptrdiff_t n;
+    atomic_ptrdiff_t claimed; /* indices handed out; beyond n: none left */
+    int room;                 /* workers that may still join; under the lock */
+    int joined;               /* workers that ever joined; under the lock */
+    atomic_int active;        /* workers at it now; changed under the lock */
+    pthread_cond_t left;      /* signalled when active becomes 0 */
+} job;
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t work; /* signalled when a job comes in */
+    job *jobs;
+    int n_workers;
+    bool prepared_for_fork;
+} pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER};
+
+static bool
+has_work(job *j)
+{
+    return j->room > 0 &&
+           atomic_load_explicit(&j->claimed, memory_order_relaxed) < j->n;
+}
+
+/* Works on a job until no index is left. */
+static void
+drain(job *j, int worker)
+{
+    for (;;) {
+        ptrdiff_t i = atomic_fetch_add_explicit(&j->claimed, 1, memory_order_relaxed);
+        if (i >= j->n || attn_should_stop(j->control, worker == 0)) {
+            return;
+        }
+        j->body(j->context, i, worker);
+    }
+}
+
+static void *
+work(void *unused)
+{
+    (void)unused;
+    pthread_mutex_lock(&pool.lock);
+    for (;;) {
+        job *j = pool.jobs;
+        while (j != NULL && !has_work(j)) {
+            j = j->next;
+        }
+        if (j == NULL) {
+            pthread_cond_wait(&pool.work, &pool.lock);
+            continue;
+        }
+        int worker = ++j->joined;
+        j->room--;
+        atomic_fetch_add(&j->active, 1);
+        pthread_mutex_unlock(&pool.lock);
+        drain(j, worker);
+        pthread_mutex_lock(&pool.lock);
+        if (atomic_fetch_sub(&j->active, 1) == 1) {
+            pthread_cond_signal(&j->left);
+        }
+    }
+    return NULL;
+}
+
+static void
+before_fork(void)
+{
+    pthread_mutex_lock(&pool.lock);
+}
+
+static void
+after_fork_in_parent(void)
+{
+    pthread_mutex_unlock(&pool.lock);
+}
+
+/* Only the forking thread lives on: no workers, no jobs. */
+static void
+after_fork_in_child(void)
+{
+    pool.jobs = NULL;
+    pool.n_workers = 0;
+    pthread_mutex_init(&pool.lock, NULL);
+    pthread_cond_init(&pool.work, NULL);
+}
+
+/* Makes sure of up to n workers; fewer where threads cannot be created. Under the lock. */
+static void
+hire(int n)
+{
+    if (!pool.prepared_for_fork) {
+        if (pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) !=
+            0) {
+            return;
+        }
+        pool.prepared_for_fork = true;
+    }
+    while (pool.n_workers < n && attn_hook.create_thread(work, NULL) == 0) {
+        pool.n_workers++;
+    }
+}
+
+/* Waits until no worker is at the job, which is in no list any more. Workers are past
+ * their last index, but one task of theirs may take long: polls meanwhile. Under the
+ * lock. */
+static void
+wait_for_workers(job *j)
+{
+    while (atomic_load(&j->active) > 0) {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += ATTN_POLL_INTERVAL;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        if (pthread_cond_timedwait(&j->left, &pool.lock, &until) == ETIMEDOUT) {
+            pthread_mutex_unlock(&pool.lock);
+            attn_should_stop(j->control, true);
+            pthread_mutex_lock(&pool.lock);
+        }
+    }
+}
+
+static void
+unlist(job *gone)
+{
+    job **link = &pool.jobs;
+    while (*link != gone) {
+        link = &(*link)->next;
+    }
+    *link = gone->next;
+}
+
+void
+attn_parallel_for(ptrdiff_t n, int n_threads, attn_body body, void *context,
+                  attn_control *control)
+{
+    job j = {.body = body, .context = context, .control = control, .n = n};
+
+    if (n_threads <= 1) {
+        drain(&j, 0);
+        return;
+    }
+    j.room = n_threads - 1;
+    pthread_cond_init(&j.left, NULL);
+    pthread_mutex_lock(&pool.lock);
+    hire(n_threads - 1);
+    j.next = pool.jobs;
+    pool.jobs = &j;
+    for (int i = 1; i < n_threads; i++) {
+        pthread_cond_signal(&pool.work);
+    }
+    pthread_mutex_unlock(&pool.lock);
+
+    drain(&j, 0);
+    for (int i = 0; i < SPINS && atomic_load(&j.active) > 0; i++) {
+        attn_cpu_pause();
+    }
+    pthread_mutex_lock(&pool.lock);
+    unlist(&j);
+    wait_for_workers(&j);
+    pthread_mutex_unlock(&pool.lock);
+    pthread_cond_destroy(&j.left);
+}

@@ -1,0 +1,16 @@
+/* An own pool of threads, which start when first needed and sleep when idle. */
+#ifndef ATTN_CORE_POOL_H
+#define ATTN_CORE_POOL_H
+
+#include "core/stop.h"
+
+#include <stddef.h>
+
+typedef void (*attn_body)(void *context, ptrdiff_t index, int worker);
+
+/* Calls body(context, i, worker) once for each i < n, on up to n_threads threads with
+ * distinct workers in [0, n_threads); worker 0 is the caller. */
+void attn_parallel_for(ptrdiff_t n, int n_threads, attn_body, void *context,
+                       attn_control *);
+
+#endif

@@ -1,0 +1,8 @@
+/* How many CPUs this process may use. */
+#ifndef ATTN_CORE_QUOTA_H
+#define ATTN_CORE_QUOTA_H
+
+/* What affinity and cgroup quota leave us, 1 to ATTN_MAX_THREADS. */
+int attn_cpu_limit(void);
+
+#endif

@@ -1,0 +1,49 @@
+/* The driver of what comes between projections and attention. */
+#include "core/rotary.h"
+
+#include "core/tiers.h"
+
+#include <assert.h>
+
+enum { WORK_OF_A_NUMBER = 20 };
+
+typedef struct {
+    const attn_rotary_problem *p;
+    const attn_kernel *kernel;
+    ptrdiff_t n_tokens; /* of all batches */
+} job;
+
+static void
+run_task(const void *context, ptrdiff_t index, const attn_worker *worker)
+{
+    const job *j = context;
+    ptrdiff_t first = index * ATTN_TASK_ROWS, left = j->n_tokens - first;
+
+    j->kernel->rotary.run(j->p, first, left < ATTN_TASK_ROWS ? left : ATTN_TASK_ROWS,
+                          worker);
+}
+
+double
+attn_rotary_work(const attn_rotary_problem *p)
+{
+    return (double)p->batch.n * (double)p->n_tokens * (double)p->n_heads *
+           (double)p->head_dim * WORK_OF_A_NUMBER;
+}
+
+int
+attn_rotary(const attn_rotary_problem *p, attn_call *call)
+{
+    attn_dtype arithmetic = attn_storage_of(p->dtype)->arithmetic;
+    job j = {p, attn_kernel_for(call->tier, arithmetic, false),
+             p->batch.n * p->n_tokens};
+    attn_tasks tasks = {.n = (j.n_tokens + ATTN_TASK_ROWS - 1) / ATTN_TASK_ROWS,
+                        .work = attn_rotary_work(p),
+                        .workspace_size = j.kernel->rotary.workspace_size(p),
+                        .run = run_task,
+                        .context = &j};
+
+    assert(p->rotary_dim % 2 == 0 && p->rotary_dim <= p->head_dim);
+    assert((p->past_lengths == NULL) == (p->lengths == NULL));
+    assert(p->past_lengths == NULL || p->batch.n_axes == 1);
+    return attn_run_tasks(&tasks, call);
+}

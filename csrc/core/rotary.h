@@ -1,0 +1,42 @@
+/* Tokens' heads on their way from a projection to attention, or into a cache: each is
+ * normalized (QK norm), turned by its position (rotary embedding) and rounded. */
+#ifndef ATTN_CORE_ROTARY_H
+#define ATTN_CORE_ROTARY_H
+
+#include "core/array.h"
+#include "core/norm.h"
+#include "core/tasks.h"
+
+/* After each step heads are rounded to `dtype`, as if its result were stored, and in the end
+ * to `cache_dtype`. */
+typedef struct {
+    attn_batch batch;
+    ptrdiff_t n_heads;
+    ptrdiff_t n_tokens;
+    ptrdiff_t head_dim;
+    attn_dtype dtype;
+    attn_dtype cache_dtype;
+    attn_array input;              /* (B, H, tokens, D), no wider than `dtype` */
+    const attn_norm_problem *norm; /* what is done to any one row; or NULL */
+    attn_array cos_sin;          /* (B, H, tokens, rotary_dim), adjacent columns in the
+                                    * arithmetic's dtype, cosines before sines; or none */
+    ptrdiff_t rotary_dim;        /* columns, the first ones, an even number */
+    bool interleaved;            /* pairs are neighbours, else half of it apart */
+    attn_array output;           /* (B, H, rows, D); may be the input */
+    const int64_t *past_lengths; /* (B,) rows of the output that come before, */
+    const int64_t *lengths;      /* and where it ends; or NULL, with one batch axis */
+} attn_rotary_problem;
+
+typedef struct {
+    size_t (*workspace_size)(const attn_rotary_problem *);
+    /* Tokens first .. first + n - 1 of all batches in a line. */
+    void (*run)(const attn_rotary_problem *, ptrdiff_t first, ptrdiff_t n,
+                const attn_worker *);
+} attn_rotary_kernel;
+
+double attn_rotary_work(const attn_rotary_problem *); /* multiplications, roughly */
+
+/* -1 when memory runs out, else 0. */
+int attn_rotary(const attn_rotary_problem *, attn_call *);
+
+#endif

@@ -1,0 +1,35 @@
+/* Asks the caller at intervals whether to go on, and tells its threads. */
+#define _POSIX_C_SOURCE 200809L /* clock_gettime */
+#include "core/stop.h"
+
+#include <time.h>
+
+static int64_t
+now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+bool
+attn_should_stop(attn_control *control, bool is_caller)
+{
+    if (atomic_load_explicit(&control->stop, memory_order_relaxed)) {
+        return true;
+    }
+    if (!is_caller || control->poll == NULL) {
+        return false;
+    }
+    int64_t time = now();
+    if (control->next_poll == 0) {
+        control->next_poll = time + ATTN_POLL_INTERVAL;
+    }
+    if (time < control->next_poll) {
+        return false;
+    }
+    bool stop = control->poll(control->poll_context);
+    atomic_store_explicit(&control->stop, stop, memory_order_relaxed);
+    control->next_poll = now() + ATTN_POLL_INTERVAL;
+    return stop;
+}

@@ -1,0 +1,26 @@
+/* When a call is to give up, as Ctrl-C asks. */
+#ifndef ATTN_CORE_STOP_H
+#define ATTN_CORE_STOP_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Asked by the calling thread every now and then; true means stop. */
+typedef bool (*attn_poll)(void *context);
+
+/* The state of a call that its threads share; stop.c alone looks into it. */
+typedef struct {
+    attn_poll poll; /* may be NULL */
+    void *poll_context;
+    int64_t next_poll; /* nanoseconds, by the monotonic clock */
+    atomic_bool stop;
+} attn_control;
+
+/* True if the call should give up; asks poll at intervals when is_caller. */
+bool attn_should_stop(attn_control *, bool is_caller);
+
+/* The interval of polls, in nanoseconds. */
+#define ATTN_POLL_INTERVAL 50000000 /* Ctrl-C in 200 ms */
+
+#endif

@@ -1,0 +1,58 @@
+/* How the tasks of a call are run: on as many threads as their work repays, each with a
+ * workspace, in the default floating-point mode, until the call is told to stop. */
+#ifndef ATTN_CORE_TASKS_H
+#define ATTN_CORE_TASKS_H
+
+#include "core/stop.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct attn_tier;
+
+/* What every call of the core is told besides its problem. */
+typedef struct {
+    const struct attn_tier *tier;
+    int n_threads; /* at most */
+    attn_control control;
+} attn_call;
+
+/* Who runs a task. */
+typedef struct {
+    void *workspace;
+    attn_control *control;
+    bool is_caller; /* not one of the pool's threads */
+} attn_worker;
+
+/* Should the call's tasks give up? Asked between blocks. */
+static inline bool
+attn_gives_up(const attn_worker *worker)
+{
+    return attn_should_stop(worker->control, worker->is_caller);
+}
+
+typedef struct {
+    ptrdiff_t n;
+    double work;           /* multiplications of all tasks together */
+    size_t workspace_size; /* bytes, for each thread; 0: none */
+    void (*run)(const void *context, ptrdiff_t index, const attn_worker *);
+    const void *context;
+} attn_tasks;
+
+/* Runs every task once; -1 if there is no memory for a single workspace. */
+int attn_run_tasks(const attn_tasks *, attn_call *);
+
+/* As many of n_threads as so many multiplications repay to wake. */
+int attn_useful_threads(double work, int n_threads);
+
+/* How many multiplications repay the waking of one more thread, some 20 us of them unless
+ * set otherwise, by tests and for calibration; returns the former. */
+#define ATTN_WORK_PER_THREAD 1e6
+double attn_set_work_per_thread(double);
+double attn_get_work_per_thread(void);
+
+/* The process's default for n_threads. */
+void attn_set_num_threads(int);
+int attn_get_num_threads(void);
+
+#endif

@@ -1,0 +1,71 @@
+/* The table of tiers, best first. */
+#include "core/tiers.h"
+
+#include "core/cpu.h"
+
+#include <string.h>
+
+extern const attn_kernel attn_kernel_scalar_f32, attn_kernel_scalar_f64;
+extern const attn_kernel attn_kernel_avx2_f32, attn_kernel_avx2_f64;
+extern const attn_kernel attn_kernel_avx512_f32, attn_kernel_avx512_f64;
+extern const attn_kernel attn_kernel_avx512_bf16;
+extern const attn_kernel attn_kernel_neon_f32, attn_kernel_neon_f64;
+
+static const attn_tier tiers[] = {
+#if defined(__x86_64__)
+    {"avx512_bf16", attn_cpu_has_avx512_bf16, &attn_kernel_avx512_f32,
+     &attn_kernel_avx512_f64, &attn_kernel_avx512_bf16},
+    {"avx512", attn_cpu_has_avx512, &attn_kernel_avx512_f32, &attn_kernel_avx512_f64,
+     NULL},
+    {"avx2", attn_cpu_has_avx2, &attn_kernel_avx2_f32, &attn_kernel_avx2_f64, NULL},
+#elif defined(__aarch64__)
+    {"neon", attn_cpu_has_baseline, &attn_kernel_neon_f32, &attn_kernel_neon_f64, NULL},
+#endif
+    {"scalar", attn_cpu_has_baseline, &attn_kernel_scalar_f32, &attn_kernel_scalar_f64,
+     NULL},
+};
+
+const attn_tier *
+attn_tier_at(int index)
+{
+    for (size_t i = 0; i < sizeof tiers / sizeof tiers[0]; i++) {
+        if (tiers[i].supported() && index-- == 0) {
+            return &tiers[i];
+        }
+    }
+    return NULL;
+}
+
+const attn_tier *
+attn_tier_named(const char *name)
+{
+    const attn_tier *tier;
+
+    for (int i = 0; (tier = attn_tier_at(i)) != NULL; i++) {
+        if (strcmp(tier->name, name) == 0) {
+            return tier;
+        }
+    }
+    return NULL;
+}
+
+const attn_tier *
+attn_portable_tier(const attn_tier *tier)
+{
+    const attn_tier *other = tier;
+
+    for (int i = 0; other->bf16 != NULL; i++) {
+        const attn_tier *next = attn_tier_at(i);
+        other = next->f32 == tier->f32 ? next : other;
+    }
+    return other;
+}
+
+const attn_kernel *
+attn_kernel_for(const attn_tier *tier, attn_dtype arithmetic, bool all_bf16)
+{
+    if (all_bf16 && tier->bf16 != NULL) {
+        return tier->bf16;
+    }
+    return arithmetic == ATTN_F32 ? tier->f32 : tier->f64;
+}

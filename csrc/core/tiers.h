@@ -1,0 +1,42 @@
+/* Kernels, and the tiers of instruction sets that have them. */
+#ifndef ATTN_CORE_TIERS_H
+#define ATTN_CORE_TIERS_H
+
+#include "core/activate.h"
+#include "core/attention.h"
+#include "core/linear.h"
+#include "core/norm.h"
+#include "core/rotary.h"
+
+/* The algorithms of kernel/ compiled for one instruction set and dtype: they cannot fail,
+ * allocate or see Python. */
+typedef struct {
+    attn_attention_kernel attention;
+    attn_linear_kernel linear;
+    attn_norm_kernel norm;
+    attn_rotary_kernel rotary;
+    attn_activate_kernel activate;
+} attn_kernel;
+
+typedef struct attn_tier {
+    const char *name;
+    bool (*supported)(void);
+    const attn_kernel *f32;
+    const attn_kernel *f64;
+    const attn_kernel
+        *bf16; /* or NULL: attention and linear products of bfloat16 alone,
+                              * with other bits than f32's */
+} attn_tier;
+
+/* Tiers this CPU has, best first. NULL past the last one or if unknown. */
+const attn_tier *attn_tier_at(int index);
+const attn_tier *attn_tier_named(const char *name);
+
+/* The kernel for a dtype of arithmetic; all_bf16: every operand is bfloat16. */
+const attn_kernel *attn_kernel_for(const attn_tier *, attn_dtype arithmetic,
+                                   bool all_bf16);
+
+/* The same tier without dot products of its own for bfloat16. */
+const attn_tier *attn_portable_tier(const attn_tier *);
+
+#endif

@@ -1,0 +1,195 @@
+/* Which keys a row may see: the ranges that causality, window and lengths leave, and the
+ * bits of a block once the boolean mask is taken in. Knows no dtype but the mask's. */
+#include "core/visibility.h"
+
+#include "vec/bytes.h"
+
+#include <assert.h>
+#include <string.h>
+
+typedef __int128 wide; /* holds any sum of a few int64_t */
+
+static ptrdiff_t
+clamp(wide x, ptrdiff_t low, ptrdiff_t high)
+{
+    return x < low ? low : x > high ? high : (ptrdiff_t)x;
+}
+
+void
+attn_see_ranges(const attn_problem *p, int64_t q_offset, int64_t kv_length,
+                attn_task *task)
+{
+    for (ptrdiff_t r = 0; r < task->n_rows; r++) {
+        wide position = (wide)q_offset + (task->first_row + r) % p->n_queries;
+        wide from = 0;
+        wide to = kv_length;
+
+        if (p->window_left >= 0) {
+            from = position - p->window_left;
+        }
+        if (p->window_right >= 0 && position + p->window_right + 1 < to) {
+            to = position + p->window_right + 1;
+        }
+        if (p->causal && position + 1 < to) {
+            to = position + 1;
+        }
+        task->see_from[r] = clamp(from, 0, p->n_keys);
+        task->see_to[r] = clamp(to, 0, p->n_keys);
+        if (task->see_from[r] >= task->see_to[r]) {
+            task->see_from[r] = task->see_to[r] = 0;
+        }
+    }
+}
+
+void
+attn_seen_keys(const attn_task *task, ptrdiff_t *from, ptrdiff_t *to)
+{
+    *from = PTRDIFF_MAX;
+    *to = 0;
+    for (ptrdiff_t r = 0; r < task->n_rows; r++) {
+        if (task->see_from[r] < task->see_to[r]) {
+            *from = task->see_from[r] < *from ? task->see_from[r] : *from;
+            *to = task->see_to[r] > *to ? task->see_to[r] : *to;
+        }
+    }
+}
+
+/* Bits from .. to - 1 of a word, from and to in any order relative to 0 .. 64. */
+static uint64_t
+range_bits(ptrdiff_t from, ptrdiff_t to)
+{
+    from = from < 0 ? 0 : from;
+    to = to > 64 ? 64 : to;
+    if (from >= to) {
+        return 0;
+    }
+    return (~UINT64_C(0) >> (64 - (to - from))) << from;
+}
+
+/* Bit k of the result is mask element k of n <= 64. */
+static uint64_t
+pack_bits(const char *mask, ptrdiff_t stride, ptrdiff_t n)
+{
+    uint64_t bits = 0;
+    ptrdiff_t k = 0;
+
+    if (stride == 0) {
+        return *mask ? range_bits(0, n) : 0;
+    }
+    if (stride == 1 && n == 64) {
+        return test_64_bytes(mask);
+    }
+    if (stride == 1) {
+        for (; k + 8 <= n; k += 8) {
+            bits |= test_eight_bytes(mask + k) << k;
+        }
+    }
+    for (; k < n; k++) {
+        bits |= (uint64_t)(mask[k * stride] != 0) << k;
+    }
+    return bits;
+}
+
+static void
+pack_mask_row(const attn_problem *p, const char *mask, ptrdiff_t n_keys,
+              uint64_t words[ATTN_BLOCK_WORDS])
+{
+    ptrdiff_t stride = p->mask.column_stride;
+
+    for (ptrdiff_t w = 0; w < ATTN_BLOCK_WORDS; w++) {
+        ptrdiff_t n = n_keys - w * 64 < 64 ? n_keys - w * 64 : 64;
+        words[w] = n > 0 ? pack_bits(mask + w * 64 * stride, stride, n) : 0;
+    }
+}
+
+/* Takes the boolean mask of a block into `keys`. Rows that share a mask row, as in a
+ * padding mask, share its packing. */
+static void
+apply_mask(const attn_problem *p, const attn_task *task, ptrdiff_t first_key,
+           ptrdiff_t n_keys, attn_key_bits keys)
+{
+    const char *packed_row = NULL;
+    uint64_t packed[ATTN_BLOCK_WORDS] = {0};
+
+    for (ptrdiff_t r = 0; r < task->n_rows; r++) {
+        ptrdiff_t g = (task->first_row + r) / p->n_queries;
+        ptrdiff_t i = (task->first_row + r) % p->n_queries;
+        const char *row = task->mask + g * p->mask.head_stride +
+                          i * p->mask.row_stride + first_key * p->mask.column_stride;
+        if (row != packed_row) {
+            pack_mask_row(p, row, n_keys, packed);
+            packed_row = row;
+            for (ptrdiff_t k = ATTN_BLOCK; k < 2 * ATTN_BLOCK; k += 64) {
+                __builtin_prefetch(row + k * p->mask.column_stride);
+            }
+        }
+        for (ptrdiff_t w = 0; w < ATTN_BLOCK_WORDS; w++) {
+            keys[r][w] &= packed[w];
+        }
+    }
+}
+
+attn_coverage
+attn_see_block(const attn_problem *p, const attn_task *task, ptrdiff_t first_key,
+               ptrdiff_t n_keys, attn_key_bits keys)
+{
+    bool all = task->mask == NULL;
+    uint64_t any = 0;
+
+    assert(n_keys <= ATTN_BLOCK);
+    for (ptrdiff_t r = 0; r < task->n_rows && all; r++) {
+        all = task->see_from[r] <= first_key && task->see_to[r] >= first_key + n_keys;
+    }
+    if (all) {
+        return ATTN_SEE_ALL;
+    }
+    for (ptrdiff_t r = 0; r < task->n_rows; r++) {
+        for (ptrdiff_t w = 0; w < ATTN_BLOCK_WORDS; w++) {
+            ptrdiff_t first = first_key + w * 64;
+            ptrdiff_t to = task->see_to[r] < first_key + n_keys ? task->see_to[r]
+                                                                : first_key + n_keys;
+            keys[r][w] = range_bits(task->see_from[r] - first, to - first);
+        }
+    }
+    memset(keys[task->n_rows], 0,
+           (size_t)(ATTN_TASK_ROWS - task->n_rows) * sizeof keys[0]);
+    if (task->mask != NULL) {
+        apply_mask(p, task, first_key, n_keys, keys);
+    }
+    all = true;
+    for (ptrdiff_t r = 0; r < task->n_rows; r++) {
+        for (ptrdiff_t w = 0; w < ATTN_BLOCK_WORDS; w++) {
+            any |= keys[r][w];
+            all = all && keys[r][w] == range_bits(0, n_keys - w * 64);
+        }
+    }
+    return all ? ATTN_SEE_ALL : any ? ATTN_SEE_SOME : ATTN_SEE_NONE;
+}
+
+/* Transposes 64 x 64 bits in place: bit c of x[r] changes places with bit r of x[c].
+ * Source: H. S. Warren, Hacker's Delight, 2nd ed. 2012, section 7-3. */
+static void
+transpose_64(uint64_t x[64])
+{
+    uint64_t low = UINT64_C(0x00000000ffffffff);
+
+    for (int step = 32; step > 0; step >>= 1, low ^= low << step) {
+        for (int r = 0; r < 64; r = (r + step + 1) & ~step) {
+            uint64_t swap = ((x[r] >> step) ^ x[r + step]) & low;
+            x[r] ^= swap << step;
+            x[r + step] ^= swap;
+        }
+    }
+}
+
+void
+attn_transpose_bits(const attn_key_bits keys, ptrdiff_t n_keys,
+                    uint64_t rows[ATTN_BLOCK])
+{
+    for (ptrdiff_t w = 0; w * 64 < n_keys; w++) {
+        for (ptrdiff_t r = 0; r < ATTN_TASK_ROWS; r++) {
+            rows[w * 64 + r] = keys[r][w];
+        }
+        transpose_64(rows + w * 64);
+    }
+}

@@ -1,0 +1,138 @@
+/* Scratch memory, kept for later calls. A child of fork keeps what its parent had. */
+#include "core/workspace.h"
+
+#include "core/hooks.h"
+#include "core/limits.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#define MAX_KEPT ATTN_MAX_THREADS
+#define MAX_KEPT_SIZE (1 << 20) /* bytes of each, at most */
+
+typedef struct {
+    _Alignas(ATTN_ALIGNMENT) void *block; /* as allocated */
+    size_t size;                          /* of the workspace behind this header */
+} header;
+
+static struct {
+    pthread_mutex_t lock;
+    void *workspaces[MAX_KEPT]; /* each behind a header with its size */
+    int n;
+} kept = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static pthread_once_t prepared_for_fork = PTHREAD_ONCE_INIT;
+
+static void
+lock_kept(void)
+{
+    pthread_mutex_lock(&kept.lock);
+}
+
+static void
+unlock_kept(void)
+{
+    pthread_mutex_unlock(&kept.lock);
+}
+
+/* Nobody holds the lock at the moment of a fork. */
+static void
+prepare_for_fork(void)
+{
+    (void)pthread_atfork(lock_kept, unlock_kept, unlock_kept);
+}
+
+static header *
+header_of(void *workspace)
+{
+    return (header *)workspace - 1;
+}
+
+static void *
+allocate_workspace(size_t size)
+{
+    char *block = attn_hook.allocate(size + sizeof(header) + ATTN_ALIGNMENT - 1);
+    if (block == NULL) {
+        return NULL;
+    }
+    size_t misaligned = (uintptr_t)block % ATTN_ALIGNMENT;
+    header *h =
+        (header *)(void *)(block + (ATTN_ALIGNMENT - misaligned) % ATTN_ALIGNMENT);
+    h->block = block;
+    h->size = size;
+    return h + 1;
+}
+
+void *
+attn_workspace_acquire(size_t size)
+{
+    void *workspace = NULL;
+
+    pthread_once(&prepared_for_fork, prepare_for_fork);
+    lock_kept();
+    if (kept.n > 0) {
+        workspace = kept.workspaces[--kept.n];
+    }
+    unlock_kept();
+    if (workspace != NULL && header_of(workspace)->size >= size) {
+        return workspace;
+    }
+    if (workspace != NULL) {
+        attn_hook.free(header_of(workspace)->block);
+    }
+    return allocate_workspace(size);
+}
+
+int
+attn_acquire_workspaces(void **workspaces, int n, size_t size)
+{
+    int i = 0;
+
+    if (size == 0) {
+        memset(workspaces, 0, (size_t)n * sizeof *workspaces);
+        return n;
+    }
+    while (i < n && (workspaces[i] = attn_workspace_acquire(size)) != NULL) {
+        i++;
+    }
+    return i;
+}
+
+void
+attn_workspace_release(void *workspace)
+{
+    bool keep;
+
+    if (workspace == NULL) {
+        return;
+    }
+    lock_kept();
+    keep = header_of(workspace)->size <= MAX_KEPT_SIZE && kept.n < MAX_KEPT;
+    if (keep) {
+        kept.workspaces[kept.n++] = workspace;
+    }
+    unlock_kept();
+    if (!keep) {
+        attn_hook.free(header_of(workspace)->block);
+    }
+}
+
+void
+attn_release_workspaces(void **workspaces, int n)
+{
+    while (n > 0) {
+        attn_workspace_release(workspaces[--n]);
+    }
+}
+
+void
+attn_workspace_free_all(void)
+{
+    lock_kept();
+    while (kept.n > 0) {
+        attn_hook.free(header_of(kept.workspaces[--kept.n])->block);
+    }
+    unlock_kept();
+}

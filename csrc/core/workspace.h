@@ -1,0 +1,18 @@
+/* Scratch memory of threads, kept between calls. */
+#ifndef ATTN_CORE_WORKSPACE_H
+#define ATTN_CORE_WORKSPACE_H
+
+#include <stddef.h>
+
+#define ATTN_ALIGNMENT 64 /* of workspaces: a cache line */
+
+/* A block of memory kept from an earlier call if one is large enough; NULL if none can be
+ * had. */
+void *attn_workspace_acquire(size_t size);
+/* Acquires up to n; returns how many it got. Of size 0 they are NULL. */
+int attn_acquire_workspaces(void **workspaces, int n, size_t size);
+void attn_workspace_release(void *); /* or NULL */
+void attn_release_workspaces(void **workspaces, int n);
+void attn_workspace_free_all(void);
+
+#endif

@@ -1,0 +1,13 @@
+/* Float with AVX2: block sizes and vocabulary. */
+#ifndef ATTN_ISA_AVX2_F32_H
+#define ATTN_ISA_AVX2_F32_H
+
+#include "isa/avx2.h"
+
+#define KERNEL attn_kernel_avx2_f32
+#define REAL_BITS 32
+#define PANEL_ROWS 6
+#define TILE_VECTORS 2
+#include "vec/avx2_f32.h"
+
+#endif

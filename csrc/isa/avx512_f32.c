@@ -1,0 +1,8 @@
+/* The kernel for float with AVX-512. */
+#if defined(__x86_64__)
+#include "isa/avx512_f32.h"
+
+#include "kernel/kernel.h"
+
+#include "isa/end.h"
+#endif

@@ -1,0 +1,13 @@
+/* Float with AVX-512: block sizes and vocabulary. */
+#ifndef ATTN_ISA_AVX512_F32_H
+#define ATTN_ISA_AVX512_F32_H
+
+#include "isa/avx512.h"
+
+#define KERNEL attn_kernel_avx512_f32
+#define REAL_BITS 32
+#define PANEL_ROWS 12
+#define TILE_VECTORS 2
+#include "vec/avx512_f32.h"
+
+#endif

@@ -1,0 +1,21 @@
+/* What comes before an instruction set is turned on: system headers, whose functions must not
+ * be compiled for it. */
+#ifndef ATTN_ISA_BEGIN_H
+#define ATTN_ISA_BEGIN_H
+
+#include <float.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+#include "core/half.h"
+#include "core/tiers.h"
+
+#endif

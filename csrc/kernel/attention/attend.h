@@ -1,0 +1,92 @@
+/* The entry points of attention.
+ *
+ * Tile form: rows are lanes. A tile is WIDTH rows of the task; its scores are
+ * S[key][lane], its output O[d][lane]. Row form, for the few rows of decoding: keys are
+ * the lanes of S[row][key], head dimension those of O[row][d]. Both take the same
+ * arithmetic steps in the same order for a row, so they give the same bits. */
+#ifndef ATTN_KERNEL_ATTENTION_ATTEND_H
+#define ATTN_KERNEL_ATTENTION_ATTEND_H
+
+#include "kernel/attention/chunks.h"
+#include "kernel/attention/results.h"
+
+/* Makes the task ready to attend in a workspace, where its `work` comes first. */
+static work *
+open_task(const attn_problem *p, const attn_task *task, void *memory)
+{
+    work *w = memory;
+    ptrdiff_t group_rows = p->group * p->n_queries;
+
+    w->p = p;
+    w->task = task;
+    w->n_tiles = (int)tiles_of(task->n_rows);
+    w->reads_ahead = is_far(p) && group_rows <= ATTN_TASK_ROWS;
+    w->ends_head = is_far(p) && task->first_row + task->n_rows == group_rows;
+    attn_seen_keys(task, &w->from, &w->to);
+    lay_out(p, memory, w);
+    load_queries(w);
+    for (ptrdiff_t r = 0; r < task->n_rows && task->bias != NULL; r++) {
+        w->bias_rows[r] = task->bias + row_offset(w, &p->bias, r);
+    }
+    clear(&w->total, w->n_tiles);
+    return w;
+}
+
+static void
+run(const attn_problem *p, const attn_task *task, const attn_worker *worker)
+{
+    work *w = open_task(p, task, worker->workspace);
+    ptrdiff_t first = w->from / ATTN_CHUNK * ATTN_CHUNK;
+
+    if (first < w->to && w->to <= first + ATTN_CHUNK) { /* nothing to combine */
+        attend_to_chunk(w, first, worker);
+        w->total = w->chunk;
+        first = w->to;
+    }
+    for (; first < w->to; first += ATTN_CHUNK) {
+        if (attn_gives_up(worker)) {
+            return; /* the call has failed: nobody looks at the results */
+        }
+        attend_to_chunk(w, first, worker);
+        combine_chunk(w);
+    }
+    close_task(w, worker);
+}
+
+static void
+run_chunk(const attn_problem *p, const attn_task *task, ptrdiff_t first_key, void *to,
+          const attn_worker *worker)
+{
+    work *w = open_task(p, task, worker->workspace);
+    arena partial_memory = {to, 0};
+
+    take_partial(&partial_memory, w->n_tiles, p->value_dim, &w->chunk);
+    attend_to_chunk(w, first_key, worker);
+}
+
+static void
+begin_combine(const attn_problem *p, const attn_task *task, const attn_worker *worker)
+{
+    open_task(p, task, worker->workspace);
+}
+
+static void
+combine(void *from, const attn_worker *worker)
+{
+    work *w = worker->workspace;
+    arena partial_memory = {from, 0};
+
+    take_partial(&partial_memory, w->n_tiles, w->p->value_dim, &w->chunk);
+    combine_chunk(w);
+}
+
+static void
+end_combine(const attn_worker *worker)
+{
+    work *w = worker->workspace;
+
+    lay_out(w->p, worker->workspace, w);
+    close_task(w, worker);
+}
+
+#endif

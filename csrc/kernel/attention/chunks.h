@@ -1,0 +1,87 @@
+/* Chunks of keys: each is attended to on its own, then combined with those before it. */
+#ifndef ATTN_KERNEL_ATTENTION_CHUNKS_H
+#define ATTN_KERNEL_ATTENTION_CHUNKS_H
+
+#include "kernel/attention/row.h"
+#include "kernel/attention/tile.h"
+
+static void
+clear(partial *s, int n_tiles)
+{
+    for (int t = 0; t < n_tiles; t++) {
+        s->empty[t] = true;
+        for (int i = 0; i < WIDTH; i++) {
+            s->max[t * WIDTH + i] = (real)-INFINITY;
+            s->sum[t * WIDTH + i] = 0;
+        }
+    }
+}
+
+/* Adds the chunk's partial of a tile to the total. Source of the formula: Dao et al.,
+ * FlashAttention, 2022, section 3.1. */
+static void
+combine_tile(work *w, int tile)
+{
+    real *total = w->total.output[tile];
+    real *chunk = w->chunk.output[tile];
+    int n_vec = tile_vectors(w, tile);
+
+    if (w->chunk.empty[tile]) {
+        return;
+    }
+    for (int v = 0; v < n_vec; v++) {
+        ptrdiff_t lane = (ptrdiff_t)tile * WIDTH + v * LANES;
+        v_real chunk_max = v_load(w->chunk.max + lane);
+        v_real old = raise_max(w->total.max + lane, chunk_max);
+        v_real max = finite_floor(v_load(w->total.max + lane));
+        v_real new = exp_of(v_sub(chunk_max, max));
+        v_real sum = v_mul(v_load(w->total.sum + lane), old);
+        v_store(w->total.sum + lane, v_fma(v_load(w->chunk.sum + lane), new, sum));
+        if (w->total.empty[tile]) {
+            continue;
+        }
+        for (ptrdiff_t d = 0; d < w->p->value_dim; d++) {
+            real *at = total + d * WIDTH + v * LANES;
+            v_real x = v_load(chunk + d * WIDTH + v * LANES);
+            v_store(at, v_fma(x, new, v_mul(v_load(at), old)));
+        }
+    }
+    if (w->total.empty[tile]) { /* 0 * old + chunk * 1 is the chunk */
+        memcpy(total, chunk, (size_t)(w->p->value_dim * WIDTH) * sizeof(real));
+        w->total.empty[tile] = false;
+    }
+}
+
+static void
+combine_chunk(work *w)
+{
+    for (int t = 0; t < w->n_tiles; t++) {
+        combine_tile(w, t);
+    }
+}
+
+/* Attends to the keys of the chunk that begins at `first`. */
+static void
+attend_to_chunk(work *w, ptrdiff_t first, const attn_worker *worker)
+{
+    block b;
+
+    clear(&w->chunk, w->n_tiles);
+    for (ptrdiff_t end = least(first + ATTN_CHUNK, w->to); first < end;
+         first += ATTN_BLOCK) {
+        if (first + ATTN_BLOCK <= w->from || attn_gives_up(worker) ||
+            !open_block(w, first, &b)) {
+            continue;
+        }
+        if (w->row_form) {
+            attend_rows(w, &b);
+        } else {
+            attend_tiles(w, &b);
+        }
+    }
+    if (w->row_form) {
+        rows_to_tile(w);
+    }
+}
+
+#endif

@@ -1,0 +1,117 @@
+/* THE block of keys and values at position j: where it lies, how it is stored, and what of it
+ * is asked for ahead. */
+#ifndef ATTN_KERNEL_ATTENTION_KEYS_H
+#define ATTN_KERNEL_ATTENTION_KEYS_H
+
+#include "kernel/attention/task.h"
+#include "kernel/matrix.h"
+#include "kernel/prefetch.h"
+
+enum {
+    NEAR_BYTES = 1 << 20 /* of keys and values that stay in the second-level cache */
+};
+
+/* Will keys and values come from beyond the second-level cache? Announcing what is there
+ * already costs up to 20 %; not announcing what is not, half of the speed (benchmarks, group
+ * decode). */
+static bool
+is_far(const attn_problem *p)
+{
+    double row = (double)(p->head_dim * p->key.column_stride) +
+                 (double)(p->value_dim * p->value.column_stride);
+    double rows = (double)p->batch.n * (double)p->n_kv_heads * (double)p->n_keys;
+
+    return rows * row > NEAR_BYTES;
+}
+
+/* The first column of the key, or the value, at position j. */
+static const char *
+key_at(const work *w, ptrdiff_t j)
+{
+    return w->task->key + j * w->p->key.row_stride;
+}
+
+static const char *
+value_at(const work *w, ptrdiff_t j)
+{
+    return w->task->value + j * w->p->value.row_stride;
+}
+
+/* Columns from `column` on, n_columns of them, of keys first .. first + n - 1 as rows of
+ * operands: where they lie, if they are that, or brought into the slab. */
+static matrix
+fetch_keys(work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t column, ptrdiff_t n_columns)
+{
+    const attn_array *key = &w->p->key;
+    const char *from = key_at(w, first) + column * key->column_stride;
+    ptrdiff_t width = (n_columns + TERMS - 1) / TERMS;
+
+    if (reads_in_place(key, w->p->head_dim, AS_OPERANDS)) {
+        return (matrix){(const operand *)(const void *)from,
+                        key->row_stride / (ptrdiff_t)sizeof(operand)};
+    }
+    for (ptrdiff_t j = 0; j < n; j++) {
+        stage_row(w->slab + j * width, from + j * key->row_stride, key->column_stride,
+                  n_columns, key->dtype);
+    }
+    return (matrix){w->slab, width};
+}
+
+/* Columns from `column` on of values first .. first + n - 1. */
+static matrix
+fetch_values(work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t column,
+             ptrdiff_t n_columns, ptrdiff_t width)
+{
+    const attn_array *value = &w->p->value;
+    const char *from = value_at(w, first) + column * value->column_stride;
+
+    return fetch_rows(value, from, n, w->p->value_dim, n_columns, width, w->slab);
+}
+
+/* Brings n keys into the slab, and zeros in the place of those that whole vectors lack. */
+static const char *
+gather_keys(work *w, ptrdiff_t first, ptrdiff_t n)
+{
+    const attn_array *key = &w->p->key;
+    const char *from = key_at(w, first);
+    operand *to = w->slab;
+
+    for (ptrdiff_t j = 0; j < n; j++, to += w->key_width, from += key->row_stride) {
+        stage_row(to, from, key->column_stride, w->p->head_dim, key->dtype);
+    }
+    memset(to, 0, (size_t)((round_up(n, LANES) - n) * w->key_width) * sizeof(operand));
+    return (const char *)w->slab;
+}
+
+/* The keys, or the values, of the block at `first`, if they are to be announced. */
+static prefetch
+keys_prefetch(const work *w, ptrdiff_t first)
+{
+    return w->reads_ahead ? prefetch_of(&w->p->key, key_at(w, first), w->p->head_dim,
+                                        least(w->to - first, ATTN_BLOCK))
+                          : (prefetch){.n_rows = 0};
+}
+
+static prefetch
+values_prefetch(const work *w, ptrdiff_t first)
+{
+    return w->reads_ahead
+               ? prefetch_of(&w->p->value, value_at(w, first), w->p->value_dim,
+                             least(w->to - first, ATTN_BLOCK))
+               : (prefetch){.n_rows = 0};
+}
+
+/* The first keys, or values, of the next head. */
+static prefetch
+next_head_prefetch(const work *w, bool value)
+{
+    const attn_problem *p = w->p;
+    const attn_array *array = value ? &p->value : &p->key;
+    const char *base = value ? value_at(w, 0) : key_at(w, 0);
+
+    return prefetch_of(array, base + array->head_stride,
+                       value ? p->value_dim : p->head_dim,
+                       least(p->n_keys, ATTN_BLOCK));
+}
+
+#endif

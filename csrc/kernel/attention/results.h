@@ -1,0 +1,105 @@
+/* A task's results, once all keys are seen: LSE, output, weights. */
+#ifndef ATTN_KERNEL_ATTENTION_RESULTS_H
+#define ATTN_KERNEL_ATTENTION_RESULTS_H
+
+#include "kernel/attention/row.h"
+#include "kernel/attention/tile.h"
+
+/* Takes the sinks into the total and turns sums into what output and weights are to be
+ * multiplied by: output_factor for rows of output, total.sum for weights relative to
+ * total.max. Writes the LSE, max + log(sum). Rows that saw nothing have sum 0. */
+static void
+finish_sums(work *w, real *output_factor)
+{
+    const attn_problem *p = w->p;
+    real sink[LANES];
+    real max[LANES], sum[LANES];
+
+    for (ptrdiff_t r = 0; r < w->task->n_rows; r += LANES) {
+        ptrdiff_t n = least(w->task->n_rows - r, LANES);
+        v_mask seen_none = v_less(v_load(w->total.sum + r), v_set1((real)0.5));
+        v_real factor = v_set1(1);
+        v_real all = v_load(w->total.sum + r);
+        if (w->task->sinks != NULL) {
+            for (ptrdiff_t i = 0; i < LANES; i++) {
+                ptrdiff_t head =
+                    (w->task->first_row + r + least(i, n - 1)) / p->n_queries;
+                const char *from = w->task->sinks + head * p->sinks.head_stride;
+                sink[i] = load_element(from, p->sinks.dtype);
+            }
+            factor = raise_max(w->total.max + r, v_load(sink));
+            v_real top = finite_floor(v_load(w->total.max + r));
+            all = v_fma(all, factor, exp_of(v_sub(v_load(sink), top)));
+        }
+        v_store(max, v_load(w->total.max + r));
+        v_store(sum, all);
+        v_real inverse = v_div(v_set1(1), all);
+        inverse = v_select(seen_none, v_set1(0), inverse);
+        v_store(w->total.sum + r, inverse);
+        v_store(output_factor + r, v_mul(factor, inverse));
+        v_store(w->total.max + r, finite_floor(v_load(max)));
+        for (ptrdiff_t i = 0; i < n && w->task->lse != NULL; i++) {
+            real lse = sum[i] == 0 ? (real)-INFINITY
+                                   : (real)((double)max[i] + log_of((double)sum[i]));
+            lse = sum[i] != sum[i] ? (real)NAN : lse + 0;
+            memcpy(w->task->lse + row_offset(w, &p->lse, r + i), &lse, sizeof lse);
+        }
+    }
+}
+
+static void
+write_output(work *w, const real *factor)
+{
+    const attn_problem *p = w->p;
+
+    for (ptrdiff_t r = 0; r < w->task->n_rows; r += LANES) {
+        ptrdiff_t tile = r / WIDTH;
+        real *lanes = w->total.output[tile] + r % WIDTH;
+        v_real f = v_load(factor + r);
+        v_real inverse = v_load(w->total.sum + r);
+        uint64_t seen =
+            v_bits_of(v_less(v_set1(0), inverse)) | v_bits_of(v_is_nan(inverse));
+        for (ptrdiff_t d = 0; d < p->value_dim; d++) {
+            v_real x = v_mul(v_load(lanes + d * WIDTH), f);
+            x = v_select(v_mask_of(seen), quiet_nan_or(x), v_set1(0));
+            v_store(lanes + d * WIDTH, v_add(x, v_set1(0))); /* -0 becomes 0 */
+        }
+        store_result(w, &p->output, w->task->output, r, lanes, p->value_dim);
+    }
+}
+
+static void
+write_weights(work *w, const attn_worker *worker)
+{
+    block b;
+
+    for (ptrdiff_t first = w->from / ATTN_BLOCK * ATTN_BLOCK; first < w->to;
+         first += ATTN_BLOCK) {
+        if (attn_gives_up(worker)) {
+            return;
+        }
+        if (!open_block(w, first, &b)) {
+            continue;
+        }
+        if (w->row_form) {
+            write_row_weights(w, &b);
+        } else {
+            write_tile_weights(w, &b);
+        }
+    }
+}
+
+/* Writes the results, once every chunk is in the total. */
+static void
+close_task(work *w, const attn_worker *worker)
+{
+    real output_factor[MAX_TILES * WIDTH];
+
+    finish_sums(w, output_factor);
+    write_output(w, output_factor);
+    if (w->task->weights != NULL) {
+        write_weights(w, worker);
+    }
+}
+
+#endif

@@ -1,0 +1,71 @@
+/* Row form: all rows of the task, few, against one block of keys: keys are lanes of the
+ * scores, head dimension those of the output. Keys and values are read once, a group of
+ * rows at a time, from wherever they lie. */
+#ifndef ATTN_KERNEL_ATTENTION_ROW_H
+#define ATTN_KERNEL_ATTENTION_ROW_H
+
+#include "kernel/attention/row_softmax.h"
+#include "kernel/attention/row_values.h"
+
+/* Adds what the rows see in a block to the chunk's partial. */
+static void
+attend_rows(work *w, const block *b)
+{
+    ptrdiff_t n_keys = b->end - b->first;
+    ptrdiff_t n_sums = w->task->n_rows * w->value_width;
+    bool add = !w->chunk.empty[0];
+    real sums[WIDTH] = {0}; /* of the block's weights */
+
+    exponentiate_rows(w, n_keys, score_rows(w, b));
+    memset(w->row_sums, 0,
+           (size_t)(row_form_rows(w->task->n_rows) * w->value_width) * sizeof(real));
+    for (ptrdiff_t k = 0; k < n_keys; k += KEY_GROUP) {
+        add_value_group(w, b, k, sums);
+    }
+    for (ptrdiff_t r = 0; r < w->task->n_rows; r += LANES) {
+        v_real before = v_load(w->chunk.sum + r), keep = v_load(w->rescale + r);
+        v_store(w->chunk.sum + r, v_fma(before, keep, v_load(sums + r)));
+    }
+    for (ptrdiff_t i = 0; i < n_sums; i += LANES) {
+        v_real sum = v_load(w->row_sums + i);
+        if (add) {
+            v_real keep = v_set1(w->rescale[i / w->value_width]);
+            sum = v_fma(v_load(w->row_output + i), keep, sum);
+        }
+        v_store(w->row_output + i, sum);
+    }
+    w->chunk.empty[0] = false;
+}
+
+/* Brings the chunk's output into the layout of a tile, for merging and writing. */
+static void
+rows_to_tile(work *w)
+{
+    for (ptrdiff_t r = 0; r < w->task->n_rows && !w->chunk.empty[0]; r++) {
+        for (ptrdiff_t d = 0; d < w->p->value_dim; d++) {
+            w->chunk.output[0][d * WIDTH + r] = w->row_output[r * w->value_width + d];
+        }
+    }
+}
+
+/* The second sweep, as write_tile_weights. */
+static void
+write_row_weights(work *w, const block *b)
+{
+    const attn_array *weights = &w->p->weights;
+    ptrdiff_t n_keys = b->end - b->first;
+
+    real scale = score_rows(w, b);
+    for (ptrdiff_t r = 0; r < w->task->n_rows; r++) {
+        real *line = w->scores + r * ATTN_BLOCK;
+        v_real max = v_set1(w->total.max[r]), inverse = v_set1(w->total.sum[r]);
+        for (ptrdiff_t k = 0; k < n_keys; k += LANES) {
+            v_store(line + k, weight_of(v_load(line + k), scale, max, inverse));
+        }
+        store_row(w->task->weights + row_offset(w, weights, r) +
+                      b->first * weights->column_stride,
+                  weights->column_stride, line, n_keys, weights->dtype);
+    }
+}
+
+#endif

@@ -1,0 +1,116 @@
+/* A task's work: what is computed, and the memory for it. */
+#ifndef ATTN_KERNEL_ATTENTION_TASK_H
+#define ATTN_KERNEL_ATTENTION_TASK_H
+
+#include "core/visibility.h"
+#include "kernel/arena.h"
+#include "kernel/operand.h"
+
+enum { KEY_GROUP = 16 /* keys that row form takes at a time */ };
+
+/* A running softmax over keys for each row of the task: maximum and sum of exponentials,
+ * and by tile the output not yet divided by the sum. */
+typedef struct {
+    real *max;               /* (rows) */
+    real *sum;               /* (rows) */
+    real *output[MAX_TILES]; /* (Dv, WIDTH) each */
+    bool *empty;             /* (tiles) no key yet: output is not written */
+} partial;
+
+typedef struct {
+    const attn_problem *p;
+    const attn_task *task;
+    bool row_form;
+    bool reads_ahead; /* announces keys and values: no other task reads them first */
+    bool ends_head;   /* announces those of the next head */
+    int n_tiles;
+    ptrdiff_t from, to;    /* keys that some row of the task may see */
+    ptrdiff_t key_width;   /* operands of a row of query or key */
+    ptrdiff_t value_width; /* Dv rounded up to whole vectors */
+    real scale;            /* of the scores as they come out of the products */
+
+    operand *query;   /* (tiles, key_width, WIDTH); row form: (rows, key_width) */
+    partial chunk;    /* of the current chunk of keys */
+    partial total;    /* of all chunks before it; in the end, sum holds its inverse */
+    real *rows;       /* (LANES, SLAB_COLUMNS) rows that are not contiguous reals */
+    real *scores;     /* (tiles, BLOCK, WIDTH); row form: (rows, BLOCK) */
+    real *rescale;    /* (rows) what the last block multiplied sum and output by */
+    operand *slab;    /* keys or values brought into contiguous operands */
+    real *bias;       /* (rows, BLOCK), unless it is read where it lies */
+    real *row_output; /* row form: (rows, value_width) the chunk's output */
+    real *row_sums;   /* row form: likewise, of a block */
+    const char *bias_rows[ATTN_TASK_ROWS]; /* of the array, from key 0 on */
+    attn_key_bits see;
+    uint64_t see_lanes[ATTN_BLOCK]; /* `see` transposed: bit r of [k] */
+} work;
+
+static void
+take_partial(arena *a, ptrdiff_t n_tiles, ptrdiff_t value_dim, partial *s)
+{
+    s->empty = arena_take(a, MAX_TILES * sizeof(bool));
+    s->max = arena_reals(a, n_tiles * WIDTH);
+    s->sum = arena_reals(a, n_tiles * WIDTH);
+    for (ptrdiff_t t = 0; t < n_tiles; t++) {
+        s->output[t] = arena_reals(a, value_dim * WIDTH);
+    }
+}
+
+/* Rows of the largest task. */
+static ptrdiff_t
+most_rows(const attn_problem *p)
+{
+    return least(p->group * p->n_queries, p->task_rows);
+}
+
+/* Lays a task's work out behind itself in memory; returns the bytes that takes. With
+ * memory NULL it does nothing else. */
+static size_t
+lay_out(const attn_problem *p, char *memory, work *w)
+{
+    arena a = {memory, 0};
+    ptrdiff_t n_rows = most_rows(p);
+    ptrdiff_t n_tiles = tiles_of(n_rows);
+    ptrdiff_t slab = ATTN_BLOCK * most(DIM_STEPS, SLAB_COLUMNS / TERMS);
+
+    arena_take(&a, sizeof *w);
+    w->row_form = p->group * p->n_queries <= ATTN_FEW_ROWS;
+    w->key_width = (p->head_dim + TERMS - 1) / TERMS;
+    w->value_width = w->row_form ? round_up(p->value_dim, LANES) : p->value_dim;
+    w->scale = pending_scale((real)p->scale);
+    w->query =
+        arena_take(&a, (size_t)(w->key_width * n_tiles * WIDTH) * sizeof(operand));
+    take_partial(&a, n_tiles, p->value_dim, &w->chunk);
+    take_partial(&a, n_tiles, p->value_dim, &w->total);
+    w->rows = arena_reals(&a, LANES * SLAB_COLUMNS);
+    w->scores = arena_reals(&a, ATTN_BLOCK * n_tiles * WIDTH);
+    w->rescale = arena_reals(&a, n_tiles * WIDTH);
+    if (w->row_form) {
+        slab = KEY_GROUP * most(w->key_width, w->value_width / TERMS);
+        w->row_output = arena_reals(&a, n_rows * w->value_width);
+        w->row_sums = arena_reals(&a, row_form_rows(n_rows) * w->value_width);
+    }
+    w->slab = arena_take(&a, (size_t)slab * sizeof(operand));
+    if (p->bias.data != NULL) {
+        w->bias = arena_reals(&a, n_rows * ATTN_BLOCK);
+    }
+    return a.used;
+}
+
+static size_t
+workspace_size(const attn_problem *p)
+{
+    work w;
+    return lay_out(p, NULL, &w);
+}
+
+static size_t
+partial_size(const attn_problem *p)
+{
+    arena a = {NULL, 0};
+    partial s;
+
+    take_partial(&a, tiles_of(most_rows(p)), p->value_dim, &s);
+    return a.used;
+}
+
+#endif

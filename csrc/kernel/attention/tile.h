@@ -1,0 +1,99 @@
+/* Tile form: rows are lanes. The tiles of a task, WIDTH rows each, against one block of
+ * keys. */
+#ifndef ATTN_KERNEL_ATTENTION_TILE_H
+#define ATTN_KERNEL_ATTENTION_TILE_H
+
+#include "kernel/attention/softmax.h"
+#include "kernel/attention/tile_values.h"
+
+/* The softmax of a tile's scores so far: exponentials in their place, as operands. */
+static void
+exponentiate_tile(work *w, const block *b, int tile, const span *s)
+{
+    ptrdiff_t lane = (ptrdiff_t)tile * WIDTH;
+    real *scores = scores_of(w, tile), *rescale = w->rescale + lane;
+    real *max = w->chunk.max + lane, *sum = w->chunk.sum + lane;
+    int n_vec = tile_vectors(w, tile);
+    real scale = finish_tile(w, b, tile, s);
+
+    if (n_vec == TILE_VECTORS) {
+        exponentiate_lanes(scores, s->n, scale, max, sum, rescale, TILE_VECTORS);
+    }
+    for (ptrdiff_t i = 0; i < n_vec * LANES; i += LANES) {
+        if (n_vec < TILE_VECTORS) {
+            exponentiate_lanes(scores + i, s->n, scale, max + i, sum + i, rescale + i,
+                               1);
+        }
+        pack_weights(scores + i, s->n, WIDTH);
+    }
+}
+
+/* Adds what the rows see in a block to the chunk's partial. */
+static void
+attend_tiles(work *w, const block *b)
+{
+    const attn_problem *p = w->p;
+    bool in_place = TERMS == 1 && reads_in_place(&p->value, p->value_dim, AS_OPERANDS);
+    ptrdiff_t width = in_place ? p->value_dim : SLAB_COLUMNS;
+    bool last = b->end >= w->to;
+    prefetch next[2] = {last ? queries_prefetch(w) : keys_prefetch(w, b->end),
+                        last ? (prefetch){.n_rows = 0} : bias_prefetch(w, b->end)};
+    span spans[MAX_TILES];
+    span seen = open_spans(w, b, spans);
+
+    if (last && w->ends_head) {
+        next[1] = next_head_prefetch(w, true);
+    }
+    multiply_scores(w, b, spans, &seen);
+    for (int t = 0; t < w->n_tiles; t++) {
+        if (spans[t].n > 0) {
+            exponentiate_tile(w, b, t, &spans[t]);
+        }
+    }
+    for (ptrdiff_t d = 0; d < p->value_dim; d += width) {
+        ptrdiff_t n_columns = least(p->value_dim - d, width);
+        value_slab values = {.first = seen.first, .d = d, .n_columns = n_columns};
+        values.at = fetch_values(w, seen.first, seen.n, d, n_columns, n_columns);
+        values.finite = !seen.masked ||
+                        all_finite(values.at, (seen.n + TERMS - 1) / TERMS, n_columns);
+        for (int t = 0; t < w->n_tiles; t++) {
+            if (spans[t].n > 0) {
+                add_values(w, b, t, &spans[t], &values, next);
+                next[0].n_rows = next[1].n_rows = 0;
+            }
+        }
+    }
+    for (int t = 0; t < w->n_tiles; t++) {
+        w->chunk.empty[t] = w->chunk.empty[t] && spans[t].n == 0;
+    }
+}
+
+/* The second sweep: weights[row][key] = e^(logit - max) / sum for one block. */
+static void
+write_tile_weights(work *w, const block *b)
+{
+    const attn_array *weights = &w->p->weights;
+    span spans[MAX_TILES];
+    span seen = open_spans(w, b, spans);
+
+    multiply_scores(w, b, spans, &seen);
+    for (int t = 0; t < w->n_tiles; t++) {
+        const span *s = &spans[t];
+        real scale = s->n > 0 ? finish_tile(w, b, t, s) : 1;
+        for (ptrdiff_t lane = 0; s->n > 0 && lane < tile_rows(w, t); lane += LANES) {
+            ptrdiff_t r = (ptrdiff_t)t * WIDTH + lane;
+            v_real max = v_load(w->total.max + r), inverse = v_load(w->total.sum + r);
+            real *scores = scores_of(w, t) + lane;
+            for (ptrdiff_t k = 0; k < s->n; k++) {
+                v_real weight =
+                    weight_of(v_load(scores + k * WIDTH), scale, max, inverse);
+                v_store(scores + k * WIDTH, weight);
+            }
+            store_result(w, weights,
+                         w->task->weights + s->first * weights->column_stride, r,
+                         scores, s->n);
+        }
+    }
+}
+
+#endif

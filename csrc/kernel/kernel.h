@@ -1,0 +1,36 @@
+/* The algorithms, once, in the vector vocabulary of vec/, and their table. An isa/ file
+ * chooses instruction set, vocabulary and block sizes, then includes this. Nothing in
+ * kernel/ knows of threads or Python; it cannot fail and allocates nothing. */
+#ifndef ATTN_KERNEL_KERNEL_H
+#define ATTN_KERNEL_KERNEL_H
+
+#include "kernel/contract.h" /* first, so that it speaks first */
+
+#include "core/tiers.h"
+#include "kernel/activate.h"
+#include "kernel/attention/attend.h"
+#include "kernel/linear/linear.h"
+#if TERMS == 1
+#include "kernel/norm.h"
+#include "kernel/rotary.h"
+#endif
+
+extern const attn_kernel KERNEL;
+
+const attn_kernel KERNEL = {
+    .attention = {.workspace_size = workspace_size,
+                  .partial_size = partial_size,
+                  .run = run,
+                  .run_chunk = run_chunk,
+                  .begin_combine = begin_combine,
+                  .combine = combine,
+                  .end_combine = end_combine},
+    .linear = {.workspace_size = linear_workspace_size, .run = run_linear},
+    .activate = {.run = run_activate},
+#if TERMS == 1 /* what has no products is float's */
+    .norm = {.run = normalize},
+    .rotary = {.workspace_size = rotary_workspace_size, .run = run_rotary},
+#endif
+};
+
+#endif

@@ -1,0 +1,72 @@
+/* Row form of a linear product, for few rows: columns of W are lanes. */
+#ifndef ATTN_KERNEL_LINEAR_ROW_H
+#define ATTN_KERNEL_LINEAR_ROW_H
+
+#include "kernel/activate.h"
+#include "kernel/linear/operands.h"
+#include "kernel/product_few.h"
+
+/* Continues the chains of row form with rows first .. first + n - 1 of W, ROW_GROUP or as
+ * many as there are; the first is number k of the block. */
+static void
+add_weight_group(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t k)
+{
+    const attn_array *weight = &w->l->weight;
+    ptrdiff_t n_columns = w->task->n_columns, width = round_up(n_columns, LANES);
+    storage kind = value_storage(weight->dtype);
+    product m = {.c = w->sums,
+                 .c_row = width,
+                 .a = {w->input + k / TERMS, STEPS},
+                 .b = weight->data + first * weight->row_stride +
+                      w->task->first_column * weight->column_stride,
+                 .b_row = weight->row_stride,
+                 .n_rows = row_form_rows(w->task->n_rows),
+                 .n_steps = (n + TERMS - 1) / TERMS,
+                 .resume = k > 0};
+
+    if (width != n_columns || n % TERMS != 0 ||
+        !reads_in_place(weight, w->l->n_out, kind)) {
+        matrix staged = fetch_weights(w, first, n, width);
+        m.b = (const char *)staged.at;
+        m.b_row = staged.row * (ptrdiff_t)sizeof(operand);
+        kind = AS_OPERANDS;
+    }
+    multiply_few(m, width / LANES, kind);
+}
+
+/* As add_linear_tiles, in row form. */
+static void
+add_linear_rows(linear_work *w, ptrdiff_t first, ptrdiff_t n)
+{
+    ptrdiff_t width = round_up(w->task->n_columns, LANES);
+
+    for (ptrdiff_t k = 0; k < n || k == 0; k += ROW_GROUP) {
+        add_weight_group(w, first + k, least(n - k, ROW_GROUP), k);
+    }
+    for (ptrdiff_t i = 0; i < w->task->n_rows * width; i += LANES) {
+        v_real sum = v_load(w->sums + i);
+        v_store(w->output + i, first > 0 ? v_add(v_load(w->output + i), sum) : sum);
+    }
+}
+
+static void
+store_linear_rows(linear_work *w)
+{
+    const attn_array *output = &w->l->output;
+    ptrdiff_t n_columns = w->task->n_columns, width = round_up(n_columns, LANES);
+
+    for (ptrdiff_t r = 0; r < w->task->n_rows; r++) {
+        real *row = w->output + r * width;
+        for (ptrdiff_t k = 0; k < n_columns && w->l->bias.data != NULL; k++) {
+            row[k] += column_bias(w, k);
+        }
+        if (w->l->activation != ATTN_IDENTITY) {
+            activate(row, LANES, width / LANES, w->l->activation);
+        }
+        store_row(linear_row(w, output, r) +
+                      w->task->first_column * output->column_stride,
+                  output->column_stride, row, n_columns, output->dtype);
+    }
+}
+
+#endif

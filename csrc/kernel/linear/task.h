@@ -1,0 +1,73 @@
+/* A linear task's work: what is computed, and the memory for it. */
+#ifndef ATTN_KERNEL_LINEAR_TASK_H
+#define ATTN_KERNEL_LINEAR_TASK_H
+
+#include "core/linear.h"
+#include "kernel/arena.h"
+#include "kernel/convert.h"
+#include "kernel/operand.h"
+
+enum {
+    STEPS = ATTN_BLOCK / TERMS, /* of a chain */
+    ROW_GROUP = 8 /* rows of W that row form takes at a time, 4 KB apart */
+};
+
+typedef struct {
+    const attn_linear_problem *l;
+    const attn_linear_task *task;
+    bool row_form;
+    operand *input; /* (tiles, STEPS, WIDTH); row form: (rows, STEPS) */
+    real *output;   /* (tiles, columns, WIDTH); row form: (rows, columns) */
+    operand *slab;  /* a block of W brought into contiguous operands */
+    real *rows;     /* (LANES, SLAB_COLUMNS) */
+    real *sums;     /* row form: (rows, columns) of a block */
+} linear_work;
+
+static size_t
+lay_out_linear(const attn_linear_problem *l, char *memory, linear_work *w)
+{
+    arena a = {memory, 0};
+    ptrdiff_t n_rows = least(l->batch.n * l->n_rows, ATTN_TASK_ROWS);
+    ptrdiff_t n_tiles = tiles_of(n_rows);
+    ptrdiff_t n_outputs = n_tiles * WIDTH * ATTN_LINEAR_COLUMNS;
+    ptrdiff_t slab = STEPS * ATTN_LINEAR_COLUMNS;
+
+    arena_take(&a, sizeof *w);
+    w->row_form = l->batch.n * l->n_rows <= ATTN_FEW_ROWS;
+    w->input = arena_take(&a, (size_t)(STEPS * n_tiles * WIDTH) * sizeof(operand));
+    w->rows = arena_reals(&a, LANES * SLAB_COLUMNS);
+    if (w->row_form) {
+        n_outputs = ATTN_FEW_ROWS * ATTN_FEW_ROWS_COLUMNS;
+        slab = ROW_GROUP / TERMS * n_outputs;
+        w->sums = arena_reals(&a, n_outputs);
+    }
+    w->output = arena_reals(&a, n_outputs);
+    w->slab = arena_take(&a, (size_t)slab * sizeof(operand));
+    return a.used;
+}
+
+static size_t
+linear_workspace_size(const attn_linear_problem *l)
+{
+    linear_work w;
+    return lay_out_linear(l, NULL, &w);
+}
+
+/* The address of row r of the task in an array of all batches' rows. */
+static char *
+linear_row(const linear_work *w, const attn_array *array, ptrdiff_t r)
+{
+    ptrdiff_t row = w->task->first_row + r, n_rows = w->l->n_rows;
+    return attn_address(array, &w->l->batch, row / n_rows, 0, row % n_rows);
+}
+
+/* The bias of a column of the task. */
+static real
+column_bias(const linear_work *w, ptrdiff_t column)
+{
+    const attn_array *bias = &w->l->bias;
+    ptrdiff_t at = (w->task->first_column + column) * bias->column_stride;
+    return bias->data == NULL ? 0 : load_element(bias->data + at, REAL_DTYPE);
+}
+
+#endif

@@ -1,0 +1,60 @@
+/* Tile form of a linear product: rows of x are lanes, elements of W are read where they
+ * lie. */
+#ifndef ATTN_KERNEL_LINEAR_TILE_H
+#define ATTN_KERNEL_LINEAR_TILE_H
+
+#include "kernel/activate.h"
+#include "kernel/linear/operands.h"
+#include "kernel/product_tiles.h"
+
+/* Adds the products of elements first .. first + n - 1 of each row, in one chain. */
+static void
+add_linear_tiles(linear_work *w, ptrdiff_t first, ptrdiff_t n)
+{
+    ptrdiff_t n_columns = w->task->n_columns;
+    matrix weights = fetch_weights(w, first, n, n_columns);
+    prefetch next = weights_prefetch(w, first + ATTN_BLOCK);
+
+    for (ptrdiff_t r = 0; r < w->task->n_rows; r += WIDTH) {
+        ptrdiff_t n_lanes = least(w->task->n_rows - r, WIDTH);
+        const operand *input = w->input + r * STEPS;
+        multiply_transposed((product){.c = w->output + r * n_columns,
+                                      .c_row = WIDTH,
+                                      .a = weights,
+                                      .b = (const char *)input,
+                                      .b_row = WIDTH * sizeof(operand),
+                                      .n_rows = n_columns,
+                                      .n_steps = (n + TERMS - 1) / TERMS,
+                                      .add = first > 0,
+                                      .next = {next}},
+                            (int)((n_lanes + LANES - 1) / LANES));
+        next.n_rows = 0;
+    }
+}
+
+static void
+store_linear_tiles(linear_work *w)
+{
+    const attn_array *output = &w->l->output;
+    ptrdiff_t n_rows = w->task->n_rows, n_columns = w->task->n_columns;
+
+    for (ptrdiff_t r = 0; r < n_rows; r += LANES) {
+        real *lanes = w->output + r / WIDTH * WIDTH * n_columns + r % WIDTH;
+        char *rows[LANES] = {NULL};
+        ptrdiff_t n = least(n_rows - r, LANES);
+        for (ptrdiff_t i = 0; i < n; i++) {
+            rows[i] = linear_row(w, output, r + i) +
+                      w->task->first_column * output->column_stride;
+        }
+        for (ptrdiff_t k = 0; k < n_columns && w->l->bias.data != NULL; k++) {
+            v_real bias = v_set1(column_bias(w, k));
+            v_store(lanes + k * WIDTH, v_add(v_load(lanes + k * WIDTH), bias));
+        }
+        if (w->l->activation != ATTN_IDENTITY) {
+            activate(lanes, WIDTH, n_columns, w->l->activation);
+        }
+        store_lanes(output, rows, n, lanes, n_columns, w->rows);
+    }
+}
+
+#endif

@@ -1,0 +1,23 @@
+/* What the products multiply. An operand is a real; or, where a kernel sets TERMS to 2, a
+ * pair of bfloat16 numbers whose two products one instruction adds to a float. Rows of
+ * keys are cut into operands along the dimensions, weights and values along the keys. */
+#ifndef ATTN_KERNEL_OPERAND_H
+#define ATTN_KERNEL_OPERAND_H
+
+#include "kernel/storage.h"
+#include <stddef.h>
+
+#if TERMS == 1
+#include "kernel/stage_real.h"
+#else
+#include "kernel/stage_pair.h"
+#endif
+
+/* Bytes from one of a row's elements to the next: of an operand, or a 16-bit number. */
+static INLINE ptrdiff_t
+storage_bytes(const storage kind)
+{
+    return kind == AS_OPERANDS ? (ptrdiff_t)sizeof(operand) : 2;
+}
+
+#endif

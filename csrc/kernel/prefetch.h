@@ -1,0 +1,72 @@
+/* What will be wanted soon, asked for meanwhile. */
+#ifndef ATTN_KERNEL_PREFETCH_H
+#define ATTN_KERNEL_PREFETCH_H
+
+#include "core/array.h"
+#include "kernel/sizes.h"
+
+/* Rows of an array that are to be asked for. */
+typedef struct {
+    const char *at;
+    ptrdiff_t row;   /* bytes from row to row */
+    ptrdiff_t bytes; /* of a row */
+    ptrdiff_t n_rows;
+} prefetch;
+
+/* n_columns of n_rows rows of an array from an address on; none of it unless the columns are
+ * adjacent. */
+static prefetch
+prefetch_of(const attn_array *array, const char *at, ptrdiff_t n_columns,
+            ptrdiff_t n_rows)
+{
+    bool adjacent =
+        array->column_stride > 0 && array->column_stride <= (ptrdiff_t)sizeof(real);
+
+    return (prefetch){.at = at,
+                      .row = array->row_stride,
+                      .bytes = n_columns * array->column_stride,
+                      .n_rows = adjacent ? n_rows : 0};
+}
+
+/* Asks the second-level cache, for the first is too small, for rows first .. end - 1. */
+static INLINE void
+prefetch_rows(const prefetch *s, ptrdiff_t first, ptrdiff_t end)
+{
+    for (ptrdiff_t i = first; i < end; i++) {
+        for (ptrdiff_t at = 0; at < s->bytes; at += CACHE_LINE) {
+            __builtin_prefetch(s->at + i * s->row + at, 0, 2);
+        }
+    }
+}
+
+/* What is to be asked for while rows i .. i + PANEL_ROWS - 1 of n_rows are computed. */
+static INLINE void
+prefetch_share(const prefetch *s, ptrdiff_t i, ptrdiff_t n_rows)
+{
+    if (s->n_rows > 0) {
+        prefetch_rows(s, i * s->n_rows / n_rows, (i + PANEL_ROWS) * s->n_rows / n_rows);
+    }
+}
+
+/* Asks for the line at a byte offset of each row, as prefetch_rows. */
+static INLINE void
+prefetch_line(const prefetch *s, ptrdiff_t offset)
+{
+    for (ptrdiff_t i = 0; offset < s->bytes && i < s->n_rows; i++) {
+        __builtin_prefetch(s->at + i * s->row + offset, 0, 2);
+    }
+}
+
+/* Reads a little of each of n cache lines. Vectors: on Zen 4 reading a byte of each, or
+ * prefetching them, brings them at half the speed. */
+static INLINE void
+touch_lines(const char *at, const ptrdiff_t n)
+{
+    typedef float some __attribute__((vector_size(16), aligned(1), may_alias));
+
+    for (ptrdiff_t i = 0; i < n; i++) {
+        (void)*(const volatile some *)(const volatile void *)(at + i * CACHE_LINE);
+    }
+}
+
+#endif

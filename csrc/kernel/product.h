@@ -1,0 +1,100 @@
+/* The micro-kernel: C[i][lanes] = the sum over t of A[i][t] * B[t][lanes], each element one
+ * chain of fused multiply-adds from 0 in ascending t; or C * keep plus that. A is read
+ * operand by operand where it lies, B and C by vectors; accumulators stay in registers for
+ * PANEL_ROWS x TILE_VECTORS of C. */
+#ifndef ATTN_KERNEL_PRODUCT_H
+#define ATTN_KERNEL_PRODUCT_H
+
+#include "kernel/operand.h"
+#include "kernel/prefetch.h"
+
+typedef struct {
+    const operand *at;
+    ptrdiff_t row; /* operands from row to row; columns are contiguous */
+} matrix;
+
+typedef struct {
+    real *c;         /* (rows, n_vec * LANES) */
+    ptrdiff_t c_row; /* reals from row to row */
+    matrix a;        /* (rows, steps), or where a_transposed (steps, rows) */
+    const char *b;   /* (steps, n_vec * LANES) */
+    ptrdiff_t b_row; /* bytes from row to row */
+    ptrdiff_t n_rows;
+    ptrdiff_t n_steps;
+    bool resume;      /* the chains that C holds, else begin at 0 */
+    bool add;         /* to what C holds, else overwrite it */
+    const real *keep; /* with add: what columns of C are multiplied by first; NULL: 1 */
+    prefetch next[2]; /* asked for meanwhile */
+} product;
+
+/* sum = C, for a panel of C */
+static INLINE void
+load_panel(v_real *sum, const real *c, ptrdiff_t c_row, const int rows, const int n_vec)
+{
+    for (int r = 0; r < rows; r++) {
+        for (int v = 0; v < n_vec; v++) {
+            sum[r * n_vec + v] = v_load(c + r * c_row + v * LANES);
+        }
+    }
+}
+
+/* sum += C * keep */
+static INLINE void
+add_panel(v_real *sum, const real *c, ptrdiff_t c_row, const int rows, const int n_vec,
+          const real *keep)
+{
+    for (int v = 0; v < n_vec; v++) {
+        v_real factor = keep == NULL ? v_set1(1) : v_load(keep + v * LANES);
+        for (int r = 0; r < rows; r++) {
+            v_real *to = &sum[r * n_vec + v];
+            *to = v_fma(v_load(c + r * c_row + v * LANES), factor, *to);
+        }
+    }
+}
+
+/* Rows i .. i + rows - 1 of the product; rows, n_vec and so on are constants to the
+ * compiler. */
+static INLINE void
+multiply_panel(const product *m, ptrdiff_t i, const int rows, const int n_vec,
+               const bool a_transposed, const storage kind)
+{
+    const ptrdiff_t vector = LANES * storage_bytes(kind);
+    ptrdiff_t a_row = a_transposed ? 1 : m->a.row;
+    ptrdiff_t a_step = a_transposed ? m->a.row : 1;
+    ptrdiff_t b_step = kind == AS_TWO_ROWS ? 2 * m->b_row : m->b_row;
+    const operand *a = m->a.at + i * a_row;
+    const char *b = m->b;
+    real *c = m->c + i * m->c_row;
+    v_real sum[PANEL_ROWS * TILE_VECTORS];
+
+    for (int k = 0; k < rows * n_vec; k++) {
+        sum[k] = v_set1(0);
+    }
+    if (m->resume) {
+        load_panel(sum, c, m->c_row, rows, n_vec);
+    }
+    for (ptrdiff_t t = 0; t < m->n_steps; t++) {
+        v_operand x[PANEL_ROWS * TILE_VECTORS];
+        for (int v = 0; v < n_vec; v++) {
+            x[v] = load_operands(b + v * vector, b + m->b_row + v * vector, kind);
+        }
+        for (int r = 0; r < rows; r++) {
+            v_operand y = v_set1_operand(a[r * a_row]);
+            for (int v = 0; v < n_vec; v++) {
+                sum[r * n_vec + v] = v_dot(y, x[v], sum[r * n_vec + v]);
+            }
+        }
+        a += a_step;
+        b += b_step;
+    }
+    if (m->add) {
+        add_panel(sum, c, m->c_row, rows, n_vec, m->keep);
+    }
+    for (int r = 0; r < rows; r++) {
+        for (int v = 0; v < n_vec; v++) {
+            v_store(c + r * m->c_row + v * LANES, sum[r * n_vec + v]);
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,58 @@
+/* The product of few rows, as row form has it: lanes of B are columns where they lie. */
+#ifndef ATTN_KERNEL_PRODUCT_FEW_H
+#define ATTN_KERNEL_PRODUCT_FEW_H
+
+#include "kernel/product.h"
+
+/* As many columns of the product of few rows as `wide` vectors at a time make up, if that
+ * many accumulators fit in registers; moves on to the rest, and returns its vectors. */
+static INLINE ptrdiff_t
+multiply_wide(product *m, const int rows, const int wide, ptrdiff_t n_vec,
+              const storage kind)
+{
+    const ptrdiff_t vector = LANES * storage_bytes(kind);
+
+    for (; rows * wide <= PANEL_ROWS * TILE_VECTORS && n_vec >= wide; n_vec -= wide) {
+        multiply_panel(m, 0, rows, wide, false, kind);
+        m->c += (ptrdiff_t)wide * LANES;
+        m->b += wide * vector;
+    }
+    return n_vec;
+}
+
+static INLINE void
+multiply_few_rows(product m, const int rows, ptrdiff_t n_vec, const storage kind)
+{
+    n_vec = multiply_wide(&m, rows, 8, n_vec, kind);
+    n_vec = multiply_wide(&m, rows, 4, n_vec, kind);
+    n_vec = multiply_wide(&m, rows, 2, n_vec, kind);
+    multiply_wide(&m, rows, 1, n_vec, kind);
+}
+
+/* As multiply, for 1, 2, 4 or 8 rows, any number of vectors, and B as it lies in memory. */
+static INLINE void
+multiply_few_as(product m, ptrdiff_t n_vec, const storage kind)
+{
+    switch (m.n_rows) {
+    case 1: multiply_few_rows(m, 1, n_vec, kind); break;
+    case 2: multiply_few_rows(m, 2, n_vec, kind); break;
+    case 4: multiply_few_rows(m, 4, n_vec, kind); break;
+    default: multiply_few_rows(m, 8, n_vec, kind); break;
+    }
+}
+
+static NOINLINE void
+multiply_few(product m, ptrdiff_t n_vec, storage kind)
+{
+    switch (kind) {
+#if REAL_BITS == 32 && TERMS == 1
+    case AS_F16: multiply_few_as(m, n_vec, AS_F16); break;
+    case AS_BF16: multiply_few_as(m, n_vec, AS_BF16); break;
+#elif TERMS > 1
+    case AS_TWO_ROWS: multiply_few_as(m, n_vec, AS_TWO_ROWS); break;
+#endif
+    default: multiply_few_as(m, n_vec, AS_OPERANDS); break;
+    }
+}
+
+#endif

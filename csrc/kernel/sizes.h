@@ -1,0 +1,60 @@
+/* Sizes that follow from a kernel's block sizes and its vocabulary, and their arithmetic. */
+#ifndef ATTN_KERNEL_SIZES_H
+#define ATTN_KERNEL_SIZES_H
+
+#include "core/limits.h"
+#include <stddef.h>
+
+#ifndef TERMS
+#define TERMS 1 /* of an operand of the products */
+#endif
+
+#if REAL_BITS == 32
+#define REAL_DTYPE ATTN_F32
+#else
+#define REAL_DTYPE ATTN_F64
+#endif
+
+#define INLINE inline __attribute__((always_inline))
+#define NOINLINE __attribute__((noinline))
+
+enum {
+    CACHE_LINE = 64,              /* bytes */
+    SLAB_COLUMNS = 128,           /* of rows that are converted at a time */
+    WIDTH = TILE_VECTORS * LANES, /* rows of a tile */
+    MAX_TILES = ATTN_TASK_ROWS / WIDTH,
+    DIM_STEPS = ATTN_DIM_BLOCK / TERMS /* of the chain of a score */
+};
+
+static ptrdiff_t
+round_up(ptrdiff_t n, ptrdiff_t unit)
+{
+    return (n + unit - 1) / unit * unit;
+}
+
+static ptrdiff_t
+least(ptrdiff_t a, ptrdiff_t b)
+{
+    return a < b ? a : b;
+}
+
+static ptrdiff_t
+most(ptrdiff_t a, ptrdiff_t b)
+{
+    return a > b ? a : b;
+}
+
+static ptrdiff_t
+tiles_of(ptrdiff_t n_rows)
+{
+    return (n_rows + WIDTH - 1) / WIDTH;
+}
+
+/* Rows that row form computes for a task of n_rows, the last of them for nothing. */
+static ptrdiff_t
+row_form_rows(ptrdiff_t n_rows)
+{
+    return n_rows <= 2 ? n_rows : n_rows <= 4 ? 4 : 8;
+}
+
+#endif

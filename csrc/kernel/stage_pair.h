@@ -1,0 +1,100 @@
+/* Rows and weights brought into pairs of bfloat16 numbers. */
+#ifndef ATTN_KERNEL_STAGE_PAIR_H
+#define ATTN_KERNEL_STAGE_PAIR_H
+
+#include "kernel/operand_pair.h"
+
+static storage
+key_storage(attn_dtype dtype)
+{
+    (void)dtype;
+    return AS_OPERANDS;
+}
+
+static storage
+value_storage(attn_dtype dtype)
+{
+    (void)dtype;
+    return AS_TWO_ROWS;
+}
+
+static void
+stage_row(operand *to, const char *from, ptrdiff_t stride, ptrdiff_t n,
+          attn_dtype dtype)
+{
+    uint16_t *terms = (uint16_t *)(void *)to;
+
+    (void)dtype;
+    for (ptrdiff_t k = 0; k < n; k++) {
+        memcpy(terms + k, from + k * stride, sizeof *terms);
+    }
+    if (n % TERMS != 0) {
+        terms[n] = 0;
+    }
+}
+
+static void
+stage_rows(operand *to, const char *first, const char *second, ptrdiff_t stride,
+           ptrdiff_t n, attn_dtype dtype)
+{
+    ptrdiff_t k = 0;
+
+    (void)dtype;
+    if (second != NULL && stride == sizeof(uint16_t)) {
+        for (; k + LANES <= n; k += LANES) {
+            v_operand zipped =
+                load_operands(first + k * stride, second + k * stride, AS_TWO_ROWS);
+            v_store_pairs(to + k, zipped);
+        }
+    }
+    for (; k < n; k++) {
+        uint16_t low, high = 0;
+        memcpy(&low, first + k * stride, sizeof low);
+        if (second != NULL) {
+            memcpy(&high, second + k * stride, sizeof high);
+        }
+        to[k] = low | (operand)high << 16;
+    }
+}
+
+static INLINE void
+pack_weights(real *weights, ptrdiff_t n, ptrdiff_t key_step)
+{
+    operand *to = (operand *)(void *)weights;
+
+    for (ptrdiff_t k = 0; k < n; k += TERMS) {
+        const real *line = weights + k * key_step;
+        v_real second = k + 1 < n ? v_load(line + key_step) : v_set1(0);
+        v_store_pairs(to + k / TERMS * key_step, v_pair(v_load(line), second));
+    }
+}
+
+static INLINE void
+pack_row_weights(real *weights, ptrdiff_t k, ptrdiff_t n)
+{
+    uint16_t *to = (uint16_t *)(void *)weights;
+
+    for (ptrdiff_t end = k + n; k < end; k += LANES) {
+        v_store_bf16(to + k, v_load(weights + k));
+    }
+}
+
+static INLINE operand
+keep_terms(operand x, uint64_t bits)
+{
+    operand low = bits & 1 ? 0x0000ffff : 0, high = bits & 2 ? 0xffff0000 : 0;
+    return x & (low | high);
+}
+
+static real
+pending_scale(real scale)
+{
+    return scale;
+}
+
+static void
+scale_row(operand *row, ptrdiff_t n, real scale)
+{
+    (void)row, (void)n, (void)scale;
+}
+#endif

@@ -1,0 +1,13 @@
+/* activate(). */
+#ifndef ATTN_PYTHON_ACTIVATE_H
+#define ATTN_PYTHON_ACTIVATE_H
+
+#include "python/binding.h"
+
+#include "core/activate.h"
+
+/* The activation that a name stands for; None: the identity. */
+int py_parse_activation(PyObject *name, attn_activation *);
+extern PyMethodDef py_activate_methods[];
+
+#endif

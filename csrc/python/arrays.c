@@ -1,0 +1,343 @@
+/* Objects as arrays. */
+#include "python/arrays.h"
+
+#include <stdatomic.h>
+
+PyObject *
+py_shape_of(PyArrayObject *array)
+{
+    return PyArray_IntTupleFromIntp(PyArray_NDIM(array), PyArray_DIMS(array));
+}
+
+int
+py_fail_shape(PyArrayObject *array, const char *name, const char *expected,
+              Py_ssize_t m, Py_ssize_t n)
+{
+    PyObject *shape = py_shape_of(array);
+    PyObject *text = shape == NULL ? NULL : PyUnicode_FromFormat(expected, m, n);
+
+    if (text != NULL) {
+        PyErr_Format(PyExc_ValueError, "%s: expected %U, got %S", name, text, shape);
+    }
+    Py_XDECREF(text);
+    Py_XDECREF(shape);
+    return -1;
+}
+
+int
+py_fail_dtype(PyArrayObject *array, const char *name, const char *expected)
+{
+    PyErr_Format(PyExc_TypeError, "%s: expected %s, got dtype %S", name, expected,
+                 (PyObject *)PyArray_DESCR(array));
+    return -1;
+}
+
+int
+py_as_array(PyObject *object, PyArrayObject **array)
+{
+    *array = (PyArrayObject *)PyArray_FROM_O(object);
+    return *array == NULL ? -1 : 0;
+}
+
+int
+py_as_optional_array(PyObject *object, PyArrayObject **array)
+{
+    return object == Py_None ? 0 : py_as_array(object, array);
+}
+
+int
+py_cast_array(PyArrayObject **array, int type)
+{
+    PyArray_Descr *descr;
+    PyArrayObject *cast;
+
+    if (PyArray_TYPE(*array) == type && PyArray_ISBEHAVED_RO(*array)) {
+        return 0;
+    }
+    descr = PyArray_DescrFromType(type);
+    if (descr == NULL) {
+        return -1;
+    }
+    cast = (PyArrayObject *)PyArray_FromArray(
+        *array, descr, NPY_ARRAY_ALIGNED | NPY_ARRAY_NOTSWAPPED | NPY_ARRAY_FORCECAST);
+    if (cast == NULL) {
+        return -1;
+    }
+    Py_SETREF(*array, cast);
+    return 0;
+}
+
+PyArrayObject *
+py_as_contiguous(PyObject *object, int type)
+{
+    return (PyArrayObject *)PyArray_FROM_OTF(
+        object, type, NPY_ARRAY_CARRAY_RO | NPY_ARRAY_NOTSWAPPED | NPY_ARRAY_FORCECAST);
+}
+
+/* The type number of ml_dtypes.bfloat16, or -1 where that package is not loaded: then no
+ * array can have it. */
+static int
+find_bfloat16(void)
+{
+    PyObject *modules = PyImport_GetModuleDict(); /* borrowed */
+    PyObject *module = PyDict_GetItemString(modules, "ml_dtypes");
+    PyObject *scalar;
+    PyArray_Descr *descr = NULL;
+    int type = -1;
+
+    if (module == NULL) {
+        return -1;
+    }
+    scalar = PyObject_GetAttrString(module, "bfloat16");
+    if (scalar != NULL && PyArray_DescrConverter(scalar, &descr) == NPY_SUCCEED) {
+        type = descr->type_num;
+        Py_DECREF(descr);
+    }
+    Py_XDECREF(scalar);
+    PyErr_Clear();
+    return type;
+}
+
+/* The same, looked up once: a type number never changes. */
+static int
+bfloat16_type(void)
+{
+    static atomic_int known = -1;
+    int type = atomic_load_explicit(&known, memory_order_relaxed);
+
+    if (type < 0) {
+        type = find_bfloat16();
+        atomic_store_explicit(&known, type, memory_order_relaxed);
+    }
+    return type;
+}
+
+bool
+py_storage_of(int type, attn_dtype *dtype)
+{
+    switch (type) {
+    case NPY_HALF: *dtype = ATTN_F16; return true;
+    case NPY_FLOAT: *dtype = ATTN_F32; return true;
+    case NPY_DOUBLE: *dtype = ATTN_F64; return true;
+    default: break;
+    }
+    if (PyTypeNum_ISUSERDEF(type) && type == bfloat16_type()) {
+        *dtype = ATTN_BF16;
+        return true;
+    }
+    return false;
+}
+
+attn_dtype
+py_dtype_of(int type)
+{
+    attn_dtype dtype = ATTN_F64;
+
+    (void)py_storage_of(type, &dtype);
+    return dtype;
+}
+
+int
+py_real_type(int type)
+{
+    return type == NPY_DOUBLE ? NPY_DOUBLE : NPY_FLOAT;
+}
+
+int
+py_check_operand(PyArrayObject *array, const char *name)
+{
+    int type = PyArray_TYPE(array);
+    attn_dtype unused;
+
+    if (py_storage_of(type, &unused) || PyTypeNum_ISINTEGER(type) ||
+        PyTypeNum_ISBOOL(type)) {
+        return 0;
+    }
+    return py_fail_dtype(array, name,
+                         "float64, float32, float16, bfloat16, integers or booleans");
+}
+
+int
+py_copy_integers(PyObject *object, const char *name, PyArrayObject **array)
+{
+    PyArrayObject *copy;
+    bool is_unsigned;
+
+    if (object == Py_None) {
+        return 0;
+    }
+    if (PyLong_Check(object)) { /* may be beyond any dtype */
+        int overflow;
+        (void)PyLong_AsLongLongAndOverflow(object, &overflow);
+        if (overflow != 0) {
+            PyErr_Format(PyExc_ValueError, "%s: expected 64-bit integers, got %R", name,
+                         object);
+            return -1;
+        }
+    }
+    if (py_as_array(object, array) < 0) {
+        return -1;
+    }
+    if (!PyTypeNum_ISINTEGER(PyArray_TYPE(*array))) {
+        return py_fail_dtype(*array, name, "integers");
+    }
+    is_unsigned = PyTypeNum_ISUNSIGNED(PyArray_TYPE(*array));
+    copy = (PyArrayObject *)PyArray_FROMANY((PyObject *)*array, NPY_INT64, 0, 0,
+                                            NPY_ARRAY_CARRAY | NPY_ARRAY_NOTSWAPPED |
+                                                NPY_ARRAY_FORCECAST |
+                                                NPY_ARRAY_ENSURECOPY);
+    if (copy == NULL) {
+        return -1;
+    }
+    Py_SETREF(*array, copy);
+    const int64_t *numbers = PyArray_DATA(copy);
+    for (npy_intp i = 0; is_unsigned && i < PyArray_SIZE(copy); i++) {
+        if (numbers[i] < 0) {
+            PyErr_Format(PyExc_ValueError, "%s: expected 64-bit integers, got %llu",
+                         name, (unsigned long long)numbers[i]);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+npy_intp
+py_axis_length(PyArrayObject *array, int from_right)
+{
+    int axis = PyArray_NDIM(array) - 1 - from_right;
+    return axis < 0 ? 1 : PyArray_DIM(array, axis);
+}
+
+npy_intp
+py_axis_stride(PyArrayObject *array, int from_right)
+{
+    int axis = PyArray_NDIM(array) - 1 - from_right;
+    return axis < 0 || PyArray_DIM(array, axis) <= 1 ? 0 : PyArray_STRIDE(array, axis);
+}
+
+int
+py_common_type(int n, const int *types)
+{
+    PyArray_Descr *descrs[3], *common;
+    int type = types[0];
+    bool same = true;
+
+    for (int i = 1; i < n; i++) {
+        same = same && types[i] == type;
+    }
+    if (!same) {
+        for (int i = 0; i < n; i++) {
+            descrs[i] = PyArray_DescrFromType(types[i]);
+        }
+        common = PyArray_ResultType(0, NULL, n, descrs);
+        for (int i = 0; i < n; i++) {
+            Py_DECREF(descrs[i]);
+        }
+        if (common == NULL) {
+            return -1;
+        }
+        type = common->type_num;
+        Py_DECREF(common);
+    }
+    return PyTypeNum_ISINTEGER(type) || PyTypeNum_ISBOOL(type) ? NPY_DOUBLE : type;
+}
+
+int
+py_cast_operand(PyArrayObject **array, int type, attn_dtype *dtype)
+{
+    int own = PyArray_TYPE(*array);
+
+    if (type == NPY_DOUBLE || !py_storage_of(own, dtype)) {
+        own = type;
+    }
+    (void)py_storage_of(own, dtype);
+    return py_cast_array(array, own);
+}
+
+void
+py_describe(attn_array *to, PyArrayObject *array, int missing, int n_batch_axes)
+{
+    ptrdiff_t *strides[3] = {&to->column_stride, &to->row_stride, &to->head_stride};
+
+    to->data = PyArray_BYTES(array);
+    for (int place = 0; place < 3; place++) {
+        *strides[place] = place < missing ? 0 : py_axis_stride(array, place - missing);
+    }
+    for (int axis = 0; axis < n_batch_axes; axis++) {
+        int from_right = n_batch_axes - 1 - axis + 3 - missing;
+        to->batch_stride[axis] = py_axis_stride(array, from_right);
+    }
+}
+
+/* The addresses that an array's elements may lie at: first up to but not last. */
+static void
+extent(PyArrayObject *array, uintptr_t *first, uintptr_t *last)
+{
+    *first = *last = (uintptr_t)PyArray_DATA(array);
+    if (PyArray_SIZE(array) == 0) {
+        return;
+    }
+    for (int axis = 0; axis < PyArray_NDIM(array); axis++) {
+        npy_intp span = (PyArray_DIM(array, axis) - 1) * PyArray_STRIDE(array, axis);
+        *(span < 0 ? first : last) += (uintptr_t)span;
+    }
+    *last += (uintptr_t)PyArray_ITEMSIZE(array);
+}
+
+bool
+py_may_overlap(PyArrayObject *one, PyArrayObject *other)
+{
+    uintptr_t first, last, other_first, other_last;
+
+    if (other == NULL) {
+        return false;
+    }
+    extent(one, &first, &last);
+    extent(other, &other_first, &other_last);
+    return first < other_last && other_first < last;
+}
+
+static int
+fail_out_shape(PyArrayObject *out, int n_axes, const npy_intp *shape)
+{
+    PyObject *expected = PyArray_IntTupleFromIntp(n_axes, shape);
+    PyObject *got = py_shape_of(out);
+
+    if (expected != NULL && got != NULL) {
+        PyErr_Format(PyExc_ValueError, "out: expected shape %S, got %S", expected, got);
+    }
+    Py_XDECREF(expected);
+    Py_XDECREF(got);
+    return -1;
+}
+
+int
+py_check_out(PyObject *object, int type, int n_axes, const npy_intp *shape)
+{
+    PyArrayObject *out = (PyArrayObject *)object;
+
+    if (!PyArray_Check(object)) {
+        PyErr_Format(PyExc_TypeError, "out: expected a NumPy array, got %s",
+                     Py_TYPE(object)->tp_name);
+        return -1;
+    }
+    if (PyArray_TYPE(out) != type) {
+        PyArray_Descr *descr = PyArray_DescrFromType(type);
+        PyErr_Format(PyExc_TypeError, "out: expected dtype %S, got dtype %S",
+                     (PyObject *)descr, (PyObject *)PyArray_DESCR(out));
+        Py_XDECREF(descr);
+        return -1;
+    }
+    if (PyArray_NDIM(out) != n_axes ||
+        !PyArray_CompareLists(PyArray_DIMS(out), shape, n_axes)) {
+        return fail_out_shape(out, n_axes, shape);
+    }
+    if (!PyArray_ISWRITEABLE(out)) {
+        PyErr_SetString(
+            PyExc_ValueError,
+            "out: expected an array that can be written to, got a read-only "
+            "one");
+        return -1;
+    }
+    return 0;
+}

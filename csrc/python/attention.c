@@ -1,0 +1,153 @@
+/* attention(): its results, and the call itself. */
+#include "python/attention.h"
+
+#include "python/arrays.h"
+#include "python/lock.h"
+
+/* Checks `out` and makes it the output if the core can write there without disturbing an
+ * input; else leaves the output to be allocated. */
+static int
+accept_out(py_attention_arrays *a, PyObject *object, int type, int n_axes,
+           const npy_intp *shape)
+{
+    PyArrayObject *const inputs[] = {a->query, a->key,  a->value,
+                                     a->mask,  a->bias, a->sinks};
+    PyArrayObject *out = (PyArrayObject *)object;
+
+    if (py_check_out(object, type, n_axes, shape) < 0) {
+        return -1;
+    }
+    bool apart = PyArray_ISBEHAVED(out);
+    for (size_t i = 0; i < sizeof inputs / sizeof inputs[0]; i++) {
+        apart = apart && !py_may_overlap(out, inputs[i]);
+    }
+    if (apart) {
+        Py_INCREF(object);
+        a->output = out;
+    }
+    return 0;
+}
+
+/* Describes output or weights, whose row axis may have been dropped. */
+static void
+describe_result(attn_array *to, PyArrayObject *array, bool drop_row,
+                const attn_problem *p)
+{
+    if (!drop_row) {
+        py_describe(to, array, 0, p->batch.n_axes);
+        return;
+    }
+    /* (..., head, column) is described as (..., head, row), then turned. */
+    py_describe(to, array, 1, p->batch.n_axes);
+    to->column_stride = to->row_stride;
+    to->row_stride = 0;
+}
+
+int
+py_make_results(py_attention_arrays *a, const py_options *o, int type, int rank,
+                attn_problem *p)
+{
+    bool drop_row = PyArray_NDIM(a->query) == 1;
+    npy_intp shape[ATTN_MAX_AXES];
+    int n_axes = py_result_shape(p, rank, p->value_dim, drop_row, shape);
+
+    if (o->out != Py_None && accept_out(a, o->out, type, n_axes, shape) < 0) {
+        return -1;
+    }
+    if (a->output == NULL) {
+        a->output = (PyArrayObject *)PyArray_EMPTY(n_axes, shape, type, 0);
+        if (a->output == NULL) {
+            return -1;
+        }
+    }
+    describe_result(&p->output, a->output, drop_row, p);
+    if (o->return_weights) {
+        shape[n_axes - 1] = p->n_keys;
+        a->weights = (PyArrayObject *)PyArray_ZEROS(n_axes, shape, type, 0);
+        if (a->weights == NULL) {
+            return -1;
+        }
+        describe_result(&p->weights, a->weights, drop_row, p);
+    }
+    if (o->return_lse) {
+        int real = py_real_type(type);
+        a->lse = (PyArrayObject *)PyArray_EMPTY(n_axes - 1, shape, real, 0);
+        if (a->lse == NULL) {
+            return -1;
+        }
+        py_describe(&p->lse, a->lse, drop_row ? 2 : 1, p->batch.n_axes);
+    }
+    return 0;
+}
+
+PyObject *
+py_pack_results(const py_attention_arrays *a, PyObject *out)
+{
+    PyObject *output = out == Py_None ? (PyObject *)a->output : out;
+
+    if (output != (PyObject *)a->output &&
+        PyArray_CopyInto((PyArrayObject *)output, a->output) < 0) {
+        return NULL;
+    }
+    if (a->weights != NULL && a->lse != NULL) {
+        return PyTuple_Pack(3, output, a->weights, a->lse);
+    }
+    if (a->weights != NULL) {
+        return PyTuple_Pack(2, output, a->weights);
+    }
+    if (a->lse != NULL) {
+        return PyTuple_Pack(2, output, a->lse);
+    }
+    return Py_NewRef(output);
+}
+
+static bool
+has_elements(PyArrayObject *array)
+{
+    return array != NULL && PyArray_SIZE(array) > 0;
+}
+
+bool
+py_has_results(const py_attention_arrays *a)
+{
+    return has_elements(a->output) || has_elements(a->weights) || has_elements(a->lse);
+}
+
+int
+py_compute(const py_attention_arrays *a, const attn_problem *p, const py_options *o)
+{
+    attn_call call = {.tier = o->tier, .n_threads = o->n_threads};
+    py_lock lock;
+
+    if (!py_has_results(a)) {
+        return 0;
+    }
+    py_give_up_lock(&lock, attn_attention_work(p), &call);
+    return py_take_lock_back(&lock, attn_attention(p, &call));
+}
+
+PyDoc_STRVAR(attention_doc,
+             "attention(query, key, value, options, /)\n--\n\nAs attnpy.attention; "
+             "options is an attnpy._options.Options.");
+
+static PyObject *
+attention(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
+{
+    py_attention_arrays a = {NULL};
+    attn_problem p;
+    py_options o;
+    PyObject *result = NULL;
+
+    (void)module;
+    if (py_prepare(arguments, n_arguments, &a, &p, &o) == 0 &&
+        py_compute(&a, &p, &o) == 0) {
+        result = py_pack_results(&a, o.out);
+    }
+    py_release_attention(&a);
+    return result;
+}
+
+PyMethodDef py_attention_methods[] = {
+    {"attention", PY_FUNCTION(attention), METH_FASTCALL, attention_doc},
+    {NULL, NULL, 0, NULL},
+};

@@ -1,0 +1,44 @@
+/* attention(): its arrays, and what Plan and layer() have in common with it. */
+#ifndef ATTN_PYTHON_ATTENTION_H
+#define ATTN_PYTHON_ATTENTION_H
+
+#include "python/options.h"
+
+#include "core/attention.h"
+
+/* A call's arrays, owned; NULL where there is none. */
+typedef struct {
+    PyArrayObject *query, *key, *value, *mask, *bias, *sinks, *q_offset, *kv_lengths;
+    PyArrayObject *weights, *lse;
+    PyArrayObject *output; /* what the core writes: `out`, if it can, or a new one */
+} py_attention_arrays;
+
+/* Everything before the computation: from (query, key, value, options) to a problem in which
+ * all is valid, with its arrays and results. Its parts: */
+int py_prepare(PyObject *const *arguments, Py_ssize_t n_arguments,
+               py_attention_arrays *, attn_problem *, py_options *);
+void py_clear_problem(attn_problem *); /* no optional array, no option */
+/* Converts the arrays that are neither query, key nor value. */
+int py_convert_options(PyObject *const *options, py_attention_arrays *);
+/* The type number to which those of query, key and value promote. */
+int py_promote(const int types[3]);
+/* Checks and describes the inputs for a result of the given type; the result's rank. */
+int py_set_attention(py_attention_arrays *, int type, const py_options *,
+                     attn_problem *);
+/* The last `rank` axes of (batch axes, H, Lq, last), without Lq where drop_row; how many
+ * that makes. */
+int py_result_shape(const attn_problem *, int rank, npy_intp last, bool drop_row,
+                    npy_intp shape[ATTN_MAX_AXES]);
+/* Allocates the results, or takes `out` for the output, unless there is an output. */
+int py_make_results(py_attention_arrays *, const py_options *, int type, int rank,
+                    attn_problem *);
+
+bool py_has_results(const py_attention_arrays *); /* with any element */
+/* Runs the core. */
+int py_compute(const py_attention_arrays *, const attn_problem *, const py_options *);
+/* What attention() returns: the output, or a tuple of it with what else was asked for. */
+PyObject *py_pack_results(const py_attention_arrays *, PyObject *out);
+void py_release_attention(py_attention_arrays *);
+extern PyMethodDef py_attention_methods[];
+
+#endif

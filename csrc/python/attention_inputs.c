@@ -1,0 +1,387 @@
+/* From the arguments of attention() to a problem for the core. */
+#include "python/attention.h"
+
+#include "python/arrays.h"
+#include "python/numbers.h"
+
+void
+py_release_attention(py_attention_arrays *a)
+{
+    Py_CLEAR(a->query);
+    Py_CLEAR(a->key);
+    Py_CLEAR(a->value);
+    Py_CLEAR(a->mask);
+    Py_CLEAR(a->bias);
+    Py_CLEAR(a->sinks);
+    Py_CLEAR(a->q_offset);
+    Py_CLEAR(a->kv_lengths);
+    Py_CLEAR(a->output);
+    Py_CLEAR(a->weights);
+    Py_CLEAR(a->lse);
+}
+
+void
+py_clear_problem(attn_problem *p)
+{
+    p->mask.data = p->bias.data = p->sinks.data = NULL;
+    p->q_offset.data = p->kv_lengths.data = NULL;
+    p->weights.data = p->lse.data = NULL;
+    p->causal = p->top_left = false;
+}
+
+int
+py_promote(const int types[3])
+{
+    PyObject *descrs[3];
+    int type = py_common_type(3, types);
+
+    if (type >= 0 || !PyErr_ExceptionMatches(PyExc_TypeError)) {
+        return type;
+    }
+    for (int i = 0; i < 3; i++) {
+        descrs[i] = (PyObject *)PyArray_DescrFromType(types[i]);
+    }
+    PyErr_Format(PyExc_TypeError,
+                 "query, key, value: expected dtypes with a common one, got %S, %S and "
+                 "%S",
+                 descrs[0], descrs[1], descrs[2]);
+    for (int i = 0; i < 3; i++) {
+        Py_DECREF(descrs[i]);
+    }
+    return -1;
+}
+
+/* The type number to which query, key and value promote. */
+static int
+common_type(const py_attention_arrays *a)
+{
+    const int types[3] = {PyArray_TYPE(a->query), PyArray_TYPE(a->key),
+                          PyArray_TYPE(a->value)};
+
+    if (py_check_operand(a->query, "query") < 0 ||
+        py_check_operand(a->key, "key") < 0 ||
+        py_check_operand(a->value, "value") < 0) {
+        return -1;
+    }
+    return py_promote(types);
+}
+
+/* Brings every array to the dtype the core takes. */
+static int
+convert_dtypes(py_attention_arrays *a, int type, attn_problem *p)
+{
+    attn_dtype storage;
+
+    if (!py_storage_of(type, &storage)) {
+        PyErr_Format(
+            PyExc_TypeError,
+            "query, key, value: expected dtypes that promote to a floating one, "
+            "got %S, %S and %S",
+            (PyObject *)PyArray_DESCR(a->query), (PyObject *)PyArray_DESCR(a->key),
+            (PyObject *)PyArray_DESCR(a->value));
+        return -1;
+    }
+    p->arithmetic = storage == ATTN_F64 ? ATTN_F64 : ATTN_F32;
+    p->output.dtype = p->weights.dtype = storage;
+    if (py_cast_operand(&a->query, type, &p->query.dtype) < 0 ||
+        py_cast_operand(&a->key, type, &p->key.dtype) < 0 ||
+        py_cast_operand(&a->value, type, &p->value.dtype) < 0) {
+        return -1;
+    }
+    if (a->mask != NULL && !PyTypeNum_ISBOOL(PyArray_TYPE(a->mask))) {
+        return py_fail_dtype(
+            a->mask, "mask",
+            "booleans, True = may attend (for 0 and 1 write mask != 0; "
+            "numbers to add to the scores are the bias)");
+    }
+    if (a->bias != NULL && !py_storage_of(PyArray_TYPE(a->bias), &p->bias.dtype)) {
+        return py_fail_dtype(
+            a->bias, "bias",
+            "float64, float32, float16 or bfloat16 (booleans are the mask)");
+    }
+    if (a->bias != NULL && py_cast_array(&a->bias, PyArray_TYPE(a->bias)) < 0) {
+        return -1;
+    }
+    if (a->sinks == NULL) {
+        return 0;
+    }
+    int sinks_type = PyArray_TYPE(a->sinks);
+    if (PyTypeNum_ISINTEGER(sinks_type)) {
+        sinks_type = NPY_DOUBLE;
+    }
+    if (!py_storage_of(sinks_type, &p->sinks.dtype)) {
+        return py_fail_dtype(a->sinks, "sinks", "real numbers");
+    }
+    return py_cast_array(&a->sinks, sinks_type);
+}
+
+/* Takes the batch axes of an array into the batch shape, by NumPy's broadcasting. */
+static int
+broadcast_batch(attn_problem *p, PyArrayObject *array, const char *name)
+{
+    for (int axis = 0; axis < p->batch.n_axes; axis++) {
+        npy_intp length = py_axis_length(array, p->batch.n_axes - 1 - axis + 3);
+        if (length == 1 || length == p->batch.shape[axis]) {
+            continue;
+        }
+        if (p->batch.shape[axis] != 1) {
+            return py_fail_shape(
+                array, name,
+                "axes before the head axis that broadcast with query's and "
+                "key's (%zd, not %zd)",
+                p->batch.shape[axis], length);
+        }
+        p->batch.shape[axis] = length;
+    }
+    return 0;
+}
+
+/* Reads the sizes off query, key and value. A query with one axis is one of one row. */
+static int
+read_sizes(const py_attention_arrays *a, attn_problem *p, int *rank)
+{
+    bool row = PyArray_NDIM(a->query) == 1;
+
+    if (PyArray_NDIM(a->query) < 1) {
+        return py_fail_shape(a->query, "query", "(..., H, Lq, D) or (D,)", 0, 0);
+    }
+    if (PyArray_NDIM(a->key) < 2) {
+        return py_fail_shape(a->key, "key", "(..., Hk, Lk, D)", 0, 0);
+    }
+    if (PyArray_NDIM(a->value) < 2) {
+        return py_fail_shape(a->value, "value", "(..., Hk, Lk, Dv)", 0, 0);
+    }
+    p->head_dim = py_axis_length(a->query, 0);
+    p->n_queries = row ? 1 : py_axis_length(a->query, 1);
+    p->n_keys = py_axis_length(a->key, 1);
+    p->n_kv_heads = py_axis_length(a->key, 2);
+    p->value_dim = py_axis_length(a->value, 0);
+    if (py_axis_length(a->key, 0) != p->head_dim) {
+        return py_fail_shape(a->key, "key", "(..., Hk, Lk, %zd) to match query's D",
+                             p->head_dim, 0);
+    }
+    if (py_axis_length(a->value, 1) != p->n_keys ||
+        py_axis_length(a->value, 2) != p->n_kv_heads) {
+        return py_fail_shape(a->value, "value",
+                             "(..., %zd, %zd, Dv) to match key's Hk and Lk",
+                             p->n_kv_heads, p->n_keys);
+    }
+    npy_intp n_heads = py_axis_length(a->query, 2);
+    if (p->n_kv_heads == 0 ? n_heads != 0 : n_heads % p->n_kv_heads != 0) {
+        return py_fail_shape(a->query, "query",
+                             "(..., H, Lq, D) with H a multiple of key's Hk = %zd",
+                             p->n_kv_heads, 0);
+    }
+    p->group = p->n_kv_heads == 0 ? 0 : n_heads / p->n_kv_heads;
+
+    *rank = row ? 2 : PyArray_NDIM(a->query);
+    *rank = PyArray_NDIM(a->key) > *rank ? PyArray_NDIM(a->key) : *rank;
+    *rank = PyArray_NDIM(a->value) > *rank ? PyArray_NDIM(a->value) : *rank;
+    p->batch.n_axes = *rank > 3 ? *rank - 3 : 0;
+    for (int axis = 0; axis < p->batch.n_axes; axis++) {
+        p->batch.shape[axis] = 1;
+    }
+    if (broadcast_batch(p, a->query, "query") < 0 ||
+        broadcast_batch(p, a->key, "key") < 0 ||
+        broadcast_batch(p, a->value, "value") < 0) {
+        return -1;
+    }
+    return 0;
+}
+
+int
+py_result_shape(const attn_problem *p, int rank, npy_intp last, bool drop_row,
+                npy_intp shape[ATTN_MAX_AXES])
+{
+    int n = 0;
+
+    for (int axis = 0; axis < p->batch.n_axes; axis++) {
+        shape[n++] = p->batch.shape[axis];
+    }
+    if (rank > 2) {
+        shape[n++] = p->n_kv_heads * p->group;
+    }
+    if (!drop_row) {
+        shape[n++] = p->n_queries;
+    }
+    shape[n++] = last;
+    return n;
+}
+
+/* Checks that an array broadcasts to (..., H, Lq, Lk). */
+static int
+check_broadcast(const attn_problem *p, int rank, PyArrayObject *array, const char *name)
+{
+    npy_intp shape[ATTN_MAX_AXES];
+    PyObject *target, *own;
+
+    py_result_shape(p, rank, p->n_keys, false, shape);
+    bool fits = PyArray_NDIM(array) <= rank;
+    for (int place = 0; fits && place < rank; place++) {
+        npy_intp length = py_axis_length(array, place);
+        fits = length == 1 || length == shape[rank - 1 - place];
+    }
+    if (fits) {
+        return 0;
+    }
+    target = PyArray_IntTupleFromIntp(rank, shape);
+    own = py_shape_of(array);
+    if (target != NULL && own != NULL) {
+        PyErr_Format(
+            PyExc_ValueError,
+            "%s: expected a shape that broadcasts to (..., H, Lq, Lk) = %S, got "
+            "shape %S",
+            name, target, own);
+    }
+    Py_XDECREF(target);
+    Py_XDECREF(own);
+    return -1;
+}
+
+/* Checks and describes q_offset or kv_lengths: one number for each batch, or fewer. */
+static int
+set_numbers(attn_problem *p, attn_array *to, PyArrayObject *array, const char *name,
+            int64_t low, int64_t high)
+{
+    if (array == NULL) {
+        return 0;
+    }
+    bool fits = PyArray_NDIM(array) <= p->batch.n_axes;
+    for (int place = 0; fits && place < p->batch.n_axes; place++) {
+        npy_intp length = py_axis_length(array, place);
+        fits = length == 1 || length == p->batch.shape[p->batch.n_axes - 1 - place];
+    }
+    if (!fits) {
+        return py_fail_shape(
+            array, name,
+            "an integer, or integers that broadcast to the axes before the "
+            "head axis",
+            0, 0);
+    }
+    const int64_t *numbers = PyArray_DATA(array);
+    for (npy_intp i = 0; i < PyArray_SIZE(array); i++) {
+        if (py_check_range(numbers[i], name, low, high) < 0) {
+            return -1;
+        }
+    }
+    py_describe(to, array, 3, p->batch.n_axes);
+    return 0;
+}
+
+/* Describes the inputs to the core. */
+static int
+set_inputs(const py_attention_arrays *a, attn_problem *p, int rank)
+{
+    if (a->sinks != NULL && (PyArray_NDIM(a->sinks) != 1 ||
+                             PyArray_DIM(a->sinks, 0) != p->n_kv_heads * p->group)) {
+        return py_fail_shape(a->sinks, "sinks", "(%zd,), one for each query head",
+                             p->n_kv_heads * p->group, 0);
+    }
+    if (set_numbers(p, &p->q_offset, a->q_offset, "q_offset", INT64_MIN, INT64_MAX) <
+            0 ||
+        set_numbers(p, &p->kv_lengths, a->kv_lengths, "kv_lengths", 0, p->n_keys) < 0) {
+        return -1;
+    }
+    py_describe(&p->query, a->query, 0, p->batch.n_axes);
+    if (PyArray_NDIM(a->query) == 1) {
+        p->query.row_stride = 0;
+    }
+    py_describe(&p->key, a->key, 0, p->batch.n_axes);
+    py_describe(&p->value, a->value, 0, p->batch.n_axes);
+    if (a->mask != NULL) {
+        if (check_broadcast(p, rank, a->mask, "mask") < 0) {
+            return -1;
+        }
+        py_describe(&p->mask, a->mask, 0, p->batch.n_axes);
+    }
+    if (a->bias != NULL) {
+        if (check_broadcast(p, rank, a->bias, "bias") < 0) {
+            return -1;
+        }
+        py_describe(&p->bias, a->bias, 0, p->batch.n_axes);
+    }
+    if (a->sinks != NULL) {
+        py_describe(&p->sinks, a->sinks, 2, p->batch.n_axes);
+    }
+    return 0;
+}
+
+/* Counts the batches and rows of all heads; an error where that overflows. */
+static int
+count_rows(attn_problem *p)
+{
+    ptrdiff_t n = p->n_kv_heads;
+    bool overflow = false;
+
+    p->batch.n = 1;
+    for (int axis = 0; axis < p->batch.n_axes; axis++) {
+        overflow |=
+            __builtin_mul_overflow(p->batch.n, p->batch.shape[axis], &p->batch.n);
+    }
+    overflow |= __builtin_mul_overflow(n, p->batch.n, &n);
+    overflow |= __builtin_mul_overflow(n, p->group, &n);
+    overflow |= __builtin_mul_overflow(n, p->n_queries, &n);
+    overflow |= n > PTRDIFF_MAX / 2 || p->n_keys > PTRDIFF_MAX / 2;
+    overflow |= p->head_dim > ATTN_MAX_DIM || p->value_dim > ATTN_MAX_DIM;
+    if (overflow) {
+        PyErr_Format(
+            PyExc_ValueError,
+            "query, key, value: expected sizes whose product fits in 63 bits and D "
+            "and Dv up to %lld, got %zd rows with D = %zd, Dv = %zd",
+            (long long)ATTN_MAX_DIM, p->n_queries, p->head_dim, p->value_dim);
+        return -1;
+    }
+    return 0;
+}
+
+int
+py_convert_options(PyObject *const *options, py_attention_arrays *a)
+{
+    if (py_as_optional_array(options[MASK], &a->mask) < 0 ||
+        py_as_optional_array(options[BIAS], &a->bias) < 0 ||
+        py_as_optional_array(options[SINKS], &a->sinks) < 0 ||
+        py_copy_integers(options[Q_OFFSET], "q_offset", &a->q_offset) < 0 ||
+        py_copy_integers(options[KV_LENGTHS], "kv_lengths", &a->kv_lengths) < 0) {
+        return -1;
+    }
+    return 0;
+}
+
+int
+py_set_attention(py_attention_arrays *a, int type, const py_options *o, attn_problem *p)
+{
+    int rank = 0;
+
+    if (convert_dtypes(a, type, p) < 0 || read_sizes(a, p, &rank) < 0 ||
+        py_set_scale(p, o) < 0 || count_rows(p) < 0 || set_inputs(a, p, rank) < 0) {
+        return -1;
+    }
+    attn_choose_task_rows(p);
+    return rank;
+}
+
+int
+py_prepare(PyObject *const *arguments, Py_ssize_t n_arguments, py_attention_arrays *a,
+           attn_problem *p, py_options *o)
+{
+    PyObject *const *options;
+    int type, rank;
+
+    py_clear_problem(p);
+    if (n_arguments != 4) {
+        PyErr_Format(PyExc_TypeError, "expected 4 arguments, got %zd", n_arguments);
+        return -1;
+    }
+    /* Other people's code may run in conversions, but not after. */
+    options = py_items(arguments[3], "options", N_OPTIONS);
+    if (options == NULL || py_parse_options(options, p, o) < 0 ||
+        py_as_array(arguments[0], &a->query) < 0 ||
+        py_as_array(arguments[1], &a->key) < 0 ||
+        py_as_array(arguments[2], &a->value) < 0 ||
+        py_convert_options(options, a) < 0) {
+        return -1;
+    }
+    type = common_type(a);
+    rank = type < 0 ? -1 : py_set_attention(a, type, o, p);
+    return rank < 0 ? -1 : py_make_results(a, o, type, rank, p);
+}

@@ -1,0 +1,58 @@
+/* layer(): attention with its projections, in one run of the core. */
+#ifndef ATTN_PYTHON_LAYER_H
+#define ATTN_PYTHON_LAYER_H
+
+#include "python/attention.h"
+#include "python/linear.h"
+#include "python/norm.h"
+
+#include "core/layer.h"
+
+enum { N_PARTS = 3 }; /* queries, keys, values */
+
+/* One part's way from tokens to attention. The arrays are owned; NULL where there is
+ * none. */
+typedef struct {
+    py_linear_arrays arrays;  /* no input: nothing is projected */
+    PyArrayObject *projected; /* (..., heads, L, size), a token's heads adjacent */
+    py_norm norm;
+    PyArrayObject *cos_sin;
+    PyArrayObject *cache;  /* (B, heads, Lk, size) */
+    PyArrayObject *result; /* what attention reads */
+    int type;              /* of the heads after norm and rotation */
+    attn_linear_problem linear;
+    attn_norm_problem norm_problem;
+    attn_rotary_problem rotary;
+} projection;
+
+/* One piece of memory for what is projected. In several, malloc would give them back to the
+ * system after each call, and pages anew take a fifth of a layer's time. */
+typedef struct {
+    PyArrayObject *bytes;
+    npy_intp used;
+} arena;
+
+/* A call's arguments, converted, and what is made of them. */
+typedef struct {
+    int64_t n_heads[N_PARTS];
+    projection parts[N_PARTS];
+    arena arena;
+    py_attention_arrays attention;
+    py_linear_arrays arrays;     /* of the last product; no input: there is none */
+    PyArrayObject *past_lengths; /* how many tokens are in the cache before the call */
+    PyArrayObject *concat;       /* (..., L, H * Dv) */
+    PyArrayObject *output;
+    attn_problem problem;
+    py_options options;
+    attn_linear_problem linear;
+    attn_layer_problem layer;
+} layer_call;
+
+/* layer_arguments.c: converts all of layer()'s arguments. Other people's code may run here,
+ * but not after. */
+int py_convert_layer(PyObject *const *arguments, Py_ssize_t n_arguments, layer_call *);
+void py_release_layer(layer_call *);
+
+extern PyMethodDef py_layer_methods[];
+
+#endif

@@ -1,0 +1,203 @@
+/* From the arguments of layer() to arrays. */
+#include "python/layer.h"
+
+#include "python/arrays.h"
+#include "python/numbers.h"
+#include "python/options.h"
+
+/* The positional arguments of layer(). Heads, projections and options are groups, norms,
+ * rotary and cache are groups or None. */
+/* clang-format off */
+enum {
+    X, CONTEXT, HEADS, PROJECTIONS, NORMS, ROTARY, CACHE, OPTIONS, N_ARGUMENTS
+};
+/* clang-format on */
+
+void
+py_release_layer(layer_call *c)
+{
+    for (int i = 0; i < N_PARTS; i++) {
+        projection *s = &c->parts[i];
+        py_release_linear(&s->arrays);
+        py_release_norm(&s->norm);
+        Py_CLEAR(s->projected);
+        Py_CLEAR(s->cos_sin);
+        Py_CLEAR(s->cache);
+        Py_CLEAR(s->result);
+    }
+    py_release_attention(&c->attention);
+    py_release_linear(&c->arrays);
+    Py_CLEAR(c->past_lengths);
+    Py_CLEAR(c->concat);
+    Py_CLEAR(c->output);
+    Py_CLEAR(c->arena.bytes); /* last: the others lie in it */
+}
+
+static int
+convert_matrix(PyObject *weight, PyObject *bias, py_linear_arrays *a)
+{
+    return py_as_array(weight, &a->weight) < 0 ? -1
+                                               : py_as_optional_array(bias, &a->bias);
+}
+
+/* Tokens that a matrix is to take. */
+static int
+convert_tokens(PyObject *tokens, const char *name, py_linear_arrays *a)
+{
+    if (py_as_array(tokens, &a->input) < 0) {
+        return -1;
+    }
+    npy_intp size = PyArray_NDIM(a->weight) == 0 ? 0 : PyArray_DIM(a->weight, 0);
+    if (PyArray_NDIM(a->input) < 2 || py_axis_length(a->input, 0) != size) {
+        return py_fail_shape(a->input, name, "(..., L, %zd)", size, 0);
+    }
+    return py_check_operand(a->input, name);
+}
+
+static int
+parse_heads(PyObject *object, const char *name, int64_t *n)
+{
+    int overflow;
+
+    if (py_parse_integer(object, name, n, &overflow) < 0) {
+        return -1;
+    }
+    return py_check_range(*n, name, 1, ATTN_MAX_DIM);
+}
+
+static int
+convert_heads(PyObject *group, layer_call *c)
+{
+    PyObject *const *heads = py_items(group, "heads", N_HEADS);
+
+    if (heads == NULL ||
+        parse_heads(heads[NUM_HEADS], "num_heads", &c->n_heads[0]) < 0 ||
+        parse_heads(heads[NUM_KV_HEADS], "num_kv_heads", &c->n_heads[1]) < 0) {
+        return -1;
+    }
+    c->n_heads[2] = c->n_heads[1];
+    return 0;
+}
+
+/* Converts the matrices, and the tokens that they take. */
+static int
+convert_projections(PyObject *const *arguments, layer_call *c)
+{
+    PyObject *const *w = py_items(arguments[PROJECTIONS], "projections", N_PROJECTIONS);
+    projection *q = &c->parts[0], *k = &c->parts[1], *v = &c->parts[2];
+    bool own = arguments[CONTEXT] == Py_None;
+    PyObject *source = arguments[CONTEXT];
+
+    if (w == NULL || convert_matrix(w[W_Q], w[B_Q], &q->arrays) < 0 ||
+        convert_tokens(arguments[X], "x", &q->arrays) < 0) {
+        return -1;
+    }
+    if (own) { /* the array itself, if there was something to convert */
+        source = (PyObject *)q->arrays.input;
+    }
+    if (w[W_K] != Py_None &&
+        (convert_matrix(w[W_K], w[B_K], &k->arrays) < 0 ||
+         convert_tokens(source, "context", &k->arrays) < 0 ||
+         convert_matrix(w[W_V], w[B_V], &v->arrays) < 0 ||
+         py_as_array((PyObject *)k->arrays.input, &v->arrays.input) < 0)) {
+        return -1;
+    }
+    return w[W_O] == Py_None ? 0 : convert_matrix(w[W_O], w[B_O], &c->arrays);
+}
+
+static int
+convert_norms(PyObject *group, layer_call *c)
+{
+    PyObject *const *norms;
+
+    if (group == Py_None) {
+        return 0;
+    }
+    norms = py_items(group, "norms", N_NORMS);
+    return norms == NULL ||
+                   py_convert_norm(norms[Q_NORM], "q_norm", &c->parts[0].norm) < 0 ||
+                   py_convert_norm(norms[K_NORM], "k_norm", &c->parts[1].norm) < 0
+               ? -1
+               : 0;
+}
+
+static int
+convert_rotary(PyObject *group, layer_call *c)
+{
+    PyObject *const *rotary;
+    int interleaved;
+
+    if (group == Py_None) {
+        return 0;
+    }
+    rotary = py_items(group, "rotary", N_ROTARY);
+    if (rotary == NULL ||
+        py_as_optional_array(rotary[Q_COS_SIN], &c->parts[0].cos_sin) < 0 ||
+        py_as_optional_array(rotary[K_COS_SIN], &c->parts[1].cos_sin) < 0 ||
+        (interleaved = py_parse_flag(rotary[INTERLEAVED], "interleaved")) < 0) {
+        return -1;
+    }
+    for (int i = 0; i < N_PARTS; i++) {
+        c->parts[i].rotary.interleaved = interleaved;
+    }
+    return 0;
+}
+
+static int
+convert_cache(PyObject *group, layer_call *c)
+{
+    PyObject *const *cache;
+
+    if (group == Py_None) {
+        return 0;
+    }
+    cache = py_items(group, "cache", N_CACHE);
+    return cache == NULL || py_as_array(cache[CACHE_KEY], &c->parts[1].cache) < 0 ||
+                   py_as_array(cache[CACHE_VALUE], &c->parts[2].cache) < 0 ||
+                   py_copy_integers(cache[PAST_LENGTHS], "past_lengths",
+                                    &c->past_lengths) < 0
+               ? -1
+               : 0;
+}
+
+/* Keys and values are projected, in a cache, or both. */
+static int
+check_source(const layer_call *c)
+{
+    bool projects = c->parts[1].arrays.input != NULL;
+    bool cached = c->parts[1].cache != NULL;
+
+    if ((projects || cached) && (c->past_lengths != NULL) == (projects && cached)) {
+        return 0;
+    }
+    PyErr_SetString(PyExc_TypeError,
+                    "cache: expected past_lengths with W_k, and a cache without");
+    return -1;
+}
+
+int
+py_convert_layer(PyObject *const *arguments, Py_ssize_t n_arguments, layer_call *c)
+{
+    PyObject *const *options;
+
+    if (n_arguments != N_ARGUMENTS) {
+        PyErr_Format(PyExc_TypeError, "expected %d arguments, got %zd", N_ARGUMENTS,
+                     n_arguments);
+        return -1;
+    }
+    options = py_items(arguments[OPTIONS], "options", N_OPTIONS);
+    if (options == NULL || py_parse_options(options, &c->problem, &c->options) < 0 ||
+        convert_heads(arguments[HEADS], c) < 0 ||
+        convert_projections(arguments, c) < 0 ||
+        convert_norms(arguments[NORMS], c) < 0 ||
+        convert_rotary(arguments[ROTARY], c) < 0 ||
+        convert_cache(arguments[CACHE], c) < 0 || check_source(c) < 0) {
+        return -1;
+    }
+    if (c->options.return_lse || c->options.out != Py_None) {
+        PyErr_SetString(PyExc_TypeError,
+                        "options: expected neither return_lse nor out for a layer");
+        return -1;
+    }
+    return py_convert_options(options, &c->attention);
+}

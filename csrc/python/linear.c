@@ -1,0 +1,190 @@
+/* linear(). */
+#include "python/linear.h"
+
+#include "python/activate.h"
+#include "python/arrays.h"
+#include "python/lock.h"
+#include "python/numbers.h"
+#include "python/settings.h"
+
+void
+py_release_linear(py_linear_arrays *a)
+{
+    Py_CLEAR(a->input);
+    Py_CLEAR(a->weight);
+    Py_CLEAR(a->bias);
+}
+
+/* Brings the arrays to dtypes that the core takes; the type number of the product, or
+ * -1. */
+static int
+convert_linear(py_linear_arrays *a, attn_linear_problem *l)
+{
+    const int types[2] = {PyArray_TYPE(a->input), PyArray_TYPE(a->weight)};
+    int type;
+
+    if (py_check_operand(a->input, "x") < 0 ||
+        py_check_operand(a->weight, "weight") < 0 ||
+        (a->bias != NULL && py_check_operand(a->bias, "bias") < 0) ||
+        (type = py_common_type(2, types)) < 0) {
+        return -1;
+    }
+    if (!py_storage_of(type, &l->output.dtype)) {
+        return py_fail_dtype(a->weight, "weight",
+                             "a dtype that promotes to a floating one");
+    }
+    l->arithmetic = attn_storage_of(l->output.dtype)->arithmetic;
+    l->bias.dtype = l->arithmetic;
+    /* Rows, which may be yet to be computed, are read in any dtype. */
+    int rows = py_storage_of(PyArray_TYPE(a->input), &l->input.dtype)
+                   ? PyArray_TYPE(a->input)
+                   : type;
+    if (py_cast_operand(&a->input, rows, &l->input.dtype) < 0 ||
+        py_cast_operand(&a->weight, type, &l->weight.dtype) < 0 ||
+        (a->bias != NULL && py_cast_array(&a->bias, py_real_type(type)) < 0)) {
+        return -1;
+    }
+    return type;
+}
+
+/* Counts the rows before the last axis: n_batch times n_rows. */
+static int
+count_rows(PyArrayObject *input, attn_linear_problem *l)
+{
+    ptrdiff_t n_batch = 1, rows;
+    bool overflow = false;
+
+    l->n_rows = py_axis_length(input, 1);
+    for (int axis = 0; axis < PyArray_NDIM(input) - 2; axis++) {
+        overflow |= __builtin_mul_overflow(n_batch, PyArray_DIM(input, axis), &n_batch);
+    }
+    overflow |= __builtin_mul_overflow(n_batch, l->n_rows, &rows);
+    if (overflow || rows > PTRDIFF_MAX / 2 || l->n_in > ATTN_MAX_DIM ||
+        l->n_out > ATTN_MAX_DIM) {
+        return py_fail_shape(input, "x", "sizes whose product fits in 63 bits", 0, 0);
+    }
+    l->batch = (attn_batch){.n = n_batch, .n_axes = 1, .shape = {n_batch}};
+    return 0;
+}
+
+/* Checks the shapes, and reads the sizes. */
+static int
+read_linear_sizes(py_linear_arrays *a, attn_linear_problem *l)
+{
+    if (PyArray_NDIM(a->weight) != 2) {
+        return py_fail_shape(a->weight, "weight", "(K, M)", 0, 0);
+    }
+    l->n_in = PyArray_DIM(a->weight, 0);
+    if (PyArray_NDIM(a->input) < 1 || py_axis_length(a->input, 0) != l->n_in) {
+        return py_fail_shape(a->input, "x", "(..., %zd)", l->n_in, 0);
+    }
+    l->n_out = py_axis_length(a->weight, 0);
+    if (a->bias != NULL &&
+        (PyArray_NDIM(a->bias) != 1 || PyArray_DIM(a->bias, 0) != l->n_out)) {
+        return py_fail_shape(a->bias, "bias", "(%zd,) to match weight's M", l->n_out,
+                             0);
+    }
+    if (PyArray_NDIM(a->input) > 3) { /* rows of more axes must lie in a line */
+        Py_SETREF(a->input, PyArray_GETCONTIGUOUS(a->input));
+        if (a->input == NULL) {
+            return -1;
+        }
+    }
+    return count_rows(a->input, l);
+}
+
+void
+py_describe_rows(attn_array *to, PyArrayObject *array, const attn_linear_problem *l)
+{
+    to->data = PyArray_BYTES(array);
+    to->column_stride = py_axis_stride(array, 0);
+    to->row_stride = py_axis_stride(array, 1);
+    to->batch_stride[0] = py_axis_stride(array, 2);
+    if (PyArray_NDIM(array) > 3) { /* contiguous: strides of axes of 1 say nothing */
+        to->row_stride = py_axis_length(array, 0) * PyArray_ITEMSIZE(array);
+        to->batch_stride[0] = l->n_rows * to->row_stride;
+    }
+}
+
+int
+py_set_linear(py_linear_arrays *a, attn_linear_problem *l)
+{
+    int type = convert_linear(a, l);
+
+    if (type < 0 || read_linear_sizes(a, l) < 0) {
+        return -1;
+    }
+    py_describe_rows(&l->input, a->input, l);
+    py_describe_rows(&l->weight, a->weight, l);
+    l->bias.data = NULL;
+    if (a->bias != NULL) {
+        py_describe_rows(&l->bias, a->bias, l);
+    }
+    return type;
+}
+
+PyArrayObject *
+py_make_product(const py_linear_arrays *a, int type, attn_linear_problem *l)
+{
+    npy_intp shape[ATTN_MAX_AXES];
+    int n_axes = PyArray_NDIM(a->input);
+    PyArrayObject *product;
+
+    memcpy(shape, PyArray_DIMS(a->input), (size_t)n_axes * sizeof *shape);
+    shape[n_axes - 1] = l->n_out;
+    product = (PyArrayObject *)PyArray_EMPTY(n_axes, shape, type, 0);
+    if (product != NULL) {
+        py_describe_rows(&l->output, product, l);
+    }
+    return product;
+}
+
+static int
+compute_linear(const attn_linear_problem *l, attn_call *call)
+{
+    py_lock lock;
+
+    if (l->batch.n * l->n_rows == 0 || l->n_out == 0) {
+        return 0;
+    }
+    py_give_up_lock(&lock, attn_linear_work(l), call);
+    return py_take_lock_back(&lock, attn_linear(l, call));
+}
+
+PyDoc_STRVAR(linear_doc,
+             "linear(x, weight, bias, activation, num_threads, tier=None, /)\n--\n\n"
+             "activation(x @ weight + bias); tier names the instruction set.");
+
+static PyObject *
+linear(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
+{
+    py_linear_arrays a = {NULL};
+    attn_linear_problem l;
+    attn_call call = {NULL};
+    int type = -1;
+    PyArrayObject *product = NULL;
+
+    (void)module;
+    if (py_check_count(n_arguments, 6) < 0 ||
+        py_parse_activation(arguments[3], &l.activation) < 0 ||
+        py_threads_or_default(arguments[4], &call.n_threads) < 0 ||
+        py_parse_tier(n_arguments > 5 ? arguments[5] : Py_None, &call.tier) < 0) {
+        return NULL;
+    }
+    if (py_as_array(arguments[0], &a.input) == 0 &&
+        py_as_array(arguments[1], &a.weight) == 0 &&
+        py_as_optional_array(arguments[2], &a.bias) == 0) {
+        type = py_set_linear(&a, &l);
+    }
+    product = type < 0 ? NULL : py_make_product(&a, type, &l);
+    if (product != NULL && compute_linear(&l, &call) < 0) {
+        Py_CLEAR(product);
+    }
+    py_release_linear(&a);
+    return (PyObject *)product;
+}
+
+PyMethodDef py_linear_methods[] = {
+    {"linear", PY_FUNCTION(linear), METH_FASTCALL, linear_doc},
+    {NULL, NULL, 0, NULL},
+};

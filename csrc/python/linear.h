@@ -1,0 +1,23 @@
+/* linear(): the arrays of a product of rows with a matrix. */
+#ifndef ATTN_PYTHON_LINEAR_H
+#define ATTN_PYTHON_LINEAR_H
+
+#include "python/binding.h"
+
+#include "core/linear.h"
+
+typedef struct {
+    PyArrayObject *input, *weight, *bias; /* owned */
+} py_linear_arrays;
+
+/* Checks and describes everything but the output; the output's type number. */
+int py_set_linear(py_linear_arrays *, attn_linear_problem *);
+/* An array of rows, of all batches in a line. */
+void py_describe_rows(attn_array *, PyArrayObject *, const attn_linear_problem *);
+/* Allocates and describes the output. */
+PyArrayObject *py_make_product(const py_linear_arrays *, int type,
+                               attn_linear_problem *);
+void py_release_linear(py_linear_arrays *);
+extern PyMethodDef py_linear_methods[];
+
+#endif

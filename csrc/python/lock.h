@@ -1,0 +1,20 @@
+/* The interpreter's lock during a call. */
+#ifndef ATTN_PYTHON_LOCK_H
+#define ATTN_PYTHON_LOCK_H
+
+#include "python/binding.h"
+
+#include "core/tasks.h"
+
+typedef struct {
+    PyThreadState *thread;
+    bool failed; /* a signal handler raised */
+} py_lock;
+
+/* Gives the interpreter's lock up if so many multiplications are worth it, and lets the core
+ * ask for signals meanwhile. */
+void py_give_up_lock(py_lock *, double work, attn_call *);
+/* Takes it back; an error where the core had no memory or a signal handler raised. */
+int py_take_lock_back(py_lock *, int status);
+
+#endif

@@ -1,0 +1,196 @@
+/* normalize(). */
+#include "python/norm.h"
+
+#include "python/arrays.h"
+#include "python/lock.h"
+#include "python/numbers.h"
+#include "python/options.h"
+#include "python/settings.h"
+
+void
+py_release_norm(py_norm *norm)
+{
+    Py_CLEAR(norm->weight);
+    Py_CLEAR(norm->bias);
+}
+
+static int
+check_norm(const py_norm *norm, const char *name)
+{
+    if (PyArray_NDIM(norm->weight) != 1) {
+        return py_fail_shape(norm->weight, name, "a weight of (dim,)", 0, 0);
+    }
+    if (norm->bias != NULL && !PyArray_SAMESHAPE(norm->weight, norm->bias)) {
+        return py_fail_shape(norm->bias, name, "a bias of (%zd,), as its weight",
+                             PyArray_DIM(norm->weight, 0), 0);
+    }
+    if (norm->eps < 0) {
+        PyErr_Format(PyExc_ValueError, "%s: expected eps of at least 0", name);
+        return -1;
+    }
+    return py_check_operand(norm->weight, name) < 0 ||
+                   (norm->bias != NULL && py_check_operand(norm->bias, name) < 0)
+               ? -1
+               : 0;
+}
+
+int
+py_convert_norm(PyObject *group, const char *name, py_norm *norm)
+{
+    PyObject *const *items;
+    int centre;
+
+    if (group == Py_None) {
+        return 0;
+    }
+    items = py_items(group, name, N_NORM);
+    if (items == NULL || py_parse_number(items[NORM_EPS], "eps", &norm->eps) < 0 ||
+        (centre = py_parse_flag(items[NORM_CENTRE], "centre")) < 0 ||
+        py_as_array(items[NORM_WEIGHT], &norm->weight) < 0 ||
+        py_as_optional_array(items[NORM_BIAS], &norm->bias) < 0) {
+        return -1;
+    }
+    norm->centre = centre;
+    return check_norm(norm, name);
+}
+
+/* Replaces the array by a contiguous one of a type. */
+static int
+make_contiguous(PyArrayObject **array, int type)
+{
+    Py_SETREF(*array, py_as_contiguous((PyObject *)*array, type));
+    return *array == NULL ? -1 : 0;
+}
+
+int
+py_set_norm(py_norm *norm, int type, attn_norm_problem *p)
+{
+    int real = py_real_type(type);
+
+    if (make_contiguous(&norm->weight, real) < 0 ||
+        (norm->bias != NULL && make_contiguous(&norm->bias, real) < 0)) {
+        return -1;
+    }
+    p->arithmetic = py_dtype_of(real);
+    p->centre = norm->centre;
+    p->eps = norm->eps;
+    p->n_columns = PyArray_DIM(norm->weight, 0);
+    p->weight = PyArray_DATA(norm->weight);
+    p->bias = norm->bias == NULL ? NULL : PyArray_DATA(norm->bias);
+    return 0;
+}
+
+/* The arrays of a call, owned; NULL where there is none. */
+typedef struct {
+    PyArrayObject *x, *residual, *output;
+    py_norm norm;
+} norm_call;
+
+static void
+release_call(norm_call *c)
+{
+    Py_CLEAR(c->x);
+    Py_CLEAR(c->residual);
+    Py_CLEAR(c->output);
+    py_release_norm(&c->norm);
+}
+
+/* The type number of what is computed from an array alone: double for integers. */
+static int
+type_of(PyArrayObject *array)
+{
+    const int own = PyArray_TYPE(array);
+    return py_common_type(1, &own);
+}
+
+/* The type number of the result: that to which x, residual and weight promote. */
+static int
+result_type(const norm_call *c)
+{
+    const int types[] = {type_of(c->x), type_of(c->norm.weight),
+                         type_of(c->residual == NULL ? c->x : c->residual)};
+    npy_intp size = PyArray_DIM(c->norm.weight, 0);
+
+    if (PyArray_NDIM(c->x) < 1 || py_axis_length(c->x, 0) != size) {
+        return py_fail_shape(c->x, "x", "(..., %zd)", size, 0);
+    }
+    if (c->residual != NULL && !PyArray_SAMESHAPE(c->x, c->residual)) {
+        return py_fail_shape(c->residual, "residual", "the shape of x", 0, 0);
+    }
+    if (py_check_operand(c->x, "x") < 0 ||
+        (c->residual != NULL && py_check_operand(c->residual, "residual") < 0)) {
+        return -1;
+    }
+    return py_common_type(3, types);
+}
+
+/* Brings the arrays to what a result of this type is computed in, and describes them. */
+static int
+set_arrays(norm_call *c, int type, attn_norm_problem *p)
+{
+    int real = py_real_type(type);
+
+    if (py_set_norm(&c->norm, type, p) < 0 || make_contiguous(&c->x, real) < 0 ||
+        (c->residual != NULL && make_contiguous(&c->residual, real) < 0)) {
+        return -1;
+    }
+    c->output =
+        (PyArrayObject *)PyArray_EMPTY(PyArray_NDIM(c->x), PyArray_DIMS(c->x), real, 0);
+    if (c->output == NULL) {
+        return -1;
+    }
+    p->n_rows = p->n_columns == 0 ? 0 : PyArray_SIZE(c->x) / p->n_columns;
+    p->input = PyArray_DATA(c->x);
+    p->residual = c->residual == NULL ? NULL : PyArray_DATA(c->residual);
+    p->output = PyArray_DATA(c->output);
+    return 0;
+}
+
+static int
+compute_norm(const attn_norm_problem *p, attn_call *call)
+{
+    py_lock lock;
+
+    py_give_up_lock(&lock, attn_norm_work(p), call);
+    attn_normalize(p, call);
+    return py_take_lock_back(&lock, 0);
+}
+
+PyDoc_STRVAR(
+    normalize_doc,
+    "normalize(x, residual, norm, num_threads, tier=None, /)\n--\n\nRows of x + "
+    "residual with mean square 1, and mean 0 if centred, times weight plus "
+    "bias; norm is an attnpy._options.Norm.");
+
+static PyObject *
+normalize(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
+{
+    norm_call c = {NULL};
+    attn_norm_problem p = {0};
+    attn_call call = {NULL};
+    PyObject *result = NULL;
+    int type = -1;
+
+    (void)module;
+    if (py_check_count(n_arguments, 5) < 0 ||
+        py_threads_or_default(arguments[3], &call.n_threads) < 0 ||
+        py_parse_tier(n_arguments > 4 ? arguments[4] : Py_None, &call.tier) < 0) {
+        return NULL;
+    }
+    if (py_convert_norm(arguments[2], "norm", &c.norm) == 0 &&
+        py_as_array(arguments[0], &c.x) == 0 &&
+        py_as_optional_array(arguments[1], &c.residual) == 0) {
+        type = result_type(&c);
+    }
+    if (type >= 0 && set_arrays(&c, type, &p) == 0 && compute_norm(&p, &call) == 0 &&
+        py_cast_array(&c.output, type) == 0) {
+        result = Py_NewRef((PyObject *)c.output);
+    }
+    release_call(&c);
+    return result;
+}
+
+PyMethodDef py_norm_methods[] = {
+    {"normalize", PY_FUNCTION(normalize), METH_FASTCALL, normalize_doc},
+    {NULL, NULL, 0, NULL},
+};

@@ -1,0 +1,24 @@
+/* normalize(), and the norms of a layer's heads. */
+#ifndef ATTN_PYTHON_NORM_H
+#define ATTN_PYTHON_NORM_H
+
+#include "python/binding.h"
+
+#include "core/norm.h"
+
+/* A norm's parameters: arrays owned, or none. */
+typedef struct {
+    PyArrayObject *weight, *bias;
+    double eps;
+    bool centre;
+} py_norm;
+
+/* Converts a group Norm and checks it, under this name; None: no norm. */
+int py_convert_norm(PyObject *group, const char *name, py_norm *);
+/* Brings its arrays to the type that a result of this one is computed in, and describes it
+ * for rows of its size. */
+int py_set_norm(py_norm *, int type, attn_norm_problem *);
+void py_release_norm(py_norm *);
+extern PyMethodDef py_norm_methods[];
+
+#endif

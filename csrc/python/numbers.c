@@ -1,0 +1,104 @@
+/* Objects as numbers. */
+#include "python/numbers.h"
+
+#include "core/limits.h"
+#include "core/tasks.h"
+
+int
+py_check_count(Py_ssize_t n_arguments, Py_ssize_t expected)
+{
+    if (n_arguments == expected || n_arguments == expected - 1) {
+        return 0;
+    }
+    PyErr_Format(PyExc_TypeError, "expected %zd arguments, got %zd", expected,
+                 n_arguments);
+    return -1;
+}
+
+int
+py_check_range(int64_t number, const char *name, int64_t low, int64_t high)
+{
+    if (number >= low && number <= high) {
+        return 0;
+    }
+    PyErr_Format(PyExc_ValueError, "%s: expected %lld to %lld, got %lld", name,
+                 (long long)low, (long long)high, (long long)number);
+    return -1;
+}
+
+int
+py_parse_flag(PyObject *object, const char *name)
+{
+    if (!PyBool_Check(object) && !PyArray_IsScalar(object, Bool)) {
+        PyErr_Format(PyExc_TypeError, "%s: expected a bool, got %s", name,
+                     Py_TYPE(object)->tp_name);
+        return -1;
+    }
+    return PyObject_IsTrue(object);
+}
+
+int
+py_parse_number(PyObject *object, const char *name, double *number)
+{
+    double x = PyFloat_AsDouble(object);
+
+    if (x == -1 && PyErr_Occurred()) {
+        if (PyErr_ExceptionMatches(PyExc_TypeError)) {
+            PyErr_Format(PyExc_TypeError, "%s: expected a number, got %s", name,
+                         Py_TYPE(object)->tp_name);
+        } else if (PyErr_ExceptionMatches(PyExc_OverflowError)) {
+            PyErr_Format(PyExc_ValueError, "%s: expected a finite number, got %R", name,
+                         object);
+        }
+        return -1;
+    }
+    if (!isfinite(x)) {
+        PyErr_Format(PyExc_ValueError, "%s: expected a finite number, got %R", name,
+                     object);
+        return -1;
+    }
+    *number = x;
+    return 0;
+}
+
+int
+py_parse_integer(PyObject *object, const char *name, int64_t *number, int *overflow)
+{
+    PyObject *index = PyBool_Check(object) ? NULL : PyNumber_Index(object);
+
+    if (index == NULL) {
+        if (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_TypeError)) {
+            PyErr_Format(PyExc_TypeError, "%s: expected an integer, got %s", name,
+                         Py_TYPE(object)->tp_name);
+        }
+        return -1;
+    }
+    *number = PyLong_AsLongLongAndOverflow(index, overflow);
+    Py_DECREF(index);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+int
+py_parse_threads(PyObject *object, int *n_threads)
+{
+    int64_t n;
+    int overflow;
+
+    if (py_parse_integer(object, "num_threads", &n, &overflow) < 0) {
+        return -1;
+    }
+    if (overflow < 0 || (overflow == 0 && n < 1)) {
+        PyErr_Format(PyExc_ValueError, "num_threads: expected at least 1, got %R",
+                     object);
+        return -1;
+    }
+    *n_threads = overflow == 0 && n < ATTN_MAX_THREADS ? (int)n : ATTN_MAX_THREADS;
+    return 0;
+}
+
+int
+py_threads_or_default(PyObject *object, int *n_threads)
+{
+    *n_threads = attn_get_num_threads();
+    return object == Py_None ? 0 : py_parse_threads(object, n_threads);
+}

@@ -1,0 +1,42 @@
+/* The tuples that the module's functions take their arguments in. They are those of
+ * attnpy/_options.py, field by field; a test compares both. */
+#ifndef ATTN_PYTHON_OPTIONS_H
+#define ATTN_PYTHON_OPTIONS_H
+
+#include "python/binding.h"
+
+#include "core/attention.h"
+
+/* clang-format off */
+enum { /* Options: what attention takes besides query, key and value */
+    MASK, BIAS, CAUSAL, WINDOW, Q_OFFSET, KV_LENGTHS, SCALE, SOFTCAP, SINKS,
+    RETURN_WEIGHTS, RETURN_LSE, OUT, NUM_THREADS, TIER, N_OPTIONS
+};
+enum { NUM_HEADS, NUM_KV_HEADS, N_HEADS };                          /* Heads */
+enum { W_Q, B_Q, W_K, B_K, W_V, B_V, W_O, B_O, N_PROJECTIONS };     /* Projections */
+enum { NORM_WEIGHT, NORM_BIAS, NORM_EPS, NORM_CENTRE, N_NORM };     /* Norm */
+enum { Q_NORM, K_NORM, N_NORMS };                                   /* Norms */
+enum { Q_COS_SIN, K_COS_SIN, INTERLEAVED, N_ROTARY };               /* Rotary */
+enum { CACHE_KEY, CACHE_VALUE, PAST_LENGTHS, N_CACHE };             /* Cache */
+/* clang-format on */
+
+/* The n items of a group, borrowed; NULL and an error where it is no such tuple. */
+PyObject *const *py_items(PyObject *group, const char *name, Py_ssize_t n);
+
+/* Options that are no arrays. */
+typedef struct {
+    bool has_scale;
+    double scale;
+    bool return_weights, return_lse;
+    PyObject *out; /* borrowed; may be None */
+    int n_threads;
+    const struct attn_tier *tier;
+} py_options;
+
+int py_parse_options(PyObject *const *options, attn_problem *, py_options *);
+/* Brings scale and softcap to the arithmetic's dtype, where they must be finite too. */
+int py_set_scale(attn_problem *, const py_options *);
+
+extern PyMethodDef py_options_methods[];
+
+#endif

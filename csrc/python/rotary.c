@@ -1,0 +1,154 @@
+/* rotate(). */
+#include "python/rotary.h"
+
+#include "python/arrays.h"
+#include "python/lock.h"
+#include "python/numbers.h"
+#include "python/settings.h"
+
+void
+py_read_heads(PyArrayObject *array, attn_rotary_problem *p)
+{
+    int n_axes = PyArray_NDIM(array);
+
+    p->batch.n_axes = n_axes > 3 ? n_axes - 3 : 0;
+    p->batch.n = 1;
+    for (int axis = 0; axis < p->batch.n_axes; axis++) {
+        p->batch.shape[axis] = PyArray_DIM(array, axis);
+        p->batch.n *= p->batch.shape[axis];
+    }
+    p->n_heads = py_axis_length(array, 2);
+    p->n_tokens = py_axis_length(array, 1);
+    p->head_dim = py_axis_length(array, 0);
+    p->norm = NULL;
+    p->cos_sin.data = NULL;
+    p->rotary_dim = 0;
+    p->past_lengths = p->lengths = NULL;
+}
+
+int
+py_set_cos_sin(PyArrayObject *cos_sin, PyArrayObject *x, attn_rotary_problem *p)
+{
+    int n_axes = PyArray_NDIM(cos_sin);
+    bool fits = n_axes > 0 && n_axes <= PyArray_NDIM(x);
+
+    for (int place = 1; fits && place < n_axes; place++) {
+        npy_intp length = py_axis_length(cos_sin, place);
+        fits = length == 1 || length == py_axis_length(x, place);
+    }
+    p->rotary_dim = py_axis_length(cos_sin, 0);
+    if (!fits || p->rotary_dim % 2 != 0 || p->rotary_dim > p->head_dim) {
+        return py_fail_shape(cos_sin, "cos_sin",
+                             "rows for those of x, even and of at most %zd",
+                             p->head_dim, 0);
+    }
+    py_describe(&p->cos_sin, cos_sin, 0, p->batch.n_axes);
+    return 0;
+}
+
+/* Describes what of tokens is to be turned; -1 where shapes do not fit. */
+static int
+set_rotation(PyArrayObject *x, PyArrayObject *cos_sin, PyArrayObject *result,
+             attn_rotary_problem *p)
+{
+    attn_dtype dtype = py_dtype_of(PyArray_TYPE(x));
+
+    py_read_heads(x, p);
+    p->dtype = p->cache_dtype = p->input.dtype = p->output.dtype = dtype;
+    py_describe(&p->input, x, 0, p->batch.n_axes);
+    py_describe(&p->output, result, 0, p->batch.n_axes);
+    return py_set_cos_sin(cos_sin, x, p);
+}
+
+/* Where rows of x can be turned without disturbing rows to come: `out`, or a new array. */
+static PyArrayObject *
+rotation_result(PyArrayObject *x, PyArrayObject *out)
+{
+    int n = PyArray_NDIM(x);
+    bool same = PyArray_DATA(out) == PyArray_DATA(x) &&
+                PyArray_CompareLists(PyArray_STRIDES(out), PyArray_STRIDES(x), n);
+
+    if (PyArray_ISBEHAVED(out) && (same || !py_may_overlap(out, x))) {
+        Py_INCREF(out);
+        return out;
+    }
+    return (PyArrayObject *)PyArray_EMPTY(n, PyArray_DIMS(x), PyArray_TYPE(x), 0);
+}
+
+/* Turns the rows of x, which is native and aligned, into `out`. */
+static int
+rotate_rows(PyArrayObject *x, PyArrayObject *cos_sin, PyArrayObject *out,
+            attn_rotary_problem *p)
+{
+    PyArrayObject *result = rotation_result(x, out);
+    attn_call call = {.tier = py_current_tier(), .n_threads = attn_get_num_threads()};
+    int status = -1;
+    py_lock lock;
+
+    if (result != NULL && set_rotation(x, cos_sin, result, p) == 0) {
+        py_give_up_lock(&lock, attn_rotary_work(p), &call);
+        status = py_take_lock_back(&lock, attn_rotary(p, &call));
+    }
+    if (status == 0 && result != out) {
+        status = PyArray_CopyInto(out, result);
+    }
+    Py_XDECREF(result);
+    return status;
+}
+
+/* Where to write: the `out` that was given, or a new array; NULL on error. */
+static PyArrayObject *
+take_out(PyObject *out, PyArrayObject *x, int type)
+{
+    if (out == Py_None) {
+        return (PyArrayObject *)PyArray_EMPTY(PyArray_NDIM(x), PyArray_DIMS(x), type,
+                                              0);
+    }
+    if (py_check_out(out, type, PyArray_NDIM(x), PyArray_DIMS(x)) < 0) {
+        return NULL;
+    }
+    Py_INCREF(out);
+    return (PyArrayObject *)out;
+}
+
+PyDoc_STRVAR(
+    rotate_doc,
+    "rotate(x, cos_sin, interleaved, out, /)\n--\n\nWrite rows of x to out, or a "
+    "new array, with their pairs turned; cos_sin has cosines, then sines, in "
+    "one row.");
+
+static PyObject *
+rotate(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
+{
+    attn_rotary_problem p;
+    PyArrayObject *x = NULL, *cos_sin = NULL, *out = NULL;
+    int interleaved, type = -1;
+
+    (void)module;
+    if (n_arguments != 4) {
+        PyErr_Format(PyExc_TypeError, "expected 4 arguments, got %zd", n_arguments);
+        return NULL;
+    }
+    interleaved = py_parse_flag(arguments[2], "interleaved");
+    if (interleaved < 0 || py_as_array(arguments[0], &x) < 0) {
+        return NULL;
+    }
+    p.interleaved = interleaved;
+    const int own = PyArray_TYPE(x);
+    if (py_check_operand(x, "x") == 0 && (type = py_common_type(1, &own)) >= 0 &&
+        py_cast_array(&x, type) == 0) {
+        cos_sin = py_as_contiguous(arguments[1], py_real_type(type));
+        out = cos_sin == NULL ? NULL : take_out(arguments[3], x, type);
+    }
+    if (out != NULL && rotate_rows(x, cos_sin, out, &p) < 0) {
+        Py_CLEAR(out);
+    }
+    Py_XDECREF(x);
+    Py_XDECREF(cos_sin);
+    return (PyObject *)out;
+}
+
+PyMethodDef py_rotary_methods[] = {
+    {"rotate", PY_FUNCTION(rotate), METH_FASTCALL, rotate_doc},
+    {NULL, NULL, 0, NULL},
+};

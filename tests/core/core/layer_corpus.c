@@ -1,0 +1,224 @@
+/* What layers are made of besides attention: the same bits of linear products, norms and
+ * activations from every tier and number of threads. */
+#include "core/activate.h"
+#include "core/linear.h"
+#include "core/norm.h"
+#include "support/check.h"
+#include "support/golden.h"
+#include "support/problem.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Of the problems below, as golden.h explains. */
+#define GOLDEN UINT64_C(0x25fd15fcc03a3273)
+#define NATIVE_GOLDEN UINT64_C(0x2f0a2dbd0aa2e706)
+
+#define COUNT(array) (int)(sizeof(array) / sizeof((array)[0]))
+
+/* A batch of one axis. */
+static attn_batch
+batch_of(ptrdiff_t n)
+{
+    return (attn_batch){.n = n, .n_axes = 1, .shape = {n}};
+}
+
+/* ---- Linear products ---------------------------------------------------------------- */
+
+typedef struct {
+    const char *name;
+    ptrdiff_t n_batch, n_rows, n_in, n_out;
+    attn_activation activation;
+    bool bias;
+    layout how; /* of all arrays */
+} product_spec;
+
+/* Each activation in row form and in tiles, with sizes about those of chains, of vectors
+ * and of tasks. */
+static const product_spec products[] = {
+    {"one of each", 1, 1, 1, 1, ATTN_IDENTITY, true, DENSE},
+    {"a row, several tasks", 1, 1, 300, 1100, ATTN_GELU, true, DENSE},
+    {"two rows", 2, 1, 129, 37, ATTN_RELU, true, DENSE},
+    {"three rows", 1, 3, 128, 600, ATTN_GELU_TANH, true, DENSE},
+    {"five rows, transposed", 1, 5, 127, 65, ATTN_SILU, true, TRANSPOSED},
+    {"eight rows", 2, 4, 257, 516, ATTN_IDENTITY, false, DENSE},
+    {"eight rows, spread", 1, 8, 40, 19, ATTN_SILU, true, SPREAD},
+    {"few rows, no terms", 1, 7, 0, 20, ATTN_GELU, true, DENSE},
+    {"nine rows", 1, 9, 33, 17, ATTN_IDENTITY, true, DENSE},
+    {"tiles, several chains", 1, 17, 300, 40, ATTN_RELU, true, DENSE},
+    {"tiles across batches", 3, 31, 129, 70, ATTN_GELU, true, DENSE},
+    {"tiles, transposed", 1, 65, 127, 33, ATTN_GELU_TANH, true, TRANSPOSED},
+    {"tiles, several tasks of columns", 2, 32, 128, 385, ATTN_SILU, true, DENSE},
+    {"tiles, reversed", 1, 200, 131, 50, ATTN_IDENTITY, false, REVERSED},
+    {"tiles, no terms", 1, 20, 0, 5, ATTN_GELU_TANH, true, DENSE},
+};
+
+/* Of input, and of weights and output. */
+static const attn_dtype product_dtypes[][2] = {{ATTN_F32, ATTN_F32},
+                                               {ATTN_F64, ATTN_F64},
+                                               {ATTN_F16, ATTN_F16},
+                                               {ATTN_BF16, ATTN_BF16},
+                                               {ATTN_BF16, ATTN_F32}};
+
+enum { N_PRODUCT_DTYPES = COUNT(product_dtypes) };
+
+static uint64_t
+run_product(int n, const attn_tier *tier, int n_threads)
+{
+    const product_spec *s = &products[n / N_PRODUCT_DTYPES];
+    const attn_dtype *dtypes = product_dtypes[n % N_PRODUCT_DTYPES];
+    attn_call call = {.tier = tier, .n_threads = n_threads};
+    problem made;
+    attn_linear_problem l = {.batch = batch_of(s->n_batch),
+                             .n_rows = s->n_rows,
+                             .n_in = s->n_in,
+                             .n_out = s->n_out,
+                             .activation = s->activation};
+
+    l.arithmetic = attn_storage_of(dtypes[1])->arithmetic;
+    make_result(&made, s->how, dtypes[1], &l.batch, 1, s->n_rows, s->n_out);
+    l.output = made.p.output;
+    add_reals(&made, &l.input, s->how, dtypes[0], 1, s->n_rows, s->n_in, 2);
+    add_reals(&made, &l.weight, s->how, dtypes[1], 1, s->n_in, s->n_out, 3);
+    if (s->bias) {
+        add_reals(&made, &l.bias, s->how, l.arithmetic, 1, 1, s->n_out, 4);
+    }
+    return end_result(&made, attn_linear(&l, &call));
+}
+
+/* ---- Norms -------------------------------------------------------------------------- */
+
+typedef struct {
+    const char *name;
+    ptrdiff_t n_rows, n_columns;
+    bool centre, residual, bias;
+} norm_spec;
+
+/* With sizes about those of the 16 chains. */
+static const norm_spec norms[] = {
+    {"RMS norm of one number", 1, 1, false, false, false},
+    {"RMS norm", 65, 33, false, false, false},
+    {"RMS norm after a residual", 130, 15, false, true, false},
+    {"RMS norm with a bias", 7, 300, false, false, true},
+    {"layer norm of one number", 3, 1, true, false, false},
+    {"layer norm", 65, 16, true, false, false},
+    {"layer norm with a bias", 130, 17, true, false, true},
+    {"layer norm after a residual", 9, 300, true, true, true},
+};
+
+static uint64_t
+run_norm(int n, const attn_tier *tier, int n_threads)
+{
+    const norm_spec *s = &norms[n / 2];
+    attn_dtype dtype = n % 2 == 0 ? ATTN_F32 : ATTN_F64;
+    attn_call call = {.tier = tier, .n_threads = n_threads};
+    const attn_batch batch = batch_of(1);
+    problem made;
+    attn_array input = {0}, residual = {0}, weight = {0}, bias = {0};
+
+    make_result(&made, DENSE, dtype, &batch, 1, s->n_rows, s->n_columns);
+    add_reals(&made, &input, DENSE, dtype, 1, s->n_rows, s->n_columns, 2);
+    add_reals(&made, &weight, DENSE, dtype, 1, 1, s->n_columns, 3);
+    if (s->residual) {
+        add_reals(&made, &residual, DENSE, dtype, 1, s->n_rows, s->n_columns, 4);
+    }
+    if (s->bias) {
+        add_reals(&made, &bias, DENSE, dtype, 1, 1, s->n_columns, 5);
+    }
+    attn_norm_problem p = {.n_rows = s->n_rows,
+                           .n_columns = s->n_columns,
+                           .arithmetic = dtype,
+                           .centre = s->centre,
+                           .eps = 1e-5,
+                           .input = input.data,
+                           .residual = residual.data,
+                           .weight = weight.data,
+                           .bias = bias.data,
+                           .output = made.p.output.data};
+    attn_normalize(&p, &call);
+    return end_result(&made, 0);
+}
+
+/* ---- Activations -------------------------------------------------------------------- */
+
+static const char *const activations[] = {"identity", "relu", "gelu", "gelu, by tanh",
+                                          "silu"};
+
+enum { N_NUMBERS = 2003 };
+
+/* Numbers of many magnitudes, and what has none. */
+static double
+number_at(int k, uint64_t *state)
+{
+    static const double extremes[] = {0, -0.0, HUGE_VAL, -HUGE_VAL, 1e30, -1e30};
+    double x = ldexp(random_unit(state), k % 32 - 20);
+
+    return k < COUNT(extremes) ? extremes[k] : x;
+}
+
+static uint64_t
+run_activation(int n, const attn_tier *tier, int n_threads)
+{
+    attn_dtype dtype = n % 2 == 0 ? ATTN_F32 : ATTN_F64;
+    attn_call call = {.tier = tier, .n_threads = n_threads};
+    const attn_batch batch = batch_of(1);
+    problem made;
+    uint64_t state = 2;
+
+    make_result(&made, DENSE, dtype, &batch, 1, 1, N_NUMBERS);
+    for (int k = 0; k < N_NUMBERS; k++) {
+        write_number(element(&made.p, &made.p.output, 0, 0, 0, k), dtype,
+                     number_at(k, &state));
+    }
+    const attn_activate_problem p = {.numbers = made.p.output.data,
+                                     .n = N_NUMBERS,
+                                     .arithmetic = dtype,
+                                     .activation = (attn_activation)(n / 2)};
+    attn_activate(&p, &call);
+    return end_result(&made, 0);
+}
+
+/* ---- All of them -------------------------------------------------------------------- */
+
+enum {
+    FIRST_NORM = COUNT(products) * N_PRODUCT_DTYPES,
+    FIRST_ACTIVATION = FIRST_NORM + 2 * COUNT(norms),
+    N_PROBLEMS = FIRST_ACTIVATION + 2 * COUNT(activations)
+};
+
+static const char *
+name_of(int n)
+{
+    return n < FIRST_NORM         ? products[n / N_PRODUCT_DTYPES].name
+           : n < FIRST_ACTIVATION ? norms[(n - FIRST_NORM) / 2].name
+                                  : activations[(n - FIRST_ACTIVATION) / 2];
+}
+
+static attn_dtype
+dtype_of(int n)
+{
+    return n < FIRST_NORM            ? product_dtypes[n % N_PRODUCT_DTYPES][1]
+           : n % 2 == FIRST_NORM % 2 ? ATTN_F32
+                                     : ATTN_F64;
+}
+
+static uint64_t
+run_one(int n, const attn_tier *tier, int n_threads)
+{
+    return n < FIRST_NORM ? run_product(n, tier, n_threads)
+           : n < FIRST_ACTIVATION
+               ? run_norm(n - FIRST_NORM, tier, n_threads)
+               : run_activation(n - FIRST_ACTIVATION, tier, n_threads);
+}
+
+void
+test_every_tier_gives_layers_the_same_bits(void)
+{
+    static const corpus c = {.n_problems = N_PROBLEMS,
+                             .name = name_of,
+                             .dtype = dtype_of,
+                             .run = run_one,
+                             .golden = GOLDEN,
+                             .native_golden = NATIVE_GOLDEN};
+    check_corpus(&c);
+}

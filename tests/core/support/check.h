@@ -1,0 +1,107 @@
+/* What every part of the core's test program uses: expectations, a generator of numbers,
+ * and the list of tests. */
+#ifndef ATTN_TESTS_CHECK_H
+#define ATTN_TESTS_CHECK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Long and exhaustive variants of the tests are wanted. */
+extern bool exhaustive;
+
+/* Says what is wrong, and that the running test has failed, unless ok. From the main
+ * thread only. */
+void expect(bool ok, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Runs a function in a child of fork; the running test fails if an expectation there
+ * does, or the child dies. */
+void expect_in_child(void (*run)(void *), void *context);
+
+/* Prints a measured figure below the running test's name. */
+void note(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* The same sequence on any machine (splitmix64, by S. Vigna, public domain). */
+uint64_t random_bits(uint64_t *state);
+ptrdiff_t random_below(uint64_t *state, ptrdiff_t n); /* 0 .. n - 1 */
+double random_unit(uint64_t *state);                  /* [-1, 1), 32 bits, exact */
+
+/* core/array.c */
+void test_dtypes_are_stored_as_their_table_says(void);
+void test_addresses_are_sums_of_strides(void);
+
+/* core/attention.c */
+void test_every_tier_gives_the_same_bits(void);
+void test_results_are_those_of_plain_loops(void);
+void test_strides_change_no_bit(void);
+void test_hidden_keys_change_no_bit(void);
+void test_nothing_but_results_is_written(void);
+void test_rows_alone_have_the_bits_they_have_together(void);
+void test_few_rows_have_the_bits_they_have_alone(void);
+
+/* core/faults.c */
+void test_failing_allocations_mean_fewer_threads_or_an_error(void);
+void test_failing_threads_mean_fewer_threads(void);
+void test_large_workspaces_are_freed_at_once(void);
+void test_sizes_of_workspaces_do_not_wrap(void);
+
+/* core/pool.c */
+void test_parallel_for_takes_each_index_once(void);
+void test_caller_polls_while_it_waits_for_workers(void);
+void test_poll_ends_a_call_early(void);
+void test_concurrent_callers_get_the_same_bits(void);
+void test_a_child_of_fork_computes_with_its_own_pool(void);
+void test_rounding_mode_of_the_caller_does_not_matter(void);
+
+/* core/layer_corpus.c */
+void test_every_tier_gives_layers_the_same_bits(void);
+
+/* core/activate.c */
+void test_tasks_of_activations_give_the_bits_of_one(void);
+
+/* core/rotary.c */
+void test_every_tier_gives_rotary_the_same_bits(void);
+void test_rotary_results_are_those_of_plain_loops(void);
+
+/* core/layer.c */
+void test_layers_fill_the_cache_and_give_the_same_bits(void);
+
+/* core/visibility.c */
+void test_ranges_are_those_of_the_definition(void);
+void test_blocks_of_keys_are_those_of_the_definition(void);
+void test_bits_are_transposed(void);
+
+/* core/tiers.c */
+void test_tiers_are_listed_best_first(void);
+
+/* core/tasks.c */
+void test_numbers_of_threads(void);
+
+/* kernel/math.c */
+void test_exp_over_its_range(void);
+void test_tanh_over_its_range(void);
+void test_log_over_its_range(void);
+
+/* kernel/convert.c */
+void test_rows_are_converted_as_elements_are(void);
+
+/* vec/vocabulary.c */
+void test_vocabulary_is_the_scalar_one(void);
+void test_vectors_are_transposed(void);
+void test_masks_are_bits(void);
+
+/* vec/pairs.c */
+void test_pairs_are_loaded_and_stored(void);
+void test_pairs_are_rounded_floats(void);
+void test_dot_products_of_pairs_are_those_of_the_definition(void);
+
+/* core/workspaces.c */
+void test_workspaces_are_small_enough_to_keep(void);
+void test_workspaces_do_not_grow_with_keys_or_tasks(void);
+
+/* vec/halves.c */
+void test_halves_are_those_of_the_definition(void);
+void test_halves_are_loaded_as_half_h_does(void);
+void test_halves_are_stored_as_half_h_does(void);
+
+#endif
