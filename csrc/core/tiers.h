@@ -23,16 +23,15 @@ typedef struct attn_tier {
     bool (*supported)(void);
     const attn_kernel *f32;
     const attn_kernel *f64;
-    const attn_kernel
-        *bf16; /* or NULL: attention and linear products of bfloat16 alone,
-                              * with other bits than f32's */
+    const attn_kernel *bf16; /* or NULL; see attn_kernel_for */
 } attn_tier;
 
 /* Tiers this CPU has, best first. NULL past the last one or if unknown. */
 const attn_tier *attn_tier_at(int index);
 const attn_tier *attn_tier_named(const char *name);
 
-/* The kernel for a dtype of arithmetic; all_bf16: every operand is bfloat16. */
+/* The kernel for a dtype of arithmetic. Where all operands of attention or of a linear
+ * product are bfloat16, one with dot products of its own may do, whose bits are others. */
 const attn_kernel *attn_kernel_for(const attn_tier *, attn_dtype arithmetic,
                                    bool all_bf16);
 
