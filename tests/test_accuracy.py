@@ -93,7 +93,7 @@ def real(request):
     return request.param
 
 
-@pytest.mark.quick(name=("short", "chunks of keys", "few queries", "causal", "bias"))
+@pytest.mark.quick(name=("short", "few queries", "causal"))
 @pytest.mark.parametrize("name", CORPUS)
 def test_every_element_is_about_as_good_as_the_plain_formula(attend, real, name):
     arrays, options, exact, _, bounds = known(name, real)

@@ -438,7 +438,6 @@ def test_caches_have_the_shape_of_the_layers(dtype):
     assert decoder.new_caches(3, 8, dtype=np.float16)[0].key.dtype == np.float16
 
 
-@pytest.mark.quick
 def test_errors_do_not_change_the_caches():
     decoder = make(Decoder, 2, 12, 4, 20)
     x, context = normal(2, 3, 12, dtype="float64"), normal(2, 7, 12, dtype="float64")

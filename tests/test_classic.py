@@ -14,8 +14,6 @@ import attnpy
 from attnpy import classic
 from attnpy.classic import additive_attention, multiplicative_attention
 
-pytestmark = pytest.mark.quick
-
 # Relative to numbers of size 1; the scores of these tests are below 10.
 LIMITS = {"float64": 1e-13, "float32": 3e-5, "float16": 2e-3, "bfloat16": 2e-2}
 
@@ -85,6 +83,7 @@ def assert_right(function, arrays, score, mask=None):
     assert_same_bits(function(*arrays, mask=mask), results[0])
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("masked", [False, True])
 def test_attention_is_its_formula(dtype, masked):
     for function, arrays, score in cases(dtype):
@@ -117,6 +116,7 @@ def test_axes_broadcast_and_blocks_do_not_matter(
             classic.BLOCK_SIZE = size
 
 
+@pytest.mark.quick
 def test_one_query_is_a_decoder_state():
     for function, arrays, _ in cases("float32", lead=()):
         mask = np.arange(7) != 2
@@ -129,6 +129,7 @@ def test_one_query_is_a_decoder_state():
         assert function(arrays[0][3], *stacked, *arrays[3:]).shape == (2, 6)
 
 
+@pytest.mark.quick
 def test_row_that_may_see_nothing_is_0(dtype):
     for function, arrays, _ in cases(dtype):
         mask = np.ones((5, 7), bool)
@@ -140,6 +141,7 @@ def test_row_that_may_see_nothing_is_0(dtype):
         assert np.isfinite(output.astype(float)).all()
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("garbage", [np.nan, np.inf, -np.inf])
 def test_garbage_behind_the_mask_does_not_leak(dtype, garbage):
     for function, arrays, _ in cases(dtype):
@@ -159,6 +161,7 @@ def test_garbage_behind_the_mask_does_not_leak(dtype, garbage):
             assert np.isfinite(result[1]).all()
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
 def test_16_bit_numbers_are_rounded_once(kind):
     dtype = dtype_of(kind)
@@ -172,6 +175,7 @@ def test_16_bit_numbers_are_rounded_once(kind):
             assert_same_bits(result, single.astype(dtype))
 
 
+@pytest.mark.quick
 def test_dtypes_promote_as_in_numpy():
     for function, arrays, _ in cases("float64"):
         integers = [np.rint(x).astype(int) for x in arrays]
@@ -189,6 +193,7 @@ def test_dtypes_promote_as_in_numpy():
         assert_same_bits(function(*swapped), function(*arrays))
 
 
+@pytest.mark.quick
 def test_any_layout_gives_the_same():
     for function, arrays, _ in cases("float64"):
         strange = [
@@ -209,6 +214,7 @@ def test_arguments_are_left_alone():
             assert_same_bits(x, y)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("empty", ["B", "Lq", "Lk", "Dq", "Dk", "Dv", "A"])
 def test_zero_sizes(empty):
     sizes = {"B": 2, "Lq": 3, "Lk": 4, "Dq": 5, "Dk": 6, "Dv": 7, "A": 8, empty: 0}
@@ -244,6 +250,7 @@ def test_additive_memory_is_bounded():
 # Mechanisms and Transformers" (Martins, Melo, Figueiredo) say.
 
 
+@pytest.mark.quick
 def test_scaled_dot_product_is_multiplicative_but_for_the_scale():
     query, key, value = (normal(2, 5, 4, dtype="float64", seed=s) for s in range(3))
     assert_same_bits(
@@ -257,6 +264,7 @@ def test_scaled_dot_product_is_multiplicative_but_for_the_scale():
     )
 
 
+@pytest.mark.quick
 def test_multiplicative_is_a_product_of_projections():
     # One matrix in place of two: (x W_q) (x W_k)^T is x (W_q W_k^T) x^T.
     x = normal(6, 5, dtype="float64")
@@ -268,6 +276,7 @@ def test_multiplicative_is_a_product_of_projections():
     )
 
 
+@pytest.mark.quick
 def test_weights_are_a_distribution_over_the_words():
     # c = H^T p, p = softmax(s), where the decoder's state is compared with the words.
     words, state = normal(6, 8, dtype="float64"), normal(4, dtype="float64")
@@ -320,6 +329,7 @@ def call_both(name, wrong):
             function(**{k: wrong if k == name else GOOD[k] for k in names})
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("name", "shape"),
     [
@@ -359,6 +369,7 @@ def test_wrong_dtypes_are_type_errors(name, kind):
         call_both(name, np.zeros(GOOD[name].shape, kind))
 
 
+@pytest.mark.quick
 def test_dtypes_without_a_common_one_are_type_errors():
     bfloat16 = dtype_of("bfloat16")
     for name in ("query", "key", "value"):
@@ -368,6 +379,7 @@ def test_dtypes_without_a_common_one_are_type_errors():
             multiplicative_attention(**mixed)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("name", ["additive", "multiplicative"])
 def test_return_weights_is_a_bool(name):
     function, arrays, _ = list(cases("float32"))[name == "multiplicative"]
@@ -375,6 +387,7 @@ def test_return_weights_is_a_bool(name):
         function(*arrays, return_weights=1)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("kind", ["int64", "float32", "U1"])
 def test_masks_are_boolean(kind):
     with pytest.raises(TypeError, match=r"^mask: expected booleans.*got dtype"):

@@ -162,7 +162,6 @@ def test_run_writes_what_is_asked_for(file, arrays, weights, lse):
             np.testing.assert_array_equal(results[name], expected[index], strict=True)
 
 
-@pytest.mark.quick
 def test_run_takes_optional_arrays_by_name(tmp_path, arrays):
     rng = np.random.default_rng(1)
     options = {

@@ -12,8 +12,6 @@ from support.processes import assert_runs
 import attnpy
 from attnpy import attention
 
-pytestmark = pytest.mark.quick
-
 F32 = np.float32
 
 
@@ -81,6 +79,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("case", SHAPES)
 def test_wrong_shape_is_a_value_error(case):
     name, arguments, *said = SHAPES[case]
@@ -116,6 +115,7 @@ RANGES = {
 }
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("case", RANGES)
 def test_number_out_of_range_is_a_value_error(case):
     name, arguments, *said = RANGES[case]
@@ -171,23 +171,27 @@ KINDS = {
 }
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("case", KINDS)
 def test_wrong_kind_is_a_type_error(case):
     name, arguments, *said = KINDS[case]
     raises(TypeError, name, *said, **arguments)
 
 
+@pytest.mark.quick
 def test_integer_mask_says_how_to_write_it():
     with pytest.raises(TypeError, match=r"mask.*(!= 0|astype\(bool\)|== 1)"):
         attention(zeros(3, 4), zeros(5, 4), zeros(5, 4), mask=np.ones((3, 5), int))
 
 
+@pytest.mark.quick
 def test_dtypes_without_a_common_one_are_a_type_error():
     bfloat16, arrays = dtype_of("bfloat16"), problem(2, 3, 5, 4, 4)
     with pytest.raises(TypeError, match=r"float16.*bfloat16|bfloat16.*float16"):
         attention(arrays[0].astype("f2"), *(x.astype(bfloat16) for x in arrays[1:]))
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("kind", ["float8_e4m3fn", "int4", "float8_e5m2"])
 def test_other_dtypes_of_ml_dtypes_are_a_type_error(kind):
     dtype = getattr(pytest.importorskip("ml_dtypes"), kind)
@@ -196,6 +200,7 @@ def test_other_dtypes_of_ml_dtypes_are_a_type_error(kind):
         attention(x, x, x)
 
 
+@pytest.mark.quick
 def test_message_of_a_shape_is_that_of_the_example():
     with pytest.raises(ValueError) as caught:
         attention(zeros(2, 8, 1, 64), zeros(2, 8, 128, 32), zeros(2, 8, 128, 64))
@@ -204,6 +209,7 @@ def test_message_of_a_shape_is_that_of_the_example():
     )
 
 
+@pytest.mark.quick
 def test_unknown_and_missing_arguments_are_type_errors():
     x = zeros(3, 4)
     for call in (
@@ -222,6 +228,7 @@ def test_ragged_lists_raise_numpys_error():
         attention([[1.0, 2.0], [3.0]], zeros(5, 2), zeros(5, 2))
 
 
+@pytest.mark.quick
 def test_failed_call_leaves_out_alone():
     out = np.full((2, 3, 6), 7, F32)
     arrays = zeros(2, 3, 4), zeros(2, 5, 4), zeros(2, 5, 6)
@@ -231,6 +238,7 @@ def test_failed_call_leaves_out_alone():
         assert (out == 7).all()
 
 
+@pytest.mark.quick
 def test_array_likes_are_converted():
     query, key, value = problem(2, 3, 5, 4, 6, "float64")
     expected = attention(query, key, value, bias=np.zeros((3, 5)), sinks=[1.0, 2.0])
@@ -276,6 +284,7 @@ def every_array():
     }
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("name", ARRAYS)
 def test_objects_with_array_protocol_are_converted(name):
     arrays = every_array()
@@ -305,6 +314,7 @@ def test_conversion_to_something_else_is_an_error(name):
         attention(**arrays)
 
 
+@pytest.mark.quick
 def test_exception_of_an_index_passes_through():
     class Index:
         def __index__(self):
@@ -316,6 +326,7 @@ def test_exception_of_an_index_passes_through():
             attention(x, x, x, **options)
 
 
+@pytest.mark.quick
 def test_exception_of_a_float_passes_through():
     class Float:
         def __float__(self):
@@ -377,6 +388,7 @@ def test_conversion_that_changes_other_arguments_is_safe():
     assert "alive" in assert_runs(MUTATION, PYTHONWARNINGS="ignore")
 
 
+@pytest.mark.quick
 def test_thread_setting_rejects_what_is_no_count():
     before = attnpy.get_num_threads()
     for bad in (0, -1):

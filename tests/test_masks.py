@@ -12,8 +12,6 @@ from support.errors import refused
 import attnpy
 from attnpy import masks
 
-pytestmark = pytest.mark.quick
-
 SIZES = [(5, 5), (1, 9), (4, 70), (9, 4), (0, 3), (3, 0), (0, 0)]
 
 
@@ -26,6 +24,7 @@ def assert_same_attention(mask, *arrays, expected, **more):
     )
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(("n_queries", "n_keys"), SIZES)
 def test_causal_is_the_keyword(n_queries, n_keys):
     arrays = problem(2, n_queries, n_keys, 6, 5)
@@ -41,6 +40,7 @@ def test_causal_is_the_keyword(n_queries, n_keys):
             assert_same_attention(mask, *arrays, expected=expected)
 
 
+@pytest.mark.quick
 def test_causal_is_the_lower_triangle():
     np.testing.assert_array_equal(masks.causal(4), np.tril(np.ones((4, 4), bool)))
     np.testing.assert_array_equal(masks.causal(2, 5), np.tri(2, 5, 3, bool))
@@ -49,6 +49,7 @@ def test_causal_is_the_lower_triangle():
     )
 
 
+@pytest.mark.quick
 @given(
     sizes=st.sampled_from(SIZES),
     left=st.none() | st.integers(0, 12) | st.just(2**63 - 1) | st.just(2**70),
@@ -63,6 +64,7 @@ def test_sliding_window_is_the_keyword(sizes, left, right, offset):
     assert_same_attention(mask, *arrays, expected=expected)
 
 
+@pytest.mark.quick
 def test_many_offsets_have_an_axis_for_the_heads():
     arrays = [np.stack([x] * 3) for x in problem(2, 4, 7, 6, 5)]
     offsets = np.array([3, 0, -2])
@@ -76,6 +78,7 @@ def test_many_offsets_have_an_axis_for_the_heads():
     assert_same_attention(mask, *arrays, expected=expected)
 
 
+@pytest.mark.quick
 def test_padding_is_the_keyword():
     query, key, value = (np.stack([x] * 4) for x in problem(2, 3, 70, 6, 5))
     lengths = [70, 0, 1, 65]
@@ -96,6 +99,7 @@ def test_padding_is_the_keyword():
     assert masks.padding([0], 0).shape == (1, 1, 1, 0)
 
 
+@pytest.mark.quick
 def test_masks_combine_as_the_keywords_do():
     query, key, value = (np.stack([x] * 2) for x in problem(2, 5, 70, 6, 5))
     lengths = np.array([40, 70])
@@ -104,6 +108,7 @@ def test_masks_combine_as_the_keywords_do():
     assert_same_attention(both, query, key, value, expected=options)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("causal", [False, True])
 def test_packed_documents_are_as_if_alone(causal):
     lengths = [5, 1, 0, 60, 9]
@@ -121,6 +126,7 @@ def test_packed_documents_are_as_if_alone(causal):
     assert not mask[:, first:].any()
 
 
+@pytest.mark.quick
 def test_documents_have_an_axis_for_the_heads():
     ids = [[0, 0, 7, -1], [3, 4, 3, 3]]
     mask = masks.document(ids)
@@ -143,6 +149,7 @@ def test_document_ids_count_the_tokens(lengths, more):
     assert masks.document_ids(lengths).tolist() == right
 
 
+@pytest.mark.quick
 @given(length=st.integers(0, 9), data=st.data())
 def test_prefix_is_seen_by_all_and_the_rest_by_later_tokens(length, data):
     prefix = data.draw(st.integers(0, length))
@@ -153,6 +160,7 @@ def test_prefix_is_seen_by_all_and_the_rest_by_later_tokens(length, data):
             assert mask[i, j] == (j < prefix or j <= i)
 
 
+@pytest.mark.quick
 def test_prefix_of_nothing_is_causal_and_of_all_hides_nothing():
     arrays = problem(2, 6, 6, 6, 5)
     mask = masks.prefix_lm(6, 0)
@@ -166,6 +174,7 @@ def test_prefix_of_nothing_is_causal_and_of_all_hides_nothing():
 # Pictures
 
 
+@pytest.mark.quick
 def test_show_draws_rows_and_columns():
     mask = [[True, False, False], [True, True, False]]
     assert masks.show(mask) == "■ · ·\n■ ■ ·"
@@ -177,10 +186,12 @@ def test_show_draws_rows_and_columns():
     assert masks.show(mask, [1, 20], range(3)) == "   0 1 2\n1  ■ · ·\n20 ■ ■ ·"
 
 
+@pytest.mark.quick
 def test_show_keeps_a_label_on_one_line():
     assert masks.show([[True]], ["\n"], ["don't"]) == "   don't\n\\n ■"
 
 
+@pytest.mark.quick
 def test_show_of_nothing():
     assert masks.show(np.zeros((0, 3), bool)) == ""
     assert masks.show(np.zeros((0, 0), bool), [], []) == ""
@@ -209,6 +220,7 @@ def test_show_can_be_read_back(data, n_queries, n_keys):
 # Errors
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("name", "call"),
     [
@@ -238,6 +250,7 @@ def test_wrong_numbers_and_shapes_are_value_errors(name, call):
         call()
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("name", "call"),
     [

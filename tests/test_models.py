@@ -10,8 +10,6 @@ from support.comparisons import assert_near, assert_same_bits, assert_same_param
 from attnpy import checkpoints, models, positions
 from attnpy.models import BertEncoder, CausalDecoder, sample
 
-pytestmark = pytest.mark.quick
-
 DECODERS = pytest.mark.parametrize("kind", families.DECODERS)
 IDS = np.array([7, 1, 29, 4, 4, 0, 18, 11, 2])
 LENGTHS = [4, 9, 1]
@@ -48,6 +46,7 @@ def assert_close(actual, expected, dtype):
     assert_near(actual, expected, 1e-12 if dtype == np.float64 else 5e-5)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_bert_is_its_arithmetic(dtype):
     model, tensors, config = bert(dtype)
@@ -58,12 +57,14 @@ def test_bert_is_its_arithmetic(dtype):
     assert_close(model(IDS, token_types=types), expected, dtype)
 
 
+@pytest.mark.quick
 def test_bert_with_another_activation(monkeypatch):
     model, tensors, config = bert(np.float64, hidden_act="gelu_new")
     monkeypatch.setattr(families, "gelu", families.gelu_tanh)
     assert_close(model(IDS), families.bert_states(tensors, config, IDS), np.float64)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @DECODERS
 def test_decoders_are_their_arithmetic(kind, dtype):
@@ -72,6 +73,7 @@ def test_decoders_are_their_arithmetic(kind, dtype):
     assert_close(model.logits(model(IDS)), expected, dtype)
 
 
+@pytest.mark.quick
 def test_padding_does_not_change_the_bits_of_a_sequence():
     everything = [bert()[0], *(decoder(kind)[0] for kind in families.DECODERS)]
     for model in everything:
@@ -83,6 +85,7 @@ def test_padding_does_not_change_the_bits_of_a_sequence():
             assert_same_bits(row[:n], model(ids, lengths=n, num_threads=2)[:n])
 
 
+@pytest.mark.quick
 def test_the_batch_does_not_change_the_bits_of_a_sequence():
     rng = np.random.default_rng(3)
     for model in (bert()[0], decoder("gpt2")[0], decoder("qwen3")[0]):
@@ -94,6 +97,7 @@ def test_the_batch_does_not_change_the_bits_of_a_sequence():
         assert_same_bits(model(batch[order]), states[order])
 
 
+@pytest.mark.quick
 def test_sequences_may_be_empty_and_batches_too():
     model, _, _ = bert()
     batch = padded()
@@ -108,6 +112,7 @@ def test_sequences_may_be_empty_and_batches_too():
     assert decoder("gpt2")[0].generate(np.zeros((0, 4), int), 3).shape == (0, 3)
 
 
+@pytest.mark.quick
 def test_a_mask_hides_padding_anywhere():
     model, _, _ = bert()
     batch = padded()
@@ -121,6 +126,7 @@ def test_a_mask_hides_padding_anywhere():
         model(batch, mask=exists.astype(int))
 
 
+@pytest.mark.quick
 @DECODERS
 def test_decoding_with_caches_gives_the_bits_of_one_pass(kind):
     model, _, _ = decoder(kind)
@@ -140,6 +146,7 @@ def test_decoding_with_caches_gives_the_bits_of_one_pass(kind):
         assert_same_bits(model(batch[1, i : i + 1], caches=caches), full[1, i : i + 1])
 
 
+@pytest.mark.quick
 @DECODERS
 def test_generating_is_what_full_passes_give(kind):
     model, _, _ = decoder(kind)
@@ -157,6 +164,7 @@ def test_generating_is_what_full_passes_give(kind):
         ids.append(token)
 
 
+@pytest.mark.quick
 @DECODERS
 def test_generating_in_a_batch_gives_what_each_sequence_gives_alone(kind):
     model, _, _ = decoder(kind)
@@ -167,6 +175,7 @@ def test_generating_in_a_batch_gives_what_each_sequence_gives_alone(kind):
     assert_same_bits(model.generate(batch, 6, lengths=LENGTHS, num_threads=2), new)
 
 
+@pytest.mark.quick
 def test_generating_ends_at_the_stop():
     model, _, _ = decoder("llama")
     free = model.generate(padded(), 8, lengths=LENGTHS)
@@ -206,6 +215,7 @@ def test_sample_draws_by_the_probabilities():
     assert close(shares(temperature=0), [0, 1, 0, 0])
 
 
+@pytest.mark.quick
 def test_sample_draws_one_number_for_each_row():
     logits = np.random.default_rng(0).standard_normal((5, 3, 30))
     rng, same = np.random.default_rng(1), np.random.default_rng(1)
@@ -233,6 +243,7 @@ def test_from_pretrained_reads_a_folder(tmp_path, dtype):
         assert read(IDS).dtype == dtype
 
 
+@pytest.mark.quick
 def test_matrices_are_in_the_order_that_products_read():
     for model in (bert()[0], decoder("gpt2")[0], decoder("llama")[0]):
         for name, array in model.parameters().items():
@@ -240,12 +251,14 @@ def test_matrices_are_in_the_order_that_products_read():
             assert (array.T if tied else array).flags.c_contiguous
 
 
+@pytest.mark.quick
 def test_a_models_own_state_makes_another_equal():
     model, other = decoder("qwen3")[0], CausalDecoder.from_config(families.QWEN3)
     other.load_state_dict(model.state_dict())
     assert_same_bits(other(IDS), model(IDS))
 
 
+@pytest.mark.quick
 def test_first_values_come_from_the_generator():
     one, same = (
         BertEncoder.from_config(families.BERT, rng=np.random.default_rng(2))
@@ -255,6 +268,7 @@ def test_first_values_come_from_the_generator():
     assert 0.01 < one.token_embedding.std() < 0.03
 
 
+@pytest.mark.quick
 def test_configurations_name_windows_and_positions():
     def made(base=families.LLAMA, **changes):
         return CausalDecoder.from_config({**base, **changes})
@@ -352,5 +366,6 @@ def test_wrong_arguments_are_named(error, text, call):
         call(bert()[0], decoder("gpt2")[0])
 
 
+@pytest.mark.quick
 def test_everything_public_is_listed():
     assert models.__all__ == ["BertEncoder", "CausalDecoder", "sample"]

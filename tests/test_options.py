@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import pytest
 from support.arrays import dtype_of, normal, problem
-from support.calls import everything
+from support.calls import TIERS, everything
 from support.comparisons import assert_right, assert_same_bits
 
 import attnpy
@@ -319,7 +319,7 @@ def test_softcap(attend, dtype, softcap):
         assert_right(attend, *arrays, softcap=softcap, scale=2.0)
 
 
-@pytest.mark.quick
+@pytest.mark.quick(tier=TIERS[:1])
 @pytest.mark.parametrize(
     ("dtypes", "expected"),
     [

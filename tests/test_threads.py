@@ -364,7 +364,6 @@ def test_environment_forces_the_tier(clean_environment, tier):
     assert assert_runs(TIER, ATTNPY_ISA=tier).strip() == tier
 
 
-@pytest.mark.quick
 def test_default_tier_is_the_best(clean_environment):
     assert assert_runs(TIER).strip() == TIERS[0]
     assert TIERS[-1] == "scalar"
