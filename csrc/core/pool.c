@@ -25,6 +25,7 @@ typedef struct job {
     int room;                 /* workers that may still join; under the lock */
     int joined;               /* workers that ever joined; under the lock */
     atomic_int active;        /* workers at it now; changed under the lock */
+    int generation;           /* of the process that it began in */
     pthread_cond_t left;      /* signalled when active becomes 0 */
 } job;
 
@@ -33,6 +34,7 @@ static struct {
     pthread_cond_t work; /* signalled when a job comes in */
     job *jobs;
     int n_workers;
+    int generation; /* counts forks */
     bool prepared_for_fork;
 } pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER};
 
@@ -101,6 +103,7 @@ after_fork_in_child(void)
 {
     pool.jobs = NULL;
     pool.n_workers = 0;
+    pool.generation++;
     pthread_mutex_init(&pool.lock, NULL);
     pthread_cond_init(&pool.work, NULL);
 }
@@ -127,7 +130,7 @@ hire(int n)
 static void
 wait_for_workers(job *j)
 {
-    while (atomic_load(&j->active) > 0) {
+    while (atomic_load(&j->active) > 0 && j->generation == pool.generation) {
         struct timespec until;
         clock_gettime(CLOCK_REALTIME, &until);
         until.tv_nsec += ATTN_POLL_INTERVAL;
@@ -151,6 +154,23 @@ unlist(job *gone)
     *link = gone->next;
 }
 
+/* Ends a job for the caller, who is past its last index. In a child of a fork on the way,
+ * which a poll may have made, no worker is left to wait for, and what they were at is lost. */
+static void
+leave(job *j)
+{
+    pthread_mutex_lock(&pool.lock);
+    if (j->generation == pool.generation) {
+        unlist(j);
+        wait_for_workers(j);
+    }
+    if (j->generation != pool.generation && atomic_load(&j->active) > 0) {
+        j->control->lost = true;
+        attn_stop(j->control);
+    }
+    pthread_mutex_unlock(&pool.lock);
+}
+
 void
 attn_parallel_for(ptrdiff_t n, int n_threads, attn_body body, void *context,
                   attn_control *control)
@@ -165,6 +185,7 @@ attn_parallel_for(ptrdiff_t n, int n_threads, attn_body body, void *context,
     pthread_cond_init(&j.left, NULL);
     pthread_mutex_lock(&pool.lock);
     hire(n_threads - 1);
+    j.generation = pool.generation;
     j.next = pool.jobs;
     pool.jobs = &j;
     for (int i = 1; i < n_threads; i++) {
@@ -176,9 +197,8 @@ attn_parallel_for(ptrdiff_t n, int n_threads, attn_body body, void *context,
     for (int i = 0; i < SPINS && atomic_load(&j.active) > 0; i++) {
         attn_cpu_pause();
     }
-    pthread_mutex_lock(&pool.lock);
-    unlist(&j);
-    wait_for_workers(&j);
-    pthread_mutex_unlock(&pool.lock);
-    pthread_cond_destroy(&j.left);
+    leave(&j);
+    if (j.generation == pool.generation) {
+        pthread_cond_destroy(&j.left);
+    }
 }

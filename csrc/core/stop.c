@@ -28,8 +28,15 @@ attn_should_stop(attn_control *control, bool is_caller)
     if (time < control->next_poll) {
         return false;
     }
-    bool stop = control->poll(control->poll_context);
-    atomic_store_explicit(&control->stop, stop, memory_order_relaxed);
+    if (control->poll(control->poll_context)) {
+        attn_stop(control);
+    }
     control->next_poll = now() + ATTN_POLL_INTERVAL;
-    return stop;
+    return atomic_load_explicit(&control->stop, memory_order_relaxed);
+}
+
+void
+attn_stop(attn_control *control)
+{
+    atomic_store_explicit(&control->stop, true, memory_order_relaxed);
 }

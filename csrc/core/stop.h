@@ -9,16 +9,19 @@
 /* Asked by the calling thread every now and then; true means stop. */
 typedef bool (*attn_poll)(void *context);
 
-/* The state of a call that its threads share; stop.c alone looks into it. */
+/* The state of a call that its threads share. */
 typedef struct {
     attn_poll poll; /* may be NULL */
     void *poll_context;
     int64_t next_poll; /* nanoseconds, by the monotonic clock */
     atomic_bool stop;
+    bool lost; /* this is a child of fork, without threads that were at work */
 } attn_control;
 
 /* True if the call should give up; asks poll at intervals when is_caller. */
 bool attn_should_stop(attn_control *, bool is_caller);
+/* Makes the call give up. */
+void attn_stop(attn_control *);
 
 /* The interval of polls, in nanoseconds. */
 #define ATTN_POLL_INTERVAL 50000000 /* Ctrl-C in 200 ms */

@@ -79,7 +79,7 @@ activate(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
     p.arithmetic = py_dtype_of(PyArray_TYPE(numbers));
     py_give_up_lock(&lock, attn_activate_work(&p), &call);
     attn_activate(&p, &call);
-    if (py_take_lock_back(&lock, 0) < 0 || py_cast_array(&numbers, type) < 0) {
+    if (py_take_lock_back(&lock, 0, &call) < 0 || py_cast_array(&numbers, type) < 0) {
         Py_CLEAR(numbers);
     }
     return (PyObject *)numbers;

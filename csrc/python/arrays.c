@@ -1,6 +1,8 @@
 /* Objects as arrays. */
 #include "python/arrays.h"
 
+#include "core/cpu.h"
+
 #include <stdatomic.h>
 
 PyObject *
@@ -35,7 +37,7 @@ py_fail_dtype(PyArrayObject *array, const char *name, const char *expected)
 int
 py_as_array(PyObject *object, PyArrayObject **array)
 {
-    *array = (PyArrayObject *)PyArray_FROM_O(object);
+    *array = (PyArrayObject *)PyArray_FROM_OF(object, NPY_ARRAY_ENSUREARRAY);
     return *array == NULL ? -1 : 0;
 }
 
@@ -58,8 +60,10 @@ py_cast_array(PyArrayObject **array, int type)
     if (descr == NULL) {
         return -1;
     }
+    uint32_t control_word = attn_fp_control_reset(); /* NumPy rounds as the CPU does */
     cast = (PyArrayObject *)PyArray_FromArray(
         *array, descr, NPY_ARRAY_ALIGNED | NPY_ARRAY_NOTSWAPPED | NPY_ARRAY_FORCECAST);
+    attn_fp_control_restore(control_word);
     if (cast == NULL) {
         return -1;
     }
@@ -70,8 +74,11 @@ py_cast_array(PyArrayObject **array, int type)
 PyArrayObject *
 py_as_contiguous(PyObject *object, int type)
 {
-    return (PyArrayObject *)PyArray_FROM_OTF(
+    uint32_t control_word = attn_fp_control_reset();
+    PyObject *array = PyArray_FROM_OTF(
         object, type, NPY_ARRAY_CARRAY_RO | NPY_ARRAY_NOTSWAPPED | NPY_ARRAY_FORCECAST);
+    attn_fp_control_restore(control_word);
+    return (PyArrayObject *)array;
 }
 
 /* The type number of ml_dtypes.bfloat16, or -1 where that package is not loaded: then no

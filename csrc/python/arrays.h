@@ -12,7 +12,10 @@ int py_fail_shape(PyArrayObject *, const char *name, const char *expected, Py_ss
                   Py_ssize_t n);
 int py_fail_dtype(PyArrayObject *, const char *name, const char *expected);
 
-/* Arrays of whatever dtype; their own conversion's errors pass through. */
+/* Arrays of whatever dtype; their own conversion's errors pass through. This runs other
+ * people's code (`__array__` and the like), which may change what was converted before:
+ * sizes, dtypes and addresses are read once all is converted. The array is of NumPy's own
+ * class, a view of one of another, so that no such code runs afterwards. */
 int py_as_array(PyObject *, PyArrayObject **);
 int py_as_optional_array(PyObject *, PyArrayObject **);
 /* An array of the given type, aligned and contiguous, for the core to read in one line. */

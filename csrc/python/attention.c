@@ -123,7 +123,7 @@ py_compute(const py_attention_arrays *a, const attn_problem *p, const py_options
         return 0;
     }
     py_give_up_lock(&lock, attn_attention_work(p), &call);
-    return py_take_lock_back(&lock, attn_attention(p, &call));
+    return py_take_lock_back(&lock, attn_attention(p, &call), &call);
 }
 
 PyDoc_STRVAR(attention_doc,

@@ -13,7 +13,7 @@
 static double
 most_bytes(PyArrayObject *tokens, npy_intp n_columns)
 {
-    int n_axes = PyArray_NDIM(tokens) - 1;
+    int n_axes = PyArray_NDIM(tokens) < 1 ? 0 : PyArray_NDIM(tokens) - 1;
     npy_intp n_tokens = PyArray_MultiplyList(PyArray_DIMS(tokens), n_axes);
 
     return (double)n_tokens * (double)n_columns * sizeof(double) + ATTN_ALIGNMENT;
@@ -76,13 +76,28 @@ make_heads(PyArrayObject *tokens, npy_intp n_heads, npy_intp size, int type, voi
                                         data == NULL ? 0 : NPY_ARRAY_BEHAVED, NULL);
 }
 
+/* Checks the tokens that a matrix is to take. */
+static int
+check_tokens(const py_linear_arrays *a, const char *name)
+{
+    npy_intp size = PyArray_NDIM(a->weight) == 0 ? 0 : PyArray_DIM(a->weight, 0);
+
+    if (PyArray_NDIM(a->input) < 2 || py_axis_length(a->input, 0) != size) {
+        return py_fail_shape(a->input, name, "(..., L, %zd)", size, 0);
+    }
+    return py_check_operand(a->input, name);
+}
+
 /* Checks and describes the product of a part's tokens with its matrix. */
 static int
-set_projected(projection *s, npy_intp n_heads, arena *a)
+set_projected(projection *s, const char *name, npy_intp n_heads, arena *a)
 {
     attn_array *output = &s->linear.output;
     npy_intp size;
 
+    if (check_tokens(&s->arrays, name) < 0) {
+        return -1;
+    }
     s->linear.activation = ATTN_IDENTITY;
     s->type = py_set_linear(&s->arrays, &s->linear);
     if (s->type < 0) {
@@ -118,6 +133,9 @@ set_norm(projection *s, const char *name)
 
     if (s->norm.weight == NULL) {
         return 0;
+    }
+    if (py_check_norm(&s->norm, name) < 0) {
+        return -1;
     }
     if (PyArray_DIM(s->norm.weight, 0) != size) {
         return py_fail_shape(s->norm.weight, name, "a norm of (%zd,)", size, 0);
@@ -273,13 +291,14 @@ set_source(layer_call *c, int i, const char *name, int type)
 static int
 set_parts(layer_call *c)
 {
+    static const char *const names[] = {"x", "context", "context"};
     static const char *const norms[] = {"q_norm", "k_norm", "v_norm"};
     int types[N_PARTS], type;
 
     for (int i = 0; i < N_PARTS; i++) {
         projection *s = &c->parts[i];
         if (s->arrays.input != NULL) {
-            if (set_projected(s, c->n_heads[i], &c->arena) < 0 ||
+            if (set_projected(s, names[i], c->n_heads[i], &c->arena) < 0 ||
                 set_norm(s, norms[i]) < 0 || set_cos_sin(s) < 0) {
                 return -1;
             }
@@ -409,7 +428,7 @@ compute_layer(layer_call *c)
     py_lock lock;
 
     py_give_up_lock(&lock, attn_layer_work(&c->layer), &call);
-    if (py_take_lock_back(&lock, attn_layer(&c->layer, &call)) < 0) {
+    if (py_take_lock_back(&lock, attn_layer(&c->layer, &call), &call) < 0) {
         return -1;
     }
     for (int i = 0; i < N_PARTS && c->past_lengths != NULL; i++) {

@@ -40,20 +40,6 @@ convert_matrix(PyObject *weight, PyObject *bias, py_linear_arrays *a)
                                                : py_as_optional_array(bias, &a->bias);
 }
 
-/* Tokens that a matrix is to take. */
-static int
-convert_tokens(PyObject *tokens, const char *name, py_linear_arrays *a)
-{
-    if (py_as_array(tokens, &a->input) < 0) {
-        return -1;
-    }
-    npy_intp size = PyArray_NDIM(a->weight) == 0 ? 0 : PyArray_DIM(a->weight, 0);
-    if (PyArray_NDIM(a->input) < 2 || py_axis_length(a->input, 0) != size) {
-        return py_fail_shape(a->input, name, "(..., L, %zd)", size, 0);
-    }
-    return py_check_operand(a->input, name);
-}
-
 static int
 parse_heads(PyObject *object, const char *name, int64_t *n)
 {
@@ -89,7 +75,7 @@ convert_projections(PyObject *const *arguments, layer_call *c)
     PyObject *source = arguments[CONTEXT];
 
     if (w == NULL || convert_matrix(w[W_Q], w[B_Q], &q->arrays) < 0 ||
-        convert_tokens(arguments[X], "x", &q->arrays) < 0) {
+        py_as_array(arguments[X], &q->arrays.input) < 0) {
         return -1;
     }
     if (own) { /* the array itself, if there was something to convert */
@@ -97,7 +83,7 @@ convert_projections(PyObject *const *arguments, layer_call *c)
     }
     if (w[W_K] != Py_None &&
         (convert_matrix(w[W_K], w[B_K], &k->arrays) < 0 ||
-         convert_tokens(source, "context", &k->arrays) < 0 ||
+         py_as_array(source, &k->arrays.input) < 0 ||
          convert_matrix(w[W_V], w[B_V], &v->arrays) < 0 ||
          py_as_array((PyObject *)k->arrays.input, &v->arrays.input) < 0)) {
         return -1;

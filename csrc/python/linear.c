@@ -148,7 +148,7 @@ compute_linear(const attn_linear_problem *l, attn_call *call)
         return 0;
     }
     py_give_up_lock(&lock, attn_linear_work(l), call);
-    return py_take_lock_back(&lock, attn_linear(l, call));
+    return py_take_lock_back(&lock, attn_linear(l, call), call);
 }
 
 PyDoc_STRVAR(linear_doc,

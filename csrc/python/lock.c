@@ -1,9 +1,42 @@
 /* The interpreter's lock during a call. */
 #include "python/lock.h"
 
+#include <pthread.h>
+
 /* Work, in multiplications, below which the lock is kept: a few microseconds, less than a
  * contended lock may cost. */
 #define WORK_UNDER_LOCK 1e5
+
+/* The thread that runs signal handlers. No other one polls: at the interpreter's end Python
+ * stops threads that ask for its lock where they stand, and a call that other threads work
+ * for cannot be left there. */
+static unsigned long main_thread;
+
+/* The thread that forks is the main one of the child. */
+static void
+after_fork_in_child(void)
+{
+    main_thread = PyThread_get_thread_ident();
+}
+
+int
+py_find_main_thread(void)
+{
+    PyObject *threading = PyImport_ImportModule("threading");
+    PyObject *thread =
+        threading == NULL ? NULL : PyObject_CallMethod(threading, "main_thread", NULL);
+    PyObject *ident = thread == NULL ? NULL : PyObject_GetAttrString(thread, "ident");
+
+    Py_XDECREF(threading);
+    Py_XDECREF(thread);
+    main_thread = ident == NULL ? 0 : PyLong_AsUnsignedLong(ident);
+    Py_XDECREF(ident);
+    if (PyErr_Occurred()) {
+        return -1;
+    }
+    (void)pthread_atfork(NULL, NULL, after_fork_in_child);
+    return 0;
+}
 
 /* Runs pending signal handlers, so that Ctrl-C works. */
 static bool
@@ -20,20 +53,31 @@ check_signals(void *context)
 void
 py_give_up_lock(py_lock *lock, double work, attn_call *call)
 {
+    bool polls = work >= WORK_UNDER_LOCK && PyThread_get_thread_ident() == main_thread;
+
     lock->failed = false;
     lock->thread = work < WORK_UNDER_LOCK ? NULL : PyEval_SaveThread();
-    call->control.poll = lock->thread == NULL ? NULL : check_signals;
+    call->control.poll = polls ? check_signals : NULL;
     call->control.poll_context = lock;
 }
 
 int
-py_take_lock_back(py_lock *lock, int status)
+py_take_lock_back(py_lock *lock, int status, const attn_call *call)
 {
     if (lock->thread != NULL) {
         PyEval_RestoreThread(lock->thread);
     }
-    if (status < 0 && !lock->failed) {
+    if (lock->failed) {
+        return -1;
+    }
+    if (call->control.lost) {
+        PyErr_SetString(PyExc_RuntimeError,
+                        "expected no fork in a signal handler during a call with "
+                        "several threads: the child has none of them, nor the result");
+        return -1;
+    }
+    if (status < 0) {
         PyErr_NoMemory();
     }
-    return status < 0 || lock->failed ? -1 : 0;
+    return status < 0 ? -1 : 0;
 }

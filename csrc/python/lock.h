@@ -11,10 +11,14 @@ typedef struct {
     bool failed; /* a signal handler raised */
 } py_lock;
 
+/* Notes which thread is the interpreter's main one; on import. */
+int py_find_main_thread(void);
+
 /* Gives the interpreter's lock up if so many multiplications are worth it, and lets the core
  * ask for signals meanwhile. */
 void py_give_up_lock(py_lock *, double work, attn_call *);
-/* Takes it back; an error where the core had no memory or a signal handler raised. */
-int py_take_lock_back(py_lock *, int status);
+/* Takes it back; an error where the core had no memory, a signal handler raised, or one forked
+ * and this is the child, without the threads that were at work. */
+int py_take_lock_back(py_lock *, int status, const attn_call *);
 
 #endif

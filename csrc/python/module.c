@@ -6,6 +6,7 @@
 #include "python/attention.h"
 #include "python/layer.h"
 #include "python/linear.h"
+#include "python/lock.h"
 #include "python/norm.h"
 #include "python/options.h"
 #include "python/plan.h"
@@ -36,7 +37,8 @@ execute(PyObject *module)
             return -1;
         }
     }
-    return add_plan(module) < 0 ? -1 : py_choose_settings();
+    return add_plan(module) < 0 || py_find_main_thread() < 0 ? -1
+                                                             : py_choose_settings();
 }
 
 static PyModuleDef_Slot slots[] = {

@@ -14,26 +14,6 @@ py_release_norm(py_norm *norm)
     Py_CLEAR(norm->bias);
 }
 
-static int
-check_norm(const py_norm *norm, const char *name)
-{
-    if (PyArray_NDIM(norm->weight) != 1) {
-        return py_fail_shape(norm->weight, name, "a weight of (dim,)", 0, 0);
-    }
-    if (norm->bias != NULL && !PyArray_SAMESHAPE(norm->weight, norm->bias)) {
-        return py_fail_shape(norm->bias, name, "a bias of (%zd,), as its weight",
-                             PyArray_DIM(norm->weight, 0), 0);
-    }
-    if (norm->eps < 0) {
-        PyErr_Format(PyExc_ValueError, "%s: expected eps of at least 0", name);
-        return -1;
-    }
-    return py_check_operand(norm->weight, name) < 0 ||
-                   (norm->bias != NULL && py_check_operand(norm->bias, name) < 0)
-               ? -1
-               : 0;
-}
-
 int
 py_convert_norm(PyObject *group, const char *name, py_norm *norm)
 {
@@ -51,7 +31,27 @@ py_convert_norm(PyObject *group, const char *name, py_norm *norm)
         return -1;
     }
     norm->centre = centre;
-    return check_norm(norm, name);
+    return 0;
+}
+
+int
+py_check_norm(const py_norm *norm, const char *name)
+{
+    if (PyArray_NDIM(norm->weight) != 1) {
+        return py_fail_shape(norm->weight, name, "a weight of (dim,)", 0, 0);
+    }
+    if (norm->bias != NULL && !PyArray_SAMESHAPE(norm->weight, norm->bias)) {
+        return py_fail_shape(norm->bias, name, "a bias of (%zd,), as its weight",
+                             PyArray_DIM(norm->weight, 0), 0);
+    }
+    if (norm->eps < 0) {
+        PyErr_Format(PyExc_ValueError, "%s: expected eps of at least 0", name);
+        return -1;
+    }
+    return py_check_operand(norm->weight, name) < 0 ||
+                   (norm->bias != NULL && py_check_operand(norm->bias, name) < 0)
+               ? -1
+               : 0;
 }
 
 /* Replaces the array by a contiguous one of a type. */
@@ -109,8 +109,11 @@ result_type(const norm_call *c)
 {
     const int types[] = {type_of(c->x), type_of(c->norm.weight),
                          type_of(c->residual == NULL ? c->x : c->residual)};
-    npy_intp size = PyArray_DIM(c->norm.weight, 0);
 
+    if (py_check_norm(&c->norm, "norm") < 0) {
+        return -1;
+    }
+    npy_intp size = PyArray_DIM(c->norm.weight, 0);
     if (PyArray_NDIM(c->x) < 1 || py_axis_length(c->x, 0) != size) {
         return py_fail_shape(c->x, "x", "(..., %zd)", size, 0);
     }
@@ -153,7 +156,7 @@ compute_norm(const attn_norm_problem *p, attn_call *call)
 
     py_give_up_lock(&lock, attn_norm_work(p), call);
     attn_normalize(p, call);
-    return py_take_lock_back(&lock, 0);
+    return py_take_lock_back(&lock, 0, call);
 }
 
 PyDoc_STRVAR(

@@ -13,8 +13,10 @@ typedef struct {
     bool centre;
 } py_norm;
 
-/* Converts a group Norm and checks it, under this name; None: no norm. */
+/* Converts a group Norm, under this name; None: no norm. */
 int py_convert_norm(PyObject *group, const char *name, py_norm *);
+/* Checks it, once all is converted. */
+int py_check_norm(const py_norm *, const char *name);
 /* Brings its arrays to the type that a result of this one is computed in, and describes it
  * for rows of its size. */
 int py_set_norm(py_norm *, int type, attn_norm_problem *);

@@ -180,27 +180,40 @@ py_parse_options(PyObject *const *options, attn_problem *p, py_options *o)
     return py_threads_or_default(options[NUM_THREADS], &o->n_threads);
 }
 
+/* A number rounded to the arithmetic's dtype, in the default mode whatever the caller's is. */
+static double
+rounded(double x, attn_dtype arithmetic)
+{
+    uint32_t control_word = attn_fp_control_reset();
+    volatile float single = (float)x;
+
+    attn_fp_control_restore(control_word);
+    return arithmetic == ATTN_F64 ? x : (double)single;
+}
+
+static double
+default_scale(ptrdiff_t head_dim)
+{
+    uint32_t control_word = attn_fp_control_reset();
+    volatile double scale = head_dim > 0 ? 1 / sqrt((double)head_dim) : 1;
+
+    attn_fp_control_restore(control_word);
+    return scale;
+}
+
 int
 py_set_scale(attn_problem *p, const py_options *o)
 {
-    uint32_t control_word =
-        attn_fp_control_reset(); /* the caller may round otherwise */
-    p->scale = p->head_dim > 0 ? 1 / sqrt((double)p->head_dim) : 1;
-    attn_fp_control_restore(control_word);
-    if (o->has_scale) {
-        p->scale = o->scale;
-    }
-    if (p->arithmetic == ATTN_F64) {
-        return 0;
-    }
-    p->scale = (double)(float)p->scale;
+    bool capped = p->softcap > 0;
+
+    p->scale =
+        rounded(o->has_scale ? o->scale : default_scale(p->head_dim), p->arithmetic);
+    p->softcap = rounded(p->softcap, p->arithmetic);
     if (!isfinite(p->scale)) {
         PyErr_SetString(PyExc_ValueError, "scale: expected a number that is finite in "
                                           "float32, got a larger one");
         return -1;
     }
-    bool capped = p->softcap > 0;
-    p->softcap = (double)(float)p->softcap;
     if (capped && !(p->softcap > 0 && isfinite(p->softcap))) {
         PyErr_SetString(PyExc_ValueError,
                         "softcap: expected a number that is finite and "

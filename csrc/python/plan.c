@@ -7,21 +7,40 @@
 #include <stdatomic.h>
 #include <structmember.h>
 
+enum { N_ARRAYS = 10 };
+
+/* Where an array's elements were when the plan was made. */
+typedef struct {
+    char *data;
+    int type, n_axes;
+    npy_intp shape[NPY_MAXDIMS], strides[NPY_MAXDIMS];
+} place;
+
 /* A call made ready once, to be run many times on what its arrays then hold. */
 typedef struct {
     PyObject_HEAD py_attention_arrays a;
     PyArrayObject *q_offset, *kv_lengths; /* what the core reads: valid copies of a's */
+    PyArrayObject *bound[N_ARRAYS]; /* the arrays as given, or made; owned or NULL */
+    place *places;                  /* of these */
     attn_problem p;
     py_options o;
     PyObject *result; /* what each call returns; NULL until the plan is complete */
     atomic_bool busy; /* a call is under way */
 } plan;
 
-/* An argument that each call is to read anew must be the array itself, not a copy. */
+/* Takes an argument that each call is to read anew, of which `array` is what is read: it must
+ * be the array itself, or that of a subclass, not a copy. */
 static int
-check_bound(PyObject *argument, PyArrayObject *array, const char *name)
+bind_argument(plan *self, int i, PyObject *argument, PyArrayObject *array,
+              const char *name)
 {
-    if (argument == Py_None || argument == (PyObject *)array) {
+    if (argument == Py_None) {
+        return 0;
+    }
+    if (PyArray_Check(argument) &&
+        PyArray_DATA((PyArrayObject *)argument) == PyArray_DATA(array) &&
+        PyArray_TYPE((PyArrayObject *)argument) == PyArray_TYPE(array)) {
+        self->bound[i] = (PyArrayObject *)Py_NewRef(argument);
         return 0;
     }
     PyErr_Format(PyExc_TypeError,
@@ -29,6 +48,70 @@ check_bound(PyObject *argument, PyArrayObject *array, const char *name)
                  "the dtype of the computation, got what had to be converted",
                  name);
     return -1;
+}
+
+static void
+note_place(place *to, PyArrayObject *array)
+{
+    to->data = PyArray_BYTES(array);
+    to->type = PyArray_TYPE(array);
+    to->n_axes = PyArray_NDIM(array);
+    size_t size = (size_t)to->n_axes * sizeof(npy_intp);
+    memcpy(to->shape, PyArray_DIMS(array), size);
+    memcpy(to->strides, PyArray_STRIDES(array), size);
+}
+
+/* Are the array's elements still where they were? */
+static bool
+is_in_place(const place *then, PyArrayObject *array)
+{
+    return then->data == PyArray_BYTES(array) && then->type == PyArray_TYPE(array) &&
+           then->n_axes == PyArray_NDIM(array) &&
+           PyArray_CompareLists(then->shape, PyArray_DIMS(array), then->n_axes) &&
+           PyArray_CompareLists(then->strides, PyArray_STRIDES(array), then->n_axes);
+}
+
+/* The arrays that are not arguments, and where all of them are. */
+static int
+note_places(plan *self)
+{
+    PyArrayObject *const own[] = {self->a.q_offset, self->a.kv_lengths, self->a.output,
+                                  self->a.weights, self->a.lse};
+
+    for (int i = 0; i < 5; i++) {
+        self->bound[5 + i] = (PyArrayObject *)Py_XNewRef((PyObject *)own[i]);
+    }
+    self->places = PyMem_Calloc(N_ARRAYS, sizeof *self->places);
+    if (self->places == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (int i = 0; i < N_ARRAYS; i++) {
+        if (self->bound[i] != NULL) {
+            note_place(&self->places[i], self->bound[i]);
+        }
+    }
+    return 0;
+}
+
+/* Refuses to run on arrays that were resized, reshaped or retyped in place. */
+static int
+check_places(const plan *self)
+{
+    static const char *const names[N_ARRAYS] = {
+        "query",    "key",        "value",  "mask",    "bias",
+        "q_offset", "kv_lengths", "output", "weights", "lse"};
+
+    for (int i = 0; i < N_ARRAYS; i++) {
+        if (self->bound[i] != NULL && !is_in_place(&self->places[i], self->bound[i])) {
+            PyErr_Format(PyExc_RuntimeError,
+                         "Plan: expected %s as it was when the plan was made, got it "
+                         "resized, reshaped or retyped in place",
+                         names[i]);
+            return -1;
+        }
+    }
+    return 0;
 }
 
 /* Makes the copy of q_offset or kv_lengths that the core reads. */
@@ -48,15 +131,16 @@ shadow_numbers(PyArrayObject *numbers, PyArrayObject **copy, attn_array *describ
 
 /* Checks that each call can read the arrays that were given, and write `out`. */
 static int
-check_arrays(const plan *self, PyObject *const *arguments)
+check_arrays(plan *self, PyObject *const *arguments)
 {
     PyObject *const *options = py_items(arguments[3], "options", N_OPTIONS);
 
-    if (options == NULL || check_bound(arguments[0], self->a.query, "query") < 0 ||
-        check_bound(arguments[1], self->a.key, "key") < 0 ||
-        check_bound(arguments[2], self->a.value, "value") < 0 ||
-        check_bound(options[MASK], self->a.mask, "mask") < 0 ||
-        check_bound(options[BIAS], self->a.bias, "bias") < 0) {
+    if (options == NULL ||
+        bind_argument(self, 0, arguments[0], self->a.query, "query") < 0 ||
+        bind_argument(self, 1, arguments[1], self->a.key, "key") < 0 ||
+        bind_argument(self, 2, arguments[2], self->a.value, "value") < 0 ||
+        bind_argument(self, 3, options[MASK], self->a.mask, "mask") < 0 ||
+        bind_argument(self, 4, options[BIAS], self->a.bias, "bias") < 0) {
         return -1;
     }
     if (self->o.out != Py_None && self->o.out != (PyObject *)self->a.output) {
@@ -77,7 +161,8 @@ make_ready(plan *self, PyObject *tuple)
         check_arrays(self, arguments) < 0 ||
         shadow_numbers(self->a.q_offset, &self->q_offset, &self->p.q_offset) < 0 ||
         shadow_numbers(self->a.kv_lengths, &self->kv_lengths, &self->p.kv_lengths) <
-            0) {
+            0 ||
+        note_places(self) < 0) {
         return -1;
     }
     self->o.out = Py_None; /* borrowed till now; the output is ours */
@@ -105,9 +190,33 @@ static int
 plan_traverse(PyObject *object, visitproc visit, void *arg)
 {
     plan *self = (plan *)object;
+    py_attention_arrays *a = &self->a;
+    PyArrayObject *const arrays[] = {a->query, a->key,     a->value,     a->mask,
+                                     a->bias,  a->sinks,   a->output,    a->q_offset,
+                                     a->lse,   a->weights, a->kv_lengths};
 
     Py_VISIT(Py_TYPE(object));
     Py_VISIT(self->result);
+    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
+        Py_VISIT(arrays[i]);
+    }
+    for (int i = 0; i < N_ARRAYS; i++) {
+        Py_VISIT(self->bound[i]);
+    }
+    return 0;
+}
+
+/* Leaves a plan that is not complete, as it was before make_ready. */
+static int
+plan_clear(PyObject *object)
+{
+    plan *self = (plan *)object;
+
+    Py_CLEAR(self->result);
+    py_release_attention(&self->a);
+    for (int i = 0; i < N_ARRAYS; i++) {
+        Py_CLEAR(self->bound[i]);
+    }
     return 0;
 }
 
@@ -118,10 +227,10 @@ plan_dealloc(PyObject *object)
     PyTypeObject *type = Py_TYPE(object);
 
     PyObject_GC_UnTrack(object);
-    py_release_attention(&self->a);
+    (void)plan_clear(object);
     Py_CLEAR(self->q_offset);
     Py_CLEAR(self->kv_lengths);
-    Py_CLEAR(self->result);
+    PyMem_Free(self->places);
     type->tp_free(object);
     Py_DECREF(type);
 }
@@ -152,6 +261,9 @@ run_plan(plan *self)
 {
     PyArrayObject *weights = self->a.weights;
 
+    if (check_places(self) < 0) {
+        return -1;
+    }
     if (weights != NULL) {
         memset(PyArray_DATA(weights), 0, (size_t)PyArray_NBYTES(weights));
     }
@@ -175,6 +287,11 @@ plan_call(PyObject *object, PyObject *arguments, PyObject *keywords)
         PyErr_SetString(PyExc_TypeError, "Plan: expected a call without arguments");
         return NULL;
     }
+    if (self->result == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "Plan: expected a complete plan, got one "
+                                            "that is being made");
+        return NULL;
+    }
     if (atomic_exchange(&self->busy, true)) {
         PyErr_SetString(PyExc_RuntimeError,
                         "Plan: expected one call at a time, got a second one");
@@ -185,13 +302,13 @@ plan_call(PyObject *object, PyObject *arguments, PyObject *keywords)
     return status < 0 ? NULL : Py_NewRef(self->result);
 }
 
-#define PLAN_ARRAY(name) {#name, T_OBJECT, offsetof(plan, a.name), READONLY, NULL}
+#define PLAN_ARRAY(name, i) {name, T_OBJECT, offsetof(plan, bound[i]), READONLY, NULL}
 
 static PyMemberDef plan_members[] = {
-    PLAN_ARRAY(query),      PLAN_ARRAY(key),       PLAN_ARRAY(value),
-    PLAN_ARRAY(mask),       PLAN_ARRAY(bias),      PLAN_ARRAY(q_offset),
-    PLAN_ARRAY(kv_lengths), PLAN_ARRAY(output),    PLAN_ARRAY(weights),
-    PLAN_ARRAY(lse),        {NULL, 0, 0, 0, NULL},
+    PLAN_ARRAY("query", 0),      PLAN_ARRAY("key", 1),    PLAN_ARRAY("value", 2),
+    PLAN_ARRAY("mask", 3),       PLAN_ARRAY("bias", 4),   PLAN_ARRAY("q_offset", 5),
+    PLAN_ARRAY("kv_lengths", 6), PLAN_ARRAY("output", 7), PLAN_ARRAY("weights", 8),
+    PLAN_ARRAY("lse", 9),        {NULL, 0, 0, 0, NULL},
 };
 
 static PyType_Slot plan_slots[] = {
@@ -199,6 +316,7 @@ static PyType_Slot plan_slots[] = {
     {Py_tp_new, (void *)plan_new},
     {Py_tp_dealloc, (void *)plan_dealloc},
     {Py_tp_traverse, (void *)plan_traverse},
+    {Py_tp_clear, (void *)plan_clear},
     {Py_tp_call, (void *)plan_call},
     {Py_tp_members, plan_members},
     {0, NULL},

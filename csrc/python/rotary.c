@@ -87,7 +87,7 @@ rotate_rows(PyArrayObject *x, PyArrayObject *cos_sin, PyArrayObject *out,
 
     if (result != NULL && set_rotation(x, cos_sin, result, p) == 0) {
         py_give_up_lock(&lock, attn_rotary_work(p), &call);
-        status = py_take_lock_back(&lock, attn_rotary(p, &call));
+        status = py_take_lock_back(&lock, attn_rotary(p, &call), &call);
     }
     if (status == 0 && result != out) {
         status = PyArray_CopyInto(out, result);
@@ -130,14 +130,16 @@ rotate(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
         return NULL;
     }
     interleaved = py_parse_flag(arguments[2], "interleaved");
-    if (interleaved < 0 || py_as_array(arguments[0], &x) < 0) {
+    if (interleaved < 0 || py_as_array(arguments[0], &x) < 0 ||
+        py_as_array(arguments[1], &cos_sin) < 0) {
+        Py_XDECREF(x);
         return NULL;
     }
     p.interleaved = interleaved;
     const int own = PyArray_TYPE(x);
     if (py_check_operand(x, "x") == 0 && (type = py_common_type(1, &own)) >= 0 &&
         py_cast_array(&x, type) == 0) {
-        cos_sin = py_as_contiguous(arguments[1], py_real_type(type));
+        Py_SETREF(cos_sin, py_as_contiguous((PyObject *)cos_sin, py_real_type(type)));
         out = cos_sin == NULL ? NULL : take_out(arguments[3], x, type);
     }
     if (out != NULL && rotate_rows(x, cos_sin, out, &p) < 0) {

@@ -22,11 +22,10 @@
 typedef enum { NO_NORM, RMS_NORM, LAYER_NORM, N_NORMS } norm_kind;
 
 typedef enum {
-    UNIT,        /* in [-1, 1) */
-    MANY,        /* of many magnitudes, some of them subnormal */
-    LARGE,       /* some of them beyond float16, unless they come as that */
-    BESIDE_TIES, /* between two of float16, or of bfloat16, and next to there */
-    N_NUMBERS
+    UNIT,       /* in [-1, 1) */
+    MANY,       /* of many magnitudes, some of them subnormal */
+    LARGE,      /* some of them beyond float16, unless they come as that */
+    BESIDE_TIES /* between two of float16, or of bfloat16, and next to there */
 } numbers;
 
 enum { MAX_BATCH = 6, NO_ROTATION = -1 };
@@ -35,7 +34,7 @@ typedef struct {
     const char *name;
     ptrdiff_t batch[2]; /* 0 means 1 */
     ptrdiff_t n_heads, n_tokens, head_dim;
-    ptrdiff_t rotary_dim;
+    ptrdiff_t rotary_dim; /* NO_ROTATION: there are no angles */
     bool interleaved;
     norm_kind norm;
     numbers numbers;
@@ -48,9 +47,9 @@ typedef struct {
  * all of the arithmetic's. */
 typedef struct {
     attn_dtype input, dtype, cache, output;
-} route;
+} dtype_route;
 
-static const route routes[] = {
+static const dtype_route routes[] = {
     {ATTN_F32, ATTN_F32, ATTN_F32, ATTN_F32},
     {ATTN_F64, ATTN_F64, ATTN_F64, ATTN_F64},
     {ATTN_F16, ATTN_F16, ATTN_F16, ATTN_F16},
@@ -230,7 +229,7 @@ draw_rotary(uint64_t *state)
     s.rotary_dim = random_below(state, 4) == 0 ? NO_ROTATION : s.rotary_dim;
     s.interleaved = random_below(state, 2) == 0;
     s.norm = (norm_kind)random_below(state, N_NORMS);
-    s.numbers = (numbers)random_below(state, LARGE);
+    s.numbers = random_below(state, 2) == 0 ? UNIT : MANY;
     s.input = (layout)(1 + random_below(state, SPREAD));
     s.output = (layout)(1 + random_below(state, SPREAD));
     s.cos_sin = random_below(state, 2) == 0 ? ONE_HEAD : DENSE;
@@ -246,16 +245,16 @@ draw_rotary(uint64_t *state)
 
 /* Problem n < N_PROBLEMS, and its dtypes. */
 static rotary_spec
-spec_at(int n, const route **way)
+spec_at(int n, const dtype_route **route)
 {
     int k = n - N_DRAWN;
     uint64_t state = 70 + (uint64_t)n;
 
     if (n >= N_DRAWN) {
-        *way = &routes[k % COUNT(routes)];
+        *route = &routes[k % COUNT(routes)];
         return listed[k / COUNT(routes)];
     }
-    *way = &routes[random_below(&state, COUNT(routes))];
+    *route = &routes[random_below(&state, COUNT(routes))];
     return draw_rotary(&state);
 }
 
@@ -270,16 +269,16 @@ typedef struct {
 
 /* Number k of them. */
 static double
-number_at(numbers kind, const route *way, ptrdiff_t k, uint64_t *state)
+number_at(numbers kind, const dtype_route *route, ptrdiff_t k, uint64_t *state)
 {
     static const int exponents[] = {0, 3, -9, -15, -24, 14, -126, -140};
     static const double sides[] = {0, 0x1p-40, -0x1p-40};
     double x = random_unit(state), sign = x < 0 ? -1 : 1;
-    int digits = way->cache == ATTN_BF16 ? 8 : 11;
+    int digits = route->cache == ATTN_BF16 ? 8 : 11;
 
     switch (kind) {
     case MANY: return ldexp(x, exponents[k % COUNT(exponents)]);
-    case LARGE: return ldexp(x, way->input == ATTN_F16 ? 14 : 17);
+    case LARGE: return ldexp(x, route->input == ATTN_F16 ? 14 : 17);
     case BESIDE_TIES:
         x = 1 +
             (double)(2 * random_below(state, 1 << (digits - 1)) + 1) / (1 << digits);
@@ -289,7 +288,7 @@ number_at(numbers kind, const route *way, ptrdiff_t k, uint64_t *state)
 }
 
 static void
-set_numbers(rotary_problem *r, numbers kind, const route *way)
+set_numbers(rotary_problem *r, numbers kind, const dtype_route *route)
 {
     const attn_rotary_problem *p = &r->p;
     uint64_t state = 3;
@@ -299,7 +298,7 @@ set_numbers(rotary_problem *r, numbers kind, const route *way)
             for (ptrdiff_t t = 0; t < p->n_tokens; t++) {
                 for (ptrdiff_t k = 0; k < p->head_dim; k++) {
                     write_number(element(&r->made.p, &p->input, b, h, t, k),
-                                 p->input.dtype, number_at(kind, way, k, &state));
+                                 p->input.dtype, number_at(kind, route, k, &state));
                 }
             }
         }
@@ -355,26 +354,26 @@ batch_of(const rotary_spec *s)
 static void
 make_rotary(int n, rotary_problem *r)
 {
-    const route *way;
-    const rotary_spec s = spec_at(n, &way);
-    const attn_dtype arithmetic = attn_storage_of(way->dtype)->arithmetic;
+    const dtype_route *route;
+    const rotary_spec s = spec_at(n, &route);
+    const attn_dtype arithmetic = attn_storage_of(route->dtype)->arithmetic;
     ptrdiff_t n_rows = s.cache_rows > 0 ? s.cache_rows : s.n_tokens;
 
     r->p = (attn_rotary_problem){.batch = batch_of(&s),
                                  .n_heads = s.n_heads,
                                  .n_tokens = s.n_tokens,
                                  .head_dim = s.head_dim,
-                                 .dtype = way->dtype,
-                                 .cache_dtype = way->cache,
+                                 .dtype = route->dtype,
+                                 .cache_dtype = route->cache,
                                  .interleaved = s.interleaved};
-    make_result(&r->made, s.output, way->output, &r->p.batch, s.n_heads, n_rows,
+    make_result(&r->made, s.output, route->output, &r->p.batch, s.n_heads, n_rows,
                 s.head_dim);
     r->p.output = r->p.input = r->made.p.output;
-    if (!s.in_place || way->input != way->output) {
-        add_reals(&r->made, &r->p.input, s.input, way->input, s.n_heads, s.n_tokens,
+    if (!s.in_place || route->input != route->output) {
+        add_reals(&r->made, &r->p.input, s.input, route->input, s.n_heads, s.n_tokens,
                   s.head_dim, 2);
     }
-    set_numbers(r, s.numbers, way);
+    set_numbers(r, s.numbers, route);
     if (s.norm != NO_NORM) {
         add_norm(&s, arithmetic, r);
     }
@@ -393,18 +392,18 @@ make_rotary(int n, rotary_problem *r)
 static const char *
 name_of(int n)
 {
-    const route *way;
-    return spec_at(n, &way).name;
+    const dtype_route *route;
+    return spec_at(n, &route).name;
 }
 
 /* Of the arithmetic: what is rounded to bfloat16 has the same bits on every tier, too. */
 static attn_dtype
 dtype_of(int n)
 {
-    const route *way;
+    const dtype_route *route;
 
-    (void)spec_at(n, &way);
-    return attn_storage_of(way->dtype)->arithmetic;
+    (void)spec_at(n, &route);
+    return attn_storage_of(route->dtype)->arithmetic;
 }
 
 static uint64_t
