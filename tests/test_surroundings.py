@@ -285,6 +285,39 @@ def test_norms_and_rotations_are_read_once_all_is_converted(mischief):
             assert "expected" in str(error)
 
 
+@pytest.mark.quick
+@pytest.mark.parametrize("name", ["query", "key", "value", "mask", "bias", "sinks"])
+def test_arrays_with_masks_of_their_own_are_refused(name):
+    arrays = {name: np.ones((2, 8, 16)) for name in VICTIMS}
+    options = {"mask": np.ones((8, 8), bool), "bias": np.zeros((8, 8)), "sinks": [0, 1]}
+    given = {name: options[name]} if name in options else {}
+    for wrap in (np.asanyarray, list):
+        masked = np.ma.masked_array({**arrays, **given}[name])
+        more = {name: wrap(masked) if masked.ndim > 1 else masked}
+        with pytest.raises(TypeError, match=f"^{name}: expected an array without a m"):
+            attnpy.attention(**{**arrays, **given, **more})
+
+
+@pytest.mark.quick
+def test_lists_in_themselves_and_deep_ones_are_errors():
+    x = [1.0]
+    x.append(x)
+    deep = [1.0]
+    for _ in range(100_000):
+        deep = [deep]
+    for wrong in (x, deep):
+        with pytest.raises((ValueError, RecursionError)):
+            attnpy.attention(wrong, [[1.0]], [[1.0]])
+
+
+@pytest.mark.quick
+def test_an_empty_list_is_one_of_integers():
+    x = np.ones((0, 2, 8, 16), np.float32)
+    assert attnpy.attention(x, x, x, kv_lengths=[], q_offset=[]).shape == x.shape
+    with pytest.raises(TypeError, match="kv_lengths: expected integers"):
+        attnpy.attention(x, x, x, kv_lengths=np.zeros(0))
+
+
 # ---- Plans ---------------------------------------------------------------------------
 
 

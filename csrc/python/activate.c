@@ -35,7 +35,7 @@ copy_operand(PyObject *object, int *type)
 {
     PyArrayObject *x, *copy = NULL;
 
-    if (py_as_array(object, &x) < 0) {
+    if (py_as_array(object, "x", &x) < 0) {
         return NULL;
     }
     const int own = PyArray_TYPE(x);

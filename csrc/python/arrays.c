@@ -34,17 +34,63 @@ py_fail_dtype(PyArrayObject *array, const char *name, const char *expected)
     return -1;
 }
 
-int
-py_as_array(PyObject *object, PyArrayObject **array)
+/* Is it, or does a list hold, an array of numpy.ma, which has a mask of its own? -1 on
+ * error. Lists as deep as `depth` are looked into: deeper ones make no array. */
+static int
+has_mask(PyObject *object, int depth)
 {
+    PyObject *module, *type;
+    int found = 0;
+
+    if (PyList_Check(object) || PyTuple_Check(object)) {
+        for (Py_ssize_t i = 0;
+             depth > 0 && found == 0 && i < PySequence_Fast_GET_SIZE(object); i++) {
+            PyObject *item = PySequence_Fast_GET_ITEM(object, i);
+            found = PyFloat_Check(item) || PyLong_Check(item)
+                        ? 0
+                        : has_mask(item, depth - 1);
+        }
+        return found;
+    }
+    if (!PyArray_Check(object) || PyArray_CheckExact(object)) {
+        return 0;
+    }
+    module = PyDict_GetItemString(PyImport_GetModuleDict(), "numpy.ma"); /* borrowed */
+    type = module == NULL ? NULL : PyObject_GetAttrString(module, "MaskedArray");
+    if (type == NULL) {
+        PyErr_Clear();
+        return 0;
+    }
+    found = PyObject_IsInstance(object, type);
+    Py_DECREF(type);
+    return found;
+}
+
+int
+py_as_array(PyObject *object, const char *name, PyArrayObject **array)
+{
+    if (PyArray_CheckExact(object)) {
+        *array = (PyArrayObject *)Py_NewRef(object);
+        return 0;
+    }
+    int masked = has_mask(object, NPY_MAXDIMS);
+    if (masked > 0) {
+        PyErr_Format(PyExc_TypeError,
+                     "%s: expected an array without a mask of its own, got a "
+                     "numpy.ma.MaskedArray, whose filled() returns one",
+                     name);
+    }
+    if (masked != 0) {
+        return -1;
+    }
     *array = (PyArrayObject *)PyArray_FROM_OF(object, NPY_ARRAY_ENSUREARRAY);
     return *array == NULL ? -1 : 0;
 }
 
 int
-py_as_optional_array(PyObject *object, PyArrayObject **array)
+py_as_optional_array(PyObject *object, const char *name, PyArrayObject **array)
 {
-    return object == Py_None ? 0 : py_as_array(object, array);
+    return object == Py_None ? 0 : py_as_array(object, name, array);
 }
 
 int
@@ -182,10 +228,11 @@ py_copy_integers(PyObject *object, const char *name, PyArrayObject **array)
             return -1;
         }
     }
-    if (py_as_array(object, array) < 0) {
+    if (py_as_array(object, name, array) < 0) {
         return -1;
     }
-    if (!PyTypeNum_ISINTEGER(PyArray_TYPE(*array))) {
+    bool nothing = PyArray_SIZE(*array) == 0 && !PyArray_Check(object);
+    if (!PyTypeNum_ISINTEGER(PyArray_TYPE(*array)) && !nothing) {
         return py_fail_dtype(*array, name, "integers");
     }
     is_unsigned = PyTypeNum_ISUNSIGNED(PyArray_TYPE(*array));

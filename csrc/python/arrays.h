@@ -12,12 +12,13 @@ int py_fail_shape(PyArrayObject *, const char *name, const char *expected, Py_ss
                   Py_ssize_t n);
 int py_fail_dtype(PyArrayObject *, const char *name, const char *expected);
 
-/* Arrays of whatever dtype; their own conversion's errors pass through. This runs other
+/* Arrays of whatever dtype; their own conversion's errors pass through. One with a mask of
+ * its own is refused, for that would be lost. This runs other
  * people's code (`__array__` and the like), which may change what was converted before:
  * sizes, dtypes and addresses are read once all is converted. The array is of NumPy's own
  * class, a view of one of another, so that no such code runs afterwards. */
-int py_as_array(PyObject *, PyArrayObject **);
-int py_as_optional_array(PyObject *, PyArrayObject **);
+int py_as_array(PyObject *, const char *name, PyArrayObject **);
+int py_as_optional_array(PyObject *, const char *name, PyArrayObject **);
 /* An array of the given type, aligned and contiguous, for the core to read in one line. */
 PyArrayObject *py_as_contiguous(PyObject *, int type);
 /* An own copy of integers as int64, or none for None. */

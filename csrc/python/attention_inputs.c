@@ -337,9 +337,9 @@ count_rows(attn_problem *p)
 int
 py_convert_options(PyObject *const *options, py_attention_arrays *a)
 {
-    if (py_as_optional_array(options[MASK], &a->mask) < 0 ||
-        py_as_optional_array(options[BIAS], &a->bias) < 0 ||
-        py_as_optional_array(options[SINKS], &a->sinks) < 0 ||
+    if (py_as_optional_array(options[MASK], "mask", &a->mask) < 0 ||
+        py_as_optional_array(options[BIAS], "bias", &a->bias) < 0 ||
+        py_as_optional_array(options[SINKS], "sinks", &a->sinks) < 0 ||
         py_copy_integers(options[Q_OFFSET], "q_offset", &a->q_offset) < 0 ||
         py_copy_integers(options[KV_LENGTHS], "kv_lengths", &a->kv_lengths) < 0) {
         return -1;
@@ -375,9 +375,9 @@ py_prepare(PyObject *const *arguments, Py_ssize_t n_arguments, py_attention_arra
     /* Other people's code may run in conversions, but not after. */
     options = py_items(arguments[3], "options", N_OPTIONS);
     if (options == NULL || py_parse_options(options, p, o) < 0 ||
-        py_as_array(arguments[0], &a->query) < 0 ||
-        py_as_array(arguments[1], &a->key) < 0 ||
-        py_as_array(arguments[2], &a->value) < 0 ||
+        py_as_array(arguments[0], "query", &a->query) < 0 ||
+        py_as_array(arguments[1], "key", &a->key) < 0 ||
+        py_as_array(arguments[2], "value", &a->value) < 0 ||
         py_convert_options(options, a) < 0) {
         return -1;
     }

@@ -33,11 +33,13 @@ py_release_layer(layer_call *c)
     Py_CLEAR(c->arena.bytes); /* last: the others lie in it */
 }
 
+/* A matrix and its bias. */
 static int
-convert_matrix(PyObject *weight, PyObject *bias, py_linear_arrays *a)
+convert_matrix(PyObject *const *w, const char *const names[2], py_linear_arrays *a)
 {
-    return py_as_array(weight, &a->weight) < 0 ? -1
-                                               : py_as_optional_array(bias, &a->bias);
+    return py_as_array(w[0], names[0], &a->weight) < 0
+               ? -1
+               : py_as_optional_array(w[1], names[1], &a->bias);
 }
 
 static int
@@ -74,21 +76,23 @@ convert_projections(PyObject *const *arguments, layer_call *c)
     bool own = arguments[CONTEXT] == Py_None;
     PyObject *source = arguments[CONTEXT];
 
-    if (w == NULL || convert_matrix(w[W_Q], w[B_Q], &q->arrays) < 0 ||
-        py_as_array(arguments[X], &q->arrays.input) < 0) {
+    static const char *const names[4][2] = {
+        {"W_q", "b_q"}, {"W_k", "b_k"}, {"W_v", "b_v"}, {"W_o", "b_o"}};
+
+    if (w == NULL || convert_matrix(w + W_Q, names[0], &q->arrays) < 0 ||
+        py_as_array(arguments[X], "x", &q->arrays.input) < 0) {
         return -1;
     }
     if (own) { /* the array itself, if there was something to convert */
         source = (PyObject *)q->arrays.input;
     }
-    if (w[W_K] != Py_None &&
-        (convert_matrix(w[W_K], w[B_K], &k->arrays) < 0 ||
-         py_as_array(source, &k->arrays.input) < 0 ||
-         convert_matrix(w[W_V], w[B_V], &v->arrays) < 0 ||
-         py_as_array((PyObject *)k->arrays.input, &v->arrays.input) < 0)) {
+    if (w[W_K] != Py_None && (convert_matrix(w + W_K, names[1], &k->arrays) < 0 ||
+                              py_as_array(source, "context", &k->arrays.input) < 0 ||
+                              convert_matrix(w + W_V, names[2], &v->arrays) < 0)) {
         return -1;
     }
-    return w[W_O] == Py_None ? 0 : convert_matrix(w[W_O], w[B_O], &c->arrays);
+    v->arrays.input = (PyArrayObject *)Py_XNewRef((PyObject *)k->arrays.input);
+    return w[W_O] == Py_None ? 0 : convert_matrix(w + W_O, names[3], &c->arrays);
 }
 
 static int
@@ -118,8 +122,8 @@ convert_rotary(PyObject *group, layer_call *c)
     }
     rotary = py_items(group, "rotary", N_ROTARY);
     if (rotary == NULL ||
-        py_as_optional_array(rotary[Q_COS_SIN], &c->parts[0].cos_sin) < 0 ||
-        py_as_optional_array(rotary[K_COS_SIN], &c->parts[1].cos_sin) < 0 ||
+        py_as_optional_array(rotary[Q_COS_SIN], "rotary", &c->parts[0].cos_sin) < 0 ||
+        py_as_optional_array(rotary[K_COS_SIN], "rotary", &c->parts[1].cos_sin) < 0 ||
         (interleaved = py_parse_flag(rotary[INTERLEAVED], "interleaved")) < 0) {
         return -1;
     }
@@ -138,8 +142,9 @@ convert_cache(PyObject *group, layer_call *c)
         return 0;
     }
     cache = py_items(group, "cache", N_CACHE);
-    return cache == NULL || py_as_array(cache[CACHE_KEY], &c->parts[1].cache) < 0 ||
-                   py_as_array(cache[CACHE_VALUE], &c->parts[2].cache) < 0 ||
+    return cache == NULL ||
+                   py_as_array(cache[CACHE_KEY], "cache", &c->parts[1].cache) < 0 ||
+                   py_as_array(cache[CACHE_VALUE], "cache", &c->parts[2].cache) < 0 ||
                    py_copy_integers(cache[PAST_LENGTHS], "past_lengths",
                                     &c->past_lengths) < 0
                ? -1

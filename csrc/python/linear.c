@@ -171,9 +171,9 @@ linear(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
         py_parse_tier(n_arguments > 5 ? arguments[5] : Py_None, &call.tier) < 0) {
         return NULL;
     }
-    if (py_as_array(arguments[0], &a.input) == 0 &&
-        py_as_array(arguments[1], &a.weight) == 0 &&
-        py_as_optional_array(arguments[2], &a.bias) == 0) {
+    if (py_as_array(arguments[0], "x", &a.input) == 0 &&
+        py_as_array(arguments[1], "weight", &a.weight) == 0 &&
+        py_as_optional_array(arguments[2], "bias", &a.bias) == 0) {
         type = py_set_linear(&a, &l);
     }
     product = type < 0 ? NULL : py_make_product(&a, type, &l);

@@ -26,8 +26,8 @@ py_convert_norm(PyObject *group, const char *name, py_norm *norm)
     items = py_items(group, name, N_NORM);
     if (items == NULL || py_parse_number(items[NORM_EPS], "eps", &norm->eps) < 0 ||
         (centre = py_parse_flag(items[NORM_CENTRE], "centre")) < 0 ||
-        py_as_array(items[NORM_WEIGHT], &norm->weight) < 0 ||
-        py_as_optional_array(items[NORM_BIAS], &norm->bias) < 0) {
+        py_as_array(items[NORM_WEIGHT], name, &norm->weight) < 0 ||
+        py_as_optional_array(items[NORM_BIAS], name, &norm->bias) < 0) {
         return -1;
     }
     norm->centre = centre;
@@ -181,8 +181,8 @@ normalize(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
         return NULL;
     }
     if (py_convert_norm(arguments[2], "norm", &c.norm) == 0 &&
-        py_as_array(arguments[0], &c.x) == 0 &&
-        py_as_optional_array(arguments[1], &c.residual) == 0) {
+        py_as_array(arguments[0], "x", &c.x) == 0 &&
+        py_as_optional_array(arguments[1], "residual", &c.residual) == 0) {
         type = result_type(&c);
     }
     if (type >= 0 && set_arrays(&c, type, &p) == 0 && compute_norm(&p, &call) == 0 &&

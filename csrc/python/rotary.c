@@ -130,8 +130,8 @@ rotate(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
         return NULL;
     }
     interleaved = py_parse_flag(arguments[2], "interleaved");
-    if (interleaved < 0 || py_as_array(arguments[0], &x) < 0 ||
-        py_as_array(arguments[1], &cos_sin) < 0) {
+    if (interleaved < 0 || py_as_array(arguments[0], "x", &x) < 0 ||
+        py_as_array(arguments[1], "cos_sin", &cos_sin) < 0) {
         Py_XDECREF(x);
         return NULL;
     }
