@@ -7,18 +7,64 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
+    from typing import Any
 
     from numpy.typing import ArrayLike, NDArray
 
 
 # Float64 holds every integer up to here, and no sum of two wraps in int64.
 LARGEST_POSITION = 2**53
+
+
+def array(values: ArrayLike, name: str) -> NDArray[Any]:
+    """Return an array; one with a mask of its own is refused, as that would be lost."""
+    if type(values) is np.ndarray:
+        return values
+    if _has_mask(values):
+        raise TypeError(
+            f"{name}: expected an array without a mask of its own, got a "
+            "numpy.ma.MaskedArray, whose filled() returns one"
+        )
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        if not isinstance(values, (list, tuple)):
+            raise
+        raise ValueError(
+            f"{name}: expected an array, or lists of equal lengths, got a "
+            f"{type(values).__name__} of things that differ in shape"
+        ) from error
+
+
+def _has_mask(values: object) -> bool:
+    if isinstance(values, (list, tuple)):
+        return any(map(_has_mask, values))
+    return isinstance(values, np.ndarray) and isinstance(values, np.ma.MaskedArray)
+
+
+def items(values: Iterable[Any], name: str, kind: str) -> list[Any]:
+    """Return a list of what is in a sequence."""
+    try:
+        iterator = iter(values)
+    except TypeError:
+        raise TypeError(
+            f"{name}: expected a sequence of {kind}, got {type(values).__name__}"
+        ) from None
+    return list(iterator)
+
+
+def mapping(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a mapping as it is."""
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name}: expected a mapping, got {type(value).__name__}")
+    return value
 
 
 def size(value: int, name: str) -> int:
@@ -49,17 +95,17 @@ def integers(
     high: int = LARGEST_POSITION,
 ) -> NDArray[np.int64]:
     """Return integers of any shape as int64."""
-    array = np.asarray(values)
-    if array.size == 0:  # an empty list has a floating dtype
-        return array.astype(np.int64)
-    if array.dtype.kind not in "iu" and type(values) is not int:
-        raise TypeError(f"{name}: expected integers, got dtype {array.dtype}")
-    wrong = (array < low) | (array > high)
+    numbers = array(values, name)
+    if numbers.size == 0:  # an empty list has a floating dtype
+        return numbers.astype(np.int64)
+    if numbers.dtype.kind not in "iu" and type(values) is not int:
+        raise TypeError(f"{name}: expected integers, got dtype {numbers.dtype}")
+    wrong = (numbers < low) | (numbers > high)
     if wrong.any():
         raise ValueError(
-            f"{name}: expected {low} to {high}, got {array[wrong].flat[0]}"
+            f"{name}: expected {low} to {high}, got {numbers[wrong].flat[0]}"
         )
-    return array.astype(np.int64)
+    return numbers.astype(np.int64)
 
 
 def above(value: float, name: str, low: float) -> float:

@@ -109,7 +109,13 @@ def test_sequences_may_be_empty_and_batches_too():
     assert model(np.zeros((0, 4), int), lengths=[]).shape == (0, 4, 12)
     assert model(np.zeros((2, 0), int), lengths=[0, 0]).shape == (2, 0, 12)
     assert model([]).shape == (0, 12)
-    assert decoder("gpt2")[0].generate(np.zeros((0, 4), int), 3).shape == (0, 3)
+    for mask in (None, np.ones((0, 4), bool)):
+        empty = model(np.zeros((0, 4), int), lengths=[], mask=mask)
+        assert empty.shape == (0, 4, 12)
+    gpt = decoder("gpt2")[0]
+    assert gpt(np.zeros((0, 4), int), lengths=[]).shape == (0, 4, 12)
+    assert gpt.generate(np.zeros((0, 4), int), 3).shape == (0, 3)
+    assert gpt.generate(np.zeros((0, 4), int), 3, lengths=[]).shape == (0, 3)
 
 
 @pytest.mark.quick
@@ -187,6 +193,19 @@ def test_generating_ends_at_the_stop():
         assert (ended[n:] == stop).all()
     one = model.generate(padded()[1], 8, stop=stop)
     assert_same_bits(one, stopped[1])
+
+
+def test_generating_ends_at_any_of_several_stops():
+    model, _, _ = decoder("llama")
+    free = model.generate(padded(), 8, lengths=LENGTHS)
+    stops = [int(free[1, 2]), int(free[0, 4])]
+    stopped = model.generate(padded(), 8, lengths=LENGTHS, stop=stops)
+    for row, ended in zip(free, stopped, strict=True):
+        hits = np.isin(row, stops)
+        n = np.argmax(hits) if hits.any() else 7
+        assert_same_bits(ended[: n + 1], row[: n + 1])
+        assert (ended[n:] == row[n]).all()
+    assert_same_bits(model.generate(padded(), 8, lengths=LENGTHS, stop=[]), free)
 
 
 def test_sample_draws_by_the_probabilities():
@@ -342,6 +361,38 @@ def test_configurations_of_other_models_are_value_errors(config, text):
         (ValueError, "lengths: expected 0 to 1", lambda b, g: b([[1], [2]], lengths=2)),
         (ValueError, "lengths: expected an", lambda b, g: b([[1]], lengths=[1, 1])),
         (ValueError, "n_tokens: expected at least 1", lambda b, g: g.generate([1], 0)),
+        (TypeError, "stop: exp", lambda b, g: g.generate([1], 2, stop=0.5)),
+        (TypeError, "stop: exp", lambda b, g: g.generate([1], 2, stop="7")),
+        (TypeError, "stop: exp", lambda b, g: g.generate([1], 2, stop=[True])),
+        (ValueError, "stop: exp.*0 to 29", lambda b, g: g.generate([1], 2, stop=30)),
+        (ValueError, "stop: exp.*0 to 29", lambda b, g: g.generate([1], 2, stop=[-1])),
+        (ValueError, "stop: expected", lambda b, g: g.generate([1], 2, stop=[[1, 2]])),
+        (
+            ValueError,
+            "token_ids: .*lengths 3, 2: pad",
+            lambda b, g: g([[1, 2, 3], [4, 5]]),
+        ),
+        (ValueError, "token_ids: .*lengths 0, 1", lambda b, g: g([[], [1]])),
+        (ValueError, "lengths: expected 0 to 1", lambda b, g: g([1], lengths=2)),
+        (TypeError, "config: expected a mapping", lambda b, g: b.from_config(None)),
+        (TypeError, "config: expected a mapping", lambda b, g: g.from_config("x")),
+        (TypeError, "mask: expected booleans", lambda b, g: b([1], mask=[1])),
+        (TypeError, "mask: expected booleans", lambda b, g: b([1], mask="x")),
+        (
+            ValueError,
+            r"mask: expected.*\(1, 2\), got \(3,\)",
+            lambda b, g: b([[1, 2]], mask=[True] * 3),
+        ),
+        (
+            ValueError,
+            r"token_types: expected.*\(2,\), got \(3,\)",
+            lambda b, g: b([1, 2], token_types=[0] * 3),
+        ),
+        (
+            ValueError,
+            r"token_types: expected.*\(2,\), got \(2, 2\)",
+            lambda b, g: b([1, 2], token_types=[[0, 0], [1, 1]]),
+        ),
         (ValueError, "rng: expected", lambda b, g: g.generate([1], 1, temperature=1)),
         (
             ValueError,
@@ -354,6 +405,15 @@ def test_configurations_of_other_models_are_value_errors(config, text):
         (ValueError, "top_p: ", lambda b, g: sample([1.0], top_p=1.5)),
         (TypeError, "rng: ", lambda b, g: sample([1.0], rng=0)),
         (ValueError, "logits: ", lambda b, g: sample(1.0)),
+        (TypeError, "logits: ", lambda b, g: sample([1j], temperature=0)),
+        (TypeError, "logits: ", lambda b, g: sample("a", temperature=0)),
+        (ValueError, "logits: .*nan", lambda b, g: sample([0, np.nan], temperature=0)),
+        (ValueError, "logits: .*inf", lambda b, g: sample([0, np.inf], temperature=0)),
+        (
+            ValueError,
+            "logits: .*only -inf",
+            lambda b, g: sample([[0.0, 1.0], [-np.inf] * 2], temperature=0),
+        ),
         (
             TypeError,
             "tied: ",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +25,14 @@ def table(
 
 def checked_ids(token_ids: ArrayLike, vocab_size: int) -> NDArray[np.int64]:
     """Return the numbers of tokens, (L,) or (B, L)."""
+    if isinstance(token_ids, (list, tuple)) and all(map(np.iterable, token_ids)):
+        lengths = [len(ids) for ids in token_ids if isinstance(ids, Sized)]
+        if len(set(lengths)) > 1:
+            raise ValueError(
+                "token_ids: expected (L,) or (B, L), got sequences of lengths "
+                f"{', '.join(map(str, lengths))}: pad them with any token, and pass "
+                "the lengths as lengths="
+            )
     ids = _checks.integers(token_ids, "token_ids", 0, vocab_size - 1)
     if ids.ndim not in (1, 2):
         raise ValueError(f"token_ids: expected (L,) or (B, L), got {ids.shape}")
@@ -33,15 +42,31 @@ def checked_ids(token_ids: ArrayLike, vocab_size: int) -> NDArray[np.int64]:
 def checked_lengths(
     lengths: ArrayLike, ids: NDArray[np.int64], low: int
 ) -> NDArray[np.int64]:
-    """Return how many tokens each sequence of ids (B, L) has, (B,): `low` to L."""
-    batch, n_tokens = ids.shape
+    """Return how many tokens each sequence of ids has, `low` to L.
+
+    That is (B,) for (B, L), and () for (L,).
+    """
+    *batch, n_tokens = ids.shape
     ends = _checks.integers(lengths, "lengths", low, n_tokens)
-    if ends.shape not in ((), (batch,)):
-        raise ValueError(
-            f"lengths: expected an integer, or ({batch},) to match token_ids, "
-            f"got {ends.shape}"
-        )
+    if ends.shape not in ((), tuple(batch)):
+        one_each = f", or {tuple(batch)} to match token_ids," if batch else ""
+        raise ValueError(f"lengths: expected an integer{one_each} got {ends.shape}")
     return np.broadcast_to(ends, batch)
+
+
+def checked_mask(mask: ArrayLike, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which of the tokens exist, broadcast to ids."""
+    exists = _checks.array(mask, "mask")
+    if exists.dtype != np.bool_:
+        raise TypeError(
+            "mask: expected booleans, True = the token exists (for 0 and 1 write "
+            f"mask != 0), got dtype {exists.dtype}"
+        )
+    if not _checks.broadcasts(exists.shape, ids.shape):
+        raise ValueError(
+            f"mask: expected token_ids' shape {ids.shape}, got {exists.shape}"
+        )
+    return np.broadcast_to(exists, ids.shape)
 
 
 def check_positions(n_tokens: int, table: Array) -> None:

@@ -146,7 +146,9 @@ class BertEncoder:
         ValueError
             If a key is missing, or asks for something else than BERT.
         """
-        return cls(**_hf_config.bert(config), dtype=dtype, rng=rng)
+        return cls(
+            **_hf_config.bert(_checks.mapping(config, "config")), dtype=dtype, rng=rng
+        )
 
     @classmethod
     def from_pretrained(
@@ -212,13 +214,16 @@ class BertEncoder:
         """
         ids = _embedding.checked_ids(token_ids, len(self.token_embedding))
         tokens = self._embed(ids, 0 if token_types is None else token_types)
-        if lengths is not None and mask is None and ids.ndim == 2:
+        ends = exists = None
+        if lengths is not None:
             ends = _embedding.checked_lengths(lengths, ids, 0)
-            return _packed.encode(self.encoder, tokens, ends, num_threads)
         if mask is not None:
-            mask = np.asarray(mask)[..., np.newaxis, np.newaxis, :]  # (..., 1, 1, L)
+            exists = _embedding.checked_mask(mask, ids)
+            exists = exists[..., np.newaxis, np.newaxis, :]  # (..., 1, 1, L)
+        elif ends is not None and ids.ndim == 2:
+            return _packed.encode(self.encoder, tokens, ends, num_threads)
         return self.encoder(
-            tokens, mask=mask, kv_lengths=lengths, num_threads=num_threads
+            tokens, mask=exists, kv_lengths=ends, num_threads=num_threads
         )
 
     def _embed(self, ids: NDArray[np.int64], token_types: ArrayLike) -> Array:
@@ -227,5 +232,10 @@ class BertEncoder:
         _embedding.check_positions(n_tokens, self.position_embedding)
         n_types = len(self.segment_embedding)
         types = _checks.integers(token_types, "token_types", 0, n_types - 1)
+        if not _checks.broadcasts(types.shape, ids.shape):
+            raise ValueError(
+                "token_types: expected an integer, or integers that broadcast to "
+                f"token_ids' {ids.shape}, got {types.shape}"
+            )
         tokens = self.token_embedding[ids] + self.segment_embedding[types]
         return self.norm(tokens + self.position_embedding[:n_tokens])

@@ -172,7 +172,11 @@ class CausalDecoder:
         ValueError
             If a key is missing, or asks for what this model does not have.
         """
-        return cls(**_hf_config.decoder(config), dtype=dtype, rng=rng)
+        return cls(
+            **_hf_config.decoder(_checks.mapping(config, "config")),
+            dtype=dtype,
+            rng=rng,
+        )
 
     @classmethod
     def from_pretrained(
@@ -241,10 +245,13 @@ class CausalDecoder:
             n_positions = int(positions.max(initial=-1)) + 1
             _embedding.check_positions(n_positions, self.position_embedding)
             tokens += self.position_embedding[positions]
+        ends = None
+        if lengths is not None:
+            ends = _embedding.checked_lengths(lengths, ids, 0)
         return self.decoder(
             tokens,
             caches=caches,
-            kv_lengths=lengths,
+            kv_lengths=ends,
             rotary=self.rotary,
             window=self.window,
             num_threads=num_threads,

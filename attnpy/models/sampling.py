@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnpy import _checks
+from attnpy import _checks, _dtypes
 from attnpy.models import _embedding
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import ArrayLike, NDArray
 
     from attnpy.models.decoder import CausalDecoder
@@ -28,7 +30,9 @@ def sample(
     Parameters
     ----------
     logits : array_like, shape (..., V)
-        Logarithms of the probabilities, up to a constant for each row.
+        Logarithms of the probabilities, up to a constant for each row: real numbers,
+        of which -inf is a probability of 0, but not all of a row. NaN and +inf, which
+        are no logarithm of a probability, are errors.
     temperature : float, optional
         The scores are divided by it. 0 takes the highest score, the first of equal
         ones, and draws nothing.
@@ -65,10 +69,8 @@ def sample(
     >>> np.unique(tokens)
     array([0, 1, 2])
     """
-    scores = np.asarray(logits).astype(np.float64)  # (..., V)
-    if scores.ndim == 0 or scores.shape[-1] == 0:
-        raise ValueError(f"logits: expected (..., V) with V >= 1, got {scores.shape}")
-    if temperature != 0:
+    scores = _checked_scores(logits)
+    if np.ndim(temperature) > 0 or temperature != 0:
         temperature = _checks.above(temperature, "temperature", 0)
     n_kept = scores.shape[-1] if top_k is None else _checks.count(top_k, "top_k")
     share = 1.0 if top_p is None else _checks.above(top_p, "top_p", 0)
@@ -96,7 +98,7 @@ def generate(
     top_k: int | None = None,
     top_p: float | None = None,
     rng: np.random.Generator | None = None,
-    stop: int | None = None,
+    stop: int | Sequence[int] | None = None,
     num_threads: int | None = None,
 ) -> NDArray[np.int64]:
     """Continue sequences, with their keys and values kept from token to token.
@@ -111,8 +113,9 @@ def generate(
         How many of the tokens of each sequence exist, at its start: at least 1.
     temperature, top_k, top_p, rng
         As in `sample`; by default always the token with the highest score.
-    stop : int, optional
-        A token after which a sequence has ended: the rest of it is `stop` as well.
+    stop : int or sequence of int, optional
+        Tokens after which a sequence has ended, each 0 to ``V - 1``: the rest of it is
+        the token that ended it.
     num_threads : int, optional
         At least 1; by default `attnpy.get_num_threads`.
 
@@ -130,6 +133,7 @@ def generate(
     batch = np.atleast_2d(ids)  # (B, L)
     n_sequences, length = batch.shape
     n_tokens = _checks.count(n_tokens, "n_tokens")
+    stops = _checked_stops(stop, len(self.token_embedding))
     ends = _embedding.checked_lengths(length if lengths is None else lengths, batch, 1)
     if self.position_embedding is not None:
         longest = int(ends.max(initial=0)) + n_tokens - 1
@@ -142,7 +146,7 @@ def generate(
         num_threads=num_threads,
     )
     last = states[np.arange(n_sequences), ends - 1]  # (B, E)
-    new = np.full((n_sequences, n_tokens), 0 if stop is None else stop, np.int64)
+    new = np.zeros((n_sequences, n_tokens), np.int64)
     going = np.ones(n_sequences, bool)
     for i in range(n_tokens):
         if i > 0:
@@ -155,12 +159,42 @@ def generate(
             top_p=top_p,
             rng=rng,
         )
-        new[going, i] = tokens[going]
-        if stop is not None:
-            going &= tokens != stop
+        tokens = np.where(going, tokens, new[:, i])
+        new[:, i:] = tokens[:, np.newaxis]  # for those that end here
+        going &= ~np.isin(tokens, stops)
         if not going.any():
             break
     return new if ids.ndim == 2 else new[0]
+
+
+def _checked_scores(logits: ArrayLike) -> NDArray[np.float64]:
+    """Return the scores of tokens, (..., V), from which each row can draw one."""
+    given = _checks.array(logits, "logits")
+    _dtypes.operand(given, "logits")
+    if given.ndim == 0 or given.shape[-1] == 0:
+        raise ValueError(f"logits: expected (..., V) with V >= 1, got {given.shape}")
+    scores = given.astype(np.float64)
+    top = scores.max(axis=-1)  # NaN where there is one
+    wrong = top[~np.isfinite(top)]
+    if wrong.size:
+        got = "only -inf in one" if wrong[0] == -np.inf else wrong[0]
+        raise ValueError(
+            "logits: expected a finite number in each row, and neither NaN nor inf, "
+            f"got {got}"
+        )
+    return scores
+
+
+def _checked_stops(
+    stop: int | Sequence[int] | None, vocab_size: int
+) -> NDArray[np.int64]:
+    """Return the tokens that end a sequence, (n,)."""
+    stops = _checks.integers([] if stop is None else stop, "stop", 0, vocab_size - 1)
+    if stops.ndim > 1:
+        raise ValueError(
+            f"stop: expected an integer, or a sequence of them, got {stops.shape}"
+        )
+    return stops.reshape(-1)
 
 
 def _most_probable(
