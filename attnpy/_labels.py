@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attnpy import _checks
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -20,7 +22,7 @@ def checked_numbers(
     name: str, array: ArrayLike, shapes: dict[int, str] | None
 ) -> NDArray[np.float64]:
     """Return real numbers as float64; `shapes` as for `check_shape`, None for any."""
-    numbers = np.asarray(array)
+    numbers = _checks.array(array, name)
     if numbers.dtype.kind not in "fiub" and numbers.dtype.name != "bfloat16":
         raise TypeError(f"{name}: expected real numbers, got {numbers.dtype}")
     if shapes is not None:
@@ -59,7 +61,8 @@ def checked_labels(name: str, labels: Iterable[object], count: int) -> list[str]
             f"{name}: expected a sequence of {count}, "
             f"got a single {type(labels).__name__}"
         )
-    texts = ["".join(map(_shown, str(label))) for label in labels]
+    given = _checks.items(labels, name, f"{count} labels")
+    texts = ["".join(map(_shown, str(label))) for label in given]
     if len(texts) != count:
         raise ValueError(f"{name}: expected {count}, got {len(texts)}")
     return texts

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attnpy import _checks
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -74,8 +76,7 @@ def merge(
     >>> np.allclose(output, attnpy.attention(query, key, value))
     True
     """
-    parts = [np.asarray(output) for output in outputs]
-    logs = [np.asarray(lse) for lse in lses]
+    parts, logs = _arrays(outputs, "outputs"), _arrays(lses, "lses")
     _check(parts, logs)
 
     dtype = _promote([output.dtype for output in parts])
@@ -99,6 +100,13 @@ def _share(output: Array, share: Array, lse: Array) -> Array:
     shared: Array = output.astype(lse.dtype) * share[..., np.newaxis]
     shared[np.isneginf(lse)] = 0
     return shared
+
+
+def _arrays(given: Sequence[ArrayLike], name: str) -> list[Array]:
+    return [
+        _checks.array(part, f"{name}[{i}]")
+        for i, part in enumerate(_checks.items(given, name, "arrays"))
+    ]
 
 
 def _check(outputs: list[Array], lses: list[Array]) -> None:

@@ -8,14 +8,15 @@ that are layers, or lists of layers.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnpy import _dtypes
+from attnpy import _checks, _dtypes
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import ArrayLike
 
     from attnpy._typing import Array
@@ -105,10 +106,12 @@ def load_state_dict(self: object, state: Mapping[str, ArrayLike]) -> None:
         ...
     ValueError: state: missing W_k, W_v; W_q: expected shape (2, 1), got (2, 2)
     """
-    if not isinstance(state, Mapping):
-        raise TypeError(f"state: expected a mapping, got {type(state).__name__}")
-    own = parameters(self)
-    given = {name: np.asarray(state[name]) for name in state if name in own}
+    own, state = parameters(self), _checks.mapping(state, "state")
+    given = {
+        name: _checks.array(state[name], f"state[{name!r}]")
+        for name in state
+        if name in own
+    }
     _check(own, given, [str(name) for name in state if name not in own])
     # Two loops, so that no error comes after the first change.
     new = {name: _converted(given[name], own, name) for name in own}

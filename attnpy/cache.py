@@ -184,7 +184,7 @@ class KVCache:
             ...
         ValueError: cache: expected room for 3 more tokens in sequence 0, got 1: 3 of 4
         """
-        key, value = np.asarray(key), np.asarray(value)
+        key, value = _checks.array(key, "key"), _checks.array(value, "value")
         n_tokens = key.shape[2] if key.ndim == 4 else 0
         shape = self.batch, self.num_kv_heads, n_tokens
         _check_shape(key, "key", (*shape[:2], "L", self.head_dim), n_tokens)
@@ -337,6 +337,7 @@ def _storage(
         return np.zeros(shape, dtype)
     if not isinstance(array, np.ndarray):
         raise TypeError(f"{name}: expected a NumPy array, got {type(array).__name__}")
+    _checks.array(array, name)
     if array.shape != shape:
         raise ValueError(f"{name}: expected shape {shape}, got {array.shape}")
     if _dtypes.operand(array, name) != array.dtype.newbyteorder("="):

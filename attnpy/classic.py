@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
-from attnpy import _dtypes
+from attnpy import _checks, _dtypes
 from attnpy._attention import attention
 
 if TYPE_CHECKING:
@@ -143,8 +143,7 @@ def additive_attention(
     1.0
     """
     names = ("query", "key", "value", "W_q", "W_k", "v")
-    given = [np.asarray(x) for x in (query, key, value, W_q, W_k, v)]
-    arrays, dtype = _convert(given, names)
+    arrays, dtype = _convert((query, key, value, W_q, W_k, v), names)
     lead, allowed = _check(arrays, mask)
     queries, keys, values, w_q, w_k, w = arrays
     n_hidden = w_q.shape[-1] if w_q.ndim == 2 else -1
@@ -288,7 +287,7 @@ def multiplicative_attention(
     True
     """
     names = ("query", "key", "value", "W")
-    arrays, dtype = _convert([np.asarray(x) for x in (query, key, value, W)], names)
+    arrays, dtype = _convert((query, key, value, W), names)
     _, allowed = _check(arrays, mask)
     queries, keys, values, w = arrays
     expected = (queries.shape[-1], keys.shape[-1])
@@ -311,9 +310,10 @@ def multiplicative_attention(
 
 
 def _convert(
-    arrays: list[Array], names: tuple[str, ...]
+    given: tuple[ArrayLike, ...], names: tuple[str, ...]
 ) -> tuple[list[Array], np.dtype[Any]]:
     """Return the arrays in the arithmetic's dtype, and the dtype of the results."""
+    arrays = [_checks.array(x, name) for x, name in zip(given, names, strict=True)]
     for array, name in zip(arrays, names, strict=True):
         _dtypes.operand(array, name)
     try:
@@ -357,7 +357,7 @@ def _check(
                 f"{others} {lead}, got {array.shape}"
             ) from None
     shape = (*lead, 1 if query.ndim == 1 else query.shape[-2], n_keys)
-    allowed = np.asarray(True if mask is None else mask)
+    allowed = _checks.array(True if mask is None else mask, "mask")
     if allowed.dtype != np.bool_:
         raise TypeError(
             "mask: expected booleans, True = may attend (for 0 and 1 write mask != 0), "

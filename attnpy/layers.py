@@ -232,8 +232,8 @@ class SelfAttention:
             None,
             None,
             Options(
-                mask=_with_head_axis(mask),
-                bias=_with_head_axis(bias),
+                mask=_with_head_axis(mask, "mask"),
+                bias=_with_head_axis(bias, "bias"),
                 q_offset=q_offset,
                 return_weights=return_weights,
                 **options,
@@ -517,7 +517,7 @@ class MultiHeadAttention:
         self._check_rotary(rotary, context)
         if _checks.flag(average_weights, "average_weights") and not return_weights:
             raise ValueError("average_weights: expected return_weights=True with it")
-        tokens = np.asarray(x)
+        tokens = _checks.array(x, "x")
         kv_cache = context if isinstance(context, KVCache) else cache
         single = kv_cache is not None and tokens.ndim == 2
         if single:
@@ -600,7 +600,7 @@ class MultiHeadAttention:
         >>> np.allclose(mha(x, memory), mha(x, states))
         True
         """
-        tokens, size = np.asarray(context), len(self.W_k)
+        tokens, size = _checks.array(context, "context"), len(self.W_k)
         if tokens.ndim not in (2, 3) or tokens.shape[-1] != size:
             raise ValueError(
                 f"context: expected (Lc, {size}) or (B, Lc, {size}), got {tokens.shape}"
@@ -763,11 +763,11 @@ def _project(
     return projected.reshape(shape).swapaxes(-3, -2)
 
 
-def _with_head_axis(array: ArrayLike | None) -> Array | None:
+def _with_head_axis(given: ArrayLike | None, name: str) -> Array | None:
     """Return (..., 1, Lq, Lk) for an array that broadcasts to (..., Lq, Lk)."""
-    if array is None:
+    if given is None:
         return None
-    array = np.asarray(array)
+    array = _checks.array(given, name)
     return array if array.ndim < 3 else array[..., np.newaxis, :, :]
 
 

@@ -351,7 +351,7 @@ def show(
     cat ■   ■   ·
     sat ■   ■   ■
     """
-    mask = np.asarray(mask)
+    mask = _checks.array(mask, "mask")
     if mask.dtype != np.bool_:
         raise TypeError(f"mask: expected booleans, got dtype {mask.dtype}")
     if mask.ndim == 0 or any(n != 1 for n in mask.shape[:-2]):
@@ -382,6 +382,7 @@ def _names(labels: Sequence[Any] | None, name: str, n: int) -> list[str]:
     """Return printable labels, empty ones where there are none."""
     if labels is None:
         return [""] * n
-    if len(labels) != n:
-        raise ValueError(f"{name}: expected {n} labels, got {len(labels)}")
-    return [repr(str(label))[1:-1] for label in labels]
+    names = [repr(str(label))[1:-1] for label in _checks.items(labels, name, "labels")]
+    if len(names) != n:
+        raise ValueError(f"{name}: expected {n} labels, got {len(names)}")
+    return names

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
+from attnpy import _checks
 from attnpy._labels import (
     check_shape,
     checked_labels,
@@ -447,7 +448,7 @@ def mask_image(
     >>> [text.get_text() for text in ax.get_legend().get_texts()]
     ['may attend', 'hidden']
     """
-    mask = np.asarray(mask)
+    mask = _checks.array(mask, "mask")
     if mask.dtype != bool:
         raise TypeError(
             f"mask: expected bool, True where the query may attend, got {mask.dtype}"

@@ -235,7 +235,7 @@ class DecoderLayer:
 
         _checks.keywords(options, HANDED_ON, "DecoderLayer()")
         self._check_context(context, context_mask, context_lengths)
-        tokens = np.asarray(x)
+        tokens = _checks.array(x, "x")
         with undone_on_error([] if cache is None else [cache]):
             tokens = _stack.residual(tokens, attend, self.norm_1, self.norm_first)
             if self.norm_2 is not None:
@@ -450,7 +450,7 @@ class Decoder:
             layer_caches = caches = checked_caches(caches, "caches", n_layers)
             if len(set(map(id, caches))) < n_layers:
                 raise ValueError("caches: expected another one for each layer")
-        tokens = np.asarray(x)
+        tokens = _checks.array(x, "x")
         with undone_on_error(caches or []):
             for layer, states, cache in zip(
                 self.layers, contexts, layer_caches, strict=True

@@ -165,7 +165,8 @@ class EncoderLayer:
             return self.feed_forward(tokens, num_threads=options.get("num_threads"))
 
         _checks.keywords(options, PASSED_ON | {"rotary"}, "EncoderLayer()")
-        tokens = _stack.residual(np.asarray(x), attend, self.norm_1, self.norm_first)
+        tokens = _checks.array(x, "x")
+        tokens = _stack.residual(tokens, attend, self.norm_1, self.norm_first)
         return _stack.residual(tokens, feed, self.norm_2, self.norm_first)
 
 
@@ -258,7 +259,7 @@ class Encoder:
         TypeError, ValueError
             If an argument has the wrong kind or dtype, or shapes do not fit together.
         """
-        tokens = np.asarray(x)
+        tokens = _checks.array(x, "x")
         for layer in self.layers:
             tokens = layer(tokens, **options)
         return tokens if self.norm is None else self.norm(tokens)

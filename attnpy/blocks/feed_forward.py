@@ -127,7 +127,7 @@ class FeedForward:
             If x has another dtype or size.
         """
         gated = self.W_gate is not None
-        x = np.asarray(x)
+        x = _checks.array(x, "x")
         hidden = linear(
             x,
             self.W_1,

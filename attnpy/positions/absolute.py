@@ -201,7 +201,7 @@ class Learned:
             If a position is negative or not in the table.
         """
         max_length = len(self.weight)
-        if np.ndim(positions) == 0:
+        if _checks.array(positions, "positions").ndim == 0:
             length = _checks.integers(positions, "positions", 0, max_length)
             positions = np.arange(int(length))
         return self.weight[_checks.integers(positions, "positions", 0, max_length - 1)]

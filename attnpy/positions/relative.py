@@ -273,7 +273,7 @@ def relative_bias(
     >>> query, key, value = rng.standard_normal((3, 8, 10, 64))
     >>> output = attnpy.attention(query, key, value, bias=bias, scale=1)
     """
-    table = np.asarray(table)
+    table = _checks.array(table, "table")
     if table.ndim != 2:
         raise ValueError(f"table: expected (num_buckets, H), got {table.shape}")
     table = table.astype(_dtypes.operand(table, "table"), copy=False)

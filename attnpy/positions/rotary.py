@@ -251,7 +251,7 @@ class Rotary:
         16-bit numbers are computed in float32 and rounded once. A row's bits depend on
         the row and its position only.
         """
-        x = np.asarray(x)
+        x = _checks.array(x, "x")
         if x.ndim == 0 or x.shape[-1] != self.head_dim:
             raise ValueError(f"x: expected (..., L, {self.head_dim}), got {x.shape}")
         positions = 0 if positions is None else positions
@@ -278,7 +278,7 @@ def cos_sin(
     With `n_rows`, `positions` are those of the first of so many rows, `q_offset` of
     `query_positions`. Read-only, for the tables of the last calls are kept.
     """
-    array = np.asarray(positions)
+    array = _checks.array(positions, "q_offset")
     if array.dtype.kind not in "iu":
         array = _checks.integers(positions, "q_offset")
     frequencies = np.asarray(rotary.frequencies, np.float64)

@@ -1,0 +1,145 @@
+"""What all modules say of the same wrong arguments, in the terms of the call."""
+
+import numpy as np
+import pytest
+from support.errors import refused
+
+import attnpy
+from attnpy import blocks, classic, masks, models, norms, plot, positions
+from attnpy.cache import KVCache
+from attnpy.layers import MultiHeadAttention, SelfAttention
+from attnpy.view import head_view
+
+pytestmark = pytest.mark.quick
+
+X = np.ones((2, 4))
+EYE = np.eye(4)
+ROWS = np.ones((1, 1, 2, 4))
+
+
+def masked(array):
+    """The same numbers, the first of which are to be left alone."""
+    return np.ma.masked_array(array, np.arange(np.size(array)).reshape(array.shape) < 1)
+
+
+def encoder():
+    return models.BertEncoder(1, 4, 1, 4, vocab_size=9)
+
+
+MASKED = {
+    "x": [
+        lambda a: MultiHeadAttention(4, 2)(a),
+        lambda a: blocks.EncoderLayer(4, 2, 4)(a),
+        lambda a: blocks.Encoder(1, 4, 2, 4)(a),
+        lambda a: blocks.DecoderLayer(4, 2, 4, cross_attention=False)(a),
+        lambda a: blocks.Decoder(1, 4, 2, 4, cross_attention=False)(a),
+        lambda a: blocks.FeedForward(4, 4)(a),
+        lambda a: positions.Rotary(4)(a),
+    ],
+    "context": [lambda a: MultiHeadAttention(4, 2).project_context(a)],
+    "query": [
+        lambda a: classic.additive_attention(a, X, X, EYE, EYE, np.ones(4)),
+        lambda a: classic.multiplicative_attention(a, X, X, EYE),
+    ],
+    "W": [lambda a: classic.multiplicative_attention(X[:, :2], X, X, a)],
+    "bias": [lambda a: SelfAttention(4, 2)(X, bias=a[:, :2])],
+    "table": [lambda a: positions.relative_bias(a, 2, 2)],
+    "logits": [lambda a: models.sample(a, temperature=0)],
+    "weights": [
+        lambda a: plot.heat_map(a),
+        lambda a: plot.entropy_bits(a),
+        lambda a: head_view(a, ["a", "b"], list("abcd")),
+    ],
+    "encoding": [lambda a: plot.position_image(a)],
+    r"outputs\[0\]": [lambda a: attnpy.merge([a], [np.ones(2)])],
+    r"lses\[1\]": [lambda a: attnpy.merge([ROWS[0]] * 2, [X[:1, :2], a[:1, :2]])],
+    r"state\['weight'\]": [
+        lambda a: norms.RMSNorm(4).load_state_dict({"weight": a[0]})
+    ],
+    "key": [
+        lambda a: KVCache(1, 1, 2, 4).append(a[None, None], ROWS),
+        lambda a: KVCache(1, 1, 2, 4, key=a[None, None]),
+    ],
+}
+
+MASKED_INTEGERS = {
+    "token_ids": [lambda a: encoder()(a)],
+    "token_types": [lambda a: encoder()([1, 2], token_types=a)],
+    "lengths": [
+        lambda a: encoder()([[1], [2]], lengths=a),
+        lambda a: KVCache(2, 1, 3, 4, lengths=a),
+        lambda a: masks.padding(a, 3),
+    ],
+    "positions": [
+        lambda a: positions.Learned(3, 4)(a),
+        lambda a: positions.Rotary(4)(X, a),
+    ],
+    "q_offset": [
+        lambda a: masks.causal(2, q_offset=a),
+        lambda a: MultiHeadAttention(4, 2)(
+            np.ones((2, 2, 4)), q_offset=a, rotary=positions.Rotary(2)
+        ),
+    ],
+    "stop": [
+        lambda a: models.CausalDecoder(1, 4, 1, 4, vocab_size=9).generate(
+            [1], 1, stop=a
+        )
+    ],
+}
+
+MASKED_BOOLEANS = {
+    "mask": [
+        lambda a: masks.show(a),
+        lambda a: plot.mask_image(a),
+        lambda a: encoder()([1, 2], mask=a[0]),
+        lambda a: SelfAttention(4, 2)(X, mask=a),
+        lambda a: classic.multiplicative_attention(X, X, X, EYE, mask=a),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "calls"),
+    [(name, masked(X), calls) for name, calls in MASKED.items()]
+    + [(name, masked(np.array([1, 1])), c) for name, c in MASKED_INTEGERS.items()]
+    + [(name, masked(np.eye(2) > 0), c) for name, c in MASKED_BOOLEANS.items()],
+    ids=[*MASKED, *MASKED_INTEGERS, *MASKED_BOOLEANS],
+)
+def test_an_array_with_a_mask_of_its_own_is_refused(name, array, calls):
+    for call in calls:
+        call(np.asarray(array))
+        with refused(TypeError, name) as caught:
+            call(array)
+        assert "MaskedArray" in str(caught.value)
+
+
+def test_so_are_lists_of_such_arrays():
+    with refused(TypeError, "x"):
+        MultiHeadAttention(4, 2)(list(masked(X)))
+    with refused(TypeError, "lengths"):
+        masks.padding([1, np.ma.masked], 3)
+
+
+def test_ragged_lists_name_the_argument():
+    ragged = [[1.0, 2.0, 3.0, 4.0], [1.0]]
+    with refused(ValueError, "x"):
+        MultiHeadAttention(4, 2)(ragged)
+    with refused(ValueError, "query"):
+        classic.multiplicative_attention(ragged, X, X, EYE)
+    with refused(ValueError, "positions"):
+        positions.Learned(3, 4)([[0], [1, 2]])
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("outputs", lambda bad: attnpy.merge(bad, [])),
+        ("lses", lambda bad: attnpy.merge([X], bad)),
+        ("query_labels", lambda bad: plot.heat_map(EYE, bad)),
+        ("query_labels", lambda bad: masks.show(EYE > 0, bad)),
+        ("query_tokens", lambda bad: head_view(EYE, bad)),
+    ],
+)
+def test_what_is_no_sequence_is_named(name, call):
+    with refused(TypeError, name):
+        call(5)
