@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 import attnpy
 from attnpy._example import EMBEDDINGS, WORDS
+from attnpy._files import replacing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import BinaryIO
-
     from numpy.typing import NDArray
 
 PROGRAM = "python -m attnpy"
 REQUIRED = ("query", "key", "value")
+ALIGNMENTS = ("bottom_right", "top_left")
 OPTIONAL = ("mask", "bias", "sinks", "kv_lengths", "q_offset")
 
 
 class InputError(Exception):
     """Something about the request is wrong; the message is all the user needs."""
+
+
+class Terminated(BaseException):
+    """Somebody asked the process to end."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -38,6 +41,7 @@ class Parser(argparse.ArgumentParser):
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit status."""
+    before = signal.signal(signal.SIGTERM, terminate)
     try:
         options = parser().parse_args(arguments)
         if options.command == "run":
@@ -49,6 +53,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(end="", flush=True)  # so that a full disk is seen here
     except KeyboardInterrupt:
         return 130
+    except Terminated:
+        return 143
     except BrokenPipeError:
         # The reader of our output has gone. Python flushes once more on exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -56,7 +62,14 @@ def main(arguments: list[str] | None = None) -> int:
     except (InputError, OSError, TypeError, ValueError, MemoryError) as error:
         print("attnpy:", one_line(error), file=sys.stderr)
         return 2
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
     return 0
+
+
+def terminate(*_: object) -> NoReturn:
+    """Raise, so that no temporary file is left behind."""
+    raise Terminated
 
 
 def one_line(error: BaseException) -> str:
@@ -86,14 +99,15 @@ def parser() -> Parser:
         f"{', '.join(REQUIRED)}, and may hold {', '.join(OPTIONAL)}. The result holds "
         "output, and weights and lse where asked for.",
     )
-    command.add_argument("input", metavar="in.npz")
+    # Optional here, as --causal may have taken it: see `sort_out`.
+    command.add_argument("input", metavar="in.npz", nargs="?")
     command.add_argument("-o", "--output", metavar="out.npz", required=True)
     command.add_argument(
         "--causal",
         nargs="?",
-        const="bottom_right",
+        const=ALIGNMENTS[0],
         default=False,
-        choices=("bottom_right", "top_left"),
+        metavar="|".join(ALIGNMENTS),
         help="hide the keys after each query's position; bottom_right by default",
     )
     command.add_argument(
@@ -122,11 +136,29 @@ def parser() -> Parser:
 
 def window_side(text: str) -> int | None:
     """Return one side of a window: a number, or None for "none"."""
-    return None if text == "none" else int(text)
+    try:
+        return None if text == "none" else int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"expected an integer or none, got {text!r}"
+        ) from None
+
+
+def sort_out(options: argparse.Namespace) -> None:
+    """Tell the input from the value that --causal may have."""
+    if options.causal not in (False, *ALIGNMENTS):
+        if options.input is not None:
+            raise InputError(
+                f"--causal: expected {' or '.join(ALIGNMENTS)}, got {options.causal!r}"
+            )
+        options.input, options.causal = options.causal, ALIGNMENTS[0]
+    if options.input is None:
+        raise InputError("the following arguments are required: in.npz")
 
 
 def run(options: argparse.Namespace) -> None:
     """Compute attention for the arrays in a file and write the results to another."""
+    sort_out(options)
     arrays = read_arrays(options.input)
     if options.q_offset is not None:
         if "q_offset" in arrays:
@@ -135,21 +167,24 @@ def run(options: argparse.Namespace) -> None:
     names = ["output"]
     names += ["weights"] * options.return_weights
     names += ["lse"] * options.return_lse
-    with replacing(options.output) as file:
-        results = attnpy.attention(
-            **arrays,
-            causal=options.causal,
-            window=None if options.window is None else tuple(options.window),
-            scale=options.scale,
-            softcap=options.softcap,
-            return_weights=options.return_weights,
-            return_lse=options.return_lse,
-            num_threads=options.num_threads,
-        )
-        if len(names) == 1:
-            results = (results,)
-        named = dict(zip(names, results, strict=True))
-        np.savez(file, **named)
+    try:
+        with replacing(options.output) as file:
+            results = attnpy.attention(
+                **arrays,
+                causal=options.causal,
+                window=None if options.window is None else tuple(options.window),
+                scale=options.scale,
+                softcap=options.softcap,
+                return_weights=options.return_weights,
+                return_lse=options.return_lse,
+                num_threads=options.num_threads,
+            )
+            if len(names) == 1:
+                results = (results,)
+            named = dict(zip(names, results, strict=True))
+            np.savez(file, **named)
+    except OSError as error:
+        raise InputError(f"{options.output}: {error.strerror or error}") from error
     summary = ", ".join(f"{n} {a.dtype} {a.shape}" for n, a in named.items())
     print(f"{options.output}: {summary}")
 
@@ -186,28 +221,6 @@ def read_array(content: Any, path: str, name: str) -> NDArray[Any]:
     if not isinstance(array, np.ndarray):
         raise InputError(f"{path}: {name} is not an array")
     return array
-
-
-@contextmanager
-def replacing(path: str) -> Iterator[BinaryIO]:
-    """Open a temporary file that takes the place of `path` once it is complete."""
-    target = os.path.realpath(path)
-    if os.path.exists(target) and not os.path.isfile(target):
-        raise InputError(f"{path}: not a regular file")
-    temporary = f"{target}.{os.getpid()}.tmp"
-    try:
-        file = open(temporary, "xb")  # noqa: SIM115
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from error
-    try:
-        with file:
-            yield file
-        os.replace(temporary, target)
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from error
-    finally:
-        if os.path.exists(temporary):
-            os.remove(temporary)
 
 
 def show_example() -> None:

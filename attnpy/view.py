@@ -9,16 +9,17 @@ from __future__ import annotations
 import base64
 import html
 import json
-import os
 import re
 from importlib import resources
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnpy._files import replacing
 from attnpy._labels import checked_labels, checked_weights
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterable
 
     from numpy.typing import ArrayLike, NDArray
@@ -63,7 +64,8 @@ class HeadView:
         Parameters
         ----------
         path : str or os.PathLike
-            Where to. A file that is there is replaced, once the page is complete.
+            Where to. A file that is there is replaced, once the page is complete; its
+            mode stays.
 
         Raises
         ------
@@ -81,16 +83,8 @@ class HeadView:
         ...     page.read_text().startswith("<!DOCTYPE html>")
         True
         """
-        target = os.path.realpath(path)
-        temporary = f"{target}.{os.getpid()}.tmp"
-        with open(temporary, "x", encoding="ascii", newline="\n") as file:
-            try:
-                file.write(self._page)
-                file.close()
-                os.replace(temporary, target)
-            except BaseException:
-                os.remove(temporary)
-                raise
+        with replacing(path) as file:
+            file.write(self._page.encode("ascii"))
 
 
 def head_view(

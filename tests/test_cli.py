@@ -2,12 +2,16 @@
 
 import io
 import os
+import re
 import resource
 import signal
+import stat
 import subprocess
 import sys
 import time
 import zipfile
+from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -130,6 +134,10 @@ def test_version_and_help(tmp_path):
         (["--causal=top_left"], {"causal": "top_left"}),
         (["--window", "2", "none"], {"window": (2, None)}),
         (["--window", "none", "0", "--causal"], {"window": (None, 0), "causal": True}),
+        (
+            ["--window", "1", "0", "--causal", "top_left"],
+            {"window": (1, 0), "causal": "top_left"},
+        ),
         (["--causal", "--q-offset", "-1"], {"causal": True, "q_offset": -1}),
         (["--scale", "-0.5"], {"scale": -0.5}),
         (["--softcap", "2.5"], {"softcap": 2.5}),
@@ -145,6 +153,17 @@ def test_run_writes_the_bits_of_attention(call, file, arrays, flags, options):
         assert results.files == ["output"]
         expected = attnpy.attention(*arrays.values(), **options)
         np.testing.assert_array_equal(results["output"], expected, strict=True)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("flags", [["--causal"], ["--causal", "top_left"], ["--caus"]])
+def test_causal_may_stand_before_the_input(call, file, arrays, flags):
+    done = call("run", *flags, file, "-o", "out.npz")
+    assert (done.returncode, done.stderr) == (0, "")
+    causal = "top_left" if "top_left" in flags else True
+    with np.load(file.with_name("out.npz")) as results:
+        expected = attnpy.attention(*arrays.values(), causal=causal)
+        np.testing.assert_array_equal(results["output"], expected)
 
 
 @pytest.mark.parametrize("weights", [False, True])
@@ -184,6 +203,27 @@ def test_run_may_write_over_its_input(file, arrays):
     with np.load(file) as results:
         expected = attnpy.attention(*arrays.values())
         np.testing.assert_array_equal(results["output"], expected)
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o666])
+def test_run_keeps_the_mode_of_a_file_that_it_replaces(call, file, mode):
+    out = file.with_name("out.npz")
+    out.touch()
+    out.chmod(mode)
+    assert call("run", file, "-o", out).returncode == 0
+    assert stat.S_IMODE(out.stat().st_mode) == mode
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_run_makes_a_file_that_the_umask_allows(file, mask):
+    done = run(
+        *("run", file, "-o", "out.npz"),
+        cwd=file.parent,
+        preexec_fn=lambda: os.umask(mask),
+    )
+    assert done.returncode == 0
+    mode = stat.S_IMODE(file.with_name("out.npz").stat().st_mode)
+    assert mode == 0o666 & ~mask
 
 
 def test_run_keeps_the_name_of_the_output(file):
@@ -298,9 +338,9 @@ def test_bad_input_gives_one_line_and_no_output(call, tmp_path, arrays, case):
 @pytest.mark.parametrize(
     ("flags", "part"),
     [
-        (["--causal", "bottom_left"], "--causal"),
+        (["--causal", "bottom_left"], "--causal: expected bottom_right or top_left"),
         (["--window", "1"], "--window"),
-        (["--window", "1", "two"], "--window"),
+        (["--window", "1", "two"], "--window: expected an integer or none, got 'two'"),
         (["--window", "-1", "0"], "window: expected"),
         (["--q-offset", "0.5"], "--q-offset"),
         (["--scale", "nan"], "scale: expected"),
@@ -320,6 +360,8 @@ def test_bad_flags_give_one_line_and_no_output(call, file, flags, part):
         (["walk"], "walk"),
         (["run"], "required"),
         (["run", "in.npz"], "--output"),
+        (["run", "-o", "out.npz"], "required: in.npz"),
+        (["run", "--causal", "-o", "out.npz"], "required: in.npz"),
         (["run", "nowhere.npz", "-o", "out.npz"], "nowhere.npz: No such file"),
         (["run", ".", "-o", "out.npz"], "Is a directory"),
     ],
@@ -340,6 +382,12 @@ def test_unwritable_output_gives_one_line(file, output):
     assert os.listdir(file.parent) == ["in.npz"]
 
 
+def test_the_installed_command_is_the_same_program():
+    text = (Path(__file__).parents[1] / "pyproject.toml").read_text()
+    command = re.search(r"\[project.scripts\]\nattnpy = \"(.*)\"\n", text)
+    assert EntryPoint("attnpy", command[1], "console_scripts").load() is main
+
+
 def test_a_device_is_not_replaced(file):
     assert_fails(run("run", file, "-o", os.devnull, cwd=file.parent), "regular file")
     assert not os.path.isfile(os.devnull)
@@ -358,7 +406,10 @@ def test_a_full_disk_leaves_the_former_output(file):
     assert sorted(os.listdir(file.parent)) == ["in.npz", "out.npz"]
 
 
-def test_ctrl_c_stops_and_leaves_no_output(tmp_path):
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+)
+def test_a_signal_to_stop_leaves_no_output(tmp_path, number, status):
     x = np.ones((60_000, 64), np.float32)
     np.savez(tmp_path / "in.npz", query=x, key=x, value=x)
     process = subprocess.Popen(
@@ -372,9 +423,9 @@ def test_ctrl_c_stops_and_leaves_no_output(tmp_path):
     while len(os.listdir(tmp_path)) == 1 and time.monotonic() < deadline:
         time.sleep(0.01)
     time.sleep(0.2)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     assert process.communicate(timeout=60) == (b"", b"")
-    assert process.returncode == 130
+    assert process.returncode == status
     assert os.listdir(tmp_path) == ["in.npz"]
 
 

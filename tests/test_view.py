@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import stat
 
 import numpy as np
 import pytest
@@ -126,6 +127,15 @@ def test_save_writes_the_page(tmp_path):
     view.save(str(path))
     assert path.read_bytes().decode("ascii") == page_of(view)
     assert os.listdir(tmp_path) == [path.name]
+
+
+@pytest.mark.quick
+def test_save_keeps_the_mode_of_a_file_that_it_replaces(tmp_path):
+    path = tmp_path / "attention.html"
+    path.touch()
+    path.chmod(0o600)
+    head_view(random_weights(5, 5), WORDS).save(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 @pytest.mark.quick
