@@ -5,6 +5,7 @@ Numbers, choices and shapes; for dtypes there is `_dtypes`.
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable
     from typing import Any
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 
 # Float64 holds every integer up to here, and no sum of two wraps in int64.
@@ -106,6 +107,27 @@ def integers(
             f"{name}: expected {low} to {high}, got {numbers[wrong].flat[0]}"
         )
     return numbers.astype(np.int64)
+
+
+def memory(name: str, dtype: DTypeLike, *shapes: tuple[int, ...]) -> None:
+    """Refuse arrays that memory cannot hold, before the first of them is made."""
+    needed = np.dtype(dtype).itemsize * sum(map(math.prod, shapes))
+    if needed > _memory_size():
+        raise MemoryError(
+            f"{name}: expected sizes that {_memory_size()} bytes of memory can hold, "
+            f"got what needs {needed} bytes"
+        )
+
+
+@functools.cache
+def _memory_size() -> int:
+    """Return the bytes of memory and swap, or those that a process can address."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            sizes = {line.split(":")[0]: line.split()[1] for line in file}
+        return 1024 * (int(sizes["MemTotal"]) + int(sizes["SwapTotal"]))
+    except (OSError, KeyError):
+        return 2**47
 
 
 def above(value: float, name: str, low: float) -> float:

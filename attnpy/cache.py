@@ -59,6 +59,8 @@ class KVCache:
     ValueError
         If a number is out of its range, or an array has the wrong shape or cannot be
         written to.
+    MemoryError
+        If memory cannot hold new arrays; nothing has been allocated then.
 
     See Also
     --------
@@ -119,6 +121,15 @@ class KVCache:
             )
         dtype = _dtypes.floating(dtype)
         shape = self.batch, self.num_kv_heads, capacity
+        made = [
+            (*shape, size)
+            for size, array in (
+                (self.head_dim, key),
+                (self.value_head_dim, value),
+            )
+            if array is None
+        ]
+        _checks.memory("KVCache", dtype, *made)
         self._key = _storage(key, "key", (*shape, self.head_dim), dtype)
         self._value = _storage(value, "value", (*shape, self.value_head_dim), dtype)
         self._lengths = self._per_sequence(lengths, "lengths", 0, capacity)

@@ -68,6 +68,8 @@ class SelfAttention:
     ------
     TypeError, ValueError
         If an argument has the wrong kind or dtype, or is out of its range.
+    MemoryError
+        If memory cannot hold the parameters; nothing has been allocated then.
 
     See Also
     --------
@@ -125,6 +127,9 @@ class SelfAttention:
             value_size = _checks.count(value_head_dim, "value_head_dim")
         dtype, bias = _dtypes.floating(dtype), _checks.flag(bias, "bias")
         rng = _checks.generator(rng)
+        _checks.memory(
+            "SelfAttention", dtype, (n_rows, size), (n_rows, size), (n_rows, value_size)
+        )
         self.W_q = _parameters.xavier_uniform(rng, (n_rows, size), dtype)
         self.W_k = _parameters.xavier_uniform(rng, (n_rows, size), dtype)
         self.W_v = _parameters.xavier_uniform(rng, (n_rows, value_size), dtype)
@@ -297,6 +302,8 @@ class MultiHeadAttention:
     ValueError
         If a number is out of its range, H does not divide E where `head_dim` is left
         out, or Hk does not divide H.
+    MemoryError
+        If memory cannot hold the parameters; nothing has been allocated then.
 
     See Also
     --------
@@ -385,6 +392,13 @@ class MultiHeadAttention:
         bias, out_bias = _checks.flag(bias, "bias"), _checks.flag(out_bias, "out_bias")
         n_queries, n_outputs = self.num_heads * size, self.num_heads * value_size
         n_keys, n_values = self.num_kv_heads * size, self.num_kv_heads * value_size
+        _checks.memory(
+            "MultiHeadAttention",
+            dtype,
+            (n_rows, n_queries),
+            (n_context, n_keys + n_values),
+            (n_outputs, n_rows),
+        )
         self.W_q: Array = uniform(rng, (n_rows, n_queries), dtype)
         self.W_k: Array = uniform(rng, (n_context, n_keys), dtype, n_queries)
         self.W_v: Array = uniform(rng, (n_context, n_values), dtype, n_outputs)

@@ -66,6 +66,8 @@ def causal(
     ------
     TypeError, ValueError
         If a number is not an integer, or out of its range; if `alignment` is another.
+    MemoryError
+        If memory cannot hold the result.
 
     Examples
     --------
@@ -84,6 +86,7 @@ def causal(
     if q_offset is None and alignment == "top_left":
         q_offset = 0
     n_keys = n_queries if n_keys is None else n_keys
+    _check_size(n_queries, n_keys)
     positions = query_positions(n_queries, n_keys, q_offset=q_offset)
     return np.arange(n_keys) <= positions[..., np.newaxis]
 
@@ -119,6 +122,8 @@ def sliding_window(
     ------
     TypeError, ValueError
         If a number is not an integer, or out of its range.
+    MemoryError
+        If memory cannot hold the result.
 
     Notes
     -----
@@ -135,6 +140,7 @@ def sliding_window(
     · ■ ■ ·
     · · ■ ■
     """
+    _check_size(n_queries, n_keys)
     positions = query_positions(n_queries, n_keys, q_offset=q_offset)[..., np.newaxis]
     keys = np.arange(n_keys)
     mask = np.ones(np.broadcast_shapes(positions.shape, keys.shape), np.bool_)
@@ -168,6 +174,8 @@ def padding(lengths: ArrayLike, n_keys: int) -> Mask:
     ------
     TypeError, ValueError
         If a number is not an integer, or out of its range.
+    MemoryError
+        If memory cannot hold the result.
 
     Examples
     --------
@@ -181,6 +189,7 @@ def padding(lengths: ArrayLike, n_keys: int) -> Mask:
     """
     n_keys = _checks.size(n_keys, "n_keys")
     ends = _checks.integers(lengths, "lengths", 0, n_keys)
+    _checks.memory("n_keys", np.int64, (n_keys,))
     if ends.ndim:
         ends = ends[..., np.newaxis, np.newaxis, np.newaxis]
     return np.arange(n_keys) < ends
@@ -248,6 +257,8 @@ def document_ids(lengths: ArrayLike, total: int | None = None) -> NDArray[np.int
     TypeError, ValueError
         If a number is not an integer, or out of its range; if `lengths` has not one
         axis.
+    MemoryError
+        If memory cannot hold the result.
 
     Examples
     --------
@@ -264,6 +275,7 @@ def document_ids(lengths: ArrayLike, total: int | None = None) -> NDArray[np.int
         raise ValueError(
             f"total: expected at least the sum of the lengths, {n_tokens}, got {total}"
         )
+    _checks.memory("total", np.int64, (total,))
     ids = np.full(total, -1)
     ids[:n_tokens] = np.repeat(np.arange(len(counts)), counts)
     return ids
@@ -290,6 +302,8 @@ def prefix_lm(length: int, prefix_length: ArrayLike) -> Mask:
     ------
     TypeError, ValueError
         If a number is not an integer, or out of its range.
+    MemoryError
+        If memory cannot hold the result.
 
     Notes
     -----
@@ -371,6 +385,12 @@ def show(
         for row in rows
     )
     return "\n".join(line.rstrip() for line in lines)
+
+
+def _check_size(n_queries: int, n_keys: int) -> None:
+    """Require memory for a mask."""
+    shape = _checks.size(n_queries, "n_queries"), _checks.size(n_keys, "n_keys")
+    _checks.memory("n_queries, n_keys", np.bool_, shape)
 
 
 def _reach(side: int, name: str) -> int:

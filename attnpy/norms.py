@@ -44,6 +44,8 @@ class LayerNorm:
     ------
     TypeError, ValueError
         If an argument has the wrong kind or dtype, or is out of its range.
+    MemoryError
+        If memory cannot hold the parameters; nothing has been allocated then.
 
     Notes
     -----
@@ -74,6 +76,7 @@ class LayerNorm:
         dtype: DTypeLike = np.float32,
     ) -> None:
         dim, dtype = _checks.count(dim, "dim"), _dtypes.floating(dtype)
+        _checks.memory("LayerNorm", dtype, (dim,), (dim,))
         self.eps = _checks.above(eps, "eps", 0)
         self.weight: Array = np.ones(dim, dtype)
         self.bias = _parameters.zeros(_checks.flag(bias, "bias"), dim, dtype)
@@ -127,6 +130,8 @@ class RMSNorm:
     ------
     TypeError, ValueError
         If an argument has the wrong kind or dtype, or is out of its range.
+    MemoryError
+        If memory cannot hold the parameters; nothing has been allocated then.
 
     Notes
     -----
@@ -147,6 +152,7 @@ class RMSNorm:
         self, dim: int, *, eps: float = 1e-5, dtype: DTypeLike = np.float32
     ) -> None:
         dim, dtype = _checks.count(dim, "dim"), _dtypes.floating(dtype)
+        _checks.memory("RMSNorm", dtype, (dim,))
         self.eps = _checks.above(eps, "eps", 0)
         self.weight: Array = np.ones(dim, dtype)
 

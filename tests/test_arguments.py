@@ -1,5 +1,7 @@
 """What all modules say of the same wrong arguments, in the terms of the call."""
 
+import re
+
 import numpy as np
 import pytest
 from support.errors import refused
@@ -128,6 +130,57 @@ def test_ragged_lists_name_the_argument():
         classic.multiplicative_attention(ragged, X, X, EYE)
     with refused(ValueError, "positions"):
         positions.Learned(3, 4)([[0], [1, 2]])
+
+
+HUGE = 10**12
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("SelfAttention", lambda: SelfAttention(HUGE, HUGE)),
+        ("MultiHeadAttention", lambda: MultiHeadAttention(10**9, 8)),
+        ("MultiHeadAttention", lambda: MultiHeadAttention(4, 2, context_dim=10**15)),
+        ("LayerNorm", lambda: norms.LayerNorm(10**15)),
+        ("RMSNorm", lambda: norms.RMSNorm(10**30)),
+        ("FeedForward", lambda: blocks.FeedForward(4, 10**15)),
+        ("n_layers", lambda: blocks.Encoder(HUGE, 8, 2, 8)),
+        ("n_layers", lambda: blocks.Decoder(10**15, 8, 2, 8, shared=True)),
+        ("KVCache", lambda: KVCache(1, 1, 10**18, 64)),
+        ("KVCache", lambda: KVCache(1, 1, 10, HUGE, 10**30)),
+        (
+            "vocab_size, embed_dim",
+            lambda: models.BertEncoder(1, 4, 1, 4, vocab_size=10**15),
+        ),
+        (
+            "max_length, embed_dim",
+            lambda: models.CausalDecoder(1, 4, 1, 4, vocab_size=9, max_length=10**15),
+        ),
+        (
+            "KVCache",
+            lambda: models.CausalDecoder(1, 4, 1, 4, vocab_size=9).generate(
+                [1], 10**18
+            ),
+        ),
+        ("n_queries", lambda: positions.query_positions(10**15, 3)),
+        ("length, dim", lambda: positions.sinusoidal(HUGE, HUGE)),
+        ("max_length, dim", lambda: positions.Learned(HUGE, 10**6)),
+        ("num_heads", lambda: positions.alibi_slopes(10**15)),
+        ("n_queries, n_keys", lambda: positions.alibi_bias(2, HUGE, HUGE)),
+        ("n_queries, n_keys", lambda: positions.relative_buckets(10**9, 10**9)),
+        ("n_queries, n_keys", lambda: positions.relative_bias(EYE, 10**9, 10**9)),
+        ("head_dim", lambda: positions.Rotary(10**15)),
+        ("n_queries, n_keys", lambda: masks.causal(10**9)),
+        ("n_queries, n_keys", lambda: masks.sliding_window(10**9, 10**9, 1, 1)),
+        ("n_queries, n_keys", lambda: masks.prefix_lm(10**9, 1)),
+        ("n_keys", lambda: masks.padding(1, 10**15)),
+        ("total", lambda: masks.document_ids([1], 10**15)),
+    ],
+)
+def test_what_no_memory_can_hold_is_refused_at_once(name, call):
+    with refused(MemoryError, name) as caught:
+        call()
+    assert re.search(r"needs \d+ bytes$", str(caught.value))
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from attnpy.norms import LayerNorm, RMSNorm
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike
 
+    from attnpy import _typing
     from attnpy._typing import Array, CausalOptions, LayerOptions
     from attnpy.positions import Rotary
 
@@ -23,15 +24,19 @@ if TYPE_CHECKING:
         rotary: Rotary | None
 
 
-Layer = TypeVar("Layer")
+Layer = TypeVar("Layer", bound="_typing.Model")
 
 
 def make_layers(make: Callable[[], Layer], n_layers: int, shared: bool) -> list[Layer]:
     """Return so many new layers, or the same one as many times."""
     n_layers = _checks.count(n_layers, "n_layers")
+    _checks.memory("n_layers", np.intp, (n_layers,))  # the list
+    first = make()
     if _checks.flag(shared, "shared"):
-        return [make()] * n_layers
-    return [make() for _ in range(n_layers)]
+        return [first] * n_layers
+    n_bytes = sum(array.nbytes for array in first.parameters().values())
+    _checks.memory("n_layers", np.uint8, (n_layers, n_bytes))
+    return [first, *(make() for _ in range(n_layers - 1))]
 
 
 def make_norm(

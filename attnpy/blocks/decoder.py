@@ -64,6 +64,8 @@ class DecoderLayer:
     ------
     TypeError, ValueError
         If an argument has the wrong kind or dtype, or is out of its range.
+    MemoryError
+        If memory cannot hold the parameters.
 
     Notes
     -----
@@ -293,6 +295,8 @@ class Decoder:
     ------
     TypeError, ValueError
         If an argument has the wrong kind or dtype, or is out of its range.
+    MemoryError
+        If memory cannot hold the parameters.
 
     Notes
     -----

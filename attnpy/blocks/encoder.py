@@ -66,6 +66,8 @@ class EncoderLayer:
     ------
     TypeError, ValueError
         If an argument has the wrong kind or dtype, or is out of its range.
+    MemoryError
+        If memory cannot hold the parameters.
 
     Notes
     -----
@@ -199,6 +201,8 @@ class Encoder:
     ------
     TypeError, ValueError
         If an argument has the wrong kind or dtype, or is out of its range.
+    MemoryError
+        If memory cannot hold the parameters.
 
     Notes
     -----

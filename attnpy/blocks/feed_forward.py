@@ -52,6 +52,8 @@ class FeedForward:
     ------
     TypeError, ValueError
         If an argument has the wrong kind or dtype, or is out of its range.
+    MemoryError
+        If memory cannot hold the parameters; nothing has been allocated then.
 
     Notes
     -----
@@ -92,6 +94,8 @@ class FeedForward:
         self.activation = _checks.one_of(activation, "activation", ACTIVATIONS)
         bias, dtype = _checks.flag(bias, "bias"), _dtypes.floating(dtype)
         rng, gated = _checks.generator(rng), activation == "swiglu"
+        matrices = [(outer, inner)] * (3 if gated else 2)
+        _checks.memory("FeedForward", dtype, *matrices)
         uniform, zeros = _parameters.xavier_uniform, _parameters.zeros
         self.W_1: Array = uniform(rng, (outer, inner), dtype)
         self.W_2: Array = uniform(rng, (inner, outer), dtype)

@@ -20,6 +20,7 @@ def table(
 ) -> Array:
     """Return the first values of a table, (n_rows, dim): standard deviation 0.02."""
     shape = _checks.count(n_rows, name), _checks.count(dim, "embed_dim")
+    _checks.memory(f"{name}, embed_dim", _dtypes.floating(dtype), shape)
     return _dtypes.rounded(0.02 * rng.standard_normal(shape), _dtypes.floating(dtype))
 
 

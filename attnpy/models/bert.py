@@ -56,6 +56,8 @@ class BertEncoder:
     ------
     TypeError, ValueError
         If an argument has the wrong kind or dtype, or is out of its range.
+    MemoryError
+        If memory cannot hold the parameters.
 
     Notes
     -----

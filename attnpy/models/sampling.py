@@ -128,6 +128,8 @@ def generate(
     ------
     TypeError, ValueError
         If an argument has the wrong kind, dtype or shape, or is out of its range.
+    MemoryError
+        If memory cannot hold the keys and values of so many tokens.
     """
     ids = _embedding.checked_ids(token_ids, len(self.token_embedding))
     batch = np.atleast_2d(ids)  # (B, L)

@@ -39,6 +39,8 @@ def query_positions(
     ------
     TypeError, ValueError
         If a number is not an integer, or out of its range.
+    MemoryError
+        If memory cannot hold the result.
 
     Examples
     --------
@@ -54,6 +56,7 @@ def query_positions(
     if q_offset is None:
         q_offset = n_keys - n_queries
     first = _checks.integers(q_offset, "q_offset")
+    _checks.memory("n_queries", np.int64, (first.size, n_queries))
     if first.ndim:
         first = first[..., np.newaxis, np.newaxis]
     return first + np.arange(n_queries)
@@ -92,6 +95,8 @@ def sinusoidal(
     ------
     TypeError, ValueError
         If an argument has the wrong kind or dtype, or is out of its range.
+    MemoryError
+        If memory cannot hold the result.
 
     Notes
     -----
@@ -117,6 +122,7 @@ def sinusoidal(
     first = _checks.integers(offset, "offset")
     if first.ndim:
         raise TypeError(f"offset: expected an integer, got {type(offset).__name__}")
+    _checks.memory("length, dim", np.float64, (length, dim))
     positions = first + np.arange(length)
     halves = np.arange(0, dim, 2) / max(1, dim)
     angles = positions[:, np.newaxis] / _checks.above(base, "base", 0) ** halves
@@ -151,6 +157,8 @@ class Learned:
     ------
     TypeError, ValueError
         If an argument has the wrong kind or dtype, or is out of its range.
+    MemoryError
+        If memory cannot hold the table; nothing has been allocated then.
 
     Notes
     -----
@@ -177,6 +185,7 @@ class Learned:
         rng: np.random.Generator | None = None,
     ) -> None:
         shape = _checks.size(max_length, "max_length"), _checks.size(dim, "dim")
+        _checks.memory("max_length, dim", _dtypes.floating(dtype), shape)
         numbers = 0.02 * _checks.generator(rng).standard_normal(shape)
         self.weight: Array = _dtypes.rounded(numbers, _dtypes.floating(dtype))
 

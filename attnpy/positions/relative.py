@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -36,6 +36,8 @@ def alibi_slopes(num_heads: int, dtype: DTypeLike = np.float32) -> Array:
     ------
     TypeError, ValueError
         If an argument has the wrong kind or dtype, or is negative.
+    MemoryError
+        If memory cannot hold the result.
 
     Notes
     -----
@@ -54,6 +56,7 @@ def alibi_slopes(num_heads: int, dtype: DTypeLike = np.float32) -> Array:
     array([0.25  , 0.0625, 0.0156, 0.0039, 0.5   , 0.125 ], dtype=float32)
     """
     num_heads = _checks.size(num_heads, "num_heads")
+    _checks.memory("num_heads", np.float64, (num_heads,))
     power = 1 << max(0, num_heads.bit_length() - 1)
     slopes = [2.0 ** (-8 * h / power) for h in range(1, power + 1)]
     slopes += [2.0 ** (-4 * h / power) for h in range(1, 2 * (num_heads - power), 2)]
@@ -88,6 +91,8 @@ def alibi_bias(
     ------
     TypeError, ValueError
         If an argument has the wrong kind or dtype, or is out of its range.
+    MemoryError
+        If memory cannot hold the result.
 
     See Also
     --------
@@ -113,10 +118,11 @@ def alibi_bias(
            [-0.1875, -0.125 , -0.0625,  0.    ]], dtype=float32)
     """
     slopes = alibi_slopes(num_heads, np.float64)
+    dtype = _dtypes.floating(dtype)
+    _check_size(dtype, n_queries, n_keys, q_offset, len(slopes))
     positions = query_positions(n_queries, n_keys, q_offset=q_offset)  # (..., 1, Lq)
     nearness = -np.abs(positions[..., np.newaxis] - np.arange(n_keys))
     nearness = nearness.astype(np.float64)  # (..., 1, Lq, Lk)
-    dtype = _dtypes.floating(dtype)
     lead = nearness.shape[:-3]
     bias = np.empty((*lead, len(slopes), n_queries, n_keys), dtype)
     for h, slope in enumerate(slopes):
@@ -161,6 +167,8 @@ def relative_buckets(
     ------
     TypeError, ValueError
         If a number is not an integer, or out of its range.
+    MemoryError
+        If memory cannot hold the result.
 
     See Also
     --------
@@ -189,6 +197,7 @@ def relative_buckets(
            [3, 2, 1, 0, 5],
            [3, 3, 2, 1, 0]])
     """
+    _check_size(np.dtype(np.int64), n_queries, n_keys, q_offset)
     positions = query_positions(n_queries, n_keys, q_offset=q_offset)  # (..., 1, Lq)
     n_buckets = _checks.size(num_buckets, "num_buckets")
     bidirectional = _checks.flag(bidirectional, "bidirectional")
@@ -255,6 +264,8 @@ def relative_bias(
     ------
     TypeError, ValueError
         If an argument has the wrong kind, dtype or shape, or is out of its range.
+    MemoryError
+        If memory cannot hold the result.
 
     See Also
     --------
@@ -276,6 +287,7 @@ def relative_bias(
     table = _checks.array(table, "table")
     if table.ndim != 2:
         raise ValueError(f"table: expected (num_buckets, H), got {table.shape}")
+    _check_size(table.dtype, n_queries, n_keys, q_offset, table.shape[1])
     table = table.astype(_dtypes.operand(table, "table"), copy=False)
     buckets = relative_buckets(
         n_queries,
@@ -289,3 +301,23 @@ def relative_bias(
         buckets = buckets[..., 0, :, :]
     bias = np.take(table.T, buckets, axis=1)  # (H, ..., Lq, Lk)
     return np.moveaxis(bias, 0, -3)
+
+
+def _check_size(
+    dtype: np.dtype[Any],
+    n_queries: int,
+    n_keys: int,
+    q_offset: ArrayLike | None,
+    n_heads: int = 1,
+) -> None:
+    """Require memory for a matrix (Lq, Lk) of each head and sequence."""
+    _checks.memory(
+        "n_queries, n_keys",
+        dtype,
+        (
+            1 if q_offset is None else _checks.integers(q_offset, "q_offset").size,
+            n_heads,
+            _checks.size(n_queries, "n_queries"),
+            _checks.size(n_keys, "n_keys"),
+        ),
+    )

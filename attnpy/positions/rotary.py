@@ -174,6 +174,7 @@ class Rotary:
                 f"{name}: expected an even number of at most head_dim = "
                 f"{self.head_dim}, got {self.rotary_dim}"
             )
+        _checks.memory(name, np.float64, (self.rotary_dim // 2,))
         self.interleaved = _checks.flag(interleaved, "interleaved")
         base = _checks.above(base, "base", 1)
         exponents = np.arange(0, self.rotary_dim, 2) / max(1, self.rotary_dim)
