@@ -23,6 +23,17 @@ if TYPE_CHECKING:
 # Float64 holds every integer up to here, and no sum of two wraps in int64.
 LARGEST_POSITION = 2**53
 
+# Keywords of PyTorch's attention, and what is said here instead.
+ELSEWHERE = {
+    "is_causal": "write causal=True, or 'top_left' for PyTorch's alignment",
+    "attn_mask": "write mask=, True where a query may attend, or bias= for numbers",
+    "key_padding_mask": "write kv_lengths=, or mask=, True where a query may attend",
+    "need_weights": "write return_weights=",
+    "average_attn_weights": "MultiHeadAttention has average_weights=",
+    "dropout_p": "there is no dropout here",
+    "enable_gqa": "heads are grouped wherever there are fewer of the keys",
+}
+
 
 def array(values: ArrayLike, name: str) -> NDArray[Any]:
     """Return an array; one with a mask of its own is refused, as that would be lost."""
@@ -170,7 +181,10 @@ def keywords(given: Iterable[str], known: Container[str], caller: str) -> None:
     """Refuse keywords that a call does not know, as Python does."""
     for name in given:
         if name not in known:
-            raise TypeError(f"{caller} got an unexpected keyword argument {name!r}")
+            hint = f": {ELSEWHERE[name]}" if name in ELSEWHERE else ""
+            raise TypeError(
+                f"{caller} got an unexpected keyword argument {name!r}{hint}"
+            )
 
 
 def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:

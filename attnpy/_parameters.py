@@ -1,8 +1,8 @@
 """What the layers' parameters have in common: names, loading, first values.
 
-A class gets the three methods by naming the functions in its body; there is no base
-class. Its parameters are those attributes that are arrays, and the parameters of those
-that are layers, or lists of layers.
+A class gets the methods by naming the functions in its body; there is no base class.
+Its parameters are those attributes that are arrays, and the parameters of those that
+are layers, or lists of layers. Its attributes are those that its body annotates.
 """
 
 from __future__ import annotations
@@ -119,6 +119,24 @@ def load_state_dict(self: object, state: Mapping[str, ArrayLike]) -> None:
         array[...] = new[name]
 
 
+def set_attribute(self: object, name: str, value: object) -> None:
+    """Refuse attributes that a layer does not have, which would change nothing.
+
+    The class that names this as `__setattr__` annotates those it has. A class derived
+    from it may have others.
+    """
+    cls = type(self)
+    if "__setattr__" in vars(cls) and not hasattr(cls, name):
+        known = cls.__annotations__
+        if name not in known:
+            public = [known_name for known_name in known if known_name[0] != "_"]
+            raise AttributeError(
+                f"{cls.__name__}: expected one of its attributes {', '.join(public)}, "
+                f"got {name!r}"
+            )
+    object.__setattr__(self, name, value)
+
+
 def _walk(layer: object, prefix: str = "") -> list[tuple[str, Array]]:
     found: list[tuple[str, Array]] = []
     for name, value in vars(layer).items():
@@ -139,6 +157,11 @@ def _check(
         faults.append(f"missing {', '.join(missing)}")
     if unexpected:
         faults.append(f"unexpected {', '.join(unexpected)}")
+        if any(name.startswith(("in_proj_", "out_proj.")) for name in unexpected):
+            faults.append(
+                "names of PyTorch's layer: attnpy.checkpoints.load(layer, state, "
+                "'torch_attention') takes them"
+            )
     faults += [
         f"{name}: expected shape {own[name].shape}, got {array.shape}"
         for name, array in given.items()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnpy import _checks, _dtypes
+from attnpy import _checks, _dtypes, _parameters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -93,6 +93,17 @@ class KVCache:
     >>> bool((output == whole[:, :, 9:]).all())
     True
     """
+
+    batch: int
+    num_kv_heads: int
+    head_dim: int
+    value_head_dim: int
+    growable: bool
+    _key: Array
+    _value: Array
+    _lengths: NDArray[np.int64]
+
+    __setattr__ = _parameters.set_attribute
 
     def __init__(
         self,

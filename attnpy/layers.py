@@ -156,6 +156,7 @@ class SelfAttention:
     parameters = _parameters.parameters
     state_dict = _parameters.state_dict
     load_state_dict = _parameters.load_state_dict
+    __setattr__ = _parameters.set_attribute
 
     @overload
     def __call__(
@@ -366,6 +367,19 @@ class MultiHeadAttention:
     True
     """
 
+    num_heads: int
+    num_kv_heads: int
+    W_q: Array
+    W_k: Array
+    W_v: Array
+    W_o: Array
+    b_q: Array | None
+    b_k: Array | None
+    b_v: Array | None
+    b_o: Array | None
+    q_norm: LayerNorm | RMSNorm | None
+    k_norm: LayerNorm | RMSNorm | None
+
     def __init__(
         self,
         embed_dim: int,
@@ -399,16 +413,16 @@ class MultiHeadAttention:
             (n_context, n_keys + n_values),
             (n_outputs, n_rows),
         )
-        self.W_q: Array = uniform(rng, (n_rows, n_queries), dtype)
-        self.W_k: Array = uniform(rng, (n_context, n_keys), dtype, n_queries)
-        self.W_v: Array = uniform(rng, (n_context, n_values), dtype, n_outputs)
-        self.W_o: Array = uniform(rng, (n_outputs, n_rows), dtype)
-        self.b_q: Array | None = _parameters.zeros(bias, n_queries, dtype)
-        self.b_k: Array | None = _parameters.zeros(bias, n_keys, dtype)
-        self.b_v: Array | None = _parameters.zeros(bias, n_values, dtype)
-        self.b_o: Array | None = _parameters.zeros(out_bias, n_rows, dtype)
-        self.q_norm: LayerNorm | RMSNorm | None = None
-        self.k_norm: LayerNorm | RMSNorm | None = None
+        self.W_q = uniform(rng, (n_rows, n_queries), dtype)
+        self.W_k = uniform(rng, (n_context, n_keys), dtype, n_queries)
+        self.W_v = uniform(rng, (n_context, n_values), dtype, n_outputs)
+        self.W_o = uniform(rng, (n_outputs, n_rows), dtype)
+        self.b_q = _parameters.zeros(bias, n_queries, dtype)
+        self.b_k = _parameters.zeros(bias, n_keys, dtype)
+        self.b_v = _parameters.zeros(bias, n_values, dtype)
+        self.b_o = _parameters.zeros(out_bias, n_rows, dtype)
+        self.q_norm = None
+        self.k_norm = None
 
     @property
     def head_dim(self) -> int:
@@ -432,6 +446,7 @@ class MultiHeadAttention:
     parameters = _parameters.parameters
     state_dict = _parameters.state_dict
     load_state_dict = _parameters.load_state_dict
+    __setattr__ = _parameters.set_attribute
 
     @overload
     def __call__(

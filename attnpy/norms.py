@@ -67,6 +67,10 @@ class LayerNorm:
     array([[-1.342, -0.447,  0.447,  1.342]], dtype=float32)
     """
 
+    weight: Array
+    bias: Array | None
+    eps: float
+
     def __init__(
         self,
         dim: int,
@@ -78,12 +82,13 @@ class LayerNorm:
         dim, dtype = _checks.count(dim, "dim"), _dtypes.floating(dtype)
         _checks.memory("LayerNorm", dtype, (dim,), (dim,))
         self.eps = _checks.above(eps, "eps", 0)
-        self.weight: Array = np.ones(dim, dtype)
+        self.weight = np.ones(dim, dtype)
         self.bias = _parameters.zeros(_checks.flag(bias, "bias"), dim, dtype)
 
     parameters = _parameters.parameters
     state_dict = _parameters.state_dict
     load_state_dict = _parameters.load_state_dict
+    __setattr__ = _parameters.set_attribute
 
     def __call__(self, x: ArrayLike, residual: ArrayLike | None = None) -> Array:
         """Return the normalized tokens.
@@ -148,17 +153,21 @@ class RMSNorm:
     array([[0.365, 0.73 , 1.095, 1.461]], dtype=float32)
     """
 
+    weight: Array
+    eps: float
+
     def __init__(
         self, dim: int, *, eps: float = 1e-5, dtype: DTypeLike = np.float32
     ) -> None:
         dim, dtype = _checks.count(dim, "dim"), _dtypes.floating(dtype)
         _checks.memory("RMSNorm", dtype, (dim,))
         self.eps = _checks.above(eps, "eps", 0)
-        self.weight: Array = np.ones(dim, dtype)
+        self.weight = np.ones(dim, dtype)
 
     parameters = _parameters.parameters
     state_dict = _parameters.state_dict
     load_state_dict = _parameters.load_state_dict
+    __setattr__ = _parameters.set_attribute
 
     def __call__(self, x: ArrayLike, residual: ArrayLike | None = None) -> Array:
         """Return the normalized tokens.

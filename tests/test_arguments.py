@@ -1,9 +1,12 @@
 """What all modules say of the same wrong arguments, in the terms of the call."""
 
+import copy
+import pickle
 import re
 
 import numpy as np
 import pytest
+from support.comparisons import assert_same_parameters
 from support.errors import refused
 
 import attnpy
@@ -196,3 +199,84 @@ def test_what_no_memory_can_hold_is_refused_at_once(name, call):
 def test_what_is_no_sequence_is_named(name, call):
     with refused(TypeError, name):
         call(5)
+
+
+def layers():
+    return [
+        SelfAttention(4, 2),
+        MultiHeadAttention(4, 2),
+        norms.LayerNorm(4),
+        norms.RMSNorm(4),
+        blocks.FeedForward(4, 4),
+        blocks.EncoderLayer(4, 2, 4),
+        blocks.Encoder(1, 4, 2, 4),
+        blocks.DecoderLayer(4, 2, 4),
+        blocks.Decoder(1, 4, 2, 4),
+        encoder(),
+        models.CausalDecoder(1, 4, 1, 4, vocab_size=9, max_length=3),
+    ]
+
+
+@pytest.mark.parametrize("made", [positions.Learned(3, 4), KVCache(1, 1, 2, 4)])
+def test_tables_and_caches_have_no_other_attributes_either(made):
+    with pytest.raises(AttributeError, match=r"^\w+: expected .*, got 'length'$"):
+        made.length = 2
+    assert set(vars(copy.deepcopy(made))) == set(type(made).__annotations__)
+
+
+@pytest.mark.parametrize("layer", layers(), ids=lambda layer: type(layer).__name__)
+def test_a_layer_has_its_attributes_and_no_others(layer):
+    with pytest.raises(AttributeError, match=r"^\w+: expected .*, got 'Wq'$"):
+        layer.Wq = EYE
+    assert not hasattr(layer, "Wq")
+    for name, value in vars(layer).items():
+        setattr(layer, name, value)
+    assert set(vars(layer)) == set(type(layer).__annotations__)
+    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert_same_parameters(layer, other)
+        with pytest.raises(AttributeError, match="expected"):
+            other.Wq = EYE
+
+
+def test_what_a_layer_computes_cannot_be_assigned():
+    with pytest.raises(AttributeError, match="head_dim"):
+        MultiHeadAttention(4, 2).head_dim = 3
+
+
+def test_a_derived_layer_may_have_attributes_of_its_own():
+    class Named(MultiHeadAttention):
+        def __init__(self, name):
+            super().__init__(4, 2)
+            self.name = name
+
+    assert Named("first").name == "first"
+
+
+TORCH = (
+    "is_causal",
+    "attn_mask",
+    "key_padding_mask",
+    "need_weights",
+    "average_attn_weights",
+    "dropout_p",
+    "enable_gqa",
+)
+
+
+@pytest.mark.parametrize("name", TORCH)
+def test_keywords_of_pytorch_are_told_how_to_say_it_here(name):
+    for call in (
+        SelfAttention(4, 2),
+        MultiHeadAttention(4, 2),
+        blocks.EncoderLayer(4, 2, 4),
+        blocks.Decoder(1, 4, 2, 4, cross_attention=False),
+        lambda x, **options: attnpy.Plan(x, x, x, **options),
+    ):
+        with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}': "):
+            call(X, **{name: None})
+
+
+def test_the_state_of_pytorchs_layer_is_told_how_to_be_loaded():
+    state = {"in_proj_weight": np.ones((12, 4)), "out_proj.weight": EYE}
+    with pytest.raises(ValueError, match=r"checkpoints\.load\(.*'torch_attention'"):
+        MultiHeadAttention(4, 2).load_state_dict(state)

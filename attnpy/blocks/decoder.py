@@ -88,6 +88,14 @@ class DecoderLayer:
     (5, 6)
     """
 
+    self_attention: MultiHeadAttention
+    cross_attention: MultiHeadAttention | None
+    feed_forward: FeedForward
+    norm_1: LayerNorm | RMSNorm
+    norm_2: LayerNorm | RMSNorm | None
+    norm_3: LayerNorm | RMSNorm
+    norm_first: bool
+
     def __init__(
         self,
         embed_dim: int,
@@ -123,9 +131,9 @@ class DecoderLayer:
             )
 
         self.self_attention = attention(None)
-        self.cross_attention: MultiHeadAttention | None = None
+        self.cross_attention = None
         self.norm_1 = _stack.make_norm(norm, embed_dim, eps, bias, dtype)
-        self.norm_2: LayerNorm | RMSNorm | None = None
+        self.norm_2 = None
         if _checks.flag(cross_attention, "cross_attention"):
             self.cross_attention = attention(context_dim)
             self.norm_2 = _stack.make_norm(norm, embed_dim, eps, bias, dtype)
@@ -142,6 +150,7 @@ class DecoderLayer:
     parameters = _parameters.parameters
     state_dict = _parameters.state_dict
     load_state_dict = _parameters.load_state_dict
+    __setattr__ = _parameters.set_attribute
 
     def new_cache(
         self,
@@ -325,6 +334,9 @@ class Decoder:
     True
     """
 
+    layers: list[DecoderLayer]
+    norm: LayerNorm | RMSNorm | None
+
     def __init__(
         self,
         n_layers: int,
@@ -345,6 +357,7 @@ class Decoder:
     parameters = _parameters.parameters
     state_dict = _parameters.state_dict
     load_state_dict = _parameters.load_state_dict
+    __setattr__ = _parameters.set_attribute
 
     def new_caches(
         self,

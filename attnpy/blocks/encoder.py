@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from attnpy._typing import Activation, Array, Causal, LayerOptions, NormKind
     from attnpy.blocks._stack import CallOptions
+    from attnpy.norms import LayerNorm, RMSNorm
 
     class EncoderCall(CallOptions, total=False):
         """The options of an encoder's call."""
@@ -94,6 +95,12 @@ class EncoderLayer:
     (5, 6)
     """
 
+    self_attention: MultiHeadAttention
+    feed_forward: FeedForward
+    norm_1: LayerNorm | RMSNorm
+    norm_2: LayerNorm | RMSNorm
+    norm_first: bool
+
     def __init__(
         self,
         embed_dim: int,
@@ -136,6 +143,7 @@ class EncoderLayer:
     parameters = _parameters.parameters
     state_dict = _parameters.state_dict
     load_state_dict = _parameters.load_state_dict
+    __setattr__ = _parameters.set_attribute
 
     def __call__(self, x: ArrayLike, **options: Unpack[EncoderCall]) -> Array:
         """Run the layer.
@@ -222,6 +230,9 @@ class Encoder:
     (10, 16)
     """
 
+    layers: list[EncoderLayer]
+    norm: LayerNorm | RMSNorm | None
+
     def __init__(
         self,
         n_layers: int,
@@ -242,6 +253,7 @@ class Encoder:
     parameters = _parameters.parameters
     state_dict = _parameters.state_dict
     load_state_dict = _parameters.load_state_dict
+    __setattr__ = _parameters.set_attribute
 
     def __call__(self, x: ArrayLike, **options: Unpack[EncoderCall]) -> Array:
         """Run the layers one after the other.

@@ -79,6 +79,14 @@ class FeedForward:
     (5, 6)
     """
 
+    activation: str
+    W_1: Array
+    W_2: Array
+    W_gate: Array | None
+    b_1: Array | None
+    b_2: Array | None
+    b_gate: Array | None
+
     def __init__(
         self,
         embed_dim: int,
@@ -97,9 +105,9 @@ class FeedForward:
         matrices = [(outer, inner)] * (3 if gated else 2)
         _checks.memory("FeedForward", dtype, *matrices)
         uniform, zeros = _parameters.xavier_uniform, _parameters.zeros
-        self.W_1: Array = uniform(rng, (outer, inner), dtype)
-        self.W_2: Array = uniform(rng, (inner, outer), dtype)
-        self.W_gate: Array | None = None
+        self.W_1 = uniform(rng, (outer, inner), dtype)
+        self.W_2 = uniform(rng, (inner, outer), dtype)
+        self.W_gate = None
         if gated:
             self.W_gate = uniform(rng, (outer, inner), dtype)
         self.b_1 = zeros(bias, inner, dtype)
@@ -109,6 +117,7 @@ class FeedForward:
     parameters = _parameters.parameters
     state_dict = _parameters.state_dict
     load_state_dict = _parameters.load_state_dict
+    __setattr__ = _parameters.set_attribute
 
     def __call__(self, x: ArrayLike, *, num_threads: int | None = None) -> Array:
         """Run the network.

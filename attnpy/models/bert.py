@@ -82,6 +82,12 @@ class BertEncoder:
     True
     """
 
+    token_embedding: Array
+    position_embedding: Array
+    segment_embedding: Array
+    norm: LayerNorm
+    encoder: Encoder
+
     def __init__(
         self,
         n_layers: int,
@@ -121,6 +127,7 @@ class BertEncoder:
     parameters = _parameters.parameters
     state_dict = _parameters.state_dict
     load_state_dict = _parameters.load_state_dict
+    __setattr__ = _parameters.set_attribute
 
     @classmethod
     def from_config(

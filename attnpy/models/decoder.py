@@ -97,6 +97,13 @@ class CausalDecoder:
     True
     """
 
+    token_embedding: Array
+    position_embedding: Array | None
+    output: Array | None
+    decoder: Decoder
+    rotary: Rotary | None
+    window: Window | None
+
     def __init__(
         self,
         n_layers: int,
@@ -127,14 +134,14 @@ class CausalDecoder:
                 mha.k_norm = RMSNorm(mha.head_dim, eps=eps, dtype=dtype)
         table = _embedding.table(rng, vocab_size, "vocab_size", embed_dim, dtype)
         self.token_embedding = table
-        self.output: Array | None = None
+        self.output = None
         if _checks.flag(tied, "tied"):
             self.token_embedding = np.ascontiguousarray(table.T).T
         else:
             self.output = _embedding.table(
                 rng, embed_dim, "embed_dim", vocab_size, dtype
             )
-        self.position_embedding: Array | None = None
+        self.position_embedding = None
         if max_length is not None:
             self.position_embedding = _embedding.table(
                 rng, max_length, "max_length", embed_dim, dtype
@@ -144,6 +151,7 @@ class CausalDecoder:
     parameters = _parameters.parameters
     state_dict = _parameters.state_dict
     load_state_dict = _parameters.load_state_dict
+    __setattr__ = _parameters.set_attribute
     generate = sampling.generate
 
     @classmethod

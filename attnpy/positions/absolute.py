@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnpy import _checks, _dtypes
+from attnpy import _checks, _dtypes, _parameters
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -176,6 +176,10 @@ class Learned:
     True
     """
 
+    weight: Array
+
+    __setattr__ = _parameters.set_attribute
+
     def __init__(
         self,
         max_length: int,
@@ -187,7 +191,7 @@ class Learned:
         shape = _checks.size(max_length, "max_length"), _checks.size(dim, "dim")
         _checks.memory("max_length, dim", _dtypes.floating(dtype), shape)
         numbers = 0.02 * _checks.generator(rng).standard_normal(shape)
-        self.weight: Array = _dtypes.rounded(numbers, _dtypes.floating(dtype))
+        self.weight = _dtypes.rounded(numbers, _dtypes.floating(dtype))
 
     def __call__(self, positions: ArrayLike) -> Array:
         """Return the rows of these positions.
