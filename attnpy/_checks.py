@@ -145,7 +145,10 @@ def above(value: float, name: str, low: float) -> float:
     """Return a finite number above this."""
     if not isinstance(value, (float, int, np.floating, np.integer)):
         raise TypeError(f"{name}: expected a number, got {type(value).__name__}")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:  # an integer of many digits
+        number = math.inf
     if not low < number < math.inf:
         raise ValueError(f"{name}: expected a finite number > {low}, got {number}")
     return number

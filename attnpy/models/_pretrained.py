@@ -35,7 +35,7 @@ def read(
     """Make a model of a folder's configuration, and copy the weights into it."""
     config = checkpoints.read_config(folder)
     model = from_config(config, dtype=dtype, rng=_Zeros())
-    family = FAMILIES[config.get("model_type", "bert")]
+    family = FAMILIES[config.get("model_type") or "bert"]
     checkpoints.load(model, checkpoints.read(folder), family)
     return model
 

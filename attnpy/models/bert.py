@@ -142,7 +142,8 @@ class BertEncoder:
         Parameters
         ----------
         config : mapping
-            With the keys of the Hugging Face configuration.
+            With the keys of the Hugging Face configuration. Those that do not change
+            what is computed are left alone, and all others refused, unless null.
         dtype, rng
             As in `BertEncoder`.
 
@@ -152,8 +153,11 @@ class BertEncoder:
 
         Raises
         ------
+        TypeError
+            If `config` is not a mapping.
         ValueError
-            If a key is missing, or asks for something else than BERT.
+            If keys are missing or unknown, have values of a wrong kind, or ask for
+            something else than BERT; the message has all of them.
         """
         return cls(
             **_hf_config.bert(_checks.mapping(config, "config")), dtype=dtype, rng=rng

@@ -170,6 +170,9 @@ class CausalDecoder:
             With the keys of the Hugging Face configuration; its ``model_type`` is
             "gpt2", "llama", "mistral", "qwen2" or "qwen3". A ``sliding_window`` of W
             lets a token see W tokens, with itself, and must be that of all layers.
+            Where both are there, ``rope_scaling`` wins over ``rope_parameters``. Keys
+            that do not change what is computed are left alone, and all others refused,
+            unless null.
         dtype, rng
             As in `attnpy.blocks.DecoderLayer`.
 
@@ -179,8 +182,12 @@ class CausalDecoder:
 
         Raises
         ------
+        TypeError
+            If `config` is not a mapping, or a number in the scaling of positions is of
+            another kind.
         ValueError
-            If a key is missing, or asks for what this model does not have.
+            If keys are missing or unknown, have values of a wrong kind, or ask for what
+            this model does not have; the message has all of them.
         """
         return cls(
             **_hf_config.decoder(_checks.mapping(config, "config")),

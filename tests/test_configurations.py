@@ -1,0 +1,301 @@
+"""Configurations of Hugging Face: each field is honoured, harmless, or refused by name.
+
+The fields of their classes are in support/hf_fields.json, and those of the package that
+is installed are compared where there is one: `pip install transformers`, alone.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import families
+
+from attnpy.models import BertEncoder, CausalDecoder, _hf_config, _hf_fields
+from attnpy.positions import Rotary
+
+pytestmark = pytest.mark.quick
+
+BASES = {"bert": families.BERT, **families.DECODERS}
+FAMILIES = pytest.mark.parametrize("kind", BASES)
+LISTS = json.loads(
+    (Path(__file__).parent / "support" / "hf_fields.json").read_text("utf-8")
+)
+VERSIONS = [version for version in LISTS if version != "source"]
+FULL, SLIDING = "full_attention", "sliding_attention"
+YARN = {"rope_type": "yarn", "factor": 2.0}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 2.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+}
+LENGTH = "original_max_position_embeddings"
+
+
+def arguments(config):
+    """What a model is made of, with the positions as numbers."""
+    kind = config["model_type"]
+    made = (_hf_config.bert if kind == "bert" else _hf_config.decoder)(config)
+    rotary = made.get("rotary")
+    if rotary is not None:
+        numbers = *rotary.frequencies, rotary.attention_factor
+        made["rotary"] = tuple(map(float, numbers))
+    return made
+
+
+def changed(kind, **changes):
+    return arguments({**BASES[kind], **changes})
+
+
+def turns(head_dim, base, scaling=None):
+    rotary = Rotary(head_dim, base=base, scaling=scaling)
+    return *map(float, rotary.frequencies), rotary.attention_factor
+
+
+def declared(kind):
+    """The names that are read, that have to be neutral, and that are harmless."""
+    family = _hf_fields.FAMILIES[kind]
+    harmless = [name for names in family.harmless.values() for name in names]
+    return [*family.read, *family.neutral, *harmless]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@FAMILIES
+def test_every_field_of_their_classes_is_declared_once(kind, version):
+    names = declared(kind)
+    assert len(set(names)) == len(names)
+    fields = LISTS[version]["every"].split() + LISTS[version][kind].split()
+    assert set(fields) <= set(names)
+
+
+@FAMILIES
+def test_fields_and_defaults_are_those_of_the_installed_classes(kind):
+    transformers = pytest.importorskip("transformers")
+    made = transformers.CONFIG_MAPPING[kind]()
+    assert set(made.to_dict()) <= set(declared(kind))
+    for name, field in _hf_fields.FAMILIES[kind].read.items():
+        if field.default not in (None, _hf_fields.REQUIRED):
+            theirs = getattr(type(made), name, getattr(made, name))
+            # Older classes forget a window that is not used.
+            assert theirs in (field.default, None), name
+
+
+@FAMILIES
+def test_what_their_classes_write_is_read(kind):
+    transformers = pytest.importorskip("transformers")
+    written = transformers.CONFIG_MAPPING[kind](**BASES[kind]).to_dict()
+    expected = arguments(BASES[kind])
+    assert arguments(json.loads(json.dumps(written))) == expected
+
+
+def others(kind, name):
+    """A configuration, and the same with another value of a field that is read."""
+    base = dict(BASES[kind])
+    long = {**base, "rope_scaling": YARN, "head_dim": 16}
+    used = {**base, "use_sliding_window": True, "max_window_layers": 0}
+    values = {
+        "hidden_act": "relu",
+        "activation_function": "relu",
+        "layer_norm_eps": 0.5,
+        "layer_norm_epsilon": 0.5,
+        "rms_norm_eps": 0.5,
+        "rope_theta": 300.0,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 200.0},
+        "rope_scaling": {"rope_type": "linear", "factor": 3.0},
+        "tie_word_embeddings": not base.get("tie_word_embeddings", True),
+        "layer_types": [FULL, FULL],
+        "sliding_window": 7,
+        "max_window_layers": 5,
+        "use_sliding_window": False,
+    }
+    if name in ("max_position_embeddings", LENGTH) and kind != "bert":
+        base = long
+    if name == "rope_parameters":
+        base.pop("rope_scaling", None)
+    if name in ("layer_types", "sliding_window", "max_window_layers"):
+        base = used if kind != "mistral" else base
+    if name == "use_sliding_window":
+        base = used
+    return base, {**base, name: values.get(name, 2048 if "max_pos" in name else 8)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (kind, name)
+        for kind in BASES
+        for name in _hf_fields.FAMILIES[kind].read
+        if (name, kind == "bert") != ("hidden_act", False)  # Llama's is silu
+    ],
+)
+def test_every_field_that_is_read_changes_what_is_made(kind, name):
+    base, other = others(kind, name)
+    assert arguments(other) != arguments(base)
+
+
+@FAMILIES
+def test_fields_that_are_null_or_neutral_or_harmless_change_nothing(kind):
+    family = _hf_fields.FAMILIES[kind]
+    expected = arguments(BASES[kind])
+    more = {name: None for name in declared(kind) if name not in BASES[kind]}
+    for name in set(more) & set(family.read):
+        if family.read[name].null:  # where it is a value
+            del more[name]
+    assert arguments({**more, "x_y": None, **BASES[kind]}) == expected
+    neutral = {name: values[-1] for name, values in family.neutral.items() if values}
+    harmless = [name for names in family.harmless.values() for name in names]
+    more = {**neutral, **dict.fromkeys(harmless, "anything")}
+    assert arguments({**BASES[kind], **more}) == expected
+
+
+@FAMILIES
+def test_fields_that_ask_for_something_else_are_refused_by_name(kind):
+    for name, values in _hf_fields.FAMILIES[kind].neutral.items():
+        wanted = f"{name} = {values[0]!r}" if values else f"no {name}"
+        with pytest.raises(ValueError) as caught:
+            changed(kind, **{name: "other"})
+        if name != "model_type":
+            assert str(caught.value) == f"config: expected {wanted}, got 'other'"
+
+
+@FAMILIES
+def test_all_that_is_wrong_is_in_one_error(kind):
+    config = {**BASES[kind], "x_y": 3, "quantization_config": {"bits": 4}}
+    size = "n_embd" if kind == "gpt2" else "hidden_size"
+    del config["vocab_size"]
+    with pytest.raises(ValueError) as caught:
+        arguments({**config, size: "12"})
+    assert str(caught.value) == (
+        f"config: missing vocab_size; expected {size} to be an integer from 1 to "
+        "2147483647, got '12'; expected no x_y, got 3; expected no "
+        "quantization_config, got {'bits': 4}"
+    )
+
+
+@pytest.mark.parametrize("value", ["12", 12.0, True, -1, 0, 2**31, 10**77, [1], 1e77])
+@FAMILIES
+def test_sizes_are_integers_of_a_sensible_range(kind, value):
+    for name, field in _hf_fields.FAMILIES[kind].read.items():
+        if field.kind in ("size", "layers"):
+            with pytest.raises(ValueError, match=f"expected {name} to be an integer"):
+                changed(kind, **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value", "words"),
+    [
+        ("qwen2", "max_window_layers", -1, "an integer from 0"),
+        ("qwen2", "use_sliding_window", 1, "true or false"),
+        ("qwen2", "layer_types", "full", "a list of names"),
+        ("qwen2", "layer_types", [1, 2], "a list of names"),
+        ("llama", "tie_word_embeddings", "yes", "true or false"),
+        ("llama", "rms_norm_eps", "1e-6", "a finite number above 0"),
+        ("llama", "rms_norm_eps", 0, "a finite number above 0"),
+        ("llama", "rope_theta", float("nan"), "a finite number above 0"),
+        ("llama", "rope_theta", 10**400, "a finite number above 0"),
+        ("llama", "rope_scaling", "linear", "a mapping"),
+        ("llama", "rope_parameters", [1], "a mapping"),
+        ("llama", "hidden_act", ["silu"], "a name"),
+        ("gpt2", "activation_function", 3, "a name"),
+        ("llama", "num_hidden_layers", 10_001, "an integer from 1 to 10000"),
+    ],
+)
+def test_values_of_another_kind_are_refused(kind, name, value, words):
+    with pytest.raises(ValueError, match=f"config: expected {name} to be {words}"):
+        changed(kind, **{name: value})
+
+
+def test_a_configuration_is_a_mapping_with_a_model_type():
+    for make in (BertEncoder.from_config, CausalDecoder.from_config):
+        with pytest.raises(TypeError, match="config: expected a mapping, got str"):
+            make("bert")
+    for kind in (None, "", ["llama"], "bert"):
+        with pytest.raises(ValueError, match="config: expected model_type = gpt2, ll"):
+            CausalDecoder.from_config({**families.LLAMA, "model_type": kind})
+
+
+def test_heads_divide_what_they_share():
+    with pytest.raises(ValueError, match="hidden_size to be a multiple of num_atten"):
+        changed("llama", num_attention_heads=3)
+    assert changed("llama", num_attention_heads=3, head_dim=6)["head_dim"] == 6
+
+
+def test_what_is_left_out_is_as_in_their_classes():
+    def without(kind, *names):
+        config = {k: v for k, v in BASES[kind].items() if k not in names}
+        return arguments(config)
+
+    assert without("mistral", "sliding_window")["window"] == (4095, 0)
+    assert without("mistral", "num_key_value_heads")["num_kv_heads"] == 8
+    assert without("llama", "num_key_value_heads")["num_kv_heads"] is None
+    assert without("qwen2", "num_key_value_heads")["num_kv_heads"] == 32
+    assert changed("qwen2", num_key_value_heads=None)["num_kv_heads"] is None
+    assert without("qwen3", "head_dim")["head_dim"] == 128
+    assert without("llama", "rope_theta")["rotary"] == turns(4, 10000.0)
+    used = {"use_sliding_window": True, "sliding_window": 3}
+    assert changed("qwen2", **used)["window"] is None  # from layer 28 on
+    with pytest.raises(ValueError, match="the same window for all layers"):
+        changed("qwen2", **used, num_hidden_layers=29)
+
+
+def test_the_kinds_of_layers_agree_with_the_rest():
+    used = {"use_sliding_window": True, "sliding_window": 3}
+    for types in ([FULL], [FULL] * 3, [FULL, "chunked_attention"], []):
+        with pytest.raises(ValueError, match="expected layer_types of 2 names, full_a"):
+            changed("qwen3", **used, layer_types=types)
+    for less in ({"use_sliding_window": False}, {"sliding_window": None}):
+        with pytest.raises(ValueError, match="use_sliding_window = true and a sliding"):
+            changed("qwen3", **{**used, **less}, layer_types=[SLIDING] * 2)
+        assert changed("qwen3", **{**used, **less})["window"] is None
+
+
+def test_rope_scaling_wins_over_rope_parameters():
+    newer = {"rope_type": "default", "rope_theta": 500.0}
+    older = {**YARN, LENGTH: 32}
+    expected = turns(4, 500.0, older)
+    both = {"rope_parameters": newer, "rope_scaling": older}
+    assert changed("llama", **both)["rotary"] == expected
+    own = {**both, "rope_scaling": {**older, "rope_theta": 500.0}, "rope_theta": 3.0}
+    assert changed("llama", **own)["rotary"] == expected
+    # Their classes lose this base, and take 10000: better to say so.
+    with pytest.raises(ValueError, match=r"rope_theta in rope_scaling, .* got 500.0"):
+        changed("llama", **both, rope_theta=None)
+    assert changed("llama", rope_parameters=newer)["rotary"] == turns(4, 500.0)
+    plain = {"rope_theta": 500.0}
+    assert changed("llama", rope_parameters=plain)["rotary"] == turns(4, 500.0)
+
+
+@pytest.mark.parametrize("scaling", [YARN, LLAMA3])
+def test_the_original_length_may_stand_in_three_places(scaling):
+    def made(**changes):
+        return changed("llama", head_dim=16, **changes)["rotary"]
+
+    own, other = {**scaling, LENGTH: 2048}, {**scaling, LENGTH: 64}
+    expected = turns(16, 500.0, own)
+    assert expected != turns(16, 500.0, other)
+    assert made(rope_scaling=own) == expected
+    assert made(rope_scaling=scaling, **{LENGTH: 2048}) == expected
+    assert made(rope_scaling=own, **{LENGTH: 2048}) == expected
+    assert made(rope_scaling=scaling, max_position_embeddings=2048) == expected
+    with pytest.raises(ValueError, match=f"expected one {LENGTH}, got 2048, and 64"):
+        made(rope_scaling=other, **{LENGTH: 2048})
+    linear = {"rope_type": "linear", "factor": 2.0}
+    alone = made(rope_scaling=linear, **{LENGTH: 2048})
+    assert alone == turns(16, 500.0, linear)
+
+
+def test_activations_have_their_other_names():
+    for name, ours in _hf_config.ACTIVATIONS.items():
+        assert changed("bert", hidden_act=name)["activation"] == ours
+        assert changed("gpt2", activation_function=name)["activation"] == ours
+    assert changed("llama", hidden_act="swish") == arguments(families.LLAMA)
+
+
+def test_a_model_type_may_be_null_where_the_model_is_bert(tmp_path):
+    numpy_files = pytest.importorskip("safetensors.numpy")
+    config = {**families.BERT, "model_type": None}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    numpy_files.save_file(families.tensors(families.BERT), tmp_path / "m.safetensors")
+    (tmp_path / "m.safetensors").rename(tmp_path / "model.safetensors")
+    assert np.isfinite(BertEncoder.from_pretrained(tmp_path)([1, 2])).all()
