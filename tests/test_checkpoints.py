@@ -3,6 +3,9 @@
 import copy
 import json
 import math
+import os
+import struct
+import subprocess
 import sys
 
 import numpy as np
@@ -308,6 +311,84 @@ def test_files_that_are_missing_or_of_another_kind(tmp_path):
             checkpoints.read_config(tmp_path)
     (tmp_path / "config.json").write_text('{"a": 1}')
     assert checkpoints.read_config(str(tmp_path)) == {"a": 1}
+
+
+@pytest.mark.parametrize("dtype", ["F8_E4M3", "F8_E5M2", "F8_E8M0", "F4"])
+def test_arrays_of_dtypes_that_numpy_lacks_are_value_errors(tmp_path, dtype):
+    n_bytes = 2 if dtype == "F4" else 4
+    entry = {"dtype": dtype, "shape": [4], "data_offsets": [0, n_bytes]}
+    header = json.dumps({"embeddings.LayerNorm.bias": entry}).encode()
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(n_bytes))
+    tensors = checkpoints.read(path)
+    assert tensors.describe("embeddings.LayerNorm.bias") == ((4,), dtype)
+    with pytest.raises(ValueError, match=f"Norm.bias: .* that NumPy has, got {dtype}"):
+        tensors["embeddings.LayerNorm.bias"]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no pipes")
+def test_pipes_are_refused_and_not_waited_for(tmp_path):
+    for name in ("config.json", "x.json", "x.safetensors"):
+        os.mkfifo(tmp_path / name)
+        text = f"{name}: expected a file, got something else"
+        with pytest.raises(ValueError, match=text):
+            checkpoints.read(tmp_path / name)
+    with pytest.raises(ValueError, match=r"config.json: expected a file"):
+        checkpoints.read_config(tmp_path)
+    os.mkfifo(tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match=r"model.safetensors: expected a file"):
+        checkpoints.read(tmp_path)
+    shards = {"weight_map": {"a": "x.safetensors"}}
+    (tmp_path / "y.json").write_text(json.dumps(shards))
+    with pytest.raises(ValueError, match=r"x.safetensors: expected a file"):
+        checkpoints.read(tmp_path / "y.json")
+
+
+def test_json_of_too_many_levels_is_a_value_error(tmp_path):
+    for name in ("config.json", "x.json"):
+        (tmp_path / name).write_text('{"a": ' * 200_000)
+        with pytest.raises(ValueError, match=f"{name}: expected a JSON object, got"):
+            checkpoints.read_config(tmp_path / name)
+
+
+FAULTS = """
+import numpy as np
+from attnpy import checkpoints, positions
+from attnpy.layers import MultiHeadAttention
+from attnpy.models import CausalDecoder
+
+mha = MultiHeadAttention(6, 2, bias=True)
+wrong = {name: np.ones(1) for name in ("bias_v", "bias_k", "x", "w", "a")}
+try:
+    checkpoints.load(mha, wrong, "torch_attention")
+except ValueError as error:
+    print(error)
+keys = ("factor", "low_freq_factor", "high_freq_factor")
+keys += ("original_max_position_embeddings",)
+try:
+    positions.Rotary(4, scaling={"type": "llama3", **dict.fromkeys(keys, "2")})
+except TypeError as error:
+    print(error)
+try:
+    CausalDecoder.from_config({"model_type": "llama", "x": 1, "y": 2, "a": 3})
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_errors_are_the_same_in_every_run():
+    texts = {
+        subprocess.run(
+            [sys.executable, "-c", FAULTS],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for seed in ("0", "1", "2")
+    }
+    assert len(texts) == 1
+    assert "bias_v: expected none" in texts.pop()
 
 
 def test_packages_that_are_missing_are_named(tmp_path, monkeypatch):

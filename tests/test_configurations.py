@@ -285,6 +285,14 @@ def test_the_original_length_may_stand_in_three_places(scaling):
     assert alone == turns(16, 500.0, linear)
 
 
+def test_yarn_is_truncated_or_not():
+    yarn = {**YARN, LENGTH: 32}
+    made = changed("llama", head_dim=16, rope_scaling={**yarn, "truncate": False})
+    assert made["rotary"] != changed("llama", head_dim=16, rope_scaling=yarn)["rotary"]
+    with pytest.raises(TypeError, match=r"scaling\['truncate'\]: expected a bool"):
+        changed("llama", rope_scaling={**yarn, "truncate": "no"})
+
+
 def test_activations_have_their_other_names():
     for name, ours in _hf_config.ACTIVATIONS.items():
         assert changed("bert", hidden_act=name)["activation"] == ours

@@ -12,8 +12,9 @@ if TYPE_CHECKING:
 
     from attnpy._typing import Array
 
-# What safetensors calls the dtypes that are read here.
+# What safetensors calls the dtypes that are read here, and others that NumPy has.
 DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+OTHERS = ("I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL", "C64")
 
 
 class Checkpoint(Mapping[str, "Array"]):
@@ -31,7 +32,8 @@ class Checkpoint(Mapping[str, "Array"]):
     FileNotFoundError
         If there is no such file.
     ValueError
-        If a file is not in the format, or a name is in two files.
+        If a file is not in the format, or a name is in two files; if an array that is
+        asked for is of a dtype that NumPy lacks, as 8-bit floating numbers.
 
     See Also
     --------
@@ -61,6 +63,7 @@ class Checkpoint(Mapping[str, "Array"]):
             ) from error
         self._files: dict[str, Any] = {}
         for path in paths:
+            _check_file(Path(path))
             try:
                 file: Any = safe_open(path, framework="np")
             except SafetensorError as error:
@@ -74,8 +77,13 @@ class Checkpoint(Mapping[str, "Array"]):
 
     def __getitem__(self, name: str) -> Array:
         """Read an array into memory."""
-        if self.describe(name)[1] == "bfloat16":
+        dtype = self.describe(name)[1]
+        if dtype == "bfloat16":
             _register_bfloat16()
+        elif dtype not in DTYPES.values() and dtype not in OTHERS:
+            raise ValueError(
+                f"{name}: expected an array of a dtype that NumPy has, got {dtype}"
+            )
         array: Array = self._files[name].get_tensor(name)
         return array
 
@@ -149,9 +157,9 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
     path = Path(path)
     if path.is_dir():
         one, index = path / "model.safetensors", path / "model.safetensors.index.json"
-        if one.is_file():
+        if one.exists():
             return Checkpoint(one)
-        if not index.is_file():
+        if not index.exists():
             raise FileNotFoundError(
                 f"{path}: expected {one.name} or {index.name} in this folder"
             )
@@ -192,13 +200,20 @@ def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
     path = Path(path)
     if path.is_dir():
         path = path / "config.json"
+    _check_file(path)
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: expected a JSON object, got {error}") from error
     if not isinstance(config, dict):
         raise ValueError(f"{path}: expected a JSON object, got {config!r:.60}")
     return config
+
+
+def _check_file(path: Path) -> None:
+    """Refuse pipes and the like, which would be waited for."""
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path}: expected a file, got something else of this name")
 
 
 def _read_index(path: Path) -> Checkpoint:

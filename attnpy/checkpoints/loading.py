@@ -78,7 +78,9 @@ def load(
     faults = []
     if missing := [prefix + name for name in targets if name not in found]:
         faults.append(f"missing {', '.join(missing)}")
-    for plain in found.keys() - targets.keys():
+    for plain in found:
+        if plain in targets:
+            continue
         if plain in table.tied:
             faults += _tie_fault(tensors, found, plain, table.tied[plain])
         elif plain in table.refused:

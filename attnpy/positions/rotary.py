@@ -368,9 +368,12 @@ def _parse_scaling(
             f"scaling: expected {kind!r} with {', '.join(required) or 'nothing'}"
             f"{' and maybe ' if optional else ''}{', '.join(optional)}, got {scaling}"
         )
-    for key in given.keys() - {"truncate"}:
-        low = -math.inf if key.startswith("mscale") else 0
-        given[key] = _checks.above(given[key], f"scaling[{key!r}]", low)
+    for key, value in given.items():
+        name, low = f"scaling[{key!r}]", -math.inf if key.startswith("mscale") else 0
+        if key == "truncate":
+            given[key] = _checks.flag(value, name)
+        else:
+            given[key] = _checks.above(value, name, low)
     return kind, given
 
 
