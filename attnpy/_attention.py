@@ -180,6 +180,12 @@ def attention(
     bfloat16, unless `set_portable` says otherwise. `bias` and `sinks` take no part in
     the promotion.
 
+    Numbers near the dtype's largest one may overflow on the way to a result that would
+    not: the weighted sum of values is divided by the sum of exponentials at the end,
+    and a query is multiplied by `scale` first. Results are finite where no value is
+    above the largest number over `Lk`, and no query times `scale`, nor any sum of its
+    products with a key's numbers, above the largest number.
+
     A query's results depend, to the last bit, on nothing but the query, the keys and
     values that it may see, their positions, and the options: not on the rest of the
     batch, the number of threads, the memory layout, or the instruction set. The one

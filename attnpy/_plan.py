@@ -57,13 +57,22 @@ class Plan(_attnpy.Plan):
         If shapes do not fit together or a number is out of its range; on a call, if
         `kv_lengths` is.
     RuntimeError
-        On a call while another thread's call of the same plan is under way.
+        On a call while another thread's call of the same plan is under way, or after an
+        array was resized, reshaped or retyped in place.
     MemoryError
         If the results or the scratch memory cannot be allocated.
 
     See Also
     --------
     attention : the same for a single call; explains every argument.
+
+    Notes
+    -----
+    A plan runs one call at a time; a second one at the same time is an error. Threads
+    may write to its arrays between calls; what they write during a call may or may not
+    be read by it. With free-threaded Python, too, an array belongs to one thread at a
+    time while somebody writes to it. Arrays that were resized, reshaped or retyped in
+    place after the plan was made are an error of the next call.
 
     Examples
     --------

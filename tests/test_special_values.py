@@ -468,3 +468,19 @@ def test_weights_that_underflow_are_zero(attend, n_rows):
     assert (weights[..., 0] == 1).all()
     assert (weights[..., 1] > 0).all()
     assert not weights[..., 3:].any()
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("n_queries", [1, 20])
+def test_large_finite_numbers_give_finite_results(attend, dtype, n_queries):
+    n_keys, largest = 700, np.finfo(dtype).max
+    query, key = normal(2, n_queries, 8, dtype=dtype), normal(2, n_keys, 8, dtype=dtype)
+    value = normal(2, n_keys, 5, dtype=dtype)
+    value *= largest / n_keys / np.abs(value).max()
+    output = attend(query, key, value)
+    assert np.isfinite(output).all()
+    exact = attend(query, key, value / (largest / n_keys)) * (largest / n_keys)
+    np.testing.assert_allclose(output, exact, rtol=1e-3, atol=1e-6 * largest / n_keys)
+    small = attend(query * 1e-15, key * 1e15, normal(2, n_keys, 5, dtype=dtype))
+    assert np.isfinite(small).all()
