@@ -17,7 +17,15 @@ FLOATING = ("float64", "float32", "float16", "bfloat16")
 
 def floating(dtype: DTypeLike) -> np.dtype[Any]:
     """Return one of the dtypes that `attention` computes with."""
-    kind = np.dtype(dtype)
+    try:
+        if dtype is None:  # which NumPy takes for float64
+            raise TypeError
+        kind = np.dtype(dtype)
+    except (TypeError, ValueError):
+        raise TypeError(
+            "dtype: expected float64, float32, float16 or, once ml_dtypes is imported, "
+            f"bfloat16, got {dtype!r}"
+        ) from None
     if kind.name not in FLOATING:
         raise TypeError(
             f"dtype: expected float64, float32, float16 or bfloat16, got {kind}"

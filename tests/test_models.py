@@ -8,6 +8,7 @@ from support import families
 from support.comparisons import assert_near, assert_same_bits, assert_same_parameters
 
 from attnpy import checkpoints, models, positions
+from attnpy.blocks import LayerNorm, RMSNorm
 from attnpy.models import BertEncoder, CausalDecoder, sample
 
 DECODERS = pytest.mark.parametrize("kind", families.DECODERS)
@@ -95,6 +96,21 @@ def test_the_batch_does_not_change_the_bits_of_a_sequence():
             assert_same_bits(states[b], model(batch[b]))
         order = rng.permutation(37)
         assert_same_bits(model(batch[order]), states[order])
+
+
+@pytest.mark.parametrize("name", ["norm", "norm_first", "q_norm", "k_norm"])
+def test_a_changed_encoder_is_what_runs_with_lengths_too(name):
+    model, _, _ = bert()
+    layer, dim = model.encoder.layers[0], len(model.norm.weight)
+    if name == "norm":
+        model.encoder.norm = LayerNorm(dim)
+    elif name == "norm_first":
+        layer.norm_first = True
+    else:
+        setattr(layer.self_attention, name, RMSNorm(layer.self_attention.head_dim))
+    states = model(padded(), lengths=LENGTHS)
+    for row, ids, n in zip(states, padded(), LENGTHS, strict=True):
+        assert_same_bits(row[:n], model(ids[:n]))
 
 
 @pytest.mark.quick
@@ -414,11 +430,20 @@ def test_configurations_of_other_models_are_value_errors(config, text):
             "logits: .*only -inf",
             lambda b, g: sample([[0.0, 1.0], [-np.inf] * 2], temperature=0),
         ),
-        (
-            TypeError,
-            "tied: ",
-            lambda b, g: CausalDecoder(1, 4, 1, 4, vocab_size=3, tied=1),
-        ),
+        (TypeError, "rng: ", lambda b, g: sample([1.0], rng=0, temperature=0)),
+        *[
+            (
+                TypeError,
+                f"{name}: exp|unexpected keyword argument '{name}'",
+                lambda b, g, name=name: CausalDecoder(
+                    1, 4, 1, 4, vocab_size=3, **{name: 1}
+                ),
+            )
+            for name in (
+                *("tied", "qk_norm", "qkv_bias", "rotary", "dtype", "norm_first"),
+                *("cross_attention", "context_dim"),
+            )
+        ],
     ],
 )
 def test_wrong_arguments_are_named(error, text, call):

@@ -16,6 +16,16 @@ if TYPE_CHECKING:
     from attnpy.blocks import Encoder, EncoderLayer
 
 
+def can_encode(encoder: Encoder) -> bool:
+    """Tell whether `encode` does all that these layers do."""
+    return encoder.norm is None and not any(
+        layer.norm_first
+        or layer.self_attention.q_norm is not None
+        or layer.self_attention.k_norm is not None
+        for layer in encoder.layers
+    )
+
+
 def encode(
     encoder: Encoder,
     tokens: Array,

@@ -233,7 +233,7 @@ class BertEncoder:
         if mask is not None:
             exists = _embedding.checked_mask(mask, ids)
             exists = exists[..., np.newaxis, np.newaxis, :]  # (..., 1, 1, L)
-        elif ends is not None and ids.ndim == 2:
+        elif ends is not None and ids.ndim == 2 and _packed.can_encode(self.encoder):
             return _packed.encode(self.encoder, tokens, ends, num_threads)
         return self.encoder(
             tokens, mask=exists, kv_lengths=ends, num_threads=num_threads

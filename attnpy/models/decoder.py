@@ -11,6 +11,7 @@ from attnpy._linear import linear
 from attnpy.blocks import Decoder, RMSNorm
 from attnpy.cache import checked_caches
 from attnpy.models import _embedding, _hf_config, _pretrained, sampling
+from attnpy.positions import Rotary
 
 if TYPE_CHECKING:
     import os
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from attnpy._typing import Array, DecoderOptions, Window
     from attnpy.cache import KVCache
     from attnpy.layers import MultiHeadAttention
-    from attnpy.positions import Rotary
 
 
 class CausalDecoder:
@@ -120,6 +120,10 @@ class CausalDecoder:
         qk_norm: bool = False,
         **options: Unpack[DecoderOptions],
     ) -> None:
+        refused = {"cross_attention", "context_dim"} & options.keys()
+        _checks.keywords(refused, (), "CausalDecoder()")
+        if not isinstance(rotary, Rotary | None):
+            raise TypeError(f"rotary: expected a Rotary, got {type(rotary).__name__}")
         options = {"norm_first": True, **options, "cross_attention": False}
         dtype, rng = options.get("dtype", np.float32), options.get("rng")
         options["rng"] = rng = _checks.generator(rng)
@@ -127,7 +131,7 @@ class CausalDecoder:
         for layer in self.decoder.layers:
             mha = layer.self_attention
             if qkv_bias is not None:
-                _set_biases(mha, qkv_bias, dtype)
+                _set_biases(mha, _checks.flag(qkv_bias, "qkv_bias"), dtype)
             if _checks.flag(qk_norm, "qk_norm"):
                 eps = options.get("eps", 1e-5)
                 mha.q_norm = RMSNorm(mha.head_dim, eps=eps, dtype=dtype)

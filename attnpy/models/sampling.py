@@ -76,6 +76,8 @@ def sample(
     share = 1.0 if top_p is None else _checks.above(top_p, "top_p", 0)
     if share > 1:
         raise ValueError(f"top_p: expected at most 1, got {top_p}")
+    if rng is not None:
+        _checks.generator(rng)
     if temperature == 0:
         return np.asarray(scores.argmax(axis=-1), np.int64)
     if rng is None:
