@@ -122,7 +122,8 @@ def integers(
 
 def memory(name: str, dtype: DTypeLike, *shapes: tuple[int, ...]) -> None:
     """Refuse arrays that memory cannot hold, before the first of them is made."""
-    needed = np.dtype(dtype).itemsize * sum(map(math.prod, shapes))
+    n_numbers = sum(math.prod(max(1, n) for n in shape) for shape in shapes)
+    needed = np.dtype(dtype).itemsize * n_numbers
     if needed > _memory_size():
         raise MemoryError(
             f"{name}: expected sizes that {_memory_size()} bytes of memory can hold, "
@@ -143,7 +144,8 @@ def _memory_size() -> int:
 
 def above(value: float, name: str, low: float) -> float:
     """Return a finite number above this."""
-    if not isinstance(value, (float, int, np.floating, np.integer)):
+    known = (float, int, np.floating, np.integer)
+    if isinstance(value, bool) or not isinstance(value, known):
         raise TypeError(f"{name}: expected a number, got {type(value).__name__}")
     try:
         number = float(value)

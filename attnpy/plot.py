@@ -539,9 +539,7 @@ def _finite_top(values: NDArray[np.float64]) -> float:
 def _scale_top(weights: NDArray[np.float64], vmax: float | None) -> float:
     if vmax is None:
         return _finite_top(weights)
-    if not 0 < vmax < np.inf:
-        raise ValueError(f"vmax: expected a finite number above 0, got {vmax}")
-    return float(vmax)
+    return _checks.above(vmax, "vmax", 0)
 
 
 def _both_labels(

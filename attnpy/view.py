@@ -152,6 +152,8 @@ def head_view(
     )
     if (numbers > 1.01).any():  # 16-bit rounding may exceed 1
         raise ValueError(f"weights: expected none above 1, got {np.nanmax(numbers):g}")
+    if not isinstance(title, str | None):
+        raise TypeError(f"title: expected a string, got {type(title).__name__}")
     n_queries, n_keys = numbers.shape[-2:]
     queries = checked_labels("query_tokens", query_tokens, n_queries)
     if key_tokens is not None:

@@ -41,7 +41,10 @@ MASKED = {
         lambda a: blocks.FeedForward(4, 4)(a),
         lambda a: positions.Rotary(4)(a),
     ],
-    "context": [lambda a: MultiHeadAttention(4, 2).project_context(a)],
+    "context": [
+        lambda a: MultiHeadAttention(4, 2).project_context(a),
+        lambda a: blocks.DecoderLayer(4, 2, 4)(X, a),
+    ],
     "query": [
         lambda a: classic.additive_attention(a, X, X, EYE, EYE, np.ones(4)),
         lambda a: classic.multiplicative_attention(a, X, X, EYE),
@@ -177,6 +180,8 @@ HUGE = 10**12
         ("n_queries, n_keys", lambda: masks.sliding_window(10**9, 10**9, 1, 1)),
         ("n_queries, n_keys", lambda: masks.prefix_lm(10**9, 1)),
         ("n_keys", lambda: masks.padding(1, 10**15)),
+        ("KVCache", lambda: KVCache(10**30, 1, 0, 64)),
+        ("max_length, dim", lambda: positions.Learned(0, 10**30)),
         ("total", lambda: masks.document_ids([1], 10**15)),
     ],
 )

@@ -454,8 +454,10 @@ def test_errors_do_not_change_the_caches():
             decoder(x, context, caches=caches, **wrong)
         assert [cache.lengths.tolist() for cache in caches] == [[3, 3], [3, 3]]
     layer, cache = decoder.layers[0], caches[0]
-    with pytest.raises(ValueError, match=r"^kv_lengths: "):
+    with pytest.raises(ValueError, match=r"^context_lengths: expected 0 to 7, got 8"):
         layer(x, context, cache=cache, context_lengths=8)
+    with pytest.raises(TypeError, match=r"^mask: "):  # after the self-attention
+        layer(x, context, cache=cache, context_mask=np.ones((3, 7), int))
     assert cache.lengths.tolist() == [3, 3]
 
 
@@ -606,6 +608,13 @@ def test_context_without_cross_attention_is_refused(name):
             lambda: Decoder(2, 12, 4, 20)(X, X, caches=KVCache(2, 4, 3, 3)),
         ),
         ("caches", lambda: Decoder(2, 12, 4, 20)(X, X, caches=[None, None])),
+        (
+            "context_lengths",
+            lambda: Decoder(2, 12, 4, 20)(X, X, context_lengths=0.5),
+        ),
+        ("dtype", lambda: LayerNorm(12, dtype=None)),
+        ("dtype", lambda: LayerNorm(12, dtype="x")),
+        ("eps", lambda: LayerNorm(12, eps=True)),
     ],
 )
 def test_wrong_kinds_are_type_errors(name, call):

@@ -391,7 +391,7 @@ def test_weights_of_attention_are_drawn_as_they_come():
             ValueError,
             "labels: expected 1, got 0",
         ),
-        (lambda: plot.heat_map([[1]], vmax=0), ValueError, "vmax: .*above 0, got 0"),
+        (lambda: plot.heat_map([[1]], vmax=0), ValueError, "vmax: .*> 0, got 0"),
         (lambda: plot.heat_map([[1]], vmax=np.nan), ValueError, "vmax: .*got nan"),
         (
             lambda: plot.position_image(np.ones(3)),

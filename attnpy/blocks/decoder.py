@@ -130,6 +130,10 @@ class DecoderLayer:
                 rng=rng,
             )
 
+        if context_dim is not None and not cross_attention:
+            raise ValueError(
+                f"context_dim: expected None without cross_attention, got {context_dim}"
+            )
         self.self_attention = attention(None)
         self.cross_attention = None
         self.norm_1 = _stack.make_norm(norm, embed_dim, eps, bias, dtype)
@@ -246,6 +250,12 @@ class DecoderLayer:
 
         _checks.keywords(options, HANDED_ON, "DecoderLayer()")
         self._check_context(context, context_mask, context_lengths)
+        if context is not None and not isinstance(context, KVCache):
+            context = _checks.array(context, "context")
+            if context_lengths is not None and context.ndim > 1:
+                context_lengths = _checks.integers(
+                    context_lengths, "context_lengths", 0, context.shape[-2]
+                )
         tokens = _checks.array(x, "x")
         with undone_on_error([] if cache is None else [cache]):
             tokens = _stack.residual(tokens, attend, self.norm_1, self.norm_first)
