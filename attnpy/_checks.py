@@ -9,12 +9,13 @@ import functools
 import math
 import operator
 from collections.abc import Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable
+    from collections.abc import Container, Iterable, Iterator
     from typing import Any
 
     from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -190,6 +191,18 @@ def keywords(given: Iterable[str], known: Container[str], caller: str) -> None:
             raise TypeError(
                 f"{caller} got an unexpected keyword argument {name!r}{hint}"
             )
+
+
+@contextmanager
+def renamed(**names: str) -> Iterator[None]:
+    """Call arguments what this call's user does, in the errors of an inner one."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        name, colon, rest = str(error).partition(": ")
+        if name not in names or type(error) not in (TypeError, ValueError):
+            raise
+        raise type(error)(f"{names[name]}{colon}{rest}") from error
 
 
 def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:

@@ -118,6 +118,8 @@ def heat_map(
     """
     weights = checked_weights(weights, {2: "(Lq, Lk)"})
     top = _scale_top(weights, vmax)
+    if annotate is not None:
+        _checks.flag(annotate, "annotate")
     rows, columns = _both_labels(weights.shape, query_labels, key_labels)
     ax, cell = _image_axes(ax, weights.shape, rows, columns)
     image = _draw_image(ax, weights, WEIGHT_COLORS, (0, top))

@@ -456,7 +456,7 @@ def test_errors_do_not_change_the_caches():
     layer, cache = decoder.layers[0], caches[0]
     with pytest.raises(ValueError, match=r"^context_lengths: expected 0 to 7, got 8"):
         layer(x, context, cache=cache, context_lengths=8)
-    with pytest.raises(TypeError, match=r"^mask: "):  # after the self-attention
+    with pytest.raises(TypeError, match=r"^context_mask: "):  # after the self-attention
         layer(x, context, cache=cache, context_mask=np.ones((3, 7), int))
     assert cache.lengths.tolist() == [3, 3]
 
@@ -612,6 +612,7 @@ def test_context_without_cross_attention_is_refused(name):
             "context_lengths",
             lambda: Decoder(2, 12, 4, 20)(X, X, context_lengths=0.5),
         ),
+        ("context_mask", lambda: Decoder(2, 12, 4, 20)(X, X, context_mask="a")),
         ("dtype", lambda: LayerNorm(12, dtype=None)),
         ("dtype", lambda: LayerNorm(12, dtype="x")),
         ("eps", lambda: LayerNorm(12, eps=True)),

@@ -409,6 +409,13 @@ def test_configurations_of_other_models_are_value_errors(config, text):
             r"token_types: expected.*\(2,\), got \(2, 2\)",
             lambda b, g: b([1, 2], token_types=[[0, 0], [1, 1]]),
         ),
+        (
+            ValueError,
+            "lengths: expected an integer, g",
+            lambda b, g: g([1], lengths=[1]),
+        ),
+        (ValueError, "states: expected", lambda b, g: g.logits(np.ones((2, 3)))),
+        (TypeError, "states: expected", lambda b, g: g.logits("a")),
         (ValueError, "rng: expected", lambda b, g: g.generate([1], 1, temperature=1)),
         (
             ValueError,

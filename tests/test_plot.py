@@ -391,6 +391,8 @@ def test_weights_of_attention_are_drawn_as_they_come():
             ValueError,
             "labels: expected 1, got 0",
         ),
+        (lambda: plot.heat_map([[1]], annotate=1), TypeError, "annotate: expected"),
+        (lambda: plot.heat_map([[1]], vmax="a"), TypeError, "vmax: expected a number"),
         (lambda: plot.heat_map([[1]], vmax=0), ValueError, "vmax: .*> 0, got 0"),
         (lambda: plot.heat_map([[1]], vmax=np.nan), ValueError, "vmax: .*got nan"),
         (

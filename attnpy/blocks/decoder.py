@@ -237,13 +237,14 @@ class DecoderLayer:
 
         def attend_to_context(tokens: Array) -> Array:
             assert self.cross_attention is not None
-            return self.cross_attention(
-                tokens,
-                context,
-                mask=context_mask,
-                kv_lengths=context_lengths,
-                num_threads=num_threads,
-            )
+            with _checks.renamed(mask="context_mask", kv_lengths="context_lengths"):
+                return self.cross_attention(
+                    tokens,
+                    context,
+                    mask=context_mask,
+                    kv_lengths=context_lengths,
+                    num_threads=num_threads,
+                )
 
         def feed(tokens: Array) -> Array:
             return self.feed_forward(tokens, num_threads=num_threads)
@@ -252,10 +253,6 @@ class DecoderLayer:
         self._check_context(context, context_mask, context_lengths)
         if context is not None and not isinstance(context, KVCache):
             context = _checks.array(context, "context")
-            if context_lengths is not None and context.ndim > 1:
-                context_lengths = _checks.integers(
-                    context_lengths, "context_lengths", 0, context.shape[-2]
-                )
         tokens = _checks.array(x, "x")
         with undone_on_error([] if cache is None else [cache]):
             tokens = _stack.residual(tokens, attend, self.norm_1, self.norm_first)

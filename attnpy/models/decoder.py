@@ -314,7 +314,8 @@ class CausalDecoder:
             If an argument has the wrong kind, dtype or shape.
         """
         weight = self.token_embedding.T if self.output is None else self.output
-        return linear(states, weight, num_threads=num_threads)
+        with _checks.renamed(x="states"):
+            return linear(states, weight, num_threads=num_threads)
 
 
 def _set_biases(mha: MultiHeadAttention, wanted: bool, dtype: DTypeLike) -> None:
