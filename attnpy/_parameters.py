@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from attnpy._typing import Array
 
 
+# How the names of PyTorch's attention end, whatever it is a part of.
+TORCH_ATTENTION = ("in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias")
+
+
 def parameters(self: object) -> dict[str, Array]:
     """Return the parameters by name.
 
@@ -157,10 +161,10 @@ def _check(
         faults.append(f"missing {', '.join(missing)}")
     if unexpected:
         faults.append(f"unexpected {', '.join(unexpected)}")
-        if any(name.startswith(("in_proj_", "out_proj.")) for name in unexpected):
+        if any(name.endswith(TORCH_ATTENTION) for name in unexpected):
             faults.append(
-                "names of PyTorch's layer: attnpy.checkpoints.load(layer, state, "
-                "'torch_attention') takes them"
+                "for the names of PyTorch's layer there is "
+                "attnpy.checkpoints.load(layer, state, 'torch_attention')"
             )
     faults += [
         f"{name}: expected shape {own[name].shape}, got {array.shape}"

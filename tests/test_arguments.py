@@ -282,6 +282,14 @@ def test_keywords_of_pytorch_are_told_how_to_say_it_here(name):
 
 
 def test_the_state_of_pytorchs_layer_is_told_how_to_be_loaded():
-    state = {"in_proj_weight": np.ones((12, 4)), "out_proj.weight": EYE}
-    with pytest.raises(ValueError, match=r"checkpoints\.load\(.*'torch_attention'"):
-        MultiHeadAttention(4, 2).load_state_dict(state)
+    for layer, prefix in (
+        (MultiHeadAttention(4, 2), ""),
+        (blocks.EncoderLayer(4, 2, 4), "self_attn."),
+    ):
+        for name in ("in_proj_weight", "in_proj_bias", "out_proj.weight"):
+            state = {**layer.state_dict(), prefix + name: EYE}
+            with pytest.raises(
+                ValueError, match=r"\.load\(.*'torch_attention'"
+            ) as caught:
+                layer.load_state_dict(state)
+            assert f"unexpected {prefix}{name}; " in str(caught.value)

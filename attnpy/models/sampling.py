@@ -10,8 +10,6 @@ from attnpy import _checks, _dtypes
 from attnpy.models import _embedding
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import ArrayLike, NDArray
 
     from attnpy.models.decoder import CausalDecoder
@@ -100,7 +98,7 @@ def generate(
     top_k: int | None = None,
     top_p: float | None = None,
     rng: np.random.Generator | None = None,
-    stop: int | Sequence[int] | None = None,
+    stop: ArrayLike | None = None,
     num_threads: int | None = None,
 ) -> NDArray[np.int64]:
     """Continue sequences, with their keys and values kept from token to token.
@@ -115,7 +113,7 @@ def generate(
         How many of the tokens of each sequence exist, at its start: at least 1.
     temperature, top_k, top_p, rng
         As in `sample`; by default always the token with the highest score.
-    stop : int or sequence of int, optional
+    stop : int or array_like of int, shape (n,), optional
         Tokens after which a sequence has ended, each 0 to ``V - 1``: the rest of it is
         the token that ended it.
     num_threads : int, optional
@@ -189,9 +187,7 @@ def _checked_scores(logits: ArrayLike) -> NDArray[np.float64]:
     return scores
 
 
-def _checked_stops(
-    stop: int | Sequence[int] | None, vocab_size: int
-) -> NDArray[np.int64]:
+def _checked_stops(stop: ArrayLike | None, vocab_size: int) -> NDArray[np.int64]:
     """Return the tokens that end a sequence, (n,)."""
     stops = _checks.integers([] if stop is None else stop, "stop", 0, vocab_size - 1)
     if stops.ndim > 1:
