@@ -58,7 +58,9 @@ def array(values: ArrayLike, name: str) -> NDArray[Any]:
 
 def _has_mask(values: object) -> bool:
     if isinstance(values, (list, tuple)):
-        return any(map(_has_mask, values))
+        kinds = set(map(type, values))  # few, where there are many numbers
+        nested = any(issubclass(kind, (list, tuple, np.ndarray)) for kind in kinds)
+        return nested and any(map(_has_mask, values))
     return isinstance(values, np.ndarray) and isinstance(values, np.ma.MaskedArray)
 
 
