@@ -91,5 +91,6 @@ class LayerOptions(TypedDict, total=False):
 class DecoderOptions(LayerOptions, total=False):
     """The options of a decoder's layers."""
 
+    causal: bool
     cross_attention: bool
     context_dim: int | None

@@ -108,6 +108,11 @@ def others(kind, name):
         "sliding_window": 7,
         "max_window_layers": 5,
         "use_sliding_window": False,
+        "is_causal": False,
+        "scale_attn_weights": False,
+        "scale_attn_by_inverse_layer_idx": True,
+        "attention_bias": True,
+        "mlp_bias": True,
     }
     if name in ("max_position_embeddings", LENGTH) and kind != "bert":
         base = long
@@ -117,6 +122,8 @@ def others(kind, name):
         base = used if kind != "mistral" else base
     if name == "use_sliding_window":
         base = used
+    if name == "is_causal" and kind == "mistral":
+        base["sliding_window"] = None
     return base, {**base, name: values.get(name, 2048 if "max_pos" in name else 8)}
 
 
@@ -235,8 +242,8 @@ def test_what_is_left_out_is_as_in_their_classes():
     assert without("llama", "rope_theta")["rotary"] == turns(4, 10000.0)
     used = {"use_sliding_window": True, "sliding_window": 3}
     assert changed("qwen2", **used)["window"] is None  # from layer 28 on
-    with pytest.raises(ValueError, match="the same window for all layers"):
-        changed("qwen2", **used, num_hidden_layers=29)
+    windows = changed("qwen2", **used, num_hidden_layers=29)["window"]
+    assert windows == [None] * 28 + [(2, 0)]
 
 
 def test_the_kinds_of_layers_agree_with_the_rest():

@@ -74,6 +74,84 @@ def test_decoders_are_their_arithmetic(kind, dtype):
     assert_close(model.logits(model(IDS)), expected, dtype)
 
 
+WINDOWS = {"use_sliding_window": True, "sliding_window": 3, "num_hidden_layers": 3}
+FULL, SLIDING = "full_attention", "sliding_attention"
+BOTH_WAYS = {"is_causal": False, "sliding_window": None}
+CHANGES = [
+    *((kind, {"is_causal": False}) for kind in ("gpt2", "llama", "qwen2", "qwen3")),
+    ("mistral", BOTH_WAYS),
+    ("llama", {"attention_bias": True}),
+    ("llama", {"mlp_bias": True}),
+    ("llama", {"attention_bias": True, "mlp_bias": True, "hidden_act": "swish"}),
+    ("qwen3", {"attention_bias": True}),
+    ("qwen2", {**WINDOWS, "max_window_layers": 1}),
+    ("qwen2", {**WINDOWS, "layer_types": [SLIDING, FULL, SLIDING]}),
+    ("qwen3", {**WINDOWS, "layer_types": [FULL, SLIDING, FULL]}),
+    ("gpt2", {"scale_attn_weights": False}),
+    ("gpt2", {"scale_attn_by_inverse_layer_idx": True}),
+    ("gpt2", {"scale_attn_weights": False, "scale_attn_by_inverse_layer_idx": True}),
+]
+
+
+@pytest.mark.parametrize(("kind", "changes"), CHANGES)
+def test_what_a_configuration_may_say_is_its_arithmetic(kind, changes):
+    model, tensors, config = decoder(kind, np.float64, **changes)
+    expected = families.logits(tensors, config, IDS)
+    assert_close(model.logits(model(IDS)), expected, np.float64)
+    if "use_sliding_window" in changes:
+        plain = {**config, "use_sliding_window": False}
+    else:
+        plain = {
+            k: v for k, v in config.items() if k == "sliding_window" or k not in changes
+        }
+    if "attention_bias" in changes or "mlp_bias" in changes:
+        tensors = {k: 0 * v if k.endswith("bias") else v for k, v in tensors.items()}
+    other = families.logits(tensors, plain, IDS)
+    assert np.abs(other - expected).max() > 1e-3
+
+
+@pytest.mark.parametrize(("kind", "changes"), CHANGES[5:])
+def test_layers_that_differ_decode_with_caches_in_the_same_bits(kind, changes):
+    model, _, _ = decoder(kind, **changes)
+    batch = np.random.default_rng(1).integers(0, 30, (2, 9))
+    full, caches = model(batch), model.decoder.new_caches(2, 9)
+    for i in range(9):
+        states = model(batch[:, i : i + 1], caches=caches)
+        assert_same_bits(states, np.ascontiguousarray(full[:, i : i + 1]))
+
+
+def test_a_decoder_that_sees_both_ways_has_no_caches():
+    model, _, _ = decoder("qwen3", is_causal=False)
+    batch = padded()
+    states = model(batch, lengths=LENGTHS)
+    for row, ids, n in zip(states, batch, LENGTHS, strict=True):
+        assert_same_bits(row[:n], model(ids[:n]))
+    with pytest.raises(ValueError, match="cache: expected None with causal=False"):
+        model(batch, caches=model.decoder.new_caches(3, 9))
+    with pytest.raises(ValueError, match="causal: expected True to generate"):
+        model.generate(IDS, 2)
+    for kind, more in (("mistral", {}), ("qwen2", {**WINDOWS, "max_window_layers": 1})):
+        with pytest.raises(ValueError, match="is_causal = true with a sliding_window"):
+            decoder(kind, is_causal=False, **more)
+
+
+def test_a_list_has_the_window_and_scale_of_each_layer():
+    def made(**options):
+        rng = np.random.default_rng(0)
+        return CausalDecoder(2, 12, 3, 20, vocab_size=30, rng=rng, **options)
+
+    both = made(window=[(2, 0), (2, 0)], scale=[0.5, 0.5])
+    assert_same_bits(both(IDS), made(window=(2, 0), scale=0.5)(IDS))
+    assert_same_bits(made(window=[2, 0])(IDS), made(window=(2, 0))(IDS))
+    for name, values in (("window", [(2, 0)]), ("scale", [1.0, 1.0, 1.0])):
+        with pytest.raises(ValueError, match=f"{name}: expected one for each of the 2"):
+            made(**{name: values})
+    with pytest.raises(ValueError, match="window: expected None, as the layer has"):
+        both.decoder(np.zeros((3, 12), np.float32), window=(1, 0))
+    with pytest.raises(TypeError, match="out_bias: expected a bool"):
+        made(out_bias=1)
+
+
 @pytest.mark.quick
 def test_padding_does_not_change_the_bits_of_a_sequence():
     everything = [bert()[0], *(decoder(kind)[0] for kind in families.DECODERS)]
@@ -209,6 +287,20 @@ def test_generating_ends_at_the_stop():
         assert (ended[n:] == stop).all()
     one = model.generate(padded()[1], 8, stop=stop)
     assert_same_bits(one, stopped[1])
+    assert_same_bits(model.generate(padded()[1], 8, stop=[]), free[1])
+
+
+def test_generating_ends_at_the_first_of_several_stops():
+    model, _, _ = decoder("llama")
+    free = model.generate(padded(), 8, lengths=LENGTHS)
+    stops = [int(free[0, 3]), int(free[1, 2])]
+    stopped = model.generate(padded(), 8, lengths=LENGTHS, stop=stops)
+    for row, ended in zip(free, stopped, strict=True):
+        found = np.isin(row, stops)
+        n = np.argmax(found) + 1 if found.any() else 8
+        assert_same_bits(ended[:n], row[:n])
+        assert (ended[n:] == row[n - 1]).all()
+    assert (stopped != free).any()
 
 
 def test_generating_ends_at_any_of_several_stops():
@@ -319,8 +411,7 @@ def test_configurations_name_windows_and_positions():
     assert made(used, layer_types=[sliding] * 2).window == (2, 0)
     assert made(used, layer_types=[full] * 2).window is None
     for mixed in ({"max_window_layers": 1}, {"layer_types": [full, sliding]}):
-        with pytest.raises(ValueError, match="same window for all layers"):
-            made(used, **mixed)
+        assert made(used, **mixed).window == [None, (2, 0)]
     yarn = {"rope_type": "yarn", "factor": 2.0}
     expected = positions.Rotary(
         4, base=500.0, scaling={**yarn, "original_max_position_embeddings": 64}
@@ -341,9 +432,9 @@ def test_configurations_name_windows_and_positions():
         ({**families.BERT, "is_decoder": True}, "is_decoder.*False, got True"),
         ({**families.BERT, "hidden_act": "mish"}, "activation.*got 'mish'"),
         ({"model_type": "bert", "hidden_size": 4}, "missing num_hidden_layers, num_a"),
-        ({**families.GPT2, "scale_attn_by_inverse_layer_idx": True}, "inverse_layer"),
+        ({**families.GPT2, "scale_attn_by_inverse_layer_idx": 1}, "inverse_layer"),
         ({**families.LLAMA, "model_type": "gemma"}, "got 'gemma'"),
-        ({**families.LLAMA, "attention_bias": True}, "attention_bias.*False, got True"),
+        ({**families.QWEN2, "attention_bias": True}, "attention_bias.*False, got True"),
         ({**families.LLAMA, "hidden_act": "gelu"}, "hidden_act.*'silu', got 'gelu'"),
         (
             {**families.LLAMA, "rope_scaling": {"rope_type": "dynamic", "factor": 2.0}},
@@ -417,6 +508,12 @@ def test_configurations_of_other_models_are_value_errors(config, text):
         (ValueError, "states: expected", lambda b, g: g.logits(np.ones((2, 3)))),
         (TypeError, "states: expected", lambda b, g: g.logits("a")),
         (ValueError, "rng: expected", lambda b, g: g.generate([1], 1, temperature=1)),
+        (
+            ValueError,
+            "stop: expected 0 to 29",
+            lambda b, g: g.generate([1], 1, stop=30),
+        ),
+        (TypeError, "stop: expected int", lambda b, g: g.generate([1], 1, stop="a")),
         (
             ValueError,
             "caches: expected B = 2",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike
     from typing_extensions import Unpack
 
-    from attnpy._typing import Activation, Array, DecoderOptions, NormKind
+    from attnpy._typing import Activation, Array, DecoderOptions, NormKind, Window
     from attnpy.blocks._stack import CallOptions
     from attnpy.norms import LayerNorm, RMSNorm
 
@@ -42,6 +42,9 @@ class DecoderLayer:
         `E` and `H`.
     hidden_dim : int
         `F`, the size of the layer inside the feed-forward network.
+    causal : bool, optional
+        False lets a token see those after it: a layer of a decoder that was made an
+        encoder. It has no cache then.
     cross_attention : bool, optional
         False leaves the attention to a context out: a layer of a language model.
     context_dim : int, optional
@@ -57,8 +60,11 @@ class DecoderLayer:
     norm_1, norm_2, norm_3 : LayerNorm or RMSNorm
         Of the self-attention, of the attention to the context (None without), of the
         network.
-    norm_first : bool
+    causal, norm_first : bool
         As given.
+    window, scale : tuple, float, or None
+        None at first. What the self-attention is told in every call, where layers of a
+        stack differ; the call's own must be None then.
 
     Raises
     ------
@@ -95,6 +101,9 @@ class DecoderLayer:
     norm_2: LayerNorm | RMSNorm | None
     norm_3: LayerNorm | RMSNorm
     norm_first: bool
+    causal: bool
+    window: Window | None
+    scale: float | None
 
     def __init__(
         self,
@@ -102,6 +111,7 @@ class DecoderLayer:
         num_heads: int,
         hidden_dim: int,
         *,
+        causal: bool = True,
         cross_attention: bool = True,
         context_dim: int | None = None,
         head_dim: int | None = None,
@@ -116,6 +126,9 @@ class DecoderLayer:
     ) -> None:
         rng = _checks.generator(rng)
         self.norm_first = _checks.flag(norm_first, "norm_first")
+        self.causal = _checks.flag(causal, "causal")
+        self.window = None
+        self.scale = None
 
         def attention(context_dim: int | None) -> MultiHeadAttention:
             return MultiHeadAttention(
@@ -214,7 +227,7 @@ class DecoderLayer:
         context_lengths : int or array_like of int, shape (B,), optional
             How many of the context's tokens exist.
         **options
-            Of the self-attention, which is causal, as in
+            Of the self-attention, which is causal or not by itself, as in
             `attnpy.layers.MultiHeadAttention.__call__`: `mask`, `bias`, `window`,
             `q_offset`, `kv_lengths`, `scale`, `softcap`, `sinks`, `rotary`; and
             `num_threads`.
@@ -233,7 +246,9 @@ class DecoderLayer:
         num_threads = options.get("num_threads")
 
         def attend(tokens: Array) -> Array:
-            return self.self_attention(tokens, causal=True, cache=cache, **options)
+            return self.self_attention(
+                tokens, causal=self.causal, cache=cache, **options
+            )
 
         def attend_to_context(tokens: Array) -> Array:
             assert self.cross_attention is not None
@@ -251,6 +266,16 @@ class DecoderLayer:
 
         _checks.keywords(options, HANDED_ON, "DecoderLayer()")
         self._check_context(context, context_mask, context_lengths)
+        if cache is not None and not self.causal:
+            raise ValueError(
+                "cache: expected None with causal=False, where tokens see later ones"
+            )
+        if self.window is not None:
+            _check_only(options.get("window"), "window")
+            options["window"] = self.window
+        if self.scale is not None:
+            _check_only(options.get("scale"), "scale")
+            options["scale"] = self.scale
         if context is not None and not isinstance(context, KVCache):
             context = _checks.array(context, "context")
         tokens = _checks.array(x, "x")
@@ -281,6 +306,11 @@ class DecoderLayer:
                 raise ValueError(f"{name}: expected None without cross-attention")
 
 
+def _check_only(given: object, name: str) -> None:
+    if given is not None:
+        raise ValueError(f"{name}: expected None, as the layer has its own")
+
+
 class Decoder:
     """A stack of decoder layers.
 
@@ -296,7 +326,7 @@ class Decoder:
         A norm after the last layer; by default with `norm_first`, whose sums have none
         otherwise.
     **options
-        As in `DecoderLayer`: `cross_attention`, `context_dim`, `head_dim`,
+        As in `DecoderLayer`: `causal`, `cross_attention`, `context_dim`, `head_dim`,
         `num_kv_heads`, `norm_first`, `norm`, `eps`, `activation`, `bias`, `dtype`,
         `rng`.
 

@@ -77,10 +77,25 @@ def _gpt2(values: dict[str, Any]) -> dict[str, Any]:
         "hidden_dim": values["n_inner"] or 4 * values["n_embd"],
         "vocab_size": values["vocab_size"],
         "max_length": values["n_positions"],
+        "scale": _gpt2_scale(values),
+        "causal": values["is_causal"],
         "tied": values["tie_word_embeddings"],
         "activation": _activation(values["activation_function"]),
         "eps": values["layer_norm_epsilon"],
     }
+
+
+def _gpt2_scale(values: dict[str, Any]) -> float | list[float] | None:
+    """Return the scale of scores, that of each layer, or None for the usual one."""
+    by_layer = values["scale_attn_by_inverse_layer_idx"]
+    if values["scale_attn_weights"] and not by_layer:
+        return None
+    scale = 1.0
+    if values["scale_attn_weights"]:
+        scale = (values["n_embd"] // values["n_head"]) ** -0.5
+    if not by_layer:
+        return scale
+    return [scale / (i + 1) for i in range(values["n_layer"])]
 
 
 def _llama(values: dict[str, Any], kind: str) -> dict[str, Any]:
@@ -88,7 +103,13 @@ def _llama(values: dict[str, Any], kind: str) -> dict[str, Any]:
         raise ValueError(
             f"config: expected hidden_act = 'silu', got {values['hidden_act']!r}"
         )
-    head_dim = _head_dim(values)
+    head_dim, window = _head_dim(values), _window(values, kind)
+    if window is not None and not values["is_causal"]:
+        raise ValueError(
+            "config: expected is_causal = true with a sliding_window, whose other side "
+            "has no settled meaning, got false"
+        )
+    bias = values.get("attention_bias", False)
     return {
         "n_layers": values["num_hidden_layers"],
         "embed_dim": values["hidden_size"],
@@ -98,9 +119,12 @@ def _llama(values: dict[str, Any], kind: str) -> dict[str, Any]:
         "head_dim": head_dim,
         "num_kv_heads": values["num_key_value_heads"],
         "rotary": _rotary(values, head_dim),
-        "window": _window(values, kind),
+        "window": window,
+        "causal": values["is_causal"],
         "tied": values["tie_word_embeddings"],
-        "qkv_bias": kind == "qwen2",
+        "qkv_bias": bias or kind == "qwen2",
+        "out_bias": bias,
+        "feed_forward_bias": values.get("mlp_bias", False),
         "qk_norm": kind == "qwen3",
         "norm": "rms",
         "eps": values["rms_norm_eps"],
@@ -165,21 +189,16 @@ def _set_original_length(scaling: dict[str, Any], values: dict[str, Any]) -> Non
         scaling.setdefault(key, length)
 
 
-def _window(values: dict[str, Any], kind: str) -> Window | None:
-    """Return the window of all layers, None where they see everything."""
-    if kind == "llama":
-        return None
-    size = values["sliding_window"]
-    if kind != "mistral":
-        kinds = _layer_types(values)
-        if len(set(kinds)) > 1:
-            raise ValueError(
-                "config: expected the same window for all layers, got "
-                f"{', '.join(kinds):.200}"
-            )
-        if kinds[0] == "full_attention":
-            return None
-    return None if size is None else (size - 1, 0)
+def _window(values: dict[str, Any], kind: str) -> Window | list[Window | None] | None:
+    """Return the window of all layers or of each, None where they see everything."""
+    size = values.get("sliding_window")
+    window = None if size is None else (size - 1, 0)
+    if kind in ("llama", "mistral"):
+        return window
+    windows: list[Window | None] = [
+        window if name == "sliding_attention" else None for name in _layer_types(values)
+    ]
+    return windows if len(set(windows)) > 1 else windows[0]
 
 
 def _layer_types(values: dict[str, Any]) -> list[str]:

@@ -210,14 +210,11 @@ GPT2 = Family(
         "tie_word_embeddings": Field("flag", True),
         "activation_function": Field("name", "gelu_new"),
         "layer_norm_epsilon": Field("number", 1e-5),
+        "is_causal": Field("flag", True),
+        "scale_attn_weights": Field("flag", True),
+        "scale_attn_by_inverse_layer_idx": Field("flag", False),
     },
-    NEUTRAL
-    | {
-        "model_type": ("gpt2",),
-        "is_causal": (True,),
-        "scale_attn_weights": (True,),
-        "scale_attn_by_inverse_layer_idx": (False,),
-    },
+    NEUTRAL | {"model_type": ("gpt2",)},
     HARMLESS
     | {
         "dropout, for training": ("attn_pdrop", "embd_pdrop", "resid_pdrop"),
@@ -255,14 +252,16 @@ _LLAMA_READ = {
     "tie_word_embeddings": Field("flag", False),
     "hidden_act": Field("name", "silu"),
     "rms_norm_eps": Field("number", 1e-6),
+    "is_causal": Field("flag", True),
 }
 _LLAMA_NEUTRAL = NEUTRAL | {
-    "is_causal": (True,),
-    "attention_bias": (False,),
-    "mlp_bias": (False,),
     "partial_rotary_factor": (1.0,),
     "rope_interleaved": (False,),
     "use_mrope": (False,),
+}
+_NO_BIASES: dict[str, tuple[object, ...]] = {
+    "attention_bias": (False,),
+    "mlp_bias": (False,),
 }
 _LLAMA_HARMLESS = HARMLESS | {
     "a language model is causal with it and without": ("is_decoder",),
@@ -270,7 +269,8 @@ _LLAMA_HARMLESS = HARMLESS | {
 }
 
 LLAMA = Family(
-    _LLAMA_READ,
+    _LLAMA_READ
+    | {"attention_bias": Field("flag", False), "mlp_bias": Field("flag", False)},
     _LLAMA_NEUTRAL | {"model_type": ("llama",)},
     _LLAMA_HARMLESS,
 )
@@ -281,7 +281,7 @@ MISTRAL = Family(
         "num_key_value_heads": Field("size", 8, null=True),
         "sliding_window": Field("size", 4096, null=True),
     },
-    _LLAMA_NEUTRAL | {"model_type": ("mistral",)},
+    _LLAMA_NEUTRAL | _NO_BIASES | {"model_type": ("mistral",)},
     _LLAMA_HARMLESS,
 )
 
@@ -295,13 +295,17 @@ _QWEN_READ = _LLAMA_READ | {
 
 QWEN2 = Family(
     _QWEN_READ,
-    _LLAMA_NEUTRAL | {"model_type": ("qwen2",)},
+    _LLAMA_NEUTRAL | _NO_BIASES | {"model_type": ("qwen2",)},
     _LLAMA_HARMLESS,
 )
 
 QWEN3 = Family(
-    _QWEN_READ | {"head_dim": Field("size", 128, null=True)},
-    _LLAMA_NEUTRAL | {"model_type": ("qwen3",)},
+    _QWEN_READ
+    | {
+        "head_dim": Field("size", 128, null=True),
+        "attention_bias": Field("flag", False),
+    },
+    _LLAMA_NEUTRAL | {"model_type": ("qwen3",), "mlp_bias": (False,)},
     _LLAMA_HARMLESS,
 )
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from attnpy import _checks, _dtypes, _parameters
+from attnpy import _checks, _parameters
 from attnpy._linear import linear
 from attnpy.blocks import Decoder, RMSNorm
 from attnpy.cache import checked_caches
@@ -18,11 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import ArrayLike, DTypeLike, NDArray
-    from typing_extensions import Unpack
+    from typing_extensions import TypeIs, Unpack
 
     from attnpy._typing import Array, DecoderOptions, Window
+    from attnpy.blocks import FeedForward
     from attnpy.cache import KVCache
     from attnpy.layers import MultiHeadAttention
+
+Value = TypeVar("Value")
 
 
 class CausalDecoder:
@@ -38,17 +41,24 @@ class CausalDecoder:
         With it the model has a learned table of so many positions.
     rotary : attnpy.positions.Rotary, optional
         The other way to tell positions.
-    window : tuple of (int or None, int or None), optional
-        As in `attnpy.attention`, for all layers.
+    window : tuple of (int or None, int or None), or list of tuple or None, optional
+        As in `attnpy.attention`; a list has that of each layer.
+    scale : float, or list of float, optional
+        As in `attnpy.attention`; a list has that of each layer.
     tied : bool, optional
         The scores are products with the embeddings, not with a matrix of their own.
     qkv_bias : bool, optional
         Add biases to queries, keys and values; by default with `bias`.
+    out_bias, feed_forward_bias : bool, optional
+        Add biases to what attention gives, and in the feed-forward networks; by default
+        with `bias`.
     qk_norm : bool, optional
         Normalize each head's queries and keys with an `attnpy.blocks.RMSNorm`.
     **options
-        As in `attnpy.blocks.DecoderLayer`: `head_dim`, `num_kv_heads`, `norm_first`
-        (here True by default), `norm`, `eps`, `activation`, `bias`, `dtype`, `rng`.
+        As in `attnpy.blocks.DecoderLayer`: `causal`, `head_dim`, `num_kv_heads`,
+        `norm_first` (here True by default), `norm`, `eps`, `activation`, `bias`,
+        `dtype`, `rng`. With ``causal=False``, as in some models for embeddings, a token
+        sees those after it, and there are no caches and no `generate`.
 
     Attributes
     ----------
@@ -58,7 +68,7 @@ class CausalDecoder:
     output : ndarray, shape (E, V), or None
         None with `tied`.
     decoder : attnpy.blocks.Decoder
-    rotary, window
+    rotary, window, scale
         As given.
 
     Raises
@@ -102,7 +112,8 @@ class CausalDecoder:
     output: Array | None
     decoder: Decoder
     rotary: Rotary | None
-    window: Window | None
+    window: Window | list[Window | None] | None
+    scale: float | list[float] | None
 
     def __init__(
         self,
@@ -114,9 +125,12 @@ class CausalDecoder:
         vocab_size: int,
         max_length: int | None = None,
         rotary: Rotary | None = None,
-        window: Window | None = None,
+        window: Window | list[Window | None] | None = None,
+        scale: float | list[float] | None = None,
         tied: bool = True,
         qkv_bias: bool | None = None,
+        out_bias: bool | None = None,
+        feed_forward_bias: bool | None = None,
         qk_norm: bool = False,
         **options: Unpack[DecoderOptions],
     ) -> None:
@@ -129,9 +143,11 @@ class CausalDecoder:
         options["rng"] = rng = _checks.generator(rng)
         self.decoder = Decoder(n_layers, embed_dim, num_heads, hidden_dim, **options)
         for layer in self.decoder.layers:
-            mha = layer.self_attention
-            if qkv_bias is not None:
-                _set_biases(mha, _checks.flag(qkv_bias, "qkv_bias"), dtype)
+            mha, network = layer.self_attention, layer.feed_forward
+            _set_biases(mha, ("q", "k", "v"), qkv_bias, "qkv_bias")
+            _set_biases(mha, ("o",), out_bias, "out_bias")
+            name = "feed_forward_bias"
+            _set_biases(network, ("1", "2", "gate"), feed_forward_bias, name)
             if _checks.flag(qk_norm, "qk_norm"):
                 eps = options.get("eps", 1e-5)
                 mha.q_norm = RMSNorm(mha.head_dim, eps=eps, dtype=dtype)
@@ -150,7 +166,12 @@ class CausalDecoder:
             self.position_embedding = _embedding.table(
                 rng, max_length, "max_length", embed_dim, dtype
             )
-        self.rotary, self.window = rotary, window
+        self.rotary, self.window, self.scale = rotary, window, scale
+        for i, layer in enumerate(self.decoder.layers):
+            if _is_windows(window):
+                layer.window = _of_layer(window, i, n_layers, "window")
+            if isinstance(scale, list):
+                layer.scale = _of_layer(scale, i, n_layers, "scale")
 
     parameters = _parameters.parameters
     state_dict = _parameters.state_dict
@@ -173,10 +194,9 @@ class CausalDecoder:
         config : mapping
             With the keys of the Hugging Face configuration; its ``model_type`` is
             "gpt2", "llama", "mistral", "qwen2" or "qwen3". A ``sliding_window`` of W
-            lets a token see W tokens, with itself, and must be that of all layers.
-            Where both are there, ``rope_scaling`` wins over ``rope_parameters``. Keys
-            that do not change what is computed are left alone, and all others refused,
-            unless null.
+            lets a token see W tokens, with itself. Where both are there,
+            ``rope_scaling`` wins over ``rope_parameters``. Keys that do not change what
+            is computed are left alone, and all others refused, unless null.
         dtype, rng
             As in `attnpy.blocks.DecoderLayer`.
 
@@ -274,7 +294,8 @@ class CausalDecoder:
             caches=caches,
             kv_lengths=ends,
             rotary=self.rotary,
-            window=self.window,
+            window=None if _is_windows(self.window) else self.window,
+            scale=None if isinstance(self.scale, list) else self.scale,
             num_threads=num_threads,
         )
 
@@ -318,9 +339,34 @@ class CausalDecoder:
             return linear(states, weight, num_threads=num_threads)
 
 
-def _set_biases(mha: MultiHeadAttention, wanted: bool, dtype: DTypeLike) -> None:
-    """Give queries, keys and values biases of 0, or none."""
-    for letter in "qkv":
-        size = getattr(mha, f"W_{letter}").shape[1]
-        bias = _parameters.zeros(wanted, size, _dtypes.floating(dtype))
-        setattr(mha, f"b_{letter}", bias)
+def _set_biases(
+    layer: MultiHeadAttention | FeedForward,
+    letters: tuple[str, ...],
+    wanted: bool | None,
+    name: str,
+) -> None:
+    """Give some products of a layer biases of 0, or none; None leaves them alone."""
+    if wanted is None:
+        return
+    for letter in letters:
+        weight = getattr(layer, f"W_{letter}")
+        if weight is not None:
+            flag, size = _checks.flag(wanted, name), weight.shape[1]
+            setattr(layer, f"b_{letter}", _parameters.zeros(flag, size, weight.dtype))
+
+
+def _is_windows(
+    window: Window | list[Window | None] | None,
+) -> TypeIs[list[Window | None]]:
+    """Tell a list of windows from one window that happens to be a list."""
+    return isinstance(window, list) and any(
+        isinstance(w, (tuple, list)) for w in window
+    )
+
+
+def _of_layer(values: list[Value], i: int, n_layers: int, name: str) -> Value:
+    if len(values) != n_layers:
+        raise ValueError(
+            f"{name}: expected one for each of the {n_layers} layers, got {len(values)}"
+        )
+    return values[i]

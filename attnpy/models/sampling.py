@@ -132,6 +132,8 @@ def generate(
         If memory cannot hold the keys and values of so many tokens.
     """
     ids = _embedding.checked_ids(token_ids, len(self.token_embedding))
+    if not self.decoder.layers[0].causal:
+        raise ValueError("causal: expected True to generate, got a model with False")
     batch = np.atleast_2d(ids)  # (B, L)
     n_sequences, length = batch.shape
     n_tokens = _checks.count(n_tokens, "n_tokens")

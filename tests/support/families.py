@@ -137,17 +137,22 @@ def _llama_shapes(config):
         layer = f"model.layers.{i}"
         for letter, size in zip("qkv", (hd, kd, kd), strict=True):
             shapes[f"{layer}.self_attn.{letter}_proj.weight"] = (size, e)
-            if config["model_type"] == "qwen2":
+            if config["model_type"] == "qwen2" or config.get("attention_bias"):
                 shapes[f"{layer}.self_attn.{letter}_proj.bias"] = (size,)
         if config["model_type"] == "qwen3":
             for letter in "qk":
                 shapes[f"{layer}.self_attn.{letter}_norm.weight"] = (d,)
         shapes[f"{layer}.self_attn.o_proj.weight"] = (e, hd)
+        if config.get("attention_bias"):
+            shapes[f"{layer}.self_attn.o_proj.bias"] = (e,)
         shapes[f"{layer}.input_layernorm.weight"] = (e,)
         shapes[f"{layer}.post_attention_layernorm.weight"] = (e,)
         for part in ("gate", "up"):
             shapes[f"{layer}.mlp.{part}_proj.weight"] = (f, e)
         shapes[f"{layer}.mlp.down_proj.weight"] = (e, f)
+        if config.get("mlp_bias"):
+            for part, size in (("gate", f), ("up", f), ("down", e)):
+                shapes[f"{layer}.mlp.{part}_proj.bias"] = (size,)
     return shapes
 
 
@@ -191,7 +196,13 @@ def _gpt2_logits(w, config, ids):
         h = f"h.{i}"
         y = named_norm(x, w, f"{h}.ln_1", eps)
         y = y @ w[f"{h}.attn.c_attn.weight"] + w[f"{h}.attn.c_attn.bias"]
-        z = attend(*np.split(y, 3, axis=-1), config["n_head"], causal=True)
+        query, key, value = np.split(y, 3, axis=-1)
+        if not config.get("scale_attn_weights", True):
+            query = query * math.sqrt(config["n_embd"] // config["n_head"])
+        if config.get("scale_attn_by_inverse_layer_idx"):
+            query = query / (i + 1)
+        causal = config.get("is_causal", True)
+        z = attend(query, key, value, config["n_head"], causal=causal)
         x = x + z @ w[f"{h}.attn.c_proj.weight"] + w[f"{h}.attn.c_proj.bias"]
         y = named_norm(x, w, f"{h}.ln_2", eps)
         y = gelu_tanh(y @ w[f"{h}.mlp.c_fc.weight"] + w[f"{h}.mlp.c_fc.bias"])
@@ -202,9 +213,6 @@ def _gpt2_logits(w, config, ids):
 def _llama_logits(w, config, ids):
     eps, n_heads = config["rms_norm_eps"], config["num_attention_heads"]
     n_kv_heads = config["num_key_value_heads"]
-    window = config.get("sliding_window")
-    if not config.get("use_sliding_window", True):
-        window = None
     x = w["model.embed_tokens.weight"][ids]
     for i in range(config["num_hidden_layers"]):
         layer = f"model.layers.{i}"
@@ -218,14 +226,25 @@ def _llama_logits(w, config, ids):
             query = rms_norm(query, w[f"{layer}.self_attn.q_norm.weight"], eps)
             key = rms_norm(key, w[f"{layer}.self_attn.k_norm.weight"], eps)
         query, key = (rotated(y, config).reshape(len(ids), -1) for y in (query, key))
-        z = attend(query, key, value, n_heads, n_kv_heads, causal=True, window=window)
-        x = x + z @ w[f"{layer}.self_attn.o_proj.weight"].T
+        how = {"causal": config.get("is_causal", True), "window": _window(config, i)}
+        z = attend(query, key, value, n_heads, n_kv_heads, **how)
+        x = x + torch_linear(z, w, f"{layer}.self_attn.o_proj")
         y = rms_norm(x, w[f"{layer}.post_attention_layernorm.weight"], eps)
-        gate = y @ w[f"{layer}.mlp.gate_proj.weight"].T
-        up = y @ w[f"{layer}.mlp.up_proj.weight"].T
-        x = x + (silu(gate) * up) @ w[f"{layer}.mlp.down_proj.weight"].T
+        gate = torch_linear(y, w, f"{layer}.mlp.gate_proj")
+        up = torch_linear(y, w, f"{layer}.mlp.up_proj")
+        x = x + torch_linear(silu(gate) * up, w, f"{layer}.mlp.down_proj")
     x = rms_norm(x, w["model.norm.weight"], eps)
     return x @ w.get("lm_head.weight", w["model.embed_tokens.weight"]).T
+
+
+def _window(config, i):
+    """How many tokens one sees in layer i, None for all before it."""
+    if not config.get("use_sliding_window", True):
+        return None
+    first = config.get("max_window_layers", 0)
+    kind = "sliding_attention" if i >= first else "full_attention"
+    kind = config.get("layer_types", {i: kind})[i]
+    return config.get("sliding_window") if kind == "sliding_attention" else None
 
 
 def torch_linear(x, w, name):
