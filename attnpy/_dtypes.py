@@ -17,20 +17,31 @@ FLOATING = ("float64", "float32", "float16", "bfloat16")
 
 def floating(dtype: DTypeLike) -> np.dtype[Any]:
     """Return one of the dtypes that `attention` computes with."""
+    if isinstance(dtype, str) and dtype == "bfloat16":
+        _register_bfloat16()
     try:
         if dtype is None:  # which NumPy takes for float64
             raise TypeError
         kind = np.dtype(dtype)
     except (TypeError, ValueError):
         raise TypeError(
-            "dtype: expected float64, float32, float16 or, once ml_dtypes is imported, "
-            f"bfloat16, got {dtype!r}"
+            f"dtype: expected float64, float32, float16 or bfloat16, got {dtype!r}"
         ) from None
     if kind.name not in FLOATING:
         raise TypeError(
             f"dtype: expected float64, float32, float16 or bfloat16, got {kind}"
         )
     return kind.newbyteorder("=")
+
+
+def _register_bfloat16() -> None:
+    """Import the package that teaches NumPy the name."""
+    try:
+        import ml_dtypes  # noqa: F401
+    except ImportError as error:
+        raise ImportError(
+            "dtype: bfloat16 needs the ml_dtypes package: pip install ml_dtypes"
+        ) from error
 
 
 def operand(array: Array, name: str) -> np.dtype[Any]:

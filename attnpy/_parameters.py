@@ -189,6 +189,16 @@ def _converted(array: Array, own: dict[str, Array], name: str) -> Array:
     return array
 
 
+class Unset(np.random.Generator):
+    """In the place of a generator where first values are about to be replaced: zeros.
+
+    Their memory is not touched, and no number is drawn or rounded.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(np.random.PCG64(0))
+
+
 def xavier_uniform(
     rng: np.random.Generator,
     shape: tuple[int, int],
@@ -201,6 +211,8 @@ def xavier_uniform(
     neural networks" (2010), equation 16. The fans are the matrix's numbers of rows and
     columns, where fan_out does not say otherwise.
     """
+    if isinstance(rng, Unset):
+        return np.zeros(shape, dtype)
     fan_in, n_columns = shape
     limit = math.sqrt(6 / (fan_in + (n_columns if fan_out is None else fan_out)))
     return _dtypes.rounded(rng.uniform(-limit, limit, shape), dtype)

@@ -237,6 +237,22 @@ def test_values_are_converted_to_the_models_dtype(dtype):
         )
 
 
+def test_large_matrices_are_turned_in_strips(dtype):
+    sizes = {"vocab_size": 150, "intermediate_size": 130}
+    config = {**families.QWEN2, **sizes}
+    for given in (dtype, np.float64, np.float32):
+        tensors = {n: a.astype(given) for n, a in families.tensors(config).items()}
+        model = CausalDecoder.from_config(config, dtype=dtype)
+        checkpoints.load(model, tensors, "llama")
+        words = tensors["model.embed_tokens.weight"].astype(dtype)
+        assert_same_bits(np.ascontiguousarray(model.token_embedding), words)
+        down = tensors["model.layers.1.mlp.down_proj.weight"].T
+        gate = tensors["model.layers.1.mlp.gate_proj.weight"].T
+        network = model.decoder.layers[1].feed_forward
+        for array, right in ((network.W_2, down), (network.W_gate, gate)):
+            assert_same_bits(array, np.ascontiguousarray(right).astype(dtype))
+
+
 def test_files_of_every_dtype(tmp_path, dtype):
     tensors = {
         name: array.astype(dtype)

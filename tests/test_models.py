@@ -1,13 +1,14 @@
 """The models against their arithmetic in float64, and the promises about bits."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
 from support import families
 from support.comparisons import assert_near, assert_same_bits, assert_same_parameters
 
-from attnpy import checkpoints, models, positions
+from attnpy import _dtypes, checkpoints, models, positions
 from attnpy.blocks import LayerNorm, RMSNorm
 from attnpy.models import BertEncoder, CausalDecoder, sample
 
@@ -368,6 +369,67 @@ def test_from_pretrained_reads_a_folder(tmp_path, dtype):
         assert list(read.parameters()) == list(model.parameters())
         assert_same_bits(read(IDS), model(IDS))
         assert read(IDS).dtype == dtype
+
+
+def write(folder, config, tensors):
+    """Write a model's folder."""
+    numpy_files = pytest.importorskip("safetensors.numpy")
+    (folder / "config.json").write_text(json.dumps(config))
+    numpy_files.save_file(tensors, folder / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "expected"),
+    [
+        (["float32"], "float32"),
+        (["float16"], "float16"),
+        (["bfloat16"], "bfloat16"),
+        (["float64", "float16"], "float64"),
+        (["float16", "float32"], "float32"),
+        (["float16", "bfloat16"], "float32"),
+    ],
+)
+def test_the_dtype_of_a_model_may_be_that_of_its_files(tmp_path, dtypes, expected):
+    pytest.importorskip("ml_dtypes")
+    tensors = families.tensors(families.LLAMA)
+    given = {
+        name: array.astype(dtypes[i % len(dtypes)])
+        for i, (name, array) in enumerate(tensors.items())
+    }
+    # What is left alone has no say.
+    given["model.layers.0.self_attn.rotary_emb.inv_freq"] = np.ones(2)
+    write(tmp_path, families.LLAMA, given)
+    model = CausalDecoder.from_pretrained(tmp_path, dtype="auto")
+    assert {array.dtype.name for array in model.parameters().values()} == {expected}
+    named = CausalDecoder.from_pretrained(tmp_path, dtype=expected)
+    assert_same_parameters(named, model)
+
+
+def test_bfloat16_is_a_name_where_its_package_is(monkeypatch):
+    pytest.importorskip("ml_dtypes")
+    model = BertEncoder.from_config(families.BERT, dtype="bfloat16")
+    assert model(IDS).dtype.name == "bfloat16"
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    with pytest.raises(ImportError, match=r"dtype: bfloat16 needs the ml_dtypes pack"):
+        BertEncoder.from_config(families.BERT, dtype="bfloat16")
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "qwen2"])
+def test_a_file_is_read_without_numbers_being_drawn_or_rounded(
+    tmp_path, kind, monkeypatch
+):
+    config = families.DECODERS[kind]
+    write(tmp_path, config, families.tensors(config))
+    expected = decoder(kind)[0]
+
+    def unexpected(*arguments):
+        raise AssertionError(arguments)
+
+    monkeypatch.setattr(_dtypes, "rounded", unexpected)
+    model = CausalDecoder.from_pretrained(tmp_path)
+    assert_same_parameters(model, expected)
+    for name, array in model.parameters().items():
+        assert array.strides == expected.parameters()[name].strides
 
 
 @pytest.mark.quick

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     from attnpy._typing import Array, Model
 
+# How many columns of a parameter are copied at a time: `_assign`.
+STRIP = 64
+
 
 def load(
     model: Model, tensors: Mapping[str, ArrayLike], family: str, *, prefix: str = ""
@@ -96,6 +99,18 @@ def load(
         raise ValueError(f"checkpoint: {'; '.join(faults)}")
     for plain, target in targets.items():
         _copy(np.asarray(tensors[found[plain]]), target)
+
+
+def dtype_of(tensors: Checkpoint, family: str) -> str:
+    """Return the dtype of the arrays that `load` takes, float32 where it is none.
+
+    Where there are several it is the one that holds them all.
+    """
+    found = _known_by(tensors, FAMILIES[family], "")[0]
+    names = {tensors.describe(name)[1] for name in found.values()}
+    if names >= {"float16", "bfloat16"} and "float64" not in names:
+        return "float32"
+    return next((name for name in _dtypes.FLOATING if name in names), "float32")
 
 
 class Target(NamedTuple):
@@ -201,6 +216,22 @@ def _copy(array: Array, target: Target) -> None:
     for parameter in target.parameters:
         values = array[..., start : start + parameter.shape[-1]]
         start += parameter.shape[-1]
-        if values.dtype == np.float64 and parameter.dtype != np.float64:
-            values = _dtypes.rounded(values, parameter.dtype)
-        parameter[...] = values
+        _assign(parameter, values)
+
+
+def _assign(parameter: Array, values: Array) -> None:
+    """Copy into a parameter, strip by strip where the orders in memory differ.
+
+    A strip of columns to write is one of rows to read: both stay in the caches.
+    """
+    if parameter.ndim == 2 and not parameter.flags.c_contiguous:
+        parameter, values = parameter.T, values.T
+    n_columns, width = parameter.shape[-1], parameter.shape[-1]
+    if values.ndim == 2 and abs(values.strides[0]) < abs(values.strides[1]):
+        width = STRIP
+    for start in range(0, n_columns, width):
+        part = values[..., start : start + width]
+        if part.dtype == np.float64 and parameter.dtype != np.float64:
+            part = _dtypes.rounded(part, parameter.dtype)
+        # Converted in its own order first: both steps are then fast.
+        parameter[..., start : start + width] = part.astype(parameter.dtype, copy=False)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sized
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from attnpy import _checks, _dtypes
+from attnpy import _checks, _dtypes, _parameters
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -16,12 +16,21 @@ if TYPE_CHECKING:
 
 
 def table(
-    rng: np.random.Generator, n_rows: int, name: str, dim: int, dtype: DTypeLike
+    rng: np.random.Generator,
+    n_rows: int,
+    name: str,
+    dim: int,
+    dtype: DTypeLike,
+    order: Literal["C", "F"] = "C",
 ) -> Array:
     """Return the first values of a table, (n_rows, dim): standard deviation 0.02."""
     shape = _checks.count(n_rows, name), _checks.count(dim, "embed_dim")
-    _checks.memory(f"{name}, embed_dim", _dtypes.floating(dtype), shape)
-    return _dtypes.rounded(0.02 * rng.standard_normal(shape), _dtypes.floating(dtype))
+    kind = _dtypes.floating(dtype)
+    _checks.memory(f"{name}, embed_dim", kind, shape)
+    if isinstance(rng, _parameters.Unset):
+        return np.zeros(shape, kind, order)
+    values = _dtypes.rounded(0.02 * rng.standard_normal(shape), kind)
+    return np.asarray(values, order=order)
 
 
 def checked_ids(token_ids: ArrayLike, vocab_size: int) -> NDArray[np.int64]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
-
-import numpy as np
+from typing import TYPE_CHECKING, TypeVar
 
 from attnpy import checkpoints
+from attnpy._parameters import Unset
+from attnpy.checkpoints.loading import dtype_of
 
 if TYPE_CHECKING:
     import os
@@ -34,20 +34,9 @@ def read(
 ) -> Model:
     """Make a model of a folder's configuration, and copy the weights into it."""
     config = checkpoints.read_config(folder)
-    model = from_config(config, dtype=dtype, rng=_Zeros())
-    family = FAMILIES[config.get("model_type") or "bert"]
+    family = FAMILIES.get(str(config.get("model_type") or "bert"), "bert")
+    if isinstance(dtype, str) and dtype == "auto":
+        dtype = dtype_of(checkpoints.read(folder), family)
+    model = from_config(config, dtype=dtype, rng=Unset())
     checkpoints.load(model, checkpoints.read(folder), family)
     return model
-
-
-class _Zeros(np.random.Generator):
-    """First values for weights that are about to be read."""
-
-    def __init__(self) -> None:
-        super().__init__(np.random.PCG64(0))
-
-    def uniform(self, low: Any = 0, high: Any = 1, size: Any = None) -> Any:
-        return np.zeros(size)
-
-    def standard_normal(self, size: Any = None) -> Any:  # type: ignore[override]
-        return np.zeros(size)

@@ -174,7 +174,9 @@ class BertEncoder:
         folder : str or path
             With ``config.json``, and ``model.safetensors`` or the index of several.
         dtype : dtype, optional
-            Of the model, to which the weights are converted.
+            Of the model, to which the weights are converted. "auto" is that of the
+            weights in the files, the widest where they have several. "bfloat16" is a
+            dtype with the ml_dtypes package.
 
         Returns
         -------
@@ -183,7 +185,8 @@ class BertEncoder:
         Raises
         ------
         ImportError, FileNotFoundError
-            If the safetensors package is not installed, or a file is not there.
+            If the safetensors package is not installed, or ml_dtypes for bfloat16, or a
+            file is not there.
         ValueError
             If the configuration is not BERT's, or weights are missing, unexpected or of
             wrong shapes.

@@ -152,12 +152,12 @@ class CausalDecoder:
                 eps = options.get("eps", 1e-5)
                 mha.q_norm = RMSNorm(mha.head_dim, eps=eps, dtype=dtype)
                 mha.k_norm = RMSNorm(mha.head_dim, eps=eps, dtype=dtype)
-        table = _embedding.table(rng, vocab_size, "vocab_size", embed_dim, dtype)
-        self.token_embedding = table
+        tied = _checks.flag(tied, "tied")
+        self.token_embedding = _embedding.table(
+            rng, vocab_size, "vocab_size", embed_dim, dtype, "F" if tied else "C"
+        )
         self.output = None
-        if _checks.flag(tied, "tied"):
-            self.token_embedding = np.ascontiguousarray(table.T).T
-        else:
+        if not tied:
             self.output = _embedding.table(
                 rng, embed_dim, "embed_dim", vocab_size, dtype
             )
@@ -230,7 +230,9 @@ class CausalDecoder:
         folder : str or path
             With ``config.json``, and ``model.safetensors`` or the index of several.
         dtype : dtype, optional
-            Of the model, to which the weights are converted.
+            Of the model, to which the weights are converted. "auto" is that of the
+            weights in the files, the widest where they have several. "bfloat16" is a
+            dtype with the ml_dtypes package.
 
         Returns
         -------
@@ -239,7 +241,8 @@ class CausalDecoder:
         Raises
         ------
         ImportError, FileNotFoundError
-            If the safetensors package is not installed, or a file is not there.
+            If the safetensors package is not installed, or ml_dtypes for bfloat16, or a
+            file is not there.
         ValueError
             If the configuration is of another kind, or weights are missing, unexpected
             or of wrong shapes.
