@@ -432,6 +432,27 @@ def test_a_file_is_read_without_numbers_being_drawn_or_rounded(
         assert array.strides == expected.parameters()[name].strides
 
 
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "qwen2"])
+def test_a_decoder_without_scores_gives_the_same_vectors(tmp_path, kind):
+    model, tensors, config = decoder(kind)
+    scores = {"lm_head.weight": np.ones((30, 12), np.float32)}
+    bare = {k: v for k, v in tensors.items() if k not in scores}
+    for arrays in (tensors, {**bare, **scores}, bare):
+        write(tmp_path, config, arrays)
+        read = CausalDecoder.from_pretrained(tmp_path, scores=False)
+        assert_same_bits(read(IDS), model(IDS))
+        assert read.tied is read.output is None
+    if kind == "llama":
+        with pytest.raises(ValueError, match=r"checkpoint: missing lm_head.weight$"):
+            CausalDecoder.from_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="tied: expected True or False for scores"):
+        read.logits(read(IDS))
+    with pytest.raises(ValueError, match="tied: expected True or False to generate"):
+        read.generate(IDS, 2)
+    with pytest.raises(TypeError, match="scores: expected a bool"):
+        CausalDecoder.from_pretrained(tmp_path, scores=1)
+
+
 @pytest.mark.quick
 def test_matrices_are_in_the_order_that_products_read():
     for model in (bert()[0], decoder("gpt2")[0], decoder("llama")[0]):

@@ -85,6 +85,8 @@ def load(
         if plain in targets:
             continue
         if plain in table.tied:
+            if getattr(model, "tied", True) is None:
+                continue  # a model without scores
             faults += _tie_fault(tensors, found, plain, table.tied[plain])
         elif plain in table.refused:
             faults.append(f"{found[plain]}: {table.refused[plain]}")

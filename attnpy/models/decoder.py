@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -45,8 +46,9 @@ class CausalDecoder:
         As in `attnpy.attention`; a list has that of each layer.
     scale : float, or list of float, optional
         As in `attnpy.attention`; a list has that of each layer.
-    tied : bool, optional
+    tied : bool or None, optional
         The scores are products with the embeddings, not with a matrix of their own.
+        None: there are no scores, so no `logits` and no `generate`.
     qkv_bias : bool, optional
         Add biases to queries, keys and values; by default with `bias`.
     out_bias, feed_forward_bias : bool, optional
@@ -66,9 +68,9 @@ class CausalDecoder:
         With `tied` the transpose of an array in C order, as products read that best.
     position_embedding : ndarray, shape (max_length, E), or None
     output : ndarray, shape (E, V), or None
-        None with `tied`.
+        None with `tied`, and without scores.
     decoder : attnpy.blocks.Decoder
-    rotary, window, scale
+    rotary, window, scale, tied
         As given.
 
     Raises
@@ -110,6 +112,7 @@ class CausalDecoder:
     token_embedding: Array
     position_embedding: Array | None
     output: Array | None
+    tied: bool | None
     decoder: Decoder
     rotary: Rotary | None
     window: Window | list[Window | None] | None
@@ -127,7 +130,7 @@ class CausalDecoder:
         rotary: Rotary | None = None,
         window: Window | list[Window | None] | None = None,
         scale: float | list[float] | None = None,
-        tied: bool = True,
+        tied: bool | None = True,
         qkv_bias: bool | None = None,
         out_bias: bool | None = None,
         feed_forward_bias: bool | None = None,
@@ -152,12 +155,12 @@ class CausalDecoder:
                 eps = options.get("eps", 1e-5)
                 mha.q_norm = RMSNorm(mha.head_dim, eps=eps, dtype=dtype)
                 mha.k_norm = RMSNorm(mha.head_dim, eps=eps, dtype=dtype)
-        tied = _checks.flag(tied, "tied")
+        self.tied = None if tied is None else _checks.flag(tied, "tied")
         self.token_embedding = _embedding.table(
-            rng, vocab_size, "vocab_size", embed_dim, dtype, "F" if tied else "C"
+            rng, vocab_size, "vocab_size", embed_dim, dtype, "F" if self.tied else "C"
         )
         self.output = None
-        if not tied:
+        if self.tied is False:
             self.output = _embedding.table(
                 rng, embed_dim, "embed_dim", vocab_size, dtype
             )
@@ -184,6 +187,7 @@ class CausalDecoder:
         cls,
         config: Mapping[str, Any],
         *,
+        scores: bool = True,
         dtype: DTypeLike = np.float32,
         rng: np.random.Generator | None = None,
     ) -> CausalDecoder:
@@ -197,6 +201,8 @@ class CausalDecoder:
             lets a token see W tokens, with itself. Where both are there,
             ``rope_scaling`` wins over ``rope_parameters``. Keys that do not change what
             is computed are left alone, and all others refused, unless null.
+        scores : bool, optional
+            False makes a model without scores, for the tokens' vectors: `tied` is None.
         dtype, rng
             As in `attnpy.blocks.DecoderLayer`.
 
@@ -213,15 +219,18 @@ class CausalDecoder:
             If keys are missing or unknown, have values of a wrong kind, or ask for what
             this model does not have; the message has all of them.
         """
-        return cls(
-            **_hf_config.decoder(_checks.mapping(config, "config")),
-            dtype=dtype,
-            rng=rng,
-        )
+        options = _hf_config.decoder(_checks.mapping(config, "config"))
+        if not _checks.flag(scores, "scores"):
+            options["tied"] = None
+        return cls(**options, dtype=dtype, rng=rng)
 
     @classmethod
     def from_pretrained(
-        cls, folder: str | os.PathLike[str], *, dtype: DTypeLike = np.float32
+        cls,
+        folder: str | os.PathLike[str],
+        *,
+        scores: bool = True,
+        dtype: DTypeLike = np.float32,
     ) -> CausalDecoder:
         """Read a model from a folder.
 
@@ -229,6 +238,9 @@ class CausalDecoder:
         ----------
         folder : str or path
             With ``config.json``, and ``model.safetensors`` or the index of several.
+        scores : bool, optional
+            As in `from_config`. False is for files without ``lm_head.weight``, which is
+            left alone where it is there.
         dtype : dtype, optional
             Of the model, to which the weights are converted. "auto" is that of the
             weights in the files, the widest where they have several. "bfloat16" is a
@@ -247,7 +259,8 @@ class CausalDecoder:
             If the configuration is of another kind, or weights are missing, unexpected
             or of wrong shapes.
         """
-        return _pretrained.read(cls.from_config, folder, dtype)
+        make = functools.partial(cls.from_config, scores=scores)
+        return _pretrained.read(make, folder, dtype)
 
     def __call__(
         self,
@@ -335,8 +348,11 @@ class CausalDecoder:
         Raises
         ------
         TypeError, ValueError
-            If an argument has the wrong kind, dtype or shape.
+            If an argument has the wrong kind, dtype or shape. If the model has no
+            scores.
         """
+        if self.tied is None:
+            raise ValueError("tied: expected True or False for scores, got None")
         weight = self.token_embedding.T if self.output is None else self.output
         with _checks.renamed(x="states"):
             return linear(states, weight, num_threads=num_threads)

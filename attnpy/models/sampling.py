@@ -127,11 +127,14 @@ def generate(
     Raises
     ------
     TypeError, ValueError
-        If an argument has the wrong kind, dtype or shape, or is out of its range.
+        If an argument has the wrong kind, dtype or shape, or is out of its range. If
+        the model has no scores, or sees both ways.
     MemoryError
         If memory cannot hold the keys and values of so many tokens.
     """
     ids = _embedding.checked_ids(token_ids, len(self.token_embedding))
+    if self.tied is None:
+        raise ValueError("tied: expected True or False to generate, got None")
     if not self.decoder.layers[0].causal:
         raise ValueError("causal: expected True to generate, got a model with False")
     batch = np.atleast_2d(ids)  # (B, L)
