@@ -5,6 +5,7 @@ is installed are compared where there is one: `pip install transformers`, alone.
 """
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -76,15 +77,16 @@ def test_fields_and_defaults_are_those_of_the_installed_classes(kind):
     assert set(made.to_dict()) <= set(declared(kind))
     for name, field in _hf_fields.FAMILIES[kind].read.items():
         if field.default not in (None, _hf_fields.REQUIRED):
-            theirs = getattr(type(made), name, getattr(made, name))
-            # Older classes forget a window that is not used.
+            theirs = getattr(type(made), name, getattr(made, name, None))
+            # None: of a window that is not used, and of is_causal.
             assert theirs in (field.default, None), name
 
 
 @FAMILIES
 def test_what_their_classes_write_is_read(kind):
     transformers = pytest.importorskip("transformers")
-    written = transformers.CONFIG_MAPPING[kind](**BASES[kind]).to_dict()
+    given = json.loads(json.dumps(BASES[kind]))  # they write to what is inside
+    written = transformers.CONFIG_MAPPING[kind](**given).to_dict()
     expected = arguments(BASES[kind])
     assert arguments(json.loads(json.dumps(written))) == expected
 
@@ -187,6 +189,36 @@ def test_sizes_are_integers_of_a_sensible_range(kind, value):
         if field.kind in ("size", "layers"):
             with pytest.raises(ValueError, match=f"expected {name} to be an integer"):
                 changed(kind, **{name: value})
+
+
+NUMBERS = ["12", "", 12.5, True, False, -1, 0, 10**400, 1e77, math.nan, math.inf]
+KINDS = [*NUMBERS, [], [1], [[]], ["x"], {}, {1: 2}, {"rope_type": ["yarn"]}]
+SCALINGS = [
+    {"rope_type": kind, **more, key: value}
+    for kind, more in (
+        ("default", {}),
+        ("linear", {"factor": 2.0}),
+        ("llama3", {**LLAMA3, LENGTH: 32}),
+        ("yarn", {**YARN, LENGTH: 32}),
+    )
+    for key in ("rope_theta", "partial_rotary_factor", "factor", LENGTH, "x_y")
+    for value in KINDS
+]
+
+
+@FAMILIES
+def test_every_value_is_taken_or_refused_in_a_sentence(kind):
+    family = _hf_fields.FAMILIES[kind]
+    for name, values in (
+        *((name, KINDS) for name in (*family.read, *family.neutral, "x_y")),
+        ("rope_scaling", SCALINGS),
+        ("rope_parameters", SCALINGS),
+    ):
+        for value in values:
+            try:
+                changed(kind, **{name: value})
+            except (TypeError, ValueError) as error:
+                assert "expected" in str(error), (name, value)
 
 
 @pytest.mark.parametrize(

@@ -356,7 +356,9 @@ def _parse_scaling(
     if (theta := given.pop("rope_theta", base)) != base:
         raise ValueError(f"scaling: expected 'rope_theta' = base = {base}, got {theta}")
     share = given.pop("partial_rotary_factor", None)
-    if share is not None and int(head_dim * share) != rotary_dim:
+    if share is not None:
+        share = _checks.above(share, "scaling['partial_rotary_factor']", 0)
+    if share is not None and int(head_dim * min(share, 2.0)) != rotary_dim:
         raise ValueError(
             "scaling: expected 'partial_rotary_factor' to agree with rotary_dim = "
             f"{rotary_dim}, got {share}"
