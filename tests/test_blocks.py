@@ -265,6 +265,16 @@ def test_decoder_without_cross_attention_is_a_language_model():
     values = encoder.parameters().values()
     decoder.load_state_dict(dict(zip(names, values, strict=True)))
     assert_near(decoder(x), encoder(x, causal=True))
+    both_ways = make(Decoder, 2, 12, 4, 20, cross_attention=False, causal=False)
+    both_ways.load_state_dict(decoder.state_dict())
+    assert_near(both_ways(x), encoder(x))
+    for layer in both_ways.layers:
+        layer.window, layer.scale = (2, 1), 0.3
+    assert_near(both_ways(x), encoder(x, window=(2, 1), scale=0.3))
+    with pytest.raises(ValueError, match="cache: expected None with causal=False"):
+        both_ways(x, caches=both_ways.new_caches(2, 5))
+    with pytest.raises(ValueError, match="scale: expected None, as the layer has its"):
+        both_ways(x, scale=0.3)
 
 
 @pytest.mark.parametrize("kind", [Encoder, Decoder])

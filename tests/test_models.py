@@ -147,6 +147,10 @@ def test_a_list_has_the_window_and_scale_of_each_layer():
     for name, values in (("window", [(2, 0)]), ("scale", [1.0, 1.0, 1.0])):
         with pytest.raises(ValueError, match=f"{name}: expected one for each of the 2"):
             made(**{name: values})
+        with pytest.raises(
+            ValueError, match=f"{name}: .* all layers, which are shared"
+        ):
+            made(shared=True, **{name: [*values, *values][:2]})
     with pytest.raises(ValueError, match="window: expected None, as the layer has"):
         both.decoder(np.zeros((3, 12), np.float32), window=(1, 0))
     with pytest.raises(TypeError, match="out_bias: expected a bool"):

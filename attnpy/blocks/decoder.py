@@ -154,6 +154,8 @@ class DecoderLayer:
         if _checks.flag(cross_attention, "cross_attention"):
             self.cross_attention = attention(context_dim)
             self.norm_2 = _stack.make_norm(norm, embed_dim, eps, bias, dtype)
+        elif context_dim is not None:
+            raise ValueError("context_dim: expected None without cross-attention")
         self.feed_forward = FeedForward(
             embed_dim,
             hidden_dim,

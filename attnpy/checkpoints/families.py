@@ -30,7 +30,7 @@ class Family(NamedTuple):
         Names that cannot be loaded, and why.
     tied : mapping of str to str
         Names that may be there, equal to another, where a model has no parameter of
-        its own for them.
+        its own for them. One without scores leaves them alone.
     """
 
     names: Mapping[str, tuple[str, ...]]

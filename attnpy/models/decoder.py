@@ -16,13 +16,13 @@ from attnpy.positions import Rotary
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import ArrayLike, DTypeLike, NDArray
     from typing_extensions import TypeIs, Unpack
 
     from attnpy._typing import Array, DecoderOptions, Window
-    from attnpy.blocks import FeedForward
+    from attnpy.blocks import DecoderLayer, FeedForward
     from attnpy.cache import KVCache
     from attnpy.layers import MultiHeadAttention
 
@@ -170,11 +170,13 @@ class CausalDecoder:
                 rng, max_length, "max_length", embed_dim, dtype
             )
         self.rotary, self.window, self.scale = rotary, window, scale
-        for i, layer in enumerate(self.decoder.layers):
-            if _is_windows(window):
-                layer.window = _of_layer(window, i, n_layers, "window")
-            if isinstance(scale, list):
-                layer.scale = _of_layer(scale, i, n_layers, "scale")
+        layers = self.decoder.layers
+        if _is_windows(window):
+            for layer, own_window in _by_layer(layers, window, "window"):
+                layer.window = own_window
+        if isinstance(scale, list):
+            for layer, own_scale in _by_layer(layers, scale, "scale"):
+                layer.scale = own_scale
 
     parameters = _parameters.parameters
     state_dict = _parameters.state_dict
@@ -383,9 +385,15 @@ def _is_windows(
     )
 
 
-def _of_layer(values: list[Value], i: int, n_layers: int, name: str) -> Value:
+def _by_layer(
+    layers: list[DecoderLayer], values: list[Value], name: str
+) -> Iterator[tuple[DecoderLayer, Value]]:
+    """Pair layers and what each of them has."""
+    n_layers = len(layers)
     if len(values) != n_layers:
         raise ValueError(
             f"{name}: expected one for each of the {n_layers} layers, got {len(values)}"
         )
-    return values[i]
+    if len(set(map(id, layers))) < n_layers:
+        raise ValueError(f"{name}: expected one for all layers, which are shared")
+    return zip(layers, values, strict=True)
