@@ -55,7 +55,7 @@ def lay_out(array, order=None, steps=None):
     order = tuple(range(array.ndim)) if order is None else order
     steps = (1,) * array.ndim if steps is None else steps
     store = np.empty([array.shape[a] * abs(steps[a]) for a in order], array.dtype)
-    store[...] = True if array.dtype.kind in "bi" else np.nan
+    store[...] = True if array.dtype.kind in "biu" else np.nan
     view = store.transpose(np.argsort(order))
     view = view[(..., *(slice(None, None, step) for step in steps))]
     view[...] = array

@@ -1,0 +1,6 @@
+"""Programs that look for what no test thought of: see `python tests/fuzz --help`.
+
+calls      every public function, with arguments that are right and that are not
+values     what arguments are made of
+findings   what is a finding, and what a call may raise
+"""

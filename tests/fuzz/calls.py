@@ -1,0 +1,654 @@
+"""Calls of every public function, with arguments that are right and that are not.
+
+A case is a right call, whose result is compared with float64; in half of the cases some
+of its arguments are then replaced: what it gives is not looked at, but it must be a
+result or a clear error.
+"""
+
+import functools
+import itertools
+from dataclasses import dataclass, field
+
+import numpy as np
+from support import reference
+from support.arrays import lay_out
+from support.calls import TIERS
+from support.comparisons import assert_right, assert_same_bits
+from support.formulas import ACTIVATIONS, layer_norm, linear, rms_norm, rotated
+
+import attnpy
+from attnpy import blocks
+from attnpy._linear import linear as attnpy_linear
+from attnpy.cache import KVCache
+from attnpy.layers import MultiHeadAttention, SelfAttention
+from attnpy.positions import Rotary
+from fuzz.findings import Finding, call, trace
+from fuzz.values import (
+    FLOATS,
+    dtypes,
+    maybe,
+    mix,
+    numbers,
+    one_of,
+    size,
+    stored,
+    wrong,
+)
+
+TIER = attnpy.show_config(mode="dicts")["tier"]
+# Of a layer's result: several products and a softmax, of numbers near 1.
+LIMITS = {"float64": 1e-9, "float32": 2e-3, "float16": 0.1, "bfloat16": 0.6}
+
+
+@dataclass
+class Call:
+    """A right call: what to call, with what, and what the result is compared with."""
+
+    name: str
+    function: object
+    arguments: list
+    options: dict = field(default_factory=dict)
+    check: object = None
+    parts: list = field(default_factory=list)  # (object, attribute): arrays of a layer
+    right: bool = True
+
+    def run(self):
+        return self.function(*self.arguments, **self.options)
+
+
+def run(rng, verbose=False):
+    """Run a case and return what came of it."""
+    made = one_of(rng, MAKERS)(rng)
+    if maybe(rng):
+        spoil(rng, made)
+    if verbose:
+        print(describe(made))
+    good, result = call(made.run)
+    if not good:
+        if made.right:
+            raise Finding(f"{made.name}: a right call is an error", trace(result))
+        return "errors"
+    if made.right and made.check is not None:
+        compare(made, result)
+        return "compared"
+    return "results"
+
+
+def compare(made, result):
+    try:
+        made.check(result)
+    except AssertionError as error:
+        raise Finding(f"{made.name}: not what float64 gives", trace(error)) from error
+
+
+def describe(made):
+    """The call in words."""
+
+    def text(value):
+        if isinstance(value, np.ndarray):
+            return f"{value.dtype}{value.shape} strides {value.strides}"
+        return f"{value!r:.100}"
+
+    lines = [made.name, f"right: {made.right}"]
+    lines += [f"  {text(value)}" for value in made.arguments]
+    lines += [f"  {name}: {text(value)}" for name, value in made.options.items()]
+    lines += [f"  .{name}: {text(getattr(o, name, None))}" for o, name in made.parts]
+    return "\n".join(lines)
+
+
+def spoil(rng, made):
+    """Replace, add or leave out arguments."""
+    made.right = False
+    places = [(made.arguments, i) for i in range(len(made.arguments))]
+    places += [(made.options, name) for name in (*made.options, *OPTIONS[made.name])]
+    places += made.parts
+    for _ in range(1 + int(rng.integers(2))):
+        where, at = one_of(rng, places)
+        if isinstance(where, (list, dict)):
+            old = where[at] if isinstance(where, list) else where.get(at)
+            where[at] = wrong(rng, old)
+        else:
+            setattr(where, at, wrong(rng, getattr(where, at)))
+    if maybe(rng, 0.03):
+        made.options["unknown"] = 1
+    if maybe(rng, 0.03):
+        made.arguments.pop()
+
+
+# ---- attention, and Plan
+
+
+def shortened(rng, shape):
+    """A shape that broadcasts to this one."""
+    shape = tuple(n if maybe(rng, 0.7) else 1 for n in shape)
+    while shape and shape[0] == 1 and maybe(rng):
+        shape = shape[1:]
+    return shape
+
+
+def problem(rng, kinds=None):
+    """query, key, value and the options that have a meaning for the oracle."""
+    batch = tuple(int(n) for n in rng.integers(0, 4, rng.integers(3)))
+    n_kv_heads, group = int(rng.integers(1, 3)), int(rng.integers(1, 4))
+    n_heads, n_queries, n_keys = n_kv_heads * group, size(rng, 9), size(rng)
+    dim, value_dim = size(rng), size(rng)
+    if maybe(rng, 0.05):
+        n_keys = 129 + size(rng)
+    kinds = dtypes(rng, 3) if kinds is None else kinds
+    leads = [shortened(rng, batch) for _ in range(3)]
+    batch = np.broadcast_shapes(*leads)
+    query = numbers(rng, (*leads[0], n_heads, n_queries, dim), kinds[0])
+    key = numbers(rng, (*leads[1], n_kv_heads, n_keys, dim), kinds[1])
+    value = numbers(rng, (*leads[2], n_kv_heads, n_keys, value_dim), kinds[2])
+    logits = (*batch, n_heads, n_queries, n_keys)
+    options = {}
+    if maybe(rng, 0.3):
+        drawn = rng.random(shortened(rng, logits))
+        options["mask"] = np.asarray(drawn < one_of(rng, (0.5, 0.1)))
+    if maybe(rng, 0.3):
+        options["bias"] = numbers(rng, shortened(rng, logits), one_of(rng, FLOATS))
+        options["bias"][rng.random(options["bias"].shape) < 0.2] = -np.inf
+    if maybe(rng, 0.3):
+        options["causal"] = one_of(rng, (True, False, "bottom_right", "top_left"))
+    if maybe(rng, 0.2):
+        options["window"] = tuple(one_of(rng, (None, 0, 1, 3, 40)) for _ in range(2))
+    if maybe(rng, 0.2):
+        options["q_offset"] = rng.integers(-20, 40, shortened(rng, batch))
+    if maybe(rng, 0.2):
+        shape = shortened(rng, batch)
+        options["kv_lengths"] = rng.integers(0, n_keys, shape, endpoint=True)
+    if maybe(rng, 0.2):
+        options["scale"] = one_of(rng, (1.0, 0.0, -0.5, 2))
+    if maybe(rng, 0.2):
+        options["softcap"] = one_of(rng, (1.0, 0.3, 20))
+    if maybe(rng, 0.2):
+        options["sinks"] = rng.standard_normal(n_heads)
+    return [query, key, value], options, not mix(kinds)
+
+
+def plain(value):
+    """What a stored array holds, in rows one after another."""
+    if isinstance(value, (list, np.ndarray)) or hasattr(value, "__array__"):
+        array = np.array(value)
+        return array.astype(array.dtype.newbyteorder("="))
+    return value
+
+
+def check_attention(function, arrays, options, extra, result):
+    """A result, and all others with it, is within the bound of what is exact."""
+    meaning = {name: plain(value) for name, value in options.items()}
+
+    def given(tier, *_, **more):
+        more = {n: more[n] for n in ("return_weights", "return_lse")}
+        return function(*arrays, **options, **more, num_threads=extra["num_threads"])
+
+    plains = [plain(x) for x in arrays]
+    everything = assert_right(functools.partial(given, TIER), *plains, **meaning)
+    names = ("return_weights", "return_lse")
+    wanted = [True, *(extra.get(name, False) for name in names)]
+    expected = tuple(x for x, want in zip(everything, wanted, strict=True) if want)
+    actual = result if isinstance(result, tuple) else (result,)
+    actual = tuple(np.asarray(x).astype(x.dtype.newbyteorder("=")) for x in actual)
+    assert_same_bits(actual, expected)
+
+
+def make_attention(rng):
+    arrays, options, right = problem(rng)
+    arrays = [stored(rng, x) for x in arrays]
+    for name in {"mask", "bias", "q_offset", "kv_lengths", "sinks"} & options.keys():
+        if maybe(rng):
+            options[name] = stored(rng, options[name])
+    extra = {"num_threads": one_of(rng, (None, 1, 2, 5))}
+    for name in ("return_weights", "return_lse"):
+        if maybe(rng, 0.3):
+            extra[name] = True
+    check = functools.partial(check_attention, attnpy.attention, arrays, options, extra)
+    made = Call("attention", attnpy.attention, arrays, {**options, **extra}, check)
+    made.right = right
+    if right and maybe(rng, 0.2):
+        try:
+            output = attnpy.attention(*arrays, **options)
+        except ValueError as error:
+            raise Finding(
+                "attention: a right call is an error", trace(error)
+            ) from error
+        out = numbers(rng, output.shape, output.dtype)
+        inputs = [x for x in arrays if isinstance(x, np.ndarray)]
+        same = [x for x in inputs if x.shape == out.shape and x.dtype == out.dtype]
+        if same and maybe(rng):  # over an input, which the oracle must see as it was
+            fresh = [np.array(x) if x is same[0] else x for x in arrays]
+            out = same[0] if same[0].flags.writeable else out
+            made.check = functools.partial(
+                check_attention, attnpy.attention, fresh, options, extra
+            )
+        steps = [one_of(rng, (1, 2, -1)) for _ in range(out.ndim)]
+        if out.size and maybe(rng, 0.3) and not any(out is x for x in inputs):
+            out = lay_out(out, None, steps)
+        if all(step for step, n in zip(out.strides, out.shape, strict=True) if n > 1):
+            made.options["out"] = out
+    return made
+
+
+def run_plan(query, key, value, **options):
+    """A plan's results, twice, and its numbers after."""
+    plan = attnpy.Plan(query, key, value, **options)
+    first = plan()
+    copies = (
+        tuple(np.array(x) for x in first) if isinstance(first, tuple) else first.copy()
+    )
+    if query.flags.writeable:
+        query[...] = query
+    return copies if plan() is not None else None
+
+
+def make_plan(rng):
+    arrays, options, _ = problem(rng, [one_of(rng, FLOATS)] * 3)
+    for name in ("bias",):
+        if name in options:
+            options[name] = options[name].astype(arrays[0].dtype)
+    extra = {"num_threads": one_of(rng, (None, 1, 2))}
+    for name in ("return_weights", "return_lse"):
+        if maybe(rng, 0.3):
+            extra[name] = True
+    check = functools.partial(check_attention, attnpy.attention, arrays, options, extra)
+    return Call("Plan", run_plan, arrays, {**options, **extra}, check)
+
+
+def make_merge(rng):
+    arrays, options, _ = problem(rng, [one_of(rng, FLOATS[:3])] * 3)
+    options = {n: x for n, x in options.items() if n in ("scale", "softcap")}
+    query, key, value = arrays
+    n_keys = key.shape[-2]
+    cuts = [0, *sorted(rng.integers(0, n_keys, rng.integers(3), endpoint=True)), n_keys]
+    parts = [
+        attnpy.attention(
+            query, key[..., a:b, :], value[..., a:b, :], return_lse=True, **options
+        )
+        for a, b in itertools.pairwise(cuts)
+    ]
+    outputs, lses = (list(x) for x in zip(*parts, strict=True))
+
+    def check(result):
+        exact, _, lse = reference.attention(*arrays, **options)
+        near(result[0], exact.reshape(result[0].shape))
+        near(result[1], lse.reshape(result[1].shape))
+
+    outputs, lses = ([stored(rng, x) for x in xs] for xs in (outputs, lses))
+    made = Call("merge", attnpy.merge, [outputs, lses], check=check)
+    if any(isinstance(x, np.ndarray) and 0 in x.strides for x in (*outputs, *lses)):
+        made.check = None  # repeated rows are not the results
+    if maybe(rng, 0.2):
+        made.right = False
+        wrong_list = one_of(rng, (outputs, lses))
+        at = int(rng.integers(len(wrong_list)))
+        wrong_list[at] = wrong(rng, wrong_list[at])
+    return made
+
+
+# ---- what rows are multiplied by, norms, activations
+
+
+def near(actual, expected, scale=1.0, kinds=()):
+    """Within a limit for the coarsest dtype, relative to the largest number."""
+    assert actual.shape == expected.shape, (actual.shape, expected.shape)
+    limit = max(LIMITS.get(kind.name, 0) for kind in (actual.dtype, *kinds))
+    finite = np.abs(expected[np.isfinite(expected)])
+    bound = limit * (scale + finite.max(initial=0))
+    with np.errstate(invalid="ignore"):
+        wrong = ~(np.abs(actual.astype(float) - expected) <= bound)
+    wrong &= actual.astype(float) != expected
+    wrong &= ~(np.isnan(expected) & np.isnan(actual.astype(float)))
+    assert not wrong.any(), (actual[wrong][:5], expected[wrong][:5], bound)
+
+
+def rows_of(rng, n_columns, dtype):
+    """Rows with any axes before."""
+    lead = tuple(size(rng, 9) for _ in range(rng.integers(1, 4)))
+    return numbers(rng, (*lead, n_columns), dtype)
+
+
+def make_linear(rng):
+    n, m, kinds = size(rng), size(rng), dtypes(rng, 3)
+    x, weight = rows_of(rng, n, kinds[0]), numbers(rng, (n, m), kinds[1])
+    arguments = [stored(rng, x), stored(rng, weight)]
+    if maybe(rng):
+        arguments.append(stored(rng, numbers(rng, (m,), kinds[2])))
+    options = {"num_threads": one_of(rng, (None, 1, 3))}
+    name = one_of(rng, (None, *ACTIVATIONS))
+    if name is not None or maybe(rng):
+        options["activation"] = name
+    plains = [plain(x) for x in arguments]
+
+    def check(result):
+        exact = linear(*plains)
+        near(result, exact if name is None else ACTIVATIONS[name](exact), 1 + n)
+
+    made = Call("linear", attnpy_linear, arguments, options, check)
+    made.right = not mix(kinds[:2])
+    if mix(kinds):
+        made.right = False
+    return made
+
+
+def make_norm(rng):
+    n, dtype = max(1, size(rng)), one_of(rng, FLOATS)
+    kind = one_of(rng, (blocks.LayerNorm, blocks.RMSNorm))
+    norm = kind(n, eps=one_of(rng, (1e-5, 1e-12, 0.5)), dtype=dtype)
+    norm.weight = stored_array(rng, numbers(rng, (n,), dtype))
+    if kind is blocks.LayerNorm:
+        norm.bias = stored_array(rng, numbers(rng, (n,), dtype))
+    kinds = [dtype] * 2 if maybe(rng, 0.8) else dtypes(rng, 2)
+    x = rows_of(rng, n, kinds[0])
+    arguments = [stored(rng, x)]
+    if maybe(rng):
+        arguments.append(stored(rng, numbers(rng, x.shape, kinds[1])))
+    plains = [plain(x) for x in arguments]
+
+    def check(result):
+        total = sum(x.astype(float) for x in plains)
+        weight = np.asarray(norm.weight, float)
+        if kind is blocks.RMSNorm:
+            exact = rms_norm(total, weight, norm.eps)
+        else:
+            exact = layer_norm(total, weight, np.asarray(norm.bias, float), norm.eps)
+        # Where a row's numbers are all but equal, nothing is left but rounding.
+        spread = (
+            total.std(axis=-1) if kind is blocks.LayerNorm else 1 + 0 * total[..., 0]
+        )
+        clear = spread > 0.1
+        near(result[clear], exact[clear])
+
+    made = Call("norm", norm, arguments, check=check)
+    made.parts = [(norm, "weight"), (norm, "eps")]
+    made.parts += [(norm, "bias")] * (kind is blocks.LayerNorm)
+    made.right = not mix([*kinds, dtype])
+    return made
+
+
+def stored_array(rng, array):
+    """As `stored`, but an array, and with its own numbers."""
+    other = stored(rng, array)
+    return other if isinstance(other, np.ndarray) else array
+
+
+def make_activation(rng):
+    name = one_of(rng, tuple(ACTIVATIONS))
+    x = stored(rng, rows_of(rng, size(rng), dtypes(rng, 1)[0]))
+
+    def check(result):
+        near(result, ACTIVATIONS[name](plain(x).astype(float)))
+
+    return Call("activation", getattr(blocks, name), [x], check=check)
+
+
+def make_rotary_object(rng, head_dim):
+    scalings = (None, None, {"rope_type": "linear", "factor": 4.0})
+    return Rotary(
+        head_dim,
+        rotary_dim=one_of(rng, (None, head_dim // 2 // 2 * 2)),
+        base=one_of(rng, (10000.0, 500.0)),
+        interleaved=bool(maybe(rng)),
+        scaling=one_of(rng, scalings),
+    )
+
+
+def make_rotary(rng):
+    dim = 2 * int(rng.integers(1, 9))
+    rotary = make_rotary_object(rng, dim)
+    x = rows_of(rng, dim, dtypes(rng, 1)[0])
+    n_rows = x.shape[-2] if x.ndim > 1 else 1
+    first = int(rng.integers(-50, 50))
+    positions = one_of(rng, (None, first, first + rng.integers(0, 9, x.shape[:-1])))
+    x = stored(rng, x)
+    before = plain(x)
+
+    def check(result):
+        at = 0 if positions is None else np.asarray(positions)
+        if np.ndim(at) == 0 and before.ndim > 1:
+            at = at + np.arange(n_rows)
+        angles = np.asarray(at)[..., np.newaxis] * rotary.frequencies
+        factor = rotary.attention_factor
+        exact = rotated(
+            before.astype(float),
+            factor * np.cos(angles),
+            factor * np.sin(angles),
+            rotary.interleaved,
+        )
+        near(result, exact)
+
+    options = {} if positions is None else {"positions": positions}
+    if maybe(rng, 0.2) and isinstance(x, np.ndarray) and before.dtype in FLOATS:
+        options["out"] = numbers(rng, before.shape, before.dtype)
+    return Call("Rotary", rotary, [x], options, check)
+
+
+def make_append(rng):
+    batch, heads, n = int(rng.integers(0, 4)), int(rng.integers(1, 3)), size(rng, 5)
+    dim, value_dim, dtype = size(rng, 9), size(rng, 9), one_of(rng, FLOATS)
+    growable = bool(maybe(rng))
+    room = n if growable else 2 * n
+    cache = KVCache(batch, heads, room, dim, value_dim, dtype=dtype, growable=growable)
+    kinds = dtypes(rng, 2)
+    key = numbers(rng, (batch, heads, n, dim), kinds[0])
+    value = numbers(rng, (batch, heads, n, value_dim), kinds[1])
+    cache.append(key, value)
+    key, value = stored(rng, key), stored(rng, value)
+    options = {}
+    counts = np.full(batch, n)
+    if maybe(rng):
+        counts = options["counts"] = rng.integers(0, n, batch, endpoint=True)
+    keys, values = plain(key), plain(value)
+
+    def check(result):
+        assert result is None
+        assert (cache.lengths == n + counts).all()
+        for b, count in enumerate(counts):
+            with np.errstate(all="ignore"):
+                assert_same_bits(
+                    cache.key[b, :, n : n + count], cast(keys[b, :, :count])
+                )
+                assert_same_bits(
+                    cache.value[b, :, n : n + count], cast(values[b, :, :count])
+                )
+
+    def cast(array):
+        return array.astype(dtype)
+
+    return Call("append", cache.append, [key, value], options, check)
+
+
+# ---- layers
+
+
+def layer_check(layer, x, context, options, rotary, past, kinds, result):
+    """The layer's formula in float64, with the tokens that came before."""
+    x, past = (None if a is None else plain(a).astype(float) for a in (x, past))
+    tokens = x if past is None else np.concatenate([past, x], axis=-2)
+    context = tokens if context is None else plain(context).astype(float)
+    heads = getattr(layer, "num_heads", 1)
+    kv_heads = getattr(layer, "num_kv_heads", 1)
+
+    def projected(rows, letter, n_heads):
+        weight, bias = getattr(layer, f"W_{letter}"), getattr(layer, f"b_{letter}")
+        rows = linear(rows, weight, bias)
+        rows = rows.reshape(*rows.shape[:-1], n_heads, rows.shape[-1] // n_heads)
+        rows = rows.swapaxes(-2, -3)
+        norm = getattr(layer, f"{letter}_norm", None)
+        if norm is not None and isinstance(norm, blocks.RMSNorm):
+            rows = rms_norm(rows, np.asarray(norm.weight, float), norm.eps)
+        elif norm is not None:
+            weights = (np.asarray(a, float) for a in (norm.weight, norm.bias))
+            rows = layer_norm(rows, *weights, norm.eps)
+        if rotary is not None and letter != "v":
+            angles = np.arange(rows.shape[-2])[:, np.newaxis] * rotary.frequencies
+            factor = rotary.attention_factor
+            tables = factor * np.cos(angles), factor * np.sin(angles)
+            rows = rotated(rows, *tables, rotary.interleaved)
+        return rows
+
+    n_past = 0 if past is None else past.shape[-2]
+    query = projected(tokens, "q", heads)[..., n_past:, :]
+    key, value = projected(context, "k", kv_heads), projected(context, "v", kv_heads)
+    options = {name: plain(value) for name, value in options.items()}
+    if context is tokens:
+        options["q_offset"] = n_past
+    output, weights, _ = reference.attention(query, key, value, **options)
+    output = output.swapaxes(-2, -3).reshape(*x.shape[:-1], heads * output.shape[-1])
+    if hasattr(layer, "W_o"):
+        output = linear(output, layer.W_o, layer.b_o)
+    actual = result if isinstance(result, tuple) else (result,)
+    if isinstance(layer, SelfAttention):
+        weights = weights[..., 0, :, :]
+    largest = max(np.abs(query).max(initial=1), np.abs(key).max(initial=1))
+    near(actual[0], output, 1 + largest**2, kinds)
+    if len(actual) > 1:
+        near(actual[1], weights, 1 + largest**2, kinds)
+
+
+def fill(rng, layer, dtype):
+    """Give a layer random parameters, of other layouts too."""
+    for name, array in vars(layer).items():
+        if isinstance(array, np.ndarray):
+            new = numbers(rng, array.shape, np.dtype(float)) / max(1, len(array)) ** 0.5
+            new = stored_array(rng, new.astype(dtype))
+            setattr(layer, name, new)
+
+
+def layer_options(rng, shape):
+    options = {"num_threads": one_of(rng, (None, 1, 3))}
+    if maybe(rng, 0.5):
+        options["causal"] = one_of(rng, (True, "top_left", "bottom_right"))
+    if maybe(rng, 0.2):
+        options["window"] = (one_of(rng, (None, 0, 2)), one_of(rng, (None, 0, 2)))
+    if maybe(rng, 0.2):
+        options["mask"] = rng.random(shape[-2:]) < 0.7
+    if maybe(rng, 0.2):
+        options["bias"] = rng.standard_normal(shape[-2:])
+    if maybe(rng, 0.2):
+        options["softcap"] = 3.0
+    if maybe(rng, 0.2):
+        options["scale"] = 0.5
+    return options
+
+
+def make_head(rng):
+    dim, dtype = max(1, size(rng, 9)), one_of(rng, FLOATS)
+    layer = SelfAttention(
+        dim, max(1, size(rng, 9)), value_head_dim=max(1, size(rng, 9)), dtype=dtype,
+        bias=bool(maybe(rng)), rng=rng,
+    )  # fmt: skip
+    fill(rng, layer, dtype)
+    return make_layer_call(rng, "SelfAttention", layer, dim, dim, dtype)
+
+
+def make_layer(rng):
+    dim, heads, group = max(1, size(rng, 9)), int(rng.integers(1, 3)), 1
+    group, head_dim = int(rng.integers(1, 3)), 2 * int(rng.integers(1, 5))
+    context_dim = one_of(rng, (None, None, 3))
+    dtype = one_of(rng, FLOATS)
+    layer = MultiHeadAttention(
+        dim, heads * group, head_dim, value_head_dim=max(1, size(rng, 9)),
+        num_kv_heads=heads, context_dim=context_dim, bias=bool(maybe(rng)),
+        out_bias=bool(maybe(rng)), dtype=dtype, rng=rng,
+    )  # fmt: skip
+    fill(rng, layer, dtype)
+    for name in ("q_norm", "k_norm"):
+        if maybe(rng, 0.3):
+            norm = one_of(rng, (blocks.LayerNorm, blocks.RMSNorm))(
+                head_dim, dtype=dtype
+            )
+            fill(rng, norm, dtype)
+            setattr(layer, name, norm)
+    return make_layer_call(
+        rng, "MultiHeadAttention", layer, dim, context_dim or dim, dtype,
+        cross=context_dim is not None,
+    )  # fmt: skip
+
+
+def make_layer_call(rng, name, layer, dim, context_dim, dtype, cross=False):
+    batch = tuple(int(n) for n in rng.integers(0, 3, rng.integers(2)))
+    n_tokens, n_keys = size(rng, 9), size(rng, 9)
+    kinds = [dtype] * 2 if maybe(rng, 0.8) else dtypes(rng, 2)
+    x = stored(rng, numbers(rng, (*batch, n_tokens, dim), kinds[0]))
+    context = past = rotary = None
+    arguments, extra = [x], {}
+    many = isinstance(layer, MultiHeadAttention)
+    cross = cross or maybe(rng, 0.3)
+    if cross:
+        context = stored(rng, numbers(rng, (*batch, n_keys, context_dim), kinds[1]))
+        arguments.append(context)
+    else:
+        n_keys = n_tokens
+        if many and maybe(rng, 0.4):
+            rotary = extra["rotary"] = make_rotary_object(rng, layer.head_dim)
+        # The longest length of no sequences is 0, not that of the tokens.
+        empty = 0 in batch or mix([kinds[0], dtype])
+        if many and maybe(rng, 0.5) and not empty:
+            n_past = size(rng, 4)
+            wide = np.result_type(kinds[0], dtype)
+            extra["cache"] = KVCache(
+                batch[0] if batch else 1,
+                layer.num_kv_heads,
+                n_past + n_tokens,
+                layer.head_dim,
+                layer.value_head_dim,
+                dtype=wide if wide in FLOATS else np.float64,
+            )
+            if n_past or maybe(rng):
+                past = numbers(rng, (*batch, n_past, dim), kinds[0])
+                layer(past, **extra)
+                n_keys += n_past
+    options = layer_options(rng, (n_tokens, n_keys))
+    if context is None and options.get("causal") == "bottom_right":
+        options["causal"] = True
+    if context is None and options.get("causal") == "top_left":
+        options["causal"] = True
+    if maybe(rng, 0.4):
+        extra["return_weights"] = True
+    extra["num_threads"] = options.pop("num_threads")
+    check = functools.partial(
+        layer_check, layer, plain(x), None if context is None else plain(context),
+        options, rotary, past, (*kinds, dtype),
+    )  # fmt: skip
+    made = Call(name, layer, arguments, {**options, **extra}, check)
+    made.parts = [(layer, n) for n in vars(layer) if not n.startswith("num_")]
+    used = kinds if cross else kinds[:1]
+    made.right = not mix([*used, dtype])
+    if mix(kinds):
+        made.right = False
+    return made
+
+
+MAKERS = (
+    make_attention,
+    make_attention,
+    make_plan,
+    make_merge,
+    make_linear,
+    make_norm,
+    make_activation,
+    make_rotary,
+    make_append,
+    make_head,
+    make_layer,
+    make_layer,
+)
+ATTENTION = (
+    "mask", "bias", "causal", "window", "q_offset", "kv_lengths", "scale", "softcap",
+    "sinks", "return_weights", "return_lse", "out", "num_threads",
+)  # fmt: skip
+HEAD = tuple(n for n in ATTENTION if n not in ("return_lse", "out"))
+OPTIONS = {
+    "attention": ATTENTION,
+    "Plan": ATTENTION,
+    "merge": (),
+    "linear": ("bias", "activation", "num_threads"),
+    "norm": ("residual",),
+    "activation": (),
+    "Rotary": ("positions", "out"),
+    "append": ("counts",),
+    "SelfAttention": ("context", *HEAD),
+    "MultiHeadAttention": ("context", *HEAD, "cache", "rotary", "average_weights"),
+}
+# The best tier is the one that attention() takes.
+assert TIER in TIERS

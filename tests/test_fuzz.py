@@ -1,0 +1,18 @@
+"""The fuzzers in fuzz/ run, for a moment, and find nothing that is not known."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+
+
+@pytest.mark.quick(fuzzer=("calls",))
+@pytest.mark.parametrize("fuzzer", ["calls"])
+def test_fuzzer_finds_nothing_new(fuzzer):
+    command = [sys.executable, TESTS / "fuzz", fuzzer, "--seconds", "1", "--seed", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1].startswith(f"{fuzzer}: seed 0: ")
