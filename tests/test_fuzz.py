@@ -10,7 +10,7 @@ TESTS = Path(__file__).parent
 
 
 @pytest.mark.quick(fuzzer=("calls",))
-@pytest.mark.parametrize("fuzzer", ["calls"])
+@pytest.mark.parametrize("fuzzer", ["calls", "changing", "files"])
 def test_fuzzer_finds_nothing_new(fuzzer):
     command = [sys.executable, TESTS / "fuzz", fuzzer, "--seconds", "1", "--seed", "0"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

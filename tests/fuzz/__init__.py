@@ -1,6 +1,8 @@
 """Programs that look for what no test thought of: see `python tests/fuzz --help`.
 
 calls      every public function, with arguments that are right and that are not
+changing   arguments that change while they are looked at, and after
+files      configurations, weights and arrays in files, damaged
 values     what arguments are made of
 findings   what is a finding, and what a call may raise
 """

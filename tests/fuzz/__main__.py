@@ -26,7 +26,7 @@ import numpy as np  # noqa: E402
 
 from fuzz import findings  # noqa: E402
 
-FUZZERS = ("calls",)
+FUZZERS = ("calls", "changing", "files")
 LIMIT = 60  # seconds: what takes longer hangs
 
 
@@ -139,7 +139,7 @@ def last_words(status, errors):
     ):
         if words := re.search(pattern, errors):
             where = re.findall(r"(?:/|#\d+ \S+ in \w+ )csrc/([\w/.]+:\d+)", errors)
-            words = re.sub(r"0x[0-9a-f]+|/\S*/", "", words.group())
+            words = re.sub(r"0x[0-9a-f]+|(?<= )/\S*/", "", words.group())
             return f"died: {words} {' '.join(where[:1])}"
     return f"died: exit status {status}"
 

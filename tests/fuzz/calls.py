@@ -106,6 +106,8 @@ def spoil(rng, made):
         where, at = one_of(rng, places)
         if isinstance(where, (list, dict)):
             old = where[at] if isinstance(where, list) else where.get(at)
+            if made.name == "merge":  # which goes through an array, however long
+                old = None
             where[at] = wrong(rng, old)
         else:
             setattr(where, at, wrong(rng, getattr(where, at)))

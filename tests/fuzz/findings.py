@@ -13,7 +13,7 @@ OWN = re.compile(
     r"|argument must be|invalid literal|maximum supported dimension|array is too big|"
     r"Maximum allowed dimension|Cannot interpret|is not iterable|iteration over|"
     r"object is not a mapping|unhashable type|setting an array element|"
-    r"Unable to (avoid|convert)|"
+    r"Unable to (avoid|convert)|Maximum allowed size|"
     r"no implementation found|on types that implement|a fuzzer's own|"
     r"__array__|Cannot cast|can't convert|not supported between"
 )
@@ -26,6 +26,18 @@ KNOWN = {
     ),
     r"^DTypePromotionError (_linear|norms|layers|_dtypes)\.py": (
         "layers leave NumPy's own message about dtypes without a common one"
+    ),
+    r"^(Rotary|norm): neither before nor after (dtype|shape|strides)": (
+        "an array checked, then changed by the conversion of the next argument"
+    ),
+    r"^died: .*(Sanitizer|Segmentation).* kernel/(norm|rotary)\.h": (
+        "the same, and what is read is outside"
+    ),
+    r"cache\.py:|^a cache has more tokens than room": (
+        "a cache's own arrays in another shape"
+    ),
+    r"^(KeyError|TypeError|ValueError|ZeroDivisionError) _hf_config\.py:": (
+        "values of a configuration that nothing checks"
     ),
 }
 

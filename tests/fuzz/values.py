@@ -189,7 +189,7 @@ def wrong_array(rng, array):
     if way == 5 and array.dtype.kind == "f":
         return np.full_like(array, one_of(rng, (np.nan, np.inf, -np.inf, 6e4)))
     if way == 6:  # larger than any memory, with all elements in one place
-        n = one_of(rng, (2**40, 2**45, 2**62 // max(1, array.itemsize)))
+        n = one_of(rng, (2**45, 2**50, 2**62 // max(1, array.itemsize)))
         shape, strides = (n, *array.shape[1:]), (0,) * max(1, array.ndim)
         if array.size and np.prod(shape, dtype=float) * array.itemsize < 2**62:
             return as_strided(array, shape, strides)

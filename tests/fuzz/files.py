@@ -1,0 +1,227 @@
+"""Configurations, weights and arrays in files, damaged.
+
+What reads them must say what is wrong, or read what a plain reader reads.
+"""
+
+import contextlib
+import copy
+import functools
+import io
+import json
+import os
+import tempfile
+import zipfile
+from pathlib import Path
+
+import numpy as np
+from support.families import BERT, DECODERS, tensors
+
+import attnpy
+from attnpy import __main__ as command_line
+from attnpy import checkpoints
+from attnpy.checkpoints import FAMILIES
+from attnpy.models import BertEncoder, CausalDecoder
+from fuzz.findings import Finding, call, trace
+from fuzz.values import maybe, numbers, odd_array, one_of, wrong_array
+
+CONFIGS = (BERT, *DECODERS.values())
+# No number that is large and yet fits: a model would be made of it.
+JSON = (
+    None, True, False, 0, 1, -1, 2, 3, 7, 0.5, -1.0, 1e308, float("nan"), float("inf"),
+    2**70, "", "gelu", "linear", "ä", [], [1], ["full_attention"], {}, {"type": "yarn"},
+    {"rope_type": "yarn", "factor": 4.0}, {"rope_type": "llama3"}, {"rope_type": []},
+    {"rope_type": "linear", "factor": None}, {"rope_type": "linear", "factor": "4"},
+)  # fmt: skip
+EXTRA = (
+    "rope_scaling", "rope_parameters", "layer_types", "max_window_layers", "head_dim",
+    "sliding_window", "use_sliding_window", "n_inner", "hidden_act", "attention_bias",
+    "position_embedding_type", "is_decoder", "tie_word_embeddings", "rope_theta",
+)  # fmt: skip
+# Endless, if they are large.
+COUNTS = ("num_hidden_layers", "n_layer")
+
+
+def run(rng, verbose=False):
+    """Run a case and return what came of it."""
+    kind = one_of(rng, (run_config, run_config, run_weights, run_weights, run_arrays))
+    with tempfile.TemporaryDirectory() as folder:
+        return kind(rng, Path(folder), verbose)
+
+
+def raised(function, *arguments):
+    """As `findings.call`; what the system says of a file is an error as well."""
+    try:
+        return call(function, *arguments)
+    except Finding as finding:
+        if isinstance(finding.__cause__, (OSError, ImportError)):
+            return False, finding.__cause__
+        raise
+
+
+def model_of(config):
+    """A model with weights that nothing else gives."""
+    kind = BertEncoder if config.get("model_type", "bert") == "bert" else CausalDecoder
+    return kind.from_config(config, rng=np.random.default_rng(0))
+
+
+def changed_config(rng, config):
+    config = copy.deepcopy(config)
+    for _ in range(1 + int(rng.integers(2))):
+        name = one_of(rng, (*config, *EXTRA))
+        if maybe(rng, 0.15):
+            config.pop(name, None)
+            continue
+        value = one_of(rng, JSON)
+        if not (name in COUNTS and isinstance(value, (int, float)) and value > 9):
+            config[name] = value
+    return config
+
+
+def run_config(rng, folder, verbose):
+    """A configuration with other fields."""
+    config = changed_config(rng, one_of(rng, CONFIGS))
+    if verbose:
+        print(config, flush=True)
+    text = json.dumps(config)
+    if maybe(rng, 0.1):
+        text = damaged(rng, text.encode()).decode("utf-8", "replace")
+    (folder / "config.json").write_text(text, encoding="utf-8")
+    good, config = raised(checkpoints.read_config, folder)
+    if not good:
+        return "errors"
+    good, model = raised(model_of, config)
+    if not good:
+        return "errors"
+    if isinstance(model, BertEncoder):
+        good, _ = raised(model, np.zeros((1, 1), int))
+    else:
+        good, _ = raised(model, np.zeros((1, 1), int))
+    return "results" if good else "errors"
+
+
+def damaged(rng, data):
+    """The bytes with some of them changed, moved, or cut off."""
+    data = bytearray(data)
+    for _ in range(1 + int(rng.integers(3))):
+        way, at = int(rng.integers(6)), int(rng.integers(max(1, len(data))))
+        if rng.random() < 0.5:  # what says what the rest is comes first
+            at = min(at, int(rng.integers(400)))
+        if way == 0 and data:
+            data[at] ^= 1 << int(rng.integers(8))
+        elif way == 1 and data:
+            data[at] = one_of(rng, (0, 1, 255, 127, *b'"{}[]:,0129-e'))
+        elif way == 2:
+            del data[at:]
+        elif way == 3:
+            del data[at : at + 1 + int(rng.integers(9))]
+        elif way == 4:
+            data[at:at] = bytes(rng.integers(0, 256, 1 + rng.integers(9), np.uint8))
+        else:
+            other = int(rng.integers(max(1, len(data))))
+            data[at : at + 8] = data[other : other + 8]
+    return bytes(data)
+
+
+@functools.cache
+def weights_of(i):
+    """A family's weights in the file format."""
+    from safetensors.numpy import save
+
+    return save(tensors(CONFIGS[i]))
+
+
+DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2"}
+
+
+def read_plainly(data):
+    """The arrays of a safetensors file by name, as the format says."""
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    arrays = {}
+    for name, entry in header.items():
+        if name != "__metadata__" and entry["dtype"] in DTYPES:
+            first, end = entry["data_offsets"]
+            values = np.frombuffer(
+                data[8 + size + first : 8 + size + end], DTYPES[entry["dtype"]]
+            )
+            arrays[name] = values.reshape(entry["shape"])
+    return arrays
+
+
+def run_weights(rng, folder, verbose):
+    """A file of weights with other bytes: what is loaded is what it has."""
+    i = int(rng.integers(len(CONFIGS)))
+    config, data = CONFIGS[i], damaged(rng, weights_of(i))
+    path = folder / "model.safetensors"
+    path.write_bytes(data)
+    if verbose:
+        print(config["model_type"], len(data), data[:600], flush=True)
+    kind = config["model_type"]
+    family = kind if kind in FAMILIES else "llama"
+    model, other = model_of(config), model_of(config)
+    before = {name: x.copy() for name, x in model.parameters().items()}
+
+    def load():
+        checkpoints.load(model, checkpoints.read(path), family)
+
+    good, _ = raised(load)
+    if not good:
+        for name, array in model.parameters().items():
+            if array.tobytes() != before[name].tobytes():
+                raise Finding("load: an error, and other weights", name)
+        return "errors"
+    checkpoints.load(other, read_plainly(data), family)
+    for name, array in other.parameters().items():
+        if array.tobytes() != model.parameters()[name].tobytes():
+            raise Finding("load: not what the file has", name)
+    return "compared"
+
+
+def run_arrays(rng, folder, verbose):
+    """An .npz file with other arrays, other bytes in one of them, or in all."""
+    names = ("query", "key", "value", "mask", "bias", "sinks", "kv_lengths", "q_offset")
+    shapes = ((2, 3, 4), (2, 5, 4), (2, 5, 6), (3, 5), (3, 5), (2,), (), ())
+    path, out = folder / "in.npz", folder / "out.npz"
+    with zipfile.ZipFile(path, "w") as file:
+        for name, shape in zip(names, shapes, strict=True):
+            if name not in names[:3] and maybe(rng):
+                continue
+            dtype = {"mask": "?", "kv_lengths": "i8", "q_offset": "i8"}.get(name, "f4")
+            array = np.asarray(numbers(rng, shape, np.dtype(dtype)))
+            if maybe(rng, 0.15):
+                array = wrong_array(rng, array) if maybe(rng) else odd_array(rng, shape)
+            if array.size > 2**20:
+                continue
+            content = io.BytesIO()
+            np.lib.format.write_array(content, array, allow_pickle=True)
+            data = content.getvalue()
+            if maybe(rng, 0.2):
+                data = damaged(rng, data)
+            file.writestr(f"{name}.npy", data)
+    if maybe(rng, 0.3):
+        path.write_bytes(damaged(rng, path.read_bytes()))
+    arguments = ["run", str(path), "-o", str(out)]
+    if maybe(rng, 0.3):
+        arguments += ["--causal"]
+    written = io.StringIO()
+    with contextlib.redirect_stdout(written), contextlib.redirect_stderr(written):
+        try:
+            status = command_line.main(arguments)
+        except BaseException as error:
+            raise Finding(f"run: {type(error).__name__}", trace(error)) from error
+    said = written.getvalue()
+    if verbose:
+        print(arguments, said, flush=True)
+    left = sorted(set(os.listdir(folder)) - {"in.npz", "out.npz"})
+    if left or (status != 0 and out.exists()):
+        raise Finding("run: files left", f"{left}")
+    if status != 0:
+        if said.count("\n") != 1 or not said.startswith("attnpy: "):
+            raise Finding("run: an error in several lines", said)
+        return "errors"
+    with np.load(path) as arrays, np.load(out) as results:
+        causal = {"causal": True} if "--causal" in arguments else {}
+        expected = attnpy.attention(**arrays, **causal)
+        if not np.array_equal(results["output"], expected, equal_nan=True):
+            raise Finding("run: another output", said)
+    return "compared"
