@@ -9,7 +9,6 @@ one is not known.
 import argparse
 import faulthandler
 import importlib
-import itertools
 import json
 import os
 import re
@@ -34,6 +33,7 @@ def main():
     parser = argparse.ArgumentParser(prog="python tests/fuzz", description=__doc__)
     parser.add_argument("fuzzer", choices=FUZZERS)
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--cases", type=int, default=2**62, help="so many at most")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--case", type=int, help="repeat this one, in this process")
     parser.add_argument("--first", type=int, default=0, help="the first case's number")
@@ -71,7 +71,7 @@ def run_cases(options):
     at = os.open(notes / "at", os.O_RDWR | os.O_CREAT)
     counts = {}
     with open(notes / "found", "a", encoding="utf-8") as found:
-        for number in itertools.count(options.first):
+        for number in range(options.first, options.cases):
             if time.monotonic() > end:
                 break
             os.pwrite(at, f"{number:20}".encode(), 0)
@@ -96,7 +96,7 @@ def supervise(options):
     """Let processes run cases, report what they found, and return the exit status."""
     end = time.monotonic() + options.seconds
     first, counts, found = options.first, {}, {}
-    while first == options.first or time.monotonic() < end:
+    while first == options.first or (first < options.cases and time.monotonic() < end):
         with tempfile.TemporaryDirectory() as folder:
             status, errors = start(
                 options, first, max(0.1, end - time.monotonic()), folder
@@ -121,6 +121,7 @@ def supervise(options):
 def start(options, first, seconds, folder):
     """Run cases in another process; its exit status and what it wrote."""
     command = [sys.executable, __file__, options.fuzzer, "--seed", str(options.seed)]
+    command += ["--cases", str(options.cases)]
     command += ["--first", str(first), "--seconds", str(seconds), "--notes", folder]
     with open(Path(folder, "errors"), "w+", encoding="utf-8", errors="replace") as file:
         done = subprocess.run(command, stdout=file, stderr=file, check=False)
@@ -153,7 +154,7 @@ def note(found, number, signature, detail):
 def report(options, counts, found):
     n_known = 0
     for signature, (number, n, detail) in sorted(found.items()):
-        why = findings.known(signature)
+        why = findings.known(options.fuzzer, signature)
         n_known += why is not None
         print(f"--- {f'known ({why})' if why else 'FINDING'}, {n} times: {signature}")
         print(f"    python tests/fuzz {options.fuzzer} --seed {options.seed}", end="")

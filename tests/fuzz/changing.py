@@ -150,7 +150,9 @@ def change(rng, made):
     first = where is made.arguments and at == 0 and made.name != "norm"
     arrays += [(getattr(o, n, None), first) for o, n in made.parts]
     targets = [
-        (x, free) for x, free in arrays if type(x) in (np.ndarray, Subclass) and x.size
+        (x, free)
+        for x, free in arrays
+        if type(x) in (np.ndarray, Subclass) and 0 < x.size < 2**20
     ]
     caches = [x for x in made.options.values() if isinstance(x, KVCache)]
     for cache in caches:

@@ -18,25 +18,25 @@ OWN = re.compile(
     r"__array__|Cannot cast|can't convert|not supported between"
 )
 
-# Findings that are being mended: a pattern of the signature, and what it is. They are
-# reported like all others, and only do not change the exit status.
+# Findings that are being mended: a pattern of the fuzzer and the signature, and what it
+# is. They are reported like all others, and only do not change the exit status.
 KNOWN = {
-    r"^(AttributeError|IndexError) layers.py:(_arithmetic|(value_)?head_dim)": (
+    r"^\w+: (AttributeError|IndexError) layers\.py:(_arithmetic|(value_)?head_dim)": (
         "a parameter that is no matrix, in a call with a cache or rotary"
     ),
-    r"^DTypePromotionError (_linear|norms|layers|_dtypes)\.py": (
+    r"^\w+: DTypePromotionError (_linear|norms|layers|_dtypes)\.py": (
         "layers leave NumPy's own message about dtypes without a common one"
     ),
-    r"^(Rotary|norm): neither before nor after (dtype|shape|strides)": (
+    r"^changing: \w+: neither before nor after (dtype|shape|strides)": (
         "an array checked, then changed by the conversion of the next argument"
     ),
-    r"^died: .*(Sanitizer|Segmentation).* kernel/(norm|rotary)\.h": (
-        "the same, and what is read is outside"
+    r"^changing: died: (?!Timeout)": (
+        "the same, and what is read or written is outside"
     ),
-    r"cache\.py:|^a cache has more tokens than room": (
+    r"^changing: (.*cache\.py:|a cache has more tokens than room)": (
         "a cache's own arrays in another shape"
     ),
-    r"^(KeyError|TypeError|ValueError|ZeroDivisionError) _hf_config\.py:": (
+    r"^files: (KeyError|TypeError|ValueError|ZeroDivisionError) _hf_config\.py:": (
         "values of a configuration that nothing checks"
     ),
 }
@@ -87,9 +87,9 @@ def trace(error):
     return "".join(traceback.format_exception(error))[-3000:]
 
 
-def known(signature):
+def known(fuzzer, signature):
     """What a finding is, if it is being mended."""
     for pattern, why in KNOWN.items():
-        if re.search(pattern, signature):
+        if re.search(pattern, f"{fuzzer}: {signature}"):
             return why
     return None
