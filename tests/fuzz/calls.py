@@ -579,6 +579,8 @@ def make_layer_call(rng, name, layer, dim, context_dim, dtype, cross=False):
     if cross:
         context = stored(rng, numbers(rng, (*batch, n_keys, context_dim), kinds[1]))
         arguments.append(context)
+        if many and 0 not in batch and not mix([kinds[1], dtype]) and maybe(rng, 0.3):
+            arguments[1] = layer.project_context(context)
     else:
         n_keys = n_tokens
         if many and maybe(rng, 0.4):
@@ -601,6 +603,9 @@ def make_layer_call(rng, name, layer, dim, context_dim, dtype, cross=False):
                 layer(past, **extra)
                 n_keys += n_past
     options = layer_options(rng, (n_tokens, n_keys))
+    kept = "cache" in extra or isinstance(arguments[-1], KVCache)
+    if not kept and maybe(rng, 0.2):
+        options["kv_lengths"] = rng.integers(0, n_keys, batch, endpoint=True)
     if context is None and options.get("causal") == "bottom_right":
         options["causal"] = True
     if context is None and options.get("causal") == "top_left":
