@@ -75,7 +75,12 @@ def arithmetic(*dtypes: np.dtype[Any]) -> np.dtype[Any]:
 
 def _promoted(one: np.dtype[Any], other: np.dtype[Any]) -> np.dtype[Any]:
     """Return the dtype of a product of numbers of two dtypes."""
-    both = np.promote_types(one, other)
+    try:
+        both = np.promote_types(one, other)
+    except TypeError:
+        raise TypeError(
+            f"x: expected dtypes with a common one, got {one} and {other}"
+        ) from None
     return np.dtype(np.float64) if both.kind in "biu" else both
 
 

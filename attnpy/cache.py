@@ -207,6 +207,8 @@ class KVCache:
         ValueError: cache: expected room for 3 more tokens in sequence 0, got 1: 3 of 4
         """
         key, value = _checks.array(key, "key"), _checks.array(value, "value")
+        if counts is not None:  # converted before any shape is read
+            counts = _checks.integers(counts, "counts")
         n_tokens = key.shape[2] if key.ndim == 4 else 0
         shape = self.batch, self.num_kv_heads, n_tokens
         _check_shape(key, "key", (*shape[:2], "L", self.head_dim), n_tokens)
@@ -279,6 +281,7 @@ class KVCache:
         lengths = self._lengths + n_tokens
         if counts is not None:
             lengths = self._lengths + self._per_sequence(counts, name, 0, n_tokens)
+        self._check_arrays()
         needed = _longest(lengths)
         if needed > self.capacity:
             self._grow(needed, lengths)
@@ -298,9 +301,25 @@ class KVCache:
             _grown(self._value, self.value, capacity),
         )
 
+    def _check_arrays(self) -> None:
+        """Refuse arrays that were reshaped in place since they were given."""
+        key, value = self._key.shape, self._value.shape
+        shape = self.batch, self.num_kv_heads
+        room = key[2] if len(key) == 4 else 0
+        if key != (*shape, room, self.head_dim) or value != (
+            *shape,
+            room,
+            self.value_head_dim,
+        ):
+            raise ValueError(
+                "cache: expected its arrays in the shapes that they were given in, "
+                f"got {key} and {value}"
+            )
+
     def _rows(self, lengths: NDArray[np.int64]) -> tuple[Array, Array]:
         """Return views of the keys and values up to the longest of these lengths."""
         longest = _longest(lengths)
+        self._check_arrays()
         return self._key[:, :, :longest], self._value[:, :, :longest]
 
 

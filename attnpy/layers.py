@@ -427,12 +427,12 @@ class MultiHeadAttention:
     @property
     def head_dim(self) -> int:
         """`D`, from W_q."""
-        return int(self.W_q.shape[1]) // self.num_heads
+        return _columns(self.W_q, "W_q") // self.num_heads
 
     @property
     def value_head_dim(self) -> int:
         """`Dv`, from W_v."""
-        return int(self.W_v.shape[1]) // self.num_kv_heads
+        return _columns(self.W_v, "W_v") // self.num_kv_heads
 
     @property
     def heads(self) -> list[SelfAttention]:
@@ -765,13 +765,19 @@ def _head_size(embed_dim: int, num_heads: int, head_dim: int | None) -> int:
     return embed_dim // num_heads
 
 
+def _columns(weight: Array, name: str) -> int:
+    """Return how many columns a matrix has."""
+    if np.ndim(weight) != 2:
+        raise ValueError(f"{name}: expected a matrix, got shape {np.shape(weight)}")
+    return int(np.shape(weight)[1])
+
+
 def _arithmetic(
     tokens: Array, weight: Array, norm: LayerNorm | RMSNorm | None
 ) -> np.dtype[Any]:
     """Return the dtype in which tokens are projected, and then normalized."""
-    if norm is None:
-        return _dtypes.arithmetic(tokens.dtype, weight.dtype)
-    return _dtypes.arithmetic(tokens.dtype, weight.dtype, norm.weight.dtype)
+    parts = [tokens, weight] if norm is None else [tokens, weight, norm.weight]
+    return _dtypes.arithmetic(*(np.asarray(part).dtype for part in parts))
 
 
 def _project(

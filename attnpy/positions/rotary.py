@@ -253,10 +253,10 @@ class Rotary:
         the row and its position only.
         """
         x = _checks.array(x, "x")
+        positions = 0 if positions is None else positions
+        positions = _checks.integers(positions, "positions")  # may run others' code
         if x.ndim == 0 or x.shape[-1] != self.head_dim:
             raise ValueError(f"x: expected (..., L, {self.head_dim}), got {x.shape}")
-        positions = 0 if positions is None else positions
-        positions = _checks.integers(positions, "positions")
         if positions.ndim == 0 and x.ndim > 1:
             positions = positions + np.arange(x.shape[-2])
         if not _checks.broadcasts(positions.shape, x.shape[:-1]):

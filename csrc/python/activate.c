@@ -39,7 +39,7 @@ copy_operand(PyObject *object, int *type)
         return NULL;
     }
     const int own = PyArray_TYPE(x);
-    *type = py_check_operand(x, "x") < 0 ? -1 : py_common_type(1, &own);
+    *type = py_check_operand(x, "x") < 0 ? -1 : py_common_type(1, &own, "x");
     if (*type >= 0) {
         copy = (PyArrayObject *)PyArray_FROMANY(
             (PyObject *)x, py_real_type(*type), 0, 0,

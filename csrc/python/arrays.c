@@ -269,10 +269,48 @@ py_axis_stride(PyArrayObject *array, int from_right)
     return axis < 0 || PyArray_DIM(array, axis) <= 1 ? 0 : PyArray_STRIDE(array, axis);
 }
 
-int
-py_common_type(int n, const int *types)
+/* Says which dtypes have no common one. */
+static int
+fail_common_type(int n, PyArray_Descr *const *descrs, const char *names)
+{
+    if (!PyErr_ExceptionMatches(PyExc_TypeError)) {
+        return -1;
+    }
+    PyErr_Clear();
+    if (n == 2) {
+        PyErr_Format(PyExc_TypeError,
+                     "%s: expected dtypes with a common one, got %S and %S", names,
+                     (PyObject *)descrs[0], (PyObject *)descrs[1]);
+    } else {
+        PyErr_Format(
+            PyExc_TypeError, "%s: expected dtypes with a common one, got %S, %S and %S",
+            names, (PyObject *)descrs[0], (PyObject *)descrs[1], (PyObject *)descrs[2]);
+    }
+    return -1;
+}
+
+/* The type number to which so many promote. */
+static int
+promote(int n, const int *types, const char *names)
 {
     PyArray_Descr *descrs[3], *common;
+    int type;
+
+    for (int i = 0; i < n; i++) {
+        descrs[i] = PyArray_DescrFromType(types[i]);
+    }
+    common = PyArray_ResultType(0, NULL, n, descrs);
+    type = common == NULL ? fail_common_type(n, descrs, names) : common->type_num;
+    Py_XDECREF(common);
+    for (int i = 0; i < n; i++) {
+        Py_DECREF(descrs[i]);
+    }
+    return type;
+}
+
+int
+py_common_type(int n, const int *types, const char *names)
+{
     int type = types[0];
     bool same = true;
 
@@ -280,18 +318,10 @@ py_common_type(int n, const int *types)
         same = same && types[i] == type;
     }
     if (!same) {
-        for (int i = 0; i < n; i++) {
-            descrs[i] = PyArray_DescrFromType(types[i]);
-        }
-        common = PyArray_ResultType(0, NULL, n, descrs);
-        for (int i = 0; i < n; i++) {
-            Py_DECREF(descrs[i]);
-        }
-        if (common == NULL) {
-            return -1;
-        }
-        type = common->type_num;
-        Py_DECREF(common);
+        type = promote(n, types, names);
+    }
+    if (type < 0) {
+        return -1;
     }
     return PyTypeNum_ISINTEGER(type) || PyTypeNum_ISBOOL(type) ? NPY_DOUBLE : type;
 }

@@ -20,8 +20,6 @@ int py_prepare(PyObject *const *arguments, Py_ssize_t n_arguments,
 void py_clear_problem(attn_problem *); /* no optional array, no option */
 /* Converts the arrays that are neither query, key nor value. */
 int py_convert_options(PyObject *const *options, py_attention_arrays *);
-/* The type number to which those of query, key and value promote. */
-int py_promote(const int types[3]);
 /* Checks and describes the inputs for a result of the given type; the result's rank. */
 int py_set_attention(py_attention_arrays *, int type, const py_options *,
                      attn_problem *);

@@ -29,28 +29,6 @@ py_clear_problem(attn_problem *p)
     p->causal = p->top_left = false;
 }
 
-int
-py_promote(const int types[3])
-{
-    PyObject *descrs[3];
-    int type = py_common_type(3, types);
-
-    if (type >= 0 || !PyErr_ExceptionMatches(PyExc_TypeError)) {
-        return type;
-    }
-    for (int i = 0; i < 3; i++) {
-        descrs[i] = (PyObject *)PyArray_DescrFromType(types[i]);
-    }
-    PyErr_Format(PyExc_TypeError,
-                 "query, key, value: expected dtypes with a common one, got %S, %S and "
-                 "%S",
-                 descrs[0], descrs[1], descrs[2]);
-    for (int i = 0; i < 3; i++) {
-        Py_DECREF(descrs[i]);
-    }
-    return -1;
-}
-
 /* The type number to which query, key and value promote. */
 static int
 common_type(const py_attention_arrays *a)
@@ -63,7 +41,7 @@ common_type(const py_attention_arrays *a)
         py_check_operand(a->value, "value") < 0) {
         return -1;
     }
-    return py_promote(types);
+    return py_common_type(3, types, "query, key, value");
 }
 
 /* Brings every array to the dtype the core takes. */

@@ -141,7 +141,7 @@ set_norm(projection *s, const char *name)
         return py_fail_shape(s->norm.weight, name, "a norm of (%zd,)", size, 0);
     }
     const int types[2] = {s->type, PyArray_TYPE(s->norm.weight)};
-    s->type = py_common_type(2, types);
+    s->type = py_common_type(2, types, name);
     if (s->type < 0 || py_set_norm(&s->norm, s->type, &s->norm_problem) < 0) {
         return -1;
     }
@@ -306,7 +306,7 @@ set_parts(layer_call *c)
         }
         types[i] = s->cache != NULL ? PyArray_TYPE(s->cache) : s->type;
     }
-    type = py_promote(types);
+    type = py_common_type(3, types, "query, key, value");
     if (type < 0 || set_result(&c->parts[0], type) < 0 ||
         set_source(c, 1, "key", type) < 0 || set_source(c, 2, "value", type) < 0) {
         return -1;

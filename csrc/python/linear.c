@@ -26,7 +26,7 @@ convert_linear(py_linear_arrays *a, attn_linear_problem *l)
     if (py_check_operand(a->input, "x") < 0 ||
         py_check_operand(a->weight, "weight") < 0 ||
         (a->bias != NULL && py_check_operand(a->bias, "bias") < 0) ||
-        (type = py_common_type(2, types)) < 0) {
+        (type = py_common_type(2, types, "x, weight")) < 0) {
         return -1;
     }
     if (!py_storage_of(type, &l->output.dtype)) {

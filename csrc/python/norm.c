@@ -100,7 +100,7 @@ static int
 type_of(PyArrayObject *array)
 {
     const int own = PyArray_TYPE(array);
-    return py_common_type(1, &own);
+    return py_common_type(1, &own, "x");
 }
 
 /* The type number of the result: that to which x, residual and weight promote. */
@@ -124,7 +124,7 @@ result_type(const norm_call *c)
         (c->residual != NULL && py_check_operand(c->residual, "residual") < 0)) {
         return -1;
     }
-    return py_common_type(3, types);
+    return py_common_type(3, types, "x, weight, residual");
 }
 
 /* Brings the arrays to what a result of this type is computed in, and describes them. */

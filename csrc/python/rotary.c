@@ -137,7 +137,7 @@ rotate(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
     }
     p.interleaved = interleaved;
     const int own = PyArray_TYPE(x);
-    if (py_check_operand(x, "x") == 0 && (type = py_common_type(1, &own)) >= 0 &&
+    if (py_check_operand(x, "x") == 0 && (type = py_common_type(1, &own, "x")) >= 0 &&
         py_cast_array(&x, type) == 0) {
         Py_SETREF(cos_sin, py_as_contiguous((PyObject *)cos_sin, py_real_type(type)));
         out = cos_sin == NULL ? NULL : take_out(arguments[3], x, type);
