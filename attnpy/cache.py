@@ -305,12 +305,12 @@ class KVCache:
         """Refuse arrays that were reshaped in place since they were given."""
         key, value = self._key.shape, self._value.shape
         shape = self.batch, self.num_kv_heads
-        room = key[2] if len(key) == 4 else 0
-        if key != (*shape, room, self.head_dim) or value != (
-            *shape,
-            room,
-            self.value_head_dim,
-        ):
+        room = key[2] if len(key) == 4 else -1
+        keys, values = (
+            (*shape, room, self.head_dim),
+            (*shape, room, self.value_head_dim),
+        )
+        if key != keys or value != values or room < _longest(self._lengths):
             raise ValueError(
                 "cache: expected its arrays in the shapes that they were given in, "
                 f"got {key} and {value}"

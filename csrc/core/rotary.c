@@ -45,5 +45,8 @@ attn_rotary(const attn_rotary_problem *p, attn_call *call)
     assert(p->rotary_dim % 2 == 0 && p->rotary_dim <= p->head_dim);
     assert((p->past_lengths == NULL) == (p->lengths == NULL));
     assert(p->past_lengths == NULL || p->batch.n_axes == 1);
+    if (p->head_dim == 0) { /* a workspace of nothing has no address */
+        return 0;
+    }
     return attn_run_tasks(&tasks, call);
 }

@@ -51,10 +51,8 @@ def is_clear(error):
         return str(error).startswith("Plan: expected")
     if not isinstance(error, (TypeError, ValueError)):
         return False
-    return (
-        re.search("expected|missing", str(error)) is not None
-        or OWN.search(str(error)) is not None
-    )
+    text = str(error)
+    return "expected" in text or "missing" in text or OWN.search(text) is not None
 
 
 def signature_of(error):
