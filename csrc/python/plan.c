@@ -56,9 +56,10 @@ note_place(place *to, PyArrayObject *array)
     to->data = PyArray_BYTES(array);
     to->type = PyArray_TYPE(array);
     to->n_axes = PyArray_NDIM(array);
-    size_t size = (size_t)to->n_axes * sizeof(npy_intp);
-    memcpy(to->shape, PyArray_DIMS(array), size);
-    memcpy(to->strides, PyArray_STRIDES(array), size);
+    for (int axis = 0; axis < to->n_axes; axis++) {
+        to->shape[axis] = PyArray_DIM(array, axis);
+        to->strides[axis] = PyArray_STRIDE(array, axis);
+    }
 }
 
 /* Are the array's elements still where they were? */
