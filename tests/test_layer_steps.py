@@ -285,7 +285,7 @@ import numpy as np
 from attnpy.cache import KVCache
 from attnpy.layers import MultiHeadAttention
 
-n = 20000
+n = 60000
 mha = MultiHeadAttention(64, 8)
 cache = KVCache(1, 8, 2 * n, 8, lengths=5)
 x = np.random.default_rng(0).standard_normal((1, n, 64), dtype=np.float32)
@@ -300,7 +300,7 @@ threading.Thread(target=press).start()
 try:
     mha(x, cache=cache, num_threads=int(sys.argv[1]))
 except KeyboardInterrupt:
-    assert time.monotonic() - sent[0] < 1.0
+    assert time.monotonic() - sent[0] < 3.0
     assert cache.lengths.tolist() == [5]
 else:
     raise AssertionError("not interrupted")

@@ -37,10 +37,11 @@ def fork(*_):
     children.append(pid)
 
 signal.signal(signal.SIGALRM, fork)
-signal.setitimer(signal.ITIMER_REAL, 0.1)
+signal.setitimer(signal.ITIMER_REAL, 0.02)
 try:
-    output = attnpy.attention(x, x, x, num_threads=2)
-    assert (abs(output - 1) < 1e-5).all()
+    while not children:  # a call may be over before the signal comes
+        output = attnpy.attention(x, x, x, num_threads=2)
+        assert (abs(output - 1) < 1e-5).all()
 except RuntimeError as error:
     assert child and "fork" in str(error)
 assert (attnpy.attention(x[:, :64], x, x, num_threads=2) > 0.9).all()
@@ -51,7 +52,7 @@ print([os.waitpid(pid, 0)[1] for pid in children])
 
 
 def test_a_fork_in_a_signal_handler_leaves_parent_and_child_whole():
-    assert assert_runs(FORK_IN_HANDLER).strip() in ("[0]", "[]")
+    assert assert_runs(FORK_IN_HANDLER).strip() == "[0]"
 
 
 FORK_BESIDE_CALLS = """
