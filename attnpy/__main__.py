@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PROGRAM = "python -m attnpy"
 REQUIRED = ("query", "key", "value")
 ALIGNMENTS = ("bottom_right", "top_left")
-OPTIONAL = ("mask", "bias", "sinks", "kv_lengths", "q_offset")
+OPTIONAL = ("mask", "bias", "sinks", "kv_lengths", "q_offset", "seq_offsets")
 
 
 class InputError(Exception):

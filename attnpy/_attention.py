@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
     from typing_extensions import Unpack
 
-    from attnpy._typing import Array, AttentionOptions, Causal, Window
+    from attnpy._typing import Array, AttentionOptions, Causal, SeqOffsets, Window
 
 
 @overload
@@ -74,6 +74,7 @@ def attention(
     window: Window | None = None,
     q_offset: ArrayLike | None = None,
     kv_lengths: ArrayLike | None = None,
+    seq_offsets: SeqOffsets | None = None,
     scale: float | None = None,
     softcap: float | None = None,
     sinks: ArrayLike | None = None,
@@ -116,6 +117,16 @@ def attention(
         nothing depends on it.
     kv_lengths : int or array_like of int, broadcast to the axes before H, optional
         How many of the `Lk` keys exist, 0 to `Lk`.
+    seq_offsets : array_like of int, shape (n + 1,), or a pair of them, optional
+        Packed sequences: the rows of query ``(H, T, D)``, key ``(Hk, T, D)`` and value
+        ``(Hk, T, Dv)`` are `n` sequences end to end, sequence i those from
+        ``seq_offsets[i]`` up to ``seq_offsets[i + 1]``; they attend only within
+        themselves, with the bits of each alone. The first offset is 0, the last one
+        `T`. A pair, ``(of queries, of keys)``, is for keys of other lengths; None in it
+        for an array that is not packed: ``(n, H, L, D)``. Output and LSE are packed as
+        the queries are. All else is as in a batch of `n`, padded to the longest:
+        `q_offset` and `kv_lengths` broadcast to (n,), `mask`, `bias` and the weights
+        to (n, H, Lq, Lk).
     scale : float, optional
         Factor of the dot products; by default ``1 / sqrt(D)``. Any finite value.
     softcap : float, optional
@@ -215,6 +226,7 @@ def attention(
         window,
         q_offset,
         kv_lengths,
+        seq_offsets,
         scale,
         softcap,
         sinks,

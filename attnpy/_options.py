@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-    from attnpy._typing import Array, Causal, Window
+    from attnpy._typing import Array, Causal, SeqOffsets, Window
 
 
 class Options(NamedTuple):
@@ -23,6 +23,7 @@ class Options(NamedTuple):
     window: Window | None = None
     q_offset: ArrayLike | None = None
     kv_lengths: ArrayLike | None = None
+    seq_offsets: SeqOffsets | None = None
     scale: float | None = None
     softcap: float | None = None
     sinks: ArrayLike | None = None

@@ -11,6 +11,7 @@ Array = NDArray[Any]
 
 Causal = bool | Literal["bottom_right", "top_left"]
 Window = tuple[int | None, int | None]
+SeqOffsets = ArrayLike | tuple[ArrayLike | None, ArrayLike | None]
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu"]
 NormKind = Literal["layer", "rms"]
 
@@ -39,6 +40,7 @@ class HeadOptions(CausalOptions, total=False):
     """The options of a head's attention that do not change what is returned."""
 
     causal: Causal
+    seq_offsets: SeqOffsets | None
 
 
 class AttentionOptions(HeadOptions, total=False):
@@ -63,6 +65,7 @@ OptionsTuple = tuple[
     Window | None,
     ArrayLike | None,
     ArrayLike | None,
+    SeqOffsets | None,
     float | None,
     float | None,
     ArrayLike | None,

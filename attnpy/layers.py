@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
-from attnpy import _attnpy, _checks, _dtypes, _parameters
+from attnpy import _attnpy, _checks, _dtypes, _packed, _parameters
 from attnpy._linear import linear
 from attnpy._options import PASSED_ON, Cache, Heads, Norms, Options, Projections
 from attnpy._options import Rotary as RotaryTables
@@ -20,10 +20,10 @@ from attnpy.positions import Rotary
 from attnpy.positions.rotary import cos_sin
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, DTypeLike
+    from numpy.typing import ArrayLike, DTypeLike, NDArray
     from typing_extensions import Unpack
 
-    from attnpy._typing import Array, HeadOptions
+    from attnpy._typing import Array, HeadOptions, SeqOffsets
 
     class LayerCall(HeadOptions, total=False):
         """The options of a layer's call that do not change what is returned."""
@@ -213,7 +213,7 @@ class SelfAttention:
             Return the weights as well.
         **options
             As in `MultiHeadAttention.__call__`: `causal`, `window`, `kv_lengths`,
-            `scale`, `softcap`, `num_threads`.
+            `seq_offsets`, `scale`, `softcap`, `num_threads`.
 
         Returns
         -------
@@ -482,6 +482,7 @@ class MultiHeadAttention:
         *,
         q_offset: ArrayLike | None = None,
         kv_lengths: ArrayLike | None = None,
+        seq_offsets: SeqOffsets | None = None,
         cache: KVCache | None = None,
         rotary: Rotary | None = None,
         return_weights: bool = False,
@@ -505,6 +506,12 @@ class MultiHeadAttention:
             How many of the tokens of `x` (of `context` in cross-attention) exist. The
             others are padding: nobody attends to them, they do not go into the cache,
             and their own rows of the output mean nothing.
+        seq_offsets : array_like of int, shape (n + 1,), or a pair of them, optional
+            Packed sequences, with no padding anywhere: `x`, (T, E), has `n` of them end
+            to end, as in `attnpy.attention`; the same bits as each alone. Positions are
+            those in a token's own sequence, and sequence i of a cache, whose batch is
+            `n`, takes those of sequence i. A pair is for a context that is packed too,
+            with None in it for what is (n, L, E).
         cache : KVCache, optional
             Append the keys and values of `x`, and attend to all that is in the cache.
             With ``causal=True``, and a cache of the keys' dtype, a sequence gives the
@@ -548,19 +555,32 @@ class MultiHeadAttention:
             raise ValueError("average_weights: expected return_weights=True with it")
         tokens = _checks.array(x, "x")
         kv_cache = context if isinstance(context, KVCache) else cache
-        single = kv_cache is not None and tokens.ndim == 2
+        of_tokens, of_keys = _pair(seq_offsets, context)
+        starts = None
+        if of_tokens is not None:
+            starts = _packed.checked_starts(of_tokens, tokens.shape)
+        if kv_cache is not None:
+            of_keys = None  # a cache has an axis for sequences
+        single = kv_cache is not None and tokens.ndim == 2 and starts is None
         if single:
             tokens = tokens[np.newaxis]  # (1, L, E)
         if kv_cache is not None:
-            self._check_cache(kv_cache, "context" if cache is None else "cache", tokens)
+            name = "context" if cache is None else "cache"
+            self._check_cache(kv_cache, name, tokens, starts)
 
         past_lengths = lengths = rows = None
         if isinstance(context, KVCache):
             rows = Cache(context.key, context.value, None)
             kv_lengths = context.lengths
         if cache is not None:
+            n_new = tokens.shape[1]
+            if starts is not None:
+                counts = np.diff(starts)
+                n_new = int(counts.max(initial=0))
+                if kv_lengths is None:
+                    kv_lengths = counts
             past_lengths, lengths, key, value = reserve(
-                cache, tokens.shape[1], kv_lengths, "kv_lengths"
+                cache, n_new, kv_lengths, "kv_lengths"
             )
             rows = Cache(key, value, past_lengths)
             kv_lengths = lengths
@@ -572,11 +592,12 @@ class MultiHeadAttention:
             Heads(self.num_heads, self.num_kv_heads),
             self._projections(isinstance(context, KVCache)),
             self._norms(),
-            self._rotary(rotary, tokens, q_offset, past_lengths),
+            self._rotary(rotary, tokens, q_offset, past_lengths, starts),
             rows,
             Options(
                 q_offset=q_offset,
                 kv_lengths=kv_lengths,
+                seq_offsets=(starts, of_keys),
                 return_weights=return_weights,
                 **options,
             ),
@@ -675,18 +696,23 @@ class MultiHeadAttention:
         tokens: Array,
         q_offset: ArrayLike | None,
         past_lengths: Array | None,
+        starts: NDArray[np.int64] | None,
     ) -> RotaryTables | None:
         """Return what turns queries and keys, whose first token is there, or at 0."""
         if rotary is None:
             return None
-        n_tokens = tokens.shape[-2] if tokens.ndim > 1 else 0
-        first = 0 if past_lengths is None else past_lengths
+        n_rows: int | None = tokens.shape[-2] if tokens.ndim > 1 else 0
+        first: ArrayLike = 0 if past_lengths is None else past_lengths
         offset = 0 if q_offset is None else q_offset
+        if starts is not None:
+            n_rows = None
+            first = _packed.positions(starts, first)
+            offset = _packed.positions(starts, offset)
         q_dtype = _arithmetic(tokens, self.W_q, self.q_norm)
         k_dtype = _arithmetic(tokens, self.W_k, self.k_norm)
         return RotaryTables(
-            cos_sin(rotary, offset, q_dtype, n_tokens),
-            cos_sin(rotary, first, k_dtype, n_tokens),
+            cos_sin(rotary, offset, q_dtype, n_rows),
+            cos_sin(rotary, first, k_dtype, n_rows),
             rotary.interleaved,
         )
 
@@ -706,12 +732,18 @@ class MultiHeadAttention:
                 f"got {rotary.head_dim}"
             )
 
-    def _check_cache(self, cache: KVCache, name: str, tokens: Array) -> None:
-        if tokens.ndim != 3:
+    def _check_cache(
+        self,
+        cache: KVCache,
+        name: str,
+        tokens: Array,
+        starts: NDArray[np.int64] | None,
+    ) -> None:
+        if tokens.ndim != 3 and starts is None:
             raise ValueError(
                 f"x: expected (L, E) or (B, L, E) with a cache, got {tokens.shape}"
             )
-        batch = len(tokens)
+        batch = len(tokens) if starts is None else len(starts) - 1
         if name == "context" and cache.batch == 1:
             batch = 1
         expected = batch, self.num_kv_heads, self.head_dim, self.value_head_dim
@@ -740,6 +772,16 @@ def _check_arguments(
         raise ValueError(
             "kv_lengths: expected None where context is a KVCache, which has lengths"
         )
+
+
+def _pair(
+    seq_offsets: Any, context: object
+) -> tuple[ArrayLike | None, ArrayLike | None]:
+    """Return the offsets of the tokens, and those of their keys."""
+    if isinstance(seq_offsets, tuple) and len(seq_offsets) == 2 and context is not None:
+        of_tokens, of_keys = seq_offsets
+        return of_tokens, of_keys
+    return seq_offsets, seq_offsets
 
 
 def _n_heads(num_heads: int, num_kv_heads: int | None) -> tuple[int, int]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         """The options of an encoder's and of a decoder's calls."""
 
         sinks: ArrayLike | None
+        seq_offsets: ArrayLike | None
         rotary: Rotary | None
 
 

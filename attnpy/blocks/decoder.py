@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
         context_mask: ArrayLike | None
         context_lengths: ArrayLike | None
+        context_offsets: ArrayLike | None
 
 
 # What a layer's self-attention is told, beside the cache.
@@ -211,6 +212,7 @@ class DecoderLayer:
         cache: KVCache | None = None,
         context_mask: ArrayLike | None = None,
         context_lengths: ArrayLike | None = None,
+        context_offsets: ArrayLike | None = None,
         **options: Unpack[CallOptions],
     ) -> Array:
         """Run the layer.
@@ -228,11 +230,14 @@ class DecoderLayer:
             True where a token may attend to the context.
         context_lengths : int or array_like of int, shape (B,), optional
             How many of the context's tokens exist.
+        context_offsets : array_like of int, shape (n + 1,), optional
+            Where the context has packed sequences, (Tc, Ec), as `seq_offsets` where x
+            has, (T, E).
         **options
             Of the self-attention, which is causal or not by itself, as in
             `attnpy.layers.MultiHeadAttention.__call__`: `mask`, `bias`, `window`,
-            `q_offset`, `kv_lengths`, `scale`, `softcap`, `sinks`, `rotary`; and
-            `num_threads`.
+            `q_offset`, `kv_lengths`, `seq_offsets`, `scale`, `softcap`, `sinks`,
+            `rotary`; and `num_threads`.
 
         Returns
         -------
@@ -260,6 +265,7 @@ class DecoderLayer:
                     context,
                     mask=context_mask,
                     kv_lengths=context_lengths,
+                    seq_offsets=(options.get("seq_offsets"), context_offsets),
                     num_threads=num_threads,
                 )
 
@@ -267,7 +273,7 @@ class DecoderLayer:
             return self.feed_forward(tokens, num_threads=num_threads)
 
         _checks.keywords(options, HANDED_ON, "DecoderLayer()")
-        self._check_context(context, context_mask, context_lengths)
+        self._check_context(context, context_mask, context_lengths, context_offsets)
         if cache is not None and not self.causal:
             raise ValueError(
                 "cache: expected None with causal=False, where tokens see later ones"
@@ -294,6 +300,7 @@ class DecoderLayer:
         context: ArrayLike | KVCache | None,
         mask: ArrayLike | None,
         lengths: ArrayLike | None,
+        offsets: ArrayLike | None,
     ) -> None:
         if self.cross_attention is not None:
             if context is None:
@@ -303,6 +310,7 @@ class DecoderLayer:
             ("context", context),
             ("context_mask", mask),
             ("context_lengths", lengths),
+            ("context_offsets", offsets),
         ):
             if argument is not None:
                 raise ValueError(f"{name}: expected None without cross-attention")
@@ -484,7 +492,8 @@ class Decoder:
         caches : list of KVCache, optional
             One for each layer, from `new_caches`: the tokens are appended.
         **options
-            As in `DecoderLayer.__call__`, `context_mask` and `context_lengths` too.
+            As in `DecoderLayer.__call__`, `context_mask`, `context_lengths` and
+            `context_offsets` too.
 
         Returns
         -------

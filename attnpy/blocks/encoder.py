@@ -154,8 +154,8 @@ class EncoderLayer:
             The tokens.
         **options
             Of the attention, as in `attnpy.layers.MultiHeadAttention.__call__`: `mask`,
-            `bias`, `causal`, `window`, `q_offset`, `kv_lengths`, `scale`, `softcap`,
-            `sinks`, `rotary`, `num_threads`.
+            `bias`, `causal`, `window`, `q_offset`, `kv_lengths`, `seq_offsets`,
+            `scale`, `softcap`, `sinks`, `rotary`, `num_threads`.
 
         Returns
         -------

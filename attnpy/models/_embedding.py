@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Callable, Sized
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from attnpy import _checks, _dtypes, _parameters
+from attnpy import _checks, _dtypes, _packed, _parameters
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -86,3 +86,20 @@ def check_positions(n_tokens: int, table: Array) -> None:
             f"token_ids: expected at most max_length = {len(table)} tokens in a "
             f"sequence, got {n_tokens}"
         )
+
+
+def run_existing(
+    tokens: Array,
+    lengths: NDArray[np.int64],
+    run: Callable[[Array, NDArray[np.int64]], Array],
+) -> Array:
+    """Run tokens (L, E) or (B, L, E) of which so many exist, as packed sequences.
+
+    `run` takes those, (T, E), and where they begin. The others' vectors are 0.
+    """
+    exists, starts = _packed.existing(np.atleast_1d(lengths), tokens.shape[-2])
+    exists = exists.reshape(tokens.shape[:-1])
+    packed = run(tokens[exists], starts)
+    states = np.zeros((*tokens.shape[:-1], packed.shape[-1]), packed.dtype)
+    states[exists] = packed
+    return states

@@ -8,7 +8,7 @@ import numpy as np
 
 from attnpy import _checks, _parameters
 from attnpy.blocks import Encoder, LayerNorm
-from attnpy.models import _embedding, _hf_config, _packed, _pretrained
+from attnpy.models import _embedding, _hf_config, _pretrained
 
 if TYPE_CHECKING:
     import os
@@ -230,16 +230,25 @@ class BertEncoder:
         """
         ids = _embedding.checked_ids(token_ids, len(self.token_embedding))
         tokens = self._embed(ids, 0 if token_types is None else token_types)
-        ends = exists = None
+        ends = hidden = None
         if lengths is not None:
             ends = _embedding.checked_lengths(lengths, ids, 0)
         if mask is not None:
-            exists = _embedding.checked_mask(mask, ids)
-            exists = exists[..., np.newaxis, np.newaxis, :]  # (..., 1, 1, L)
-        elif ends is not None and ids.ndim == 2 and _packed.can_encode(self.encoder):
-            return _packed.encode(self.encoder, tokens, ends, num_threads)
-        return self.encoder(
-            tokens, mask=exists, kv_lengths=ends, num_threads=num_threads
+            hidden = _embedding.checked_mask(mask, ids)
+            if ends is None and (hidden[..., :-1] >= hidden[..., 1:]).all():
+                ends, hidden = hidden.sum(axis=-1), None  # padding at the end only
+            else:
+                hidden = hidden[..., np.newaxis, np.newaxis, :]  # (..., 1, 1, L)
+        if ends is None or hidden is not None:
+            return self.encoder(
+                tokens, mask=hidden, kv_lengths=ends, num_threads=num_threads
+            )
+        return _embedding.run_existing(
+            tokens,
+            ends,
+            lambda packed, starts: self.encoder(
+                packed, seq_offsets=starts, num_threads=num_threads
+            ),
         )
 
     def _embed(self, ids: NDArray[np.int64], token_types: ArrayLike) -> Array:

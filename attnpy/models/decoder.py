@@ -280,7 +280,7 @@ class CausalDecoder:
             0 to ``V - 1``; with `caches` those that are new.
         lengths : int or array_like of int, shape (B,), optional
             How many of the tokens exist, at the start of each sequence. The others are
-            padding, and their own vectors mean nothing.
+            padding: they cost next to nothing, and their own vectors mean nothing.
         caches : list of KVCache, optional
             From ``decoder.new_caches``; the tokens are appended. A sequence gives the
             same bits in one call, in chunks, and token by token.
@@ -304,18 +304,22 @@ class CausalDecoder:
             n_positions = int(positions.max(initial=-1)) + 1
             _embedding.check_positions(n_positions, self.position_embedding)
             tokens += self.position_embedding[positions]
-        ends = None
-        if lengths is not None:
-            ends = _embedding.checked_lengths(lengths, ids, 0)
-        return self.decoder(
-            tokens,
-            caches=caches,
-            kv_lengths=ends,
-            rotary=self.rotary,
-            window=None if _is_windows(self.window) else self.window,
-            scale=None if isinstance(self.scale, list) else self.scale,
-            num_threads=num_threads,
-        )
+
+        def run(tokens: Array, seq_offsets: NDArray[np.int64] | None = None) -> Array:
+            return self.decoder(
+                tokens,
+                caches=caches,
+                seq_offsets=seq_offsets,
+                rotary=self.rotary,
+                window=None if _is_windows(self.window) else self.window,
+                scale=None if isinstance(self.scale, list) else self.scale,
+                num_threads=num_threads,
+            )
+
+        if lengths is None:
+            return run(tokens)
+        ends = _embedding.checked_lengths(lengths, ids, 0)
+        return _embedding.run_existing(tokens, ends, run)
 
     def _positions(
         self, ids: NDArray[np.int64], caches: Sequence[KVCache] | None

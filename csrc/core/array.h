@@ -60,6 +60,35 @@ typedef struct {
     ptrdiff_t batch_stride[ATTN_MAX_AXES];
 } attn_array;
 
+/* Packed arrays have no batch axes of their own, but one batch after the other along their
+ * rows. `starts`, (B + 1,), ascending from 0, are where they begin and end; NULL where the
+ * arrays are not packed. The first row of a batch: */
+static inline ptrdiff_t
+attn_packed_start(const int64_t *starts, ptrdiff_t b)
+{
+    return starts == NULL ? 0 : (ptrdiff_t)starts[b];
+}
+
+/* How many rows it has, which are n where they are not packed. */
+static inline ptrdiff_t
+attn_packed_length(const int64_t *starts, ptrdiff_t b, ptrdiff_t n)
+{
+    return starts == NULL ? n : (ptrdiff_t)(starts[b + 1] - starts[b]);
+}
+
+/* The batch that has a row. */
+static inline ptrdiff_t
+attn_packed_batch(const int64_t *starts, ptrdiff_t n_batches, ptrdiff_t row)
+{
+    ptrdiff_t low = 0, high = n_batches; /* it is in low .. high - 1 */
+
+    while (high - low > 1) {
+        ptrdiff_t middle = low + (high - low) / 2;
+        *(starts[middle] <= row ? &low : &high) = middle;
+    }
+    return low;
+}
+
 /* The address of the first column of a row; NULL where there is no array. */
 static inline char *
 attn_address(const attn_array *array, const attn_batch *batch, ptrdiff_t b,

@@ -14,7 +14,7 @@ enum { WORK_OF_A_WEIGHT = 16 };
 typedef struct {
     const attn_problem *p;
     const attn_attention_kernel *kernel;
-    ptrdiff_t n_row_tasks; /* tasks of one (batch, kv head) */
+    ptrdiff_t n_row_tasks; /* of one (batch, kv head), unless queries are packed */
 
     /* While one task is split over the threads: */
     const attn_task *task;
@@ -44,38 +44,78 @@ attn_choose_task_rows(attn_problem *p)
     p->task_rows = rows;
 }
 
+/* The first of a batch's row tasks, among those of all batches for one kv head. A packed
+ * batch may have one more than it needs, at its end, so that where they are needs no table:
+ * floor(a + b) - floor(a) + 1 >= ceil(b). */
+static ptrdiff_t
+first_row_task(const job *j, ptrdiff_t b)
+{
+    const attn_problem *p = j->p;
+
+    return p->query_starts == NULL
+               ? b * j->n_row_tasks
+               : p->group * (ptrdiff_t)p->query_starts[b] / p->task_rows + b;
+}
+
+/* The batch that has a row task. */
+static ptrdiff_t
+batch_of_row_task(const job *j, ptrdiff_t row_task)
+{
+    ptrdiff_t low = 0, high = j->p->batch.n; /* it is in low .. high - 1 */
+
+    if (j->p->query_starts == NULL) {
+        return row_task / j->n_row_tasks;
+    }
+    while (high - low > 1) {
+        ptrdiff_t middle = low + (high - low) / 2;
+        *(first_row_task(j, middle) <= row_task ? &low : &high) = middle;
+    }
+    return low;
+}
+
 static void
 set_addresses(const attn_problem *p, ptrdiff_t b, ptrdiff_t kv_head, attn_task *task)
 {
     ptrdiff_t head = kv_head * p->group;
+    ptrdiff_t query = attn_packed_start(p->query_starts, b);
+    ptrdiff_t key = attn_packed_start(p->key_starts, b);
 
-    task->query = attn_address(&p->query, &p->batch, b, head, 0);
-    task->key = attn_address(&p->key, &p->batch, b, kv_head, 0);
-    task->value = attn_address(&p->value, &p->batch, b, kv_head, 0);
+    task->query = attn_address(&p->query, &p->batch, b, head, query);
+    task->key = attn_address(&p->key, &p->batch, b, kv_head, key);
+    task->value = attn_address(&p->value, &p->batch, b, kv_head, key);
     task->mask = attn_address(&p->mask, &p->batch, b, head, 0);
     task->bias = attn_address(&p->bias, &p->batch, b, head, 0);
     task->sinks = attn_address(&p->sinks, &p->batch, b, head, 0);
-    task->output = attn_address(&p->output, &p->batch, b, head, 0);
+    task->output = attn_address(&p->output, &p->batch, b, head, query);
     task->weights = attn_address(&p->weights, &p->batch, b, head, 0);
-    task->lse = attn_address(&p->lse, &p->batch, b, head, 0);
+    task->lse = attn_address(&p->lse, &p->batch, b, head, query);
 }
 
-static void
+/* Sets up a task; false where it has no rows. */
+static bool
 set_up_task(const job *j, ptrdiff_t index, attn_task *task)
 {
     const attn_problem *p = j->p;
-    ptrdiff_t b = index / j->n_row_tasks / p->n_kv_heads;
-    ptrdiff_t kv_head = index / j->n_row_tasks % p->n_kv_heads;
+    ptrdiff_t b = batch_of_row_task(j, index / p->n_kv_heads);
+    ptrdiff_t first = first_row_task(j, b), n = first_row_task(j, b + 1) - first;
+    ptrdiff_t of_batch = index - first * p->n_kv_heads;
     /* Last rows first: causal ones see the most, so the light tasks come at the end. */
-    ptrdiff_t row_task = j->n_row_tasks - 1 - index % j->n_row_tasks;
-    ptrdiff_t rows_left = p->group * p->n_queries - row_task * p->task_rows;
-    int64_t length = index_at(p, &p->kv_lengths, b, p->n_keys);
-    int64_t offset = p->top_left ? 0 : length - p->n_queries;
+    ptrdiff_t row_task = n - 1 - of_batch % n;
 
-    set_addresses(p, b, kv_head, task);
+    task->n_queries = attn_packed_length(p->query_starts, b, p->n_queries);
     task->first_row = row_task * p->task_rows;
-    task->n_rows = rows_left < p->task_rows ? rows_left : p->task_rows;
+    task->n_rows = p->group * task->n_queries - task->first_row;
+    if (task->n_rows <= 0) {
+        return false;
+    }
+    task->n_rows = task->n_rows < p->task_rows ? task->n_rows : p->task_rows;
+    int64_t n_keys = attn_packed_length(p->key_starts, b, p->n_keys);
+    int64_t length = index_at(p, &p->kv_lengths, b, n_keys);
+    int64_t offset = p->top_left ? 0 : length - task->n_queries;
+
+    set_addresses(p, b, of_batch / n, task);
     attn_see_ranges(p, index_at(p, &p->q_offset, b, offset), length, task);
+    return true;
 }
 
 static void
@@ -84,8 +124,9 @@ run_task(const void *context, ptrdiff_t index, const attn_worker *worker)
     const job *j = context;
     attn_task task;
 
-    set_up_task(j, index, &task);
-    j->kernel->run(j->p, &task, worker);
+    if (set_up_task(j, index, &task)) {
+        j->kernel->run(j->p, &task, worker);
+    }
 }
 
 static void
@@ -110,7 +151,9 @@ split_task(job *j, ptrdiff_t index, ptrdiff_t n_partials, const attn_worker *com
     attn_task task;
     ptrdiff_t from, to;
 
-    set_up_task(j, index, &task);
+    if (!set_up_task(j, index, &task)) {
+        return 0;
+    }
     attn_seen_keys(&task, &from, &to);
     j->task = &task;
     j->kernel->begin_combine(j->p, &task, combiner);
@@ -161,10 +204,16 @@ run_split(job *j, ptrdiff_t n_tasks, int n_threads, attn_call *call)
 double
 attn_attention_work(const attn_problem *p)
 {
-    double rows = (double)p->batch.n * (double)p->n_kv_heads * (double)p->group *
-                  (double)p->n_queries;
+    double scores = (double)p->batch.n * (double)p->n_queries * (double)p->n_keys;
 
-    return rows * (double)p->n_keys *
+    if (p->query_starts != NULL || p->key_starts != NULL) {
+        scores = 0;
+        for (ptrdiff_t b = 0; b < p->batch.n; b++) {
+            scores += (double)attn_packed_length(p->query_starts, b, p->n_queries) *
+                      (double)attn_packed_length(p->key_starts, b, p->n_keys);
+        }
+    }
+    return scores * (double)p->n_kv_heads * (double)p->group *
            (double)(p->head_dim + p->value_dim + WORK_OF_A_WEIGHT);
 }
 
@@ -177,7 +226,7 @@ attn_attention(const attn_problem *p, attn_call *call)
              .kernel = &attn_kernel_for(call->tier, p->arithmetic, all_bf16)->attention,
              .n_row_tasks =
                  (p->group * p->n_queries + p->task_rows - 1) / p->task_rows};
-    attn_tasks tasks = {.n = p->batch.n * p->n_kv_heads * j.n_row_tasks,
+    attn_tasks tasks = {.n = first_row_task(&j, p->batch.n) * p->n_kv_heads,
                         .work = attn_attention_work(p),
                         .run = run_task,
                         .context = &j};

@@ -1,7 +1,8 @@
 /* Attention: one call as a problem, the tasks it is split into, and the driver.
  *
  * The rows of a group are its G * Lq (head, query) pairs in that order: row r is query
- * r % Lq of the group's head r / Lq. */
+ * r % Lq of the group's head r / Lq. A batch's arrays begin at its own first query, key and
+ * so on, packed ones too. */
 #ifndef ATTN_CORE_ATTENTION_H
 #define ATTN_CORE_ATTENTION_H
 
@@ -13,8 +14,8 @@
 typedef struct {
     attn_batch batch;
     ptrdiff_t n_kv_heads;
-    ptrdiff_t group; /* query heads per key/value head */
-    ptrdiff_t n_queries;
+    ptrdiff_t group;     /* query heads per key/value head */
+    ptrdiff_t n_queries; /* of the longest sequence, where they are packed */
     ptrdiff_t n_keys;
     ptrdiff_t head_dim;
     ptrdiff_t value_dim;
@@ -33,6 +34,10 @@ typedef struct {
     attn_array weights;    /* (B, H, Lq, Lk) zeroed, or none */
     attn_array lse;        /* (B, H, Lq) in the arithmetic's dtype, or none */
 
+    /* Where they are packed; then there is one batch axis. */
+    const int64_t *query_starts; /* (B + 1,) of query, output and lse, or NULL */
+    const int64_t *key_starts;   /* (B + 1,) of key and value, or NULL */
+
     bool causal;
     bool top_left;        /* default position of query 0: 0, else kv_length - Lq */
     int64_t window_left;  /* keys before the position that are visible; < 0: all */
@@ -47,6 +52,7 @@ typedef struct {
 typedef struct {
     const char *query, *key, *value, *mask, *bias, *sinks;
     char *output, *weights, *lse;
+    ptrdiff_t n_queries; /* of this batch */
     ptrdiff_t first_row;
     ptrdiff_t n_rows;
     ptrdiff_t see_from[ATTN_TASK_ROWS];

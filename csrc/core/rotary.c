@@ -23,19 +23,25 @@ run_task(const void *context, ptrdiff_t index, const attn_worker *worker)
                           worker);
 }
 
+static ptrdiff_t
+count_tokens(const attn_rotary_problem *p)
+{
+    return p->starts == NULL ? p->batch.n * p->n_tokens
+                             : (ptrdiff_t)p->starts[p->batch.n];
+}
+
 double
 attn_rotary_work(const attn_rotary_problem *p)
 {
-    return (double)p->batch.n * (double)p->n_tokens * (double)p->n_heads *
-           (double)p->head_dim * WORK_OF_A_NUMBER;
+    return (double)count_tokens(p) * (double)p->n_heads * (double)p->head_dim *
+           WORK_OF_A_NUMBER;
 }
 
 int
 attn_rotary(const attn_rotary_problem *p, attn_call *call)
 {
     attn_dtype arithmetic = attn_storage_of(p->dtype)->arithmetic;
-    job j = {p, attn_kernel_for(call->tier, arithmetic, false),
-             p->batch.n * p->n_tokens};
+    job j = {p, attn_kernel_for(call->tier, arithmetic, false), count_tokens(p)};
     attn_tasks tasks = {.n = (j.n_tokens + ATTN_TASK_ROWS - 1) / ATTN_TASK_ROWS,
                         .work = attn_rotary_work(p),
                         .workspace_size = j.kernel->rotary.workspace_size(p),

@@ -25,6 +25,8 @@ typedef struct {
     attn_array output;           /* (B, H, rows, D); may be the input */
     const int64_t *past_lengths; /* (B,) rows of the output that come before, */
     const int64_t *lengths;      /* and where it ends; or NULL, with one batch axis */
+    const int64_t *starts;       /* (B + 1,) where input and cos_sin are packed and the
+                                    * output is not; or NULL */
 } attn_rotary_problem;
 
 typedef struct {

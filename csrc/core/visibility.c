@@ -20,7 +20,7 @@ attn_see_ranges(const attn_problem *p, int64_t q_offset, int64_t kv_length,
                 attn_task *task)
 {
     for (ptrdiff_t r = 0; r < task->n_rows; r++) {
-        wide position = (wide)q_offset + (task->first_row + r) % p->n_queries;
+        wide position = (wide)q_offset + (task->first_row + r) % task->n_queries;
         wide from = 0;
         wide to = kv_length;
 
@@ -112,8 +112,8 @@ apply_mask(const attn_problem *p, const attn_task *task, ptrdiff_t first_key,
     uint64_t packed[ATTN_BLOCK_WORDS] = {0};
 
     for (ptrdiff_t r = 0; r < task->n_rows; r++) {
-        ptrdiff_t g = (task->first_row + r) / p->n_queries;
-        ptrdiff_t i = (task->first_row + r) % p->n_queries;
+        ptrdiff_t g = (task->first_row + r) / task->n_queries;
+        ptrdiff_t i = (task->first_row + r) % task->n_queries;
         const char *row = task->mask + g * p->mask.head_stride +
                           i * p->mask.row_stride + first_key * p->mask.column_stride;
         if (row != packed_row) {

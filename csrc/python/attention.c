@@ -44,12 +44,26 @@ describe_result(attn_array *to, PyArrayObject *array, bool drop_row,
 }
 
 int
+py_output_shape(const py_attention_arrays *a, const attn_problem *p, int rank,
+                npy_intp shape[ATTN_MAX_AXES])
+{
+    if (a->query_starts == NULL) {
+        return py_result_shape(p, rank, p->value_dim, PyArray_NDIM(a->query) == 1,
+                               shape);
+    }
+    shape[0] = p->n_kv_heads * p->group;
+    shape[1] = PyArray_DIM(a->query, 1);
+    shape[2] = p->value_dim;
+    return 3;
+}
+
+int
 py_make_results(py_attention_arrays *a, const py_options *o, int type, int rank,
                 attn_problem *p)
 {
     bool drop_row = PyArray_NDIM(a->query) == 1;
     npy_intp shape[ATTN_MAX_AXES];
-    int n_axes = py_result_shape(p, rank, p->value_dim, drop_row, shape);
+    int n_axes = py_output_shape(a, p, rank, shape);
 
     if (o->out != Py_None && accept_out(a, o->out, type, n_axes, shape) < 0) {
         return -1;
@@ -61,14 +75,6 @@ py_make_results(py_attention_arrays *a, const py_options *o, int type, int rank,
         }
     }
     describe_result(&p->output, a->output, drop_row, p);
-    if (o->return_weights) {
-        shape[n_axes - 1] = p->n_keys;
-        a->weights = (PyArrayObject *)PyArray_ZEROS(n_axes, shape, type, 0);
-        if (a->weights == NULL) {
-            return -1;
-        }
-        describe_result(&p->weights, a->weights, drop_row, p);
-    }
     if (o->return_lse) {
         int real = py_real_type(type);
         a->lse = (PyArrayObject *)PyArray_EMPTY(n_axes - 1, shape, real, 0);
@@ -76,6 +82,14 @@ py_make_results(py_attention_arrays *a, const py_options *o, int type, int rank,
             return -1;
         }
         py_describe(&p->lse, a->lse, drop_row ? 2 : 1, p->batch.n_axes);
+    }
+    if (o->return_weights) {
+        n_axes = py_result_shape(p, rank, p->n_keys, drop_row, shape);
+        a->weights = (PyArrayObject *)PyArray_ZEROS(n_axes, shape, type, 0);
+        if (a->weights == NULL) {
+            return -1;
+        }
+        describe_result(&p->weights, a->weights, drop_row, p);
     }
     return 0;
 }

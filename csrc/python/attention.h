@@ -9,6 +9,7 @@
 /* A call's arrays, owned; NULL where there is none. */
 typedef struct {
     PyArrayObject *query, *key, *value, *mask, *bias, *sinks, *q_offset, *kv_lengths;
+    PyArrayObject *query_starts, *key_starts; /* of seq_offsets */
     PyArrayObject *weights, *lse;
     PyArrayObject *output; /* what the core writes: `out`, if it can, or a new one */
 } py_attention_arrays;
@@ -26,6 +27,9 @@ int py_set_attention(py_attention_arrays *, int type, const py_options *,
 /* The last `rank` axes of (batch axes, H, Lq, last), without Lq where drop_row; how many
  * that makes. */
 int py_result_shape(const attn_problem *, int rank, npy_intp last, bool drop_row,
+                    npy_intp shape[ATTN_MAX_AXES]);
+/* The same of the output, whose rows may be packed. */
+int py_output_shape(const py_attention_arrays *, const attn_problem *, int rank,
                     npy_intp shape[ATTN_MAX_AXES]);
 /* Allocates the results, or takes `out` for the output, unless there is an output. */
 int py_make_results(py_attention_arrays *, const py_options *, int type, int rank,

@@ -3,6 +3,7 @@
 
 #include "python/arrays.h"
 #include "python/numbers.h"
+#include "python/packed.h"
 
 void
 py_release_attention(py_attention_arrays *a)
@@ -15,6 +16,8 @@ py_release_attention(py_attention_arrays *a)
     Py_CLEAR(a->sinks);
     Py_CLEAR(a->q_offset);
     Py_CLEAR(a->kv_lengths);
+    Py_CLEAR(a->query_starts);
+    Py_CLEAR(a->key_starts);
     Py_CLEAR(a->output);
     Py_CLEAR(a->weights);
     Py_CLEAR(a->lse);
@@ -26,6 +29,7 @@ py_clear_problem(attn_problem *p)
     p->mask.data = p->bias.data = p->sinks.data = NULL;
     p->q_offset.data = p->kv_lengths.data = NULL;
     p->weights.data = p->lse.data = NULL;
+    p->query_starts = p->key_starts = NULL;
     p->causal = p->top_left = false;
 }
 
@@ -138,11 +142,12 @@ read_sizes(const py_attention_arrays *a, attn_problem *p, int *rank)
         return py_fail_shape(a->key, "key", "(..., Hk, Lk, %zd) to match query's D",
                              p->head_dim, 0);
     }
-    if (py_axis_length(a->value, 1) != p->n_keys ||
+    npy_intp n_rows = py_axis_length(a->key, 1);
+    if (py_axis_length(a->value, 1) != n_rows ||
         py_axis_length(a->value, 2) != p->n_kv_heads) {
         return py_fail_shape(a->value, "value",
                              "(..., %zd, %zd, Dv) to match key's Hk and Lk",
-                             p->n_kv_heads, p->n_keys);
+                             p->n_kv_heads, n_rows);
     }
     npy_intp n_heads = py_axis_length(a->query, 2);
     if (p->n_kv_heads == 0 ? n_heads != 0 : n_heads % p->n_kv_heads != 0) {
@@ -152,6 +157,10 @@ read_sizes(const py_attention_arrays *a, attn_problem *p, int *rank)
     }
     p->group = p->n_kv_heads == 0 ? 0 : n_heads / p->n_kv_heads;
 
+    if (py_is_packed(a)) {
+        *rank = 4;
+        return py_set_starts(a, p);
+    }
     *rank = row ? 2 : PyArray_NDIM(a->query);
     *rank = PyArray_NDIM(a->key) > *rank ? PyArray_NDIM(a->key) : *rank;
     *rank = PyArray_NDIM(a->value) > *rank ? PyArray_NDIM(a->value) : *rank;
@@ -243,7 +252,7 @@ set_numbers(attn_problem *p, attn_array *to, PyArrayObject *array, const char *n
         }
     }
     py_describe(to, array, 3, p->batch.n_axes);
-    return 0;
+    return to == &p->kv_lengths ? py_check_lengths(p) : 0;
 }
 
 /* Describes the inputs to the core. */
@@ -319,7 +328,8 @@ py_convert_options(PyObject *const *options, py_attention_arrays *a)
         py_as_optional_array(options[BIAS], "bias", &a->bias) < 0 ||
         py_as_optional_array(options[SINKS], "sinks", &a->sinks) < 0 ||
         py_copy_integers(options[Q_OFFSET], "q_offset", &a->q_offset) < 0 ||
-        py_copy_integers(options[KV_LENGTHS], "kv_lengths", &a->kv_lengths) < 0) {
+        py_copy_integers(options[KV_LENGTHS], "kv_lengths", &a->kv_lengths) < 0 ||
+        py_convert_starts(options[SEQ_OFFSETS], a) < 0) {
         return -1;
     }
     return 0;

@@ -5,6 +5,7 @@
 #include "python/arrays.h"
 #include "python/lock.h"
 #include "python/numbers.h"
+#include "python/packed.h"
 #include "python/rotary.h"
 
 /* ---- Memory --------------------------------------------------------------------------- */
@@ -185,9 +186,23 @@ set_result(projection *s, int type)
     return s->result == NULL ? -1 : 0;
 }
 
+/* Are there as many sequences as the cache has, with heads of the same number and size? */
+static bool
+fits_cache(const layer_call *c, const projection *s)
+{
+    PyArrayObject *cache = s->cache, *heads = s->projected;
+    bool packed = c->attention.query_starts != NULL;
+
+    return PyArray_NDIM(cache) == 4 && PyArray_NDIM(heads) == (packed ? 3 : 4) &&
+           (packed ? py_has_sequences(&c->attention, PyArray_DIM(cache, 0))
+                   : PyArray_DIM(cache, 0) == PyArray_DIM(heads, 0)) &&
+           PyArray_DIM(cache, 1) == py_axis_length(heads, 2) &&
+           PyArray_DIM(cache, 3) == py_axis_length(heads, 0);
+}
+
 /* With a cache: attention reads its rows where they lie, or a copy. */
 static int
-set_cached_result(projection *s, const char *name, int type)
+set_cached_result(const layer_call *c, projection *s, const char *name, int type)
 {
     PyArrayObject *cache = s->cache;
     int own = PyArray_TYPE(cache), wanted = readable(own, type);
@@ -196,10 +211,7 @@ set_cached_result(projection *s, const char *name, int type)
     if (!py_storage_of(own, &unused)) {
         return py_fail_dtype(cache, name, "float64, float32, float16 or bfloat16");
     }
-    if (PyArray_NDIM(cache) != 4 || PyArray_NDIM(s->projected) != 4 ||
-        PyArray_DIM(cache, 0) != PyArray_DIM(s->projected, 0) ||
-        PyArray_DIM(cache, 1) != PyArray_DIM(s->projected, 1) ||
-        PyArray_DIM(cache, 3) != PyArray_DIM(s->projected, 3)) {
+    if (!fits_cache(c, s)) {
         return py_fail_shape(s->projected, name,
                              "(B, Hk, L, D) as the cache's, with D = %zd",
                              py_axis_length(cache, 0), 0);
@@ -239,6 +251,11 @@ set_rotary(projection *s, const layer_call *c)
         p->past_lengths = PyArray_DATA(c->past_lengths);
         p->lengths = PyArray_DATA(c->attention.kv_lengths);
     }
+    if (s->cache != NULL && c->attention.query_starts != NULL) {
+        p->starts = PyArray_DATA(c->attention.query_starts);
+        p->batch.n_axes = 1;
+        p->batch.n = p->batch.shape[0] = PyArray_DIM(s->cache, 0);
+    }
     py_describe(&p->output, s->result, 0, p->batch.n_axes);
     return p;
 }
@@ -261,9 +278,13 @@ check_places(const layer_call *c)
     for (npy_intp b = 0; b < n_batch; b++) {
         int64_t start = ((const int64_t *)PyArray_DATA(c->past_lengths))[b];
         int64_t end = ((const int64_t *)PyArray_DATA(ends))[b];
+        int64_t n_new = k->rotary.n_tokens;
+        if (c->attention.query_starts != NULL) {
+            n_new = attn_packed_length(PyArray_DATA(c->attention.query_starts), b, 0);
+        }
         if (py_check_range(start, "past_lengths", 0, n_keys) < 0 ||
             py_check_range(end, "kv_lengths", start, n_keys) < 0 ||
-            py_check_range(end - start, "tokens", 0, k->rotary.n_tokens) < 0) {
+            py_check_range(end - start, "tokens", 0, n_new) < 0) {
             return -1;
         }
     }
@@ -284,7 +305,7 @@ set_source(layer_call *c, int i, const char *name, int type)
     if (c->past_lengths == NULL) {
         return set_result(s, type);
     }
-    return set_cached_result(s, name, type) < 0 || check_places(c) < 0 ? -1 : 0;
+    return set_cached_result(c, s, name, type) < 0 || check_places(c) < 0 ? -1 : 0;
 }
 
 /* Everything up to the queries, keys and values of attention; the type of its result. */
@@ -324,16 +345,15 @@ set_parts(layer_call *c)
 /* Makes an array for the heads' results side by side, (..., L, H * Dv), and lets attention
  * write there. */
 static int
-make_concat(layer_call *c, int type)
+make_concat(layer_call *c, int type, int rank)
 {
     const attn_problem *p = &c->problem;
     npy_intp n_heads = p->n_kv_heads * p->group;
-    npy_intp shape[ATTN_MAX_AXES];
-    int n = p->batch.n_axes;
+    npy_intp shape[ATTN_MAX_AXES]; /* (..., H, L, Dv), then (..., L, H * Dv) */
+    int n = py_output_shape(&c->attention, p, rank, shape) - 1;
 
-    memcpy(shape, p->batch.shape, (size_t)n * sizeof *shape);
-    shape[n++] = p->n_queries;
-    shape[n++] = n_heads * p->value_dim;
+    shape[n - 2] = shape[n - 1];
+    shape[n - 1] = n_heads * p->value_dim;
     c->concat = (PyArrayObject *)PyArray_EMPTY(n, shape, type, 0);
     if (c->concat == NULL) {
         return -1;
@@ -354,7 +374,7 @@ set_attention(layer_call *c, int type)
         Py_INCREF(*inputs[i]);
     }
     int rank = py_set_attention(a, type, &c->options, &c->problem);
-    if (rank < 0 || make_concat(c, type) < 0 ||
+    if (rank < 0 || make_concat(c, type, rank) < 0 ||
         py_make_results(a, &c->options, type, rank, &c->problem) < 0) {
         return -1;
     }

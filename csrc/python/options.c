@@ -12,6 +12,7 @@ static const char *const option_names[] = {
     [WINDOW] = "window",
     [Q_OFFSET] = "q_offset",
     [KV_LENGTHS] = "kv_lengths",
+    [SEQ_OFFSETS] = "seq_offsets",
     [SCALE] = "scale",
     [SOFTCAP] = "softcap",
     [SINKS] = "sinks",

@@ -9,8 +9,8 @@
 
 /* clang-format off */
 enum { /* Options: what attention takes besides query, key and value */
-    MASK, BIAS, CAUSAL, WINDOW, Q_OFFSET, KV_LENGTHS, SCALE, SOFTCAP, SINKS,
-    RETURN_WEIGHTS, RETURN_LSE, OUT, NUM_THREADS, TIER, N_OPTIONS
+    MASK, BIAS, CAUSAL, WINDOW, Q_OFFSET, KV_LENGTHS, SEQ_OFFSETS, SCALE, SOFTCAP,
+    SINKS, RETURN_WEIGHTS, RETURN_LSE, OUT, NUM_THREADS, TIER, N_OPTIONS
 };
 enum { NUM_HEADS, NUM_KV_HEADS, N_HEADS };                          /* Heads */
 enum { W_Q, B_Q, W_K, B_K, W_V, B_V, W_O, B_O, N_PROJECTIONS };     /* Projections */

@@ -3,6 +3,7 @@
 
 #include "python/attention.h"
 #include "python/numbers.h"
+#include "python/packed.h"
 
 #include <stdatomic.h>
 #include <structmember.h>
@@ -192,9 +193,10 @@ plan_traverse(PyObject *object, visitproc visit, void *arg)
 {
     plan *self = (plan *)object;
     py_attention_arrays *a = &self->a;
-    PyArrayObject *const arrays[] = {a->query, a->key,     a->value,     a->mask,
-                                     a->bias,  a->sinks,   a->output,    a->q_offset,
-                                     a->lse,   a->weights, a->kv_lengths};
+    PyArrayObject *const arrays[] = {
+        a->query,      a->key,          a->value,     a->mask, a->bias,
+        a->sinks,      a->output,       a->q_offset,  a->lse,  a->weights,
+        a->kv_lengths, a->query_starts, a->key_starts};
 
     Py_VISIT(Py_TYPE(object));
     Py_VISIT(self->result);
@@ -271,7 +273,8 @@ run_plan(plan *self)
     if (update_numbers(self->a.q_offset, self->q_offset, "q_offset", INT64_MIN,
                        INT64_MAX) < 0 ||
         update_numbers(self->a.kv_lengths, self->kv_lengths, "kv_lengths", 0,
-                       self->p.n_keys) < 0) {
+                       self->p.n_keys) < 0 ||
+        py_check_lengths(&self->p) < 0) {
         return -1;
     }
     return py_compute(&self->a, &self->p, &self->o);

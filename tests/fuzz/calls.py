@@ -231,6 +231,40 @@ def make_attention(rng):
     return made
 
 
+def make_packed(rng):
+    """Sequences end to end, against a call for each."""
+    n = int(rng.integers(0, 5))
+    n_queries = [size(rng) if maybe(rng, 0.9) else 0 for _ in range(n)]
+    n_keys = [129 + size(rng) if maybe(rng, 0.1) else size(rng) for _ in range(n)]
+    if together := maybe(rng):
+        n_keys = n_queries
+    n_kv_heads, kind = int(rng.integers(1, 3)), one_of(rng, FLOATS)
+    n_heads, dim = n_kv_heads * int(rng.integers(1, 4)), size(rng)
+    arrays = [
+        numbers(rng, (n_heads, sum(n_queries), dim), kind),
+        numbers(rng, (n_kv_heads, sum(n_keys), dim), kind),
+        numbers(rng, (n_kv_heads, sum(n_keys), size(rng)), kind),
+    ]
+    arrays = [stored(rng, x) for x in arrays]
+    ends = [np.cumsum([0, *x]).astype(np.int64) for x in (n_queries, n_keys)]
+    options = {"causal": one_of(rng, (True, False, "top_left"))}
+    if maybe(rng, 0.3):
+        options["sinks"] = rng.standard_normal(n_heads)
+
+    def check(result):
+        for (a, b), (c, d) in zip(*map(itertools.pairwise, ends), strict=True):
+            query, key, value = (plain(x) for x in arrays)
+            alone = attnpy.attention(
+                query[:, a:b], key[:, c:d], value[:, c:d], **options
+            )
+            assert_same_bits(np.array(result[:, a:b]), alone)
+
+    given = [x if maybe(rng) else x.tolist() for x in ends]
+    offsets = given[0] if together else tuple(given)
+    extra = {"seq_offsets": offsets, "num_threads": one_of(rng, (None, 1, 2, 5))}
+    return Call("packed", attnpy.attention, arrays, {**options, **extra}, check)
+
+
 def run_plan(query, key, value, **options):
     """A plan's results, twice, and its numbers after."""
     plan = attnpy.Plan(query, key, value, **options)
@@ -629,6 +663,7 @@ def make_layer_call(rng, name, layer, dim, context_dim, dtype, cross=False):
 MAKERS = (
     make_attention,
     make_attention,
+    make_packed,
     make_plan,
     make_merge,
     make_linear,
@@ -641,12 +676,13 @@ MAKERS = (
     make_layer,
 )
 ATTENTION = (
-    "mask", "bias", "causal", "window", "q_offset", "kv_lengths", "scale", "softcap",
-    "sinks", "return_weights", "return_lse", "out", "num_threads",
+    "mask", "bias", "causal", "window", "q_offset", "kv_lengths", "seq_offsets",
+    "scale", "softcap", "sinks", "return_weights", "return_lse", "out", "num_threads",
 )  # fmt: skip
 HEAD = tuple(n for n in ATTENTION if n not in ("return_lse", "out"))
 OPTIONS = {
     "attention": ATTENTION,
+    "packed": ATTENTION,
     "Plan": ATTENTION,
     "merge": (),
     "linear": ("bias", "activation", "num_threads"),

@@ -103,6 +103,10 @@ def cases(dtype):
         one = arrays(2, n_rows, 130, 4, 4, dtype)
         batch = [np.stack([x, -x, x[::-1]]) for x in one]
         yield batch, {"kv_lengths": lengths, "q_offset": offsets, "causal": True}
+    for n_keys, dim in itertools.product((1, 17, 129, 513), (1, 8, 17, 65)):
+        ends = np.array([0, 3, 3, 3 + n_keys, 20 + n_keys])
+        packed = arrays(2, ends[-1], ends[-1], dim, dim, dtype, n_kv_heads=1)
+        yield packed, {"seq_offsets": ends, "causal": True}
 
 
 def transposed(array):

@@ -15,7 +15,7 @@ static work *
 open_task(const attn_problem *p, const attn_task *task, void *memory)
 {
     work *w = memory;
-    ptrdiff_t group_rows = p->group * p->n_queries;
+    ptrdiff_t group_rows = p->group * task->n_queries;
 
     w->p = p;
     w->task = task;
@@ -23,7 +23,7 @@ open_task(const attn_problem *p, const attn_task *task, void *memory)
     w->reads_ahead = is_far(p) && group_rows <= ATTN_TASK_ROWS;
     w->ends_head = is_far(p) && task->first_row + task->n_rows == group_rows;
     attn_seen_keys(task, &w->from, &w->to);
-    lay_out(p, memory, w);
+    lay_out(p, group_rows, memory, w);
     load_queries(w);
     for (ptrdiff_t r = 0; r < task->n_rows && task->bias != NULL; r++) {
         w->bias_rows[r] = task->bias + row_offset(w, &p->bias, r);
@@ -85,7 +85,7 @@ end_combine(const attn_worker *worker)
 {
     work *w = worker->workspace;
 
-    lay_out(w->p, worker->workspace, w);
+    lay_out(w->p, w->p->group * w->task->n_queries, worker->workspace, w);
     close_task(w, worker);
 }
 

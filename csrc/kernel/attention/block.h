@@ -77,7 +77,7 @@ bias_prefetch(const work *w, ptrdiff_t first)
 {
     const attn_array *bias = &w->p->bias;
     ptrdiff_t n_keys = least(w->to - first, ATTN_BLOCK);
-    ptrdiff_t n_queries = w->p->n_queries;
+    ptrdiff_t n_queries = w->task->n_queries;
 
     if (w->task->bias == NULL || n_keys <= 0) {
         return (prefetch){.n_rows = 0};

@@ -19,9 +19,10 @@ is_far(const attn_problem *p)
 {
     double row = (double)(p->head_dim * p->key.column_stride) +
                  (double)(p->value_dim * p->value.column_stride);
-    double rows = (double)p->batch.n * (double)p->n_kv_heads * (double)p->n_keys;
+    double n_keys = p->key_starts == NULL ? (double)p->batch.n * (double)p->n_keys
+                                          : (double)p->key_starts[p->batch.n];
 
-    return rows * row > NEAR_BYTES;
+    return n_keys * (double)p->n_kv_heads * row > NEAR_BYTES;
 }
 
 /* The first column of the key, or the value, at position j. */

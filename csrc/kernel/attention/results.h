@@ -23,7 +23,7 @@ finish_sums(work *w, real *output_factor)
         if (w->task->sinks != NULL) {
             for (ptrdiff_t i = 0; i < LANES; i++) {
                 ptrdiff_t head =
-                    (w->task->first_row + r + least(i, n - 1)) / p->n_queries;
+                    (w->task->first_row + r + least(i, n - 1)) / w->task->n_queries;
                 const char *from = w->task->sinks + head * p->sinks.head_stride;
                 sink[i] = load_element(from, p->sinks.dtype);
             }

@@ -11,7 +11,7 @@ static ptrdiff_t
 row_offset(const work *w, const attn_array *array, ptrdiff_t r)
 {
     ptrdiff_t row = w->task->first_row + r;
-    ptrdiff_t n_queries = w->p->n_queries;
+    ptrdiff_t n_queries = w->task->n_queries;
     return row / n_queries * array->head_stride + row % n_queries * array->row_stride;
 }
 

@@ -55,25 +55,18 @@ take_partial(arena *a, ptrdiff_t n_tiles, ptrdiff_t value_dim, partial *s)
     }
 }
 
-/* Rows of the largest task. */
-static ptrdiff_t
-most_rows(const attn_problem *p)
-{
-    return least(p->group * p->n_queries, p->task_rows);
-}
-
-/* Lays a task's work out behind itself in memory; returns the bytes that takes. With
- * memory NULL it does nothing else. */
+/* Lays the work of a task of so many rows of a group out behind itself in memory; returns
+ * the bytes that takes. With memory NULL it does nothing else. */
 static size_t
-lay_out(const attn_problem *p, char *memory, work *w)
+lay_out(const attn_problem *p, ptrdiff_t group_rows, char *memory, work *w)
 {
     arena a = {memory, 0};
-    ptrdiff_t n_rows = most_rows(p);
+    ptrdiff_t n_rows = least(group_rows, p->task_rows);
     ptrdiff_t n_tiles = tiles_of(n_rows);
     ptrdiff_t slab = ATTN_BLOCK * most(DIM_STEPS, SLAB_COLUMNS / TERMS);
 
     arena_take(&a, sizeof *w);
-    w->row_form = p->group * p->n_queries <= ATTN_FEW_ROWS;
+    w->row_form = group_rows <= ATTN_FEW_ROWS;
     w->key_width = (p->head_dim + TERMS - 1) / TERMS;
     w->value_width = w->row_form ? round_up(p->value_dim, LANES) : p->value_dim;
     w->scale = pending_scale((real)p->scale);
@@ -100,7 +93,14 @@ static size_t
 workspace_size(const attn_problem *p)
 {
     work w;
-    return lay_out(p, NULL, &w);
+    ptrdiff_t group_rows = p->group * p->n_queries;
+    size_t size = lay_out(p, group_rows, NULL, &w);
+
+    if (p->query_starts != NULL && !w.row_form) { /* which shorter sequences take */
+        size_t row_form_size = lay_out(p, ATTN_FEW_ROWS, NULL, &w);
+        return row_form_size > size ? row_form_size : size;
+    }
+    return size;
 }
 
 static size_t
@@ -109,7 +109,8 @@ partial_size(const attn_problem *p)
     arena a = {NULL, 0};
     partial s;
 
-    take_partial(&a, tiles_of(most_rows(p)), p->value_dim, &s);
+    take_partial(&a, tiles_of(least(p->group * p->n_queries, p->task_rows)),
+                 p->value_dim, &s);
     return a.used;
 }
 
