@@ -56,6 +56,8 @@ static const test tests[] = {
      test_rows_alone_have_the_bits_they_have_together},
     {"few rows have the bits they have alone",
      test_few_rows_have_the_bits_they_have_alone},
+    {"packed sequences have the bits of each alone, on every tier",
+     test_packed_sequences_have_the_bits_of_each_alone},
     {"every tier gives layers the same bits",
      test_every_tier_gives_layers_the_same_bits},
     {"tasks of activations give the bits of one",

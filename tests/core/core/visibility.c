@@ -57,7 +57,7 @@ test_ranges_are_those_of_the_definition(void)
     attn_task task;
 
     for (int n = 0; n < 20000; n++) {
-        p.n_queries = 1 + random_below(&state, 90);
+        p.n_queries = task.n_queries = 1 + random_below(&state, 90);
         p.group = 1 + random_below(&state, 3);
         p.n_keys = random_below(&state, 200);
         p.causal = random_below(&state, 2) == 0;
@@ -155,7 +155,7 @@ test_blocks_of_keys_are_those_of_the_definition(void)
     attn_task task;
 
     for (int n = 0; n < 1000; n++) {
-        p.n_queries = 1 + random_below(&state, MAX_QUERIES);
+        p.n_queries = task.n_queries = 1 + random_below(&state, MAX_QUERIES);
         p.group = 1 + random_below(&state, MAX_GROUP);
         p.n_keys = 1 + random_below(&state, MAX_KEYS);
         ptrdiff_t n_rows = p.n_queries * p.group;

@@ -39,6 +39,9 @@ void test_nothing_but_results_is_written(void);
 void test_rows_alone_have_the_bits_they_have_together(void);
 void test_few_rows_have_the_bits_they_have_alone(void);
 
+/* core/packed.c */
+void test_packed_sequences_have_the_bits_of_each_alone(void);
+
 /* core/faults.c */
 void test_failing_allocations_mean_fewer_threads_or_an_error(void);
 void test_failing_threads_mean_fewer_threads(void);
