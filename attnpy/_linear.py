@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from attnpy import _attnpy
 
@@ -18,9 +18,12 @@ def linear(
     bias: ArrayLike | None = None,
     *,
     activation: str | None = None,
+    times: ArrayLike | None = None,
+    plus: ArrayLike | None = None,
+    precision: Literal["promoted", "narrow", "wide"] = "promoted",
     num_threads: int | None = None,
 ) -> Array:
-    r"""Multiply rows by a matrix, add a bias, and apply an activation.
+    r"""Multiply rows by a matrix, add a bias, apply an activation, and some more.
 
     Parameters
     ----------
@@ -32,15 +35,21 @@ def linear(
         Added to each row.
     activation : {"relu", "gelu", "gelu_tanh", "silu"}, optional
         What is done to each number after that, as in `attnpy.blocks`.
+    times, plus : array_like, shape (..., M), optional
+        What each number is then multiplied by, and what is then added to it.
+    precision : {"promoted", "narrow", "wide"}, optional
+        The dtype of the result: that to which `x` and `weight` promote; the weight's;
+        or what the weight's is computed in, float32 or float64. With the last two an
+        `x` of float32 may be rounded to a 16-bit weight's dtype, where products of
+        those are faster.
     num_threads : int, optional
         At least 1; by default `get_num_threads`. Changes no bit of the result.
 
     Returns
     -------
     ndarray, shape (..., M)
-        ``activation(x @ weight + bias)`` in the dtype to which `x` and `weight`
-        promote; integers become float64. 16-bit numbers are computed in float32 and
-        rounded once.
+        ``activation(x @ weight + bias) * times + plus``; integers become float64.
+        16-bit numbers are computed in float32 and rounded once.
 
     Raises
     ------
@@ -64,4 +73,6 @@ def linear(
     >>> linear([[1.0, 2.0]], [[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]], [0.5, 0.5, 0.5])
     array([[1.5, 2.5, 3.5]])
     """
-    return _attnpy.linear(x, weight, bias, activation, num_threads)
+    return _attnpy.linear(
+        x, weight, bias, activation, times, plus, precision, num_threads
+    )

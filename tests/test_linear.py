@@ -247,3 +247,71 @@ print("done")
 def test_no_byte_outside_the_arrays_is_read(tier):
     done = run_python(GUARDED, tier)
     assert done.stdout.strip() == "done", done.stderr[-2000:]
+
+
+# ---- What is done last ---------------------------------------------------------------
+
+
+@pytest.mark.quick(shape=((3, 130, 40), (70, 20, 300)))
+@pytest.mark.parametrize(
+    "shape", [(1, 5, 1), (3, 130, 40), (8, 9, 700), (9, 17, 33), (70, 20, 300)]
+)
+def test_factors_and_summands_are_steps_of_their_own(multiply, dtype, shape):
+    n_rows, n_in, n_out = shape
+    x, weight = normal(n_rows, n_in, dtype=dtype), normal(n_in, n_out, dtype=dtype)
+    times, plus = normal(n_rows, n_out, dtype=dtype), normal(n_rows, n_out, seed=1)
+    options = {"bias": normal(n_out), "activation": "silu"}
+    wide = multiply(x, weight, precision="wide", **options)
+    real = np.result_type(dtype, np.float32) if dtype.kind == "f" else np.float32
+    assert wide.dtype == real
+    both = wide * times.astype(real) + plus.astype(real)
+    for given, expected in (
+        ({"times": times}, wide * times.astype(real)),
+        ({"plus": plus}, wide + plus.astype(real)),
+        ({"times": times, "plus": plus}, both),
+        ({"times": lay_out(times, (1, 0), (2, -1)), "plus": plus}, both),
+    ):
+        actual = multiply(x, weight, **given, **options)
+        assert_same_bits(actual, expected.astype(dtype))
+        actual = multiply(x, weight, **given, precision="wide", **options)
+        assert_same_bits(actual, expected)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("n_rows", [2, 90])
+def test_wider_rows_of_a_narrow_product_may_be_rounded_first(tier, dtype, n_rows):
+    if dtype.itemsize != 2:
+        pytest.skip("of 16-bit weights")
+    weight, exact = normal(131, 50, dtype=dtype), normal(n_rows, 131)
+    rounded = exact.astype(dtype)
+    for x in (exact, lay_out(exact, (1, 0)), lay_out(exact, None, (1, 2))):
+        narrow = linear_on(tier, x, weight, precision="narrow")
+        assert narrow.dtype == dtype
+        if is_native(tier, dtype):
+            assert_same_bits(narrow, linear_on(tier, rounded, weight))
+        else:
+            assert_same_bits(narrow, linear_on(tier, x, weight).astype(dtype))
+    same = linear_on(tier, rounded.astype(np.float32), weight, precision="narrow")
+    assert_same_bits(same, linear_on(tier, rounded, weight))
+    promoted = linear_on(tier, exact, weight)
+    assert promoted.dtype == np.float32
+    assert_same_bits(promoted, linear_on(tier, exact, weight.astype(np.float32)))
+
+
+@pytest.mark.quick
+def test_factors_and_summands_that_do_not_fit():
+    x, weight = normal(2, 3, 5), normal(5, 4)
+    for name in ("times", "plus"):
+        for wrong in (normal(2, 3, 5), normal(3, 4), normal(2, 3, 4, 1), normal(4)):
+            with pytest.raises(ValueError, match=f"^{name}: expected the shape of"):
+                linear(x, weight, **{name: wrong})
+        with pytest.raises(TypeError, match=f"^{name}: "):
+            linear(x, weight, **{name: np.full((2, 3, 4), "a")})
+    with pytest.raises(ValueError, match=r"^precision: "):
+        linear(x, weight, precision="high")
+    five = normal(2, 2, 2, 2, 5)
+    plus = normal(2, 2, 2, 2, 4)
+    expected = linear(five, weight) + plus
+    assert_same_bits(
+        linear(five, weight, plus=lay_out(plus, (4, 3, 2, 1, 0))), expected
+    )

@@ -172,3 +172,39 @@ assert after - before < 16 * 1024, (before, after)  # n * n * 4 bytes are 1.6 GB
 @pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss in kilobytes")
 def test_the_matrix_of_scores_is_never_built():
     assert_runs(LINEAR)
+
+
+def test_large_results_are_made_in_memory_that_is_there():
+    """What former results had is used again; the system clears no page for it."""
+    script = """
+import resource
+import numpy as np
+from attnpy._linear import linear
+
+def n_faults(n_rows):
+    x, weight = np.ones((n_rows, 64), np.float32), np.ones((64, 512), np.float32)
+    for i in range(12):
+        if i == 2:
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        result = linear(x, weight, num_threads=1)
+        assert result.flags.owndata and result.ctypes.data % 64 == 0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+pages = 10 * 1000 * 512 * 4 / resource.getpagesize()
+assert n_faults(1000) < 0.02 * pages
+result = linear(np.ones((500, 1), np.float32), np.ones((1, 500), np.float32))
+result.resize((1000, 1000), refcheck=False)
+assert result.sum() == 250_000
+result.resize((10,), refcheck=False)
+assert result.sum() == 10
+
+size = lambda: int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
+before = size()
+many = [linear(np.ones((1000 + i, 1), "f"), np.ones((1, 5000), "f")) for i in range(20)]
+assert size() - before > 350e6
+del many
+assert size() - before < 80e6  # 64 MiB are kept
+"""
+    if sys.platform != "linux":
+        pytest.skip("looks into /proc")
+    assert_runs(script)

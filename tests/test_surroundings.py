@@ -16,6 +16,7 @@ from support.processes import assert_runs, run_python
 
 import attnpy
 from attnpy import _attnpy
+from attnpy._linear import linear
 from attnpy._options import Norm, Options
 from attnpy.blocks import FeedForward
 from attnpy.layers import MultiHeadAttention
@@ -163,7 +164,7 @@ def test_the_rounding_mode_of_the_caller_changes_no_bit_of_products(rounding):
     x, weight, bias = normal(20, 30), normal(30, 40), normal(40, dtype="float64")
 
     def multiply():
-        return _attnpy.linear(x, weight, bias, "gelu", 1)
+        return linear(x, weight, bias, activation="gelu", num_threads=1)
 
     assert_same_bits(rounding(multiply), multiply())
 

@@ -78,7 +78,9 @@ attn_linear_work(const attn_linear_problem *l)
 int
 attn_linear(const attn_linear_problem *l, attn_call *call)
 {
-    bool all_bf16 = l->input.dtype == ATTN_BF16 && l->weight.dtype == ATTN_BF16;
+    bool all_bf16 = l->weight.dtype == ATTN_BF16 &&
+                    (l->input.dtype == ATTN_BF16 ||
+                     (l->input.dtype == ATTN_F32 && l->rounds_input));
     job j = {.l = l, .kernel = attn_kernel_for(call->tier, l->arithmetic, all_bf16)};
     attn_tasks tasks = {.work = attn_linear_work(l), .run = run_task, .context = &j};
 

@@ -1,4 +1,4 @@
-/* The product of rows with a matrix, y = x W + b, and an activation. */
+/* The product of rows with a matrix, and what is done to it before it is stored. */
 #ifndef ATTN_CORE_LINEAR_H
 #define ATTN_CORE_LINEAR_H
 
@@ -6,8 +6,8 @@
 #include "core/array.h"
 #include "core/tasks.h"
 
-/* Each sum is cut into chains of ATTN_BLOCK terms, in ascending order, before the bias is
- * added. */
+/* y = activation(x W + b) * times + plus, each step rounded to the arithmetic's dtype. Sums
+ * are cut into chains of ATTN_BLOCK terms, in ascending order, before the bias is added. */
 typedef struct {
     attn_batch batch; /* of one axis, each of n_rows rows */
     ptrdiff_t n_rows;
@@ -18,7 +18,10 @@ typedef struct {
     attn_array input;      /* (B, rows, in) */
     attn_array weight;     /* (in, out) */
     attn_array bias;       /* (out,) in the arithmetic's dtype along columns, or none */
-    attn_array output;     /* (B, rows, out) */
+    attn_array times;      /* (B, rows, out), or none */
+    attn_array plus;       /* (B, rows, out), or none; may be the output */
+    bool rounds_input; /* it may be rounded to the weight's dtype, if that is faster */
+    attn_array output; /* (B, rows, out) */
 } attn_linear_problem;
 
 /* Rows first_row .. of all batches' rows in a line, columns first_column .. of the output. */

@@ -57,6 +57,16 @@ transpose_out(real *const rows[LANES], ptrdiff_t n_rows, const real *from,
     }
 }
 
+/* Do columns of an array's rows lie as operands do, pairs in whole vectors? */
+static bool
+are_operands(const attn_array *array, ptrdiff_t n_columns)
+{
+    return TERMS == 1 ? is_plain(array, n_columns)
+                      : array->dtype == OPERAND_DTYPE &&
+                            array->column_stride == (ptrdiff_t)sizeof(real) / TERMS &&
+                            n_columns % (TERMS * LANES) == 0;
+}
+
 /* Loads n rows of an array, n_columns of each, into a column of vectors of a tile:
  * to[k][lane] = operand k of rows[lane], times *scale unless that is NULL. `staging` is
  * (LANES, SLAB_COLUMNS). */
@@ -64,7 +74,7 @@ static void
 load_lanes(const attn_array *array, const char *const rows[LANES], ptrdiff_t n,
            ptrdiff_t n_columns, real *staging, operand *to, const real *scale)
 {
-    bool plain = is_plain(array, n_columns);
+    bool plain = are_operands(array, n_columns);
     ptrdiff_t width = plain ? n_columns : SLAB_COLUMNS;
     const real *from[LANES] = {NULL};
 

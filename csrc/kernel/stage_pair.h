@@ -2,6 +2,7 @@
 #ifndef ATTN_KERNEL_STAGE_PAIR_H
 #define ATTN_KERNEL_STAGE_PAIR_H
 
+#include "kernel/convert.h"
 #include "kernel/operand_pair.h"
 
 static storage
@@ -18,15 +19,22 @@ value_storage(attn_dtype dtype)
     return AS_TWO_ROWS;
 }
 
+/* Floats, of a linear product, are rounded. */
 static void
 stage_row(operand *to, const char *from, ptrdiff_t stride, ptrdiff_t n,
           attn_dtype dtype)
 {
     uint16_t *terms = (uint16_t *)(void *)to;
 
-    (void)dtype;
-    for (ptrdiff_t k = 0; k < n; k++) {
-        memcpy(terms + k, from + k * stride, sizeof *terms);
+    if (dtype == ATTN_F32 && stride == sizeof(real)) {
+        store_row((char *)to, sizeof *terms, (const real *)(const void *)from, n,
+                  ATTN_BF16);
+    } else if (dtype == ATTN_BF16 && stride == sizeof *terms) {
+        memcpy(terms, from, (size_t)n * sizeof *terms);
+    } else {
+        for (ptrdiff_t k = 0; k < n; k++) {
+            terms[k] = attn_to_bf16(load_element(from + k * stride, dtype));
+        }
     }
     if (n % TERMS != 0) {
         terms[n] = 0;

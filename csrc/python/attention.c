@@ -3,6 +3,7 @@
 
 #include "python/arrays.h"
 #include "python/lock.h"
+#include "python/memory.h"
 
 /* Checks `out` and makes it the output if the core can write there without disturbing an
  * input; else leaves the output to be allocated. */
@@ -69,7 +70,7 @@ py_make_results(py_attention_arrays *a, const py_options *o, int type, int rank,
         return -1;
     }
     if (a->output == NULL) {
-        a->output = (PyArrayObject *)PyArray_EMPTY(n_axes, shape, type, 0);
+        a->output = py_new_array(n_axes, shape, type);
         if (a->output == NULL) {
             return -1;
         }

@@ -7,6 +7,7 @@
 
 #define PY_SSIZE_T_CLEAN
 #define NPY_NO_DEPRECATED_API NPY_1_22_API_VERSION
+#define NPY_TARGET_VERSION NPY_1_22_API_VERSION
 #define PY_ARRAY_UNIQUE_SYMBOL attn_numpy_api
 #ifndef IMPORTS_NUMPY /* module.c does, for all */
 #define NO_IMPORT_ARRAY

@@ -4,6 +4,7 @@
 #include "core/workspace.h"
 #include "python/arrays.h"
 #include "python/lock.h"
+#include "python/memory.h"
 #include "python/numbers.h"
 #include "python/packed.h"
 #include "python/rotary.h"
@@ -36,7 +37,7 @@ make_arena(layer_call *c)
         return -1;
     }
     npy_intp n_bytes = (npy_intp)size;
-    c->arena.bytes = (PyArrayObject *)PyArray_EMPTY(1, &n_bytes, NPY_UINT8, 0);
+    c->arena.bytes = py_new_array(1, &n_bytes, NPY_UINT8);
     return c->arena.bytes == NULL ? -1 : 0;
 }
 
@@ -91,7 +92,7 @@ check_tokens(const py_linear_arrays *a, const char *name)
 
 /* Checks and describes the product of a part's tokens with its matrix. */
 static int
-set_projected(projection *s, const char *name, npy_intp n_heads, arena *a)
+set_projected(projection *s, const char *name, npy_intp n_heads, bool mixed, arena *a)
 {
     attn_array *output = &s->linear.output;
     npy_intp size;
@@ -100,7 +101,7 @@ set_projected(projection *s, const char *name, npy_intp n_heads, arena *a)
         return -1;
     }
     s->linear.activation = ATTN_IDENTITY;
-    s->type = py_set_linear(&s->arrays, &s->linear);
+    s->type = py_set_linear(&s->arrays, mixed ? PY_NARROW : PY_PROMOTED, &s->linear);
     if (s->type < 0) {
         return -1;
     }
@@ -319,7 +320,7 @@ set_parts(layer_call *c)
     for (int i = 0; i < N_PARTS; i++) {
         projection *s = &c->parts[i];
         if (s->arrays.input != NULL) {
-            if (set_projected(s, names[i], c->n_heads[i], &c->arena) < 0 ||
+            if (set_projected(s, names[i], c->n_heads[i], c->mixed, &c->arena) < 0 ||
                 set_norm(s, norms[i]) < 0 || set_cos_sin(s) < 0) {
                 return -1;
             }
@@ -354,7 +355,7 @@ make_concat(layer_call *c, int type, int rank)
 
     shape[n - 2] = shape[n - 1];
     shape[n - 1] = n_heads * p->value_dim;
-    c->concat = (PyArrayObject *)PyArray_EMPTY(n, shape, type, 0);
+    c->concat = py_new_array(n, shape, type);
     if (c->concat == NULL) {
         return -1;
     }
@@ -403,7 +404,7 @@ set_output(layer_call *c)
     c->arrays.input = c->concat;
     Py_INCREF(c->concat);
     c->linear.activation = ATTN_IDENTITY;
-    type = py_set_linear(&c->arrays, &c->linear);
+    type = py_set_linear(&c->arrays, c->mixed ? PY_WIDE : PY_PROMOTED, &c->linear);
     c->output = type < 0 ? NULL : py_make_product(&c->arrays, type, &c->linear);
     c->layer.output = &c->linear;
     return c->output == NULL ? -1 : 0;

@@ -35,6 +35,7 @@ typedef struct {
 /* A call's arguments, converted, and what is made of them. */
 typedef struct {
     int64_t n_heads[N_PARTS];
+    bool mixed; /* heads have the dtype of the weights, the result that of arithmetic */
     projection parts[N_PARTS];
     arena arena;
     py_attention_arrays attention;

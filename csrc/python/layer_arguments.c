@@ -75,6 +75,7 @@ convert_projections(PyObject *const *arguments, layer_call *c)
     projection *q = &c->parts[0], *k = &c->parts[1], *v = &c->parts[2];
     bool own = arguments[CONTEXT] == Py_None;
     PyObject *source = arguments[CONTEXT];
+    int mixed;
 
     static const char *const names[4][2] = {
         {"W_q", "b_q"}, {"W_k", "b_k"}, {"W_v", "b_v"}, {"W_o", "b_o"}};
@@ -92,7 +93,19 @@ convert_projections(PyObject *const *arguments, layer_call *c)
         return -1;
     }
     v->arrays.input = (PyArrayObject *)Py_XNewRef((PyObject *)k->arrays.input);
-    return w[W_O] == Py_None ? 0 : convert_matrix(w + W_O, names[3], &c->arrays);
+    if (w[W_O] == Py_None && w[PLUS] != Py_None) {
+        PyErr_SetString(PyExc_TypeError,
+                        "plus: expected None without W_o, got an array");
+        return -1;
+    }
+    if (w[W_O] != Py_None &&
+        (convert_matrix(w + W_O, names[3], &c->arrays) < 0 ||
+         py_as_optional_array(w[PLUS], "plus", &c->arrays.plus) < 0)) {
+        return -1;
+    }
+    mixed = py_parse_flag(w[MIXED], "mixed");
+    c->mixed = mixed > 0;
+    return mixed < 0 ? -1 : 0;
 }
 
 static int

@@ -4,6 +4,7 @@
 #include "python/activate.h"
 #include "python/arrays.h"
 #include "python/lock.h"
+#include "python/memory.h"
 #include "python/numbers.h"
 #include "python/settings.h"
 
@@ -13,12 +14,24 @@ py_release_linear(py_linear_arrays *a)
     Py_CLEAR(a->input);
     Py_CLEAR(a->weight);
     Py_CLEAR(a->bias);
+    Py_CLEAR(a->times);
+    Py_CLEAR(a->plus);
+}
+
+/* The type of the product of x and the weight, which have these types. */
+static int
+common_type(const int types[2], py_precision precision)
+{
+    int type = precision == PY_PROMOTED ? py_common_type(2, types, "x, weight")
+                                        : py_common_type(1, types + 1, "weight");
+
+    return type >= 0 && precision == PY_WIDE ? py_real_type(type) : type;
 }
 
 /* Brings the arrays to dtypes that the core takes; the type number of the product, or
  * -1. */
 static int
-convert_linear(py_linear_arrays *a, attn_linear_problem *l)
+convert_linear(py_linear_arrays *a, py_precision precision, attn_linear_problem *l)
 {
     const int types[2] = {PyArray_TYPE(a->input), PyArray_TYPE(a->weight)};
     int type;
@@ -26,9 +39,10 @@ convert_linear(py_linear_arrays *a, attn_linear_problem *l)
     if (py_check_operand(a->input, "x") < 0 ||
         py_check_operand(a->weight, "weight") < 0 ||
         (a->bias != NULL && py_check_operand(a->bias, "bias") < 0) ||
-        (type = py_common_type(2, types, "x, weight")) < 0) {
+        (type = common_type(types, precision)) < 0) {
         return -1;
     }
+    l->rounds_input = precision != PY_PROMOTED;
     if (!py_storage_of(type, &l->output.dtype)) {
         return py_fail_dtype(a->weight, "weight",
                              "a dtype that promotes to a floating one");
@@ -45,6 +59,37 @@ convert_linear(py_linear_arrays *a, attn_linear_problem *l)
         return -1;
     }
     return type;
+}
+
+/* Checks and describes an array of the output's shape, or none. */
+static int
+set_change(PyArrayObject **array, const char *name, int type, attn_array *to,
+           const py_linear_arrays *a, const attn_linear_problem *l)
+{
+    int n_axes = PyArray_NDIM(a->input);
+
+    to->data = NULL;
+    if (*array == NULL) {
+        return 0;
+    }
+    if (py_check_operand(*array, name) < 0 ||
+        py_cast_operand(array, type, &to->dtype) < 0) {
+        return -1;
+    }
+    if (PyArray_NDIM(*array) != n_axes || py_axis_length(*array, 0) != l->n_out ||
+        !PyArray_CompareLists(PyArray_DIMS(*array), PyArray_DIMS(a->input),
+                              n_axes - 1)) {
+        return py_fail_shape(*array, name, "the shape of the product, %zd rows of %zd",
+                             l->batch.n * l->n_rows, l->n_out);
+    }
+    if (n_axes > 3) { /* rows of more axes must lie in a line */
+        Py_SETREF(*array, PyArray_GETCONTIGUOUS(*array));
+        if (*array == NULL) {
+            return -1;
+        }
+    }
+    py_describe_rows(to, *array, l);
+    return 0;
 }
 
 /* Counts the rows before the last axis: n_batch times n_rows. */
@@ -107,11 +152,13 @@ py_describe_rows(attn_array *to, PyArrayObject *array, const attn_linear_problem
 }
 
 int
-py_set_linear(py_linear_arrays *a, attn_linear_problem *l)
+py_set_linear(py_linear_arrays *a, py_precision precision, attn_linear_problem *l)
 {
-    int type = convert_linear(a, l);
+    int type = convert_linear(a, precision, l);
 
-    if (type < 0 || read_linear_sizes(a, l) < 0) {
+    if (type < 0 || read_linear_sizes(a, l) < 0 ||
+        set_change(&a->times, "times", type, &l->times, a, l) < 0 ||
+        set_change(&a->plus, "plus", type, &l->plus, a, l) < 0) {
         return -1;
     }
     py_describe_rows(&l->input, a->input, l);
@@ -132,7 +179,7 @@ py_make_product(const py_linear_arrays *a, int type, attn_linear_problem *l)
 
     memcpy(shape, PyArray_DIMS(a->input), (size_t)n_axes * sizeof *shape);
     shape[n_axes - 1] = l->n_out;
-    product = (PyArrayObject *)PyArray_EMPTY(n_axes, shape, type, 0);
+    product = py_new_array(n_axes, shape, type);
     if (product != NULL) {
         py_describe_rows(&l->output, product, l);
     }
@@ -152,8 +199,26 @@ compute_linear(const attn_linear_problem *l, attn_call *call)
 }
 
 PyDoc_STRVAR(linear_doc,
-             "linear(x, weight, bias, activation, num_threads, tier=None, /)\n--\n\n"
-             "activation(x @ weight + bias); tier names the instruction set.");
+             "linear(x, weight, bias, activation, times, plus, precision, num_threads, "
+             "tier=None, /)\n--\n\nactivation(x @ weight + bias) * times + plus. "
+             "precision is 'promoted', or 'narrow' or 'wide' for the weight's dtype or "
+             "what it is computed in; tier names the instruction set.");
+
+static int
+parse_precision(PyObject *object, py_precision *precision)
+{
+    static const char *const names[] = {"promoted", "narrow", "wide"};
+
+    for (int i = 0; i < 3 && PyUnicode_Check(object); i++) {
+        if (PyUnicode_CompareWithASCIIString(object, names[i]) == 0) {
+            *precision = (py_precision)i;
+            return 0;
+        }
+    }
+    PyErr_Format(PyExc_ValueError,
+                 "precision: expected 'promoted', 'narrow' or 'wide', got %R", object);
+    return -1;
+}
 
 static PyObject *
 linear(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
@@ -161,20 +226,24 @@ linear(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
     py_linear_arrays a = {NULL};
     attn_linear_problem l;
     attn_call call = {NULL};
+    py_precision precision;
     int type = -1;
     PyArrayObject *product = NULL;
 
     (void)module;
-    if (py_check_count(n_arguments, 6) < 0 ||
+    if (py_check_count(n_arguments, 9) < 0 ||
         py_parse_activation(arguments[3], &l.activation) < 0 ||
-        py_threads_or_default(arguments[4], &call.n_threads) < 0 ||
-        py_parse_tier(n_arguments > 5 ? arguments[5] : Py_None, &call.tier) < 0) {
+        parse_precision(arguments[6], &precision) < 0 ||
+        py_threads_or_default(arguments[7], &call.n_threads) < 0 ||
+        py_parse_tier(n_arguments > 8 ? arguments[8] : Py_None, &call.tier) < 0) {
         return NULL;
     }
     if (py_as_array(arguments[0], "x", &a.input) == 0 &&
         py_as_array(arguments[1], "weight", &a.weight) == 0 &&
-        py_as_optional_array(arguments[2], "bias", &a.bias) == 0) {
-        type = py_set_linear(&a, &l);
+        py_as_optional_array(arguments[2], "bias", &a.bias) == 0 &&
+        py_as_optional_array(arguments[4], "times", &a.times) == 0 &&
+        py_as_optional_array(arguments[5], "plus", &a.plus) == 0) {
+        type = py_set_linear(&a, precision, &l);
     }
     product = type < 0 ? NULL : py_make_product(&a, type, &l);
     if (product != NULL && compute_linear(&l, &call) < 0) {

@@ -6,12 +6,17 @@
 
 #include "core/linear.h"
 
+/* The dtype of a product's result: that to which x and the weight promote; or the weight's,
+ * or what that is computed in, and then rows of a wider x may be rounded to the weight's. */
+typedef enum { PY_PROMOTED, PY_NARROW, PY_WIDE } py_precision;
+
 typedef struct {
     PyArrayObject *input, *weight, *bias; /* owned */
+    PyArrayObject *times, *plus;          /* owned, or NULL */
 } py_linear_arrays;
 
 /* Checks and describes everything but the output; the output's type number. */
-int py_set_linear(py_linear_arrays *, attn_linear_problem *);
+int py_set_linear(py_linear_arrays *, py_precision, attn_linear_problem *);
 /* An array of rows, of all batches in a line. */
 void py_describe_rows(attn_array *, PyArrayObject *, const attn_linear_problem *);
 /* Allocates and describes the output. */

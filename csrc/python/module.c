@@ -6,6 +6,7 @@
 #include "python/attention.h"
 #include "python/layer.h"
 #include "python/linear.h"
+#include "python/memory.h"
 #include "python/lock.h"
 #include "python/norm.h"
 #include "python/options.h"
@@ -32,6 +33,9 @@ execute(PyObject *module)
                                     py_options_methods,   py_settings_methods};
 
     import_array1(-1);
+    if (py_init_memory() < 0) {
+        return -1;
+    }
     for (size_t i = 0; i < sizeof methods / sizeof methods[0]; i++) {
         if (PyModule_AddFunctions(module, methods[i]) < 0) {
             return -1;

@@ -3,6 +3,7 @@
 
 #include "python/arrays.h"
 #include "python/lock.h"
+#include "python/memory.h"
 #include "python/numbers.h"
 #include "python/options.h"
 #include "python/settings.h"
@@ -137,8 +138,7 @@ set_arrays(norm_call *c, int type, attn_norm_problem *p)
         (c->residual != NULL && make_contiguous(&c->residual, real) < 0)) {
         return -1;
     }
-    c->output =
-        (PyArrayObject *)PyArray_EMPTY(PyArray_NDIM(c->x), PyArray_DIMS(c->x), real, 0);
+    c->output = py_new_array(PyArray_NDIM(c->x), PyArray_DIMS(c->x), real);
     if (c->output == NULL) {
         return -1;
     }

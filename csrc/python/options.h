@@ -13,7 +13,9 @@ enum { /* Options: what attention takes besides query, key and value */
     SINKS, RETURN_WEIGHTS, RETURN_LSE, OUT, NUM_THREADS, TIER, N_OPTIONS
 };
 enum { NUM_HEADS, NUM_KV_HEADS, N_HEADS };                          /* Heads */
-enum { W_Q, B_Q, W_K, B_K, W_V, B_V, W_O, B_O, N_PROJECTIONS };     /* Projections */
+enum {                                                              /* Projections */
+    W_Q, B_Q, W_K, B_K, W_V, B_V, W_O, B_O, PLUS, MIXED, N_PROJECTIONS
+};
 enum { NORM_WEIGHT, NORM_BIAS, NORM_EPS, NORM_CENTRE, N_NORM };     /* Norm */
 enum { Q_NORM, K_NORM, N_NORMS };                                   /* Norms */
 enum { Q_COS_SIN, K_COS_SIN, INTERLEAVED, N_ROTARY };               /* Rotary */

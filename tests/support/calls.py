@@ -31,9 +31,22 @@ def everything(attend, *arrays, **options):
     return attend(*arrays, return_weights=True, return_lse=True, **options)
 
 
-def linear_on(tier, x, weight, bias=None, *, activation=None, num_threads=1):
-    """x @ weight + bias, on one instruction set."""
-    return _attnpy.linear(x, weight, bias, activation, num_threads, tier)
+def linear_on(
+    tier,
+    x,
+    weight,
+    bias=None,
+    *,
+    activation=None,
+    times=None,
+    plus=None,
+    precision="promoted",
+    num_threads=1,
+):
+    """activation(x @ weight + bias) * times + plus, on one instruction set."""
+    return _attnpy.linear(
+        x, weight, bias, activation, times, plus, precision, num_threads, tier
+    )
 
 
 def normalize_on(

@@ -3,6 +3,7 @@
 #define ATTN_KERNEL_LINEAR_ROW_H
 
 #include "kernel/activate.h"
+#include "kernel/linear/finish.h"
 #include "kernel/linear/operands.h"
 #include "kernel/product_few.h"
 
@@ -63,9 +64,11 @@ store_linear_rows(linear_work *w)
         if (w->l->activation != ATTN_IDENTITY) {
             activate(row, LANES, width / LANES, w->l->activation);
         }
-        store_row(linear_row(w, output, r) +
-                      w->task->first_column * output->column_stride,
-                  output->column_stride, row, n_columns, output->dtype);
+        for (ptrdiff_t k = 0; k < n_columns && is_changed(w->l); k += SLAB_COLUMNS) {
+            change_row(w, r, k, least(n_columns - k, SLAB_COLUMNS), row + k);
+        }
+        store_row(output_at(w, output, r, 0), output->column_stride, row, n_columns,
+                  output->dtype);
     }
 }
 

@@ -4,6 +4,7 @@
 #define ATTN_KERNEL_LINEAR_TILE_H
 
 #include "kernel/activate.h"
+#include "kernel/linear/finish.h"
 #include "kernel/linear/operands.h"
 #include "kernel/product_tiles.h"
 
@@ -43,8 +44,7 @@ store_linear_tiles(linear_work *w)
         char *rows[LANES] = {NULL};
         ptrdiff_t n = least(n_rows - r, LANES);
         for (ptrdiff_t i = 0; i < n; i++) {
-            rows[i] = linear_row(w, output, r + i) +
-                      w->task->first_column * output->column_stride;
+            rows[i] = output_at(w, output, r + i, 0);
         }
         for (ptrdiff_t k = 0; k < n_columns && w->l->bias.data != NULL; k++) {
             v_real bias = v_set1(column_bias(w, k));
@@ -53,7 +53,11 @@ store_linear_tiles(linear_work *w)
         if (w->l->activation != ATTN_IDENTITY) {
             activate(lanes, WIDTH, n_columns, w->l->activation);
         }
-        store_lanes(output, rows, n, lanes, n_columns, w->rows);
+        if (is_changed(w->l)) {
+            store_changed_lanes(w, r, n, lanes);
+        } else {
+            store_lanes(output, rows, n, lanes, n_columns, w->rows);
+        }
     }
 }
 
