@@ -1,6 +1,7 @@
 """Checkpoints in each family's names: where arrays go, and what is refused."""
 
 import copy
+import gc
 import json
 import math
 import os
@@ -13,6 +14,7 @@ import pytest
 from support import families
 from support.arrays import normal
 from support.comparisons import assert_same_bits, assert_same_parameters
+from support.processes import assert_runs
 
 from attnpy import checkpoints
 from attnpy.layers import MultiHeadAttention
@@ -269,6 +271,114 @@ def test_files_of_every_dtype(tmp_path, dtype):
     assert_same_parameters(bert(read), bert(tensors))
     with pytest.raises(KeyError):
         read["x"]
+
+
+def test_rows_of_an_array_are_read_alone(tmp_path):
+    arrays = {
+        "matrix": normal(7, 5),
+        "numbers": np.arange(6, dtype=np.int64),
+        "flags": np.array([[True], [False]]),
+        "scalar": np.float64(3),
+        "nothing": np.zeros((0, 4), np.float16),
+        "deep": normal(3, 0, 2),
+    }
+    path = tmp_path / "x.safetensors"
+    numpy_files.save_file({n: np.asarray(a) for n, a in arrays.items()}, path)
+    tensors = checkpoints.read(path)
+    for name, array in arrays.items():
+        assert_same_bits(tensors[name], np.asarray(array))
+        first = np.atleast_1d(array)
+        n_rows = len(first)
+        for start, stop in ((0, n_rows), (n_rows // 2, n_rows), (n_rows, n_rows)):
+            assert_same_bits(tensors.rows(name, start, stop), first[start:stop])
+        for start, stop in ((-1, 0), (n_rows, 0), (0, n_rows + 1)):
+            if start != stop:
+                with pytest.raises(ValueError, match=f"{name}: expected rows of"):
+                    tensors.rows(name, start, stop)
+
+
+def test_a_file_that_is_cut_off_when_it_is_open_is_an_error(tmp_path):
+    path = tmp_path / "model.safetensors"
+    numpy_files.save_file({"a": np.ones((9, 9)), "b": np.ones(500)}, path)
+    tensors = checkpoints.read(path)
+    os.truncate(path, 1000)
+    with pytest.raises(ValueError, match=r"^[ab]: expected \d+ more bytes, got none"):
+        [tensors[name] for name in tensors]
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="needs /proc")
+def test_files_are_closed_when_nobody_needs_them(tmp_path):
+    path = tmp_path / "model.safetensors"
+    numpy_files.save_file({"a": np.ones(2)}, path)
+
+    def is_open():
+        links = (
+            os.path.join("/proc/self/fd", fd) for fd in os.listdir("/proc/self/fd")
+        )
+        return str(path) in {os.path.realpath(link) for link in links}
+
+    tensors = checkpoints.read(path)
+    other = copy.copy(tensors)
+    del tensors
+    gc.collect()
+    assert is_open()
+    assert other["a"].sum() == 2
+    del other
+    gc.collect()
+    assert not is_open()
+
+
+PEAK = """
+import sys
+from attnpy.models import CausalDecoder
+
+def peak():
+    # Not ru_maxrss, in which the process that started this one counts as well.
+    with open("/proc/self/status") as lines:
+        return next(int(x.split()[1]) for x in lines if x.startswith("VmHWM")) * 1024
+
+small, large, dtype = sys.argv[1:]
+CausalDecoder.from_pretrained(small, dtype=dtype)
+before = peak()
+model = CausalDecoder.from_pretrained(large, dtype=dtype)
+weights = sum(array.nbytes for array in model.parameters().values())
+print((peak() - before) / weights)
+"""
+
+
+@pytest.mark.quick(name=("bfloat16",))
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc/self/status")
+@pytest.mark.parametrize("name", ["float32", "bfloat16"])
+def test_loading_takes_no_more_memory_than_the_weights(tmp_path, name):
+    pytest.importorskip("ml_dtypes")
+    sizes = {"hidden_size": 64, "vocab_size": 200_000, "intermediate_size": 30_000}
+    folders = {}
+    for size, config in (("small", {}), ("large", sizes)):  # 4 KB and 100 MB
+        config = {**families.QWEN2, **config}
+        folders[size] = tmp_path / size
+        folders[size].mkdir()
+        (folders[size] / "config.json").write_text(json.dumps(config))
+        tensors = families.tensors(config)
+        tensors = {key: array.astype(name) for key, array in tensors.items()}
+        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]  # once more
+        numpy_files.save_file(tensors, folders[size] / "model.safetensors")
+    for dtype in ("float32", "bfloat16"):
+        times = assert_runs(PEAK, folders["small"], folders["large"], dtype)
+        assert 0.9 < float(times) < 1.2, dtype
+
+
+def test_no_array_changes_where_a_dtype_is_missing(tmp_path, monkeypatch):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    tensors = families.tensors(families.BERT)
+    last = list(tensors)[-1]
+    tensors[last] = tensors[last].astype(ml_dtypes.bfloat16)
+    numpy_files.save_file(tensors, tmp_path / "model.safetensors")
+    model = bert()
+    before = copy.deepcopy(model)
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    with pytest.raises(ImportError, match=r"ml_dtypes.*'attnpy\[weights\]'"):
+        checkpoints.load(model, checkpoints.read(tmp_path), "bert")
+    assert_same_parameters(model, before)
 
 
 def write_shards(folder, tensors, n_shards=3):

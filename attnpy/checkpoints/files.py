@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 import json
+import math
+import os
+import sys
+import weakref
 from collections.abc import Iterator, Mapping
+from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 if TYPE_CHECKING:
-    import os
-
     from attnpy._typing import Array
 
 # What safetensors calls the dtypes that are read here, and others that NumPy has.
 DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-OTHERS = ("I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL", "C64")
+OTHERS = {
+    "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8", "BOOL": "bool",
+    "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8",
+    "C64": "complex64",
+}  # fmt: skip
+
+
+class Place(NamedTuple):
+    """Where an array is: an open file, the byte in it, what is there."""
+
+    file: FileIO
+    begin: int
+    shape: tuple[int, ...]
+    dtype: str
 
 
 class Checkpoint(Mapping[str, "Array"]):
@@ -61,39 +79,67 @@ class Checkpoint(Mapping[str, "Array"]):
                 "attnpy.checkpoints: reading safetensors files needs the safetensors "
                 "package: pip install 'attnpy[weights]'"
             ) from error
-        self._files: dict[str, Any] = {}
+        self._places: dict[str, Place] = {}
         for path in paths:
             _check_file(Path(path))
             try:
-                file: Any = safe_open(path, framework="np")
+                with safe_open(path, framework="np") as judged:
+                    names = list(judged.keys())
             except SafetensorError as error:
                 raise ValueError(
                     f"{path}: expected a safetensors file, got {error}"
                 ) from error
-            for name in file.keys():  # noqa: SIM118
-                if name in self._files:
+            places = _places(_opened(path))
+            for name in names:
+                if name in self._places:
                     raise ValueError(f"{path}: expected no {name}, as another file has")
-                self._files[name] = file
+                self._places[name] = places[name]
 
     def __getitem__(self, name: str) -> Array:
         """Read an array into memory."""
-        dtype = self.describe(name)[1]
-        if dtype == "bfloat16":
-            _register_bfloat16()
-        elif dtype not in DTYPES.values() and dtype not in OTHERS:
+        place = self._places[name]
+        whole = self.rows(name, 0, place.shape[0] if place.shape else 1)
+        return whole.reshape(place.shape)
+
+    def rows(self, name: str, start: int, stop: int) -> Array:
+        """Read some rows of an array into memory, and no more than these.
+
+        The file is read, not mapped: its pages do not count as the process's memory,
+        and a file that is cut off meanwhile is an error.
+
+        Parameters
+        ----------
+        name : str
+        start, stop : int
+            The rows, ``0 <= start <= stop <= shape[0]``; a scalar has one.
+
+        Returns
+        -------
+        ndarray, shape (stop - start, ...)
+
+        Raises
+        ------
+        ImportError, KeyError, ValueError
+            As when the whole array is asked for; if there are no such rows.
+        """
+        place = self._places[name]
+        n_rows, *row_shape = place.shape or (1,)
+        if not 0 <= start <= stop <= n_rows:
             raise ValueError(
-                f"{name}: expected an array of a dtype that NumPy has, got {dtype}"
+                f"{name}: expected rows of {n_rows}, got {start} to {stop}"
             )
-        array: Array = self._files[name].get_tensor(name)
-        return array
+        rows = np.empty((stop - start, *row_shape), _numpy_dtype(name, place.dtype))
+        row_bytes = rows.itemsize * math.prod(row_shape)
+        _read(place, start * row_bytes, rows.reshape(-1).view(np.uint8).data, name)
+        return rows if sys.byteorder == "little" else rows.byteswap(inplace=True)
 
     def __iter__(self) -> Iterator[str]:
         """Go through the names."""
-        return iter(self._files)
+        return iter(self._places)
 
     def __len__(self) -> int:
         """Count the names."""
-        return len(self._files)
+        return len(self._places)
 
     def describe(self, name: str) -> tuple[tuple[int, ...], str]:
         """Return an array's shape and the name of its dtype, without reading it.
@@ -113,9 +159,8 @@ class Checkpoint(Mapping[str, "Array"]):
         KeyError
             If there is no such name.
         """
-        array = self._files[name].get_slice(name)
-        dtype = str(array.get_dtype())
-        return tuple(array.get_shape()), DTYPES.get(dtype, dtype)
+        place = self._places[name]
+        return place.shape, DTYPES.get(place.dtype, place.dtype)
 
 
 def read(path: str | os.PathLike[str]) -> Checkpoint:
@@ -216,6 +261,51 @@ def _check_file(path: Path) -> None:
         raise ValueError(f"{path}: expected a file, got something else of this name")
 
 
+def _opened(path: str | os.PathLike[str]) -> FileIO:
+    """Open a file, which is closed when nobody needs it any more."""
+    number = os.open(path, os.O_RDONLY)
+    file = FileIO(number, closefd=False)
+    weakref.finalize(file, os.close, number)
+    return file
+
+
+def _places(file: FileIO) -> dict[str, Place]:
+    """Return where the arrays of a file are, which safetensors has found right."""
+    size = int.from_bytes(os.pread(file.fileno(), 8, 0), "little")
+    header = json.loads(os.pread(file.fileno(), size, 8))
+    return {
+        name: Place(
+            file,
+            8 + size + entry["data_offsets"][0],
+            tuple(entry["shape"]),
+            entry["dtype"],
+        )
+        for name, entry in header.items()
+        if name != "__metadata__"
+    }
+
+
+def _read(place: Place, begin: int, data: memoryview, name: str) -> None:
+    """Fill data with the bytes of an array from one of them on."""
+    at = place.begin + begin
+    while data:  # the system reads 2 GiB at a time, at most
+        n_read = os.preadv(place.file.fileno(), [data], at)
+        if n_read == 0:
+            raise ValueError(f"{name}: expected {len(data)} more bytes, got none")
+        data, at = data[n_read:], at + n_read
+
+
+def _numpy_dtype(name: str, dtype: str) -> np.dtype[Any]:
+    """Return NumPy's dtype for one of the format."""
+    if dtype == "BF16":
+        register_bfloat16()
+    elif dtype not in DTYPES and dtype not in OTHERS:
+        raise ValueError(
+            f"{name}: expected an array of a dtype that NumPy has, got {dtype}"
+        )
+    return np.dtype(DTYPES.get(dtype) or OTHERS[dtype])
+
+
 def _read_index(path: Path) -> Checkpoint:
     """Open the files of an index, which must have the names that it says."""
     shards = read_config(path).get("weight_map")
@@ -239,7 +329,7 @@ def _read_index(path: Path) -> Checkpoint:
     return tensors
 
 
-def _register_bfloat16() -> None:
+def register_bfloat16() -> None:
     """Import the package that teaches NumPy the dtype."""
     try:
         import ml_dtypes  # noqa: F401

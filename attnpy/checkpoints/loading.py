@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 import itertools
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from attnpy import _dtypes
 from attnpy.checkpoints.families import FAMILIES, Family
-from attnpy.checkpoints.files import Checkpoint
+from attnpy.checkpoints.files import Checkpoint, register_bfloat16
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from attnpy._typing import Array, Model
 
-# How many columns of a parameter are copied at a time: `_assign`.
-STRIP = 64
+# How much is copied at a time: of rows that become columns some at least, which fill
+# lines of the cache, and not more than stay in it.
+BLOCK_BYTES, FEWEST_ROWS, MOST_ROWS = 1 << 20, 16, 64
 
 
 def load(
@@ -49,8 +52,8 @@ def load(
     Notes
     -----
     A matrix of `torch.nn.Linear` is the transpose of ours, (out, in) instead of
-    (in, out). It is copied row by row into our orientation, in which the product reads
-    memory in order.
+    (in, out). It is copied into our orientation, in which the product reads memory in
+    order. Of a `Checkpoint` some rows are read at a time: no array is in memory twice.
 
     Examples
     --------
@@ -99,8 +102,10 @@ def load(
             faults += _array_fault(tensors, found[plain], target)
     if faults:
         raise ValueError(f"checkpoint: {'; '.join(faults)}")
+    if "bfloat16" in {_describe(tensors, found[plain])[1] for plain in targets}:
+        register_bfloat16()  # or an error before anything changes
     for plain, target in targets.items():
-        _copy(np.asarray(tensors[found[plain]]), target)
+        _copy(tensors, found[plain], target)
 
 
 def dtype_of(tensors: Checkpoint, family: str) -> str:
@@ -205,35 +210,70 @@ def _tie_fault(
     tensors: Mapping[str, ArrayLike], found: Mapping[str, str], name: str, other: str
 ) -> list[str]:
     """Return what is wrong with an array that the model has under another name."""
-    equal = other in found and np.array_equal(
-        tensors[found[name]], tensors[found[other]]
-    )
+    equal = other in found and _equal(tensors, found[name], found[other])
     return [] if equal else [f"{found[name]}: expected {other} again, as they are tied"]
 
 
-def _copy(array: Array, target: Target) -> None:
-    if target.transposed:
-        array = array.T
+def _equal(tensors: Mapping[str, ArrayLike], one: str, other: str) -> bool:
+    """Tell whether two arrays have the same shape and numbers, some rows at a time."""
+    shape = _describe(tensors, one)[0]
+    if shape != _describe(tensors, other)[0]:
+        return False
+    rows, other_rows = _reader(tensors, one), _reader(tensors, other)
+    n_rows = shape[0] if shape else 1
+    step = max(BLOCK_BYTES // max(8 * math.prod(shape[1:]), 1), 1)
+    return all(
+        np.array_equal(
+            rows(start, min(start + step, n_rows)),
+            other_rows(start, min(start + step, n_rows)),
+        )
+        for start in range(0, n_rows, step)
+    )
+
+
+def _copy(tensors: Mapping[str, ArrayLike], name: str, target: Target) -> None:
+    """Copy an array of a checkpoint, some rows at a time."""
+    rows = _reader(tensors, name)
+    for start, parts in _blocks(target):
+        _assign(parts, rows(start, start + len(parts[0])))
+
+
+def _reader(tensors: Mapping[str, ArrayLike], name: str) -> Callable[[int, int], Array]:
+    """Return a function that returns some rows of an array."""
+    if isinstance(tensors, Checkpoint):
+        return functools.partial(tensors.rows, name)
+    array = np.atleast_1d(np.asarray(tensors[name]))
+    return lambda start, stop: array[start:stop]
+
+
+def _blocks(target: Target) -> Iterator[tuple[int, list[Array]]]:
+    """Cut a target: a row of the checkpoint's array, and what it begins to fill."""
+    views = [p.T if target.transposed else p for p in target.parameters]
+    n_rows, n_bytes = len(views[0]), sum(view[:1].nbytes for view in views)
+    step = max(BLOCK_BYTES // max(n_bytes, 1), FEWEST_ROWS)
+    if views[0].ndim == 2 and abs(views[0].strides[0]) < abs(views[0].strides[1]):
+        step = min(step, MOST_ROWS)
+    if target.transposed or views[0].ndim == 1:  # one below the other
+        first = 0
+        for view in views:
+            for start in range(0, len(view), step):
+                yield first + start, [view[start : start + step]]
+            first += len(view)
+        return
+    for start in range(0, n_rows, step):
+        yield start, [view[start : start + step] for view in views]
+
+
+def _assign(parts: list[Array], rows: Array) -> None:
+    """Copy rows into parts of parameters that lie side by side."""
     start = 0
-    for parameter in target.parameters:
-        values = array[..., start : start + parameter.shape[-1]]
-        start += parameter.shape[-1]
-        _assign(parameter, values)
-
-
-def _assign(parameter: Array, values: Array) -> None:
-    """Copy into a parameter, strip by strip where the orders in memory differ.
-
-    A strip of columns to write is one of rows to read: both stay in the caches.
-    """
-    if parameter.ndim == 2 and not parameter.flags.c_contiguous:
-        parameter, values = parameter.T, values.T
-    n_columns, width = parameter.shape[-1], parameter.shape[-1]
-    if values.ndim == 2 and abs(values.strides[0]) < abs(values.strides[1]):
-        width = STRIP
-    for start in range(0, n_columns, width):
-        part = values[..., start : start + width]
-        if part.dtype == np.float64 and parameter.dtype != np.float64:
-            part = _dtypes.rounded(part, parameter.dtype)
-        # Converted in its own order first: both steps are then fast.
-        parameter[..., start : start + width] = part.astype(parameter.dtype, copy=False)
+    for part in parts:
+        values = rows[..., start : start + part.shape[-1]]
+        start += part.shape[-1]
+        # Converted in its own order first, then turned: both steps are fast.
+        if values.dtype == np.float64 and part.dtype != np.float64:
+            values = _dtypes.rounded(values, part.dtype)
+        values = values.astype(part.dtype, copy=False)
+        if part.dtype.name == "bfloat16":  # which NumPy copies number by number
+            part, values = part.view(np.uint16), values.view(np.uint16)
+        part[...] = values
