@@ -22,6 +22,7 @@ HEADINGS = {
     "models": "Models: MiniLM's encoder",
     "generation": "Generation: new tokens of one sequence",
     "memory": "Memory of one call beyond its output, MiB (resident pages)",
+    "loading": "Loading a model: time, and resident memory over the weights",
     "footprint": "Footprint",
 }
 SHORT = {"torch": "torch", "onnxruntime": "ORT", "numpy": "NumPy"}

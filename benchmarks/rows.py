@@ -319,7 +319,7 @@ TIMED = (
     "models",
     "generation",
 )
-GROUPS = (*TIMED, "memory", "footprint")
+GROUPS = (*TIMED, "memory", "loading", "footprint")
 
 
 def timed_rows(groups, tiers=(), native_bf16=False, cache_bytes=32 << 20):

@@ -11,7 +11,17 @@ import traceback
 from functools import partial
 from pathlib import Path
 
-from . import footprint, machine, measure, memory, overhead, peers, progress, report
+from . import (
+    footprint,
+    loading,
+    machine,
+    measure,
+    memory,
+    overhead,
+    peers,
+    progress,
+    report,
+)
 from .rows import GROUPS, TIMED, timed_rows
 
 
@@ -107,6 +117,12 @@ def jobs(options, systems):
                 title = f"memory {name}, {n_threads} thr"
                 measure_memory = partial(memory.measure_memory, name, case)
                 yield title, partial(measure_memory, n_threads, systems)
+    if "loading" in options.group and peers.version("safetensors"):
+        for name, config, dtype in loading.rows(options.quick):
+            has_dtype = dtype != "bfloat16" or peers.version("ml_dtypes")
+            if options.rows in name and has_dtype:
+                job = partial(loading.measure_loading, name, config, dtype)
+                yield f"loading {name}", partial(job, how.rounds)
     if "footprint" in options.group and options.rows in "footprint":
         n_rounds = 2 if options.quick else 15
         yield (

@@ -1,5 +1,6 @@
 """The benchmarks count their work rightly and run to the end. No speed is asserted."""
 
+import importlib.util
 import json
 import sys
 from dataclasses import replace
@@ -187,12 +188,15 @@ def test_a_run_with_attnpy_and_numpy_alone_writes_json_and_markdown(tmp_path):
     pytest.importorskip("threadpoolctl")
     printed, results, markdown = run_benchmarks(
         tmp_path,
-        *("--group", "small,memory,threads,models,generation", "--quick"),
+        *("--group", "small,memory,loading,threads,models,generation", "--quick"),
         *("--systems", "attnpy,numpy"),
     )
     assert results["failures"] == {}
     groups = [row["group"] for row in results["rows"]]
-    assert set(groups) == {"small", "memory", "threads", "models", "generation"}
+    measured = {"small", "memory", "threads", "models", "generation"}
+    if importlib.util.find_spec("safetensors"):
+        measured.add("loading")
+    assert set(groups) == measured
     first = results["rows"][0]
     assert (first["name"], first["visible_pairs"]) == ("1x1x16x16", 256)
     assert set(first["systems"]) == {"attnpy", "numpy"}

@@ -1,0 +1,139 @@
+"""How fast a model is read from a warm file cache, and how much memory that takes.
+
+Each time in a fresh process: what an earlier one freed would hide what is taken.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from pathlib import Path
+
+from . import children, measure, memory
+
+# Qwen2-0.5B's, and what --quick makes of it: as wide, with less of everything.
+SIZES = {
+    "hidden_size": 896,
+    "intermediate_size": 4864,
+    "num_attention_heads": 14,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 24,
+    "vocab_size": 151936,
+}
+QUICK = {"num_hidden_layers": 2, "vocab_size": 10000}
+DTYPES = ("float32", "bfloat16")
+LEAST_RATE, MOST_MEMORY = 1.0, 1.15  # GB/s of weights; times the weights
+
+
+def rows(quick):
+    """(name, configuration, dtype) for each dtype of the files."""
+    sizes = {**SIZES, **(QUICK if quick else {})}
+    config = {
+        "model_type": "qwen2",
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 1e6,
+        "hidden_act": "silu",
+        "tie_word_embeddings": True,
+        "max_position_embeddings": 32768,
+        **sizes,
+    }
+    for dtype in DTYPES:
+        name = "Qwen2-0.5B" + (", 2 layers" if quick else "")
+        yield f"{name}, {dtype}", config, dtype
+
+
+def measure_loading(name, config, dtype, n_rounds):
+    """One row: seconds, GB/s of weights, and memory over the weights."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "config.json").write_text(json.dumps(config))
+        children.output(__name__, "write", folder, dtype)
+        children.output(__name__, "load", folder)  # the file is in the cache now
+        found = [children.output(__name__, "load", folder) for _ in range(n_rounds)]
+    values = {
+        what: measure.quartiles([one[what] for one in found]) for what in found[0]
+    }
+    return {
+        "group": "loading",
+        "name": name,
+        "values": values,
+        "targets": [
+            measure.verdict("GB/s", LEAST_RATE, values["GB/s"][1]),
+            measure.at_most("peak over weights", MOST_MEMORY, values["peak"][1]),
+        ],
+    }
+
+
+# ---- In the process that is measured -------------------------------------------------
+
+
+def write(folder, dtype):
+    """Write random weights as the family has them: matrices are (out, in)."""
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    from attnpy import _dtypes
+    from attnpy.checkpoints import read_config
+
+    config, kind = read_config(folder), _dtypes.floating(dtype)
+    rng = np.random.default_rng(0)
+    tensors = {
+        name: rng.random(shape, np.float32).astype(kind)
+        for name, shape in shapes(config).items()
+    }
+    save_file(tensors, Path(folder, "model.safetensors"))
+    return {}
+
+
+def shapes(config):
+    """The arrays of a Qwen2 checkpoint by name."""
+    e, inner = config["hidden_size"], config["intermediate_size"]
+    kv = e // config["num_attention_heads"] * config["num_key_value_heads"]
+    layer = {
+        "input_layernorm.weight": (e,),
+        "self_attn.q_proj.weight": (e, e),
+        "self_attn.q_proj.bias": (e,),
+        "self_attn.k_proj.weight": (kv, e),
+        "self_attn.k_proj.bias": (kv,),
+        "self_attn.v_proj.weight": (kv, e),
+        "self_attn.v_proj.bias": (kv,),
+        "self_attn.o_proj.weight": (e, e),
+        "post_attention_layernorm.weight": (e,),
+        "mlp.gate_proj.weight": (inner, e),
+        "mlp.up_proj.weight": (inner, e),
+        "mlp.down_proj.weight": (e, inner),
+    }
+    found = {"model.embed_tokens.weight": (config["vocab_size"], e)}
+    for i in range(config["num_hidden_layers"]):
+        found |= {f"model.layers.{i}.{name}": shape for name, shape in layer.items()}
+    return {**found, "model.norm.weight": (e,)}
+
+
+def load(folder):
+    """Read the model; what is imported for it does not count."""
+    import contextlib
+
+    import safetensors  # noqa: F401
+
+    from attnpy.models import CausalDecoder
+
+    with contextlib.suppress(ImportError):
+        import ml_dtypes  # noqa: F401
+    before, anonymous = memory.forget_highest(), memory.status("RssAnon")
+    begin = time.perf_counter()
+    model = CausalDecoder.from_pretrained(folder, dtype="auto")
+    seconds = time.perf_counter() - begin
+    peak, anonymous = memory.highest(), memory.status("RssAnon") - anonymous
+    n_bytes = sum(array.nbytes for array in model.parameters().values())
+    return {
+        "s": seconds,
+        "GB/s": n_bytes / 1e9 / seconds,
+        "peak": (peak - before) / n_bytes,
+        "anonymous": anonymous / n_bytes,
+    }
+
+
+def main(arguments):
+    """Arguments: "write" or "load", and their own."""
+    what, *rest = arguments
+    print(json.dumps({"write": write, "load": load}[what](*rest)))
