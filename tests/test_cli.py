@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.processes import HANGS, wait_until
 from support.tutorial import CONTEXT, SCORES, WEIGHTED, WEIGHTS, WORDS
 
 import attnpy
@@ -31,7 +32,7 @@ def run(*arguments, cwd, **options):
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=HANGS,
         check=False,
         **options,
     )
@@ -419,12 +420,10 @@ def test_a_signal_to_stop_leaves_no_output(tmp_path, number, status):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    deadline = time.monotonic() + 60
-    while len(os.listdir(tmp_path)) == 1 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    time.sleep(0.2)
+    wait_until(lambda: len(os.listdir(tmp_path)) > 1 or process.poll() is not None)
+    time.sleep(0.2)  # most often it is in the call then; before it the same is right
     process.send_signal(number)
-    assert process.communicate(timeout=60) == (b"", b"")
+    assert process.communicate(timeout=HANGS) == (b"", b"")
     assert process.returncode == status
     assert os.listdir(tmp_path) == ["in.npz"]
 
@@ -436,7 +435,7 @@ def test_a_closed_pipe_is_silent(tmp_path):
     process.stdout.close()
     assert process.stderr.read() == b""
     process.stderr.close()
-    process.wait(timeout=60)
+    process.wait(timeout=HANGS)
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")

@@ -45,7 +45,7 @@ def test_threads_calling_at_once_get_the_same_bits(attend):
 
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         for done in [pool.submit(work, i) for i in range(8)]:
-            done.result(timeout=60)
+            done.result()
 
 
 def test_number_of_threads_may_change_during_calls(restore_threads):
@@ -130,7 +130,7 @@ def call():
 def child(depth):
     pid = os.fork()
     if pid == 0:
-        signal.alarm(30)
+        signal.alarm(120)  # ends a child that hangs
         good = all(call() == expected for _ in range(20))
         if depth:
             good = good and child(depth - 1)
@@ -162,7 +162,7 @@ print("same bits")
 @pytest.mark.quick
 @pytest.mark.filterwarnings("ignore")
 def test_child_of_fork_works_and_has_the_same_bits():
-    out = assert_runs(FORK, PYTHONWARNINGS="ignore", timeout=90)
+    out = assert_runs(FORK, PYTHONWARNINGS="ignore")
     assert out.split() == ["same", "bits"]
 
 
@@ -192,6 +192,7 @@ INTERRUPT = """
 import functools, os, signal, sys, threading, time
 import numpy as np
 from support.calls import attend_on
+from support.processes import wait_until
 
 attend = functools.partial(attend_on, sys.argv[1], num_threads=int(sys.argv[2]))
 rng = np.random.default_rng(0)
@@ -206,17 +207,17 @@ small = rng.standard_normal((2, 70, 8))
 before = attend(small, small, small).tobytes()
 
 def seconds_to_end(query, key):
-    sent = []
+    sent, begin = [], time.process_time()
     def send():
-        time.sleep(0.2)
-        sent.append(time.monotonic())
+        wait_until(lambda: time.process_time() > begin + 0.05)  # all in the call
+        sent.append(time.process_time())
         os.kill(os.getpid(), signal.SIGINT)
     sender = threading.Thread(target=send)
-    sender.start()
     try:
+        sender.start()
         attend(query, key, key)
     except KeyboardInterrupt:
-        seconds = time.monotonic() - sent[0]
+        seconds = time.process_time() - sent[0]
     else:
         raise AssertionError("not interrupted")
     sender.join()
@@ -225,14 +226,15 @@ def seconds_to_end(query, key):
 
 for form, sizes in shapes.items():
     arrays = [np.broadcast_to(number, shape) for shape in sizes]
-    attempts = (seconds_to_end(*arrays) for _ in range(3))  # the machine may be busy
-    assert any(seconds < 0.2 for seconds in attempts), form
+    # Of each thread's time on a CPU: the machine may be busy.
+    attempts = (seconds_to_end(*arrays) for _ in range(3))
+    assert any(seconds < 0.2 * int(sys.argv[2]) for seconds in attempts), form
 """
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_ctrl_c_ends_a_long_call_within_200_ms(tier, threads):
-    assert_runs(INTERRUPT, tier, threads, timeout=60)
+    assert_runs(INTERRUPT, tier, threads)
 
 
 @pytest.mark.quick
@@ -249,14 +251,14 @@ def handler(number, frame):
     raise Mine
 
 signal.signal(signal.SIGALRM, handler)
-signal.setitimer(signal.ITIMER_REAL, 0.2)
 x = np.broadcast_to(np.zeros((), np.float32), (9999, 4096, 64))
 try:
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
     attention(x, x, x)
 except Mine:
     print("mine")
 """
-    assert assert_runs(script, timeout=60).strip() == "mine"
+    assert assert_runs(script).strip() == "mine"
 
 
 def test_signal_handler_that_returns_does_not_end_the_call():
@@ -269,10 +271,9 @@ expected = attention(x, x, x)
 seen = []
 signal.signal(signal.SIGALRM, lambda number, frame: seen.append(number))
 signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
-for _ in range(5):
+while len(seen) < 5:
     assert attention(x, x, x).tobytes() == expected.tobytes()
 signal.setitimer(signal.ITIMER_REAL, 0)
-assert seen
 """
     assert_runs(script)
 
@@ -289,15 +290,20 @@ def test_other_threads_run_during_a_call(threads):
 
     ticker = threading.Thread(target=tick)
     ticker.start()
-    try:
+
+    def ticks_of_a_call():
         begin = time.monotonic()
         attend_on("scalar", *arrays, num_threads=threads)
         end = time.monotonic()
+        return sum(begin < t < end for t in ticks)
+
+    try:
+        # With the lock held there would be one tick, at the switch before the call. On
+        # a busy machine, or a fast one, it may take several calls to see more.
+        assert any(ticks_of_a_call() >= 10 for _ in range(20))
     finally:
         stop.set()
         ticker.join()
-    # With the lock held there would be one tick, at the switch before the call.
-    assert sum(begin < t < end for t in ticks) >= 10
 
 
 # ---- Environment ---------------------------------------------------------------------
@@ -428,12 +434,14 @@ def test_exit_while_threads_are_in_a_call_is_clean():
     script = """
 import threading, time
 import numpy as np
+from support.processes import wait_until
 from attnpy import attention
 x = np.broadcast_to(np.zeros((), np.float32), (9999, 4096, 64))
+begin = time.process_time()
 threading.Thread(target=attention, args=(x, x, x), daemon=True).start()
-time.sleep(0.2)
+wait_until(lambda: time.process_time() > begin + 0.05)  # all in the call
 """
-    assert_runs(script, timeout=60)
+    assert_runs(script)
 
 
 def test_failing_thread_creation_means_fewer_threads():

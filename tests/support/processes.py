@@ -3,12 +3,14 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
+HANGS = 300  # seconds: far more than anything takes on a slow machine that is busy
 
 
-def run_python(script, *arguments, timeout=100, **environment):
+def run_python(script, *arguments, timeout=HANGS, **environment):
     """Run a script in a fresh interpreter that can import the test helpers."""
     return subprocess.run(
         [sys.executable, "-X", "faulthandler", "-c", script, *map(str, arguments)],
@@ -27,3 +29,11 @@ def assert_runs(script, *arguments, **more):
     tail = done.stdout[-2000:] + done.stderr[-4000:]
     assert done.returncode == 0, f"exit status {done.returncode}\n{tail}"
     return done.stdout
+
+
+def wait_until(condition):
+    """Wait until condition() is true, however fast the machine is."""
+    end = time.monotonic() + HANGS
+    while not condition():
+        assert time.monotonic() < end, "this never becomes true"
+        time.sleep(0.001)
