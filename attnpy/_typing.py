@@ -12,7 +12,18 @@ Array = NDArray[Any]
 Causal = bool | Literal["bottom_right", "top_left"]
 Window = tuple[int | None, int | None]
 SeqOffsets = ArrayLike | tuple[ArrayLike | None, ArrayLike | None]
-Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu"]
+Activation = Literal[
+    "relu",
+    "gelu",
+    "gelu_tanh",
+    "silu",
+    "quick_gelu",
+    "relu2",
+    "swiglu",
+    "geglu",
+    "geglu_tanh",
+    "reglu",
+]
 NormKind = Literal["layer", "rms"]
 
 

@@ -6,7 +6,7 @@ models since. Parameters are plain arrays, each layer has `parameters`, `state_d
 dropout.
 """
 
-from attnpy.blocks.activations import gelu, gelu_tanh, relu, silu
+from attnpy.blocks.activations import gelu, gelu_tanh, quick_gelu, relu, relu2, silu
 from attnpy.blocks.decoder import Decoder, DecoderLayer
 from attnpy.blocks.encoder import Encoder, EncoderLayer
 from attnpy.blocks.feed_forward import FeedForward
@@ -22,6 +22,8 @@ __all__ = [
     "RMSNorm",
     "gelu",
     "gelu_tanh",
+    "quick_gelu",
     "relu",
+    "relu2",
     "silu",
 ]

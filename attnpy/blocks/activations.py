@@ -114,3 +114,55 @@ def silu(x: ArrayLike) -> Array:
     array([-0.2689,  0.    ,  0.7311])
     """
     return _attnpy.activate(x, "silu")
+
+
+def quick_gelu(x: ArrayLike) -> Array:
+    r"""Return the Gaussian error linear unit, approximated with a sigmoid.
+
+    Parameters
+    ----------
+    x : array_like, any shape
+
+    Returns
+    -------
+    ndarray, shape of x
+        In x's dtype (float64 for integers).
+
+    Notes
+    -----
+    :math:`x / (1 + e^{-1.702 x})`, from Hendrycks and Gimpel (2016), section 2; within
+    0.021 of `gelu`. CLIP was trained with it.
+
+    Examples
+    --------
+    >>> from attnpy.blocks import quick_gelu
+    >>> quick_gelu([-1.0, 0.0, 1.0]).round(4)
+    array([-0.1542,  0.    ,  0.8458])
+    """
+    return _attnpy.activate(x, "quick_gelu")
+
+
+def relu2(x: ArrayLike) -> Array:
+    """Return the square of the positive part, max(x, 0) ** 2.
+
+    Parameters
+    ----------
+    x : array_like, any shape
+
+    Returns
+    -------
+    ndarray, shape of x
+        In x's dtype (float64 for integers).
+
+    Notes
+    -----
+    From So et al., "Primer: Searching for Efficient Transformers for Language Modeling"
+    (2021).
+
+    Examples
+    --------
+    >>> from attnpy.blocks import relu2
+    >>> relu2([-1.0, 0.0, 3.0])
+    array([0., 0., 9.])
+    """
+    return _attnpy.activate(x, "relu2")

@@ -44,7 +44,7 @@ class EncoderLayer:
         `LayerNorm` or `RMSNorm`.
     eps : float, optional
         Of the norms.
-    activation : {"relu", "gelu", "gelu_tanh", "silu", "swiglu"}, optional
+    activation : str, optional
         Of the `FeedForward` network.
     bias : bool, optional
         Add biases in projections, network and norms. They are 0 at first.

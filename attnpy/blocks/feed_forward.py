@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
     from attnpy._typing import Activation, Array
 
-ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu", "swiglu")
+# What is done to the gate, of those that have one.
+GATED = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh", "reglu": "relu"}
+ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu", "quick_gelu", "relu2", *GATED)
 
 
 class FeedForward:
@@ -26,8 +28,10 @@ class FeedForward:
         `E`.
     hidden_dim : int
         `F`, the size of the layer inside.
-    activation : {"relu", "gelu", "gelu_tanh", "silu", "swiglu"}, optional
-        The paper's, BERT's, GPT-2's; "swiglu" is Llama's, with a third matrix.
+    activation : str, optional
+        "relu" is the paper's, "gelu" BERT's, "gelu_tanh" GPT-2's; the others are
+        "silu", "quick_gelu" and "relu2". With a third matrix: "swiglu", Llama's,
+        "geglu_tanh", Gemma's, "geglu" and "reglu".
     bias : bool, optional
         Add biases.
     dtype : dtype, optional
@@ -42,7 +46,8 @@ class FeedForward:
     W_2 : ndarray, shape (F, E)
     W_gate : ndarray, shape (E, F), or None
         Uniform numbers at first, from Glorot and Bengio (2010), as in
-        `attnpy.layers.MultiHeadAttention`. There is a `W_gate` with "swiglu" only.
+        `attnpy.layers.MultiHeadAttention`. There is a `W_gate` where the activation
+        has a third matrix.
     b_1, b_2, b_gate : ndarray, shape (F,) or (E,), or None
         0 at first.
     activation : str
@@ -66,7 +71,8 @@ class FeedForward:
     .. math:: (\operatorname{silu}(x W_{gate} + b_{gate}) \cdot (x W_1 + b_1)) W_2 + b_2
 
     from Shazeer, "GLU Variants Improve Transformer" (2020). Llama's gate_proj, up_proj
-    and down_proj are the transposes of `W_gate`, `W_1` and `W_2`.
+    and down_proj are the transposes of `W_gate`, `W_1` and `W_2`. The others of that
+    paper have `gelu`, `gelu_tanh` or `relu` in the place of `silu`.
 
     Examples
     --------
@@ -101,7 +107,7 @@ class FeedForward:
         inner = _checks.count(hidden_dim, "hidden_dim")
         self.activation = _checks.one_of(activation, "activation", ACTIVATIONS)
         bias, dtype = _checks.flag(bias, "bias"), _dtypes.floating(dtype)
-        rng, gated = _checks.generator(rng), activation == "swiglu"
+        rng, gated = _checks.generator(rng), activation in GATED
         matrices = [(outer, inner)] * (3 if gated else 2)
         _checks.memory("FeedForward", dtype, *matrices)
         uniform, zeros = _parameters.xavier_uniform, _parameters.zeros
@@ -153,7 +159,7 @@ class FeedForward:
                 x,
                 self.W_gate,
                 self.b_gate,
-                activation="silu",
+                activation=GATED[self.activation],
                 num_threads=num_threads,
             )
         return linear(hidden, self.W_2, self.b_2, num_threads=num_threads)

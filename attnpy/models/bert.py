@@ -32,8 +32,8 @@ class BertEncoder:
         The number of positions.
     n_types : int, optional
         The number of token types, to tell two texts in one sequence apart.
-    activation : {"gelu", "gelu_tanh", "relu", "silu"}, optional
-        Of the feed-forward networks.
+    activation : str, optional
+        Of the feed-forward networks, as in `attnpy.blocks.FeedForward`.
     eps : float, optional
         Of the norms.
     dtype : dtype, optional

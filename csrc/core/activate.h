@@ -8,9 +8,11 @@
 typedef enum {
     ATTN_IDENTITY,
     ATTN_RELU,
-    ATTN_GELU,      /* x times the normal distribution function of x */
-    ATTN_GELU_TANH, /* its approximation by tanh */
-    ATTN_SILU       /* x times the logistic function of x */
+    ATTN_GELU,       /* x times the normal distribution function of x */
+    ATTN_GELU_TANH,  /* its approximation by tanh */
+    ATTN_SILU,       /* x times the logistic function of x */
+    ATTN_QUICK_GELU, /* x times the logistic function of 1.702 x */
+    ATTN_RELU2       /* the square of what is positive */
 } attn_activation;
 
 /* n contiguous numbers of the arithmetic's dtype, changed in place. */

@@ -72,6 +72,13 @@ relu_of(v_real x)
     return v_max(v_set1(0), x);
 }
 
+static INLINE v_real
+relu2_of(v_real x)
+{
+    v_real part = relu_of(x);
+    return v_mul(part, part);
+}
+
 /* Applies the activation to n_vec vectors, `line` reals apart. */
 static NOINLINE void
 activate(real *at, ptrdiff_t line, ptrdiff_t n_vec, attn_activation activation)
@@ -83,6 +90,10 @@ activate(real *at, ptrdiff_t line, ptrdiff_t n_vec, attn_activation activation)
         case ATTN_GELU: x = gelu_of(x); break;
         case ATTN_GELU_TANH: x = gelu_tanh_of(x); break;
         case ATTN_SILU: x = sigmoid_times(x, x); break;
+        case ATTN_QUICK_GELU:
+            x = sigmoid_times(x, v_mul(x, v_set1((real)1.702)));
+            break;
+        case ATTN_RELU2: x = relu2_of(x); break;
         default: break;
         }
         v_store(at, x);

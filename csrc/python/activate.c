@@ -9,13 +9,15 @@
 int
 py_parse_activation(PyObject *object, attn_activation *activation)
 {
-    static const char *const names[] = {"relu", "gelu", "gelu_tanh", "silu"};
+    static const char *const names[] = {"relu", "gelu",       "gelu_tanh",
+                                        "silu", "quick_gelu", "relu2"};
 
     *activation = ATTN_IDENTITY;
     if (object == Py_None) {
         return 0;
     }
-    for (int i = 0; i < 4 && PyUnicode_Check(object); i++) {
+    for (int i = 0; i < (int)(sizeof names / sizeof *names) && PyUnicode_Check(object);
+         i++) {
         if (PyUnicode_CompareWithASCIIString(object, names[i]) == 0) {
             *activation = (attn_activation)(ATTN_RELU + i);
             return 0;
@@ -23,8 +25,8 @@ py_parse_activation(PyObject *object, attn_activation *activation)
     }
     PyErr_Format(
         PyExc_ValueError,
-        "activation: expected 'relu', 'gelu', 'gelu_tanh', 'silu' or None, got "
-        "%R",
+        "activation: expected 'relu', 'gelu', 'gelu_tanh', 'silu', 'quick_gelu', "
+        "'relu2' or None, got %R",
         object);
     return -1;
 }

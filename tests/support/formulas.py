@@ -52,7 +52,25 @@ def silu(x):
     return x / (1 + np.exp(-x))
 
 
-ACTIVATIONS = {"relu": relu, "gelu": gelu, "gelu_tanh": gelu_tanh, "silu": silu}
+def quick_gelu(x):
+    """x times the logistic function of 1.702 x."""
+    return x / (1 + np.exp(-1.702 * x))
+
+
+def relu2(x):
+    """The square of what is above 0."""
+    return np.square(relu(x))
+
+
+ACTIVATIONS = {
+    "relu": relu,
+    "gelu": gelu,
+    "gelu_tanh": gelu_tanh,
+    "silu": silu,
+    "quick_gelu": quick_gelu,
+    "relu2": relu2,
+}
+GATED = {"swiglu": silu, "geglu": gelu, "geglu_tanh": gelu_tanh, "reglu": relu}
 
 
 def rotated(x, cos, sin, interleaved):

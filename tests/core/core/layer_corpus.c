@@ -13,6 +13,9 @@
 /* Of the problems below, as golden.h explains. */
 #define GOLDEN UINT64_C(0x25fd15fcc03a3273)
 #define NATIVE_GOLDEN UINT64_C(0x2f0a2dbd0aa2e706)
+/* Of those with the activations that came later. */
+#define LATER_GOLDEN UINT64_C(0x4f40f2f236ae0154)
+#define LATER_NATIVE_GOLDEN UINT64_C(0x3a8b1f2c24869108)
 
 #define COUNT(array) (int)(sizeof(array) / sizeof((array)[0]))
 
@@ -53,6 +56,13 @@ static const product_spec products[] = {
     {"tiles, no terms", 1, 20, 0, 5, ATTN_GELU_TANH, true, DENSE},
 };
 
+static const product_spec later_products[] = {
+    {"a row, quick gelu", 1, 1, 300, 1100, ATTN_QUICK_GELU, true, DENSE},
+    {"five rows, relu squared", 1, 5, 127, 65, ATTN_RELU2, true, TRANSPOSED},
+    {"tiles, quick gelu", 3, 31, 129, 70, ATTN_QUICK_GELU, true, SPREAD},
+    {"tiles, relu squared", 2, 32, 128, 385, ATTN_RELU2, false, DENSE},
+};
+
 /* Of input, and of weights and output. */
 static const attn_dtype product_dtypes[][2] = {{ATTN_F32, ATTN_F32},
                                                {ATTN_F64, ATTN_F64},
@@ -62,10 +72,11 @@ static const attn_dtype product_dtypes[][2] = {{ATTN_F32, ATTN_F32},
 
 enum { N_PRODUCT_DTYPES = COUNT(product_dtypes) };
 
+/* Problem n of a list, with each of its products in every dtype. */
 static uint64_t
-run_product(int n, const attn_tier *tier, int n_threads)
+run_product(const product_spec *list, int n, const attn_tier *tier, int n_threads)
 {
-    const product_spec *s = &products[n / N_PRODUCT_DTYPES];
+    const product_spec *s = &list[n / N_PRODUCT_DTYPES];
     const attn_dtype *dtypes = product_dtypes[n % N_PRODUCT_DTYPES];
     attn_call call = {.tier = tier, .n_threads = n_threads};
     problem made;
@@ -141,8 +152,10 @@ run_norm(int n, const attn_tier *tier, int n_threads)
 
 /* ---- Activations -------------------------------------------------------------------- */
 
+/* By attn_activation, and those after it. */
 static const char *const activations[] = {"identity", "relu", "gelu", "gelu, by tanh",
                                           "silu"};
+static const char *const later_activations[] = {"quick gelu", "relu squared"};
 
 enum { N_NUMBERS = 2003 };
 
@@ -205,7 +218,7 @@ dtype_of(int n)
 static uint64_t
 run_one(int n, const attn_tier *tier, int n_threads)
 {
-    return n < FIRST_NORM ? run_product(n, tier, n_threads)
+    return n < FIRST_NORM ? run_product(products, n, tier, n_threads)
            : n < FIRST_ACTIVATION
                ? run_norm(n - FIRST_NORM, tier, n_threads)
                : run_activation(n - FIRST_ACTIVATION, tier, n_threads);
@@ -220,5 +233,47 @@ test_every_tier_gives_layers_the_same_bits(void)
                              .run = run_one,
                              .golden = GOLDEN,
                              .native_golden = NATIVE_GOLDEN};
+    check_corpus(&c);
+}
+
+/* ---- The activations that came later ------------------------------------------------ */
+
+enum {
+    FIRST_LATER = COUNT(later_products) * N_PRODUCT_DTYPES,
+    N_LATER = FIRST_LATER + 2 * COUNT(later_activations)
+};
+
+static const char *
+later_name_of(int n)
+{
+    return n < FIRST_LATER ? later_products[n / N_PRODUCT_DTYPES].name
+                           : later_activations[(n - FIRST_LATER) / 2];
+}
+
+static attn_dtype
+later_dtype_of(int n)
+{
+    return n < FIRST_LATER            ? product_dtypes[n % N_PRODUCT_DTYPES][1]
+           : n % 2 == FIRST_LATER % 2 ? ATTN_F32
+                                      : ATTN_F64;
+}
+
+static uint64_t
+run_later(int n, const attn_tier *tier, int n_threads)
+{
+    return n < FIRST_LATER ? run_product(later_products, n, tier, n_threads)
+                           : run_activation(n - FIRST_LATER + 2 * COUNT(activations),
+                                            tier, n_threads);
+}
+
+void
+test_every_tier_gives_later_activations_the_same_bits(void)
+{
+    static const corpus c = {.n_problems = N_LATER,
+                             .name = later_name_of,
+                             .dtype = later_dtype_of,
+                             .run = run_later,
+                             .golden = LATER_GOLDEN,
+                             .native_golden = LATER_NATIVE_GOLDEN};
     check_corpus(&c);
 }

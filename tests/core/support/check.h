@@ -58,6 +58,7 @@ void test_rounding_mode_of_the_caller_does_not_matter(void);
 
 /* core/layer_corpus.c */
 void test_every_tier_gives_layers_the_same_bits(void);
+void test_every_tier_gives_later_activations_the_same_bits(void);
 
 /* core/activate.c */
 void test_tasks_of_activations_give_the_bits_of_one(void);
