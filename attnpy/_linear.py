@@ -33,8 +33,9 @@ def linear(
         The matrix; any strides.
     bias : array_like, shape (M,), optional
         Added to each row.
-    activation : {"relu", "gelu", "gelu_tanh", "silu", "quick_gelu", "relu2"}, optional
-        What is done to each number after that, as in `attnpy.blocks`.
+    activation : str, optional
+        What is done to each number after that, a function of `attnpy.blocks`: "relu",
+        "gelu", "gelu_tanh", "silu", "quick_gelu", "relu2" or "tanh".
     times, plus : array_like, shape (..., M), optional
         What each number is then multiplied by, and what is then added to it.
     precision : {"promoted", "narrow", "wide"}, optional

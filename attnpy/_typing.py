@@ -19,6 +19,7 @@ Activation = Literal[
     "silu",
     "quick_gelu",
     "relu2",
+    "tanh",
     "swiglu",
     "geglu",
     "geglu_tanh",

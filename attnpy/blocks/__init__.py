@@ -6,7 +6,15 @@ models since. Parameters are plain arrays, each layer has `parameters`, `state_d
 dropout.
 """
 
-from attnpy.blocks.activations import gelu, gelu_tanh, quick_gelu, relu, relu2, silu
+from attnpy.blocks.activations import (
+    gelu,
+    gelu_tanh,
+    quick_gelu,
+    relu,
+    relu2,
+    silu,
+    tanh,
+)
 from attnpy.blocks.decoder import Decoder, DecoderLayer
 from attnpy.blocks.encoder import Encoder, EncoderLayer
 from attnpy.blocks.feed_forward import FeedForward
@@ -26,4 +34,5 @@ __all__ = [
     "relu",
     "relu2",
     "silu",
+    "tanh",
 ]

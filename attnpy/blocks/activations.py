@@ -166,3 +166,28 @@ def relu2(x: ArrayLike) -> Array:
     array([0., 0., 9.])
     """
     return _attnpy.activate(x, "relu2")
+
+
+def tanh(x: ArrayLike) -> Array:
+    """Return the hyperbolic tangent.
+
+    Parameters
+    ----------
+    x : array_like, any shape
+
+    Returns
+    -------
+    ndarray, shape of x
+        In x's dtype (float64 for integers).
+
+    Notes
+    -----
+    As `numpy.tanh`, but with the same bits on every machine.
+
+    Examples
+    --------
+    >>> from attnpy.blocks import tanh
+    >>> tanh([-1.0, 0.0, 1.0]).round(4)
+    array([-0.7616,  0.    ,  0.7616])
+    """
+    return _attnpy.activate(x, "tanh")

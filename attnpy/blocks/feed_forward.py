@@ -15,8 +15,14 @@ if TYPE_CHECKING:
     from attnpy._typing import Activation, Array
 
 # What is done to the gate, of those that have one.
-GATED = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh", "reglu": "relu"}
-ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu", "quick_gelu", "relu2", *GATED)
+GATED: dict[str, Activation] = {
+    "swiglu": "silu",
+    "geglu": "gelu",
+    "geglu_tanh": "gelu_tanh",
+    "reglu": "relu",
+}
+PLAIN = ("relu", "gelu", "gelu_tanh", "silu", "quick_gelu", "relu2", "tanh")
+ACTIVATIONS = (*PLAIN, *GATED)
 
 
 class FeedForward:
@@ -30,8 +36,8 @@ class FeedForward:
         `F`, the size of the layer inside.
     activation : str, optional
         "relu" is the paper's, "gelu" BERT's, "gelu_tanh" GPT-2's; the others are
-        "silu", "quick_gelu" and "relu2". With a third matrix: "swiglu", Llama's,
-        "geglu_tanh", Gemma's, "geglu" and "reglu".
+        "silu", "quick_gelu", "relu2" and "tanh". With a third matrix: "swiglu" is
+        Llama's, "geglu_tanh" Gemma's, and there are "geglu" and "reglu".
     bias : bool, optional
         Add biases.
     dtype : dtype, optional

@@ -12,7 +12,8 @@ typedef enum {
     ATTN_GELU_TANH,  /* its approximation by tanh */
     ATTN_SILU,       /* x times the logistic function of x */
     ATTN_QUICK_GELU, /* x times the logistic function of 1.702 x */
-    ATTN_RELU2       /* the square of what is positive */
+    ATTN_RELU2,      /* the square of what is positive */
+    ATTN_TANH
 } attn_activation;
 
 /* n contiguous numbers of the arithmetic's dtype, changed in place. */

@@ -94,6 +94,7 @@ activate(real *at, ptrdiff_t line, ptrdiff_t n_vec, attn_activation activation)
             x = sigmoid_times(x, v_mul(x, v_set1((real)1.702)));
             break;
         case ATTN_RELU2: x = relu2_of(x); break;
+        case ATTN_TANH: x = tanh_of(x); break;
         default: break;
         }
         v_store(at, x);

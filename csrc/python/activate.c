@@ -9,8 +9,8 @@
 int
 py_parse_activation(PyObject *object, attn_activation *activation)
 {
-    static const char *const names[] = {"relu", "gelu",       "gelu_tanh",
-                                        "silu", "quick_gelu", "relu2"};
+    static const char *const names[] = {"relu",       "gelu",  "gelu_tanh", "silu",
+                                        "quick_gelu", "relu2", "tanh"};
 
     *activation = ATTN_IDENTITY;
     if (object == Py_None) {
@@ -26,7 +26,7 @@ py_parse_activation(PyObject *object, attn_activation *activation)
     PyErr_Format(
         PyExc_ValueError,
         "activation: expected 'relu', 'gelu', 'gelu_tanh', 'silu', 'quick_gelu', "
-        "'relu2' or None, got %R",
+        "'relu2', 'tanh' or None, got %R",
         object);
     return -1;
 }

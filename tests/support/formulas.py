@@ -69,6 +69,7 @@ ACTIVATIONS = {
     "silu": silu,
     "quick_gelu": quick_gelu,
     "relu2": relu2,
+    "tanh": np.tanh,
 }
 GATED = {"swiglu": silu, "geglu": gelu, "geglu_tanh": gelu_tanh, "reglu": relu}
 
