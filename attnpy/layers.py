@@ -17,7 +17,7 @@ from attnpy._options import Rotary as RotaryTables
 from attnpy.cache import KVCache, commit, reserve
 from attnpy.norms import LayerNorm, RMSNorm, norm_arguments
 from attnpy.positions import Rotary
-from attnpy.positions.rotary import cos_sin
+from attnpy.positions.rotary import by_length, cos_sin
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -586,13 +586,16 @@ class MultiHeadAttention:
             kv_lengths = lengths
         if context is None and q_offset is None:
             q_offset = 0 if past_lengths is None else past_lengths
+        ends = None
+        if rotary is not None and by_length(rotary):
+            ends = kv_lengths = _ends(kv_lengths, tokens, starts)
         result = _attnpy.layer(
             tokens,
             None if isinstance(context, KVCache) else context,
             Heads(self.num_heads, self.num_kv_heads),
             self._projections(isinstance(context, KVCache)),
             self._norms(),
-            self._rotary(rotary, tokens, q_offset, past_lengths, starts),
+            self._rotary(rotary, tokens, q_offset, past_lengths, starts, ends),
             rows,
             Options(
                 q_offset=q_offset,
@@ -697,22 +700,34 @@ class MultiHeadAttention:
         q_offset: ArrayLike | None,
         past_lengths: Array | None,
         starts: NDArray[np.int64] | None,
+        ends: NDArray[np.int64] | None,
     ) -> RotaryTables | None:
-        """Return what turns queries and keys, whose first token is there, or at 0."""
+        """Return what turns queries and keys, whose first token is there, or at 0.
+
+        `ends` are the lengths after the call, where frequencies depend on them.
+        """
         if rotary is None:
             return None
-        n_rows: int | None = tokens.shape[-2] if tokens.ndim > 1 else 0
         first: ArrayLike = 0 if past_lengths is None else past_lengths
         offset = 0 if q_offset is None else q_offset
-        if starts is not None:
-            n_rows = None
-            first = _packed.positions(starts, first)
-            offset = _packed.positions(starts, offset)
         q_dtype = _arithmetic(tokens, self.W_q, self.q_norm)
         k_dtype = _arithmetic(tokens, self.W_k, self.k_norm)
+        n_tokens = tokens.shape[-2] if tokens.ndim > 1 else 0
+        if ends is not None:
+            ends = ends[..., np.newaxis] if ends.ndim else ends  # an axis for heads
+        if ends is not None and starts is not None:
+            counts = np.diff(starts)
+            ends = np.repeat(np.broadcast_to(ends, (len(counts), 1))[:, 0], counts)
+
+        def table(first: ArrayLike, dtype: np.dtype[Any]) -> Array:
+            if starts is None:
+                return cos_sin(rotary, first, dtype, n_tokens, ends)
+            positions = _packed.positions(starts, first)[:, np.newaxis]  # (T, 1)
+            return cos_sin(rotary, positions, dtype, None, ends)[:, 0]
+
         return RotaryTables(
-            cos_sin(rotary, offset, q_dtype, n_rows),
-            cos_sin(rotary, first, k_dtype, n_rows),
+            table(offset, q_dtype),
+            table(first, k_dtype),
             rotary.interleaved,
         )
 
@@ -782,6 +797,17 @@ def _pair(
         of_tokens, of_keys = seq_offsets
         return of_tokens, of_keys
     return seq_offsets, seq_offsets
+
+
+def _ends(
+    kv_lengths: ArrayLike | None, tokens: Array, starts: NDArray[np.int64] | None
+) -> NDArray[np.int64]:
+    """Return how many tokens each sequence has after a call, (B,) or ()."""
+    if kv_lengths is None and starts is not None:
+        return np.diff(starts)
+    if kv_lengths is None:
+        return np.array(tokens.shape[-2] if tokens.ndim > 1 else 0)
+    return _checks.integers(kv_lengths, "kv_lengths", 0)
 
 
 def _n_heads(num_heads: int, num_kv_heads: int | None) -> tuple[int, int]:

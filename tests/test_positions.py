@@ -10,11 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import formulas, reference
 from support.arrays import dtype_of, lay_out, misaligned, normal, read_only
-from support.comparisons import assert_same_bits
+from support.comparisons import assert_near, assert_same_bits
 from support.errors import refused
 
 import attnpy
 from attnpy import positions
+from attnpy.cache import KVCache
+from attnpy.layers import MultiHeadAttention
 from attnpy.positions import (
     Learned,
     Rotary,
@@ -497,6 +499,107 @@ def test_scaling_takes_a_model_configuration_as_it_is():
         assert_same_bits(Rotary(8, scaling=nothing).frequencies, Rotary(8).frequencies)
     partial = {"rope_type": "default", "partial_rotary_factor": 0.4}
     assert len(Rotary(80, rotary_dim=32, scaling=partial).frequencies) == 16
+
+
+ORIGINAL = "original_max_position_embeddings"
+DYNAMIC = {"type": "dynamic", "factor": 3.0, ORIGINAL: 6}
+LONGROPE = {
+    "type": "longrope",
+    "short_factor": [1.0, 1.5, 2.0, 3.0],
+    "long_factor": [2.0, 3.0, 5.0, 9.0],
+    "factor": 4.0,
+    ORIGINAL: 6,
+}
+
+
+def of_length(scaling, length, head_dim=8):
+    """The frequencies and the attention factor, as the formulas have them."""
+    base, exponents = 10000.0, np.arange(0, head_dim, 2) / head_dim
+    if scaling["type"] == "longrope":
+        factors = scaling["long_factor" if length > 6 else "short_factor"]
+        growth = math.log(4) / math.log(6)
+        return 1 / (np.array(factors) * base**exponents), math.sqrt(1 + growth)
+    if length > 6:
+        base *= (3.0 * length / 6 - (3.0 - 1)) ** (head_dim / (head_dim - 2))
+    return base**-exponents, 1.0
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("length", [0, 1, 6, 7, 20])
+@pytest.mark.parametrize("scaling", [DYNAMIC, LONGROPE])
+def test_frequencies_may_depend_on_the_length_of_a_sequence(scaling, length):
+    rotary = Rotary(8, scaling=scaling)
+    frequencies, factor = of_length(scaling, length)
+    angles = np.arange(length)[:, None] * frequencies
+    assert rotary.attention_factor == pytest.approx(factor, rel=1e-15)
+    for actual, exact in zip(
+        rotary.tables(np.arange(length), "float64"), (np.cos, np.sin), strict=True
+    ):
+        assert_near(actual, factor * exact(angles), 1e-13)
+    assert_near(rotary.frequencies, of_length(scaling, 1)[0])
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("scaling", [DYNAMIC, LONGROPE])
+def test_each_sequence_has_the_frequencies_of_its_own_length(scaling):
+    rotary, x = Rotary(8, scaling=scaling), normal(3, 2, 5, 8)
+    first = np.array([0, 4, 9])
+    together = rotary(x, (first[:, None] + np.arange(5))[:, None])
+    for i, start in enumerate(first):
+        assert_same_bits(together[i], rotary(x[i], start))
+        frequencies, factor = of_length(scaling, start + 5)
+        fixed = Rotary(8)
+        fixed.frequencies, fixed.attention_factor = frequencies, factor
+        assert_near(together[i], fixed(x[i], start), 1e-6)
+    one = normal(8)
+    assert_same_bits(rotary(one, 20), rotary(one[None], 20)[0])
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("scaling", [DYNAMIC, LONGROPE])
+def test_layers_count_the_tokens_that_a_sequence_has_after_the_call(scaling):
+    mha = MultiHeadAttention(16, 2, rng=np.random.default_rng(0))
+    rotary = Rotary(8, scaling=scaling)
+    x, lengths = normal(3, 10, 16), np.array([10, 4, 7])
+    full = mha(x, causal=True, rotary=rotary, kv_lengths=lengths)
+    cache = KVCache(3, 2, 12, 8)
+    assert_same_bits(
+        mha(x, causal=True, rotary=rotary, kv_lengths=lengths, cache=cache), full
+    )
+    more = normal(3, 2, 16, seed=1)
+    steps = mha(more, causal=True, rotary=rotary, cache=cache)
+    for i, n in enumerate(lengths):
+        alone = KVCache(1, 2, 12, 8)
+        given = {"causal": True, "rotary": rotary, "cache": alone}
+        assert_same_bits(full[i, :n], mha(x[i, :n], **given))
+        assert_same_bits(steps[i], mha(more[i], **given))
+    # As long as the original length holds, it is the same in one call and in several.
+    cache = KVCache(1, 2, 6, 8)
+    given = {"causal": True, "rotary": rotary}
+    parts = [mha(x[0, i : i + 2], **given, cache=cache) for i in (0, 2, 4)]
+    assert_same_bits(np.concatenate(parts), mha(x[0, :6], **given))
+
+
+@pytest.mark.parametrize(
+    ("scaling", "text"),
+    [
+        ({**LONGROPE, "long_factor": [1.0]}, "rotary_dim / 2 = 4 numbers, got "),
+        ({**LONGROPE, "long_factor": 2.0}, "rotary_dim / 2 = 4 numbers, got 2.0"),
+        ({**LONGROPE, "short_factor": [1, 2, 3, 0]}, "a finite number > 0, got 0"),
+        ({**LONGROPE, "factor": None}, "with factor or attention_factor, got neither"),
+        ({**LONGROPE, ORIGINAL: 1}, "more than 1, got 1"),
+        ({**DYNAMIC, ORIGINAL: None}, "'dynamic' with factor, original_max"),
+        ({**DYNAMIC, "factor": -1}, "a finite number > 0, got -1"),
+    ],
+)
+def test_scalings_by_length_say_what_they_need(scaling, text):
+    with pytest.raises(ValueError, match=rf"^scaling.*: expected .*{text}"):
+        Rotary(8, scaling=scaling)
+
+
+def test_dynamic_scaling_needs_two_pairs():
+    with pytest.raises(ValueError, match="rotary_dim: expected at least 4 with 'dyn"):
+        Rotary(8, rotary_dim=2, scaling=DYNAMIC)
 
 
 @pytest.mark.parametrize(

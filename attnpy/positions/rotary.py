@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +24,7 @@ KEPT_ANGLES = 1 << 18
 SCALINGS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "default": ((), ()),
     "linear": (("factor",), ()),
+    "dynamic": (("factor", "original_max_position_embeddings"), ()),
     "llama3": (
         (
             "factor",
@@ -43,6 +44,10 @@ SCALINGS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "mscale_all_dim",
             "truncate",
         ),
+    ),
+    "longrope": (
+        ("short_factor", "long_factor", "original_max_position_embeddings"),
+        ("factor", "attention_factor"),
     ),
 }
 
@@ -76,7 +81,11 @@ class Rotary:
           ``original_max_position_embeddings``;
         - ``"yarn"``, with ``factor``, ``original_max_position_embeddings`` and, where
           wanted, ``attention_factor``, ``beta_fast`` (32), ``beta_slow`` (1),
-          ``mscale`` and ``mscale_all_dim``, ``truncate`` (True).
+          ``mscale`` and ``mscale_all_dim``, ``truncate`` (True);
+        - ``"dynamic"``, with ``factor``, ``original_max_position_embeddings``;
+        - ``"longrope"``, with ``short_factor`` and ``long_factor``, lists of
+          ``rotary_dim / 2`` numbers, ``original_max_position_embeddings``, and
+          ``factor`` or ``attention_factor``.
 
         ``rope_theta`` and ``partial_rotary_factor`` may be there too, and must agree
         with `base` and `rotary_dim`. An unknown key is an error.
@@ -88,10 +97,12 @@ class Rotary:
     interleaved : bool
         As given.
     frequencies : ndarray of float64, shape (rotary_dim / 2,)
-        The angle by which each pair turns from one position to the next, in radians.
+        The angle by which each pair turns from one position to the next, in radians;
+        with ``"dynamic"`` and ``"longrope"`` in sequences of at most the original
+        length.
     attention_factor : float
-        What the tables are multiplied by: 1, but for ``"yarn"``. The scores grow by its
-        square.
+        What the tables are multiplied by: 1, but for ``"yarn"`` and ``"longrope"``. The
+        scores grow by its square.
 
     Raises
     ------
@@ -123,9 +134,17 @@ class Rotary:
     Window Extension of Large Language Models" (2023) and the models do; its attention
     factor is by default ``0.1 * ln(factor) + 1``.
 
-    ``"dynamic"`` is refused: its frequencies change as a sequence grows, so that keys
-    turned before no longer fit. For a known length L compute its base,
-    ``base * (factor * L / original - factor + 1) ** (D / (D - 2))``, and pass that.
+    The frequencies of ``"dynamic"`` and ``"longrope"`` depend on the length L of a
+    sequence at the time of the call: here the largest of its positions plus 1
+    (positions of several axes have a sequence in each row), in layers the tokens that
+    it has after the call. Beyond the original length ``"dynamic"`` has those of another
+    base, ``base * (factor * L / original - factor + 1) ** (dim / (dim - 2))`` with
+    ``dim = rotary_dim``, and ``"longrope"`` (Ding et al., "LongRoPE: Extending LLM
+    Context Window Beyond 2 Million Tokens", 2024) divides by ``long_factor`` in place
+    of ``short_factor``; its attention factor is by default ``sqrt(1 + ln(factor) /
+    ln(original))`` at any length. A cache has keys as the calls turned them that
+    brought them, as in Hugging Face's models: a sequence that grows beyond the original
+    length has other bits in several calls than in one.
 
     Frameworks that compute angles in float32 differ from these, by about 1e-7 times the
     position.
@@ -180,6 +199,9 @@ class Rotary:
         exponents = np.arange(0, self.rotary_dim, 2) / max(1, self.rotary_dim)
         self.frequencies: NDArray[np.float64] = 1 / base**exponents
         self.attention_factor = 1.0
+        self._beyond: Callable[[NDArray[np.int64]], NDArray[np.float64]] | None = None
+        self._original_length = 0.0
+        self._changes_once = False
         kind, options = _parse_scaling(scaling, base, self.rotary_dim, self.head_dim)
         if kind == "linear":
             self.frequencies = self.frequencies / options["factor"]
@@ -188,6 +210,15 @@ class Rotary:
         elif kind == "yarn":
             self.frequencies = _yarn(self.frequencies, base, **options)
             self.attention_factor = _yarn_attention_factor(**options)
+        elif kind == "dynamic":
+            self._beyond = _dynamic(base, exponents, **options)
+        elif kind == "longrope":
+            self._beyond = _longrope(self.frequencies, **options)
+            self.frequencies = self.frequencies / options["short_factor"]
+            self.attention_factor = _longrope_attention_factor(**options)
+            self._changes_once = True
+        if self._beyond is not None:
+            self._original_length = options["original_max_position_embeddings"]
         self.frequencies.flags.writeable = False
 
     def tables(
@@ -215,8 +246,9 @@ class Rotary:
             If a position is out of its range.
         """
         positions = _checks.integers(positions, "positions")
+        frequencies = frequencies_for(self, _lengths(self, positions))
         return _tables(
-            positions, self.frequencies, self.attention_factor, _dtypes.floating(dtype)
+            positions, frequencies, self.attention_factor, _dtypes.floating(dtype)
         )
 
     def __call__(
@@ -250,7 +282,8 @@ class Rotary:
         Notes
         -----
         16-bit numbers are computed in float32 and rounded once. A row's bits depend on
-        the row and its position only.
+        the row and its position only, and where frequencies depend on the length of a
+        sequence, on that.
         """
         x = _checks.array(x, "x")
         positions = 0 if positions is None else positions
@@ -264,7 +297,8 @@ class Rotary:
                 "positions: expected an integer, or integers that broadcast to "
                 f"{x.shape[:-1]}, x's axes before the last, got shape {positions.shape}"
             )
-        tables = cos_sin(self, positions, _dtypes.arithmetic(x.dtype))
+        lengths = _lengths(self, positions)
+        tables = cos_sin(self, positions, _dtypes.arithmetic(x.dtype), lengths=lengths)
         return _attnpy.rotate(x, tables, self.interleaved, out)
 
 
@@ -273,16 +307,19 @@ def cos_sin(
     positions: ArrayLike,
     dtype: np.dtype[Any],
     n_rows: int | None = None,
+    lengths: NDArray[np.int64] | None = None,
 ) -> Array:
     """Return the tables side by side, (..., L, rotary_dim): cosines, then sines.
 
     With `n_rows`, `positions` are those of the first of so many rows, `q_offset` of
-    `query_positions`. Read-only, for the tables of the last calls are kept.
+    `query_positions`. Where `by_length` says so, `lengths` are the sequences', and
+    broadcast to the axes before the tables' last two. Read-only, for the tables of the
+    last calls are kept.
     """
     array = _checks.array(positions, "q_offset")
     if array.dtype.kind not in "iu":
         array = _checks.integers(positions, "q_offset")
-    frequencies = np.asarray(rotary.frequencies, np.float64)
+    frequencies = frequencies_for(rotary, lengths)
     n_angles = array.size * (1 if n_rows is None else n_rows) * frequencies.size
     make = _cos_sin if n_angles <= KEPT_ANGLES else _cos_sin.__wrapped__
     return make(
@@ -291,9 +328,56 @@ def cos_sin(
         array.shape,
         n_rows,
         frequencies.tobytes(),
+        frequencies.shape,
         rotary.attention_factor,
         dtype,
     )
+
+
+def by_length(rotary: Rotary) -> bool:
+    """Tell whether the frequencies depend on the length of a sequence."""
+    return rotary._beyond is not None
+
+
+def changes_once(rotary: Rotary, lengths: NDArray[np.int64]) -> bool:
+    """Tell whether a sequence of these lengths is the first with other frequencies.
+
+    False where they change with every length.
+    """
+    is_first = (lengths > rotary._original_length) & (
+        lengths - 1 <= rotary._original_length
+    )
+    return rotary._changes_once and bool(is_first.any())
+
+
+def frequencies_for(
+    rotary: Rotary, lengths: NDArray[np.int64] | None
+) -> NDArray[np.float64]:
+    """Return those of sequences of these lengths: (n,), or (..., 1, n) if they differ.
+
+    There is an axis for their positions where there are several.
+    """
+    short = np.asarray(rotary.frequencies, np.float64)
+    if rotary._beyond is None or lengths is None:
+        return short
+    is_long = lengths > rotary._original_length
+    if not is_long.any():
+        return short
+    if (lengths == lengths.flat[0]).all():
+        same: NDArray[np.float64] = rotary._beyond(lengths.reshape(-1)[:1])[0]
+        return same
+    each = np.where(is_long[..., np.newaxis], rotary._beyond(lengths), short)
+    return each[..., np.newaxis, :]
+
+
+def _lengths(rotary: Rotary, positions: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    """Return the lengths of sequences from their positions, where they matter."""
+    if rotary._beyond is None:
+        return None
+    if positions.ndim == 0:
+        return positions + 1
+    last: NDArray[np.int64] = positions.max(axis=-1, initial=-1)
+    return last + 1
 
 
 def _tables(
@@ -316,6 +400,7 @@ def _cos_sin(
     shape: tuple[int, ...],
     n_rows: int | None,
     frequencies: bytes,
+    frequencies_shape: tuple[int, ...],
     attention_factor: float,
     dtype: np.dtype[Any],
 ) -> Array:
@@ -325,7 +410,7 @@ def _cos_sin(
         array = query_positions(n_rows, n_rows, q_offset=array)
     tables = _tables(
         _checks.integers(array, "positions"),
-        np.frombuffer(frequencies),
+        np.frombuffer(frequencies).reshape(frequencies_shape),
         attention_factor,
         dtype,
     )
@@ -344,11 +429,6 @@ def _parse_scaling(
         raise TypeError(f"scaling: expected a mapping, got {type(scaling).__name__}")
     given = {key: value for key, value in scaling.items() if value is not None}
     kind = str(given.pop("rope_type", given.get("type")))
-    if kind == "dynamic":
-        raise ValueError(
-            "scaling: expected a kind whose frequencies do not change as the sequence "
-            "grows, got 'dynamic'; see the notes of Rotary"
-        )
     if kind not in SCALINGS or given.pop("type", kind) != kind:
         raise ValueError(
             f"scaling: expected one 'rope_type' of {', '.join(SCALINGS)}, got {scaling}"
@@ -374,6 +454,8 @@ def _parse_scaling(
         name, low = f"scaling[{key!r}]", -math.inf if key.startswith("mscale") else 0
         if key == "truncate":
             given[key] = _checks.flag(value, name)
+        elif key in ("short_factor", "long_factor"):
+            given[key] = _factors(value, name, rotary_dim // 2)
         else:
             given[key] = _checks.above(value, name, low)
     return kind, given
@@ -432,6 +514,88 @@ def _yarn_attention_factor(
     if mscale and mscale_all_dim:
         return (mscale * growth + 1) / (mscale_all_dim * growth + 1)
     return growth + 1
+
+
+def _factors(value: object, name: str, n_pairs: int) -> NDArray[np.float64]:
+    """Return what the frequencies of the pairs are divided by."""
+    if not isinstance(value, (list, tuple, np.ndarray)) or len(value) != n_pairs:
+        raise ValueError(
+            f"{name}: expected a list of rotary_dim / 2 = {n_pairs} numbers, "
+            f"got {value!r:.60}"
+        )
+    return np.array([_checks.above(number, name, 0) for number in value])
+
+
+def _dynamic(
+    base: float,
+    exponents: NDArray[np.float64],
+    factor: float,
+    original_max_position_embeddings: float,
+) -> Callable[[NDArray[np.int64]], NDArray[np.float64]]:
+    n_numbers = 2 * len(exponents)
+    if n_numbers < 4:
+        raise ValueError(
+            f"rotary_dim: expected at least 4 with 'dynamic', got {n_numbers}"
+        )
+    power = n_numbers / (n_numbers - 2)
+    return functools.partial(
+        _dynamic_beyond,
+        base,
+        exponents,
+        factor,
+        original_max_position_embeddings,
+        power,
+    )
+
+
+def _dynamic_beyond(
+    base: float,
+    exponents: NDArray[np.float64],
+    factor: float,
+    original: float,
+    power: float,
+    lengths: NDArray[np.int64],
+) -> NDArray[np.float64]:
+    """Return the frequencies (..., n) beyond the original length."""
+    stretch = factor * (np.maximum(lengths, original) / original - 1) + 1
+    bases: NDArray[np.float64] = (base * stretch**power)[..., np.newaxis]
+    return 1 / bases**exponents
+
+
+def _longrope(
+    frequencies: NDArray[np.float64], long_factor: NDArray[np.float64], **_: Any
+) -> Callable[[NDArray[np.int64]], NDArray[np.float64]]:
+    return functools.partial(_longrope_beyond, frequencies / long_factor)
+
+
+def _longrope_beyond(
+    frequencies: NDArray[np.float64], lengths: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Return the frequencies (..., n) beyond the original length."""
+    return np.broadcast_to(frequencies, (*lengths.shape, len(frequencies)))
+
+
+def _longrope_attention_factor(
+    original_max_position_embeddings: float,
+    factor: float | None = None,
+    attention_factor: float | None = None,
+    **_: Any,
+) -> float:
+    if attention_factor is not None:
+        return attention_factor
+    if factor is None:
+        raise ValueError(
+            "scaling: expected 'longrope' with factor or attention_factor, got neither"
+        )
+    if factor <= 1:
+        return 1.0
+    if original_max_position_embeddings <= 1:
+        raise ValueError(
+            "scaling['original_max_position_embeddings']: expected more than 1, got "
+            f"{original_max_position_embeddings}"
+        )
+    growth = math.log(factor) / math.log(original_max_position_embeddings)
+    return math.sqrt(1 + growth)
 
 
 def _blend(
