@@ -74,8 +74,13 @@ def residual(
     sublayer: Callable[[Array], Array],
     norm: LayerNorm | RMSNorm,
     norm_first: bool,
+    norm_after: LayerNorm | RMSNorm | None = None,
 ) -> Array:
-    """Add what a sublayer makes of the tokens, with the norm before it or after."""
-    if norm_first:
-        return tokens + sublayer(norm(tokens))
-    return norm(sublayer(tokens), tokens)
+    """Add what a sublayer makes of the tokens, with the norm before it or after.
+
+    With `norm_after` what is added is normalized, too.
+    """
+    result = sublayer(norm(tokens) if norm_first else tokens)
+    if norm_after is not None:
+        result = norm_after(result)
+    return tokens + result if norm_first else norm(result, tokens)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from attnpy._typing import Activation, Array, DecoderOptions, NormKind, Window
     from attnpy.blocks._stack import CallOptions
     from attnpy.norms import LayerNorm, RMSNorm
+    from attnpy.positions import Rotary
 
     class DecoderCall(CallOptions, total=False):
         """The options of a decoder's call."""
@@ -63,7 +64,10 @@ class DecoderLayer:
         network.
     causal, norm_first : bool
         As given.
-    window, scale : tuple, float, or None
+    after_1, after_3 : LayerNorm or RMSNorm or None
+        None at first. Norms of what self-attention and network give, before it is
+        added, as in Gemma 2.
+    window, scale, rotary : tuple, float, Rotary, or None
         None at first. What the self-attention is told in every call, where layers of a
         stack differ; the call's own must be None then.
 
@@ -101,10 +105,13 @@ class DecoderLayer:
     norm_1: LayerNorm | RMSNorm
     norm_2: LayerNorm | RMSNorm | None
     norm_3: LayerNorm | RMSNorm
+    after_1: LayerNorm | RMSNorm | None
+    after_3: LayerNorm | RMSNorm | None
     norm_first: bool
     causal: bool
     window: Window | None
     scale: float | None
+    rotary: Rotary | None
 
     def __init__(
         self,
@@ -130,6 +137,9 @@ class DecoderLayer:
         self.causal = _checks.flag(causal, "causal")
         self.window = None
         self.scale = None
+        self.rotary = None
+        self.after_1 = None
+        self.after_3 = None
 
         def attention(context_dim: int | None) -> MultiHeadAttention:
             return MultiHeadAttention(
@@ -284,16 +294,23 @@ class DecoderLayer:
         if self.scale is not None:
             _check_only(options.get("scale"), "scale")
             options["scale"] = self.scale
+        if self.rotary is not None:
+            _check_only(options.get("rotary"), "rotary")
+            options["rotary"] = self.rotary
         if context is not None and not isinstance(context, KVCache):
             context = _checks.array(context, "context")
         tokens = _checks.array(x, "x")
         with undone_on_error([] if cache is None else [cache]):
-            tokens = _stack.residual(tokens, attend, self.norm_1, self.norm_first)
+            tokens = _stack.residual(
+                tokens, attend, self.norm_1, self.norm_first, self.after_1
+            )
             if self.norm_2 is not None:
                 tokens = _stack.residual(
                     tokens, attend_to_context, self.norm_2, self.norm_first
                 )
-            return _stack.residual(tokens, feed, self.norm_3, self.norm_first)
+            return _stack.residual(
+                tokens, feed, self.norm_3, self.norm_first, self.after_3
+            )
 
     def _check_context(
         self,
