@@ -36,7 +36,7 @@ def decoder(kind, tensors=None, **changes):
     config = {**families.DECODERS[kind], **changes}
     model = CausalDecoder.from_config(config)
     if tensors is not None:
-        checkpoints.load(model, tensors, "gpt2" if kind == "gpt2" else "llama")
+        checkpoints.load(model, tensors, families.NAMES[kind])
     return model
 
 
@@ -135,6 +135,7 @@ def test_what_comes_after_bert_is_left_alone():
         "bert.pooler.dense.weight": np.ones((12, 12)),
         "cls.predictions.bias": np.ones(30),
         "classifier.weight": np.ones((2, 12)),
+        "qa_outputs.weight": np.ones((2, 12)),
     }
     named = {f"bert.{name}": array for name, array in tensors.items()}
     assert_same_parameters(bert({**named, **more}), bert(tensors))

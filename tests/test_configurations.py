@@ -39,10 +39,18 @@ def arguments(config):
     kind = config["model_type"]
     made = (_hf_config.bert if kind == "bert" else _hf_config.decoder)(config)
     rotary = made.get("rotary")
-    if rotary is not None:
-        numbers = *rotary.frequencies, rotary.attention_factor
-        made["rotary"] = tuple(map(float, numbers))
+    if isinstance(rotary, list):
+        made["rotary"] = [*map(turns_of, rotary)]
+    elif rotary is not None:
+        made["rotary"] = turns_of(rotary)
     return made
+
+
+def turns_of(rotary):
+    """Its numbers, short and long."""
+    long = rotary.tables([50], "float64")
+    numbers = *rotary.frequencies, rotary.attention_factor, *long[0][0], *long[1][0]
+    return tuple(map(float, numbers))
 
 
 def changed(kind, **changes):
@@ -50,8 +58,7 @@ def changed(kind, **changes):
 
 
 def turns(head_dim, base, scaling=None):
-    rotary = Rotary(head_dim, base=base, scaling=scaling)
-    return *map(float, rotary.frequencies), rotary.attention_factor
+    return turns_of(Rotary(head_dim, base=base, scaling=scaling))
 
 
 def declared(kind):
@@ -111,17 +118,34 @@ def others(kind, name):
         "max_window_layers": 5,
         "use_sliding_window": False,
         "is_causal": False,
+        "hidden_activation": "relu",
+        "partial_rotary_factor": 1.0,
+        "query_pre_attn_scalar": 7,
+        "attn_logit_softcapping": 5.0,
+        "final_logit_softcapping": 5.0,
+        "sliding_window_pattern": 2,
+        "rope_local_base_freq": 300.0,
         "scale_attn_weights": False,
         "scale_attn_by_inverse_layer_idx": True,
         "attention_bias": True,
         "mlp_bias": True,
     }
-    if name in ("max_position_embeddings", LENGTH) and kind != "bert":
+    if name in ("max_position_embeddings", LENGTH) and kind not in ("bert", "phi3"):
         base = long
-    if name == "rope_parameters":
+    if name in ("rope_parameters", "partial_rotary_factor"):
         base.pop("rope_scaling", None)
     if name in ("layer_types", "sliding_window", "max_window_layers"):
-        base = used if kind != "mistral" else base
+        base = used if kind.startswith("qwen") else base
+    if kind == "llama" and name in ("layer_types", "sliding_window"):
+        base |= {"sliding_window": 3, "layer_types": [SLIDING, FULL]}
+    if kind.startswith("gemma"):
+        values["layer_types"] = [FULL] * 3
+        values["rope_scaling"] = {"rope_type": "linear", "factor": 3.0}
+    if kind == "phi3" and name in ("hidden_size", "num_attention_heads", "head_dim"):
+        del base["rope_scaling"]
+        values |= {"hidden_size": 64, "num_attention_heads": 2, "head_dim": 4}
+    if kind == "gemma3_text":
+        values["rope_parameters"] = {SLIDING: {"rope_theta": 3.0}}
     if name == "use_sliding_window":
         base = used
     if name == "is_causal" and kind == "mistral":
@@ -131,12 +155,7 @@ def others(kind, name):
 
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [
-        (kind, name)
-        for kind in BASES
-        for name in _hf_fields.FAMILIES[kind].read
-        if (name, kind == "bert") != ("hidden_act", False)  # Llama's is silu
-    ],
+    [(kind, name) for kind in BASES for name in _hf_fields.FAMILIES[kind].read],
 )
 def test_every_field_that_is_read_changes_what_is_made(kind, name):
     base, other = others(kind, name)
@@ -330,6 +349,116 @@ def test_yarn_is_truncated_or_not():
     assert made["rotary"] != changed("llama", head_dim=16, rope_scaling=yarn)["rotary"]
     with pytest.raises(TypeError, match=r"scaling\['truncate'\]: expected a bool"):
         changed("llama", rope_scaling={**yarn, "truncate": "no"})
+
+
+def test_phi3_had_other_names_for_its_scaling():
+    scaling = {k: v for k, v in BASES["phi3"]["rope_scaling"].items() if k != "type"}
+    for more in ({"type": "su"}, {"type": "yarn"}, {"rope_type": "longrope"}):
+        made = changed("phi3", rope_scaling={**scaling, **more})
+        assert made == arguments(BASES["phi3"])
+
+
+def test_parts_of_heads_are_turned_by_phi3_only():
+    text = "expected partial_rotary_factor = 1.0, as the class of llama turns whole"
+    scaling = {"rope_type": "default", "partial_rotary_factor": 0.5}
+    with pytest.raises(ValueError, match=text):
+        changed("llama", rope_parameters=scaling)
+    for share in (0, 1.5, "0.5", True):
+        with pytest.raises(ValueError, match="expected partial_rotary_factor to be a"):
+            changed("phi3", rope_scaling={**scaling, "partial_rotary_factor": share})
+    whole = {**scaling, "partial_rotary_factor": 1.0}
+    assert changed("llama", rope_parameters=whole) == arguments(BASES["llama"])
+
+
+def test_dynamic_scaling_is_of_the_longest_context():
+    scaling = {"rope_type": "dynamic", "factor": 2.0}
+    made = changed("llama", rope_scaling=scaling, max_position_embeddings=32)
+    assert made["rotary"] == turns(4, 500.0, {**scaling, LENGTH: 32})
+    with pytest.raises(ValueError, match=f"expected one {LENGTH}, got 32, and 16"):
+        changed(
+            "llama", rope_scaling={**scaling, LENGTH: 16}, max_position_embeddings=32
+        )
+
+
+def test_longrope_grows_by_the_longest_context():
+    scaling = {"rope_type": "longrope", "short_factor": [1.0, 2], "long_factor": [3, 4]}
+    made = changed("llama", rope_scaling=scaling, **{LENGTH: 16})["rotary"]
+    expected = {**scaling, LENGTH: 16, "factor": 4.0}
+    assert made == turns(4, 500.0, expected)
+    own = changed("llama", rope_scaling={**expected, "factor": 2.0})["rotary"]
+    assert own == turns(4, 500.0, {**expected, "factor": 2.0})
+
+
+def test_windows_of_llama_are_those_of_its_layer_types():
+    types = {"layer_types": [SLIDING, FULL]}
+    made = changed("llama", sliding_window=3, **types)
+    assert made["window"] == [(2, 0), None]
+    assert changed("llama", layer_types=[FULL, FULL])["window"] is None
+    with pytest.raises(ValueError, match="expected a sliding_window where layer_types"):
+        changed("llama", **types)
+    with pytest.raises(
+        ValueError, match="expected layer_types beside a sliding_window"
+    ):
+        changed("llama", sliding_window=3)
+
+
+def test_windows_of_mistral_are_those_of_its_layer_types():
+    made = changed("mistral", layer_types=[FULL, SLIDING])
+    assert made["window"] == [None, (2, 0)]
+    with pytest.raises(ValueError, match="expected a sliding_window where layer_types"):
+        changed("mistral", layer_types=[FULL, SLIDING], sliding_window=None)
+
+
+def test_windows_of_gemma_alternate():
+    local = (2, 0)
+    assert changed("gemma2")["window"] == [local, None, local]
+    assert changed("gemma3_text")["window"] == [local, local, None]
+    for kind in ("gemma2", "gemma3_text"):
+        with pytest.raises(ValueError, match="expected a sliding_window, got none"):
+            changed(kind, sliding_window=None)
+        full = changed(kind, sliding_window=None, layer_types=[FULL] * 3)
+        assert full["window"] is None
+
+
+def test_layers_of_gemma3_have_positions_of_their_own():
+    local, scaled = turns(6, 50.0), turns(6, 500.0, {"type": "linear", "factor": 4.0})
+    assert changed("gemma3_text")["rotary"] == [local, local, scaled]
+    usual = {"rope_theta": None, "rope_local_base_freq": None, "rope_scaling": None}
+    made = changed("gemma3_text", **usual)["rotary"]
+    assert made == [turns(6, 10000.0)] * 2 + [turns(6, 1000000.0)]
+    for wrong in ({"rope_theta": 3.0}, {FULL: [1]}):
+        with pytest.raises(ValueError, match="expected rope_parameters of full_attent"):
+            changed("gemma3_text", rope_parameters=wrong)
+
+
+def test_networks_with_a_gate_have_some_activations():
+    for name, ours in (("silu", "swiglu"), ("gelu", "geglu"), ("relu", "reglu")):
+        assert changed("llama", hidden_act=name)["activation"] == ours
+    assert changed("qwen2", hidden_act="gelu_new")["activation"] == "geglu_tanh"
+    for name in ("relu2", "quick_gelu", "tanh"):
+        text = f"expected hidden_act to be one of gelu, .* with a gate, got '{name}'"
+        with pytest.raises(ValueError, match=text):
+            changed("mistral", hidden_act=name)
+
+
+def test_labels_are_counted_for_a_classifier():
+    def count(**labels):
+        config = {**families.BERT, **labels}
+        made = BertEncoder.from_config(config, classifier=True)
+        return made.classifier_weight.shape[1]
+
+    assert count() == 2
+    assert count(num_labels=5) == 5
+    assert count(id2label={"0": "no", "1": "yes", "2": "perhaps"}) == 3
+    assert count(id2label={"0": "LABEL_0"}, num_labels=1) == 1
+    for labels, text in (
+        ({"num_labels": 0}, "num_labels to be an integer from 1"),
+        ({"num_labels": 3, "id2label": {"0": "x"}}, "num_labels = 1 as id2label has"),
+        ({"id2label": ["x"]}, "id2label to be a mapping"),
+        ({"id2label": {}}, "id2label to be a mapping"),
+    ):
+        with pytest.raises(ValueError, match=f"config: expected {text}"):
+            count(**labels)
 
 
 def test_activations_have_their_other_names():

@@ -31,7 +31,7 @@ def decoder(kind, dtype=np.float32, **changes):
     config = {**families.DECODERS[kind], **changes}
     tensors = families.tensors(config)
     model = CausalDecoder.from_config(config, dtype=dtype)
-    checkpoints.load(model, tensors, "gpt2" if kind == "gpt2" else "llama")
+    checkpoints.load(model, tensors, families.NAMES[kind])
     return model, tensors, config
 
 
@@ -66,6 +66,81 @@ def test_bert_with_another_activation(monkeypatch):
     assert_close(model(IDS), families.bert_states(tensors, config, IDS), np.float64)
 
 
+def with_heads(dtype=np.float32, n_labels=3):
+    """BERT with pooler and classifier, (model, all its tensors)."""
+    rng, config = np.random.default_rng(5), {**families.BERT, "num_labels": n_labels}
+    heads = {
+        "pooler.dense.weight": rng.standard_normal((12, 12), dtype=np.float32) / 3,
+        "pooler.dense.bias": rng.standard_normal(12, dtype=np.float32),
+        "classifier.weight": rng.standard_normal((n_labels, 12), dtype=np.float32),
+        "classifier.bias": rng.standard_normal(n_labels, dtype=np.float32),
+    }
+    tensors = {**families.tensors(config), **heads}
+    model = BertEncoder.from_config(config, classifier=True, dtype=dtype)
+    checkpoints.load(model, tensors, "bert")
+    return model, tensors
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_bert_pools_and_classifies_by_the_formulas(dtype):
+    model, tensors = with_heads(dtype)
+    w = {name: array.astype(float) for name, array in tensors.items()}
+    first = families.bert_states(tensors, families.BERT, IDS)[0]
+    pooled = np.tanh(w["pooler.dense.weight"] @ first + w["pooler.dense.bias"])
+    scores = w["classifier.weight"] @ pooled + w["classifier.bias"]
+    states = model(IDS)
+    assert_close(model.pool(states), pooled, dtype)
+    assert_close(model.classify(states), scores, dtype)
+    together = model(padded(), lengths=LENGTHS)
+    for row, ids, n in zip(model.classify(together), padded(), LENGTHS, strict=True):
+        assert_same_bits(row, model.classify(model(ids[:n])))
+
+
+@pytest.mark.quick
+def test_heads_of_bert_are_read_where_wanted(tmp_path):
+    model, tensors = with_heads()
+    write(tmp_path, {**families.BERT, "id2label": dict.fromkeys("012")}, tensors)
+    expected = model.parameters()
+    for wanted, n_more in (
+        ({}, 0),
+        ({"pooler": True}, 2),
+        ({"classifier": True}, 4),
+        ({"classifier": True, "dtype": "auto"}, 4),
+    ):
+        read = BertEncoder.from_pretrained(tmp_path, **wanted)
+        named = read.parameters()
+        assert len(named) == len(expected) - 4 + n_more
+        for name, array in named.items():
+            assert_same_bits(array, expected[name])
+    bare = families.tensors(families.BERT)
+    write(tmp_path, families.BERT, {**bare, "classifier.weight": np.ones((2, 12))})
+    text = r"missing classifier.bias, pooler.dense.bias, pooler.dense.weight|missing p"
+    with pytest.raises(ValueError, match=text):
+        BertEncoder.from_pretrained(tmp_path, classifier=True)
+
+
+def test_bert_without_heads_says_so():
+    model, states = bert()[0], np.ones((3, 12))
+    with pytest.raises(ValueError, match="pooler: expected a model with pooler=True"):
+        model.pool(states)
+    with pytest.raises(ValueError, match="classifier: expected a model with n_labels"):
+        model.classify(states)
+    with pytest.raises(ValueError, match="pooler: expected True with n_labels"):
+        BertEncoder(1, 4, 1, 4, vocab_size=3, n_labels=2)
+    whole = with_heads()[0]
+    for wrong in (
+        np.ones(12),
+        np.ones((0, 12)),
+        np.ones((3, 11)),
+        np.ones((1, 1, 1, 12)),
+    ):
+        with pytest.raises(
+            ValueError, match=r"states: expected \(L, 12\) or \(B, L, 12"
+        ):
+            whole.classify(wrong)
+
+
 @pytest.mark.quick
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @DECODERS
@@ -75,12 +150,15 @@ def test_decoders_are_their_arithmetic(kind, dtype):
     assert_close(model.logits(model(IDS)), expected, dtype)
 
 
+DYNAMIC = {"type": "dynamic", "factor": 3.0}
 WINDOWS = {"use_sliding_window": True, "sliding_window": 3, "num_hidden_layers": 3}
 FULL, SLIDING = "full_attention", "sliding_attention"
 BOTH_WAYS = {"is_causal": False, "sliding_window": None}
 CHANGES = [
     *((kind, {"is_causal": False}) for kind in ("gpt2", "llama", "qwen2", "qwen3")),
     ("mistral", BOTH_WAYS),
+    ("mistral", {"layer_types": [FULL, SLIDING]}),
+    ("llama", {"layer_types": [SLIDING, FULL], "sliding_window": 3}),
     ("llama", {"attention_bias": True}),
     ("llama", {"mlp_bias": True}),
     ("llama", {"attention_bias": True, "mlp_bias": True, "hidden_act": "swish"}),
@@ -109,6 +187,24 @@ def test_what_a_configuration_may_say_is_its_arithmetic(kind, changes):
         tensors = {k: 0 * v if k.endswith("bias") else v for k, v in tensors.items()}
     other = families.logits(tensors, plain, IDS)
     assert np.abs(other - expected).max() > 1e-3
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("llama", {"rope_scaling": DYNAMIC, "max_position_embeddings": 6}),
+        ("llama", {"rope_scaling": DYNAMIC, "max_position_embeddings": 32}),
+        ("phi3", {"original_max_position_embeddings": 8}),
+        ("phi3", {"original_max_position_embeddings": 9}),
+        ("phi3", {"rope_scaling": None}),
+        ("phi3", {"rope_scaling": None, "partial_rotary_factor": 1.0}),
+    ],
+)
+def test_positions_of_short_and_long_sequences_are_their_arithmetic(kind, changes):
+    model, tensors, config = decoder(kind, np.float64, **changes)
+    expected = families.logits(tensors, config, IDS)
+    assert_close(model.logits(model(IDS)), expected, np.float64)
 
 
 @pytest.mark.parametrize(("kind", "changes"), CHANGES[5:])
@@ -234,7 +330,9 @@ def test_a_mask_hides_padding_anywhere():
 @pytest.mark.quick
 @DECODERS
 def test_decoding_with_caches_gives_the_bits_of_one_pass(kind):
-    model, _, _ = decoder(kind)
+    # Beyond its original length Phi-3 has other frequencies.
+    longer = {"original_max_position_embeddings": 32} if kind == "phi3" else {}
+    model, _, _ = decoder(kind, **longer)
     batch = np.random.default_rng(1).integers(0, 30, (2, 14))
     full = model(batch)
     logits = model.logits(full)
@@ -458,6 +556,44 @@ def test_a_decoder_without_scores_gives_the_same_vectors(tmp_path, kind):
 
 
 @pytest.mark.quick
+def test_sequences_continue_beyond_the_length_of_their_frequencies():
+    """As without caches, where longrope changes to its long factors."""
+    model, _, _ = decoder("phi3", original_max_position_embeddings=9)
+    starts, lengths = IDS[None] * [[1], [1], [0]] % 30, [4, 7, 9]
+    together = model.generate(starts, 8, lengths=lengths)
+    for row, ids, n in zip(together, starts, lengths, strict=True):
+        expected = list(ids[:n])
+        for _ in range(8):
+            expected.append(int(model.logits(model(expected))[-1].argmax()))
+        assert row.tolist() == expected[n:]
+        np.testing.assert_array_equal(model.generate(ids[:n], 8), row)
+
+
+@pytest.mark.quick
+def test_gemmas_norms_are_one_more_than_in_its_files():
+    for kind in ("gemma2", "gemma3_text"):
+        model, tensors, _ = decoder(kind)
+        for theirs, ours in (
+            ("model.norm", "decoder.norm"),
+            ("model.layers.1.input_layernorm", "decoder.layers.1.norm_1"),
+            ("model.layers.1.post_feedforward_layernorm", "decoder.layers.1.after_3"),
+        ):
+            weight = model.parameters()[f"{ours}.weight"]
+            assert_same_bits(weight, 1 + tensors[f"{theirs}.weight"])
+    mha, layer = "model.layers.0.self_attn", model.decoder.layers[0].self_attention
+    assert_same_bits(layer.q_norm.weight, 1 + tensors[f"{mha}.q_norm.weight"])
+
+
+def test_gemma_in_bfloat16_is_near_its_arithmetic():
+    pytest.importorskip("ml_dtypes")
+    model, tensors, config = decoder("gemma2", "bfloat16")
+    expected = families.logits(tensors, config, IDS)
+    actual = model.logits(model(IDS))
+    assert actual.dtype.name == "bfloat16"
+    assert np.abs(actual.astype(float) - expected).max() < 0.25
+
+
+@pytest.mark.quick
 def test_matrices_are_in_the_order_that_products_read():
     for model in (bert()[0], decoder("gpt2")[0], decoder("llama")[0]):
         for name, array in model.parameters().items():
@@ -522,11 +658,11 @@ def test_configurations_name_windows_and_positions():
         ({**families.GPT2, "scale_attn_by_inverse_layer_idx": 1}, "inverse_layer"),
         ({**families.LLAMA, "model_type": "gemma"}, "got 'gemma'"),
         ({**families.QWEN2, "attention_bias": True}, "attention_bias.*False, got True"),
-        ({**families.LLAMA, "hidden_act": "gelu"}, "hidden_act.*'silu', got 'gelu'"),
-        (
-            {**families.LLAMA, "rope_scaling": {"rope_type": "dynamic", "factor": 2.0}},
-            "dynamic",
-        ),
+        ({**families.LLAMA, "hidden_act": "tanh"}, "hidden_act.*gate, got 'tanh'"),
+        ({**families.LLAMA, "partial_rotary_factor": 0.5}, "factor = 1.0, got 0.5"),
+        ({**families.GEMMA2, "use_bidirectional_attention": True}, "False, got True"),
+        ({**families.GEMMA3, "attn_logit_softcapping": 5.0}, "expected no attn_logit"),
+        ({**families.GEMMA3, "model_type": "gemma3"}, "gemma3_text, got 'gemma3'"),
     ],
 )
 def test_configurations_of_other_models_are_value_errors(config, text):
@@ -632,7 +768,7 @@ def test_configurations_of_other_models_are_value_errors(config, text):
             )
             for name in (
                 *("tied", "qk_norm", "qkv_bias", "rotary", "dtype", "norm_first"),
-                *("cross_attention", "context_dim"),
+                *("cross_attention", "context_dim", "norm_after"),
             )
         ],
     ],

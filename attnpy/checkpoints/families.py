@@ -31,6 +31,10 @@ class Family(NamedTuple):
     tied : mapping of str to str
         Names that may be there, equal to another, where a model has no parameter of
         its own for them. One without scores leaves them alone.
+    optional : tuple of str
+        Patterns of names that a model leaves alone if it has no parameter for them.
+    one_less : tuple of str
+        Endings of parameters from which the checkpoint has 1 subtracted.
     """
 
     names: Mapping[str, tuple[str, ...]]
@@ -39,6 +43,8 @@ class Family(NamedTuple):
     ignored: tuple[str, ...] = ()
     refused: Mapping[str, str] = MappingProxyType({})
     tied: Mapping[str, str] = MappingProxyType({})
+    optional: tuple[str, ...] = ()
+    one_less: tuple[str, ...] = ()
 
 
 def _names(
@@ -72,8 +78,8 @@ TORCH_ATTENTION = Family(
     },
 )
 
-# BERT and what is built as it, MiniLM among them, for BertEncoder. What comes after the
-# encoder is left alone: the pooler, and the heads of the tasks.
+# BERT and what is built as it, MiniLM among them, for BertEncoder. The heads of other
+# tasks are left alone, and where the model has none the pooler and the classifier.
 BERT = Family(
     _names(
         "encoder.layer.{i} encoder.layers.{i}",
@@ -101,6 +107,10 @@ BERT = Family(
             "embeddings.token_type_embeddings.weight": "segment_embedding",
             "embeddings.LayerNorm.weight": "norm.weight",
             "embeddings.LayerNorm.bias": "norm.bias",
+            "pooler.dense.weight": "pooler_weight.T",
+            "pooler.dense.bias": "pooler_bias",
+            "classifier.weight": "classifier_weight.T",
+            "classifier.bias": "classifier_bias",
         },
     ),
     prefixes=("bert.", "model."),
@@ -111,11 +121,10 @@ BERT = Family(
     ignored=(
         "embeddings.position_ids",
         "embeddings.token_type_ids",
-        "pooler.dense.*",
         "cls.*",
-        "classifier.*",
         "qa_outputs.*",
     ),
+    optional=("pooler.dense.*", "classifier.*"),
 )
 
 # GPT-2, for CausalDecoder. Its Conv1D has our orientation. The ignored ones are masks.
@@ -187,9 +196,59 @@ LLAMA = Family(
     tied={"lm_head.weight": "embed_tokens.weight"},
 )
 
+# Phi-3, whose matrices are side by side.
+_APART = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
+PHI3 = Family(
+    {
+        name: own
+        for name, own in LLAMA.names.items()
+        if not any(part in name for part in _APART)
+    }
+    | _names(
+        "layers.{i} decoder.layers.{i}",
+        {
+            "self_attn.qkv_proj.weight": "self_attention.W_q.T self_attention.W_k.T "
+            "self_attention.W_v.T",
+            "mlp.gate_up_proj.weight": "feed_forward.W_gate.T feed_forward.W_1.T",
+        },
+        {},
+    ),
+    prefixes=LLAMA.prefixes,
+    ignored=LLAMA.ignored,
+    tied=LLAMA.tied,
+)
+
+# Gemma 2 and 3, whose norms multiply by 1 + weight.
+GEMMA = Family(
+    {
+        **LLAMA.names,
+        **_names(
+            "layers.{i} decoder.layers.{i}",
+            {
+                "post_attention_layernorm.weight": "after_1.weight",
+                "pre_feedforward_layernorm.weight": "norm_3.weight",
+                "post_feedforward_layernorm.weight": "after_3.weight",
+            },
+            {},
+        ),
+    },
+    prefixes=LLAMA.prefixes,
+    ignored=LLAMA.ignored,
+    tied=LLAMA.tied,
+    one_less=(
+        "norm.weight",
+        "norm_1.weight",
+        "norm_3.weight",
+        "after_1.weight",
+        "after_3.weight",
+    ),
+)
+
 FAMILIES: dict[str, Family] = {
     "torch_attention": TORCH_ATTENTION,
     "bert": BERT,
     "gpt2": GPT2,
     "llama": LLAMA,
+    "phi3": PHI3,
+    "gemma": GEMMA,
 }

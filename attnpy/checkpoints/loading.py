@@ -36,9 +36,10 @@ def load(
         What has `parameters`. Their values are replaced, and keep their dtypes.
     tensors : mapping of str to array_like
         From `read`, or arrays by name from elsewhere.
-    family : {"torch_attention", "bert", "gpt2", "llama"}
+    family : {"torch_attention", "bert", "gpt2", "llama", "phi3", "gemma"}
         Whose names the checkpoint has, a key of `FAMILIES`. "torch_attention" is
-        `torch.nn.MultiheadAttention`, "llama" also Mistral, Qwen2 and Qwen3.
+        `torch.nn.MultiheadAttention`, "llama" also Mistral, Qwen2 and Qwen3, "gemma"
+        Gemma 2 and 3.
     prefix : str, optional
         Take only names that begin with this, as ``"layers.0.self_attn."``.
 
@@ -91,6 +92,8 @@ def load(
             if getattr(model, "tied", True) is None:
                 continue  # a model without scores
             faults += _tie_fault(tensors, found, plain, table.tied[plain])
+        elif _is_like(plain, table.optional):
+            continue
         elif plain in table.refused:
             faults.append(f"{found[plain]}: {table.refused[plain]}")
         else:
@@ -106,6 +109,9 @@ def load(
         register_bfloat16()  # or an error before anything changes
     for plain, target in targets.items():
         _copy(tensors, found[plain], target)
+    for name, parameter in own.items():
+        if name.endswith(table.one_less):
+            parameter += np.asarray(1, parameter.dtype)
 
 
 def dtype_of(tensors: Checkpoint, family: str) -> str:
@@ -113,8 +119,13 @@ def dtype_of(tensors: Checkpoint, family: str) -> str:
 
     Where there are several it is the one that holds them all.
     """
-    found = _known_by(tensors, FAMILIES[family], "")[0]
-    names = {tensors.describe(name)[1] for name in found.values()}
+    table = FAMILIES[family]
+    found = _known_by(tensors, table, "")[0]
+    names = {
+        tensors.describe(name)[1]
+        for plain, name in found.items()
+        if not _is_like(plain, table.optional)
+    }
     if names >= {"float16", "bfloat16"} and "float64" not in names:
         return "float32"
     return next((name for name in _dtypes.FLOATING if name in names), "float32")
@@ -144,12 +155,16 @@ def _known_by(
         for old, new in table.renamed:
             if plain.endswith(old):
                 plain = plain[: -len(old)] + new
-        if any(fnmatch.fnmatchcase(plain, pattern) for pattern in table.ignored):
+        if _is_like(plain, table.ignored):
             continue
         if plain in found:
             twice.append(name)
         found.setdefault(plain, name)
     return found, twice
+
+
+def _is_like(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _targets(

@@ -1,4 +1,4 @@
-"""Whole models, small enough to read: BERT's encoder, and decoders as GPT-2's, Llama's.
+"""Whole models, small enough to read: BERT, and decoders as GPT-2's, Llama's, Gemma's.
 
 They are embeddings around the stacks of `attnpy.blocks`, and their weights come from
 the checkpoints of `attnpy.checkpoints`. What turns text into numbers is not here.

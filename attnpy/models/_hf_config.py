@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from attnpy.blocks.feed_forward import GATED
 from attnpy.models import _hf_fields
 from attnpy.positions import Rotary
 
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 # More of anything is a mistake in the file, which would take long to be noticed.
 MOST_LAYERS = 10_000
 LARGEST_SIZE = 2**31 - 1
+
+ORIGINAL = "original_max_position_embeddings"
+FULL, SLIDING = "full_attention", "sliding_attention"
+GEMMA3_BASES = {FULL: 1_000_000.0, SLIDING: 10_000.0}
 
 # What configurations call the activations of `attnpy.blocks`. Where theirs is another
 # formula of the same function, it differs in rounding.
@@ -39,6 +44,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "relu2": "relu2",
     "silu": "silu",
     "swish": "silu",
+    "tanh": "tanh",
 }
 
 
@@ -58,15 +64,39 @@ def bert(config: Config) -> dict[str, Any]:
     }
 
 
+def n_labels(config: Config) -> int:
+    """Return how many scores a classifier gives."""
+    names, number = (_mapping(config).get(key) for key in ("id2label", "num_labels"))
+    if names is not None:
+        if not isinstance(names, Mapping) or not names:
+            raise ValueError(
+                f"config: expected id2label to be a mapping, got {names!r:.60}"
+            )
+        if number not in (None, len(names)):
+            raise ValueError(
+                f"config: expected num_labels = {len(names)} as id2label has, got "
+                f"{number!r:.60}"
+            )
+        return len(names)
+    fits, words = KINDS["size"]
+    if number is not None and not fits(number):
+        raise ValueError(
+            f"config: expected num_labels to be {words}, got {number!r:.60}"
+        )
+    return 2 if number is None else int(number)
+
+
 def decoder(config: Config) -> dict[str, Any]:
     """Return the arguments of `CausalDecoder`."""
     kind = _mapping(config).get("model_type")
     if kind == "gpt2":
         return _gpt2(_values(config, _hf_fields.GPT2))
-    if kind in ("llama", "mistral", "qwen2", "qwen3"):
-        return _llama(_values(config, _hf_fields.FAMILIES[kind]), kind)
+    if isinstance(kind, str) and kind in _hf_fields.FAMILIES and kind != "bert":
+        values = _values(config, _hf_fields.FAMILIES[kind])
+        return (_gemma if kind.startswith("gemma") else _llama)(values, kind)
+    names = [name for name in _hf_fields.FAMILIES if name != "bert"]
     raise ValueError(
-        "config: expected model_type = gpt2, llama, mistral, qwen2 or qwen3, "
+        f"config: expected model_type = {', '.join(names[:-1])} or {names[-1]}, "
         f"got {kind!r:.60}"
     )
 
@@ -101,10 +131,6 @@ def _gpt2_scale(values: dict[str, Any]) -> float | list[float] | None:
 
 
 def _llama(values: dict[str, Any], kind: str) -> dict[str, Any]:
-    if _activation(values["hidden_act"]) != "silu":
-        raise ValueError(
-            f"config: expected hidden_act = 'silu', got {values['hidden_act']!r}"
-        )
     head_dim, window = _head_dim(values), _window(values, kind)
     if window is not None and not values["is_causal"]:
         raise ValueError(
@@ -113,6 +139,40 @@ def _llama(values: dict[str, Any], kind: str) -> dict[str, Any]:
         )
     bias = values.get("attention_bias", False)
     return {
+        **_sizes(values, head_dim),
+        "rotary": _rotary(values, head_dim, kind),
+        "window": window,
+        "causal": values["is_causal"],
+        "qkv_bias": bias or kind == "qwen2",
+        "out_bias": bias,
+        "feed_forward_bias": values.get("mlp_bias", False),
+        "qk_norm": kind == "qwen3",
+        "activation": _gated(values, "hidden_act"),
+    }
+
+
+def _gemma(values: dict[str, Any], kind: str) -> dict[str, Any]:
+    head_dim, is_third = _head_dim(values), kind == "gemma3_text"
+    bias = values["attention_bias"]
+    return {
+        **_sizes(values, head_dim),
+        "rotary": (_gemma3_rotary if is_third else _rotary)(values, head_dim, kind),
+        "window": _window(values, kind),
+        "scale": values["query_pre_attn_scalar"] ** -0.5,
+        "softcap": values.get("attn_logit_softcapping"),
+        "logit_softcap": values["final_logit_softcapping"],
+        "embedding_scale": values["hidden_size"] ** 0.5,
+        "qkv_bias": bias,
+        "out_bias": bias,
+        "qk_norm": is_third,
+        "norm_after": True,
+        "activation": _gated(values, "hidden_activation"),
+    }
+
+
+def _sizes(values: dict[str, Any], head_dim: int) -> dict[str, Any]:
+    """Return what Llama's and Gemma's models have in common."""
+    return {
         "n_layers": values["num_hidden_layers"],
         "embed_dim": values["hidden_size"],
         "num_heads": values["num_attention_heads"],
@@ -120,19 +180,24 @@ def _llama(values: dict[str, Any], kind: str) -> dict[str, Any]:
         "vocab_size": values["vocab_size"],
         "head_dim": head_dim,
         "num_kv_heads": values["num_key_value_heads"],
-        "rotary": _rotary(values, head_dim),
-        "window": window,
-        "causal": values["is_causal"],
         "tied": values["tie_word_embeddings"],
-        "qkv_bias": bias or kind == "qwen2",
-        "out_bias": bias,
-        "feed_forward_bias": values.get("mlp_bias", False),
-        "qk_norm": kind == "qwen3",
         "norm": "rms",
         "eps": values["rms_norm_eps"],
-        "activation": "swiglu",
         "bias": False,
     }
+
+
+def _gated(values: dict[str, Any], field: str) -> Activation:
+    """Return the activation of a network with a gate."""
+    own = _activation(values[field])
+    names = {inner: outer for outer, inner in GATED.items()}
+    if own not in names:
+        known = [name for name, ours in ACTIVATIONS.items() if ours in names]
+        raise ValueError(
+            f"config: expected {field} to be one of {', '.join(known)}, which there "
+            f"are with a gate, got {values[field]!r}"
+        )
+    return cast("Activation", names[own])
 
 
 def _head_dim(values: dict[str, Any]) -> int:
@@ -145,7 +210,7 @@ def _head_dim(values: dict[str, Any]) -> int:
     return int(size or values["hidden_size"] // n_heads)
 
 
-def _rotary(values: dict[str, Any], head_dim: int) -> Rotary:
+def _rotary(values: dict[str, Any], head_dim: int, kind: str) -> Rotary:
     """Return the positions.
 
     Older configurations have the base beside the scaling, under another name, which
@@ -154,18 +219,84 @@ def _rotary(values: dict[str, Any], head_dim: int) -> Rotary:
     given, older = values["rope_parameters"] or {}, values["rope_scaling"] or {}
     if older and older.get("rope_theta", values["rope_theta"]) is None:
         _check_lost_base(given.get("rope_theta"))
-    scaling = {
-        key: value for key, value in (older or given).items() if value is not None
-    }
-    base = scaling.pop("rope_theta", values["rope_theta"])
-    kind = scaling.get("rope_type", scaling.get("type"))
-    if kind is None:
-        scaling["rope_type"] = "default"
-    elif kind in ("yarn", "llama3"):
-        _set_original_length(scaling, values)
-    return Rotary(
-        head_dim, base=10000.0 if base is None else base, scaling=scaling or None
+    base = values["rope_theta"]
+    return _turns(
+        values, head_dim, older or given, 10000.0 if base is None else base, kind
     )
+
+
+def _gemma3_rotary(
+    values: dict[str, Any], head_dim: int, kind: str
+) -> Rotary | list[Rotary]:
+    """Return the positions of each layer: those with a window have their own."""
+    given = values["rope_parameters"] or {}
+    parts = {name: given.get(name) or {} for name in (FULL, SLIDING)}
+    if not {FULL, SLIDING}.issuperset(given) or not all(
+        isinstance(part, Mapping) for part in parts.values()
+    ):
+        raise ValueError(
+            f"config: expected rope_parameters of {FULL} and {SLIDING}, each a "
+            f"mapping, got {given!r:.200}"
+        )
+    parts[FULL] = {**parts[FULL], **(values["rope_scaling"] or {})}
+    bases = {FULL: values["rope_theta"], SLIDING: values["rope_local_base_freq"]}
+    turns = {
+        name: _turns(
+            values,
+            head_dim,
+            part,
+            GEMMA3_BASES[name] if bases[name] is None else bases[name],
+            kind,
+        )
+        for name, part in parts.items()
+    }
+    return [turns[name] for name in _layer_types(values, kind)]
+
+
+def _turns(
+    values: dict[str, Any],
+    head_dim: int,
+    given: Config,
+    base: float,
+    kind: str,
+) -> Rotary:
+    """Return positions of a scaling and of what stands beside it."""
+    scaling = {key: value for key, value in given.items() if value is not None}
+    base = scaling.pop("rope_theta", base)
+    share = scaling.pop("partial_rotary_factor", values.get("partial_rotary_factor"))
+    rotary_dim = None
+    if share is not None:
+        rotary_dim = _rotary_dim(head_dim, share, kind)
+    name = scaling.get("rope_type", scaling.get("type"))
+    if kind == "phi3" and name in ("su", "yarn"):  # what it was called
+        scaling.pop("type", None)
+        scaling["rope_type"] = name = "longrope"
+    if name is None:
+        scaling["rope_type"] = "default"
+    elif name in ("yarn", "llama3", "longrope"):
+        _set_original_length(scaling, values)
+    elif name == "dynamic":
+        _set_original_length(
+            scaling, {**values, ORIGINAL: values["max_position_embeddings"]}
+        )
+    if name == "longrope":
+        _set_growth(scaling, values)
+    return Rotary(head_dim, base=base, rotary_dim=rotary_dim, scaling=scaling)
+
+
+def _rotary_dim(head_dim: int, share: object, kind: str) -> int:
+    """Return how many numbers of a head are turned."""
+    if not _is_number(share) or share > 1:  # type: ignore[operator]
+        raise ValueError(
+            "config: expected partial_rotary_factor to be a number above 0, at most 1, "
+            f"got {share!r:.60}"
+        )
+    if kind != "phi3" and share != 1:
+        raise ValueError(
+            "config: expected partial_rotary_factor = 1.0, as the class of "
+            f"{kind} turns whole heads, got {share!r:.60}"
+        )
+    return int(head_dim * share)  # type: ignore[operator]
 
 
 def _check_lost_base(base: object) -> None:
@@ -179,8 +310,7 @@ def _check_lost_base(base: object) -> None:
 
 def _set_original_length(scaling: dict[str, Any], values: dict[str, Any]) -> None:
     """Say for which length a model was trained, where the scaling does not."""
-    key = "original_max_position_embeddings"
-    beside = values[key]
+    key, beside = ORIGINAL, values[ORIGINAL]
     if beside is not None and scaling.get(key, beside) != beside:
         raise ValueError(
             f"config: expected one {key}, got {beside}, and {scaling[key]!r:.60} in "
@@ -191,37 +321,61 @@ def _set_original_length(scaling: dict[str, Any], values: dict[str, Any]) -> Non
         scaling.setdefault(key, length)
 
 
+def _set_growth(scaling: dict[str, Any], values: dict[str, Any]) -> None:
+    """Say how many times longer sequences became, where the scaling does not."""
+    longest, original = values["max_position_embeddings"], scaling.get(ORIGINAL)
+    if longest is not None and _is_number(original):
+        scaling.setdefault("factor", longest / original)
+
+
 def _window(values: dict[str, Any], kind: str) -> Window | list[Window | None] | None:
     """Return the window of all layers or of each, None where they see everything."""
-    size = values.get("sliding_window")
+    size = values["sliding_window"]
     window = None if size is None else (size - 1, 0)
-    if kind in ("llama", "mistral"):
-        return window
     windows: list[Window | None] = [
-        window if name == "sliding_attention" else None for name in _layer_types(values)
+        window if name == SLIDING else None for name in _layer_types(values, kind)
     ]
     return windows if len(set(windows)) > 1 else windows[0]
 
 
-def _layer_types(values: dict[str, Any]) -> list[str]:
+def _layer_types(values: dict[str, Any], kind: str) -> list[str]:
     """Return the kind of attention of each layer: "full_..." or "sliding_attention"."""
-    full, sliding = "full_attention", "sliding_attention"
-    n_layers, kinds = values["num_hidden_layers"], values["layer_types"]
-    windows = values["use_sliding_window"] and values["sliding_window"] is not None
+    n_layers, kinds = values["num_hidden_layers"], values.get("layer_types")
+    has_window = values["sliding_window"] is not None
+    windows = values.get("use_sliding_window", True) and has_window
     if kinds is None:
-        first = values["max_window_layers"] if windows else n_layers
-        return [sliding if i >= first else full for i in range(n_layers)]
-    if len(kinds) != n_layers or not {full, sliding}.issuperset(kinds):
+        return _usual_layer_types(values, kind, windows)
+    if len(kinds) != n_layers or not {FULL, SLIDING}.issuperset(kinds):
         raise ValueError(
-            f"config: expected layer_types of {n_layers} names, {full} or {sliding}, "
+            f"config: expected layer_types of {n_layers} names, {FULL} or {SLIDING}, "
             f"got {kinds!r:.200}"
         )
-    if sliding in kinds and not windows:
+    if SLIDING in kinds and not windows:
+        used = (
+            "use_sliding_window = true and " if "use_sliding_window" in values else ""
+        )
         raise ValueError(
-            "config: expected use_sliding_window = true and a sliding_window where "
-            f"layer_types has {sliding}"
+            f"config: expected {used}a sliding_window where layer_types has {SLIDING}"
         )
     return list(kinds)
+
+
+def _usual_layer_types(values: dict[str, Any], kind: str, windows: bool) -> list[str]:
+    """Return those of a configuration without layer_types."""
+    n_layers = values["num_hidden_layers"]
+    if kind == "llama" and windows:
+        raise ValueError(
+            "config: expected layer_types beside a sliding_window, as layers of llama "
+            f"have none by themselves, got {values['sliding_window']} alone"
+        )
+    if kind.startswith("gemma"):
+        every = values.get("sliding_window_pattern", 2)
+        names = [FULL if (i + 1) % every == 0 else SLIDING for i in range(n_layers)]
+        if SLIDING in names and not windows:
+            raise ValueError("config: expected a sliding_window, got none")
+        return names
+    first = values.get("max_window_layers", 0) if windows else n_layers
+    return [SLIDING if i >= first else FULL for i in range(n_layers)]
 
 
 def _activation(name: str) -> Activation:

@@ -73,7 +73,7 @@ HARMLESS = {
         "architectures",
         "tokenizer_class",
     ),
-    "what a head says, and heads are not here": (
+    "what a head says: the only one here, BERT's classifier, reads its labels": (
         "_num_labels",
         "finetuning_task",
         "id2label",
@@ -188,7 +188,7 @@ BERT = Family(
             "classifier_dropout",
             "hidden_dropout_prob",
         ),
-        "of the pooler and the heads, which are not here": (
+        "of the pooler and the heads, which the classes do not read": (
             "pooler_fc_size",
             "pooler_num_attention_heads",
             "pooler_num_fc_layers",
@@ -235,7 +235,8 @@ GPT2 = Family(
     },
 )
 
-# Of Llama and what is built as it.
+# Of Llama and what is built as it. Whole heads are turned: their classes pass over
+# partial_rotary_factor, or fail with it.
 _LLAMA_READ = {
     "num_hidden_layers": Field("layers"),
     "hidden_size": Field("size"),
@@ -270,7 +271,12 @@ _LLAMA_HARMLESS = HARMLESS | {
 
 LLAMA = Family(
     _LLAMA_READ
-    | {"attention_bias": Field("flag", False), "mlp_bias": Field("flag", False)},
+    | {
+        "attention_bias": Field("flag", False),
+        "mlp_bias": Field("flag", False),
+        "sliding_window": Field("size", None),
+        "layer_types": Field("names", None),
+    },
     _LLAMA_NEUTRAL | {"model_type": ("llama",)},
     _LLAMA_HARMLESS,
 )
@@ -280,6 +286,7 @@ MISTRAL = Family(
     | {
         "num_key_value_heads": Field("size", 8, null=True),
         "sliding_window": Field("size", 4096, null=True),
+        "layer_types": Field("names", None),
     },
     _LLAMA_NEUTRAL | _NO_BIASES | {"model_type": ("mistral",)},
     _LLAMA_HARMLESS,
@@ -309,6 +316,72 @@ QWEN3 = Family(
     _LLAMA_HARMLESS,
 )
 
+PHI3 = Family(
+    _LLAMA_READ
+    | {
+        "rms_norm_eps": Field("number", 1e-5),
+        "max_position_embeddings": Field("size", 4096),
+        "original_max_position_embeddings": Field("size", 4096),
+        "partial_rotary_factor": Field("number", None),
+        "sliding_window": Field("size", None),
+    },
+    {
+        name: values
+        for name, values in _LLAMA_NEUTRAL.items()
+        if name != "partial_rotary_factor"
+    }
+    | _NO_BIASES
+    | {"model_type": ("phi3",)},
+    _LLAMA_HARMLESS | {"dropout, for training": ("embd_pdrop", "resid_pdrop")},
+)
+
+_GEMMA_READ = {
+    name: field
+    for name, field in _LLAMA_READ.items()
+    if name not in ("hidden_act", "is_causal")
+} | {
+    "num_key_value_heads": Field("size", 4, null=True),
+    "head_dim": Field("size", 256),
+    "tie_word_embeddings": Field("flag", True),
+    "hidden_activation": Field("name", "gelu_pytorch_tanh"),
+    "attention_bias": Field("flag", False),
+    "query_pre_attn_scalar": Field("number", 256),
+    "sliding_window": Field("size", 4096, null=True),
+    "layer_types": Field("names", None),
+}
+_GEMMA_NEUTRAL = _LLAMA_NEUTRAL | {
+    "is_causal": (True,),
+    "mlp_bias": (False,),
+    "use_bidirectional_attention": (False,),
+}
+_GEMMA_HARMLESS = _LLAMA_HARMLESS | {
+    "of old versions, which read hidden_activation": ("hidden_act",),
+    "how keys and values are kept": ("cache_implementation",),
+    "what their class writes beside layer_types": ("_sliding_window_pattern",),
+}
+
+GEMMA2 = Family(
+    _GEMMA_READ
+    | {
+        "final_logit_softcapping": Field("number", 30.0, null=True),
+        "attn_logit_softcapping": Field("number", 50.0, null=True),
+    },
+    _GEMMA_NEUTRAL | {"model_type": ("gemma2",)},
+    _GEMMA_HARMLESS,
+)
+
+# Their class passes over attn_logit_softcapping.
+GEMMA3 = Family(
+    _GEMMA_READ
+    | {
+        "final_logit_softcapping": Field("number", None),
+        "sliding_window_pattern": Field("size", 6),
+        "rope_local_base_freq": Field("number", None),
+    },
+    _GEMMA_NEUTRAL | {"model_type": ("gemma3_text",), "attn_logit_softcapping": ()},
+    _GEMMA_HARMLESS,
+)
+
 FAMILIES = {
     "bert": BERT,
     "gpt2": GPT2,
@@ -316,4 +389,7 @@ FAMILIES = {
     "mistral": MISTRAL,
     "qwen2": QWEN2,
     "qwen3": QWEN3,
+    "phi3": PHI3,
+    "gemma2": GEMMA2,
+    "gemma3_text": GEMMA3,
 }

@@ -26,6 +26,9 @@ FAMILIES = {
     "mistral": "llama",
     "qwen2": "llama",
     "qwen3": "llama",
+    "phi3": "phi3",
+    "gemma2": "gemma",
+    "gemma3_text": "gemma",
 }
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from attnpy import _checks, _parameters
+from attnpy._linear import linear
 from attnpy.blocks import Encoder, LayerNorm
 from attnpy.models import _embedding, _hf_config, _pretrained
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class BertEncoder:
-    """BERT without what comes after its layers: a vector for each token of a text.
+    """BERT: a vector for each token of a text, and scores of the text if wanted.
 
     Parameters
     ----------
@@ -36,6 +38,11 @@ class BertEncoder:
         Of the feed-forward networks, as in `attnpy.blocks.FeedForward`.
     eps : float, optional
         Of the norms.
+    pooler : bool, optional
+        Have the matrix that makes a text's vector of that of its first token: `pool`.
+    n_labels : int, optional
+        With it there is a matrix for so many scores of a text: `classify`. It needs the
+        pooler.
     dtype : dtype, optional
         float64, float32, float16 or bfloat16.
     rng : numpy.random.Generator, optional
@@ -51,6 +58,10 @@ class BertEncoder:
     norm : attnpy.blocks.LayerNorm
         Of the sum of the three.
     encoder : attnpy.blocks.Encoder
+    pooler_weight, pooler_bias : ndarray, shape (E, E) and (E,), or None
+        None without `pooler`.
+    classifier_weight, classifier_bias : ndarray, shape (E, n_labels) and (n_labels,)
+        None without `n_labels`.
 
     Raises
     ------
@@ -80,6 +91,14 @@ class BertEncoder:
     >>> states = model([[2, 71, 82, 3], [2, 71, 3, 0]], lengths=[4, 3])
     >>> bool((states[1, :3] == model([2, 71, 3])).all())
     True
+
+    A score for each of two texts, as a cross-encoder gives them:
+
+    >>> model = BertEncoder(
+    ...     2, 16, 4, 64, vocab_size=100, pooler=True, n_labels=1, rng=rng
+    ... )
+    >>> model.classify(model([[2, 71, 82, 3], [2, 71, 3, 0]], lengths=[4, 3])).shape
+    (2, 1)
     """
 
     token_embedding: Array
@@ -87,6 +106,10 @@ class BertEncoder:
     segment_embedding: Array
     norm: LayerNorm
     encoder: Encoder
+    pooler_weight: Array | None
+    pooler_bias: Array | None
+    classifier_weight: Array | None
+    classifier_bias: Array | None
 
     def __init__(
         self,
@@ -100,9 +123,13 @@ class BertEncoder:
         n_types: int = 2,
         activation: Activation = "gelu",
         eps: float = 1e-12,
+        pooler: bool = False,
+        n_labels: int | None = None,
         dtype: DTypeLike = np.float32,
         rng: np.random.Generator | None = None,
     ) -> None:
+        if n_labels is not None and not _checks.flag(pooler, "pooler"):
+            raise ValueError("pooler: expected True with n_labels, got False")
         rng = _checks.generator(rng)
 
         def table(n_rows: int, name: str) -> Array:
@@ -123,6 +150,18 @@ class BertEncoder:
             dtype=dtype,
             rng=rng,
         )
+        kind = self.token_embedding.dtype
+        self.pooler_weight = self.pooler_bias = None
+        self.classifier_weight = self.classifier_bias = None
+        if _checks.flag(pooler, "pooler"):
+            self.pooler_weight = table(embed_dim, "embed_dim")
+            self.pooler_bias = _parameters.zeros(True, embed_dim, kind)
+        if n_labels is not None:
+            n_labels = _checks.count(n_labels, "n_labels")
+            self.classifier_weight = _embedding.table(
+                rng, embed_dim, "embed_dim", n_labels, dtype
+            )
+            self.classifier_bias = _parameters.zeros(True, n_labels, kind)
 
     parameters = _parameters.parameters
     state_dict = _parameters.state_dict
@@ -134,6 +173,8 @@ class BertEncoder:
         cls,
         config: Mapping[str, Any],
         *,
+        pooler: bool = False,
+        classifier: bool = False,
         dtype: DTypeLike = np.float32,
         rng: np.random.Generator | None = None,
     ) -> BertEncoder:
@@ -144,6 +185,11 @@ class BertEncoder:
         config : mapping
             With the keys of the Hugging Face configuration. Those that do not change
             what is computed are left alone, and all others refused, unless null.
+        pooler : bool, optional
+            Have the pooler.
+        classifier : bool, optional
+            Have the pooler and a classifier, with as many scores as ``id2label`` or
+            ``num_labels`` says, by default 2.
         dtype, rng
             As in `BertEncoder`.
 
@@ -159,13 +205,19 @@ class BertEncoder:
             If keys are missing or unknown, have values of a wrong kind, or ask for
             something else than BERT; the message has all of them.
         """
-        return cls(
-            **_hf_config.bert(_checks.mapping(config, "config")), dtype=dtype, rng=rng
-        )
+        options = _hf_config.bert(_checks.mapping(config, "config"))
+        if _checks.flag(classifier, "classifier"):
+            pooler, options["n_labels"] = True, _hf_config.n_labels(config)
+        return cls(**options, pooler=pooler, dtype=dtype, rng=rng)
 
     @classmethod
     def from_pretrained(
-        cls, folder: str | os.PathLike[str], *, dtype: DTypeLike = np.float32
+        cls,
+        folder: str | os.PathLike[str],
+        *,
+        pooler: bool = False,
+        classifier: bool = False,
+        dtype: DTypeLike = np.float32,
     ) -> BertEncoder:
         """Read a model from a folder.
 
@@ -173,6 +225,10 @@ class BertEncoder:
         ----------
         folder : str or path
             With ``config.json``, and ``model.safetensors`` or the index of several.
+        pooler, classifier : bool, optional
+            As in `from_config`: what the weights have of them is left alone otherwise.
+            The classifier is that of ``BertForSequenceClassification``, and of
+            cross-encoders.
         dtype : dtype, optional
             Of the model, to which the weights are converted. "auto" is that of the
             weights in the files, the widest where they have several. "bfloat16" is a
@@ -191,7 +247,8 @@ class BertEncoder:
             If the configuration is not BERT's, or weights are missing, unexpected or of
             wrong shapes.
         """
-        return _pretrained.read(cls.from_config, folder, dtype)
+        make = functools.partial(cls.from_config, pooler=pooler, classifier=classifier)
+        return _pretrained.read(make, folder, dtype)
 
     def __call__(
         self,
@@ -249,6 +306,84 @@ class BertEncoder:
             lambda packed, starts: self.encoder(
                 packed, seq_offsets=starts, num_threads=num_threads
             ),
+        )
+
+    def pool(self, states: ArrayLike, *, num_threads: int | None = None) -> Array:
+        """Return the vector of each text, which the pooler makes of its first token's.
+
+        Parameters
+        ----------
+        states : array_like, shape (L, E) or (B, L, E)
+            Vectors from a call.
+        num_threads : int, optional
+            At least 1; by default `attnpy.get_num_threads`.
+
+        Returns
+        -------
+        ndarray, shape (E,) or (B, E)
+            ``tanh(states[..., 0, :] @ pooler_weight + pooler_bias)``.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument has the wrong kind, dtype or shape. If the model has no
+            pooler.
+        """
+        if self.pooler_weight is None:
+            raise ValueError(
+                "pooler: expected a model with pooler=True, got one without"
+            )
+        tokens = _checks.array(states, "states")
+        size = len(self.token_embedding.T)
+        if (
+            tokens.ndim not in (2, 3)
+            or 0 in tokens.shape[-2:]
+            or tokens.shape[-1] != size
+        ):
+            raise ValueError(
+                f"states: expected (L, {size}) or (B, L, {size}) with a first token, "
+                f"got {tokens.shape}"
+            )
+        with _checks.renamed(x="states"):
+            return linear(
+                tokens[..., 0, :],
+                self.pooler_weight,
+                self.pooler_bias,
+                activation="tanh",
+                num_threads=num_threads,
+            )
+
+    def classify(self, states: ArrayLike, *, num_threads: int | None = None) -> Array:
+        """Return the scores of the labels for each text, before a softmax or sigmoid.
+
+        Parameters
+        ----------
+        states : array_like, shape (L, E) or (B, L, E)
+            Vectors from a call.
+        num_threads : int, optional
+            At least 1; by default `attnpy.get_num_threads`.
+
+        Returns
+        -------
+        ndarray, shape (n_labels,) or (B, n_labels)
+            ``pool(states) @ classifier_weight + classifier_bias``.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument has the wrong kind, dtype or shape. If the model has no
+            classifier.
+        """
+        if self.classifier_weight is None:
+            raise ValueError(
+                "classifier: expected a model with n_labels, or read with "
+                "classifier=True, got one without"
+            )
+        return linear(
+            self.pool(states, num_threads=num_threads),
+            self.classifier_weight,
+            self.classifier_bias,
+            num_threads=num_threads,
         )
 
     def _embed(self, ids: NDArray[np.int64], token_types: ArrayLike) -> Array:

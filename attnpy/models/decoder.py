@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from attnpy import _checks, _parameters
 from attnpy._linear import linear
-from attnpy.blocks import Decoder, RMSNorm
+from attnpy.blocks import Decoder, RMSNorm, tanh
 from attnpy.cache import checked_caches
 from attnpy.models import _embedding, _hf_config, _pretrained, sampling
 from attnpy.positions import Rotary
@@ -40,12 +41,18 @@ class CausalDecoder:
         `V`, the number of different tokens.
     max_length : int, optional
         With it the model has a learned table of so many positions.
-    rotary : attnpy.positions.Rotary, optional
-        The other way to tell positions.
+    rotary : attnpy.positions.Rotary, or list of Rotary, optional
+        The other way to tell positions; a list has that of each layer.
     window : tuple of (int or None, int or None), or list of tuple or None, optional
         As in `attnpy.attention`; a list has that of each layer.
     scale : float, or list of float, optional
         As in `attnpy.attention`; a list has that of each layer.
+    softcap : float, optional
+        Of the attention's scores, as in `attnpy.attention`.
+    logit_softcap : float, optional
+        C: the scores of tokens are ``C * tanh(scores / C)``.
+    embedding_scale : float, optional
+        The tokens' embeddings are multiplied by it.
     tied : bool or None, optional
         The scores are products with the embeddings, not with a matrix of their own.
         None: there are no scores, so no `logits` and no `generate`.
@@ -56,6 +63,8 @@ class CausalDecoder:
         with `bias`.
     qk_norm : bool, optional
         Normalize each head's queries and keys with an `attnpy.blocks.RMSNorm`.
+    norm_after : bool, optional
+        Normalize what attention and network of each layer give, before it is added.
     **options
         As in `attnpy.blocks.DecoderLayer`: `causal`, `head_dim`, `num_kv_heads`,
         `norm_first` (here True by default), `norm`, `eps`, `activation`, `bias`,
@@ -70,7 +79,7 @@ class CausalDecoder:
     output : ndarray, shape (E, V), or None
         None with `tied`, and without scores.
     decoder : attnpy.blocks.Decoder
-    rotary, window, scale, tied
+    rotary, window, scale, softcap, logit_softcap, embedding_scale, tied
         As given.
 
     Raises
@@ -85,7 +94,14 @@ class CausalDecoder:
     With learned positions, `LayerNorm`, "gelu_tanh" and biases this is the model of
     Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), GPT-2;
     with rotary positions, `RMSNorm`, "swiglu" and no biases that of Touvron et al.,
-    "LLaMA: Open and Efficient Foundation Language Models" (2023).
+    "LLaMA: Open and Efficient Foundation Language Models" (2023); with soft caps,
+    scaled embeddings, "geglu_tanh" and `norm_after` those of the Gemma team, "Gemma 2:
+    Improving Open Language Models at a Practical Size" (2024).
+
+    With positions whose frequencies depend on the length of a sequence ("dynamic" and
+    "longrope", see `attnpy.positions.Rotary`), `caches` keep keys as the calls turned
+    them that brought them. `generate` computes them anew where "longrope" changes to
+    its long factors.
 
     Examples
     --------
@@ -114,9 +130,12 @@ class CausalDecoder:
     output: Array | None
     tied: bool | None
     decoder: Decoder
-    rotary: Rotary | None
+    rotary: Rotary | list[Rotary] | None
     window: Window | list[Window | None] | None
     scale: float | list[float] | None
+    softcap: float | None
+    logit_softcap: float | None
+    embedding_scale: float | None
 
     def __init__(
         self,
@@ -127,20 +146,25 @@ class CausalDecoder:
         *,
         vocab_size: int,
         max_length: int | None = None,
-        rotary: Rotary | None = None,
+        rotary: Rotary | list[Rotary] | None = None,
         window: Window | list[Window | None] | None = None,
         scale: float | list[float] | None = None,
+        softcap: float | None = None,
+        logit_softcap: float | None = None,
+        embedding_scale: float | None = None,
         tied: bool | None = True,
         qkv_bias: bool | None = None,
         out_bias: bool | None = None,
         feed_forward_bias: bool | None = None,
         qk_norm: bool = False,
+        norm_after: bool = False,
         **options: Unpack[DecoderOptions],
     ) -> None:
         refused = {"cross_attention", "context_dim"} & options.keys()
         _checks.keywords(refused, (), "CausalDecoder()")
-        if not isinstance(rotary, Rotary | None):
-            raise TypeError(f"rotary: expected a Rotary, got {type(rotary).__name__}")
+        for part in rotary if isinstance(rotary, list) else [rotary]:
+            if not isinstance(part, Rotary | None):
+                raise TypeError(f"rotary: expected a Rotary, got {type(part).__name__}")
         options = {"norm_first": True, **options, "cross_attention": False}
         dtype, rng = options.get("dtype", np.float32), options.get("rng")
         options["rng"] = rng = _checks.generator(rng)
@@ -155,6 +179,10 @@ class CausalDecoder:
                 eps = options.get("eps", 1e-5)
                 mha.q_norm = RMSNorm(mha.head_dim, eps=eps, dtype=dtype)
                 mha.k_norm = RMSNorm(mha.head_dim, eps=eps, dtype=dtype)
+            if _checks.flag(norm_after, "norm_after"):
+                layer.after_1, layer.after_3 = (
+                    copy.deepcopy(norm) for norm in (layer.norm_1, layer.norm_3)
+                )
         self.tied = None if tied is None else _checks.flag(tied, "tied")
         self.token_embedding = _embedding.table(
             rng, vocab_size, "vocab_size", embed_dim, dtype, "F" if self.tied else "C"
@@ -170,6 +198,12 @@ class CausalDecoder:
                 rng, max_length, "max_length", embed_dim, dtype
             )
         self.rotary, self.window, self.scale = rotary, window, scale
+        self.softcap = softcap
+        self.logit_softcap = self.embedding_scale = None
+        if logit_softcap is not None:
+            self.logit_softcap = _checks.above(logit_softcap, "logit_softcap", 0)
+        if embedding_scale is not None:
+            self.embedding_scale = _checks.above(embedding_scale, "embedding_scale", 0)
         layers = self.decoder.layers
         if _is_windows(window):
             for layer, own_window in _by_layer(layers, window, "window"):
@@ -177,6 +211,9 @@ class CausalDecoder:
         if isinstance(scale, list):
             for layer, own_scale in _by_layer(layers, scale, "scale"):
                 layer.scale = own_scale
+        if isinstance(rotary, list):
+            for layer, own_rotary in _by_layer(layers, rotary, "rotary"):
+                layer.rotary = own_rotary
 
     parameters = _parameters.parameters
     state_dict = _parameters.state_dict
@@ -199,7 +236,8 @@ class CausalDecoder:
         ----------
         config : mapping
             With the keys of the Hugging Face configuration; its ``model_type`` is
-            "gpt2", "llama", "mistral", "qwen2" or "qwen3". A ``sliding_window`` of W
+            "gpt2", "llama", "mistral", "qwen2", "qwen3", "phi3", "gemma2" or
+            "gemma3_text". A ``sliding_window`` of W
             lets a token see W tokens, with itself. Where both are there,
             ``rope_scaling`` wins over ``rope_parameters``. Keys that do not change what
             is computed are left alone, and all others refused, unless null.
@@ -299,6 +337,8 @@ class CausalDecoder:
         """
         ids = _embedding.checked_ids(token_ids, len(self.token_embedding))
         tokens = np.ascontiguousarray(self.token_embedding[ids])
+        if self.embedding_scale is not None:
+            tokens *= np.asarray(self.embedding_scale, tokens.dtype)
         if self.position_embedding is not None:
             positions = self._positions(ids, caches)
             n_positions = int(positions.max(initial=-1)) + 1
@@ -310,7 +350,8 @@ class CausalDecoder:
                 tokens,
                 caches=caches,
                 seq_offsets=seq_offsets,
-                rotary=self.rotary,
+                rotary=None if isinstance(self.rotary, list) else self.rotary,
+                softcap=self.softcap,
                 window=None if _is_windows(self.window) else self.window,
                 scale=None if isinstance(self.scale, list) else self.scale,
                 num_threads=num_threads,
@@ -361,7 +402,12 @@ class CausalDecoder:
             raise ValueError("tied: expected True or False for scores, got None")
         weight = self.token_embedding.T if self.output is None else self.output
         with _checks.renamed(x="states"):
-            return linear(states, weight, num_threads=num_threads)
+            scores = linear(states, weight, num_threads=num_threads)
+        if self.logit_softcap is None:
+            return scores
+        cap = np.asarray(self.logit_softcap, scores.dtype)
+        capped: Array = tanh(scores / cap) * cap
+        return capped
 
 
 def _set_biases(

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from attnpy import _checks, _dtypes
 from attnpy.models import _embedding
+from attnpy.positions.rotary import changes_once
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
+    from attnpy._typing import Array
+    from attnpy.cache import KVCache
     from attnpy.models.decoder import CausalDecoder
 
 
@@ -145,18 +149,18 @@ def generate(
     if self.position_embedding is not None:
         longest = int(ends.max(initial=0)) + n_tokens - 1
         _embedding.check_positions(longest, self.position_embedding)
-    caches = self.decoder.new_caches(n_sequences, length + n_tokens - 1)
-    states = self(
-        batch,
-        lengths=None if lengths is None else ends,
-        caches=caches,
-        num_threads=num_threads,
+    new_caches = functools.partial(
+        self.decoder.new_caches, n_sequences, length + n_tokens - 1
     )
-    last = states[np.arange(n_sequences), ends - 1]  # (B, E)
+    caches = new_caches()
+    last = _last(self, batch, ends, caches, num_threads)  # (B, E)
     new = np.zeros((n_sequences, n_tokens), np.int64)
     going = np.ones(n_sequences, bool)
     for i in range(n_tokens):
-        if i > 0:
+        if i > 0 and _turns_change(self, ends + i):
+            caches, known = new_caches(), _continued(batch, ends, new[:, :i])
+            last = _last(self, known, ends + i, caches, num_threads)
+        elif i > 0:
             column = new[:, i - 1 : i]
             last = self(column, caches=caches, num_threads=num_threads)[:, 0]
         tokens = sample(
@@ -172,6 +176,40 @@ def generate(
         if not going.any():
             break
     return new if ids.ndim == 2 else new[0]
+
+
+def _last(
+    model: CausalDecoder,
+    batch: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    caches: list[KVCache],
+    num_threads: int | None,
+) -> Array:
+    """Return the vectors (B, E) of the last of the `ends` tokens that exist."""
+    is_full = bool((ends == batch.shape[1]).all())
+    lengths = None if is_full else ends
+    states = model(batch, lengths=lengths, caches=caches, num_threads=num_threads)
+    last: Array = states[np.arange(len(batch)), ends - 1]
+    return last
+
+
+def _turns_change(model: CausalDecoder, lengths: NDArray[np.int64]) -> bool:
+    """Tell whether sequences of these lengths need other keys than they had before."""
+    rotaries = model.rotary if isinstance(model.rotary, list) else [model.rotary]
+    return any(
+        rotary is not None and changes_once(rotary, lengths) for rotary in rotaries
+    )
+
+
+def _continued(
+    batch: NDArray[np.int64], ends: NDArray[np.int64], new: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return sequences with new tokens (B, n) at their ends, (B, L + n)."""
+    n_new = new.shape[1]
+    whole = np.concatenate([batch, np.zeros_like(new)], axis=1)
+    columns = ends[:, np.newaxis] + np.arange(n_new)
+    np.put_along_axis(whole, columns, new, axis=1)
+    return whole
 
 
 def _checked_scores(logits: ArrayLike) -> NDArray[np.float64]:

@@ -56,9 +56,53 @@ QWEN2 = {
     "rope_scaling": {"rope_type": "linear", "factor": 4.0},
 }
 QWEN3 = {**LLAMA, "model_type": "qwen3", "head_dim": 6}
-DECODERS = {
-    config["model_type"]: config for config in (GPT2, LLAMA, MISTRAL, QWEN2, QWEN3)
+PHI3 = {
+    **LLAMA,
+    "model_type": "phi3",
+    "hidden_size": 32,
+    "max_position_embeddings": 64,
+    "original_max_position_embeddings": 6,
+    "partial_rotary_factor": 0.5,
+    "rope_scaling": {
+        "type": "longrope",
+        "short_factor": [1.0, 1.5],
+        "long_factor": [2.0, 5.0],
+    },
 }
+GEMMA2 = {
+    "model_type": "gemma2",
+    "num_hidden_layers": 3,
+    "hidden_size": 16,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 6,
+    "intermediate_size": 20,
+    "vocab_size": 30,
+    "max_position_embeddings": 64,
+    "rope_theta": 500.0,
+    "query_pre_attn_scalar": 9,
+    "sliding_window": 3,
+    "attn_logit_softcapping": 2.0,
+    "final_logit_softcapping": 3.0,
+    "rms_norm_eps": 1e-6,
+    "hidden_activation": "gelu_pytorch_tanh",
+}
+GEMMA3 = {
+    **GEMMA2,
+    "model_type": "gemma3_text",
+    "attn_logit_softcapping": None,
+    "final_logit_softcapping": None,
+    "sliding_window_pattern": 3,
+    "rope_local_base_freq": 50.0,
+    "rope_scaling": {"rope_type": "linear", "factor": 4.0},
+}
+DECODERS = {
+    config["model_type"]: config
+    for config in (GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, PHI3, GEMMA2, GEMMA3)
+}
+# The family of names of a model's checkpoint.
+NAMES = {"gpt2": "gpt2", "phi3": "phi3", "gemma2": "gemma", "gemma3_text": "gemma"}
+NAMES |= dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), "llama")
 
 
 def tensors(config, seed=0):
@@ -131,15 +175,16 @@ def _llama_shapes(config):
         "model.embed_tokens.weight": (config["vocab_size"], e),
         "model.norm.weight": (e,),
     }
-    if not config["tie_word_embeddings"]:
+    kind, gemma = config["model_type"], config["model_type"].startswith("gemma")
+    if not config.get("tie_word_embeddings", gemma):
         shapes["lm_head.weight"] = (config["vocab_size"], e)
     for i in range(config["num_hidden_layers"]):
         layer = f"model.layers.{i}"
         for letter, size in zip("qkv", (hd, kd, kd), strict=True):
             shapes[f"{layer}.self_attn.{letter}_proj.weight"] = (size, e)
-            if config["model_type"] == "qwen2" or config.get("attention_bias"):
+            if kind == "qwen2" or config.get("attention_bias"):
                 shapes[f"{layer}.self_attn.{letter}_proj.bias"] = (size,)
-        if config["model_type"] == "qwen3":
+        if kind in ("qwen3", "gemma3_text"):
             for letter in "qk":
                 shapes[f"{layer}.self_attn.{letter}_norm.weight"] = (d,)
         shapes[f"{layer}.self_attn.o_proj.weight"] = (e, hd)
@@ -147,13 +192,26 @@ def _llama_shapes(config):
             shapes[f"{layer}.self_attn.o_proj.bias"] = (e,)
         shapes[f"{layer}.input_layernorm.weight"] = (e,)
         shapes[f"{layer}.post_attention_layernorm.weight"] = (e,)
+        if gemma:
+            shapes[f"{layer}.pre_feedforward_layernorm.weight"] = (e,)
+            shapes[f"{layer}.post_feedforward_layernorm.weight"] = (e,)
         for part in ("gate", "up"):
             shapes[f"{layer}.mlp.{part}_proj.weight"] = (f, e)
         shapes[f"{layer}.mlp.down_proj.weight"] = (e, f)
         if config.get("mlp_bias"):
             for part, size in (("gate", f), ("up", f), ("down", e)):
                 shapes[f"{layer}.mlp.{part}_proj.bias"] = (size,)
+        if kind == "phi3":
+            _side_by_side(shapes, f"{layer}.self_attn", "qkv", "q", "k", "v")
+            _side_by_side(shapes, f"{layer}.mlp", "gate_up", "gate", "up")
     return shapes
+
+
+def _side_by_side(shapes, layer, name, *parts):
+    """Put the shapes of matrices together."""
+    several = [shapes.pop(f"{layer}.{part}_proj.weight") for part in parts]
+    n_rows = sum(shape[0] for shape in several)
+    shapes[f"{layer}.{name}_proj.weight"] = (n_rows, several[0][1])
 
 
 def bert_states(weights, config, ids, types=0):
@@ -212,17 +270,21 @@ def _gpt2_logits(w, config, ids):
 
 def _llama_logits(w, config, ids):
     eps, n_heads = config["rms_norm_eps"], config["num_attention_heads"]
-    n_kv_heads = config["num_key_value_heads"]
+    n_kv_heads, kind = config["num_key_value_heads"], config["model_type"]
     x = w["model.embed_tokens.weight"][ids]
+    if kind.startswith("gemma"):
+        return _gemma_logits(w, config, x)
     for i in range(config["num_hidden_layers"]):
         layer = f"model.layers.{i}"
         y = rms_norm(x, w[f"{layer}.input_layernorm.weight"], eps)
+        if kind == "phi3":
+            _cut(w, layer, n_heads, n_kv_heads)
         query, key, value = (
             torch_linear(y, w, f"{layer}.self_attn.{letter}_proj") for letter in "qkv"
         )
         query = query.reshape(len(ids), n_heads, -1)
         key = key.reshape(len(ids), n_kv_heads, -1)
-        if config["model_type"] == "qwen3":
+        if kind == "qwen3":
             query = rms_norm(query, w[f"{layer}.self_attn.q_norm.weight"], eps)
             key = rms_norm(key, w[f"{layer}.self_attn.k_norm.weight"], eps)
         query, key = (rotated(y, config).reshape(len(ids), -1) for y in (query, key))
@@ -235,6 +297,61 @@ def _llama_logits(w, config, ids):
         x = x + torch_linear(silu(gate) * up, w, f"{layer}.mlp.down_proj")
     x = rms_norm(x, w["model.norm.weight"], eps)
     return x @ w.get("lm_head.weight", w["model.embed_tokens.weight"]).T
+
+
+def _cut(w, layer, n_heads, n_kv_heads):
+    """Give the parts of Phi-3's matrices names of their own."""
+    qkv = w[f"{layer}.self_attn.qkv_proj.weight"]
+    d = len(qkv) // (n_heads + 2 * n_kv_heads)
+    parts = np.split(qkv, [n_heads * d, (n_heads + n_kv_heads) * d])
+    for letter, part in zip("qkv", parts, strict=True):
+        w[f"{layer}.self_attn.{letter}_proj.weight"] = part
+    gate, up = np.split(w[f"{layer}.mlp.gate_up_proj.weight"], 2)
+    w[f"{layer}.mlp.gate_proj.weight"], w[f"{layer}.mlp.up_proj.weight"] = gate, up
+
+
+def _gemma_logits(w, config, x):
+    eps, n_heads = config["rms_norm_eps"], config["num_attention_heads"]
+    n_kv_heads, n = config["num_key_value_heads"], len(x)
+    is_third = config["model_type"] == "gemma3_text"
+
+    def norm(x, name):
+        return rms_norm(x, 1 + w[f"{name}.weight"], eps)
+
+    x = x * math.sqrt(config["hidden_size"])
+    for i in range(config["num_hidden_layers"]):
+        layer = f"model.layers.{i}"
+        window = config["sliding_window"]
+        if (i + 1) % config.get("sliding_window_pattern", 2) == 0:
+            window = None
+        turn = {"rope_theta": config["rope_theta"]}
+        if is_third:
+            turn["rope_scaling"] = config["rope_scaling"]
+            if window is not None:
+                turn = {"rope_theta": config["rope_local_base_freq"]}
+        y = norm(x, f"{layer}.input_layernorm")
+        query, key, value = (
+            torch_linear(y, w, f"{layer}.self_attn.{letter}_proj") for letter in "qkv"
+        )
+        query, key = query.reshape(n, n_heads, -1), key.reshape(n, n_kv_heads, -1)
+        if is_third:
+            query = norm(query, f"{layer}.self_attn.q_norm")
+            key = norm(key, f"{layer}.self_attn.k_norm")
+        query = query * math.sqrt(query.shape[-1] / config["query_pre_attn_scalar"])
+        query, key = (rotated(y, turn).reshape(n, -1) for y in (query, key))
+        how = {"causal": True, "window": window}
+        how["softcap"] = config["attn_logit_softcapping"]
+        z = attend(query, key, value, n_heads, n_kv_heads, **how)
+        z = torch_linear(z, w, f"{layer}.self_attn.o_proj")
+        x = x + norm(z, f"{layer}.post_attention_layernorm")
+        y = norm(x, f"{layer}.pre_feedforward_layernorm")
+        gate = gelu_tanh(torch_linear(y, w, f"{layer}.mlp.gate_proj"))
+        y = gate * torch_linear(y, w, f"{layer}.mlp.up_proj")
+        y = torch_linear(y, w, f"{layer}.mlp.down_proj")
+        x = x + norm(y, f"{layer}.post_feedforward_layernorm")
+    scores = norm(x, "model.norm") @ w["model.embed_tokens.weight"].T
+    cap = config["final_logit_softcapping"]
+    return scores if cap is None else cap * np.tanh(scores / cap)
 
 
 def _window(config, i):
@@ -257,7 +374,16 @@ def named_norm(x, w, name, eps):
     return layer_norm(x, w[f"{name}.weight"], w[f"{name}.bias"], eps)
 
 
-def attend(query, key, value, n_heads, n_kv_heads=None, causal=False, window=None):
+def attend(
+    query,
+    key,
+    value,
+    n_heads,
+    n_kv_heads=None,
+    causal=False,
+    window=None,
+    softcap=None,
+):
     """Attention of one sequence, head by head."""
     n, group = len(query), n_heads // (n_kv_heads or n_heads)
     d = query.shape[1] // n_heads
@@ -272,6 +398,8 @@ def attend(query, key, value, n_heads, n_kv_heads=None, causal=False, window=Non
             slice(h // group * d, (h // group + 1) * d),
         )
         scores = query[:, own] @ key[:, shared].T / math.sqrt(d)
+        if softcap is not None:
+            scores = softcap * np.tanh(scores / softcap)
         weights = softmax(np.where(allowed, scores, -np.inf))
         heads.append(weights @ value[:, shared])
     return np.concatenate(heads, axis=1)
@@ -279,9 +407,22 @@ def attend(query, key, value, n_heads, n_kv_heads=None, causal=False, window=Non
 
 def rotated(x, config):
     """X (L, H, D) turned by its positions, the halves of a vector being the pairs."""
-    n, _, d = x.shape
-    factor = config.get("rope_scaling", {}).get("factor", 1)
-    frequencies = config["rope_theta"] ** (-np.arange(0, d, 2) / d) / factor
+    n, _, whole = x.shape
+    d = int(whole * config.get("partial_rotary_factor", 1))
+    x, rest = x[..., :d], x[..., d:]
+    scaling, base = config.get("rope_scaling") or {}, config["rope_theta"]
+    original, times = config.get("original_max_position_embeddings"), 1
+    kind, factor = scaling.get("type"), scaling.get("factor", 1)
+    if kind == "dynamic":
+        longest, factor = config["max_position_embeddings"], 1
+        growth = scaling["factor"] * max(n, longest) / longest - scaling["factor"] + 1
+        base = base * growth ** (d / (d - 2))
+    if kind == "longrope":
+        factor = np.array(scaling["long_factor" if n > original else "short_factor"])
+        growth = math.log(config["max_position_embeddings"] / original)
+        times = math.sqrt(1 + growth / math.log(original))
+    frequencies = base ** (-np.arange(0, d, 2) / d) / factor
     angles = np.arange(n)[:, None, None] * np.concatenate([frequencies, frequencies])
     half = np.concatenate([-x[..., d // 2 :], x[..., : d // 2]], axis=-1)
-    return x * np.cos(angles) + half * np.sin(angles)
+    turned = times * (x * np.cos(angles) + half * np.sin(angles))
+    return np.concatenate([turned, rest], axis=-1)
