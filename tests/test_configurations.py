@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import families
+from support import families, fields
 
 from attnpy.models import BertEncoder, CausalDecoder, _hf_config, _hf_fields
 from attnpy.positions import Rotary
@@ -75,6 +75,17 @@ def test_every_field_of_their_classes_is_declared_once(kind, version):
     assert len(set(names)) == len(names)
     fields = LISTS[version]["every"].split() + LISTS[version][kind].split()
     assert set(fields) <= set(names)
+
+
+def test_the_page_about_models_has_every_field():
+    """`python tests/support/fields.py` makes the tables anew."""
+    assert set(fields.TITLES) == set(_hf_fields.FAMILIES)
+    page = fields.PAGE.read_text("utf-8")
+    assert page == fields.rewritten(page)
+    for kind in BASES:
+        assert all(
+            f"`{name}`" in page or name == "model_type" for name in declared(kind)
+        )
 
 
 @FAMILIES
