@@ -500,6 +500,20 @@ try:
     CausalDecoder.from_config({"model_type": "llama", "x": 1, "y": 2, "a": 3})
 except ValueError as error:
     print(error)
+sizes = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size")
+sizes = dict.fromkeys((*sizes, "intermediate_size"), 4)
+positions = {"x": 1, "full_attention": {}, "y": 2}
+for config in (
+    {"model_type": "gemma3_text", "rope_parameters": positions},
+    {"model_type": "gemma2", "x": 1, "y": 2, "hidden_activation": 3},
+    {"model_type": "phi3", "hidden_act": "tanh"},
+    {"model_type": "mistral", "layer_types": ["b", "a", "c"]},
+    {"model_type": "gemma"},
+):
+    try:
+        CausalDecoder.from_config({**sizes, **config})
+    except ValueError as error:
+        print(error)
 """
 
 
@@ -515,7 +529,9 @@ def test_errors_are_the_same_in_every_run():
         for seed in ("0", "1", "2")
     }
     assert len(texts) == 1
-    assert "bias_v: expected none" in texts.pop()
+    text = texts.pop()
+    assert "bias_v: expected none" in text
+    assert len(text.splitlines()) == 8
 
 
 def test_packages_that_are_missing_are_named(tmp_path, monkeypatch):

@@ -230,8 +230,13 @@ SCALINGS = [
         ("linear", {"factor": 2.0}),
         ("llama3", {**LLAMA3, LENGTH: 32}),
         ("yarn", {**YARN, LENGTH: 32}),
+        ("dynamic", {"factor": 2.0}),
+        ("longrope", {"short_factor": [1.0, 2.0], "long_factor": [2.0, 3.0]}),
     )
-    for key in ("rope_theta", "partial_rotary_factor", "factor", LENGTH, "x_y")
+    for key in (
+        *("rope_theta", "partial_rotary_factor", "factor", LENGTH, "x_y"),
+        *("short_factor", "long_factor", "attention_factor", FULL),
+    )
     for value in KINDS
 ]
 

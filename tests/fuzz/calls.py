@@ -22,6 +22,7 @@ from attnpy._linear import linear as attnpy_linear
 from attnpy.cache import KVCache
 from attnpy.layers import MultiHeadAttention, SelfAttention
 from attnpy.positions import Rotary
+from attnpy.positions.rotary import by_length
 from fuzz.findings import Finding, call, trace
 from fuzz.values import (
     FLOATS,
@@ -417,8 +418,13 @@ def make_activation(rng):
     return Call("activation", getattr(blocks, name), [x], check=check)
 
 
+DYNAMIC = {"type": "dynamic", "factor": 2.5, "original_max_position_embeddings": 9}
+
+
 def make_rotary_object(rng, head_dim):
-    scalings = (None, None, {"rope_type": "linear", "factor": 4.0})
+    scalings = [None, None, {"rope_type": "linear", "factor": 4.0}]
+    if head_dim > 7:
+        scalings.append(DYNAMIC)
     return Rotary(
         head_dim,
         rotary_dim=one_of(rng, (None, head_dim // 2 // 2 * 2)),
@@ -426,6 +432,18 @@ def make_rotary_object(rng, head_dim):
         interleaved=bool(maybe(rng)),
         scaling=one_of(rng, scalings),
     )
+
+
+def turns_at(rotary, positions):
+    """The frequencies for sequences with these positions, (..., 1, n) or (n,)."""
+    if not by_length(rotary) or positions.size == 0:
+        return rotary.frequencies
+    n, lengths = rotary.frequencies.size, 1 + positions
+    if positions.ndim:
+        lengths = lengths.max(axis=-1, keepdims=True)
+    growth = 2.5 * np.maximum(lengths, 9) / 9 - 1.5
+    base = rotary.frequencies[1] ** -n * growth ** (n / (n - 1))
+    return base[..., np.newaxis] ** (-np.arange(n) / n)
 
 
 def make_rotary(rng):
@@ -442,7 +460,7 @@ def make_rotary(rng):
         at = 0 if positions is None else np.asarray(positions)
         if np.ndim(at) == 0 and before.ndim > 1:
             at = at + np.arange(n_rows)
-        angles = np.asarray(at)[..., np.newaxis] * rotary.frequencies
+        angles = np.asarray(at)[..., np.newaxis] * turns_at(rotary, np.asarray(at))
         factor = rotary.attention_factor
         exact = rotated(
             before.astype(float),

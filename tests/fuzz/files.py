@@ -31,11 +31,17 @@ JSON = (
     2**70, "", "gelu", "linear", "ä", [], [1], ["full_attention"], {}, {"type": "yarn"},
     {"rope_type": "yarn", "factor": 4.0}, {"rope_type": "llama3"}, {"rope_type": []},
     {"rope_type": "linear", "factor": None}, {"rope_type": "linear", "factor": "4"},
+    {"rope_type": "dynamic", "factor": 4.0}, {"type": "longrope", "short_factor": 2},
+    {"type": "longrope", "short_factor": [1, 2], "long_factor": [2.0, 0.5]},
+    {"full_attention": {"rope_type": "dynamic"}}, {"partial_rotary_factor": 0.5},
 )  # fmt: skip
 EXTRA = (
     "rope_scaling", "rope_parameters", "layer_types", "max_window_layers", "head_dim",
     "sliding_window", "use_sliding_window", "n_inner", "hidden_act", "attention_bias",
     "position_embedding_type", "is_decoder", "tie_word_embeddings", "rope_theta",
+    "partial_rotary_factor", "original_max_position_embeddings", "hidden_activation",
+    "max_position_embeddings", "final_logit_softcapping", "attn_logit_softcapping",
+    "query_pre_attn_scalar", "sliding_window_pattern", "rope_local_base_freq",
 )  # fmt: skip
 # Endless, if they are large.
 COUNTS = ("num_hidden_layers", "n_layer")
