@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy as np
 from attnpy import _checks, _dtypes, _parameters
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
@@ -341,16 +340,22 @@ def commit(cache: KVCache, lengths: NDArray[np.int64]) -> None:
     cache._lengths = lengths
 
 
-@contextlib.contextmanager
-def undone_on_error(caches: Sequence[KVCache]) -> Iterator[None]:
-    """Forget the tokens that were appended inside, if there is an error."""
-    lengths = [cache.lengths for cache in caches]
-    try:
-        yield
-    except BaseException:
-        for cache, before in zip(caches, lengths, strict=True):
-            cache.truncate(before)
-        raise
+class undone_on_error:
+    """Within this, caches forget the tokens that were appended if there is an error.
+
+    No generator: one takes memory to end, which would be an error after the last token.
+    """
+
+    def __init__(self, caches: Sequence[KVCache]) -> None:
+        self._before = [(cache, cache._lengths) for cache in caches]
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            for cache, lengths in self._before:
+                cache._lengths = lengths
 
 
 def checked_caches(caches: Any, name: str, n_layers: int) -> list[KVCache]:

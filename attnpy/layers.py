@@ -605,14 +605,17 @@ class MultiHeadAttention:
                 **options,
             ),
         )
+        answer: Any = result
+        if return_weights:
+            output, weights = result
+            if average_weights:
+                weights = _mean_over_heads(weights)
+            answer = (output[0], weights[0]) if single else (output, weights)
+        elif single:
+            answer = result[0]
         if cache is not None and lengths is not None:
-            commit(cache, lengths)
-        if not return_weights:
-            return result[0] if single else result
-        output, weights = result
-        if average_weights:
-            weights = _mean_over_heads(weights)
-        return (output[0], weights[0]) if single else (output, weights)
+            commit(cache, lengths)  # last: no error comes after it
+        return answer
 
     def project_context(
         self,
