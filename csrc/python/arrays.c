@@ -29,9 +29,30 @@ py_fail_shape(PyArrayObject *array, const char *name, const char *expected,
 int
 py_fail_dtype(PyArrayObject *array, const char *name, const char *expected)
 {
-    PyErr_Format(PyExc_TypeError, "%s: expected %s, got dtype %S", name, expected,
-                 (PyObject *)PyArray_DESCR(array));
+    if (!PyErr_Occurred()) { /* memory may have been short when the dtype was looked up */
+        PyErr_Format(PyExc_TypeError, "%s: expected %s, got dtype %S", name, expected,
+                     (PyObject *)PyArray_DESCR(array));
+    }
     return -1;
+}
+
+/* The attribute of a module; NULL without an error where the module is not loaded or has
+ * no such attribute. */
+static PyObject *
+find_attribute(const char *module_name, const char *name)
+{
+    PyObject *key = PyUnicode_FromString(module_name);
+    PyObject *module = key == NULL ? NULL
+                                   : PyDict_GetItemWithError(PyImport_GetModuleDict(),
+                                                             key); /* borrowed */
+    PyObject *found = module == NULL ? NULL : PyObject_GetAttrString(module, name);
+
+    Py_XDECREF(key);
+    if (module != NULL && found == NULL &&
+        PyErr_ExceptionMatches(PyExc_AttributeError)) {
+        PyErr_Clear();
+    }
+    return found;
 }
 
 /* Is it, or does a list hold, an array of numpy.ma, which has a mask of its own? -1 on
@@ -39,7 +60,7 @@ py_fail_dtype(PyArrayObject *array, const char *name, const char *expected)
 static int
 has_mask(PyObject *object, int depth)
 {
-    PyObject *module, *type;
+    PyObject *type;
     int found = 0;
 
     if (PyList_Check(object) || PyTuple_Check(object)) {
@@ -55,11 +76,9 @@ has_mask(PyObject *object, int depth)
     if (!PyArray_Check(object) || PyArray_CheckExact(object)) {
         return 0;
     }
-    module = PyDict_GetItemString(PyImport_GetModuleDict(), "numpy.ma"); /* borrowed */
-    type = module == NULL ? NULL : PyObject_GetAttrString(module, "MaskedArray");
+    type = find_attribute("numpy.ma", "MaskedArray");
     if (type == NULL) {
-        PyErr_Clear();
-        return 0;
+        return PyErr_Occurred() ? -1 : 0;
     }
     found = PyObject_IsInstance(object, type);
     Py_DECREF(type);
@@ -128,26 +147,22 @@ py_as_contiguous(PyObject *object, int type)
 }
 
 /* The type number of ml_dtypes.bfloat16, or -1 where that package is not loaded: then no
- * array can have it. */
+ * array can have it. Without memory -1 and an error. */
 static int
 find_bfloat16(void)
 {
-    PyObject *modules = PyImport_GetModuleDict(); /* borrowed */
-    PyObject *module = PyDict_GetItemString(modules, "ml_dtypes");
-    PyObject *scalar;
+    PyObject *scalar = find_attribute("ml_dtypes", "bfloat16");
     PyArray_Descr *descr = NULL;
     int type = -1;
 
-    if (module == NULL) {
-        return -1;
-    }
-    scalar = PyObject_GetAttrString(module, "bfloat16");
     if (scalar != NULL && PyArray_DescrConverter(scalar, &descr) == NPY_SUCCEED) {
         type = descr->type_num;
         Py_DECREF(descr);
     }
     Py_XDECREF(scalar);
-    PyErr_Clear();
+    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_MemoryError)) {
+        PyErr_Clear();
+    }
     return type;
 }
 

@@ -34,7 +34,10 @@ py_find_main_thread(void)
     if (PyErr_Occurred()) {
         return -1;
     }
-    (void)pthread_atfork(NULL, NULL, after_fork_in_child);
+    if (pthread_atfork(NULL, NULL, after_fork_in_child) != 0) {
+        PyErr_NoMemory();
+        return -1;
+    }
     return 0;
 }
 
