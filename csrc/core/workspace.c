@@ -21,9 +21,8 @@ static struct {
     pthread_mutex_t lock;
     void *workspaces[MAX_KEPT]; /* each behind a header with its size */
     int n;
+    bool prepared_for_fork;
 } kept = {.lock = PTHREAD_MUTEX_INITIALIZER};
-
-static pthread_once_t prepared_for_fork = PTHREAD_ONCE_INIT;
 
 static void
 lock_kept(void)
@@ -37,11 +36,15 @@ unlock_kept(void)
     pthread_mutex_unlock(&kept.lock);
 }
 
-/* Nobody holds the lock at the moment of a fork. */
+/* Nobody holds the lock at the moment of a fork. Under the lock; where memory is short, the
+ * next one tries again. */
 static void
 prepare_for_fork(void)
 {
-    (void)pthread_atfork(lock_kept, unlock_kept, unlock_kept);
+    if (!kept.prepared_for_fork) {
+        kept.prepared_for_fork =
+            pthread_atfork(lock_kept, unlock_kept, unlock_kept) == 0;
+    }
 }
 
 static header *
@@ -70,8 +73,8 @@ attn_workspace_acquire(size_t size)
 {
     void *workspace = NULL;
 
-    pthread_once(&prepared_for_fork, prepare_for_fork);
     lock_kept();
+    prepare_for_fork();
     if (kept.n > 0) {
         workspace = kept.workspaces[--kept.n];
     }
