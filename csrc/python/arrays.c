@@ -420,6 +420,15 @@ py_check_out(PyObject *object, int type, int n_axes, const npy_intp *shape)
                      Py_TYPE(object)->tp_name);
         return -1;
     }
+    int masked = has_mask(object, 0);
+    if (masked > 0) {
+        PyErr_SetString(PyExc_TypeError,
+                        "out: expected an array without a mask of its own, got a "
+                        "numpy.ma.MaskedArray, whose data is one");
+    }
+    if (masked != 0) {
+        return -1;
+    }
     if (PyArray_TYPE(out) != type) {
         PyArray_Descr *descr = PyArray_DescrFromType(type);
         PyErr_Format(PyExc_TypeError, "out: expected dtype %S, got dtype %S",

@@ -37,9 +37,23 @@ py_parse_flag(PyObject *object, const char *name)
     return PyObject_IsTrue(object);
 }
 
+/* A boolean of Python or of NumPy, or an array of them, which converts to a number. */
+static bool
+is_boolean(PyObject *object)
+{
+    return PyBool_Check(object) || PyArray_IsScalar(object, Bool) ||
+           (PyArray_Check(object) && PyArray_ISBOOL((PyArrayObject *)object));
+}
+
 int
 py_parse_number(PyObject *object, const char *name, double *number)
 {
+    if (!PyFloat_CheckExact(object) && is_boolean(object)) {
+        PyErr_Format(PyExc_TypeError, "%s: expected a number, got %s", name,
+                     PyArray_Check(object) ? "an array of booleans"
+                                           : Py_TYPE(object)->tp_name);
+        return -1;
+    }
     double x = PyFloat_AsDouble(object);
 
     if (x == -1 && PyErr_Occurred()) {
