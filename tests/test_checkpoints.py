@@ -14,6 +14,7 @@ import pytest
 from support import families
 from support.arrays import normal
 from support.comparisons import assert_same_bits, assert_same_parameters
+from support.errors import refused
 from support.processes import assert_runs
 
 from attnpy import checkpoints
@@ -551,3 +552,24 @@ def test_packages_that_are_missing_are_named(tmp_path, monkeypatch):
 def test_everything_public_is_listed():
     expected = ["FAMILIES", "Checkpoint", "Family", "load", "read", "read_config"]
     assert checkpoints.__all__ == expected
+
+
+@pytest.mark.quick
+def test_arguments_of_load_are_judged():
+    mha = MultiHeadAttention(6, 2, out_bias=False)
+    names = {"in_proj_weight": (18, 6), "out_proj.weight": (6, 6)}
+    tensors = {name: normal(*shape) for name, shape in names.items()}
+    checkpoints.load(mha, tensors, "torch_attention")
+    before = copy.deepcopy(mha)
+    masked = {**tensors, "out_proj.weight": np.ma.masked_array(normal(6, 6))}
+    for name, arguments in {
+        "model": (None, tensors, "torch_attention"),
+        "tensors": (mha, None, "torch_attention"),
+        "family": (mha, tensors, ["torch_attention"]),
+        r"tensors\['out_proj.weight'\]": (mha, masked, "torch_attention"),
+    }.items():
+        with refused(TypeError, name):
+            checkpoints.load(*arguments)
+    with refused(TypeError, "prefix"):
+        checkpoints.load(mha, tensors, "torch_attention", prefix=None)
+    assert_same_parameters(mha, before)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from attnpy import _dtypes
+from attnpy import _checks, _dtypes
 from attnpy.checkpoints.families import FAMILIES, Family
 from attnpy.checkpoints.files import Checkpoint, register_bfloat16
 
@@ -45,6 +45,8 @@ def load(
 
     Raises
     ------
+    TypeError
+        If an argument has the wrong kind, or an array a mask of its own.
     ValueError
         If names are missing or unexpected, shapes are wrong, or arrays are not of
         floating numbers; the message has all of them, under the checkpoint's names. The
@@ -75,9 +77,17 @@ def load(
     >>> bool((mha.W_k == tensors["in_proj_weight"][6:12].T).all())
     True
     """
+    _checks.mapping(tensors, "tensors")
+    for name, value in (("family", family), ("prefix", prefix)):
+        if not isinstance(value, str):
+            raise TypeError(f"{name}: expected a string, got {type(value).__name__}")
     if family not in FAMILIES:
         raise ValueError(
             f"family: expected one of {', '.join(FAMILIES)}, got {family!r}"
+        )
+    if not hasattr(model, "parameters"):
+        raise TypeError(
+            f"model: expected a model or layer of attnpy, got {type(model).__name__}"
         )
     table, own = FAMILIES[family], model.parameters()
     found, unexpected = _known_by(tensors, table, prefix)
@@ -194,12 +204,16 @@ def _targets(
     return targets
 
 
+def _array(tensors: Mapping[str, ArrayLike], name: str) -> Array:
+    return _checks.array(tensors[name], f"tensors[{name!r}]")
+
+
 def _describe(
     tensors: Mapping[str, ArrayLike], name: str
 ) -> tuple[tuple[int, ...], str]:
     if isinstance(tensors, Checkpoint):
         return tensors.describe(name)
-    array = np.asarray(tensors[name])
+    array = _array(tensors, name)
     return array.shape, array.dtype.name
 
 
@@ -257,7 +271,7 @@ def _reader(tensors: Mapping[str, ArrayLike], name: str) -> Callable[[int, int],
     """Return a function that returns some rows of an array."""
     if isinstance(tensors, Checkpoint):
         return functools.partial(tensors.rows, name)
-    array = np.atleast_1d(np.asarray(tensors[name]))
+    array = np.atleast_1d(_array(tensors, name))
     return lambda start, stop: array[start:stop]
 
 
