@@ -134,8 +134,9 @@ def set_attribute(self: object, name: str, value: object) -> None:
         known = cls.__annotations__
         if name not in known:
             public = [known_name for known_name in known if known_name[0] != "_"]
+            expected = f"one of its attributes {', '.join(public)}"
             raise AttributeError(
-                f"{cls.__name__}: expected one of its attributes {', '.join(public)}, "
+                f"{cls.__name__}: expected {expected if public else 'no attributes'}, "
                 f"got {name!r}"
             )
     object.__setattr__(self, name, value)

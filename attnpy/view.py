@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnpy import _parameters
 from attnpy._files import replacing
 from attnpy._labels import checked_labels, checked_weights
 
@@ -39,6 +40,11 @@ class HeadView:
     >>> head_view([[0.5, 0.5], [0.0, 1.0]], ["an", "example"])
     HeadView(layers=1, heads=1, queries=2, keys=2)
     """
+
+    _page: str
+    _shape: tuple[int, ...]
+
+    __setattr__ = _parameters.set_attribute
 
     def __init__(self, page: str, shape: tuple[int, ...]) -> None:
         self._page = page

@@ -222,11 +222,28 @@ def layers():
     ]
 
 
-@pytest.mark.parametrize("made", [positions.Learned(3, 4), KVCache(1, 1, 2, 4)])
+@pytest.mark.parametrize(
+    "made",
+    [
+        positions.Learned(3, 4),
+        positions.Rotary(4),
+        KVCache(1, 1, 2, 4),
+        head_view([[1.0]], ["a"]),
+    ],
+)
 def test_tables_and_caches_have_no_other_attributes_either(made):
     with pytest.raises(AttributeError, match=r"^\w+: expected .*, got 'length'$"):
         made.length = 2
     assert set(vars(copy.deepcopy(made))) == set(type(made).__annotations__)
+
+
+def test_plans_and_checkpoints_have_no_other_attributes_either():
+    from attnpy.checkpoints import Checkpoint
+
+    pytest.importorskip("safetensors")
+    for made in (attnpy.Plan(X, X, X), Checkpoint()):
+        with pytest.raises(AttributeError, match="'length'"):
+            made.length = 2
 
 
 @pytest.mark.parametrize("layer", layers(), ids=lambda layer: type(layer).__name__)

@@ -844,3 +844,36 @@ def test_everything_public_is_listed():
         if not name.startswith("_") and not isinstance(thing, ModuleType)
     }  # fmt: skip
     assert public == set(positions.__all__)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("kind", ["linear", "llama3", "yarn"])
+def test_scalings_that_overflow_name_their_field(kind):
+    original = {"original_max_position_embeddings": 64}
+    more = {
+        "linear": {},
+        "llama3": {"low_freq_factor": 1.0, "high_freq_factor": 4.0, **original},
+        "yarn": original,
+    }[kind]
+
+    def make(**options):
+        scaling = {"rope_type": kind, "factor": 4.0, **more, **options}
+        rotary = Rotary(8, scaling=scaling)
+        assert np.isfinite(rotary.frequencies).all()
+        assert np.isfinite(rotary.attention_factor)
+
+    for number in (1e300, 1e-300, 1e308):
+        make(factor=number)
+    with refused(ValueError, r"scaling\['factor'\]"):
+        make(factor=5e-324)
+    for name in ("beta_fast", "beta_slow") if kind == "yarn" else ():
+        make(**{name: 1e300})
+        make(**{name: 1e-300})
+        for number in (1e308, 5e-324):
+            with refused(ValueError, rf"scaling\['{name}'\]"):
+                make(**{name: number})
+            with refused(ValueError, rf"scaling\['{name}'\]"):
+                make(**{name: 1e300, "original_max_position_embeddings": 1e-300})
+    if kind == "yarn":
+        with refused(ValueError, r"scaling\['mscale_all_dim'\]"):
+            make(factor=np.exp(10.0), mscale=1.0, mscale_all_dim=-1.0)

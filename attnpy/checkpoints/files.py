@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from attnpy import _parameters
+
 if TYPE_CHECKING:
     from attnpy._typing import Array
 
@@ -71,6 +73,10 @@ class Checkpoint(Mapping[str, "Array"]):
     (['norm.weight'], array([1., 1., 1.], dtype=float16))
     """
 
+    _places: dict[str, Place]
+
+    __setattr__ = _parameters.set_attribute
+
     def __init__(self, *paths: str | os.PathLike[str]) -> None:
         try:
             from safetensors import SafetensorError, safe_open
@@ -79,7 +85,7 @@ class Checkpoint(Mapping[str, "Array"]):
                 "attnpy.checkpoints: reading safetensors files needs the safetensors "
                 "package: pip install 'attnpy[weights]'"
             ) from error
-        self._places: dict[str, Place] = {}
+        self._places = {}
         for path in paths:
             _check_file(Path(path))
             try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnpy import _attnpy, _checks, _dtypes
+from attnpy import _attnpy, _checks, _dtypes, _parameters
 from attnpy.positions.absolute import query_positions
 
 if TYPE_CHECKING:
@@ -174,6 +174,17 @@ class Rotary:
     True
     """
 
+    head_dim: int
+    rotary_dim: int
+    interleaved: bool
+    frequencies: NDArray[np.float64]
+    attention_factor: float
+    _beyond: Callable[[NDArray[np.int64]], NDArray[np.float64]] | None
+    _original_length: float
+    _changes_once: bool
+
+    __setattr__ = _parameters.set_attribute
+
     def __init__(
         self,
         head_dim: int,
@@ -197,28 +208,34 @@ class Rotary:
         self.interleaved = _checks.flag(interleaved, "interleaved")
         base = _checks.above(base, "base", 1)
         exponents = np.arange(0, self.rotary_dim, 2) / max(1, self.rotary_dim)
-        self.frequencies: NDArray[np.float64] = 1 / base**exponents
+        self.frequencies = 1 / base**exponents
         self.attention_factor = 1.0
-        self._beyond: Callable[[NDArray[np.int64]], NDArray[np.float64]] | None = None
+        self._beyond = None
         self._original_length = 0.0
         self._changes_once = False
         kind, options = _parse_scaling(scaling, base, self.rotary_dim, self.head_dim)
-        if kind == "linear":
-            self.frequencies = self.frequencies / options["factor"]
-        elif kind == "llama3":
-            self.frequencies = _llama3(self.frequencies, **options)
-        elif kind == "yarn":
-            self.frequencies = _yarn(self.frequencies, base, **options)
-            self.attention_factor = _yarn_attention_factor(**options)
-        elif kind == "dynamic":
-            self._beyond = _dynamic(base, exponents, **options)
-        elif kind == "longrope":
-            self._beyond = _longrope(self.frequencies, **options)
-            self.frequencies = self.frequencies / options["short_factor"]
-            self.attention_factor = _longrope_attention_factor(**options)
-            self._changes_once = True
+        with np.errstate(over="ignore"):
+            if kind == "linear":
+                self.frequencies = self.frequencies / options["factor"]
+            elif kind == "llama3":
+                self.frequencies = _llama3(self.frequencies, **options)
+            elif kind == "yarn":
+                self.frequencies = _yarn(self.frequencies, base, **options)
+                self.attention_factor = _yarn_attention_factor(**options)
+            elif kind == "dynamic":
+                self._beyond = _dynamic(base, exponents, **options)
+            elif kind == "longrope":
+                self._beyond = _longrope(self.frequencies, **options)
+                self.frequencies = self.frequencies / options["short_factor"]
+                self.attention_factor = _longrope_attention_factor(**options)
+                self._changes_once = True
         if self._beyond is not None:
             self._original_length = options["original_max_position_embeddings"]
+        if not np.isfinite(self.frequencies).all():
+            raise ValueError(
+                "scaling['factor']: expected one that leaves the frequencies finite, "
+                f"got {options.get('factor')}"
+            )
         self.frequencies.flags.writeable = False
 
     def tables(
@@ -491,14 +508,26 @@ def _yarn(
     n = len(frequencies)
     # Pair i turns original / (2 pi base^(i / n)) times; solved for i.
     low, high = (
-        n * math.log(original_max_position_embeddings / (2 * math.pi * rotations), base)
-        for rotations in (beta_fast, beta_slow)
+        n * math.log(_length(original_max_position_embeddings, name, rotations), base)
+        for name, rotations in (("beta_fast", beta_fast), ("beta_slow", beta_slow))
     )
     if truncate:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, 2 * n - 1)
     kept = 1 - (np.arange(n) - low) / max(high - low, 0.001)
     return _blend(frequencies, np.clip(kept, 0, 1), factor)
+
+
+def _length(original: float, name: str, rotations: float) -> float:
+    """Return what one turn takes of the original length, over 2 pi."""
+    turn = 2 * math.pi * rotations
+    length = original / turn if turn > 0 else math.inf
+    if not 0 < length < math.inf:
+        raise ValueError(
+            f"scaling[{name!r}]: expected a number of turns over "
+            f"original_max_position_embeddings = {original}, got {rotations}"
+        )
+    return length
 
 
 def _yarn_attention_factor(
@@ -512,7 +541,13 @@ def _yarn_attention_factor(
         return attention_factor
     growth = 0.1 * math.log(max(1.0, factor))
     if mscale and mscale_all_dim:
-        return (mscale * growth + 1) / (mscale_all_dim * growth + 1)
+        divisor = mscale_all_dim * growth + 1
+        if divisor == 0:
+            raise ValueError(
+                "scaling['mscale_all_dim']: expected one that leaves attention_factor "
+                f"finite, got {mscale_all_dim}"
+            )
+        return (mscale * growth + 1) / divisor
     return growth + 1
 
 
