@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure, SubFigure
     from matplotlib.image import AxesImage
     from numpy.typing import ArrayLike, NDArray
+    from typing_extensions import TypeIs
 
     Labels = Iterable[object] | None
 
@@ -209,6 +210,7 @@ def head_grid(
         n_columns = -(-weights.shape[0] // n_rows)
         names = [f"head {h}" for h in range(weights.shape[0])]
 
+    _check_figure(figure)
     if figure is None:
         width = min(2.4, max(1.1, 10 / n_columns))
         height = width * min(1.5, max(0.5, shape[0] / shape[1]))
@@ -346,7 +348,7 @@ def entropy(
         return _entropy_image(ax, bits, heads)
 
     n_heads = len(bits)
-    if ax is None:
+    if not _is_given(ax):
         ax = _new_figure((min(9, 0.35 * n_heads), 2), (2.3, 0.9)).add_subplot()
     ax.bar(np.arange(n_heads), bits)
     uniform = float(np.log2(weights.shape[-1]))
@@ -397,7 +399,8 @@ def position_image(encoding: ArrayLike, *, ax: Axes | None = None) -> Axes:
     """
     encoding = checked_numbers("encoding", encoding, {2: "(length, dim)"})
     top = _finite_top(np.abs(encoding))
-    ax = ax or _new_figure((5, 1.4), (3.5, 0.7)).add_subplot()
+    if not _is_given(ax):
+        ax = _new_figure((5, 1.4), (3.5, 0.7)).add_subplot()
     image = _draw_image(ax, encoding, "RdBu_r", (-top, top), "black", "auto")
     height, width = _size(ax)
     cell = (height / encoding.shape[0], width / encoding.shape[1])
@@ -496,6 +499,24 @@ def _import(module: str) -> Any:
         ) from error
 
 
+def _check_figure(figure: Figure | SubFigure | None) -> None:
+    kind = _import("matplotlib.figure").FigureBase
+    if figure is not None and not isinstance(figure, kind):
+        raise TypeError(
+            "figure: expected a matplotlib.figure.Figure or SubFigure, got "
+            f"{type(figure).__name__}"
+        )
+
+
+def _is_given(ax: Axes | None) -> TypeIs[Axes]:
+    """Tell whether there are axes to draw into."""
+    if ax is None:
+        return False
+    if not isinstance(ax, _import("matplotlib.axes").Axes):
+        raise TypeError(f"ax: expected a matplotlib.axes.Axes, got {type(ax).__name__}")
+    return True
+
+
 def _new_figure(
     width: tuple[float, float],
     height: tuple[float, float],
@@ -573,7 +594,7 @@ def _image_axes(
 
     In a new figure there is room for the labels, and for a colour bar this wide.
     """
-    if ax is not None:
+    if _is_given(ax):
         return ax, _cell_size(ax, shape)
     side = min(0.5, 6.5 / max(shape))
     height, width = (max(1.5, side * n) for n in shape)

@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from support.arrays import normal, random_weights
+from support.errors import refused
 from support.processes import assert_runs
 from support.tutorial import WORDS
 
@@ -437,3 +438,21 @@ def test_without_matplotlib_the_error_says_what_to_install():
     )
     error = "attnpy.plot draws with matplotlib: pip install 'attnpy[plot]'"
     assert message.splitlines() == ["1.0", error, error, error]
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("wrong", [5, 0, "axes", []])
+def test_axes_and_figures_are_those_of_matplotlib(wrong):
+    pytest.importorskip("matplotlib")
+    weights = random_weights(2, 3, 3)
+    for draw, array in (
+        (plot.heat_map, weights[0]),
+        (plot.entropy, weights),
+        (plot.entropy, weights[np.newaxis]),
+        (plot.position_image, weights[0]),
+        (plot.mask_image, weights[0] > 0),
+    ):
+        with refused(TypeError, "ax"):
+            draw(array, ax=wrong)
+    with refused(TypeError, "figure"):
+        plot.head_grid(weights, figure=wrong)
