@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from support import families
 from support.comparisons import assert_near, assert_same_bits, assert_same_parameters
+from support.errors import refused
 
 from attnpy import _dtypes, checkpoints, models, positions
 from attnpy.blocks import LayerNorm, RMSNorm
@@ -781,3 +782,21 @@ def test_wrong_arguments_are_named(error, text, call):
 @pytest.mark.quick
 def test_everything_public_is_listed():
     assert models.__all__ == ["BertEncoder", "CausalDecoder", "sample"]
+
+
+@pytest.mark.quick
+def test_windows_and_scales_are_judged_when_a_decoder_is_made():
+    def make(**options):
+        return CausalDecoder(2, 8, 2, 8, vocab_size=5, **options)
+
+    for error, name, values in (
+        (TypeError, "window", [5, "ab", (1.5, 0), (True, 0), [(1, None), 5]]),
+        (ValueError, "window", [(1,), (-1, 0), [(1, 0), (0, -2)]]),
+        (TypeError, "scale", ["1", True, 1j, [1.0, "1"]]),
+        (ValueError, "scale", [np.inf, 1e300, [1.0, np.nan]]),
+    ):
+        for value in values:
+            with refused(error, name):
+                make(**{name: value})
+    assert make(scale=1e300, dtype="float64").scale == 1e300
+    assert make(window=[3, None]).window == [3, None]

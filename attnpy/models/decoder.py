@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from attnpy import _checks, _parameters
+from attnpy import _checks, _dtypes, _parameters
+from attnpy._attention import attention
 from attnpy._linear import linear
 from attnpy.blocks import Decoder, RMSNorm, tanh
 from attnpy.cache import checked_caches
@@ -197,6 +198,10 @@ class CausalDecoder:
             self.position_embedding = _embedding.table(
                 rng, max_length, "max_length", embed_dim, dtype
             )
+        for own_window in window if _is_windows(window) else [window]:
+            _check_as_calls_do(dtype, window=own_window)
+        for own_scale in scale if isinstance(scale, list) else [scale]:
+            _check_as_calls_do(dtype, scale=own_scale)
         self.rotary, self.window, self.scale = rotary, window, scale
         self.softcap = softcap
         self.logit_softcap = self.embedding_scale = None
@@ -424,6 +429,12 @@ def _set_biases(
         if weight is not None:
             flag, size = _checks.flag(wanted, name), weight.shape[1]
             setattr(layer, f"b_{letter}", _parameters.zeros(flag, size, weight.dtype))
+
+
+def _check_as_calls_do(dtype: DTypeLike, **options: Any) -> None:
+    """Raise the error that each call would, for options that are the model's own."""
+    nothing = np.zeros((0, 1), _dtypes.floating(dtype))
+    attention(nothing, nothing, nothing, **options)
 
 
 def _is_windows(
