@@ -335,6 +335,17 @@ def reserve(
     return past_lengths, lengths, key, value
 
 
+def empty_rows(cache: KVCache, n_keys: int) -> tuple[Array, Array]:
+    """Return views of up to so many keys and values of a cache without sequences.
+
+    It has no lengths that would say how many there are.
+    """
+    if cache.growable and n_keys > cache.capacity:
+        cache._grow(n_keys, cache._lengths)
+    cache._check_arrays()
+    return cache._key[:, :, :n_keys], cache._value[:, :, :n_keys]
+
+
 def commit(cache: KVCache, lengths: NDArray[np.int64]) -> None:
     """Take what was written to the views of `reserve` into the cache."""
     cache._lengths = lengths

@@ -14,12 +14,14 @@ from attnpy import _attnpy, _checks, _dtypes, _packed, _parameters
 from attnpy._linear import linear
 from attnpy._options import PASSED_ON, Cache, Heads, Norms, Options, Projections
 from attnpy._options import Rotary as RotaryTables
-from attnpy.cache import KVCache, commit, reserve
+from attnpy.cache import KVCache, commit, empty_rows, reserve
 from attnpy.norms import LayerNorm, RMSNorm, norm_arguments
 from attnpy.positions import Rotary
 from attnpy.positions.rotary import by_length, cos_sin
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import ArrayLike, DTypeLike, NDArray
     from typing_extensions import Unpack
 
@@ -584,6 +586,9 @@ class MultiHeadAttention:
             )
             rows = Cache(key, value, past_lengths)
             kv_lengths = lengths
+        if kv_cache is not None and kv_cache.batch == 0:
+            n_keys = _n_masked(options, 0 if starts is not None else tokens.shape[1])
+            rows = Cache(*empty_rows(kv_cache, n_keys), past_lengths)
         if context is None and q_offset is None:
             q_offset = 0 if past_lengths is None else past_lengths
         ends = None
@@ -875,6 +880,14 @@ def _with_head_axis(given: ArrayLike | None, name: str) -> Array | None:
         return None
     array = _checks.array(given, name)
     return array if array.ndim < 3 else array[..., np.newaxis, :, :]
+
+
+def _n_masked(options: Mapping[str, Any], n_tokens: int) -> int:
+    """Return the number of keys that a mask or a bias is for, or else of tokens."""
+    given = ((options.get(name), name) for name in ("mask", "bias"))
+    shapes = [_checks.array(x, name).shape for x, name in given if x is not None]
+    n_keys = max((shape[-1] for shape in shapes if shape), default=1)
+    return n_keys if n_keys > 1 else n_tokens
 
 
 def _mean_over_heads(weights: Array) -> Array:

@@ -7,6 +7,7 @@ import pytest
 from support.arrays import byte_swapped, misaligned, normal
 from support.calls import attend_on, layers_on, linear_on, threads_for_any_work
 from support.comparisons import assert_same_bits
+from support.errors import refused
 from support.formulas import rotated
 from support.processes import assert_runs
 
@@ -309,3 +310,22 @@ else:
 @pytest.mark.parametrize("n_threads", ["1", "2"])
 def test_ctrl_c_leaves_the_cache_alone(n_threads):
     assert_runs(INTERRUPT, n_threads)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("batch", [0, 1, 2])
+def test_batches_with_a_cache_take_the_same_masks(batch):
+    mha = MultiHeadAttention(8, 2)
+    x, context = np.ones((batch, 3, 8), np.float32), np.ones((batch, 5, 8), np.float32)
+    for growable in (False, True):
+        cache = KVCache(batch, 2, 4 if growable else 9, 4, growable=growable)
+        for n_keys in (3, 6):
+            mask, bias = np.ones((3, n_keys), bool), np.zeros(n_keys)
+            given = {"mask": mask, "bias": bias, "return_weights": True}
+            output, weights = mha(x, cache=cache, **given)
+            assert (output.shape, weights.shape) == (x.shape, (batch, 2, 3, n_keys))
+    memory = mha.project_context(context)
+    for given in ({"mask": np.ones((3, 5), bool)}, {"bias": np.zeros((3, 5))}):
+        assert mha(x, memory, **given).shape == x.shape
+    with refused(ValueError, "mask"):
+        mha(x, cache=KVCache(batch, 2, 9, 4), mask=np.ones((2, 3), bool))
