@@ -2,7 +2,7 @@
 #ifndef ATTN_ISA_SCALAR_F32_H
 #define ATTN_ISA_SCALAR_F32_H
 
-#include "isa/begin.h"
+#include "isa/scalar.h"
 
 #define KERNEL attn_kernel_scalar_f32
 #define REAL_BITS 32

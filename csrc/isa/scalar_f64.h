@@ -2,7 +2,7 @@
 #ifndef ATTN_ISA_SCALAR_F64_H
 #define ATTN_ISA_SCALAR_F64_H
 
-#include "isa/begin.h"
+#include "isa/scalar.h"
 
 #define KERNEL attn_kernel_scalar_f64
 #define REAL_BITS 64
