@@ -132,6 +132,7 @@ def others(kind, name):
         "hidden_activation": "relu",
         "partial_rotary_factor": 1.0,
         "query_pre_attn_scalar": 7,
+        "use_bidirectional_attention": True,
         "attn_logit_softcapping": 5.0,
         "final_logit_softcapping": 5.0,
         "sliding_window_pattern": 2,
@@ -434,6 +435,13 @@ def test_windows_of_gemma_alternate():
             changed(kind, sliding_window=None)
         full = changed(kind, sliding_window=None, layer_types=[FULL] * 3)
         assert full["window"] is None
+
+
+def test_gemma3_may_see_both_ways():
+    made = changed("gemma3_text", sliding_window=5, use_bidirectional_attention=True)
+    assert made["window"] == [(2, 2), (2, 2), None]
+    assert made["causal"] is False
+    assert changed("gemma3_text")["causal"] is changed("gemma2")["causal"] is True
 
 
 def test_layers_of_gemma3_have_positions_of_their_own():

@@ -7,6 +7,7 @@ import copy
 import numpy as np
 import pytest
 from support import families
+from support.comparisons import assert_same_bits
 
 from attnpy import checkpoints
 from attnpy.models import BertEncoder, CausalDecoder
@@ -64,6 +65,13 @@ DECODERS = [
 ]
 
 
+BOTH_WAYS = [
+    *((kind, {"is_causal": False}) for kind in ("llama", "qwen2", "qwen3")),
+    ("gemma3_text", {"use_bidirectional_attention": True, "sliding_window": 7}),
+    ("gemma3_text", {"use_bidirectional_attention": True, "sliding_window": 8}),
+]
+
+
 def theirs(config, **options):
     """Their causal model of a configuration, in float64, with no weight at 0 or 1."""
     kind = config["model_type"]
@@ -74,8 +82,8 @@ def theirs(config, **options):
     given = {k: v for k, v in config.items() if k != "model_type" and v is not None}
     made = transformers.CONFIG_MAPPING[kind](**given, pad_token_id=0)
     for name in ("sliding_window", "attn_logit_softcapping", "final_logit_softcapping"):
-        if name in config:  # null is a value of these
-            setattr(made, name, config[name])
+        if config.get(name, 0) is None:  # null is a value of these
+            setattr(made, name, None)
     torch.manual_seed(0)
     return randomized(
         transformers.AutoModelForCausalLM.from_config(
@@ -124,6 +132,16 @@ def test_decoders_give_their_scores(kind, changes):
         assert np.abs(expected).max() > 0.1
 
 
+@pytest.mark.parametrize(("kind", "changes"), BOTH_WAYS)
+def test_models_that_see_both_ways_give_their_scores(kind, changes):
+    config = {**families.DECODERS[kind], **changes}
+    model = theirs(config)
+    with torch.no_grad():
+        expected = model(torch.tensor(IDS[None])).logits[0].numpy()
+    ours = decoder(config, model)
+    assert_near(ours.logits(ours(IDS)), expected)
+
+
 @pytest.mark.parametrize(("kind", "changes"), DECODERS)
 @pytest.mark.parametrize("n_first", [4, 14])
 def test_decoders_give_their_scores_with_caches(kind, changes, n_first):
@@ -164,9 +182,23 @@ def test_decoders_continue_as_theirs(kind, changes):
     np.testing.assert_array_equal(new, expected[0, 4:].numpy())
 
 
+@pytest.mark.parametrize(
+    ("kind", "changes"), [case for case in DECODERS if "layer_types" not in case[1]]
+)
+def test_folders_that_they_write_are_read(tmp_path, kind, changes):
+    pytest.importorskip("safetensors")
+    config = {**families.DECODERS[kind], **changes}
+    model = theirs(config)
+    model.save_pretrained(tmp_path)
+    read = CausalDecoder.from_pretrained(tmp_path, dtype="auto")
+    expected = decoder(config, model)
+    assert read.token_embedding.dtype == np.float64
+    assert_same_bits(read(IDS[:12]), expected(IDS[:12]))
+
+
 @pytest.mark.parametrize("activation", ["gelu", "quick_gelu", "relu2", "tanh", "silu"])
 @pytest.mark.parametrize("n_labels", [1, 2, 5])
-def test_bert_pools_and_classifies_as_theirs(activation, n_labels):
+def test_bert_pools_and_classifies_as_theirs(tmp_path, activation, n_labels):
     config = {**families.BERT, "hidden_act": activation, "num_labels": n_labels}
     made = transformers.BertConfig(**config)
     model = randomized(transformers.BertForSequenceClassification(made).double())
@@ -183,3 +215,8 @@ def test_bert_pools_and_classifies_as_theirs(activation, n_labels):
     states = ours(batch, lengths=[9, 6], token_types=types)
     np.testing.assert_allclose(ours.pool(states), pooled, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(ours.classify(states), scores, rtol=1e-9, atol=1e-9)
+    pytest.importorskip("safetensors")
+    model.save_pretrained(tmp_path)
+    read = BertEncoder.from_pretrained(tmp_path, classifier=True, dtype="auto")
+    again = read(batch, lengths=[9, 6], token_types=types)
+    assert_same_bits(read.classify(again), ours.classify(states))

@@ -194,6 +194,7 @@ def test_what_a_configuration_may_say_is_its_arithmetic(kind, changes):
 @pytest.mark.parametrize(
     ("kind", "changes"),
     [
+        ("gemma3_text", {"use_bidirectional_attention": True, "sliding_window": 5}),
         ("llama", {"rope_scaling": DYNAMIC, "max_position_embeddings": 6}),
         ("llama", {"rope_scaling": DYNAMIC, "max_position_embeddings": 32}),
         ("phi3", {"original_max_position_embeddings": 8}),
@@ -202,7 +203,7 @@ def test_what_a_configuration_may_say_is_its_arithmetic(kind, changes):
         ("phi3", {"rope_scaling": None, "partial_rotary_factor": 1.0}),
     ],
 )
-def test_positions_of_short_and_long_sequences_are_their_arithmetic(kind, changes):
+def test_more_that_a_configuration_may_say_is_its_arithmetic(kind, changes):
     model, tensors, config = decoder(kind, np.float64, **changes)
     expected = families.logits(tensors, config, IDS)
     assert_close(model.logits(model(IDS)), expected, np.float64)

@@ -154,10 +154,12 @@ def _llama(values: dict[str, Any], kind: str) -> dict[str, Any]:
 def _gemma(values: dict[str, Any], kind: str) -> dict[str, Any]:
     head_dim, is_third = _head_dim(values), kind == "gemma3_text"
     bias = values["attention_bias"]
+    both_ways = values.get("use_bidirectional_attention", False)
     return {
         **_sizes(values, head_dim),
         "rotary": (_gemma3_rotary if is_third else _rotary)(values, head_dim, kind),
         "window": _window(values, kind),
+        "causal": not both_ways,
         "scale": values["query_pre_attn_scalar"] ** -0.5,
         "softcap": values.get("attn_logit_softcapping"),
         "logit_softcap": values["final_logit_softcapping"],
@@ -332,6 +334,8 @@ def _window(values: dict[str, Any], kind: str) -> Window | list[Window | None] |
     """Return the window of all layers or of each, None where they see everything."""
     size = values["sliding_window"]
     window = None if size is None else (size - 1, 0)
+    if size is not None and values.get("use_bidirectional_attention"):
+        window = (size // 2, size // 2)  # as their class does
     windows: list[Window | None] = [
         window if name == SLIDING else None for name in _layer_types(values, kind)
     ]

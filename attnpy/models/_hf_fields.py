@@ -352,7 +352,6 @@ _GEMMA_READ = {
 _GEMMA_NEUTRAL = _LLAMA_NEUTRAL | {
     "is_causal": (True,),
     "mlp_bias": (False,),
-    "use_bidirectional_attention": (False,),
 }
 _GEMMA_HARMLESS = _LLAMA_HARMLESS | {
     "of old versions, which read hidden_activation": ("hidden_act",),
@@ -366,7 +365,8 @@ GEMMA2 = Family(
         "final_logit_softcapping": Field("number", 30.0, null=True),
         "attn_logit_softcapping": Field("number", 50.0, null=True),
     },
-    _GEMMA_NEUTRAL | {"model_type": ("gemma2",)},
+    _GEMMA_NEUTRAL
+    | {"model_type": ("gemma2",), "use_bidirectional_attention": (False,)},
     _GEMMA_HARMLESS,
 )
 
@@ -376,6 +376,7 @@ GEMMA3 = Family(
     | {
         "final_logit_softcapping": Field("number", None),
         "sliding_window_pattern": Field("size", 6),
+        "use_bidirectional_attention": Field("flag", False),
         "rope_local_base_freq": Field("number", None),
     },
     _GEMMA_NEUTRAL | {"model_type": ("gemma3_text",), "attn_logit_softcapping": ()},

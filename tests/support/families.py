@@ -322,6 +322,9 @@ def _gemma_logits(w, config, x):
     for i in range(config["num_hidden_layers"]):
         layer = f"model.layers.{i}"
         window = config["sliding_window"]
+        both_ways = config.get("use_bidirectional_attention", False)
+        if both_ways:
+            window = window // 2 + 1
         if (i + 1) % config.get("sliding_window_pattern", 2) == 0:
             window = None
         turn = {"rope_theta": config["rope_theta"]}
@@ -339,7 +342,7 @@ def _gemma_logits(w, config, x):
             key = norm(key, f"{layer}.self_attn.k_norm")
         query = query * math.sqrt(query.shape[-1] / config["query_pre_attn_scalar"])
         query, key = (rotated(y, turn).reshape(n, -1) for y in (query, key))
-        how = {"causal": True, "window": window}
+        how = {"causal": not both_ways, "window": window}
         how["softcap"] = config["attn_logit_softcapping"]
         z = attend(query, key, value, n_heads, n_kv_heads, **how)
         z = torch_linear(z, w, f"{layer}.self_attn.o_proj")
@@ -390,7 +393,7 @@ def attend(
     distance = np.arange(n)[:, None] - np.arange(n)
     allowed = (distance >= 0) | (not causal)
     if window is not None:
-        allowed &= distance < window
+        allowed &= np.abs(distance) < window
     heads = []
     for h in range(n_heads):
         own, shared = (
