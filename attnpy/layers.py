@@ -521,7 +521,8 @@ class MultiHeadAttention:
             `B`, the cache's batch is 1.
         rotary : attnpy.positions.Rotary, optional
             Turn queries and keys by their positions; keys are turned before they go
-            into the cache.
+            into the cache. Frequencies that depend on the length are those of the
+            tokens that a sequence has after the call.
         return_weights : bool, optional
             Return the weights as well.
         average_weights : bool, optional
@@ -593,7 +594,7 @@ class MultiHeadAttention:
             q_offset = 0 if past_lengths is None else past_lengths
         ends = None
         if rotary is not None and by_length(rotary):
-            ends = kv_lengths = _ends(kv_lengths, tokens, starts)
+            ends = kv_lengths = _ends(kv_lengths, tokens, cache, starts)
         result = _attnpy.layer(
             tokens,
             None if isinstance(context, KVCache) else context,
@@ -808,14 +809,28 @@ def _pair(
 
 
 def _ends(
-    kv_lengths: ArrayLike | None, tokens: Array, starts: NDArray[np.int64] | None
+    kv_lengths: ArrayLike | None,
+    tokens: Array,
+    cache: KVCache | None,
+    starts: NDArray[np.int64] | None,
 ) -> NDArray[np.int64]:
     """Return how many tokens each sequence has after a call, (B,) or ()."""
-    if kv_lengths is None and starts is not None:
-        return np.diff(starts)
+    n_tokens = tokens.shape[-2] if tokens.ndim > 1 else 0
+    batch = tokens.shape[:-2]
+    if starts is not None:
+        batch = (len(starts) - 1,)
+        if kv_lengths is None:
+            return np.diff(starts)
     if kv_lengths is None:
-        return np.array(tokens.shape[-2] if tokens.ndim > 1 else 0)
-    return _checks.integers(kv_lengths, "kv_lengths", 0)
+        return np.array(n_tokens)
+    most = n_tokens if cache is None else cache.capacity
+    ends = _checks.integers(kv_lengths, "kv_lengths", 0, most)
+    if not _checks.broadcasts(ends.shape, batch):
+        raise ValueError(
+            "kv_lengths: expected an integer, or integers that broadcast to the axes "
+            f"before the head axis, got {ends.shape}"
+        )
+    return ends
 
 
 def _n_heads(num_heads: int, num_kv_heads: int | None) -> tuple[int, int]:

@@ -597,6 +597,19 @@ def test_scalings_by_length_say_what_they_need(scaling, text):
         Rotary(8, scaling=scaling)
 
 
+@pytest.mark.parametrize(
+    "lengths", [[1, 6, 3, 4], [1, 6], [[1, 6, 5]], [1, 9, 6], [-1, 2, 6], 7, 6.5, "a"]
+)
+def test_wrong_lengths_are_named_where_frequencies_depend_on_them(lengths):
+    mha = MultiHeadAttention(16, 2, rng=np.random.default_rng(0))
+    texts = set()
+    for rotary in (Rotary(8), Rotary(8, scaling=DYNAMIC)):
+        with pytest.raises((TypeError, ValueError), match=r"^kv_lengths: ") as caught:
+            mha(normal(3, 6, 16), rotary=rotary, kv_lengths=lengths)
+        texts.add(str(caught.value))
+    assert len(texts) == 1
+
+
 def test_dynamic_scaling_needs_two_pairs():
     with pytest.raises(ValueError, match="rotary_dim: expected at least 4 with 'dyn"):
         Rotary(8, rotary_dim=2, scaling=DYNAMIC)

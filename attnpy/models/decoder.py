@@ -326,7 +326,8 @@ class CausalDecoder:
             padding: they cost next to nothing, and their own vectors mean nothing.
         caches : list of KVCache, optional
             From ``decoder.new_caches``; the tokens are appended. A sequence gives the
-            same bits in one call, in chunks, and token by token.
+            same bits in one call, in chunks, and token by token, but where frequencies
+            depend on the length (see the notes).
         num_threads : int, optional
             At least 1; by default `attnpy.get_num_threads`.
 
