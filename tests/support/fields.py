@@ -84,9 +84,7 @@ def _harmless(reasons):
 
 
 def _json(value):
-    return (
-        {True: "true", False: "false"}.get(value, value) if value in (0, 1) else value
-    )
+    return str(value).lower() if isinstance(value, bool) else value
 
 
 def rewritten(text):
