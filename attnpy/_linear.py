@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from attnpy import _attnpy
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from attnpy._typing import Array
+    from attnpy._typing import Array, Precision
 
 
 def linear(
@@ -20,7 +20,7 @@ def linear(
     activation: str | None = None,
     times: ArrayLike | None = None,
     plus: ArrayLike | None = None,
-    precision: Literal["promoted", "narrow", "wide"] = "promoted",
+    precision: Precision = "promoted",
     num_threads: int | None = None,
 ) -> Array:
     r"""Multiply rows by a matrix, add a bias, apply an activation, and some more.

@@ -59,8 +59,8 @@ class Projections(NamedTuple):
     b_v: Array | None
     W_o: Array | None = None
     b_o: Array | None = None
-    plus: Array | None = None  # what the result is added to
-    mixed: bool = False  # see attnpy._linear.linear
+    residual: ArrayLike | None = None  # added to the result
+    mixed: bool = False  # as in MultiHeadAttention
 
 
 class Norm(NamedTuple):

@@ -25,6 +25,7 @@ Activation = Literal[
     "geglu_tanh",
     "reglu",
 ]
+Precision = Literal["promoted", "narrow", "wide"]
 NormKind = Literal["layer", "rms"]
 
 

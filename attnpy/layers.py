@@ -33,6 +33,8 @@ if TYPE_CHECKING:
         sinks: ArrayLike | None
         cache: KVCache | None
         rotary: Rotary | None
+        residual: ArrayLike | None
+        mixed: bool
         average_weights: bool
 
 
@@ -487,6 +489,8 @@ class MultiHeadAttention:
         seq_offsets: SeqOffsets | None = None,
         cache: KVCache | None = None,
         rotary: Rotary | None = None,
+        residual: ArrayLike | None = None,
+        mixed: bool = False,
         return_weights: bool = False,
         average_weights: bool = False,
         **options: Any,
@@ -523,6 +527,11 @@ class MultiHeadAttention:
             Turn queries and keys by their positions; keys are turned before they go
             into the cache. Frequencies that depend on the length are those of the
             tokens that a sequence has after the call.
+        residual : array_like, shape of the output, optional
+            Added to the output, in its dtype.
+        mixed : bool, optional
+            For 16-bit parameters: queries, keys, values and what the heads give have
+            their dtype, but the output is in float32, as `x` may be.
         return_weights : bool, optional
             Return the weights as well.
         average_weights : bool, optional
@@ -537,7 +546,7 @@ class MultiHeadAttention:
         Returns
         -------
         output : ndarray, shape (L, E) or (B, L, E)
-            In the promoted dtype of x, the context and the parameters.
+            In the promoted dtype of x, the context and the parameters; see `mixed`.
         weights : ndarray, shape (H, L, Lk) or (B, H, L, Lk)
             With `return_weights`; without the axis `H` with `average_weights`.
 
@@ -556,6 +565,8 @@ class MultiHeadAttention:
         self._check_rotary(rotary, context)
         if _checks.flag(average_weights, "average_weights") and not return_weights:
             raise ValueError("average_weights: expected return_weights=True with it")
+        if residual is not None:
+            residual = _checks.array(residual, "residual")
         tokens = _checks.array(x, "x")
         kv_cache = context if isinstance(context, KVCache) else cache
         of_tokens, of_keys = _pair(seq_offsets, context)
@@ -595,11 +606,14 @@ class MultiHeadAttention:
         ends = None
         if rotary is not None and by_length(rotary):
             ends = kv_lengths = _ends(kv_lengths, tokens, cache, starts)
+        if single and residual is not None:
+            residual = residual[np.newaxis]
+        projections = self._projections(isinstance(context, KVCache), residual, mixed)
         result = _attnpy.layer(
             tokens,
             None if isinstance(context, KVCache) else context,
             Heads(self.num_heads, self.num_kv_heads),
-            self._projections(isinstance(context, KVCache)),
+            projections,
             self._norms(),
             self._rotary(rotary, tokens, q_offset, past_lengths, starts, ends),
             rows,
@@ -685,13 +699,22 @@ class MultiHeadAttention:
             lengths=n_tokens if lengths is None else lengths,
         )
 
-    def _projections(self, projected: bool) -> Projections:
+    def _projections(
+        self, projected: bool, residual: ArrayLike | None, mixed: bool
+    ) -> Projections:
         """Return the matrices; those of keys and values only if they are needed."""
-        W_q, W_k, W_v = self.W_q, self.W_k, self.W_v
-        b_q, b_k, b_v = self.b_q, self.b_k, self.b_v
-        if projected:
-            return Projections(W_q, b_q, None, None, None, None, self.W_o, self.b_o)
-        return Projections(W_q, b_q, W_k, b_k, W_v, b_v, self.W_o, self.b_o)
+        return Projections(
+            self.W_q,
+            self.b_q,
+            None if projected else self.W_k,
+            None if projected else self.b_k,
+            None if projected else self.W_v,
+            None if projected else self.b_v,
+            self.W_o,
+            self.b_o,
+            residual,
+            mixed,
+        )
 
     def _norms(self) -> Norms | None:
         q_norm, k_norm = self.q_norm, self.k_norm

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
         sinks: ArrayLike | None
         seq_offsets: ArrayLike | None
+        mixed: bool
         rotary: Rotary | None
 
 
@@ -71,16 +72,19 @@ def make_final_norm(
 
 def residual(
     tokens: Array,
-    sublayer: Callable[[Array], Array],
+    sublayer: Callable[[Array, Array | None], Array],
     norm: LayerNorm | RMSNorm,
     norm_first: bool,
     norm_after: LayerNorm | RMSNorm | None = None,
 ) -> Array:
     """Add what a sublayer makes of the tokens, with the norm before it or after.
 
-    With `norm_after` what is added is normalized, too.
+    With `norm_after` what is added is normalized, too. The sublayer takes what goes
+    into it, and what is to be added to its result.
     """
-    result = sublayer(norm(tokens) if norm_first else tokens)
+    if norm_first and norm_after is None:
+        return sublayer(norm(tokens), tokens)
+    result = sublayer(norm(tokens) if norm_first else tokens, None)
     if norm_after is not None:
         result = norm_after(result)
     return tokens + result if norm_first else norm(result, tokens)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 # What a layer's self-attention is told, beside the cache.
-HANDED_ON = PASSED_ON - {"causal"} | {"rotary"}
+HANDED_ON = PASSED_ON - {"causal"} | {"rotary", "mixed"}
 
 
 class DecoderLayer:
@@ -247,7 +247,7 @@ class DecoderLayer:
             Of the self-attention, which is causal or not by itself, as in
             `attnpy.layers.MultiHeadAttention.__call__`: `mask`, `bias`, `window`,
             `q_offset`, `kv_lengths`, `seq_offsets`, `scale`, `softcap`, `sinks`,
-            `rotary`; and `num_threads`.
+            `rotary`; and `mixed`, as in `EncoderLayer.__call__`, and `num_threads`.
 
         Returns
         -------
@@ -260,14 +260,14 @@ class DecoderLayer:
             If an argument has the wrong kind or dtype, or shapes do not fit together.
             The cache has not changed after an error.
         """
-        num_threads = options.get("num_threads")
+        num_threads, mixed = options.get("num_threads"), options.get("mixed", False)
 
-        def attend(tokens: Array) -> Array:
+        def attend(tokens: Array, residual: Array | None) -> Array:
             return self.self_attention(
-                tokens, causal=self.causal, cache=cache, **options
+                tokens, causal=self.causal, cache=cache, residual=residual, **options
             )
 
-        def attend_to_context(tokens: Array) -> Array:
+        def attend_to_context(tokens: Array, residual: Array | None) -> Array:
             assert self.cross_attention is not None
             with _checks.renamed(mask="context_mask", kv_lengths="context_lengths"):
                 return self.cross_attention(
@@ -276,11 +276,15 @@ class DecoderLayer:
                     mask=context_mask,
                     kv_lengths=context_lengths,
                     seq_offsets=(options.get("seq_offsets"), context_offsets),
+                    residual=residual,
+                    mixed=mixed,
                     num_threads=num_threads,
                 )
 
-        def feed(tokens: Array) -> Array:
-            return self.feed_forward(tokens, num_threads=num_threads)
+        def feed(tokens: Array, residual: Array | None) -> Array:
+            return self.feed_forward(
+                tokens, residual=residual, mixed=mixed, num_threads=num_threads
+            )
 
         _checks.keywords(options, HANDED_ON, "DecoderLayer()")
         self._check_context(context, context_mask, context_lengths, context_offsets)

@@ -155,7 +155,8 @@ class EncoderLayer:
         **options
             Of the attention, as in `attnpy.layers.MultiHeadAttention.__call__`: `mask`,
             `bias`, `causal`, `window`, `q_offset`, `kv_lengths`, `seq_offsets`,
-            `scale`, `softcap`, `sinks`, `rotary`, `num_threads`.
+            `scale`, `softcap`, `sinks`, `rotary`, `mixed`, `num_threads`. With `mixed`
+            and 16-bit parameters the sums and norms are in float32, as `x` may be.
 
         Returns
         -------
@@ -168,13 +169,18 @@ class EncoderLayer:
             If an argument has the wrong kind or dtype, or shapes do not fit together.
         """
 
-        def attend(tokens: Array) -> Array:
-            return self.self_attention(tokens, **options)
+        def attend(tokens: Array, residual: Array | None) -> Array:
+            return self.self_attention(tokens, residual=residual, **options)
 
-        def feed(tokens: Array) -> Array:
-            return self.feed_forward(tokens, num_threads=options.get("num_threads"))
+        def feed(tokens: Array, residual: Array | None) -> Array:
+            return self.feed_forward(
+                tokens,
+                residual=residual,
+                mixed=options.get("mixed", False),
+                num_threads=options.get("num_threads"),
+            )
 
-        _checks.keywords(options, PASSED_ON | {"rotary"}, "EncoderLayer()")
+        _checks.keywords(options, PASSED_ON | {"rotary", "mixed"}, "EncoderLayer()")
         tokens = _checks.array(x, "x")
         tokens = _stack.residual(tokens, attend, self.norm_1, self.norm_first)
         return _stack.residual(tokens, feed, self.norm_2, self.norm_first)

@@ -12,7 +12,7 @@ from attnpy._linear import linear
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike
 
-    from attnpy._typing import Activation, Array
+    from attnpy._typing import Activation, Array, Precision
 
 # What is done to the gate, of those that have one.
 GATED: dict[str, Activation] = {
@@ -131,26 +131,42 @@ class FeedForward:
     load_state_dict = _parameters.load_state_dict
     __setattr__ = _parameters.set_attribute
 
-    def __call__(self, x: ArrayLike, *, num_threads: int | None = None) -> Array:
+    def __call__(
+        self,
+        x: ArrayLike,
+        *,
+        residual: ArrayLike | None = None,
+        mixed: bool = False,
+        num_threads: int | None = None,
+    ) -> Array:
         """Run the network.
 
         Parameters
         ----------
         x : array_like, shape (..., E)
             Tokens, with any axes before.
+        residual : array_like, shape of x, optional
+            Added to the result, in its dtype.
+        mixed : bool, optional
+            For 16-bit parameters: what is inside has their dtype, but the result is in
+            float32, as `x` may be.
         num_threads : int, optional
             At least 1; by default `attnpy.get_num_threads`.
 
         Returns
         -------
         ndarray, shape (..., E)
-            In the promoted dtype of x and the parameters; integers become float64.
+            In the promoted dtype of x and the parameters; integers become float64. See
+            `mixed`.
 
         Raises
         ------
         TypeError, ValueError
             If x has another dtype or size.
         """
+        mixed = _checks.flag(mixed, "mixed")
+        inside: Precision = "narrow" if mixed else "promoted"
+        outside: Precision = "wide" if mixed else "promoted"
         gated = self.W_gate is not None
         x = _checks.array(x, "x")
         hidden = linear(
@@ -158,14 +174,25 @@ class FeedForward:
             self.W_1,
             self.b_1,
             activation=None if gated else self.activation,
+            precision=inside,
             num_threads=num_threads,
         )
         if self.W_gate is not None:
-            hidden *= linear(
+            hidden = linear(
                 x,
                 self.W_gate,
                 self.b_gate,
                 activation=GATED[self.activation],
+                times=hidden,
+                precision=inside,
                 num_threads=num_threads,
             )
-        return linear(hidden, self.W_2, self.b_2, num_threads=num_threads)
+        with _checks.renamed(plus="residual"):
+            return linear(
+                hidden,
+                self.W_2,
+                self.b_2,
+                plus=residual,
+                precision=outside,
+                num_threads=num_threads,
+            )

@@ -88,15 +88,32 @@ def check_positions(n_tokens: int, table: Array) -> None:
         )
 
 
+def looked_up(table: Array, ids: NDArray[np.int64]) -> Array:
+    """Return rows of a table in what is computed in: float32 for 16-bit models.
+
+    Their sums and norms are in float32 up to the end; only products are of 16 bits.
+    """
+    rows = np.asarray(table[ids], _dtypes.arithmetic(table.dtype), order="C")
+    return rows if rows.flags.owndata else rows.copy()
+
+
+def is_mixed(table: Array) -> bool:
+    """Tell whether a model with this table is one of 16 bits."""
+    return table.dtype.itemsize == 2
+
+
 def run_existing(
     tokens: Array,
-    lengths: NDArray[np.int64],
-    run: Callable[[Array, NDArray[np.int64]], Array],
+    lengths: NDArray[np.int64] | None,
+    run: Callable[[Array, NDArray[np.int64] | None], Array],
 ) -> Array:
     """Run tokens (L, E) or (B, L, E) of which so many exist, as packed sequences.
 
-    `run` takes those, (T, E), and where they begin. The others' vectors are 0.
+    `run` takes those, (T, E), and where they begin. The others' vectors are 0. Without
+    lengths it takes all tokens as they are.
     """
+    if lengths is None:
+        return run(tokens, None)
     exists, starts = _packed.existing(np.atleast_1d(lengths), tokens.shape[-2])
     exists = exists.reshape(tokens.shape[:-1])
     packed = run(tokens[exists], starts)

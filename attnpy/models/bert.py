@@ -296,17 +296,20 @@ class BertEncoder:
                 ends, hidden = hidden.sum(axis=-1), None  # padding at the end only
             else:
                 hidden = hidden[..., np.newaxis, np.newaxis, :]  # (..., 1, 1, L)
-        if ends is None or hidden is not None:
+
+        def run(tokens: Array, seq_offsets: NDArray[np.int64] | None) -> Array:
             return self.encoder(
-                tokens, mask=hidden, kv_lengths=ends, num_threads=num_threads
+                tokens,
+                mask=hidden,
+                kv_lengths=None if hidden is None else ends,
+                seq_offsets=seq_offsets,
+                mixed=_embedding.is_mixed(self.token_embedding),
+                num_threads=num_threads,
             )
-        return _embedding.run_existing(
-            tokens,
-            ends,
-            lambda packed, starts: self.encoder(
-                packed, seq_offsets=starts, num_threads=num_threads
-            ),
-        )
+
+        states = _embedding.run_existing(tokens, ends if hidden is None else None, run)
+        mixed = _embedding.is_mixed(self.token_embedding)
+        return states.astype(self.token_embedding.dtype) if mixed else states
 
     def pool(self, states: ArrayLike, *, num_threads: int | None = None) -> Array:
         """Return the vector of each text, which the pooler makes of its first token's.
@@ -397,5 +400,7 @@ class BertEncoder:
                 "token_types: expected an integer, or integers that broadcast to "
                 f"token_ids' {ids.shape}, got {types.shape}"
             )
-        tokens = self.token_embedding[ids] + self.segment_embedding[types]
-        return self.norm(tokens + self.position_embedding[:n_tokens])
+        tokens = _embedding.looked_up(self.token_embedding, ids)
+        tokens += self.segment_embedding[types]
+        tokens += self.position_embedding[:n_tokens]
+        return self.norm(tokens)

@@ -342,20 +342,22 @@ class CausalDecoder:
             The caches have not changed after an error.
         """
         ids = _embedding.checked_ids(token_ids, len(self.token_embedding))
-        tokens = np.ascontiguousarray(self.token_embedding[ids])
+        tokens = _embedding.looked_up(self.token_embedding, ids)
         if self.embedding_scale is not None:
-            tokens *= np.asarray(self.embedding_scale, tokens.dtype)
+            scale = np.asarray(self.embedding_scale, self.token_embedding.dtype)
+            tokens *= scale.astype(tokens.dtype)
         if self.position_embedding is not None:
             positions = self._positions(ids, caches)
             n_positions = int(positions.max(initial=-1)) + 1
             _embedding.check_positions(n_positions, self.position_embedding)
             tokens += self.position_embedding[positions]
 
-        def run(tokens: Array, seq_offsets: NDArray[np.int64] | None = None) -> Array:
+        def run(tokens: Array, seq_offsets: NDArray[np.int64] | None) -> Array:
             return self.decoder(
                 tokens,
                 caches=caches,
                 seq_offsets=seq_offsets,
+                mixed=mixed,
                 rotary=None if isinstance(self.rotary, list) else self.rotary,
                 softcap=self.softcap,
                 window=None if _is_windows(self.window) else self.window,
@@ -363,10 +365,12 @@ class CausalDecoder:
                 num_threads=num_threads,
             )
 
-        if lengths is None:
-            return run(tokens)
-        ends = _embedding.checked_lengths(lengths, ids, 0)
-        return _embedding.run_existing(tokens, ends, run)
+        ends = None
+        if lengths is not None:
+            ends = _embedding.checked_lengths(lengths, ids, 0)
+        mixed = _embedding.is_mixed(self.token_embedding)
+        states = _embedding.run_existing(tokens, ends, run)
+        return states.astype(self.token_embedding.dtype) if mixed else states
 
     def _positions(
         self, ids: NDArray[np.int64], caches: Sequence[KVCache] | None

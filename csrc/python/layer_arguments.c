@@ -93,14 +93,14 @@ convert_projections(PyObject *const *arguments, layer_call *c)
         return -1;
     }
     v->arrays.input = (PyArrayObject *)Py_XNewRef((PyObject *)k->arrays.input);
-    if (w[W_O] == Py_None && w[PLUS] != Py_None) {
+    if (w[W_O] == Py_None && w[RESIDUAL] != Py_None) {
         PyErr_SetString(PyExc_TypeError,
-                        "plus: expected None without W_o, got an array");
+                        "residual: expected None without W_o, got an array");
         return -1;
     }
     if (w[W_O] != Py_None &&
         (convert_matrix(w + W_O, names[3], &c->arrays) < 0 ||
-         py_as_optional_array(w[PLUS], "plus", &c->arrays.plus) < 0)) {
+         py_as_optional_array(w[RESIDUAL], "residual", &c->arrays.plus) < 0)) {
         return -1;
     }
     mixed = py_parse_flag(w[MIXED], "mixed");

@@ -14,7 +14,7 @@ enum { /* Options: what attention takes besides query, key and value */
 };
 enum { NUM_HEADS, NUM_KV_HEADS, N_HEADS };                          /* Heads */
 enum {                                                              /* Projections */
-    W_Q, B_Q, W_K, B_K, W_V, B_V, W_O, B_O, PLUS, MIXED, N_PROJECTIONS
+    W_Q, B_Q, W_K, B_K, W_V, B_V, W_O, B_O, RESIDUAL, MIXED, N_PROJECTIONS
 };
 enum { NORM_WEIGHT, NORM_BIAS, NORM_EPS, NORM_CENTRE, N_NORM };     /* Norm */
 enum { Q_NORM, K_NORM, N_NORMS };                                   /* Norms */
