@@ -78,7 +78,9 @@ tanh_of(v_real x)
 }
 
 /* The natural logarithm of a finite x >= 1/2, by the series of 2 atanh((f - 1) / (f + 1));
- * its first omitted term is below 2^-60 of the sum. */
+ * its first omitted term is below 2^-60 of the sum. Off by less than 4.2 units in the last
+ * place: f + 1, the quotient, the sum and its product are rounded, by 2^-53 of themselves at
+ * most, and all else adds up to 0.2 of that. Random numbers show 3.0 (tests/core). */
 static double
 log_of(double x)
 {

