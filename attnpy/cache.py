@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -69,6 +70,10 @@ class KVCache:
     -----
     Numbers are converted to the cache's dtype when they are appended, so that a float16
     cache of a float32 model takes half the memory, and rounds.
+
+    After a call that KeyboardInterrupt ends, or what else a handler of a signal raises,
+    a cache has the tokens that it had before or all those of the call, and so have the
+    caches of a decoder's layers, all alike.
 
     Examples
     --------
@@ -295,10 +300,10 @@ class KVCache:
                 f"{b}, got {self.capacity - past}: {past} of {self.capacity}"
             )
         capacity = max(needed, 2 * self.capacity)
-        self._key, self._value = (
-            _grown(self._key, self.key, capacity),
-            _grown(self._value, self.value, capacity),
-        )
+        key = _grown(self._key, self.key, capacity)
+        value = _grown(self._value, self.value, capacity)
+        # In one step: a handler of a signal that raises must not leave one of them.
+        vars(self).update(_key=key, _value=value)
 
     def _check_arrays(self) -> None:
         """Refuse arrays that were reshaped in place since they were given."""
@@ -351,22 +356,27 @@ def commit(cache: KVCache, lengths: NDArray[np.int64]) -> None:
     cache._lengths = lengths
 
 
-class undone_on_error:
-    """Within this, caches forget the tokens that were appended if there is an error.
+class all_or_nothing:
+    """Lend caches of the same tokens, and take over what these become, all at once.
 
-    No generator: one takes memory to end, which would be an error after the last token.
+    Nothing is taken over after an error. No handler of a signal can come between two
+    caches, and raise, for `map` runs no Python here, and a deque without room takes no
+    memory on the way. No generator: one takes memory to end.
     """
 
     def __init__(self, caches: Sequence[KVCache]) -> None:
-        self._before = [(cache, cache._lengths) for cache in caches]
+        self._caches = caches
+        self._lent = [cache.__class__.__new__(cache.__class__) for cache in caches]
+        for cache, lent in zip(caches, self._lent, strict=True):
+            vars(lent).update(vars(cache))
 
-    def __enter__(self) -> None:
-        pass
+    def __enter__(self) -> list[KVCache]:
+        return self._lent
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            for cache, lengths in self._before:
-                cache._lengths = lengths
+        if kind is None:
+            updates = map(dict.update, map(vars, self._caches), map(vars, self._lent))
+            collections.deque(updates, maxlen=0)
 
 
 def checked_caches(caches: Any, name: str, n_layers: int) -> list[KVCache]:

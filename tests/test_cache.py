@@ -1,6 +1,9 @@
 """KVCache: what goes in comes out, at each sequence's own place."""
 
+import contextlib
 import copy
+import functools
+import sys
 
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ from support.errors import refused
 
 import attnpy
 from attnpy import cache as cache_module
+from attnpy.blocks import decoder
 from attnpy.cache import KVCache
 
 pytestmark = pytest.mark.quick
@@ -286,14 +290,77 @@ def test_wrong_kinds_are_type_errors(name, call):
         call()
 
 
-def test_undone_on_error_takes_back_what_was_appended():
+def test_all_or_nothing_is_nothing_after_an_error():
     caches = [new(4), new(4)]
     caches[0].append(*tokens(1))
-    with pytest.raises(KeyboardInterrupt), cache_module.undone_on_error(caches):
-        for cache in caches:
+    with pytest.raises(KeyboardInterrupt), cache_module.all_or_nothing(caches) as lent:
+        for cache in lent:
             cache.append(*tokens(3))
         raise KeyboardInterrupt
     assert [cache.lengths.tolist() for cache in caches] == [[1, 1], [0, 0]]
+
+
+def is_interrupted(call, n):
+    """Raise KeyboardInterrupt at the n-th step of what keeps caches; was there one?"""
+    files, left = {cache_module.__file__, decoder.__file__, contextlib.__file__}, [n]
+
+    def trace(frame, event, _):
+        frame.f_trace_opcodes = True
+        if frame.f_code.co_filename not in files:
+            return None
+        if event == "opcode":
+            left[0] -= 1
+            if left[0] == 0:
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+def filled_cache():
+    cache = new(2, growable=True)
+    cache.append(*tokens(2))
+    return [cache]
+
+
+LAYERS = decoder.Decoder(2, 8, 2, 8, cross_attention=False)
+X = normal(2, 3, 8)
+
+
+@pytest.mark.parametrize(
+    ("make", "call"),
+    [
+        (filled_cache, lambda caches: caches[0].append(*tokens(3))),
+        (
+            lambda: LAYERS.new_caches(2, 1, growable=True),
+            lambda caches: LAYERS(X, caches=caches),
+        ),
+    ],
+    ids=["append", "decoder"],
+)
+def test_an_interrupt_at_any_step_leaves_caches_unchanged_or_complete(make, call):
+    complete = make()
+    before = [cache.lengths.tolist() for cache in complete]
+    call(complete)
+    after = [cache.lengths.tolist() for cache in complete]
+    raised, n = True, 0
+    while raised:
+        caches, n = make(), n + 1
+        raised = is_interrupted(functools.partial(call, caches), n)
+        assert [cache.lengths.tolist() for cache in caches] in (before, after)
+        for cache, length in zip(caches, before, strict=True):
+            cache.truncate(length)
+        call(caches)
+        assert list(map(state, caches)) == list(map(state, complete))
+    assert n > 50
 
 
 def test_everything_public_is_listed():

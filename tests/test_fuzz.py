@@ -10,11 +10,14 @@ TESTS = Path(__file__).parent
 
 
 @pytest.mark.quick(fuzzer=("calls",))
-@pytest.mark.parametrize("fuzzer", ["calls", "changing", "files"])
-def test_fuzzer_finds_nothing_new(fuzzer):
+@pytest.mark.parametrize(
+    ("fuzzer", "cases"),
+    [("calls", 300), ("changing", 300), ("files", 300), ("signals", 100)],
+)
+def test_fuzzer_finds_nothing_new(fuzzer, cases):
     for package in ("ml_dtypes", "safetensors"):
         pytest.importorskip(package)
-    command = [sys.executable, TESTS / "fuzz", fuzzer, "--cases", "300"]
+    command = [sys.executable, TESTS / "fuzz", fuzzer, "--cases", str(cases)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1].startswith(f"{fuzzer}: seed 0: ")

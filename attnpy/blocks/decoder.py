@@ -11,7 +11,7 @@ from attnpy import _checks, _parameters
 from attnpy._options import PASSED_ON
 from attnpy.blocks import _stack
 from attnpy.blocks.feed_forward import FeedForward
-from attnpy.cache import KVCache, checked_caches, undone_on_error
+from attnpy.cache import KVCache, all_or_nothing, checked_caches
 from attnpy.layers import MultiHeadAttention
 
 if TYPE_CHECKING:
@@ -304,7 +304,8 @@ class DecoderLayer:
         if context is not None and not isinstance(context, KVCache):
             context = _checks.array(context, "context")
         tokens = _checks.array(x, "x")
-        with undone_on_error([] if cache is None else [cache]):
+        with all_or_nothing([cache] if isinstance(cache, KVCache) else []) as lent:
+            cache = lent[0] if lent else cache
             tokens = _stack.residual(
                 tokens, attend, self.norm_1, self.norm_first, self.after_1
             )
@@ -537,9 +538,9 @@ class Decoder:
             if len(set(map(id, caches))) < n_layers:
                 raise ValueError("caches: expected another one for each layer")
         tokens = _checks.array(x, "x")
-        with undone_on_error(caches or []):
+        with all_or_nothing(caches or []) as lent:
             for layer, states, cache in zip(
-                self.layers, contexts, layer_caches, strict=True
+                self.layers, contexts, lent or layer_caches, strict=True
             ):
                 tokens = layer(tokens, states, cache=cache, **options)
             return tokens if self.norm is None else self.norm(tokens)

@@ -3,6 +3,7 @@
 calls      every public function, with arguments that are right and that are not
 changing   arguments that change while they are looked at, and after
 files      configurations, weights and arrays in files, damaged
+signals    handlers that raise, return or call at random moments of calls
 values     what arguments are made of
 findings   what is a finding, and what a call may raise
 """
