@@ -123,11 +123,11 @@ void
 write_number(char *at, attn_dtype dtype, double x)
 {
     float single = (float)x;
-    uint16_t half = dtype == ATTN_F16 ? attn_to_f16(single) : attn_to_bf16(single);
+    uint16_t half;
 
     switch (dtype) {
-    case ATTN_F16:
-    case ATTN_BF16: memcpy(at, &half, sizeof half); break;
+    case ATTN_F16: half = attn_to_f16(single), memcpy(at, &half, sizeof half); break;
+    case ATTN_BF16: half = attn_to_bf16(single), memcpy(at, &half, sizeof half); break;
     case ATTN_F32: memcpy(at, &single, sizeof single); break;
     default: memcpy(at, &x, sizeof x); break;
     }
@@ -155,8 +155,9 @@ fill(const problem *made, const attn_array *array, const ptrdiff_t shape[N_AXES]
     for (ptrdiff_t b = 0; b < p->batch.n; b++) {
         for (ptrdiff_t h = 0; h < shape[HEAD]; h++) {
             for (ptrdiff_t i = 0; i < shape[ROW]; i++) {
+                char *row = element(p, array, b, h, i, 0);
                 for (ptrdiff_t d = 0; d < shape[COLUMN]; d++) {
-                    write_number(element(p, array, b, h, i, d), array->dtype,
+                    write_number(row + d * array->column_stride, array->dtype,
                                  random_unit(&seed));
                 }
             }
@@ -188,8 +189,9 @@ for_each_pair(const attn_problem *p, const attn_array *array,
     for (ptrdiff_t b = 0; b < p->batch.n; b++) {
         for (ptrdiff_t h = 0; h < p->n_kv_heads * p->group; h++) {
             for (ptrdiff_t i = 0; i < p->n_queries; i++) {
+                char *row = element(p, array, b, h, i, 0);
                 for (ptrdiff_t j = 0; j < p->n_keys; j++) {
-                    set(array, element(p, array, b, h, i, j), i, j, &seed);
+                    set(array, row + j * array->column_stride, i, j, &seed);
                 }
             }
         }
@@ -542,8 +544,9 @@ hash_array(const attn_problem *p, const attn_array *array, ptrdiff_t n_columns,
     for (ptrdiff_t b = 0; b < p->batch.n && array->data != NULL; b++) {
         for (ptrdiff_t h = 0; h < p->n_kv_heads * p->group; h++) {
             for (ptrdiff_t i = 0; i < p->n_queries; i++) {
+                const char *row = element(p, array, b, h, i, 0);
                 for (ptrdiff_t k = 0; k < n_columns; k++) {
-                    const char *at = element(p, array, b, h, i, k);
+                    const char *at = row + k * array->column_stride;
                     uint16_t two;
                     uint32_t four;
                     uint64_t word;
@@ -588,8 +591,9 @@ reset_array(const attn_problem *p, const attn_array *array, ptrdiff_t n_columns,
     for (ptrdiff_t b = 0; b < p->batch.n && array->data != NULL; b++) {
         for (ptrdiff_t h = 0; h < p->n_kv_heads * p->group; h++) {
             for (ptrdiff_t i = 0; i < p->n_queries; i++) {
+                char *row = element(p, array, b, h, i, 0);
                 for (ptrdiff_t k = 0; k < n_columns; k++) {
-                    memset(element(p, array, b, h, i, k), byte, size);
+                    memset(row + k * array->column_stride, byte, size);
                 }
             }
         }
