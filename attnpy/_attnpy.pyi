@@ -37,7 +37,7 @@ def linear(
     bias: ArrayLike | None,
     activation: str | None,
     times: ArrayLike | None,
-    plus: ArrayLike | None,
+    residual: ArrayLike | None,
     precision: str,
     num_threads: int | None,
     tier: str | None = None,

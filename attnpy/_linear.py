@@ -19,7 +19,7 @@ def linear(
     *,
     activation: str | None = None,
     times: ArrayLike | None = None,
-    plus: ArrayLike | None = None,
+    residual: ArrayLike | None = None,
     precision: Precision = "promoted",
     num_threads: int | None = None,
 ) -> Array:
@@ -36,7 +36,7 @@ def linear(
     activation : str, optional
         What is done to each number after that, a function of `attnpy.blocks`: "relu",
         "gelu", "gelu_tanh", "silu", "quick_gelu", "relu2" or "tanh".
-    times, plus : array_like, shape (..., M), optional
+    times, residual : array_like, shape (..., M), optional
         What each number is then multiplied by, and what is then added to it.
     precision : {"promoted", "narrow", "wide"}, optional
         The dtype of the result: that to which `x` and `weight` promote; the weight's;
@@ -49,7 +49,7 @@ def linear(
     Returns
     -------
     ndarray, shape (..., M)
-        ``activation(x @ weight + bias) * times + plus``; integers become float64.
+        ``activation(x @ weight + bias) * times + residual``; integers become float64.
         16-bit numbers are computed in float32 and rounded once.
 
     Raises
@@ -75,5 +75,5 @@ def linear(
     array([[1.5, 2.5, 3.5]])
     """
     return _attnpy.linear(
-        x, weight, bias, activation, times, plus, precision, num_threads
+        x, weight, bias, activation, times, residual, precision, num_threads
     )

@@ -264,17 +264,17 @@ def test_no_byte_outside_the_arrays_is_read(tier):
 def test_factors_and_summands_are_steps_of_their_own(multiply, dtype, shape):
     n_rows, n_in, n_out = shape
     x, weight = normal(n_rows, n_in, dtype=dtype), normal(n_in, n_out, dtype=dtype)
-    times, plus = normal(n_rows, n_out, dtype=dtype), normal(n_rows, n_out, seed=1)
+    times, residual = normal(n_rows, n_out, dtype=dtype), normal(n_rows, n_out, seed=1)
     options = {"bias": normal(n_out), "activation": "silu"}
     wide = multiply(x, weight, precision="wide", **options)
     real = np.result_type(dtype, np.float32) if dtype.kind == "f" else np.float32
     assert wide.dtype == real
-    both = wide * times.astype(real) + plus.astype(real)
+    both = wide * times.astype(real) + residual.astype(real)
     for given, expected in (
         ({"times": times}, wide * times.astype(real)),
-        ({"plus": plus}, wide + plus.astype(real)),
-        ({"times": times, "plus": plus}, both),
-        ({"times": lay_out(times, (1, 0), (2, -1)), "plus": plus}, both),
+        ({"residual": residual}, wide + residual.astype(real)),
+        ({"times": times, "residual": residual}, both),
+        ({"times": lay_out(times, (1, 0), (2, -1)), "residual": residual}, both),
     ):
         actual = multiply(x, weight, **given, **options)
         assert_same_bits(actual, expected.astype(dtype))
@@ -306,7 +306,7 @@ def test_wider_rows_of_a_narrow_product_may_be_rounded_first(tier, dtype, n_rows
 @pytest.mark.quick
 def test_factors_and_summands_that_do_not_fit():
     x, weight = normal(2, 3, 5), normal(5, 4)
-    for name in ("times", "plus"):
+    for name in ("times", "residual"):
         for wrong in (normal(2, 3, 5), normal(3, 4), normal(2, 3, 4, 1), normal(4)):
             with pytest.raises(ValueError, match=f"^{name}: expected the shape of"):
                 linear(x, weight, **{name: wrong})
@@ -315,8 +315,8 @@ def test_factors_and_summands_that_do_not_fit():
     with pytest.raises(ValueError, match=r"^precision: "):
         linear(x, weight, precision="high")
     five = normal(2, 2, 2, 2, 5)
-    plus = normal(2, 2, 2, 2, 4)
-    expected = linear(five, weight) + plus
+    residual = normal(2, 2, 2, 2, 4)
+    expected = linear(five, weight) + residual
     assert_same_bits(
-        linear(five, weight, plus=lay_out(plus, (4, 3, 2, 1, 0))), expected
+        linear(five, weight, residual=lay_out(residual, (4, 3, 2, 1, 0))), expected
     )

@@ -187,12 +187,11 @@ class FeedForward:
                 precision=inside,
                 num_threads=num_threads,
             )
-        with _checks.renamed(plus="residual"):
-            return linear(
-                hidden,
-                self.W_2,
-                self.b_2,
-                plus=residual,
-                precision=outside,
-                num_threads=num_threads,
-            )
+        return linear(
+            hidden,
+            self.W_2,
+            self.b_2,
+            residual=residual,
+            precision=outside,
+            num_threads=num_threads,
+        )

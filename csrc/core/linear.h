@@ -6,7 +6,7 @@
 #include "core/array.h"
 #include "core/tasks.h"
 
-/* y = activation(x W + b) * times + plus, each step rounded to the arithmetic's dtype. Sums
+/* y = activation(x W + b) * times + residual, each step rounded to the arithmetic's dtype. Sums
  * are cut into chains of ATTN_BLOCK terms, in ascending order, before the bias is added. */
 typedef struct {
     attn_batch batch; /* of one axis, each of n_rows rows */
@@ -19,7 +19,7 @@ typedef struct {
     attn_array weight;     /* (in, out) */
     attn_array bias;       /* (out,) in the arithmetic's dtype along columns, or none */
     attn_array times;      /* (B, rows, out), or none */
-    attn_array plus;       /* (B, rows, out), or none; may be the output */
+    attn_array residual;   /* (B, rows, out), or none; may be the output */
     bool rounds_input; /* it may be rounded to the weight's dtype, if that is faster */
     attn_array output; /* (B, rows, out) */
 } attn_linear_problem;

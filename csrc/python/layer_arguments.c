@@ -100,7 +100,7 @@ convert_projections(PyObject *const *arguments, layer_call *c)
     }
     if (w[W_O] != Py_None &&
         (convert_matrix(w + W_O, names[3], &c->arrays) < 0 ||
-         py_as_optional_array(w[RESIDUAL], "residual", &c->arrays.plus) < 0)) {
+         py_as_optional_array(w[RESIDUAL], "residual", &c->arrays.residual) < 0)) {
         return -1;
     }
     mixed = py_parse_flag(w[MIXED], "mixed");

@@ -15,7 +15,7 @@ py_release_linear(py_linear_arrays *a)
     Py_CLEAR(a->weight);
     Py_CLEAR(a->bias);
     Py_CLEAR(a->times);
-    Py_CLEAR(a->plus);
+    Py_CLEAR(a->residual);
 }
 
 /* The type of the product of x and the weight, which have these types. */
@@ -158,7 +158,7 @@ py_set_linear(py_linear_arrays *a, py_precision precision, attn_linear_problem *
 
     if (type < 0 || read_linear_sizes(a, l) < 0 ||
         set_change(&a->times, "times", type, &l->times, a, l) < 0 ||
-        set_change(&a->plus, "plus", type, &l->plus, a, l) < 0) {
+        set_change(&a->residual, "residual", type, &l->residual, a, l) < 0) {
         return -1;
     }
     py_describe_rows(&l->input, a->input, l);
@@ -198,11 +198,12 @@ compute_linear(const attn_linear_problem *l, attn_call *call)
     return py_take_lock_back(&lock, attn_linear(l, call), call);
 }
 
-PyDoc_STRVAR(linear_doc,
-             "linear(x, weight, bias, activation, times, plus, precision, num_threads, "
-             "tier=None, /)\n--\n\nactivation(x @ weight + bias) * times + plus. "
-             "precision is 'promoted', or 'narrow' or 'wide' for the weight's dtype or "
-             "what it is computed in; tier names the instruction set.");
+PyDoc_STRVAR(
+    linear_doc,
+    "linear(x, weight, bias, activation, times, residual, precision, num_threads, "
+    "tier=None, /)\n--\n\nactivation(x @ weight + bias) * times + residual. "
+    "precision is 'promoted', or 'narrow' or 'wide' for the weight's dtype or "
+    "what it is computed in; tier names the instruction set.");
 
 static int
 parse_precision(PyObject *object, py_precision *precision)
@@ -242,7 +243,7 @@ linear(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
         py_as_array(arguments[1], "weight", &a.weight) == 0 &&
         py_as_optional_array(arguments[2], "bias", &a.bias) == 0 &&
         py_as_optional_array(arguments[4], "times", &a.times) == 0 &&
-        py_as_optional_array(arguments[5], "plus", &a.plus) == 0) {
+        py_as_optional_array(arguments[5], "residual", &a.residual) == 0) {
         type = py_set_linear(&a, precision, &l);
     }
     product = type < 0 ? NULL : py_make_product(&a, type, &l);

@@ -12,7 +12,7 @@ typedef enum { PY_PROMOTED, PY_NARROW, PY_WIDE } py_precision;
 
 typedef struct {
     PyArrayObject *input, *weight, *bias; /* owned */
-    PyArrayObject *times, *plus;          /* owned, or NULL */
+    PyArrayObject *times, *residual;      /* owned, or NULL */
 } py_linear_arrays;
 
 /* Checks and describes everything but the output; the output's type number. */

@@ -39,13 +39,13 @@ def linear_on(
     *,
     activation=None,
     times=None,
-    plus=None,
+    residual=None,
     precision="promoted",
     num_threads=1,
 ):
-    """activation(x @ weight + bias) * times + plus, on one instruction set."""
+    """activation(x @ weight + bias) * times + residual, on one instruction set."""
     return _attnpy.linear(
-        x, weight, bias, activation, times, plus, precision, num_threads, tier
+        x, weight, bias, activation, times, residual, precision, num_threads, tier
     )
 
 

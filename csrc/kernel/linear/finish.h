@@ -16,15 +16,15 @@ output_at(const linear_work *w, const attn_array *array, ptrdiff_t r, ptrdiff_t 
 static bool
 is_changed(const attn_linear_problem *l)
 {
-    return l->times.data != NULL || l->plus.data != NULL;
+    return l->times.data != NULL || l->residual.data != NULL;
 }
 
 /* Multiplies columns from `column` on of row r, n of them, SLAB_COLUMNS at most, by those of
- * `times`, and adds those of `plus`. `row` has room for whole vectors. */
+ * `times`, and adds those of `residual`. `row` has room for whole vectors. */
 static void
 change_row(linear_work *w, ptrdiff_t r, ptrdiff_t column, ptrdiff_t n, real *row)
 {
-    const attn_array *times = &w->l->times, *plus = &w->l->plus;
+    const attn_array *times = &w->l->times, *residual = &w->l->residual;
     real other[SLAB_COLUMNS];
 
     if (times->data != NULL) {
@@ -34,9 +34,9 @@ change_row(linear_work *w, ptrdiff_t r, ptrdiff_t column, ptrdiff_t n, real *row
             row[k] *= other[k];
         }
     }
-    if (plus->data != NULL) {
-        load_row(other, output_at(w, plus, r, column), plus->column_stride, n,
-                 plus->dtype);
+    if (residual->data != NULL) {
+        load_row(other, output_at(w, residual, r, column), residual->column_stride, n,
+                 residual->dtype);
         for (ptrdiff_t k = 0; k < n; k++) {
             row[k] += other[k];
         }
