@@ -10,19 +10,12 @@
 
 enum { N_ARRAYS = 10 };
 
-/* Where an array's elements were when the plan was made. */
-typedef struct {
-    char *data;
-    int type, n_axes;
-    npy_intp shape[NPY_MAXDIMS], strides[NPY_MAXDIMS];
-} place;
-
 /* A call made ready once, to be run many times on what its arrays then hold. */
 typedef struct {
     PyObject_HEAD py_attention_arrays a;
     PyArrayObject *q_offset, *kv_lengths; /* what the core reads: valid copies of a's */
     PyArrayObject *bound[N_ARRAYS]; /* the arrays as given, or made; owned or NULL */
-    place *places;                  /* of these */
+    npy_intp *places;               /* where these were then: place_size words each */
     attn_problem p;
     py_options o;
     PyObject *result; /* what each call returns; NULL until the plan is complete */
@@ -51,26 +44,35 @@ bind_argument(plan *self, int i, PyObject *argument, PyArrayObject *array,
     return -1;
 }
 
-static void
-note_place(place *to, PyArrayObject *array)
+/* Where an array's elements lie, in so many words: address, type, shape, strides. */
+static int
+place_size(PyArrayObject *array)
 {
-    to->data = PyArray_BYTES(array);
-    to->type = PyArray_TYPE(array);
-    to->n_axes = PyArray_NDIM(array);
-    for (int axis = 0; axis < to->n_axes; axis++) {
-        to->shape[axis] = PyArray_DIM(array, axis);
-        to->strides[axis] = PyArray_STRIDE(array, axis);
-    }
+    return 3 + 2 * PyArray_NDIM(array);
+}
+
+static void
+note_place(npy_intp *to, PyArrayObject *array)
+{
+    size_t n = (size_t)PyArray_NDIM(array);
+
+    to[0] = (npy_intp)PyArray_BYTES(array);
+    to[1] = PyArray_TYPE(array);
+    to[2] = (npy_intp)n;
+    memcpy(to + 3, PyArray_DIMS(array), n * sizeof *to);
+    memcpy(to + 3 + n, PyArray_STRIDES(array), n * sizeof *to);
 }
 
 /* Are the array's elements still where they were? */
 static bool
-is_in_place(const place *then, PyArrayObject *array)
+is_in_place(const npy_intp *then, PyArrayObject *array)
 {
-    return then->data == PyArray_BYTES(array) && then->type == PyArray_TYPE(array) &&
-           then->n_axes == PyArray_NDIM(array) &&
-           PyArray_CompareLists(then->shape, PyArray_DIMS(array), then->n_axes) &&
-           PyArray_CompareLists(then->strides, PyArray_STRIDES(array), then->n_axes);
+    int n = PyArray_NDIM(array);
+
+    return then[0] == (npy_intp)PyArray_BYTES(array) &&
+           then[1] == PyArray_TYPE(array) && then[2] == n &&
+           PyArray_CompareLists(then + 3, PyArray_DIMS(array), n) &&
+           PyArray_CompareLists(then + 3 + n, PyArray_STRIDES(array), n);
 }
 
 /* The arrays that are not arguments, and where all of them are. */
@@ -79,18 +81,24 @@ note_places(plan *self)
 {
     PyArrayObject *const own[] = {self->a.q_offset, self->a.kv_lengths, self->a.output,
                                   self->a.weights, self->a.lse};
+    size_t n_words = 0;
+    npy_intp *to;
 
     for (int i = 0; i < 5; i++) {
         self->bound[5 + i] = (PyArrayObject *)Py_XNewRef((PyObject *)own[i]);
     }
-    self->places = PyMem_Calloc(N_ARRAYS, sizeof *self->places);
-    if (self->places == NULL) {
+    for (int i = 0; i < N_ARRAYS; i++) {
+        n_words += self->bound[i] == NULL ? 0 : (size_t)place_size(self->bound[i]);
+    }
+    self->places = to = PyMem_New(npy_intp, n_words);
+    if (to == NULL) {
         PyErr_NoMemory();
         return -1;
     }
     for (int i = 0; i < N_ARRAYS; i++) {
         if (self->bound[i] != NULL) {
-            note_place(&self->places[i], self->bound[i]);
+            note_place(to, self->bound[i]);
+            to += place_size(self->bound[i]);
         }
     }
     return 0;
@@ -103,15 +111,20 @@ check_places(const plan *self)
     static const char *const names[N_ARRAYS] = {
         "query",    "key",        "value",  "mask",    "bias",
         "q_offset", "kv_lengths", "output", "weights", "lse"};
+    const npy_intp *then = self->places;
 
     for (int i = 0; i < N_ARRAYS; i++) {
-        if (self->bound[i] != NULL && !is_in_place(&self->places[i], self->bound[i])) {
+        if (self->bound[i] == NULL) {
+            continue;
+        }
+        if (!is_in_place(then, self->bound[i])) {
             PyErr_Format(PyExc_RuntimeError,
                          "Plan: expected %s as it was when the plan was made, got it "
                          "resized, reshaped or retyped in place",
                          names[i]);
             return -1;
         }
+        then += then[2] * 2 + 3;
     }
     return 0;
 }
