@@ -56,8 +56,9 @@ class Disturbance:
         self.wrong = False
 
     def __call__(self, number, frame):
-        if not self.active or frame.f_code is Disturbance.during.__code__:
-            return  # the call has not begun, or has ended
+        own = Disturbance.during.__code__, Disturbance.__call__.__code__
+        if not self.active or frame.f_code in own:
+            return  # the call has not begun, or has ended, or this runs already
         if self.kind == "calls":
             self.active = False  # no call during a call during a call ...
             result = attnpy.attention(*self.arrays, num_threads=2)
