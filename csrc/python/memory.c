@@ -16,13 +16,13 @@
 enum {
     LARGE = 128 << 10, /* bytes of an array from which on this is done */
     HUGE_PAGE = 2 << 20,
-    MAX_KEPT = 16
+    MAX_KEPT = 32
 };
 /* Under AddressSanitizer none are kept, so that it sees what is used after it is freed. */
 #if defined(__SANITIZE_ADDRESS__)
 #define KEPT_BYTES 0
 #else
-#define KEPT_BYTES ((size_t)64 << 20)
+#define KEPT_BYTES ((size_t)128 << 20)
 #endif
 
 /* What lies before the elements; as long as a cache line. */
