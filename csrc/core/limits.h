@@ -15,8 +15,8 @@
 
 #define ATTN_TASK_ROWS 64         /* rows of a task, at most */
 #define ATTN_FEW_ROWS 8           /* rows for which row form is the faster */
-#define ATTN_LINEAR_COLUMNS 384   /* columns of a linear task, at most, */
-#define ATTN_FEW_ROWS_COLUMNS 512 /* and for ATTN_FEW_ROWS; more for fewer */
+#define ATTN_LINEAR_COLUMNS 384   /* that a linear task computes at a time, */
+#define ATTN_FEW_ROWS_COLUMNS 512 /* and of one of ATTN_FEW_ROWS; more for fewer */
 #define ATTN_PANEL_COLUMNS 48     /* columns that are whole panels in every tier */
 
 #define ATTN_MAX_AXES 64 /* as in NumPy 2 */

@@ -35,8 +35,7 @@ run_task(const void *context, ptrdiff_t index, const attn_worker *worker)
     j->kernel->linear.run(j->l, &task, worker);
 }
 
-/* Columns of a task in tile form: fewer than there may be where two tasks for each thread
- * would not come out. */
+/* Columns of a task in tile form: all, unless two tasks for each thread would not come out. */
 static ptrdiff_t
 columns_of_tiles(const attn_linear_problem *l, int n_threads)
 {
@@ -46,10 +45,7 @@ columns_of_tiles(const attn_linear_problem *l, int n_threads)
         (l->n_out / n_wanted + ATTN_PANEL_COLUMNS - 1) / ATTN_PANEL_COLUMNS;
     ptrdiff_t share = n_panels * ATTN_PANEL_COLUMNS;
 
-    if (n_threads == 1 || share == 0 || share > ATTN_LINEAR_COLUMNS) {
-        return ATTN_LINEAR_COLUMNS;
-    }
-    return share;
+    return n_wanted == 1 || share == 0 ? l->n_out : share;
 }
 
 /* Columns of a task. In row form as many as make the same number of outputs for any number

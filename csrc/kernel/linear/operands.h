@@ -15,7 +15,7 @@ load_input(linear_work *w, ptrdiff_t first, ptrdiff_t n_elements)
     ptrdiff_t n_rows = w->task->n_rows, at = first * input->column_stride;
 
     for (ptrdiff_t r = 0; r < n_rows && !w->row_form; r += LANES) {
-        operand *tile = w->input + r / WIDTH * WIDTH * STEPS + r % WIDTH;
+        operand *tile = input_block(w, first) + r / WIDTH * WIDTH * STEPS + r % WIDTH;
         const char *rows[LANES] = {NULL};
         ptrdiff_t n = least(n_rows - r, LANES);
         for (ptrdiff_t i = 0; i < n; i++) {
@@ -45,7 +45,7 @@ fetch_weights(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t width)
 }
 
 /* The weights that are wanted after the task's block of rows before `first`: the next
- * block, or the first one of the next columns, which are another task's. */
+ * block, or the first one of the next columns, of this task or another. */
 static prefetch
 weights_prefetch(const linear_work *w, ptrdiff_t first)
 {

@@ -9,6 +9,7 @@
 
 enum {
     STEPS = ATTN_BLOCK / TERMS, /* of a chain */
+    MAX_WORKSPACE = 1 << 20,    /* bytes, where there is a choice */
     ROW_GROUP = 8 /* rows of W that row form takes at a time, 4 KB apart */
 };
 
@@ -16,7 +17,8 @@ typedef struct {
     const attn_linear_problem *l;
     const attn_linear_task *task;
     bool row_form;
-    operand *input; /* (tiles, STEPS, WIDTH); row form: (rows, STEPS) */
+    bool keeps_input; /* of all blocks, for other columns of the task */
+    operand *input; /* (blocks if kept, tiles, STEPS, WIDTH); row form: (rows, STEPS) */
     real *output;   /* (tiles, columns, WIDTH); row form: (rows, columns) */
     operand *slab;  /* a block of W brought into contiguous operands */
     real *rows;     /* (LANES, SLAB_COLUMNS) */
@@ -31,10 +33,11 @@ lay_out_linear(const attn_linear_problem *l, char *memory, linear_work *w)
     ptrdiff_t n_tiles = tiles_of(n_rows);
     ptrdiff_t n_outputs = n_tiles * WIDTH * ATTN_LINEAR_COLUMNS;
     ptrdiff_t slab = STEPS * ATTN_LINEAR_COLUMNS;
+    size_t block_size = (size_t)(STEPS * n_tiles * WIDTH) * sizeof(operand);
+    size_t n_blocks = (size_t)(l->n_in + ATTN_BLOCK - 1) / ATTN_BLOCK;
 
     arena_take(&a, sizeof *w);
     w->row_form = l->batch.n * l->n_rows <= ATTN_FEW_ROWS;
-    w->input = arena_take(&a, (size_t)(STEPS * n_tiles * WIDTH) * sizeof(operand));
     w->rows = arena_reals(&a, LANES * SLAB_COLUMNS);
     if (w->row_form) {
         n_outputs = ATTN_FEW_ROWS * ATTN_FEW_ROWS_COLUMNS;
@@ -43,6 +46,9 @@ lay_out_linear(const attn_linear_problem *l, char *memory, linear_work *w)
     }
     w->output = arena_reals(&a, n_outputs);
     w->slab = arena_take(&a, (size_t)slab * sizeof(operand));
+    w->keeps_input = !w->row_form && l->n_out > ATTN_LINEAR_COLUMNS &&
+                     a.used + n_blocks * block_size <= MAX_WORKSPACE;
+    w->input = arena_take(&a, w->keeps_input ? n_blocks * block_size : block_size);
     return a.used;
 }
 
@@ -51,6 +57,15 @@ linear_workspace_size(const attn_linear_problem *l)
 {
     linear_work w;
     return lay_out_linear(l, NULL, &w);
+}
+
+/* The block of the task's rows from element `first` on, in tile form. */
+static operand *
+input_block(const linear_work *w, ptrdiff_t first)
+{
+    ptrdiff_t n_tiles = tiles_of(w->task->n_rows);
+    return w->input +
+           (w->keeps_input ? first / ATTN_BLOCK * STEPS * n_tiles * WIDTH : 0);
 }
 
 /* The address of row r of the task in an array of all batches' rows. */

@@ -18,7 +18,7 @@ add_linear_tiles(linear_work *w, ptrdiff_t first, ptrdiff_t n)
 
     for (ptrdiff_t r = 0; r < w->task->n_rows; r += WIDTH) {
         ptrdiff_t n_lanes = least(w->task->n_rows - r, WIDTH);
-        const operand *input = w->input + r * STEPS;
+        const operand *input = input_block(w, first) + r * STEPS;
         multiply_transposed((product){.c = w->output + r * n_columns,
                                       .c_row = WIDTH,
                                       .a = weights,
