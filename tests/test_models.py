@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 from support import families
+from support.arrays import dtype_of
 from support.comparisons import assert_near, assert_same_bits, assert_same_parameters
 from support.errors import refused
 
@@ -584,6 +585,26 @@ def test_gemmas_norms_are_one_more_than_in_its_files():
             assert_same_bits(weight, 1 + tensors[f"{theirs}.weight"])
     mha, layer = "model.layers.0.self_attn", model.decoder.layers[0].self_attention
     assert_same_bits(layer.q_norm.weight, 1 + tensors[f"{mha}.q_norm.weight"])
+
+
+@pytest.mark.quick
+def test_gemmas_norms_of_16_bits_are_exact():
+    """Of a number with 16 bits, 1 more may have 24: these norms are of float32."""
+    for kind in ("gemma2", "gemma3_text"):
+        for dtype in ("float16", "bfloat16"):
+            kind_of = dtype_of(dtype)
+            model, tensors, _ = decoder(kind, kind_of)
+            weight = model.decoder.layers[1].norm_1.weight
+            stored = tensors["model.layers.1.input_layernorm.weight"].astype(np.float32)
+            assert_same_bits(weight, 1 + stored)
+            assert (weight.astype(kind_of) != weight).any()
+            assert model.decoder.layers[0].self_attention.W_q.dtype == kind_of
+            caches = model.decoder.new_caches(1, 9)
+            states = model(IDS[:9], caches=caches)
+            assert states.dtype == caches[0]._key.dtype == kind_of
+            steps = model.decoder.new_caches(1, 9)
+            alone = [model(IDS[i : i + 1], caches=steps) for i in range(9)]
+            assert_same_bits(np.concatenate(alone), states)
 
 
 def test_gemma_in_bfloat16_is_near_its_arithmetic():

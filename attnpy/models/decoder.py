@@ -267,7 +267,22 @@ class CausalDecoder:
         options = _hf_config.decoder(_checks.mapping(config, "config"))
         if not _checks.flag(scores, "scores"):
             options["tied"] = None
-        return cls(**options, dtype=dtype, rng=rng)
+        model = cls(**options, dtype=dtype, rng=rng)
+        if str(config["model_type"]).startswith("gemma"):
+            model._widen_norms()
+        return model
+
+    def _widen_norms(self) -> None:
+        """Keep weights that are 1 more than in a 16-bit file in what holds that."""
+        norms = [self.decoder.norm]
+        for layer in self.decoder.layers:
+            mha = layer.self_attention
+            norms += [layer.norm_1, layer.norm_3, layer.after_1, layer.after_3]
+            norms += [mha.q_norm, mha.k_norm]
+        for norm in norms:
+            if norm is not None:
+                wide = _dtypes.arithmetic(norm.weight.dtype)
+                norm.weight = norm.weight.astype(wide)
 
     @classmethod
     def from_pretrained(

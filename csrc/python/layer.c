@@ -127,9 +127,10 @@ set_projected(projection *s, const char *name, npy_intp n_heads, bool mixed, are
     return 0;
 }
 
-/* Describes the norm of a part's heads; from it they have the type of both. */
+/* Describes the norm of a part's heads; from it they have the type of both, or if mixed stay
+ * what they are. */
 static int
-set_norm(projection *s, const char *name)
+set_norm(projection *s, const char *name, bool mixed)
 {
     npy_intp size = s->rotary.head_dim;
 
@@ -143,7 +144,7 @@ set_norm(projection *s, const char *name)
         return py_fail_shape(s->norm.weight, name, "a norm of (%zd,)", size, 0);
     }
     const int types[2] = {s->type, PyArray_TYPE(s->norm.weight)};
-    s->type = py_common_type(2, types, name);
+    s->type = py_common_type(mixed ? 1 : 2, types, name);
     if (s->type < 0 || py_set_norm(&s->norm, s->type, &s->norm_problem) < 0) {
         return -1;
     }
@@ -321,7 +322,7 @@ set_parts(layer_call *c)
         projection *s = &c->parts[i];
         if (s->arrays.input != NULL) {
             if (set_projected(s, names[i], c->n_heads[i], c->mixed, &c->arena) < 0 ||
-                set_norm(s, norms[i]) < 0 || set_cos_sin(s) < 0) {
+                set_norm(s, norms[i], c->mixed) < 0 || set_cos_sin(s) < 0) {
                 return -1;
             }
             c->layer.projections[i] = &s->linear;
