@@ -531,7 +531,9 @@ class MultiHeadAttention:
             Added to the output, in its dtype.
         mixed : bool, optional
             For 16-bit parameters: queries, keys, values and what the heads give have
-            their dtype, but the output is in float32, as `x` may be.
+            their dtype, but the output is in float32, as `x` may be. CPUs that multiply
+            bfloat16 numbers round such an `x` first, unless `attnpy.set_portable` says
+            otherwise.
         return_weights : bool, optional
             Return the weights as well.
         average_weights : bool, optional
