@@ -11,9 +11,11 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdint.h>
 #include <time.h>
 
-#define SPINS 2000 /* looks at a job before sleeping until it ends */
+#define SPINS 2000     /* looks at a job before sleeping until it ends */
+#define WATCH_NS 30000 /* for which a worker looks for a next job before it sleeps */
 
 typedef struct job {
     struct job *next;
@@ -36,6 +38,7 @@ static struct {
     int n_workers;
     int generation; /* counts forks */
     bool prepared_for_fork;
+    atomic_uint n_posted; /* counts jobs; changed under the lock */
 } pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER};
 
 static bool
@@ -58,9 +61,33 @@ drain(job *j, int worker)
     }
 }
 
+static int64_t
+nanoseconds(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* Looks for a job after the `seen`-th for a short while: the steps of a layer follow each
+ * other sooner than a thread can be woken. */
+static void
+watch_for_job(unsigned seen)
+{
+    int64_t end = nanoseconds() + WATCH_NS;
+
+    while (atomic_load_explicit(&pool.n_posted, memory_order_relaxed) == seen &&
+           nanoseconds() < end) {
+        attn_cpu_pause();
+    }
+}
+
 static void *
 work(void *unused)
 {
+    bool watched = true; /* since the last job */
+
     (void)unused;
     pthread_mutex_lock(&pool.lock);
     for (;;) {
@@ -68,10 +95,19 @@ work(void *unused)
         while (j != NULL && !has_work(j)) {
             j = j->next;
         }
+        if (j == NULL && !watched) {
+            unsigned seen = atomic_load(&pool.n_posted);
+            watched = true;
+            pthread_mutex_unlock(&pool.lock);
+            watch_for_job(seen);
+            pthread_mutex_lock(&pool.lock);
+            continue;
+        }
         if (j == NULL) {
             pthread_cond_wait(&pool.work, &pool.lock);
             continue;
         }
+        watched = false;
         int worker = ++j->joined;
         j->room--;
         atomic_fetch_add(&j->active, 1);
@@ -188,6 +224,7 @@ attn_parallel_for(ptrdiff_t n, int n_threads, attn_body body, void *context,
     j.generation = pool.generation;
     j.next = pool.jobs;
     pool.jobs = &j;
+    atomic_fetch_add(&pool.n_posted, 1);
     for (int i = 1; i < n_threads; i++) {
         pthread_cond_signal(&pool.work);
     }

@@ -54,13 +54,15 @@ place_size(PyArrayObject *array)
 static void
 note_place(npy_intp *to, PyArrayObject *array)
 {
-    size_t n = (size_t)PyArray_NDIM(array);
+    int n = PyArray_NDIM(array);
 
     to[0] = (npy_intp)PyArray_BYTES(array);
     to[1] = PyArray_TYPE(array);
-    to[2] = (npy_intp)n;
-    memcpy(to + 3, PyArray_DIMS(array), n * sizeof *to);
-    memcpy(to + 3 + n, PyArray_STRIDES(array), n * sizeof *to);
+    to[2] = n;
+    for (int axis = 0; axis < n; axis++) {
+        to[3 + axis] = PyArray_DIM(array, axis);
+        to[3 + n + axis] = PyArray_STRIDE(array, axis);
+    }
 }
 
 /* Are the array's elements still where they were? */
