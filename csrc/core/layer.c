@@ -16,13 +16,15 @@ attn_layer_work(const attn_layer_problem *l)
 int
 attn_layer(const attn_layer_problem *l, attn_call *call)
 {
-    int status = 0;
+    const attn_linear_problem *projections[3];
+    int n_projections = 0, status;
 
-    for (int i = 0; i < 3 && status == 0; i++) {
+    for (int i = 0; i < 3; i++) {
         if (l->projections[i] != NULL) {
-            status = attn_linear(l->projections[i], call);
+            projections[n_projections++] = l->projections[i];
         }
     }
+    status = attn_linears(n_projections, projections, call);
     for (int i = 0; i < 3 && status == 0; i++) {
         if (l->rotary[i] != NULL) {
             status = attn_rotary(l->rotary[i], call);

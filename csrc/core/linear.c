@@ -10,6 +10,7 @@ typedef struct {
     const attn_kernel *kernel;
     ptrdiff_t n_columns;      /* of a task */
     ptrdiff_t n_column_tasks; /* of the same rows */
+    ptrdiff_t n_tasks;
 } job;
 
 static ptrdiff_t
@@ -22,6 +23,10 @@ static void
 run_task(const void *context, ptrdiff_t index, const attn_worker *worker)
 {
     const job *j = context;
+
+    for (; index >= j->n_tasks; j++) {
+        index -= j->n_tasks;
+    }
     ptrdiff_t row = index / j->n_column_tasks * ATTN_TASK_ROWS;
     ptrdiff_t column = index % j->n_column_tasks * j->n_columns;
     ptrdiff_t rows_left = rows_of(j->l) - row;
@@ -71,23 +76,48 @@ attn_linear_work(const attn_linear_problem *l)
     return (double)l->batch.n * (double)l->n_rows * (double)l->n_in * (double)l->n_out;
 }
 
-int
-attn_linear(const attn_linear_problem *l, attn_call *call)
+/* Splits a product into tasks; how many bytes of workspace each takes. */
+static size_t
+split(const attn_linear_problem *l, int n_threads, const attn_call *call, job *j)
 {
     bool all_bf16 = l->weight.dtype == ATTN_BF16 &&
                     (l->input.dtype == ATTN_BF16 ||
                      (l->input.dtype == ATTN_F32 && l->rounds_input));
-    job j = {.l = l, .kernel = attn_kernel_for(call->tier, l->arithmetic, all_bf16)};
-    attn_tasks tasks = {.work = attn_linear_work(l), .run = run_task, .context = &j};
 
     assert(l->batch.n_axes <= 1 && l->n_in >= 0 && l->n_out >= 0);
     assert(l->arithmetic == attn_storage_of(l->output.dtype)->arithmetic);
+    *j = (job){.l = l, .kernel = attn_kernel_for(call->tier, l->arithmetic, all_bf16)};
     if (rows_of(l) == 0 || l->n_out == 0) {
         return 0;
     }
-    j.n_columns = columns_of_task(l, attn_useful_threads(tasks.work, call->n_threads));
-    j.n_column_tasks = (l->n_out + j.n_columns - 1) / j.n_columns;
-    tasks.n = (rows_of(l) + ATTN_TASK_ROWS - 1) / ATTN_TASK_ROWS * j.n_column_tasks;
-    tasks.workspace_size = j.kernel->linear.workspace_size(l);
+    j->n_columns = columns_of_task(l, n_threads);
+    j->n_column_tasks = (l->n_out + j->n_columns - 1) / j->n_columns;
+    j->n_tasks = (rows_of(l) + ATTN_TASK_ROWS - 1) / ATTN_TASK_ROWS * j->n_column_tasks;
+    return j->kernel->linear.workspace_size(l);
+}
+
+int
+attn_linears(int n, const attn_linear_problem *const *problems, attn_call *call)
+{
+    job jobs[ATTN_MAX_LINEARS];
+    attn_tasks tasks = {.run = run_task, .context = jobs};
+
+    assert(n <= ATTN_MAX_LINEARS);
+    for (int i = 0; i < n; i++) {
+        tasks.work += attn_linear_work(problems[i]);
+    }
+    int n_threads = attn_useful_threads(tasks.work, call->n_threads);
+    for (int i = 0; i < n; i++) {
+        size_t size = split(problems[i], n_threads, call, &jobs[i]);
+        tasks.workspace_size =
+            size > tasks.workspace_size ? size : tasks.workspace_size;
+        tasks.n += jobs[i].n_tasks;
+    }
     return attn_run_tasks(&tasks, call);
+}
+
+int
+attn_linear(const attn_linear_problem *l, attn_call *call)
+{
+    return attn_linears(1, &l, call);
 }

@@ -40,5 +40,8 @@ double attn_linear_work(const attn_linear_problem *); /* multiplications */
 
 /* -1 when memory runs out, else 0. */
 int attn_linear(const attn_linear_problem *, attn_call *);
+/* Several that do not need each other, at once. */
+#define ATTN_MAX_LINEARS 3
+int attn_linears(int n, const attn_linear_problem *const *, attn_call *);
 
 #endif
