@@ -565,6 +565,7 @@ class MultiHeadAttention:
         _checks.keywords(options, PASSED_ON, "MultiHeadAttention()")
         _check_arguments(context, cache, kv_lengths)
         self._check_rotary(rotary, context)
+        return_weights = _checks.flag(return_weights, "return_weights")
         if _checks.flag(average_weights, "average_weights") and not return_weights:
             raise ValueError("average_weights: expected return_weights=True with it")
         if residual is not None:

@@ -172,6 +172,9 @@ def test_residuals_and_flags_that_do_not_fit():
             call(x, residual=np.full(x.shape, "a"))
         with refused(TypeError, "mixed"):
             call(x, mixed=1)
+    for weights in (1, np.array([True, False]), "yes"):
+        with refused(TypeError, "return_weights"):
+            mha(x, return_weights=weights, average_weights=True)
     cache = KVCache(2, HK, 20, 6)
     with pytest.raises(ValueError, match=r"^residual: "):
         mha(x, cache=cache, residual=x[:1])

@@ -22,7 +22,7 @@ from attnpy._linear import linear as attnpy_linear
 from attnpy.cache import KVCache
 from attnpy.layers import MultiHeadAttention, SelfAttention
 from attnpy.positions import Rotary
-from attnpy.positions.rotary import by_length
+from attnpy.positions.rotary import by_length, frequencies_for
 from fuzz.findings import Finding, call, trace
 from fuzz.values import (
     FLOATS,
@@ -522,6 +522,8 @@ def layer_check(layer, x, context, options, rotary, past, kinds, result):
     heads = getattr(layer, "num_heads", 1)
     kv_heads = getattr(layer, "num_kv_heads", 1)
 
+    n_past = 0 if past is None else past.shape[-2]
+
     def projected(rows, letter, n_heads):
         weight, bias = getattr(layer, f"W_{letter}"), getattr(layer, f"b_{letter}")
         rows = linear(rows, weight, bias)
@@ -534,13 +536,18 @@ def layer_check(layer, x, context, options, rotary, past, kinds, result):
             weights = (np.asarray(a, float) for a in (norm.weight, norm.bias))
             rows = layer_norm(rows, *weights, norm.eps)
         if rotary is not None and letter != "v":
-            angles = np.arange(rows.shape[-2])[:, np.newaxis] * rotary.frequencies
+            positions = np.arange(rows.shape[-2])[:, np.newaxis]
+            # Keys keep the frequencies of the call that they came with.
+            ends = np.where(positions < n_past, n_past, rows.shape[-2])
+            frequencies = frequencies_for(rotary, ends[:, 0])
+            if frequencies.ndim > 1:  # they differ from row to row
+                frequencies = frequencies[:, 0]
+            angles = positions * frequencies
             factor = rotary.attention_factor
             tables = factor * np.cos(angles), factor * np.sin(angles)
             rows = rotated(rows, *tables, rotary.interleaved)
         return rows
 
-    n_past = 0 if past is None else past.shape[-2]
     query = projected(tokens, "q", heads)[..., n_past:, :]
     key, value = projected(context, "k", kv_heads), projected(context, "v", kv_heads)
     options = {name: plain(value) for name, value in options.items()}
@@ -709,7 +716,15 @@ OPTIONS = {
     "Rotary": ("positions", "out"),
     "append": ("counts",),
     "SelfAttention": ("context", *HEAD),
-    "MultiHeadAttention": ("context", *HEAD, "cache", "rotary", "average_weights"),
+    "MultiHeadAttention": (
+        "context",
+        *HEAD,
+        "cache",
+        "rotary",
+        "average_weights",
+        "residual",
+        "mixed",
+    ),
 }
 # The best tier is the one that attention() takes.
 assert TIER in TIERS
