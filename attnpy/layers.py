@@ -570,7 +570,7 @@ class MultiHeadAttention:
             raise ValueError("average_weights: expected return_weights=True with it")
         if residual is not None:
             residual = _checks.array(residual, "residual")
-        tokens = _checks.array(x, "x")
+        tokens = _checks.array(x, "x")[...]  # a view, whose shape stays
         kv_cache = context if isinstance(context, KVCache) else cache
         of_tokens, of_keys = _pair(seq_offsets, context)
         starts = None
