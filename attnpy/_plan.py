@@ -33,7 +33,7 @@ class Plan(_attnpy.Plan):
     q_offset, kv_lengths : int or array_like of int, optional
         As for `attention`: the first numbers. Each call takes those that the attribute
         of this name holds then.
-    sinks : array_like, optional
+    seq_offsets, sinks : array_like, optional
         As for `attention`: taken once.
     return_weights, return_lse : bool, optional
         As for `attention`.

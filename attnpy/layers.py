@@ -572,12 +572,10 @@ class MultiHeadAttention:
             residual = _checks.array(residual, "residual")
         tokens = _checks.array(x, "x")[...]  # a view, whose shape stays
         kv_cache = context if isinstance(context, KVCache) else cache
-        of_tokens, of_keys = _pair(seq_offsets, context)
+        of_tokens, of_keys = _pair(seq_offsets, context, kv_cache)
         starts = None
         if of_tokens is not None:
             starts = _packed.checked_starts(of_tokens, tokens.shape)
-        if kv_cache is not None:
-            of_keys = None  # a cache has an axis for sequences
         single = kv_cache is not None and tokens.ndim == 2 and starts is None
         if single:
             tokens = tokens[np.newaxis]  # (1, L, E)
@@ -590,12 +588,7 @@ class MultiHeadAttention:
             rows = Cache(context.key, context.value, None)
             kv_lengths = context.lengths
         if cache is not None:
-            n_new = tokens.shape[1]
-            if starts is not None:
-                counts = np.diff(starts)
-                n_new = int(counts.max(initial=0))
-                if kv_lengths is None:
-                    kv_lengths = counts
+            n_new, kv_lengths = _new_tokens(tokens, kv_lengths, starts)
             past_lengths, lengths, key, value = reserve(
                 cache, n_new, kv_lengths, "kv_lengths"
             )
@@ -825,13 +818,32 @@ def _check_arguments(
 
 
 def _pair(
-    seq_offsets: Any, context: object
+    seq_offsets: Any, context: object, kv_cache: KVCache | None
 ) -> tuple[ArrayLike | None, ArrayLike | None]:
-    """Return the offsets of the tokens, and those of their keys."""
-    if isinstance(seq_offsets, tuple) and len(seq_offsets) == 2 and context is not None:
-        of_tokens, of_keys = seq_offsets
-        return of_tokens, of_keys
-    return seq_offsets, seq_offsets
+    """Return the offsets of the tokens, and those of their keys.
+
+    Keys in a cache have none: there is an axis for sequences.
+    """
+    of_tokens = of_keys = seq_offsets
+    is_pair = isinstance(seq_offsets, tuple) and len(seq_offsets) == 2
+    if is_pair and not any(isinstance(x, (int, np.integer)) for x in seq_offsets):
+        if context is not None:
+            of_tokens, of_keys = seq_offsets
+        if isinstance(context, KVCache) and of_keys is not None:
+            raise ValueError(
+                "seq_offsets: expected None for keys that are in a KVCache, got offsets"
+            )
+    return of_tokens, None if kv_cache is not None else of_keys
+
+
+def _new_tokens(
+    tokens: Array, kv_lengths: ArrayLike | None, starts: NDArray[np.int64] | None
+) -> tuple[int, ArrayLike | None]:
+    """Return how many tokens go into a cache at most, and how many of each sequence."""
+    if starts is None:
+        return tokens.shape[1], kv_lengths
+    counts = np.diff(starts)
+    return int(counts.max(initial=0)), counts if kv_lengths is None else kv_lengths
 
 
 def _ends(

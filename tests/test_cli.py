@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.comparisons import assert_same_bits
 from support.processes import HANGS, wait_until
 from support.tutorial import CONTEXT, SCORES, WEIGHTED, WEIGHTS, WORDS
 
@@ -369,6 +370,18 @@ def test_bad_flags_give_one_line_and_no_output(call, file, flags, part):
 )
 def test_bad_usage_gives_one_line(file, arguments, part):
     assert_fails(run(*arguments, cwd=file.parent), part)
+
+
+def test_packed_sequences_from_a_file(tmp_path, arrays, call):
+    packed = {name: array[0] for name, array in arrays.items()}  # (heads, T, size)
+    packed["query"] = packed["query"][:, [0, 1, 2, 3, 4, 0, 1]]
+    save(tmp_path / "in.npz", packed, seq_offsets=np.array([0, 3, 7]))
+    done = call("run", "in.npz", "-o", "out.npz")
+    assert done.returncode == 0, done
+    with np.load(tmp_path / "out.npz") as content:
+        expected = attnpy.attention(**packed, seq_offsets=[0, 3, 7])
+        assert_same_bits(content["output"], expected)
+    assert (expected != attnpy.attention(**packed)).any()
 
 
 def test_q_offset_in_two_places_is_an_error(tmp_path, arrays):

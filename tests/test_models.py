@@ -396,29 +396,18 @@ def test_generating_ends_at_the_stop():
     assert_same_bits(model.generate(padded()[1], 8, stop=[]), free[1])
 
 
-def test_generating_ends_at_the_first_of_several_stops():
+@pytest.mark.parametrize("places", [((0, 3), (1, 2)), ((1, 2), (0, 4))])
+def test_generating_ends_at_the_first_of_several_stops(places):
     model, _, _ = decoder("llama")
     free = model.generate(padded(), 8, lengths=LENGTHS)
-    stops = [int(free[0, 3]), int(free[1, 2])]
-    stopped = model.generate(padded(), 8, lengths=LENGTHS, stop=stops)
-    for row, ended in zip(free, stopped, strict=True):
-        found = np.isin(row, stops)
-        n = np.argmax(found) + 1 if found.any() else 8
-        assert_same_bits(ended[:n], row[:n])
-        assert (ended[n:] == row[n - 1]).all()
-    assert (stopped != free).any()
-
-
-def test_generating_ends_at_any_of_several_stops():
-    model, _, _ = decoder("llama")
-    free = model.generate(padded(), 8, lengths=LENGTHS)
-    stops = [int(free[1, 2]), int(free[0, 4])]
+    stops = [int(free[place]) for place in places]
     stopped = model.generate(padded(), 8, lengths=LENGTHS, stop=stops)
     for row, ended in zip(free, stopped, strict=True):
         hits = np.isin(row, stops)
         n = np.argmax(hits) if hits.any() else 7
         assert_same_bits(ended[: n + 1], row[: n + 1])
         assert (ended[n:] == row[n]).all()
+    assert (stopped != free).any()
     assert_same_bits(model.generate(padded(), 8, lengths=LENGTHS, stop=[]), free)
 
 

@@ -390,7 +390,13 @@ def test_packed_cross_attention():
     output = mha(x, padded, seq_offsets=(OFFSETS, None), kv_lengths=n_context)
     assert_rows(output, LENGTHS, alone)
     memory = mha.project_context(padded, lengths=n_context)
-    assert_rows(mha(x, memory, seq_offsets=OFFSETS), LENGTHS, alone)
+    for offsets in (OFFSETS, (OFFSETS, None)):
+        assert_rows(mha(x, memory, seq_offsets=offsets), LENGTHS, alone)
+    with refused(ValueError, "seq_offsets"):
+        mha(x, memory, seq_offsets=(OFFSETS, starts_of(n_context)))
+    one = mha(x, context, seq_offsets=((0, len(x)), (0, len(context))))
+    assert_same_bits(one, mha(x, context))
+    assert_same_bits(mha(x, x, seq_offsets=(0, len(x))), mha(x, x))
 
 
 @pytest.mark.quick
@@ -414,6 +420,10 @@ def test_stacks_take_packed_sequences():
     assert_rows(output, LENGTHS, alone)
     with pytest.raises(ValueError, match=r"^context_offsets: expected None"):
         DecoderLayer(E, H, 30, cross_attention=False)(x, context_offsets=[0, 1])
+    memory = decoder.project_context(context[np.newaxis])
+    for layer_, states in ((decoder, memory), (decoder.layers[0], memory[0])):
+        with pytest.raises(ValueError, match=r"^context_offsets: expected None"):
+            layer_(x[np.newaxis], states, context_offsets=starts_of(n_context))
 
 
 @pytest.mark.quick

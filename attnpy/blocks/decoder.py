@@ -327,6 +327,11 @@ class DecoderLayer:
         if self.cross_attention is not None:
             if context is None:
                 raise ValueError("context: expected the states to attend to, got None")
+            if isinstance(context, KVCache) and offsets is not None:
+                raise ValueError(
+                    "context_offsets: expected None where context is a KVCache, which "
+                    "has an axis for sequences"
+                )
             return
         for name, argument in (
             ("context", context),

@@ -242,10 +242,10 @@ class CausalDecoder:
         config : mapping
             With the keys of the Hugging Face configuration; its ``model_type`` is
             "gpt2", "llama", "mistral", "qwen2", "qwen3", "phi3", "gemma2" or
-            "gemma3_text". A ``sliding_window`` of W
-            lets a token see W tokens, with itself. Where both are there,
-            ``rope_scaling`` wins over ``rope_parameters``. Keys that do not change what
-            is computed are left alone, and all others refused, unless null.
+            "gemma3_text". A ``sliding_window`` of W lets a token see W tokens, with
+            itself. Where both are there, ``rope_scaling`` wins over
+            ``rope_parameters``. Keys that do not change what is computed are left
+            alone, and all others refused, unless null.
         scores : bool, optional
             False makes a model without scores, for the tokens' vectors: `tied` is None.
         dtype, rng
