@@ -24,8 +24,11 @@ typedef struct {
     bool resume;      /* the chains that C holds, else begin at 0 */
     bool add;         /* to what C holds, else overwrite it */
     const real *keep; /* with add: what columns of C are multiplied by first; NULL: 1 */
-    prefetch next[2]; /* asked for meanwhile */
+    prefetch next[2];  /* asked for meanwhile */
+    ptrdiff_t b_ahead; /* of few rows: asked for so many bytes before it is read */
 } product;
+
+enum { STEPS_AHEAD = 8 }; /* of A, whose rows are apart */
 
 /* sum = C, for a panel of C */
 static INLINE void
@@ -56,7 +59,7 @@ add_panel(v_real *sum, const real *c, ptrdiff_t c_row, const int rows, const int
  * compiler. */
 static INLINE void
 multiply_panel(const product *m, ptrdiff_t i, const int rows, const int n_vec,
-               const bool a_transposed, const storage kind)
+               const bool a_transposed, const bool few, const storage kind)
 {
     const ptrdiff_t vector = LANES * storage_bytes(kind);
     ptrdiff_t a_row = a_transposed ? 1 : m->a.row;
@@ -77,6 +80,11 @@ multiply_panel(const product *m, ptrdiff_t i, const int rows, const int n_vec,
         v_operand x[PANEL_ROWS * TILE_VECTORS];
         for (int v = 0; v < n_vec; v++) {
             x[v] = load_operands(b + v * vector, b + m->b_row + v * vector, kind);
+        }
+        if (few) {
+            prefetch_operands(b + m->b_ahead, m->b_row, n_vec, kind);
+        } else if (a_transposed) {
+            __builtin_prefetch(a + STEPS_AHEAD * a_step + rows - 1);
         }
         for (int r = 0; r < rows; r++) {
             v_operand y = v_set1_operand(a[r * a_row]);

@@ -13,7 +13,7 @@ multiply_wide(product *m, const int rows, const int wide, ptrdiff_t n_vec,
     const ptrdiff_t vector = LANES * storage_bytes(kind);
 
     for (; rows * wide <= PANEL_ROWS * TILE_VECTORS && n_vec >= wide; n_vec -= wide) {
-        multiply_panel(m, 0, rows, wide, false, kind);
+        multiply_panel(m, 0, rows, wide, false, true, kind);
         m->c += (ptrdiff_t)wide * LANES;
         m->b += wide * vector;
     }

@@ -11,7 +11,7 @@ multiply_some(const product *m, ptrdiff_t i, const int rows, const int n_vec,
               const bool a_transposed)
 {
     if (rows < PANEL_ROWS) { /* known to the compiler, as all of these */
-        multiply_panel(m, i, rows, n_vec, a_transposed, AS_OPERANDS);
+        multiply_panel(m, i, rows, n_vec, a_transposed, false, AS_OPERANDS);
     }
 }
 
@@ -43,7 +43,7 @@ multiply_columns(const product *m, const int n_vec, const bool a_transposed)
     for (; i + PANEL_ROWS <= m->n_rows; i += PANEL_ROWS) {
         prefetch_share(&m->next[0], i, m->n_rows);
         prefetch_share(&m->next[1], i, m->n_rows);
-        multiply_panel(m, i, PANEL_ROWS, n_vec, a_transposed, AS_OPERANDS);
+        multiply_panel(m, i, PANEL_ROWS, n_vec, a_transposed, false, AS_OPERANDS);
     }
     multiply_rest(m, i, n_vec, a_transposed);
 }

@@ -23,6 +23,7 @@ add_weight_group(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t k)
                  .b_row = weight->row_stride,
                  .n_rows = row_form_rows(w->task->n_rows),
                  .n_steps = (n + TERMS - 1) / TERMS,
+                 .b_ahead = ROW_GROUP * weight->row_stride,
                  .resume = k > 0};
 
     if (width != n_columns || n % TERMS != 0 ||
