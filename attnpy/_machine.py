@@ -67,9 +67,9 @@ def set_portable(portable: bool) -> None:
     portable : bool
         True: bfloat16 is computed in float32 as everywhere. False, which is how it
         starts: a CPU that multiplies pairs of bfloat16 numbers itself (AVX512-BF16)
-        does, which is faster. Its sums round differently, count subnormal
-        numbers as 0, and take the weights rounded to bfloat16. The other dtypes do
-        not depend on this.
+        does, where that is faster, as on AMD's. Its sums round differently, count
+        subnormal numbers as 0, and take the weights rounded to bfloat16. The other
+        dtypes do not depend on this.
 
     Raises
     ------

@@ -1,11 +1,13 @@
 """The switch between a CPU's own dot products of bfloat16 and the portable path."""
 
+import sys
+
 import numpy as np
 import pytest
 from support.arrays import dtype_of, problem
 from support.calls import TIERS, attend_on
 from support.comparisons import assert_same_bits
-from support.processes import run_python
+from support.processes import assert_runs, run_python
 
 import attnpy
 
@@ -35,11 +37,24 @@ def test_portable_bfloat16_has_the_bits_of_the_scalar_tier(portable, arrays):
     assert_same_bits(attnpy.attention(*arrays), attend_on("scalar", *arrays))
 
 
+def vendor():
+    with open("/proc/cpuinfo") as file:
+        return next(line.split()[-1] for line in file if line.startswith("vendor_id"))
+
+
 @pytest.mark.quick
 @needs_native
-def test_native_dot_products_are_the_default(arrays):
-    native = attnpy.attention(*arrays)
-    assert_same_bits(native, attend_on(NATIVE[0], *arrays))
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for the vendor")
+def test_native_dot_products_are_the_default_where_they_are_faster():
+    expected = "avx512" if vendor() == "GenuineIntel" else NATIVE[0]
+    script = f"import os; os.environ.pop('ATTNPY_ISA', None); {CONFIG}"
+    assert assert_runs(script, ATTNPY_PORTABLE="0").strip() == expected
+
+
+@pytest.mark.quick
+@needs_native
+def test_native_dot_products_have_bits_of_their_own(arrays):
+    native = attend_on(NATIVE[0], *arrays)
     assert native.tobytes() != attend_on("scalar", *arrays).tobytes()
 
 

@@ -4,6 +4,7 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <string.h>
 #include <xmmintrin.h>
 
 /* Sources: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1,
@@ -68,6 +69,19 @@ attn_cpu_has_avx512_bf16(void)
            (a & LEAF7_1_EAX_AVX512_BF16) != 0;
 }
 
+/* A core of AMD's begins as many of them in a cycle as float's multiply-adds; one of Intel's
+ * a quarter (benchmarks, group tiers: half the rate at twice the terms), for what it is
+ * good at is AMX. */
+bool
+attn_cpu_repays_avx512_bf16(void)
+{
+    unsigned a, name[3];
+
+    return attn_cpu_has_avx512_bf16() &&
+           __get_cpuid(0, &a, &name[0], &name[2], &name[1]) &&
+           memcmp(name, "GenuineIntel", sizeof name) != 0;
+}
+
 uint32_t
 attn_fp_control_reset(void)
 {
@@ -104,6 +118,12 @@ attn_cpu_has_avx512(void)
 
 bool
 attn_cpu_has_avx512_bf16(void)
+{
+    return false;
+}
+
+bool
+attn_cpu_repays_avx512_bf16(void)
 {
     return false;
 }

@@ -9,6 +9,8 @@ bool attn_cpu_has_baseline(void);
 bool attn_cpu_has_avx2(void);
 bool attn_cpu_has_avx512(void);
 bool attn_cpu_has_avx512_bf16(void);
+/* Are its dot products of bfloat16 numbers faster than widening them to float? */
+bool attn_cpu_repays_avx512_bf16(void);
 
 /* Sets the control word to the default: round to nearest, subnormals kept, exceptions
  * masked. Returns the former one. */

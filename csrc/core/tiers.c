@@ -61,6 +61,14 @@ attn_portable_tier(const attn_tier *tier)
     return other;
 }
 
+const attn_tier *
+attn_default_tier(void)
+{
+    const attn_tier *best = attn_tier_at(0);
+
+    return attn_cpu_repays_avx512_bf16() ? best : attn_portable_tier(best);
+}
+
 const attn_kernel *
 attn_kernel_for(const attn_tier *tier, attn_dtype arithmetic, bool all_bf16)
 {

@@ -29,6 +29,7 @@ typedef struct attn_tier {
 /* Tiers this CPU has, best first. NULL past the last one or if unknown. */
 const attn_tier *attn_tier_at(int index);
 const attn_tier *attn_tier_named(const char *name);
+const attn_tier *attn_default_tier(void); /* the fastest */
 
 /* The kernel for a dtype of arithmetic. Where all operands of attention or of a linear
  * product are bfloat16, one with dot products of its own may do, whose bits are others. */

@@ -160,14 +160,14 @@ attnpy_set_num_threads(int n_threads)
     attn_set_num_threads(n_threads < 1 ? 1 : n_threads);
 }
 
-/* Sets the default tier: the best one, unless ATTNPY_ISA names another. */
+/* Sets the default tier: the fastest one, unless ATTNPY_ISA names another. */
 static int
 choose_tier(void)
 {
     const char *name = getenv("ATTNPY_ISA");
     PyObject *names;
 
-    default_tier = name == NULL ? attn_tier_at(0) : attn_tier_named(name);
+    default_tier = name == NULL ? attn_default_tier() : attn_tier_named(name);
     if (default_tier != NULL) {
         return 0;
     }
