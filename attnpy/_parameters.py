@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnpy import _checks, _dtypes
+from attnpy._packed_weight import PackedWeight
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from numpy.typing import ArrayLike
 
@@ -35,7 +36,8 @@ def parameters(self: object) -> dict[str, Array]:
         The arrays themselves, not copies: writing to one changes the layer. Those of a
         layer inside have its name before a dot, ``"norm_1.weight"``, and those of a
         list of layers a number, ``"layers.0.norm_1.weight"``. Arrays that are None are
-        left out, and an array with several places has its first name only.
+        left out, and an array with several places has its first name only. Matrices
+        that `pack` has packed are copies, which cannot be written to.
 
     Examples
     --------
@@ -49,6 +51,8 @@ def parameters(self: object) -> dict[str, Array]:
     for name, array in _walk(self):
         if id(array) not in known:
             known.add(id(array))
+            if isinstance(array, PackedWeight):
+                array = array.matrix()
             named[name] = array
     return named
 
@@ -123,6 +127,24 @@ def load_state_dict(self: object, state: Mapping[str, ArrayLike]) -> None:
         array[...] = new[name]
 
 
+def pack(self: object) -> None:
+    """Pack the layers' matrices, for a model that is only run from now on.
+
+    Each matrix of an attention or feed-forward layer, `W_q` and so on, becomes a
+    `PackedWeight`: the same numbers in the order in which products read them. Calls
+    take less time, above all those of few tokens, and have the same bits. The matrices
+    cannot be written to any more, and `parameters` returns copies of them. One that is
+    packed already, or shared with another layer, stays so.
+    """
+    places: dict[int, list[tuple[object, str]]] = {}
+    for layer, name in _matrices(self):
+        places.setdefault(id(getattr(layer, name)), []).append((layer, name))
+    for shared in places.values():  # one after the other: no two are in memory twice
+        packed = PackedWeight(getattr(*shared[0]))
+        for layer, name in shared:
+            setattr(layer, name, packed)
+
+
 def set_attribute(self: object, name: str, value: object) -> None:
     """Refuse attributes that a layer does not have, which would change nothing.
 
@@ -142,16 +164,26 @@ def set_attribute(self: object, name: str, value: object) -> None:
     object.__setattr__(self, name, value)
 
 
-def _walk(layer: object, prefix: str = "") -> list[tuple[str, Array]]:
-    found: list[tuple[str, Array]] = []
+def _walk(layer: object, prefix: str = "") -> list[tuple[str, Array | PackedWeight]]:
+    found: list[tuple[str, Array | PackedWeight]] = []
     for name, value in vars(layer).items():
-        if isinstance(value, np.ndarray):
+        if isinstance(value, (np.ndarray, PackedWeight)):
             found.append((prefix + name, value))
         for i, inner in enumerate(value if isinstance(value, list) else [value]):
             if hasattr(inner, "load_state_dict"):
                 number = f".{i}" if isinstance(value, list) else ""
                 found += _walk(inner, f"{prefix}{name}{number}.")
     return found
+
+
+def _matrices(layer: object) -> Iterator[tuple[object, str]]:
+    """Yield where the matrices are that products take: the layer, and the name."""
+    for name, value in vars(layer).items():
+        if name.startswith("W_") and isinstance(value, np.ndarray):
+            yield layer, name
+        for inner in value if isinstance(value, list) else [value]:
+            if hasattr(inner, "pack"):
+                yield from _matrices(inner)
 
 
 def _check(

@@ -36,6 +36,13 @@ class Model(Protocol):
         """Return the parameters by name."""
 
 
+class PackableModel(Model, Protocol):
+    """A model whose matrices can be packed."""
+
+    def pack(self) -> None:
+        """Pack the layers' matrices."""
+
+
 class CausalOptions(TypedDict, total=False):
     """The options of a head's causal attention that do not change what is returned."""
 

@@ -14,6 +14,7 @@ from attnpy import _attnpy, _checks, _dtypes, _packed, _parameters
 from attnpy._linear import linear
 from attnpy._options import PASSED_ON, Cache, Heads, Norms, Options, Projections
 from attnpy._options import Rotary as RotaryTables
+from attnpy._packed_weight import PackedWeight
 from attnpy.cache import KVCache, commit, empty_rows, reserve
 from attnpy.norms import LayerNorm, RMSNorm, norm_arguments
 from attnpy.positions import Rotary
@@ -160,6 +161,7 @@ class SelfAttention:
     parameters = _parameters.parameters
     state_dict = _parameters.state_dict
     load_state_dict = _parameters.load_state_dict
+    pack = _parameters.pack
     __setattr__ = _parameters.set_attribute
 
     @overload
@@ -444,12 +446,22 @@ class MultiHeadAttention:
 
         Writing to ``mha.heads[i].W_q[...]`` changes ``mha.W_q``, and the other way
         round. Grouped query heads share their keys' and values' parameters too.
+
+        Raises
+        ------
+        ValueError
+            If the layer is packed.
         """
+        if any(isinstance(w, PackedWeight) for w in (self.W_q, self.W_k, self.W_v)):
+            raise ValueError(
+                "heads: expected matrices that are arrays, got packed ones"
+            )
         return [SelfAttention._of(self, head) for head in range(self.num_heads)]
 
     parameters = _parameters.parameters
     state_dict = _parameters.state_dict
     load_state_dict = _parameters.load_state_dict
+    pack = _parameters.pack
     __setattr__ = _parameters.set_attribute
 
     @overload

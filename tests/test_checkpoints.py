@@ -343,8 +343,9 @@ small, large, dtype = sys.argv[1:]
 CausalDecoder.from_pretrained(small, dtype=dtype)
 before = peak()
 model = CausalDecoder.from_pretrained(large, dtype=dtype)
-weights = sum(array.nbytes for array in model.parameters().values())
-print((peak() - before) / weights)
+loaded = peak() - before
+weights = sum(array.nbytes for array in model.parameters().values())  # copies
+print(loaded / weights)
 """
 
 

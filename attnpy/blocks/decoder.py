@@ -180,6 +180,7 @@ class DecoderLayer:
     parameters = _parameters.parameters
     state_dict = _parameters.state_dict
     load_state_dict = _parameters.load_state_dict
+    pack = _parameters.pack
     __setattr__ = _parameters.set_attribute
 
     def new_cache(
@@ -431,6 +432,7 @@ class Decoder:
     parameters = _parameters.parameters
     state_dict = _parameters.state_dict
     load_state_dict = _parameters.load_state_dict
+    pack = _parameters.pack
     __setattr__ = _parameters.set_attribute
 
     def new_caches(

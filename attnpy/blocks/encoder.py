@@ -143,6 +143,7 @@ class EncoderLayer:
     parameters = _parameters.parameters
     state_dict = _parameters.state_dict
     load_state_dict = _parameters.load_state_dict
+    pack = _parameters.pack
     __setattr__ = _parameters.set_attribute
 
     def __call__(self, x: ArrayLike, **options: Unpack[EncoderCall]) -> Array:
@@ -259,6 +260,7 @@ class Encoder:
     parameters = _parameters.parameters
     state_dict = _parameters.state_dict
     load_state_dict = _parameters.load_state_dict
+    pack = _parameters.pack
     __setattr__ = _parameters.set_attribute
 
     def __call__(self, x: ArrayLike, **options: Unpack[EncoderCall]) -> Array:

@@ -129,6 +129,7 @@ class FeedForward:
     parameters = _parameters.parameters
     state_dict = _parameters.state_dict
     load_state_dict = _parameters.load_state_dict
+    pack = _parameters.pack
     __setattr__ = _parameters.set_attribute
 
     def __call__(

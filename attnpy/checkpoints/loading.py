@@ -57,6 +57,7 @@ def load(
     A matrix of `torch.nn.Linear` is the transpose of ours, (out, in) instead of
     (in, out). It is copied into our orientation, in which the product reads memory in
     order. Of a `Checkpoint` some rows are read at a time: no array is in memory twice.
+    What `pack` has packed cannot be loaded into.
 
     Examples
     --------
@@ -90,6 +91,11 @@ def load(
             f"model: expected a model or layer of attnpy, got {type(model).__name__}"
         )
     table, own = FAMILIES[family], model.parameters()
+    if frozen := [name for name in own if not own[name].flags.writeable]:
+        raise ValueError(
+            "model: expected parameters that can be written to, got some that cannot: "
+            f"{', '.join(frozen[:3])}"
+        )
     found, unexpected = _known_by(tensors, table, prefix)
     targets = _targets(own, table, found)
     faults = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from attnpy import checkpoints
+from attnpy import _checks, checkpoints
 from attnpy._parameters import Unset
 from attnpy.checkpoints.loading import dtype_of
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from attnpy import _typing
 
-Model = TypeVar("Model", bound="_typing.Model")
+Model = TypeVar("Model", bound="_typing.PackableModel")
 
 # Whose names the checkpoints have: keys of `checkpoints.FAMILIES`.
 FAMILIES = {
@@ -33,13 +33,19 @@ FAMILIES = {
 
 
 def read(
-    from_config: Callable[..., Model], folder: str | os.PathLike[str], dtype: DTypeLike
+    from_config: Callable[..., Model],
+    folder: str | os.PathLike[str],
+    dtype: DTypeLike,
+    packed: bool,
 ) -> Model:
     """Make a model of a folder's configuration, and copy the weights into it."""
+    packed = _checks.flag(packed, "packed")
     config = checkpoints.read_config(folder)
     family = FAMILIES.get(str(config.get("model_type") or "bert"), "bert")
     if isinstance(dtype, str) and dtype == "auto":
         dtype = dtype_of(checkpoints.read(folder), family)
     model = from_config(config, dtype=dtype, rng=Unset())
     checkpoints.load(model, checkpoints.read(folder), family)
+    if packed:
+        model.pack()
     return model

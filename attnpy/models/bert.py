@@ -166,6 +166,7 @@ class BertEncoder:
     parameters = _parameters.parameters
     state_dict = _parameters.state_dict
     load_state_dict = _parameters.load_state_dict
+    pack = _parameters.pack
     __setattr__ = _parameters.set_attribute
 
     @classmethod
@@ -218,6 +219,7 @@ class BertEncoder:
         pooler: bool = False,
         classifier: bool = False,
         dtype: DTypeLike = np.float32,
+        packed: bool = True,
     ) -> BertEncoder:
         """Read a model from a folder.
 
@@ -233,6 +235,9 @@ class BertEncoder:
             Of the model, to which the weights are converted. "auto" is that of the
             weights in the files, the widest where they have several. "bfloat16" is a
             dtype with the ml_dtypes package.
+        packed : bool, optional
+            Call `pack`: the model is only run. False leaves parameters that can be
+            written to.
 
         Returns
         -------
@@ -248,7 +253,7 @@ class BertEncoder:
             wrong shapes.
         """
         make = functools.partial(cls.from_config, pooler=pooler, classifier=classifier)
-        return _pretrained.read(make, folder, dtype)
+        return _pretrained.read(make, folder, dtype, packed)
 
     def __call__(
         self,

@@ -223,6 +223,7 @@ class CausalDecoder:
     parameters = _parameters.parameters
     state_dict = _parameters.state_dict
     load_state_dict = _parameters.load_state_dict
+    pack = _parameters.pack
     __setattr__ = _parameters.set_attribute
     generate = sampling.generate
 
@@ -291,6 +292,7 @@ class CausalDecoder:
         *,
         scores: bool = True,
         dtype: DTypeLike = np.float32,
+        packed: bool = True,
     ) -> CausalDecoder:
         """Read a model from a folder.
 
@@ -305,6 +307,9 @@ class CausalDecoder:
             Of the model, to which the weights are converted. "auto" is that of the
             weights in the files, the widest where they have several. "bfloat16" is a
             dtype with the ml_dtypes package.
+        packed : bool, optional
+            Call `pack`: the model is only run. False leaves parameters that can be
+            written to.
 
         Returns
         -------
@@ -320,7 +325,7 @@ class CausalDecoder:
             or of wrong shapes.
         """
         make = functools.partial(cls.from_config, scores=scores)
-        return _pretrained.read(make, folder, dtype)
+        return _pretrained.read(make, folder, dtype, packed)
 
     def __call__(
         self,

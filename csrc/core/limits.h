@@ -17,7 +17,9 @@
 #define ATTN_FEW_ROWS 8           /* rows for which row form is the faster */
 #define ATTN_LINEAR_COLUMNS 384   /* that a linear task computes at a time, */
 #define ATTN_FEW_ROWS_COLUMNS 512 /* and of one of ATTN_FEW_ROWS; more for fewer */
-#define ATTN_PANEL_COLUMNS 48     /* columns that are whole panels in every tier */
+#define ATTN_PANEL_COLUMNS                                                             \
+    48 /* columns that are whole panels in every tier, as
+                                   * packed weights lie */
 
 #define ATTN_MAX_AXES 64 /* as in NumPy 2 */
 #define ATTN_MAX_THREADS 1024

@@ -58,8 +58,9 @@ columns_of_tiles(const attn_linear_problem *l, int n_threads)
 static ptrdiff_t
 columns_of_task(const attn_linear_problem *l, int n_threads)
 {
+    ptrdiff_t unit = l->packed ? ATTN_PANEL_COLUMNS : 64;
     ptrdiff_t columns = ATTN_FEW_ROWS_COLUMNS;
-    ptrdiff_t share = (l->n_out / n_threads + 64) / 64 * 64;
+    ptrdiff_t share = (l->n_out / n_threads + unit) / unit * unit;
 
     if (rows_of(l) > ATTN_FEW_ROWS) {
         return columns_of_tiles(l, n_threads);
@@ -67,6 +68,7 @@ columns_of_task(const attn_linear_problem *l, int n_threads)
     for (ptrdiff_t n = ATTN_FEW_ROWS / 2; n >= rows_of(l); n /= 2) {
         columns *= 2;
     }
+    columns = columns / unit * unit;
     return share < columns ? share : columns;
 }
 

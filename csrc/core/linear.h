@@ -6,6 +6,16 @@
 #include "core/array.h"
 #include "core/tasks.h"
 
+/* Packed weights are in the order in which tasks read them: for each block of ATTN_BLOCK
+ * rows panels of ATTN_PANEL_COLUMNS columns, (blocks, panels, rows, ATTN_PANEL_COLUMNS), the
+ * last panel filled up with zeros. Of bfloat16 two rows are one of pairs, (blocks, panels,
+ * rows / 2 rounded up, ATTN_PANEL_COLUMNS, 2). */
+static inline ptrdiff_t
+attn_packed_terms(attn_dtype dtype)
+{
+    return dtype == ATTN_BF16 ? 2 : 1;
+}
+
 /* y = activation(x W + b) * times + residual, each step rounded to the arithmetic's dtype. Sums
  * are cut into chains of ATTN_BLOCK terms, in ascending order, before the bias is added. */
 typedef struct {
@@ -16,10 +26,11 @@ typedef struct {
     attn_activation activation;
     attn_dtype arithmetic; /* ATTN_F32 or ATTN_F64 */
     attn_array input;      /* (B, rows, in) */
-    attn_array weight;     /* (in, out) */
-    attn_array bias;       /* (out,) in the arithmetic's dtype along columns, or none */
-    attn_array times;      /* (B, rows, out), or none */
-    attn_array residual;   /* (B, rows, out), or none; may be the output */
+    attn_array weight;     /* (in, out), or packed: row_stride is that of a panel */
+    bool packed;
+    attn_array bias;     /* (out,) in the arithmetic's dtype along columns, or none */
+    attn_array times;    /* (B, rows, out), or none */
+    attn_array residual; /* (B, rows, out), or none; may be the output */
     bool rounds_input; /* it may be rounded to the weight's dtype, if that is faster */
     attn_array output; /* (B, rows, out) */
 } attn_linear_problem;

@@ -24,7 +24,7 @@ typedef struct {
     bool resume;      /* the chains that C holds, else begin at 0 */
     bool add;         /* to what C holds, else overwrite it */
     const real *keep; /* with add: what columns of C are multiplied by first; NULL: 1 */
-    prefetch next[2];  /* asked for meanwhile */
+    prefetch next[2]; /* asked for meanwhile */
     ptrdiff_t b_ahead; /* of few rows: asked for so many bytes before it is read */
 } product;
 

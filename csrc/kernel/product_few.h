@@ -55,4 +55,43 @@ multiply_few(product m, ptrdiff_t n_vec, storage kind)
     }
 }
 
+enum { PANEL_VECTORS = ATTN_PANEL_COLUMNS / LANES };
+
+/* How many vectors of a packed panel's row are computed at a time, with as many rows: those whose
+ * sums fit in registers. */
+static INLINE int
+panel_width(const int rows)
+{
+    const int most = PANEL_ROWS * TILE_VECTORS / rows;
+
+    return PANEL_VECTORS <= most                                 ? PANEL_VECTORS
+           : PANEL_VECTORS % 2 == 0 && PANEL_VECTORS / 2 <= most ? PANEL_VECTORS / 2
+           : PANEL_VECTORS % 4 == 0 && PANEL_VECTORS / 4 <= most ? PANEL_VECTORS / 4
+                                                                 : 1;
+}
+
+static INLINE void
+multiply_panel_rows(product m, const int rows)
+{
+    const int wide = panel_width(rows);
+
+    for (int v = 0; v < PANEL_VECTORS; v += wide) {
+        multiply_panel(&m, 0, rows, wide, false, true, AS_OPERANDS);
+        m.c += (ptrdiff_t)wide * LANES;
+        m.b += (ptrdiff_t)wide * LANES * (ptrdiff_t)sizeof(operand);
+    }
+}
+
+/* As multiply_few, with the rows of a panel as B. */
+static NOINLINE void
+multiply_few_panel(product m)
+{
+    switch (m.n_rows) {
+    case 1: multiply_panel_rows(m, 1); break;
+    case 2: multiply_panel_rows(m, 2); break;
+    case 4: multiply_panel_rows(m, 4); break;
+    default: multiply_panel_rows(m, 8); break;
+    }
+}
+
 #endif

@@ -29,7 +29,7 @@ make_arena(layer_call *c)
     for (int i = 0; i < N_PARTS; i++) {
         const py_linear_arrays *a = &c->parts[i].arrays;
         if (a->input != NULL) {
-            size += most_bytes(a->input, py_axis_length(a->weight, 0));
+            size += most_bytes(a->input, py_weight_columns(&a->weight));
         }
     }
     if (size >= (double)PY_SSIZE_T_MAX) {
@@ -82,7 +82,7 @@ make_heads(PyArrayObject *tokens, npy_intp n_heads, npy_intp size, int type, voi
 static int
 check_tokens(const py_linear_arrays *a, const char *name)
 {
-    npy_intp size = PyArray_NDIM(a->weight) == 0 ? 0 : PyArray_DIM(a->weight, 0);
+    npy_intp size = py_weight_rows(&a->weight);
 
     if (PyArray_NDIM(a->input) < 2 || py_axis_length(a->input, 0) != size) {
         return py_fail_shape(a->input, name, "(..., L, %zd)", size, 0);
@@ -106,7 +106,7 @@ set_projected(projection *s, const char *name, npy_intp n_heads, bool mixed, are
         return -1;
     }
     if (s->linear.n_out % n_heads != 0) {
-        return py_fail_shape(s->arrays.weight, "weight",
+        return py_fail_shape(s->arrays.weight.array, "weight",
                              "as many columns for each of the %zd heads", n_heads, 0);
     }
     size = s->linear.n_out / n_heads;
@@ -390,15 +390,15 @@ set_output(layer_call *c)
 {
     int type;
 
-    if (c->arrays.weight == NULL) {
+    if (c->arrays.weight.array == NULL) {
         c->output = c->concat;
         Py_INCREF(c->output);
         return 0;
     }
     npy_intp n_columns = py_axis_length(c->concat, 0);
-    if (PyArray_NDIM(c->arrays.weight) != 2 ||
-        PyArray_DIM(c->arrays.weight, 0) != n_columns) {
-        return py_fail_shape(c->arrays.weight, "W_o",
+    if (!py_is_matrix(&c->arrays.weight) ||
+        py_weight_rows(&c->arrays.weight) != n_columns) {
+        return py_fail_shape(c->arrays.weight.array, "W_o",
                              "(%zd, E), as many rows as the heads have values",
                              n_columns, 0);
     }

@@ -37,7 +37,7 @@ py_release_layer(layer_call *c)
 static int
 convert_matrix(PyObject *const *w, const char *const names[2], py_linear_arrays *a)
 {
-    return py_as_array(w[0], names[0], &a->weight) < 0
+    return py_as_weight(w[0], names[0], &a->weight) < 0
                ? -1
                : py_as_optional_array(w[1], names[1], &a->bias);
 }

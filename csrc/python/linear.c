@@ -12,7 +12,7 @@ void
 py_release_linear(py_linear_arrays *a)
 {
     Py_CLEAR(a->input);
-    Py_CLEAR(a->weight);
+    Py_CLEAR(a->weight.array);
     Py_CLEAR(a->bias);
     Py_CLEAR(a->times);
     Py_CLEAR(a->residual);
@@ -33,18 +33,18 @@ common_type(const int types[2], py_precision precision)
 static int
 convert_linear(py_linear_arrays *a, py_precision precision, attn_linear_problem *l)
 {
-    const int types[2] = {PyArray_TYPE(a->input), PyArray_TYPE(a->weight)};
+    const int types[2] = {PyArray_TYPE(a->input), PyArray_TYPE(a->weight.array)};
     int type;
 
     if (py_check_operand(a->input, "x") < 0 ||
-        py_check_operand(a->weight, "weight") < 0 ||
+        py_check_operand(a->weight.array, "weight") < 0 ||
         (a->bias != NULL && py_check_operand(a->bias, "bias") < 0) ||
         (type = common_type(types, precision)) < 0) {
         return -1;
     }
     l->rounds_input = precision != PY_PROMOTED;
     if (!py_storage_of(type, &l->output.dtype)) {
-        return py_fail_dtype(a->weight, "weight",
+        return py_fail_dtype(a->weight.array, "weight",
                              "a dtype that promotes to a floating one");
     }
     l->arithmetic = attn_storage_of(l->output.dtype)->arithmetic;
@@ -54,7 +54,7 @@ convert_linear(py_linear_arrays *a, py_precision precision, attn_linear_problem 
                    ? PyArray_TYPE(a->input)
                    : type;
     if (py_cast_operand(&a->input, rows, &l->input.dtype) < 0 ||
-        py_cast_operand(&a->weight, type, &l->weight.dtype) < 0 ||
+        py_cast_weight(&a->weight, type, &l->weight.dtype) < 0 ||
         (a->bias != NULL && py_cast_array(&a->bias, py_real_type(type)) < 0)) {
         return -1;
     }
@@ -116,14 +116,14 @@ count_rows(PyArrayObject *input, attn_linear_problem *l)
 static int
 read_linear_sizes(py_linear_arrays *a, attn_linear_problem *l)
 {
-    if (PyArray_NDIM(a->weight) != 2) {
-        return py_fail_shape(a->weight, "weight", "(K, M)", 0, 0);
+    if (!py_is_matrix(&a->weight)) {
+        return py_fail_shape(a->weight.array, "weight", "(K, M)", 0, 0);
     }
-    l->n_in = PyArray_DIM(a->weight, 0);
+    l->n_in = py_weight_rows(&a->weight);
     if (PyArray_NDIM(a->input) < 1 || py_axis_length(a->input, 0) != l->n_in) {
         return py_fail_shape(a->input, "x", "(..., %zd)", l->n_in, 0);
     }
-    l->n_out = py_axis_length(a->weight, 0);
+    l->n_out = py_weight_columns(&a->weight);
     if (a->bias != NULL &&
         (PyArray_NDIM(a->bias) != 1 || PyArray_DIM(a->bias, 0) != l->n_out)) {
         return py_fail_shape(a->bias, "bias", "(%zd,) to match weight's M", l->n_out,
@@ -162,7 +162,7 @@ py_set_linear(py_linear_arrays *a, py_precision precision, attn_linear_problem *
         return -1;
     }
     py_describe_rows(&l->input, a->input, l);
-    py_describe_rows(&l->weight, a->weight, l);
+    py_describe_weight(&a->weight, l);
     l->bias.data = NULL;
     if (a->bias != NULL) {
         py_describe_rows(&l->bias, a->bias, l);
@@ -224,7 +224,7 @@ parse_precision(PyObject *object, py_precision *precision)
 static PyObject *
 linear(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
 {
-    py_linear_arrays a = {NULL};
+    py_linear_arrays a = {.input = NULL};
     attn_linear_problem l;
     attn_call call = {NULL};
     py_precision precision;
@@ -240,7 +240,7 @@ linear(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
         return NULL;
     }
     if (py_as_array(arguments[0], "x", &a.input) == 0 &&
-        py_as_array(arguments[1], "weight", &a.weight) == 0 &&
+        py_as_weight(arguments[1], "weight", &a.weight) == 0 &&
         py_as_optional_array(arguments[2], "bias", &a.bias) == 0 &&
         py_as_optional_array(arguments[4], "times", &a.times) == 0 &&
         py_as_optional_array(arguments[5], "residual", &a.residual) == 0) {

@@ -5,14 +5,15 @@
 #include "python/binding.h"
 
 #include "core/linear.h"
+#include "python/weight.h"
 
 /* The dtype of a product's result: that to which x and the weight promote; or the weight's,
  * or what that is computed in, and then rows of a wider x may be rounded to the weight's. */
 typedef enum { PY_PROMOTED, PY_NARROW, PY_WIDE } py_precision;
 
 typedef struct {
-    PyArrayObject *input, *weight, *bias; /* owned */
-    PyArrayObject *times, *residual;      /* owned, or NULL */
+    PyArrayObject *input, *bias, *times, *residual; /* owned, or NULL */
+    py_weight weight;
 } py_linear_arrays;
 
 /* Checks and describes everything but the output; the output's type number. */

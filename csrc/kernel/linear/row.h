@@ -5,7 +5,15 @@
 #include "kernel/activate.h"
 #include "kernel/linear/finish.h"
 #include "kernel/linear/operands.h"
+#include "kernel/linear/panels.h"
 #include "kernel/product_few.h"
+
+/* Columns of a row of outputs in memory, those that whole vectors or panels lack too. */
+static ptrdiff_t
+row_width(const linear_work *w)
+{
+    return round_up(w->task->n_columns, w->l->packed ? ATTN_PANEL_COLUMNS : LANES);
+}
 
 /* Continues the chains of row form with rows first .. first + n - 1 of W, ROW_GROUP or as
  * many as there are; the first is number k of the block. */
@@ -13,7 +21,7 @@ static void
 add_weight_group(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t k)
 {
     const attn_array *weight = &w->l->weight;
-    ptrdiff_t n_columns = w->task->n_columns, width = round_up(n_columns, LANES);
+    ptrdiff_t n_columns = w->task->n_columns, width = row_width(w);
     storage kind = value_storage(weight->dtype);
     product m = {.c = w->sums,
                  .c_row = width,
@@ -36,13 +44,33 @@ add_weight_group(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t k)
     multiply_few(m, width / LANES, kind);
 }
 
+/* The chains of row form with rows first .. first + n - 1 of a panel of packed weights. */
+static void
+add_weight_panel(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t column)
+{
+    bool in_place = w->l->weight.dtype == OPERAND_DTYPE;
+
+    multiply_few_panel((product){.c = w->sums + column,
+                                 .c_row = row_width(w),
+                                 .a = {w->input, STEPS},
+                                 .b = (const char *)fetch_panel(w, first, n, column).at,
+                                 .b_row = ATTN_PANEL_COLUMNS * sizeof(operand),
+                                 .n_rows = row_form_rows(w->task->n_rows),
+                                 .n_steps = (n + TERMS - 1) / TERMS,
+                                 .b_ahead = in_place ? PANEL_AHEAD : 0});
+}
+
 /* As add_linear_tiles, in row form. */
 static void
 add_linear_rows(linear_work *w, ptrdiff_t first, ptrdiff_t n)
 {
-    ptrdiff_t width = round_up(w->task->n_columns, LANES);
+    ptrdiff_t width = row_width(w), n_columns = w->task->n_columns;
+    bool packed = w->l->packed;
 
-    for (ptrdiff_t k = 0; k < n || k == 0; k += ROW_GROUP) {
+    for (ptrdiff_t k = 0; packed && k < n_columns; k += ATTN_PANEL_COLUMNS) {
+        add_weight_panel(w, first, n, k);
+    }
+    for (ptrdiff_t k = 0; !packed && (k < n || k == 0); k += ROW_GROUP) {
         add_weight_group(w, first + k, least(n - k, ROW_GROUP), k);
     }
     for (ptrdiff_t i = 0; i < w->task->n_rows * width; i += LANES) {
@@ -55,7 +83,7 @@ static void
 store_linear_rows(linear_work *w)
 {
     const attn_array *output = &w->l->output;
-    ptrdiff_t n_columns = w->task->n_columns, width = round_up(n_columns, LANES);
+    ptrdiff_t n_columns = w->task->n_columns, width = row_width(w);
 
     for (ptrdiff_t r = 0; r < w->task->n_rows; r++) {
         real *row = w->output + r * width;

@@ -6,30 +6,48 @@
 #include "kernel/activate.h"
 #include "kernel/linear/finish.h"
 #include "kernel/linear/operands.h"
+#include "kernel/linear/panels.h"
 #include "kernel/product_tiles.h"
 
-/* Adds the products of elements first .. first + n - 1 of each row, in one chain. */
+/* Adds the products of elements first .. first + n - 1 of each row, in one chain, with
+ * those columns of W from `column` on that `weights` has. */
+static void
+add_linear_columns(linear_work *w, ptrdiff_t first, ptrdiff_t n, matrix weights,
+                   ptrdiff_t column, ptrdiff_t n_columns, prefetch next)
+{
+    for (ptrdiff_t r = 0; r < w->task->n_rows; r += WIDTH) {
+        ptrdiff_t n_lanes = least(w->task->n_rows - r, WIDTH);
+        const operand *input = input_block(w, first) + r * STEPS;
+        multiply_transposed(
+            (product){.c = w->output + r * w->task->n_columns + column * WIDTH,
+                      .c_row = WIDTH,
+                      .a = weights,
+                      .b = (const char *)input,
+                      .b_row = WIDTH * sizeof(operand),
+                      .n_rows = n_columns,
+                      .n_steps = (n + TERMS - 1) / TERMS,
+                      .add = first > 0,
+                      .next = {next}},
+            (int)((n_lanes + LANES - 1) / LANES));
+        next.n_rows = 0;
+    }
+}
+
 static void
 add_linear_tiles(linear_work *w, ptrdiff_t first, ptrdiff_t n)
 {
     ptrdiff_t n_columns = w->task->n_columns;
-    matrix weights = fetch_weights(w, first, n, n_columns);
-    prefetch next = weights_prefetch(w, first + ATTN_BLOCK);
 
-    for (ptrdiff_t r = 0; r < w->task->n_rows; r += WIDTH) {
-        ptrdiff_t n_lanes = least(w->task->n_rows - r, WIDTH);
-        const operand *input = input_block(w, first) + r * STEPS;
-        multiply_transposed((product){.c = w->output + r * n_columns,
-                                      .c_row = WIDTH,
-                                      .a = weights,
-                                      .b = (const char *)input,
-                                      .b_row = WIDTH * sizeof(operand),
-                                      .n_rows = n_columns,
-                                      .n_steps = (n + TERMS - 1) / TERMS,
-                                      .add = first > 0,
-                                      .next = {next}},
-                            (int)((n_lanes + LANES - 1) / LANES));
-        next.n_rows = 0;
+    if (!w->l->packed) {
+        matrix weights = fetch_weights(w, first, n, n_columns);
+        prefetch next = weights_prefetch(w, first + ATTN_BLOCK);
+        add_linear_columns(w, first, n, weights, 0, n_columns, next);
+        return;
+    }
+    for (ptrdiff_t k = 0; k < n_columns; k += ATTN_PANEL_COLUMNS) {
+        add_linear_columns(w, first, n, fetch_panel(w, first, n, k), k,
+                           least(n_columns - k, ATTN_PANEL_COLUMNS),
+                           panel_prefetch(w, first, k));
     }
 }
 

@@ -1,0 +1,26 @@
+/* The matrix of a linear product: an array, or a PackedWeight of Python. */
+#ifndef ATTN_PYTHON_WEIGHT_H
+#define ATTN_PYTHON_WEIGHT_H
+
+#include "python/binding.h"
+
+#include "core/linear.h"
+
+typedef struct {
+    PyArrayObject *array; /* owned; (K, M), or the panels of a packed one */
+    bool packed;
+    npy_intp shape[2]; /* (K, M) of a packed one */
+} py_weight;
+
+/* Other people's code may run here, but not in those below. */
+int py_as_weight(PyObject *, const char *name, py_weight *);
+bool py_is_matrix(const py_weight *);
+/* K and M; of what is no matrix, the length of its first axis and of its last. */
+npy_intp py_weight_rows(const py_weight *);
+npy_intp py_weight_columns(const py_weight *);
+/* Brings it to a dtype that a product of this type can take. */
+int py_cast_weight(py_weight *, int type, attn_dtype *);
+/* Of a matrix that was cast. */
+void py_describe_weight(const py_weight *, attn_linear_problem *);
+
+#endif

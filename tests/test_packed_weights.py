@@ -1,0 +1,180 @@
+"""Packed weights: the bits of the matrices, and nothing that can be written to."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+from support.arrays import dtype_of
+from support.calls import TIERS, linear_on
+from support.comparisons import assert_same_bits
+
+from attnpy import checkpoints
+from attnpy._packed_weight import BLOCK, PANEL_COLUMNS, PackedWeight
+from attnpy.blocks import Encoder, FeedForward
+from attnpy.layers import MultiHeadAttention, SelfAttention
+from attnpy.models import CausalDecoder
+
+ROWS = [1, 3, 8, 9, 33, 70]  # row form, tile form, several tasks
+SIZES = [
+    (1, 1),
+    (2, PANEL_COLUMNS),
+    (BLOCK - 1, PANEL_COLUMNS + 1),
+    (BLOCK, 2 * PANEL_COLUMNS),
+    (BLOCK + 1, 385),
+    (2 * BLOCK + 3, 800),
+]
+
+
+def multiply(x, weight, tier, num_threads=1):
+    return linear_on(tier, x, weight, activation="gelu", num_threads=num_threads)
+
+
+def random(shape, dtype, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype_of(dtype))
+
+
+@pytest.mark.parametrize("tier", TIERS)
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.quick(size=SIZES[3:5], tier=TIERS[:1])
+def test_products_have_the_bits_of_the_matrix(tier, dtype, size):
+    weight = random(size, dtype)
+    packed = PackedWeight(weight)
+    for n_rows in ROWS:
+        x = random((n_rows, size[0]), dtype, n_rows)
+        expected = multiply(x, weight, tier)
+        for num_threads in (1, 2):
+            assert_same_bits(multiply(x, packed, tier, num_threads), expected)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.quick
+def test_wider_rows_take_16_bit_weights(dtype):
+    weight, x = random((130, 50), dtype), random((20, 130), "float32")
+    expected = multiply(x, weight, None)
+    assert expected.dtype == np.float32
+    assert_same_bits(multiply(x, PackedWeight(weight), None), expected)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("size", [(0, 5), (5, 0), *SIZES])
+@pytest.mark.quick
+def test_the_matrix_comes_back(dtype, size):
+    weight = random(size, dtype)
+    packed = PackedWeight(weight)
+    assert_same_bits(np.asarray(packed), weight)
+    assert (packed.shape, packed.dtype) == (weight.shape, weight.dtype)
+    assert len(packed) == size[0]
+    for twin in (copy.deepcopy(packed), pickle.loads(pickle.dumps(packed))):
+        assert_same_bits(np.asarray(twin), weight)
+
+
+@pytest.mark.quick
+def test_strided_matrices_are_packed_as_they_are():
+    weight = random((300, 200), "float32").T[::-1, ::2]
+    assert_same_bits(np.asarray(PackedWeight(weight)), weight)
+
+
+LAYERS = {
+    "one head": lambda rng: SelfAttention(24, 8, rng=rng),
+    "attention": lambda rng: MultiHeadAttention(24, 4, num_kv_heads=2, rng=rng),
+    "feed-forward": lambda rng: FeedForward(24, 50, activation="swiglu", rng=rng),
+    "encoder": lambda rng: Encoder(2, 24, 4, 50, rng=rng),
+    "decoder": lambda rng: CausalDecoder(
+        2, 24, 4, 50, vocab_size=30, max_length=20, rng=rng
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.quick
+def test_layers_have_the_same_bits_packed(name):
+    layer = LAYERS[name](np.random.default_rng(0))
+    ids = name == "decoder"
+    x = np.arange(15) if ids else random((2, 15, 24), "float32")
+    expected, parameters = layer(x), layer.parameters()
+    layer.pack()
+    layer.pack()  # again changes nothing
+    assert_same_bits(layer(x), expected)
+    now = layer.parameters()
+    assert now.keys() == parameters.keys()
+    for key in now:
+        assert_same_bits(now[key], parameters[key])
+
+
+@pytest.mark.quick
+def test_generated_tokens_are_the_same():
+    model = LAYERS["decoder"](np.random.default_rng(0))
+    expected = model.generate([1, 2, 3], 10)
+    model.pack()
+    assert (model.generate([1, 2, 3], 10) == expected).all()
+
+
+@pytest.mark.quick
+def test_layers_that_share_a_matrix_share_the_packed_one():
+    encoder = LAYERS["encoder"](np.random.default_rng(0))
+    first, second = encoder.layers
+    second.feed_forward = first.feed_forward
+    names = set(encoder.parameters())
+    encoder.pack()
+    assert first.feed_forward.W_1 is second.feed_forward.W_1
+    assert set(encoder.parameters()) == names
+
+
+@pytest.mark.quick
+def test_packed_parameters_cannot_be_written_to():
+    mha = MultiHeadAttention(6, 2)
+    state = {name: array.copy() for name, array in mha.state_dict().items()}
+    mha.pack()
+    with pytest.raises(ValueError, match="W_q: expected a parameter that can be"):
+        mha.load_state_dict(state)
+    with pytest.raises(ValueError, match="model: expected parameters that can be"):
+        checkpoints.load(mha, {}, "torch_attention")
+    with pytest.raises(ValueError, match="heads: expected matrices that are arrays"):
+        mha.heads  # noqa: B018
+    with pytest.raises(ValueError, match="read-only"):
+        mha.parameters()["W_q"][...] = 0
+    with pytest.raises(TypeError, match="item assignment"):
+        mha.W_q[0, 0] = 0
+    with pytest.raises(AttributeError, match="PackedWeight: expected no change"):
+        mha.W_q.shape = 3, 12
+
+
+@pytest.mark.quick
+def test_float64_rows_are_refused_where_the_weights_are_narrower():
+    packed = PackedWeight(random((6, 5), "float32"))
+    with pytest.raises(TypeError, match="weight: expected float64 or an array"):
+        multiply(random((2, 6), "float64"), packed, None)
+
+
+@pytest.mark.quick
+def test_wrong_shapes_are_refused():
+    packed = PackedWeight(random((6, 5), "float32"))
+    with pytest.raises(ValueError, match=r"x: expected \(..., 6\)"):
+        multiply(random((2, 7), "float32"), packed, None)
+
+
+class Fake:
+    """What says that it is packed."""
+
+    def __init__(self, *parts):
+        self._parts = parts
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (np.zeros(48 * 6 - 1, np.float32), 6, 5),
+        (np.zeros((6, 48), np.float32), 6, 5),
+        (np.zeros(48 * 12, np.float32)[::2], 6, 5),
+        (np.zeros(48 * 6, np.float32), 6, 49),
+        (np.zeros(48 * 6, np.float32), -6, -5),
+        (np.zeros(48 * 6, np.float32), 2**62, 5),
+        (np.zeros(48 * 6, object), 6, 5),
+    ],
+)
+@pytest.mark.quick
+def test_panels_of_other_sizes_are_refused(parts):
+    with pytest.raises((ValueError, TypeError), match="weight: expected"):
+        multiply(random((2, 6), "float32"), Fake(*parts), None)
