@@ -30,6 +30,9 @@ ELSEWHERE = {
     "attn_mask": "write mask=, True where a query may attend, or bias= for numbers",
     "key_padding_mask": "write kv_lengths=, or mask=, True where a query may attend",
     "need_weights": "write return_weights=",
+    "output_attentions": "write return_weights=",
+    "return_hidden_states": "write output_hidden_states=",
+    "output_hidden_states": "the stacks Encoder and Decoder have it, and the models",
     "average_attn_weights": "MultiHeadAttention has average_weights=",
     "dropout_p": "there is no dropout here",
     "enable_gqa": "heads are grouped wherever there are fewer of the keys",
@@ -121,6 +124,22 @@ def integers(
             f"{name}: expected {low} to {high}, got {numbers[wrong].flat[0]}"
         )
     return numbers.astype(np.int64)
+
+
+def chosen(which: ArrayLike | None, name: str, n: int) -> list[int]:
+    """Return which of n things are meant: those of these numbers, by default all."""
+    if which is None:
+        return list(range(n))
+    numbers = integers(which, name, -n, n - 1)
+    if numbers.ndim > 1 or numbers.size == 0:
+        raise ValueError(
+            f"{name}: expected an integer, or a sequence of at least one, "
+            f"got shape {numbers.shape}"
+        )
+    wanted = [int(number) % n for number in numbers.reshape(-1)]
+    if len(set(wanted)) < len(wanted):
+        raise ValueError(f"{name}: expected each of them once, got {wanted}")
+    return wanted
 
 
 def memory(name: str, dtype: DTypeLike, *shapes: tuple[int, ...]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import ArrayLike, NDArray
 
     from attnpy._typing import Array, Causal, SeqOffsets, Window
@@ -46,6 +47,8 @@ class Heads(NamedTuple):
 
     num_heads: int
     num_kv_heads: int
+    # (Hk,) which of the groups in the weights is that of a head of keys, or -1
+    weight_groups: NDArray[np.int64] | None = None
 
 
 class Projections(NamedTuple):
@@ -61,6 +64,7 @@ class Projections(NamedTuple):
     b_o: Array | None = None
     residual: ArrayLike | None = None  # added to the result
     mixed: bool = False  # as in MultiHeadAttention
+    value_context: ArrayLike | None = None  # where values come from, if not as the keys
 
 
 class Norm(NamedTuple):

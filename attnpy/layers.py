@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         rotary: Rotary | None
         residual: ArrayLike | None
         mixed: bool
+        heads: ArrayLike | None
         average_weights: bool
 
 
@@ -504,6 +505,7 @@ class MultiHeadAttention:
         residual: ArrayLike | None = None,
         mixed: bool = False,
         return_weights: bool = False,
+        heads: ArrayLike | None = None,
         average_weights: bool = False,
         **options: Any,
     ) -> Any:
@@ -547,7 +549,10 @@ class MultiHeadAttention:
             bfloat16 numbers round such an `x` first, unless `attnpy.set_portable` says
             otherwise.
         return_weights : bool, optional
-            Return the weights as well.
+            Return the weights as well. No bit of the output depends on it.
+        heads : int or sequence of int, optional
+            Of which heads, in this order; negative numbers count from the end. Only
+            their weights take memory, or those of the groups that they are in.
         average_weights : bool, optional
             Return their mean over the heads instead.
         **options
@@ -562,7 +567,8 @@ class MultiHeadAttention:
         output : ndarray, shape (L, E) or (B, L, E)
             In the promoted dtype of x, the context and the parameters; see `mixed`.
         weights : ndarray, shape (H, L, Lk) or (B, H, L, Lk)
-            With `return_weights`; without the axis `H` with `average_weights`.
+            With `return_weights`; with `heads` of those only, and without the axis `H`
+            with `average_weights`.
 
         Raises
         ------
@@ -580,6 +586,7 @@ class MultiHeadAttention:
         return_weights = _checks.flag(return_weights, "return_weights")
         if _checks.flag(average_weights, "average_weights") and not return_weights:
             raise ValueError("average_weights: expected return_weights=True with it")
+        groups, order = self._weight_groups(heads, return_weights)
         if residual is not None:
             residual = _checks.array(residual, "residual")
         tokens = _checks.array(x, "x")[...]  # a view, whose shape stays
@@ -620,7 +627,7 @@ class MultiHeadAttention:
         result = _attnpy.layer(
             tokens,
             None if isinstance(context, KVCache) else context,
-            Heads(self.num_heads, self.num_kv_heads),
+            Heads(self.num_heads, self.num_kv_heads, groups),
             projections,
             self._norms(),
             self._rotary(rotary, tokens, q_offset, past_lengths, starts, ends),
@@ -636,6 +643,8 @@ class MultiHeadAttention:
         answer: Any = result
         if return_weights:
             output, weights = result
+            if order is not None:
+                weights = weights[..., order, :, :]
             if average_weights:
                 weights = _mean_over_heads(weights)
             answer = (output[0], weights[0]) if single else (output, weights)
@@ -723,6 +732,25 @@ class MultiHeadAttention:
             residual,
             mixed,
         )
+
+    def _weight_groups(
+        self, heads: ArrayLike | None, return_weights: bool
+    ) -> tuple[NDArray[np.int64] | None, list[int] | None]:
+        """Return the place of each group of heads in the weights, -1 for none.
+
+        And the heads among those, or None where all are wanted as they come.
+        """
+        if heads is None:
+            return None, None
+        if not return_weights:
+            raise ValueError("heads: expected return_weights=True with it")
+        chosen = _checks.chosen(heads, "heads", self.num_heads)
+        size = self.num_heads // self.num_kv_heads
+        wanted = list(dict.fromkeys(head // size for head in chosen))
+        groups = np.full(self.num_kv_heads, -1)
+        groups[wanted] = np.arange(len(wanted))
+        order = [int(groups[head // size]) * size + head % size for head in chosen]
+        return groups, None if size == 1 else order
 
     def _norms(self) -> Norms | None:
         q_norm, k_norm = self.q_norm, self.k_norm

@@ -9,7 +9,7 @@ import pytest
 from support import families
 from support.comparisons import assert_same_bits
 
-from attnpy import checkpoints
+from attnpy import blocks, checkpoints
 from attnpy.models import BertEncoder, CausalDecoder
 
 transformers = pytest.importorskip("transformers")
@@ -130,6 +130,145 @@ def test_decoders_give_their_scores(kind, changes):
         actual = ours.logits(ours(ids))
         assert_near(actual, expected)
         assert np.abs(expected).max() > 0.1
+
+
+INSIDES = {"output_attentions": True, "output_hidden_states": True}
+
+
+def assert_insides_near(insides, theirs, near=assert_near):
+    """Weights and states of one sequence as theirs, of a batch of 1."""
+    for ours, each in (
+        (insides.weights, theirs.attentions),
+        (insides.hidden_states, theirs.hidden_states),
+    ):
+        near(ours, np.stack([array[0].numpy() for array in each]))
+
+
+@pytest.mark.parametrize(("kind", "changes"), DECODERS)
+def test_decoders_give_their_weights_and_states(kind, changes):
+    config = {**families.DECODERS[kind], **changes}
+    model = theirs(config)
+    ours, ids = decoder(config, model), IDS[:16]
+    with torch.no_grad():
+        expected = model(torch.tensor(ids[None]), **INSIDES)
+    insides = ours(ids, return_weights=True, output_hidden_states=True)
+    assert_insides_near(insides, expected)
+    assert (insides.hidden_states[-1] == ours(ids)).all()
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "qwen2", "qwen3"])
+def test_decoders_give_their_weights_and_states_with_caches(kind):
+    config = families.DECODERS[kind]
+    model = theirs(config)
+    ours, past = decoder(config, model), None
+    caches = ours.decoder.new_caches(1, 12)
+    for part in (slice(0, 5), slice(5, 6), slice(6, 12)):
+        with torch.no_grad():
+            expected = model(
+                torch.tensor(IDS[None, part]), past_key_values=past, **INSIDES
+            )
+        past = expected.past_key_values
+        insides = ours(
+            IDS[part], caches=caches, return_weights=True, output_hidden_states=True
+        )
+        assert_insides_near(insides, expected)
+
+
+def test_bert_gives_their_weights_and_states():
+    config = transformers.BertConfig(**families.BERT, attn_implementation="eager")
+    model = randomized(transformers.BertModel(config).double())
+    ours = BertEncoder.from_config(families.BERT, dtype=np.float64)
+    checkpoints.load(ours, arrays(model), "bert")
+    batch, mask = np.stack([IDS[:9], IDS[9:18]]), np.ones((2, 9), int)
+    mask[1, 6:] = 0
+    with torch.no_grad():
+        expected = model(
+            torch.tensor(batch), attention_mask=torch.tensor(mask), **INSIDES
+        )
+    insides = ours(
+        batch, lengths=[9, 6], return_weights=True, output_hidden_states=True
+    )
+    for b, n in enumerate([9, 6]):
+        for one, each in (
+            (insides.weights[:, b, :, :n, :n], expected.attentions),
+            (insides.hidden_states[:, b, :n], expected.hidden_states),
+        ):
+            whole = np.stack([array[b].numpy() for array in each])
+            part = whole[..., :n, :n] if one.ndim == 4 else whole[:, :n]
+            np.testing.assert_allclose(one, part, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_weights_of_both_attentions_are_those_of_their_translators(activation):
+    config = transformers.BartConfig(
+        vocab_size=30,
+        d_model=12,
+        encoder_layers=2,
+        decoder_layers=2,
+        encoder_attention_heads=3,
+        decoder_attention_heads=3,
+        encoder_ffn_dim=20,
+        decoder_ffn_dim=20,
+        activation_function=activation,
+        attn_implementation="eager",
+    )
+    torch.manual_seed(0)
+    layers = randomized(transformers.BartModel(config).double()).decoder.layers
+    rng = np.random.default_rng(0)
+    stack = blocks.Decoder(2, 12, 3, 20, activation=activation, dtype=np.float64)
+    for ours, layer in zip(stack.layers, layers, strict=True):
+        fill(ours, layer)
+    x, context = rng.standard_normal((2, 5, 12)), rng.standard_normal((2, 7, 12))
+    insides = stack(x, context, return_weights=True, output_hidden_states=True)
+    states, hidden = torch.tensor(x), np.where(np.tri(5, dtype=bool), 0, -np.inf)
+    mask = torch.tensor(np.broadcast_to(hidden, (2, 1, 5, 5)).copy())
+    for i, layer in enumerate(layers):
+        kept = {}
+        for name in ("self_attn", "encoder_attn"):
+            getattr(layer, name).register_forward_hook(
+                lambda _, __, result, name=name, kept=kept: kept.update({name: result})
+            )
+        with torch.no_grad():
+            states = layer(
+                states,
+                attention_mask=mask,
+                encoder_hidden_states=torch.tensor(context),
+                output_attentions=True,
+            )
+        states = states[0] if isinstance(states, tuple) else states
+        for ours, name in (
+            (insides.weights, "self_attn"),
+            (insides.cross_weights, "encoder_attn"),
+        ):
+            np.testing.assert_allclose(ours[i], kept[name][1].numpy(), atol=1e-9)
+        np.testing.assert_allclose(insides.hidden_states[i + 1], states, atol=1e-9)
+
+
+def fill(ours, layer):
+    """Copy the parameters of their decoder's layer into one of ours."""
+    for own, name in (
+        ("self_attention", "self_attn"),
+        ("cross_attention", "encoder_attn"),
+    ):
+        attention, their = getattr(ours, own), getattr(layer, name)
+        for letter, part in zip(
+            "qkvo", ("q_proj", "k_proj", "v_proj", "out_proj"), strict=True
+        ):
+            getattr(attention, f"W_{letter}")[...] = (
+                getattr(their, part).weight.detach().T
+            )
+            getattr(attention, f"b_{letter}")[...] = getattr(their, part).bias.detach()
+    for i in "12":
+        part = getattr(layer, f"fc{i}")
+        getattr(ours.feed_forward, f"W_{i}")[...] = part.weight.detach().T
+        getattr(ours.feed_forward, f"b_{i}")[...] = part.bias.detach()
+    for own, name in (
+        (ours.norm_1, "self_attn_layer_norm"),
+        (ours.norm_2, "encoder_attn_layer_norm"),
+        (ours.norm_3, "final_layer_norm"),
+    ):
+        own.weight[...] = getattr(layer, name).weight.detach()
+        own.bias[...] = getattr(layer, name).bias.detach()
 
 
 @pytest.mark.parametrize(("kind", "changes"), BOTH_WAYS)

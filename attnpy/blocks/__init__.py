@@ -6,6 +6,7 @@ models since. Parameters are plain arrays, each layer has `parameters`, `state_d
 dropout.
 """
 
+from attnpy.blocks._stack import Insides
 from attnpy.blocks.activations import (
     gelu,
     gelu_tanh,
@@ -26,6 +27,7 @@ __all__ = [
     "Encoder",
     "EncoderLayer",
     "FeedForward",
+    "Insides",
     "LayerNorm",
     "RMSNorm",
     "gelu",

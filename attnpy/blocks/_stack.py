@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar
 
 import numpy as np
 
@@ -25,8 +25,152 @@ if TYPE_CHECKING:
         mixed: bool
         rotary: Rotary | None
 
+    class Choice(TypedDict, total=False):
+        """Of which layers and heads to return more than the output."""
+
+        layers: ArrayLike | None
+        heads: ArrayLike | None
+
 
 Layer = TypeVar("Layer", bound="_typing.Model")
+
+
+class Insides(NamedTuple):
+    """What a layer, a stack or a model returns where more than its output is asked for.
+
+    Attributes
+    ----------
+    output : ndarray
+        What it returns alone, in the same bits.
+    weights : ndarray, shape (layers, H, L, Lk) or (layers, B, H, L, Lk), or None
+        Of the self-attention, with `return_weights`; those of a layer have no axis for
+        layers. In packed sequences ``B`` is their number, and L and Lk those of the
+        longest, as in `attnpy.attention`.
+    cross_weights : ndarray, shape (layers, H, L, Lc) or (layers, B, H, L, Lc), or None
+        Of the attention to a context, likewise, where there is one.
+    hidden_states : ndarray, shape (layers + 1, L, E) or (layers + 1, B, L, E), or None
+        With `output_hidden_states`: what goes into the first layer, and what each layer
+        gives, the last after the final norm, so that it is `output`. With `layers` only
+        what those give, ``(len(layers), ...)``.
+
+    Notes
+    -----
+    The weights and states that Hugging Face's models return as the tuples
+    ``attentions``, ``cross_attentions`` and ``hidden_states`` are these, one after the
+    other.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnpy.blocks import Encoder
+    >>> rng = np.random.default_rng(0)
+    >>> encoder = Encoder(6, 16, 4, 64, rng=rng)
+    >>> x = rng.standard_normal((10, 16), dtype=np.float32)  # ten words
+    >>> encoder(x, return_weights=True).weights.shape  # (layers, H, L, L)
+    (6, 4, 10, 10)
+    >>> insides = encoder(
+    ...     x, return_weights=True, output_hidden_states=True, layers=[0, -1], heads=2
+    ... )
+    >>> insides.weights.shape, insides.hidden_states.shape
+    ((2, 1, 10, 10), (2, 10, 16))
+    >>> bool((insides.output == encoder(x)).all())
+    True
+    """
+
+    output: Array
+    weights: Array | None = None
+    cross_weights: Array | None = None
+    hidden_states: Array | None = None
+
+
+class Recorder:
+    """Keeps what was asked for of a stack's layers, while they run."""
+
+    def __init__(
+        self,
+        n_layers: int,
+        return_weights: bool,
+        output_hidden_states: bool,
+        layers: ArrayLike | None,
+        heads: ArrayLike | None,
+    ) -> None:
+        """Take the options of a stack's call that say what to keep."""
+        self.asked = asked(return_weights, heads)
+        self.states = _checks.flag(output_hidden_states, "output_hidden_states")
+        if layers is not None and not (self.asked or self.states):
+            raise ValueError(
+                "layers: expected return_weights=True or output_hidden_states=True "
+                "with it"
+            )
+        self.last = n_layers - 1
+        chosen = _checks.chosen(layers, "layers", n_layers)
+        self.places = {layer: place for place, layer in enumerate(chosen)}
+        self.first = 1 if layers is None else 0  # states before those of the layers
+        self.kept: dict[str, Array] = {}
+
+    def begin(self, tokens: Array) -> None:
+        """Keep what goes into the first layer."""
+        if self.states and self.first:
+            self._keep("hidden_states", 0, tokens)
+
+    def asks(self, layer: int) -> dict[str, Any]:
+        """Return the options by which a layer gives what is to be kept of it."""
+        return self.asked if layer in self.places else {}
+
+    def take(self, layer: int, result: Any) -> Array:
+        """Keep what is asked for of a layer's result, and return its output."""
+        output: Array = result
+        if isinstance(result, Insides):
+            output, place = result.output, self.places[layer]
+            for name in ("weights", "cross_weights"):
+                if getattr(result, name) is not None:
+                    self._keep(name, place, getattr(result, name))
+        if layer < self.last:
+            self._keep_states(layer, output)
+        return output
+
+    def end(self, output: Array) -> Any:
+        """Return what the stack's call does."""
+        self._keep_states(self.last, output)
+        if not (self.asked or self.states):
+            return output
+        return Insides(output, **self.kept)
+
+    def _keep_states(self, layer: int, states: Array) -> None:
+        if self.states and layer in self.places:
+            self._keep("hidden_states", self.first + self.places[layer], states)
+
+    def _keep(self, name: str, place: int, array: Array) -> None:
+        """Copy an array into the one of all layers, which the first one makes."""
+        if name not in self.kept:
+            n = len(self.places) + (self.first if name == "hidden_states" else 0)
+            self.kept[name] = np.zeros((n, *array.shape), array.dtype)
+        if array.shape != self.kept[name].shape[1:]:
+            raise ValueError(
+                f"layers: expected some whose {name} have one shape, got "
+                f"{self.kept[name].shape[1:]} and {array.shape}"
+            )
+        if array.dtype != self.kept[name].dtype:
+            dtype = np.promote_types(array.dtype, self.kept[name].dtype)
+            self.kept[name] = self.kept[name].astype(dtype)
+        self.kept[name][place] = array
+
+
+def asked(return_weights: bool, heads: ArrayLike | None) -> dict[str, Any]:
+    """Return the options by which attention returns its weights, if it is to."""
+    if _checks.flag(return_weights, "return_weights"):
+        return {"return_weights": True, "heads": heads}
+    if heads is not None:
+        raise ValueError("heads: expected return_weights=True with it")
+    return {}
+
+
+def attended(
+    attention: Callable[..., Any], asked: dict[str, Any], *tokens: Any, **options: Any
+) -> tuple[Array, Array | None]:
+    """Return what attention gives, and its weights if they are asked for."""
+    result = attention(*tokens, **options, **asked)
+    return result if asked else (result, None)
 
 
 def make_layers(make: Callable[[], Layer], n_layers: int, shared: bool) -> list[Layer]:

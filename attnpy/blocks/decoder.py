@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
 from attnpy import _checks, _parameters
 from attnpy._options import PASSED_ON
 from attnpy.blocks import _stack
+from attnpy.blocks._stack import Insides
 from attnpy.blocks.feed_forward import FeedForward
 from attnpy.cache import KVCache, all_or_nothing, checked_caches
 from attnpy.layers import MultiHeadAttention
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from attnpy._typing import Activation, Array, DecoderOptions, NormKind, Window
-    from attnpy.blocks._stack import CallOptions
+    from attnpy.blocks._stack import CallOptions, Choice
     from attnpy.norms import LayerNorm, RMSNorm
     from attnpy.positions import Rotary
 
@@ -29,6 +30,14 @@ if TYPE_CHECKING:
         context_mask: ArrayLike | None
         context_lengths: ArrayLike | None
         context_offsets: ArrayLike | None
+
+    class DecoderLayerCall(DecoderCall, total=False):
+        """The options of a layer's call that do not change the kind of its result."""
+
+        cache: KVCache | None
+
+    class DecoderStackCall(DecoderCall, Choice, total=False):
+        """The options of a stack's call that do not change the kind of its result."""
 
 
 # What a layer's self-attention is told, beside the cache.
@@ -215,6 +224,35 @@ class DecoderLayer:
             growable=growable,
         )
 
+    @overload
+    def __call__(
+        self,
+        x: ArrayLike,
+        context: ArrayLike | KVCache | None = ...,
+        *,
+        return_weights: Literal[False] = ...,
+        **options: Unpack[DecoderLayerCall],
+    ) -> Array: ...
+    @overload
+    def __call__(
+        self,
+        x: ArrayLike,
+        context: ArrayLike | KVCache | None = ...,
+        *,
+        return_weights: Literal[True],
+        heads: ArrayLike | None = ...,
+        **options: Unpack[DecoderLayerCall],
+    ) -> Insides: ...
+    @overload
+    def __call__(
+        self,
+        x: ArrayLike,
+        context: ArrayLike | KVCache | None = ...,
+        *,
+        return_weights: bool,
+        heads: ArrayLike | None = ...,
+        **options: Unpack[DecoderLayerCall],
+    ) -> Any: ...
     def __call__(
         self,
         x: ArrayLike,
@@ -224,8 +262,10 @@ class DecoderLayer:
         context_mask: ArrayLike | None = None,
         context_lengths: ArrayLike | None = None,
         context_offsets: ArrayLike | None = None,
-        **options: Unpack[CallOptions],
-    ) -> Array:
+        return_weights: bool = False,
+        heads: ArrayLike | None = None,
+        **options: Any,
+    ) -> Any:
         """Run the layer.
 
         Parameters
@@ -244,6 +284,11 @@ class DecoderLayer:
         context_offsets : array_like of int, shape (n + 1,), optional
             Where the context has packed sequences, (Tc, Ec), as `seq_offsets` where x
             has, (T, E).
+        return_weights : bool, optional
+            Return the weights of both kinds of attention as well, in an `Insides`. No
+            bit of the output depends on it.
+        heads : int or sequence of int, optional
+            Of which heads, as in `attnpy.layers.MultiHeadAttention.__call__`.
         **options
             Of the self-attention, which is causal or not by itself, as in
             `attnpy.layers.MultiHeadAttention.__call__`: `mask`, `bias`, `window`,
@@ -253,7 +298,9 @@ class DecoderLayer:
         Returns
         -------
         ndarray, shape (L, E) or (B, L, E)
-            In the promoted dtype of x, the context and the parameters.
+            In the promoted dtype of x, the context and the parameters. With
+            `return_weights` an `Insides`, whose weights are (H, L, Lk) or (B, H, L, Lk)
+            and (H, L, Lc) or (B, H, L, Lc).
 
         Raises
         ------
@@ -262,16 +309,29 @@ class DecoderLayer:
             The cache has not changed after an error.
         """
         num_threads, mixed = options.get("num_threads"), options.get("mixed", False)
+        weights: Array | None = None
+        cross_weights: Array | None = None
 
         def attend(tokens: Array, residual: Array | None) -> Array:
-            return self.self_attention(
-                tokens, causal=self.causal, cache=cache, residual=residual, **options
+            nonlocal weights
+            result, weights = _stack.attended(
+                self.self_attention,
+                asked,
+                tokens,
+                causal=self.causal,
+                cache=cache,
+                residual=residual,
+                **options,
             )
+            return result
 
         def attend_to_context(tokens: Array, residual: Array | None) -> Array:
+            nonlocal cross_weights
             assert self.cross_attention is not None
             with _checks.renamed(mask="context_mask", kv_lengths="context_lengths"):
-                return self.cross_attention(
+                result, cross_weights = _stack.attended(
+                    self.cross_attention,
+                    asked,
                     tokens,
                     context,
                     mask=context_mask,
@@ -281,6 +341,7 @@ class DecoderLayer:
                     mixed=mixed,
                     num_threads=num_threads,
                 )
+            return result
 
         def feed(tokens: Array, residual: Array | None) -> Array:
             return self.feed_forward(
@@ -288,6 +349,7 @@ class DecoderLayer:
             )
 
         _checks.keywords(options, HANDED_ON, "DecoderLayer()")
+        asked = _stack.asked(return_weights, heads)
         self._check_context(context, context_mask, context_lengths, context_offsets)
         if cache is not None and not self.causal:
             raise ValueError(
@@ -314,9 +376,10 @@ class DecoderLayer:
                 tokens = _stack.residual(
                     tokens, attend_to_context, self.norm_2, self.norm_first
                 )
-            return _stack.residual(
+            tokens = _stack.residual(
                 tokens, feed, self.norm_3, self.norm_first, self.after_3
             )
+        return Insides(tokens, weights, cross_weights) if asked else tokens
 
     def _check_context(
         self,
@@ -501,14 +564,62 @@ class Decoder:
                 )
         return [made[id(layer)] for layer in self.layers]
 
+    @overload
+    def __call__(
+        self,
+        x: ArrayLike,
+        context: ArrayLike | Sequence[KVCache] | None = ...,
+        *,
+        caches: Sequence[KVCache] | None = ...,
+        return_weights: Literal[False] = ...,
+        output_hidden_states: Literal[False] = ...,
+        **options: Unpack[DecoderCall],
+    ) -> Array: ...
+    @overload
+    def __call__(
+        self,
+        x: ArrayLike,
+        context: ArrayLike | Sequence[KVCache] | None = ...,
+        *,
+        caches: Sequence[KVCache] | None = ...,
+        return_weights: Literal[True],
+        output_hidden_states: bool = ...,
+        **options: Unpack[DecoderStackCall],
+    ) -> Insides: ...
+    @overload
+    def __call__(
+        self,
+        x: ArrayLike,
+        context: ArrayLike | Sequence[KVCache] | None = ...,
+        *,
+        caches: Sequence[KVCache] | None = ...,
+        return_weights: bool = ...,
+        output_hidden_states: Literal[True],
+        **options: Unpack[DecoderStackCall],
+    ) -> Insides: ...
+    @overload
+    def __call__(
+        self,
+        x: ArrayLike,
+        context: ArrayLike | Sequence[KVCache] | None = ...,
+        *,
+        caches: Sequence[KVCache] | None = ...,
+        return_weights: bool = ...,
+        output_hidden_states: bool = ...,
+        **options: Unpack[DecoderStackCall],
+    ) -> Any: ...
     def __call__(
         self,
         x: ArrayLike,
         context: ArrayLike | Sequence[KVCache] | None = None,
         *,
         caches: Sequence[KVCache] | None = None,
-        **options: Unpack[DecoderCall],
-    ) -> Array:
+        return_weights: bool = False,
+        output_hidden_states: bool = False,
+        layers: ArrayLike | None = None,
+        heads: ArrayLike | None = None,
+        **options: Any,
+    ) -> Any:
         """Run the layers one after the other.
 
         Parameters
@@ -520,6 +631,9 @@ class Decoder:
             the layers have no cross-attention.
         caches : list of KVCache, optional
             One for each layer, from `new_caches`: the tokens are appended.
+        return_weights, output_hidden_states : bool, optional
+        layers, heads : int or sequence of int, optional
+            As in `Encoder.__call__`; the weights are of both kinds of attention.
         **options
             As in `DecoderLayer.__call__`, `context_mask`, `context_lengths` and
             `context_offsets` too.
@@ -527,7 +641,8 @@ class Decoder:
         Returns
         -------
         ndarray, shape (L, E) or (B, L, E)
-            In the promoted dtype of x, the context and the parameters.
+            In the promoted dtype of x, the context and the parameters. With
+            `return_weights` or `output_hidden_states` an `Insides`.
 
         Raises
         ------
@@ -545,12 +660,19 @@ class Decoder:
             if len(set(map(id, caches))) < n_layers:
                 raise ValueError("caches: expected another one for each layer")
         tokens = _checks.array(x, "x")
+        recorder = _stack.Recorder(
+            n_layers, return_weights, output_hidden_states, layers, heads
+        )
+        recorder.begin(tokens)
         with all_or_nothing(caches or []) as lent:
-            for layer, states, cache in zip(
-                self.layers, contexts, lent or layer_caches, strict=True
+            for i, (layer, states, cache) in enumerate(
+                zip(self.layers, contexts, lent or layer_caches, strict=True)
             ):
-                tokens = layer(tokens, states, cache=cache, **options)
-            return tokens if self.norm is None else self.norm(tokens)
+                result = layer(
+                    tokens, states, cache=cache, **options, **recorder.asks(i)
+                )
+                tokens = recorder.take(i, result)
+            return recorder.end(tokens if self.norm is None else self.norm(tokens))
 
 
 def _has_caches(context: Any) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
 from attnpy import _checks, _parameters
 from attnpy._options import PASSED_ON
 from attnpy.blocks import _stack
+from attnpy.blocks._stack import Insides
 from attnpy.blocks.feed_forward import FeedForward
 from attnpy.layers import MultiHeadAttention
 
@@ -17,13 +18,16 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from attnpy._typing import Activation, Array, Causal, LayerOptions, NormKind
-    from attnpy.blocks._stack import CallOptions
+    from attnpy.blocks._stack import CallOptions, Choice
     from attnpy.norms import LayerNorm, RMSNorm
 
     class EncoderCall(CallOptions, total=False):
         """The options of an encoder's call."""
 
         causal: Causal
+
+    class EncoderStackCall(EncoderCall, Choice, total=False):
+        """The options of a stack's call that do not change the kind of its result."""
 
 
 class EncoderLayer:
@@ -146,13 +150,51 @@ class EncoderLayer:
     pack = _parameters.pack
     __setattr__ = _parameters.set_attribute
 
-    def __call__(self, x: ArrayLike, **options: Unpack[EncoderCall]) -> Array:
+    @overload
+    def __call__(
+        self,
+        x: ArrayLike,
+        *,
+        return_weights: Literal[False] = ...,
+        **options: Unpack[EncoderCall],
+    ) -> Array: ...
+    @overload
+    def __call__(
+        self,
+        x: ArrayLike,
+        *,
+        return_weights: Literal[True],
+        heads: ArrayLike | None = ...,
+        **options: Unpack[EncoderCall],
+    ) -> Insides: ...
+    @overload
+    def __call__(
+        self,
+        x: ArrayLike,
+        *,
+        return_weights: bool,
+        heads: ArrayLike | None = ...,
+        **options: Unpack[EncoderCall],
+    ) -> Any: ...
+    def __call__(
+        self,
+        x: ArrayLike,
+        *,
+        return_weights: bool = False,
+        heads: ArrayLike | None = None,
+        **options: Any,
+    ) -> Any:
         """Run the layer.
 
         Parameters
         ----------
         x : array_like, shape (L, E) or (B, L, E)
             The tokens.
+        return_weights : bool, optional
+            Return the attention's weights as well, in an `Insides`. No bit of the
+            output depends on it.
+        heads : int or sequence of int, optional
+            Of which heads, as in `attnpy.layers.MultiHeadAttention.__call__`.
         **options
             Of the attention, as in `attnpy.layers.MultiHeadAttention.__call__`: `mask`,
             `bias`, `causal`, `window`, `q_offset`, `kv_lengths`, `seq_offsets`,
@@ -162,16 +204,22 @@ class EncoderLayer:
         Returns
         -------
         ndarray, shape (L, E) or (B, L, E)
-            In the promoted dtype of x and the parameters; integers become float64.
+            In the promoted dtype of x and the parameters; integers become float64. With
+            `return_weights` an `Insides`, whose weights are (H, L, L) or (B, H, L, L).
 
         Raises
         ------
         TypeError, ValueError
             If an argument has the wrong kind or dtype, or shapes do not fit together.
         """
+        weights: Array | None = None
 
         def attend(tokens: Array, residual: Array | None) -> Array:
-            return self.self_attention(tokens, residual=residual, **options)
+            nonlocal weights
+            result, weights = _stack.attended(
+                self.self_attention, asked, tokens, residual=residual, **options
+            )
+            return result
 
         def feed(tokens: Array, residual: Array | None) -> Array:
             return self.feed_forward(
@@ -183,8 +231,10 @@ class EncoderLayer:
 
         _checks.keywords(options, PASSED_ON | {"rotary", "mixed"}, "EncoderLayer()")
         tokens = _checks.array(x, "x")
+        asked = _stack.asked(return_weights, heads)
         tokens = _stack.residual(tokens, attend, self.norm_1, self.norm_first)
-        return _stack.residual(tokens, feed, self.norm_2, self.norm_first)
+        tokens = _stack.residual(tokens, feed, self.norm_2, self.norm_first)
+        return Insides(tokens, weights) if asked else tokens
 
 
 class Encoder:
@@ -263,20 +313,76 @@ class Encoder:
     pack = _parameters.pack
     __setattr__ = _parameters.set_attribute
 
-    def __call__(self, x: ArrayLike, **options: Unpack[EncoderCall]) -> Array:
+    @overload
+    def __call__(
+        self,
+        x: ArrayLike,
+        *,
+        return_weights: Literal[False] = ...,
+        output_hidden_states: Literal[False] = ...,
+        **options: Unpack[EncoderCall],
+    ) -> Array: ...
+    @overload
+    def __call__(
+        self,
+        x: ArrayLike,
+        *,
+        return_weights: Literal[True],
+        output_hidden_states: bool = ...,
+        **options: Unpack[EncoderStackCall],
+    ) -> Insides: ...
+    @overload
+    def __call__(
+        self,
+        x: ArrayLike,
+        *,
+        return_weights: bool = ...,
+        output_hidden_states: Literal[True],
+        **options: Unpack[EncoderStackCall],
+    ) -> Insides: ...
+    @overload
+    def __call__(
+        self,
+        x: ArrayLike,
+        *,
+        return_weights: bool = ...,
+        output_hidden_states: bool = ...,
+        **options: Unpack[EncoderStackCall],
+    ) -> Any: ...
+    def __call__(
+        self,
+        x: ArrayLike,
+        *,
+        return_weights: bool = False,
+        output_hidden_states: bool = False,
+        layers: ArrayLike | None = None,
+        heads: ArrayLike | None = None,
+        **options: Any,
+    ) -> Any:
         """Run the layers one after the other.
 
         Parameters
         ----------
         x : array_like, shape (L, E) or (B, L, E)
             The tokens.
+        return_weights : bool, optional
+            Return the weights of the layers' attention as well, in an `Insides`. No bit
+            of the output depends on it.
+        output_hidden_states : bool, optional
+            Return what goes into the layers and what each of them gives as well, in an
+            `Insides`. The name is Hugging Face's.
+        layers, heads : int or sequence of int, optional
+            Of which layers and heads, in this order; negative numbers count from the
+            end. Only they take memory (but for what one layer's weights take for a
+            moment). By default all.
         **options
             As in `EncoderLayer.__call__`.
 
         Returns
         -------
         ndarray, shape (L, E) or (B, L, E)
-            In the promoted dtype of x and the parameters; integers become float64.
+            In the promoted dtype of x and the parameters; integers become float64. With
+            `return_weights` or `output_hidden_states` an `Insides`.
 
         Raises
         ------
@@ -284,6 +390,10 @@ class Encoder:
             If an argument has the wrong kind or dtype, or shapes do not fit together.
         """
         tokens = _checks.array(x, "x")
-        for layer in self.layers:
-            tokens = layer(tokens, **options)
-        return tokens if self.norm is None else self.norm(tokens)
+        recorder = _stack.Recorder(
+            len(self.layers), return_weights, output_hidden_states, layers, heads
+        )
+        recorder.begin(tokens)
+        for i, layer in enumerate(self.layers):
+            tokens = recorder.take(i, layer(tokens, **options, **recorder.asks(i)))
+        return recorder.end(tokens if self.norm is None else self.norm(tokens))

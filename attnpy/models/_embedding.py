@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sized
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from attnpy import _checks, _dtypes, _packed, _parameters
+from attnpy.blocks import Insides
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -105,18 +106,50 @@ def is_mixed(table: Array) -> bool:
 def run_existing(
     tokens: Array,
     lengths: NDArray[np.int64] | None,
-    run: Callable[[Array, NDArray[np.int64] | None], Array],
-) -> Array:
+    run: Callable[[Array, NDArray[np.int64] | None], Any],
+    table: Array,
+    cached: bool = False,
+) -> Any:
     """Run tokens (L, E) or (B, L, E) of which so many exist, as packed sequences.
 
-    `run` takes those, (T, E), and where they begin. The others' vectors are 0. Without
-    lengths it takes all tokens as they are.
+    `run` takes those, (T, E), and where they begin, and returns what a stack does. The
+    others' vectors and weights are 0. Without lengths it takes all tokens as they are.
+    Vectors come in the dtype of the table. Where keys are cached it says how many.
     """
-    if lengths is None:
-        return run(tokens, None)
-    exists, starts = _packed.existing(np.atleast_1d(lengths), tokens.shape[-2])
-    exists = exists.reshape(tokens.shape[:-1])
-    packed = run(tokens[exists], starts)
-    states = np.zeros((*tokens.shape[:-1], packed.shape[-1]), packed.dtype)
-    states[exists] = packed
-    return states
+    exists = starts = None
+    if lengths is not None:
+        exists, starts = _packed.existing(np.atleast_1d(lengths), tokens.shape[-2])
+        exists = exists.reshape(tokens.shape[:-1])
+    result = run(tokens if exists is None else tokens[exists], starts)
+    if not isinstance(result, Insides):
+        return _unpacked(result, exists, table)
+    weights, states = result.weights, result.hidden_states
+    if weights is not None and exists is not None:
+        weights = _padded(weights, exists.shape, cached)
+    if states is not None:
+        states = _unpacked(states, exists, table)
+    output = _unpacked(result.output, exists, table)
+    return Insides(output, weights, result.cross_weights, states)
+
+
+def _unpacked(states: Array, exists: NDArray[np.bool_] | None, table: Array) -> Array:
+    """Return vectors (..., T, E) in the places that exist, in the table's dtype."""
+    if exists is not None:
+        packed, shape = states, (*states.shape[:-2], *exists.shape, states.shape[-1])
+        states = np.zeros(shape, packed.dtype)
+        states[..., exists, :] = packed
+    return states.astype(table.dtype) if is_mixed(table) else states
+
+
+def _padded(weights: Array, shape: tuple[int, ...], cached: bool) -> Array:
+    """Return weights (layers, n, H, Lq, Lk) of packed sequences as those of a batch.
+
+    Its shape is (B, L), or (L,) for a single one, which has no axis `n` then.
+    """
+    *others, n_queries, n_keys = weights.shape
+    n_tokens = shape[-1]
+    padded = np.zeros(
+        (*others, n_tokens, n_keys if cached else n_tokens), weights.dtype
+    )
+    padded[..., :n_queries, :n_keys] = weights
+    return padded if len(shape) == 2 else padded[:, 0]

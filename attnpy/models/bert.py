@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 import numpy as np
 
 from attnpy import _checks, _parameters
 from attnpy._linear import linear
-from attnpy.blocks import Encoder, LayerNorm
+from attnpy.blocks import Encoder, Insides, LayerNorm
 from attnpy.models import _embedding, _hf_config, _pretrained
 
 if TYPE_CHECKING:
@@ -17,8 +17,21 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import ArrayLike, DTypeLike, NDArray
+    from typing_extensions import Unpack
 
     from attnpy._typing import Activation, Array
+    from attnpy.blocks._stack import Choice
+
+    class BertCall(TypedDict, total=False):
+        """The options of a call."""
+
+        lengths: ArrayLike | None
+        mask: ArrayLike | None
+        token_types: ArrayLike | None
+        num_threads: int | None
+
+    class BertInsidesCall(BertCall, Choice, total=False):
+        """The options of a call that returns more than the vectors."""
 
 
 class BertEncoder:
@@ -91,6 +104,11 @@ class BertEncoder:
     >>> states = model([[2, 71, 82, 3], [2, 71, 3, 0]], lengths=[4, 3])
     >>> bool((states[1, :3] == model([2, 71, 3])).all())
     True
+
+    What its heads look at:
+
+    >>> model([2, 71, 82, 3], return_weights=True).weights.shape  # (layers, H, L, L)
+    (2, 4, 4, 4)
 
     A score for each of two texts, as a cross-encoder gives them:
 
@@ -255,6 +273,42 @@ class BertEncoder:
         make = functools.partial(cls.from_config, pooler=pooler, classifier=classifier)
         return _pretrained.read(make, folder, dtype, packed)
 
+    @overload
+    def __call__(
+        self,
+        token_ids: ArrayLike,
+        *,
+        return_weights: Literal[False] = ...,
+        output_hidden_states: Literal[False] = ...,
+        **options: Unpack[BertCall],
+    ) -> Array: ...
+    @overload
+    def __call__(
+        self,
+        token_ids: ArrayLike,
+        *,
+        return_weights: Literal[True],
+        output_hidden_states: bool = ...,
+        **options: Unpack[BertInsidesCall],
+    ) -> Insides: ...
+    @overload
+    def __call__(
+        self,
+        token_ids: ArrayLike,
+        *,
+        return_weights: bool = ...,
+        output_hidden_states: Literal[True],
+        **options: Unpack[BertInsidesCall],
+    ) -> Insides: ...
+    @overload
+    def __call__(
+        self,
+        token_ids: ArrayLike,
+        *,
+        return_weights: bool = ...,
+        output_hidden_states: bool = ...,
+        **options: Unpack[BertInsidesCall],
+    ) -> Any: ...
     def __call__(
         self,
         token_ids: ArrayLike,
@@ -262,8 +316,12 @@ class BertEncoder:
         lengths: ArrayLike | None = None,
         mask: ArrayLike | None = None,
         token_types: ArrayLike | None = None,
+        return_weights: bool = False,
+        output_hidden_states: bool = False,
+        layers: ArrayLike | None = None,
+        heads: ArrayLike | None = None,
         num_threads: int | None = None,
-    ) -> Array:
+    ) -> Any:
         """Return the tokens' vectors after the last layer.
 
         Parameters
@@ -278,12 +336,22 @@ class BertEncoder:
             True for tokens that exist: for padding elsewhere.
         token_types : array_like of int, broadcast to token_ids' shape, optional
             By default 0.
+        return_weights : bool, optional
+            Return the weights of the layers' attention as well, in an
+            `attnpy.blocks.Insides`. No bit of the output depends on it.
+        output_hidden_states : bool, optional
+            Return what goes into the layers and what each of them gives as well, in an
+            `attnpy.blocks.Insides`. The name is Hugging Face's.
+        layers, heads : int or sequence of int, optional
+            Of which layers and heads, as in `attnpy.blocks.Encoder.__call__`.
         num_threads : int, optional
             At least 1; by default `attnpy.get_num_threads`.
 
         Returns
         -------
         ndarray, shape (L, E) or (B, L, E)
+            With `return_weights` or `output_hidden_states` an `attnpy.blocks.Insides`,
+            whose weights are (layers, H, L, L) or (layers, B, H, L, L).
 
         Raises
         ------
@@ -302,19 +370,25 @@ class BertEncoder:
             else:
                 hidden = hidden[..., np.newaxis, np.newaxis, :]  # (..., 1, 1, L)
 
-        def run(tokens: Array, seq_offsets: NDArray[np.int64] | None) -> Array:
+        of_keys = None
+        if hidden is not None:
+            of_keys, ends = ends, None
+
+        def run(tokens: Array, seq_offsets: NDArray[np.int64] | None) -> Any:
             return self.encoder(
                 tokens,
                 mask=hidden,
-                kv_lengths=None if hidden is None else ends,
+                kv_lengths=of_keys,
                 seq_offsets=seq_offsets,
                 mixed=_embedding.is_mixed(self.token_embedding),
+                return_weights=return_weights,
+                output_hidden_states=output_hidden_states,
+                layers=layers,
+                heads=heads,
                 num_threads=num_threads,
             )
 
-        states = _embedding.run_existing(tokens, ends if hidden is None else None, run)
-        mixed = _embedding.is_mixed(self.token_embedding)
-        return states.astype(self.token_embedding.dtype) if mixed else states
+        return _embedding.run_existing(tokens, ends, run, self.token_embedding)
 
     def pool(self, states: ArrayLike, *, num_threads: int | None = None) -> Array:
         """Return the vector of each text, which the pooler makes of its first token's.

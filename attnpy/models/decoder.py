@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 import functools
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, overload
 
 import numpy as np
 
 from attnpy import _checks, _dtypes, _parameters
 from attnpy._attention import attention
 from attnpy._linear import linear
-from attnpy.blocks import Decoder, RMSNorm, tanh
+from attnpy.blocks import Decoder, Insides, RMSNorm, tanh
 from attnpy.cache import checked_caches
 from attnpy.models import _embedding, _hf_config, _pretrained, sampling
 from attnpy.positions import Rotary
@@ -25,8 +25,20 @@ if TYPE_CHECKING:
 
     from attnpy._typing import Array, DecoderOptions, Window
     from attnpy.blocks import DecoderLayer, FeedForward
+    from attnpy.blocks._stack import Choice
     from attnpy.cache import KVCache
     from attnpy.layers import MultiHeadAttention
+
+    class CausalCall(TypedDict, total=False):
+        """The options of a call."""
+
+        lengths: ArrayLike | None
+        caches: Sequence[KVCache] | None
+        num_threads: int | None
+
+    class CausalInsidesCall(CausalCall, Choice, total=False):
+        """The options of a call that returns more than the vectors."""
+
 
 Value = TypeVar("Value")
 
@@ -327,14 +339,54 @@ class CausalDecoder:
         make = functools.partial(cls.from_config, scores=scores)
         return _pretrained.read(make, folder, dtype, packed)
 
+    @overload
+    def __call__(
+        self,
+        token_ids: ArrayLike,
+        *,
+        return_weights: Literal[False] = ...,
+        output_hidden_states: Literal[False] = ...,
+        **options: Unpack[CausalCall],
+    ) -> Array: ...
+    @overload
+    def __call__(
+        self,
+        token_ids: ArrayLike,
+        *,
+        return_weights: Literal[True],
+        output_hidden_states: bool = ...,
+        **options: Unpack[CausalInsidesCall],
+    ) -> Insides: ...
+    @overload
+    def __call__(
+        self,
+        token_ids: ArrayLike,
+        *,
+        return_weights: bool = ...,
+        output_hidden_states: Literal[True],
+        **options: Unpack[CausalInsidesCall],
+    ) -> Insides: ...
+    @overload
+    def __call__(
+        self,
+        token_ids: ArrayLike,
+        *,
+        return_weights: bool = ...,
+        output_hidden_states: bool = ...,
+        **options: Unpack[CausalInsidesCall],
+    ) -> Any: ...
     def __call__(
         self,
         token_ids: ArrayLike,
         *,
         lengths: ArrayLike | None = None,
         caches: Sequence[KVCache] | None = None,
+        return_weights: bool = False,
+        output_hidden_states: bool = False,
+        layers: ArrayLike | None = None,
+        heads: ArrayLike | None = None,
         num_threads: int | None = None,
-    ) -> Array:
+    ) -> Any:
         """Return the tokens' vectors after the last layer.
 
         Parameters
@@ -348,12 +400,23 @@ class CausalDecoder:
             From ``decoder.new_caches``; the tokens are appended. A sequence gives the
             same bits in one call, in chunks, and token by token, but where frequencies
             depend on the length (see the notes).
+        return_weights : bool, optional
+            Return the weights of the layers' attention as well, in an
+            `attnpy.blocks.Insides`. No bit of the output depends on it.
+        output_hidden_states : bool, optional
+            Return what goes into the layers and what each of them gives as well, in an
+            `attnpy.blocks.Insides`. The name is Hugging Face's.
+        layers, heads : int or sequence of int, optional
+            Of which layers and heads, as in `attnpy.blocks.Encoder.__call__`.
         num_threads : int, optional
             At least 1; by default `attnpy.get_num_threads`.
 
         Returns
         -------
         ndarray, shape (L, E) or (B, L, E)
+            With `return_weights` or `output_hidden_states` an `attnpy.blocks.Insides`,
+            whose weights are (layers, H, L, Lk) or (layers, B, H, L, Lk), where `Lk` is
+            `L`, or the longest length in the caches, with the new tokens in it.
 
         Raises
         ------
@@ -372,25 +435,28 @@ class CausalDecoder:
             _embedding.check_positions(n_positions, self.position_embedding)
             tokens += self.position_embedding[positions]
 
-        def run(tokens: Array, seq_offsets: NDArray[np.int64] | None) -> Array:
+        def run(tokens: Array, seq_offsets: NDArray[np.int64] | None) -> Any:
             return self.decoder(
                 tokens,
                 caches=caches,
                 seq_offsets=seq_offsets,
-                mixed=mixed,
+                mixed=_embedding.is_mixed(self.token_embedding),
                 rotary=None if isinstance(self.rotary, list) else self.rotary,
                 softcap=self.softcap,
                 window=None if _is_windows(self.window) else self.window,
                 scale=None if isinstance(self.scale, list) else self.scale,
+                return_weights=return_weights,
+                output_hidden_states=output_hidden_states,
+                layers=layers,
+                heads=heads,
                 num_threads=num_threads,
             )
 
         ends = None
         if lengths is not None:
             ends = _embedding.checked_lengths(lengths, ids, 0)
-        mixed = _embedding.is_mixed(self.token_embedding)
-        states = _embedding.run_existing(tokens, ends, run)
-        return states.astype(self.token_embedding.dtype) if mixed else states
+        cached = caches is not None
+        return _embedding.run_existing(tokens, ends, run, self.token_embedding, cached)
 
     def _positions(
         self, ids: NDArray[np.int64], caches: Sequence[KVCache] | None

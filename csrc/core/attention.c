@@ -77,6 +77,7 @@ static void
 set_addresses(const attn_problem *p, ptrdiff_t b, ptrdiff_t kv_head, attn_task *task)
 {
     ptrdiff_t head = kv_head * p->group;
+    ptrdiff_t shown = p->weight_groups == NULL ? kv_head : p->weight_groups[kv_head];
     ptrdiff_t query = attn_packed_start(p->query_starts, b);
     ptrdiff_t key = attn_packed_start(p->key_starts, b);
 
@@ -87,7 +88,8 @@ set_addresses(const attn_problem *p, ptrdiff_t b, ptrdiff_t kv_head, attn_task *
     task->bias = attn_address(&p->bias, &p->batch, b, head, 0);
     task->sinks = attn_address(&p->sinks, &p->batch, b, head, 0);
     task->output = attn_address(&p->output, &p->batch, b, head, query);
-    task->weights = attn_address(&p->weights, &p->batch, b, head, 0);
+    task->weights =
+        shown < 0 ? NULL : attn_address(&p->weights, &p->batch, b, shown * p->group, 0);
     task->lse = attn_address(&p->lse, &p->batch, b, head, query);
 }
 

@@ -34,6 +34,10 @@ typedef struct {
     attn_array weights;    /* (B, H, Lq, Lk) zeroed, or none */
     attn_array lse;        /* (B, H, Lq) in the arithmetic's dtype, or none */
 
+    /* (Hk,) which of the groups of heads in `weights` is a kv head's, < 0: none of them;
+     * NULL: all groups are there, in order. */
+    const int64_t *weight_groups;
+
     /* Where they are packed; then there is one batch axis. */
     const int64_t *query_starts; /* (B + 1,) of query, output and lse, or NULL */
     const int64_t *key_starts;   /* (B + 1,) of key and value, or NULL */

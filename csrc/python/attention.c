@@ -4,6 +4,7 @@
 #include "python/arrays.h"
 #include "python/lock.h"
 #include "python/memory.h"
+#include "python/numbers.h"
 
 /* Checks `out` and makes it the output if the core can write there without disturbing an
  * input; else leaves the output to be allocated. */
@@ -58,6 +59,55 @@ py_output_shape(const py_attention_arrays *a, const attn_problem *p, int rank,
     return 3;
 }
 
+/* Takes what says which groups of heads the weights have, if there is such; how many groups
+ * that makes. */
+static npy_intp
+set_weight_groups(const py_attention_arrays *a, attn_problem *p)
+{
+    int64_t n = 0;
+
+    if (a->weight_groups == NULL) {
+        return p->n_kv_heads;
+    }
+    if (PyArray_NDIM(a->weight_groups) != 1 ||
+        PyArray_DIM(a->weight_groups, 0) != p->n_kv_heads) {
+        return py_fail_shape(a->weight_groups, "weight_groups", "(%zd,)", p->n_kv_heads,
+                             0);
+    }
+    p->weight_groups = PyArray_DATA(a->weight_groups);
+    for (ptrdiff_t h = 0; h < p->n_kv_heads; h++) {
+        int64_t group = p->weight_groups[h];
+        if (py_check_range(group, "weight_groups", -1, p->n_kv_heads - 1) < 0) {
+            return -1;
+        }
+        n = group >= n ? group + 1 : n;
+    }
+    return (npy_intp)n;
+}
+
+/* Allocates the weights; one query has no axis for rows. */
+static int
+make_weights(py_attention_arrays *a, int type, int rank, attn_problem *p)
+{
+    bool drop_row = PyArray_NDIM(a->query) == 1;
+    npy_intp shape[ATTN_MAX_AXES];
+    int n_axes = py_result_shape(p, rank, p->n_keys, drop_row, shape);
+    npy_intp n_groups = set_weight_groups(a, p);
+
+    if (n_groups < 0) {
+        return -1;
+    }
+    if (p->weight_groups != NULL) { /* of a layer, which has both axes */
+        shape[n_axes - 3] = n_groups * p->group;
+    }
+    a->weights = (PyArrayObject *)PyArray_ZEROS(n_axes, shape, type, 0);
+    if (a->weights == NULL) {
+        return -1;
+    }
+    describe_result(&p->weights, a->weights, drop_row, p);
+    return 0;
+}
+
 int
 py_make_results(py_attention_arrays *a, const py_options *o, int type, int rank,
                 attn_problem *p)
@@ -84,15 +134,7 @@ py_make_results(py_attention_arrays *a, const py_options *o, int type, int rank,
         }
         py_describe(&p->lse, a->lse, drop_row ? 2 : 1, p->batch.n_axes);
     }
-    if (o->return_weights) {
-        n_axes = py_result_shape(p, rank, p->n_keys, drop_row, shape);
-        a->weights = (PyArrayObject *)PyArray_ZEROS(n_axes, shape, type, 0);
-        if (a->weights == NULL) {
-            return -1;
-        }
-        describe_result(&p->weights, a->weights, drop_row, p);
-    }
-    return 0;
+    return o->return_weights ? make_weights(a, type, rank, p) : 0;
 }
 
 PyObject *

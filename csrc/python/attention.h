@@ -10,6 +10,7 @@
 typedef struct {
     PyArrayObject *query, *key, *value, *mask, *bias, *sinks, *q_offset, *kv_lengths;
     PyArrayObject *query_starts, *key_starts; /* of seq_offsets */
+    PyArrayObject *weight_groups;             /* (Hk,) int64, or none */
     PyArrayObject *weights, *lse;
     PyArrayObject *output; /* what the core writes: `out`, if it can, or a new one */
 } py_attention_arrays;

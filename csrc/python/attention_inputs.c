@@ -19,6 +19,7 @@ py_release_attention(py_attention_arrays *a)
     Py_CLEAR(a->query_starts);
     Py_CLEAR(a->key_starts);
     Py_CLEAR(a->output);
+    Py_CLEAR(a->weight_groups);
     Py_CLEAR(a->weights);
     Py_CLEAR(a->lse);
 }
@@ -30,6 +31,7 @@ py_clear_problem(attn_problem *p)
     p->q_offset.data = p->kv_lengths.data = NULL;
     p->weights.data = p->lse.data = NULL;
     p->query_starts = p->key_starts = NULL;
+    p->weight_groups = NULL;
     p->causal = p->top_left = false;
 }
 

@@ -314,8 +314,9 @@ set_source(layer_call *c, int i, const char *name, int type)
 static int
 set_parts(layer_call *c)
 {
-    static const char *const names[] = {"x", "context", "context"};
     static const char *const norms[] = {"q_norm", "k_norm", "v_norm"};
+    bool apart = c->parts[1].arrays.input != c->parts[2].arrays.input;
+    const char *const names[] = {"x", "context", apart ? "value" : "context"};
     int types[N_PARTS], type;
 
     for (int i = 0; i < N_PARTS; i++) {

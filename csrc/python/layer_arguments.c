@@ -64,7 +64,8 @@ convert_heads(PyObject *group, layer_call *c)
         return -1;
     }
     c->n_heads[2] = c->n_heads[1];
-    return 0;
+    return py_copy_integers(heads[WEIGHT_GROUPS], "weight_groups",
+                            &c->attention.weight_groups);
 }
 
 /* Converts the matrices, and the tokens that they take. */
@@ -92,7 +93,11 @@ convert_projections(PyObject *const *arguments, layer_call *c)
                               convert_matrix(w + W_V, names[2], &v->arrays) < 0)) {
         return -1;
     }
-    v->arrays.input = (PyArrayObject *)Py_XNewRef((PyObject *)k->arrays.input);
+    if (w[W_K] == Py_None || w[VALUE_CONTEXT] == Py_None) {
+        v->arrays.input = (PyArrayObject *)Py_XNewRef((PyObject *)k->arrays.input);
+    } else if (py_as_array(w[VALUE_CONTEXT], "value", &v->arrays.input) < 0) {
+        return -1;
+    }
     if (w[W_O] == Py_None && w[RESIDUAL] != Py_None) {
         PyErr_SetString(PyExc_TypeError,
                         "residual: expected None without W_o, got an array");

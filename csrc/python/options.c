@@ -23,12 +23,23 @@ static const char *const option_names[] = {
     [TIER] = "tier",
     [N_OPTIONS] = NULL,
 };
-static const char *const heads_names[] = {
-    [NUM_HEADS] = "num_heads", [NUM_KV_HEADS] = "num_kv_heads", [N_HEADS] = NULL};
+static const char *const heads_names[] = {[NUM_HEADS] = "num_heads",
+                                          [NUM_KV_HEADS] = "num_kv_heads",
+                                          [WEIGHT_GROUPS] = "weight_groups",
+                                          [N_HEADS] = NULL};
 static const char *const projection_names[] = {
-    [W_Q] = "W_q",           [B_Q] = "b_q",     [W_K] = "W_k",          [B_K] = "b_k",
-    [W_V] = "W_v",           [B_V] = "b_v",     [W_O] = "W_o",          [B_O] = "b_o",
-    [RESIDUAL] = "residual", [MIXED] = "mixed", [N_PROJECTIONS] = NULL,
+    [W_Q] = "W_q",
+    [B_Q] = "b_q",
+    [W_K] = "W_k",
+    [B_K] = "b_k",
+    [W_V] = "W_v",
+    [B_V] = "b_v",
+    [W_O] = "W_o",
+    [B_O] = "b_o",
+    [RESIDUAL] = "residual",
+    [MIXED] = "mixed",
+    [VALUE_CONTEXT] = "value_context",
+    [N_PROJECTIONS] = NULL,
 };
 static const char *const norm_names[] = {[NORM_WEIGHT] = "weight",
                                          [NORM_BIAS] = "bias",

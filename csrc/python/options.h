@@ -12,9 +12,10 @@ enum { /* Options: what attention takes besides query, key and value */
     MASK, BIAS, CAUSAL, WINDOW, Q_OFFSET, KV_LENGTHS, SEQ_OFFSETS, SCALE, SOFTCAP,
     SINKS, RETURN_WEIGHTS, RETURN_LSE, OUT, NUM_THREADS, TIER, N_OPTIONS
 };
-enum { NUM_HEADS, NUM_KV_HEADS, N_HEADS };                          /* Heads */
+enum { NUM_HEADS, NUM_KV_HEADS, WEIGHT_GROUPS, N_HEADS };           /* Heads */
 enum {                                                              /* Projections */
-    W_Q, B_Q, W_K, B_K, W_V, B_V, W_O, B_O, RESIDUAL, MIXED, N_PROJECTIONS
+    W_Q, B_Q, W_K, B_K, W_V, B_V, W_O, B_O, RESIDUAL, MIXED, VALUE_CONTEXT,
+    N_PROJECTIONS
 };
 enum { NORM_WEIGHT, NORM_BIAS, NORM_EPS, NORM_CENTRE, N_NORM };     /* Norm */
 enum { Q_NORM, K_NORM, N_NORMS };                                   /* Norms */
