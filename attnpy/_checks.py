@@ -35,6 +35,7 @@ ELSEWHERE = {
     "output_hidden_states": "the stacks Encoder and Decoder have it, and the models",
     "average_attn_weights": "MultiHeadAttention has average_weights=",
     "dropout_p": "there is no dropout here",
+    "key": "write context=, and value= where values come from elsewhere",
     "enable_gqa": "heads are grouped wherever there are fewer of the keys",
 }
 

@@ -170,6 +170,7 @@ class SelfAttention:
         self,
         x: ArrayLike,
         context: ArrayLike | None = ...,
+        value: ArrayLike | None = ...,
         *,
         return_weights: Literal[False] = ...,
         **options: Unpack[HeadOptions],
@@ -179,6 +180,7 @@ class SelfAttention:
         self,
         x: ArrayLike,
         context: ArrayLike | None = ...,
+        value: ArrayLike | None = ...,
         *,
         return_weights: Literal[True],
         **options: Unpack[HeadOptions],
@@ -188,6 +190,7 @@ class SelfAttention:
         self,
         x: ArrayLike,
         context: ArrayLike | None = ...,
+        value: ArrayLike | None = ...,
         *,
         return_weights: bool,
         **options: Unpack[HeadOptions],
@@ -196,6 +199,7 @@ class SelfAttention:
         self,
         x: ArrayLike,
         context: ArrayLike | None = None,
+        value: ArrayLike | None = None,
         *,
         mask: ArrayLike | None = None,
         bias: ArrayLike | None = None,
@@ -212,6 +216,8 @@ class SelfAttention:
         context : array_like, shape (Lc, Ec) or (B, Lc, Ec), optional
             Where the keys and values come from, for a head of cross-attention; by
             default from `x`.
+        value : array_like, shape (Lc, Ev) or (B, Lc, Ev), optional
+            Where the values come from, if not from `context`.
         mask, bias : array_like, broadcast to (L, Lk) or (B, L, Lk), optional
             As in `attnpy.attention`, without an axis for heads.
         q_offset : int or array_like of int, shape (B,), optional
@@ -234,13 +240,15 @@ class SelfAttention:
             As `attnpy.attention`, and for parameters that do not fit.
         """
         _checks.keywords(options, PASSED_ON - {"sinks"}, "SelfAttention()")
+        _check_value(value, context, self)
         if context is None and q_offset is None:
             q_offset = 0
+        matrices = self.W_q, self.b_q, self.W_k, self.b_k, self.W_v, self.b_v
         result = _attnpy.layer(
             x,
             context,
             Heads(1, 1),
-            Projections(self.W_q, self.b_q, self.W_k, self.b_k, self.W_v, self.b_v),
+            Projections(*matrices, value_context=value),
             None,
             None,
             None,
@@ -277,6 +285,10 @@ class MultiHeadAttention:
     context_dim : int, optional
         `Ec`, the size of what keys and values come from; by default `E`. With another
         one the layer is for cross-attention only.
+    kdim, vdim : int, optional
+        `Ec` and `Ev`, the sizes of what keys come from and of what values come from,
+        where these are two arrays; by default `E` each. They are PyTorch's, and take
+        the place of `context_dim`.
     bias : bool, optional
         Add a bias to queries, keys and values.
     out_bias : bool, optional
@@ -291,7 +303,7 @@ class MultiHeadAttention:
     ----------
     W_q : ndarray, shape (E, H * D)
     W_k : ndarray, shape (Ec, Hk * D)
-    W_v : ndarray, shape (Ec, Hk * Dv)
+    W_v : ndarray, shape (Ev, Hk * Dv)
     W_o : ndarray, shape (H * Dv, E)
         Uniform numbers at first, see the notes. The columns of head 0 come first.
         Write to them, or assign trained ones.
@@ -365,6 +377,12 @@ class MultiHeadAttention:
     >>> cross(x, states).shape
     (5, 6)
 
+    Values of size 3 that are looked up by those states:
+
+    >>> look_up = MultiHeadAttention(6, 2, kdim=4, vdim=3, rng=rng)
+    >>> look_up(x, states, rng.standard_normal((3, 3), dtype=np.float32)).shape
+    (5, 6)
+
     Word by word, with a cache:
 
     >>> from attnpy.cache import KVCache
@@ -396,15 +414,16 @@ class MultiHeadAttention:
         value_head_dim: int | None = None,
         num_kv_heads: int | None = None,
         context_dim: int | None = None,
+        kdim: int | None = None,
+        vdim: int | None = None,
         bias: bool = False,
         out_bias: bool = True,
         dtype: DTypeLike = np.float32,
         rng: np.random.Generator | None = None,
     ) -> None:
         count, uniform = _checks.count, _parameters.xavier_uniform
-        n_rows = n_context = count(embed_dim, "embed_dim")
-        if context_dim is not None:
-            n_context = count(context_dim, "context_dim")
+        n_rows = count(embed_dim, "embed_dim")
+        n_of_key, n_of_value = _context_sizes(n_rows, context_dim, kdim, vdim)
         self.num_heads, self.num_kv_heads = _n_heads(num_heads, num_kv_heads)
         size = value_size = _head_size(n_rows, self.num_heads, head_dim)
         if value_head_dim is not None:
@@ -417,12 +436,13 @@ class MultiHeadAttention:
             "MultiHeadAttention",
             dtype,
             (n_rows, n_queries),
-            (n_context, n_keys + n_values),
+            (n_of_key, n_keys),
+            (n_of_value, n_values),
             (n_outputs, n_rows),
         )
         self.W_q = uniform(rng, (n_rows, n_queries), dtype)
-        self.W_k = uniform(rng, (n_context, n_keys), dtype, n_queries)
-        self.W_v = uniform(rng, (n_context, n_values), dtype, n_outputs)
+        self.W_k = uniform(rng, (n_of_key, n_keys), dtype, n_queries)
+        self.W_v = uniform(rng, (n_of_value, n_values), dtype, n_outputs)
         self.W_o = uniform(rng, (n_outputs, n_rows), dtype)
         self.b_q = _parameters.zeros(bias, n_queries, dtype)
         self.b_k = _parameters.zeros(bias, n_keys, dtype)
@@ -470,6 +490,7 @@ class MultiHeadAttention:
         self,
         x: ArrayLike,
         context: ArrayLike | KVCache | None = ...,
+        value: ArrayLike | None = ...,
         *,
         return_weights: Literal[False] = ...,
         **options: Unpack[LayerCall],
@@ -479,6 +500,7 @@ class MultiHeadAttention:
         self,
         x: ArrayLike,
         context: ArrayLike | KVCache | None = ...,
+        value: ArrayLike | None = ...,
         *,
         return_weights: Literal[True],
         **options: Unpack[LayerCall],
@@ -488,6 +510,7 @@ class MultiHeadAttention:
         self,
         x: ArrayLike,
         context: ArrayLike | KVCache | None = ...,
+        value: ArrayLike | None = ...,
         *,
         return_weights: bool,
         **options: Unpack[LayerCall],
@@ -496,6 +519,7 @@ class MultiHeadAttention:
         self,
         x: ArrayLike,
         context: ArrayLike | KVCache | None = None,
+        value: ArrayLike | None = None,
         *,
         q_offset: ArrayLike | None = None,
         kv_lengths: ArrayLike | None = None,
@@ -518,6 +542,9 @@ class MultiHeadAttention:
         context : array_like, shape (Lc, Ec) or (B, Lc, Ec), or KVCache, optional
             Cross-attention: where the keys and values come from. With a cache from
             `project_context` they are there already.
+        value : array_like, shape (Lc, Ev) or (B, Lc, Ev), optional
+            Where the values come from, if not from `context`, which the keys come from
+            then: PyTorch's ``mha(query, key, value)``.
         q_offset : int or array_like of int, shape (B,), optional
             The position of the first token for `causal` and `window`. By default in
             self-attention that of its own key: 0, or each sequence's length in the
@@ -577,11 +604,12 @@ class MultiHeadAttention:
         ValueError
             If shapes do not fit together, a number is out of its range, there is no
             room in the cache, or arguments exclude each other: `context` and `cache`,
-            `context` and `rotary`, `kv_lengths` and a cache as `context`. The cache has
-            not changed after an error.
+            `context` and `rotary`, `kv_lengths` or `value` and a cache as `context`.
+            The cache has not changed after an error.
         """
         _checks.keywords(options, PASSED_ON, "MultiHeadAttention()")
         _check_arguments(context, cache, kv_lengths)
+        _check_value(value, context, self)
         self._check_rotary(rotary, context)
         return_weights = _checks.flag(return_weights, "return_weights")
         if _checks.flag(average_weights, "average_weights") and not return_weights:
@@ -608,10 +636,10 @@ class MultiHeadAttention:
             kv_lengths = context.lengths
         if cache is not None:
             n_new, kv_lengths = _new_tokens(tokens, kv_lengths, starts)
-            past_lengths, lengths, key, value = reserve(
+            past_lengths, lengths, keys, values = reserve(
                 cache, n_new, kv_lengths, "kv_lengths"
             )
-            rows = Cache(key, value, past_lengths)
+            rows = Cache(keys, values, past_lengths)
             kv_lengths = lengths
         if kv_cache is not None and kv_cache.batch == 0:
             n_keys = _n_masked(options, 0 if starts is not None else tokens.shape[1])
@@ -623,7 +651,8 @@ class MultiHeadAttention:
             ends = kv_lengths = _ends(kv_lengths, tokens, cache, starts)
         if single and residual is not None:
             residual = residual[np.newaxis]
-        projections = self._projections(isinstance(context, KVCache), residual, mixed)
+        projected = isinstance(context, KVCache)
+        projections = self._projections(projected, residual, mixed, value)
         result = _attnpy.layer(
             tokens,
             None if isinstance(context, KVCache) else context,
@@ -654,9 +683,47 @@ class MultiHeadAttention:
             commit(cache, lengths)  # last: no error comes after it
         return answer
 
+    def new_cache(
+        self,
+        batch: int,
+        capacity: int,
+        *,
+        dtype: DTypeLike | None = None,
+        growable: bool = False,
+    ) -> KVCache:
+        """Return an empty cache for the layer's self-attention.
+
+        Parameters
+        ----------
+        batch, capacity, growable
+            As in `attnpy.cache.KVCache`.
+        dtype : dtype, optional
+            By default that of the parameters.
+
+        Returns
+        -------
+        KVCache
+
+        Examples
+        --------
+        >>> from attnpy.layers import MultiHeadAttention
+        >>> MultiHeadAttention(6, 2).new_cache(1, 10).key.shape  # (B, Hk, Lk, D)
+        (1, 2, 0, 3)
+        """
+        return KVCache(
+            batch,
+            self.num_kv_heads,
+            capacity,
+            self.head_dim,
+            self.value_head_dim,
+            dtype=self.W_k.dtype if dtype is None else dtype,
+            growable=growable,
+        )
+
     def project_context(
         self,
         context: ArrayLike,
+        value: ArrayLike | None = None,
         *,
         lengths: ArrayLike | None = None,
         num_threads: int | None = None,
@@ -666,6 +733,8 @@ class MultiHeadAttention:
         Parameters
         ----------
         context : array_like, shape (Lc, Ec) or (B, Lc, Ec)
+        value : array_like, shape (Lc, Ev) or (B, Lc, Ev), optional
+            Where the values come from, if not from `context`.
         lengths : int or array_like of int, shape (B,), optional
             How many of the tokens exist; by default all.
         num_threads : int, optional
@@ -693,31 +762,36 @@ class MultiHeadAttention:
         >>> np.allclose(mha(x, memory), mha(x, states))
         True
         """
-        tokens, size = _checks.array(context, "context"), len(self.W_k)
-        if tokens.ndim not in (2, 3) or tokens.shape[-1] != size:
+        _check_value(value, context, self)
+        tokens = _context(context, "context", self.W_k)
+        values = _context(context if value is None else value, "value", self.W_v)
+        if values.shape[:-1] != tokens.shape[:-1]:
             raise ValueError(
-                f"context: expected (Lc, {size}) or (B, Lc, {size}), got {tokens.shape}"
+                f"value: expected as many tokens as the context, {tokens.shape[:-1]}, "
+                f"got {values.shape[:-1]}"
             )
-        if tokens.ndim == 2:
-            tokens = tokens[np.newaxis]  # (1, Lc, Ec)
         key = _project(tokens, self.W_k, self.b_k, self.num_kv_heads, num_threads)
         if self.k_norm is not None:
             key = self.k_norm(key)
-        value = _project(tokens, self.W_v, self.b_v, self.num_kv_heads, num_threads)
+        projected = _project(values, self.W_v, self.b_v, self.num_kv_heads, num_threads)
         batch, n_heads, n_tokens, size = key.shape
         return KVCache(
             batch,
             n_heads,
             n_tokens,
             size,
-            value.shape[-1],
+            projected.shape[-1],
             key=key,
-            value=value,
+            value=projected,
             lengths=n_tokens if lengths is None else lengths,
         )
 
     def _projections(
-        self, projected: bool, residual: ArrayLike | None, mixed: bool
+        self,
+        projected: bool,
+        residual: ArrayLike | None,
+        mixed: bool,
+        value: ArrayLike | None,
     ) -> Projections:
         """Return the matrices; those of keys and values only if they are needed."""
         return Projections(
@@ -731,6 +805,7 @@ class MultiHeadAttention:
             self.b_o,
             residual,
             mixed,
+            value,
         )
 
     def _weight_groups(
@@ -857,6 +932,35 @@ def _check_arguments(
         )
 
 
+def _check_value(
+    value: ArrayLike | None, context: object, layer: SelfAttention | MultiHeadAttention
+) -> None:
+    """Raise an error for values that come from elsewhere, or should."""
+    if value is not None and context is None:
+        raise ValueError("value: expected None without a context, where keys come from")
+    if value is not None and isinstance(context, KVCache):
+        raise ValueError(
+            "value: expected None where context is a KVCache, which has values"
+        )
+    if value is None and context is not None and not isinstance(context, KVCache):
+        of_keys, of_values = np.shape(layer.W_k), np.shape(layer.W_v)
+        if of_keys[:1] != of_values[:1]:
+            raise ValueError(
+                "value: expected an array beside the context, as W_k has shape "
+                f"{of_keys} and W_v {of_values}, got None"
+            )
+
+
+def _context(context: ArrayLike, name: str, weight: Array) -> Array:
+    """Return the tokens of a context (B, Lc, size), as many numbers as rows."""
+    tokens, size = _checks.array(context, name), len(weight)
+    if tokens.ndim not in (2, 3) or tokens.shape[-1] != size:
+        raise ValueError(
+            f"{name}: expected (Lc, {size}) or (B, Lc, {size}), got {tokens.shape}"
+        )
+    return tokens[np.newaxis] if tokens.ndim == 2 else tokens
+
+
 def _pair(
     seq_offsets: Any, context: object, kv_cache: KVCache | None
 ) -> tuple[ArrayLike | None, ArrayLike | None]:
@@ -921,6 +1025,25 @@ def _n_heads(num_heads: int, num_kv_heads: int | None) -> tuple[int, int]:
             f"got {n_kv_heads}"
         )
     return n_heads, n_kv_heads
+
+
+def _context_sizes(
+    embed_dim: int, context_dim: int | None, kdim: int | None, vdim: int | None
+) -> tuple[int, int]:
+    """Return the sizes of what keys and values come from."""
+    if context_dim is None:
+        sizes = {"kdim": kdim, "vdim": vdim}
+    elif kdim is None and vdim is None:
+        sizes = {"context_dim": context_dim}
+    else:
+        raise ValueError(
+            f"context_dim: expected None with kdim or vdim, got {context_dim}"
+        )
+    counts = [
+        embed_dim if size is None else _checks.count(size, name)
+        for name, size in sizes.items()
+    ]
+    return counts[0], counts[-1]
 
 
 def _head_size(embed_dim: int, num_heads: int, head_dim: int | None) -> int:

@@ -57,27 +57,28 @@ def torch_layer(separate=False, **sizes):
 
 @pytest.mark.parametrize("separate", [False, True])
 def test_torch_attention_computes_what_its_arrays_say(separate):
-    tensors = torch_layer(separate, **({"k": 5, "v": 5} if separate else {}))
-    n_context = 5 if separate else 6
-    mha = MultiHeadAttention(6, 2, bias=True, context_dim=n_context)
+    tensors = torch_layer(separate, **({"k": 5, "v": 4} if separate else {}))
+    sizes = {"kdim": 5, "vdim": 4} if separate else {}
+    mha = MultiHeadAttention(6, 2, bias=True, **sizes)
     checkpoints.load(mha, tensors, "torch_attention")
     w = {name: array.astype(float) for name, array in tensors.items()}
     if separate:
         matrices = [w[f"{n}_proj_weight"] for n in "qkv"]
     else:
         matrices = np.split(w["in_proj_weight"], 3)
-    x, context = normal(4, 6), normal(7, n_context)
+    x, key, value = normal(4, 6), normal(7, len(mha.W_k)), normal(7, len(mha.W_v))
+    given = x, key, value
     query, key, value = (
         (y @ matrix.T + bias).reshape(-1, 2, 3).swapaxes(0, 1)
         for y, matrix, bias in zip(
-            (x, context, context), matrices, np.split(w["in_proj_bias"], 3), strict=True
+            given, matrices, np.split(w["in_proj_bias"], 3), strict=True
         )
     )
     terms = np.exp(query @ key.swapaxes(1, 2) / math.sqrt(3))
     z = terms / terms.sum(axis=-1, keepdims=True) @ value
     z = z.swapaxes(0, 1).reshape(4, 6)
     expected = z @ w["out_proj.weight"].T + w["out_proj.bias"]
-    np.testing.assert_allclose(mha(x, context), expected, atol=1e-5)
+    np.testing.assert_allclose(mha(*given), expected, atol=1e-5)
 
 
 def test_torch_attention_without_biases_and_under_a_prefix():

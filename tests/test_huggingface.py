@@ -10,6 +10,7 @@ from support import families
 from support.comparisons import assert_same_bits
 
 from attnpy import blocks, checkpoints
+from attnpy.layers import MultiHeadAttention
 from attnpy.models import BertEncoder, CausalDecoder
 
 transformers = pytest.importorskip("transformers")
@@ -242,6 +243,21 @@ def test_weights_of_both_attentions_are_those_of_their_translators(activation):
         ):
             np.testing.assert_allclose(ours[i], kept[name][1].numpy(), atol=1e-9)
         np.testing.assert_allclose(insides.hidden_states[i + 1], states, atol=1e-9)
+
+
+@pytest.mark.parametrize("sizes", [{}, {"kdim": 5, "vdim": 4}, {"vdim": 4}])
+def test_torch_takes_keys_and_values_from_two_arrays(sizes):
+    layer = randomized(torch.nn.MultiheadAttention(12, 3, **sizes, batch_first=True))
+    ours = MultiHeadAttention(12, 3, bias=True, dtype=np.float64, **sizes)
+    checkpoints.load(ours, arrays(layer.double()), "torch_attention")
+    rng = np.random.default_rng(0)
+    given = [rng.standard_normal((2, 5, 12))]
+    given += [rng.standard_normal((2, 7, sizes.get(n, 12))) for n in ("kdim", "vdim")]
+    with torch.no_grad():
+        output, weights = layer(*map(torch.tensor, given), average_attn_weights=False)
+    result = ours(*given, return_weights=True)
+    np.testing.assert_allclose(result[0], output.numpy(), rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(result[1], weights.numpy(), rtol=1e-10, atol=1e-12)
 
 
 def fill(ours, layer):

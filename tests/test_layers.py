@@ -86,6 +86,77 @@ def test_cross_attention_takes_keys_and_values_from_the_context(options):
     assert_close(weights, expected[1])
 
 
+@pytest.mark.quick
+@pytest.mark.parametrize("options", SHAPES)
+@pytest.mark.parametrize("sizes", [{"kdim": 9, "vdim": 5}, {"vdim": 5}, {"kdim": 9}])
+def test_keys_and_values_come_from_two_arrays(sizes, options):
+    mha = layer(12, 4, **sizes, **options)
+    k, v = sizes.get("kdim", 12), sizes.get("vdim", 12)
+    assert (len(mha.W_k), len(mha.W_v)) == (k, v)
+    x = normal(2, 5, 12, dtype="float64")
+    key, value = normal(2, 7, k, dtype="float64"), normal(2, 7, v, dtype="float64")
+    output, weights = mha(x, key, value, return_weights=True)
+    expected = multi_head_attention(mha, x, key, value=value)
+    assert_close(output, expected[0])
+    assert_close(weights, expected[1])
+    joined = [head(x, key, value) for head in mha.heads]
+    assert_close(output, linear(np.concatenate(joined, axis=-1), mha.W_o, mha.b_o))
+    for lengths in (None, [7, 3]):
+        memory = mha.project_context(key, value, lengths=lengths)
+        assert_same_bits(mha(x, memory), mha(x, key, value=value, kv_lengths=lengths))
+    starts = [0, 4, 7]
+    packed = mha(x[0], key[0], value[0], seq_offsets=([0, 2, 5], starts))
+    assert_same_bits(packed[2:], mha(x[0, 2:], key[0, 4:], value[0, 4:]))
+
+
+@pytest.mark.quick
+def test_values_of_the_same_size_may_come_from_elsewhere():
+    mha = layer(12, 4)
+    x, key, value = (normal(7, 12, dtype="float64", seed=seed) for seed in range(3))
+    assert_same_bits(mha(x, key, key), mha(x, key))
+    expected = multi_head_attention(mha, x, key, value=value)[0]
+    assert_close(mha(x, key, value), expected)
+    assert np.abs(mha(x, key) - expected).max() > 0.01
+
+
+def test_values_without_their_keys_are_refused():
+    mha, x = layer(12, 4, kdim=9, vdim=5), normal(4, 12, dtype="float64")
+    key, value = normal(7, 9, dtype="float64"), normal(7, 5, dtype="float64")
+    memory = mha.project_context(key, value)
+    for one in (mha, mha.heads[0]):
+        with pytest.raises(ValueError, match="value: expected None without a cont"):
+            one(x, value=value)
+        with pytest.raises(ValueError, match="value: expected an array beside the c"):
+            one(x, key)
+    with pytest.raises(ValueError, match="value: expected None where context is"):
+        mha(x, memory, value)
+    with pytest.raises(ValueError, match="value: expected an array beside the c"):
+        mha.project_context(key)
+    with pytest.raises(ValueError, match="value: expected as many tokens as the"):
+        mha.project_context(key, value[1:])
+    for wrong in (value[1:], key.copy(), value[0]):
+        with refused(ValueError, "value"):
+            mha(x, key, wrong)
+    with refused(ValueError, "context"):
+        mha(x, value, value)
+    for sizes in ({"kdim": 9}, {"vdim": 9}, {"kdim": 9, "vdim": 9}):
+        with refused(ValueError, "context_dim"):
+            layer(12, 4, context_dim=9, **sizes)
+    with pytest.raises(TypeError, match="'key': write context=, and value="):
+        mha(x, key=key, value=value)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("options", SHAPES)
+def test_a_new_cache_is_one_for_the_layer(options, dtype):
+    mha, x = layer(12, 4, dtype=dtype, **options), normal(2, 5, 12, dtype=dtype)
+    cache = mha.new_cache(2, 3, growable=True)
+    assert (cache.key.dtype, cache.capacity, cache.growable) == (dtype, 3, True)
+    steps = [mha(x[:, i : i + 1], causal=True, cache=cache) for i in range(5)]
+    assert_same_bits(np.concatenate(steps, axis=1), mha(x, causal=True))
+    assert mha.new_cache(2, 3, dtype="float16").key.dtype == np.float16
+
+
 def test_one_context_serves_a_batch():
     mha = layer(12, 4)
     x, context = normal(3, 5, 12, dtype="float64"), normal(7, 12, dtype="float64")

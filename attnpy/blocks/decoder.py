@@ -213,15 +213,8 @@ class DecoderLayer:
         -------
         KVCache
         """
-        mha = self.self_attention
-        return KVCache(
-            batch,
-            mha.num_kv_heads,
-            capacity,
-            mha.head_dim,
-            mha.value_head_dim,
-            dtype=mha.W_k.dtype if dtype is None else dtype,
-            growable=growable,
+        return self.self_attention.new_cache(
+            batch, capacity, dtype=dtype, growable=growable
         )
 
     @overload

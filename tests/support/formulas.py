@@ -90,11 +90,12 @@ def rotated(x, cos, sin, interleaved):
     return result
 
 
-def multi_head_attention(mha, x, context=None, allowed=True, turn=None):
+def multi_head_attention(mha, x, context=None, allowed=True, turn=None, value=None):
     """(output, weights) of MultiHead(X) = Concat(Z_1 ... Z_H) W_o + b_o in float64."""
     context = x if context is None else context
     queries = linear(x, mha.W_q, mha.b_q)
-    keys, values = linear(context, mha.W_k, mha.b_k), linear(context, mha.W_v, mha.b_v)
+    value = context if value is None else value
+    keys, values = linear(context, mha.W_k, mha.b_k), linear(value, mha.W_v, mha.b_v)
     d = mha.W_q.shape[1] // mha.num_heads
     dv = mha.W_v.shape[1] // mha.num_kv_heads
     heads, weights = [], []
