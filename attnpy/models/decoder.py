@@ -238,6 +238,7 @@ class CausalDecoder:
     pack = _parameters.pack
     __setattr__ = _parameters.set_attribute
     generate = sampling.generate
+    stream = sampling.stream
 
     @classmethod
     def from_config(
@@ -397,7 +398,7 @@ class CausalDecoder:
             How many of the tokens exist, at the start of each sequence. The others are
             padding: they cost next to nothing, and their own vectors mean nothing.
         caches : list of KVCache, optional
-            From ``decoder.new_caches``; the tokens are appended. A sequence gives the
+            From `new_caches`; the tokens are appended. A sequence gives the
             same bits in one call, in chunks, and token by token, but where frequencies
             depend on the length (see the notes).
         return_weights : bool, optional
@@ -457,6 +458,30 @@ class CausalDecoder:
             ends = _embedding.checked_lengths(lengths, ids, 0)
         cached = caches is not None
         return _embedding.run_existing(tokens, ends, run, self.token_embedding, cached)
+
+    def new_caches(
+        self,
+        batch: int,
+        capacity: int,
+        *,
+        dtype: DTypeLike | None = None,
+        growable: bool = False,
+    ) -> list[KVCache]:
+        """Return an empty cache for each layer.
+
+        Parameters
+        ----------
+        batch, capacity, growable
+            As in `attnpy.cache.KVCache`.
+        dtype : dtype, optional
+            By default that of the parameters.
+
+        Returns
+        -------
+        list of KVCache
+            For calls, `generate` and `stream`.
+        """
+        return self.decoder.new_caches(batch, capacity, dtype=dtype, growable=growable)
 
     def _positions(
         self, ids: NDArray[np.int64], caches: Sequence[KVCache] | None

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from attnpy import _checks, _dtypes
+from attnpy.cache import all_or_nothing, checked_caches
 from attnpy.models import _embedding
 from attnpy.positions.rotary import changes_once
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
     from numpy.typing import ArrayLike, NDArray
 
     from attnpy._typing import Array
@@ -103,6 +107,8 @@ def generate(
     top_p: float | None = None,
     rng: np.random.Generator | None = None,
     stop: ArrayLike | None = None,
+    caches: Sequence[KVCache] | None = None,
+    callback: Callable[[NDArray[np.int64]], object] | None = None,
     num_threads: int | None = None,
 ) -> NDArray[np.int64]:
     """Continue sequences, with their keys and values kept from token to token.
@@ -120,6 +126,14 @@ def generate(
     stop : int or array_like of int, shape (n,), optional
         Tokens after which a sequence has ended, each 0 to ``V - 1``: the rest of it is
         the token that ended it.
+    caches : list of KVCache, optional
+        From `new_caches`, with the keys and values of the first of `token_ids`, which
+        are not computed again: of so many as there are lengths, fewer than `token_ids`
+        have. Afterwards they have those of all tokens but the last new one of each
+        sequence. So a conversation goes on in another call with the same caches, and
+        all of it as `token_ids`.
+    callback : callable, optional
+        Called with each new token as soon as it is there, as `stream` gives it.
     num_threads : int, optional
         At least 1; by default `attnpy.get_num_threads`.
 
@@ -135,6 +149,98 @@ def generate(
         the model has no scores, or sees both ways.
     MemoryError
         If memory cannot hold the keys and values of so many tokens.
+
+    See Also
+    --------
+    stream : the same, token by token.
+
+    Examples
+    --------
+    A conversation, of which each token is computed once:
+
+    >>> import numpy as np
+    >>> from attnpy.models import CausalDecoder
+    >>> model = CausalDecoder(
+    ...     2, 16, 4, 64, vocab_size=100, max_length=32, rng=np.random.default_rng(0)
+    ... )
+    >>> caches = model.new_caches(1, 32)
+    >>> said = [5, 17, 3]
+    >>> said += model.generate(said, 4, caches=caches).tolist()
+    >>> said += [8, 2]
+    >>> answer = model.generate(said, 4, caches=caches)
+    >>> bool((answer == model.generate(said, 4)).all())
+    True
+    """
+    if callback is not None and not callable(callback):
+        raise TypeError(f"callback: expected a function, got {type(callback).__name__}")
+    ids = _embedding.checked_ids(token_ids, len(self.token_embedding))
+    n_tokens = _checks.count(n_tokens, "n_tokens")
+    steps = stream(
+        self,
+        ids,
+        n_tokens,
+        lengths=lengths,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        rng=rng,
+        stop=stop,
+        caches=caches,
+        num_threads=num_threads,
+    )
+    new = np.zeros((*ids.shape[:-1], n_tokens), np.int64)
+    for i, tokens in enumerate(steps):
+        new[..., i:] = np.asarray(tokens)[..., np.newaxis]  # for those that end here
+        if callback is not None:
+            callback(tokens)
+    return new
+
+
+def stream(
+    self: CausalDecoder,
+    token_ids: ArrayLike,
+    n_tokens: int,
+    *,
+    lengths: ArrayLike | None = None,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    rng: np.random.Generator | None = None,
+    stop: ArrayLike | None = None,
+    caches: Sequence[KVCache] | None = None,
+    num_threads: int | None = None,
+) -> Iterator[NDArray[np.int64]]:
+    """Continue sequences, and give each token as soon as it is there.
+
+    Parameters
+    ----------
+    token_ids, n_tokens, lengths, temperature, top_k, top_p, rng, stop, num_threads
+        As in `generate`.
+    caches : list of KVCache, optional
+        As in `generate`. Whenever a token has come, also where no more are asked for,
+        they have those of all tokens but the last of each sequence.
+
+    Yields
+    ------
+    int64, or ndarray of int64, shape (B,)
+        The next token of the sequence, or of each; that of one that has ended is the
+        token that ended it. There are no more where all have ended.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As `generate`, at once.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnpy.models import CausalDecoder
+    >>> model = CausalDecoder(
+    ...     2, 16, 4, 64, vocab_size=100, max_length=32, rng=np.random.default_rng(0)
+    ... )
+    >>> tokens = [int(token) for token in model.stream([5, 17, 3], 4)]
+    >>> tokens == model.generate([5, 17, 3], 4).tolist()
+    True
     """
     ids = _embedding.checked_ids(token_ids, len(self.token_embedding))
     if self.tied is None:
@@ -142,74 +248,118 @@ def generate(
     if not self.decoder.layers[0].causal:
         raise ValueError("causal: expected True to generate, got a model with False")
     batch = np.atleast_2d(ids)  # (B, L)
-    n_sequences, length = batch.shape
     n_tokens = _checks.count(n_tokens, "n_tokens")
     stops = _checked_stops(stop, len(self.token_embedding))
-    ends = _embedding.checked_lengths(length if lengths is None else lengths, batch, 1)
-    if self.position_embedding is not None:
-        longest = int(ends.max(initial=0)) + n_tokens - 1
-        _embedding.check_positions(longest, self.position_embedding)
-    new_caches = functools.partial(
-        self.decoder.new_caches, n_sequences, length + n_tokens - 1
+    length = batch.shape[1] if lengths is None else lengths
+    ends = _embedding.checked_lengths(length, batch, 1)
+    draw = functools.partial(
+        sample, temperature=temperature, top_k=top_k, top_p=top_p, rng=rng
     )
-    caches = new_caches()
-    last = _last(self, batch, ends, caches, num_threads)  # (B, E)
-    new = np.zeros((n_sequences, n_tokens), np.int64)
-    going = np.ones(n_sequences, bool)
-    for i in range(n_tokens):
-        if i > 0 and _turns_change(self, ends + i):
-            caches, known = new_caches(), _continued(batch, ends, new[:, :i])
-            last = _last(self, known, ends + i, caches, num_threads)
-        elif i > 0:
-            column = new[:, i - 1 : i]
-            last = self(column, caches=caches, num_threads=num_threads)[:, 0]
-        tokens = sample(
-            self.logits(last, num_threads=num_threads),
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            rng=rng,
+    draw(np.zeros((0, 1)))  # raises its errors
+    longest = int(ends.max(initial=0)) + n_tokens - 1  # in the caches
+    if self.position_embedding is not None:
+        _embedding.check_positions(longest, self.position_embedding)
+    if caches is None:
+        caches = self.new_caches(len(batch), longest)
+    else:
+        caches = checked_caches(caches, "caches", len(self.decoder.layers))
+        _check_past(caches, ends, longest)
+    known = np.zeros((len(batch), batch.shape[1] + n_tokens), np.int64)
+    known[:, : batch.shape[1]] = batch
+    steps = _steps(self, known, ends, caches, draw, stops, num_threads)
+    steps = itertools.islice(steps, n_tokens)
+    return steps if ids.ndim == 2 else (tokens[0] for tokens in steps)
+
+
+def _check_past(caches: list[KVCache], ends: NDArray[np.int64], n_tokens: int) -> None:
+    """Require caches of these sequences, shorter than they are, with room for more."""
+    before = caches[0].lengths
+    if len(before) != len(ends):
+        raise ValueError(
+            f"caches: expected B = {len(ends)} as token_ids, got {len(before)}"
         )
-        tokens = np.where(going, tokens, new[:, i])
-        new[:, i:] = tokens[:, np.newaxis]  # for those that end here
-        going &= ~np.isin(tokens, stops)
+    for cache in caches:
+        if (cache.lengths != before).any():
+            raise ValueError(
+                f"caches: expected the same lengths in each, got {before} and "
+                f"{cache.lengths}"
+            )
+        if cache.capacity < n_tokens and not cache.growable:
+            raise ValueError(
+                f"caches: expected room for {n_tokens} tokens, got {cache.capacity}"
+            )
+    if (before >= ends).any():
+        b = int(np.argmax(before >= ends))
+        raise ValueError(
+            f"token_ids: expected more tokens than the {before[b]} that the caches "
+            f"have of sequence {b}, got {ends[b]}"
+        )
+
+
+def _steps(
+    model: CausalDecoder,
+    known: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    caches: Sequence[KVCache],
+    draw: Callable[[Array], NDArray[np.int64]],
+    stops: NDArray[np.int64],
+    num_threads: int | None,
+) -> Iterator[NDArray[np.int64]]:
+    """Yield the next tokens (B,) of sequences, of which the first `ends` are known.
+
+    As many as there is room for in `known`, which takes them up.
+    """
+    going = np.ones(len(known), bool)
+    tokens = np.zeros(len(known), np.int64)
+    while True:
+        last = _last(model, known, ends, going, caches, num_threads)
+        drawn = draw(model.logits(last, num_threads=num_threads))
+        tokens = np.where(going, drawn, tokens)
+        known[going, ends[going]] = tokens[going]
+        ends = ends + going
+        going = going & ~np.isin(tokens, stops)
+        yield tokens
         if not going.any():
-            break
-    return new if ids.ndim == 2 else new[0]
+            return
 
 
 def _last(
     model: CausalDecoder,
-    batch: NDArray[np.int64],
+    known: NDArray[np.int64],
     ends: NDArray[np.int64],
-    caches: list[KVCache],
+    going: NDArray[np.bool_],
+    caches: Sequence[KVCache],
     num_threads: int | None,
 ) -> Array:
-    """Return the vectors (B, E) of the last of the `ends` tokens that exist."""
-    is_full = bool((ends == batch.shape[1]).all())
-    lengths = None if is_full else ends
-    states = model(batch, lengths=lengths, caches=caches, num_threads=num_threads)
-    last: Array = states[np.arange(len(batch)), ends - 1]
+    """Return the vectors (B, E) of the last tokens that are known.
+
+    The caches take up what they have not yet, but no last token of what has ended.
+    """
+    before, after = caches[0].lengths, ends - ~going
+    if _turns_change(model, before, after):
+        with all_or_nothing(caches) as lent:
+            for cache in lent:
+                cache.reset()
+        before = caches[0].lengths
+    counts = after - before
+    n_most = counts.max(initial=1)
+    columns = before[:, np.newaxis] + np.arange(n_most)
+    new = np.take_along_axis(known, np.minimum(columns, known.shape[1] - 1), axis=1)
+    lengths = None if (counts == n_most).all() else counts
+    states = model(new, lengths=lengths, caches=caches, num_threads=num_threads)
+    last: Array = states[np.arange(len(new)), counts - 1]
     return last
 
 
-def _turns_change(model: CausalDecoder, lengths: NDArray[np.int64]) -> bool:
-    """Tell whether sequences of these lengths need other keys than they had before."""
+def _turns_change(
+    model: CausalDecoder, before: NDArray[np.int64], after: NDArray[np.int64]
+) -> bool:
+    """Tell whether sequences that grow to these lengths need other keys than before."""
     rotaries = model.rotary if isinstance(model.rotary, list) else [model.rotary]
     return any(
-        rotary is not None and changes_once(rotary, lengths) for rotary in rotaries
+        rotary is not None and changes_once(rotary, before, after)
+        for rotary in rotaries
     )
-
-
-def _continued(
-    batch: NDArray[np.int64], ends: NDArray[np.int64], new: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Return sequences with new tokens (B, n) at their ends, (B, L + n)."""
-    n_new = new.shape[1]
-    whole = np.concatenate([batch, np.zeros_like(new)], axis=1)
-    columns = ends[:, np.newaxis] + np.arange(n_new)
-    np.put_along_axis(whole, columns, new, axis=1)
-    return whole
 
 
 def _checked_scores(logits: ArrayLike) -> NDArray[np.float64]:

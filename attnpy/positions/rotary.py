@@ -356,15 +356,16 @@ def by_length(rotary: Rotary) -> bool:
     return rotary._beyond is not None
 
 
-def changes_once(rotary: Rotary, lengths: NDArray[np.int64]) -> bool:
-    """Tell whether a sequence of these lengths is the first with other frequencies.
+def changes_once(
+    rotary: Rotary, before: NDArray[np.int64], after: NDArray[np.int64]
+) -> bool:
+    """Tell whether a sequence gets other frequencies when it grows to these lengths.
 
     False where they change with every length.
     """
-    is_first = (lengths > rotary._original_length) & (
-        lengths - 1 <= rotary._original_length
-    )
-    return rotary._changes_once and bool(is_first.any())
+    original = rotary._original_length
+    grown = (before <= original) & (after > original)
+    return rotary._changes_once and bool(grown.any())
 
 
 def frequencies_for(
