@@ -514,11 +514,16 @@ def make_append(rng):
 # ---- layers
 
 
-def layer_check(layer, x, context, options, rotary, past, kinds, result):
-    """The layer's formula in float64, with the tokens that came before."""
+def layer_check(layer, sources, options, rotary, past, kinds, chosen, result):
+    """The layer's formula in float64, with the tokens that came before.
+
+    The weights are those of the chosen heads.
+    """
+    x, context, value = sources
     x, past = (None if a is None else plain(a).astype(float) for a in (x, past))
     tokens = x if past is None else np.concatenate([past, x], axis=-2)
     context = tokens if context is None else plain(context).astype(float)
+    values = context if value is None else plain(value).astype(float)
     heads = getattr(layer, "num_heads", 1)
     kv_heads = getattr(layer, "num_kv_heads", 1)
 
@@ -549,7 +554,7 @@ def layer_check(layer, x, context, options, rotary, past, kinds, result):
         return rows
 
     query = projected(tokens, "q", heads)[..., n_past:, :]
-    key, value = projected(context, "k", kv_heads), projected(context, "v", kv_heads)
+    key, value = projected(context, "k", kv_heads), projected(values, "v", kv_heads)
     options = {name: plain(value) for name, value in options.items()}
     if context is tokens:
         options["q_offset"] = n_past
@@ -560,6 +565,8 @@ def layer_check(layer, x, context, options, rotary, past, kinds, result):
     actual = result if isinstance(result, tuple) else (result,)
     if isinstance(layer, SelfAttention):
         weights = weights[..., 0, :, :]
+    elif chosen is not None:
+        weights = weights[..., chosen, :, :]
     largest = max(np.abs(query).max(initial=1), np.abs(key).max(initial=1))
     near(actual[0], output, 1 + largest**2, kinds)
     if len(actual) > 1:
@@ -599,18 +606,18 @@ def make_head(rng):
         bias=bool(maybe(rng)), rng=rng,
     )  # fmt: skip
     fill(rng, layer, dtype)
-    return make_layer_call(rng, "SelfAttention", layer, dim, dim, dtype)
+    return make_layer_call(rng, "SelfAttention", layer, dim, dtype)
 
 
 def make_layer(rng):
     dim, heads, group = max(1, size(rng, 9)), int(rng.integers(1, 3)), 1
     group, head_dim = int(rng.integers(1, 3)), 2 * int(rng.integers(1, 5))
-    context_dim = one_of(rng, (None, None, 3))
+    sizes = one_of(rng, ({}, {}, {"context_dim": 3}, {"kdim": 3, "vdim": 4}))
     dtype = one_of(rng, FLOATS)
     layer = MultiHeadAttention(
         dim, heads * group, head_dim, value_head_dim=max(1, size(rng, 9)),
-        num_kv_heads=heads, context_dim=context_dim, bias=bool(maybe(rng)),
-        out_bias=bool(maybe(rng)), dtype=dtype, rng=rng,
+        num_kv_heads=heads, bias=bool(maybe(rng)), out_bias=bool(maybe(rng)),
+        dtype=dtype, rng=rng, **sizes,
     )  # fmt: skip
     fill(rng, layer, dtype)
     for name in ("q_norm", "k_norm"):
@@ -621,25 +628,28 @@ def make_layer(rng):
             fill(rng, norm, dtype)
             setattr(layer, name, norm)
     return make_layer_call(
-        rng, "MultiHeadAttention", layer, dim, context_dim or dim, dtype,
-        cross=context_dim is not None,
-    )  # fmt: skip
+        rng, "MultiHeadAttention", layer, dim, dtype, cross=bool(sizes)
+    )
 
 
-def make_layer_call(rng, name, layer, dim, context_dim, dtype, cross=False):
+def make_layer_call(rng, name, layer, dim, dtype, cross=False):
     batch = tuple(int(n) for n in rng.integers(0, 3, rng.integers(2)))
     n_tokens, n_keys = size(rng, 9), size(rng, 9)
     kinds = [dtype] * 2 if maybe(rng, 0.8) else dtypes(rng, 2)
     x = stored(rng, numbers(rng, (*batch, n_tokens, dim), kinds[0]))
-    context = past = rotary = None
+    context = value = past = rotary = chosen = None
     arguments, extra = [x], {}
     many = isinstance(layer, MultiHeadAttention)
     cross = cross or maybe(rng, 0.3)
     if cross:
-        context = stored(rng, numbers(rng, (*batch, n_keys, context_dim), kinds[1]))
+        of_keys, of_values = len(layer.W_k), len(layer.W_v)
+        context = stored(rng, numbers(rng, (*batch, n_keys, of_keys), kinds[1]))
         arguments.append(context)
+        if of_keys != of_values or maybe(rng, 0.3):
+            value = stored(rng, numbers(rng, (*batch, n_keys, of_values), kinds[1]))
+            arguments.append(value)
         if many and 0 not in batch and not mix([kinds[1], dtype]) and maybe(rng, 0.3):
-            arguments[1] = layer.project_context(context)
+            arguments[1:] = [layer.project_context(context, value)]
     else:
         n_keys = n_tokens
         if many and maybe(rng, 0.4):
@@ -671,10 +681,14 @@ def make_layer_call(rng, name, layer, dim, context_dim, dtype, cross=False):
         options["causal"] = True
     if maybe(rng, 0.4):
         extra["return_weights"] = True
+        if many and maybe(rng, 0.4):
+            n_heads = layer.num_heads
+            chosen = rng.permutation(n_heads)[: rng.integers(n_heads) + 1]
+            extra["heads"] = chosen - n_heads * maybe(rng, 0.3)
     extra["num_threads"] = options.pop("num_threads")
     check = functools.partial(
-        layer_check, layer, plain(x), None if context is None else plain(context),
-        options, rotary, past, (*kinds, dtype),
+        layer_check, layer, tuple(map(plain, (x, context, value))), options, rotary,
+        past, (*kinds, dtype), chosen,
     )  # fmt: skip
     made = Call(name, layer, arguments, {**options, **extra}, check)
     made.parts = [(layer, n) for n in vars(layer) if not n.startswith("num_")]
@@ -715,10 +729,12 @@ OPTIONS = {
     "activation": (),
     "Rotary": ("positions", "out"),
     "append": ("counts",),
-    "SelfAttention": ("context", *HEAD),
+    "SelfAttention": ("context", "value", *HEAD),
     "MultiHeadAttention": (
         "context",
+        "value",
         *HEAD,
+        "heads",
         "cache",
         "rotary",
         "average_weights",

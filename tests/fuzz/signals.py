@@ -241,7 +241,18 @@ def make_decoder(rng):
 def make_generate(rng):
     model = CausalDecoder.from_config(one_of(rng, tuple(DECODERS.values())), rng=rng)
     ids = rng.integers(0, 9, (2, 4))
-    return Case("generate", functools.partial(model.generate, ids, 3, **threads(rng)))
+    call = functools.partial(model.generate, ids, 3, **threads(rng))
+    return Case("generate", call)
+
+
+def make_insides(rng):
+    model = CausalDecoder.from_config(one_of(rng, tuple(DECODERS.values())), rng=rng)
+    caches = model.new_caches(2, 8, growable=True)
+    filled(rng, caches, lambda n: model(np.ones((2, n), int), caches=caches))
+    ids = rng.integers(0, 9, (2, one_of(rng, (1, 4))))
+    asked = {"return_weights": True, "output_hidden_states": True}
+    call = functools.partial(model, ids, caches=caches, **asked, **threads(rng))
+    return Case("insides", call, caches)
 
 
 MAKERS = (
@@ -257,4 +268,5 @@ MAKERS = (
     make_decoder,
     make_decoder,
     make_generate,
+    make_insides,
 )

@@ -390,6 +390,15 @@ def layer_cases():
         "cross-attention",
         Case(lambda: cross(x, context, return_weights=True), [x, context]),
     )
+    apart = MultiHeadAttention(24, 4, num_kv_heads=2, kdim=16, vdim=8, rng=rng)
+    values = normal(2, 7, 8)
+    yield (
+        "keys and values apart, some heads",
+        Case(
+            lambda: apart(x, context, values, return_weights=True, heads=[3, 0]),
+            [x, context, values],
+        ),
+    )
     yield "context in a cache", Case(lambda: cross(x, memory), [x], [memory])
     yield "project_context", Case(lambda: cross.project_context(context), [context])
     yield (
@@ -451,11 +460,18 @@ def block_cases():
     yield "feed-forward", Case(lambda: network(x), [x])
     yield "encoder layer", Case(lambda: encoder_layer(x, kv_lengths=[5, 3]), [x])
     yield "encoder", Case(lambda: encoder(x), [x])
+    insides = {"return_weights": True, "output_hidden_states": True}
+    yield "encoder's insides", Case(lambda: encoder(x, **insides), [x])
     yield (
         "decoder layer",
         Case(lambda: decoder_layer(x, context, cache=cache), [x, context], [cache]),
     )
     yield "decoder", Case(step, [x], [*caches, *projected])
+
+    def look():
+        return decoder(x[:, :2], projected, caches=caches, return_weights=True, heads=1)
+
+    yield "decoder's weights", Case(look, [x], [*caches, *projected])
 
 
 def model_cases():
@@ -484,6 +500,8 @@ def model_cases():
         Case(lambda: llama(ids, caches=caches), [ids], caches),
     )
     yield "generate", Case(lambda: gpt.generate([1, 2], 2))
+    look = {"return_weights": True, "output_hidden_states": True, "layers": 0}
+    yield "weights of a batch", Case(lambda: bert(ids, lengths=[4, 2], **look), [ids])
 
 
 def thread_cases():
