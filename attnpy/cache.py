@@ -64,7 +64,7 @@ class KVCache:
 
     See Also
     --------
-    attnpy.layers.MultiHeadAttention : fills a cache with its argument `cache`.
+    attnpy.layers.MultiHeadAttention : makes a cache with `new_cache`, and fills it.
 
     Notes
     -----

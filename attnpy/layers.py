@@ -385,8 +385,7 @@ class MultiHeadAttention:
 
     Word by word, with a cache:
 
-    >>> from attnpy.cache import KVCache
-    >>> cache = KVCache(1, 2, 5, 3)
+    >>> cache = mha.new_cache(1, capacity=5)
     >>> words = [mha(x[i : i + 1], causal=True, cache=cache) for i in range(5)]
     >>> np.allclose(np.concatenate(words), output, atol=1e-6)
     True

@@ -97,16 +97,18 @@ class Recorder:
         """Take the options of a stack's call that say what to keep."""
         self.asked = asked(return_weights, heads)
         self.states = _checks.flag(output_hidden_states, "output_hidden_states")
-        if layers is not None and not (self.asked or self.states):
+        self.last = n_layers - 1
+        self.first = 1 if layers is None else 0  # states before those of the layers
+        self.kept: dict[str, Array] = {}
+        self.places: dict[int, int] = {}
+        if self.asked or self.states:
+            chosen = _checks.chosen(layers, "layers", n_layers)
+            self.places = {layer: place for place, layer in enumerate(chosen)}
+        elif layers is not None:
             raise ValueError(
                 "layers: expected return_weights=True or output_hidden_states=True "
                 "with it"
             )
-        self.last = n_layers - 1
-        chosen = _checks.chosen(layers, "layers", n_layers)
-        self.places = {layer: place for place, layer in enumerate(chosen)}
-        self.first = 1 if layers is None else 0  # states before those of the layers
-        self.kept: dict[str, Array] = {}
 
     def begin(self, tokens: Array) -> None:
         """Keep what goes into the first layer."""
@@ -163,14 +165,6 @@ def asked(return_weights: bool, heads: ArrayLike | None) -> dict[str, Any]:
     if heads is not None:
         raise ValueError("heads: expected return_weights=True with it")
     return {}
-
-
-def attended(
-    attention: Callable[..., Any], asked: dict[str, Any], *tokens: Any, **options: Any
-) -> tuple[Array, Array | None]:
-    """Return what attention gives, and its weights if they are asked for."""
-    result = attention(*tokens, **options, **asked)
-    return result if asked else (result, None)
 
 
 def make_layers(make: Callable[[], Layer], n_layers: int, shared: bool) -> list[Layer]:

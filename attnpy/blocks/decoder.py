@@ -305,26 +305,25 @@ class DecoderLayer:
         weights: Array | None = None
         cross_weights: Array | None = None
 
-        def attend(tokens: Array, residual: Array | None) -> Array:
+        def attend(tokens: Array, residual: Array | None) -> Any:
             nonlocal weights
-            result, weights = _stack.attended(
-                self.self_attention,
-                asked,
+            result = self.self_attention(
                 tokens,
                 causal=self.causal,
                 cache=cache,
                 residual=residual,
                 **options,
+                **asked,
             )
+            if asked:
+                result, weights = result
             return result
 
-        def attend_to_context(tokens: Array, residual: Array | None) -> Array:
+        def attend_to_context(tokens: Array, residual: Array | None) -> Any:
             nonlocal cross_weights
             assert self.cross_attention is not None
             with _checks.renamed(mask="context_mask", kv_lengths="context_lengths"):
-                result, cross_weights = _stack.attended(
-                    self.cross_attention,
-                    asked,
+                result = self.cross_attention(
                     tokens,
                     context,
                     mask=context_mask,
@@ -333,7 +332,10 @@ class DecoderLayer:
                     residual=residual,
                     mixed=mixed,
                     num_threads=num_threads,
+                    **asked,
                 )
+            if asked:
+                result, cross_weights = result
             return result
 
         def feed(tokens: Array, residual: Array | None) -> Array:

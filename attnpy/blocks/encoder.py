@@ -214,11 +214,11 @@ class EncoderLayer:
         """
         weights: Array | None = None
 
-        def attend(tokens: Array, residual: Array | None) -> Array:
+        def attend(tokens: Array, residual: Array | None) -> Any:
             nonlocal weights
-            result, weights = _stack.attended(
-                self.self_attention, asked, tokens, residual=residual, **options
-            )
+            result = self.self_attention(tokens, residual=residual, **options, **asked)
+            if asked:
+                result, weights = result
             return result
 
         def feed(tokens: Array, residual: Array | None) -> Array:

@@ -341,13 +341,14 @@ def _last(
             for cache in lent:
                 cache.reset()
         before = caches[0].lengths
-    counts = after - before
-    n_most = counts.max(initial=1)
+    counts, rows = after - before, np.arange(len(known))
+    n_most = max(counts.tolist(), default=1)
     columns = before[:, np.newaxis] + np.arange(n_most)
-    new = np.take_along_axis(known, np.minimum(columns, known.shape[1] - 1), axis=1)
+    columns[columns >= known.shape[1]] = 0  # past a sequence that is shorter
+    new = known[rows[:, np.newaxis], columns]
     lengths = None if (counts == n_most).all() else counts
     states = model(new, lengths=lengths, caches=caches, num_threads=num_threads)
-    last: Array = states[np.arange(len(new)), counts - 1]
+    last: Array = states[rows, counts - 1]
     return last
 
 
