@@ -215,6 +215,33 @@ def test_layers_and_heads_are_those_of_all(layers, heads):
         assert_same_bits(part.hidden_states, states)
 
 
+@pytest.mark.quick
+def test_packed_sequences_have_the_weights_of_each_alone():
+    encoder, decoder = make(Encoder, 2, 12, 4, 20), make(Decoder, 2, 12, 4, 20)
+    x, context = normal(14, 12, dtype="float64"), normal(11, 12, dtype="float64")
+    starts, of_context = np.array([0, 4, 13, 14]), np.array([0, 6, 6, 11])
+    both = {"return_weights": True, "output_hidden_states": True, "seq_offsets": starts}
+    packed = (
+        encoder(x, **both),
+        decoder(x, context, context_offsets=of_context, **both),
+    )
+    for insides, stack in zip(packed, (encoder, decoder), strict=True):
+        for b in range(3):
+            own = slice(*starts[b : b + 2])
+            given = (x[own],)
+            if stack is decoder:
+                given = (x[own], context[slice(*of_context[b : b + 2])])
+            alone = stack(*given, return_weights=True, output_hidden_states=True)
+            states = np.ascontiguousarray(insides.hidden_states[:, own])
+            assert_same_bits(states, alone.hidden_states)
+            for name in ("weights", "cross_weights"):
+                one, whole = getattr(alone, name), getattr(insides, name)
+                if one is not None:
+                    part = whole[:, b, :, : one.shape[-2], : one.shape[-1]]
+                    assert_same_bits(np.ascontiguousarray(part), one)
+                    assert np.count_nonzero(whole[:, b]) == np.count_nonzero(one)
+
+
 def test_states_come_in_the_dtype_of_the_output():
     x = np.arange(36).reshape(3, 12)
     encoder = make(Encoder, 2, 12, 4, 20, dtype=np.float32)

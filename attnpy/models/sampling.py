@@ -131,7 +131,8 @@ def generate(
         are not computed again: of so many as there are lengths, fewer than `token_ids`
         have. Afterwards they have those of all tokens but the last new one of each
         sequence. So a conversation goes on in another call with the same caches, and
-        all of it as `token_ids`.
+        all of it as `token_ids`; the new tokens are those without caches, but where
+        "dynamic" frequencies depend on the length (see `CausalDecoder`).
     callback : callable, optional
         Called with each new token as soon as it is there, as `stream` gives it.
     num_threads : int, optional
