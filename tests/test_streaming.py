@@ -87,6 +87,13 @@ def test_a_callback_gets_each_token():
         new = model.generate(ids, 4, lengths=lengths, callback=heard.append)
         assert_same_bits(np.stack(heard, axis=-1), new)
 
+    stop = int(new[0, 0])
+    ended = model.generate(batch(), 4, lengths=LENGTHS, stop=stop)
+    same = model.generate(
+        batch(), 4, lengths=LENGTHS, stop=stop, callback=lambda tokens: tokens.fill(1)
+    )
+    assert_same_bits(same, ended)
+
     class Enough(Exception):
         pass
 

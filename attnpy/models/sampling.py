@@ -319,7 +319,7 @@ def _steps(
         known[going, ends[going]] = tokens[going]
         ends = ends + going
         going = going & ~np.isin(tokens, stops)
-        yield tokens
+        yield tokens.copy()  # the caller may write to it
         if not going.any():
             return
 
