@@ -42,7 +42,9 @@ MODULES = (
     "positions.absolute",
     "positions.relative",
     "positions.rotary",
-    "view",
+    "view._page",
+    "view.heads",
+    "view.neurons",
 )
 
 

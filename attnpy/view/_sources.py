@@ -1,0 +1,148 @@
+"""Where a view's weights and tokens come from: arrays, or a model and a text."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from attnpy import _checks
+from attnpy._labels import checked_labels, checked_weights
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import ArrayLike, NDArray
+
+# What tokenizers call the tokens that stand for no text: [CLS], <s>, <|endoftext|> ...
+SPECIAL = re.compile(
+    r"\[(CLS|SEP|PAD|MASK|BOS|EOS)\]|</?s>|<(pad|bos|eos|mask)>|<\|[^|]+\|>"
+    r"|<(start|end)_of_(turn|text)>"
+)
+
+
+class Source(NamedTuple):
+    """What is shown."""
+
+    weights: NDArray[np.float64]  # (layers, H, Lq, Lk)
+    queries: list[str]
+    keys: list[str]
+    special: dict[str, list[int]]  # which of "queries" and "keys" are special tokens
+
+    @property
+    def tokens(self) -> dict[str, Any]:
+        """The tokens as a page's script expects them."""
+        return {"queries": self.queries, "keys": self.keys, "special": self.special}
+
+
+class Encoded(NamedTuple):
+    """A text as a tokenizer gives it."""
+
+    ids: list[int]
+    tokens: list[str]
+    is_special: list[bool]
+
+
+def from_arrays(
+    weights: ArrayLike,
+    query_tokens: Iterable[object],
+    key_tokens: Iterable[object] | None,
+    special_tokens: Iterable[str] | None,
+) -> Source:
+    """Return weights of (Lq, Lk), (H, Lq, Lk) or (layers, H, Lq, Lk) with tokens."""
+    numbers = checked_weights(
+        weights, {2: "(Lq, Lk)", 3: "(H, Lq, Lk)", 4: "(layers, H, Lq, Lk)"}
+    )
+    if (numbers > 1.01).any():  # 16-bit rounding may exceed 1
+        raise ValueError(f"weights: expected none above 1, got {np.nanmax(numbers):g}")
+    numbers = numbers.reshape((1, 1, *numbers.shape)[-4:])
+    queries, keys = both_tokens(query_tokens, key_tokens, *numbers.shape[-2:])
+    special = special_places(queries, keys, special_tokens)
+    return Source(numbers, queries, keys, special)
+
+
+def from_model(
+    model: Any, tokenizer: Any, text: object, special_tokens: Iterable[str] | None
+) -> Source:
+    """Return the weights that a model has for a text, in all layers and heads."""
+    if not isinstance(text, str):
+        raise TypeError(f"text: expected a string, got {type(text).__name__}")
+    encoded = _encode(tokenizer, text)
+    if not encoded.ids:
+        raise ValueError("text: expected at least one token, got none")
+    insides = model(np.array(encoded.ids), return_weights=True)
+    if not hasattr(insides, "weights"):
+        raise TypeError(
+            "model: expected a call with return_weights=True to return something with "
+            f"weights, got {type(insides).__name__}"
+        )
+    source = from_arrays(insides.weights, encoded.tokens, None, special_tokens)
+    if special_tokens is not None:
+        return source
+    places = [i for i, special in enumerate(encoded.is_special) if special]
+    special = {"queries": places, "keys": places}
+    return Source(source.weights, source.queries, source.keys, special)
+
+
+def both_tokens(
+    query_tokens: Iterable[object],
+    key_tokens: Iterable[object] | None,
+    n_queries: int,
+    n_keys: int,
+) -> tuple[list[str], list[str]]:
+    """Return the tokens of queries and keys, which are the same unless given."""
+    queries = checked_labels("query_tokens", query_tokens, n_queries)
+    if key_tokens is not None:
+        return queries, checked_labels("key_tokens", key_tokens, n_keys)
+    if n_keys != n_queries:
+        raise ValueError(f"key_tokens: expected {n_keys}, got none")
+    return queries, queries
+
+
+def special_places(
+    queries: list[str], keys: list[str], special_tokens: Iterable[str] | None
+) -> dict[str, list[int]]:
+    """Return where the special tokens are: those that are given, or look like it."""
+    if isinstance(special_tokens, str):
+        raise TypeError(
+            "special_tokens: expected a sequence of strings, got a single str"
+        )
+    given = None
+    if special_tokens is not None:
+        given = set(_checks.items(special_tokens, "special_tokens", "strings"))
+
+    def is_special(token: str) -> bool:
+        return token in given if given is not None else bool(SPECIAL.fullmatch(token))
+
+    return {
+        side: [i for i, token in enumerate(tokens) if is_special(token)]
+        for side, tokens in (("queries", queries), ("keys", keys))
+    }
+
+
+def _encode(tokenizer: Any, text: str) -> Encoded:
+    """Ask a tokenizer of Hugging Face's tokenizers or transformers, without padding."""
+    if isinstance(tokenizer, str | bytes) or not hasattr(tokenizer, "encode"):
+        raise TypeError(
+            "tokenizer: expected one of the packages tokenizers or transformers, with "
+            f"encode(), got {type(tokenizer).__name__}"
+        )
+    encoded = tokenizer.encode(text)
+    if hasattr(encoded, "ids"):
+        real = [i for i, exists in enumerate(encoded.attention_mask) if exists]
+        return Encoded(
+            [encoded.ids[i] for i in real],
+            [encoded.tokens[i] for i in real],
+            [bool(encoded.special_tokens_mask[i]) for i in real],
+        )
+    if not hasattr(tokenizer, "convert_ids_to_tokens"):
+        raise TypeError(
+            "tokenizer: expected encode() to return ids and tokens, or a "
+            f"convert_ids_to_tokens(), got {type(tokenizer).__name__} without"
+        )
+    ids = list(encoded)
+    special = set(tokenizer.all_special_ids)
+    return Encoded(
+        ids, tokenizer.convert_ids_to_tokens(ids), [i in special for i in ids]
+    )

@@ -1,0 +1,273 @@
+"""Head view and model view: which tokens attend to which."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, overload
+
+from attnpy import _checks
+from attnpy.view import _picture, _sources
+from attnpy.view._page import View, page
+from attnpy.view._stored import stored
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from numpy.typing import ArrayLike
+
+MAX_PANELS = 4  # of a picture
+MAX_HEIGHT = 720  # of a frame in a notebook, in pixels
+
+
+@overload
+def head_view(
+    weights: ArrayLike,
+    query_tokens: Iterable[object],
+    key_tokens: Iterable[object] | None = None,
+    *,
+    layer: int = 0,
+    heads: Iterable[int] | None = None,
+    special_tokens: Iterable[str] | None = None,
+    title: str | None = None,
+) -> View: ...
+@overload
+def head_view(
+    model: Callable[..., Any],
+    tokenizer: Any,
+    text: str,
+    /,
+    *,
+    layer: int = 0,
+    heads: Iterable[int] | None = None,
+    special_tokens: Iterable[str] | None = None,
+    title: str | None = None,
+) -> View: ...
+def head_view(
+    weights: Any,
+    query_tokens: Any,
+    key_tokens: Any = None,
+    *,
+    layer: int = 0,
+    heads: Iterable[int] | None = None,
+    special_tokens: Iterable[str] | None = None,
+    title: str | None = None,
+) -> View:
+    """Show which tokens attend to which, interactively, for any layer and heads.
+
+    ``head_view(weights, tokens)`` shows weights, ``head_view(model, tokenizer, text)``
+    those that a model has for a text.
+
+    Queries are on the left and keys on the right, joined by lines as opaque as the
+    weight is large, in a colour for each head. Pointing at a token of either side, or
+    reaching it with Tab and the arrow keys, leaves its lines only and shows its weights
+    as numbers: what a query gives to each key, what a key gets from each query. Heads
+    are chosen one by one (a double click chooses one alone), and of several the numbers
+    are the mean. Lines below a threshold are not drawn, and special tokens can be left
+    out; the numbers of the others stay as they are.
+
+    Parameters
+    ----------
+    weights : array_like, shape (Lq, Lk), (H, Lq, Lk) or (layers, H, Lq, Lk)
+        What each query gives to each key, from 0 to 1, or NaN; a list of layers will
+        do. Or a model: called as ``model(ids, return_weights=True)``, with an array of
+        token numbers, it returns something whose ``weights`` these are, as the models
+        of `attnpy.models` do.
+    query_tokens : iterable, length Lq
+        The queries' tokens; anything else is turned into text. With a model its
+        tokenizer, of the package tokenizers or transformers.
+    key_tokens : iterable, length Lk, optional
+        The keys' tokens; by default `query_tokens`, as in self-attention. With a model
+        the text, a string.
+    layer : int, optional
+        The layer that is shown at first.
+    heads : iterable of int, optional
+        The heads that are shown at first; by default the first one.
+    special_tokens : iterable of str, optional
+        The tokens that can be left out; by default those that look like ``[CLS]``,
+        ``<s>`` or ``<|endoftext|>``, or are special to the tokenizer.
+    title : str, optional
+        A heading.
+
+    Returns
+    -------
+    View
+        The last value of a notebook's cell shows itself; `View.save` writes a page.
+
+    Raises
+    ------
+    TypeError
+        If `weights` are not real numbers, tokens are a single string, or a tokenizer
+        is none.
+    ValueError
+        If a shape, a number of tokens or a weight is not as described, or a single head
+        is too large for a page.
+
+    See Also
+    --------
+    model_view : all layers and heads at a glance.
+    neuron_view : how a weight comes about.
+    attnpy.plot.head_grid : a picture for print.
+
+    Notes
+    -----
+    A page stays below 2 MB. Weights are rounded to four decimals, which takes 2.7 bytes
+    for each. Where that is too much they are within 0.004, then those below 0.005,
+    0.01, ... 0.1 are left out, then only every 2nd, 4th ... layer and head is there;
+    the page says which. Layers and heads count from 0, as indices do.
+
+    Where scripts do not run, as in a notebook that is not trusted or on a site that
+    shows notebooks, a picture takes the place of the view.
+
+    The view is after BertViz's: Vig, "A Multiscale Visualization of Attention in the
+    Transformer Model" (2019).
+
+    Examples
+    --------
+    >>> import attnpy
+    >>> from attnpy.view import head_view
+    >>> words = ["Attention", "is", "all", "you", "need"]
+    >>> X = [[1, 0, 1], [0, 2, 1], [1, 1, 1], [0, 0, 2], [2, 1, 0]]
+    >>> _, weights = attnpy.attention(X, X, X, causal=True, return_weights=True)
+    >>> head_view(weights, words, title="causal self-attention")
+    View(kind='head', layers=1, heads=1, queries=5, keys=5)
+    """
+    source = _source(weights, query_tokens, key_tokens, special_tokens)
+    n_layers, n_heads, n_queries, n_keys = source.weights.shape
+    layer = _index(layer, "layer", n_layers)
+    given = [0] if heads is None else _checks.items(heads, "heads", "integers")
+    opened = sorted({_index(head, "heads", n_heads) for head in given})
+    first = opened[0] if opened else 0
+    kept = stored("weights", source.weights, layer=layer, head=first)
+    data = {
+        "tokens": source.tokens,
+        "weights": kept.data,
+        "layer": kept.layers.index(layer),
+        "opens": [kept.heads.index(head) for head in opened if head in kept.heads],
+        "note": kept.note,
+    }
+    shown = opened[:MAX_PANELS] or [0]
+    picture = _picture.labelled(
+        {f"layer {layer}, head {head}": source.weights[layer, head] for head in shown},
+        _picture.Tokens(source.queries, source.keys),
+        "Attention weights: rows are queries, columns keys, darker is more",
+    )
+    rows = max(n_queries, n_keys)
+    height = 180 + rows * (24 if rows <= 24 else 18)
+    return View(
+        "head",
+        page("head", title, data),
+        source.weights.shape,
+        min(MAX_HEIGHT, height),
+        picture,
+    )
+
+
+@overload
+def model_view(
+    weights: ArrayLike,
+    query_tokens: Iterable[object],
+    key_tokens: Iterable[object] | None = None,
+    *,
+    special_tokens: Iterable[str] | None = None,
+    title: str | None = None,
+) -> View: ...
+@overload
+def model_view(
+    model: Callable[..., Any],
+    tokenizer: Any,
+    text: str,
+    /,
+    *,
+    special_tokens: Iterable[str] | None = None,
+    title: str | None = None,
+) -> View: ...
+def model_view(
+    weights: Any,
+    query_tokens: Any,
+    key_tokens: Any = None,
+    *,
+    special_tokens: Iterable[str] | None = None,
+    title: str | None = None,
+) -> View:
+    """Show all heads of all layers as small pictures, of which a click enlarges one.
+
+    ``model_view(weights, tokens)`` shows weights, ``model_view(model, tokenizer,
+    text)`` those that a model has for a text.
+
+    A row for each layer and a column for each head, as lines between queries and keys
+    or as a matrix, in which of the weights that share a pixel the largest is seen. What
+    is enlarged is a `head_view`; Escape leads back.
+
+    Parameters
+    ----------
+    weights : array_like, shape (Lq, Lk), (H, Lq, Lk) or (layers, H, Lq, Lk)
+        As in `head_view`; or a model.
+    query_tokens : iterable, length Lq
+        As in `head_view`; or a tokenizer.
+    key_tokens : iterable, length Lk, optional
+        As in `head_view`; or a text.
+    special_tokens : iterable of str, optional
+        As in `head_view`.
+    title : str, optional
+        A heading.
+
+    Returns
+    -------
+    View
+        The last value of a notebook's cell shows itself; `View.save` writes a page.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in `head_view`.
+
+    Notes
+    -----
+    What of the weights is in the page, and where a picture takes its place, is as in
+    `head_view`. The view is after BertViz's: Vig, "A Multiscale Visualization of
+    Attention in the Transformer Model" (2019).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnpy.view import model_view
+    >>> weights = np.full((2, 3, 4, 4), 0.25)  # (layers, H, L, L)
+    >>> model_view(weights, ["four", "tokens", "are", "here"])
+    View(kind='model', layers=2, heads=3, queries=4, keys=4)
+    """
+    source = _source(weights, query_tokens, key_tokens, special_tokens)
+    kept = stored("weights", source.weights)
+    data = {"tokens": source.tokens, "weights": kept.data, "note": kept.note}
+    picture = _picture.grid(
+        source.weights,
+        kept.layers,
+        kept.heads,
+        "Attention weights: a row for each layer, a column for each head; in each "
+        "image rows are queries, columns keys, darker is more",
+    )
+    height = max(420, 150 + 100 * len(kept.layers))
+    return View(
+        "model",
+        page("model", title, data),
+        source.weights.shape,
+        min(MAX_HEIGHT, height),
+        picture,
+    )
+
+
+def _source(
+    weights: Any,
+    query_tokens: Any,
+    key_tokens: Any,
+    special_tokens: Iterable[str] | None,
+) -> _sources.Source:
+    if callable(weights):
+        return _sources.from_model(weights, query_tokens, key_tokens, special_tokens)
+    return _sources.from_arrays(weights, query_tokens, key_tokens, special_tokens)
+
+
+def _index(value: int, name: str, count: int) -> int:
+    """Return a layer's or head's index, which counts from the end below 0."""
+    index = int(_checks.integers(value, name))
+    if not -count <= index < count:
+        raise ValueError(f"{name}: expected {-count} to {count - 1}, got {index}")
+    return index % count
