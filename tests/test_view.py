@@ -1196,6 +1196,22 @@ def test_elements_can_be_sorted_by_their_products(show):
     )
 
 
+def test_arrows_choose_queries_and_keys(show):
+    from selenium.webdriver import ActionChains, Keys
+
+    query, key = normal(5, 8), normal(5, 8, seed=1)
+    browser = show(neuron_view(query, key, WORDS))
+    find(browser, "#queries .token")[1].click()
+    ActionChains(browser).send_keys(Keys.DOWN).perform()
+    find(browser, "#keys .token")[4].click()
+    ActionChains(browser).send_keys(Keys.UP, Keys.UP).perform()
+    elements = np.array(cells_of(browser, "#elements"))
+    products = query[2].astype(float) * key[2]
+    np.testing.assert_allclose(elements[:, 3].astype(float), products, atol=0.0011)
+    assert texts(browser, "#keys tr.chosen .token") == [WORDS[2]]
+    assert texts(browser, "#queries .token.chosen") == [WORDS[2]]
+
+
 def test_strips_are_blue_above_zero_and_orange_below(show):
     query, key = [[1.0, -1.0, 0.0]], [[2.0, 2.0, 2.0]]
     browser = show(neuron_view(query, key, ["x"]))

@@ -26,23 +26,23 @@ const product = (a, b) => a.map((number, i) => number * b[i]);
 const sum = (numbers) => numbers.reduce((total, number) => total + number, 0);
 const largest = (numbers) => numbers.reduce((top, x) => Math.max(top, Math.abs(x)), 1e-30);
 
-// Blue above 0, orange below, as strong as the number is large beside the largest.
-function paint(number, top) {
-  const name = number < 0 ? "--minus" : "--plus";
-  const parts = getComputedStyle(document.documentElement).getPropertyValue(name);
-  return `rgb(${parts} / ${Math.min(1, Math.abs(number) / top).toFixed(3)})`;
-}
-
+// A cell for each number: blue above 0, orange below, as strong as it is large beside the
+// largest.
 function strip(canvas, numbers, top, height) {
   // Beside the table of elements where the window is wide.
   const width = window.innerWidth;
   const room = (width - (width < BESIDE ? 300 : 700)) / 2;
   const cell = Math.max(1, Math.min(8, Math.floor(room / headDim)));
   const context = fine(canvas, cell * headDim, height);
-  numbers.forEach((number, i) => {
-    context.fillStyle = paint(number, top);
-    context.fillRect(i * cell, 0, cell, height);
-  });
+  const style = getComputedStyle(document.documentElement);
+  for (const sign of [1, -1]) {
+    context.fillStyle = style.getPropertyValue(sign > 0 ? "--plus" : "--minus");
+    numbers.forEach((number, i) => {
+      if (!(number * sign > 0)) return;
+      context.globalAlpha = Math.min(1, Math.abs(number) / top);
+      context.fillRect(i * cell, 0, cell, height);
+    });
+  }
 }
 
 const list = element("ol");
@@ -155,7 +155,7 @@ function drawElements() {
     const mark = element("i");
     mark.style.width = `${50 * Math.abs(p) / top}%`;
     mark.style.marginInlineStart = p < 0 ? `${50 - 50 * Math.abs(p) / top}%` : "50%";
-    mark.style.background = paint(p, Math.abs(p));
+    mark.style.background = `var(${p < 0 ? "--minus" : "--plus"})`;
     chart.append(mark);
     row.append(...texts.map((text) => element("td", "number", String(text))), chart,
       element("td", "number", soFar.toFixed(3)));
