@@ -14,6 +14,10 @@ def main(arguments):
         from .compare import main as compare
 
         compare(rest)
+    elif command == "experiments":
+        from .experiments import main as experiments
+
+        experiments(rest)
     elif command == "report":
         from .run import report_again
 

@@ -44,6 +44,10 @@ class Case:
             normal(self.key_shape, 3, self.dtype),
         )
 
+    def memory(self):
+        """The two arrays whose reading bounds a call with one query."""
+        return self.arrays()[1:]
+
     def flops(self):
         """2 (D + Dv) for each visible pair: a product with key, and with value."""
         return 2 * (self.dim + self.dim) * visible_pairs(self)

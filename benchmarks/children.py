@@ -24,10 +24,53 @@ QUIET = {
 }
 
 
+def quiet():
+    """Whether the idle threads of this process sleep."""
+    return all(os.environ.get(key) == value for key, value in QUIET.items())
+
+
 def command(module, *arguments, path=None):
     """The command that runs main(arguments) of a module."""
     path = json.dumps(sys.path if path is None else path)
     return [sys.executable, "-c", BOOT, path, module, *map(str, arguments)]
+
+
+def loud():
+    """The environment of a process whose idle threads do as they do by default."""
+    return {key: value for key, value in os.environ.items() if key not in QUIET}
+
+
+class Answerer:
+    """A process that answers questions, each a line of JSON."""
+
+    def __init__(self, module, *arguments, env=None, path=None):
+        self.process = subprocess.Popen(
+            command(module, *arguments, path=path),
+            env={**os.environ, **QUIET} if env is None else env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def answer(self):
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"a process ended: exit status {self.process.wait()}")
+        return json.loads(line)
+
+    def ask(self, **question):
+        self.process.stdin.write(json.dumps(question) + "\n")
+        self.process.stdin.flush()
+        return self.answer()
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def tell(answer):
+    """Answer, in such a process."""
+    print(json.dumps(answer), flush=True)
 
 
 def output(module, *arguments):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -19,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from . import children, machine, measure, progress, report
+from . import children, folders, machine, measure, progress, report
 from .rows import TIMED, timed_rows
 from .run import listed, numbers
 
@@ -91,7 +90,7 @@ def main_worker():
     """Answer the parent's questions, each one line of JSON, until there are no more."""
     import attnpy
 
-    tell({"attnpy": str(Path(attnpy.__file__).parent)})
+    children.tell({"attnpy": str(Path(attnpy.__file__).parent)})
     rows = {(row.group, row.name): row for row in known_rows(TIMED)}
     call = None
     for line in sys.stdin:
@@ -100,47 +99,21 @@ def main_worker():
             row = rows[tuple(question["row"])]
             call = measure.own_way(row, row.case.arrays(), question["threads"]).call
             call()
-            tell({"n_calls": measure.calls_per_sample(call)})
+            children.tell({"n_calls": measure.calls_per_sample(call)})
         else:
-            tell({"seconds": measure.one_time(call, question["n_calls"])})
+            children.tell({"seconds": measure.one_time(call, question["n_calls"])})
 
 
-def tell(answer):
-    print(json.dumps(answer), flush=True)
-
-
-class Worker:
+class Worker(children.Answerer):
     """A process that times one revision."""
 
     def __init__(self, target):
         # The sources come last: their attnpy/ may be another one, or not be built.
         others = [entry for entry in sys.path if Path(entry or ".").resolve() != ROOT]
-        path = [str(target), *others, str(ROOT)]
-        self.process = subprocess.Popen(
-            children.command(__name__, "worker", path=path),
-            env={**os.environ, **children.QUIET},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        super().__init__(__name__, "worker", path=[str(target), *others, str(ROOT)])
         self.loaded = self.answer()["attnpy"]
         if not Path(self.loaded).is_relative_to(target):
             raise RuntimeError(f"expected attnpy of {target}, got {self.loaded}")
-
-    def answer(self):
-        line = self.process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"a worker ended: exit status {self.process.wait()}")
-        return json.loads(line)
-
-    def ask(self, **question):
-        self.process.stdin.write(json.dumps(question) + "\n")
-        self.process.stdin.flush()
-        return self.answer()
-
-    def close(self):
-        self.process.stdin.close()
-        self.process.wait()
 
 
 # ---- Comparing -----------------------------------------------------------------------
@@ -230,6 +203,7 @@ def main(arguments):
         return
     options = parser().parse_args(arguments)
     todo = chosen(options)
+    folders.root()  # one for all processes
     with tempfile.TemporaryDirectory() as directory:
         targets = [
             build(revision, Path(directory) / name, options.no_build_isolation)

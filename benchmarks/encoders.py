@@ -1,4 +1,4 @@
-"""BERT's encoder in the sizes of all-MiniLM-L6-v2, with random weights in float32."""
+"""BERT's encoder in the sizes of all-MiniLM-L6-v2, with random weights."""
 
 from __future__ import annotations
 
@@ -8,40 +8,65 @@ from functools import partial
 
 import numpy as np
 
-from .layers import ONNX_WAYS, fill_torch_layer, fill_vectors, numpy_layer, packed
+from . import (
+    cases,
+    ctranslate2_ways,
+    folders,
+    openvino_ways,
+    transformers_ways,
+)
+from .layers import ONNX_WAYS, fill_torch_layer, numpy_layer, packed
 from .onnx_graph import OWN, Graph
 from .peers import Way, numpy_attends, torch_fast_paths
 
-N_LAYERS, EMBED_DIM, HEADS, HIDDEN_DIM = 6, 384, 12, 1536
-VOCABULARY = 1000
-EPS = 1e-12
+NAME = "MiniLM"
+CONFIG = folders.CONFIGS[NAME]
+N_LAYERS, EMBED_DIM, HEADS, HIDDEN_DIM, EPS = (
+    CONFIG[key]
+    for key in (
+        "num_hidden_layers",
+        "hidden_size",
+        "num_attention_heads",
+        "intermediate_size",
+        "layer_norm_eps",
+    )
+)
 
 
 @dataclass(frozen=True)
 class Sentences:
-    """B sentences of L tokens; if ragged, of different lengths between 5 and L."""
+    """B sentences of L tokens; if ragged, of different lengths between 8 and L."""
 
     batch: int
     length: int
     ragged: bool = False
+    dtype: str = "float32"
 
-    dtype = "float32"
+    def ids(self):
+        """The tokens, (B, L), with padding 0."""
+        rng = np.random.default_rng(2)
+        ids = rng.integers(1, CONFIG["vocab_size"], size=(self.batch, self.length))
+        return np.where(self.exists(), ids, 0)
 
     def arrays(self):
-        """The tokens, (B, L), and attnpy's model, whose weights the peers take."""
-        rng = np.random.default_rng(2)
-        return rng.integers(VOCABULARY, size=(self.batch, self.length)), bert()
+        """The tokens, and attnpy's model in the case's dtype."""
+        return self.ids(), bert(self.dtype)
 
     def lengths(self):
         """How many tokens each sentence has, (B,)."""
         if not self.ragged:
             return np.full(self.batch, self.length)
-        lengths = np.linspace(5, self.length, self.batch).astype(np.int64)
+        lengths = np.linspace(8, self.length, self.batch).astype(np.int64)
         return np.random.default_rng(3).permutation(lengths)
 
     def exists(self):
         """Which tokens are not padding, (B, L)."""
         return np.arange(self.length) < self.lengths()[:, np.newaxis]
+
+    def expected(self):
+        """The vectors of the tokens that exist, in float64, by attnpy: (N, E)."""
+        states = bert("float64")(self.ids(), lengths=self.lengths())
+        return without_padding(self, states)
 
     def flops(self):
         """The products of all tokens that exist."""
@@ -55,14 +80,12 @@ class Sentences:
 
 
 @functools.cache
-def bert():
+def bert(dtype):
+    """attnpy's model. float64 is the yardstick; the others are measured."""
     from attnpy.models import BertEncoder
 
-    rng = np.random.default_rng(1)
-    sizes = N_LAYERS, EMBED_DIM, HEADS, HIDDEN_DIM
-    model = BertEncoder(*sizes, vocab_size=VOCABULARY, eps=EPS, rng=rng)
-    fill_vectors(model, rng)
-    return model
+    folder = folders.folder(NAME)
+    return BertEncoder.from_pretrained(folder, dtype=cases.dtype_of(dtype))
 
 
 def attnpy_ways(case, arrays, n_threads):
@@ -73,8 +96,9 @@ def attnpy_ways(case, arrays, n_threads):
 
 
 def without_padding(case, states):
-    """The vectors of the tokens that exist: (N, E)."""
-    return np.asarray(states)[case.exists()]
+    """The vectors of the tokens that exist, (N, E), as some ways have them."""
+    states = np.asarray(states)
+    return states if states.ndim == 2 else states[case.exists()]
 
 
 # ---- NumPy ---------------------------------------------------------------------------
@@ -114,6 +138,8 @@ def numpy_encoder(ids, model, layers, added, attend):
 
 
 def numpy_ways(case, arrays, n_threads):
+    if case.dtype != "float32":
+        return
     ids, model = arrays
     layers = [
         (layer, (*packed(mha), mha.W_o, mha.b_o))
@@ -165,16 +191,17 @@ def torch_ways(case, arrays, n_threads):
     import torch
     from torch.nn import functional
 
-    ids, model = torch.from_numpy(arrays[0]), arrays[1]
-    tokens, positions, segments, weight, bias = map(
-        torch.from_numpy,
-        (
+    ids, model = torch.from_numpy(arrays[0]), bert("float32")
+    dtype = getattr(torch, case.dtype)
+    tokens, positions, segments, weight, bias = (
+        torch.from_numpy(array).to(dtype)
+        for array in (
             model.token_embedding,
             model.position_embedding,
             model.segment_embedding,
             model.norm.weight,
             model.norm.bias,
-        ),
+        )
     )
     padding = torch.from_numpy(~case.exists()) if case.ragged else None
 
@@ -184,11 +211,14 @@ def torch_ways(case, arrays, n_threads):
         x = functional.layer_norm(x, (EMBED_DIM,), weight, bias, EPS)
         return encoder(x, src_key_padding_mask=padding)
 
+    def read(states):
+        return without_padding(case, states.float())
+
     for nested in (False, True) if case.ragged else (False,):
-        encoder = torch_encoder(model, nested)
+        encoder = torch_encoder(model, nested).to(dtype)
         for name, run in torch_fast_paths(partial(call, encoder)):
             name += ", nested tensors" if nested else ""
-            yield Way(name, run, partial(without_padding, case))
+            yield Way(name, run, read)
 
 
 # ---- ONNX Runtime --------------------------------------------------------------------
@@ -218,6 +248,8 @@ def add_and_normalize(graph, x, more, norm, bias):
 
 
 def onnxruntime_ways(case, arrays, n_threads):
+    if case.dtype != "float32":
+        return
     ids, model = arrays
     inputs = {"ids": ids}
     if case.ragged:
@@ -230,9 +262,25 @@ def onnxruntime_ways(case, arrays, n_threads):
         yield Way(name, call, lambda value: without_padding(case, value.numpy()))
 
 
+# ---- Those that read the model's folder ----------------------------------------------
+
+
+def read_by(encoder_calls):
+    """Ways of a peer whose module has encoder_calls(name, case, n_threads)."""
+
+    def ways(case, arrays, n_threads):
+        for name, call in encoder_calls(NAME, case, n_threads):
+            yield Way(name, call, partial(without_padding, case))
+
+    return ways
+
+
 WAYS = {
     "attnpy": attnpy_ways,
     "torch": torch_ways,
+    "transformers": read_by(transformers_ways.encoder_calls),
     "onnxruntime": onnxruntime_ways,
+    "openvino": read_by(openvino_ways.encoder_calls),
+    "ctranslate2": read_by(ctranslate2_ways.encoder_calls),
     "numpy": numpy_ways,
 }

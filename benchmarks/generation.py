@@ -60,6 +60,9 @@ class Generation:
         rng = np.random.default_rng(2)
         return rng.integers(len(model.token_embedding), size=self.n_prompt), model
 
+    def n_tokens(self):
+        return self.n_new
+
     def facts(self):
         return asdict(self)
 

@@ -10,17 +10,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from . import children, measure, memory
+from . import children, folders, measure, memory
 
-# Qwen2-0.5B's, and what --quick makes of it: as wide, with less of everything.
-SIZES = {
-    "hidden_size": 896,
-    "intermediate_size": 4864,
-    "num_attention_heads": 14,
-    "num_key_value_heads": 2,
-    "num_hidden_layers": 24,
-    "vocab_size": 151936,
-}
+# What --quick makes of Qwen2-0.5B: as wide, with less of everything.
 QUICK = {"num_hidden_layers": 2, "vocab_size": 10000}
 DTYPES = ("float32", "bfloat16")
 LEAST_RATE, MOST_MEMORY = 1.0, 1.15  # GB/s of weights; times the weights
@@ -28,16 +20,7 @@ LEAST_RATE, MOST_MEMORY = 1.0, 1.15  # GB/s of weights; times the weights
 
 def rows(quick):
     """(name, configuration, dtype) for each dtype of the files."""
-    sizes = {**SIZES, **(QUICK if quick else {})}
-    config = {
-        "model_type": "qwen2",
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 1e6,
-        "hidden_act": "silu",
-        "tie_word_embeddings": True,
-        "max_position_embeddings": 32768,
-        **sizes,
-    }
+    config = {**folders.CONFIGS["Qwen2-0.5B"], **(QUICK if quick else {})}
     for dtype in DTYPES:
         name = "Qwen2-0.5B" + (", 2 layers" if quick else "")
         yield f"{name}, {dtype}", config, dtype
@@ -79,34 +62,10 @@ def write(folder, dtype):
     rng = np.random.default_rng(0)
     tensors = {
         name: rng.random(shape, np.float32).astype(kind)
-        for name, shape in shapes(config).items()
+        for name, shape in folders.shapes(config).items()
     }
     save_file(tensors, Path(folder, "model.safetensors"))
     return {}
-
-
-def shapes(config):
-    """The arrays of a Qwen2 checkpoint by name."""
-    e, inner = config["hidden_size"], config["intermediate_size"]
-    kv = e // config["num_attention_heads"] * config["num_key_value_heads"]
-    layer = {
-        "input_layernorm.weight": (e,),
-        "self_attn.q_proj.weight": (e, e),
-        "self_attn.q_proj.bias": (e,),
-        "self_attn.k_proj.weight": (kv, e),
-        "self_attn.k_proj.bias": (kv,),
-        "self_attn.v_proj.weight": (kv, e),
-        "self_attn.v_proj.bias": (kv,),
-        "self_attn.o_proj.weight": (e, e),
-        "post_attention_layernorm.weight": (e,),
-        "mlp.gate_proj.weight": (inner, e),
-        "mlp.up_proj.weight": (inner, e),
-        "mlp.down_proj.weight": (e, inner),
-    }
-    found = {"model.embed_tokens.weight": (config["vocab_size"], e)}
-    for i in range(config["num_hidden_layers"]):
-        found |= {f"model.layers.{i}.{name}": shape for name, shape in layer.items()}
-    return {**found, "model.norm.weight": (e,)}
 
 
 def load(folder):

@@ -12,7 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from . import cases, encoders, generation, layers, machine, peers
+from . import (
+    apart,
+    cases,
+    decoders,
+    encoders,
+    generation,
+    layers,
+    machine,
+    peers,
+)
 
 SAMPLE = 0.01  # seconds that one sample lasts at least
 TOLERANCE = {"float64": 1e-6, "float32": 1e-3, "float16": 2e-2, "bfloat16": 1e-1}
@@ -64,23 +73,29 @@ def difference(result, expected):
 
 
 def right_ways(ways, case, expected):
-    """The ways whose result is right, and {name: why not} of the others."""
-    good, dropped = [], {}
-    for way in ways:
+    """{way: its error} where the result is right, {name: why not} of the others."""
+    good, dropped = {}, {}
+    ways = iter(ways)
+    while True:
+        name = "the next way"
         try:
+            way = next(ways, None)
+            if way is None:
+                return good, dropped
+            name = way.name
             error = difference(way.read(way.call()), expected)
         except Exception as problem:
-            dropped[way.name] = f"{type(problem).__name__}: {problem}".split("\n")[0]
+            dropped[name] = f"{type(problem).__name__}: {problem}".split("\n")[0]
             continue
         if error > TOLERANCE[case.dtype]:
-            dropped[way.name] = f"another result: relative difference {error:.2g}"
+            dropped[name] = f"another result: relative difference {error:.2g}"
         else:
-            good.append(way)
-    return good, dropped
+            good[way] = error
 
 
 def fastest(ways, trials):
     """The fastest of some ways by the best of its samples, taken in turn."""
+    ways = list(ways)
     if len(ways) == 1:
         return ways[0]
     counts = {way: calls_per_sample(way.call) for way in ways}
@@ -102,7 +117,17 @@ class Contestant:
     way: str
     call: Callable[[], Any]
     work: float
+    error: float | None = None  # of its result, where that was judged
     n_calls: int = 1
+
+    def prepare(self):
+        """Find how many calls a sample has; the first call of all does not count."""
+        self.call()
+        self.n_calls = calls_per_sample(self.call)
+
+    def sample(self):
+        """Seconds of a call."""
+        return one_time(self.call, self.n_calls)
 
 
 WAYS = {
@@ -110,6 +135,7 @@ WAYS = {
     layers.Layer: layers.WAYS,
     encoders.Sentences: encoders.WAYS,
     generation.Generation: generation.WAYS,
+    decoders.Tokens: decoders.WAYS,
 }
 
 
@@ -119,7 +145,9 @@ def ways_of(system, case, arrays, n_threads, **more):
 
 
 def expected_result(case, arrays, n_threads):
-    """attnpy's result, computed in float32 at least, for the peers to agree with."""
+    """What all must agree with: models in float64, else attnpy in float32 at least."""
+    if hasattr(case, "expected"):
+        return case.expected()
     if case.dtype not in ("float32", "float64"):
         arrays = [x.astype(np.float32) for x in arrays]
     way = next(ways_of("attnpy", case, arrays, n_threads))
@@ -140,21 +168,34 @@ def contestants(row, n_threads, systems, trials):
     found = {"attnpy": Contestant(way.name, way.call, work)}
     if row.own is not None:
         found["own"] = own_contestant(row, arrays, n_threads)
-    expected, dropped = None, {}
-    for system in row.peers:
-        if system not in systems:
-            continue
-        if expected is None:
-            expected = expected_result(row.case, arrays, n_threads)
-        ways = ways_of(system, row.case, arrays, n_threads)
-        good, dropped[system] = right_ways(ways, row.case, expected)
-        if good:
-            way = fastest(good, trials)
-            found[system] = Contestant(way.name, way.call, work)
+    rivals = [system for system in row.peers if system in systems]
+    dropped = {}
+    if rivals or hasattr(row.case, "expected"):
+        expected = expected_result(row.case, arrays, n_threads)
+    if hasattr(row.case, "expected"):
+        found["attnpy"].error = difference(way.read(way.call()), expected)
+    for system in rivals:
+        if row.waiting == "default":
+            rival, dropped[system] = apart.contestant(
+                system, row.case, n_threads, expected, trials, work
+            )
+        else:
+            ways = ways_of(system, row.case, arrays, n_threads)
+            good, dropped[system] = right_ways(ways, row.case, expected)
+            rival = best_of(good, trials, work)
+        if rival is not None:
+            found[system] = rival
     for contestant in found.values():
-        contestant.call()  # the first call of all does not count
-        contestant.n_calls = calls_per_sample(contestant.call)
+        contestant.prepare()
     return found, {system: why for system, why in dropped.items() if why}
+
+
+def best_of(good, trials, work):
+    """The fastest of {way: its error}, or None."""
+    if not good:
+        return None
+    way = fastest(good, trials)
+    return Contestant(way.name, way.call, work, good[way])
 
 
 def own_contestant(row, arrays, n_threads):
@@ -169,7 +210,7 @@ def own_contestant(row, arrays, n_threads):
 def work_of(case, unit):
     """How much one call does, in 1e9 operations or bytes, or in tokens."""
     if unit == "tokens/s":
-        return case.n_new
+        return case.n_tokens()
     return (case.flops() if unit == "GFLOP/s" else case.n_bytes()) / 1e9
 
 
@@ -181,7 +222,7 @@ def limit_of(row, n_threads):
     if row.limit is None or machine.loops() is None:
         return None, None
     if row.limit == "bandwidth":
-        _, key, value = row.case.arrays()
+        key, value = row.case.memory()
         way = machine.best_read_way(key, value, n_threads)
         # 16-bit arrays of ml_dtypes are bytes as well.
         measure = partial(machine.read_bandwidth, key, value, n_threads, way)
@@ -210,7 +251,7 @@ def rounds(found, limit, effort):
             if limit is not None:
                 limits.append(limit())
             for name, contestant in found.items():
-                times[name].append(one_time(contestant.call, contestant.n_calls))
+                times[name].append(contestant.sample())
     finally:
         gc.enable()
     return {name: np.array(x) for name, x in times.items()}, np.array(limits)
@@ -228,6 +269,8 @@ def measure_row(row, n_threads, systems, effort):
         "threads": n_threads,
         **row.case.facts(),
         "unit": row.unit,
+        "waiting": row.waiting,
+        "absent": [system for system in row.peers if system not in systems],
         "rounds": len(ours),
         "systems": {
             name: system_result(contestant, times[name])
@@ -240,6 +283,10 @@ def measure_row(row, n_threads, systems, effort):
         },
         "dropped_ways": dropped,
     }
+    rivals = [name for name in found if name not in ("attnpy", "own")]
+    if rivals:
+        ratios = [rate_ratio(found, times, name) for name in rivals]
+        result["faster_than"]["fastest"] = quartiles(np.min(ratios, axis=0))
     if row.own is not None:
         result["own"] = row.own[0]
     if limit is not None:
@@ -247,7 +294,7 @@ def measure_row(row, n_threads, systems, effort):
             "what": row.limit,
             "loop": limit_name,
             "per_second": quartiles(limits),
-            "percent": quartiles(100e9 * found["attnpy"].work / ours / limits),
+            "percent": quartiles(100 * limited_work(row) / ours / limits),
         }
     result["targets"] = judge(row, result)
     return result
@@ -260,6 +307,7 @@ def system_result(contestant, times):
         "seconds": seconds,
         "speed": [contestant.work / t for t in reversed(seconds)],
         "calls_per_sample": contestant.n_calls,
+        "error": contestant.error,
     }
 
 
@@ -269,32 +317,64 @@ def rate_ratio(found, times, name):
     return work * times[name] / times["attnpy"]
 
 
+def limited_work(row):
+    """How much of what the limit counts one call does."""
+    return row.case.n_bytes() if row.limit == "bandwidth" else row.case.flops()
+
+
 # ---- Targets -------------------------------------------------------------------------
 
 
 def judge(row, result):
-    """[{what, at least, got, met}] of the targets that this run could measure."""
+    """A verdict on each target that this run could measure.
+
+    {what, at_least, got, met}; where either of several parts is enough, it is that of
+    the first one with the others under "or", and met where any part is.
+    """
     verdicts = []
-    for what, bound in row.targets:
-        if what in ("peak", "bandwidth"):
-            if what == "bandwidth" and result["threads"] < 2:
-                continue
-            spread = result.get("limit", {}).get("percent")
-        else:
-            spread = result["faster_than"].get(what)
-        if spread is not None:
-            verdicts.append(verdict(what, bound, spread[1]))
+    for target in row.targets:
+        parts = (target,) if isinstance(target[0], str) else target
+        judged = [judge_part(what, bound, row, result) for what, bound in parts]
+        judged = [part for part in judged if part is not None]
+        if judged:
+            verdicts.append(either(judged))
     if row.group == "threads":
         verdicts += judge_threads(result)
     return verdicts
 
 
+def judge_part(what, bound, row, result):
+    """One part of a target, or None where it was not measured."""
+    systems = result["systems"]
+    if what.startswith("error/"):
+        other = systems.get(what.removeprefix("error/"))
+        if other is None:
+            return None
+        return at_most(what, bound, systems["attnpy"]["error"] / other["error"])
+    if what == "bandwidth" and row.group == "decode" and result["threads"] < 2:
+        return None
+    if what in ("peak", "bandwidth"):
+        spread = result.get("limit", {}).get("percent")
+    else:
+        spread = result["faster_than"].get(what)
+    return spread and verdict(what, bound, spread[1])
+
+
+def either(parts):
+    first, *others = parts
+    if others:
+        first["or"] = others
+        first["met"] = any(part["met"] for part in parts)
+    return first
+
+
 def judge_threads(result):
-    """Never slower: not in three quarters of the rounds. Work over 5 ms: 1.85 times."""
+    """Never slower: not in three quarters of the rounds. By how much, by the work."""
     spread = result["faster_than"]["own"]
     verdicts = [verdict("own, upper quartile", 1.0, spread[2])]
-    if result["systems"]["own"]["seconds"][1] > 5e-3:
-        verdicts.append(verdict("own", 1.85, spread[1]))
+    seconds = result["systems"]["own"]["seconds"][1]
+    if seconds >= 50e-6:
+        verdicts.append(verdict("own", 1.85 if seconds > 5e-3 else 1.7, spread[1]))
     return verdicts
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from . import children
+
 OWN = "com.microsoft"  # the domain of ONNX Runtime's own operators
 
 
@@ -91,7 +93,8 @@ def session(nodes, inputs, outputs, n_threads, weights):
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = n_threads
     options.inter_op_num_threads = 1
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if children.quiet():
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = 4  # what fails is reported by who asked
     return onnxruntime.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]

@@ -263,17 +263,32 @@ WAYS = {
     "onnxruntime": onnxruntime_ways,
     "numpy": numpy_ways,
 }
-NEEDS = {
-    "attnpy": ("attnpy",),
-    "torch": ("torch",),
-    "onnxruntime": ("onnxruntime", "onnx"),
-    "numpy": ("numpy", "threadpoolctl"),
-}
-TITLES = {
-    "attnpy": "attnpy",
-    "torch": "PyTorch",
-    "onnxruntime": "ONNX Runtime",
-    "numpy": "NumPy, unfused",
+
+
+@dataclass(frozen=True)
+class System:
+    """Who is compared: its name in full and in a table's head, its packages."""
+
+    title: str
+    short: str
+    needs: tuple[str, ...]
+
+
+SYSTEMS = {
+    "attnpy": System("attnpy", "attnpy", ("attnpy",)),
+    "torch": System("PyTorch", "torch", ("torch",)),
+    "transformers": System(
+        "Hugging Face transformers", "HF", ("transformers", "torch", "safetensors")
+    ),
+    "onnxruntime": System("ONNX Runtime", "ORT", ("onnxruntime", "onnx")),
+    "openvino": System("OpenVINO", "OpenVINO", ("openvino", "safetensors")),
+    "ctranslate2": System(
+        "CTranslate2", "CT2", ("ctranslate2", "transformers", "torch", "safetensors")
+    ),
+    "llamacpp": System(
+        "llama.cpp", "llama.cpp", ("llama_cpp_python", "gguf", "safetensors")
+    ),
+    "numpy": System("NumPy, unfused", "NumPy", ("numpy", "threadpoolctl")),
 }
 
 
@@ -292,18 +307,22 @@ def version(package):
 def versions(systems):
     """{system: {package: version or None}} of what each system needs."""
     return {
-        system: {package: version(package) for package in NEEDS[system]}
+        system: {package: version(package) for package in SYSTEMS[system].needs}
         for system in systems
     }
 
 
 def installed(system):
-    return all(version(package) for package in NEEDS[system])
+    return all(version(package) for package in SYSTEMS[system].needs)
+
+
+def uses_torch(systems):
+    return "torch" in systems or "transformers" in systems
 
 
 def set_threads(systems, n_threads):
     """Limit the libraries whose number of threads belongs to the process."""
-    if "torch" in systems:
+    if uses_torch(systems):
         import torch
 
         torch.set_num_threads(n_threads)
@@ -313,7 +332,7 @@ def set_threads(systems, n_threads):
 
 def without_gradients(systems):
     """Let PyTorch forget about gradients, in the whole process: small calls gain."""
-    if "torch" in systems:
+    if uses_torch(systems):
         import torch
 
         FOREVER.enter_context(torch.inference_mode())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .peers import TITLES
+from .peers import SYSTEMS
 
 STYLES = {
     "attnpy": {"color": "#d62728", "marker": "o", "linewidth": 2.2},
@@ -73,7 +73,7 @@ def draw_systems(panel, rows):
             [speed[2] - speed[1] for _, speed in points],
         ]
         panel.errorbar(
-            lengths, middle, yerr=bars, capsize=2, label=TITLES[system], **style
+            lengths, middle, yerr=bars, capsize=2, label=SYSTEMS[system].title, **style
         )
 
 
@@ -111,7 +111,9 @@ def draw_memory(results, directory):
         if points:
             # The least that a logarithmic axis shows.
             sizes = [max(size, 0.01) for _, size in points]
-            panel.plot([x for x, _ in points], sizes, label=TITLES[system], **style)
+            panel.plot(
+                [x for x, _ in points], sizes, label=SYSTEMS[system].title, **style
+            )
     length_axis(panel, [row["n_keys"] for row in rows])
     panel.set_yscale("log")
     panel.set_ylabel("MiB beyond the output (0.01 or less: 0.01)")

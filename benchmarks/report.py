@@ -20,12 +20,17 @@ HEADINGS = {
     "tiers": "Each instruction set against its own peak",
     "layers": "Multi-head layers",
     "models": "Models: MiniLM's encoder",
+    "prompts": "Language models: a prompt of 256 tokens",
+    "tokens": "Language models: 8 tokens, one by one, after 256",
     "generation": "Generation: new tokens of one sequence",
+    "defaults": "Two threads, those of the peers waiting as they do by default",
     "memory": "Memory of one call beyond its output, MiB (resident pages)",
     "loading": "Loading a model: time, and resident memory over the weights",
     "footprint": "Footprint",
 }
-SHORT = {"torch": "torch", "onnxruntime": "ORT", "numpy": "NumPy"}
+SHORT = {name: system.short for name, system in peers.SYSTEMS.items()}
+RIVALS = [name for name in SHORT if name != "attnpy"]
+RATIOS = {**SHORT, "fastest": "the fastest peer"}
 
 
 # ---- Cells ---------------------------------------------------------------------------
@@ -50,23 +55,56 @@ def verdict(row):
         return "-"
     if not missed:
         return "met"
-    return "missed: " + ", ".join(shortfall(row, target) for target in missed)
+    return "missed: " + ", ".join(
+        " and ".join(shortfall(row, part) for part in parts(target))
+        for target in missed
+    )
+
+
+def parts(target):
+    """The parts of a target of which one would be enough."""
+    return [target, *target.get("or", ())]
 
 
 def shortfall(row, target):
     bound = "at_least" if "at_least" in target else "at_most"
-    what = target["what"].replace("own", row.get("own", "own"))
+    what = named(row, target)
     sign = "<" if bound == "at_least" else ">"
-    return f"{SHORT.get(what, what)} {target['got']:.2f} {sign} {target[bound]:g}"
+    return f"{RATIOS.get(what, what)} {target['got']:.2f} {sign} {target[bound]:g}"
+
+
+def named(row, target):
+    """What a target is about, in words."""
+    what = target["what"]
+    if what.startswith("error/"):
+        return f"error over {SHORT[what.removeprefix('error/')]}'s"
+    return what.replace("own", row.get("own", "own"))
+
+
+def errors(row):
+    """The largest error of each system, over the largest number, where it is known."""
+    systems = row["systems"]
+    if systems["attnpy"].get("error") is None:
+        return ""
+    return ", ".join(
+        f"{SHORT[name]} {systems[name]['error']:.1e}"
+        for name in SHORT
+        if name in systems
+    )
 
 
 # ---- Tables --------------------------------------------------------------------------
 
 
-def timed_header(unit):
-    limit = "% of bandwidth" if unit == "GB/s" else "% of peak"
-    ratios = [f"x {SHORT[peer]}" for peer in SHORT]
-    return ["row", "threads", "time", unit, limit, *ratios, "x own", "target"]
+def timed_header(row):
+    limit = "% of bandwidth" if bound_by_memory(row) else "% of peak"
+    ratios = [f"x {SHORT[peer]}" for peer in RIVALS]
+    head = ["row", "threads", "time", row["unit"], limit, *ratios]
+    return [*head, "x own", "error", "target"]
+
+
+def bound_by_memory(row):
+    return row.get("limit", {}).get("what") == "bandwidth"
 
 
 def timed_cells(row):
@@ -80,10 +118,16 @@ def timed_cells(row):
         duration(ours["seconds"][1]),
         f"{ours['speed'][1]:.3g}",
         spread(percent, 0) if percent else "",
-        *(spread(ratios[peer]) if peer in ratios else "" for peer in SHORT),
+        *(spread(ratios[peer]) if peer in ratios else "" for peer in RIVALS),
         own,
+        errors(row),
         verdict(row),
     ]
+
+
+def with_attention(systems):
+    """Those that have more than whole models."""
+    return [name for name in systems if name in peers.WAYS]
 
 
 def memory_header(systems):
@@ -111,11 +155,12 @@ def markdown_table(header, lines):
 
 def tables(rows, systems):
     """The tables of one group, which may mix kinds of rows."""
+    systems = with_attention(systems)
     timed = [row for row in rows if "systems" in row]
     memory = [memory_cells(row, systems) for row in rows if "mebibytes" in row]
     values = [values_cells(row) for row in rows if "values" in row]
     if timed:
-        header = timed_header(timed[0]["unit"])
+        header = timed_header(timed[0])
         yield markdown_table(*without_empty(header, list(map(timed_cells, timed))))
     if memory:
         yield markdown_table(memory_header(systems), memory)
@@ -134,6 +179,7 @@ def one_line(row, systems):
     if "values" in row:
         cells = [row["group"], *values_cells(row)]
     elif "mebibytes" in row:
+        systems = with_attention(systems)
         header = memory_header(systems)[2:-1]
         cells = memory_cells(row, systems)
         sizes = [f"{n} {x} MiB" for n, x in zip(header, cells[2:-1], strict=True)]
@@ -145,7 +191,7 @@ def one_line(row, systems):
 
 def labelled(row):
     """The timed cells, each with its unit: there is no header above them."""
-    header = timed_header(row["unit"])
+    header = timed_header(row)
     cells = timed_cells(row)
     labels = {"threads": "thr", "% of peak": "%", "% of bandwidth": "%"}
     for i, name in enumerate(header):
@@ -173,7 +219,7 @@ def machine_lines(results):
         yield f"- limits with {n_threads} thread(s): {text or 'no C compiler'}"
     for system, needs in results["versions"].items():
         text = ", ".join(f"{name} {x or 'absent'}" for name, x in needs.items())
-        yield f"- {peers.TITLES[system]}: {text}"
+        yield f"- {peers.SYSTEMS[system].title}: {text}"
 
 
 def summary(results):
@@ -186,10 +232,11 @@ def summary(results):
 def misses(results):
     """A table of each row and target that was missed, or nothing."""
     lines = [
-        [row["group"], row["name"], str(row.get("threads", "")), *missed_cells(row, x)]
+        [*row_cells(row), *missed_cells(row, x, x is not target)]
         for row in results["rows"]
-        for x in row["targets"]
-        if not x["met"]
+        for target in row["targets"]
+        if not target["met"]
+        for x in parts(target)
     ]
     if lines:
         yield "## Where it misses"
@@ -197,23 +244,36 @@ def misses(results):
         yield markdown_table(header, lines)
 
 
-def missed_cells(row, target):
+def row_cells(row):
+    return [row["group"], row["name"], str(row.get("threads", ""))]
+
+
+def missed_cells(row, target, is_other=False):
     sign, bound = (">=", "at_least") if "at_least" in target else ("<=", "at_most")
-    what = target["what"].replace("own", row.get("own", "own"))
-    kind = "% of " if what in ("peak", "bandwidth") else "x " if what in SHORT else ""
-    name = kind + SHORT.get(what, what)
+    what = named(row, target)
+    kind = "% of " if what in ("peak", "bandwidth") else "x " if what in RATIOS else ""
+    name = kind + RATIOS.get(what, what)
     aim = f"{sign} {target[bound]:g}"
+    name = f"or {name}" if is_other else name
     return [name, aim, f"{target['got']:.2f}", share_needed(row, target)]
 
 
 def share_needed(row, target):
     """The share of the machine's limit at which attnpy would be that much faster."""
     percent = row.get("limit", {}).get("percent")
-    if not percent or target["what"] not in SHORT:
+    if not percent or target["what"] not in RATIOS:
         return ""
-    limit = "bandwidth" if row.get("unit") == "GB/s" else "peak"
+    limit = "bandwidth" if bound_by_memory(row) else "peak"
     needed = percent[1] * target["at_least"] / target["got"]
     return f"{needed:.0f} % of the {limit}"
+
+
+def without(rows):
+    """A sentence about the peers of these rows that are not installed, or nothing."""
+    names = {name for row in rows for name in row.get("absent", ())}
+    if names:
+        titles = (peers.SYSTEMS[x].title for x in SHORT if x in names)
+        yield f"Not there: {', '.join(titles)}."
 
 
 def replace_rows(results, again):
@@ -235,7 +295,7 @@ def row_key(row):
 def markdown(results, plots=()):
     """The whole run as one Markdown text."""
     systems = list(results["versions"])
-    parts = [
+    found = [
         "# attnpy benchmarks",
         f"Command: `{results['command']}`, {results['date']}",
         *(
@@ -246,16 +306,17 @@ def markdown(results, plots=()):
         "Each cell is the median over the rounds with its quartiles. `x torch` is how "
         "many times attnpy is faster; `x own` compares attnpy's rate with that of "
         "attnpy on the named other case. GFLOP/s count 2 (D + Dv) for each visible "
-        "pair. Percentages are of the limit measured in the same round.",
+        "pair. Percentages are of the limit measured in the same round. An error is "
+        "the largest difference from float64 over the largest number.",
         summary(results),
     ]
     for group, heading in HEADINGS.items():
         rows = [row for row in results["rows"] if row["group"] == group]
         if rows:
-            parts += [f"## {heading}", *tables(rows, systems)]
-    parts += misses(results)
-    parts += [f"![{Path(plot).stem}]({Path(plot).name})" for plot in plots]
-    return "\n\n".join(parts) + "\n"
+            found += [f"## {heading}", *without(rows), *tables(rows, systems)]
+    found += misses(results)
+    found += [f"![{Path(plot).stem}]({Path(plot).name})" for plot in plots]
+    return "\n\n".join(found) + "\n"
 
 
 def write(results, directory, with_plots=True):

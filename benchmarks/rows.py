@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from .cases import Case, prefill
+from .decoders import Tokens
 from .encoders import Sentences
 from .generation import Generation
 from .layers import Layer
@@ -24,9 +25,13 @@ SHAPES = (
 HALF_SHAPES = SHAPES[1:2] + SHAPES[3:6]
 QUICK_SHAPES = (SHAPES[1], SHAPES[3])
 # Of the peak, in percent, by L; longer ones as 1024.
-PEAK_SHARE = {64: 62, 128: 75, 197: 66, 512: 80, 1024: 84}
+PEAK_SHARE = {64: 62, 128: 72, 197: 66, 512: 82, 1024: 86}
 CAUSAL_SHARE = {512: 0.70, 1024: 0.85}  # of the full rate, by L
 PEERS = ("torch", "onnxruntime", "numpy")
+ENCODERS = (
+    *("torch", "transformers", "onnxruntime", "openvino", "ctranslate2", "numpy"),
+)
+DECODERS = ("transformers", "openvino", "llamacpp")
 
 
 @dataclass(frozen=True)
@@ -41,14 +46,16 @@ class Own:
 class Row:
     """One line of a table for each number of threads.
 
-    targets: (what, at least): a system's name for how many times faster than it, "peak"
-    or "bandwidth" for a share in percent. "own" is the row's own comparison.
+    targets: (what, at least): a system's name for how many times faster than it, or
+    "fastest" for the fastest peer; "peak" or "bandwidth" for a share in percent. "own"
+    is the row's own comparison, "error/SYSTEM" attnpy's error over that system's, at
+    most. Several such pairs together are met where any of them is.
     """
 
     group: str
     name: str
-    case: Case | Layer | Sentences | Generation
-    targets: tuple[tuple[str, float], ...] = ()
+    case: Case | Layer | Sentences | Generation | Tokens
+    targets: tuple[tuple, ...] = ()
     peers: tuple[str, ...] = PEERS
     own: tuple[str, Own] | None = None  # its title, and what it is
     limit: str | None = "fma"  # or "bandwidth"
@@ -56,6 +63,7 @@ class Row:
     tier: str | None = None
     plan: bool = False  # attnpy.Plan instead of attention()
     native: bool = False  # computed with 16-bit dot products
+    waiting: str = "passive"  # idle threads of peers sleep, or do as by "default"
     thread_counts: tuple[int, ...] | None = None  # all that were asked for
     quick: bool = False
 
@@ -67,8 +75,8 @@ def shape_name(shape):
 def full_rows():
     for shape in SHAPES:
         length = shape[2]
-        share = ("peak", PEAK_SHARE[min(length, 1024)])
-        targets = (share, ("torch", 2.2), ("onnxruntime", 1.15))
+        share = ("peak", 62 if shape[3] == 32 else PEAK_SHARE[min(length, 1024)])
+        targets = ((("torch", 2.0), share), (("onnxruntime", 1.2), share))
         case = prefill(*shape)
         quick = shape in QUICK_SHAPES
         yield Row("full", shape_name(shape), case, targets, quick=quick)
@@ -179,7 +187,7 @@ def decode_rows(cache_bytes):
 def decode_targets(case, cache_bytes):
     n_bytes = case.n_bytes()
     if n_bytes <= cache_bytes // 2:
-        return tuple((peer, 1.15) for peer in PEERS)
+        return ((("fastest", 1.15), ("bandwidth", 85)),)
     targets = {
         "float32": (("torch", 1.6), ("onnxruntime", 1.6)),
         "bfloat16": (("torch", 4.0),),
@@ -277,14 +285,106 @@ def layer_rows():
         yield Row("layers", name, case, targets, quick=length == 1)
 
 
-def model_rows():
+# (B, L, ragged): against OpenVINO in float32, or else a share of the peak.
+SENTENCES = {
+    (1, 16, False): (1.3, 60),
+    (1, 128, False): (1.2, 78),
+    (1, 512, False): (1.2, 85),
+    (32, 128, False): (1.2, 85),
+    (32, 128, True): (1.2, 85),
+}
+
+
+def sentences_name(batch, length, ragged):
+    return f"{batch} x 8..{length}" if ragged else f"{batch} x {length}"
+
+
+def model_rows(native_bf16):
     """all-MiniLM-L6-v2: one sentence, and many, some of which are padded."""
-    for name, case, quick in (
-        ("MiniLM, 1 sentence of 32 tokens", Sentences(1, 32), True),
-        ("MiniLM, 32 sentences of 32 tokens", Sentences(32, 32), False),
-        ("MiniLM, 32 sentences of 5 to 60 tokens", Sentences(32, 60, True), False),
-    ):
-        yield Row("models", name, case, (("torch", 1.8),), quick=quick)
+    for shape, (ratio, share) in SENTENCES.items():
+        case = Sentences(*shape)
+        yield Row(
+            "models",
+            f"MiniLM float32 {sentences_name(*shape)}",
+            case,
+            ((("openvino", ratio), ("peak", share)),),
+            peers=ENCODERS,
+            quick=shape == (1, 16, False),
+        )
+    for shape in SENTENCES:
+        yield Row(
+            "models",
+            f"MiniLM bfloat16 {sentences_name(*shape)}",
+            Sentences(*shape, dtype="bfloat16"),
+            ((("openvino", 1.15), ("own", 1.7)), ("error/openvino", 1.0)),
+            peers=ENCODERS,
+            own=("float32", Own(Sentences(*shape))),
+            native=native_bf16,
+        )
+
+
+def decoder_rows(native_bf16):
+    """A prompt of 256 tokens in one call, and 8 calls of a token after it."""
+    for model in ("Llama shape", "Qwen2-0.5B"):
+        for n_new in (0, 8):
+            for dtype in ("float32", "bfloat16"):
+                share = ("bandwidth" if n_new else "peak", 85)
+                half = dtype == "bfloat16"
+                own = ("float32", Own(Tokens(model, 256, n_new)))
+                yield Row(
+                    "tokens" if n_new else "prompts",
+                    f"{model} {dtype}, {f'{n_new} after ' if n_new else ''}256",
+                    Tokens(model, 256, n_new, dtype),
+                    ((("fastest", 1.15 if n_new else 1.3), share),),
+                    peers=DECODERS,
+                    own=own if half else None,
+                    limit="bandwidth" if n_new else "fma",
+                    unit="tokens/s",
+                    native=half and native_bf16,
+                    quick=model == "Llama shape" and not half,
+                )
+
+
+def prompt_rows(native_bf16):
+    return [row for row in decoder_rows(native_bf16) if row.group == "prompts"]
+
+
+def token_rows(native_bf16):
+    return [row for row in decoder_rows(native_bf16) if row.group == "tokens"]
+
+
+def default_rows(native_bf16):
+    """Two threads, where those of the peers wait as their users meet them."""
+    rows = [
+        *(("", prefill(*shape)) for shape in ((1, 1, 16, 16), (1, 8, 32, 64))),
+        *(("", prefill(1, 8, length, 64)) for length in (64, 256, 1024)),
+        ("", prefill(8, 12, 128, 64)),
+        ("decode ", Case(1, 12, 12, 1, 512, 64)),
+        ("decode ", Case(1, 32, 8, 1, 4096, 128)),
+    ]
+    for kind, case in rows:
+        lengths = f"1:{case.n_keys}" if kind else str(case.n_queries)
+        name = f"{kind}{case.batch}x{case.heads}x{lengths}x{case.dim}"
+        yield default_row(name, case, PEERS, quick=case.n_keys == 16)
+    for row in (*model_rows(native_bf16), *decoder_rows(native_bf16)):
+        small = row.group != "models" or row.case.batch == 1
+        if small and "Qwen2" not in row.name:
+            yield default_row(row.name, row.case, row.peers, unit=row.unit)
+
+
+def default_row(name, case, rivals, unit="GFLOP/s", quick=False):
+    return Row(
+        "defaults",
+        name,
+        case,
+        (("fastest", 1.0),),
+        peers=rivals,
+        limit=None,
+        unit=unit,
+        thread_counts=(2,),
+        waiting="default",
+        quick=quick,
+    )
 
 
 def generation_rows():
@@ -317,7 +417,10 @@ TIMED = (
     "tiers",
     "layers",
     "models",
+    "prompts",
+    "tokens",
     "generation",
+    "defaults",
 )
 GROUPS = (*TIMED, "memory", "loading", "footprint")
 
@@ -336,7 +439,10 @@ def timed_rows(groups, tiers=(), native_bf16=False, cache_bytes=32 << 20):
         "float64": float64_rows,
         "tiers": lambda: tier_rows(tiers),
         "layers": layer_rows,
-        "models": model_rows,
+        "models": lambda: model_rows(native_bf16),
+        "prompts": lambda: prompt_rows(native_bf16),
+        "tokens": lambda: token_rows(native_bf16),
         "generation": generation_rows,
+        "defaults": lambda: default_rows(native_bf16),
     }
     return [row for group in TIMED if group in groups for row in makers[group]()]

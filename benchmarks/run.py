@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import os
 import shlex
 import sys
 import traceback
@@ -12,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from . import (
+    folders,
     footprint,
     loading,
     machine,
@@ -21,6 +23,7 @@ from . import (
     peers,
     progress,
     report,
+    transformers_ways,
 )
 from .rows import GROUPS, TIMED, timed_rows
 
@@ -31,19 +34,27 @@ def parser():
         allow_abbrev=False,
         description="Time attnpy beside its peers, interleaved, and measure the "
         "machine's limits in the same run. Other commands: `compare REV1 REV2` for two "
-        "commits, `report results.json` to write tables and plots again.",
+        "commits, `report results.json` to write tables and plots again, "
+        "`experiments` for what is no comparison.",
     )
     add = parsed.add_argument
     add("--quick", action="store_true", help="a few rows, in a minute")
     add("--group", type=listed, default=GROUPS, help=f"of {','.join(GROUPS)}")
     add("--rows", default="", help="only rows whose name contains this")
     add("--threads", type=numbers, default=(1, 2), help="default: 1,2")
-    add("--systems", type=listed, default=tuple(peers.WAYS), help="default: all")
+    add("--systems", type=listed, default=tuple(peers.SYSTEMS), help="default: all")
     add("--rounds", type=int, help="rounds for each row, at most (default: 15)")
     add("--seconds", type=float, help="for each row, but five rounds (default: 5)")
     add(
         "--output", default="benchmark-results", help="directory (default: %(default)s)"
     )
+    add(
+        "--models",
+        help="keep the models with random weights in this directory (6 GB), for later "
+        "runs; by default they are written anew and removed",
+    )
+    add("--no-compile", action="store_true", help="leave torch.compile out: it is slow")
+    add("--trials", type=int, help="samples to find a peer's fastest way (default: 3)")
     add("--no-plots", action="store_true", help="write JSON and Markdown only")
     add("--list", action="store_true", help="list the rows and stop")
     return parsed
@@ -59,7 +70,7 @@ def numbers(text):
 
 def checked(options, parsed):
     """Options whose names exist; only systems that are installed."""
-    for given, known in ((options.group, GROUPS), (options.systems, peers.WAYS)):
+    for given, known in ((options.group, GROUPS), (options.systems, peers.SYSTEMS)):
         unknown = sorted(set(given) - set(known))
         if unknown:
             parsed.error(f"expected some of {', '.join(known)}, got {unknown[0]!r}")
@@ -75,7 +86,7 @@ def effort(options):
         rounds,
         min(rounds, usual.min_rounds),
         usual.seconds if options.seconds is None else options.seconds,
-        usual.trials,
+        usual.trials if options.trials is None else options.trials,
     )
 
 
@@ -91,12 +102,14 @@ def chosen_rows(options):
     groups = [group for group in options.group if group in TIMED]
     rows = timed_rows(groups, config["tiers"], native, machine.cache_bytes())
     has_bfloat16 = peers.version("ml_dtypes")
+    has_files = peers.version("safetensors")
     return [
         row
         for row in rows
         if options.rows in row.name
         and (row.quick or not options.quick)
         and (has_bfloat16 or row.case.dtype != "bfloat16")
+        and (has_files or not hasattr(row.case, "expected"))
     ]
 
 
@@ -163,12 +176,12 @@ def measured(todo, systems):
 
 
 def command(arguments):
-    """The command that was given, but for where its results went: a path is private."""
+    """The command that was given, but for directories: a path is private."""
     kept, rest = [], iter(arguments)
     for argument in rest:
-        if argument == "--output":
+        if argument in ("--output", "--models"):
             next(rest)
-        elif not argument.startswith("--output="):
+        elif not argument.startswith(("--output=", "--models=")):
             kept.append(argument)
     return shlex.join(["python", "-m", "benchmarks", *kept])
 
@@ -177,6 +190,11 @@ def main(arguments):
     parsed = parser()
     options = parsed.parse_args(arguments)
     systems = checked(options, parsed)
+    if options.models:
+        os.environ[folders.PLACE] = os.path.abspath(options.models)
+        os.makedirs(options.models, exist_ok=True)
+    if options.no_compile:
+        os.environ[transformers_ways.AS_IT_IS] = "1"
     if options.list:
         for title, _ in jobs(options, systems):
             print(title)

@@ -1,5 +1,6 @@
 """The benchmarks count their work rightly and run to the end. No speed is asserted."""
 
+import contextlib
 import importlib.util
 import json
 import sys
@@ -16,11 +17,16 @@ ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT))  # last: there is an attnpy/ as well, perhaps not built
 
 from benchmarks import (  # noqa: E402
+    apart,
     cases,
+    decoders,
     encoders,
+    experiments,
+    folders,
     layers,
     machine,
     measure,
+    peers,
     report,
     rows,
     run,
@@ -91,10 +97,16 @@ def test_visible_pairs_are_the_weights_that_attnpy_computes(options):
 def test_every_row_has_a_name_of_its_own_and_known_targets():
     every = rows.timed_rows(rows.TIMED, ["avx2", "scalar"], native_bf16=True)
     assert len({(row.group, row.name) for row in every}) == len(every)
-    known = {*rows.PEERS, "own", "peak", "bandwidth"}
+    known = {*peers.SYSTEMS, "own", "peak", "bandwidth", "fastest", "error/openvino"}
     for row in every:
-        assert {what for what, _ in row.targets} <= known
-        assert row.own is not None or "own" not in dict(row.targets)
+        assert set(row.peers) <= set(measure.WAYS[type(row.case)])
+        targets = [
+            part
+            for target in row.targets
+            for part in ([target] if isinstance(target[0], str) else target)
+        ]
+        assert {what for what, _ in targets} <= known
+        assert row.own is not None or "own" not in dict(targets)
     assert {row.group for row in every} == set(rows.TIMED)
     assert {row.group for row in every if row.quick} == set(rows.TIMED)
 
@@ -147,6 +159,77 @@ def test_where_it_misses_has_every_target_that_was_not_reached():
 
 
 @pytest.mark.quick
+def test_a_target_of_several_parts_is_met_where_one_is():
+    row = rows.Row("models", "x", None, ((("openvino", 1.2), ("peak", 85)),))
+    slow = {"threads": 1, "systems": {}, "faster_than": {"openvino": [1, 1.1, 1.2]}}
+    (found,) = measure.judge(row, {**slow, "limit": {"percent": [80, 86, 90]}})
+    assert found["met"]
+    (found,) = measure.judge(row, {**slow, "limit": {"percent": [80, 84, 90]}})
+    assert not found["met"]
+    result = {"group": "models", "name": "x", "threads": 1, "targets": [found]}
+    assert report.verdict(result) == "missed: OpenVINO 1.10 < 1.2 and peak 84.00 < 85"
+    _, table = report.misses({"rows": [result]})
+    assert [line.split(" | ")[3:6] for line in table.splitlines()[2:]] == [
+        ["x OpenVINO", ">= 1.2", "1.10"],
+        ["or % of peak", ">= 85", "84.00"],
+    ]
+    assert measure.judge(row, {**slow, "faster_than": {}}) == []
+
+
+@pytest.mark.quick
+def test_an_error_is_judged_by_that_of_the_peer():
+    row = rows.Row("models", "x", None, (("error/openvino", 1.0),))
+    systems = {"attnpy": {"error": 0.02}, "openvino": {"error": 0.01}}
+    result = {"threads": 1, "systems": systems, "faster_than": {}}
+    (found,) = measure.judge(row, result)
+    assert (found["got"], found["met"]) == (2.0, False)
+    assert report.verdict({"targets": [found]}) == (
+        "missed: error over OpenVINO's 2.00 > 1"
+    )
+    assert measure.judge(row, {**result, "systems": {}}) == []
+
+
+@pytest.mark.quick
+def test_a_table_says_errors_and_who_is_not_there():
+    system = {"seconds": [1, 1, 1], "speed": [1, 2, 3], "error": 0.01}
+    row = {
+        "group": "tokens",
+        "name": "x",
+        "threads": 1,
+        "unit": "tokens/s",
+        "systems": {"attnpy": system, "llamacpp": {**system, "error": 0.002}},
+        "faster_than": {"llamacpp": [1, 2, 3], "fastest": [1, 2, 3]},
+        "limit": {"what": "bandwidth", "percent": [50, 60, 70]},
+        "targets": [measure.verdict("fastest", 3, 2)],
+        "absent": ["openvino"],
+    }
+    (table,) = report.tables([row], ["attnpy", "llamacpp"])
+    header, _, cells = table.splitlines()
+    assert "| % of bandwidth | x llama.cpp | error | target |" in header
+    assert "| attnpy 1.0e-02, llama.cpp 2.0e-03 |" in cells
+    assert "missed: the fastest peer 2.00 < 3" in cells
+    assert list(report.without([row])) == ["Not there: OpenVINO."]
+    assert list(report.without([{**row, "absent": []}])) == []
+
+
+@pytest.mark.quick
+def test_ways_that_cannot_be_made_are_dropped_and_the_others_stay():
+    def ways():
+        yield peers.Way("right", lambda: np.ones(3))
+        yield peers.Way("wrong", lambda: np.zeros(3))
+        yield peers.Way("broken", lambda: 1 / 0)
+        raise OSError("no such file")
+
+    good, dropped = measure.right_ways(ways(), SMALL, np.ones(3))
+    assert {way.name: error for way, error in good.items()} == {"right": 0.0}
+    assert dropped == {
+        "wrong": "another result: relative difference 1",
+        "broken": "ZeroDivisionError: division by zero",
+        "the next way": "OSError: no such file",
+    }
+
+
+@pytest.mark.quick
 def test_rows_of_a_later_run_replace_the_earlier_ones():
     machine = dict.fromkeys(("cpu", "model", "cpus", "tier", "compiler", "python"), 1)
     one, two = (
@@ -163,7 +246,7 @@ def test_rows_of_a_later_run_replace_the_earlier_ones():
 
 @pytest.mark.quick
 def test_the_command_is_shown_without_the_directory_of_its_results():
-    for output in (["--output", "/a/b"], ["--output=/a/b"]):
+    for output in (["--output", "/a/b"], ["--output=/a/b", "--models", "/c"]):
         shown = run.command(["--quick", *output, "--threads", "1"])
         assert shown == "python -m benchmarks --quick --threads 1"
 
@@ -193,9 +276,9 @@ def test_a_run_with_attnpy_and_numpy_alone_writes_json_and_markdown(tmp_path):
     )
     assert results["failures"] == {}
     groups = [row["group"] for row in results["rows"]]
-    measured = {"small", "memory", "threads", "models", "generation"}
+    measured = {"small", "memory", "threads", "generation"}
     if importlib.util.find_spec("safetensors"):
-        measured.add("loading")
+        measured |= {"loading", "models"}
     assert set(groups) == measured
     first = results["rows"][0]
     assert (first["name"], first["visible_pairs"]) == ("1x1x16x16", 256)
@@ -231,6 +314,8 @@ def assert_tables(markdown):
     ids=str,
 )
 def test_whole_layers_in_numpy_give_what_attnpy_gives(case):
+    if isinstance(case, encoders.Sentences):
+        pytest.importorskip("safetensors")
     arrays = case.arrays()
     expected = measure.expected_result(case, arrays, 1)
     ways = measure.ways_of("numpy", case, arrays, 1)
@@ -255,3 +340,157 @@ assert torch.is_inference_mode_enabled()
 def test_a_group_that_does_not_exist_is_an_error():
     with pytest.raises(AssertionError, match="got 'nothing'"):
         assert_runs(RUN, "--group", "nothing")
+
+
+# ---- Models of the peers -------------------------------------------------------------
+
+TINY = {"num_hidden_layers": 2, "vocab_size": 50, "hidden_size": 32}
+TINY |= {"intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
+LIKE = {"tiny llama": "Llama shape", "tiny qwen2": "Qwen2-0.5B"}
+
+
+@pytest.fixture
+def tiny_models(tmp_path, monkeypatch):
+    """Small models in folders.CONFIGS, under the names of LIKE."""
+    pytest.importorskip("safetensors")
+    monkeypatch.setenv(folders.PLACE, str(tmp_path))
+    folders.root.cache_clear()
+    for name, other in LIKE.items():
+        config = {**folders.CONFIGS[other], **TINY}
+        monkeypatch.setitem(folders.CONFIGS, name, config)
+    yield tmp_path
+    folders.root.cache_clear()
+    decoders.random_model.cache_clear()
+
+
+@pytest.mark.quick
+def test_weights_are_numbers_of_bfloat16_and_written_once(tiny_models):
+    path = folders.folder("tiny qwen2")
+    written = (path / "model.safetensors").stat().st_mtime_ns
+    weights, config = folders.read("tiny qwen2")
+    assert folders.folder("tiny qwen2") == path
+    assert (path / "model.safetensors").stat().st_mtime_ns == written
+    assert {name: array.shape for name, array in weights.items()} == (
+        folders.shapes(config)
+    )
+    for array in weights.values():
+        assert array.dtype == np.float32
+        assert not (array.view(np.uint32) & 0xFFFF).any()
+        assert np.ptp(array) > 0
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("name", LIKE)
+@pytest.mark.parametrize("n_new", [0, 3])
+def test_attnpy_computes_a_prompt_and_tokens_after_it(tiny_models, name, n_new):
+    case = decoders.Tokens(name, 7, n_new)
+    assert [end - begin for begin, end in case.steps()] == ([1] * n_new or [7])
+    (way,) = decoders.attnpy_ways(case, case.arrays(), 1)
+    for _ in range(2):
+        error = measure.difference(way.read(way.call()), decoders.exact_scores(case))
+        assert error < 1e-5
+
+
+def test_the_operations_of_a_prompt_are_those_of_each_product(tiny_models):
+    case = decoders.Tokens("tiny llama", 7)
+    layer = 2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 64  # q, o; k, v; the network
+    pairs = 7 * 8 // 2
+    each = 2 * (7 * layer) + 4 * 32 * pairs
+    assert case.flops() == 2 * each + 2 * 32 * 50
+    after = decoders.Tokens("tiny llama", 7, 2)
+    each = 2 * (2 * layer) + 4 * 32 * (8 + 9)
+    assert after.flops() == 2 * each + 2 * (2 * 32 * 50)
+    assert after.weight_bytes() == 4 * (2 * (layer + 2 * 32) + 32 + 32 * 50)
+    assert sum(array.nbytes for array in after.memory()) <= after.weight_bytes()
+
+
+NEEDED = {
+    "openvino": ["openvino"],
+    "llamacpp": ["llama_cpp", "gguf"],
+    "transformers": ["transformers", "torch"],
+    "ctranslate2": ["ctranslate2", "transformers", "torch"],
+}
+
+
+def skip_without(system, monkeypatch):
+    for module in NEEDED[system]:
+        pytest.importorskip(module)
+    from benchmarks.transformers_ways import AS_IT_IS
+
+    monkeypatch.setenv(AS_IT_IS, "1")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("n_new", [0, 3])
+@pytest.mark.parametrize("name", LIKE)
+@pytest.mark.parametrize("system", rows.DECODERS)
+def test_decoders_of_peers_give_the_same_scores(
+    tiny_models, monkeypatch, system, name, n_new, dtype
+):
+    pytest.importorskip("ml_dtypes")
+    skip_without(system, monkeypatch)
+    case = decoders.Tokens(name, 7, n_new, dtype)
+    expected = decoders.exact_scores(case)
+    with no_gradients(system):
+        ways = decoders.WAYS[system](case, None, 1)
+        good, _ = measure.right_ways(ways, case, expected)
+        assert good
+        for way in good:  # again, after what the first call has left
+            error = measure.difference(way.read(way.call()), expected)
+            assert error < (1e-3 if dtype == "float32" else 5e-2)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("system", [name for name in rows.ENCODERS if name in NEEDED])
+def test_encoders_of_peers_give_the_same_vectors(monkeypatch, system, dtype):
+    pytest.importorskip("ml_dtypes")
+    pytest.importorskip("safetensors")
+    skip_without(system, monkeypatch)
+    case = encoders.Sentences(3, 20, True, dtype)
+    with no_gradients(system):
+        ways = encoders.WAYS[system](case, None, 1)
+        good, dropped = measure.right_ways(ways, case, case.expected())
+    if system == "ctranslate2" and not good:  # it has no bfloat16 on most CPUs
+        assert dtype == "bfloat16"
+        assert "bfloat16" in str(dropped)
+        return
+    assert dropped == {}
+    assert max(good.values()) < (1e-5 if dtype == "float32" else 5e-2)
+
+
+def no_gradients(system):
+    if system not in ("transformers", "ctranslate2"):
+        return contextlib.nullcontext()
+    import torch
+
+    return torch.inference_mode()
+
+
+def test_a_peer_in_a_process_of_its_own_answers_and_is_stopped_in_between():
+    pytest.importorskip("threadpoolctl")
+    case = cases.prefill(1, 2, 5, 4)
+    expected = measure.expected_result(case, case.arrays(), 1)
+    found, dropped = apart.contestant("numpy", case, 1, expected, 0, 1.0)
+    try:
+        assert dropped == {}
+        assert found.error < 1e-6
+        found.prepare()
+        assert found.sample() > 0
+        if sys.platform == "linux":
+            status = Path(f"/proc/{found.peer.process.pid}/status").read_text()
+            assert "State:\tT (stopped)" in status
+        nothing, dropped = apart.contestant("numpy", case, 1, expected + 1, 0, 1.0)
+        assert nothing is None
+        assert all("another result" in why for why in dropped.values())
+    finally:
+        apart.process_of.cache_clear()
+        found.peer.end()
+
+
+def test_experiments_print_a_table_each():
+    printed = assert_runs(RUN, "experiments", "watching", "--rounds", "1")
+    assert printed.startswith("watching, 1 thread(s): CPU time of calls")
+    assert sum(line.startswith("| ") for line in printed.splitlines()) == 6
+    with pytest.raises(AssertionError, match="got 'nothing'"):
+        assert_runs(RUN, "experiments", "nothing")
+    assert set(experiments.EXPERIMENTS) == {"products", "watching", "pages"}

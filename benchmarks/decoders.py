@@ -1,0 +1,155 @@
+"""Language models in the sizes of `folders.CONFIGS`: a prompt, and tokens after it."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from . import (
+    cases,
+    children,
+    folders,
+    llamacpp_ways,
+    openvino_ways,
+    transformers_ways,
+)
+from .peers import Way
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A prompt in one call, if n_new is 0; else so many calls of one token after it.
+
+    The tokens are given, and the result of all is the scores after the last of them.
+    The keys and values of the prompt are there before the first of n_new calls.
+    """
+
+    model: str
+    n_prompt: int
+    n_new: int = 0
+    dtype: str = "float32"
+
+    def capacity(self):
+        return self.n_prompt + self.n_new
+
+    def ids(self):
+        """The tokens, (L,)."""
+        n_words = folders.CONFIGS[self.model]["vocab_size"]
+        return np.random.default_rng(2).integers(3, n_words, size=self.capacity())
+
+    def steps(self):
+        """(begin, end) of the tokens of each call."""
+        if not self.n_new:
+            return [(0, self.n_prompt)]
+        return [(i, i + 1) for i in range(self.n_prompt, self.capacity())]
+
+    def arrays(self):
+        """The tokens, and attnpy's model."""
+        return self.ids(), random_model(self.model, self.dtype)
+
+    def expected(self):
+        """The scores in float64, by attnpy in a process that gives its memory back."""
+        path = folders.root() / f"{self.model} {self.n_prompt} {self.n_new}.npy"
+        arguments = self.model, self.n_prompt, self.n_new
+        folders.folder(self.model)
+        folders.made(path, lambda part: children.output(__name__, part, *arguments))
+        return np.load(path)
+
+    def n_tokens(self):
+        """Of one call."""
+        return self.n_new or self.n_prompt
+
+    def flops(self):
+        """The products of all tokens, those of the scores but once a call."""
+        config = folders.CONFIGS[self.model]
+        shapes = folders.shapes(config).values()
+        matrices = sum(int(np.prod(shape)) for shape in shapes if len(shape) == 2)
+        tables = config["vocab_size"] * config["hidden_size"]
+        matrices -= tables * (1 if config["tie_word_embeddings"] else 2)
+        ends = np.arange(self.capacity() - self.n_tokens(), self.capacity()) + 1
+        pairs = 4 * config["hidden_size"] * config["num_hidden_layers"] * ends.sum()
+        scores = 2 * tables * len(self.steps())
+        return 2 * matrices * self.n_tokens() + scores + int(pairs)
+
+    def n_bytes(self):
+        """What is read of the weights in all calls: of a table of words only rows."""
+        return self.weight_bytes() * len(self.steps())
+
+    def weight_bytes(self):
+        config = folders.CONFIGS[self.model]
+        shapes = folders.shapes(config)
+        if not config["tie_word_embeddings"]:
+            del shapes["model.embed_tokens.weight"]
+        n_weights = sum(int(np.prod(shape)) for shape in shapes.values())
+        return n_weights * cases.dtype_of(self.dtype).itemsize
+
+    def memory(self):
+        """Two arrays, of as many bytes as the weights but 1 GiB at most."""
+        n_bytes = min(self.weight_bytes(), 1 << 30) // 2
+        return np.ones(n_bytes, np.uint8), np.ones(n_bytes, np.uint8)
+
+    def facts(self):
+        return asdict(self)
+
+
+@functools.lru_cache(maxsize=2)  # for bfloat16 beside float32
+def random_model(name, dtype):
+    from attnpy.models import CausalDecoder
+
+    kind = cases.dtype_of(dtype)
+    return CausalDecoder.from_pretrained(folders.folder(name), dtype=kind)
+
+
+def attnpy_ways(case, arrays, n_threads):
+    ids, model = arrays
+    caches = model.decoder.new_caches(1, case.capacity())
+    if case.n_new:
+        prompt = ids[np.newaxis, : case.n_prompt]
+        model(prompt, caches=caches, num_threads=n_threads)
+    n_kept = case.n_prompt if case.n_new else 0
+
+    def call():
+        for cache in caches:
+            cache.truncate(n_kept)
+        for begin, end in case.steps():
+            new = ids[np.newaxis, begin:end]
+            states = model(new, caches=caches, num_threads=n_threads)
+            scores = model.logits(states[0, -1], num_threads=n_threads)
+        return scores
+
+    yield Way("CausalDecoder", call)
+
+
+def read_by(decoder_calls):
+    """Ways of a peer whose module has decoder_calls(name, case, n_threads)."""
+
+    def ways(case, arrays, n_threads):
+        for name, call in decoder_calls(case.model, case, n_threads):
+            yield Way(name, call)
+
+    return ways
+
+
+WAYS = {
+    "attnpy": attnpy_ways,
+    "transformers": read_by(transformers_ways.decoder_calls),
+    "openvino": read_by(openvino_ways.decoder_calls),
+    "llamacpp": read_by(llamacpp_ways.decoder_calls),
+}
+
+
+def exact_scores(case):
+    """Those after the last token in float64, without a cache: (V,)."""
+    decoder = random_model(case.model, "float64")
+    return decoder.logits(decoder(case.ids())[-1])
+
+
+def main(arguments):
+    """Write a case's scores in float64. Arguments: a path, and the case's fields."""
+    path, model, n_prompt, n_new = arguments
+    scores = exact_scores(Tokens(model, int(n_prompt), int(n_new)))
+    with open(path, "wb") as file:
+        np.save(file, scores)
+    print("{}")

@@ -1,0 +1,178 @@
+"""Models with random weights, each written once, from which every system reads its own.
+
+A folder is one of Hugging Face: config.json and model.safetensors. Its weights are
+float32 numbers that bfloat16 holds too, so that rows of both have the same model. What
+a peer makes of it, a file of its own format, is kept beside it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import math
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+PLACE = "ATTNPY_BENCHMARK_MODELS"  # where to keep them; child processes find it, too
+
+DECODER = {
+    "rms_norm_eps": 1e-6,
+    "hidden_act": "silu",
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+CONFIGS = {
+    "MiniLM": {
+        "model_type": "bert",
+        "hidden_size": 384,
+        "intermediate_size": 1536,
+        "num_attention_heads": 12,
+        "num_hidden_layers": 6,
+        "vocab_size": 1000,
+        "max_position_embeddings": 512,
+        "type_vocab_size": 2,
+        "hidden_act": "gelu",
+        "layer_norm_eps": 1e-12,
+        "position_embedding_type": "absolute",
+        "pad_token_id": 0,
+    },
+    "Llama shape": {
+        **DECODER,
+        "model_type": "llama",
+        "rope_theta": 1e4,
+        "hidden_size": 1024,
+        "intermediate_size": 2816,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 4,
+        "num_hidden_layers": 8,
+        "vocab_size": 8000,
+        "max_position_embeddings": 2048,
+        "tie_word_embeddings": False,
+    },
+    "Qwen2-0.5B": {
+        **DECODER,
+        "model_type": "qwen2",
+        "rope_theta": 1e6,
+        "hidden_size": 896,
+        "intermediate_size": 4864,
+        "num_attention_heads": 14,
+        "num_key_value_heads": 2,
+        "num_hidden_layers": 24,
+        "vocab_size": 151936,
+        "max_position_embeddings": 32768,
+        "tie_word_embeddings": True,
+    },
+}
+
+
+@functools.cache
+def root():
+    """The directory that PLACE names, or one that goes when this process ends."""
+    if PLACE not in os.environ:
+        os.environ[PLACE] = tempfile.mkdtemp(prefix="attnpy-models-")
+        atexit.register(shutil.rmtree, os.environ[PLACE], ignore_errors=True)
+    return Path(os.environ[PLACE])
+
+
+def made(path, make):
+    """A file or folder, which make(path) writes where it is not there yet."""
+    if not path.exists():
+        part = path.with_name("part-" + path.name)
+        make(part)
+        part.rename(path)
+    return path
+
+
+def folder(name):
+    """The folder of a model of CONFIGS, written when it is first asked for."""
+    return made(root() / name.replace(" ", "-"), lambda path: write(path, name))
+
+
+def write(path, name):
+    from safetensors.numpy import save_file
+
+    path.mkdir(parents=True)
+    config = CONFIGS[name]
+    (path / "config.json").write_text(json.dumps(config))
+    save_file(weights(config), path / "model.safetensors", {"format": "pt"})
+
+
+def read(name):
+    """{name: array} of a model, (out, in) as the files have them, and its config."""
+    from safetensors.numpy import load_file
+
+    return load_file(folder(name) / "model.safetensors"), CONFIGS[name]
+
+
+def weights(config):
+    """Random weights by name. A vector of a norm is near 1, a bias near 0."""
+    rng = np.random.default_rng(1)
+    found = {}
+    for name, shape in shapes(config).items():
+        array = rng.standard_normal(shape, dtype=np.float32)
+        array *= np.float32(0.1 if len(shape) == 1 else 1 / math.sqrt(shape[-1]))
+        if "norm" in name.lower() and name.endswith("weight"):
+            array += 1
+        # The upper half of the bits is a bfloat16 number.
+        array.view(np.uint32)[...] &= np.uint32(0xFFFF0000)
+        found[name] = array
+    return found
+
+
+def shapes(config):
+    """The shapes of a checkpoint of BERT, Llama or Qwen2, by name."""
+    return (bert if config["model_type"] == "bert" else llama)(config)
+
+
+def bert(config):
+    e, f = config["hidden_size"], config["intermediate_size"]
+    layer = {f"attention.self.{x}": (e, e) for x in ("query", "key", "value")}
+    layer |= {
+        "attention.output.dense": (e, e),
+        "attention.output.LayerNorm": (e,),
+        "intermediate.dense": (f, e),
+        "output.dense": (e, f),
+        "output.LayerNorm": (e,),
+    }
+    modules = {"embeddings.LayerNorm": (e,), "pooler.dense": (e, e)}
+    for i in range(config["num_hidden_layers"]):
+        modules |= {f"encoder.layer.{i}.{name}": x for name, x in layer.items()}
+    tables = {
+        "word": config["vocab_size"],
+        "position": config["max_position_embeddings"],
+        "token_type": config["type_vocab_size"],
+    }
+    found = {f"embeddings.{x}_embeddings.weight": (n, e) for x, n in tables.items()}
+    for name, shape in modules.items():
+        found |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
+    return found
+
+
+def llama(config):
+    e, inner = config["hidden_size"], config["intermediate_size"]
+    kv = e // config["num_attention_heads"] * config["num_key_value_heads"]
+    layer = {
+        "input_layernorm.weight": (e,),
+        "self_attn.q_proj.weight": (e, e),
+        "self_attn.k_proj.weight": (kv, e),
+        "self_attn.v_proj.weight": (kv, e),
+        "self_attn.o_proj.weight": (e, e),
+        "post_attention_layernorm.weight": (e,),
+        "mlp.gate_proj.weight": (inner, e),
+        "mlp.up_proj.weight": (inner, e),
+        "mlp.down_proj.weight": (e, inner),
+    }
+    if config["model_type"] == "qwen2":
+        for x, size in (("q", e), ("k", kv), ("v", kv)):
+            layer[f"self_attn.{x}_proj.bias"] = (size,)
+    found = {"model.embed_tokens.weight": (config["vocab_size"], e)}
+    for i in range(config["num_hidden_layers"]):
+        found |= {f"model.layers.{i}.{name}": shape for name, shape in layer.items()}
+    if not config["tie_word_embeddings"]:
+        found["lm_head.weight"] = (config["vocab_size"], e)
+    return {**found, "model.norm.weight": (e,)}
