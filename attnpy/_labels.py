@@ -1,7 +1,8 @@
-"""What `attnpy.plot` and `attnpy.view` share: the checks of weights and of labels."""
+"""What pictures share, in text, images and pages: checks of weights, masks, labels."""
 
 from __future__ import annotations
 
+import math
 import unicodedata
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,33 @@ def checked_weights(
             f"weights: expected none below 0 or infinite, got {wrong[0]:g}"
         )
     return numbers
+
+
+def checked_mask(mask: ArrayLike) -> NDArray[np.bool_]:
+    """Return a boolean array."""
+    array = _checks.array(mask, "mask")
+    if array.dtype != np.bool_:
+        raise TypeError(
+            f"mask: expected bool, True where the query may attend, got {array.dtype}"
+        )
+    return array
+
+
+def mask_rows(mask: ArrayLike) -> tuple[NDArray[np.bool_], str]:
+    """Return the mask of one head as (rows, Lk), and what a row is.
+
+    That is a "query"; or a "sequence", whose queries all see the same keys, where the
+    mask is (..., 1, 1, Lk).
+    """
+    array = checked_mask(mask)
+    if array.ndim and all(n == 1 for n in array.shape[:-2]):
+        return array.reshape((1, *array.shape)[-2:]), "query"
+    if array.ndim < 4 or array.shape[-3:-1] != (1, 1):
+        raise ValueError(
+            "mask: expected (Lq, Lk), one head, or (..., 1, 1, Lk), all queries of "
+            f"each sequence, got {array.shape}"
+        )
+    return array.reshape(math.prod(array.shape[:-1]), array.shape[-1]), "sequence"
 
 
 def check_shape(name: str, array: NDArray[Any], shapes: dict[int, str]) -> None:

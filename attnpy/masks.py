@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from attnpy import _checks
+from attnpy._labels import mask_rows
 from attnpy.positions import query_positions
 
 if TYPE_CHECKING:
@@ -335,12 +336,13 @@ def show(
 
     Parameters
     ----------
-    mask : array_like of bool, shape (Lq, Lk)
-        Axes of length 1 may come before: a single head and batch. A 1-D mask is one
-        row.
+    mask : array_like of bool, shape (Lq, Lk), (Lk,) or (..., 1, 1, Lk)
+        Axes of length 1 may come before: a single head and batch. With other axes
+        there is a row for each sequence, as of what `padding` returns; it stands for
+        all of its queries.
     query_labels, key_labels : sequence of str, optional
-        `Lq` names for the rows and `Lk` for the columns, words for example. What cannot
-        be printed, such as a newline, is shown as in a string literal.
+        Names for the rows and `Lk` for the columns, words for example. What cannot be
+        printed, such as a newline, is shown as in a string literal.
 
     Returns
     -------
@@ -352,8 +354,7 @@ def show(
     TypeError
         If `mask` is not boolean.
     ValueError
-        If it has more than two axes, or there are not as many labels as rows or
-        columns.
+        If it has another shape, or there are not as many labels as rows or columns.
 
     Examples
     --------
@@ -364,13 +365,11 @@ def show(
     the ■   ·   ·
     cat ■   ■   ·
     sat ■   ■   ■
+    >>> print(masks.show(masks.padding([1, 3], 3)))
+    ■ · ·
+    ■ ■ ■
     """
-    mask = _checks.array(mask, "mask")
-    if mask.dtype != np.bool_:
-        raise TypeError(f"mask: expected booleans, got dtype {mask.dtype}")
-    if mask.ndim == 0 or any(n != 1 for n in mask.shape[:-2]):
-        raise ValueError(f"mask: expected (Lq, Lk), one head, got {mask.shape}")
-    mask = mask.reshape((1, *mask.shape)[-2:])
+    mask, _ = mask_rows(mask)
     names = _names(query_labels, "query_labels", mask.shape[0])
     heads = _names(key_labels, "key_labels", mask.shape[1])
     rows = [["■" if seen else "·" for seen in row] for row in mask.tolist()]

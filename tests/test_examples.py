@@ -15,7 +15,9 @@ EXAMPLES = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.M | re.S
 NEEDS = {
     "_machine": "threadpoolctl",
     "checkpoints.files": "safetensors",
-    "plot": "matplotlib",
+    "plot.grids": "matplotlib",
+    "plot.maps": "matplotlib",
+    "plot.spread": "matplotlib",
 }
 MODULES = (
     "_attention",
@@ -38,7 +40,9 @@ MODULES = (
     "models.decoder",
     "models.sampling",
     "norms",
-    "plot",
+    "plot.grids",
+    "plot.maps",
+    "plot.spread",
     "positions.absolute",
     "positions.relative",
     "positions.rotary",

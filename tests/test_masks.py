@@ -187,6 +187,14 @@ def test_show_draws_rows_and_columns():
 
 
 @pytest.mark.quick
+def test_show_takes_what_padding_returns():
+    assert masks.show(masks.padding(2, 3)) == "■ ■ ·"
+    picture = masks.show(masks.padding([1, 3], 3), ["a", "b"])
+    assert picture == "a ■ · ·\nb ■ ■ ■"
+    assert masks.show(masks.padding([[1], [3]], 3)) == "■ · ·\n■ ■ ■"
+
+
+@pytest.mark.quick
 def test_show_keeps_a_label_on_one_line():
     assert masks.show([[True]], ["\n"], ["don't"]) == "   don't\n\\n ■"
 

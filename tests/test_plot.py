@@ -1,6 +1,9 @@
 """The pictures show the numbers they were given, and nothing breaks them."""
 
+import base64
+import io
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -42,6 +45,21 @@ def drawn(ax):
     ax.figure.canvas.draw()
     (image,) = ax.images
     return np.ma.getdata(image.get_array())
+
+
+def pixels(ax):
+    """The colours (height, width, 3) inside the axes, with a frame of one pixel."""
+    if ax.figure.stale:
+        ax.figure.canvas.draw()
+    picture = np.asarray(ax.figure.canvas.buffer_rgba())[::-1, :, :3]
+    x0, y0, x1, y1 = np.floor(ax.get_window_extent().extents + 0.5).astype(int)
+    return picture[y0 - 1 : y1 + 1, x0 - 1 : x1 + 1][::-1]
+
+
+def runs(line, color):
+    """How many runs of this colour a line (n, 3) of pixels has."""
+    same = (line == np.rint(255 * np.array(color[:3])).astype(int)).all(axis=-1)
+    return int(same[0]) + int((same[1:] & ~same[:-1]).sum())
 
 
 def values_written(ax):
@@ -174,10 +192,36 @@ def test_nan_is_drawn_in_its_own_colour():
     plot.heat_map([[0.0]]).figure.canvas.draw()
 
 
-def test_vmax_is_the_end_of_the_colour_scale():
-    assert plot.heat_map([[0.1]], vmax=1).images[0].get_clim() == (0, 1)
-    figure = plot.head_grid([[[0.1]]], vmax=2)
-    assert figure.axes[0].images[0].get_clim() == (0, 2)
+@pytest.mark.parametrize(
+    ("draw", "low"),
+    [
+        (lambda **limits: plot.heat_map([[0.2, 0.4]], **limits), 0),
+        (lambda **limits: plot.head_grid([[[0.2, 0.4]]], **limits).axes[0], 0),
+        (lambda **limits: plot.score_map([[0.2, -0.4]], **limits), -0.3),
+        (lambda **limits: plot.score_grid([[[0.2, -0.4]]], **limits).axes[0], -0.3),
+        (lambda **limits: plot.position_image([[0.2, -0.4]], **limits), -0.3),
+        (lambda **limits: plot.entropy(random_weights(1, 1, 2, 2), **limits), 0),
+    ],
+)
+def test_vmin_and_vmax_are_the_ends_of_the_colour_scale(draw, low):
+    assert draw(vmax=0.3).images[0].get_clim() == (low, 0.3)
+    assert draw(vmin=-0.1, vmax=0.3).images[0].get_clim() == (-0.1, 0.3)
+
+
+def test_limits_of_bars_are_those_of_their_axis():
+    assert plot.entropy(random_weights(3, 4, 4), vmin=1, vmax=3).get_ylim() == (1, 3)
+
+
+def test_colour_bar_points_to_numbers_beyond_its_ends():
+    def arrows(ax):
+        return ax.images[0].colorbar.extend
+
+    assert arrows(plot.heat_map([[0.1, 0.5]])) == "neither"
+    assert arrows(plot.heat_map([[0.1, 0.5]], vmax=0.4)) == "max"
+    assert arrows(plot.heat_map([[0.1, 0.5]], vmin=0.2, vmax=0.4)) == "both"
+    assert arrows(plot.score_map([[-0.5, 0.1]], vmax=0.4)) == "min"
+    figure = plot.head_grid([[[0.1, 0.5]]], vmax=0.4)
+    assert figure.axes[-1].get_ylim() == (0, 0.4)
 
 
 def test_head_grid_draws_every_head_on_one_scale():
@@ -208,6 +252,342 @@ def test_head_grid_wraps_many_heads_of_one_layer():
     assert {place.colspan.start for place in places} == set(range(6))
     titles = [ax.get_title() for ax in figure.axes[:-1]]
     assert titles == [f"head {h}" for h in range(12)]
+
+
+# ---- No stripe is lost, at any size --------------------------------------------------
+
+SIZES = [15, 48, 64, 73, 100, 200, 1000]
+
+
+def stripes(n):
+    """Columns to mark: the outermost two and others, with a pixel between any two."""
+    return sorted({0, n // 3, n // 2 + n // 20, n - 1})
+
+
+def stripe(n, shape=None):
+    values = np.zeros(shape or (n, n))
+    values[..., stripes(n)] = 1
+    return values
+
+
+def assert_stripes(ax, n, color=None):
+    """Each marked column is there from top to bottom, and the frame covers none."""
+    image = ax.images[0]
+    color = image.to_rgba(1.0) if color is None else color
+    crop = pixels(ax)
+    inside = crop[1:-1, 1:-1]
+    for row in (0, len(inside) // 2, -1):
+        assert runs(inside[row], color) == len(stripes(n)), row
+    assert runs(inside[len(inside) // 2, :1], color) == 1
+    assert runs(inside[len(inside) // 2, -1:], color) == 1
+    for ring in (crop[0, 2:-2], crop[2:-2, -1]):  # where no tick marks are
+        assert (ring == 153).all(), "the frame is around the image"
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_heat_map_shows_every_stripe(n):
+    options = {"annotate": False, "vmax": 1}
+    assert_stripes(plot.heat_map(stripe(n), **options), n)
+    ax = plot.heat_map(stripe(n).T, **options)
+    color = ax.images[0].to_rgba(1.0)
+    assert runs(pixels(ax)[1:-1, 7], color) == len(stripes(n))
+    labelled = plot.heat_map(stripe(n), [f"token{i}" for i in range(n)], **options)
+    assert_stripes(labelled, n)
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("heads", [(2, 3), (4,)])
+def test_head_grid_shows_every_stripe_of_every_head(n, heads):
+    figure = plot.head_grid(stripe(n, (*heads, n, n)))
+    first = pixels(figure.axes[0])[1:-1, 1:-1]
+    for ax in figure.axes[:-1]:
+        assert_stripes(ax, n)
+        inside = pixels(ax)[1:-1, 1:-1]
+        np.testing.assert_array_equal(inside, first, "equal heads look alike")
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_encoding_shows_every_stripe(n):
+    assert_stripes(plot.position_image(stripe(n)), n)
+    ax = plot.position_image(-stripe(n) + 0.4)
+    assert_stripes(ax, n, ax.images[0].to_rgba(-0.6))
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_scores_show_every_stripe_of_either_sign(n):
+    assert_stripes(plot.score_map(stripe(n), annotate=False), n)
+    ax = plot.score_grid(-stripe(n)[None], mask=np.ones(n, bool)).axes[0]
+    assert_stripes(ax, n, ax.images[0].to_rgba(-1.0))
+
+
+@pytest.mark.parametrize("n", [n for n in SIZES if n > 80])
+@pytest.mark.parametrize("shown", [True, False])
+def test_mask_shows_every_stripe_of_either_kind(n, shown):
+    ax = plot.mask_image((stripe(n) == 1) == shown)
+    image = ax.images[0]
+    crop = pixels(ax)[1:-1, 1:-1]
+    rest = image.to_rgba(float(not shown))
+    others = np.ones_like(crop[0]) * np.rint(255 * np.array(rest[:3])).astype(np.uint8)
+    for row in (0, len(crop) // 2, -1):
+        marked = (crop[row] != others).any(axis=-1)
+        assert marked[0] and marked[-1]
+        assert (marked[1:] & ~marked[:-1]).sum() + 1 == len(stripes(n))
+
+
+def test_mask_has_a_colour_for_a_pixel_of_both_kinds():
+    ax = plot.mask_image(np.tile([True, False], (1000, 1500)))
+    *_, text = ax.get_legend().get_texts()
+    *_, patch = ax.get_legend().get_patches()
+    assert text.get_text() == "some of them"
+    (color,) = np.unique(pixels(ax)[1:-1, 1:-1].reshape(-1, 3), axis=0)
+    np.testing.assert_array_equal(
+        color, np.rint(255 * np.array(patch.get_facecolor()))[:3]
+    )
+
+
+@pytest.mark.parametrize("dpi", [37, 72, 150])
+@pytest.mark.parametrize("n", [73, 1000])
+def test_saved_pictures_show_every_stripe(n, dpi):
+    figure = plot.head_grid(stripe(n, (2, 3, n, n)), list(range(n)), title="A title")
+    file = io.BytesIO()
+    figure.savefig(file, dpi=dpi, bbox_inches="tight")
+    file.seek(0)
+    picture = np.rint(255 * pyplot.imread(file)[:, :, :3]).astype(int)
+    color = figure.axes[0].images[0].to_rgba(1.0)
+    counts = [runs(line, color) for line in picture]
+    assert counts.count(3 * len(stripes(n))) > len(counts) / 3
+
+
+def test_vector_pictures_show_every_stripe():
+    ax = plot.heat_map(stripe(1000))
+    file = io.BytesIO()
+    ax.figure.savefig(file, format="svg", dpi=50)
+    images = re.findall(rb"data:image/png;base64,\s*([^\"]+)\"", file.getvalue())
+    decoded = pyplot.imread(io.BytesIO(base64.b64decode(images[0])))[:, :, :3]
+    row = np.rint(255 * decoded[len(decoded) // 2]).astype(int)
+    assert len(row) < 500
+    assert runs(row, ax.images[0].to_rgba(1.0)) == len(stripes(1000))
+
+
+def test_part_of_an_image_shows_its_cells():
+    weights = random_weights(40, 40)
+    ax = plot.heat_map(weights, annotate=False)
+    image = ax.images[0]
+    ax.set_xlim(9.5, 19.5)
+    ax.set_ylim(-0.5, 9.5)  # row 0 at the bottom
+    crop = pixels(ax)[1:-1, 1:-1]
+    places = ((np.arange(10) + 0.5) / 10 * len(crop)).astype(int)
+    seen = crop[np.ix_(places, places)]
+    expected = image.to_rgba(weights[9::-1, 10:20], bytes=True)[..., :3]
+    np.testing.assert_array_equal(seen, expected)
+
+
+def test_pixel_of_many_cells_shows_what_the_legend_says():
+    def drawn_colors(draw, label):
+        figure = pyplot.figure(figsize=(3, 3), dpi=100)
+        ax = figure.add_axes((0.1, 0.1, 0.8, 0.8))
+        draw(ax)
+        assert figure.axes[-1].get_ylabel() == label
+        ax.set_axes_locator(None)
+        ax.set_position((0.1, 0.1, 0.8, 0.8))  # 240 pixels, without room for the bar
+        figure.axes[-1].set_visible(False)
+        return pixels(ax)[1:-1, 1:-1], ax.images[0]
+
+    values = np.tile([[0.2, 0.9], [0.0, 0.4]], (240, 240))  # two cells a pixel
+    for reduction, word, value in (("max", "largest", 0.9), ("mean", "mean", 0.375)):
+        colors, image = drawn_colors(
+            lambda ax, how=reduction: plot.heat_map(values, ax=ax, reduction=how),
+            f"weight\n{word} of a pixel's cells",
+        )
+        assert (colors == image.to_rgba(value, bytes=True)[:3]).all()
+    colors, image = drawn_colors(
+        lambda ax: plot.score_map(values - 0.5, ax=ax),
+        "score\nfarthest from 0 of a pixel's cells",
+    )
+    assert (colors == image.to_rgba(-0.5, bytes=True)[:3]).all()
+
+
+def test_nan_is_not_lost_among_many_cells():
+    weights = np.zeros((1000, 1000))
+    weights[:, 500] = np.nan
+    ax = plot.heat_map(weights)
+    assert runs(pixels(ax)[300, 1:-1], ax.images[0].to_rgba(np.nan)) == 1
+
+
+# ---- Cells that a mask hides ---------------------------------------------------------
+
+GREY = (0.8, 0.8, 0.8)
+
+
+@pytest.mark.quick
+def test_hidden_cells_are_grey_and_have_no_number():
+    mask = np.tri(5, dtype=bool)
+    weights = np.where(mask, 1 / 5, 0)
+    ax = plot.heat_map(weights, WORDS, mask=mask, title="A title")
+    assert len(values_written(ax)) == mask.sum()
+    (entry,) = ax.get_legend().get_texts()
+    assert entry.get_text() == "hidden"
+    crop = pixels(ax)[1:-1, 1:-1]
+    corners = crop[3, 3], crop[3, -4], crop[-4, 3], crop[-4, -4]
+    grey = [runs(corner[np.newaxis], GREY) for corner in corners]
+    assert grey == [0, 1, 0, 0]
+    box = ax.get_legend().get_window_extent()
+    assert box.y1 <= ax.title.get_window_extent().y0, "the title is above the legend"
+
+
+def test_masks_of_all_shapes_that_broadcast_are_taken():
+    weights = np.full((2, 3, 4, 5), 0.25)
+    weights[..., 4] = 0
+    keys = np.arange(5) < 4
+    for mask in (
+        keys,
+        keys[None],
+        attnpy.masks.padding([4], 5),
+        keys[None, None, None],
+    ):
+        ax = plot.heat_map(weights[0, 0], mask=mask)
+        np.testing.assert_array_equal(ax.images[0].hidden, ~np.tile(keys, (4, 1)))
+        figure = plot.head_grid(weights, mask=mask)
+        np.testing.assert_array_equal(
+            figure.axes[5].images[0].hidden, ax.images[0].hidden
+        )
+    own = np.ones((3, 4, 5), bool)
+    own[1, :, 4] = False
+    images = [ax.images[0] for ax in plot.head_grid(weights, mask=own).axes[:6]]
+    assert [image.hidden.any() for image in images] == [False, True, False] * 2
+
+
+def test_pixel_is_grey_where_all_of_its_cells_are_hidden():
+    mask = np.zeros((1000, 1000), bool)
+    mask[:, [0, 500]] = True
+    ax = plot.heat_map(np.where(mask, 1.0, 0), mask=mask, vmax=1)
+    row = pixels(ax)[300, 1:-1]
+    assert runs(row, ax.images[0].to_rgba(1.0)) == 2
+    assert runs(row, GREY) == 2
+    mean = plot.heat_map(np.where(mask, 1.0, 0), mask=mask, vmax=1, reduction="mean")
+    np.testing.assert_array_equal(pixels(mean)[300, 1:-1], row)
+
+
+@pytest.mark.quick
+def test_scores_of_minus_infinity_are_hidden():
+    scores = np.array([[1.0, -np.inf], [-2.0, np.nan]])
+    ax = plot.score_map(scores, mask=[[True, True], [False, True]])
+    image = ax.images[0]
+    np.testing.assert_array_equal(image.hidden, [[False, True], [True, False]])
+    assert image.get_clim() == (-2, 2)
+    assert values_written(ax) == ["1.00", "nan"]
+    assert not plot.score_grid([scores]).axes[0].images[0].hidden[1, 1]
+
+
+# ---- Numbers of both signs -----------------------------------------------------------
+
+
+def test_white_is_0_whatever_the_limits_are():
+    for limits in ({}, {"vmin": -1, "vmax": 3}, {"vmin": -3, "vmax": 1}, {"vmin": -2}):
+        image = plot.score_map(normal(4, 4), **limits).images[0]
+        red, green, blue, _ = image.to_rgba(0.0)
+        assert min(red, green, blue) > 0.93
+    lopsided = plot.score_map([[1.0]], vmin=-1, vmax=3).images[0].to_rgba([-1.0, 1.0])
+    even = plot.score_map([[1.0]], vmin=-3, vmax=3).images[0].to_rgba([-1.0, 1.0])
+    np.testing.assert_allclose(lopsided, even, atol=0.02)
+
+
+@pytest.mark.quick
+def test_few_large_numbers_do_not_set_the_scale():
+    table = 0.02 * normal(50, 100)
+    ordinary = float(np.abs(table).max())
+    table[:, 7] = 5
+    ax = plot.position_image(table)
+    low, high = ax.images[0].get_clim()
+    assert low == -high and 0.5 * ordinary < high < 2 * ordinary
+    assert ax.images[0].colorbar.extend == "max"
+    assert plot.score_map([[0, 0, 8]]).images[0].get_clim() == (-8, 8)
+
+
+def test_score_grid_draws_biases():
+    bias = attnpy.positions.alibi_bias(4, 6, 6)
+    figure = plot.score_grid(bias, label="bias", title="ALiBi")
+    *heads, bar = figure.axes
+    assert bar.get_ylabel() == "bias"
+    for ax, expected in zip(heads, bias, strict=True):
+        np.testing.assert_array_equal(drawn(ax), expected)
+        assert ax.images[0].get_clim() == (-np.abs(bias).max(), np.abs(bias).max())
+
+
+# ---- The layout of a grid ------------------------------------------------------------
+
+
+def assert_nothing_overlaps(figure):
+    """No title or image touches another, and all are within the figure."""
+    figure.canvas.draw()
+    heads = figure.axes[:-1]
+    boxes = [ax.get_window_extent() for ax in heads]
+    boxes += [ax.title.get_window_extent() for ax in heads if ax.get_title()]
+    whole = figure.bbox
+    edges = np.array([box.extents for box in boxes])
+    assert (edges[:, :2] >= 0).all()
+    assert (edges[:, 2:] <= [whole.x1, whole.y1]).all()
+    x0, y0, x1, y1 = edges.T
+    apart = (x1[:, None] <= x0) | (x0[:, None] >= x1)
+    apart |= (y1[:, None] <= y0) | (y0[:, None] >= y1)
+    assert apart[~np.eye(len(boxes), dtype=bool)].all()
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [(1, 1, 1), (12, 15, 15), (9, 5, 40), (3, 40, 5), (2, 3, 9, 90), (6, 12, 73, 73)],
+)
+@pytest.mark.parametrize("labelled", [True, False])
+def test_titles_and_images_of_a_grid_do_not_touch(shape, labelled):
+    labels = [[f"tok{i}" for i in range(n)] for n in shape[-2:]] if labelled else ()
+    figure = plot.head_grid(random_weights(*shape), *labels, title="A title")
+    assert_nothing_overlaps(figure)
+
+
+def test_many_heads_are_named_at_the_edges():
+    figure = plot.head_grid(random_weights(3, 32, 4, 4), list("abcd"))
+    assert_nothing_overlaps(figure)
+    titles = [ax.get_title() for ax in figure.axes[:-1]]
+    assert titles == [f"head {h}" for h in range(32)] + [""] * 64
+    assert [ax.get_ylabel() for ax in figure.axes[:96:32]] == [
+        "layer 0",
+        "layer 1",
+        "layer 2",
+    ]
+
+
+@pytest.mark.parametrize("n", [9, 10, 12, 15, 16, 20, 24, 32])
+def test_grid_has_no_empty_place_where_heads_can_be_arranged(n):
+    figure = plot.head_grid(random_weights(n, 2, 2))
+    rows, columns = figure.axes[0].get_subplotspec().get_gridspec().get_geometry()
+    assert rows * (columns - 1) == n
+
+
+def test_images_of_a_grid_fill_their_places():
+    figure = plot.head_grid(random_weights(2, 3, 15, 15))
+    figure.canvas.draw()
+    boxes = np.array([ax.get_window_extent().extents for ax in figure.axes[:-1]])
+    x0, y0, x1, y1 = boxes.T
+    np.testing.assert_allclose(x0[1:3] - x1[:2], 8, atol=1)
+    assert 0 < y0[0] - y1[3] < 35
+    assert (x1 - x0).sum() / 2 > 0.75 * figure.bbox.width
+    np.testing.assert_allclose(x1 - x0, y1 - y0)
+
+
+@pytest.mark.parametrize("n", [15, 73, 120])
+def test_new_figure_has_a_label_for_each_token(n):
+    tokens = [f"token{i}" for i in range(n)]
+    ax = plot.heat_map(random_weights(n, n), tokens)
+    assert tick_texts(ax.xaxis) == tick_texts(ax.yaxis) == tokens
+    ax = plot.mask_image(np.tri(n, dtype=bool), tokens)
+    assert tick_texts(ax.xaxis) == tick_texts(ax.yaxis) == tokens
+    if n == 15:
+        figure = plot.head_grid(random_weights(6, 12, n, n), tokens)
+        assert tick_texts(figure.axes[0].yaxis) == tokens
+        assert tick_texts(figure.axes[60].xaxis) == tokens
+
+
+# ---- Entropy -------------------------------------------------------------------------
 
 
 @pytest.mark.quick
@@ -285,8 +665,28 @@ def test_mask_image_draws_the_mask_with_a_legend():
     image = ax.images[0]
     assert colors["may attend"] == tuple(image.to_rgba(1.0))
     assert colors["hidden"] == tuple(image.to_rgba(0.0))
-    lines = ax.get_xticks(minor=True)
-    np.testing.assert_array_equal(lines, np.arange(6) - 0.5)
+    columns, rows = (lines.get_segments() for lines in ax.collections)
+    assert [line[0][0] for line in columns] == [0.5, 1.5, 2.5, 3.5], "not on the edges"
+    assert [line[0][1] for line in rows] == [0.5, 1.5]
+
+
+@pytest.mark.quick
+def test_mask_image_takes_what_padding_returns():
+    padding = attnpy.masks.padding([2, 3], 3)
+    ax = plot.mask_image(padding, ["first", "second"], list("abc"), title="A title")
+    np.testing.assert_array_equal(drawn(ax), padding[:, 0, 0])
+    assert ax.get_ylabel() == "sequence"
+    assert tick_texts(ax.yaxis) == ["first", "second"]
+    assert tick_texts(ax.xaxis) == list("abc")
+    assert ax.get_title() == "A title"
+    square = plot.mask_image(attnpy.masks.padding([1, 2, 3], 3), list("xyz"))
+    assert tick_texts(square.xaxis) == list("012"), "sequences are no keys"
+    many = attnpy.masks.padding([[1, 2], [3, 0]], 3)
+    np.testing.assert_array_equal(
+        drawn(plot.mask_image(many)).sum(axis=1), [1, 2, 3, 0]
+    )
+    row = attnpy.masks.padding(2, 3)
+    np.testing.assert_array_equal(drawn(plot.mask_image(row)), row[np.newaxis])
 
 
 @pytest.mark.parametrize("value", [True, False])
@@ -303,7 +703,7 @@ def test_legend_of_a_mask_fits_into_the_figure(value):
 
 def test_large_mask_has_no_lines_between_its_cells():
     ax = plot.mask_image(np.tri(300, dtype=bool))
-    assert len(ax.get_xticks(minor=True)) == 0
+    assert len(ax.collections) == 0
 
 
 @pytest.mark.parametrize(
@@ -407,9 +807,51 @@ def test_weights_of_attention_are_drawn_as_they_come():
             "mask: expected bool, .*got int64",
         ),
         (
-            lambda: plot.mask_image(np.ones(3, bool)),
+            lambda: plot.mask_image(np.ones((2, 3, 3), bool)),
             ValueError,
-            r"mask: expected \(Lq, Lk\), got \(3,\)",
+            r"mask: expected \(Lq, Lk\), one head, or \(..., 1, 1, Lk\), .*got \(2, 3",
+        ),
+        (
+            lambda: plot.heat_map(np.eye(2), mask=[[0, 1], [1, 1]]),
+            TypeError,
+            "mask: expected bool, .*got int64",
+        ),
+        (
+            lambda: plot.heat_map(np.eye(2), mask=np.ones((2, 1, 1, 2), bool)),
+            ValueError,
+            r"mask: expected what broadcasts to \(2, 2\), got \(2, 1, 1, 2\)",
+        ),
+        (
+            lambda: plot.heat_map(np.full((2, 2), 0.5), mask=np.eye(2, dtype=bool)),
+            ValueError,
+            r"mask: expected True .*, got False at \(0, 1\), where it is 0.5",
+        ),
+        (
+            lambda: plot.head_grid(np.eye(2)[None], mask=np.array([True, False])),
+            ValueError,
+            r"mask: expected True .*, got False at \(0, 1, 1\), where it is 1",
+        ),
+        (
+            lambda: plot.heat_map(np.eye(2), reduction="median"),
+            ValueError,
+            "reduction: expected one of .*got 'median'",
+        ),
+        (lambda: plot.heat_map(np.eye(2), vmin=2), ValueError, "vmin: .* 1, .*got 2"),
+        (
+            lambda: plot.heat_map(np.eye(2), vmin=0.5, vmax=0.5),
+            ValueError,
+            "vmax: expected a finite number > 0.5, got 0.5",
+        ),
+        (lambda: plot.heat_map(np.eye(2), vmin=np.inf), ValueError, "vmin: .*got inf"),
+        (lambda: plot.heat_map(np.eye(2), title=3), TypeError, "title: .*got int"),
+        (lambda: plot.score_map([[np.inf]]), ValueError, "scores: .*got inf"),
+        (lambda: plot.score_map([[1]], vmin=0.5), ValueError, "vmin: .*below 0.*0.5"),
+        (lambda: plot.score_map([[1]], vmax=-1), ValueError, "vmax: .*> 0, got -1"),
+        (lambda: plot.score_map([[1]], label=None), TypeError, "label: .*NoneType"),
+        (
+            lambda: plot.score_grid([[1]]),
+            ValueError,
+            r"scores: expected .*got \(1, 1\)",
         ),
     ],
 )
