@@ -6,8 +6,8 @@ many times; `merge` combines results over disjoint sets of keys.
 
 `MultiHeadAttention` and `SelfAttention` are layers with weights of their own; `KVCache`
 keeps keys and values for decoding. The modules `blocks` (encoder, decoder),
-`positions`, `masks`, `classic`, `plot` and `view` have the rest of a transformer, and
-pictures. What is left here is about threads and the machine.
+`positions`, `masks` and `classic` have the rest of a transformer; `plot`, `view` and
+`diagrams` are for pictures. What is left here is about threads and the machine.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -64,6 +64,7 @@ _MODULES = (
     "cache",
     "checkpoints",
     "classic",
+    "diagrams",
     "layers",
     "masks",
     "models",

@@ -34,6 +34,7 @@ MODULES = (
     "checkpoints.files",
     "checkpoints.loading",
     "classic",
+    "diagrams",
     "layers",
     "masks",
     "models.bert",
