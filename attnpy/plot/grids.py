@@ -16,7 +16,6 @@ from attnpy.plot.maps import checked_scores
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
-    from matplotlib.gridspec import GridSpec
     from numpy.typing import ArrayLike, NDArray
 
     from attnpy.plot._canvas import Labels, Scale, Texts
@@ -183,8 +182,11 @@ class Layout(NamedTuple):
     def figure_size(self) -> tuple[float, float]:
         """Return the width and height of the figure."""
         width = self.left + self.n_columns * (self.width + GAP) + BAR + self.right
-        height = self.bottom + self.n_rows * (self.height + self.gap) - self.gap
-        return width, height + self.top
+        return width, self.bottom + self.images_height() + self.top
+
+    def images_height(self) -> float:
+        """Return the height of all images, which the colour bar has."""
+        return self.n_rows * (self.height + self.gap) - self.gap
 
 
 class Names(NamedTuple):
@@ -213,7 +215,6 @@ def _grid(
     if figure is None:
         width, height = layout.figure_size()
         figure = _canvas.new_figure((width, 0), (height, 0), layout="none")
-    places = _places(figure, layout)
     heads = numbers.reshape(-1, *shape)  # (layers * H, Lq, Lk)
     masks = [None] * len(heads) if hidden is None else hidden.reshape(heads.shape)
     cell = layout.height / shape[0], layout.width / shape[1]
@@ -221,7 +222,7 @@ def _grid(
         cell = min(cell), min(cell)
     for i, (head, mask) in enumerate(zip(heads, masks, strict=True)):
         row, column = divmod(i, layout.n_columns)
-        ax = figure.add_subplot(places[row, column])
+        ax = figure.add_axes(_place(figure, layout, row, column))
         lowest = i + layout.n_columns >= len(heads)
         if column and not lowest:
             ax.set_axis_off()  # which takes half of the time
@@ -231,8 +232,10 @@ def _grid(
         if column == 0 and names.rows:
             ax.set_ylabel(names.rows[row], fontsize=names.letters)
     label = _canvas.bar_label(scale, _canvas.is_crowded(cell, figure.dpi))
-    bar = figure.add_subplot(places[:, -1])
-    figure.colorbar(image, cax=bar, label=label, extend=scale.extend)
+    bar = figure.add_axes(_place(figure, layout))
+    if layout.images_height() < 1.7:
+        label = label.replace(" of ", " of\n")
+    figure.colorbar(image, cax=bar, extend=scale.extend).set_label(label, fontsize=9)
     _write_around(figure, layout, title, hidden is not None)
     return figure
 
@@ -262,7 +265,9 @@ def _layout(
     height_cell, width_cell = height / shape[-2], width / shape[-1]
     left = scale * (0.45 + _label_room(texts[0], shape[-2], height_cell))
     right = scale * 0.85
-    bottom = scale * (0.35 + _label_room(texts[1], shape[-1], width_cell))
+    slant = 1.4 * _canvas.font_size(FONT) * POINT <= width_cell  # labels at 45 degrees
+    room = _label_room(texts[1], shape[-1], width_cell) if texts[1] else 0.2
+    bottom = scale * (0.35 + room * (0.75 if slant else 1))
     top = scale * (0.05 + 0.3 * has_head)
     if figure is not None:
         around = left + right + BAR + n_columns * GAP
@@ -274,6 +279,9 @@ def _layout(
     if figure is not None:
         around = bottom + top + (n_rows - 1) * gap
         height = max(0.1, (figure.bbox.height / figure.dpi - around) / n_rows)
+        if _canvas.aspect(shape[-2:]) == "equal":
+            ratio = shape[-2] / shape[-1]
+            height, width = min(height, width * ratio), min(width, height / ratio)
     sizes = height, width, gap, left, right, bottom, top
     return Layout(n_rows, n_columns, *map(_whole_pixels, sizes)), names
 
@@ -323,22 +331,22 @@ def _letters(names: list[str], width: float) -> float:
     return min(_canvas.font_size("small"), width / POINT / (0.6 * longest))
 
 
-def _places(figure: Figure | SubFigure, layout: Layout) -> GridSpec:
-    """Return a place for each image, and a column for the colour bar."""
-    n = layout.n_columns
+def _place(
+    figure: Figure | SubFigure, layout: Layout, row: int = 0, column: int | None = None
+) -> tuple[float, float, float, float]:
+    """Return left, bottom, width and height of an image, or of the colour bar.
+
+    They are fractions of the figure, whose upper left corner the images are in.
+    """
     height, width = figure.bbox.height / figure.dpi, figure.bbox.width / figure.dpi
-    images = n * layout.width + BAR
-    return figure.add_gridspec(
-        layout.n_rows,
-        n + 1,
-        left=layout.left / width,
-        right=(layout.left + images + n * GAP) / width,
-        bottom=layout.bottom / height,
-        top=1 - layout.top / height,
-        wspace=GAP / (images / (n + 1)),
-        hspace=layout.gap / layout.height,
-        width_ratios=[layout.width] * n + [BAR],
-    )
+    x = layout.left + (layout.width + GAP) * (column or 0)
+    y = height - layout.top - layout.height - row * (layout.height + layout.gap)
+    size = layout.width, layout.height
+    if column is None:
+        x += layout.n_columns * (layout.width + GAP)
+        size = BAR, layout.images_height()
+        y = height - layout.top - size[1]
+    return x / width, y / height, size[0] / width, size[1] / height
 
 
 def _label_axes(
@@ -367,8 +375,9 @@ def _write_around(
     """Name the axes, write the title, and explain the colour of what is hidden."""
     height, width = figure.bbox.height / figure.dpi, figure.bbox.width / figure.dpi
     middle = (layout.left + layout.n_columns * (layout.width + GAP) / 2) / width
-    center = 0.5 + (layout.bottom - layout.top) / height / 2
-    figure.supxlabel("key", x=middle, y=0.05 / height, fontsize="medium")
+    below = height - layout.figure_size()[1]
+    center = 1 - (layout.top + layout.images_height() / 2) / height
+    figure.supxlabel("key", x=middle, y=(below + 0.05) / height, fontsize="medium")
     figure.supylabel("query", x=0.05 / width, y=center, fontsize="medium")
     if title is not None:
         figure.suptitle(

@@ -301,7 +301,7 @@ def mask_image(
     ax, cell = _canvas.image_axes(ax, shape, *labels, bar=0)
     colors = {"may attend": VISIBLE_COLOR, "hidden": HIDDEN_COLOR}
     if _canvas.is_crowded(cell, ax.figure.dpi):
-        colors["some of them"] = SOME_COLOR
+        colors["some of a pixel's cells"] = SOME_COLOR
     listed = _canvas.load("matplotlib.colors").ListedColormap
     scale = _canvas.Scale(
         listed([HIDDEN_COLOR, SOME_COLOR, VISIBLE_COLOR]), 0, 1, "middle", "mask"
