@@ -227,7 +227,7 @@ def _grid(
         if column and not lowest:
             ax.set_axis_off()  # which takes half of the time
         image = _canvas.draw_cells(ax, head, scale, mask)
-        ax.set_title(names.images[i], fontsize=names.letters, pad=3)
+        ax.set_title(names.images[i], fontsize=names.letters, pad=4)
         _label_axes(ax, shape, texts, cell, column == 0, lowest)
         if column == 0 and names.rows:
             ax.set_ylabel(names.rows[row], fontsize=names.letters)
@@ -298,7 +298,7 @@ def _image_size(
     """Return the height and width of an image in a new figure."""
     width = min(2.4, max(1.1, 10 / n_columns), max(0.5, 16 / n_columns))
     if any(texts):  # room for every label
-        width = max(width, min(0.09 * max(shape), 18 / n_columns, 6.5))
+        width = max(width, min(0.1 * max(shape), 18 / n_columns, 6.5))
     ratio = min(MAX_RATIO, max(1 / MAX_RATIO, shape[0] / shape[1]))
     height = width * min(1.5, ratio)
     return max(0.2, height), max(0.45, min(width, height / ratio))
