@@ -3,6 +3,7 @@
 import base64
 import io
 import itertools
+import pickle
 import re
 
 import numpy as np
@@ -420,6 +421,28 @@ def test_nan_is_not_lost_among_many_cells():
     assert runs(pixels(ax)[300, 1:-1], ax.images[0].to_rgba(np.nan)) == 1
 
 
+def test_pictures_can_be_pickled_and_drawn_again():
+    figure = plot.heat_map(stripe(100), vmax=1, annotate=False).figure
+    figure.canvas.draw()
+    again = pickle.loads(pickle.dumps(figure))
+    assert_stripes(again.axes[0], 100)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("shape", [(1, 1), (1, 1000), (1000, 1), (3, 7)])
+@pytest.mark.parametrize("format", ["png", "svg", "pdf"])
+def test_every_shape_is_drawn_in_every_format_without_a_warning(shape, format):
+    numbers = np.ones(shape)
+    for picture in (
+        plot.heat_map(numbers, mask=numbers > 0, title="A title"),
+        plot.score_map(-np.inf * numbers),
+        plot.position_image(np.nan * numbers),
+        plot.mask_image(numbers > 0, title="A title"),
+        plot.head_grid(numbers[np.newaxis], mask=numbers > 0, title="A title").axes[0],
+    ):
+        picture.figure.savefig(io.BytesIO(), format=format)
+
+
 # ---- Cells that a mask hides ---------------------------------------------------------
 
 GREY = (0.8, 0.8, 0.8)
@@ -696,8 +719,9 @@ def test_mask_image_takes_what_padding_returns():
 
 
 @pytest.mark.parametrize("value", [True, False])
-def test_legend_of_a_mask_fits_into_the_figure(value):
-    ax = plot.mask_image([[value]])
+@pytest.mark.parametrize("shape", [(1, 1), (1000, 1), (1, 1000)])
+def test_legend_of_a_mask_fits_into_the_figure(value, shape):
+    ax = plot.mask_image(np.full(shape, value))
     ax.figure.canvas.draw()
     box, whole = ax.get_legend().get_window_extent(), ax.figure.bbox
     assert whole.x0 <= box.x0 < box.x1 <= whole.x1

@@ -90,12 +90,17 @@ def new_figure(
 
 
 def image_axes(
-    ax: Axes | None, shape: tuple[int, ...], rows: Texts, columns: Texts, bar: float = 1
+    ax: Axes | None,
+    shape: tuple[int, ...],
+    rows: Texts,
+    columns: Texts,
+    bar: float = 1,
+    legend: float = 0,
 ) -> tuple[Axes, tuple[float, float]]:
     """Return axes for an image, and the height and width of its cells in inches.
 
-    A new figure has room for the labels of each row and column, up to 120 of them, and
-    for a colour bar this wide.
+    A new figure has room for the labels of each row and column, up to 120 of them, for
+    a colour bar this wide, and above the image for a legend this wide.
     """
     if is_given(ax):
         return ax, cell_size(ax, shape)
@@ -106,7 +111,7 @@ def image_axes(
     room, letters = label_room(columns), min(1, side / 0.18)
     bottom = room * (1 if columns and side < 0.2 else 0.7)
     figure = new_figure(
-        (width, max(1.5, 0.6 + letters * label_room(rows) + bar)),
+        (max(width, legend), max(1.5, 0.6 + letters * label_room(rows) + bar)),
         (height, 0.9 + letters * bottom),
         layout="compressed",
     )

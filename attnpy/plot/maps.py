@@ -298,7 +298,8 @@ def mask_image(
         if query_labels is not None:
             names = checked_labels("query_labels", query_labels, shape[0])
             labels = names, labels[1]
-    ax, cell = _canvas.image_axes(ax, shape, *labels, bar=0)
+    legend = 4 if max(shape) > 300 else 2  # in inches, with two entries or three
+    ax, cell = _canvas.image_axes(ax, shape, *labels, bar=0, legend=legend)
     colors = {"may attend": VISIBLE_COLOR, "hidden": HIDDEN_COLOR}
     if _canvas.is_crowded(cell, ax.figure.dpi):
         colors["some of a pixel's cells"] = SOME_COLOR
