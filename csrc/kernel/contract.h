@@ -26,8 +26,7 @@ _Static_assert(LANES <= 16, "the 16 chains of a norm are whole vectors");
 _Static_assert(64 % LANES == 0, "a vector's lanes are bits of one word");
 _Static_assert(SLAB_COLUMNS % LANES == 0, "what is staged is whole vectors");
 
-/* multiply_rest has a case for each number of rows below PANEL_ROWS up to 11: another one
- * would be dropped. */
+/* multiply_rest does up to 15 rows. */
 _Static_assert(PANEL_ROWS >= 1 && PANEL_ROWS <= 12, "1 to 12 rows of a panel");
 _Static_assert(ATTN_PANEL_COLUMNS % PANEL_ROWS == 0, "linear tasks are whole panels");
 _Static_assert(ATTN_PANEL_COLUMNS % LANES == 0, "and they are whole vectors");

@@ -5,34 +5,28 @@
 
 #include "kernel/product.h"
 
-/* So many rows from i on, fewer than PANEL_ROWS. */
-static INLINE void
+/* So many rows from i on, if they are fewer than a panel has and as many are left; the next
+ * row. */
+static INLINE ptrdiff_t
 multiply_some(const product *m, ptrdiff_t i, const int rows, const int n_vec,
               const bool a_transposed)
 {
-    if (rows < PANEL_ROWS) { /* known to the compiler, as all of these */
-        multiply_panel(m, i, rows, n_vec, a_transposed, false, AS_OPERANDS);
+    if (rows >= PANEL_ROWS || m->n_rows - i < rows) { /* the first the compiler knows */
+        return i;
     }
+    multiply_panel(m, i, rows, n_vec, a_transposed, false, AS_OPERANDS);
+    return i + rows;
 }
 
-/* The last rows of a product, fewer than PANEL_ROWS, of which there are at most 12. */
+/* The last rows of a product, fewer than PANEL_ROWS, of which there are at most 12. A case for
+ * each number of them would be three times as much code. */
 static INLINE void
 multiply_rest(const product *m, ptrdiff_t i, const int n_vec, const bool a_transposed)
 {
-    switch (m->n_rows - i) {
-    case 1: multiply_some(m, i, 1, n_vec, a_transposed); break;
-    case 2: multiply_some(m, i, 2, n_vec, a_transposed); break;
-    case 3: multiply_some(m, i, 3, n_vec, a_transposed); break;
-    case 4: multiply_some(m, i, 4, n_vec, a_transposed); break;
-    case 5: multiply_some(m, i, 5, n_vec, a_transposed); break;
-    case 6: multiply_some(m, i, 6, n_vec, a_transposed); break;
-    case 7: multiply_some(m, i, 7, n_vec, a_transposed); break;
-    case 8: multiply_some(m, i, 8, n_vec, a_transposed); break;
-    case 9: multiply_some(m, i, 9, n_vec, a_transposed); break;
-    case 10: multiply_some(m, i, 10, n_vec, a_transposed); break;
-    case 11: multiply_some(m, i, 11, n_vec, a_transposed); break;
-    default: break;
-    }
+    i = multiply_some(m, i, 8, n_vec, a_transposed);
+    i = multiply_some(m, i, 4, n_vec, a_transposed);
+    i = multiply_some(m, i, 2, n_vec, a_transposed);
+    multiply_some(m, i, 1, n_vec, a_transposed);
 }
 
 static INLINE void
