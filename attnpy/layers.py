@@ -6,6 +6,7 @@ it.
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
@@ -465,18 +466,14 @@ class MultiHeadAttention:
         """The `H` heads, each a layer of its own that shares the memory.
 
         Writing to ``mha.heads[i].W_q[...]`` changes ``mha.W_q``, and the other way
-        round. Grouped query heads share their keys' and values' parameters too.
-
-        Raises
-        ------
-        ValueError
-            If the layer is packed.
+        round. Grouped query heads share their keys' and values' parameters too. Those
+        of a layer that is packed are copies, which cannot be written to.
         """
-        if any(isinstance(w, PackedWeight) for w in (self.W_q, self.W_k, self.W_v)):
-            raise ValueError(
-                "heads: expected matrices that are arrays, got packed ones"
-            )
-        return [SelfAttention._of(self, head) for head in range(self.num_heads)]
+        plain = copy.copy(self)
+        for name in ("W_q", "W_k", "W_v"):
+            if isinstance(weight := getattr(self, name), PackedWeight):
+                setattr(plain, name, weight.matrix())
+        return [SelfAttention._of(plain, head) for head in range(self.num_heads)]
 
     parameters = _parameters.parameters
     state_dict = _parameters.state_dict

@@ -45,7 +45,7 @@ def products(n_threads, n_rounds):
     import attnpy
     from attnpy._linear import linear
 
-    native = attnpy.show_config(mode="dicts")["tier"].endswith("_bf16")
+    native = attnpy.show_config(mode="dicts")["tier"] == "avx512_bf16"
     lines = []
     for dtype in dtypes():
         real = "bf16" if native and dtype == "bfloat16" else "f32"

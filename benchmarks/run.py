@@ -98,7 +98,7 @@ def chosen_rows(options):
     import attnpy
 
     config = attnpy.show_config(mode="dicts")
-    native = config["tier"].endswith("_bf16")
+    native = config["tier"] == "avx512_bf16"
     groups = [group for group in options.group if group in TIMED]
     rows = timed_rows(groups, config["tiers"], native, machine.cache_bytes())
     has_bfloat16 = peers.version("ml_dtypes")

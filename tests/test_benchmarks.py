@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.processes import assert_runs
+from support.processes import assert_runs, wait_until
 
 from attnpy import attention
 
@@ -477,8 +477,8 @@ def test_a_peer_in_a_process_of_its_own_answers_and_is_stopped_in_between():
         found.prepare()
         assert found.sample() > 0
         if sys.platform == "linux":
-            status = Path(f"/proc/{found.peer.process.pid}/status").read_text()
-            assert "State:\tT (stopped)" in status
+            status = Path(f"/proc/{found.peer.process.pid}/status")
+            wait_until(lambda: "State:\tT (stopped)" in status.read_text())
         nothing, dropped = apart.contestant("numpy", case, 1, expected + 1, 0, 1.0)
         assert nothing is None
         assert all("another result" in why for why in dropped.values())

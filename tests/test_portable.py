@@ -5,13 +5,15 @@ import sys
 import numpy as np
 import pytest
 from support.arrays import dtype_of, problem
-from support.calls import TIERS, attend_on
+from support.calls import TIERS, attend_on, linear_on
 from support.comparisons import assert_same_bits
 from support.processes import assert_runs, run_python
 
 import attnpy
 
+# With products of their own for bfloat16: linear ones, and those of attention too.
 NATIVE = [tier for tier in TIERS if tier.endswith("_bf16")]
+DOTS = [tier for tier in NATIVE if tier == "avx512_bf16"]
 CONFIG = "import attnpy; print(attnpy.show_config(mode='dicts')['tier'])"
 
 needs_native = pytest.mark.skipif(
@@ -45,17 +47,32 @@ def vendor():
 @pytest.mark.quick
 @needs_native
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for the vendor")
-def test_native_dot_products_are_the_default_where_they_are_faster():
-    expected = "avx512" if vendor() == "GenuineIntel" else NATIVE[0]
+def test_native_products_are_the_default_where_they_are_faster():
+    slow_dots = vendor() == "GenuineIntel" and NATIVE[0] == "avx512_bf16"
     script = f"import os; os.environ.pop('ATTNPY_ISA', None); {CONFIG}"
+    expected = "avx512" if slow_dots else NATIVE[0]
     assert assert_runs(script, ATTNPY_PORTABLE="0").strip() == expected
 
 
 @pytest.mark.quick
-@needs_native
-def test_native_dot_products_have_bits_of_their_own(arrays):
-    native = attend_on(NATIVE[0], *arrays)
+@pytest.mark.parametrize("tier", DOTS)
+def test_native_dot_products_have_bits_of_their_own(arrays, tier):
+    native = attend_on(tier, *arrays)
     assert native.tobytes() != attend_on("scalar", *arrays).tobytes()
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("tier", NATIVE)
+def test_native_linear_products_have_bits_of_their_own(tier):
+    rng = np.random.default_rng(0)
+    x, weight = (
+        rng.standard_normal(shape).astype(dtype_of("bfloat16"))
+        for shape in ((40, 300), (300, 50))
+    )
+    native = linear_on(tier, x, weight, precision="wide")
+    portable = linear_on("scalar", x, weight, precision="wide")
+    assert native.tobytes() != portable.tobytes()
+    assert np.abs(native - portable).max() < 1e-4
 
 
 @pytest.mark.quick

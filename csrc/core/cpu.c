@@ -1,11 +1,16 @@
 /* The only file that asks about the CPU: which instruction sets it and the operating
  * system support, and its floating-point control word. */
+#define _GNU_SOURCE /* syscall */
 #include "core/cpu.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <string.h>
 #include <xmmintrin.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 /* Sources: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1,
  * chapters 13 to 15, and volume 2, CPUID and XGETBV. */
@@ -18,8 +23,11 @@ enum {
     LEAF7_EBX_AVX512F = 1 << 16,
     LEAF7_EBX_AVX512DQ = 1 << 17,
     LEAF7_EBX_AVX512BW = 1 << 30,
+    LEAF7_EDX_AMX_BF16 = 1 << 22,
+    LEAF7_EDX_AMX_TILE = 1 << 24,
     LEAF7_1_EAX_AVX512_BF16 = 1 << 5,
     XCR0_SSE_AVX = 0x06,
+    XCR0_AMX = 0x60000,
     XCR0_AVX512 = 0xe6 /* and the mask registers and upper halves of AVX-512 */
 };
 static const unsigned leaf7_ebx_avx512vl = 1u << 31;
@@ -67,6 +75,30 @@ attn_cpu_has_avx512_bf16(void)
     return attn_cpu_has_avx512() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && a >= 1 &&
            __get_cpuid_count(7, 1, &a, &b, &c, &d) &&
            (a & LEAF7_1_EAX_AVX512_BF16) != 0;
+}
+
+/* Asks Linux for the memory in which it saves tiles, which a process must do (Linux kernel
+ * documentation, "Using XSTATE features in user space applications"). */
+static bool
+may_use_tiles(void)
+{
+#if defined(__linux__)
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
+    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+#else
+    return false;
+#endif
+}
+
+bool
+attn_cpu_has_amx_bf16(void)
+{
+    const unsigned leaf7 = LEAF7_EDX_AMX_BF16 | LEAF7_EDX_AMX_TILE;
+    unsigned a, b, c, d;
+
+    return attn_cpu_has_avx512_bf16() && (enabled_states() & XCR0_AMX) == XCR0_AMX &&
+           __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & leaf7) == leaf7 &&
+           may_use_tiles();
 }
 
 /* A core of AMD's begins as many of them in a cycle as float's multiply-adds; one of Intel's
@@ -118,6 +150,12 @@ attn_cpu_has_avx512(void)
 
 bool
 attn_cpu_has_avx512_bf16(void)
+{
+    return false;
+}
+
+bool
+attn_cpu_has_amx_bf16(void)
 {
     return false;
 }

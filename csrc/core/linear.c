@@ -7,7 +7,7 @@
 
 typedef struct {
     const attn_linear_problem *l;
-    const attn_kernel *kernel;
+    const attn_linear_kernel *kernel;
     ptrdiff_t n_columns;      /* of a task */
     ptrdiff_t n_column_tasks; /* of the same rows */
     ptrdiff_t n_tasks;
@@ -37,7 +37,7 @@ run_task(const void *context, ptrdiff_t index, const attn_worker *worker)
         .first_column = column,
         .n_columns = columns_left < j->n_columns ? columns_left : j->n_columns};
 
-    j->kernel->linear.run(j->l, &task, worker);
+    j->kernel->run(j->l, &task, worker);
 }
 
 /* Columns of a task in tile form: all, unless two tasks for each thread would not come out. */
@@ -88,14 +88,15 @@ split(const attn_linear_problem *l, int n_threads, const attn_call *call, job *j
 
     assert(l->batch.n_axes <= 1 && l->n_in >= 0 && l->n_out >= 0);
     assert(l->arithmetic == attn_storage_of(l->output.dtype)->arithmetic);
-    *j = (job){.l = l, .kernel = attn_kernel_for(call->tier, l->arithmetic, all_bf16)};
+    *j = (job){.l = l,
+               .kernel = attn_linear_kernel_for(call->tier, l->arithmetic, all_bf16)};
     if (rows_of(l) == 0 || l->n_out == 0) {
         return 0;
     }
     j->n_columns = columns_of_task(l, n_threads);
     j->n_column_tasks = (l->n_out + j->n_columns - 1) / j->n_columns;
     j->n_tasks = (rows_of(l) + ATTN_TASK_ROWS - 1) / ATTN_TASK_ROWS * j->n_column_tasks;
-    return j->kernel->linear.workspace_size(l);
+    return j->kernel->workspace_size(l);
 }
 
 int

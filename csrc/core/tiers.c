@@ -9,20 +9,25 @@ extern const attn_kernel attn_kernel_scalar_f32, attn_kernel_scalar_f64;
 extern const attn_kernel attn_kernel_avx2_f32, attn_kernel_avx2_f64;
 extern const attn_kernel attn_kernel_avx512_f32, attn_kernel_avx512_f64;
 extern const attn_kernel attn_kernel_avx512_bf16;
+extern const attn_linear_kernel attn_linear_amx_bf16;
 extern const attn_kernel attn_kernel_neon_f32, attn_kernel_neon_f64;
 
 static const attn_tier tiers[] = {
 #if defined(__x86_64__)
+    {"amx_bf16", attn_cpu_has_amx_bf16, &attn_kernel_avx512_f32,
+     &attn_kernel_avx512_f64, NULL, &attn_linear_amx_bf16},
     {"avx512_bf16", attn_cpu_has_avx512_bf16, &attn_kernel_avx512_f32,
-     &attn_kernel_avx512_f64, &attn_kernel_avx512_bf16},
+     &attn_kernel_avx512_f64, &attn_kernel_avx512_bf16, NULL},
     {"avx512", attn_cpu_has_avx512, &attn_kernel_avx512_f32, &attn_kernel_avx512_f64,
+     NULL, NULL},
+    {"avx2", attn_cpu_has_avx2, &attn_kernel_avx2_f32, &attn_kernel_avx2_f64, NULL,
      NULL},
-    {"avx2", attn_cpu_has_avx2, &attn_kernel_avx2_f32, &attn_kernel_avx2_f64, NULL},
 #elif defined(__aarch64__)
-    {"neon", attn_cpu_has_baseline, &attn_kernel_neon_f32, &attn_kernel_neon_f64, NULL},
+    {"neon", attn_cpu_has_baseline, &attn_kernel_neon_f32, &attn_kernel_neon_f64, NULL,
+     NULL},
 #endif
     {"scalar", attn_cpu_has_baseline, &attn_kernel_scalar_f32, &attn_kernel_scalar_f64,
-     NULL},
+     NULL, NULL},
 };
 
 const attn_tier *
@@ -49,12 +54,18 @@ attn_tier_named(const char *name)
     return NULL;
 }
 
+static bool
+is_portable(const attn_tier *tier)
+{
+    return tier->bf16 == NULL && tier->bf16_linear == NULL;
+}
+
 const attn_tier *
 attn_portable_tier(const attn_tier *tier)
 {
     const attn_tier *other = tier;
 
-    for (int i = 0; other->bf16 != NULL; i++) {
+    for (int i = 0; !is_portable(other); i++) {
         const attn_tier *next = attn_tier_at(i);
         other = next->f32 == tier->f32 ? next : other;
     }
@@ -65,8 +76,9 @@ const attn_tier *
 attn_default_tier(void)
 {
     const attn_tier *best = attn_tier_at(0);
+    bool repays = best->bf16 == NULL || attn_cpu_repays_avx512_bf16();
 
-    return attn_cpu_repays_avx512_bf16() ? best : attn_portable_tier(best);
+    return repays ? best : attn_portable_tier(best);
 }
 
 const attn_kernel *
@@ -76,4 +88,13 @@ attn_kernel_for(const attn_tier *tier, attn_dtype arithmetic, bool all_bf16)
         return tier->bf16;
     }
     return arithmetic == ATTN_F32 ? tier->f32 : tier->f64;
+}
+
+const attn_linear_kernel *
+attn_linear_kernel_for(const attn_tier *tier, attn_dtype arithmetic, bool all_bf16)
+{
+    if (all_bf16 && tier->bf16_linear != NULL) {
+        return tier->bf16_linear;
+    }
+    return &attn_kernel_for(tier, arithmetic, all_bf16)->linear;
 }

@@ -2,6 +2,7 @@
 #ifndef ATTN_KERNEL_LINEAR_FINISH_H
 #define ATTN_KERNEL_LINEAR_FINISH_H
 
+#include "kernel/activate.h"
 #include "kernel/lanes.h"
 #include "kernel/linear/task.h"
 
@@ -62,6 +63,29 @@ store_changed_lanes(linear_work *w, ptrdiff_t r, ptrdiff_t n, const real *lanes)
             store_row(output_at(w, output, r + i, k), output->column_stride, to[i],
                       n_now, output->dtype);
         }
+    }
+}
+
+/* Stores rows of outputs that lie in rows. */
+static void
+store_linear_rows(linear_work *w)
+{
+    const attn_array *output = &w->l->output;
+    ptrdiff_t n_columns = w->task->n_columns, width = row_width(w);
+
+    for (ptrdiff_t r = 0; r < w->task->n_rows; r++) {
+        real *row = w->output + r * width;
+        for (ptrdiff_t k = 0; k < n_columns && w->l->bias.data != NULL; k++) {
+            row[k] += column_bias(w, k);
+        }
+        if (w->l->activation != ATTN_IDENTITY) {
+            activate(row, LANES, width / LANES, w->l->activation);
+        }
+        for (ptrdiff_t k = 0; k < n_columns && is_changed(w->l); k += SLAB_COLUMNS) {
+            change_row(w, r, k, least(n_columns - k, SLAB_COLUMNS), row + k);
+        }
+        store_row(output_at(w, output, r, 0), output->column_stride, row, n_columns,
+                  output->dtype);
     }
 }
 

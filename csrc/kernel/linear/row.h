@@ -2,18 +2,10 @@
 #ifndef ATTN_KERNEL_LINEAR_ROW_H
 #define ATTN_KERNEL_LINEAR_ROW_H
 
-#include "kernel/activate.h"
 #include "kernel/linear/finish.h"
 #include "kernel/linear/operands.h"
 #include "kernel/linear/panels.h"
 #include "kernel/product_few.h"
-
-/* Columns of a row of outputs in memory, those that whole vectors or panels lack too. */
-static ptrdiff_t
-row_width(const linear_work *w)
-{
-    return round_up(w->task->n_columns, w->l->packed ? ATTN_PANEL_COLUMNS : LANES);
-}
 
 /* Continues the chains of row form with rows first .. first + n - 1 of W, ROW_GROUP or as
  * many as there are; the first is number k of the block. */
@@ -76,28 +68,6 @@ add_linear_rows(linear_work *w, ptrdiff_t first, ptrdiff_t n)
     for (ptrdiff_t i = 0; i < w->task->n_rows * width; i += LANES) {
         v_real sum = v_load(w->sums + i);
         v_store(w->output + i, first > 0 ? v_add(v_load(w->output + i), sum) : sum);
-    }
-}
-
-static void
-store_linear_rows(linear_work *w)
-{
-    const attn_array *output = &w->l->output;
-    ptrdiff_t n_columns = w->task->n_columns, width = row_width(w);
-
-    for (ptrdiff_t r = 0; r < w->task->n_rows; r++) {
-        real *row = w->output + r * width;
-        for (ptrdiff_t k = 0; k < n_columns && w->l->bias.data != NULL; k++) {
-            row[k] += column_bias(w, k);
-        }
-        if (w->l->activation != ATTN_IDENTITY) {
-            activate(row, LANES, width / LANES, w->l->activation);
-        }
-        for (ptrdiff_t k = 0; k < n_columns && is_changed(w->l); k += SLAB_COLUMNS) {
-            change_row(w, r, k, least(n_columns - k, SLAB_COLUMNS), row + k);
-        }
-        store_row(output_at(w, output, r, 0), output->column_stride, row, n_columns,
-                  output->dtype);
     }
 }
 

@@ -17,6 +17,7 @@ typedef struct {
     const attn_linear_problem *l;
     const attn_linear_task *task;
     bool row_form;
+    ptrdiff_t unit;   /* rows of outputs are so many columns long, or a multiple */
     bool keeps_input; /* of all blocks, for other columns of the task */
     operand *input; /* (blocks if kept, tiles, STEPS, WIDTH); row form: (rows, STEPS) */
     real *output;   /* (tiles, columns, WIDTH); row form: (rows, columns) */
@@ -38,6 +39,7 @@ lay_out_linear(const attn_linear_problem *l, char *memory, linear_work *w)
 
     arena_take(&a, sizeof *w);
     w->row_form = l->batch.n * l->n_rows <= ATTN_FEW_ROWS;
+    w->unit = l->packed ? ATTN_PANEL_COLUMNS : LANES;
     w->rows = arena_reals(&a, LANES * SLAB_COLUMNS);
     if (w->row_form) {
         n_outputs = ATTN_FEW_ROWS * ATTN_FEW_ROWS_COLUMNS;
@@ -74,6 +76,13 @@ linear_row(const linear_work *w, const attn_array *array, ptrdiff_t r)
 {
     ptrdiff_t row = w->task->first_row + r, n_rows = w->l->n_rows;
     return attn_address(array, &w->l->batch, row / n_rows, 0, row % n_rows);
+}
+
+/* Columns of a row of outputs in memory, those that whole vectors or panels lack too. */
+static ptrdiff_t
+row_width(const linear_work *w)
+{
+    return round_up(w->task->n_columns, w->unit);
 }
 
 /* The bias of a column of the task. */

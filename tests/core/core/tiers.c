@@ -6,7 +6,8 @@
 #include <string.h>
 
 /* Every tier there is, best first. */
-static const char *const names[] = {"avx512_bf16", "avx512", "avx2", "neon", "scalar"};
+static const char *const names[] = {"amx_bf16", "avx512_bf16", "avx512",
+                                    "avx2",     "neon",        "scalar"};
 
 void
 test_tiers_are_listed_best_first(void)
