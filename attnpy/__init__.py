@@ -2,7 +2,8 @@
 
 `attention` computes scaled-dot-product attention, multi-head and with every usual
 option, without ever building the matrix of scores; `Plan` makes a call ready to be run
-many times; `merge` combines results over disjoint sets of keys.
+many times; `merge` combines results over disjoint sets of keys; `statistics` sums the
+weights up where there are too many to return.
 
 `MultiHeadAttention` and `SelfAttention` are layers with weights of their own; `KVCache`
 keeps keys and values for decoding. The modules `blocks` (encoder, decoder),
@@ -47,9 +48,11 @@ __all__ = [
     "set_num_threads",
     "set_portable",
     "show_config",
+    "statistics",
 ]
 
 if TYPE_CHECKING:
+    from attnpy._statistics import statistics
     from attnpy.cache import KVCache
     from attnpy.layers import MultiHeadAttention, SelfAttention
 
@@ -58,6 +61,7 @@ _LATER = {
     "KVCache": "cache",
     "MultiHeadAttention": "layers",
     "SelfAttention": "layers",
+    "statistics": "_statistics",
 }
 _MODULES = (
     "blocks",

@@ -14,12 +14,21 @@ from attnpy._options import (
     Norms,
     Projections,
     Rotary,
+    Wanted,
 )
 from attnpy._typing import Array, OptionsTuple
 
 def attention(
     query: ArrayLike, key: ArrayLike, value: ArrayLike, options: OptionsTuple, /
 ) -> Any: ...
+def statistics(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    options: OptionsTuple,
+    wanted: Wanted,
+    /,
+) -> tuple[Array | None, ...]: ...
 def layer(
     x: ArrayLike,
     context: ArrayLike | None,

@@ -91,6 +91,15 @@ class Rotary(NamedTuple):
     interleaved: bool
 
 
+class Wanted(NamedTuple):
+    """What `statistics` is to return; `top_k` keys of each query, 0 for none."""
+
+    received: bool
+    entropy: bool
+    distance: bool
+    top_k: int
+
+
 class Cache(NamedTuple):
     """Keys and values (B, Hk, Lk, D) and (B, Hk, Lk, Dv), some of them yet to come.
 

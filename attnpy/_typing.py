@@ -63,10 +63,15 @@ class HeadOptions(CausalOptions, total=False):
     seq_offsets: SeqOffsets | None
 
 
-class AttentionOptions(HeadOptions, total=False):
-    """The options of `attention` that do not change what is returned."""
+class StatisticsOptions(HeadOptions, total=False):
+    """The options of `statistics`, and those of `attention` that change its numbers."""
 
     sinks: ArrayLike | None
+
+
+class AttentionOptions(StatisticsOptions, total=False):
+    """The options of `attention` that do not change what is returned."""
+
     out: Array | None
 
 

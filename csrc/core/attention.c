@@ -93,7 +93,19 @@ set_addresses(const attn_problem *p, ptrdiff_t b, ptrdiff_t kv_head, attn_task *
     task->lse = attn_address(&p->lse, &p->batch, b, head, query);
 }
 
-/* Sets up a task; false where it has no rows. */
+void
+attn_set_up_task(const attn_problem *p, ptrdiff_t b, ptrdiff_t kv_head, attn_task *task)
+{
+    int64_t n_keys = attn_packed_length(p->key_starts, b, p->n_keys);
+    int64_t length = index_at(p, &p->kv_lengths, b, n_keys);
+    int64_t offset = p->top_left ? 0 : length - task->n_queries;
+
+    task->q_offset = index_at(p, &p->q_offset, b, offset);
+    set_addresses(p, b, kv_head, task);
+    attn_see_ranges(p, task->q_offset, length, task);
+}
+
+/* Sets up the index-th task; false where it has no rows. */
 static bool
 set_up_task(const job *j, ptrdiff_t index, attn_task *task)
 {
@@ -111,12 +123,7 @@ set_up_task(const job *j, ptrdiff_t index, attn_task *task)
         return false;
     }
     task->n_rows = task->n_rows < p->task_rows ? task->n_rows : p->task_rows;
-    int64_t n_keys = attn_packed_length(p->key_starts, b, p->n_keys);
-    int64_t length = index_at(p, &p->kv_lengths, b, n_keys);
-    int64_t offset = p->top_left ? 0 : length - task->n_queries;
-
-    set_addresses(p, b, of_batch / n, task);
-    attn_see_ranges(p, index_at(p, &p->q_offset, b, offset), length, task);
+    attn_set_up_task(p, b, of_batch / n, task);
     return true;
 }
 

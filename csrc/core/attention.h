@@ -10,6 +10,16 @@
 #include "core/limits.h"
 #include "core/tasks.h"
 
+/* Statistics of the weights, in the arithmetic's dtype; statistics.h says what they are. */
+typedef struct {
+    attn_array received;    /* (B, H, Lk) zeroed, or none */
+    attn_array entropy;     /* (B, H, Lq), or none */
+    attn_array distance;    /* (B, H, Lq), or none */
+    attn_array top_weights; /* (B, H, Lq, top_k) in one line, or none */
+    attn_array top_keys;    /* likewise, of int64 */
+    ptrdiff_t top_k;        /* at least 1 */
+} attn_statistics;
+
 /* One call. Everything is valid, and broadcast, before it comes here. */
 typedef struct {
     attn_batch batch;
@@ -33,6 +43,7 @@ typedef struct {
     attn_array output;     /* (B, H, Lq, Dv) */
     attn_array weights;    /* (B, H, Lq, Lk) zeroed, or none */
     attn_array lse;        /* (B, H, Lq) in the arithmetic's dtype, or none */
+    const attn_statistics *statistics; /* NULL but in attn_measure */
 
     /* (Hk,) which of the groups of heads in `weights` is a kv head's, < 0: none of them;
      * NULL: all groups are there, in order. */
@@ -56,6 +67,9 @@ typedef struct {
 typedef struct {
     const char *query, *key, *value, *mask, *bias, *sinks;
     char *output, *weights, *lse;
+    char *entropy, *distance, *top_weights, *top_keys; /* where there are statistics, */
+    void *received;      /* and (Lk) reals for the sums over the task's rows */
+    int64_t q_offset;    /* the position of this batch's query 0 */
     ptrdiff_t n_queries; /* of this batch */
     ptrdiff_t first_row;
     ptrdiff_t n_rows;
@@ -83,6 +97,10 @@ typedef struct {
 /* Sets task_rows: fewer where heads are so large that the workspace, some 250 KB and
  * D + 2 Dv reals a row, would exceed 1 MiB. It does from D + 2 Dv = 5200 floats on. */
 void attn_choose_task_rows(attn_problem *);
+
+/* Sets up a task, whose n_queries, first_row and n_rows are set, of (b, kv_head). */
+void attn_set_up_task(const attn_problem *, ptrdiff_t b, ptrdiff_t kv_head,
+                      attn_task *);
 
 /* Multiplications, roughly: what threads are to be repaid by. */
 double attn_attention_work(const attn_problem *);

@@ -77,33 +77,6 @@ tanh_of(v_real x)
     return v_select(v_less(x, v_set1(0)), v_sub(v_set1(0), t), t);
 }
 
-/* The natural logarithm of a finite x >= 1/2, by the series of 2 atanh((f - 1) / (f + 1));
- * its first omitted term is below 2^-60 of the sum. Off by less than 4.2 units in the last
- * place: f + 1, the quotient, the sum and its product are rounded, by 2^-53 of themselves at
- * most, and all else adds up to 0.2 of that. Random numbers show 3.0 (tests/core). */
-static double
-log_of(double x)
-{
-    const double ln2_high = 0x1.62e42feep-1; /* 32 bits: exact times any exponent */
-    const double ln2_low = 0x1.a39ef35793c76p-33;
-    uint64_t bits;
-    double f;
-
-    memcpy(&bits, &x, sizeof bits);
-    /* The exponent that brings the fraction into [sqrt(1/2), sqrt(2)) */
-    int64_t exponent = (int64_t)((bits + UINT64_C(0x00095f619980c433)) >> 52) - 1023;
-    bits -= (uint64_t)exponent << 52;
-    memcpy(&f, &bits, sizeof f);
-
-    double s = (f - 1) / (f + 1);
-    double z = s * s;
-    double sum = 1.0 / 21;
-    for (int k = 19; k >= 1; k -= 2) {
-        sum = sum * z + 1.0 / k;
-    }
-    return (double)exponent * ln2_high + (2 * s * sum + (double)exponent * ln2_low);
-}
-
 static INLINE v_real
 quiet_nan_or(v_real x)
 {

@@ -196,7 +196,7 @@ attention(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
     PyObject *result = NULL;
 
     (void)module;
-    if (py_prepare(arguments, n_arguments, &a, &p, &o) == 0 &&
+    if (py_prepare(arguments, n_arguments, &a, &p, &o) >= 0 &&
         py_compute(&a, &p, &o) == 0) {
         result = py_pack_results(&a, o.out);
     }

@@ -16,7 +16,7 @@ typedef struct {
 } py_attention_arrays;
 
 /* Everything before the computation: from (query, key, value, options) to a problem in which
- * all is valid, with its arrays and results. Its parts: */
+ * all is valid, with its arrays and results; its rank. Its parts: */
 int py_prepare(PyObject *const *arguments, Py_ssize_t n_arguments,
                py_attention_arrays *, attn_problem *, py_options *);
 void py_clear_problem(attn_problem *); /* no optional array, no option */

@@ -30,6 +30,7 @@ py_clear_problem(attn_problem *p)
     p->mask.data = p->bias.data = p->sinks.data = NULL;
     p->q_offset.data = p->kv_lengths.data = NULL;
     p->weights.data = p->lse.data = NULL;
+    p->statistics = NULL;
     p->query_starts = p->key_starts = NULL;
     p->weight_groups = NULL;
     p->causal = p->top_left = false;
@@ -373,5 +374,5 @@ py_prepare(PyObject *const *arguments, Py_ssize_t n_arguments, py_attention_arra
     }
     type = common_type(a);
     rank = type < 0 ? -1 : py_set_attention(a, type, o, p);
-    return rank < 0 ? -1 : py_make_results(a, o, type, rank, p);
+    return rank < 0 || py_make_results(a, o, type, rank, p) < 0 ? -1 : rank;
 }

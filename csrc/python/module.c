@@ -13,6 +13,7 @@
 #include "python/plan.h"
 #include "python/rotary.h"
 #include "python/settings.h"
+#include "python/statistics.h"
 
 static int
 add_plan(PyObject *module)
@@ -27,10 +28,10 @@ add_plan(PyObject *module)
 static int
 execute(PyObject *module)
 {
-    PyMethodDef *const methods[] = {py_attention_methods, py_linear_methods,
-                                    py_norm_methods,      py_activate_methods,
-                                    py_rotary_methods,    py_layer_methods,
-                                    py_options_methods,   py_settings_methods};
+    PyMethodDef *const methods[] = {
+        py_attention_methods, py_linear_methods,   py_norm_methods,
+        py_activate_methods,  py_rotary_methods,   py_layer_methods,
+        py_options_methods,   py_settings_methods, py_statistics_methods};
 
     import_array1(-1);
     if (py_init_memory() < 0) {

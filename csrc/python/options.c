@@ -56,6 +56,11 @@ static const char *const cache_names[] = {[CACHE_KEY] = "key",
                                           [CACHE_VALUE] = "value",
                                           [PAST_LENGTHS] = "past_lengths",
                                           [N_CACHE] = NULL};
+static const char *const wanted_names[] = {[RECEIVED] = "received",
+                                           [ENTROPY] = "entropy",
+                                           [DISTANCE] = "distance",
+                                           [TOP_K] = "top_k",
+                                           [N_WANTED] = NULL};
 
 PyObject *const *
 py_items(PyObject *group, const char *name, Py_ssize_t n)
@@ -268,7 +273,8 @@ groups(PyObject *module, PyObject *unused)
         add_group(all, "Norm", norm_names) < 0 ||
         add_group(all, "Norms", norms_names) < 0 ||
         add_group(all, "Rotary", rotary_names) < 0 ||
-        add_group(all, "Cache", cache_names) < 0) {
+        add_group(all, "Cache", cache_names) < 0 ||
+        add_group(all, "Wanted", wanted_names) < 0) {
         Py_CLEAR(all);
     }
     return all;

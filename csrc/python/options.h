@@ -21,6 +21,7 @@ enum { NORM_WEIGHT, NORM_BIAS, NORM_EPS, NORM_CENTRE, N_NORM };     /* Norm */
 enum { Q_NORM, K_NORM, N_NORMS };                                   /* Norms */
 enum { Q_COS_SIN, K_COS_SIN, INTERLEAVED, N_ROTARY };               /* Rotary */
 enum { CACHE_KEY, CACHE_VALUE, PAST_LENGTHS, N_CACHE };             /* Cache */
+enum { RECEIVED, ENTROPY, DISTANCE, TOP_K, N_WANTED };              /* Wanted */
 /* clang-format on */
 
 /* The n items of a group, borrowed; NULL and an error where it is no such tuple. */

@@ -36,25 +36,27 @@ static inline v_real v_scale2(v_real a, v_real n)
     __m256i biased = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
     return _mm256_mul_ps(a, _mm256_castsi256_ps(_mm256_slli_epi32(biased, 23)));
 }
+static inline v_real v_exponent(v_real a)
+{
+    __m256i biased = _mm256_srli_epi32(_mm256_castps_si256(a), 23);
+    return _mm256_cvtepi32_ps(_mm256_sub_epi32(biased, _mm256_set1_epi32(127)));
+}
 
 static inline v_mask v_less(v_real a, v_real b)
 {
     return _mm256_cmp_ps(a, b, _CMP_LT_OQ);
 }
 static inline v_mask v_is_nan(v_real a) { return _mm256_cmp_ps(a, a, _CMP_UNORD_Q); }
-
 static inline v_mask v_mask_of(uint64_t bits)
 {
     const __m256i lane = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
     __m256i all = _mm256_set1_epi32((int)(bits & 0xff));
     return _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(all, lane), lane));
 }
-
 static inline uint64_t v_bits_of(v_mask mask)
 {
     return (uint64_t)(unsigned)_mm256_movemask_ps(mask);
 }
-
 static inline v_real v_select(v_mask mask, v_real yes, v_real no)
 {
     return _mm256_blendv_ps(no, yes, mask);
@@ -77,12 +79,10 @@ static inline v_real v_load_bf16(const uint16_t *p)
     __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
     return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
 }
-
 static inline void v_store_f16(uint16_t *p, v_real a)
 {
     _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
 }
-
 static inline void v_store_bf16(uint16_t *p, v_real a)
 {
     __m256i bits = _mm256_castps_si256(a);

@@ -42,6 +42,14 @@ static inline v_real v_scale2(v_real a, v_real n)
     return _mm256_mul_pd(a, _mm256_castsi256_pd(_mm256_slli_epi64(biased, 52)));
 }
 
+/* The biased exponent as the last bits of a number from 2^52 on. */
+static inline v_real v_exponent(v_real a)
+{
+    __m256i biased = _mm256_srli_epi64(_mm256_castpd_si256(a), 52);
+    __m256i large = _mm256_or_si256(biased, _mm256_set1_epi64x(0x4330000000000000));
+    return _mm256_sub_pd(_mm256_castsi256_pd(large), _mm256_set1_pd(0x1p52 + 1023));
+}
+
 static inline v_mask v_less(v_real a, v_real b)
 {
     return _mm256_cmp_pd(a, b, _CMP_LT_OQ);

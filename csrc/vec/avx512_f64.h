@@ -36,6 +36,8 @@ static inline v_real v_round(v_real a)
 
 static inline v_real v_scale2(v_real a, v_real n) { return _mm512_scalef_pd(a, n); }
 
+static inline v_real v_exponent(v_real a) { return _mm512_getexp_pd(a); }
+
 static inline v_mask v_less(v_real a, v_real b)
 {
     return _mm512_cmp_pd_mask(a, b, _CMP_LT_OQ);

@@ -39,6 +39,12 @@ static inline v_real v_scale2(v_real a, v_real n)
     return vmulq_f32(a, vreinterpretq_f32_s32(vshlq_n_s32(biased, 23)));
 }
 
+static inline v_real v_exponent(v_real a)
+{
+    uint32x4_t biased = vshrq_n_u32(vreinterpretq_u32_f32(a), 23);
+    return vsubq_f32(vcvtq_f32_u32(biased), vdupq_n_f32(127));
+}
+
 static inline v_mask v_less(v_real a, v_real b) { return vcltq_f32(a, b); }
 static inline v_mask v_is_nan(v_real a) { return vmvnq_u32(vceqq_f32(a, a)); }
 

@@ -40,6 +40,12 @@ static inline v_real v_scale2(v_real a, v_real n)
     return vmulq_f64(a, vreinterpretq_f64_s64(vshlq_n_s64(biased, 52)));
 }
 
+static inline v_real v_exponent(v_real a)
+{
+    uint64x2_t biased = vshrq_n_u64(vreinterpretq_u64_f64(a), 52);
+    return vsubq_f64(vcvtq_f64_u64(biased), vdupq_n_f64(1023));
+}
+
 static inline v_mask v_less(v_real a, v_real b) { return vcltq_f64(a, b); }
 
 static inline v_mask v_is_nan(v_real a)

@@ -38,6 +38,12 @@ static inline v_real v_scale2(v_real a, v_real n)
     return a * attn_float_from_bits(biased << 23);
 }
 
+/* n where a = f * 2^n with 1 <= f < 2, for a normal number a > 0; else anything */
+static inline v_real v_exponent(v_real a)
+{
+    return (real)((int32_t)(attn_bits_from_float(a) >> 23) - 127);
+}
+
 static inline v_mask v_less(v_real a, v_real b) { return a < b; }
 static inline v_mask v_is_nan(v_real a) { return a != a; }
 

@@ -39,6 +39,14 @@ static inline v_real v_scale2(v_real a, v_real n)
     return a * power;
 }
 
+static inline v_real v_exponent(v_real a)
+{
+    uint64_t bits;
+
+    memcpy(&bits, &a, sizeof bits);
+    return (real)((int64_t)(bits >> 52) - 1023);
+}
+
 static inline v_mask v_less(v_real a, v_real b) { return a < b; }
 static inline v_mask v_is_nan(v_real a) { return a != a; }
 static inline v_mask v_mask_of(uint64_t bits) { return bits & 1; }

@@ -11,7 +11,7 @@ from unittest import mock
 import numpy as np
 
 from attnpy import _attnpy
-from attnpy._options import Norm, Options
+from attnpy._options import Norm, Options, Wanted
 
 TIERS = tuple(_attnpy.config()["tiers"])  # what this CPU can run, the best first
 
@@ -29,6 +29,14 @@ def on_tier(tier):
 def everything(attend, *arrays, **options):
     """(output, weights, lse) of one call."""
     return attend(*arrays, return_weights=True, return_lse=True, **options)
+
+
+def measure_on(tier, query, key, value=None, *, top_k=8, **options):
+    """attnpy.statistics() on one instruction set, with the output last."""
+    value = key[..., :0] if value is None else value
+    wanted = Wanted(True, True, True, top_k)
+    options = Options(**options, tier=tier)
+    return _attnpy.statistics(query, key, value, options, wanted)
 
 
 def linear_on(

@@ -4,6 +4,7 @@
 
 #include "kernel/attention/row.h"
 #include "kernel/attention/tile.h"
+#include "kernel/logarithm.h"
 
 /* Takes the sinks into the total and turns sums into what output and weights are to be
  * multiplied by: output_factor for rows of output, total.sum for weights relative to
@@ -97,7 +98,11 @@ close_task(work *w, const attn_worker *worker)
 
     finish_sums(w, output_factor);
     write_output(w, output_factor);
-    if (w->task->weights != NULL) {
+    if (w->p->statistics != NULL) {
+        clear_statistics(w);
+        write_weights(w, worker);
+        write_statistics(w);
+    } else if (w->task->weights != NULL) {
         write_weights(w, worker);
     }
 }

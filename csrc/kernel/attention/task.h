@@ -40,6 +40,9 @@ typedef struct {
     real *row_output; /* row form: (rows, value_width) the chunk's output */
     real *row_sums;   /* row form: likewise, of a block */
     const char *bias_rows[ATTN_TASK_ROWS]; /* of the array, from key 0 on */
+    double positions[ATTN_TASK_ROWS]; /* of queries, for statistics; sums so far: */
+    double log_sums[ATTN_TASK_ROWS], distances[ATTN_TASK_ROWS];
+    real least_top[ATTN_TASK_ROWS]; /* the least of a row's largest weights */
     attn_key_bits see;
     uint64_t see_lanes[ATTN_BLOCK]; /* `see` transposed: bit r of [k] */
 } work;
@@ -66,7 +69,7 @@ lay_out(const attn_problem *p, ptrdiff_t group_rows, char *memory, work *w)
     ptrdiff_t slab = ATTN_BLOCK * most(DIM_STEPS, SLAB_COLUMNS / TERMS);
 
     arena_take(&a, sizeof *w);
-    w->row_form = group_rows <= ATTN_FEW_ROWS;
+    w->row_form = group_rows <= ATTN_FEW_ROWS && p->statistics == NULL;
     w->key_width = (p->head_dim + TERMS - 1) / TERMS;
     w->value_width = w->row_form ? round_up(p->value_dim, LANES) : p->value_dim;
     w->scale = pending_scale((real)p->scale);

@@ -3,6 +3,7 @@
 #ifndef ATTN_KERNEL_ATTENTION_TILE_H
 #define ATTN_KERNEL_ATTENTION_TILE_H
 
+#include "kernel/attention/measure.h"
 #include "kernel/attention/softmax.h"
 #include "kernel/attention/tile_values.h"
 
@@ -68,7 +69,8 @@ attend_tiles(work *w, const block *b)
     }
 }
 
-/* The second sweep: weights[row][key] = e^(logit - max) / sum for one block. */
+/* The second sweep: weights[row][key] = e^(logit - max) / sum for one block, or what is
+ * measured of them. */
 static void
 write_tile_weights(work *w, const block *b)
 {
@@ -89,10 +91,17 @@ write_tile_weights(work *w, const block *b)
                     weight_of(v_load(scores + k * WIDTH), scale, max, inverse);
                 v_store(scores + k * WIDTH, weight);
             }
+            if (w->p->statistics != NULL) {
+                measure_lanes(w, b, s, r, scores);
+                continue;
+            }
             store_result(w, weights,
                          w->task->weights + s->first * weights->column_stride, r,
                          scores, s->n);
         }
+    }
+    if (w->p->statistics != NULL && w->task->received != NULL) {
+        sum_over_rows(w, b, spans);
     }
 }
 

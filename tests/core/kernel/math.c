@@ -290,6 +290,46 @@ test_tanh_over_its_range(void)
     expect_odd(64, 1, UINT64_C(0x7ff0000000000000) / PIECE);
 }
 
+/* ---- log of lanes ------------------------------------------------------------------- */
+
+static double
+log_lanes_error(int bits, long double x, long double got)
+{
+    long double want = bits == 32 ? (long double)log((double)x) : logl(x);
+    return ulps(got, want, digits_of(bits));
+}
+
+/* As for log_of, and the coefficients are rounded. */
+static double
+log_lanes_allowed(int bits, long double x)
+{
+    (void)bits;
+    (void)x;
+    return 5;
+}
+
+void
+test_log_of_lanes_over_its_range(void)
+{
+    static const subject log_subject = {"log of lanes", offsetof(functions, log_lanes),
+                                        log_lanes_error, log_lanes_allowed};
+    static const range ranges[] = {
+        {"FLT_MIN .. 2^126", 32, 0x00800000, 0x7e800000},
+        {"DBL_MIN .. 2^126", 64, UINT64_C(0x0010000000000000),
+         UINT64_C(0x47d0000000000000)},
+        {"1/2 .. 1", 32, 0x3f000000, 0x3f800000},
+        {"1/2 .. 1", 64, UINT64_C(0x3fe0000000000000), UINT64_C(0x3ff0000000000000)},
+        {"1 - 2^-20 .. 1", 64, UINT64_C(0x3feffffe00000000),
+         UINT64_C(0x3ff0000000000000)},
+    };
+
+    for (ptrdiff_t k = 0; k < COUNT(ranges); k++) {
+        run_sweep(&log_subject, &ranges[k]);
+    }
+    expect_value(&log_subject, 1, 0);
+    expect_value(&log_subject, (double)NAN, (double)NAN);
+}
+
 /* ---- log ---------------------------------------------------------------------------- */
 
 #define LOG_ALLOWED 4.2 /* units in the last place; log_of says why */

@@ -48,6 +48,9 @@ void test_failing_threads_mean_fewer_threads(void);
 void test_large_workspaces_are_freed_at_once(void);
 void test_sizes_of_workspaces_do_not_wrap(void);
 
+/* core/statistics.c */
+void test_every_tier_gives_statistics_the_same_bits(void);
+
 /* core/pool.c */
 void test_parallel_for_takes_each_index_once(void);
 void test_caller_polls_while_it_waits_for_workers(void);
@@ -84,6 +87,7 @@ void test_numbers_of_threads(void);
 /* kernel/math.c */
 void test_exp_over_its_range(void);
 void test_tanh_over_its_range(void);
+void test_log_of_lanes_over_its_range(void);
 void test_log_over_its_range(void);
 
 /* kernel/convert.c */

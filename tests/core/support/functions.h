@@ -19,7 +19,7 @@ typedef struct {
     int bits; /* of a real: 32 or 64 */
     int lanes;
 
-    unary *exp, *tanh, *round, *quiet_nan_or;
+    unary *exp, *tanh, *log_lanes, *round, *exponent, *quiet_nan_or;
     void (*log)(const double *x, double *to, ptrdiff_t n);
     binary *add, *sub, *mul, *div, *max, *scale2;
     ternary *fma, *fms;

@@ -4,6 +4,7 @@
 #define ATTN_TESTS_FUNCTIONS_TABLE_H
 
 #include "kernel/convert.h"
+#include "kernel/logarithm.h"
 #include "kernel/math.h"
 #include "support/functions.h"
 
@@ -30,6 +31,22 @@ round_array(const void *x, void *to, ptrdiff_t n)
 {
     for (ptrdiff_t i = 0; i < n; i += LANES) {
         v_store((real *)to + i, v_round(v_load((const real *)x + i)));
+    }
+}
+
+static void
+log_lanes_array(const void *x, void *to, ptrdiff_t n)
+{
+    for (ptrdiff_t i = 0; i < n; i += LANES) {
+        v_store((real *)to + i, log_lanes(v_load((const real *)x + i)));
+    }
+}
+
+static void
+exponent_array(const void *x, void *to, ptrdiff_t n)
+{
+    for (ptrdiff_t i = 0; i < n; i += LANES) {
+        v_store((real *)to + i, v_exponent(v_load((const real *)x + i)));
     }
 }
 
@@ -219,7 +236,9 @@ const functions FUNCTIONS = {
     .lanes = LANES,
     .exp = exp_array,
     .tanh = tanh_array,
+    .log_lanes = log_lanes_array,
     .round = round_array,
+    .exponent = exponent_array,
     .quiet_nan_or = quiet_nan_or_array,
     .log = log_array,
     .add = add_arrays,

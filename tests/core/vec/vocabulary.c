@@ -125,6 +125,35 @@ expect_same_rounding(const functions *f, const functions *scalar)
     }
 }
 
+/* Of numbers with every exponent, and of the powers of two just below and above. */
+static void
+expect_exponents(const functions *f)
+{
+    static reals x, got;
+    const int bits = f->bits, lowest = bits == 32 ? -126 : -1022;
+    uint64_t state = 33;
+
+    for (ptrdiff_t i = 0; i < PIECE; i++) {
+        double fraction = i % 3 == 0   ? 1
+                          : i % 3 == 1 ? (bits == 32 ? 2 - 0x1p-23 : 2 - 0x1p-52)
+                                       : 1.5 + 0.25 * random_unit(&state);
+        double a = ldexp(fraction, lowest + (int)(i / 3 % (2 - 2 * lowest)));
+        if (bits == 32) {
+            x.f32[i] = (float)a;
+        } else {
+            x.f64[i] = a;
+        }
+    }
+    f->exponent(&x, &got, PIECE);
+    for (ptrdiff_t i = 0; i < PIECE; i++) {
+        int exponent;
+        frexpl(real_at(&x, bits, i), &exponent);
+        expect(real_at(&got, bits, i) == exponent - 1,
+               "v_exponent of %s, %d bits, of %Lg", f->tier, bits,
+               real_at(&x, bits, i));
+    }
+}
+
 void
 test_vocabulary_is_the_scalar_one(void)
 {
@@ -134,6 +163,7 @@ test_vocabulary_is_the_scalar_one(void)
         for (int t = 0; (f = functions_at(bits, t)) != NULL; t++) {
             expect_same_arithmetic(f, functions_at(bits, 0));
             expect_same_rounding(f, functions_at(bits, 0));
+            expect_exponents(f);
         }
     }
 }
