@@ -103,7 +103,7 @@ def statistics(
     See Also
     --------
     attention : with ``return_weights=True``, has the weights themselves.
-    attnpy.plot_statistics : pictures of these.
+    attnpy.plot.statistics : pictures of these.
 
     Notes
     -----

@@ -15,7 +15,7 @@ from support.calls import (
 )
 from support.comparisons import assert_same_bits
 from support.errors import refused
-from support.statistics import in_steps, log, plain
+from support.statistics import in_steps, log, plain, positions_of
 
 import attnpy
 
@@ -62,15 +62,6 @@ def measured(tier, query, key, *, top_k=TOP_K, **options):
 def weights_of(tier, query, key, **options):
     attend = on_tier(tier)
     return attend(query, key, key, return_weights=True, **options)[1]
-
-
-def positions_of(weights, causal=False, q_offset=None, kv_lengths=None, **_):
-    """The position of each query; weights (..., Lq, Lk)."""
-    n_queries, n_keys = weights.shape[-2:]
-    n_keys = n_keys if kv_lengths is None else kv_lengths
-    start = 0 if causal == "top_left" else n_keys - n_queries
-    start = start if q_offset is None else q_offset
-    return np.broadcast_to(start + np.arange(float(n_queries)), weights.shape[:-1])
 
 
 def assert_those_of_the_weights(tier, query, key, top_k=TOP_K, **options):

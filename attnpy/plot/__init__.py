@@ -10,6 +10,8 @@ Nothing is lost where there are more numbers than pixels: a pixel then shows the
 weight of its block, or what the function says, and the legend says so. This is decided
 when the picture is drawn, so that it holds for every size and resolution it is saved
 with. Frames are outside the images.
+
+The module `attnpy.plot.statistics` draws what `attnpy.statistics` returns.
 """
 
 from attnpy.plot.grids import head_grid, score_grid

@@ -15,6 +15,7 @@ from support.arrays import lay_out
 from support.calls import TIERS
 from support.comparisons import assert_right, assert_same_bits
 from support.formulas import ACTIVATIONS, layer_norm, linear, rms_norm, rotated
+from support.statistics import in_steps, positions_of
 
 import attnpy
 from attnpy import blocks
@@ -289,6 +290,24 @@ def make_plan(rng):
             extra[name] = True
     check = functools.partial(check_attention, attnpy.attention, arrays, options, extra)
     return Call("Plan", run_plan, arrays, {**options, **extra}, check)
+
+
+def make_statistics(rng):
+    """Sums over the weights, against the same sums of all of them."""
+    arrays, options, right = problem(rng, [one_of(rng, FLOATS[:2])] * 3)
+    arrays = [stored(rng, x) for x in arrays]
+    extra = {"num_threads": one_of(rng, (None, 1, 2, 5)), "top_k": size(rng) + 1}
+
+    def check(result):
+        plains = [plain(x) for x in arrays]
+        meaning = {name: plain(value) for name, value in options.items()}
+        output, weights = attnpy.attention(*plains, **meaning, return_weights=True)
+        expected = in_steps(weights, positions_of(weights, **meaning), extra["top_k"])
+        assert_same_bits(tuple(result), (*expected, output))
+
+    made = Call("statistics", attnpy.statistics, arrays, {**options, **extra}, check)
+    made.right = right
+    return made
 
 
 def make_merge(rng):
@@ -704,6 +723,7 @@ MAKERS = (
     make_attention,
     make_packed,
     make_plan,
+    make_statistics,
     make_merge,
     make_linear,
     make_norm,
@@ -723,6 +743,7 @@ OPTIONS = {
     "attention": ATTENTION,
     "packed": ATTENTION,
     "Plan": ATTENTION,
+    "statistics": (*ATTENTION, "which", "top_k"),
     "merge": (),
     "linear": ("bias", "activation", "num_threads"),
     "norm": ("residual",),

@@ -331,6 +331,8 @@ def array_cases():
     outputs = [normal(2, 30, 12, seed=i) for i in range(2)]
     lses, table = [normal(2, 30, seed=i) for i in range(2)], normal(32, 2)
     rotary, x = positions.Rotary(12, scaling=YARN), normal(2, 3, 12, dtype="float16")
+    query, key = normal(2, 70, 12), normal(2, 90, 12)
+    yield "statistics", Case(lambda: attnpy.statistics(query, key)[:5], [query, key])
     yield "merge", Case(lambda: attnpy.merge(outputs, lses), [*outputs, *lses])
     yield "tables", Case(lambda: rotary.tables([5, 6, 7]))
     yield "turned apart", Case(lambda: rotary(x.T.copy().T), [x])

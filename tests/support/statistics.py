@@ -3,6 +3,16 @@
 import numpy as np
 
 
+def positions_of(weights, causal=False, q_offset=None, kv_lengths=None, **_):
+    """The position of each query; weights (..., H, Lq, Lk)."""
+    n_queries, n_keys = weights.shape[-2:]
+    lengths = np.array(n_keys if kv_lengths is None else kv_lengths)
+    start = np.array(0) if causal == "top_left" else lengths - n_queries
+    start = start if q_offset is None else np.array(q_offset)
+    start = start.astype(float)[..., np.newaxis, np.newaxis]
+    return np.broadcast_to(start + np.arange(n_queries), weights.shape[:-1])
+
+
 def plain(weights, positions, top_k):
     """The formulas, in float64: weights (..., Lq, Lk), positions (..., Lq)."""
     w = np.asarray(weights, np.float64)
