@@ -7,6 +7,7 @@ follows the reader's choice of light or dark, so that it is legible on any page.
 
 from __future__ import annotations
 
+import base64
 import html
 import itertools
 import re
@@ -77,6 +78,15 @@ class Diagram:
     def _repr_svg_(self) -> str:
         """Return the picture for a notebook."""
         return self._svg
+
+    def _repr_html_(self) -> str:
+        """Return it as an image of a page, which notebooks show before they are run.
+
+        JupyterLab shows SVG only of notebooks that are trusted.
+        """
+        data = base64.b64encode(self._svg.encode("utf-8")).decode("ascii")
+        alt = html.escape(self._title)
+        return f'<img alt="{alt}" src="data:image/svg+xml;base64,{data}">'
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the diagram as an SVG file, which any browser shows.

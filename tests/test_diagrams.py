@@ -1,5 +1,6 @@
 """Diagrams are whole SVG documents in which every word can be read."""
 
+import base64
 import itertools
 import re
 from xml.etree import ElementTree
@@ -140,6 +141,16 @@ def test_diagrams_are_described_in_words(draw):
     (title,), (description,) = elements(root, "title"), elements(root, "desc")
     assert repr(draw()) == f"Diagram({title.text!r})"
     assert len(description.text) > 50
+
+
+@every_diagram
+def test_html_has_the_picture_for_notebooks_that_are_not_trusted(draw):
+    image = ElementTree.fromstring(draw()._repr_html_().replace('">', '"/>'))
+    assert image.tag == "img"
+    assert f"Diagram({image.get('alt')!r})" == repr(draw())
+    kind, data = image.get("src").split(",")
+    assert kind == "data:image/svg+xml;base64"
+    assert base64.b64decode(data).decode("utf-8") == draw()._repr_svg_()
 
 
 def test_saved_file_is_the_picture_of_the_notebook(tmp_path):
