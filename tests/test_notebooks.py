@@ -1,5 +1,6 @@
 """The notebooks run from top to bottom, and are stored with their outputs."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ pytest.importorskip("ipykernel")
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
 USING_MINILM = {"05_real_model"}
+LINK = re.compile(r"\]\(([^)#]+\.ipynb)\)")
+MAX_BYTES = 700_000  # of a stored notebook, with its pictures
 
 
 def code_cells(notebook):
@@ -43,3 +46,34 @@ def test_notebook_is_stored_with_its_outputs(path):
     outputs = [output for cell in cells for output in cell.outputs]
     assert outputs
     assert all(output.output_type != "error" for output in outputs)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook_leads_to_the_one_before_and_the_next(path):
+    i = NOTEBOOKS.index(path)
+    neighbours = [other.name for other in NOTEBOOKS[max(i - 1, 0) : i + 2]]
+    neighbours.remove(path.name)
+    cells = nbformat.read(path, as_version=4).cells
+    assert LINK.findall(cells[0].source)[: len(neighbours)] == neighbours
+    assert LINK.findall(cells[-1].source)[-len(neighbours) :] == neighbours
+    linked = {link for cell in cells for link in LINK.findall(cell.source)}
+    assert linked <= {other.name for other in NOTEBOOKS}
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_stored_notebook_is_small(path):
+    assert path.stat().st_size < MAX_BYTES
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_pictures_are_stored_for_pages_that_run_nothing(path):
+    for cell in code_cells(nbformat.read(path, as_version=4)):
+        for output in cell.outputs:
+            data = output.get("data", {})
+            drawn = data.get("text/plain", "").startswith(
+                ("<Figure", "View(", "Diagram(")
+            )
+            assert not drawn or {"image/png", "image/svg+xml"} & data.keys()
