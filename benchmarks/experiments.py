@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import heapq
 import resource
 import time
 from functools import partial
@@ -131,4 +132,121 @@ def faults(call):
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 
-EXPERIMENTS = {"products": products, "watching": watching, "pages": pages}
+# ---- Many cores ----------------------------------------------------------------------
+
+MAX_TASKS = 100_000
+
+
+def cores(n_threads, n_rounds):
+    """Tasks of calls, and how these would share as many cores as there are threads.
+
+    Each task's CPU time is taken on the cores there are. Then tasks are handed out as
+    the pool does, in turn to whoever is free, to as many cores as threads; lists of
+    tasks run one after the other, and what one thread does outside of tasks is added.
+    Memory that cores share, and the waking of threads, are not in it. The last columns
+    are the CPU time outside of tasks, of all threads together: the interpreter, the
+    pool's lock, waking, and looking for a next call.
+    """
+    import attnpy
+
+    n_cpus = attnpy.show_config(mode="dicts")["cpus"]
+    lines = []
+    for name, call in core_calls():
+        rounds = [
+            [task_times(call, n) for n in (1, n_cpus, n_threads)]
+            for _ in range(n_rounds)
+        ]
+        outside = [min(run[1] for run in runs) for runs in zip(*rounds, strict=True)]
+        alone, _, lists = (
+            min((run[0] for run in runs), key=total)
+            for runs in zip(*rounds, strict=True)
+        )
+        one = outside[0] + total(alone)
+        end = outside[0] + sum(end_of(times, n_threads) for times in lists)
+        largest = max(lists, key=sum)
+        lines.append(
+            [
+                name,
+                str(sum(map(len, lists))),
+                f"{len(largest) / n_threads:.2g}",
+                f"{100 * max(largest) / sum(largest):.2g} %",
+                f"{total(lists) / total(alone):.2f}",
+                f"{one / end:.3g}",
+                *map(report.duration, outside),
+            ]
+        )
+    header = [
+        "heads x L x D",
+        "tasks",
+        "a thread",
+        "longest",
+        "CPU time x one thread's",
+    ]
+    outside = [f"outside, {n} threads" for n in (1, n_cpus, n_threads)]
+    return [*header, "x one core", *outside], lines
+
+
+def core_calls():
+    """(name, call with num_threads=) of attention and products."""
+    import attnpy
+    from attnpy._linear import linear
+
+    for case, options in (
+        (cases.prefill(1, 2, 8192, 64), {}),
+        (cases.prefill(1, 1, 16384, 64), {"causal": True}),
+        (cases.prefill(1, 8, 2048, 128), {}),
+        (cases.prefill(1, 8, 2048, 128), {"causal": True}),
+        (cases.prefill(1, 1, 4096, 64), {}),
+        (cases.prefill(1, 12, 512, 64), {}),
+        (cases.Case(1, 1, n_queries=512, n_keys=8192, dim=64, kv_heads=1), {}),
+        (cases.Case(1, 32, n_queries=1, n_keys=8192, dim=128, kv_heads=8), {}),
+    ):
+        call = partial(attnpy.attention, *case.arrays(), **options)
+        heads = f"{case.heads}/{case.kv_heads}"
+        rows = f"{case.n_queries}:{case.n_keys}"
+        yield f"{heads} x {rows} x {case.dim}{' causal' if options else ''}", call
+    for sizes in (
+        (128, 384, 1536),
+        (512, 384, 1536),
+        (4096, 384, 384),
+        (1, 896, 4864),
+        (256, 896, 4864),
+    ):
+        x, weight = cases.normal(sizes[:2], 1), cases.normal(sizes[1:], 2)
+        yield f"product {' x '.join(map(str, sizes))}", partial(linear, x, weight)
+
+
+def task_times(call, n_threads):
+    """The CPU seconds of each task, a list for each list of tasks; and of all else."""
+    from attnpy import _attnpy
+
+    notes = np.zeros((MAX_TASKS, 3), np.int64)
+    call(num_threads=n_threads)
+    begin = time.process_time()
+    n_tasks = _attnpy.watch_tasks(partial(call, num_threads=n_threads), notes)
+    seconds = time.process_time() - begin
+    if n_tasks > MAX_TASKS:
+        raise ValueError(f"expected up to {MAX_TASKS} tasks, got {n_tasks}")
+    lists, _, nanoseconds = notes[:n_tasks].T
+    times = [nanoseconds[lists == i] / 1e9 for i in np.unique(lists)]
+    return times, max(seconds - total(times), 0)
+
+
+def total(lists):
+    return float(sum(map(sum, lists)))
+
+
+def end_of(times, n_cores):
+    """When the last of these tasks ends, each begun in its turn by whoever is free."""
+    free = [0.0] * n_cores
+    for seconds in times:
+        heapq.heapreplace(free, free[0] + seconds)
+    return max(free)
+
+
+EXPERIMENTS = {
+    "products": products,
+    "watching": watching,
+    "pages": pages,
+    "cores": cores,
+}

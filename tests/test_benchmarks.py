@@ -5,6 +5,7 @@ import importlib.util
 import json
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -493,4 +494,20 @@ def test_experiments_print_a_table_each():
     assert sum(line.startswith("| ") for line in printed.splitlines()) == 6
     with pytest.raises(AssertionError, match="got 'nothing'"):
         assert_runs(RUN, "experiments", "nothing")
-    assert set(experiments.EXPERIMENTS) == {"products", "watching", "pages"}
+    assert set(experiments.EXPERIMENTS) == {"products", "watching", "pages", "cores"}
+
+
+def test_tasks_are_handed_out_in_turn():
+    assert experiments.end_of([3, 1, 1, 4], 1) == 9
+    assert experiments.end_of([3, 1, 1, 4], 2) == 6  # the last begins after two
+    assert experiments.end_of([3, 1], 4) == 3
+
+
+def test_tasks_are_watched():
+    case = cases.prefill(1, 2, 640, 16)
+    call = partial(attention, *case.arrays())
+    for n_threads, n_tasks in ((1, 20), (4, 40)):
+        lists, outside = experiments.task_times(call, n_threads)
+        assert [len(times) for times in lists] == [n_tasks]
+        assert min(lists[0]) > 0
+        assert outside >= 0

@@ -16,11 +16,17 @@ typedef struct {
     const attn_attention_kernel *kernel;
     ptrdiff_t n_row_tasks; /* of one (batch, kv head), unless queries are packed */
 
-    /* While one task is split over the threads: */
+    /* While tasks are split over the threads: */
+    char *partials; /* (chunks of a round) each of partial_size bytes */
+    ptrdiff_t partial_size;
+
+    /* One task, as many chunks at once as have room: */
     const attn_task *task;
     ptrdiff_t first_key; /* of this round */
-    char *partials;      /* (chunks of a round) each of partial_size bytes */
-    ptrdiff_t partial_size;
+
+    /* Whole tasks, as many at once as have room: */
+    ptrdiff_t first_task; /* of this round */
+    ptrdiff_t n_chunks;   /* of a task, at most */
 } job;
 
 /* The int64 of a (B,) array at a batch, or the default where there is none. */
@@ -30,18 +36,6 @@ index_at(const attn_problem *p, const attn_array *array, ptrdiff_t b,
 {
     const char *at = attn_address(array, &p->batch, b, 0, 0);
     return at == NULL ? default_value : *(const int64_t *)(const void *)at;
-}
-
-void
-attn_choose_task_rows(attn_problem *p)
-{
-    ptrdiff_t size = attn_storage_of(p->arithmetic)->bytes;
-    ptrdiff_t rows = ATTN_TASK_ROWS;
-
-    while (rows > 32 && rows * (p->head_dim + 2 * p->value_dim) * size > 600 << 10) {
-        rows /= 2;
-    }
-    p->task_rows = rows;
 }
 
 /* The first of a batch's row tasks, among those of all batches for one kv head. A packed
@@ -184,7 +178,103 @@ split_task(job *j, ptrdiff_t index, ptrdiff_t n_partials, const attn_worker *com
     return 0;
 }
 
-/* Runs task by task on all threads. */
+/* Where the chunks begin of those keys that some row of a task sees; returns how many. */
+static ptrdiff_t
+chunks_of(const attn_task *task, ptrdiff_t *first_key)
+{
+    ptrdiff_t from, to;
+
+    attn_seen_keys(task, &from, &to);
+    *first_key = from / ATTN_CHUNK * ATTN_CHUNK;
+    return to > from ? (to - *first_key + ATTN_CHUNK - 1) / ATTN_CHUNK : 0;
+}
+
+static ptrdiff_t
+most_chunks(const job *j, ptrdiff_t n_tasks)
+{
+    attn_task task;
+    ptrdiff_t first_key, most = 1;
+
+    for (ptrdiff_t i = 0; i < n_tasks; i++) {
+        ptrdiff_t n = set_up_task(j, i, &task) ? chunks_of(&task, &first_key) : 0;
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
+/* A chunk of one of the round's tasks. */
+static void
+run_chunk_of_task(const void *context, ptrdiff_t index, const attn_worker *worker)
+{
+    const job *j = context;
+    attn_task task;
+    ptrdiff_t first_key, chunk = index % j->n_chunks;
+
+    if (set_up_task(j, j->first_task + index / j->n_chunks, &task) &&
+        chunk < chunks_of(&task, &first_key)) {
+        j->kernel->run_chunk(j->p, &task, first_key + chunk * ATTN_CHUNK,
+                             j->partials + index * j->partial_size, worker);
+    }
+}
+
+/* One of the round's tasks from its chunks, in ascending order as ever. */
+static void
+combine_task(const void *context, ptrdiff_t index, const attn_worker *worker)
+{
+    const job *j = context;
+    attn_task task;
+    ptrdiff_t first_key;
+
+    if (!set_up_task(j, j->first_task + index, &task)) {
+        return;
+    }
+    ptrdiff_t first = index * j->n_chunks, end = first + chunks_of(&task, &first_key);
+    j->kernel->begin_combine(j->p, &task, worker);
+    for (ptrdiff_t i = first; i < end; i++) {
+        j->kernel->combine(j->partials + i * j->partial_size, worker);
+    }
+    j->kernel->end_combine(worker);
+}
+
+/* The chunks of several tasks on all threads, then these tasks: they need not wait for each
+ * other. A call that gives up runs nothing more, so that no chunk is missing. */
+static int
+split_tasks(job *j, ptrdiff_t n_tasks, attn_call *call)
+{
+    const size_t size = j->kernel->workspace_size(j->p);
+    const double work = attn_attention_work(j->p);
+    attn_tasks chunks = {.n = n_tasks * j->n_chunks,
+                         .work = work,
+                         .workspace_size = size,
+                         .run = run_chunk_of_task,
+                         .context = j};
+    attn_tasks tasks = {.n = n_tasks,
+                        .work = work / ATTN_CHUNK,
+                        .workspace_size = size,
+                        .run = combine_task,
+                        .context = j};
+
+    return attn_run_tasks(&chunks, call) < 0 ? -1 : attn_run_tasks(&tasks, call);
+}
+
+/* Runs rounds of split tasks on all threads. */
+static int
+run_rounds(job *j, ptrdiff_t n_tasks, ptrdiff_t n_partials, const attn_worker *combiner,
+           attn_call *call)
+{
+    int status = 0;
+
+    j->n_chunks = n_tasks > 1 ? most_chunks(j, n_tasks) : n_partials;
+    ptrdiff_t at_once = n_partials / j->n_chunks;
+    for (ptrdiff_t i = 0; i < n_tasks && status == 0; i += at_once > 1 ? at_once : 1) {
+        ptrdiff_t left = n_tasks - i;
+        j->first_task = i;
+        status = at_once > 1 ? split_tasks(j, left < at_once ? left : at_once, call)
+                             : split_task(j, i, n_partials, combiner, call);
+    }
+    return status;
+}
+
 static int
 run_split(job *j, ptrdiff_t n_tasks, int n_threads, attn_call *call)
 {
@@ -199,10 +289,7 @@ run_split(job *j, ptrdiff_t n_tasks, int n_threads, attn_call *call)
         j->partials = attn_workspace_acquire((size_t)(n_partials * j->partial_size));
     }
     if (j->partials != NULL) {
-        status = 0;
-        for (ptrdiff_t i = 0; i < n_tasks && status == 0; i++) {
-            status = split_task(j, i, n_partials, &combiner, call);
-        }
+        status = run_rounds(j, n_tasks, n_partials, &combiner, call);
     }
     attn_workspace_release(j->partials);
     attn_workspace_release(combiner.workspace); /* last: whole tasks take it first */
@@ -226,20 +313,67 @@ attn_attention_work(const attn_problem *p)
            (double)(p->head_dim + p->value_dim + WORK_OF_A_WEIGHT);
 }
 
+static job
+job_of(const attn_problem *p)
+{
+    return (job){.p = p,
+                 .n_row_tasks =
+                     (p->group * p->n_queries + p->task_rows - 1) / p->task_rows};
+}
+
+ptrdiff_t
+attn_attention_tasks(const attn_problem *p)
+{
+    job j = job_of(p);
+
+    return first_row_task(&j, p->batch.n) * p->n_kv_heads;
+}
+
+/* A list of tasks ends at most one task after its work would be evenly spread (Graham,
+ * 1966). Half the rows of the last task are worth it where a thread has less than 4 tasks of
+ * whole tiles, which then take some 1/10 longer; half a tile, which may take 1/2 longer,
+ * where there is less than a task for each and keys are too few to be shared. Two threads
+ * end together more often than that: they are only to have a task each. What it takes:
+ * `python -m benchmarks experiments cores`. */
+static ptrdiff_t
+rows_for_threads(attn_problem p, int n_threads)
+{
+    ptrdiff_t wanted = n_threads > 2 ? (ptrdiff_t)4 * n_threads : n_threads;
+
+    if (p.task_rows > ATTN_TILE_ROWS && attn_attention_tasks(&p) < wanted) {
+        p.task_rows = ATTN_TILE_ROWS;
+    }
+    if (p.n_keys <= ATTN_CHUNK && attn_attention_tasks(&p) < n_threads) {
+        p.task_rows = ATTN_VECTOR_ROWS;
+    }
+    return p.task_rows;
+}
+
+void
+attn_choose_task_rows(attn_problem *p, int n_threads)
+{
+    ptrdiff_t row =
+        (p->head_dim + 2 * p->value_dim) * attn_storage_of(p->arithmetic)->bytes;
+
+    p->task_rows = ATTN_TASK_ROWS * row > 600 << 10 ? ATTN_TILE_ROWS : ATTN_TASK_ROWS;
+    if (n_threads > 1 && p->group * p->n_queries > ATTN_VECTOR_ROWS) {
+        n_threads = attn_useful_threads(attn_attention_work(p), n_threads);
+        p->task_rows = rows_for_threads(*p, n_threads);
+    }
+}
+
 int
 attn_attention(const attn_problem *p, attn_call *call)
 {
     bool all_bf16 = p->query.dtype == ATTN_BF16 && p->key.dtype == ATTN_BF16 &&
                     p->value.dtype == ATTN_BF16;
-    job j = {.p = p,
-             .kernel = &attn_kernel_for(call->tier, p->arithmetic, all_bf16)->attention,
-             .n_row_tasks =
-                 (p->group * p->n_queries + p->task_rows - 1) / p->task_rows};
+    job j = job_of(p);
     attn_tasks tasks = {.n = first_row_task(&j, p->batch.n) * p->n_kv_heads,
                         .work = attn_attention_work(p),
                         .run = run_task,
                         .context = &j};
 
+    j.kernel = &attn_kernel_for(call->tier, p->arithmetic, all_bf16)->attention;
     assert(p->task_rows > 0 && p->task_rows <= ATTN_TASK_ROWS);
     assert(p->arithmetic == attn_storage_of(p->output.dtype)->arithmetic);
     if (tasks.n == 0) {

@@ -14,6 +14,8 @@
 #define ATTN_BLOCK_WORDS (ATTN_BLOCK / 64) /* 64-bit words of a block's visible keys */
 
 #define ATTN_TASK_ROWS 64         /* rows of a task, at most */
+#define ATTN_TILE_ROWS 32         /* that are whole tiles in every tier, */
+#define ATTN_VECTOR_ROWS 16       /* and whole vectors */
 #define ATTN_FEW_ROWS 8           /* rows for which row form is the faster */
 #define ATTN_LINEAR_COLUMNS 384   /* that a linear task computes at a time, */
 #define ATTN_FEW_ROWS_COLUMNS 512 /* and of one of ATTN_FEW_ROWS; more for fewer */

@@ -1,4 +1,5 @@
 /* THE way to run n tasks. */
+#define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #include "core/tasks.h"
 
 #include "core/cpu.h"
@@ -7,6 +8,7 @@
 #include "core/workspace.h"
 
 #include <assert.h>
+#include <time.h>
 
 static atomic_int default_threads = 1;
 static _Atomic double work_per_thread = ATTN_WORK_PER_THREAD;
@@ -44,11 +46,47 @@ attn_useful_threads(double work, int n_threads)
     return repaid < n_threads ? (int)repaid : n_threads;
 }
 
+static struct {
+    attn_task_note *notes; /* or NULL */
+    ptrdiff_t n;
+    atomic_ptrdiff_t n_tasks, n_lists; /* so far */
+} watched;
+
+ptrdiff_t
+attn_watch_tasks(attn_task_note *notes, ptrdiff_t n)
+{
+    watched.notes = notes;
+    watched.n = n;
+    atomic_store(&watched.n_lists, 0);
+    return atomic_exchange(&watched.n_tasks, 0);
+}
+
+/* CPU time of this thread in nanoseconds. */
+static int64_t
+cpu_time(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+static void
+note_task(const attn_task_note *note)
+{
+    ptrdiff_t i = atomic_fetch_add(&watched.n_tasks, 1);
+
+    if (i < watched.n) {
+        watched.notes[i] = *note;
+    }
+}
+
 /* What the threads of a call share. */
 typedef struct {
     const attn_tasks *tasks;
     attn_control *control;
     void **workspaces; /* one for each worker */
+    ptrdiff_t list;    /* of those that are watched */
 } shared;
 
 static void
@@ -58,7 +96,11 @@ run_task(void *context, ptrdiff_t index, int worker)
     const attn_worker who = {s->workspaces[worker], s->control, worker == 0};
     uint32_t control_word = attn_fp_control_reset();
 
+    int64_t begin = watched.notes == NULL ? 0 : cpu_time();
     s->tasks->run(s->tasks->context, index, &who);
+    if (watched.notes != NULL) {
+        note_task(&(attn_task_note){s->list, worker, cpu_time() - begin});
+    }
     attn_fp_control_restore(control_word);
 }
 
@@ -66,7 +108,7 @@ int
 attn_run_tasks(const attn_tasks *tasks, attn_call *call)
 {
     void *workspaces[ATTN_MAX_THREADS];
-    shared s = {tasks, &call->control, workspaces};
+    shared s = {.tasks = tasks, .control = &call->control, .workspaces = workspaces};
     int n_threads = 1;
 
     assert(tasks->n >= 0 && call->n_threads >= 1);
@@ -80,6 +122,9 @@ attn_run_tasks(const attn_tasks *tasks, attn_call *call)
     n_threads = attn_acquire_workspaces(workspaces, n_threads, tasks->workspace_size);
     if (n_threads == 0) {
         return -1;
+    }
+    if (watched.notes != NULL) {
+        s.list = atomic_fetch_add(&watched.n_lists, 1);
     }
     attn_parallel_for(tasks->n, n_threads, run_task, &s, &call->control);
     attn_release_workspaces(workspaces, n_threads);

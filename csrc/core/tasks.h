@@ -7,6 +7,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 struct attn_tier;
 
@@ -50,6 +51,16 @@ int attn_useful_threads(double work, int n_threads);
 #define ATTN_WORK_PER_THREAD 1e6
 double attn_set_work_per_thread(double);
 double attn_get_work_per_thread(void);
+
+/* A task that has run, which benchmarks look at: of the how manieth list of tasks since
+ * they are watched, on which of its threads, and the CPU time that it took. */
+typedef struct {
+    int64_t list, worker, nanoseconds;
+} attn_task_note;
+
+/* Watches tasks, the first n of them, from now on; with NULL no more. Returns how many have
+ * run since the last time. Not while calls run. */
+ptrdiff_t attn_watch_tasks(attn_task_note *, ptrdiff_t n);
 
 /* The process's default for n_threads. */
 void attn_set_num_threads(int);

@@ -347,7 +347,7 @@ py_set_attention(py_attention_arrays *a, int type, const py_options *o, attn_pro
         py_set_scale(p, o) < 0 || count_rows(p) < 0 || set_inputs(a, p, rank) < 0) {
         return -1;
     }
-    attn_choose_task_rows(p);
+    attn_choose_task_rows(p, o->n_threads);
     return rank;
 }
 

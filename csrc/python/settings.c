@@ -89,6 +89,38 @@ set_work_per_thread(PyObject *module, PyObject *argument)
     return PyFloat_FromDouble(attn_set_work_per_thread(work));
 }
 
+PyDoc_STRVAR(
+    watch_tasks_doc,
+    "watch_tasks(call, notes, /)\n--\n\nWrite into notes, integers (n, 3), of each "
+    "task that "
+    "call() has run which list of tasks it belonged to, its thread, and its CPU time "
+    "in "
+    "nanoseconds; return how many there were. For benchmarks: no other call may run.");
+
+static PyObject *
+watch_tasks(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
+{
+    if (n_arguments != 2) {
+        return PyErr_Format(PyExc_TypeError, "expected 2 arguments, got %zd",
+                            n_arguments);
+    }
+    PyArrayObject *notes = (PyArrayObject *)arguments[1];
+    if (!PyArray_Check(arguments[1]) || PyArray_TYPE(notes) != NPY_INT64 ||
+        PyArray_NDIM(notes) != 2 || PyArray_DIM(notes, 1) != 3 ||
+        !PyArray_CHKFLAGS(notes, NPY_ARRAY_CARRAY)) {
+        return PyErr_Format(PyExc_TypeError, "notes: expected int64 (n, 3) in C order");
+    }
+    (void)module;
+    attn_watch_tasks(PyArray_DATA(notes), PyArray_DIM(notes, 0));
+    PyObject *result = PyObject_CallNoArgs(arguments[0]);
+    ptrdiff_t n = attn_watch_tasks(NULL, 0);
+    if (result == NULL) {
+        return NULL;
+    }
+    Py_DECREF(result);
+    return PyLong_FromSsize_t(n);
+}
+
 PyDoc_STRVAR(set_portable_doc,
              "set_portable(portable, /)\n--\n\nAs attnpy.set_portable.");
 
@@ -235,6 +267,7 @@ PyMethodDef py_settings_methods[] = {
     {"set_num_threads", set_num_threads, METH_O, set_num_threads_doc},
     {"get_num_threads", get_num_threads, METH_NOARGS, get_num_threads_doc},
     {"set_work_per_thread", set_work_per_thread, METH_O, set_work_per_thread_doc},
+    {"watch_tasks", PY_FUNCTION(watch_tasks), METH_FASTCALL, watch_tasks_doc},
     {"set_portable", set_portable, METH_O, set_portable_doc},
     {"config", config, METH_NOARGS, config_doc},
     {NULL, NULL, 0, NULL},

@@ -55,6 +55,8 @@ static const test tests[] = {
     {"nothing but results is written", test_nothing_but_results_is_written},
     {"rows alone have the bits they have together",
      test_rows_alone_have_the_bits_they_have_together},
+    {"rows of tasks change no bit", test_rows_of_tasks_change_no_bit},
+    {"rows of tasks suit the threads", test_rows_of_tasks_suit_the_threads},
     {"few rows have the bits they have alone",
      test_few_rows_have_the_bits_they_have_alone},
     {"packed sequences have the bits of each alone, on every tier",

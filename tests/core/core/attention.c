@@ -273,6 +273,7 @@ run_spec(const spec *s, const attn_tier *tier, int n_threads)
     problem made;
 
     make_problem(s, &made);
+    attn_choose_task_rows(&made.p, n_threads);
     uint64_t hash = run_problem(&made, tier, n_threads);
     free_problem(&made);
     return hash;
@@ -531,6 +532,81 @@ test_rows_alone_have_the_bits_they_have_together(void)
                    "problem %d: other bits for a row alone", n);
         }
         free_problem(&made);
+    }
+}
+
+void
+test_rows_of_tasks_change_no_bit(void)
+{
+    const attn_tier *tier;
+    uint64_t state = 26;
+
+    for (int n = 0; n < 4; n++) {
+        problem made;
+        spec s = draw_spec(&state, (attn_dtype)n);
+        s.n_queries += 30;
+        make_problem(&s, &made);
+        for (int t = 0; (tier = attn_tier_at(t)) != NULL; t++) {
+            made.p.task_rows = ATTN_TASK_ROWS;
+            uint64_t whole = run_problem(&made, tier, 1);
+            for (ptrdiff_t rows = ATTN_TILE_ROWS; rows > 0; rows /= 2) {
+                made.p.task_rows = rows;
+                expect(run_problem(&made, tier, 3) == whole,
+                       "problem %d, %s: other bits for tasks of %td rows", n,
+                       tier->name, rows);
+            }
+        }
+        free_problem(&made);
+    }
+}
+
+/* Shapes, threads, and the rows of a task that these are to have. */
+static const struct {
+    ptrdiff_t n_heads, group, n_queries, n_keys, dim;
+    int n_threads;
+    ptrdiff_t rows;
+} task_rows[] = {
+    {2, 1, 8192, 8192, 64, 64, 64}, /* 256 tasks of 64 rows are enough */
+    {8, 1, 2048, 2048, 128, 64, 64},
+    {1, 1, 16384, 16384, 64, 64, 64},
+    {1, 1, 8192, 8192, 64, 64, 32},
+    {12, 1, 512, 512, 64, 64, 32},
+    {2, 6, 512, 512, 64, 64, 32},
+    {2, 1, 1024, 1024, 64, 64, 32}, /* too few: keys are shared */
+    {2, 1, 1024, 512, 64, 64, 32},
+    {1, 1, 1024, 512, 64, 64, 16},
+    {1, 1, 1024, 1024, 64, 1, 64}, /* few threads */
+    {1, 1, 128, 512, 64, 1, 64},
+    {8, 1, 64, 64, 64, 2, 64},
+    {1, 1, 128, 512, 64, 2, 64},
+    {1, 1, 64, 512, 64, 2, 32},
+    {1, 1, 256, 512, 64, 3, 32},
+    {12, 1, 8, 4096, 64, 64, 64}, /* row form */
+    {1, 1, 300, 8, 8, 64, 64},    /* too little work for a second thread */
+    {4, 1, 128, 128, 3000, 1, 32},
+};
+
+enum { N_TASK_ROWS = sizeof task_rows / sizeof task_rows[0] };
+
+void
+test_rows_of_tasks_suit_the_threads(void)
+{
+    for (int n = 0; n < N_TASK_ROWS; n++) {
+        attn_problem p = {.batch = {.n = 1, .n_axes = 1, .shape = {1}},
+                          .n_kv_heads = task_rows[n].n_heads,
+                          .group = task_rows[n].group,
+                          .n_queries = task_rows[n].n_queries,
+                          .n_keys = task_rows[n].n_keys,
+                          .head_dim = task_rows[n].dim,
+                          .value_dim = task_rows[n].dim,
+                          .arithmetic = ATTN_F32};
+        attn_choose_task_rows(&p, task_rows[n].n_threads);
+        expect(p.task_rows == task_rows[n].rows, "shape %d: tasks of %td rows, not %td",
+               n, p.task_rows, task_rows[n].rows);
+        ptrdiff_t rows = p.group * p.n_queries;
+        expect(attn_attention_tasks(&p) ==
+                   p.n_kv_heads * ((rows + p.task_rows - 1) / p.task_rows),
+               "shape %d: %td tasks", n, attn_attention_tasks(&p));
     }
 }
 

@@ -269,7 +269,7 @@ test_sizes_of_workspaces_do_not_wrap(void)
         make_problem(&specs[n], &made);
         made.p.n_queries = 1000;
         made.p.head_dim = made.p.value_dim = ATTN_MAX_DIM;
-        attn_choose_task_rows(&made.p);
+        attn_choose_task_rows(&made.p, N_THREADS);
         for (int t = 0; (tier = attn_tier_at(t)) != NULL; t++) {
             attn_call call = {.tier = tier, .n_threads = N_THREADS};
             reset_count(0, INT_MAX);
@@ -292,8 +292,9 @@ typedef struct {
     int first_failing, n_failing;
 } thread_failure;
 
-/* How often a call wants all threads: once, or where tasks are split for each round of
- * chunks. Of problems that see all keys up to each batch's length. */
+/* How often a call wants all threads: once, or where a single task is split for each round
+ * of chunks; several have all of theirs in one. Of problems that see all keys up to each
+ * batch's length. */
 static ptrdiff_t
 count_rounds(const attn_problem *p)
 {
@@ -302,9 +303,9 @@ count_rounds(const attn_problem *p)
 
     for (ptrdiff_t b = 0; b < p->batch.n; b++) {
         ptrdiff_t length = (ptrdiff_t)position_of(p, b, 0) + p->n_queries;
-        n_rounds += p->n_kv_heads * ((length + round - 1) / round);
+        n_rounds += (length + round - 1) / round;
     }
-    return is_split(p, N_THREADS) ? n_rounds : 1;
+    return is_split(p, N_THREADS) && attn_attention_tasks(p) == 1 ? n_rounds : 1;
 }
 
 /* Expects that each round tried to make up for the threads there were not, up to the first

@@ -84,7 +84,7 @@ attending(memory *m)
     p.window_left = p.window_right = -1;
     p.causal = true;
     p.scale = 0.25;
-    attn_choose_task_rows(&p);
+    attn_choose_task_rows(&p, 2);
     return p;
 }
 

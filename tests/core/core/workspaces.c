@@ -79,7 +79,7 @@ largest_workspace(attn_problem p, const attn_attention_kernel *kernel)
             if ((p.head_dim + 2 * p.value_dim) * bytes > LARGEST_ROW) {
                 continue;
             }
-            attn_choose_task_rows(&p);
+            attn_choose_task_rows(&p, 1);
             size_t size = kernel->workspace_size(&p);
             largest = size > largest ? size : largest;
         }
@@ -127,7 +127,7 @@ expect_no_growth(attn_problem p, const attn_attention_kernel *kernel, const char
 
     p.head_dim = LARGEST_DIM;
     p.value_dim = 100;
-    attn_choose_task_rows(&p);
+    attn_choose_task_rows(&p, 1);
     for (p.n_queries = 1; p.n_queries <= ATTN_TASK_ROWS; p.n_queries++) {
         p.n_keys = 1;
         size_t size = kernel->workspace_size(&p), partial = kernel->partial_size(&p);

@@ -37,6 +37,8 @@ void test_strides_change_no_bit(void);
 void test_hidden_keys_change_no_bit(void);
 void test_nothing_but_results_is_written(void);
 void test_rows_alone_have_the_bits_they_have_together(void);
+void test_rows_of_tasks_change_no_bit(void);
+void test_rows_of_tasks_suit_the_threads(void);
 void test_few_rows_have_the_bits_they_have_alone(void);
 
 /* core/packed.c */

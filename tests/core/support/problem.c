@@ -418,7 +418,7 @@ make_problem(const spec *s, problem *made)
     p->head_dim = s->head_dim;
     p->value_dim = s->value_dim;
     p->arithmetic = attn_storage_of(s->dtype)->arithmetic;
-    attn_choose_task_rows(p);
+    attn_choose_task_rows(p, 1);
     ptrdiff_t n_heads = s->n_kv_heads * s->group;
     add_reals(made, &p->query, s->query, s->dtype, n_heads, s->n_queries, s->head_dim,
               1);
@@ -611,10 +611,7 @@ reset_results(const attn_problem *p)
 bool
 is_split(const attn_problem *p, int n_threads)
 {
-    ptrdiff_t n_row_tasks = (p->group * p->n_queries + p->task_rows - 1) / p->task_rows;
-
-    return p->n_keys > ATTN_CHUNK &&
-           p->batch.n * p->n_kv_heads * n_row_tasks < n_threads;
+    return p->n_keys > ATTN_CHUNK && attn_attention_tasks(p) < n_threads;
 }
 
 uint64_t
