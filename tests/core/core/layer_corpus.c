@@ -13,9 +13,11 @@
 /* Of the problems below, as golden.h explains. */
 #define GOLDEN UINT64_C(0x25fd15fcc03a3273)
 #define NATIVE_GOLDEN UINT64_C(0x2f0a2dbd0aa2e706)
+#define UNIT_GOLDEN UINT64_C(0x191d782c9f122591)
 /* Of those with the activations that came later. */
 #define LATER_GOLDEN UINT64_C(0x4707ce5a4a515bc4)
 #define LATER_NATIVE_GOLDEN UINT64_C(0xc1e9b715b70e05b2)
+#define LATER_UNIT_GOLDEN UINT64_C(0x8f0bae35776f08ca)
 
 #define COUNT(array) (int)(sizeof(array) / sizeof((array)[0]))
 
@@ -234,7 +236,8 @@ test_every_tier_gives_layers_the_same_bits(void)
                              .dtype = dtype_of,
                              .run = run_one,
                              .golden = GOLDEN,
-                             .native_golden = NATIVE_GOLDEN};
+                             .native_golden = NATIVE_GOLDEN,
+                             .unit_golden = UNIT_GOLDEN};
     check_corpus(&c);
 }
 
@@ -276,6 +279,7 @@ test_every_tier_gives_later_activations_the_same_bits(void)
                              .dtype = later_dtype_of,
                              .run = run_later,
                              .golden = LATER_GOLDEN,
-                             .native_golden = LATER_NATIVE_GOLDEN};
+                             .native_golden = LATER_NATIVE_GOLDEN,
+                             .unit_golden = LATER_UNIT_GOLDEN};
     check_corpus(&c);
 }
