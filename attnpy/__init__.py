@@ -1,9 +1,9 @@
 """Fast, exact attention for NumPy arrays on a CPU.
 
 `attention` computes scaled-dot-product attention, multi-head and with every usual
-option, without ever building the matrix of scores; `Plan` makes a call ready to be run
-many times; `merge` combines results over disjoint sets of keys; `statistics` sums the
-weights up where there are too many to return.
+option, without ever building the matrix of scores, and `attention_vjp` its gradients;
+`Plan` makes a call ready to be run many times; `merge` combines results over disjoint
+sets of keys; `statistics` sums the weights up where there are too many to return.
 
 `MultiHeadAttention` and `SelfAttention` are layers with weights of their own; `KVCache`
 keeps keys and values for decoding. The modules `blocks` (encoder, decoder),
@@ -24,6 +24,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from attnpy._attention import attention
+from attnpy._gradients import AttentionGradients, attention_vjp
 from attnpy._machine import (
     get_num_threads,
     register_threadpoolctl,
@@ -36,12 +37,14 @@ from attnpy._plan import Plan
 from attnpy._version import __version__
 
 __all__ = [
+    "AttentionGradients",
     "KVCache",
     "MultiHeadAttention",
     "Plan",
     "SelfAttention",
     "__version__",
     "attention",
+    "attention_vjp",
     "get_num_threads",
     "merge",
     "register_threadpoolctl",
@@ -75,6 +78,7 @@ _MODULES = (
     "norms",
     "plot",
     "positions",
+    "random",
     "view",
 )
 

@@ -127,6 +127,12 @@ def parser() -> Parser:
         "--softcap", type=float, metavar="X", help="cap the scores by X * tanh(s / X)"
     )
     command.add_argument(
+        "--dropout", type=float, default=0.0, metavar="P", help="drop weights"
+    )
+    command.add_argument(
+        "--dropout-seed", type=int, metavar="N", help="what it depends on"
+    )
+    command.add_argument(
         "--return-weights", action="store_true", help="write weights as well"
     )
     command.add_argument("--return-lse", action="store_true", help="write lse as well")
@@ -175,6 +181,8 @@ def run(options: argparse.Namespace) -> None:
                 window=None if options.window is None else tuple(options.window),
                 scale=options.scale,
                 softcap=options.softcap,
+                dropout=options.dropout,
+                dropout_seed=options.dropout_seed,
                 return_weights=options.return_weights,
                 return_lse=options.return_lse,
                 num_threads=options.num_threads,

@@ -78,6 +78,8 @@ def attention(
     scale: float | None = None,
     softcap: float | None = None,
     sinks: ArrayLike | None = None,
+    dropout: float = 0.0,
+    dropout_seed: int | None = None,
     return_weights: bool = False,
     return_lse: bool = False,
     out: Array | None = None,
@@ -133,6 +135,14 @@ def attention(
         ``c > 0`` turns a scaled score s into ``c * tanh(s / c)``.
     sinks : array_like of float, shape (H,), optional
         One more logit for each query head, in the denominator of the softmax only.
+    dropout : float, optional
+        At least 0 and below 1: with this probability a weight becomes 0; the others are
+        divided by ``1 - dropout``. It is the weights so changed that `return_weights`
+        returns; `lse` is that of the weights before.
+    dropout_seed : int, optional
+        From 0 to ``2**64 - 1``, needed with `dropout`. Which weights are dropped
+        depends on nothing but it, the batch, the head, and the positions of query and
+        key; see `attnpy.random.dropout_mask`.
     return_weights : bool, optional
         Return the weights as well, which takes memory for the whole matrix. No bit of
         the output depends on it.
@@ -230,6 +240,8 @@ def attention(
         scale,
         softcap,
         sinks,
+        dropout,
+        dropout_seed,
         return_weights,
         return_lse,
         out,

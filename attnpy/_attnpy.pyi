@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from attnpy._options import (
+    VJP,
     Cache,
     Heads,
     Norm,
@@ -23,6 +24,15 @@ from attnpy._typing import Array, OptionsTuple
 def attention(
     query: ArrayLike, key: ArrayLike, value: ArrayLike, options: OptionsTuple, /
 ) -> Any: ...
+def attention_vjp(
+    grad_output: ArrayLike,
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    options: OptionsTuple,
+    vjp: VJP,
+    /,
+) -> tuple[Array | None, Array | None, Array | None, Array | None, Array | None]: ...
 def statistics(
     query: ArrayLike,
     key: ArrayLike,

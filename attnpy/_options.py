@@ -28,6 +28,8 @@ class Options(NamedTuple):
     scale: float | None = None
     softcap: float | None = None
     sinks: ArrayLike | None = None
+    dropout: float = 0.0
+    dropout_seed: int | None = None
     return_weights: bool = False
     return_lse: bool = False
     out: Array | None = None
@@ -38,8 +40,19 @@ class Options(NamedTuple):
 # Those of `attention` and `Plan`: the tier is for tests.
 PUBLIC = frozenset(Options.__annotations__) - {"tier"}
 
-# Those that layers and blocks hand on to attention as they are.
-PASSED_ON = PUBLIC - {"return_weights", "return_lse", "out"}
+# Those that gradients depend on, too; layers and blocks hand them on to attention as
+# they are, but for dropout.
+DIFFERENTIABLE = PUBLIC - {"return_weights", "return_lse", "out"}
+PASSED_ON = DIFFERENTIABLE - {"dropout", "dropout_seed"}
+
+
+class VJP(NamedTuple):
+    """What `attention_vjp` takes besides attention's arguments; it explains them."""
+
+    output: ArrayLike | None
+    lse: ArrayLike | None
+    grad_lse: ArrayLike | None
+    wanted: tuple[bool, ...]  # query, key, value, bias, sinks
 
 
 class Heads(NamedTuple):

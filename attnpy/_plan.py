@@ -35,6 +35,8 @@ class Plan(_attnpy.Plan):
         of this name holds then.
     seq_offsets, sinks : array_like, optional
         As for `attention`: taken once.
+    dropout, dropout_seed : optional
+        As for `attention`: each call drops the same weights.
     return_weights, return_lse : bool, optional
         As for `attention`.
     out : ndarray, optional

@@ -72,7 +72,17 @@ class StatisticsOptions(HeadOptions, total=False):
 class AttentionOptions(StatisticsOptions, total=False):
     """The options of `attention` that do not change what is returned."""
 
+    dropout: float
+    dropout_seed: int | None
     out: Array | None
+
+
+class GradientOptions(HeadOptions, total=False):
+    """The options of `attention_vjp` that `attention` has too."""
+
+    sinks: ArrayLike | None
+    dropout: float
+    dropout_seed: int | None
 
 
 class PlanOptions(AttentionOptions, total=False):
@@ -94,6 +104,8 @@ OptionsTuple = tuple[
     float | None,
     float | None,
     ArrayLike | None,
+    float,
+    int | None,
     bool,
     bool,
     Array | None,

@@ -227,7 +227,7 @@ def test_unknown_and_missing_arguments_are_type_errors():
         lambda: attention(x),
         lambda: attention(x, x),
         lambda: attention(x, x, x, None),
-        lambda: attention(x, x, x, dropout=0.1),
+        lambda: attention(x, x, x, drop=0.1),
     ):
         with pytest.raises(TypeError):
             call()

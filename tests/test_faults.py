@@ -47,7 +47,8 @@ def run(shim, script):
 
 @pytest.mark.quick(group=("functions",))
 @pytest.mark.parametrize(
-    "group", ["attention", "functions", "arrays", "layers", "blocks", "models"]
+    "group",
+    ["attention", "gradients", "functions", "arrays", "layers", "blocks", "models"],
 )
 def test_an_allocation_that_fails_is_a_memory_error_and_changes_nothing(shim, group):
     lines, findings = run(shim, f"faults.main({group!r})")

@@ -115,6 +115,8 @@ def test_options_are_keyword_only_and_default_to_plain_attention():
         **dict.fromkeys(["mask", "bias", "window", "q_offset", "kv_lengths", "scale"]),
         **dict.fromkeys(["seq_offsets", "softcap", "sinks", "out", "num_threads"]),
         **dict.fromkeys(["causal", "return_weights", "return_lse"], False),
+        "dropout": 0.0,
+        "dropout_seed": None,
     }
 
 

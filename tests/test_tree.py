@@ -117,6 +117,7 @@ def test_attention_alone_imports_nothing_else():
         "_attention",
         "_attnpy",
         "_checks",
+        "_gradients",
         "_machine",
         "_merge",
         "_options",

@@ -94,6 +94,8 @@ attn_set_up_task(const attn_problem *p, ptrdiff_t b, ptrdiff_t kv_head, attn_tas
     int64_t length = index_at(p, &p->kv_lengths, b, n_keys);
     int64_t offset = p->top_left ? 0 : length - task->n_queries;
 
+    task->batch = b;
+    task->first_head = kv_head * p->group;
     task->q_offset = index_at(p, &p->q_offset, b, offset);
     set_addresses(p, b, kv_head, task);
     attn_see_ranges(p, task->q_offset, length, task);

@@ -60,6 +60,8 @@ typedef struct {
     int64_t window_right; /* keys after the position that are visible; < 0: all */
     double scale;
     double softcap; /* 0: none */
+    double dropout; /* 0: none; else what part of the weights is dropped, below 1 */
+    uint64_t dropout_seed;
 } attn_problem;
 
 /* Rows first_row .. first_row + n_rows of one (batch, kv head), with its arrays' addresses
@@ -69,9 +71,10 @@ typedef struct {
     const char *query, *key, *value, *mask, *bias, *sinks;
     char *output, *weights, *lse;
     char *entropy, *distance, *top_weights, *top_keys; /* where there are statistics, */
-    void *received;      /* and (Lk) reals for the sums over the task's rows */
-    int64_t q_offset;    /* the position of this batch's query 0 */
-    ptrdiff_t n_queries; /* of this batch */
+    void *received;              /* and (Lk) reals for the sums over the task's rows */
+    int64_t q_offset;            /* the position of this batch's query 0 */
+    ptrdiff_t n_queries;         /* of this batch */
+    ptrdiff_t batch, first_head; /* of the group */
     ptrdiff_t first_row;
     ptrdiff_t n_rows;
     ptrdiff_t see_from[ATTN_TASK_ROWS];

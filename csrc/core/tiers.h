@@ -4,6 +4,7 @@
 
 #include "core/activate.h"
 #include "core/attention.h"
+#include "core/backward.h"
 #include "core/linear.h"
 #include "core/norm.h"
 #include "core/rotary.h"
@@ -12,6 +13,7 @@
  * allocate or see Python. */
 typedef struct {
     attn_attention_kernel attention;
+    attn_backward_kernel backward;
     attn_linear_kernel linear;
     attn_norm_kernel norm;
     attn_rotary_kernel rotary;

@@ -15,6 +15,13 @@
 #include <arm_neon.h>
 #endif
 
+/* One copy of a function, not some for what callers have in common: it is not worth more. */
+#if defined(__clang__)
+#define ONE_COPY __attribute__((noinline))
+#else
+#define ONE_COPY __attribute__((noinline, noclone))
+#endif
+
 #include "core/half.h"
 #include "core/tiers.h"
 

@@ -8,7 +8,7 @@
 /* Sanitized builds ask for less. */
 #if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) &&               \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#pragma GCC optimize("O2")
+#pragma GCC optimize("Os")
 #endif
 
 #endif

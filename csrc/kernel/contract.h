@@ -42,6 +42,7 @@ _Static_assert(ATTN_DIM_BLOCK % TERMS == 0, "chains of a score are whole operand
 _Static_assert(ATTN_DIM_BLOCK % (LANES * TERMS) == 0, "and whole vectors of them");
 
 _Static_assert(ATTN_BLOCK % 64 == 0, "a block is whole words of bits");
+_Static_assert(ATTN_BLOCK == 128, "a block is 32 counters of dropout, 4 keys each");
 _Static_assert(ATTN_CHUNK % ATTN_BLOCK == 0, "a chunk is whole blocks");
 
 #endif

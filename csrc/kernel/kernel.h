@@ -11,6 +11,7 @@
 #include "kernel/attention/attend.h"
 #include "kernel/linear/linear.h"
 #if TERMS == 1
+#include "kernel/backward/backward.h"
 #include "kernel/norm.h"
 #include "kernel/rotary.h"
 #endif
@@ -27,7 +28,11 @@ const attn_kernel KERNEL = {
                   .end_combine = end_combine},
     .linear = {.workspace_size = linear_workspace_size, .run = run_linear},
     .activate = {.run = run_activate},
-#if TERMS == 1 /* what has no products is float's */
+#if TERMS == 1 /* what has no products, or gradients, is float's */
+    .backward = {.workspace_size = backward_workspace_size,
+                 .run_delta = run_delta,
+                 .run = run_backward,
+                 .run_sink = run_sink},
     .norm = {.run = normalize},
     .rotary = {.workspace_size = rotary_workspace_size, .run = run_rotary},
 #endif

@@ -7,7 +7,7 @@
 
 /* to[k * to_line + i] = rows[i][k], times *scale unless that is NULL, for k < n and
  * i < n_rows; lanes from n_rows to LANES are 0. */
-static INLINE void
+static ONE_COPY void
 transpose_in(real *to, ptrdiff_t to_line, const real *const rows[LANES],
              ptrdiff_t n_rows, ptrdiff_t n, const real *scale)
 {
@@ -34,7 +34,7 @@ transpose_in(real *to, ptrdiff_t to_line, const real *const rows[LANES],
 }
 
 /* rows[i][k] = from[k * from_line + i] for k < n and i < n_rows <= LANES */
-static void
+static ONE_COPY void
 transpose_out(real *const rows[LANES], ptrdiff_t n_rows, const real *from,
               ptrdiff_t from_line, ptrdiff_t n)
 {

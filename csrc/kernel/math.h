@@ -83,4 +83,11 @@ quiet_nan_or(v_real x)
     return v_select(v_is_nan(x), v_set1((real)NAN), x);
 }
 
+/* The same for a single number. */
+static INLINE real
+one_nan_or(real x)
+{
+    return x != x ? (real)NAN : x;
+}
+
 #endif

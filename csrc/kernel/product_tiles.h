@@ -59,14 +59,14 @@ multiply_tile(product m, int n_vec, const bool a_transposed)
     }
 }
 
-static NOINLINE void
+static ONE_COPY void
 multiply(product m, int n_vec)
 {
     multiply_tile(m, n_vec, false);
 }
 
 /* As multiply, with A given as (steps, rows). */
-static NOINLINE void
+static ONE_COPY void
 multiply_transposed(product m, int n_vec)
 {
     multiply_tile(m, n_vec, true);

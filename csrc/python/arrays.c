@@ -146,6 +146,21 @@ py_as_contiguous(PyObject *object, int type)
     return (PyArrayObject *)array;
 }
 
+PyObject *
+py_copy_as(PyArrayObject *array, int type)
+{
+    PyArray_Descr *descr = PyArray_DescrFromType(type);
+
+    if (descr == NULL) {
+        return NULL;
+    }
+    uint32_t control_word = attn_fp_control_reset();
+    PyObject *copy = PyArray_FromArray(
+        array, descr, NPY_ARRAY_CARRAY | NPY_ARRAY_ENSURECOPY | NPY_ARRAY_FORCECAST);
+    attn_fp_control_restore(control_word);
+    return copy;
+}
+
 /* The type number of ml_dtypes.bfloat16, or -1 where that package is not loaded: then no
  * array can have it. Without memory -1 and an error. */
 static int

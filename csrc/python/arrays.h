@@ -21,6 +21,8 @@ int py_as_array(PyObject *, const char *name, PyArrayObject **);
 int py_as_optional_array(PyObject *, const char *name, PyArrayObject **);
 /* An array of the given type, aligned and contiguous, for the core to read in one line. */
 PyArrayObject *py_as_contiguous(PyObject *, int type);
+/* A new contiguous array of the given type. */
+PyObject *py_copy_as(PyArrayObject *, int type);
 /* An own copy of integers as int64, or none for None. */
 int py_copy_integers(PyObject *, const char *name, PyArrayObject **);
 /* Replaces the array by one of the given type, native and aligned, unless it is that. */

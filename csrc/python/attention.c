@@ -30,10 +30,9 @@ accept_out(py_attention_arrays *a, PyObject *object, int type, int n_axes,
     return 0;
 }
 
-/* Describes output or weights, whose row axis may have been dropped. */
-static void
-describe_result(attn_array *to, PyArrayObject *array, bool drop_row,
-                const attn_problem *p)
+void
+py_describe_result(attn_array *to, PyArrayObject *array, bool drop_row,
+                   const attn_problem *p)
 {
     if (!drop_row) {
         py_describe(to, array, 0, p->batch.n_axes);
@@ -104,7 +103,7 @@ make_weights(py_attention_arrays *a, int type, int rank, attn_problem *p)
     if (a->weights == NULL) {
         return -1;
     }
-    describe_result(&p->weights, a->weights, drop_row, p);
+    py_describe_result(&p->weights, a->weights, drop_row, p);
     return 0;
 }
 
@@ -125,7 +124,7 @@ py_make_results(py_attention_arrays *a, const py_options *o, int type, int rank,
             return -1;
         }
     }
-    describe_result(&p->output, a->output, drop_row, p);
+    py_describe_result(&p->output, a->output, drop_row, p);
     if (o->return_lse) {
         int real = py_real_type(type);
         a->lse = (PyArrayObject *)PyArray_EMPTY(n_axes - 1, shape, real, 0);

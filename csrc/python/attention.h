@@ -20,6 +20,11 @@ typedef struct {
 int py_prepare(PyObject *const *arguments, Py_ssize_t n_arguments,
                py_attention_arrays *, attn_problem *, py_options *);
 void py_clear_problem(attn_problem *); /* no optional array, no option */
+/* Converts query, key and value, and the options. */
+int py_convert_inputs(PyObject *const *inputs, PyObject *options, py_attention_arrays *,
+                      attn_problem *, py_options *);
+/* The type number to which query, key and value promote. */
+int py_inputs_type(const py_attention_arrays *);
 /* Converts the arrays that are neither query, key nor value. */
 int py_convert_options(PyObject *const *options, py_attention_arrays *);
 /* Checks and describes the inputs for a result of the given type; the result's rank. */
@@ -32,6 +37,9 @@ int py_result_shape(const attn_problem *, int rank, npy_intp last, bool drop_row
 /* The same of the output, whose rows may be packed. */
 int py_output_shape(const py_attention_arrays *, const attn_problem *, int rank,
                     npy_intp shape[ATTN_MAX_AXES]);
+/* Describes an array like output or weights, whose row axis may have been dropped. */
+void py_describe_result(attn_array *, PyArrayObject *, bool drop_row,
+                        const attn_problem *);
 /* Allocates the results, or takes `out` for the output, unless there is an output. */
 int py_make_results(py_attention_arrays *, const py_options *, int type, int rank,
                     attn_problem *);

@@ -36,9 +36,8 @@ py_clear_problem(attn_problem *p)
     p->causal = p->top_left = false;
 }
 
-/* The type number to which query, key and value promote. */
-static int
-common_type(const py_attention_arrays *a)
+int
+py_inputs_type(const py_attention_arrays *a)
 {
     const int types[3] = {PyArray_TYPE(a->query), PyArray_TYPE(a->key),
                           PyArray_TYPE(a->value)};
@@ -352,27 +351,36 @@ py_set_attention(py_attention_arrays *a, int type, const py_options *o, attn_pro
 }
 
 int
+py_convert_inputs(PyObject *const *inputs, PyObject *group, py_attention_arrays *a,
+                  attn_problem *p, py_options *o)
+{
+    PyObject *const *options = py_items(group, "options", N_OPTIONS);
+
+    py_clear_problem(p);
+    if (options == NULL || py_parse_options(options, p, o) < 0 ||
+        py_as_array(inputs[0], "query", &a->query) < 0 ||
+        py_as_array(inputs[1], "key", &a->key) < 0 ||
+        py_as_array(inputs[2], "value", &a->value) < 0) {
+        return -1;
+    }
+    return py_convert_options(options, a);
+}
+
+int
 py_prepare(PyObject *const *arguments, Py_ssize_t n_arguments, py_attention_arrays *a,
            attn_problem *p, py_options *o)
 {
-    PyObject *const *options;
     int type, rank;
 
-    py_clear_problem(p);
     if (n_arguments != 4) {
         PyErr_Format(PyExc_TypeError, "expected 4 arguments, got %zd", n_arguments);
         return -1;
     }
     /* Other people's code may run in conversions, but not after. */
-    options = py_items(arguments[3], "options", N_OPTIONS);
-    if (options == NULL || py_parse_options(options, p, o) < 0 ||
-        py_as_array(arguments[0], "query", &a->query) < 0 ||
-        py_as_array(arguments[1], "key", &a->key) < 0 ||
-        py_as_array(arguments[2], "value", &a->value) < 0 ||
-        py_convert_options(options, a) < 0) {
+    if (py_convert_inputs(arguments, arguments[3], a, p, o) < 0) {
         return -1;
     }
-    type = common_type(a);
+    type = py_inputs_type(a);
     rank = type < 0 ? -1 : py_set_attention(a, type, o, p);
     return rank < 0 || py_make_results(a, o, type, rank, p) < 0 ? -1 : rank;
 }

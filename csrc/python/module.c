@@ -4,6 +4,7 @@
 
 #include "python/activate.h"
 #include "python/attention.h"
+#include "python/backward.h"
 #include "python/layer.h"
 #include "python/linear.h"
 #include "python/memory.h"
@@ -28,10 +29,11 @@ add_plan(PyObject *module)
 static int
 execute(PyObject *module)
 {
-    PyMethodDef *const methods[] = {
-        py_attention_methods, py_linear_methods,   py_norm_methods,
-        py_activate_methods,  py_rotary_methods,   py_layer_methods,
-        py_options_methods,   py_settings_methods, py_statistics_methods};
+    PyMethodDef *const methods[] = {py_attention_methods, py_backward_methods,
+                                    py_linear_methods,    py_norm_methods,
+                                    py_activate_methods,  py_rotary_methods,
+                                    py_layer_methods,     py_options_methods,
+                                    py_settings_methods,  py_statistics_methods};
 
     import_array1(-1);
     if (py_init_memory() < 0) {

@@ -16,6 +16,8 @@ static const char *const option_names[] = {
     [SCALE] = "scale",
     [SOFTCAP] = "softcap",
     [SINKS] = "sinks",
+    [DROPOUT] = "dropout",
+    [DROPOUT_SEED] = "dropout_seed",
     [RETURN_WEIGHTS] = "return_weights",
     [RETURN_LSE] = "return_lse",
     [OUT] = "out",
@@ -23,6 +25,11 @@ static const char *const option_names[] = {
     [TIER] = "tier",
     [N_OPTIONS] = NULL,
 };
+static const char *const vjp_names[] = {[VJP_OUTPUT] = "output",
+                                        [VJP_LSE] = "lse",
+                                        [VJP_GRAD_LSE] = "grad_lse",
+                                        [WANTED] = "wanted",
+                                        [N_VJP] = NULL};
 static const char *const heads_names[] = {[NUM_HEADS] = "num_heads",
                                           [NUM_KV_HEADS] = "num_kv_heads",
                                           [WEIGHT_GROUPS] = "weight_groups",
@@ -175,6 +182,46 @@ parse_softcap(PyObject *object, double *softcap)
     return 0;
 }
 
+/* A seed is any integer of 64 bits; it is needed where there is dropout. */
+static int
+parse_dropout(PyObject *dropout, PyObject *seed, attn_problem *p)
+{
+    PyObject *index;
+
+    p->dropout_seed = 0;
+    if (py_parse_number(dropout, "dropout", &p->dropout) < 0) {
+        return -1;
+    }
+    if (!(p->dropout >= 0 && p->dropout < 1)) {
+        PyErr_Format(PyExc_ValueError,
+                     "dropout: expected a number of at least 0 and below 1, got %R",
+                     dropout);
+        return -1;
+    }
+    if (seed == Py_None) {
+        if (p->dropout > 0) {
+            PyErr_SetString(PyExc_ValueError, "dropout_seed: expected an integer "
+                                              "where there is dropout, got None");
+        }
+        return p->dropout > 0 ? -1 : 0;
+    }
+    index = PyBool_Check(seed) ? NULL : PyNumber_Index(seed);
+    if (index == NULL) {
+        PyErr_Format(PyExc_TypeError, "dropout_seed: expected an integer, got %s",
+                     Py_TYPE(seed)->tp_name);
+        return -1;
+    }
+    p->dropout_seed = PyLong_AsUnsignedLongLong(index);
+    Py_DECREF(index);
+    if (PyErr_Occurred()) {
+        PyErr_Format(PyExc_ValueError,
+                     "dropout_seed: expected an integer from 0 to 2**64 - 1, got %R",
+                     seed);
+        return -1;
+    }
+    return 0;
+}
+
 int
 py_parse_options(PyObject *const *options, attn_problem *p, py_options *o)
 {
@@ -192,7 +239,8 @@ py_parse_options(PyObject *const *options, attn_problem *p, py_options *o)
     o->out = options[OUT];
     o->has_scale = options[SCALE] != Py_None;
     if ((o->has_scale && py_parse_number(options[SCALE], "scale", &o->scale) < 0) ||
-        parse_softcap(options[SOFTCAP], &p->softcap) < 0) {
+        parse_softcap(options[SOFTCAP], &p->softcap) < 0 ||
+        parse_dropout(options[DROPOUT], options[DROPOUT_SEED], p) < 0) {
         return -1;
     }
     return py_threads_or_default(options[NUM_THREADS], &o->n_threads);
@@ -268,6 +316,7 @@ groups(PyObject *module, PyObject *unused)
 
     (void)module, (void)unused;
     if (all == NULL || add_group(all, "Options", option_names) < 0 ||
+        add_group(all, "VJP", vjp_names) < 0 ||
         add_group(all, "Heads", heads_names) < 0 ||
         add_group(all, "Projections", projection_names) < 0 ||
         add_group(all, "Norm", norm_names) < 0 ||

@@ -10,8 +10,9 @@
 /* clang-format off */
 enum { /* Options: what attention takes besides query, key and value */
     MASK, BIAS, CAUSAL, WINDOW, Q_OFFSET, KV_LENGTHS, SEQ_OFFSETS, SCALE, SOFTCAP,
-    SINKS, RETURN_WEIGHTS, RETURN_LSE, OUT, NUM_THREADS, TIER, N_OPTIONS
+    SINKS, DROPOUT, DROPOUT_SEED, RETURN_WEIGHTS, RETURN_LSE, OUT, NUM_THREADS, TIER, N_OPTIONS
 };
+enum { VJP_OUTPUT, VJP_LSE, VJP_GRAD_LSE, WANTED, N_VJP };         /* VJP */
 enum { NUM_HEADS, NUM_KV_HEADS, WEIGHT_GROUPS, N_HEADS };           /* Heads */
 enum {                                                              /* Projections */
     W_Q, B_Q, W_K, B_K, W_V, B_V, W_O, B_O, RESIDUAL, MIXED, VALUE_CONTEXT,

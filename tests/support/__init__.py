@@ -2,8 +2,10 @@
 
 reference    the oracle: attention in float64, obviously right
 plain        the formula as a careful user would write it, and the error bound it sets
+backward     the oracle of gradients
 formulas     the oracles of layers: norms, activations, heads
 families     small models in the names of their checkpoints, likewise
+drawn        problems of any kind, for hypothesis
 arrays       numbers, and the ways in which arrays may be stored
 comparisons  equal bits, or within a bound of what is exact
 errors       errors that name their argument

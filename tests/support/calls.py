@@ -10,8 +10,8 @@ from unittest import mock
 
 import numpy as np
 
-from attnpy import _attnpy
-from attnpy._options import Norm, Options, Wanted
+from attnpy import AttentionGradients, _attnpy
+from attnpy._options import VJP, Norm, Options, Wanted
 
 TIERS = tuple(_attnpy.config()["tiers"])  # what this CPU can run, the best first
 
@@ -37,6 +37,32 @@ def measure_on(tier, query, key, value=None, *, top_k=8, **options):
     wanted = Wanted(True, True, True, top_k)
     options = Options(**options, tier=tier)
     return _attnpy.statistics(query, key, value, options, wanted)
+
+
+def vjp_on(
+    tier,
+    grad_output,
+    query,
+    key,
+    value,
+    *,
+    output=None,
+    lse=None,
+    grad_lse=None,
+    wanted=("query", "key", "value"),
+    **options,
+):
+    """attnpy.attention_vjp(), on one instruction set."""
+    flags = tuple(name in wanted for name in AttentionGradients._fields)
+    gradients = _attnpy.attention_vjp(
+        grad_output,
+        query,
+        key,
+        value,
+        Options(**options, tier=tier),
+        VJP(output, lse, grad_lse, flags),
+    )
+    return AttentionGradients(*gradients)
 
 
 def linear_on(

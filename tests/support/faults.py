@@ -293,6 +293,42 @@ def attention_cases():
     yield "one query", attend(query[0, 0, 0], key[0, :1], value[0, :1], return_lse=True)
 
 
+def gradient_cases():
+    query, key, value = (normal(2, 2, 40, 24, seed=i) for i in range(3))
+    grad, mask = normal(2, 2, 40, 24, seed=7), normal(40, 40) > 0
+    bias, sinks = normal(40, 40, dtype="float64", seed=5), normal(2)
+    output, lse = attnpy.attention(query, key, value, return_lse=True)
+    half = [x[..., :5].astype(np.float16) for x in (grad, query, key, value)]
+
+    def differentiate(*arrays, using=(), **options):
+        return Case(lambda: attnpy.attention_vjp(*arrays, **options), [*arrays, *using])
+
+    yield "plain", differentiate(grad, query, key, value)
+    yield (
+        "everything",
+        differentiate(
+            *(grad, query, key, value),
+            using=(mask, bias, sinks, lse),
+            mask=mask,
+            bias=bias,
+            sinks=sinks,
+            grad_lse=lse,
+            wanted=("query", "key", "value", "bias", "sinks"),
+            num_threads=2,
+        ),
+    )
+    yield (
+        "output and LSE",
+        differentiate(
+            *(swapped(grad), query, key[1], value[:1]),
+            using=(output, lse),
+            output=output,
+            lse=swapped(lse),
+        ),
+    )
+    yield "16-bit", differentiate(*half, causal=True)
+
+
 def function_cases():
     x, y = normal(3, 30, 12), normal(3, 30, 12, seed=1)
     weight, bias = normal(12, 16), normal(16, dtype="float64")
@@ -524,6 +560,7 @@ def thread_cases():
 ALL = "one", "from one on", "any"
 GROUPS = {
     "attention": (attention_cases, ALL, 1),
+    "gradients": (gradient_cases, ALL, 1),
     "functions": (function_cases, ALL, 1),
     "arrays": (array_cases, ("any",), 3),
     "layers": (layer_cases, ALL, 7),

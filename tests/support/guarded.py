@@ -12,7 +12,7 @@ import mmap
 import numpy as np
 
 from support.arrays import normal
-from support.calls import everything, on_tier
+from support.calls import everything, on_tier, vjp_on
 from support.comparisons import assert_same_bits
 
 PAGE = mmap.PAGESIZE
@@ -66,8 +66,26 @@ def same_as_outside(tier, arrays, options, at_end, view=lambda x: x):
     guarded = dict(options)
     for name in {"mask", "bias", "sinks", "kv_lengths", "q_offset"} & set(options):
         guarded[name] = hold(name, np.asarray(options[name]), at_end)
+    same_gradients(tier, (arrays, held), (options, guarded), at_end, view)
     guarded["out"] = hold("out", np.full_like(expected[0], 7), at_end)
     assert_same_bits(everything(attend, *map(view, held), **guarded), expected)
+
+
+def same_gradients(tier, arrays, options, at_end, view):
+    """Compare gradients, as same_as_outside does results."""
+    names = ("query", "key", "value")
+    wanted = (*names, *({"bias", "sinks"} & set(options[0])))
+    output, lse = on_tier(tier)(*map(view, arrays[0]), return_lse=True, **options[0])
+    ordinary = {"output": output, "lse": lse, "grad_lse": lse}
+    held = {name: hold(name, x, at_end) for name, x in ordinary.items()}
+    grad = hold("grad_output", output, at_end)
+    expected = vjp_on(
+        tier, output, *map(view, arrays[0]), wanted=wanted, **ordinary, **options[0]
+    )
+    actual = vjp_on(
+        tier, grad, *map(view, arrays[1]), wanted=wanted, **held, **options[1]
+    )
+    assert_same_bits(actual, expected)
 
 
 def arrays(n_heads, n_queries, n_keys, dim, value_dim, dtype, n_kv_heads=None):

@@ -2,6 +2,7 @@
 #ifndef ATTN_KERNEL_ATTENTION_BLOCK_H
 #define ATTN_KERNEL_ATTENTION_BLOCK_H
 
+#include "kernel/attention/dropout.h"
 #include "kernel/attention/rows.h"
 #include "kernel/convert.h"
 #include "kernel/math.h"
@@ -89,7 +90,7 @@ bias_prefetch(const work *w, ptrdiff_t first)
 
 /* Prepares the block at `first` of the task's keys; returns whether any row may see any
  * of it. */
-static bool
+static NOINLINE bool
 open_block(work *w, ptrdiff_t first, block *b)
 {
     const attn_problem *p = w->p;
@@ -106,14 +107,10 @@ open_block(work *w, ptrdiff_t first, block *b)
     if (!w->row_form && b->coverage == ATTN_SEE_SOME) {
         attn_transpose_bits(w->see, b->end - first, w->see_lanes);
     }
+    if (p->dropout > 0) {
+        find_kept(w, first);
+    }
     return true;
-}
-
-/* Are scores logits already but for w->scale, which must not be negative then? */
-static bool
-are_plain_scores(const work *w)
-{
-    return w->task->bias == NULL && !(w->p->softcap > 0) && w->scale > 0;
 }
 
 #endif

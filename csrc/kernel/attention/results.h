@@ -37,7 +37,11 @@ finish_sums(work *w, real *output_factor)
         v_real inverse = v_div(v_set1(1), all);
         inverse = v_select(seen_none, v_set1(0), inverse);
         v_store(w->total.sum + r, inverse);
-        v_store(output_factor + r, v_mul(factor, inverse));
+        factor = v_mul(factor, inverse);
+        if (p->dropout > 0) {
+            factor = v_mul(factor, v_set1(kept_scale(w)));
+        }
+        v_store(output_factor + r, factor);
         v_store(w->total.max + r, finite_floor(v_load(max)));
         for (ptrdiff_t i = 0; i < n && w->task->lse != NULL; i++) {
             real lse = sum[i] == 0 ? (real)-INFINITY

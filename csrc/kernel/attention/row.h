@@ -62,6 +62,10 @@ write_row_weights(work *w, const block *b)
         for (ptrdiff_t k = 0; k < n_keys; k += LANES) {
             v_store(line + k, weight_of(v_load(line + k), scale, max, inverse));
         }
+        if (w->p->dropout > 0) {
+            drop(line, 0, 1, round_up(n_keys, LANES) / LANES, w->keep[r], 0, 0,
+                 kept_scale(w));
+        }
         store_row(w->task->weights + row_offset(w, weights, r) +
                       b->first * weights->column_stride,
                   weights->column_stride, line, n_keys, weights->dtype);

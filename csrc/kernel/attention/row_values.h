@@ -6,8 +6,7 @@
 #include "kernel/attention/stream.h"
 #include "kernel/product_few.h"
 
-/* Adds n weights of a row from k on to their sum, in the order of keys, and makes them
- * operands. */
+/* Adds n weights of a row from k on to their sum, in the order of keys. */
 static INLINE void
 sum_weights(real *line, ptrdiff_t k, const ptrdiff_t n, real *sum)
 {
@@ -17,7 +16,19 @@ sum_weights(real *line, ptrdiff_t k, const ptrdiff_t n, real *sum)
         total += line[i];
     }
     *sum = total;
-    pack_row_weights(line, k, n);
+}
+
+/* Makes n weights of each row from k on operands, those that are kept. */
+static INLINE void
+finish_weights(work *w, ptrdiff_t k, const ptrdiff_t n)
+{
+    for (ptrdiff_t r = 0; r < w->task->n_rows; r++) {
+        real *line = w->scores + r * ATTN_BLOCK;
+        if (w->p->dropout > 0) {
+            drop(line + k, 0, 1, round_up(n, LANES) / LANES, w->keep[r], 0, k, 1);
+        }
+        pack_row_weights(line, k, n);
+    }
 }
 
 /* Continues the block's sums of weights, and of weighted values, from key k on. The sum of
@@ -50,6 +61,11 @@ add_value_group(work *w, const block *b, ptrdiff_t k, real *sums)
         } else {
             sum_weights(line, k, n, sums + r);
         }
+    }
+    if (n == KEY_GROUP) {
+        finish_weights(w, k, KEY_GROUP);
+    } else {
+        finish_weights(w, k, n);
     }
     if (b->coverage != ATTN_SEE_ALL || width != value_dim || n % TERMS != 0 ||
         !reads_in_place(value, value_dim, kind)) {

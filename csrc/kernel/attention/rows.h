@@ -93,4 +93,11 @@ queries_prefetch(const work *w)
                        w->p->head_dim, n_rows);
 }
 
+/* Are scores logits already but for w->scale, which must not be negative then? */
+static bool
+are_plain_scores(const work *w)
+{
+    return w->task->bias == NULL && !(w->p->softcap > 0) && w->scale > 0;
+}
+
 #endif

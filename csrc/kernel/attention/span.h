@@ -57,7 +57,7 @@ tile_span(const work *w, const block *b, int tile)
 }
 
 /* The spans of all tiles; returns the keys that they cover together. */
-static span
+static NOINLINE span
 open_spans(const work *w, const block *b, span *spans)
 {
     ptrdiff_t first = b->end, end = b->first;

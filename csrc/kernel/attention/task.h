@@ -28,9 +28,8 @@ typedef struct {
     ptrdiff_t key_width;   /* operands of a row of query or key */
     ptrdiff_t value_width; /* Dv rounded up to whole vectors */
     real scale;            /* of the scores as they come out of the products */
-
-    operand *query;   /* (tiles, key_width, WIDTH); row form: (rows, key_width) */
-    partial chunk;    /* of the current chunk of keys */
+    operand *query;        /* (tiles, key_width, WIDTH); row form: (rows, key_width) */
+    partial chunk;         /* of the current chunk of keys */
     partial total;    /* of all chunks before it; in the end, sum holds its inverse */
     real *rows;       /* (LANES, SLAB_COLUMNS) rows that are not contiguous reals */
     real *scores;     /* (tiles, BLOCK, WIDTH); row form: (rows, BLOCK) */
@@ -43,8 +42,9 @@ typedef struct {
     double positions[ATTN_TASK_ROWS]; /* of queries, for statistics; sums so far: */
     double log_sums[ATTN_TASK_ROWS], distances[ATTN_TASK_ROWS];
     real least_top[ATTN_TASK_ROWS]; /* the least of a row's largest weights */
-    attn_key_bits see;
-    uint64_t see_lanes[ATTN_BLOCK]; /* `see` transposed: bit r of [k] */
+    attn_key_bits see, keep;        /* of a block; keep: what dropout leaves */
+    uint64_t see_lanes[ATTN_BLOCK],
+        keep_lanes[ATTN_BLOCK]; /* transposed: bit r of [k] */
 } work;
 
 static void

@@ -20,11 +20,11 @@ exponentiate_tile(work *w, const block *b, int tile, const span *s)
     if (n_vec == TILE_VECTORS) {
         exponentiate_lanes(scores, s->n, scale, max, sum, rescale, TILE_VECTORS);
     }
+    for (ptrdiff_t i = 0; i < n_vec * LANES && n_vec < TILE_VECTORS; i += LANES) {
+        exponentiate_lanes(scores + i, s->n, scale, max + i, sum + i, rescale + i, 1);
+    }
+    drop_tile(w, b, tile, s, 1);
     for (ptrdiff_t i = 0; i < n_vec * LANES; i += LANES) {
-        if (n_vec < TILE_VECTORS) {
-            exponentiate_lanes(scores + i, s->n, scale, max + i, sum + i, rescale + i,
-                               1);
-        }
         pack_weights(scores + i, s->n, WIDTH);
     }
 }
@@ -93,11 +93,16 @@ write_tile_weights(work *w, const block *b)
             }
             if (w->p->statistics != NULL) {
                 measure_lanes(w, b, s, r, scores);
-                continue;
             }
+        }
+        if (w->p->statistics != NULL) {
+            continue;
+        }
+        drop_tile(w, b, t, s, kept_scale(w));
+        for (ptrdiff_t lane = 0; s->n > 0 && lane < tile_rows(w, t); lane += LANES) {
             store_result(w, weights,
-                         w->task->weights + s->first * weights->column_stride, r,
-                         scores, s->n);
+                         w->task->weights + s->first * weights->column_stride,
+                         (ptrdiff_t)t * WIDTH + lane, scores_of(w, t) + lane, s->n);
         }
     }
     if (w->p->statistics != NULL && w->task->received != NULL) {

@@ -56,4 +56,14 @@ add_values(work *w, const block *b, int tile, const span *s, const value_slab *v
     }
 }
 
+/* Dropout of a tile's weights, with a factor for those that stay. */
+static void
+drop_tile(work *w, const block *b, int tile, const span *s, real factor)
+{
+    if (w->p->dropout > 0) {
+        drop(scores_of(w, tile), WIDTH, s->n, tile_vectors(w, tile),
+             w->keep_lanes + (s->first - b->first), 1, (ptrdiff_t)tile * WIDTH, factor);
+    }
+}
+
 #endif

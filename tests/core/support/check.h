@@ -41,6 +41,11 @@ void test_rows_of_tasks_change_no_bit(void);
 void test_rows_of_tasks_suit_the_threads(void);
 void test_few_rows_have_the_bits_they_have_alone(void);
 
+/* core/backward.c */
+void test_every_tier_gives_gradients_the_same_bits(void);
+void test_failing_allocations_give_gradients_the_same_bits(void);
+void test_workspaces_of_gradients_are_small(void);
+
 /* core/packed.c */
 void test_packed_sequences_have_the_bits_of_each_alone(void);
 

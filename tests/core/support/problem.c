@@ -276,6 +276,8 @@ add_options(const spec *s, problem *made)
     p->window_left = s->has_window ? s->window_left : -1;
     p->window_right = s->has_window ? s->window_right : -1;
     p->softcap = s->softcap;
+    p->dropout = s->dropout;
+    p->dropout_seed = UINT64_C(0x0123456789abcdef);
     p->scale = s->scale;
     if (s->scale == 0) {
         p->scale = s->head_dim > 0 ? 1 / sqrt((double)s->head_dim) : 1;

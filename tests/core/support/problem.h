@@ -44,13 +44,14 @@ typedef struct {
     int64_t window_left, window_right; /* where has_window */
     double scale;                      /* 0 means 1 / sqrt(D) */
     double softcap;
+    double dropout;
     special special;
 } spec;
 
 typedef struct {
     attn_problem p;
-    void *memory[16]; /* of its arrays */
-    size_t sizes[16];
+    void *memory[24]; /* of its arrays */
+    size_t sizes[24];
     int n_memory;
 } problem;
 

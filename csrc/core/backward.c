@@ -1,0 +1,290 @@
+/* The driver of attention backwards: splits a call into tasks that never add to the same
+ * number. One task for each (batch, kv head) computes five products; where these are too few
+ * for the threads, tasks of a tile of rows and tasks of a block of keys, seven. */
+#include "core/backward.h"
+
+#include "core/tiers.h"
+#include "core/workspace.h"
+
+#include <assert.h>
+
+#define ALL PTRDIFF_MAX /* up to the last one */
+
+/* Ranges of what a list of tasks covers: tasks are as many as these have steps. */
+typedef struct {
+    ptrdiff_t batches, kv_heads, tiles, keys;
+} counts;
+
+typedef struct {
+    const attn_backward_problem *g;
+    const attn_backward_kernel *kernel;
+    counts by_row; /* the tasks that sum over keys */
+    counts by_key; /* those that sum over rows */
+    attn_backward_task row_wants, key_wants;
+} job;
+
+static ptrdiff_t
+divide_up(ptrdiff_t n, ptrdiff_t unit)
+{
+    return (n + unit - 1) / unit;
+}
+
+/* Heads whose rows are in one tile. */
+static ptrdiff_t
+heads_of_tile(ptrdiff_t n_queries)
+{
+    return n_queries < ATTN_TASK_ROWS ? ATTN_TASK_ROWS / n_queries : 1;
+}
+
+ptrdiff_t
+attn_backward_tiles(const attn_problem *p, ptrdiff_t n_queries)
+{
+    if (n_queries == 0) {
+        return 0;
+    }
+    return divide_up(p->group, heads_of_tile(n_queries)) *
+           divide_up(n_queries, ATTN_TASK_ROWS);
+}
+
+void
+attn_set_up_tile(const attn_problem *p, ptrdiff_t b, ptrdiff_t kv_head, ptrdiff_t tile,
+                 attn_task *task)
+{
+    ptrdiff_t n_queries = attn_packed_length(p->query_starts, b, p->n_queries);
+    ptrdiff_t n_heads = heads_of_tile(n_queries);
+    ptrdiff_t of_head = divide_up(n_queries, ATTN_TASK_ROWS);
+    ptrdiff_t head = tile / of_head * n_heads;
+    ptrdiff_t first = tile % of_head * ATTN_TASK_ROWS;
+    ptrdiff_t n_rows = n_queries - first;
+
+    if (n_heads > 1) {
+        n_rows *= p->group - head < n_heads ? p->group - head : n_heads;
+    }
+    task->n_queries = n_queries;
+    task->first_row = head * n_queries + first;
+    task->n_rows = n_rows < ATTN_TASK_ROWS ? n_rows : ATTN_TASK_ROWS;
+    attn_set_up_task(p, b, kv_head, task);
+}
+
+/* Does an array that is there have the same rows for several batches? */
+static bool
+shares_batches(const attn_batch *batch, const attn_array *array, const int64_t *starts)
+{
+    bool shares = false;
+
+    for (int axis = 0; axis < batch->n_axes && array->data != NULL; axis++) {
+        shares |= batch->shape[axis] > 1 && array->batch_stride[axis] == 0;
+    }
+    return shares && starts == NULL;
+}
+
+/* Is each number of the bias' gradient that of one score? */
+static bool
+is_bias_whole(const attn_backward_problem *g)
+{
+    const attn_problem *p = &g->attention;
+    const attn_array *bias = &g->grad_bias;
+
+    return !shares_batches(&p->batch, bias, NULL) &&
+           (bias->head_stride != 0 || p->n_kv_heads * p->group == 1) &&
+           (bias->row_stride != 0 || p->n_queries == 1) &&
+           (bias->column_stride != 0 || p->n_keys == 1);
+}
+
+static ptrdiff_t
+count_tasks(const counts *c)
+{
+    return c->batches * c->kv_heads * c->tiles * c->keys;
+}
+
+/* The step at place i of n that a range is cut into, each of `unit`; all of it for n = 1. */
+static void
+cut(ptrdiff_t i, ptrdiff_t n, ptrdiff_t unit, ptrdiff_t whole, ptrdiff_t *first,
+    ptrdiff_t *end)
+{
+    *first = n == 1 ? 0 : i * unit;
+    *end = n == 1 ? whole : (i + 1) * unit;
+}
+
+static void
+run_task(const void *context, ptrdiff_t index, const attn_worker *worker)
+{
+    const job *j = context;
+    const attn_problem *p = &j->g->attention;
+    ptrdiff_t n_by_key = count_tasks(&j->by_key);
+    bool is_by_key = index < n_by_key;
+    const counts *c = is_by_key ? &j->by_key : &j->by_row;
+    attn_backward_task task = is_by_key ? j->key_wants : j->row_wants;
+
+    index -= is_by_key ? 0 : n_by_key;
+    cut(index % c->keys, c->keys, ATTN_BLOCK, ALL, &task.first_key, &task.end_key);
+    index /= c->keys;
+    cut(index % c->tiles, c->tiles, 1, ALL, &task.first_tile, &task.end_tile);
+    index /= c->tiles;
+    cut(index % c->kv_heads, c->kv_heads, 1, p->n_kv_heads, &task.first_kv_head,
+        &task.end_kv_head);
+    index /= c->kv_heads;
+    cut(index, c->batches, 1, p->batch.n, &task.first_batch, &task.end_batch);
+    j->kernel->run(j->g, &task, worker);
+}
+
+static int
+run_tasks(const job *j, double work, attn_call *call)
+{
+    attn_tasks tasks = {.n = count_tasks(&j->by_key) + count_tasks(&j->by_row),
+                        .work = work,
+                        .workspace_size = j->kernel->workspace_size(j->g),
+                        .run = run_task,
+                        .context = j};
+
+    return attn_run_tasks(&tasks, call);
+}
+
+/* The gradients of query, key and value, and of a bias that is whole. */
+static int
+run_sweep(job *j, attn_call *call)
+{
+    const attn_backward_problem *g = j->g;
+    const attn_problem *p = &g->attention;
+    bool shared = shares_batches(&p->batch, &g->grad_query, p->query_starts) ||
+                  shares_batches(&p->batch, &g->grad_key, p->key_starts) ||
+                  shares_batches(&p->batch, &g->grad_value, p->key_starts);
+    double work = attn_backward_work(p);
+    ptrdiff_t n_threads = attn_useful_threads(work, call->n_threads);
+    counts units = {shared ? 1 : p->batch.n, p->n_kv_heads, 1, 1};
+    ptrdiff_t n = count_tasks(&units);
+    attn_backward_task wants = {.query = g->grad_query.data != NULL,
+                                .key = g->grad_key.data != NULL,
+                                .value = g->grad_value.data != NULL,
+                                .bias = g->grad_bias.data != NULL && is_bias_whole(g)};
+
+    j->by_key = j->by_row = units;
+    j->key_wants = j->row_wants = wants;
+    j->by_row.batches = 0; /* none */
+    /* Seven products on all threads, or five in rounds that some of them miss? */
+    if (5 * n_threads * divide_up(n, n_threads) > 7 * n) {
+        j->by_row = units;
+        j->by_row.tiles = attn_backward_tiles(p, p->n_queries);
+        j->by_key.keys = divide_up(p->n_keys, ATTN_BLOCK);
+        j->key_wants.query = j->key_wants.bias = false;
+        j->row_wants.key = j->row_wants.value = false;
+    }
+    j->by_row.batches *= j->row_wants.query || j->row_wants.bias;
+    j->by_key.batches *= j->key_wants.query || j->key_wants.key || j->key_wants.value ||
+                         j->key_wants.bias;
+    return run_tasks(j, work, call);
+}
+
+/* The gradient of a bias whose numbers are those of several scores each: a task has all that
+ * it adds to one of them. */
+static int
+run_shared_bias(job *j, attn_call *call)
+{
+    const attn_backward_problem *g = j->g;
+    const attn_problem *p = &g->attention;
+    const attn_array *bias = &g->grad_bias;
+    bool shares_heads = bias->head_stride == 0 && p->n_kv_heads * p->group > 1;
+    bool shares_rows = bias->row_stride == 0 && p->n_queries > 1;
+    counts c = {shares_batches(&p->batch, bias, NULL) ? 1 : p->batch.n,
+                shares_heads ? 1 : p->n_kv_heads, 1, 1};
+
+    if (bias->data == NULL || is_bias_whole(g)) {
+        return 0;
+    }
+    if (!shares_heads && !shares_rows) {
+        c.tiles = attn_backward_tiles(p, p->n_queries);
+    } else if (bias->column_stride != 0) { /* tiles may be of other heads, same rows */
+        c.keys = divide_up(p->n_keys, ATTN_BLOCK);
+    }
+    j->by_row = c;
+    j->by_key = (counts){0};
+    j->row_wants = (attn_backward_task){.bias = true};
+    return run_tasks(j, attn_attention_work(p), call);
+}
+
+static void
+run_delta(const void *context, ptrdiff_t index, const attn_worker *worker)
+{
+    const job *j = context;
+    ptrdiff_t n_kv_heads = j->g->attention.n_kv_heads;
+
+    j->kernel->run_delta(j->g, index / n_kv_heads, index % n_kv_heads, worker);
+}
+
+static void
+run_sink(const void *context, ptrdiff_t index, const attn_worker *worker)
+{
+    const job *j = context;
+
+    j->kernel->run_sink(j->g, index, worker);
+}
+
+/* Every step, once there is memory for delta. */
+static int
+run_steps(job *j, attn_call *call)
+{
+    const attn_backward_problem *g = j->g;
+    const attn_problem *p = &g->attention;
+    double n_rows = (double)p->batch.n * (double)p->n_kv_heads * (double)p->group *
+                    (double)p->n_queries;
+    attn_tasks deltas = {.n = p->batch.n * p->n_kv_heads,
+                         .work = n_rows * (double)p->value_dim,
+                         .workspace_size = j->kernel->workspace_size(g),
+                         .run = run_delta,
+                         .context = j};
+    attn_tasks sinks = {.n = p->n_kv_heads * p->group,
+                        .work = n_rows * 16,
+                        .run = run_sink,
+                        .context = j};
+
+    if (attn_run_tasks(&deltas, call) < 0 || run_sweep(j, call) < 0 ||
+        run_shared_bias(j, call) < 0) {
+        return -1;
+    }
+    return g->grad_sinks.data == NULL ? 0 : attn_run_tasks(&sinks, call);
+}
+
+/* Describes delta, contiguous and packed as the queries are; how many numbers it has. */
+static ptrdiff_t
+describe_delta(attn_backward_problem *g)
+{
+    const attn_problem *p = &g->attention;
+    attn_array *delta = &g->delta;
+    ptrdiff_t n =
+        p->query_starts == NULL ? p->n_queries : (ptrdiff_t)p->query_starts[p->batch.n];
+
+    delta->dtype = p->arithmetic;
+    delta->row_stride = attn_storage_of(p->arithmetic)->bytes;
+    delta->column_stride = 0;
+    delta->head_stride = n * delta->row_stride;
+    n *= p->n_kv_heads * p->group;
+    for (int axis = p->batch.n_axes - 1; axis >= 0; axis--) {
+        delta->batch_stride[axis] = p->query_starts == NULL ? n * delta->row_stride : 0;
+        n *= p->query_starts == NULL ? p->batch.shape[axis] : 1;
+    }
+    return n;
+}
+
+double
+attn_backward_work(const attn_problem *p)
+{
+    return 2.5 * attn_attention_work(p);
+}
+
+int
+attn_backward(const attn_backward_problem *problem, attn_call *call)
+{
+    attn_backward_problem g = *problem;
+    job j = {.g = &g,
+             .kernel =
+                 &attn_kernel_for(call->tier, g.attention.arithmetic, false)->backward};
+    size_t size = (size_t)describe_delta(&g) * (size_t)g.delta.row_stride;
+    int status;
+
+    assert(g.attention.output.data != NULL && g.attention.lse.data != NULL);
+    assert(g.attention.lse.dtype == g.attention.arithmetic);
+    g.delta.data = attn_workspace_acquire(size > 0 ? size : 1);
+    status = g.delta.data == NULL ? -1 : run_steps(&j, call);
+    attn_workspace_release(g.delta.data);
+    return status;
+}

@@ -1,0 +1,64 @@
+/* Attention backwards: from the gradient of its output to those of its inputs.
+ *
+ * Rows are taken in tiles: up to 64 queries of a head from a multiple of 64 on, or all of
+ * several heads. What is summed over queries is a chain from 0 for each head of a tile, what
+ * is summed over keys one for each block of ATTN_BLOCK; these are added up in the order of
+ * batches, heads, queries and keys, whoever does it. */
+#ifndef ATTN_CORE_BACKWARD_H
+#define ATTN_CORE_BACKWARD_H
+
+#include "core/attention.h"
+
+/* The columns of gradients of query, key and value are as many as the input's, rounded up
+ * to these: whole vectors of every tier. */
+#define ATTN_GRADIENT_COLUMNS 16
+
+/* Gradients are in the arithmetic's dtype, with adjacent columns, and 0 along the axes
+ * that the input broadcasts along; data is NULL where one is not wanted. */
+typedef struct {
+    attn_problem attention; /* output and lse are there; weights are not */
+    attn_array grad_output; /* (B, H, Lq, Dv) */
+    attn_array grad_lse;    /* (B, H, Lq) in the arithmetic's dtype, or none */
+    attn_array grad_query;  /* (B, H, Lq, D) */
+    attn_array grad_key;    /* (B, Hk, Lk, D) */
+    attn_array grad_value;  /* (B, Hk, Lk, Dv) */
+    attn_array grad_bias;   /* (B, H, Lq, Lk) zeroed */
+    attn_array grad_sinks;  /* (H,) */
+    attn_array delta; /* (B, H, Lq) scratch: what scores' gradients are relative to */
+} attn_backward_problem;
+
+/* A part of the work: these batches and key/value heads, these tiles of their rows (as many
+ * of them as there are), and these keys; and which gradients it adds to. */
+typedef struct {
+    ptrdiff_t first_batch, end_batch;
+    ptrdiff_t first_kv_head, end_kv_head;
+    ptrdiff_t first_tile, end_tile;
+    ptrdiff_t first_key, end_key; /* multiples of ATTN_BLOCK, or beyond all keys */
+    bool query, key, value, bias;
+} attn_backward_task;
+
+/* What a kernel does of it. */
+typedef struct {
+    size_t (*workspace_size)(const attn_backward_problem *);
+    /* delta, of every row of one (batch, kv head) */
+    void (*run_delta)(const attn_backward_problem *, ptrdiff_t b, ptrdiff_t kv_head,
+                      const attn_worker *);
+    void (*run)(const attn_backward_problem *, const attn_backward_task *,
+                const attn_worker *);
+    /* The gradient of one head's sink. */
+    void (*run_sink)(const attn_backward_problem *, ptrdiff_t head,
+                     const attn_worker *);
+} attn_backward_kernel;
+
+/* How many tiles the rows of a group make, and the rows of one as a task. */
+ptrdiff_t attn_backward_tiles(const attn_problem *, ptrdiff_t n_queries);
+void attn_set_up_tile(const attn_problem *, ptrdiff_t b, ptrdiff_t kv_head,
+                      ptrdiff_t tile, attn_task *);
+
+/* Multiplications, roughly. */
+double attn_backward_work(const attn_problem *);
+
+/* The driver, which sets delta. -1 when memory runs out, else 0. */
+int attn_backward(const attn_backward_problem *, attn_call *);
+
+#endif

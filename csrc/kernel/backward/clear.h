@@ -1,0 +1,86 @@
+/* What a part adds to is cleared first; in the end each NaN becomes the same one, for CPUs make
+ * them with other signs. */
+#ifndef ATTN_KERNEL_BACKWARD_CLEAR_H
+#define ATTN_KERNEL_BACKWARD_CLEAR_H
+
+#include "kernel/backward/tile.h"
+#include "kernel/math.h"
+
+typedef enum { CLEAR, SETTLE } visit;
+
+static void
+visit_numbers(real *numbers, ptrdiff_t n, visit what)
+{
+    if (what == CLEAR) {
+        memset(numbers, 0, (size_t)n * sizeof(real));
+        return;
+    }
+    for (ptrdiff_t i = 0; i < n; i += LANES) {
+        v_store(numbers + i, quiet_nan_or(v_load(numbers + i)));
+    }
+}
+
+/* Is no batch before b the same one along the axes of an array, packed or not? */
+static bool
+is_first_batch(const attn_array *array, const int64_t *starts, const attn_batch *batch,
+               ptrdiff_t b)
+{
+    for (int axis = batch->n_axes - 1; axis >= 0 && starts == NULL; axis--) {
+        if (array->batch_stride[axis] == 0 && b % batch->shape[axis] != 0) {
+            return false;
+        }
+        b /= batch->shape[axis];
+    }
+    return true;
+}
+
+static void
+visit_rows_of_keys(const backward_work *w, const attn_array *array, ptrdiff_t n_columns,
+                   ptrdiff_t first, ptrdiff_t end, visit what)
+{
+    const attn_problem *p = &w->g->attention;
+
+    if (what == SETTLE || is_first_batch(array, p->key_starts, &p->batch, w->b)) {
+        visit_numbers((real *)(void *)key_row(w, array, first),
+                      (end - first) * gradient_width(n_columns), what);
+    }
+}
+
+/* The gradients of keys and values from `first` up to `end`. */
+static void
+visit_keys(const backward_work *w, ptrdiff_t first, ptrdiff_t end, visit what)
+{
+    const attn_backward_problem *g = w->g;
+
+    if (w->part->key) {
+        visit_rows_of_keys(w, &g->grad_key, g->attention.head_dim, first, end, what);
+    }
+    if (w->part->value) {
+        visit_rows_of_keys(w, &g->grad_value, g->attention.value_dim, first, end, what);
+    }
+}
+
+/* The gradients of the tiles' queries. */
+static void
+visit_queries(backward_work *w, ptrdiff_t n_tiles, visit what)
+{
+    const attn_problem *p = &w->g->attention;
+    const attn_array *array = &w->g->grad_query;
+    ptrdiff_t width = gradient_width(p->head_dim);
+
+    if (!w->part->query ||
+        (what == CLEAR && !is_first_batch(array, p->query_starts, &p->batch, w->b))) {
+        return;
+    }
+    for (ptrdiff_t t = w->part->first_tile; t < least(w->part->end_tile, n_tiles);
+         t++) {
+        choose_tile(w, t);
+        for (ptrdiff_t r = 0, end; r < w->task.n_rows; r = end) {
+            end = end_of_head(&w->task, r);
+            visit_numbers((real *)(void *)query_row(w, array, r), (end - r) * width,
+                          what);
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,56 @@
+/* Sums of which some terms are not to be seen, and are not finite: 0 * NaN must not come into
+ * a gradient. */
+#ifndef ATTN_KERNEL_BACKWARD_HIDDEN_H
+#define ATTN_KERNEL_BACKWARD_HIDDEN_H
+
+#include "kernel/backward/task.h"
+#include "kernel/product.h"
+
+/* One of the products that add to gradients: to += the sum over the terms of
+ * factor[.][.] times their rows of an array. */
+typedef struct {
+    const real *factors;     /* (keys, LINE), from the span's first key and a row on */
+    bool by_key;             /* a term is a key, else one of the tile's rows */
+    const attn_array *array; /* whose rows the terms are */
+    const char *from;        /* the first of them */
+    real *to;                /* gradients, from the first key, or row, on */
+    ptrdiff_t to_row;        /* reals from one of them to the next */
+    ptrdiff_t n_columns;     /* of these rows and gradients */
+    ptrdiff_t first_row, n_rows; /* of the tile */
+    const span *keys;
+    ptrdiff_t first_key; /* of the span, in its block */
+} gradient_sum;
+
+/* Does the product add something for this key and this row of the tile? */
+static bool
+is_term_seen(const backward_work *w, const gradient_sum *s, ptrdiff_t key,
+             ptrdiff_t row)
+{
+    ptrdiff_t k = s->first_key + key;
+    return w->rows.see[s->first_row + row][k / 64] >> (k % 64) & 1;
+}
+
+/* The product, of terms that are seen only: 0 * NaN of the others must not come in. */
+static NOINLINE void
+add_seen_terms(const backward_work *w, const gradient_sum *s, const product *m,
+               ptrdiff_t n_columns)
+{
+    for (ptrdiff_t i = 0; i < m->n_rows; i++) {
+        for (ptrdiff_t d = 0; d < n_columns; d++) {
+            v_real sum = v_set1(0);
+            real lanes[LANES];
+            for (ptrdiff_t t = 0; t < m->n_steps; t++) {
+                ptrdiff_t key = s->by_key ? t : i, row = s->by_key ? i : t;
+                const real *b = (const real *)(const void *)(m->b + t * m->b_row);
+                if (is_term_seen(w, s, key, row)) {
+                    sum =
+                        v_fma(v_set1(s->factors[key * LINE + row]), v_set1(b[d]), sum);
+                }
+            }
+            v_store(lanes, v_add(v_set1(m->c[i * m->c_row + d]), sum));
+            m->c[i * m->c_row + d] = lanes[0];
+        }
+    }
+}
+
+#endif

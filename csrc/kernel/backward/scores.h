@@ -1,0 +1,90 @@
+/* From scores and the gradients of weights to weights and the gradients of scores. Source of
+ * the formulas: Dao, FlashAttention-2, 2023, section 3.1.2. */
+#ifndef ATTN_KERNEL_BACKWARD_SCORES_H
+#define ATTN_KERNEL_BACKWARD_SCORES_H
+
+#include "kernel/backward/task.h"
+#include "kernel/lanes.h"
+#include "kernel/math.h"
+
+/* The bias of a span, as bias[key][lane]. */
+static void
+turn_bias(backward_work *w, const block *b, const span *s)
+{
+    for (ptrdiff_t r = 0; r < w->task.n_rows; r += LANES) {
+        const real *rows[LANES] = {NULL};
+        ptrdiff_t n = least(w->task.n_rows - r, LANES);
+        for (ptrdiff_t i = 0; i < n; i++) {
+            rows[i] = bias_row(&w->rows, b, r + i) + (s->first - b->first);
+        }
+        transpose_in(w->bias + r, LINE, rows, n, s->n, NULL);
+    }
+}
+
+/* One vector of rows for each key of the span. Weights are e^(score - LSE), of at most 1
+ * also where the LSE is rounded; what comes of the scale and the soft cap is taken in. Where
+ * there are none of these options, `plain`, they need no look. */
+static INLINE void
+differentiate_lanes(backward_work *w, const span *s, const uint64_t *bits,
+                    const uint64_t *keep, ptrdiff_t lane, const bool plain)
+{
+    const attn_problem *p = &w->g->attention;
+    v_real lse = v_load(w->lse + lane), delta = v_load(w->delta + lane);
+    v_real scale = v_set1((real)p->scale), cap = v_set1((real)p->softcap);
+    v_real zero = v_set1(0), kept = v_set1(kept_scale(&w->rows));
+
+    for (ptrdiff_t k = 0; k < s->n; k++) {
+        ptrdiff_t at = k * LINE + lane;
+        v_real x = v_load(w->weights + at), slope = scale;
+        if (!plain && p->softcap > 0) {
+            v_real t = tanh_of(v_div(x, cap));
+            x = v_mul(cap, t);
+            slope = v_mul(scale, v_fma(v_sub(zero, t), t, v_set1(1)));
+        }
+        if (!plain && w->task.bias != NULL) {
+            x = v_add(x, v_load(w->bias + at));
+        }
+        x = v_sub(x, lse);
+        v_real weight = exp_of(v_select(v_less(zero, x), zero, x));
+        v_real gradient = v_load(w->grad_scores + at), used = weight;
+        if (!plain && keep != NULL) {
+            v_mask stays = v_mask_of(keep[k] >> lane);
+            gradient = v_select(stays, v_mul(gradient, kept), zero);
+            used = v_select(stays, v_mul(weight, kept), zero);
+        }
+        gradient = v_mul(weight, v_sub(gradient, delta));
+        if (!plain && bits != NULL) {
+            v_mask seen = v_mask_of(bits[k] >> lane);
+            used = v_select(seen, used, zero);
+            gradient = v_select(seen, gradient, zero);
+        }
+        if (!plain && w->task.bias != NULL) {
+            v_store(w->bias + at, gradient);
+        }
+        v_store(w->weights + at, used);
+        v_store(w->grad_scores + at, v_mul(gradient, slope));
+    }
+}
+
+static NOINLINE void
+differentiate(backward_work *w, const block *b, const span *s)
+{
+    const uint64_t *bits = s->masked ? w->rows.see_lanes + (s->first - b->first) : NULL;
+    const uint64_t *keep =
+        w->g->attention.dropout > 0 ? w->rows.keep_lanes + (s->first - b->first) : NULL;
+    bool plain = bits == NULL && keep == NULL && w->task.bias == NULL &&
+                 !(w->g->attention.softcap > 0);
+
+    if (w->task.bias != NULL) {
+        turn_bias(w, b, s);
+    }
+    for (ptrdiff_t lane = 0; lane < w->task.n_rows; lane += LANES) {
+        if (plain) {
+            differentiate_lanes(w, s, NULL, NULL, lane, true);
+        } else {
+            differentiate_lanes(w, s, bits, keep, lane, false);
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,79 @@
+/* The three products that add to gradients: what has rows in its lanes times rows of either
+ * side, read as it lies where rows are summed over, turned where keys are. */
+#ifndef ATTN_KERNEL_BACKWARD_SUMS_H
+#define ATTN_KERNEL_BACKWARD_SUMS_H
+
+#include "kernel/backward/hidden.h"
+#include "kernel/backward/products.h"
+
+static void
+add_gradients(backward_work *w, const gradient_sum *s)
+{
+    ptrdiff_t n_terms = s->by_key ? s->keys->n : s->n_rows;
+
+    for (ptrdiff_t d = 0; d < s->n_columns; d += SLAB_COLUMNS) {
+        ptrdiff_t n = least(s->n_columns - d, SLAB_COLUMNS);
+        matrix b = fetch_rows(s->array, s->from + d * s->array->column_stride, n_terms,
+                              s->n_columns, n, round_up(n, LANES), w->rows.slab);
+        product m = {.c = s->to + d,
+                     .c_row = s->to_row,
+                     .a = {s->factors, LINE},
+                     .b = (const char *)b.at,
+                     .b_row = b.row * (ptrdiff_t)sizeof(real),
+                     .n_rows = s->by_key ? s->n_rows : s->keys->n,
+                     .n_steps = n_terms,
+                     .add = true};
+        if (s->keys->masked && !all_finite(b, n_terms, n)) {
+            add_seen_terms(w, s, &m, n);
+        } else {
+            multiply_vectors(m, round_up(n, LANES) / LANES, s->by_key);
+        }
+    }
+}
+
+/* Adds to the gradients of the block's keys (or values) what comes of the tile's rows of an
+ * array, head by head. */
+static void
+add_to_keys(backward_work *w, const block *b, const span *keys, const real *factors,
+            const attn_array *rows, const attn_array *gradient, ptrdiff_t n_columns)
+{
+    for (ptrdiff_t r = 0, end; r < w->task.n_rows; r = end) {
+        end = end_of_head(&w->task, r);
+        gradient_sum s = {.factors = factors + r,
+                          .array = rows,
+                          .from = query_row(w, rows, r),
+                          .to = (real *)(void *)key_row(w, gradient, keys->first),
+                          .to_row = gradient_width(n_columns),
+                          .n_columns = n_columns,
+                          .first_row = r,
+                          .n_rows = end - r,
+                          .keys = keys,
+                          .first_key = keys->first - b->first};
+        add_gradients(w, &s);
+    }
+}
+
+/* Adds to the gradients of the tile's queries what comes of the block's keys. */
+static void
+add_to_queries(backward_work *w, const block *b, const span *keys)
+{
+    const attn_problem *p = &w->g->attention;
+
+    for (ptrdiff_t r = 0, end; r < w->task.n_rows; r = end) {
+        end = end_of_head(&w->task, r);
+        gradient_sum s = {.factors = w->grad_scores + r,
+                          .by_key = true,
+                          .array = &p->key,
+                          .from = key_row(w, &p->key, keys->first),
+                          .to = (real *)(void *)query_row(w, &w->g->grad_query, r),
+                          .to_row = gradient_width(p->head_dim),
+                          .n_columns = p->head_dim,
+                          .first_row = r,
+                          .n_rows = end - r,
+                          .keys = keys,
+                          .first_key = keys->first - b->first};
+        add_gradients(w, &s);
+    }
+}
+
+#endif

@@ -1,0 +1,114 @@
+/* The work of attention backwards: what is computed, and the memory for it. */
+#ifndef ATTN_KERNEL_BACKWARD_TASK_H
+#define ATTN_KERNEL_BACKWARD_TASK_H
+
+#include "core/backward.h"
+#include "kernel/attention/span.h"
+
+enum {
+    LINE = ATTN_TASK_ROWS /* reals from key to key of what has a row in each lane */
+};
+
+typedef struct {
+    work
+        rows; /* as forward: a tile's queries, scaled, in the lanes, and what it may see */
+    const attn_backward_problem *g;
+    const attn_backward_task *part;
+    ptrdiff_t b, kv_head;
+    attn_task task;
+
+    real *grad_output; /* (tiles, Dv, WIDTH) of the rows */
+    real *weights;     /* (BLOCK, LINE) scores, then weights */
+    real
+        *grad_scores; /* (BLOCK, LINE) the weights' gradients, then those of products */
+    real *bias; /* (BLOCK, LINE) the bias, then its gradient, where there is one */
+    real lse[ATTN_TASK_ROWS];
+    real delta[ATTN_TASK_ROWS];
+} backward_work;
+
+/* As lay_out. */
+static size_t
+lay_out_backward(const attn_backward_problem *g, char *memory, backward_work *w)
+{
+    const attn_problem *p = &g->attention;
+    arena a = {memory, 0};
+
+    arena_take(&a, sizeof *w);
+    w->g = g;
+    w->rows.p = p;
+    w->rows.row_form = false;
+    w->rows.key_width = p->head_dim;
+    w->rows.scale = 1;
+    w->rows.query = arena_reals(&a, p->head_dim * ATTN_TASK_ROWS);
+    w->rows.rows = arena_reals(&a, LANES * SLAB_COLUMNS);
+    w->rows.slab = arena_reals(&a, ATTN_BLOCK * SLAB_COLUMNS);
+    w->grad_output = arena_reals(&a, p->value_dim * ATTN_TASK_ROWS);
+    w->weights = arena_reals(&a, ATTN_BLOCK * LINE);
+    w->grad_scores = arena_reals(&a, ATTN_BLOCK * LINE);
+    if (p->bias.data != NULL) {
+        w->rows.bias = arena_reals(&a, ATTN_TASK_ROWS * ATTN_BLOCK);
+        w->bias = arena_reals(&a, ATTN_BLOCK * LINE);
+    }
+    return a.used;
+}
+
+static size_t
+backward_workspace_size(const attn_backward_problem *g)
+{
+    backward_work w;
+    return lay_out_backward(g, NULL, &w);
+}
+
+static backward_work *
+open_backward(const attn_backward_problem *g, const attn_worker *worker)
+{
+    backward_work *w = worker->workspace;
+
+    lay_out_backward(g, worker->workspace, w);
+    return w;
+}
+
+/* The columns of a row of gradients. */
+static ptrdiff_t
+gradient_width(ptrdiff_t n_columns)
+{
+    return round_up(n_columns, ATTN_GRADIENT_COLUMNS);
+}
+
+/* The end of those rows of the tile, from r on, that are of one head. */
+static ptrdiff_t
+end_of_head(const attn_task *task, ptrdiff_t r)
+{
+    ptrdiff_t head = (task->first_row + r) / task->n_queries;
+
+    return least(task->n_rows, (head + 1) * task->n_queries - task->first_row);
+}
+
+/* Where an array that has a row for each query has the group's first. */
+static char *
+group_base(const backward_work *w, const attn_array *array)
+{
+    const attn_problem *p = &w->g->attention;
+    ptrdiff_t start = attn_packed_start(p->query_starts, w->b);
+
+    return attn_address(array, &p->batch, w->b, w->kv_head * p->group, start);
+}
+
+/* Row r of the tile in such an array. */
+static char *
+query_row(const backward_work *w, const attn_array *array, ptrdiff_t r)
+{
+    return group_base(w, array) + row_offset(&w->rows, array, r);
+}
+
+/* The row of a key in an array that has one for each. */
+static char *
+key_row(const backward_work *w, const attn_array *array, ptrdiff_t j)
+{
+    const attn_problem *p = &w->g->attention;
+    ptrdiff_t start = attn_packed_start(p->key_starts, w->b);
+
+    return attn_address(array, &p->batch, w->b, w->kv_head, start + j);
+}
+
+#endif

@@ -1,0 +1,79 @@
+/* A tile of rows going backwards: its queries, the gradients of its output, and the numbers
+ * that each row has. */
+#ifndef ATTN_KERNEL_BACKWARD_TILE_H
+#define ATTN_KERNEL_BACKWARD_TILE_H
+
+#include "kernel/backward/task.h"
+
+/* Makes the rows' tile the one of that number. */
+static void
+choose_tile(backward_work *w, ptrdiff_t tile)
+{
+    attn_set_up_tile(&w->g->attention, w->b, w->kv_head, tile, &w->task);
+    w->rows.task = &w->task;
+    w->rows.n_tiles = (int)tiles_of(w->task.n_rows);
+}
+
+/* The number that each row has in an array of the arithmetic's dtype, 0 beyond them. */
+static void
+load_numbers(const backward_work *w, const attn_array *array, real *to)
+{
+    memset(to, 0, ATTN_TASK_ROWS * sizeof(real));
+    for (ptrdiff_t r = 0, end; r < w->task.n_rows && array->data != NULL; r = end) {
+        const char *at = query_row(w, array, r);
+        end = end_of_head(&w->task, r);
+        for (ptrdiff_t i = r; i < end; i++, at += array->row_stride) {
+            memcpy(to + i, at, sizeof(real));
+        }
+    }
+}
+
+/* Rows of an array of (B, H, Lq, columns), LANES of them from row r of the tile on, as
+ * to[column][lane] with WIDTH reals from column to column. */
+static void
+load_tile_lanes(backward_work *w, const attn_array *array, ptrdiff_t r,
+                ptrdiff_t column, ptrdiff_t n_columns, real *to)
+{
+    const char *rows[LANES] = {NULL};
+    const char *base = group_base(w, array) + column * array->column_stride;
+    ptrdiff_t n = row_addresses(&w->rows, array, base, r, rows);
+
+    load_lanes(array, rows, n, n_columns, w->rows.rows, to, NULL);
+}
+
+/* Finds what the tile's rows may see of the part's keys from `first` up to `end`; false
+ * where that is nothing. A row whose LSE is -inf has seen nothing. */
+static bool
+find_keys(backward_work *w, ptrdiff_t first, ptrdiff_t end)
+{
+    load_numbers(w, &w->g->attention.lse, w->lse);
+    for (ptrdiff_t r = 0; r < w->task.n_rows; r++) {
+        if (w->lse[r] < -REAL_MAX) {
+            w->task.see_from[r] = w->task.see_to[r] = 0;
+            w->lse[r] = 0;
+        }
+    }
+    attn_seen_keys(&w->task, &w->rows.from, &w->rows.to);
+    w->rows.from = most(w->rows.from, first);
+    w->rows.to = least(w->rows.to, end);
+    return w->rows.from < w->rows.to;
+}
+
+/* Brings in what the products need of the tile's rows. */
+static void
+load_tile(backward_work *w)
+{
+    const attn_problem *p = &w->g->attention;
+
+    load_queries(&w->rows);
+    for (ptrdiff_t r = 0; r < w->task.n_rows; r += LANES) {
+        load_tile_lanes(w, &w->g->grad_output, r, 0, p->value_dim,
+                        w->grad_output + r / WIDTH * WIDTH * p->value_dim + r % WIDTH);
+    }
+    for (ptrdiff_t r = 0; r < w->task.n_rows && p->bias.data != NULL; r++) {
+        w->rows.bias_rows[r] = w->task.bias + row_offset(&w->rows, &p->bias, r);
+    }
+    load_numbers(w, &w->g->delta, w->delta);
+}
+
+#endif

@@ -1,0 +1,723 @@
+"""attention_vjp(): right by the oracle and by difference quotients; the same bits."""
+
+import functools
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import backward, plain, reference
+from support.arrays import dtype_of, lay_out, normal
+from support.arrays import problem as float_problem
+from support.calls import TIERS, is_native, on_tier, threads_for_any_work, vjp_on
+from support.comparisons import STORAGE, assert_same_bits, assert_within
+from support.drawn import problems
+
+import attnpy
+from attnpy import AttentionGradients, attention_vjp, random
+from attnpy.random import dropout_mask
+
+NAMES = AttentionGradients._fields
+N_ROWS = (1, 2, 3, 4, 7, 8, 9, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129)
+N_KEYS = (1, 2, 7, 15, 16, 17, 63, 64, 65, 127, 128, 129, 511, 512, 513)
+DIMS = (1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 127, 128, 129, 130)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def use_threads():
+    """Calls use the threads that they are given, however little there is to do."""
+    with threads_for_any_work():
+        yield
+
+
+def wanted_of(options):
+    """Every input that a call with these options has."""
+    return (*NAMES[:3], *(n for n in NAMES[3:] if options.get(n) is not None))
+
+
+def gradients_of_results(arrays, options, seed=5):
+    """Numbers for grad_output and grad_lse, in the dtypes of output and lse."""
+    output, lse = attnpy.attention(*arrays, return_lse=True, **options)
+    rng = np.random.default_rng(seed)
+    return (
+        rng.standard_normal(output.shape).astype(output.dtype),
+        rng.standard_normal(lse.shape).astype(lse.dtype),
+    )
+
+
+def every_gradient(tier, arrays, options, seed=5, **more):
+    """All that attention_vjp can compute of a call."""
+    grad_output, grad_lse = gradients_of_results(arrays, options, seed)
+    return vjp_on(
+        tier,
+        grad_output,
+        *arrays,
+        **{"grad_lse": grad_lse, "wanted": wanted_of(options), **options, **more},
+    )
+
+
+def bound_of(name, arrays, options, grad_output, grad_lse, exact):
+    """An a-priori bound of a gradient's rounding errors, in float64 arrays.
+
+    Every sum has chains of at most so many terms, each off by some rounding units of
+    the largest that it could be; the scores' own errors are relative ones of weights.
+    """
+    dtype = exact.dtype
+    query, key, value = (np.asarray(x, float) for x in arrays)
+    real = np.float64 if dtype == np.float64 else np.float32
+    norm = lambda x: np.linalg.norm(x, axis=-1).max(initial=0)  # noqa: E731
+    scale = abs(options.get("scale", 1 / np.sqrt(max(1, query.shape[-1]))))
+    bias = np.asarray(options.get("bias", 0), float)
+    sinks = np.abs(np.asarray(options.get("sinks", 0), float)).max(initial=0)
+    top = scale * norm(query) * norm(key)
+    top += np.abs(bias[np.isfinite(bias)]).max(initial=0) + sinks
+    steps = 8 + 4 * np.sqrt(query.shape[-1] + key.shape[-2])
+    slope = norm(np.asarray(grad_output, float)) * norm(value) * 2
+    slope += np.abs(np.asarray(grad_lse, float)).max(initial=0)
+    size = {
+        "query": scale * norm(key) * slope,
+        "key": scale * norm(query) * slope,
+        "value": norm(np.asarray(grad_output, float)),
+    }.get(name, slope)
+    n_rows = max(1, grad_lse.size)
+    terms = n_rows if name != "query" else 1
+    return np.finfo(real).eps * steps * (1 + top) * size * np.sqrt(terms) * 2
+
+
+def assert_right(tier, arrays, options):
+    """Compare every gradient of one call with the oracle."""
+    grad_output, grad_lse = gradients_of_results(arrays, options)
+    actual = vjp_on(
+        tier,
+        grad_output,
+        *arrays,
+        grad_lse=grad_lse,
+        wanted=wanted_of(options),
+        **options,
+    )
+    exact = backward.attention_vjp(
+        grad_output, *arrays, grad_lse=np.asarray(grad_lse, float), **options
+    )
+    inputs = dict(zip(NAMES[:3], arrays, strict=True), **options)
+    for name, one, right in zip(NAMES, actual, exact, strict=True):
+        if right is None:
+            assert one is None, name
+            continue
+        assert one.shape == np.shape(inputs[name]), name
+        assert one.dtype == np.asarray(inputs[name]).dtype, name
+        limit = bound_of(name, arrays, options, grad_output, grad_lse, grad_output)
+        rounding, least = STORAGE.get(str(one.dtype), (0, np.finfo(np.float32).tiny))
+        if str(grad_output.dtype) in STORAGE:  # the output was rounded, so delta is
+            limit += STORAGE[str(grad_output.dtype)][0] * limit / 2e-7
+        bound = limit + rounding * np.abs(right) + least
+        assert_within(name, one, right, bound)
+
+
+# ---- Right ---------------------------------------------------------------------------
+
+
+@pytest.mark.quick
+@given(data=problems())
+def test_any_gradient_agrees_with_the_oracle(tier, data):
+    arrays, options = data
+    assert_right(tier, arrays, options)
+
+
+@pytest.mark.parametrize("n_rows", N_ROWS)
+@pytest.mark.parametrize("group", [1, 3])
+def test_any_number_of_queries_agrees_with_the_oracle(tier, n_rows, group):
+    arrays = float_problem(2 * group, n_rows, 70, 9, 17, "float64", n_kv_heads=2)
+    assert_right(tier, arrays, {"causal": True})
+    assert_right(tier, arrays, {"window": (9, 4), "softcap": 1.5})
+
+
+@pytest.mark.parametrize("n_keys", N_KEYS)
+def test_any_number_of_keys_agrees_with_the_oracle(tier, n_keys):
+    arrays = float_problem(2, 9, n_keys, 8, 5, "float64")
+    assert_right(tier, arrays, {})
+    bias = normal(2, 9, n_keys, dtype="float64")
+    assert_right(tier, arrays, {"bias": bias, "mask": normal(n_keys) < 1})
+
+
+@pytest.mark.parametrize("dim", DIMS)
+def test_any_head_dimension_agrees_with_the_oracle(tier, dim):
+    for dtype in ("float64", "float32"):
+        assert_right(tier, float_problem(1, 17, 20, dim, 3, dtype), {})
+        assert_right(tier, float_problem(1, 17, 20, 5, dim, dtype), {"causal": True})
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("axes", ["bhqk", "hqk", "bqk", "qk", "hk", "k", "hq", "q", ""])
+def test_a_shared_bias_gets_the_sum_of_its_scores(tier, axes):
+    sizes = {"b": 2, "h": 6, "q": 70, "k": 140}
+    shape = [sizes[a] if a in axes else 1 for a in "bhqk"]
+    while shape and shape[0] == 1:
+        shape = shape[1:]
+    bias = normal(*shape, dtype="float64", seed=3)
+    bias[bias < -1.5] = -np.inf
+    query = normal(2, 6, 70, 8, dtype="float64", seed=1)
+    key, value = normal(2, 2, 2, 140, 8, dtype="float64", seed=2)
+    for n_threads in (1, 3):
+        options = {"bias": bias, "causal": True, "num_threads": n_threads}
+        got = every_gradient(tier, (query, key, value), options).bias
+        del options["num_threads"]
+        grad, grad_lse = gradients_of_results((query, key, value), options)
+        exact = backward.attention_vjp(
+            grad, query, key, value, grad_lse=grad_lse, **options
+        )[3]
+        np.testing.assert_allclose(got, exact, rtol=1e-11, atol=1e-11)
+
+
+def change_along(arrays, options, name, direction, size, grads):
+    """The central difference quotient of <grad_output, output> + <grad_lse, lse>."""
+    values = []
+    for sign in (1, -1):
+        inputs = dict(zip(NAMES[:3], arrays, strict=True), **options)
+        inputs[name] = inputs[name] + sign * size * direction
+        output, lse = attnpy.attention(**inputs, return_lse=True)
+        finite = np.where(np.isfinite(lse), lse, 0)
+        values.append(np.sum(output * grads[0]) + np.sum(finite * grads[1]))
+    return (values[0] - values[1]) / (2 * size)
+
+
+@pytest.mark.quick
+@given(data=problems(dtypes=("float64",)), seed=st.integers(0, 99))
+def test_every_gradient_is_a_limit_of_difference_quotients(data, seed):
+    arrays, options = data
+    grads = gradients_of_results(arrays, options)
+    gradients = every_gradient(None, arrays, options)
+    rng = np.random.default_rng(seed)
+    for name in wanted_of(options):
+        gradient = getattr(gradients, name)
+        direction = rng.standard_normal(gradient.shape)
+        quotient = change_along(arrays, options, name, direction, 1e-5, grads)
+        slope = np.sum(gradient * direction)
+        terms = np.sum(np.abs(grads[0])) + np.sum(np.abs(grads[1]))
+        np.testing.assert_allclose(quotient, slope, rtol=1e-5, atol=2e-7 * (1 + terms))
+
+
+def test_gradients_are_those_of_pytorch():
+    torch = pytest.importorskip("torch")
+    query = normal(2, 4, 33, 16, dtype="float64", seed=1)
+    key, value = normal(2, 2, 4, 50, 16, dtype="float64", seed=2)
+    bias = normal(4, 33, 50, dtype="float64", seed=3)
+    grad_output = normal(2, 4, 33, 16, dtype="float64", seed=4)
+    inputs = [torch.tensor(x, requires_grad=True) for x in (query, key, value, bias)]
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        output = torch.nn.functional.scaled_dot_product_attention(
+            *inputs[:3], attn_mask=inputs[3]
+        )
+    output.backward(torch.tensor(grad_output))
+    gradients = attention_vjp(
+        grad_output, query, key, value, bias=bias, wanted=NAMES[:4]
+    )
+    for mine, theirs in zip(gradients[:4], inputs, strict=True):
+        np.testing.assert_allclose(mine, theirs.grad.numpy(), rtol=1e-11, atol=1e-12)
+
+
+# ---- The same bits -------------------------------------------------------------------
+
+
+@pytest.mark.quick
+@given(data=problems())
+def test_all_instruction_sets_give_gradients_the_same_bits(data):
+    arrays, options = data
+    expected = every_gradient("scalar", arrays, options)
+    for tier in TIERS:
+        actual = every_gradient(tier, arrays, options)
+        assert_same_bits(actual, expected)
+
+
+@given(data=problems(), threads=st.integers(1, 9))
+def test_any_layout_and_number_of_threads_gives_the_same_bits(tier, data, threads):
+    arrays, options = data
+    expected = every_gradient(tier, arrays, {**options, "num_threads": 1})
+    arrays = [np.ascontiguousarray(x) for x in arrays]
+    for name in {"mask", "bias"} & set(options):
+        options[name] = options[name].copy()  # contiguous, with its number of axes
+    actual = every_gradient(tier, arrays, {**options, "num_threads": threads})
+    assert_same_bits(actual, expected)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("threads", [1, 2, 3, 7])
+def test_a_gradient_alone_has_the_bits_it_has_with_others(tier, dtype, threads):
+    arrays = float_problem(4, 140, 300, 20, 24, dtype, n_kv_heads=2)
+    options = {"bias": normal(4, 140, 300), "causal": True, "sinks": normal(4)}
+    together = every_gradient(tier, arrays, options)
+    for name in NAMES:
+        alone = every_gradient(
+            tier, arrays, {**options, "num_threads": threads}, wanted=(name,)
+        )
+        assert [n for n in NAMES if getattr(alone, n) is not None] == [name]
+        assert_same_bits(getattr(alone, name), getattr(together, name))
+
+
+@pytest.mark.quick
+def test_a_batch_has_the_bits_of_each_of_its_members(tier, dtype):
+    query = normal(3, 4, 70, 20, seed=1).astype(dtype)
+    key, value = normal(2, 3, 2, 90, 20, seed=2).astype(dtype)
+    grad = normal(3, 4, 70, 20, seed=3).astype(dtype)
+    together = vjp_on(tier, grad, query, key, value, causal=True)
+    for b in range(3):
+        alone = vjp_on(tier, grad[b], query[b], key[b], value[b], causal=True)
+        for name in NAMES[:3]:
+            assert_same_bits(getattr(alone, name), getattr(together, name)[b])
+
+
+def test_padding_changes_no_bit(tier, dtype):
+    query, key, value = float_problem(4, 70, 90, 20, 9, dtype, n_kv_heads=2)
+    grad = normal(4, 70, 9, seed=3).astype(dtype)
+    expected = vjp_on(tier, grad, query, key, value, causal=True, q_offset=20)
+
+    def pad(x, n):
+        return np.concatenate([x, np.ones_like(x[:, :n])], axis=1)
+
+    more = np.concatenate([grad, np.zeros_like(grad[:, :30])], axis=1)
+    arrays = pad(query, 30), pad(key, 45), pad(value, 45)
+    options = {"causal": True, "q_offset": 20, "kv_lengths": 90}
+    padded = vjp_on(tier, more, *arrays, **options)
+    for one, other in zip(padded[:3], expected[:3], strict=True):
+        assert_same_bits(np.ascontiguousarray(one[:, : other.shape[1]]), other)
+        assert not np.any(one[:, other.shape[1] :])
+
+
+@pytest.mark.quick
+def test_packed_sequences_have_the_bits_of_each_alone(tier, dtype):
+    ends = np.array([0, 3, 3, 73, 160])
+    query = normal(4, 160, 20, seed=1).astype(dtype)
+    key, value = normal(2, 2, 160, 20, seed=2).astype(dtype)
+    grad = normal(4, 160, 20, seed=3).astype(dtype)
+    sinks = normal(4)
+    for n_threads in (1, 3):
+        packed = vjp_on(
+            tier, grad, query, key, value, causal=True, sinks=sinks,
+            seq_offsets=ends, num_threads=n_threads,
+        )  # fmt: skip
+        for first, end in itertools.pairwise(ends):
+            part = np.s_[:, first:end]
+            alone = vjp_on(
+                tier, grad[part], query[part], key[part], value[part],
+                causal=True, sinks=sinks,
+            )  # fmt: skip
+            for name in NAMES[:3]:
+                one = np.ascontiguousarray(getattr(packed, name)[part])
+                assert_same_bits(one, getattr(alone, name))
+
+
+@pytest.mark.quick
+def test_results_of_the_forward_call_change_no_bit(tier, dtype):
+    arrays = float_problem(4, 70, 90, 20, 9, dtype, n_kv_heads=2)
+    options = {"causal": True, "sinks": normal(4), "softcap": 3.0}
+    output, lse = on_tier(tier)(*arrays, return_lse=True, **options)
+    grad = normal(*output.shape, seed=3).astype(dtype)
+    expected = vjp_on(tier, grad, *arrays, **options)
+    for known in ({"output": output, "lse": lse}, {"output": output}, {"lse": lse}):
+        assert_same_bits(vjp_on(tier, grad, *arrays, **options, **known), expected)
+
+
+def test_a_broadcast_input_gets_the_sum_in_the_order_of_batches(tier):
+    query = normal(3, 2, 4, 70, 20, seed=1)
+    key, value = normal(2, 2, 90, 20, seed=2)  # (Hk, Lk, D) each
+    grad = normal(3, 2, 4, 70, 20, seed=3)
+    value = value[None]  # one axis is missing, one has length 1
+    for threads in (1, 3):
+        got = vjp_on(tier, grad, query, key, value, num_threads=threads)
+        assert (got.key.shape, got.value.shape) == (key.shape, value.shape)
+        exact = backward.attention_vjp(grad, query, key, value)
+        for one, right in zip(got, exact, strict=True):
+            if one is not None:
+                np.testing.assert_allclose(one, right, rtol=1e-4, atol=1e-4)
+        # With a single tile of queries for each, the order of additions is plain.
+        few = vjp_on(
+            tier, grad[..., :9, :], query[..., :9, :], key, value, num_threads=threads
+        )
+        total = np.zeros_like(key)
+        for b in np.ndindex(3, 2):
+            for h in range(4):
+                part = np.s_[(*b, slice(h, h + 1), slice(0, 9))]
+                alone = vjp_on(
+                    tier, grad[part], query[part], key[h // 2], value[0, h // 2]
+                )
+                total[h // 2] += alone.key
+        assert_same_bits(few.key, total)
+
+
+# ---- What must not come through ------------------------------------------------------
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("n_rows", [3, 70])
+def test_nan_in_hidden_keys_and_rows_reaches_no_gradient(tier, dtype, n_rows):
+    query, key, value = float_problem(4, n_rows, 150, 20, 9, dtype, n_kv_heads=2)
+    grad = normal(4, n_rows, 9, seed=3).astype(dtype)
+    mask = normal(n_rows, 150, seed=4) < 0.7
+    mask[:, [0, 77, 149]] = False
+    mask[1] = False
+    mask[2, 5] = False
+    expected = vjp_on(tier, grad, query, key, value, mask=mask)
+    assert not np.any(expected.query[:, 1])
+    assert not np.any(expected.key[:, 77]) and not np.any(expected.value[:, 77])
+    for poison in (np.nan, np.inf, -np.inf):
+        for array in (key, value):
+            array[:, [0, 77, 149]] = poison
+        query[:, 1] = poison
+        grad[:, 1] = poison
+        assert_same_bits(vjp_on(tier, grad, query, key, value, mask=mask), expected)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("what", ["query", "key", "value", "grad_output"])
+def test_a_visible_nan_reaches_what_depends_on_it_and_nothing_else(tier, what):
+    n_rows, n_keys, row, key_at = 70, 140, 30, 90
+    query, key, value = float_problem(1, n_rows, n_keys, 16, 16, "float32")
+    grad = normal(1, n_rows, 16, seed=3)
+    mask = normal(n_rows, n_keys, seed=4) < 0.7
+    mask[row, key_at] = True
+    expected = vjp_on(tier, grad, query, key, value, mask=mask)
+    array = {"query": query, "key": key, "value": value, "grad_output": grad}[what]
+    array[0, row if what in ("query", "grad_output") else key_at, 3] = np.nan
+    got = vjp_on(tier, grad, query, key, value, mask=mask)
+    if what in ("query", "grad_output"):
+        rows = np.arange(n_rows) == row
+        keys = mask[row]
+    else:
+        rows = mask[:, key_at]
+        keys = mask[rows].any(axis=0)
+    assert np.isnan(got.query[0, rows]).any(axis=-1).all()
+    assert_same_bits(got.query[0, ~rows], expected.query[0, ~rows])
+    touched = np.isnan(got.key[0]).any(axis=-1) | np.isnan(got.value[0]).any(axis=-1)
+    np.testing.assert_array_equal(touched, keys)
+    assert_same_bits(got.key[0, ~keys], expected.key[0, ~keys])
+
+
+@pytest.mark.quick
+def test_rows_without_keys_have_gradient_zero(tier, dtype):
+    query, key, value = float_problem(2, 20, 30, 8, 8, dtype)
+    grad = normal(2, 20, 8).astype(dtype)
+    for options in ({"kv_lengths": 0}, {"mask": False}, {"bias": -np.inf}):
+        got = vjp_on(tier, grad, query, key, value, **options)
+        assert not any(np.any(x) for x in got[:3])
+    sunk = vjp_on(
+        tier, grad, query, key, value, kv_lengths=0, sinks=normal(2),
+        grad_lse=normal(2, 20).astype("f8" if dtype == np.float64 else "f4"),
+        wanted=("query", "sinks"),
+    )  # fmt: skip
+    assert not np.any(sunk.query)  # the LSE is the sink:
+    np.testing.assert_allclose(sunk.sinks, normal(2, 20).sum(axis=-1), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        [(0, 3, 4, 5), (3, 6, 5), (3, 6, 2)],
+        [(0, 4, 5), (0, 6, 5), (0, 6, 2)],
+        [(3, 0, 5), (3, 6, 5), (3, 6, 2)],
+        [(3, 4, 5), (3, 0, 5), (3, 0, 2)],
+        [(3, 4, 0), (3, 6, 0), (3, 6, 2)],
+        [(3, 4, 5), (3, 6, 5), (3, 6, 0)],
+    ],
+)
+@pytest.mark.quick
+def test_zero_sizes_have_gradients(tier, shapes):
+    arrays = [normal(*shape, dtype="float64") for shape in shapes]
+    assert_right(tier, arrays, {"sinks": normal(shapes[0][-3], dtype="float64")})
+    assert_right(tier, arrays, {})
+
+
+# ---- Identities ----------------------------------------------------------------------
+
+
+def test_gradients_of_a_rows_scores_sum_to_zero_without_sinks(tier):
+    arrays = float_problem(2, 40, 150, 8, 8, "float64")
+    options = {"bias": normal(2, 40, 150, dtype="float64"), "causal": True}
+    got = vjp_on(tier, normal(2, 40, 8), *arrays, wanted="bias", **options).bias
+    np.testing.assert_allclose(got.sum(axis=-1), 0, atol=1e-13)
+
+
+@given(seed=st.integers(0, 99))
+def test_gradients_follow_a_permutation_of_keys(seed):
+    query, key, value = float_problem(2, 20, 150, 8, 8, "float64")
+    grad = normal(2, 20, 8, dtype="float64")
+    order = np.random.default_rng(seed).permutation(150)
+    one = attention_vjp(grad, query, key, value)
+    other = attention_vjp(grad, query, key[:, order], value[:, order])
+    np.testing.assert_allclose(other.query, one.query, rtol=1e-11, atol=1e-13)
+    np.testing.assert_allclose(other.key, one.key[:, order], rtol=1e-11, atol=1e-13)
+
+
+# ---- Accuracy ------------------------------------------------------------------------
+
+
+def plain_vjp(grad_output, query, key, value, **options):
+    """The plain NumPy formula in the arrays' own precision."""
+    output, weights, _ = plain.attention(query, key, value, **options)
+    scale = query.dtype.type(1 / np.sqrt(query.shape[-1]))
+    delta = np.sum(grad_output * output, axis=-1, keepdims=True)
+    slopes = weights * (grad_output @ np.swapaxes(value, -1, -2) - delta) * scale
+    turned = np.swapaxes(slopes, -1, -2)
+    return (
+        slopes @ key,
+        turned @ query,
+        np.swapaxes(weights, -1, -2) @ grad_output,
+    )
+
+
+@functools.cache
+def accuracy_case(n_rows, n_keys, dim, causal, real):
+    """Arrays, the plain formula's results on them, and the exact ones."""
+    arrays = float_problem(2, n_rows, n_keys, dim, dim, real)
+    grad = normal(2, n_rows, dim, dtype=real, seed=7)
+    options = {"causal": True} if causal else {}
+    wider = np.float64 if real == "float32" else np.longdouble
+    exact = backward.attention_vjp(grad, *arrays, real=wider, **options)[:3]
+    return grad, arrays, options, plain_vjp(grad, *arrays, **options), exact
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("real", ["float32", "float64"])
+def test_the_mean_error_is_at_most_twice_that_of_the_plain_formula(tier, real):
+    mine, theirs = [], []
+    for sizes in [(64, 64, 32), (130, 200, 16), (9, 300, 64), (200, 40, 128)]:
+        for causal in (False, True):
+            if causal and sizes[0] > sizes[1]:
+                continue  # the plain formula gives NaN for rows that see nothing
+            case = accuracy_case(*sizes, causal, real)
+            grad, arrays, options, formula, exact = case
+            got = vjp_on(tier, grad, *arrays, **options)[:3]
+            for one, other, right in zip(got, formula, exact, strict=True):
+                mine.append(np.abs(one - right).mean() / np.abs(right).mean())
+                theirs.append(np.abs(other - right).mean() / np.abs(right).mean())
+    assert np.mean(mine) <= 2 * np.mean(theirs)
+    assert np.mean(mine) > 0  # the exact results are not the same ones
+
+
+# ---- Arguments -----------------------------------------------------------------------
+
+
+@pytest.mark.quick
+def test_gradients_have_the_dtypes_and_shapes_of_their_inputs():
+    query = normal(20, dtype="float32")
+    key, value = normal(6, 20, dtype="float64"), np.arange(18).reshape(6, 3)
+    sinks, bias = np.array([1]), normal(6).astype("float16")
+    got = attention_vjp(
+        normal(3), query, key, value, sinks=sinks, bias=bias, wanted=NAMES
+    )
+    kinds = [(x.shape, str(x.dtype)) for x in got]
+    assert kinds == [
+        ((20,), "float32"),
+        ((6, 20), "float64"),
+        ((6, 3), "float64"),
+        ((6,), "float16"),
+        ((1,), "float64"),
+    ]
+    assert attention_vjp(normal(3), query, key, value, wanted=()) == (None,) * 5
+
+
+GOOD = dict(
+    zip(("grad_output", "query", "key", "value"), normal(4, 2, 5, 3), strict=True)
+)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"grad_output": normal(5, 3)}, ValueError, "grad_output: expected shape"),
+        ({"grad_output": np.ones((2, 5, 3), complex)}, TypeError, "grad_output: exp"),
+        ({"output": normal(2, 5, 4)}, ValueError, "output: expected shape"),
+        ({"output": normal(2, 5, 3), "lse": normal(2, 4)}, ValueError, "lse: expected"),
+        ({"grad_lse": normal(5)}, ValueError, "grad_lse: expected shape"),
+        ({"wanted": "values"}, ValueError, "wanted: expected names out of"),
+        ({"wanted": ("bias",)}, ValueError, "'bias' without bias"),
+        ({"wanted": ["query", "sinks"]}, ValueError, "'sinks' without sinks"),
+        ({"mask": np.ones((5, 5), int)}, TypeError, "mask: expected booleans"),
+        ({"key": normal(2, 5, 4)}, ValueError, "key: expected"),
+        ({"return_lse": True}, TypeError, "return_lse"),
+        ({"out": normal(2, 5, 3)}, TypeError, "out"),
+    ],
+)
+def test_wrong_arguments_are_refused_by_name(changes, error, message):
+    with pytest.raises(error, match=message):
+        attention_vjp(**{**GOOD, **changes})
+
+
+def test_inputs_of_any_layout_may_be_one_array():
+    x = lay_out(normal(2, 9, 8), (2, 0, 1), (1, -2, 3))
+    got = attention_vjp(x, x, x, x)
+    copies = [np.ascontiguousarray(x) for _ in range(4)]
+    assert_same_bits(got[:3], attention_vjp(*copies)[:3])
+
+
+@pytest.mark.quick
+def test_the_oracle_agrees_with_difference_quotients():
+    # Of the oracle itself, so that it is not only compared with what it judges.
+    arrays = [normal(1, 3, 2, dtype="float64", seed=n) for n in range(3)]
+    options = {"softcap": 1.0, "sinks": np.array([0.5]), "scale": 0.8}
+    grad = normal(1, 3, 2, dtype="float64", seed=9)
+    gradients = backward.attention_vjp(grad, *arrays, **options)[:3]
+    for n, gradient in enumerate(gradients):
+        for at in np.ndindex(gradient.shape):
+            sums = []
+            for step in (1e-6, -1e-6):
+                moved = [x.copy() for x in arrays]
+                moved[n][at] += step
+                sums.append(np.sum(reference.attention(*moved, **options)[0] * grad))
+            assert np.isclose((sums[0] - sums[1]) / 2e-6, gradient[at], atol=1e-8)
+
+
+@pytest.mark.quick
+def test_bfloat16_has_gradients_of_its_own_dtype():
+    dtype = dtype_of("bfloat16")
+    arrays = float_problem(2, 9, 20, 16, 16, dtype)
+    got = attention_vjp(normal(2, 9, 16).astype(dtype), *arrays)
+    assert {x.dtype for x in got[:3]} == {dtype}
+
+
+# ---- Dropout -------------------------------------------------------------------------
+
+DROPOUT = {"dropout": 0.3, "dropout_seed": 2**63 + 12345}
+
+
+def masked_weights(dtype, n_rows, options):
+    """A call's arrays, and its weights without dropout and the mask of dropout."""
+    arrays = float_problem(4, n_rows, 300, 20, 9, dtype, n_kv_heads=2)
+    weights = attnpy.attention(*arrays, return_weights=True, **options)[1]
+    offset = {"q_offset": options["q_offset"]} if "q_offset" in options else {}
+    mask = dropout_mask(weights.shape, *DROPOUT.values(), **offset)
+    return arrays, weights, mask
+
+
+@pytest.mark.quick
+def test_the_generator_gives_the_published_numbers():
+    # Known answers of Random123, the authors' library: kat_vectors, philox4x32 10.
+    pi = (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344)
+    for counter, seed, words in (
+        ((0,) * 4, 0, "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
+        ((2**32 - 1,) * 4, 2**64 - 1, "408f276d 41c83b0e a20bc7c6 6d5451fd"),
+        (pi, 0x299F31D0A4093822, "d16cfe09 94fdcceb 5001e420 24126ea1"),
+    ):
+        got = random._philox(tuple(map(np.array, counter)), seed)
+        assert " ".join(f"{int(word):08x}" for word in got) == words
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("n_rows", [1, 2, 9, 70])
+@pytest.mark.parametrize("options", [{}, {"causal": True}, {"q_offset": -7}], ids=str)
+def test_dropout_drops_the_weights_of_its_mask(tier, n_rows, options):
+    arrays, weights, mask = masked_weights("float64", n_rows, options)
+    assert abs(mask.mean() - 0.7) < 0.03
+    output, dropped, lse = on_tier(tier)(
+        *arrays, return_weights=True, return_lse=True, **DROPOUT, **options
+    )
+    np.testing.assert_allclose(dropped, weights * mask / 0.7, rtol=1e-13)
+    values = np.repeat(arrays[2], 2, axis=0)
+    np.testing.assert_allclose(output, dropped @ values, rtol=1e-10, atol=1e-13)
+    assert_same_bits(lse, on_tier(tier)(*arrays, return_lse=True, **options)[1])
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("n_rows", [1, 3, 70])
+def test_dropout_has_the_same_bits_everywhere(tier, dtype, n_rows):
+    arrays = [
+        np.stack([x, x[::-1]]) for x in float_problem(4, n_rows, 1100, 20, 9, dtype)
+    ]
+    calls = {"return_weights": True, "return_lse": True, "causal": True, **DROPOUT}
+    reference_tier = tier if is_native(tier, dtype) else "scalar"
+    expected = on_tier(reference_tier)(*arrays, num_threads=1, **calls)
+    assert_same_bits(on_tier(tier)(*arrays, num_threads=3, **calls), expected)
+    part = np.s_[..., n_rows - 1 :, :]  # the last query, where it is
+    last = on_tier(tier)(arrays[0][part], *arrays[1:], **calls)
+    assert_same_bits(last[0], np.ascontiguousarray(expected[0][part]))
+    assert_same_bits(last[1], np.ascontiguousarray(expected[1][part]))
+
+
+@pytest.mark.quick
+def test_a_plan_drops_the_same_weights_in_each_call(dtype):
+    arrays = float_problem(4, 9, 300, 20, 9, dtype)
+    plan = attnpy.Plan(*arrays, return_weights=True, **DROPOUT)
+    for _ in range(2):
+        expected = attnpy.attention(*arrays, return_weights=True, **DROPOUT)
+        assert_same_bits(plan(), expected)
+
+
+@pytest.mark.quick
+@given(data=problems(dtypes=("float64",)), p=st.sampled_from([0.1, 0.5, 0.9]))
+def test_gradients_with_dropout_are_limits_of_difference_quotients(data, p):
+    arrays, options = data
+    options = {**options, "dropout": p, "dropout_seed": 99}
+    grads = gradients_of_results(arrays, options)
+    gradients = every_gradient(None, arrays, options)
+    for name in wanted_of(options):
+        gradient = getattr(gradients, name)
+        direction = np.random.default_rng(3).standard_normal(gradient.shape)
+        quotient = change_along(arrays, options, name, direction, 1e-5, grads)
+        slope = np.sum(gradient * direction)
+        terms = np.sum(np.abs(grads[0])) + np.sum(np.abs(grads[1]))
+        limit = 4e-6 * (1 + terms) / (1 - p)
+        np.testing.assert_allclose(quotient, slope, rtol=1e-4, atol=limit)
+
+
+@pytest.mark.quick
+@given(data=problems())
+def test_gradients_with_dropout_have_the_same_bits_everywhere(data):
+    arrays, options = data
+    options |= DROPOUT
+    expected = every_gradient("scalar", arrays, options)
+    for tier in TIERS:
+        assert_same_bits(every_gradient(tier, arrays, options), expected)
+        actual = every_gradient(tier, arrays, {**options, "num_threads": 3})
+        assert_same_bits(actual, expected)
+
+
+@pytest.mark.quick
+def test_dropout_of_packed_sequences_is_that_of_a_batch(tier):
+    query = normal(2, 4, 70, 20, seed=1)
+    key, value = normal(2, 2, 4, 70, 20, seed=2)
+    expected = on_tier(tier)(query, key, value, causal=True, **DROPOUT)
+    packed = [np.concatenate(list(x), axis=1) for x in (query, key, value)]
+    got = on_tier(tier)(*packed, causal=True, seq_offsets=[0, 70, 140], **DROPOUT)
+    assert_same_bits(got, np.concatenate(list(expected), axis=1))
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"dropout": 1.0, "dropout_seed": 1}, ValueError, "dropout: expected"),
+        ({"dropout": -0.1, "dropout_seed": 1}, ValueError, "dropout: expected"),
+        ({"dropout": "a", "dropout_seed": 1}, TypeError, "dropout: expected"),
+        ({"dropout": 0.1}, ValueError, "dropout_seed: expected an integer where"),
+        ({"dropout": 0.1, "dropout_seed": -1}, ValueError, "dropout_seed: expected"),
+        ({"dropout": 0.1, "dropout_seed": 2**64}, ValueError, "dropout_seed: expected"),
+        ({"dropout": 0.1, "dropout_seed": 0.5}, TypeError, "dropout_seed: expected"),
+    ],
+)
+def test_wrong_dropout_is_refused(options, error, message):
+    with pytest.raises(error, match=message):
+        attnpy.attention(*normal(3, 2, 5, 3), **options)
+    if len(options) == 2:
+        with pytest.raises(error, match=message.split(":")[0]):
+            dropout_mask((5, 5), **options)
+
+
+@pytest.mark.quick
+def test_dropout_zero_changes_no_bit():
+    arrays = float_problem(2, 20, 30, 8, 8)
+    expected = attnpy.attention(*arrays)
+    assert_same_bits(attnpy.attention(*arrays, dropout=0, dropout_seed=3), expected)
+
+
+@pytest.mark.quick
+def test_masks_of_dropout_take_the_shapes_of_weights():
+    mask = dropout_mask((2, 3, 4, 50), 0.5, 7)
+    assert mask.shape == (2, 3, 4, 50) and mask.dtype == bool
+    np.testing.assert_array_equal(dropout_mask((4, 50), 0.5, 7), mask[0, 0])
+    later = dropout_mask((2, 3, 3, 50), 0.5, 7, q_offset=[47, 46])
+    np.testing.assert_array_equal(later[0], mask[0, :, 1:])
+    np.testing.assert_array_equal(later[1], mask[1, :, :3])
+    assert not np.array_equal(mask, dropout_mask((2, 3, 4, 50), 0.5, 8))
+    for shape, offset in (((3,), None), ((2, 3, 4, 5), [1, 2, 3])):
+        with pytest.raises(ValueError, match="expected"):
+            dropout_mask(shape, 0.5, 7, q_offset=offset)
