@@ -18,6 +18,7 @@ from support.arrays import normal, random_weights
 from support.tutorial import WORDS
 
 import attnpy
+from attnpy.models import BertEncoder
 from attnpy.view import head_view, model_view, neuron_view
 
 # Each would end a script, run as one, or vanish, if it were not shown as it is.
@@ -313,6 +314,16 @@ def test_model_tokenizer_and_text_are_enough(show_weights, tokenizer, words):
     assert data_of(view)["title"] == "a title"
     other = show_weights(model, tokenizer, "some text", special_tokens=words[:1])
     assert data_of(other)["tokens"]["special"]["keys"] == [1]
+
+
+@pytest.mark.quick
+@both_views
+def test_a_model_of_the_package_shows_its_own_weights(show_weights):
+    model = BertEncoder(2, 12, 3, 24, vocab_size=200)
+    view = show_weights(model, Tokenizer(), "some more text")
+    weights = model(np.array([101, 0, 1, 2, 102]), return_weights=True).weights
+    assert weights.shape == (2, 3, 5, 5)
+    np.testing.assert_allclose(weights_of(view), weights, atol=0.5001e-4)
 
 
 @pytest.mark.quick
