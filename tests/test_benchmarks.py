@@ -506,7 +506,7 @@ def test_tasks_are_handed_out_in_turn():
 def test_tasks_are_watched():
     case = cases.prefill(1, 2, 640, 16)
     call = partial(attention, *case.arrays())
-    for n_threads, n_tasks in ((1, 20), (4, 40)):
+    for n_threads, n_tasks in ((1, 20), (8, 40)):
         lists, outside = experiments.task_times(call, n_threads)
         assert [len(times) for times in lists] == [n_tasks]
         assert min(lists[0]) > 0
