@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attnpy import _dtypes
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -33,6 +35,11 @@ class PackedWeight:
     dtype : dtype
         That of the matrix.
 
+    Raises
+    ------
+    TypeError
+        If it is no matrix, or of another dtype.
+
     Examples
     --------
     >>> import numpy as np
@@ -52,6 +59,7 @@ class PackedWeight:
     ndim = 2
 
     def __init__(self, weight: Array) -> None:
+        weight = weight.astype(packable(weight, "weight"), copy=False)
         n_rows, n_columns = weight.shape
         # Not numpy.zeros, whose memory is not in huge pages.
         panels = np.empty(_size(n_rows, n_columns, weight.dtype), weight.dtype)
@@ -108,6 +116,16 @@ class PackedWeight:
     def __setstate__(self, state: tuple[Array, int, int]) -> None:
         state[0].flags.writeable = False
         object.__setattr__(self, "_parts", state)
+
+
+def packable(weight: Array, name: str) -> np.dtype[Any]:
+    """Return the dtype in which a matrix is packed, or say why it cannot be."""
+    if weight.ndim != 2 or weight.dtype.name not in _dtypes.FLOATING:
+        raise TypeError(
+            f"{name}: expected a floating matrix to pack, got shape {weight.shape} "
+            f"and dtype {weight.dtype}"
+        )
+    return weight.dtype.newbyteorder("=")
 
 
 def _size(n_rows: int, n_columns: int, dtype: np.dtype[Any]) -> int:

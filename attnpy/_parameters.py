@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnpy import _checks, _dtypes
-from attnpy._packed_weight import PackedWeight
+from attnpy._packed_weight import PackedWeight, packable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -135,9 +135,15 @@ def pack(self: object) -> None:
     take less time, above all those of few tokens, and have the same bits. The matrices
     cannot be written to any more, and `parameters` returns copies of them. One that is
     packed already, or shared with another layer, stays so.
+
+    Raises
+    ------
+    TypeError
+        If one is no floating matrix. Nothing has changed then.
     """
     places: dict[int, list[tuple[object, str]]] = {}
     for layer, name in _matrices(self):
+        packable(getattr(layer, name), name)
         places.setdefault(id(getattr(layer, name)), []).append((layer, name))
     for shared in places.values():  # one after the other: no two are in memory twice
         packed = PackedWeight(getattr(*shared[0]))

@@ -152,6 +152,27 @@ def test_packed_parameters_cannot_be_written_to():
 
 
 @pytest.mark.quick
+def test_matrices_of_the_other_byte_order_are_packed_as_ours():
+    weight = random((130, 50), "float32")
+    packed = PackedWeight(weight.astype(">f4"))
+    assert_same_bits(np.asarray(packed), weight)
+    x = random((9, 130), "float32")
+    assert_same_bits(multiply(x, packed, None), multiply(x, weight, None))
+
+
+@pytest.mark.parametrize("wrong", [np.zeros((6, 6), int), np.zeros(6, np.float32)])
+@pytest.mark.quick
+def test_what_cannot_be_packed_leaves_the_layer_as_it_was(wrong):
+    mha = MultiHeadAttention(6, 2)
+    mha.W_o = wrong
+    with pytest.raises(TypeError, match="W_o: expected a floating matrix to pack, got"):
+        mha.pack()
+    assert isinstance(mha.W_q, np.ndarray)
+    with pytest.raises(TypeError, match="weight: expected a floating matrix"):
+        PackedWeight(wrong)
+
+
+@pytest.mark.quick
 def test_float64_rows_are_refused_where_the_weights_are_narrower():
     packed = PackedWeight(random((6, 5), "float32"))
     with pytest.raises(TypeError, match="weight: expected float64 or an array"):

@@ -102,8 +102,8 @@ attn_cpu_has_amx_bf16(void)
 }
 
 /* A core of AMD's begins as many of them in a cycle as float's multiply-adds; one of Intel's
- * a quarter (benchmarks, group tiers: half the rate at twice the terms), for what it is
- * good at is AMX. */
+ * a quarter, half the rate at twice the terms (the limits that `python -m benchmarks`
+ * begins with), for what it is good at is AMX. */
 bool
 attn_cpu_repays_avx512_bf16(void)
 {

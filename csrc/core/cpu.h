@@ -9,7 +9,7 @@ bool attn_cpu_has_baseline(void);
 bool attn_cpu_has_avx2(void);
 bool attn_cpu_has_avx512(void);
 bool attn_cpu_has_avx512_bf16(void);
-bool attn_cpu_has_amx_bf16(void); /* for which Linux is asked, once */
+bool attn_cpu_has_amx_bf16(void); /* asks Linux for it */
 /* Are its dot products of bfloat16 numbers faster than widening them to float? */
 bool attn_cpu_repays_avx512_bf16(void);
 

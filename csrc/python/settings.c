@@ -10,13 +10,13 @@
 
 /* The tier that calls use unless they name one; set once, on import. And whether they use
  * its portable form. */
-static const attn_tier *default_tier;
+static const attn_tier *default_tier, *portable_tier;
 static atomic_bool portable;
 
 const attn_tier *
 py_current_tier(void)
 {
-    return atomic_load(&portable) ? attn_portable_tier(default_tier) : default_tier;
+    return atomic_load(&portable) ? portable_tier : default_tier;
 }
 
 int
@@ -201,6 +201,7 @@ choose_tier(void)
 
     default_tier = name == NULL ? attn_default_tier() : attn_tier_named(name);
     if (default_tier != NULL) {
+        portable_tier = attn_portable_tier(default_tier);
         return 0;
     }
     names = tier_names();
