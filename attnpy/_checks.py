@@ -188,6 +188,10 @@ def flag(value: bool, name: str) -> bool:
 
 def one_of(choice: str, name: str, choices: tuple[str, ...]) -> str:
     """Return one of these."""
+    if not isinstance(choice, str):
+        raise TypeError(
+            f"{name}: expected one of {choices}, got {type(choice).__name__}"
+        )
     if choice not in choices:
         raise ValueError(f"{name}: expected one of {choices}, got {choice!r}")
     return choice

@@ -359,10 +359,12 @@ def test_what_is_refused():
     query, key, value = problem(2, 3, 5, 4, 4)
     with refused(ValueError, "which"):
         attnpy.statistics(query, key, which="mean")
-    with refused(ValueError, "which"):
+    with refused(TypeError, "which"):
         attnpy.statistics(query, key, which=("entropy", 3))
     with refused(TypeError, "which"):
         attnpy.statistics(query, key, which=3)
+    with refused(TypeError, "which"):  # an array is neither equal to a name nor not
+        attnpy.statistics(query, key, which=np.zeros((2, 2)))
     with refused(ValueError, "top_k"):
         attnpy.statistics(query, key, top_k=0)
     with refused(TypeError, "top_k"):
