@@ -150,6 +150,54 @@ gradient_type(PyArrayObject *array, int type)
     return py_storage_of(PyArray_TYPE(array), &unused) ? PyArray_TYPE(array) : type;
 }
 
+/* The axes of an array in the order in which they lie in memory, the last one apart; whether
+ * that is another order. Axes of stride 0 lie nowhere: then there is none. */
+static bool
+axis_order(const PyArrayObject *array, int order[ATTN_MAX_AXES])
+{
+    int n = PyArray_NDIM(array);
+    bool other = false;
+
+    for (int axis = 0; axis < n; axis++) {
+        npy_intp stride = (npy_intp)llabs(PyArray_STRIDES(array)[axis]);
+        int i = axis;
+        if (stride == 0) {
+            return false;
+        }
+        for (; axis < n - 1 && i > 0; i--) {
+            if ((npy_intp)llabs(PyArray_STRIDES(array)[order[i - 1]]) >= stride) {
+                break;
+            }
+            order[i] = order[i - 1];
+            other = true;
+        }
+        order[i] = axis;
+    }
+    return other;
+}
+
+/* A new array of this shape, whose axes lie in memory as those of another one do: heads
+ * that are columns of a layer's projections have gradients that are columns, too. */
+static PyArrayObject *
+new_array_like(const PyArrayObject *like, const npy_intp *shape, int type)
+{
+    int n = PyArray_NDIM(like), order[ATTN_MAX_AXES];
+    npy_intp in_order[ATTN_MAX_AXES], back[ATTN_MAX_AXES];
+    PyArray_Dims permutation = {back, n};
+
+    if (!axis_order(like, order)) {
+        return py_new_array(n, shape, type);
+    }
+    for (int i = 0; i < n; i++) {
+        in_order[i] = shape[order[i]];
+        back[order[i]] = i;
+    }
+    PyArrayObject *array = py_new_array(n, in_order, type);
+    PyObject *view = array == NULL ? NULL : PyArray_Transpose(array, &permutation);
+    Py_XDECREF(array);
+    return (PyArrayObject *)view;
+}
+
 /* Allocates the gradient of query, key or value, in the shape of the input but with as many
  * columns as the core wants. */
 static int
@@ -166,7 +214,7 @@ make_gradient(vjp_call *c, int i, PyArrayObject *input, int type, const attn_pro
     memcpy(shape, PyArray_DIMS(input), (size_t)n_axes * sizeof shape[0]);
     shape[last] = (shape[last] + ATTN_GRADIENT_COLUMNS - 1) / ATTN_GRADIENT_COLUMNS *
                   ATTN_GRADIENT_COLUMNS;
-    c->gradients[i] = py_new_array(n_axes, shape, py_real_type(type));
+    c->gradients[i] = new_array_like(input, shape, py_real_type(type));
     if (c->gradients[i] == NULL) {
         return -1;
     }

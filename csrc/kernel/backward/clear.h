@@ -8,15 +8,22 @@
 
 typedef enum { CLEAR, SETTLE } visit;
 
+/* n rows of an array of gradients. */
 static void
-visit_numbers(real *numbers, ptrdiff_t n, visit what)
+visit_rows(char *row, const attn_array *array, ptrdiff_t n, ptrdiff_t n_columns,
+           visit what)
 {
-    if (what == CLEAR) {
-        memset(numbers, 0, (size_t)n * sizeof(real));
-        return;
-    }
-    for (ptrdiff_t i = 0; i < n; i += LANES) {
-        v_store(numbers + i, quiet_nan_or(v_load(numbers + i)));
+    ptrdiff_t width = gradient_width(n_columns);
+
+    for (; n > 0; n--, row += array->row_stride) {
+        real *numbers = (real *)(void *)row;
+        if (what == CLEAR) {
+            memset(numbers, 0, (size_t)width * sizeof(real));
+            continue;
+        }
+        for (ptrdiff_t i = 0; i < width; i += LANES) {
+            v_store(numbers + i, quiet_nan_or(v_load(numbers + i)));
+        }
     }
 }
 
@@ -41,8 +48,7 @@ visit_rows_of_keys(const backward_work *w, const attn_array *array, ptrdiff_t n_
     const attn_problem *p = &w->g->attention;
 
     if (what == SETTLE || is_first_batch(array, p->key_starts, &p->batch, w->b)) {
-        visit_numbers((real *)(void *)key_row(w, array, first),
-                      (end - first) * gradient_width(n_columns), what);
+        visit_rows(key_row(w, array, first), array, end - first, n_columns, what);
     }
 }
 
@@ -66,7 +72,6 @@ visit_queries(backward_work *w, ptrdiff_t n_tiles, visit what)
 {
     const attn_problem *p = &w->g->attention;
     const attn_array *array = &w->g->grad_query;
-    ptrdiff_t width = gradient_width(p->head_dim);
 
     if (!w->part->query ||
         (what == CLEAR && !is_first_batch(array, p->query_starts, &p->batch, w->b))) {
@@ -77,8 +82,7 @@ visit_queries(backward_work *w, ptrdiff_t n_tiles, visit what)
         choose_tile(w, t);
         for (ptrdiff_t r = 0, end; r < w->task.n_rows; r = end) {
             end = end_of_head(&w->task, r);
-            visit_numbers((real *)(void *)query_row(w, array, r), (end - r) * width,
-                          what);
+            visit_rows(query_row(w, array, r), array, end - r, p->head_dim, what);
         }
     }
 }

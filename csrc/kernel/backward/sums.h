@@ -31,6 +31,13 @@ add_gradients(backward_work *w, const gradient_sum *s)
     }
 }
 
+/* From one row to the next of gradients. */
+static ptrdiff_t
+row_reals(const attn_array *gradient)
+{
+    return gradient->row_stride / (ptrdiff_t)sizeof(real);
+}
+
 /* Adds to the gradients of the block's keys (or values) what comes of the tile's rows of an
  * array, head by head. */
 static void
@@ -43,7 +50,7 @@ add_to_keys(backward_work *w, const block *b, const span *keys, const real *fact
                           .array = rows,
                           .from = query_row(w, rows, r),
                           .to = (real *)(void *)key_row(w, gradient, keys->first),
-                          .to_row = gradient_width(n_columns),
+                          .to_row = row_reals(gradient),
                           .n_columns = n_columns,
                           .first_row = r,
                           .n_rows = end - r,
@@ -58,6 +65,7 @@ static void
 add_to_queries(backward_work *w, const block *b, const span *keys)
 {
     const attn_problem *p = &w->g->attention;
+    const attn_array *gradient = &w->g->grad_query;
 
     for (ptrdiff_t r = 0, end; r < w->task.n_rows; r = end) {
         end = end_of_head(&w->task, r);
@@ -65,8 +73,8 @@ add_to_queries(backward_work *w, const block *b, const span *keys)
                           .by_key = true,
                           .array = &p->key,
                           .from = key_row(w, &p->key, keys->first),
-                          .to = (real *)(void *)query_row(w, &w->g->grad_query, r),
-                          .to_row = gradient_width(p->head_dim),
+                          .to = (real *)(void *)query_row(w, gradient, r),
+                          .to_row = row_reals(gradient),
                           .n_columns = p->head_dim,
                           .first_row = r,
                           .n_rows = end - r,
