@@ -543,6 +543,20 @@ def test_wrong_arguments_are_refused_by_name(changes, error, message):
         attention_vjp(**{**GOOD, **changes})
 
 
+@pytest.mark.quick
+@pytest.mark.parametrize("dim", [16, 5])
+def test_gradients_lie_in_memory_as_their_inputs(dim):
+    rng = np.random.default_rng(0)
+    columns = rng.standard_normal((4, 2, 70, 3 * dim), np.float32)
+    grad, query, key, value = columns.reshape(4, 2, 70, 3, dim).swapaxes(2, 3)
+    found = attnpy.attention_vjp(grad, query, key, value)
+    expected = attnpy.attention_vjp(*np.ascontiguousarray([grad, query, key, value]))
+    for one, other in zip(found[:3], expected[:3], strict=True):
+        np.testing.assert_array_equal(one, other)
+    if dim == 16:  # whole vectors, so that nothing is copied
+        assert found.key.strides == key.strides
+
+
 def test_inputs_of_any_layout_may_be_one_array():
     x = lay_out(normal(2, 9, 8), (2, 0, 1), (1, -2, 3))
     got = attention_vjp(x, x, x, x)
