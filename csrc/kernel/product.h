@@ -21,8 +21,8 @@ typedef struct {
     ptrdiff_t b_row; /* bytes from row to row */
     ptrdiff_t n_rows;
     ptrdiff_t n_steps;
-    bool resume;      /* the chains that C holds, else begin at 0 */
-    bool add;         /* to what C holds, else overwrite it */
+    bool resume;      /* of few rows: the chains that C holds, else begin at 0 */
+    bool add;         /* of many: to what C holds, else overwrite it */
     const real *keep; /* with add: what columns of C are multiplied by first; NULL: 1 */
     prefetch next[2]; /* asked for meanwhile */
     ptrdiff_t b_ahead; /* of few rows: asked for so many bytes before it is read */
@@ -73,7 +73,7 @@ multiply_panel(const product *m, ptrdiff_t i, const int rows, const int n_vec,
     for (int k = 0; k < rows * n_vec; k++) {
         sum[k] = v_set1(0);
     }
-    if (m->resume) {
+    if (few && m->resume) {
         load_panel(sum, c, m->c_row, rows, n_vec);
     }
     for (ptrdiff_t t = 0; t < m->n_steps; t++) {
@@ -95,7 +95,7 @@ multiply_panel(const product *m, ptrdiff_t i, const int rows, const int n_vec,
         a += a_step;
         b += b_step;
     }
-    if (m->add) {
+    if (!few && m->add) {
         add_panel(sum, c, m->c_row, rows, n_vec, m->keep);
     }
     for (int r = 0; r < rows; r++) {

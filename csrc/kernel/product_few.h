@@ -12,6 +12,9 @@ multiply_wide(product *m, const int rows, const int wide, ptrdiff_t n_vec,
 {
     const ptrdiff_t vector = LANES * storage_bytes(kind);
 
+    if (LANES == 1 && wide > 1) { /* code that would gain nothing */
+        return n_vec;
+    }
     for (; rows * wide <= PANEL_ROWS * TILE_VECTORS && n_vec >= wide; n_vec -= wide) {
         multiply_panel(m, 0, rows, wide, false, true, kind);
         m->c += (ptrdiff_t)wide * LANES;
