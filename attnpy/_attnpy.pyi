@@ -72,10 +72,34 @@ def normalize(
     tier: str | None = None,
     /,
 ) -> Array: ...
+def normalize_vjp(
+    grad_output: ArrayLike,
+    x: ArrayLike,
+    norm: Norm,
+    num_threads: int | None = None,
+    tier: str | None = None,
+    /,
+) -> tuple[Array, Array, Array | None]: ...
 def rotate(
     x: ArrayLike, cos_sin: Array, interleaved: bool, out: Array | None, /
 ) -> Array: ...
-def activate(x: ArrayLike, activation: str, tier: str | None = None, /) -> Array: ...
+def activate(
+    x: ArrayLike,
+    activation: str | None,
+    times: ArrayLike | None = None,
+    num_threads: int | None = None,
+    tier: str | None = None,
+    /,
+) -> Array: ...
+def activate_vjp(
+    grad_output: ArrayLike,
+    x: ArrayLike,
+    activation: str | None,
+    times: ArrayLike | None = None,
+    num_threads: int | None = None,
+    tier: str | None = None,
+    /,
+) -> Array: ...
 def groups() -> dict[str, list[str]]: ...
 
 class Plan:

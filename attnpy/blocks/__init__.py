@@ -8,6 +8,7 @@ dropout.
 
 from attnpy.blocks._stack import Insides
 from attnpy.blocks.activations import (
+    activation_vjp,
     gelu,
     gelu_tanh,
     quick_gelu,
@@ -30,6 +31,7 @@ __all__ = [
     "Insides",
     "LayerNorm",
     "RMSNorm",
+    "activation_vjp",
     "gelu",
     "gelu_tanh",
     "quick_gelu",

@@ -191,3 +191,66 @@ def tanh(x: ArrayLike) -> Array:
     array([-0.7616,  0.    ,  0.7616])
     """
     return _attnpy.activate(x, "tanh")
+
+
+def activation_vjp(
+    grad_output: ArrayLike,
+    x: ArrayLike,
+    activation: str | None,
+    *,
+    num_threads: int | None = None,
+) -> Array:
+    r"""Return the gradient of an activation's argument.
+
+    Parameters
+    ----------
+    grad_output : array_like, any shape
+        The gradient of what the activation gave.
+    x : array_like, shape of grad_output
+        What the activation was given.
+    activation : {"relu", "gelu", "gelu_tanh", "silu", "quick_gelu", "relu2", "tanh"}
+        Its name; or None, the identity.
+    num_threads : int, optional
+        At most so many threads; by default as many as `attnpy.get_num_threads` says.
+
+    Returns
+    -------
+    ndarray, shape of x
+        In x's dtype (float64 for integers), to which grad_output is converted. 16-bit
+        numbers are computed in float32 and rounded once.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has the wrong kind, dtype or shape, or the name is none of these.
+
+    Notes
+    -----
+    It is grad_output times the derivative at x, the product rounded once more. With
+    :math:`\Phi` and :math:`\varphi` the normal distribution function and its density,
+    and :math:`\sigma(v) = 1 / (1 + e^{-v})`, the derivatives are
+
+    ============ =================================================================
+    "relu"       1 where x > 0, else 0
+    "gelu"       :math:`\Phi(x) + x \varphi(x)`
+    "silu"       :math:`\sigma(x) + x \sigma(x) \sigma(-x)`
+    "quick_gelu" :math:`\sigma(v) + v \sigma(v) \sigma(-v)`, v = 1.702 x
+    "gelu_tanh"  :math:`\sigma(v) + v' x \sigma(v) \sigma(-v)` with
+                 :math:`v = \sqrt{8 / \pi} (x + 0.044715 x^3)` and
+                 :math:`v' = \sqrt{8 / \pi} (1 + 0.134145 x^2)`
+    "relu2"      2 max(x, 0)
+    "tanh"       :math:`4 e^{-2|x|} / (1 + e^{-2|x|})^2`
+    ============ =================================================================
+
+    from the formulas of the functions here. For "tanh" it is :math:`1 - \tanh^2 x`
+    without the cancellation. Each goes to its limit where x is infinite: nothing is 0
+    times infinity. Where x or grad_output is NaN, so is the gradient. A number's bits
+    depend on nothing but x and grad_output.
+
+    Examples
+    --------
+    >>> from attnpy.blocks import activation_vjp
+    >>> activation_vjp([1.0, 1.0, 2.0], [-1.0, 0.0, 1.0], "gelu").round(4)
+    array([-0.0833,  0.5   ,  2.1666])
+    """
+    return _attnpy.activate_vjp(grad_output, x, activation, None, num_threads)

@@ -37,6 +37,6 @@ attn_activate(const attn_activate_problem *p, attn_call *call)
                         .run = run_task,
                         .context = &j};
 
-    assert(p->n == 0 || p->numbers != NULL);
+    assert(p->n == 0 || (p->x.data != NULL && p->output.data != NULL));
     (void)attn_run_tasks(&tasks, call);
 }

@@ -16,12 +16,22 @@ typedef enum {
     ATTN_TANH
 } attn_activation;
 
-/* n contiguous numbers of the arithmetic's dtype, changed in place. */
+/* Contiguous numbers; data is NULL where there are none. */
 typedef struct {
-    void *numbers;
-    ptrdiff_t n;
+    char *data;
+    attn_dtype dtype;
+} attn_numbers;
+
+/* f(x) * times; or its gradient with respect to x, grad_output * times * f'(x), where there
+ * is a grad_output. Each product is rounded. output may be x. */
+typedef struct {
+    ptrdiff_t n;           /* of each */
     attn_dtype arithmetic; /* ATTN_F32 or ATTN_F64 */
     attn_activation activation;
+    attn_numbers x;
+    attn_numbers times;       /* or none: 1 */
+    attn_numbers grad_output; /* or none */
+    attn_numbers output;
 } attn_activate_problem;
 
 typedef struct {

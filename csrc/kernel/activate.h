@@ -39,9 +39,9 @@ sigmoid_times(v_real x, v_real v)
     return v_mul(v_max(v_set1(LOWEST_ACTIVE), x), v_div(s, v_add(v_set1(1), e)));
 }
 
-/* x times the normal distribution function of x. */
+/* The normal distribution function of x, and e^(-x^2 / 2). */
 static INLINE v_real
-gelu_of(v_real x)
+normal_distribution(v_real x, v_real *density)
 {
     enum { DEGREE = sizeof tail_terms / sizeof tail_terms[0] - 1 };
     v_real size = v_max(x, v_sub(v_set1(0), x));
@@ -51,18 +51,35 @@ gelu_of(v_real x)
     for (int k = DEGREE - 1; k >= 0; k--) {
         q = v_fma(q, t, v_set1(tail_terms[k]));
     }
-    v_real tail =
-        v_mul(exp_of(v_mul(v_mul(size, size), v_set1((real)-0.5))), v_mul(q, t));
-    v_real part = v_select(v_less(x, v_set1(0)), tail, v_sub(v_set1(1), tail));
+    *density = exp_of(v_mul(v_mul(size, size), v_set1((real)-0.5)));
+    v_real tail = v_mul(*density, v_mul(q, t));
+    return v_select(v_less(x, v_set1(0)), tail, v_sub(v_set1(1), tail));
+}
+
+static INLINE v_real
+gelu_of(v_real x)
+{
+    v_real density, part = normal_distribution(x, &density);
     return v_mul(v_max(v_set1(LOWEST_ACTIVE), x), part);
+}
+
+#define QUICK_RATE ((real)1.702)
+#define GELU_CUBE ((real)0.044715)
+#define GELU_RATE ((real)1.5957691216057307) /* 2 sqrt(2 / pi) */
+
+/* 2u of what follows: GELU_RATE (x + GELU_CUBE x^3). */
+static INLINE v_real
+gelu_exponent(v_real x)
+{
+    v_real cube = v_mul(v_mul(x, x), v_mul(x, v_set1(GELU_CUBE)));
+    return v_mul(v_add(x, cube), v_set1(GELU_RATE));
 }
 
 /* The approximation of gelu_of by tanh: x (1 + tanh u) / 2 = x / (1 + e^-2u). */
 static INLINE v_real
 gelu_tanh_of(v_real x)
 {
-    v_real cube = v_mul(v_mul(x, x), v_mul(x, v_set1((real)0.044715)));
-    return sigmoid_times(x, v_mul(v_add(x, cube), v_set1((real)1.5957691216057307)));
+    return sigmoid_times(x, gelu_exponent(x));
 }
 
 /* x, where it is not positive 0; NaN stays NaN. */
@@ -80,7 +97,7 @@ relu2_of(v_real x)
 }
 
 /* Applies the activation to n_vec vectors, `line` reals apart. */
-static NOINLINE void
+static ONE_COPY void
 activate(real *at, ptrdiff_t line, ptrdiff_t n_vec, attn_activation activation)
 {
     for (ptrdiff_t i = 0; i < n_vec; i++, at += line) {
@@ -90,27 +107,13 @@ activate(real *at, ptrdiff_t line, ptrdiff_t n_vec, attn_activation activation)
         case ATTN_GELU: x = gelu_of(x); break;
         case ATTN_GELU_TANH: x = gelu_tanh_of(x); break;
         case ATTN_SILU: x = sigmoid_times(x, x); break;
-        case ATTN_QUICK_GELU:
-            x = sigmoid_times(x, v_mul(x, v_set1((real)1.702)));
-            break;
+        case ATTN_QUICK_GELU: x = sigmoid_times(x, v_mul(x, v_set1(QUICK_RATE))); break;
         case ATTN_RELU2: x = relu2_of(x); break;
         case ATTN_TANH: x = tanh_of(x); break;
         default: break;
         }
         v_store(at, x);
     }
-}
-
-static void
-run_activate(const attn_activate_problem *p, ptrdiff_t first, ptrdiff_t n)
-{
-    real *at = (real *)p->numbers + first, lanes[LANES] = {0};
-    ptrdiff_t rest = n % LANES;
-
-    activate(at, LANES, n / LANES, p->activation);
-    memcpy(lanes, at + n - rest, (size_t)rest * sizeof(real));
-    activate(lanes, LANES, 1, p->activation);
-    memcpy(at + n - rest, lanes, (size_t)rest * sizeof(real));
 }
 
 #endif

@@ -7,12 +7,13 @@
 #include "kernel/contract.h" /* first, so that it speaks first */
 
 #include "core/tiers.h"
-#include "kernel/activate.h"
 #include "kernel/attention/attend.h"
 #include "kernel/linear/linear.h"
 #if TERMS == 1
 #include "kernel/backward/backward.h"
+#include "kernel/flat.h"
 #include "kernel/norm.h"
+#include "kernel/norm_vjp.h"
 #include "kernel/rotary.h"
 #endif
 
@@ -27,14 +28,17 @@ const attn_kernel KERNEL = {
                   .combine = combine,
                   .end_combine = end_combine},
     .linear = {.workspace_size = linear_workspace_size, .run = run_linear},
-    .activate = {.run = run_activate},
 #if TERMS == 1 /* what has no products, or gradients, is float's */
     .backward = {.workspace_size = backward_workspace_size,
                  .run_delta = run_delta,
                  .run = run_backward,
                  .run_sink = run_sink},
-    .norm = {.run = normalize},
+    .norm = {.run = normalize,
+             .vjp_workspace_size = vjp_workspace_size,
+             .run_vjp = normalize_vjp,
+             .add_blocks = add_norm_blocks},
     .rotary = {.workspace_size = rotary_workspace_size, .run = run_rotary},
+    .activate = {.run = run_activate},
 #endif
 };
 

@@ -1,58 +1,8 @@
-/* Normalization of rows. Sums are 16 chains, of every 16th number, whatever LANES is. */
+/* Normalization of rows. */
 #ifndef ATTN_KERNEL_NORM_H
 #define ATTN_KERNEL_NORM_H
 
-#include "core/norm.h"
-#include "kernel/sizes.h"
-#include <math.h>
-#include <string.h>
-
-enum { CHAINS = 16, CHAIN_VECTORS = CHAINS > LANES ? CHAINS / LANES : 1 };
-
-/* The sum of the numbers, or of their squares, in each case less `less`. */
-static real
-sum_row(const real *row, ptrdiff_t n, real less, const bool squares)
-{
-    v_real part[CHAIN_VECTORS];
-    real sums[CHAINS], rest[CHAINS];
-    ptrdiff_t k = 0;
-
-    for (int j = 0; j < CHAIN_VECTORS; j++) {
-        part[j] = v_set1(0);
-    }
-    for (; k < n; k += CHAINS) {
-        const real *at = row + k;
-        if (n - k < CHAINS) { /* what is missing counts 0 */
-            for (int i = 0; i < CHAINS; i++) {
-                rest[i] = i < n - k ? at[i] : less;
-            }
-            at = rest;
-        }
-        for (int j = 0; j < CHAIN_VECTORS; j++) {
-            v_real x = v_sub(v_load(at + j * LANES), v_set1(less));
-            part[j] = squares ? v_fma(x, x, part[j]) : v_add(part[j], x);
-        }
-    }
-    for (int j = 0; j < CHAIN_VECTORS; j++) {
-        v_store(sums + j * LANES, part[j]);
-    }
-    for (int step = CHAINS / 2; step > 0; step /= 2) {
-        for (int i = 0; i < step; i++) {
-            sums[i] += sums[i + step];
-        }
-    }
-    return sums[0];
-}
-
-static real
-square_root(real x)
-{
-#if REAL_BITS == 32
-    return sqrtf(x);
-#else
-    return sqrt(x);
-#endif
-}
+#include "kernel/moments.h"
 
 /* y = (x - mean) * scale * weight + bias for LANES numbers. */
 static INLINE v_real
@@ -82,17 +32,12 @@ normalize_row(const attn_norm_problem *p, const real *input, const real *residua
 {
     const real *weight = p->weight, *bias = p->bias;
     ptrdiff_t n = p->n_columns, k = 0;
-    real size = (real)n, mean = 0;
-    real x[LANES], w[LANES], b[LANES];
+    real mean, scale, x[LANES], w[LANES], b[LANES];
 
     for (ptrdiff_t i = 0; i < n; i++) {
         output[i] = residual == NULL ? input[i] : input[i] + residual[i];
     }
-    if (p->centre) {
-        mean = sum_row(output, n, 0, false) / size;
-    }
-    real variance = sum_row(output, n, mean, true) / size + (real)p->eps;
-    real scale = 1 / square_root(variance);
+    measure_row(p, output, &mean, &scale);
     for (; k + LANES <= n; k += LANES) {
         v_store(output + k, normalize_lanes(v_load(output + k), mean, scale, weight + k,
                                             bias == NULL ? NULL : bias + k));

@@ -1,8 +1,9 @@
-/* activate(). */
+/* activate() and activate_vjp(). */
 #include "python/activate.h"
 
 #include "python/arrays.h"
 #include "python/lock.h"
+#include "python/memory.h"
 #include "python/numbers.h"
 #include "python/settings.h"
 
@@ -31,63 +32,155 @@ py_parse_activation(PyObject *object, attn_activation *activation)
     return -1;
 }
 
-/* A contiguous copy of x in what it is computed in; *type is that of the result. */
-static PyArrayObject *
-copy_operand(PyObject *object, int *type)
-{
-    PyArrayObject *x, *copy = NULL;
+/* The arrays of a call, owned; NULL where there is none. */
+typedef struct {
+    PyArrayObject *x, *times, *grad_output, *output;
+} activate_call;
 
-    if (py_as_array(object, "x", &x) < 0) {
-        return NULL;
-    }
-    const int own = PyArray_TYPE(x);
-    *type = py_check_operand(x, "x") < 0 ? -1 : py_common_type(1, &own, "x");
-    if (*type >= 0) {
-        copy = (PyArrayObject *)PyArray_FROMANY(
-            (PyObject *)x, py_real_type(*type), 0, 0,
-            NPY_ARRAY_CARRAY | NPY_ARRAY_NOTSWAPPED | NPY_ARRAY_FORCECAST |
-                NPY_ARRAY_ENSURECOPY | NPY_ARRAY_ENSUREARRAY);
-    }
-    Py_DECREF(x);
-    return copy;
+static void
+release_call(activate_call *c)
+{
+    Py_CLEAR(c->x);
+    Py_CLEAR(c->times);
+    Py_CLEAR(c->grad_output);
+    Py_CLEAR(c->output);
 }
 
-PyDoc_STRVAR(
-    activate_doc,
-    "activate(x, activation, tier=None, /)\n--\n\nThe activation of numbers, in "
-    "the dtype of x, or float64 for integers.");
+/* The type number to which x and times promote. */
+static int
+common_type(const activate_call *c)
+{
+    const int types[] = {PyArray_TYPE(c->x),
+                         PyArray_TYPE(c->times == NULL ? c->x : c->times)};
+
+    if (py_check_operand(c->x, "x") < 0 ||
+        (c->times != NULL && py_check_operand(c->times, "times") < 0)) {
+        return -1;
+    }
+    return py_common_type(c->times == NULL ? 1 : 2, types, "x, times");
+}
+
+/* Checks and describes one of the arrays, or none. */
+static int
+set_numbers(const activate_call *c, PyArrayObject **array, const char *name, int type,
+            attn_numbers *to)
+{
+    if (*array == NULL) {
+        return 0;
+    }
+    if (!PyArray_SAMESHAPE(c->x, *array)) {
+        return py_fail_shape(*array, name, "the shape of x", 0, 0);
+    }
+    if (py_check_operand(*array, name) < 0 ||
+        py_cast_operand(array, type, &to->dtype) < 0) {
+        return -1;
+    }
+    Py_SETREF(*array, PyArray_GETCONTIGUOUS(*array));
+    to->data = *array == NULL ? NULL : PyArray_BYTES(*array);
+    return *array == NULL ? -1 : 0;
+}
+
+/* Brings the arrays to dtypes that the core takes, makes the output, and describes all. */
+static int
+set_arrays(activate_call *c, int type, attn_activate_problem *p)
+{
+    c->output = py_new_array(PyArray_NDIM(c->x), PyArray_DIMS(c->x), type);
+    if (c->output == NULL || set_numbers(c, &c->x, "x", type, &p->x) < 0 ||
+        set_numbers(c, &c->times, "times", type, &p->times) < 0 ||
+        set_numbers(c, &c->grad_output, "grad_output", type, &p->grad_output) < 0) {
+        return -1;
+    }
+    p->n = PyArray_SIZE(c->x);
+    p->output = (attn_numbers){PyArray_BYTES(c->output), py_dtype_of(type)};
+    p->arithmetic = attn_storage_of(p->output.dtype)->arithmetic;
+    return 0;
+}
+
+static int
+compute(const attn_activate_problem *p, attn_call *call)
+{
+    py_lock lock;
+
+    py_give_up_lock(&lock, attn_activate_work(p), call);
+    attn_activate(p, call);
+    return py_take_lock_back(&lock, 0, call);
+}
+
+/* Computes with the arguments from x on, of which there are n: x, activation, times,
+ * num_threads, tier. */
+static PyObject *
+run_call(activate_call *c, PyObject *const *arguments, Py_ssize_t n)
+{
+    attn_activate_problem p = {0};
+    attn_call call = {NULL};
+    PyObject *result = NULL;
+    int type = -1;
+
+    if (py_parse_activation(arguments[1], &p.activation) < 0 ||
+        py_threads_or_default(n > 3 ? arguments[3] : Py_None, &call.n_threads) < 0 ||
+        py_parse_tier(n > 4 ? arguments[4] : Py_None, &call.tier) < 0) {
+        return NULL;
+    }
+    if (py_as_array(arguments[0], "x", &c->x) == 0 &&
+        py_as_optional_array(n > 2 ? arguments[2] : Py_None, "times", &c->times) == 0) {
+        type = common_type(c);
+    }
+    if (type < 0) {
+        return NULL;
+    }
+    int own = c->grad_output == NULL ? type : py_gradient_type(c->x, type);
+    if (set_arrays(c, type, &p) == 0 && compute(&p, &call) == 0 &&
+        py_cast_array(&c->output, own) == 0) {
+        result = Py_NewRef((PyObject *)c->output);
+    }
+    return result;
+}
+
+PyDoc_STRVAR(activate_doc,
+             "activate(x, activation, times=None, num_threads=None, tier=None, /)\n--"
+             "\n\nThe activation of numbers, times others, in the promoted dtype of x "
+             "and times, or float64 for integers.");
 
 static PyObject *
 activate(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
 {
-    attn_call call = {.n_threads = attn_get_num_threads()};
-    attn_activate_problem p;
-    PyArrayObject *numbers;
-    int type;
-    py_lock lock;
+    activate_call c = {NULL};
+    PyObject *result;
 
     (void)module;
-    if (py_check_count(n_arguments, 3) < 0 ||
-        py_parse_activation(arguments[1], &p.activation) < 0 ||
-        py_parse_tier(n_arguments > 2 ? arguments[2] : Py_None, &call.tier) < 0) {
+    if (py_check_count(n_arguments, 2, 5) < 0) {
         return NULL;
     }
-    numbers = copy_operand(arguments[0], &type);
-    if (numbers == NULL) {
+    result = run_call(&c, arguments, n_arguments);
+    release_call(&c);
+    return result;
+}
+
+PyDoc_STRVAR(
+    activate_vjp_doc,
+    "activate_vjp(grad_output, x, activation, times=None, num_threads=None, tier=None, "
+    "/)\n--\n\nThe gradient of activate() with respect to x, grad_output * times * "
+    "activation'(x), in the dtype of x.");
+
+static PyObject *
+activate_vjp(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
+{
+    activate_call c = {NULL};
+    PyObject *result = NULL;
+
+    (void)module;
+    if (py_check_count(n_arguments, 3, 6) < 0) {
         return NULL;
     }
-    p.numbers = PyArray_DATA(numbers);
-    p.n = PyArray_SIZE(numbers);
-    p.arithmetic = py_dtype_of(PyArray_TYPE(numbers));
-    py_give_up_lock(&lock, attn_activate_work(&p), &call);
-    attn_activate(&p, &call);
-    if (py_take_lock_back(&lock, 0, &call) < 0 || py_cast_array(&numbers, type) < 0) {
-        Py_CLEAR(numbers);
+    if (py_as_array(arguments[0], "grad_output", &c.grad_output) == 0) {
+        result = run_call(&c, arguments + 1, n_arguments - 1);
     }
-    return (PyObject *)numbers;
+    release_call(&c);
+    return result;
 }
 
 PyMethodDef py_activate_methods[] = {
     {"activate", PY_FUNCTION(activate), METH_FASTCALL, activate_doc},
+    {"activate_vjp", PY_FUNCTION(activate_vjp), METH_FASTCALL, activate_vjp_doc},
     {NULL, NULL, 0, NULL},
 };

@@ -227,6 +227,13 @@ py_real_type(int type)
 }
 
 int
+py_gradient_type(PyArrayObject *array, int type)
+{
+    attn_dtype unused;
+    return py_storage_of(PyArray_TYPE(array), &unused) ? PyArray_TYPE(array) : type;
+}
+
+int
 py_check_operand(PyArrayObject *array, const char *name)
 {
     int type = PyArray_TYPE(array);

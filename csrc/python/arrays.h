@@ -37,6 +37,9 @@ bool py_storage_of(int type, attn_dtype *);
 attn_dtype py_dtype_of(int type);
 /* The type number that what has this one is computed in: of float or double. */
 int py_real_type(int type);
+/* The type number that the gradient of an array is returned in: its own, or `type` where that
+ * is none that is computed with. */
+int py_gradient_type(PyArrayObject *, int type);
 /* The type number to which so many, 3 at most, promote, double for integers; an error names
  * the arguments. */
 int py_common_type(int n, const int *types, const char *names);

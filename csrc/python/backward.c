@@ -142,14 +142,6 @@ set_results(vjp_call *c, py_options *o, int type, int rank, attn_backward_proble
     return py_make_results(&c->a, o, type, rank, p);
 }
 
-/* The type number that the gradient of an array is returned in. */
-static int
-gradient_type(PyArrayObject *array, int type)
-{
-    attn_dtype unused;
-    return py_storage_of(PyArray_TYPE(array), &unused) ? PyArray_TYPE(array) : type;
-}
-
 /* The axes of an array in the order in which they lie in memory, the last one apart; whether
  * that is another order. Axes of stride 0 lie nowhere: then there is none. */
 static bool
@@ -271,7 +263,7 @@ find_types(const vjp_call *c, int types[N_GRADIENTS], int type)
                                                 c->a.bias, c->a.sinks};
 
     for (int i = 0; i < N_GRADIENTS; i++) {
-        types[i] = inputs[i] == NULL ? type : gradient_type(inputs[i], type);
+        types[i] = inputs[i] == NULL ? type : py_gradient_type(inputs[i], type);
     }
     return PyErr_Occurred() ? -1 : 0;
 }

@@ -232,7 +232,7 @@ linear(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
     PyArrayObject *product = NULL;
 
     (void)module;
-    if (py_check_count(n_arguments, 9) < 0 ||
+    if (py_check_count(n_arguments, 8, 9) < 0 ||
         py_parse_activation(arguments[3], &l.activation) < 0 ||
         parse_precision(arguments[6], &precision) < 0 ||
         py_threads_or_default(arguments[7], &call.n_threads) < 0 ||

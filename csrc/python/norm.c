@@ -1,4 +1,4 @@
-/* normalize(). */
+/* normalize() and normalize_vjp(). */
 #include "python/norm.h"
 
 #include "python/arrays.h"
@@ -175,7 +175,7 @@ normalize(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
     int type = -1;
 
     (void)module;
-    if (py_check_count(n_arguments, 5) < 0 ||
+    if (py_check_count(n_arguments, 4, 5) < 0 ||
         py_threads_or_default(arguments[3], &call.n_threads) < 0 ||
         py_parse_tier(n_arguments > 4 ? arguments[4] : Py_None, &call.tier) < 0) {
         return NULL;
@@ -193,7 +193,137 @@ normalize(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
     return result;
 }
 
+/* ---- Backwards ---------------------------------------------------------------------- */
+
+enum { OF_X, OF_WEIGHT, OF_BIAS, N_GRADIENTS };
+
+/* What a call has besides x and its norm, owned; NULL where there is none. */
+typedef struct {
+    norm_call of;
+    PyArrayObject *grad_output, *gradients[N_GRADIENTS];
+    int types[N_GRADIENTS]; /* those that gradients are returned in */
+} vjp_call;
+
+static void
+release_vjp_call(vjp_call *c)
+{
+    release_call(&c->of);
+    Py_CLEAR(c->grad_output);
+    for (int i = 0; i < N_GRADIENTS; i++) {
+        Py_CLEAR(c->gradients[i]);
+    }
+}
+
+/* Checks the arrays; the type to which x and weight promote. */
+static int
+vjp_type(vjp_call *c)
+{
+    int type = result_type(&c->of);
+
+    if (type < 0 || py_check_operand(c->grad_output, "grad_output") < 0) {
+        return -1;
+    }
+    if (!PyArray_SAMESHAPE(c->of.x, c->grad_output)) {
+        return py_fail_shape(c->grad_output, "grad_output", "the shape of x", 0, 0);
+    }
+    PyArrayObject *const inputs[] = {c->of.x, c->of.norm.weight, c->of.norm.bias};
+    for (int i = 0; i < N_GRADIENTS; i++) {
+        c->types[i] = inputs[i] == NULL ? type : py_gradient_type(inputs[i], type);
+    }
+    return type;
+}
+
+/* Brings the arrays to what is computed in, makes the gradients, and describes all. */
+static int
+set_vjp_arrays(vjp_call *c, int type, attn_norm_vjp_problem *g)
+{
+    int real = py_real_type(type);
+    void **const data[] = {&g->grad_input, &g->grad_weight, &g->grad_bias};
+
+    if (py_set_norm(&c->of.norm, type, &g->norm) < 0 ||
+        make_contiguous(&c->of.x, real) < 0 ||
+        make_contiguous(&c->grad_output, real) < 0) {
+        return -1;
+    }
+    PyArrayObject *const inputs[] = {c->of.x, c->of.norm.weight, c->of.norm.bias};
+    for (int i = 0; i < N_GRADIENTS; i++) {
+        if (inputs[i] != NULL) {
+            c->gradients[i] =
+                py_new_array(PyArray_NDIM(inputs[i]), PyArray_DIMS(inputs[i]), real);
+            if (c->gradients[i] == NULL) {
+                return -1;
+            }
+            *data[i] = PyArray_DATA(c->gradients[i]);
+        }
+    }
+    g->norm.n_rows =
+        g->norm.n_columns == 0 ? 0 : PyArray_SIZE(c->of.x) / g->norm.n_columns;
+    g->norm.input = PyArray_DATA(c->of.x);
+    g->grad_output = PyArray_DATA(c->grad_output);
+    return 0;
+}
+
+static int
+compute_vjp(const attn_norm_vjp_problem *g, attn_call *call)
+{
+    py_lock lock;
+    int status;
+
+    py_give_up_lock(&lock, 2 * attn_norm_work(&g->norm), call);
+    status = attn_normalize_vjp(g, call);
+    return py_take_lock_back(&lock, status, call);
+}
+
+static PyObject *
+pack_gradients(vjp_call *c)
+{
+    for (int i = 0; i < N_GRADIENTS; i++) {
+        if (c->gradients[i] != NULL &&
+            py_cast_array(&c->gradients[i], c->types[i]) < 0) {
+            return NULL;
+        }
+    }
+    PyObject *bias = (PyObject *)c->gradients[OF_BIAS];
+    return PyTuple_Pack(3, c->gradients[OF_X], c->gradients[OF_WEIGHT],
+                        bias == NULL ? Py_None : bias);
+}
+
+PyDoc_STRVAR(
+    normalize_vjp_doc,
+    "normalize_vjp(grad_output, x, norm, num_threads=None, tier=None, /)\n--\n\n"
+    "The gradients of normalize() with respect to x (or x + residual, which is to be "
+    "given), weight, and bias if there is one, else None, each in its own dtype.");
+
+static PyObject *
+normalize_vjp(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
+{
+    vjp_call c = {.of = {NULL}};
+    attn_norm_vjp_problem g = {.norm = {0}};
+    attn_call call = {NULL};
+    PyObject *result = NULL;
+    int type = -1;
+
+    (void)module;
+    if (py_check_count(n_arguments, 3, 5) < 0 ||
+        py_threads_or_default(n_arguments > 3 ? arguments[3] : Py_None,
+                              &call.n_threads) < 0 ||
+        py_parse_tier(n_arguments > 4 ? arguments[4] : Py_None, &call.tier) < 0) {
+        return NULL;
+    }
+    if (py_convert_norm(arguments[2], "norm", &c.of.norm) == 0 &&
+        py_as_array(arguments[0], "grad_output", &c.grad_output) == 0 &&
+        py_as_array(arguments[1], "x", &c.of.x) == 0) {
+        type = vjp_type(&c);
+    }
+    if (type >= 0 && set_vjp_arrays(&c, type, &g) == 0 && compute_vjp(&g, &call) == 0) {
+        result = pack_gradients(&c);
+    }
+    release_vjp_call(&c);
+    return result;
+}
+
 PyMethodDef py_norm_methods[] = {
     {"normalize", PY_FUNCTION(normalize), METH_FASTCALL, normalize_doc},
+    {"normalize_vjp", PY_FUNCTION(normalize_vjp), METH_FASTCALL, normalize_vjp_doc},
     {NULL, NULL, 0, NULL},
 };

@@ -5,12 +5,12 @@
 #include "core/tasks.h"
 
 int
-py_check_count(Py_ssize_t n_arguments, Py_ssize_t expected)
+py_check_count(Py_ssize_t n_arguments, Py_ssize_t least, Py_ssize_t most)
 {
-    if (n_arguments == expected || n_arguments == expected - 1) {
+    if (n_arguments >= least && n_arguments <= most) {
         return 0;
     }
-    PyErr_Format(PyExc_TypeError, "expected %zd arguments, got %zd", expected,
+    PyErr_Format(PyExc_TypeError, "expected %zd to %zd arguments, got %zd", least, most,
                  n_arguments);
     return -1;
 }

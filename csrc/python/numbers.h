@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-int py_check_count(Py_ssize_t n_arguments, Py_ssize_t expected); /* or one less */
+int py_check_count(Py_ssize_t n_arguments, Py_ssize_t least, Py_ssize_t most);
 int py_check_range(int64_t number, const char *name, int64_t low, int64_t high);
 
 int py_parse_flag(PyObject *, const char *name);

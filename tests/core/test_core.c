@@ -72,6 +72,8 @@ static const test tests[] = {
      test_every_tier_gives_layers_the_same_bits},
     {"every tier gives later activations the same bits",
      test_every_tier_gives_later_activations_the_same_bits},
+    {"every tier gives gradients of layers the same bits",
+     test_every_tier_gives_gradients_of_layers_the_same_bits},
     {"tasks of activations give the bits of one",
      test_tasks_of_activations_give_the_bits_of_one},
     {"every tier gives rotary the same bits",

@@ -99,9 +99,22 @@ def normalize_on(
     return _attnpy.normalize(x, residual, norm, num_threads, tier)
 
 
-def activate_on(tier, x, name):
+def normalize_vjp_on(
+    tier, grad, x, weight, bias=None, *, eps=1e-5, centre=True, num_threads=1
+):
+    """The gradients of x, weight and bias of a norm, on one instruction set."""
+    norm = Norm(weight, bias, eps, centre)
+    return _attnpy.normalize_vjp(grad, x, norm, num_threads, tier)
+
+
+def activate_on(tier, x, name, times=None, *, num_threads=1):
     """The activation of each number, on one instruction set."""
-    return _attnpy.activate(x, name, tier)
+    return _attnpy.activate(x, name, times, num_threads, tier)
+
+
+def activate_vjp_on(tier, grad, x, name, times=None, *, num_threads=1):
+    """The gradient of each number before its activation, on one instruction set."""
+    return _attnpy.activate_vjp(grad, x, name, times, num_threads, tier)
 
 
 @contextlib.contextmanager

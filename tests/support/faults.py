@@ -26,11 +26,13 @@ from attnpy.blocks import (
     FeedForward,
     LayerNorm,
     RMSNorm,
+    activation_vjp,
     gelu,
 )
 from attnpy.cache import KVCache
 from attnpy.layers import MultiHeadAttention, SelfAttention
 from attnpy.models import BertEncoder, CausalDecoder
+from attnpy.norms import norm_arguments
 from support.arrays import normal
 from support.comparisons import assert_same_bits
 
@@ -360,6 +362,30 @@ def function_cases():
     yield "LayerNorm", Case(lambda: layer_norm(x, y), [x, y])
     yield "RMSNorm", Case(lambda: rms_norm(half), [half])
     yield "activation", Case(lambda: gelu(half), [half])
+    yield (
+        "a norm's gradients",
+        Case(
+            lambda: _attnpy.normalize_vjp(
+                swapped(y), x, norm_arguments(layer_norm, "")
+            ),
+            [x, y],
+        ),
+    )
+    yield (
+        "an RMS norm's gradients, converted",
+        Case(
+            lambda: _attnpy.normalize_vjp(half, x, norm_arguments(rms_norm, ""))[:2],
+            [x, half],
+        ),
+    )
+    yield (
+        "an activation's gradient",
+        Case(lambda: activation_vjp(y[..., ::2], half[..., ::2], "gelu"), [y, half]),
+    )
+    yield (
+        "a gate's gradient",
+        Case(lambda: _attnpy.activate_vjp(x, half, "silu", swapped(y)), [x, half, y]),
+    )
     yield "rotary", Case(lambda: rotary(x, [[1]] * 3), [x])
 
 

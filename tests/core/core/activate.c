@@ -30,27 +30,38 @@ draw(numbers *x, attn_dtype dtype)
     }
 }
 
-/* Expects the bits of one task of all numbers from tasks on this many threads. */
+/* Expects the bits of one task of all numbers from tasks on this many threads, forwards
+ * or backwards. */
 static void
 expect_same_numbers(const attn_tier *tier, attn_dtype dtype, attn_activation activation,
-                    int n_threads)
+                    bool backwards, int n_threads)
 {
-    static numbers together, apart;
+    static numbers x, grad, together, apart;
     attn_call call = {.tier = tier, .n_threads = n_threads};
-    attn_activate_problem p = {.numbers = &together,
+    const attn_numbers others = {(char *)&grad, dtype};
+    attn_activate_problem p = {.x = {(char *)&x, dtype},
+                               .times = others,
+                               .output = {(char *)&together, dtype},
                                .n = N_NUMBERS,
                                .arithmetic = dtype,
                                .activation = activation};
     size_t size = N_NUMBERS * (size_t)attn_storage_of(dtype)->bytes;
 
-    draw(&together, dtype);
-    draw(&apart, dtype);
+    draw(&x, dtype);
+    draw(&grad, dtype);
+    if (backwards) {
+        p.grad_output = others;
+    }
     attn_kernel_for(tier, dtype, false)->activate.run(&p, 0, N_NUMBERS);
-    p.numbers = &apart;
+    p.output.data = (char *)&apart;
     attn_activate(&p, &call);
     expect(memcmp(&together, &apart, size) == 0,
            "%s, activation %d of dtype %d, %d threads: other bits", tier->name,
            activation, dtype, n_threads);
+    p.output.data = p.x.data; /* in place */
+    attn_activate(&p, &call);
+    expect(memcmp(&x, &apart, size) == 0, "%s, activation %d of dtype %d, in place",
+           tier->name, activation, dtype);
 }
 
 void
@@ -58,15 +69,17 @@ test_tasks_of_activations_give_the_bits_of_one(void)
 {
     const double work = attn_set_work_per_thread(1);
     const attn_tier *tier;
-    attn_activate_problem nothing = {.numbers = NULL, .arithmetic = ATTN_F32};
+    attn_activate_problem nothing = {.arithmetic = ATTN_F32};
 
     for (int t = 0; (tier = attn_tier_at(t)) != NULL; t++) {
         attn_call call = {.tier = tier, .n_threads = 3};
         for (int activation = ATTN_IDENTITY; activation <= ATTN_TANH; activation++) {
             for (int n_threads = 1; n_threads <= 3; n_threads++) {
                 attn_activation a = (attn_activation)activation;
-                expect_same_numbers(tier, ATTN_F32, a, n_threads);
-                expect_same_numbers(tier, ATTN_F64, a, n_threads);
+                bool backwards = n_threads != 2;
+                expect_same_numbers(tier, ATTN_F32, a, backwards, n_threads);
+                expect_same_numbers(tier, ATTN_F64, a, !backwards, n_threads);
+                expect_same_numbers(tier, ATTN_F64, a, backwards, n_threads);
             }
         }
         attn_activate(&nothing, &call);

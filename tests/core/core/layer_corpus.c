@@ -187,7 +187,9 @@ run_activation(int n, const attn_tier *tier, int n_threads)
         write_number(element(&made.p, &made.p.output, 0, 0, 0, k), dtype,
                      number_at(k, &state));
     }
-    const attn_activate_problem p = {.numbers = made.p.output.data,
+    const attn_numbers numbers = {made.p.output.data, dtype};
+    const attn_activate_problem p = {.x = numbers,
+                                     .output = numbers,
                                      .n = N_NUMBERS,
                                      .arithmetic = dtype,
                                      .activation = (attn_activation)(n / 2)};
