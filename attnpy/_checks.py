@@ -34,7 +34,8 @@ ELSEWHERE = {
     "return_hidden_states": "write output_hidden_states=",
     "output_hidden_states": "the stacks Encoder and Decoder have it, and the models",
     "average_attn_weights": "MultiHeadAttention has average_weights=",
-    "dropout_p": "there is no dropout here",
+    "dropout": "attention() has it, and the vjp of attention layers",
+    "dropout_p": "attention() has dropout=, and the vjp of attention layers",
     "key": "write context=, and value= where values come from elsewhere",
     "enable_gqa": "heads are grouped wherever there are fewer of the keys",
 }

@@ -1,8 +1,11 @@
-"""The dense product of all layers."""
+"""The dense product of all layers, forwards and backwards."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from attnpy import _attnpy
 
@@ -77,3 +80,91 @@ def linear(
     return _attnpy.linear(
         x, weight, bias, activation, times, residual, precision, num_threads
     )
+
+
+def linear_vjp(
+    grad: Array,
+    x: Array,
+    weight: Array,
+    bias: Array | None,
+    *,
+    add_to: Array | None = None,
+    num_threads: int | None = None,
+) -> tuple[Array, Array, Array | None]:
+    r"""Return the gradients of `linear` with respect to x, the matrix and the bias.
+
+    Parameters
+    ----------
+    grad : ndarray, shape (..., M)
+        The gradient with respect to the product.
+    x : ndarray, shape (..., K)
+        Its rows, with the same axes before.
+    weight : ndarray, shape (K, M)
+    bias : ndarray, shape (M,), or None
+    add_to : ndarray, shape (..., K), optional
+        Added to the gradient with respect to x.
+    num_threads : int, optional
+        As in `linear`.
+
+    Returns
+    -------
+    grad_x, grad_weight, grad_bias : ndarray
+        In the dtypes of x and the parameters; the last is None without a bias.
+
+    Notes
+    -----
+    With :math:`Y = X W + b` and the gradient :math:`G` of :math:`Y`,
+
+    .. math:: dX = G W^T, \quad dW = X^T G, \quad db = \sum_i G_i
+
+    All three run as products on the kernel of `linear`: sums over rows are in chains of
+    128 from the first row on, so they have the same bits for any number of threads.
+    """
+    rows, grad_rows = _rows(x), _rows(grad)
+    grad_x = linear(grad, weight.T, residual=add_to, num_threads=num_threads)
+    grad_weight = linear(rows.T, grad_rows, num_threads=num_threads)
+    grad_bias = None
+    if bias is not None:
+        ones = np.ones((1, len(grad_rows)), grad.dtype)
+        grad_bias = linear(ones, grad_rows, num_threads=num_threads)[0]
+        grad_bias = grad_bias.astype(bias.dtype, copy=False)
+    return (
+        grad_x.astype(x.dtype, copy=False),
+        grad_weight.astype(weight.dtype, copy=False),
+        grad_bias,
+    )
+
+
+def project_heads(
+    tokens: Array,
+    weight: Array,
+    bias: Array | None,
+    n_heads: int,
+    num_threads: int | None,
+) -> Array:
+    """Return tokens @ weight + bias, cut into heads: a view of (..., H, L, D)."""
+    if weight.shape[-1] % n_heads:
+        raise ValueError(
+            f"weight: expected as many columns for each of the {n_heads} heads, "
+            f"got shape {weight.shape}"
+        )
+    return cut_into_heads(
+        linear(tokens, weight, bias, num_threads=num_threads), n_heads
+    )
+
+
+def cut_into_heads(columns: Array, n_heads: int) -> Array:
+    """Return a view (..., H, L, D) of the columns (..., L, H * D) of all heads."""
+    shape = *columns.shape[:-1], n_heads, columns.shape[-1] // n_heads
+    return columns.reshape(shape).swapaxes(-3, -2)
+
+
+def joined_heads(heads: Array) -> Array:
+    """Return heads (..., H, L, D) as columns (..., L, H * D): a view, if it can be."""
+    columns = heads.swapaxes(-3, -2)
+    return columns.reshape(*columns.shape[:-2], columns.shape[-2] * columns.shape[-1])
+
+
+def _rows(array: Array) -> Array:
+    """Return an array (..., K) as (T, K)."""
+    return array.reshape(math.prod(array.shape[:-1]), array.shape[-1])

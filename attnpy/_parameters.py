@@ -228,6 +228,12 @@ def _converted(array: Array, own: dict[str, Array], name: str) -> Array:
     return array
 
 
+def first_names(layer: object) -> dict[str, str]:
+    """Return for each place of an array the name that `parameters` has for it."""
+    first: dict[int, str] = {}
+    return {name: first.setdefault(id(array), name) for name, array in _walk(layer)}
+
+
 class Unset(np.random.Generator):
     """In the place of a generator where first values are about to be replaced: zeros.
 

@@ -11,23 +11,40 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
-from attnpy import _attnpy, _checks, _dtypes, _packed, _parameters
-from attnpy._linear import linear
-from attnpy._options import PASSED_ON, Cache, Heads, Norms, Options, Projections
+from attnpy import _attnpy, _checks, _dtypes, _packed, _parameters, _vjp
+from attnpy._layer_vjp import OutputSide, Side, Sources, checked_wanted, layer_vjp
+from attnpy._linear import project_heads
+from attnpy._options import (
+    DIFFERENTIABLE,
+    PASSED_ON,
+    Cache,
+    Heads,
+    Norms,
+    Options,
+    Projections,
+)
 from attnpy._options import Rotary as RotaryTables
 from attnpy._packed_weight import PackedWeight
+from attnpy._vjp import LayerGradients
 from attnpy.cache import KVCache, commit, empty_rows, reserve
 from attnpy.norms import LayerNorm, RMSNorm, norm_arguments
 from attnpy.positions import Rotary
 from attnpy.positions.rotary import by_length, cos_sin
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from numpy.typing import ArrayLike, DTypeLike, NDArray
     from typing_extensions import Unpack
 
     from attnpy._typing import Array, HeadOptions, SeqOffsets
+    from attnpy._vjp import Pullback
+
+    class HeadVJPOptions(HeadOptions, total=False):
+        """The options of a head's vjp."""
+
+        dropout: float
+        dropout_seed: int | None
 
     class LayerCall(HeadOptions, total=False):
         """The options of a layer's call that do not change what is returned."""
@@ -41,7 +58,10 @@ if TYPE_CHECKING:
         average_weights: bool
 
 
-__all__ = ["MultiHeadAttention", "SelfAttention"]
+__all__ = ["LayerGradients", "MultiHeadAttention", "SelfAttention"]
+
+# Those of queries, keys and values.
+PROJECTIONS = ("W_q", "W_k", "W_v", "b_q", "b_k", "b_v")
 
 
 class SelfAttention:
@@ -265,6 +285,76 @@ class SelfAttention:
             output, weights = result
             return output, weights[..., 0, :, :]
         return result
+
+    def vjp(
+        self,
+        x: ArrayLike,
+        context: ArrayLike | None = None,
+        value: ArrayLike | None = None,
+        *,
+        wanted: Iterable[str] = (),
+        checkpoint: bool = False,
+        **options: Unpack[HeadVJPOptions],
+    ) -> tuple[Array, Pullback]:
+        """Return what a call does, and the pullback of gradients.
+
+        Parameters
+        ----------
+        x, context, value
+            As in a call.
+        wanted, checkpoint
+            As in `MultiHeadAttention.vjp`.
+        **options
+            As in a call, but for `return_weights`; and `dropout` and `dropout_seed`, as
+            in `attnpy.attention`.
+
+        Returns
+        -------
+        output : ndarray, shape (L, Dv) or (B, L, Dv)
+            With the bits of a call.
+        pullback : callable
+            As that of `MultiHeadAttention.vjp`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As a call; if the parameters are not float32 or float64.
+        """
+        _checks.keywords(options, DIFFERENTIABLE - {"sinks"}, "SelfAttention.vjp()")
+        _vjp.check_trainable(self, PROJECTIONS)
+        _check_value(value, context, self)
+        chosen: dict[str, Any] = dict(options)
+        bias = chosen.get("bias")
+        shape = () if bias is None else np.shape(bias)
+        for name in ("mask", "bias"):
+            chosen[name] = _with_head_axis(chosen.get(name), name)
+        if context is None and chosen.get("q_offset") is None:
+            chosen["q_offset"] = 0
+        sides = (
+            Side(self.W_q, self.b_q, 1),
+            Side(self.W_k, self.b_k, 1),
+            Side(self.W_v, self.b_v, 1),
+        )
+        output, pull = layer_vjp(
+            self,
+            Sources.of(x, context, value),
+            sides,
+            None,
+            chosen,
+            checked_wanted(wanted, options),
+            _checks.flag(checkpoint, "checkpoint"),
+        )
+
+        def pullback(grad_output: ArrayLike) -> LayerGradients:
+            found = pull(grad_output)
+            if found.bias is None:
+                return found
+            bias = found.bias.reshape(shape)
+            return LayerGradients(
+                found.x, found.parameters, found.context, found.value, bias
+            )
+
+        return output, pullback
 
 
 class MultiHeadAttention:
@@ -679,6 +769,136 @@ class MultiHeadAttention:
             commit(cache, lengths)  # last: no error comes after it
         return answer
 
+    def vjp(
+        self,
+        x: ArrayLike,
+        context: ArrayLike | None = None,
+        value: ArrayLike | None = None,
+        *,
+        q_offset: ArrayLike | None = None,
+        kv_lengths: ArrayLike | None = None,
+        seq_offsets: SeqOffsets | None = None,
+        rotary: Rotary | None = None,
+        residual: ArrayLike | None = None,
+        wanted: Iterable[str] = (),
+        checkpoint: bool = False,
+        **options: Any,
+    ) -> tuple[Array, Pullback]:
+        r"""Return what a call does, and the pullback of gradients.
+
+        Parameters
+        ----------
+        x, context, value
+            As in a call, but for caches, which have no gradients.
+        q_offset, kv_lengths, seq_offsets, rotary, residual
+            As in a call.
+        wanted : iterable of {"bias", "sinks"}, optional
+            Options whose gradients are to be returned, too. That of a bias takes the
+            memory of a bias.
+        checkpoint : bool, optional
+            Keep nothing but the arguments for the pullback, which computes again what
+            it needs: a third more work, in exchange for memory (Chen et al., "Training
+            Deep Nets with Sublinear Memory Cost", 2016).
+        **options
+            As in a call, `mask` and so on; and `dropout` and `dropout_seed`, as in
+            `attnpy.attention`.
+
+        Returns
+        -------
+        output : ndarray, shape (L, E) or (B, L, E)
+            With the bits of a call.
+        pullback : callable
+            Takes the gradient with respect to the output, and returns an
+            `attnpy.layers.LayerGradients` of arrays in the shapes and dtypes of what
+            they belong to. The gradient with respect to `residual` is that of the
+            output. The pullback keeps the arguments, queries, keys, values (before
+            norms, too), what the heads gave, and the LSE; it may be called again, as
+            long as nobody writes to arguments or parameters.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As a call; if the parameters are packed, or not float32 or float64. The
+            pullback does for a gradient of another shape.
+
+        Notes
+        -----
+        With :math:`Y = \operatorname{Concat}(Z_1, \dots, Z_H) W_o + b_o` and the
+        gradient :math:`G` of :math:`Y`, those of the heads are the columns of :math:`G
+        W_o^T`; `attnpy.attention_vjp` makes those of queries, keys and values of them;
+        and with these, as for every product :math:`Q = X W_q + b_q`,
+
+        .. math::
+
+            dX = dQ \, W_q^T, \quad dW_q = X^T dQ, \quad db_q = \sum_i dQ_i
+
+        Sums over tokens are in a fixed order, so there are the same bits for any number
+        of threads.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from attnpy.layers import MultiHeadAttention
+        >>> rng = np.random.default_rng(0)
+        >>> mha = MultiHeadAttention(6, 2, dtype=np.float64, rng=rng)
+        >>> x = rng.standard_normal((5, 6))
+        >>> output, pullback = mha.vjp(x, causal=True)
+        >>> gradients = pullback(output)  # of half the sum of squares
+        >>> gradients.x.shape, gradients.parameters["W_q"].shape
+        ((5, 6), (6, 6))
+
+        A small step against the gradient makes the squares smaller:
+
+        >>> for name, array in mha.parameters().items():
+        ...     array -= 0.01 * gradients.parameters[name]
+        >>> bool(np.square(mha(x, causal=True)).sum() < np.square(output).sum())
+        True
+        """
+        _checks.keywords(options, DIFFERENTIABLE, "MultiHeadAttention.vjp()")
+        _vjp.check_trainable(self, (*PROJECTIONS, "W_o", "b_o"))
+        if isinstance(context, KVCache):
+            raise TypeError(
+                "context: expected an array, got a KVCache, which has no gradients"
+            )
+        _check_value(value, context, self)
+        self._check_rotary(rotary, context)
+        sources = Sources.of(x, context, value)
+        of_tokens, of_keys = _pair(seq_offsets, context, None)
+        starts = None
+        if of_tokens is not None:
+            starts = _packed.checked_starts(of_tokens, sources.tokens.shape)
+        if context is None and q_offset is None:
+            q_offset = 0
+        ends = None
+        if rotary is not None and by_length(rotary):
+            ends = kv_lengths = _ends(kv_lengths, sources.tokens, None, starts)
+        q_cos_sin = k_cos_sin = None
+        tables = self._rotary(rotary, sources.tokens, q_offset, None, starts, ends)
+        if tables is not None:
+            q_cos_sin, k_cos_sin = tables.q_cos_sin, tables.k_cos_sin
+        swapped = rotary is not None and rotary.interleaved
+        n_kv_heads = self.num_kv_heads
+        return layer_vjp(
+            self,
+            sources,
+            (
+                Side(
+                    self.W_q, self.b_q, self.num_heads, self.q_norm, q_cos_sin, swapped
+                ),
+                Side(self.W_k, self.b_k, n_kv_heads, self.k_norm, k_cos_sin, swapped),
+                Side(self.W_v, self.b_v, n_kv_heads),
+            ),
+            OutputSide(self.W_o, self.b_o, residual),
+            {
+                "q_offset": q_offset,
+                "kv_lengths": kv_lengths,
+                "seq_offsets": None if starts is None else (starts, of_keys),
+                **options,
+            },
+            checked_wanted(wanted, options),
+            _checks.flag(checkpoint, "checkpoint"),
+        )
+
     def new_cache(
         self,
         batch: int,
@@ -766,10 +986,12 @@ class MultiHeadAttention:
                 f"value: expected as many tokens as the context, {tokens.shape[:-1]}, "
                 f"got {values.shape[:-1]}"
             )
-        key = _project(tokens, self.W_k, self.b_k, self.num_kv_heads, num_threads)
+        key = project_heads(tokens, self.W_k, self.b_k, self.num_kv_heads, num_threads)
         if self.k_norm is not None:
             key = self.k_norm(key)
-        projected = _project(values, self.W_v, self.b_v, self.num_kv_heads, num_threads)
+        projected = project_heads(
+            values, self.W_v, self.b_v, self.num_kv_heads, num_threads
+        )
         batch, n_heads, n_tokens, size = key.shape
         return KVCache(
             batch,
@@ -1066,24 +1288,6 @@ def _arithmetic(
     """Return the dtype in which tokens are projected, and then normalized."""
     parts = [tokens, weight] if norm is None else [tokens, weight, norm.weight]
     return _dtypes.arithmetic(*(np.asarray(part).dtype for part in parts))
-
-
-def _project(
-    tokens: Array,
-    weight: Array,
-    bias: Array | None,
-    n_heads: int,
-    num_threads: int | None,
-) -> Array:
-    """Return tokens @ weight + bias, cut into heads: a view of (..., H, L, D)."""
-    if weight.shape[-1] % n_heads:
-        raise ValueError(
-            f"weight: expected as many columns for each of the {n_heads} heads, "
-            f"got shape {weight.shape}"
-        )
-    projected = linear(tokens, weight, bias, num_threads=num_threads)
-    shape = *projected.shape[:-1], n_heads, projected.shape[-1] // n_heads
-    return projected.reshape(shape).swapaxes(-3, -2)
 
 
 def _with_head_axis(given: ArrayLike | None, name: str) -> Array | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar
 
 import numpy as np
 
-from attnpy import _checks
+from attnpy import _checks, _vjp
+from attnpy._vjp import LayerGradients
 from attnpy.norms import LayerNorm, RMSNorm
 
 if TYPE_CHECKING:
@@ -15,15 +17,20 @@ if TYPE_CHECKING:
 
     from attnpy import _typing
     from attnpy._typing import Array, CausalOptions, LayerOptions
+    from attnpy._vjp import Pullback
     from attnpy.positions import Rotary
 
-    class CallOptions(CausalOptions, total=False):
-        """The options of an encoder's and of a decoder's calls."""
+    class VJPOptions(CausalOptions, total=False):
+        """The options of an encoder's and of a decoder's vjp."""
 
         sinks: ArrayLike | None
         seq_offsets: ArrayLike | None
-        mixed: bool
         rotary: Rotary | None
+
+    class CallOptions(VJPOptions, total=False):
+        """The options of an encoder's and of a decoder's calls."""
+
+        mixed: bool
 
     class Choice(TypedDict, total=False):
         """Of which layers and heads to return more than the output."""
@@ -226,3 +233,107 @@ def residual(
     if norm_after is not None:
         result = norm_after(result)
     return tokens + result if norm_first else norm(result, tokens)
+
+
+class Sublayer(NamedTuple):
+    """A part of a layer whose result is added to the tokens, and its norms by name."""
+
+    name: str
+    vjp: Callable[[Array, Array | None], tuple[Array, Pullback]]  # tokens, residual
+    norm: str
+    norm_after: str | None = None
+
+    def step(self, layer: Any) -> Step:
+        """Return what `residual` does with it, and back."""
+        norm, norm_first = getattr(layer, self.norm), layer.norm_first
+        after = self.norm_after or ""
+        norm_after = getattr(layer, after) if after else None
+
+        def run(tokens: Array) -> tuple[Array, Back]:
+            pulls: dict[str, Pullback] = {}  # in the order in which they were run
+            result = tokens
+            if norm_first:
+                result, pulls[self.norm] = norm.vjp(tokens)
+            is_added = norm_first and norm_after is None
+            result, pulls[self.name] = self.vjp(result, tokens if is_added else None)
+            if norm_after is not None:
+                result, pulls[after] = norm_after.vjp(result)
+            if not norm_first:
+                result, pulls[self.norm] = norm.vjp(result, tokens)
+            elif not is_added:
+                result = tokens + result
+
+            def back(grad: Array) -> tuple[Array, dict[str, LayerGradients]]:
+                found: dict[str, LayerGradients] = {}
+                of_tokens = of_result = grad
+                for name, pullback in reversed(pulls.items()):
+                    found[name] = pullback(of_result)
+                    of_result = found[name].x
+                    if name == self.norm and not norm_first:
+                        of_tokens = of_result  # the norm is of the sum
+                return of_tokens + of_result, found
+
+            return result, back
+
+        return run
+
+
+Back = Callable[["Array"], "tuple[Array, dict[str, LayerGradients]]"]
+Step = Callable[["Array"], "tuple[Array, Back]"]
+
+
+def chain_vjp(
+    owner: object, tokens: Array, steps: Iterable[Step]
+) -> tuple[Array, Pullback]:
+    """Run steps one after the other; the pullback goes the other way.
+
+    A step gives its result, and what takes that one's gradient to that of the tokens,
+    and to those of parts of the owner, by their names.
+    """
+    backs = []
+    for step in steps:
+        tokens, back = step(tokens)
+        backs.append(back)
+    output = tokens
+
+    def pullback(grad_output: ArrayLike) -> LayerGradients:
+        grad = _vjp.of_output(grad_output, output)
+        collected = _vjp.Collector(owner)
+        total = dict.fromkeys(("context", "bias", "sinks"))
+        for back in reversed(backs):
+            grad, parts = back(grad)
+            for part, found in parts.items():
+                collected.add(found.parameters, f"{part}.")
+                for name, known in total.items():
+                    total[name] = _vjp.added(known, getattr(found, name))
+        return LayerGradients(grad, collected.parameters(), **total)
+
+    return output, pullback
+
+
+def stack_vjp(
+    stack: Any,
+    tokens: Array,
+    layer_vjp: Callable[[Any, Array], tuple[Array, Pullback]],
+) -> tuple[Array, Pullback]:
+    """Run the layers of a stack and its norm, and return the pullback, too."""
+
+    def step(name: str, vjp: Callable[[Array], tuple[Array, Pullback]]) -> Step:
+        def run(tokens: Array) -> tuple[Array, Back]:
+            output, pullback = vjp(tokens)
+
+            def back(grad: Array) -> tuple[Array, dict[str, LayerGradients]]:
+                found = pullback(grad)
+                return found.x, {name: found}
+
+            return output, back
+
+        return run
+
+    steps = [
+        step(f"layers.{i}", functools.partial(layer_vjp, layer))
+        for i, layer in enumerate(stack.layers)
+    ]
+    if stack.norm is not None:
+        steps.append(step("norm", stack.norm.vjp))
+    return chain_vjp(stack, tokens, steps)

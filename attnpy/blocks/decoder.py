@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, overload
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 import numpy as np
 
-from attnpy import _checks, _parameters
+from attnpy import _checks, _parameters, _vjp
 from attnpy._options import PASSED_ON
 from attnpy.blocks import _stack
 from attnpy.blocks._stack import Insides
@@ -20,16 +20,23 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from attnpy._typing import Activation, Array, DecoderOptions, NormKind, Window
-    from attnpy.blocks._stack import CallOptions, Choice
+    from attnpy._vjp import Pullback
+    from attnpy.blocks._stack import CallOptions, Choice, VJPOptions
     from attnpy.norms import LayerNorm, RMSNorm
     from attnpy.positions import Rotary
 
-    class DecoderCall(CallOptions, total=False):
-        """The options of a decoder's call."""
+    class ContextOptions(TypedDict, total=False):
+        """The options of the attention to a context."""
 
         context_mask: ArrayLike | None
         context_lengths: ArrayLike | None
         context_offsets: ArrayLike | None
+
+    class DecoderCall(CallOptions, ContextOptions, total=False):
+        """The options of a decoder's call."""
+
+    class DecoderVJP(VJPOptions, ContextOptions, total=False):
+        """The options of a decoder's vjp."""
 
     class DecoderLayerCall(DecoderCall, total=False):
         """The options of a layer's call that do not change the kind of its result."""
@@ -350,15 +357,7 @@ class DecoderLayer:
             raise ValueError(
                 "cache: expected None with causal=False, where tokens see later ones"
             )
-        if self.window is not None:
-            _check_only(options.get("window"), "window")
-            options["window"] = self.window
-        if self.scale is not None:
-            _check_only(options.get("scale"), "scale")
-            options["scale"] = self.scale
-        if self.rotary is not None:
-            _check_only(options.get("rotary"), "rotary")
-            options["rotary"] = self.rotary
+        options |= self._own_options(options)
         if context is not None and not isinstance(context, KVCache):
             context = _checks.array(context, "context")
         tokens = _checks.array(x, "x")
@@ -375,6 +374,97 @@ class DecoderLayer:
                 tokens, feed, self.norm_3, self.norm_first, self.after_3
             )
         return Insides(tokens, weights, cross_weights) if asked else tokens
+
+    def vjp(
+        self,
+        x: ArrayLike,
+        context: ArrayLike | None = None,
+        *,
+        context_mask: ArrayLike | None = None,
+        context_lengths: ArrayLike | None = None,
+        context_offsets: ArrayLike | None = None,
+        wanted: Iterable[str] = (),
+        checkpoint: bool = False,
+        **options: Any,
+    ) -> tuple[Array, Pullback]:
+        """Return what a call does, and the pullback of gradients.
+
+        Parameters
+        ----------
+        x, context, context_mask, context_lengths, context_offsets
+            As in a call, but for caches, which have no gradients.
+        wanted : iterable of {"bias", "sinks"}, optional
+            As in `attnpy.layers.MultiHeadAttention.vjp`, of the self-attention.
+        checkpoint : bool, optional
+            As in `attnpy.layers.MultiHeadAttention.vjp`.
+        **options
+            As in a call, but for `mixed`.
+
+        Returns
+        -------
+        output : ndarray, shape (L, E) or (B, L, E)
+            With the bits of a call.
+        pullback : callable
+            As that of `EncoderLayer.vjp`; the gradients have that of the context, too.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As a call; if the parameters are packed, or not float32 or float64.
+        """
+        num_threads = options.get("num_threads")
+
+        def attend(tokens: Array, residual: Array | None) -> tuple[Array, Pullback]:
+            return self.self_attention.vjp(
+                tokens, causal=self.causal, residual=residual, wanted=wanted, **options
+            )
+
+        def attend_to_context(
+            tokens: Array, residual: Array | None
+        ) -> tuple[Array, Pullback]:
+            assert self.cross_attention is not None
+            with _checks.renamed(mask="context_mask", kv_lengths="context_lengths"):
+                return self.cross_attention.vjp(
+                    tokens,
+                    context,
+                    mask=context_mask,
+                    kv_lengths=context_lengths,
+                    seq_offsets=(options.get("seq_offsets"), context_offsets),
+                    residual=residual,
+                    num_threads=num_threads,
+                )
+
+        def feed(tokens: Array, residual: Array | None) -> tuple[Array, Pullback]:
+            return self.feed_forward.vjp(
+                tokens, residual=residual, num_threads=num_threads
+            )
+
+        def run() -> tuple[Array, Pullback]:
+            return _stack.chain_vjp(self, tokens, steps)
+
+        _checks.keywords(options, HANDED_ON - {"mixed"}, "DecoderLayer.vjp()")
+        self._check_context(context, context_mask, context_lengths, context_offsets)
+        options |= self._own_options(options)
+        tokens = _vjp.floating(x, "x")
+        sublayers = [_stack.Sublayer("self_attention", attend, "norm_1", "after_1")]
+        if self.norm_2 is not None:
+            sublayers.append(
+                _stack.Sublayer("cross_attention", attend_to_context, "norm_2")
+            )
+        sublayers.append(_stack.Sublayer("feed_forward", feed, "norm_3", "after_3"))
+        steps = [sublayer.step(self) for sublayer in sublayers]
+        is_kept = not _checks.flag(checkpoint, "checkpoint")
+        return run() if is_kept else _vjp.checkpointed(run)
+
+    def _own_options(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Return those that the layer has itself, which a call must not have."""
+        names = ("window", "scale", "rotary")
+        own = {name: getattr(self, name) for name in names}
+        own = {name: value for name, value in own.items() if value is not None}
+        for name in own:
+            if options.get(name) is not None:
+                raise ValueError(f"{name}: expected None, as the layer has its own")
+        return own
 
     def _check_context(
         self,
@@ -400,11 +490,6 @@ class DecoderLayer:
         ):
             if argument is not None:
                 raise ValueError(f"{name}: expected None without cross-attention")
-
-
-def _check_only(given: object, name: str) -> None:
-    if given is not None:
-        raise ValueError(f"{name}: expected None, as the layer has its own")
 
 
 class Decoder:
@@ -668,6 +753,69 @@ class Decoder:
                 )
                 tokens = recorder.take(i, result)
             return recorder.end(tokens if self.norm is None else self.norm(tokens))
+
+    def vjp(
+        self,
+        x: ArrayLike,
+        context: ArrayLike | None = None,
+        *,
+        wanted: Iterable[str] = (),
+        checkpoint: bool = False,
+        **options: Unpack[DecoderVJP],
+    ) -> tuple[Array, Pullback]:
+        """Return what a call does, and the pullback of gradients.
+
+        Parameters
+        ----------
+        x, context : array_like
+            As in a call, but for caches, which have no gradients.
+        wanted, checkpoint
+            As in `Encoder.vjp`; bias and sinks are the self-attention's.
+        **options
+            As in `DecoderLayer.vjp`.
+
+        Returns
+        -------
+        output : ndarray, shape (L, E) or (B, L, E)
+            With the bits of a call.
+        pullback : callable
+            As that of `Encoder.vjp`; the gradient with respect to the context is the
+            sum over the layers.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As a call; if the parameters are packed, or not float32 or float64.
+
+        Examples
+        --------
+        An encoder and a decoder, of which the gradient goes back to the encoder's
+        words:
+
+        >>> import numpy as np
+        >>> from attnpy.blocks import Decoder, Encoder
+        >>> rng = np.random.default_rng(0)
+        >>> encoder = Encoder(2, 16, 4, 64, dtype=np.float64, rng=rng)
+        >>> decoder = Decoder(2, 16, 4, 64, dtype=np.float64, rng=rng)
+        >>> source, target = rng.standard_normal((9, 16)), rng.standard_normal((5, 16))
+        >>> states, of_encoder = encoder.vjp(source)
+        >>> output, of_decoder = decoder.vjp(target, states)
+        >>> gradients = of_decoder(output)  # of half the sum of squares
+        >>> of_encoder(gradients.context).x.shape
+        (9, 16)
+        """
+        if _has_caches(context):
+            raise TypeError("context: expected an array, as caches have no gradients")
+        kept = wanted if isinstance(wanted, str) else tuple(wanted)
+        if context is not None:
+            context = _vjp.floating(context, "context")
+
+        def run(layer: DecoderLayer, tokens: Array) -> tuple[Array, Pullback]:
+            return layer.vjp(
+                tokens, context, wanted=kept, checkpoint=checkpoint, **options
+            )
+
+        return _stack.stack_vjp(self, _vjp.floating(x, "x"), run)
 
 
 def _has_caches(context: Any) -> bool:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
-from attnpy import _checks, _parameters
+from attnpy import _checks, _parameters, _vjp
 from attnpy._options import PASSED_ON
 from attnpy.blocks import _stack
 from attnpy.blocks._stack import Insides
@@ -14,15 +14,23 @@ from attnpy.blocks.feed_forward import FeedForward
 from attnpy.layers import MultiHeadAttention
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from numpy.typing import ArrayLike, DTypeLike
     from typing_extensions import Unpack
 
     from attnpy._typing import Activation, Array, Causal, LayerOptions, NormKind
-    from attnpy.blocks._stack import CallOptions, Choice
+    from attnpy._vjp import Pullback
+    from attnpy.blocks._stack import CallOptions, Choice, VJPOptions
     from attnpy.norms import LayerNorm, RMSNorm
 
     class EncoderCall(CallOptions, total=False):
         """The options of an encoder's call."""
+
+        causal: Causal
+
+    class EncoderVJP(VJPOptions, total=False):
+        """The options of an encoder's vjp that are those of its attention."""
 
         causal: Causal
 
@@ -236,6 +244,62 @@ class EncoderLayer:
         tokens = _stack.residual(tokens, feed, self.norm_2, self.norm_first)
         return Insides(tokens, weights) if asked else tokens
 
+    def vjp(
+        self,
+        x: ArrayLike,
+        *,
+        wanted: Iterable[str] = (),
+        checkpoint: bool = False,
+        **options: Unpack[EncoderVJP],
+    ) -> tuple[Array, Pullback]:
+        """Return what a call does, and the pullback of gradients.
+
+        Parameters
+        ----------
+        x : array_like, shape (L, E) or (B, L, E)
+            The tokens.
+        wanted, checkpoint
+            As in `attnpy.layers.MultiHeadAttention.vjp`.
+        **options
+            As in a call, but for `mixed`.
+
+        Returns
+        -------
+        output : ndarray, shape (L, E) or (B, L, E)
+            With the bits of a call.
+        pullback : callable
+            Takes the gradient with respect to the output, and returns an
+            `attnpy.layers.LayerGradients`. It keeps what those of attention and network
+            keep, and what goes into the norms.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As a call; if the parameters are packed, or not float32 or float64.
+        """
+
+        def attend(tokens: Array, residual: Array | None) -> tuple[Array, Pullback]:
+            return self.self_attention.vjp(
+                tokens, residual=residual, wanted=wanted, **options
+            )
+
+        def feed(tokens: Array, residual: Array | None) -> tuple[Array, Pullback]:
+            return self.feed_forward.vjp(
+                tokens, residual=residual, num_threads=options.get("num_threads")
+            )
+
+        def run() -> tuple[Array, Pullback]:
+            return _stack.chain_vjp(self, tokens, steps)
+
+        _checks.keywords(options, PASSED_ON | {"rotary"}, "EncoderLayer.vjp()")
+        tokens = _vjp.floating(x, "x")
+        steps = [
+            _stack.Sublayer("self_attention", attend, "norm_1").step(self),
+            _stack.Sublayer("feed_forward", feed, "norm_2").step(self),
+        ]
+        is_kept = not _checks.flag(checkpoint, "checkpoint")
+        return run() if is_kept else _vjp.checkpointed(run)
+
 
 class Encoder:
     """A stack of encoder layers.
@@ -397,3 +461,58 @@ class Encoder:
         for i, layer in enumerate(self.layers):
             tokens = recorder.take(i, layer(tokens, **options, **recorder.asks(i)))
         return recorder.end(tokens if self.norm is None else self.norm(tokens))
+
+    def vjp(
+        self,
+        x: ArrayLike,
+        *,
+        wanted: Iterable[str] = (),
+        checkpoint: bool = False,
+        **options: Unpack[EncoderVJP],
+    ) -> tuple[Array, Pullback]:
+        """Return what a call does, and the pullback of gradients.
+
+        Parameters
+        ----------
+        x : array_like, shape (L, E) or (B, L, E)
+            The tokens.
+        wanted : iterable of {"bias", "sinks"}, optional
+            As in `attnpy.layers.MultiHeadAttention.vjp`: sums over the layers.
+        checkpoint : bool, optional
+            Keep nothing but what goes into each layer, which is run again when its
+            gradients are wanted.
+        **options
+            As in `EncoderLayer.vjp`.
+
+        Returns
+        -------
+        output : ndarray, shape (L, E) or (B, L, E)
+            With the bits of a call.
+        pullback : callable
+            Takes the gradient with respect to the output, and returns an
+            `attnpy.layers.LayerGradients`. The parameters of layers that are shared
+            have the sum of all, under their first name.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As a call; if the parameters are packed, or not float32 or float64.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from attnpy.blocks import Encoder
+        >>> rng = np.random.default_rng(0)
+        >>> encoder = Encoder(2, 16, 4, 64, dtype=np.float64, rng=rng)
+        >>> x = rng.standard_normal((10, 16))  # ten words
+        >>> output, pullback = encoder.vjp(x)
+        >>> gradients = pullback(np.ones_like(output))
+        >>> gradients.x.shape, gradients.parameters["layers.1.norm_2.bias"][:4]
+        ((10, 16), array([10., 10., 10., 10.]))
+        """
+        kept = wanted if isinstance(wanted, str) else tuple(wanted)
+
+        def run(layer: EncoderLayer, tokens: Array) -> tuple[Array, Pullback]:
+            return layer.vjp(tokens, wanted=kept, checkpoint=checkpoint, **options)
+
+        return _stack.stack_vjp(self, _vjp.floating(x, "x"), run)

@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnpy import _checks, _dtypes, _parameters
-from attnpy._linear import linear
+from attnpy import _attnpy, _checks, _dtypes, _parameters, _vjp
+from attnpy._linear import linear, linear_vjp
+from attnpy._vjp import LayerGradients
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike
 
     from attnpy._typing import Activation, Array, Precision
+    from attnpy._vjp import Pullback
 
 # What is done to the gate, of those that have one.
 GATED: dict[str, Activation] = {
@@ -196,3 +198,90 @@ class FeedForward:
             precision=outside,
             num_threads=num_threads,
         )
+
+    def vjp(
+        self,
+        x: ArrayLike,
+        *,
+        residual: ArrayLike | None = None,
+        checkpoint: bool = False,
+        num_threads: int | None = None,
+    ) -> tuple[Array, Pullback]:
+        r"""Return what a call does, and the pullback of gradients.
+
+        Parameters
+        ----------
+        x, residual, num_threads
+            As in a call.
+        checkpoint : bool, optional
+            As in `attnpy.layers.MultiHeadAttention.vjp`.
+
+        Returns
+        -------
+        output : ndarray, shape (..., E)
+            With the bits of a call.
+        pullback : callable
+            Takes the gradient with respect to the output, and returns an
+            `attnpy.layers.LayerGradients`. That with respect to `residual` is that of
+            the output. It keeps x and what goes into the activation, and what that is
+            multiplied by where the activation has a third matrix.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As a call; if the parameters are packed, or not float32 or float64.
+
+        Notes
+        -----
+        With the hidden numbers :math:`h = x W_1 + b_1` and the gradient :math:`G` of
+        the output, that of the hidden ones is :math:`dh = G W_2^T \cdot f'(h)`. With a
+        gate :math:`g`, :math:`dh = G W_2^T \cdot f(g)` and :math:`dg = G W_2^T \cdot h
+        \cdot f'(g)`. For the products see `attnpy.layers.MultiHeadAttention.vjp`, for
+        :math:`f'` `attnpy.blocks.activation_vjp`.
+        """
+        _vjp.check_trainable(self, ("W_1", "W_2", "W_gate", "b_1", "b_2", "b_gate"))
+        tokens = _vjp.floating(x, "x")
+
+        def run() -> tuple[Array, Pullback]:
+            return self._run_vjp(tokens, residual, num_threads)
+
+        is_kept = not _checks.flag(checkpoint, "checkpoint")
+        return run() if is_kept else _vjp.checkpointed(run)
+
+    def _run_vjp(
+        self, x: Array, residual: ArrayLike | None, num_threads: int | None
+    ) -> tuple[Array, Pullback]:
+        hidden = linear(x, self.W_1, self.b_1, num_threads=num_threads)
+        name: str = self.activation
+        times: Array | None = None
+        gate = hidden
+        if self.W_gate is not None:
+            name, times = GATED[self.activation], hidden
+            gate = linear(x, self.W_gate, self.b_gate, num_threads=num_threads)
+
+        def active() -> Array:
+            return _attnpy.activate(gate, name, times, num_threads)
+
+        output = linear(
+            active(), self.W_2, self.b_2, residual=residual, num_threads=num_threads
+        )
+
+        def pullback(grad_output: ArrayLike) -> LayerGradients:
+            grad = _vjp.of_output(grad_output, output)
+            of_active, of_2, of_b_2 = linear_vjp(
+                grad, active(), self.W_2, self.b_2, num_threads=num_threads
+            )
+            of_gate = _attnpy.activate_vjp(of_active, gate, name, times, num_threads)
+            of_x: Array | None = None
+            found: dict[str, Array | None] = {"W_2": of_2, "b_2": of_b_2}
+            if self.W_gate is not None:
+                of_x, found["W_gate"], found["b_gate"] = linear_vjp(
+                    of_gate, x, self.W_gate, self.b_gate, num_threads=num_threads
+                )
+                of_gate = _attnpy.activate(gate, name, of_active, num_threads)
+            of_x, found["W_1"], found["b_1"] = linear_vjp(
+                of_gate, x, self.W_1, self.b_1, add_to=of_x, num_threads=num_threads
+            )
+            return LayerGradients(of_x, _vjp.of_parameters(self, found))
+
+        return output, pullback

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from attnpy import _checks, _dtypes, _packed, _parameters
+from attnpy import _checks, _dtypes, _packed, _parameters, _vjp
+from attnpy._vjp import LayerGradients
 from attnpy.blocks import Insides
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
     from attnpy._typing import Array
+    from attnpy._vjp import Pullback
 
 
 def table(
@@ -132,12 +134,53 @@ def run_existing(
     return Insides(output, weights, result.cross_weights, states)
 
 
+def existing_vjp(
+    tokens: Array,
+    lengths: NDArray[np.int64] | None,
+    run: Callable[[Array, NDArray[np.int64] | None], tuple[Array, Pullback]],
+) -> tuple[Array, Pullback]:
+    """Do what `run_existing` does with a stack's vjp; the pullback is of the tokens."""
+    exists = starts = None
+    if lengths is not None:
+        exists, starts = _packed.existing(np.atleast_1d(lengths), tokens.shape[-2])
+        exists = exists.reshape(tokens.shape[:-1])
+    result, of_stack = run(tokens if exists is None else tokens[exists], starts)
+    states = _padded_states(result, exists)
+
+    def pullback(grad_output: ArrayLike) -> LayerGradients:
+        grad = _vjp.of_output(grad_output, states)
+        found = of_stack(grad if exists is None else grad[exists])
+        return LayerGradients(_padded_states(found.x, exists), found.parameters)
+
+    return states, pullback
+
+
+def look_up_vjp(
+    table: Array, ids: NDArray[np.int64], grad: Array, to: Array | None = None
+) -> Array:
+    """Return the gradient of a table of which rows were looked up, added to another.
+
+    Those of a row that was looked up several times are added in the order of `ids`.
+    """
+    total = np.zeros(table.shape, table.dtype) if to is None else to
+    np.add.at(total, ids.reshape(-1), grad.reshape(-1, grad.shape[-1]))
+    return total
+
+
+def _padded_states(states: Array, exists: NDArray[np.bool_] | None) -> Array:
+    """Return vectors (..., T, E) in the places that exist, and 0 in the others."""
+    if exists is None:
+        return states
+    padded = np.zeros(
+        (*states.shape[:-2], *exists.shape, states.shape[-1]), states.dtype
+    )
+    padded[..., exists, :] = states
+    return padded
+
+
 def _unpacked(states: Array, exists: NDArray[np.bool_] | None, table: Array) -> Array:
     """Return vectors (..., T, E) in the places that exist, in the table's dtype."""
-    if exists is not None:
-        packed, shape = states, (*states.shape[:-2], *exists.shape, states.shape[-1])
-        states = np.zeros(shape, packed.dtype)
-        states[..., exists, :] = packed
+    states = _padded_states(states, exists)
     return states.astype(table.dtype) if is_mixed(table) else states
 
 

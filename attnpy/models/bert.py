@@ -7,19 +7,21 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 import numpy as np
 
-from attnpy import _checks, _parameters
-from attnpy._linear import linear
+from attnpy import _checks, _parameters, _vjp
+from attnpy._linear import linear, linear_vjp
+from attnpy._vjp import LayerGradients
 from attnpy.blocks import Encoder, Insides, LayerNorm
 from attnpy.models import _embedding, _hf_config, _pretrained
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import ArrayLike, DTypeLike, NDArray
     from typing_extensions import Unpack
 
     from attnpy._typing import Activation, Array
+    from attnpy._vjp import Pullback
     from attnpy.blocks._stack import Choice
 
     class BertCall(TypedDict, total=False):
@@ -359,20 +361,8 @@ class BertEncoder:
             If an argument has the wrong kind, dtype or shape, or is out of its range.
         """
         ids = _embedding.checked_ids(token_ids, len(self.token_embedding))
-        tokens = self._embed(ids, 0 if token_types is None else token_types)
-        ends = hidden = None
-        if lengths is not None:
-            ends = _embedding.checked_lengths(lengths, ids, 0)
-        if mask is not None:
-            hidden = _embedding.checked_mask(mask, ids)
-            if ends is None and (hidden[..., :-1] >= hidden[..., 1:]).all():
-                ends, hidden = hidden.sum(axis=-1), None  # padding at the end only
-            else:
-                hidden = hidden[..., np.newaxis, np.newaxis, :]  # (..., 1, 1, L)
-
-        of_keys = None
-        if hidden is not None:
-            of_keys, ends = ends, None
+        tokens = self.norm(self._embed(ids, self._types(ids, token_types)))
+        hidden, of_keys, ends = _visible(ids, lengths, mask)
 
         def run(tokens: Array, seq_offsets: NDArray[np.int64] | None) -> Any:
             return self.encoder(
@@ -389,6 +379,76 @@ class BertEncoder:
             )
 
         return _embedding.run_existing(tokens, ends, run, self.token_embedding)
+
+    def vjp(
+        self,
+        token_ids: ArrayLike,
+        *,
+        lengths: ArrayLike | None = None,
+        mask: ArrayLike | None = None,
+        token_types: ArrayLike | None = None,
+        checkpoint: bool = False,
+        num_threads: int | None = None,
+    ) -> tuple[Array, Callable[[ArrayLike], dict[str, Array]]]:
+        """Return the tokens' vectors, and the pullback of gradients.
+
+        Parameters
+        ----------
+        token_ids, lengths, mask, token_types, num_threads
+            As in a call.
+        checkpoint : bool, optional
+            As in `attnpy.blocks.Encoder.vjp`.
+
+        Returns
+        -------
+        states : ndarray, shape (L, E) or (B, L, E)
+            With the bits of a call.
+        pullback : callable
+            Takes the gradient with respect to the states, and returns those of the
+            parameters, a dict with the names of `parameters`; those of pooler and
+            classifier come from `pool_vjp` and `classify_vjp`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As a call; if the parameters are packed, or not float32 or float64.
+        """
+        tables = "token_embedding", "position_embedding", "segment_embedding"
+        _vjp.check_trainable(self, tables)
+        ids = _embedding.checked_ids(token_ids, len(self.token_embedding))
+        types = self._types(ids, token_types)
+        tokens, of_norm = self.norm.vjp(self._embed(ids, types))
+        hidden, of_keys, ends = _visible(ids, lengths, mask)
+
+        def run(
+            tokens: Array, seq_offsets: NDArray[np.int64] | None
+        ) -> tuple[Array, Pullback]:
+            return self.encoder.vjp(
+                tokens,
+                mask=hidden,
+                kv_lengths=of_keys,
+                seq_offsets=seq_offsets,
+                checkpoint=checkpoint,
+                num_threads=num_threads,
+            )
+
+        states, of_states = _embedding.existing_vjp(tokens, ends, run)
+
+        def pullback(grad_output: ArrayLike) -> dict[str, Array]:
+            collected = _vjp.Collector(self)
+            found = of_states(grad_output)
+            collected.add(found.parameters, "encoder.")
+            found = of_norm(found.x)
+            collected.add(found.parameters, "norm.")
+            places = np.arange(ids.shape[-1]), types, ids
+            for name, place in zip(tables[1:] + tables[:1], places, strict=True):
+                table = _embedding.look_up_vjp(
+                    getattr(self, name), np.broadcast_to(place, ids.shape), found.x
+                )
+                collected.add({name: table})
+            return collected.parameters()
+
+        return states, pullback
 
     def pool(self, states: ArrayLike, *, num_threads: int | None = None) -> Array:
         """Return the vector of each text, which the pooler makes of its first token's.
@@ -411,29 +471,80 @@ class BertEncoder:
             If an argument has the wrong kind, dtype or shape. If the model has no
             pooler.
         """
-        if self.pooler_weight is None:
-            raise ValueError(
-                "pooler: expected a model with pooler=True, got one without"
-            )
-        tokens = _checks.array(states, "states")
-        size = len(self.token_embedding.T)
-        if (
-            tokens.ndim not in (2, 3)
-            or 0 in tokens.shape[-2:]
-            or tokens.shape[-1] != size
-        ):
-            raise ValueError(
-                f"states: expected (L, {size}) or (B, L, {size}) with a first token, "
-                f"got {tokens.shape}"
-            )
+        weight, first = self._first_tokens(_checks.array(states, "states"))
         with _checks.renamed(x="states"):
             return linear(
-                tokens[..., 0, :],
-                self.pooler_weight,
+                first,
+                weight,
                 self.pooler_bias,
                 activation="tanh",
                 num_threads=num_threads,
             )
+
+    def pool_vjp(
+        self, states: ArrayLike, *, num_threads: int | None = None
+    ) -> tuple[Array, Pullback]:
+        """Return what `pool` does, and the pullback of gradients.
+
+        Parameters
+        ----------
+        states, num_threads
+            As in `pool`.
+
+        Returns
+        -------
+        vectors : ndarray, shape (E,) or (B, E)
+            With the bits of `pool`.
+        pullback : callable
+            Takes the gradient with respect to the vectors, and returns an
+            `attnpy.layers.LayerGradients`: `x` is that of the states, and the
+            parameters are ``pooler_weight`` and ``pooler_bias``.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `pool`; if the parameters are not float32 or float64.
+        """
+        _vjp.check_trainable(self, ("pooler_weight", "pooler_bias"))
+        tokens = _vjp.floating(states, "states")
+        weight, first = self._first_tokens(tokens)
+        vectors = self.pool(tokens, num_threads=num_threads)
+
+        def pullback(grad_output: ArrayLike) -> LayerGradients:
+            grad = _vjp.of_output(grad_output, vectors)
+            of_first, of_weight, of_bias = linear_vjp(
+                grad * (1 - np.square(vectors)),  # tanh' = 1 - tanh^2
+                first,
+                weight,
+                self.pooler_bias,
+                num_threads=num_threads,
+            )
+            of_states = np.zeros(tokens.shape, tokens.dtype)
+            of_states[..., 0, :] = of_first
+            found = {"pooler_weight": of_weight}
+            if of_bias is not None:
+                found["pooler_bias"] = of_bias
+            return LayerGradients(of_states, found)
+
+        return vectors, pullback
+
+    def _first_tokens(self, states: Array) -> tuple[Array, Array]:
+        """Return the pooler's matrix, and what it is multiplied by."""
+        if self.pooler_weight is None:
+            raise ValueError(
+                "pooler: expected a model with pooler=True, got one without"
+            )
+        size = len(self.token_embedding.T)
+        if (
+            states.ndim not in (2, 3)
+            or 0 in states.shape[-2:]
+            or states.shape[-1] != size
+        ):
+            raise ValueError(
+                f"states: expected (L, {size}) or (B, L, {size}) with a first token, "
+                f"got {states.shape}"
+            )
+        return self.pooler_weight, states[..., 0, :]
 
     def classify(self, states: ArrayLike, *, num_threads: int | None = None) -> Array:
         """Return the scores of the labels for each text, before a softmax or sigmoid.
@@ -456,30 +567,120 @@ class BertEncoder:
             If an argument has the wrong kind, dtype or shape. If the model has no
             classifier.
         """
+        return linear(
+            self.pool(states, num_threads=num_threads),
+            self._classifier(),
+            self.classifier_bias,
+            num_threads=num_threads,
+        )
+
+    def classify_vjp(
+        self, states: ArrayLike, *, num_threads: int | None = None
+    ) -> tuple[Array, Pullback]:
+        """Return what `classify` does, and the pullback of gradients.
+
+        Parameters
+        ----------
+        states, num_threads
+            As in `classify`.
+
+        Returns
+        -------
+        scores : ndarray, shape (n_labels,) or (B, n_labels)
+            With the bits of `classify`.
+        pullback : callable
+            Takes the gradient with respect to the scores, and returns an
+            `attnpy.layers.LayerGradients`: `x` is that of the states, and the
+            parameters are those of pooler and classifier.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `classify`; if the parameters are not float32 or float64.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from attnpy.models import BertEncoder
+        >>> rng = np.random.default_rng(0)
+        >>> model = BertEncoder(
+        ...     2, 16, 4, 64, vocab_size=100, pooler=True, n_labels=3, rng=rng
+        ... )
+        >>> states, of_model = model.vjp([[2, 71, 82, 3], [2, 71, 3, 0]])
+        >>> scores, of_scores = model.classify_vjp(states)
+        >>> found = of_scores(np.ones_like(scores))
+        >>> gradients = {**of_model(found.x), **found.parameters}
+        >>> gradients.keys() == model.parameters().keys()
+        True
+        """
+        _vjp.check_trainable(self, ("classifier_weight", "classifier_bias"))
+        weight = self._classifier()
+        vectors, of_pooler = self.pool_vjp(states, num_threads=num_threads)
+        scores = linear(vectors, weight, self.classifier_bias, num_threads=num_threads)
+
+        def pullback(grad_output: ArrayLike) -> LayerGradients:
+            of_vectors, of_weight, of_bias = linear_vjp(
+                _vjp.of_output(grad_output, scores),
+                vectors,
+                weight,
+                self.classifier_bias,
+                num_threads=num_threads,
+            )
+            found = of_pooler(of_vectors)
+            found.parameters["classifier_weight"] = of_weight
+            if of_bias is not None:
+                found.parameters["classifier_bias"] = of_bias
+            return found
+
+        return scores, pullback
+
+    def _classifier(self) -> Array:
         if self.classifier_weight is None:
             raise ValueError(
                 "classifier: expected a model with n_labels, or read with "
                 "classifier=True, got one without"
             )
-        return linear(
-            self.pool(states, num_threads=num_threads),
-            self.classifier_weight,
-            self.classifier_bias,
-            num_threads=num_threads,
-        )
+        return self.classifier_weight
 
-    def _embed(self, ids: NDArray[np.int64], token_types: ArrayLike) -> Array:
-        """Return what goes into the layers, (L, E) or (B, L, E)."""
-        n_tokens = ids.shape[-1]
-        _embedding.check_positions(n_tokens, self.position_embedding)
+    def _types(
+        self, ids: NDArray[np.int64], token_types: ArrayLike | None
+    ) -> NDArray[np.int64]:
+        """Return the types of tokens, broadcast to them or a single one."""
         n_types = len(self.segment_embedding)
-        types = _checks.integers(token_types, "token_types", 0, n_types - 1)
+        given = 0 if token_types is None else token_types
+        types = _checks.integers(given, "token_types", 0, n_types - 1)
         if not _checks.broadcasts(types.shape, ids.shape):
             raise ValueError(
                 "token_types: expected an integer, or integers that broadcast to "
                 f"token_ids' {ids.shape}, got {types.shape}"
             )
+        return types
+
+    def _embed(self, ids: NDArray[np.int64], types: NDArray[np.int64]) -> Array:
+        """Return what is normalized for the layers, (L, E) or (B, L, E)."""
+        n_tokens = ids.shape[-1]
+        _embedding.check_positions(n_tokens, self.position_embedding)
         tokens = _embedding.looked_up(self.token_embedding, ids)
         tokens += self.segment_embedding[types]
         tokens += self.position_embedding[:n_tokens]
-        return self.norm(tokens)
+        return tokens
+
+
+def _visible(
+    ids: NDArray[np.int64], lengths: ArrayLike | None, mask: ArrayLike | None
+) -> tuple[
+    NDArray[np.bool_] | None, NDArray[np.int64] | None, NDArray[np.int64] | None
+]:
+    """Return the mask of keys, how many of them exist, and how many tokens do.
+
+    With the last, which is for padding at the end only, nothing is computed for it.
+    """
+    hidden = ends = None
+    if lengths is not None:
+        ends = _embedding.checked_lengths(lengths, ids, 0)
+    if mask is not None:
+        hidden = _embedding.checked_mask(mask, ids)
+        if ends is None and (hidden[..., :-1] >= hidden[..., 1:]).all():
+            return None, None, hidden.sum(axis=-1)
+        return hidden[..., np.newaxis, np.newaxis, :], ends, None  # (..., 1, 1, L)
+    return None, None, ends

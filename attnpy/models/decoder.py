@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, overload
 
 import numpy as np
 
-from attnpy import _checks, _dtypes, _parameters
+from attnpy import _checks, _dtypes, _parameters, _vjp
 from attnpy._attention import attention
-from attnpy._linear import linear
+from attnpy._linear import linear, linear_vjp
+from attnpy._vjp import LayerGradients
 from attnpy.blocks import Decoder, Insides, RMSNorm, tanh
 from attnpy.cache import checked_caches
 from attnpy.models import _embedding, _hf_config, _pretrained, sampling
@@ -18,12 +19,13 @@ from attnpy.positions import Rotary
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import ArrayLike, DTypeLike, NDArray
     from typing_extensions import TypeIs, Unpack
 
     from attnpy._typing import Array, DecoderOptions, Window
+    from attnpy._vjp import Pullback
     from attnpy.blocks import DecoderLayer, FeedForward
     from attnpy.blocks._stack import Choice
     from attnpy.cache import KVCache
@@ -426,15 +428,7 @@ class CausalDecoder:
             The caches have not changed after an error.
         """
         ids = _embedding.checked_ids(token_ids, len(self.token_embedding))
-        tokens = _embedding.looked_up(self.token_embedding, ids)
-        if self.embedding_scale is not None:
-            scale = np.asarray(self.embedding_scale, self.token_embedding.dtype)
-            tokens *= scale.astype(tokens.dtype)
-        if self.position_embedding is not None:
-            positions = self._positions(ids, caches)
-            n_positions = int(positions.max(initial=-1)) + 1
-            _embedding.check_positions(n_positions, self.position_embedding)
-            tokens += self.position_embedding[positions]
+        tokens = self._embed(ids, self._positions(ids, caches))
 
         def run(tokens: Array, seq_offsets: NDArray[np.int64] | None) -> Any:
             return self.decoder(
@@ -442,10 +436,7 @@ class CausalDecoder:
                 caches=caches,
                 seq_offsets=seq_offsets,
                 mixed=_embedding.is_mixed(self.token_embedding),
-                rotary=None if isinstance(self.rotary, list) else self.rotary,
-                softcap=self.softcap,
-                window=None if _is_windows(self.window) else self.window,
-                scale=None if isinstance(self.scale, list) else self.scale,
+                **self._attention_options(),
                 return_weights=return_weights,
                 output_hidden_states=output_hidden_states,
                 layers=layers,
@@ -482,6 +473,176 @@ class CausalDecoder:
             For calls, `generate` and `stream`.
         """
         return self.decoder.new_caches(batch, capacity, dtype=dtype, growable=growable)
+
+    def vjp(
+        self,
+        token_ids: ArrayLike,
+        *,
+        lengths: ArrayLike | None = None,
+        logits: bool = False,
+        checkpoint: bool = False,
+        num_threads: int | None = None,
+    ) -> tuple[Array, Callable[[ArrayLike], dict[str, Array]]]:
+        """Return the tokens' vectors, or their scores, and the pullback of gradients.
+
+        Parameters
+        ----------
+        token_ids, lengths, num_threads
+            As in a call. Without `caches`: a sequence is computed as a whole.
+        logits : bool, optional
+            Return what `logits` makes of the vectors, and differentiate that.
+        checkpoint : bool, optional
+            As in `attnpy.blocks.Encoder.vjp`.
+
+        Returns
+        -------
+        output : ndarray, shape (L, E) or (B, L, E), or with V in the place of E
+            With the bits of a call, and of `logits`.
+        pullback : callable
+            Takes the gradient with respect to the output, and returns those of the
+            parameters, a dict with the names of `parameters`. Where the embeddings are
+            `tied`, their gradient is the sum of both uses.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As a call; if the parameters are packed, or not float32 or float64.
+
+        See Also
+        --------
+        attnpy.training.cross_entropy : the loss of scores, and its gradient.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from attnpy.models import CausalDecoder
+        >>> rng = np.random.default_rng(0)
+        >>> model = CausalDecoder(
+        ...     2, 16, 4, 64, vocab_size=100, max_length=32, rng=rng
+        ... )
+        >>> scores, pullback = model.vjp([5, 17, 3], logits=True)
+        >>> scores.shape
+        (3, 100)
+        >>> gradients = pullback(np.ones_like(scores))
+        >>> gradients.keys() == model.parameters().keys()
+        True
+        """
+        _vjp.check_trainable(self, ("token_embedding", "position_embedding", "output"))
+        ids = _embedding.checked_ids(token_ids, len(self.token_embedding))
+        positions = self._positions(ids, None)
+        tokens, of_scores = self._embed(ids, positions), None
+
+        def run(
+            tokens: Array, seq_offsets: NDArray[np.int64] | None
+        ) -> tuple[Array, Pullback]:
+            return self.decoder.vjp(
+                tokens,
+                seq_offsets=seq_offsets,
+                checkpoint=checkpoint,
+                num_threads=num_threads,
+                **self._attention_options(),
+            )
+
+        ends = None
+        if lengths is not None:
+            ends = _embedding.checked_lengths(lengths, ids, 0)
+        output, of_states = _embedding.existing_vjp(tokens, ends, run)
+        if _checks.flag(logits, "logits"):
+            output, of_scores = self.logits_vjp(output, num_threads=num_threads)
+
+        def pullback(grad_output: ArrayLike) -> dict[str, Array]:
+            collected = _vjp.Collector(self)
+            if of_scores is not None:
+                found = of_scores(grad_output)
+                collected.add(found.parameters)
+                grad_output = found.x
+            found = of_states(grad_output)
+            collected.add(found.parameters, "decoder.")
+            self._add_of_embeddings(collected, ids, positions, found.x)
+            return collected.parameters()
+
+        return output, pullback
+
+    def logits_vjp(
+        self, states: ArrayLike, *, num_threads: int | None = None
+    ) -> tuple[Array, Pullback]:
+        """Return what `logits` does, and the pullback of gradients.
+
+        Parameters
+        ----------
+        states, num_threads
+            As in `logits`.
+
+        Returns
+        -------
+        scores : ndarray, shape (..., V)
+        pullback : callable
+            Takes the gradient with respect to the scores, and returns an
+            `attnpy.layers.LayerGradients`: `x` is that of the states, and the parameter
+            is ``token_embedding`` or ``output``.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `logits`; if the parameters are packed, or not float32 or float64.
+        """
+        _vjp.check_trainable(self, ("token_embedding", "output"))
+        tokens, cap = _vjp.floating(states, "states"), self.logit_softcap
+        scores = self.logits(tokens, num_threads=num_threads)
+        weight = self.token_embedding.T if self.output is None else self.output
+
+        def pullback(grad_output: ArrayLike) -> LayerGradients:
+            grad = _vjp.of_output(grad_output, scores)
+            if cap is not None:  # 1 - tanh^2, where scores are C tanh
+                grad = grad * (1 - np.square(scores / np.asarray(cap, scores.dtype)))
+            of_states, of_weight, _ = linear_vjp(
+                grad, tokens, weight, None, num_threads=num_threads
+            )
+            if self.output is None:
+                found = {"token_embedding": of_weight.T}
+            else:
+                found = {"output": of_weight}
+            return LayerGradients(of_states, found)
+
+        return scores, pullback
+
+    def _embed(self, ids: NDArray[np.int64], positions: NDArray[np.int64]) -> Array:
+        """Return what goes into the layers, (L, E) or (B, L, E)."""
+        tokens = _embedding.looked_up(self.token_embedding, ids)
+        if self.embedding_scale is not None:
+            scale = np.asarray(self.embedding_scale, self.token_embedding.dtype)
+            tokens *= scale.astype(tokens.dtype)
+        if self.position_embedding is not None:
+            n_positions = int(positions.max(initial=-1)) + 1
+            _embedding.check_positions(n_positions, self.position_embedding)
+            tokens += self.position_embedding[positions]
+        return tokens
+
+    def _add_of_embeddings(
+        self,
+        collected: _vjp.Collector,
+        ids: NDArray[np.int64],
+        positions: NDArray[np.int64],
+        grad: Array,
+    ) -> None:
+        """Add the gradients of the tables that `_embed` looks up."""
+        if self.position_embedding is not None:
+            places = np.broadcast_to(positions, ids.shape)
+            table = _embedding.look_up_vjp(self.position_embedding, places, grad)
+            collected.add({"position_embedding": table})
+        if self.embedding_scale is not None:
+            grad = grad * np.asarray(self.embedding_scale, grad.dtype)
+        table = _embedding.look_up_vjp(self.token_embedding, ids, grad)
+        collected.add({"token_embedding": table})
+
+    def _attention_options(self) -> dict[str, Any]:
+        """Return those that are the same for all layers."""
+        return {
+            "rotary": None if isinstance(self.rotary, list) else self.rotary,
+            "softcap": self.softcap,
+            "window": None if _is_windows(self.window) else self.window,
+            "scale": None if isinstance(self.scale, list) else self.scale,
+        }
 
     def _positions(
         self, ids: NDArray[np.int64], caches: Sequence[KVCache] | None

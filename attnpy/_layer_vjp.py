@@ -1,0 +1,232 @@
+"""Attention with its projections, backwards: what both layers' `vjp` share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from attnpy import _attnpy, _checks, _vjp
+from attnpy._attention import attention
+from attnpy._gradients import attention_vjp
+from attnpy._linear import (
+    cut_into_heads,
+    joined_heads,
+    linear,
+    linear_vjp,
+    project_heads,
+)
+from attnpy._vjp import LayerGradients
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from attnpy._typing import Array
+    from attnpy._vjp import Pullback
+    from attnpy.norms import LayerNorm, RMSNorm
+
+
+class Sources(NamedTuple):
+    """What a layer is given: tokens, and where keys and values come from, if not these.
+
+    Arrays that have gradients.
+    """
+
+    tokens: Array
+    context: Array | None
+    value: Array | None
+
+    @classmethod
+    def of(
+        cls, x: ArrayLike, context: ArrayLike | None, value: ArrayLike | None
+    ) -> Sources:
+        """Check the arguments of a call."""
+        return cls(
+            _tokens(x, "x"),
+            None if context is None else _tokens(context, "context"),
+            None if value is None else _tokens(value, "value"),
+        )
+
+    def of_sides(self) -> tuple[Array, Array, Array]:
+        """Return what queries, keys and values are made of."""
+        key = self.tokens if self.context is None else self.context
+        return self.tokens, key, key if self.value is None else self.value
+
+
+class Side(NamedTuple):
+    """What makes queries, keys or values of tokens."""
+
+    weight: Array
+    bias: Array | None
+    n_heads: int
+    norm: LayerNorm | RMSNorm | None = None
+    cos_sin: Array | None = None
+    interleaved: bool = False
+
+
+class OutputSide(NamedTuple):
+    """What is done to the results of all heads, side by side."""
+
+    weight: Array
+    bias: Array | None
+    residual: ArrayLike | None
+
+
+class Heads(NamedTuple):
+    """Queries, keys or values (..., H, L, D), and the way back of their gradients.
+
+    That returns the gradients of the projection's columns, and of the norm.
+    """
+
+    heads: Array
+    back: Callable[[Array], tuple[Array, dict[str, Array]]]
+
+
+def layer_vjp(
+    layer: object,
+    sources: Sources,
+    sides: tuple[Side, Side, Side],
+    output_side: OutputSide | None,
+    options: dict[str, Any],
+    wanted: frozenset[str],
+    checkpoint: bool,
+) -> tuple[Array, Pullback]:
+    """Run a layer, and return its pullback beside the output.
+
+    The sides are those of queries, keys and values; the layer has their arrays as W_q,
+    b_q, W_k and so on. The options are those of attention.
+    """
+
+    def run() -> tuple[Array, Pullback]:
+        return _run(layer, sources, sides, output_side, options, wanted)
+
+    return _vjp.checkpointed(run) if checkpoint else run()
+
+
+def _run(
+    layer: object,
+    sources: Sources,
+    sides: tuple[Side, Side, Side],
+    output_side: OutputSide | None,
+    options: dict[str, Any],
+    wanted: frozenset[str],
+) -> tuple[Array, Pullback]:
+    n_heads, num_threads = sides[0].n_heads, options.get("num_threads")
+    parts = [
+        _heads(source, side, num_threads)
+        for source, side in zip(sources.of_sides(), sides, strict=True)
+    ]
+    query, key, value = (part.heads for part in parts)
+    batch = np.broadcast_shapes(*(part.heads.shape[:-3] for part in parts))
+    shape = *batch, query.shape[-2], n_heads * value.shape[-1]
+    concat = np.empty(shape, np.result_type(query, key, value))
+    attended = cut_into_heads(concat, n_heads)
+    _, lse = attention(query, key, value, out=attended, return_lse=True, **options)
+    output = concat
+    if output_side is not None:
+        output = linear(
+            concat,
+            output_side.weight,
+            output_side.bias,
+            residual=output_side.residual,
+            num_threads=num_threads,
+        )
+
+    def pullback(grad_output: ArrayLike) -> LayerGradients:
+        grad = _vjp.of_output(grad_output, output)
+        parameters: dict[str, Array | None] = {}
+        if output_side is not None:
+            grad, parameters["W_o"], parameters["b_o"] = linear_vjp(
+                grad,
+                concat,
+                output_side.weight,
+                output_side.bias,
+                num_threads=num_threads,
+            )
+        found = attention_vjp(
+            cut_into_heads(grad, n_heads),
+            query,
+            key,
+            value,
+            output=attended,
+            lse=lse,
+            wanted=("query", "key", "value", *wanted),
+            **options,
+        )
+        of_sources: dict[int, Array] = {}
+        for letter, gradient, part, source, side in zip(
+            "qkv", found[:3], parts, sources.of_sides(), sides, strict=True
+        ):
+            assert gradient is not None  # it is wanted
+            columns, of_norm = part.back(gradient)
+            of_sources[id(source)], of_weight, of_bias = linear_vjp(
+                columns,
+                source,
+                side.weight,
+                side.bias,
+                add_to=of_sources.get(id(source)),
+                num_threads=num_threads,
+            )
+            parameters |= {f"W_{letter}": of_weight, f"b_{letter}": of_bias}
+            parameters |= {f"{letter}_norm.{name}": x for name, x in of_norm.items()}
+        return LayerGradients(
+            of_sources[id(sources.tokens)],
+            _vjp.of_parameters(layer, parameters),
+            of_sources.get(id(sources.context)),
+            of_sources.get(id(sources.value)),
+            found.bias,
+            found.sinks,
+        )
+
+    return output, pullback
+
+
+def checked_wanted(wanted: Iterable[str], options: Mapping[str, Any]) -> frozenset[str]:
+    """Return of which options gradients are wanted."""
+    names = _checks.items(
+        (wanted,) if isinstance(wanted, str) else wanted, "wanted", "str"
+    )
+    for name in names:
+        _checks.one_of(name, "wanted", ("bias", "sinks"))
+        if options.get(name) is None:
+            raise ValueError(
+                f"wanted: expected options that are given, got {name!r} without {name}"
+            )
+    return frozenset(names)
+
+
+def _tokens(given: ArrayLike, name: str) -> Array:
+    tokens = _vjp.floating(given, name)
+    if tokens.ndim < 2:
+        raise ValueError(f"{name}: expected (L, E) or (B, L, E), got {tokens.shape}")
+    return tokens[...]  # an object of its own, where x is the context, too
+
+
+def _heads(tokens: Array, side: Side, num_threads: int | None) -> Heads:
+    """Make heads of tokens."""
+    heads = project_heads(tokens, side.weight, side.bias, side.n_heads, num_threads)
+    of_norm: Pullback | None = None
+    if side.norm is not None:
+        heads, of_norm = side.norm.vjp(heads)
+    if side.cos_sin is not None:
+        heads = _attnpy.rotate(heads, side.cos_sin, side.interleaved, heads)
+
+    def back(gradient: Array) -> tuple[Array, dict[str, Array]]:
+        parameters: dict[str, Array] = {}
+        if side.cos_sin is not None:
+            tables = _turned_back(side.cos_sin)
+            gradient = _attnpy.rotate(gradient, tables, side.interleaved, gradient)
+        if of_norm is not None:
+            of_heads = of_norm(gradient)
+            gradient, parameters = of_heads.x, of_heads.parameters
+        return joined_heads(gradient), parameters
+
+    return Heads(heads, back)
+
+
+def _turned_back(cos_sin: Array) -> Array:
+    """Return the tables of the transposed rotations: those by the negative angles."""
+    back = cos_sin.copy()
+    back[..., back.shape[-1] // 2 :] *= -1
+    return back

@@ -1,0 +1,137 @@
+"""Layers backwards: what pullbacks return, and what all layers' have in common.
+
+The vector-Jacobian product of a function y = f(x) takes the gradient of a number with
+respect to y to that with respect to x.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import numpy as np
+
+from attnpy import _checks, _dtypes, _parameters
+from attnpy._packed_weight import PackedWeight
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from attnpy._typing import Array
+
+
+class LayerGradients(NamedTuple):
+    """What a layer's pullback returns: arrays in the shape of what they belong to.
+
+    Attributes
+    ----------
+    x : ndarray
+        The gradient with respect to the tokens.
+    parameters : dict of str to ndarray
+        With respect to the parameters, by the names that `parameters()` gives.
+    context, value : ndarray or None
+        With respect to the context and to what values come from, where a layer was
+        given one.
+    bias, sinks : ndarray or None
+        With respect to these options of attention, where `wanted` named them.
+    """
+
+    x: Array
+    parameters: dict[str, Array]
+    context: Array | None = None
+    value: Array | None = None
+    bias: Array | None = None
+    sinks: Array | None = None
+
+
+Pullback = Callable[["ArrayLike"], LayerGradients]
+Result = TypeVar("Result")
+
+
+def added(one: Array | None, other: Array | None) -> Array | None:
+    """Return the sum of two gradients of one array; None stands for none."""
+    if one is None or other is None:
+        return other if one is None else one
+    total: Array = one + other
+    return total
+
+
+class Collector:
+    """Adds up the gradients of a layer's parameters from those of its parts."""
+
+    def __init__(self, layer: object) -> None:
+        """Find the name under which `parameters` has each array."""
+        self.names = _parameters.first_names(layer)
+        self.found: dict[str, Array] = {}
+
+    def add(self, parameters: Mapping[str, Array | None], prefix: str = "") -> None:
+        """Add gradients that a part has by its own names, None for what is None."""
+        for name, gradient in parameters.items():
+            if gradient is not None:
+                known = self.names[prefix + name]
+                total = added(self.found.get(known), gradient)
+                assert total is not None
+                self.found[known] = total
+
+    def parameters(self) -> dict[str, Array]:
+        """Return the gradients in the order of `parameters`."""
+        order = dict.fromkeys(self.names.values())
+        return {name: self.found[name] for name in order if name in self.found}
+
+
+def of_parameters(
+    layer: object, gradients: Mapping[str, Array | None]
+) -> dict[str, Array]:
+    """Return the gradients of a layer without parts, in the order of `parameters`."""
+    collected = Collector(layer)
+    collected.add(gradients)
+    return collected.parameters()
+
+
+def floating(values: ArrayLike, name: str) -> Array:
+    """Return an array that has a gradient: integers become float64."""
+    array = _checks.array(values, name)
+    dtype = _dtypes.operand(array, name)
+    return array if array.dtype == dtype else array.astype(dtype)
+
+
+def check_trainable(layer: object, names: tuple[str, ...]) -> None:
+    """Require parameters whose gradients would mean something."""
+    for name in names:
+        array = getattr(layer, name)
+        if isinstance(array, PackedWeight):
+            raise ValueError(
+                f"{name}: expected an array, got one that is packed, which cannot be "
+                "trained (from_pretrained has packed=False)"
+            )
+        if array is not None and np.dtype(array.dtype).name not in _TRAINABLE:
+            raise TypeError(
+                f"{name}: expected float32 or float64 where gradients are wanted, got "
+                f"{array.dtype}"
+            )
+
+
+_TRAINABLE = ("float32", "float64")
+
+
+def of_output(grad_output: ArrayLike, output: Array) -> Array:
+    """Return the gradient with respect to an output, in its dtype."""
+    grad = floating(grad_output, "grad_output")
+    if grad.shape != output.shape:
+        raise ValueError(
+            f"grad_output: expected the output's shape {output.shape}, got {grad.shape}"
+        )
+    return grad.astype(output.dtype, copy=False)
+
+
+def checkpointed(
+    vjp: Callable[[], tuple[Array, Callable[[ArrayLike], Result]]],
+) -> tuple[Array, Callable[[ArrayLike], Result]]:
+    """Run something that keeps nothing, and runs again when its pullback is called."""
+    output, _ = vjp()
+
+    def pullback(grad_output: ArrayLike) -> Result:
+        _, again = vjp()
+        return again(grad_output)
+
+    return output, pullback

@@ -1,0 +1,625 @@
+"""Layers, blocks and models backwards: difference quotients, bits, errors."""
+
+import functools
+import itertools
+import tracemalloc
+
+import numpy as np
+import pytest
+from support import arrays
+from support.calls import TIERS, threads_for_any_work
+from support.comparisons import assert_same_bits
+from support.errors import refused
+from support.processes import assert_runs
+
+from attnpy import _linear
+from attnpy.blocks import (
+    Decoder,
+    DecoderLayer,
+    Encoder,
+    EncoderLayer,
+    FeedForward,
+    LayerNorm,
+    RMSNorm,
+)
+from attnpy.layers import MultiHeadAttention, SelfAttention
+from attnpy.models import BertEncoder, CausalDecoder
+from attnpy.positions import Rotary
+
+B, L, LC, E, EC, H = 2, 7, 4, 12, 5, 3
+normal = functools.partial(arrays.normal, dtype=np.float64)
+NOT_OF_CALLS = ("wanted", "checkpoint")
+
+
+def with_values(layer, seed=1):
+    """The layer, all of whose parameters are other numbers than 0 and 1."""
+    for i, array in enumerate(layer.parameters().values()):
+        array[...] = normal(*array.shape, seed=seed + i, dtype=array.dtype) / 2
+    return layer
+
+
+def quotient(run, array, step):
+    """How fast a number changes along a direction, by central differences."""
+    before = array.copy()
+    array[...] = before + step
+    high = run()
+    array[...] = before - step
+    low = run()
+    array[...] = before
+    return (high - low) / 2
+
+
+def assert_gradient(run, array, gradient, name):
+    """The derivative of a number along a random direction is what the gradient says."""
+    assert (gradient.shape, gradient.dtype) == (array.shape, array.dtype), name
+    step = 1e-6 * normal(*array.shape, seed=99)
+    expected = quotient(run, array, step)
+    size = np.linalg.norm(gradient) * np.linalg.norm(step)
+    assert abs(np.sum(gradient * step) - expected) < 1e-5 * size + 1e-13, name
+
+
+def assert_gradients(layer, arguments, options):
+    """Those of all arguments and parameters, and the output has the bits of a call."""
+    of_call = {k: v for k, v in options.items() if k not in NOT_OF_CALLS}
+    output, pullback = layer.vjp(*arguments, **options)
+    assert_same_bits(output, layer(*arguments, **of_call))
+    grad = normal(*output.shape, seed=7)
+    found = pullback(grad)
+
+    def run():
+        return np.sum(layer(*arguments, **of_call) * grad)
+
+    for name, array in zip(("x", "context", "value"), arguments, strict=False):
+        assert_gradient(run, array, getattr(found, name), name)
+    for name in ("context", "value")[max(0, len(arguments) - 1) :]:
+        assert getattr(found, name) is None
+    parameters = layer.parameters()
+    assert list(found.parameters) == list(parameters)
+    for name, array in parameters.items():
+        assert_gradient(run, array, found.parameters[name], name)
+    for name in ("bias", "sinks"):
+        if name in options.get("wanted", ()):
+            assert_gradient(run, options[name], getattr(found, name), name)
+        else:
+            assert getattr(found, name) is None
+
+
+def mha(n_kv_heads=H, norm=None, **options):
+    """An attention layer in float64 with biases, of 3 heads of 4."""
+    layer = MultiHeadAttention(
+        E, H, num_kv_heads=n_kv_heads, bias=True, dtype=np.float64, **options
+    )
+    if norm is not None:
+        layer.q_norm, layer.k_norm = (norm(4, dtype=np.float64) for _ in range(2))
+    return with_values(layer)
+
+
+X = normal(B, L, E)
+BIAS, SINKS = normal(H, L, L, seed=2), normal(H, seed=3)
+MASK = np.random.default_rng(0).random((B, 1, L, L)) < 0.7
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"causal": True, "mask": MASK, "scale": 0.3},
+        {"bias": BIAS, "sinks": SINKS, "softcap": 2.0, "wanted": ("bias", "sinks")},
+        {"bias": BIAS, "sinks": SINKS, "wanted": ["sinks"], "checkpoint": True},
+        {"window": (2, 1), "kv_lengths": [3, 7], "num_threads": 2},
+        {"causal": True, "q_offset": [3, 0], "residual": normal(B, L, E, seed=4)},
+        {"causal": True, "rotary": Rotary(4), "q_offset": [0, 4]},
+        {"rotary": Rotary(4, interleaved=True, rotary_dim=2), "checkpoint": True},
+    ],
+)
+@pytest.mark.parametrize("norm", [None, RMSNorm, LayerNorm])
+def test_attention_layers_have_the_gradients_of_difference_quotients(norm, options):
+    assert_gradients(mha(norm=norm), (X.copy(),), options)
+    if "residual" not in options:
+        assert_gradients(mha(1, norm), (X[:1].copy(),), {**options, **one(options)})
+
+
+def one(options):
+    """The options of a batch for its first member only."""
+    names = ("mask", "kv_lengths", "q_offset")
+    return {name: options[name][:1] for name in names if name in options}
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("shapes", list(itertools.product([(), (B,)], repeat=3)))
+def test_cross_attention_has_the_gradients_of_difference_quotients(shapes):
+    of_x, of_context, of_value = shapes
+    arguments = (
+        normal(*of_x, L, E),
+        normal(*of_context, LC, EC, seed=1),
+        normal(*of_value, LC, 6, seed=2),
+    )
+    assert_gradients(mha(kdim=EC, vdim=6), arguments, {})
+    assert_gradients(mha(context_dim=EC), arguments[:2], {"kv_lengths": 3})
+
+
+@pytest.mark.quick
+def test_a_context_that_is_the_tokens_has_a_gradient_of_its_own():
+    layer, x = mha(), X.copy()
+    output, pullback = layer.vjp(x, x)
+    found, apart = pullback(output), layer.vjp(x, x.copy())[1](output)
+    assert_same_bits((found.x, found.context), (apart.x, apart.context))
+    assert not (apart.x == apart.context).any()
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"causal": True, "mask": MASK[0, 0]},
+        {"bias": normal(L, L), "wanted": "bias"},
+        {"bias": normal(B, L, L), "wanted": "bias", "checkpoint": True},
+        {"kv_lengths": [2, 7], "softcap": 3.0},
+    ],
+)
+def test_one_head_has_the_gradients_of_difference_quotients(options):
+    head = SelfAttention(E, 4, value_head_dim=3, bias=True, dtype=np.float64)
+    if np.ndim(options.get("bias")) == 2:
+        options = {**options, "bias": options["bias"].copy()}
+    assert_gradients(with_values(head), (X.copy(),), options)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("dropout", [0.1, 0.5])
+def test_dropout_in_a_layer_is_that_of_attention(dropout):
+    layer, x = mha(), X.copy()
+    options = {"dropout": dropout, "dropout_seed": 5}
+    output, pullback = layer.vjp(x, **options)
+    grad = normal(*output.shape, seed=7)
+
+    def run():
+        return np.sum(layer.vjp(x, **options)[0] * grad)
+
+    assert not np.allclose(output, layer(x))
+    found = pullback(grad)
+    assert_gradient(run, x, found.x, "x")
+    assert_gradient(run, layer.W_v, found.parameters["W_v"], "W_v")
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("kind", [LayerNorm, RMSNorm])
+def test_norms_have_the_gradients_of_difference_quotients(kind):
+    norm, residual = with_values(kind(E, dtype=np.float64)), normal(B, L, E, seed=5)
+    assert_gradients(norm, (X.copy(),), {})
+    output, pullback = norm.vjp(X, residual)
+    assert_same_bits(output, norm(X, residual))
+    assert_same_bits(pullback(output).x, norm.vjp(X + residual)[1](output).x)
+
+
+ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu", "quick_gelu", "relu2", "tanh")
+GATED = ("swiglu", "geglu", "geglu_tanh", "reglu")
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("activation", ACTIVATIONS + GATED)
+@pytest.mark.parametrize("bias", [True, False])
+def test_networks_have_the_gradients_of_difference_quotients(activation, bias):
+    make = functools.partial(FeedForward, E, 20, activation=activation, bias=bias)
+    network = with_values(make(dtype=np.float64))
+    assert_gradients(network, (X.copy(),), {})
+    residual = normal(B, L, E, seed=5)
+    assert_gradients(network, (X.copy(),), {"residual": residual, "checkpoint": True})
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+def test_layers_of_blocks_have_the_gradients_of_difference_quotients(norm_first, norm):
+    options = {
+        "norm_first": norm_first,
+        "norm": norm,
+        "activation": "gelu" if norm_first else "swiglu",
+        "dtype": np.float64,
+    }
+    layer = with_values(EncoderLayer(E, H, 20, **options))
+    assert_gradients(layer, (X.copy(),), {"causal": True})
+    assert_gradients(
+        layer, (X.copy(),), {"bias": BIAS, "wanted": ["bias"], "checkpoint": True}
+    )
+    layer = with_values(DecoderLayer(E, H, 20, context_dim=EC, **options))
+    context, mask = normal(B, LC, EC), np.arange(L * LC).reshape(L, LC) % 3 > 0
+    assert_gradients(layer, (X.copy(), context), {"context_lengths": [2, 4]})
+    layer.after_1, layer.after_3 = (RMSNorm(E, dtype=np.float64) for _ in range(2))
+    layer.window, layer.scale, layer.rotary = (3, 0), 0.4, Rotary(4)
+    assert_gradients(with_values(layer), (X.copy(), context[0]), {"context_mask": mask})
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_stacks_have_the_gradients_of_difference_quotients(shared, checkpoint):
+    make = {"shared": shared, "dtype": np.float64, "activation": "gelu"}
+    options = {"checkpoint": checkpoint}
+    encoder = with_values(Encoder(2, E, H, 20, norm_first=True, **make))
+    both = {"bias": BIAS, "sinks": SINKS, "wanted": ("bias", "sinks")}
+    assert_gradients(encoder, (X.copy(),), {**options, **both})
+    decoder = with_values(Decoder(2, E, H, 20, **make))
+    context = normal(B, LC, E, seed=3)
+    assert_gradients(decoder, (X.copy(), context), options)
+    packed, packed_context = X.reshape(-1, E).copy(), normal(9, E, seed=4)
+    offsets = {"seq_offsets": [0, 5, 14], "context_offsets": [0, 4, 9]}
+    assert_gradients(decoder, (packed, packed_context), {**options, **offsets})
+
+
+def assert_model_gradients(model, run, vjp):
+    """Those of all parameters that the result depends on; returns their names."""
+    output, pullback = vjp()
+    assert_same_bits(output, run())
+    grad = normal(*output.shape, seed=7)
+    found, parameters = pullback(grad), model.parameters()
+    assert list(found) == [name for name in parameters if name in found]
+    for name, gradient in found.items():
+        assert_gradient(lambda: np.sum(run() * grad), parameters[name], gradient, name)
+    return parameters.keys() - found.keys()
+
+
+IDS = np.random.default_rng(0).integers(0, 30, (3, 7))
+DECODERS = (
+    {"max_length": 9, "activation": "gelu_tanh"},
+    {
+        "rotary": Rotary(4),
+        "tied": False,
+        "num_kv_heads": 2,
+        "norm": "rms",
+        "activation": "swiglu",
+        "bias": False,
+        "qk_norm": True,
+        "norm_after": True,
+        "logit_softcap": 3.0,
+        "softcap": 5.0,
+        "embedding_scale": 4.0,
+        "window": [(3, 0), None],
+    },
+)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("kind", DECODERS)
+@pytest.mark.parametrize("lengths", [None, [3, 7, 0]])
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_decoders_have_the_gradients_of_difference_quotients(kind, lengths, checkpoint):
+    model = CausalDecoder(2, 16, 4, 32, vocab_size=30, dtype=np.float64, **kind)
+    with_values(model)
+    options = {"lengths": lengths, "checkpoint": checkpoint}
+
+    def states():
+        return model(IDS, lengths=lengths)
+
+    unused = assert_model_gradients(
+        model, states, functools.partial(model.vjp, IDS, **options)
+    )
+    assert unused == ({"output"} if model.tied is False else set())
+    unused = assert_model_gradients(
+        model,
+        lambda: model.logits(states()),
+        functools.partial(model.vjp, IDS, logits=True, **options),
+    )
+    assert unused == set()
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"lengths": [3, 7, 2], "token_types": IDS % 2},
+        {"mask": IDS > 5, "token_types": 1},
+    ],
+)
+def test_bert_has_the_gradients_of_difference_quotients(options):
+    model = BertEncoder(
+        2, 16, 4, 32, vocab_size=30, pooler=True, n_labels=3, dtype=np.float64
+    )
+    with_values(model)
+    head = {"pooler_weight", "pooler_bias", "classifier_weight", "classifier_bias"}
+    unused = assert_model_gradients(
+        model,
+        lambda: model(IDS, **options),
+        functools.partial(model.vjp, IDS, **options),
+    )
+    assert unused == head
+
+    def vjp():
+        states, of_states = model.vjp(IDS, **options)
+        scores, of_scores = model.classify_vjp(states)
+
+        def pullback(grad):
+            found = of_scores(grad)
+            gradients = {**of_states(found.x), **found.parameters}
+            return {name: gradients[name] for name in model.parameters()}
+
+        return scores, pullback
+
+    run = functools.partial(model, IDS, **options)
+    assert not assert_model_gradients(model, lambda: model.classify(run()), vjp)
+
+
+@pytest.mark.quick
+def test_a_row_that_is_looked_up_often_has_the_sum_of_its_gradients():
+    model = CausalDecoder(1, 8, 2, 16, vocab_size=5, max_length=4, dtype=np.float64)
+    states, pullback = model.vjp([1, 3, 1, 1])
+    found = pullback(states)["token_embedding"]
+    assert found[[1, 3]].any(axis=1).all()
+    assert not found[[0, 2, 4]].any()
+
+
+def trained(num_threads, checkpoint=False, steps=3):
+    """A model after a few steps of gradient descent."""
+    model = CausalDecoder(
+        2,
+        64,
+        4,
+        100,
+        vocab_size=30,
+        rotary=Rotary(16),
+        num_kv_heads=2,
+        activation="swiglu",
+        norm="rms",
+        qk_norm=True,
+        rng=np.random.default_rng(0),
+    )
+    ids = np.random.default_rng(1).integers(0, 30, (3, 70))
+    for _ in range(steps):
+        scores, pullback = model.vjp(
+            ids, logits=True, num_threads=num_threads, checkpoint=checkpoint
+        )
+        gradients = pullback(scores)
+        for name, array in model.parameters().items():
+            array -= np.float32(1e-3) * gradients[name]
+    return model.parameters()
+
+
+def in_one_piece(parameters):
+    """All parameters' numbers, one after the other."""
+    return np.concatenate([array.ravel() for array in parameters.values()])
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("threads", [2, 3, 7])
+def test_training_has_the_same_bits_for_any_number_of_threads(threads):
+    with threads_for_any_work():
+        expected = in_one_piece(trained(1))
+        assert_same_bits(in_one_piece(trained(threads)), expected)
+
+
+@pytest.mark.quick
+def test_recomputing_changes_no_bit():
+    expected = in_one_piece(trained(None))
+    assert_same_bits(in_one_piece(trained(None, checkpoint=True)), expected)
+
+
+SCRIPT = """
+import hashlib
+from test_vjp import in_one_piece, trained
+print(hashlib.sha256(in_one_piece(trained(None)).tobytes()).hexdigest())
+"""
+
+
+def test_training_has_the_same_bits_on_all_instruction_sets():
+    tiers = [tier for tier in TIERS if not tier.endswith("bf16")]
+    hashes = {assert_runs(SCRIPT, ATTNPY_ISA=tier) for tier in tiers}
+    assert len(hashes) == 1
+
+
+@pytest.mark.quick
+def test_a_batch_has_the_gradients_of_each_of_its_members():
+    layer = with_values(EncoderLayer(E, H, 20, dtype=np.float32))
+    x = X.astype(np.float32)
+    output, pullback = layer.vjp(x)
+    found = pullback(output)
+    for i in range(B):
+        alone, pullback = layer.vjp(x[i])
+        assert_same_bits(pullback(alone).x, found.x[i])
+
+
+@pytest.mark.quick
+def test_float32_is_near_float64():
+    ids = np.random.default_rng(1).integers(0, 30, (4, 60))
+    results = []
+    for dtype in (np.float32, np.float64):
+        model = CausalDecoder(
+            2, 64, 4, 128, vocab_size=30, max_length=64, dtype=dtype,
+            activation="gelu", rng=np.random.default_rng(0),
+        )  # fmt: skip
+        scores, pullback = model.vjp(ids, logits=True)
+        results.append(pullback(normal(*scores.shape, dtype=dtype)))
+    for name, gradient in results[1].items():
+        # That of a key's bias is 0 but for rounding: a softmax does not see it.
+        of = gradient if not name.endswith("b_k") else results[1][name[:-3] + "W_k"]
+        error = np.abs(results[0][name] - gradient).max()
+        assert error < 2e-6 * np.abs(of).max(), name
+
+
+@pytest.mark.quick
+def test_gradients_have_the_dtypes_of_what_they_belong_to():
+    layer, x = MultiHeadAttention(E, H, bias=True), X.astype(np.float16)
+    output, pullback = layer.vjp(x)
+    found = pullback(output.astype(np.float64))
+    assert output.dtype == np.float32 == found.parameters["W_q"].dtype
+    assert found.x.dtype == np.float16
+    integers = np.ones((L, E), int)
+    output, pullback = layer.vjp(integers)
+    assert_same_bits(output, layer(integers))
+    assert pullback(output).x.dtype == np.float64
+
+
+@pytest.mark.quick
+def test_no_tokens_have_no_gradients():
+    layer = with_values(EncoderLayer(E, H, 20, dtype=np.float64))
+    for shape in ((0, E), (0, L, E), (B, 0, E)):
+        output, pullback = layer.vjp(np.ones(shape))
+        found = pullback(output)
+        assert found.x.shape == shape
+        assert not any(array.any() for array in found.parameters.values())
+
+
+@pytest.mark.quick
+def test_a_pullback_may_be_called_again():
+    layer = with_values(EncoderLayer(E, H, 20, dtype=np.float64))
+    output, pullback = layer.vjp(X)
+    first = pullback(output)
+    second = pullback(output)
+    assert_same_bits(first.x, second.x)
+    for name, gradient in first.parameters.items():
+        assert_same_bits(gradient, second.parameters[name])
+
+
+@pytest.mark.quick
+def test_recomputing_keeps_no_more_than_what_goes_into_the_layers():
+    encoder = Encoder(4, 64, 4, 256, rng=np.random.default_rng(0))
+    x = normal(8, 64, 64, dtype=np.float32)
+    kept = []
+    for checkpoint in (False, True):
+        tracemalloc.start()
+        result = encoder.vjp(x, checkpoint=checkpoint)
+        kept.append(tracemalloc.get_traced_memory()[0])
+        tracemalloc.stop()
+        del result
+    assert kept[1] < 6.2 * x.nbytes  # of 4 layers, the result and some objects
+    assert kept[0] > 3 * kept[1]
+
+
+@pytest.mark.quick
+def test_the_gradients_of_a_product_are_those_of_its_formula():
+    x, weight = normal(B, 130, 20), normal(20, 30, seed=1)
+    grad = normal(B, 130, 30, seed=2)
+    found = _linear.linear_vjp(grad, x, weight, normal(30))
+    rows, grad_rows = x.reshape(-1, 20), grad.reshape(-1, 30)
+    np.testing.assert_allclose(found[0], grad @ weight.T, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(found[1], rows.T @ grad_rows, rtol=1e-12, atol=1e-11)
+    np.testing.assert_allclose(found[2], grad_rows.sum(axis=0), rtol=1e-12, atol=1e-12)
+
+
+def packed_layer():
+    """A layer whose matrices cannot be written to."""
+    layer = MultiHeadAttention(E, H)
+    layer.pack()
+    return layer
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    ("layer", "arguments", "options", "error", "message"),
+    [
+        (packed_layer(), (X,), {}, ValueError, "W_q"),
+        (MultiHeadAttention(E, H, dtype=np.float16), (X,), {}, TypeError, "W_q"),
+        (LayerNorm(E, dtype=np.float16), (X,), {}, TypeError, "weight"),
+        (mha(), (X,), {"wanted": ["bias"]}, ValueError, "wanted"),
+        (mha(), (X,), {"wanted": ["mask"]}, ValueError, "wanted"),
+        (mha(), (X,), {"wanted": 3}, TypeError, "wanted"),
+        (mha(), (X,), {"checkpoint": 1}, TypeError, "checkpoint"),
+        (mha(), (X[0, 0],), {}, ValueError, "x"),
+        (mha(), (X, mha().new_cache(B, 9)), {}, TypeError, "context"),
+        (mha(), (X,), {"rotary": 3}, TypeError, "rotary"),
+        (mha(), (X[0],), {"seq_offsets": [0, 3]}, ValueError, "seq_offsets"),
+        (LayerNorm(E), (X, X[0]), {}, ValueError, "residual"),
+        (FeedForward(E, 8), (X,), {"checkpoint": None}, TypeError, "checkpoint"),
+    ],
+)
+def test_what_has_no_gradients_is_refused(layer, arguments, options, error, message):
+    with refused(error, message):
+        layer.vjp(*arguments, **options)
+
+
+@pytest.mark.quick
+def test_arguments_that_exclude_each_other_are_refused():
+    with pytest.raises(ValueError, match="value: expected None without a context"):
+        mha().vjp(X, None, X)
+    with pytest.raises(ValueError, match="rotary: expected None with a context"):
+        mha().vjp(X, X, rotary=Rotary(4))
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    "layer",
+    [mha(), EncoderLayer(E, H, 8), Encoder(1, E, H, 8), SelfAttention(E, 4)],
+)
+@pytest.mark.parametrize("keyword", ["mixed", "cache", "return_weights", "is_causal"])
+def test_keywords_of_calls_without_gradients_are_refused(layer, keyword):
+    with pytest.raises(TypeError, match=f"unexpected keyword argument '{keyword}'"):
+        layer.vjp(X, **{keyword: True})
+
+
+@pytest.mark.quick
+def test_gradients_of_another_shape_are_refused():
+    for layer in (mha(), LayerNorm(E), FeedForward(E, 8), Encoder(1, E, H, 8)):
+        _, pullback = layer.vjp(X)
+        with refused(ValueError, "grad_output"):
+            pullback(X[0])
+        with refused(TypeError, "grad_output"):
+            pullback(X * 1j)
+
+
+@pytest.mark.quick
+def test_models_of_16_bits_are_refused():
+    options = {"vocab_size": 5, "dtype": np.float16}
+    model = CausalDecoder(1, 8, 2, 16, **options)
+    with refused(TypeError, "token_embedding"):
+        model.vjp([1, 2])
+    with refused(TypeError, "token_embedding"):
+        BertEncoder(1, 8, 2, 16, **options).vjp([1, 2])
+    with refused(ValueError, "tied"):
+        CausalDecoder(1, 8, 2, 16, vocab_size=5, tied=None).logits_vjp(np.ones((1, 8)))
+    with refused(ValueError, "classifier"):
+        BertEncoder(1, 8, 2, 16, vocab_size=5).classify_vjp(np.ones((1, 8)))
+
+
+def test_gradients_are_those_of_pytorch():
+    torch = pytest.importorskip("torch")
+    encoder = Encoder(2, E, H, 20, norm_first=False, dtype=np.float64)
+    theirs = torch.nn.TransformerEncoder(
+        torch.nn.TransformerEncoderLayer(
+            E, H, 20, dropout=0.0, batch_first=True, dtype=torch.float64
+        ),
+        2,
+    )
+    with_values(encoder)
+    attnpy_names = {}
+    for i, (ours, other) in enumerate(zip(encoder.layers, theirs.layers, strict=True)):
+        attention, network = ours.self_attention, ours.feed_forward
+        weights = {
+            "self_attn.in_proj_weight": np.concatenate(
+                [attention.W_q, attention.W_k, attention.W_v], axis=1
+            ).T,
+            "self_attn.in_proj_bias": np.concatenate(
+                [attention.b_q, attention.b_k, attention.b_v]
+            ),
+            "self_attn.out_proj.weight": attention.W_o.T,
+            "self_attn.out_proj.bias": attention.b_o,
+            "linear1.weight": network.W_1.T,
+            "linear1.bias": network.b_1,
+            "linear2.weight": network.W_2.T,
+            "linear2.bias": network.b_2,
+            "norm1.weight": ours.norm_1.weight,
+            "norm1.bias": ours.norm_1.bias,
+            "norm2.weight": ours.norm_2.weight,
+            "norm2.bias": ours.norm_2.bias,
+        }
+        state = {name: torch.tensor(array.copy()) for name, array in weights.items()}
+        other.load_state_dict(state)
+        attnpy_names |= {
+            f"layers.{i}.self_attention.W_o": other.self_attn.out_proj.weight,
+            f"layers.{i}.feed_forward.W_1": other.linear1.weight,
+            f"layers.{i}.feed_forward.b_2": other.linear2.bias,
+            f"layers.{i}.norm_1.weight": other.norm1.weight,
+        }
+    x = torch.tensor(X, requires_grad=True)
+    expected = theirs(x)
+    output, pullback = encoder.vjp(X)
+    np.testing.assert_allclose(output, expected.detach().numpy(), atol=1e-12)
+    grad = normal(*X.shape, seed=7)
+    expected.backward(torch.tensor(grad))
+    found = pullback(grad)
+    np.testing.assert_allclose(found.x, x.grad.numpy(), atol=1e-11)
+    for name, parameter in attnpy_names.items():
+        gradient = parameter.grad.numpy()
+        ours = found.parameters[name]
+        np.testing.assert_allclose(
+            ours, gradient.T if gradient.ndim == 2 else gradient, atol=1e-10
+        )
