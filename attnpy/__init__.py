@@ -2,8 +2,9 @@
 
 `attention` computes scaled-dot-product attention, multi-head and with every usual
 option, without ever building the matrix of scores, and `attention_vjp` its gradients;
-`Plan` makes a call ready to be run many times; `merge` combines results over disjoint
-sets of keys; `statistics` sums the weights up where there are too many to return.
+`Plan` makes a call ready to be run many times; `attend_partial` goes through keys in
+parts, and `merge` combines results over disjoint sets of them; `statistics` sums the
+weights up where there are too many to return.
 
 `MultiHeadAttention` and `SelfAttention` are layers with weights of their own; `KVCache`
 keeps keys and values for decoding. The modules `blocks` (encoder, decoder),
@@ -40,9 +41,11 @@ __all__ = [
     "AttentionGradients",
     "KVCache",
     "MultiHeadAttention",
+    "PartialAttention",
     "Plan",
     "SelfAttention",
     "__version__",
+    "attend_partial",
     "attention",
     "attention_vjp",
     "get_num_threads",
@@ -55,6 +58,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from attnpy._partial import PartialAttention, attend_partial
     from attnpy._statistics import statistics
     from attnpy.cache import KVCache
     from attnpy.layers import MultiHeadAttention, SelfAttention
@@ -63,7 +67,9 @@ if TYPE_CHECKING:
 _LATER = {
     "KVCache": "cache",
     "MultiHeadAttention": "layers",
+    "PartialAttention": "_partial",
     "SelfAttention": "layers",
+    "attend_partial": "_partial",
     "statistics": "_statistics",
 }
 _MODULES = (

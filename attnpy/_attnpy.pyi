@@ -41,6 +41,15 @@ def statistics(
     wanted: Wanted,
     /,
 ) -> tuple[Array | None, ...]: ...
+def attend_partial(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    options: OptionsTuple,
+    state: Array | None,
+    ends: bool,
+    /,
+) -> Any: ...
 def layer(
     x: ArrayLike,
     context: ArrayLike | None,

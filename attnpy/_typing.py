@@ -56,10 +56,15 @@ class CausalOptions(TypedDict, total=False):
     num_threads: int | None
 
 
-class HeadOptions(CausalOptions, total=False):
-    """The options of a head's attention that do not change what is returned."""
+class PartialOptions(CausalOptions, total=False):
+    """The options of attention to a part of the keys."""
 
     causal: Causal
+
+
+class HeadOptions(PartialOptions, total=False):
+    """The options of a head's attention that do not change what is returned."""
+
     seq_offsets: SeqOffsets | None
 
 

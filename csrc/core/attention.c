@@ -85,6 +85,8 @@ set_addresses(const attn_problem *p, ptrdiff_t b, ptrdiff_t kv_head, attn_task *
     task->weights =
         shown < 0 ? NULL : attn_address(&p->weights, &p->batch, b, shown * p->group, 0);
     task->lse = attn_address(&p->lse, &p->batch, b, head, query);
+    task->state = attn_address(&p->state, &p->batch, b, head, query);
+    task->next_state = attn_address(&p->next_state, &p->batch, b, head, query);
 }
 
 void

@@ -45,6 +45,11 @@ typedef struct {
     attn_array weights;    /* (B, H, Lq, Lk) zeroed, or none */
     attn_array lse;        /* (B, H, Lq) in the arithmetic's dtype, or none */
     const attn_statistics *statistics; /* NULL but in attn_measure */
+    /* (B, H, Lq, Dv + 2) in the arithmetic's dtype, one row in one piece: what a call over
+     * former keys has left, or none, and where to leave that instead of results, or none:
+     * each row's maximum and sum, then its output before it is divided by the sum. */
+    attn_array state;
+    attn_array next_state;
 
     /* (Hk,) which of the groups of heads in `weights` is a kv head's, < 0: none of them;
      * NULL: all groups are there, in order. */
@@ -70,6 +75,8 @@ typedef struct {
 typedef struct {
     const char *query, *key, *value, *mask, *bias, *sinks;
     char *output, *weights, *lse;
+    const char *state;
+    char *next_state;
     char *entropy, *distance, *top_weights, *top_keys; /* where there are statistics, */
     void *received;              /* and (Lk) reals for the sums over the task's rows */
     int64_t q_offset;            /* the position of this batch's query 0 */

@@ -11,6 +11,7 @@
 #include "python/lock.h"
 #include "python/norm.h"
 #include "python/options.h"
+#include "python/partial.h"
 #include "python/plan.h"
 #include "python/rotary.h"
 #include "python/settings.h"
@@ -29,11 +30,11 @@ add_plan(PyObject *module)
 static int
 execute(PyObject *module)
 {
-    PyMethodDef *const methods[] = {py_attention_methods, py_backward_methods,
-                                    py_linear_methods,    py_norm_methods,
-                                    py_activate_methods,  py_rotary_methods,
-                                    py_layer_methods,     py_options_methods,
-                                    py_settings_methods,  py_statistics_methods};
+    PyMethodDef *const methods[] = {
+        py_attention_methods,  py_backward_methods, py_linear_methods,
+        py_norm_methods,       py_activate_methods, py_rotary_methods,
+        py_layer_methods,      py_options_methods,  py_settings_methods,
+        py_statistics_methods, py_partial_methods};
 
     import_array1(-1);
     if (py_init_memory() < 0) {

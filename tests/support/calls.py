@@ -130,6 +130,19 @@ def layers_on(tier):
 
 
 @contextlib.contextmanager
+def parts_on(tier):
+    """Within this, attend_partial() runs on one instruction set."""
+    attend_partial = _attnpy.attend_partial
+
+    def forced(query, key, value, options, *state):
+        options = options._replace(tier=tier)
+        return attend_partial(query, key, value, options, *state)
+
+    with mock.patch.object(_attnpy, "attend_partial", forced):
+        yield
+
+
+@contextlib.contextmanager
 def threads_for_any_work():
     """Within this, calls use the threads they are given, however little there is."""
     before = _attnpy.set_work_per_thread(1.0)

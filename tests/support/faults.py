@@ -394,6 +394,15 @@ def array_cases():
     lses, table = [normal(2, 30, seed=i) for i in range(2)], normal(32, 2)
     rotary, x = positions.Rotary(12, scaling=YARN), normal(2, 3, 12, dtype="float16")
     query, key = normal(2, 70, 12), normal(2, 90, 12)
+    state = attnpy.attend_partial(query, key, key)
+    yield (
+        "a part of the keys",
+        Case(
+            lambda: attnpy.attend_partial(query, key, key, state).totals,
+            [query, key, state.totals],
+        ),
+    )
+    yield "all parts", Case(lambda: state.finish(sinks=[1, 2]), [state.totals])
     yield "statistics", Case(lambda: attnpy.statistics(query, key)[:5], [query, key])
     yield "merge", Case(lambda: attnpy.merge(outputs, lses), [*outputs, *lses])
     yield "tables", Case(lambda: rotary.tables([5, 6, 7]))

@@ -9,6 +9,7 @@
 
 #include "kernel/attention/chunks.h"
 #include "kernel/attention/results.h"
+#include "kernel/attention/state.h"
 
 /* Makes the task ready to attend in a workspace, where its `work` comes first. */
 static work *
@@ -29,6 +30,9 @@ open_task(const attn_problem *p, const attn_task *task, void *memory)
         w->bias_rows[r] = task->bias + row_offset(w, &p->bias, r);
     }
     clear(&w->total, w->n_tiles);
+    if (task->state != NULL) {
+        load_state(w);
+    }
     return w;
 }
 
@@ -38,7 +42,8 @@ run(const attn_problem *p, const attn_task *task, const attn_worker *worker)
     work *w = open_task(p, task, worker->workspace);
     ptrdiff_t first = w->from / ATTN_CHUNK * ATTN_CHUNK;
 
-    if (first < w->to && w->to <= first + ATTN_CHUNK) { /* nothing to combine */
+    if (first < w->to && w->to <= first + ATTN_CHUNK && task->state == NULL) {
+        /* nothing to combine */
         attend_to_chunk(w, first, worker);
         w->total = w->chunk;
         first = w->to;

@@ -3,6 +3,7 @@
 #define ATTN_KERNEL_ATTENTION_RESULTS_H
 
 #include "kernel/attention/row.h"
+#include "kernel/attention/state.h"
 #include "kernel/attention/tile.h"
 #include "kernel/logarithm.h"
 
@@ -100,6 +101,10 @@ close_task(work *w, const attn_worker *worker)
 {
     real output_factor[MAX_TILES * WIDTH];
 
+    if (w->task->next_state != NULL) {
+        store_state(w);
+        return;
+    }
     finish_sums(w, output_factor);
     write_output(w, output_factor);
     if (w->p->statistics != NULL) {

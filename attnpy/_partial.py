@@ -1,0 +1,224 @@
+"""Attention over keys that are not all here: a state that goes from chunk to chunk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from attnpy import _attnpy, _checks, _dtypes
+from attnpy._options import PASSED_ON, Options
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+    from typing_extensions import Unpack
+
+    from attnpy._typing import Array, PartialOptions
+
+# Of attention's, those that a part of the keys can have.
+OF_PARTS = PASSED_ON - {"sinks", "seq_offsets"}
+
+
+class PartialAttention(NamedTuple):
+    """What queries have seen of their keys so far: what `attend_partial` returns.
+
+    It takes the memory of the output and two numbers a query, never changes, and can be
+    pickled.
+
+    Attributes
+    ----------
+    totals : ndarray, shape (..., H, Lq, Dv + 2)
+        Each query's maximum score, the sum of its exponentials relative to it, and the
+        output that is not yet divided by the sum; float64 where that is computed with,
+        else float32.
+    dtype : dtype
+        That of the output.
+    next_key : int
+        The position of the first key that comes after those seen.
+    """
+
+    totals: Array
+    dtype: np.dtype[Any]
+    next_key: int
+
+    def finish(
+        self,
+        *,
+        sinks: ArrayLike | None = None,
+        return_lse: bool = False,
+        num_threads: int | None = None,
+    ) -> Any:
+        """Return what one call of `attention` over all keys does.
+
+        Parameters
+        ----------
+        sinks : array_like, shape (H,), optional
+            As in `attention`.
+        return_lse : bool, optional
+            Return the LSE as well.
+        num_threads : int, optional
+            At least 1; by default `get_num_threads`.
+
+        Returns
+        -------
+        output : ndarray, shape (..., H, Lq, Dv)
+        lse : ndarray, shape (..., H, Lq)
+            With `return_lse`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument has the wrong kind, or a shape does not fit.
+        """
+        n_axes, n_columns = self.totals.ndim, self.totals.shape[-1] - 2
+        heads = (1,) if n_axes > 2 else ()
+        nothing = np.zeros((*self.totals.shape[:-1], 0), self.dtype)
+        return _attnpy.attend_partial(
+            nothing,
+            np.zeros((*heads, 0, 0), self.dtype),
+            np.zeros((*heads, 0, n_columns), self.dtype),
+            Options(sinks=sinks, return_lse=return_lse, num_threads=num_threads),
+            self.totals,
+            True,
+        )
+
+
+def attend_partial(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    state: PartialAttention | None = None,
+    *,
+    first_key: int | None = None,
+    **options: Unpack[PartialOptions],
+) -> PartialAttention:
+    r"""Attend to some of the keys, after others: `attention` in parts.
+
+    For keys and values that do not fit into memory, or are not on one machine. The
+    state goes from one call to the next, and ``state.finish()`` is the result.
+
+    Parameters
+    ----------
+    query : array_like, shape (..., H, Lq, D)
+        As in `attention`; the same in all calls.
+    key : array_like, shape (..., Hk, n, D)
+    value : array_like, shape (..., Hk, n, Dv)
+        The next keys and values.
+    state : PartialAttention, optional
+        What the call before has returned; None in the first one.
+    first_key : int, optional
+        The position of ``key[..., 0, :]`` among all keys; by default that behind the
+        last one of the call before, or 0.
+    **options
+        As in `attention`: `mask` and `bias`, whose last axis is that of these n keys;
+        `causal`, `window`, `q_offset` and `kv_lengths`, whose positions and lengths are
+        those among all keys; `scale`, `softcap`, `num_threads`. Where `causal` or
+        `window` are given, and not ``causal="top_left"``, so must `q_offset` or
+        `kv_lengths` be: how many keys there are in all is not known here.
+
+    Returns
+    -------
+    state : PartialAttention
+        A new one; the former is as it was.
+
+    Raises
+    ------
+    TypeError
+        If an argument has the wrong kind or dtype.
+    ValueError
+        If shapes do not fit together, a number is out of its range, or the state is of
+        other queries.
+    MemoryError
+        If the state or the scratch memory cannot be allocated.
+
+    See Also
+    --------
+    merge : combines results of parts in any order, up to rounding.
+
+    Notes
+    -----
+    With the state's maximum :math:`m`, sum :math:`s` and output :math:`o`, and those
+    of the new keys with a dash,
+
+    .. math::
+
+        M = \max(m, m'), \quad s \leftarrow s e^{m - M} + s' e^{m' - M}, \quad
+        o \leftarrow o e^{m - M} + o' e^{m' - M}
+
+    from Dao et al., "FlashAttention" (2022), section 3.1. This is also how `attention`
+    goes through chunks of 512 keys. So where parts begin at multiples of 512 keys, and
+    are taken in ascending order, the result has **the same bits** as one call with all
+    keys. Parts that begin elsewhere, or come in another order, give the same numbers up
+    to rounding.
+
+    Examples
+    --------
+    Keys and values in a file, a part of them in memory at a time:
+
+    >>> import numpy as np
+    >>> import attnpy
+    >>> rng = np.random.default_rng(0)
+    >>> query = rng.standard_normal((4, 3, 64), dtype=np.float32)  # (H, Lq, D)
+    >>> key, value = rng.standard_normal((2, 4, 2000, 64), dtype=np.float32)
+    >>> state = None
+    >>> for i in range(0, 2000, 512):
+    ...     part = slice(i, i + 512)
+    ...     state = attnpy.attend_partial(query, key[:, part], value[:, part], state)
+    >>> output = state.finish()
+    >>> bool((output == attnpy.attention(query, key, value)).all())
+    True
+    """
+    _checks.keywords(options, OF_PARTS, "attend_partial()")
+    if state is not None and not isinstance(state, PartialAttention):
+        raise TypeError(
+            f"state: expected a PartialAttention, got {type(state).__name__}"
+        )
+    query, key = _checks.array(query, "query"), _checks.array(key, "key")
+    value = _checks.array(value, "value")
+    if first_key is not None:
+        first = _checks.size(first_key, "first_key")
+    else:
+        first = 0 if state is None else state.next_key
+    n_keys = key.shape[-2] if key.ndim > 1 else 0
+    totals = _attnpy.attend_partial(
+        query,
+        key,
+        value,
+        Options(**_of_part(options, query, first, n_keys)),
+        None if state is None else state.totals,
+        False,
+    )
+    dtypes = [_dtypes.operand(array, "query") for array in (query, key, value)]
+    if state is not None:
+        dtypes.append(state.dtype)
+    return PartialAttention(totals, np.result_type(*dtypes), first + n_keys)
+
+
+def _of_part(
+    options: PartialOptions, query: Array, first: int, n_keys: int
+) -> dict[str, Any]:
+    """Return the options with positions and lengths as these keys have them."""
+    of_part: dict[str, Any] = dict(options)
+    lengths, offset = _lengths(options), options.get("q_offset")
+    causal, window = options.get("causal", False), options.get("window")
+    by_length = isinstance(causal, (bool, np.bool_, str)) and bool(causal)
+    if offset is None and isinstance(causal, str) and causal == "top_left":
+        offset = 0
+    if offset is None and (by_length or window is not None):
+        if lengths is None:
+            raise ValueError(
+                "q_offset: expected the position of the first query among all keys, "
+                "with causal or window and without kv_lengths, got None"
+            )
+        offset = lengths - (query.shape[-2] if query.ndim > 1 else 1)
+    if offset is not None:
+        of_part["q_offset"] = _checks.integers(offset, "q_offset") - first
+    if lengths is not None:
+        of_part["kv_lengths"] = np.clip(lengths - first, 0, n_keys)
+    return of_part
+
+
+def _lengths(options: PartialOptions) -> NDArray[np.int64] | None:
+    """Return how many keys there are in all, where that is given."""
+    lengths = options.get("kv_lengths")
+    return None if lengths is None else _checks.integers(lengths, "kv_lengths", 0)

@@ -1,0 +1,117 @@
+/* attend_partial(): attention over a part of the keys, and what it leaves for the others. */
+#include "python/partial.h"
+
+#include "python/arrays.h"
+#include "python/attention.h"
+#include "python/lock.h"
+#include "python/memory.h"
+#include "python/numbers.h"
+
+enum { STATE_COLUMNS = 2 /* beside those of the output: maximum and sum */ };
+
+typedef struct {
+    py_attention_arrays a;
+    PyArrayObject *next; /* the state after the call, unless it is to end */
+} partial_arrays;
+
+/* Describes the state that a former call has left. */
+static int
+take_state(PyObject *object, int type, int n_axes, const npy_intp *shape, bool drop_row,
+           attn_problem *p)
+{
+    PyArrayObject *state = (PyArrayObject *)object;
+
+    if (!PyArray_Check(object) || PyArray_TYPE(state) != type ||
+        !PyArray_ISCARRAY_RO(state) || PyArray_NDIM(state) != n_axes ||
+        !PyArray_CompareLists(PyArray_DIMS(state), shape, n_axes)) {
+        PyErr_Format(PyExc_ValueError,
+                     "state: expected one of queries, heads and values of the same "
+                     "sizes and dtype, (..., %zd, %zd), got another",
+                     (Py_ssize_t)p->n_queries, (Py_ssize_t)p->value_dim);
+        return -1;
+    }
+    py_describe_result(&p->state, state, drop_row, p);
+    return 0;
+}
+
+/* Takes the former state, if any, and makes the next one, or the results at the end. */
+static int
+make_states(partial_arrays *x, PyObject *state, bool ends, int rank,
+            const py_options *o, int type, attn_problem *p)
+{
+    bool drop_row = PyArray_NDIM(x->a.query) == 1;
+    int real = py_real_type(type);
+    npy_intp shape[ATTN_MAX_AXES];
+    int n_axes =
+        py_result_shape(p, rank, p->value_dim + STATE_COLUMNS, drop_row, shape);
+
+    p->state.dtype = p->next_state.dtype = p->arithmetic;
+    if (state != Py_None && take_state(state, real, n_axes, shape, drop_row, p) < 0) {
+        return -1;
+    }
+    if (ends) {
+        return py_make_results(&x->a, o, type, rank, p);
+    }
+    x->next = py_new_array(n_axes, shape, real);
+    if (x->next == NULL) {
+        return -1;
+    }
+    py_describe_result(&p->next_state, x->next, drop_row, p);
+    return 0;
+}
+
+static int
+compute(const partial_arrays *x, const attn_problem *p, const py_options *o)
+{
+    attn_call call = {.tier = o->tier, .n_threads = o->n_threads};
+    py_lock lock;
+
+    if (x->next == NULL) {
+        return py_compute(&x->a, p, o);
+    }
+    if (PyArray_SIZE(x->next) == 0) {
+        return 0;
+    }
+    py_give_up_lock(&lock, attn_attention_work(p), &call);
+    return py_take_lock_back(&lock, attn_attention(p, &call), &call);
+}
+
+PyDoc_STRVAR(attend_partial_doc,
+             "attend_partial(query, key, value, options, state, ends, /)\n--\n\nAttend "
+             "to some more keys: the state (..., H, Lq, Dv + 2) after them, or what "
+             "attention() returns if that was all. The former state is None at first.");
+
+static PyObject *
+attend_partial(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
+{
+    partial_arrays x = {.next = NULL};
+    attn_problem p;
+    py_options o;
+    PyObject *result = NULL;
+    int type = -1, rank = -1, ends;
+
+    (void)module;
+    if (py_check_count(n_arguments, 6, 6) < 0 ||
+        (ends = py_parse_flag(arguments[5], "ends")) < 0) {
+        return NULL;
+    }
+    /* Other people's code may run in conversions, but not after. */
+    if (py_convert_inputs(arguments, arguments[3], &x.a, &p, &o) == 0) {
+        type = py_inputs_type(&x.a);
+    }
+    if (type >= 0) {
+        rank = py_set_attention(&x.a, type, &o, &p);
+    }
+    if (rank >= 0 && make_states(&x, arguments[4], ends, rank, &o, type, &p) == 0 &&
+        compute(&x, &p, &o) == 0) {
+        result = ends ? py_pack_results(&x.a, Py_None) : Py_NewRef((PyObject *)x.next);
+    }
+    Py_XDECREF(x.next);
+    py_release_attention(&x.a);
+    return result;
+}
+
+PyMethodDef py_partial_methods[] = {
+    {"attend_partial", PY_FUNCTION(attend_partial), METH_FASTCALL, attend_partial_doc},
+    {NULL, NULL, 0, NULL},
+};
