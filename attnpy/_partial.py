@@ -78,7 +78,7 @@ class PartialAttention(NamedTuple):
             np.zeros((*heads, 0, 0), self.dtype),
             np.zeros((*heads, 0, n_columns), self.dtype),
             Options(sinks=sinks, return_lse=return_lse, num_threads=num_threads),
-            self.totals,
+            _in_one_piece(self.totals),
             True,
         )
 
@@ -185,7 +185,7 @@ def attend_partial(
         key,
         value,
         Options(**_of_part(options, query, first, n_keys)),
-        None if state is None else state.totals,
+        None if state is None else _in_one_piece(state.totals),
         False,
     )
     dtypes = [_dtypes.operand(array, "query") for array in (query, key, value)]
@@ -222,3 +222,8 @@ def _lengths(options: PartialOptions) -> NDArray[np.int64] | None:
     """Return how many keys there are in all, where that is given."""
     lengths = options.get("kv_lengths")
     return None if lengths is None else _checks.integers(lengths, "kv_lengths", 0)
+
+
+def _in_one_piece(totals: Array) -> Array:
+    """Return an array as C takes it, wherever it has come from."""
+    return np.require(totals, requirements=["C_CONTIGUOUS", "ALIGNED"])

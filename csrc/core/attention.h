@@ -10,15 +10,7 @@
 #include "core/limits.h"
 #include "core/tasks.h"
 
-/* Statistics of the weights, in the arithmetic's dtype; statistics.h says what they are. */
-typedef struct {
-    attn_array received;    /* (B, H, Lk) zeroed, or none */
-    attn_array entropy;     /* (B, H, Lq), or none */
-    attn_array distance;    /* (B, H, Lq), or none */
-    attn_array top_weights; /* (B, H, Lq, top_k) in one line, or none */
-    attn_array top_keys;    /* likewise, of int64 */
-    ptrdiff_t top_k;        /* at least 1 */
-} attn_statistics;
+typedef struct attn_statistics attn_statistics; /* statistics.h */
 
 /* One call. Everything is valid, and broadcast, before it comes here. */
 typedef struct {

@@ -17,6 +17,16 @@
 
 #include "core/attention.h"
 
+/* Those that are wanted, in the arithmetic's dtype. */
+struct attn_statistics {
+    attn_array received;    /* (B, H, Lk) zeroed, or none */
+    attn_array entropy;     /* (B, H, Lq), or none */
+    attn_array distance;    /* (B, H, Lq), or none */
+    attn_array top_weights; /* (B, H, Lq, top_k) in one line, or none */
+    attn_array top_keys;    /* likewise, of int64 */
+    ptrdiff_t top_k;        /* at least 1 */
+};
+
 /* The driver: the output as well, and the LSE where it is wanted. -1 when memory runs out,
  * else 0. */
 int attn_measure(const attn_problem *, const attn_statistics *, attn_call *);

@@ -2,6 +2,7 @@
 #ifndef ATTN_KERNEL_ATTENTION_MEASURE_TOP_H
 #define ATTN_KERNEL_ATTENTION_MEASURE_TOP_H
 
+#include "core/statistics.h"
 #include "kernel/attention/tile_scores.h"
 
 /* Where an array has the statistics of row r. */

@@ -1,0 +1,1 @@
+"""Adapters to other libraries, each of which imports its own lazily."""
