@@ -94,6 +94,26 @@ def test_threads_change_no_bit(multiply, dtype, n_rows):
             assert_same_bits(actual, expected)
 
 
+@pytest.mark.quick(shape=((5, 131, 50), (70, 300, 33)))
+@pytest.mark.parametrize(
+    "shape",
+    [(1, 1, 7), (1, 300, 385), (5, 131, 50), (8, 64, 1), (16, 2, 47), (70, 300, 33),
+     (130, 129, 48), (64, 256, 400)],
+)  # fmt: skip
+def test_transposed_matrices_change_no_bit(multiply, dtype, shape):
+    n_rows, n_in, n_out = shape
+    x, weight = normal(n_rows, n_in, dtype=dtype), normal(n_in, n_out, dtype=dtype)
+    expected = multiply(x, weight)
+    room = np.zeros((n_out + 2, n_in + 5), dtype)
+    room[1:-1, 1:-4] = weight.T  # with an odd number of elements before and behind
+    columns, rows = np.asfortranarray(weight), np.asfortranarray(x)
+    upward = np.ascontiguousarray(weight.T[::-1])[::-1].T
+    for given in (columns, room[1:-1, 1:-4].T, upward):
+        assert_same_bits(multiply(x, given), expected)
+    assert_same_bits(multiply(rows, weight), expected)
+    assert_same_bits(multiply(rows, columns, num_threads=2), expected)
+
+
 @pytest.mark.quick
 @pytest.mark.parametrize("n_rows", [2, 40])
 def test_strides_change_no_bit(multiply, dtype, n_rows):
@@ -243,6 +263,10 @@ for n_rows, n_in, n_out in ((1, 33, 70), (3, 9, 16), (20, 130, 50), (70, 17, 13)
             x = hold("x", np.ones((n_rows, n_in), kind), at_end)
             weight = hold("weight", np.ones((n_in, n_out), kind), at_end)
             bias = hold("bias", np.ones(n_out, kind), at_end)
+            result = linear_on(sys.argv[1], x, weight, bias)
+            assert (result == n_in + 1).all()
+            x = hold("x", np.ones((n_in, n_rows), kind), at_end).T
+            weight = hold("weight", np.ones((n_out, n_in), kind), at_end).T
             result = linear_on(sys.argv[1], x, weight, bias)
             assert (result == n_in + 1).all()
 print("done")

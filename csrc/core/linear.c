@@ -62,7 +62,7 @@ columns_of_task(const attn_linear_problem *l, int n_threads)
     ptrdiff_t columns = ATTN_FEW_ROWS_COLUMNS;
     ptrdiff_t share = (l->n_out / n_threads + unit) / unit * unit;
 
-    if (rows_of(l) > ATTN_FEW_ROWS) {
+    if (!attn_linear_in_rows(l)) {
         return columns_of_tiles(l, n_threads);
     }
     for (ptrdiff_t n = ATTN_FEW_ROWS / 2; n >= rows_of(l); n /= 2) {

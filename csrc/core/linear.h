@@ -35,6 +35,24 @@ typedef struct {
     attn_array output; /* (B, rows, out) */
 } attn_linear_problem;
 
+/* Is W the transpose of what lies in memory row by row? Then its columns are read as these
+ * rows are. */
+static inline bool
+attn_is_transposed(const attn_linear_problem *l)
+{
+    ptrdiff_t size = attn_storage_of(l->weight.dtype)->bytes;
+
+    return !l->packed && l->weight.row_stride == size &&
+           l->weight.column_stride != size;
+}
+
+/* Row form is for few rows, where those of W are lines. */
+static inline bool
+attn_linear_in_rows(const attn_linear_problem *l)
+{
+    return l->batch.n * l->n_rows <= ATTN_FEW_ROWS && !attn_is_transposed(l);
+}
+
 /* Rows first_row .. of all batches' rows in a line, columns first_column .. of the output. */
 typedef struct {
     ptrdiff_t first_row, n_rows;

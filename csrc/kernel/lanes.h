@@ -2,8 +2,7 @@
 #ifndef ATTN_KERNEL_LANES_H
 #define ATTN_KERNEL_LANES_H
 
-#include "kernel/convert.h"
-#include "kernel/operand.h"
+#include "kernel/adjacent.h"
 
 /* to[k * to_line + i] = rows[i][k], times *scale unless that is NULL, for k < n and
  * i < n_rows; lanes from n_rows to LANES are 0. */
@@ -57,16 +56,6 @@ transpose_out(real *const rows[LANES], ptrdiff_t n_rows, const real *from,
     }
 }
 
-/* Do columns of an array's rows lie as operands do, pairs in whole vectors? */
-static bool
-are_operands(const attn_array *array, ptrdiff_t n_columns)
-{
-    return TERMS == 1 ? is_plain(array, n_columns)
-                      : array->dtype == OPERAND_DTYPE &&
-                            array->column_stride == (ptrdiff_t)sizeof(real) / TERMS &&
-                            n_columns % (TERMS * LANES) == 0;
-}
-
 /* Loads n rows of an array, n_columns of each, into a column of vectors of a tile:
  * to[k][lane] = operand k of rows[lane], times *scale unless that is NULL. `staging` is
  * (LANES, SLAB_COLUMNS). */
@@ -78,6 +67,10 @@ load_lanes(const attn_array *array, const char *const rows[LANES], ptrdiff_t n,
     ptrdiff_t width = plain ? n_columns : SLAB_COLUMNS;
     const real *from[LANES] = {NULL};
 
+    if (are_adjacent(array, rows, n)) {
+        load_adjacent(array, rows[0], n_columns, (real *)to, scale);
+        return;
+    }
     for (ptrdiff_t k = 0; k < n_columns; k += width) {
         ptrdiff_t n_now = least(n_columns - k, width);
         for (ptrdiff_t i = 0; i < n; i++) {

@@ -15,7 +15,9 @@ reads_in_place(const attn_array *array, ptrdiff_t dim, storage kind)
     return (array->column_stride == size || dim == 1) &&
            (kind != AS_OPERANDS ||
             (array->dtype == OPERAND_DTYPE && dim % TERMS == 0 &&
-             array->row_stride % (ptrdiff_t)sizeof(operand) == 0));
+             ((uintptr_t)array->data | (uintptr_t)array->row_stride) %
+                     sizeof(operand) ==
+                 0));
 }
 
 /* n_columns of n rows of an array from an address on, TERMS rows making one row of
@@ -34,6 +36,25 @@ fetch_rows(const attn_array *array, const char *from, ptrdiff_t n, ptrdiff_t dim
         stage_rows(to, from, j + 1 < n ? from + array->row_stride : NULL,
                    array->column_stride, n_columns, array->dtype);
         memset(to + n_columns, 0, (size_t)(width - n_columns) * sizeof(operand));
+    }
+    return (matrix){slab, width};
+}
+
+/* Likewise with operands along each row, (n, n_columns / TERMS rounded up): A of a product whose
+ * terms are along rows. */
+static matrix
+fetch_lines(const attn_array *array, const char *from, ptrdiff_t n, ptrdiff_t dim,
+            ptrdiff_t n_columns, operand *slab)
+{
+    ptrdiff_t width = (n_columns + TERMS - 1) / TERMS;
+
+    if (reads_in_place(array, dim, AS_OPERANDS)) {
+        return (matrix){(const operand *)(const void *)from,
+                        array->row_stride / (ptrdiff_t)sizeof(operand)};
+    }
+    for (ptrdiff_t j = 0; j < n; j++) {
+        stage_row(slab + j * width, from + j * array->row_stride, array->column_stride,
+                  n_columns, array->dtype);
     }
     return (matrix){slab, width};
 }

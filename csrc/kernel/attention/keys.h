@@ -45,17 +45,8 @@ fetch_keys(work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t column, ptrdiff_t n_
 {
     const attn_array *key = &w->p->key;
     const char *from = key_at(w, first) + column * key->column_stride;
-    ptrdiff_t width = (n_columns + TERMS - 1) / TERMS;
 
-    if (reads_in_place(key, w->p->head_dim, AS_OPERANDS)) {
-        return (matrix){(const operand *)(const void *)from,
-                        key->row_stride / (ptrdiff_t)sizeof(operand)};
-    }
-    for (ptrdiff_t j = 0; j < n; j++) {
-        stage_row(w->slab + j * width, from + j * key->row_stride, key->column_stride,
-                  n_columns, key->dtype);
-    }
-    return (matrix){w->slab, width};
+    return fetch_lines(key, from, n, w->p->head_dim, n_columns, w->slab);
 }
 
 /* Columns from `column` on of values first .. first + n - 1. */

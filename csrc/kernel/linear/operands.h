@@ -33,15 +33,58 @@ load_input(linear_work *w, ptrdiff_t first, ptrdiff_t n_elements)
     }
 }
 
+/* The elements of x from `first` on that are wanted after the block before, if its rows are
+ * adjacent: no CPU sees by itself what comes next there. */
+static prefetch
+input_prefetch(const linear_work *w, ptrdiff_t first)
+{
+    const attn_array *input = &w->l->input;
+    ptrdiff_t size = attn_storage_of(input->dtype)->bytes;
+
+    if (input->row_stride != size || first >= w->l->n_in) {
+        return (prefetch){.n_rows = 0};
+    }
+    return (prefetch){.at = linear_row(w, input, 0) + first * input->column_stride,
+                      .row = input->column_stride,
+                      .bytes = w->task->n_rows * size,
+                      .n_rows = least(w->l->n_in - first, ATTN_BLOCK)};
+}
+
+/* Where W has row `first` of the task's columns. */
+static const char *
+weight_at(const linear_work *w, ptrdiff_t first)
+{
+    const attn_array *weight = &w->l->weight;
+    return weight->data + first * weight->row_stride +
+           w->task->first_column * weight->column_stride;
+}
+
 /* Rows first .. first + n - 1 of W, the task's columns. */
 static matrix
 fetch_weights(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t width)
 {
-    const attn_array *weight = &w->l->weight;
-    const char *from = weight->data + first * weight->row_stride +
-                       w->task->first_column * weight->column_stride;
+    return fetch_rows(&w->l->weight, weight_at(w, first), n, w->l->n_out,
+                      w->task->n_columns, width, w->slab);
+}
 
-    return fetch_rows(weight, from, n, w->l->n_out, w->task->n_columns, width, w->slab);
+/* The transpose of W. */
+static attn_array
+transposed_weight(const linear_work *w)
+{
+    attn_array columns = w->l->weight;
+
+    columns.row_stride = w->l->weight.column_stride;
+    columns.column_stride = w->l->weight.row_stride;
+    return columns;
+}
+
+/* The same rows, (columns, rows). */
+static matrix
+fetch_columns(linear_work *w, ptrdiff_t first, ptrdiff_t n)
+{
+    attn_array columns = transposed_weight(w);
+    return fetch_lines(&columns, weight_at(w, first), w->task->n_columns, w->l->n_in, n,
+                       w->slab);
 }
 
 /* The weights that are wanted after the task's block of rows before `first`: the next
@@ -58,10 +101,14 @@ weights_prefetch(const linear_work *w, ptrdiff_t first)
         column = column < w->l->n_out ? column : 0;
         n_columns = least(n_columns, w->l->n_out - column);
     }
-    return prefetch_of(weight,
-                       weight->data + first * weight->row_stride +
-                           column * weight->column_stride,
-                       n_columns, least(w->l->n_in - first, ATTN_BLOCK));
+    const char *at =
+        weight->data + first * weight->row_stride + column * weight->column_stride;
+    ptrdiff_t n_rows = least(w->l->n_in - first, ATTN_BLOCK);
+    if (attn_is_transposed(w->l)) {
+        attn_array columns = transposed_weight(w);
+        return prefetch_of(&columns, at, n_rows, n_columns);
+    }
+    return prefetch_of(weight, at, n_columns, n_rows);
 }
 
 #endif

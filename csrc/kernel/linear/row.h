@@ -18,8 +18,7 @@ add_weight_group(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t k)
     product m = {.c = w->sums,
                  .c_row = width,
                  .a = {w->input + k / TERMS, STEPS},
-                 .b = weight->data + first * weight->row_stride +
-                      w->task->first_column * weight->column_stride,
+                 .b = weight_at(w, first),
                  .b_row = weight->row_stride,
                  .n_rows = row_form_rows(w->task->n_rows),
                  .n_steps = (n + TERMS - 1) / TERMS,

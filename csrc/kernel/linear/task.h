@@ -38,7 +38,7 @@ lay_out_linear(const attn_linear_problem *l, char *memory, linear_work *w)
     size_t n_blocks = (size_t)(l->n_in + ATTN_BLOCK - 1) / ATTN_BLOCK;
 
     arena_take(&a, sizeof *w);
-    w->row_form = l->batch.n * l->n_rows <= ATTN_FEW_ROWS;
+    w->row_form = attn_linear_in_rows(l);
     w->unit = l->packed ? ATTN_PANEL_COLUMNS : LANES;
     w->rows = arena_reals(&a, LANES * SLAB_COLUMNS);
     if (w->row_form) {

@@ -15,21 +15,28 @@ static void
 add_linear_columns(linear_work *w, ptrdiff_t first, ptrdiff_t n, matrix weights,
                    ptrdiff_t column, ptrdiff_t n_columns, prefetch next)
 {
+    prefetch input_next =
+        column > 0 ? (prefetch){.n_rows = 0} : input_prefetch(w, first + ATTN_BLOCK);
+
     for (ptrdiff_t r = 0; r < w->task->n_rows; r += WIDTH) {
         ptrdiff_t n_lanes = least(w->task->n_rows - r, WIDTH);
         const operand *input = input_block(w, first) + r * STEPS;
-        multiply_transposed(
-            (product){.c = w->output + r * w->task->n_columns + column * WIDTH,
-                      .c_row = WIDTH,
-                      .a = weights,
-                      .b = (const char *)input,
-                      .b_row = WIDTH * sizeof(operand),
-                      .n_rows = n_columns,
-                      .n_steps = (n + TERMS - 1) / TERMS,
-                      .add = first > 0,
-                      .next = {next}},
-            (int)((n_lanes + LANES - 1) / LANES));
-        next.n_rows = 0;
+        int n_vec = (int)((n_lanes + LANES - 1) / LANES);
+        product m = {.c = w->output + r * w->task->n_columns + column * WIDTH,
+                     .c_row = WIDTH,
+                     .a = weights,
+                     .b = (const char *)input,
+                     .b_row = WIDTH * sizeof(operand),
+                     .n_rows = n_columns,
+                     .n_steps = (n + TERMS - 1) / TERMS,
+                     .add = first > 0,
+                     .next = {next, input_next}};
+        if (attn_is_transposed(w->l)) {
+            multiply(m, n_vec);
+        } else {
+            multiply_transposed(m, n_vec);
+        }
+        next.n_rows = input_next.n_rows = 0;
     }
 }
 
@@ -39,7 +46,9 @@ add_linear_tiles(linear_work *w, ptrdiff_t first, ptrdiff_t n)
     ptrdiff_t n_columns = w->task->n_columns;
 
     if (!w->l->packed) {
-        matrix weights = fetch_weights(w, first, n, n_columns);
+        matrix weights = attn_is_transposed(w->l)
+                             ? fetch_columns(w, first, n)
+                             : fetch_weights(w, first, n, n_columns);
         prefetch next = weights_prefetch(w, first + ATTN_BLOCK);
         add_linear_columns(w, first, n, weights, 0, n_columns, next);
         return;
