@@ -61,7 +61,7 @@ store_element(char *to, real x, attn_dtype dtype)
 }
 
 /* The reverse of load_row. */
-static NOINLINE void
+static ONE_COPY void
 store_row(char *to, ptrdiff_t stride, const real *from, ptrdiff_t n, attn_dtype dtype)
 {
     ptrdiff_t k = 0;
