@@ -166,7 +166,12 @@ def attention_vjp(
 
 def _names(wanted: Iterable[str]) -> frozenset[str]:
     """Judge the names of the gradients that are wanted."""
-    names = frozenset((wanted,) if isinstance(wanted, str) else wanted)
+    try:
+        names = frozenset((wanted,) if isinstance(wanted, str) else wanted)
+    except TypeError as error:
+        raise TypeError(
+            f"wanted: expected names out of {NAMES}, got {type(wanted).__name__}"
+        ) from error
     if unknown := names - set(NAMES):
         raise ValueError(
             f"wanted: expected names out of {NAMES}, got {sorted(unknown, key=str)}"

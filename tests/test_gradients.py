@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from support import backward, plain, reference
 from support.arrays import dtype_of, lay_out, normal
 from support.arrays import problem as float_problem
+from support.backward import kept_by_dropout
 from support.calls import TIERS, is_native, on_tier, threads_for_any_work, vjp_on
-from support.comparisons import STORAGE, assert_same_bits, assert_within
+from support.comparisons import assert_right_gradients, assert_same_bits
 from support.drawn import problems
 
 import attnpy
@@ -21,6 +22,7 @@ from attnpy.random import dropout_mask
 NAMES = AttentionGradients._fields
 N_ROWS = (1, 2, 3, 4, 7, 8, 9, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129)
 N_KEYS = (1, 2, 7, 15, 16, 17, 63, 64, 65, 127, 128, 129, 511, 512, 513)
+DROPOUT = {"dropout": 0.3, "dropout_seed": 2**63 + 12345}
 DIMS = (1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 127, 128, 129, 130)
 
 
@@ -57,61 +59,11 @@ def every_gradient(tier, arrays, options, seed=5, **more):
     )
 
 
-def bound_of(name, arrays, options, grad_output, grad_lse, exact):
-    """An a-priori bound of a gradient's rounding errors, in float64 arrays.
-
-    Every sum has chains of at most so many terms, each off by some rounding units of
-    the largest that it could be; the scores' own errors are relative ones of weights.
-    """
-    dtype = exact.dtype
-    query, key, value = (np.asarray(x, float) for x in arrays)
-    real = np.float64 if dtype == np.float64 else np.float32
-    norm = lambda x: np.linalg.norm(x, axis=-1).max(initial=0)  # noqa: E731
-    scale = abs(options.get("scale", 1 / np.sqrt(max(1, query.shape[-1]))))
-    bias = np.asarray(options.get("bias", 0), float)
-    sinks = np.abs(np.asarray(options.get("sinks", 0), float)).max(initial=0)
-    top = scale * norm(query) * norm(key)
-    top += np.abs(bias[np.isfinite(bias)]).max(initial=0) + sinks
-    steps = 8 + 4 * np.sqrt(query.shape[-1] + key.shape[-2])
-    slope = norm(np.asarray(grad_output, float)) * norm(value) * 2
-    slope += np.abs(np.asarray(grad_lse, float)).max(initial=0)
-    size = {
-        "query": scale * norm(key) * slope,
-        "key": scale * norm(query) * slope,
-        "value": norm(np.asarray(grad_output, float)),
-    }.get(name, slope)
-    n_rows = max(1, grad_lse.size)
-    terms = n_rows if name != "query" else 1
-    return np.finfo(real).eps * steps * (1 + top) * size * np.sqrt(terms) * 2
-
-
 def assert_right(tier, arrays, options):
     """Compare every gradient of one call with the oracle."""
     grad_output, grad_lse = gradients_of_results(arrays, options)
-    actual = vjp_on(
-        tier,
-        grad_output,
-        *arrays,
-        grad_lse=grad_lse,
-        wanted=wanted_of(options),
-        **options,
-    )
-    exact = backward.attention_vjp(
-        grad_output, *arrays, grad_lse=np.asarray(grad_lse, float), **options
-    )
-    inputs = dict(zip(NAMES[:3], arrays, strict=True), **options)
-    for name, one, right in zip(NAMES, actual, exact, strict=True):
-        if right is None:
-            assert one is None, name
-            continue
-        assert one.shape == np.shape(inputs[name]), name
-        assert one.dtype == np.asarray(inputs[name]).dtype, name
-        limit = bound_of(name, arrays, options, grad_output, grad_lse, grad_output)
-        rounding, least = STORAGE.get(str(one.dtype), (0, np.finfo(np.float32).tiny))
-        if str(grad_output.dtype) in STORAGE:  # the output was rounded, so delta is
-            limit += STORAGE[str(grad_output.dtype)][0] * limit / 2e-7
-        bound = limit + rounding * np.abs(right) + least
-        assert_within(name, one, right, bound)
+    actual = every_gradient(tier, arrays, options)
+    assert_right_gradients(actual, arrays, grad_output, grad_lse, **options)
 
 
 # ---- Right ---------------------------------------------------------------------------
@@ -266,6 +218,45 @@ def test_a_batch_has_the_bits_of_each_of_its_members(tier, dtype):
             assert_same_bits(getattr(alone, name), getattr(together, name)[b])
 
 
+@given(data=problems(), at=st.integers(0, 999))
+def test_a_head_of_a_batch_alone_has_its_bits_of_any_call(tier, data, at):
+    arrays, options = data
+    grads = gradients_of_results(arrays, options)
+    batch, n_heads = grads[1].shape[:-2], grads[1].shape[-2]
+    query, key, value = (np.broadcast_to(x, batch + x.shape[-3:]) for x in arrays)
+    logits = (*grads[1].shape, key.shape[-2])
+    for name, shape in (("mask", logits), ("bias", logits), ("q_offset", batch),
+                        ("kv_lengths", batch)):  # fmt: skip
+        if name in options:
+            options[name] = np.broadcast_to(options[name], shape)
+    whole = vjp_on(
+        tier, grads[0], query, key, value, grad_lse=grads[1],
+        wanted=wanted_of(options), **options,
+    )  # fmt: skip
+    n_kv_heads = key.shape[-3]
+    b, h = (
+        np.unravel_index(at % max(1, np.prod(batch, dtype=int)), batch),
+        at % n_kv_heads,
+    )
+    b = tuple(int(i) for i in b)
+    group = n_heads // n_kv_heads
+    part, kv_part = (*b, slice(h * group, (h + 1) * group)), (*b, slice(h, h + 1))
+    for name in options.keys() & {"mask", "bias"}:
+        options[name] = options[name][part]
+    for name in options.keys() & {"q_offset", "kv_lengths"}:
+        options[name] = options[name][b]
+    if "sinks" in options:
+        options["sinks"] = options["sinks"][part[-1]]
+    alone = vjp_on(
+        tier, grads[0][part], query[part], key[kv_part], value[kv_part],
+        grad_lse=grads[1][part], wanted=wanted_of(options), num_threads=1 + at % 7,
+        **options,
+    )  # fmt: skip
+    for name, cut in zip(NAMES[:4], (part, kv_part, kv_part, part), strict=True):
+        if (one := getattr(alone, name)) is not None:
+            assert_same_bits(one, np.ascontiguousarray(getattr(whole, name)[cut]))
+
+
 def test_padding_changes_no_bit(tier, dtype):
     query, key, value = float_problem(4, 70, 90, 20, 9, dtype, n_kv_heads=2)
     grad = normal(4, 70, 9, seed=3).astype(dtype)
@@ -369,16 +360,17 @@ def test_nan_in_hidden_keys_and_rows_reaches_no_gradient(tier, dtype, n_rows):
 
 @pytest.mark.quick
 @pytest.mark.parametrize("what", ["query", "key", "value", "grad_output"])
-def test_a_visible_nan_reaches_what_depends_on_it_and_nothing_else(tier, what):
+@pytest.mark.parametrize("options", [{}, {"softcap": 2.0}, DROPOUT], ids=str)
+def test_a_visible_nan_reaches_what_depends_on_it_and_nothing_else(tier, what, options):
     n_rows, n_keys, row, key_at = 70, 140, 30, 90
     query, key, value = float_problem(1, n_rows, n_keys, 16, 16, "float32")
     grad = normal(1, n_rows, 16, seed=3)
     mask = normal(n_rows, n_keys, seed=4) < 0.7
     mask[row, key_at] = True
-    expected = vjp_on(tier, grad, query, key, value, mask=mask)
+    expected = vjp_on(tier, grad, query, key, value, mask=mask, **options)
     array = {"query": query, "key": key, "value": value, "grad_output": grad}[what]
     array[0, row if what in ("query", "grad_output") else key_at, 3] = np.nan
-    got = vjp_on(tier, grad, query, key, value, mask=mask)
+    got = vjp_on(tier, grad, query, key, value, mask=mask, **options)
     if what in ("query", "grad_output"):
         rows = np.arange(n_rows) == row
         keys = mask[row]
@@ -426,25 +418,120 @@ def test_zero_sizes_have_gradients(tier, shapes):
     assert_right(tier, arrays, {})
 
 
+@given(
+    data=problems(dtypes=("float32", "float64")),
+    poison=st.sampled_from([np.nan, np.inf, -np.inf]),
+)
+def test_nan_that_nobody_sees_reaches_no_gradient_of_any_call(tier, data, poison):
+    arrays, options = data
+    grad_output, grad_lse = gradients_of_results(arrays, options)
+    _, weights, lse = attnpy.attention(
+        *arrays, return_weights=True, return_lse=True, **options
+    )
+    given = {"wanted": wanted_of(options), **options}
+    expected = vjp_on(tier, grad_output, *arrays, grad_lse=grad_lse, **given)
+    visible = weights != 0
+    groups = visible.reshape(
+        *lse.shape[:-2], arrays[1].shape[-3], -1, weights.shape[-1]
+    )
+    of_rows, of_keys = visible.any(axis=-1), groups.any(axis=-2)
+    poisoned = [
+        np.where(is_seen(seen, x.shape[:-1])[..., None], x, x.dtype.type(poison))
+        for seen, x in zip((of_rows, of_keys, of_keys), arrays, strict=True)
+    ]
+    if "bias" in options:
+        bias = options["bias"]
+        stays = is_seen(visible, bias.shape) | (bias == -np.inf)
+        given["bias"] = np.where(stays, bias, bias.dtype.type(poison))
+    grad_output[~of_rows] = poison
+    grad_lse[lse == -np.inf] = poison
+    assert_same_bits(
+        vjp_on(tier, grad_output, *poisoned, grad_lse=grad_lse, **given), expected
+    )
+
+
+def is_seen(seen, shape):
+    """Which elements of an array that was broadcast are seen anywhere."""
+    padded = (1,) * (seen.ndim - len(shape)) + shape
+    axes = tuple(i for i, n in enumerate(padded) if n != seen.shape[i])
+    return seen.any(axis=axes, keepdims=True).reshape(shape)
+
+
 # ---- Identities ----------------------------------------------------------------------
 
 
-def test_gradients_of_a_rows_scores_sum_to_zero_without_sinks(tier):
-    arrays = float_problem(2, 40, 150, 8, 8, "float64")
-    options = {"bias": normal(2, 40, 150, dtype="float64"), "causal": True}
-    got = vjp_on(tier, normal(2, 40, 8), *arrays, wanted="bias", **options).bias
-    np.testing.assert_allclose(got.sum(axis=-1), 0, atol=1e-13)
+@pytest.mark.quick
+@given(data=problems(dtypes=("float64",)))
+def test_gradients_of_a_rows_logits_sum_to_that_of_its_lse(data):
+    # One number added to all of a row's logits changes its LSE by it, and no weight.
+    arrays, options = data
+    grad_output, grad_lse = gradients_of_results(arrays, options)
+    bias = np.broadcast_to(
+        options.pop("bias", 0.0), (*grad_lse.shape, arrays[1].shape[-2])
+    )
+    options["bias"] = np.array(bias)
+    names = [name for name in ("bias", "sinks") if name in options]
+    for lse_slope in (0.0 * grad_lse, grad_lse):
+        got = attention_vjp(
+            grad_output, *arrays, grad_lse=lse_slope, wanted=names, **options
+        )
+        total, finite = got.bias.sum(axis=-1), exists(arrays, options)
+        right = np.where(finite, lse_slope, 0)
+        if "sinks" in options:  # of which only the sum over rows is known
+            axes = (*range(total.ndim - 2), -1)
+            total, right = total.sum(axis=axes) + got.sinks, right.sum(axis=axes)
+        terms = 1 + np.abs(grad_output).sum() + np.abs(grad_lse).sum()
+        np.testing.assert_allclose(total, right, atol=1e-13 * terms)
 
 
-@given(seed=st.integers(0, 99))
-def test_gradients_follow_a_permutation_of_keys(seed):
-    query, key, value = float_problem(2, 20, 150, 8, 8, "float64")
-    grad = normal(2, 20, 8, dtype="float64")
-    order = np.random.default_rng(seed).permutation(150)
-    one = attention_vjp(grad, query, key, value)
-    other = attention_vjp(grad, query, key[:, order], value[:, order])
-    np.testing.assert_allclose(other.query, one.query, rtol=1e-11, atol=1e-13)
-    np.testing.assert_allclose(other.key, one.key[:, order], rtol=1e-11, atol=1e-13)
+def exists(arrays, options):
+    """Which rows have a finite LSE."""
+    return np.isfinite(attnpy.attention(*arrays, return_lse=True, **options)[1])
+
+
+@pytest.mark.quick
+@given(seed=st.integers(0, 99), group=st.sampled_from([1, 3]), masked=st.booleans())
+def test_gradients_follow_permutations_of_queries_and_keys(seed, group, masked):
+    rng = np.random.default_rng(seed)
+    query, key, value = float_problem(2 * group, 70, 150, 8, 8, "float64", n_kv_heads=2)
+    grad, grad_lse = (
+        rng.standard_normal(query.shape),
+        rng.standard_normal((2 * group, 70)),
+    )
+    rows, keys = rng.permutation(70), rng.permutation(150)
+    bias, mask = rng.standard_normal((70, 150)), rng.random((70, 150)) < 0.5
+    more = {"bias": bias, "softcap": 2.0, "sinks": rng.standard_normal(2 * group)}
+    turned = {**more, "bias": bias[rows][:, keys]}
+    if masked:
+        more["mask"], turned["mask"] = mask, mask[rows][:, keys]
+    one = attention_vjp(
+        grad, query, key, value, grad_lse=grad_lse, wanted=NAMES, **more
+    )
+    other = attention_vjp(
+        grad[:, rows], query[:, rows], key[:, keys], value[:, keys],
+        grad_lse=grad_lse[:, rows], wanted=NAMES, **turned,
+    )  # fmt: skip
+    right = (
+        one.query[:, rows], one.key[:, keys], one.value[:, keys],
+        one.bias[rows][:, keys], one.sinks,
+    )  # fmt: skip
+    for name, x, y in zip(NAMES, other, right, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-10, atol=1e-12, err_msg=name)
+
+
+@given(data=problems(dtypes=("float32", "float64")), power=st.integers(-9, 9))
+def test_gradients_are_as_large_as_those_of_the_results(tier, data, power):
+    # Numbers times a power of two are rounded as they are without it.
+    arrays, options = data
+    factor = -(2.0**power)
+    grads = gradients_of_results(arrays, options)
+    given = {**options, "wanted": wanted_of(options)}
+    one = vjp_on(tier, grads[0], *arrays, grad_lse=grads[1], **given)
+    grads = [x * x.dtype.type(factor) for x in grads]
+    other = vjp_on(tier, grads[0], *arrays, grad_lse=grads[1], **given)
+    for x, y in zip(one, other, strict=True):
+        if x is not None:
+            np.testing.assert_array_equal(x * x.dtype.type(factor), y)
 
 
 # ---- Accuracy ------------------------------------------------------------------------
@@ -530,6 +617,8 @@ GOOD = dict(
         ({"output": normal(2, 5, 3), "lse": normal(2, 4)}, ValueError, "lse: expected"),
         ({"grad_lse": normal(5)}, ValueError, "grad_lse: expected shape"),
         ({"wanted": "values"}, ValueError, "wanted: expected names out of"),
+        ({"wanted": 1}, TypeError, "wanted: expected names out of .*, got int"),
+        ({"wanted": [["key"]]}, TypeError, "wanted: expected names out of"),
         ({"wanted": ("bias",)}, ValueError, "'bias' without bias"),
         ({"wanted": ["query", "sinks"]}, ValueError, "'sinks' without sinks"),
         ({"mask": np.ones((5, 5), int)}, TypeError, "mask: expected booleans"),
@@ -590,8 +679,6 @@ def test_bfloat16_has_gradients_of_its_own_dtype():
 
 
 # ---- Dropout -------------------------------------------------------------------------
-
-DROPOUT = {"dropout": 0.3, "dropout_seed": 2**63 + 12345}
 
 
 def masked_weights(dtype, n_rows, options):
@@ -671,6 +758,17 @@ def test_gradients_with_dropout_are_limits_of_difference_quotients(data, p):
         terms = np.sum(np.abs(grads[0])) + np.sum(np.abs(grads[1]))
         limit = 4e-6 * (1 + terms) / (1 - p)
         np.testing.assert_allclose(quotient, slope, rtol=1e-4, atol=limit)
+
+
+@given(data=problems(), p=st.sampled_from([0.1, 0.5, 0.9]))
+def test_gradients_with_dropout_agree_with_the_oracle(tier, data, p):
+    arrays, options = data
+    grads = gradients_of_results(arrays, options)
+    dropout = {"dropout": p, "dropout_seed": 7}
+    actual = every_gradient(tier, arrays, {**options, **dropout})
+    shape = (*grads[1].shape, arrays[1].shape[-2])
+    kept = kept_by_dropout(shape, **dropout, **options)
+    assert_right_gradients(actual, arrays, *grads, kept, **options)
 
 
 @pytest.mark.quick

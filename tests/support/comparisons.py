@@ -2,11 +2,12 @@
 
 import numpy as np
 
-from support import reference
+from support import backward, reference
 from support.calls import everything, has_rounded_weights
 
 # Of a 16-bit result: the relative rounding error, and half the least positive number.
 STORAGE = {"float16": (2.0**-11, 2.0**-25), "bfloat16": (2.0**-8, 1e-40)}
+FLOATING = {"float64", "float32", *STORAGE}
 
 
 def assert_same_bits(actual, expected):
@@ -106,3 +107,58 @@ def result_shapes(query, key, value):
     lead += () if one_head else (query.shape[-3],)
     lead += () if arrays[0].ndim == 1 else (query.shape[-2],)
     return (*lead, value.shape[-1]), (*lead, key.shape[-2]), lead
+
+
+def assert_right_gradients(
+    actual, arrays, grad_output, grad_lse=0.0, kept=1.0, **options
+):
+    """Compare gradients, of those that there are, with the oracle's.
+
+    kept: as the oracle's, what dropout multiplies weights by.
+    """
+    exact = backward.attention_vjp(
+        grad_output, *arrays, grad_lse=grad_lse, kept=kept, **options
+    )
+    names = type(actual)._fields
+    inputs = dict(zip(names[:3], arrays, strict=True), **options)
+    for name, one, right in zip(names, actual, exact, strict=True):
+        if one is None:
+            continue
+        given = np.asarray(inputs[name])
+        dtype = given.dtype if given.dtype.name in FLOATING else grad_output.dtype
+        assert (one.shape, one.dtype) == (given.shape, dtype), name
+        limit = bound_of(name, arrays, options, grad_output, grad_lse, kept)
+        rounding, least = STORAGE.get(dtype.name, (0, np.finfo(np.float32).tiny))
+        if dtype == np.float32 and grad_output.dtype == np.float64:
+            rounding = 2.0**-24
+        if grad_output.dtype.name in STORAGE:  # the output was rounded, so delta is
+            limit += STORAGE[grad_output.dtype.name][0] * limit / 2e-7
+        assert_within(name, one, right, limit + rounding * np.abs(right) + least)
+
+
+def bound_of(name, arrays, options, grad_output, grad_lse, kept):
+    """An a-priori bound of a gradient's rounding errors, in float64 arrays.
+
+    Every sum has chains of at most so many terms, each off by some rounding units of
+    the largest that it could be; the scores' own errors are relative ones of weights.
+    """
+    query, key, value = (np.asarray(x, float) for x in arrays)
+    real = np.float64 if grad_output.dtype == np.float64 else np.float32
+    norm = lambda x: np.linalg.norm(x, axis=-1).max(initial=0)  # noqa: E731
+    scale = abs(options.get("scale", 1 / np.sqrt(max(1, query.shape[-1]))))
+    bias = np.asarray(options.get("bias", 0), float)
+    sinks = np.abs(np.asarray(options.get("sinks", 0), float)).max(initial=0)
+    top = scale * norm(query) * norm(key)
+    top += np.abs(bias[np.isfinite(bias)]).max(initial=0) + sinks
+    steps = 8 + 4 * np.sqrt(query.shape[-1] + key.shape[-2])
+    grad = norm(np.asarray(grad_output, float)) * np.max(kept, initial=0)
+    slope = grad * norm(value) * 2
+    slope += np.abs(np.asarray(grad_lse, float)).max(initial=0)
+    size = {
+        "query": scale * norm(key) * slope,
+        "key": scale * norm(query) * slope,
+        "value": grad,
+    }.get(name, slope)
+    n_rows = max(1, np.prod(grad_output.shape[:-1], dtype=int))
+    terms = n_rows if name != "query" else 1
+    return np.finfo(real).eps * steps * (1 + top) * size * np.sqrt(terms) * 2

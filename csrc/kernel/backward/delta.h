@@ -6,6 +6,18 @@
 #include "kernel/backward/tile.h"
 #include "kernel/math.h"
 
+/* The gradient where the output is not 0. An output of 0 adds nothing, NaN times 0 neither:
+ * a row without keys has one, and its LSE, which is the sink, does not depend on it. */
+static v_real
+where_not_zero(v_real output, v_real gradient)
+{
+    v_real zero = v_set1(0);
+    v_real other = v_select(v_is_nan(output), gradient, zero);
+
+    other = v_select(v_less(output, zero), gradient, other);
+    return v_select(v_less(zero, output), gradient, other);
+}
+
 /* The products of rows of output and its gradient, LANES rows from r of the tile on. */
 static v_real
 multiply_rows(backward_work *w, ptrdiff_t r)
@@ -20,7 +32,8 @@ multiply_rows(backward_work *w, ptrdiff_t r)
         load_tile_lanes(w, &p->output, r, d, n, output);
         load_tile_lanes(w, &w->g->grad_output, r, d, n, gradient);
         for (ptrdiff_t k = 0; k < n; k++) {
-            sum = v_fma(v_load(output + k * WIDTH), v_load(gradient + k * WIDTH), sum);
+            v_real o = v_load(output + k * WIDTH);
+            sum = v_fma(o, where_not_zero(o, v_load(gradient + k * WIDTH)), sum);
         }
         total = v_add(total, sum);
     }

@@ -57,6 +57,7 @@ differentiate_lanes(backward_work *w, const span *s, const uint64_t *bits,
             v_mask seen = v_mask_of(bits[k] >> lane);
             used = v_select(seen, used, zero);
             gradient = v_select(seen, gradient, zero);
+            slope = v_select(seen, slope, zero); /* NaN through the soft cap */
         }
         if (!plain && w->task.bias != NULL) {
             v_store(w->bias + at, gradient);
