@@ -1,6 +1,7 @@
 """Threads, forks, signals and the environment: the pool never shows."""
 
 import concurrent.futures
+import functools
 import platform
 import sys
 import threading
@@ -8,8 +9,8 @@ import time
 
 import numpy as np
 import pytest
-from support.arrays import problem
-from support.calls import TIERS, attend_on, everything
+from support.arrays import normal, problem
+from support.calls import TIERS, attend_on, everything, threads_for_any_work, vjp_on
 from support.comparisons import assert_same_bits
 from support.processes import assert_runs, run_python
 
@@ -33,19 +34,43 @@ def test_threads_calling_at_once_get_the_same_bits(attend):
         (problem(4, 70, 70, 9, 5, "float16"), {"window": (9, 9), "num_threads": 7}),
         (problem(4, 100, 150, 9, 5), {"softcap": 2.0, "num_threads": 1}),
     ]
-    expected = [everything(attend, *arrays, **options) for arrays, options in calls]
+    at_once([functools.partial(everything, attend, *x, **more) for x, more in calls])
+
+
+def at_once(calls):
+    """Eight threads make these calls in turn; each has the bits that it has alone."""
+    expected = [call() for call in calls]
     start = threading.Barrier(8)
 
     def work(first):
         start.wait()
         for i in range(first, first + 15):
-            arrays, options = calls[i % len(calls)]
-            results = everything(attend, *arrays, **options)
-            assert_same_bits(results, expected[i % len(calls)])
+            assert_same_bits(calls[i % len(calls)](), expected[i % len(calls)])
 
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         for done in [pool.submit(work, i) for i in range(8)]:
             done.result()
+
+
+@pytest.mark.quick(tier=TIERS[:1])
+def test_threads_calling_for_gradients_at_once_get_the_same_bits(tier):
+    # Whole heads; rows and keys apart, for few heads and many threads; a shared bias.
+    sinks, bias = normal(4), normal(150)
+    few, many = problem(1, 200, 300, 9, 5), problem(4, 100, 150, 9, 5)
+    options = [
+        (many, {"causal": True, "num_threads": 2}),
+        (few, {"num_threads": 7}),
+        (many, {"bias": bias, "sinks": sinks, "wanted": ("bias", "sinks")}),
+        (few, {"dropout": 0.3, "dropout_seed": 5, "num_threads": 3}),
+        (problem(4, 1, 1100, 9, 5, "float16"), {"num_threads": 3}),
+        (problem(2, 70, 70, 9, 5, "float64"), {"window": (9, 9), "num_threads": 1}),
+    ]
+    with threads_for_any_work():
+        at_once([
+            functools.partial(vjp_on, tier, normal(*query.shape[:-1], 5), query, *rest,
+                              **more)
+            for (query, *rest), more in options
+        ])  # fmt: skip
 
 
 def test_number_of_threads_may_change_during_calls(restore_threads):
@@ -87,10 +112,14 @@ def test_argument_of_a_call_changes_no_setting(restore_threads):
     assert attnpy.get_num_threads() == 2
 
 
-def test_lengths_are_read_once(attend):
+@pytest.mark.parametrize("backward", [False, True])
+def test_lengths_are_read_once(tier, backward):
     # They are checked and then used: another thread must not get in between.
     arrays = problem(8, 200, 150, 9, 5)
-    expected = attend(*arrays, kv_lengths=5)
+    call = functools.partial(attend_on, tier, *arrays)
+    if backward:
+        call = functools.partial(vjp_on, tier, normal(8, 200, 5), *arrays)
+    expected = call(kv_lengths=5)
     lengths, stop = np.array(5), threading.Event()
 
     def change():
@@ -104,7 +133,7 @@ def test_lengths_are_read_once(attend):
     try:
         for _ in range(200):
             try:
-                assert_same_bits(attend(*arrays, kv_lengths=lengths), expected)
+                assert_same_bits(call(kv_lengths=lengths), expected)
                 good += 1
             except ValueError:
                 pass
