@@ -12,14 +12,20 @@ from dataclasses import dataclass, field
 import numpy as np
 from support import reference
 from support.arrays import lay_out
+from support.backward import kept_by_dropout
 from support.calls import TIERS
-from support.comparisons import assert_right, assert_same_bits
+from support.comparisons import (
+    assert_right,
+    assert_right_gradients,
+    assert_same_bits,
+)
 from support.formulas import ACTIVATIONS, layer_norm, linear, rms_norm, rotated
 from support.statistics import in_steps, positions_of
 
 import attnpy
 from attnpy import blocks
 from attnpy._linear import linear as attnpy_linear
+from attnpy._packed_weight import PackedWeight
 from attnpy.cache import KVCache
 from attnpy.layers import MultiHeadAttention, SelfAttention
 from attnpy.positions import Rotary
@@ -38,6 +44,7 @@ from fuzz.values import (
 )
 
 TIER = attnpy.show_config(mode="dicts")["tier"]
+GRADIENTS = attnpy.AttentionGradients._fields
 # Of a layer's result: several products and a softmax, of numbers near 1.
 LIMITS = {"float64": 1e-9, "float32": 2e-3, "float16": 0.1, "bfloat16": 0.6}
 
@@ -53,6 +60,7 @@ class Call:
     check: object = None
     parts: list = field(default_factory=list)  # (object, attribute): arrays of a layer
     right: bool = True
+    judge: object = None  # looks at an error
 
     def run(self):
         return self.function(*self.arguments, **self.options)
@@ -69,6 +77,8 @@ def run(rng, verbose=False):
     if not good:
         if made.right:
             raise Finding(f"{made.name}: a right call is an error", trace(result))
+        if made.judge is not None:
+            made.judge(result)
         return "errors"
     if made.right and made.check is not None:
         compare(made, result)
@@ -233,6 +243,77 @@ def make_attention(rng):
     return made
 
 
+def stored_equal(rng, array):
+    """As `stored`, but never all those of one row."""
+    other = stored(rng, array)
+    return other if np.array_equal(plain(other), array, equal_nan=True) else array
+
+
+def make_gradients(rng):
+    """attention_vjp, with all or some of what the forward call gave, or without."""
+    arrays, options, right = problem(rng)
+    arrays = [stored(rng, x) for x in arrays]
+    for name in {"mask", "bias", "q_offset", "kv_lengths", "sinks"} & options.keys():
+        if maybe(rng):
+            options[name] = stored(rng, options[name])
+    plains = [plain(x) for x in arrays]
+    meaning = {name: plain(value) for name, value in options.items()}
+    extra = {"num_threads": one_of(rng, (None, 1, 2, 5))}
+    if not right:
+        grad_output = np.zeros(1)
+        return Call("attention_vjp", attnpy.attention_vjp, [grad_output, *arrays],
+                    {**options, **extra}, right=False)  # fmt: skip
+    if maybe(rng, 0.2):
+        extra["dropout"] = one_of(rng, (0.1, 0.5, 0.9))
+        extra["dropout_seed"] = int(rng.integers(2**63))
+    output, weights, lse = attnpy.attention(
+        *plains, **meaning, **extra, return_weights=True, return_lse=True
+    )
+    kept = 1.0
+    if "dropout" in extra:
+        kept = kept_by_dropout(weights.shape, **meaning, **extra)
+    given = {"output": output, "lse": lse}
+    extra |= {n: stored_equal(rng, x) for n, x in given.items() if maybe(rng)}
+    if maybe(rng):
+        extra["grad_lse"] = stored(rng, numbers(rng, lse.shape, lse.dtype))
+    names = (*GRADIENTS[:3], *(name for name in GRADIENTS[3:] if name in options))
+    if maybe(rng):
+        extra["wanted"] = [name for name in names if maybe(rng, 0.7)]
+    grad_output = stored(rng, numbers(rng, output.shape, output.dtype))
+
+    def check(result):
+        grads = plain(grad_output).astype(output.dtype), plain(extra.get("grad_lse", 0))
+        there = [n for n, x in zip(GRADIENTS, result, strict=True) if x is not None]
+        assert there == [n for n in GRADIENTS if n in extra.get("wanted", names[:3])]
+        assert_right_gradients(result, plains, *grads, kept, **meaning)
+
+    arguments, options = [grad_output, *arrays], {**options, **extra}
+    made = Call("attention_vjp", attnpy.attention_vjp, arguments, options, check)
+    own = {name: options.get(name) for name in OWN}
+    made.judge = functools.partial(judge_gradients, made, grad_output, own)
+    return made
+
+
+OWN = ("output", "lse", "grad_lse", "wanted")
+
+
+def judge_gradients(made, grad_output, own, error):
+    """What is wrong in the forward call has the forward call's error, too."""
+    if len(made.arguments) < 4 or made.arguments[0] is not grad_output:
+        return
+    if any(made.options.get(name) is not value for name, value in own.items()):
+        return
+    options = {n: x for n, x in made.options.items() if n not in OWN}
+    good, other = call(attnpy.attention, *made.arguments[1:], **options)
+    too_big = isinstance(other, MemoryError) or "too big" in str(other)
+    if good or too_big or str(error).startswith("wanted:"):
+        return
+    text = str(error).replace("attention_vjp()", "attention()")
+    if (type(error), text) != (type(other), str(other)):
+        raise Finding("attention_vjp: another error than attention()'s",
+                      f"{error!r}\n{other!r}")  # fmt: skip
+
+
 def make_packed(rng):
     """Sequences end to end, against a call for each."""
     n = int(rng.integers(0, 5))
@@ -363,10 +444,18 @@ def rows_of(rng, n_columns, dtype):
     return numbers(rng, (*lead, n_columns), dtype)
 
 
+def packs(kinds, dtype):
+    """May a matrix of this dtype be packed for rows of those?"""
+    double = np.dtype(float)
+    return dtype == double or all(k in FLOATS and k != double for k in kinds)
+
+
 def make_linear(rng):
     n, m, kinds = size(rng), size(rng), dtypes(rng, 3)
     x, weight = rows_of(rng, n, kinds[0]), numbers(rng, (n, m), kinds[1])
-    arguments = [stored(rng, x), stored(rng, weight)]
+    packed = kinds[1] in FLOATS and packs(kinds[:1], kinds[1]) and maybe(rng, 0.3)
+    weight = PackedWeight(weight) if packed else stored(rng, weight)
+    arguments = [stored(rng, x), weight]
     if maybe(rng):
         arguments.append(stored(rng, numbers(rng, (m,), kinds[2])))
     options = {"num_threads": one_of(rng, (None, 1, 3))}
@@ -655,6 +744,8 @@ def make_layer_call(rng, name, layer, dim, dtype, cross=False):
     batch = tuple(int(n) for n in rng.integers(0, 3, rng.integers(2)))
     n_tokens, n_keys = size(rng, 9), size(rng, 9)
     kinds = [dtype] * 2 if maybe(rng, 0.8) else dtypes(rng, 2)
+    if packs(kinds, dtype) and maybe(rng, 0.3):
+        layer.pack()
     x = stored(rng, numbers(rng, (*batch, n_tokens, dim), kinds[0]))
     context = value = past = rotary = chosen = None
     arguments, extra = [x], {}
@@ -721,6 +812,8 @@ def make_layer_call(rng, name, layer, dim, dtype, cross=False):
 MAKERS = (
     make_attention,
     make_attention,
+    make_gradients,
+    make_gradients,
     make_packed,
     make_plan,
     make_statistics,
@@ -736,11 +829,17 @@ MAKERS = (
 )
 ATTENTION = (
     "mask", "bias", "causal", "window", "q_offset", "kv_lengths", "seq_offsets",
-    "scale", "softcap", "sinks", "return_weights", "return_lse", "out", "num_threads",
+    "scale", "softcap", "sinks", "dropout", "dropout_seed", "return_weights",
+    "return_lse", "out", "num_threads",
+)  # fmt: skip
+VJP = (
+    *(n for n in ATTENTION if n not in ("return_weights", "return_lse", "out")),
+    "output", "lse", "grad_lse", "wanted",
 )  # fmt: skip
 HEAD = tuple(n for n in ATTENTION if n not in ("return_lse", "out"))
 OPTIONS = {
     "attention": ATTENTION,
+    "attention_vjp": VJP,
     "packed": ATTENTION,
     "Plan": ATTENTION,
     "statistics": (*ATTENTION, "which", "top_k"),

@@ -179,6 +179,13 @@ def make_attention(rng):
     return Case("attention", functools.partial(attnpy.attention, *arrays, **extra))
 
 
+def make_gradients(rng):
+    arrays, extra = attention_arrays(rng), {"causal": bool(maybe(rng)), **threads(rng)}
+    arrays = (numbers(rng, *arrays[0].shape), *arrays)
+    call = functools.partial(attnpy.attention_vjp, *arrays, **extra)
+    return Case("attention_vjp", call)
+
+
 def make_plan(rng):
     plan = attnpy.Plan(*attention_arrays(rng), **threads(rng))
     return Case("Plan", lambda: plan().copy())
@@ -257,6 +264,7 @@ def make_insides(rng):
 
 MAKERS = (
     make_attention,
+    make_gradients,
     make_plan,
     make_linear,
     make_norm,
