@@ -14,6 +14,7 @@ import numpy as np
 
 from . import (
     apart,
+    backward,
     cases,
     decoders,
     encoders,
@@ -21,6 +22,7 @@ from . import (
     layers,
     machine,
     peers,
+    training,
 )
 
 SAMPLE = 0.01  # seconds that one sample lasts at least
@@ -136,6 +138,9 @@ WAYS = {
     encoders.Sentences: encoders.WAYS,
     generation.Generation: generation.WAYS,
     decoders.Tokens: decoders.WAYS,
+    backward.Backward: backward.WAYS,
+    backward.LayerStep: backward.LAYER_WAYS,
+    training.Step: training.WAYS,
 }
 
 

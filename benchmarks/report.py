@@ -24,6 +24,8 @@ HEADINGS = {
     "tokens": "Language models: 8 tokens, one by one, after 256",
     "generation": "Generation: new tokens of one sequence",
     "defaults": "Two threads, those of the peers waiting as they do by default",
+    "backward": "Gradients of attention and of a layer",
+    "training": "A training step of a character GPT",
     "memory": "Memory of one call beyond its output, MiB (resident pages)",
     "loading": "Loading a model: time, and resident memory over the weights",
     "footprint": "Footprint",

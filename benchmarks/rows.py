@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from .backward import Backward, LayerStep
 from .cases import Case, prefill
 from .decoders import Tokens
 from .encoders import Sentences
 from .generation import Generation
 from .layers import Layer
+from .training import Step
 
 # (B, H, L, D)
 SHAPES = (
@@ -54,7 +56,7 @@ class Row:
 
     group: str
     name: str
-    case: Case | Layer | Sentences | Generation | Tokens
+    case: Case | Layer | Sentences | Generation | Tokens | Backward | LayerStep | Step
     targets: tuple[tuple, ...] = ()
     peers: tuple[str, ...] = PEERS
     own: tuple[str, Own] | None = None  # its title, and what it is
@@ -404,6 +406,88 @@ def generation_rows():
         )
 
 
+BACKWARD_SHAPES = (
+    *((8, 12, 128, 64), (4, 12, 512, 64), (1, 12, 1024, 64), (1, 16, 2048, 64)),
+    *((8, 8, 128, 128), (4, 8, 512, 128), (1, 8, 1024, 128), (1, 8, 2048, 128)),
+)
+GROUPED = ((4, 12, 3, 512, 64), (1, 32, 8, 1024, 128))
+
+
+def backward_targets(case):
+    """Of float32, by the length: full ones, and causal ones from 512 tokens on."""
+    if case.causal:
+        return () if case.n_keys < 512 else ((("torch", 2.3), ("own", 0.85)),)
+    if case.n_keys < 512:
+        return ((("torch", 1.7), ("peak", 55)),)
+    return ((("torch", 1.9), ("peak", 70)),)
+
+
+def backward_row(name, case, targets=(), quick=False):
+    """The gradients of a call, full or causal; causal ones against full ones too."""
+    full = replace(case, causal=False)
+    if case.dtype == "bfloat16":
+        own = ("float32", Own(Backward(replace(case, dtype="float32"))))
+    else:
+        own = ("full", Own(Backward(full))) if case.causal else None
+    return Row(
+        "backward",
+        f"{name} causal" if case.causal else name,
+        Backward(case),
+        targets,
+        peers=("torch", "numpy"),
+        own=own,
+        quick=quick,
+    )
+
+
+def backward_rows():
+    """Gradients of attention, and a layer forward and backward."""
+    for shape in BACKWARD_SHAPES:
+        for causal in (False, True):
+            case = prefill(*shape, causal=causal)
+            quick = shape == BACKWARD_SHAPES[0]
+            yield backward_row(shape_name(shape), case, backward_targets(case), quick)
+    for batch, heads, kv_heads, length, dim in GROUPED:
+        name = shape_name((batch, f"{heads}on{kv_heads}", length, dim))
+        for causal in (False, True):
+            case = prefill(batch, heads, length, dim, kv_heads=kv_heads, causal=causal)
+            yield backward_row(name, case, backward_targets(case))
+    for n_queries in (1, 8):  # few queries, many keys
+        case = Case(8, 12, 12, n_queries, 1024, 64)
+        yield backward_row(f"8x12x{n_queries}:1024x64", case)
+    for dtype in ("bfloat16", "float64"):
+        for shape in (BACKWARD_SHAPES[0], BACKWARD_SHAPES[2]):
+            for causal in (False, True):
+                case = prefill(*shape, dtype=dtype, causal=causal)
+                yield backward_row(f"{dtype} {shape_name(shape)}", case)
+    for batch, length in ((8, 128), (1, 512)):
+        yield Row(
+            "backward",
+            f"layer {batch}x{length}x768, 12 heads, forward too",
+            LayerStep(Layer(batch, length, 768, 12)),
+            ((("torch", 1.7), ("peak", 75)),),
+            peers=("torch",),
+        )
+
+
+def training_rows():
+    """A step of a character GPT, and one of a smaller one."""
+    for case, targets in (
+        (Step(6, 384, 6, 256, 16), ((("torch", 1.5), ("peak", 70)),)),
+        (Step(2, 128, 4, 64, 8), ()),
+    ):
+        sizes = f"{case.n_layers} layers, E {case.embed_dim}"
+        yield Row(
+            "training",
+            f"GPT, {sizes}, {case.batch}x{case.length} characters",
+            case,
+            targets,
+            peers=("torch",),
+            unit="tokens/s",
+            quick=case.n_layers == 2,
+        )
+
+
 TIMED = (
     "full",
     "causal",
@@ -421,6 +505,8 @@ TIMED = (
     "tokens",
     "generation",
     "defaults",
+    "backward",
+    "training",
 )
 GROUPS = (*TIMED, "memory", "loading", "footprint")
 
@@ -444,5 +530,7 @@ def timed_rows(groups, tiers=(), native_bf16=False, cache_bytes=32 << 20):
         "tokens": lambda: token_rows(native_bf16),
         "generation": generation_rows,
         "defaults": lambda: default_rows(native_bf16),
+        "backward": backward_rows,
+        "training": training_rows,
     }
     return [row for group in TIMED if group in groups for row in makers[group]()]

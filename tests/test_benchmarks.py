@@ -19,6 +19,7 @@ sys.path.append(str(ROOT))  # last: there is an attnpy/ as well, perhaps not bui
 
 from benchmarks import (  # noqa: E402
     apart,
+    backward,
     cases,
     decoders,
     encoders,
@@ -31,6 +32,7 @@ from benchmarks import (  # noqa: E402
     report,
     rows,
     run,
+    training,
 )
 
 SMALL = cases.Case(2, 4, 2, 9, 13, 3)
@@ -341,6 +343,67 @@ assert torch.is_inference_mode_enabled()
 def test_a_group_that_does_not_exist_is_an_error():
     with pytest.raises(AssertionError, match="got 'nothing'"):
         assert_runs(RUN, "--group", "nothing")
+
+
+# ---- Gradients -----------------------------------------------------------------------
+
+CALLS = [
+    {},
+    {"causal": True},
+    {"padded": True},
+    {"mask": "random"},
+    {"kv_heads": 2},
+    {"kv_heads": 2, "causal": True},
+    {"dtype": "float64"},
+    {"dtype": "bfloat16", "causal": True},
+    {"n_queries": 1},
+]
+
+
+def all_ways(system, case):
+    """{way: its error} of a system, all of whose ways must be right."""
+    arrays = case.arrays()
+    expected = measure.expected_result(case, arrays, 1)
+    good, dropped = measure.right_ways(
+        measure.ways_of(system, case, arrays, 1), case, expected
+    )
+    assert dropped == {}
+    assert np.ptp(expected) > 0
+    return {way.name: error for way, error in good.items()}
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("options", CALLS, ids=str)
+@pytest.mark.parametrize("system", ["torch", "numpy"])
+def test_gradients_of_peers_are_those_of_attnpy(system, options):
+    pytest.importorskip({"torch": "torch", "numpy": "threadpoolctl"}[system])
+    if "dtype" in options:
+        pytest.importorskip("ml_dtypes")
+    case = backward.Backward(replace(SMALL, **{"n_keys": 9, "kv_heads": 4, **options}))
+    assert case.flops() == 2.5 * case.call.flops()
+    errors = all_ways(system, case)
+    assert len(errors) >= 2 or (system, case.dtype) == ("numpy", "bfloat16")
+    limit = {"float64": 1e-12, "float32": 1e-5, "bfloat16": 2e-2}[case.dtype]
+    assert max(errors.values(), default=0) < limit
+
+
+def test_layers_and_training_steps_of_pytorch_are_those_of_attnpy():
+    pytest.importorskip("torch")
+    layer = backward.LayerStep(layers.Layer(2, 9, 32, 4))
+    assert max(all_ways("torch", layer).values()) < 1e-5
+    step = training.Step(2, 16, 2, 8, 3)
+    assert max(all_ways("torch", step).values()) < 1e-5
+
+
+@pytest.mark.quick
+def test_the_operations_of_gradients_are_those_of_each_product():
+    layer = layers.Layer(2, 9, 32, 4)
+    products, pairs = 2 * 4 * 9 * 32 * 32, 2 * 2 * 9 * 9 * 32  # of each sequence
+    assert backward.LayerStep(layer).flops() == 2 * (3 * products + 3.5 * pairs)
+    step = training.Step(2, 16, 2, 8, 3)
+    weights = 2 * (4 * 16 * 16 + 2 * 16 * 64) + 16 * training.N_CHARACTERS
+    pairs = 3 * 8 * 9 // 2
+    assert step.flops() == 3 * 2 * weights * 24 + 2 * 3.5 * 4 * 16 * pairs
 
 
 # ---- Models of the peers -------------------------------------------------------------

@@ -1,0 +1,166 @@
+"""A training step of a character GPT: forward, backward, clipping, AdamW."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from .backward import leaf, with_gradients
+from .layers import fill_vectors, packed
+from .peers import Way
+
+N_CHARACTERS = 96
+MAX_NORM, LR, DECAY = 1.0, 1e-3, 0.1
+
+
+@dataclass(frozen=True)
+class Step:
+    """B sequences of L characters, each followed by the one that it should predict."""
+
+    n_layers: int
+    embed_dim: int
+    heads: int
+    length: int
+    batch: int
+
+    dtype = "float32"
+
+    def arrays(self):
+        """Characters (B, L), those after them, and a model that ways copy."""
+        from attnpy.models import CausalDecoder
+
+        rng = np.random.default_rng(1)
+        model = CausalDecoder(
+            *(self.n_layers, self.embed_dim, self.heads, 4 * self.embed_dim),
+            vocab_size=N_CHARACTERS,
+            max_length=self.length,
+            activation="gelu_tanh",
+            bias=True,
+            rng=rng,
+        )
+        fill_vectors(model, rng)
+        text = rng.integers(N_CHARACTERS, size=(self.batch, self.length + 1))
+        return text[:, :-1].copy(), text[:, 1:].copy(), model
+
+    def n_tokens(self):
+        return self.batch * self.length
+
+    def flops(self):
+        """Three products for each one with weights; 2.5 times attention's backwards."""
+        weights = self.n_layers * 12 * self.embed_dim**2 + N_CHARACTERS * self.embed_dim
+        pairs = self.batch * self.length * (self.length + 1) // 2
+        attention = 4 * self.n_layers * self.embed_dim * pairs
+        return 6 * weights * self.n_tokens() + 3.5 * attention
+
+    def facts(self):
+        return asdict(self)
+
+
+def two_steps(step):
+    """How to read a step's loss and norm: with those of the next, after its update."""
+    return lambda first: np.array([*first, *step()])
+
+
+def attnpy_ways(case, arrays, n_threads):
+    from attnpy import training
+
+    ids, targets, model = arrays
+    model = copy.deepcopy(model)
+    optimizer = training.AdamW(model.parameters(), lr=LR, weight_decay=DECAY)
+
+    def step():
+        logits, pullback = model.vjp(ids, logits=True, num_threads=n_threads)
+        loss, grad = training.cross_entropy(logits, targets, num_threads=n_threads)
+        gradients = pullback(grad)
+        norm = training.clip_norm(gradients, MAX_NORM)
+        optimizer.step(gradients)
+        return loss, norm
+
+    yield Way("CausalDecoder, AdamW", step, two_steps(step))
+
+
+# ---- PyTorch -------------------------------------------------------------------------
+
+
+class TorchGPT:
+    """attnpy's model in PyTorch's functions, with its weights as torch.nn.Linear's."""
+
+    def __init__(self, model):
+        self.parameters = []
+        self.tokens = self.own(model.token_embedding)
+        self.positions = self.own(model.position_embedding)
+        self.layers = [self.layer(layer) for layer in model.decoder.layers]
+        self.norm = self.norm_of(model.decoder.norm)
+
+    def own(self, array):
+        tensor = leaf(np.ascontiguousarray(array))
+        self.parameters.append(tensor)
+        return tensor
+
+    def linear(self, weight, bias):
+        return self.own(weight.T), self.own(bias)
+
+    def norm_of(self, norm):
+        weight, bias = self.own(norm.weight), self.own(norm.bias)
+        return weight.shape, weight, bias, norm.eps
+
+    def layer(self, layer):
+        mha, inner = layer.self_attention, layer.feed_forward
+        return (
+            self.norm_of(layer.norm_1),
+            self.linear(*packed(mha)),
+            self.linear(mha.W_o, mha.b_o),
+            self.norm_of(layer.norm_3),
+            self.linear(inner.W_1, inner.b_1),
+            self.linear(inner.W_2, inner.b_2),
+        )
+
+    def logits(self, ids, heads):
+        """ids (B, L) -> (B, L, V)"""
+        from torch.nn import functional as F
+
+        x = F.embedding(ids, self.tokens) + self.positions[: ids.shape[1]]
+        shape = (*ids.shape, 3, heads, -1)
+        for norm_1, project, output, norm_2, first, second in self.layers:
+            projected = F.linear(F.layer_norm(x, *norm_1), *project).view(shape)
+            query, key, value = projected.permute(2, 0, 3, 1, 4)  # (B, H, L, D) each
+            attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+            x = x + F.linear(attended.transpose(1, 2).flatten(2), *output)
+            hidden = F.linear(F.layer_norm(x, *norm_2), *first)
+            x = x + F.linear(F.gelu(hidden, approximate="tanh"), *second)
+        return F.linear(F.layer_norm(x, *self.norm), self.tokens)
+
+
+def torch_step(case, arrays, **kind):
+    """The step, with the optimizer of that kind."""
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    ids, targets = (torch.from_numpy(x).clone() for x in arrays[:2])
+    model = TorchGPT(arrays[2])
+    optimizer = torch.optim.AdamW(model.parameters, lr=LR, weight_decay=DECAY, **kind)
+
+    def step():
+        logits = model.logits(ids, case.heads)
+        loss = cross_entropy(logits.flatten(0, 1), targets.flatten())
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters, MAX_NORM)
+        optimizer.step()
+        return loss.item(), norm.item()
+
+    return with_gradients(step)
+
+
+def torch_ways(case, arrays, n_threads):
+    import torch
+
+    for kind in ("fused", "foreach"):
+        with torch.inference_mode(False):
+            step = torch_step(case, arrays, **{kind: True})
+        yield Way(f"AdamW, {kind}", step, two_steps(step))
+
+
+WAYS = {"attnpy": attnpy_ways, "torch": torch_ways}
