@@ -125,6 +125,22 @@ def leaf(array):
     return peers.to_torch(array).clone().requires_grad_()
 
 
+def with_leaves(arrays):
+    """The output's gradient as a tensor, and query, key and value as leaves."""
+    return peers.to_torch(arrays[0]).clone(), tuple(map(leaf, arrays[1:]))
+
+
+def reader(call):
+    """How to read a call's gradients as PyTorch gives them."""
+    shapes = (call.query_shape, *[call.key_shape] * 2)
+
+    def read(gradients):
+        pairs = zip(gradients, shapes, strict=True)
+        return flat([peers.from_torch(x, shape) for x, shape in pairs])
+
+    return read
+
+
 def retained(attend, inputs, grad):
     """The backward pass alone, of a graph that is kept."""
     import torch
@@ -140,7 +156,7 @@ def torch_calls(case, arrays):
 
     call = case.call
     attend = torch.nn.functional.scaled_dot_product_attention
-    grad, inputs = peers.to_torch(arrays[0]).clone(), tuple(map(leaf, arrays[1:]))
+    grad, inputs = with_leaves(arrays)
     group = call.heads // call.kv_heads
     for name, more in peers.torch_masks(call):
         if group > 1:
@@ -176,18 +192,13 @@ def kernel(inputs, grad, is_causal):
 def torch_ways(case, arrays, n_threads):
     import torch
 
-    def read(gradients):
-        shapes = (case.call.query_shape, *[case.call.key_shape] * 2)
-        pairs = zip(gradients, shapes, strict=True)
-        return flat([peers.from_torch(x, shape) for x, shape in pairs])
-
     ways = torch_calls(case, arrays)
     while True:
         with torch.inference_mode(False), torch.enable_grad():
             name, call = next(ways, (None, None))
         if call is None:
             return
-        yield Way(name, with_gradients(call), read)
+        yield Way(name, with_gradients(call), reader(case.call))
 
 
 # ---- Layers --------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from . import (
     decoders,
     encoders,
     generation,
+    integrations,
     layers,
     machine,
     peers,
@@ -141,6 +142,8 @@ WAYS = {
     backward.Backward: backward.WAYS,
     backward.LayerStep: backward.LAYER_WAYS,
     training.Step: training.WAYS,
+    integrations.Tensors: integrations.WAYS,
+    integrations.InTransformers: integrations.MODEL_WAYS,
 }
 
 

@@ -1,4 +1,4 @@
-"""What a tiny call costs, and how much of it is the Python layer's own."""
+"""What a tiny call costs, and what the Python layer and adapters have in it."""
 
 from __future__ import annotations
 
@@ -31,6 +31,37 @@ def measure_overhead(n_rounds):
     target = measure.at_most("us in the Python layer", 1.0, values["Python layer"][1])
     return {
         "group": "small",
+        "name": "1x1x16x16, us",
+        "values": values,
+        "targets": [target],
+    }
+
+
+def measure_adapter(n_rounds):
+    """One row in microseconds: a tiny call with arrays, and with tensors."""
+    import torch
+    from attnpy.integrations import torch as adapter
+
+    import attnpy
+
+    arrays = CASE.arrays()
+    tensors = [torch.from_numpy(x) for x in arrays]
+    times = interleaved(
+        {
+            "arrays": partial(attnpy.attention, *arrays),
+            "tensors": partial(adapter.attention, *tensors),
+            "scaled_dot_product_attention": partial(
+                adapter.scaled_dot_product_attention, *tensors
+            ),
+        },
+        n_rounds,
+    )
+    values = {name: measure.quartiles(x) for name, x in times.items()}
+    extra = times["scaled_dot_product_attention"] - times["arrays"]
+    values["adapter"] = measure.quartiles(extra)
+    target = measure.at_most("us in the adapter", 10.0, values["adapter"][1])
+    return {
+        "group": "integrations",
         "name": "1x1x16x16, us",
         "values": values,
         "targets": [target],

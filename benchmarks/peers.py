@@ -322,6 +322,9 @@ def uses_torch(systems):
 
 def set_threads(systems, n_threads):
     """Limit the libraries whose number of threads belongs to the process."""
+    import attnpy
+
+    attnpy.set_num_threads(n_threads)  # for attnpy within other libraries
     if uses_torch(systems):
         import torch
 

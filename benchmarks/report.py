@@ -26,6 +26,7 @@ HEADINGS = {
     "defaults": "Two threads, those of the peers waiting as they do by default",
     "backward": "Gradients of attention and of a layer",
     "training": "A training step of a character GPT",
+    "integrations": "Within PyTorch and Hugging Face's models",
     "memory": "Memory of one call beyond its output, MiB (resident pages)",
     "loading": "Loading a model: time, and resident memory over the weights",
     "footprint": "Footprint",
@@ -102,7 +103,7 @@ def timed_header(row):
     limit = "% of bandwidth" if bound_by_memory(row) else "% of peak"
     ratios = [f"x {SHORT[peer]}" for peer in RIVALS]
     head = ["row", "threads", "time", row["unit"], limit, *ratios]
-    return [*head, "x own", "error", "target"]
+    return [*head, "x own", "error", "% in attention", "target"]
 
 
 def bound_by_memory(row):
@@ -123,6 +124,7 @@ def timed_cells(row):
         *(spread(ratios[peer]) if peer in ratios else "" for peer in RIVALS),
         own,
         errors(row),
+        ", ".join(f"{n} {x:.0f}" for n, x in row.get("attention_share", {}).items()),
         verdict(row),
     ]
 

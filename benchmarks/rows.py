@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from .backward import Backward, LayerStep
 from .cases import Case, prefill
 from .decoders import Tokens
 from .encoders import Sentences
 from .generation import Generation
+from .integrations import InTransformers, Tensors
 from .layers import Layer
 from .training import Step
 
@@ -56,7 +58,7 @@ class Row:
 
     group: str
     name: str
-    case: Case | Layer | Sentences | Generation | Tokens | Backward | LayerStep | Step
+    case: Any  # a Case, or of another kind that measure.WAYS has
     targets: tuple[tuple, ...] = ()
     peers: tuple[str, ...] = PEERS
     own: tuple[str, Own] | None = None  # its title, and what it is
@@ -67,6 +69,7 @@ class Row:
     native: bool = False  # computed with 16-bit dot products
     waiting: str = "passive"  # idle threads of peers sleep, or do as by "default"
     thread_counts: tuple[int, ...] | None = None  # all that were asked for
+    needs: tuple[str, ...] = ()  # packages that attnpy's own way takes
     quick: bool = False
 
 
@@ -488,6 +491,45 @@ def training_rows():
         )
 
 
+TENSOR_SHAPES = ((1, 8, 64, 64), (8, 12, 128, 64), (1, 12, 1024, 64))
+
+
+def integration_rows():
+    """attnpy within PyTorch and Transformers, against both, and NumPy's arrays."""
+    for shape in TENSOR_SHAPES:
+        for causal in (False, True):
+            for gradients in (False, True):
+                case = Tensors(prefill(*shape, causal=causal), gradients)
+                name = f"tensors {shape_name(shape)}{' causal' if causal else ''}"
+                yield Row(
+                    "integrations",
+                    name + (" backward" if gradients else ""),
+                    case,
+                    (("own", 0.9), ("torch", 1.0)),
+                    peers=("torch",),
+                    own=("arrays", Own(case.alone)),
+                    needs=("torch",),
+                    quick=shape[2] == 128 and not causal,
+                )
+    models = {
+        "BERT-base 8 x 512": None,
+        "Llama shape, 1024": Tokens("Llama shape", 1024),
+        "Llama shape, 8 after 1024": Tokens("Llama shape", 1024, 8),
+    }
+    for name, tokens in models.items():
+        for by in ("attn_implementation", "accelerate()"):
+            yield Row(
+                "integrations",
+                f"{name}, {by}",
+                InTransformers(tokens, by),
+                (("transformers", 1.0),),
+                peers=("transformers",),
+                limit=None,
+                unit="tokens/s",
+                needs=("torch", "transformers"),
+            )
+
+
 TIMED = (
     "full",
     "causal",
@@ -507,6 +549,7 @@ TIMED = (
     "defaults",
     "backward",
     "training",
+    "integrations",
 )
 GROUPS = (*TIMED, "memory", "loading", "footprint")
 
@@ -532,5 +575,6 @@ def timed_rows(groups, tiers=(), native_bf16=False, cache_bytes=32 << 20):
         "defaults": lambda: default_rows(native_bf16),
         "backward": backward_rows,
         "training": training_rows,
+        "integrations": integration_rows,
     }
     return [row for group in TIMED if group in groups for row in makers[group]()]

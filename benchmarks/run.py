@@ -110,6 +110,7 @@ def chosen_rows(options):
         and (row.quick or not options.quick)
         and (has_bfloat16 or row.case.dtype != "bfloat16")
         and (has_files or not hasattr(row.case, "expected"))
+        and all(map(peers.version, row.needs))
     ]
 
 
@@ -122,6 +123,10 @@ def jobs(options, systems):
             yield title, partial(timed, row, n_threads, systems, how)
     if "small" in options.group and options.rows in "1x1x16x16":
         yield "small, the Python layer", partial(overhead.measure_overhead, how.rounds)
+    has_torch = "integrations" in options.group and peers.version("torch")
+    if has_torch and options.rows in "1x1x16x16":
+        adapter = partial(overhead.measure_adapter, how.rounds)
+        yield "integrations, what a call of tensors adds", adapter
     if "memory" in options.group:
         for name, case in memory.rows(options.quick):
             if options.rows not in name:

@@ -62,58 +62,78 @@ def encoder_calls(name, case, n_threads):
 # ---- Decoders ------------------------------------------------------------------------
 
 
-def decoder_calls(name, case, n_threads):
-    """(name, call) of each way; a call gives the scores after the last token, (V,)."""
-    import torch
-    from transformers import DynamicCache, StaticCache
+class Reader:
+    """A decoder that reads a case's tokens; `run` is the decoder, compiled or not."""
 
-    decoder = model(name, case.dtype)
-    config = decoder.config
-    ids = torch.from_numpy(case.ids())[None]  # (1, L)
+    def __init__(self, decoder, case):
+        import torch
 
-    def step(run, cache, begin, end):
+        self.decoder, self.case, self.torch = decoder, case, torch
+        self.ids = torch.from_numpy(case.ids())[None]  # (1, L)
+
+    def step(self, run, cache, begin, end):
+        """The scores after the last of the tokens from begin to end, (V,)."""
+        positions = self.torch.arange(begin, end)
         scores = run(
-            input_ids=ids[:, begin:end],
+            input_ids=self.ids[:, begin:end],
             past_key_values=cache,
-            cache_position=torch.arange(begin, end),
-            position_ids=torch.arange(begin, end)[None],
+            cache_position=positions,
+            position_ids=positions[None],
             use_cache=True,
             logits_to_keep=1,
         )
         return scores.logits[0, -1].float()
 
-    def prefill(run):
-        return step(run, DynamicCache(config=config), 0, case.n_prompt)
+    def dynamic_cache(self):
+        from transformers import DynamicCache
 
-    def decode(run, cache, forget):
-        forget(cache)
-        for begin, end in case.steps():
-            scores = step(run, cache, begin, end)
-        return scores
+        return DynamicCache(config=self.decoder.config)
 
-    def filled(cache):
-        step(decoder, cache, 0, case.n_prompt)
+    def prefill(self, run):
+        return self.step(run, self.dynamic_cache(), 0, self.case.n_prompt)
+
+    def filled(self, cache):
+        """The cache, with the prompt in it."""
+        self.step(self.decoder, cache, 0, self.case.n_prompt)
         return cache
 
-    def cut(cache):
-        n_more = int(cache.get_seq_length()) - case.n_prompt
+    def decode(self, run, cache, forget):
+        """The tokens after the prompt, one by one; `forget` takes them out before."""
+        forget(cache)
+        for begin, end in self.case.steps():
+            scores = self.step(run, cache, begin, end)
+        return scores
+
+    def cut(self, cache):
+        n_more = int(cache.get_seq_length()) - self.case.n_prompt
         if n_more:
             cache.crop(-n_more)
 
-    def set_back(cache):
+    def set_back(self, cache):
         for layer in cache.layers:  # what is beyond is hidden until it is written
-            layer.cumulative_length.fill_(case.n_prompt)
+            layer.cumulative_length.fill_(self.case.n_prompt)
 
-    if not case.n_new:
-        yield "sdpa", functools.partial(prefill, decoder)
-        if AS_IT_IS not in os.environ:
-            yield "torch.compile", functools.partial(prefill, compiled(decoder))
-        return
-    cache = filled(DynamicCache(config=config))
-    yield "sdpa", functools.partial(decode, decoder, cache, cut)
+    def plain_call(self):
+        """The case's call of the decoder as it is, with a cache that grows."""
+        if not self.case.n_new:
+            return functools.partial(self.prefill, self.decoder)
+        cache = self.filled(self.dynamic_cache())
+        return functools.partial(self.decode, self.decoder, cache, self.cut)
+
+
+def decoder_calls(name, case, n_threads):
+    """(name, call) of each way; a call gives the scores after the last token, (V,)."""
+    from transformers import StaticCache
+
+    decoder = model(name, case.dtype)
+    reader = Reader(decoder, case)
+    yield "sdpa", reader.plain_call()
     if AS_IT_IS in os.environ:
         return
-    cache = filled(StaticCache(config=config, max_cache_len=case.capacity()))
     run = compiled(decoder)
-    name = "torch.compile, static cache"
-    yield name, functools.partial(decode, run, cache, set_back)
+    if not case.n_new:
+        yield "torch.compile", functools.partial(reader.prefill, run)
+        return
+    cache = StaticCache(config=decoder.config, max_cache_len=case.capacity())
+    call = functools.partial(reader.decode, run, reader.filled(cache), reader.set_back)
+    yield "torch.compile, static cache", call

@@ -25,6 +25,7 @@ from benchmarks import (  # noqa: E402
     encoders,
     experiments,
     folders,
+    integrations,
     layers,
     machine,
     measure,
@@ -387,10 +388,15 @@ def test_gradients_of_peers_are_those_of_attnpy(system, options):
     assert max(errors.values(), default=0) < limit
 
 
-def test_layers_and_training_steps_of_pytorch_are_those_of_attnpy():
+def test_layers_forward_and_backward_are_those_of_attnpy_in_pytorch():
     pytest.importorskip("torch")
     layer = backward.LayerStep(layers.Layer(2, 9, 32, 4))
     assert max(all_ways("torch", layer).values()) < 1e-5
+
+
+def test_training_steps_are_those_of_attnpy_in_pytorch():
+    pytest.importorskip("torch")
+    pytest.importorskip("attnpy.training")
     step = training.Step(2, 16, 2, 8, 3)
     assert max(all_ways("torch", step).values()) < 1e-5
 
@@ -528,6 +534,39 @@ def no_gradients(system):
     import torch
 
     return torch.inference_mode()
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize("options", [{}, {"causal": True}, {"kv_heads": 2}], ids=str)
+def test_tensors_give_what_arrays_give(options, gradients):
+    pytest.importorskip("torch")
+    pytest.importorskip("attnpy.integrations")
+    call = replace(SMALL, **{"n_keys": 9, "kv_heads": 4, **options})
+    case = integrations.Tensors(call, gradients)
+    assert max(all_ways("torch", case).values()) < 1e-5
+    arrays = case.arrays()
+    (way,) = measure.ways_of("attnpy", case, arrays, 1)
+    alone = measure.expected_result(case.alone, arrays, 1)
+    np.testing.assert_array_equal(way.read(way.call()).ravel(), alone.ravel())
+
+
+@pytest.mark.parametrize("n_new", [0, 3, None])
+def test_models_of_transformers_give_the_same_with_attnpy(
+    tiny_models, monkeypatch, n_new
+):
+    pytest.importorskip("attnpy.integrations")
+    skip_without("transformers", monkeypatch)
+    monkeypatch.setattr(integrations, "BERT_SHAPE", (2, 9))
+    tokens = None if n_new is None else decoders.Tokens("tiny llama", 7, n_new)
+    cases = [integrations.InTransformers(tokens)]
+    cases.append(replace(cases[0], by="accelerate()"))
+    with no_gradients("transformers"):
+        for case in cases:
+            assert max(all_ways("transformers", case).values()) < 1e-4
+        shares = cases[0].facts()["attention_share"]
+    assert set(shares) == {"HF", "attnpy"}
+    assert all(0 < share < 100 for share in shares.values())
+    assert "attention_share" not in cases[1].facts()
 
 
 def test_a_peer_in_a_process_of_its_own_answers_and_is_stopped_in_between():

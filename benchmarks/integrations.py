@@ -1,0 +1,198 @@
+"""attnpy within PyTorch and Hugging Face's models, against both without it."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import time
+from dataclasses import asdict, dataclass
+from functools import partial
+
+import numpy as np
+
+from . import backward, cases, decoders, folders, peers
+from .backward import Backward
+from .peers import Way
+from .transformers_ways import Reader
+
+# ---- Attention of tensors ------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """A call with PyTorch's tensors, or its gradients through PyTorch's autograd."""
+
+    call: cases.Case
+    gradients: bool = False
+
+    @property
+    def alone(self):
+        """The same without PyTorch."""
+        return Backward(self.call) if self.gradients else self.call
+
+    @property
+    def dtype(self):
+        return self.call.dtype
+
+    def arrays(self):
+        return self.alone.arrays()
+
+    def flops(self):
+        return self.alone.flops()
+
+    def facts(self):
+        return self.call.facts()
+
+
+def attnpy_ways(case, arrays, n_threads):
+    import torch
+    from attnpy.integrations.torch import scaled_dot_product_attention
+
+    name = "scaled_dot_product_attention"
+    grouped = case.call.heads != case.call.kv_heads
+    more = {"is_causal": case.call.causal, "enable_gqa": grouped}
+    attend = partial(scaled_dot_product_attention, **more)
+    if not case.gradients:
+        call = partial(attend, *map(peers.to_torch, arrays))
+        yield Way(name, call, partial(peers.from_torch, shape=case.call.query_shape))
+        return
+    with torch.inference_mode(False), torch.enable_grad():
+        grad, inputs = backward.with_leaves(arrays)
+        call = backward.retained(attend, inputs, grad)
+    yield Way(name, backward.with_gradients(call), backward.reader(case.call))
+
+
+def torch_ways(case, arrays, n_threads):
+    ways = backward.WAYS if case.gradients else peers.WAYS
+    return ways["torch"](case.alone, arrays, n_threads)
+
+
+# ---- Hugging Face's models -----------------------------------------------------------
+
+BERT_SHAPE = 8, 512  # sentences and tokens
+
+
+@dataclass(frozen=True)
+class InTransformers:
+    """A model of Transformers with random weights: BERT-base, or one that reads tokens.
+
+    by: how it gets attnpy's attention, "attn_implementation" or "accelerate()".
+    """
+
+    tokens: decoders.Tokens | None
+    by: str = "attn_implementation"
+
+    dtype = "float32"
+
+    def arrays(self):
+        """The tokens, (B, L) or (L,)."""
+        if self.tokens is not None:
+            return (self.tokens.ids(),)
+        return (np.random.default_rng(2).integers(1000, 30000, size=BERT_SHAPE),)
+
+    def n_tokens(self):
+        return (
+            int(np.prod(BERT_SHAPE)) if self.tokens is None else self.tokens.n_tokens()
+        )
+
+    def facts(self):
+        found = asdict(self)
+        if self.by == "attn_implementation":
+            found["attention_share"] = shares(self)
+        return found
+
+
+@functools.lru_cache(maxsize=1)
+def model_of(name):
+    """A model with PyTorch's attention; BERT-base where there is no name."""
+    import torch
+    import transformers
+
+    torch.manual_seed(1)
+    more = {"attn_implementation": "sdpa"}
+    if name is None:
+        model = transformers.BertModel(transformers.BertConfig(**more), False)
+    else:
+        config = transformers.AutoConfig.for_model(**folders.CONFIGS[name])
+        model = transformers.AutoModelForCausalLM.from_config(config, **more)
+    return model.eval()
+
+
+def with_attention(case, implementation):
+    """The case's model with another attention, and the same weights."""
+    model = model_of(case.tokens and case.tokens.model)
+    same = {id(x): x for x in (*model.parameters(), *model.buffers())}
+    model = copy.deepcopy(model, same)
+    model.set_attn_implementation(implementation)
+    return model
+
+
+def call_of(case, model, ids):
+    """What is timed, of any model; it gives vectors (B, L, E), or scores (V,)."""
+    import torch
+
+    if case.tokens is None:
+        ids = torch.from_numpy(ids)
+        return lambda: model(input_ids=ids).last_hidden_state
+    return Reader(model, case.tokens).plain_call()
+
+
+def attnpy_model_ways(case, arrays, n_threads):
+    from attnpy.integrations import huggingface
+    from attnpy.integrations.torch import accelerate
+
+    if case.by == "attn_implementation":
+        model = with_attention(case, huggingface.register())
+        yield Way(case.by, call_of(case, model, *arrays))
+        return
+    call = call_of(case, with_attention(case, "sdpa"), *arrays)
+
+    def accelerated():
+        with accelerate(num_threads=n_threads):
+            return call()
+
+    yield Way(case.by, accelerated)
+
+
+def transformers_model_ways(case, arrays, n_threads):
+    yield Way("sdpa", call_of(case, with_attention(case, "sdpa"), *arrays))
+
+
+def shares(case):
+    """How much of a call's time is attention, in percent, with each of the two."""
+    from attnpy.integrations import huggingface
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+    from transformers.masking_utils import sdpa_mask
+
+    own = huggingface.attention_forward, huggingface.attention_mask
+    functions = {"HF": (sdpa_attention_forward, sdpa_mask), "attnpy": own}
+    return {name: share(case, *pair) for name, pair in functions.items()}
+
+
+def share(case, attend, make_mask):
+    """The same with one of them."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    spent = 0.0
+
+    def timed(*arguments, **options):
+        nonlocal spent
+        begin = time.perf_counter()
+        result = attend(*arguments, **options)
+        spent += time.perf_counter() - begin
+        return result
+
+    AttentionInterface.register("timed", timed)
+    AttentionMaskInterface.register("timed", make_mask)
+    call = call_of(case, with_attention(case, "timed"), *case.arrays())
+    call()
+    spent, begin = 0.0, time.perf_counter()
+    call()
+    return 100 * spent / (time.perf_counter() - begin)
+
+
+WAYS = {"attnpy": attnpy_ways, "torch": torch_ways}
+MODEL_WAYS = {
+    "attnpy": attnpy_model_ways,
+    "transformers": transformers_model_ways,
+}
