@@ -131,6 +131,7 @@ py_make_results(py_attention_arrays *a, const py_options *o, int type, int rank,
         if (a->lse == NULL) {
             return -1;
         }
+        p->lse.dtype = p->arithmetic;
         py_describe(&p->lse, a->lse, drop_row ? 2 : 1, p->batch.n_axes);
     }
     return o->return_weights ? make_weights(a, type, rank, p) : 0;
