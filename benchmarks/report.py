@@ -310,7 +310,8 @@ def markdown(results, plots=()):
         "Each cell is the median over the rounds with its quartiles. `x torch` is how "
         "many times attnpy is faster; `x own` compares attnpy's rate with that of "
         "attnpy on the named other case. GFLOP/s count 2 (D + Dv) for each visible "
-        "pair. Percentages are of the limit measured in the same round. An error is "
+        "pair, and 2.5 times that for gradients. Percentages are of the limit measured "
+        "in the same round. An error is "
         "the largest difference from float64 over the largest number.",
         summary(results),
     ]
