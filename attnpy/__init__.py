@@ -78,6 +78,7 @@ _MODULES = (
     "checkpoints",
     "classic",
     "diagrams",
+    "integrations",
     "layers",
     "masks",
     "models",

@@ -1,0 +1,22 @@
+"""attnpy for PyTorch's CPU tensors, with gradients, `torch.compile` and `torch.export`.
+
+`attention` is that of attnpy on tensors.
+"""
+
+try:
+    import torch
+except ImportError as error:
+    raise ImportError(
+        "attnpy.integrations.torch: expected PyTorch to be installed "
+        f"(pip install torch), got: {error}"
+    ) from error
+
+if not hasattr(torch.library, "custom_op"):
+    raise ImportError(
+        "attnpy.integrations.torch: expected PyTorch 2.4 or later, got "
+        f"{torch.__version__}"
+    )
+
+from attnpy.integrations.torch._attention import attention
+
+__all__ = ["attention"]

@@ -1,0 +1,260 @@
+"""attnpy.attention on tensors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch._C import _len_torch_dispatch_stack
+from torch._C._functorch import maybe_current_level
+
+from attnpy._gradients import NAMES
+from attnpy.integrations.torch import _compute, _operator, _tensors
+
+if TYPE_CHECKING:
+    from attnpy._typing import Causal, Window
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    mask: Any = None,
+    bias: Any = None,
+    causal: Causal = False,
+    window: Window | None = None,
+    q_offset: Any = None,
+    kv_lengths: Any = None,
+    seq_offsets: Any = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Any = None,
+    dropout: float = 0.0,
+    dropout_seed: Any = None,
+    return_weights: bool = False,
+    return_lse: bool = False,
+    out: Tensor | None = None,
+    num_threads: int | None = None,
+) -> Any:
+    r"""Compute scaled-dot-product attention of PyTorch's CPU tensors, with gradients.
+
+    This is `attnpy.attention` on the memory of tensors: nothing is copied. Where a
+    gradient is needed, it is that of `attnpy.attention_vjp`.
+
+    Parameters
+    ----------
+    query : Tensor, shape (..., H, Lq, D)
+        float64, float32, float16 or bfloat16 (which needs the package ml_dtypes), of
+        any strides. So are all other tensors.
+    key : Tensor, shape (..., Hk, Lk, D)
+        `H` must be a multiple of `Hk`.
+    value : Tensor, shape (..., Hk, Lk, Dv)
+        The axes before the head axis broadcast.
+    mask : Tensor of bool, broadcast to (..., H, Lq, Lk), optional
+        True where the query may attend to the key.
+    bias : Tensor, broadcast to (..., H, Lq, Lk), optional
+        Added to the scaled scores. It may need a gradient.
+    sinks : Tensor, shape (H,), optional
+        One more logit for each query head. It may need a gradient.
+    causal, window, q_offset, kv_lengths, seq_offsets, scale, softcap : optional
+        As for `attnpy.attention`; integers may be tensors.
+    dropout, dropout_seed : optional
+        As for `attnpy.attention`. The seed may be a tensor of no axes, of int64, whose
+        64 bits are used. It does not come from PyTorch's generator by itself:
+        ``torch.randint(2**63 - 1, ())`` does.
+    return_weights, return_lse : bool, optional
+        Return these as well. They may need gradients; those of weights take a matrix
+        (Lk, Lk), and packed sequences have none.
+    out : Tensor, shape (..., H, Lq, Dv), optional
+        Where to write the output, where no gradient is needed.
+    num_threads : int, optional
+        By default `attnpy.get_num_threads`; `torch.set_num_threads` does not count.
+
+    Returns
+    -------
+    output : Tensor, shape (..., H, Lq, Dv)
+        In the promoted dtype, as NumPy promotes. In memory heads and rows lie in the
+        order that they have in `query`.
+    weights : Tensor, shape (..., H, Lq, Lk)
+        With `return_weights`.
+    lse : Tensor, shape (..., H, Lq)
+        With `return_lse`, in float32 or float64.
+
+    Raises
+    ------
+    TypeError
+        If an argument has the wrong kind or dtype, or a tensor is not dense.
+    ValueError
+        If shapes do not fit together, a number is out of its range, or a tensor is on
+        another device than the CPU.
+    NotImplementedError
+        If a gradient of a gradient is asked for, or that of packed sequences' weights.
+
+    See Also
+    --------
+    attnpy.attention : explains the options, and what the results depend on.
+
+    Notes
+    -----
+    Under `torch.compile`, `torch.export` and the like a call is the operator
+    ``attnpy::attention``; with the gradient ``attnpy::attention_vjp``. Of a tensor on
+    the device "meta" there are the shapes of results. Other calls are made at once, and
+    autograd records them.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attnpy.integrations.torch import attention
+    >>> query, key, value = torch.randn(3, 2, 8, 10, 64).requires_grad_().unbind()
+    >>> output = attention(query, key, value, causal=True, window=(4, 0))
+    >>> output.shape
+    torch.Size([2, 8, 10, 64])
+    >>> (gradient,) = torch.autograd.grad(output.sum(), query)
+    >>> gradient.shape
+    torch.Size([2, 8, 10, 64])
+    """
+    inputs = (query, key, value, bias, sinks)
+    options = {
+        "mask": mask,
+        "causal": causal,
+        "window": window,
+        "q_offset": q_offset,
+        "kv_lengths": kv_lengths,
+        "seq_offsets": seq_offsets,
+        "scale": scale,
+        "softcap": softcap,
+        "dropout": dropout,
+        "dropout_seed": dropout_seed,
+        "num_threads": num_threads,
+    }
+    traced = _is_traced() or not all(map(_tensors.is_plain, inputs[:3]))
+    if traced:
+        for tensor, name in zip(inputs[:3], NAMES, strict=False):
+            _tensors.check(tensor, name)
+    recorded = torch.is_grad_enabled() and any(map(_tensors.needs_gradient, inputs))
+    if out is not None:
+        _check_out(out, recorded)
+    if traced:
+        output, weights, lse = _operator.call(inputs, options, return_weights)
+        output = output if out is None else _written(output, out)
+    elif recorded:
+        inputs = tuple(map(_kept, inputs))
+        options = {name: _kept(option) for name, option in options.items()}
+        output, weights, lse = _Attention.apply(*inputs, options, return_weights)
+    else:
+        output, weights, lse = _compute.forward(
+            inputs, options, return_weights, return_lse, out
+        )
+    if not return_weights and not return_lse:
+        return output
+    wanted = ((weights, return_weights), (lse, return_lse))
+    return output, *(result for result, flag in wanted if flag)
+
+
+def _check_out(out: Any, recorded: bool) -> None:
+    """Refuse an output that has no memory of its own for this, or a history."""
+    _tensors.check(out, "out")
+    if recorded or out.requires_grad:
+        raise ValueError(
+            "out: expected None where gradients are wanted, or a call under "
+            "torch.no_grad(), got a tensor"
+        )
+
+
+def _written(output: Tensor, out: Tensor) -> Tensor:
+    """Return `out` with what an operator returned, which writes to no argument."""
+    if out.shape != output.shape or out.dtype != output.dtype:
+        raise ValueError(
+            f"out: expected shape {tuple(output.shape)} and dtype {output.dtype}, "
+            f"got {tuple(out.shape)} and {out.dtype}"
+        )
+    out.copy_(output)
+    return out
+
+
+def _is_traced() -> bool:
+    """Tell whether calls are recorded by something else than autograd.
+
+    Then an operator has to stand for a call: under `torch.compile` and `torch.export`,
+    other modes, and the transforms of `torch.func`.
+    """
+    return (
+        torch.compiler.is_compiling()
+        or _len_torch_dispatch_stack() > 0
+        or maybe_current_level() is not None
+        or torch.jit.is_tracing()
+    )
+
+
+def _kept(option: Any) -> Any:
+    """Return an option that may be needed later: arrays and lists are copied."""
+    if isinstance(option, np.ndarray):
+        return _tensors.to_tensor(option.copy())
+    if isinstance(option, (tuple, list)):
+        return tuple(map(_kept, option))
+    return option
+
+
+class _Attention(torch.autograd.Function):
+    """A call whose gradients are attnpy's.
+
+    Tensors among the options are saved with the inputs, so that PyTorch refuses to go
+    back through what was written to in between.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        bias: Tensor | None,
+        sinks: Tensor | None,
+        options: dict[str, Any],
+        return_weights: bool,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Compute output, weights and LSE, and save what gradients need."""
+        inputs = (query, key, value, bias, sinks)
+        output, weights, lse = _compute.forward(
+            inputs, options, return_weights, return_lse=True
+        )
+        tensors = {n: o for n, o in options.items() if isinstance(o, torch.Tensor)}
+        ctx.names = tuple(tensors)
+        ctx.options = {n: o for n, o in options.items() if n not in tensors}
+        ctx.save_for_backward(*inputs, output, lse, *tensors.values())
+        ctx.set_materialize_grads(False)
+        return output, weights, lse
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Compute the gradients of query, key, value, bias and sinks."""
+        saved = ctx.saved_tensors
+        n = len(NAMES)
+        inputs, results, tensors = saved[:n], saved[n : n + 2], saved[n + 2 :]
+        options = {**ctx.options, **dict(zip(ctx.names, tensors, strict=True))}
+        names = zip(NAMES, ctx.needs_input_grad, strict=False)
+        wanted = [name for name, flag in names if flag]
+
+        def compute() -> tuple[Tensor | None, ...]:
+            return tuple(_compute.backward(grads, inputs, results, options, wanted))
+
+        if torch.is_grad_enabled():  # create_graph=True
+            return (*_FirstDerivative.apply(compute, *grads, *inputs), None, None)
+        return (*compute(), None, None)
+
+
+class _FirstDerivative(torch.autograd.Function):
+    """Gradients of attention, which have none themselves, and say so."""
+
+    @staticmethod
+    def forward(ctx: Any, compute: Any, *_: Tensor | None) -> Any:
+        """Compute the gradients."""
+        return compute()
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor | None) -> Any:
+        """Refuse."""
+        _operator.refuse_second()

@@ -1,0 +1,62 @@
+"""Tensors as arrays and arrays as tensors, on the same memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from attnpy import _dtypes
+
+if TYPE_CHECKING:
+    from attnpy._typing import Array
+
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def is_plain(tensor: Any) -> bool:
+    """Tell whether this is a tensor whose memory an array can have."""
+    return (
+        type(tensor) in PLAIN
+        and tensor.is_cpu
+        and tensor.layout is torch.strided
+        and not tensor.is_nested
+    )
+
+
+def needs_gradient(option: Any) -> bool:
+    """Tell whether this is a tensor with a history that autograd records."""
+    return isinstance(option, torch.Tensor) and option.requires_grad
+
+
+def check(tensor: Any, name: str) -> None:
+    """Refuse what is no dense tensor on the CPU; meta tensors have shapes alone."""
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"{name}: expected a torch.Tensor, got {type(tensor).__name__}")
+    if tensor.is_nested or tensor.layout is not torch.strided:
+        kind = "nested" if tensor.is_nested else str(tensor.layout)
+        raise TypeError(f"{name}: expected a dense tensor, got a {kind} one")
+    if not tensor.is_cpu and not tensor.is_meta:
+        raise ValueError(
+            f"{name}: expected a CPU tensor, got one on device {str(tensor.device)!r}"
+        )
+
+
+def to_array(tensor: torch.Tensor) -> Any:
+    """Return a tensor's memory as an array of any strides."""
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    if tensor.is_neg():
+        tensor = tensor.resolve_neg()
+    if tensor.dtype is torch.bfloat16:
+        bfloat16 = _dtypes.floating("bfloat16")
+        return tensor.view(torch.int16).numpy().view(bfloat16)
+    return tensor.numpy()
+
+
+def to_tensor(array: Array) -> torch.Tensor:
+    """Return an array's memory as a tensor."""
+    if array.dtype.kind == "V":  # bfloat16, which is no dtype of NumPy's own
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
