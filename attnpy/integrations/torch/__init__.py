@@ -1,6 +1,7 @@
 """attnpy for PyTorch's CPU tensors, with gradients, `torch.compile` and `torch.export`.
 
-`attention` is that of attnpy on tensors.
+`attention` is that of attnpy on tensors, `scaled_dot_product_attention` has PyTorch's
+signature and meaning, and `accelerate` makes PyTorch's own functions use it.
 """
 
 try:
@@ -17,6 +18,8 @@ if not hasattr(torch.library, "custom_op"):
         f"{torch.__version__}"
     )
 
+from attnpy.integrations.torch._accelerate import accelerate
 from attnpy.integrations.torch._attention import attention
+from attnpy.integrations.torch._sdpa import scaled_dot_product_attention
 
-__all__ = ["attention"]
+__all__ = ["accelerate", "attention", "scaled_dot_product_attention"]

@@ -9,12 +9,15 @@ import torch
 from torch import Tensor
 from torch._C import _len_torch_dispatch_stack
 from torch._C._functorch import maybe_current_level
+from torch.autograd import forward_ad
 
 from attnpy._gradients import NAMES
 from attnpy.integrations.torch import _compute, _operator, _tensors
 
 if TYPE_CHECKING:
     from attnpy._typing import Causal, Window
+
+    Results = tuple[Tensor, Tensor | None, Tensor | None]  # output, weights, LSE
 
 
 def attention(
@@ -130,28 +133,73 @@ def attention(
         "dropout_seed": dropout_seed,
         "num_threads": num_threads,
     }
-    traced = _is_traced() or not all(map(_tensors.is_plain, inputs[:3]))
-    if traced:
-        for tensor, name in zip(inputs[:3], NAMES, strict=False):
-            _tensors.check(tensor, name)
-    recorded = torch.is_grad_enabled() and any(map(_tensors.needs_gradient, inputs))
-    if out is not None:
-        _check_out(out, recorded)
-    if traced:
-        output, weights, lse = _operator.call(inputs, options, return_weights)
-        output = output if out is None else _written(output, out)
-    elif recorded:
-        inputs = tuple(map(_kept, inputs))
-        options = {name: _kept(option) for name, option in options.items()}
-        output, weights, lse = _Attention.apply(*inputs, options, return_weights)
-    else:
-        output, weights, lse = _compute.forward(
-            inputs, options, return_weights, return_lse, out
-        )
+    output, weights, lse = attend(inputs, options, return_weights, return_lse, out)
     if not return_weights and not return_lse:
         return output
     wanted = ((weights, return_weights), (lse, return_lse))
     return output, *(result for result, flag in wanted if flag)
+
+
+def attend(
+    inputs: tuple[Any, ...],
+    options: dict[str, Any],
+    return_weights: bool = False,
+    return_lse: bool = False,
+    out: Tensor | None = None,
+) -> Results:
+    """Return output, weights and LSE of a call, by whatever has to record it.
+
+    `inputs` are query, key, value, bias and sinks, `options` the others of attention.
+    """
+    traced = is_traced() or not all(map(_tensors.is_plain, inputs[:3]))
+    if traced:
+        _check_inputs(inputs)
+    recorded = torch.is_grad_enabled() and any(map(_tensors.needs_gradient, inputs))
+    if recorded and traced and maybe_current_level() is not None:
+        raise NotImplementedError(
+            "attnpy.integrations.torch: expected no transform of torch.func where "
+            "gradients are needed, got one; torch.autograd differentiates attention"
+        )
+    if out is not None:
+        _check_out(out, recorded)
+    if traced:
+        output, weights, lse = _operator.call(inputs, options, return_weights)
+        return output if out is None else _written(output, out), weights, lse
+    if options.get("dropout_seed") is not None:
+        options = {**options, "dropout_seed": _seed(options["dropout_seed"])}
+    if recorded:
+        inputs = tuple(map(_kept, inputs))
+        options = {name: _kept(option) for name, option in options.items()}
+        results: Results = _Attention.apply(*inputs, options, return_weights)
+        return results
+    return _compute.forward(inputs, options, return_weights, return_lse, out)
+
+
+def _seed(seed: Any) -> Any:
+    """Return a tensor's 64 bits as the integer that attnpy takes."""
+    return int(seed) % 2**64 if isinstance(seed, torch.Tensor) else seed
+
+
+def _check_inputs(inputs: tuple[Any, ...]) -> None:
+    """Refuse what no operator stands for."""
+    for tensor, name in zip(inputs[:3], NAMES, strict=False):
+        _tensors.check(tensor, name, meta=True)
+    if _is_forward_mode() and any(map(_has_tangent, inputs)):
+        raise NotImplementedError(
+            "attnpy.integrations.torch: expected no forward-mode derivatives, which "
+            "attnpy does not have, got a tensor with a tangent"
+        )
+
+
+def _is_forward_mode() -> bool:
+    return getattr(forward_ad, "_current_level", -1) >= 0
+
+
+def _has_tangent(option: Any) -> bool:
+    return (
+        isinstance(option, torch.Tensor)
+        and forward_ad.unpack_dual(option).tangent is not None
+    )
 
 
 def _check_out(out: Any, recorded: bool) -> None:
@@ -175,16 +223,17 @@ def _written(output: Tensor, out: Tensor) -> Tensor:
     return out
 
 
-def _is_traced() -> bool:
+def is_traced() -> bool:
     """Tell whether calls are recorded by something else than autograd.
 
     Then an operator has to stand for a call: under `torch.compile` and `torch.export`,
-    other modes, and the transforms of `torch.func`.
+    other modes, the transforms of `torch.func` and forward-mode derivatives.
     """
     return (
         torch.compiler.is_compiling()
         or _len_torch_dispatch_stack() > 0
         or maybe_current_level() is not None
+        or _is_forward_mode()
         or torch.jit.is_tracing()
     )
 

@@ -45,17 +45,17 @@ def _as_tensor(option: Any) -> Tensor | None:
 
 def _to_arguments(
     *,
-    mask: Any,
-    causal: Any,
-    window: Any,
-    q_offset: Any,
-    kv_lengths: Any,
-    seq_offsets: Any,
-    scale: Any,
-    softcap: Any,
-    dropout: Any,
-    dropout_seed: Any,
-    num_threads: Any,
+    mask: Any = None,
+    causal: Any = False,
+    window: Any = None,
+    q_offset: Any = None,
+    kv_lengths: Any = None,
+    seq_offsets: Any = None,
+    scale: Any = None,
+    softcap: Any = None,
+    dropout: Any = 0.0,
+    dropout_seed: Any = None,
+    num_threads: Any = None,
 ) -> tuple[Any, ...]:
     """Return attention's options in the operator's order and types."""
     if not isinstance(seq_offsets, tuple):

@@ -30,14 +30,14 @@ def needs_gradient(option: Any) -> bool:
     return isinstance(option, torch.Tensor) and option.requires_grad
 
 
-def check(tensor: Any, name: str) -> None:
-    """Refuse what is no dense tensor on the CPU; meta tensors have shapes alone."""
+def check(tensor: Any, name: str, meta: bool = False) -> None:
+    """Refuse what is no dense tensor on the CPU, or one with a shape alone."""
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{name}: expected a torch.Tensor, got {type(tensor).__name__}")
     if tensor.is_nested or tensor.layout is not torch.strided:
         kind = "nested" if tensor.is_nested else str(tensor.layout)
         raise TypeError(f"{name}: expected a dense tensor, got a {kind} one")
-    if not tensor.is_cpu and not tensor.is_meta:
+    if not tensor.is_cpu and not (meta and tensor.is_meta):
         raise ValueError(
             f"{name}: expected a CPU tensor, got one on device {str(tensor.device)!r}"
         )
