@@ -133,6 +133,7 @@ def attention(
         "dropout_seed": dropout_seed,
         "num_threads": num_threads,
     }
+    options = {name: one for name, one in options.items() if one is not None}
     output, weights, lse = attend(inputs, options, return_weights, return_lse, out)
     if not return_weights and not return_lse:
         return output
@@ -149,7 +150,7 @@ def attend(
 ) -> Results:
     """Return output, weights and LSE of a call, by whatever has to record it.
 
-    `inputs` are query, key, value, bias and sinks, `options` the others of attention.
+    `inputs` are query, key, value, bias and sinks, `options` the others that are given.
     """
     traced = is_traced() or not all(map(_tensors.is_plain, inputs[:3]))
     if traced:
@@ -165,10 +166,10 @@ def attend(
     if traced:
         output, weights, lse = _operator.call(inputs, options, return_weights)
         return output if out is None else _written(output, out), weights, lse
-    if options.get("dropout_seed") is not None:
+    if "dropout_seed" in options:
         options = {**options, "dropout_seed": _seed(options["dropout_seed"])}
     if recorded:
-        inputs = tuple(map(_kept, inputs))
+        inputs = (*inputs[:3], *map(_kept, inputs[3:]))
         options = {name: _kept(option) for name, option in options.items()}
         results: Results = _Attention.apply(*inputs, options, return_weights)
         return results

@@ -87,7 +87,7 @@ def scaled_dot_product_attention(
     >>> torch.allclose(output, expected, atol=1e-5)
     True
     """
-    options: dict[str, Any] = {"scale": scale}
+    options: dict[str, Any] = {} if scale is None else {"scale": scale}
     if is_causal:
         options["causal"] = "top_left"
     try:
@@ -122,7 +122,8 @@ def attend_as_torch(
     if dropout_p == 1:  # then no key is left
         query, key, value = tensors
         tensors = (query, key[..., :0, :], value[..., :0, :])
-        bias, options["mask"] = None if bias is None else bias[..., :0], None
+        bias = None if bias is None else bias[..., :0]
+        options.pop("mask", None)
     elif dropout_p != 0:
         options["dropout"] = dropout_p
         options["dropout_seed"] = torch.randint(-(2**63), 2**63 - 1, ())
@@ -142,8 +143,8 @@ def _check(tensors: Sequence[Tensor], attn_mask: Tensor | None, causal: bool) ->
     """Refuse what PyTorch refuses and attention does not."""
     dtype = getattr(tensors[0], "dtype", None)
     for tensor, name in zip(tensors, NAMES, strict=False):
-        if not _tensors.is_plain(tensor):
-            _tensors.check(tensor, name, meta=True)
+        if not isinstance(tensor, torch.Tensor):
+            _tensors.check(tensor, name)
         if tensor.dtype is not dtype or dtype not in DTYPES:
             raise TypeError(
                 f"{name}: expected the query's dtype, and float64, float32, float16 or "
@@ -172,11 +173,11 @@ def _with_heads(
 
     For PyTorch axis -3 is one more that broadcasts, unless `enable_gqa`.
     """
+    if not enable_gqa and query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
+        return query, key, value
     n_query, n_key, n_value = heads = tuple(
         x.shape[-3] if x.dim() > 2 else 1 for x in (query, key, value)
     )
-    if n_query == n_key == n_value and not enable_gqa:
-        return query, key, value
     if not enable_gqa:
         try:
             (n,) = torch.broadcast_shapes(*((n,) for n in heads))
