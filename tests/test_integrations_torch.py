@@ -946,6 +946,22 @@ def test_what_is_compiled_in_a_block_is_for_blocks():
     assert found == [False, True, False, True]
 
 
+def test_the_compiler_may_be_imported_first_in_a_block():
+    script = (
+        "import torch\n"
+        "from attnpy.integrations.torch import accelerate\n"
+        "layer = torch.nn.TransformerEncoderLayer(16, 2, 8, batch_first=True).eval()\n"
+        "compiled = torch.compile(layer, fullgraph=True, backend='aot_eager')\n"
+        "x = torch.randn(2, 3, 16)\n"
+        "with torch.no_grad():\n"
+        "    with accelerate():\n"
+        "        y = compiled(x)\n"
+        "    torch.testing.assert_close(y, layer(x))\n"
+        "    torch.testing.assert_close(compiled(x), layer(x))\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
 @pytest.mark.parametrize("training", [False, True])
 def test_modules_are_compiled_and_exported_in_a_block(training):
     layer = nn.TransformerEncoderLayer(

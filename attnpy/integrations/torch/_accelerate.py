@@ -98,13 +98,13 @@ def accelerate(*, num_threads: int | None = None) -> Iterator[None]:
     if num_threads is not None:
         _checks.count(num_threads, "num_threads")
     block = _Settings(num_threads)
-    _replace_names()
+    _names.replace()
     _thread.blocks = (*_thread.blocks, block)
     try:
         yield
     finally:
         _thread.blocks = tuple(one for one in _thread.blocks if one is not block)
-        _restore_names()
+        _names.restore()
 
 
 # ---- What is for attnpy --------------------------------------------------------------
@@ -345,9 +345,47 @@ def _or_pytorch(name: str) -> Callable[..., Any]:
 
 
 _REPLACEMENTS = {name: _or_pytorch(name) for name in _OURS}
-_lock = threading.Lock()
-_n_blocks = 0
-_places: list[_Place] = []
+
+
+class _Names:
+    """The names, which mean attnpy's functions while there is any block."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.n_blocks = 0
+        self.n_modules = 0  # when they were looked through
+        self.places: list[_Place] = []
+        self.compiler_was_there = False
+
+    def replace(self) -> None:
+        """Begin a block."""
+        with self.lock:
+            self.n_blocks += 1
+            if self.n_blocks > 1:
+                return
+            self.compiler_was_there = _COMPILER in sys.modules
+            if self.n_modules != len(sys.modules):
+                self.n_modules = len(sys.modules)
+                self.places = list(_find_places())
+            for place in self.places:
+                place.change(_PYTORCH[place.name], _REPLACEMENTS[place.name])
+
+    def restore(self) -> None:
+        """End a block."""
+        with self.lock:
+            self.n_blocks -= 1
+            if self.n_blocks > 0:
+                return
+            for place in self.places:
+                place.change(_REPLACEMENTS[place.name], _PYTORCH[place.name])
+            if _COMPILER in sys.modules and not self.compiler_was_there:
+                sys.modules[_COMPILER].clear_lru_cache()
+
+
+# What torch.compile knows about functions of PyTorch. It looks up their names when it
+# is first imported, and has to do so again if that was in a block.
+_COMPILER = "torch._dynamo.trace_rules"
+_names = _Names()
 
 
 def _find_places() -> Iterator[_Place]:
@@ -356,34 +394,10 @@ def _find_places() -> Iterator[_Place]:
     names = [name for name in _OURS if not name.startswith("_")]
     yield from (_Place(vars(functional), name) for name in names)
     for module_name, module in list(sys.modules.items()):
-        if module_name.partition(".")[0] == "torch":
-            continue
         try:  # without loading what is lazy
             attributes = object.__getattribute__(module, "__dict__")
         except AttributeError:
             continue
-        for name in names:
-            if attributes.get(name) is _PYTORCH[name]:
-                yield _Place(attributes, name)
-
-
-def _replace_names() -> None:
-    """Let the names mean attnpy's functions, for one block more."""
-    global _n_blocks
-    with _lock:
-        _n_blocks += 1
-        if _n_blocks == 1:
-            _places[:] = _find_places()
-            for place in _places:
-                place.change(_PYTORCH[place.name], _REPLACEMENTS[place.name])
-
-
-def _restore_names() -> None:
-    """Let the names mean PyTorch's functions again, unless there are other blocks."""
-    global _n_blocks
-    with _lock:
-        _n_blocks -= 1
-        if _n_blocks == 0:
-            for place in _places:
-                place.change(_REPLACEMENTS[place.name], _PYTORCH[place.name])
-            _places.clear()
+        found = [name for name in names if attributes.get(name) is _PYTORCH[name]]
+        if found and module_name.partition(".")[0] != "torch":
+            yield from (_Place(attributes, name) for name in found)
