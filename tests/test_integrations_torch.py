@@ -21,6 +21,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 import attnpy  # noqa: E402
@@ -976,6 +977,47 @@ def test_modules_are_compiled_and_exported_in_a_block(training):
         assert "attnpy.attention" in str(program.graph)
     found = program.module()(x)
     torch.testing.assert_close(found, layer(x), rtol=1e-10, atol=1e-10)
+
+
+def test_weights_are_there_when_a_module_is_compiled_in_a_block():
+    layer = nn.MultiheadAttention(16, 4, batch_first=True, dtype=torch.float64)
+    x = normal(3, 5, 16)
+    expected = layer(x, x, x)
+    with accelerate():
+        compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+        assert has_operator(compiled, x, x, x)
+        torch.testing.assert_close(compiled(x, x, x), expected, rtol=1e-10, atol=1e-10)
+        layer.eval()
+        with torch.no_grad():
+            assert has_operator(compiled, x, x, x)
+            found = compiled(x, x, x)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+    assert _accelerate._thread.weights is None
+
+
+@pytest.mark.quick
+def test_recomputing_in_the_backward_pass_draws_the_same_dropout(calls):
+    x = normal(2, 3, 4, grad=True)
+    call = lambda x: functional.scaled_dot_product_attention(x, x, x, dropout_p=0.5)  # noqa: E731
+    found = []
+    for function in (call, lambda x: checkpoint(call, x, use_reentrant=False)):
+        torch.manual_seed(3)
+        with accelerate():
+            found.append(torch.autograd.grad(function(x).square().sum(), x)[0])
+    assert torch.equal(*found)
+    assert calls
+
+
+@pytest.mark.quick
+def test_inference_mode_is_no_hindrance(calls):
+    layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, norm_first=True)
+    x = torch.randn(3, 5, 16)
+    with torch.inference_mode():
+        expected = layer.eval()(x)
+        with accelerate():
+            found = layer(x)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    assert len(calls) == 1
 
 
 # ---- Without PyTorch, and the page ---------------------------------------------------

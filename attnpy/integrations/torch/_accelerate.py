@@ -167,7 +167,7 @@ def _multi_head_attention(
     Without them it calls scaled_dot_product_attention by itself. So it does here, and
     the weights are those of that call.
     """
-    if torch.compiler.is_compiling() or not need_weights or not _is_ours(query):
+    if not need_weights or not _is_ours(query):
         return NotImplemented
     if options.get("attn_mask") is None and options.get("is_causal"):
         return NotImplemented  # an error
@@ -283,14 +283,14 @@ def _encoder_layer(
 
     def feed_forward(x: Tensor) -> Tensor:
         hidden = functional.linear(x, ffn_weight_1, ffn_bias_1)
-        hidden = functional.gelu(hidden) if use_gelu else functional.relu(hidden)
+        hidden = functional.gelu(hidden) if use_gelu else hidden.relu_()
         return functional.linear(hidden, ffn_weight_2, ffn_bias_2)
 
     if norm_first:
-        src = src + attend(norm(src, first))
-        return src + feed_forward(norm(src, second))
-    src = norm(src + attend(src), first)
-    return norm(src + feed_forward(src), second)
+        src = attend(norm(src, first)).add_(src)
+        return feed_forward(norm(src, second)).add_(src)
+    src = norm(attend(src).add_(src), first)
+    return norm(feed_forward(src).add_(src), second)
 
 
 def _is_untrained(*tensors: Tensor | None) -> bool:

@@ -105,7 +105,7 @@ def attention(
     Under `torch.compile`, `torch.export` and the like a call is the operator
     ``attnpy::attention``; with the gradient ``attnpy::attention_vjp``. Of a tensor on
     the device "meta" there are the shapes of results. Other calls are made at once, and
-    autograd records them.
+    autograd records them. Autocast leaves dtypes as they are.
 
     Examples
     --------
