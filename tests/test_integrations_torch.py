@@ -272,6 +272,18 @@ def test_arrays_among_the_options_may_change_in_between():
 
 
 @pytest.mark.quick
+def test_options_may_be_lists(traced):
+    tensors = problem(torch.float32, grad=True, n_kv_heads=4)
+    lists = {"sinks": [0.5] * 4, "kv_lengths": [3, 11], "bias": [[0.5] * 11] * 9}
+    found = attention(*tensors, **lists)
+    expected = attention(*tensors, **{n: torch.tensor(x) for n, x in lists.items()})
+    assert torch.equal(found, expected)
+    grads = [torch.autograd.grad(x.sum(), tensors) for x in (found, expected)]
+    for one, other in zip(*grads, strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.quick
 def test_a_gradient_of_a_gradient_is_refused(traced):
     tensors = problem(grad=True)
     output = attention(*tensors)
@@ -550,6 +562,10 @@ def test_numbers_of_16_bits_are_those_of_pytorch(dtype, kind):
     assert found.dtype is dtype
     bound = 4 * torch.finfo(dtype).eps
     torch.testing.assert_close(found.double(), exact, rtol=bound, atol=bound)
+    if kind != "bool":
+        mask.requires_grad_()
+        output = scaled_dot_product_attention(*tensors, mask).sum()
+        assert torch.autograd.grad(output, mask)[0].dtype is mask.dtype
 
 
 @pytest.mark.quick

@@ -96,11 +96,11 @@ def accelerate(*, num_threads: int | None = None) -> Iterator[None]:
     True
     """
     if num_threads is not None:
-        _checks.count(num_threads, "num_threads")
+        num_threads = _checks.count(num_threads, "num_threads")
     block = _Settings(num_threads)
     _names.replace()
-    _thread.blocks = (*_thread.blocks, block)
     try:
+        _thread.blocks = (*_thread.blocks, block)
         yield
     finally:
         _thread.blocks = tuple(one for one in _thread.blocks if one is not block)

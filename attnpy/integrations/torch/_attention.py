@@ -169,7 +169,7 @@ def attend(
     if "dropout_seed" in options:
         options = {**options, "dropout_seed": _seed(options["dropout_seed"])}
     if recorded:
-        inputs = (*inputs[:3], *map(_kept, inputs[3:]))
+        inputs = (*inputs[:3], *map(_saved, inputs[3:]))
         options = {name: _kept(option) for name, option in options.items()}
         results: Results = _Attention.apply(*inputs, options, return_weights)
         return results
@@ -237,6 +237,13 @@ def is_traced() -> bool:
         or _is_forward_mode()
         or torch.jit.is_tracing()
     )
+
+
+def _saved(option: Any) -> Tensor | None:
+    """Return bias or sinks as what autograd saves."""
+    if option is None or isinstance(option, torch.Tensor):
+        return option
+    return _tensors.to_tensor(np.array(option))
 
 
 def _kept(option: Any) -> Any:
