@@ -1,0 +1,93 @@
+/* XLA's foreign-function interface: its calls become those of a Python function, and
+ * exceptions become XLA's errors. Only that is here, for no Python code can do it: an
+ * interrupt may come before its first instruction. attnpy/integrations/_xla.py knows the
+ * rest of a call. */
+#include "python/xla.h"
+
+/* The structures of xla/ffi/api/c_api.h, version 0.x, as far as they are needed. */
+struct error_fields {
+    size_t struct_size;
+    void *extension;
+    const char *message;
+    int code;
+};
+
+struct api {
+    size_t struct_size;
+    void *extension;
+    struct {
+        size_t struct_size;
+        void *extension;
+        int major, minor;
+    } version;
+    const void *internal;
+    void *(*create_error)(struct error_fields *);
+};
+
+struct frame {
+    size_t struct_size;
+    void *extension;
+    const struct api *api;
+};
+
+enum { RESOURCE_EXHAUSTED = 8, INTERNAL = 13 };
+
+/* What is called with the address of each frame. */
+static PyObject *callee;
+
+/* Makes an error of XLA from the exception that is set. KeyboardInterrupt is raised again
+ * when Python goes on, for JAX would make another exception of it. */
+static void *
+create_error(const struct api *api)
+{
+    struct error_fields fields = {.struct_size = sizeof fields, .code = INTERNAL};
+    PyObject *type, *value, *trace, *message;
+
+    PyErr_Fetch(&type, &value, &trace);
+    PyErr_NormalizeException(&type, &value, &trace);
+    message = PyUnicode_FromFormat("attnpy: %s: %S", ((PyTypeObject *)type)->tp_name,
+                                   value == NULL ? Py_None : value);
+    fields.message = message == NULL ? NULL : PyUnicode_AsUTF8(message);
+    if (fields.message == NULL) {
+        PyErr_Clear();
+        fields.message = "attnpy: an exception that has no message";
+    }
+    if (PyErr_GivenExceptionMatches(type, PyExc_MemoryError)) {
+        fields.code = RESOURCE_EXHAUSTED;
+    }
+    if (PyErr_GivenExceptionMatches(type, PyExc_KeyboardInterrupt)) {
+        PyErr_SetInterrupt();
+    }
+    void *error = api->create_error(&fields);
+    Py_XDECREF(message);
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(trace);
+    return error;
+}
+
+/* What XLA calls, on any thread. Returns NULL or an error. */
+static void *
+answer(const struct frame *frame)
+{
+    PyGILState_STATE state = PyGILState_Ensure();
+    PyObject *result = PyObject_CallFunction(callee, "n", (Py_ssize_t)frame);
+    void *error = result == NULL ? create_error(frame->api) : NULL;
+
+    Py_XDECREF(result);
+    PyGILState_Release(state);
+    return error;
+}
+
+/* answer_xla(function) -> the address of what XLA is to call */
+static PyObject *
+answer_xla(PyObject *Py_UNUSED(module), PyObject *function)
+{
+    Py_XSETREF(callee, Py_NewRef(function));
+    return PyLong_FromSize_t((size_t)(uintptr_t)answer);
+}
+
+PyMethodDef py_xla_methods[] = {
+    {"answer_xla", answer_xla, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};
