@@ -11,6 +11,7 @@ comparisons  equal bits, or within a bound of what is exact
 errors       errors that name their argument
 calls        the extension module on one instruction set: its only caller in the tests
 processes    scripts in an interpreter of their own
+pages        the examples on a page of docs/
 faults       entry points called while allocations fail; faults.c makes them
 guarded      arrays that touch pages which may not be read
 tutorial     the numbers that a tutorial prints
