@@ -46,6 +46,7 @@ class Tensors:
 
 def attnpy_ways(case, arrays, n_threads):
     import torch
+
     from attnpy.integrations.torch import scaled_dot_product_attention
 
     name = "scaled_dot_product_attention"
@@ -160,9 +161,10 @@ def transformers_model_ways(case, arrays, n_threads):
 
 def shares(case):
     """How much of a call's time is attention, in percent, with each of the two."""
-    from attnpy.integrations import huggingface
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
     from transformers.masking_utils import sdpa_mask
+
+    from attnpy.integrations import huggingface
 
     own = huggingface.attention_forward, huggingface.attention_mask
     functions = {"HF": (sdpa_attention_forward, sdpa_mask), "attnpy": own}

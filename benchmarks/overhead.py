@@ -40,9 +40,9 @@ def measure_overhead(n_rounds):
 def measure_adapter(n_rounds):
     """One row in microseconds: a tiny call with arrays, and with tensors."""
     import torch
-    from attnpy.integrations import torch as adapter
 
     import attnpy
+    from attnpy.integrations import torch as adapter
 
     arrays = CASE.arrays()
     tensors = [torch.from_numpy(x) for x in arrays]
