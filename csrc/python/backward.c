@@ -298,8 +298,8 @@ finish_gradient(PyArrayObject *gradient, npy_intp n_columns, int type)
     if (PyArray_TYPE(gradient) == type && py_axis_length(gradient, 0) == n_columns) {
         return Py_NewRef((PyObject *)gradient);
     }
-    memcpy(shape, PyArray_DIMS(gradient), (size_t)n_axes * sizeof shape[0]);
-    if (n_axes > 0) {
+    if (n_axes > 0) { /* a bias may be a single number */
+        memcpy(shape, PyArray_DIMS(gradient), (size_t)n_axes * sizeof shape[0]);
         shape[n_axes - 1] = n_columns;
     }
     view = (PyArrayObject *)PyArray_New(
