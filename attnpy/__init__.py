@@ -8,8 +8,9 @@ weights up where there are too many to return.
 
 `MultiHeadAttention` and `SelfAttention` are layers with weights of their own; `KVCache`
 keeps keys and values for decoding. The modules `blocks` (encoder, decoder),
-`positions`, `masks` and `classic` have the rest of a transformer; `plot`, `view` and
-`diagrams` are for pictures. What is left here is about threads and the machine.
+`positions`, `masks` and `classic` have the rest of a transformer; `training` has what a
+training loop needs beside gradients; `plot`, `view` and `diagrams` are for pictures.
+What is left here is about threads and the machine.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -86,6 +87,7 @@ _MODULES = (
     "plot",
     "positions",
     "random",
+    "training",
     "view",
 )
 

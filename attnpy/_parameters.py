@@ -114,7 +114,12 @@ def load_state_dict(self: object, state: Mapping[str, ArrayLike]) -> None:
         ...
     ValueError: state: missing W_k, W_v; W_q: expected shape (2, 1), got (2, 2)
     """
-    own, state = parameters(self), _checks.mapping(state, "state")
+    assign(parameters(self), state)
+
+
+def assign(own: dict[str, Array], state: Mapping[str, ArrayLike]) -> None:
+    """Copy values into arrays of the same names, as `load_state_dict` does."""
+    state = _checks.mapping(state, "state")
     given = {
         name: _checks.array(state[name], f"state[{name!r}]")
         for name in state

@@ -21,6 +21,7 @@ NEEDS = {
     "plot.grids": "matplotlib",
     "plot.maps": "matplotlib",
     "plot.spread": "matplotlib",
+    "training.files": "safetensors",
 }
 MODULES = (
     "_attention",
@@ -53,6 +54,11 @@ MODULES = (
     "positions.absolute",
     "positions.relative",
     "positions.rotary",
+    "training.clipping",
+    "training.files",
+    "training.loss",
+    "training.optimizer",
+    "training.schedule",
     "view._page",
     "view.heads",
     "view.neurons",

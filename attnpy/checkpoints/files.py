@@ -45,6 +45,11 @@ class Checkpoint(Mapping[str, "Array"]):
     *paths : str or path
         The files; no name is in two of them.
 
+    Attributes
+    ----------
+    metadata : dict of str to str
+        What the files say beside their arrays.
+
     Raises
     ------
     ImportError
@@ -73,6 +78,7 @@ class Checkpoint(Mapping[str, "Array"]):
     (['norm.weight'], array([1., 1., 1.], dtype=float16))
     """
 
+    metadata: dict[str, str]
     _places: dict[str, Place]
 
     __setattr__ = _parameters.set_attribute
@@ -85,12 +91,14 @@ class Checkpoint(Mapping[str, "Array"]):
                 "attnpy.checkpoints: reading safetensors files needs the safetensors "
                 "package: pip install 'attnpy[weights]'"
             ) from error
+        self.metadata = {}
         self._places = {}
         for path in paths:
             _check_file(Path(path))
             try:
                 with safe_open(path, framework="np") as judged:
                     names = list(judged.keys())
+                    self.metadata |= judged.metadata() or {}
             except SafetensorError as error:
                 raise ValueError(
                     f"{path}: expected a safetensors file, got {error}"

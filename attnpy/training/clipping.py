@@ -1,0 +1,83 @@
+"""Gradients that are too long."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnpy import _checks
+from attnpy.training import _arrays
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from attnpy._typing import Array
+
+BLOCK = 8192  # numbers whose squares are summed at a time
+
+
+def clip_norm(gradients: Mapping[str, Array], max_norm: float) -> float:
+    r"""Scale gradients so that together they are no longer than this, in place.
+
+    Parameters
+    ----------
+    gradients : mapping of str to ndarray
+        In float32 or float64. They are written to.
+    max_norm : float
+        The greatest length of all gradients as one vector; above 0.
+
+    Returns
+    -------
+    norm : float
+        The length before. NaN or inf if there is such a number in the gradients, or if
+        float64 cannot hold the sum; then no gradient is of use, and `AdamW` had better
+        not take the step.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has the wrong kind or dtype, an array cannot be written to or has
+        several names, or `max_norm` is out of its range. Nothing has changed then.
+
+    Notes
+    -----
+    .. math:: g \leftarrow g \, \min(1, c / (\lVert g \rVert + 10^{-6}))
+
+    from Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural
+    networks" (2013), section 3.2, with the small term of PyTorch's ``clip_grad_norm_``.
+    Squares are summed in float64, in blocks at fixed places, in the order of names.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnpy.training import clip_norm
+    >>> gradients = {"W": np.array([[3.0, 0.0]]), "b": np.array([4.0])}
+    >>> clip_norm(gradients, 1.0)
+    5.0
+    >>> gradients["W"].round(4)
+    array([[0.6, 0. ]])
+    """
+    arrays = _arrays.trainable(gradients, "gradients")
+    _arrays.check_apart(arrays, "gradients")
+    limit = _checks.above(max_norm, "max_norm", 0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = 0.0
+        for array in arrays.values():  # sum() does not round the same in each Python
+            total += _sum_of_squares(array)
+        norm = math.sqrt(total)
+        if not norm <= limit:
+            for array in arrays.values():
+                array *= limit / (norm + 1e-6)
+    return norm
+
+
+def _sum_of_squares(array: Array) -> float:
+    """Return the sum in float64, the same for each memory layout."""
+    numbers = np.ascontiguousarray(array).reshape(-1)
+    total = 0.0
+    for start in range(0, numbers.size, BLOCK):
+        block = numbers[start : start + BLOCK].astype(np.float64)
+        total += float(np.add.reduce(block * block))
+    return total

@@ -1,0 +1,307 @@
+"""AdamW."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnpy import _checks, _parameters
+from attnpy.training import _arrays
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from numpy.typing import ArrayLike
+
+    from attnpy._typing import Array
+
+BLOCK = 16384  # numbers of each array that are in a core's cache together
+
+
+class AdamW:
+    r"""Adam with a decay of the weights that the gradients have no part in.
+
+    Parameters
+    ----------
+    parameters : mapping of str to ndarray
+        What is trained, in float32 or float64: `parameters()` of a layer or a model, or
+        some of them. The arrays themselves change with each step. One that a layer uses
+        in several places is one parameter, whose gradient is the sum.
+    lr : float, optional
+        The learning rate, at least 0.
+    betas : tuple of float, optional
+        How much the running means keep of themselves, those of gradients and of their
+        squares; at least 0 and below 1.
+    eps : float, optional
+        Above 0.
+    weight_decay : float, optional
+        At least 0.
+    no_decay : iterable of str, optional
+        The parameters that do not decay; by default all do, as in PyTorch. Without
+        norms' weights and biases, as is usual: ``[name for name, array in
+        parameters.items() if array.ndim < 2]``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has the wrong kind or dtype, or is out of its range; if an array
+        cannot be written to, as matrices that `pack` has packed, or two of them are in
+        the same memory; if `no_decay` has a name that `parameters` has not.
+
+    See Also
+    --------
+    warmup_cosine : a learning rate for each step.
+    clip_norm : gradients that are not too long.
+
+    Notes
+    -----
+    With the gradient g, step t counted from 1 and decay w,
+
+    .. math::
+
+        m \leftarrow \beta_1 m + (1 - \beta_1) g, \quad
+        v \leftarrow \beta_2 v + (1 - \beta_2) g^2
+
+        \theta \leftarrow (1 - \eta w) \, \theta - \eta \,
+        \frac{m / (1 - \beta_1^t)}{\sqrt{v / (1 - \beta_2^t)} + \epsilon}
+
+    from Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (2019),
+    algorithm 2, with the learning rate as PyTorch's ``AdamW`` has it, whose defaults
+    these are. m and v are in the dtype of their parameter.
+
+    Examples
+    --------
+    Weights that turn x into its first half:
+
+    >>> import numpy as np
+    >>> from attnpy.training import AdamW
+    >>> rng = np.random.default_rng(0)
+    >>> parameters = {"W": np.zeros((4, 2))}
+    >>> optimizer = AdamW(parameters, lr=0.1, weight_decay=0.0)
+    >>> for step in range(200):
+    ...     x = rng.standard_normal((8, 4))
+    ...     error = x @ parameters["W"] - x[:, :2]
+    ...     optimizer.step({"W": x.T @ error / 8})
+    >>> np.abs(parameters["W"].round(2))
+    array([[1., 0.],
+           [0., 1.],
+           [0., 0.],
+           [0., 0.]])
+    """
+
+    parameters: dict[str, Array]
+    lr: float
+    betas: tuple[float, float]
+    eps: float
+    weight_decay: float
+    no_decay: frozenset[str]
+    _state: dict[str, Array]
+
+    __setattr__ = _parameters.set_attribute
+
+    def __init__(
+        self,
+        parameters: Mapping[str, Array],
+        *,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.01,
+        no_decay: Iterable[str] = (),
+    ) -> None:
+        self.parameters = _arrays.trainable(parameters, "parameters")
+        _arrays.check_apart(self.parameters, "parameters")
+        self.lr = _not_negative(lr, "lr")
+        self.betas = _checked_betas(betas)
+        self.eps = _checks.above(eps, "eps", 0)
+        self.weight_decay = _not_negative(weight_decay, "weight_decay")
+        if isinstance(no_decay, str):
+            raise TypeError("no_decay: expected a sequence of names, got str")
+        self.no_decay = frozenset(_checks.items(no_decay, "no_decay", "names"))
+        if unknown := self.no_decay - self.parameters.keys():
+            raise ValueError(
+                f"no_decay: expected names of parameters, got {sorted(unknown)}"
+            )
+        self._state = {"step": np.zeros((), np.int64)}
+        for kind in ("exp_avg", "exp_avg_sq"):
+            for name, array in self.parameters.items():
+                self._state[f"{kind}.{name}"] = np.zeros_like(array, subok=False)
+
+    def step(self, gradients: Mapping[str, Array], lr: float | None = None) -> None:
+        """Change the parameters once.
+
+        Parameters
+        ----------
+        gradients : mapping of str to ndarray
+            One for each parameter, of its shape and dtype, no more and no less. They
+            are not written to.
+        lr : float, optional
+            The learning rate of this step, as `warmup_cosine` gives it; by default that
+            of the optimizer.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If gradients are missing, unexpected, or of another shape or dtype; the
+            message has all names. Nothing has changed then.
+
+        Notes
+        -----
+        Gradients are not searched for NaN and infinity, which go into the parameters;
+        `clip_norm` returns a norm that tells. Only an interrupt (Ctrl-C) in the middle
+        of a step leaves some parameters changed: let it wait for the end of the step.
+        """
+        rate = self.lr if lr is None else _not_negative(lr, "lr")
+        self._check(gradients)
+        step = self._state["step"]
+        step += 1
+        scales = _Scales(rate, self.betas, self.eps, int(step))
+        for name, array in self.parameters.items():
+            decay = 0.0 if name in self.no_decay else self.weight_decay
+            for block in _blocks(
+                array,
+                self._state[f"exp_avg.{name}"],
+                self._state[f"exp_avg_sq.{name}"],
+                gradients[name],
+            ):
+                _change(block, scales, 1 - rate * decay)
+
+    def state_dict(self) -> dict[str, Array]:
+        """Return the state: what the next step needs beside parameters and options.
+
+        Returns
+        -------
+        dict of str to ndarray
+            "step", how many have been made, and for each parameter "exp_avg.<name>" and
+            "exp_avg_sq.<name>", the running means. The arrays themselves, as in
+            PyTorch: copy them to keep the values of now.
+        """
+        return dict(self._state)
+
+    def load_state_dict(self, state: Mapping[str, ArrayLike]) -> None:
+        """Copy a state into this one.
+
+        Parameters
+        ----------
+        state : mapping of str to array_like
+            From `state_dict` of an optimizer of the same parameters.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If names are missing or unexpected, or shapes are wrong; the message has all
+            of them. Nothing has changed then.
+        """
+        if "step" in _checks.mapping(state, "state"):
+            check_step(state["step"])
+        _parameters.assign(self._state, state)
+
+    def _check(self, gradients: Mapping[str, Array]) -> None:
+        """Require a gradient for each parameter."""
+        given = _checks.mapping(gradients, "gradients")
+        faults = []
+        if missing := [name for name in self.parameters if name not in given]:
+            faults.append(f"missing {', '.join(missing)}")
+        if unknown := [str(name) for name in given if name not in self.parameters]:
+            faults.append(f"unexpected {', '.join(unknown)}")
+        for name, array in self.parameters.items():
+            if name in given:
+                _arrays.check_floating(given[name], f"gradients[{name!r}]")
+                ours, theirs = _described(array), _described(given[name])
+                if ours != theirs:
+                    faults.append(f"{name}: expected {ours}, got {theirs}")
+        if faults:
+            raise ValueError(f"gradients: {'; '.join(faults)}")
+
+
+def check_step(step: ArrayLike) -> None:
+    """Require a number of steps in a state."""
+    _checks.integers(step, "state['step']", 0)
+
+
+class _Scales:
+    """The numbers of a step, by which all arrays are multiplied."""
+
+    __slots__ = ("eps", "new_mean", "new_square", "old_square", "rate", "root")
+
+    def __init__(
+        self, lr: float, betas: tuple[float, float], eps: float, step: int
+    ) -> None:
+        mean, square = betas
+        self.eps = eps
+        self.new_mean = 1 - mean
+        self.old_square, self.new_square = square, 1 - square
+        self.rate = lr / (1 - _power(mean, step))
+        self.root = 1 / math.sqrt(1 - _power(square, step))
+
+
+def _change(block: tuple[Array, ...], scales: _Scales, kept: float) -> None:
+    """Make a step with some numbers of a parameter, and what belongs to them."""
+    parameter, mean, square, gradient = block  # (n,) each
+    scratch = gradient - mean
+    scratch *= scales.new_mean
+    mean += scratch
+    np.multiply(gradient, gradient, out=scratch)
+    scratch *= scales.new_square
+    square *= scales.old_square
+    square += scratch
+    np.sqrt(square, out=scratch)
+    scratch *= scales.root
+    scratch += scales.eps
+    np.divide(mean, scratch, out=scratch)
+    scratch *= scales.rate
+    parameter *= kept
+    parameter -= scratch
+
+
+def _blocks(
+    parameter: Array, mean: Array, square: Array, gradient: Array
+) -> Iterator[tuple[Array, ...]]:
+    """Yield the same places of arrays of one shape, (n,) each.
+
+    They may have any strides: where these are not one after the other in memory, blocks
+    are copies, which are written back.
+    """
+    if parameter.size == 0:
+        return
+    with np.nditer(
+        (parameter, mean, square, gradient),
+        flags=["buffered", "external_loop"],
+        op_flags=[["readwrite"], ["readwrite"], ["readwrite"], ["readonly"]],
+        order="K",
+        buffersize=BLOCK,
+    ) as iterator:
+        yield from iterator
+
+
+def _power(base: float, exponent: int) -> float:
+    """Return a power by multiplications alone, the same bits everywhere."""
+    result = 1.0
+    while exponent:
+        if exponent % 2:
+            result *= base
+        base, exponent = base * base, exponent // 2
+    return result
+
+
+def _described(array: Array) -> str:
+    return f"{array.dtype} {array.shape}"
+
+
+def _not_negative(value: float, name: str) -> float:
+    number = _checks.above(value, name, -math.inf)
+    if number < 0:
+        raise ValueError(f"{name}: expected at least 0, got {number}")
+    return number
+
+
+def _checked_betas(betas: tuple[float, float]) -> tuple[float, float]:
+    pair = [
+        _checks.above(b, "betas", -math.inf)
+        for b in _checks.items(betas, "betas", "numbers")
+    ]
+    if len(pair) != 2 or not all(0 <= beta < 1 for beta in pair):
+        raise ValueError(f"betas: expected two numbers from 0 to below 1, got {betas}")
+    return pair[0], pair[1]

@@ -1,0 +1,742 @@
+"""The pieces of a training loop: loss, optimizer, clipping, schedule, files."""
+
+import hashlib
+import math
+import os
+import sys
+import tracemalloc
+
+import numpy as np
+import pytest
+from support.arrays import normal
+from support.calls import TIERS
+from support.comparisons import assert_same_bits
+from support.errors import refused
+from support.processes import assert_runs
+
+from attnpy import checkpoints, training
+from attnpy.layers import MultiHeadAttention, SelfAttention
+from attnpy.training import AdamW, clip_norm, cross_entropy, warmup_cosine
+
+pytestmark = pytest.mark.quick
+
+EPS = {"float32": 2.0**-24, "float64": 2.0**-53}
+
+
+def layouts(array):
+    """The same numbers, stored in other ways."""
+    yield np.asfortranarray(array)
+    yield array[..., ::-1].copy()[..., ::-1]
+    apart = np.zeros((*array.shape, 2), array.dtype)
+    apart[..., 0] = array
+    yield apart[..., 0]
+
+
+# ---- Cross-entropy -------------------------------------------------------------------
+
+
+def entropy_by_formula(logits, targets, smoothing=0.0, ignore_index=-100):
+    """The loss of each row, and its gradient, in float64."""
+    x = logits.astype(np.float64)
+    top = x.max(axis=-1, keepdims=True)
+    log_p = x - top - np.log(np.exp(x - top).sum(axis=-1, keepdims=True))
+    counted = targets != ignore_index
+    wanted = np.full(x.shape, smoothing / x.shape[-1])
+    chosen = np.where(counted, targets, 0)[..., np.newaxis]
+    here = np.take_along_axis(wanted, chosen, -1) + 1 - smoothing
+    np.put_along_axis(wanted, chosen, here, -1)
+    losses = -(wanted * log_p).sum(axis=-1) * counted
+    return losses, (np.exp(log_p) - wanted) * counted[..., np.newaxis]
+
+
+@pytest.mark.parametrize("smoothing", [0, 0.1, 1.0])
+@pytest.mark.parametrize("shape", [(5,), (1, 1), (7, 130), (2, 3, 50), (2, 1, 65, 9)])
+@pytest.mark.parametrize("dtype", EPS)
+def test_cross_entropy_is_its_formula(dtype, shape, smoothing):
+    logits = 5 * normal(*shape, dtype=dtype)
+    rng = np.random.default_rng(0)
+    targets = rng.integers(0, shape[-1], shape[:-1])
+    if targets.size > 1:
+        targets[rng.random(targets.shape) < 0.3] = -100
+        targets.flat[0] = 0
+    losses, gradient = entropy_by_formula(logits, targets, smoothing)
+    n_counted = np.count_nonzero(targets != -100)
+    for reduction, expected, divisor in [
+        ("mean", losses.sum() / n_counted, n_counted),
+        ("sum", losses.sum(), 1),
+        ("none", losses, 1),
+    ]:
+        loss, grad_logits = cross_entropy(
+            logits, targets, label_smoothing=smoothing, reduction=reduction
+        )
+        bound = 40 * EPS[dtype]
+        np.testing.assert_allclose(loss, expected, bound, bound)
+        assert (grad_logits.dtype, grad_logits.shape) == (logits.dtype, logits.shape)
+        np.testing.assert_allclose(grad_logits, gradient / divisor, 0, bound / divisor)
+    assert isinstance(cross_entropy(logits, targets)[0], float)
+
+
+def test_cross_entropy_has_the_gradient_of_its_loss():
+    logits, targets = normal(4, 7, dtype="float64"), np.array([6, 0, -100, 2])
+    step = 1e-6 * normal(4, 7, dtype="float64", seed=1)
+    options = {"label_smoothing": 0.2}
+    _, gradient = cross_entropy(logits, targets, **options)
+    above, _ = cross_entropy(logits + step, targets, **options)
+    below, _ = cross_entropy(logits - step, targets, **options)
+    assert above - below == pytest.approx(2 * np.sum(gradient * step), rel=1e-6)
+
+
+@pytest.mark.parametrize("dtype", EPS)
+def test_the_loss_of_sure_predictions_is_accurate_and_never_negative(dtype):
+    # log-sum-exp minus the score would have errors of the size of the scores'.
+    gaps = np.linspace(0, 30, 3001)
+    logits = np.stack([np.full_like(gaps, 40), 40 - gaps], axis=-1).astype(dtype)
+    targets = np.zeros(len(gaps), int)
+    losses, _ = cross_entropy(logits, targets, reduction="none")
+    expected = np.log1p(np.exp(logits[:, 1].astype(float) - logits[:, 0]))
+    assert (losses >= 0).all()
+    np.testing.assert_allclose(losses, expected, 0, 3 * EPS[dtype])
+
+
+def test_cross_entropy_of_targets_that_are_all_but_impossible():
+    logits = np.array([[0, -60], [0, -80], [0, -800], [0, -np.inf]], np.float32)
+    losses, gradient = cross_entropy(logits, [1, 1, 1, 1], reduction="none")
+    np.testing.assert_allclose(losses, [60, 80, 800, np.inf], 1e-6)
+    np.testing.assert_array_equal(gradient, [[1, -1]] * 4)
+
+
+def test_rows_that_do_not_count_change_nothing_whatever_they_hold():
+    logits, targets = normal(6, 9), np.array([3, -1, 8, -1, 0, -1])
+    loss, gradient = cross_entropy(logits[::2], targets[::2])
+    logits[1::2] = [[np.nan], [np.inf], [-np.inf]]
+    with_them = cross_entropy(logits, targets, ignore_index=-1)
+    assert with_them[0] == loss
+    assert_same_bits(with_them[1][::2], gradient)
+    assert not with_them[1][1::2].any()
+
+
+def test_the_mean_of_no_rows_is_nan_and_has_gradient_0():
+    loss, gradient = cross_entropy(np.zeros((2, 3)), [-100, -100])
+    assert math.isnan(loss)
+    assert_same_bits(gradient, np.zeros((2, 3)))
+    loss, gradient = cross_entropy(np.zeros((0, 3), np.float32), [], reduction="sum")
+    assert loss == 0
+    assert_same_bits(gradient, np.zeros((0, 3), np.float32))
+
+
+@pytest.mark.parametrize("row", [[1, 2, np.inf], [-np.inf] * 3, [-np.inf, np.nan, 0]])
+@pytest.mark.parametrize("smoothing", [0, 0.1])
+def test_a_row_that_is_no_distribution_is_nan_alone(row, smoothing):
+    losses, gradient = cross_entropy(
+        np.array([row, [1, 2, 3]]),
+        [0, 0],
+        label_smoothing=smoothing,
+        reduction="none",
+    )
+    assert_same_bits(np.isnan(losses), np.array([True, False]))
+    assert_same_bits(np.isnan(gradient), np.array([[True] * 3, [False] * 3]))
+
+
+@pytest.mark.parametrize("dtype", EPS)
+def test_cross_entropy_has_the_same_bits_for_threads_batches_and_layouts(dtype):
+    logits, targets = normal(3, 70, 1030, dtype=dtype), np.full((3, 70), 5)
+    options = {"label_smoothing": 0.1, "reduction": "none"}
+    expected = cross_entropy(logits, targets, num_threads=1, **options)
+    for n in (2, 3, 7):
+        assert_same_bits(
+            cross_entropy(logits, targets, num_threads=n, **options), expected
+        )
+    for other in [*layouts(logits), logits.astype(logits.dtype.newbyteorder())]:
+        assert_same_bits(cross_entropy(other, targets, **options), expected)
+    for i in range(3):
+        alone = cross_entropy(logits[i], targets[i], **options)
+        assert_same_bits(alone, (expected[0][i], expected[1][i]))
+
+
+STEP = """
+import hashlib
+import numpy as np
+from attnpy import training
+rng = np.random.default_rng(0)
+weights = {"W": rng.standard_normal((33, 70)).astype(np.float32)}
+optimizer = training.AdamW(weights, lr=0.01)
+logits = rng.standard_normal((33, 70)).astype(np.float32)
+for step in range(5):
+    loss, gradient = training.cross_entropy(
+        weights["W"] + logits, np.arange(33), label_smoothing=0.1
+    )
+    norm = training.clip_norm({"W": gradient}, 0.1)
+    rate = training.warmup_cosine(step, lr=0.01, warmup_steps=2, total_steps=5)
+    optimizer.step({"W": gradient}, rate)
+print(loss.hex(), norm.hex(), hashlib.sha256(weights["W"].tobytes()).hexdigest())
+"""
+
+
+@pytest.mark.parametrize("name", TIERS[1:])
+def test_a_step_has_the_same_bits_on_each_instruction_set(name):
+    assert assert_runs(STEP, ATTNPY_ISA=name) == assert_runs(STEP, ATTNPY_ISA=TIERS[0])
+
+
+def test_cross_entropy_makes_one_array_of_the_size_of_the_logits():
+    logits = normal(512, 1000)
+    targets = np.zeros(512, int)
+    tracemalloc.start()
+    try:
+        cross_entropy(logits, targets, label_smoothing=0.1)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert logits.nbytes <= peak < 1.2 * logits.nbytes
+
+
+def test_cross_entropy_takes_integers_and_leaves_its_arguments_alone():
+    logits, targets = normal(2, 3), np.array([0, -100])
+    before = logits.copy(), targets.copy()
+    cross_entropy(logits, targets)
+    assert_same_bits((logits, targets), before)
+    loss, gradient = cross_entropy([[1, 2]], [0])
+    assert gradient.dtype == np.float64
+    assert loss == pytest.approx(math.log(1 + math.e))
+
+
+def test_errors_of_cross_entropy_name_the_argument():
+    logits = np.zeros((2, 3))
+    with refused(TypeError, "logits"):
+        cross_entropy(logits.astype(np.float16), [0, 1])
+    for wrong in (np.zeros((2, 0)), 1.0):
+        with refused(ValueError, "logits"):
+            cross_entropy(wrong, [0, 1])
+    with refused(ValueError, "targets"):
+        cross_entropy(logits, [0])
+    with refused(TypeError, "targets"):
+        cross_entropy(logits, [0.0, 1.0])
+    for wrong in (3, -1):
+        with refused(ValueError, "targets"):
+            cross_entropy(logits, [0, wrong])
+    with refused(TypeError, "ignore_index"):
+        cross_entropy(logits, [0, 1], ignore_index=[0, 1])
+    for wrong in (-0.1, 1.1, math.nan):
+        with refused(ValueError, "label_smoothing"):
+            cross_entropy(logits, [0, 1], label_smoothing=wrong)
+    with refused(ValueError, "reduction"):
+        cross_entropy(logits, [0, 1], reduction="max")
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("dtype", EPS)
+def test_cross_entropy_is_that_of_torch(dtype, smoothing, reduction):
+    torch = pytest.importorskip("torch")
+    logits, targets = 3 * normal(40, 100, dtype=dtype), np.arange(40)
+    targets[::7] = -100
+    theirs = torch.tensor(logits, requires_grad=True)
+    expected = torch.nn.functional.cross_entropy(
+        theirs, torch.tensor(targets), label_smoothing=smoothing, reduction=reduction
+    )
+    expected.sum().backward()
+    loss, gradient = cross_entropy(
+        logits, targets, label_smoothing=smoothing, reduction=reduction
+    )
+    bound = 20 * EPS[dtype]
+    np.testing.assert_allclose(loss, expected.detach().numpy(), bound, bound)
+    np.testing.assert_allclose(gradient, theirs.grad.numpy(), 0, bound)
+
+
+# ---- AdamW ---------------------------------------------------------------------------
+
+OPTIONS = {"lr": 0.01, "betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": 0.1}
+SHAPES = {"W": (40, 30), "b": (30,), "scale": (), "none": (0, 3), "long": (3, 20000)}
+
+
+def some(dtype="float32", seed=0):
+    """Arrays as parameters or gradients."""
+    return {
+        name: np.asarray(normal(*shape, dtype=dtype, seed=seed))
+        for name, shape in SHAPES.items()
+    }
+
+
+def adamw_by_formula(parameters, steps, no_decay, lr, betas, eps, weight_decay):
+    """What the paper's algorithm makes of parameters, in float64."""
+    after = {}
+    for name, array in parameters.items():
+        x, m, v = array.astype(np.float64), 0.0, 0.0
+        for t, gradients in enumerate(steps, 1):
+            g = gradients[name].astype(np.float64)
+            m, v = (
+                betas[0] * m + (1 - betas[0]) * g,
+                betas[1] * v + (1 - betas[1]) * g**2,
+            )
+            decay = 0 if name in no_decay else weight_decay
+            moved = m / (1 - betas[0] ** t)
+            length = np.sqrt(v / (1 - betas[1] ** t)) + eps
+            x = x - lr * decay * x - lr * moved / length
+        after[name] = x
+    return after
+
+
+@pytest.mark.parametrize("no_decay", [(), ("b", "scale")])
+@pytest.mark.parametrize("dtype", EPS)
+def test_adamw_is_its_formula(dtype, no_decay):
+    parameters, steps = some(dtype), [some(dtype, seed) for seed in range(1, 6)]
+    expected = adamw_by_formula(parameters, steps, no_decay, **OPTIONS)
+    arrays = dict(parameters)
+    optimizer = AdamW(parameters, no_decay=no_decay, **OPTIONS)
+    for gradients in steps:
+        optimizer.step(gradients)
+    for name, array in arrays.items():
+        assert array is optimizer.parameters[name]
+        assert array.dtype == dtype
+        np.testing.assert_allclose(array, expected[name], 0, 40 * EPS[dtype])
+
+
+@pytest.mark.parametrize("dtype", EPS)
+def test_adamw_is_that_of_torch(dtype):
+    torch = pytest.importorskip("torch")
+    parameters = some(dtype)
+    theirs = {name: torch.tensor(array) for name, array in parameters.items()}
+    optimizer = AdamW(parameters, **OPTIONS)
+    other = torch.optim.AdamW(theirs.values(), **OPTIONS)
+    for seed in range(1, 30):
+        gradients = some(dtype, seed)
+        optimizer.step(gradients, lr=0.01 / seed)
+        for name, tensor in theirs.items():
+            tensor.grad = torch.tensor(gradients[name])
+        other.param_groups[0]["lr"] = 0.01 / seed
+        other.step()
+    for name, tensor in theirs.items():
+        np.testing.assert_allclose(parameters[name], tensor, 0, 40 * EPS[dtype])
+        for kind in ("exp_avg", "exp_avg_sq"):
+            np.testing.assert_allclose(
+                optimizer.state_dict()[f"{kind}.{name}"],
+                other.state[tensor][kind],
+                100 * EPS[dtype],
+                100 * EPS[dtype],
+            )
+
+
+def test_the_defaults_of_adamw_are_those_of_torch():
+    defaults = pytest.importorskip("torch").optim.AdamW([{"params": []}]).defaults
+    optimizer = AdamW({})
+    for name in OPTIONS:
+        assert getattr(optimizer, name) == defaults[name]
+
+
+def test_adamw_has_the_same_bits_in_each_layout():
+    start, gradient = normal(40, 500), normal(40, 500, seed=1)
+    expected = start.copy()
+    AdamW({"W": expected}, **OPTIONS).step({"W": gradient})
+    for other in layouts(gradient):
+        for parameter in layouts(start.copy()):
+            AdamW({"W": parameter}, **OPTIONS).step({"W": other})
+            assert_same_bits(np.ascontiguousarray(parameter), expected)
+
+
+def test_adamw_writes_to_the_arrays_of_a_layer():
+    mha = MultiHeadAttention(6, 2, rng=np.random.default_rng(0))
+    x = normal(5, 6)
+    before = mha(x)
+    parameters = mha.parameters()
+    AdamW(parameters).step({name: np.ones_like(a) for name, a in parameters.items()})
+    assert (mha(x) != before).any()
+    assert mha.W_q is parameters["W_q"]
+
+
+def test_adamw_leaves_gradients_alone():
+    gradients = some(seed=1)
+    before = {name: array.copy() for name, array in gradients.items()}
+    for array in gradients.values():
+        array.flags.writeable = False
+    AdamW(some()).step(gradients)
+    for name, array in gradients.items():
+        assert_same_bits(array, before[name])
+
+
+def test_a_state_that_is_loaded_goes_on_with_the_same_bits():
+    one, other = some(), some()
+    first, second = AdamW(one, **OPTIONS), AdamW(other, **OPTIONS)
+    for seed in range(1, 4):
+        first.step(some(seed=seed))
+    for name, array in other.items():
+        array[...] = one[name]
+    second.load_state_dict(first.state_dict())
+    for seed in range(4, 7):
+        first.step(some(seed=seed))
+        second.step(some(seed=seed))
+    for name, array in other.items():
+        assert_same_bits(array, one[name])
+    assert first.state_dict()["step"] == 6
+
+
+def test_after_an_error_adamw_has_changed_nothing():
+    parameters, optimizer = some(), None
+    optimizer = AdamW(parameters)
+    before = {name: array.copy() for name, array in parameters.items()}
+    good = some(seed=1)
+    without = {name: array for name, array in good.items() if name != "b"}
+    for error, wrong in [
+        (ValueError, without),
+        (ValueError, {**good, "c": good["b"]}),
+        (ValueError, {**good, "b": good["b"][:-1]}),
+        (ValueError, {**good, "b": good["b"].astype(np.float64)}),
+        (TypeError, {**good, "b": good["b"].astype(np.float16)}),
+        (TypeError, {**good, "b": None}),
+        (TypeError, list(good.values())),
+    ]:
+        with pytest.raises(error, match=r"^gradients(\['b'\])?: "):
+            optimizer.step(wrong)
+    with refused(ValueError, "lr"):
+        optimizer.step(good, lr=-1.0)
+    state = {name: array.copy() for name, array in optimizer.state_dict().items()}
+    del state["exp_avg.b"]
+    with pytest.raises(ValueError, match=r"^state: missing exp_avg\.b$"):
+        optimizer.load_state_dict(state)
+    with refused(ValueError, r"state\['step'\]"):
+        optimizer.load_state_dict({**optimizer.state_dict(), "step": np.array(-1)})
+    for name, array in parameters.items():
+        assert_same_bits(array, before[name])
+    assert all(not array.any() for array in optimizer.state_dict().values())
+
+
+def test_the_message_about_gradients_has_all_names():
+    optimizer = AdamW(some())
+    gradients = {**some(seed=1), "c": np.zeros(3), "W": np.zeros((2, 2))}
+    del gradients["b"]
+    with pytest.raises(
+        ValueError,
+        match=r"^gradients: missing b; unexpected c; W: expected float32 \(40, 30\), "
+        r"got float64 \(2, 2\)$",
+    ):
+        optimizer.step(gradients)
+
+
+def test_what_cannot_be_trained_is_refused():
+    mha = MultiHeadAttention(6, 2)
+    mha.pack()
+    with refused(ValueError, r"parameters\['W_q'\]"):
+        AdamW(mha.parameters())
+    for error, wrong in [
+        (TypeError, [1.0]),
+        (TypeError, np.zeros(3, np.float16)),
+        (TypeError, np.zeros(3, int)),
+    ]:
+        with refused(error, r"parameters\['W'\]"):
+            AdamW({"W": wrong})
+    with refused(TypeError, "parameters"):
+        AdamW([np.zeros(3)])
+
+
+def test_an_array_with_two_names_is_refused_and_columns_apart_are_not():
+    array = normal(6, 4)
+    for one, other in [(array, array), (array, array[2:3]), (array[::2], array[:, 1:])]:
+        with refused(ValueError, "parameters"):
+            AdamW({"one": one, "other": other, "more": normal(3)})
+    AdamW({"one": array[:, :2], "other": array[:, 2:], "more": array[:0]})
+    AdamW({"one": array[::2], "other": array[1::2]})
+
+
+@pytest.mark.parametrize(
+    ("error", "option"),
+    [
+        (ValueError, {"lr": -1.0}),
+        (TypeError, {"lr": "0.1"}),
+        (ValueError, {"betas": (0.9, 1.0)}),
+        (ValueError, {"betas": (-0.1, 0.9)}),
+        (ValueError, {"betas": (0.9,)}),
+        (TypeError, {"betas": 0.9}),
+        (ValueError, {"eps": 0.0}),
+        (ValueError, {"weight_decay": -0.1}),
+        (TypeError, {"weight_decay": None}),
+        (ValueError, {"no_decay": ["c"]}),
+        (TypeError, {"no_decay": "b"}),
+    ],
+)
+def test_errors_of_adamw_name_the_option(error, option):
+    with refused(error, next(iter(option))):
+        AdamW(some(), **option)
+
+
+# ---- Clipping and schedule -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", EPS)
+def test_clip_norm_is_its_formula(dtype):
+    gradients = some(dtype)
+    before = {name: array.copy() for name, array in gradients.items()}
+    expected = math.sqrt(
+        math.fsum((x.astype(np.float64) ** 2).sum() for x in before.values())
+    )
+    assert clip_norm(gradients, 1e6) == pytest.approx(expected, rel=1e-12)
+    for name, array in gradients.items():
+        assert_same_bits(array, before[name])
+    norm = clip_norm(gradients, 2.0)
+    assert norm == pytest.approx(expected, rel=1e-12)
+    for name, array in gradients.items():
+        limit = 2 / (expected + 1e-6)
+        np.testing.assert_allclose(array, before[name] * limit, 4 * EPS[dtype])
+    assert clip_norm(gradients, 5.0) == pytest.approx(2, rel=1e-5)
+
+
+def test_clip_norm_is_that_of_torch():
+    torch = pytest.importorskip("torch")
+    gradients = some()
+    tensors = [torch.nn.Parameter(torch.zeros(a.shape)) for a in gradients.values()]
+    for tensor, array in zip(tensors, gradients.values(), strict=True):
+        tensor.grad = torch.tensor(array)
+    norm = torch.nn.utils.clip_grad_norm_(tensors, 0.5)
+    assert clip_norm(gradients, 0.5) == pytest.approx(float(norm), rel=1e-5)
+    for tensor, array in zip(tensors, gradients.values(), strict=True):
+        np.testing.assert_allclose(array, tensor.grad, 1e-5)
+
+
+def test_clip_norm_has_the_same_bits_in_each_layout():
+    start = normal(90, 200)
+    expected = start.copy()
+    norm = clip_norm({"W": expected}, 1.0)
+    for array in layouts(start):
+        assert clip_norm({"W": array}, 1.0) == norm
+        assert_same_bits(np.ascontiguousarray(array), expected)
+
+
+def test_squares_that_float32_cannot_hold_are_summed():
+    gradients = {"W": np.full(4, 1e30, np.float32)}
+    assert clip_norm(gradients, 1.0) == pytest.approx(2e30, rel=1e-6)
+    np.testing.assert_allclose(gradients["W"], 0.5, 1e-6)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_the_norm_says_that_gradients_are_not_finite(value):
+    assert not math.isfinite(clip_norm({"W": np.array([1, value])}, 1.0))
+
+
+def test_errors_of_clip_norm_name_the_argument():
+    array = np.ones(3)
+    array.flags.writeable = False
+    with refused(ValueError, r"gradients\['W'\]"):
+        clip_norm({"W": array}, 1.0)
+    other = np.ones(3)
+    with refused(ValueError, "gradients"):
+        clip_norm({"W": other, "V": other}, 1.0)
+    with refused(ValueError, "max_norm"):
+        clip_norm({"W": other}, 0.0)
+    assert (other == 1).all()
+
+
+@pytest.mark.parametrize("min_lr", [0.0, 0.02])
+@pytest.mark.parametrize(("n_warm", "n_steps"), [(0, 50), (10, 50), (50, 50), (0, 0)])
+def test_the_schedule_is_a_line_and_then_a_cosine(n_warm, n_steps, min_lr):
+    for step in range(60):
+        if step < n_warm:
+            expected = 0.1 * (step + 1) / (n_warm + 1)
+        elif step < n_steps:
+            angle = math.pi * (step - n_warm) / (n_steps - n_warm)
+            expected = min_lr + (0.1 - min_lr) * (1 + math.cos(angle)) / 2
+        else:
+            expected = min_lr
+        rate = warmup_cosine(
+            step, lr=0.1, warmup_steps=n_warm, total_steps=n_steps, min_lr=min_lr
+        )
+        assert rate == pytest.approx(expected, rel=1e-12, abs=1e-17)
+
+
+def test_errors_of_the_schedule_name_the_argument():
+    good = {"step": 3, "lr": 0.1, "warmup_steps": 4, "total_steps": 12, "min_lr": 0.01}
+    warmup_cosine(**good)
+    for error, name, wrong in [
+        (ValueError, "step", -1),
+        (TypeError, "step", 1.0),
+        (ValueError, "lr", 0.0),
+        (ValueError, "warmup_steps", -1),
+        (ValueError, "total_steps", 3),
+        (ValueError, "min_lr", 0.2),
+        (ValueError, "min_lr", -0.1),
+    ]:
+        with refused(error, name):
+            warmup_cosine(**{**good, name: wrong})
+
+
+# ---- Files ---------------------------------------------------------------------------
+
+needs_safetensors = pytest.mark.skipif(
+    "not __import__('importlib').util.find_spec('safetensors')"
+)
+
+
+class Run:
+    """A little training run, of a layer whose tied matrix is in Fortran order."""
+
+    def __init__(self, seed=0):
+        rng = np.random.default_rng(seed)
+        self.parameters = {
+            "W": np.asfortranarray(rng.standard_normal((8, 5)).astype(np.float32)),
+            "b": rng.standard_normal(5),
+            "scale": np.array(1.5),
+        }
+        self.optimizer = AdamW(self.parameters, lr=0.1)
+        self.rng = np.random.default_rng(seed + 1)
+
+    def go(self, n_steps):
+        for _ in range(n_steps):
+            self.optimizer.step(
+                {
+                    name: self.rng.standard_normal(a.shape).astype(a.dtype)
+                    for name, a in self.parameters.items()
+                }
+            )
+
+    def save(self, path, step):
+        training.save(path, self.parameters, self.optimizer, step=step, rng=self.rng)
+
+    def load(self, path):
+        return training.load(path, self.parameters, self.optimizer, rng=self.rng)
+
+    def bits(self):
+        arrays = {**self.parameters, **self.optimizer.state_dict()}
+        digest = hashlib.sha256(repr(self.rng.bit_generator.state).encode())
+        for array in arrays.values():
+            digest.update(array.tobytes())
+        return digest.hexdigest()
+
+
+@needs_safetensors
+def test_a_run_that_is_resumed_has_the_bits_of_one_that_is_not(tmp_path):
+    whole, first, second = Run(), Run(), Run(seed=7)
+    whole.go(10)
+    first.go(4)
+    first.save(tmp_path / "run.safetensors", 4)
+    assert second.load(tmp_path / "run.safetensors") == 4
+    assert second.bits() == first.bits()
+    second.go(6)
+    assert second.bits() == whole.bits()
+
+
+@needs_safetensors
+def test_a_saved_file_has_the_parameters_for_other_readers(tmp_path):
+    run, path = Run(), tmp_path / "run.safetensors"
+    run.go(1)
+    run.save(path, 1)
+    tensors = checkpoints.read(path)
+    for name, array in run.parameters.items():
+        assert_same_bits(tensors[name], np.asarray(array, order="C"))
+    alone = {name: np.zeros_like(array) for name, array in run.parameters.items()}
+    assert training.load(path, alone) == 1
+    for name, array in alone.items():
+        assert_same_bits(array, run.parameters[name])
+
+
+@needs_safetensors
+@pytest.mark.parametrize("kind", ["PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64"])
+def test_each_kind_of_generator_goes_on(kind, tmp_path):
+    rng = np.random.Generator(getattr(np.random, kind)(5))
+    rng.random(7, np.float32)  # half a word is left
+    training.save(tmp_path / "run", {}, rng=rng)
+    expected = rng.random(9, np.float32)
+    other = np.random.Generator(getattr(np.random, kind)(6))
+    training.load(tmp_path / "run", {}, rng=other)
+    assert_same_bits(other.random(9, np.float32), expected)
+
+
+@needs_safetensors
+def test_after_an_error_of_load_nothing_has_changed(tmp_path):
+    path = tmp_path / "run.safetensors"
+    saved, other = Run(), Run(seed=3)
+    saved.go(2)
+    saved.save(path, 2)
+    more = tmp_path / "more.safetensors"
+    training.save(more, {**saved.parameters, "c": np.zeros(2)}, saved.optimizer)
+    bare = tmp_path / "bare.safetensors"
+    training.save(bare, saved.parameters, rng=saved.rng)
+    foreign = tmp_path / "foreign.safetensors"
+    from safetensors.numpy import save_file
+
+    save_file({"W": np.zeros(2)}, foreign)
+    before = other.bits()
+    twister = np.random.Generator(np.random.MT19937(0))
+    for wrong, rng, message in [
+        (more, None, "unexpected c"),
+        (more, other.rng, "expected a file .* state of a generator"),
+        (bare, other.rng, r"missing optimizer\.step, optimizer\.exp_avg\.W"),
+        (foreign, None, "expected a file of attnpy.training.save"),
+        (path, twister, "expected the state of a MT19937"),
+    ]:
+        with pytest.raises(ValueError, match=message) as caught:
+            training.load(wrong, other.parameters, other.optimizer, rng=rng)
+        assert str(caught.value).startswith(f"{wrong}: ")
+    other.parameters["b"] = np.zeros(6)
+    with pytest.raises(ValueError, match=r"b: expected shape \(6,\), got \(5,\)"):
+        other.load(path)
+    del other.parameters["b"]
+    with pytest.raises(FileNotFoundError):
+        other.load(tmp_path / "none.safetensors")
+    other.parameters = other.optimizer.parameters
+    assert other.bits() == before
+
+
+@needs_safetensors
+def test_an_interrupt_leaves_the_file_that_was_there(tmp_path, monkeypatch):
+    path, run = tmp_path / "run.safetensors", Run()
+    run.save(path, 1)
+    before = path.read_bytes()
+
+    def interrupted(tensors, filename, metadata):
+        with open(filename, "wb") as file:
+            file.write(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("safetensors.numpy.save_file", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run.save(path, 2)
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == [path.name]
+
+
+FULL = """
+import os, resource, signal, sys
+import numpy as np
+from attnpy import training
+path = sys.argv[1]
+training.save(path, {"W": np.zeros(10)}, step=1)
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+try:
+    training.save(path, {"W": np.zeros(1000)}, step=2)
+except OSError as error:
+    assert error.filename == path, error
+else:
+    raise SystemExit("there was room")
+assert os.listdir(os.path.dirname(path)) == ["run"]
+print(training.load(path, {"W": np.zeros(10)}))
+"""
+
+
+@needs_safetensors
+def test_a_full_disk_leaves_the_file_that_was_there(tmp_path):
+    assert assert_runs(FULL, tmp_path / "run").strip() == "1"
+
+
+@needs_safetensors
+def test_errors_of_save_name_the_argument(tmp_path):
+    layer = SelfAttention(4, 2)
+    with refused(TypeError, "parameters"):
+        training.save(tmp_path / "run", layer)
+    with refused(ValueError, "parameters"):
+        training.save(tmp_path / "run", {"optimizer.W": np.zeros(2)})
+    with refused(ValueError, "step"):
+        training.save(tmp_path / "run", {}, step=-1)
+    with refused(TypeError, "rng"):
+        training.save(tmp_path / "run", {}, rng=0)
+    with pytest.raises(FileNotFoundError):
+        training.save(tmp_path / "no" / "run", {})
+    assert os.listdir(tmp_path) == []
+
+
+def test_without_safetensors_there_is_an_error_that_says_what_to_install(
+    monkeypatch, tmp_path
+):
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    for call in (
+        lambda: training.save(tmp_path / "run", {}),
+        lambda: training.load(tmp_path / "run", {}),
+    ):
+        with pytest.raises(ImportError, match=r"pip install 'attnpy\[weights\]'"):
+            call()
