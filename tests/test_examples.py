@@ -15,6 +15,7 @@ EXAMPLES = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.M | re.S
 NEEDS = {
     "_machine": "threadpoolctl",
     "checkpoints.files": "safetensors",
+    "integrations.huggingface": "transformers",
     "integrations.torch._accelerate": "torch",
     "integrations.torch._attention": "torch",
     "integrations.torch._sdpa": "torch",
@@ -39,6 +40,7 @@ MODULES = (
     "checkpoints.loading",
     "classic",
     "diagrams",
+    "integrations.huggingface",
     "integrations.torch._accelerate",
     "integrations.torch._attention",
     "integrations.torch._sdpa",
