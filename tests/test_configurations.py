@@ -17,7 +17,7 @@ from attnpy.positions import Rotary
 
 pytestmark = pytest.mark.quick
 
-BASES = {"bert": families.BERT, **families.DECODERS}
+BASES = {**families.ENCODERS, **families.DECODERS}
 FAMILIES = pytest.mark.parametrize("kind", BASES)
 LISTS = json.loads(
     (Path(__file__).parent / "support" / "hf_fields.json").read_text("utf-8")
@@ -37,7 +37,8 @@ LENGTH = "original_max_position_embeddings"
 def arguments(config):
     """What a model is made of, with the positions as numbers."""
     kind = config["model_type"]
-    made = (_hf_config.bert if kind == "bert" else _hf_config.decoder)(config)
+    encoder = kind in list(families.ENCODERS)
+    made = (_hf_config.bert if encoder else _hf_config.decoder)(config)
     rotary = made.get("rotary")
     if isinstance(rotary, list):
         made["rotary"] = [*map(turns_of, rotary)]
@@ -117,6 +118,7 @@ def others(kind, name):
     values = {
         "hidden_act": "relu",
         "activation_function": "relu",
+        "activation": "relu",
         "layer_norm_eps": 0.5,
         "layer_norm_epsilon": 0.5,
         "rms_norm_eps": 0.5,
@@ -142,7 +144,10 @@ def others(kind, name):
         "attention_bias": True,
         "mlp_bias": True,
     }
-    if name in ("max_position_embeddings", LENGTH) and kind not in ("bert", "phi3"):
+    if name in ("max_position_embeddings", LENGTH) and kind not in [
+        *families.ENCODERS,
+        "phi3",
+    ]:
         base = long
     if name in ("rope_parameters", "partial_rotary_factor"):
         base.pop("rope_scaling", None)
@@ -202,7 +207,7 @@ def test_fields_that_ask_for_something_else_are_refused_by_name(kind):
 @FAMILIES
 def test_all_that_is_wrong_is_in_one_error(kind):
     config = {**BASES[kind], "x_y": 3, "quantization_config": {"bits": 4}}
-    size = "n_embd" if kind == "gpt2" else "hidden_size"
+    size = {"gpt2": "n_embd", "distilbert": "dim"}.get(kind, "hidden_size")
     del config["vocab_size"]
     with pytest.raises(ValueError) as caught:
         arguments({**config, size: "12"})

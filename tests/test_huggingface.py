@@ -199,6 +199,69 @@ def test_bert_gives_their_weights_and_states():
             np.testing.assert_allclose(one, part, rtol=1e-9, atol=1e-9)
 
 
+KIN = [kind for kind in families.ENCODERS if kind != "bert"]
+
+
+def kin(kind, **changes):
+    """Their model of BERT's kin in float64, and ours."""
+    config = {**families.ENCODERS[kind], **changes}
+    made = transformers.CONFIG_MAPPING[kind](**config, attn_implementation="eager")
+    torch.manual_seed(0)
+    model = randomized(transformers.AutoModel.from_config(made).double())
+    ours = BertEncoder.from_config(config, dtype=np.float64, pooler=kind in POOLED)
+    checkpoints.load(ours, arrays(model), families.NAMES[kind])
+    return model, ours
+
+
+POOLED = ("roberta", "xlm-roberta", "mpnet")
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("kind", KIN)
+def test_berts_kin_give_their_vectors(kind):
+    name = "activation" if kind == "distilbert" else "hidden_act"
+    for changes in ({}, {name: "relu"}):
+        model, ours = kin(kind, max_position_embeddings=400, **changes)
+        rng = np.random.default_rng(0)
+        # Long enough for the last buckets of distances; with tokens that are padding,
+        # as a text may have them, in the middle.
+        batch = rng.integers(0, 30, (3, 390))
+        with torch.no_grad():
+            expected = model(torch.tensor(batch))
+        states = ours(batch)
+        assert np.abs(states).max() > 0.1
+        np.testing.assert_allclose(
+            states, expected.last_hidden_state.numpy(), rtol=1e-9, atol=1e-9
+        )
+        if kind in POOLED:
+            np.testing.assert_allclose(
+                ours.pool(states), expected.pooler_output.numpy(), rtol=1e-9, atol=1e-9
+            )
+
+
+@pytest.mark.parametrize("kind", KIN)
+def test_berts_kin_give_their_vectors_of_padded_texts(kind):
+    model, ours = kin(kind)
+    padding = {"xlm-roberta": 3, "distilbert": 0}.get(kind, 1)
+    batch, mask = np.stack([IDS[:14], IDS[10:24]]), np.ones((2, 14), int)
+    mask[1, 6:], batch[1, 6:] = 0, padding
+    with torch.no_grad():
+        expected = model(
+            torch.tensor(batch), attention_mask=torch.tensor(mask), **INSIDES
+        )
+    insides = ours(
+        batch, lengths=[14, 6], return_weights=True, output_hidden_states=True
+    )
+    for b, n in enumerate([14, 6]):
+        for one, each in (
+            (insides.weights[:, b, :, :n, :n], expected.attentions),
+            (insides.hidden_states[:, b, :n], expected.hidden_states),
+        ):
+            whole = np.stack([array[b].numpy() for array in each])
+            part = whole[..., :n, :n] if one.ndim == 4 else whole[:, :n]
+            np.testing.assert_allclose(one, part, rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 def test_weights_of_both_attentions_are_those_of_their_translators(activation):
     config = transformers.BartConfig(

@@ -61,6 +61,72 @@ def test_bert_is_its_arithmetic(dtype):
     assert_close(model(IDS, token_types=types), expected, dtype)
 
 
+KIN = [kind for kind in families.ENCODERS if kind != "bert"]
+
+
+def kin(kind, dtype=np.float64, **changes):
+    """One of BERT's kin, its tensors and its configuration."""
+    config = {**families.ENCODERS[kind], **changes}
+    tensors = families.tensors(config)
+    model = BertEncoder.from_config(config, dtype=dtype)
+    checkpoints.load(model, tensors, families.NAMES[kind])
+    return model, tensors, config
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("kind", KIN)
+def test_berts_kin_are_their_arithmetic(kind):
+    model, tensors, config = kin(kind)
+    # 1 and 3 are padding of some: with no position of their own, wherever they are.
+    for ids in (IDS, np.array([5, 1, 7, 3, 1, 1, 8]), np.arange(14), [4]):
+        expected = families.bert_states(tensors, config, np.array(ids, int))
+        assert_close(model(ids), expected, np.float64)
+    assert_close(
+        kin(kind, np.float32)[0](IDS),
+        families.bert_states(tensors, config, IDS),
+        np.float32,
+    )
+
+
+@pytest.mark.parametrize("kind", KIN)
+def test_berts_kin_differ_from_bert_in_positions_and_types(kind):
+    model, _, config = kin(kind)
+    assert (model.relative_bias is not None) == (kind == "mpnet")
+    assert (model.segment_embedding is None) == ("type_vocab_size" not in config)
+    n_positions = config["max_position_embeddings"]
+    first = {"roberta": 2, "xlm-roberta": 4, "distilbert": 0, "mpnet": 2}[kind]
+    assert len(model(np.full(n_positions - first, 9))) == n_positions - first
+    with pytest.raises(ValueError, match=f"max_length = {n_positions - first} tokens"):
+        model(np.full(n_positions - first + 1, 9))
+    if model.segment_embedding is None:
+        with pytest.raises(ValueError, match="token_types: expected none for a model"):
+            model(IDS, token_types=0)
+    with pytest.raises(ValueError, match=f"only bert's is here.*{kind}"):
+        BertEncoder.from_config(config, classifier=True)
+    if kind == "distilbert":
+        with pytest.raises(ValueError, match="pooler: expected False, as distilbert"):
+            BertEncoder.from_config(config, pooler=True)
+    else:
+        assert BertEncoder.from_config(config, pooler=True).pool(model(IDS)).ndim == 1
+
+
+def test_positions_and_distances_are_checked():
+    for padding_id, buckets, text in (
+        (15, None, "padding_id: expected positions after it, of max_length = 16, got"),
+        (-1, None, "padding_id: expected at least 0"),
+        (1, 3, "relative_buckets: expected an even number, got 3"),
+        (1, 0, "relative_buckets: expected at least 1"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            BertEncoder(
+                *(1, 4, 1, 4),
+                vocab_size=9,
+                max_length=16,
+                padding_id=padding_id,
+                relative_buckets=buckets,
+            )
+
+
 @pytest.mark.quick
 def test_bert_with_another_activation(monkeypatch):
     model, tensors, config = bert(np.float64, hidden_act="gelu_new")
@@ -258,7 +324,8 @@ def test_a_list_has_the_window_and_scale_of_each_layer():
 
 @pytest.mark.quick
 def test_padding_does_not_change_the_bits_of_a_sequence():
-    everything = [bert()[0], *(decoder(kind)[0] for kind in families.DECODERS)]
+    encoders = [kin(kind, np.float32)[0] for kind in families.ENCODERS]
+    everything = [*encoders, *(decoder(kind)[0] for kind in families.DECODERS)]
     for model in everything:
         batch = padded()
         states = model(batch, lengths=LENGTHS)
@@ -663,7 +730,7 @@ def test_configurations_name_windows_and_positions():
 @pytest.mark.parametrize(
     ("config", "text"),
     [
-        ({**families.BERT, "model_type": "roberta"}, "model_type.*'bert'.*'roberta'"),
+        ({**families.BERT, "model_type": "electra"}, "or mpnet, got 'electra'"),
         ({**families.BERT, "is_decoder": True}, "is_decoder.*False, got True"),
         ({**families.BERT, "hidden_act": "mish"}, "activation.*got 'mish'"),
         ({"model_type": "bert", "hidden_size": 4}, "missing num_hidden_layers, num_a"),
@@ -678,7 +745,7 @@ def test_configurations_name_windows_and_positions():
     ],
 )
 def test_configurations_of_other_models_are_value_errors(config, text):
-    bert_like = config["model_type"] in ("bert", "roberta")
+    bert_like = config["model_type"] in ("bert", "electra")
     with pytest.raises(ValueError, match=text):
         (BertEncoder if bert_like else CausalDecoder).from_config(config)
 

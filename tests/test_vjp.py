@@ -340,6 +340,23 @@ def test_bert_has_the_gradients_of_difference_quotients(options):
     assert not assert_model_gradients(model, lambda: model.classify(run()), vjp)
 
 
+@pytest.mark.parametrize("options", [{}, {"lengths": [3, 6, 2]}, {"mask": IDS > 5}])
+@pytest.mark.parametrize(
+    "kind", [{"padding_id": 2}, {"padding_id": 1, "n_types": 0, "relative_buckets": 8}]
+)
+def test_berts_kin_have_the_gradients_of_difference_quotients(kind, options):
+    model = BertEncoder(
+        2, 16, 4, 32, vocab_size=30, max_length=16, dtype=np.float64, **kind
+    )
+    with_values(model)
+    unused = assert_model_gradients(
+        model,
+        lambda: model(IDS, **options),
+        functools.partial(model.vjp, IDS, **options),
+    )
+    assert unused == set()
+
+
 @pytest.mark.quick
 def test_a_row_that_is_looked_up_often_has_the_sum_of_its_gradients():
     model = CausalDecoder(1, 8, 2, 16, vocab_size=5, max_length=4, dtype=np.float64)

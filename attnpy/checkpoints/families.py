@@ -80,35 +80,45 @@ TORCH_ATTENTION = Family(
 
 # BERT and what is built as it, MiniLM among them, for BertEncoder. The heads of other
 # tasks are left alone, and where the model has none the pooler and the classifier.
+_BERT_LAYER = {
+    "attention.self.query.weight": "self_attention.W_q.T",
+    "attention.self.query.bias": "self_attention.b_q",
+    "attention.self.key.weight": "self_attention.W_k.T",
+    "attention.self.key.bias": "self_attention.b_k",
+    "attention.self.value.weight": "self_attention.W_v.T",
+    "attention.self.value.bias": "self_attention.b_v",
+    "attention.output.dense.weight": "self_attention.W_o.T",
+    "attention.output.dense.bias": "self_attention.b_o",
+    "attention.output.LayerNorm.weight": "norm_1.weight",
+    "attention.output.LayerNorm.bias": "norm_1.bias",
+    "intermediate.dense.weight": "feed_forward.W_1.T",
+    "intermediate.dense.bias": "feed_forward.b_1",
+    "output.dense.weight": "feed_forward.W_2.T",
+    "output.dense.bias": "feed_forward.b_2",
+    "output.LayerNorm.weight": "norm_2.weight",
+    "output.LayerNorm.bias": "norm_2.bias",
+}
+_EMBEDDINGS = {
+    "embeddings.word_embeddings.weight": "token_embedding",
+    "embeddings.position_embeddings.weight": "position_embedding",
+    "embeddings.LayerNorm.weight": "norm.weight",
+    "embeddings.LayerNorm.bias": "norm.bias",
+}
+_TYPES = {"embeddings.token_type_embeddings.weight": "segment_embedding"}
+_POOLER = {
+    "pooler.dense.weight": "pooler_weight.T",
+    "pooler.dense.bias": "pooler_bias",
+}
+_BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
+
 BERT = Family(
     _names(
         "encoder.layer.{i} encoder.layers.{i}",
+        _BERT_LAYER,
         {
-            "attention.self.query.weight": "self_attention.W_q.T",
-            "attention.self.query.bias": "self_attention.b_q",
-            "attention.self.key.weight": "self_attention.W_k.T",
-            "attention.self.key.bias": "self_attention.b_k",
-            "attention.self.value.weight": "self_attention.W_v.T",
-            "attention.self.value.bias": "self_attention.b_v",
-            "attention.output.dense.weight": "self_attention.W_o.T",
-            "attention.output.dense.bias": "self_attention.b_o",
-            "attention.output.LayerNorm.weight": "norm_1.weight",
-            "attention.output.LayerNorm.bias": "norm_1.bias",
-            "intermediate.dense.weight": "feed_forward.W_1.T",
-            "intermediate.dense.bias": "feed_forward.b_1",
-            "output.dense.weight": "feed_forward.W_2.T",
-            "output.dense.bias": "feed_forward.b_2",
-            "output.LayerNorm.weight": "norm_2.weight",
-            "output.LayerNorm.bias": "norm_2.bias",
-        },
-        {
-            "embeddings.word_embeddings.weight": "token_embedding",
-            "embeddings.position_embeddings.weight": "position_embedding",
-            "embeddings.token_type_embeddings.weight": "segment_embedding",
-            "embeddings.LayerNorm.weight": "norm.weight",
-            "embeddings.LayerNorm.bias": "norm.bias",
-            "pooler.dense.weight": "pooler_weight.T",
-            "pooler.dense.bias": "pooler_bias",
+            **_EMBEDDINGS,
+            **_TYPES,
+            **_POOLER,
             "classifier.weight": "classifier_weight.T",
             "classifier.bias": "classifier_bias",
         },
@@ -118,13 +128,80 @@ BERT = Family(
         ("LayerNorm.gamma", "LayerNorm.weight"),
         ("LayerNorm.beta", "LayerNorm.bias"),
     ),
-    ignored=(
-        "embeddings.position_ids",
-        "embeddings.token_type_ids",
-        "cls.*",
-        "qa_outputs.*",
-    ),
+    ignored=(*_BUFFERS, "cls.*", "qa_outputs.*"),
     optional=("pooler.dense.*", "classifier.*"),
+)
+
+# RoBERTa and XLM-RoBERTa. All that is called a classifier is another than BERT's.
+_HEADS = ("classifier.*", "lm_head.*", "qa_outputs.*")
+ROBERTA = Family(
+    _names(
+        "encoder.layer.{i} encoder.layers.{i}",
+        _BERT_LAYER,
+        {**_EMBEDDINGS, **_TYPES, **_POOLER},
+    ),
+    prefixes=("roberta.", "model."),
+    ignored=(*_BUFFERS, *_HEADS),
+    optional=("pooler.dense.*",),
+)
+
+DISTILBERT = Family(
+    _names(
+        "transformer.layer.{i} encoder.layers.{i}",
+        {
+            "attention.q_lin.weight": "self_attention.W_q.T",
+            "attention.q_lin.bias": "self_attention.b_q",
+            "attention.k_lin.weight": "self_attention.W_k.T",
+            "attention.k_lin.bias": "self_attention.b_k",
+            "attention.v_lin.weight": "self_attention.W_v.T",
+            "attention.v_lin.bias": "self_attention.b_v",
+            "attention.out_lin.weight": "self_attention.W_o.T",
+            "attention.out_lin.bias": "self_attention.b_o",
+            "sa_layer_norm.weight": "norm_1.weight",
+            "sa_layer_norm.bias": "norm_1.bias",
+            "ffn.lin1.weight": "feed_forward.W_1.T",
+            "ffn.lin1.bias": "feed_forward.b_1",
+            "ffn.lin2.weight": "feed_forward.W_2.T",
+            "ffn.lin2.bias": "feed_forward.b_2",
+            "output_layer_norm.weight": "norm_2.weight",
+            "output_layer_norm.bias": "norm_2.bias",
+        },
+        _EMBEDDINGS,
+    ),
+    prefixes=("distilbert.", "model."),
+    ignored=(*_BUFFERS, *_HEADS[::2], "pre_classifier.*", "vocab_*"),
+)
+
+MPNET = Family(
+    _names(
+        "encoder.layer.{i} encoder.layers.{i}",
+        {
+            "attention.attn.q.weight": "self_attention.W_q.T",
+            "attention.attn.q.bias": "self_attention.b_q",
+            "attention.attn.k.weight": "self_attention.W_k.T",
+            "attention.attn.k.bias": "self_attention.b_k",
+            "attention.attn.v.weight": "self_attention.W_v.T",
+            "attention.attn.v.bias": "self_attention.b_v",
+            "attention.attn.o.weight": "self_attention.W_o.T",
+            "attention.attn.o.bias": "self_attention.b_o",
+            "attention.LayerNorm.weight": "norm_1.weight",
+            "attention.LayerNorm.bias": "norm_1.bias",
+            "intermediate.dense.weight": "feed_forward.W_1.T",
+            "intermediate.dense.bias": "feed_forward.b_1",
+            "output.dense.weight": "feed_forward.W_2.T",
+            "output.dense.bias": "feed_forward.b_2",
+            "output.LayerNorm.weight": "norm_2.weight",
+            "output.LayerNorm.bias": "norm_2.bias",
+        },
+        {
+            **_EMBEDDINGS,
+            **_POOLER,
+            "encoder.relative_attention_bias.weight": "relative_bias",
+        },
+    ),
+    prefixes=("mpnet.", "model."),
+    ignored=(*_BUFFERS, *_HEADS),
+    optional=("pooler.dense.*",),
 )
 
 # GPT-2, for CausalDecoder. Its Conv1D has our orientation. The ignored ones are masks.
@@ -247,6 +324,9 @@ GEMMA = Family(
 FAMILIES: dict[str, Family] = {
     "torch_attention": TORCH_ATTENTION,
     "bert": BERT,
+    "roberta": ROBERTA,
+    "distilbert": DISTILBERT,
+    "mpnet": MPNET,
     "gpt2": GPT2,
     "llama": LLAMA,
     "phi3": PHI3,

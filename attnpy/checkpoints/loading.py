@@ -36,10 +36,11 @@ def load(
         What has `parameters`. Their values are replaced, and keep their dtypes.
     tensors : mapping of str to array_like
         From `read`, or arrays by name from elsewhere.
-    family : {"torch_attention", "bert", "gpt2", "llama", "phi3", "gemma"}
-        Whose names the checkpoint has, a key of `FAMILIES`. "torch_attention" is
-        `torch.nn.MultiheadAttention`, "llama" also Mistral, Qwen2 and Qwen3, "gemma"
-        Gemma 2 and 3.
+    family : str
+        Whose names the checkpoint has, a key of `FAMILIES`: "torch_attention" is
+        `torch.nn.MultiheadAttention`; "bert", "roberta" (also XLM-RoBERTa),
+        "distilbert" and "mpnet" are for `BertEncoder`; "gpt2", "llama" (also Mistral,
+        Qwen2 and Qwen3), "phi3" and "gemma" (Gemma 2 and 3) for `CausalDecoder`.
     prefix : str, optional
         Take only names that begin with this, as ``"layers.0.self_attn."``.
 

@@ -150,7 +150,8 @@ def existing_vjp(
     def pullback(grad_output: ArrayLike) -> LayerGradients:
         grad = _vjp.of_output(grad_output, states)
         found = of_stack(grad if exists is None else grad[exists])
-        return LayerGradients(_padded_states(found.x, exists), found.parameters)
+        of_tokens = _padded_states(found.x, exists)
+        return LayerGradients(of_tokens, found.parameters, bias=found.bias)
 
     return states, pullback
 

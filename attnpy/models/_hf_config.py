@@ -7,7 +7,7 @@ those that do not change what is computed.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -27,6 +27,9 @@ LARGEST_SIZE = 2**31 - 1
 
 ORIGINAL = "original_max_position_embeddings"
 FULL, SLIDING = "full_attention", "sliding_attention"
+# The kinds of models that BertEncoder is, and what MPNet's class has for every file.
+ENCODERS = ("bert", "roberta", "xlm-roberta", "distilbert", "mpnet")
+MPNET_PADDING, MPNET_BUCKETS = 1, 32
 GEMMA3_BASES = {FULL: 1_000_000.0, SLIDING: 10_000.0}
 
 # What configurations call the activations of `attnpy.blocks`. Where theirs is another
@@ -50,7 +53,16 @@ ACTIVATIONS: dict[str, Activation] = {
 
 def bert(config: Config) -> dict[str, Any]:
     """Return the arguments of `BertEncoder`."""
-    values = _values(config, _hf_fields.BERT)
+    kind = _mapping(config).get("model_type")
+    if kind is None:
+        kind = "bert"
+    if not isinstance(kind, str) or kind not in ENCODERS:
+        raise ValueError(
+            f"config: expected model_type = {_either(ENCODERS)}, got {kind!r:.60}"
+        )
+    values = _values(config, _hf_fields.FAMILIES[kind])
+    if kind == "distilbert":
+        return _distilbert(values)
     return {
         "n_layers": values["num_hidden_layers"],
         "embed_dim": values["hidden_size"],
@@ -58,10 +70,38 @@ def bert(config: Config) -> dict[str, Any]:
         "hidden_dim": values["intermediate_size"],
         "vocab_size": values["vocab_size"],
         "max_length": values["max_position_embeddings"],
-        "n_types": values["type_vocab_size"],
         "activation": _activation(values["hidden_act"]),
         "eps": values["layer_norm_eps"],
+        **_kin(values, kind),
     }
+
+
+def _kin(values: dict[str, Any], kind: str) -> dict[str, Any]:
+    """Return how positions and types are, in which BERT's kin differ from it."""
+    if kind == "mpnet":
+        padding_id, buckets = MPNET_PADDING, MPNET_BUCKETS
+        return {"n_types": 0, "padding_id": padding_id, "relative_buckets": buckets}
+    kin = {"n_types": values["type_vocab_size"]}
+    return kin if kind == "bert" else {**kin, "padding_id": values["pad_token_id"]}
+
+
+def _distilbert(values: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "n_layers": values["n_layers"],
+        "embed_dim": values["dim"],
+        "num_heads": values["n_heads"],
+        "hidden_dim": values["hidden_dim"],
+        "vocab_size": values["vocab_size"],
+        "max_length": values["max_position_embeddings"],
+        "n_types": 0,
+        "activation": _activation(values["activation"]),
+        "eps": 1e-12,  # as its class has it, whatever a file says
+    }
+
+
+def _either(names: Iterable[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} or {last}"
 
 
 def n_labels(config: Config) -> int:
@@ -91,13 +131,12 @@ def decoder(config: Config) -> dict[str, Any]:
     kind = _mapping(config).get("model_type")
     if kind == "gpt2":
         return _gpt2(_values(config, _hf_fields.GPT2))
-    if isinstance(kind, str) and kind in _hf_fields.FAMILIES and kind != "bert":
+    decoders = [name for name in _hf_fields.FAMILIES if name not in ENCODERS]
+    if isinstance(kind, str) and kind in decoders:
         values = _values(config, _hf_fields.FAMILIES[kind])
         return (_gemma if kind.startswith("gemma") else _llama)(values, kind)
-    names = [name for name in _hf_fields.FAMILIES if name != "bert"]
     raise ValueError(
-        f"config: expected model_type = {', '.join(names[:-1])} or {names[-1]}, "
-        f"got {kind!r:.60}"
+        f"config: expected model_type = {_either(decoders)}, got {kind!r:.60}"
     )
 
 

@@ -161,41 +161,94 @@ HARMLESS = {
     ),
 }
 
+_BERT_READ = {
+    "num_hidden_layers": Field("layers"),
+    "hidden_size": Field("size"),
+    "num_attention_heads": Field("size"),
+    "intermediate_size": Field("size"),
+    "vocab_size": Field("size"),
+    "max_position_embeddings": Field("size", 512),
+    "hidden_act": Field("name", "gelu"),
+    "layer_norm_eps": Field("number", 1e-12),
+}
+_BERT_NEUTRAL: dict[str, tuple[object, ...]] = NEUTRAL | {
+    "position_embedding_type": ("absolute",),
+    "is_causal": (False,),
+    "is_decoder": (False,),
+}
+_BERT_HARMLESS = HARMLESS | {
+    "dropout, for training": (
+        "attention_probs_dropout_prob",
+        "classifier_dropout",
+        "hidden_dropout_prob",
+    ),
+    "of heads, which are not here": ("tie_word_embeddings",),
+}
+
 BERT = Family(
-    {
-        "num_hidden_layers": Field("layers"),
-        "hidden_size": Field("size"),
-        "num_attention_heads": Field("size"),
-        "intermediate_size": Field("size"),
-        "vocab_size": Field("size"),
-        "max_position_embeddings": Field("size", 512),
-        "type_vocab_size": Field("size", 2),
-        "hidden_act": Field("name", "gelu"),
-        "layer_norm_eps": Field("number", 1e-12),
-    },
-    NEUTRAL
+    _BERT_READ | {"type_vocab_size": Field("size", 2)},
+    _BERT_NEUTRAL | {"model_type": ("bert",), "directionality": ("bidi",)},
+    _BERT_HARMLESS
     | {
-        "model_type": ("bert",),
-        "position_embedding_type": ("absolute",),
-        "directionality": ("bidi",),
-        "is_causal": (False,),
-        "is_decoder": (False,),
-    },
-    HARMLESS
-    | {
-        "dropout, for training": (
-            "attention_probs_dropout_prob",
-            "classifier_dropout",
-            "hidden_dropout_prob",
-        ),
         "of the pooler and the heads, which the classes do not read": (
             "pooler_fc_size",
             "pooler_num_attention_heads",
             "pooler_num_fc_layers",
             "pooler_size_per_head",
             "pooler_type",
-            "tie_word_embeddings",
         ),
+    },
+)
+
+# The token whose number is pad_token_id has no position of its own; the others' begin
+# after it.
+_NUMBERS = "numbers of tokens: text is not here, and generate() is told where to stop"
+_WITHOUT_PAD = {
+    _NUMBERS: tuple(name for name in HARMLESS[_NUMBERS] if name != "pad_token_id")
+}
+_ROBERTA_READ = _BERT_READ | {
+    "type_vocab_size": Field("size", 2),
+    "pad_token_id": Field("count", 1),
+}
+
+ROBERTA = Family(
+    _ROBERTA_READ,
+    _BERT_NEUTRAL | {"model_type": ("roberta",)},
+    _BERT_HARMLESS | _WITHOUT_PAD,
+)
+
+XLM_ROBERTA = Family(
+    _ROBERTA_READ,
+    _BERT_NEUTRAL | {"model_type": ("xlm-roberta",)},
+    _BERT_HARMLESS | _WITHOUT_PAD,
+)
+
+# Its class has 1 for the token without a position, and 32 buckets, whatever a file
+# says.
+MPNET = Family(
+    _BERT_READ,
+    _BERT_NEUTRAL | {"model_type": ("mpnet",), "relative_attention_num_buckets": (32,)},
+    _BERT_HARMLESS,
+)
+
+DISTILBERT = Family(
+    {
+        "n_layers": Field("layers"),
+        "dim": Field("size"),
+        "n_heads": Field("size"),
+        "hidden_dim": Field("size"),
+        "vocab_size": Field("size"),
+        "max_position_embeddings": Field("size", 512),
+        "activation": Field("name", "gelu"),
+    },
+    _BERT_NEUTRAL | {"model_type": ("distilbert",)},
+    HARMLESS
+    | {
+        "dropout, for training": ("dropout", "qa_dropout", "seq_classif_dropout"),
+        "how the table of positions began: the files have it": (
+            "sinusoidal_pos_embds",
+        ),
+        "of heads, which are not here": ("tie_weights_", "tie_word_embeddings"),
     },
 )
 
@@ -385,6 +438,10 @@ GEMMA3 = Family(
 
 FAMILIES = {
     "bert": BERT,
+    "roberta": ROBERTA,
+    "xlm-roberta": XLM_ROBERTA,
+    "distilbert": DISTILBERT,
+    "mpnet": MPNET,
     "gpt2": GPT2,
     "llama": LLAMA,
     "mistral": MISTRAL,

@@ -21,6 +21,10 @@ Model = TypeVar("Model", bound="_typing.PackableModel")
 # Whose names the checkpoints have: keys of `checkpoints.FAMILIES`.
 FAMILIES = {
     "bert": "bert",
+    "roberta": "roberta",
+    "xlm-roberta": "roberta",
+    "distilbert": "distilbert",
+    "mpnet": "mpnet",
     "gpt2": "gpt2",
     "llama": "llama",
     "mistral": "llama",

@@ -1,4 +1,4 @@
-"""BERT's encoder, the model behind most embeddings of sentences."""
+"""BERT's encoder and its kin, the models behind most embeddings of sentences."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 import numpy as np
 
-from attnpy import _checks, _parameters, _vjp
+from attnpy import _checks, _parameters, _vjp, positions
 from attnpy._linear import linear, linear_vjp
 from attnpy._vjp import LayerGradients
 from attnpy.blocks import Encoder, Insides, LayerNorm
@@ -36,8 +36,13 @@ if TYPE_CHECKING:
         """The options of a call that returns more than the vectors."""
 
 
+TABLES = "token_embedding", "position_embedding", "segment_embedding"
+
+
 class BertEncoder:
     """BERT: a vector for each token of a text, and scores of the text if wanted.
+
+    RoBERTa, XLM-RoBERTa, DistilBERT and MPNet are it with other positions and types.
 
     Parameters
     ----------
@@ -48,13 +53,21 @@ class BertEncoder:
     max_length : int, optional
         The number of positions.
     n_types : int, optional
-        The number of token types, to tell two texts in one sequence apart.
+        The number of token types, to tell two texts in one sequence apart; 0 for a
+        model without.
     activation : str, optional
         Of the feed-forward networks, as in `attnpy.blocks.FeedForward`.
     eps : float, optional
         Of the norms.
     pooler : bool, optional
         Have the matrix that makes a text's vector of that of its first token: `pool`.
+    padding_id : int, optional
+        Number the positions as RoBERTa does: a text's begin at ``padding_id + 1``, and
+        a token of this number, wherever it is, has the position `padding_id` and is not
+        counted. By default they begin at 0, whatever the tokens are.
+    relative_buckets : int, optional
+        Have MPNet's biases by distance, of so many buckets, an even number: those of
+        `attnpy.positions.relative_bias`, the same ones in all layers.
     n_labels : int, optional
         With it there is a matrix for so many scores of a text: `classify`. It needs the
         pooler.
@@ -68,11 +81,15 @@ class BertEncoder:
     ----------
     token_embedding : ndarray, shape (V, E)
     position_embedding : ndarray, shape (max_length, E)
-    segment_embedding : ndarray, shape (n_types, E)
-        Normal numbers with standard deviation 0.02 at first.
+    segment_embedding : ndarray, shape (n_types, E), or None
+        Normal numbers with standard deviation 0.02 at first; None without types.
     norm : attnpy.blocks.LayerNorm
         Of the sum of the three.
     encoder : attnpy.blocks.Encoder
+    relative_bias : ndarray, shape (relative_buckets, H), or None
+        None without `relative_buckets`.
+    padding_id : int or None
+        As given.
     pooler_weight, pooler_bias : ndarray, shape (E, E) and (E,), or None
         None without `pooler`.
     classifier_weight, classifier_bias : ndarray, shape (E, n_labels) and (n_labels,)
@@ -90,7 +107,10 @@ class BertEncoder:
     From Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers for
     Language Understanding" (2019); the layers are those of Vaswani et al. (2017) with
     `gelu`. With the weights of MiniLM (Wang et al., 2020) the mean of a sentence's
-    vectors says what it is about (Reimers and Gurevych, "Sentence-BERT", 2019).
+    vectors says what it is about (Reimers and Gurevych, "Sentence-BERT", 2019). The
+    others: Liu et al., "RoBERTa" (2019); Conneau et al., "Unsupervised Cross-lingual
+    Representation Learning at Scale" (2020); Sanh et al., "DistilBERT" (2019); Song et
+    al., "MPNet: Masked and Permuted Pre-training for Language Understanding" (2020).
 
     Examples
     --------
@@ -123,9 +143,11 @@ class BertEncoder:
 
     token_embedding: Array
     position_embedding: Array
-    segment_embedding: Array
+    segment_embedding: Array | None
     norm: LayerNorm
     encoder: Encoder
+    relative_bias: Array | None
+    padding_id: int | None
     pooler_weight: Array | None
     pooler_bias: Array | None
     classifier_weight: Array | None
@@ -144,6 +166,8 @@ class BertEncoder:
         activation: Activation = "gelu",
         eps: float = 1e-12,
         pooler: bool = False,
+        padding_id: int | None = None,
+        relative_buckets: int | None = None,
         n_labels: int | None = None,
         dtype: DTypeLike = np.float32,
         rng: np.random.Generator | None = None,
@@ -157,7 +181,9 @@ class BertEncoder:
 
         self.token_embedding = table(vocab_size, "vocab_size")
         self.position_embedding = table(max_length, "max_length")
-        self.segment_embedding = table(n_types, "n_types")
+        self.segment_embedding = None
+        if _checks.size(n_types, "n_types") > 0:
+            self.segment_embedding = table(n_types, "n_types")
         self.norm = LayerNorm(embed_dim, eps=eps, dtype=dtype)
         self.encoder = Encoder(
             n_layers,
@@ -170,6 +196,12 @@ class BertEncoder:
             dtype=dtype,
             rng=rng,
         )
+        self.padding_id = _checked_padding(padding_id, max_length)
+        self.relative_bias = None
+        if relative_buckets is not None:
+            self.relative_bias = _relative_table(
+                rng, relative_buckets, num_heads, dtype
+            )
         kind = self.token_embedding.dtype
         self.pooler_weight = self.pooler_bias = None
         self.classifier_weight = self.classifier_bias = None
@@ -204,13 +236,15 @@ class BertEncoder:
         Parameters
         ----------
         config : mapping
-            With the keys of the Hugging Face configuration. Those that do not change
-            what is computed are left alone, and all others refused, unless null.
+            With the keys of the Hugging Face configuration, whose ``model_type`` is
+            bert (or left out), roberta, xlm-roberta, distilbert or mpnet. Those that do
+            not change what is computed are left alone, and all others refused, unless
+            null.
         pooler : bool, optional
             Have the pooler.
         classifier : bool, optional
             Have the pooler and a classifier, with as many scores as ``id2label`` or
-            ``num_labels`` says, by default 2.
+            ``num_labels`` says, by default 2. Only BERT's is here.
         dtype, rng
             As in `BertEncoder`.
 
@@ -224,9 +258,11 @@ class BertEncoder:
             If `config` is not a mapping.
         ValueError
             If keys are missing or unknown, have values of a wrong kind, or ask for
-            something else than BERT; the message has all of them.
+            something else than these models; the message has all of them. If the family
+            does not have the pooler or classifier that is asked for.
         """
         options = _hf_config.bert(_checks.mapping(config, "config"))
+        _check_heads(config, pooler, classifier)
         if _checks.flag(classifier, "classifier"):
             pooler, options["n_labels"] = True, _hf_config.n_labels(config)
         return cls(**options, pooler=pooler, dtype=dtype, rng=rng)
@@ -269,8 +305,7 @@ class BertEncoder:
             If the safetensors package is not installed, or ml_dtypes for bfloat16, or a
             file is not there.
         ValueError
-            If the configuration is not BERT's, or weights are missing, unexpected or of
-            wrong shapes.
+            As `from_config`; if weights are missing, unexpected or of wrong shapes.
         """
         make = functools.partial(cls.from_config, pooler=pooler, classifier=classifier)
         return _pretrained.read(make, folder, dtype, packed)
@@ -337,7 +372,7 @@ class BertEncoder:
         mask : array_like of bool, shape (L,) or (B, L), optional
             True for tokens that exist: for padding elsewhere.
         token_types : array_like of int, broadcast to token_ids' shape, optional
-            By default 0.
+            By default 0. None for a model without types.
         return_weights : bool, optional
             Return the weights of the layers' attention as well, in an
             `attnpy.blocks.Insides`. No bit of the output depends on it.
@@ -368,6 +403,7 @@ class BertEncoder:
             return self.encoder(
                 tokens,
                 mask=hidden,
+                bias=self._bias(ids, seq_offsets),
                 kv_lengths=of_keys,
                 seq_offsets=seq_offsets,
                 mixed=_embedding.is_mixed(self.token_embedding),
@@ -413,8 +449,7 @@ class BertEncoder:
         TypeError, ValueError
             As a call; if the parameters are packed, or not float32 or float64.
         """
-        tables = "token_embedding", "position_embedding", "segment_embedding"
-        _vjp.check_trainable(self, tables)
+        _vjp.check_trainable(self, (*TABLES, "relative_bias"))
         ids = _embedding.checked_ids(token_ids, len(self.token_embedding))
         types = self._types(ids, token_types)
         tokens, of_norm = self.norm.vjp(self._embed(ids, types))
@@ -426,8 +461,10 @@ class BertEncoder:
             return self.encoder.vjp(
                 tokens,
                 mask=hidden,
+                bias=self._bias(ids, seq_offsets),
                 kv_lengths=of_keys,
                 seq_offsets=seq_offsets,
+                wanted=() if self.relative_bias is None else ("bias",),
                 checkpoint=checkpoint,
                 num_threads=num_threads,
             )
@@ -438,14 +475,17 @@ class BertEncoder:
             collected = _vjp.Collector(self)
             found = of_states(grad_output)
             collected.add(found.parameters, "encoder.")
+            if found.bias is not None:
+                collected.add({"relative_bias": self._of_bias(found.bias)})
             found = of_norm(found.x)
             collected.add(found.parameters, "norm.")
-            places = np.arange(ids.shape[-1]), types, ids
-            for name, place in zip(tables[1:] + tables[:1], places, strict=True):
-                table = _embedding.look_up_vjp(
-                    getattr(self, name), np.broadcast_to(place, ids.shape), found.x
-                )
-                collected.add({name: table})
+            places = ids, self._places(ids), types
+            for name, place in zip(TABLES, places, strict=True):
+                if (table := getattr(self, name)) is not None:
+                    table = _embedding.look_up_vjp(
+                        table, np.broadcast_to(place, ids.shape), found.x
+                    )
+                    collected.add({name: table})
             return collected.parameters()
 
         return states, pullback
@@ -567,9 +607,10 @@ class BertEncoder:
             If an argument has the wrong kind, dtype or shape. If the model has no
             classifier.
         """
+        weight = self._classifier()
         return linear(
             self.pool(states, num_threads=num_threads),
-            self._classifier(),
+            weight,
             self.classifier_bias,
             num_threads=num_threads,
         )
@@ -646,7 +687,11 @@ class BertEncoder:
         self, ids: NDArray[np.int64], token_types: ArrayLike | None
     ) -> NDArray[np.int64]:
         """Return the types of tokens, broadcast to them or a single one."""
-        n_types = len(self.segment_embedding)
+        if self.segment_embedding is None and token_types is not None:
+            raise ValueError(
+                "token_types: expected none for a model with n_types = 0, got some"
+            )
+        n_types = 1 if self.segment_embedding is None else len(self.segment_embedding)
         given = 0 if token_types is None else token_types
         types = _checks.integers(given, "token_types", 0, n_types - 1)
         if not _checks.broadcasts(types.shape, ids.shape):
@@ -658,12 +703,75 @@ class BertEncoder:
 
     def _embed(self, ids: NDArray[np.int64], types: NDArray[np.int64]) -> Array:
         """Return what is normalized for the layers, (L, E) or (B, L, E)."""
-        n_tokens = ids.shape[-1]
-        _embedding.check_positions(n_tokens, self.position_embedding)
+        places = self._places(ids)
         tokens = _embedding.looked_up(self.token_embedding, ids)
-        tokens += self.segment_embedding[types]
-        tokens += self.position_embedding[:n_tokens]
+        if self.segment_embedding is not None:
+            tokens += self.segment_embedding[types]
+        tokens += self.position_embedding[places]
         return tokens
+
+    def _places(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the tokens' rows in the table of positions, (L,) or (B, L)."""
+        n_tokens, padding_id = ids.shape[-1], self.padding_id
+        first = 0 if padding_id is None else padding_id + 1
+        _embedding.check_positions(n_tokens, self.position_embedding[first:])
+        if padding_id is None:
+            return np.arange(n_tokens)
+        counted = ids != padding_id
+        places: NDArray[np.int64] = np.cumsum(counted, axis=-1) * counted + padding_id
+        return places
+
+    def _bias(
+        self, ids: NDArray[np.int64], seq_offsets: NDArray[np.int64] | None
+    ) -> Array | None:
+        """Return the bias of all layers' scores, (H, L, L) with L of the longest."""
+        if self.relative_bias is None:
+            return None
+        longest = ids.shape[-1]
+        if seq_offsets is not None:
+            longest = int(np.diff(seq_offsets).max(initial=0))
+        return positions.relative_bias(self.relative_bias, longest, longest)
+
+    def _of_bias(self, grad: Array) -> Array:
+        """Return the gradient of `relative_bias` from that of `_bias`, (H, L, L)."""
+        table, length = self.relative_bias, grad.shape[-1]
+        assert table is not None
+        buckets = positions.relative_buckets(length, length, num_buckets=len(table))
+        return _embedding.look_up_vjp(table, buckets, np.moveaxis(grad, 0, -1))
+
+
+def _checked_padding(padding_id: int | None, max_length: int) -> int | None:
+    """Return the number of the token that has no position, which leaves some."""
+    if padding_id is None:
+        return None
+    number = _checks.size(padding_id, "padding_id")
+    if number + 1 >= max_length:
+        raise ValueError(
+            f"padding_id: expected positions after it, of max_length = {max_length}, "
+            f"got {number}"
+        )
+    return number
+
+
+def _relative_table(
+    rng: np.random.Generator, n_buckets: int, num_heads: int, dtype: DTypeLike
+) -> Array:
+    """Return the first values of the biases of distances, (n_buckets, H)."""
+    if _checks.count(n_buckets, "relative_buckets") % 2:
+        raise ValueError(f"relative_buckets: expected an even number, got {n_buckets}")
+    return _embedding.table(rng, n_buckets, "relative_buckets", num_heads, dtype)
+
+
+def _check_heads(config: Mapping[str, Any], pooler: bool, classifier: bool) -> None:
+    """Refuse heads that the models of a family do not have, or not as BERT does."""
+    kind = config.get("model_type") or "bert"
+    if _checks.flag(classifier, "classifier") and kind != "bert":
+        raise ValueError(
+            "classifier: expected False, as only bert's is here, got True for "
+            f"model_type = {kind!r}"
+        )
+    if _checks.flag(pooler, "pooler") and kind == "distilbert":
+        raise ValueError("pooler: expected False, as distilbert has none, got True")
 
 
 def _visible(

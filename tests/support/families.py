@@ -4,6 +4,7 @@ Written from the papers and in the orientation of the checkpoints, apart from at
 the oracle of test_models.py, test_checkpoints.py and test_minilm.py.
 """
 
+import functools
 import math
 
 import numpy as np
@@ -21,6 +22,35 @@ BERT = {
     "type_vocab_size": 2,
     "layer_norm_eps": 1e-12,
     "hidden_act": "gelu",
+}
+ROBERTA = {
+    **BERT,
+    "model_type": "roberta",
+    "max_position_embeddings": 18,
+    "type_vocab_size": 1,
+    "pad_token_id": 1,
+    "layer_norm_eps": 1e-5,
+}
+XLM_ROBERTA = {**ROBERTA, "model_type": "xlm-roberta", "pad_token_id": 3}
+MPNET = {
+    **{name: value for name, value in BERT.items() if name != "type_vocab_size"},
+    "model_type": "mpnet",
+    "max_position_embeddings": 18,
+    "layer_norm_eps": 1e-5,
+}
+DISTILBERT = {
+    "model_type": "distilbert",
+    "n_layers": 2,
+    "dim": 12,
+    "n_heads": 3,
+    "hidden_dim": 20,
+    "vocab_size": 30,
+    "max_position_embeddings": 16,
+    "activation": "gelu",
+}
+ENCODERS = {
+    config["model_type"]: config
+    for config in (BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, MPNET)
 }
 GPT2 = {
     "model_type": "gpt2",
@@ -101,16 +131,17 @@ DECODERS = {
     for config in (GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, PHI3, GEMMA2, GEMMA3)
 }
 # The family of names of a model's checkpoint.
-NAMES = {"gpt2": "gpt2", "phi3": "phi3", "gemma2": "gemma", "gemma3_text": "gemma"}
+NAMES = {"bert": "bert", "distilbert": "distilbert", "mpnet": "mpnet"}
+NAMES |= dict.fromkeys(("roberta", "xlm-roberta"), "roberta")
+NAMES |= {"gpt2": "gpt2", "phi3": "phi3", "gemma2": "gemma", "gemma3_text": "gemma"}
 NAMES |= dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), "llama")
 
 
 def tensors(config, seed=0):
     """Random float32 arrays by name."""
     rng = np.random.default_rng(seed)
-    shapes = {"bert": _bert_shapes, "gpt2": _gpt2_shapes}.get(
-        config["model_type"], _llama_shapes
-    )(config)
+    makers = {**dict.fromkeys(ENCODERS, _bert_shapes), "gpt2": _gpt2_shapes}
+    shapes = makers.get(config["model_type"], _llama_shapes)(config)
     return {
         name: rng.standard_normal(shape, dtype=np.float32)
         * np.float32(shape[-1] ** -0.5 if len(shape) == 2 else 1)
@@ -118,16 +149,62 @@ def tensors(config, seed=0):
     }
 
 
+# What BERT's kin call its arrays, and DistilBERT its sizes.
+_BERT_WORDS = {
+    "distilbert": {
+        "encoder.layer.": "transformer.layer.",
+        "attention.self.query": "attention.q_lin",
+        "attention.self.key": "attention.k_lin",
+        "attention.self.value": "attention.v_lin",
+        "attention.output.dense": "attention.out_lin",
+        "attention.output.LayerNorm": "sa_layer_norm",
+        "intermediate.dense": "ffn.lin1",
+        "output.dense": "ffn.lin2",
+        "output.LayerNorm": "output_layer_norm",
+    },
+    "mpnet": {
+        "attention.self.query": "attention.attn.q",
+        "attention.self.key": "attention.attn.k",
+        "attention.self.value": "attention.attn.v",
+        "attention.output.dense": "attention.attn.o",
+        "attention.output.LayerNorm": "attention.LayerNorm",
+    },
+}
+_BERT_SIZES = {
+    "num_hidden_layers": "n_layers",
+    "hidden_size": "dim",
+    "num_attention_heads": "n_heads",
+    "intermediate_size": "hidden_dim",
+}
+
+
+def _bert_size(config, name):
+    return config[name] if name in config else config[_BERT_SIZES[name]]
+
+
+def _kin_name(config, name):
+    """A name of BERT as its kin has it."""
+    for berts, theirs in _BERT_WORDS.get(config["model_type"], {}).items():
+        name = name.replace(berts, theirs)
+    return name
+
+
+def _layer_name(config, i, part):
+    return _kin_name(config, f"encoder.layer.{i}.{part}")
+
+
 def _bert_shapes(config):
-    n, e, f = (
-        config[key] for key in ("num_hidden_layers", "hidden_size", "intermediate_size")
-    )
+    n, e, heads, f = (_bert_size(config, name) for name in _BERT_SIZES)
     shapes = {
         "embeddings.word_embeddings.weight": (config["vocab_size"], e),
         "embeddings.position_embeddings.weight": (config["max_position_embeddings"], e),
-        "embeddings.token_type_embeddings.weight": (config["type_vocab_size"], e),
         "embeddings.LayerNorm": (e,),
     }
+    if "type_vocab_size" in config:
+        types = (config["type_vocab_size"], e)
+        shapes["embeddings.token_type_embeddings.weight"] = types
+    if config["model_type"] == "mpnet":
+        shapes["encoder.relative_attention_bias.weight"] = (32, heads)
     for i in range(n):
         layer = f"encoder.layer.{i}"
         for part in ("self.query", "self.key", "self.value", "output.dense"):
@@ -136,7 +213,8 @@ def _bert_shapes(config):
         shapes[f"{layer}.intermediate.dense"] = (f, e)
         shapes[f"{layer}.output.dense"] = (e, f)
         shapes[f"{layer}.output.LayerNorm"] = (e,)
-    return _with_biases(shapes, 0)
+    shapes = _with_biases(shapes, 0)
+    return {_kin_name(config, name): shape for name, shape in shapes.items()}
 
 
 def _gpt2_shapes(config):
@@ -215,28 +293,60 @@ def _side_by_side(shapes, layer, name, *parts):
 
 
 def bert_states(weights, config, ids, types=0):
-    """The vectors (L, E) of one sequence after the last layer."""
+    """The vectors (L, E) of one sequence after the last layer, of BERT or its kin."""
     w = {name: np.asarray(array, float) for name, array in weights.items()}
-    eps = config["layer_norm_eps"]
+    kind, eps = config["model_type"], config.get("layer_norm_eps", 1e-12)
     x = (
         w["embeddings.word_embeddings.weight"][ids]
-        + w["embeddings.position_embeddings.weight"][: len(ids)]
-        + w["embeddings.token_type_embeddings.weight"][types]
+        + w["embeddings.position_embeddings.weight"][_places(config, ids)]
     )
+    if "type_vocab_size" in config:
+        x = x + w["embeddings.token_type_embeddings.weight"][types]
     x = named_norm(x, w, "embeddings.LayerNorm", eps)
-    for i in range(config["num_hidden_layers"]):
-        layer = f"encoder.layer.{i}"
+    bias = _distance_bias(w, len(ids)) if kind == "mpnet" else None
+    n_layers, _, n_heads, _ = (_bert_size(config, name) for name in _BERT_SIZES)
+
+    for i in range(n_layers):
+        name = functools.partial(_layer_name, config, i)
         query, key, value = (
-            torch_linear(x, w, f"{layer}.attention.self.{part}")
+            torch_linear(x, w, name(f"attention.self.{part}"))
             for part in ("query", "key", "value")
         )
-        z = attend(query, key, value, config["num_attention_heads"])
-        z = torch_linear(z, w, f"{layer}.attention.output.dense")
-        x = named_norm(x + z, w, f"{layer}.attention.output.LayerNorm", eps)
-        hidden = gelu(torch_linear(x, w, f"{layer}.intermediate.dense"))
-        z = torch_linear(hidden, w, f"{layer}.output.dense")
-        x = named_norm(x + z, w, f"{layer}.output.LayerNorm", eps)
+        z = attend(query, key, value, n_heads, bias=bias)
+        z = torch_linear(z, w, name("attention.output.dense"))
+        x = named_norm(x + z, w, name("attention.output.LayerNorm"), eps)
+        hidden = gelu(torch_linear(x, w, name("intermediate.dense")))
+        z = torch_linear(hidden, w, name("output.dense"))
+        x = named_norm(x + z, w, name("output.LayerNorm"), eps)
     return x
+
+
+def _places(config, ids):
+    """The positions, one by one: RoBERTa's and MPNet's pass over padding."""
+    padding = {"mpnet": 1, "bert": None, "distilbert": None}.get(
+        config["model_type"], config.get("pad_token_id")
+    )
+    if padding is None:
+        return np.arange(len(ids))
+    places, following = [], padding + 1
+    for token in ids:
+        places.append(padding if token == padding else following)
+        following += token != padding
+    return np.array(places, int)
+
+
+def _distance_bias(w, n):
+    """MPNet's numbers (H, L, L) for the distance of key and query."""
+    bias = np.empty((w["encoder.relative_attention_bias.weight"].shape[1], n, n))
+    for i in range(n):
+        for j in range(n):
+            distance = abs(j - i)
+            if distance >= 8:  # to 128, in eight buckets
+                far = math.log(distance / 8) / math.log(128 / 8) * 8
+                distance = min(8 + int(far), 15)
+            bucket = distance + (16 if j > i else 0)
+            bias[:, i, j] = w["encoder.relative_attention_bias.weight"][bucket]
+    return bias
 
 
 def logits(weights, config, ids):
@@ -386,6 +496,7 @@ def attend(
     causal=False,
     window=None,
     softcap=None,
+    bias=None,
 ):
     """Attention of one sequence, head by head."""
     n, group = len(query), n_heads // (n_kv_heads or n_heads)
@@ -403,6 +514,8 @@ def attend(
         scores = query[:, own] @ key[:, shared].T / math.sqrt(d)
         if softcap is not None:
             scores = softcap * np.tanh(scores / softcap)
+        if bias is not None:
+            scores = scores + bias[h]
         weights = softmax(np.where(allowed, scores, -np.inf))
         heads.append(weights @ value[:, shared])
     return np.concatenate(heads, axis=1)

@@ -14,6 +14,10 @@ BEGIN, END = (
 )
 TITLES = {
     "bert": "BERT",
+    "roberta": "RoBERTa",
+    "xlm-roberta": "XLM-RoBERTa",
+    "distilbert": "DistilBERT",
+    "mpnet": "MPNet",
     "gpt2": "GPT-2",
     "llama": "Llama",
     "mistral": "Mistral",
