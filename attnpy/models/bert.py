@@ -710,11 +710,20 @@ class BertEncoder:
         tokens += self.position_embedding[places]
         return tokens
 
+    @property
+    def max_tokens(self) -> int:
+        """The most tokens of a text for which there are positions."""
+        return len(self.position_embedding) - self._first
+
+    @property
+    def _first(self) -> int:
+        """The position of a text's first token."""
+        return 0 if self.padding_id is None else self.padding_id + 1
+
     def _places(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the tokens' rows in the table of positions, (L,) or (B, L)."""
         n_tokens, padding_id = ids.shape[-1], self.padding_id
-        first = 0 if padding_id is None else padding_id + 1
-        _embedding.check_positions(n_tokens, self.position_embedding[first:])
+        _embedding.check_positions(n_tokens, self.position_embedding[self._first :])
         if padding_id is None:
             return np.arange(n_tokens)
         counted = ids != padding_id

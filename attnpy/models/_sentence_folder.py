@@ -1,0 +1,416 @@
+"""A folder of sentence-transformers: what it says, honoured or refused by name."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from attnpy import _checks, checkpoints
+from attnpy.models._pooling import MODES, Dense, Normalize
+from attnpy.models._similarity import FUNCTIONS
+
+if TYPE_CHECKING:
+    from attnpy._typing import Array
+
+    Config = dict[str, Any]
+
+# The file of the first module, which once had a name for each kind of model.
+SENTENCE_CONFIGS = tuple(
+    f"sentence_{kind}_config.json"
+    for kind in ("bert", "roberta", "distilbert", "xlm-roberta")
+)
+# Of Dense: activations by the names of their classes.
+ACTIVATIONS = {
+    "torch.nn.modules.linear.Identity": None,
+    "torch.nn.modules.activation.Tanh": "tanh",
+    "torch.nn.modules.activation.ReLU": "relu",
+    "torch.nn.modules.activation.GELU": "gelu",
+    "torch.nn.modules.activation.SiLU": "silu",
+}
+# How the flags of older files say the modes.
+FLAGS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+TEXT_ALONE = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
+
+Step = Callable[["Array", "int | None"], "Array"]
+
+
+class Recipe(NamedTuple):
+    """What a folder says, apart from the model's weights.
+
+    Attributes
+    ----------
+    model_folder : Path
+        Where the model and its tokenizer are.
+    max_length : int or None
+        Of a text in tokens, where the folder says it; `is_explicit` if as such, and not
+        as what the tokenizer could do.
+    lower_case : bool
+        Texts are turned into lower case before anything else.
+    pooling : tuple of str, or None
+        Keys of `_pooling.MODES`; None where there is no ``modules.json``.
+    embed_dim : int or None
+        Of the vectors that are pooled.
+    """
+
+    model_folder: Path
+    max_length: int | None
+    is_explicit: bool
+    lower_case: bool
+    pooling: tuple[str, ...] | None
+    include_prompt: bool
+    embed_dim: int | None
+    steps: tuple[Step, ...]
+    prompts: dict[str, str]
+    default_prompt_name: str | None
+    similarity_fn_name: str
+    truncate_dim: int | None
+
+
+def read(folder: str | os.PathLike[str]) -> Recipe:
+    """Read all files but the tokenizer's and the weights of the first module."""
+    folder = Path(folder)
+    modules = _modules(folder)
+    model_folder, pooling, include_prompt, embed_dim = folder, None, True, None
+    steps: list[Step] = []
+    if modules is not None:
+        model_folder = modules[0][1]
+        pooling, include_prompt, embed_dim = _pooling(modules[1][1] / "config.json")
+        steps = [STEPS[kind](path) for kind, path in modules[2:]]
+    max_length, lower_case = _sentence_config(model_folder)
+    is_explicit = max_length is not None
+    if max_length is None:
+        max_length = _tokenizers_length(model_folder)
+    return Recipe(
+        model_folder,
+        max_length,
+        is_explicit,
+        lower_case,
+        pooling,
+        include_prompt,
+        embed_dim,
+        tuple(steps),
+        *_model_config(folder / "config_sentence_transformers.json"),
+    )
+
+
+class Fields:
+    """The fields of a file, of which each has to be taken: others are refused."""
+
+    def __init__(self, path: Path) -> None:
+        """Read a file; one that is not there has no fields."""
+        self.path = path
+        config = checkpoints.read_config(path) if path.exists() else {}
+        self.rest = {name: x for name, x in config.items() if x is not None}
+
+    def take(self, name: str, kind: type, words: str, default: Any = None) -> Any:
+        """Return the value of a field, which is of this type."""
+        value = self.rest.pop(name, default)
+        right = isinstance(value, kind) and (
+            kind is bool or not isinstance(value, bool)
+        )
+        if value is not default and not right:
+            raise self.fault(f"{name} to be {words}", value)
+        return value
+
+    def count(self, name: str) -> int | None:
+        """Return an integer of at least 1, or None."""
+        value: int | None = self.take(name, int, "an integer")
+        if value is not None and value < 1:
+            raise self.fault(f"{name} to be at least 1", value)
+        return value
+
+    def require(self, name: str, *values: object) -> None:
+        """Refuse a field that is there and has none of these values."""
+        if name in self.rest and (value := self.rest.pop(name)) not in values:
+            wanted = f"{name} = {json.dumps(values[0])}" if values else f"no {name}"
+            raise self.fault(wanted, value)
+
+    def end(self) -> None:
+        """Refuse what nobody has taken."""
+        for name, value in self.rest.items():
+            raise self.fault(f"no {name}", value)
+
+    def fault(self, expected: str, value: object) -> ValueError:
+        """Return the error of a field."""
+        return ValueError(f"{self.path}: expected {expected}, got {value!r:.60}")
+
+
+def _modules(folder: Path) -> list[tuple[str, Path]] | None:
+    """Return the kinds of the modules and their folders, or None without the file."""
+    path = folder / "modules.json"
+    if not path.exists():
+        return None
+    try:
+        entries = json.loads(path.read_text("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: expected a JSON list, got {error}") from error
+    if not isinstance(entries, list) or not all(isinstance(x, dict) for x in entries):
+        raise ValueError(f"{path}: expected a list of modules, got {entries!r:.60}")
+    modules = [_module(path, entry) for entry in entries]
+    kinds = [kind for kind, _ in modules]
+    if kinds[:2] != ["Transformer", "Pooling"] or not STEPS.keys() >= set(kinds[2:]):
+        raise ValueError(
+            f"{path}: expected Transformer, Pooling, and then any of Dense and "
+            f"Normalize, got {', '.join(kinds) or 'none'}"
+        )
+    return modules
+
+
+def _module(path: Path, entry: Config) -> tuple[str, Path]:
+    """Return the kind of a module and its folder."""
+    kind, place = entry.get("type"), entry.get("path", "")
+    if not isinstance(kind, str) or not kind.startswith("sentence_transformers."):
+        raise ValueError(
+            f"{path}: expected modules of sentence_transformers, got type {kind!r:.60}"
+        )
+    inside = Path(place) if isinstance(place, str) else Path("..")
+    if inside.is_absolute() or ".." in inside.parts:
+        raise ValueError(f"{path}: expected folders inside this one, got {place!r:.60}")
+    if entry.get("kwargs"):
+        raise ValueError(f"{path}: expected no kwargs, got {entry['kwargs']!r:.60}")
+    return kind.rpartition(".")[2], path.parent / inside
+
+
+def _pooling(path: Path) -> tuple[tuple[str, ...], bool, int | None]:
+    """Return the modes, whether the prompt counts, and the size of what is pooled."""
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: expected this file, got none")
+    fields = Fields(path)
+    embed_dim = fields.count("word_embedding_dimension")
+    newer = fields.count("embedding_dimension")
+    include_prompt = fields.take("include_prompt", bool, "true or false", True)
+    flags = {
+        mode: fields.take(name, bool, "true or false", False)
+        for name, mode in FLAGS.items()
+    }
+    modes = fields.rest.pop("pooling_mode", None)
+    fields.end()
+    if modes is None:
+        modes = [mode for mode, wanted in flags.items() if wanted] or ["mean"]
+    modes = [modes] if isinstance(modes, str) else modes
+    if (
+        not isinstance(modes, list)
+        or not modes
+        or not all(isinstance(mode, str) and mode in MODES for mode in modes)
+    ):
+        raise fields.fault(f"pooling_mode to be of {', '.join(MODES)}", modes)
+    return tuple(modes), include_prompt, embed_dim or newer
+
+
+def _normalize(folder: Path) -> Normalize:
+    """Return a step to length 1."""
+    fields = Fields(folder / "config.json")
+    fields.require("module_input_name", "sentence_embedding")
+    fields.require("module_output_name", "sentence_embedding")
+    fields.end()
+    return Normalize()
+
+
+def _dense(folder: Path) -> Dense:
+    """Read a linear step."""
+    fields = Fields(folder / "config.json")
+    shape = fields.count("in_features"), fields.count("out_features")
+    has_bias = fields.take("bias", bool, "true or false", True)
+    name = fields.take("activation_function", str, "a name", list(ACTIVATIONS)[1])
+    fields.require("module_input_name", "sentence_embedding")
+    fields.require("module_output_name", "sentence_embedding")
+    fields.require("use_residual", False)
+    fields.end()
+    if name not in ACTIVATIONS:
+        raise fields.fault(f"activation_function of {', '.join(ACTIVATIONS)}", name)
+    tensors = checkpoints.read(folder)
+    names = ["linear.weight", *(["linear.bias"] if has_bias else [])]
+    if sorted(tensors) != sorted(names):
+        raise ValueError(
+            f"{folder}: expected the arrays {', '.join(names)}, got "
+            f"{', '.join(sorted(tensors))}"
+        )
+    arrays = [tensors[name] for name in names]
+    n_in, n_out = shape
+    if arrays[0].shape != (n_out, n_in) or any(a.shape != (n_out,) for a in arrays[1:]):
+        raise ValueError(
+            f"{folder}: expected linear.weight of ({n_out}, {n_in}) and a bias of "
+            f"({n_out},), got {', '.join(str(array.shape) for array in arrays)}"
+        )
+    weight = np.ascontiguousarray(arrays[0].T)
+    return Dense(weight, arrays[1] if has_bias else None, ACTIVATIONS[name])
+
+
+STEPS: dict[str, Callable[[Path], Step]] = {"Dense": _dense, "Normalize": _normalize}
+
+
+def _sentence_config(folder: Path) -> tuple[int | None, bool]:
+    """Return the longest text, and whether texts are turned into lower case."""
+    paths = [folder / name for name in SENTENCE_CONFIGS if (folder / name).exists()]
+    if not paths:
+        return None, False
+    fields = Fields(paths[0])
+    max_length = fields.count("max_seq_length")
+    lower_case = fields.take("do_lower_case", bool, "true or false", False)
+    fields.require("transformer_task", "feature-extraction")
+    fields.require("module_output_name", "token_embeddings")
+    fields.require("modality_config", TEXT_ALONE)
+    for name in ("model_args", "tokenizer_args", "config_args", "processing_kwargs"):
+        fields.require(name, {})
+    fields.take("unpad_inputs", bool, "true or false")  # how, not what
+    fields.end()
+    return max_length, lower_case
+
+
+def _tokenizers_length(folder: Path) -> int | None:
+    """Return the longest text that the tokenizer's own configuration has, if any."""
+    length = Fields(folder / "tokenizer_config.json").rest.get("model_max_length")
+    return int(length) if isinstance(length, int) and length < 10**9 else None
+
+
+def _model_config(
+    path: Path,
+) -> tuple[dict[str, str], str | None, str, int | None]:
+    """Return the prompts, which is the usual one, the similarity, and a size to cut."""
+    fields = Fields(path)
+    fields.rest.pop("__version__", None)
+    fields.require("model_type", "SentenceTransformer")
+    prompts = fields.take("prompts", Mapping, "a mapping", {})
+    default = fields.take("default_prompt_name", str, "a name")
+    similarity = fields.take("similarity_fn_name", str, "a name", "cosine")
+    truncate_dim = fields.count("truncate_dim")
+    fields.end()
+    texts = {name: "" if text is None else text for name, text in prompts.items()}
+    if not all(isinstance(text, str) for text in texts.values()):
+        raise fields.fault("prompts to be texts", prompts)
+    if default is not None and default not in texts:
+        raise fields.fault("default_prompt_name to be one of the prompts", default)
+    if similarity not in FUNCTIONS:
+        raise fields.fault(
+            f"similarity_fn_name to be of {', '.join(FUNCTIONS)}", similarity
+        )
+    return texts, default, similarity, truncate_dim
+
+
+# ---- The tokenizer -------------------------------------------------------------------
+
+
+def tokenizer(folder: Path, lower_case: bool) -> Any:
+    """Read the tokenizer, which neither cuts nor pads by itself, and its direction."""
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise ImportError(
+            "attnpy.models: turning text into tokens needs the tokenizers package: "
+            "pip install 'attnpy[sentences]'"
+        ) from error
+    path = folder / "tokenizer.json"
+    content = checkpoints.read_config(path)
+    side = _side(folder, content)
+    if lower_case and not _lowers(content.get("normalizer")):
+        first = {"type": "Lowercase"}
+        rest = [content["normalizer"]] if content.get("normalizer") else []
+        content["normalizer"] = {"type": "Sequence", "normalizers": [first, *rest]}
+    content["truncation"] = content["padding"] = None
+    try:
+        made = Tokenizer.from_str(json.dumps(content))
+    except Exception as error:  # the package has no class for it
+        raise ValueError(f"{path}: expected a tokenizer, got {error}") from error
+    if any(made.encode("a").type_ids):
+        raise ValueError(f"{path}: expected token types 0 for a text alone, got others")
+    return made, side
+
+
+def _side(folder: Path, content: Config) -> str:
+    """Return from where long texts are cut, and check what would change the tokens."""
+    fields = Fields(folder / "tokenizer_config.json")
+    truncation, padding = content.get("truncation"), content.get("padding")
+    cut = str((truncation or {}).get("direction", "right")).lower()
+    side: str = fields.rest.get("truncation_side", cut)
+    if side not in ("left", "right"):
+        raise fields.fault("truncation_side to be left or right", side)
+    padded = str((padding or {}).get("direction", "right")).lower()
+    padded = fields.rest.get("padding_side", padded)
+    if padded != "right":
+        raise fields.fault('padding_side = "right"', padded)
+    _check_same(fields, content.get("normalizer"), "BertNormalizer", BERT_NORMALIZER)
+    _check_same(fields, content.get("pre_tokenizer"), "ByteLevel", BYTE_LEVEL)
+    return side
+
+
+# What a tokenizer's configuration calls the settings of tokenizer.json, over which it
+# would win.
+BERT_NORMALIZER = {
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
+BYTE_LEVEL = {"add_prefix_space": "add_prefix_space"}
+
+
+def _check_same(
+    fields: Fields, part: object, kind: str, names: Mapping[str, str]
+) -> None:
+    """Refuse settings of a part of the tokenizer that two files have differently."""
+    if not isinstance(part, dict) or part.get("type") != kind:
+        return
+    for theirs, ours in names.items():
+        if theirs in fields.rest and fields.rest[theirs] != part.get(ours):
+            raise fields.fault(
+                f"{theirs} = {json.dumps(part.get(ours))} as tokenizer.json has it",
+                fields.rest[theirs],
+            )
+
+
+def _lowers(normalizer: object) -> bool:
+    """Tell whether a normalizer turns texts into lower case."""
+    if not isinstance(normalizer, dict):
+        return False
+    if any(map(_lowers, normalizer.get("normalizers", []))):
+        return True
+    kind = normalizer.get("type")
+    return kind == "Lowercase" or (
+        kind == "BertNormalizer" and normalizer.get("lowercase") is True
+    )
+
+
+def check_length(length: int, name: str, longest: int, n_special: int) -> int:
+    """Return the most tokens of a text, of which the model has places for so many."""
+    if not n_special < _checks.count(length, name) <= longest:
+        raise ValueError(
+            f"{name}: expected {n_special + 1} to {longest}, for which the model has "
+            f"positions, got {length}"
+        )
+    return length
+
+
+def longest(recipe: Recipe, asked: int | None, n_positions: int) -> int:
+    """Return the most tokens of a text: as asked, or as the folder says."""
+    if asked is not None:
+        return asked
+    if recipe.max_length is None:
+        return n_positions
+    if not recipe.is_explicit:  # what the tokenizer could do
+        return min(recipe.max_length, n_positions)
+    if recipe.max_length > n_positions:
+        raise ValueError(
+            f"max_seq_length: expected at most {n_positions}, for which the model has "
+            f"positions, got {recipe.max_length}; from_pretrained(max_length=) wins"
+        )
+    return recipe.max_length
+
+
+def check_size(recipe: Recipe, embed_dim: int) -> None:
+    """Require vectors of the model as large as what is pooled."""
+    if recipe.embed_dim not in (None, embed_dim):
+        raise ValueError(
+            f"word_embedding_dimension: expected {embed_dim}, as the model has, got "
+            f"{recipe.embed_dim}"
+        )

@@ -1,0 +1,613 @@
+"""Sentences to vectors: a tokenizer, an encoder, pooling, and what compares them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from attnpy import _checks, _dtypes, _machine, _parameters, _progress
+from attnpy.models import _pooling, _sentence_folder, _similarity
+from attnpy.models._similarity import SearchResult
+from attnpy.models.bert import BertEncoder
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+    from typing import TypeGuard
+
+    from numpy.typing import ArrayLike, DTypeLike
+
+    from attnpy._typing import Array
+    from attnpy.models._sentence_folder import Step
+
+# How many batches of texts are in memory at a time, and sorted by their lengths; how
+# many vectors `search` looks at at a time.
+WINDOW = 64
+BLOCK = 16384
+
+
+class SentenceEncoder:
+    """Turns texts into vectors: the nearer two are, the more alike what they say.
+
+    `from_pretrained` reads one from a folder of sentence-transformers.
+
+    Parameters
+    ----------
+    model : BertEncoder
+        Gives the tokens' vectors.
+    tokenizer : tokenizers.Tokenizer
+        Turns texts into tokens. Its truncation is set to `max_length`, and its padding
+        off.
+    pooling : str or sequence of str, optional
+        What becomes of the vectors of a text's tokens: "mean", "cls" (the first one),
+        "max", "mean_sqrt_len_tokens", "weightedmean" or "lasttoken"; several are put
+        side by side.
+    include_prompt : bool, optional
+        The tokens of a prompt count in `pooling`.
+    steps : sequence of callable, optional
+        What follows, `_pooling.Dense` and `_pooling.Normalize` of the folders.
+    max_length : int, optional
+        Of texts, in tokens; of longer ones the beginning counts. By default what the
+        model has positions for.
+    truncation_side : {"right", "left"}, optional
+        Where longer texts are cut.
+    prompts : mapping of str to str, optional
+        Texts to put before others, by name.
+    default_prompt_name : str, optional
+        Which of them is put before texts for which nothing else is said.
+    similarity_fn_name : {"cosine", "dot", "euclidean", "manhattan"}, optional
+        What `similarity` and `search` compute; of the last two minus the distance.
+    truncate_dim : int, optional
+        Only so many numbers of each vector are returned.
+
+    Attributes
+    ----------
+    model, tokenizer, pooling, include_prompt, steps, max_length, prompts,
+    default_prompt_name, similarity_fn_name, truncate_dim
+        As given.
+    embed_dim : int
+        `E` of the vectors that come out.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has the wrong kind, or is out of its range.
+
+    Notes
+    -----
+    From Reimers and Gurevych, "Sentence-BERT: Sentence Embeddings using Siamese
+    BERT-Networks" (2019). A text's vector has the same bits whatever other texts are
+    encoded with it, in whatever batches and on however many threads: nothing is
+    computed for padding.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from tokenizers import Tokenizer, models, pre_tokenizers
+    >>> from attnpy.models import BertEncoder, SentenceEncoder
+    >>> words = ["[UNK]", "cats", "dogs", "sleep", "bark"]
+    >>> vocab = {word: i for i, word in enumerate(words)}
+    >>> tokenizer = Tokenizer(models.WordLevel(vocab, unk_token="[UNK]"))
+    >>> tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    >>> rng = np.random.default_rng(0)
+    >>> model = BertEncoder(2, 16, 4, 64, vocab_size=5, rng=rng)
+    >>> encoder = SentenceEncoder(model, tokenizer)
+    >>> vectors = encoder.encode(["cats sleep", "dogs bark", "dogs"])
+    >>> vectors.shape
+    (3, 16)
+    >>> bool((encoder.encode("dogs bark") == vectors[1]).all())
+    True
+    >>> encoder.search("dogs bark", vectors, k=2).indices[0]
+    np.int64(1)
+    """
+
+    model: BertEncoder
+    tokenizer: Any
+    pooling: tuple[str, ...]
+    include_prompt: bool
+    steps: tuple[Step, ...]
+    max_length: int
+    prompts: dict[str, str]
+    default_prompt_name: str | None
+    similarity_fn_name: str
+    truncate_dim: int | None
+    embed_dim: int
+
+    __setattr__ = _parameters.set_attribute
+
+    def __init__(
+        self,
+        model: BertEncoder,
+        tokenizer: Any,
+        *,
+        pooling: str | Sequence[str] = "mean",
+        include_prompt: bool = True,
+        steps: Sequence[Step] = (),
+        max_length: int | None = None,
+        truncation_side: str = "right",
+        prompts: dict[str, str] | None = None,
+        default_prompt_name: str | None = None,
+        similarity_fn_name: str = "cosine",
+        truncate_dim: int | None = None,
+    ) -> None:
+        if not isinstance(model, BertEncoder):
+            raise TypeError(
+                f"model: expected a BertEncoder, got {type(model).__name__}"
+            )
+        self.model, self.tokenizer = model, tokenizer
+        self.pooling = _checked_modes(pooling)
+        self.include_prompt = _checks.flag(include_prompt, "include_prompt")
+        self.steps = tuple(steps)
+        n_special = tokenizer.num_special_tokens_to_add(is_pair=False)
+        self.max_length = model.max_tokens if max_length is None else max_length
+        _sentence_folder.check_length(
+            self.max_length, "max_length", model.max_tokens, n_special
+        )
+        side = _checks.one_of(truncation_side, "truncation_side", ("right", "left"))
+        tokenizer.enable_truncation(self.max_length, direction=side)
+        tokenizer.no_padding()
+        self.prompts = dict(
+            _checks.mapping({} if prompts is None else prompts, "prompts")
+        )
+        self.default_prompt_name = default_prompt_name
+        self._prompt(None, None)
+        self.similarity_fn_name = _checks.one_of(
+            similarity_fn_name, "similarity_fn_name", tuple(_similarity.FUNCTIONS)
+        )
+        self.truncate_dim = truncate_dim
+        if truncate_dim is not None:
+            _checks.count(truncate_dim, "truncate_dim")
+        size = len(self.pooling) * model.token_embedding.shape[1]
+        empty = np.zeros((0, size), _dtypes.arithmetic(model.token_embedding.dtype))
+        with _checks.renamed(x="what steps get"):
+            self.embed_dim = self._finished(empty, None, None).shape[1]
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        folder: str | os.PathLike[str],
+        *,
+        pooling: str | Sequence[str] | None = None,
+        max_length: int | None = None,
+        dtype: DTypeLike = np.float32,
+        packed: bool = True,
+    ) -> SentenceEncoder:
+        """Read an encoder from a folder, as sentence-transformers writes it.
+
+        Parameters
+        ----------
+        folder : str or path
+            With ``modules.json`` and what it names: a Transformer of the families of
+            `BertEncoder`, with ``tokenizer.json`` and weights in safetensors files; a
+            Pooling; and any of Dense and Normalize. What their files say is honoured,
+            or refused by name.
+        pooling : str or sequence of str, optional
+            For a folder without ``modules.json``, which does not say it.
+        max_length : int, optional
+            In place of the folder's.
+        dtype, packed
+            As in `BertEncoder.from_pretrained`.
+
+        Returns
+        -------
+        SentenceEncoder
+
+        Raises
+        ------
+        ImportError, FileNotFoundError
+            If the tokenizers or safetensors package is not installed, or a file is not
+            there.
+        TypeError, ValueError
+            If files ask for something that is not here, or do not fit together.
+        """
+        recipe = _sentence_folder.read(folder)
+        tokenizer, side = _sentence_folder.tokenizer(
+            recipe.model_folder, recipe.lower_case
+        )
+        if pooling is not None and recipe.pooling is not None:
+            raise ValueError(
+                f"pooling: expected None, as modules.json says it, got {pooling!r}"
+            )
+        modes = pooling if recipe.pooling is None else recipe.pooling
+        if modes is None:
+            raise ValueError(
+                f"pooling: expected one, as there is no modules.json in {folder} which "
+                "says it, got None"
+            )
+        model = BertEncoder.from_pretrained(
+            recipe.model_folder, dtype=dtype, packed=packed
+        )
+        _sentence_folder.check_size(recipe, model.token_embedding.shape[1])
+        return cls(
+            model,
+            tokenizer,
+            pooling=modes,
+            include_prompt=recipe.include_prompt,
+            steps=recipe.steps,
+            max_length=_sentence_folder.longest(recipe, max_length, model.max_tokens),
+            truncation_side=side,
+            prompts=recipe.prompts,
+            default_prompt_name=recipe.default_prompt_name,
+            similarity_fn_name=recipe.similarity_fn_name,
+            truncate_dim=recipe.truncate_dim,
+        )
+
+    def encode(
+        self,
+        texts: str | Iterable[str],
+        *,
+        batch_size: int = 32,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+        normalize: bool | None = None,
+        progress: bool | None = None,
+        out: Array | None = None,
+        num_threads: int | None = None,
+    ) -> Array:
+        """Return the vectors of texts.
+
+        Parameters
+        ----------
+        texts : str or iterable of str
+            One text, or any number of them, which may be a generator: some thousands
+            are in memory at a time.
+        batch_size : int, optional
+            How many texts go through the model at a time, those of similar lengths
+            together.
+        prompt : str, optional
+            A text to put before each; "" for none, where the encoder has a usual one.
+        prompt_name : str, optional
+            One of `prompts`, in its place. By default `default_prompt_name`.
+        normalize : bool, optional
+            True: vectors of length 1. False: without the Normalize with which `steps`
+            may end. By default as `steps` have it.
+        progress : bool, optional
+            Show a bar, on standard error if that is a terminal. True needs the tqdm
+            package; None, the default, does without where it is not installed.
+        out : ndarray, shape (n, E), optional
+            Where the vectors go, such as a `numpy.memmap`. They are written as they
+            come, some thousands after the others in the order given; what is there
+            after Ctrl-C is right or has not been touched.
+        num_threads : int, optional
+            At least 1; by default `attnpy.get_num_threads`. With 1 the tokenizer, too,
+            has one thread; else its package decides (``RAYON_NUM_THREADS``).
+
+        Returns
+        -------
+        ndarray, shape (n, E), or (E,) for one text
+            In the order given: float32, or float64 for a model of that. `out`, if it is
+            given. A text without tokens, if the tokenizer adds none of its own, has the
+            vector that `steps` make of 0.
+
+        Raises
+        ------
+        ImportError
+            If `progress` is True, and tqdm is not installed.
+        TypeError, ValueError
+            If an argument has the wrong kind, shape or dtype, or is out of its range.
+        """
+        batch_size = _checks.count(batch_size, "batch_size")
+        how = _How(
+            self._prompt(prompt, prompt_name),
+            None if normalize is None else _checks.flag(normalize, "normalize"),
+            batch_size,
+            num_threads,
+        )
+        if isinstance(texts, str):
+            return self._encode_one(_text(texts, "texts"), how, out)
+        n_texts = len(texts) if isinstance(texts, Sized) else None
+        sink = _Sink(out, n_texts, self.embed_dim, self._dtype)
+        with _progress.bar(progress, n_texts, "text") as done:
+            for window in _windows(texts, WINDOW * batch_size):
+                self._encode_window(window, how, sink.rows(len(window)), done)
+        return sink.whole()
+
+    def similarity(
+        self, a: ArrayLike, b: ArrayLike, *, num_threads: int | None = None
+    ) -> Array:
+        """Return how alike vectors are, by `similarity_fn_name`.
+
+        Parameters
+        ----------
+        a : array_like, shape (n, E) or (E,)
+        b : array_like, shape (m, E) or (E,)
+        num_threads : int, optional
+            At least 1; by default `attnpy.get_num_threads`.
+
+        Returns
+        -------
+        ndarray, shape (n, m)
+            Of each of `a` with each of `b`; an axis is left out where there is one
+            vector without an axis of its own. Each number has the bits that it has
+            alone.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an array has the wrong kind or shape.
+        """
+        one = _similarity.vectors(a, "a")
+        other = _similarity.vectors(b, "b", one.shape[-1])
+        scores = _similarity.FUNCTIONS[self.similarity_fn_name](
+            np.atleast_2d(one), np.atleast_2d(other), num_threads
+        )
+        return scores.reshape(one.shape[:-1] + other.shape[:-1])
+
+    def search(
+        self,
+        query: str | Iterable[str] | Array,
+        corpus: Array | Iterable[str],
+        k: int = 10,
+        *,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+        progress: bool | None = None,
+        num_threads: int | None = None,
+    ) -> SearchResult:
+        """Find what is most alike a query, in memory as for a small corpus.
+
+        Parameters
+        ----------
+        query : str, iterable of str, or ndarray of shape (E,) or (n, E)
+            A text, several, or their vectors.
+        corpus : ndarray of shape (m, E), or iterable of str
+            Vectors, which may be a `numpy.memmap` larger than memory; or texts, whose
+            vectors are computed and not kept.
+        k : int, optional
+            How many to find, at most.
+        prompt, prompt_name
+            As in `encode`, for a query that is text.
+        progress : bool, optional
+            As in `encode`: how much of the corpus is done.
+        num_threads : int, optional
+            At least 1; by default `attnpy.get_num_threads`.
+
+        Returns
+        -------
+        SearchResult
+            `indices` and `scores`, shape (k,), or (n, k) for several queries: the best
+            first, and of equal ones that which comes first in the corpus.
+
+        Raises
+        ------
+        ImportError
+            If `progress` is True, and tqdm is not installed.
+        TypeError, ValueError
+            If an argument has the wrong kind or shape, or is out of its range.
+        """
+        k = _checks.count(k, "k")
+        if not _is_numbers(query):
+            query = self.encode(
+                query,
+                prompt=prompt,
+                prompt_name=prompt_name,
+                progress=False,
+                num_threads=num_threads,
+            )
+        elif prompt is not None or prompt_name is not None:
+            raise ValueError("prompt: expected none for a query of vectors, got one")
+        queries = _similarity.vectors(query, "query")
+        compare = _similarity.FUNCTIONS[self.similarity_fn_name]
+        n_rows = len(corpus) if isinstance(corpus, Sized) else None
+
+        def blocks() -> Iterator[Array]:
+            with _progress.bar(progress, n_rows, "text") as done:
+                for block in self._blocks(corpus, queries.shape[-1], num_threads):
+                    yield compare(np.atleast_2d(queries), block, num_threads)
+                    done(len(block))
+
+        found = _similarity.best(blocks(), k, len(np.atleast_2d(queries)))
+        return found if queries.ndim == 2 else SearchResult(*(x[0] for x in found))
+
+    @property
+    def _dtype(self) -> np.dtype[Any]:
+        return _dtypes.arithmetic(self.model.token_embedding.dtype)
+
+    def _prompt(self, prompt: str | None, name: str | None) -> str:
+        """Return what to put before texts."""
+        if prompt is not None:
+            if name is not None:
+                raise ValueError("prompt: expected None with prompt_name, got both")
+            return _text(prompt, "prompt")
+        name = self.default_prompt_name if name is None else name
+        if name is None:
+            return ""
+        if name not in self.prompts:
+            known = ", ".join(self.prompts) or "no name, as there are no prompts"
+            raise ValueError(f"prompt_name: expected one of {known}, got {name!r}")
+        return _text(self.prompts[name], f"prompts[{name!r}]")
+
+    def _encode_one(self, text: str, how: _How, out: Array | None) -> Array:
+        if out is not None and out.shape != (self.embed_dim,):
+            raise ValueError(
+                f"out: expected ({self.embed_dim},) for one text, got {out.shape}"
+            )
+        sink = _Sink(
+            None if out is None else out[np.newaxis], 1, self.embed_dim, self._dtype
+        )
+        self._encode_window([text], how, sink.rows(1), lambda n: None)
+        return sink.whole()[0] if out is None else out
+
+    def _encode_window(
+        self, texts: list[str], how: _How, out: Array, done: Callable[[int], object]
+    ) -> None:
+        """Write the vectors of texts, which are all in memory, (n, E)."""
+        tokens = self._tokens(texts, how)
+        first = self._prompt_tokens(how.prompt)
+        order = sorted(range(len(tokens)), key=lambda i: -len(tokens[i]))
+        for begin in range(0, len(order), how.batch_size):
+            chosen = order[begin : begin + how.batch_size]
+            pooled = self._pooled([tokens[i] for i in chosen], first, how.num_threads)
+            out[chosen] = self._finished(pooled, how.normalize, how.num_threads)
+            done(len(chosen))
+
+    def _tokens(self, texts: list[str], how: _How) -> list[list[int]]:
+        """Return the numbers of the texts' tokens."""
+        texts = [how.prompt + text for text in texts]
+        tokenizer, n_threads = self.tokenizer, how.num_threads
+        if (_machine.get_num_threads() if n_threads is None else n_threads) == 1:
+            return [tokenizer.encode(text).ids for text in texts]
+        return [code.ids for code in tokenizer.encode_batch_fast(texts)]
+
+    def _prompt_tokens(self, prompt: str) -> int:
+        """Return how many tokens at the beginning do not count."""
+        if self.include_prompt or not prompt:
+            return 0
+        ids = self.tokenizer.encode(prompt).ids
+        added = self.tokenizer.get_added_tokens_decoder()
+        ends = bool(ids) and ids[-1] in added and added[ids[-1]].special
+        return len(ids) - ends
+
+    def _pooled(
+        self, tokens: list[list[int]], first: int, num_threads: int | None
+    ) -> Array:
+        """Return the vectors of texts, (B, n_modes * E), of their tokens' numbers."""
+        lengths = [len(ids) for ids in tokens]
+        padded = np.zeros((len(tokens), max(lengths)), np.int64)  # (B, L)
+        for row, ids in zip(padded, tokens, strict=True):
+            row[: len(ids)] = ids
+        states = self.model(padded, lengths=lengths, num_threads=num_threads)
+        states = states.astype(self._dtype, copy=False)  # (B, L, E)
+        return np.stack(
+            [
+                _pooling.pooled(text[:n], self.pooling, first)
+                for text, n in zip(states, lengths, strict=True)
+            ]
+        )
+
+    def _finished(
+        self, vectors: Array, normalize: bool | None, num_threads: int | None
+    ) -> Array:
+        """Return what the steps make of the vectors, and what is wanted of that."""
+        steps = list(self.steps)
+        while (
+            normalize is False and steps and isinstance(steps[-1], _pooling.Normalize)
+        ):
+            steps.pop()
+        for step in steps:
+            vectors = step(vectors, num_threads)
+        vectors = vectors[:, : self.truncate_dim]
+        if normalize:
+            vectors = _pooling.normalized(np.ascontiguousarray(vectors))
+        return vectors
+
+    def _blocks(
+        self, corpus: Array | Iterable[str], dim: int, num_threads: int | None
+    ) -> Iterator[Array]:
+        """Go through the vectors of a corpus, some thousands at a time."""
+        if not _is_numbers(corpus):
+            if isinstance(corpus, str):
+                raise TypeError("corpus: expected vectors or texts, got one string")
+            for window in _windows(corpus, BLOCK):
+                yield self.encode(window, progress=False, num_threads=num_threads)
+            return
+        if corpus.ndim != 2 or corpus.shape[1] != dim:
+            raise ValueError(
+                f"corpus: expected (m, {dim}) to match query, got {corpus.shape}"
+            )
+        for begin in range(0, len(corpus), BLOCK):
+            yield _similarity.vectors(corpus[begin : begin + BLOCK], "corpus", dim)
+
+
+class _How(NamedTuple):
+    """How texts are encoded."""
+
+    prompt: str
+    normalize: bool | None
+    batch_size: int
+    num_threads: int | None
+
+
+class _Sink:
+    """Where vectors go, window after window: an array, or parts of one to come."""
+
+    def __init__(
+        self, out: Array | None, n_texts: int | None, dim: int, dtype: np.dtype[Any]
+    ) -> None:
+        self.dim, self.dtype, self.is_given = dim, dtype, out is not None
+        self.parts: list[Array] = []
+        self.n_rows = 0
+        if out is not None:
+            _check_out(out, n_texts, dim, dtype)
+        elif n_texts is not None:
+            out = np.empty((n_texts, dim), dtype)
+        self.out = out
+
+    def rows(self, n: int) -> Array:
+        """Return the array for the next n vectors."""
+        begin, self.n_rows = self.n_rows, self.n_rows + n
+        if self.out is None:
+            self.parts.append(np.empty((n, self.dim), self.dtype))
+            return self.parts[-1]
+        if self.n_rows > len(self.out):
+            raise self.fault(f"at least {self.n_rows}")
+        return self.out[begin : self.n_rows]
+
+    def whole(self) -> Array:
+        """Return the array, of which all rows have been filled."""
+        if self.out is None:
+            empty = np.empty((0, self.dim), self.dtype)
+            return np.concatenate([empty, *self.parts])
+        if self.n_rows < len(self.out):
+            raise self.fault(str(self.n_rows))
+        return self.out
+
+    def fault(self, count: str) -> ValueError:
+        """Return the error of texts that are not as many as was said."""
+        assert self.out is not None
+        what = (
+            "out: expected as many rows as texts"
+            if self.is_given
+            else ("texts: expected as many as len() says")
+        )
+        return ValueError(f"{what}, {len(self.out)}, got {count}")
+
+
+def _check_out(out: Array, n_texts: int | None, dim: int, dtype: np.dtype[Any]) -> None:
+    if not isinstance(out, np.ndarray):
+        raise TypeError(f"out: expected an ndarray, got {type(out).__name__}")
+    if out.dtype != dtype:
+        raise TypeError(f"out: expected {dtype}, got {out.dtype}")
+    if out.ndim != 2 or out.shape[1] != dim or n_texts not in (None, len(out)):
+        n = "n" if n_texts is None else n_texts
+        raise ValueError(f"out: expected ({n}, {dim}), got {out.shape}")
+    if not out.flags.writeable:
+        raise ValueError("out: expected an array that can be written to")
+
+
+def _windows(texts: Iterable[str], n: int) -> Iterator[list[str]]:
+    """Go through texts, so many at a time."""
+    if isinstance(texts, (bytes, Mapping)) or not isinstance(texts, Iterable):
+        raise TypeError(f"texts: expected strings, got {type(texts).__name__}")
+    remaining, begin = iter(texts), 0
+    while window := list(itertools.islice(remaining, n)):
+        yield [_text(text, f"texts[{begin + i}]") for i, text in enumerate(window)]
+        begin += len(window)
+
+
+def _text(text: object, name: str) -> str:
+    """Return a text that can be turned into tokens."""
+    if not isinstance(text, str):
+        raise TypeError(f"{name}: expected a string, got {type(text).__name__}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{name}: expected a text in Unicode, got {error}") from None
+    return text
+
+
+def _is_numbers(values: object) -> TypeGuard[Array]:
+    """Tell vectors from texts, which may come in an array, too."""
+    return isinstance(values, np.ndarray) and values.dtype.kind not in "OTU"
+
+
+def _checked_modes(pooling: str | Sequence[str]) -> tuple[str, ...]:
+    modes = (pooling,) if isinstance(pooling, str) else tuple(pooling)
+    if not modes:
+        raise ValueError("pooling: expected at least one mode, got none")
+    for mode in modes:
+        _checks.one_of(mode, "pooling", tuple(_pooling.MODES))
+    return modes

@@ -1,0 +1,117 @@
+"""Small folders of sentence-transformers, with random weights and a tokenizer."""
+
+import json
+
+import numpy as np
+import pytest
+
+from support import families
+
+WORDS = [
+    *("[UNK]", "[PAD]", "[CLS]", "[SEP]", "cat", "dog", "sun", "moon", "red", "blue"),
+    *("the", "a", "is", "under", "sea", "##s", "##ing", "sleep", "shine", "bark"),
+    *("query", "find", ":", ".", "sad", "old", "tree", "leaf", "##y", "not"),
+]
+TEXTS = [
+    "the cat is sleeping",
+    "a dog barks",
+    "",
+    "the old moon shines.",
+    "red sun under the blue sea is not a sad sun",
+    "leafy trees",
+    "xylophone cats",
+]
+LONG = "the cat is sleeping under the old red tree " * 3
+POOLING = {"word_embedding_dimension": 12, "pooling_mode_mean_tokens": True}
+TOKENIZER_CONFIG = {
+    "tokenizer_class": "PreTrainedTokenizerFast",
+    "model_input_names": ["input_ids", "attention_mask"],
+    "unk_token": "[UNK]",
+    "pad_token": "[PAD]",
+    "cls_token": "[CLS]",
+    "sep_token": "[SEP]",
+}
+
+
+def require():
+    """Skip the test, or the file, without what reads a folder."""
+    for package in ("tokenizers", "safetensors"):
+        pytest.importorskip(package)
+
+
+def tokenizer():
+    """A WordPiece tokenizer of WORDS, which cuts and pads as nobody wants."""
+    import tokenizers
+    from tokenizers import models, normalizers, pre_tokenizers, processors
+
+    vocab = {word: i for i, word in enumerate(WORDS)}
+    made = tokenizers.Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
+    made.normalizer = normalizers.BertNormalizer(lowercase=False)
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    made.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    made.add_special_tokens(["[UNK]", "[PAD]", "[CLS]", "[SEP]"])
+    made.enable_truncation(5)
+    made.enable_padding(length=9, pad_id=1, pad_token="[PAD]")
+    return made
+
+
+def write(
+    folder,
+    kind="bert",
+    pooling=POOLING,
+    steps=("Normalize",),
+    config=None,
+    sentence=None,
+    modules=None,
+    **tokenizer_config,
+):
+    """Write a folder; returns the model's tensors and its configuration."""
+    from safetensors.numpy import save_file
+
+    model = {**families.ENCODERS[kind], "pad_token_id": 1}
+    tensors = families.tensors(model)
+    save_file(tensors, folder / "model.safetensors")
+    tokenizer().save(str(folder / "tokenizer.json"))
+    put(folder / "tokenizer_config.json", {**TOKENIZER_CONFIG, **tokenizer_config})
+    put(folder / "config.json", model)
+    put(folder / "config_sentence_transformers.json", config or {})
+    put(folder / "sentence_bert_config.json", sentence or {})
+    names = ["Transformer", "Pooling", *steps]
+    places = ["", "1_Pooling", *(f"{i + 2}_{name}" for i, name in enumerate(steps))]
+    listed = [
+        {
+            "idx": i,
+            "name": str(i),
+            "path": place,
+            "type": f"sentence_transformers.models.{name}",
+        }
+        for i, (name, place) in enumerate(zip(names, places, strict=True))
+    ]
+    put(folder / "modules.json", listed if modules is None else modules)
+    for place in places[1:]:
+        (folder / place).mkdir(exist_ok=True)
+    put(folder / "1_Pooling" / "config.json", pooling)
+    return tensors, model
+
+
+def put(path, content):
+    """Write a JSON file."""
+    path.write_text(json.dumps(content), "utf-8")
+
+
+def write_dense(folder, n_in, n_out, bias=True, activation="activation.Tanh", **more):
+    """Write the folder of a Dense module; returns its arrays."""
+    from safetensors.numpy import save_file
+
+    rng = np.random.default_rng(7)
+    arrays = {"linear.weight": rng.standard_normal((n_out, n_in), dtype=np.float32)}
+    if bias:
+        arrays["linear.bias"] = rng.standard_normal(n_out, dtype=np.float32)
+    folder.mkdir(exist_ok=True)
+    save_file(arrays, folder / "model.safetensors")
+    config = {"in_features": n_in, "out_features": n_out, "bias": bias, **more}
+    config["activation_function"] = f"torch.nn.modules.{activation}"
+    put(folder / "config.json", config)
+    return arrays
