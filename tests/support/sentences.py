@@ -1,6 +1,11 @@
-"""Small folders of sentence-transformers, with random weights and a tokenizer."""
+"""Small folders of sentence-transformers, with random weights and a tokenizer.
 
+And examples/semantic_search.py, as a module.
+"""
+
+import importlib.util
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -31,6 +36,17 @@ TOKENIZER_CONFIG = {
     "cls_token": "[CLS]",
     "sep_token": "[SEP]",
 }
+
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "semantic_search.py"
+
+
+def example():
+    """The command as a module."""
+    spec = importlib.util.spec_from_file_location("semantic_search", EXAMPLE)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def require():
