@@ -139,8 +139,9 @@ def call_of(case, model, ids):
 
 
 def attnpy_model_ways(case, arrays, n_threads):
-    from attnpy.integrations import huggingface
     from attnpy.integrations.torch import accelerate
+
+    from attnpy.integrations import huggingface
 
     if case.by == "attn_implementation":
         model = with_attention(case, huggingface.register())

@@ -23,6 +23,7 @@ from . import (
     layers,
     machine,
     peers,
+    sentences,
     training,
 )
 
@@ -144,6 +145,7 @@ WAYS = {
     training.Step: training.WAYS,
     integrations.Tensors: integrations.WAYS,
     integrations.InTransformers: integrations.MODEL_WAYS,
+    sentences.Texts: sentences.WAYS,
 }
 
 

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import importlib
 import importlib.metadata
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -288,6 +289,10 @@ SYSTEMS = {
     "llamacpp": System(
         "llama.cpp", "llama.cpp", ("llama_cpp_python", "gguf", "safetensors")
     ),
+    "sentence_transformers": System(
+        "sentence-transformers", "ST", ("sentence-transformers", "torch")
+    ),
+    "fastembed": System("fastembed", "fastembed", ("fastembed", "torch", "onnx")),
     "numpy": System("NumPy, unfused", "NumPy", ("numpy", "threadpoolctl")),
 }
 
@@ -317,7 +322,8 @@ def installed(system):
 
 
 def uses_torch(systems):
-    return "torch" in systems or "transformers" in systems
+    on_torch = {"torch", "transformers", "sentence_transformers"}
+    return not on_torch.isdisjoint(systems)
 
 
 def set_threads(systems, n_threads):
@@ -325,6 +331,8 @@ def set_threads(systems, n_threads):
     import attnpy
 
     attnpy.set_num_threads(n_threads)  # for attnpy within other libraries
+    # Of tokenizers, which otherwise take every CPU.
+    os.environ["TOKENIZERS_PARALLELISM"] = "true" if n_threads > 1 else "false"
     if uses_torch(systems):
         import torch
 

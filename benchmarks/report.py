@@ -20,6 +20,7 @@ HEADINGS = {
     "tiers": "Each instruction set against its own peak",
     "layers": "Multi-head layers",
     "models": "Models: MiniLM's encoder",
+    "sentences": "Sentences: texts to vectors, tokenizer included",
     "prompts": "Language models: a prompt of 256 tokens",
     "tokens": "Language models: 8 tokens, one by one, after 256",
     "generation": "Generation: new tokens of one sequence",

@@ -12,6 +12,7 @@ from .encoders import Sentences
 from .generation import Generation
 from .integrations import InTransformers, Tensors
 from .layers import Layer
+from .sentences import Texts
 from .training import Step
 
 # (B, H, L, D)
@@ -530,6 +531,20 @@ def integration_rows():
             )
 
 
+def text_rows():
+    for n in (200, 2000):
+        yield Row(
+            "sentences",
+            f"{n} texts",
+            Texts(n),
+            (("sentence_transformers", 2.0), ("fastembed", 1.5)),
+            peers=("sentence_transformers", "fastembed"),
+            unit="tokens/s",
+            needs=("tokenizers",),
+            quick=n == 200,
+        )
+
+
 TIMED = (
     "full",
     "causal",
@@ -543,6 +558,7 @@ TIMED = (
     "tiers",
     "layers",
     "models",
+    "sentences",
     "prompts",
     "tokens",
     "generation",
@@ -569,6 +585,7 @@ def timed_rows(groups, tiers=(), native_bf16=False, cache_bytes=32 << 20):
         "tiers": lambda: tier_rows(tiers),
         "layers": layer_rows,
         "models": lambda: model_rows(native_bf16),
+        "sentences": text_rows,
         "prompts": lambda: prompt_rows(native_bf16),
         "tokens": lambda: token_rows(native_bf16),
         "generation": generation_rows,

@@ -33,6 +33,7 @@ from benchmarks import (  # noqa: E402
     report,
     rows,
     run,
+    sentences,
     training,
 )
 
@@ -275,14 +276,16 @@ def test_a_run_with_attnpy_and_numpy_alone_writes_json_and_markdown(tmp_path):
     pytest.importorskip("threadpoolctl")
     printed, results, markdown = run_benchmarks(
         tmp_path,
-        *("--group", "small,memory,loading,threads,models,generation", "--quick"),
-        *("--systems", "attnpy,numpy"),
+        *("--group", "small,memory,loading,threads,models,sentences,generation"),
+        *("--quick", "--systems", "attnpy,numpy"),
     )
     assert results["failures"] == {}
     groups = [row["group"] for row in results["rows"]]
     measured = {"small", "memory", "threads", "generation"}
     if importlib.util.find_spec("safetensors"):
         measured |= {"loading", "models"}
+        if importlib.util.find_spec("tokenizers"):
+            measured |= {"sentences"}
     assert set(groups) == measured
     first = results["rows"][0]
     assert (first["name"], first["visible_pairs"]) == ("1x1x16x16", 256)
@@ -472,6 +475,48 @@ def test_the_operations_of_a_prompt_are_those_of_each_product(tiny_models):
     assert after.flops() == 2 * each + 2 * (2 * 32 * 50)
     assert after.weight_bytes() == 4 * (2 * (layer + 2 * 32) + 32 + 32 * 50)
     assert sum(array.nbytes for array in after.memory()) <= after.weight_bytes()
+
+
+@pytest.fixture
+def tiny_texts(tmp_path, monkeypatch):
+    """Texts for a small encoder."""
+    for package in ("safetensors", "tokenizers"):
+        pytest.importorskip(package)
+    monkeypatch.setenv(folders.PLACE, str(tmp_path))
+    folders.root.cache_clear()
+    config = {**folders.CONFIGS["MiniLM"], **TINY, "vocab_size": 1000}
+    del config["num_key_value_heads"]
+    monkeypatch.setitem(folders.CONFIGS, "tiny", config)
+    yield sentences.Texts(40, "tiny")
+    for cached in (folders.root, sentences.encoder, sentences.tokens):
+        cached.cache_clear()
+
+
+@pytest.mark.quick
+def test_texts_have_mixed_lengths_and_are_what_attnpy_encodes(tiny_texts):
+    texts = tiny_texts.arrays()
+    lengths = [len(ids) for ids in sentences.tokens(tiny_texts)]
+    n_words = [len(text.split()) for text in texts]
+    assert min(n_words) >= 4
+    assert max(lengths) > 4 * min(lengths)
+    assert tiny_texts.n_tokens() == sum(lengths)
+    whole = [n for n, words in zip(lengths, n_words, strict=True) if words < 100]
+    assert sum(whole) > 1.2 * sum(n for n in n_words if n < 100)  # parts of words
+    assert not any(1 in ids for ids in sentences.tokens(tiny_texts))  # none unknown
+    (way,) = sentences.attnpy_ways(tiny_texts, texts, 1)
+    error = measure.difference(way.read(way.call()), tiny_texts.expected())
+    assert 0 < error < 1e-5
+
+
+@pytest.mark.parametrize("system", ["sentence_transformers", "fastembed"])
+def test_peers_give_the_vectors_of_texts(tiny_texts, system):
+    for package in (system, "torch", "transformers", "onnx"):
+        pytest.importorskip(package)
+    texts = tiny_texts.arrays()
+    ways = measure.ways_of(system, tiny_texts, texts, 1)
+    good, dropped = measure.right_ways(ways, tiny_texts, tiny_texts.expected())
+    assert dropped == {}
+    assert len(good) == {"sentence_transformers": 2, "fastembed": 4}[system]
 
 
 NEEDED = {

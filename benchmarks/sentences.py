@@ -1,0 +1,241 @@
+"""Texts to vectors: tokenizer, encoder, pooling, in the sizes of all-MiniLM-L6-v2.
+
+The weights are random, and so are the words, most of which are one token and some two
+or three. Every system reads the same folder of sentence-transformers.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import asdict, dataclass
+from functools import partial
+
+import numpy as np
+
+from . import encoders, folders
+from .peers import Way
+
+LONGEST = 256  # tokens, as the model's folder has it
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
+BATCHES = (32, 128)  # texts at a time, of which a peer's users choose
+
+
+@dataclass(frozen=True)
+class Texts:
+    """So many texts, the shortest of 4 words and a few of hundreds."""
+
+    n: int
+    model: str = encoders.NAME
+    dtype: str = "float32"
+
+    def arrays(self):
+        """The texts."""
+        rng = np.random.default_rng(4)
+        counts = np.minimum(4 + rng.lognormal(2.5, 0.9, self.n).astype(int), 300)
+        return [" ".join(rng.choice(words(), n)) for n in counts]
+
+    def n_tokens(self):
+        """How many tokens the texts have, what is cut off left out."""
+        return sum(len(ids) for ids in tokens(self))
+
+    def flops(self):
+        """The products of all tokens."""
+        config = folders.CONFIGS[self.model]
+        e, inner = config["hidden_size"], config["intermediate_size"]
+        lengths = np.array([len(ids) for ids in tokens(self)])
+        weights = 4 * e**2 + 2 * e * inner
+        pairs = 4 * e * (lengths**2).sum()
+        return config["num_hidden_layers"] * int(2 * weights * lengths.sum() + pairs)
+
+    def expected(self):
+        """The vectors in float64, (n, E), by attnpy: the yardstick."""
+        return encoder(self.model, "float64").encode(self.arrays())
+
+    def facts(self):
+        return {**asdict(self), "tokens": self.n_tokens()}
+
+
+@functools.cache
+def words():
+    """The words of texts: syllables of the vocabulary, one after the other."""
+    rng = np.random.default_rng(5)
+    known = vocabulary()
+    first = [word for word in known if word[0] not in "[#"]
+    more = [word[2:] for word in known if word.startswith("##")]
+    parts = rng.choice((1, 1, 1, 2, 3), 4000)
+    return [
+        "".join([rng.choice(first), *rng.choice(more, n_parts - 1)])
+        for n_parts in parts
+    ]
+
+
+@functools.cache
+def vocabulary():
+    """As many tokens as the model has."""
+    syllables = [a + b + c for a in "bdfgklmnpr" for b in "aeiou" for c in "lmnrstxz"]
+    n = folders.CONFIGS[encoders.NAME]["vocab_size"]
+    return [*SPECIAL, *syllables, *(f"##{x}" for x in syllables)][:n]
+
+
+def folder(name):
+    """The folder of a model with all that makes vectors of texts, written once."""
+    return folders.made(
+        folders.root() / f"{name.replace(' ', '-')}-sentences", partial(write, name)
+    )
+
+
+def write(name, path):
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    folders.write(path, name)
+    known = {word: i for i, word in enumerate(vocabulary())}
+    made = Tokenizer(models.WordPiece(known, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    made.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        special_tokens=[(word, known[word]) for word in ("[CLS]", "[SEP]")],
+    )
+    made.add_special_tokens(list(SPECIAL))
+    made.save(str(path / "tokenizer.json"))
+    special = {"pad": 0, "unk": 1, "cls": 2, "sep": 3}
+    special = {f"{name}_token": SPECIAL[i] for name, i in special.items()}
+    put(path, "special_tokens_map.json", special)
+    more = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": LONGEST}
+    more["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
+    put(path, "tokenizer_config.json", special | more)
+    modules = [
+        {"idx": i, "name": str(i), "path": place, "type": f"{PACKAGE}.{kind}"}
+        for i, (place, kind) in enumerate(MODULES.items())
+    ]
+    put(path, "modules.json", modules)
+    put(path, "sentence_bert_config.json", {"max_seq_length": LONGEST})
+    (path / "1_Pooling").mkdir()
+    size = folders.CONFIGS[name]["hidden_size"]
+    put(
+        path / "1_Pooling",
+        "config.json",
+        {"word_embedding_dimension": size, "pooling_mode_mean_tokens": True},
+    )
+
+
+PACKAGE = "sentence_transformers.models"
+MODULES = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
+
+
+def put(path, name, content):
+    (path / name).write_text(json.dumps(content), "utf-8")
+
+
+@functools.cache
+def encoder(name, dtype):
+    from attnpy.models import SentenceEncoder
+
+    return SentenceEncoder.from_pretrained(folder(name), dtype=dtype)
+
+
+@functools.cache
+def tokens(case):
+    return [
+        code.ids
+        for code in encoder(case.model, "float64").tokenizer.encode_batch(case.arrays())
+    ]
+
+
+def attnpy_ways(case, texts, n_threads):
+    encode = encoder(case.model, case.dtype).encode
+    call = partial(encode, texts, progress=False, num_threads=n_threads)
+    yield Way("SentenceEncoder", call)
+
+
+def sentence_transformers_ways(case, texts, n_threads):
+    """On PyTorch, whose threads the process has been told."""
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(str(folder(case.model)), device="cpu")
+    for batch_size in BATCHES:
+        call = partial(model.encode, texts, batch_size=batch_size)
+        yield Way(f"batches of {batch_size}", call)
+
+
+def fastembed_ways(case, texts, n_threads):
+    """On ONNX Runtime, with a graph that PyTorch has written."""
+    from fastembed import TextEmbedding
+    from fastembed.common.model_description import ModelSource, PoolingType
+
+    path = folder(case.model)
+    folders.made(path / "model.onnx", partial(export, path))
+    if case.model not in {
+        known["model"] for known in TextEmbedding.list_supported_models()
+    }:
+        TextEmbedding.add_custom_model(
+            model=case.model,
+            pooling=PoolingType.MEAN,
+            normalization=True,
+            sources=ModelSource(hf=case.model),
+            dim=folders.CONFIGS[case.model]["hidden_size"],
+            model_file="model.onnx",
+        )
+    model = TextEmbedding(
+        case.model, threads=n_threads, specific_model_path=str(path), cuda=False
+    )
+    # As it is, and with texts of similar lengths together, which it leaves to its user.
+    order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
+    place = np.argsort(order)
+    for batch_size in BATCHES:
+        embed = partial(model.embed, batch_size=batch_size)
+        yield Way(f"batches of {batch_size}", partial(all_of, embed, texts))
+        chosen = [texts[i] for i in order]
+        yield Way(
+            f"sorted, batches of {batch_size}",
+            partial(all_of, embed, chosen),
+            lambda vectors: np.stack(vectors)[place],
+        )
+
+
+def all_of(embed, texts):
+    return list(embed(texts))
+
+
+def export(folder, path):
+    """Write the model as ONNX, for any number and length of texts."""
+    import torch
+    from transformers import BertModel
+
+    bert = BertModel.from_pretrained(
+        folder, add_pooling_layer=False, attn_implementation="eager"
+    )
+
+    class States(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.bert = bert
+
+        def forward(self, input_ids, attention_mask, token_type_ids):
+            return self.bert(
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                token_type_ids=token_type_ids,
+            ).last_hidden_state
+
+    names = ["input_ids", "attention_mask", "token_type_ids"]
+    example = torch.ones((2, 5), dtype=torch.int64)
+    axes = {0: "batch", 1: "length"}
+    with torch.no_grad():
+        torch.onnx.export(
+            States().eval(),
+            (example,) * 3,
+            str(path),
+            input_names=names,
+            output_names=["last_hidden_state"],
+            dynamic_axes=dict.fromkeys([*names, "last_hidden_state"], axes),
+            opset_version=17,
+            dynamo=False,
+        )
+
+
+WAYS = {
+    "attnpy": attnpy_ways,
+    "sentence_transformers": sentence_transformers_ways,
+    "fastembed": fastembed_ways,
+}
