@@ -1,4 +1,4 @@
-"""Train a small GPT on the documentation of Python, character by character.
+"""Train a small language model on Python's documentation, character by character.
 
     pip install -e '.[weights]' tqdm
     python examples/train_characters.py
@@ -70,7 +70,7 @@ class Run:
     """A model, and everything that its next step depends on."""
 
     def __init__(self, text, options):
-        """Begin with random weights."""
+        """Begin with random weights, and the parts of Llama."""
         self.text, self.options, self.n_steps = text, options, 0
         self.rng = np.random.default_rng(options.seed)
         size = options.embed_dim
@@ -78,10 +78,12 @@ class Run:
             options.layers,
             size,
             options.heads,
-            4 * size,
+            3 * size,
             vocab_size=len(text.alphabet),
             rotary=Rotary(size // options.heads),
-            activation="gelu_tanh",
+            norm="rms",
+            activation="swiglu",
+            bias=False,
             rng=self.rng,
         )
         self.parameters = self.model.parameters()

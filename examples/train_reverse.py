@@ -150,7 +150,7 @@ def share_reversed(model, words):
     return right.all(axis=1).mean()
 
 
-def train(model, rng, n_steps, batch=32, lr=3e-3, report=None):
+def train(model, rng, n_steps, batch=32, lr=5e-3, report=None):
     """Train with new words in each step; return the losses."""
     parameters = model.parameters()
     optimizer = training.AdamW(parameters, betas=(0.9, 0.98))
@@ -191,7 +191,7 @@ def draw(model, word, path):
 def main(arguments=None):
     """Train, test, and show some words."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--steps", type=int, default=800)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--pictures", type=Path, help="a folder to draw into")
     parser.add_argument("--save", type=Path, help="a file for the parameters")

@@ -101,6 +101,18 @@ def test_a_little_training_reverses_short_words(monkeypatch):
     np.testing.assert_array_equal(looks.argmax(axis=1), [3, 2, 1, 0])
 
 
+def test_the_defaults_reverse_words_of_up_to_twelve_letters(capsys):
+    reverse.main([])
+    lines = capsys.readouterr().out.splitlines()
+    share = float(lines[-4].split("%")[0])
+    assert share >= 99
+    assert lines[-3:] == [
+        "transformers -> sremrofsnart",
+        "attention -> noitnetta",
+        "numpy -> ypmun",
+    ]
+
+
 def test_words_backwards_has_the_same_bits_with_one_thread_and_two(tmp_path):
     for n in (1, 2):
         run(REVERSE, "--steps", 50, "--save", tmp_path / f"{n}", n_threads=n)

@@ -2,7 +2,7 @@
 
 As in Vaswani et al., "Attention Is All You Need" (2017), and with the options of the
 models since. Parameters are plain arrays, each layer has `parameters`, `state_dict` and
-`load_state_dict`, and calling it runs it. Nothing here is for training: there is no
+`load_state_dict`, calling it runs it, and `vjp` gives its gradients. There is no
 dropout.
 """
 
