@@ -139,9 +139,8 @@ def call_of(case, model, ids):
 
 
 def attnpy_model_ways(case, arrays, n_threads):
-    from attnpy.integrations.torch import accelerate
-
     from attnpy.integrations import huggingface
+    from attnpy.integrations.torch import accelerate
 
     if case.by == "attn_implementation":
         model = with_attention(case, huggingface.register())
