@@ -585,7 +585,7 @@ def no_gradients(system):
 @pytest.mark.parametrize("options", [{}, {"causal": True}, {"kv_heads": 2}], ids=str)
 def test_tensors_give_what_arrays_give(options, gradients):
     pytest.importorskip("torch")
-    pytest.importorskip("attnpy.integrations")
+    pytest.importorskip("attnpy.integrations.torch")
     call = replace(SMALL, **{"n_keys": 9, "kv_heads": 4, **options})
     case = integrations.Tensors(call, gradients)
     assert max(all_ways("torch", case).values()) < 1e-5
@@ -599,7 +599,7 @@ def test_tensors_give_what_arrays_give(options, gradients):
 def test_models_of_transformers_give_the_same_with_attnpy(
     tiny_models, monkeypatch, n_new
 ):
-    pytest.importorskip("attnpy.integrations")
+    pytest.importorskip("attnpy.integrations.huggingface")
     skip_without("transformers", monkeypatch)
     monkeypatch.setattr(integrations, "BERT_SHAPE", (2, 9))
     tokens = None if n_new is None else decoders.Tokens("tiny llama", 7, n_new)
