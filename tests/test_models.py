@@ -859,7 +859,8 @@ def test_wrong_arguments_are_named(error, text, call):
 
 @pytest.mark.quick
 def test_everything_public_is_listed():
-    assert models.__all__ == ["BertEncoder", "CausalDecoder", "sample"]
+    public = ["BertEncoder", "CausalDecoder", "SentenceEncoder", "sample"]
+    assert models.__all__ == public
 
 
 @pytest.mark.quick

@@ -194,6 +194,16 @@ def test_an_encoder_can_be_pickled_and_copied(encoder):
         assert_same_bits(twin.encode(TEXTS), vectors)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "auto"])
+def test_models_of_16_bits_give_vectors_of_float32(folder, encoder, dtype):
+    pytest.importorskip("ml_dtypes")
+    narrow = SentenceEncoder.from_pretrained(folder, dtype=dtype)
+    vectors = narrow.encode(TEXTS)
+    assert vectors.dtype == np.float32
+    np.testing.assert_allclose(vectors, encoder.encode(TEXTS), atol=0.1)
+    assert_same_bits(narrow.encode(TEXTS[4]), vectors[4])
+
+
 # ---- Where vectors go ----------------------------------------------------------------
 
 
