@@ -399,7 +399,6 @@ def test_layers_forward_and_backward_are_those_of_attnpy_in_pytorch():
 
 def test_training_steps_are_those_of_attnpy_in_pytorch():
     pytest.importorskip("torch")
-    pytest.importorskip("attnpy.training")
     step = training.Step(2, 16, 2, 8, 3)
     assert max(all_ways("torch", step).values()) < 1e-5
 
@@ -599,7 +598,6 @@ def test_tensors_give_what_arrays_give(options, gradients):
 def test_models_of_transformers_give_the_same_with_attnpy(
     tiny_models, monkeypatch, n_new
 ):
-    pytest.importorskip("attnpy.integrations.huggingface")
     skip_without("transformers", monkeypatch)
     monkeypatch.setattr(integrations, "BERT_SHAPE", (2, 9))
     tokens = None if n_new is None else decoders.Tokens("tiny llama", 7, n_new)

@@ -679,4 +679,4 @@ def test_wrong_kinds_are_type_errors(name, call):
 
 
 def test_everything_public_is_listed():
-    assert layers.__all__ == ["MultiHeadAttention", "SelfAttention"]
+    assert layers.__all__ == ["LayerGradients", "MultiHeadAttention", "SelfAttention"]
