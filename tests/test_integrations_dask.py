@@ -7,13 +7,14 @@ import time
 
 import numpy as np
 import pytest
-from support import pages
+from support import pages, sentences
 from support.arrays import normal
 from support.comparisons import assert_same_bits
 from support.errors import refused
 from support.processes import run_python, wait_until
 
 import attnpy
+from attnpy.models import SentenceEncoder
 
 dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")
@@ -226,6 +227,16 @@ def test_what_goes_between_tasks_is_small():
     key = normal(1, 512, 16)
     state = attnpy.attend_partial(query, key, key)
     assert len(pickle.dumps(state)) < state.totals.nbytes + 500
+
+
+def test_a_bag_of_texts_becomes_vectors(tmp_path):
+    sentences.require()
+    bag = pytest.importorskip("dask.bag")
+    sentences.write(tmp_path)
+    encoder = SentenceEncoder.from_pretrained(tmp_path)
+    lazy = bag.from_sequence(sentences.TEXTS, npartitions=3)
+    vectors = np.stack(lazy.map_partitions(encoder.encode).compute())
+    assert_same_bits(vectors, encoder.encode(sentences.TEXTS))
 
 
 def test_the_page_runs():
