@@ -175,6 +175,18 @@ def test_decoders_give_their_weights_and_states_with_caches(kind):
         assert_insides_near(insides, expected)
 
 
+def assert_insides_agree(insides, expected, lengths):
+    """Weights and hidden states of those tokens of each text that exist."""
+    for b, n in enumerate(lengths):
+        for one, each in (
+            (insides.weights[:, b, :, :n, :n], expected.attentions),
+            (insides.hidden_states[:, b, :n], expected.hidden_states),
+        ):
+            whole = np.stack([array[b].numpy() for array in each])
+            part = whole[..., :n, :n] if one.ndim == 4 else whole[:, :n]
+            np.testing.assert_allclose(one, part, rtol=1e-9, atol=1e-9)
+
+
 def test_bert_gives_their_weights_and_states():
     config = transformers.BertConfig(**families.BERT, attn_implementation="eager")
     model = randomized(transformers.BertModel(config).double())
@@ -189,14 +201,7 @@ def test_bert_gives_their_weights_and_states():
     insides = ours(
         batch, lengths=[9, 6], return_weights=True, output_hidden_states=True
     )
-    for b, n in enumerate([9, 6]):
-        for one, each in (
-            (insides.weights[:, b, :, :n, :n], expected.attentions),
-            (insides.hidden_states[:, b, :n], expected.hidden_states),
-        ):
-            whole = np.stack([array[b].numpy() for array in each])
-            part = whole[..., :n, :n] if one.ndim == 4 else whole[:, :n]
-            np.testing.assert_allclose(one, part, rtol=1e-9, atol=1e-9)
+    assert_insides_agree(insides, expected, [9, 6])
 
 
 KIN = [kind for kind in families.ENCODERS if kind != "bert"]
@@ -252,14 +257,7 @@ def test_berts_kin_give_their_vectors_of_padded_texts(kind):
     insides = ours(
         batch, lengths=[14, 6], return_weights=True, output_hidden_states=True
     )
-    for b, n in enumerate([14, 6]):
-        for one, each in (
-            (insides.weights[:, b, :, :n, :n], expected.attentions),
-            (insides.hidden_states[:, b, :n], expected.hidden_states),
-        ):
-            whole = np.stack([array[b].numpy() for array in each])
-            part = whole[..., :n, :n] if one.ndim == 4 else whole[:, :n]
-            np.testing.assert_allclose(one, part, rtol=1e-9, atol=1e-9)
+    assert_insides_agree(insides, expected, [14, 6])
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
