@@ -92,6 +92,13 @@ def test_any_chunks_have_the_bits_of_one_call(seed):
         np.testing.assert_allclose(one, other, rtol=near, atol=near)
 
 
+def test_integers_are_computed_in_float64():
+    x = np.arange(2 * 50 * 4).reshape(2, 50, 4) % 7
+    lazy = attention(x, x, x)
+    assert lazy.dtype == np.float64
+    assert_same_bits(lazy.compute(), attnpy.attention(x, x, x))
+
+
 def test_arrays_of_numpy_are_taken():
     query, key, value = normal(3, 2, 50, 16)
     lazy = attention(query, da.from_array(key, (1, 512, 16)), value, causal=True)
@@ -152,6 +159,7 @@ def test_nothing_is_computed_before_it_is_asked_for():
         ({"kv_lengths": [1, 2]}, ValueError, "kv_lengths"),
         ({"causal": 2}, TypeError, "causal"),
         ({"softcap": -1.0}, ValueError, "softcap"),
+        ({"num_threads": 0}, ValueError, "num_threads"),
         ({"sinks": [1.0, 2.0, 3.0]}, ValueError, "sinks"),
     ],
 )  # fmt: skip

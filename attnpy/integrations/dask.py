@@ -134,9 +134,9 @@ def attention(
     return_lse = _checks.flag(return_lse, "return_lse")
     inputs = _inputs(query, key, value, options)
     plain = {name: options.get(name) for name in PLAIN if options.get(name) is not None}
-    dtype = np.result_type(*(array.dtype for array in inputs[:3]))
-    plain["num_threads"] = options.get("num_threads") or 1
-    _check_as_calls_do(inputs, plain)
+    num_threads = options.get("num_threads")
+    plain["num_threads"] = 1 if num_threads is None else num_threads
+    dtype = _check_as_calls_do(inputs, plain)
     if "causal" in plain:  # all positions are known by now
         plain["causal"] = bool(plain["causal"])
     run = _chained if combine == "chain" else _merged
@@ -216,11 +216,16 @@ def _inputs(query: Any, key: Any, value: Any, options: StatisticsOptions) -> Inp
     )
 
 
+def _as_dask(given: Any, name: str) -> Any:
+    """Return a Dask array; one of NumPy has one chunk."""
+    if isinstance(given, da.Array):
+        return given
+    array = _checks.array(given, name)
+    return da.from_array(array, chunks=array.shape)
+
+
 def _dask_array(given: Any, name: str) -> Any:
-    array = given
-    if not isinstance(given, da.Array):
-        array = _checks.array(given, name)
-        array = da.from_array(array, chunks=array.shape)
+    array = _as_dask(given, name)
     if any(map(math.isnan, array.shape)):
         raise ValueError(
             f"{name}: expected sizes that are known (compute_chunk_sizes() finds "
@@ -257,10 +262,7 @@ def _scores_like(
     """Return a mask or a bias, cut as the scores are."""
     if given is None:
         return None
-    array = given
-    if not isinstance(given, da.Array):
-        array = _checks.array(given, name)
-        array = da.from_array(array, chunks=array.shape)
+    array = _as_dask(given, name)
     if not _checks.broadcasts(array.shape, shape):
         raise ValueError(
             f"{name}: expected a shape that broadcasts to (..., H, Lq, Lk) = {shape}, "
@@ -300,11 +302,11 @@ def _of_batch(
     return np.broadcast_to(numbers, batch).astype(np.int64)
 
 
-def _check_as_calls_do(inputs: Inputs, plain: dict[str, Any]) -> None:
-    """Raise the errors of options and dtypes now, and not when tasks run."""
+def _check_as_calls_do(inputs: Inputs, plain: dict[str, Any]) -> np.dtype[Any]:
+    """Return the result's dtype; raise errors of options now, not when tasks run."""
     query, key, value = inputs[:3]
     heads, n_heads = key.shape[-3], query.shape[-3]
-    numpy_attention(
+    nothing: Array = numpy_attention(
         np.zeros((n_heads, 0, query.shape[-1]), query.dtype),
         np.zeros((heads, 0, key.shape[-1]), key.dtype),
         np.zeros((heads, 0, value.shape[-1]), value.dtype),
@@ -313,6 +315,7 @@ def _check_as_calls_do(inputs: Inputs, plain: dict[str, Any]) -> None:
         sinks=inputs.sinks,
         **plain,
     )
+    return nothing.dtype
 
 
 def _ranges(chunks: tuple[int, ...]) -> list[range]:
