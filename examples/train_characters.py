@@ -6,8 +6,8 @@
 
 The text is what help() knows about the language, which every Python has; --text takes
 another file. Ctrl-C stops after the step, saves the run into --file, and --resume goes
-on with it: the numbers are those of a run that was not stopped. Without tqdm there is
-no bar, and all else is the same.
+on with it: the numbers are those of a run that was not stopped. Without tqdm, or where
+nobody looks at a terminal, there is no bar, and all else is the same.
 """
 
 import argparse
@@ -172,7 +172,7 @@ def train(run, interrupts):
     end = time.monotonic() + 60 * options.minutes
     bar, say = None, print
     if tqdm is not None:
-        bar = tqdm(total=options.steps, initial=run.n_steps, unit="step")
+        bar = tqdm(total=options.steps, initial=run.n_steps, unit="step", disable=None)
         say = bar.write
     while run.n_steps < options.steps:
         losses.append(run.step())
