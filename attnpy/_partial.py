@@ -201,8 +201,9 @@ def _of_part(
     of_part: dict[str, Any] = dict(options)
     lengths, offset = _lengths(options), options.get("q_offset")
     causal, window = options.get("causal", False), options.get("window")
-    by_length = isinstance(causal, (bool, np.bool_, str)) and bool(causal)
-    if offset is None and isinstance(causal, str) and causal == "top_left":
+    is_name, is_flag = isinstance(causal, str), isinstance(causal, (bool, np.bool_))
+    by_length = (is_name and causal == "bottom_right") or (is_flag and bool(causal))
+    if offset is None and is_name and causal == "top_left":
         offset = 0
     if offset is None and (by_length or window is not None):
         if lengths is None:

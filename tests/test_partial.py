@@ -163,6 +163,7 @@ def test_nothing_seen_gives_zero():
         ({"state": np.zeros(3)}, TypeError, "state"),
         ({"kv_lengths": -1}, ValueError, "kv_lengths"),
         ({"causal": 3}, TypeError, "causal"),
+        ({"causal": "left"}, ValueError, "causal"),
     ],
 )
 def test_wrong_arguments_are_refused(options, error, message):
