@@ -54,6 +54,17 @@ class Sources(NamedTuple):
         return self.tokens, key, key if self.value is None else self.value
 
 
+class Heads(NamedTuple):
+    """Queries, keys or values (..., H, L, D), and the way back of their gradients.
+
+    That adds the gradient of what they are made of to those by the ids of arrays, and
+    returns those of the parameters.
+    """
+
+    heads: Array
+    back: Callable[[Array, dict[int, Array]], dict[str, Array | None]]
+
+
 class Side(NamedTuple):
     """What makes queries, keys or values of tokens."""
 
@@ -64,6 +75,41 @@ class Side(NamedTuple):
     cos_sin: Array | None = None
     interleaved: bool = False
 
+    def heads(self, letter: str, tokens: Array, num_threads: int | None) -> Heads:
+        """Make heads of tokens; the letter is that of the parameters' names."""
+        heads = project_heads(tokens, self.weight, self.bias, self.n_heads, num_threads)
+        of_norm: Pullback | None = None
+        if self.norm is not None:
+            with _checks.renamed(x=f"{letter}_norm"):
+                heads, of_norm = self.norm.vjp(heads)
+        if self.cos_sin is not None:
+            heads = _attnpy.rotate(heads, self.cos_sin, self.interleaved, heads)
+
+        def back(
+            gradient: Array, of_sources: dict[int, Array]
+        ) -> dict[str, Array | None]:
+            found: dict[str, Array | None] = {}
+            if self.cos_sin is not None:
+                tables = _turned_back(self.cos_sin)
+                gradient = _attnpy.rotate(gradient, tables, self.interleaved, gradient)
+            if of_norm is not None:
+                of_heads = of_norm(gradient)
+                gradient = of_heads.x
+                for name, array in of_heads.parameters.items():
+                    found[f"{letter}_norm.{name}"] = array
+            of_tokens, found[f"W_{letter}"], found[f"b_{letter}"] = linear_vjp(
+                joined_heads(gradient),
+                tokens,
+                self.weight,
+                self.bias,
+                add_to=of_sources.get(id(tokens)),
+                num_threads=num_threads,
+            )
+            of_sources[id(tokens)] = of_tokens
+            return found
+
+        return Heads(heads, back)
+
 
 class OutputSide(NamedTuple):
     """What is done to the results of all heads, side by side."""
@@ -72,15 +118,19 @@ class OutputSide(NamedTuple):
     bias: Array | None
     residual: ArrayLike | None
 
+    def project(
+        self, concat: Array, num_threads: int | None
+    ) -> tuple[Array, Callable[[Array], tuple[Array, Array, Array | None]]]:
+        """Return the output, and what takes its gradient to those of `linear_vjp`."""
+        weight, bias, residual = self
+        output = linear(
+            concat, weight, bias, residual=residual, num_threads=num_threads
+        )
 
-class Heads(NamedTuple):
-    """Queries, keys or values (..., H, L, D), and the way back of their gradients.
+        def back(grad: Array) -> tuple[Array, Array, Array | None]:
+            return linear_vjp(grad, concat, weight, bias, num_threads=num_threads)
 
-    That returns the gradients of the projection's columns, and of the norm.
-    """
-
-    heads: Array
-    back: Callable[[Array], tuple[Array, dict[str, Array]]]
+        return output, back
 
 
 def layer_vjp(
@@ -101,7 +151,7 @@ def layer_vjp(
     def run() -> tuple[Array, Pullback]:
         return _run(layer, sources, sides, output_side, options, wanted)
 
-    return _vjp.checkpointed(run) if checkpoint else run()
+    return _vjp.run(run, checkpoint)
 
 
 def _run(
@@ -113,37 +163,22 @@ def _run(
     wanted: frozenset[str],
 ) -> tuple[Array, Pullback]:
     n_heads, num_threads = sides[0].n_heads, options.get("num_threads")
-    parts = [
-        _heads(source, side, num_threads)
-        for source, side in zip(sources.of_sides(), sides, strict=True)
-    ]
+    parts = _all_heads(sources, sides, num_threads)
     query, key, value = (part.heads for part in parts)
     batch = np.broadcast_shapes(*(part.heads.shape[:-3] for part in parts))
     shape = *batch, query.shape[-2], n_heads * value.shape[-1]
     concat = np.empty(shape, np.result_type(query, key, value))
     attended = cut_into_heads(concat, n_heads)
     _, lse = attention(query, key, value, out=attended, return_lse=True, **options)
-    output = concat
+    output, of_concat = concat, None
     if output_side is not None:
-        output = linear(
-            concat,
-            output_side.weight,
-            output_side.bias,
-            residual=output_side.residual,
-            num_threads=num_threads,
-        )
+        output, of_concat = output_side.project(concat, num_threads)
 
     def pullback(grad_output: ArrayLike) -> LayerGradients:
         grad = _vjp.of_output(grad_output, output)
         parameters: dict[str, Array | None] = {}
-        if output_side is not None:
-            grad, parameters["W_o"], parameters["b_o"] = linear_vjp(
-                grad,
-                concat,
-                output_side.weight,
-                output_side.bias,
-                num_threads=num_threads,
-            )
+        if of_concat is not None:
+            grad, parameters["W_o"], parameters["b_o"] = of_concat(grad)
         found = attention_vjp(
             cut_into_heads(grad, n_heads),
             query,
@@ -155,21 +190,9 @@ def _run(
             **options,
         )
         of_sources: dict[int, Array] = {}
-        for letter, gradient, part, source, side in zip(
-            "qkv", found[:3], parts, sources.of_sides(), sides, strict=True
-        ):
+        for part, gradient in zip(parts, found[:3], strict=True):
             assert gradient is not None  # it is wanted
-            columns, of_norm = part.back(gradient)
-            of_sources[id(source)], of_weight, of_bias = linear_vjp(
-                columns,
-                source,
-                side.weight,
-                side.bias,
-                add_to=of_sources.get(id(source)),
-                num_threads=num_threads,
-            )
-            parameters |= {f"W_{letter}": of_weight, f"b_{letter}": of_bias}
-            parameters |= {f"{letter}_norm.{name}": x for name, x in of_norm.items()}
+            parameters |= part.back(gradient, of_sources)
         return LayerGradients(
             of_sources[id(sources.tokens)],
             _vjp.of_parameters(layer, parameters),
@@ -182,11 +205,24 @@ def _run(
     return output, pullback
 
 
+def _all_heads(
+    sources: Sources, sides: tuple[Side, Side, Side], num_threads: int | None
+) -> list[Heads]:
+    """Make queries, keys and values."""
+    of_keys = "x" if sources.context is None else "context"
+    of_values = of_keys if sources.value is None else "value"
+    parts = []
+    for letter, name, source, side in zip(
+        "qkv", ("x", of_keys, of_values), sources.of_sides(), sides, strict=True
+    ):
+        with _checks.renamed(x=name):
+            parts.append(side.heads(letter, source, num_threads))
+    return parts
+
+
 def checked_wanted(wanted: Iterable[str], options: Mapping[str, Any]) -> frozenset[str]:
     """Return of which options gradients are wanted."""
-    names = _checks.items(
-        (wanted,) if isinstance(wanted, str) else wanted, "wanted", "str"
-    )
+    names = _vjp.wanted_names(wanted)
     for name in names:
         _checks.one_of(name, "wanted", ("bias", "sinks"))
         if options.get(name) is None:
@@ -201,28 +237,6 @@ def _tokens(given: ArrayLike, name: str) -> Array:
     if tokens.ndim < 2:
         raise ValueError(f"{name}: expected (L, E) or (B, L, E), got {tokens.shape}")
     return tokens[...]  # an object of its own, where x is the context, too
-
-
-def _heads(tokens: Array, side: Side, num_threads: int | None) -> Heads:
-    """Make heads of tokens."""
-    heads = project_heads(tokens, side.weight, side.bias, side.n_heads, num_threads)
-    of_norm: Pullback | None = None
-    if side.norm is not None:
-        heads, of_norm = side.norm.vjp(heads)
-    if side.cos_sin is not None:
-        heads = _attnpy.rotate(heads, side.cos_sin, side.interleaved, heads)
-
-    def back(gradient: Array) -> tuple[Array, dict[str, Array]]:
-        parameters: dict[str, Array] = {}
-        if side.cos_sin is not None:
-            tables = _turned_back(side.cos_sin)
-            gradient = _attnpy.rotate(gradient, tables, side.interleaved, gradient)
-        if of_norm is not None:
-            of_heads = of_norm(gradient)
-            gradient, parameters = of_heads.x, of_heads.parameters
-        return joined_heads(gradient), parameters
-
-    return Heads(heads, back)
 
 
 def _turned_back(cos_sin: Array) -> Array:

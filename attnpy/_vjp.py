@@ -6,8 +6,8 @@ respect to y to that with respect to x.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -45,7 +45,6 @@ class LayerGradients(NamedTuple):
 
 
 Pullback = Callable[["ArrayLike"], LayerGradients]
-Result = TypeVar("Result")
 
 
 def added(one: Array | None, other: Array | None) -> Array | None:
@@ -104,10 +103,12 @@ def check_trainable(layer: object, names: tuple[str, ...]) -> None:
                 f"{name}: expected an array, got one that is packed, which cannot be "
                 "trained (from_pretrained has packed=False)"
             )
-        if array is not None and np.dtype(array.dtype).name not in _TRAINABLE:
+        if array is None:
+            continue
+        if not isinstance(array, np.ndarray) or array.dtype.name not in _TRAINABLE:
             raise TypeError(
-                f"{name}: expected float32 or float64 where gradients are wanted, got "
-                f"{array.dtype}"
+                f"{name}: expected an array of float32 or float64 where gradients are "
+                f"wanted, got {getattr(array, 'dtype', type(array).__name__)}"
             )
 
 
@@ -124,13 +125,21 @@ def of_output(grad_output: ArrayLike, output: Array) -> Array:
     return grad.astype(output.dtype, copy=False)
 
 
-def checkpointed(
-    vjp: Callable[[], tuple[Array, Callable[[ArrayLike], Result]]],
-) -> tuple[Array, Callable[[ArrayLike], Result]]:
-    """Run something that keeps nothing, and runs again when its pullback is called."""
+def wanted_names(wanted: Iterable[str]) -> tuple[str, ...]:
+    """Return the options of attention whose gradients are wanted, by name."""
+    names = (wanted,) if isinstance(wanted, str) else wanted
+    return tuple(_checks.items(names, "wanted", "str"))
+
+
+def run(
+    vjp: Callable[[], tuple[Array, Pullback]], checkpoint: bool
+) -> tuple[Array, Pullback]:
+    """Run something; a checkpoint keeps nothing, and its pullback runs it again."""
+    if not _checks.flag(checkpoint, "checkpoint"):
+        return vjp()
     output, _ = vjp()
 
-    def pullback(grad_output: ArrayLike) -> Result:
+    def pullback(grad_output: ArrayLike) -> LayerGradients:
         _, again = vjp()
         return again(grad_output)
 

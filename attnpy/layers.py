@@ -342,7 +342,7 @@ class SelfAttention:
             None,
             chosen,
             checked_wanted(wanted, options),
-            _checks.flag(checkpoint, "checkpoint"),
+            checkpoint,
         )
 
         def pullback(grad_output: ArrayLike) -> LayerGradients:
@@ -813,7 +813,7 @@ class MultiHeadAttention:
             they belong to. The gradient with respect to `residual` is that of the
             output. The pullback keeps the arguments, queries, keys, values (before
             norms, too), what the heads gave, and the LSE; it may be called again, as
-            long as nobody writes to arguments or parameters.
+            long as nobody writes to arguments, parameters or the output.
 
         Raises
         ------
@@ -862,6 +862,7 @@ class MultiHeadAttention:
             )
         _check_value(value, context, self)
         self._check_rotary(rotary, context)
+        self._norms()  # judges what they are
         sources = Sources.of(x, context, value)
         of_tokens, of_keys = _pair(seq_offsets, context, None)
         starts = None
@@ -896,7 +897,7 @@ class MultiHeadAttention:
                 **options,
             },
             checked_wanted(wanted, options),
-            _checks.flag(checkpoint, "checkpoint"),
+            checkpoint,
         )
 
     def new_cache(

@@ -19,6 +19,67 @@ if TYPE_CHECKING:
 __all__ = ["LayerNorm", "RMSNorm"]
 
 
+def norm_vjp(
+    self: LayerNorm | RMSNorm, x: ArrayLike, residual: ArrayLike | None = None
+) -> tuple[Array, Pullback]:
+    r"""Return what a call does, and the pullback of gradients.
+
+    Parameters
+    ----------
+    x, residual : array_like, shape (..., dim)
+        As in a call.
+
+    Returns
+    -------
+    output : ndarray, shape (..., dim)
+        With the bits of a call.
+    pullback : callable
+        Takes the gradient with respect to the output, and returns an
+        `attnpy.layers.LayerGradients`; its `x` is the gradient with respect to
+        `residual`, too. It keeps the sum of `x` and `residual`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As a call; if the parameters are not float32 or float64.
+
+    Notes
+    -----
+    With what is normalized :math:`n = (x - mean) / s`, where :math:`s = \sqrt{var +
+    eps}`, and the gradient :math:`g` of the output,
+
+    .. math::
+
+        dx = (g w - \operatorname{mean}(g w)
+        - n \operatorname{mean}(g w \cdot n)) / s, \quad
+        dw = \sum g n, \quad dbias = \sum g
+
+    the means being over a token, the sums over tokens. In an RMSNorm there are no
+    means of x and of :math:`g w`, and :math:`s = \sqrt{\operatorname{mean}(x^2) +
+    eps}`.
+    """
+    arguments = norm_arguments(self, "norm")
+    _vjp.check_trainable(self, tuple(self.parameters()))
+    tokens = _vjp.floating(x, "x")
+    total = tokens
+    if residual is not None:
+        added = _vjp.floating(residual, "residual")
+        if added.shape != tokens.shape:
+            raise ValueError(
+                f"residual: expected x's shape {tokens.shape}, got {added.shape}"
+            )
+        total = tokens + added
+    output = _attnpy.normalize(total, None, arguments, None)
+
+    def pullback(grad_output: ArrayLike) -> LayerGradients:
+        grad = _vjp.of_output(grad_output, output)
+        of_x, weight, bias = _attnpy.normalize_vjp(grad, total, arguments)
+        parameters = _vjp.of_parameters(self, {"weight": weight, "bias": bias})
+        return LayerGradients(of_x.astype(tokens.dtype, copy=False), parameters)
+
+    return output, pullback
+
+
 class LayerNorm:
     r"""Layer normalization: each token gets mean 0 and variance 1, then a scale.
 
@@ -90,6 +151,7 @@ class LayerNorm:
     parameters = _parameters.parameters
     state_dict = _parameters.state_dict
     load_state_dict = _parameters.load_state_dict
+    vjp = norm_vjp
     __setattr__ = _parameters.set_attribute
 
     def __call__(self, x: ArrayLike, residual: ArrayLike | None = None) -> Array:
@@ -112,45 +174,6 @@ class LayerNorm:
             If x has another dtype or size.
         """
         return _attnpy.normalize(x, residual, norm_arguments(self, "norm"), None)
-
-    def vjp(
-        self, x: ArrayLike, residual: ArrayLike | None = None
-    ) -> tuple[Array, Pullback]:
-        r"""Return what a call does, and the pullback of gradients.
-
-        Parameters
-        ----------
-        x, residual : array_like, shape (..., dim)
-            As in a call.
-
-        Returns
-        -------
-        output : ndarray, shape (..., dim)
-            With the bits of a call.
-        pullback : callable
-            Takes the gradient with respect to the output, and returns an
-            `attnpy.layers.LayerGradients`; its `x` is the gradient with respect to
-            `residual`, too. It keeps the sum of `x` and `residual`.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As a call; if the parameters are not float32 or float64.
-
-        Notes
-        -----
-        With :math:`n = (x - mean) / s`, :math:`s = \sqrt{var + eps}` and the gradient
-        :math:`g` of the output,
-
-        .. math::
-
-            dx = (g w - \operatorname{mean}(g w)
-            - n \operatorname{mean}(g w \cdot n)) / s, \quad
-            dw = \sum g n, \quad dbias = \sum g
-
-        the means being over a token, the sums over tokens.
-        """
-        return _vjp_of(self, x, residual)
 
 
 class RMSNorm:
@@ -208,6 +231,7 @@ class RMSNorm:
     parameters = _parameters.parameters
     state_dict = _parameters.state_dict
     load_state_dict = _parameters.load_state_dict
+    vjp = norm_vjp
     __setattr__ = _parameters.set_attribute
 
     def __call__(self, x: ArrayLike, residual: ArrayLike | None = None) -> Array:
@@ -231,43 +255,6 @@ class RMSNorm:
         """
         return _attnpy.normalize(x, residual, norm_arguments(self, "norm"), None)
 
-    def vjp(
-        self, x: ArrayLike, residual: ArrayLike | None = None
-    ) -> tuple[Array, Pullback]:
-        r"""Return what a call does, and the pullback of gradients.
-
-        Parameters
-        ----------
-        x, residual : array_like, shape (..., dim)
-            As in a call.
-
-        Returns
-        -------
-        output : ndarray, shape (..., dim)
-            With the bits of a call.
-        pullback : callable
-            Takes the gradient with respect to the output, and returns an
-            `attnpy.layers.LayerGradients`; its `x` is the gradient with respect to
-            `residual`, too. It keeps the sum of `x` and `residual`.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As a call; if the parameters are not float32 or float64.
-
-        Notes
-        -----
-        With :math:`n = x / s`, :math:`s = \sqrt{\operatorname{mean}(x^2) + eps}` and
-        the gradient :math:`g` of the output,
-
-        .. math::
-
-            dx = (g w - n \operatorname{mean}(g w \cdot n)) / s, \quad dw = \sum g n
-
-        the mean being over a token, the sum over tokens.
-        """
-        return _vjp_of(self, x, residual)
-
 
 def norm_arguments(norm: LayerNorm | RMSNorm, name: str) -> Norm:
     """Return what the C module wants to know of a norm."""
@@ -279,29 +266,3 @@ def norm_arguments(norm: LayerNorm | RMSNorm, name: str) -> Norm:
         f"{name}: expected an attnpy.blocks.RMSNorm or LayerNorm, "
         f"got {type(norm).__name__}"
     )
-
-
-def _vjp_of(
-    norm: LayerNorm | RMSNorm, x: ArrayLike, residual: ArrayLike | None
-) -> tuple[Array, Pullback]:
-    """Run a norm; its pullback keeps what was normalized."""
-    arguments = norm_arguments(norm, "norm")
-    _vjp.check_trainable(norm, ("weight",))
-    tokens = _vjp.floating(x, "x")
-    total = tokens
-    if residual is not None:
-        added = _vjp.floating(residual, "residual")
-        if added.shape != tokens.shape:
-            raise ValueError(
-                f"residual: expected x's shape {tokens.shape}, got {added.shape}"
-            )
-        total = tokens + added
-    output = _attnpy.normalize(total, None, arguments, None)
-
-    def pullback(grad_output: ArrayLike) -> LayerGradients:
-        grad = _vjp.of_output(grad_output, output)
-        of_x, weight, bias = _attnpy.normalize_vjp(grad, total, arguments)
-        parameters = _vjp.of_parameters(norm, {"weight": weight, "bias": bias})
-        return LayerGradients(of_x.astype(tokens.dtype, copy=False), parameters)
-
-    return output, pullback

@@ -231,6 +231,16 @@ def test_layers_of_blocks_have_the_gradients_of_difference_quotients(norm_first,
 
 
 @pytest.mark.quick
+@pytest.mark.parametrize("make", [EncoderLayer, DecoderLayer])
+def test_names_that_can_be_read_once_are_there_when_a_layer_runs_again(make):
+    options = {} if make is EncoderLayer else {"cross_attention": False}
+    layer = make(E, H, 20, dtype=np.float64, **options)
+    output, pullback = layer.vjp(X, bias=BIAS, wanted=iter(["bias"]), checkpoint=True)
+    expected = layer.vjp(X, bias=BIAS, wanted="bias")[1](output)
+    assert_same_bits(pullback(output).bias, expected.bias)
+
+
+@pytest.mark.quick
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("checkpoint", [False, True])
 def test_stacks_have_the_gradients_of_difference_quotients(shared, checkpoint):
@@ -513,6 +523,13 @@ def test_the_gradients_of_a_product_are_those_of_its_formula():
     np.testing.assert_allclose(found[2], grad_rows.sum(axis=0), rtol=1e-12, atol=1e-12)
 
 
+def with_attributes(layer, **attributes):
+    """The layer, after these were assigned."""
+    for name, value in attributes.items():
+        setattr(layer, name, value)
+    return layer
+
+
 def packed_layer():
     """A layer whose matrices cannot be written to."""
     layer = MultiHeadAttention(E, H)
@@ -531,6 +548,18 @@ def packed_layer():
         (mha(), (X,), {"wanted": ["mask"]}, ValueError, "wanted"),
         (mha(), (X,), {"wanted": 3}, TypeError, "wanted"),
         (mha(), (X,), {"checkpoint": 1}, TypeError, "checkpoint"),
+        (Encoder(1, E, H, 8), (X,), {"wanted": 3}, TypeError, "wanted"),
+        (mha(), (X, X[..., :5]), {}, ValueError, "context"),
+        (with_attributes(mha(), q_norm=len), (X,), {}, TypeError, "q_norm"),
+        (with_attributes(mha(), k_norm=RMSNorm(5)), (X,), {}, ValueError, "k_norm"),
+        (with_attributes(mha(), W_q=[[1.0]]), (X,), {}, TypeError, "W_q"),
+        (
+            with_attributes(LayerNorm(E), bias=np.zeros(E, np.float16)),
+            (X,),
+            {},
+            TypeError,
+            "bias",
+        ),
         (mha(), (X[0, 0],), {}, ValueError, "x"),
         (mha(), (X, mha().new_cache(B, 9)), {}, TypeError, "context"),
         (mha(), (X,), {"rotary": 3}, TypeError, "rotary"),

@@ -416,7 +416,7 @@ class DecoderLayer:
 
         def attend(tokens: Array, residual: Array | None) -> tuple[Array, Pullback]:
             return self.self_attention.vjp(
-                tokens, causal=self.causal, residual=residual, wanted=wanted, **options
+                tokens, causal=self.causal, residual=residual, wanted=names, **options
             )
 
         def attend_to_context(
@@ -445,7 +445,7 @@ class DecoderLayer:
         _checks.keywords(options, HANDED_ON - {"mixed"}, "DecoderLayer.vjp()")
         self._check_context(context, context_mask, context_lengths, context_offsets)
         options |= self._own_options(options)
-        tokens = _vjp.floating(x, "x")
+        names, tokens = _vjp.wanted_names(wanted), _vjp.floating(x, "x")
         sublayers = [_stack.Sublayer("self_attention", attend, "norm_1", "after_1")]
         if self.norm_2 is not None:
             sublayers.append(
@@ -453,8 +453,7 @@ class DecoderLayer:
             )
         sublayers.append(_stack.Sublayer("feed_forward", feed, "norm_3", "after_3"))
         steps = [sublayer.step(self) for sublayer in sublayers]
-        is_kept = not _checks.flag(checkpoint, "checkpoint")
-        return run() if is_kept else _vjp.checkpointed(run)
+        return _vjp.run(run, checkpoint)
 
     def _own_options(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return those that the layer has itself, which a call must not have."""
@@ -806,13 +805,13 @@ class Decoder:
         """
         if _has_caches(context):
             raise TypeError("context: expected an array, as caches have no gradients")
-        kept = wanted if isinstance(wanted, str) else tuple(wanted)
+        names = _vjp.wanted_names(wanted)
         if context is not None:
             context = _vjp.floating(context, "context")
 
         def run(layer: DecoderLayer, tokens: Array) -> tuple[Array, Pullback]:
             return layer.vjp(
-                tokens, context, wanted=kept, checkpoint=checkpoint, **options
+                tokens, context, wanted=names, checkpoint=checkpoint, **options
             )
 
         return _stack.stack_vjp(self, _vjp.floating(x, "x"), run)

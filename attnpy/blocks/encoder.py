@@ -280,7 +280,7 @@ class EncoderLayer:
 
         def attend(tokens: Array, residual: Array | None) -> tuple[Array, Pullback]:
             return self.self_attention.vjp(
-                tokens, residual=residual, wanted=wanted, **options
+                tokens, residual=residual, wanted=names, **options
             )
 
         def feed(tokens: Array, residual: Array | None) -> tuple[Array, Pullback]:
@@ -292,13 +292,12 @@ class EncoderLayer:
             return _stack.chain_vjp(self, tokens, steps)
 
         _checks.keywords(options, PASSED_ON | {"rotary"}, "EncoderLayer.vjp()")
-        tokens = _vjp.floating(x, "x")
+        names, tokens = _vjp.wanted_names(wanted), _vjp.floating(x, "x")
         steps = [
             _stack.Sublayer("self_attention", attend, "norm_1").step(self),
             _stack.Sublayer("feed_forward", feed, "norm_2").step(self),
         ]
-        is_kept = not _checks.flag(checkpoint, "checkpoint")
-        return run() if is_kept else _vjp.checkpointed(run)
+        return _vjp.run(run, checkpoint)
 
 
 class Encoder:
@@ -510,9 +509,9 @@ class Encoder:
         >>> gradients.x.shape, gradients.parameters["layers.1.norm_2.bias"][:4]
         ((10, 16), array([10., 10., 10., 10.]))
         """
-        kept = wanted if isinstance(wanted, str) else tuple(wanted)
+        names = _vjp.wanted_names(wanted)
 
         def run(layer: EncoderLayer, tokens: Array) -> tuple[Array, Pullback]:
-            return layer.vjp(tokens, wanted=kept, checkpoint=checkpoint, **options)
+            return layer.vjp(tokens, wanted=names, checkpoint=checkpoint, **options)
 
         return _stack.stack_vjp(self, _vjp.floating(x, "x"), run)

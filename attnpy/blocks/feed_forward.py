@@ -245,8 +245,7 @@ class FeedForward:
         def run() -> tuple[Array, Pullback]:
             return self._run_vjp(tokens, residual, num_threads)
 
-        is_kept = not _checks.flag(checkpoint, "checkpoint")
-        return run() if is_kept else _vjp.checkpointed(run)
+        return _vjp.run(run, checkpoint)
 
     def _run_vjp(
         self, x: Array, residual: ArrayLike | None, num_threads: int | None
