@@ -11,7 +11,9 @@ from support.comparisons import assert_same_bits
 from support.formulas import ACTIVATIONS
 from support.processes import run_python
 
+from attnpy import _attnpy
 from attnpy._linear import linear
+from attnpy._packed_weight import PackedWeight
 
 UNIT = {"float64": 2.0**-53}  # of the arithmetic; float32's is the other one
 ROUNDING = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
@@ -344,3 +346,44 @@ def test_factors_and_summands_that_do_not_fit():
     assert_same_bits(
         linear(five, weight, residual=lay_out(residual, (4, 3, 2, 1, 0))), expected
     )
+
+
+@pytest.fixture
+def multiply_in_tiles():
+    """x @ weight with wide tiles or without."""
+    before = _attnpy.set_wide_tiles(False)
+
+    def multiply(wide, *arguments, **options):
+        _attnpy.set_wide_tiles(wide)
+        return linear(*arguments, **options)
+
+    yield multiply
+    _attnpy.set_wide_tiles(before)
+
+
+@pytest.mark.quick(shape=((150, 261, 390),))
+@pytest.mark.parametrize(
+    "shape", [(65, 129, 13), (113, 128, 6), (150, 261, 390), (600, 385, 50)]
+)
+def test_wide_tiles_change_no_bit(multiply_in_tiles, dtype, shape):
+    n_rows, n_in, n_out = shape
+    x, weight = normal(n_rows, n_in, dtype=dtype), normal(n_in, n_out, dtype=dtype)
+    bias, residual = normal(n_out), normal(n_rows, n_out, dtype=dtype)
+    expected = multiply_in_tiles(False, x, weight, bias, residual=residual)
+    matrices = (
+        weight,
+        np.asfortranarray(weight),
+        weight[::-1][::-1],
+        PackedWeight(weight),
+    )
+    with threads_for_any_work():
+        for rows, matrix in itertools.product((x, np.asfortranarray(x)), matrices):
+            for num_threads in (1, 2, 3):
+                given = {"residual": residual, "num_threads": num_threads}
+                actual = multiply_in_tiles(True, rows, matrix, bias, **given)
+                assert_same_bits(actual, expected)
+
+
+def test_wide_tiles_are_chosen_by_a_flag():
+    with pytest.raises(TypeError, match="wide: expected True or False, got 1"):
+        _attnpy.set_wide_tiles(1)

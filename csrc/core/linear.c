@@ -1,17 +1,37 @@
 /* The driver of linear products: splits rows and columns into tasks. */
 #include "core/linear.h"
 
+#include "core/cpu.h"
 #include "core/tiers.h"
 
 #include <assert.h>
+#include <stdatomic.h>
 
 typedef struct {
-    const attn_linear_problem *l;
+    attn_linear_problem l;
     const attn_linear_kernel *kernel;
-    ptrdiff_t n_columns;      /* of a task */
-    ptrdiff_t n_column_tasks; /* of the same rows */
+    ptrdiff_t n_rows, n_columns; /* of a task */
+    ptrdiff_t n_column_tasks;    /* of the same rows */
     ptrdiff_t n_tasks;
 } job;
+
+enum { AS_CPU, NARROW, WIDE };
+static atomic_int tiles = AS_CPU;
+
+static bool
+likes_wide_tiles(void)
+{
+    int now = atomic_load(&tiles);
+    return now == AS_CPU ? attn_cpu_repays_wide_tiles() : now == WIDE;
+}
+
+bool
+attn_set_wide_tiles(bool wide)
+{
+    bool former = likes_wide_tiles();
+    atomic_store(&tiles, wide ? WIDE : NARROW);
+    return former;
+}
 
 static ptrdiff_t
 rows_of(const attn_linear_problem *l)
@@ -27,25 +47,39 @@ run_task(const void *context, ptrdiff_t index, const attn_worker *worker)
     for (; index >= j->n_tasks; j++) {
         index -= j->n_tasks;
     }
-    ptrdiff_t row = index / j->n_column_tasks * ATTN_TASK_ROWS;
+    ptrdiff_t row = index / j->n_column_tasks * j->n_rows;
     ptrdiff_t column = index % j->n_column_tasks * j->n_columns;
-    ptrdiff_t rows_left = rows_of(j->l) - row;
-    ptrdiff_t columns_left = j->l->n_out - column;
-    attn_linear_task task = {
-        .first_row = row,
-        .n_rows = rows_left < ATTN_TASK_ROWS ? rows_left : ATTN_TASK_ROWS,
-        .first_column = column,
-        .n_columns = columns_left < j->n_columns ? columns_left : j->n_columns};
+    ptrdiff_t rows_left = rows_of(&j->l) - row;
+    ptrdiff_t columns_left = j->l.n_out - column;
+    attn_linear_task task = {.first_row = row,
+                             .n_rows = rows_left < j->n_rows ? rows_left : j->n_rows,
+                             .first_column = column,
+                             .n_columns = columns_left < j->n_columns ? columns_left
+                                                                      : j->n_columns};
 
-    j->kernel->run(j->l, &task, worker);
+    j->kernel->run(&j->l, &task, worker);
+}
+
+/* Rows of a task. Those of one with wide tiles share W, packed: as many as there may be,
+ * unless not all threads would have some. */
+static ptrdiff_t
+rows_of_task(const attn_linear_problem *l, int n_threads)
+{
+    ptrdiff_t share = (rows_of(l) + n_threads - 1) / n_threads;
+
+    if (!l->wide || share > ATTN_WIDE_ROWS) {
+        return l->wide ? ATTN_WIDE_ROWS : ATTN_TASK_ROWS;
+    }
+    return (share + ATTN_TASK_ROWS - 1) / ATTN_TASK_ROWS * ATTN_TASK_ROWS;
 }
 
 /* Columns of a task in tile form: all, unless two tasks for each thread would not come out. */
 static ptrdiff_t
-columns_of_tiles(const attn_linear_problem *l, int n_threads)
+columns_of_tiles(const attn_linear_problem *l, ptrdiff_t n_rows, int n_threads)
 {
-    ptrdiff_t n_row_tasks = (rows_of(l) + ATTN_TASK_ROWS - 1) / ATTN_TASK_ROWS;
-    ptrdiff_t n_wanted = (2 * n_threads + n_row_tasks - 1) / n_row_tasks;
+    ptrdiff_t n_row_tasks = (rows_of(l) + n_rows - 1) / n_rows;
+    ptrdiff_t n_tasks = n_threads == 1 ? 1 : 2 * n_threads;
+    ptrdiff_t n_wanted = (n_tasks + n_row_tasks - 1) / n_row_tasks;
     ptrdiff_t n_panels =
         (l->n_out / n_wanted + ATTN_PANEL_COLUMNS - 1) / ATTN_PANEL_COLUMNS;
     ptrdiff_t share = n_panels * ATTN_PANEL_COLUMNS;
@@ -56,14 +90,14 @@ columns_of_tiles(const attn_linear_problem *l, int n_threads)
 /* Columns of a task. In row form as many as make the same number of outputs for any number
  * of rows, for W is read in lines that long; less if each thread is to have some. */
 static ptrdiff_t
-columns_of_task(const attn_linear_problem *l, int n_threads)
+columns_of_task(const attn_linear_problem *l, ptrdiff_t n_rows, int n_threads)
 {
     ptrdiff_t unit = l->packed ? ATTN_PANEL_COLUMNS : 64;
     ptrdiff_t columns = ATTN_FEW_ROWS_COLUMNS;
     ptrdiff_t share = (l->n_out / n_threads + unit) / unit * unit;
 
     if (!attn_linear_in_rows(l)) {
-        return columns_of_tiles(l, n_threads);
+        return columns_of_tiles(l, n_rows, n_threads);
     }
     for (ptrdiff_t n = ATTN_FEW_ROWS / 2; n >= rows_of(l); n /= 2) {
         columns *= 2;
@@ -88,15 +122,17 @@ split(const attn_linear_problem *l, int n_threads, const attn_call *call, job *j
 
     assert(l->batch.n_axes <= 1 && l->n_in >= 0 && l->n_out >= 0);
     assert(l->arithmetic == attn_storage_of(l->output.dtype)->arithmetic);
-    *j = (job){.l = l,
+    *j = (job){.l = *l,
                .kernel = attn_linear_kernel_for(call->tier, l->arithmetic, all_bf16)};
+    j->l.wide = j->kernel->has_wide_tiles && likes_wide_tiles();
     if (rows_of(l) == 0 || l->n_out == 0) {
         return 0;
     }
-    j->n_columns = columns_of_task(l, n_threads);
+    j->n_rows = rows_of_task(&j->l, n_threads);
+    j->n_columns = columns_of_task(l, j->n_rows, n_threads);
     j->n_column_tasks = (l->n_out + j->n_columns - 1) / j->n_columns;
-    j->n_tasks = (rows_of(l) + ATTN_TASK_ROWS - 1) / ATTN_TASK_ROWS * j->n_column_tasks;
-    return j->kernel->workspace_size(l);
+    j->n_tasks = (rows_of(l) + j->n_rows - 1) / j->n_rows * j->n_column_tasks;
+    return j->kernel->workspace_size(&j->l);
 }
 
 int

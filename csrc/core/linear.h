@@ -33,6 +33,8 @@ typedef struct {
     attn_array residual; /* (B, rows, out), or none; may be the output */
     bool rounds_input; /* it may be rounded to the weight's dtype, if that is faster */
     attn_array output; /* (B, rows, out) */
+    bool
+        wide; /* set by attn_linear: tasks have up to ATTN_WIDE_ROWS rows, in wide tiles */
 } attn_linear_problem;
 
 /* Is W the transpose of what lies in memory row by row? Then its columns are read as these
@@ -60,12 +62,17 @@ typedef struct {
 } attn_linear_task;
 
 typedef struct {
+    bool has_wide_tiles;
     size_t (*workspace_size)(const attn_linear_problem *);
     void (*run)(const attn_linear_problem *, const attn_linear_task *,
                 const attn_worker *);
 } attn_linear_kernel;
 
 double attn_linear_work(const attn_linear_problem *); /* multiplications */
+
+/* Should kernels that have wide tiles use them? As the CPU likes it best, unless set otherwise, by
+ * tests and for calibration; returns the former. Changes no bit. */
+bool attn_set_wide_tiles(bool);
 
 /* -1 when memory runs out, else 0. */
 int attn_linear(const attn_linear_problem *, attn_call *);

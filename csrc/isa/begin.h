@@ -22,6 +22,13 @@
 #define ONE_COPY __attribute__((noinline, noclone))
 #endif
 
+/* Before a loop over what is to be in registers, whose length the compiler knows. */
+#if defined(__clang__)
+#define UNROLLED _Pragma("clang loop unroll(full)")
+#else
+#define UNROLLED _Pragma("GCC unroll 32")
+#endif
+
 #include "core/half.h"
 #include "core/tiers.h"
 

@@ -28,6 +28,15 @@ prefetch_of(const attn_array *array, const char *at, ptrdiff_t n_columns,
                       .n_rows = adjacent ? n_rows : 0};
 }
 
+/* Those of its rows that are due while some of n rows are computed, from i on. */
+static INLINE prefetch
+prefetch_slice(const prefetch *s, ptrdiff_t i, ptrdiff_t some, ptrdiff_t n)
+{
+    ptrdiff_t from = i * s->n_rows / n, to = least(i + some, n) * s->n_rows / n;
+
+    return (prefetch){s->at + from * s->row, s->row, s->bytes, to - from};
+}
+
 /* Asks the second-level cache, for the first is too small, for rows first .. end - 1. */
 static INLINE void
 prefetch_rows(const prefetch *s, ptrdiff_t first, ptrdiff_t end)

@@ -15,6 +15,10 @@
 #define REAL_DTYPE ATTN_F64
 #endif
 
+#ifndef WIDE_TILES
+#define WIDE_TILES 0 /* has the kernel products of two tiles at once? */
+#endif
+
 #define INLINE inline __attribute__((always_inline))
 #define NOINLINE __attribute__((noinline))
 

@@ -90,6 +90,22 @@ set_work_per_thread(PyObject *module, PyObject *argument)
 }
 
 PyDoc_STRVAR(
+    set_wide_tiles_doc,
+    "set_wide_tiles(wide, /)\n--\n\nSet whether linear products use wide tiles "
+    "where there are some, for tests and calibration; return the former value.");
+
+static PyObject *
+set_wide_tiles(PyObject *module, PyObject *argument)
+{
+    (void)module;
+    if (!PyBool_Check(argument)) {
+        PyErr_Format(PyExc_TypeError, "wide: expected True or False, got %R", argument);
+        return NULL;
+    }
+    return PyBool_FromLong(attn_set_wide_tiles(argument == Py_True));
+}
+
+PyDoc_STRVAR(
     watch_tasks_doc,
     "watch_tasks(call, notes, /)\n--\n\nWrite into notes, integers (n, 3), of each "
     "task that "
@@ -268,6 +284,7 @@ PyMethodDef py_settings_methods[] = {
     {"set_num_threads", set_num_threads, METH_O, set_num_threads_doc},
     {"get_num_threads", get_num_threads, METH_NOARGS, get_num_threads_doc},
     {"set_work_per_thread", set_work_per_thread, METH_O, set_work_per_thread_doc},
+    {"set_wide_tiles", set_wide_tiles, METH_O, set_wide_tiles_doc},
     {"watch_tasks", PY_FUNCTION(watch_tasks), METH_FASTCALL, watch_tasks_doc},
     {"set_portable", set_portable, METH_O, set_portable_doc},
     {"config", config, METH_NOARGS, config_doc},

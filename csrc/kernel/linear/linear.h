@@ -46,6 +46,7 @@ run_linear(const attn_linear_problem *l, const attn_linear_task *task,
     w->l = l;
     w->task = &part;
     lay_out_linear(l, worker->workspace, w);
+    w->packs = packs_weight(w);
     for (; part.first_column < end; part.first_column += part.n_columns) {
         part.n_columns = end - part.first_column;
         if (!w->row_form) {

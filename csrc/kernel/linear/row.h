@@ -3,7 +3,8 @@
 #define ATTN_KERNEL_LINEAR_ROW_H
 
 #include "kernel/linear/finish.h"
-#include "kernel/linear/operands.h"
+#include "kernel/linear/input.h"
+#include "kernel/linear/weights.h"
 #include "kernel/linear/panels.h"
 #include "kernel/product_few.h"
 

@@ -8,9 +8,12 @@
 #include "kernel/operand.h"
 
 enum {
-    STEPS = ATTN_BLOCK / TERMS, /* of a chain */
-    MAX_WORKSPACE = 1 << 20,    /* bytes, where there is a choice */
-    ROW_GROUP = 8 /* rows of W that row form takes at a time, 4 KB apart */
+    STEPS = ATTN_BLOCK / TERMS,   /* of a chain */
+    MAX_WORKSPACE = 1 << 20,      /* bytes, where there is a choice, */
+    MAX_WIDE_WORKSPACE = 3 << 19, /* and for a task with wide tiles */
+    ROW_GROUP = 8, /* rows of W that row form takes at a time, 4 KB apart */
+    /* operands of a packed panel, (STEPS, PANEL_ROWS): not all at the same places of a cache */
+    PACKED_PANEL = STEPS * PANEL_ROWS + CACHE_LINE / sizeof(operand)
 };
 
 typedef struct {
@@ -21,7 +24,8 @@ typedef struct {
     bool keeps_input; /* of all blocks, for other columns of the task */
     operand *input; /* (blocks if kept, tiles, STEPS, WIDTH); row form: (rows, STEPS) */
     real *output;   /* (tiles, columns, WIDTH); row form: (rows, columns) */
-    operand *slab;  /* a block of W brought into contiguous operands */
+    bool packs;     /* W, for all rows of the task */
+    operand *slab;  /* a block of W brought into contiguous operands, or packed */
     real *rows;     /* (LANES, SLAB_COLUMNS) */
     real *sums;     /* row form: (rows, columns) of a block */
 } linear_work;
@@ -30,10 +34,11 @@ static size_t
 lay_out_linear(const attn_linear_problem *l, char *memory, linear_work *w)
 {
     arena a = {memory, 0};
-    ptrdiff_t n_rows = least(l->batch.n * l->n_rows, ATTN_TASK_ROWS);
+    ptrdiff_t n_rows =
+        least(l->batch.n * l->n_rows, l->wide ? ATTN_WIDE_ROWS : ATTN_TASK_ROWS);
     ptrdiff_t n_tiles = tiles_of(n_rows);
     ptrdiff_t n_outputs = n_tiles * WIDTH * ATTN_LINEAR_COLUMNS;
-    ptrdiff_t slab = STEPS * ATTN_LINEAR_COLUMNS;
+    ptrdiff_t slab = (ATTN_LINEAR_COLUMNS + PANEL_ROWS - 1) / PANEL_ROWS * PACKED_PANEL;
     size_t block_size = (size_t)(STEPS * n_tiles * WIDTH) * sizeof(operand);
     size_t n_blocks = (size_t)(l->n_in + ATTN_BLOCK - 1) / ATTN_BLOCK;
 
@@ -49,7 +54,8 @@ lay_out_linear(const attn_linear_problem *l, char *memory, linear_work *w)
     w->output = arena_reals(&a, n_outputs);
     w->slab = arena_take(&a, (size_t)slab * sizeof(operand));
     w->keeps_input = !w->row_form && l->n_out > ATTN_LINEAR_COLUMNS &&
-                     a.used + n_blocks * block_size <= MAX_WORKSPACE;
+                     a.used + n_blocks * block_size <=
+                         (l->wide ? MAX_WIDE_WORKSPACE : MAX_WORKSPACE);
     w->input = arena_take(&a, w->keeps_input ? n_blocks * block_size : block_size);
     return a.used;
 }

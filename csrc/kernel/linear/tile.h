@@ -5,9 +5,10 @@
 
 #include "kernel/activate.h"
 #include "kernel/linear/finish.h"
-#include "kernel/linear/operands.h"
+#include "kernel/linear/input.h"
+#include "kernel/linear/weights.h"
 #include "kernel/linear/panels.h"
-#include "kernel/product_tiles.h"
+#include "kernel/linear/wide.h"
 
 /* Adds the products of elements first .. first + n - 1 of each row, in one chain, with
  * those columns of W from `column` on that `weights` has. */
@@ -31,6 +32,17 @@ add_linear_columns(linear_work *w, ptrdiff_t first, ptrdiff_t n, matrix weights,
                      .n_steps = (n + TERMS - 1) / TERMS,
                      .add = first > 0,
                      .next = {next, input_next}};
+#if WIDE_TILES
+        if (are_wide(w, r)) {
+            add_two_tiles(w, m, r);
+            r += WIDTH;
+            continue;
+        }
+        if (w->packs) {
+            add_packed_tile(m, n_vec);
+            continue;
+        }
+#endif
         if (attn_is_transposed(w->l)) {
             multiply(m, n_vec);
         } else {
@@ -45,6 +57,13 @@ add_linear_tiles(linear_work *w, ptrdiff_t first, ptrdiff_t n)
 {
     ptrdiff_t n_columns = w->task->n_columns;
 
+#if WIDE_TILES
+    if (w->packs) {
+        add_linear_columns(w, first, n, pack_block(w, first, n), 0, n_columns,
+                           weights_prefetch(w, first + ATTN_BLOCK));
+        return;
+    }
+#endif
     if (!w->l->packed) {
         matrix weights = attn_is_transposed(w->l)
                              ? fetch_columns(w, first, n)

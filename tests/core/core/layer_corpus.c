@@ -19,6 +19,11 @@
 #define LATER_NATIVE_GOLDEN UINT64_C(0xc1e9b715b70e05b2)
 #define LATER_UNIT_GOLDEN UINT64_C(0x8f0bae35776f08ca)
 
+/* Of those in wide tiles. */
+#define WIDE_GOLDEN UINT64_C(0x15c85c9d38abd90f)
+#define WIDE_NATIVE_GOLDEN UINT64_C(0x52b6f62ee7dd420b)
+#define WIDE_UNIT_GOLDEN UINT64_C(0x9f78acb63f4739d5)
+
 #define COUNT(array) (int)(sizeof(array) / sizeof((array)[0]))
 
 /* A batch of one axis. */
@@ -65,6 +70,21 @@ static const product_spec later_products[] = {
     {"two rows, tanh", 2, 1, 129, 37, ATTN_TANH, true, DENSE},
     {"tiles, tanh", 1, 17, 300, 40, ATTN_TANH, true, DENSE},
     {"tiles, relu squared", 2, 32, 128, 385, ATTN_RELU2, false, DENSE},
+};
+
+/* For more than ATTN_TASK_ROWS rows, of which wide tiles have 64 at a time. */
+static const product_spec wide_products[] = {
+    {"a row more than a task", 1, 65, 129, 13, ATTN_IDENTITY, true, DENSE},
+    {"all but a vector of two tiles", 1, 112, 128, 5, ATTN_IDENTITY, true, DENSE},
+    {"a row more", 1, 113, 128, 6, ATTN_IDENTITY, true, DENSE},
+    {"two blocks and parts of panels", 3, 50, 257, 401, ATTN_GELU, true, DENSE},
+    {"transposed", 1, 150, 261, 390, ATTN_IDENTITY, true, TRANSPOSED},
+    {"transposed, fewer columns than a panel", 1, 130, 30, 7, ATTN_IDENTITY, true,
+     TRANSPOSED},
+    {"reversed", 1, 128, 140, 24, ATTN_IDENTITY, true, REVERSED},
+    {"spread", 2, 97, 131, 50, ATTN_SILU, false, SPREAD},
+    {"tasks of many rows", 1, 700, 40, 36, ATTN_IDENTITY, true, DENSE},
+    {"no terms", 1, 80, 0, 14, ATTN_IDENTITY, true, DENSE},
 };
 
 /* Of input, and of weights and output. */
@@ -283,5 +303,38 @@ test_every_tier_gives_later_activations_the_same_bits(void)
                              .golden = LATER_GOLDEN,
                              .native_golden = LATER_NATIVE_GOLDEN,
                              .unit_golden = LATER_UNIT_GOLDEN};
+    check_corpus(&c);
+}
+
+/* ---- Products in wide tiles ---------------------------------------------------------- */
+
+static const char *
+wide_name_of(int n)
+{
+    return wide_products[n / N_PRODUCT_DTYPES].name;
+}
+
+static attn_dtype
+wide_dtype_of(int n)
+{
+    return product_dtypes[n % N_PRODUCT_DTYPES][1];
+}
+
+static uint64_t
+run_wide(int n, const attn_tier *tier, int n_threads)
+{
+    return run_product(wide_products, n, tier, n_threads);
+}
+
+void
+test_wide_tiles_give_the_same_bits(void)
+{
+    static const corpus c = {.n_problems = COUNT(wide_products) * N_PRODUCT_DTYPES,
+                             .name = wide_name_of,
+                             .dtype = wide_dtype_of,
+                             .run = run_wide,
+                             .golden = WIDE_GOLDEN,
+                             .native_golden = WIDE_NATIVE_GOLDEN,
+                             .unit_golden = WIDE_UNIT_GOLDEN};
     check_corpus(&c);
 }

@@ -78,6 +78,21 @@ run_corpus(const corpus *c, const attn_tier *tier, int n_threads, uint64_t *hash
     }
 }
 
+/* Runs the corpus on a tier with either kind of tiles. */
+static void
+run_with_all_tiles(const corpus *c, const attn_tier *tier, int n_threads,
+                   uint64_t *hashes)
+{
+    bool wide = attn_set_wide_tiles(false);
+
+    run_corpus(c, tier, n_threads, hashes);
+    if (tier->f32->linear.has_wide_tiles) {
+        attn_set_wide_tiles(true);
+        run_corpus(c, tier, n_threads, hashes);
+    }
+    attn_set_wide_tiles(wide);
+}
+
 void
 check_corpus(const corpus *c)
 {
@@ -94,7 +109,7 @@ check_corpus(const corpus *c)
     for (int t = 0; (tier = attn_tier_at(t)) != NULL; t++) {
         for (int n_threads = 1; n_threads <= 3; n_threads += 2) {
             if (n_threads > 1 || strcmp(tier->name, "scalar") != 0) {
-                run_corpus(c, tier, n_threads, hashes);
+                run_with_all_tiles(c, tier, n_threads, hashes);
             }
         }
     }
