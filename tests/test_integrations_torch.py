@@ -687,7 +687,16 @@ def calls(monkeypatch):
         seen.append(options)
         return results
 
+    attend_at_once = _accelerate.attend_at_once
+
+    def watched_at_once(query, key, value, options, as_torch):
+        output = attend_at_once(query, key, value, options, as_torch)
+        if output is not None:
+            seen.append(options)
+        return output
+
     monkeypatch.setattr(_accelerate, "attend_as_torch", watched)
+    monkeypatch.setattr(_accelerate, "attend_at_once", watched_at_once)
     yield seen
     assert [getattr(module, name) for module, name in NAMES] == FUNCTIONS
 

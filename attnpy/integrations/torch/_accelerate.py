@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from attnpy import _checks
 from attnpy.integrations.torch import _tensors
-from attnpy.integrations.torch._attention import is_traced
+from attnpy.integrations.torch._attention import attend_at_once, is_traced
 from attnpy.integrations.torch._sdpa import attend_as_torch
 
 if TYPE_CHECKING:
@@ -136,15 +136,18 @@ def _attend(
 ) -> Any:
     """Compute scaled_dot_product_attention."""
     tensors = (query, key, value)
-    if not _is_ours(*tensors, attn_mask) or any(x.numel() == 0 for x in tensors):
-        return NotImplemented  # of nothing PyTorch does not check the shapes
-    options: dict[str, Any] = {
-        "scale": scale,
-        "num_threads": _thread.blocks[-1].num_threads,
-    }
+    blocks, collected = _thread.blocks, _thread.weights
+    if not blocks:
+        return NotImplemented
+    options: dict[str, Any] = {"scale": scale, "num_threads": blocks[-1].num_threads}
     if is_causal:
         options["causal"] = "top_left"
-    collected = _thread.weights
+    if attn_mask is None and dropout_p == 0 and collected is None:
+        output = attend_at_once(query, key, value, options, as_torch=True)
+        if output is not None:
+            return output
+    if not _is_ours(*tensors, attn_mask) or any(x.numel() == 0 for x in tensors):
+        return NotImplemented  # of nothing PyTorch does not check the shapes
     output, weights, _ = attend_as_torch(
         tensors, attn_mask, dropout_p, enable_gqa, options, collected is not None
     )

@@ -11,6 +11,7 @@ from torch._C import _len_torch_dispatch_stack
 from torch._C._functorch import maybe_current_level
 from torch.autograd import forward_ad
 
+import attnpy
 from attnpy._gradients import NAMES
 from attnpy.integrations.torch import _compute, _operator, _tensors
 
@@ -121,17 +122,26 @@ def attention(
     """
     inputs = (query, key, value, bias, sinks)
     options = {
-        "mask": mask,
         "causal": causal,
         "window": window,
+        "scale": scale,
+        "softcap": softcap,
+        "num_threads": num_threads,
+    }
+    nothing_else = (
+        mask is bias is sinks is q_offset is kv_lengths is seq_offsets is out is None
+    )
+    if nothing_else and not (dropout or dropout_seed or return_weights or return_lse):
+        output = attend_at_once(query, key, value, options)
+        if output is not None:
+            return output
+    options |= {
+        "mask": mask,
         "q_offset": q_offset,
         "kv_lengths": kv_lengths,
         "seq_offsets": seq_offsets,
-        "scale": scale,
-        "softcap": softcap,
         "dropout": dropout,
         "dropout_seed": dropout_seed,
-        "num_threads": num_threads,
     }
     options = {name: one for name, one in options.items() if one is not None}
     output, weights, lse = attend(inputs, options, return_weights, return_lse, out)
@@ -139,6 +149,38 @@ def attention(
         return output
     wanted = ((weights, return_weights), (lse, return_lse))
     return output, *(result for result, flag in wanted if flag)
+
+
+def attend_at_once(
+    query: Any, key: Any, value: Any, options: dict[str, Any], as_torch: bool = False
+) -> Tensor | None:
+    """Return the output where there is nothing to record, to check or to lay out.
+
+    Else None, and `attend` is for it. This is what most calls are, and the short way
+    for those in which microseconds count. Options are numbers and names; `as_torch`
+    asks for what means the same to PyTorch.
+    """
+    if is_traced():
+        return None
+    arrays = _tensors.plain_arrays(query, key, value)
+    if arrays is None or _is_for_attend(*arrays, as_torch):
+        return None
+    return _tensors.to_tensor(attnpy.attention(*arrays, **options))
+
+
+def _is_for_attend(query: Any, key: Any, value: Any, as_torch: bool) -> bool:
+    """Tell whether an output has its heads inside, or PyTorch means something else."""
+    strides = query.strides
+    if len(strides) < 3 or strides[-3] < strides[-2]:
+        return True
+    return as_torch and not (
+        query.shape[:-2] == key.shape[:-2] == value.shape[:-2]
+        and query.dtype == key.dtype == value.dtype
+        and query.dtype.kind == "f"
+        and query.size > 0
+        and value.size > 0
+        and not torch.is_autocast_enabled("cpu")
+    )
 
 
 def attend(
@@ -235,7 +277,7 @@ def is_traced() -> bool:
         or _len_torch_dispatch_stack() > 0
         or maybe_current_level() is not None
         or _is_forward_mode()
-        or torch.jit.is_tracing()
+        or torch._C._is_tracing()
     )
 
 

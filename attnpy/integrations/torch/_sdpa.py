@@ -10,7 +10,7 @@ from torch import Tensor
 from attnpy import _checks
 from attnpy._gradients import NAMES
 from attnpy.integrations.torch import _tensors
-from attnpy.integrations.torch._attention import attend
+from attnpy.integrations.torch._attention import attend, attend_at_once
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,6 +90,10 @@ def scaled_dot_product_attention(
     options: dict[str, Any] = {} if scale is None else {"scale": scale}
     if is_causal:
         options["causal"] = "top_left"
+    if attn_mask is None and dropout_p == 0:
+        output = attend_at_once(query, key, value, options, as_torch=True)
+        if output is not None:
+            return output
     try:
         results = attend_as_torch(
             (query, key, value), attn_mask, dropout_p, enable_gqa, options
