@@ -28,7 +28,9 @@ typedef struct {
     ptrdiff_t b_ahead; /* of few rows: asked for so many bytes before it is read */
 } product;
 
-enum { STEPS_AHEAD = 8 }; /* of A, whose rows are apart */
+/* Of A: rows that lie apart are asked for before; a pointer is for several rows, so that all
+ * addresses are in registers. */
+enum { STEPS_AHEAD = 8, POINTER_ROWS = 3, MAX_POINTERS = 4 };
 
 /* sum = C, for a panel of C */
 static INLINE void
@@ -65,11 +67,17 @@ multiply_panel(const product *m, ptrdiff_t i, const int rows, const int n_vec,
     ptrdiff_t a_row = a_transposed ? 1 : m->a.row;
     ptrdiff_t a_step = a_transposed ? m->a.row : 1;
     ptrdiff_t b_step = kind == AS_TWO_ROWS ? 2 * m->b_row : m->b_row;
-    const operand *a = m->a.at + i * a_row;
+    const int per_pointer = a_transposed ? rows : POINTER_ROWS;
+    const int n_pointers = (rows + per_pointer - 1) / per_pointer;
+    const operand *a[MAX_POINTERS];
     const char *b = m->b;
     real *c = m->c + i * m->c_row;
     v_real sum[PANEL_ROWS * TILE_VECTORS];
 
+    for (int g = 0; g < n_pointers; g++) {
+        a[g] = m->a.at + (i + g * per_pointer) * a_row;
+        __asm__("" : "+r"(a[g])); /* or compilers add it up again */
+    }
     for (int k = 0; k < rows * n_vec; k++) {
         sum[k] = v_set1(0);
     }
@@ -84,15 +92,18 @@ multiply_panel(const product *m, ptrdiff_t i, const int rows, const int n_vec,
         if (few) {
             prefetch_operands(b + m->b_ahead, m->b_row, n_vec, kind);
         } else if (a_transposed) {
-            __builtin_prefetch(a + STEPS_AHEAD * a_step + rows - 1);
+            __builtin_prefetch(a[0] + STEPS_AHEAD * a_step + rows - 1);
         }
         for (int r = 0; r < rows; r++) {
-            v_operand y = v_set1_operand(a[r * a_row]);
+            const operand *at = a[r / per_pointer] + r % per_pointer * a_row;
+            v_operand y = v_set1_operand(*at);
             for (int v = 0; v < n_vec; v++) {
                 sum[r * n_vec + v] = v_dot(y, x[v], sum[r * n_vec + v]);
             }
         }
-        a += a_step;
+        for (int g = 0; g < n_pointers; g++) {
+            a[g] += a_step;
+        }
         b += b_step;
     }
     if (!few && m->add) {

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch._C import _len_torch_dispatch_stack
+from torch._C import _is_tracing, _len_torch_dispatch_stack
 from torch._C._functorch import maybe_current_level
 from torch.autograd import forward_ad
 
@@ -277,7 +277,7 @@ def is_traced() -> bool:
         or _len_torch_dispatch_stack() > 0
         or maybe_current_level() is not None
         or _is_forward_mode()
-        or torch._C._is_tracing()
+        or _is_tracing()
     )
 
 
