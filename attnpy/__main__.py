@@ -1,4 +1,4 @@
-"""The command line: a first example, attention for a file, and the machine."""
+"""The command line: a first example, attention for a file, the machine, its speed."""
 
 from __future__ import annotations
 
@@ -48,6 +48,10 @@ def main(arguments: list[str] | None = None) -> int:
             run(options)
         elif options.command == "info":
             attnpy.show_config()
+        elif options.command == "bench":
+            from attnpy import _bench
+
+            _bench.run(options.num_threads, options.seconds)
         else:
             show_example()
         print(end="", flush=True)  # so that a full disk is seen here
@@ -92,6 +96,26 @@ def parser() -> Parser:
     )
     commands = main_parser.add_subparsers(dest="command", metavar="command")
     commands.add_parser("info", help="show the instruction set, threads and versions")
+    command = commands.add_parser(
+        "bench",
+        help="time attention on this machine, beside what else is installed",
+        description="Time attention on this machine, in turn with NumPy's formula and, "
+        "where they are installed, PyTorch, ONNX Runtime (with the onnx package) and "
+        "JAX. It takes some twenty seconds; Ctrl-C ends it.",
+    )
+    command.add_argument(
+        "--num-threads",
+        type=int,
+        metavar="N",
+        help="of every library; by default as attnpy's",
+    )
+    command.add_argument(
+        "--seconds",
+        type=float,
+        default=12.0,
+        metavar="S",
+        help="how long to measure; importing others comes on top (default: 12)",
+    )
     command = commands.add_parser(
         "run",
         help="compute attention for the arrays in a file",
@@ -232,7 +256,7 @@ def read_array(content: Any, path: str, name: str) -> NDArray[Any]:
 
 
 def show_example() -> None:
-    """Print the worked example of the notebook "Attention please!"."""
+    """Print a worked example: five words, each number of which can be followed."""
     embeddings = np.array(EMBEDDINGS)  # (L, E)
     scores = embeddings @ embeddings.T  # (L, L)
     context, weights = attnpy.attention(
@@ -244,15 +268,23 @@ def show_example() -> None:
     print_table("Scores X @ X.T, by NumPy: attnpy never builds them", WORDS, scores)
     print_table("Attention weights, softmax of each row of scores", WORDS, weights)
     print_table("Context vectors, weights @ X", axes, context)
+    j = int(weights[0].argmax())
     print(
-        'The notebook "Attention please!" prints these scores and weights, but under\n'
-        "its context vectors a product from an earlier run, with weights transposed:"
+        f'How to read it: "{WORDS[0]}" listens most to "{WORDS[j]}", with a weight of '
+        f"{weights[0, j]:.2f}.\nThe weights of a row sum to 1, and its context vector "
+        "is the mean of the embeddings\nwith these weights. All of it is one call:\n"
     )
-    print_table("weights.T @ X, by NumPy", axes, weights.T @ embeddings)
+    call = "context, weights = attnpy.attention(X, X, X, scale=1, return_weights=True)"
+    print(f"    {call}\n")
     config = attnpy.show_config(mode="dicts")
+    threads = "1 thread" if config["threads"] == 1 else f"{config['threads']} threads"
     print(
-        f"attnpy {attnpy.__version__}, instruction set {config['tier']}, "
-        f"threads {config['threads']}. Next: {PROGRAM} run --help"
+        f"attnpy {attnpy.__version__} works: instruction set {config['tier']}, "
+        f"{threads}. What next:\n\n"
+        "    notebooks/01_first_attention.ipynb    these numbers, step by step\n"
+        f"    {PROGRAM} bench                how fast it is on this machine\n"
+        f"    {PROGRAM} run --help           attention for the arrays in a file\n"
+        "    help(attnpy.attention)                in Python: every option"
     )
 
 

@@ -1,6 +1,6 @@
-"""The worked example of the notebook "Attention please!", shown by `python -m attnpy`.
+"""The example that `python -m attnpy` shows, of notebooks/01_first_attention.ipynb.
 
-Its embeddings are made up; what it says about them is checked to four digits.
+The embeddings are those of the notebook "Attention please!", made up.
 """
 
 WORDS = ("Write", "your", "first", "Attention", "mechanism")

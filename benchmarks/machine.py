@@ -17,6 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
+from attnpy._measure import cpu_name
+
 SECONDS = 0.01  # of one measurement
 WINDOWS = 10  # in which a measurement of the FMA peak is parted
 ORDER = ("avx512", "avx2", "neon", "scalar")  # instruction sets, the best first
@@ -198,19 +200,6 @@ def compiler_version():
     except (OSError, subprocess.CalledProcessError):
         return None
     return done.stdout.splitlines()[0]
-
-
-def cpu_name():
-    """The processor's name as the system has it."""
-    if sys.platform == "linux":
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    if sys.platform == "darwin":
-        command = ["sysctl", "-n", "machdep.cpu.brand_string"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        return done.stdout.strip()
-    return platform.processor() or platform.machine()
 
 
 def cpu_model():

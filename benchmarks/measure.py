@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import gc
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
+
+from attnpy._measure import calls_per_sample, in_turn, one_time, quartiles
 
 from . import (
     apart,
@@ -27,7 +27,6 @@ from . import (
     training,
 )
 
-SAMPLE = 0.01  # seconds that one sample lasts at least
 TOLERANCE = {"float64": 1e-6, "float32": 1e-3, "float16": 2e-2, "bfloat16": 1e-1}
 
 
@@ -39,30 +38,6 @@ class Effort:
     min_rounds: int = 5
     seconds: float = 5.0
     trials: int = 3  # samples of each way to find the fastest
-
-
-def one_time(call, n_calls):
-    """Seconds per call. A short call runs once before, so that its data are near."""
-    if n_calls > 1:
-        call()
-    begin = time.perf_counter()
-    for _ in range(n_calls):
-        call()
-    return (time.perf_counter() - begin) / n_calls
-
-
-def calls_per_sample(call):
-    """How many calls last about SAMPLE. Where one does, it is called once only."""
-    n_calls = 1
-    while True:
-        seconds = one_time(call, n_calls) * n_calls
-        if seconds > SAMPLE / 4 or n_calls >= 1 << 20:
-            return max(1, math.ceil(n_calls * SAMPLE / max(seconds, 1e-9)))
-        n_calls *= 4
-
-
-def quartiles(numbers):
-    return [float(x) for x in np.percentile(numbers, (25, 50, 75))]
 
 
 # ---- Which way of each system --------------------------------------------------------
@@ -249,22 +224,10 @@ def limit_of(row, n_threads):
 
 def rounds(found, limit, effort):
     """Times of each contestant, and the limit, one of each in every round."""
-    times = {name: [] for name in found}
-    limits = []
-    gc.collect()
-    gc.disable()
-    try:
-        begin = time.perf_counter()
-        for i in range(effort.rounds):
-            if i >= effort.min_rounds and time.perf_counter() - begin > effort.seconds:
-                break
-            if limit is not None:
-                limits.append(limit())
-            for name, contestant in found.items():
-                times[name].append(contestant.sample())
-    finally:
-        gc.enable()
-    return {name: np.array(x) for name, x in times.items()}, np.array(limits)
+    samples = {} if limit is None else {"the limit": limit}
+    samples |= {name: contestant.sample for name, contestant in found.items()}
+    times = in_turn(samples, effort.rounds, effort.min_rounds, effort.seconds)
+    return times, times.pop("the limit", np.array([]))
 
 
 def measure_row(row, n_threads, systems, effort):

@@ -19,6 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from attnpy._measure import unfused
+
 from . import cases
 
 FOREVER = contextlib.ExitStack()  # a mode ends when nobody holds it
@@ -53,20 +55,6 @@ def attnpy_ways(case, arrays, n_threads, tier=None, plan=False):
 
 
 # ---- NumPy ---------------------------------------------------------------------------
-
-
-def unfused(query, key, value, scale, added):
-    """Softmax attention as everyone writes it, in place where NumPy can.
-
-    query (..., G Lq, D), key and value (..., Lk, D), added (..., G Lq, Lk) or None
-    """
-    scores = np.matmul(query * scale, key.swapaxes(-1, -2))  # (..., G Lq, Lk)
-    if added is not None:
-        scores += added
-    scores -= scores.max(axis=-1, keepdims=True)
-    np.exp(scores, out=scores)
-    total = scores.sum(axis=-1, keepdims=True)
-    return np.matmul(scores, value) / total
 
 
 def unfused_by_head(query, key, value, scale, added, pool=None, n_threads=1):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from attnpy._measure import duration
+
 from . import peers
 
 HEADINGS = {
@@ -38,13 +40,6 @@ RATIOS = {**SHORT, "fastest": "the fastest peer"}
 
 
 # ---- Cells ---------------------------------------------------------------------------
-
-
-def duration(seconds):
-    for unit, size in (("s", 1), ("ms", 1e-3), ("us", 1e-6)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds * 1e9:.3g} ns"
 
 
 def spread(low_middle_high, digits=2):

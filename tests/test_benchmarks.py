@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from support.processes import assert_runs, wait_until
 
-from attnpy import attention
+from attnpy import _bench, attention
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT))  # last: there is an attnpy/ as well, perhaps not built
@@ -21,6 +21,7 @@ from benchmarks import (  # noqa: E402
     apart,
     backward,
     cases,
+    children,
     decoders,
     encoders,
     experiments,
@@ -342,6 +343,10 @@ peers.without_gradients(["torch"])
 assert torch.is_inference_mode_enabled()
 """
     assert_runs(script)
+
+
+def test_idle_threads_sleep_as_in_the_command_of_the_package():
+    assert children.QUIET == _bench.QUIET
 
 
 def test_a_group_that_does_not_exist_is_an_error():

@@ -1,4 +1,4 @@
-"""The command line: `python -m attnpy`, `python -m attnpy run` and `... info`."""
+"""The command line: `python -m attnpy`, `... run`, `... info` and `... bench`."""
 
 import io
 import os
@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from support.comparisons import assert_same_bits
 from support.processes import HANGS, wait_until
-from support.tutorial import CONTEXT, SCORES, WEIGHTED, WEIGHTS, WORDS
+from support.tutorial import SCORES, WEIGHTED, WEIGHTS, WORDS
 
 import attnpy
 from attnpy.__main__ import main
@@ -95,18 +95,21 @@ def test_without_a_command_prints_the_notebooks_numbers(tmp_path):
         ("Scores", WORDS, SCORES),
         ("Attention weights", WORDS, WEIGHTS),
         ("Context vectors", [f"x{i}" for i in range(6)], WEIGHTED),
-        ("weights.T @ X", [f"x{i}" for i in range(6)], CONTEXT),
     ):
         rows = [[f"{number:.4f}" for number in row] for row in numbers]
         assert printed_table(done.stdout, title) == (columns, WORDS, rows)
 
 
-def test_without_a_command_ends_with_the_machine_and_the_next_step(tmp_path):
+def test_without_a_command_ends_with_how_to_read_it_and_what_next(tmp_path):
     done = run(cwd=tmp_path, env={**os.environ, "ATTNPY_NUM_THREADS": "3"})
-    last = done.stdout.splitlines()[-1]
+    end = done.stdout[done.stdout.index("How to read it") :]
     config = attnpy.show_config(mode="dicts")
-    assert f"instruction set {config['tier']}, threads 3" in last
-    assert "python -m attnpy run" in last
+    assert '"Write" listens most to "Attention", with a weight of 0.32' in end
+    assert f"works: instruction set {config['tier']}, 3 threads." in end
+    assert "python -m attnpy bench" in end
+    assert "python -m attnpy run --help" in end
+    (notebook,) = re.findall(r"notebooks/\S+", end)
+    assert (Path(__file__).parents[1] / notebook).exists()
 
 
 def test_tables_fit_a_terminal(tmp_path):

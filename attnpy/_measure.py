@@ -1,0 +1,122 @@
+"""What `python -m attnpy bench` and benchmarks/ share: calls that take turns, timed.
+
+It imports nothing of attnpy, so that benchmarks/ can time other revisions with it.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
+
+SAMPLE = 0.01  # seconds that one sample lasts at least
+
+
+def one_time(call: Callable[[], Any], n_calls: int) -> float:
+    """Return the seconds of a call.
+
+    A short call runs once before, so that its data are near.
+    """
+    if n_calls > 1:
+        call()
+    begin = time.perf_counter()
+    for _ in range(n_calls):
+        call()
+    return (time.perf_counter() - begin) / n_calls
+
+
+def calls_per_sample(call: Callable[[], Any]) -> int:
+    """Return how many calls last about SAMPLE.
+
+    Where one does, it is called once only.
+    """
+    n_calls = 1
+    while True:
+        seconds = one_time(call, n_calls) * n_calls
+        if seconds > SAMPLE / 4 or n_calls >= 1 << 20:
+            return max(1, math.ceil(n_calls * SAMPLE / max(seconds, 1e-9)))
+        n_calls *= 4
+
+
+def in_turn(
+    samples: Mapping[str, Callable[[], float]],
+    rounds: int,
+    min_rounds: int,
+    seconds: float,
+) -> dict[str, NDArray[np.float64]]:
+    """Return what each of some functions gives, (rounds,), one of each in every round.
+
+    As many rounds as asked for, or until the seconds are over, but min_rounds.
+    """
+    found: dict[str, list[float]] = {name: [] for name in samples}
+    gc.collect()
+    gc.disable()
+    try:
+        begin = time.perf_counter()
+        for i in range(rounds):
+            if i >= min_rounds and time.perf_counter() - begin > seconds:
+                break
+            for name, sample in samples.items():
+                found[name].append(sample())
+    finally:
+        gc.enable()
+    return {name: np.array(values) for name, values in found.items()}
+
+
+def quartiles(numbers: Any) -> list[float]:
+    """Return the lower quartile, the median and the upper quartile."""
+    return [float(x) for x in np.percentile(numbers, (25, 50, 75))]
+
+
+def unfused(
+    query: NDArray[Any],
+    key: NDArray[Any],
+    value: NDArray[Any],
+    scale: float,
+    added: NDArray[Any] | None = None,
+) -> NDArray[Any]:
+    """Softmax attention as everyone writes it, in place where NumPy can.
+
+    query (..., G Lq, D), key and value (..., Lk, D), added (..., G Lq, Lk) or None
+    """
+    scores = np.matmul(query * scale, key.swapaxes(-1, -2))  # (..., G Lq, Lk)
+    if added is not None:
+        scores += added
+    scores -= scores.max(axis=-1, keepdims=True)
+    np.exp(scores, out=scores)
+    total = scores.sum(axis=-1, keepdims=True)
+    result: NDArray[Any] = np.matmul(scores, value) / total
+    return result
+
+
+def duration(seconds: float) -> str:
+    """Return a time in words."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1e9:.3g} ns"
+
+
+def cpu_name() -> str:
+    """Return the processor's name as the system has it."""
+    if sys.platform == "linux":
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    if sys.platform == "darwin":
+        command = ["sysctl", "-n", "machdep.cpu.brand_string"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return done.stdout.strip()
+    return platform.processor() or platform.machine()
