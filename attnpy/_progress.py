@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
+DELAY = 1  # seconds: what does not take longer has no bar
+
+
 @contextmanager
 def bar(
     progress: bool | None, total: int | None, unit: str
@@ -18,20 +22,37 @@ def bar(
     """Show a bar, which goes on by what the function that is yielded is given.
 
     True needs tqdm, None does without it. Either is silent where standard error is no
-    terminal.
+    terminal. The unit "B" is bytes, which are shown in larger ones.
     """
+    if not checked(progress):
+        yield lambda n: None
+        return
+    from tqdm import tqdm
+
+    with tqdm(
+        total=total,
+        unit=unit,
+        unit_scale=unit == "B",
+        delay=DELAY,
+        disable=None,
+        file=sys.stderr,
+    ) as shown:
+        yield shown.update
+
+
+def checked(progress: bool | None) -> bool:
+    """Tell whether there is a bar to be shown; where it is asked for there must be."""
     if progress is not None:
         progress = _checks.flag(progress, "progress")
+    is_terminal = sys.stderr is not None and sys.stderr.isatty()
+    if progress is False or (progress is None and not is_terminal):
+        return False
     try:
-        if progress is False:
-            raise ImportError
-        from tqdm import tqdm
+        import tqdm  # noqa: F401
     except ImportError as error:
         if progress:
             raise ImportError(
                 "progress: a bar needs the tqdm package: pip install tqdm"
             ) from error
-        yield lambda n: None
-        return
-    with tqdm(total=total, unit=unit, disable=None) as shown:
-        yield shown.update
+        return False
+    return True

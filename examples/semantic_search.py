@@ -197,10 +197,10 @@ def search(options):
     """Print the sentences that are nearest to the query."""
     if options.top < 1:
         raise ValueError(f"--top: expected at least 1, got {options.top}")
-    encoder, corpus = (
-        read_encoder(options.model or find_model()),
-        Corpus(options.sentences),
-    )
+    if options.sentences is not None:
+        options.sentences.stat()  # an error now, if it is not there
+    encoder = read_encoder(options.model or find_model())
+    corpus = Corpus(options.sentences)
     vectors = corpus
     if options.vectors is not None:
         stored = Stored(options.vectors, encoder, corpus)
@@ -211,6 +211,13 @@ def search(options):
     found = encoder.search(options.query, vectors, options.top)
     for score, sentence in zip(found.scores, corpus.chosen(found.indices), strict=True):
         print(f"{score:.3f}  {sentence}")
+
+
+def in_a_line(error):
+    """Return what an error says; of files as other commands say it."""
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return error
 
 
 def stop(message):
@@ -233,7 +240,7 @@ def main(arguments=None):
     try:
         search(options)
     except (ImportError, OSError, ValueError) as error:
-        raise SystemExit(f"semantic_search: {error}") from None
+        raise SystemExit(f"semantic_search: {in_a_line(error)}") from None
     except KeyboardInterrupt:
         stop("stopped; with --vectors the next run would go on from here")
 

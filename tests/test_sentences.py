@@ -381,22 +381,6 @@ def test_vectors_may_be_cut(folder, tmp_path):
     np.testing.assert_allclose(lengths, 1, atol=1e-6)
 
 
-def test_a_bar_needs_tqdm_only_where_it_is_asked_for(encoder, monkeypatch, capsys):
-    expected = encoder.encode(TEXTS, progress=True)  # no terminal: silent
-    assert capsys.readouterr().err == ""
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    assert_same_bits(encoder.encode(TEXTS, batch_size=2), expected)
-    assert "7/7" in capsys.readouterr().err
-    assert_same_bits(encoder.encode(TEXTS, progress=False), expected)
-    assert capsys.readouterr().err == ""
-    monkeypatch.setitem(sys.modules, "tqdm", None)
-    assert_same_bits(encoder.encode(TEXTS), expected)
-    with pytest.raises(ImportError, match="pip install tqdm"):
-        encoder.encode(TEXTS, progress=True)
-    with pytest.raises(TypeError, match="progress: expected a bool"):
-        encoder.encode(TEXTS, progress="yes")
-
-
 # ---- Similarity and search -----------------------------------------------------------
 
 FORMULAS = {
@@ -872,7 +856,10 @@ def test_the_command_says_in_a_line_what_is_wrong(files, tmp_path, monkeypatch):
             search.main([*files, *more])
         assert "\n" not in str(caught.value)
 
-    refused("semantic_search: .*No such file.*nowhere", "--sentences", "nowhere")
+    with monkeypatch.context() as patch:
+        patch.setattr(search, "read_encoder", None)  # it is not read before
+        refused("semantic_search: nowhere: No such file", "--sentences", "nowhere")
+    refused("semantic_search: nowhere.*: No such file", "--model", "nowhere")
     refused("--top: expected at least 1, got 0", "--top", "0")
     no_room = OSError(28, "No space left on device")
     with monkeypatch.context() as patch:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from attnpy import _checks, _dtypes
+from attnpy import _checks, _dtypes, _progress
 from attnpy.checkpoints.families import FAMILIES, Family
 from attnpy.checkpoints.files import Checkpoint, register_bfloat16
 
@@ -26,7 +26,12 @@ BLOCK_BYTES, FEWEST_ROWS, MOST_ROWS = 1 << 20, 16, 64
 
 
 def load(
-    model: Model, tensors: Mapping[str, ArrayLike], family: str, *, prefix: str = ""
+    model: Model,
+    tensors: Mapping[str, ArrayLike],
+    family: str,
+    *,
+    prefix: str = "",
+    progress: bool | None = None,
 ) -> None:
     """Copy the arrays of a checkpoint into a model.
 
@@ -43,9 +48,15 @@ def load(
         Qwen2 and Qwen3), "phi3" and "gemma" (Gemma 2 and 3) for `CausalDecoder`.
     prefix : str, optional
         Take only names that begin with this, as ``"layers.0.self_attn."``.
+    progress : bool, optional
+        Show a bar, on standard error if that is a terminal, of what takes longer than a
+        second. True needs the tqdm package; None, the default, does without where it is
+        not installed.
 
     Raises
     ------
+    ImportError
+        If `progress` is True, and tqdm is not installed.
     TypeError
         If an argument has the wrong kind, or an array a mask of its own.
     ValueError
@@ -80,6 +91,7 @@ def load(
     True
     """
     _checks.mapping(tensors, "tensors")
+    progress = _progress.checked(progress)
     for name, value in (("family", family), ("prefix", prefix)):
         if not isinstance(value, str):
             raise TypeError(f"{name}: expected a string, got {type(value).__name__}")
@@ -124,8 +136,10 @@ def load(
         raise ValueError(f"checkpoint: {'; '.join(faults)}")
     if "bfloat16" in {_describe(tensors, found[plain])[1] for plain in targets}:
         register_bfloat16()  # or an error before anything changes
-    for plain, target in targets.items():
-        _copy(tensors, found[plain], target)
+    n_bytes = sum(p.nbytes for target in targets.values() for p in target.parameters)
+    with _progress.bar(progress, n_bytes, "B") as done:
+        for plain, target in targets.items():
+            _copy(tensors, found[plain], target, done)
     for name, parameter in own.items():
         if name.endswith(table.one_less):
             parameter += np.asarray(1, parameter.dtype)
@@ -267,11 +281,17 @@ def _equal(tensors: Mapping[str, ArrayLike], one: str, other: str) -> bool:
     )
 
 
-def _copy(tensors: Mapping[str, ArrayLike], name: str, target: Target) -> None:
-    """Copy an array of a checkpoint, some rows at a time."""
+def _copy(
+    tensors: Mapping[str, ArrayLike],
+    name: str,
+    target: Target,
+    done: Callable[[int], object],
+) -> None:
+    """Copy an array, some rows at a time, whose bytes `done` is told."""
     rows = _reader(tensors, name)
     for start, parts in _blocks(target):
         _assign(parts, rows(start, start + len(parts[0])))
+        done(sum(part.nbytes for part in parts))
 
 
 def _reader(tensors: Mapping[str, ArrayLike], name: str) -> Callable[[int, int], Array]:

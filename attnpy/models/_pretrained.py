@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from attnpy import _checks, checkpoints
+from attnpy import _checks, _progress, checkpoints
 from attnpy._parameters import Unset
 from attnpy.checkpoints.loading import dtype_of
 
@@ -41,15 +41,17 @@ def read(
     folder: str | os.PathLike[str],
     dtype: DTypeLike,
     packed: bool,
+    progress: bool | None,
 ) -> Model:
     """Make a model of a folder's configuration, and copy the weights into it."""
     packed = _checks.flag(packed, "packed")
+    progress = _progress.checked(progress)
     config = checkpoints.read_config(folder)
     family = FAMILIES.get(str(config.get("model_type") or "bert"), "bert")
     if isinstance(dtype, str) and dtype == "auto":
         dtype = dtype_of(checkpoints.read(folder), family)
     model = from_config(config, dtype=dtype, rng=Unset())
-    checkpoints.load(model, checkpoints.read(folder), family)
+    checkpoints.load(model, checkpoints.read(folder), family, progress=progress)
     if packed:
         model.pack()
     return model

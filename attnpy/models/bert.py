@@ -276,6 +276,7 @@ class BertEncoder:
         classifier: bool = False,
         dtype: DTypeLike = np.float32,
         packed: bool = True,
+        progress: bool | None = None,
     ) -> BertEncoder:
         """Read a model from a folder.
 
@@ -294,6 +295,10 @@ class BertEncoder:
         packed : bool, optional
             Call `pack`: the model is only run. False leaves parameters that can be
             written to.
+        progress : bool, optional
+            Show a bar, on standard error if that is a terminal, of what takes longer
+            than a second. True needs the tqdm package; None, the default, does without
+            where it is not installed.
 
         Returns
         -------
@@ -302,13 +307,13 @@ class BertEncoder:
         Raises
         ------
         ImportError, FileNotFoundError
-            If the safetensors package is not installed, or ml_dtypes for bfloat16, or a
-            file is not there.
+            If the safetensors package is not installed, ml_dtypes for bfloat16 or tqdm
+            for `progress`; if a file is not there.
         ValueError
             As `from_config`; if weights are missing, unexpected or of wrong shapes.
         """
         make = functools.partial(cls.from_config, pooler=pooler, classifier=classifier)
-        return _pretrained.read(make, folder, dtype, packed)
+        return _pretrained.read(make, folder, dtype, packed, progress)
 
     @overload
     def __call__(

@@ -308,6 +308,7 @@ class CausalDecoder:
         scores: bool = True,
         dtype: DTypeLike = np.float32,
         packed: bool = True,
+        progress: bool | None = None,
     ) -> CausalDecoder:
         """Read a model from a folder.
 
@@ -325,6 +326,10 @@ class CausalDecoder:
         packed : bool, optional
             Call `pack`: the model is only run. False leaves parameters that can be
             written to.
+        progress : bool, optional
+            Show a bar, on standard error if that is a terminal, of what takes longer
+            than a second. True needs the tqdm package; None, the default, does without
+            where it is not installed.
 
         Returns
         -------
@@ -333,14 +338,14 @@ class CausalDecoder:
         Raises
         ------
         ImportError, FileNotFoundError
-            If the safetensors package is not installed, or ml_dtypes for bfloat16, or a
-            file is not there.
+            If the safetensors package is not installed, ml_dtypes for bfloat16 or tqdm
+            for `progress`; if a file is not there.
         ValueError
             If the configuration is of another kind, or weights are missing, unexpected
             or of wrong shapes.
         """
         make = functools.partial(cls.from_config, scores=scores)
-        return _pretrained.read(make, folder, dtype, packed)
+        return _pretrained.read(make, folder, dtype, packed, progress)
 
     @overload
     def __call__(

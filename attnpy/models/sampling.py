@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnpy import _checks, _dtypes
+from attnpy import _checks, _dtypes, _progress
 from attnpy.cache import all_or_nothing, checked_caches
 from attnpy.models import _embedding
 from attnpy.positions.rotary import changes_once
@@ -109,6 +109,7 @@ def generate(
     stop: ArrayLike | None = None,
     caches: Sequence[KVCache] | None = None,
     callback: Callable[[NDArray[np.int64]], object] | None = None,
+    progress: bool | None = None,
     num_threads: int | None = None,
 ) -> NDArray[np.int64]:
     """Continue sequences, with their keys and values kept from token to token.
@@ -135,6 +136,10 @@ def generate(
         "dynamic" frequencies depend on the length (see `CausalDecoder`).
     callback : callable, optional
         Called with each new token as soon as it is there, as `stream` gives it.
+    progress : bool, optional
+        Show a bar, on standard error if that is a terminal, of what takes longer than a
+        second. True needs the tqdm package; None, the default, does without where it is
+        not installed, and where there is a callback, which may print.
     num_threads : int, optional
         At least 1; by default `attnpy.get_num_threads`.
 
@@ -145,6 +150,8 @@ def generate(
 
     Raises
     ------
+    ImportError
+        If `progress` is True, and tqdm is not installed.
     TypeError, ValueError
         If an argument has the wrong kind, dtype or shape, or is out of its range. If
         the model has no scores, or sees both ways.
@@ -174,6 +181,9 @@ def generate(
     """
     if callback is not None and not callable(callback):
         raise TypeError(f"callback: expected a function, got {type(callback).__name__}")
+    if callback is not None and progress is None:
+        progress = False
+    progress = _progress.checked(progress)
     ids = _embedding.checked_ids(token_ids, len(self.token_embedding))
     n_tokens = _checks.count(n_tokens, "n_tokens")
     steps = stream(
@@ -190,10 +200,12 @@ def generate(
         num_threads=num_threads,
     )
     new = np.zeros((*ids.shape[:-1], n_tokens), np.int64)
-    for i, tokens in enumerate(steps):
-        new[..., i:] = np.asarray(tokens)[..., np.newaxis]  # for those that end here
-        if callback is not None:
-            callback(tokens)
+    with _progress.bar(progress, n_tokens, "token") as done:
+        for i, tokens in enumerate(steps):
+            new[..., i:] = np.asarray(tokens)[..., np.newaxis]  # for what ends here
+            if callback is not None:
+                callback(tokens)
+            done(1)
     return new
 
 

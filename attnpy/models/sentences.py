@@ -174,6 +174,7 @@ class SentenceEncoder:
         max_length: int | None = None,
         dtype: DTypeLike = np.float32,
         packed: bool = True,
+        progress: bool | None = None,
     ) -> SentenceEncoder:
         """Read an encoder from a folder, as sentence-transformers writes it.
 
@@ -188,7 +189,7 @@ class SentenceEncoder:
             For a folder without ``modules.json``, which does not say it.
         max_length : int, optional
             In place of the folder's.
-        dtype, packed
+        dtype, packed, progress
             As in `BertEncoder.from_pretrained`.
 
         Returns
@@ -218,7 +219,7 @@ class SentenceEncoder:
                 "says it, got None"
             )
         model = BertEncoder.from_pretrained(
-            recipe.model_folder, dtype=dtype, packed=packed
+            recipe.model_folder, dtype=dtype, packed=packed, progress=progress
         )
         _sentence_folder.check_size(recipe, model.token_embedding.shape[1])
         return cls(
@@ -265,8 +266,9 @@ class SentenceEncoder:
             True: vectors of length 1. False: without the Normalize with which `steps`
             may end. By default as `steps` have it.
         progress : bool, optional
-            Show a bar, on standard error if that is a terminal. True needs the tqdm
-            package; None, the default, does without where it is not installed.
+            Show a bar, on standard error if that is a terminal, of what takes longer
+            than a second. True needs the tqdm package; None, the default, does without
+            where it is not installed.
         out : ndarray, shape (n, E), optional
             Where the vectors go, such as a `numpy.memmap`. They are written as they
             come, some thousands after the others in the order given; what is there

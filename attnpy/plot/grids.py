@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from attnpy import _checks
+from attnpy import _checks, _progress
 from attnpy._labels import checked_weights
 from attnpy.plot import _canvas
 from attnpy.plot._canvas import MAX_RATIO, POINT
@@ -39,6 +39,7 @@ def head_grid(
     mask: ArrayLike | None = None,
     reduction: Literal["max", "mean"] = "max",
     title: str | None = None,
+    progress: bool | None = None,
 ) -> Figure | SubFigure:
     """Draw the weights of many heads as a grid of images with a common colour scale.
 
@@ -63,6 +64,10 @@ def head_grid(
         largest weight, or the mean.
     title : str, optional
         The figure's title.
+    progress : bool, optional
+        Show a bar, on standard error if that is a terminal, of what takes longer than a
+        second. True needs the tqdm package; None, the default, does without where it is
+        not installed.
 
     Returns
     -------
@@ -73,7 +78,7 @@ def head_grid(
     Raises
     ------
     ImportError
-        If matplotlib is not installed.
+        If matplotlib is not installed, or tqdm for `progress`.
     TypeError
         If `weights` are not real numbers, `mask` is not boolean, or labels are a single
         string.
@@ -106,7 +111,8 @@ def head_grid(
     _checks.one_of(reduction, "reduction", ("max", "mean"))
     scale = _canvas.weight_scale(weights, vmin, vmax, reduction=reduction)
     hidden = _canvas.hidden_cells(mask, weights.shape, weights)
-    return _grid(weights, scale, hidden, (query_labels, key_labels), figure, title)
+    labels = query_labels, key_labels
+    return _grid(weights, scale, hidden, labels, figure, title, progress)
 
 
 def score_grid(
@@ -120,6 +126,7 @@ def score_grid(
     mask: ArrayLike | None = None,
     label: str = "score",
     title: str | None = None,
+    progress: bool | None = None,
 ) -> Figure | SubFigure:
     """Draw scores or biases of many heads as a grid of images: white is 0, red above.
 
@@ -128,7 +135,7 @@ def score_grid(
     scores : array_like, shape (H, Lq, Lk) or (layers, H, Lq, Lk)
         A number for each query and key, as of `attnpy.positions.alibi_bias`. -inf is
         hidden; NaN is drawn in black.
-    query_labels, key_labels, figure, mask, title : optional
+    query_labels, key_labels, figure, mask, title, progress : optional
         As in `head_grid`.
     vmin, vmax, label : optional
         As in `score_map`.
@@ -141,7 +148,7 @@ def score_grid(
     Raises
     ------
     ImportError
-        If matplotlib is not installed.
+        If matplotlib is not installed, or tqdm for `progress`.
     TypeError
         If `scores` are not real numbers, `mask` is not boolean, or labels are a single
         string.
@@ -163,7 +170,8 @@ def score_grid(
     """
     numbers, hidden = checked_scores(scores, SHAPES, mask)
     scale = _canvas.signed_scale(numbers, vmin, vmax, _canvas.text(label, "label"))
-    return _grid(numbers, scale, hidden, (query_labels, key_labels), figure, title)
+    labels = query_labels, key_labels
+    return _grid(numbers, scale, hidden, labels, figure, title, progress)
 
 
 class Layout(NamedTuple):
@@ -204,8 +212,10 @@ def _grid(
     labels: tuple[Labels, Labels],
     figure: Figure | SubFigure | None,
     title: str | None,
+    progress: bool | None,
 ) -> Figure | SubFigure:
     """Draw numbers (H, Lq, Lk) or (layers, H, Lq, Lk)."""
+    progress = _progress.checked(progress)
     shape = numbers.shape[-2:]
     texts = _canvas.both_labels(shape, *labels)
     _canvas.check_figure(figure)
@@ -220,17 +230,19 @@ def _grid(
     cell = layout.height / shape[0], layout.width / shape[1]
     if _canvas.aspect(shape) == "equal":
         cell = min(cell), min(cell)
-    for i, (head, mask) in enumerate(zip(heads, masks, strict=True)):
-        row, column = divmod(i, layout.n_columns)
-        ax = figure.add_axes(_place(figure, layout, row, column))
-        lowest = i + layout.n_columns >= len(heads)
-        if column and not lowest:
-            ax.set_axis_off()  # which takes half of the time
-        image = _canvas.draw_cells(ax, head, scale, mask)
-        ax.set_title(names.images[i], fontsize=names.letters, pad=4)
-        _label_axes(ax, shape, texts, cell, column == 0, lowest)
-        if column == 0 and names.rows:
-            ax.set_ylabel(names.rows[row], fontsize=names.letters)
+    with _progress.bar(progress, len(heads), "head") as done:
+        for i, (head, mask) in enumerate(zip(heads, masks, strict=True)):
+            row, column = divmod(i, layout.n_columns)
+            ax = figure.add_axes(_place(figure, layout, row, column))
+            lowest = i + layout.n_columns >= len(heads)
+            if column and not lowest:
+                ax.set_axis_off()  # which takes half of the time
+            image = _canvas.draw_cells(ax, head, scale, mask)
+            ax.set_title(names.images[i], fontsize=names.letters, pad=4)
+            _label_axes(ax, shape, texts, cell, column == 0, lowest)
+            if column == 0 and names.rows:
+                ax.set_ylabel(names.rows[row], fontsize=names.letters)
+            done(1)
     label = _canvas.bar_label(scale, _canvas.is_crowded(cell, figure.dpi))
     bar = figure.add_axes(_place(figure, layout))
     if layout.images_height() < 1.7:
