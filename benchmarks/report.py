@@ -96,6 +96,7 @@ def errors(row):
 
 
 def timed_header(row):
+    """What the cells of a row are; the last, its verdict, is left out of tables."""
     limit = "% of bandwidth" if bound_by_memory(row) else "% of peak"
     ratios = [f"x {SHORT[peer]}" for peer in RIVALS]
     head = ["row", "threads", "time", row["unit"], limit, *ratios]
@@ -131,7 +132,7 @@ def with_attention(systems):
 
 
 def memory_header(systems):
-    return ["row", "threads", *(SHORT.get(name, name) for name in systems), "target"]
+    return ["row", "threads", *(SHORT.get(name, name) for name in systems)]
 
 
 def memory_cells(row, systems):
@@ -161,11 +162,13 @@ def tables(rows, systems):
     values = [values_cells(row) for row in rows if "values" in row]
     if timed:
         header = timed_header(timed[0])
-        yield markdown_table(*without_empty(header, list(map(timed_cells, timed))))
+        lines = [timed_cells(row)[:-1] for row in timed]
+        yield markdown_table(*without_empty(header[:-1], lines))
     if memory:
-        yield markdown_table(memory_header(systems), memory)
+        yield markdown_table(memory_header(systems), [line[:-1] for line in memory])
     if values:
-        yield markdown_table(["row", "median (quartiles)", "target"], values)
+        header = ["row", "median (quartiles)"]
+        yield markdown_table(header, [line[:-1] for line in values])
 
 
 def without_empty(header, lines):
@@ -180,7 +183,7 @@ def one_line(row, systems):
         cells = [row["group"], *values_cells(row)]
     elif "mebibytes" in row:
         systems = with_attention(systems)
-        header = memory_header(systems)[2:-1]
+        header = memory_header(systems)[2:]
         cells = memory_cells(row, systems)
         sizes = [f"{n} {x} MiB" for n, x in zip(header, cells[2:-1], strict=True)]
         cells = [row["group"], cells[0], f"{cells[1]} thr", *sizes, cells[-1]]
@@ -239,7 +242,6 @@ def misses(results):
         for x in parts(target)
     ]
     if lines:
-        yield "## Where it misses"
         header = ["group", "row", "threads", "what", "target", "reached", "would need"]
         yield markdown_table(header, lines)
 
@@ -309,13 +311,11 @@ def markdown(results, plots=()):
         "pair, and 2.5 times that for gradients. Percentages are of the limit measured "
         "in the same round. An error is "
         "the largest difference from float64 over the largest number.",
-        summary(results),
     ]
     for group, heading in HEADINGS.items():
         rows = [row for row in results["rows"] if row["group"] == group]
         if rows:
             found += [f"## {heading}", *without(rows), *tables(rows, systems)]
-    found += misses(results)
     found += [f"![{Path(plot).stem}]({Path(plot).name})" for plot in plots]
     return "\n\n".join(found) + "\n"
 
@@ -332,6 +332,14 @@ def write(results, directory, with_plots=True):
     path = directory / "results.md"
     path.write_text(markdown(results, plots))
     return [path, *plots]
+
+
+def write_misses(results, directory):
+    """Write misses.md, which is for who works on the speed; return the path."""
+    path = Path(directory) / "misses.md"
+    found = ["# Where it misses", summary(results), *misses(results)]
+    path.write_text("\n\n".join(found) + "\n")
+    return path
 
 
 def write_json(results, directory):

@@ -216,6 +216,7 @@ def main(arguments):
     results["rows"], results["failures"] = measured(todo, systems)
     path = report.write_json(results, options.output)
     others = report.write(results, options.output, not options.no_plots)
+    others.append(report.write_misses(results, options.output))
     print(report.summary(results))
     print("Written:", path, *others)
 
@@ -229,4 +230,5 @@ def report_again(arguments):
     for again in later:
         report.replace_rows(results, again)
     directory = arguments[-1] if arguments[-1] not in paths else "benchmark-results"
-    print("Written:", *report.write(results, directory))
+    written = report.write(results, directory)
+    print("Written:", *written, report.write_misses(results, Path(paths[0]).parent))
