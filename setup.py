@@ -7,6 +7,7 @@ finds those whose sources, headers, flags, compiler, Python and NumPy are the sa
 import hashlib
 import logging
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -213,7 +214,20 @@ def usable_cpus():
     return os.cpu_count() or 1
 
 
+def readme():
+    """README.md for where its files are not beside it: a link becomes text and path."""
+
+    def in_words(link):
+        text, path = link.groups()
+        return text if path in ("", text) else f"{text} (`{path}`)"
+
+    link = r"!?\[([^]]*)\]\((?!https?:)([^)#]*)[^)]*\)"
+    return re.sub(link, in_words, Path("README.md").read_text("utf-8"))
+
+
 setup(
+    long_description=readme(),
+    long_description_content_type="text/markdown",
     cmdclass={"build_ext": BuildOnce},
     ext_modules=[
         Extension(

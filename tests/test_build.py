@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-SETUP = Path(__file__).parent.parent / "setup.py"
+ROOT = Path(__file__).parent.parent
+SETUP = ROOT / "setup.py"
 SOURCES = {
     "csrc/answer.h": "#define ANSWER 42\nint attn_answer(void);\n",
     "csrc/answer.c": '#include "answer.h"\nint attn_answer(void) { return ANSWER; }\n',
@@ -70,6 +71,16 @@ class Tree:
         return int(subprocess.check_output(command, cwd=self.root / "attnpy"))
 
 
+README = """\
+# answer
+
+![A picture](docs/answer.png)
+
+[LICENSE](LICENSE) of [the page](docs/answer.md#why),
+[another](https://example.org/a.md), [below](#below).
+"""
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     """A tree whose every file was compiled."""
@@ -82,6 +93,7 @@ def built(tmp_path_factory):
     tree = Tree(tmp_path_factory.mktemp("built"))
     (tree.root / "attnpy").mkdir()
     shutil.copy(SETUP, tree.root)
+    tree.write("README.md", README)
     for path, text in SOURCES.items():
         tree.write(path, text)
     assert tree.build() == EVERYTHING
@@ -150,3 +162,52 @@ def test_without_a_compiler_one_sentence_says_what_to_do(tree):
     assert process.returncode != 0
     assert "install gcc or clang, or set CC" in process.stdout
     assert "Traceback" not in process.stdout
+
+
+def test_on_windows_one_sentence_says_what_to_do_and_nothing_is_built(tree):
+    script = """
+import runpy, sys
+import numpy, setuptools.command.build_ext
+sys.argv[1:] = ["build_ext", "--inplace"]
+sys.platform = "win32"
+runpy.run_path("setup.py", run_name="__main__")
+"""
+    shutil.rmtree(tree.root / "build")
+    process = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tree.root,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == 1
+    assert process.stdout == ""
+    assert process.stderr == (
+        "attnpy does not build on Windows itself: please install it inside WSL, the "
+        "Windows Subsystem for Linux.\n"
+    )
+    assert not (tree.root / "build").exists()
+
+
+def test_the_readme_of_a_package_has_paths_where_links_would_lead_nowhere(tree):
+    command = [sys.executable, "setup.py", "--quiet", "--long-description"]
+    printed = subprocess.check_output(command, cwd=tree.root, text=True)
+    assert printed == (
+        "# answer\n\n"
+        "A picture (`docs/answer.png`)\n\n"
+        "LICENSE of the page (`docs/answer.md`),\n"
+        "[another](https://example.org/a.md), below.\n\n"
+    )
+
+
+def test_every_link_of_the_readme_is_there():
+    text = (ROOT / "README.md").read_text("utf-8")
+    links = re.findall(r"\]\((?!https?:|#)([^)#]*)", text)
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_what_is_cited_is_this_version():
+    text = (ROOT / "CITATION.cff").read_text("utf-8")
+    version = (ROOT / "attnpy" / "_version.py").read_text("utf-8")
+    assert re.findall(r"^version: (.*)$", text, re.M) == re.findall('"(.*)"$', version)

@@ -2,15 +2,18 @@
 
 import doctest
 import importlib
+import json
 import re
 from pathlib import Path
 
 import pytest
-from support import minilm
+from support import families, minilm
 
 README = Path(__file__).parents[1] / "README.md"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.M | re.S)
 
+
+NEEDS_GPT2 = '"gpt2"'  # a folder with its weights
 
 NEEDS = {
     "_machine": "threadpoolctl",
@@ -81,8 +84,43 @@ def test_docstring_examples(module):
     assert results.failed == 0
 
 
+def gpt2_folder(folder):
+    """Write a small model, and a tokenizer that has a token for each byte."""
+    for package in ("safetensors", "tokenizers"):
+        pytest.importorskip(package)
+    from safetensors.numpy import save_file
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {letter: i for i, letter in enumerate(letters)}
+    tokenizer = Tokenizer(models.BPE(vocab, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    config = {**families.DECODERS["gpt2"], "vocab_size": len(vocab)}
+    config["n_positions"] = 100
+    folder.mkdir()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    save_file(families.tensors(config), folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(config))
+
+
 @pytest.mark.quick
-@pytest.mark.parametrize("code", EXAMPLES)
+@pytest.mark.parametrize("code", [code for code in EXAMPLES if NEEDS_GPT2 in code])
+def test_readme_examples_of_a_model_write_what_it_generates(
+    code, tmp_path, monkeypatch, capsys
+):
+    gpt2_folder(tmp_path / "gpt2")
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(code, names)
+    new = names["model"].generate(names["ids"], 20)
+    written = "".join(names["tokenizer"].decode([token]) for token in new)
+    assert written
+    assert capsys.readouterr().out == written
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("code", [code for code in EXAMPLES if NEEDS_GPT2 not in code])
 def test_readme_examples_print_what_their_comments_say(code, capsys):
     if "threadpoolctl" in code:
         pytest.importorskip("threadpoolctl")
