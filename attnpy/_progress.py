@@ -29,10 +29,11 @@ def bar(
         return
     from tqdm import tqdm
 
+    is_bytes = unit == "B"
     with tqdm(
         total=total,
-        unit=unit,
-        unit_scale=unit == "B",
+        unit=unit if is_bytes else f" {unit}",
+        unit_scale=is_bytes,
         delay=DELAY,
         disable=None,
         file=sys.stderr,

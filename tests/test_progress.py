@@ -68,7 +68,7 @@ def drawing_scores(folder, **options):
 
 # What the bar ends with: how many there are, and of what.
 JOBS = {
-    generating: "5/5",
+    generating: " token/s",
     loading: "672/672",  # bytes of float32
     reading_a_model: "B/s",
     reading_an_encoder: "B/s",
