@@ -224,8 +224,14 @@ def installed(package: str) -> bool:
 
 
 def version(package: str) -> str:
-    """Return a package's version, without what it says of its build."""
-    return importlib.metadata.version(package).partition("+")[0]
+    """Return a package's version, without what it says of its build.
+
+    Nothing for one that is installed under another name, such as onnxruntime-gpu.
+    """
+    try:
+        return importlib.metadata.version(package).partition("+")[0]
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def measured(

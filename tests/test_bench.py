@@ -96,6 +96,12 @@ def test_peers_that_are_missing_fail_or_are_wrong_are_named(bench, monkeypatch):
 
 
 @pytest.mark.quick
+def test_a_package_of_another_name_has_no_version():
+    assert _bench.version("numpy") == np.__version__
+    assert _bench.version("json") == ""
+
+
+@pytest.mark.quick
 def test_the_command_starts_again_with_as_many_threads_for_every_library(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     monkeypatch.setenv("KEPT", "as it was")
