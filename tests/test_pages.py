@@ -1,0 +1,114 @@
+"""The pages of docs/: examples print what they say, and links lead somewhere.
+
+The pages about other libraries are run beside the tests of their adapters.
+"""
+
+import re
+from xml.etree import ElementTree
+
+import pytest
+from support import pages
+
+ROOT = pages.DOCS.parent
+RUN = [
+    *sorted(pages.DOCS.glob("guide/*.md")),
+    *sorted(pages.DOCS.glob("how_it_works/*.md")),
+    pages.DOCS / "faq.md",
+]
+ALL = [*sorted(pages.DOCS.rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+
+NEEDS = {
+    "coming_from_jax_keras_onnx": ("jax", "onnx"),
+    "coming_from_pytorch": ("torch",),
+    "dtypes": ("ml_dtypes",),
+    "threads": ("threadpoolctl",),
+    "training": ("safetensors",),
+}
+
+
+def name_of(page):
+    return str(page.relative_to(ROOT).with_suffix(""))
+
+
+def kinds(page):
+    """What the blocks of code on a page are: "python", "{toctree}", "text"."""
+    return re.findall(r"^```(.*)\n(?:.*\n)*?```$", page.read_text("utf-8"), re.M)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("page", RUN, ids=name_of)
+def test_examples_print_what_their_comments_say(page):
+    for library in NEEDS.get(page.stem, ()):
+        pytest.importorskip(library)
+    if "python" in kinds(page):
+        pages.assert_examples_print_what_their_comments_say(page)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("page", RUN, ids=name_of)
+def test_there_is_no_code_that_is_not_run(page):
+    assert set(kinds(page)) <= {"python", "{toctree}", "text"}
+
+
+def prose(page):
+    """A page without its blocks of code, in which nothing is a link."""
+    return re.sub(r"^```.*\n(?:.*\n)*?```$", "", page.read_text("utf-8"), flags=re.M)
+
+
+def anchors(page):
+    """Where links into a page may lead: its headings, as code-hosting sites do it."""
+    titles = re.findall(r"^#+ (.*)$", prose(page), re.M)
+    words = [re.sub(r"[^\w\- ]", "", title.lower()) for title in titles]
+    return {word.strip().replace(" ", "-") for word in words}
+
+
+def links(page):
+    """The targets of a page's links and pictures, but for those of other sites."""
+    targets = re.findall(r"\]\(([^)\s]+)\)", prose(page))
+    return [target for target in targets if "://" not in target]
+
+
+def leads_somewhere(page, target):
+    path, _, anchor = target.partition("#")
+    file = (page.parent / path).resolve() if path else page
+    return file.exists() and (not anchor or anchor in anchors(file))
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("page", ALL, ids=name_of)
+def test_links_lead_somewhere(page):
+    assert [to for to in links(page) if not leads_somewhere(page, to)] == []
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("folder", ["guide", "how_it_works"])
+def test_an_index_has_every_page(folder):
+    index = pages.DOCS / folder / "index.md"
+    text = index.read_text("utf-8")
+    listed = re.search(r"^```{toctree}\n(.*?)^```$", text, re.M | re.S)[1]
+    names = {line for line in listed.splitlines() if line and line[0] != ":"}
+    there = {page.stem for page in index.parent.glob("*.md")} - {"index"}
+    assert names == there
+    assert {f"{name}.md" for name in there} <= set(links(index))
+
+
+@pytest.mark.quick
+def test_a_link_that_leads_nowhere_is_found():
+    # Shows that the test of links can fail.
+    page = pages.DOCS / "models.md"
+    assert leads_somewhere(page, "sentences.md#search")
+    assert not leads_somewhere(page, "sentences.md#nothing")
+    assert not leads_somewhere(page, "nothing.md")
+
+
+DRAWINGS = sorted(pages.DOCS.glob("*/*.svg"))
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("drawing", DRAWINGS, ids=lambda path: path.stem)
+def test_drawings_are_for_light_and_dark_pages_and_have_words(drawing):
+    text = drawing.read_text("utf-8")
+    root = ElementTree.fromstring(text)
+    for name in ("title", "desc"):
+        assert root.find(f"{{http://www.w3.org/2000/svg}}{name}").text
+    assert "prefers-color-scheme: dark" in text
