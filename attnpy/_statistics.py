@@ -35,7 +35,7 @@ def statistics(
     key: ArrayLike,
     value: ArrayLike | None = None,
     *,
-    which: str | Iterable[str] = STATISTICS,
+    wanted: str | Iterable[str] = STATISTICS,
     top_k: int | None = None,
     **options: Unpack[StatisticsOptions],
 ) -> Statistics:
@@ -54,7 +54,7 @@ def statistics(
     value : array_like, shape (..., Hk, Lk, Dv), optional
         Where it is given, the output of attention is returned as well, with the bits
         that `attention` gives it.
-    which : str or iterable of str, optional
+    wanted : str or iterable of str, optional
         Those of "received", "entropy", "distance" and "top" that are wanted; by default
         all.
     top_k : int, optional
@@ -95,7 +95,7 @@ def statistics(
     TypeError
         If an argument has the wrong kind or dtype.
     ValueError
-        If shapes do not fit together, a number is out of its range, or `which` has
+        If shapes do not fit together, a number is out of its range, or `wanted` has
         another name.
     MemoryError
         If the results or the scratch memory cannot be allocated.
@@ -149,22 +149,27 @@ def statistics(
     array([[ 0, -1, -1],
            [ 0,  1, -1]])
     """
-    names = (which,) if isinstance(which, str) else _checks.items(which, "which", "str")
+    names = (
+        [wanted] if isinstance(wanted, str) else _checks.items(wanted, "wanted", "str")
+    )
     for name in names:
-        _checks.one_of(name, "which", STATISTICS)
+        _checks.one_of(name, "wanted", STATISTICS)
     if "top" in names:
         n_top = DEFAULT_TOP_K if top_k is None else _checks.count(top_k, "top_k")
     elif top_k is not None:
-        raise ValueError(f"top_k: expected 'top' in which, got {tuple(names)}")
+        raise ValueError(f"top_k: expected 'top' in wanted, got {tuple(names)}")
     else:
         n_top = 0
     _checks.keywords(options, PASSED_ON, "statistics()")
     keys = _checks.array(key, "key")
     values = keys[..., :0] if keys.ndim > 0 else keys  # no columns
-    wanted = Wanted("received" in names, "entropy" in names, "distance" in names, n_top)
     given = values if value is None else value
     received, entropy, distance, top_weights, top_keys, output = _attnpy.statistics(
-        query, keys, given, Options(**options), wanted
+        query,
+        keys,
+        given,
+        Options(**options),
+        Wanted("received" in names, "entropy" in names, "distance" in names, n_top),
     )
     if value is None:
         output = None

@@ -24,7 +24,7 @@ class KVCache:
 
     Parameters
     ----------
-    batch : int
+    batch_size : int
         `B`, the number of sequences.
     num_kv_heads : int
         `Hk`.
@@ -47,7 +47,7 @@ class KVCache:
 
     Attributes
     ----------
-    batch, num_kv_heads, head_dim, value_head_dim : int
+    batch_size, num_kv_heads, head_dim, value_head_dim : int
         As given.
     growable : bool
         As given.
@@ -98,7 +98,7 @@ class KVCache:
     True
     """
 
-    batch: int
+    batch_size: int
     num_kv_heads: int
     head_dim: int
     value_head_dim: int
@@ -111,7 +111,7 @@ class KVCache:
 
     def __init__(
         self,
-        batch: int,
+        batch_size: int,
         num_kv_heads: int,
         capacity: int,
         head_dim: int,
@@ -123,7 +123,7 @@ class KVCache:
         value: Array | None = None,
         lengths: ArrayLike = 0,
     ) -> None:
-        self.batch = _checks.size(batch, "batch")
+        self.batch_size = _checks.size(batch_size, "batch_size")
         self.num_kv_heads = _checks.size(num_kv_heads, "num_kv_heads")
         capacity = _checks.size(capacity, "capacity")
         self.head_dim = self.value_head_dim = _checks.size(head_dim, "head_dim")
@@ -135,7 +135,7 @@ class KVCache:
                 "growable: expected False where key or value is given, got True"
             )
         dtype = _dtypes.floating(dtype)
-        shape = self.batch, self.num_kv_heads, capacity
+        shape = self.batch_size, self.num_kv_heads, capacity
         made = [
             (*shape, size)
             for size, array in (
@@ -176,7 +176,7 @@ class KVCache:
         return self._rows(self._lengths)[1]
 
     def append(
-        self, key: ArrayLike, value: ArrayLike, counts: ArrayLike | None = None
+        self, key: ArrayLike, value: ArrayLike, lengths: ArrayLike | None = None
     ) -> None:
         """Add tokens to the end of each sequence.
 
@@ -184,8 +184,8 @@ class KVCache:
         ----------
         key : array_like, shape (B, Hk, L, D)
         value : array_like, shape (B, Hk, L, Dv)
-        counts : int or array_like of int, broadcast to (B,), optional
-            How many of the `L` tokens to add to each sequence, the first ones; by
+        lengths : int or array_like of int, broadcast to (B,), optional
+            How many of these `L` tokens exist, at the start of each sequence; by
             default all. The others are padding, and not looked at.
 
         Raises
@@ -202,7 +202,7 @@ class KVCache:
         >>> from attnpy.cache import KVCache
         >>> cache = KVCache(2, 1, 4, 8)
         >>> tokens = np.zeros((2, 1, 3, 8))
-        >>> cache.append(tokens, tokens, counts=[3, 1])
+        >>> cache.append(tokens, tokens, lengths=[3, 1])
         >>> cache.lengths
         array([3, 1])
         >>> cache.append(tokens, tokens)
@@ -211,18 +211,17 @@ class KVCache:
         ValueError: cache: expected room for 3 more tokens in sequence 0, got 1: 3 of 4
         """
         key, value = _checks.array(key, "key"), _checks.array(value, "value")
-        if counts is not None:  # converted before any shape is read
-            counts = _checks.integers(counts, "counts")
+        if lengths is not None:  # converted before any shape is read
+            lengths = _checks.integers(lengths, "lengths")
         n_tokens = key.shape[2] if key.ndim == 4 else 0
-        shape = self.batch, self.num_kv_heads, n_tokens
+        shape = self.batch_size, self.num_kv_heads, n_tokens
         _check_shape(key, "key", (*shape[:2], "L", self.head_dim), n_tokens)
         _check_shape(value, "value", (*shape, self.value_head_dim), n_tokens)
-        past_lengths = self._lengths
-        lengths = self._make_room(n_tokens, counts, "counts")
-        for b, (start, end) in enumerate(zip(past_lengths, lengths, strict=True)):
+        ends = self._make_room(n_tokens, lengths, "lengths")
+        for b, (start, end) in enumerate(zip(self._lengths, ends, strict=True)):
             self._key[b, :, start:end] = key[b, :, : end - start]
             self._value[b, :, start:end] = value[b, :, : end - start]
-        self._lengths = lengths
+        self._lengths = ends
 
     def truncate(self, lengths: ArrayLike) -> None:
         """Forget the last tokens of each sequence.
@@ -246,7 +245,7 @@ class KVCache:
     def copy(self) -> KVCache:
         """Return a cache with the same tokens in arrays of its own, in memory."""
         other = KVCache(
-            self.batch,
+            self.batch_size,
             self.num_kv_heads,
             self.capacity,
             self.head_dim,
@@ -263,13 +262,13 @@ class KVCache:
     ) -> NDArray[np.int64]:
         """Return an integer between low and high for each sequence, in a new array."""
         array = _checks.integers(numbers, name)
-        if array.ndim > 1 or (array.ndim == 1 and array.shape != (self.batch,)):
+        if array.ndim > 1 or (array.ndim == 1 and array.shape != (self.batch_size,)):
             raise ValueError(
-                f"{name}: expected an integer, or ({self.batch},) to match the batch, "
-                f"got {array.shape}"
+                f"{name}: expected an integer, or ({self.batch_size},) to match the "
+                f"batch, got {array.shape}"
             )
-        array = np.broadcast_to(array, self.batch).copy()
-        highs = np.broadcast_to(high, self.batch)
+        array = np.broadcast_to(array, self.batch_size).copy()
+        highs = np.broadcast_to(high, self.batch_size)
         wrong = (array < low) | (array > highs)
         if wrong.any():
             b = int(np.argmax(wrong))
@@ -279,12 +278,13 @@ class KVCache:
         return array
 
     def _make_room(
-        self, n_tokens: int, counts: ArrayLike | None, name: str
+        self, n_tokens: int, new_lengths: ArrayLike | None, name: str
     ) -> NDArray[np.int64]:
         """Return the lengths with the new tokens, for which there is then room."""
         lengths = self._lengths + n_tokens
-        if counts is not None:
-            lengths = self._lengths + self._per_sequence(counts, name, 0, n_tokens)
+        if new_lengths is not None:
+            new = self._per_sequence(new_lengths, name, 0, n_tokens)
+            lengths = self._lengths + new
         self._check_arrays()
         needed = _longest(lengths)
         if needed > self.capacity:
@@ -308,7 +308,7 @@ class KVCache:
     def _check_arrays(self) -> None:
         """Refuse arrays that were reshaped in place since they were given."""
         key, value = self._key.shape, self._value.shape
-        shape = self.batch, self.num_kv_heads
+        shape = self.batch_size, self.num_kv_heads
         room = key[2] if len(key) == 4 else -1
         keys, values = (
             (*shape, room, self.head_dim),
@@ -328,14 +328,14 @@ class KVCache:
 
 
 def reserve(
-    cache: KVCache, n_tokens: int, counts: ArrayLike | None, name: str
+    cache: KVCache, n_tokens: int, new_lengths: ArrayLike | None, name: str
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], Array, Array]:
     """Return the lengths without and with new tokens, and views to write those to.
 
-    They are in the cache after `commit`. An error calls the counts by `name`.
+    They are in the cache after `commit`. An error calls the new lengths by `name`.
     """
     past_lengths = cache._lengths
-    lengths = cache._make_room(n_tokens, counts, name)
+    lengths = cache._make_room(n_tokens, new_lengths, name)
     key, value = cache._rows(lengths)
     return past_lengths, lengths, key, value
 

@@ -75,13 +75,13 @@ class SelfAttention:
         `D`, the size of a query and a key.
     value_head_dim : int, optional
         `Dv`, the size of a value and of the result; by default `D`.
+    bias : bool, optional
+        Add a bias to queries, keys and values.
     dtype : dtype, optional
         float64, float32, float16 or bfloat16.
     rng : numpy.random.Generator, optional
         Where the first values come from; by default ``numpy.random.default_rng()``,
         other values in every run.
-    bias : bool, optional
-        Add a bias to each of the projections.
 
     Attributes
     ----------
@@ -110,8 +110,9 @@ class SelfAttention:
         Z = \operatorname{softmax}(Q K^T / \sqrt{D}) V
 
     as in "Attention please!", a tutorial notebook, and "Lecture 10: Attention
-    Mechanisms and Transformers" by Martins, Melo and Figueiredo. There is no projection
-    of the result.
+    Mechanisms and Transformers" by Martins, Melo and Figueiredo, which have no biases.
+    Those here begin at 0, so that a new layer is the formula. There is no projection of
+    the result.
 
     The first values of a matrix are between -a and a with ``a = sqrt(6 / (E + D))``,
     from Glorot and Bengio, "Understanding the difficulty of training deep feedforward
@@ -144,9 +145,9 @@ class SelfAttention:
         head_dim: int,
         *,
         value_head_dim: int | None = None,
+        bias: bool = True,
         dtype: DTypeLike = np.float32,
         rng: np.random.Generator | None = None,
-        bias: bool = False,
     ) -> None:
         n_rows = _checks.count(embed_dim, "embed_dim")
         size = value_size = _checks.count(head_dim, "head_dim")
@@ -376,14 +377,13 @@ class MultiHeadAttention:
     context_dim : int, optional
         `Ec`, the size of what keys and values come from; by default `E`. With another
         one the layer is for cross-attention only.
-    kdim, vdim : int, optional
-        `Ec` and `Ev`, the sizes of what keys come from and of what values come from,
-        where these are two arrays; by default `E` each. They are PyTorch's, and take
-        the place of `context_dim`.
+    value_dim : int, optional
+        `Ev`, the size of what values come from, where that is another array; by default
+        `Ec`.
     bias : bool, optional
-        Add a bias to queries, keys and values.
-    out_bias : bool, optional
-        Add a bias to the result.
+        Add a bias to queries, keys, values and the result.
+    qkv_bias, out_bias : bool, optional
+        Add a bias to queries, keys and values; to the result. By default as `bias`.
     dtype : dtype, optional
         float64, float32, float16 or bfloat16.
     rng : numpy.random.Generator, optional
@@ -399,7 +399,7 @@ class MultiHeadAttention:
         Uniform numbers at first, see the notes. The columns of head 0 come first.
         Write to them, or assign trained ones.
     b_q, b_k, b_v, b_o : ndarray, as long as the matrix has columns, or None
-        0 at first; None without `bias`, `out_bias`.
+        0 at first; None without `qkv_bias`, `out_bias`.
     num_heads, num_kv_heads : int
         As given.
     q_norm, k_norm : attnpy.blocks.RMSNorm or LayerNorm of size D, or None
@@ -430,10 +430,11 @@ class MultiHeadAttention:
         Z_i = \operatorname{Attention}(X W_i^q, X W_i^k, X W_i^v)
 
     from Vaswani et al., "Attention Is All You Need" (2017), section 3.2.2, where
-    :math:`W_i` are the columns of head i. By default the parameters are those of the
-    tutorial notebook "Attention please!": biases for the result only, which begin at 0,
-    so that new layers are the formula without. PyTorch's layer has all biases:
-    ``bias=True``. Its matrices are transposed, ``W_q = in_proj_weight[:E].T``.
+    :math:`W_i` are the columns of head i. Biases begin at 0, so that a new layer is the
+    formula. The tutorial notebook "Attention please!" has a bias for the result only:
+    ``qkv_bias=False``. PyTorch's layer has all or none, as `bias` says here, too. Its
+    matrices are transposed, ``W_q = in_proj_weight[:E].T``, and its `kdim` and `vdim`
+    are `context_dim` and `value_dim`.
 
     The first values of a matrix are between -a and a with ``a = sqrt(6 / (fan_in +
     fan_out))``, from Glorot and Bengio, "Understanding the difficulty of training deep
@@ -470,7 +471,7 @@ class MultiHeadAttention:
 
     Values of size 3 that are looked up by those states:
 
-    >>> look_up = MultiHeadAttention(6, 2, kdim=4, vdim=3, rng=rng)
+    >>> look_up = MultiHeadAttention(6, 2, context_dim=4, value_dim=3, rng=rng)
     >>> look_up(x, states, rng.standard_normal((3, 3), dtype=np.float32)).shape
     (5, 6)
 
@@ -504,22 +505,25 @@ class MultiHeadAttention:
         value_head_dim: int | None = None,
         num_kv_heads: int | None = None,
         context_dim: int | None = None,
-        kdim: int | None = None,
-        vdim: int | None = None,
-        bias: bool = False,
-        out_bias: bool = True,
+        value_dim: int | None = None,
+        bias: bool = True,
+        qkv_bias: bool | None = None,
+        out_bias: bool | None = None,
         dtype: DTypeLike = np.float32,
         rng: np.random.Generator | None = None,
     ) -> None:
         count, uniform = _checks.count, _parameters.xavier_uniform
         n_rows = count(embed_dim, "embed_dim")
-        n_of_key, n_of_value = _context_sizes(n_rows, context_dim, kdim, vdim)
+        n_of_key = count(n_rows if context_dim is None else context_dim, "context_dim")
+        n_of_value = count(n_of_key if value_dim is None else value_dim, "value_dim")
         self.num_heads, self.num_kv_heads = _n_heads(num_heads, num_kv_heads)
         size = value_size = _head_size(n_rows, self.num_heads, head_dim)
         if value_head_dim is not None:
             value_size = count(value_head_dim, "value_head_dim")
         dtype, rng = _dtypes.floating(dtype), _checks.generator(rng)
-        bias, out_bias = _checks.flag(bias, "bias"), _checks.flag(out_bias, "out_bias")
+        bias = _checks.flag(bias, "bias")
+        qkv_bias = _checks.flag(bias if qkv_bias is None else qkv_bias, "qkv_bias")
+        out_bias = _checks.flag(bias if out_bias is None else out_bias, "out_bias")
         n_queries, n_outputs = self.num_heads * size, self.num_heads * value_size
         n_keys, n_values = self.num_kv_heads * size, self.num_kv_heads * value_size
         _checks.memory(
@@ -534,9 +538,9 @@ class MultiHeadAttention:
         self.W_k = uniform(rng, (n_of_key, n_keys), dtype, n_queries)
         self.W_v = uniform(rng, (n_of_value, n_values), dtype, n_outputs)
         self.W_o = uniform(rng, (n_outputs, n_rows), dtype)
-        self.b_q = _parameters.zeros(bias, n_queries, dtype)
-        self.b_k = _parameters.zeros(bias, n_keys, dtype)
-        self.b_v = _parameters.zeros(bias, n_values, dtype)
+        self.b_q = _parameters.zeros(qkv_bias, n_queries, dtype)
+        self.b_k = _parameters.zeros(qkv_bias, n_keys, dtype)
+        self.b_v = _parameters.zeros(qkv_bias, n_values, dtype)
         self.b_o = _parameters.zeros(out_bias, n_rows, dtype)
         self.q_norm = None
         self.k_norm = None
@@ -727,7 +731,7 @@ class MultiHeadAttention:
             )
             rows = Cache(keys, values, past_lengths)
             kv_lengths = lengths
-        if kv_cache is not None and kv_cache.batch == 0:
+        if kv_cache is not None and kv_cache.batch_size == 0:
             n_keys = _n_masked(options, 0 if starts is not None else tokens.shape[1])
             rows = Cache(*empty_rows(kv_cache, n_keys), past_lengths)
         if context is None and q_offset is None:
@@ -902,7 +906,7 @@ class MultiHeadAttention:
 
     def new_cache(
         self,
-        batch: int,
+        batch_size: int,
         capacity: int,
         *,
         dtype: DTypeLike | None = None,
@@ -912,7 +916,7 @@ class MultiHeadAttention:
 
         Parameters
         ----------
-        batch, capacity, growable
+        batch_size, capacity, growable
             As in `attnpy.cache.KVCache`.
         dtype : dtype, optional
             By default that of the parameters.
@@ -928,7 +932,7 @@ class MultiHeadAttention:
         (1, 2, 0, 3)
         """
         return KVCache(
-            batch,
+            batch_size,
             self.num_kv_heads,
             capacity,
             self.head_dim,
@@ -942,7 +946,7 @@ class MultiHeadAttention:
         context: ArrayLike,
         value: ArrayLike | None = None,
         *,
-        lengths: ArrayLike | None = None,
+        kv_lengths: ArrayLike | None = None,
         num_threads: int | None = None,
     ) -> KVCache:
         """Compute the keys and values of a context once, for many calls.
@@ -952,8 +956,8 @@ class MultiHeadAttention:
         context : array_like, shape (Lc, Ec) or (B, Lc, Ec)
         value : array_like, shape (Lc, Ev) or (B, Lc, Ev), optional
             Where the values come from, if not from `context`.
-        lengths : int or array_like of int, shape (B,), optional
-            How many of the tokens exist; by default all.
+        kv_lengths : int or array_like of int, shape (B,), optional
+            As in a call: how many of the context's tokens exist; by default all.
         num_threads : int, optional
             At least 1; by default `attnpy.get_num_threads`.
 
@@ -961,7 +965,7 @@ class MultiHeadAttention:
         -------
         KVCache
             Full. As the argument `context` of a call it gives the same output as the
-            context and ``kv_lengths=lengths``. With a batch of 1 it serves any batch.
+            context and the same `kv_lengths`. With a batch of 1 it serves any batch.
 
         Raises
         ------
@@ -993,17 +997,18 @@ class MultiHeadAttention:
         projected = project_heads(
             values, self.W_v, self.b_v, self.num_kv_heads, num_threads
         )
-        batch, n_heads, n_tokens, size = key.shape
-        return KVCache(
-            batch,
-            n_heads,
-            n_tokens,
-            size,
-            projected.shape[-1],
-            key=key,
-            value=projected,
-            lengths=n_tokens if lengths is None else lengths,
-        )
+        batch_size, n_heads, n_tokens, size = key.shape
+        with _checks.renamed(lengths="kv_lengths"):
+            return KVCache(
+                batch_size,
+                n_heads,
+                n_tokens,
+                size,
+                projected.shape[-1],
+                key=key,
+                value=projected,
+                lengths=n_tokens if kv_lengths is None else kv_lengths,
+            )
 
     def _projections(
         self,
@@ -1121,10 +1126,15 @@ class MultiHeadAttention:
                 f"x: expected (L, E) or (B, L, E) with a cache, got {tokens.shape}"
             )
         batch = len(tokens) if starts is None else len(starts) - 1
-        if name == "context" and cache.batch == 1:
+        if name == "context" and cache.batch_size == 1:
             batch = 1
         expected = batch, self.num_kv_heads, self.head_dim, self.value_head_dim
-        found = cache.batch, cache.num_kv_heads, cache.head_dim, cache.value_head_dim
+        found = (
+            cache.batch_size,
+            cache.num_kv_heads,
+            cache.head_dim,
+            cache.value_head_dim,
+        )
         if found != expected:
             raise ValueError(
                 f"{name}: expected (B, Hk, D, Dv) = {expected} to match x and the "
@@ -1244,25 +1254,6 @@ def _n_heads(num_heads: int, num_kv_heads: int | None) -> tuple[int, int]:
             f"got {n_kv_heads}"
         )
     return n_heads, n_kv_heads
-
-
-def _context_sizes(
-    embed_dim: int, context_dim: int | None, kdim: int | None, vdim: int | None
-) -> tuple[int, int]:
-    """Return the sizes of what keys and values come from."""
-    if context_dim is None:
-        sizes = {"kdim": kdim, "vdim": vdim}
-    elif kdim is None and vdim is None:
-        sizes = {"context_dim": context_dim}
-    else:
-        raise ValueError(
-            f"context_dim: expected None with kdim or vdim, got {context_dim}"
-        )
-    counts = [
-        embed_dim if size is None else _checks.count(size, name)
-        for name, size in sizes.items()
-    ]
-    return counts[0], counts[-1]
 
 
 def _head_size(embed_dim: int, num_heads: int, head_dim: int | None) -> int:

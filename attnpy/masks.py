@@ -8,7 +8,8 @@ and ``|``, and with every keyword of `attention`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
+    from attnpy._typing import Causal, Window
+
     Mask = NDArray[np.bool_]
 
 __all__ = [
@@ -30,15 +33,15 @@ __all__ = [
     "padding",
     "prefix_lm",
     "show",
-    "sliding_window",
+    "window",
 ]
 
 
 def causal(
-    n_queries: int,
-    n_keys: int | None = None,
+    num_queries: int,
+    num_keys: int | None = None,
     *,
-    alignment: Literal["bottom_right", "top_left"] = "bottom_right",
+    causal: Causal = True,
     q_offset: ArrayLike | None = None,
 ) -> Mask:
     """Hide the keys after each query's position.
@@ -48,15 +51,17 @@ def causal(
 
     Parameters
     ----------
-    n_queries : int
+    num_queries : int
         `Lq`.
-    n_keys : int, optional
+    num_keys : int, optional
         `Lk`; by default `Lq`.
-    alignment : {"bottom_right", "top_left"}, optional
-        The last query sees the last key, or the first query sees the first key only.
+    causal : bool or {"bottom_right", "top_left"}, optional
+        As in `attention`: True is "bottom_right", where the last query sees the last
+        key; with "top_left" the first query sees the first key only. False hides
+        nothing.
     q_offset : int or array_like of int, shape (...), optional
-        The position of query 0, -2**53 to 2**53, instead of `alignment`: query i sees
-        the keys up to ``q_offset + i``.
+        As in `attention`, the position of query 0, -2**53 to 2**53, instead of the one
+        that follows from `causal`: query i sees the keys up to ``q_offset + i``.
 
     Returns
     -------
@@ -66,7 +71,7 @@ def causal(
     Raises
     ------
     TypeError, ValueError
-        If a number is not an integer, or out of its range; if `alignment` is another.
+        If a number is not an integer, or out of its range; if `causal` is another.
     MemoryError
         If memory cannot hold the result.
 
@@ -76,27 +81,23 @@ def causal(
     >>> print(masks.show(masks.causal(2, 4)))
     ■ ■ ■ ·
     ■ ■ ■ ■
-    >>> print(masks.show(masks.causal(2, 4, alignment="top_left")))
+    >>> print(masks.show(masks.causal(2, 4, causal="top_left")))
     ■ · · ·
     ■ ■ · ·
     """
-    if alignment not in ("bottom_right", "top_left"):
-        raise ValueError(
-            f"alignment: expected 'bottom_right' or 'top_left', got {alignment!r}"
-        )
-    if q_offset is None and alignment == "top_left":
+    hides, top_left = _checked_causal(causal)
+    if q_offset is None and top_left:
         q_offset = 0
-    n_keys = n_queries if n_keys is None else n_keys
-    _check_size(n_queries, n_keys)
-    positions = query_positions(n_queries, n_keys, q_offset=q_offset)
-    return np.arange(n_keys) <= positions[..., np.newaxis]
+    num_keys = num_queries if num_keys is None else num_keys
+    _check_size(num_queries, num_keys)
+    positions = query_positions(num_queries, num_keys, q_offset=q_offset)
+    return (np.arange(num_keys) <= positions[..., np.newaxis]) | (not hides)
 
 
-def sliding_window(
-    n_queries: int,
-    n_keys: int,
-    left: int | None,
-    right: int | None,
+def window(
+    num_queries: int,
+    num_keys: int,
+    window: Window | None,
     *,
     q_offset: ArrayLike | None = None,
 ) -> Mask:
@@ -106,11 +107,12 @@ def sliding_window(
 
     Parameters
     ----------
-    n_queries, n_keys : int
+    num_queries, num_keys : int
         `Lq` and `Lk`.
-    left, right : int or None
-        The query at position p sees the keys from ``p - left`` to ``p + right``; each
-        is at least 0, or None for no limit.
+    window : (int or None, int or None) or None
+        As in `attention`, ``(left, right)``: the query at position p sees the keys from
+        ``p - left`` to ``p + right``; each is at least 0, or None for no limit. None
+        hides nothing.
     q_offset : int or array_like of int, shape (...), optional
         The position of query 0, as in `attention`; by default ``Lk - Lq``.
 
@@ -129,41 +131,44 @@ def sliding_window(
     Notes
     -----
     From Beltagy et al., "Longformer: The Long-Document Transformer" (2020), section
-    3.1, whose window w is ``left = right = w // 2``. A causal window of w keys, the
-    query's own among them, is ``left = w - 1, right = 0``.
+    3.1, whose window w is ``(w // 2, w // 2)``. A causal window of w keys, the query's
+    own among them, is ``(w - 1, 0)``.
 
     Examples
     --------
     >>> from attnpy import masks
-    >>> print(masks.show(masks.sliding_window(4, 4, 1, 0)))
+    >>> print(masks.show(masks.window(4, 4, (1, 0))))
     ■ · · ·
     ■ ■ · ·
     · ■ ■ ·
     · · ■ ■
     """
-    _check_size(n_queries, n_keys)
-    positions = query_positions(n_queries, n_keys, q_offset=q_offset)[..., np.newaxis]
-    keys = np.arange(n_keys)
+    left, right = _checked_window(window)
+    _check_size(num_queries, num_keys)
+    positions = query_positions(num_queries, num_keys, q_offset=q_offset)
+    positions = positions[..., np.newaxis]
+    keys = np.arange(num_keys)
     mask = np.ones(np.broadcast_shapes(positions.shape, keys.shape), np.bool_)
     if left is not None:
-        mask &= keys >= positions - _reach(left, "left")
+        mask &= keys >= positions - left
     if right is not None:
-        mask &= keys <= positions + _reach(right, "right")
+        mask &= keys <= positions + right
     return mask
 
 
-def padding(lengths: ArrayLike, n_keys: int) -> Mask:
+def padding(kv_lengths: ArrayLike, num_keys: int) -> Mask:
     """Hide the keys at and past each sequence's length.
 
-    ``attention(..., kv_lengths=lengths)`` does the same without an array. It also moves
-    the default position of the queries, so that with ``causal=True`` the last query
-    sees the last key that exists; with a mask pass ``q_offset=lengths - Lq`` for that.
+    ``attention(..., kv_lengths=kv_lengths)`` does the same without an array. It also
+    moves the default position of the queries, so that with ``causal=True`` the last
+    query sees the last key that exists; with a mask pass ``q_offset=kv_lengths - Lq``
+    for that.
 
     Parameters
     ----------
-    lengths : int or array_like of int, shape (B,) or (...)
-        How many keys exist, 0 to `n_keys`.
-    n_keys : int
+    kv_lengths : int or array_like of int, shape (B,) or (...)
+        As in `attention`: how many keys exist, 0 to `num_keys`.
+    num_keys : int
         `Lk`.
 
     Returns
@@ -188,12 +193,12 @@ def padding(lengths: ArrayLike, n_keys: int) -> Mask:
     array([[ True,  True, False],
            [ True,  True,  True]])
     """
-    n_keys = _checks.size(n_keys, "n_keys")
-    ends = _checks.integers(lengths, "lengths", 0, n_keys)
-    _checks.memory("n_keys", np.int64, (n_keys,))
+    num_keys = _checks.size(num_keys, "num_keys")
+    ends = _checks.integers(kv_lengths, "kv_lengths", 0, num_keys)
+    _checks.memory("num_keys", np.int64, (num_keys,))
     if ends.ndim:
         ends = ends[..., np.newaxis, np.newaxis, np.newaxis]
-    return np.arange(n_keys) < ends
+    return np.arange(num_keys) < ends
 
 
 def document(ids: ArrayLike) -> Mask:
@@ -386,15 +391,37 @@ def show(
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _check_size(n_queries: int, n_keys: int) -> None:
+def _check_size(num_queries: int, num_keys: int) -> None:
     """Require memory for a mask."""
-    shape = _checks.size(n_queries, "n_queries"), _checks.size(n_keys, "n_keys")
-    _checks.memory("n_queries, n_keys", np.bool_, shape)
+    shape = _checks.size(num_queries, "num_queries"), _checks.size(num_keys, "num_keys")
+    _checks.memory("num_queries, num_keys", np.bool_, shape)
 
 
-def _reach(side: int, name: str) -> int:
-    """Return one side of a window, so that sums with positions stay in int64."""
-    return min(_checks.size(side, name), 2**62)
+def _checked_causal(causal: Causal) -> tuple[bool, bool]:
+    """Return whether later keys are hidden, and whether from query 0 at position 0."""
+    expected = "causal: expected False, True, 'bottom_right' or 'top_left'"
+    if isinstance(causal, (bool, np.bool_)):
+        return bool(causal), False
+    if not isinstance(causal, str):
+        raise TypeError(f"{expected}, got {type(causal).__name__}")
+    if causal not in ("bottom_right", "top_left"):
+        raise ValueError(f"{expected}, got {causal!r}")
+    return True, causal == "top_left"
+
+
+def _checked_window(window: Window | None) -> list[int | None]:
+    """Return both sides of a window, so that sums with positions stay in int64."""
+    if window is None:
+        return [None, None]
+    if isinstance(window, str) or not isinstance(window, Iterable):
+        raise TypeError(f"window: expected (left, right), got {type(window).__name__}")
+    sides = list(window)
+    if len(sides) != 2:
+        raise ValueError(f"window: expected (left, right), got {window!r}")
+    return [
+        None if side is None else min(_checks.size(side, "window"), 2**62)
+        for side in sides
+    ]
 
 
 def _names(labels: Sequence[Any] | None, name: str, n: int) -> list[str]:

@@ -80,7 +80,7 @@ class Reverser:
     def write(self, source, lengths):
         """Return the most likely tokens one after the other, (B, LONGEST + 1)."""
         states = self.encoder(self.embed(source), kv_lengths=lengths)
-        memory = self.decoder.project_context(states, lengths=lengths)
+        memory = self.decoder.project_context(states, context_lengths=lengths)
         caches = self.decoder.new_caches(len(source), LONGEST + 1)
         written = np.full((len(source), LONGEST + 2), START)
         for i in range(LONGEST + 1):

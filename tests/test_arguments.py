@@ -76,8 +76,8 @@ MASKED_INTEGERS = {
     "lengths": [
         lambda a: encoder()([[1], [2]], lengths=a),
         lambda a: KVCache(2, 1, 3, 4, lengths=a),
-        lambda a: masks.padding(a, 3),
     ],
+    "kv_lengths": [lambda a: masks.padding(a, 3)],
     "positions": [
         lambda a: positions.Learned(3, 4)(a),
         lambda a: positions.Rotary(4)(X, a),
@@ -96,10 +96,10 @@ MASKED_INTEGERS = {
 }
 
 MASKED_BOOLEANS = {
+    "token_mask": [lambda a: encoder()([1, 2], token_mask=a[0])],
     "mask": [
         lambda a: masks.show(a),
         lambda a: plot.mask_image(a),
-        lambda a: encoder()([1, 2], mask=a[0]),
         lambda a: SelfAttention(4, 2)(X, mask=a),
         lambda a: classic.multiplicative_attention(X, X, X, EYE, mask=a),
     ],
@@ -124,7 +124,7 @@ def test_an_array_with_a_mask_of_its_own_is_refused(name, array, calls):
 def test_so_are_lists_of_such_arrays():
     with refused(TypeError, "x"):
         MultiHeadAttention(4, 2)(list(masked(X)))
-    with refused(TypeError, "lengths"):
+    with refused(TypeError, "kv_lengths"):
         masks.padding([1, np.ma.masked], 3)
 
 
@@ -150,8 +150,8 @@ HUGE = 10**12
         ("LayerNorm", lambda: norms.LayerNorm(10**15)),
         ("RMSNorm", lambda: norms.RMSNorm(10**30)),
         ("FeedForward", lambda: blocks.FeedForward(4, 10**15)),
-        ("n_layers", lambda: blocks.Encoder(HUGE, 8, 2, 8)),
-        ("n_layers", lambda: blocks.Decoder(10**15, 8, 2, 8, shared=True)),
+        ("num_layers", lambda: blocks.Encoder(HUGE, 8, 2, 8)),
+        ("num_layers", lambda: blocks.Decoder(10**15, 8, 2, 8, shared=True)),
         ("KVCache", lambda: KVCache(1, 1, 10**18, 64)),
         ("KVCache", lambda: KVCache(1, 1, 10, HUGE, 10**30)),
         (
@@ -168,20 +168,20 @@ HUGE = 10**12
                 [1], 10**18
             ),
         ),
-        ("n_queries", lambda: positions.query_positions(10**15, 3)),
-        ("length, dim", lambda: positions.sinusoidal(HUGE, HUGE)),
-        ("max_length, dim", lambda: positions.Learned(HUGE, 10**6)),
+        ("num_queries", lambda: positions.query_positions(10**15, 3)),
+        ("length, embed_dim", lambda: positions.sinusoidal(HUGE, HUGE)),
+        ("max_length, embed_dim", lambda: positions.Learned(HUGE, 10**6)),
         ("num_heads", lambda: positions.alibi_slopes(10**15)),
-        ("n_queries, n_keys", lambda: positions.alibi_bias(2, HUGE, HUGE)),
-        ("n_queries, n_keys", lambda: positions.relative_buckets(10**9, 10**9)),
-        ("n_queries, n_keys", lambda: positions.relative_bias(EYE, 10**9, 10**9)),
+        ("num_queries, num_keys", lambda: positions.alibi_bias(2, HUGE, HUGE)),
+        ("num_queries, num_keys", lambda: positions.relative_buckets(10**9, 10**9)),
+        ("num_queries, num_keys", lambda: positions.relative_bias(EYE, 10**9, 10**9)),
         ("head_dim", lambda: positions.Rotary(10**15)),
-        ("n_queries, n_keys", lambda: masks.causal(10**9)),
-        ("n_queries, n_keys", lambda: masks.sliding_window(10**9, 10**9, 1, 1)),
-        ("n_queries, n_keys", lambda: masks.prefix_lm(10**9, 1)),
-        ("n_keys", lambda: masks.padding(1, 10**15)),
+        ("num_queries, num_keys", lambda: masks.causal(10**9)),
+        ("num_queries, num_keys", lambda: masks.window(10**9, 10**9, (1, 1))),
+        ("num_queries, num_keys", lambda: masks.prefix_lm(10**9, 1)),
+        ("num_keys", lambda: masks.padding(1, 10**15)),
         ("KVCache", lambda: KVCache(10**30, 1, 0, 64)),
-        ("max_length, dim", lambda: positions.Learned(0, 10**30)),
+        ("max_length, embed_dim", lambda: positions.Learned(0, 10**30)),
         ("total", lambda: masks.document_ids([1], 10**15)),
     ],
 )
@@ -198,7 +198,7 @@ def test_what_no_memory_can_hold_is_refused_at_once(name, call):
         ("lses", lambda bad: attnpy.merge([X], bad)),
         ("query_labels", lambda bad: plot.heat_map(EYE, bad)),
         ("query_labels", lambda bad: masks.show(EYE > 0, bad)),
-        ("query_tokens", lambda bad: head_view(EYE, bad)),
+        ("query_labels", lambda bad: head_view(EYE, bad)),
     ],
 )
 def test_what_is_no_sequence_is_named(name, call):

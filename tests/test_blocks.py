@@ -349,7 +349,7 @@ def test_padding_changes_nothing_for_the_others():
     decoder, y = make(Decoder, 2, 12, 4, 20), normal(2, 4, 12, dtype="float64")
     for output in (
         decoder(y, states, context_lengths=[6, 2]),
-        decoder(y, decoder.project_context(states, lengths=[6, 2])),
+        decoder(y, decoder.project_context(states, context_lengths=[6, 2])),
         decoder(y, states, context_mask=[[[[True] * 6]], [[[True] * 2 + [False] * 4]]]),
     ):
         assert_near(output[0], decoder(y[0], states[0]))
@@ -445,7 +445,7 @@ def test_one_source_serves_several_targets():
 def test_caches_have_the_shape_of_the_layers(dtype):
     decoder = make(Decoder, 2, 12, 4, 20, num_kv_heads=2, head_dim=5, dtype=dtype)
     for cache in decoder.new_caches(3, 8):
-        assert (cache.batch, cache.num_kv_heads, cache.head_dim) == (3, 2, 5)
+        assert (cache.batch_size, cache.num_kv_heads, cache.head_dim) == (3, 2, 5)
         assert (cache.capacity, cache.key.dtype) == (8, dtype)
     assert decoder.new_caches(3, 8, dtype=np.float16)[0].key.dtype == np.float16
 
@@ -557,7 +557,7 @@ X = np.zeros((2, 3, 12), np.float32)
 @pytest.mark.parametrize(
     ("name", "call"),
     [
-        ("n_layers", lambda: Encoder(0, 12, 4, 20)),
+        ("num_layers", lambda: Encoder(0, 12, 4, 20)),
         ("num_heads", lambda: Encoder(1, 12, 5, 20)),
         ("hidden_dim", lambda: Encoder(1, 12, 4, 0)),
         ("norm", lambda: Encoder(1, 12, 4, 20, norm="batch")),
@@ -604,7 +604,7 @@ def test_context_without_cross_attention_is_refused(name):
 @pytest.mark.parametrize(
     ("name", "call"),
     [
-        ("n_layers", lambda: Encoder(1.0, 12, 4, 20)),
+        ("num_layers", lambda: Encoder(1.0, 12, 4, 20)),
         ("shared", lambda: Encoder(1, 12, 4, 20, shared=1)),
         ("final_norm", lambda: Encoder(1, 12, 4, 20, final_norm="rms")),
         ("norm_first", lambda: Encoder(1, 12, 4, 20, norm_first=1)),

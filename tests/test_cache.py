@@ -44,7 +44,7 @@ def state(cache):
 
 def test_new_cache_is_empty():
     cache = KVCache(2, 3, 7, 4)
-    assert (cache.batch, cache.num_kv_heads, cache.capacity) == (2, 3, 7)
+    assert (cache.batch_size, cache.num_kv_heads, cache.capacity) == (2, 3, 7)
     assert (cache.head_dim, cache.value_head_dim) == (4, 4)
     assert cache.lengths.tolist() == [0, 0]
     assert cache.lengths.dtype == np.int64
@@ -66,8 +66,8 @@ def test_append_goes_on_where_the_last_one_ended(dtype):
 def test_sequences_have_lengths_of_their_own():
     cache = new(8)
     first, second = tokens(3), tokens(4, seed=1)
-    cache.append(*first, counts=[3, 1])
-    cache.append(*second, counts=[0, 4])
+    cache.append(*first, lengths=[3, 1])
+    cache.append(*second, lengths=[0, 4])
     cache.append(*(x[:, :, :1] for x in second))
     assert cache.lengths.tolist() == [4, 6]
     for kept, a, b in zip((cache.key, cache.value), first, second, strict=True):
@@ -81,7 +81,7 @@ def test_padding_is_not_looked_at():
     key, value = tokens(3)
     key[1, :, 1:] = value[1, :, 1:] = np.nan
     cache = new(3)
-    cache.append(key, value, counts=[3, 1])
+    cache.append(key, value, lengths=[3, 1])
     assert np.isfinite(cache.key).all()
     assert np.isfinite(cache.value).all()
 
@@ -91,7 +91,7 @@ def test_attention_over_the_cache_has_the_bits_of_each_sequence_alone(dtype):
     key, value = tokens(7, dtype=dtype)
     query = normal(2, 6, 1, 4, dtype=dtype)
     cache = new(20, dtype=dtype)
-    cache.append(key, value, counts=lengths)
+    cache.append(key, value, lengths=lengths)
     output = attnpy.attention(
         query, cache.key, cache.value, causal=True, kv_lengths=cache.lengths
     )
@@ -106,7 +106,7 @@ def test_no_room_is_an_error_that_changes_nothing(counts):
     cache.append(*tokens(2))
     before = state(cache)
     with pytest.raises(ValueError, match="cache: expected room for 3 more tokens in "):
-        cache.append(*tokens(3, seed=1), counts=counts)
+        cache.append(*tokens(3, seed=1), lengths=counts)
     assert state(cache) == before
     cache.append(*tokens(2, seed=1))
     assert cache.lengths.tolist() == [4, 4]
@@ -114,7 +114,7 @@ def test_no_room_is_an_error_that_changes_nothing(counts):
 
 def test_error_names_the_first_sequence_without_room():
     cache = new(4)
-    cache.append(*tokens(3), counts=[1, 3])
+    cache.append(*tokens(3), lengths=[1, 3])
     text = "cache: expected room for 2 more tokens in sequence 1, got 1: 3 of 4"
     with pytest.raises(ValueError, match=f"^{text}$"):
         cache.append(*tokens(2))
@@ -134,7 +134,7 @@ def test_growing_cache_keeps_all_tokens():
 
 def test_growing_begins_with_no_room_at_all():
     cache = new(0, growable=True)
-    cache.append(*tokens(2), counts=[0, 1])
+    cache.append(*tokens(2), lengths=[0, 1])
     assert (cache.capacity, cache.lengths.tolist()) == (1, [0, 1])
 
 
@@ -174,7 +174,7 @@ def test_truncate_and_reset_forget_the_last_tokens():
 @pytest.mark.parametrize("make_copy", [KVCache.copy, copy.deepcopy])
 def test_copy_is_on_its_own(make_copy):
     cache = new(4, growable=True)
-    cache.append(*tokens(3), counts=[3, 1])
+    cache.append(*tokens(3), lengths=[3, 1])
     other = make_copy(cache)
     before = state(cache)
     assert state(other) == before
@@ -206,7 +206,7 @@ def test_memmap_keeps_the_cache_on_disk(tmp_path):
         }
 
     cache = new(9, **storage("w+"))
-    cache.append(key, value, counts=[5, 2])
+    cache.append(key, value, lengths=[5, 2])
     lengths = cache.lengths
     cache.key.flush()
     cache.value.flush()
@@ -241,7 +241,7 @@ def test_zero_sizes():
 @pytest.mark.parametrize(
     ("name", "call"),
     [
-        ("batch", lambda: KVCache(-1, 1, 1, 1)),
+        ("batch_size", lambda: KVCache(-1, 1, 1, 1)),
         ("capacity", lambda: KVCache(1, 1, -1, 1)),
         ("key", lambda: new(8, key=np.zeros((2, 3, 7, 4)))),
         ("value", lambda: new(8, value=np.zeros((2, 3, 8, 4)))),
@@ -252,9 +252,9 @@ def test_zero_sizes():
         ("lengths", lambda: new(8).truncate(1)),
         ("lengths", lambda: new(8, lengths=4).truncate([4, 5])),
         ("lengths", lambda: new(8, lengths=4).truncate(-1)),
-        ("counts", lambda: new(8).append(*tokens(3), counts=4)),
-        ("counts", lambda: new(8).append(*tokens(3), counts=[1, -1])),
-        ("counts", lambda: new(8).append(*tokens(3), counts=[1])),
+        ("lengths", lambda: new(8).append(*tokens(3), lengths=4)),
+        ("lengths", lambda: new(8).append(*tokens(3), lengths=[1, -1])),
+        ("lengths", lambda: new(8).append(*tokens(3), lengths=[1])),
         ("key", lambda: new(8).append(*tokens(3, batch=1))),
         ("key", lambda: new(8).append(*tokens(3, n_heads=1))),
         ("key", lambda: new(8).append(tokens(3)[0][0], tokens(3)[1])),
@@ -275,13 +275,13 @@ def test_read_only_arrays_are_refused():
 @pytest.mark.parametrize(
     ("name", "call"),
     [
-        ("batch", lambda: KVCache(1.0, 1, 1, 1)),
+        ("batch_size", lambda: KVCache(1.0, 1, 1, 1)),
         ("dtype", lambda: new(8, dtype=np.int32)),
         ("key", lambda: new(8, key=np.zeros((2, 3, 8, 4), int))),
         ("key", lambda: new(8, key=[1.0])),
         ("growable", lambda: new(8, growable=1)),
         ("lengths", lambda: new(8, lengths=1.0)),
-        ("counts", lambda: new(8).append(*tokens(3), counts=[1.0, 2.0])),
+        ("lengths", lambda: new(8).append(*tokens(3), lengths=[1.0, 2.0])),
         ("key", lambda: new(8).append(*tokens(3, dtype="complex64"))),
     ],
 )

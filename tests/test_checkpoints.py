@@ -58,7 +58,7 @@ def torch_layer(separate=False, **sizes):
 @pytest.mark.parametrize("separate", [False, True])
 def test_torch_attention_computes_what_its_arrays_say(separate):
     tensors = torch_layer(separate, **({"k": 5, "v": 4} if separate else {}))
-    sizes = {"kdim": 5, "vdim": 4} if separate else {}
+    sizes = {"context_dim": 5, "value_dim": 4} if separate else {}
     mha = MultiHeadAttention(6, 2, bias=True, **sizes)
     checkpoints.load(mha, tensors, "torch_attention")
     w = {name: array.astype(float) for name, array in tensors.items()}
@@ -88,7 +88,7 @@ def test_torch_attention_without_biases_and_under_a_prefix():
         "layers.0.self_attn.out_proj.weight": arrays["out_proj.weight"],
         "layers.0.norm1.weight": np.ones(6),
     }
-    mha = MultiHeadAttention(6, 2, out_bias=False)
+    mha = MultiHeadAttention(6, 2, bias=False)
     checkpoints.load(mha, model, "torch_attention", prefix="layers.0.self_attn.")
     assert_same_bits(mha.W_q, np.ascontiguousarray(arrays["in_proj_weight"][:6].T))
     assert_same_bits(mha.W_o, np.ascontiguousarray(arrays["out_proj.weight"].T))
@@ -558,7 +558,7 @@ def test_everything_public_is_listed():
 
 @pytest.mark.quick
 def test_arguments_of_load_are_judged():
-    mha = MultiHeadAttention(6, 2, out_bias=False)
+    mha = MultiHeadAttention(6, 2, bias=False)
     names = {"in_proj_weight": (18, 6), "out_proj.weight": (6, 6)}
     tensors = {name: normal(*shape) for name, shape in names.items()}
     checkpoints.load(mha, tensors, "torch_attention")

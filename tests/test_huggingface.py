@@ -152,7 +152,7 @@ def test_decoders_give_their_weights_and_states(kind, changes):
     ours, ids = decoder(config, model), IDS[:16]
     with torch.no_grad():
         expected = model(torch.tensor(ids[None]), **INSIDES)
-    insides = ours(ids, return_weights=True, output_hidden_states=True)
+    insides = ours(ids, return_weights=True, return_hidden_states=True)
     assert_insides_near(insides, expected)
     assert (insides.hidden_states[-1] == ours(ids)).all()
 
@@ -170,7 +170,7 @@ def test_decoders_give_their_weights_and_states_with_caches(kind):
             )
         past = expected.past_key_values
         insides = ours(
-            IDS[part], caches=caches, return_weights=True, output_hidden_states=True
+            IDS[part], caches=caches, return_weights=True, return_hidden_states=True
         )
         assert_insides_near(insides, expected)
 
@@ -199,7 +199,7 @@ def test_bert_gives_their_weights_and_states():
             torch.tensor(batch), attention_mask=torch.tensor(mask), **INSIDES
         )
     insides = ours(
-        batch, lengths=[9, 6], return_weights=True, output_hidden_states=True
+        batch, lengths=[9, 6], return_weights=True, return_hidden_states=True
     )
     assert_insides_agree(insides, expected, [9, 6])
 
@@ -255,7 +255,7 @@ def test_berts_kin_give_their_vectors_of_padded_texts(kind):
             torch.tensor(batch), attention_mask=torch.tensor(mask), **INSIDES
         )
     insides = ours(
-        batch, lengths=[14, 6], return_weights=True, output_hidden_states=True
+        batch, lengths=[14, 6], return_weights=True, return_hidden_states=True
     )
     assert_insides_agree(insides, expected, [14, 6])
 
@@ -281,7 +281,7 @@ def test_weights_of_both_attentions_are_those_of_their_translators(activation):
     for ours, layer in zip(stack.layers, layers, strict=True):
         fill(ours, layer)
     x, context = rng.standard_normal((2, 5, 12)), rng.standard_normal((2, 7, 12))
-    insides = stack(x, context, return_weights=True, output_hidden_states=True)
+    insides = stack(x, context, return_weights=True, return_hidden_states=True)
     states, hidden = torch.tensor(x), np.where(np.tri(5, dtype=bool), 0, -np.inf)
     mask = torch.tensor(np.broadcast_to(hidden, (2, 1, 5, 5)).copy())
     for i, layer in enumerate(layers):
@@ -309,11 +309,14 @@ def test_weights_of_both_attentions_are_those_of_their_translators(activation):
 @pytest.mark.parametrize("sizes", [{}, {"kdim": 5, "vdim": 4}, {"vdim": 4}])
 def test_torch_takes_keys_and_values_from_two_arrays(sizes):
     layer = randomized(torch.nn.MultiheadAttention(12, 3, **sizes, batch_first=True))
-    ours = MultiHeadAttention(12, 3, bias=True, dtype=np.float64, **sizes)
+    key_dim, value_dim = sizes.get("kdim", 12), sizes.get("vdim", 12)
+    ours = MultiHeadAttention(
+        12, 3, context_dim=key_dim, value_dim=value_dim, dtype=np.float64
+    )
     checkpoints.load(ours, arrays(layer.double()), "torch_attention")
     rng = np.random.default_rng(0)
     given = [rng.standard_normal((2, 5, 12))]
-    given += [rng.standard_normal((2, 7, sizes.get(n, 12))) for n in ("kdim", "vdim")]
+    given += [rng.standard_normal((2, 7, size)) for size in (key_dim, value_dim)]
     with torch.no_grad():
         output, weights = layer(*map(torch.tensor, given), average_attn_weights=False)
     result = ours(*given, return_weights=True)

@@ -144,7 +144,7 @@ def test_heads_take_memory_for_themselves():
 def test_an_encoder_returns_what_its_layers_compute(options, shape):
     encoder, x = make(Encoder, 3, 12, 4, 20, **options), normal(*shape, dtype="float64")
     plain, states = encoder(x), [x]
-    insides = encoder(x, return_weights=True, output_hidden_states=True)
+    insides = encoder(x, return_weights=True, return_hidden_states=True)
     assert isinstance(insides, Insides)
     assert_same_bits(insides.output, plain)
     assert insides.cross_weights is None
@@ -157,7 +157,7 @@ def test_an_encoder_returns_what_its_layers_compute(options, shape):
         states.append(one.output)
     states[-1] = plain  # after the final norm
     assert_same_bits(insides.hidden_states, np.stack(states))
-    only = encoder(x, output_hidden_states=True)
+    only = encoder(x, return_hidden_states=True)
     assert_same_bits(only.hidden_states, insides.hidden_states)
     assert only.weights is None
     assert encoder(x, return_weights=True).hidden_states is None
@@ -168,7 +168,7 @@ def test_an_encoder_returns_what_its_layers_compute(options, shape):
 def test_a_decoder_returns_the_weights_of_both_attentions(options):
     decoder = make(Decoder, 3, 12, 4, 20, context_dim=8, **options)
     x, context = normal(2, 6, 12, dtype="float64"), normal(2, 7, 8, dtype="float64")
-    insides = decoder(x, context, return_weights=True, output_hidden_states=True)
+    insides = decoder(x, context, return_weights=True, return_hidden_states=True)
     assert_same_bits(insides.output, decoder(x, context))
     causal = np.tri(6, dtype=bool)
     for i, layer in enumerate(decoder.layers):
@@ -203,7 +203,7 @@ def test_layers_and_heads_are_those_of_all(layers, heads):
     index = slice(None) if layers is None else np.atleast_1d(layers)
     for kind, given in ((Encoder, (x,)), (Decoder, (x, context))):
         stack = make(kind, 3, 12, 4, 20, num_kv_heads=2)
-        both = {"return_weights": True, "output_hidden_states": True}
+        both = {"return_weights": True, "return_hidden_states": True}
         whole, part = stack(*given, **both), stack(*given, **both, **which)
         assert_same_bits(part.output, whole.output)
         for one, other in zip(part[1:3], whole[1:3], strict=True):
@@ -220,7 +220,7 @@ def test_packed_sequences_have_the_weights_of_each_alone():
     encoder, decoder = make(Encoder, 2, 12, 4, 20), make(Decoder, 2, 12, 4, 20)
     x, context = normal(14, 12, dtype="float64"), normal(11, 12, dtype="float64")
     starts, of_context = np.array([0, 4, 13, 14]), np.array([0, 6, 6, 11])
-    both = {"return_weights": True, "output_hidden_states": True, "seq_offsets": starts}
+    both = {"return_weights": True, "return_hidden_states": True, "seq_offsets": starts}
     packed = (
         encoder(x, **both),
         decoder(x, context, context_offsets=of_context, **both),
@@ -231,7 +231,7 @@ def test_packed_sequences_have_the_weights_of_each_alone():
             given = (x[own],)
             if stack is decoder:
                 given = (x[own], context[slice(*of_context[b : b + 2])])
-            alone = stack(*given, return_weights=True, output_hidden_states=True)
+            alone = stack(*given, return_weights=True, return_hidden_states=True)
             states = np.ascontiguousarray(insides.hidden_states[:, own])
             assert_same_bits(states, alone.hidden_states)
             for name in ("weights", "cross_weights"):
@@ -245,7 +245,7 @@ def test_packed_sequences_have_the_weights_of_each_alone():
 def test_states_come_in_the_dtype_of_the_output():
     x = np.arange(36).reshape(3, 12)
     encoder = make(Encoder, 2, 12, 4, 20, dtype=np.float32)
-    insides = encoder(x, output_hidden_states=True)
+    insides = encoder(x, return_hidden_states=True)
     assert insides.hidden_states.dtype == insides.output.dtype == np.float64
     assert_same_bits(insides.hidden_states[0], x.astype(float))
 
@@ -273,17 +273,17 @@ def test_what_cannot_be_returned_is_refused():
         if "layers" not in call:
             with pytest.raises(error, match=text):
                 layer(x, **given)
-    with pytest.raises(ValueError, match="layers: expected return_weights=True or out"):
+    with pytest.raises(ValueError, match="layers: expected return_weights=True or ret"):
         encoder(x, layers=0)
     with pytest.raises(ValueError, match="heads: expected return_weights=True with it"):
-        encoder(x, heads=0, output_hidden_states=True)
-    with pytest.raises(TypeError, match="output_hidden_states: expected a bool"):
-        encoder(x, output_hidden_states="yes")
-    for given in ({"output_attentions": True}, {"return_hidden_states": True}):
+        encoder(x, heads=0, return_hidden_states=True)
+    with pytest.raises(TypeError, match="return_hidden_states: expected a bool"):
+        encoder(x, return_hidden_states="yes")
+    for given in ({"output_attentions": True}, {"output_hidden_states": True}):
         with pytest.raises(TypeError, match=r"unexpected keyword .*: write \w+="):
             encoder(x, **given)
     with pytest.raises(TypeError, match="stacks Encoder and Decoder have it"):
-        layer(x, output_hidden_states=True)
+        layer(x, return_hidden_states=True)
 
 
 def test_caches_of_different_lengths_have_no_weights_in_one_array():
@@ -307,7 +307,7 @@ def test_caches_of_different_lengths_have_no_weights_in_one_array():
 def test_bert_returns_the_weights_of_its_arithmetic(dtype, softmaxes):
     model, tensors = bert(dtype)
     expected = families.bert_states(tensors, families.BERT, IDS)
-    insides = model(IDS, return_weights=True, output_hidden_states=True)
+    insides = model(IDS, return_weights=True, return_hidden_states=True)
     limit = 1e-12 if dtype == np.float64 else 5e-5
     n_layers, n_heads = len(model.encoder.layers), 3
     assert len(softmaxes) == n_layers * n_heads
@@ -328,7 +328,7 @@ def test_bert_returns_the_weights_of_its_arithmetic(dtype, softmaxes):
 def test_decoders_return_the_weights_of_their_arithmetic(kind, softmaxes):
     model, tensors, config = decoder(kind, np.float64)
     families.logits(tensors, config, IDS)
-    insides = model(IDS, return_weights=True, output_hidden_states=True)
+    insides = model(IDS, return_weights=True, return_hidden_states=True)
     assert_near(insides.weights, np.reshape(softmaxes, insides.weights.shape), 1e-11)
     assert_same_bits(insides.output, model(IDS))
     assert_same_bits(insides.hidden_states[-1], insides.output)
@@ -339,7 +339,7 @@ def test_decoders_return_the_weights_of_their_arithmetic(kind, softmaxes):
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "qwen3", "gemma2"])
 def test_padding_changes_nothing_and_has_zeros(kind, dtype):
     model = bert(dtype)[0] if kind == "bert" else decoder(kind, dtype)[0]
-    both = {"return_weights": True, "output_hidden_states": True}
+    both = {"return_weights": True, "return_hidden_states": True}
     insides = model(batch(), lengths=LENGTHS, **both)
     assert_same_bits(insides.output, model(batch(), lengths=LENGTHS))
     assert insides.hidden_states.dtype == insides.output.dtype
@@ -364,8 +364,8 @@ def test_a_mask_of_bert_hides_keys_from_the_weights():
     model, _ = bert()
     exists = np.ones((3, 9), bool)
     exists[0, 3], exists[2, :2] = False, False
-    insides = model(batch(), mask=exists, return_weights=True)
-    assert_same_bits(insides.output, model(batch(), mask=exists))
+    insides = model(batch(), token_mask=exists, return_weights=True)
+    assert_same_bits(insides.output, model(batch(), token_mask=exists))
     of_keys = np.moveaxis(insides.weights, -1, 2)  # (layers, B, Lk, H, Lq)
     assert not of_keys[:, ~exists].any()
     assert of_keys[:, exists].all()
@@ -376,7 +376,7 @@ def test_a_mask_of_bert_hides_keys_from_the_weights():
 @pytest.mark.parametrize("kind", ["gpt2", "qwen3"])
 def test_caches_give_the_rows_of_one_pass(kind):
     model, _, _ = decoder(kind)
-    both = {"return_weights": True, "output_hidden_states": True, "layers": [1]}
+    both = {"return_weights": True, "return_hidden_states": True, "layers": [1]}
     whole, caches = model(IDS, **both), model.decoder.new_caches(1, 9)
     for part in (slice(0, 4), slice(4, 5), slice(5, 9)):
         step = model(IDS[part], caches=caches, **both)
@@ -400,7 +400,7 @@ def test_caches_give_the_rows_of_one_pass(kind):
 @pytest.mark.quick
 def test_no_sequence_and_no_token_have_weights_too():
     model, _ = bert()
-    both = {"return_weights": True, "output_hidden_states": True}
+    both = {"return_weights": True, "return_hidden_states": True}
     n = len(model.encoder.layers)
     for shape in ((0, 4), (2, 0), (0,)):
         ids = np.zeros(shape, int)

@@ -37,10 +37,10 @@ def assert_close(actual, expected, dtype=np.float64):
 SHAPES = (
     {},
     {"num_kv_heads": 2},
-    {"num_kv_heads": 1},
+    {"num_kv_heads": 1, "qkv_bias": False},
     {"head_dim": 5},
-    {"head_dim": 3, "value_head_dim": 7, "num_kv_heads": 2, "bias": True},
-    {"bias": True, "out_bias": False},
+    {"head_dim": 3, "value_head_dim": 7, "num_kv_heads": 2, "bias": False},
+    {"out_bias": False},
 )
 
 
@@ -88,10 +88,13 @@ def test_cross_attention_takes_keys_and_values_from_the_context(options):
 
 @pytest.mark.quick
 @pytest.mark.parametrize("options", SHAPES)
-@pytest.mark.parametrize("sizes", [{"kdim": 9, "vdim": 5}, {"vdim": 5}, {"kdim": 9}])
+@pytest.mark.parametrize(
+    "sizes", [{"context_dim": 9, "value_dim": 5}, {"value_dim": 5}, {"context_dim": 9}]
+)
 def test_keys_and_values_come_from_two_arrays(sizes, options):
     mha = layer(12, 4, **sizes, **options)
-    k, v = sizes.get("kdim", 12), sizes.get("vdim", 12)
+    k = sizes.get("context_dim", 12)
+    v = sizes.get("value_dim", k)
     assert (len(mha.W_k), len(mha.W_v)) == (k, v)
     x = normal(2, 5, 12, dtype="float64")
     key, value = normal(2, 7, k, dtype="float64"), normal(2, 7, v, dtype="float64")
@@ -102,7 +105,7 @@ def test_keys_and_values_come_from_two_arrays(sizes, options):
     joined = [head(x, key, value) for head in mha.heads]
     assert_close(output, linear(np.concatenate(joined, axis=-1), mha.W_o, mha.b_o))
     for lengths in (None, [7, 3]):
-        memory = mha.project_context(key, value, lengths=lengths)
+        memory = mha.project_context(key, value, kv_lengths=lengths)
         assert_same_bits(mha(x, memory), mha(x, key, value=value, kv_lengths=lengths))
     starts = [0, 4, 7]
     packed = mha(x[0], key[0], value[0], seq_offsets=([0, 2, 5], starts))
@@ -120,7 +123,7 @@ def test_values_of_the_same_size_may_come_from_elsewhere():
 
 
 def test_values_without_their_keys_are_refused():
-    mha, x = layer(12, 4, kdim=9, vdim=5), normal(4, 12, dtype="float64")
+    mha, x = layer(12, 4, context_dim=9, value_dim=5), normal(4, 12, dtype="float64")
     key, value = normal(7, 9, dtype="float64"), normal(7, 5, dtype="float64")
     memory = mha.project_context(key, value)
     for one in (mha, mha.heads[0]):
@@ -139,9 +142,6 @@ def test_values_without_their_keys_are_refused():
             mha(x, key, wrong)
     with refused(ValueError, "context"):
         mha(x, value, value)
-    for sizes in ({"kdim": 9}, {"vdim": 9}, {"kdim": 9, "vdim": 9}):
-        with refused(ValueError, "context_dim"):
-            layer(12, 4, context_dim=9, **sizes)
     with pytest.raises(TypeError, match="'key': write context=, and value="):
         mha(x, key=key, value=value)
 
@@ -170,7 +170,7 @@ def test_projected_context_gives_what_the_context_gives():
     mha = layer(12, 4, num_kv_heads=2, value_head_dim=5, context_dim=9, bias=True)
     x, context = normal(2, 5, 12, dtype="float64"), normal(2, 7, 9, dtype="float64")
     for lengths in (None, [7, 3], 4):
-        memory = mha.project_context(context, lengths=lengths)
+        memory = mha.project_context(context, kv_lengths=lengths)
         expected = mha(x, context, kv_lengths=lengths, return_weights=True)
         for n_threads in (1, 2):
             result = mha(x, memory, return_weights=True, num_threads=n_threads)
@@ -251,13 +251,40 @@ def test_first_tutorial_builds_its_layers():
     # "Attention please!": six numbers a word, two heads of three; only the result's
     # projection has a bias, and it starts at 0.
     embed_dim, num_heads, head_dim = 6, 2, 3
-    mha = MultiHeadAttention(embed_dim, num_heads, head_dim)
+    mha = MultiHeadAttention(embed_dim, num_heads, head_dim, qkv_bias=False)
     assert mha(normal(5, 6)).shape == (5, 6)
     assert list(mha.parameters()) == ["W_q", "W_k", "W_v", "W_o", "b_o"]
     assert not mha.b_o.any()
-    head = SelfAttention(embed_dim, head_dim)
+    head = SelfAttention(embed_dim, head_dim, bias=False)
     assert list(head.parameters()) == ["W_q", "W_k", "W_v"]
     assert head(normal(5, 6)).shape == (5, 3)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("kind", [SelfAttention, MultiHeadAttention])
+def test_new_layers_have_biases_that_change_nothing(kind):
+    made = (
+        kind(6, 3, bias=bias, rng=np.random.default_rng(0)) for bias in (True, False)
+    )
+    with_biases, without = made
+    names = {name for name in with_biases.parameters() if name.startswith("b_")}
+    assert with_biases.parameters().keys() - without.parameters().keys() == names
+    assert len(names) == len(without.parameters())
+    x = normal(5, 6)
+    assert_same_bits(kind(6, 3, rng=np.random.default_rng(0))(x), with_biases(x))
+    np.testing.assert_array_equal(with_biases(x), without(x))
+
+
+@pytest.mark.quick
+def test_some_biases_follow_those_of_the_layer():
+    def biases(**options):
+        return [n[2] for n in MultiHeadAttention(6, 2, **options).parameters()][4:]
+
+    assert biases() == biases(bias=True) == ["q", "k", "v", "o"]
+    assert biases(bias=False) == []
+    assert biases(qkv_bias=False) == biases(bias=False, out_bias=True) == ["o"]
+    assert biases(out_bias=False) == biases(bias=False, qkv_bias=True)
+    assert biases(out_bias=False) == ["q", "k", "v"]
 
 
 @pytest.mark.quick
@@ -275,7 +302,7 @@ def test_causal_hides_later_tokens():
 
 @pytest.mark.quick
 def test_options_are_those_of_attention():
-    mha, x = layer(12, 4), normal(2, 6, 12, dtype="float64")
+    mha, x = layer(12, 4, qkv_bias=False), normal(2, 6, 12, dtype="float64")
     mask = np.random.default_rng(0).random((4, 6, 6)) < 0.7
     for options in (
         {"mask": mask},
@@ -407,7 +434,7 @@ def test_rotary_turns_queries_and_keys_by_their_positions():
 
 @pytest.mark.quick
 def test_cache_holds_turned_keys():
-    mha, x = layer(16, 4), normal(2, 3, 16, dtype="float64")
+    mha, x = layer(16, 4, qkv_bias=False), normal(2, 3, 16, dtype="float64")
     rotary, cache = positions.Rotary(4), KVCache(2, 4, 8, 4, dtype=np.float64)
     mha(x[:, :2], cache=cache, rotary=rotary, kv_lengths=[2, 1])
     mha(x[:, 2:], cache=cache, rotary=rotary)
@@ -501,7 +528,8 @@ def test_first_values_come_from_the_generator(dtype):
 
 
 def test_trained_matrices_may_be_assigned():
-    mha, other = layer(12, 4, out_bias=False), layer(16, 4, 5, seed=1)
+    mha = layer(12, 4, bias=False)
+    other = layer(16, 4, 5, seed=1, qkv_bias=False)
     mha.W_q, mha.W_k, mha.W_v, mha.W_o = other.W_q, other.W_k, other.W_v, other.W_o
     mha.b_o = other.b_o
     assert (mha.head_dim, mha.value_head_dim) == (5, 5)
@@ -536,7 +564,7 @@ def test_state_dict_makes_another_layer_equal(dtype, tmp_path):
 
 
 def test_loaded_values_are_rounded_once():
-    head = SelfAttention(1, 1, dtype=np.float16)
+    head = SelfAttention(1, 1, bias=False, dtype=np.float16)
     just_above_half = 1 + 2.0**-11 + 2.0**-40  # in float32 exactly half
     head.load_state_dict({name: [[just_above_half]] for name in head.parameters()})
     assert head.W_q[0, 0] == 1 + 2.0**-10
@@ -623,7 +651,7 @@ X = np.zeros((2, 3, 12), np.float32)
         ("context", lambda: layer(12, 4)(X, X[..., :8])),
         ("context", lambda: layer(12, 4, context_dim=8)(X)),
         ("context", lambda: layer(12, 4).project_context(X[None])),
-        ("lengths", lambda: layer(12, 4).project_context(X, lengths=4)),
+        ("kv_lengths", lambda: layer(12, 4).project_context(X, kv_lengths=4)),
         ("cache", lambda: layer(12, 4)(X, cache=KVCache(1, 4, 3, 3))),
         ("cache", lambda: layer(12, 4)(X[0], cache=KVCache(2, 4, 3, 3))),
         ("cache", lambda: layer(12, 4)(X, cache=KVCache(2, 2, 3, 3))),

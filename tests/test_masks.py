@@ -31,12 +31,12 @@ def test_causal_is_the_keyword(n_queries, n_keys):
     mask = masks.causal(n_queries, n_keys)
     assert mask.shape == (n_queries, n_keys)
     assert_same_attention(mask, *arrays, expected={"causal": True})
-    mask = masks.causal(n_queries, n_keys, alignment="top_left")
+    mask = masks.causal(n_queries, n_keys, causal="top_left")
     assert_same_attention(mask, *arrays, expected={"causal": "top_left"})
     for offset in (0, 2, -2, 2**53, -(2**53)):
-        for alignment in ("bottom_right", "top_left"):
-            mask = masks.causal(n_queries, n_keys, alignment=alignment, q_offset=offset)
-            expected = {"causal": alignment, "q_offset": offset}
+        for causal in (False, True, "bottom_right", "top_left"):
+            mask = masks.causal(n_queries, n_keys, causal=causal, q_offset=offset)
+            expected = {"causal": causal, "q_offset": offset}
             assert_same_attention(mask, *arrays, expected=expected)
 
 
@@ -45,22 +45,25 @@ def test_causal_is_the_lower_triangle():
     np.testing.assert_array_equal(masks.causal(4), np.tril(np.ones((4, 4), bool)))
     np.testing.assert_array_equal(masks.causal(2, 5), np.tri(2, 5, 3, bool))
     np.testing.assert_array_equal(
-        masks.causal(2, 5, alignment="top_left"), np.tri(2, 5, 0, bool)
+        masks.causal(2, 5, causal="top_left"), np.tri(2, 5, 0, bool)
     )
 
 
 @pytest.mark.quick
 @given(
     sizes=st.sampled_from(SIZES),
-    left=st.none() | st.integers(0, 12) | st.just(2**63 - 1) | st.just(2**70),
-    right=st.none() | st.integers(0, 12) | st.just(2**63 - 1),
+    window=st.none()
+    | st.tuples(
+        st.none() | st.integers(0, 12) | st.just(2**63 - 1) | st.just(2**70),
+        st.none() | st.integers(0, 12) | st.just(2**63 - 1),
+    ),
     offset=st.none() | st.integers(-12, 80) | st.sampled_from([2**53, -(2**53)]),
 )
-def test_sliding_window_is_the_keyword(sizes, left, right, offset):
+def test_window_is_the_keyword(sizes, window, offset):
     arrays = problem(2, *sizes, 6, 5)
-    mask = masks.sliding_window(*sizes, left, right, q_offset=offset)
+    mask = masks.window(*sizes, window, q_offset=offset)
     assert mask.shape == sizes
-    expected = {"window": (left, right), "q_offset": offset}
+    expected = {"window": window, "q_offset": offset}
     assert_same_attention(mask, *arrays, expected=expected)
 
 
@@ -72,7 +75,7 @@ def test_many_offsets_have_an_axis_for_the_heads():
     assert mask.shape == (3, 1, 4, 7)
     expected = {"causal": True, "q_offset": offsets}
     assert_same_attention(mask, *arrays, expected=expected)
-    mask = masks.sliding_window(4, 7, 1, 2, q_offset=offsets)
+    mask = masks.window(4, 7, (1, 2), q_offset=offsets)
     assert mask.shape == (3, 1, 4, 7)
     expected = {"window": (1, 2), "q_offset": offsets}
     assert_same_attention(mask, *arrays, expected=expected)
@@ -103,7 +106,7 @@ def test_padding_is_the_keyword():
 def test_masks_combine_as_the_keywords_do():
     query, key, value = (np.stack([x] * 2) for x in problem(2, 5, 70, 6, 5))
     lengths = np.array([40, 70])
-    both = masks.padding(lengths, 70) & masks.sliding_window(5, 70, 9, 0)
+    both = masks.padding(lengths, 70) & masks.window(5, 70, (9, 0))
     options = {"window": (9, 0), "kv_lengths": lengths, "q_offset": 65}
     assert_same_attention(both, query, key, value, expected=options)
 
@@ -232,14 +235,15 @@ def test_show_can_be_read_back(data, n_queries, n_keys):
 @pytest.mark.parametrize(
     ("name", "call"),
     [
-        ("n_queries", lambda: masks.causal(-1)),
-        ("n_keys", lambda: masks.causal(2, -1)),
-        ("alignment", lambda: masks.causal(2, alignment="top")),
+        ("num_queries", lambda: masks.causal(-1)),
+        ("num_keys", lambda: masks.causal(2, -1)),
+        ("causal", lambda: masks.causal(2, causal="top")),
         ("q_offset", lambda: masks.causal(2, q_offset=2**60)),
-        ("left", lambda: masks.sliding_window(2, 2, -1, 0)),
-        ("right", lambda: masks.sliding_window(2, 2, 0, -1)),
-        ("lengths", lambda: masks.padding([3, 5], 4)),
-        ("lengths", lambda: masks.padding([-1], 4)),
+        ("window", lambda: masks.window(2, 2, (1, 0, 1))),
+        ("window", lambda: masks.window(2, 2, (-1, 0))),
+        ("window", lambda: masks.window(2, 2, (0, -1))),
+        ("kv_lengths", lambda: masks.padding([3, 5], 4)),
+        ("kv_lengths", lambda: masks.padding([-1], 4)),
         ("ids", lambda: masks.document(3)),
         ("lengths", lambda: masks.document_ids([2, -1])),
         ("lengths", lambda: masks.document_ids([[2, 1]])),
@@ -262,14 +266,18 @@ def test_wrong_numbers_and_shapes_are_value_errors(name, call):
 @pytest.mark.parametrize(
     ("name", "call"),
     [
-        ("n_queries", lambda: masks.causal(2.0)),
-        ("n_keys", lambda: masks.causal(2, "3")),
+        ("num_queries", lambda: masks.causal(2.0)),
+        ("num_keys", lambda: masks.causal(2, "3")),
         ("q_offset", lambda: masks.causal(2, q_offset=0.5)),
-        ("left", lambda: masks.sliding_window(2, 2, 1.5, 0)),
-        ("right", lambda: masks.sliding_window(2, 2, 0, True)),
-        ("lengths", lambda: masks.padding([2.0], 4)),
-        ("lengths", lambda: masks.padding([True, False], 4)),
-        ("n_keys", lambda: masks.padding([2], None)),
+        ("causal", lambda: masks.causal(2, causal=1)),
+        ("causal", lambda: masks.causal(2, causal=None)),
+        ("window", lambda: masks.window(2, 2, 3)),
+        ("window", lambda: masks.window(2, 2, "10")),
+        ("window", lambda: masks.window(2, 2, (1.5, 0))),
+        ("window", lambda: masks.window(2, 2, (0, True))),
+        ("kv_lengths", lambda: masks.padding([2.0], 4)),
+        ("kv_lengths", lambda: masks.padding([True, False], 4)),
+        ("num_keys", lambda: masks.padding([2], None)),
         ("ids", lambda: masks.document(["a", "b"])),
         ("lengths", lambda: masks.document_ids([1.5])),
         ("length", lambda: masks.prefix_lm(None, 2)),

@@ -114,8 +114,8 @@ def test_positions_and_distances_are_checked():
     for padding_id, buckets, text in (
         (15, None, "padding_id: expected positions after it, of max_length = 16, got"),
         (-1, None, "padding_id: expected at least 0"),
-        (1, 3, "relative_buckets: expected an even number, got 3"),
-        (1, 0, "relative_buckets: expected at least 1"),
+        (1, 3, "num_buckets: expected an even number, got 3"),
+        (1, 0, "num_buckets: expected at least 1"),
     ):
         with pytest.raises(ValueError, match=text):
             BertEncoder(
@@ -123,7 +123,7 @@ def test_positions_and_distances_are_checked():
                 vocab_size=9,
                 max_length=16,
                 padding_id=padding_id,
-                relative_buckets=buckets,
+                num_buckets=buckets,
             )
 
 
@@ -192,10 +192,12 @@ def test_bert_without_heads_says_so():
     model, states = bert()[0], np.ones((3, 12))
     with pytest.raises(ValueError, match="pooler: expected a model with pooler=True"):
         model.pool(states)
-    with pytest.raises(ValueError, match="classifier: expected a model with n_labels"):
+    with pytest.raises(
+        ValueError, match="classifier: expected a model with num_labels"
+    ):
         model.classify(states)
-    with pytest.raises(ValueError, match="pooler: expected True with n_labels"):
-        BertEncoder(1, 4, 1, 4, vocab_size=3, n_labels=2)
+    with pytest.raises(ValueError, match="pooler: expected True with num_labels"):
+        BertEncoder(1, 4, 1, 4, vocab_size=3, num_labels=2)
     whole = with_heads()[0]
     for wrong in (
         np.ones(12),
@@ -375,7 +377,7 @@ def test_sequences_may_be_empty_and_batches_too():
     assert model(np.zeros((2, 0), int), lengths=[0, 0]).shape == (2, 0, 12)
     assert model([]).shape == (0, 12)
     for mask in (None, np.ones((0, 4), bool)):
-        empty = model(np.zeros((0, 4), int), lengths=[], mask=mask)
+        empty = model(np.zeros((0, 4), int), lengths=[], token_mask=mask)
         assert empty.shape == (0, 4, 12)
     gpt = decoder("gpt2")[0]
     assert gpt(np.zeros((0, 4), int), lengths=[]).shape == (0, 4, 12)
@@ -388,13 +390,13 @@ def test_a_mask_hides_padding_anywhere():
     model, _, _ = bert()
     batch = padded()
     exists = np.arange(9) < np.array(LENGTHS)[:, None]
-    states = model(batch, mask=exists)
+    states = model(batch, token_mask=exists)
     expected = model(batch, lengths=LENGTHS)
     for row, right, n in zip(states, expected, LENGTHS, strict=True):
         np.testing.assert_allclose(row[:n], right[:n], atol=1e-5)
-    assert_same_bits(model(batch[0], mask=exists[0]), states[0])
-    with pytest.raises(TypeError, match="mask"):
-        model(batch, mask=exists.astype(int))
+    assert_same_bits(model(batch[0], token_mask=exists[0]), states[0])
+    with pytest.raises(TypeError, match="token_mask"):
+        model(batch, token_mask=exists.astype(int))
 
 
 @pytest.mark.quick
@@ -600,7 +602,7 @@ def test_a_decoder_without_scores_gives_the_same_vectors(tmp_path, kind):
     bare = {k: v for k, v in tensors.items() if k not in scores}
     for arrays in (tensors, {**bare, **scores}, bare):
         write(tmp_path, config, arrays)
-        read = CausalDecoder.from_pretrained(tmp_path, scores=False)
+        read = CausalDecoder.from_pretrained(tmp_path, logits=False)
         assert_same_bits(read(IDS), model(IDS))
         assert read.tied is read.output is None
     if kind == "llama":
@@ -610,8 +612,8 @@ def test_a_decoder_without_scores_gives_the_same_vectors(tmp_path, kind):
         read.logits(read(IDS))
     with pytest.raises(ValueError, match="tied: expected True or False to generate"):
         read.generate(IDS, 2)
-    with pytest.raises(TypeError, match="scores: expected a bool"):
-        CausalDecoder.from_pretrained(tmp_path, scores=1)
+    with pytest.raises(TypeError, match="logits: expected a bool"):
+        CausalDecoder.from_pretrained(tmp_path, logits=1)
 
 
 @pytest.mark.quick
@@ -769,7 +771,11 @@ def test_configurations_of_other_models_are_value_errors(config, text):
         (ValueError, "lengths", lambda b, g: g.generate([], 1)),
         (ValueError, "lengths: expected 0 to 1", lambda b, g: b([[1], [2]], lengths=2)),
         (ValueError, "lengths: expected an", lambda b, g: b([[1]], lengths=[1, 1])),
-        (ValueError, "n_tokens: expected at least 1", lambda b, g: g.generate([1], 0)),
+        (
+            ValueError,
+            "num_tokens: expected at least 1",
+            lambda b, g: g.generate([1], 0),
+        ),
         (TypeError, "stop: exp", lambda b, g: g.generate([1], 2, stop=0.5)),
         (TypeError, "stop: exp", lambda b, g: g.generate([1], 2, stop="7")),
         (TypeError, "stop: exp", lambda b, g: g.generate([1], 2, stop=[True])),
@@ -785,12 +791,20 @@ def test_configurations_of_other_models_are_value_errors(config, text):
         (ValueError, "lengths: expected 0 to 1", lambda b, g: g([1], lengths=2)),
         (TypeError, "config: expected a mapping", lambda b, g: b.from_config(None)),
         (TypeError, "config: expected a mapping", lambda b, g: g.from_config("x")),
-        (TypeError, "mask: expected booleans", lambda b, g: b([1], mask=[1])),
-        (TypeError, "mask: expected booleans", lambda b, g: b([1], mask="x")),
+        (
+            TypeError,
+            "token_mask: expected booleans",
+            lambda b, g: b([1], token_mask=[1]),
+        ),
+        (
+            TypeError,
+            "token_mask: expected booleans",
+            lambda b, g: b([1], token_mask="x"),
+        ),
         (
             ValueError,
-            r"mask: expected.*\(1, 2\), got \(3,\)",
-            lambda b, g: b([[1, 2]], mask=[True] * 3),
+            r"token_mask: expected.*\(1, 2\), got \(3,\)",
+            lambda b, g: b([[1, 2]], token_mask=[True] * 3),
         ),
         (
             ValueError,

@@ -389,7 +389,7 @@ def test_packed_cross_attention():
         row[: len(one)] = one
     output = mha(x, padded, seq_offsets=(OFFSETS, None), kv_lengths=n_context)
     assert_rows(output, LENGTHS, alone)
-    memory = mha.project_context(padded, lengths=n_context)
+    memory = mha.project_context(padded, kv_lengths=n_context)
     for offsets in (OFFSETS, (OFFSETS, None)):
         assert_rows(mha(x, memory, seq_offsets=offsets), LENGTHS, alone)
     with refused(ValueError, "seq_offsets"):
@@ -473,7 +473,7 @@ def test_padding_of_a_model_is_not_computed():
         patch.setattr(model.encoder.__class__, "__call__", recorded)
         states = model(IDS, lengths=LENGTHS)
         mask = np.arange(70) < np.array(LENGTHS)[:, np.newaxis]
-        assert_same_bits(model(IDS, mask=mask), states)
+        assert_same_bits(model(IDS, token_mask=mask), states)
     assert sizes == [sum(LENGTHS)] * 2
     for i, n in enumerate(LENGTHS):
         assert_same_bits(states[i, :n].copy(), model(IDS[i, :n]))

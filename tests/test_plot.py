@@ -166,8 +166,8 @@ def test_annotation_is_dark_on_light_and_light_on_dark():
     [
         lambda labels: plot.heat_map(random_weights(9, 9), labels, title="$a_1\\$"),
         lambda labels: plot.mask_image(np.eye(9, dtype=bool), labels),
-        lambda labels: plot.entropy(random_weights(9, 2, 2), labels=labels),
-        lambda labels: plot.entropy(random_weights(2, 9, 2, 2), labels=labels),
+        lambda labels: plot.entropy(random_weights(9, 2, 2), head_labels=labels),
+        lambda labels: plot.entropy(random_weights(2, 9, 2, 2), head_labels=labels),
         lambda labels: plot.head_grid(
             random_weights(1, 9, 9), labels, title="$\\bad$"
         ).axes[0],
@@ -646,7 +646,7 @@ def test_entropy_draws_a_bar_for_each_head():
     weights = random_weights(3, 4, 5)
     weights[1, 2] = 0  # this query may see nothing
     weights[2] = 0
-    ax = plot.entropy(weights, labels=["x", "y", "z"])
+    ax = plot.entropy(weights, head_labels=["x", "y", "z"])
     bits = plot.entropy_bits(weights)
     heights = [bar.get_height() for bar in ax.patches]
     np.testing.assert_allclose(heights[0], bits[0].mean())
@@ -818,9 +818,9 @@ def test_weights_of_attention_are_drawn_as_they_come():
             "query_labels: expected a sequence of 3, got a single str",
         ),
         (
-            lambda: plot.entropy(np.eye(3), labels=[]),
+            lambda: plot.entropy(np.eye(3), head_labels=[]),
             ValueError,
-            "labels: expected 1, got 0",
+            "head_labels: expected 1, got 0",
         ),
         (lambda: plot.heat_map([[1]], annotate=1), TypeError, "annotate: expected"),
         (lambda: plot.heat_map([[1]], vmax="a"), TypeError, "vmax: expected a number"),

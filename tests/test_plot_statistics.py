@@ -81,7 +81,7 @@ def test_each_of_some_keys_is_seen(length, dpi):
 def test_an_overview_has_a_row_for_each_head():
     query, key = normal(3, 300, 8), normal(3, 200, 8)
     found = attnpy.statistics(query, key)
-    figure = plot_statistics.overview(found, heads=["$a", "b", 7], title="$title")
+    figure = plot_statistics.overview(found, head_labels=["$a", "b", 7], title="$title")
     axes = np.reshape(figure.axes, (3, 3))
     assert [ax.get_ylabel() for ax in axes[:, 0]] == ["$a", "b", "7"]
     names = ["received", "entropy (nats)", "distance (tokens)"]
@@ -95,7 +95,7 @@ def test_an_overview_has_a_row_for_each_head():
             assert high.max() == row.max()
             assert low.min() == max(row.min(), 0)
     pixels(figure, 50)
-    only = attnpy.statistics(query, key, which="entropy")
+    only = attnpy.statistics(query, key, wanted="entropy")
     assert len(plot_statistics.overview(only).axes) == 3
 
 
@@ -167,16 +167,16 @@ def test_what_is_refused():
         plot_statistics.received(["a"])
     with refused(ValueError, "scale"):
         plot_statistics.received([1.0], scale="symlog")
-    with refused(ValueError, "heads"):
-        plot_statistics.received([1.0], heads=["a", "b"])
-    with refused(TypeError, "heads"):
-        plot_statistics.received([1.0], heads="a")
+    with refused(ValueError, "head_labels"):
+        plot_statistics.received([1.0], head_labels=["a", "b"])
+    with refused(TypeError, "head_labels"):
+        plot_statistics.received([1.0], head_labels="a")
     with refused(TypeError, "title"):
         plot_statistics.received([1.0], title=5)
     with refused(TypeError, "figure"):
         plot_statistics.received([1.0], figure=5)
     with refused(ValueError, "found"):
-        plot_statistics.overview(attnpy.statistics([[1.0]], [[1.0]], which="top"))
+        plot_statistics.overview(attnpy.statistics([[1.0]], [[1.0]], wanted="top"))
     with refused(ValueError, "found"):
         plot_statistics.overview(found._replace(entropy=found.entropy[:1]))
     with refused(ValueError, "found.received"):

@@ -337,13 +337,13 @@ def test_only_what_is_wanted_is_returned():
     }
     for which, names in fields.items():
         for given_as in (which, (which,), iter([which])):
-            found = attnpy.statistics(query, key, which=given_as)
+            found = attnpy.statistics(query, key, wanted=given_as)
             for name, array in found._asdict().items():
                 assert (array is None) == (name not in names)
                 if name in names:
                     assert_same_bits(array, getattr(everything, name))
-    assert attnpy.statistics(query, key, which=()) == (None,) * 6
-    only = attnpy.statistics(query, key, value, which=())
+    assert attnpy.statistics(query, key, wanted=()) == (None,) * 6
+    only = attnpy.statistics(query, key, value, wanted=())
     assert_same_bits(only.output, attnpy.attention(query, key, value))
 
 
@@ -357,20 +357,20 @@ def test_lists_and_integers_are_arrays():
 @pytest.mark.quick
 def test_what_is_refused():
     query, key, value = problem(2, 3, 5, 4, 4)
-    with refused(ValueError, "which"):
-        attnpy.statistics(query, key, which="mean")
-    with refused(TypeError, "which"):
-        attnpy.statistics(query, key, which=("entropy", 3))
-    with refused(TypeError, "which"):
-        attnpy.statistics(query, key, which=3)
-    with refused(TypeError, "which"):  # an array is neither equal to a name nor not
-        attnpy.statistics(query, key, which=np.zeros((2, 2)))
+    with refused(ValueError, "wanted"):
+        attnpy.statistics(query, key, wanted="mean")
+    with refused(TypeError, "wanted"):
+        attnpy.statistics(query, key, wanted=("entropy", 3))
+    with refused(TypeError, "wanted"):
+        attnpy.statistics(query, key, wanted=3)
+    with refused(TypeError, "wanted"):  # an array is neither equal to a name nor not
+        attnpy.statistics(query, key, wanted=np.zeros((2, 2)))
     with refused(ValueError, "top_k"):
         attnpy.statistics(query, key, top_k=0)
     with refused(TypeError, "top_k"):
         attnpy.statistics(query, key, top_k=2.0)
     with refused(ValueError, "top_k"):
-        attnpy.statistics(query, key, which="entropy", top_k=3)
+        attnpy.statistics(query, key, wanted="entropy", top_k=3)
     with refused(ValueError, "key"):
         attnpy.statistics(query, key[0, 0])
     with refused(ValueError, "key"):

@@ -197,7 +197,7 @@ def test_what_cannot_go_on_is_refused_at_once():
         (ValueError, "token_ids: expected more tokens than the 4 that", (IDS[:4], 2)),
         (ValueError, "caches: expected room for 10 tokens, got 8", (IDS, 2)),
         (ValueError, "caches: expected B = 2 as token_ids, got 1", ([IDS, IDS], 2)),
-        (ValueError, "n_tokens: expected at least 1, got 0", (IDS[:5], 0)),
+        (ValueError, "num_tokens: expected at least 1, got 0", (IDS[:5], 0)),
     ):
         for call in (model.generate, model.stream):
             with pytest.raises(error, match=text):

@@ -143,10 +143,10 @@ def test_a_list_of_layers_is_taken():
 
 @pytest.mark.quick
 @every_view
-def test_key_tokens_are_the_query_tokens_unless_given(kind):
+def test_key_labels_are_the_query_labels_unless_given(kind):
     tokens = data_of(VIEWS[kind](WORDS))["tokens"]
     assert (tokens["queries"], tokens["keys"]) == (WORDS, WORDS)
-    tokens = data_of(VIEWS[kind](WORDS, key_tokens=iter([*"abcd", 7])))["tokens"]
+    tokens = data_of(VIEWS[kind](WORDS, key_labels=iter([*"abcd", 7])))["tokens"]
     assert (tokens["queries"], tokens["keys"]) == (WORDS, [*"abcd", "7"])
 
 
@@ -160,7 +160,7 @@ def test_special_tokens_are_those_that_look_like_it_unless_given(show_weights):
     assert special() == {"queries": [0, 3, 4, 5], "keys": [0, 3, 4, 5]}
     assert special(special_tokens=["b", "x"])["keys"] == [2]
     assert special(special_tokens=())["queries"] == []
-    assert special(key_tokens=list("uvwxyz"))["keys"] == []
+    assert special(key_labels=list("uvwxyz"))["keys"] == []
 
 
 # ---- Pages that would be too large ---------------------------------------------------
@@ -541,10 +541,10 @@ def test_nan_is_red_in_the_picture_and_weights_are_blue():
         ([[0.5, -0.5]], ["a"], WORDS, ValueError, "weights: .*below 0.*-0.5"),
         ([[0.5, 3]], ["a"], ["a", "b"], ValueError, "weights: .*above 1.*3"),
         ([[0.5, np.inf]], ["a"], ["a", "b"], ValueError, "weights: .*infinite.*inf"),
-        (np.ones((2, 2)), "ab", None, TypeError, "query_tokens: .*sequence.*str"),
-        (np.ones((2, 2)), WORDS, None, ValueError, "query_tokens: expected 2, got 5"),
-        (np.ones((5, 2)), WORDS, WORDS, ValueError, "key_tokens: expected 2, got 5"),
-        (np.ones((5, 2)), WORDS, None, ValueError, "key_tokens: expected 2, got none"),
+        (np.ones((2, 2)), "ab", None, TypeError, "query_labels: .*sequence.*str"),
+        (np.ones((2, 2)), WORDS, None, ValueError, "query_labels: expected 2, got 5"),
+        (np.ones((5, 2)), WORDS, WORDS, ValueError, "key_labels: expected 2, got 5"),
+        (np.ones((5, 2)), WORDS, None, ValueError, "key_labels: expected 2, got none"),
     ],
 )
 def test_wrong_arguments_are_errors_that_name_them(
@@ -587,7 +587,7 @@ def test_wrong_options_are_errors_that_name_them(options, kind, message):
             np.ones((5, 3)),
             np.ones((4, 3)),
             ValueError,
-            "key_tokens: expected 4, got none",
+            "key_labels: expected 4, got none",
         ),
         (np.ones((5, 0)), np.ones((5, 0)), ValueError, "query: .*empty"),
     ],

@@ -135,7 +135,7 @@ def test_cross_attention_has_the_gradients_of_difference_quotients(shapes):
         normal(*of_context, LC, EC, seed=1),
         normal(*of_value, LC, 6, seed=2),
     )
-    assert_gradients(mha(kdim=EC, vdim=6), arguments, {})
+    assert_gradients(mha(context_dim=EC, value_dim=6), arguments, {})
     assert_gradients(mha(context_dim=EC), arguments[:2], {"kv_lengths": 3})
 
 
@@ -319,12 +319,12 @@ def test_decoders_have_the_gradients_of_difference_quotients(kind, lengths, chec
     [
         {},
         {"lengths": [3, 7, 2], "token_types": IDS % 2},
-        {"mask": IDS > 5, "token_types": 1},
+        {"token_mask": IDS > 5, "token_types": 1},
     ],
 )
 def test_bert_has_the_gradients_of_difference_quotients(options):
     model = BertEncoder(
-        2, 16, 4, 32, vocab_size=30, pooler=True, n_labels=3, dtype=np.float64
+        2, 16, 4, 32, vocab_size=30, pooler=True, num_labels=3, dtype=np.float64
     )
     with_values(model)
     head = {"pooler_weight", "pooler_bias", "classifier_weight", "classifier_bias"}
@@ -350,9 +350,11 @@ def test_bert_has_the_gradients_of_difference_quotients(options):
     assert not assert_model_gradients(model, lambda: model.classify(run()), vjp)
 
 
-@pytest.mark.parametrize("options", [{}, {"lengths": [3, 6, 2]}, {"mask": IDS > 5}])
 @pytest.mark.parametrize(
-    "kind", [{"padding_id": 2}, {"padding_id": 1, "n_types": 0, "relative_buckets": 8}]
+    "options", [{}, {"lengths": [3, 6, 2]}, {"token_mask": IDS > 5}]
+)
+@pytest.mark.parametrize(
+    "kind", [{"padding_id": 2}, {"padding_id": 1, "num_types": 0, "num_buckets": 8}]
 )
 def test_berts_kin_have_the_gradients_of_difference_quotients(kind, options):
     model = BertEncoder(

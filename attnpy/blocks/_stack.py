@@ -56,7 +56,7 @@ class Insides(NamedTuple):
     cross_weights : ndarray, shape (layers, H, L, Lc) or (layers, B, H, L, Lc), or None
         Of the attention to a context, likewise, where there is one.
     hidden_states : ndarray, shape (layers + 1, L, E) or (layers + 1, B, L, E), or None
-        With `output_hidden_states`: what goes into the first layer, and what each layer
+        With `return_hidden_states`: what goes into the first layer, and what each layer
         gives, the last after the final norm, so that it is `output`. With `layers` only
         what those give, ``(len(layers), ...)``.
 
@@ -76,7 +76,7 @@ class Insides(NamedTuple):
     >>> encoder(x, return_weights=True).weights.shape  # (layers, H, L, L)
     (6, 4, 10, 10)
     >>> insides = encoder(
-    ...     x, return_weights=True, output_hidden_states=True, layers=[0, -1], heads=2
+    ...     x, return_weights=True, return_hidden_states=True, layers=[0, -1], heads=2
     ... )
     >>> insides.weights.shape, insides.hidden_states.shape
     ((2, 1, 10, 10), (2, 10, 16))
@@ -95,25 +95,25 @@ class Recorder:
 
     def __init__(
         self,
-        n_layers: int,
+        num_layers: int,
         return_weights: bool,
-        output_hidden_states: bool,
+        return_hidden_states: bool,
         layers: ArrayLike | None,
         heads: ArrayLike | None,
     ) -> None:
         """Take the options of a stack's call that say what to keep."""
         self.asked = asked(return_weights, heads)
-        self.states = _checks.flag(output_hidden_states, "output_hidden_states")
-        self.last = n_layers - 1
+        self.states = _checks.flag(return_hidden_states, "return_hidden_states")
+        self.last = num_layers - 1
         self.first = 1 if layers is None else 0  # states before those of the layers
         self.kept: dict[str, Array] = {}
         self.places: dict[int, int] = {}
         if self.asked or self.states:
-            chosen = _checks.chosen(layers, "layers", n_layers)
+            chosen = _checks.chosen(layers, "layers", num_layers)
             self.places = {layer: place for place, layer in enumerate(chosen)}
         elif layers is not None:
             raise ValueError(
-                "layers: expected return_weights=True or output_hidden_states=True "
+                "layers: expected return_weights=True or return_hidden_states=True "
                 "with it"
             )
 
@@ -174,16 +174,18 @@ def asked(return_weights: bool, heads: ArrayLike | None) -> dict[str, Any]:
     return {}
 
 
-def make_layers(make: Callable[[], Layer], n_layers: int, shared: bool) -> list[Layer]:
+def make_layers(
+    make: Callable[[], Layer], num_layers: int, shared: bool
+) -> list[Layer]:
     """Return so many new layers, or the same one as many times."""
-    n_layers = _checks.count(n_layers, "n_layers")
-    _checks.memory("n_layers", np.intp, (n_layers,))  # the list
+    num_layers = _checks.count(num_layers, "num_layers")
+    _checks.memory("num_layers", np.intp, (num_layers,))  # the list
     first = make()
     if _checks.flag(shared, "shared"):
-        return [first] * n_layers
+        return [first] * num_layers
     n_bytes = sum(array.nbytes for array in first.parameters().values())
-    _checks.memory("n_layers", np.uint8, (n_layers, n_bytes))
-    return [first, *(make() for _ in range(n_layers - 1))]
+    _checks.memory("num_layers", np.uint8, (num_layers, n_bytes))
+    return [first, *(make() for _ in range(num_layers - 1))]
 
 
 def make_norm(

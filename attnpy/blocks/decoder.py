@@ -165,7 +165,6 @@ class DecoderLayer:
                 num_kv_heads=num_kv_heads,
                 context_dim=context_dim,
                 bias=bias,
-                out_bias=bias,
                 dtype=dtype,
                 rng=rng,
             )
@@ -201,7 +200,7 @@ class DecoderLayer:
 
     def new_cache(
         self,
-        batch: int,
+        batch_size: int,
         capacity: int,
         *,
         dtype: DTypeLike | None = None,
@@ -211,7 +210,7 @@ class DecoderLayer:
 
         Parameters
         ----------
-        batch, capacity, growable
+        batch_size, capacity, growable
             As in `attnpy.cache.KVCache`.
         dtype : dtype, optional
             By default that of the parameters.
@@ -221,7 +220,7 @@ class DecoderLayer:
         KVCache
         """
         return self.self_attention.new_cache(
-            batch, capacity, dtype=dtype, growable=growable
+            batch_size, capacity, dtype=dtype, growable=growable
         )
 
     @overload
@@ -496,7 +495,7 @@ class Decoder:
 
     Parameters
     ----------
-    n_layers : int
+    num_layers : int
         How many times tokens go through a layer.
     embed_dim, num_heads, hidden_dim : int
         As in `DecoderLayer`.
@@ -513,7 +512,7 @@ class Decoder:
     Attributes
     ----------
     layers : list of DecoderLayer
-        With `shared` the same one `n_layers` times.
+        With `shared` the same one `num_layers` times.
     norm : LayerNorm or RMSNorm or None
         The final norm.
 
@@ -556,7 +555,7 @@ class Decoder:
 
     def __init__(
         self,
-        n_layers: int,
+        num_layers: int,
         embed_dim: int,
         num_heads: int,
         hidden_dim: int,
@@ -568,7 +567,7 @@ class Decoder:
         def layer() -> DecoderLayer:
             return DecoderLayer(embed_dim, num_heads, hidden_dim, **options)
 
-        self.layers = _stack.make_layers(layer, n_layers, shared)
+        self.layers = _stack.make_layers(layer, num_layers, shared)
         self.norm = _stack.make_final_norm(final_norm, embed_dim, options)
 
     parameters = _parameters.parameters
@@ -579,7 +578,7 @@ class Decoder:
 
     def new_caches(
         self,
-        batch: int,
+        batch_size: int,
         capacity: int,
         *,
         dtype: DTypeLike | None = None,
@@ -589,7 +588,7 @@ class Decoder:
 
         Parameters
         ----------
-        batch, capacity, growable
+        batch_size, capacity, growable
             As in `attnpy.cache.KVCache`.
         dtype : dtype, optional
             By default that of the parameters.
@@ -597,10 +596,10 @@ class Decoder:
         Returns
         -------
         list of KVCache
-            `n_layers` of them, with shared weights too: each holds what its layer saw.
+            `num_layers`, with shared weights too: each holds what its layer saw.
         """
         return [
-            layer.new_cache(batch, capacity, dtype=dtype, growable=growable)
+            layer.new_cache(batch_size, capacity, dtype=dtype, growable=growable)
             for layer in self.layers
         ]
 
@@ -608,7 +607,7 @@ class Decoder:
         self,
         context: ArrayLike,
         *,
-        lengths: ArrayLike | None = None,
+        context_lengths: ArrayLike | None = None,
         num_threads: int | None = None,
     ) -> list[KVCache]:
         """Compute each layer's keys and values of a context once, for many calls.
@@ -617,8 +616,8 @@ class Decoder:
         ----------
         context : array_like, shape (Lc, Ec) or (B, Lc, Ec)
             The encoder's states.
-        lengths : int or array_like of int, shape (B,), optional
-            How many of the tokens exist; by default all.
+        context_lengths : int or array_like of int, shape (B,), optional
+            As in a call: how many of the context's tokens exist; by default all.
         num_threads : int, optional
             At least 1; by default `attnpy.get_num_threads`.
 
@@ -638,9 +637,10 @@ class Decoder:
             if layer.cross_attention is None:
                 raise ValueError("context: expected None without cross-attention")
             if id(layer) not in made:
-                made[id(layer)] = layer.cross_attention.project_context(
-                    context, lengths=lengths, num_threads=num_threads
-                )
+                with _checks.renamed(kv_lengths="context_lengths"):
+                    made[id(layer)] = layer.cross_attention.project_context(
+                        context, kv_lengths=context_lengths, num_threads=num_threads
+                    )
         return [made[id(layer)] for layer in self.layers]
 
     @overload
@@ -651,7 +651,7 @@ class Decoder:
         *,
         caches: Sequence[KVCache] | None = ...,
         return_weights: Literal[False] = ...,
-        output_hidden_states: Literal[False] = ...,
+        return_hidden_states: Literal[False] = ...,
         **options: Unpack[DecoderCall],
     ) -> Array: ...
     @overload
@@ -662,7 +662,7 @@ class Decoder:
         *,
         caches: Sequence[KVCache] | None = ...,
         return_weights: Literal[True],
-        output_hidden_states: bool = ...,
+        return_hidden_states: bool = ...,
         **options: Unpack[DecoderStackCall],
     ) -> Insides: ...
     @overload
@@ -673,7 +673,7 @@ class Decoder:
         *,
         caches: Sequence[KVCache] | None = ...,
         return_weights: bool = ...,
-        output_hidden_states: Literal[True],
+        return_hidden_states: Literal[True],
         **options: Unpack[DecoderStackCall],
     ) -> Insides: ...
     @overload
@@ -684,7 +684,7 @@ class Decoder:
         *,
         caches: Sequence[KVCache] | None = ...,
         return_weights: bool = ...,
-        output_hidden_states: bool = ...,
+        return_hidden_states: bool = ...,
         **options: Unpack[DecoderStackCall],
     ) -> Any: ...
     def __call__(
@@ -694,7 +694,7 @@ class Decoder:
         *,
         caches: Sequence[KVCache] | None = None,
         return_weights: bool = False,
-        output_hidden_states: bool = False,
+        return_hidden_states: bool = False,
         layers: ArrayLike | None = None,
         heads: ArrayLike | None = None,
         **options: Any,
@@ -710,7 +710,7 @@ class Decoder:
             the layers have no cross-attention.
         caches : list of KVCache, optional
             One for each layer, from `new_caches`: the tokens are appended.
-        return_weights, output_hidden_states : bool, optional
+        return_weights, return_hidden_states : bool, optional
         layers, heads : int or sequence of int, optional
             As in `Encoder.__call__`; the weights are of both kinds of attention.
         **options
@@ -721,7 +721,7 @@ class Decoder:
         -------
         ndarray, shape (L, E) or (B, L, E)
             In the promoted dtype of x, the context and the parameters. With
-            `return_weights` or `output_hidden_states` an `Insides`.
+            `return_weights` or `return_hidden_states` an `Insides`.
 
         Raises
         ------
@@ -729,18 +729,18 @@ class Decoder:
             If an argument has the wrong kind or dtype, or shapes do not fit together.
             The caches have not changed after an error.
         """
-        n_layers = len(self.layers)
-        contexts: list[Any] = [context] * n_layers
+        num_layers = len(self.layers)
+        contexts: list[Any] = [context] * num_layers
         if _has_caches(context):
-            contexts = checked_caches(context, "context", n_layers)
-        layer_caches: Sequence[KVCache | None] = [None] * n_layers
+            contexts = checked_caches(context, "context", num_layers)
+        layer_caches: Sequence[KVCache | None] = [None] * num_layers
         if caches is not None:
-            layer_caches = caches = checked_caches(caches, "caches", n_layers)
-            if len(set(map(id, caches))) < n_layers:
+            layer_caches = caches = checked_caches(caches, "caches", num_layers)
+            if len(set(map(id, caches))) < num_layers:
                 raise ValueError("caches: expected another one for each layer")
         tokens = _checks.array(x, "x")
         recorder = _stack.Recorder(
-            n_layers, return_weights, output_hidden_states, layers, heads
+            num_layers, return_weights, return_hidden_states, layers, heads
         )
         recorder.begin(tokens)
         with all_or_nothing(caches or []) as lent:

@@ -137,7 +137,6 @@ class EncoderLayer:
             head_dim,
             num_kv_heads=num_kv_heads,
             bias=bias,
-            out_bias=bias,
             dtype=dtype,
             rng=rng,
         )
@@ -305,7 +304,7 @@ class Encoder:
 
     Parameters
     ----------
-    n_layers : int
+    num_layers : int
         How many times tokens go through a layer.
     embed_dim, num_heads, hidden_dim : int
         As in `EncoderLayer`.
@@ -321,7 +320,7 @@ class Encoder:
     Attributes
     ----------
     layers : list of EncoderLayer
-        With `shared` the same one `n_layers` times.
+        With `shared` the same one `num_layers` times.
     norm : LayerNorm or RMSNorm or None
         The final norm.
 
@@ -355,7 +354,7 @@ class Encoder:
 
     def __init__(
         self,
-        n_layers: int,
+        num_layers: int,
         embed_dim: int,
         num_heads: int,
         hidden_dim: int,
@@ -367,7 +366,7 @@ class Encoder:
         def layer() -> EncoderLayer:
             return EncoderLayer(embed_dim, num_heads, hidden_dim, **options)
 
-        self.layers = _stack.make_layers(layer, n_layers, shared)
+        self.layers = _stack.make_layers(layer, num_layers, shared)
         self.norm = _stack.make_final_norm(final_norm, embed_dim, options)
 
     parameters = _parameters.parameters
@@ -382,7 +381,7 @@ class Encoder:
         x: ArrayLike,
         *,
         return_weights: Literal[False] = ...,
-        output_hidden_states: Literal[False] = ...,
+        return_hidden_states: Literal[False] = ...,
         **options: Unpack[EncoderCall],
     ) -> Array: ...
     @overload
@@ -391,7 +390,7 @@ class Encoder:
         x: ArrayLike,
         *,
         return_weights: Literal[True],
-        output_hidden_states: bool = ...,
+        return_hidden_states: bool = ...,
         **options: Unpack[EncoderStackCall],
     ) -> Insides: ...
     @overload
@@ -400,7 +399,7 @@ class Encoder:
         x: ArrayLike,
         *,
         return_weights: bool = ...,
-        output_hidden_states: Literal[True],
+        return_hidden_states: Literal[True],
         **options: Unpack[EncoderStackCall],
     ) -> Insides: ...
     @overload
@@ -409,7 +408,7 @@ class Encoder:
         x: ArrayLike,
         *,
         return_weights: bool = ...,
-        output_hidden_states: bool = ...,
+        return_hidden_states: bool = ...,
         **options: Unpack[EncoderStackCall],
     ) -> Any: ...
     def __call__(
@@ -417,7 +416,7 @@ class Encoder:
         x: ArrayLike,
         *,
         return_weights: bool = False,
-        output_hidden_states: bool = False,
+        return_hidden_states: bool = False,
         layers: ArrayLike | None = None,
         heads: ArrayLike | None = None,
         **options: Any,
@@ -431,7 +430,7 @@ class Encoder:
         return_weights : bool, optional
             Return the weights of the layers' attention as well, in an `Insides`. No bit
             of the output depends on it.
-        output_hidden_states : bool, optional
+        return_hidden_states : bool, optional
             Return what goes into the layers and what each of them gives as well, in an
             `Insides`. The name is Hugging Face's.
         layers, heads : int or sequence of int, optional
@@ -445,7 +444,7 @@ class Encoder:
         -------
         ndarray, shape (L, E) or (B, L, E)
             In the promoted dtype of x and the parameters; integers become float64. With
-            `return_weights` or `output_hidden_states` an `Insides`.
+            `return_weights` or `return_hidden_states` an `Insides`.
 
         Raises
         ------
@@ -454,7 +453,7 @@ class Encoder:
         """
         tokens = _checks.array(x, "x")
         recorder = _stack.Recorder(
-            len(self.layers), return_weights, output_hidden_states, layers, heads
+            len(self.layers), return_weights, return_hidden_states, layers, heads
         )
         recorder.begin(tokens)
         for i, layer in enumerate(self.layers):

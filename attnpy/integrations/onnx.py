@@ -291,14 +291,12 @@ def _products(query: Array, key: Array) -> Array:
 
 def _visible(n_queries: int, n_keys: int, options: dict[str, Any]) -> NDArray[np.bool_]:
     """Return which keys each query may see, broadcasting to (B, H, Lq, Lk)."""
-    offset, window = options["q_offset"], options["window"]
+    sizes, offset = (n_queries, n_keys), options["q_offset"]
     visible: NDArray[np.bool_] = options.get("mask", np.True_)
     if options["causal"]:
-        visible = visible & masks.causal(n_queries, n_keys, q_offset=offset)
-    if window is not None:
-        visible = visible & masks.sliding_window(
-            n_queries, n_keys, left=window[0], right=window[1], q_offset=offset
-        )
+        visible = visible & masks.causal(*sizes, q_offset=offset)
+    if options["window"] is not None:
+        visible = visible & masks.window(*sizes, options["window"], q_offset=offset)
     if options["kv_lengths"] is not None:
         visible = visible & masks.padding(options["kv_lengths"], n_keys)
     return visible

@@ -82,7 +82,7 @@ class SentenceVectorizer(
         prompt: str | None = None,
         prompt_name: str | None = None,
         normalize: bool | None = None,
-        progress: bool | None = False,
+        progress: bool | None = None,
         num_threads: int | None = None,
     ) -> None:
         self.folder = folder

@@ -67,17 +67,17 @@ def checked_lengths(
     return np.broadcast_to(ends, batch)
 
 
-def checked_mask(mask: ArrayLike, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+def checked_mask(token_mask: ArrayLike, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return which of the tokens exist, broadcast to ids."""
-    exists = _checks.array(mask, "mask")
+    exists = _checks.array(token_mask, "token_mask")
     if exists.dtype != np.bool_:
         raise TypeError(
-            "mask: expected booleans, True = the token exists (for 0 and 1 write "
-            f"mask != 0), got dtype {exists.dtype}"
+            "token_mask: expected booleans, True = the token exists (for 0 and 1 "
+            f"write token_mask != 0), got dtype {exists.dtype}"
         )
     if not _checks.broadcasts(exists.shape, ids.shape):
         raise ValueError(
-            f"mask: expected token_ids' shape {ids.shape}, got {exists.shape}"
+            f"token_mask: expected token_ids' shape {ids.shape}, got {exists.shape}"
         )
     return np.broadcast_to(exists, ids.shape)
 

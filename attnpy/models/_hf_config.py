@@ -64,7 +64,7 @@ def bert(config: Config) -> dict[str, Any]:
     if kind == "distilbert":
         return _distilbert(values)
     return {
-        "n_layers": values["num_hidden_layers"],
+        "num_layers": values["num_hidden_layers"],
         "embed_dim": values["hidden_size"],
         "num_heads": values["num_attention_heads"],
         "hidden_dim": values["intermediate_size"],
@@ -80,20 +80,20 @@ def _kin(values: dict[str, Any], kind: str) -> dict[str, Any]:
     """Return how positions and types are, in which BERT's kin differ from it."""
     if kind == "mpnet":
         padding_id, buckets = MPNET_PADDING, MPNET_BUCKETS
-        return {"n_types": 0, "padding_id": padding_id, "relative_buckets": buckets}
-    kin = {"n_types": values["type_vocab_size"]}
+        return {"num_types": 0, "padding_id": padding_id, "num_buckets": buckets}
+    kin = {"num_types": values["type_vocab_size"]}
     return kin if kind == "bert" else {**kin, "padding_id": values["pad_token_id"]}
 
 
 def _distilbert(values: dict[str, Any]) -> dict[str, Any]:
     return {
-        "n_layers": values["n_layers"],
+        "num_layers": values["n_layers"],
         "embed_dim": values["dim"],
         "num_heads": values["n_heads"],
         "hidden_dim": values["hidden_dim"],
         "vocab_size": values["vocab_size"],
         "max_length": values["max_position_embeddings"],
-        "n_types": 0,
+        "num_types": 0,
         "activation": _activation(values["activation"]),
         "eps": 1e-12,  # as its class has it, whatever a file says
     }
@@ -104,7 +104,7 @@ def _either(names: Iterable[str]) -> str:
     return f"{', '.join(others)} or {last}"
 
 
-def n_labels(config: Config) -> int:
+def num_labels(config: Config) -> int:
     """Return how many scores a classifier gives."""
     names, number = (_mapping(config).get(key) for key in ("id2label", "num_labels"))
     if names is not None:
@@ -142,7 +142,7 @@ def decoder(config: Config) -> dict[str, Any]:
 
 def _gpt2(values: dict[str, Any]) -> dict[str, Any]:
     return {
-        "n_layers": values["n_layer"],
+        "num_layers": values["n_layer"],
         "embed_dim": values["n_embd"],
         "num_heads": values["n_head"],
         "hidden_dim": values["n_inner"] or 4 * values["n_embd"],
@@ -214,7 +214,7 @@ def _gemma(values: dict[str, Any], kind: str) -> dict[str, Any]:
 def _sizes(values: dict[str, Any], head_dim: int) -> dict[str, Any]:
     """Return what Llama's and Gemma's models have in common."""
     return {
-        "n_layers": values["num_hidden_layers"],
+        "num_layers": values["num_hidden_layers"],
         "embed_dim": values["hidden_size"],
         "num_heads": values["num_attention_heads"],
         "hidden_dim": values["intermediate_size"],
@@ -383,14 +383,14 @@ def _window(values: dict[str, Any], kind: str) -> Window | list[Window | None] |
 
 def _layer_types(values: dict[str, Any], kind: str) -> list[str]:
     """Return the kind of attention of each layer: "full_..." or "sliding_attention"."""
-    n_layers, kinds = values["num_hidden_layers"], values.get("layer_types")
+    num_layers, kinds = values["num_hidden_layers"], values.get("layer_types")
     has_window = values["sliding_window"] is not None
     windows = values.get("use_sliding_window", True) and has_window
     if kinds is None:
         return _usual_layer_types(values, kind, windows)
-    if len(kinds) != n_layers or not {FULL, SLIDING}.issuperset(kinds):
+    if len(kinds) != num_layers or not {FULL, SLIDING}.issuperset(kinds):
         raise ValueError(
-            f"config: expected layer_types of {n_layers} names, {FULL} or {SLIDING}, "
+            f"config: expected layer_types of {num_layers} names, {FULL} or {SLIDING}, "
             f"got {kinds!r:.200}"
         )
     if SLIDING in kinds and not windows:
@@ -405,7 +405,7 @@ def _layer_types(values: dict[str, Any], kind: str) -> list[str]:
 
 def _usual_layer_types(values: dict[str, Any], kind: str, windows: bool) -> list[str]:
     """Return those of a configuration without layer_types."""
-    n_layers = values["num_hidden_layers"]
+    num_layers = values["num_hidden_layers"]
     if kind == "llama" and windows:
         raise ValueError(
             "config: expected layer_types beside a sliding_window, as layers of llama "
@@ -413,12 +413,12 @@ def _usual_layer_types(values: dict[str, Any], kind: str, windows: bool) -> list
         )
     if kind.startswith("gemma"):
         every = values.get("sliding_window_pattern", 2)
-        names = [FULL if (i + 1) % every == 0 else SLIDING for i in range(n_layers)]
+        names = [FULL if (i + 1) % every == 0 else SLIDING for i in range(num_layers)]
         if SLIDING in names and not windows:
             raise ValueError("config: expected a sliding_window, got none")
         return names
-    first = values.get("max_window_layers", 0) if windows else n_layers
-    return [SLIDING if i >= first else FULL for i in range(n_layers)]
+    first = values.get("max_window_layers", 0) if windows else num_layers
+    return [SLIDING if i >= first else FULL for i in range(num_layers)]
 
 
 def _activation(name: str) -> Activation:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         """The options of a call."""
 
         lengths: ArrayLike | None
-        mask: ArrayLike | None
+        token_mask: ArrayLike | None
         token_types: ArrayLike | None
         num_threads: int | None
 
@@ -46,13 +46,13 @@ class BertEncoder:
 
     Parameters
     ----------
-    n_layers, embed_dim, num_heads, hidden_dim : int
+    num_layers, embed_dim, num_heads, hidden_dim : int
         As in `attnpy.blocks.Encoder`.
     vocab_size : int
         `V`, the number of different tokens.
     max_length : int, optional
         The number of positions.
-    n_types : int, optional
+    num_types : int, optional
         The number of token types, to tell two texts in one sequence apart; 0 for a
         model without.
     activation : str, optional
@@ -65,10 +65,10 @@ class BertEncoder:
         Number the positions as RoBERTa does: a text's begin at ``padding_id + 1``, and
         a token of this number, wherever it is, has the position `padding_id` and is not
         counted. By default they begin at 0, whatever the tokens are.
-    relative_buckets : int, optional
+    num_buckets : int, optional
         Have MPNet's biases by distance, of so many buckets, an even number: those of
         `attnpy.positions.relative_bias`, the same ones in all layers.
-    n_labels : int, optional
+    num_labels : int, optional
         With it there is a matrix for so many scores of a text: `classify`. It needs the
         pooler.
     dtype : dtype, optional
@@ -81,19 +81,20 @@ class BertEncoder:
     ----------
     token_embedding : ndarray, shape (V, E)
     position_embedding : ndarray, shape (max_length, E)
-    segment_embedding : ndarray, shape (n_types, E), or None
+    segment_embedding : ndarray, shape (num_types, E), or None
         Normal numbers with standard deviation 0.02 at first; None without types.
     norm : attnpy.blocks.LayerNorm
         Of the sum of the three.
     encoder : attnpy.blocks.Encoder
-    relative_bias : ndarray, shape (relative_buckets, H), or None
-        None without `relative_buckets`.
+    relative_bias : ndarray, shape (num_buckets, H), or None
+        None without `num_buckets`.
     padding_id : int or None
         As given.
     pooler_weight, pooler_bias : ndarray, shape (E, E) and (E,), or None
         None without `pooler`.
-    classifier_weight, classifier_bias : ndarray, shape (E, n_labels) and (n_labels,)
-        None without `n_labels`.
+    classifier_weight, classifier_bias : ndarray
+        Of shape (E, num_labels) and (num_labels,).
+        None without `num_labels`.
 
     Raises
     ------
@@ -135,7 +136,7 @@ class BertEncoder:
     A score for each of two texts, as a cross-encoder gives them:
 
     >>> model = BertEncoder(
-    ...     2, 16, 4, 64, vocab_size=100, pooler=True, n_labels=1, rng=rng
+    ...     2, 16, 4, 64, vocab_size=100, pooler=True, num_labels=1, rng=rng
     ... )
     >>> model.classify(model([[2, 71, 82, 3], [2, 71, 3, 0]], lengths=[4, 3])).shape
     (2, 1)
@@ -155,25 +156,25 @@ class BertEncoder:
 
     def __init__(
         self,
-        n_layers: int,
+        num_layers: int,
         embed_dim: int,
         num_heads: int,
         hidden_dim: int,
         *,
         vocab_size: int,
         max_length: int = 512,
-        n_types: int = 2,
+        num_types: int = 2,
         activation: Activation = "gelu",
         eps: float = 1e-12,
         pooler: bool = False,
         padding_id: int | None = None,
-        relative_buckets: int | None = None,
-        n_labels: int | None = None,
+        num_buckets: int | None = None,
+        num_labels: int | None = None,
         dtype: DTypeLike = np.float32,
         rng: np.random.Generator | None = None,
     ) -> None:
-        if n_labels is not None and not _checks.flag(pooler, "pooler"):
-            raise ValueError("pooler: expected True with n_labels, got False")
+        if num_labels is not None and not _checks.flag(pooler, "pooler"):
+            raise ValueError("pooler: expected True with num_labels, got False")
         rng = _checks.generator(rng)
 
         def table(n_rows: int, name: str) -> Array:
@@ -182,11 +183,11 @@ class BertEncoder:
         self.token_embedding = table(vocab_size, "vocab_size")
         self.position_embedding = table(max_length, "max_length")
         self.segment_embedding = None
-        if _checks.size(n_types, "n_types") > 0:
-            self.segment_embedding = table(n_types, "n_types")
+        if _checks.size(num_types, "num_types") > 0:
+            self.segment_embedding = table(num_types, "num_types")
         self.norm = LayerNorm(embed_dim, eps=eps, dtype=dtype)
         self.encoder = Encoder(
-            n_layers,
+            num_layers,
             embed_dim,
             num_heads,
             hidden_dim,
@@ -198,22 +199,20 @@ class BertEncoder:
         )
         self.padding_id = _checked_padding(padding_id, max_length)
         self.relative_bias = None
-        if relative_buckets is not None:
-            self.relative_bias = _relative_table(
-                rng, relative_buckets, num_heads, dtype
-            )
+        if num_buckets is not None:
+            self.relative_bias = _relative_table(rng, num_buckets, num_heads, dtype)
         kind = self.token_embedding.dtype
         self.pooler_weight = self.pooler_bias = None
         self.classifier_weight = self.classifier_bias = None
         if _checks.flag(pooler, "pooler"):
             self.pooler_weight = table(embed_dim, "embed_dim")
             self.pooler_bias = _parameters.zeros(True, embed_dim, kind)
-        if n_labels is not None:
-            n_labels = _checks.count(n_labels, "n_labels")
+        if num_labels is not None:
+            num_labels = _checks.count(num_labels, "num_labels")
             self.classifier_weight = _embedding.table(
-                rng, embed_dim, "embed_dim", n_labels, dtype
+                rng, embed_dim, "embed_dim", num_labels, dtype
             )
-            self.classifier_bias = _parameters.zeros(True, n_labels, kind)
+            self.classifier_bias = _parameters.zeros(True, num_labels, kind)
 
     parameters = _parameters.parameters
     state_dict = _parameters.state_dict
@@ -264,7 +263,7 @@ class BertEncoder:
         options = _hf_config.bert(_checks.mapping(config, "config"))
         _check_heads(config, pooler, classifier)
         if _checks.flag(classifier, "classifier"):
-            pooler, options["n_labels"] = True, _hf_config.n_labels(config)
+            pooler, options["num_labels"] = True, _hf_config.num_labels(config)
         return cls(**options, pooler=pooler, dtype=dtype, rng=rng)
 
     @classmethod
@@ -321,7 +320,7 @@ class BertEncoder:
         token_ids: ArrayLike,
         *,
         return_weights: Literal[False] = ...,
-        output_hidden_states: Literal[False] = ...,
+        return_hidden_states: Literal[False] = ...,
         **options: Unpack[BertCall],
     ) -> Array: ...
     @overload
@@ -330,7 +329,7 @@ class BertEncoder:
         token_ids: ArrayLike,
         *,
         return_weights: Literal[True],
-        output_hidden_states: bool = ...,
+        return_hidden_states: bool = ...,
         **options: Unpack[BertInsidesCall],
     ) -> Insides: ...
     @overload
@@ -339,7 +338,7 @@ class BertEncoder:
         token_ids: ArrayLike,
         *,
         return_weights: bool = ...,
-        output_hidden_states: Literal[True],
+        return_hidden_states: Literal[True],
         **options: Unpack[BertInsidesCall],
     ) -> Insides: ...
     @overload
@@ -348,7 +347,7 @@ class BertEncoder:
         token_ids: ArrayLike,
         *,
         return_weights: bool = ...,
-        output_hidden_states: bool = ...,
+        return_hidden_states: bool = ...,
         **options: Unpack[BertInsidesCall],
     ) -> Any: ...
     def __call__(
@@ -356,10 +355,10 @@ class BertEncoder:
         token_ids: ArrayLike,
         *,
         lengths: ArrayLike | None = None,
-        mask: ArrayLike | None = None,
+        token_mask: ArrayLike | None = None,
         token_types: ArrayLike | None = None,
         return_weights: bool = False,
-        output_hidden_states: bool = False,
+        return_hidden_states: bool = False,
         layers: ArrayLike | None = None,
         heads: ArrayLike | None = None,
         num_threads: int | None = None,
@@ -374,14 +373,14 @@ class BertEncoder:
             How many of the tokens exist, at the start of each sequence; those have the
             same bits as without the others. The others are padding: they cost next to
             nothing, and their own vectors mean nothing.
-        mask : array_like of bool, shape (L,) or (B, L), optional
+        token_mask : array_like of bool, shape (L,) or (B, L), optional
             True for tokens that exist: for padding elsewhere.
         token_types : array_like of int, broadcast to token_ids' shape, optional
             By default 0. None for a model without types.
         return_weights : bool, optional
             Return the weights of the layers' attention as well, in an
             `attnpy.blocks.Insides`. No bit of the output depends on it.
-        output_hidden_states : bool, optional
+        return_hidden_states : bool, optional
             Return what goes into the layers and what each of them gives as well, in an
             `attnpy.blocks.Insides`. The name is Hugging Face's.
         layers, heads : int or sequence of int, optional
@@ -392,7 +391,7 @@ class BertEncoder:
         Returns
         -------
         ndarray, shape (L, E) or (B, L, E)
-            With `return_weights` or `output_hidden_states` an `attnpy.blocks.Insides`,
+            With `return_weights` or `return_hidden_states` an `attnpy.blocks.Insides`,
             whose weights are (layers, H, L, L) or (layers, B, H, L, L).
 
         Raises
@@ -402,7 +401,7 @@ class BertEncoder:
         """
         ids = _embedding.checked_ids(token_ids, len(self.token_embedding))
         tokens = self.norm(self._embed(ids, self._types(ids, token_types)))
-        hidden, of_keys, ends = _visible(ids, lengths, mask)
+        hidden, of_keys, ends = _visible(ids, lengths, token_mask)
 
         def run(tokens: Array, seq_offsets: NDArray[np.int64] | None) -> Any:
             return self.encoder(
@@ -413,7 +412,7 @@ class BertEncoder:
                 seq_offsets=seq_offsets,
                 mixed=_embedding.is_mixed(self.token_embedding),
                 return_weights=return_weights,
-                output_hidden_states=output_hidden_states,
+                return_hidden_states=return_hidden_states,
                 layers=layers,
                 heads=heads,
                 num_threads=num_threads,
@@ -426,7 +425,7 @@ class BertEncoder:
         token_ids: ArrayLike,
         *,
         lengths: ArrayLike | None = None,
-        mask: ArrayLike | None = None,
+        token_mask: ArrayLike | None = None,
         token_types: ArrayLike | None = None,
         checkpoint: bool = False,
         num_threads: int | None = None,
@@ -435,7 +434,7 @@ class BertEncoder:
 
         Parameters
         ----------
-        token_ids, lengths, mask, token_types, num_threads
+        token_ids, lengths, token_mask, token_types, num_threads
             As in a call.
         checkpoint : bool, optional
             As in `attnpy.blocks.Encoder.vjp`.
@@ -458,7 +457,7 @@ class BertEncoder:
         ids = _embedding.checked_ids(token_ids, len(self.token_embedding))
         types = self._types(ids, token_types)
         tokens, of_norm = self.norm.vjp(self._embed(ids, types))
-        hidden, of_keys, ends = _visible(ids, lengths, mask)
+        hidden, of_keys, ends = _visible(ids, lengths, token_mask)
 
         def run(
             tokens: Array, seq_offsets: NDArray[np.int64] | None
@@ -603,7 +602,7 @@ class BertEncoder:
 
         Returns
         -------
-        ndarray, shape (n_labels,) or (B, n_labels)
+        ndarray, shape (num_labels,) or (B, num_labels)
             ``pool(states) @ classifier_weight + classifier_bias``.
 
         Raises
@@ -632,7 +631,7 @@ class BertEncoder:
 
         Returns
         -------
-        scores : ndarray, shape (n_labels,) or (B, n_labels)
+        scores : ndarray, shape (num_labels,) or (B, num_labels)
             With the bits of `classify`.
         pullback : callable
             Takes the gradient with respect to the scores, and returns an
@@ -650,7 +649,7 @@ class BertEncoder:
         >>> from attnpy.models import BertEncoder
         >>> rng = np.random.default_rng(0)
         >>> model = BertEncoder(
-        ...     2, 16, 4, 64, vocab_size=100, pooler=True, n_labels=3, rng=rng
+        ...     2, 16, 4, 64, vocab_size=100, pooler=True, num_labels=3, rng=rng
         ... )
         >>> states, of_model = model.vjp([[2, 71, 82, 3], [2, 71, 3, 0]])
         >>> scores, of_scores = model.classify_vjp(states)
@@ -683,7 +682,7 @@ class BertEncoder:
     def _classifier(self) -> Array:
         if self.classifier_weight is None:
             raise ValueError(
-                "classifier: expected a model with n_labels, or read with "
+                "classifier: expected a model with num_labels, or read with "
                 "classifier=True, got one without"
             )
         return self.classifier_weight
@@ -694,11 +693,11 @@ class BertEncoder:
         """Return the types of tokens, broadcast to them or a single one."""
         if self.segment_embedding is None and token_types is not None:
             raise ValueError(
-                "token_types: expected none for a model with n_types = 0, got some"
+                "token_types: expected none for a model with num_types = 0, got some"
             )
-        n_types = 1 if self.segment_embedding is None else len(self.segment_embedding)
+        num_types = 1 if self.segment_embedding is None else len(self.segment_embedding)
         given = 0 if token_types is None else token_types
-        types = _checks.integers(given, "token_types", 0, n_types - 1)
+        types = _checks.integers(given, "token_types", 0, num_types - 1)
         if not _checks.broadcasts(types.shape, ids.shape):
             raise ValueError(
                 "token_types: expected an integer, or integers that broadcast to "
@@ -771,9 +770,9 @@ def _relative_table(
     rng: np.random.Generator, n_buckets: int, num_heads: int, dtype: DTypeLike
 ) -> Array:
     """Return the first values of the biases of distances, (n_buckets, H)."""
-    if _checks.count(n_buckets, "relative_buckets") % 2:
-        raise ValueError(f"relative_buckets: expected an even number, got {n_buckets}")
-    return _embedding.table(rng, n_buckets, "relative_buckets", num_heads, dtype)
+    if _checks.count(n_buckets, "num_buckets") % 2:
+        raise ValueError(f"num_buckets: expected an even number, got {n_buckets}")
+    return _embedding.table(rng, n_buckets, "num_buckets", num_heads, dtype)
 
 
 def _check_heads(config: Mapping[str, Any], pooler: bool, classifier: bool) -> None:
@@ -789,7 +788,7 @@ def _check_heads(config: Mapping[str, Any], pooler: bool, classifier: bool) -> N
 
 
 def _visible(
-    ids: NDArray[np.int64], lengths: ArrayLike | None, mask: ArrayLike | None
+    ids: NDArray[np.int64], lengths: ArrayLike | None, token_mask: ArrayLike | None
 ) -> tuple[
     NDArray[np.bool_] | None, NDArray[np.int64] | None, NDArray[np.int64] | None
 ]:
@@ -800,8 +799,8 @@ def _visible(
     hidden = ends = None
     if lengths is not None:
         ends = _embedding.checked_lengths(lengths, ids, 0)
-    if mask is not None:
-        hidden = _embedding.checked_mask(mask, ids)
+    if token_mask is not None:
+        hidden = _embedding.checked_mask(token_mask, ids)
         if ends is None and (hidden[..., :-1] >= hidden[..., 1:]).all():
             return None, None, hidden.sum(axis=-1)
         return hidden[..., np.newaxis, np.newaxis, :], ends, None  # (..., 1, 1, L)

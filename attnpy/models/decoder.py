@@ -50,7 +50,7 @@ class CausalDecoder:
 
     Parameters
     ----------
-    n_layers, embed_dim, num_heads, hidden_dim : int
+    num_layers, embed_dim, num_heads, hidden_dim : int
         As in `attnpy.blocks.Decoder`.
     vocab_size : int
         `V`, the number of different tokens.
@@ -154,7 +154,7 @@ class CausalDecoder:
 
     def __init__(
         self,
-        n_layers: int,
+        num_layers: int,
         embed_dim: int,
         num_heads: int,
         hidden_dim: int,
@@ -183,7 +183,7 @@ class CausalDecoder:
         options = {"norm_first": True, **options, "cross_attention": False}
         dtype, rng = options.get("dtype", np.float32), options.get("rng")
         options["rng"] = rng = _checks.generator(rng)
-        self.decoder = Decoder(n_layers, embed_dim, num_heads, hidden_dim, **options)
+        self.decoder = Decoder(num_layers, embed_dim, num_heads, hidden_dim, **options)
         for layer in self.decoder.layers:
             mha, network = layer.self_attention, layer.feed_forward
             _set_biases(mha, ("q", "k", "v"), qkv_bias, "qkv_bias")
@@ -247,7 +247,7 @@ class CausalDecoder:
         cls,
         config: Mapping[str, Any],
         *,
-        scores: bool = True,
+        logits: bool = True,
         dtype: DTypeLike = np.float32,
         rng: np.random.Generator | None = None,
     ) -> CausalDecoder:
@@ -262,8 +262,9 @@ class CausalDecoder:
             itself. Where both are there, ``rope_scaling`` wins over
             ``rope_parameters``. Keys that do not change what is computed are left
             alone, and all others refused, unless null.
-        scores : bool, optional
-            False makes a model without scores, for the tokens' vectors: `tied` is None.
+        logits : bool, optional
+            False makes a model without `logits`, for the tokens' vectors: `tied` is
+            None.
         dtype, rng
             As in `attnpy.blocks.DecoderLayer`.
 
@@ -281,7 +282,7 @@ class CausalDecoder:
             this model does not have; the message has all of them.
         """
         options = _hf_config.decoder(_checks.mapping(config, "config"))
-        if not _checks.flag(scores, "scores"):
+        if not _checks.flag(logits, "logits"):
             options["tied"] = None
         model = cls(**options, dtype=dtype, rng=rng)
         if str(config["model_type"]).startswith("gemma"):
@@ -305,7 +306,7 @@ class CausalDecoder:
         cls,
         folder: str | os.PathLike[str],
         *,
-        scores: bool = True,
+        logits: bool = True,
         dtype: DTypeLike = np.float32,
         packed: bool = True,
         progress: bool | None = None,
@@ -316,7 +317,7 @@ class CausalDecoder:
         ----------
         folder : str or path
             With ``config.json``, and ``model.safetensors`` or the index of several.
-        scores : bool, optional
+        logits : bool, optional
             As in `from_config`. False is for files without ``lm_head.weight``, which is
             left alone where it is there.
         dtype : dtype, optional
@@ -344,7 +345,7 @@ class CausalDecoder:
             If the configuration is of another kind, or weights are missing, unexpected
             or of wrong shapes.
         """
-        make = functools.partial(cls.from_config, scores=scores)
+        make = functools.partial(cls.from_config, logits=logits)
         return _pretrained.read(make, folder, dtype, packed, progress)
 
     @overload
@@ -353,7 +354,7 @@ class CausalDecoder:
         token_ids: ArrayLike,
         *,
         return_weights: Literal[False] = ...,
-        output_hidden_states: Literal[False] = ...,
+        return_hidden_states: Literal[False] = ...,
         **options: Unpack[CausalCall],
     ) -> Array: ...
     @overload
@@ -362,7 +363,7 @@ class CausalDecoder:
         token_ids: ArrayLike,
         *,
         return_weights: Literal[True],
-        output_hidden_states: bool = ...,
+        return_hidden_states: bool = ...,
         **options: Unpack[CausalInsidesCall],
     ) -> Insides: ...
     @overload
@@ -371,7 +372,7 @@ class CausalDecoder:
         token_ids: ArrayLike,
         *,
         return_weights: bool = ...,
-        output_hidden_states: Literal[True],
+        return_hidden_states: Literal[True],
         **options: Unpack[CausalInsidesCall],
     ) -> Insides: ...
     @overload
@@ -380,7 +381,7 @@ class CausalDecoder:
         token_ids: ArrayLike,
         *,
         return_weights: bool = ...,
-        output_hidden_states: bool = ...,
+        return_hidden_states: bool = ...,
         **options: Unpack[CausalInsidesCall],
     ) -> Any: ...
     def __call__(
@@ -390,7 +391,7 @@ class CausalDecoder:
         lengths: ArrayLike | None = None,
         caches: Sequence[KVCache] | None = None,
         return_weights: bool = False,
-        output_hidden_states: bool = False,
+        return_hidden_states: bool = False,
         layers: ArrayLike | None = None,
         heads: ArrayLike | None = None,
         num_threads: int | None = None,
@@ -411,7 +412,7 @@ class CausalDecoder:
         return_weights : bool, optional
             Return the weights of the layers' attention as well, in an
             `attnpy.blocks.Insides`. No bit of the output depends on it.
-        output_hidden_states : bool, optional
+        return_hidden_states : bool, optional
             Return what goes into the layers and what each of them gives as well, in an
             `attnpy.blocks.Insides`. The name is Hugging Face's.
         layers, heads : int or sequence of int, optional
@@ -422,7 +423,7 @@ class CausalDecoder:
         Returns
         -------
         ndarray, shape (L, E) or (B, L, E)
-            With `return_weights` or `output_hidden_states` an `attnpy.blocks.Insides`,
+            With `return_weights` or `return_hidden_states` an `attnpy.blocks.Insides`,
             whose weights are (layers, H, L, Lk) or (layers, B, H, L, Lk), where `Lk` is
             `L`, or the longest length in the caches, with the new tokens in it.
 
@@ -443,7 +444,7 @@ class CausalDecoder:
                 mixed=_embedding.is_mixed(self.token_embedding),
                 **self._attention_options(),
                 return_weights=return_weights,
-                output_hidden_states=output_hidden_states,
+                return_hidden_states=return_hidden_states,
                 layers=layers,
                 heads=heads,
                 num_threads=num_threads,
@@ -457,7 +458,7 @@ class CausalDecoder:
 
     def new_caches(
         self,
-        batch: int,
+        batch_size: int,
         capacity: int,
         *,
         dtype: DTypeLike | None = None,
@@ -467,7 +468,7 @@ class CausalDecoder:
 
         Parameters
         ----------
-        batch, capacity, growable
+        batch_size, capacity, growable
             As in `attnpy.cache.KVCache`.
         dtype : dtype, optional
             By default that of the parameters.
@@ -477,7 +478,9 @@ class CausalDecoder:
         list of KVCache
             For calls, `generate` and `stream`.
         """
-        return self.decoder.new_caches(batch, capacity, dtype=dtype, growable=growable)
+        return self.decoder.new_caches(
+            batch_size, capacity, dtype=dtype, growable=growable
+        )
 
     def vjp(
         self,
@@ -656,8 +659,8 @@ class CausalDecoder:
         positions: NDArray[np.int64] = np.arange(ids.shape[-1])
         if caches is None:
             return positions
-        n_layers, batch = len(self.decoder.layers), len(np.atleast_2d(ids))
-        before = checked_caches(caches, "caches", n_layers)[0].lengths
+        num_layers, batch = len(self.decoder.layers), len(np.atleast_2d(ids))
+        before = checked_caches(caches, "caches", num_layers)[0].lengths
         if len(before) != batch:
             raise ValueError(
                 f"caches: expected B = {batch} as token_ids, got {len(before)}"
@@ -732,11 +735,12 @@ def _by_layer(
     layers: list[DecoderLayer], values: list[Value], name: str
 ) -> Iterator[tuple[DecoderLayer, Value]]:
     """Pair layers and what each of them has."""
-    n_layers = len(layers)
-    if len(values) != n_layers:
+    num_layers = len(layers)
+    if len(values) != num_layers:
         raise ValueError(
-            f"{name}: expected one for each of the {n_layers} layers, got {len(values)}"
+            f"{name}: expected one for each of the {num_layers} layers, got "
+            f"{len(values)}"
         )
-    if len(set(map(id, layers))) < n_layers:
+    if len(set(map(id, layers))) < num_layers:
         raise ValueError(f"{name}: expected one for all layers, which are shared")
     return zip(layers, values, strict=True)

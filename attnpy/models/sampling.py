@@ -99,7 +99,7 @@ def sample(
 def generate(
     self: CausalDecoder,
     token_ids: ArrayLike,
-    n_tokens: int,
+    num_tokens: int,
     *,
     lengths: ArrayLike | None = None,
     temperature: float = 0.0,
@@ -118,7 +118,7 @@ def generate(
     ----------
     token_ids : array_like of int, shape (L,) or (B, L)
         What to continue; at least one token.
-    n_tokens : int
+    num_tokens : int
         How many tokens to add.
     lengths : int or array_like of int, shape (B,), optional
         How many of the tokens of each sequence exist, at its start: at least 1.
@@ -145,7 +145,7 @@ def generate(
 
     Returns
     -------
-    ndarray of int64, shape (n_tokens,) or (B, n_tokens)
+    ndarray of int64, shape (num_tokens,) or (B, num_tokens)
         The new tokens.
 
     Raises
@@ -185,11 +185,11 @@ def generate(
         progress = False
     progress = _progress.checked(progress)
     ids = _embedding.checked_ids(token_ids, len(self.token_embedding))
-    n_tokens = _checks.count(n_tokens, "n_tokens")
+    num_tokens = _checks.count(num_tokens, "num_tokens")
     steps = stream(
         self,
         ids,
-        n_tokens,
+        num_tokens,
         lengths=lengths,
         temperature=temperature,
         top_k=top_k,
@@ -199,8 +199,8 @@ def generate(
         caches=caches,
         num_threads=num_threads,
     )
-    new = np.zeros((*ids.shape[:-1], n_tokens), np.int64)
-    with _progress.bar(progress, n_tokens, "token") as done:
+    new = np.zeros((*ids.shape[:-1], num_tokens), np.int64)
+    with _progress.bar(progress, num_tokens, "token") as done:
         for i, tokens in enumerate(steps):
             new[..., i:] = np.asarray(tokens)[..., np.newaxis]  # for what ends here
             if callback is not None:
@@ -212,7 +212,7 @@ def generate(
 def stream(
     self: CausalDecoder,
     token_ids: ArrayLike,
-    n_tokens: int,
+    num_tokens: int,
     *,
     lengths: ArrayLike | None = None,
     temperature: float = 0.0,
@@ -227,7 +227,7 @@ def stream(
 
     Parameters
     ----------
-    token_ids, n_tokens, lengths, temperature, top_k, top_p, rng, stop, num_threads
+    token_ids, num_tokens, lengths, temperature, top_k, top_p, rng, stop, num_threads
         As in `generate`.
     caches : list of KVCache, optional
         As in `generate`. Whenever a token has come, also where no more are asked for,
@@ -261,7 +261,7 @@ def stream(
     if not self.decoder.layers[0].causal:
         raise ValueError("causal: expected True to generate, got a model with False")
     batch = np.atleast_2d(ids)  # (B, L)
-    n_tokens = _checks.count(n_tokens, "n_tokens")
+    num_tokens = _checks.count(num_tokens, "num_tokens")
     stops = _checked_stops(stop, len(self.token_embedding))
     length = batch.shape[1] if lengths is None else lengths
     ends = _embedding.checked_lengths(length, batch, 1)
@@ -269,7 +269,7 @@ def stream(
         sample, temperature=temperature, top_k=top_k, top_p=top_p, rng=rng
     )
     draw(np.zeros((0, 1)))  # raises its errors
-    longest = int(ends.max(initial=0)) + n_tokens - 1  # in the caches
+    longest = int(ends.max(initial=0)) + num_tokens - 1  # in the caches
     if self.position_embedding is not None:
         _embedding.check_positions(longest, self.position_embedding)
     if caches is None:
@@ -277,14 +277,16 @@ def stream(
     else:
         caches = checked_caches(caches, "caches", len(self.decoder.layers))
         _check_past(caches, ends, longest)
-    known = np.zeros((len(batch), batch.shape[1] + n_tokens), np.int64)
+    known = np.zeros((len(batch), batch.shape[1] + num_tokens), np.int64)
     known[:, : batch.shape[1]] = batch
     steps = _steps(self, known, ends, caches, draw, stops, num_threads)
-    steps = itertools.islice(steps, n_tokens)
+    steps = itertools.islice(steps, num_tokens)
     return steps if ids.ndim == 2 else (tokens[0] for tokens in steps)
 
 
-def _check_past(caches: list[KVCache], ends: NDArray[np.int64], n_tokens: int) -> None:
+def _check_past(
+    caches: list[KVCache], ends: NDArray[np.int64], num_tokens: int
+) -> None:
     """Require caches of these sequences, shorter than they are, with room for more."""
     before = caches[0].lengths
     if len(before) != len(ends):
@@ -297,9 +299,9 @@ def _check_past(caches: list[KVCache], ends: NDArray[np.int64], n_tokens: int) -
                 f"caches: expected the same lengths in each, got {before} and "
                 f"{cache.lengths}"
             )
-        if cache.capacity < n_tokens and not cache.growable:
+        if cache.capacity < num_tokens and not cache.growable:
             raise ValueError(
-                f"caches: expected room for {n_tokens} tokens, got {cache.capacity}"
+                f"caches: expected room for {num_tokens} tokens, got {cache.capacity}"
             )
     if (before >= ends).any():
         b = int(np.argmax(before >= ends))

@@ -342,7 +342,7 @@ class SentenceEncoder:
         self,
         query: str | Iterable[str] | Array,
         corpus: Array | Iterable[str],
-        k: int = 10,
+        top_k: int = 10,
         *,
         prompt: str | None = None,
         prompt_name: str | None = None,
@@ -358,7 +358,7 @@ class SentenceEncoder:
         corpus : ndarray of shape (m, E), or iterable of str
             Vectors, which may be a `numpy.memmap` larger than memory; or texts, whose
             vectors are computed and not kept.
-        k : int, optional
+        top_k : int, optional
             How many to find, at most.
         prompt, prompt_name
             As in `encode`, for a query that is text.
@@ -370,8 +370,8 @@ class SentenceEncoder:
         Returns
         -------
         SearchResult
-            `indices` and `scores`, shape (k,), or (n, k) for several queries: the best
-            first, and of equal ones that which comes first in the corpus.
+            `indices` and `scores`, shape (top_k,), or (n, top_k) for several queries:
+            the best first, and of equal ones that which comes first in the corpus.
 
         Raises
         ------
@@ -380,7 +380,7 @@ class SentenceEncoder:
         TypeError, ValueError
             If an argument has the wrong kind or shape, or is out of its range.
         """
-        k = _checks.count(k, "k")
+        top_k = _checks.count(top_k, "top_k")
         if not _is_numbers(query):
             query = self.encode(
                 query,
@@ -401,7 +401,7 @@ class SentenceEncoder:
                     yield compare(np.atleast_2d(queries), block, num_threads)
                     done(len(block))
 
-        found = _similarity.best(blocks(), k, len(np.atleast_2d(queries)))
+        found = _similarity.best(blocks(), top_k, len(np.atleast_2d(queries)))
         return found if queries.ndim == 2 else SearchResult(*(x[0] for x in found))
 
     @property

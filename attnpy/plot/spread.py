@@ -76,7 +76,7 @@ def entropy(
     weights: ArrayLike,
     *,
     ax: Axes | None = None,
-    labels: Labels = None,
+    head_labels: Labels = None,
     vmin: float | None = None,
     vmax: float | None = None,
     title: str | None = None,
@@ -90,7 +90,7 @@ def entropy(
         are left out.
     ax : matplotlib.axes.Axes, optional
         Where to draw; by default in a new figure.
-    labels : iterable, length H, optional
+    head_labels : iterable, length H, optional
         The heads' names; by default their indices.
     vmin, vmax : float, optional
         The bits at the ends of the y axis; with layers, of the colour scale. By default
@@ -109,7 +109,7 @@ def entropy(
     ImportError
         If matplotlib is not installed.
     TypeError
-        If `weights` are not real numbers, or `labels` is a single string.
+        If `weights` are not real numbers, or `head_labels` is a single string.
     ValueError
         If a shape, a number of labels, a weight or a limit is not as described.
 
@@ -133,8 +133,8 @@ def entropy(
         weights = weights[np.newaxis]
     bits = _mean_over_queries(weights)  # (H,) or (layers, H)
     heads = None
-    if labels is not None:
-        heads = checked_labels("labels", labels, bits.shape[-1])
+    if head_labels is not None:
+        heads = checked_labels("head_labels", head_labels, bits.shape[-1])
     uniform = float(np.log2(weights.shape[-1]))
     top = 1.15 * max(uniform, 0.1) if bits.ndim == 1 and vmax is None else vmax
     label = "mean entropy (bits)"

@@ -55,7 +55,7 @@ class Quantity(NamedTuple):
 def received(
     values: ArrayLike,
     *,
-    heads: Labels = None,
+    head_labels: Labels = None,
     figure: Figure | SubFigure | None = None,
     scale: Literal["log", "linear"] = "log",
     title: str | None = None,
@@ -67,7 +67,7 @@ def received(
     values : array_like, shape (H, Lk) or (Lk,)
         The sums, none below 0, as in `Statistics.received`. Keys with NaN have a red
         mark.
-    heads : iterable, length H, optional
+    head_labels : iterable, length H, optional
         The heads' names; by default their numbers.
     figure : matplotlib.figure.Figure or SubFigure, optional
         Where to draw; by default in a new figure.
@@ -87,7 +87,7 @@ def received(
     ImportError
         If matplotlib is not installed.
     TypeError
-        If `values` are not real numbers, `heads` is a single string, `title` is
+        If `values` are not real numbers, `head_labels` is a single string, `title` is
         none, or `figure` is none.
     ValueError
         If a shape, a number of names, a value or `scale` is not as described.
@@ -110,13 +110,13 @@ def received(
     """
     _checks.one_of(scale, "scale", ("log", "linear"))
     one = _quantity(values, "values", "received", scale)
-    return _draw([one], heads, figure, title)
+    return _draw([one], head_labels, figure, title)
 
 
 def entropy(
     values: ArrayLike,
     *,
-    heads: Labels = None,
+    head_labels: Labels = None,
     figure: Figure | SubFigure | None = None,
     title: str | None = None,
 ) -> Figure | SubFigure:
@@ -127,7 +127,7 @@ def entropy(
     values : array_like, shape (H, Lq) or (Lq,)
         The entropies in nats, none below 0, as in `Statistics.entropy`. Queries with
         NaN have a red mark.
-    heads, figure, title : optional
+    head_labels, figure, title : optional
         As for `received`.
 
     Returns
@@ -153,13 +153,13 @@ def entropy(
     'query'
     """
     one = _quantity(values, "values", "entropy")
-    return _draw([one], heads, figure, title)
+    return _draw([one], head_labels, figure, title)
 
 
 def distance(
     values: ArrayLike,
     *,
-    heads: Labels = None,
+    head_labels: Labels = None,
     figure: Figure | SubFigure | None = None,
     title: str | None = None,
 ) -> Figure | SubFigure:
@@ -170,7 +170,7 @@ def distance(
     values : array_like, shape (H, Lq) or (Lq,)
         The mean distances in tokens, none below 0, as in `Statistics.distance`. Queries
         with NaN have a red mark.
-    heads, figure, title : optional
+    head_labels, figure, title : optional
         As for `received`.
 
     Returns
@@ -191,18 +191,18 @@ def distance(
     --------
     >>> import numpy as np
     >>> from attnpy.plot import statistics
-    >>> figure = statistics.distance(np.arange(1000) / 2, heads=["uniform"])
+    >>> figure = statistics.distance(np.arange(1000) / 2, head_labels=["uniform"])
     >>> figure.axes[0].get_ylabel()
     'uniform'
     """
     one = _quantity(values, "values", "distance")
-    return _draw([one], heads, figure, title)
+    return _draw([one], head_labels, figure, title)
 
 
 def overview(
     found: Statistics,
     *,
-    heads: Labels = None,
+    head_labels: Labels = None,
     figure: Figure | SubFigure | None = None,
     scale: Literal["log", "linear"] = "log",
     title: str | None = None,
@@ -213,7 +213,7 @@ def overview(
     ----------
     found : Statistics
         Of one batch, ``(H, L)`` each or ``(L,)``; those that are None are left out.
-    heads, figure, scale, title : optional
+    head_labels, figure, scale, title : optional
         As for `received`; `scale` is that of what keys receive.
 
     Returns
@@ -254,7 +254,7 @@ def overview(
         raise ValueError(
             "found: expected received, entropy or distance to draw, got none of them"
         )
-    return _draw(quantities, heads, figure, title)
+    return _draw(quantities, head_labels, figure, title)
 
 
 def _quantity(
@@ -273,7 +273,7 @@ def _quantity(
 
 def _draw(
     quantities: list[Quantity],
-    heads: Labels,
+    head_labels: Labels,
     figure: Figure | SubFigure | None,
     title: str | None,
 ) -> Figure | SubFigure:
@@ -286,8 +286,8 @@ def _draw(
             f"{[len(quantity.values) for quantity in quantities]}"
         )
     names = [f"head {h}" for h in range(n_heads)]
-    if heads is not None:
-        names = checked_labels("heads", heads, n_heads)
+    if head_labels is not None:
+        names = checked_labels("head_labels", head_labels, n_heads)
     n_columns = len(quantities)
     figure = _checked_figure(figure, n_heads, n_columns)
     grid = figure.subplots(n_heads, n_columns, sharex="col", squeeze=False)

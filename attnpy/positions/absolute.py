@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 def query_positions(
-    n_queries: int, n_keys: int, *, q_offset: ArrayLike | None = None
+    num_queries: int, num_keys: int, *, q_offset: ArrayLike | None = None
 ) -> NDArray[np.int64]:
     """Return the absolute positions of the queries, as `attention` counts them.
 
     Parameters
     ----------
-    n_queries : int
+    num_queries : int
         `Lq`.
-    n_keys : int
+    num_keys : int
         `Lk`: key j stands at position j.
     q_offset : int or array_like of int, shape (...), optional
         The position of query 0, -2**53 to 2**53. By default ``Lk - Lq``: the last query
@@ -51,20 +51,20 @@ def query_positions(
     array([[3, 4],
            [0, 1]])
     """
-    n_queries = _checks.size(n_queries, "n_queries")
-    n_keys = _checks.size(n_keys, "n_keys")
+    num_queries = _checks.size(num_queries, "num_queries")
+    num_keys = _checks.size(num_keys, "num_keys")
     if q_offset is None:
-        q_offset = n_keys - n_queries
+        q_offset = num_keys - num_queries
     first = _checks.integers(q_offset, "q_offset")
-    _checks.memory("n_queries", np.int64, (first.size, n_queries))
+    _checks.memory("num_queries", np.int64, (first.size, num_queries))
     if first.ndim:
         first = first[..., np.newaxis, np.newaxis]
-    return first + np.arange(n_queries)
+    return first + np.arange(num_queries)
 
 
 def sinusoidal(
     length: int,
-    dim: int,
+    embed_dim: int,
     *,
     base: float = 10000.0,
     offset: int = 0,
@@ -76,9 +76,9 @@ def sinusoidal(
     ----------
     length : int
         The number of positions, `L`.
-    dim : int
-        The size of an encoding, that of the embeddings that it is added to. With an odd
-        size the last column is a sine without its cosine.
+    embed_dim : int
+        `E`, the size of an encoding, that of the embeddings that it is added to. With
+        an odd size the last column is a sine without its cosine.
     base : float, optional
         Wavelengths go from 2 pi to almost ``2 pi * base``.
     offset : int, optional
@@ -88,7 +88,7 @@ def sinusoidal(
 
     Returns
     -------
-    ndarray, shape (L, dim)
+    ndarray, shape (L, E)
         Computed in float64 and rounded once.
 
     Raises
@@ -102,8 +102,8 @@ def sinusoidal(
     -----
     .. math::
 
-        PE_{(pos, 2i)} = \sin(pos / base^{2i/dim}), \quad
-        PE_{(pos, 2i+1)} = \cos(pos / base^{2i/dim})
+        PE_{(pos, 2i)} = \sin(pos / base^{2i/E}), \quad
+        PE_{(pos, 2i+1)} = \cos(pos / base^{2i/E})
 
     from Vaswani et al., "Attention Is All You Need" (2017), section 3.5, as in
     "Lecture 10: Attention Mechanisms and Transformers" by Martins, Melo and Figueiredo.
@@ -118,17 +118,18 @@ def sinusoidal(
            [ 0.8415,  0.5403,  0.01  ,  1.    ],
            [ 0.9093, -0.4161,  0.02  ,  0.9998]], dtype=float32)
     """
-    length, dim = _checks.size(length, "length"), _checks.size(dim, "dim")
+    length = _checks.size(length, "length")
+    embed_dim = _checks.size(embed_dim, "embed_dim")
     first = _checks.integers(offset, "offset")
     if first.ndim:
         raise TypeError(f"offset: expected an integer, got {type(offset).__name__}")
-    _checks.memory("length, dim", np.float64, (length, dim))
+    _checks.memory("length, embed_dim", np.float64, (length, embed_dim))
     positions = first + np.arange(length)
-    halves = np.arange(0, dim, 2) / max(1, dim)
+    halves = np.arange(0, embed_dim, 2) / max(1, embed_dim)
     angles = positions[:, np.newaxis] / _checks.above(base, "base", 0) ** halves
-    encodings = np.empty((length, dim))
+    encodings = np.empty((length, embed_dim))
     encodings[:, 0::2] = np.sin(angles)
-    encodings[:, 1::2] = np.cos(angles[:, : dim // 2])
+    encodings[:, 1::2] = np.cos(angles[:, : embed_dim // 2])
     return _dtypes.rounded(encodings, _dtypes.floating(dtype))
 
 
@@ -139,8 +140,8 @@ class Learned:
     ----------
     max_length : int
         The number of positions.
-    dim : int
-        The size of a vector, that of the embeddings that it is added to.
+    embed_dim : int
+        `E`, the size of a vector, that of the embeddings that it is added to.
     dtype : dtype, optional
         float64, float32, float16 or bfloat16.
     rng : numpy.random.Generator, optional
@@ -149,7 +150,7 @@ class Learned:
 
     Attributes
     ----------
-    weight : ndarray, shape (max_length, dim)
+    weight : ndarray, shape (max_length, E)
         Normal numbers with standard deviation 0.02 at first. Assign a trained table to
         it, of any length and size.
 
@@ -183,13 +184,14 @@ class Learned:
     def __init__(
         self,
         max_length: int,
-        dim: int,
+        embed_dim: int,
         *,
         dtype: DTypeLike = np.float32,
         rng: np.random.Generator | None = None,
     ) -> None:
-        shape = _checks.size(max_length, "max_length"), _checks.size(dim, "dim")
-        _checks.memory("max_length, dim", _dtypes.floating(dtype), shape)
+        n_rows = _checks.size(max_length, "max_length")
+        shape = n_rows, _checks.size(embed_dim, "embed_dim")
+        _checks.memory("max_length, embed_dim", _dtypes.floating(dtype), shape)
         numbers = 0.02 * _checks.generator(rng).standard_normal(shape)
         self.weight = _dtypes.rounded(numbers, _dtypes.floating(dtype))
 
@@ -203,7 +205,7 @@ class Learned:
 
         Returns
         -------
-        ndarray, shape (positions, dim) or (..., dim)
+        ndarray, shape (positions, E) or (..., E)
             A copy, in the dtype of `weight`.
 
         Raises

@@ -65,8 +65,8 @@ def alibi_slopes(num_heads: int, dtype: DTypeLike = np.float32) -> Array:
 
 def alibi_bias(
     num_heads: int,
-    n_queries: int,
-    n_keys: int,
+    num_queries: int,
+    num_keys: int,
     *,
     q_offset: ArrayLike | None = None,
     dtype: DTypeLike = np.float32,
@@ -75,7 +75,7 @@ def alibi_bias(
 
     Parameters
     ----------
-    num_heads, n_queries, n_keys : int
+    num_heads, num_queries, num_keys : int
         `H`, `Lq`, `Lk`.
     q_offset : int or array_like of int, shape (...), optional
         The position of query 0, as in `attention`; by default ``Lk - Lq``.
@@ -119,21 +119,23 @@ def alibi_bias(
     """
     slopes = alibi_slopes(num_heads, np.float64)
     dtype = _dtypes.floating(dtype)
-    _check_size(dtype, n_queries, n_keys, q_offset, len(slopes))
-    positions = query_positions(n_queries, n_keys, q_offset=q_offset)  # (..., 1, Lq)
-    nearness = -np.abs(positions[..., np.newaxis] - np.arange(n_keys))
+    _check_size(dtype, num_queries, num_keys, q_offset, len(slopes))
+    positions = query_positions(
+        num_queries, num_keys, q_offset=q_offset
+    )  # (..., 1, Lq)
+    nearness = -np.abs(positions[..., np.newaxis] - np.arange(num_keys))
     nearness = nearness.astype(np.float64)  # (..., 1, Lq, Lk)
     lead = nearness.shape[:-3]
-    bias = np.empty((*lead, len(slopes), n_queries, n_keys), dtype)
+    bias = np.empty((*lead, len(slopes), num_queries, num_keys), dtype)
     for h, slope in enumerate(slopes):
         head = _dtypes.rounded(slope * nearness, dtype)
-        bias[..., h, :, :] = head.reshape(*lead, n_queries, n_keys)
+        bias[..., h, :, :] = head.reshape(*lead, num_queries, num_keys)
     return bias
 
 
 def relative_buckets(
-    n_queries: int,
-    n_keys: int,
+    num_queries: int,
+    num_keys: int,
     *,
     num_buckets: int = 32,
     max_distance: int = 128,
@@ -144,7 +146,7 @@ def relative_buckets(
 
     Parameters
     ----------
-    n_queries, n_keys : int
+    num_queries, num_keys : int
         `Lq` and `Lk`.
     num_buckets : int, optional
         At least 1; with `bidirectional` an even number.
@@ -197,8 +199,10 @@ def relative_buckets(
            [3, 2, 1, 0, 5],
            [3, 3, 2, 1, 0]])
     """
-    _check_size(np.dtype(np.int64), n_queries, n_keys, q_offset)
-    positions = query_positions(n_queries, n_keys, q_offset=q_offset)  # (..., 1, Lq)
+    _check_size(np.dtype(np.int64), num_queries, num_keys, q_offset)
+    positions = query_positions(
+        num_queries, num_keys, q_offset=q_offset
+    )  # (..., 1, Lq)
     n_buckets = _checks.size(num_buckets, "num_buckets")
     bidirectional = _checks.flag(bidirectional, "bidirectional")
     if n_buckets == 0 or (bidirectional and n_buckets % 2):
@@ -223,7 +227,7 @@ def relative_buckets(
         )
         for k in range(1, n_log)
     ]
-    relative = np.arange(n_keys) - positions[..., np.newaxis]  # (..., 1, Lq, Lk)
+    relative = np.arange(num_keys) - positions[..., np.newaxis]  # (..., 1, Lq, Lk)
     distance = np.abs(relative) if bidirectional else np.maximum(-relative, 0)
     edges = [*range(1, n_exact + 1), *starts] if n_exact else starts
     buckets: NDArray[np.int64] = np.searchsorted(
@@ -236,8 +240,8 @@ def relative_buckets(
 
 def relative_bias(
     table: ArrayLike,
-    n_queries: int,
-    n_keys: int,
+    num_queries: int,
+    num_keys: int,
     *,
     max_distance: int = 128,
     bidirectional: bool = True,
@@ -249,7 +253,7 @@ def relative_bias(
     ----------
     table : array_like of float, shape (num_buckets, H)
         A learned number for each bucket and head.
-    n_queries, n_keys : int
+    num_queries, num_keys : int
         `Lq` and `Lk`.
     max_distance, bidirectional, q_offset
         As in `relative_buckets`.
@@ -287,11 +291,11 @@ def relative_bias(
     table = _checks.array(table, "table")
     if table.ndim != 2:
         raise ValueError(f"table: expected (num_buckets, H), got {table.shape}")
-    _check_size(table.dtype, n_queries, n_keys, q_offset, table.shape[1])
+    _check_size(table.dtype, num_queries, num_keys, q_offset, table.shape[1])
     table = table.astype(_dtypes.operand(table, "table"), copy=False)
     buckets = relative_buckets(
-        n_queries,
-        n_keys,
+        num_queries,
+        num_keys,
         num_buckets=len(table),
         max_distance=max_distance,
         bidirectional=bidirectional,
@@ -305,19 +309,19 @@ def relative_bias(
 
 def _check_size(
     dtype: np.dtype[Any],
-    n_queries: int,
-    n_keys: int,
+    num_queries: int,
+    num_keys: int,
     q_offset: ArrayLike | None,
     n_heads: int = 1,
 ) -> None:
     """Require memory for a matrix (Lq, Lk) of each head and sequence."""
     _checks.memory(
-        "n_queries, n_keys",
+        "num_queries, num_keys",
         dtype,
         (
             1 if q_offset is None else _checks.integers(q_offset, "q_offset").size,
             n_heads,
-            _checks.size(n_queries, "n_queries"),
-            _checks.size(n_keys, "n_keys"),
+            _checks.size(num_queries, "num_queries"),
+            _checks.size(num_keys, "num_keys"),
         ),
     )

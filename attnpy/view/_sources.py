@@ -46,8 +46,8 @@ class Encoded(NamedTuple):
 
 def from_arrays(
     weights: ArrayLike,
-    query_tokens: Iterable[object],
-    key_tokens: Iterable[object] | None,
+    query_labels: Iterable[object],
+    key_labels: Iterable[object] | None,
     special_tokens: Iterable[str] | None,
 ) -> Source:
     """Return weights of (Lq, Lk), (H, Lq, Lk) or (layers, H, Lq, Lk) with tokens."""
@@ -57,7 +57,7 @@ def from_arrays(
     if (numbers > 1.01).any():  # 16-bit rounding may exceed 1
         raise ValueError(f"weights: expected none above 1, got {np.nanmax(numbers):g}")
     numbers = numbers.reshape((1, 1, *numbers.shape)[-4:])
-    queries, keys = both_tokens(query_tokens, key_tokens, *numbers.shape[-2:])
+    queries, keys = both_tokens(query_labels, key_labels, *numbers.shape[-2:])
     special = special_places(queries, keys, special_tokens)
     return Source(numbers, queries, keys, special)
 
@@ -86,17 +86,17 @@ def from_model(
 
 
 def both_tokens(
-    query_tokens: Iterable[object],
-    key_tokens: Iterable[object] | None,
+    query_labels: Iterable[object],
+    key_labels: Iterable[object] | None,
     n_queries: int,
     n_keys: int,
 ) -> tuple[list[str], list[str]]:
     """Return the tokens of queries and keys, which are the same unless given."""
-    queries = checked_labels("query_tokens", query_tokens, n_queries)
-    if key_tokens is not None:
-        return queries, checked_labels("key_tokens", key_tokens, n_keys)
+    queries = checked_labels("query_labels", query_labels, n_queries)
+    if key_labels is not None:
+        return queries, checked_labels("key_labels", key_labels, n_keys)
     if n_keys != n_queries:
-        raise ValueError(f"key_tokens: expected {n_keys}, got none")
+        raise ValueError(f"key_labels: expected {n_keys}, got none")
     return queries, queries
 
 

@@ -21,8 +21,8 @@ MAX_HEIGHT = 720  # of a frame in a notebook, in pixels
 @overload
 def head_view(
     weights: ArrayLike,
-    query_tokens: Iterable[object],
-    key_tokens: Iterable[object] | None = None,
+    query_labels: Iterable[object],
+    key_labels: Iterable[object] | None = None,
     *,
     layer: int = 0,
     heads: Iterable[int] | None = None,
@@ -43,8 +43,8 @@ def head_view(
 ) -> View: ...
 def head_view(
     weights: Any,
-    query_tokens: Any,
-    key_tokens: Any = None,
+    query_labels: Any,
+    key_labels: Any = None,
     *,
     layer: int = 0,
     heads: Iterable[int] | None = None,
@@ -71,11 +71,11 @@ def head_view(
         do. Or a model: called as ``model(ids, return_weights=True)``, with an array of
         token numbers, it returns something whose ``weights`` these are, as the models
         of `attnpy.models` do.
-    query_tokens : iterable, length Lq
+    query_labels : iterable, length Lq
         The queries' tokens; anything else is turned into text. With a model its
         tokenizer, of the package tokenizers or transformers.
-    key_tokens : iterable, length Lk, optional
-        The keys' tokens; by default `query_tokens`, as in self-attention. With a model
+    key_labels : iterable, length Lk, optional
+        The keys' tokens; by default `query_labels`, as in self-attention. With a model
         the text, a string.
     layer : int, optional
         The layer that is shown at first.
@@ -130,7 +130,7 @@ def head_view(
     >>> head_view(weights, words, title="causal self-attention")
     View(kind='head', layers=1, heads=1, queries=5, keys=5)
     """
-    source = _source(weights, query_tokens, key_tokens, special_tokens)
+    source = _source(weights, query_labels, key_labels, special_tokens)
     n_layers, n_heads, n_queries, n_keys = source.weights.shape
     layer = _index(layer, "layer", n_layers)
     given = [0] if heads is None else _checks.items(heads, "heads", "integers")
@@ -164,8 +164,8 @@ def head_view(
 @overload
 def model_view(
     weights: ArrayLike,
-    query_tokens: Iterable[object],
-    key_tokens: Iterable[object] | None = None,
+    query_labels: Iterable[object],
+    key_labels: Iterable[object] | None = None,
     *,
     special_tokens: Iterable[str] | None = None,
     title: str | None = None,
@@ -182,8 +182,8 @@ def model_view(
 ) -> View: ...
 def model_view(
     weights: Any,
-    query_tokens: Any,
-    key_tokens: Any = None,
+    query_labels: Any,
+    key_labels: Any = None,
     *,
     special_tokens: Iterable[str] | None = None,
     title: str | None = None,
@@ -201,9 +201,9 @@ def model_view(
     ----------
     weights : array_like, shape (Lq, Lk), (H, Lq, Lk) or (layers, H, Lq, Lk)
         As in `head_view`; or a model.
-    query_tokens : iterable, length Lq
+    query_labels : iterable, length Lq
         As in `head_view`; or a tokenizer.
-    key_tokens : iterable, length Lk, optional
+    key_labels : iterable, length Lk, optional
         As in `head_view`; or a text.
     special_tokens : iterable of str, optional
         As in `head_view`.
@@ -234,7 +234,7 @@ def model_view(
     >>> model_view(weights, ["four", "tokens", "are", "here"])
     View(kind='model', layers=2, heads=3, queries=4, keys=4)
     """
-    source = _source(weights, query_tokens, key_tokens, special_tokens)
+    source = _source(weights, query_labels, key_labels, special_tokens)
     kept = stored("weights", source.weights)
     data = {"tokens": source.tokens, "weights": kept.data, "note": kept.note}
     picture = _picture.grid(
@@ -256,13 +256,13 @@ def model_view(
 
 def _source(
     weights: Any,
-    query_tokens: Any,
-    key_tokens: Any,
+    query_labels: Any,
+    key_labels: Any,
     special_tokens: Iterable[str] | None,
 ) -> _sources.Source:
     if callable(weights):
-        return _sources.from_model(weights, query_tokens, key_tokens, special_tokens)
-    return _sources.from_arrays(weights, query_tokens, key_tokens, special_tokens)
+        return _sources.from_model(weights, query_labels, key_labels, special_tokens)
+    return _sources.from_arrays(weights, query_labels, key_labels, special_tokens)
 
 
 def _index(value: int, name: str, count: int) -> int:

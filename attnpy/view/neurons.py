@@ -25,8 +25,8 @@ LARGEST = 32_767  # vectors are stored as 16-bit numbers of a unit for each head
 def neuron_view(
     query: ArrayLike,
     key: ArrayLike,
-    query_tokens: Iterable[object],
-    key_tokens: Iterable[object] | None = None,
+    query_labels: Iterable[object],
+    key_labels: Iterable[object] | None = None,
     *,
     mask: ArrayLike | None = None,
     causal: Causal = False,
@@ -49,10 +49,10 @@ def neuron_view(
         rotated where the model does so.
     key : array_like, shape (Lk, D), (Hk, Lk, D) or (layers, Hk, Lk, D)
         The keys of each head; `H` must be a multiple of `Hk`.
-    query_tokens : iterable, length Lq
+    query_labels : iterable, length Lq
         The queries' tokens; anything else is turned into text.
-    key_tokens : iterable, length Lk, optional
-        The keys' tokens; by default `query_tokens`, as in self-attention.
+    key_labels : iterable, length Lk, optional
+        The keys' tokens; by default `query_labels`, as in self-attention.
     mask, causal, window : optional
         Which keys a query may see, as in `attnpy.attention`.
     scale : float, optional
@@ -102,7 +102,7 @@ def neuron_view(
             f"{keys.shape}"
         )
     names = _sources.both_tokens(
-        query_tokens, key_tokens, queries.shape[-2], keys.shape[-2]
+        query_labels, key_labels, queries.shape[-2], keys.shape[-2]
     )
     _, weights = _attention.attention(
         queries,

@@ -598,7 +598,7 @@ def make_append(rng):
     options = {}
     counts = np.full(batch, n)
     if maybe(rng):
-        counts = options["counts"] = rng.integers(0, n, batch, endpoint=True)
+        counts = options["lengths"] = rng.integers(0, n, batch, endpoint=True)
     keys, values = plain(key), plain(value)
 
     def check(result):
@@ -720,11 +720,13 @@ def make_head(rng):
 def make_layer(rng):
     dim, heads, group = max(1, size(rng, 9)), int(rng.integers(1, 3)), 1
     group, head_dim = int(rng.integers(1, 3)), 2 * int(rng.integers(1, 5))
-    sizes = one_of(rng, ({}, {}, {"context_dim": 3}, {"kdim": 3, "vdim": 4}))
+    sizes = one_of(
+        rng, ({}, {}, {"context_dim": 3}, {"context_dim": 3, "value_dim": 4})
+    )
     dtype = one_of(rng, FLOATS)
     layer = MultiHeadAttention(
         dim, heads * group, head_dim, value_head_dim=max(1, size(rng, 9)),
-        num_kv_heads=heads, bias=bool(maybe(rng)), out_bias=bool(maybe(rng)),
+        num_kv_heads=heads, qkv_bias=bool(maybe(rng)), out_bias=bool(maybe(rng)),
         dtype=dtype, rng=rng, **sizes,
     )  # fmt: skip
     fill(rng, layer, dtype)
@@ -842,13 +844,13 @@ OPTIONS = {
     "attention_vjp": VJP,
     "packed": ATTENTION,
     "Plan": ATTENTION,
-    "statistics": (*ATTENTION, "which", "top_k"),
+    "statistics": (*ATTENTION, "wanted", "top_k"),
     "merge": (),
     "linear": ("bias", "activation", "num_threads"),
     "norm": ("residual",),
     "activation": (),
     "Rotary": ("positions", "out"),
-    "append": ("counts",),
+    "append": ("lengths",),
     "SelfAttention": ("context", "value", *HEAD),
     "MultiHeadAttention": (
         "context",

@@ -185,7 +185,7 @@ def change(rng, made):
         return one_of(rng, (xs.clear, functools.partial(xs.append, xs[0]))), "a list"
     cache = caches[0]
     rows = [
-        numbers(rng, (cache.batch, cache.num_kv_heads, 2, n), cache._key.dtype)
+        numbers(rng, (cache.batch_size, cache.num_kv_heads, 2, n), cache._key.dtype)
         for n in (cache.head_dim, cache.value_head_dim)
     ]
     effects = (cache.reset, functools.partial(cache.append, *rows))

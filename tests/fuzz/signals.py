@@ -257,7 +257,7 @@ def make_insides(rng):
     caches = model.new_caches(2, 8, growable=True)
     filled(rng, caches, lambda n: model(np.ones((2, n), int), caches=caches))
     ids = rng.integers(0, 9, (2, one_of(rng, (1, 4))))
-    asked = {"return_weights": True, "output_hidden_states": True}
+    asked = {"return_weights": True, "return_hidden_states": True}
     call = functools.partial(model, ids, caches=caches, **asked, **threads(rng))
     return Case("insides", call, caches)
 

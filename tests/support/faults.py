@@ -438,7 +438,7 @@ def layer_cases():
         cache = KVCache(2, 2 if layer is grouped else 4, 12, size, dtype=dtype)
         cache.growable = growable
         past = normal(2, cache.num_kv_heads, n_past, size)
-        cache.append(past, past, counts=[n_past, 2])
+        cache.append(past, past, lengths=[n_past, 2])
 
         def call():
             return layer(x[:, :4], cache=cache, causal=True, **options)
@@ -463,7 +463,9 @@ def layer_cases():
         "cross-attention",
         Case(lambda: cross(x, context, return_weights=True), [x, context]),
     )
-    apart = MultiHeadAttention(24, 4, num_kv_heads=2, kdim=16, vdim=8, rng=rng)
+    apart = MultiHeadAttention(
+        24, 4, num_kv_heads=2, context_dim=16, value_dim=8, rng=rng
+    )
     values = normal(2, 7, 8)
     yield (
         "keys and values apart, some heads",
@@ -497,7 +499,7 @@ def layer_cases():
     cache = KVCache(2, 4, 12, 6, dtype=np.float16)
 
     def append():
-        cache.append(keys, keys, counts=[3, 1])
+        cache.append(keys, keys, lengths=[3, 1])
         return keys
 
     yield "append", Case(append, [keys], [cache])
@@ -533,7 +535,7 @@ def block_cases():
     yield "feed-forward", Case(lambda: network(x), [x])
     yield "encoder layer", Case(lambda: encoder_layer(x, kv_lengths=[5, 3]), [x])
     yield "encoder", Case(lambda: encoder(x), [x])
-    insides = {"return_weights": True, "output_hidden_states": True}
+    insides = {"return_weights": True, "return_hidden_states": True}
     yield "encoder's insides", Case(lambda: encoder(x, **insides), [x])
     yield (
         "decoder layer",
@@ -566,14 +568,14 @@ def model_cases():
     ids = np.arange(8).reshape(2, 4)
     caches = llama.decoder.new_caches(2, 9)
     llama(ids, caches=caches)
-    yield "BertEncoder", Case(lambda: bert(ids, mask=ids != 7), [ids])
+    yield "BertEncoder", Case(lambda: bert(ids, token_mask=ids != 7), [ids])
     yield "CausalDecoder", Case(lambda: gpt.logits(gpt(ids, lengths=[4, 2])), [ids])
     yield (
         "CausalDecoder, caches",
         Case(lambda: llama(ids, caches=caches), [ids], caches),
     )
     yield "generate", Case(lambda: gpt.generate([1, 2], 2))
-    look = {"return_weights": True, "output_hidden_states": True, "layers": 0}
+    look = {"return_weights": True, "return_hidden_states": True, "layers": 0}
     yield "weights of a batch", Case(lambda: bert(ids, lengths=[4, 2], **look), [ids])
 
 
