@@ -29,6 +29,7 @@ from attnpy._attention import attention
 from attnpy._gradients import AttentionGradients, attention_vjp
 from attnpy._machine import (
     get_num_threads,
+    get_portable,
     register_threadpoolctl,
     set_num_threads,
     set_portable,
@@ -50,6 +51,7 @@ __all__ = [
     "attention",
     "attention_vjp",
     "get_num_threads",
+    "get_portable",
     "merge",
     "register_threadpoolctl",
     "set_num_threads",

@@ -152,7 +152,7 @@ def attention(
         Where to write the output, in the output's dtype with any strides. It may
         overlap the inputs.
     num_threads : int, optional
-        At least 1; by default `get_num_threads`. Changes no bit of a result.
+        At least 1; by default `attnpy.get_num_threads`. Changes no bit of the result.
 
     Returns
     -------

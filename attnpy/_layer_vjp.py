@@ -81,9 +81,11 @@ class Side(NamedTuple):
         of_norm: Pullback | None = None
         if self.norm is not None:
             with _checks.renamed(x=f"{letter}_norm"):
-                heads, of_norm = self.norm.vjp(heads)
+                heads, of_norm = self.norm.vjp(heads, num_threads=num_threads)
         if self.cos_sin is not None:
-            heads = _attnpy.rotate(heads, self.cos_sin, self.interleaved, heads)
+            heads = _attnpy.rotate(
+                heads, self.cos_sin, self.interleaved, heads, num_threads
+            )
 
         def back(
             gradient: Array, of_sources: dict[int, Array]
@@ -91,7 +93,9 @@ class Side(NamedTuple):
             found: dict[str, Array | None] = {}
             if self.cos_sin is not None:
                 tables = _turned_back(self.cos_sin)
-                gradient = _attnpy.rotate(gradient, tables, self.interleaved, gradient)
+                gradient = _attnpy.rotate(
+                    gradient, tables, self.interleaved, gradient, num_threads
+                )
             if of_norm is not None:
                 of_heads = of_norm(gradient)
                 gradient = of_heads.x

@@ -47,7 +47,7 @@ def linear(
         `x` of float32 may be rounded to a 16-bit weight's dtype, where products of
         those are faster.
     num_threads : int, optional
-        At least 1; by default `get_num_threads`. Changes no bit of the result.
+        At least 1; by default `attnpy.get_num_threads`. Changes no bit of the result.
 
     Returns
     -------

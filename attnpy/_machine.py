@@ -82,15 +82,41 @@ def set_portable(portable: bool) -> None:
     The choice belongs to the process. ``ATTNPY_PORTABLE=1`` in the environment, read on
     import, makes it from the start.
 
+    See Also
+    --------
+    get_portable : what is chosen.
+
     Examples
     --------
     >>> import attnpy
+    >>> before = attnpy.get_portable()
     >>> attnpy.set_portable(True)
     >>> "bf16" in attnpy.show_config(mode="dicts")["tier"]
     False
-    >>> attnpy.set_portable(False)
+    >>> attnpy.set_portable(before)
     """
     _attnpy.set_portable(portable)
+
+
+def get_portable() -> bool:
+    """Return whether bfloat16 has the same bits on every CPU.
+
+    Returns
+    -------
+    bool
+        As `set_portable` has it, or ``ATTNPY_PORTABLE`` in the environment; False where
+        neither said anything.
+
+    Examples
+    --------
+    >>> import attnpy
+    >>> before = attnpy.get_portable()
+    >>> attnpy.set_portable(True)
+    >>> attnpy.get_portable()
+    True
+    >>> attnpy.set_portable(before)
+    """
+    return _attnpy.get_portable()
 
 
 def register_threadpoolctl() -> None:

@@ -57,7 +57,8 @@ class PartialAttention(NamedTuple):
         return_lse : bool, optional
             Return the LSE as well.
         num_threads : int, optional
-            At least 1; by default `get_num_threads`.
+            At least 1; by default `attnpy.get_num_threads`. Changes no bit of the
+            result.
 
         Returns
         -------

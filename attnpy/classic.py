@@ -6,12 +6,15 @@ last two broadcast as in NumPy.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
 from attnpy import _checks, _dtypes
 from attnpy._attention import attention
+from attnpy._linear import linear
+from attnpy.blocks import tanh
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -35,6 +38,7 @@ def additive_attention(
     *,
     mask: ArrayLike | None = ...,
     return_weights: Literal[False] = ...,
+    num_threads: int | None = ...,
 ) -> Array: ...
 @overload
 def additive_attention(
@@ -47,6 +51,7 @@ def additive_attention(
     *,
     mask: ArrayLike | None = ...,
     return_weights: Literal[True],
+    num_threads: int | None = ...,
 ) -> tuple[Array, Array]: ...
 @overload
 def additive_attention(
@@ -59,6 +64,7 @@ def additive_attention(
     *,
     mask: ArrayLike | None = ...,
     return_weights: bool,
+    num_threads: int | None = ...,
 ) -> Any: ...
 def additive_attention(
     query: ArrayLike,
@@ -70,6 +76,7 @@ def additive_attention(
     *,
     mask: ArrayLike | None = None,
     return_weights: bool = False,
+    num_threads: int | None = None,
 ) -> Any:
     r"""Compute additive attention: the score of a query and a key is a small network.
 
@@ -89,6 +96,8 @@ def additive_attention(
         True where the query may attend to the key.
     return_weights : bool, optional
         Return the weights as well.
+    num_threads : int, optional
+        At least 1; by default `attnpy.get_num_threads`. Changes no bit of the result.
 
     Returns
     -------
@@ -151,21 +160,23 @@ def additive_attention(
     _check_parameter(w_k, "W_k", (keys.shape[-1], n_hidden), "(Dk, A)", "key and W_q")
     _check_parameter(w, "v", (n_hidden,), "(A,)", "W_q")
 
+    multiply = functools.partial(linear, num_threads=num_threads)
     n_queries, n_keys = np.atleast_2d(queries).shape[-2], keys.shape[-2]
     output = np.empty((*lead, n_queries, values.shape[-1]), queries.dtype)
     weights = np.empty(
         (*lead, n_queries, n_keys if return_weights else 0), output.dtype
     )
     with np.errstate(all="ignore"):  # NaN and infinity are results here
-        hidden_q = _expand(np.atleast_2d(queries) @ w_q, lead)  # (..., Lq, A)
-        hidden_k = _expand(keys @ w_k, lead)  # (..., Lk, A)
+        hidden_q = _expand(multiply(np.atleast_2d(queries), w_q), lead)  # (..., Lq, A)
+        hidden_k = _expand(multiply(keys, w_k), lead)  # (..., Lk, A)
         values = _expand(values, lead)
         n_rows = max(1, BLOCK_SIZE // max(1, n_keys * n_hidden))
         for b in np.ndindex(lead):
             for first in range(0, n_queries, n_rows):
                 rows = slice(first, first + n_rows)
                 hidden = hidden_q[b][rows, np.newaxis] + hidden_k[b]  # (rows, Lk, A)
-                scores = np.tanh(hidden, out=hidden) @ w  # (rows, Lk)
+                hidden = tanh(hidden, num_threads=num_threads)
+                scores = multiply(hidden, w[:, np.newaxis])[..., 0]  # (rows, Lk)
                 # Without numbers in queries and keys their products are 0.
                 results = attention(
                     hidden_q[b][rows, :0],
@@ -175,6 +186,7 @@ def additive_attention(
                     mask=allowed[b][rows],
                     return_weights=return_weights,
                     return_lse=False,
+                    num_threads=num_threads,
                 )
                 if return_weights:
                     output[b][rows], weights[b][rows] = results
@@ -193,6 +205,7 @@ def multiplicative_attention(
     *,
     mask: ArrayLike | None = ...,
     return_weights: Literal[False] = ...,
+    num_threads: int | None = ...,
 ) -> Array: ...
 @overload
 def multiplicative_attention(
@@ -203,6 +216,7 @@ def multiplicative_attention(
     *,
     mask: ArrayLike | None = ...,
     return_weights: Literal[True],
+    num_threads: int | None = ...,
 ) -> tuple[Array, Array]: ...
 @overload
 def multiplicative_attention(
@@ -213,6 +227,7 @@ def multiplicative_attention(
     *,
     mask: ArrayLike | None = ...,
     return_weights: bool,
+    num_threads: int | None = ...,
 ) -> Any: ...
 def multiplicative_attention(
     query: ArrayLike,
@@ -222,6 +237,7 @@ def multiplicative_attention(
     *,
     mask: ArrayLike | None = None,
     return_weights: bool = False,
+    num_threads: int | None = None,
 ) -> Any:
     r"""Compute multiplicative attention: scores are products with a matrix between.
 
@@ -239,6 +255,8 @@ def multiplicative_attention(
         True where the query may attend to the key.
     return_weights : bool, optional
         Return the weights as well.
+    num_threads : int, optional
+        At least 1; by default `attnpy.get_num_threads`. Changes no bit of the result.
 
     Returns
     -------
@@ -293,16 +311,18 @@ def multiplicative_attention(
     expected = (queries.shape[-1], keys.shape[-1])
     _check_parameter(w, "W", expected, "(Dq, Dk)", "query and key")
 
+    products = linear(np.atleast_2d(queries), w, num_threads=num_threads)
     with np.errstate(all="ignore"):  # NaN and infinity are results here
         # An axis for one head: attention does not broadcast heads, but groups them.
         results = attention(
-            (np.atleast_2d(queries) @ w)[..., np.newaxis, :, :],
+            products[..., np.newaxis, :, :],
             keys[..., np.newaxis, :, :],
             values[..., np.newaxis, :, :],
             mask=None if mask is None else allowed[..., np.newaxis, :, :],
             scale=1,
             return_weights=return_weights,
             return_lse=False,
+            num_threads=num_threads,
         )
         results = results if return_weights else (results,)
         results = [x[..., 0, :, :] for x in results]

@@ -959,7 +959,8 @@ class MultiHeadAttention:
         kv_lengths : int or array_like of int, shape (B,), optional
             As in a call: how many of the context's tokens exist; by default all.
         num_threads : int, optional
-            At least 1; by default `attnpy.get_num_threads`.
+            At least 1; by default `attnpy.get_num_threads`. Changes no bit of the
+            result.
 
         Returns
         -------
@@ -993,7 +994,7 @@ class MultiHeadAttention:
             )
         key = project_heads(tokens, self.W_k, self.b_k, self.num_kv_heads, num_threads)
         if self.k_norm is not None:
-            key = self.k_norm(key)
+            key = self.k_norm(key, num_threads=num_threads)
         projected = project_heads(
             values, self.W_v, self.b_v, self.num_kv_heads, num_threads
         )

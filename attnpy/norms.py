@@ -20,13 +20,17 @@ __all__ = ["LayerNorm", "RMSNorm"]
 
 
 def norm_vjp(
-    self: LayerNorm | RMSNorm, x: ArrayLike, residual: ArrayLike | None = None
+    self: LayerNorm | RMSNorm,
+    x: ArrayLike,
+    residual: ArrayLike | None = None,
+    *,
+    num_threads: int | None = None,
 ) -> tuple[Array, Pullback]:
     r"""Return what a call does, and the pullback of gradients.
 
     Parameters
     ----------
-    x, residual : array_like, shape (..., dim)
+    x, residual, num_threads
         As in a call.
 
     Returns
@@ -69,11 +73,11 @@ def norm_vjp(
                 f"residual: expected x's shape {tokens.shape}, got {added.shape}"
             )
         total = tokens + added
-    output = _attnpy.normalize(total, None, arguments, None)
+    output = _attnpy.normalize(total, None, arguments, num_threads)
 
     def pullback(grad_output: ArrayLike) -> LayerGradients:
         grad = _vjp.of_output(grad_output, output)
-        of_x, weight, bias = _attnpy.normalize_vjp(grad, total, arguments)
+        of_x, weight, bias = _attnpy.normalize_vjp(grad, total, arguments, num_threads)
         parameters = _vjp.of_parameters(self, {"weight": weight, "bias": bias})
         return LayerGradients(of_x.astype(tokens.dtype, copy=False), parameters)
 
@@ -154,7 +158,13 @@ class LayerNorm:
     vjp = norm_vjp
     __setattr__ = _parameters.set_attribute
 
-    def __call__(self, x: ArrayLike, residual: ArrayLike | None = None) -> Array:
+    def __call__(
+        self,
+        x: ArrayLike,
+        residual: ArrayLike | None = None,
+        *,
+        num_threads: int | None = None,
+    ) -> Array:
         """Return the normalized tokens.
 
         Parameters
@@ -162,6 +172,9 @@ class LayerNorm:
         x : array_like, shape (..., dim)
         residual : array_like, shape (..., dim), optional
             Added to x first; of the same shape.
+        num_threads : int, optional
+            At least 1; by default `attnpy.get_num_threads`. Changes no bit of the
+            result.
 
         Returns
         -------
@@ -173,7 +186,8 @@ class LayerNorm:
         TypeError, ValueError
             If x has another dtype or size.
         """
-        return _attnpy.normalize(x, residual, norm_arguments(self, "norm"), None)
+        arguments = norm_arguments(self, "norm")
+        return _attnpy.normalize(x, residual, arguments, num_threads)
 
 
 class RMSNorm:
@@ -234,7 +248,13 @@ class RMSNorm:
     vjp = norm_vjp
     __setattr__ = _parameters.set_attribute
 
-    def __call__(self, x: ArrayLike, residual: ArrayLike | None = None) -> Array:
+    def __call__(
+        self,
+        x: ArrayLike,
+        residual: ArrayLike | None = None,
+        *,
+        num_threads: int | None = None,
+    ) -> Array:
         """Return the normalized tokens.
 
         Parameters
@@ -242,6 +262,9 @@ class RMSNorm:
         x : array_like, shape (..., dim)
         residual : array_like, shape (..., dim), optional
             Added to x first; of the same shape.
+        num_threads : int, optional
+            At least 1; by default `attnpy.get_num_threads`. Changes no bit of the
+            result.
 
         Returns
         -------
@@ -253,7 +276,8 @@ class RMSNorm:
         TypeError, ValueError
             If x has another dtype or size.
         """
-        return _attnpy.normalize(x, residual, norm_arguments(self, "norm"), None)
+        arguments = norm_arguments(self, "norm")
+        return _attnpy.normalize(x, residual, arguments, num_threads)
 
 
 def norm_arguments(norm: LayerNorm | RMSNorm, name: str) -> Norm:

@@ -35,6 +35,24 @@ def arrays():
 
 
 @pytest.mark.quick
+def test_the_choice_can_be_read():
+    assert attnpy.get_portable() is False
+    for portable in (True, np.bool_(False)):
+        attnpy.set_portable(portable)
+        assert attnpy.get_portable() is bool(portable)
+    with pytest.raises(TypeError, match="portable: expected"):
+        attnpy.set_portable(1)
+    assert attnpy.get_portable() is False
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(("text", "expected"), [("1", "True"), ("0", "False")])
+def test_the_environment_makes_the_choice(text, expected):
+    script = "import attnpy; print(attnpy.get_portable())"
+    assert assert_runs(script, ATTNPY_PORTABLE=text).strip() == expected
+
+
+@pytest.mark.quick
 def test_portable_bfloat16_has_the_bits_of_the_scalar_tier(portable, arrays):
     assert_same_bits(attnpy.attention(*arrays), attend_on("scalar", *arrays))
 

@@ -282,7 +282,7 @@ def test_norms_and_rotations_are_read_once_all_is_converted(mischief):
     tables = Meddler(np.ones((4, 6), np.float32), lambda: mischief(x))
     for call in (
         lambda: _attnpy.normalize(meddler, None, Norm(weight, None, 1e-5, True), 1),
-        lambda: _attnpy.rotate(x, tables, False, None),
+        lambda: _attnpy.rotate(x, tables, False, None, None),
     ):
         try:
             call()

@@ -9,9 +9,11 @@ import time
 
 import numpy as np
 import pytest
+from support import pool, sentences
 from support.arrays import normal, problem
 from support.calls import TIERS, attend_on, everything, threads_for_any_work, vjp_on
 from support.comparisons import assert_same_bits
+from support.errors import refused
 from support.processes import assert_runs, run_python
 
 import attnpy
@@ -221,6 +223,7 @@ INTERRUPT = """
 import functools, os, signal, sys, threading, time
 import numpy as np
 from support.calls import attend_on
+from support.errors import refused
 from support.processes import wait_until
 
 attend = functools.partial(attend_on, sys.argv[1], num_threads=int(sys.argv[2]))
@@ -463,6 +466,7 @@ def test_exit_while_threads_are_in_a_call_is_clean():
     script = """
 import threading, time
 import numpy as np
+from support.errors import refused
 from support.processes import wait_until
 from attnpy import attention
 x = np.broadcast_to(np.zeros((), np.float32), (9999, 4096, 64))
@@ -487,3 +491,35 @@ assert attention(x, x, x, num_threads=32).tobytes() == expected.tobytes()
     if sys.platform != "linux":
         pytest.skip("needs /proc")
     assert_runs(script)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
+def test_num_threads_is_honoured_wherever_there_are_threads():
+    """In children of a fork, which have no threads yet. Unless told, 5 are allowed."""
+    sentences.require()
+    script = "from support import pool; pool.main()"
+    # Neither NumPy's products nor the tokenizer have threads of their own.
+    quiet = {"OPENBLAS_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
+    lines = assert_runs(script, **quiet, TOKENIZERS_PARALLELISM="false").splitlines()
+    taken = {
+        name: tuple(map(int, rest)) for name, *rest in (s.split("|") for s in lines)
+    }
+    assert pool.taking_threads() <= taken.keys()
+    # It divides by sums: its work is counted as none, and one thread does it.
+    assert taken.pop("PartialAttention.finish") == (1, 1, 1)
+    wrong = {
+        name: (one, three, many)
+        for name, (one, three, many) in taken.items()
+        if not (one == 1 and 1 < three <= 3 < many <= 5)
+    }
+    assert wrong == {}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"), [(0, ValueError), (-1, ValueError), (2.0, TypeError)]
+)
+def test_a_wrong_number_of_threads_is_refused_in_the_same_words(wrong, error):
+    sentences.require()
+    for _, call, arguments in pool.all_cases():
+        with refused(error, "num_threads"):
+            call(*arguments, num_threads=wrong)

@@ -223,18 +223,23 @@ def residual(
     norm: LayerNorm | RMSNorm,
     norm_first: bool,
     norm_after: LayerNorm | RMSNorm | None = None,
+    *,
+    num_threads: int | None,
 ) -> Array:
     """Add what a sublayer makes of the tokens, with the norm before it or after.
 
     With `norm_after` what is added is normalized, too. The sublayer takes what goes
     into it, and what is to be added to its result.
     """
+    given = norm(tokens, num_threads=num_threads) if norm_first else tokens
     if norm_first and norm_after is None:
-        return sublayer(norm(tokens), tokens)
-    result = sublayer(norm(tokens) if norm_first else tokens, None)
+        return sublayer(given, tokens)
+    result = sublayer(given, None)
     if norm_after is not None:
-        result = norm_after(result)
-    return tokens + result if norm_first else norm(result, tokens)
+        result = norm_after(result, num_threads=num_threads)
+    if norm_first:
+        return tokens + result
+    return norm(result, tokens, num_threads=num_threads)
 
 
 class Sublayer(NamedTuple):
@@ -245,7 +250,7 @@ class Sublayer(NamedTuple):
     norm: str
     norm_after: str | None = None
 
-    def step(self, layer: Any) -> Step:
+    def step(self, layer: Any, num_threads: int | None) -> Step:
         """Return what `residual` does with it, and back."""
         norm, norm_first = getattr(layer, self.norm), layer.norm_first
         after = self.norm_after or ""
@@ -255,13 +260,15 @@ class Sublayer(NamedTuple):
             pulls: dict[str, Pullback] = {}  # in the order in which they were run
             result = tokens
             if norm_first:
-                result, pulls[self.norm] = norm.vjp(tokens)
+                result, pulls[self.norm] = norm.vjp(tokens, num_threads=num_threads)
             is_added = norm_first and norm_after is None
             result, pulls[self.name] = self.vjp(result, tokens if is_added else None)
             if norm_after is not None:
-                result, pulls[after] = norm_after.vjp(result)
+                result, pulls[after] = norm_after.vjp(result, num_threads=num_threads)
             if not norm_first:
-                result, pulls[self.norm] = norm.vjp(result, tokens)
+                result, pulls[self.norm] = norm.vjp(
+                    result, tokens, num_threads=num_threads
+                )
             elif not is_added:
                 result = tokens + result
 
@@ -317,6 +324,7 @@ def stack_vjp(
     stack: Any,
     tokens: Array,
     layer_vjp: Callable[[Any, Array], tuple[Array, Pullback]],
+    num_threads: int | None,
 ) -> tuple[Array, Pullback]:
     """Run the layers of a stack and its norm, and return the pullback, too."""
 
@@ -337,5 +345,6 @@ def stack_vjp(
         for i, layer in enumerate(stack.layers)
     ]
     if stack.norm is not None:
-        steps.append(step("norm", stack.norm.vjp))
+        norm_vjp = functools.partial(stack.norm.vjp, num_threads=num_threads)
+        steps.append(step("norm", norm_vjp))
     return chain_vjp(stack, tokens, steps)

@@ -12,12 +12,14 @@ if TYPE_CHECKING:
     from attnpy._typing import Array
 
 
-def relu(x: ArrayLike) -> Array:
+def relu(x: ArrayLike, *, num_threads: int | None = None) -> Array:
     """Return the positive part, max(x, 0).
 
     Parameters
     ----------
     x : array_like, any shape
+    num_threads : int, optional
+        At least 1; by default `attnpy.get_num_threads`. Changes no bit of the result.
 
     Returns
     -------
@@ -30,15 +32,17 @@ def relu(x: ArrayLike) -> Array:
     >>> relu([-1.0, 0.0, 2.0])
     array([0., 0., 2.])
     """
-    return _attnpy.activate(x, "relu")
+    return _attnpy.activate(x, "relu", None, num_threads)
 
 
-def gelu(x: ArrayLike) -> Array:
+def gelu(x: ArrayLike, *, num_threads: int | None = None) -> Array:
     r"""Return the Gaussian error linear unit, exact.
 
     Parameters
     ----------
     x : array_like, any shape
+    num_threads : int, optional
+        At least 1; by default `attnpy.get_num_threads`. Changes no bit of the result.
 
     Returns
     -------
@@ -62,15 +66,17 @@ def gelu(x: ArrayLike) -> Array:
     >>> gelu([-1.0, 0.0, 1.0]).round(4)
     array([-0.1587,  0.    ,  0.8413])
     """
-    return _attnpy.activate(x, "gelu")
+    return _attnpy.activate(x, "gelu", None, num_threads)
 
 
-def gelu_tanh(x: ArrayLike) -> Array:
+def gelu_tanh(x: ArrayLike, *, num_threads: int | None = None) -> Array:
     r"""Return the Gaussian error linear unit, approximated with a tanh.
 
     Parameters
     ----------
     x : array_like, any shape
+    num_threads : int, optional
+        At least 1; by default `attnpy.get_num_threads`. Changes no bit of the result.
 
     Returns
     -------
@@ -88,15 +94,17 @@ def gelu_tanh(x: ArrayLike) -> Array:
     >>> gelu_tanh([-1.0, 0.0, 1.0]).round(4)
     array([-0.1588,  0.    ,  0.8412])
     """
-    return _attnpy.activate(x, "gelu_tanh")
+    return _attnpy.activate(x, "gelu_tanh", None, num_threads)
 
 
-def silu(x: ArrayLike) -> Array:
+def silu(x: ArrayLike, *, num_threads: int | None = None) -> Array:
     r"""Return the sigmoid linear unit, also called swish.
 
     Parameters
     ----------
     x : array_like, any shape
+    num_threads : int, optional
+        At least 1; by default `attnpy.get_num_threads`. Changes no bit of the result.
 
     Returns
     -------
@@ -113,15 +121,17 @@ def silu(x: ArrayLike) -> Array:
     >>> silu([-1.0, 0.0, 1.0]).round(4)
     array([-0.2689,  0.    ,  0.7311])
     """
-    return _attnpy.activate(x, "silu")
+    return _attnpy.activate(x, "silu", None, num_threads)
 
 
-def quick_gelu(x: ArrayLike) -> Array:
+def quick_gelu(x: ArrayLike, *, num_threads: int | None = None) -> Array:
     r"""Return the Gaussian error linear unit, approximated with a sigmoid.
 
     Parameters
     ----------
     x : array_like, any shape
+    num_threads : int, optional
+        At least 1; by default `attnpy.get_num_threads`. Changes no bit of the result.
 
     Returns
     -------
@@ -139,15 +149,17 @@ def quick_gelu(x: ArrayLike) -> Array:
     >>> quick_gelu([-1.0, 0.0, 1.0]).round(4)
     array([-0.1542,  0.    ,  0.8458])
     """
-    return _attnpy.activate(x, "quick_gelu")
+    return _attnpy.activate(x, "quick_gelu", None, num_threads)
 
 
-def relu2(x: ArrayLike) -> Array:
+def relu2(x: ArrayLike, *, num_threads: int | None = None) -> Array:
     """Return the square of the positive part, max(x, 0) ** 2.
 
     Parameters
     ----------
     x : array_like, any shape
+    num_threads : int, optional
+        At least 1; by default `attnpy.get_num_threads`. Changes no bit of the result.
 
     Returns
     -------
@@ -165,15 +177,17 @@ def relu2(x: ArrayLike) -> Array:
     >>> relu2([-1.0, 0.0, 3.0])
     array([0., 0., 9.])
     """
-    return _attnpy.activate(x, "relu2")
+    return _attnpy.activate(x, "relu2", None, num_threads)
 
 
-def tanh(x: ArrayLike) -> Array:
+def tanh(x: ArrayLike, *, num_threads: int | None = None) -> Array:
     """Return the hyperbolic tangent.
 
     Parameters
     ----------
     x : array_like, any shape
+    num_threads : int, optional
+        At least 1; by default `attnpy.get_num_threads`. Changes no bit of the result.
 
     Returns
     -------
@@ -190,7 +204,7 @@ def tanh(x: ArrayLike) -> Array:
     >>> tanh([-1.0, 0.0, 1.0]).round(4)
     array([-0.7616,  0.    ,  0.7616])
     """
-    return _attnpy.activate(x, "tanh")
+    return _attnpy.activate(x, "tanh", None, num_threads)
 
 
 def activation_vjp(
@@ -211,7 +225,7 @@ def activation_vjp(
     activation : {"relu", "gelu", "gelu_tanh", "silu", "quick_gelu", "relu2", "tanh"}
         Its name; or None, the identity.
     num_threads : int, optional
-        At most so many threads; by default as many as `attnpy.get_num_threads` says.
+        At least 1; by default `attnpy.get_num_threads`. Changes no bit of the result.
 
     Returns
     -------

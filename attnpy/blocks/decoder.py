@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 import numpy as np
@@ -46,6 +46,13 @@ if TYPE_CHECKING:
     class DecoderStackCall(DecoderCall, Choice, total=False):
         """The options of a stack's call that do not change the kind of its result."""
 
+
+# A part of a layer, its norm, and that of what it gives.
+Part = tuple[
+    "Callable[[Array, Array | None], Any]",
+    "LayerNorm | RMSNorm",
+    "LayerNorm | RMSNorm | None",
+]
 
 # What a layer's self-attention is told, beside the cache.
 HANDED_ON = PASSED_ON - {"causal"} | {"rotary", "mixed"}
@@ -362,16 +369,14 @@ class DecoderLayer:
         tokens = _checks.array(x, "x")
         with all_or_nothing([cache] if isinstance(cache, KVCache) else []) as lent:
             cache = lent[0] if lent else cache
-            tokens = _stack.residual(
-                tokens, attend, self.norm_1, self.norm_first, self.after_1
-            )
+            parts: list[Part] = [(attend, self.norm_1, self.after_1)]
             if self.norm_2 is not None:
+                parts.append((attend_to_context, self.norm_2, None))
+            parts.append((feed, self.norm_3, self.after_3))
+            for part, norm, after in parts:
                 tokens = _stack.residual(
-                    tokens, attend_to_context, self.norm_2, self.norm_first
+                    tokens, part, norm, self.norm_first, after, num_threads=num_threads
                 )
-            tokens = _stack.residual(
-                tokens, feed, self.norm_3, self.norm_first, self.after_3
-            )
         return Insides(tokens, weights, cross_weights) if asked else tokens
 
     def vjp(
@@ -451,7 +456,7 @@ class DecoderLayer:
                 _stack.Sublayer("cross_attention", attend_to_context, "norm_2")
             )
         sublayers.append(_stack.Sublayer("feed_forward", feed, "norm_3", "after_3"))
-        steps = [sublayer.step(self) for sublayer in sublayers]
+        steps = [sublayer.step(self, num_threads) for sublayer in sublayers]
         return _vjp.run(run, checkpoint)
 
     def _own_options(self, options: dict[str, Any]) -> dict[str, Any]:
@@ -619,7 +624,8 @@ class Decoder:
         context_lengths : int or array_like of int, shape (B,), optional
             As in a call: how many of the context's tokens exist; by default all.
         num_threads : int, optional
-            At least 1; by default `attnpy.get_num_threads`.
+            At least 1; by default `attnpy.get_num_threads`. Changes no bit of the
+            result.
 
         Returns
         -------
@@ -751,7 +757,9 @@ class Decoder:
                     tokens, states, cache=cache, **options, **recorder.asks(i)
                 )
                 tokens = recorder.take(i, result)
-            return recorder.end(tokens if self.norm is None else self.norm(tokens))
+            if self.norm is not None:
+                tokens = self.norm(tokens, num_threads=options.get("num_threads"))
+            return recorder.end(tokens)
 
     def vjp(
         self,
@@ -814,7 +822,9 @@ class Decoder:
                 tokens, context, wanted=names, checkpoint=checkpoint, **options
             )
 
-        return _stack.stack_vjp(self, _vjp.floating(x, "x"), run)
+        return _stack.stack_vjp(
+            self, _vjp.floating(x, "x"), run, options.get("num_threads")
+        )
 
 
 def _has_caches(context: Any) -> bool:

@@ -219,6 +219,7 @@ class EncoderLayer:
         TypeError, ValueError
             If an argument has the wrong kind or dtype, or shapes do not fit together.
         """
+        num_threads = options.get("num_threads")
         weights: Array | None = None
 
         def attend(tokens: Array, residual: Array | None) -> Any:
@@ -233,14 +234,16 @@ class EncoderLayer:
                 tokens,
                 residual=residual,
                 mixed=options.get("mixed", False),
-                num_threads=options.get("num_threads"),
+                num_threads=num_threads,
             )
 
         _checks.keywords(options, PASSED_ON | {"rotary", "mixed"}, "EncoderLayer()")
         tokens = _checks.array(x, "x")
         asked = _stack.asked(return_weights, heads)
-        tokens = _stack.residual(tokens, attend, self.norm_1, self.norm_first)
-        tokens = _stack.residual(tokens, feed, self.norm_2, self.norm_first)
+        for part, norm in ((attend, self.norm_1), (feed, self.norm_2)):
+            tokens = _stack.residual(
+                tokens, part, norm, self.norm_first, num_threads=num_threads
+            )
         return Insides(tokens, weights) if asked else tokens
 
     def vjp(
@@ -276,6 +279,7 @@ class EncoderLayer:
         TypeError, ValueError
             As a call; if the parameters are packed, or not float32 or float64.
         """
+        num_threads = options.get("num_threads")
 
         def attend(tokens: Array, residual: Array | None) -> tuple[Array, Pullback]:
             return self.self_attention.vjp(
@@ -284,7 +288,7 @@ class EncoderLayer:
 
         def feed(tokens: Array, residual: Array | None) -> tuple[Array, Pullback]:
             return self.feed_forward.vjp(
-                tokens, residual=residual, num_threads=options.get("num_threads")
+                tokens, residual=residual, num_threads=num_threads
             )
 
         def run() -> tuple[Array, Pullback]:
@@ -293,8 +297,8 @@ class EncoderLayer:
         _checks.keywords(options, PASSED_ON | {"rotary"}, "EncoderLayer.vjp()")
         names, tokens = _vjp.wanted_names(wanted), _vjp.floating(x, "x")
         steps = [
-            _stack.Sublayer("self_attention", attend, "norm_1").step(self),
-            _stack.Sublayer("feed_forward", feed, "norm_2").step(self),
+            _stack.Sublayer("self_attention", attend, "norm_1").step(self, num_threads),
+            _stack.Sublayer("feed_forward", feed, "norm_2").step(self, num_threads),
         ]
         return _vjp.run(run, checkpoint)
 
@@ -432,7 +436,7 @@ class Encoder:
             of the output depends on it.
         return_hidden_states : bool, optional
             Return what goes into the layers and what each of them gives as well, in an
-            `Insides`. The name is Hugging Face's.
+            `Insides`. Hugging Face calls it `output_hidden_states`.
         layers, heads : int or sequence of int, optional
             Of which layers and heads, in this order; negative numbers count from the
             end. Only they take memory (but for what one layer's weights take for a
@@ -458,7 +462,9 @@ class Encoder:
         recorder.begin(tokens)
         for i, layer in enumerate(self.layers):
             tokens = recorder.take(i, layer(tokens, **options, **recorder.asks(i)))
-        return recorder.end(tokens if self.norm is None else self.norm(tokens))
+        if self.norm is not None:
+            tokens = self.norm(tokens, num_threads=options.get("num_threads"))
+        return recorder.end(tokens)
 
     def vjp(
         self,
@@ -513,4 +519,6 @@ class Encoder:
         def run(layer: EncoderLayer, tokens: Array) -> tuple[Array, Pullback]:
             return layer.vjp(tokens, wanted=names, checkpoint=checkpoint, **options)
 
-        return _stack.stack_vjp(self, _vjp.floating(x, "x"), run)
+        return _stack.stack_vjp(
+            self, _vjp.floating(x, "x"), run, options.get("num_threads")
+        )

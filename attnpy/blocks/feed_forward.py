@@ -154,7 +154,8 @@ class FeedForward:
             For 16-bit parameters: what is inside has their dtype, but the result is in
             float32, as `x` may be.
         num_threads : int, optional
-            At least 1; by default `attnpy.get_num_threads`.
+            At least 1; by default `attnpy.get_num_threads`. Changes no bit of the
+            result.
 
         Returns
         -------

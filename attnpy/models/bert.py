@@ -386,7 +386,8 @@ class BertEncoder:
         layers, heads : int or sequence of int, optional
             Of which layers and heads, as in `attnpy.blocks.Encoder.__call__`.
         num_threads : int, optional
-            At least 1; by default `attnpy.get_num_threads`.
+            At least 1; by default `attnpy.get_num_threads`. Changes no bit of the
+            result.
 
         Returns
         -------
@@ -400,7 +401,8 @@ class BertEncoder:
             If an argument has the wrong kind, dtype or shape, or is out of its range.
         """
         ids = _embedding.checked_ids(token_ids, len(self.token_embedding))
-        tokens = self.norm(self._embed(ids, self._types(ids, token_types)))
+        embedded = self._embed(ids, self._types(ids, token_types))
+        tokens = self.norm(embedded, num_threads=num_threads)
         hidden, of_keys, ends = _visible(ids, lengths, token_mask)
 
         def run(tokens: Array, seq_offsets: NDArray[np.int64] | None) -> Any:
@@ -456,7 +458,8 @@ class BertEncoder:
         _vjp.check_trainable(self, (*TABLES, "relative_bias"))
         ids = _embedding.checked_ids(token_ids, len(self.token_embedding))
         types = self._types(ids, token_types)
-        tokens, of_norm = self.norm.vjp(self._embed(ids, types))
+        embedded = self._embed(ids, types)
+        tokens, of_norm = self.norm.vjp(embedded, num_threads=num_threads)
         hidden, of_keys, ends = _visible(ids, lengths, token_mask)
 
         def run(
@@ -502,7 +505,8 @@ class BertEncoder:
         states : array_like, shape (L, E) or (B, L, E)
             Vectors from a call.
         num_threads : int, optional
-            At least 1; by default `attnpy.get_num_threads`.
+            At least 1; by default `attnpy.get_num_threads`. Changes no bit of the
+            result.
 
         Returns
         -------
@@ -598,7 +602,8 @@ class BertEncoder:
         states : array_like, shape (L, E) or (B, L, E)
             Vectors from a call.
         num_threads : int, optional
-            At least 1; by default `attnpy.get_num_threads`.
+            At least 1; by default `attnpy.get_num_threads`. Changes no bit of the
+            result.
 
         Returns
         -------

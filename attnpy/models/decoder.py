@@ -418,7 +418,8 @@ class CausalDecoder:
         layers, heads : int or sequence of int, optional
             Of which layers and heads, as in `attnpy.blocks.Encoder.__call__`.
         num_threads : int, optional
-            At least 1; by default `attnpy.get_num_threads`.
+            At least 1; by default `attnpy.get_num_threads`. Changes no bit of the
+            result.
 
         Returns
         -------
@@ -676,7 +677,8 @@ class CausalDecoder:
         states : array_like, shape (..., E)
             Vectors from a call.
         num_threads : int, optional
-            At least 1; by default `attnpy.get_num_threads`.
+            At least 1; by default `attnpy.get_num_threads`. Changes no bit of the
+            result.
 
         Returns
         -------
@@ -696,7 +698,7 @@ class CausalDecoder:
         if self.logit_softcap is None:
             return scores
         cap = np.asarray(self.logit_softcap, scores.dtype)
-        capped: Array = tanh(scores / cap) * cap
+        capped: Array = tanh(scores / cap, num_threads=num_threads) * cap
         return capped
 
 

@@ -141,7 +141,7 @@ def generate(
         second. True needs the tqdm package; None, the default, does without where it is
         not installed, and where there is a callback, which may print.
     num_threads : int, optional
-        At least 1; by default `attnpy.get_num_threads`.
+        At least 1; by default `attnpy.get_num_threads`. Changes no bit of the result.
 
     Returns
     -------

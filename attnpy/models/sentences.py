@@ -274,8 +274,9 @@ class SentenceEncoder:
             come, some thousands after the others in the order given; what is there
             after Ctrl-C is right or has not been touched.
         num_threads : int, optional
-            At least 1; by default `attnpy.get_num_threads`. With 1 the tokenizer, too,
-            has one thread; else its package decides (``RAYON_NUM_THREADS``).
+            At least 1; by default `attnpy.get_num_threads`. Changes no bit of the
+            result. With 1 the tokenizer, too, has one thread; else its package decides
+            (``RAYON_NUM_THREADS``).
 
         Returns
         -------
@@ -317,7 +318,8 @@ class SentenceEncoder:
         a : array_like, shape (n, E) or (E,)
         b : array_like, shape (m, E) or (E,)
         num_threads : int, optional
-            At least 1; by default `attnpy.get_num_threads`.
+            At least 1; by default `attnpy.get_num_threads`. Changes no bit of the
+            result.
 
         Returns
         -------
@@ -365,7 +367,8 @@ class SentenceEncoder:
         progress : bool, optional
             As in `encode`: how much of the corpus is done.
         num_threads : int, optional
-            At least 1; by default `attnpy.get_num_threads`.
+            At least 1; by default `attnpy.get_num_threads`. Changes no bit of the
+            result.
 
         Returns
         -------

@@ -269,7 +269,12 @@ class Rotary:
         )
 
     def __call__(
-        self, x: ArrayLike, positions: ArrayLike | None = None, out: Array | None = None
+        self,
+        x: ArrayLike,
+        positions: ArrayLike | None = None,
+        out: Array | None = None,
+        *,
+        num_threads: int | None = None,
     ) -> Array:
         """Turn queries or keys.
 
@@ -283,6 +288,9 @@ class Rotary:
             ``(B, H, L, D)``. By default the rows stand at 0 to ``L - 1``.
         out : ndarray, shape (..., L, D), optional
             Where to write, in the dtype of the result, with any strides. It may be x.
+        num_threads : int, optional
+            At least 1; by default `attnpy.get_num_threads`. Changes no bit of the
+            result.
 
         Returns
         -------
@@ -316,7 +324,7 @@ class Rotary:
             )
         lengths = _lengths(self, positions)
         tables = cos_sin(self, positions, _dtypes.arithmetic(x.dtype), lengths=lengths)
-        return _attnpy.rotate(x, tables, self.interleaved, out)
+        return _attnpy.rotate(x, tables, self.interleaved, out, num_threads)
 
 
 def cos_sin(

@@ -33,6 +33,7 @@ def neuron_view(
     window: Window | None = None,
     scale: float | None = None,
     title: str | None = None,
+    num_threads: int | None = None,
 ) -> View:
     """Show how a query and the keys become weights, element by element.
 
@@ -59,6 +60,8 @@ def neuron_view(
         What sums are multiplied by; by default 1 / sqrt(D).
     title : str, optional
         A heading.
+    num_threads : int, optional
+        At least 1; by default `attnpy.get_num_threads`. Changes no bit of the result.
 
     Returns
     -------
@@ -113,6 +116,7 @@ def neuron_view(
         window=window,
         scale=scale,
         return_weights=True,
+        num_threads=num_threads,
     )
     shape = (1, 1, *weights.shape)[-4:]
     weights = weights.reshape(shape)  # (layers, H, Lq, Lk)

@@ -78,10 +78,10 @@ rotation_result(PyArrayObject *x, PyArrayObject *out)
 /* Turns the rows of x, which is native and aligned, into `out`. */
 static int
 rotate_rows(PyArrayObject *x, PyArrayObject *cos_sin, PyArrayObject *out,
-            attn_rotary_problem *p)
+            attn_rotary_problem *p, int n_threads)
 {
     PyArrayObject *result = rotation_result(x, out);
-    attn_call call = {.tier = py_current_tier(), .n_threads = attn_get_num_threads()};
+    attn_call call = {.tier = py_current_tier(), .n_threads = n_threads};
     int status = -1;
     py_lock lock;
 
@@ -113,8 +113,8 @@ take_out(PyObject *out, PyArrayObject *x, int type)
 
 PyDoc_STRVAR(
     rotate_doc,
-    "rotate(x, cos_sin, interleaved, out, /)\n--\n\nWrite rows of x to out, or a "
-    "new array, with their pairs turned; cos_sin has cosines, then sines, in "
+    "rotate(x, cos_sin, interleaved, out, num_threads, /)\n--\n\nWrite rows of x to "
+    "out, or a new array, with their pairs turned; cos_sin has cosines, then sines, in "
     "one row.");
 
 static PyObject *
@@ -122,15 +122,16 @@ rotate(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
 {
     attn_rotary_problem p;
     PyArrayObject *x = NULL, *cos_sin = NULL, *out = NULL;
-    int interleaved, type = -1;
+    int interleaved, n_threads, type = -1;
 
     (void)module;
-    if (n_arguments != 4) {
-        PyErr_Format(PyExc_TypeError, "expected 4 arguments, got %zd", n_arguments);
+    if (n_arguments != 5) {
+        PyErr_Format(PyExc_TypeError, "expected 5 arguments, got %zd", n_arguments);
         return NULL;
     }
     interleaved = py_parse_flag(arguments[2], "interleaved");
-    if (interleaved < 0 || py_as_array(arguments[0], "x", &x) < 0 ||
+    if (interleaved < 0 || py_threads_or_default(arguments[4], &n_threads) < 0 ||
+        py_as_array(arguments[0], "x", &x) < 0 ||
         py_as_array(arguments[1], "cos_sin", &cos_sin) < 0) {
         Py_XDECREF(x);
         return NULL;
@@ -142,7 +143,7 @@ rotate(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
         Py_SETREF(cos_sin, py_as_contiguous((PyObject *)cos_sin, py_real_type(type)));
         out = cos_sin == NULL ? NULL : take_out(arguments[3], x, type);
     }
-    if (out != NULL && rotate_rows(x, cos_sin, out, &p) < 0) {
+    if (out != NULL && rotate_rows(x, cos_sin, out, &p, n_threads) < 0) {
         Py_CLEAR(out);
     }
     Py_XDECREF(x);

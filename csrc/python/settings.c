@@ -149,7 +149,18 @@ set_portable(PyObject *module, PyObject *argument)
     if (wanted < 0) {
         return NULL;
     }
-    return PyBool_FromLong(atomic_exchange(&portable, wanted > 0));
+    atomic_store(&portable, wanted > 0);
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(get_portable_doc, "get_portable()\n--\n\nAs attnpy.get_portable.");
+
+static PyObject *
+get_portable(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    return PyBool_FromLong(atomic_load(&portable));
 }
 
 /* The names of the tiers that this CPU has, best first. */
@@ -287,6 +298,7 @@ PyMethodDef py_settings_methods[] = {
     {"set_wide_tiles", set_wide_tiles, METH_O, set_wide_tiles_doc},
     {"watch_tasks", PY_FUNCTION(watch_tasks), METH_FASTCALL, watch_tasks_doc},
     {"set_portable", set_portable, METH_O, set_portable_doc},
+    {"get_portable", get_portable, METH_NOARGS, get_portable_doc},
     {"config", config, METH_NOARGS, config_doc},
     {NULL, NULL, 0, NULL},
 };

@@ -56,7 +56,7 @@ def accelerate(*, num_threads: int | None = None) -> Iterator[None]:
     Parameters
     ----------
     num_threads : int, optional
-        How many threads attention uses; by default `attnpy.get_num_threads`.
+        At least 1; by default `attnpy.get_num_threads`. Changes no bit of the result.
 
     Returns
     -------

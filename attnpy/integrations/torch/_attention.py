@@ -75,7 +75,8 @@ def attention(
     out : Tensor, shape (..., H, Lq, Dv), optional
         Where to write the output, where no gradient is needed.
     num_threads : int, optional
-        By default `attnpy.get_num_threads`; `torch.set_num_threads` does not count.
+        At least 1; by default `attnpy.get_num_threads`. Changes no bit of the result.
+        `torch.set_num_threads` does not count.
 
     Returns
     -------

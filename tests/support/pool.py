@@ -1,0 +1,181 @@
+"""Calls of all that takes num_threads, and how many threads there are after each."""
+
+import inspect
+import os
+import re
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+import attnpy
+from attnpy import _attnpy, blocks, classic, layers, models, positions, training, view
+from support import public, sentences
+from support.arrays import normal
+
+# What is about the settings, not a call.
+SETTINGS = {"set_num_threads", "get_num_threads"}
+
+
+def taking_threads():
+    """The public functions and methods that say num_threads."""
+    return {
+        name
+        for name, thing in public.callables().items()
+        if name not in SETTINGS
+        and (
+            "num_threads" in public.parameters(thing)
+            or re.search(r"\bnum_threads\b", inspect.getdoc(thing) or "")
+        )
+    }
+
+
+def there_and_back(vjp):
+    """A call of a vjp, and of the pullback with the gradient of the whole output."""
+
+    def call(*arguments, **options):
+        output, pullback = vjp(*arguments, **options)
+        return pullback(np.ones_like(output))
+
+    return call
+
+
+def function_cases():
+    query, key, value = (normal(4, 60, 8, seed=i) for i in range(3))
+    arrays, x = (query, key, value), normal(9, 800, 24)
+    long = normal(4, 600, 8)
+    state = attnpy.attend_partial(long, long, long)
+    yield "attention", attnpy.attention, arrays
+    yield "attention_vjp", attnpy.attention_vjp, (query, *arrays)
+    yield "attend_partial", attnpy.attend_partial, arrays
+    yield "PartialAttention.finish", state.finish, ()
+    yield "Plan", lambda *given, **n: attnpy.Plan(*given, **n)(), arrays
+    yield "statistics", attnpy.statistics, (long, long)
+    for name in ("gelu", "gelu_tanh", "quick_gelu", "relu", "relu2", "silu", "tanh"):
+        yield f"blocks.{name}", getattr(blocks, name), (x,)
+    yield "blocks.activation_vjp", blocks.activation_vjp, (x, x, "gelu")
+    matrix = normal(8, 8)
+    additive = (*arrays, matrix, matrix, matrix[0])
+    yield "classic.additive_attention", classic.additive_attention, additive
+    given = (*arrays, matrix)
+    yield "classic.multiplicative_attention", classic.multiplicative_attention, given
+    yield "positions.Rotary.__call__", positions.Rotary(24), (x,)
+    targets = np.zeros(x.shape[:-1], int)
+    yield "training.cross_entropy", training.cross_entropy, (x, targets)
+    yield "view.neuron_view", view.neuron_view, (query, key, [""] * 60)
+
+
+def layer_cases():
+    rng = np.random.default_rng(0)
+    x, context = normal(6, 90, 24), normal(6, 80, 24, seed=1)
+    large = normal(9, 800, 24)
+    for kind in (blocks.LayerNorm, blocks.RMSNorm):
+        norm, name = kind(24), f"blocks.{kind.__name__}"
+        yield f"{name}.__call__", norm, (large, large)
+        yield f"{name}.vjp", there_and_back(norm.vjp), (large, large)
+    mha = layers.MultiHeadAttention(24, 4, rng=rng)
+    mha.q_norm, mha.k_norm = blocks.RMSNorm(6), blocks.LayerNorm(6)
+    network = blocks.FeedForward(24, 48, activation="swiglu", rng=rng)
+    sizes = {"norm_first": True, "rng": rng}
+    made = {
+        "SelfAttention": layers.SelfAttention(24, 8, rng=rng),
+        "MultiHeadAttention": mha,
+        "blocks.FeedForward": network,
+        "blocks.EncoderLayer": blocks.EncoderLayer(24, 4, 48, rng=rng),
+        "blocks.Encoder": blocks.Encoder(2, 24, 4, 48, **sizes),
+        "blocks.DecoderLayer": blocks.DecoderLayer(24, 4, 48, rng=rng),
+        "blocks.Decoder": blocks.Decoder(2, 24, 4, 48, **sizes),
+    }
+    for name, layer in made.items():
+        given = (x, context) if "Decoder" in name else (x,)
+        yield f"{name}.__call__", layer, given
+        yield f"{name}.vjp", there_and_back(layer.vjp), given
+    project = "project_context"
+    yield f"MultiHeadAttention.{project}", mha.project_context, (context,)
+    decoder = made["blocks.Decoder"]
+    yield f"blocks.Decoder.{project}", decoder.project_context, (context,)
+
+    def turned(x, **options):
+        options |= {"rotary": positions.Rotary(6), "checkpoint": True}
+        return there_and_back(mha.vjp)(x, **options)
+
+    yield "vjp with positions", turned, (x,)
+
+
+def model_cases():
+    rng = np.random.default_rng(0)
+    size = {"vocab_size": 50, "rng": rng}
+    bert = models.BertEncoder(1, 24, 4, 48, pooler=True, num_labels=3, **size)
+    gpt = models.CausalDecoder(1, 24, 4, 48, logit_softcap=5.0, norm_after=True, **size)
+    ids, states = rng.integers(0, 50, (3, 60)), normal(600, 2, 24)
+    lengths = {"lengths": [60, 20, 0]}
+    yield "models.BertEncoder.__call__", bert, (ids,)
+    yield "models.CausalDecoder.__call__", gpt, (ids,)
+    yield "packed", lambda ids, **n: bert(ids, **lengths, **n), (ids,)
+    for model in (bert, gpt):
+        name = f"models.{type(model).__name__}.vjp"
+        yield name, there_and_back(model.vjp), (ids,)
+    for name in ("pool", "classify"):
+        yield f"models.BertEncoder.{name}", getattr(bert, name), (states,)
+        vjp = there_and_back(getattr(bert, f"{name}_vjp"))
+        yield f"models.BertEncoder.{name}_vjp", vjp, (states,)
+    yield "models.CausalDecoder.logits", gpt.logits, (states,)
+    logits_vjp = there_and_back(gpt.logits_vjp)
+    yield "models.CausalDecoder.logits_vjp", logits_vjp, (states,)
+    yield "models.CausalDecoder.generate", gpt.generate, (ids, 2)
+
+    def stream(*arguments, **options):
+        return list(gpt.stream(*arguments, **options))
+
+    yield "models.CausalDecoder.stream", stream, (ids, 2)
+
+
+def sentence_cases():
+    with tempfile.TemporaryDirectory() as folder:
+        sentences.write(Path(folder))
+        encoder = models.SentenceEncoder.from_pretrained(folder)
+    vectors, texts = normal(600, 12), ["the cat"] * 40
+
+    def encode(texts, **options):
+        return encoder.encode(texts, progress=False, **options)  # tqdm has a thread
+
+    def search(query, corpus, **options):
+        return encoder.search(query, corpus, progress=False, **options)
+
+    yield "models.SentenceEncoder.encode", encode, (texts,)
+    yield "models.SentenceEncoder.similarity", encoder.similarity, (vectors, vectors)
+    yield "models.SentenceEncoder.search", search, (vectors, vectors)
+
+
+def all_cases():
+    yield from function_cases()
+    yield from layer_cases()
+    yield from model_cases()
+    yield from sentence_cases()
+
+
+def threads_of(call):
+    """How many threads a child process has after this call, before which it has one."""
+    pid = os.fork()
+    if pid == 0:
+        status = 0
+        try:
+            call()
+            status = len(os.listdir("/proc/self/task"))
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def main():
+    """Print of each call how many threads it takes: with 1, with 3, and unless told."""
+    attnpy.set_num_threads(1)
+    cases = list(all_cases())
+    _attnpy.set_work_per_thread(1.0)
+    attnpy.set_num_threads(5)
+    for name, call, arguments in cases:
+        taken = [
+            threads_of(lambda: call(*arguments, **given))  # noqa: B023
+            for given in ({"num_threads": 1}, {"num_threads": 3}, {})
+        ]
+        print(name, *taken, sep="|", flush=True)
