@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from attnpy import _attnpy, _checks
+from attnpy import _attnpy, _checks, _repr
 from attnpy._options import DIFFERENTIABLE, VJP, Options
 
 if TYPE_CHECKING:
@@ -24,6 +24,10 @@ class AttentionGradients(NamedTuple):
     value: Array | None
     bias: Array | None
     sinks: Array | None
+
+    def __repr__(self) -> str:
+        """Return the dtype and shape of each array."""
+        return _repr.of_fields(self)
 
 
 NAMES = ("query", "key", "value", "bias", "sinks")

@@ -48,7 +48,7 @@ def parameters(self: object) -> dict[str, Array]:
     """
     named: dict[str, Array] = {}
     known: set[int] = set()
-    for name, array in _walk(self):
+    for name, array in walk(self):
         if id(array) not in known:
             known.add(id(array))
             if isinstance(array, PackedWeight):
@@ -175,7 +175,8 @@ def set_attribute(self: object, name: str, value: object) -> None:
     object.__setattr__(self, name, value)
 
 
-def _walk(layer: object, prefix: str = "") -> list[tuple[str, Array | PackedWeight]]:
+def walk(layer: object, prefix: str = "") -> list[tuple[str, Array | PackedWeight]]:
+    """Return all places of arrays by name, where one may have several."""
     found: list[tuple[str, Array | PackedWeight]] = []
     for name, value in vars(layer).items():
         if isinstance(value, (np.ndarray, PackedWeight)):
@@ -183,7 +184,7 @@ def _walk(layer: object, prefix: str = "") -> list[tuple[str, Array | PackedWeig
         for i, inner in enumerate(value if isinstance(value, list) else [value]):
             if hasattr(inner, "load_state_dict"):
                 number = f".{i}" if isinstance(value, list) else ""
-                found += _walk(inner, f"{prefix}{name}{number}.")
+                found += walk(inner, f"{prefix}{name}{number}.")
     return found
 
 
@@ -236,7 +237,7 @@ def _converted(array: Array, own: dict[str, Array], name: str) -> Array:
 def first_names(layer: object) -> dict[str, str]:
     """Return for each place of an array the name that `parameters` has for it."""
     first: dict[int, str] = {}
-    return {name: first.setdefault(id(array), name) for name, array in _walk(layer)}
+    return {name: first.setdefault(id(array), name) for name, array in walk(layer)}
 
 
 class Unset(np.random.Generator):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attnpy import _attnpy, _checks, _dtypes
+from attnpy import _attnpy, _checks, _dtypes, _repr
 from attnpy._options import PASSED_ON, Options
 
 if TYPE_CHECKING:
@@ -40,6 +40,10 @@ class PartialAttention(NamedTuple):
     totals: Array
     dtype: np.dtype[Any]
     next_key: int
+
+    def __repr__(self) -> str:
+        """Return the dtype and shape of each array."""
+        return _repr.of_fields(self)
 
     def finish(
         self,

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from attnpy import _attnpy, _checks
+from attnpy import _attnpy, _checks, _repr
 from attnpy._options import PUBLIC, Options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from attnpy._typing import Array, PlanOptions
+
+
+# Its attributes.
+ARRAYS = (
+    *("query", "key", "value", "mask", "bias", "q_offset", "kv_lengths"),
+    *("output", "weights", "lse"),
+)
+
+DEFAULTS = dict(zip(Options.__annotations__, Options(), strict=True))
 
 
 class Plan(_attnpy.Plan):
@@ -95,11 +104,25 @@ class Plan(_attnpy.Plan):
     True
     """
 
-    __slots__ = ()
+    __slots__ = ("_options",)
+
+    _options: dict[str, Any]
 
     def __new__(
         cls, query: Array, key: Array, value: Array, **options: Unpack[PlanOptions]
     ) -> Any:
         """Check the arguments and allocate the results."""
         _checks.keywords(options, PUBLIC, "Plan()")
-        return super().__new__(cls, query, key, value, Options(**options))
+        plan = super().__new__(cls, query, key, value, Options(**options))
+        plan._options = {
+            name: _repr.Plain(_repr.brief(value))  # without the arrays themselves
+            for name, value in options.items()
+            if not (name in ARRAYS or _repr.same(value, DEFAULTS[name]))
+        }
+        return plan
+
+    def __repr__(self) -> str:
+        """Return the dtype and shape of each array, and the other options."""
+        arrays = {name: getattr(self, name) for name in ARRAYS}
+        there = {name: x for name, x in arrays.items() if x is not None}
+        return _repr.line(self, {**there, **self._options})

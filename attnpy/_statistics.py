@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from attnpy import _attnpy, _checks
+from attnpy import _attnpy, _checks, _repr
 from attnpy._options import PASSED_ON, Options, Wanted
 
 if TYPE_CHECKING:
@@ -28,6 +28,10 @@ class Statistics(NamedTuple):
     top_weights: Array | None
     top_keys: Array | None
     output: Array | None
+
+    def __repr__(self) -> str:
+        """Return the dtype and shape of each array."""
+        return _repr.of_fields(self)
 
 
 def statistics(

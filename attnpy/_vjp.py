@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from attnpy import _checks, _dtypes, _parameters
+from attnpy import _checks, _dtypes, _parameters, _repr
 from attnpy._packed_weight import PackedWeight
 
 if TYPE_CHECKING:
@@ -42,6 +42,10 @@ class LayerGradients(NamedTuple):
     value: Array | None = None
     bias: Array | None = None
     sinks: Array | None = None
+
+    def __repr__(self) -> str:
+        """Return the dtype and shape of each array."""
+        return _repr.of_fields(self)
 
 
 Pullback = Callable[["ArrayLike"], LayerGradients]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnpy import _checks, _dtypes, _parameters
+from attnpy import _checks, _dtypes, _parameters, _repr
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,6 +108,21 @@ class KVCache:
     _lengths: NDArray[np.int64]
 
     __setattr__ = _parameters.set_attribute
+
+    def _shown(self) -> dict[str, Any]:
+        size, kinds = self.value_head_dim, (self._key.dtype, self._value.dtype)
+        return {
+            "batch_size": self.batch_size,
+            "num_kv_heads": self.num_kv_heads,
+            "capacity": self.capacity,
+            "head_dim": self.head_dim,
+            "value_head_dim": size if size != self.head_dim else None,
+            "dtype": kinds[0] if kinds[0] == kinds[1] else kinds,
+            "growable": self.growable,
+            "lengths": _repr.span(self._lengths.tolist()),
+        }
+
+    __repr__ = _repr.shows(_shown)
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
-from attnpy import _attnpy, _checks, _dtypes, _packed, _parameters, _vjp
+from attnpy import _attnpy, _checks, _dtypes, _packed, _parameters, _repr, _vjp
 from attnpy._layer_vjp import OutputSide, Side, Sources, checked_wanted, layer_vjp
 from attnpy._linear import project_heads
 from attnpy._options import (
@@ -186,6 +186,17 @@ class SelfAttention:
     load_state_dict = _parameters.load_state_dict
     pack = _parameters.pack
     __setattr__ = _parameters.set_attribute
+
+    def _shown(self) -> dict[str, Any]:
+        (embed_dim, size), value_size = self.W_q.shape, self.W_v.shape[1]
+        return {
+            "embed_dim": embed_dim,
+            "head_dim": size,
+            "value_head_dim": value_size if value_size != size else None,
+            "bias": self.b_q is not None,
+        }
+
+    __repr__ = _repr.shows(_shown)
 
     @overload
     def __call__(
@@ -574,6 +585,25 @@ class MultiHeadAttention:
     load_state_dict = _parameters.load_state_dict
     pack = _parameters.pack
     __setattr__ = _parameters.set_attribute
+
+    def _shown(self) -> dict[str, Any]:
+        embed_dim, size, value_size = len(self.W_q), self.head_dim, self.value_head_dim
+        context_dim, value_dim = len(self.W_k), len(self.W_v)
+        grouped = self.num_kv_heads != self.num_heads
+        return {
+            "embed_dim": embed_dim,
+            "num_heads": self.num_heads,
+            "head_dim": size,
+            "value_head_dim": value_size if value_size != size else None,
+            "num_kv_heads": self.num_kv_heads if grouped else None,
+            "context_dim": context_dim if context_dim != embed_dim else None,
+            "value_dim": value_dim if value_dim != context_dim else None,
+            **_repr.biases(qkv_bias=self.b_q, out_bias=self.b_o),
+            "q_norm": self.q_norm,
+            "k_norm": self.k_norm,
+        }
+
+    __repr__ = _repr.shows(_shown)
 
     @overload
     def __call__(

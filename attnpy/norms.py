@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnpy import _attnpy, _checks, _dtypes, _parameters, _vjp
+from attnpy import _attnpy, _checks, _dtypes, _parameters, _repr, _vjp
 from attnpy._options import Norm
 from attnpy._vjp import LayerGradients
 
@@ -158,6 +158,12 @@ class LayerNorm:
     vjp = norm_vjp
     __setattr__ = _parameters.set_attribute
 
+    def _shown(self) -> dict[str, Any]:
+        has_bias = self.bias is not None
+        return {"dim": len(self.weight), "eps": self.eps, "bias": has_bias}
+
+    __repr__ = _repr.shows(_shown)
+
     def __call__(
         self,
         x: ArrayLike,
@@ -247,6 +253,11 @@ class RMSNorm:
     load_state_dict = _parameters.load_state_dict
     vjp = norm_vjp
     __setattr__ = _parameters.set_attribute
+
+    def _shown(self) -> dict[str, Any]:
+        return {"dim": len(self.weight), "eps": self.eps}
+
+    __repr__ = _repr.shows(_shown)
 
     def __call__(
         self,

@@ -122,6 +122,7 @@ def test_attention_alone_imports_nothing_else():
         "_merge",
         "_options",
         "_plan",
+        "_repr",
         "_version",
     ]
     assert loaded.split() == ["attnpy", *(f"attnpy.{name}" for name in own)]

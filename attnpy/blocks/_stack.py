@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar
 
 import numpy as np
 
-from attnpy import _checks, _vjp
+from attnpy import _checks, _repr, _vjp
 from attnpy._vjp import LayerGradients
 from attnpy.norms import LayerNorm, RMSNorm
 
@@ -88,6 +88,10 @@ class Insides(NamedTuple):
     weights: Array | None = None
     cross_weights: Array | None = None
     hidden_states: Array | None = None
+
+    def __repr__(self) -> str:
+        """Return the dtype and shape of each array."""
+        return _repr.of_fields(self)
 
 
 class Recorder:
@@ -215,6 +219,44 @@ def make_final_norm(
         options.get("bias", True),
         options.get("dtype", np.float32),
     )
+
+
+def fields(layer: Any) -> dict[str, Any]:
+    """Return the sizes and options of an encoder's or decoder's layer, to be shown."""
+    mha, network, norm = layer.self_attention, layer.feed_forward, layer.norm_1
+    embed_dim, size = len(mha.W_q), mha.head_dim
+    grouped = mha.num_kv_heads != mha.num_heads
+    cross = getattr(layer, "cross_attention", None)
+    context_dim = None if cross is None else len(cross.W_k)
+    return {
+        "embed_dim": embed_dim,
+        "num_heads": mha.num_heads,
+        "hidden_dim": network.W_1.shape[1],
+        "head_dim": size if size * mha.num_heads != embed_dim else None,
+        "num_kv_heads": mha.num_kv_heads if grouped else None,
+        "norm_first": layer.norm_first,
+        "norm": "rms" if isinstance(norm, RMSNorm) else "layer",
+        "eps": norm.eps,
+        "activation": network.activation,
+        **_repr.biases(
+            qkv_bias=mha.b_q, out_bias=mha.b_o, feed_forward_bias=network.b_1
+        ),
+        "causal": getattr(layer, "causal", None),
+        "cross_attention": cross is not None if hasattr(layer, "norm_3") else None,
+        "context_dim": context_dim if context_dim != embed_dim else None,
+    }
+
+
+def stack_fields(stack: Any) -> dict[str, Any]:
+    """Return those of a stack: how many layers, and what its layers are."""
+    first = stack.layers[0]
+    has_norm = stack.norm is not None
+    return {
+        "num_layers": len(stack.layers),
+        **_repr.differing(type(first), fields(first)),
+        "shared": (len(stack.layers) > 1 and stack.layers[1] is first) or None,
+        "final_norm": has_norm if has_norm != first.norm_first else None,
+    }
 
 
 def residual(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 import numpy as np
 
-from attnpy import _checks, _parameters, _vjp
+from attnpy import _checks, _parameters, _repr, _vjp
 from attnpy._options import PASSED_ON
 from attnpy.blocks import _stack
 from attnpy.blocks._stack import Insides
@@ -204,6 +204,7 @@ class DecoderLayer:
     load_state_dict = _parameters.load_state_dict
     pack = _parameters.pack
     __setattr__ = _parameters.set_attribute
+    __repr__ = _repr.shows(_stack.fields)
 
     def new_cache(
         self,
@@ -580,6 +581,7 @@ class Decoder:
     load_state_dict = _parameters.load_state_dict
     pack = _parameters.pack
     __setattr__ = _parameters.set_attribute
+    __repr__ = _repr.shows(_stack.stack_fields)
 
     def new_caches(
         self,

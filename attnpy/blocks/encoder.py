@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
-from attnpy import _checks, _parameters, _vjp
+from attnpy import _checks, _parameters, _repr, _vjp
 from attnpy._options import PASSED_ON
 from attnpy.blocks import _stack
 from attnpy.blocks._stack import Insides
@@ -156,6 +156,7 @@ class EncoderLayer:
     load_state_dict = _parameters.load_state_dict
     pack = _parameters.pack
     __setattr__ = _parameters.set_attribute
+    __repr__ = _repr.shows(_stack.fields)
 
     @overload
     def __call__(
@@ -378,6 +379,7 @@ class Encoder:
     load_state_dict = _parameters.load_state_dict
     pack = _parameters.pack
     __setattr__ = _parameters.set_attribute
+    __repr__ = _repr.shows(_stack.stack_fields)
 
     @overload
     def __call__(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnpy import _attnpy, _checks, _dtypes, _parameters, _vjp
+from attnpy import _attnpy, _checks, _dtypes, _parameters, _repr, _vjp
 from attnpy._linear import linear, linear_vjp
 from attnpy._vjp import LayerGradients
 
@@ -133,6 +133,17 @@ class FeedForward:
     load_state_dict = _parameters.load_state_dict
     pack = _parameters.pack
     __setattr__ = _parameters.set_attribute
+
+    def _shown(self) -> dict[str, Any]:
+        embed_dim, hidden_dim = self.W_1.shape
+        return {
+            "embed_dim": embed_dim,
+            "hidden_dim": hidden_dim,
+            "activation": self.activation,
+            "bias": self.b_1 is not None,
+        }
+
+    __repr__ = _repr.shows(_shown)
 
     def __call__(
         self,

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from attnpy import _repr
+
 
 class Family(NamedTuple):
     """The names in the checkpoints of a family of models.
@@ -45,6 +47,10 @@ class Family(NamedTuple):
     tied: Mapping[str, str] = MappingProxyType({})
     optional: tuple[str, ...] = ()
     one_less: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """Return the dtype and shape of each array."""
+        return _repr.of_fields(self)
 
 
 def _names(

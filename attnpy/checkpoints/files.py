@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attnpy import _parameters
+from attnpy import _parameters, _repr
 
 if TYPE_CHECKING:
     from attnpy._typing import Array
@@ -82,6 +82,19 @@ class Checkpoint(Mapping[str, "Array"]):
     _places: dict[str, Place]
 
     __setattr__ = _parameters.set_attribute
+
+    def _shown(self) -> dict[str, Any]:
+        places = self._places.values()
+        numbers = sum(math.prod(place.shape) for place in places)
+        dtypes = dict.fromkeys(place.dtype for place in places)
+        return {
+            "files": len({place.file for place in places}),
+            "arrays": len(places),
+            "dtype": _repr.Plain(" and ".join(dtypes)),
+            "numbers": _repr.Plain(f"{numbers:_}"),
+        }
+
+    __repr__ = _repr.shows(_shown)
 
     def __init__(self, *paths: str | os.PathLike[str]) -> None:
         try:

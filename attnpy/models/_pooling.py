@@ -6,10 +6,11 @@ The modes are those of sentence-transformers, and so are the steps that may foll
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attnpy import _repr
 from attnpy._linear import linear
 
 if TYPE_CHECKING:
@@ -102,6 +103,12 @@ class Dense:
     ) -> None:
         self.weight, self.bias, self.activation = weight, bias, activation
 
+    def _shown(self) -> dict[str, Any]:
+        biases = _repr.biases(bias=self.bias)
+        return {"weight": self.weight, **biases, "activation": self.activation}
+
+    __repr__ = _repr.shows(_shown)
+
     def __call__(self, vectors: Array, num_threads: int | None) -> Array:
         """Return (n, M) of (n, K)."""
         return linear(
@@ -115,6 +122,9 @@ class Dense:
 
 class Normalize:
     """The step that gives vectors of length 1."""
+
+    def __repr__(self) -> str:
+        return "Normalize()"
 
     def __call__(self, vectors: Array, num_threads: int | None) -> Array:
         """Return (n, E) of (n, E)."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from attnpy import _checks, _dtypes
+from attnpy import _checks, _dtypes, _repr
 from attnpy._linear import linear
 from attnpy.models._pooling import normalized
 
@@ -22,7 +22,7 @@ class SearchResult(NamedTuple):
 
     Attributes
     ----------
-    indices : ndarray of int64, shape (k,), or (n, k) for n queries
+    indices : ndarray of int64, shape (top_k,), or (n, top_k) for n queries
         Which vectors or texts, counted from 0.
     scores : ndarray, of the same shape
         How alike they are.
@@ -30,6 +30,10 @@ class SearchResult(NamedTuple):
 
     indices: NDArray[np.int64]
     scores: Array
+
+    def __repr__(self) -> str:
+        """Return the dtype and shape of each array."""
+        return _repr.of_fields(self)
 
 
 def _dot(a: Array, b: Array, num_threads: int | None) -> Array:

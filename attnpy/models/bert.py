@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 import numpy as np
 
-from attnpy import _checks, _parameters, _vjp, positions
+from attnpy import _checks, _parameters, _repr, _vjp, positions
 from attnpy._linear import linear, linear_vjp
 from attnpy._vjp import LayerGradients
-from attnpy.blocks import Encoder, Insides, LayerNorm
+from attnpy.blocks import Encoder, Insides, LayerNorm, _stack
 from attnpy.models import _embedding, _hf_config, _pretrained
 
 if TYPE_CHECKING:
@@ -219,6 +219,27 @@ class BertEncoder:
     load_state_dict = _parameters.load_state_dict
     pack = _parameters.pack
     __setattr__ = _parameters.set_attribute
+
+    def _shown(self) -> dict[str, Any]:
+        (vocab_size, _), (max_length, _) = (
+            table.shape for table in (self.token_embedding, self.position_embedding)
+        )
+        types, classes = self.segment_embedding, self.classifier_bias
+        distances = self.relative_bias
+        return {
+            **_stack.stack_fields(self.encoder),
+            "activation": self.encoder.layers[0].feed_forward.activation,
+            "eps": self.norm.eps,
+            "vocab_size": vocab_size,
+            "max_length": max_length,
+            "num_types": 0 if types is None else len(types),
+            "pooler": self.pooler_weight is not None,
+            "padding_id": self.padding_id,
+            "num_buckets": None if distances is None else len(distances),
+            "num_labels": None if classes is None else len(classes),
+        }
+
+    __repr__ = _repr.shows(_shown)
 
     @classmethod
     def from_config(

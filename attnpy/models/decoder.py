@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, overload
 
 import numpy as np
 
-from attnpy import _checks, _dtypes, _parameters, _vjp
+from attnpy import _checks, _dtypes, _parameters, _repr, _vjp
 from attnpy._attention import attention
 from attnpy._linear import linear, linear_vjp
 from attnpy._vjp import LayerGradients
-from attnpy.blocks import Decoder, Insides, RMSNorm, tanh
+from attnpy.blocks import Decoder, Insides, RMSNorm, _stack, tanh
 from attnpy.cache import checked_caches
 from attnpy.models import _embedding, _hf_config, _pretrained, sampling
 from attnpy.positions import Rotary
@@ -239,6 +239,28 @@ class CausalDecoder:
     load_state_dict = _parameters.load_state_dict
     pack = _parameters.pack
     __setattr__ = _parameters.set_attribute
+
+    def _shown(self) -> dict[str, Any]:
+        first, positions = self.decoder.layers[0], self.position_embedding
+        return {
+            **_stack.stack_fields(self.decoder),
+            "norm_first": None if first.norm_first else False,
+            "cross_attention": None,
+            "vocab_size": len(self.token_embedding),
+            "max_length": None if positions is None else len(positions),
+            "rotary": self.rotary,
+            "window": self.window,
+            "scale": self.scale,
+            "softcap": self.softcap,
+            "logit_softcap": self.logit_softcap,
+            "embedding_scale": self.embedding_scale,
+            "tied": _repr.Plain(None) if self.tied is None else self.tied,
+            "qk_norm": first.self_attention.q_norm is not None,
+            "norm_after": first.after_1 is not None,
+        }
+
+    __repr__ = _repr.shows(_shown)
+
     generate = sampling.generate
     stream = sampling.stream
 

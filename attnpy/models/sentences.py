@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attnpy import _checks, _dtypes, _machine, _parameters, _progress
+from attnpy import _checks, _dtypes, _machine, _parameters, _progress, _repr
 from attnpy.models import _pooling, _sentence_folder, _similarity
 from attnpy.models._similarity import SearchResult
 from attnpy.models.bert import BertEncoder
@@ -117,6 +117,22 @@ class SentenceEncoder:
     embed_dim: int
 
     __setattr__ = _parameters.set_attribute
+
+    def _shown(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "embed_dim": self.embed_dim,
+            "max_length": self.max_length,
+            "pooling": self.pooling if self.pooling != ("mean",) else None,
+            "include_prompt": self.include_prompt,
+            "steps": list(self.steps) or None,
+            "prompts": list(self.prompts) or None,
+            "default_prompt_name": self.default_prompt_name,
+            "similarity_fn_name": self.similarity_fn_name,
+            "truncate_dim": self.truncate_dim,
+        }
+
+    __repr__ = _repr.shows(_shown)
 
     def __init__(
         self,

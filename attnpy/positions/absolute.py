@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnpy import _checks, _dtypes, _parameters
+from attnpy import _checks, _dtypes, _parameters, _repr
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -180,6 +180,17 @@ class Learned:
     weight: Array
 
     __setattr__ = _parameters.set_attribute
+
+    def _shown(self) -> dict[str, Any]:
+        max_length, embed_dim = self.weight.shape
+        return {
+            "max_length": max_length,
+            "embed_dim": embed_dim,
+            "dtype": self.weight.dtype,
+            "parameters": _repr.Plain(f"{self.weight.size:_}"),
+        }
+
+    __repr__ = _repr.shows(_shown)
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnpy import _attnpy, _checks, _dtypes, _parameters
+from attnpy import _attnpy, _checks, _dtypes, _parameters, _repr
 from attnpy.positions.absolute import query_positions
 
 if TYPE_CHECKING:
@@ -179,11 +179,25 @@ class Rotary:
     interleaved: bool
     frequencies: NDArray[np.float64]
     attention_factor: float
+    _base: float
+    _scaling: str | None
     _beyond: Callable[[NDArray[np.int64]], NDArray[np.float64]] | None
     _original_length: float
     _changes_once: bool
 
     __setattr__ = _parameters.set_attribute
+
+    def _shown(self) -> dict[str, Any]:
+        part = self.rotary_dim if self.rotary_dim != self.head_dim else None
+        return {
+            "head_dim": self.head_dim,
+            "base": self._base,
+            "interleaved": self.interleaved,
+            "rotary_dim": part,
+            "scaling": self._scaling,
+        }
+
+    __repr__ = _repr.shows(_shown)
 
     def __init__(
         self,
@@ -206,7 +220,7 @@ class Rotary:
             )
         _checks.memory(name, np.float64, (self.rotary_dim // 2,))
         self.interleaved = _checks.flag(interleaved, "interleaved")
-        base = _checks.above(base, "base", 1)
+        self._base = base = _checks.above(base, "base", 1)
         exponents = np.arange(0, self.rotary_dim, 2) / max(1, self.rotary_dim)
         self.frequencies = 1 / base**exponents
         self.attention_factor = 1.0
@@ -214,6 +228,7 @@ class Rotary:
         self._original_length = 0.0
         self._changes_once = False
         kind, options = _parse_scaling(scaling, base, self.rotary_dim, self.head_dim)
+        self._scaling = None if kind == "default" else kind
         with np.errstate(over="ignore"):
             if kind == "linear":
                 self.frequencies = self.frequencies / options["factor"]

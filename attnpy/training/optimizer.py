@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnpy import _checks, _parameters
+from attnpy import _checks, _parameters, _repr
 from attnpy.training import _arrays
 
 if TYPE_CHECKING:
@@ -100,6 +100,20 @@ class AdamW:
     _state: dict[str, Array]
 
     __setattr__ = _parameters.set_attribute
+
+    def _shown(self) -> dict[str, Any]:
+        no_decay = _repr.Plain(f"{len(self.no_decay)} names")
+        return {
+            "parameters": self.parameters,
+            "lr": _repr.Plain(self.lr),
+            "betas": self.betas,
+            "eps": self.eps,
+            "weight_decay": self.weight_decay,
+            "no_decay": no_decay if self.no_decay else None,
+            "step": int(self._state["step"]),
+        }
+
+    __repr__ = _repr.shows(_shown)
 
     def __init__(
         self,
