@@ -118,7 +118,7 @@ def attention(
         ``kv_lengths - Lq`` where lengths are given. Without `causal` and `window`
         nothing depends on it.
     kv_lengths : int or array_like of int, broadcast to the axes before H, optional
-        How many of the `Lk` keys exist, 0 to `Lk`.
+        How many of the keys exist, 0 to `Lk`; nobody attends to the others.
     seq_offsets : array_like of int, shape (n + 1,), or a pair of them, optional
         Packed sequences: the rows of query ``(H, T, D)``, key ``(Hk, T, D)`` and value
         ``(Hk, T, Dv)`` are `n` sequences end to end, sequence i those from

@@ -42,7 +42,7 @@ def parameters(self: object) -> dict[str, Array]:
     Examples
     --------
     >>> from attnpy.layers import MultiHeadAttention
-    >>> mha = MultiHeadAttention(6, 2)
+    >>> mha = MultiHeadAttention(6, 2, qkv_bias=False)
     >>> {name: array.shape for name, array in mha.parameters().items()}
     {'W_q': (6, 6), 'W_k': (6, 6), 'W_v': (6, 6), 'W_o': (6, 6), 'b_o': (6,)}
     """
@@ -108,7 +108,7 @@ def load_state_dict(self: object, state: Mapping[str, ArrayLike]) -> None:
     --------
     >>> import numpy as np
     >>> from attnpy.layers import SelfAttention
-    >>> layer = SelfAttention(2, 1)
+    >>> layer = SelfAttention(2, 1, bias=False)
     >>> layer.load_state_dict({"W_q": np.eye(2)})
     Traceback (most recent call last):
         ...

@@ -125,4 +125,5 @@ class Plan(_attnpy.Plan):
         """Return the dtype and shape of each array, and the other options."""
         arrays = {name: getattr(self, name) for name in ARRAYS}
         there = {name: x for name, x in arrays.items() if x is not None}
-        return _repr.line(self, {**there, **self._options})
+        # One that is being made has no options yet.
+        return _repr.line(self, {**there, **getattr(self, "_options", {})})

@@ -200,8 +200,8 @@ class KVCache:
         key : array_like, shape (B, Hk, L, D)
         value : array_like, shape (B, Hk, L, Dv)
         lengths : int or array_like of int, broadcast to (B,), optional
-            How many of these `L` tokens exist, at the start of each sequence; by
-            default all. The others are padding, and not looked at.
+            How many of the tokens exist, at the start of each sequence; by default all.
+            The others are padding: they are not looked at.
 
         Raises
         ------

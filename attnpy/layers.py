@@ -670,9 +670,10 @@ class MultiHeadAttention:
             self-attention that of its own key: 0, or each sequence's length in the
             cache. In cross-attention as in `attnpy.attention`.
         kv_lengths : int or array_like of int, shape (B,), optional
-            How many of the tokens of `x` (of `context` in cross-attention) exist. The
-            others are padding: nobody attends to them, they do not go into the cache,
-            and their own rows of the output mean nothing.
+            How many of the keys exist: those of the tokens of `x` (of `context` in
+            cross-attention). Nobody attends to the others, and they do not go into the
+            cache. A token without a key has a row of the output, too, which means
+            nothing; `lengths` of models leave such tokens out.
         seq_offsets : array_like of int, shape (n + 1,), or a pair of them, optional
             Packed sequences, with no padding anywhere: `x`, (T, E), has `n` of them end
             to end, as in `attnpy.attention`; the same bits as each alone. Positions are
@@ -987,7 +988,7 @@ class MultiHeadAttention:
         value : array_like, shape (Lc, Ev) or (B, Lc, Ev), optional
             Where the values come from, if not from `context`.
         kv_lengths : int or array_like of int, shape (B,), optional
-            As in a call: how many of the context's tokens exist; by default all.
+            How many of the keys exist, as in a call; by default all.
         num_threads : int, optional
             At least 1; by default `attnpy.get_num_threads`. Changes no bit of the
             result.

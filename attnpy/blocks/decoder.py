@@ -285,9 +285,9 @@ class DecoderLayer:
         cache : KVCache, optional
             Of the self-attention, as in `attnpy.layers.MultiHeadAttention.__call__`.
         context_mask : array_like of bool, broadcast to (B, H, L, Lc), optional
-            True where a token may attend to the context.
+            True where a token may attend to the context, as `mask` of attention.
         context_lengths : int or array_like of int, shape (B,), optional
-            How many of the context's tokens exist.
+            How many of the context's keys exist, as `kv_lengths` of attention.
         context_offsets : array_like of int, shape (n + 1,), optional
             Where the context has packed sequences, (Tc, Ec), as `seq_offsets` where x
             has, (T, E).
@@ -624,7 +624,7 @@ class Decoder:
         context : array_like, shape (Lc, Ec) or (B, Lc, Ec)
             The encoder's states.
         context_lengths : int or array_like of int, shape (B,), optional
-            As in a call: how many of the context's tokens exist; by default all.
+            How many of the context's keys exist, as in a call; by default all.
         num_threads : int, optional
             At least 1; by default `attnpy.get_num_threads`. Changes no bit of the
             result.

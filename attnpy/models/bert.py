@@ -391,9 +391,9 @@ class BertEncoder:
         token_ids : array_like of int, shape (L,) or (B, L)
             0 to ``V - 1``.
         lengths : int or array_like of int, shape (B,), optional
-            How many of the tokens exist, at the start of each sequence; those have the
-            same bits as without the others. The others are padding: they cost next to
-            nothing, and their own vectors mean nothing.
+            How many of the tokens exist, at the start of each sequence. The others are
+            padding: they cost next to nothing, and their own vectors mean nothing.
+            Those that exist have the same bits as alone.
         token_mask : array_like of bool, shape (L,) or (B, L), optional
             True for tokens that exist: for padding elsewhere.
         token_types : array_like of int, broadcast to token_ids' shape, optional

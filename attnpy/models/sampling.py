@@ -121,7 +121,7 @@ def generate(
     num_tokens : int
         How many tokens to add.
     lengths : int or array_like of int, shape (B,), optional
-        How many of the tokens of each sequence exist, at its start: at least 1.
+        How many of the tokens exist, at the start of each sequence: at least 1.
     temperature, top_k, top_p, rng
         As in `sample`; by default always the token with the highest score.
     stop : int or array_like of int, shape (n,), optional
