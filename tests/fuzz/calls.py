@@ -847,9 +847,9 @@ OPTIONS = {
     "statistics": (*ATTENTION, "wanted", "top_k"),
     "merge": (),
     "linear": ("bias", "activation", "num_threads"),
-    "norm": ("residual",),
-    "activation": (),
-    "Rotary": ("positions", "out"),
+    "norm": ("residual", "num_threads"),
+    "activation": ("num_threads",),
+    "Rotary": ("positions", "out", "num_threads"),
     "append": ("lengths",),
     "SelfAttention": ("context", "value", *HEAD),
     "MultiHeadAttention": (
