@@ -139,6 +139,15 @@ def node_cases():
     ]
 
 
+def test_a_node_shows_its_inputs_and_outputs():
+    inputs = arrays()
+    node = node_of(inputs, 1, {"q_num_heads": 4, "kv_num_heads": 2})
+    opsets = [helper.make_opsetid("", 25)]
+    session = session_of([node], inputs, 1, opsets, new_ops=[Attention])
+    shown = repr(session.rt_nodes_[0])
+    assert shown == "Attention(inputs=['Q', 'K', 'V'], outputs=['Y'])"
+
+
 @pytest.mark.quick
 def test_all_of_onnx_s_own_tests_of_the_node_pass(monkeypatch):
     calls = mock.Mock(wraps=attnpy.attention)

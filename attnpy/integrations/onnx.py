@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnpy import _checks, _dtypes, masks
+from attnpy import _checks, _dtypes, _repr, masks
 from attnpy._attention import attention
 from attnpy._linear import linear
 from attnpy.blocks import tanh
@@ -93,6 +93,11 @@ class Attention(OpRun):
     >>> session.run(None, {"Q": x, "K": x, "V": x})[0].shape
     (2, 10, 64)
     """
+
+    def __repr__(self) -> str:
+        """Return the node's inputs and outputs."""
+        ends = {"inputs": list(self.input), "outputs": list(self.output)}
+        return _repr.line(self, ends)
 
     def _run(
         self,
