@@ -13,7 +13,7 @@ training loop needs beside gradients; `plot`, `view` and `diagrams` are for pict
 What is left here is about threads and the machine.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 try:
     import attnpy._attnpy  # noqa: F401
@@ -60,7 +60,23 @@ __all__ = [
     "statistics",
 ]
 
+# What checkers and editors see of what is imported later.
 if TYPE_CHECKING:
+    from attnpy import blocks as blocks
+    from attnpy import cache as cache
+    from attnpy import checkpoints as checkpoints
+    from attnpy import classic as classic
+    from attnpy import diagrams as diagrams
+    from attnpy import integrations as integrations
+    from attnpy import layers as layers
+    from attnpy import masks as masks
+    from attnpy import models as models
+    from attnpy import norms as norms
+    from attnpy import plot as plot
+    from attnpy import positions as positions
+    from attnpy import random as random
+    from attnpy import training as training
+    from attnpy import view as view
     from attnpy._partial import PartialAttention, attend_partial
     from attnpy._statistics import statistics
     from attnpy.cache import KVCache
@@ -94,18 +110,20 @@ _MODULES = (
 )
 
 
-def __getattr__(name: str) -> Any:
-    """Import what the package has but had not needed yet."""
-    from importlib import import_module
+if not TYPE_CHECKING:  # to whom every name would be right
 
-    if name in _MODULES:
-        return import_module(f"attnpy.{name}")
-    if name in _LATER:
-        value = getattr(import_module(f"attnpy.{_LATER[name]}"), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module 'attnpy' has no attribute {name!r}")
+    def __getattr__(name):
+        """Import what the package has but had not needed yet."""
+        from importlib import import_module
+
+        if name in _MODULES:
+            return import_module(f"attnpy.{name}")
+        if name in _LATER:
+            value = getattr(import_module(f"attnpy.{_LATER[name]}"), name)
+            globals()[name] = value
+            return value
+        raise AttributeError(f"module 'attnpy' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATER, *_MODULES})
+    return [*__all__, *_MODULES]

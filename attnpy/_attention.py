@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 from attnpy import _attnpy
 
@@ -59,10 +59,30 @@ def attention(
     key: ArrayLike,
     value: ArrayLike,
     *,
-    return_weights: bool,
-    return_lse: bool,
+    return_weights: bool = ...,
+    return_lse: Literal[False] = ...,
     **options: Unpack[AttentionOptions],
-) -> Any: ...
+) -> Array | tuple[Array, Array]: ...
+@overload
+def attention(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    *,
+    return_weights: Literal[False] = ...,
+    return_lse: bool = ...,
+    **options: Unpack[AttentionOptions],
+) -> Array | tuple[Array, Array]: ...
+@overload
+def attention(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    *,
+    return_weights: bool = ...,
+    return_lse: bool = ...,
+    **options: Unpack[AttentionOptions],
+) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]: ...
 def attention(
     query: ArrayLike,
     key: ArrayLike,
@@ -84,7 +104,7 @@ def attention(
     return_lse: bool = False,
     out: Array | None = None,
     num_threads: int | None = None,
-) -> Any:
+) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]:
     r"""Compute scaled-dot-product attention, with any number of heads.
 
     Every combination of the options runs through the same fused path, which never

@@ -4,10 +4,12 @@ The groups of arguments are those of attnpy._options; plain tuples will do.
 """
 
 from collections.abc import Callable
-from typing import Any
+from types import GenericAlias
+from typing import Any, Generic, Literal, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from typing_extensions import Self, disjoint_base
 
 from attnpy._options import (
     VJP,
@@ -19,11 +21,11 @@ from attnpy._options import (
     Rotary,
     Wanted,
 )
-from attnpy._typing import Array, OptionsTuple
+from attnpy._typing import Array, OptionsTuple, PlanResult
 
 def attention(
     query: ArrayLike, key: ArrayLike, value: ArrayLike, options: OptionsTuple, /
-) -> Any: ...
+) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]: ...
 def attention_vjp(
     grad_output: ArrayLike,
     query: ArrayLike,
@@ -41,15 +43,26 @@ def statistics(
     wanted: Wanted,
     /,
 ) -> tuple[Array | None, ...]: ...
+@overload
 def attend_partial(
     query: ArrayLike,
     key: ArrayLike,
     value: ArrayLike,
     options: OptionsTuple,
     state: Array | None,
-    ends: bool,
+    ends: Literal[False],
     /,
-) -> Any: ...
+) -> Array: ...
+@overload
+def attend_partial(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    options: OptionsTuple,
+    state: Array | None,
+    ends: Literal[True],
+    /,
+) -> Array | tuple[Array, Array]: ...
 def layer(
     x: ArrayLike,
     context: ArrayLike | None,
@@ -60,7 +73,7 @@ def layer(
     cache: Cache | None,
     options: OptionsTuple,
     /,
-) -> Any: ...
+) -> Array | tuple[Array, Array]: ...
 def linear(
     x: ArrayLike,
     weight: ArrayLike,
@@ -117,21 +130,33 @@ def activate_vjp(
 def answer_xla(function: Callable[[int], object], /) -> int: ...
 def groups() -> dict[str, list[str]]: ...
 
-class Plan:
-    query: NDArray[Any]
-    key: NDArray[Any]
-    value: NDArray[Any]
-    mask: NDArray[Any] | None
-    bias: NDArray[Any] | None
-    q_offset: NDArray[Any] | None
-    kv_lengths: NDArray[Any] | None
-    output: NDArray[Any]
-    weights: NDArray[Any] | None
-    lse: NDArray[Any] | None
+@disjoint_base
+class Plan(Generic[PlanResult]):
+    @property
+    def query(self) -> Array: ...
+    @property
+    def key(self) -> Array: ...
+    @property
+    def value(self) -> Array: ...
+    @property
+    def mask(self) -> NDArray[np.bool_] | None: ...
+    @property
+    def bias(self) -> Array | None: ...
+    @property
+    def q_offset(self) -> NDArray[np.int64] | None: ...
+    @property
+    def kv_lengths(self) -> NDArray[np.int64] | None: ...
+    @property
+    def output(self) -> Array: ...
+    @property
+    def weights(self) -> Array | None: ...
+    @property
+    def lse(self) -> Array | None: ...
     def __new__(
         cls, query: Array, key: Array, value: Array, options: OptionsTuple, /
-    ) -> Any: ...
-    def __call__(self) -> Any: ...
+    ) -> Self: ...
+    def __call__(self) -> PlanResult: ...
+    def __class_getitem__(cls, item: Any, /) -> GenericAlias: ...
 
 def set_num_threads(num_threads: int, /) -> None: ...
 def get_num_threads() -> int: ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import numpy as np
 
@@ -45,13 +45,37 @@ class PartialAttention(NamedTuple):
         """Return the dtype and shape of each array."""
         return _repr.of_fields(self)
 
+    @overload
+    def finish(
+        self,
+        *,
+        sinks: ArrayLike | None = ...,
+        return_lse: Literal[False] = ...,
+        num_threads: int | None = ...,
+    ) -> Array: ...
+    @overload
+    def finish(
+        self,
+        *,
+        sinks: ArrayLike | None = ...,
+        return_lse: Literal[True],
+        num_threads: int | None = ...,
+    ) -> tuple[Array, Array]: ...
+    @overload
+    def finish(
+        self,
+        *,
+        sinks: ArrayLike | None = ...,
+        return_lse: bool = ...,
+        num_threads: int | None = ...,
+    ) -> Array | tuple[Array, Array]: ...
     def finish(
         self,
         *,
         sinks: ArrayLike | None = None,
         return_lse: bool = False,
         num_threads: int | None = None,
-    ) -> Any:
+    ) -> Array | tuple[Array, Array]:
         """Return what one call of `attention` over all keys does.
 
         Parameters

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from attnpy import _attnpy, _checks, _repr
 from attnpy._options import PUBLIC, Options
@@ -10,7 +10,9 @@ from attnpy._options import PUBLIC, Options
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from attnpy._typing import Array, PlanOptions
+    from attnpy._typing import Array, AttentionOptions, PlanOptions, PlanResult
+else:
+    PlanResult = TypeVar("PlanResult")
 
 
 # Its attributes.
@@ -22,7 +24,7 @@ ARRAYS = (
 DEFAULTS = dict(zip(Options.__annotations__, Options(), strict=True))
 
 
-class Plan(_attnpy.Plan):
+class Plan(_attnpy.Plan[PlanResult]):
     """An `attention` call made ready once, to be run on what its arrays then hold.
 
     Arguments are checked, and results allocated, when the plan is made. Each call
@@ -85,6 +87,9 @@ class Plan(_attnpy.Plan):
     time while somebody writes to it. Arrays that were resized, reshaped or retyped in
     place after the plan was made are an error of the next call.
 
+    In annotations ``Plan[...]`` says what a call returns, and `Plan` alone an array:
+    ``plan: Plan[tuple[np.ndarray, np.ndarray]]`` is one with `return_lse`.
+
     Examples
     --------
     Decoding, a token at a time, with 4 query heads on 2 key heads:
@@ -108,6 +113,83 @@ class Plan(_attnpy.Plan):
 
     _options: dict[str, Any]
 
+    @overload
+    def __new__(
+        cls,
+        query: Array,
+        key: Array,
+        value: Array,
+        *,
+        return_weights: Literal[False] = ...,
+        return_lse: Literal[False] = ...,
+        **options: Unpack[AttentionOptions],
+    ) -> Plan[Array]: ...
+    @overload
+    def __new__(
+        cls,
+        query: Array,
+        key: Array,
+        value: Array,
+        *,
+        return_weights: Literal[True],
+        return_lse: Literal[True],
+        **options: Unpack[AttentionOptions],
+    ) -> Plan[tuple[Array, Array, Array]]: ...
+    @overload
+    def __new__(
+        cls,
+        query: Array,
+        key: Array,
+        value: Array,
+        *,
+        return_weights: Literal[True],
+        return_lse: Literal[False] = ...,
+        **options: Unpack[AttentionOptions],
+    ) -> Plan[tuple[Array, Array]]: ...
+    @overload
+    def __new__(
+        cls,
+        query: Array,
+        key: Array,
+        value: Array,
+        *,
+        return_weights: Literal[False] = ...,
+        return_lse: Literal[True],
+        **options: Unpack[AttentionOptions],
+    ) -> Plan[tuple[Array, Array]]: ...
+    @overload
+    def __new__(
+        cls,
+        query: Array,
+        key: Array,
+        value: Array,
+        *,
+        return_weights: bool = ...,
+        return_lse: Literal[False] = ...,
+        **options: Unpack[AttentionOptions],
+    ) -> Plan[Array | tuple[Array, Array]]: ...
+    @overload
+    def __new__(
+        cls,
+        query: Array,
+        key: Array,
+        value: Array,
+        *,
+        return_weights: Literal[False] = ...,
+        return_lse: bool = ...,
+        **options: Unpack[AttentionOptions],
+    ) -> Plan[Array | tuple[Array, Array]]: ...
+    @overload
+    def __new__(
+        cls,
+        query: Array,
+        key: Array,
+        value: Array,
+        *,
+        return_weights: bool = ...,
+        return_lse: bool = ...,
+        **options: Unpack[AttentionOptions],
+    ) -> Plan[Array | tuple[Array, Array] | tuple[Array, Array, Array]]: ...
     def __new__(
         cls, query: Array, key: Array, value: Array, **options: Unpack[PlanOptions]
     ) -> Any:

@@ -6,6 +6,7 @@ from typing import Any, Literal, Protocol, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
+from typing_extensions import TypeVar
 
 Array = NDArray[Any]
 
@@ -88,6 +89,10 @@ class GradientOptions(HeadOptions, total=False):
     sinks: ArrayLike | None
     dropout: float
     dropout_seed: int | None
+
+
+# What the calls of a plan return.
+PlanResult = TypeVar("PlanResult", default=Array, covariant=True)
 
 
 class PlanOptions(AttentionOptions, total=False):

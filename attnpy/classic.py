@@ -63,9 +63,9 @@ def additive_attention(
     v: ArrayLike,
     *,
     mask: ArrayLike | None = ...,
-    return_weights: bool,
+    return_weights: bool = ...,
     num_threads: int | None = ...,
-) -> Any: ...
+) -> Array | tuple[Array, Array]: ...
 def additive_attention(
     query: ArrayLike,
     key: ArrayLike,
@@ -77,7 +77,7 @@ def additive_attention(
     mask: ArrayLike | None = None,
     return_weights: bool = False,
     num_threads: int | None = None,
-) -> Any:
+) -> Array | tuple[Array, Array]:
     r"""Compute additive attention: the score of a query and a key is a small network.
 
     Parameters
@@ -178,7 +178,7 @@ def additive_attention(
                 hidden = tanh(hidden, num_threads=num_threads)
                 scores = multiply(hidden, w[:, np.newaxis])[..., 0]  # (rows, Lk)
                 # Without numbers in queries and keys their products are 0.
-                results = attention(
+                results: Any = attention(
                     hidden_q[b][rows, :0],
                     hidden_k[b][:, :0],
                     values[b],
@@ -226,9 +226,9 @@ def multiplicative_attention(
     W: ArrayLike,
     *,
     mask: ArrayLike | None = ...,
-    return_weights: bool,
+    return_weights: bool = ...,
     num_threads: int | None = ...,
-) -> Any: ...
+) -> Array | tuple[Array, Array]: ...
 def multiplicative_attention(
     query: ArrayLike,
     key: ArrayLike,
@@ -238,7 +238,7 @@ def multiplicative_attention(
     mask: ArrayLike | None = None,
     return_weights: bool = False,
     num_threads: int | None = None,
-) -> Any:
+) -> Array | tuple[Array, Array]:
     r"""Compute multiplicative attention: scores are products with a matrix between.
 
     Parameters
@@ -314,7 +314,7 @@ def multiplicative_attention(
     products = linear(np.atleast_2d(queries), w, num_threads=num_threads)
     with np.errstate(all="ignore"):  # NaN and infinity are results here
         # An axis for one head: attention does not broadcast heads, but groups them.
-        results = attention(
+        results: Any = attention(
             products[..., np.newaxis, :, :],
             keys[..., np.newaxis, :, :],
             values[..., np.newaxis, :, :],
@@ -407,9 +407,11 @@ def _expand(array: Array, lead: tuple[int, ...]) -> Array:
     return np.broadcast_to(array, (*lead, *array.shape[-2:]))
 
 
-def _finish(results: list[Array], one_query: bool, dtype: np.dtype[Any]) -> Any:
+def _finish(
+    results: list[Array], one_query: bool, dtype: np.dtype[Any]
+) -> Array | tuple[Array, Array]:
     """Return an array, or a tuple of them, rounded to the dtype."""
     results = [x.astype(dtype, copy=False) for x in results]
     if one_query:
         results = [x[..., 0, :] for x in results]
-    return results[0] if len(results) == 1 else tuple(results)
+    return results[0] if len(results) == 1 else (results[0], results[1])

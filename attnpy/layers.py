@@ -7,7 +7,7 @@ it.
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 import numpy as np
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike, NDArray
     from typing_extensions import Unpack
 
-    from attnpy._typing import Array, HeadOptions, SeqOffsets
+    from attnpy._typing import Array, Causal, HeadOptions, SeqOffsets, Window
     from attnpy._vjp import Pullback
 
     class HeadVJPOptions(HeadOptions, total=False):
@@ -45,6 +45,20 @@ if TYPE_CHECKING:
 
         dropout: float
         dropout_seed: int | None
+
+    class LayerVJPOptions(TypedDict, total=False):
+        """The options of a layer's vjp that are those of its attention."""
+
+        mask: ArrayLike | None
+        bias: ArrayLike | None
+        causal: Causal
+        window: Window | None
+        scale: float | None
+        softcap: float | None
+        sinks: ArrayLike | None
+        dropout: float
+        dropout_seed: int | None
+        num_threads: int | None
 
     class LayerCall(HeadOptions, total=False):
         """The options of a layer's call that do not change what is returned."""
@@ -225,9 +239,9 @@ class SelfAttention:
         context: ArrayLike | None = ...,
         value: ArrayLike | None = ...,
         *,
-        return_weights: bool,
+        return_weights: bool = ...,
         **options: Unpack[HeadOptions],
-    ) -> Any: ...
+    ) -> Array | tuple[Array, Array]: ...
     def __call__(
         self,
         x: ArrayLike,
@@ -239,7 +253,7 @@ class SelfAttention:
         q_offset: ArrayLike | None = None,
         return_weights: bool = False,
         **options: Any,
-    ) -> Any:
+    ) -> Array | tuple[Array, Array]:
         """Return the context vectors of the tokens.
 
         Parameters
@@ -632,9 +646,9 @@ class MultiHeadAttention:
         context: ArrayLike | KVCache | None = ...,
         value: ArrayLike | None = ...,
         *,
-        return_weights: bool,
+        return_weights: bool = ...,
         **options: Unpack[LayerCall],
-    ) -> Any: ...
+    ) -> Array | tuple[Array, Array]: ...
     def __call__(
         self,
         x: ArrayLike,
@@ -652,7 +666,7 @@ class MultiHeadAttention:
         heads: ArrayLike | None = None,
         average_weights: bool = False,
         **options: Any,
-    ) -> Any:
+    ) -> Array | tuple[Array, Array]:
         """Let the tokens attend to each other, or to a context.
 
         Parameters
@@ -790,7 +804,7 @@ class MultiHeadAttention:
                 **options,
             ),
         )
-        answer: Any = result
+        answer = result
         if return_weights:
             output, weights = result
             if order is not None:
@@ -817,7 +831,7 @@ class MultiHeadAttention:
         residual: ArrayLike | None = None,
         wanted: Iterable[str] = (),
         checkpoint: bool = False,
-        **options: Any,
+        **options: Unpack[LayerVJPOptions],
     ) -> tuple[Array, Pullback]:
         r"""Return what a call does, and the pullback of gradients.
 

@@ -130,10 +130,11 @@ class Recorder:
         """Return the options by which a layer gives what is to be kept of it."""
         return self.asked if layer in self.places else {}
 
-    def take(self, layer: int, result: Any) -> Array:
+    def take(self, layer: int, result: Array | Insides) -> Array:
         """Keep what is asked for of a layer's result, and return its output."""
-        output: Array = result
-        if isinstance(result, Insides):
+        if not isinstance(result, Insides):
+            output = result
+        else:
             output, place = result.output, self.places[layer]
             for name in ("weights", "cross_weights"):
                 if getattr(result, name) is not None:
@@ -142,7 +143,7 @@ class Recorder:
             self._keep_states(layer, output)
         return output
 
-    def end(self, output: Array) -> Any:
+    def end(self, output: Array) -> Array | Insides:
         """Return what the stack's call does."""
         self._keep_states(self.last, output)
         if not (self.asked or self.states):

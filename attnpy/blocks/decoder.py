@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 import numpy as np
@@ -259,7 +259,7 @@ class DecoderLayer:
         return_weights: bool,
         heads: ArrayLike | None = ...,
         **options: Unpack[DecoderLayerCall],
-    ) -> Any: ...
+    ) -> Array | Insides: ...
     def __call__(
         self,
         x: ArrayLike,
@@ -272,7 +272,7 @@ class DecoderLayer:
         return_weights: bool = False,
         heads: ArrayLike | None = None,
         **options: Any,
-    ) -> Any:
+    ) -> Array | Insides:
         """Run the layer.
 
         Parameters
@@ -390,7 +390,7 @@ class DecoderLayer:
         context_offsets: ArrayLike | None = None,
         wanted: Iterable[str] = (),
         checkpoint: bool = False,
-        **options: Any,
+        **options: Unpack[VJPOptions],
     ) -> tuple[Array, Pullback]:
         """Return what a call does, and the pullback of gradients.
 
@@ -460,7 +460,7 @@ class DecoderLayer:
         steps = [sublayer.step(self, num_threads) for sublayer in sublayers]
         return _vjp.run(run, checkpoint)
 
-    def _own_options(self, options: dict[str, Any]) -> dict[str, Any]:
+    def _own_options(self, options: Mapping[str, object]) -> Any:
         """Return those that the layer has itself, which a call must not have."""
         names = ("window", "scale", "rotary")
         own = {name: getattr(self, name) for name in names}
@@ -694,7 +694,7 @@ class Decoder:
         return_weights: bool = ...,
         return_hidden_states: bool = ...,
         **options: Unpack[DecoderStackCall],
-    ) -> Any: ...
+    ) -> Array | Insides: ...
     def __call__(
         self,
         x: ArrayLike,
@@ -706,7 +706,7 @@ class Decoder:
         layers: ArrayLike | None = None,
         heads: ArrayLike | None = None,
         **options: Any,
-    ) -> Any:
+    ) -> Array | Insides:
         """Run the layers one after the other.
 
         Parameters

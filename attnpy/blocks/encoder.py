@@ -183,7 +183,7 @@ class EncoderLayer:
         return_weights: bool,
         heads: ArrayLike | None = ...,
         **options: Unpack[EncoderCall],
-    ) -> Any: ...
+    ) -> Array | Insides: ...
     def __call__(
         self,
         x: ArrayLike,
@@ -191,7 +191,7 @@ class EncoderLayer:
         return_weights: bool = False,
         heads: ArrayLike | None = None,
         **options: Any,
-    ) -> Any:
+    ) -> Array | Insides:
         """Run the layer.
 
         Parameters
@@ -416,7 +416,7 @@ class Encoder:
         return_weights: bool = ...,
         return_hidden_states: bool = ...,
         **options: Unpack[EncoderStackCall],
-    ) -> Any: ...
+    ) -> Array | Insides: ...
     def __call__(
         self,
         x: ArrayLike,
@@ -426,7 +426,7 @@ class Encoder:
         layers: ArrayLike | None = None,
         heads: ArrayLike | None = None,
         **options: Any,
-    ) -> Any:
+    ) -> Array | Insides:
         """Run the layers one after the other.
 
         Parameters

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import numpy as np
 
@@ -56,6 +56,36 @@ class Inputs(NamedTuple):
     lengths: NDArray[np.int64]  # (batch axes) of keys
 
 
+@overload
+def attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    *,
+    combine: Literal["chain", "tree"] = ...,
+    return_lse: Literal[False] = ...,
+    **options: Unpack[StatisticsOptions],
+) -> da.Array: ...
+@overload
+def attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    *,
+    combine: Literal["chain", "tree"] = ...,
+    return_lse: Literal[True],
+    **options: Unpack[StatisticsOptions],
+) -> tuple[da.Array, da.Array]: ...
+@overload
+def attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    *,
+    combine: Literal["chain", "tree"] = ...,
+    return_lse: bool = ...,
+    **options: Unpack[StatisticsOptions],
+) -> da.Array | tuple[da.Array, da.Array]: ...
 def attention(
     query: Any,
     key: Any,
@@ -64,7 +94,7 @@ def attention(
     combine: str = "chain",
     return_lse: bool = False,
     **options: Unpack[StatisticsOptions],
-) -> Any:
+) -> da.Array | tuple[da.Array, da.Array]:
     r"""Compute attention of Dask arrays, lazily.
 
     Parameters

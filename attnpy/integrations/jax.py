@@ -10,7 +10,7 @@ import functools
 import json
 import math
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
@@ -60,6 +60,54 @@ class Options:
     return_lse: bool
 
 
+@overload
+def dot_product_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    bias: Any = ...,
+    mask: Any = ...,
+    *,
+    scale: float | None = ...,
+    is_causal: bool = ...,
+    query_seq_lengths: Any = ...,
+    key_value_seq_lengths: Any = ...,
+    local_window_size: int | tuple[int, int] | None = ...,
+    implementation: Literal["attnpy"] | None = ...,
+    return_residual: Literal[False] = ...,
+) -> jax.Array: ...
+@overload
+def dot_product_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    bias: Any = ...,
+    mask: Any = ...,
+    *,
+    scale: float | None = ...,
+    is_causal: bool = ...,
+    query_seq_lengths: Any = ...,
+    key_value_seq_lengths: Any = ...,
+    local_window_size: int | tuple[int, int] | None = ...,
+    implementation: Literal["attnpy"] | None = ...,
+    return_residual: Literal[True],
+) -> tuple[jax.Array, jax.Array]: ...
+@overload
+def dot_product_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    bias: Any = ...,
+    mask: Any = ...,
+    *,
+    scale: float | None = ...,
+    is_causal: bool = ...,
+    query_seq_lengths: Any = ...,
+    key_value_seq_lengths: Any = ...,
+    local_window_size: int | tuple[int, int] | None = ...,
+    implementation: Literal["attnpy"] | None = ...,
+    return_residual: bool = ...,
+) -> jax.Array | tuple[jax.Array, jax.Array]: ...
 def dot_product_attention(
     query: Any,
     key: Any,
@@ -74,7 +122,7 @@ def dot_product_attention(
     local_window_size: int | tuple[int, int] | None = None,
     implementation: str | None = None,
     return_residual: bool = False,
-) -> Any:
+) -> jax.Array | tuple[jax.Array, jax.Array]:
     r"""Compute attention as `jax.nn.dot_product_attention` does, with attnpy.
 
     It may be called under `jit`, `vmap` and `grad`, with arrays on a CPU.

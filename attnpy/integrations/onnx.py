@@ -254,7 +254,7 @@ def _attend(
 ) -> tuple[Array, ...]:
     """Return the output and, where there is a mode, the scores or weights."""
     query, key, value = arrays
-    results = attention(
+    results: Any = attention(
         query, key, value, return_weights=mode == WEIGHTS, return_lse=False, **options
     )
     if mode is None:

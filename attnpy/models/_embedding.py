@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sized
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -108,10 +108,10 @@ def is_mixed(table: Array) -> bool:
 def run_existing(
     tokens: Array,
     lengths: NDArray[np.int64] | None,
-    run: Callable[[Array, NDArray[np.int64] | None], Any],
+    run: Callable[[Array, NDArray[np.int64] | None], Array | Insides],
     table: Array,
     cached: bool = False,
-) -> Any:
+) -> Array | Insides:
     """Run tokens (L, E) or (B, L, E) of which so many exist, as packed sequences.
 
     `run` takes those, (T, E), and where they begin, and returns what a stack does. The

@@ -370,7 +370,7 @@ class BertEncoder:
         return_weights: bool = ...,
         return_hidden_states: bool = ...,
         **options: Unpack[BertInsidesCall],
-    ) -> Any: ...
+    ) -> Array | Insides: ...
     def __call__(
         self,
         token_ids: ArrayLike,
@@ -383,7 +383,7 @@ class BertEncoder:
         layers: ArrayLike | None = None,
         heads: ArrayLike | None = None,
         num_threads: int | None = None,
-    ) -> Any:
+    ) -> Array | Insides:
         """Return the tokens' vectors after the last layer.
 
         Parameters
@@ -426,7 +426,9 @@ class BertEncoder:
         tokens = self.norm(embedded, num_threads=num_threads)
         hidden, of_keys, ends = _visible(ids, lengths, token_mask)
 
-        def run(tokens: Array, seq_offsets: NDArray[np.int64] | None) -> Any:
+        def run(
+            tokens: Array, seq_offsets: NDArray[np.int64] | None
+        ) -> Array | Insides:
             return self.encoder(
                 tokens,
                 mask=hidden,

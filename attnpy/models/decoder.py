@@ -405,7 +405,7 @@ class CausalDecoder:
         return_weights: bool = ...,
         return_hidden_states: bool = ...,
         **options: Unpack[CausalInsidesCall],
-    ) -> Any: ...
+    ) -> Array | Insides: ...
     def __call__(
         self,
         token_ids: ArrayLike,
@@ -417,7 +417,7 @@ class CausalDecoder:
         layers: ArrayLike | None = None,
         heads: ArrayLike | None = None,
         num_threads: int | None = None,
-    ) -> Any:
+    ) -> Array | Insides:
         """Return the tokens' vectors after the last layer.
 
         Parameters
@@ -459,7 +459,9 @@ class CausalDecoder:
         ids = _embedding.checked_ids(token_ids, len(self.token_embedding))
         tokens = self._embed(ids, self._positions(ids, caches))
 
-        def run(tokens: Array, seq_offsets: NDArray[np.int64] | None) -> Any:
+        def run(
+            tokens: Array, seq_offsets: NDArray[np.int64] | None
+        ) -> Array | Insides:
             return self.decoder(
                 tokens,
                 caches=caches,

@@ -330,6 +330,12 @@ static PyMemberDef plan_members[] = {
     PLAN_ARRAY("lse", 9),        {NULL, 0, 0, 0, NULL},
 };
 
+/* For annotations only, as those of the package's stub: Plan[what a call returns]. */
+static PyMethodDef plan_methods[] = {
+    {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
 static PyType_Slot plan_slots[] = {
     {Py_tp_doc, (void *)"As attnpy.Plan, by position; see attention."},
     {Py_tp_new, (void *)plan_new},
@@ -338,6 +344,7 @@ static PyType_Slot plan_slots[] = {
     {Py_tp_clear, (void *)plan_clear},
     {Py_tp_call, (void *)plan_call},
     {Py_tp_members, plan_members},
+    {Py_tp_methods, plan_methods},
     {0, NULL},
 };
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 import numpy as np
 import torch
@@ -16,11 +16,101 @@ from attnpy._gradients import NAMES
 from attnpy.integrations.torch import _compute, _operator, _tensors
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from attnpy._typing import Causal, Window
 
     Results = tuple[Tensor, Tensor | None, Tensor | None]  # output, weights, LSE
 
+    class TensorOptions(TypedDict, total=False):
+        """The options of `attention` that do not change what is returned."""
 
+        mask: Any
+        bias: Any
+        causal: Causal
+        window: Window | None
+        q_offset: Any
+        kv_lengths: Any
+        seq_offsets: Any
+        scale: float | None
+        softcap: float | None
+        sinks: Any
+        dropout: float
+        dropout_seed: Any
+        out: Tensor | None
+        num_threads: int | None
+
+
+@overload
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    return_weights: Literal[False] = ...,
+    return_lse: Literal[False] = ...,
+    **options: Unpack[TensorOptions],
+) -> Tensor: ...
+@overload
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    return_weights: Literal[True],
+    return_lse: Literal[True],
+    **options: Unpack[TensorOptions],
+) -> tuple[Tensor, Tensor, Tensor]: ...
+@overload
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    return_weights: Literal[True],
+    return_lse: Literal[False] = ...,
+    **options: Unpack[TensorOptions],
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    return_weights: Literal[False] = ...,
+    return_lse: Literal[True],
+    **options: Unpack[TensorOptions],
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    return_weights: bool = ...,
+    return_lse: Literal[False] = ...,
+    **options: Unpack[TensorOptions],
+) -> Tensor | tuple[Tensor, Tensor]: ...
+@overload
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    return_weights: Literal[False] = ...,
+    return_lse: bool = ...,
+    **options: Unpack[TensorOptions],
+) -> Tensor | tuple[Tensor, Tensor]: ...
+@overload
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    return_weights: bool = ...,
+    return_lse: bool = ...,
+    **options: Unpack[TensorOptions],
+) -> Tensor | tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]: ...
 def attention(
     query: Tensor,
     key: Tensor,
