@@ -160,7 +160,8 @@ def set_attribute(self: object, name: str, value: object) -> None:
     """Refuse attributes that a layer does not have, which would change nothing.
 
     The class that names this as `__setattr__` annotates those it has. A class derived
-    from it may have others.
+    from it may have others. Checkers, which see annotations, must not see this: to them
+    it would mean that any attribute may be set.
     """
     cls = type(self)
     if "__setattr__" in vars(cls) and not hasattr(cls, name):

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 __all__ = ["KVCache"]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 class KVCache:
     """Room for the keys and values of a batch of sequences, each of its own length.
 
@@ -107,7 +111,8 @@ class KVCache:
     _value: Array
     _lengths: NDArray[np.int64]
 
-    __setattr__ = _parameters.set_attribute
+    if not TYPE_CHECKING:
+        __setattr__ = _parameters.set_attribute
 
     def _shown(self) -> dict[str, Any]:
         size, kinds = self.value_head_dim, (self._key.dtype, self._value.dtype)

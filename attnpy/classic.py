@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 
 __all__ = ["additive_attention", "multiplicative_attention"]
 
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 # Numbers of the largest temporary array, (queries of a block, Lk, A): 4 MB in float32.
 BLOCK_SIZE = 2**20
 

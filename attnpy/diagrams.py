@@ -26,6 +26,11 @@ __all__ = [
     "scaled_dot_product_attention",
 ]
 
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 HEIGHT = 32  # of a box; y points down, as in all SVG
 NOTE_HEIGHT = 44  # of one with a second line
 TIMES = "\N{MULTIPLICATION SIGN}"
@@ -65,7 +70,8 @@ class Diagram:
     _svg: str
     _title: str
 
-    __setattr__ = _parameters.set_attribute
+    if not TYPE_CHECKING:
+        __setattr__ = _parameters.set_attribute
 
     def __init__(self, svg: str, title: str) -> None:
         self._svg = svg

@@ -74,6 +74,11 @@ if TYPE_CHECKING:
 
 __all__ = ["LayerGradients", "MultiHeadAttention", "SelfAttention"]
 
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 # Those of queries, keys and values.
 PROJECTIONS = ("W_q", "W_k", "W_v", "b_q", "b_k", "b_v")
 
@@ -199,7 +204,9 @@ class SelfAttention:
     state_dict = _parameters.state_dict
     load_state_dict = _parameters.load_state_dict
     pack = _parameters.pack
-    __setattr__ = _parameters.set_attribute
+
+    if not TYPE_CHECKING:
+        __setattr__ = _parameters.set_attribute
 
     def _shown(self) -> dict[str, Any]:
         (embed_dim, size), value_size = self.W_q.shape, self.W_v.shape[1]
@@ -598,7 +605,9 @@ class MultiHeadAttention:
     state_dict = _parameters.state_dict
     load_state_dict = _parameters.load_state_dict
     pack = _parameters.pack
-    __setattr__ = _parameters.set_attribute
+
+    if not TYPE_CHECKING:
+        __setattr__ = _parameters.set_attribute
 
     def _shown(self) -> dict[str, Any]:
         embed_dim, size, value_size = len(self.W_q), self.head_dim, self.value_head_dim

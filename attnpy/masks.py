@@ -37,6 +37,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def causal(
     num_queries: int,
     num_keys: int | None = None,

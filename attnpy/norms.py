@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 __all__ = ["LayerNorm", "RMSNorm"]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def norm_vjp(
     self: LayerNorm | RMSNorm,
     x: ArrayLike,
@@ -156,7 +160,9 @@ class LayerNorm:
     state_dict = _parameters.state_dict
     load_state_dict = _parameters.load_state_dict
     vjp = norm_vjp
-    __setattr__ = _parameters.set_attribute
+
+    if not TYPE_CHECKING:
+        __setattr__ = _parameters.set_attribute
 
     def _shown(self) -> dict[str, Any]:
         has_bias = self.bias is not None
@@ -252,7 +258,9 @@ class RMSNorm:
     state_dict = _parameters.state_dict
     load_state_dict = _parameters.load_state_dict
     vjp = norm_vjp
-    __setattr__ = _parameters.set_attribute
+
+    if not TYPE_CHECKING:
+        __setattr__ = _parameters.set_attribute
 
     def _shown(self) -> dict[str, Any]:
         return {"dim": len(self.weight), "eps": self.eps}

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 
 __all__ = ["dropout_mask"]
 
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 _BLOCK = 128  # keys, of 32 counters with 4 words each
 _MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _STEPS = 0x9E3779B9, 0xBB67AE85

@@ -203,7 +203,10 @@ class DecoderLayer:
     state_dict = _parameters.state_dict
     load_state_dict = _parameters.load_state_dict
     pack = _parameters.pack
-    __setattr__ = _parameters.set_attribute
+
+    if not TYPE_CHECKING:
+        __setattr__ = _parameters.set_attribute
+
     __repr__ = _repr.shows(_stack.fields)
 
     def new_cache(
@@ -580,7 +583,10 @@ class Decoder:
     state_dict = _parameters.state_dict
     load_state_dict = _parameters.load_state_dict
     pack = _parameters.pack
-    __setattr__ = _parameters.set_attribute
+
+    if not TYPE_CHECKING:
+        __setattr__ = _parameters.set_attribute
+
     __repr__ = _repr.shows(_stack.stack_fields)
 
     def new_caches(

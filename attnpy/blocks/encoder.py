@@ -155,7 +155,10 @@ class EncoderLayer:
     state_dict = _parameters.state_dict
     load_state_dict = _parameters.load_state_dict
     pack = _parameters.pack
-    __setattr__ = _parameters.set_attribute
+
+    if not TYPE_CHECKING:
+        __setattr__ = _parameters.set_attribute
+
     __repr__ = _repr.shows(_stack.fields)
 
     @overload
@@ -378,7 +381,10 @@ class Encoder:
     state_dict = _parameters.state_dict
     load_state_dict = _parameters.load_state_dict
     pack = _parameters.pack
-    __setattr__ = _parameters.set_attribute
+
+    if not TYPE_CHECKING:
+        __setattr__ = _parameters.set_attribute
+
     __repr__ = _repr.shows(_stack.stack_fields)
 
     @overload

@@ -9,3 +9,7 @@ from attnpy.checkpoints.files import Checkpoint, read, read_config
 from attnpy.checkpoints.loading import load
 
 __all__ = ["FAMILIES", "Checkpoint", "Family", "load", "read", "read_config"]
+
+
+def __dir__() -> list[str]:
+    return __all__

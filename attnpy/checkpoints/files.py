@@ -81,7 +81,8 @@ class Checkpoint(Mapping[str, "Array"]):
     metadata: dict[str, str]
     _places: dict[str, Place]
 
-    __setattr__ = _parameters.set_attribute
+    if not TYPE_CHECKING:
+        __setattr__ = _parameters.set_attribute
 
     def _shown(self) -> dict[str, Any]:
         places = self._places.values()

@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 __all__ = ["attention"]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def attention(query: Any, key: Any, value: Any, **options: Unpack[PlanOptions]) -> Any:
     """Compute attention, in a function whose gradient autograd takes.
 

@@ -36,6 +36,11 @@ if TYPE_CHECKING:
 
 __all__ = ["attention"]
 
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 OPTIONS = PASSED_ON - {"seq_offsets"}
 
 

@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 
 __all__ = ["attention_forward", "attention_mask", "register"]
 
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 # What models hand on to attention that does not change its result: arguments of the
 # whole model, and what kernels of others want to know besides.
 LEFT_ALONE = frozenset(

@@ -33,6 +33,11 @@ if TYPE_CHECKING:
 
 __all__ = ["dot_product_attention"]
 
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 TARGET = "attnpy"  # the name by which XLA knows attnpy
 
 # What gradients there are, computed together. That of a bias has a call of its own,
@@ -222,8 +227,9 @@ def dot_product_attention(
     arrays = {name: jnp.asarray(x) for name, x in given.items() if x is not None}
     _check_dtypes(arrays)
     _check_shapes({name: _full_shape(x, name) for name, x in arrays.items()})
-    results = _compute(options, arrays)
-    return results if return_residual else results[0]
+    output: jax.Array
+    output, *residual = _compute(options, arrays)
+    return (output, residual[0]) if return_residual else output
 
 
 # ---- What is given -------------------------------------------------------------------

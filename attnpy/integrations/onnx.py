@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Attention"]
 
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 # What the operator calls the arguments of `attention`, in errors.
 NAMES = {
     "query": "Q",

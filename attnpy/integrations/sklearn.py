@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 
 __all__ = ["SentenceVectorizer"]
 
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 # Encoders that are in use, by what they were read with: clones share them.
 _encoders: weakref.WeakValueDictionary[tuple[Any, ...], SentenceEncoder]
 _encoders = weakref.WeakValueDictionary()

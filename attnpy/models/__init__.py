@@ -11,3 +11,7 @@ from attnpy.models.sampling import sample
 from attnpy.models.sentences import SentenceEncoder
 
 __all__ = ["BertEncoder", "CausalDecoder", "SentenceEncoder", "sample"]
+
+
+def __dir__() -> list[str]:
+    return __all__

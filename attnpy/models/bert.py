@@ -218,7 +218,9 @@ class BertEncoder:
     state_dict = _parameters.state_dict
     load_state_dict = _parameters.load_state_dict
     pack = _parameters.pack
-    __setattr__ = _parameters.set_attribute
+
+    if not TYPE_CHECKING:
+        __setattr__ = _parameters.set_attribute
 
     def _shown(self) -> dict[str, Any]:
         (vocab_size, _), (max_length, _) = (

@@ -116,7 +116,8 @@ class SentenceEncoder:
     truncate_dim: int | None
     embed_dim: int
 
-    __setattr__ = _parameters.set_attribute
+    if not TYPE_CHECKING:
+        __setattr__ = _parameters.set_attribute
 
     def _shown(self) -> dict[str, Any]:
         return {

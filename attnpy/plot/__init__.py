@@ -14,6 +14,7 @@ with. Frames are outside the images.
 The module `attnpy.plot.statistics` draws what `attnpy.statistics` returns.
 """
 
+from attnpy.plot import statistics as statistics
 from attnpy.plot.grids import head_grid, score_grid
 from attnpy.plot.maps import heat_map, mask_image, position_image, score_map
 from attnpy.plot.spread import entropy, entropy_bits
@@ -28,3 +29,7 @@ __all__ = [
     "score_grid",
     "score_map",
 ]
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "statistics"]

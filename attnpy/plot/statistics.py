@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 
 __all__ = ["distance", "entropy", "overview", "received"]
 
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 LINE_COLOR, BAND_COLOR, NAN_COLOR = "tab:blue", "#a6c8e4", "tab:red"
 COLUMN_PIXELS = 2  # of a column, so that a single token is seen
 DECADES = 6  # of a logarithmic axis, at most

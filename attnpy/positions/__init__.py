@@ -23,3 +23,7 @@ __all__ = [
     "relative_buckets",
     "sinusoidal",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

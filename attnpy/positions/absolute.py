@@ -179,7 +179,8 @@ class Learned:
 
     weight: Array
 
-    __setattr__ = _parameters.set_attribute
+    if not TYPE_CHECKING:
+        __setattr__ = _parameters.set_attribute
 
     def _shown(self) -> dict[str, Any]:
         max_length, embed_dim = self.weight.shape

@@ -185,7 +185,8 @@ class Rotary:
     _original_length: float
     _changes_once: bool
 
-    __setattr__ = _parameters.set_attribute
+    if not TYPE_CHECKING:
+        __setattr__ = _parameters.set_attribute
 
     def _shown(self) -> dict[str, Any]:
         part = self.rotary_dim if self.rotary_dim != self.head_dim else None

@@ -19,3 +19,7 @@ __all__ = [
     "save",
     "warmup_cosine",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -99,7 +99,8 @@ class AdamW:
     no_decay: frozenset[str]
     _state: dict[str, Array]
 
-    __setattr__ = _parameters.set_attribute
+    if not TYPE_CHECKING:
+        __setattr__ = _parameters.set_attribute
 
     def _shown(self) -> dict[str, Any]:
         no_decay = _repr.Plain(f"{len(self.no_decay)} names")

@@ -9,3 +9,7 @@ from attnpy.view.heads import head_view, model_view
 from attnpy.view.neurons import neuron_view
 
 __all__ = ["View", "head_view", "model_view", "neuron_view"]
+
+
+def __dir__() -> list[str]:
+    return __all__

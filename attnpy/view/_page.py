@@ -45,7 +45,8 @@ class View:
     _height: int
     _picture: Picture
 
-    __setattr__ = _parameters.set_attribute
+    if not TYPE_CHECKING:
+        __setattr__ = _parameters.set_attribute
 
     def __init__(
         self,

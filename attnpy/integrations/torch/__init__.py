@@ -23,3 +23,7 @@ from attnpy.integrations.torch._attention import attention
 from attnpy.integrations.torch._sdpa import scaled_dot_product_attention
 
 __all__ = ["accelerate", "attention", "scaled_dot_product_attention"]
+
+
+def __dir__() -> list[str]:
+    return __all__
