@@ -697,8 +697,19 @@ class Decoder:
         context: ArrayLike | Sequence[KVCache] | None = ...,
         *,
         caches: Sequence[KVCache] | None = ...,
-        return_weights: bool = ...,
+        return_weights: bool,
         return_hidden_states: bool = ...,
+        **options: Unpack[DecoderStackCall],
+    ) -> Array | Insides: ...
+    @overload
+    def __call__(
+        self,
+        x: ArrayLike,
+        context: ArrayLike | Sequence[KVCache] | None = ...,
+        *,
+        caches: Sequence[KVCache] | None = ...,
+        return_weights: bool = ...,
+        return_hidden_states: bool,
         **options: Unpack[DecoderStackCall],
     ) -> Array | Insides: ...
     def __call__(

@@ -419,8 +419,17 @@ class Encoder:
         self,
         x: ArrayLike,
         *,
-        return_weights: bool = ...,
+        return_weights: bool,
         return_hidden_states: bool = ...,
+        **options: Unpack[EncoderStackCall],
+    ) -> Array | Insides: ...
+    @overload
+    def __call__(
+        self,
+        x: ArrayLike,
+        *,
+        return_weights: bool = ...,
+        return_hidden_states: bool,
         **options: Unpack[EncoderStackCall],
     ) -> Array | Insides: ...
     def __call__(

@@ -369,8 +369,17 @@ class BertEncoder:
         self,
         token_ids: ArrayLike,
         *,
-        return_weights: bool = ...,
+        return_weights: bool,
         return_hidden_states: bool = ...,
+        **options: Unpack[BertInsidesCall],
+    ) -> Array | Insides: ...
+    @overload
+    def __call__(
+        self,
+        token_ids: ArrayLike,
+        *,
+        return_weights: bool = ...,
+        return_hidden_states: bool,
         **options: Unpack[BertInsidesCall],
     ) -> Array | Insides: ...
     def __call__(

@@ -404,8 +404,17 @@ class CausalDecoder:
         self,
         token_ids: ArrayLike,
         *,
-        return_weights: bool = ...,
+        return_weights: bool,
         return_hidden_states: bool = ...,
+        **options: Unpack[CausalInsidesCall],
+    ) -> Array | Insides: ...
+    @overload
+    def __call__(
+        self,
+        token_ids: ArrayLike,
+        *,
+        return_weights: bool = ...,
+        return_hidden_states: bool,
         **options: Unpack[CausalInsidesCall],
     ) -> Array | Insides: ...
     def __call__(

@@ -254,12 +254,19 @@ def blocks(x: Array, flag: bool) -> None:
     assert_type(encoder(x), Array)
     assert_type(encoder(x, return_weights=True, layers=0).weights, Array | None)
     assert_type(encoder(x, return_weights=flag), Array | attnpy.blocks.Insides)
+    assert_type(encoder(x, return_hidden_states=flag), Array | attnpy.blocks.Insides)
+    both = encoder(x, return_weights=flag, return_hidden_states=flag, heads=0)
+    assert_type(both, Array | attnpy.blocks.Insides)
+    assert_type(encoder(x, return_hidden_states=True).hidden_states, Array | None)
     assert_type(encoder.layers, list[attnpy.blocks.EncoderLayer])
     assert_type(encoder.vjp(x, checkpoint=True)[0], Array)
     encoder.layers[0].cross_attention  # wrong
     encoder.layers[0].norm_3 = encoder.norm  # wrong
     encoder.layer = encoder.layers  # wrong
     encoder(x, return_weights=True).shape  # wrong
+    encoder(x, layers=[0])  # wrong
+    encoder(x, output_hidden_states=True)  # wrong
+    encoder(x, return_hidden_states=flag).shape  # wrong
     attnpy.blocks.Encoder(2, 6, 2, 8, causal=True)  # wrong
 
     one = attnpy.blocks.DecoderLayer(6, 2, 8, cross_attention=True)
@@ -280,6 +287,7 @@ def blocks(x: Array, flag: bool) -> None:
     assert_type(decoder.parameters(), dict[str, Array])
     decoder(x, x, caches=one.new_cache(1, 8))  # wrong
     decoder(x, x, kv_cache=None)  # wrong
+    decoder(x, x, heads=0)  # wrong
     decoder.pack(1)  # wrong
 
     network = attnpy.blocks.FeedForward(6, 8, activation="gelu", bias=False)
@@ -338,6 +346,8 @@ def masks(x: Array) -> None:
     attnpy.masks.show(x, 3)  # wrong
     attnpy.masks.random(3)  # wrong
     attnpy.masks.padding([1, 2])  # wrong
+    attnpy.masks.padding(lengths=[1, 2], num_keys=3)  # wrong
+    attnpy.masks.window(3, 3, 1)  # wrong
 
 
 def positions(x: Array) -> None:
@@ -404,7 +414,10 @@ def bert(ids: Integers, flag: bool) -> None:
     read.load_state_dict(model.state_dict())
     assert_type(read.parameters(), dict[str, Array])
     read.pack()
+    assert_type(model(ids, token_mask=ids > 0, return_hidden_states=True).output, Array)
     model(ids, attention_mask=ids)  # wrong
+    model(ids, mask=ids > 0)  # wrong
+    model(ids, heads=0)  # wrong
     model(ids, return_weights=True).shape  # wrong
     model(ids, return_weights=flag).shape  # wrong
     model.generate(ids, 3)  # wrong
@@ -438,6 +451,7 @@ def decoder(ids: Integers, flag: bool, rng: np.random.Generator) -> None:
     read = attnpy.models.CausalDecoder.from_pretrained("folder", packed=False)
     assert_type(read, attnpy.models.CausalDecoder)
     model(ids, cache=caches)  # wrong
+    model(ids, layers=0)  # wrong
     model(ids, caches=caches[0])  # wrong
     model.generate(ids)  # wrong
     model.generate(ids, 3, top_k=0.5)  # wrong
