@@ -13,19 +13,10 @@ Array = NDArray[Any]
 Causal = bool | Literal["bottom_right", "top_left"]
 Window = tuple[int | None, int | None]
 SeqOffsets = ArrayLike | tuple[ArrayLike | None, ArrayLike | None]
-Activation = Literal[
-    "relu",
-    "gelu",
-    "gelu_tanh",
-    "silu",
-    "quick_gelu",
-    "relu2",
-    "tanh",
-    "swiglu",
-    "geglu",
-    "geglu_tanh",
-    "reglu",
+PlainActivation = Literal[
+    "relu", "gelu", "gelu_tanh", "silu", "quick_gelu", "relu2", "tanh"
 ]
+Activation = PlainActivation | Literal["swiglu", "geglu", "geglu_tanh", "reglu"]
 Precision = Literal["promoted", "narrow", "wide"]
 NormKind = Literal["layer", "rms"]
 

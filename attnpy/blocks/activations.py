@@ -9,7 +9,7 @@ from attnpy import _attnpy
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from attnpy._typing import Array
+    from attnpy._typing import Array, PlainActivation
 
 
 def relu(x: ArrayLike, *, num_threads: int | None = None) -> Array:
@@ -210,7 +210,7 @@ def tanh(x: ArrayLike, *, num_threads: int | None = None) -> Array:
 def activation_vjp(
     grad_output: ArrayLike,
     x: ArrayLike,
-    activation: str | None,
+    activation: PlainActivation | None,
     *,
     num_threads: int | None = None,
 ) -> Array:

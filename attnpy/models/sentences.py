@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -144,7 +144,7 @@ class SentenceEncoder:
         include_prompt: bool = True,
         steps: Sequence[Step] = (),
         max_length: int | None = None,
-        truncation_side: str = "right",
+        truncation_side: Literal["right", "left"] = "right",
         prompts: dict[str, str] | None = None,
         default_prompt_name: str | None = None,
         similarity_fn_name: str = "cosine",

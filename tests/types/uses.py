@@ -328,6 +328,7 @@ def norms_and_activations(x: Array) -> None:
     attnpy.blocks.gelu(x, approximate="tanh")  # wrong
     attnpy.blocks.gelu(None)  # wrong
     attnpy.blocks.activation_vjp(x, x)  # wrong
+    attnpy.blocks.activation_vjp(x, x, "swiglu")  # wrong
 
 
 # ---- What goes with attention --------------------------------------------------------
@@ -479,6 +480,7 @@ def sentences(bert: attnpy.models.BertEncoder, tokenizer: Any) -> None:
     model.search("a")  # wrong
     model.search("a", vectors).texts  # wrong
     attnpy.models.SentenceEncoder("folder", tokenizer)  # wrong
+    attnpy.models.SentenceEncoder(bert, tokenizer, truncation_side="end")  # wrong
 
 
 def checkpoints(model: attnpy.models.BertEncoder) -> None:
