@@ -573,6 +573,19 @@ def test_titles_and_images_of_a_grid_do_not_touch(shape, labelled):
     assert_nothing_overlaps(figure)
 
 
+@pytest.mark.parametrize("top", [1e-3, 0.9, 4e3, 123456, 3e7])
+@pytest.mark.parametrize("shape", [(3, 9, 9), (3, 900, 900), (8, 900, 900)])
+@pytest.mark.parametrize("given", [True, False])
+def test_the_bar_and_its_label_are_within_the_figure(top, shape, given):
+    scores = -top * random_weights(*shape)
+    scores[0, 0, 0] = top
+    figure = pyplot.figure(figsize=(8, 3)) if given else None
+    figure = plot.score_grid(scores, figure=figure)
+    figure.canvas.draw()
+    box = figure.axes[-1].get_tightbbox(figure.canvas.get_renderer())
+    assert 0 <= box.x0 and box.x1 <= figure.bbox.x1
+
+
 def test_many_heads_are_named_at_the_edges():
     figure = plot.head_grid(random_weights(3, 32, 4, 4), list("abcd"))
     assert_nothing_overlaps(figure)

@@ -272,6 +272,16 @@ def bar_label(scale: Scale, crowded: bool) -> str:
     return f"{scale.label}\n{which} of a pixel's cells".strip()
 
 
+def bar_letters(scale: Scale) -> int:
+    """Return how many letters the longest number beside a colour bar has."""
+    ticker = load("matplotlib.ticker")
+    ticks = ticker.AutoLocator().tick_values(scale.low, scale.high)
+    formatter = ticker.ScalarFormatter()
+    formatter.create_dummy_axis()
+    formatter.axis.set_view_interval(scale.low, scale.high)
+    return max(map(len, formatter.format_ticks(ticks)))
+
+
 def write_values(
     ax: Axes, image: Cells, cell: tuple[float, float], annotate: bool | None
 ) -> None:

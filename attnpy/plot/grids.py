@@ -25,6 +25,7 @@ __all__ = ["head_grid", "score_grid"]
 SHAPES = {3: "(H, Lq, Lk)", 4: "(layers, H, Lq, Lk)"}
 GAP = 0.08  # inches between images
 BAR = 0.14  # inches: the width of the colour bar
+SHORT_BAR = 1.7  # inches: on less the label has two words to a line
 FONT = "x-small"  # of labels
 
 
@@ -221,7 +222,10 @@ def _grid(
     _canvas.check_figure(figure)
     _canvas.check_title(title)
     head = title is not None or hidden is not None
-    layout, names = _layout(figure, numbers.shape, texts, head)
+    room = 0.52 + 0.1 * _canvas.bar_letters(scale)
+    layout, names = _layout(figure, numbers.shape, texts, head, room)
+    if layout.images_height() < SHORT_BAR:  # its label has one line more
+        layout, names = _layout(figure, numbers.shape, texts, head, room + 0.18)
     if figure is None:
         width, height = layout.figure_size()
         figure = _canvas.new_figure((width, 0), (height, 0), layout="none")
@@ -245,7 +249,7 @@ def _grid(
             done(1)
     label = _canvas.bar_label(scale, _canvas.is_crowded(cell, figure.dpi))
     bar = figure.add_axes(_place(figure, layout))
-    if layout.images_height() < 1.7:
+    if layout.images_height() < SHORT_BAR:
         label = label.replace(" of ", " of\n")
     figure.colorbar(image, cax=bar, extend=scale.extend).set_label(label, fontsize=9)
     _write_around(figure, layout, title, hidden is not None)
@@ -269,14 +273,19 @@ def _layout(
     shape: tuple[int, ...],
     texts: tuple[Texts, Texts],
     has_head: bool,
+    bar_room: float,
 ) -> tuple[Layout, Names]:
-    """Return the layout of a new figure or of this one, and the names that fit it."""
+    """Return the layout of a new figure or of this one, and the names that fit it.
+
+    The numbers and the label beside the colour bar are so many inches wide, in letters
+    of 10 points.
+    """
     n_rows, n_columns = _arrangement(shape)
     scale = _canvas.font_size("medium") / 10
     height, width = _image_size(shape[-2:], n_columns, texts)
     height_cell, width_cell = height / shape[-2], width / shape[-1]
     left = scale * (0.45 + _label_room(texts[0], shape[-2], height_cell))
-    right = scale * 0.85
+    right = scale * bar_room
     slant = 1.4 * _canvas.font_size(FONT) * POINT <= width_cell  # labels at 45 degrees
     room = _label_room(texts[1], shape[-1], width_cell) if texts[1] else 0.2
     bottom = scale * (0.35 + room * (0.75 if slant else 1))
