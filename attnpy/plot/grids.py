@@ -222,7 +222,7 @@ def _grid(
     _canvas.check_figure(figure)
     _canvas.check_title(title)
     head = title is not None or hidden is not None
-    room = 0.52 + 0.1 * _canvas.bar_letters(scale)
+    room = 0.55 + 0.1 * _canvas.bar_letters(scale)
     layout, names = _layout(figure, numbers.shape, texts, head, room)
     if layout.images_height() < SHORT_BAR:  # its label has one line more
         layout, names = _layout(figure, numbers.shape, texts, head, room + 0.18)
