@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and folders that are there."""
 
 from __future__ import annotations
 
@@ -6,11 +6,25 @@ import errno
 import os
 import stat
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import BinaryIO
+
+
+def folder_at(path: str | os.PathLike[str]) -> Path:
+    """Return a model's folder, or say that names of models are no folders."""
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"folder: expected a path, got {type(path).__name__}")
+    folder = Path(path)
+    if not folder.exists():
+        raise FileNotFoundError(
+            "folder: expected a model's folder on this machine, as nothing is "
+            f"downloaded, got {os.fspath(path)!r}"
+        )
+    return folder
 
 
 @contextmanager

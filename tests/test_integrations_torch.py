@@ -322,6 +322,8 @@ def test_calls_leave_nothing_behind():
         ({"key": None}, TypeError, "key: expected a torch.Tensor, got NoneType"),
         ({"key": normal(1, 2, 3).to_sparse()}, TypeError, "key: expected a dense"),
         ({"bias": torch.ones(3, 3, device="meta")}, ValueError, "bias: .* 'meta'"),
+        ({"key": torch.ones(1, 3, 4, device="meta")}, ValueError, "key: .* 'meta'"),
+        ({"key": normal(1, 3, 4).to(torch.float8_e5m2)}, TypeError, "got .*float8"),
         ({"mask": torch.ones(3, 3)}, TypeError, "mask: expected booleans"),
         ({"key": normal(1, 3, 5)}, ValueError, r"key: expected \(..., Hk, Lk, 4\)"),
         ({"value": normal(1, 3, 4).to(torch.cfloat)}, TypeError, "value: expected"),
@@ -657,6 +659,18 @@ def test_dtypes_are_refused_where_pytorch_refuses():
             scaled_dot_product_attention(*arguments)
         with pytest.raises(RuntimeError):
             by_pytorch(*arguments)
+
+
+@pytest.mark.quick
+def test_tensors_that_are_not_dense_are_refused_by_name():
+    x = normal(2, 3, 4)
+    nested = torch.nested.nested_tensor([x[0], x[1, :2]], layout=torch.jagged)
+    for wrong, kind in ((nested, "nested"), (x.to_sparse(), "torch.sparse_coo")):
+        for i, name in enumerate(INPUTS[:3]):
+            arguments = [x, x, x]
+            arguments[i] = wrong
+            with pytest.raises(TypeError, match=f"{name}: expected a dense .* {kind}"):
+                scaled_dot_product_attention(*arguments)
 
 
 # ---- accelerate() --------------------------------------------------------------------

@@ -16,7 +16,7 @@ from support.comparisons import assert_same_bits
 from support.processes import wait_until
 from support.sentences import LONG, POOLING, TEXTS, put, write, write_dense
 
-from attnpy.models import BertEncoder, SentenceEncoder, _similarity
+from attnpy.models import BertEncoder, CausalDecoder, SentenceEncoder, _similarity
 from attnpy.models import sentences as module
 
 sentences.require()
@@ -704,6 +704,15 @@ def test_files_that_are_missing_are_named(tmp_path, name):
     (tmp_path / name).unlink()
     with pytest.raises(FileNotFoundError, match=name):
         SentenceEncoder.from_pretrained(tmp_path)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("kind", [SentenceEncoder, BertEncoder, CausalDecoder])
+def test_names_of_models_are_no_folders(kind):
+    with pytest.raises(FileNotFoundError, match=r"folder: .* downloaded, got 'org/x'"):
+        kind.from_pretrained("org/x")
+    with pytest.raises(TypeError, match="folder: expected a path, got NoneType"):
+        kind.from_pretrained(None)
 
 
 @pytest.mark.quick

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from support.processes import assert_runs
 
 from attnpy import _attention, _attnpy, _options, _typing
 
@@ -74,6 +75,27 @@ def test_the_exceptions_are_circles(pair):
     edges[pair[0]].add(pair[1])
     with pytest.raises(CycleError):
         TopologicalSorter(edges).prepare()
+
+
+def test_adapters_come_when_they_are_asked_for():
+    run = """
+import sys
+import attnpy
+assert not any(name.startswith("attnpy.integrations") for name in sys.modules)
+for name in sys.argv[1:]:
+    sys.modules[name] = None  # not installed
+    try:
+        getattr(attnpy.integrations, name)
+    except ImportError as error:
+        assert "pip install" in str(error), error
+    else:
+        raise AssertionError(name)
+assert not hasattr(attnpy.integrations, "cupy")
+"""
+    folder = ROOT / "integrations"
+    names = {path.stem for path in folder.iterdir() if path.stem[0] != "_"}
+    assert len(names) == 7
+    assert_runs(run, *sorted(names - {"huggingface"}))
 
 
 def is_private(name):

@@ -1,5 +1,21 @@
 """Adapters to other libraries, each of which imports its own lazily."""
 
+from typing import TYPE_CHECKING
+
+_MODULES = ("autograd", "dask", "huggingface", "jax", "onnx", "sklearn", "torch")
+
+if not TYPE_CHECKING:  # to whom every name would be right
+
+    def __getattr__(name):
+        """Import an adapter, and with it its library, when it is first asked for."""
+        if name not in _MODULES:
+            raise AttributeError(
+                f"module 'attnpy.integrations' has no attribute {name!r}"
+            )
+        from importlib import import_module
+
+        return import_module(f"attnpy.integrations.{name}")
+
 
 def __dir__() -> list[str]:
-    return [name for name in globals() if not name.startswith("_")]  # what is imported
+    return [name for name in _MODULES if name in globals()]  # what is imported

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from attnpy import _checks, _progress, checkpoints
+from attnpy._files import folder_at
 from attnpy._parameters import Unset
 from attnpy.checkpoints.loading import dtype_of
 
@@ -46,7 +47,7 @@ def read(
     """Make a model of a folder's configuration, and copy the weights into it."""
     packed = _checks.flag(packed, "packed")
     progress = _progress.checked(progress)
-    config = checkpoints.read_config(folder)
+    config = checkpoints.read_config(folder_at(folder))
     family = FAMILIES.get(str(config.get("model_type") or "bert"), "bert")
     if isinstance(dtype, str) and dtype == "auto":
         dtype = dtype_of(checkpoints.read(folder), family)

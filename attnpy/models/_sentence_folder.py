@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attnpy import _checks, checkpoints
+from attnpy._files import folder_at
 from attnpy.models._pooling import MODES, Dense, Normalize
 from attnpy.models._similarity import FUNCTIONS
 
@@ -80,7 +81,7 @@ class Recipe(NamedTuple):
 
 def read(folder: str | os.PathLike[str]) -> Recipe:
     """Read all files but the tokenizer's and the weights of the first module."""
-    folder = Path(folder)
+    folder = folder_at(folder)
     modules = _modules(folder)
     model_folder, pooling, include_prompt, embed_dim = folder, None, True, None
     steps: list[Step] = []

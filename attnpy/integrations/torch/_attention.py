@@ -318,6 +318,11 @@ def _check_inputs(inputs: tuple[Any, ...]) -> None:
     """Refuse what no operator stands for."""
     for tensor, name in zip(inputs[:3], NAMES, strict=False):
         _tensors.check(tensor, name, meta=True)
+        if tensor.is_meta is not inputs[0].is_meta:
+            raise ValueError(
+                f"{name}: expected a tensor on the query's device, "
+                f"{str(inputs[0].device)!r}, got one on {str(tensor.device)!r}"
+            )
     if _is_forward_mode() and any(map(_has_tangent, inputs)):
         raise NotImplementedError(
             "attnpy.integrations.torch: expected no forward-mode derivatives, which "

@@ -147,12 +147,16 @@ def _check(tensors: Sequence[Tensor], attn_mask: Tensor | None, causal: bool) ->
     """Refuse what PyTorch refuses and attention does not."""
     dtype = getattr(tensors[0], "dtype", None)
     for tensor, name in zip(tensors, NAMES, strict=False):
-        if not isinstance(tensor, torch.Tensor):
-            _tensors.check(tensor, name)
-        if tensor.dtype is not dtype or dtype not in DTYPES:
+        if not _tensors.is_plain(tensor):
+            _tensors.check(tensor, name, meta=True)
+        if tensor.dtype not in DTYPES:
             raise TypeError(
-                f"{name}: expected the query's dtype, and float64, float32, float16 or "
-                f"bfloat16, got {tensor.dtype}"
+                f"{name}: expected float64, float32, float16 or bfloat16, got "
+                f"{tensor.dtype}"
+            )
+        if tensor.dtype is not dtype:
+            raise TypeError(
+                f"{name}: expected the query's dtype, {dtype}, got {tensor.dtype}"
             )
         if tensor.dim() < 2:
             raise ValueError(

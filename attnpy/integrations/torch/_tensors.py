@@ -67,7 +67,13 @@ def to_array(tensor: torch.Tensor) -> Any:
     if tensor.dtype is torch.bfloat16:
         bfloat16 = _dtypes.floating("bfloat16")
         return tensor.view(torch.int16).numpy().view(bfloat16)
-    return tensor.numpy()
+    try:
+        return tensor.numpy()
+    except TypeError as error:  # float8 and the like, which NumPy does not have
+        raise TypeError(
+            "tensors: expected float64, float32, float16, bfloat16, integers or "
+            f"booleans, got {tensor.dtype}"
+        ) from error
 
 
 def to_tensor(array: Array) -> torch.Tensor:
