@@ -118,7 +118,7 @@ class Stored:
         self.state = {"sentences": sentences, "model": model, "done": 0}
         if self.record.exists() or path.exists():
             self.read_state()
-            self.vectors = np.load(path, mmap_mode="r+")
+            self.vectors = self.open()
             return
         shape = self.n, encoder.embed_dim
         try:
@@ -142,6 +142,21 @@ class Stored:
                     "got others; remove the file, or name another"
                 )
         self.state = state
+
+    def open(self):
+        """Open the file; of one that was cut short, what is there counts."""
+        size = self.path.stat().st_size
+        try:
+            vectors = np.load(self.path, mmap_mode="r+")  # fills it up with zeros
+        except (EOFError, ValueError) as error:
+            raise ValueError(
+                f"{self.path}: expected vectors in NumPy's format, got {error}; remove "
+                "the file, or name another"
+            ) from error
+        reserve(self.path)
+        there = max(0, size - vectors.offset) // vectors.strides[0]
+        self.state["done"] = min(self.state["done"], there)
+        return vectors
 
     def write_state(self, done):
         """Say how many vectors are in the file, once they are."""

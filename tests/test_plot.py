@@ -583,7 +583,8 @@ def test_the_bar_and_its_label_are_within_the_figure(top, shape, given):
     figure = plot.score_grid(scores, figure=figure)
     figure.canvas.draw()
     box = figure.axes[-1].get_tightbbox(figure.canvas.get_renderer())
-    assert 0 <= box.x0 and box.x1 <= figure.bbox.x1
+    assert box.x0 >= 0
+    assert box.x1 <= figure.bbox.x1
 
 
 def test_many_heads_are_named_at_the_edges():

@@ -859,6 +859,24 @@ def test_a_signal_and_a_kill_lose_nothing_that_was_written(folder, tmp_path):
     assert_same_bits(np.load(vectors), expected)
 
 
+def test_of_a_file_that_was_cut_short_the_command_computes_what_is_missing(
+    files, tmp_path, capsys
+):
+    vectors = tmp_path / "vectors.npy"
+    search.main(files)
+    printed = capsys.readouterr().out
+    expected = np.load(vectors)
+    for n_bytes in (vectors.stat().st_size - 1, 128 + expected.nbytes // 3, 128):
+        os.truncate(vectors, n_bytes)
+        search.main(files)
+        assert capsys.readouterr().out == printed
+        assert_same_bits(np.load(vectors), expected)
+    for n_bytes in (100, 0):
+        os.truncate(vectors, n_bytes)
+        with pytest.raises(SystemExit, match=r"vectors.npy: expected vectors in NumPy"):
+            search.main(files)
+
+
 def test_the_command_says_in_a_line_what_is_wrong(files, tmp_path, monkeypatch):
     def refused(words, *more):
         with pytest.raises(SystemExit, match=words) as caught:
