@@ -116,17 +116,19 @@ class Stored:
         # Vectors have the same bits everywhere: one of them tells models apart.
         model = hashlib.sha256(encoder.encode("which model?").tobytes()).hexdigest()
         self.state = {"sentences": sentences, "model": model, "done": 0}
-        if self.record.exists() or path.exists():
+        if path.exists():
             self.read_state()
             self.vectors = self.open()
             return
         shape = self.n, encoder.embed_dim
+        part = path.with_name(f"{path.name}.tmp")
         try:
-            self.vectors = np.lib.format.open_memmap(path, "w+", np.float32, shape)
-            reserve(path)
+            self.vectors = np.lib.format.open_memmap(part, "w+", np.float32, shape)
+            reserve(part)
             self.write_state(0)
+            os.replace(part, path)
         except BaseException:  # such as a full disk
-            path.unlink(missing_ok=True)
+            part.unlink(missing_ok=True)
             raise
 
     def read_state(self):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from support import families, minilm, pages, sentences
 from support.comparisons import assert_same_bits
-from support.processes import wait_until
+from support.processes import run_python, wait_until
 from support.sentences import LONG, POOLING, TEXTS, put, write, write_dense
 
 from attnpy.models import BertEncoder, CausalDecoder, SentenceEncoder, _similarity
@@ -857,6 +857,23 @@ def test_a_signal_and_a_kill_lose_nothing_that_was_written(folder, tmp_path):
     assert done() == 40_000
     expected = SentenceEncoder.from_pretrained(folder).encode(search.lines(texts))
     assert_same_bits(np.load(vectors), expected)
+
+
+def test_a_kill_before_the_first_vector_leaves_nothing_in_the_way(files, tmp_path):
+    run = """
+import os, signal, sys
+sys.path.insert(0, os.path.dirname(sys.argv[1]))
+import semantic_search
+setattr(semantic_search{}, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+semantic_search.main(sys.argv[2:])
+"""
+    for place in (', "reserve"', '.Stored, "write_state"', '.os, "replace"'):
+        done = run_python(run.format(place), sentences.EXAMPLE, *files)
+        assert done.returncode == -signal.SIGKILL
+        assert not (tmp_path / "vectors.npy").exists()
+    search.main(files)
+    assert np.load(tmp_path / "vectors.npy").any(axis=1).all()
+    assert not list(tmp_path.glob("*.tmp"))
 
 
 def test_of_a_file_that_was_cut_short_the_command_computes_what_is_missing(
