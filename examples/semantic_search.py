@@ -118,7 +118,9 @@ class Stored:
         self.state = {"sentences": sentences, "model": model, "done": 0}
         if path.exists():
             self.read_state()
-            self.vectors = self.open()
+            self.vectors = np.load(path, mmap_mode="r+")
+            if self.state["done"] < self.n:
+                reserve(path)
             return
         shape = self.n, encoder.embed_dim
         part = path.with_name(f"{path.name}.tmp")
@@ -144,25 +146,12 @@ class Stored:
                     "got others; remove the file, or name another"
                 )
         self.state = state
-
-    def open(self):
-        """Open the file; of one that was cut short, what is there counts."""
-        size = self.path.stat().st_size
-        try:
-            vectors = np.load(self.path, mmap_mode="r+")  # fills it up with zeros
-        except (EOFError, ValueError) as error:
-            raise ValueError(
-                f"{self.path}: expected vectors in NumPy's format, got {error}; remove "
-                "the file, or name another"
-            ) from error
-        reserve(self.path)
-        there = max(0, size - vectors.offset) // vectors.strides[0]
-        self.state["done"] = min(self.state["done"], there)
-        return vectors
+        there = count_rows(self.path)
+        if there < state["done"]:  # the file was cut short
+            self.write_state(there)
 
     def write_state(self, done):
         """Say how many vectors are in the file, once they are."""
-        self.vectors.flush()
         temporary = self.record.with_name(f"{self.record.name}.tmp")
         temporary.write_text(json.dumps({**self.state, "done": done}), "utf-8")
         os.replace(temporary, self.record)
@@ -175,6 +164,7 @@ class Stored:
             begin, end = self.state["done"], self.state["done"] + len(block)
             out = self.vectors[begin:end]
             self.encoder.encode(block, out=out, progress=False)
+            self.vectors.flush()
             self.write_state(end)
             if sys.stderr.isatty():
                 last = "\r" if end < self.n else "\n"
@@ -184,6 +174,21 @@ class Stored:
     def progress(self):
         """Return how far it has come, in words."""
         return f"{self.state['done']:,} of {self.n:,} sentences"
+
+
+def count_rows(path):
+    """Return how many rows are in a .npy file, of which the end may be missing."""
+    form = np.lib.format
+    try:
+        with open(path, "rb") as file:
+            form.read_magic(file)
+            shape, _, dtype = form.read_array_header_1_0(file)
+            return (path.stat().st_size - file.tell()) // (shape[1] * dtype.itemsize)
+    except ValueError as error:
+        raise ValueError(
+            f"{path}: expected vectors in NumPy's format, got {error}; remove "
+            "the file, or name another"
+        ) from error
 
 
 def reserve(path):

@@ -92,6 +92,7 @@ def test_any_chunks_have_the_bits_of_one_call(seed):
         np.testing.assert_allclose(one, other, rtol=near, atol=near)
 
 
+@pytest.mark.quick
 def test_integers_are_computed_in_float64():
     x = np.arange(2 * 50 * 4).reshape(2, 50, 4) % 7
     lazy = attention(x, x, x)
@@ -99,6 +100,7 @@ def test_integers_are_computed_in_float64():
     assert_same_bits(lazy.compute(), attnpy.attention(x, x, x))
 
 
+@pytest.mark.quick
 def test_arrays_of_numpy_are_taken():
     query, key, value = normal(3, 2, 50, 16)
     lazy = attention(query, da.from_array(key, (1, 512, 16)), value, causal=True)
@@ -106,6 +108,7 @@ def test_arrays_of_numpy_are_taken():
     assert_same_bits(lazy.compute(), expected)
 
 
+@pytest.mark.quick
 def test_chunks_that_are_hidden_are_not_read():
     read = []
 
@@ -169,6 +172,7 @@ def test_what_is_wrong_is_refused_before_anything_runs(change, error, message):
         attention(**{**arguments, **change})
 
 
+@pytest.mark.quick
 def test_sizes_that_nobody_knows_are_refused():
     x = da.from_array(normal(2, 50, 16), (1, 25, 16))
     with refused(ValueError, "key"):

@@ -903,7 +903,7 @@ def test_the_command_says_in_a_line_what_is_wrong(files, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(search, "read_encoder", None)  # it is not read before
         refused("semantic_search: nowhere: No such file", "--sentences", "nowhere")
-    refused("semantic_search: nowhere.*: No such file", "--model", "nowhere")
+    refused("folder: expected .* on this machine.* got 'nowhere'", "--model", "nowhere")
     refused("--top: expected at least 1, got 0", "--top", "0")
     no_room = OSError(28, "No space left on device")
     with monkeypatch.context() as patch:
