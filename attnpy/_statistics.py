@@ -151,7 +151,7 @@ def statistics(
     True
     >>> found.top_keys[0, :2]  # the first query sees one key, the second two
     array([[ 0, -1, -1],
-           [ 0,  1, -1]])
+           [ 1,  0, -1]])
     """
     names = (
         [wanted] if isinstance(wanted, str) else _checks.items(wanted, "wanted", "str")

@@ -9,16 +9,28 @@ from pathlib import Path
 import pytest
 from support import families, minilm
 
+import attnpy
+
 README = Path(__file__).parents[1] / "README.md"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.M | re.S)
 
 
 NEEDS_GPT2 = '"gpt2"'  # a folder with its weights
 
+ROOT = Path(attnpy.__file__).parent
+MODULES = sorted(
+    str(path.relative_to(ROOT).with_suffix("")).replace("/", ".")
+    for path in ROOT.rglob("*.py")
+    if ">>> " in path.read_text("utf-8")
+)
 NEEDS = {
     "_machine": "threadpoolctl",
     "checkpoints.files": "safetensors",
+    "integrations.autograd": "autograd",
+    "integrations.dask": "dask",
     "integrations.huggingface": "transformers",
+    "integrations.jax": "jax",
+    "integrations.onnx": "onnx",
     "integrations.sklearn": "sklearn",
     "integrations.torch._accelerate": "torch",
     "integrations.torch._attention": "torch",
@@ -27,51 +39,15 @@ NEEDS = {
     "plot.grids": "matplotlib",
     "plot.maps": "matplotlib",
     "plot.spread": "matplotlib",
+    "plot.statistics": "matplotlib",
     "training.files": "safetensors",
 }
-MODULES = (
-    "_attention",
-    "_linear",
-    "_machine",
-    "_merge",
-    "_parameters",
-    "_plan",
-    "blocks.activations",
-    "blocks.decoder",
-    "blocks.encoder",
-    "blocks.feed_forward",
-    "cache",
-    "checkpoints.files",
-    "checkpoints.loading",
-    "classic",
-    "diagrams",
-    "integrations.huggingface",
-    "integrations.sklearn",
-    "integrations.torch._accelerate",
-    "integrations.torch._attention",
-    "integrations.torch._sdpa",
-    "layers",
-    "masks",
-    "models.bert",
-    "models.decoder",
-    "models.sampling",
-    "models.sentences",
-    "norms",
-    "plot.grids",
-    "plot.maps",
-    "plot.spread",
-    "positions.absolute",
-    "positions.relative",
-    "positions.rotary",
-    "training.clipping",
-    "training.files",
-    "training.loss",
-    "training.optimizer",
-    "training.schedule",
-    "view._page",
-    "view.heads",
-    "view.neurons",
-)
+
+
+@pytest.mark.quick
+def test_modules_with_examples_are_found():
+    assert len(MODULES) > 50
+    assert set(NEEDS) <= set(MODULES)
 
 
 @pytest.mark.quick

@@ -1,6 +1,5 @@
 """ONNX's operator Attention: its own tests, its reference, what is refused."""
 
-import doctest
 import importlib
 import warnings
 from unittest import mock
@@ -405,6 +404,3 @@ def test_without_onnx_the_error_says_what_to_install():
 
 def test_the_examples_run():
     pages.assert_examples_print_what_their_comments_say("integrations/onnx.md")
-    results = doctest.testmod(integration)
-    assert results.attempted > 0
-    assert results.failed == 0
