@@ -17,7 +17,13 @@ if TYPE_CHECKING:
 
 
 class AttentionGradients(NamedTuple):
-    """What `attention_vjp` returns: arrays, or None for what was not wanted."""
+    """What `attention_vjp` returns: arrays, or None for what was not wanted.
+
+    Attributes
+    ----------
+    query, key, value, bias, sinks : ndarray or None
+        The gradient with respect to the input of this name, in its shape.
+    """
 
     query: Array | None
     key: Array | None

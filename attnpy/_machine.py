@@ -77,14 +77,14 @@ def set_portable(portable: bool) -> None:
     TypeError
         If `portable` is not a boolean.
 
+    See Also
+    --------
+    get_portable : what is chosen.
+
     Notes
     -----
     The choice belongs to the process. ``ATTNPY_PORTABLE=1`` in the environment, read on
     import, makes it from the start.
-
-    See Also
-    --------
-    get_portable : what is chosen.
 
     Examples
     --------

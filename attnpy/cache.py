@@ -263,7 +263,13 @@ class KVCache:
         self.truncate(0)
 
     def copy(self) -> KVCache:
-        """Return a cache with the same tokens in arrays of its own, in memory."""
+        """Return a cache with the same tokens in arrays of its own, in memory.
+
+        Returns
+        -------
+        KVCache
+            What is done to one of them does not touch the other.
+        """
         other = KVCache(
             self.batch_size,
             self.num_kv_heads,

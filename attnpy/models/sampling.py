@@ -233,9 +233,9 @@ def stream(
         As in `generate`. Whenever a token has come, also where no more are asked for,
         they have those of all tokens but the last of each sequence.
 
-    Yields
-    ------
-    int64, or ndarray of int64, shape (B,)
+    Returns
+    -------
+    iterator of int64, or of ndarray of int64, shape (B,)
         The next token of the sequence, or of each; that of one that has ended is the
         token that ended it. There are no more where all have ended.
 

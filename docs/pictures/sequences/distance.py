@@ -1,0 +1,20 @@
+"""
+How far each query looks
+========================
+
+The mean distance to the keys that a query looks at, each weighing what its weight is.
+"""
+
+import numpy as np
+
+import attnpy
+from attnpy.plot import statistics
+
+L = 1000
+query, key = np.random.default_rng(0).standard_normal((2, 2, L, 16))  # (H, L, D)
+distance = np.arange(L)[:, np.newaxis] - np.arange(L)  # (Lq, Lk)
+bias = np.stack([0 * distance, -0.01 * distance])  # (H, Lq, Lk)
+found = attnpy.statistics(query, key, causal=True, bias=bias)
+statistics.distance(
+    found.distance, title="one head sees all alike, one prefers what is near"
+)
