@@ -304,13 +304,14 @@ run_split(job *j, ptrdiff_t n_tasks, int n_threads, attn_call *call)
 double
 attn_attention_work(const attn_problem *p)
 {
-    double scores = (double)p->batch.n * (double)p->n_queries * (double)p->n_keys;
+    /* A row counts as one key more, for its beginning and end. */
+    double scores = (double)p->batch.n * (double)p->n_queries * ((double)p->n_keys + 1);
 
     if (p->query_starts != NULL || p->key_starts != NULL) {
         scores = 0;
         for (ptrdiff_t b = 0; b < p->batch.n; b++) {
             scores += (double)attn_packed_length(p->query_starts, b, p->n_queries) *
-                      (double)attn_packed_length(p->key_starts, b, p->n_keys);
+                      ((double)attn_packed_length(p->key_starts, b, p->n_keys) + 1);
         }
     }
     return scores * (double)p->n_kv_heads * (double)p->group *
