@@ -15,14 +15,20 @@ typedef struct {
     ptrdiff_t n_tasks;
 } job;
 
-enum { AS_CPU, NARROW, WIDE };
-static atomic_int tiles = AS_CPU;
+enum { UNKNOWN, NARROW, WIDE };
+static atomic_int tiles = UNKNOWN;
 
+/* The CPU is asked once: that takes longer than a small product. */
 static bool
 likes_wide_tiles(void)
 {
     int now = atomic_load(&tiles);
-    return now == AS_CPU ? attn_cpu_repays_wide_tiles() : now == WIDE;
+
+    if (now == UNKNOWN) {
+        now = attn_cpu_repays_wide_tiles() ? WIDE : NARROW;
+        atomic_store(&tiles, now);
+    }
+    return now == WIDE;
 }
 
 bool
@@ -66,11 +72,12 @@ static ptrdiff_t
 rows_of_task(const attn_linear_problem *l, int n_threads)
 {
     ptrdiff_t share = (rows_of(l) + n_threads - 1) / n_threads;
+    ptrdiff_t n_rows = (share + ATTN_TASK_ROWS - 1) / ATTN_TASK_ROWS * ATTN_TASK_ROWS;
 
-    if (!l->wide || share > ATTN_WIDE_ROWS) {
-        return l->wide ? ATTN_WIDE_ROWS : ATTN_TASK_ROWS;
+    if (!l->wide) {
+        return ATTN_TASK_ROWS;
     }
-    return (share + ATTN_TASK_ROWS - 1) / ATTN_TASK_ROWS * ATTN_TASK_ROWS;
+    return n_rows < ATTN_WIDE_ROWS ? n_rows : ATTN_WIDE_ROWS;
 }
 
 /* Columns of a task in tile form: all, unless two tasks for each thread would not come out. */

@@ -34,7 +34,7 @@ typedef struct {
     bool rounds_input; /* it may be rounded to the weight's dtype, if that is faster */
     attn_array output; /* (B, rows, out) */
     bool
-        wide; /* set by attn_linear: tasks have up to ATTN_WIDE_ROWS rows, in wide tiles */
+        wide; /* set by attn_linear: tasks of up to ATTN_WIDE_ROWS rows, in wide tiles */
 } attn_linear_problem;
 
 /* Is W the transpose of what lies in memory row by row? Then its columns are read as these
@@ -70,8 +70,8 @@ typedef struct {
 
 double attn_linear_work(const attn_linear_problem *); /* multiplications */
 
-/* Should kernels that have wide tiles use them? As the CPU likes it best, unless set otherwise, by
- * tests and for calibration; returns the former. Changes no bit. */
+/* Should kernels that have wide tiles use them? As the CPU likes it best, unless set
+ * otherwise, by tests and for calibration; returns the former. Changes no bit. */
 bool attn_set_wide_tiles(bool);
 
 /* -1 when memory runs out, else 0. */

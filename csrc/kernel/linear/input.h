@@ -32,8 +32,8 @@ load_input(linear_work *w, ptrdiff_t first, ptrdiff_t n_elements)
     }
 }
 
-/* The elements of x from `first` on, of rows that lie apart evenly. Without wide tiles CPUs were as fast
- * without it. */
+/* The elements of x from `first` on, of rows that lie apart evenly; without wide tiles none,
+ * for CPUs were as fast without it. */
 static prefetch
 input_rows_prefetch(const linear_work *w, ptrdiff_t first)
 {
