@@ -328,6 +328,11 @@ def test_calls_leave_nothing_behind():
         ({"key": normal(1, 3, 5)}, ValueError, r"key: expected \(..., Hk, Lk, 4\)"),
         ({"value": normal(1, 3, 4).to(torch.cfloat)}, TypeError, "value: expected"),
         ({"dropout": 0.5}, ValueError, "dropout_seed: expected an integer"),
+        # What is false and still wrong.
+        ({"dropout": False}, TypeError, "dropout: expected a number, got bool"),
+        ({"dropout_seed": False}, TypeError, "dropout_seed: expected an integer"),
+        ({"return_weights": None}, TypeError, "return_weights: expected a bool"),
+        ({"return_lse": 0}, TypeError, "return_lse: expected a bool, got int"),
         ({"out": np.ones((1, 3, 4))}, TypeError, "out: expected a torch.Tensor"),
     ],
 )

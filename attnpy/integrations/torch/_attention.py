@@ -12,6 +12,7 @@ from torch._C._functorch import maybe_current_level
 from torch.autograd import forward_ad
 
 import attnpy
+from attnpy import _checks
 from attnpy._gradients import NAMES
 from attnpy.integrations.torch import _compute, _operator, _tensors
 
@@ -219,10 +220,16 @@ def attention(
         "softcap": softcap,
         "num_threads": num_threads,
     }
+    # What is not just as by default is for `attend`, which says if it is wrong.
     nothing_else = (
         mask is bias is sinks is q_offset is kv_lengths is seq_offsets is out is None
+        and dropout_seed is None
+        and type(dropout) is float
+        and dropout == 0
+        and return_weights is return_lse is False
+        and causal is not None
     )
-    if nothing_else and not (dropout or dropout_seed or return_weights or return_lse):
+    if nothing_else:
         output = attend_at_once(query, key, value, options)
         if output is not None:
             return output
@@ -235,6 +242,8 @@ def attention(
         "dropout_seed": dropout_seed,
     }
     options = {name: one for name, one in options.items() if one is not None}
+    return_weights = _checks.flag(return_weights, "return_weights")
+    return_lse = _checks.flag(return_lse, "return_lse")
     output, weights, lse = attend(inputs, options, return_weights, return_lse, out)
     if not return_weights and not return_lse:
         return output
