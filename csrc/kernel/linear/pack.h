@@ -20,6 +20,8 @@ packs_weight(const linear_work *w)
 
 #if WIDE_TILES
 
+_Static_assert(LANES >= PANEL_ROWS, "a panel's columns are lanes of one vector");
+
 /* A row of the block, n columns, goes to row k of each panel. */
 static INLINE void
 scatter_row(operand *panels, ptrdiff_t k, const operand *row, ptrdiff_t n)
