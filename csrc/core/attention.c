@@ -305,17 +305,24 @@ double
 attn_attention_work(const attn_problem *p)
 {
     /* A row counts as one key more, for its beginning and end. */
-    double scores = (double)p->batch.n * (double)p->n_queries * ((double)p->n_keys + 1);
+    double keys = (double)p->batch.n * (double)p->n_keys;
+    double scores = (double)p->n_queries * (keys + (double)p->batch.n);
+    ptrdiff_t bytes = p->head_dim * attn_storage_of(p->key.dtype)->bytes +
+                      p->value_dim * attn_storage_of(p->value.dtype)->bytes;
 
     if (p->query_starts != NULL || p->key_starts != NULL) {
-        scores = 0;
+        keys = scores = 0;
         for (ptrdiff_t b = 0; b < p->batch.n; b++) {
+            double length = (double)attn_packed_length(p->key_starts, b, p->n_keys);
+            keys += length;
             scores += (double)attn_packed_length(p->query_starts, b, p->n_queries) *
-                      ((double)attn_packed_length(p->key_starts, b, p->n_keys) + 1);
+                      (length + 1);
         }
     }
-    return scores * (double)p->n_kv_heads * (double)p->group *
-           (double)(p->head_dim + p->value_dim + WORK_OF_A_WEIGHT);
+    scores *=
+        (double)p->group * (double)(p->head_dim + p->value_dim + WORK_OF_A_WEIGHT);
+    return (double)p->n_kv_heads *
+           (scores + keys * (double)bytes * ATTN_WORK_OF_A_BYTE);
 }
 
 static job

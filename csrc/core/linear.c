@@ -116,7 +116,11 @@ columns_of_task(const attn_linear_problem *l, ptrdiff_t n_rows, int n_threads)
 double
 attn_linear_work(const attn_linear_problem *l)
 {
-    return (double)l->batch.n * (double)l->n_rows * (double)l->n_in * (double)l->n_out;
+    double weights = (double)l->n_in * (double)l->n_out;
+    ptrdiff_t bytes = attn_storage_of(l->weight.dtype)->bytes;
+
+    return weights * ((double)l->batch.n * (double)l->n_rows +
+                      (double)bytes * ATTN_WORK_OF_A_BYTE);
 }
 
 /* Splits a product into tasks; how many bytes of workspace each takes. */

@@ -34,7 +34,7 @@ attn_gives_up(const attn_worker *worker)
 
 typedef struct {
     ptrdiff_t n;
-    double work;           /* multiplications of all tasks together */
+    double work;           /* of all tasks together, in multiplications */
     size_t workspace_size; /* bytes, for each thread; 0: none */
     void (*run)(const void *context, ptrdiff_t index, const attn_worker *);
     const void *context;
@@ -51,6 +51,11 @@ int attn_useful_threads(double work, int n_threads);
 #define ATTN_WORK_PER_THREAD 1e6
 double attn_set_work_per_thread(double);
 double attn_get_work_per_thread(void);
+
+/* Multiplications that take as long as reading a byte of keys, values or weights does, from
+ * beyond the first-level cache: with few queries or rows a call waits for little else. One
+ * thread reads some 25 GB/s, and multiplies 50e9 times a second. */
+#define ATTN_WORK_OF_A_BYTE 2
 
 /* A task that has run, which benchmarks look at: of the how manieth list of tasks since
  * they are watched, on which of its threads, and the CPU time that it took. */

@@ -26,6 +26,7 @@ typedef struct {
 static const test tests[] = {
     {"tiers are listed best first", test_tiers_are_listed_best_first},
     {"numbers of threads", test_numbers_of_threads},
+    {"threads that work repays", test_threads_that_work_repays},
     {"dtypes are stored as their table says",
      test_dtypes_are_stored_as_their_table_says},
     {"addresses are sums of strides", test_addresses_are_sums_of_strides},

@@ -94,6 +94,7 @@ void test_tiers_are_listed_best_first(void);
 
 /* core/tasks.c */
 void test_numbers_of_threads(void);
+void test_threads_that_work_repays(void);
 
 /* kernel/math.c */
 void test_exp_over_its_range(void);
