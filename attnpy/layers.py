@@ -1334,7 +1334,13 @@ def _arithmetic(
 ) -> np.dtype[Any]:
     """Return the dtype in which tokens are projected, and then normalized."""
     parts = [tokens, weight] if norm is None else [tokens, weight, norm.weight]
-    return _dtypes.arithmetic(*(np.asarray(part).dtype for part in parts))
+    return _dtypes.arithmetic(*(_dtype(part) for part in parts))
+
+
+def _dtype(array: ArrayLike) -> np.dtype[Any]:
+    """Return a dtype without a copy of what is packed."""
+    found: np.dtype[Any] | None = getattr(array, "dtype", None)
+    return np.asarray(array).dtype if found is None else found
 
 
 def _with_head_axis(given: ArrayLike | None, name: str) -> Array | None:

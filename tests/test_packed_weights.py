@@ -14,6 +14,7 @@ from attnpy._packed_weight import BLOCK, PANEL_COLUMNS, PackedWeight
 from attnpy.blocks import Encoder, FeedForward
 from attnpy.layers import MultiHeadAttention, SelfAttention
 from attnpy.models import CausalDecoder
+from attnpy.positions import Rotary
 
 ROWS = [1, 3, 8, 9, 33, 70]  # row form, tile form, several tasks
 SIZES = [
@@ -119,6 +120,41 @@ def test_generated_tokens_are_the_same():
     expected = model.generate([1, 2, 3], 10)
     model.pack()
     assert (model.generate([1, 2, 3], 10) == expected).all()
+
+
+def llama(rng):
+    return CausalDecoder(
+        2,
+        24,
+        4,
+        50,
+        vocab_size=30,
+        rotary=Rotary(6),
+        qk_norm=True,
+        norm="rms",
+        activation="swiglu",
+        tied=False,
+        num_kv_heads=2,
+        rng=rng,
+    )
+
+
+@pytest.mark.parametrize("name", [*LAYERS, "llama"])
+@pytest.mark.quick
+def test_no_call_unpacks(name, monkeypatch):
+    layer = {**LAYERS, "llama": llama}[name](np.random.default_rng(0))
+    generates = isinstance(layer, CausalDecoder)
+    layer.pack()
+
+    def refuse(self):
+        raise AssertionError(f"{self!r} was unpacked")
+
+    monkeypatch.setattr(PackedWeight, "matrix", refuse)
+    with pytest.raises(AssertionError, match="was unpacked"):
+        np.asarray(PackedWeight(np.eye(2)))
+    layer(np.arange(15) if generates else random((2, 15, 24), "float32"))
+    if generates:
+        layer.generate([1, 2, 3], 5)
 
 
 @pytest.mark.quick
