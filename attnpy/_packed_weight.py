@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 # Of the core: ATTN_PANEL_COLUMNS and ATTN_BLOCK in csrc/core/limits.h.
 PANEL_COLUMNS, BLOCK = 48, 128
+CACHE_LINE = 64  # bytes
 
 
 class PackedWeight:
@@ -61,8 +62,7 @@ class PackedWeight:
     def __init__(self, weight: Array) -> None:
         weight = weight.astype(packable(weight, "weight"), copy=False)
         n_rows, n_columns = weight.shape
-        # Not numpy.zeros, whose memory is not in huge pages.
-        panels = np.empty(_size(n_rows, n_columns, weight.dtype), weight.dtype)
+        panels = _in_lines(_size(n_rows, n_columns, weight.dtype), weight.dtype)
         _as_integers(panels)[...] = 0
         for rows, columns, place in _walk(panels, n_rows, n_columns):
             block = _as_integers(weight)[rows, columns]
@@ -134,6 +134,14 @@ def _size(n_rows: int, n_columns: int, dtype: np.dtype[Any]) -> int:
     return (
         -(-n_rows // terms) * terms * (-(-n_columns // PANEL_COLUMNS) * PANEL_COLUMNS)
     )
+
+
+def _in_lines(size: int, dtype: np.dtype[Any]) -> Array:
+    """Return memory that begins with a cache line: a vector of a panel is one, too."""
+    # Not numpy.zeros, whose memory is not in huge pages.
+    memory: Array = np.empty(size * dtype.itemsize + CACHE_LINE, np.uint8)
+    first = -memory.ctypes.data % CACHE_LINE
+    return memory[first : first + size * dtype.itemsize].view(dtype)
 
 
 def _walk(

@@ -11,7 +11,8 @@ enum {
     UNIT_COLUMNS = 3, /* tiles of sums side by side; there are two rows of them */
 };
 
-/* Makes tiles of sums, and of x, `rows` high. Tiles are this thread's until u_end. */
+/* Makes tiles of sums, and of x, `rows` high: fewer than UNIT_ROWS where there is no second
+ * row of tiles. Tiles are this thread's until u_end. */
 static inline void u_begin(int rows)
 {
     struct {
@@ -22,7 +23,7 @@ static inline void u_begin(int rows)
 
     for (int tile = 0; tile < 8; tile++) {
         config.row_bytes[tile] = 64;
-        config.rows[tile] = (uint8_t)(tile < 7 ? rows : UNIT_ROWS);
+        config.rows[tile] = (uint8_t)(tile < 3 || tile == 6 ? rows : UNIT_ROWS);
     }
     _tile_loadconfig(&config);
 }
@@ -68,29 +69,33 @@ static inline void u_store(float *sums, ptrdiff_t row, const bool two)
     }
 }
 
-/* sums += x W, for UNIT_TERMS numbers of rows of x, and as many rows of W in pairs. */
+/* sums += x W, for UNIT_TERMS numbers of rows of x, and as many rows of W in pairs. One row of
+ * tiles waits for W: its tiles are those that sums leave. */
 static inline void u_multiply(const uint16_t *x, ptrdiff_t x_row, const char *w,
                               ptrdiff_t w_row, const bool two)
 {
     const char *next = (const char *)x + UNIT_ROWS * x_row;
 
-    _tile_loadd(7, w, w_row);
-    if (two) {
-        _tile_loadd(6, next, x_row);
-        _tile_dpbf16ps(3, 6, 7);
-    }
     _tile_loadd(6, x, x_row);
+    if (!two) {
+        _tile_loadd(3, w, w_row);
+        _tile_loadd(4, w + 64, w_row);
+        _tile_loadd(5, w + 128, w_row);
+        _tile_dpbf16ps(0, 6, 3);
+        _tile_dpbf16ps(1, 6, 4);
+        _tile_dpbf16ps(2, 6, 5);
+        return;
+    }
+    _tile_loadd(7, w, w_row);
     _tile_dpbf16ps(0, 6, 7);
+    _tile_loadd(6, next, x_row);
+    _tile_dpbf16ps(3, 6, 7);
     _tile_loadd(7, w + 64, w_row);
+    _tile_dpbf16ps(4, 6, 7);
+    _tile_loadd(6, x, x_row);
     _tile_dpbf16ps(1, 6, 7);
-    if (two) {
-        _tile_loadd(6, next, x_row);
-        _tile_dpbf16ps(4, 6, 7);
-    }
     _tile_loadd(7, w + 128, w_row);
-    if (two) {
-        _tile_dpbf16ps(5, 6, 7);
-        _tile_loadd(6, x, x_row);
-    }
     _tile_dpbf16ps(2, 6, 7);
+    _tile_loadd(6, next, x_row);
+    _tile_dpbf16ps(5, 6, 7);
 }

@@ -29,9 +29,6 @@ multiply_segment(const matrix_work *m, ptrdiff_t r, ptrdiff_t first, ptrdiff_t n
         if (w->l->packed) {
             from = panel_at(w, (first + k) / ATTN_BLOCK * ATTN_BLOCK, column) +
                    k % ATTN_BLOCK / TERMS * w_row;
-            for (ptrdiff_t at = 0; at < UNIT_TERMS / TERMS * w_row; at += CACHE_LINE) {
-                __builtin_prefetch(from + UNIT_AHEAD + at, 0, 2);
-            }
         }
         u_multiply(
             (const uint16_t *)(const void *)(x + k * (ptrdiff_t)sizeof(uint16_t)),

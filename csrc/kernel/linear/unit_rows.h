@@ -8,8 +8,7 @@
 #ifdef MATRIX_UNIT
 
 enum {
-    UNIT_AHEAD = 24576, /* bytes of W that are asked for before they are read */
-    SEGMENT = 1024,     /* elements of x for which sums stay in tiles */
+    SEGMENT = 1024, /* elements of x for which sums stay in tiles */
     X_ROW = 2 * SEGMENT +
         64 /* bytes from row to row: not at the same places of a cache */
 };
