@@ -20,27 +20,39 @@ is_changed(const attn_linear_problem *l)
     return l->times.data != NULL || l->residual.data != NULL;
 }
 
-/* Multiplies columns from `column` on of row r, n of them, SLAB_COLUMNS at most, by those of
- * `times`, and adds those of `residual`. `row` has room for whole vectors. */
+/* Multiplies n numbers of a row, SLAB_COLUMNS at most, by those at an address, or adds them. */
+static INLINE void
+change_by(real *row, const char *from, ptrdiff_t stride, ptrdiff_t n, attn_dtype dtype,
+          const bool multiplies)
+{
+    const real *reals = (const real *)(const void *)from;
+    bool plain = dtype == REAL_DTYPE && stride == sizeof(real);
+    ptrdiff_t whole = plain ? n / LANES * LANES : 0;
+    real rest[SLAB_COLUMNS];
+
+    for (ptrdiff_t k = 0; k < whole; k += LANES) {
+        v_real a = v_load(row + k), b = v_load(reals + k);
+        v_store(row + k, multiplies ? v_mul(a, b) : v_add(a, b));
+    }
+    load_row(rest, from + whole * stride, stride, n - whole, dtype);
+    for (ptrdiff_t k = whole; k < n; k++) {
+        row[k] = multiplies ? row[k] * rest[k - whole] : row[k] + rest[k - whole];
+    }
+}
+
+/* Changes columns from `column` on of row r, n of them, by those of `times` and `residual`. */
 static void
 change_row(linear_work *w, ptrdiff_t r, ptrdiff_t column, ptrdiff_t n, real *row)
 {
     const attn_array *times = &w->l->times, *residual = &w->l->residual;
-    real other[SLAB_COLUMNS];
 
     if (times->data != NULL) {
-        load_row(other, output_at(w, times, r, column), times->column_stride, n,
-                 times->dtype);
-        for (ptrdiff_t k = 0; k < n; k++) {
-            row[k] *= other[k];
-        }
+        change_by(row, output_at(w, times, r, column), times->column_stride, n,
+                  times->dtype, true);
     }
     if (residual->data != NULL) {
-        load_row(other, output_at(w, residual, r, column), residual->column_stride, n,
-                 residual->dtype);
-        for (ptrdiff_t k = 0; k < n; k++) {
-            row[k] += other[k];
-        }
+        change_by(row, output_at(w, residual, r, column), residual->column_stride, n,
+                  residual->dtype, false);
     }
 }
 
@@ -66,17 +78,28 @@ store_changed_lanes(linear_work *w, ptrdiff_t r, ptrdiff_t n, const real *lanes)
     }
 }
 
+/* Adds the bias to columns from `column` on of a row, n of them. */
+static void
+add_bias(const linear_work *w, ptrdiff_t column, ptrdiff_t n, real *row)
+{
+    const attn_array *bias = &w->l->bias;
+    ptrdiff_t at = (w->task->first_column + column) * bias->column_stride;
+
+    change_by(row, bias->data + at, bias->column_stride, n, REAL_DTYPE, false);
+}
+
 /* Stores rows of outputs that lie in rows. */
 static void
 store_linear_rows(linear_work *w)
 {
     const attn_array *output = &w->l->output;
     ptrdiff_t n_columns = w->task->n_columns, width = row_width(w);
+    bool has_bias = w->l->bias.data != NULL;
 
     for (ptrdiff_t r = 0; r < w->task->n_rows; r++) {
         real *row = w->output + r * width;
-        for (ptrdiff_t k = 0; k < n_columns && w->l->bias.data != NULL; k++) {
-            row[k] += column_bias(w, k);
+        for (ptrdiff_t k = 0; k < n_columns && has_bias; k += SLAB_COLUMNS) {
+            add_bias(w, k, least(n_columns - k, SLAB_COLUMNS), row + k);
         }
         if (w->l->activation != ATTN_IDENTITY) {
             activate(row, LANES, width / LANES, w->l->activation);
