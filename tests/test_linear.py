@@ -363,7 +363,8 @@ def multiply_in_tiles():
 
 @pytest.mark.quick(shape=((150, 261, 390),))
 @pytest.mark.parametrize(
-    "shape", [(65, 129, 13), (113, 128, 6), (150, 261, 390), (600, 385, 50)]
+    "shape",
+    [(65, 129, 13), (113, 128, 6), (150, 261, 390), (600, 385, 50), (270, 2100, 400)],
 )
 def test_wide_tiles_change_no_bit(multiply_in_tiles, dtype, shape):
     n_rows, n_in, n_out = shape

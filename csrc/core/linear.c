@@ -69,15 +69,16 @@ run_task(const void *context, ptrdiff_t index, const attn_worker *worker)
 /* Rows of a task. Those of one with wide tiles share W, packed: as many as there may be,
  * unless not all threads would have some. */
 static ptrdiff_t
-rows_of_task(const attn_linear_problem *l, int n_threads)
+rows_of_task(const job *j, int n_threads)
 {
-    ptrdiff_t share = (rows_of(l) + n_threads - 1) / n_threads;
+    ptrdiff_t share = (rows_of(&j->l) + n_threads - 1) / n_threads;
     ptrdiff_t n_rows = (share + ATTN_TASK_ROWS - 1) / ATTN_TASK_ROWS * ATTN_TASK_ROWS;
 
-    if (!l->wide) {
+    if (!j->l.wide) {
         return ATTN_TASK_ROWS;
     }
-    return n_rows < ATTN_WIDE_ROWS ? n_rows : ATTN_WIDE_ROWS;
+    ptrdiff_t most = j->kernel->wide_rows(&j->l);
+    return n_rows < most ? n_rows : most;
 }
 
 /* Columns of a task in tile form: all, unless two tasks for each thread would not come out. */
@@ -135,11 +136,11 @@ split(const attn_linear_problem *l, int n_threads, const attn_call *call, job *j
     assert(l->arithmetic == attn_storage_of(l->output.dtype)->arithmetic);
     *j = (job){.l = *l,
                .kernel = attn_linear_kernel_for(call->tier, l->arithmetic, all_bf16)};
-    j->l.wide = j->kernel->has_wide_tiles && likes_wide_tiles();
+    j->l.wide = j->kernel->wide_rows != NULL && likes_wide_tiles();
     if (rows_of(l) == 0 || l->n_out == 0) {
         return 0;
     }
-    j->n_rows = rows_of_task(&j->l, n_threads);
+    j->n_rows = rows_of_task(j, n_threads);
     j->n_columns = columns_of_task(l, j->n_rows, n_threads);
     j->n_column_tasks = (l->n_out + j->n_columns - 1) / j->n_columns;
     j->n_tasks = (rows_of(l) + j->n_rows - 1) / j->n_rows * j->n_column_tasks;

@@ -62,7 +62,8 @@ typedef struct {
 } attn_linear_task;
 
 typedef struct {
-    bool has_wide_tiles;
+    /* Rows of a task with wide tiles, at most; NULL where there are none. */
+    ptrdiff_t (*wide_rows)(const attn_linear_problem *);
     size_t (*workspace_size)(const attn_linear_problem *);
     void (*run)(const attn_linear_problem *, const attn_linear_task *,
                 const attn_worker *);

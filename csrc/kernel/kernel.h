@@ -27,9 +27,13 @@ const attn_kernel KERNEL = {
                   .begin_combine = begin_combine,
                   .combine = combine,
                   .end_combine = end_combine},
-    .linear = {.has_wide_tiles = WIDE_TILES,
-               .workspace_size = linear_workspace_size,
-               .run = run_linear},
+    .linear =
+        {
+#if WIDE_TILES
+            .wide_rows = linear_wide_rows,
+#endif
+            .workspace_size = linear_workspace_size,
+            .run = run_linear},
 #if TERMS == 1 /* what has no products, or gradients, is float's */
     .backward = {.workspace_size = backward_workspace_size,
                  .run_delta = run_delta,

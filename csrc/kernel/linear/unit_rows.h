@@ -10,7 +10,8 @@
 enum {
     SEGMENT = 1024, /* elements of x for which sums stay in tiles */
     X_ROW = 2 * SEGMENT +
-        64 /* bytes from row to row: not at the same places of a cache */
+        64,               /* bytes from row to row: not at the same places of a cache */
+    UNIT_SLAB = 128 << 10 /* more than what a task keeps besides its rows */
 };
 
 _Static_assert(UNIT_COLUMNS *UNIT_LANES == ATTN_PANEL_COLUMNS, "tiles of a panel");
@@ -23,13 +24,30 @@ typedef struct {
     operand *tail; /* the last rows of W, and 0: (UNIT_TERMS / 2, ATTN_PANEL_COLUMNS) */
 } matrix_work;
 
+/* Rows of a task: the more, the less often W is read, but all that is kept of them has to fit
+ * in the second-level cache. */
+static ptrdiff_t
+unit_wide_rows(const attn_linear_problem *l)
+{
+    ptrdiff_t n_segments =
+        l->n_out > ATTN_LINEAR_COLUMNS ? (l->n_in + SEGMENT - 1) / SEGMENT : 1;
+    ptrdiff_t row = n_segments * X_ROW + ATTN_LINEAR_COLUMNS * (ptrdiff_t)sizeof(real);
+    ptrdiff_t n_rows = ATTN_WIDE_ROWS;
+
+    while (n_rows > ATTN_TASK_ROWS && n_rows * row > MAX_WIDE_WORKSPACE - UNIT_SLAB) {
+        n_rows /= 2;
+    }
+    return n_rows;
+}
+
 static size_t
 lay_out_matrix(const attn_linear_problem *l, char *memory, matrix_work *m)
 {
     arena a = {memory, 0};
     linear_work *w = &m->linear;
-    ptrdiff_t n_rows =
-        round_up(least(l->batch.n * l->n_rows, ATTN_TASK_ROWS), UNIT_ROWS);
+    ptrdiff_t n_rows = round_up(
+        least(l->batch.n * l->n_rows, l->wide ? unit_wide_rows(l) : ATTN_TASK_ROWS),
+        UNIT_ROWS);
     size_t n_segments = (size_t)(l->n_in + SEGMENT - 1) / SEGMENT;
     size_t segment = (size_t)(n_rows * X_ROW);
 
@@ -40,7 +58,8 @@ lay_out_matrix(const attn_linear_problem *l, char *memory, matrix_work *m)
     w->slab =
         arena_take(&a, ATTN_BLOCK / TERMS * ATTN_LINEAR_COLUMNS * sizeof(operand));
     m->tail = arena_take(&a, UNIT_TERMS / TERMS * ATTN_PANEL_COLUMNS * sizeof(operand));
-    w->keeps_input = a.used + n_segments * segment <= MAX_WORKSPACE;
+    w->keeps_input =
+        a.used + n_segments * segment <= (l->wide ? MAX_WIDE_WORKSPACE : MAX_WORKSPACE);
     m->x = arena_take(&a, w->keeps_input ? n_segments * segment : segment);
     return a.used;
 }

@@ -7,6 +7,13 @@
 
 #if WIDE_TILES
 
+static ptrdiff_t
+linear_wide_rows(const attn_linear_problem *l)
+{
+    (void)l;
+    return ATTN_WIDE_ROWS;
+}
+
 /* Are two tiles from row r on computed at once? */
 static bool
 are_wide(const linear_work *w, ptrdiff_t r)

@@ -86,7 +86,7 @@ run_with_all_tiles(const corpus *c, const attn_tier *tier, int n_threads,
     bool wide = attn_set_wide_tiles(false);
 
     run_corpus(c, tier, n_threads, hashes);
-    if (tier->f32->linear.has_wide_tiles) {
+    if (tier->f32->linear.wide_rows != NULL) {
         attn_set_wide_tiles(true);
         run_corpus(c, tier, n_threads, hashes);
     }
