@@ -21,7 +21,7 @@ from attnpy._measure import cpu_name
 
 SECONDS = 0.01  # of one measurement
 WINDOWS = 10  # in which a measurement of the FMA peak is parted
-ORDER = ("avx512", "avx2", "neon", "scalar")  # instruction sets, the best first
+ORDER = ("amx", "avx512", "avx2", "neon", "scalar")  # instruction sets, the best first
 # Without vectorisation the scalar loops stay scalar.
 FLAGS = ("-O2", "-fPIC", "-shared", "-fno-tree-vectorize", "-fno-tree-slp-vectorize")
 

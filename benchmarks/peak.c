@@ -1,7 +1,7 @@
 /* The machine's limits, measured: fused multiply-adds per second, and bytes read per
  * second. Compiled and called by machine.py; it knows nothing of attention. */
 
-#define _POSIX_C_SOURCE 200809L
+#define _GNU_SOURCE /* syscall */
 
 #include <stddef.h>
 #include <stdint.h>
@@ -13,6 +13,15 @@
 #define HAS_X86 1
 #else
 #define HAS_X86 0
+#endif
+#if HAS_X86 && defined(__linux__) &&                                                   \
+    (defined(__clang__) ? __clang_major__ >= 12 : __GNUC__ >= 11)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#define HAS_AMX 1
+#else
+#define HAS_AMX 0
 #endif
 
 #define N_CHAINS 12
@@ -99,6 +108,45 @@ avx512_bf16(ptrdiff_t n_steps)
     return (double)n_steps * 2 * N_CHAINS * 32;
 }
 
+#if HAS_AMX
+/* Six tiles of sums, each of 16 x 16 dot products of 32 terms. */
+__attribute__((target("amx-tile,amx-bf16"))) static double
+amx_bf16(ptrdiff_t n_steps)
+{
+    struct {
+        uint8_t palette, start_row, reserved[14];
+        uint16_t row_bytes[16];
+        uint8_t rows[16];
+    } config = {.palette = 1};
+
+    for (int tile = 0; tile < 8; tile++) {
+        config.row_bytes[tile] = 64;
+        config.rows[tile] = 16;
+    }
+    /* Compilers may not know that all of it is read. */
+    __asm__ volatile("" : : "r"(&config) : "memory");
+    _tile_loadconfig(&config);
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    _tile_zero(4);
+    _tile_zero(5);
+    _tile_zero(6);
+    _tile_zero(7);
+    for (ptrdiff_t i = 0; i < n_steps; i++) {
+        _tile_dpbf16ps(0, 6, 7);
+        _tile_dpbf16ps(1, 6, 7);
+        _tile_dpbf16ps(2, 6, 7);
+        _tile_dpbf16ps(3, 6, 7);
+        _tile_dpbf16ps(4, 6, 7);
+        _tile_dpbf16ps(5, 6, 7);
+    }
+    _tile_release();
+    return (double)n_steps * 2 * 6 * 16 * 16 * 32;
+}
+#endif
+
 #elif defined(__aarch64__)
 #define FMA_NAME neon_f32
 #define FMA_TARGET
@@ -140,6 +188,24 @@ has_avx512bf16(void)
     return __builtin_cpu_supports("avx512bf16");
 }
 
+#if HAS_AMX
+/* Tiles have to be asked for. */
+static int
+has_amx(void)
+{
+    enum {
+        BF16 = 1 << 22,
+        TILE = 1 << 24,
+        ARCH_REQ_XCOMP_PERM = 0x1023,
+        TILE_DATA = 18
+    };
+    unsigned a, b, c, d = 0;
+
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & BF16) && (d & TILE) &&
+           syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA) == 0;
+}
+#endif
+
 static int
 has_avx2(void)
 {
@@ -170,6 +236,9 @@ static const fma_loop loops[] = {
     {"avx512_f32", avx512_f32, has_avx512},
     {"avx512_f64", avx512_f64, has_avx512},
     {"avx512_bf16", avx512_bf16, has_avx512bf16},
+#if HAS_AMX
+    {"amx_bf16", amx_bf16, has_amx},
+#endif
     {"avx2_f32", avx2_f32, has_avx2},
     {"avx2_f64", avx2_f64, has_avx2},
     {"scalar_f32", scalar_f32, has_fma},

@@ -104,7 +104,9 @@ def test_visible_pairs_are_the_weights_that_attnpy_computes(options):
 
 @pytest.mark.quick
 def test_every_row_has_a_name_of_its_own_and_known_targets():
-    every = rows.timed_rows(rows.TIMED, ["avx2", "scalar"], native_bf16=True)
+    every = rows.timed_rows(
+        rows.TIMED, ["avx2", "scalar"], native_bf16=True, native_products=True
+    )
     assert len({(row.group, row.name) for row in every}) == len(every)
     known = {*peers.SYSTEMS, "own", "peak", "bandwidth", "fastest", "error/openvino"}
     for row in every:
@@ -140,10 +142,11 @@ def test_the_threads_of_a_limit_each_have_a_number_and_a_cpu_of_their_own():
 
 
 @pytest.mark.parametrize("n_threads", [1, 2])
-def test_the_peak_is_that_of_a_loop_which_the_cpu_has(n_threads):
-    loop = machine.fma_loop("f32")
+@pytest.mark.parametrize("real", ["f32", "f64", "bf16"])
+def test_the_peak_is_that_of_a_loop_which_the_cpu_has(real, n_threads):
+    loop = machine.fma_loop(real)
     if loop is None:
-        pytest.skip("no C compiler")
+        pytest.skip(f"no C compiler, or no products of {real}")
     assert machine.fma_peak(loop, n_threads) > 0
     assert machine.fma_loop("f32", "another") is None
 

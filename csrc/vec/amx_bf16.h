@@ -11,6 +11,13 @@ enum {
     UNIT_COLUMNS = 3, /* tiles of sums side by side; there are two rows of them */
 };
 
+/* Between writing memory and reading it into tiles: compilers do not know that tiles are read
+ * from memory, nor how much of a configuration is. */
+static inline void u_publish(const void *at)
+{
+    __asm__ volatile("" : : "r"(at) : "memory");
+}
+
 /* Makes tiles of sums, and of x, `rows` high: fewer than UNIT_ROWS where there is no second
  * row of tiles. Tiles are this thread's until u_end. */
 static inline void u_begin(int rows)
@@ -25,6 +32,7 @@ static inline void u_begin(int rows)
         config.row_bytes[tile] = 64;
         config.rows[tile] = (uint8_t)(tile < 3 || tile == 6 ? rows : UNIT_ROWS);
     }
+    u_publish(&config);
     _tile_loadconfig(&config);
 }
 

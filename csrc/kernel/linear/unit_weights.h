@@ -96,6 +96,7 @@ whole_tiles(const matrix_work *m, const char *from, ptrdiff_t n)
     }
     memset(m->tail, 0, UNIT_TERMS / TERMS * ATTN_PANEL_COLUMNS * sizeof(operand));
     memcpy(m->tail, from, used);
+    u_publish(m->tail);
     return (const char *)m->tail;
 }
 
