@@ -340,6 +340,28 @@ def test_a_model_of_the_package_shows_its_own_weights(show_weights):
             TypeError,
             "tokenizer: expected .* ids and tokens, .*got SimpleNamespace without",
         ),
+        *(
+            (
+                SimpleNamespace(encode=lambda text, found=found: found),
+                "some",
+                TypeError,
+                rf"tokenizer: expected encode\(\) to return {name}, got .* without",
+            )
+            for name, found in (
+                ("tokens", SimpleNamespace(ids=[1])),
+                ("attention_mask", SimpleNamespace(ids=[1], tokens=["a"])),
+                (
+                    "special_tokens_mask",
+                    SimpleNamespace(ids=[1], tokens=["a"], attention_mask=[1]),
+                ),
+            )
+        ),
+        (
+            SimpleNamespace(encode=lambda text: [1], convert_ids_to_tokens=list),
+            "some",
+            TypeError,
+            "tokenizer: expected one with all_special_ids, got .* without",
+        ),
         (
             SimpleNamespace(
                 encode=lambda text: [], all_special_ids=[], convert_ids_to_tokens=list

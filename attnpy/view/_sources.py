@@ -130,6 +130,8 @@ def _encode(tokenizer: Any, text: str) -> Encoded:
         )
     encoded = tokenizer.encode(text)
     if hasattr(encoded, "ids"):
+        for name in ("tokens", "attention_mask", "special_tokens_mask"):
+            _check_has(encoded, "encode() to return", name)
         real = [i for i, exists in enumerate(encoded.attention_mask) if exists]
         return Encoded(
             [encoded.ids[i] for i in real],
@@ -141,8 +143,17 @@ def _encode(tokenizer: Any, text: str) -> Encoded:
             "tokenizer: expected encode() to return ids and tokens, or a "
             f"convert_ids_to_tokens(), got {type(tokenizer).__name__} without"
         )
+    _check_has(tokenizer, "one with", "all_special_ids")
     ids = list(encoded)
     special = set(tokenizer.all_special_ids)
     return Encoded(
         ids, tokenizer.convert_ids_to_tokens(ids), [i in special for i in ids]
     )
+
+
+def _check_has(found: object, expected: str, name: str) -> None:
+    """Refuse what a tokenizer, or its encode(), lacks."""
+    if not hasattr(found, name):
+        raise TypeError(
+            f"tokenizer: expected {expected} {name}, got {type(found).__name__} without"
+        )
