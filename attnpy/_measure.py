@@ -58,9 +58,11 @@ def in_turn(
 ) -> dict[str, NDArray[np.float64]]:
     """Return what each of some functions gives, (rounds,), one of each in every round.
 
-    As many rounds as asked for, or until the seconds are over, but min_rounds.
+    As many rounds as asked for, or until the seconds are over, but min_rounds. Each round
+    has an order of its own: what one leaves in the caches another finds there.
     """
     found: dict[str, list[float]] = {name: [] for name in samples}
+    rng = np.random.default_rng(0)
     gc.collect()
     gc.disable()
     try:
@@ -68,8 +70,8 @@ def in_turn(
         for i in range(rounds):
             if i >= min_rounds and time.perf_counter() - begin > seconds:
                 break
-            for name, sample in samples.items():
-                found[name].append(sample())
+            for name in rng.permutation(list(samples)).tolist():
+                found[name].append(samples[name]())
     finally:
         gc.enable()
     return {name: np.array(values) for name, values in found.items()}

@@ -158,19 +158,20 @@ def test_ctrl_c_ends_it_between_two_lines(tmp_path):
 
 
 @pytest.mark.quick
-def test_rounds_take_one_sample_of_each_in_turn():
+def test_rounds_take_one_sample_of_each_in_an_order_of_their_own():
     order = []
 
     def sample(name):
         return lambda: order.append(name) or float(len(order))
 
-    samples = {name: sample(name) for name in "ab"}
-    times = _measure.in_turn(samples, rounds=3, min_rounds=1, seconds=1000)
-    assert order == list("ababab")
-    assert {name: list(x) for name, x in times.items()} == {
-        "a": [1, 3, 5],
-        "b": [2, 4, 6],
-    }
+    samples = {name: sample(name) for name in "abc"}
+    times = _measure.in_turn(samples, rounds=12, min_rounds=1, seconds=1000)
+    assert list(times) == list("abc")
+    rounds = {"".join(order[i : i + 3]) for i in range(0, 36, 3)}
+    assert {"".join(sorted(names)) for names in rounds} == {"abc"}
+    assert len(rounds) > 3
+    for name, found in times.items():
+        assert [order[int(at) - 1] for at in found] == [name] * 12
     times = _measure.in_turn(samples, rounds=9, min_rounds=2, seconds=0)
     assert len(times["a"]) == 2
 
