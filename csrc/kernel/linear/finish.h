@@ -4,6 +4,7 @@
 
 #include "kernel/activate.h"
 #include "kernel/lanes.h"
+#include "kernel/linear/change.h"
 #include "kernel/linear/task.h"
 
 /* Where an array of the output's shape has a column of row r of the task. */
@@ -18,26 +19,6 @@ static bool
 is_changed(const attn_linear_problem *l)
 {
     return l->times.data != NULL || l->residual.data != NULL;
-}
-
-/* Multiplies n numbers of a row, SLAB_COLUMNS at most, by those at an address, or adds them. */
-static INLINE void
-change_by(real *row, const char *from, ptrdiff_t stride, ptrdiff_t n, attn_dtype dtype,
-          const bool multiplies)
-{
-    const real *reals = (const real *)(const void *)from;
-    bool plain = dtype == REAL_DTYPE && stride == sizeof(real);
-    ptrdiff_t whole = plain ? n / LANES * LANES : 0;
-    real rest[SLAB_COLUMNS];
-
-    for (ptrdiff_t k = 0; k < whole; k += LANES) {
-        v_real a = v_load(row + k), b = v_load(reals + k);
-        v_store(row + k, multiplies ? v_mul(a, b) : v_add(a, b));
-    }
-    load_row(rest, from + whole * stride, stride, n - whole, dtype);
-    for (ptrdiff_t k = whole; k < n; k++) {
-        row[k] = multiplies ? row[k] * rest[k - whole] : row[k] + rest[k - whole];
-    }
 }
 
 /* Changes columns from `column` on of row r, n of them, by those of `times` and `residual`. */
