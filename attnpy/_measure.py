@@ -58,8 +58,8 @@ def in_turn(
 ) -> dict[str, NDArray[np.float64]]:
     """Return what each of some functions gives, (rounds,), one of each in every round.
 
-    As many rounds as asked for, or until the seconds are over, but min_rounds. Each round
-    has an order of its own: what one leaves in the caches another finds there.
+    As many rounds as asked for, or until the seconds are over, but min_rounds. Each
+    round has an order of its own: what one leaves in the caches another finds there.
     """
     found: dict[str, list[float]] = {name: [] for name in samples}
     rng = np.random.default_rng(0)
