@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from . import (
+    cases,
     folders,
     footprint,
     loading,
@@ -99,7 +100,7 @@ def chosen_rows(options):
 
     config = attnpy.show_config(mode="dicts")
     native = config["tier"] == "avx512_bf16"
-    native_products = native or config["tier"] == "amx_bf16"
+    native_products = config["tier"] in cases.NATIVE_PRODUCTS
     groups = [group for group in options.group if group in TIMED]
     rows = timed_rows(
         groups, config["tiers"], native, native_products, machine.cache_bytes()

@@ -123,6 +123,16 @@ def test_every_row_has_a_name_of_its_own_and_known_targets():
 
 
 @pytest.mark.quick
+def test_a_matrix_unit_is_the_limit_of_products_with_weights_alone():
+    groups = ("half", "models", "prompts", "tokens")
+    every = rows.timed_rows(groups, native_products=True)
+    halves = [row for row in every if row.case.dtype == "bfloat16"]
+    assert {row.group for row in halves} == set(groups)
+    assert all(row.native == (row.group != "half") for row in halves)
+    assert not any(row.native for row in every if row.case.dtype != "bfloat16")
+
+
+@pytest.mark.quick
 def test_a_target_is_missed_exactly_when_it_is_not_reached():
     row = {
         "targets": [

@@ -10,7 +10,7 @@ from support.calls import TIERS, linear_on
 from support.comparisons import assert_same_bits
 
 from attnpy import checkpoints
-from attnpy._packed_weight import BLOCK, PANEL_COLUMNS, PackedWeight
+from attnpy._packed_weight import BLOCK, CACHE_LINE, PANEL_COLUMNS, PackedWeight
 from attnpy.blocks import Encoder, FeedForward
 from attnpy.layers import MultiHeadAttention, SelfAttention
 from attnpy.models import CausalDecoder
@@ -120,6 +120,15 @@ def test_generated_tokens_are_the_same():
     expected = model.generate([1, 2, 3], 10)
     model.pack()
     assert (model.generate([1, 2, 3], 10) == expected).all()
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+def test_panels_begin_with_a_cache_line(dtype):
+    for size in ((3, 5), (200, 100), (1000, 1100)):
+        panels = PackedWeight(random(size, dtype))._parts[0]
+        assert panels.ctypes.data % CACHE_LINE == 0
+        assert panels.dtype == dtype_of(dtype) and not panels.flags.writeable
 
 
 def llama(rng):

@@ -8,10 +8,11 @@
 
 extern const attn_linear_kernel attn_linear_amx_bf16;
 
-const attn_linear_kernel attn_linear_amx_bf16 = {.wide_rows = unit_wide_rows,
-                                                 .workspace_size =
-                                                     matrix_workspace_size,
-                                                 .run = run_matrix};
+const attn_linear_kernel attn_linear_amx_bf16 = {
+    .wide_rows = unit_wide_rows,
+    .workspace_size = matrix_workspace_size,
+    .run = run_matrix,
+};
 
 #include "isa/end.h"
 #endif

@@ -7,6 +7,7 @@
 
 #if WIDE_TILES
 
+/* Rows of a task with wide tiles, at most, whatever the product. */
 static ptrdiff_t
 linear_wide_rows(const attn_linear_problem *l)
 {
