@@ -217,8 +217,8 @@ def attention(
     Supported dtypes are float64, float32, float16 and, from the package ml_dtypes,
     bfloat16. They promote as in `numpy.result_type`; integers and booleans become
     float64. 16-bit inputs are computed in float32 and rounded once at the end; a CPU
-    with dot products of its own for bfloat16 uses them, with the weights rounded to
-    bfloat16, unless `set_portable` says otherwise. `bias` and `sinks` take no part in
+    that multiplies bfloat16 itself does so, with the weights rounded to bfloat16,
+    unless `set_portable` says otherwise. `bias` and `sinks` take no part in
     the promotion.
 
     Numbers near the dtype's largest one may overflow on the way to a result that would
@@ -230,8 +230,8 @@ def attention(
     A query's results depend, to the last bit, on nothing but the query, the keys and
     values that it may see, their positions, and the options: not on the rest of the
     batch, the number of threads, the memory layout, or the instruction set. The one
-    exception are the dot products for bfloat16: CPUs that have them agree with each
-    other, and so do all the others.
+    exception is bfloat16 on CPUs that multiply it themselves: those of one kind agree
+    with each other, and so do all the others.
 
     Examples
     --------

@@ -66,11 +66,11 @@ def set_portable(portable: bool) -> None:
     ----------
     portable : bool
         True: bfloat16 is computed in float32 as everywhere. False, which is how it
-        starts: a CPU that multiplies bfloat16 numbers itself does, where that is
-        faster: AMD's with AVX512-BF16 in attention and linear products, Intel's with
-        AMX in linear products. Their sums round differently, count subnormal numbers
-        as 0, and those of AMD's attention take the weights rounded to bfloat16. The
-        other dtypes do not depend on this.
+        starts: a CPU that multiplies bfloat16 numbers itself does, in attention and
+        linear products, where that is faster: AMD's with AVX512-BF16, Intel's with
+        AMX. Their sums round differently, count subnormal numbers as 0, and take the
+        weights of attention rounded to bfloat16. The other dtypes do not depend on
+        this.
 
     Raises
     ------

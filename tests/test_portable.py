@@ -11,9 +11,8 @@ from support.processes import assert_runs, run_python
 
 import attnpy
 
-# With products of their own for bfloat16: linear ones, and those of attention too.
+# With products of their own for bfloat16.
 NATIVE = [tier for tier in TIERS if tier.endswith("_bf16")]
-DOTS = [tier for tier in NATIVE if tier == "avx512_bf16"]
 CONFIG = "import attnpy; print(attnpy.show_config(mode='dicts')['tier'])"
 
 needs_native = pytest.mark.skipif(
@@ -73,8 +72,8 @@ def test_native_products_are_the_default_where_they_are_faster():
 
 
 @pytest.mark.quick
-@pytest.mark.parametrize("tier", DOTS)
-def test_native_dot_products_have_bits_of_their_own(arrays, tier):
+@pytest.mark.parametrize("tier", NATIVE)
+def test_native_products_of_attention_have_bits_of_their_own(arrays, tier):
     native = attend_on(tier, *arrays)
     assert native.tobytes() != attend_on("scalar", *arrays).tobytes()
 

@@ -135,7 +135,7 @@ split(const attn_linear_problem *l, int n_threads, const attn_call *call, job *j
     assert(l->batch.n_axes <= 1 && l->n_in >= 0 && l->n_out >= 0);
     assert(l->arithmetic == attn_storage_of(l->output.dtype)->arithmetic);
     *j = (job){.l = *l,
-               .kernel = attn_linear_kernel_for(call->tier, l->arithmetic, all_bf16)};
+               .kernel = &attn_kernel_for(call->tier, l->arithmetic, all_bf16)->linear};
     j->l.wide = j->kernel->wide_rows != NULL && likes_wide_tiles();
     if (rows_of(l) == 0 || l->n_out == 0) {
         return 0;

@@ -8,26 +8,23 @@
 extern const attn_kernel attn_kernel_scalar_f32, attn_kernel_scalar_f64;
 extern const attn_kernel attn_kernel_avx2_f32, attn_kernel_avx2_f64;
 extern const attn_kernel attn_kernel_avx512_f32, attn_kernel_avx512_f64;
-extern const attn_kernel attn_kernel_avx512_bf16;
-extern const attn_linear_kernel attn_linear_amx_bf16;
+extern const attn_kernel attn_kernel_avx512_bf16, attn_kernel_amx_bf16;
 extern const attn_kernel attn_kernel_neon_f32, attn_kernel_neon_f64;
 
 static const attn_tier tiers[] = {
 #if defined(__x86_64__)
     {"amx_bf16", attn_cpu_has_amx_bf16, &attn_kernel_avx512_f32,
-     &attn_kernel_avx512_f64, NULL, &attn_linear_amx_bf16},
+     &attn_kernel_avx512_f64, &attn_kernel_amx_bf16},
     {"avx512_bf16", attn_cpu_has_avx512_bf16, &attn_kernel_avx512_f32,
-     &attn_kernel_avx512_f64, &attn_kernel_avx512_bf16, NULL},
+     &attn_kernel_avx512_f64, &attn_kernel_avx512_bf16},
     {"avx512", attn_cpu_has_avx512, &attn_kernel_avx512_f32, &attn_kernel_avx512_f64,
-     NULL, NULL},
-    {"avx2", attn_cpu_has_avx2, &attn_kernel_avx2_f32, &attn_kernel_avx2_f64, NULL,
      NULL},
+    {"avx2", attn_cpu_has_avx2, &attn_kernel_avx2_f32, &attn_kernel_avx2_f64, NULL},
 #elif defined(__aarch64__)
-    {"neon", attn_cpu_has_baseline, &attn_kernel_neon_f32, &attn_kernel_neon_f64, NULL,
-     NULL},
+    {"neon", attn_cpu_has_baseline, &attn_kernel_neon_f32, &attn_kernel_neon_f64, NULL},
 #endif
     {"scalar", attn_cpu_has_baseline, &attn_kernel_scalar_f32, &attn_kernel_scalar_f64,
-     NULL, NULL},
+     NULL},
 };
 
 const attn_tier *
@@ -57,7 +54,7 @@ attn_tier_named(const char *name)
 static bool
 is_portable(const attn_tier *tier)
 {
-    return tier->bf16 == NULL && tier->bf16_linear == NULL;
+    return tier->bf16 == NULL;
 }
 
 const attn_tier *
@@ -76,7 +73,8 @@ const attn_tier *
 attn_default_tier(void)
 {
     const attn_tier *best = attn_tier_at(0);
-    bool repays = best->bf16 == NULL || attn_cpu_repays_avx512_bf16();
+    bool repays =
+        best->bf16 == NULL || attn_cpu_has_amx_bf16() || attn_cpu_repays_avx512_bf16();
 
     return repays ? best : attn_portable_tier(best);
 }
@@ -88,13 +86,4 @@ attn_kernel_for(const attn_tier *tier, attn_dtype arithmetic, bool all_bf16)
         return tier->bf16;
     }
     return arithmetic == ATTN_F32 ? tier->f32 : tier->f64;
-}
-
-const attn_linear_kernel *
-attn_linear_kernel_for(const attn_tier *tier, attn_dtype arithmetic, bool all_bf16)
-{
-    if (all_bf16 && tier->bf16_linear != NULL) {
-        return tier->bf16_linear;
-    }
-    return &attn_kernel_for(tier, arithmetic, all_bf16)->linear;
 }

@@ -25,8 +25,7 @@ typedef struct attn_tier {
     bool (*supported)(void);
     const attn_kernel *f32;
     const attn_kernel *f64;
-    const attn_kernel *bf16;               /* or NULL; see attn_kernel_for */
-    const attn_linear_kernel *bf16_linear; /* or NULL: that of bf16, if there is one */
+    const attn_kernel *bf16; /* or NULL; see attn_kernel_for */
 } attn_tier;
 
 /* Tiers this CPU has, best first. NULL past the last one or if unknown. */
@@ -35,12 +34,9 @@ const attn_tier *attn_tier_named(const char *name);
 const attn_tier *attn_default_tier(void); /* the fastest */
 
 /* The kernel for a dtype of arithmetic. Where all operands of attention or of a linear
- * product are bfloat16, one with dot products of its own may do, whose bits are others. */
+ * product are bfloat16, one with products of its own may do, whose bits are others. */
 const attn_kernel *attn_kernel_for(const attn_tier *, attn_dtype arithmetic,
                                    bool all_bf16);
-
-const attn_linear_kernel *attn_linear_kernel_for(const attn_tier *,
-                                                 attn_dtype arithmetic, bool all_bf16);
 
 /* The same tier without dot products of its own for bfloat16. */
 const attn_tier *attn_portable_tier(const attn_tier *);

@@ -1,18 +1,10 @@
-/* Linear products of bfloat16 on AMX. */
+/* The kernel for bfloat16 with AMX, summed in float. */
 #if defined(__x86_64__)
 #include "isa/amx_bf16_f32.h"
 
-/* Of the kernel's parts this takes what belongs to linear products. */
+/* Of what products by vectors need it takes a part. */
 #pragma GCC diagnostic ignored "-Wunused-function"
-#include "kernel/linear/matrix_unit.h"
-
-extern const attn_linear_kernel attn_linear_amx_bf16;
-
-const attn_linear_kernel attn_linear_amx_bf16 = {
-    .wide_rows = unit_wide_rows,
-    .workspace_size = matrix_workspace_size,
-    .run = run_matrix,
-};
+#include "kernel/kernel.h"
 
 #include "isa/end.h"
 #endif

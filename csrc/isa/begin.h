@@ -29,6 +29,10 @@
 #define UNROLLED _Pragma("GCC unroll 32")
 #endif
 
+/* In a loop over what whole vectors leave, or over what is rare: compilers would make vectors of
+ * it, with hundreds of instructions around them. */
+#define ONE_BY_ONE __asm__ volatile("")
+
 #include "core/half.h"
 #include "core/tiers.h"
 

@@ -42,6 +42,7 @@ load_row(real *to, const char *from, ptrdiff_t stride, ptrdiff_t n, attn_dtype d
         }
     }
     for (; k < n; k++) {
+        ONE_BY_ONE;
         to[k] = load_element(from + k * stride, dtype);
     }
 }
@@ -83,6 +84,7 @@ store_row(char *to, ptrdiff_t stride, const real *from, ptrdiff_t n, attn_dtype 
     }
 #endif
     for (; k < n; k++) {
+        ONE_BY_ONE;
         store_element(to + k * stride, from[k], dtype);
     }
 }

@@ -8,7 +8,11 @@
 
 #include "core/tiers.h"
 #include "kernel/attention/attend.h"
+#ifdef MATRIX_UNIT
+#include "kernel/linear/matrix_unit.h"
+#else
 #include "kernel/linear/linear.h"
+#endif
 #if TERMS == 1
 #include "kernel/backward/backward.h"
 #include "kernel/flat.h"
@@ -29,11 +33,17 @@ const attn_kernel KERNEL = {
                   .end_combine = end_combine},
     .linear =
         {
+#ifdef MATRIX_UNIT
+            .wide_rows = unit_wide_rows,
+            .workspace_size = matrix_workspace_size,
+            .run = run_matrix},
+#else
 #if WIDE_TILES
             .wide_rows = linear_wide_rows,
 #endif
             .workspace_size = linear_workspace_size,
             .run = run_linear},
+#endif
 #if TERMS == 1 /* what has no products, or gradients, is float's */
     .backward = {.workspace_size = backward_workspace_size,
                  .run_delta = run_delta,

@@ -26,6 +26,7 @@ transpose_in(real *to, ptrdiff_t to_line, const real *const rows[LANES],
     for (; k < n; k++) {
         real *line = to + k * to_line;
         for (int i = 0; i < LANES; i++) {
+            ONE_BY_ONE;
             real x = i < n_rows ? rows[i][k] : 0;
             line[i] = scale == NULL ? x : x * *scale;
         }
@@ -51,6 +52,7 @@ transpose_out(real *const rows[LANES], ptrdiff_t n_rows, const real *from,
     }
     for (; k < n; k++) {
         for (ptrdiff_t i = 0; i < n_rows; i++) {
+            ONE_BY_ONE;
             rows[i][k] = from[k * from_line + i];
         }
     }
@@ -74,6 +76,7 @@ load_lanes(const attn_array *array, const char *const rows[LANES], ptrdiff_t n,
     for (ptrdiff_t k = 0; k < n_columns; k += width) {
         ptrdiff_t n_now = least(n_columns - k, width);
         for (ptrdiff_t i = 0; i < n; i++) {
+            ONE_BY_ONE;
             const char *row = rows[i] + k * array->column_stride;
             from[i] = (const real *)(const void *)row;
             if (!plain) {
@@ -101,6 +104,7 @@ store_lanes(const attn_array *array, char *const rows[LANES], ptrdiff_t n,
         ptrdiff_t n_now = least(n_columns - k, width);
         ptrdiff_t at = k * array->column_stride;
         for (ptrdiff_t i = 0; i < n; i++) {
+            ONE_BY_ONE;
             to[i] = plain ? (real *)(void *)rows[i] : staging + i * SLAB_COLUMNS;
         }
         transpose_out(to, n, from + k * WIDTH, WIDTH, n_now);

@@ -35,7 +35,9 @@ fetch_rows(const attn_array *array, const char *from, ptrdiff_t n, ptrdiff_t dim
         operand *to = slab + j / TERMS * width;
         stage_rows(to, from, j + 1 < n ? from + array->row_stride : NULL,
                    array->column_stride, n_columns, array->dtype);
-        memset(to + n_columns, 0, (size_t)(width - n_columns) * sizeof(operand));
+        if (width > n_columns) {
+            memset(to + n_columns, 0, (size_t)(width - n_columns) * sizeof(operand));
+        }
     }
     return (matrix){slab, width};
 }

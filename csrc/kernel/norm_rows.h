@@ -23,6 +23,7 @@ lay_out_norm_vjp(const attn_norm_vjp_problem *g, char *memory, norm_vjp_work *w)
     w->g = g;
     w->width = round_up(g->norm.n_columns, CHAINS);
     for (int i = 0; i < 4; i++) {
+        ONE_BY_ONE;
         w->spare[i] = arena_reals(&a, w->width);
     }
     return a.used;

@@ -48,6 +48,17 @@ prefetch_rows(const prefetch *s, ptrdiff_t first, ptrdiff_t end)
     }
 }
 
+/* Asks the first-level cache for all rows. */
+static INLINE void
+prefetch_near(const prefetch *s)
+{
+    for (ptrdiff_t i = 0; i < s->n_rows; i++) {
+        for (ptrdiff_t at = 0; at < s->bytes; at += CACHE_LINE) {
+            __builtin_prefetch(s->at + i * s->row + at);
+        }
+    }
+}
+
 /* What is to be asked for while rows i .. i + PANEL_ROWS - 1 of n_rows are computed. */
 static INLINE void
 prefetch_share(const prefetch *s, ptrdiff_t i, ptrdiff_t n_rows)

@@ -45,6 +45,7 @@ rotate_pairs(real *one, real *two, const real *cosines, const real *sines, ptrdi
         v_store(two + k, v_add(v_mul(b, c), v_mul(a, s)));
     }
     for (; k < n; k++) {
+        ONE_BY_ONE;
         real a = one[k], b = two[k];
         one[k] = a * cosines[k] - b * sines[k];
         two[k] = b * cosines[k] + a * sines[k];

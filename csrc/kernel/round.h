@@ -28,6 +28,7 @@ round_to_float(real *row, ptrdiff_t n, attn_dtype dtype)
 {
 #if REAL_BITS == 64
     for (ptrdiff_t k = 0; k < n; k++) {
+        ONE_BY_ONE;
         row[k] = (double)(dtype == ATTN_F16 ? round_to_odd(row[k]) : (float)row[k]);
     }
 #else

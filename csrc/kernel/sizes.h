@@ -19,6 +19,21 @@
 #define WIDE_TILES 0 /* has the kernel products of two tiles at once? */
 #endif
 
+#ifdef MATRIX_UNIT
+enum {
+    HAS_UNIT = 1,
+    SUM_TERMS = UNIT_TERMS,
+    KEY_GROUP = UNIT_TERMS,
+    LINE_COLUMNS = UNIT_LINE * UNIT_LANES,
+    LEAST_SLAB = UNIT_TERMS / TERMS * LINE_COLUMNS
+};
+#else
+enum { HAS_UNIT = 0, SUM_TERMS = TERMS, KEY_GROUP = 16, LEAST_SLAB = 0 };
+#endif
+/* SUM_TERMS: keys, or dimensions, that an instruction of a product adds up; KEY_GROUP: keys that
+ * row form takes at a time; LINE_COLUMNS: columns of values that a unit takes for few rows;
+ * LEAST_SLAB: operands of its slab. */
+
 #define INLINE inline __attribute__((always_inline))
 #define NOINLINE __attribute__((noinline))
 

@@ -72,8 +72,8 @@ pack_weights(real *weights, ptrdiff_t n, ptrdiff_t key_step)
 
     for (ptrdiff_t k = 0; k < n; k += TERMS) {
         const real *line = weights + k * key_step;
-        v_real second = k + 1 < n ? v_load(line + key_step) : v_set1(0);
-        v_store_pairs(to + k / TERMS * key_step, v_pair(v_load(line), second));
+        v_store_pairs(to + k / TERMS * key_step,
+                      v_pair(v_load(line), v_load(line + key_step)));
     }
 }
 

@@ -34,7 +34,8 @@ stage_rows(operand *to, const char *first, const char *second, ptrdiff_t stride,
     load_row(to, first, stride, n, dtype);
 }
 
-/* Weights, LANES of them for each of n keys, key_step reals apart: as operands, in place. */
+/* Weights, LANES of them for each of n keys, whole operands, key_step reals apart: as operands,
+ * in place. */
 static INLINE void
 pack_weights(real *weights, ptrdiff_t n, ptrdiff_t key_step)
 {

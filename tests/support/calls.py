@@ -153,13 +153,13 @@ def threads_for_any_work():
 
 
 def is_native(tier, dtype):
-    """Does this tier have linear products of its own for this dtype?"""
+    """Does this tier have products of its own for this dtype?"""
     return tier.endswith("_bf16") and str(dtype) == "bfloat16"
 
 
 def has_rounded_weights(attend, dtype):
-    """Does this tier round weights to bfloat16 for its native dot products?"""
-    return attend.args[0] == "avx512_bf16" and str(dtype) == "bfloat16"
+    """Does this tier round weights to bfloat16 for its native products?"""
+    return is_native(attend.args[0], dtype)
 
 
 def as_read(attend, array):

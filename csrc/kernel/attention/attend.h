@@ -27,6 +27,7 @@ open_task(const attn_problem *p, const attn_task *task, void *memory)
     lay_out(p, group_rows, memory, w);
     load_queries(w);
     for (ptrdiff_t r = 0; r < task->n_rows && task->bias != NULL; r++) {
+        ONE_BY_ONE;
         w->bias_rows[r] = task->bias + row_offset(w, &p->bias, r);
     }
     clear(&w->total, w->n_tiles);

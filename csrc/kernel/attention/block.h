@@ -38,6 +38,7 @@ find_minus_inf(const real *row, ptrdiff_t n)
         bits |= v_bits_of(v_less(v_load(row + k), v_set1(-REAL_MAX))) << k;
     }
     for (; k < n; k++) {
+        ONE_BY_ONE;
         bits |= (uint64_t)(row[k] < -REAL_MAX) << k;
     }
     return bits;

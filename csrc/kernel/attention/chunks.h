@@ -11,6 +11,7 @@ clear(partial *s, int n_tiles)
     for (int t = 0; t < n_tiles; t++) {
         s->empty[t] = true;
         for (int i = 0; i < WIDTH; i++) {
+            ONE_BY_ONE;
             s->max[t * WIDTH + i] = (real)-INFINITY;
             s->sum[t * WIDTH + i] = 0;
         }
@@ -73,11 +74,13 @@ attend_to_chunk(work *w, ptrdiff_t first, const attn_worker *worker)
             !open_block(w, first, &b)) {
             continue;
         }
+        begin_products();
         if (w->row_form) {
             attend_rows(w, &b);
         } else {
             attend_tiles(w, &b);
         }
+        end_products();
     }
     if (w->row_form) {
         rows_to_tile(w);

@@ -87,11 +87,9 @@ write_weights(work *w, const attn_worker *worker)
         if (!open_block(w, first, &b)) {
             continue;
         }
-        if (w->row_form) {
-            write_row_weights(w, &b);
-        } else {
-            write_tile_weights(w, &b);
-        }
+        begin_products();
+        w->row_form ? write_row_weights(w, &b) : write_tile_weights(w, &b);
+        end_products();
     }
 }
 

@@ -5,7 +5,6 @@
 #define ATTN_KERNEL_ATTENTION_ROW_H
 
 #include "kernel/attention/row_softmax.h"
-#include "kernel/attention/row_values.h"
 
 /* Adds what the rows see in a block to the chunk's partial. */
 static void
@@ -17,11 +16,7 @@ attend_rows(work *w, const block *b)
     real sums[WIDTH] = {0}; /* of the block's weights */
 
     exponentiate_rows(w, n_keys, score_rows(w, b));
-    memset(w->row_sums, 0,
-           (size_t)(row_form_rows(w->task->n_rows) * w->value_width) * sizeof(real));
-    for (ptrdiff_t k = 0; k < n_keys; k += KEY_GROUP) {
-        add_value_group(w, b, k, sums);
-    }
+    sum_rows(w, b, sums);
     for (ptrdiff_t r = 0; r < w->task->n_rows; r += LANES) {
         v_real before = v_load(w->chunk.sum + r), keep = v_load(w->rescale + r);
         v_store(w->chunk.sum + r, v_fma(before, keep, v_load(sums + r)));
@@ -43,6 +38,7 @@ rows_to_tile(work *w)
 {
     for (ptrdiff_t r = 0; r < w->task->n_rows && !w->chunk.empty[0]; r++) {
         for (ptrdiff_t d = 0; d < w->p->value_dim; d++) {
+            ONE_BY_ONE;
             w->chunk.output[0][d * WIDTH + r] = w->row_output[r * w->value_width + d];
         }
     }

@@ -3,36 +3,17 @@
 #define ATTN_KERNEL_ATTENTION_ROW_SOFTMAX_H
 
 #include "kernel/attention/logits.h"
-#include "kernel/attention/row_scores.h"
+#include "kernel/attention/products.h"
 #include "kernel/attention/softmax.h"
 
-/* Products of queries with the block's keys from k on, KEY_GROUP or as many as there are. */
-static void
-score_group(work *w, const block *b, ptrdiff_t k)
+/* Keys of a row whose weights are there, the last of them 0. */
+static ptrdiff_t
+row_keys(ptrdiff_t n_keys)
 {
-    const attn_array *key = &w->p->key;
-    ptrdiff_t first = b->first + k, n = least(b->end - first, KEY_GROUP);
-    storage kind = key_storage(key->dtype);
-    key_lanes keys = {.at = key_at(w, first),
-                      .row = key->row_stride,
-                      .next = look_ahead(w, b, k / KEY_GROUP)};
-
-    if (n % LANES == 0 && reads_in_place(key, w->p->head_dim, kind)) {
-        keys.touch = next_in_stream(w, first);
-    } else {
-        keys.at = gather_keys(w, first, n);
-        keys.row = w->key_width * (ptrdiff_t)sizeof(operand);
-        kind = AS_OPERANDS;
-    }
-    for (ptrdiff_t lane = 0; lane < n; lane += LANES) {
-        score_keys_of_rows(w, &keys, w->scores + k + lane, kind);
-        keys.at += LANES * keys.row;
-        keys.touch = NULL;
-        keys.next.n_rows = 0;
-    }
+    return round_up(n_keys, most(SUM_TERMS, LANES));
 }
 
-/* S[row][key] for the block's keys; what is no key, up to whole vectors, is -inf. Returns
+/* S[row][key] for the block's keys; what is no key, up to row_keys, is -inf. Returns
  * what factor makes scores logits. */
 static real
 score_rows(work *w, const block *b)
@@ -55,7 +36,8 @@ score_rows(work *w, const block *b)
                       plain ? 1 : w->scale, w->p->softcap);
     }
     for (ptrdiff_t r = 0; r < w->task->n_rows; r++) {
-        for (ptrdiff_t k = n_keys; k < round_up(n_keys, LANES); k++) {
+        for (ptrdiff_t k = n_keys; k < row_keys(n_keys); k++) {
+            ONE_BY_ONE;
             w->scores[r * ATTN_BLOCK + k] = (real)-INFINITY;
         }
     }
@@ -82,7 +64,7 @@ exponentiate_rows(work *w, ptrdiff_t n_keys, real scale)
     for (ptrdiff_t r = 0; r < w->task->n_rows; r++) {
         real *line = w->scores + r * ATTN_BLOCK;
         v_real max = finite_floor(v_set1(s->max[r]));
-        for (ptrdiff_t k = 0; k < n_keys; k += LANES) {
+        for (ptrdiff_t k = 0; k < row_keys(n_keys); k += LANES) {
             v_store(line + k, exp_of(v_fms(v_load(line + k), v_set1(scale), max)));
         }
     }

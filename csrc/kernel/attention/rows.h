@@ -37,6 +37,7 @@ row_addresses(const work *w, const attn_array *array, const char *base, ptrdiff_
     ptrdiff_t n = least(w->task->n_rows - r, LANES);
 
     for (ptrdiff_t i = 0; i < n; i++) {
+        ONE_BY_ONE;
         rows[i] = base + row_offset(w, array, r + i);
     }
     return n;
@@ -51,6 +52,7 @@ store_result(work *w, const attn_array *array, char *base, ptrdiff_t r,
     ptrdiff_t n = least(w->task->n_rows - r, LANES);
 
     for (ptrdiff_t i = 0; i < n; i++) {
+        ONE_BY_ONE;
         rows[i] = base + row_offset(w, array, r + i);
     }
     store_lanes(array, rows, n, from, n_columns, w->rows);
@@ -62,16 +64,21 @@ load_queries(work *w)
     const attn_problem *p = w->p;
     const attn_array *query = &p->query;
     ptrdiff_t n_rows = w->task->n_rows;
+    ptrdiff_t used = (p->head_dim + TERMS - 1) / TERMS;
+    bool lanes = !w->row_form || HAS_UNIT;
     real scale = (real)p->scale;
 
-    for (ptrdiff_t r = 0; r < n_rows && !w->row_form; r += LANES) {
+    for (ptrdiff_t r = 0; r < n_rows && lanes; r += LANES) {
         operand *tile = w->query + r / WIDTH * WIDTH * w->key_width + r % WIDTH;
         const char *rows[LANES] = {NULL};
         ptrdiff_t n = row_addresses(w, query, w->task->query, r, rows);
         load_lanes(query, rows, n, p->head_dim, w->rows, tile,
                    TERMS == 1 ? &scale : NULL);
+        for (ptrdiff_t k = used; k < w->key_width; k++) {
+            memset(tile + k * WIDTH, 0, LANES * sizeof *tile);
+        }
     }
-    for (ptrdiff_t r = 0; r < row_form_rows(n_rows) && w->row_form; r++) {
+    for (ptrdiff_t r = 0; r < row_form_rows(n_rows) && !lanes; r++) {
         operand *to = w->query + r * w->key_width;
         memset(to, 0, (size_t)w->key_width * sizeof *to);
         if (r < n_rows) {

@@ -20,8 +20,8 @@ bits_between(ptrdiff_t first, ptrdiff_t end)
     return below_end & ~UINT64_C(0) << first;
 }
 
-/* Leaves out the keys at both ends of the block that no row of the tile may see, whole
- * operands of values. */
+/* Leaves out the keys at both ends of the block that no row of the tile may see, so many as
+ * are summed at a time. */
 static span
 tile_span(const work *w, const block *b, int tile)
 {
@@ -35,6 +35,7 @@ tile_span(const work *w, const block *b, int tile)
     uint64_t any[ATTN_BLOCK_WORDS] = {0}, all[ATTN_BLOCK_WORDS];
     memset(all, 0xff, sizeof all);
     for (ptrdiff_t r = 0; r < tile_rows(w, tile); r++) {
+        ONE_BY_ONE;
         for (int i = 0; i < ATTN_BLOCK_WORDS; i++) {
             any[i] |= w->see[(ptrdiff_t)tile * WIDTH + r][i];
             all[i] &= w->see[(ptrdiff_t)tile * WIDTH + r][i];
@@ -46,8 +47,8 @@ tile_span(const work *w, const block *b, int tile)
             end = i * 64 + 64 - __builtin_clzll(any[i]);
         }
     }
-    first = first / TERMS * TERMS;
-    end = least(round_up(end, TERMS), n_keys);
+    first = first / SUM_TERMS * SUM_TERMS;
+    end = least(round_up(end, SUM_TERMS), n_keys);
     for (int i = 0; i < ATTN_BLOCK_WORDS; i++) {
         ptrdiff_t from = most(first - i * 64, 0), to = end - i * 64;
         uint64_t wanted = from < 64 && to > from ? bits_between(from, to) : 0;

@@ -42,6 +42,7 @@ store_state(work *w)
         row[0] = w->total.max[r];
         row[1] = w->total.sum[r];
         for (ptrdiff_t d = 0; d < p->value_dim; d++) {
+            ONE_BY_ONE;
             row[STATE_OUTPUT + d] = none ? 0 : lane[d * WIDTH];
         }
     }

@@ -6,8 +6,6 @@
 #include "kernel/arena.h"
 #include "kernel/operand.h"
 
-enum { KEY_GROUP = 16 /* keys that row form takes at a time */ };
-
 /* A running softmax over keys for each row of the task: maximum and sum of exponentials,
  * and by tile the output not yet divided by the sum. */
 typedef struct {
@@ -70,7 +68,7 @@ lay_out(const attn_problem *p, ptrdiff_t group_rows, char *memory, work *w)
 
     arena_take(&a, sizeof *w);
     w->row_form = group_rows <= ATTN_FEW_ROWS && p->statistics == NULL;
-    w->key_width = (p->head_dim + TERMS - 1) / TERMS;
+    w->key_width = round_up(p->head_dim, SUM_TERMS) / TERMS;
     w->value_width = w->row_form ? round_up(p->value_dim, LANES) : p->value_dim;
     w->scale = pending_scale((real)p->scale);
     w->query =
@@ -81,7 +79,7 @@ lay_out(const attn_problem *p, ptrdiff_t group_rows, char *memory, work *w)
     w->scores = arena_reals(&a, ATTN_BLOCK * n_tiles * WIDTH);
     w->rescale = arena_reals(&a, n_tiles * WIDTH);
     if (w->row_form) {
-        slab = KEY_GROUP * most(w->key_width, w->value_width / TERMS);
+        slab = most(KEY_GROUP * most(w->key_width, w->value_width / TERMS), LEAST_SLAB);
         w->row_output = arena_reals(&a, n_rows * w->value_width);
         w->row_sums = arena_reals(&a, row_form_rows(n_rows) * w->value_width);
     }

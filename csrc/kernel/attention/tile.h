@@ -5,7 +5,7 @@
 
 #include "kernel/attention/measure.h"
 #include "kernel/attention/softmax.h"
-#include "kernel/attention/tile_values.h"
+#include "kernel/attention/products.h"
 
 /* The softmax of a tile's scores so far: exponentials in their place, as operands. */
 static void
@@ -15,6 +15,7 @@ exponentiate_tile(work *w, const block *b, int tile, const span *s)
     real *scores = scores_of(w, tile), *rescale = w->rescale + lane;
     real *max = w->chunk.max + lane, *sum = w->chunk.sum + lane;
     int n_vec = tile_vectors(w, tile);
+    ptrdiff_t n = round_up(s->n, SUM_TERMS);
     real scale = finish_tile(w, b, tile, s);
 
     if (n_vec == TILE_VECTORS) {
@@ -24,8 +25,11 @@ exponentiate_tile(work *w, const block *b, int tile, const span *s)
         exponentiate_lanes(scores + i, s->n, scale, max + i, sum + i, rescale + i, 1);
     }
     drop_tile(w, b, tile, s, 1);
+    for (ptrdiff_t i = s->n * WIDTH; i < n * WIDTH; i += LANES) {
+        v_store(scores + i, v_set1(0));
+    }
     for (ptrdiff_t i = 0; i < n_vec * LANES; i += LANES) {
-        pack_weights(scores + i, s->n, WIDTH);
+        pack_weights(scores + i, n, WIDTH);
     }
 }
 
@@ -33,9 +37,6 @@ exponentiate_tile(work *w, const block *b, int tile, const span *s)
 static void
 attend_tiles(work *w, const block *b)
 {
-    const attn_problem *p = w->p;
-    bool in_place = TERMS == 1 && reads_in_place(&p->value, p->value_dim, AS_OPERANDS);
-    ptrdiff_t width = in_place ? p->value_dim : SLAB_COLUMNS;
     bool last = b->end >= w->to;
     prefetch next[2] = {last ? queries_prefetch(w) : keys_prefetch(w, b->end),
                         last ? (prefetch){.n_rows = 0} : bias_prefetch(w, b->end)};
@@ -51,19 +52,7 @@ attend_tiles(work *w, const block *b)
             exponentiate_tile(w, b, t, &spans[t]);
         }
     }
-    for (ptrdiff_t d = 0; d < p->value_dim; d += width) {
-        ptrdiff_t n_columns = least(p->value_dim - d, width);
-        value_slab values = {.first = seen.first, .d = d, .n_columns = n_columns};
-        values.at = fetch_values(w, seen.first, seen.n, d, n_columns, n_columns);
-        values.finite = !seen.masked ||
-                        all_finite(values.at, (seen.n + TERMS - 1) / TERMS, n_columns);
-        for (int t = 0; t < w->n_tiles; t++) {
-            if (spans[t].n > 0) {
-                add_values(w, b, t, &spans[t], &values, next);
-                next[0].n_rows = next[1].n_rows = 0;
-            }
-        }
-    }
+    add_block(w, b, spans, &seen, next);
     for (int t = 0; t < w->n_tiles; t++) {
         w->chunk.empty[t] = w->chunk.empty[t] && spans[t].n == 0;
     }

@@ -1,53 +1,15 @@
-/* Tile form: the scores of a block, S[key][lane]. */
+/* Tile form: the scores of a block, S[key][lane], from their products to weights. */
 #ifndef ATTN_KERNEL_ATTENTION_TILE_SCORES_H
 #define ATTN_KERNEL_ATTENTION_TILE_SCORES_H
 
 #include "kernel/attention/keys.h"
 #include "kernel/attention/logits.h"
 #include "kernel/attention/span.h"
-#include "kernel/product_tiles.h"
 
 static real *
 scores_of(const work *w, int tile)
 {
     return w->scores + (ptrdiff_t)tile * ATTN_BLOCK * WIDTH;
-}
-
-/* The products of queries and keys of each span; `seen` is all of them. */
-static void
-multiply_scores(work *w, const block *b, const span *spans, const span *seen)
-{
-    const attn_problem *p = w->p;
-    prefetch next[2] = {values_prefetch(w, b->first), {.n_rows = 0}};
-    ptrdiff_t d = 0;
-
-    if (w->ends_head && b->end >= w->to) {
-        next[1] = next_head_prefetch(w, false);
-    }
-    do { /* D may be 0 */
-        ptrdiff_t n_columns = least(p->head_dim - d, ATTN_DIM_BLOCK);
-        matrix keys = fetch_keys(w, seen->first, seen->n, d, n_columns);
-        for (int t = 0; t < w->n_tiles; t++) {
-            const operand *query = w->query + (t * w->key_width + d / TERMS) * WIDTH;
-            if (spans[t].n == 0) {
-                continue;
-            }
-            multiply(
-                (product){.c = scores_of(w, t),
-                          .c_row = WIDTH,
-                          .a = {keys.at + (spans[t].first - seen->first) * keys.row,
-                                keys.row},
-                          .b = (const char *)query,
-                          .b_row = WIDTH * sizeof(operand),
-                          .n_rows = spans[t].n,
-                          .n_steps = (n_columns + TERMS - 1) / TERMS,
-                          .add = d > 0,
-                          .next = {next[0], next[1]}},
-                tile_vectors(w, t));
-            next[0].n_rows = next[1].n_rows = 0;
-        }
-        d += ATTN_DIM_BLOCK;
-    } while (d < p->head_dim);
 }
 
 /* finish_scores of a tile, whose first key is `first` of the block, with the bias, LANES x
@@ -64,6 +26,7 @@ finish_with_bias(const work *w, const block *b, const strip *all, int tile,
             strip part = *all;
             const real *rows[LANES] = {NULL};
             for (ptrdiff_t i = 0; i < n_rows; i++) {
+                ONE_BY_ONE;
                 rows[i] =
                     bias_row(w, b, (ptrdiff_t)tile * WIDTH + lane + i) + first + k;
             }
@@ -103,6 +66,16 @@ finish_tile(work *w, const block *b, int tile, const span *s)
     }
     finish_scores(&all, plain ? 1 : w->scale, w->p->softcap);
     return plain ? w->scale : 1;
+}
+
+/* Dropout of a tile's weights, with a factor for those that stay. */
+static void
+drop_tile(work *w, const block *b, int tile, const span *s, real factor)
+{
+    if (w->p->dropout > 0) {
+        drop(scores_of(w, tile), WIDTH, s->n, tile_vectors(w, tile),
+             w->keep_lanes + (s->first - b->first), 1, (ptrdiff_t)tile * WIDTH, factor);
+    }
 }
 
 #endif

@@ -16,6 +16,7 @@ add_row(real *to, const real *from, ptrdiff_t n)
         v_store(to + k, quiet_nan_or(v_add(v_load(to + k), v_load(from + k))));
     }
     for (; k < n; k++) {
+        ONE_BY_ONE;
         to[k] = one_nan_or(to[k] + from[k]);
     }
 }
@@ -28,6 +29,7 @@ add_bias_rows(backward_work *w, const span *s, ptrdiff_t r, ptrdiff_t n)
     real *rows[LANES];
 
     for (ptrdiff_t i = 0; i < LANES; i++) {
+        ONE_BY_ONE;
         rows[i] = w->rows.rows + i * SLAB_COLUMNS;
     }
     transpose_out(rows, n, w->bias + r, LINE, s->n);
@@ -55,6 +57,7 @@ add_bias_sums(backward_work *w, const span *s, ptrdiff_t r, ptrdiff_t end)
         for (ptrdiff_t k = 0; k < s->n; k += keys, row += to->column_stride) {
             real sum = 0;
             for (ptrdiff_t i = 0; i < rows * keys; i++) {
+                ONE_BY_ONE;
                 sum += w->bias[(k + i % keys) * LINE + r + i / keys];
             }
             real *at = (real *)(void *)row;

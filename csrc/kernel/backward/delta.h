@@ -57,6 +57,7 @@ run_delta(const attn_backward_problem *g, ptrdiff_t b, ptrdiff_t kv_head,
             v_store(w->delta + r, v_sub(multiply_rows(w, r), v_load(w->delta + r)));
         }
         for (ptrdiff_t r = 0; r < w->task.n_rows; r++) {
+            ONE_BY_ONE;
             memcpy(query_row(w, &g->delta, r), w->delta + r, sizeof(real));
         }
     }

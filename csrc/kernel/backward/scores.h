@@ -15,6 +15,7 @@ turn_bias(backward_work *w, const block *b, const span *s)
         const real *rows[LANES] = {NULL};
         ptrdiff_t n = least(w->task.n_rows - r, LANES);
         for (ptrdiff_t i = 0; i < n; i++) {
+            ONE_BY_ONE;
             rows[i] = bias_row(&w->rows, b, r + i) + (s->first - b->first);
         }
         transpose_in(w->bias + r, LINE, rows, n, s->n, NULL);

@@ -23,6 +23,7 @@ load_numbers(const backward_work *w, const attn_array *array, real *to)
         const char *at = query_row(w, array, r);
         end = end_of_head(&w->task, r);
         for (ptrdiff_t i = r; i < end; i++, at += array->row_stride) {
+            ONE_BY_ONE;
             memcpy(to + i, at, sizeof(real));
         }
     }
@@ -48,6 +49,7 @@ find_keys(backward_work *w, ptrdiff_t first, ptrdiff_t end)
 {
     load_numbers(w, &w->g->attention.lse, w->lse);
     for (ptrdiff_t r = 0; r < w->task.n_rows; r++) {
+        ONE_BY_ONE;
         if (w->lse[r] < -REAL_MAX) {
             w->task.see_from[r] = w->task.see_to[r] = 0;
             w->lse[r] = 0;
@@ -71,6 +73,7 @@ load_tile(backward_work *w)
                         w->grad_output + r / WIDTH * WIDTH * p->value_dim + r % WIDTH);
     }
     for (ptrdiff_t r = 0; r < w->task.n_rows && p->bias.data != NULL; r++) {
+        ONE_BY_ONE;
         w->rows.bias_rows[r] = w->task.bias + row_offset(&w->rows, &p->bias, r);
     }
     load_numbers(w, &w->g->delta, w->delta);

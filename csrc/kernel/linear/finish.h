@@ -46,6 +46,7 @@ store_changed_lanes(linear_work *w, ptrdiff_t r, ptrdiff_t n, const real *lanes)
     real *to[LANES] = {NULL};
 
     for (ptrdiff_t i = 0; i < n; i++) {
+        ONE_BY_ONE;
         to[i] = w->rows + i * SLAB_COLUMNS;
     }
     for (ptrdiff_t k = 0; k < n_columns; k += SLAB_COLUMNS) {

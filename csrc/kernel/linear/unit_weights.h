@@ -49,6 +49,7 @@ pack_lines(const matrix_work *m, const char *from, ptrdiff_t n, ptrdiff_t k)
 
     prefetch_rows(&ahead, 0, LANES);
     for (ptrdiff_t i = 0; i < n_lines; i++) {
+        ONE_BY_ONE;
         lines[i] = (const real *)(const void *)(from + (k + i) * stride);
     }
     transpose_in((real *)slab_panel(m, panel) + (k - panel), ATTN_PANEL_COLUMNS, lines,

@@ -9,6 +9,7 @@
 /* Of the problems below, as golden.h explains. */
 #define GOLDEN UINT64_C(0x4373d8f66df38161)
 #define NATIVE_GOLDEN UINT64_C(0xe58dc6ddcdcd5e85)
+#define UNIT_GOLDEN UINT64_C(0xf461c028f90fcb91)
 
 enum { N_DRAWN = 60, N_LISTED = 4, TOP_K = 5 };
 
@@ -132,6 +133,7 @@ test_every_tier_gives_statistics_the_same_bits(void)
                              .dtype = dtype_of,
                              .run = run_one,
                              .golden = GOLDEN,
-                             .native_golden = NATIVE_GOLDEN};
+                             .native_golden = NATIVE_GOLDEN,
+                             .unit_golden = UNIT_GOLDEN};
     check_corpus(&c);
 }

@@ -115,6 +115,10 @@ void test_pairs_are_loaded_and_stored(void);
 void test_pairs_are_rounded_floats(void);
 void test_dot_products_of_pairs_are_those_of_the_definition(void);
 
+/* vec/unit.c */
+void test_products_of_tiles_are_those_of_the_definition(void);
+void test_what_tiles_take_is_put_in_order(void);
+
 /* core/workspaces.c */
 void test_workspaces_are_small_enough_to_keep(void);
 void test_workspaces_do_not_grow_with_keys_or_tasks(void);

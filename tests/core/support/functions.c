@@ -12,6 +12,7 @@ extern const functions functions_avx2_f32, functions_avx2_f64;
 extern const functions functions_avx512_f32, functions_avx512_f64;
 extern const functions functions_neon_f32, functions_neon_f64;
 extern const pair_functions functions_avx512_bf16;
+extern const unit_functions functions_amx_bf16;
 
 static const functions *const all[] = {
     &functions_scalar_f32, &functions_scalar_f64,
@@ -54,6 +55,16 @@ pair_functions_here(void)
 {
 #if defined(__x86_64__)
     return attn_cpu_has_avx512_bf16() ? &functions_avx512_bf16 : NULL;
+#else
+    return NULL;
+#endif
+}
+
+const unit_functions *
+unit_functions_here(void)
+{
+#if defined(__x86_64__)
+    return attn_cpu_has_amx_bf16() ? &functions_amx_bf16 : NULL;
 #else
     return NULL;
 #endif

@@ -24,10 +24,12 @@ enum { PORTABLE, DOTS, UNIT, N_WAYS };
 static int
 way_of(const corpus *c, const attn_tier *tier)
 {
-    if (tier->bf16 != NULL) {
-        return DOTS;
+    if (tier->bf16 == NULL) {
+        return PORTABLE;
     }
-    return tier->bf16_linear != NULL && c->unit_golden != 0 ? UNIT : PORTABLE;
+    return strncmp(tier->name, "amx", 3) != 0 ? DOTS
+           : c->unit_golden != 0              ? UNIT
+                                              : PORTABLE;
 }
 
 /* Has a tier before this one the same kernels, but for bfloat16? */

@@ -19,7 +19,7 @@ typedef struct {
     /* Likewise of those in bfloat16, by the dot products of AVX512-BF16; HASH_START if no
      * problem's dtype is that. */
     uint64_t native_golden;
-    /* Likewise by the matrix unit of AMX; 0 if no problem is a linear product. */
+    /* Likewise by the matrix unit of AMX; 0 if no problem's dtype is that. */
     uint64_t unit_golden;
 } corpus;
 

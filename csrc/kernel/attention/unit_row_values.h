@@ -1,0 +1,95 @@
+/* Row form: weighted sums of values on a matrix unit, O[row][d]. */
+#ifndef ATTN_KERNEL_ATTENTION_UNIT_ROW_VALUES_H
+#define ATTN_KERNEL_ATTENTION_UNIT_ROW_VALUES_H
+
+#include "kernel/attention/row_values.h"
+#include "kernel/attention/stream.h"
+#include "kernel/attention/unit_line.h"
+
+#ifdef MATRIX_UNIT
+
+/* What is to be done in the first of sum_line's passes over a block. */
+static void
+begin_group(work *w, const block *b, ptrdiff_t k, real *weight_sums)
+{
+    ptrdiff_t n_keys = b->end - b->first;
+    prefetch next = look_ahead(w, b, (n_keys + k + KEY_GROUP - 1) / KEY_GROUP);
+
+    prefetch_rows(&next, 0, next.n_rows);
+    take_weights(w, k, least(n_keys - k, KEY_GROUP), weight_sums);
+}
+
+/* The sums of a line over the block's keys, for all rows; or, if `seen`, for one of them, of what
+ * it may see. Returns whether all values are finite, if some may not be seen. */
+static bool
+sum_line(work *w, const block *b, const value_line *line, ptrdiff_t row,
+         const bool seen, real *weight_sums, real *sums)
+{
+    const char *weights = (const char *)w->scores;
+    ptrdiff_t n_keys = b->end - b->first;
+    bool finite = true;
+
+    u_clear_line();
+    for (ptrdiff_t k = 0; k < n_keys; k += UNIT_TERMS) {
+        if (line->d == 0 && !seen) {
+            begin_group(w, b, k, weight_sums);
+        }
+        stage_value_line(w, line, b->first + k, least(n_keys - k, UNIT_TERMS));
+        if (seen) {
+            keep_row_values(w, row, k);
+        } else if (b->coverage != ATTN_SEE_ALL) {
+            matrix all = {w->slab, LINE_COLUMNS};
+            finite = finite &&
+                     all_finite(all, UNIT_OPERANDS, round_up(line->n_columns, LANES));
+        }
+        u_publish(w->slab);
+        u_multiply_line(weights + k * (ptrdiff_t)sizeof(uint16_t),
+                        ATTN_BLOCK * sizeof(real), (const char *)w->slab,
+                        LINE_COLUMNS * sizeof(operand));
+    }
+    u_store_line(sums, LINE_COLUMNS * sizeof(real));
+    return finite;
+}
+
+/* One row of a line's sums, in the order of columns. */
+static void
+take_line(const value_line *line, const real *sums, real *to)
+{
+    for (ptrdiff_t c = 0; c < line->n_columns; c += UNIT_SQUARE) {
+        v_real low = v_load(sums + c), high = v_load(sums + c + LANES);
+        if (line->zipped) {
+            u_unzip(&low, &high);
+        }
+        v_store(to + c, low);
+        if (c + LANES < line->n_columns) {
+            v_store(to + c + LANES, high);
+        }
+    }
+}
+
+/* Sums of the block's weights, and of its weighted values. */
+static void
+sum_rows(work *w, const block *b, real *weight_sums)
+{
+    const attn_array *value = &w->p->value;
+    bool adjacent = value->column_stride == (ptrdiff_t)sizeof(uint16_t);
+    real sums[UNIT_ROWS * LINE_COLUMNS];
+    value_line line = {.d = 0};
+
+    do { /* Dv may be 0 */
+        line.n_columns = least(w->p->value_dim - line.d, LINE_COLUMNS);
+        line.zipped = adjacent && line.n_columns % UNIT_SQUARE == 0;
+        bool finite = sum_line(w, b, &line, 0, false, weight_sums, sums);
+        for (ptrdiff_t r = 0; r < w->task->n_rows; r++) {
+            if (!finite) {
+                sum_line(w, b, &line, r, true, NULL, sums);
+            }
+            take_line(&line, sums + r * LINE_COLUMNS,
+                      w->row_sums + r * w->value_width + line.d);
+        }
+        line.d += LINE_COLUMNS;
+    } while (line.d < w->p->value_dim);
+}
+
+#endif
+#endif
