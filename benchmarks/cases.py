@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# Tiers of attnpy in which rows of bfloat16 are multiplied with weights as they are.
-NATIVE_PRODUCTS = ("avx512_bf16", "amx_bf16")
+# Tiers of attnpy in which numbers of bfloat16 are multiplied as they are.
+NATIVE_BF16 = ("avx512_bf16", "amx_bf16")
 BLOCK = 64  # of the block-sparse mask, in queries and in keys
 PERIOD = 999_983  # a prime: no two heads hold the same numbers
 

@@ -46,7 +46,7 @@ def products(n_threads, n_rounds):
     import attnpy
     from attnpy._linear import linear
 
-    native = attnpy.show_config(mode="dicts")["tier"] in cases.NATIVE_PRODUCTS
+    native = attnpy.show_config(mode="dicts")["tier"] in cases.NATIVE_BF16
     lines = []
     for dtype in dtypes():
         real = "bf16" if native and dtype == "bfloat16" else "f32"

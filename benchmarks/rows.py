@@ -101,7 +101,7 @@ def causal_rows():
 
 
 def half_targets(dtype, causal, native):
-    """The 16-bit targets; they differ where the CPU has dot products for bfloat16."""
+    """The 16-bit targets; they differ where the CPU multiplies bfloat16."""
     if native:
         return ("own", 1.6), ("torch", 3.5)
     targets = (("own", 0.95),)
@@ -305,7 +305,7 @@ def sentences_name(batch, length, ragged):
     return f"{batch} x 8..{length}" if ragged else f"{batch} x {length}"
 
 
-def model_rows(native_products):
+def model_rows(native_bf16):
     """all-MiniLM-L6-v2: one sentence, and many, some of which are padded."""
     for shape, (ratio, share) in SENTENCES.items():
         case = Sentences(*shape)
@@ -325,11 +325,11 @@ def model_rows(native_products):
             ((("openvino", 1.15), ("own", 1.7)), ("error/openvino", 1.0)),
             peers=ENCODERS,
             own=("float32", Own(Sentences(*shape))),
-            native=native_products,
+            native=native_bf16,
         )
 
 
-def decoder_rows(native_products):
+def decoder_rows(native_bf16):
     """A prompt of 256 tokens in one call, and 8 calls of a token after it."""
     for model in ("Llama shape", "Qwen2-0.5B"):
         for n_new in (0, 8):
@@ -346,20 +346,20 @@ def decoder_rows(native_products):
                     own=own if half else None,
                     limit="bandwidth" if n_new else "fma",
                     unit="tokens/s",
-                    native=half and native_products,
+                    native=half and native_bf16,
                     quick=model == "Llama shape" and not half,
                 )
 
 
-def prompt_rows(native_products):
-    return [row for row in decoder_rows(native_products) if row.group == "prompts"]
+def prompt_rows(native_bf16):
+    return [row for row in decoder_rows(native_bf16) if row.group == "prompts"]
 
 
-def token_rows(native_products):
-    return [row for row in decoder_rows(native_products) if row.group == "tokens"]
+def token_rows(native_bf16):
+    return [row for row in decoder_rows(native_bf16) if row.group == "tokens"]
 
 
-def default_rows(native_products):
+def default_rows(native_bf16):
     """Two threads, where those of the peers wait as their users meet them."""
     rows = [
         *(("", prefill(*shape)) for shape in ((1, 1, 16, 16), (1, 8, 32, 64))),
@@ -372,7 +372,7 @@ def default_rows(native_products):
         lengths = f"1:{case.n_keys}" if kind else str(case.n_queries)
         name = f"{kind}{case.batch}x{case.heads}x{lengths}x{case.dim}"
         yield default_row(name, case, PEERS, quick=case.n_keys == 16)
-    for row in (*model_rows(native_products), *decoder_rows(native_products)):
+    for row in (*model_rows(native_bf16), *decoder_rows(native_bf16)):
         small = row.group != "models" or row.case.batch == 1
         if small and "Qwen2" not in row.name:
             yield default_row(row.name, row.case, row.peers, unit=row.unit)
@@ -570,13 +570,8 @@ TIMED = (
 GROUPS = (*TIMED, "memory", "loading", "footprint")
 
 
-def timed_rows(
-    groups, tiers=(), native_bf16=False, native_products=False, cache_bytes=32 << 20
-):
-    """The rows of these groups, in the order of TIMED.
-
-    `native_bf16` is of attention, which a matrix unit for products with weights is not.
-    """
+def timed_rows(groups, tiers=(), native_bf16=False, cache_bytes=32 << 20):
+    """The rows of these groups, in the order of TIMED."""
     makers = {
         "full": full_rows,
         "causal": causal_rows,
@@ -589,12 +584,12 @@ def timed_rows(
         "float64": float64_rows,
         "tiers": lambda: tier_rows(tiers),
         "layers": layer_rows,
-        "models": lambda: model_rows(native_products),
+        "models": lambda: model_rows(native_bf16),
         "sentences": text_rows,
-        "prompts": lambda: prompt_rows(native_products),
-        "tokens": lambda: token_rows(native_products),
+        "prompts": lambda: prompt_rows(native_bf16),
+        "tokens": lambda: token_rows(native_bf16),
         "generation": generation_rows,
-        "defaults": lambda: default_rows(native_products),
+        "defaults": lambda: default_rows(native_bf16),
         "backward": backward_rows,
         "training": training_rows,
         "integrations": integration_rows,

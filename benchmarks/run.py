@@ -99,12 +99,9 @@ def chosen_rows(options):
     import attnpy
 
     config = attnpy.show_config(mode="dicts")
-    native = config["tier"] == "avx512_bf16"
-    native_products = config["tier"] in cases.NATIVE_PRODUCTS
+    native = config["tier"] in cases.NATIVE_BF16
     groups = [group for group in options.group if group in TIMED]
-    rows = timed_rows(
-        groups, config["tiers"], native, native_products, machine.cache_bytes()
-    )
+    rows = timed_rows(groups, config["tiers"], native, machine.cache_bytes())
     has_bfloat16 = peers.version("ml_dtypes")
     has_files = peers.version("safetensors")
     return [
