@@ -93,6 +93,33 @@ def test_native_linear_products_have_bits_of_their_own(tier):
 
 
 @pytest.mark.quick
+@pytest.mark.parametrize("tier", NATIVE)
+@pytest.mark.parametrize("n_keys", [1, 31, 32, 128, 300, 640])
+@pytest.mark.parametrize(
+    ("dim", "value_dim"), [(8, 48), (64, 64), (96, 80), (128, 192)]
+)
+def test_one_query_or_two_have_the_bits_of_many(tier, n_keys, dim, value_dim):
+    rng = np.random.default_rng(n_keys)
+    query, key, value = problem(2, 40, n_keys, dim, value_dim, dtype_of("bfloat16"))
+    spread = 10.0 ** rng.integers(-42, 3, value.shape)  # some are subnormal
+    value = (value.astype(np.float64) * spread).astype(value.dtype)
+    spoilt, mask = value.copy(), np.ones(n_keys, bool)
+    spoilt[:, n_keys // 2], mask[n_keys // 2] = np.nan, n_keys == 1
+    for values, options in (
+        (value, {}),
+        (value, {"mask": mask}),
+        (spoilt, {"mask": mask}),
+    ):
+        many = attend_on(tier, query, key, values, **options)
+        for part in (np.s_[:, 7:8], np.s_[:, 20:22], np.s_[:, 31:39]):
+            few = attend_on(tier, query[part], key, values, **options)
+            assert_same_bits(few, np.ascontiguousarray(many[part]))
+    if n_keys > 1:
+        hidden = attend_on(tier, query, key, spoilt, mask=mask)
+        assert_same_bits(hidden, attend_on(tier, query, key, value, mask=mask))
+
+
+@pytest.mark.quick
 @needs_native
 def test_one_array_in_another_dtype_takes_the_portable_path(arrays):
     query, key, value = arrays

@@ -3,7 +3,7 @@
 #define ATTN_KERNEL_ATTENTION_UNIT_ROW_VALUES_H
 
 #include "kernel/attention/row_values.h"
-#include "kernel/attention/stream.h"
+#include "kernel/attention/unit_chains.h"
 #include "kernel/attention/unit_line.h"
 
 #ifdef MATRIX_UNIT
@@ -67,6 +67,26 @@ take_line(const value_line *line, const real *sums, real *to)
     }
 }
 
+static NOINLINE void
+sum_in_chains(work *w, const block *b, real *weight_sums)
+{
+    ptrdiff_t n_rows = w->task->n_rows;
+    uint32_t control;
+
+    memset(w->row_sums, 0, (size_t)(n_rows * w->value_width) * sizeof(real));
+    for (ptrdiff_t k = 0; k < b->end - b->first; k += KEY_GROUP) {
+        const char *at = value_at(w, b->first + k);
+        begin_group(w, b, k, weight_sums);
+        control = u_flush();
+        if (n_rows == 1) {
+            chain_group(w, at, k, 1);
+        } else {
+            chain_group(w, at, k, 2);
+        }
+        u_keep(control);
+    }
+}
+
 /* Sums of the block's weights, and of its weighted values. */
 static void
 sum_rows(work *w, const block *b, real *weight_sums)
@@ -76,6 +96,10 @@ sum_rows(work *w, const block *b, real *weight_sums)
     real sums[UNIT_ROWS * LINE_COLUMNS];
     value_line line = {.d = 0};
 
+    if (has_value_chains(w, b)) {
+        sum_in_chains(w, b, weight_sums);
+        return;
+    }
     do { /* Dv may be 0 */
         line.n_columns = least(w->p->value_dim - line.d, LINE_COLUMNS);
         line.zipped = adjacent && line.n_columns % UNIT_SQUARE == 0;
