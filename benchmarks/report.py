@@ -278,15 +278,16 @@ def without(rows):
         yield f"Not there: {', '.join(titles)}."
 
 
-def replace_rows(results, again):
-    """Put the rows of a later run in the place of an earlier run's."""
+def take_rows(results, again):
+    """Put the rows of a later run in the place of an earlier run's, or behind them."""
     for key in ("cpu", "model", "cpus", "tier", "compiler", "python"):
         if results["machine"][key] != again["machine"][key]:
             raise SystemExit(f"the runs differ in the machine's {key}")
     if results["versions"] != again["versions"]:
         raise SystemExit("the runs differ in versions")
     measured = {row_key(row): row for row in again["rows"]}
-    results["rows"] = [measured.get(row_key(row), row) for row in results["rows"]]
+    results["rows"] = [measured.pop(row_key(row), row) for row in results["rows"]]
+    results["rows"] += measured.values()
     results.setdefault("later", []).append((again["command"], again["date"]))
 
 

@@ -229,7 +229,7 @@ def report_again(arguments):
         sys.exit("usage: python -m benchmarks report results.json... [directory]")
     results, *later = (json.loads(Path(name).read_text()) for name in paths)
     for again in later:
-        report.replace_rows(results, again)
+        report.take_rows(results, again)
     directory = arguments[-1] if arguments[-1] not in paths else "benchmark-results"
     written = report.write(results, directory)
     print("Written:", *written, report.write_misses(results, Path(paths[0]).parent))

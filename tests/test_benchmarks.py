@@ -258,18 +258,23 @@ def test_ways_that_cannot_be_made_are_dropped_and_the_others_stay():
 
 
 @pytest.mark.quick
-def test_rows_of_a_later_run_replace_the_earlier_ones():
+def test_rows_of_a_later_run_replace_earlier_ones_or_follow_them():
     machine = dict.fromkeys(("cpu", "model", "cpus", "tier", "compiler", "python"), 1)
-    one, two = (
-        {"group": "full", "name": name, "threads": 1, "run": 1} for name in ("a", "b")
+    one, two, new = (
+        {"group": "full", "name": name, "threads": 1, "run": 1} for name in "abc"
     )
     first = {"machine": machine, "versions": {}, "rows": [one, two]}
-    later = {**first, "rows": [{**two, "run": 2}], "command": "again", "date": "late"}
-    report.replace_rows(first, later)
-    assert [row["run"] for row in first["rows"]] == [1, 2]
+    later = {**first, "rows": [new, {**two, "run": 2}]}
+    later |= {"command": "again", "date": "late"}
+    report.take_rows(first, later)
+    assert [(row["name"], row["run"]) for row in first["rows"]] == [
+        ("a", 1),
+        ("b", 2),
+        ("c", 1),
+    ]
     assert first["later"] == [("again", "late")]
     with pytest.raises(SystemExit, match="differ in the machine's cpu"):
-        report.replace_rows(first, {**later, "machine": {**machine, "cpu": 2}})
+        report.take_rows(first, {**later, "machine": {**machine, "cpu": 2}})
 
 
 @pytest.mark.quick
