@@ -16,7 +16,7 @@ from attnpy.layers import MultiHeadAttention, SelfAttention
 from attnpy.models import CausalDecoder
 from attnpy.positions import Rotary
 
-ROWS = [1, 3, 8, 9, 33, 70]  # row form, tile form, several tasks
+ROWS = [1, 3, 8, 9, 13, 16, 17, 33, 70]  # row form, of packed ones too, tiles, tasks
 SIZES = [
     (1, 1),
     (2, PANEL_COLUMNS),

@@ -98,17 +98,22 @@ columns_of_tiles(const attn_linear_problem *l, ptrdiff_t n_rows, int n_threads)
 /* Columns of a task. In row form as many as make the same number of outputs for any number
  * of rows, for W is read in lines that long; less if each thread is to have some. */
 static ptrdiff_t
-columns_of_task(const attn_linear_problem *l, ptrdiff_t n_rows, int n_threads)
+columns_of_task(const job *j, ptrdiff_t n_rows, int n_threads)
 {
+    const attn_linear_problem *l = &j->l;
+    bool in_rows = j->kernel->has_row_form || rows_of(l) <= ATTN_FEW_ROWS;
     ptrdiff_t unit = l->packed ? ATTN_PANEL_COLUMNS : 64;
     ptrdiff_t columns = ATTN_FEW_ROWS_COLUMNS;
     ptrdiff_t share = (l->n_out / n_threads + unit) / unit * unit;
 
-    if (!attn_linear_in_rows(l)) {
+    if (!in_rows || !attn_linear_in_rows(l)) {
         return columns_of_tiles(l, n_rows, n_threads);
     }
     for (ptrdiff_t n = ATTN_FEW_ROWS / 2; n >= rows_of(l); n /= 2) {
         columns *= 2;
+    }
+    for (ptrdiff_t n = ATTN_FEW_ROWS; n < rows_of(l); n *= 2) {
+        columns /= 2;
     }
     columns = columns / unit * unit;
     return share < columns ? share : columns;
@@ -141,7 +146,7 @@ split(const attn_linear_problem *l, int n_threads, const attn_call *call, job *j
         return 0;
     }
     j->n_rows = rows_of_task(j, n_threads);
-    j->n_columns = columns_of_task(l, j->n_rows, n_threads);
+    j->n_columns = columns_of_task(j, j->n_rows, n_threads);
     j->n_column_tasks = (l->n_out + j->n_columns - 1) / j->n_columns;
     j->n_tasks = (rows_of(l) + j->n_rows - 1) / j->n_rows * j->n_column_tasks;
     return j->kernel->workspace_size(&j->l);

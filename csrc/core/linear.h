@@ -52,7 +52,8 @@ attn_is_transposed(const attn_linear_problem *l)
 static inline bool
 attn_linear_in_rows(const attn_linear_problem *l)
 {
-    return l->batch.n * l->n_rows <= ATTN_FEW_ROWS && !attn_is_transposed(l);
+    return l->batch.n * l->n_rows <= (l->packed ? ATTN_PACKED_ROWS : ATTN_FEW_ROWS) &&
+           !attn_is_transposed(l);
 }
 
 /* Rows first_row .. of all batches' rows in a line, columns first_column .. of the output. */
@@ -62,6 +63,7 @@ typedef struct {
 } attn_linear_task;
 
 typedef struct {
+    bool has_row_form; /* else few rows are tiles as others are */
     /* Rows of a task with wide tiles, at most; NULL where there are none. */
     ptrdiff_t (*wide_rows)(const attn_linear_problem *);
     size_t (*workspace_size)(const attn_linear_problem *);

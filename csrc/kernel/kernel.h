@@ -41,6 +41,7 @@ const attn_kernel KERNEL = {
 #if WIDE_TILES
             .wide_rows = linear_wide_rows,
 #endif
+            .has_row_form = true,
             .workspace_size = linear_workspace_size,
             .run = run_linear},
 #endif

@@ -22,7 +22,7 @@ load_input(linear_work *w, ptrdiff_t first, ptrdiff_t n_elements)
         }
         load_lanes(input, rows, n, n_elements, w->rows, tile, NULL);
     }
-    for (ptrdiff_t r = 0; r < row_form_rows(n_rows) && w->row_form; r++) {
+    for (ptrdiff_t r = 0; r < linear_row_form_rows(n_rows) && w->row_form; r++) {
         operand *to = w->input + r * STEPS;
         memset(to, 0, STEPS * sizeof *to);
         if (r < n_rows) {

@@ -41,15 +41,22 @@ static void
 add_weight_panel(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t column)
 {
     bool in_place = w->l->weight.dtype == OPERAND_DTYPE;
+    ptrdiff_t n_rows = w->task->n_rows;
+    product m = {.c = w->sums + column,
+                 .c_row = row_width(w),
+                 .a = {w->input, STEPS},
+                 .b = (const char *)fetch_panel(w, first, n, column).at,
+                 .b_row = ATTN_PANEL_COLUMNS * sizeof(operand),
+                 .n_steps = (n + TERMS - 1) / TERMS,
+                 .b_ahead = in_place ? PANEL_AHEAD : 0};
 
-    multiply_few_panel((product){.c = w->sums + column,
-                                 .c_row = row_width(w),
-                                 .a = {w->input, STEPS},
-                                 .b = (const char *)fetch_panel(w, first, n, column).at,
-                                 .b_row = ATTN_PANEL_COLUMNS * sizeof(operand),
-                                 .n_rows = row_form_rows(w->task->n_rows),
-                                 .n_steps = (n + TERMS - 1) / TERMS,
-                                 .b_ahead = in_place ? PANEL_AHEAD : 0});
+    for (ptrdiff_t r = 0; r < n_rows; r += ATTN_FEW_ROWS) {
+        m.n_rows = row_form_rows(least(n_rows - r, ATTN_FEW_ROWS));
+        multiply_few_panel(m);
+        m.c += ATTN_FEW_ROWS * m.c_row;
+        m.a.at += ATTN_FEW_ROWS * STEPS;
+        m.b_ahead = in_place ? m.n_steps * m.b_row : 0; /* the next panel */
+    }
 }
 
 /* As add_linear_tiles, in row form. */

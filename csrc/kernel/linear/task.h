@@ -84,6 +84,14 @@ linear_row(const linear_work *w, const attn_array *array, ptrdiff_t r)
     return attn_address(array, &w->l->batch, row / n_rows, 0, row % n_rows);
 }
 
+/* Rows that row form computes for n_rows, ATTN_FEW_ROWS at a time. */
+static ptrdiff_t
+linear_row_form_rows(ptrdiff_t n_rows)
+{
+    ptrdiff_t whole = (n_rows - 1) / ATTN_FEW_ROWS * ATTN_FEW_ROWS;
+    return whole + row_form_rows(n_rows - whole);
+}
+
 /* Columns of a row of outputs in memory, those that whole vectors or panels lack too. */
 static ptrdiff_t
 row_width(const linear_work *w)
