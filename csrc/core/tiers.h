@@ -38,7 +38,7 @@ const attn_tier *attn_default_tier(void); /* the fastest */
 const attn_kernel *attn_kernel_for(const attn_tier *, attn_dtype arithmetic,
                                    bool all_bf16);
 
-/* The same tier without dot products of its own for bfloat16. */
+/* The same tier without products of its own for bfloat16. */
 const attn_tier *attn_portable_tier(const attn_tier *);
 
 #endif

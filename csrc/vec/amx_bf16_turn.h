@@ -12,15 +12,21 @@ static inline v_real u_odd(v_pairs a)
     return _mm512_castsi512_ps(_mm512_and_si512(a, _mm512_set1_epi32((int)0xffff0000)));
 }
 
-/* Between these two vectors round as tiles do: subnormal numbers count as 0. */
+/* Between these two vectors round as tiles do: subnormal numbers count as 0. What is computed there
+ * is read from memory after the one and stored before the other, or compilers may move it. */
 static inline uint32_t u_flush(void)
 {
     const uint32_t before = _mm_getcsr();
     _mm_setcsr(before | 0x8040);
+    u_publish(NULL);
     return before;
 }
 
-static inline void u_keep(uint32_t before) { _mm_setcsr(before); }
+static inline void u_keep(uint32_t before)
+{
+    u_publish(NULL);
+    _mm_setcsr(before);
+}
 
 /* rows[r] has element r of each of LANES rows of LANES floats. */
 static inline void u_turn_four(const float *at, v_real rows[4])

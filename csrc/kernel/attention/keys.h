@@ -66,12 +66,10 @@ gather_keys(work *w, ptrdiff_t first, ptrdiff_t n)
 {
     const attn_array *key = &w->p->key;
     const char *from = key_at(w, first);
-    ptrdiff_t used = (w->p->head_dim + TERMS - 1) / TERMS;
     operand *to = w->slab;
 
     for (ptrdiff_t j = 0; j < n; j++, to += w->key_width, from += key->row_stride) {
         stage_row(to, from, key->column_stride, w->p->head_dim, key->dtype);
-        memset(to + used, 0, (size_t)(w->key_width - used) * sizeof(operand));
     }
     memset(to, 0, (size_t)((round_up(n, LANES) - n) * w->key_width) * sizeof(operand));
     return (const char *)w->slab;

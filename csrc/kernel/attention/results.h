@@ -14,8 +14,7 @@ static void
 finish_sums(work *w, real *output_factor)
 {
     const attn_problem *p = w->p;
-    real sink[LANES];
-    real max[LANES], sum[LANES];
+    real sink[LANES], max[LANES], sum[LANES];
 
     for (ptrdiff_t r = 0; r < w->task->n_rows; r += LANES) {
         ptrdiff_t n = least(w->task->n_rows - r, LANES);
@@ -88,7 +87,11 @@ write_weights(work *w, const attn_worker *worker)
             continue;
         }
         begin_products();
-        w->row_form ? write_row_weights(w, &b) : write_tile_weights(w, &b);
+        if (w->row_form) {
+            write_row_weights(w, &b);
+        } else {
+            write_tile_weights(w, &b);
+        }
         end_products();
     }
 }

@@ -77,17 +77,13 @@ add_weighted_values(work *w, const block *b, ptrdiff_t k, ptrdiff_t n)
 static void
 sum_rows(work *w, const block *b, real *sums)
 {
-    ptrdiff_t n_keys = b->end - b->first,
-              n_groups = (n_keys + KEY_GROUP - 1) / KEY_GROUP;
+    ptrdiff_t n_keys = b->end - b->first;
 
     memset(w->row_sums, 0,
            (size_t)(row_form_rows(w->task->n_rows) * w->value_width) * sizeof(real));
     for (ptrdiff_t k = 0; k < n_keys; k += KEY_GROUP) {
-        ptrdiff_t n = least(n_keys - k, KEY_GROUP);
-        prefetch next = look_ahead(w, b, n_groups + k / KEY_GROUP);
-        prefetch_rows(&next, 0, next.n_rows);
-        take_weights(w, k, n, sums);
-        add_weighted_values(w, b, k, n);
+        begin_group(w, b, k, sums);
+        add_weighted_values(w, b, k, least(n_keys - k, KEY_GROUP));
     }
 }
 

@@ -2,8 +2,7 @@
 #ifndef ATTN_KERNEL_ATTENTION_ROW_VALUES_H
 #define ATTN_KERNEL_ATTENTION_ROW_VALUES_H
 
-#include "kernel/attention/task.h"
-#include "kernel/attention/dropout.h"
+#include "kernel/attention/stream.h"
 
 /* Adds n weights of a row from k on to their sum, in the order of keys. */
 static INLINE void
@@ -51,6 +50,18 @@ take_weights(work *w, ptrdiff_t k, ptrdiff_t n, real *sums)
     } else {
         finish_weights(w, k, n);
     }
+}
+
+/* What comes before the values of a group of keys from k on: its weights, and what is wanted after
+ * it. */
+static void
+begin_group(work *w, const block *b, ptrdiff_t k, real *sums)
+{
+    ptrdiff_t n_keys = b->end - b->first;
+    prefetch next = look_ahead(w, b, (n_keys + k + KEY_GROUP - 1) / KEY_GROUP);
+
+    prefetch_rows(&next, 0, next.n_rows);
+    take_weights(w, k, least(n_keys - k, KEY_GROUP), sums);
 }
 
 #endif

@@ -3,7 +3,7 @@
 #define ATTN_KERNEL_ATTENTION_UNIT_ROW_SCORES_H
 
 #include "kernel/attention/stream.h"
-#include "kernel/product_unit.h"
+#include "kernel/attention/unit_keys.h"
 
 #ifdef MATRIX_UNIT
 
@@ -12,22 +12,14 @@
 static void
 score_group(work *w, const block *b, ptrdiff_t k)
 {
-    const attn_array *key = &w->p->key;
     ptrdiff_t first = b->first + k, n = least(b->end - first, KEY_GROUP);
-    matrix keys = {.at = w->slab, .row = w->key_width};
+    matrix keys = fetch_key_tiles(w, first, n, 0, w->p->head_dim);
+    const char *touch = are_key_tiles(w, n) ? next_in_stream(w, first) : NULL;
     real sums[KEY_GROUP * LANES];
     v_real a[LANES];
 
-    if (n % UNIT_ROWS == 0 && w->p->head_dim % UNIT_TERMS == 0 &&
-        reads_in_place(key, w->p->head_dim, AS_OPERANDS)) {
-        const char *touch = next_in_stream(w, first);
-        keys.at = (const operand *)(const void *)key_at(w, first);
-        keys.row = key->row_stride / (ptrdiff_t)sizeof(operand);
-        if (touch != NULL) {
-            touch_lines(touch, KEY_GROUP * key->row_stride / CACHE_LINE);
-        }
-    } else {
-        gather_keys(w, first, n);
+    if (touch != NULL) {
+        touch_lines(touch, KEY_GROUP * w->p->key.row_stride / CACHE_LINE);
     }
     multiply_on_unit(&(unit_product){.c = sums,
                                      .c_row = LANES,

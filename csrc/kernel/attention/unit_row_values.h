@@ -8,17 +8,6 @@
 
 #ifdef MATRIX_UNIT
 
-/* What is to be done in the first of sum_line's passes over a block. */
-static void
-begin_group(work *w, const block *b, ptrdiff_t k, real *weight_sums)
-{
-    ptrdiff_t n_keys = b->end - b->first;
-    prefetch next = look_ahead(w, b, (n_keys + k + KEY_GROUP - 1) / KEY_GROUP);
-
-    prefetch_rows(&next, 0, next.n_rows);
-    take_weights(w, k, least(n_keys - k, KEY_GROUP), weight_sums);
-}
-
 /* The sums of a line over the block's keys, for all rows; or, if `seen`, for one of them, of what
  * it may see. Returns whether all values are finite, if some may not be seen. */
 static bool
