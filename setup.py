@@ -60,7 +60,8 @@ if "-g" not in os.environ.get("CFLAGS", "").split():
 if os.environ.get("ATTNPY_WERROR") == "1":
     compile_args += warnings_as_errors
 
-# Neither the binding nor the core has loops that last: a third of their size is worth more.
+# Neither the binding nor the core has loops that last: a third of their size is worth
+# more.
 small_args = ["-Os"]
 
 # What compilers read from the environment, beside CFLAGS and the like.
