@@ -56,9 +56,9 @@ exp_of(v_real x)
     v_real y = v_mul(x, v_set1(log2_e));
     v_real n = v_round(y);
     v_real r = v_fms(x, v_set1(log2_e), n); /* not y - n: y is rounded */
-    v_real power = v_scale2(v_fma(exp2_slope(r), r, v_set1(1)), n);
+    v_real factor = v_fma(exp2_slope(r), r, v_set1(1));
 
-    return v_select(v_less(y, v_set1(EXP2_LOWEST)), v_set1(0), power);
+    return v_scale2_unless(v_less(y, v_set1(EXP2_LOWEST)), factor, n);
 }
 
 /* tanh(|x|) = E / (E + 2) with E = e^(2|x|) - 1, accurate where x is small. */

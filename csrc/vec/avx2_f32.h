@@ -2,11 +2,9 @@
  * do is written in vec/scalar_f32.h. */
 #include <immintrin.h>
 #include <stdint.h>
-
 typedef float real;
 typedef __m256 v_real;
 typedef __m256 v_mask; /* a lane's sign bit counts */
-
 enum { LANES = 8 };
 
 static inline v_real v_load(const real *p) { return _mm256_loadu_ps(p); }
@@ -36,12 +34,16 @@ static inline v_real v_scale2(v_real a, v_real n)
     __m256i biased = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
     return _mm256_mul_ps(a, _mm256_castsi256_ps(_mm256_slli_epi32(biased, 23)));
 }
+static inline v_real v_scale2_unless(v_mask zero, v_real a, v_real n)
+{
+    v_real power = _mm256_andnot_ps(zero, v_scale2(v_set1(1), n));
+    return _mm256_andnot_ps(zero, _mm256_mul_ps(a, power));
+}
 static inline v_real v_exponent(v_real a)
 {
     __m256i biased = _mm256_srli_epi32(_mm256_castps_si256(a), 23);
     return _mm256_cvtepi32_ps(_mm256_sub_epi32(biased, _mm256_set1_epi32(127)));
 }
-
 static inline v_mask v_less(v_real a, v_real b)
 {
     return _mm256_cmp_ps(a, b, _CMP_LT_OQ);
@@ -61,7 +63,6 @@ static inline v_real v_select(v_mask mask, v_real yes, v_real no)
 {
     return _mm256_blendv_ps(no, yes, mask);
 }
-
 static inline real v_reduce_max(v_real a)
 {
     __m128 m = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
@@ -69,7 +70,6 @@ static inline real v_reduce_max(v_real a)
     m = _mm_max_ss(m, _mm_shuffle_ps(m, m, 1));
     return _mm_cvtss_f32(m);
 }
-
 static inline v_real v_load_f16(const uint16_t *p)
 {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
@@ -101,7 +101,6 @@ static inline void v_store_bf16(uint16_t *p, v_real a)
 static inline void v_transpose(v_real a[LANES])
 {
     v_real t[LANES];
-
     for (int i = 0; i < 8; i += 2) {
         t[i] = _mm256_unpacklo_ps(a[i], a[i + 1]);
         t[i + 1] = _mm256_unpackhi_ps(a[i], a[i + 1]);

@@ -41,6 +41,11 @@ static inline v_real v_scale2(v_real a, v_real n)
     biased = _mm256_add_epi64(biased, _mm256_set1_epi64x(1023));
     return _mm256_mul_pd(a, _mm256_castsi256_pd(_mm256_slli_epi64(biased, 52)));
 }
+static inline v_real v_scale2_unless(v_mask zero, v_real a, v_real n)
+{
+    v_real power = _mm256_andnot_pd(zero, v_scale2(v_set1(1), n));
+    return _mm256_andnot_pd(zero, _mm256_mul_pd(a, power));
+}
 
 /* The biased exponent as the last bits of a number from 2^52 on. */
 static inline v_real v_exponent(v_real a)

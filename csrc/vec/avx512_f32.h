@@ -23,18 +23,20 @@ static inline v_real v_fma(v_real a, v_real b, v_real c)
 {
     return _mm512_fmadd_ps(a, b, c);
 }
-
 static inline v_real v_fms(v_real a, v_real b, v_real c)
 {
     return _mm512_fmsub_ps(a, b, c);
 }
-
 static inline v_real v_round(v_real a)
 {
     return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 
 static inline v_real v_scale2(v_real a, v_real n) { return _mm512_scalef_ps(a, n); }
+static inline v_real v_scale2_unless(v_mask zero, v_real a, v_real n)
+{
+    return _mm512_maskz_scalef_ps(~zero, a, n);
+}
 
 static inline v_real v_exponent(v_real a) { return _mm512_getexp_ps(a); }
 
@@ -57,12 +59,10 @@ static inline v_real v_select(v_mask mask, v_real yes, v_real no)
 }
 
 static inline real v_reduce_max(v_real a) { return _mm512_reduce_max_ps(a); }
-
 static inline v_real v_load_f16(const uint16_t *p)
 {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
 }
-
 static inline v_real v_load_bf16(const uint16_t *p)
 {
     __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));

@@ -35,6 +35,10 @@ static inline v_real v_round(v_real a)
 }
 
 static inline v_real v_scale2(v_real a, v_real n) { return _mm512_scalef_pd(a, n); }
+static inline v_real v_scale2_unless(v_mask zero, v_real a, v_real n)
+{
+    return _mm512_maskz_scalef_pd(~zero, a, n);
+}
 
 static inline v_real v_exponent(v_real a) { return _mm512_getexp_pd(a); }
 

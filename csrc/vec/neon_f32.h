@@ -38,6 +38,10 @@ static inline v_real v_scale2(v_real a, v_real n)
     int32x4_t biased = vaddq_s32(vcvtq_s32_f32(n), vdupq_n_s32(127));
     return vmulq_f32(a, vreinterpretq_f32_s32(vshlq_n_s32(biased, 23)));
 }
+static inline v_real v_scale2_unless(v_mask zero, v_real a, v_real n)
+{
+    return vbslq_f32(zero, vdupq_n_f32(0), v_scale2(a, n));
+}
 
 static inline v_real v_exponent(v_real a)
 {

@@ -39,6 +39,10 @@ static inline v_real v_scale2(v_real a, v_real n)
     int64x2_t biased = vaddq_s64(vcvtq_s64_f64(n), vdupq_n_s64(1023));
     return vmulq_f64(a, vreinterpretq_f64_s64(vshlq_n_s64(biased, 52)));
 }
+static inline v_real v_scale2_unless(v_mask zero, v_real a, v_real n)
+{
+    return vbslq_f64(zero, vdupq_n_f64(0), v_scale2(a, n));
+}
 
 static inline v_real v_exponent(v_real a)
 {

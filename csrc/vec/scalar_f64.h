@@ -39,6 +39,11 @@ static inline v_real v_scale2(v_real a, v_real n)
     return a * power;
 }
 
+static inline v_real v_scale2_unless(v_mask zero, v_real a, v_real n)
+{
+    return zero ? 0 : v_scale2(a, n);
+}
+
 static inline v_real v_exponent(v_real a)
 {
     uint64_t bits;
