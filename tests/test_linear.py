@@ -349,28 +349,35 @@ def test_factors_and_summands_that_do_not_fit():
 
 
 @pytest.fixture
-def multiply_in_tiles():
-    """x @ weight with wide tiles or without."""
-    before = _attnpy.set_wide_tiles(False)
+def multiply_by_tasks():
+    """x @ weight by wide tasks or without."""
+    before = _attnpy.set_wide_tasks(False)
 
     def multiply(wide, *arguments, **options):
-        _attnpy.set_wide_tiles(wide)
+        _attnpy.set_wide_tasks(wide)
         return linear(*arguments, **options)
 
     yield multiply
-    _attnpy.set_wide_tiles(before)
+    _attnpy.set_wide_tasks(before)
 
 
 @pytest.mark.quick(shape=((150, 261, 390),))
 @pytest.mark.parametrize(
     "shape",
-    [(65, 129, 13), (113, 128, 6), (150, 261, 390), (600, 385, 50), (270, 2100, 400)],
+    [
+        (20, 129, 100),
+        (65, 129, 13),
+        (113, 128, 6),
+        (150, 261, 390),
+        (600, 385, 50),
+        (270, 2100, 400),
+    ],
 )
-def test_wide_tiles_change_no_bit(multiply_in_tiles, dtype, shape):
+def test_wide_tasks_change_no_bit(multiply_by_tasks, dtype, shape):
     n_rows, n_in, n_out = shape
     x, weight = normal(n_rows, n_in, dtype=dtype), normal(n_in, n_out, dtype=dtype)
     bias, residual = normal(n_out), normal(n_rows, n_out, dtype=dtype)
-    expected = multiply_in_tiles(False, x, weight, bias, residual=residual)
+    expected = multiply_by_tasks(False, x, weight, bias, residual=residual)
     matrices = (
         weight,
         np.asfortranarray(weight),
@@ -381,10 +388,10 @@ def test_wide_tiles_change_no_bit(multiply_in_tiles, dtype, shape):
         for rows, matrix in itertools.product((x, np.asfortranarray(x)), matrices):
             for num_threads in (1, 2, 3):
                 given = {"residual": residual, "num_threads": num_threads}
-                actual = multiply_in_tiles(True, rows, matrix, bias, **given)
+                actual = multiply_by_tasks(True, rows, matrix, bias, **given)
                 assert_same_bits(actual, expected)
 
 
-def test_wide_tiles_are_chosen_by_a_flag():
+def test_wide_tasks_are_chosen_by_a_flag():
     with pytest.raises(TypeError, match="wide: expected True or False, got 1"):
-        _attnpy.set_wide_tiles(1)
+        _attnpy.set_wide_tasks(1)

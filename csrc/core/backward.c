@@ -219,7 +219,7 @@ run_sink(const void *context, ptrdiff_t index, const attn_worker *worker)
     j->kernel->run_sink(j->g, index, worker);
 }
 
-/* Every step, once there is memory for delta. */
+/* Every step; those of the sinks where there is memory for delta. */
 static int
 run_steps(job *j, attn_call *call)
 {
@@ -237,11 +237,13 @@ run_steps(job *j, attn_call *call)
                         .run = run_sink,
                         .context = j};
 
-    if (attn_run_tasks(&deltas, call) < 0 || run_sweep(j, call) < 0 ||
-        run_shared_bias(j, call) < 0) {
+    if (run_sweep(j, call) < 0 || run_shared_bias(j, call) < 0) {
         return -1;
     }
-    return g->grad_sinks.data == NULL ? 0 : attn_run_tasks(&sinks, call);
+    if (g->delta.data == NULL) {
+        return 0;
+    }
+    return attn_run_tasks(&deltas, call) < 0 ? -1 : attn_run_tasks(&sinks, call);
 }
 
 /* Describes delta, contiguous and packed as the queries are; how many numbers it has. */
@@ -278,13 +280,19 @@ attn_backward(const attn_backward_problem *problem, attn_call *call)
     job j = {.g = &g,
              .kernel =
                  &attn_kernel_for(call->tier, g.attention.arithmetic, false)->backward};
-    size_t size = (size_t)describe_delta(&g) * (size_t)g.delta.row_stride;
     int status;
 
     assert(g.attention.output.data != NULL && g.attention.lse.data != NULL);
     assert(g.attention.lse.dtype == g.attention.arithmetic);
-    g.delta.data = attn_workspace_acquire(size > 0 ? size : 1);
-    status = g.delta.data == NULL ? -1 : run_steps(&j, call);
+    g.delta.data = NULL;
+    if (g.grad_sinks.data != NULL) {
+        size_t size = (size_t)describe_delta(&g) * (size_t)g.delta.row_stride;
+        g.delta.data = attn_workspace_acquire(size > 0 ? size : 1);
+        if (g.delta.data == NULL) {
+            return -1;
+        }
+    }
+    status = run_steps(&j, call);
     attn_workspace_release(g.delta.data);
     return status;
 }

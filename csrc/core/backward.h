@@ -24,7 +24,7 @@ typedef struct {
     attn_array grad_value;  /* (B, Hk, Lk, Dv) */
     attn_array grad_bias;   /* (B, H, Lq, Lk) zeroed */
     attn_array grad_sinks;  /* (H,) */
-    attn_array delta; /* (B, H, Lq) scratch: what scores' gradients are relative to */
+    attn_array delta;       /* (B, H, Lq) scratch for the gradients of sinks */
 } attn_backward_problem;
 
 /* A part of the work: these batches and key/value heads, these tiles of their rows (as many

@@ -12,8 +12,8 @@ bool attn_cpu_has_avx512_bf16(void);
 bool attn_cpu_has_amx_bf16(void); /* asks Linux for it */
 /* Are its dot products of bfloat16 numbers faster than widening them to float? */
 bool attn_cpu_repays_avx512_bf16(void);
-/* Are tiles of 6 columns and 64 rows faster than those of 12 and 32? */
-bool attn_cpu_repays_wide_tiles(void);
+/* Are wide tasks of linear products faster than tiles? */
+bool attn_cpu_repays_wide_tasks(void);
 
 /* Sets the control word to the default: round to nearest, subnormals kept, exceptions
  * masked. Returns the former one. */

@@ -14,7 +14,7 @@
 #define ATTN_BLOCK_WORDS (ATTN_BLOCK / 64) /* 64-bit words of a block's visible keys */
 
 #define ATTN_TASK_ROWS 64         /* rows of a task, at most */
-#define ATTN_WIDE_ROWS 256        /* of a linear task with wide tiles */
+#define ATTN_WIDE_ROWS 256        /* of a wide linear task */
 #define ATTN_TILE_ROWS 32         /* that are whole tiles in every tier, */
 #define ATTN_VECTOR_ROWS 16       /* and whole vectors */
 #define ATTN_FEW_ROWS 8           /* rows for which row form is the faster */

@@ -16,26 +16,26 @@ typedef struct {
 } job;
 
 enum { UNKNOWN, NARROW, WIDE };
-static atomic_int tiles = UNKNOWN;
+static atomic_int liking = UNKNOWN;
 
 /* The CPU is asked once: that takes longer than a small product. */
 static bool
-likes_wide_tiles(void)
+likes_wide_tasks(void)
 {
-    int now = atomic_load(&tiles);
+    int now = atomic_load(&liking);
 
     if (now == UNKNOWN) {
-        now = attn_cpu_repays_wide_tiles() ? WIDE : NARROW;
-        atomic_store(&tiles, now);
+        now = attn_cpu_repays_wide_tasks() ? WIDE : NARROW;
+        atomic_store(&liking, now);
     }
     return now == WIDE;
 }
 
 bool
-attn_set_wide_tiles(bool wide)
+attn_set_wide_tasks(bool wide)
 {
-    bool former = likes_wide_tiles();
-    atomic_store(&tiles, wide ? WIDE : NARROW);
+    bool former = likes_wide_tasks();
+    atomic_store(&liking, wide ? WIDE : NARROW);
     return former;
 }
 
@@ -66,7 +66,7 @@ run_task(const void *context, ptrdiff_t index, const attn_worker *worker)
     j->kernel->run(&j->l, &task, worker);
 }
 
-/* Rows of a task. Those of one with wide tiles share W, packed: as many as there may be,
+/* Rows of a task. Those of a wide one share W, packed: as many as there may be,
  * unless not all threads would have some. */
 static ptrdiff_t
 rows_of_task(const job *j, int n_threads)
@@ -141,7 +141,7 @@ split(const attn_linear_problem *l, int n_threads, const attn_call *call, job *j
     assert(l->arithmetic == attn_storage_of(l->output.dtype)->arithmetic);
     *j = (job){.l = *l,
                .kernel = &attn_kernel_for(call->tier, l->arithmetic, all_bf16)->linear};
-    j->l.wide = j->kernel->wide_rows != NULL && likes_wide_tiles();
+    j->l.wide = j->kernel->wide_rows != NULL && likes_wide_tasks();
     if (rows_of(l) == 0 || l->n_out == 0) {
         return 0;
     }

@@ -33,8 +33,7 @@ typedef struct {
     attn_array residual; /* (B, rows, out), or none; may be the output */
     bool rounds_input; /* it may be rounded to the weight's dtype, if that is faster */
     attn_array output; /* (B, rows, out) */
-    bool
-        wide; /* set by attn_linear: tasks of up to ATTN_WIDE_ROWS rows, in wide tiles */
+    bool wide;         /* set by attn_linear: tasks of up to ATTN_WIDE_ROWS rows */
 } attn_linear_problem;
 
 /* Is W the transpose of what lies in memory row by row? Then its columns are read as these
@@ -64,7 +63,7 @@ typedef struct {
 
 typedef struct {
     bool has_row_form; /* else few rows are tiles as others are */
-    /* Rows of a task with wide tiles, at most; NULL where there are none. */
+    /* Rows of a wide task, at most; NULL where there are none. */
     ptrdiff_t (*wide_rows)(const attn_linear_problem *);
     size_t (*workspace_size)(const attn_linear_problem *);
     void (*run)(const attn_linear_problem *, const attn_linear_task *,
@@ -73,9 +72,9 @@ typedef struct {
 
 double attn_linear_work(const attn_linear_problem *); /* multiplications */
 
-/* Should kernels that have wide tiles use them? As the CPU likes it best, unless set
+/* Should kernels that have wide tasks use them? As the CPU likes it best, unless set
  * otherwise, by tests and for calibration; returns the former. Changes no bit. */
-bool attn_set_wide_tiles(bool);
+bool attn_set_wide_tasks(bool);
 
 /* -1 when memory runs out, else 0. */
 int attn_linear(const attn_linear_problem *, attn_call *);

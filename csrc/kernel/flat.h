@@ -55,7 +55,7 @@ run_activate(const attn_activate_problem *p, ptrdiff_t first, ptrdiff_t n)
         if (p->grad_output.data != NULL) {
             go_back(p, x, k, n_now);
         } else {
-            activate(x, LANES, round_up(n_now, LANES) / LANES, p->activation);
+            activate(x, x, NULL, LANES, round_up(n_now, LANES) / LANES, p->activation);
             multiply_by_flat(x, &p->times, k, n_now);
         }
         store_row(p->output.data + k * size, size, x, n_now, p->output.dtype);

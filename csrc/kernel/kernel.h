@@ -38,7 +38,7 @@ const attn_kernel KERNEL = {
             .workspace_size = matrix_workspace_size,
             .run = run_matrix},
 #else
-#if WIDE_TILES
+#if WIDE_TASKS
             .wide_rows = linear_wide_rows,
 #endif
             .has_row_form = true,

@@ -28,7 +28,9 @@ multiply_few_rows(product m, const int rows, ptrdiff_t n_vec, const storage kind
 {
     n_vec = multiply_wide(&m, rows, 8, n_vec, kind);
     n_vec = multiply_wide(&m, rows, 4, n_vec, kind);
-    n_vec = multiply_wide(&m, rows, 2, n_vec, kind);
+    if (rows * 4 > PANEL_ROWS * TILE_VECTORS) { /* 4 at a time do not fit */
+        n_vec = multiply_wide(&m, rows, 2, n_vec, kind);
+    }
     multiply_wide(&m, rows, 1, n_vec, kind);
 }
 

@@ -1,97 +1,82 @@
-/* The product as wide tiles have it: C += A^T B for two tiles of lanes at once, half a panel of
- * columns at a time. With as many accumulators an operand of A is loaded once for twice as many
- * products, and there are spare loads for asking for what comes next. */
+/* The product as wide tasks have it: columns of B are lanes, as in row form, a panel of
+ * ATTN_PANEL_COLUMNS of them at a time for WIDE_ROWS rows of A. Nothing is transposed, an operand of
+ * A is loaded once for a panel's row, and there are spare loads for asking for what comes
+ * next. */
 #ifndef ATTN_KERNEL_PRODUCT_WIDE_H
 #define ATTN_KERNEL_PRODUCT_WIDE_H
 
-#include "kernel/product_tiles.h"
+#include "kernel/product_few.h"
 #include "kernel/trail.h"
 
-#if WIDE_TILES
+#if WIDE_TASKS
 
-enum { WIDE_COLUMNS = PANEL_ROWS / 2, WIDE_VECTORS = 2 * TILE_VECTORS };
+enum { WIDE_ROWS = 8, WIDE_SUMS = WIDE_ROWS * PANEL_VECTORS };
 
+_Static_assert(WIDE_ROWS <= (MAX_POINTERS - 1) * POINTER_ROWS,
+               "pointers reach all rows");
+_Static_assert(WIDE_SUMS <= PANEL_ROWS * TILE_VECTORS, "sums are in registers");
+
+/* C = A B, or C += A B, for WIDE_ROWS rows. */
 typedef struct {
-    product m;         /* of the first tile, with A^T */
-    ptrdiff_t a_panel; /* operands from PANEL_ROWS columns of A^T to the next ones */
-    ptrdiff_t b_tile, c_tile; /* operands and reals to the second tile */
-    trail trails[2];
+    real *c;
+    ptrdiff_t c_row; /* reals from row to row */
+    const operand *a;
+    ptrdiff_t a_row, a_step; /* operands from row to row, from step to step */
+    const operand *b;        /* (steps, ATTN_PANEL_COLUMNS) */
+    ptrdiff_t n_steps;
+    bool add;
+    trail trails[2]; /* what is asked for meanwhile */
 } wide_product;
 
-/* Where vector v of a row is. */
-static INLINE ptrdiff_t
-wide_vector(const int v, ptrdiff_t tile)
-{
-    return v / TILE_VECTORS * tile + v % TILE_VECTORS * LANES;
-}
-
-/* Columns i .. i + WIDE_COLUMNS - 1 of A. A function of its own, so that nothing else is in
- * registers. */
+/* A function of its own, so that nothing else is in registers. */
 static ONE_COPY void
-multiply_wide_panel(const wide_product *w, ptrdiff_t i)
+multiply_wide_rows(const wide_product *w)
 {
-    const ptrdiff_t a_step = w->m.a.row,
-                    b_step = w->m.b_row / (ptrdiff_t)sizeof(operand);
-    const ptrdiff_t c_row = w->m.c_row, b_tile = w->b_tile, c_tile = w->c_tile;
-    const operand *a = w->m.a.at + i / PANEL_ROWS * w->a_panel + i % PANEL_ROWS;
-    const operand *b = (const operand *)(const void *)w->m.b;
-    const bool add = w->m.add;
-    real *c = w->m.c + i * c_row;
-    trail one = w->trails[0], other = w->trails[1];
-    v_real sum[WIDE_COLUMNS * WIDE_VECTORS];
+    const ptrdiff_t a_row = w->a_row, c_row = w->c_row;
+    ptrdiff_t a_step = w->a_step;
+    const operand *a[MAX_POINTERS], *b = w->b;
+    const char *one = w->trails[0].at, *other = w->trails[1].at;
+    const bool add = w->add;
+    real *c = w->c;
+    v_real sum[WIDE_SUMS];
 
-    UNROLLED for (int k = 0; k < WIDE_COLUMNS * WIDE_VECTORS; k++)
+    __asm__("" : "+r"(a_step)); /* or there is a loop for 1, and one for others */
+    for (int g = 0; g < MAX_POINTERS; g++) {
+        a[g] = w->a + g * POINTER_ROWS * a_row;
+        __asm__("" : "+r"(a[g])); /* or compilers add it up again */
+    }
+    UNROLLED for (int k = 0; k < WIDE_SUMS; k++)
     {
         sum[k] = v_set1(0);
     }
-    for (ptrdiff_t t = 0; t < w->m.n_steps; t++, a += a_step, b += b_step) {
-        v_operand x[WIDE_VECTORS];
-        UNROLLED for (int v = 0; v < WIDE_VECTORS; v++)
+    for (ptrdiff_t t = 0; t < w->n_steps; t++, b += ATTN_PANEL_COLUMNS) {
+        v_operand x[PANEL_VECTORS];
+        UNROLLED for (int v = 0; v < PANEL_VECTORS; v++)
         {
-            x[v] = v_load_operands(b + wide_vector(v, b_tile));
+            x[v] = v_load_operands(b + v * LANES);
         }
-        __builtin_prefetch(a + STEPS_AHEAD * a_step + WIDE_COLUMNS - 1);
-        __builtin_prefetch(one.at, 0, 2);
-        __builtin_prefetch(other.at, 0, 2);
-        one.at += one.step;
-        other.at += other.step;
-        UNROLLED for (int k = 0; k < WIDE_COLUMNS * WIDE_VECTORS; k++)
+        __builtin_prefetch(one, 0, 2);
+        __builtin_prefetch(other, 0, 2);
+        one += w->trails[0].step;
+        other += w->trails[1].step;
+        UNROLLED for (int k = 0; k < WIDE_SUMS; k++)
         {
-            v_operand y = v_set1_operand(a[k / WIDE_VECTORS]);
-            sum[k] = v_dot(y, x[k % WIDE_VECTORS], sum[k]);
+            const int r = k / PANEL_VECTORS;
+            v_operand y = v_set1_operand(a[r / POINTER_ROWS][r % POINTER_ROWS * a_row]);
+            sum[k] = v_dot(y, x[k % PANEL_VECTORS], sum[k]);
+        }
+        for (int g = 0; g * POINTER_ROWS < WIDE_ROWS; g++) {
+            a[g] += a_step;
         }
     }
-    UNROLLED for (int k = 0; k < WIDE_COLUMNS * WIDE_VECTORS; k++)
+    UNROLLED for (int k = 0; k < WIDE_SUMS; k++)
     {
-        real *to = c + k / WIDE_VECTORS * c_row + wide_vector(k % WIDE_VECTORS, c_tile);
+        real *to = c + k % PANEL_VECTORS * LANES;
         v_store(to, add ? v_add(v_load(to), sum[k]) : sum[k]);
-    }
-}
-
-/* All of the product's columns; those that half a panel lacks as tiles have them. */
-static ONE_COPY void
-multiply_two_tiles(wide_product w)
-{
-    ptrdiff_t n_parts = most(w.m.n_rows / WIDE_COLUMNS, 1),
-              n_steps = most(w.m.n_steps, 1);
-    ptrdiff_t i = 0;
-
-    for (int k = 0; k < 2; k++) {
-        w.trails[k] = trail_of(&w.m.next[k], n_parts, n_steps, w.m.b);
-    }
-    for (; i + WIDE_COLUMNS <= w.m.n_rows; i += WIDE_COLUMNS) {
-        multiply_wide_panel(&w, i);
-        next_part(&w.trails[0]);
-        next_part(&w.trails[1]);
-    }
-    w.m.c += i * w.m.c_row;
-    w.m.a.at += i / PANEL_ROWS * w.a_panel + i % PANEL_ROWS;
-    w.m.n_rows -= i;
-    w.m.next[0].n_rows = w.m.next[1].n_rows = 0;
-    for (int tile = 0; tile < 2 && w.m.n_rows > 0; tile++) {
-        multiply_transposed(w.m, TILE_VECTORS);
-        w.m.c += w.c_tile;
-        w.m.b += w.b_tile * (ptrdiff_t)sizeof(operand);
+        if (k % PANEL_VECTORS == PANEL_VECTORS - 1) {
+            c += c_row;
+            __asm__("" : "+r"(c)); /* or all rows' addresses are held */
+        }
     }
 }
 

@@ -90,19 +90,20 @@ set_work_per_thread(PyObject *module, PyObject *argument)
 }
 
 PyDoc_STRVAR(
-    set_wide_tiles_doc,
-    "set_wide_tiles(wide, /)\n--\n\nSet whether linear products use wide tiles "
-    "where there are some, for tests and calibration; return the former value.");
+    set_wide_tasks_doc,
+    "set_wide_tasks(wide, /)\n--\n\nSet whether linear products of many rows "
+    "are wide tasks where a kernel has them, for tests and calibration; return the "
+    "former value.");
 
 static PyObject *
-set_wide_tiles(PyObject *module, PyObject *argument)
+set_wide_tasks(PyObject *module, PyObject *argument)
 {
     (void)module;
     if (!PyBool_Check(argument)) {
         PyErr_Format(PyExc_TypeError, "wide: expected True or False, got %R", argument);
         return NULL;
     }
-    return PyBool_FromLong(attn_set_wide_tiles(argument == Py_True));
+    return PyBool_FromLong(attn_set_wide_tasks(argument == Py_True));
 }
 
 PyDoc_STRVAR(
@@ -295,7 +296,7 @@ PyMethodDef py_settings_methods[] = {
     {"set_num_threads", set_num_threads, METH_O, set_num_threads_doc},
     {"get_num_threads", get_num_threads, METH_NOARGS, get_num_threads_doc},
     {"set_work_per_thread", set_work_per_thread, METH_O, set_work_per_thread_doc},
-    {"set_wide_tiles", set_wide_tiles, METH_O, set_wide_tiles_doc},
+    {"set_wide_tasks", set_wide_tasks, METH_O, set_wide_tasks_doc},
     {"watch_tasks", PY_FUNCTION(watch_tasks), METH_FASTCALL, watch_tasks_doc},
     {"set_portable", set_portable, METH_O, set_portable_doc},
     {"get_portable", get_portable, METH_NOARGS, get_portable_doc},

@@ -76,7 +76,7 @@ static const test tests[] = {
      test_every_tier_gives_layers_the_same_bits},
     {"every tier gives later activations the same bits",
      test_every_tier_gives_later_activations_the_same_bits},
-    {"wide tiles give the same bits", test_wide_tiles_give_the_same_bits},
+    {"wide tasks give the same bits", test_wide_tasks_give_the_same_bits},
     {"every tier gives gradients of layers the same bits",
      test_every_tier_gives_gradients_of_layers_the_same_bits},
     {"tasks of activations give the bits of one",

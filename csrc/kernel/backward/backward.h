@@ -53,15 +53,24 @@ static void
 sweep_chunk(backward_work *w, ptrdiff_t n_tiles, ptrdiff_t first, ptrdiff_t end,
             const attn_worker *worker)
 {
-    for (ptrdiff_t t = w->part->first_tile; t < least(w->part->end_tile, n_tiles);
-         t++) {
+    ptrdiff_t end_tile = least(w->part->end_tile, n_tiles);
+
+    for (ptrdiff_t t = w->part->first_tile; t < end_tile; t++) {
         choose_tile(w, t);
         if (attn_gives_up(worker) || !find_keys(w, first, end)) {
             continue;
         }
+        w->n_ahead = 0;
         load_tile(w);
+        find_delta(w);
         for (ptrdiff_t j = w->rows.from / ATTN_BLOCK * ATTN_BLOCK; j < w->rows.to;
              j += ATTN_BLOCK) {
+            if (j + ATTN_BLOCK >= w->rows.to) {
+                if (t + 1 == end_tile) {
+                    ask_for_chunk(w, end);
+                }
+                ask_for_tile(w);
+            }
             sweep_block(w, j);
         }
     }

@@ -15,6 +15,10 @@ visit_rows(char *row, const attn_array *array, ptrdiff_t n, ptrdiff_t n_columns,
 {
     ptrdiff_t width = gradient_width(n_columns);
 
+    if (array->row_stride == width * (ptrdiff_t)sizeof(real)) { /* one line */
+        width *= n;
+        n = n > 0;
+    }
     for (; n > 0; n--, row += array->row_stride) {
         real *numbers = (real *)(void *)row;
         if (what == CLEAR) {

@@ -1,4 +1,4 @@
-/* What goes before the sweep, the rows' delta, and after it, the gradients of sinks, which take
+/* What scores' gradients are relative to, the rows' delta, and the gradients of sinks, which take
  * but LSE and delta. */
 #ifndef ATTN_KERNEL_BACKWARD_DELTA_H
 #define ATTN_KERNEL_BACKWARD_DELTA_H
@@ -23,23 +23,34 @@ static v_real
 multiply_rows(backward_work *w, ptrdiff_t r)
 {
     const attn_problem *p = &w->g->attention;
-    real *output = w->weights, *gradient = w->grad_scores; /* (DIM_BLOCK, WIDTH) each */
+    const real *gradient = grad_lanes(w, r);
+    real *output = w->weights; /* (DIM_BLOCK, WIDTH) */
     v_real total = v_set1(0);
 
     for (ptrdiff_t d = 0; d < p->value_dim; d += ATTN_DIM_BLOCK) {
         ptrdiff_t n = least(p->value_dim - d, ATTN_DIM_BLOCK);
         v_real sum = v_set1(0);
         load_tile_lanes(w, &p->output, r, d, n, output);
-        load_tile_lanes(w, &w->g->grad_output, r, d, n, gradient);
-        for (ptrdiff_t k = 0; k < n; k++) {
+        for (ptrdiff_t k = 0; k < n; k++, gradient += WIDTH) {
             v_real o = v_load(output + k * WIDTH);
-            sum = v_fma(o, where_not_zero(o, v_load(gradient + k * WIDTH)), sum);
+            sum = v_fma(o, where_not_zero(o, v_load(gradient)), sum);
         }
         total = v_add(total, sum);
     }
     return total;
 }
 
+/* The delta of the tile's rows, whose gradients of the output are in the lanes. */
+static void
+find_delta(backward_work *w)
+{
+    load_numbers(w, &w->g->grad_lse, w->delta);
+    for (ptrdiff_t r = 0; r < w->task.n_rows; r += LANES) {
+        v_store(w->delta + r, v_sub(multiply_rows(w, r), v_load(w->delta + r)));
+    }
+}
+
+/* Leaves it for the gradients of sinks. */
 static void
 run_delta(const attn_backward_problem *g, ptrdiff_t b, ptrdiff_t kv_head,
           const attn_worker *worker)
@@ -52,10 +63,8 @@ run_delta(const attn_backward_problem *g, ptrdiff_t b, ptrdiff_t kv_head,
     w->kv_head = kv_head;
     for (ptrdiff_t t = 0; t < attn_backward_tiles(p, n_queries); t++) {
         choose_tile(w, t);
-        load_numbers(w, &g->grad_lse, w->delta);
-        for (ptrdiff_t r = 0; r < w->task.n_rows; r += LANES) {
-            v_store(w->delta + r, v_sub(multiply_rows(w, r), v_load(w->delta + r)));
-        }
+        load_grad_output(w);
+        find_delta(w);
         for (ptrdiff_t r = 0; r < w->task.n_rows; r++) {
             ONE_BY_ONE;
             memcpy(query_row(w, &g->delta, r), w->delta + r, sizeof(real));

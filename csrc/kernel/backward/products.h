@@ -3,7 +3,7 @@
 #ifndef ATTN_KERNEL_BACKWARD_PRODUCTS_H
 #define ATTN_KERNEL_BACKWARD_PRODUCTS_H
 
-#include "kernel/backward/task.h"
+#include "kernel/backward/ahead.h"
 #include "kernel/matrix.h"
 #include "kernel/product_tiles.h"
 
@@ -42,7 +42,8 @@ multiply_by_lanes(backward_work *w, const attn_array *keys, ptrdiff_t n_columns,
                                .b_row = WIDTH * sizeof(real),
                                .n_rows = s->n,
                                .n_steps = n,
-                               .add = d > 0},
+                               .add = d > 0,
+                               .next = {next_ahead(w), next_ahead(w)}},
                      tile_vectors(&w->rows, t));
         }
         d += ATTN_DIM_BLOCK;

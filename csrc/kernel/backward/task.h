@@ -6,7 +6,8 @@
 #include "kernel/attention/span.h"
 
 enum {
-    LINE = ATTN_TASK_ROWS /* reals from key to key of what has a row in each lane */
+    LINE = ATTN_TASK_ROWS, /* reals from key to key of what has a row in each lane */
+    MAX_AHEAD = 8
 };
 
 typedef struct {
@@ -24,6 +25,8 @@ typedef struct {
     real *bias; /* (BLOCK, LINE) the bias, then its gradient, where there is one */
     real lse[ATTN_TASK_ROWS];
     real delta[ATTN_TASK_ROWS];
+    prefetch ahead[MAX_AHEAD]; /* what products ask for meanwhile */
+    int n_ahead;
 } backward_work;
 
 /* As lay_out. */

@@ -61,6 +61,24 @@ find_keys(backward_work *w, ptrdiff_t first, ptrdiff_t end)
     return w->rows.from < w->rows.to;
 }
 
+/* The gradients of the output's rows from r on, a vector of them, as grad[column][lane] with
+ * WIDTH reals from column to column. */
+static real *
+grad_lanes(const backward_work *w, ptrdiff_t r)
+{
+    ptrdiff_t tile = r / WIDTH * WIDTH;
+    return w->grad_output + tile * w->g->attention.value_dim + r % WIDTH;
+}
+
+static void
+load_grad_output(backward_work *w)
+{
+    for (ptrdiff_t r = 0; r < w->task.n_rows; r += LANES) {
+        load_tile_lanes(w, &w->g->grad_output, r, 0, w->g->attention.value_dim,
+                        grad_lanes(w, r));
+    }
+}
+
 /* Brings in what the products need of the tile's rows. */
 static void
 load_tile(backward_work *w)
@@ -68,15 +86,11 @@ load_tile(backward_work *w)
     const attn_problem *p = &w->g->attention;
 
     load_queries(&w->rows);
-    for (ptrdiff_t r = 0; r < w->task.n_rows; r += LANES) {
-        load_tile_lanes(w, &w->g->grad_output, r, 0, p->value_dim,
-                        w->grad_output + r / WIDTH * WIDTH * p->value_dim + r % WIDTH);
-    }
+    load_grad_output(w);
     for (ptrdiff_t r = 0; r < w->task.n_rows && p->bias.data != NULL; r++) {
         ONE_BY_ONE;
         w->rows.bias_rows[r] = w->task.bias + row_offset(&w->rows, &p->bias, r);
     }
-    load_numbers(w, &w->g->delta, w->delta);
 }
 
 #endif

@@ -1,8 +1,7 @@
-/* What is done to a linear task's rows of outputs last. */
+/* What is done to a linear task's outputs last. */
 #ifndef ATTN_KERNEL_LINEAR_FINISH_H
 #define ATTN_KERNEL_LINEAR_FINISH_H
 
-#include "kernel/activate.h"
 #include "kernel/lanes.h"
 #include "kernel/linear/change.h"
 #include "kernel/linear/task.h"
@@ -57,40 +56,6 @@ store_changed_lanes(linear_work *w, ptrdiff_t r, ptrdiff_t n, const real *lanes)
             store_row(output_at(w, output, r + i, k), output->column_stride, to[i],
                       n_now, output->dtype);
         }
-    }
-}
-
-/* Adds the bias to columns from `column` on of a row, n of them. */
-static void
-add_bias(const linear_work *w, ptrdiff_t column, ptrdiff_t n, real *row)
-{
-    const attn_array *bias = &w->l->bias;
-    ptrdiff_t at = (w->task->first_column + column) * bias->column_stride;
-
-    change_by(row, bias->data + at, bias->column_stride, n, REAL_DTYPE, false);
-}
-
-/* Stores rows of outputs that lie in rows. */
-static void
-store_linear_rows(linear_work *w)
-{
-    const attn_array *output = &w->l->output;
-    ptrdiff_t n_columns = w->task->n_columns, width = row_width(w);
-    bool has_bias = w->l->bias.data != NULL;
-
-    for (ptrdiff_t r = 0; r < w->task->n_rows; r++) {
-        real *row = w->output + r * width;
-        for (ptrdiff_t k = 0; k < n_columns && has_bias; k += SLAB_COLUMNS) {
-            add_bias(w, k, least(n_columns - k, SLAB_COLUMNS), row + k);
-        }
-        if (w->l->activation != ATTN_IDENTITY) {
-            activate(row, LANES, width / LANES, w->l->activation);
-        }
-        for (ptrdiff_t k = 0; k < n_columns && is_changed(w->l); k += SLAB_COLUMNS) {
-            change_row(w, r, k, least(n_columns - k, SLAB_COLUMNS), row + k);
-        }
-        store_row(output_at(w, output, r, 0), output->column_stride, row, n_columns,
-                  output->dtype);
     }
 }
 

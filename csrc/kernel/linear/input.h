@@ -6,14 +6,34 @@
 #include "kernel/linear/task.h"
 #include "kernel/prefetch.h"
 
-/* Loads elements first .. first + n - 1 of each row. */
+/* Loads elements first .. first + n - 1 of each row as (n_rows, STEPS), 0 in rows that the task
+ * lacks, and behind the last element. */
+static void
+stage_input(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t n_rows)
+{
+    const attn_array *input = &w->l->input;
+    operand *to = input_block(w, first);
+
+    for (ptrdiff_t r = 0; r < n_rows; r++, to += STEPS) {
+        bool is_there = r < w->task->n_rows;
+        if (!is_there || n < ATTN_BLOCK) {
+            memset(to, 0, STEPS * sizeof *to);
+        }
+        if (is_there) {
+            const char *from = linear_row(w, input, r) + first * input->column_stride;
+            stage_row(to, from, input->column_stride, n, input->dtype);
+        }
+    }
+}
+
+/* Loads elements first .. first + n - 1 of each row, for tile form or row form. */
 static void
 load_input(linear_work *w, ptrdiff_t first, ptrdiff_t n_elements)
 {
     const attn_array *input = &w->l->input;
     ptrdiff_t n_rows = w->task->n_rows, at = first * input->column_stride;
 
-    for (ptrdiff_t r = 0; r < n_rows && !w->row_form; r += LANES) {
+    for (ptrdiff_t r = 0; r < n_rows && w->form == TILE_FORM; r += LANES) {
         operand *tile = input_block(w, first) + r / WIDTH * WIDTH * STEPS + r % WIDTH;
         const char *rows[LANES] = {NULL};
         ptrdiff_t n = least(n_rows - r, LANES);
@@ -22,17 +42,12 @@ load_input(linear_work *w, ptrdiff_t first, ptrdiff_t n_elements)
         }
         load_lanes(input, rows, n, n_elements, w->rows, tile, NULL);
     }
-    for (ptrdiff_t r = 0; r < linear_row_form_rows(n_rows) && w->row_form; r++) {
-        operand *to = w->input + r * STEPS;
-        memset(to, 0, STEPS * sizeof *to);
-        if (r < n_rows) {
-            stage_row(to, linear_row(w, input, r) + at, input->column_stride,
-                      n_elements, input->dtype);
-        }
+    if (w->form == ROW_FORM) {
+        stage_input(w, first, n_elements, linear_row_form_rows(n_rows));
     }
 }
 
-/* The elements of x from `first` on, of rows that lie apart evenly; without wide tiles none,
+/* The elements of x from `first` on, of rows that lie apart evenly; without wide tasks none,
  * for CPUs were as fast without it. */
 static prefetch
 input_rows_prefetch(const linear_work *w, ptrdiff_t first)

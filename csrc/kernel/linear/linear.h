@@ -1,10 +1,51 @@
-/* A product of rows with a matrix, y = x W + b, on the micro-kernel of attention. Both forms
+/* A product of rows with a matrix, y = x W + b, on the micro-kernel of attention. All forms
  * sum in chains of ATTN_BLOCK terms, so they give the same bits. */
 #ifndef ATTN_KERNEL_LINEAR_LINEAR_H
 #define ATTN_KERNEL_LINEAR_LINEAR_H
 
+#include "kernel/linear/finish_rows.h"
 #include "kernel/linear/row.h"
 #include "kernel/linear/tile.h"
+#include "kernel/linear/wide.h"
+
+/* The form of a task: that of the problem, unless many rows have W in panels. */
+static void
+choose_form(linear_work *w)
+{
+    bool packed = w->l->packed;
+
+#if WIDE_TASKS
+    if (w->form == TILE_FORM && w->l->wide) {
+        w->packs = !packed && packs_weight(w);
+        w->form = packed || w->packs ? WIDE_FORM : TILE_FORM;
+    }
+#endif
+    w->unit = packed || w->form == WIDE_FORM ? ATTN_PANEL_COLUMNS : LANES;
+}
+
+/* Adds the products of elements first .. first + n - 1 of each row. They are there already if
+ * they are `loaded`. */
+static void
+add_linear_block(linear_work *w, ptrdiff_t first, ptrdiff_t n, bool loaded)
+{
+#if WIDE_TASKS
+    if (w->form == WIDE_FORM) {
+        if (!loaded) {
+            load_wide_input(w, first, n);
+        }
+        add_linear_wide(w, first, n);
+        return;
+    }
+#endif
+    if (!loaded) {
+        load_input(w, first, n);
+    }
+    if (w->form == ROW_FORM) {
+        add_linear_rows(w, first, n);
+    } else {
+        add_linear_tiles(w, first, n);
+    }
+}
 
 /* Computes the columns of w->task, at most as many as are computed at a time. The input is
  * there already if it is `loaded`. */
@@ -18,20 +59,13 @@ run_columns(linear_work *w, bool loaded, const attn_worker *worker)
         if (attn_gives_up(worker)) {
             return;
         }
-        if (!loaded) {
-            load_input(w, first, n);
-        }
-        if (w->row_form) {
-            add_linear_rows(w, first, n);
-        } else {
-            add_linear_tiles(w, first, n);
-        }
+        add_linear_block(w, first, n, loaded);
         first += ATTN_BLOCK;
     } while (first < n_in);
-    if (w->row_form) {
-        store_linear_rows(w);
-    } else {
+    if (w->form == TILE_FORM) {
         store_linear_tiles(w);
+    } else {
+        store_linear_rows(w);
     }
 }
 
@@ -46,10 +80,10 @@ run_linear(const attn_linear_problem *l, const attn_linear_task *task,
     w->l = l;
     w->task = &part;
     lay_out_linear(l, worker->workspace, w);
-    w->packs = packs_weight(w);
+    choose_form(w);
     for (; part.first_column < end; part.first_column += part.n_columns) {
         part.n_columns = end - part.first_column;
-        if (!w->row_form) {
+        if (w->form != ROW_FORM) {
             part.n_columns = least(part.n_columns, ATTN_LINEAR_COLUMNS);
         }
         run_columns(w, w->keeps_input && part.first_column > task->first_column,

@@ -3,6 +3,7 @@
 #ifndef ATTN_KERNEL_LINEAR_MATRIX_UNIT_H
 #define ATTN_KERNEL_LINEAR_MATRIX_UNIT_H
 
+#include "kernel/linear/finish_rows.h"
 #include "kernel/linear/unit_weights.h"
 
 #ifdef MATRIX_UNIT

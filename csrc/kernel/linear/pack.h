@@ -1,5 +1,5 @@
-/* A block of W packed, in panels of PANEL_ROWS columns: for several wide tiles it is worth
- * bringing what is read together to one place, in the order of reading. */
+/* A panel of W packed by a wide task, of a block's rows and ATTN_PANEL_COLUMNS columns: for many
+ * rows it is worth bringing what is read together to one place, in the order of reading. */
 #ifndef ATTN_KERNEL_LINEAR_PACK_H
 #define ATTN_KERNEL_LINEAR_PACK_H
 
@@ -7,74 +7,76 @@
 #include "kernel/linear/input.h"
 #include "kernel/linear/weights.h"
 
-/* Is W packed for the task, that is for more rows than others have? */
+#if WIDE_TASKS
+
+/* Is W packed for a wide task, that is for more rows than others have? */
 static bool
 packs_weight(const linear_work *w)
 {
     attn_array columns = transposed_weight(w);
 
-    return w->l->wide && !w->l->packed && w->task->n_rows > ATTN_TASK_ROWS &&
+    return w->task->n_rows > ATTN_TASK_ROWS &&
            (!attn_is_transposed(w->l) ||
             reads_in_place(&columns, w->l->n_in, AS_OPERANDS));
 }
 
-#if WIDE_TILES
-
-_Static_assert(LANES >= PANEL_ROWS, "a panel's columns are lanes of one vector");
-
-/* A row of the block, n columns, goes to row k of each panel. */
-static INLINE void
-scatter_row(operand *panels, ptrdiff_t k, const operand *row, ptrdiff_t n)
-{
-    operand *to = panels + k * PANEL_ROWS;
-
-    for (; n >= PANEL_ROWS; n -= PANEL_ROWS, row += PANEL_ROWS, to += PACKED_PANEL) {
-        memcpy(to, row, PANEL_ROWS * sizeof *to);
-    }
-    if (n > 0) {
-        memcpy(to, row, (size_t)n * sizeof *to);
-    }
-}
-
-/* Columns of W that are rows in memory: a panel is so many of them, transposed. What a vector has
- * beyond a panel's row is written over by the next one. */
+/* n columns of W that are rows in memory, transposed, a vector of them at a time. */
 static void
-pack_columns(operand *panels, const attn_array *weight, const char *from, ptrdiff_t n,
-             ptrdiff_t n_columns)
+pack_columns(operand *panel, const attn_array *weight, const char *from,
+             ptrdiff_t n_rows, ptrdiff_t n)
 {
-    for (ptrdiff_t j = 0; j < n_columns; j += PANEL_ROWS, panels += PACKED_PANEL) {
+    for (ptrdiff_t j = 0; j < ATTN_PANEL_COLUMNS; j += LANES) {
         const real *rows[LANES] = {NULL};
-        for (ptrdiff_t i = 0; i < PANEL_ROWS && j + i < n_columns; i++) {
+        ptrdiff_t n_now = most(least(n - j, LANES), 0);
+        for (ptrdiff_t i = 0; i < n_now; i++) {
+            ONE_BY_ONE;
             rows[i] =
                 (const real *)(const void *)(from + (j + i) * weight->column_stride);
         }
-        transpose_in(panels, PANEL_ROWS, rows, least(n_columns - j, PANEL_ROWS), n,
-                     NULL);
+        transpose_in(panel + j, ATTN_PANEL_COLUMNS, rows, n_now, n_rows, NULL);
     }
 }
 
-/* Rows first .. first + n - 1 of W, the task's columns. */
-static matrix
-pack_block(linear_work *w, ptrdiff_t first, ptrdiff_t n)
+/* Whole rows of a panel, reals. */
+static void
+copy_rows(operand *to, const char *from, ptrdiff_t row_stride, ptrdiff_t n)
+{
+    for (ptrdiff_t k = 0; k < n; k++, from += row_stride, to += ATTN_PANEL_COLUMNS) {
+        UNROLLED for (int v = 0; v < ATTN_PANEL_COLUMNS; v += LANES)
+        {
+            v_store(to + v, v_load((const real *)(const void *)from + v));
+        }
+    }
+}
+
+/* Rows of any dtype and stride; columns from n on are 0. */
+static void
+stage_rows_of_panel(operand *to, const attn_array *weight, const char *from,
+                    ptrdiff_t n_rows, ptrdiff_t n)
+{
+    memset(to, 0, (size_t)(n_rows * ATTN_PANEL_COLUMNS) * sizeof *to);
+    for (ptrdiff_t k = 0; k < n_rows; k++, from += weight->row_stride) {
+        stage_row(to + k * ATTN_PANEL_COLUMNS, from, weight->column_stride, n,
+                  weight->dtype);
+    }
+}
+
+/* Rows first .. first + n - 1 of W, columns from `column` of the task on, into the slab. */
+static const operand *
+pack_panel(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t column)
 {
     const attn_array *weight = &w->l->weight;
-    const char *from = weight_at(w, first);
-    ptrdiff_t n_columns = w->task->n_columns;
-    bool in_place = reads_in_place(weight, w->l->n_out, AS_OPERANDS);
+    const char *from = weight_at(w, first) + column * weight->column_stride;
+    ptrdiff_t n_columns = least(w->task->n_columns - column, ATTN_PANEL_COLUMNS);
 
     if (attn_is_transposed(w->l)) {
         pack_columns(w->slab, weight, from, n, n_columns);
-        return (matrix){w->slab, PANEL_ROWS};
+    } else if (n_columns == ATTN_PANEL_COLUMNS && is_plain(weight, n_columns)) {
+        copy_rows(w->slab, from, weight->row_stride, n);
+    } else {
+        stage_rows_of_panel(w->slab, weight, from, n, n_columns);
     }
-    for (ptrdiff_t k = 0; k < n; k++, from += weight->row_stride) {
-        const operand *row = (const operand *)(const void *)from;
-        if (!in_place) {
-            stage_row(w->rows, from, weight->column_stride, n_columns, weight->dtype);
-            row = w->rows;
-        }
-        scatter_row(w->slab, k, row, n_columns);
-    }
-    return (matrix){w->slab, PANEL_ROWS};
+    return w->slab;
 }
 
 #endif

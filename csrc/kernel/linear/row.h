@@ -2,7 +2,6 @@
 #ifndef ATTN_KERNEL_LINEAR_ROW_H
 #define ATTN_KERNEL_LINEAR_ROW_H
 
-#include "kernel/linear/finish.h"
 #include "kernel/linear/input.h"
 #include "kernel/linear/weights.h"
 #include "kernel/linear/panels.h"

@@ -10,24 +10,29 @@
 enum {
     STEPS = ATTN_BLOCK / TERMS,   /* of a chain */
     MAX_WORKSPACE = 1 << 20,      /* bytes, where there is a choice, */
-    MAX_WIDE_WORKSPACE = 3 << 19, /* and for a task with wide tiles */
-    ROW_GROUP = 8, /* rows of W that row form takes at a time, 4 KB apart */
-    /* operands of a packed panel, (STEPS, PANEL_ROWS): not all at the same places of a cache */
-    PACKED_PANEL = STEPS * PANEL_ROWS + CACHE_LINE / sizeof(operand)
+    MAX_WIDE_WORKSPACE = 3 << 19, /* and for a wide task */
+    ROW_GROUP = 8 /* rows of W that row form takes at a time, 4 KB apart */
 };
+
+_Static_assert(ATTN_LINEAR_COLUMNS % ATTN_PANEL_COLUMNS == 0, "whole panels");
+
+/* Tile form: rows of x are lanes. Row form, for few rows, and wide form, for many: columns of W
+ * are. */
+typedef enum { TILE_FORM, ROW_FORM, WIDE_FORM } linear_form;
 
 typedef struct {
     const attn_linear_problem *l;
     const attn_linear_task *task;
-    bool row_form;
+    linear_form form;
     ptrdiff_t unit;   /* rows of outputs are so many columns long, or a multiple */
     bool keeps_input; /* of all blocks, for other columns of the task */
-    operand *input; /* (blocks if kept, tiles, STEPS, WIDTH); row form: (rows, STEPS) */
-    real *output;   /* (tiles, columns, WIDTH); row form: (rows, columns) */
-    bool packs;     /* W, for all rows of the task */
-    operand *slab;  /* a block of W brought into contiguous operands, or packed */
-    real *rows;     /* (LANES, SLAB_COLUMNS) */
-    real *sums;     /* row form: (rows, columns) of a block */
+    operand
+        *input; /* (blocks if kept, tiles, STEPS, WIDTH); else (blocks, rows, STEPS) */
+    real *output;  /* (tiles, columns, WIDTH); else (rows, columns) */
+    bool packs;    /* W, for all rows of a wide task */
+    operand *slab; /* a block of W brought into contiguous operands, or packed */
+    real *rows;    /* (LANES, SLAB_COLUMNS) */
+    real *sums;    /* row form: (rows, columns) of a block */
 } linear_work;
 
 static size_t
@@ -38,22 +43,21 @@ lay_out_linear(const attn_linear_problem *l, char *memory, linear_work *w)
         least(l->batch.n * l->n_rows, l->wide ? ATTN_WIDE_ROWS : ATTN_TASK_ROWS);
     ptrdiff_t n_tiles = tiles_of(n_rows);
     ptrdiff_t n_outputs = n_tiles * WIDTH * ATTN_LINEAR_COLUMNS;
-    ptrdiff_t slab = (ATTN_LINEAR_COLUMNS + PANEL_ROWS - 1) / PANEL_ROWS * PACKED_PANEL;
+    ptrdiff_t slab = STEPS * ATTN_LINEAR_COLUMNS;
     size_t block_size = (size_t)(STEPS * n_tiles * WIDTH) * sizeof(operand);
     size_t n_blocks = (size_t)(l->n_in + ATTN_BLOCK - 1) / ATTN_BLOCK;
 
     arena_take(&a, sizeof *w);
-    w->row_form = attn_linear_in_rows(l);
-    w->unit = l->packed ? ATTN_PANEL_COLUMNS : LANES;
+    w->form = attn_linear_in_rows(l) ? ROW_FORM : TILE_FORM;
     w->rows = arena_reals(&a, LANES * SLAB_COLUMNS);
-    if (w->row_form) {
+    if (w->form == ROW_FORM) {
         n_outputs = ATTN_FEW_ROWS * ATTN_FEW_ROWS_COLUMNS;
         slab = ROW_GROUP / TERMS * n_outputs;
         w->sums = arena_reals(&a, n_outputs);
     }
     w->output = arena_reals(&a, n_outputs);
     w->slab = arena_take(&a, (size_t)slab * sizeof(operand));
-    w->keeps_input = !w->row_form && l->n_out > ATTN_LINEAR_COLUMNS &&
+    w->keeps_input = w->form != ROW_FORM && l->n_out > ATTN_LINEAR_COLUMNS &&
                      a.used + n_blocks * block_size <=
                          (l->wide ? MAX_WIDE_WORKSPACE : MAX_WORKSPACE);
     w->input = arena_take(&a, w->keeps_input ? n_blocks * block_size : block_size);
@@ -67,7 +71,7 @@ linear_workspace_size(const attn_linear_problem *l)
     return lay_out_linear(l, NULL, &w);
 }
 
-/* The block of the task's rows from element `first` on, in tile form. */
+/* The block of the task's rows from element `first` on. */
 static operand *
 input_block(const linear_work *w, ptrdiff_t first)
 {

@@ -6,9 +6,9 @@
 #include "kernel/activate.h"
 #include "kernel/linear/finish.h"
 #include "kernel/linear/input.h"
-#include "kernel/linear/weights.h"
 #include "kernel/linear/panels.h"
-#include "kernel/linear/wide.h"
+#include "kernel/linear/weights.h"
+#include "kernel/product_tiles.h"
 
 /* Adds the products of elements first .. first + n - 1 of each row, in one chain, with
  * those columns of W from `column` on that `weights` has. */
@@ -32,17 +32,6 @@ add_linear_columns(linear_work *w, ptrdiff_t first, ptrdiff_t n, matrix weights,
                      .n_steps = (n + TERMS - 1) / TERMS,
                      .add = first > 0,
                      .next = {next, input_next}};
-#if WIDE_TILES
-        if (are_wide(w, r)) {
-            add_two_tiles(w, m, r);
-            r += WIDTH;
-            continue;
-        }
-        if (w->packs) {
-            add_packed_tile(m, n_vec);
-            continue;
-        }
-#endif
         if (attn_is_transposed(w->l)) {
             multiply(m, n_vec);
         } else {
@@ -57,13 +46,6 @@ add_linear_tiles(linear_work *w, ptrdiff_t first, ptrdiff_t n)
 {
     ptrdiff_t n_columns = w->task->n_columns;
 
-#if WIDE_TILES
-    if (w->packs) {
-        add_linear_columns(w, first, n, pack_block(w, first, n), 0, n_columns,
-                           weights_prefetch(w, first + ATTN_BLOCK));
-        return;
-    }
-#endif
     if (!w->l->packed) {
         matrix weights = attn_is_transposed(w->l)
                              ? fetch_columns(w, first, n)
@@ -97,7 +79,7 @@ store_linear_tiles(linear_work *w)
             v_store(lanes + k * WIDTH, v_add(v_load(lanes + k * WIDTH), bias));
         }
         if (w->l->activation != ATTN_IDENTITY) {
-            activate(lanes, WIDTH, n_columns, w->l->activation);
+            activate(lanes, lanes, NULL, WIDTH, n_columns, w->l->activation);
         }
         if (is_changed(w->l)) {
             store_changed_lanes(w, r, n, lanes);

@@ -2,7 +2,6 @@
 #ifndef ATTN_KERNEL_LINEAR_UNIT_ROWS_H
 #define ATTN_KERNEL_LINEAR_UNIT_ROWS_H
 
-#include "kernel/linear/finish.h"
 #include "kernel/linear/task.h"
 
 #ifdef MATRIX_UNIT

@@ -4,6 +4,7 @@
 #define ATTN_KERNEL_LINEAR_UNIT_WEIGHTS_H
 
 #include "kernel/linear/panels.h"
+#include "kernel/lanes.h"
 #include "kernel/linear/unit_rows.h"
 #include "kernel/prefetch.h"
 

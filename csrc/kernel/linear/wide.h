@@ -1,13 +1,15 @@
-/* Tile form with wide tiles, where W is packed. */
+/* Wide form of a linear product, for many rows: those of x are A, and W is packed in panels,
+ * before the call or here. */
 #ifndef ATTN_KERNEL_LINEAR_WIDE_H
 #define ATTN_KERNEL_LINEAR_WIDE_H
 
 #include "kernel/linear/pack.h"
-#include "kernel/product_wide.h"
+#include "kernel/linear/panels.h"
+#include "kernel/linear/wide_input.h"
 
-#if WIDE_TILES
+#if WIDE_TASKS
 
-/* Rows of a task with wide tiles, at most, whatever the product. */
+/* Rows of a wide task, at most, whatever the product. */
 static ptrdiff_t
 linear_wide_rows(const attn_linear_problem *l)
 {
@@ -15,39 +17,58 @@ linear_wide_rows(const attn_linear_problem *l)
     return ATTN_WIDE_ROWS;
 }
 
-/* Are two tiles from row r on computed at once? */
-static bool
-are_wide(const linear_work *w, ptrdiff_t r)
+/* What is to be asked for while a block from row `first` on is multiplied by the panel that
+ * begins at a column: the panel behind it, which is one line. */
+static prefetch
+next_panel(const linear_work *w, ptrdiff_t first, ptrdiff_t column)
 {
-    return w->l->wide && (w->packs || w->l->packed) &&
-           w->task->n_rows - r > 2 * WIDTH - LANES;
+    prefetch next = panel_prefetch(w, first, column);
+
+    next.bytes *= next.n_rows;
+    next.n_rows = next.n_rows > 0;
+    return next;
 }
 
-/* Those two tiles, with their share of what is asked for meanwhile. */
-static void
-add_two_tiles(const linear_work *w, product m, ptrdiff_t r)
+/* Rows that are asked for in n_parts parts, each of a product of n steps. */
+static trail
+block_trail(const linear_work *w, prefetch next, ptrdiff_t n, ptrdiff_t n_parts)
 {
-    ptrdiff_t panel = w->packs ? PACKED_PANEL : PANEL_ROWS;
+    return trail_of(&next, n_parts, most(n, 1), (const char *)w->slab);
+}
 
-    for (int k = 0; k < 2; k++) {
-        m.next[k] = prefetch_slice(&m.next[k], r, 2 * WIDTH, w->task->n_rows);
+/* Adds the products of elements first .. first + n - 1 of each row, in one chain. */
+static void
+add_linear_wide(linear_work *w, ptrdiff_t first, ptrdiff_t n)
+{
+    const ptrdiff_t width = row_width(w);
+    ptrdiff_t n_groups = (w->task->n_rows + WIDE_ROWS - 1) / WIDE_ROWS;
+    ptrdiff_t n_parts = width / ATTN_PANEL_COLUMNS * n_groups;
+    bool adjacent = has_adjacent_rows(w);
+    wide_product m = {.c_row = width,
+                      .a_row = adjacent ? 1 : STEPS,
+                      .a_step = adjacent ? WIDE_ROWS : 1,
+                      .n_steps = n,
+                      .add = first > 0};
+
+    m.trails[0] = block_trail(w, input_prefetch(w, first + ATTN_BLOCK), n, n_parts);
+    if (w->packs) {
+        m.trails[1] =
+            block_trail(w, weights_prefetch(w, first + ATTN_BLOCK), n, n_parts);
     }
-    multiply_two_tiles((wide_product){.m = m,
-                                      .a_panel = panel,
-                                      .b_tile = STEPS * WIDTH,
-                                      .c_tile = WIDTH * w->task->n_columns});
-}
-
-/* One tile, with W packed. */
-static void
-add_packed_tile(product m, int n_vec)
-{
-    for (ptrdiff_t left = m.n_rows; left > 0; left -= PANEL_ROWS) {
-        m.n_rows = least(left, PANEL_ROWS);
-        multiply_transposed(m, n_vec);
-        m.next[0].n_rows = m.next[1].n_rows = 0;
-        m.c += PANEL_ROWS * m.c_row;
-        m.a.at += PACKED_PANEL;
+    for (ptrdiff_t k = 0; k < w->task->n_columns; k += ATTN_PANEL_COLUMNS) {
+        m.a = input_block(w, first);
+        m.c = w->output + k;
+        m.b = w->packs ? pack_panel(w, first, n, k) : fetch_panel(w, first, n, k).at;
+        if (!w->packs) {
+            m.trails[1] = block_trail(w, next_panel(w, first, k), n, n_groups);
+        }
+        for (ptrdiff_t g = 0; g < n_groups; g++) {
+            multiply_wide_rows(&m);
+            m.a += WIDE_ROWS * STEPS;
+            m.c += WIDE_ROWS * width;
+            next_part(&m.trails[0]);
+            next_part(&m.trails[1]);
+        }
     }
 }
 

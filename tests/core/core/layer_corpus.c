@@ -19,7 +19,7 @@
 #define LATER_NATIVE_GOLDEN UINT64_C(0xc1e9b715b70e05b2)
 #define LATER_UNIT_GOLDEN UINT64_C(0x8f0bae35776f08ca)
 
-/* Of those in wide tiles. */
+/* Of those of wide tasks. */
 #define WIDE_GOLDEN UINT64_C(0x15c85c9d38abd90f)
 #define WIDE_NATIVE_GOLDEN UINT64_C(0x52b6f62ee7dd420b)
 #define WIDE_UNIT_GOLDEN UINT64_C(0x9f78acb63f4739d5)
@@ -72,10 +72,10 @@ static const product_spec later_products[] = {
     {"tiles, relu squared", 2, 32, 128, 385, ATTN_RELU2, false, DENSE},
 };
 
-/* For more than ATTN_TASK_ROWS rows, of which wide tiles have 64 at a time. */
+/* For more than ATTN_TASK_ROWS rows, of which wide tasks have up to 256. */
 static const product_spec wide_products[] = {
     {"a row more than a task", 1, 65, 129, 13, ATTN_IDENTITY, true, DENSE},
-    {"all but a vector of two tiles", 1, 112, 128, 5, ATTN_IDENTITY, true, DENSE},
+    {"whole groups of rows", 1, 112, 128, 5, ATTN_IDENTITY, true, DENSE},
     {"a row more", 1, 113, 128, 6, ATTN_IDENTITY, true, DENSE},
     {"two blocks and parts of panels", 3, 50, 257, 401, ATTN_GELU, true, DENSE},
     {"transposed", 1, 150, 261, 390, ATTN_IDENTITY, true, TRANSPOSED},
@@ -306,7 +306,7 @@ test_every_tier_gives_later_activations_the_same_bits(void)
     check_corpus(&c);
 }
 
-/* ---- Products in wide tiles ---------------------------------------------------------- */
+/* ---- Products of wide tasks ---------------------------------------------------------- */
 
 static const char *
 wide_name_of(int n)
@@ -327,7 +327,7 @@ run_wide(int n, const attn_tier *tier, int n_threads)
 }
 
 void
-test_wide_tiles_give_the_same_bits(void)
+test_wide_tasks_give_the_same_bits(void)
 {
     static const corpus c = {.n_problems = COUNT(wide_products) * N_PRODUCT_DTYPES,
                              .name = wide_name_of,

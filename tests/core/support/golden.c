@@ -85,14 +85,14 @@ static void
 run_with_all_tiles(const corpus *c, const attn_tier *tier, int n_threads,
                    uint64_t *hashes)
 {
-    bool wide = attn_set_wide_tiles(false);
+    bool wide = attn_set_wide_tasks(false);
 
     run_corpus(c, tier, n_threads, hashes);
     if (tier->f32->linear.wide_rows != NULL) {
-        attn_set_wide_tiles(true);
+        attn_set_wide_tasks(true);
         run_corpus(c, tier, n_threads, hashes);
     }
-    attn_set_wide_tiles(wide);
+    attn_set_wide_tasks(wide);
 }
 
 void

@@ -1,0 +1,56 @@
+/* The rows of x of a wide task. */
+#ifndef ATTN_KERNEL_LINEAR_WIDE_INPUT_H
+#define ATTN_KERNEL_LINEAR_WIDE_INPUT_H
+
+#include "kernel/linear/input.h"
+#include "kernel/product_wide.h"
+
+#if WIDE_TASKS
+
+/* Do rows of x lie beside each other, as those of a transposed array? */
+static bool
+has_adjacent_rows(const linear_work *w)
+{
+    const attn_array *input = &w->l->input;
+
+    return w->l->batch.n == 1 &&
+           input->row_stride == attn_storage_of(input->dtype)->bytes &&
+           input->column_stride != input->row_stride;
+}
+
+/* One element of all rows, which lie beside each other: to k of (groups, STEPS, WIDE_ROWS). */
+static void
+scatter_elements(operand *to, const operand *from, ptrdiff_t n_rows)
+{
+    for (; n_rows >= WIDE_ROWS; n_rows -= WIDE_ROWS, from += WIDE_ROWS) {
+        memcpy(to, from, WIDE_ROWS * sizeof *to);
+        to += STEPS * WIDE_ROWS;
+    }
+    if (n_rows > 0) {
+        memset(to, 0, WIDE_ROWS * sizeof *to);
+        memcpy(to, from, (size_t)n_rows * sizeof *to);
+    }
+}
+
+/* Loads elements first .. first + n - 1 of each row: (rows, STEPS), or where rows lie beside each
+ * other (groups of rows, STEPS, WIDE_ROWS); rows that the last group lacks are 0. */
+static void
+load_wide_input(linear_work *w, ptrdiff_t first, ptrdiff_t n)
+{
+    const attn_array *input = &w->l->input;
+    ptrdiff_t n_rows = w->task->n_rows;
+    const char *from = linear_row(w, input, 0) + first * input->column_stride;
+    operand *to = input_block(w, first);
+
+    if (!has_adjacent_rows(w)) {
+        stage_input(w, first, n, round_up(n_rows, WIDE_ROWS));
+        return;
+    }
+    for (ptrdiff_t k = 0; k < n; k++, from += input->column_stride) {
+        stage_row(w->rows, from, input->row_stride, n_rows, input->dtype);
+        scatter_elements(to + k * WIDE_ROWS, w->rows, n_rows);
+    }
+}
+
+#endif
+#endif
