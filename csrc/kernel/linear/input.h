@@ -47,15 +47,21 @@ load_input(linear_work *w, ptrdiff_t first, ptrdiff_t n_elements)
     }
 }
 
+/* Do all rows of x lie apart evenly, those of other batches too? */
+static bool
+has_even_rows(const attn_linear_problem *l)
+{
+    return l->batch.n == 1 ||
+           l->input.batch_stride[0] == l->n_rows * l->input.row_stride;
+}
+
 /* The elements of x from `first` on, of rows that lie apart evenly; without wide tasks none,
  * for CPUs were as fast without it. */
 static prefetch
 input_rows_prefetch(const linear_work *w, ptrdiff_t first)
 {
     const attn_array *input = &w->l->input;
-    bool even = w->l->batch.n == 1 ||
-                input->batch_stride[0] == w->l->n_rows * input->row_stride;
-    ptrdiff_t n_rows = even && w->l->wide ? w->task->n_rows : 0;
+    ptrdiff_t n_rows = has_even_rows(w->l) && w->l->wide ? w->task->n_rows : 0;
 
     return prefetch_of(input, linear_row(w, input, 0) + first * input->column_stride,
                        least(w->l->n_in - first, ATTN_BLOCK), n_rows);

@@ -43,10 +43,10 @@ add_linear_wide(linear_work *w, ptrdiff_t first, ptrdiff_t n)
     const ptrdiff_t width = row_width(w);
     ptrdiff_t n_groups = (w->task->n_rows + WIDE_ROWS - 1) / WIDE_ROWS;
     ptrdiff_t n_parts = width / ATTN_PANEL_COLUMNS * n_groups;
-    bool adjacent = has_adjacent_rows(w);
+    wide_input input = wide_input_from(w, first);
     wide_product m = {.c_row = width,
-                      .a_row = adjacent ? 1 : STEPS,
-                      .a_step = adjacent ? WIDE_ROWS : 1,
+                      .a_row = input.row,
+                      .a_step = input.step,
                       .n_steps = n,
                       .add = first > 0};
 
@@ -56,7 +56,7 @@ add_linear_wide(linear_work *w, ptrdiff_t first, ptrdiff_t n)
             block_trail(w, weights_prefetch(w, first + ATTN_BLOCK), n, n_parts);
     }
     for (ptrdiff_t k = 0; k < w->task->n_columns; k += ATTN_PANEL_COLUMNS) {
-        m.a = input_block(w, first);
+        m.a = input.at;
         m.c = w->output + k;
         m.b = w->packs ? pack_panel(w, first, n, k) : fetch_panel(w, first, n, k).at;
         if (!w->packs) {
@@ -64,7 +64,7 @@ add_linear_wide(linear_work *w, ptrdiff_t first, ptrdiff_t n)
         }
         for (ptrdiff_t g = 0; g < n_groups; g++) {
             multiply_wide_rows(&m);
-            m.a += WIDE_ROWS * STEPS;
+            m.a += input.group;
             m.c += WIDE_ROWS * width;
             next_part(&m.trails[0]);
             next_part(&m.trails[1]);

@@ -32,8 +32,41 @@ scatter_elements(operand *to, const operand *from, ptrdiff_t n_rows)
     }
 }
 
-/* Loads elements first .. first + n - 1 of each row: (rows, STEPS), or where rows lie beside each
- * other (groups of rows, STEPS, WIDE_ROWS); rows that the last group lacks are 0. */
+/* Are rows of x read where they lie? */
+static bool
+has_rows_in_place(const linear_work *w)
+{
+    const attn_linear_problem *l = w->l;
+
+    return TERMS == 1 && is_plain(&l->input, l->n_in) && has_even_rows(l) &&
+           w->task->n_rows % WIDE_ROWS == 0;
+}
+
+/* Where elements from `first` on of groups of WIDE_ROWS rows are: operands from row to row, from step
+ * to step, and from group to group. */
+typedef struct {
+    const operand *at;
+    ptrdiff_t row, step, group;
+} wide_input;
+
+static wide_input
+wide_input_from(const linear_work *w, ptrdiff_t first)
+{
+    if (has_rows_in_place(w)) {
+        const char *at = linear_row(w, &w->l->input, 0);
+        ptrdiff_t row = w->l->input.row_stride / (ptrdiff_t)sizeof(operand);
+        return (wide_input){(const operand *)(const void *)at + first, row, 1,
+                            WIDE_ROWS * row};
+    }
+    if (has_adjacent_rows(w)) {
+        return (wide_input){input_block(w, first), 1, WIDE_ROWS, WIDE_ROWS * STEPS};
+    }
+    return (wide_input){input_block(w, first), STEPS, 1, WIDE_ROWS * STEPS};
+}
+
+/* Loads elements first .. first + n - 1 of each row, if they are not read where they lie: (rows,
+ * STEPS), or where rows lie beside each other (groups of rows, STEPS, WIDE_ROWS); rows that the
+ * last group lacks are 0. */
 static void
 load_wide_input(linear_work *w, ptrdiff_t first, ptrdiff_t n)
 {
@@ -42,6 +75,9 @@ load_wide_input(linear_work *w, ptrdiff_t first, ptrdiff_t n)
     const char *from = linear_row(w, input, 0) + first * input->column_stride;
     operand *to = input_block(w, first);
 
+    if (has_rows_in_place(w)) {
+        return;
+    }
     if (!has_adjacent_rows(w)) {
         stage_input(w, first, n, round_up(n_rows, WIDE_ROWS));
         return;
