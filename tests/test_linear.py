@@ -392,6 +392,18 @@ def test_wide_tasks_change_no_bit(multiply_by_tasks, dtype, shape):
                 assert_same_bits(actual, expected)
 
 
+@pytest.mark.quick(n_rows=(96,))
+@pytest.mark.parametrize("n_rows", [96, 97, 264])
+def test_wide_tasks_read_rows_of_any_stride(multiply_by_tasks, dtype, n_rows):
+    larger = normal(2, n_rows + 3, 140, dtype=dtype)
+    weight = PackedWeight(normal(131, 60, dtype=dtype))
+    for x in (larger[:, :n_rows, :131], larger[::-1, 3:, 9:], larger[:1, 3:, 4:135]):
+        expected = multiply_by_tasks(False, np.ascontiguousarray(x), weight)
+        for num_threads in (1, 2):
+            actual = multiply_by_tasks(True, x, weight, num_threads=num_threads)
+            assert_same_bits(actual, expected)
+
+
 def test_wide_tasks_are_chosen_by_a_flag():
     with pytest.raises(TypeError, match="wide: expected True or False, got 1"):
         _attnpy.set_wide_tasks(1)

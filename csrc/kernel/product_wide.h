@@ -33,14 +33,13 @@ static ONE_COPY void
 multiply_wide_rows(const wide_product *w)
 {
     const ptrdiff_t a_row = w->a_row, c_row = w->c_row;
-    ptrdiff_t a_step = w->a_step;
+    const ptrdiff_t a_step = w->a_step * (ptrdiff_t)sizeof(operand);
     const operand *a[MAX_POINTERS], *b = w->b;
     const char *one = w->trails[0].at, *other = w->trails[1].at;
     const bool add = w->add;
     real *c = w->c;
     v_real sum[WIDE_SUMS];
 
-    __asm__("" : "+r"(a_step)); /* or there is a loop for 1, and one for others */
     for (int g = 0; g < MAX_POINTERS; g++) {
         a[g] = w->a + g * POINTER_ROWS * a_row;
         __asm__("" : "+r"(a[g])); /* or compilers add it up again */
@@ -66,7 +65,8 @@ multiply_wide_rows(const wide_product *w)
             sum[k] = v_dot(y, x[k % PANEL_VECTORS], sum[k]);
         }
         for (int g = 0; g * POINTER_ROWS < WIDE_ROWS; g++) {
-            a[g] += a_step;
+            /* in bytes, or there is a loop for steps of 1, and one for others */
+            a[g] = (const operand *)(const void *)((const char *)a[g] + a_step);
         }
     }
     UNROLLED for (int k = 0; k < WIDE_SUMS; k++)

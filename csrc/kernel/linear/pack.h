@@ -1,24 +1,28 @@
-/* A panel of W packed by a wide task, of a block's rows and ATTN_PANEL_COLUMNS columns: for many
- * rows it is worth bringing what is read together to one place, in the order of reading. */
+/* The panels of W that a wide task multiplies by, of a block's rows and ATTN_PANEL_COLUMNS columns.
+ * What was not packed before the call is packed by the task: for many rows it is worth bringing
+ * what is read together to one place, in the order of reading. */
 #ifndef ATTN_KERNEL_LINEAR_PACK_H
 #define ATTN_KERNEL_LINEAR_PACK_H
 
 #include "kernel/lanes.h"
 #include "kernel/linear/input.h"
+#include "kernel/linear/panels.h"
 #include "kernel/linear/weights.h"
 
 #if WIDE_TASKS
 
-/* Is W packed for a wide task, that is for more rows than others have? */
+/* Is W packed for a wide task, that is for more rows than others have? Pairs are not. */
 static bool
 packs_weight(const linear_work *w)
 {
     attn_array columns = transposed_weight(w);
 
-    return w->task->n_rows > ATTN_TASK_ROWS &&
+    return TERMS == 1 && w->task->n_rows > ATTN_TASK_ROWS &&
            (!attn_is_transposed(w->l) ||
             reads_in_place(&columns, w->l->n_in, AS_OPERANDS));
 }
+
+#if TERMS == 1
 
 /* n columns of W that are rows in memory, transposed, a vector of them at a time. */
 static void
@@ -77,6 +81,20 @@ pack_panel(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t column)
         stage_rows_of_panel(w->slab, weight, from, n, n_columns);
     }
     return w->slab;
+}
+
+#endif
+
+/* The same of W as wide tasks have it, packed before or now. */
+static const operand *
+wide_panel(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t column)
+{
+#if TERMS == 1
+    if (w->packs) {
+        return pack_panel(w, first, n, column);
+    }
+#endif
+    return fetch_panel(w, first, n, column).at;
 }
 
 #endif

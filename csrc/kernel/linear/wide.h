@@ -4,7 +4,6 @@
 #define ATTN_KERNEL_LINEAR_WIDE_H
 
 #include "kernel/linear/pack.h"
-#include "kernel/linear/panels.h"
 #include "kernel/linear/wide_input.h"
 
 #if WIDE_TASKS
@@ -29,38 +28,39 @@ next_panel(const linear_work *w, ptrdiff_t first, ptrdiff_t column)
     return next;
 }
 
-/* Rows that are asked for in n_parts parts, each of a product of n steps. */
+/* Rows that are asked for in n_parts parts, each of a product of so many steps. */
 static trail
-block_trail(const linear_work *w, prefetch next, ptrdiff_t n, ptrdiff_t n_parts)
+block_trail(const linear_work *w, prefetch next, ptrdiff_t n_steps, ptrdiff_t n_parts)
 {
-    return trail_of(&next, n_parts, most(n, 1), (const char *)w->slab);
+    return trail_of(&next, n_parts, most(n_steps, 1), (const char *)w->slab);
 }
 
 /* Adds the products of elements first .. first + n - 1 of each row, in one chain. */
 static void
 add_linear_wide(linear_work *w, ptrdiff_t first, ptrdiff_t n)
 {
-    const ptrdiff_t width = row_width(w);
+    const ptrdiff_t width = row_width(w), n_steps = (n + TERMS - 1) / TERMS;
     ptrdiff_t n_groups = (w->task->n_rows + WIDE_ROWS - 1) / WIDE_ROWS;
     ptrdiff_t n_parts = width / ATTN_PANEL_COLUMNS * n_groups;
     wide_input input = wide_input_from(w, first);
     wide_product m = {.c_row = width,
                       .a_row = input.row,
                       .a_step = input.step,
-                      .n_steps = n,
+                      .n_steps = n_steps,
                       .add = first > 0};
 
-    m.trails[0] = block_trail(w, input_prefetch(w, first + ATTN_BLOCK), n, n_parts);
+    m.trails[0] =
+        block_trail(w, input_prefetch(w, first + ATTN_BLOCK), n_steps, n_parts);
     if (w->packs) {
         m.trails[1] =
-            block_trail(w, weights_prefetch(w, first + ATTN_BLOCK), n, n_parts);
+            block_trail(w, weights_prefetch(w, first + ATTN_BLOCK), n_steps, n_parts);
     }
     for (ptrdiff_t k = 0; k < w->task->n_columns; k += ATTN_PANEL_COLUMNS) {
         m.a = input.at;
         m.c = w->output + k;
-        m.b = w->packs ? pack_panel(w, first, n, k) : fetch_panel(w, first, n, k).at;
+        m.b = wide_panel(w, first, n, k);
         if (!w->packs) {
-            m.trails[1] = block_trail(w, next_panel(w, first, k), n, n_groups);
+            m.trails[1] = block_trail(w, next_panel(w, first, k), n_steps, n_groups);
         }
         for (ptrdiff_t g = 0; g < n_groups; g++) {
             multiply_wide_rows(&m);

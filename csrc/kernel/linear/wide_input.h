@@ -13,23 +13,9 @@ has_adjacent_rows(const linear_work *w)
 {
     const attn_array *input = &w->l->input;
 
-    return w->l->batch.n == 1 &&
+    return TERMS == 1 && w->l->batch.n == 1 &&
            input->row_stride == attn_storage_of(input->dtype)->bytes &&
            input->column_stride != input->row_stride;
-}
-
-/* One element of all rows, which lie beside each other: to k of (groups, STEPS, WIDE_ROWS). */
-static void
-scatter_elements(operand *to, const operand *from, ptrdiff_t n_rows)
-{
-    for (; n_rows >= WIDE_ROWS; n_rows -= WIDE_ROWS, from += WIDE_ROWS) {
-        memcpy(to, from, WIDE_ROWS * sizeof *to);
-        to += STEPS * WIDE_ROWS;
-    }
-    if (n_rows > 0) {
-        memset(to, 0, WIDE_ROWS * sizeof *to);
-        memcpy(to, from, (size_t)n_rows * sizeof *to);
-    }
 }
 
 /* Are rows of x read where they lie? */
@@ -64,28 +50,53 @@ wide_input_from(const linear_work *w, ptrdiff_t first)
     return (wide_input){input_block(w, first), STEPS, 1, WIDE_ROWS * STEPS};
 }
 
-/* Loads elements first .. first + n - 1 of each row, if they are not read where they lie: (rows,
- * STEPS), or where rows lie beside each other (groups of rows, STEPS, WIDE_ROWS); rows that the
- * last group lacks are 0. */
+#if TERMS == 1
+
+/* One element of all rows, which lie beside each other: to k of (groups, STEPS, WIDE_ROWS). */
 static void
-load_wide_input(linear_work *w, ptrdiff_t first, ptrdiff_t n)
+scatter_elements(operand *to, const operand *from, ptrdiff_t n_rows)
+{
+    for (; n_rows >= WIDE_ROWS; n_rows -= WIDE_ROWS, from += WIDE_ROWS) {
+        memcpy(to, from, WIDE_ROWS * sizeof *to);
+        to += STEPS * WIDE_ROWS;
+    }
+    if (n_rows > 0) {
+        memset(to, 0, WIDE_ROWS * sizeof *to);
+        memcpy(to, from, (size_t)n_rows * sizeof *to);
+    }
+}
+
+/* Elements first .. first + n - 1 of each row, as (groups of rows, STEPS, WIDE_ROWS). */
+static void
+load_adjacent_rows(linear_work *w, ptrdiff_t first, ptrdiff_t n)
 {
     const attn_array *input = &w->l->input;
-    ptrdiff_t n_rows = w->task->n_rows;
     const char *from = linear_row(w, input, 0) + first * input->column_stride;
     operand *to = input_block(w, first);
 
+    for (ptrdiff_t k = 0; k < n; k++, from += input->column_stride) {
+        stage_row(w->rows, from, input->row_stride, w->task->n_rows, input->dtype);
+        scatter_elements(to + k * WIDE_ROWS, w->rows, w->task->n_rows);
+    }
+}
+
+#endif
+
+/* Loads elements first .. first + n - 1 of each row, if they are not read where they lie; rows that
+ * the last group lacks are 0. */
+static void
+load_wide_input(linear_work *w, ptrdiff_t first, ptrdiff_t n)
+{
     if (has_rows_in_place(w)) {
         return;
     }
-    if (!has_adjacent_rows(w)) {
-        stage_input(w, first, n, round_up(n_rows, WIDE_ROWS));
+#if TERMS == 1
+    if (has_adjacent_rows(w)) {
+        load_adjacent_rows(w, first, n);
         return;
     }
-    for (ptrdiff_t k = 0; k < n; k++, from += input->column_stride) {
-        stage_row(w->rows, from, input->row_stride, n_rows, input->dtype);
-        scatter_elements(to + k * WIDE_ROWS, w->rows, n_rows);
-    }
+#endif
+    stage_input(w, first, n, round_up(w->task->n_rows, WIDE_ROWS));
 }
 
 #endif
