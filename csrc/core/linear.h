@@ -51,8 +51,11 @@ attn_is_transposed(const attn_linear_problem *l)
 static inline bool
 attn_linear_in_rows(const attn_linear_problem *l)
 {
-    return l->batch.n * l->n_rows <= (l->packed ? ATTN_PACKED_ROWS : ATTN_FEW_ROWS) &&
-           !attn_is_transposed(l);
+    ptrdiff_t most = !l->packed ? ATTN_FEW_ROWS
+                     : l->wide  ? ATTN_NARROW_ROWS
+                                : ATTN_PACKED_ROWS;
+
+    return l->batch.n * l->n_rows <= most && !attn_is_transposed(l);
 }
 
 /* Rows first_row .. of all batches' rows in a line, columns first_column .. of the output. */

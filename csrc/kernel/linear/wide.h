@@ -35,6 +35,21 @@ block_trail(const linear_work *w, prefetch next, ptrdiff_t n_steps, ptrdiff_t n_
     return trail_of(&next, n_parts, most(n_steps, 1), (const char *)w->slab);
 }
 
+/* A panel is asked for meanwhile: on both trails, where few groups of rows leave no step for each
+ * of its lines on one. */
+static void
+ask_for_panel(const linear_work *w, wide_product *m, prefetch panel, ptrdiff_t n_groups)
+{
+    if (panel.bytes > n_groups * m->n_steps * CACHE_LINE) {
+        prefetch half = panel;
+        half.bytes /= 2;
+        panel.at += half.bytes;
+        panel.bytes -= half.bytes;
+        m->trails[0] = block_trail(w, half, m->n_steps, n_groups);
+    }
+    m->trails[1] = block_trail(w, panel, m->n_steps, n_groups);
+}
+
 /* Adds the products of elements first .. first + n - 1 of each row, in one chain. */
 static void
 add_linear_wide(linear_work *w, ptrdiff_t first, ptrdiff_t n)
@@ -60,7 +75,7 @@ add_linear_wide(linear_work *w, ptrdiff_t first, ptrdiff_t n)
         m.c = w->output + k;
         m.b = wide_panel(w, first, n, k);
         if (!w->packs) {
-            m.trails[1] = block_trail(w, next_panel(w, first, k), n_steps, n_groups);
+            ask_for_panel(w, &m, next_panel(w, first, k), n_groups);
         }
         for (ptrdiff_t g = 0; g < n_groups; g++) {
             multiply_wide_rows(&m);
