@@ -27,9 +27,12 @@ static inline v_pairs v_pair(v_real low, v_real high)
 /* Lane i is element i of either row. */
 static inline v_pairs v_zip_bf16(const uint16_t *low, const uint16_t *high)
 {
-    __m512i a = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)low));
-    __m512i b = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)high));
-    return _mm512_or_si512(a, _mm512_slli_epi32(b, 16));
+    const __m512i zip =
+        _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8,
+                         39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+    __m512i a = _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)low));
+    __m512i b = _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)high));
+    return _mm512_permutex2var_epi16(a, zip, b);
 }
 
 static inline void v_transpose_pairs(v_pairs a[LANES])
