@@ -128,8 +128,8 @@ is_zen5_or_later(void)
     return __get_cpuid(1, &a, &b, &c, &d) && (a >> 8 & 15) + (a >> 20 & 255) >= 26;
 }
 
-/* They need a first cache of more than the 24 KiB of a panel's block, and are faster on Intel's CPUs
- * (up to 1.1 times) and on Zen 5 (up to 1.35). On Zen 4 they were not measured. */
+/* They are faster on Intel's CPUs (up to 1.1 times) and on Zen 5 (up to 1.35), whose first caches
+ * have 48 KiB; a panel's block is half of that. On Zen 4, which has 32, they were not measured. */
 bool
 attn_cpu_repays_wide_tasks(void)
 {

@@ -30,10 +30,7 @@ add_linear_block(linear_work *w, ptrdiff_t first, ptrdiff_t n, bool loaded)
 {
 #if WIDE_TASKS
     if (w->form == WIDE_FORM) {
-        if (!loaded) {
-            load_wide_input(w, first, n);
-        }
-        add_linear_wide(w, first, n);
+        add_linear_wide(w, first, n, loaded);
         return;
     }
 #endif

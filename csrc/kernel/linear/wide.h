@@ -50,14 +50,15 @@ ask_for_panel(const linear_work *w, wide_product *m, prefetch panel, ptrdiff_t n
     m->trails[1] = block_trail(w, panel, m->n_steps, n_groups);
 }
 
-/* Adds the products of elements first .. first + n - 1 of each row, in one chain. */
+/* Adds the products of elements first .. first + n - 1 of each row, in one chain. They are there
+ * already if they are `loaded`. */
 static void
-add_linear_wide(linear_work *w, ptrdiff_t first, ptrdiff_t n)
+add_linear_wide(linear_work *w, ptrdiff_t first, ptrdiff_t n, bool loaded)
 {
     const ptrdiff_t width = row_width(w), n_steps = (n + TERMS - 1) / TERMS;
     ptrdiff_t n_groups = (w->task->n_rows + WIDE_ROWS - 1) / WIDE_ROWS;
     ptrdiff_t n_parts = width / ATTN_PANEL_COLUMNS * n_groups;
-    wide_input input = wide_input_from(w, first);
+    wide_input input = fetch_wide_input(w, first, n, loaded);
     wide_product m = {.c_row = width,
                       .a_row = input.row,
                       .a_step = input.step,

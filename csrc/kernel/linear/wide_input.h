@@ -7,17 +7,6 @@
 
 #if WIDE_TASKS
 
-/* Do rows of x lie beside each other, as those of a transposed array? */
-static bool
-has_adjacent_rows(const linear_work *w)
-{
-    const attn_array *input = &w->l->input;
-
-    return TERMS == 1 && w->l->batch.n == 1 &&
-           input->row_stride == attn_storage_of(input->dtype)->bytes &&
-           input->column_stride != input->row_stride;
-}
-
 /* Are rows of x read where they lie? */
 static bool
 has_rows_in_place(const linear_work *w)
@@ -35,22 +24,18 @@ typedef struct {
     ptrdiff_t row, step, group;
 } wide_input;
 
-static wide_input
-wide_input_from(const linear_work *w, ptrdiff_t first)
-{
-    if (has_rows_in_place(w)) {
-        const char *at = linear_row(w, &w->l->input, 0);
-        ptrdiff_t row = w->l->input.row_stride / (ptrdiff_t)sizeof(operand);
-        return (wide_input){(const operand *)(const void *)at + first, row, 1,
-                            WIDE_ROWS * row};
-    }
-    if (has_adjacent_rows(w)) {
-        return (wide_input){input_block(w, first), 1, WIDE_ROWS, WIDE_ROWS * STEPS};
-    }
-    return (wide_input){input_block(w, first), STEPS, 1, WIDE_ROWS * STEPS};
-}
-
 #if TERMS == 1
+
+/* Do rows of x lie beside each other, as those of a transposed array? */
+static bool
+has_adjacent_rows(const linear_work *w)
+{
+    const attn_array *input = &w->l->input;
+
+    return w->l->batch.n == 1 &&
+           input->row_stride == attn_storage_of(input->dtype)->bytes &&
+           input->column_stride != input->row_stride;
+}
 
 /* One element of all rows, which lie beside each other: to k of (groups, STEPS, WIDE_ROWS). */
 static void
@@ -82,21 +67,31 @@ load_adjacent_rows(linear_work *w, ptrdiff_t first, ptrdiff_t n)
 
 #endif
 
-/* Loads elements first .. first + n - 1 of each row, if they are not read where they lie; rows that
- * the last group lacks are 0. */
-static void
-load_wide_input(linear_work *w, ptrdiff_t first, ptrdiff_t n)
+/* Elements first .. first + n - 1 of each row: where they lie, or brought in, if they are not `loaded`
+ * before; rows that the last group lacks are 0. */
+static wide_input
+fetch_wide_input(linear_work *w, ptrdiff_t first, ptrdiff_t n, bool loaded)
 {
+    operand *staged = input_block(w, first);
+
     if (has_rows_in_place(w)) {
-        return;
+        const char *at = linear_row(w, &w->l->input, 0);
+        ptrdiff_t row = w->l->input.row_stride / (ptrdiff_t)sizeof(operand);
+        return (wide_input){(const operand *)(const void *)at + first, row, 1,
+                            WIDE_ROWS * row};
     }
 #if TERMS == 1
     if (has_adjacent_rows(w)) {
-        load_adjacent_rows(w, first, n);
-        return;
+        if (!loaded) {
+            load_adjacent_rows(w, first, n);
+        }
+        return (wide_input){staged, 1, WIDE_ROWS, WIDE_ROWS * STEPS};
     }
 #endif
-    stage_input(w, first, n, round_up(w->task->n_rows, WIDE_ROWS));
+    if (!loaded) {
+        stage_input(w, first, n, round_up(w->task->n_rows, WIDE_ROWS));
+    }
+    return (wide_input){staged, STEPS, 1, WIDE_ROWS * STEPS};
 }
 
 #endif
