@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnpy import _dtypes
+from attnpy import _checks, _dtypes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from numpy.typing import ArrayLike, NDArray
 
     from attnpy._typing import Array
 
@@ -62,13 +64,9 @@ class PackedWeight:
     def __init__(self, weight: Array) -> None:
         weight = weight.astype(packable(weight, "weight"), copy=False)
         n_rows, n_columns = weight.shape
-        panels = _in_lines(_size(n_rows, n_columns, weight.dtype), weight.dtype)
-        _as_integers(panels)[...] = 0
-        for rows, columns, place in _walk(panels, n_rows, n_columns):
-            block = _as_integers(weight)[rows, columns]
-            place[...] = block.reshape(len(block), len(place), -1).transpose(1, 0, 2)
-        panels.flags.writeable = False
-        object.__setattr__(self, "_parts", (panels, n_rows, n_columns))
+        panels = _panels(n_rows, n_columns, weight.dtype)
+        _write(panels, (n_rows, n_columns), weight)
+        self.__setstate__((panels, n_rows, n_columns))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -95,7 +93,7 @@ class PackedWeight:
         """Return the matrix, a copy that cannot be written to."""
         panels, n_rows, n_columns = self._parts
         matrix: Array = np.empty((n_rows, n_columns), self.dtype)
-        for rows, columns, place in _walk(panels, n_rows, n_columns):
+        for rows, columns, place in _walk(panels, (n_rows, n_columns)):
             block = place.transpose(1, 0, 2)
             _as_integers(matrix)[rows, columns] = block.reshape(len(block), -1)
         matrix.flags.writeable = False
@@ -118,6 +116,143 @@ class PackedWeight:
         object.__setattr__(self, "_parts", state)
 
 
+class PackedTable:
+    """The rows of a table, (V, E), which is the transpose of a packed matrix.
+
+    A model looks tokens up in it, and multiplies vectors by its transpose.
+
+    Parameters
+    ----------
+    table : ndarray, shape (V, E)
+        As `PackedWeight` takes. It is copied.
+
+    Attributes
+    ----------
+    T : PackedWeight
+        Of shape ``(E, V)``.
+    shape : tuple of int
+        ``(V, E)``.
+    dtype : dtype
+        That of the table.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnpy.models import CausalDecoder
+    >>> model = CausalDecoder(2, 16, 4, 64, vocab_size=100, max_length=32)
+    >>> before = model.token_embedding
+    >>> model.pack()
+    >>> model.token_embedding
+    PackedTable(shape=(100, 16), dtype=float32)
+    >>> bool((model.token_embedding[[5, 17]] == before[[5, 17]]).all())
+    True
+    """
+
+    __slots__ = ("T", "_places")
+    T: PackedWeight
+    _places: tuple[NDArray[np.int64], NDArray[np.int64]]  # of a row's numbers, below
+
+    ndim = 2
+
+    def __init__(self, table: Array) -> None:
+        self.__setstate__(PackedWeight(table.T))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.T.shape[::-1]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.T.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory, with those that fill up the last panel."""
+        return self.T.nbytes
+
+    def __getitem__(self, rows: ArrayLike | slice) -> Array:
+        """Return the rows of such numbers, (..., E), a copy: integers, or a slice."""
+        if isinstance(rows, tuple):
+            raise TypeError("rows: expected integers or a slice of rows, got a tuple")
+        if isinstance(rows, slice):
+            rows = np.arange(*rows.indices(len(self)))
+        try:
+            index = _checks.integers(rows, "rows", -len(self), len(self) - 1)
+        except ValueError as error:
+            raise IndexError(str(error)) from None
+        panel, column = np.divmod(index % len(self), PANEL_COLUMNS)
+        first, per_panel = self._places
+        at = first + panel[..., np.newaxis] * per_panel
+        at += column[..., np.newaxis] * _terms(self.dtype)
+        taken: Array = _as_integers(self.T._parts[0])[at]
+        return taken.view(self.dtype)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return self.T.__array__(dtype, copy).T
+
+    def matrix(self) -> Array:
+        """Return the table, a copy that cannot be written to."""
+        return self.T.matrix().T
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"PackedTable(shape={self.shape}, dtype={self.dtype})"
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"PackedTable: expected no change, got {name!r}")
+
+    def __getstate__(self) -> PackedWeight:
+        return self.T
+
+    def __setstate__(self, state: PackedWeight) -> None:
+        object.__setattr__(self, "T", state)
+        object.__setattr__(self, "_places", _places(*state.shape, state.dtype))
+
+
+class PanelWriter:
+    """A parameter that is packed while its numbers come, (M, K), some at a time.
+
+    They are columns of the packed matrix (K, M): rows of a table, whose transpose that
+    is, or of the transpose of a matrix.
+    """
+
+    def __init__(self, parameter: Array, is_table: bool) -> None:
+        self.shape, self.dtype = parameter.shape, parameter.dtype
+        self.nbytes, self._is_table = parameter.nbytes, is_table
+        n_columns, n_rows = self.shape if is_table else self.shape[::-1]
+        self.size = n_columns, n_rows
+        self._panels = _panels(n_rows, n_columns, self.dtype)
+
+    def write(self, first: int, columns: Array) -> None:
+        """Take numbers (n, K) from `first` on, a multiple of PANEL_COLUMNS."""
+        _write(self._panels, self.size[::-1], columns.T, first)
+
+    def packed(self) -> PackedWeight | PackedTable:
+        """Return what there is, after which nothing is written any more."""
+        weight, table = object.__new__(PackedWeight), object.__new__(PackedTable)
+        weight.__setstate__((self._panels, *self.size[::-1]))
+        if not self._is_table:
+            return weight
+        table.__setstate__(weight)
+        return table
+
+
+def _places(
+    n_rows: int, n_columns: int, dtype: np.dtype[Any]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return where a matrix's first column has its rows, and how far a panel is."""
+    terms, row = _terms(dtype), np.arange(n_rows)
+    n_panels = -(-n_columns // PANEL_COLUMNS)
+    block, within = np.divmod(row, BLOCK)
+    height = np.minimum(n_rows - block * BLOCK, BLOCK)
+    per_panel = -(-height // terms) * terms * PANEL_COLUMNS
+    first = block * (BLOCK * PANEL_COLUMNS * n_panels)
+    first += within // terms * (terms * PANEL_COLUMNS) + within % terms
+    return first, per_panel
+
+
 def packable(weight: Array, name: str) -> np.dtype[Any]:
     """Return the dtype in which a matrix is packed, or say why it cannot be."""
     if weight.ndim != 2 or weight.dtype.name not in _dtypes.FLOATING:
@@ -130,48 +265,66 @@ def packable(weight: Array, name: str) -> np.dtype[Any]:
 
 def _size(n_rows: int, n_columns: int, dtype: np.dtype[Any]) -> int:
     """Return how many numbers there are, with those that fill up."""
-    terms = 2 if dtype.name == "bfloat16" else 1  # of a pair, which some CPUs multiply
-    return (
-        -(-n_rows // terms) * terms * (-(-n_columns // PANEL_COLUMNS) * PANEL_COLUMNS)
-    )
+    n_panels, terms = -(-n_columns // PANEL_COLUMNS), _terms(dtype)
+    return -(-n_rows // terms) * terms * (n_panels * PANEL_COLUMNS)
 
 
-def _in_lines(size: int, dtype: np.dtype[Any]) -> Array:
-    """Return memory that begins with a cache line: a vector of a panel is one, too."""
+def _terms(dtype: np.dtype[Any]) -> int:
+    """Return how many rows are next to each other: pairs, which some CPUs multiply."""
+    return 2 if dtype.name == "bfloat16" else 1
+
+
+def _panels(n_rows: int, n_columns: int, dtype: np.dtype[Any]) -> Array:
+    """Return zeros, in memory that begins with a cache line, as a panel's vectors."""
+    n_bytes = _size(n_rows, n_columns, dtype) * dtype.itemsize
     # Not numpy.zeros, whose memory is not in huge pages.
-    memory: Array = np.empty(size * dtype.itemsize + CACHE_LINE, np.uint8)
+    memory: Array = np.empty(n_bytes + CACHE_LINE, np.uint8)
     first = -memory.ctypes.data % CACHE_LINE
-    return memory[first : first + size * dtype.itemsize].view(dtype)
+    panels = memory[first : first + n_bytes]
+    panels[...] = 0
+    return panels.view(dtype)
+
+
+def _write(
+    panels: Array, shape: tuple[int, int], columns: Array, first: int = 0
+) -> None:
+    """Copy columns of a matrix into its panels, from number `first` on."""
+    stop = first + columns.shape[1]
+    for rows, span, place in _walk(panels, shape, first, stop):
+        block = _as_integers(columns)[rows, span.start - first : span.stop - first]
+        place[...] = block.reshape(len(block), len(place), -1).transpose(1, 0, 2)
 
 
 def _walk(
-    panels: Array, n_rows: int, n_columns: int
+    panels: Array, shape: tuple[int, int], first: int = 0, stop: int | None = None
 ) -> Iterator[tuple[slice, slice, Array]]:
-    """Yield rows and columns of the matrix, and their place, (panels, rows, width)."""
-    at, numbers = 0, _as_integers(panels)
-    full = n_columns // PANEL_COLUMNS * PANEL_COLUMNS
-    parts = [
-        part
-        for part in (slice(0, full), slice(full, n_columns))
-        if part.start < part.stop
+    """Yield rows and columns of a matrix, and their place, (panels, rows, width).
+
+    These are columns `first` to `stop`, by default all; the first one is a panel's.
+    """
+    n_rows, n_columns = shape
+    numbers, terms = _as_integers(panels), _terms(panels.dtype)
+    n_panels = -(-n_columns // PANEL_COLUMNS)
+    stop = n_columns if stop is None else stop
+    full = stop // PANEL_COLUMNS * PANEL_COLUMNS
+    spans = [
+        span
+        for span in (slice(first, full), slice(max(first, full), stop))
+        if span.start < span.stop
     ]
     for row in range(0, n_rows, BLOCK):
         last = min(row + BLOCK, n_rows)
-        for columns in parts:
-            width = columns.stop - columns.start
-            size = _size(last - row, width, panels.dtype)
-            place = numbers[at : at + size]
-            at += size
-            n_panels, width = -(-width // PANEL_COLUMNS), min(width, PANEL_COLUMNS)
-            if numbers.dtype == panels.dtype:
-                place = place.reshape(n_panels, -1, PANEL_COLUMNS)
-                yield slice(row, last), columns, place[:, :, :width]
-                continue
-            pairs = place.reshape(n_panels, -1, PANEL_COLUMNS, 2)  # of rows
-            for term in range(min(2, last - row)):
-                rows = slice(row + term, last, 2)
-                n = len(range(row + term, last, 2))
-                yield rows, columns, pairs[:, :n, :width, term]
+        height = -(-(last - row) // terms) * terms
+        block = numbers[row * n_panels * PANEL_COLUMNS :]
+        block = block[: height * n_panels * PANEL_COLUMNS]
+        block = block.reshape(n_panels, height // terms, PANEL_COLUMNS, terms)
+        for span in spans:
+            width = min(span.stop - span.start, PANEL_COLUMNS)
+            some = slice(span.start // PANEL_COLUMNS, -(-span.stop // PANEL_COLUMNS))
+            for term in range(min(terms, last - row)):
+                rows = slice(row + term, last, terms)
+                n = len(range(row + term, last, terms))
+                yield rows, span, block[some, :n, :width, term]
 
 
 def _as_integers(array: Array) -> Array:

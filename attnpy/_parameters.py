@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnpy import _checks, _dtypes
-from attnpy._packed_weight import PackedWeight, packable
+from attnpy._packed_weight import PackedTable, PackedWeight, packable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -51,7 +51,7 @@ def parameters(self: object) -> dict[str, Array]:
     for name, array in walk(self):
         if id(array) not in known:
             known.add(id(array))
-            if isinstance(array, PackedWeight):
+            if isinstance(array, (PackedWeight, PackedTable)):
                 array = array.matrix()
             named[name] = array
     return named
@@ -176,11 +176,13 @@ def set_attribute(self: object, name: str, value: object) -> None:
     object.__setattr__(self, name, value)
 
 
-def walk(layer: object, prefix: str = "") -> list[tuple[str, Array | PackedWeight]]:
+def walk(
+    layer: object, prefix: str = ""
+) -> list[tuple[str, Array | PackedWeight | PackedTable]]:
     """Return all places of arrays by name, where one may have several."""
-    found: list[tuple[str, Array | PackedWeight]] = []
+    found: list[tuple[str, Array | PackedWeight | PackedTable]] = []
     for name, value in vars(layer).items():
-        if isinstance(value, (np.ndarray, PackedWeight)):
+        if isinstance(value, (np.ndarray, PackedWeight, PackedTable)):
             found.append((prefix + name, value))
         for i, inner in enumerate(value if isinstance(value, list) else [value]):
             if hasattr(inner, "load_state_dict"):

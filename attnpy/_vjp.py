@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from attnpy import _checks, _dtypes, _parameters, _repr
-from attnpy._packed_weight import PackedWeight
+from attnpy._packed_weight import PackedTable, PackedWeight
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -102,7 +102,7 @@ def check_trainable(layer: object, names: tuple[str, ...]) -> None:
     """Require parameters whose gradients would mean something."""
     for name in names:
         array = getattr(layer, name)
-        if isinstance(array, PackedWeight):
+        if isinstance(array, (PackedWeight, PackedTable)):
             raise ValueError(
                 f"{name}: expected an array, got one that is packed, which cannot be "
                 "trained (from_pretrained has packed=False)"

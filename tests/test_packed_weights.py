@@ -10,7 +10,14 @@ from support.calls import TIERS, linear_on
 from support.comparisons import assert_same_bits
 
 from attnpy import checkpoints
-from attnpy._packed_weight import BLOCK, CACHE_LINE, PANEL_COLUMNS, PackedWeight
+from attnpy._packed_weight import (
+    BLOCK,
+    CACHE_LINE,
+    PANEL_COLUMNS,
+    PackedTable,
+    PackedWeight,
+    PanelWriter,
+)
 from attnpy.blocks import Encoder, FeedForward
 from attnpy.layers import MultiHeadAttention, SelfAttention
 from attnpy.models import CausalDecoder
@@ -75,6 +82,67 @@ def test_the_matrix_comes_back(dtype, size):
 def test_strided_matrices_are_packed_as_they_are():
     weight = random((300, 200), "float32").T[::-1, ::2]
     assert_same_bits(np.asarray(PackedWeight(weight)), weight)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.quick(size=SIZES[3:])
+def test_rows_of_a_packed_table_are_looked_up(dtype, size):
+    table = random(size[::-1], dtype)
+    packed = PackedTable(table)
+    assert (packed.shape, packed.dtype, len(packed)) == (
+        table.shape,
+        table.dtype,
+        len(table),
+    )
+    rows = np.random.default_rng(1).integers(-len(table), len(table), (7, 5))
+    for some in (rows, rows[0].astype(np.int32), 0, -1, [0], slice(None), slice(3, 1)):
+        assert_same_bits(packed[some], table[some])
+    assert packed[rows].flags.owndata or packed[rows].base.base is None  # a copy
+    assert_same_bits(np.asarray(packed), table)
+    assert_same_bits(np.asarray(packed.T), table.T)
+    for twin in (copy.deepcopy(packed), pickle.loads(pickle.dumps(packed))):
+        assert_same_bits(twin[rows], table[rows])
+        assert_same_bits(twin.matrix(), table)
+
+
+@pytest.mark.quick
+def test_what_is_no_row_of_a_packed_table_is_refused():
+    packed = PackedTable(random((100, 6), "float32"))
+    for wrong in (100, -101, [0, 100]):
+        with pytest.raises(IndexError, match="rows: expected -100 to 99, got"):
+            packed[wrong]
+    with pytest.raises(TypeError, match="rows: expected integers or a slice of rows"):
+        packed[1, 2]
+    for wrong in (1.5, [True], np.ones(100, bool)):
+        with pytest.raises(TypeError, match="rows: expected integers, got dtype"):
+            packed[wrong]
+    assert len(list(packed)) == 100
+    with pytest.raises(TypeError, match="item assignment"):
+        packed[0] = 0
+    with pytest.raises(AttributeError, match="PackedTable: expected no change"):
+        packed.T = None
+    with pytest.raises(ValueError, match="read-only"):
+        packed.matrix()[0] = 0
+    with pytest.raises(ValueError, match="copy: expected True or None"):
+        packed.__array__(copy=False)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("step", [1, 3])
+@pytest.mark.quick(size=SIZES[4:5], step=[3])
+def test_panels_are_written_some_columns_at_a_time(dtype, size, step):
+    weight = random(size, dtype)
+    for is_table in (False, True):
+        writer = PanelWriter(weight.T if is_table else weight, is_table)
+        for first in range(0, size[1], step * PANEL_COLUMNS):
+            writer.write(first, weight.T[first : first + step * PANEL_COLUMNS])
+        packed = writer.packed()
+        assert isinstance(packed, PackedTable if is_table else PackedWeight)
+        packed = packed.T if is_table else packed
+        for mine, other in zip(packed._parts, PackedWeight(weight)._parts, strict=True):
+            assert_same_bits(np.asarray(mine), np.asarray(other))
 
 
 LAYERS = {
@@ -164,6 +232,38 @@ def test_no_call_unpacks(name, monkeypatch):
     layer(np.arange(15) if generates else random((2, 15, 24), "float32"))
     if generates:
         layer.generate([1, 2, 3], 5)
+
+
+@pytest.mark.parametrize("tied", [True, False, None])
+@pytest.mark.quick
+def test_models_pack_the_matrix_of_scores(tied):
+    model = CausalDecoder(2, 24, 4, 50, vocab_size=70, max_length=20, tied=tied)
+    model.token_embedding[...] *= 50
+    ids, states = np.arange(60, 70), random((3, 24), "float32")
+    vectors = model(ids)
+    scores = model.logits(states) if tied is not None else None
+    table, output = model.token_embedding, model.output
+    model.pack()
+    assert_same_bits(model(ids), vectors)
+    assert_same_bits(np.asarray(model.token_embedding), table)
+    assert isinstance(model.token_embedding, PackedTable if tied else np.ndarray)
+    if tied is not None:
+        assert_same_bits(model.logits(states), scores)
+        assert_same_bits(model.logits(states[0]), scores[0])
+    if tied is False:
+        assert isinstance(model.output, PackedWeight)
+        assert_same_bits(np.asarray(model.output), output)
+    with pytest.raises(ValueError, match="expected an array, got one that is packed"):
+        model.vjp(ids)
+
+
+@pytest.mark.quick
+def test_scores_that_cannot_be_packed_leave_the_model_as_it_was():
+    model = LAYERS["decoder"](np.random.default_rng(0))
+    model.token_embedding = np.zeros((30, 24), int)
+    with pytest.raises(TypeError, match="token_embedding: expected a floating matrix"):
+        model.pack()
+    assert isinstance(model.decoder.layers[0].self_attention.W_q, np.ndarray)
 
 
 @pytest.mark.quick

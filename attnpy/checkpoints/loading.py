@@ -7,11 +7,12 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from attnpy import _checks, _dtypes, _progress
+from attnpy._packed_weight import PANEL_COLUMNS, PanelWriter
 from attnpy.checkpoints.families import FAMILIES, Family
 from attnpy.checkpoints.files import Checkpoint, register_bfloat16
 
@@ -103,12 +104,28 @@ def load(
         raise TypeError(
             f"model: expected a model or layer of attnpy, got {type(model).__name__}"
         )
-    table, own = FAMILIES[family], model.parameters()
+    own = model.parameters()
     if frozen := [name for name in own if not own[name].flags.writeable]:
         raise ValueError(
             "model: expected parameters that can be written to, got some that cannot: "
             f"{', '.join(frozen[:3])}"
         )
+    fill(own, tensors, family, prefix, progress, getattr(model, "tied", True) is None)
+
+
+def fill(
+    own: Mapping[str, Array | PanelWriter],
+    tensors: Mapping[str, ArrayLike],
+    family: str,
+    prefix: str = "",
+    progress: bool | None = None,
+    no_scores: bool = False,
+) -> None:
+    """Copy the arrays of a checkpoint into parameters, as `load` does.
+
+    Those of a model without scores lack what others have tied to another.
+    """
+    table = FAMILIES[family]
     found, unexpected = _known_by(tensors, table, prefix)
     targets = _targets(own, table, found)
     faults = []
@@ -118,8 +135,8 @@ def load(
         if plain in targets:
             continue
         if plain in table.tied:
-            if getattr(model, "tied", True) is None:
-                continue  # a model without scores
+            if no_scores:
+                continue
             faults += _tie_fault(tensors, found, plain, table.tied[plain])
         elif _is_like(plain, table.optional):
             continue
@@ -141,7 +158,7 @@ def load(
         for plain, target in targets.items():
             _copy(tensors, found[plain], target, done)
     for name, parameter in own.items():
-        if name.endswith(table.one_less):
+        if name.endswith(table.one_less) and isinstance(parameter, np.ndarray):
             parameter += np.asarray(1, parameter.dtype)
 
 
@@ -165,7 +182,7 @@ def dtype_of(tensors: Checkpoint, family: str) -> str:
 class Target(NamedTuple):
     """Where an array goes: parameters side by side, or their transpose."""
 
-    parameters: list[Array]
+    parameters: list[Array | PanelWriter]
     transposed: bool
 
 
@@ -199,7 +216,7 @@ def _is_like(name: str, patterns: tuple[str, ...]) -> bool:
 
 
 def _targets(
-    own: dict[str, Array], table: Family, found: Mapping[str, str]
+    own: Mapping[str, Array | PanelWriter], table: Family, found: Mapping[str, str]
 ) -> dict[str, Target]:
     """Return the names that together fill each parameter once, and their targets."""
     candidates: dict[str, tuple[list[str], bool]] = {}
@@ -289,9 +306,26 @@ def _copy(
 ) -> None:
     """Copy an array, some rows at a time, whose bytes `done` is told."""
     rows = _reader(tensors, name)
+    for writer in target.parameters:
+        if isinstance(writer, PanelWriter):  # all of the array goes there
+            _write(writer, rows, done)
+            return
     for start, parts in _blocks(target):
         _assign(parts, rows(start, start + len(parts[0])))
         done(sum(part.nbytes for part in parts))
+
+
+def _write(
+    to: PanelWriter, rows: Callable[[int, int], Array], done: Callable[[int], object]
+) -> None:
+    """Copy an array into panels, some rows at a time, whose bytes `done` is told."""
+    n_rows, width = to.size
+    step = max(BLOCK_BYTES // (width * to.dtype.itemsize * PANEL_COLUMNS), 1)
+    step *= PANEL_COLUMNS
+    for start in range(0, n_rows, step):
+        values = _converted(rows(start, min(start + step, n_rows)), to.dtype)
+        to.write(start, values)
+        done(values.nbytes)
 
 
 def _reader(tensors: Mapping[str, ArrayLike], name: str) -> Callable[[int, int], Array]:
@@ -304,7 +338,8 @@ def _reader(tensors: Mapping[str, ArrayLike], name: str) -> Callable[[int, int],
 
 def _blocks(target: Target) -> Iterator[tuple[int, list[Array]]]:
     """Cut a target: a row of the checkpoint's array, and what it begins to fill."""
-    views = [p.T if target.transposed else p for p in target.parameters]
+    arrays = [p for p in target.parameters if isinstance(p, np.ndarray)]
+    views = [array.T if target.transposed else array for array in arrays]
     n_rows, n_bytes = len(views[0]), sum(view[:1].nbytes for view in views)
     step = max(BLOCK_BYTES // max(n_bytes, 1), FEWEST_ROWS)
     if views[0].ndim == 2 and abs(views[0].strides[0]) < abs(views[0].strides[1]):
@@ -327,9 +362,13 @@ def _assign(parts: list[Array], rows: Array) -> None:
         values = rows[..., start : start + part.shape[-1]]
         start += part.shape[-1]
         # Converted in its own order first, then turned: both steps are fast.
-        if values.dtype == np.float64 and part.dtype != np.float64:
-            values = _dtypes.rounded(values, part.dtype)
-        values = values.astype(part.dtype, copy=False)
+        values = _converted(values, part.dtype)
         if part.dtype.name == "bfloat16":  # which NumPy copies number by number
             part, values = part.view(np.uint16), values.view(np.uint16)
         part[...] = values
+
+
+def _converted(values: Array, dtype: np.dtype[Any]) -> Array:
+    if values.dtype == np.float64 and dtype != np.float64:
+        values = _dtypes.rounded(values, dtype)
+    return values.astype(dtype, copy=False)

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from attnpy import _checks, _progress, checkpoints
 from attnpy._files import folder_at
+from attnpy._packed_weight import PanelWriter
 from attnpy._parameters import Unset
-from attnpy.checkpoints.loading import dtype_of
+from attnpy.checkpoints.loading import dtype_of, fill
 
 if TYPE_CHECKING:
     import os
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
     from attnpy import _typing
+    from attnpy._typing import Array
 
 Model = TypeVar("Model", bound="_typing.PackableModel")
 
@@ -52,7 +54,26 @@ def read(
     if isinstance(dtype, str) and dtype == "auto":
         dtype = dtype_of(checkpoints.read(folder), family)
     model = from_config(config, dtype=dtype, rng=Unset())
-    checkpoints.load(model, checkpoints.read(folder), family, progress=progress)
+    _load(model, checkpoints.read(folder), family, packed, progress)
     if packed:
         model.pack()
     return model
+
+
+def _load(
+    model: Model,
+    tensors: checkpoints.Checkpoint,
+    family: str,
+    packed: bool,
+    progress: bool | None,
+) -> None:
+    """Copy the weights into a model; the largest are packed while they are read."""
+    own: dict[str, Array | PanelWriter] = {**model.parameters()}
+    tied = getattr(model, "tied", True)
+    name = "token_embedding" if tied else "output"
+    writer = None
+    if packed and hasattr(model, "tied") and tied is not None:
+        own[name] = writer = PanelWriter(getattr(model, name), tied)
+    fill(own, tensors, family, progress=progress, no_scores=tied is None)
+    if writer is not None:
+        setattr(model, name, writer.packed())

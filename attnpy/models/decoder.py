@@ -11,6 +11,7 @@ import numpy as np
 from attnpy import _checks, _dtypes, _parameters, _repr, _vjp
 from attnpy._attention import attention
 from attnpy._linear import linear, linear_vjp
+from attnpy._packed_weight import PackedTable, PackedWeight, packable
 from attnpy._vjp import LayerGradients
 from attnpy.blocks import Decoder, Insides, RMSNorm, _stack, tanh
 from attnpy.cache import checked_caches
@@ -89,7 +90,8 @@ class CausalDecoder:
     Attributes
     ----------
     token_embedding : ndarray, shape (V, E)
-        With `tied` the transpose of an array in C order, as products read that best.
+        With `tied` the transpose of an array in C order, as products read that best;
+        packed, it is looked up and multiplied as before, and cannot be written to.
     position_embedding : ndarray, shape (max_length, E), or None
     output : ndarray, shape (E, V), or None
         None with `tied`, and without scores.
@@ -237,7 +239,27 @@ class CausalDecoder:
     parameters = _parameters.parameters
     state_dict = _parameters.state_dict
     load_state_dict = _parameters.load_state_dict
-    pack = _parameters.pack
+
+    def pack(self) -> None:
+        """Pack the matrices, for a model that is only run from now on.
+
+        As `attnpy.layers.MultiHeadAttention.pack`, those of all layers; and that of the
+        scores: `output`, or `token_embedding` where it is both, in which tokens can be
+        looked up as before.
+
+        Raises
+        ------
+        TypeError
+            If one is no floating matrix. Nothing has changed then.
+        """
+        name = "token_embedding" if self.tied else "output"
+        scores = getattr(self, name)
+        plain = self.tied is not None and isinstance(scores, np.ndarray)
+        if plain:
+            packable(scores, name)
+        _parameters.pack(self)
+        if plain:
+            setattr(self, name, (PackedTable if self.tied else PackedWeight)(scores))
 
     if not TYPE_CHECKING:
         __setattr__ = _parameters.set_attribute
