@@ -11,7 +11,7 @@ from support.comparisons import assert_near, assert_same_bits, assert_same_param
 from support.errors import refused
 
 from attnpy import _dtypes, checkpoints, models, positions
-from attnpy.blocks import LayerNorm, RMSNorm
+from attnpy.blocks import Encoder, LayerNorm, RMSNorm
 from attnpy.models import BertEncoder, CausalDecoder, sample
 
 DECODERS = pytest.mark.parametrize("kind", families.DECODERS)
@@ -347,6 +347,41 @@ def test_the_batch_does_not_change_the_bits_of_a_sequence():
             assert_same_bits(states[b], model(batch[b]))
         order = rng.permutation(37)
         assert_same_bits(model(batch[order]), states[order])
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("kind", families.ENCODERS)
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_the_parts_of_a_batch_do_not_change_its_bits(kind, num_threads, monkeypatch):
+    rng = np.random.default_rng(4)
+    model = kin(kind, np.float32)[0]
+    n_types = 0 if model.segment_embedding is None else len(model.segment_embedding)
+    batch, ends = rng.integers(0, 30, (23, 9)), rng.integers(0, 10, 23)
+    options = [{}, {"lengths": ends}, {"lengths": ends, "token_mask": batch > 3}]
+    options += [{"token_mask": batch > 3}, {"token_mask": np.arange(9) < ends[:, None]}]
+    for shape in [(23, 9), (23, 1), (1, 9), (9,)] if n_types else []:
+        types = rng.integers(0, n_types, shape)
+        options += [{"token_types": types}, {"token_types": types, "lengths": ends}]
+    whole = [model(batch, **some, num_threads=num_threads) for some in options]
+    calls, encode = [], Encoder.__call__
+
+    def noted(self, tokens, **options):
+        calls.append(tokens.shape)
+        return encode(self, tokens, **options)
+
+    monkeypatch.setattr(models._embedding, "PART", 20 // num_threads)
+    monkeypatch.setattr(Encoder, "__call__", noted)
+    for some, expected in zip(options, whole, strict=True):
+        calls.clear()
+        assert_same_bits(model(batch, **some, num_threads=num_threads), expected)
+        assert len(calls) >= 4
+        n_tokens = [np.prod(shape[:-1]) for shape in calls]
+        assert max(n_tokens) <= 2 * 20 + 9
+        inside = model(batch, **some, return_hidden_states=True)
+        assert_same_bits(inside.output, expected)
+    with pytest.raises(ValueError, match="num_threads: expected"):
+        model(batch, num_threads=0)
+    assert model(batch[:3]).shape == (3, 9, 12)  # too few for parts
 
 
 @pytest.mark.parametrize("name", ["norm", "norm_first", "q_norm", "k_norm"])

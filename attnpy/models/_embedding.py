@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sized
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from attnpy import _checks, _dtypes, _packed, _parameters, _vjp
+from attnpy import _checks, _dtypes, _machine, _packed, _parameters, _vjp
 from attnpy._vjp import LayerGradients
 from attnpy.blocks import Insides
 
 if TYPE_CHECKING:
+    from types import EllipsisType
+
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
     from attnpy._typing import Array
     from attnpy._vjp import Pullback
+
+# The fewest tokens that a thread gets of a part of a batch: what a layer makes of them
+# is to stay in its caches, and all that is read of the weights to be worth it.
+PART = 512
 
 
 def table(
@@ -132,6 +139,47 @@ def run_existing(
         states = _unpacked(states, exists, table)
     output = _unpacked(result.output, exists, table)
     return Insides(output, weights, result.cross_weights, states)
+
+
+def run_parts(
+    ids: NDArray[np.int64],
+    lengths: NDArray[np.int64] | None,
+    run: Callable[[slice | EllipsisType], Array | Insides],
+    num_threads: int | None,
+) -> Array | Insides:
+    """Run a batch of tokens (L,) or (B, L) in parts whose numbers stay in the caches.
+
+    `run` returns what a model does of a part of the batch; its bits are those of all.
+    """
+    output = None
+    for span in _parts(ids, lengths, num_threads):
+        part = run(span)
+        if span is ...:
+            return part
+        assert isinstance(part, np.ndarray)
+        if output is None:
+            output = np.empty((*ids.shape, part.shape[-1]), part.dtype)
+        output[span] = part
+    assert output is not None
+    return output
+
+
+def _parts(
+    ids: NDArray[np.int64], lengths: NDArray[np.int64] | None, num_threads: int | None
+) -> list[slice | EllipsisType]:
+    """Cut a batch into parts of about as many tokens, some sequences each."""
+    each = np.full(len(ids), ids.shape[-1]) if lengths is None else lengths
+    n_tokens = int(each.sum())
+    if ids.ndim == 1 or n_tokens < 2 * PART:
+        return [...]
+    n_threads = _machine.get_num_threads()
+    if num_threads is not None:
+        n_threads = _checks.count(num_threads, "num_threads")
+    n_parts = min(n_tokens // (PART * n_threads), len(ids))
+    ends = np.arange(1, n_parts) * (n_tokens / max(n_parts, 1))
+    cuts = [0, *np.searchsorted(np.cumsum(each), ends, "right"), len(ids)]
+    spans = [slice(a, b) for a, b in itertools.pairwise(cuts) if a < b]
+    return [*spans] if len(spans) > 1 else [...]
 
 
 def existing_vjp(

@@ -16,6 +16,7 @@ from attnpy.models import _embedding, _hf_config, _pretrained
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping
+    from types import EllipsisType
 
     from numpy.typing import ArrayLike, DTypeLike, NDArray
     from typing_extensions import Unpack
@@ -433,28 +434,46 @@ class BertEncoder:
             If an argument has the wrong kind, dtype or shape, or is out of its range.
         """
         ids = _embedding.checked_ids(token_ids, len(self.token_embedding))
-        embedded = self._embed(ids, self._types(ids, token_types))
-        tokens = self.norm(embedded, num_threads=num_threads)
+        types = self._types(ids, token_types)
         hidden, of_keys, ends = _visible(ids, lengths, token_mask)
+        _embedding.check_positions(
+            ids.shape[-1], self.position_embedding[self._first :]
+        )
+        bias = self._bias(ids.shape[-1] if ends is None else int(ends.max(initial=0)))
 
-        def run(
-            tokens: Array, seq_offsets: NDArray[np.int64] | None
-        ) -> Array | Insides:
-            return self.encoder(
-                tokens,
-                mask=hidden,
-                bias=self._bias(ids, seq_offsets),
-                kv_lengths=of_keys,
-                seq_offsets=seq_offsets,
-                mixed=_embedding.is_mixed(self.token_embedding),
-                return_weights=return_weights,
-                return_hidden_states=return_hidden_states,
-                layers=layers,
-                heads=heads,
-                num_threads=num_threads,
+        def run(part: slice | EllipsisType) -> Array | Insides:
+            """Return what the encoder does, of a part of the batch."""
+
+            def encode(
+                tokens: Array, seq_offsets: NDArray[np.int64] | None
+            ) -> Array | Insides:
+                longest = _longest(tokens, seq_offsets)
+                return self.encoder(
+                    tokens,
+                    mask=None if hidden is None else hidden[part],
+                    bias=None if bias is None else bias[:, :longest, :longest],
+                    kv_lengths=None if of_keys is None else of_keys[part],
+                    seq_offsets=seq_offsets,
+                    mixed=_embedding.is_mixed(self.token_embedding),
+                    return_weights=return_weights,
+                    return_hidden_states=return_hidden_states,
+                    layers=layers,
+                    heads=heads,
+                    num_threads=num_threads,
+                )
+
+            each = types.ndim == 2 and len(types) == len(ids)
+            of_part = types[part] if each else types
+            tokens = self._embed(ids[part], of_part)
+            tokens = self.norm(tokens, num_threads=num_threads)
+            existing = None if ends is None else ends[part]
+            return _embedding.run_existing(
+                tokens, existing, encode, self.token_embedding
             )
 
-        return _embedding.run_existing(tokens, ends, run, self.token_embedding)
+        if return_weights or return_hidden_states:
+            return run(...)
+        return _embedding.run_parts(ids, ends, run, num_threads)
 
     def vjp(
         self,
@@ -502,7 +521,7 @@ class BertEncoder:
             return self.encoder.vjp(
                 tokens,
                 mask=hidden,
-                bias=self._bias(ids, seq_offsets),
+                bias=self._bias(_longest(tokens, seq_offsets)),
                 kv_lengths=of_keys,
                 seq_offsets=seq_offsets,
                 wanted=() if self.relative_bias is None else ("bias",),
@@ -773,15 +792,10 @@ class BertEncoder:
         places: NDArray[np.int64] = np.cumsum(counted, axis=-1) * counted + padding_id
         return places
 
-    def _bias(
-        self, ids: NDArray[np.int64], seq_offsets: NDArray[np.int64] | None
-    ) -> Array | None:
+    def _bias(self, longest: int) -> Array | None:
         """Return the bias of all layers' scores, (H, L, L) with L of the longest."""
         if self.relative_bias is None:
             return None
-        longest = ids.shape[-1]
-        if seq_offsets is not None:
-            longest = int(np.diff(seq_offsets).max(initial=0))
         return positions.relative_bias(self.relative_bias, longest, longest)
 
     def _of_bias(self, grad: Array) -> Array:
@@ -824,6 +838,14 @@ def _check_heads(config: Mapping[str, Any], pooler: bool, classifier: bool) -> N
         )
     if _checks.flag(pooler, "pooler") and kind == "distilbert":
         raise ValueError("pooler: expected False, as distilbert has none, got True")
+
+
+def _longest(tokens: Array, seq_offsets: NDArray[np.int64] | None) -> int:
+    """Return the tokens of the longest sequence of (..., L, E), or of packed ones."""
+    if seq_offsets is not None:
+        return int(np.diff(seq_offsets).max(initial=0))
+    n_tokens: int = tokens.shape[-2]
+    return n_tokens
 
 
 def _visible(
