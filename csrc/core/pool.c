@@ -15,7 +15,7 @@
 #include <time.h>
 
 #define SPINS 2000     /* looks at a job before sleeping until it ends */
-#define WATCH_NS 30000 /* for which a worker looks for a next job before it sleeps */
+#define WATCH_NS 60000 /* for which a worker looks for a next job before it sleeps */
 
 typedef struct job {
     struct job *next;
