@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from . import cases, encoders, machine, measure, report
+from . import backward, cases, encoders, machine, measure, report
 from .peers import version
 
 ROUNDS = 7
@@ -132,6 +132,62 @@ def faults(call):
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 
+# ---- PyTorch's autograd --------------------------------------------------------------
+
+
+def autograd(n_threads, n_rounds):
+    """Gradients of attention through PyTorch's autograd, beside what that takes alone.
+
+    "nothing" is a function of three inputs, written in Python as attnpy's is, whose
+    backward pass returns what is there: less than that none can add.
+    """
+    header = ["heads x L x D", "arrays", "tensors", "tensors, nothing", "more"]
+    if not version("torch"):
+        return header, [["PyTorch is not installed", *["-"] * 4]]
+    lines = []
+    for length in (8, 64, 128, 256):
+        case = backward.Backward(cases.prefill(1, 8, length, 64))
+        calls = list(autograd_calls(case, n_threads))
+        times = [[one_call(call) for call in calls] for _ in range(n_rounds)]
+        arrays, tensors, nothing = (float(x) for x in np.median(times, axis=0))
+        more = tensors - arrays - nothing
+        shown = map(report.duration, (arrays, tensors, nothing, more))
+        lines.append([f"8 x {length} x 64", *shown])
+    return header, lines
+
+
+def autograd_calls(case, n_threads):
+    """Gradients of arrays, of tensors, and of a function that does nothing."""
+    import torch
+
+    import attnpy
+    from attnpy.integrations.torch import attention
+
+    class Nothing(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, *inputs):
+            ctx.found = inputs
+            return inputs[0].clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            return ctx.found
+
+    arrays = case.arrays()
+    output, lse = attnpy.attention(*arrays[1:], return_lse=True)
+    options = {"output": output, "lse": lse, "num_threads": n_threads}
+    yield partial(attnpy.attention_vjp, *arrays, **options)
+    grad, inputs = backward.with_leaves(arrays)
+    for attend in (partial(attention, num_threads=n_threads), Nothing.apply):
+        yield backward.retained(attend, inputs, grad)
+
+
+def one_call(call):
+    """Seconds of a call, among several."""
+    call()
+    return measure.one_time(call, measure.calls_per_sample(call))
+
+
 # ---- Many cores ----------------------------------------------------------------------
 
 MAX_TASKS = 100_000
@@ -248,5 +304,6 @@ EXPERIMENTS = {
     "products": products,
     "watching": watching,
     "pages": pages,
+    "autograd": autograd,
     "cores": cores,
 }

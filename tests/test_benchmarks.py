@@ -674,7 +674,8 @@ def test_experiments_print_a_table_each():
     assert sum(line.startswith("| ") for line in printed.splitlines()) == 6
     with pytest.raises(AssertionError, match="got 'nothing'"):
         assert_runs(RUN, "experiments", "nothing")
-    assert set(experiments.EXPERIMENTS) == {"products", "watching", "pages", "cores"}
+    names = {"products", "watching", "pages", "autograd", "cores"}
+    assert set(experiments.EXPERIMENTS) == names
 
 
 def test_tasks_are_handed_out_in_turn():

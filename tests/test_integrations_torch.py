@@ -144,6 +144,32 @@ def test_gradients_have_the_bits_that_they_have_of_arrays(traced):
         np.testing.assert_array_equal(one.numpy(), other)
 
 
+GRADIENTS = {
+    "adjacent": lambda grad: grad.contiguous(),
+    "transposed": lambda grad: grad.mT.contiguous().mT,
+    "expanded": lambda grad: grad[:1, :1, :1, :1].expand(grad.shape),
+    "negative view": lambda grad: torch._neg_view(-grad),
+    "with a history": lambda grad: grad.requires_grad_(),
+}
+
+
+@pytest.mark.parametrize("kind", GRADIENTS)
+@pytest.mark.parametrize("wanted", [(0,), (1,), (2,), (0, 2), (1, 2), (0, 1, 2)])
+def test_any_gradient_reaches_those_that_are_wanted(kind, wanted):
+    inputs = problem(torch.float32)
+    arrays = [tensor.numpy() for tensor in inputs]
+    for i in wanted:
+        inputs[i].requires_grad_()
+    grad = GRADIENTS[kind](normal(2, 4, 9, 5, dtype=torch.float32, seed=7))
+    leaves = [inputs[i] for i in wanted]
+    for options in ({"causal": True}, {"scale": 0.5, "window": (2, 1)}):
+        found = torch.autograd.grad(attention(*inputs, **options), leaves, grad)
+        values = grad.detach().resolve_neg().numpy()
+        expected = attnpy.attention_vjp(values, *arrays, **options)
+        for tensor, i in zip(found, wanted, strict=True):
+            np.testing.assert_array_equal(tensor.numpy(), expected[i])
+
+
 @pytest.mark.quick
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_each_dtype_keeps_its_own_in_both_directions(dtype, traced):

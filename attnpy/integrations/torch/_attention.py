@@ -436,6 +436,9 @@ class _Attention(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         """Compute the gradients of query, key, value, bias and sinks."""
         saved = ctx.saved_tensors
+        found = _gradients_at_once(ctx, grads, saved)
+        if found is not None:
+            return (*found, None, None)
         n = len(NAMES)
         inputs, results, tensors = saved[:n], saved[n : n + 2], saved[n + 2 :]
         options = {**ctx.options, **dict(zip(ctx.names, tensors, strict=True))}
@@ -448,6 +451,31 @@ class _Attention(torch.autograd.Function):
         if torch.is_grad_enabled():  # create_graph=True
             return (*_FirstDerivative.apply(compute, *grads, *inputs), None, None)
         return (*compute(), None, None)
+
+
+def _gradients_at_once(
+    ctx: Any, grads: tuple[Tensor | None, ...], saved: tuple[Tensor | None, ...]
+) -> list[Tensor | None] | None:
+    """Return the gradients where there is nothing to record, to check or to add up.
+
+    Else None. The short way, as `attend_at_once` is.
+    """
+    query, key, value, bias, sinks, *results = saved
+    grad_output, grad_weights, grad_lse = grads
+    nothing_else = bias is sinks is grad_weights is grad_lse is None and not ctx.names
+    if not nothing_else or torch.is_grad_enabled():
+        return None
+    arrays = _tensors.detached_arrays(grad_output, query, key, value, *results)
+    if arrays is None:
+        return None
+    *inputs, output, lse = arrays
+    wanted = [
+        name for name, flag in zip(NAMES, ctx.needs_input_grad, strict=False) if flag
+    ]
+    found = attnpy.attention_vjp(
+        *inputs, output=output, lse=lse, wanted=wanted, **ctx.options
+    )
+    return [None if x is None else torch.from_numpy(x) for x in found]
 
 
 class _FirstDerivative(torch.autograd.Function):

@@ -45,6 +45,17 @@ def plain_arrays(query: Any, key: Any, value: Any) -> tuple[Any, Any, Any] | Non
         return None
 
 
+def detached_arrays(*tensors: Any) -> list[Any] | None:
+    """Return the memory of tensors with or without a history, likewise."""
+    for tensor in tensors:
+        if type(tensor) not in PLAIN:
+            return None
+    try:
+        return [tensor.numpy(force=True) for tensor in tensors]
+    except (RuntimeError, TypeError):
+        return None
+
+
 def check(tensor: Any, name: str, meta: bool = False) -> None:
     """Refuse what is no dense tensor on the CPU, or one with a shape alone."""
     if not isinstance(tensor, torch.Tensor):
