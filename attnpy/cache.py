@@ -362,8 +362,13 @@ def reserve(
     """
     past_lengths = cache._lengths
     lengths = cache._make_room(n_tokens, new_lengths, name)
-    key, value = cache._rows(lengths)
-    return past_lengths, lengths, key, value
+    longest = _longest(lengths)
+    return (
+        past_lengths,
+        lengths,
+        cache._key[:, :, :longest],
+        cache._value[:, :, :longest],
+    )
 
 
 def empty_rows(cache: KVCache, n_keys: int) -> tuple[Array, Array]:

@@ -1147,11 +1147,10 @@ class MultiHeadAttention:
             positions = _packed.positions(starts, first)[:, np.newaxis]  # (T, 1)
             return cos_sin(rotary, positions, dtype, None, ends)[:, 0]
 
-        return RotaryTables(
-            table(offset, q_dtype),
-            table(first, k_dtype),
-            rotary.interleaved,
-        )
+        of_queries = of_keys = table(offset, q_dtype)
+        if first is not offset or k_dtype != q_dtype:
+            of_keys = table(first, k_dtype)
+        return RotaryTables(of_queries, of_keys, rotary.interleaved)
 
     def _check_rotary(self, rotary: Rotary | None, context: object) -> None:
         if rotary is None:
@@ -1324,9 +1323,10 @@ def _head_size(embed_dim: int, num_heads: int, head_dim: int | None) -> int:
 
 def _columns(weight: Array, name: str) -> int:
     """Return how many columns a matrix has."""
-    if np.ndim(weight) != 2:
-        raise ValueError(f"{name}: expected a matrix, got shape {np.shape(weight)}")
-    return int(np.shape(weight)[1])
+    shape = getattr(weight, "shape", None) or np.shape(weight)
+    if len(shape) != 2:
+        raise ValueError(f"{name}: expected a matrix, got shape {shape}")
+    return int(shape[1])
 
 
 def _arithmetic(
