@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 # Of the core: ATTN_PANEL_COLUMNS and ATTN_BLOCK in csrc/core/limits.h.
 PANEL_COLUMNS, BLOCK = 48, 128
 CACHE_LINE = 64  # bytes
+LOOKED_UP = 64  # rows of a table at a time, for the places of their numbers take memory
 
 
 class PackedWeight:
@@ -180,12 +181,20 @@ class PackedTable:
             index = _checks.integers(rows, "rows", -len(self), len(self) - 1)
         except ValueError as error:
             raise IndexError(str(error)) from None
-        panel, column = np.divmod(index % len(self), PANEL_COLUMNS)
+        found: Array = np.empty((*index.shape, self.shape[1]), self.dtype)
+        to = _as_integers(found).reshape(index.size, self.shape[1])
+        for start in range(0, index.size, LOOKED_UP):
+            some = slice(start, start + LOOKED_UP)
+            to[some] = self._taken(index.reshape(-1, 1)[some] % len(self))
+        return found
+
+    def _taken(self, rows: NDArray[np.int64]) -> Array:
+        """Return rows of such numbers (n, 1)."""
+        panel, column = np.divmod(rows, PANEL_COLUMNS)
         first, per_panel = self._places
-        at = first + panel[..., np.newaxis] * per_panel
-        at += column[..., np.newaxis] * _terms(self.dtype)
-        taken: Array = _as_integers(self.T._parts[0])[at]
-        return taken.view(self.dtype)
+        at = first + panel * per_panel + column * _terms(self.dtype)
+        taken: Array = _as_integers(self.T._parts[0]).take(at)
+        return taken
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return self.T.__array__(dtype, copy).T
