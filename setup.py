@@ -54,9 +54,13 @@ warnings_as_errors = [
     "-Wmissing-prototypes",
     "-Werror",
 ]
-# Python's own flags ask for debugging information, 3 MB of it; CFLAGS=-g keeps it.
+link_args = ["-pthread"]
+# Python's own flags ask for debugging information, 3 MB of it; CFLAGS=-g keeps it, and
+# the names of functions, for profilers and debuggers.
 if "-g" not in os.environ.get("CFLAGS", "").split():
     compile_args.append("-g0")
+    if sys.platform == "linux":
+        link_args.append("-Wl,--strip-all")
 if os.environ.get("ATTNPY_WERROR") == "1":
     compile_args += warnings_as_errors
 
@@ -245,7 +249,7 @@ setup(
             depends=sorted(glob("csrc/**/*.h", recursive=True)),
             include_dirs=["csrc"],
             extra_compile_args=compile_args,
-            extra_link_args=["-pthread"],
+            extra_link_args=link_args,
         )
     ],
 )
