@@ -30,9 +30,11 @@ from attnpy._gradients import AttentionGradients, attention_vjp
 from attnpy._machine import (
     get_num_threads,
     get_portable,
+    get_spin_time,
     register_threadpoolctl,
     set_num_threads,
     set_portable,
+    set_spin_time,
     show_config,
 )
 from attnpy._merge import merge
@@ -52,10 +54,12 @@ __all__ = [
     "attention_vjp",
     "get_num_threads",
     "get_portable",
+    "get_spin_time",
     "merge",
     "register_threadpoolctl",
     "set_num_threads",
     "set_portable",
+    "set_spin_time",
     "show_config",
     "statistics",
 ]

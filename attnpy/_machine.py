@@ -6,7 +6,7 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
-from attnpy import _attnpy
+from attnpy import _attnpy, _checks
 from attnpy._version import __version__
 
 
@@ -57,6 +57,55 @@ def get_num_threads() -> int:
     True
     """
     return _attnpy.get_num_threads()
+
+
+def set_spin_time(microseconds: int) -> None:
+    """Set for how long an idle thread looks for the next call before it sleeps.
+
+    Parameters
+    ----------
+    microseconds : int
+        0 to 1,000,000. It starts as 60.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `microseconds` is not an integer, or out of its range.
+
+    Notes
+    -----
+    To wake a thread that sleeps takes as long as a small call. One that looks takes CPU
+    time, after each call that it took part in, but lets others go first that want its
+    CPU. 60 microseconds are more than what lies between the steps of a model; more are
+    for a process that has its CPUs for itself, and less for one that shares them. It is
+    what ``KMP_BLOCKTIME`` is to OpenMP. No bit of a result depends on it.
+
+    Examples
+    --------
+    >>> import attnpy
+    >>> attnpy.set_spin_time(1000)
+    >>> attnpy.get_spin_time()
+    1000
+    >>> attnpy.set_spin_time(60)
+    """
+    _attnpy.spin_time(_checks.size(microseconds, "microseconds"))
+
+
+def get_spin_time() -> int:
+    """Return for how long an idle thread looks for the next call before it sleeps.
+
+    Returns
+    -------
+    int
+        Microseconds. See `set_spin_time`.
+
+    Examples
+    --------
+    >>> import attnpy
+    >>> attnpy.get_spin_time()
+    60
+    """
+    return _attnpy.spin_time(None)
 
 
 def set_portable(portable: bool) -> None:

@@ -27,6 +27,47 @@ def restore_threads():
     attnpy.set_num_threads(before)
 
 
+@pytest.fixture
+def restore_spin_time():
+    """Leave the time for which idle threads look for a call as it was."""
+    before = attnpy.get_spin_time()
+    yield
+    attnpy.set_spin_time(before)
+
+
+@pytest.mark.quick
+def test_spin_time_is_set_read_and_judged(restore_spin_time):
+    assert attnpy.get_spin_time() == 60
+    for microseconds in (0, 1, np.int32(250), 1_000_000):
+        attnpy.set_spin_time(microseconds)
+        assert attnpy.get_spin_time() == microseconds
+    for bad in (-1, 1_000_001, 2**70):
+        with pytest.raises(ValueError, match=r"microseconds: expected .*, got"):
+            attnpy.set_spin_time(bad)
+    for bad in (2.0, "2", None, True):
+        with pytest.raises(TypeError, match="microseconds: expected an integer, got"):
+            attnpy.set_spin_time(bad)
+    assert attnpy.get_spin_time() == 1_000_000
+
+
+@pytest.mark.parametrize("n_threads", [2, 3])
+def test_idle_threads_spin_for_as_long_as_they_may(restore_spin_time, n_threads):
+    query = normal(8, 300, 64)
+    expected = attnpy.attention(query, query, query, num_threads=1)
+
+    def seconds_after_a_call(microseconds):
+        attnpy.set_spin_time(microseconds)
+        found = attnpy.attention(query, query, query, num_threads=n_threads)
+        assert_same_bits(found, expected)
+        begin = time.process_time()
+        time.sleep(0.2)
+        return time.process_time() - begin
+
+    spent = [min(seconds_after_a_call(us) for _ in range(3)) for us in (0, 100_000)]
+    assert spent[0] < 0.02
+    assert spent[1] > 0.05  # 0.1 for each of the others, if they get a CPU
+
+
 @pytest.mark.quick(tier=TIERS[:1])
 def test_threads_calling_at_once_get_the_same_bits(attend):
     calls = [

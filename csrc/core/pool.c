@@ -11,11 +11,11 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <stdint.h>
+#include <sched.h>
 #include <time.h>
 
-#define SPINS 2000     /* looks at a job before sleeping until it ends */
-#define WATCH_NS 60000 /* for which a worker looks for a next job before it sleeps */
+#define SPINS 2000 /* looks at a job before sleeping until it ends */
+#define LOOKS 16   /* for a next job before others that want the CPU may have it */
 
 typedef struct job {
     struct job *next;
@@ -40,6 +40,20 @@ static struct {
     bool prepared_for_fork;
     atomic_uint n_posted; /* counts jobs; changed under the lock */
 } pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER};
+
+static atomic_llong spin_time = 60000;
+
+void
+attn_set_spin_time(int64_t ns)
+{
+    atomic_store(&spin_time, ns);
+}
+
+int64_t
+attn_get_spin_time(void)
+{
+    return atomic_load(&spin_time);
+}
 
 static bool
 has_work(job *j)
@@ -70,17 +84,23 @@ nanoseconds(void)
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* Looks for a job after the `seen`-th for a short while: the steps of a layer follow each
- * other sooner than a thread can be woken. */
+/* Looks for a job after the `seen`-th for a while: the steps of a layer follow each other
+ * sooner than a thread can be woken. The caller, who is to bring the job, may have been put
+ * on the same CPU. */
 static void
 watch_for_job(unsigned seen)
 {
-    int64_t end = nanoseconds() + WATCH_NS;
+    int64_t end = nanoseconds() + attn_get_spin_time();
 
-    while (atomic_load_explicit(&pool.n_posted, memory_order_relaxed) == seen &&
-           nanoseconds() < end) {
-        attn_cpu_pause();
-    }
+    do {
+        for (int i = 0; i < LOOKS; i++) {
+            if (atomic_load_explicit(&pool.n_posted, memory_order_relaxed) != seen) {
+                return;
+            }
+            attn_cpu_pause();
+        }
+        sched_yield();
+    } while (nanoseconds() < end);
 }
 
 static void *

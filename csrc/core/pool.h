@@ -5,6 +5,7 @@
 #include "core/stop.h"
 
 #include <stddef.h>
+#include <stdint.h>
 
 typedef void (*attn_body)(void *context, ptrdiff_t index, int worker);
 
@@ -12,5 +13,10 @@ typedef void (*attn_body)(void *context, ptrdiff_t index, int worker);
  * distinct workers in [0, n_threads); worker 0 is the caller. */
 void attn_parallel_for(ptrdiff_t n, int n_threads, attn_body, void *context,
                        attn_control *);
+
+/* Nanoseconds for which a thread that has nothing to do looks for a next job before it
+ * sleeps. */
+void attn_set_spin_time(int64_t);
+int64_t attn_get_spin_time(void);
 
 #endif

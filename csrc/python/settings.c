@@ -2,10 +2,12 @@
  * it. */
 #include "python/settings.h"
 
+#include "core/pool.h"
 #include "core/quota.h"
 #include "core/tasks.h"
 #include "python/numbers.h"
 
+#define MAX_SPIN_TIME 1000000 /* microseconds */
 #define EXPORTED __attribute__((visibility("default")))
 
 /* The tier that calls use unless they name one; set once, on import. And whether they use
@@ -66,6 +68,30 @@ get_num_threads(PyObject *module, PyObject *unused)
     (void)module;
     (void)unused;
     return PyLong_FromLong(attn_get_num_threads());
+}
+
+PyDoc_STRVAR(spin_time_doc, "spin_time(microseconds, /)\n--\n\nSet it unless that is "
+                            "None, as attnpy.set_spin_time; return it.");
+
+static PyObject *
+spin_time(PyObject *module, PyObject *argument)
+{
+    int64_t n;
+    int overflow;
+
+    (void)module;
+    if (argument != Py_None) {
+        if (py_parse_integer(argument, "microseconds", &n, &overflow) < 0) {
+            return NULL;
+        }
+        if (overflow != 0 || n < 0 || n > MAX_SPIN_TIME) {
+            return PyErr_Format(PyExc_ValueError,
+                                "microseconds: expected 0 to %d, got %R", MAX_SPIN_TIME,
+                                argument);
+        }
+        attn_set_spin_time(1000 * n);
+    }
+    return PyLong_FromLongLong(attn_get_spin_time() / 1000);
 }
 
 PyDoc_STRVAR(
@@ -295,6 +321,7 @@ py_choose_settings(void)
 PyMethodDef py_settings_methods[] = {
     {"set_num_threads", set_num_threads, METH_O, set_num_threads_doc},
     {"get_num_threads", get_num_threads, METH_NOARGS, get_num_threads_doc},
+    {"spin_time", spin_time, METH_O, spin_time_doc},
     {"set_work_per_thread", set_work_per_thread, METH_O, set_work_per_thread_doc},
     {"set_wide_tasks", set_wide_tasks, METH_O, set_wide_tasks_doc},
     {"watch_tasks", PY_FUNCTION(watch_tasks), METH_FASTCALL, watch_tasks_doc},

@@ -146,6 +146,8 @@ def other_functions(q: Array, found: dict[str, Any]) -> None:
     assert_type(attnpy.show_config(mode="dicts"), dict[str, Any])
     attnpy.show_config()
     attnpy.set_num_threads(2)
+    attnpy.set_spin_time(100)
+    assert_type(attnpy.get_spin_time(), int)
     attnpy.set_portable(True)
     assert_type(attnpy.get_portable(), bool)
     attnpy.register_threadpoolctl()
@@ -157,6 +159,7 @@ def other_functions(q: Array, found: dict[str, Any]) -> None:
     attnpy.statistics(q, q).received.shape  # wrong
     attnpy.set_num_threads("2")  # wrong
     attnpy.set_num_threads()  # wrong
+    attnpy.set_spin_time(0.5)  # wrong
     attnpy.set_portable(None)  # wrong
     attnpy.show_config(mode="table")  # wrong
     attnpy.show_config()["tier"]  # wrong
