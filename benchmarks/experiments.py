@@ -82,31 +82,48 @@ def product_rate(call, flops, loop, n_threads, n_rounds):
 # ---- What idle threads cost ----------------------------------------------------------
 
 
-def watching(n_threads, n_rounds):
-    """CPU time of calls with pauses between, beside that of the same calls in a row.
+SPIN_TIMES = 0, 60, 1000  # microseconds
 
-    A thread that looks for its next call costs that time, and nobody else has it.
+
+def watching(n_threads, n_rounds):
+    """Calls with pauses between, by how long idle threads look for the next one.
+
+    A thread that looks for its next call costs CPU time that nobody else has then, and
+    one that sleeps has to be woken. The CPU time of the pauses alone is not in it.
     """
     import attnpy
 
-    arrays = cases.prefill(1, 8, 256, 64).arrays()
+    arrays = cases.prefill(1, 8, 64, 64).arrays()
     call = partial(attnpy.attention, *arrays, num_threads=n_threads)
-    lines = []
+    before, lines = attnpy.get_spin_time(), []
     for pause in (0, 50e-6, 500e-6, 5e-3):
-        found = [cpu_seconds(call, pause) for _ in range(n_rounds)]
-        alone = [cpu_seconds(lambda: None, pause) for _ in range(n_rounds)]
-        cost = 1e6 * (np.median(found) - np.median(alone))
-        lines.append([report.duration(pause) if pause else "none", f"{cost:.0f}"])
-    return ["pause", "CPU us a call"], lines
+        nothing = np.median([paused(int, pause)[1] for _ in range(n_rounds)])
+        found = []
+        for spin_time in SPIN_TIMES:
+            attnpy.set_spin_time(spin_time)
+            found.append(
+                np.median([paused(call, pause) for _ in range(n_rounds)], axis=0)
+            )
+        attnpy.set_spin_time(before)
+        times = [f"{1e6 * wall:.0f}" for wall, _ in found]
+        costs = [f"{1e6 * (cpu - nothing):.0f}" for _, cpu in found]
+        lines.append([report.duration(pause) if pause else "none", *times, *costs])
+    header = [
+        f"{unit}, looking {n} us" for unit in ("us", "CPU us") for n in SPIN_TIMES
+    ]
+    return ["pause", *header], lines
 
 
-def cpu_seconds(call, pause, n_calls=50):
-    begin = time.process_time()
+def paused(call, pause, n_calls=50):
+    """Seconds of a call, and CPU seconds of a call and the pause after it."""
+    calls, begin = 0.0, time.process_time()
     for _ in range(n_calls):
+        start = time.perf_counter()
         call()
+        calls += time.perf_counter() - start
         if pause:
             time.sleep(pause)
-    return (time.process_time() - begin) / n_calls
+    return calls / n_calls, (time.process_time() - begin) / n_calls
 
 
 # ---- Fresh pages ---------------------------------------------------------------------

@@ -281,6 +281,9 @@ SYSTEMS = {
         "sentence-transformers", "ST", ("sentence-transformers", "torch")
     ),
     "fastembed": System("fastembed", "fastembed", ("fastembed", "torch", "onnx")),
+    "fastembed_sorted": System(
+        "fastembed, of sorted texts", "fastembed sorted", ("fastembed", "torch", "onnx")
+    ),
     "numpy": System("NumPy, unfused", "NumPy", ("numpy", "threadpoolctl")),
 }
 

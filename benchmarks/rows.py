@@ -538,7 +538,7 @@ def text_rows():
             f"{n} texts",
             Texts(n),
             (("sentence_transformers", 2.0), ("fastembed", 1.5)),
-            peers=("sentence_transformers", "fastembed"),
+            peers=("sentence_transformers", "fastembed", "fastembed_sorted"),
             unit="tokens/s",
             needs=("tokenizers",),
             quick=n == 200,

@@ -158,37 +158,46 @@ def sentence_transformers_ways(case, texts, n_threads):
         yield Way(f"batches of {batch_size}", call)
 
 
-def fastembed_ways(case, texts, n_threads):
+@functools.cache
+def fastembed_model(name, n_threads):
     """On ONNX Runtime, with a graph that PyTorch has written."""
     from fastembed import TextEmbedding
     from fastembed.common.model_description import ModelSource, PoolingType
 
-    path = folder(case.model)
+    path = folder(name)
     folders.made(path / "model.onnx", partial(export, path))
-    if case.model not in {
-        known["model"] for known in TextEmbedding.list_supported_models()
-    }:
+    if name not in {known["model"] for known in TextEmbedding.list_supported_models()}:
         TextEmbedding.add_custom_model(
-            model=case.model,
+            model=name,
             pooling=PoolingType.MEAN,
             normalization=True,
-            sources=ModelSource(hf=case.model),
-            dim=folders.CONFIGS[case.model]["hidden_size"],
+            sources=ModelSource(hf=name),
+            dim=folders.CONFIGS[name]["hidden_size"],
             model_file="model.onnx",
         )
-    model = TextEmbedding(
-        case.model, threads=n_threads, specific_model_path=str(path), cuda=False
+    return TextEmbedding(
+        name, threads=n_threads, specific_model_path=str(path), cuda=False
     )
-    # As it is, and with texts of similar lengths together, which it leaves to its user.
+
+
+def fastembed_ways(case, texts, n_threads):
+    """With texts as they come."""
+    model = fastembed_model(case.model, n_threads)
+    for batch_size in BATCHES:
+        embed = partial(model.embed, batch_size=batch_size)
+        yield Way(f"batches of {batch_size}", partial(all_of, embed, texts))
+
+
+def fastembed_sorted_ways(case, texts, n_threads):
+    """With texts of similar lengths together, which it leaves to its user."""
+    model = fastembed_model(case.model, n_threads)
     order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
     place = np.argsort(order)
     for batch_size in BATCHES:
         embed = partial(model.embed, batch_size=batch_size)
-        yield Way(f"batches of {batch_size}", partial(all_of, embed, texts))
-        chosen = [texts[i] for i in order]
         yield Way(
             f"sorted, batches of {batch_size}",
-            partial(all_of, embed, chosen),
+            partial(all_of, embed, [texts[i] for i in order]),
             lambda vectors: np.stack(vectors)[place],
         )
 
@@ -238,4 +247,5 @@ WAYS = {
     "attnpy": attnpy_ways,
     "sentence_transformers": sentence_transformers_ways,
     "fastembed": fastembed_ways,
+    "fastembed_sorted": fastembed_sorted_ways,
 }
