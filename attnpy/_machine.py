@@ -75,10 +75,11 @@ def set_spin_time(microseconds: int) -> None:
     Notes
     -----
     To wake a thread that sleeps takes as long as a small call. One that looks takes CPU
-    time, after each call that it took part in, but lets others go first that want its
-    CPU. 60 microseconds are more than what lies between the steps of a model; more are
-    for a process that has its CPUs for itself, and less for one that shares them. It is
-    what ``KMP_BLOCKTIME`` is to OpenMP. No bit of a result depends on it.
+    time, after each call that it took part in; one that was woken on the CPU of its
+    caller does not look. 60 microseconds are more than what lies between the steps of a
+    model; more are for a process that has its CPUs for itself, and less for one that
+    shares them. It is what ``KMP_BLOCKTIME`` is to OpenMP. No bit of a result depends
+    on it.
 
     Examples
     --------

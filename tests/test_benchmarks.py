@@ -672,8 +672,8 @@ def test_a_peer_in_a_process_of_its_own_answers_and_is_stopped_in_between():
 
 def test_experiments_print_a_table_each():
     printed = assert_runs(RUN, "experiments", "watching", "--rounds", "1")
-    assert printed.startswith("watching, 1 thread(s): Calls with pauses")
-    assert sum(line.startswith("| ") for line in printed.splitlines()) == 6
+    assert printed.startswith("watching, 1 thread(s): Calls with other work")
+    assert sum(line.startswith("| ") for line in printed.splitlines()) == 7
     with pytest.raises(AssertionError, match="got 'nothing'"):
         assert_runs(RUN, "experiments", "nothing")
     names = {"products", "watching", "pages", "autograd", "cores"}

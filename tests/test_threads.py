@@ -63,9 +63,9 @@ def test_idle_threads_spin_for_as_long_as_they_may(restore_spin_time, n_threads)
         time.sleep(0.2)
         return time.process_time() - begin
 
-    spent = [min(seconds_after_a_call(us) for _ in range(3)) for us in (0, 100_000)]
-    assert spent[0] < 0.02
-    assert spent[1] > 0.05  # 0.1 for each of the others, if they get a CPU
+    assert min(seconds_after_a_call(0) for _ in range(3)) < 0.02
+    # One that was woken on the caller's CPU does not look.
+    assert any(seconds_after_a_call(100_000) > 0.05 for _ in range(20))
 
 
 @pytest.mark.quick(tier=TIERS[:1])

@@ -3,7 +3,7 @@
  * Several calls may run at once: each is a job in a list, and idle workers join the first
  * one that has room and work left. A child of fork starts without workers and makes its
  * own. */
-#define _POSIX_C_SOURCE 200809L /* clock_gettime */
+#define _GNU_SOURCE /* clock_gettime, sched_getcpu */
 #include "core/pool.h"
 
 #include "core/cpu.h"
@@ -15,7 +15,6 @@
 #include <time.h>
 
 #define SPINS 2000 /* looks at a job before sleeping until it ends */
-#define LOOKS 16   /* for a next job before others that want the CPU may have it */
 
 typedef struct job {
     struct job *next;
@@ -28,6 +27,7 @@ typedef struct job {
     int joined;               /* workers that ever joined; under the lock */
     atomic_int active;        /* workers at it now; changed under the lock */
     int generation;           /* of the process that it began in */
+    int cpu;                  /* of the caller, when it began */
     pthread_cond_t left;      /* signalled when active becomes 0 */
 } job;
 
@@ -85,28 +85,33 @@ nanoseconds(void)
 }
 
 /* Looks for a job after the `seen`-th for a while: the steps of a layer follow each other
- * sooner than a thread can be woken. The caller, who is to bring the job, may have been put
- * on the same CPU. */
+ * sooner than a thread can be woken. */
 static void
 watch_for_job(unsigned seen)
 {
     int64_t end = nanoseconds() + attn_get_spin_time();
 
-    do {
-        for (int i = 0; i < LOOKS; i++) {
-            if (atomic_load_explicit(&pool.n_posted, memory_order_relaxed) != seen) {
-                return;
-            }
-            attn_cpu_pause();
-        }
-        sched_yield();
-    } while (nanoseconds() < end);
+    while (atomic_load_explicit(&pool.n_posted, memory_order_relaxed) == seen &&
+           nanoseconds() < end) {
+        attn_cpu_pause();
+    }
+}
+
+/* The CPU that this thread is on; negative where the system does not say. */
+static int
+current_cpu(void)
+{
+#ifdef __linux__
+    return sched_getcpu();
+#else
+    return -1;
+#endif
 }
 
 static void *
 work(void *unused)
 {
-    bool watched = true; /* since the last job */
+    bool watched = true; /* since the last job, or not to be */
 
     (void)unused;
     pthread_mutex_lock(&pool.lock);
@@ -127,12 +132,13 @@ work(void *unused)
             pthread_cond_wait(&pool.work, &pool.lock);
             continue;
         }
-        watched = false;
-        int worker = ++j->joined;
+        int worker = ++j->joined, callers_cpu = j->cpu;
         j->room--;
         atomic_fetch_add(&j->active, 1);
         pthread_mutex_unlock(&pool.lock);
         drain(j, worker);
+        /* Who looks for the next job on the CPU of its caller is in the way. */
+        watched = callers_cpu >= 0 && current_cpu() == callers_cpu;
         pthread_mutex_lock(&pool.lock);
         if (atomic_fetch_sub(&j->active, 1) == 1) {
             pthread_cond_signal(&j->left);
@@ -238,6 +244,7 @@ attn_parallel_for(ptrdiff_t n, int n_threads, attn_body body, void *context,
         return;
     }
     j.room = n_threads - 1;
+    j.cpu = current_cpu();
     pthread_cond_init(&j.left, NULL);
     pthread_mutex_lock(&pool.lock);
     hire(n_threads - 1);
