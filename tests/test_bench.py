@@ -153,7 +153,9 @@ def test_ctrl_c_ends_it_between_two_lines(tmp_path):
         assert line, process.stderr.read()
     process.send_signal(signal.SIGINT)
     printed, errors = process.communicate(timeout=HANGS)
-    assert (process.returncode, errors) == (130, "")
+    # Python ends itself by the signal where that came while it ran a string of code.
+    assert process.returncode in (130, -signal.SIGINT)
+    assert errors == ""
     assert printed == "" or printed.endswith("\n")
 
 
