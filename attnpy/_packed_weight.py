@@ -240,10 +240,11 @@ class PanelWriter:
 
     def packed(self) -> PackedWeight | PackedTable:
         """Return what there is, after which nothing is written any more."""
-        weight, table = object.__new__(PackedWeight), object.__new__(PackedTable)
+        weight = object.__new__(PackedWeight)
         weight.__setstate__((self._panels, *self.size[::-1]))
         if not self._is_table:
             return weight
+        table = object.__new__(PackedTable)
         table.__setstate__(weight)
         return table
 

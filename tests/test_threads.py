@@ -50,6 +50,10 @@ def test_spin_time_is_set_read_and_judged(restore_spin_time):
     assert attnpy.get_spin_time() == 1_000_000
 
 
+@pytest.mark.skipif(
+    attnpy.show_config(mode="dicts")["cpus"] < 2,
+    reason="needs another CPU",
+)
 @pytest.mark.parametrize("n_threads", [2, 3])
 def test_idle_threads_spin_for_as_long_as_they_may(restore_spin_time, n_threads):
     query = normal(8, 300, 64)
