@@ -11,7 +11,7 @@ from support.comparisons import assert_same_bits
 from support.formulas import ACTIVATIONS
 from support.processes import run_python
 
-from attnpy import _attnpy
+from attnpy import _attnpy, attention
 from attnpy._linear import linear
 from attnpy._packed_weight import PackedWeight
 
@@ -351,14 +351,14 @@ def test_factors_and_summands_that_do_not_fit():
 @pytest.fixture
 def multiply_by_tasks():
     """x @ weight by wide tasks or without."""
-    before = _attnpy.set_wide_tasks(False)
+    before = _attnpy.set_habit("wide_tasks", False)
 
     def multiply(wide, *arguments, **options):
-        _attnpy.set_wide_tasks(wide)
+        _attnpy.set_habit("wide_tasks", wide)
         return linear(*arguments, **options)
 
     yield multiply
-    _attnpy.set_wide_tasks(before)
+    _attnpy.set_habit("wide_tasks", before)
 
 
 @pytest.mark.quick(shape=((150, 261, 390),))
@@ -404,6 +404,35 @@ def test_wide_tasks_read_rows_of_any_stride(multiply_by_tasks, dtype, n_rows):
             assert_same_bits(actual, expected)
 
 
-def test_wide_tasks_are_chosen_by_a_flag():
-    with pytest.raises(TypeError, match="wide: expected True or False, got 1"):
-        _attnpy.set_wide_tasks(1)
+@pytest.fixture
+def habit():
+    """Set the habit of reading once, until the test ends."""
+    before = _attnpy.set_habit("reads_once", False)
+    yield functools.partial(_attnpy.set_habit, "reads_once")
+    _attnpy.set_habit("reads_once", before)
+
+
+@pytest.mark.parametrize("n_rows", [1, 3, 8, 12])
+def test_reading_once_changes_no_bit(habit, dtype, n_rows):
+    x, weight = normal(n_rows, 261, dtype=dtype), normal(261, 130, dtype=dtype)
+    keys = normal(2, 2, 1500, 40, dtype=dtype)
+
+    def results():
+        for matrix in (weight, PackedWeight(weight)):
+            yield linear(x, matrix)
+        for key in (keys, keys[..., ::-1], keys[:, :, ::2]):
+            yield attention(keys[:, :, :n_rows], key, key)
+
+    assert habit(False) is False
+    expected = list(results())
+    assert habit(True) is False
+    for actual, one in zip(results(), expected, strict=True):
+        assert_same_bits(actual, one)
+
+
+def test_habits_are_chosen_by_a_flag():
+    with pytest.raises(TypeError, match="value: expected True or False, got 1"):
+        _attnpy.set_habit("wide_tasks", 1)
+    for name in ("long_tasks", 1, None):
+        with pytest.raises(ValueError, match="name: expected 'wide_tasks' or 'reads"):
+            _attnpy.set_habit(name, True)

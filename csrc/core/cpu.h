@@ -14,6 +14,8 @@ bool attn_cpu_has_amx_bf16(void); /* asks Linux for it */
 bool attn_cpu_repays_avx512_bf16(void);
 /* Are wide tasks of linear products faster than tiles? */
 bool attn_cpu_repays_wide_tasks(void);
+/* Are lines that are read once best asked for in the first cache alone? */
+bool attn_cpu_repays_reading_once(void);
 
 /* Sets the control word to the default: round to nearest, subnormals kept, exceptions
  * masked. Returns the former one. */

@@ -1,11 +1,10 @@
 /* The driver of linear products: splits rows and columns into tasks. */
 #include "core/linear.h"
 
-#include "core/cpu.h"
+#include "core/habits.h"
 #include "core/tiers.h"
 
 #include <assert.h>
-#include <stdatomic.h>
 
 typedef struct {
     attn_linear_problem l;
@@ -14,30 +13,6 @@ typedef struct {
     ptrdiff_t n_column_tasks;    /* of the same rows */
     ptrdiff_t n_tasks;
 } job;
-
-enum { UNKNOWN, NARROW, WIDE };
-static atomic_int liking = UNKNOWN;
-
-/* The CPU is asked once: that takes longer than a small product. */
-static bool
-likes_wide_tasks(void)
-{
-    int now = atomic_load(&liking);
-
-    if (now == UNKNOWN) {
-        now = attn_cpu_repays_wide_tasks() ? WIDE : NARROW;
-        atomic_store(&liking, now);
-    }
-    return now == WIDE;
-}
-
-bool
-attn_set_wide_tasks(bool wide)
-{
-    bool former = likes_wide_tasks();
-    atomic_store(&liking, wide ? WIDE : NARROW);
-    return former;
-}
 
 static ptrdiff_t
 rows_of(const attn_linear_problem *l)
@@ -141,7 +116,7 @@ split(const attn_linear_problem *l, int n_threads, const attn_call *call, job *j
     assert(l->arithmetic == attn_storage_of(l->output.dtype)->arithmetic);
     *j = (job){.l = *l,
                .kernel = &attn_kernel_for(call->tier, l->arithmetic, all_bf16)->linear};
-    j->l.wide = j->kernel->wide_rows != NULL && likes_wide_tasks();
+    j->l.wide = j->kernel->wide_rows != NULL && attn_has_habit(ATTN_WIDE_TASKS);
     if (rows_of(l) == 0 || l->n_out == 0) {
         return 0;
     }

@@ -75,10 +75,6 @@ typedef struct {
 
 double attn_linear_work(const attn_linear_problem *); /* multiplications */
 
-/* Should kernels that have wide tasks use them? As the CPU likes it best, unless set
- * otherwise, by tests and for calibration; returns the former. Changes no bit. */
-bool attn_set_wide_tasks(bool);
-
 /* -1 when memory runs out, else 0. */
 int attn_linear(const attn_linear_problem *, attn_call *);
 /* Several that do not need each other, at once. */

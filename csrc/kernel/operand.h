@@ -20,14 +20,22 @@ storage_bytes(const storage kind)
     return kind == AS_OPERANDS ? (ptrdiff_t)sizeof(operand) : 2;
 }
 
-/* Asks for n_vec vectors of a row; `second_row` bytes on is the next, for AS_TWO_ROWS. */
+/* Asks the second-level cache for n_vec vectors of a row, or the first alone, so that the others
+ * keep what they have; `second_row` bytes on is the next, for AS_TWO_ROWS. */
 static INLINE void
 prefetch_operands(const char *at, ptrdiff_t second_row, const int n_vec,
-                  const storage kind)
+                  const storage kind, bool far)
 {
     const ptrdiff_t vector = LANES * storage_bytes(kind);
+    const char *end = at + n_vec * vector;
 
-    for (const char *end = at + n_vec * vector; at < end; at += CACHE_LINE) {
+    for (; !far && at < end; at += CACHE_LINE) {
+        __builtin_prefetch(at, 0, 0);
+        if (kind == AS_TWO_ROWS) {
+            __builtin_prefetch(at + second_row, 0, 0);
+        }
+    }
+    for (; far && at < end; at += CACHE_LINE) {
         __builtin_prefetch(at, 0, 2);
         if (kind == AS_TWO_ROWS) {
             __builtin_prefetch(at + second_row, 0, 2);

@@ -77,6 +77,15 @@ prefetch_line(const prefetch *s, ptrdiff_t offset)
     }
 }
 
+/* Asks the first-level cache alone for n lines. */
+static INLINE void
+prefetch_once(const char *at, const ptrdiff_t n)
+{
+    for (ptrdiff_t i = 0; i < n; i++) {
+        __builtin_prefetch(at + i * CACHE_LINE, 0, 0);
+    }
+}
+
 /* Reads a little of each of n cache lines. Vectors: on Zen 4 reading a byte of each, or
  * prefetching them, brings them at half the speed. */
 static INLINE void

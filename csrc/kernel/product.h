@@ -26,6 +26,7 @@ typedef struct {
     const real *keep; /* with add: what columns of C are multiplied by first; NULL: 1 */
     prefetch next[2]; /* asked for meanwhile */
     ptrdiff_t b_ahead; /* of few rows: asked for so many bytes before it is read */
+    bool b_far;        /* by the second-level cache, not by the first alone */
 } product;
 
 /* Of A: rows that lie apart are asked for before; a pointer is for several rows, so that all
@@ -90,7 +91,7 @@ multiply_panel(const product *m, ptrdiff_t i, const int rows, const int n_vec,
             x[v] = load_operands(b + v * vector, b + m->b_row + v * vector, kind);
         }
         if (few) {
-            prefetch_operands(b + m->b_ahead, m->b_row, n_vec, kind);
+            prefetch_operands(b + m->b_ahead, m->b_row, n_vec, kind, m->b_far);
         } else if (a_transposed) {
             __builtin_prefetch(a[0] + STEPS_AHEAD * a_step + rows - 1);
         }

@@ -2,6 +2,7 @@
  * it. */
 #include "python/settings.h"
 
+#include "core/habits.h"
 #include "core/pool.h"
 #include "core/quota.h"
 #include "core/tasks.h"
@@ -115,21 +116,34 @@ set_work_per_thread(PyObject *module, PyObject *argument)
     return PyFloat_FromDouble(attn_set_work_per_thread(work));
 }
 
-PyDoc_STRVAR(
-    set_wide_tasks_doc,
-    "set_wide_tasks(wide, /)\n--\n\nSet whether linear products of many rows "
-    "are wide tasks where a kernel has them, for tests and calibration; return the "
-    "former value.");
+PyDoc_STRVAR(set_habit_doc,
+             "set_habit(name, value, /)\n--\n\nSet whether linear products of many "
+             "rows are 'wide_tasks', or what 'reads_once' asks for it past the larger "
+             "caches, for tests and calibration; return the former value.");
 
 static PyObject *
-set_wide_tasks(PyObject *module, PyObject *argument)
+set_habit(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
 {
+    static const char *const names[] = {[ATTN_WIDE_TASKS] = "wide_tasks",
+                                        [ATTN_READS_ONCE] = "reads_once"};
+
     (void)module;
-    if (!PyBool_Check(argument)) {
-        PyErr_Format(PyExc_TypeError, "wide: expected True or False, got %R", argument);
+    if (py_check_count(n_arguments, 2, 2) < 0) {
         return NULL;
     }
-    return PyBool_FromLong(attn_set_wide_tasks(argument == Py_True));
+    if (!PyBool_Check(arguments[1])) {
+        return PyErr_Format(PyExc_TypeError, "value: expected True or False, got %R",
+                            arguments[1]);
+    }
+    for (int i = 0; i < ATTN_N_HABITS && PyUnicode_Check(arguments[0]); i++) {
+        if (PyUnicode_CompareWithASCIIString(arguments[0], names[i]) == 0) {
+            return PyBool_FromLong(
+                attn_set_habit((attn_habit)i, arguments[1] == Py_True));
+        }
+    }
+    return PyErr_Format(PyExc_ValueError,
+                        "name: expected 'wide_tasks' or 'reads_once', got %R",
+                        arguments[0]);
 }
 
 PyDoc_STRVAR(
@@ -323,7 +337,7 @@ PyMethodDef py_settings_methods[] = {
     {"get_num_threads", get_num_threads, METH_NOARGS, get_num_threads_doc},
     {"spin_time", spin_time, METH_O, spin_time_doc},
     {"set_work_per_thread", set_work_per_thread, METH_O, set_work_per_thread_doc},
-    {"set_wide_tasks", set_wide_tasks, METH_O, set_wide_tasks_doc},
+    {"set_habit", PY_FUNCTION(set_habit), METH_FASTCALL, set_habit_doc},
     {"watch_tasks", PY_FUNCTION(watch_tasks), METH_FASTCALL, watch_tasks_doc},
     {"set_portable", set_portable, METH_O, set_portable_doc},
     {"get_portable", get_portable, METH_NOARGS, get_portable_doc},

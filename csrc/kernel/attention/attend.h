@@ -7,6 +7,7 @@
 #ifndef ATTN_KERNEL_ATTENTION_ATTEND_H
 #define ATTN_KERNEL_ATTENTION_ATTEND_H
 
+#include "core/habits.h"
 #include "kernel/attention/chunks.h"
 #include "kernel/attention/results.h"
 #include "kernel/attention/state.h"
@@ -22,6 +23,7 @@ open_task(const attn_problem *p, const attn_task *task, void *memory)
     w->task = task;
     w->n_tiles = (int)tiles_of(task->n_rows);
     w->reads_ahead = is_far(p) && group_rows <= ATTN_TASK_ROWS;
+    w->reads_once = w->reads_ahead && attn_has_habit(ATTN_READS_ONCE);
     w->ends_head = is_far(p) && task->first_row + task->n_rows == group_rows;
     attn_seen_keys(task, &w->from, &w->to);
     lay_out(p, group_rows, memory, w);

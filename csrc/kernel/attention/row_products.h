@@ -49,7 +49,8 @@ add_weighted_values(work *w, const block *b, ptrdiff_t k, ptrdiff_t n)
                  .b_row = value->row_stride,
                  .n_rows = row_form_rows(w->task->n_rows),
                  .n_steps = n_steps,
-                 .resume = true};
+                 .resume = true,
+                 .b_ahead = asks_once(w, value, value_dim) ? VALUES_AHEAD : 0};
     matrix values = {NULL, 0};
 
     if (b->coverage != ATTN_SEE_ALL || width != value_dim || n % TERMS != 0 ||
@@ -57,6 +58,7 @@ add_weighted_values(work *w, const block *b, ptrdiff_t k, ptrdiff_t n)
         values = fetch_values(w, b->first + k, n, 0, value_dim, width);
         m.b = (const char *)values.at;
         m.b_row = values.row * (ptrdiff_t)sizeof(operand);
+        m.b_ahead = 0;
         kind = AS_OPERANDS;
     }
     if (b->coverage == ATTN_SEE_ALL || all_finite(values, n_steps, value_dim)) {

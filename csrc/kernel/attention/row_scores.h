@@ -53,8 +53,8 @@ score_keys(const work *w, const key_lanes *keys, const int rows, real *scores,
             }
             v_transpose_operands(k);
             add_products(sum, k, LANES, rows, w, d);
-            if (rows <= STREAM_ROWS && keys->touch != NULL) {
-                touch_lines(keys->touch + KEY_GROUP * d * size, lines);
+            if (keys->touch != NULL) {
+                touch(w, keys->touch + KEY_GROUP * d * size, lines, rows);
             }
         }
         for (; d < end; d++, at += size) {

@@ -20,6 +20,7 @@ typedef struct {
     const attn_task *task;
     bool row_form;
     bool reads_ahead; /* announces keys and values: no other task reads them first */
+    bool reads_once;  /* asks for those that are read once past the larger caches */
     bool ends_head;   /* announces those of the next head */
     int n_tiles;
     ptrdiff_t from, to;    /* keys that some row of the task may see */

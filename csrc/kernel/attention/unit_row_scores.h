@@ -14,12 +14,12 @@ score_group(work *w, const block *b, ptrdiff_t k)
 {
     ptrdiff_t first = b->first + k, n = least(b->end - first, KEY_GROUP);
     matrix keys = fetch_key_tiles(w, first, n, 0, w->p->head_dim);
-    const char *touch = are_key_tiles(w, n) ? next_in_stream(w, first) : NULL;
+    const char *next = are_key_tiles(w, n) ? next_in_stream(w, first) : NULL;
     real sums[KEY_GROUP * LANES];
     v_real a[LANES];
 
-    if (touch != NULL) {
-        touch_lines(touch, KEY_GROUP * w->p->key.row_stride / CACHE_LINE);
+    if (next != NULL) {
+        touch(w, next, KEY_GROUP * w->p->key.row_stride / CACHE_LINE, STREAM_ROWS);
     }
     multiply_on_unit(&(unit_product){.c = sums,
                                      .c_row = LANES,

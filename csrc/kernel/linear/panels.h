@@ -5,7 +5,8 @@
 #include "kernel/linear/task.h"
 #include "kernel/matrix.h"
 
-enum { PANEL_AHEAD = 2048 }; /* bytes that row form asks for before it reads them */
+/* Bytes that row form asks for before it reads them: the second-level cache, or the first. */
+enum { PANEL_AHEAD = 2048, PANEL_NEAR_AHEAD = 8192 };
 
 /* Where the panel that begins at a column of the task has row `first` of a block. */
 static const char *

@@ -2,6 +2,7 @@
 #ifndef ATTN_KERNEL_LINEAR_ROW_H
 #define ATTN_KERNEL_LINEAR_ROW_H
 
+#include "core/habits.h"
 #include "kernel/linear/input.h"
 #include "kernel/linear/weights.h"
 #include "kernel/linear/panels.h"
@@ -23,6 +24,7 @@ add_weight_group(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t k)
                  .n_rows = row_form_rows(w->task->n_rows),
                  .n_steps = (n + TERMS - 1) / TERMS,
                  .b_ahead = ROW_GROUP * weight->row_stride,
+                 .b_far = true,
                  .resume = k > 0};
 
     if (width != n_columns || n % TERMS != 0 ||
@@ -40,21 +42,23 @@ static void
 add_weight_panel(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t column)
 {
     bool in_place = w->l->weight.dtype == OPERAND_DTYPE;
-    ptrdiff_t n_rows = w->task->n_rows;
+    bool near = attn_has_habit(ATTN_READS_ONCE);
+    ptrdiff_t n_rows = w->task->n_rows, ahead = near ? PANEL_NEAR_AHEAD : PANEL_AHEAD;
     product m = {.c = w->sums + column,
                  .c_row = row_width(w),
                  .a = {w->input, STEPS},
                  .b = (const char *)fetch_panel(w, first, n, column).at,
                  .b_row = ATTN_PANEL_COLUMNS * sizeof(operand),
                  .n_steps = (n + TERMS - 1) / TERMS,
-                 .b_ahead = in_place ? PANEL_AHEAD : 0};
+                 .b_ahead = in_place ? ahead : 0,
+                 .b_far = !near || n_rows > ATTN_FEW_ROWS};
 
     for (ptrdiff_t r = 0; r < n_rows; r += ATTN_FEW_ROWS) {
         m.n_rows = row_form_rows(least(n_rows - r, ATTN_FEW_ROWS));
         multiply_few_panel(m);
         m.c += ATTN_FEW_ROWS * m.c_row;
         m.a.at += ATTN_FEW_ROWS * STEPS;
-        m.b_ahead = in_place ? m.n_steps * m.b_row : 0; /* the next panel */
+        m.b_ahead = 0; /* it is in the caches now */
     }
 }
 

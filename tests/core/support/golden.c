@@ -1,6 +1,7 @@
 /* Runs lists of problems on every tier. */
 #include "support/golden.h"
 
+#include "core/habits.h"
 #include "core/hooks.h"
 #include "support/check.h"
 #include "support/problem.h"
@@ -85,14 +86,14 @@ static void
 run_with_all_tiles(const corpus *c, const attn_tier *tier, int n_threads,
                    uint64_t *hashes)
 {
-    bool wide = attn_set_wide_tasks(false);
+    bool wide = attn_set_habit(ATTN_WIDE_TASKS, false);
 
     run_corpus(c, tier, n_threads, hashes);
     if (tier->f32->linear.wide_rows != NULL) {
-        attn_set_wide_tasks(true);
+        attn_set_habit(ATTN_WIDE_TASKS, true);
         run_corpus(c, tier, n_threads, hashes);
     }
-    attn_set_wide_tasks(wide);
+    attn_set_habit(ATTN_WIDE_TASKS, wide);
 }
 
 void
