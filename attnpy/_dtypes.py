@@ -65,6 +65,12 @@ def _operand_dtype(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
     return dtype.newbyteorder("=")
 
 
+@functools.cache  # for a name takes NumPy a microsecond
+def is_bfloat16(dtype: np.dtype[Any]) -> bool:
+    """Tell bfloat16, which NumPy does not know, by its name."""
+    return dtype.name == "bfloat16"
+
+
 @functools.cache
 def arithmetic(*dtypes: np.dtype[Any]) -> np.dtype[Any]:
     """Return the dtype that numbers of these dtypes are computed in together."""
@@ -90,7 +96,7 @@ def rounded(numbers: NDArray[np.float64], dtype: np.dtype[Any]) -> Array:
     ml_dtypes rounds to float32 on the way to bfloat16. Where that is inexact, a last
     bit of 1 keeps the second rounding right.
     """
-    if dtype.name != "bfloat16":
+    if not is_bfloat16(dtype):
         return numbers.astype(dtype)
     single = numbers.astype(np.float32)
     toward_zero = np.nextafter(single, np.float32(0))

@@ -181,11 +181,15 @@ class PackedTable:
             index = _checks.integers(rows, "rows", -len(self), len(self) - 1)
         except ValueError as error:
             raise IndexError(str(error)) from None
+        return self.rows(index % len(self))
+
+    def rows(self, index: NDArray[np.int64]) -> Array:
+        """Return the rows of numbers that are known to be from 0 on."""
         found: Array = np.empty((*index.shape, self.shape[1]), self.dtype)
         to = _as_integers(found).reshape(index.size, self.shape[1])
         for start in range(0, index.size, LOOKED_UP):
             some = slice(start, start + LOOKED_UP)
-            to[some] = self._taken(index.reshape(-1, 1)[some] % len(self))
+            to[some] = self._taken(index.reshape(-1, 1)[some])
         return found
 
     def _taken(self, rows: NDArray[np.int64]) -> Array:
@@ -281,7 +285,7 @@ def _size(n_rows: int, n_columns: int, dtype: np.dtype[Any]) -> int:
 
 def _terms(dtype: np.dtype[Any]) -> int:
     """Return how many rows are next to each other: pairs, which some CPUs multiply."""
-    return 2 if dtype.name == "bfloat16" else 1
+    return 2 if _dtypes.is_bfloat16(dtype) else 1
 
 
 def _panels(n_rows: int, n_columns: int, dtype: np.dtype[Any]) -> Array:
@@ -339,4 +343,4 @@ def _walk(
 
 def _as_integers(array: Array) -> Array:
     """View bfloat16 as what NumPy copies fast."""
-    return array.view(np.uint16) if array.dtype.name == "bfloat16" else array
+    return array.view(np.uint16) if _dtypes.is_bfloat16(array.dtype) else array

@@ -752,8 +752,10 @@ class MultiHeadAttention:
             The cache has not changed after an error.
         """
         _checks.keywords(options, PASSED_ON, "MultiHeadAttention()")
-        _check_arguments(context, cache, kv_lengths)
-        _check_value(value, context, self)
+        if context is not None or cache is not None:
+            _check_arguments(context, cache, kv_lengths)
+        if context is not None or value is not None:
+            _check_value(value, context, self)
         self._check_rotary(rotary, context)
         return_weights = _checks.flag(return_weights, "return_weights")
         if _checks.flag(average_weights, "average_weights") and not return_weights:
@@ -1251,6 +1253,8 @@ def _pair(
 
     Keys in a cache have none: there is an axis for sequences.
     """
+    if seq_offsets is None:
+        return None, None
     of_tokens = of_keys = seq_offsets
     is_pair = isinstance(seq_offsets, tuple) and len(seq_offsets) == 2
     if is_pair and not any(isinstance(x, (int, np.integer)) for x in seq_offsets):
@@ -1333,8 +1337,10 @@ def _arithmetic(
     tokens: Array, weight: Array, norm: LayerNorm | RMSNorm | None
 ) -> np.dtype[Any]:
     """Return the dtype in which tokens are projected, and then normalized."""
-    parts = [tokens, weight] if norm is None else [tokens, weight, norm.weight]
-    return _dtypes.arithmetic(*(_dtype(part) for part in parts))
+    of_product = tokens.dtype, _dtype(weight)
+    if norm is None:
+        return _dtypes.arithmetic(*of_product)
+    return _dtypes.arithmetic(*of_product, _dtype(norm.weight))
 
 
 def _dtype(array: ArrayLike) -> np.dtype[Any]:
