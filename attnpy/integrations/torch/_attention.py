@@ -12,8 +12,9 @@ from torch._C._functorch import maybe_current_level
 from torch.autograd import forward_ad
 
 import attnpy
-from attnpy import _checks
+from attnpy import _attnpy, _checks
 from attnpy._gradients import NAMES
+from attnpy._options import VJP, Options
 from attnpy.integrations.torch import _compute, _operator, _tensors
 
 if TYPE_CHECKING:
@@ -468,12 +469,10 @@ def _gradients_at_once(
     arrays = _tensors.detached_arrays(grad_output, query, key, value, *results)
     if arrays is None:
         return None
-    *inputs, output, lse = arrays
-    wanted = [
-        name for name, flag in zip(NAMES, ctx.needs_input_grad, strict=False) if flag
-    ]
-    found = attnpy.attention_vjp(
-        *inputs, output=output, lse=lse, wanted=wanted, **ctx.options
+    grad, q, k, v, output, lse = arrays
+    wanted = ctx.needs_input_grad[: len(NAMES)]
+    found = _attnpy.attention_vjp(
+        grad, q, k, v, Options(**ctx.options), VJP(output, lse, None, wanted)
     )
     return [None if x is None else torch.from_numpy(x) for x in found]
 
