@@ -320,10 +320,56 @@ def end_of(times, n_cores):
     return max(free)
 
 
+# ---- Reading once --------------------------------------------------------------------
+
+
+def reading(n_threads, n_rounds):
+    """What is read once, asked for in all caches or in the first alone."""
+    from attnpy import _attnpy
+
+    lines = []
+    before = _attnpy.set_habit("reads_once", False)
+    for name, call in reading_calls(n_threads):
+        seconds = {False: [], True: []}
+        for _ in range(n_rounds):
+            for habit, found in seconds.items():
+                _attnpy.set_habit("reads_once", habit)
+                found.append(one_call(call))
+        all_caches, first = (float(np.median(found)) for found in seconds.values())
+        ratio = f"{all_caches / first:.2f}"
+        lines.append([name, *map(report.duration, (all_caches, first)), ratio])
+    _attnpy.set_habit("reads_once", before)
+    return ["call", "all caches", "the first", "times as fast"], lines
+
+
+def reading_calls(n_threads):
+    """Products with packed weights, and decoding, in caches and beyond."""
+    import attnpy
+    from attnpy._linear import linear
+    from attnpy._packed_weight import PackedWeight
+
+    for n_rows, size in ((1, 1024), (1, 2048), (4, 2048), (1, 8192)):
+        x, weight = cases.normal((n_rows, size), 1), cases.normal((size, size), 2)
+        call = partial(linear, x, PackedWeight(weight), num_threads=n_threads)
+        yield f"product {n_rows} x {size} x {size}", call
+    for batch, heads, kv_heads, n_keys, dim in (
+        (1, 12, 12, 512, 64),
+        (8, 12, 12, 512, 64),
+        (8, 8, 8, 4096, 128),
+        (8, 32, 8, 4096, 128),
+    ):
+        for dtype in dtypes():
+            case = cases.Case(batch, heads, kv_heads, 1, n_keys, dim, dtype)
+            call = partial(attnpy.attention, *case.arrays(), num_threads=n_threads)
+            name = f"decode {dtype} {batch}x{heads}on{kv_heads}x{n_keys}x{dim}"
+            yield name, call
+
+
 EXPERIMENTS = {
     "products": products,
     "watching": watching,
     "pages": pages,
     "autograd": autograd,
+    "reading": reading,
     "cores": cores,
 }
