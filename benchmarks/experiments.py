@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import heapq
 import resource
 import time
 from functools import partial
+from unittest import mock
 
 import numpy as np
 
-from . import backward, cases, encoders, machine, measure, report
+from . import backward, cases, encoders, folders, machine, measure, report
 from .peers import version
 
 ROUNDS = 7
@@ -320,6 +322,69 @@ def end_of(times, n_cores):
     return max(free)
 
 
+# ---- A token -------------------------------------------------------------------------
+
+
+def glue(n_threads, n_rounds):
+    """A token of a small Llama, and its calls of the C module made again alone."""
+    lines = []
+    for dtype in dtypes():
+        step = token(dtype, n_threads)
+        calls = calls_of(step)
+
+        def again(calls=calls):
+            for call in calls:
+                call()
+
+        times = [[one_call(call) for call in (step, again)] for _ in range(n_rounds)]
+        whole, alone = (float(x) for x in np.median(times, axis=0))
+        share = f"{alone / whole:.2f}"
+        lines.append([dtype, *map(report.duration, (whole, alone)), share])
+    return ["dtype", "a token", "its calls alone", "of the token"], lines
+
+
+def token(dtype, n_threads):
+    """The call for a token after 256, as often as one likes."""
+    from attnpy.models import CausalDecoder
+
+    kind = cases.dtype_of(dtype)
+    model = CausalDecoder.from_config(folders.CONFIGS["Llama shape"], dtype=kind)
+    model.pack()
+    caches = model.new_caches(1, 257)
+    model(np.arange(256)[np.newaxis], caches=caches, num_threads=n_threads)
+
+    def step():
+        for cache in caches:
+            cache.truncate(256)
+        states = model([[5]], caches=caches, num_threads=n_threads)
+        return model.logits(states[0, -1], num_threads=n_threads)
+
+    return step
+
+
+def calls_of(step):
+    """What a step calls of the C module, to be called again."""
+    from attnpy import _attnpy, _linear, layers, norms
+
+    calls = []
+
+    class Noting:
+        def __getattr__(self, name):
+            function = getattr(_attnpy, name)
+
+            def noted(*arguments):
+                calls.append(partial(function, *arguments))
+                return function(*arguments)
+
+            return noted if name in ("layer", "linear", "normalize") else function
+
+    with contextlib.ExitStack() as stack:
+        for module in (layers, _linear, norms):
+            stack.enter_context(mock.patch.object(module, "_attnpy", Noting()))
+        step()
+    return calls
+
+
 # ---- Reading once --------------------------------------------------------------------
 
 
@@ -343,7 +408,7 @@ def reading(n_threads, n_rounds):
 
 
 def reading_calls(n_threads):
-    """Products with packed weights, and decoding, in caches and beyond."""
+    """Products with packed weights, a token, and decoding, in caches and beyond."""
     import attnpy
     from attnpy._linear import linear
     from attnpy._packed_weight import PackedWeight
@@ -352,6 +417,8 @@ def reading_calls(n_threads):
         x, weight = cases.normal((n_rows, size), 1), cases.normal((size, size), 2)
         call = partial(linear, x, PackedWeight(weight), num_threads=n_threads)
         yield f"product {n_rows} x {size} x {size}", call
+    for dtype in dtypes():
+        yield f"token {dtype} of a small Llama", token(dtype, n_threads)
     for batch, heads, kv_heads, n_keys, dim in (
         (1, 12, 12, 512, 64),
         (8, 12, 12, 512, 64),
@@ -370,6 +437,7 @@ EXPERIMENTS = {
     "watching": watching,
     "pages": pages,
     "autograd": autograd,
+    "glue": glue,
     "reading": reading,
     "cores": cores,
 }
