@@ -50,7 +50,8 @@ add_weighted_values(work *w, const block *b, ptrdiff_t k, ptrdiff_t n)
                  .n_rows = row_form_rows(w->task->n_rows),
                  .n_steps = n_steps,
                  .resume = true,
-                 .b_ahead = asks_once(w, value, value_dim) ? VALUES_AHEAD : 0};
+                 .b_ahead = asks_once(w, value, value_dim) ? VALUES_AHEAD : 0,
+                 .b_far = !w->reads_once};
     matrix values = {NULL, 0};
 
     if (b->coverage != ATTN_SEE_ALL || width != value_dim || n % TERMS != 0 ||

@@ -68,7 +68,8 @@ next_in_stream(const work *w, ptrdiff_t first)
     return there && wanted ? key_at(w, first + KEY_GROUP) : NULL;
 }
 
-/* Lets n cache lines of that group come, for so many rows. */
+/* Lets n cache lines of that group come. For more rows than a stream's there are some only where
+ * they are asked for once, which the compiler is told. */
 static INLINE void
 touch(const work *w, const char *at, const ptrdiff_t n, const int rows)
 {

@@ -58,7 +58,7 @@ add_weight_panel(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t column)
         multiply_few_panel(m);
         m.c += ATTN_FEW_ROWS * m.c_row;
         m.a.at += ATTN_FEW_ROWS * STEPS;
-        m.b_ahead = 0; /* it is in the caches now */
+        m.b_ahead = in_place && !near ? m.n_steps * m.b_row : 0; /* the next panel */
     }
 }
 
