@@ -182,8 +182,6 @@ def above(value: float, name: str, low: float) -> float:
 
 def flag(value: bool, name: str) -> bool:
     """Return a boolean of Python."""
-    if value is True or value is False:
-        return value
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{name}: expected a bool, got {type(value).__name__}")
     return bool(value)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnpy import _checks
+from attnpy import _checks, _dtypes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,7 +24,7 @@ def checked_numbers(
 ) -> NDArray[np.float64]:
     """Return real numbers as float64; `shapes` as for `check_shape`, None for any."""
     numbers = _checks.array(array, name)
-    if numbers.dtype.kind not in "fiub" and numbers.dtype.name != "bfloat16":
+    if numbers.dtype.kind not in "fiub" and not _dtypes.is_bfloat16(numbers.dtype):
         raise TypeError(f"{name}: expected real numbers, got {numbers.dtype}")
     if shapes is not None:
         check_shape(name, numbers, shapes)

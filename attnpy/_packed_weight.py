@@ -181,15 +181,11 @@ class PackedTable:
             index = _checks.integers(rows, "rows", -len(self), len(self) - 1)
         except ValueError as error:
             raise IndexError(str(error)) from None
-        return self.rows(index % len(self))
-
-    def rows(self, index: NDArray[np.int64]) -> Array:
-        """Return the rows of numbers that are known to be from 0 on."""
         found: Array = np.empty((*index.shape, self.shape[1]), self.dtype)
         to = _as_integers(found).reshape(index.size, self.shape[1])
         for start in range(0, index.size, LOOKED_UP):
             some = slice(start, start + LOOKED_UP)
-            to[some] = self._taken(index.reshape(-1, 1)[some])
+            to[some] = self._taken(index.reshape(-1, 1)[some] % len(self))
         return found
 
     def _taken(self, rows: NDArray[np.int64]) -> Array:

@@ -752,10 +752,8 @@ class MultiHeadAttention:
             The cache has not changed after an error.
         """
         _checks.keywords(options, PASSED_ON, "MultiHeadAttention()")
-        if context is not None or cache is not None:
-            _check_arguments(context, cache, kv_lengths)
-        if context is not None or value is not None:
-            _check_value(value, context, self)
+        _check_arguments(context, cache, kv_lengths)
+        _check_value(value, context, self)
         self._check_rotary(rotary, context)
         return_weights = _checks.flag(return_weights, "return_weights")
         if _checks.flag(average_weights, "average_weights") and not return_weights:
@@ -1253,8 +1251,6 @@ def _pair(
 
     Keys in a cache have none: there is an axis for sequences.
     """
-    if seq_offsets is None:
-        return None, None
     of_tokens = of_keys = seq_offsets
     is_pair = isinstance(seq_offsets, tuple) and len(seq_offsets) == 2
     if is_pair and not any(isinstance(x, (int, np.integer)) for x in seq_offsets):

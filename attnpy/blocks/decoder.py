@@ -466,10 +466,9 @@ class DecoderLayer:
     def _own_options(self, options: Mapping[str, object]) -> Any:
         """Return those that the layer has itself, which a call must not have."""
         own = {"window": self.window, "scale": self.scale, "rotary": self.rotary}
-        for name, value in list(own.items()):
-            if value is None:
-                del own[name]
-            elif options.get(name) is not None:
+        own = {name: value for name, value in own.items() if value is not None}
+        for name in own:
+            if options.get(name) is not None:
                 raise ValueError(f"{name}: expected None, as the layer has its own")
         return own
 

@@ -363,7 +363,7 @@ def _assign(parts: list[Array], rows: Array) -> None:
         start += part.shape[-1]
         # Converted in its own order first, then turned: both steps are fast.
         values = _converted(values, part.dtype)
-        if part.dtype.name == "bfloat16":  # which NumPy copies number by number
+        if _dtypes.is_bfloat16(part.dtype):  # which NumPy copies number by number
             part, values = part.view(np.uint16), values.view(np.uint16)
         part[...] = values
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from attnpy import _checks, _dtypes, _machine, _packed, _parameters, _vjp
-from attnpy._packed_weight import PackedTable
 from attnpy._vjp import LayerGradients
 from attnpy.blocks import Insides
 
@@ -104,8 +103,7 @@ def looked_up(table: Array, ids: NDArray[np.int64]) -> Array:
 
     Their sums and norms are in float32 up to the end; only products are of 16 bits.
     """
-    found = table.rows(ids) if isinstance(table, PackedTable) else table[ids]
-    rows = np.asarray(found, _dtypes.arithmetic(table.dtype), order="C")
+    rows = np.asarray(table[ids], _dtypes.arithmetic(table.dtype), order="C")
     return rows if rows.flags.owndata else rows.copy()
 
 
