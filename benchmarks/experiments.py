@@ -12,7 +12,7 @@ from unittest import mock
 
 import numpy as np
 
-from . import backward, cases, encoders, folders, machine, measure, report
+from . import backward, cases, decoders, encoders, machine, measure, report, rows
 from .peers import version
 
 ROUNDS = 7
@@ -345,21 +345,9 @@ def glue(n_threads, n_rounds):
 
 def token(dtype, n_threads):
     """The call for a token after 256, as often as one likes."""
-    from attnpy.models import CausalDecoder
-
-    kind = cases.dtype_of(dtype)
-    model = CausalDecoder.from_config(folders.CONFIGS["Llama shape"], dtype=kind)
-    model.pack()
-    caches = model.new_caches(1, 257)
-    model(np.arange(256)[np.newaxis], caches=caches, num_threads=n_threads)
-
-    def step():
-        for cache in caches:
-            cache.truncate(256)
-        states = model([[5]], caches=caches, num_threads=n_threads)
-        return model.logits(states[0, -1], num_threads=n_threads)
-
-    return step
+    case = decoders.Tokens("Llama shape", 256, 1, dtype)
+    (way,) = decoders.attnpy_ways(case, case.arrays(), n_threads)
+    return way.call
 
 
 def calls_of(step):
@@ -419,17 +407,10 @@ def reading_calls(n_threads):
         yield f"product {n_rows} x {size} x {size}", call
     for dtype in dtypes():
         yield f"token {dtype} of a small Llama", token(dtype, n_threads)
-    for batch, heads, kv_heads, n_keys, dim in (
-        (1, 12, 12, 512, 64),
-        (8, 12, 12, 512, 64),
-        (8, 8, 8, 4096, 128),
-        (8, 32, 8, 4096, 128),
-    ):
-        for dtype in dtypes():
-            case = cases.Case(batch, heads, kv_heads, 1, n_keys, dim, dtype)
-            call = partial(attnpy.attention, *case.arrays(), num_threads=n_threads)
-            name = f"decode {dtype} {batch}x{heads}on{kv_heads}x{n_keys}x{dim}"
-            yield name, call
+    for row in rows.decode_rows(cache_bytes=0):
+        if row.case.dtype in dtypes():
+            call = partial(attnpy.attention, *row.case.arrays(), num_threads=n_threads)
+            yield f"decode {row.name}", call
 
 
 EXPERIMENTS = {

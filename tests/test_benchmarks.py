@@ -11,9 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.comparisons import assert_same_bits
 from support.processes import assert_runs, wait_until
 
 from attnpy import _bench, attention
+from attnpy.models import CausalDecoder
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT))  # last: there is an attnpy/ as well, perhaps not built
@@ -678,6 +680,15 @@ def test_experiments_print_a_table_each():
         assert_runs(RUN, "experiments", "nothing")
     names = ("products", "watching", "pages", "autograd", "glue", "reading", "cores")
     assert tuple(experiments.EXPERIMENTS) == names
+
+
+def test_calls_of_a_token_give_its_scores_again():
+    model = CausalDecoder(2, 16, 4, 64, vocab_size=20, norm="rms", activation="swiglu")
+    scores = []
+    calls = experiments.calls_of(lambda: scores.append(model.logits(model([1, 2]))))
+    # of a layer two norms, attention and three products; the last norm, and the scores
+    assert len(calls) == 2 * (2 + 1 + 3) + 2
+    assert_same_bits([call() for call in calls][-1], scores[0])
 
 
 def test_tasks_are_handed_out_in_turn():

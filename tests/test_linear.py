@@ -415,7 +415,7 @@ def habit():
 @pytest.mark.parametrize("n_rows", [1, 3, 8, 12])
 def test_reading_once_changes_no_bit(habit, dtype, n_rows):
     x, weight = normal(n_rows, 261, dtype=dtype), normal(261, 130, dtype=dtype)
-    keys = normal(2, 2, 1500, 40, dtype=dtype)
+    keys = normal(2, 2, 4100, 40, dtype=dtype)  # more than the second cache holds
 
     def results():
         for matrix in (weight, PackedWeight(weight)):
