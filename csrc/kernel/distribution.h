@@ -26,21 +26,32 @@ static const real tail_terms[] = {
     -0.0035163257531104735652, 0.00020925431517926911171};
 #endif
 
-/* The normal distribution function of x, and e^(-x^2 / 2). */
-static INLINE v_real
-normal_distribution(v_real x, v_real *density)
+/* The normal distribution function of x, and e^(-x^2 / 2), for n vectors. */
+static INLINE void
+normal_distribution(const v_real *x, v_real *part, v_real *density, const int n)
 {
     enum { DEGREE = sizeof tail_terms / sizeof tail_terms[0] - 1 };
-    v_real size = v_max(x, v_sub(v_set1(0), x));
-    v_real t = v_div(v_set1(1), v_fma(size, v_set1(TAIL_RATE), v_set1(1)));
-    v_real q = v_set1(tail_terms[DEGREE]);
+    v_real t[TOGETHER], q[TOGETHER];
 
-    for (int k = DEGREE - 1; k >= 0; k--) {
-        q = v_fma(q, t, v_set1(tail_terms[k]));
+    UNROLLED for (int i = 0; i < n; i++)
+    {
+        v_real size = v_max(x[i], v_sub(v_set1(0), x[i]));
+        t[i] = v_div(v_set1(1), v_fma(size, v_set1(TAIL_RATE), v_set1(1)));
+        density[i] = v_mul(v_mul(size, size), v_set1((real)-0.5));
+        q[i] = v_set1(tail_terms[DEGREE]);
     }
-    *density = exp_of(v_mul(v_mul(size, size), v_set1((real)-0.5)));
-    v_real tail = v_mul(*density, v_mul(q, t));
-    return v_select(v_less(x, v_set1(0)), tail, v_sub(v_set1(1), tail));
+    exponentiate(density, n);
+    for (int k = DEGREE - 1; k >= 0; k--) {
+        UNROLLED for (int i = 0; i < n; i++)
+        {
+            q[i] = v_fma(q[i], t[i], v_set1(tail_terms[k]));
+        }
+    }
+    UNROLLED for (int i = 0; i < n; i++)
+    {
+        v_real tail = v_mul(density[i], v_mul(q[i], t[i]));
+        part[i] = v_select(v_less(x[i], v_set1(0)), tail, v_sub(v_set1(1), tail));
+    }
 }
 
 #endif

@@ -2,6 +2,7 @@
 #ifndef ATTN_KERNEL_FLAT_H
 #define ATTN_KERNEL_FLAT_H
 
+#include "kernel/activate.h"
 #include "kernel/convert.h"
 #include "kernel/slope.h"
 

@@ -36,29 +36,54 @@ static const real exp2_terms[] = {
 
 static const real log2_e = (real)1.44269504088896340736;
 
-/* (2^r - 1) / r for |r| <= 1/2 */
-static INLINE v_real
-exp2_slope(v_real r)
+/* The most vectors that a function takes at a time: the steps of one depend on each other, and a
+ * CPU sees too few of them ahead. */
+enum { TOGETHER = 3 };
+
+/* q = (2^r - 1) / r for n vectors, |r| <= 1/2 */
+static INLINE void
+exp2_slopes(v_real *q, const v_real *r, const int n)
 {
     enum { DEGREE = sizeof exp2_terms / sizeof exp2_terms[0] - 1 };
-    v_real q = v_set1(exp2_terms[DEGREE]);
 
-    for (int k = DEGREE - 1; k >= 0; k--) {
-        q = v_fma(q, r, v_set1(exp2_terms[k]));
+    for (int i = 0; i < n; i++) {
+        q[i] = v_set1(exp2_terms[DEGREE]);
     }
-    return q;
+    for (int k = DEGREE - 1; k >= 0; k--) {
+        UNROLLED for (int i = 0; i < n; i++)
+        {
+            q[i] = v_fma(q[i], r[i], v_set1(exp2_terms[k]));
+        }
+    }
 }
 
-/* e^x for x <= 0: results below the smallest normal number are 0; NaN stays NaN. */
+/* x = e^x for n vectors, x <= 0: below the smallest normal number it is 0; NaN stays NaN. */
+static INLINE void
+exponentiate(v_real *x, const int n)
+{
+    v_real power[TOGETHER], r[TOGETHER], q[TOGETHER];
+    v_mask is_small[TOGETHER];
+
+    UNROLLED for (int i = 0; i < n; i++)
+    {
+        v_real y = v_mul(x[i], v_set1(log2_e));
+        is_small[i] = v_less(y, v_set1(EXP2_LOWEST));
+        power[i] = v_round(y);
+        r[i] = v_fms(x[i], v_set1(log2_e), power[i]); /* not y - n: y is rounded */
+    }
+    exp2_slopes(q, r, n);
+    UNROLLED for (int i = 0; i < n; i++)
+    {
+        v_real factor = v_fma(q[i], r[i], v_set1(1));
+        x[i] = v_scale2_unless(is_small[i], factor, power[i]);
+    }
+}
+
 static INLINE v_real
 exp_of(v_real x)
 {
-    v_real y = v_mul(x, v_set1(log2_e));
-    v_real n = v_round(y);
-    v_real r = v_fms(x, v_set1(log2_e), n); /* not y - n: y is rounded */
-    v_real factor = v_fma(exp2_slope(r), r, v_set1(1));
-
-    return v_scale2_unless(v_less(y, v_set1(EXP2_LOWEST)), factor, n);
+    exponentiate(&x, 1);
+    return x;
 }
 
 /* tanh(|x|) = E / (E + 2) with E = e^(2|x|) - 1, accurate where x is small. */
@@ -70,8 +95,10 @@ tanh_of(v_real x)
     v_real y = v_select(v_less(limit, size), limit, size);
     v_real n = v_round(v_mul(y, v_set1(2 * log2_e)));
     v_real r = v_fms(y, v_set1(2 * log2_e), n);
-    v_real power = v_scale2(v_set1(1), n);
-    v_real e = v_fma(power, v_mul(exp2_slope(r), r), v_sub(power, v_set1(1)));
+    v_real power = v_scale2(v_set1(1), n), q;
+
+    exp2_slopes(&q, &r, 1);
+    v_real e = v_fma(power, v_mul(q, r), v_sub(power, v_set1(1)));
     v_real t = v_div(e, v_add(e, v_set1(2)));
 
     return v_select(v_less(x, v_set1(0)), v_sub(v_set1(0), t), t);

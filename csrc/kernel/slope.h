@@ -2,7 +2,7 @@
 #ifndef ATTN_KERNEL_SLOPE_H
 #define ATTN_KERNEL_SLOPE_H
 
-#include "kernel/activate.h"
+#include "kernel/activations.h"
 
 /* Beyond, every derivative that has a limit has reached it, and nothing overflows. */
 #define STEEP_UNTIL ((real)1000)
@@ -30,7 +30,9 @@ sigmoid_times_slope(v_real v, v_real rise)
 static INLINE v_real
 gelu_slope(v_real x)
 {
-    v_real density, part = normal_distribution(x, &density);
+    v_real density, part;
+
+    normal_distribution(&x, &part, &density, 1);
     return v_fma(v_mul(x, v_set1((real)0.3989422804014327)), density, part);
 }
 
