@@ -392,6 +392,40 @@ def test_wide_tasks_change_no_bit(multiply_by_tasks, dtype, shape):
                 assert_same_bits(actual, expected)
 
 
+@pytest.mark.quick(shape=((2, 97, 130, 400),))
+@pytest.mark.parametrize(
+    "shape", [(1, 96, 131, 48), (2, 97, 130, 400), (3, 171, 257, 100), (2, 96, 0, 96)]
+)
+@pytest.mark.parametrize("activation", [None, "gelu", "silu", "gelu_tanh", "relu"])
+def test_wide_tasks_finish_outputs_in_the_same_bits(
+    multiply_by_tasks, dtype, activation, shape
+):
+    n_batch, n_rows, n_in, n_out = shape
+    x, weight = normal(n_batch, n_rows, n_in, dtype=dtype), normal(n_in, n_out)
+    weight, bias = weight.astype(dtype), normal(n_out)
+    times, residual = normal(n_batch, n_rows, n_out, dtype=dtype), normal(1, 1, n_out)
+    apart = np.zeros((n_batch, n_rows + 1, n_out), dtype)[:, 1:]
+    apart[:] = times
+    choices = (
+        {},
+        {"bias": bias},
+        {"bias": lay_out(bias, (0,), (-2,))},
+        {"residual": times},
+        {"residual": apart, "bias": bias},
+        {"residual": np.broadcast_to(residual, times.shape), "times": times},
+        {"residual": lay_out(times, (2, 1, 0)), "times": apart, "bias": bias},
+    )
+    for given, precision in itertools.product(choices, ("promoted", "wide")):
+        options = {"activation": activation, "precision": precision, **given}
+        expected = multiply_by_tasks(False, x, weight, **options)
+        for matrix in (weight, PackedWeight(weight)):
+            for num_threads in (1, 3):
+                options["num_threads"] = num_threads
+                with threads_for_any_work():
+                    actual = multiply_by_tasks(True, x, matrix, **options)
+                assert_same_bits(actual, expected)
+
+
 @pytest.mark.quick(n_rows=(96,))
 @pytest.mark.parametrize("n_rows", [96, 97, 264])
 def test_wide_tasks_read_rows_of_any_stride(multiply_by_tasks, dtype, n_rows):

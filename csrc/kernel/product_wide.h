@@ -5,21 +5,20 @@
 #ifndef ATTN_KERNEL_PRODUCT_WIDE_H
 #define ATTN_KERNEL_PRODUCT_WIDE_H
 
-#include "kernel/product_few.h"
 #include "kernel/trail.h"
+#include "kernel/wide_sums.h"
 
 #if WIDE_TASKS
 
-enum { WIDE_ROWS = 8, WIDE_SUMS = WIDE_ROWS * PANEL_VECTORS };
-
-_Static_assert(WIDE_ROWS <= (MAX_POINTERS - 1) * POINTER_ROWS,
-               "pointers reach all rows");
-_Static_assert(WIDE_SUMS <= PANEL_ROWS * TILE_VECTORS, "sums are in registers");
-
-/* C = A B, or C += A B, for WIDE_ROWS rows. */
+/* A B, or C + A B, for WIDE_ROWS rows, plus `bias` plus `residual`, where these are not NULL, goes
+ * to `to`, which may be C or the residual. */
 typedef struct {
     real *c;
-    ptrdiff_t c_row; /* reals from row to row */
+    const real *bias, *residual;   /* of the bias one row */
+    ptrdiff_t c_row, residual_row; /* reals from row to row */
+    char *to;
+    ptrdiff_t to_row; /* bytes from row to row */
+    bool rounds;      /* to bfloat16 */
     const operand *a;
     ptrdiff_t a_row, a_step; /* operands from row to row, from step to step */
     const operand *b;        /* (steps, ATTN_PANEL_COLUMNS) */
@@ -32,12 +31,10 @@ typedef struct {
 static ONE_COPY void
 multiply_wide_rows(const wide_product *w)
 {
-    const ptrdiff_t a_row = w->a_row, c_row = w->c_row;
+    const ptrdiff_t a_row = w->a_row;
     const ptrdiff_t a_step = w->a_step * (ptrdiff_t)sizeof(operand);
     const operand *a[MAX_POINTERS], *b = w->b;
     const char *one = w->trails[0].at, *other = w->trails[1].at;
-    const bool add = w->add;
-    real *c = w->c;
     v_real sum[WIDE_SUMS];
 
     for (int g = 0; g < MAX_POINTERS; g++) {
@@ -69,14 +66,19 @@ multiply_wide_rows(const wide_product *w)
             a[g] = (const operand *)(const void *)((const char *)a[g] + a_step);
         }
     }
-    UNROLLED for (int k = 0; k < WIDE_SUMS; k++)
-    {
-        real *to = c + k % PANEL_VECTORS * LANES;
-        v_store(to, add ? v_add(v_load(to), sum[k]) : sum[k]);
-        if (k % PANEL_VECTORS == PANEL_VECTORS - 1) {
-            c += c_row;
-            __asm__("" : "+r"(c)); /* or all rows' addresses are held */
-        }
+    if (w->add) {
+        add_rows(sum, w->c, w->c_row);
+    }
+    if (w->bias != NULL) {
+        add_rows(sum, w->bias, 0);
+    }
+    if (w->residual != NULL) {
+        add_rows(sum, w->residual, w->residual_row);
+    }
+    if (w->rounds) {
+        store_rows(sum, w->to, w->to_row, true);
+    } else {
+        store_rows(sum, w->to, w->to_row, false);
     }
 }
 

@@ -11,11 +11,10 @@ typedef struct {
     real rest[LANES];
 } linear_bias;
 
-/* In the slab, if columns are not adjacent; NULL where there is none. */
+/* At `staged`, if columns are not adjacent; NULL where there is none. */
 static const linear_bias *
-fetch_bias(const linear_work *w, linear_bias *b)
+fetch_bias(const linear_work *w, linear_bias *b, real *staged)
 {
-    real *staged = (real *)(void *)w->slab;
     const attn_array *bias = &w->l->bias;
     ptrdiff_t n = w->task->n_columns, n_rest = n % LANES;
     const char *from = bias->data + w->task->first_column * bias->column_stride;
@@ -33,48 +32,63 @@ fetch_bias(const linear_work *w, linear_bias *b)
     return b;
 }
 
-/* to = the activation of a row and the bias. A row has room for whole vectors, `to` not unless
- * it is the row. */
+/* Outputs of a task: some rows' columns. */
+typedef struct {
+    ptrdiff_t row, n_rows, column, n_columns;
+} linear_part;
+
+/* to = the activation of a part's row and the bias. A row has room for whole vectors, `to` not
+ * unless it is the row. */
 static void
-activate_row(const linear_work *w, real *to, real *row, const linear_bias *bias)
+activate_row(const linear_work *w, const linear_part *p, real *to, real *row,
+             const linear_bias *bias)
 {
-    ptrdiff_t n = w->task->n_columns, whole = n / LANES * LANES;
+    ptrdiff_t whole = p->n_columns / LANES * LANES, left = p->n_columns - whole;
     attn_activation activation = w->l->activation;
 
     if (to == row && bias == NULL && activation == ATTN_IDENTITY) {
         return;
     }
-    activate(to, row, bias == NULL ? NULL : bias->whole, LANES, whole / LANES,
-             activation);
-    if (whole < n) {
+    activate(to, row, bias == NULL ? NULL : bias->whole + p->column, LANES,
+             whole / LANES, activation);
+    if (left > 0) {
         real *rest = row + whole;
         activate(rest, rest, bias == NULL ? NULL : bias->rest, LANES, 1, activation);
-        memmove(to + whole, rest, (size_t)(n - whole) * sizeof(real));
+        memmove(to + whole, rest, (size_t)left * sizeof(real));
     }
 }
 
-/* Stores rows of outputs that lie in rows. */
+/* Stores outputs that lie in rows: if their columns are not all of the task's, whole vectors or
+ * its last ones. */
 static void
-store_linear_rows(linear_work *w)
+store_linear_part(linear_work *w, const linear_part *p, const linear_bias *bias)
 {
     const attn_array *output = &w->l->output;
-    ptrdiff_t n_columns = w->task->n_columns, width = row_width(w);
-    bool in_place = is_plain(output, n_columns) && !is_changed(w->l);
-    linear_bias room;
-    const linear_bias *bias = fetch_bias(w, &room);
+    bool in_place = is_plain(output, p->n_columns) && !is_changed(w->l);
 
-    for (ptrdiff_t r = 0; r < w->task->n_rows; r++) {
-        real *row = w->output + r * width;
-        char *to = output_at(w, output, r, 0);
-        activate_row(w, in_place ? (real *)(void *)to : row, row, bias);
+    for (ptrdiff_t r = p->row; r < p->row + p->n_rows; r++) {
+        real *row = w->output + r * row_width(w) + p->column;
+        char *to = output_at(w, output, r, p->column);
+        activate_row(w, p, in_place ? (real *)(void *)to : row, row, bias);
         if (in_place) {
             continue;
         }
-        for (ptrdiff_t k = 0; k < n_columns && is_changed(w->l); k += SLAB_COLUMNS) {
-            change_row(w, r, k, least(n_columns - k, SLAB_COLUMNS), row + k);
+        for (ptrdiff_t k = 0; k < p->n_columns && is_changed(w->l); k += SLAB_COLUMNS) {
+            ptrdiff_t n = least(p->n_columns - k, SLAB_COLUMNS);
+            change_row(w, r, p->column + k, n, row + k);
         }
-        store_row(to, output->column_stride, row, n_columns, output->dtype);
+        store_row(to, output->column_stride, row, p->n_columns, output->dtype);
     }
+}
+
+/* Stores all of them. */
+static void
+store_linear_rows(linear_work *w)
+{
+    linear_part all = {0, w->task->n_rows, 0, w->task->n_columns};
+    linear_bias room;
+
+    store_linear_part(w, &all, fetch_bias(w, &room, (real *)(void *)w->slab));
 }
 
 #endif

@@ -61,7 +61,7 @@ run_columns(linear_work *w, bool loaded, const attn_worker *worker)
     } while (first < n_in);
     if (w->form == TILE_FORM) {
         store_linear_tiles(w);
-    } else {
+    } else if (w->form == ROW_FORM) {
         store_linear_rows(w);
     }
 }

@@ -3,6 +3,7 @@
 #ifndef ATTN_KERNEL_LINEAR_WIDE_H
 #define ATTN_KERNEL_LINEAR_WIDE_H
 
+#include "kernel/linear/finish_panel.h"
 #include "kernel/linear/pack.h"
 #include "kernel/linear/wide_input.h"
 
@@ -50,14 +51,19 @@ ask_for_panel(const linear_work *w, wide_product *m, prefetch panel, ptrdiff_t n
     m->trails[1] = block_trail(w, panel, m->n_steps, n_groups);
 }
 
-/* Adds the products of elements first .. first + n - 1 of each row, in one chain. They are there
- * already if they are `loaded`. */
+/* Adds the products of elements first .. first + n - 1 of each row, in one chain, and stores the
+ * outputs if these are the last. They are there already if they are `loaded`. */
 static void
 add_linear_wide(linear_work *w, ptrdiff_t first, ptrdiff_t n, bool loaded)
 {
     const ptrdiff_t width = row_width(w), n_steps = (n + TERMS - 1) / TERMS;
     ptrdiff_t n_groups = (w->task->n_rows + WIDE_ROWS - 1) / WIDE_ROWS;
     ptrdiff_t n_parts = width / ATTN_PANEL_COLUMNS * n_groups;
+    bool last = first + ATTN_BLOCK >= w->l->n_in;
+    bool plain = last && has_plain_panels(w->l);
+    linear_bias room;
+    real *behind_panel = (real *)(void *)(w->slab + STEPS * ATTN_PANEL_COLUMNS);
+    const linear_bias *bias = plain ? fetch_bias(w, &room, behind_panel) : NULL;
     wide_input input = fetch_wide_input(w, first, n, loaded);
     wide_product m = {.c_row = width,
                       .a_row = input.row,
@@ -72,19 +78,28 @@ add_linear_wide(linear_work *w, ptrdiff_t first, ptrdiff_t n, bool loaded)
             block_trail(w, weights_prefetch(w, first + ATTN_BLOCK), n_steps, n_parts);
     }
     for (ptrdiff_t k = 0; k < w->task->n_columns; k += ATTN_PANEL_COLUMNS) {
+        linear_panel panel = open_panel(w, k, plain);
         m.a = input.at;
         m.c = w->output + k;
         m.b = wide_panel(w, first, n, k);
+        m.bias = panel.plain && bias != NULL ? bias->whole + k : NULL;
         if (!w->packs) {
             ask_for_panel(w, &m, next_panel(w, first, k), n_groups);
         }
         for (ptrdiff_t g = 0; g < n_groups; g++) {
+            place_sums(w, &panel, g * WIDE_ROWS, &m);
             multiply_wide_rows(&m);
             m.a += input.group;
             m.c += WIDE_ROWS * width;
             next_part(&m.trails[0]);
             next_part(&m.trails[1]);
         }
+        if (plain) {
+            finish_panel(w, &panel, bias);
+        }
+    }
+    if (last && !plain) {
+        store_linear_rows(w);
     }
 }
 

@@ -13,7 +13,7 @@ has_rows_in_place(const linear_work *w)
 {
     const attn_linear_problem *l = w->l;
 
-    return TERMS == 1 && is_plain(&l->input, l->n_in) && has_even_rows(l) &&
+    return TERMS == 1 && is_plain(&l->input, l->n_in) && has_even_rows(l, &l->input) &&
            w->task->n_rows % WIDE_ROWS == 0;
 }
 
