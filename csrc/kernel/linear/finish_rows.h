@@ -17,11 +17,11 @@ fetch_bias(const linear_work *w, linear_bias *b, real *staged)
 {
     const attn_array *bias = &w->l->bias;
     ptrdiff_t n = w->task->n_columns, n_rest = n % LANES;
-    const char *from = bias->data + w->task->first_column * bias->column_stride;
 
     if (bias->data == NULL) {
         return NULL;
     }
+    const char *from = bias->data + w->task->first_column * bias->column_stride;
     b->whole = (const real *)(const void *)from;
     if (bias->column_stride != sizeof(real)) {
         load_row(staged, from, bias->column_stride, n, REAL_DTYPE);
