@@ -3,7 +3,7 @@
 #ifndef ATTN_KERNEL_LINEAR_WIDE_H
 #define ATTN_KERNEL_LINEAR_WIDE_H
 
-#include "kernel/linear/finish_panel.h"
+#include "kernel/linear/direct.h"
 #include "kernel/linear/pack.h"
 #include "kernel/linear/wide_input.h"
 
@@ -51,6 +51,21 @@ ask_for_panel(const linear_work *w, wide_product *m, prefetch panel, ptrdiff_t n
     m->trails[1] = block_trail(w, panel, m->n_steps, n_groups);
 }
 
+/* Multiplies all groups of the task's rows by a panel. */
+static void
+multiply_groups(const linear_work *w, const linear_panel *panel, wide_product *m,
+                ptrdiff_t a_group)
+{
+    for (ptrdiff_t r = 0; r < w->task->n_rows; r += WIDE_ROWS) {
+        place_sums(w, panel, r, m);
+        multiply_wide_rows(m);
+        m->a += a_group;
+        m->c += WIDE_ROWS * m->c_row;
+        next_part(&m->trails[0]);
+        next_part(&m->trails[1]);
+    }
+}
+
 /* Adds the products of elements first .. first + n - 1 of each row, in one chain, and stores the
  * outputs if these are the last. They are there already if they are `loaded`. */
 static void
@@ -60,10 +75,10 @@ add_linear_wide(linear_work *w, ptrdiff_t first, ptrdiff_t n, bool loaded)
     ptrdiff_t n_groups = (w->task->n_rows + WIDE_ROWS - 1) / WIDE_ROWS;
     ptrdiff_t n_parts = width / ATTN_PANEL_COLUMNS * n_groups;
     bool last = first + ATTN_BLOCK >= w->l->n_in;
-    bool plain = last && has_plain_panels(w->l);
+    bool direct = last && stores_directly(w->l);
     linear_bias room;
     real *behind_panel = (real *)(void *)(w->slab + STEPS * ATTN_PANEL_COLUMNS);
-    const linear_bias *bias = plain ? fetch_bias(w, &room, behind_panel) : NULL;
+    const linear_bias *bias = direct ? fetch_bias(w, &room, behind_panel) : NULL;
     wide_input input = fetch_wide_input(w, first, n, loaded);
     wide_product m = {.c_row = width,
                       .a_row = input.row,
@@ -78,27 +93,20 @@ add_linear_wide(linear_work *w, ptrdiff_t first, ptrdiff_t n, bool loaded)
             block_trail(w, weights_prefetch(w, first + ATTN_BLOCK), n_steps, n_parts);
     }
     for (ptrdiff_t k = 0; k < w->task->n_columns; k += ATTN_PANEL_COLUMNS) {
-        linear_panel panel = open_panel(w, k, plain);
+        linear_panel panel = open_panel(w, k, direct);
         m.a = input.at;
         m.c = w->output + k;
         m.b = wide_panel(w, first, n, k);
-        m.bias = panel.plain && bias != NULL ? bias->whole + k : NULL;
+        m.bias = panel.direct && bias != NULL ? bias->whole + k : NULL;
         if (!w->packs) {
             ask_for_panel(w, &m, next_panel(w, first, k), n_groups);
         }
-        for (ptrdiff_t g = 0; g < n_groups; g++) {
-            place_sums(w, &panel, g * WIDE_ROWS, &m);
-            multiply_wide_rows(&m);
-            m.a += input.group;
-            m.c += WIDE_ROWS * width;
-            next_part(&m.trails[0]);
-            next_part(&m.trails[1]);
-        }
-        if (plain) {
-            finish_panel(w, &panel, bias);
+        multiply_groups(w, &panel, &m, input.group);
+        if (direct) {
+            store_rest(w, &panel, bias);
         }
     }
-    if (last && !plain) {
+    if (last && !direct) {
         store_linear_rows(w);
     }
 }

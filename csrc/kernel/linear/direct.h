@@ -1,0 +1,104 @@
+/* Outputs of a wide task that the product stores itself, from its sums in registers: nothing waits
+ * for memory that is written while the next ones are multiplied. */
+#ifndef ATTN_KERNEL_LINEAR_DIRECT_H
+#define ATTN_KERNEL_LINEAR_DIRECT_H
+
+#include "kernel/linear/finish_rows.h"
+#include "kernel/linear/input.h"
+#include "kernel/product_wide.h"
+
+#if WIDE_TASKS
+
+/* Are an array's rows adjacent reals, evenly apart? */
+static bool
+has_even_reals(const attn_linear_problem *l, const attn_array *array)
+{
+    return is_plain(array, ATTN_PANEL_COLUMNS) && has_even_rows(l, array);
+}
+
+/* Are outputs bfloat16 numbers, adjacent and evenly apart? */
+static bool
+has_even_halves(const attn_linear_problem *l)
+{
+    const attn_array *output = &l->output;
+
+    return output->dtype == ATTN_BF16 && output->column_stride == sizeof(uint16_t) &&
+           has_even_rows(l, output);
+}
+
+/* Does the product store whole groups of rows of whole panels? */
+static bool
+stores_directly(const attn_linear_problem *l)
+{
+    bool adds = l->residual.data != NULL;
+
+    return l->activation == ATTN_IDENTITY && l->times.data == NULL &&
+           ((has_even_reals(l, &l->output) &&
+             (!adds || has_even_reals(l, &l->residual))) ||
+            (has_even_halves(l) && !adds));
+}
+
+/* A panel's columns of a task; of a direct one, which has its bias in its sums, where outputs and
+ * the residual, or NULL, are from row 0 on. */
+typedef struct {
+    ptrdiff_t column, n_columns;
+    bool direct;
+    char *output;
+    const char *residual;
+} linear_panel;
+
+static linear_panel
+open_panel(const linear_work *w, ptrdiff_t column, bool direct)
+{
+    const attn_linear_problem *l = w->l;
+    ptrdiff_t n_columns = least(w->task->n_columns - column, ATTN_PANEL_COLUMNS);
+    linear_panel p = {.column = column, .n_columns = n_columns};
+
+    if (direct && n_columns == ATTN_PANEL_COLUMNS) {
+        p.direct = true;
+        p.output = output_at(w, &l->output, 0, column);
+        if (l->residual.data != NULL) {
+            p.residual = output_at(w, &l->residual, 0, column);
+        }
+    }
+    return p;
+}
+
+/* Says where the sums of the group from row r on go: to C, or to the output. */
+static void
+place_sums(const linear_work *w, const linear_panel *p, ptrdiff_t r, wide_product *m)
+{
+    const attn_array *output = &w->l->output, *residual = &w->l->residual;
+
+    m->to = (char *)(void *)m->c;
+    m->to_row = m->c_row * (ptrdiff_t)sizeof(real);
+    m->rounds = false;
+    m->residual = NULL;
+    if (!p->direct || r + WIDE_ROWS > w->task->n_rows) {
+        return;
+    }
+    m->to = p->output + r * output->row_stride;
+    m->to_row = output->row_stride;
+    m->rounds = output->dtype != REAL_DTYPE;
+    if (p->residual != NULL) {
+        const char *at = p->residual + r * residual->row_stride;
+        prefetch rows = prefetch_of(residual, at, ATTN_PANEL_COLUMNS, WIDE_ROWS);
+        m->residual = (const real *)(const void *)at;
+        m->residual_row = residual->row_stride / (ptrdiff_t)sizeof(real);
+        prefetch_near(&rows);
+    }
+}
+
+/* Stores what the product has not: rows behind the last group, or all of a panel. */
+static void
+store_rest(linear_work *w, const linear_panel *p, const linear_bias *bias)
+{
+    ptrdiff_t n_rows = w->task->n_rows;
+    ptrdiff_t n_stored = p->direct ? n_rows / WIDE_ROWS * WIDE_ROWS : 0;
+    linear_part rest = {n_stored, n_rows - n_stored, p->column, p->n_columns};
+
+    store_linear_part(w, &rest, p->direct ? NULL : bias);
+}
+
+#endif
+#endif
