@@ -93,6 +93,7 @@ def test_every_tier_has_those_bits_for_any_head_dimension(compare_tier, problem)
     for dim in (*range(1, 35), 47, 48, 49, 63, 64, 65, 95, 96, 97, 127, 128, 129):
         for n_queries in (1, 17):
             compare_tier(problem(1, n_queries, 19, dim, 2))
+            compare_tier(problem(1, n_queries, 48, dim, 2))
             compare_tier(problem(1, n_queries, 19, 2, dim))
 
 
@@ -177,6 +178,16 @@ def test_number_of_rows_beside_a_row_changes_no_bit(attend, problem, n_rows):
     assert_same_bits(first, rows(whole, slice(n_rows)))
     last = everything(attend, query[:, -n_rows:], key, value)
     assert_same_bits(last, rows(whole, slice(-n_rows, None)))
+
+
+@pytest.mark.quick(dtype=("float32", "bfloat16"))
+def test_a_single_row_has_the_bits_of_many_for_any_head_dimension(attend, problem):
+    for dim in (1, 2, 8, 15, 16, 17, 24, 31, 32, 33, 40, 64, 72, 130, 520):
+        for n_keys in (15, 16, 31, 32, 48, 80, 128, 176):
+            query, key, value = problem(1, 20, n_keys, dim, 4)
+            whole = everything(attend, query, key, value)
+            single = everything(attend, query[:, 3:4], key, value)
+            assert_same_bits(single, rows(whole, slice(3, 4)))
 
 
 def layouts(array):

@@ -28,7 +28,12 @@ enum {
     LEAST_SLAB = UNIT_TERMS / TERMS * LINE_COLUMNS
 };
 #else
-enum { HAS_UNIT = 0, SUM_TERMS = TERMS, KEY_GROUP = 16, LEAST_SLAB = 0 };
+enum {
+    HAS_UNIT = 0,
+    SUM_TERMS = TERMS,
+    KEY_GROUP = LANES > 8 ? 2 * LANES : 16,
+    LEAST_SLAB = 0
+};
 #endif
 /* SUM_TERMS: keys, or dimensions, that an instruction of a product adds up; KEY_GROUP: keys that
  * row form takes at a time; LINE_COLUMNS: columns of values that a unit takes for few rows;

@@ -26,10 +26,12 @@ score_group(work *w, const block *b, ptrdiff_t k)
         keys.row = w->key_width * (ptrdiff_t)sizeof(operand);
         kind = AS_OPERANDS;
     }
-    for (ptrdiff_t lane = 0; lane < n; lane += LANES) {
-        score_keys_of_rows(w, &keys, w->scores + k + lane, kind);
-        keys.at += LANES * keys.row;
-        keys.touch = NULL;
+    for (ptrdiff_t lane = 0, taken; lane < n; lane += taken) {
+        int n_vec = vectors_at_once(w, n - lane);
+        score_keys_of_rows(w, &keys, n_vec, w->scores + k + lane, kind);
+        taken = n_vec * LANES;
+        keys.at += taken * keys.row;
+        keys.touch += keys.touch == NULL ? 0 : taken * keys.row;
         keys.next.n_rows = 0;
     }
 }

@@ -2,7 +2,7 @@
 #ifndef ATTN_KERNEL_ATTENTION_ROW_SCORES_H
 #define ATTN_KERNEL_ATTENTION_ROW_SCORES_H
 
-#include "kernel/attention/stream.h"
+#include "kernel/attention/key_lanes.h"
 
 /* sum[row][lane] += query[row][d] * key[lane][d] for the n operands d from `at` on that
  * the transposed vectors of k hold. */
@@ -10,7 +10,8 @@ static INLINE void
 add_products(v_real *sum, const v_operand *k, const int n, const int rows,
              const work *w, ptrdiff_t at)
 {
-    for (int i = 0; i < n; i++) {
+    UNROLLED for (int i = 0; i < n; i++)
+    {
         for (int r = 0; r < rows; r++) {
             v_operand q = v_set1_operand(w->query[r * w->key_width + at + i]);
             sum[r] = v_dot(q, k[i], sum[r]);
@@ -18,22 +19,15 @@ add_products(v_real *sum, const v_operand *k, const int n, const int rows,
     }
 }
 
-/* Where LANES keys lie, and what is read or announced meanwhile. */
-typedef struct {
-    const char *at;
-    ptrdiff_t row;     /* bytes from key to key */
-    const char *touch; /* as much as KEY_GROUP keys; or NULL */
-    prefetch next;
-} key_lanes;
-
-/* scores[row][lane] = query[row] . key[lane] for LANES keys, transposed in registers. */
+/* scores[row][lane] = query[row] . key[lane] for n_vec vectors of keys, transposed in registers:
+ * one or, for a single row, two. A score is a chain of sums, each of which waits for the one
+ * before; two chains take little longer than one. */
 static INLINE void
-score_keys(const work *w, const key_lanes *keys, const int rows, real *scores,
-           const storage kind)
+score_keys(const work *w, const key_lanes *keys, const int rows, int n_vec,
+           real *scores, const storage kind)
 {
     const ptrdiff_t size = storage_bytes(kind);
-    const ptrdiff_t lines =
-        KEY_GROUP * LANES * size / CACHE_LINE; /* in LANES columns */
+    const ptrdiff_t lines = LANES * LANES * size / CACHE_LINE; /* in LANES columns */
     const char *at = keys->at;
     ptrdiff_t d = 0;
 
@@ -41,57 +35,68 @@ score_keys(const work *w, const key_lanes *keys, const int rows, real *scores,
         ptrdiff_t end = least(first + DIM_STEPS, w->key_width);
         v_real sum[ATTN_FEW_ROWS];
         v_operand k[LANES];
-        for (int r = 0; r < rows; r++) {
-            sum[r] = v_set1(0);
+        for (int i = 0; i < rows * n_vec; i++) {
+            sum[i] = v_set1(0);
         }
         for (; d + LANES <= end; d += LANES, at += LANES * size) {
             if (d * size % CACHE_LINE == 0) {
                 prefetch_line(&keys->next, d * size);
             }
-            for (int i = 0; i < LANES; i++) {
-                k[i] = load_operands(at + i * keys->row, NULL, kind);
+            for (int v = 0; v < n_vec; v++) {
+                for (int i = 0; i < LANES; i++) {
+                    k[i] = load_operands(at + (v * LANES + i) * keys->row, NULL, kind);
+                }
+                v_transpose_operands(k);
+                add_products(sum + v * rows, k, LANES, rows, w, d);
             }
-            v_transpose_operands(k);
-            add_products(sum, k, LANES, rows, w, d);
-            if (keys->touch != NULL) {
-                touch(w, keys->touch + KEY_GROUP * d * size, lines, rows);
+            if (keys->touch != NULL && rows == 1 && n_vec == 2) { /* in one go */
+                touch(w, keys->touch + 2 * LANES * size * d, 2 * lines, rows);
+            } else if (keys->touch != NULL) {
+                touch(w, keys->touch + LANES * size * d, lines, rows);
             }
         }
         for (; d < end; d++, at += size) {
-            operand lanes[LANES];
-            for (int i = 0; i < LANES; i++) {
-                lanes[i] = load_operand(at + i * keys->row, kind);
+            for (int v = 0; v < n_vec; v++) {
+                k[0] = load_column(at + v * LANES * keys->row, keys->row, kind);
+                add_products(sum + v * rows, k, 1, rows, w, d);
             }
-            k[0] = v_load_operands(lanes);
-            add_products(sum, k, 1, rows, w, d);
         }
-        for (int r = 0; r < rows; r++) {
-            real *to = scores + (ptrdiff_t)r * ATTN_BLOCK;
-            v_store(to, first == 0 ? sum[r] : v_add(v_load(to), sum[r]));
+        for (int i = 0; i < rows * n_vec; i++) {
+            real *to = scores + i % rows * ATTN_BLOCK + i / rows * LANES;
+            v_store(to, first == 0 ? sum[i] : v_add(v_load(to), sum[i]));
         }
     }
 }
 
+/* How many vectors of keys are taken at a time, of those that hold the next n. */
+static int
+vectors_at_once(const work *w, ptrdiff_t n)
+{
+    return LANES > 1 && w->task->n_rows == 1 && n > LANES ? 2 : 1;
+}
+
 static INLINE void
-score_keys_as(const work *w, const key_lanes *keys, real *scores, const storage kind)
+score_keys_as(const work *w, const key_lanes *keys, int n_vec, real *scores,
+              const storage kind)
 {
     switch (row_form_rows(w->task->n_rows)) {
-    case 1: score_keys(w, keys, 1, scores, kind); break;
-    case 2: score_keys(w, keys, 2, scores, kind); break;
-    case 4: score_keys(w, keys, 4, scores, kind); break;
-    default: score_keys(w, keys, 8, scores, kind); break;
+    case 1: score_keys(w, keys, 1, n_vec, scores, kind); break;
+    case 2: score_keys(w, keys, 2, 1, scores, kind); break;
+    case 4: score_keys(w, keys, 4, 1, scores, kind); break;
+    default: score_keys(w, keys, 8, 1, scores, kind); break;
     }
 }
 
 static NOINLINE void
-score_keys_of_rows(const work *w, const key_lanes *keys, real *scores, storage kind)
+score_keys_of_rows(const work *w, const key_lanes *keys, int n_vec, real *scores,
+                   storage kind)
 {
     switch (kind) {
 #if REAL_BITS == 32 && TERMS == 1
-    case AS_F16: score_keys_as(w, keys, scores, AS_F16); break;
-    case AS_BF16: score_keys_as(w, keys, scores, AS_BF16); break;
+    case AS_F16: score_keys_as(w, keys, n_vec, scores, AS_F16); break;
+    case AS_BF16: score_keys_as(w, keys, n_vec, scores, AS_BF16); break;
 #endif
-    default: score_keys_as(w, keys, scores, AS_OPERANDS); break;
+    default: score_keys_as(w, keys, n_vec, scores, AS_OPERANDS); break;
     }
 }
 

@@ -56,7 +56,7 @@ look_ahead(const work *w, const block *b, ptrdiff_t step)
 }
 
 /* The group of keys after the one at `first`, if it is to be touched meanwhile: for reading
- * 16 rows side by side, to transpose them, is no order that a CPU looks ahead in. */
+ * LANES rows side by side, to transpose them, is no order that a CPU looks ahead in. */
 static const char *
 next_in_stream(const work *w, ptrdiff_t first)
 {
