@@ -12,7 +12,7 @@ statistic_at(const work *w, char *base, const attn_array *array, ptrdiff_t r)
     return base + row_offset(w, array, r);
 }
 
-static NOINLINE void
+static ONE_COPY void
 write_statistic(const work *w, char *base, const attn_array *array, ptrdiff_t r,
                 double x)
 {

@@ -20,7 +20,7 @@ score_group(work *w, const block *b, ptrdiff_t k)
                       .next = look_ahead(w, b, k / KEY_GROUP)};
 
     if (n % LANES == 0 && reads_in_place(key, w->p->head_dim, kind)) {
-        keys.touch = next_in_stream(w, first);
+        keys.touch = next_in_stream(w, b, first);
     } else {
         keys.at = gather_keys(w, first, n);
         keys.row = w->key_width * (ptrdiff_t)sizeof(operand);
@@ -52,7 +52,7 @@ add_weighted_values(work *w, const block *b, ptrdiff_t k, ptrdiff_t n)
                  .n_rows = row_form_rows(w->task->n_rows),
                  .n_steps = n_steps,
                  .resume = true,
-                 .b_ahead = asks_once(w, value, value_dim) ? VALUES_AHEAD : 0,
+                 .b_ahead = values_ahead(w, b, b->first + k),
                  .b_far = !w->reads_once};
     matrix values = {NULL, 0};
 

@@ -55,17 +55,52 @@ look_ahead(const work *w, const block *b, ptrdiff_t step)
                        KEY_GROUP);
 }
 
-/* The group of keys after the one at `first`, if it is to be touched meanwhile: for reading
+/* Is it one stream of keys and values, which are asked for group by group, a block's keys and then
+ * its values? One or two rows are through with a group before the next could come: they ask for
+ * values as they lie, and for the next block's keys before the values. */
+static bool
+is_one_stream(const work *w)
+{
+    ptrdiff_t dim = w->p->head_dim;
+
+    return w->task->n_rows > STREAM_ROWS && dim == w->p->value_dim &&
+           asks_once(w, &w->p->key, dim) && asks_once(w, &w->p->value, dim);
+}
+
+/* What is read after the group of keys at `first`, if it is to be touched meanwhile: for reading
  * LANES rows side by side, to transpose them, is no order that a CPU looks ahead in. */
 static const char *
-next_in_stream(const work *w, ptrdiff_t first)
+next_in_stream(const work *w, const block *b, ptrdiff_t first)
 {
     const attn_array *key = &w->p->key;
-    bool there = w->reads_ahead && first + 2 * KEY_GROUP <= w->to;
-    bool wanted =
-        is_stream(w, key, w->p->head_dim) || asks_once(w, key, w->p->head_dim);
+    ptrdiff_t dim = w->p->head_dim;
 
-    return there && wanted ? key_at(w, first + KEY_GROUP) : NULL;
+    if (!w->reads_ahead || !(is_stream(w, key, dim) || asks_once(w, key, dim))) {
+        return NULL;
+    }
+    if (first + KEY_GROUP >= b->end && is_one_stream(w)) {
+        return value_at(w, b->first);
+    }
+    return first + 2 * KEY_GROUP <= w->to ? key_at(w, first + KEY_GROUP) : NULL;
+}
+
+/* How many bytes behind the values of the group at `first` lies what is asked for while they are
+ * read; 0 for nothing. */
+static INLINE ptrdiff_t
+values_ahead(const work *w, const block *b, ptrdiff_t first)
+{
+    const attn_array *value = &w->p->value;
+
+    if (!is_one_stream(w)) {
+        return asks_once(w, value, w->p->value_dim) ? VALUES_AHEAD : 0;
+    }
+    if (first + KEY_GROUP < b->end) {
+        return KEY_GROUP * value->row_stride;
+    }
+    if (b->end + KEY_GROUP > w->to) {
+        return 0;
+    }
+    return (ptrdiff_t)((uintptr_t)key_at(w, b->end) - (uintptr_t)value_at(w, first));
 }
 
 /* Lets n cache lines of that group come. For more rows than a stream's there are some only where

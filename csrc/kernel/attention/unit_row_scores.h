@@ -14,7 +14,7 @@ score_group(work *w, const block *b, ptrdiff_t k)
 {
     ptrdiff_t first = b->first + k, n = least(b->end - first, KEY_GROUP);
     matrix keys = fetch_key_tiles(w, first, n, 0, w->p->head_dim);
-    const char *next = are_key_tiles(w, n) ? next_in_stream(w, first) : NULL;
+    const char *next = are_key_tiles(w, n) ? next_in_stream(w, b, first) : NULL;
     real sums[KEY_GROUP * LANES];
     v_real a[LANES];
 
