@@ -36,8 +36,8 @@ enum {
 };
 #endif
 /* SUM_TERMS: keys, or dimensions, that an instruction of a product adds up; KEY_GROUP: keys that
- * row form takes at a time; LINE_COLUMNS: columns of values that a unit takes for few rows;
- * LEAST_SLAB: operands of its slab. */
+ * row form takes at a time, two vectors at least; LINE_COLUMNS: columns of values that a unit takes
+ * for few rows; LEAST_SLAB: operands of its slab. */
 
 #define INLINE inline __attribute__((always_inline))
 #define NOINLINE __attribute__((noinline))

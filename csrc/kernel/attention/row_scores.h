@@ -49,7 +49,7 @@ score_keys(const work *w, const key_lanes *keys, const int rows, int n_vec,
                 v_transpose_operands(k);
                 add_products(sum + v * rows, k, LANES, rows, w, d);
             }
-            if (keys->touch != NULL && rows == 1 && n_vec == 2) { /* in one go */
+            if (keys->touch != NULL && rows == 1 && n_vec == 2) { /* a loop is slower */
                 touch(w, keys->touch + 2 * LANES * size * d, 2 * lines, rows);
             } else if (keys->touch != NULL) {
                 touch(w, keys->touch + LANES * size * d, lines, rows);
@@ -68,7 +68,8 @@ score_keys(const work *w, const key_lanes *keys, const int rows, int n_vec,
     }
 }
 
-/* How many vectors of keys are taken at a time, of those that hold the next n. */
+/* How many vectors of keys are taken at a time, of those that hold the next n. Where a vector is a
+ * single number two would be code that gains nothing. */
 static int
 vectors_at_once(const work *w, ptrdiff_t n)
 {

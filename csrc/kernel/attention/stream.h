@@ -7,7 +7,7 @@
 
 enum {
     GROUPS_AHEAD = 2,    /* how far reading is announced to the cache */
-    VALUES_AHEAD = 4096, /* likewise, in bytes, of what is asked for once */
+    VALUES_AHEAD = 4096, /* likewise, in bytes, of values that are asked for once */
     STREAM_ROWS = 2,     /* with so few, what is read in order is not announced */
 };
 
@@ -57,13 +57,14 @@ look_ahead(const work *w, const block *b, ptrdiff_t step)
 
 /* Is it one stream of keys and values, which are asked for group by group, a block's keys and then
  * its values? One or two rows are through with a group before the next could come: they ask for
- * values as they lie, and for the next block's keys before the values. */
+ * values as they lie, and for the next block's keys before the values. A matrix unit takes values
+ * in another order. */
 static bool
 is_one_stream(const work *w)
 {
     ptrdiff_t dim = w->p->head_dim;
 
-    return w->task->n_rows > STREAM_ROWS && dim == w->p->value_dim &&
+    return !HAS_UNIT && w->task->n_rows > STREAM_ROWS && dim == w->p->value_dim &&
            asks_once(w, &w->p->key, dim) && asks_once(w, &w->p->value, dim);
 }
 
@@ -103,7 +104,7 @@ values_ahead(const work *w, const block *b, ptrdiff_t first)
     return (ptrdiff_t)((uintptr_t)key_at(w, b->end) - (uintptr_t)value_at(w, first));
 }
 
-/* Lets n cache lines of that group come. For more rows than a stream's there are some only where
+/* Lets n cache lines of what is next come. For more rows than a stream's there are some only where
  * they are asked for once, which the compiler is told. */
 static INLINE void
 touch(const work *w, const char *at, const ptrdiff_t n, const int rows)
