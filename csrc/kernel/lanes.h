@@ -18,6 +18,7 @@ transpose_in(real *to, ptrdiff_t to_line, const real *const rows[LANES],
             a[i] = i < n_rows ? v_load(rows[i] + k) : v_set1(0);
         }
         v_transpose(a);
+        __asm__("" : "+r"(scale)); /* or compilers make a loop for either */
         for (int i = 0; i < LANES; i++) {
             v_real x = scale == NULL ? a[i] : v_mul(a[i], v_set1(*scale));
             v_store(to + (k + i) * to_line, x);

@@ -37,6 +37,15 @@ prefetch_slice(const prefetch *s, ptrdiff_t i, ptrdiff_t some, ptrdiff_t n)
     return (prefetch){s->at + from * s->row, s->row, s->bytes, to - from};
 }
 
+/* Those of two that are due while columns d .. d + some - 1 of `dim` are multiplied. */
+static NOINLINE void
+slice_next(const prefetch next[2], ptrdiff_t d, ptrdiff_t some, ptrdiff_t dim,
+           prefetch due[2])
+{
+    due[0] = prefetch_slice(&next[0], d, some, most(dim, 1));
+    due[1] = prefetch_slice(&next[1], d, some, most(dim, 1));
+}
+
 /* Asks the second-level cache, for the first is too small, for rows first .. end - 1. */
 static INLINE void
 prefetch_rows(const prefetch *s, ptrdiff_t first, ptrdiff_t end)

@@ -5,7 +5,7 @@
 #ifndef ATTN_KERNEL_PRODUCT_H
 #define ATTN_KERNEL_PRODUCT_H
 
-#include "kernel/operand.h"
+#include "kernel/panel_sums.h"
 #include "kernel/prefetch.h"
 
 typedef struct {
@@ -25,38 +25,15 @@ typedef struct {
     bool add;         /* of many: to what C holds, else overwrite it */
     const real *keep; /* with add: what columns of C are multiplied by first; NULL: 1 */
     prefetch next[2]; /* asked for meanwhile */
-    ptrdiff_t b_ahead; /* of few rows: asked for so many bytes before it is read */
-    bool b_far;        /* by the second-level cache, not by the first alone */
+    const char *ahead;    /* of whole panels: likewise, line by line, */
+    ptrdiff_t ahead_step; /* so many bytes on with each step */
+    ptrdiff_t b_ahead;    /* of few rows: asked for so many bytes before it is read */
+    bool b_far;           /* by the second-level cache, not by the first alone */
 } product;
 
 /* Of A: rows that lie apart are asked for before; a pointer is for several rows, so that all
  * addresses are in registers. */
 enum { STEPS_AHEAD = 8, POINTER_ROWS = 3, MAX_POINTERS = 4 };
-
-/* sum = C, for a panel of C */
-static INLINE void
-load_panel(v_real *sum, const real *c, ptrdiff_t c_row, const int rows, const int n_vec)
-{
-    for (int r = 0; r < rows; r++) {
-        for (int v = 0; v < n_vec; v++) {
-            sum[r * n_vec + v] = v_load(c + r * c_row + v * LANES);
-        }
-    }
-}
-
-/* sum += C * keep */
-static INLINE void
-add_panel(v_real *sum, const real *c, ptrdiff_t c_row, const int rows, const int n_vec,
-          const real *keep)
-{
-    for (int v = 0; v < n_vec; v++) {
-        v_real factor = keep == NULL ? v_set1(1) : v_load(keep + v * LANES);
-        for (int r = 0; r < rows; r++) {
-            v_real *to = &sum[r * n_vec + v];
-            *to = v_fma(v_load(c + r * c_row + v * LANES), factor, *to);
-        }
-    }
-}
 
 /* Rows i .. i + rows - 1 of the product; rows, n_vec and so on are constants to the
  * compiler. */
@@ -69,6 +46,8 @@ multiply_panel(const product *m, ptrdiff_t i, const int rows, const int n_vec,
     ptrdiff_t a_step = a_transposed ? m->a.row : 1;
     ptrdiff_t b_step = kind == AS_TWO_ROWS ? 2 * m->b_row : m->b_row;
     const int per_pointer = a_transposed ? rows : POINTER_ROWS;
+    const bool asks = !few && rows == PANEL_ROWS;
+    const char *ahead = asks ? m->ahead : NULL;
     const int n_pointers = (rows + per_pointer - 1) / per_pointer;
     const operand *a[MAX_POINTERS];
     const char *b = m->b;
@@ -95,6 +74,10 @@ multiply_panel(const product *m, ptrdiff_t i, const int rows, const int n_vec,
         } else if (a_transposed) {
             __builtin_prefetch(a[0] + STEPS_AHEAD * a_step + rows - 1);
         }
+        if (asks) {
+            __builtin_prefetch(ahead, 0, 2);
+            ahead += m->ahead_step;
+        }
         for (int r = 0; r < rows; r++) {
             const operand *at = a[r / per_pointer] + r % per_pointer * a_row;
             v_operand y = v_set1_operand(*at);
@@ -104,17 +87,18 @@ multiply_panel(const product *m, ptrdiff_t i, const int rows, const int n_vec,
         }
         for (int g = 0; g < n_pointers; g++) {
             a[g] += a_step;
+            if (asks) {
+                __asm__("" : "+r"(a[g])); /* or each has an index of its own */
+            }
         }
         b += b_step;
     }
+    ptrdiff_t c_row = m->c_row;
+    __asm__("" : "+r"(c_row)); /* or all rows' addresses are held meanwhile */
     if (!few && m->add) {
-        add_panel(sum, c, m->c_row, rows, n_vec, m->keep);
+        add_panel(sum, c, c_row, rows, n_vec, m->keep);
     }
-    for (int r = 0; r < rows; r++) {
-        for (int v = 0; v < n_vec; v++) {
-            v_store(c + r * m->c_row + v * LANES, sum[r * n_vec + v]);
-        }
-    }
+    store_panel(sum, c, c_row, rows, n_vec);
 }
 
 #endif

@@ -29,15 +29,49 @@ multiply_rest(const product *m, ptrdiff_t i, const int n_vec, const bool a_trans
     multiply_some(m, i, 1, n_vec, a_transposed);
 }
 
-static INLINE void
-multiply_columns(const product *m, const int n_vec, const bool a_transposed)
+/* Chooses of what comes next one that lies in one piece, for whole panels to ask for line by line.
+ * Of many lines that are asked for at once a CPU forgets those that it has no room for. */
+static NOINLINE void
+look_ahead_by_steps(product *m)
 {
-    ptrdiff_t i = 0;
+    ptrdiff_t n_steps = m->n_rows / PANEL_ROWS * m->n_steps;
 
-    for (; i + PANEL_ROWS <= m->n_rows; i += PANEL_ROWS) {
-        prefetch_share(&m->next[0], i, m->n_rows);
-        prefetch_share(&m->next[1], i, m->n_rows);
+    m->ahead = m->b;
+    m->ahead_step = 0;
+    for (int k = 0; k < 2 && m->ahead_step == 0 && n_steps > 0; k++) {
+        prefetch *next = &m->next[k];
+        ptrdiff_t bytes = next->n_rows * next->bytes;
+        if (bytes > 0 && next->row == next->bytes) {
+            ptrdiff_t step = least((bytes + n_steps - 1) / n_steps, CACHE_LINE);
+            ptrdiff_t n_rows = least(n_steps * step / next->row, next->n_rows);
+            m->ahead = next->at;
+            m->ahead_step = step;
+            next->at += n_rows * next->row;
+            next->n_rows -= n_rows;
+        }
+    }
+}
+
+/* Asks for the rest while whole panels are computed, the one from row i on. */
+static NOINLINE void
+prefetch_shares(const product *m, ptrdiff_t i, ptrdiff_t whole)
+{
+    prefetch_share(&m->next[0], i, whole);
+    prefetch_share(&m->next[1], i, whole);
+}
+
+static INLINE void
+multiply_columns(product *m, const int n_vec, const bool a_transposed)
+{
+    ptrdiff_t i = 0, whole = m->n_rows / PANEL_ROWS * PANEL_ROWS;
+
+    look_ahead_by_steps(m);
+    for (; i < whole; i += PANEL_ROWS) {
+        if (m->next[0].n_rows > 0 || m->next[1].n_rows > 0) {
+            prefetch_shares(m, i, whole);
+        }
         multiply_panel(m, i, PANEL_ROWS, n_vec, a_transposed, false, AS_OPERANDS);
+        m->ahead += m->n_steps * m->ahead_step;
     }
     multiply_rest(m, i, n_vec, a_transposed);
 }

@@ -75,22 +75,18 @@ gather_keys(work *w, ptrdiff_t first, ptrdiff_t n)
     return (const char *)w->slab;
 }
 
-/* The keys, or the values, of the block at `first`, if they are to be announced. */
+/* The keys, or the values, of the block at `first`, if they are to be announced and were not
+ * yet. */
 static prefetch
-keys_prefetch(const work *w, ptrdiff_t first)
+block_prefetch(const work *w, ptrdiff_t first, bool value)
 {
-    return w->reads_ahead ? prefetch_of(&w->p->key, key_at(w, first), w->p->head_dim,
-                                        least(w->to - first, ATTN_BLOCK))
-                          : (prefetch){.n_rows = 0};
-}
+    ptrdiff_t n = least(w->to - first, ATTN_BLOCK);
 
-static prefetch
-values_prefetch(const work *w, ptrdiff_t first)
-{
-    return w->reads_ahead
-               ? prefetch_of(&w->p->value, value_at(w, first), w->p->value_dim,
-                             least(w->to - first, ATTN_BLOCK))
-               : (prefetch){.n_rows = 0};
+    if (!w->reads_ahead || (value && first == w->values_asked)) {
+        return (prefetch){.n_rows = 0};
+    }
+    return value ? prefetch_of(&w->p->value, value_at(w, first), w->p->value_dim, n)
+                 : prefetch_of(&w->p->key, key_at(w, first), w->p->head_dim, n);
 }
 
 /* The first keys, or values, of the next head. */
@@ -104,6 +100,17 @@ next_head_prefetch(const work *w, bool value)
     return prefetch_of(array, base + array->head_stride,
                        value ? p->value_dim : p->head_dim,
                        least(p->n_keys, ATTN_BLOCK));
+}
+
+/* What comes after the keys, or the values, of a block that ends before `end`: the next block's,
+ * or, behind the last one, the next head's. */
+static prefetch
+next_prefetch(const work *w, ptrdiff_t end, bool value)
+{
+    if (end < w->to) {
+        return block_prefetch(w, end, value);
+    }
+    return w->ends_head ? next_head_prefetch(w, value) : (prefetch){.n_rows = 0};
 }
 
 #endif

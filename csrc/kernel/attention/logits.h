@@ -23,12 +23,14 @@ static INLINE void
 finish_scores(const strip *s, real scale, double softcap)
 {
     v_real minus_inf = v_set1((real)-INFINITY);
+    bool capped = softcap > 0;
 
     for (ptrdiff_t i = 0; i < s->n_lines; i++) {
         for (int v = 0; v < s->n_vec; v++) {
             ptrdiff_t at = i * s->line + v * LANES;
             v_real x = v_mul(v_load(s->at + at), v_set1(scale));
-            if (softcap > 0) {
+            __asm__("" : "+r"(capped)); /* or compilers make a loop for either */
+            if (capped) {
                 v_real cap = v_set1((real)softcap);
                 x = v_mul(cap, tanh_of(v_div(x, cap)));
             }

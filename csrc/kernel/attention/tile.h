@@ -38,15 +38,13 @@ static void
 attend_tiles(work *w, const block *b)
 {
     bool last = b->end >= w->to;
-    prefetch next[2] = {last ? queries_prefetch(w) : keys_prefetch(w, b->end),
-                        last ? (prefetch){.n_rows = 0} : bias_prefetch(w, b->end)};
+    prefetch next[2] = {next_prefetch(w, b->end, true),
+                        last ? queries_prefetch(w) : bias_prefetch(w, b->end)};
     span spans[MAX_TILES];
     span seen = open_spans(w, b, spans);
 
-    if (last && w->ends_head) {
-        next[1] = next_head_prefetch(w, true);
-    }
     multiply_scores(w, b, spans, &seen);
+    w->values_asked = b->end;
     for (int t = 0; t < w->n_tiles; t++) {
         if (spans[t].n > 0) {
             exponentiate_tile(w, b, t, &spans[t]);

@@ -11,15 +11,15 @@ static void
 multiply_scores(work *w, const block *b, const span *spans, const span *seen)
 {
     const attn_problem *p = w->p;
-    prefetch next[2] = {values_prefetch(w, b->first), {.n_rows = 0}};
+    prefetch next[2] = {next_prefetch(w, b->end, false),
+                        block_prefetch(w, b->first, true)};
+    prefetch due[2]; /* of it */
     ptrdiff_t d = 0;
 
-    if (w->ends_head && b->end >= w->to) {
-        next[1] = next_head_prefetch(w, false);
-    }
     do { /* D may be 0 */
         ptrdiff_t n_columns = least(p->head_dim - d, ATTN_DIM_BLOCK);
         matrix keys = fetch_keys(w, seen->first, seen->n, d, n_columns);
+        slice_next(next, d, ATTN_DIM_BLOCK, p->head_dim, due);
         for (int t = 0; t < w->n_tiles; t++) {
             const operand *query = w->query + (t * w->key_width + d / TERMS) * WIDTH;
             if (spans[t].n == 0) {
@@ -35,9 +35,9 @@ multiply_scores(work *w, const block *b, const span *spans, const span *seen)
                           .n_rows = spans[t].n,
                           .n_steps = (n_columns + TERMS - 1) / TERMS,
                           .add = d > 0,
-                          .next = {next[0], next[1]}},
+                          .next = {due[0], due[1]}},
                 tile_vectors(w, t));
-            next[0].n_rows = next[1].n_rows = 0;
+            due[0].n_rows = due[1].n_rows = 0;
         }
         d += ATTN_DIM_BLOCK;
     } while (d < p->head_dim);
@@ -46,10 +46,8 @@ multiply_scores(work *w, const block *b, const span *spans, const span *seen)
 /* Columns of values from d on, for the product of their block with a tile's weights. */
 typedef struct {
     matrix at;
-    ptrdiff_t first; /* key */
+    ptrdiff_t first, d, n_columns; /* the first key, the first column */
     bool finite;
-    ptrdiff_t d;
-    ptrdiff_t n_columns;
 } value_slab;
 
 /* output[d][lane] = output[d][lane] * rescale[lane], if `add`, plus the sum over the keys
@@ -101,6 +99,7 @@ add_block(work *w, const block *b, const span *spans, const span *seen, prefetch
     ptrdiff_t dim = w->p->value_dim;
     bool whole = TERMS == 1 && reads_in_place(&w->p->value, dim, AS_OPERANDS);
     ptrdiff_t width = whole ? dim : SLAB_COLUMNS;
+    prefetch due[2];
 
     for (ptrdiff_t d = 0; d < dim; d += width) {
         ptrdiff_t n_columns = least(dim - d, width);
@@ -108,10 +107,11 @@ add_block(work *w, const block *b, const span *spans, const span *seen, prefetch
         values.at = fetch_values(w, seen->first, seen->n, d, n_columns, n_columns);
         values.finite = !seen->masked ||
                         all_finite(values.at, (seen->n + TERMS - 1) / TERMS, n_columns);
+        slice_next(next, d, width, dim, due);
         for (int t = 0; t < w->n_tiles; t++) {
             if (spans[t].n > 0) {
-                add_values(w, b, t, &spans[t], &values, next);
-                next[0].n_rows = next[1].n_rows = 0;
+                add_values(w, b, t, &spans[t], &values, due);
+                due[0].n_rows = due[1].n_rows = 0;
             }
         }
     }

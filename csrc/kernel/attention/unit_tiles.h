@@ -14,13 +14,11 @@ static void
 multiply_scores(work *w, const block *b, const span *spans, const span *seen)
 {
     const attn_problem *p = w->p;
-    prefetch next[2] = {values_prefetch(w, b->first), {.n_rows = 0}};
+    prefetch next[2] = {next_prefetch(w, b->end, false),
+                        block_prefetch(w, b->first, true)};
     ptrdiff_t most_columns = are_key_tiles(w, seen->n) ? p->head_dim : ATTN_DIM_BLOCK;
     ptrdiff_t d = 0;
 
-    if (w->ends_head && b->end >= w->to) {
-        next[1] = next_head_prefetch(w, false);
-    }
     do { /* D may be 0 */
         ptrdiff_t n_columns = least(p->head_dim - d, most_columns);
         matrix keys = fetch_key_tiles(w, seen->first, seen->n, d, n_columns);
