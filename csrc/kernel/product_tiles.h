@@ -29,8 +29,9 @@ multiply_rest(const product *m, ptrdiff_t i, const int n_vec, const bool a_trans
     multiply_some(m, i, 1, n_vec, a_transposed);
 }
 
-/* Chooses of what comes next one that lies in one piece, for whole panels to ask for line by line.
- * Of many lines that are asked for at once a CPU forgets those that it has no room for. */
+/* Chooses of what comes next one that lies in one piece, for whole panels to ask for line by line,
+ * as far as there is a step for each line. Of many lines that are asked for at once a CPU may
+ * forget those that it has no room for. */
 static NOINLINE void
 look_ahead_by_steps(product *m)
 {
