@@ -68,15 +68,6 @@ prefetch_near(const prefetch *s)
     }
 }
 
-/* What is to be asked for while rows i .. i + PANEL_ROWS - 1 of n_rows are computed. */
-static INLINE void
-prefetch_share(const prefetch *s, ptrdiff_t i, ptrdiff_t n_rows)
-{
-    if (s->n_rows > 0) {
-        prefetch_rows(s, i * s->n_rows / n_rows, (i + PANEL_ROWS) * s->n_rows / n_rows);
-    }
-}
-
 /* Asks for the line at a byte offset of each row, as prefetch_rows. */
 static INLINE void
 prefetch_line(const prefetch *s, ptrdiff_t offset)

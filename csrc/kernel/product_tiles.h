@@ -57,8 +57,10 @@ look_ahead_by_steps(product *m)
 static NOINLINE void
 prefetch_shares(const product *m, ptrdiff_t i, ptrdiff_t whole)
 {
-    prefetch_share(&m->next[0], i, whole);
-    prefetch_share(&m->next[1], i, whole);
+    for (int k = 0; k < 2; k++) {
+        prefetch share = prefetch_slice(&m->next[k], i, PANEL_ROWS, whole);
+        prefetch_rows(&share, 0, share.n_rows);
+    }
 }
 
 static INLINE void
