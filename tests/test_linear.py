@@ -392,6 +392,38 @@ def test_wide_tasks_change_no_bit(multiply_by_tasks, dtype, shape):
                 assert_same_bits(actual, expected)
 
 
+@pytest.mark.parametrize(
+    ("shape", "wide", "n_tasks"),
+    [
+        ((1000, 64, 480), False, 16),  # 64 rows each: the last may end late
+        ((16, 64, 480), False, 2),  # all rows, half of the columns
+        ((128, 64, 480), False, 2),  # half of the rows, all columns
+        ((128, 64, 480), True, 2),
+        ((100, 64, 480), False, 4),  # 64 and 36 rows, half of the columns
+        ((100, 64, 480), True, 2),  # all rows, half of the columns
+        ((100, 64, 432), True, 4),  # where 9 panels of columns are no two halves
+        ((256, 64, 480), False, 4),
+        ((256, 64, 480), True, 2),
+    ],
+)
+def test_threads_have_even_shares_of_a_product(multiply_by_tasks, shape, wide, n_tasks):
+    if wide and not TIERS[0].startswith("avx512"):
+        pytest.skip("this instruction set has no wide tasks, or by its own size")
+    n_rows, n_in, n_out = shape
+    x, weight = normal(n_rows, n_in), normal(n_in, n_out)
+    notes = np.zeros((100, 3), np.int64)
+
+    def count(num_threads):
+        call = functools.partial(
+            multiply_by_tasks, wide, x, weight, num_threads=num_threads
+        )
+        return _attnpy.watch_tasks(call, notes)
+
+    with threads_for_any_work():
+        assert count(2) == n_tasks
+        assert count(1) == (1 if wide else -(-n_rows // 64))
+
+
 @pytest.mark.quick(shape=((2, 97, 130, 400),))
 @pytest.mark.parametrize(
     "shape", [(1, 96, 131, 48), (2, 97, 130, 400), (3, 171, 257, 100), (2, 96, 0, 96)]

@@ -41,27 +41,41 @@ run_task(const void *context, ptrdiff_t index, const attn_worker *worker)
     j->kernel->run(&j->l, &task, worker);
 }
 
-/* Rows of a task. Those of a wide one share W, packed: as many as there may be,
- * unless not all threads would have some. */
+/* Whether tasks of so many of n rows are equally long, and as many for each thread. */
+static bool
+is_even(ptrdiff_t n, ptrdiff_t n_rows, int n_threads)
+{
+    return n <= n_rows || (n % n_rows == 0 && n / n_rows % n_threads == 0);
+}
+
+/* Rows of a task. Those of a wide one share W, packed: as many as there may be, unless not
+ * all threads would have some. Where only columns come out even, they are split instead. */
 static ptrdiff_t
 rows_of_task(const job *j, int n_threads)
 {
-    ptrdiff_t share = (rows_of(&j->l) + n_threads - 1) / n_threads;
+    ptrdiff_t n = rows_of(&j->l);
+    ptrdiff_t share = (n + n_threads - 1) / n_threads;
     ptrdiff_t n_rows = (share + ATTN_TASK_ROWS - 1) / ATTN_TASK_ROWS * ATTN_TASK_ROWS;
+    ptrdiff_t n_panels = (j->l.n_out + ATTN_PANEL_COLUMNS - 1) / ATTN_PANEL_COLUMNS;
 
     if (!j->l.wide) {
         return ATTN_TASK_ROWS;
     }
     ptrdiff_t most = j->kernel->wide_rows(&j->l);
+    if (n <= most && !is_even(n, n_rows, n_threads) && n_panels % n_threads == 0) {
+        return n;
+    }
     return n_rows < most ? n_rows : most;
 }
 
-/* Columns of a task in tile form: all, unless two tasks for each thread would not come out. */
+/* Columns of a task in tile form: all, unless fewer tasks than threads would come out, or
+ * than twice as many where they are not equally long. */
 static ptrdiff_t
 columns_of_tiles(const attn_linear_problem *l, ptrdiff_t n_rows, int n_threads)
 {
     ptrdiff_t n_row_tasks = (rows_of(l) + n_rows - 1) / n_rows;
-    ptrdiff_t n_tasks = n_threads == 1 ? 1 : 2 * n_threads;
+    bool one_each = n_threads == 1 || is_even(rows_of(l), n_rows, n_threads);
+    ptrdiff_t n_tasks = one_each ? n_threads : 2 * n_threads;
     ptrdiff_t n_wanted = (n_tasks + n_row_tasks - 1) / n_row_tasks;
     ptrdiff_t n_panels =
         (l->n_out / n_wanted + ATTN_PANEL_COLUMNS - 1) / ATTN_PANEL_COLUMNS;
