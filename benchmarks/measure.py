@@ -51,8 +51,18 @@ def difference(result, expected):
     return float(error) if np.isfinite(error) else math.inf
 
 
+def mean_error(result, expected):
+    """The root mean square of the errors, over that of the numbers.
+
+    The largest of some thousand errors is chance; which system rounds less shows here.
+    """
+    expected = np.asarray(expected, np.float64)
+    errors = np.linalg.norm(np.asarray(result, np.float64) - expected)
+    return float(errors / max(np.linalg.norm(expected), 1e-30))
+
+
 def right_ways(ways, case, expected):
-    """{way: its error} where the result is right, {name: why not} of the others."""
+    """{way: its mean error} where it is right, {name: why not} of the others."""
     good, dropped = {}, {}
     ways = iter(ways)
     while True:
@@ -62,14 +72,15 @@ def right_ways(ways, case, expected):
             if way is None:
                 return good, dropped
             name = way.name
-            error = difference(way.read(way.call()), expected)
+            result = way.read(way.call())
+            error = difference(result, expected)
         except Exception as problem:
             dropped[name] = f"{type(problem).__name__}: {problem}".split("\n")[0]
             continue
         if error > TOLERANCE[case.dtype]:
             dropped[name] = f"another result: relative difference {error:.2g}"
         else:
-            good[way] = error
+            good[way] = mean_error(result, expected)
 
 
 def fastest(ways, trials):
@@ -96,7 +107,7 @@ class Contestant:
     way: str
     call: Callable[[], Any]
     work: float
-    error: float | None = None  # of its result, where that was judged
+    error: float | None = None  # its mean_error(), where that was judged
     n_calls: int = 1
 
     def prepare(self):
@@ -158,7 +169,7 @@ def contestants(row, n_threads, systems, trials):
     if rivals or hasattr(row.case, "expected"):
         expected = expected_result(row.case, arrays, n_threads)
     if hasattr(row.case, "expected"):
-        found["attnpy"].error = difference(way.read(way.call()), expected)
+        found["attnpy"].error = mean_error(way.read(way.call()), expected)
     for system in rivals:
         if row.waiting == "default":
             rival, dropped[system] = apart.contestant(
@@ -176,7 +187,7 @@ def contestants(row, n_threads, systems, trials):
 
 
 def best_of(good, trials, work):
-    """The fastest of {way: its error}, or None."""
+    """The fastest of {way: its mean error}, or None."""
     if not good:
         return None
     way = fastest(good, trials)

@@ -81,7 +81,7 @@ def named(row, target):
 
 
 def errors(row):
-    """The largest error of each system, over the largest number, where it is known."""
+    """The mean error of each system, where it is known."""
     systems = row["systems"]
     if systems["attnpy"].get("error") is None:
         return ""
@@ -311,7 +311,7 @@ def markdown(results, plots=()):
         "attnpy on the named other case. GFLOP/s count 2 (D + Dv) for each visible "
         "pair, and 2.5 times that for gradients. Percentages are of the limit measured "
         "in the same round. An error is "
-        "the largest difference from float64 over the largest number.",
+        "the root mean square of differences from float64 over that of the numbers.",
     ]
     for group, heading in HEADINGS.items():
         rows = [row for row in results["rows"] if row["group"] == group]

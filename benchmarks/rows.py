@@ -53,8 +53,8 @@ class Row:
 
     targets: (what, at least): a system's name for how many times faster than it, or
     "fastest" for the fastest peer; "peak" or "bandwidth" for a share in percent. "own"
-    is the row's own comparison, "error/SYSTEM" attnpy's error over that system's, at
-    most. Several such pairs together are met where any of them is.
+    is the row's own comparison, "error/SYSTEM" attnpy's mean error over that system's,
+    at most. Several such pairs together are met where any of them is.
     """
 
     group: str

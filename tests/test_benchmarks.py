@@ -243,6 +243,13 @@ def test_a_table_says_errors_and_who_is_not_there():
 
 
 @pytest.mark.quick
+def test_an_error_is_over_all_numbers():
+    assert measure.mean_error([[0, 5]], [[3, 1]]) == pytest.approx(5 / np.sqrt(10))
+    assert measure.mean_error([], []) == 0
+    assert measure.difference([[0, 5]], [[3, 1]]) == pytest.approx(4 / 3)
+
+
+@pytest.mark.quick
 def test_ways_that_cannot_be_made_are_dropped_and_the_others_stay():
     def ways():
         yield peers.Way("right", lambda: np.ones(3))
