@@ -395,15 +395,17 @@ def test_wide_tasks_change_no_bit(multiply_by_tasks, dtype, shape):
 @pytest.mark.parametrize(
     ("shape", "wide", "n_tasks"),
     [
-        ((1000, 64, 480), False, 16),  # 64 rows each: the last may end late
         ((16, 64, 480), False, 2),  # all rows, half of the columns
-        ((128, 64, 480), False, 2),  # half of the rows, all columns
+        ((16, 64, 480), True, 2),
+        ((16, 64, 48), False, 1),  # a panel of columns, and rows that are one tile
+        ((16, 64, 48), True, 2),  # 8 rows each
+        ((128, 64, 480), False, 2),
         ((128, 64, 480), True, 2),
         ((100, 64, 480), False, 4),  # 64 and 36 rows, half of the columns
-        ((100, 64, 480), True, 2),  # all rows, half of the columns
-        ((100, 64, 432), True, 4),  # where 9 panels of columns are no two halves
-        ((256, 64, 480), False, 4),
-        ((256, 64, 480), True, 2),
+        ((100, 64, 480), True, 2),
+        ((300, 64, 480), False, 10),  # 64 and 44 rows, half of the columns
+        ((300, 64, 480), True, 2),  # 152 and 148 rows
+        ((2176, 16, 96), True, 10),  # 216 and 224 rows: 9 times 256 would not be even
     ],
 )
 def test_threads_have_even_shares_of_a_product(multiply_by_tasks, shape, wide, n_tasks):
@@ -421,7 +423,7 @@ def test_threads_have_even_shares_of_a_product(multiply_by_tasks, shape, wide, n
 
     with threads_for_any_work():
         assert count(2) == n_tasks
-        assert count(1) == (1 if wide else -(-n_rows // 64))
+        assert count(1) == -(-n_rows // (256 if wide else 64))
 
 
 @pytest.mark.quick(shape=((2, 97, 130, 400),))

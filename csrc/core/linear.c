@@ -9,8 +9,9 @@
 typedef struct {
     attn_linear_problem l;
     const attn_linear_kernel *kernel;
-    ptrdiff_t n_rows, n_columns; /* of a task */
-    ptrdiff_t n_column_tasks;    /* of the same rows */
+    ptrdiff_t n_row_tasks, row_unit; /* each but the last has whole units */
+    ptrdiff_t n_columns;             /* of a task */
+    ptrdiff_t n_column_tasks;        /* of the same rows */
     ptrdiff_t n_tasks;
 } job;
 
@@ -18,6 +19,22 @@ static ptrdiff_t
 rows_of(const attn_linear_problem *l)
 {
     return l->batch.n * l->n_rows;
+}
+
+static ptrdiff_t
+n_of(ptrdiff_t n, ptrdiff_t unit)
+{
+    return (n + unit - 1) / unit;
+}
+
+/* Of a row task; the one behind the last begins where rows end. */
+static ptrdiff_t
+first_row(const job *j, ptrdiff_t row_task)
+{
+    ptrdiff_t n = rows_of(&j->l);
+    ptrdiff_t row = n_of(n, j->row_unit) * row_task / j->n_row_tasks * j->row_unit;
+
+    return row < n ? row : n;
 }
 
 static void
@@ -28,12 +45,12 @@ run_task(const void *context, ptrdiff_t index, const attn_worker *worker)
     for (; index >= j->n_tasks; j++) {
         index -= j->n_tasks;
     }
-    ptrdiff_t row = index / j->n_column_tasks * j->n_rows;
+    ptrdiff_t row_task = index / j->n_column_tasks;
+    ptrdiff_t row = first_row(j, row_task);
     ptrdiff_t column = index % j->n_column_tasks * j->n_columns;
-    ptrdiff_t rows_left = rows_of(&j->l) - row;
     ptrdiff_t columns_left = j->l.n_out - column;
     attn_linear_task task = {.first_row = row,
-                             .n_rows = rows_left < j->n_rows ? rows_left : j->n_rows,
+                             .n_rows = first_row(j, row_task + 1) - row,
                              .first_column = column,
                              .n_columns = columns_left < j->n_columns ? columns_left
                                                                       : j->n_columns};
@@ -41,63 +58,59 @@ run_task(const void *context, ptrdiff_t index, const attn_worker *worker)
     j->kernel->run(&j->l, &task, worker);
 }
 
-/* Whether tasks of so many of n rows are equally long, and as many for each thread. */
-static bool
-is_even(ptrdiff_t n, ptrdiff_t n_rows, int n_threads)
+/* Splits a product in tile form: rows into parts for so many times fewer threads, a part into
+ * as few tasks as hold it, and columns among the threads of a part. Returns what one of these
+ * takes, in products of a row and a column: a task loads a column of W in the time of
+ * LOAD_COLUMN, a row of x in that of LOAD_ROW. */
+static double
+split_tiles(job *j, int n_threads, int n_column_tasks)
 {
-    return n <= n_rows || (n % n_rows == 0 && n / n_rows % n_threads == 0);
-}
+    enum { LOAD_COLUMN = 8, LOAD_ROW = 8 };
+    const attn_linear_problem *l = &j->l;
+    ptrdiff_t n = rows_of(l), most = l->wide ? j->kernel->wide_rows(l) : ATTN_TASK_ROWS;
+    ptrdiff_t n_parts = n_threads / n_column_tasks; /* of the rows */
+    ptrdiff_t n_each = n_of(n, n_parts * most);     /* row tasks of a part */
+    ptrdiff_t n_panels = n_of(n_of(l->n_out, ATTN_PANEL_COLUMNS), n_column_tasks);
 
-/* Rows of a task. Those of a wide one share W, packed: as many as there may be, unless not
- * all threads would have some. Where only columns come out even, they are split instead. */
-static ptrdiff_t
-rows_of_task(const job *j, int n_threads)
-{
-    ptrdiff_t n = rows_of(&j->l);
-    ptrdiff_t share = (n + n_threads - 1) / n_threads;
-    ptrdiff_t n_rows = (share + ATTN_TASK_ROWS - 1) / ATTN_TASK_ROWS * ATTN_TASK_ROWS;
-    ptrdiff_t n_panels = (j->l.n_out + ATTN_PANEL_COLUMNS - 1) / ATTN_PANEL_COLUMNS;
-
-    if (!j->l.wide) {
-        return ATTN_TASK_ROWS;
+    j->row_unit = l->wide ? j->kernel->wide_unit : ATTN_TILE_ROWS;
+    ptrdiff_t n_units = n_of(n, j->row_unit);
+    ptrdiff_t part = n_of(n_units, n_parts) * j->row_unit;
+    j->n_row_tasks = n_parts * n_each < n_units ? n_parts * n_each : n_units;
+    j->n_columns = n_panels * ATTN_PANEL_COLUMNS;
+    if (j->n_columns > l->n_out) {
+        j->n_columns = l->n_out;
     }
-    ptrdiff_t most = j->kernel->wide_rows(&j->l);
-    if (n <= most && !is_even(n, n_rows, n_threads) && n_panels % n_threads == 0) {
-        return n;
-    }
-    return n_rows < most ? n_rows : most;
+    return (double)((part < n ? part : n) + n_each * LOAD_COLUMN) *
+           (double)(j->n_columns + LOAD_ROW);
 }
 
-/* Columns of a task in tile form: all, unless fewer tasks than threads would come out, or
- * than twice as many where they are not equally long. */
-static ptrdiff_t
-columns_of_tiles(const attn_linear_problem *l, ptrdiff_t n_rows, int n_threads)
+/* Splits so that the threads are done soonest, all at once. */
+static void
+share_tiles(job *j, int n_threads)
 {
-    ptrdiff_t n_row_tasks = (rows_of(l) + n_rows - 1) / n_rows;
-    bool one_each = n_threads == 1 || is_even(rows_of(l), n_rows, n_threads);
-    ptrdiff_t n_tasks = one_each ? n_threads : 2 * n_threads;
-    ptrdiff_t n_wanted = (n_tasks + n_row_tasks - 1) / n_row_tasks;
-    ptrdiff_t n_panels =
-        (l->n_out / n_wanted + ATTN_PANEL_COLUMNS - 1) / ATTN_PANEL_COLUMNS;
-    ptrdiff_t share = n_panels * ATTN_PANEL_COLUMNS;
+    int best = 1;
+    double least = split_tiles(j, n_threads, 1);
 
-    return n_wanted == 1 || share == 0 ? l->n_out : share;
+    for (int n = 2; n <= n_threads; n++) {
+        double time = n_threads % n == 0 ? split_tiles(j, n_threads, n) : least;
+        if (time < least) {
+            least = time;
+            best = n;
+        }
+    }
+    split_tiles(j, n_threads, best);
 }
 
-/* Columns of a task. In row form as many as make the same number of outputs for any number
- * of rows, for W is read in lines that long; less if each thread is to have some. */
-static ptrdiff_t
-columns_of_task(const job *j, ptrdiff_t n_rows, int n_threads)
+/* Splits columns only, into as many as make the same number of outputs for any number of
+ * rows, for W is read in lines that long; less if each thread is to have some. */
+static void
+share_columns(job *j, int n_threads)
 {
     const attn_linear_problem *l = &j->l;
-    bool in_rows = j->kernel->has_row_form || rows_of(l) <= ATTN_FEW_ROWS;
     ptrdiff_t unit = l->packed ? ATTN_PANEL_COLUMNS : 64;
     ptrdiff_t columns = ATTN_FEW_ROWS_COLUMNS;
     ptrdiff_t share = (l->n_out / n_threads + unit) / unit * unit;
 
-    if (!in_rows || !attn_linear_in_rows(l)) {
-        return columns_of_tiles(l, n_rows, n_threads);
-    }
     for (ptrdiff_t n = ATTN_FEW_ROWS / 2; n >= rows_of(l); n /= 2) {
         columns *= 2;
     }
@@ -105,7 +118,9 @@ columns_of_task(const job *j, ptrdiff_t n_rows, int n_threads)
         columns /= 2;
     }
     columns = columns / unit * unit;
-    return share < columns ? share : columns;
+    j->n_row_tasks = 1;
+    j->row_unit = rows_of(l);
+    j->n_columns = share < columns ? share : columns;
 }
 
 double
@@ -134,10 +149,14 @@ split(const attn_linear_problem *l, int n_threads, const attn_call *call, job *j
     if (rows_of(l) == 0 || l->n_out == 0) {
         return 0;
     }
-    j->n_rows = rows_of_task(j, n_threads);
-    j->n_columns = columns_of_task(j, j->n_rows, n_threads);
-    j->n_column_tasks = (l->n_out + j->n_columns - 1) / j->n_columns;
-    j->n_tasks = (rows_of(l) + j->n_rows - 1) / j->n_rows * j->n_column_tasks;
+    bool in_rows = j->kernel->has_row_form || rows_of(l) <= ATTN_FEW_ROWS;
+    if (in_rows && attn_linear_in_rows(&j->l)) {
+        share_columns(j, n_threads);
+    } else {
+        share_tiles(j, n_threads);
+    }
+    j->n_column_tasks = n_of(l->n_out, j->n_columns);
+    j->n_tasks = j->n_row_tasks * j->n_column_tasks;
     return j->kernel->workspace_size(&j->l);
 }
 

@@ -68,6 +68,7 @@ typedef struct {
     bool has_row_form; /* else few rows are tiles as others are */
     /* Rows of a wide task, at most; NULL where there are none. */
     ptrdiff_t (*wide_rows)(const attn_linear_problem *);
+    ptrdiff_t wide_unit; /* rows of it that are computed at a time */
     size_t (*workspace_size)(const attn_linear_problem *);
     void (*run)(const attn_linear_problem *, const attn_linear_task *,
                 const attn_worker *);

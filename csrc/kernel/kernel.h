@@ -35,11 +35,13 @@ const attn_kernel KERNEL = {
         {
 #ifdef MATRIX_UNIT
             .wide_rows = unit_wide_rows,
+            .wide_unit = 2 * UNIT_ROWS,
             .workspace_size = matrix_workspace_size,
             .run = run_matrix},
 #else
 #if WIDE_TASKS
             .wide_rows = linear_wide_rows,
+            .wide_unit = WIDE_ROWS,
 #endif
             .has_row_form = true,
             .workspace_size = linear_workspace_size,
