@@ -11,7 +11,6 @@ static void
 attend_rows(work *w, const block *b)
 {
     ptrdiff_t n_keys = b->end - b->first;
-    ptrdiff_t n_sums = w->task->n_rows * w->value_width;
     bool add = !w->chunk.empty[0];
     real sums[WIDTH] = {0}; /* of the block's weights */
 
@@ -21,13 +20,14 @@ attend_rows(work *w, const block *b)
         v_real before = v_load(w->chunk.sum + r), keep = v_load(w->rescale + r);
         v_store(w->chunk.sum + r, v_fma(before, keep, v_load(sums + r)));
     }
-    for (ptrdiff_t i = 0; i < n_sums; i += LANES) {
-        v_real sum = v_load(w->row_sums + i);
-        if (add) {
-            v_real keep = v_set1(w->rescale[i / w->value_width]);
-            sum = v_fma(v_load(w->row_output + i), keep, sum);
+    for (ptrdiff_t r = 0; r < w->task->n_rows; r++) {
+        real *output = w->row_output + r * w->value_width;
+        const real *block_sums = w->row_sums + r * w->value_width;
+        v_real keep = v_set1(w->rescale[r]);
+        for (ptrdiff_t d = 0; d < w->value_width; d += LANES) {
+            v_real sum = v_load(block_sums + d);
+            v_store(output + d, add ? v_fma(v_load(output + d), keep, sum) : sum);
         }
-        v_store(w->row_output + i, sum);
     }
     w->chunk.empty[0] = false;
 }

@@ -48,12 +48,12 @@ score_rows(work *w, const block *b)
 static void
 exponentiate_rows(work *w, ptrdiff_t n_keys, real scale)
 {
-    real top[WIDTH];
+    real top[WIDTH] = {0};
     partial *s = &w->chunk;
 
-    for (ptrdiff_t r = 0; r < WIDTH; r++) {
+    for (ptrdiff_t r = 0; r < w->task->n_rows; r++) {
         v_real line_top = v_set1((real)-INFINITY);
-        for (ptrdiff_t k = 0; r < w->task->n_rows && k < n_keys; k += LANES) {
+        for (ptrdiff_t k = 0; k < n_keys; k += LANES) {
             line_top = v_max(v_load(w->scores + r * ATTN_BLOCK + k), line_top);
         }
         top[r] = v_reduce_max(line_top) * scale;
