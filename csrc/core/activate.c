@@ -32,7 +32,7 @@ void
 attn_activate(const attn_activate_problem *p, attn_call *call)
 {
     job j = {p, attn_kernel_for(call->tier, p->arithmetic, false)};
-    attn_tasks tasks = {.n = (p->n + TASK_NUMBERS - 1) / TASK_NUMBERS,
+    attn_tasks tasks = {.n = attn_divide_up(p->n, TASK_NUMBERS),
                         .work = attn_activate_work(p),
                         .run = run_task,
                         .context = &j};

@@ -166,7 +166,7 @@ split_task(job *j, ptrdiff_t index, ptrdiff_t n_partials, const attn_worker *com
     j->kernel->begin_combine(j->p, &task, combiner);
     for (j->first_key = from / ATTN_CHUNK * ATTN_CHUNK; j->first_key < to;
          j->first_key += n_partials * ATTN_CHUNK) {
-        chunks.n = (to - j->first_key + ATTN_CHUNK - 1) / ATTN_CHUNK;
+        chunks.n = attn_divide_up(to - j->first_key, ATTN_CHUNK);
         chunks.n = chunks.n < n_partials ? chunks.n : n_partials;
         if (attn_run_tasks(&chunks, call) < 0) {
             return -1;
@@ -190,7 +190,7 @@ chunks_of(const attn_task *task, ptrdiff_t *first_key)
 
     attn_seen_keys(task, &from, &to);
     *first_key = from / ATTN_CHUNK * ATTN_CHUNK;
-    return to > from ? (to - *first_key + ATTN_CHUNK - 1) / ATTN_CHUNK : 0;
+    return to > from ? attn_divide_up(to - *first_key, ATTN_CHUNK) : 0;
 }
 
 static ptrdiff_t
@@ -329,8 +329,7 @@ static job
 job_of(const attn_problem *p)
 {
     return (job){.p = p,
-                 .n_row_tasks =
-                     (p->group * p->n_queries + p->task_rows - 1) / p->task_rows};
+                 .n_row_tasks = attn_divide_up(p->group * p->n_queries, p->task_rows)};
 }
 
 ptrdiff_t

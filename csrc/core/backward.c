@@ -23,12 +23,6 @@ typedef struct {
     attn_backward_task row_wants, key_wants;
 } job;
 
-static ptrdiff_t
-divide_up(ptrdiff_t n, ptrdiff_t unit)
-{
-    return (n + unit - 1) / unit;
-}
-
 /* Heads whose rows are in one tile. */
 static ptrdiff_t
 heads_of_tile(ptrdiff_t n_queries)
@@ -42,8 +36,8 @@ attn_backward_tiles(const attn_problem *p, ptrdiff_t n_queries)
     if (n_queries == 0) {
         return 0;
     }
-    return divide_up(p->group, heads_of_tile(n_queries)) *
-           divide_up(n_queries, ATTN_TASK_ROWS);
+    return attn_divide_up(p->group, heads_of_tile(n_queries)) *
+           attn_divide_up(n_queries, ATTN_TASK_ROWS);
 }
 
 void
@@ -52,7 +46,7 @@ attn_set_up_tile(const attn_problem *p, ptrdiff_t b, ptrdiff_t kv_head, ptrdiff_
 {
     ptrdiff_t n_queries = attn_packed_length(p->query_starts, b, p->n_queries);
     ptrdiff_t n_heads = heads_of_tile(n_queries);
-    ptrdiff_t of_head = divide_up(n_queries, ATTN_TASK_ROWS);
+    ptrdiff_t of_head = attn_divide_up(n_queries, ATTN_TASK_ROWS);
     ptrdiff_t head = tile / of_head * n_heads;
     ptrdiff_t first = tile % of_head * ATTN_TASK_ROWS;
     ptrdiff_t n_rows = n_queries - first;
@@ -162,10 +156,10 @@ run_sweep(job *j, attn_call *call)
     j->key_wants = j->row_wants = wants;
     j->by_row.batches = 0; /* none */
     /* Seven products on all threads, or five in rounds that some of them miss? */
-    if (5 * n_threads * divide_up(n, n_threads) > 7 * n) {
+    if (5 * n_threads * attn_divide_up(n, n_threads) > 7 * n) {
         j->by_row = units;
         j->by_row.tiles = attn_backward_tiles(p, p->n_queries);
-        j->by_key.keys = divide_up(p->n_keys, ATTN_BLOCK);
+        j->by_key.keys = attn_divide_up(p->n_keys, ATTN_BLOCK);
         j->key_wants.query = j->key_wants.bias = false;
         j->row_wants.key = j->row_wants.value = false;
     }
@@ -194,7 +188,7 @@ run_shared_bias(job *j, attn_call *call)
     if (!shares_heads && !shares_rows) {
         c.tiles = attn_backward_tiles(p, p->n_queries);
     } else if (bias->column_stride != 0) { /* tiles may be of other heads, same rows */
-        c.keys = divide_up(p->n_keys, ATTN_BLOCK);
+        c.keys = attn_divide_up(p->n_keys, ATTN_BLOCK);
     }
     j->by_row = c;
     j->by_key = (counts){0};

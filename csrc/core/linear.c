@@ -21,18 +21,13 @@ rows_of(const attn_linear_problem *l)
     return l->batch.n * l->n_rows;
 }
 
-static ptrdiff_t
-n_of(ptrdiff_t n, ptrdiff_t unit)
-{
-    return (n + unit - 1) / unit;
-}
-
 /* Of a row task; the one behind the last begins where rows end. */
 static ptrdiff_t
 first_row(const job *j, ptrdiff_t row_task)
 {
     ptrdiff_t n = rows_of(&j->l);
-    ptrdiff_t row = n_of(n, j->row_unit) * row_task / j->n_row_tasks * j->row_unit;
+    ptrdiff_t row =
+        attn_divide_up(n, j->row_unit) * row_task / j->n_row_tasks * j->row_unit;
 
     return row < n ? row : n;
 }
@@ -68,13 +63,14 @@ split_tiles(job *j, int n_threads, int n_column_tasks)
     enum { LOAD_COLUMN = 8, LOAD_ROW = 8 };
     const attn_linear_problem *l = &j->l;
     ptrdiff_t n = rows_of(l), most = l->wide ? j->kernel->wide_rows(l) : ATTN_TASK_ROWS;
-    ptrdiff_t n_parts = n_threads / n_column_tasks; /* of the rows */
-    ptrdiff_t n_each = n_of(n, n_parts * most);     /* row tasks of a part */
-    ptrdiff_t n_panels = n_of(n_of(l->n_out, ATTN_PANEL_COLUMNS), n_column_tasks);
+    ptrdiff_t n_parts = n_threads / n_column_tasks;       /* of the rows */
+    ptrdiff_t n_each = attn_divide_up(n, n_parts * most); /* row tasks of a part */
+    ptrdiff_t n_panels =
+        attn_divide_up(attn_divide_up(l->n_out, ATTN_PANEL_COLUMNS), n_column_tasks);
 
     j->row_unit = l->wide ? j->kernel->wide_unit : ATTN_TILE_ROWS;
-    ptrdiff_t n_units = n_of(n, j->row_unit);
-    ptrdiff_t part = n_of(n_units, n_parts) * j->row_unit;
+    ptrdiff_t n_units = attn_divide_up(n, j->row_unit);
+    ptrdiff_t part = attn_divide_up(n_units, n_parts) * j->row_unit;
     j->n_row_tasks = n_parts * n_each < n_units ? n_parts * n_each : n_units;
     j->n_columns = n_panels * ATTN_PANEL_COLUMNS;
     if (j->n_columns > l->n_out) {
@@ -155,7 +151,7 @@ split(const attn_linear_problem *l, int n_threads, const attn_call *call, job *j
     } else {
         share_tiles(j, n_threads);
     }
-    j->n_column_tasks = n_of(l->n_out, j->n_columns);
+    j->n_column_tasks = attn_divide_up(l->n_out, j->n_columns);
     j->n_tasks = j->n_row_tasks * j->n_column_tasks;
     return j->kernel->workspace_size(&j->l);
 }

@@ -79,7 +79,7 @@ run_vjp_steps(const attn_norm_vjp_problem *g, attn_call *call)
                          .workspace_size = j.kernel->vjp_workspace_size(g),
                          .run = run_block,
                          .context = &j};
-    attn_tasks columns = {.n = (p->n_columns + TASK_COLUMNS - 1) / TASK_COLUMNS,
+    attn_tasks columns = {.n = attn_divide_up(p->n_columns, TASK_COLUMNS),
                           .work = 2 * (double)n_blocks * (double)p->n_columns,
                           .run = run_columns,
                           .context = &j};

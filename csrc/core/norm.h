@@ -49,7 +49,7 @@ typedef struct {
 static inline ptrdiff_t
 attn_norm_blocks(const attn_norm_problem *p)
 {
-    return (p->n_rows + ATTN_TASK_ROWS - 1) / ATTN_TASK_ROWS;
+    return attn_divide_up(p->n_rows, ATTN_TASK_ROWS);
 }
 
 double attn_norm_work(const attn_norm_problem *); /* multiplications, roughly */

@@ -42,7 +42,7 @@ attn_rotary(const attn_rotary_problem *p, attn_call *call)
 {
     attn_dtype arithmetic = attn_storage_of(p->dtype)->arithmetic;
     job j = {p, attn_kernel_for(call->tier, arithmetic, false), count_tokens(p)};
-    attn_tasks tasks = {.n = (j.n_tokens + ATTN_TASK_ROWS - 1) / ATTN_TASK_ROWS,
+    attn_tasks tasks = {.n = attn_divide_up(j.n_tokens, ATTN_TASK_ROWS),
                         .work = attn_rotary_work(p),
                         .workspace_size = j.kernel->rotary.workspace_size(p),
                         .run = run_task,

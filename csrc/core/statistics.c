@@ -59,7 +59,7 @@ count_pieces(const attn_problem *p)
 
     for (ptrdiff_t b = 0; b < p->batch.n; b++) {
         ptrdiff_t n_queries = attn_packed_length(p->query_starts, b, p->n_queries);
-        n += (n_queries + ATTN_TASK_ROWS - 1) / ATTN_TASK_ROWS;
+        n += attn_divide_up(n_queries, ATTN_TASK_ROWS);
     }
     return n * p->n_kv_heads * p->group;
 }

@@ -32,6 +32,13 @@ attn_gives_up(const attn_worker *worker)
     return attn_should_stop(worker->control, worker->is_caller);
 }
 
+/* How many tasks, or other parts, of so many each hold n. */
+static inline ptrdiff_t
+attn_divide_up(ptrdiff_t n, ptrdiff_t each)
+{
+    return (n + each - 1) / each;
+}
+
 typedef struct {
     ptrdiff_t n;
     double work;           /* of all tasks together, in multiplications */

@@ -35,7 +35,7 @@ const attn_kernel KERNEL = {
         {
 #ifdef MATRIX_UNIT
             .wide_rows = unit_wide_rows,
-            .wide_unit = 2 * UNIT_ROWS,
+            .wide_unit = UNIT_SQUARE,
             .workspace_size = matrix_workspace_size,
             .run = run_matrix},
 #else
