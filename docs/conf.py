@@ -24,6 +24,7 @@ include_patterns = [
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "README.md",
+    "RELEASING.md",
     "SECURITY.md",
 ]
 # Not to be walked through, and what the gallery's code is made into has its own pages.
