@@ -15,7 +15,11 @@ RUN = [
     *sorted(pages.DOCS.glob("how_it_works/*.md")),
     pages.DOCS / "faq.md",
 ]
-ALL = [*sorted(pages.DOCS.rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+ALL = [
+    *sorted(pages.DOCS.rglob("*.md")),
+    *sorted(ROOT.glob("*.md")),
+    *sorted(ROOT.glob("benchmarks/*.md")),
+]
 
 NEEDS = {
     "coming_from_jax_keras_onnx": ("jax", "onnx"),
@@ -99,6 +103,22 @@ def test_a_link_that_leads_nowhere_is_found():
     assert leads_somewhere(page, "sentences.md#search")
     assert not leads_somewhere(page, "sentences.md#nothing")
     assert not leads_somewhere(page, "nothing.md")
+
+
+def comments(text):
+    """The lines that the site leaves out: MyST takes a percent sign for a comment."""
+    return re.findall(r"^ *%.*$", text, re.M)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("page", ALL, ids=name_of)
+def test_no_line_is_a_comment_by_chance(page):
+    assert comments(prose(page)) == []
+
+
+@pytest.mark.quick
+def test_a_line_that_is_a_comment_is_found():
+    assert comments("It reaches 79 to 86\n% of the peak.\n50 %\n") == ["% of the peak."]
 
 
 DRAWINGS = sorted(pages.DOCS.glob("*/*.svg"))
