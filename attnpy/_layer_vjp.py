@@ -174,12 +174,14 @@ def _run(
     concat = np.empty(shape, np.result_type(query, key, value))
     attended = cut_into_heads(concat, n_heads)
     _, lse = attention(query, key, value, out=attended, return_lse=True, **options)
-    output, of_concat = concat, None
     if output_side is not None:
         output, of_concat = output_side.project(concat, num_threads)
+    else:  # a copy: the pullback reads what the heads gave
+        output, of_concat = concat.copy(), None
+    checked = _vjp.of_output(output)
 
     def pullback(grad_output: ArrayLike) -> LayerGradients:
-        grad = _vjp.of_output(grad_output, output)
+        grad = checked(grad_output)
         parameters: dict[str, Array | None] = {}
         if of_concat is not None:
             grad, parameters["W_o"], parameters["b_o"] = of_concat(grad)

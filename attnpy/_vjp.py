@@ -119,14 +119,22 @@ def check_trainable(layer: object, names: tuple[str, ...]) -> None:
 _TRAINABLE = ("float32", "float64")
 
 
-def of_output(grad_output: ArrayLike, output: Array) -> Array:
-    """Return the gradient with respect to an output, in its dtype."""
-    grad = floating(grad_output, "grad_output")
-    if grad.shape != output.shape:
-        raise ValueError(
-            f"grad_output: expected the output's shape {output.shape}, got {grad.shape}"
-        )
-    return grad.astype(output.dtype, copy=False)
+def of_output(output: Array) -> Callable[[ArrayLike], Array]:
+    """Return what checks a gradient with respect to an output, and gives it its dtype.
+
+    That keeps the output's shape and dtype alone: the array is the caller's.
+    """
+    shape, dtype = output.shape, output.dtype
+
+    def checked(grad_output: ArrayLike) -> Array:
+        grad = floating(grad_output, "grad_output")
+        if grad.shape != shape:
+            raise ValueError(
+                f"grad_output: expected the output's shape {shape}, got {grad.shape}"
+            )
+        return grad.astype(dtype, copy=False)
+
+    return checked
 
 
 def wanted_names(wanted: Iterable[str]) -> tuple[str, ...]:

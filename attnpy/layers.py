@@ -870,8 +870,9 @@ class MultiHeadAttention:
             `attnpy.layers.LayerGradients` of arrays in the shapes and dtypes of what
             they belong to. The gradient with respect to `residual` is that of the
             output. The pullback keeps the arguments, queries, keys, values (before
-            norms, too), what the heads gave, and the LSE; it may be called again, as
-            long as nobody writes to arguments, parameters or the output.
+            norms, too), what the heads gave, and the LSE; it may be called again. It
+            reads arguments and parameters where they are: write to them after its last
+            call only. The output is yours to write to.
 
         Raises
         ------

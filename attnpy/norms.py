@@ -78,9 +78,10 @@ def norm_vjp(
             )
         total = tokens + added
     output = _attnpy.normalize(total, None, arguments, num_threads)
+    checked = _vjp.of_output(output)
 
     def pullback(grad_output: ArrayLike) -> LayerGradients:
-        grad = _vjp.of_output(grad_output, output)
+        grad = checked(grad_output)
         of_x, weight, bias = _attnpy.normalize_vjp(grad, total, arguments, num_threads)
         parameters = _vjp.of_parameters(self, {"weight": weight, "bias": bias})
         return LayerGradients(of_x.astype(tokens.dtype, copy=False), parameters)

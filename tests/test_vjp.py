@@ -6,7 +6,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from support import arrays
+from support import arrays, public
 from support.calls import TIERS, threads_for_any_work
 from support.comparisons import assert_same_bits
 from support.errors import refused
@@ -497,6 +497,107 @@ def test_a_pullback_may_be_called_again():
     assert_same_bits(first.x, second.x)
     for name, gradient in first.parameters.items():
         assert_same_bits(gradient, second.parameters[name])
+
+
+def of_blocks(kind, *sizes, **options):
+    return with_values(kind(*sizes, dtype=np.float64, **options))
+
+
+def decoder(options):
+    return of_blocks(CausalDecoder, 2, 16, 4, 32, vocab_size=30, **options)
+
+
+BERT = of_blocks(BertEncoder, 2, 16, 4, 32, vocab_size=30, pooler=True, num_labels=3)
+STATES, CONTEXT = normal(B, L, 16), normal(B, LC, E, seed=2)
+
+# For each public method whose name ends in vjp: layers, arguments and options.
+VJPS = {
+    "SelfAttention.vjp": [
+        (of_blocks(SelfAttention, E, 5), (X,), {}),
+        (
+            of_blocks(SelfAttention, E, 5),
+            (X, CONTEXT),
+            {"bias": BIAS[0, :, :LC], "wanted": ["bias"]},
+        ),
+    ],
+    "MultiHeadAttention.vjp": [
+        (mha(), (X,), {"residual": X}),
+        (mha(1, RMSNorm), (X,), {"rotary": Rotary(4), "causal": True}),
+    ],
+    "LayerNorm.vjp": [
+        (of_blocks(LayerNorm, E), (X,), {}),
+        (of_blocks(LayerNorm, E), (X, X), {}),
+    ],
+    "RMSNorm.vjp": [(of_blocks(RMSNorm, E), (X,), {})],
+    "FeedForward.vjp": [
+        (of_blocks(FeedForward, E, 20, activation=kind), (X,), {"residual": X})
+        for kind in ("relu", "swiglu")
+    ],
+    "EncoderLayer.vjp": [
+        (of_blocks(EncoderLayer, E, H, 20, norm_first=first), (X,), {})
+        for first in (True, False)
+    ],
+    "Encoder.vjp": [
+        (of_blocks(Encoder, 2, E, H, 20, norm_first=first), (X,), {})
+        for first in (True, False)
+    ],
+    "DecoderLayer.vjp": [
+        (of_blocks(DecoderLayer, E, H, 20), (X, CONTEXT), {}),
+        (of_blocks(DecoderLayer, E, H, 20, cross_attention=False), (X,), {}),
+    ],
+    "Decoder.vjp": [(of_blocks(Decoder, 2, E, H, 20), (X, CONTEXT), {})],
+    "CausalDecoder.vjp": [
+        (decoder(kind), (IDS,), {"logits": logits, "lengths": lengths})
+        for kind in DECODERS
+        for logits in (False, True)
+        for lengths in (None, [3, 7, 0])
+    ],
+    "CausalDecoder.logits_vjp": [(decoder(kind), (STATES,), {}) for kind in DECODERS],
+    "BertEncoder.vjp": [
+        (BERT, (IDS,), {"lengths": lengths}) for lengths in (None, [3, 7, 2])
+    ],
+    "BertEncoder.pool_vjp": [(BERT, (STATES,), {})],
+    "BertEncoder.classify_vjp": [(BERT, (STATES,), {})],
+}
+
+
+def all_arrays(gradients):
+    """Those that a pullback has returned, in order."""
+    if isinstance(gradients, dict):
+        return [*gradients.values()]
+    others = [array for array in gradients if isinstance(array, np.ndarray)]
+    return [*others, *gradients.parameters.values()]
+
+
+@pytest.mark.quick
+def test_the_table_has_every_vjp():
+    methods = public.callables().keys() - public.objects().keys()
+    found = {name for name in methods if name.endswith("vjp")}
+    assert VJPS.keys() == {".".join(name.split(".")[-2:]) for name in found}
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("name", VJPS)
+def test_outputs_and_gradients_are_the_callers_to_write_to(name):
+    method = name.rpartition(".")[2]
+    for (layer, arguments, options), checkpoint in itertools.product(
+        VJPS[name], (False, True)
+    ):
+        vjp = functools.partial(getattr(layer, method), *arguments, **options)
+        if checkpoint and "checkpoint" not in public.parameters(vjp):
+            continue
+        output, pullback = vjp(checkpoint=True) if checkpoint else vjp()
+        grad = normal(*output.shape, seed=7)
+        expected = [array.copy() for array in all_arrays(pullback(grad.copy()))]
+        assert all(array.any() for array in expected)
+        output[...] = np.nan
+        for _ in range(2):  # the second time after the first's gradients are spoilt
+            found = all_arrays(pullback(grad))
+            assert len(found) == len(expected)
+            for one, other in zip(found, expected, strict=True):
+                assert_same_bits(one, other)
+                one[...] = np.nan
+        assert_same_bits(grad, normal(*output.shape, seed=7))
 
 
 @pytest.mark.quick

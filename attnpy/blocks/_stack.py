@@ -347,9 +347,10 @@ def chain_vjp(
         tokens, back = step(tokens)
         backs.append(back)
     output = tokens
+    checked = _vjp.of_output(output)
 
     def pullback(grad_output: ArrayLike) -> LayerGradients:
-        grad = _vjp.of_output(grad_output, output)
+        grad = checked(grad_output)
         collected = _vjp.Collector(owner)
         total = dict.fromkeys(("context", "bias", "sinks"))
         for back in reversed(backs):

@@ -278,9 +278,10 @@ class FeedForward:
         output = linear(
             active(), self.W_2, self.b_2, residual=residual, num_threads=num_threads
         )
+        checked = _vjp.of_output(output)
 
         def pullback(grad_output: ArrayLike) -> LayerGradients:
-            grad = _vjp.of_output(grad_output, output)
+            grad = checked(grad_output)
             of_active, of_2, of_b_2 = linear_vjp(
                 grad, active(), self.W_2, self.b_2, num_threads=num_threads
             )

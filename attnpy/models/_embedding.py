@@ -194,9 +194,10 @@ def existing_vjp(
         exists = exists.reshape(tokens.shape[:-1])
     result, of_stack = run(tokens if exists is None else tokens[exists], starts)
     states = _padded_states(result, exists)
+    checked = _vjp.of_output(states)
 
     def pullback(grad_output: ArrayLike) -> LayerGradients:
-        grad = _vjp.of_output(grad_output, states)
+        grad = checked(grad_output)
         found = of_stack(grad if exists is None else grad[exists])
         of_tokens = _padded_states(found.x, exists)
         return LayerGradients(of_tokens, found.parameters, bias=found.bias)

@@ -610,11 +610,12 @@ class BertEncoder:
         tokens = _vjp.floating(states, "states")
         weight, first = self._first_tokens(tokens)
         vectors = self.pool(tokens, num_threads=num_threads)
+        checked = _vjp.of_output(vectors)
+        slope = 1 - np.square(vectors)  # tanh' = 1 - tanh^2
 
         def pullback(grad_output: ArrayLike) -> LayerGradients:
-            grad = _vjp.of_output(grad_output, vectors)
             of_first, of_weight, of_bias = linear_vjp(
-                grad * (1 - np.square(vectors)),  # tanh' = 1 - tanh^2
+                checked(grad_output) * slope,
                 first,
                 weight,
                 self.pooler_bias,
@@ -720,10 +721,11 @@ class BertEncoder:
         weight = self._classifier()
         vectors, of_pooler = self.pool_vjp(states, num_threads=num_threads)
         scores = linear(vectors, weight, self.classifier_bias, num_threads=num_threads)
+        checked = _vjp.of_output(scores)
 
         def pullback(grad_output: ArrayLike) -> LayerGradients:
             of_vectors, of_weight, of_bias = linear_vjp(
-                _vjp.of_output(grad_output, scores),
+                checked(grad_output),
                 vectors,
                 weight,
                 self.classifier_bias,

@@ -656,11 +656,15 @@ class CausalDecoder:
         tokens, cap = _vjp.floating(states, "states"), self.logit_softcap
         scores = self.logits(tokens, num_threads=num_threads)
         weight = self.token_embedding.T if self.output is None else self.output
+        checked, slope = _vjp.of_output(scores), None
+        if cap is not None:  # 1 - tanh^2, where scores are C tanh
+            slope = scores / np.asarray(cap, scores.dtype)
+            np.subtract(1, np.square(slope, out=slope), out=slope)
 
         def pullback(grad_output: ArrayLike) -> LayerGradients:
-            grad = _vjp.of_output(grad_output, scores)
-            if cap is not None:  # 1 - tanh^2, where scores are C tanh
-                grad = grad * (1 - np.square(scores / np.asarray(cap, scores.dtype)))
+            grad = checked(grad_output)
+            if slope is not None:
+                grad = grad * slope
             of_states, of_weight, _ = linear_vjp(
                 grad, tokens, weight, None, num_threads=num_threads
             )
