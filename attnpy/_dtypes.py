@@ -65,6 +65,16 @@ def _operand_dtype(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
     return dtype.newbyteorder("=")
 
 
+def of_result(*dtypes: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype of what the C module computes from arrays of these together.
+
+    Integers and booleans beside floating numbers promote as in NumPy; among themselves
+    they become float64.
+    """
+    common: np.dtype[Any] = np.result_type(*dtypes)
+    return np.dtype(np.float64) if common.kind in "biu" else common.newbyteorder("=")
+
+
 @functools.cache  # for a name takes NumPy a microsecond
 def is_bfloat16(dtype: np.dtype[Any]) -> bool:
     """Tell bfloat16, which NumPy does not know, by its name."""

@@ -217,10 +217,10 @@ def attend_partial(
         None if state is None else _in_one_piece(state.totals),
         False,
     )
-    dtypes = [_dtypes.operand(array, "query") for array in (query, key, value)]
+    dtypes = [query.dtype, key.dtype, value.dtype]
     if state is not None:
         dtypes.append(state.dtype)
-    return PartialAttention(totals, np.result_type(*dtypes), first + n_keys)
+    return PartialAttention(totals, _dtypes.of_result(*dtypes), first + n_keys)
 
 
 def _of_part(

@@ -342,17 +342,15 @@ def _convert(
     for array, name in zip(arrays, names, strict=True):
         _dtypes.operand(array, name)
     try:
-        dtype: np.dtype[Any] = np.result_type(*(array.dtype for array in arrays))
+        dtype = _dtypes.of_result(*(array.dtype for array in arrays))
     except TypeError as error:
         kinds = ", ".join(str(array.dtype) for array in arrays)
         raise TypeError(
             f"{', '.join(names)}: expected dtypes with a common one, got {kinds}"
         ) from error
-    if dtype.kind in "biu":
-        dtype = np.dtype(np.float64)
     real = np.float64 if dtype == np.float64 else np.float32
     converted = [array.astype(real, copy=False) for array in arrays]
-    return converted, dtype.newbyteorder("=")
+    return converted, dtype
 
 
 def _check(

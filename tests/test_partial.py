@@ -1,5 +1,6 @@
 """Attention in parts: the bits of one call, whatever is between the parts."""
 
+import itertools
 import pickle
 import sys
 
@@ -118,6 +119,24 @@ def test_parts_may_come_in_any_order():
         assert state.next_key == first + 30
     expected = attnpy.attention(query, key, value, causal=True, q_offset=70)
     np.testing.assert_allclose(state.finish(), expected, rtol=1e-5, atol=1e-6)
+
+
+NUMBERS = ["float64", "float32", "float16", "int8", "uint16", "int64", "bool"]
+
+
+@pytest.mark.quick
+def test_any_dtypes_give_what_one_call_does():
+    for dtypes in itertools.product(NUMBERS, repeat=3):
+        query, key, value = (
+            (3 * normal(2, n, 4, seed=n, dtype=np.float32)).astype(dtype)
+            for n, dtype in zip((3, 600, 600), dtypes, strict=True)
+        )
+        state = None
+        for part in (slice(512), slice(512, None)):
+            state = attend_partial(query, key[:, part], value[:, part], state)
+        expected = attnpy.attention(query, key, value)
+        assert (state.dtype, state.next_key) == (expected.dtype, 600), dtypes
+        assert_same_bits(state.finish(), expected)
 
 
 @pytest.mark.quick
