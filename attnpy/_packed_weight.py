@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 # Of the core: ATTN_PANEL_COLUMNS and ATTN_BLOCK in csrc/core/limits.h.
 PANEL_COLUMNS, BLOCK = 48, 128
 CACHE_LINE = 64  # bytes
+LARGEST = 2**40  # size, ATTN_MAX_DIM
 LOOKED_UP = 64  # rows of a table at a time, for the places of their numbers take memory
 
 
@@ -113,8 +114,9 @@ class PackedWeight:
         return self._parts
 
     def __setstate__(self, state: tuple[Array, int, int]) -> None:
-        state[0].flags.writeable = False
-        object.__setattr__(self, "_parts", state)
+        panels, n_rows, n_columns = _checked_parts(state)
+        panels.flags.writeable = False
+        object.__setattr__(self, "_parts", (panels, n_rows, n_columns))
 
 
 class PackedTable:
@@ -216,6 +218,11 @@ class PackedTable:
         return self.T
 
     def __setstate__(self, state: PackedWeight) -> None:
+        if not isinstance(state, PackedWeight) or not hasattr(state, "_parts"):
+            raise TypeError(
+                f"PackedTable: expected a PackedWeight, got {type(state).__name__}"
+            )
+        _checks.memory("PackedTable", np.int64, state.shape[:1])
         object.__setattr__(self, "T", state)
         object.__setattr__(self, "_places", _places(*state.shape, state.dtype))
 
@@ -271,6 +278,31 @@ def packable(weight: Array, name: str) -> np.dtype[Any]:
             f"and dtype {weight.dtype}"
         )
     return weight.dtype.newbyteorder("=")
+
+
+def _checked_parts(state: Any) -> tuple[Array, int, int]:
+    """Return panels, K and M, if that is what they are, and as the core takes them."""
+    if not isinstance(state, tuple) or len(state) != 3:
+        raise TypeError(
+            f"PackedWeight: expected (panels, K, M), got {type(state).__name__}"
+        )
+    panels, *sizes = state
+    with _checks.renamed(K="PackedWeight: K", M="PackedWeight: M"):
+        n_rows, n_columns = map(_checks.size, sizes, "KM")
+    dtype = getattr(panels, "dtype", None)
+    if not isinstance(panels, np.ndarray) or panels.dtype.name not in _dtypes.FLOATING:
+        raise TypeError(
+            "PackedWeight: expected panels of float64, float32, float16 or bfloat16, "
+            f"got {type(panels).__name__ if dtype is None else dtype}"
+        )
+    expected = (_size(n_rows, n_columns, panels.dtype),)
+    if panels.shape != expected or max(n_rows, n_columns) > LARGEST:
+        raise ValueError(
+            f"PackedWeight: expected panels of shape {expected} for K = {n_rows} and "
+            f"M = {n_columns}, each up to {LARGEST}, got {panels.shape}"
+        )
+    native = panels.dtype.newbyteorder("=")
+    return np.require(panels, native, ["C", "A"]), n_rows, n_columns
 
 
 def _size(n_rows: int, n_columns: int, dtype: np.dtype[Any]) -> int:

@@ -119,6 +119,15 @@ def load_state_dict(self: object, state: Mapping[str, ArrayLike]) -> None:
 
 def assign(own: dict[str, Array], state: Mapping[str, ArrayLike]) -> None:
     """Copy values into arrays of the same names, as `load_state_dict` does."""
+    given = checked(own, state)
+    # Two loops, so that no error comes after the first change.
+    new = {name: _converted(given[name], own, name) for name in own}
+    for name, array in own.items():
+        array[...] = new[name]
+
+
+def checked(own: dict[str, Array], state: Mapping[str, ArrayLike]) -> dict[str, Array]:
+    """Return the arrays of a state that has the names and shapes of these."""
     state = _checks.mapping(state, "state")
     given = {
         name: _checks.array(state[name], f"state[{name!r}]")
@@ -126,10 +135,7 @@ def assign(own: dict[str, Array], state: Mapping[str, ArrayLike]) -> None:
         if name in own
     }
     _check(own, given, [str(name) for name in state if name not in own])
-    # Two loops, so that no error comes after the first change.
-    new = {name: _converted(given[name], own, name) for name in own}
-    for name, array in own.items():
-        array[...] = new[name]
+    return given
 
 
 def pack(self: object) -> None:

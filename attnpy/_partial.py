@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from attnpy._typing import Array, PartialOptions
 
+TOTALS = ("float64", "float32")  # the dtypes of a state's array
+
 # Of attention's, those that a part of the keys can have.
 OF_PARTS = PASSED_ON - {"sinks", "seq_offsets"}
 
@@ -99,15 +101,16 @@ class PartialAttention(NamedTuple):
         TypeError, ValueError
             If an argument has the wrong kind, or a shape does not fit.
         """
-        n_axes, n_columns = self.totals.ndim, self.totals.shape[-1] - 2
-        heads = (1,) if n_axes > 2 else ()
-        nothing = np.zeros((*self.totals.shape[:-1], 0), self.dtype)
+        totals, dtype, _ = _checked(self)
+        n_columns = totals.shape[-1] - 2
+        heads = (1,) if totals.ndim > 2 else ()
+        nothing = np.zeros((*totals.shape[:-1], 0), dtype)
         return _attnpy.attend_partial(
             nothing,
-            np.zeros((*heads, 0, 0), self.dtype),
-            np.zeros((*heads, 0, n_columns), self.dtype),
+            np.zeros((*heads, 0, 0), dtype),
+            np.zeros((*heads, 0, n_columns), dtype),
             Options(sinks=sinks, return_lse=return_lse, num_threads=num_threads),
-            _in_one_piece(self.totals),
+            totals,
             True,
         )
 
@@ -198,14 +201,16 @@ def attend_partial(
     True
     """
     _checks.keywords(options, OF_PARTS, "attend_partial()")
-    if state is not None and not isinstance(state, PartialAttention):
-        raise TypeError(
-            f"state: expected a PartialAttention, got {type(state).__name__}"
-        )
+    if state is not None:
+        if not isinstance(state, PartialAttention):
+            raise TypeError(
+                f"state: expected a PartialAttention, got {type(state).__name__}"
+            )
+        state = _checked(state)
     query, key = _checks.array(query, "query"), _checks.array(key, "key")
     value = _checks.array(value, "value")
     if first_key is not None:
-        first = _checks.size(first_key, "first_key")
+        first = _checked_position(first_key, "first_key")
     else:
         first = 0 if state is None else state.next_key
     n_keys = key.shape[-2] if key.ndim > 1 else 0
@@ -214,7 +219,7 @@ def attend_partial(
         key,
         value,
         Options(**_of_part(options, query, first, n_keys)),
-        None if state is None else _in_one_piece(state.totals),
+        None if state is None else state.totals,
         False,
     )
     dtypes = [query.dtype, key.dtype, value.dtype]
@@ -254,6 +259,38 @@ def _lengths(options: PartialOptions) -> NDArray[np.int64] | None:
     return None if lengths is None else _checks.integers(lengths, "kv_lengths", 0)
 
 
-def _in_one_piece(totals: Array) -> Array:
-    """Return an array as C takes it, wherever it has come from."""
-    return np.require(totals, requirements=["C_CONTIGUOUS", "ALIGNED"])
+def _checked(state: PartialAttention) -> PartialAttention:
+    """Return a state as C takes it, wherever it has come from: from a file, a network.
+
+    A named tuple is made in many ways, so this is asked when it is used.
+    """
+    totals, name = state.totals, "PartialAttention"
+    is_array = isinstance(totals, np.ndarray) and totals.dtype.name in TOTALS
+    if not is_array or totals.ndim == 0 or totals.shape[-1] < 2:
+        raise ValueError(
+            f"{name}: expected totals (..., H, Lq, Dv + 2) of float32 or float64, "
+            f"got {_repr.brief(totals):.60}"
+        )
+    with _checks.renamed(dtype=f"{name}: dtype"):
+        dtype = _dtypes.floating(state.dtype)
+    if _dtypes.arithmetic(dtype) != totals.dtype.newbyteorder("="):
+        raise ValueError(
+            f"{name}: expected totals of {_dtypes.arithmetic(dtype)} for the dtype "
+            f"{dtype}, got {totals.dtype}"
+        )
+    native = totals.dtype.newbyteorder("=")
+    return PartialAttention(
+        np.require(totals, native, ["C_CONTIGUOUS", "ALIGNED"]),
+        dtype,
+        _checked_position(state.next_key, f"{name}: next_key"),
+    )
+
+
+def _checked_position(position: int, name: str) -> int:
+    """Return a position among all keys."""
+    number = _checks.size(position, name)
+    if number > _checks.LARGEST_POSITION:
+        raise ValueError(
+            f"{name}: expected at most {_checks.LARGEST_POSITION}, got {number}"
+        )
+    return number

@@ -119,7 +119,8 @@ def _of_parameters(layer: object) -> dict[str, Any]:
 
 def _is_array(value: object) -> bool:
     """Tell whether it is an array, or a packed matrix."""
-    return hasattr(value, "dtype") and hasattr(value, "shape")
+    named = hasattr(value, "dtype") and hasattr(value, "shape")
+    return named and not isinstance(value, type)  # as numpy.float32 is
 
 
 def _numbers(arrays: Iterable[Any]) -> int:

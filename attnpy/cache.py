@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnpy import _checks, _dtypes, _parameters, _repr
+from attnpy import _checks, _dtypes, _parameters, _pickles, _repr
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -113,6 +113,23 @@ class KVCache:
 
     if not TYPE_CHECKING:
         __setattr__ = _parameters.set_attribute
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take what a pickle or a copy has, if a cache can be made of it."""
+        _pickles.set_state(self, state)
+        with _pickles.judged(self):
+            shape = np.shape(self._key)
+            judged = KVCache(
+                self.batch_size,
+                self.num_kv_heads,
+                shape[2] if len(shape) == 4 else 0,
+                self.head_dim,
+                self.value_head_dim,
+                key=self._key,
+                value=self._value,
+                lengths=self._lengths,
+            )
+        self._lengths = judged._lengths
 
     def _shown(self) -> dict[str, Any]:
         size, kinds = self.value_head_dim, (self._key.dtype, self._value.dtype)

@@ -13,7 +13,7 @@ import itertools
 import re
 from typing import TYPE_CHECKING
 
-from attnpy import _parameters
+from attnpy import _parameters, _pickles
 from attnpy._files import replacing
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ class Diagram:
 
     if not TYPE_CHECKING:
         __setattr__ = _parameters.set_attribute
+        __setstate__ = _pickles.set_state
 
     def __init__(self, svg: str, title: str) -> None:
         self._svg = svg

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 import numpy as np
 
-from attnpy import _attnpy, _checks, _dtypes, _packed, _parameters, _repr, _vjp
+from attnpy import (
+    _attnpy,
+    _checks,
+    _dtypes,
+    _packed,
+    _parameters,
+    _pickles,
+    _repr,
+    _vjp,
+)
 from attnpy._layer_vjp import OutputSide, Side, Sources, checked_wanted, layer_vjp
 from attnpy._linear import project_heads
 from attnpy._options import (
@@ -207,6 +216,7 @@ class SelfAttention:
 
     if not TYPE_CHECKING:
         __setattr__ = _parameters.set_attribute
+        __setstate__ = _pickles.set_state
 
     def _shown(self) -> dict[str, Any]:
         (embed_dim, size), value_size = self.W_q.shape, self.W_v.shape[1]
@@ -608,6 +618,7 @@ class MultiHeadAttention:
 
     if not TYPE_CHECKING:
         __setattr__ = _parameters.set_attribute
+        __setstate__ = _pickles.set_state
 
     def _shown(self) -> dict[str, Any]:
         embed_dim, size, value_size = len(self.W_q), self.head_dim, self.value_head_dim

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnpy import _attnpy, _checks, _dtypes, _parameters, _repr, _vjp
+from attnpy import _attnpy, _checks, _dtypes, _parameters, _pickles, _repr, _vjp
 from attnpy._options import Norm
 from attnpy._vjp import LayerGradients
 
@@ -164,6 +164,7 @@ class LayerNorm:
 
     if not TYPE_CHECKING:
         __setattr__ = _parameters.set_attribute
+        __setstate__ = _pickles.set_state
 
     def _shown(self) -> dict[str, Any]:
         has_bias = self.bias is not None
@@ -262,6 +263,7 @@ class RMSNorm:
 
     if not TYPE_CHECKING:
         __setattr__ = _parameters.set_attribute
+        __setstate__ = _pickles.set_state
 
     def _shown(self) -> dict[str, Any]:
         return {"dim": len(self.weight), "eps": self.eps}

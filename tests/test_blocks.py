@@ -585,6 +585,15 @@ def test_wrong_numbers_and_shapes_are_value_errors(name, call):
         call()
 
 
+@pytest.mark.quick
+def test_a_gate_that_the_activation_does_not_use_is_refused():
+    network = blocks.FeedForward(8, 16, activation="relu")
+    network.W_gate = network.W_1
+    for call in (network, network.vjp):
+        with refused(ValueError, "W_gate"):
+            call(np.ones((2, 8), np.float32))
+
+
 def test_one_cache_for_two_layers_is_refused():
     caches = [KVCache(2, 4, 3, 3)] * 2
     with pytest.raises(ValueError, match=r"^caches: expected another one for each"):

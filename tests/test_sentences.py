@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from support import families, minilm, pages, sentences
 from support.comparisons import assert_same_bits
+from support.errors import refused
 from support.processes import run_python, wait_until
 from support.sentences import LONG, POOLING, TEXTS, put, write, write_dense
 
@@ -497,6 +498,13 @@ def test_searches_that_make_no_sense_are_refused(encoder, arguments, error, word
         encoder.search(*arguments)
     with pytest.raises(ValueError, match="prompt: expected none for a query of vect"):
         encoder.search(np.ones(12), TEXTS, prompt="query : ")
+
+
+@pytest.mark.quick
+def test_what_is_no_tokenizer_is_refused(encoder):
+    for wrong in (None, "tokenizer.json", encoder):
+        with refused(TypeError, "tokenizer"):
+            SentenceEncoder(encoder.model, wrong)
 
 
 # ---- Folders -------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
-from attnpy import _checks, _parameters, _repr, _vjp
+from attnpy import _checks, _parameters, _pickles, _repr, _vjp
 from attnpy._options import PASSED_ON
 from attnpy.blocks import _stack
 from attnpy.blocks._stack import Insides
@@ -158,6 +158,7 @@ class EncoderLayer:
 
     if not TYPE_CHECKING:
         __setattr__ = _parameters.set_attribute
+        __setstate__ = _pickles.set_state
 
     __repr__ = _repr.shows(_stack.fields)
 
@@ -384,6 +385,7 @@ class Encoder:
 
     if not TYPE_CHECKING:
         __setattr__ = _parameters.set_attribute
+        __setstate__ = _pickles.set_state
 
     __repr__ = _repr.shows(_stack.stack_fields)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnpy import _attnpy, _checks, _dtypes, _parameters, _repr, _vjp
+from attnpy import _attnpy, _checks, _dtypes, _parameters, _pickles, _repr, _vjp
 from attnpy._linear import linear, linear_vjp
 from attnpy._vjp import LayerGradients
 
@@ -135,6 +135,7 @@ class FeedForward:
 
     if not TYPE_CHECKING:
         __setattr__ = _parameters.set_attribute
+        __setstate__ = _pickles.set_state
 
     def _shown(self) -> dict[str, Any]:
         embed_dim, hidden_dim = self.W_1.shape
@@ -199,7 +200,7 @@ class FeedForward:
                 x,
                 self.W_gate,
                 self.b_gate,
-                activation=GATED[self.activation],
+                activation=self._of_gate(),
                 times=hidden,
                 precision=inside,
                 num_threads=num_threads,
@@ -212,6 +213,15 @@ class FeedForward:
             precision=outside,
             num_threads=num_threads,
         )
+
+    def _of_gate(self) -> Activation:
+        """Return what is done to the gate."""
+        if self.activation not in GATED:
+            raise ValueError(
+                f"W_gate: expected None with the activation {self.activation!r}, "
+                "got an array"
+            )
+        return GATED[self.activation]
 
     def vjp(
         self,
@@ -269,7 +279,7 @@ class FeedForward:
         times: Array | None = None
         gate = hidden
         if self.W_gate is not None:
-            name, times = GATED[self.activation], hidden
+            name, times = self._of_gate(), hidden
             gate = linear(x, self.W_gate, self.b_gate, num_threads=num_threads)
 
         def active() -> Array:

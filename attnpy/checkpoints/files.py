@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attnpy import _parameters, _repr
+from attnpy import _parameters, _pickles, _repr
 
 if TYPE_CHECKING:
     from attnpy._typing import Array
@@ -83,6 +83,7 @@ class Checkpoint(Mapping[str, "Array"]):
 
     if not TYPE_CHECKING:
         __setattr__ = _parameters.set_attribute
+        __setstate__ = _pickles.set_state
 
     def _shown(self) -> dict[str, Any]:
         places = self._places.values()

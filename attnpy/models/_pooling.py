@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnpy import _repr
+from attnpy import _pickles, _repr
 from attnpy._linear import linear
 
 if TYPE_CHECKING:
@@ -97,6 +97,13 @@ def normalized(vectors: Array) -> Array:
 
 class Dense:
     """A linear step after pooling, ``activation(x @ weight + bias)``."""
+
+    weight: Array
+    bias: Array | None
+    activation: str | None
+
+    if not TYPE_CHECKING:
+        __setstate__ = _pickles.set_state
 
     def __init__(
         self, weight: Array, bias: Array | None, activation: str | None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 import numpy as np
 
-from attnpy import _checks, _parameters, _repr, _vjp, positions
+from attnpy import _checks, _parameters, _pickles, _repr, _vjp, positions
 from attnpy._linear import linear, linear_vjp
 from attnpy._vjp import LayerGradients
 from attnpy.blocks import Encoder, Insides, LayerNorm, _stack
@@ -222,6 +222,7 @@ class BertEncoder:
 
     if not TYPE_CHECKING:
         __setattr__ = _parameters.set_attribute
+        __setstate__ = _pickles.set_state
 
     def _shown(self) -> dict[str, Any]:
         (vocab_size, _), (max_length, _) = (

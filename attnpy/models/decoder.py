@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, overload
 
 import numpy as np
 
-from attnpy import _checks, _dtypes, _parameters, _repr, _vjp
+from attnpy import _checks, _dtypes, _parameters, _pickles, _repr, _vjp
 from attnpy._attention import attention
 from attnpy._linear import linear, linear_vjp
 from attnpy._packed_weight import PackedTable, PackedWeight, packable
@@ -263,6 +263,7 @@ class CausalDecoder:
 
     if not TYPE_CHECKING:
         __setattr__ = _parameters.set_attribute
+        __setstate__ = _pickles.set_state
 
     def _shown(self) -> dict[str, Any]:
         first, positions = self.decoder.layers[0], self.position_embedding

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from attnpy import _checks, _dtypes, _machine, _parameters, _progress, _repr
+from attnpy import _checks, _dtypes, _machine, _parameters, _pickles, _progress, _repr
 from attnpy.models import _pooling, _sentence_folder, _similarity
 from attnpy.models._similarity import SearchResult
 from attnpy.models.bert import BertEncoder
@@ -119,6 +119,15 @@ class SentenceEncoder:
     if not TYPE_CHECKING:
         __setattr__ = _parameters.set_attribute
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take what a pickle or a copy has, if texts can be encoded with it."""
+        _pickles.set_state(self, state)
+        with _pickles.judged(self):
+            self._check_parts()
+            _checked_modes(self.pooling)
+            if self.embed_dim != (size := self._size()):
+                raise ValueError(f"embed_dim: expected {size}, got {self.embed_dim}")
+
     def _shown(self) -> dict[str, Any]:
         return {
             "model": self.model,
@@ -150,11 +159,8 @@ class SentenceEncoder:
         similarity_fn_name: str = "cosine",
         truncate_dim: int | None = None,
     ) -> None:
-        if not isinstance(model, BertEncoder):
-            raise TypeError(
-                f"model: expected a BertEncoder, got {type(model).__name__}"
-            )
         self.model, self.tokenizer = model, tokenizer
+        self._check_parts()
         self.pooling = _checked_modes(pooling)
         self.include_prompt = _checks.flag(include_prompt, "include_prompt")
         self.steps = tuple(steps)
@@ -177,10 +183,28 @@ class SentenceEncoder:
         self.truncate_dim = truncate_dim
         if truncate_dim is not None:
             _checks.count(truncate_dim, "truncate_dim")
-        size = len(self.pooling) * model.token_embedding.shape[1]
-        empty = np.zeros((0, size), _dtypes.arithmetic(model.token_embedding.dtype))
+        self.embed_dim = self._size()
+
+    def _check_parts(self) -> None:
+        """Require a model and a tokenizer."""
+        if not isinstance(self.model, BertEncoder):
+            raise TypeError(
+                f"model: expected a BertEncoder, got {type(self.model).__name__}"
+            )
+        if not hasattr(self.tokenizer, "encode_batch_fast"):
+            raise TypeError(
+                "tokenizer: expected a tokenizers.Tokenizer of version 0.20 or later, "
+                f"got {type(self.tokenizer).__name__}"
+            )
+
+    def _size(self) -> int:
+        """Return the size of the vectors that come out."""
+        size = len(self.pooling) * self.model.token_embedding.shape[1]
+        empty = np.zeros(
+            (0, size), _dtypes.arithmetic(self.model.token_embedding.dtype)
+        )
         with _checks.renamed(x="what steps get"):
-            self.embed_dim = self._finished(empty, None, None).shape[1]
+            return int(self._finished(empty, None, None).shape[1])
 
     @classmethod
     def from_pretrained(

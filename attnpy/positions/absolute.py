@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnpy import _checks, _dtypes, _parameters, _repr
+from attnpy import _checks, _dtypes, _parameters, _pickles, _repr
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -181,6 +181,7 @@ class Learned:
 
     if not TYPE_CHECKING:
         __setattr__ = _parameters.set_attribute
+        __setstate__ = _pickles.set_state
 
     def _shown(self) -> dict[str, Any]:
         max_length, embed_dim = self.weight.shape

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnpy import _attnpy, _checks, _dtypes, _parameters, _repr
+from attnpy import _attnpy, _checks, _dtypes, _parameters, _pickles, _repr
 from attnpy.positions.absolute import query_positions
 
 if TYPE_CHECKING:
@@ -188,6 +188,15 @@ class Rotary:
     if not TYPE_CHECKING:
         __setattr__ = _parameters.set_attribute
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take what a pickle or a copy has, if vectors can be turned with it."""
+        _pickles.set_state(self, state)
+        with _pickles.judged(self):
+            self._check_sizes("rotary_dim")
+            expected, found = (self.rotary_dim // 2,), np.shape(self.frequencies)
+            if found != expected:
+                raise ValueError(f"frequencies: expected shape {expected}, got {found}")
+
     def _shown(self) -> dict[str, Any]:
         part = self.rotary_dim if self.rotary_dim != self.head_dim else None
         return {
@@ -214,11 +223,7 @@ class Rotary:
         self.rotary_dim = self.head_dim
         if rotary_dim is not None:
             self.rotary_dim = _checks.size(rotary_dim, "rotary_dim")
-        if self.rotary_dim % 2 or self.rotary_dim > self.head_dim:
-            raise ValueError(
-                f"{name}: expected an even number of at most head_dim = "
-                f"{self.head_dim}, got {self.rotary_dim}"
-            )
+        self._check_sizes(name)
         _checks.memory(name, np.float64, (self.rotary_dim // 2,))
         self.interleaved = _checks.flag(interleaved, "interleaved")
         self._base = base = _checks.above(base, "base", 1)
@@ -253,6 +258,13 @@ class Rotary:
                 f"got {options.get('factor')}"
             )
         self.frequencies.flags.writeable = False
+
+    def _check_sizes(self, name: str) -> None:
+        if self.rotary_dim % 2 or not 0 <= self.rotary_dim <= self.head_dim:
+            raise ValueError(
+                f"{name}: expected an even number of at most head_dim = "
+                f"{self.head_dim}, got {self.rotary_dim}"
+            )
 
     def tables(
         self, positions: ArrayLike, dtype: DTypeLike = np.float32

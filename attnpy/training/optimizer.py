@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnpy import _checks, _parameters, _repr
+from attnpy import _checks, _parameters, _pickles, _repr
 from attnpy.training import _arrays
 
 if TYPE_CHECKING:
@@ -101,6 +101,25 @@ class AdamW:
 
     if not TYPE_CHECKING:
         __setattr__ = _parameters.set_attribute
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take what a pickle or a copy has, if steps can be made with it."""
+        _pickles.set_state(self, state)
+        with _pickles.judged(self):
+            judged = AdamW(
+                self.parameters,
+                betas=self.betas,
+                eps=self.eps,
+                no_decay=self.no_decay,
+            )
+            given = _parameters.checked(judged._state, self._state)
+            check_step(given["step"])
+            for name, array in judged._state.items():
+                if self._state[name].dtype != array.dtype:
+                    raise TypeError(
+                        f"state[{name!r}]: expected {array.dtype}, "
+                        f"got {self._state[name].dtype}"
+                    )
 
     def _shown(self) -> dict[str, Any]:
         no_decay = _repr.Plain(f"{len(self.no_decay)} names")

@@ -10,7 +10,7 @@ import re
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from attnpy import _parameters
+from attnpy import _parameters, _pickles
 from attnpy._files import replacing
 
 if TYPE_CHECKING:
@@ -41,12 +41,13 @@ class View:
 
     _kind: str
     _page: str
-    _shape: tuple[int, ...]
+    _shape: tuple[int, int, int, int]
     _height: int
     _picture: Picture
 
     if not TYPE_CHECKING:
         __setattr__ = _parameters.set_attribute
+        __setstate__ = _pickles.set_state
 
     def __init__(
         self,
@@ -58,7 +59,8 @@ class View:
     ) -> None:
         self._kind = kind
         self._page = page
-        self._shape = shape  # (layers, H, Lq, Lk)
+        layers, heads, queries, keys = shape
+        self._shape = layers, heads, queries, keys
         self._height = height  # of the frame, in pixels
         self._picture = picture
 

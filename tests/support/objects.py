@@ -1,0 +1,84 @@
+"""An object of each public class, for tests of what all of them have."""
+
+import numpy as np
+
+import attnpy
+from attnpy import (
+    blocks,
+    cache,
+    checkpoints,
+    diagrams,
+    layers,
+    models,
+    positions,
+    training,
+    view,
+)
+from attnpy._packed_weight import PackedTable, PackedWeight
+from attnpy.models._pooling import Dense, Normalize
+from support import sentences
+from support.arrays import normal
+
+Q = normal(4, 6, 8)
+RNG = np.random.default_rng(0)
+
+
+def sentence_encoder(folder):
+    sentences.require()
+    sentences.write(folder)
+    return models.SentenceEncoder.from_pretrained(folder)
+
+
+def search_result(folder):
+    return sentence_encoder(folder).search("cat", normal(9, 12))
+
+
+def checkpoint(folder):
+    sentences.require()
+    sentences.write(folder)
+    return checkpoints.Checkpoint(folder / "model.safetensors")
+
+
+def layer_gradients():
+    output, pullback = blocks.FeedForward(8, 32).vjp(Q[0])
+    return pullback(output)
+
+
+# Each takes a folder for what it reads.
+EXAMPLES = {
+    "AttentionGradients": lambda _: attnpy.attention_vjp(Q, Q, Q, Q),
+    "KVCache": lambda _: cache.KVCache(2, 3, 9, 5, lengths=[1, 7]),
+    "MultiHeadAttention": lambda _: layers.MultiHeadAttention(12, 4),
+    "PartialAttention": lambda _: attnpy.attend_partial(Q, Q, Q),
+    "Plan": lambda _: attnpy.Plan(Q, Q, Q, causal=True, kv_lengths=5),
+    "SelfAttention": lambda _: layers.SelfAttention(6, 3),
+    "blocks.Decoder": lambda _: blocks.Decoder(2, 8, 2, 32),
+    "blocks.DecoderLayer": lambda _: blocks.DecoderLayer(8, 2, 32),
+    "blocks.Encoder": lambda _: blocks.Encoder(2, 8, 2, 32),
+    "blocks.EncoderLayer": lambda _: blocks.EncoderLayer(8, 2, 32),
+    "blocks.FeedForward": lambda _: blocks.FeedForward(8, 32),
+    "blocks.Insides": lambda _: blocks.Encoder(2, 8, 2, 32)(Q, return_weights=True),
+    "blocks.LayerNorm": lambda _: blocks.LayerNorm(8),
+    "blocks.RMSNorm": lambda _: blocks.RMSNorm(8),
+    "checkpoints.Checkpoint": checkpoint,
+    "checkpoints.Family": lambda _: checkpoints.FAMILIES["bert"],
+    "diagrams.Diagram": lambda _: diagrams.multi_head_attention(),
+    "layers.LayerGradients": lambda _: layer_gradients(),
+    "models.BertEncoder": lambda _: models.BertEncoder(1, 8, 2, 32, vocab_size=9),
+    "models.CausalDecoder": lambda _: models.CausalDecoder(1, 8, 2, 32, vocab_size=9),
+    "models.SentenceEncoder": sentence_encoder,
+    "positions.Learned": lambda _: positions.Learned(5, 6),
+    "positions.Rotary": lambda _: positions.Rotary(8),
+    "training.AdamW": lambda _: training.AdamW(blocks.LayerNorm(8).parameters()),
+    "view.View": lambda _: view.head_view(np.eye(3), ["a", "b", "c"]),
+}
+RETURNED = {
+    "Statistics": lambda _: attnpy.statistics(Q, Q),
+    "SearchResult": lambda folder: sentence_encoder(folder).search(
+        "cat", normal(9, 12)
+    ),
+    "PackedTable": lambda _: PackedTable(normal(8, 8)),
+    "PackedWeight": lambda _: PackedWeight(normal(8, 8)),
+    "Dense": lambda _: Dense(normal(8, 4), None, "tanh"),
+    "Normalize": lambda _: Normalize(),
+}
