@@ -400,6 +400,25 @@ def test_rows_without_keys_have_gradient_zero(tier, dtype):
     np.testing.assert_allclose(sunk.sinks, normal(2, 20).sum(axis=-1), rtol=1e-5)
 
 
+@pytest.mark.quick
+@pytest.mark.parametrize("n_rows", [2, 70])
+def test_a_sink_of_minus_infinity_is_none_and_has_gradient_zero(tier, dtype, n_rows):
+    # Such a row's LSE is -inf if it sees nothing: -inf - -inf must not become NaN.
+    query, key, value = float_problem(2, n_rows, 30, 8, 8, dtype)
+    grad = normal(2, n_rows, 8).astype(dtype)
+    mask = np.ones((n_rows, 30), bool)
+    mask[1::2] = False
+    sinks = np.array([-np.inf, 0.5]).astype(dtype)
+    given = {"mask": mask, "sinks": sinks, "wanted": (*NAMES[:3], "sinks")}
+    got = vjp_on(tier, grad, query, key, value, **given)
+    assert got.sinks[0] == 0 and np.isfinite(got.sinks[1]) and got.sinks[1] != 0
+    plain_call = vjp_on(tier, grad, query, key, value, mask=mask)
+    for one, other in zip(got[:3], plain_call[:3], strict=True):
+        assert np.array_equal(one[0], other[0])  # head 0 has no sink
+    grad[0] = np.nan  # 0 times NaN must not, either
+    assert vjp_on(tier, grad, query, key, value, **given).sinks[0] == 0
+
+
 @pytest.mark.parametrize(
     "shapes",
     [

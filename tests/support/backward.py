@@ -36,7 +36,7 @@ def attention_vjp(
         delta = p @ slopes - grad_lse[row]
         ds = p * (slopes - delta)
         dbias[row][seen] = ds
-        if dsinks is not None and lse[row] != -np.inf:
+        if dsinks is not None and -np.inf not in (sinks[h], lse[row]):
             dsinks[h] -= np.exp(sinks[h] - lse[row]) * delta
         if softcap is not None:
             ds = ds * (1 - np.tanh(scale * (k[kv_head][seen] @ q[row]) / softcap) ** 2)

@@ -72,7 +72,9 @@ run_delta(const attn_backward_problem *g, ptrdiff_t b, ptrdiff_t kv_head,
     }
 }
 
-/* What n queries, at most 64, of one head add to the gradient of its sink. */
+/* What n queries, at most 64, of one head add to the gradient of its sink. A sink of -inf
+ * is none and gets nothing, and a row whose LSE is -inf has seen nothing and gives nothing:
+ * -inf - -inf is NaN, and so is 0 times a delta of NaN. */
 static real
 sum_sink(const char *lse, ptrdiff_t lse_row, const char *delta, ptrdiff_t n, real sink)
 {
@@ -82,6 +84,9 @@ sum_sink(const char *lse, ptrdiff_t lse_row, const char *delta, ptrdiff_t n, rea
         real numbers[2], weights[LANES];
         memcpy(numbers, lse + i * lse_row, sizeof(real));
         memcpy(numbers + 1, delta + i * (ptrdiff_t)sizeof(real), sizeof(real));
+        if (sink < -REAL_MAX || numbers[0] < -REAL_MAX) {
+            continue;
+        }
         real x = sink - numbers[0];
         v_store(weights, exp_of(v_set1(x > 0 ? 0 : x)));
         sum -= weights[0] * numbers[1];
