@@ -274,6 +274,43 @@ def test_padding_changes_no_bit(tier, dtype):
         assert not np.any(one[:, other.shape[1] :])
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"window": (0, 0)},
+        {"window": (70, 3), "q_offset": [-100, 700]},
+        {"window": (5, 600), "kv_lengths": [700, 0]},
+        {"window": (None, 0), "q_offset": [-600, 1300]},
+        {"window": (130, None), "q_offset": [0, 2**62]},
+        {"causal": True, "window": (200, None), "kv_lengths": [1290, 30]},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("n_rows", [40, 700])
+def test_a_window_has_the_bits_of_the_mask_that_says_the_same(tier, n_rows, options):
+    # Of many chunks of keys, with tiles of queries that see none of a chunk.
+    query = normal(2, 4, n_rows, 5, seed=1)
+    key, value = normal(2, 2, 2, 1290, 5, seed=2)
+    bias, sinks = normal(2, 1, 1, 1290, seed=3), normal(4, seed=4)
+    grad = normal(2, 4, n_rows, 5, seed=6)
+    arrays, given = (query, key, value), {"bias": bias, "sinks": sinks, "wanted": NAMES}
+    lengths = np.reshape(options.get("kv_lengths", [1290, 1290]), (2, 1, 1, 1))
+    first = np.reshape(options.get("q_offset", lengths.ravel() - n_rows), (2, 1, 1, 1))
+    left, right = options["window"]
+    right = 0 if "causal" in options else right
+    key_at, query_at = np.arange(1290), np.arange(n_rows)[:, None] + first
+    mask = key_at < lengths
+    mask = mask & (True if left is None else key_at >= query_at - left)
+    mask = mask & (True if right is None else key_at <= query_at + right)
+    expected = vjp_on(tier, grad, *arrays, mask=mask, num_threads=1, **given)
+    for n_threads in (1, 5):
+        got = vjp_on(tier, grad, *arrays, num_threads=n_threads, **options, **given)
+        assert_same_bits(got, expected)
+    for name in (*NAMES[:2], "bias"):  # alone, so that tasks are others
+        one = vjp_on(tier, grad, *arrays, **options, **{**given, "wanted": name})
+        assert_same_bits(getattr(one, name), getattr(expected, name))
+
+
 @pytest.mark.quick
 def test_packed_sequences_have_the_bits_of_each_alone(tier, dtype):
     ends = np.array([0, 3, 3, 73, 160])

@@ -99,6 +99,7 @@ attn_set_up_task(const attn_problem *p, ptrdiff_t b, ptrdiff_t kv_head, attn_tas
     task->batch = b;
     task->first_head = kv_head * p->group;
     task->q_offset = index_at(p, &p->q_offset, b, offset);
+    task->kv_length = length;
     set_addresses(p, b, kv_head, task);
     attn_see_ranges(p, task->q_offset, length, task);
 }

@@ -72,6 +72,7 @@ typedef struct {
     char *entropy, *distance, *top_weights, *top_keys; /* where there are statistics, */
     void *received;              /* and (Lk) reals for the sums over the task's rows */
     int64_t q_offset;            /* the position of this batch's query 0 */
+    int64_t kv_length;           /* the keys of this batch */
     ptrdiff_t n_queries;         /* of this batch */
     ptrdiff_t batch, first_head; /* of the group */
     ptrdiff_t first_row;

@@ -15,10 +15,19 @@ clamp(wide x, ptrdiff_t low, ptrdiff_t high)
     return x < low ? low : x > high ? high : (ptrdiff_t)x;
 }
 
+/* How many keys behind its position a row may see; < 0: all. */
+static int64_t
+keys_behind(const attn_problem *p)
+{
+    return p->causal ? 0 : p->window_right;
+}
+
 void
 attn_see_ranges(const attn_problem *p, int64_t q_offset, int64_t kv_length,
                 attn_task *task)
 {
+    int64_t behind = keys_behind(p);
+
     for (ptrdiff_t r = 0; r < task->n_rows; r++) {
         wide position = (wide)q_offset + (task->first_row + r) % task->n_queries;
         wide from = 0;
@@ -27,17 +36,34 @@ attn_see_ranges(const attn_problem *p, int64_t q_offset, int64_t kv_length,
         if (p->window_left >= 0) {
             from = position - p->window_left;
         }
-        if (p->window_right >= 0 && position + p->window_right + 1 < to) {
-            to = position + p->window_right + 1;
-        }
-        if (p->causal && position + 1 < to) {
-            to = position + 1;
+        if (behind >= 0 && position + behind + 1 < to) {
+            to = position + behind + 1;
         }
         task->see_from[r] = clamp(from, 0, p->n_keys);
         task->see_to[r] = clamp(to, 0, p->n_keys);
         if (task->see_from[r] >= task->see_to[r]) {
             task->see_from[r] = task->see_to[r] = 0;
         }
+    }
+}
+
+void
+attn_seeing_queries(const attn_problem *p, const attn_task *task, ptrdiff_t first_key,
+                    ptrdiff_t end_key, ptrdiff_t *from, ptrdiff_t *to)
+{
+    int64_t behind = keys_behind(p);
+    wide end = end_key < task->kv_length ? end_key : task->kv_length;
+
+    *from = 0;
+    *to = first_key < end ? task->n_queries : 0;
+    if (behind >= 0) {
+        *from = clamp((wide)first_key - behind - task->q_offset, 0, *to);
+    }
+    if (p->window_left >= 0) {
+        *to = clamp(end + p->window_left - task->q_offset, 0, *to);
+    }
+    if (*from >= *to) {
+        *from = *to = 0;
     }
 }
 

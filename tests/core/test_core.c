@@ -31,6 +31,8 @@ static const test tests[] = {
      test_dtypes_are_stored_as_their_table_says},
     {"addresses are sums of strides", test_addresses_are_sums_of_strides},
     {"ranges are those of the definition", test_ranges_are_those_of_the_definition},
+    {"queries that see keys are those of the definition",
+     test_queries_that_see_keys_are_those_of_the_definition},
     {"blocks of keys are those of the definition",
      test_blocks_of_keys_are_those_of_the_definition},
     {"bits are transposed", test_bits_are_transposed},

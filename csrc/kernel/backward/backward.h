@@ -1,78 +1,48 @@
-/* The entry points of attention backwards, delta.h's aside. A part's keys are taken a chunk at
- * a time, whose gradients stay near while the tiles of rows pass by. */
+/* The entry points of attention backwards, those of sinks.h aside. A part's keys are taken a
+ * chunk at a time, whose gradients stay near while the tiles of rows pass by. */
 #ifndef ATTN_KERNEL_BACKWARD_BACKWARD_H
 #define ATTN_KERNEL_BACKWARD_BACKWARD_H
 
-#include "kernel/backward/bias.h"
 #include "kernel/backward/clear.h"
-#include "kernel/backward/delta.h"
-#include "kernel/backward/scores.h"
-#include "kernel/backward/sums.h"
+#include "kernel/backward/sinks.h"
+#include "kernel/backward/sweep.h"
 
-/* Adds what the tile's rows and the keys of the block at `first` make of each other. */
+/* The part's keys, of the current batch: where it adds to none of their gradients and has one
+ * tile, which is the task's, those that it sees. */
 static void
-sweep_block(backward_work *w, ptrdiff_t first)
+find_part_keys(const backward_work *w, ptrdiff_t *first, ptrdiff_t *end)
 {
-    const attn_backward_problem *g = w->g;
-    const attn_problem *p = &g->attention;
     const attn_backward_task *part = w->part;
-    block b;
-    span spans[MAX_TILES];
+    const attn_problem *p = &w->g->attention;
+    ptrdiff_t from, to;
 
-    if (!open_block(&w->rows, first, &b)) {
-        return;
-    }
-    span s = open_spans(&w->rows, &b, spans);
-    if (s.n == 0) {
-        return;
-    }
-    for (int t = 0; t < w->rows.n_tiles; t++) { /* of spans narrower than all of them */
-        s.masked = s.masked || spans[t].n != s.n;
-    }
-    multiply_by_lanes(w, &p->key, p->head_dim, (const real *)w->rows.query, &s,
-                      w->weights);
-    multiply_by_lanes(w, &p->value, p->value_dim, w->grad_output, &s, w->grad_scores);
-    differentiate(w, &b, &s);
-    if (part->value) {
-        add_to_keys(w, &b, &s, w->weights, &g->grad_output, &g->grad_value,
-                    p->value_dim);
-    }
-    if (part->key) {
-        add_to_keys(w, &b, &s, w->grad_scores, &p->query, &g->grad_key, p->head_dim);
-    }
-    if (part->query) {
-        add_to_queries(w, &b, &s);
-    }
-    if (part->bias) {
-        add_to_bias(w, &s);
+    *first = part->first_key;
+    *end = least(part->end_key, attn_packed_length(p->key_starts, w->b, p->n_keys));
+    if (!part->key && !part->value && part->first_tile + 1 == w->end_tile) {
+        attn_seen_keys(&w->task, &from, &to);
+        *first = most(*first, from / ATTN_BLOCK * ATTN_BLOCK);
+        *end = least(*end, to);
     }
 }
 
-/* The rows of the current batch and head against the keys from `first` up to `end`. */
+/* The part's rows, of the current batch and head, against its keys, a chunk at a time. */
 static void
-sweep_chunk(backward_work *w, ptrdiff_t n_tiles, ptrdiff_t first, ptrdiff_t end,
-            const attn_worker *worker)
+sweep_keys(backward_work *w, const attn_worker *worker)
 {
-    ptrdiff_t end_tile = least(w->part->end_tile, n_tiles);
+    bool has_tiles = w->part->first_tile < w->end_tile;
+    ptrdiff_t first, end_key;
 
-    for (ptrdiff_t t = w->part->first_tile; t < end_tile; t++) {
-        choose_tile(w, t);
-        if (attn_gives_up(worker) || !find_keys(w, first, end)) {
-            continue;
+    if (has_tiles) {
+        choose_tile(w, w->part->first_tile);
+    }
+    find_part_keys(w, &first, &end_key);
+    for (; first < end_key; first += ATTN_CHUNK) {
+        ptrdiff_t end = least(first + ATTN_CHUNK, end_key);
+        visit_keys(w, first, end, CLEAR);
+        if (has_tiles) {
+            sweep_chunk(w, first, end, worker);
         }
-        w->n_ahead = 0;
-        load_tile(w);
-        find_delta(w);
-        for (ptrdiff_t j = w->rows.from / ATTN_BLOCK * ATTN_BLOCK; j < w->rows.to;
-             j += ATTN_BLOCK) {
-            if (j + ATTN_BLOCK >= w->rows.to) {
-                if (t + 1 == end_tile) {
-                    ask_for_chunk(w, end);
-                }
-                ask_for_tile(w);
-            }
-            sweep_block(w, j);
-        }
+        visit_keys(w, first, end, SETTLE);
     }
 }
 
@@ -85,20 +55,13 @@ run_backward(const attn_backward_problem *g, const attn_backward_task *part,
 
     w->part = part;
     for (w->b = part->first_batch; w->b < part->end_batch; w->b++) {
-        ptrdiff_t n_tiles = attn_backward_tiles(
-            p, attn_packed_length(p->query_starts, w->b, p->n_queries));
-        ptrdiff_t end_key =
-            least(part->end_key, attn_packed_length(p->key_starts, w->b, p->n_keys));
+        ptrdiff_t n_queries = attn_packed_length(p->query_starts, w->b, p->n_queries);
+        w->end_tile = least(part->end_tile, attn_backward_tiles(p, n_queries));
         for (w->kv_head = part->first_kv_head; w->kv_head < part->end_kv_head;
              w->kv_head++) {
-            visit_queries(w, n_tiles, CLEAR);
-            for (ptrdiff_t j = part->first_key; j < end_key; j += ATTN_CHUNK) {
-                ptrdiff_t end = least(j + ATTN_CHUNK, end_key);
-                visit_keys(w, j, end, CLEAR);
-                sweep_chunk(w, n_tiles, j, end, worker);
-                visit_keys(w, j, end, SETTLE);
-            }
-            visit_queries(w, n_tiles, SETTLE);
+            visit_queries(w, CLEAR);
+            sweep_keys(w, worker);
+            visit_queries(w, SETTLE);
         }
     }
 }

@@ -72,7 +72,7 @@ visit_keys(const backward_work *w, ptrdiff_t first, ptrdiff_t end, visit what)
 
 /* The gradients of the tiles' queries. */
 static void
-visit_queries(backward_work *w, ptrdiff_t n_tiles, visit what)
+visit_queries(backward_work *w, visit what)
 {
     const attn_problem *p = &w->g->attention;
     const attn_array *array = &w->g->grad_query;
@@ -81,8 +81,7 @@ visit_queries(backward_work *w, ptrdiff_t n_tiles, visit what)
         (what == CLEAR && !is_first_batch(array, p->query_starts, &p->batch, w->b))) {
         return;
     }
-    for (ptrdiff_t t = w->part->first_tile; t < least(w->part->end_tile, n_tiles);
-         t++) {
+    for (ptrdiff_t t = w->part->first_tile; t < w->end_tile; t++) {
         choose_tile(w, t);
         for (ptrdiff_t r = 0, end; r < w->task.n_rows; r = end) {
             end = end_of_head(&w->task, r);

@@ -16,7 +16,9 @@ typedef struct {
     const attn_backward_problem *g;
     const attn_backward_task *part;
     ptrdiff_t b, kv_head;
+    ptrdiff_t end_tile; /* of the part in this batch, which may have fewer tiles */
     attn_task task;
+    bool is_loaded; /* what the products need of the task's rows */
 
     real *grad_output; /* (tiles, Dv, WIDTH) of the rows */
     real *weights;     /* (BLOCK, LINE) scores, then weights */

@@ -12,6 +12,7 @@ choose_tile(backward_work *w, ptrdiff_t tile)
     attn_set_up_tile(&w->g->attention, w->b, w->kv_head, tile, &w->task);
     w->rows.task = &w->task;
     w->rows.n_tiles = (int)tiles_of(w->task.n_rows);
+    w->is_loaded = false;
 }
 
 /* The number that each row has in an array of the arithmetic's dtype, 0 beyond them. */
@@ -79,17 +80,15 @@ load_grad_output(backward_work *w)
     }
 }
 
-/* Brings in what the products need of the tile's rows. */
+/* Where the bias has the tile's rows. */
 static void
-load_tile(backward_work *w)
+find_bias(backward_work *w)
 {
-    const attn_problem *p = &w->g->attention;
+    const attn_array *bias = &w->g->attention.bias;
 
-    load_queries(&w->rows);
-    load_grad_output(w);
-    for (ptrdiff_t r = 0; r < w->task.n_rows && p->bias.data != NULL; r++) {
+    for (ptrdiff_t r = 0; r < w->task.n_rows && bias->data != NULL; r++) {
         ONE_BY_ONE;
-        w->rows.bias_rows[r] = w->task.bias + row_offset(&w->rows, &p->bias, r);
+        w->rows.bias_rows[r] = w->task.bias + row_offset(&w->rows, bias, r);
     }
 }
 

@@ -72,6 +72,53 @@ test_ranges_are_those_of_the_definition(void)
     }
 }
 
+/* Queries of one head that see some key of a range, by the definition, are those said to. */
+static void
+expect_seeing(const attn_problem *p, const attn_task *task, ptrdiff_t first,
+              ptrdiff_t end)
+{
+    ptrdiff_t from, to, n_wrong = 0;
+
+    attn_seeing_queries(p, task, first, end, &from, &to);
+    for (ptrdiff_t i = 0; i < task->n_queries; i++) {
+        bool sees = false;
+        for (ptrdiff_t j = first; j < end; j++) {
+            sees = sees || in_reach(p, task->q_offset, task->kv_length, i, j);
+        }
+        n_wrong += sees != (from <= i && i < to);
+    }
+    expect(
+        n_wrong == 0 && (from < to || (from == 0 && to == 0)),
+        "keys %td .. %td of %lld, offset %lld, causal %d, window %lld, %lld: seen by "
+        "%td .. %td of %td queries, %td wrong",
+        first, end, (long long)task->kv_length, (long long)task->q_offset, p->causal,
+        (long long)p->window_left, (long long)p->window_right, from, to,
+        task->n_queries, n_wrong);
+}
+
+void
+test_queries_that_see_keys_are_those_of_the_definition(void)
+{
+    uint64_t state = 4;
+    attn_problem p = {.n_kv_heads = 1, .group = 1};
+    attn_task task;
+
+    for (int n = 0; n < 20000; n++) {
+        p.n_queries = task.n_queries = 1 + random_below(&state, 90);
+        p.n_keys = random_below(&state, 200);
+        p.causal = random_below(&state, 2) == 0;
+        p.window_left = windows[random_below(&state, COUNT(windows))];
+        p.window_right = windows[random_below(&state, COUNT(windows))];
+        task.q_offset = random_below(&state, 2) == 0
+                            ? offsets[random_below(&state, COUNT(offsets))]
+                            : random_below(&state, 400) - 200;
+        task.kv_length = random_below(&state, p.n_keys + 1);
+        ptrdiff_t first = random_below(&state, p.n_keys + 1);
+        expect_seeing(&p, &task, first,
+                      first + random_below(&state, p.n_keys + 1 - first));
+    }
+}
+
 /* Random ranges, as attn_see_ranges may give them; often all or none of the block. */
 static void
 draw_ranges(uint64_t *state, ptrdiff_t n_keys, attn_task *task)

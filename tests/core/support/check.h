@@ -86,6 +86,7 @@ void test_layers_fill_the_cache_and_give_the_same_bits(void);
 
 /* core/visibility.c */
 void test_ranges_are_those_of_the_definition(void);
+void test_queries_that_see_keys_are_those_of_the_definition(void);
 void test_blocks_of_keys_are_those_of_the_definition(void);
 void test_bits_are_transposed(void);
 

@@ -1,0 +1,95 @@
+/* The rows of a batch and head against a chunk of keys, tile by tile. */
+#ifndef ATTN_KERNEL_BACKWARD_SWEEP_H
+#define ATTN_KERNEL_BACKWARD_SWEEP_H
+
+#include "kernel/backward/bias.h"
+#include "kernel/backward/delta.h"
+#include "kernel/backward/scores.h"
+#include "kernel/backward/sums.h"
+
+/* Adds what the tile's rows and the keys of the block at `first` make of each other. */
+static void
+sweep_block(backward_work *w, ptrdiff_t first)
+{
+    const attn_backward_problem *g = w->g;
+    const attn_problem *p = &g->attention;
+    const attn_backward_task *part = w->part;
+    block b;
+    span spans[MAX_TILES];
+
+    if (!open_block(&w->rows, first, &b)) {
+        return;
+    }
+    span s = open_spans(&w->rows, &b, spans);
+    if (s.n == 0) {
+        return;
+    }
+    for (int t = 0; t < w->rows.n_tiles; t++) { /* of spans narrower than all of them */
+        s.masked = s.masked || spans[t].n != s.n;
+    }
+    load_tile(w);
+    multiply_by_lanes(w, &p->key, p->head_dim, (const real *)w->rows.query, &s,
+                      w->weights);
+    multiply_by_lanes(w, &p->value, p->value_dim, w->grad_output, &s, w->grad_scores);
+    differentiate(w, &b, &s);
+    if (part->value) {
+        add_to_keys(w, &b, &s, w->weights, &g->grad_output, &g->grad_value,
+                    p->value_dim);
+    }
+    if (part->key) {
+        add_to_keys(w, &b, &s, w->grad_scores, &p->query, &g->grad_key, p->head_dim);
+    }
+    if (part->query) {
+        add_to_queries(w, &b, &s);
+    }
+    if (part->bias) {
+        add_to_bias(w, &s);
+    }
+}
+
+/* The rows of one tile against the keys from `first` up to `end`. */
+static void
+sweep_tile(backward_work *w, ptrdiff_t tile, ptrdiff_t first, ptrdiff_t end,
+           bool ends_chunk)
+{
+    choose_tile(w, tile);
+    if (!find_keys(w, first, end)) {
+        return;
+    }
+    w->n_ahead = 0;
+    find_bias(w);
+    for (ptrdiff_t j = w->rows.from / ATTN_BLOCK * ATTN_BLOCK; j < w->rows.to;
+         j += ATTN_BLOCK) {
+        if (j + ATTN_BLOCK >= w->rows.to) {
+            if (ends_chunk) {
+                ask_for_chunk(w, end);
+            }
+            ask_for_tile(w);
+        }
+        sweep_block(w, j);
+    }
+}
+
+/* The rows of the current batch and head against the same keys. Only the tiles that may see
+ * one are looked at, so that a window takes time by the row. */
+static void
+sweep_chunk(backward_work *w, ptrdiff_t first, ptrdiff_t end, const attn_worker *worker)
+{
+    ptrdiff_t of_head = attn_divide_up(w->task.n_queries, ATTN_TASK_ROWS), from, to;
+
+    attn_seeing_queries(&w->g->attention, &w->task, first, end, &from, &to);
+    from = from / ATTN_TASK_ROWS;
+    to = attn_divide_up(to, ATTN_TASK_ROWS);
+    for (ptrdiff_t head = w->part->first_tile / of_head * of_head;
+         head < w->end_tile && from < to; head += of_head) {
+        ptrdiff_t end_tile = least(head + to, w->end_tile);
+        for (ptrdiff_t t = most(head + from, w->part->first_tile); t < end_tile; t++) {
+            if (!attn_gives_up(worker)) {
+                sweep_tile(w, t, first, end,
+                           t + 1 == end_tile && head + of_head >= w->end_tile);
+            }
+        }
+    }
+}
+
+#endif
