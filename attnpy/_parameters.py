@@ -7,6 +7,8 @@ are layers, or lists of layers. Its attributes are those that its body annotates
 
 from __future__ import annotations
 
+import collections
+import itertools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +18,7 @@ from attnpy import _checks, _dtypes
 from attnpy._packed_weight import PackedTable, PackedWeight, packable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from numpy.typing import ArrayLike
 
@@ -102,7 +104,7 @@ def load_state_dict(self: object, state: Mapping[str, ArrayLike]) -> None:
 
     Notes
     -----
-    After an error no parameter has changed.
+    After an error no parameter has changed; after an interrupt (Ctrl-C) none or all.
 
     Examples
     --------
@@ -119,23 +121,50 @@ def load_state_dict(self: object, state: Mapping[str, ArrayLike]) -> None:
 
 def assign(own: dict[str, Array], state: Mapping[str, ArrayLike]) -> None:
     """Copy values into arrays of the same names, as `load_state_dict` does."""
+    put(own, converted(own, state))
+
+
+def converted(
+    own: dict[str, Array], state: Mapping[str, ArrayLike]
+) -> dict[str, Array]:
+    """Return what `put` copies, if it can be copied into these arrays."""
     given = checked(own, state)
-    # Two loops, so that no error comes after the first change.
-    new = {name: _converted(given[name], own, name) for name in own}
-    for name, array in own.items():
-        array[...] = new[name]
+    return {name: _converted(given[name], own, name) for name in own}
 
 
 def checked(own: dict[str, Array], state: Mapping[str, ArrayLike]) -> dict[str, Array]:
-    """Return the arrays of a state that has the names and shapes of these."""
+    """Return the arrays of a state that can be copied into these."""
     state = _checks.mapping(state, "state")
     given = {
         name: _checks.array(state[name], f"state[{name!r}]")
         for name in state
         if name in own
     }
-    _check(own, given, [str(name) for name in state if name not in own])
+    unexpected = {name: () for name in state if name not in own}
+    check_shapes(own, {name: x.shape for name, x in given.items()} | unexpected)
+    for name, array in given.items():
+        _dtypes.operand(array, f"state[{name!r}]")
+        if not own[name].flags.writeable:
+            raise ValueError(f"{name}: expected a parameter that can be written to")
     return given
+
+
+def put(
+    own: dict[str, Array],
+    new: dict[str, Array],
+    attributes: Iterable[tuple[object, str, object]] = (),
+) -> None:
+    """Set attributes, and copy values into arrays of the same dtypes: all or nothing.
+
+    An interrupt (Ctrl-C) comes before or after, as there is no Python code in between:
+    it is a single call of a function in C, on functions in C.
+    """
+    names = list(own)
+    arrays = [own[name] for name in names]
+    values = [new[name] for name in names]
+    setting = itertools.starmap(setattr, list(attributes))
+    copying = map(np.ndarray.__setitem__, arrays, itertools.repeat(...), values)
+    collections.deque(itertools.chain(setting, copying), maxlen=0)
 
 
 def pack(self: object) -> None:
@@ -207,11 +236,11 @@ def _matrices(layer: object) -> Iterator[tuple[object, str]]:
                 yield from _matrices(inner)
 
 
-def _check(
-    own: dict[str, Array], given: dict[str, Array], unexpected: list[str]
-) -> None:
+def check_shapes(own: dict[str, Array], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Require a shape for each array, its own; the message has all that is wrong."""
+    unexpected = [str(name) for name in shapes if name not in own]
     faults = []
-    if missing := [name for name in own if name not in given]:
+    if missing := [name for name in own if name not in shapes]:
         faults.append(f"missing {', '.join(missing)}")
     if unexpected:
         faults.append(f"unexpected {', '.join(unexpected)}")
@@ -221,16 +250,12 @@ def _check(
                 "attnpy.checkpoints.load(layer, state, 'torch_attention')"
             )
     faults += [
-        f"{name}: expected shape {own[name].shape}, got {array.shape}"
-        for name, array in given.items()
-        if array.shape != own[name].shape
+        f"{name}: expected shape {own[name].shape}, got {shape}"
+        for name, shape in shapes.items()
+        if name in own and shape != own[name].shape
     ]
     if faults:
         raise ValueError(f"state: {'; '.join(faults)}")
-    for name, array in given.items():
-        _dtypes.operand(array, f"state[{name!r}]")
-        if not own[name].flags.writeable:
-            raise ValueError(f"{name}: expected a parameter that can be written to")
 
 
 def _converted(array: Array, own: dict[str, Array], name: str) -> Array:

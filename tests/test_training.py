@@ -1,6 +1,8 @@
 """The pieces of a training loop: loss, optimizer, clipping, schedule, files."""
 
+import copy
 import hashlib
+import json
 import math
 import os
 import sys
@@ -12,9 +14,10 @@ from support.arrays import normal
 from support.calls import TIERS
 from support.comparisons import assert_same_bits
 from support.errors import refused
+from support.interrupts import interrupted_everywhere
 from support.processes import assert_runs
 
-from attnpy import checkpoints, training
+from attnpy import _parameters, checkpoints, training
 from attnpy.layers import MultiHeadAttention, SelfAttention
 from attnpy.training import AdamW, clip_norm, cross_entropy, warmup_cosine
 
@@ -740,3 +743,212 @@ def test_without_safetensors_there_is_an_error_that_says_what_to_install(
     ):
         with pytest.raises(ImportError, match=r"pip install 'attnpy\[weights\]'"):
             call()
+
+
+# ---- Files from anybody --------------------------------------------------------------
+
+
+def with_metadata(path, **metadata):
+    """The file of a run with other metadata."""
+    from safetensors.numpy import load_file, save_file
+
+    save_file(load_file(path), path, metadata)
+
+
+def state_text(kind, **changes):
+    """A state of a generator as files have it, with other values at these names."""
+    rng = np.random.Generator(getattr(np.random, kind)(5))
+    state = json.loads(
+        json.dumps(rng.bit_generator.state, default=lambda x: x.tolist())
+    )
+    for name, value in changes.items():
+        (state["state"] if name in state["state"] else state)[name] = value
+    return json.dumps(state)
+
+
+def wrong_states():
+    """Kinds of generators, and states that none of them can have."""
+    numbers = {"PCG64": 128, "PCG64DXSM": 128}
+    for kind, bits in numbers.items():
+        for name in ("state", "inc"):
+            for value in (-1, 2**bits, 1.0, True, "1", None, [1]):
+                yield kind, name, value
+    for kind, name, length, bits in [
+        ("MT19937", "key", 624, 32),
+        ("Philox", "counter", 4, 64),
+        ("Philox", "key", 2, 64),
+        ("Philox", "buffer", 4, 64),
+    ]:
+        good = [1] * length
+        for value in (
+            [*good, 1], good[1:], [-1, *good[1:]], [2**bits, *good[1:]], [good], 1, {},
+            [1.5, *good[1:]], [True, *good[1:]], [None, *good[1:]], [[1], *good[1:]],
+        ):  # fmt: skip
+            yield kind, name, value
+    for value in (-1, 625, 700, 10**8, 2**31, 2**64, 3.0, True, [3], None):
+        yield "MT19937", "pos", value
+    for value in (-1, -(2**31), 5, 2**31, 2**64, 3.0, True, [3], None):
+        yield "Philox", "buffer_pos", value
+    for kind in ("PCG64", "PCG64DXSM", "Philox", "SFC64"):
+        for value in (-1, 2, 2**64, 0.0, False, None):
+            yield kind, "has_uint32", value
+        for value in (-1, 2**32, 1.0, None):
+            yield kind, "uinteger", value
+        yield kind, "more", 1
+        yield kind, "bit_generator", "MT19937"
+        yield kind, "bit_generator", ["PCG64"]
+
+
+@needs_safetensors
+def test_a_state_that_no_generator_has_is_refused_before_numpy_sees_it(tmp_path):
+    path, parameters = tmp_path / "run", {"W": np.zeros(2)}
+    training.save(path, {"W": np.ones(2)})
+    for kind, name, value in wrong_states():
+        with_metadata(path, step="1", rng=state_text(kind, **{name: value}))
+        rng = np.random.Generator(getattr(np.random, kind)(6))
+        before = repr(rng.bit_generator.state)
+        with pytest.raises(
+            ValueError, match=f"expected the state of a {kind}"
+        ) as caught:
+            training.load(path, parameters, rng=rng)
+        assert str(caught.value).startswith(f"{path}: "), (kind, name, value)
+        assert repr(rng.bit_generator.state) == before
+        assert not parameters["W"].any()
+
+
+@needs_safetensors
+def test_the_ends_of_a_states_ranges_are_loaded(tmp_path):
+    path = tmp_path / "run"
+    training.save(path, {})
+    for kind, name, value in [
+        ("PCG64", "state", 2**128 - 1),
+        ("PCG64DXSM", "inc", 2**128 - 1),
+        ("MT19937", "pos", 0),
+        ("MT19937", "pos", 624),
+        ("MT19937", "key", [2**32 - 1] * 624),
+        ("Philox", "buffer_pos", 0),
+        ("Philox", "buffer_pos", 4),
+        ("Philox", "counter", [2**64 - 1, 1, 2**63, 0]),
+        ("SFC64", "uinteger", 2**32 - 1),
+    ]:
+        with_metadata(path, step="1", rng=state_text(kind, **{name: value}))
+        rng = np.random.Generator(getattr(np.random, kind)(6))
+        training.load(path, {}, rng=rng)
+        state = rng.bit_generator.state
+        loaded = state["state"][name] if name in state["state"] else state[name]
+        assert np.array_equal(loaded, value)
+        rng.random(2000)
+
+
+@needs_safetensors
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "[" * 10**5, "[" * 5000, '{"state":' * 900 + "1" + "}" * 900, "1" * 10**4,
+        "[1]", "null", "{}", '{"bit_generator": "PCG64"}', '{"state": 1}', "NaN",
+        '{"bit_generator": "PCG64", "state": {}, "a": 1}', " " * 10**6 + "{}",
+    ],
+    ids=lambda text: f"{text[:12]}...{len(text)}",
+)  # fmt: skip
+def test_text_that_is_no_state_is_refused(text, tmp_path):
+    path = tmp_path / "run"
+    training.save(path, {})
+    with_metadata(path, step="1", rng=text)
+    with pytest.raises(ValueError, match="expected the state of a PCG64") as caught:
+        training.load(path, {}, rng=np.random.default_rng())
+    assert len(str(caught.value)) < 500
+
+
+@needs_safetensors
+@pytest.mark.parametrize(
+    "step", ["-1", "", "1.0", " 1", "1_0", "\u0661", "9" * 16, "9" * 5000, "1\n"]
+)
+def test_a_step_that_save_does_not_write_is_refused(step, tmp_path):
+    path = tmp_path / "run"
+    training.save(path, {})
+    with_metadata(path, step=step)
+    with pytest.raises(ValueError, match=r"with a step, got metadata .'step'"):
+        training.load(path, {})
+
+
+@needs_safetensors
+def test_the_last_step_that_can_be_counted_is_saved_and_no_later_one(tmp_path):
+    training.save(tmp_path / "run", {}, step=2**53)
+    assert training.load(tmp_path / "run", {}) == 2**53
+    with refused(ValueError, "step"):
+        training.save(tmp_path / "run", {}, step=2**53 + 1)
+
+
+@needs_safetensors
+def test_generators_that_are_not_known_are_neither_saved_nor_loaded(tmp_path):
+    class Other(np.random.PCG64):
+        """One whose state may be anything."""
+
+    rng = np.random.Generator(Other(1))
+    with refused(TypeError, "rng"):
+        training.save(tmp_path / "run", {}, rng=rng)
+    training.save(tmp_path / "run", {}, rng=np.random.default_rng())
+    with refused(TypeError, "rng"):
+        training.load(tmp_path / "run", {}, rng=rng)
+
+
+@needs_safetensors
+def test_arrays_of_other_shapes_are_not_read(tmp_path, monkeypatch):
+    path = tmp_path / "run"
+    training.save(path, {"W": np.zeros(10**6)})
+    monkeypatch.setattr(checkpoints.Checkpoint, "__getitem__", pytest.fail)
+    with pytest.raises(ValueError, match=r"W: expected shape \(3,\), got \(1000000,\)"):
+        training.load(path, {"W": np.zeros(3)})
+
+
+@needs_safetensors
+def test_a_wrong_step_of_the_optimizer_names_the_file(tmp_path):
+    path, run = tmp_path / "run", Run()
+    steps = {"optimizer.step": np.array(-1)}
+    from safetensors.numpy import load_file, save_file
+
+    run.save(path, 1)
+    save_file(load_file(path) | steps, path, {"step": "1"})
+    with pytest.raises(ValueError, match=r"state\['step'\]: expected") as caught:
+        training.load(path, run.parameters, run.optimizer)
+    assert str(caught.value).startswith(f"{path}: ")
+
+
+# ---- Interrupts ----------------------------------------------------------------------
+
+
+@needs_safetensors
+def test_an_interrupt_of_load_leaves_the_run_as_it_was_or_loads_all_of_it(tmp_path):
+    path, saved = tmp_path / "run", Run()
+    saved.go(2)
+    saved.save(path, 2)
+    after = saved.bits()
+    other = Run(seed=3)
+    before, kept = other.bits(), copy.deepcopy(other)
+
+    def load():
+        other.load(path)
+
+    for interrupted in interrupted_everywhere(load, opcodes_of=[_parameters.put]):
+        assert other.bits() in ((before, after) if interrupted else (after,))
+        for name, array in kept.parameters.items():
+            other.parameters[name][...] = array
+        other.optimizer.load_state_dict(kept.optimizer.state_dict())
+        other.rng.bit_generator.state = kept.rng.bit_generator.state
+
+
+def test_an_interrupt_of_load_state_dict_changes_nothing_or_all():
+    layer, other = MultiHeadAttention(6, 2), MultiHeadAttention(6, 2)
+    new = layer.state_dict()
+    old = {name: array.copy() for name, array in other.state_dict().items()}
+
+    def load():
+        other.load_state_dict(new)
+
+    for _ in interrupted_everywhere(load, opcodes_of=[_parameters.put]):
+        own = other.state_dict()
+        assert any(
+            all(own[name].tobytes() == state[name].tobytes() for name in own)
+            for state in (old, new)
+        )
+        other.load_state_dict(old)

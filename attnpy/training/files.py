@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
-import json
+import itertools
 import os
+import re
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,10 +14,11 @@ import numpy as np
 from attnpy import _checks, _parameters
 from attnpy._files import replacing
 from attnpy.checkpoints import Checkpoint
+from attnpy.training import _generators
 from attnpy.training import optimizer as optimizers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from attnpy._typing import Array
     from attnpy.training.optimizer import AdamW
@@ -45,7 +48,7 @@ def save(
     step : int, optional
         How many steps have been made; at least 0.
     rng : numpy.random.Generator, optional
-        Its state is saved as well.
+        Its state is saved as well. It draws from one of NumPy's own bit generators.
 
     Raises
     ------
@@ -73,10 +76,9 @@ def save(
         )
     if optimizer is not None:
         tensors |= _prefixed(optimizer)
-    metadata = {"step": str(_checks.size(step, "step"))}
+    metadata = {"step": str(_checked_step(step))}
     if rng is not None:
-        state = _checks.generator(rng).bit_generator.state
-        metadata["rng"] = json.dumps(state, default=_jsonable)
+        metadata["rng"] = _generators.to_text(rng)
     _write(path, tensors, metadata)
 
 
@@ -113,11 +115,19 @@ def load(
         If there is no such file.
     ValueError
         If it is not one that `save` has written, lacks what is asked for, or has arrays
-        of other names or shapes; the message has all of them. Nothing has changed then.
+        of other names or shapes; the message has all of them.
+    TypeError
+        If an argument has the wrong kind, or an array of the file is not of numbers.
 
     See Also
     --------
     save : has the file's format.
+
+    Notes
+    -----
+    After an error or an interrupt (Ctrl-C) either nothing has changed or all of it is
+    loaded. The file may come from anybody: all that it holds is checked before it is
+    used.
 
     Examples
     --------
@@ -133,29 +143,32 @@ def load(
     ...     training.load(path, layer.parameters(), optimizer, rng=rng)
     50
     """
-    tensors = Checkpoint(path)
-    step, state = _judged(path, tensors.metadata, rng)
     own = dict(_checks.mapping(parameters, "parameters"))
-    names = [name for name in tensors if not name.startswith(PREFIX)]
     if optimizer is not None:
         own |= _prefixed(optimizer)
-        names = list(tensors)
-    given = {name: tensors[name] for name in names}
-    with _checks.renamed(state=os.fspath(path)):
-        optimizers.check_step(given.get(f"{PREFIX}step", 0))
-        _parameters.assign(own, given)
     if rng is not None:
-        rng.bit_generator.state = state
+        _generators.check(rng)
+    tensors = Checkpoint(path)
+    with _about(path):
+        step, state = _judged(tensors.metadata, rng)
+        names = [
+            name
+            for name in tensors
+            if optimizer is not None or not name.startswith(PREFIX)
+        ]
+        # Shapes first: what is read then is no larger than what there is.
+        shapes = {name: tensors.describe(name)[0] for name in names}
+        _parameters.check_shapes(own, shapes)
+        given = {name: tensors[name] for name in names}
+        optimizers.check_step(given.get(f"{PREFIX}step", 0))
+        new = _parameters.converted(own, given)
+    setting = [] if rng is None else [(rng.bit_generator, "state", state)]
+    _parameters.put(own, new, setting)
     return step
 
 
 def _prefixed(optimizer: AdamW) -> dict[str, Array]:
     return {PREFIX + name: array for name, array in optimizer.state_dict().items()}
-
-
-def _jsonable(value: Any) -> Any:
-    """Return what JSON has in place of an array or a number of NumPy."""
-    return value.tolist()
 
 
 def _write(
@@ -178,29 +191,44 @@ def _write(
             raise OSError(errno.EIO, str(error), os.fspath(path)) from error
 
 
-def _judged(
-    path: str | os.PathLike[str],
-    metadata: Mapping[str, str],
-    rng: np.random.Generator | None,
-) -> tuple[int, Any]:
-    """Return the step of a file, and the state that a generator like this one had."""
-    state: Any
+@contextmanager
+def _about(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Say which file is wrong, in the errors of what judges its contents."""
     try:
-        step = int(metadata["step"])
-        state = json.loads(metadata["rng"]) if rng is not None else None
-    except (KeyError, ValueError) as error:
+        yield
+    except (TypeError, ValueError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        text = str(error).removeprefix("state: ")
+        raise kind(f"{os.fspath(path)}: {text}") from error
+
+
+def _checked_step(step: int) -> int:
+    """Return a number of steps, one that the optimizer counts as well."""
+    number = _checks.size(step, "step")
+    if number > _checks.LARGEST_POSITION:
         raise ValueError(
-            f"{path}: expected a file of attnpy.training.save with "
-            f"{'a step' if rng is None else 'a step and the state of a generator'}, "
-            f"got metadata {dict(metadata)!r:.80}"
-        ) from error
-    if rng is not None:
-        kind = type(_checks.generator(rng).bit_generator)
-        try:
-            kind().state = state
-        except (TypeError, ValueError, KeyError) as error:
-            raise ValueError(
-                f"{path}: expected the state of a {kind.__name__}, as rng is, got "
-                f"{state!r:.80}"
-            ) from error
-    return step, state
+            f"step: expected at most {_checks.LARGEST_POSITION}, got a larger one"
+        )
+    return number
+
+
+def _judged(
+    metadata: Mapping[str, str], rng: np.random.Generator | None
+) -> tuple[int, dict[str, Any] | None]:
+    """Return the step of a file, and the state that a generator like this one had."""
+    wanted = "a step" if rng is None else "a step and the state of a generator"
+    step = metadata.get("step", "")
+    if (
+        re.fullmatch("[0-9]{1,16}", step) is None
+        or int(step) > _checks.LARGEST_POSITION
+        or (rng is not None and "rng" not in metadata)
+    ):
+        some = itertools.islice(metadata.items(), 3)
+        got = {name[:20]: text[:40] for name, text in some}
+        raise ValueError(
+            f"expected a file of attnpy.training.save with {wanted}, got metadata "
+            f"{got!r:.80}"
+        )
+    if rng is None:
+        return int(step), None
+    return int(step), _generators.from_text(metadata["rng"], rng)

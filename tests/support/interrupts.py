@@ -1,0 +1,56 @@
+"""Interrupts (Ctrl-C) at every moment of a call, one after the other."""
+
+import contextlib
+import itertools
+import sys
+from pathlib import Path
+
+import attnpy
+
+# What other modules are interrupted in comes out of them where they are called.
+FILES = (str(Path(attnpy.__file__).parent), contextlib.__file__)
+
+
+def interrupted_everywhere(call, *, opcodes_of=()):
+    """Make calls that are interrupted at one moment each; yield after each of them.
+
+    A moment is before a line of attnpy or contextlib, or at the end of a function; in
+    the functions of `opcodes_of` before each instruction. The last call, which yields
+    False, was not interrupted.
+    """
+    codes = {function.__code__ for function in opcodes_of}
+    for n in itertools.count():
+        interrupted = _interrupted(call, n, codes)
+        yield interrupted
+        if not interrupted:
+            assert n > 20, "there was little to interrupt"
+            return
+
+
+def _interrupted(call, n, codes):
+    """Interrupt a call at its n-th moment; False if it has ended before."""
+    left = n
+
+    def moment(frame, event, argument):
+        nonlocal left
+        if not frame.f_code.co_filename.startswith(FILES):
+            return None
+        frame.f_trace_opcodes = frame.f_code in codes
+        if left == 0:
+            sys.settrace(None)
+            frame.f_trace = None
+            left -= 1
+            raise KeyboardInterrupt
+        left -= left > 0
+        return moment
+
+    before = sys.gettrace()
+    sys.settrace(moment)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    assert left >= 0, "the interrupt was lost"
+    return False
