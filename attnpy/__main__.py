@@ -12,9 +12,11 @@ import numpy as np
 
 import attnpy
 from attnpy._example import EMBEDDINGS, WORDS
-from attnpy._files import replacing
+from attnpy._files import write_whole
 
 if TYPE_CHECKING:
+    from typing import BinaryIO
+
     from numpy.typing import NDArray
 
 PROGRAM = "python -m attnpy"
@@ -28,7 +30,7 @@ class InputError(Exception):
 
 
 class Terminated(BaseException):
-    """Somebody asked the process to end."""
+    """Somebody asked the process to end, with this signal."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -41,7 +43,25 @@ class Parser(argparse.ArgumentParser):
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit status."""
-    before = signal.signal(signal.SIGTERM, terminate)
+    before = {}
+    try:
+        try:
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                # What is ignored stays so: that is what nohup does with SIGHUP.
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    before[number] = signal.signal(number, terminate)
+            return command(arguments)
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler or signal.SIG_DFL)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except Terminated as ended:
+        return 128 + int(ended.args[0])
+
+
+def command(arguments: list[str] | None) -> int:
+    """Run the command that is asked for and return its exit status."""
     try:
         options = parser().parse_args(arguments)
         if options.command == "run":
@@ -55,10 +75,6 @@ def main(arguments: list[str] | None = None) -> int:
         else:
             show_example()
         print(end="", flush=True)  # so that a full disk is seen here
-    except KeyboardInterrupt:
-        return 130
-    except Terminated:
-        return 143
     except BrokenPipeError:
         # The reader of our output has gone. Python flushes once more on exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -66,14 +82,12 @@ def main(arguments: list[str] | None = None) -> int:
     except (InputError, OSError, TypeError, ValueError, MemoryError) as error:
         print("attnpy:", one_line(error), file=sys.stderr)
         return 2
-    finally:
-        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
     return 0
 
 
-def terminate(*_: object) -> NoReturn:
+def terminate(number: int, _: object) -> NoReturn:
     """Raise, so that no temporary file is left behind."""
-    raise Terminated
+    raise Terminated(number)
 
 
 def one_line(error: BaseException) -> str:
@@ -197,24 +211,28 @@ def run(options: argparse.Namespace) -> None:
     names = ["output"]
     names += ["weights"] * options.return_weights
     names += ["lse"] * options.return_lse
+    named: dict[str, Any] = {}
+
+    def write(file: BinaryIO) -> None:
+        results = attnpy.attention(
+            **arrays,
+            causal=options.causal,
+            window=None if options.window is None else tuple(options.window),
+            scale=options.scale,
+            softcap=options.softcap,
+            dropout=options.dropout,
+            dropout_seed=options.dropout_seed,
+            return_weights=options.return_weights,
+            return_lse=options.return_lse,
+            num_threads=options.num_threads,
+        )
+        if len(names) == 1:
+            results = (results,)
+        named.update(zip(names, results, strict=True))
+        np.savez(file, **named)
+
     try:
-        with replacing(options.output) as file:
-            results = attnpy.attention(
-                **arrays,
-                causal=options.causal,
-                window=None if options.window is None else tuple(options.window),
-                scale=options.scale,
-                softcap=options.softcap,
-                dropout=options.dropout,
-                dropout_seed=options.dropout_seed,
-                return_weights=options.return_weights,
-                return_lse=options.return_lse,
-                num_threads=options.num_threads,
-            )
-            if len(names) == 1:
-                results = (results,)
-            named = dict(zip(names, results, strict=True))
-            np.savez(file, **named)
+        write_whole(options.output, write)
     except OSError as error:
         raise InputError(f"{options.output}: {error.strerror or error}") from error
     summary = ", ".join(f"{n} {a.dtype} {a.shape}" for n, a in named.items())

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import stat
-from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
     from typing import BinaryIO
 
 
@@ -27,26 +28,48 @@ def folder_at(path: str | os.PathLike[str]) -> Path:
     return folder
 
 
-@contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open a temporary file that takes the place of `path` once it is complete.
+def write_whole(
+    path: str | os.PathLike[str], write: Callable[[BinaryIO], object]
+) -> None:
+    """Let `write` fill a new file, which takes the place of `path` once it is complete.
 
-    It has the mode of the file that is there. After an error that file is as before.
+    It has the mode of the file that is there, or that of new files here. After an error
+    or an interrupt the file is as before or complete, and there is no other.
     """
-    target = os.path.realpath(path)
-    if os.path.exists(target) and not os.path.isfile(target):
-        raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
-    temporary = f"{target}.{os.getpid()}.tmp"
+    given = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if not isinstance(given, str):
+        raise TypeError(f"path: expected a path, got {type(given).__name__}")
+    target = os.path.realpath(given)
+    # A new name each time, as what a killed process has left must not be in the way.
+    temporary = os.path.join(
+        os.path.dirname(target), f".attnpy-{secrets.token_hex(8)}.tmp"
+    )
     try:
-        file = open(temporary, "xb")  # noqa: SIM115
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, os.fspath(path)) from error
-    try:
-        with file:
-            with suppress(FileNotFoundError):
-                os.chmod(temporary, stat.S_IMODE(os.stat(target).st_mode))
-            yield file
+        mode = _mode_of(target)
+        opener = partial(os.open, mode=0o666 if mode is None else 0o600)
+        with open(temporary, "xb", opener=opener) as file:
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
+            write(file)
         os.replace(temporary, target)
-    except BaseException:
-        os.remove(temporary)
+    except BaseException as error:
+        # The first thing that is done: a second interrupt is not noticed before.
+        try:  # noqa: SIM105
+            os.unlink(temporary)
+        except OSError:  # it was not there yet, or has taken its place
+            pass
+        names = (None, temporary, target)
+        if isinstance(error, OSError) and error.errno and error.filename in names:
+            raise OSError(error.errno, error.strerror, given) from error
         raise
+
+
+def _mode_of(path: str) -> int | None:
+    """Return the mode of a regular file, or None if there is nothing of this name."""
+    try:
+        found = os.stat(path).st_mode
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(found):
+        raise OSError(errno.EINVAL, "not a regular file", path)
+    return stat.S_IMODE(found)

@@ -14,7 +14,7 @@ import re
 from typing import TYPE_CHECKING
 
 from attnpy import _parameters, _pickles
-from attnpy._files import replacing
+from attnpy._files import write_whole
 
 if TYPE_CHECKING:
     import os
@@ -119,8 +119,8 @@ class Diagram:
         ...     file.read_text("utf-8").startswith("<svg ")
         True
         """
-        with replacing(path) as file:
-            file.write(self._svg.encode("utf-8"))
+        content = self._svg.encode("utf-8")
+        write_whole(path, lambda file: file.write(content))
 
 
 def scaled_dot_product_attention() -> Diagram:

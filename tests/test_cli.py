@@ -424,7 +424,8 @@ def test_a_full_disk_leaves_the_former_output(file):
 
 
 @pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+    ("number", "status"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
 )
 def test_a_signal_to_stop_leaves_no_output(tmp_path, number, status):
     x = np.ones((60_000, 64), np.float32)
@@ -442,6 +443,67 @@ def test_a_signal_to_stop_leaves_no_output(tmp_path, number, status):
     assert process.communicate(timeout=HANGS) == (b"", b"")
     assert process.returncode == status
     assert os.listdir(tmp_path) == ["in.npz"]
+
+
+SIGNALLED = """
+import os, secrets, signal, sys
+import numpy as np
+from attnpy import _files
+from attnpy.__main__ import main
+number, place, when = int(sys.argv.pop(1)), sys.argv.pop(1), sys.argv.pop(1)
+module, name = place.split(".")
+function = getattr(globals()[module], name)
+def signalled(*arguments, **options):
+    if when == "before":
+        os.kill(os.getpid(), number)
+    result = function(*arguments, **options)
+    os.kill(os.getpid(), number)
+    return result
+setattr(globals()[module], name, signalled)
+sys.exit(main())
+"""
+
+
+def run_signalled(number, place, when, **options):
+    """Run the command, and send it a signal before or after it calls this function."""
+    arguments = ["-c", SIGNALLED, str(int(number)), place, when]
+    return subprocess.run(
+        [sys.executable, *arguments, "run", "in.npz", "-o", "out.npz"],
+        capture_output=True,
+        check=False,
+        **options,
+    )
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(
+    "place", ["secrets.token_hex", "_files._mode_of", "np.savez", "os.replace"]
+)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_at_a_bad_moment_leaves_no_other_file(file, number, place, when):
+    done = run_signalled(number, place, when, cwd=file.parent)
+    assert (done.returncode, done.stdout, done.stderr) == (128 + number, b"", b"")
+    left = set(os.listdir(file.parent)) - {"in.npz"}
+    assert left == ({"out.npz"} if (place, when) == ("os.replace", "after") else set())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_is_ignored_stays_ignored(file, number):
+    done = run_signalled(
+        number,
+        "np.savez",
+        "before",
+        cwd=file.parent,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_IGN),
+    )
+    assert done.returncode == 0, done.stderr
+    assert zipfile.is_zipfile(file.with_name("out.npz"))
+
+
+def test_handlers_of_signals_are_those_of_before(call, file):
+    before = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGHUP)]
+    call("run", file, "-o", "out.npz")
+    assert before == [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGHUP)]
 
 
 def test_a_closed_pipe_is_silent(tmp_path):

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
 import os
 import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from attnpy import _checks, _parameters
-from attnpy._files import replacing
-from attnpy.checkpoints import Checkpoint
+from attnpy.checkpoints import Checkpoint, writing
 from attnpy.training import _generators
 from attnpy.training import optimizer as optimizers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    import numpy as np
 
     from attnpy._typing import Array
     from attnpy.training.optimizer import AdamW
@@ -40,7 +38,8 @@ def save(
     ----------
     path : str or path
         The file. One that is there is replaced when the new one is complete, and stays
-        as it is after an error or Ctrl-C.
+        as it is after an error or Ctrl-C. Several threads may save to one path: the
+        last one counts.
     parameters : mapping of str to ndarray
         `parameters()` of a layer or a model.
     optimizer : AdamW, optional
@@ -52,12 +51,11 @@ def save(
 
     Raises
     ------
-    ImportError
-        If the safetensors package is not installed.
     OSError
         If the file cannot be written.
     TypeError, ValueError
-        If an argument has the wrong kind; if a name begins with "optimizer.".
+        If an argument has the wrong kind, or an array a dtype that the format lacks; if
+        a name begins with "optimizer.".
 
     See Also
     --------
@@ -68,9 +66,13 @@ def save(
     Parameters have their own names in the file, as `attnpy.checkpoints.read` finds
     them; the optimizer's arrays begin with "optimizer."; the step and the state of the
     generator (JSON) are the file's metadata.
+
+    Until it is complete the new file has a name of its own in the same folder,
+    ``.attnpy-*.tmp``. Only a process that is killed leaves it there; it is in nobody's
+    way and may be deleted.
     """
     tensors = dict(_checks.mapping(parameters, "parameters"))
-    if taken := [name for name in tensors if name.startswith(PREFIX)]:
+    if taken := [name for name in tensors if str(name).startswith(PREFIX)]:
         raise ValueError(
             f"parameters: expected no name that begins with {PREFIX!r}, got {taken[0]}"
         )
@@ -79,7 +81,7 @@ def save(
     metadata = {"step": str(_checked_step(step))}
     if rng is not None:
         metadata["rng"] = _generators.to_text(rng)
-    _write(path, tensors, metadata)
+    writing.write(path, tensors, metadata)
 
 
 def load(
@@ -132,8 +134,7 @@ def load(
     Examples
     --------
     >>> import os, tempfile
-    >>> import numpy as np
-    >>> from attnpy import training
+    >>>     >>> from attnpy import training
     >>> from attnpy.layers import SelfAttention
     >>> layer, rng = SelfAttention(6, 3), np.random.default_rng(0)
     >>> optimizer = training.AdamW(layer.parameters())
@@ -169,26 +170,6 @@ def load(
 
 def _prefixed(optimizer: AdamW) -> dict[str, Array]:
     return {PREFIX + name: array for name, array in optimizer.state_dict().items()}
-
-
-def _write(
-    path: str | os.PathLike[str], tensors: dict[str, Array], metadata: dict[str, str]
-) -> None:
-    """Write a file, whole or not at all."""
-    try:
-        from safetensors import SafetensorError
-        from safetensors.numpy import save_file
-    except ImportError as error:
-        raise ImportError(
-            "attnpy.training: writing safetensors files needs the safetensors package: "
-            "pip install 'attnpy[weights]'"
-        ) from error
-    rows = {name: np.asarray(array, order="C") for name, array in tensors.items()}
-    with replacing(path) as file:
-        try:
-            save_file(rows, file.name, metadata)
-        except SafetensorError as error:
-            raise OSError(errno.EIO, str(error), os.fspath(path)) from error
 
 
 @contextmanager

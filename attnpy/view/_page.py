@@ -11,7 +11,7 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from attnpy import _parameters, _pickles
-from attnpy._files import replacing
+from attnpy._files import write_whole
 
 if TYPE_CHECKING:
     import os
@@ -124,8 +124,8 @@ class View:
         ...     page.read_text().startswith("<!DOCTYPE html>")
         True
         """
-        with replacing(path) as file:
-            file.write(self._page.encode("ascii"))
+        content = self._page.encode("ascii")
+        write_whole(path, lambda file: file.write(content))
 
 
 def page(kind: str, title: str | None, data: dict[str, Any]) -> str:
