@@ -10,6 +10,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from numpy.lib.stride_tricks import as_strided
 from support.arrays import normal
 from support.calls import TIERS
 from support.comparisons import assert_same_bits
@@ -19,7 +20,7 @@ from support.processes import assert_runs
 
 from attnpy import _parameters, checkpoints, training
 from attnpy.layers import MultiHeadAttention, SelfAttention
-from attnpy.training import AdamW, clip_norm, cross_entropy, warmup_cosine
+from attnpy.training import AdamW, _arrays, clip_norm, cross_entropy, warmup_cosine
 
 pytestmark = pytest.mark.quick
 
@@ -436,6 +437,101 @@ def test_an_array_with_two_names_is_refused_and_columns_apart_are_not():
             AdamW({"one": one, "other": other, "more": normal(3)})
     AdamW({"one": array[:, :2], "other": array[:, 2:], "more": array[:0]})
     AdamW({"one": array[::2], "other": array[1::2]})
+
+
+def in_one_memory():
+    """Gradients that lie in a parameter's memory, in a way that is not its own."""
+    yield (
+        "reversed",
+        lambda optimizer: {
+            name: array[::-1] for name, array in optimizer.parameters.items()
+        },
+    )
+    yield (
+        "exchanged",
+        lambda optimizer: {
+            "one": optimizer.parameters["other"],
+            "other": optimizer.parameters["one"],
+        },
+    )
+    yield "the same", lambda optimizer: dict(optimizer.parameters)
+    yield (
+        "transposed",
+        lambda optimizer: {
+            name: array.T for name, array in optimizer.parameters.items()
+        },
+    )
+    for kind in ("exp_avg", "exp_avg_sq"):
+        yield (
+            kind,
+            lambda optimizer, kind=kind: {
+                name: optimizer.state_dict()[f"{kind}.{name}"]
+                for name in optimizer.parameters
+            },
+        )
+    yield (
+        "moved",
+        lambda optimizer: {
+            name: array.base.reshape(-1)[1:40001].reshape(200, 200)
+            for name, array in optimizer.parameters.items()
+        },
+    )
+
+
+@pytest.mark.parametrize("case", list(in_one_memory()), ids=lambda case: case[0])
+def test_gradients_in_memory_that_changes_are_those_of_before_the_step(case):
+    def optimizer():
+        base = normal(2, 40001)
+        one, other = (row[:40000].reshape(200, 200) for row in base)
+        made = AdamW({"one": one, "other": other}, **OPTIONS)
+        made.step({"one": normal(200, 200, seed=1), "other": normal(200, 200, seed=2)})
+        return made
+
+    expected, actual = optimizer(), optimizer()
+    expected.step({name: x.copy() for name, x in case[1](expected).items()})
+    actual.step(case[1](actual))
+    for name, array in expected.parameters.items():
+        assert_same_bits(actual.parameters[name], array)
+    for name, array in expected.state_dict().items():
+        assert_same_bits(actual.state_dict()[name], array)
+
+
+def test_a_gradient_apart_from_all_parameters_is_not_copied(monkeypatch):
+    base = normal(6, 100)
+    optimizer = AdamW({"one": base[0], "other": base[3:5]})
+    gradients = {"one": base[1], "other": base[1:3]}
+    found = _arrays.apart(gradients, optimizer.parameters.values())
+    assert all(found[name] is array for name, array in gradients.items())
+    gradients = {"one": base[0], "other": base[2:4]}
+    found = _arrays.apart(gradients, optimizer.parameters.values())
+    assert not any(np.shares_memory(base, array) for array in found.values())
+
+
+def test_numbers_in_the_same_memory_are_neither_trained_nor_clipped():
+    base = normal(100)
+    for shape, strides in [
+        ((3, 4), (0, 4)),
+        ((3,), (0,)),
+        ((5, 5), (4, 4)),
+        ((4,), (2,)),
+        ((3, 4), (12, 8)),
+        ((2, 3, 4), (16, 0, 4)),
+    ]:
+        array = as_strided(base, shape, strides)
+        with refused(ValueError, r"parameters\['W'\]"):
+            AdamW({"W": array})
+        with refused(ValueError, r"gradients\['W'\]"):
+            clip_norm({"W": array}, 1.0)
+    for shape, strides in [
+        ((3, 1), (4, 0)),
+        ((3, 0), (0, 0)),
+        ((2, 3), (4, 8)),
+        ((2, 3), (24, 8)),
+        ((2, 2), (12, 8)),
+        ((), ()),
+    ]:
+        AdamW({"W": as_strided(base, shape, strides)})
+    AdamW({"W": base.reshape(10, 10).T[::-1, 1:4:2]})
 
 
 @pytest.mark.parametrize(

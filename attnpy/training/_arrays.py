@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,13 +11,13 @@ import numpy as np
 from attnpy import _checks
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from attnpy._typing import Array
 
 
 def trainable(arrays: Mapping[str, Array], name: str) -> dict[str, Array]:
-    """Return a dict of arrays of float32 or float64 that can be written to."""
+    """Return a dict of arrays of floating numbers, each to be written to once."""
     found = dict(_checks.mapping(arrays, name))
     for key, array in found.items():
         place = f"{name}[{key!r}]"
@@ -25,6 +27,12 @@ def trainable(arrays: Mapping[str, Array], name: str) -> dict[str, Array]:
                 f"{place}: expected an array that can be written to, got one that "
                 "cannot (matrices are packed after training, not before)"
             )
+        if _overlaps_itself(array):
+            raise ValueError(
+                f"{place}: expected each number in a place of its own, got strides "
+                f"{array.strides} for shape {array.shape}"
+            )
+    _check_apart(found, name)
     return found
 
 
@@ -36,7 +44,7 @@ def check_floating(array: Any, place: str) -> None:
         raise TypeError(f"{place}: expected float32 or float64, got {array.dtype}")
 
 
-def check_apart(arrays: Mapping[str, Array], name: str) -> None:
+def _check_apart(arrays: Mapping[str, Array], name: str) -> None:
     """Require arrays that have no numbers in common, which would change twice."""
     # By their first bytes: one can only meet those that begin before its end.
     spans = sorted((*_span(array), key) for key, array in arrays.items())
@@ -49,6 +57,56 @@ def check_apart(arrays: Mapping[str, Array], name: str) -> None:
                     f"{name}: expected each array once, got {one!r} and {other!r} in "
                     "the same memory"
                 )
+
+
+def apart(arrays: Mapping[str, Array], written: Iterable[Array]) -> dict[str, Array]:
+    """Return the arrays, copies of those that change when others are written to."""
+    found = dict(arrays)
+    owners = {_owner(array) for array in written}
+    owned = {name: _owner(array) for name, array in arrays.items()}
+    doubtful = {  # most often there are none, which is soon known
+        name
+        for name, owner in owned.items()
+        if None in owners or owner is None or owner in owners
+    }
+    if not doubtful:
+        return found
+    spans = sorted(_span(array) for array in written)
+    begins = [begin for begin, _ in spans]
+    ends = list(itertools.accumulate((end for _, end in spans), max))
+    for name in doubtful:
+        begin, end = _span(arrays[name])
+        n_before = bisect.bisect_left(begins, end)  # those that begin before its end
+        if n_before > 0 and ends[n_before - 1] > begin:
+            found[name] = arrays[name].copy()
+    return found
+
+
+def _owner(array: Any) -> int | None:
+    """Return the identity of the array that owns the memory; None if none does."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return id(array) if array.flags.owndata else None
+
+
+def _overlaps_itself(array: Array) -> bool:
+    """Tell whether two elements have a byte in common."""
+    if array.size == 0:
+        return False
+    steps = [(abs(s), n) for s, n in zip(array.strides, array.shape, strict=True)]
+    steps = sorted((step, n) for step, n in steps if n > 1)
+    end = array.itemsize  # of the bytes that the axes before reach
+    for step, n in steps:
+        if step < end:
+            break
+        end += (n - 1) * step
+    else:
+        return False
+    places = np.zeros(1, np.int64)  # axes in each other's gaps, or none: seldom seen
+    for step, n in steps:
+        places = np.add.outer(places, step * np.arange(n)).reshape(-1)
+    places.sort()
+    return bool((np.diff(places) < array.itemsize).any())
 
 
 def _span(array: Array) -> tuple[int, int]:

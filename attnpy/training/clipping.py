@@ -39,7 +39,8 @@ def clip_norm(gradients: Mapping[str, Array], max_norm: float) -> float:
     ------
     TypeError, ValueError
         If an argument has the wrong kind or dtype, an array cannot be written to or has
-        several names, or `max_norm` is out of its range. Nothing has changed then.
+        several names or numbers in the same memory, or `max_norm` is out of its range.
+        Nothing has changed then.
 
     Notes
     -----
@@ -60,7 +61,6 @@ def clip_norm(gradients: Mapping[str, Array], max_norm: float) -> float:
     array([[0.6, 0. ]])
     """
     arrays = _arrays.trainable(gradients, "gradients")
-    _arrays.check_apart(arrays, "gradients")
     limit = _checks.above(max_norm, "max_norm", 0)
     with np.errstate(over="ignore", invalid="ignore"):
         total = 0.0

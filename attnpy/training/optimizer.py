@@ -47,8 +47,9 @@ class AdamW:
     ------
     TypeError, ValueError
         If an argument has the wrong kind or dtype, or is out of its range; if an array
-        cannot be written to, as matrices that `pack` has packed, or two of them are in
-        the same memory; if `no_decay` has a name that `parameters` has not.
+        cannot be written to, as matrices that `pack` has packed, or two of them, or two
+        of its numbers, are in the same memory; if `no_decay` has a name that
+        `parameters` has not.
 
     See Also
     --------
@@ -146,7 +147,6 @@ class AdamW:
         no_decay: Iterable[str] = (),
     ) -> None:
         self.parameters = _arrays.trainable(parameters, "parameters")
-        _arrays.check_apart(self.parameters, "parameters")
         self.lr = _not_negative(lr, "lr")
         self.betas = _checked_betas(betas)
         self.eps = _checks.above(eps, "eps", 0)
@@ -170,7 +170,8 @@ class AdamW:
         ----------
         gradients : mapping of str to ndarray
             One for each parameter, of its shape and dtype, no more and no less. They
-            are not written to.
+            are not written to, and are taken as they are before the step: one in the
+            memory of a parameter is copied first.
         lr : float, optional
             The learning rate of this step, as `warmup_cosine` gives it; by default that
             of the optimizer.
@@ -189,6 +190,8 @@ class AdamW:
         """
         rate = self.lr if lr is None else _not_negative(lr, "lr")
         self._check(gradients)
+        written = (*self.parameters.values(), *self._state.values())
+        given = _arrays.apart(gradients, written)
         step = self._state["step"]
         step += 1
         scales = _Scales(rate, self.betas, self.eps, int(step))
@@ -198,7 +201,7 @@ class AdamW:
                 array,
                 self._state[f"exp_avg.{name}"],
                 self._state[f"exp_avg_sq.{name}"],
-                gradients[name],
+                given[name],
             ):
                 _change(block, scales, 1 - rate * decay)
 
