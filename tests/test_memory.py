@@ -1,6 +1,8 @@
 """No access outside the arrays, and nothing lost over many calls."""
 
+import pickle
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -9,7 +11,9 @@ from support.processes import assert_runs, run_python
 from attnpy import attention
 
 GUARDED = """
+import pickle
 import sys
+import tracemalloc
 from support import guarded
 guarded.main(sys.argv[1])
 """
@@ -208,3 +212,95 @@ assert size() - before < 150e6  # 128 MiB are kept
     if sys.platform != "linux":
         pytest.skip("looks into /proc")
     assert_runs(script)
+
+
+def test_large_results_are_arrays_like_any_other():
+    x = np.ones((2, 300, 64), np.float32)
+    tracemalloc.start()
+    try:
+        result = attention(x, x, x)
+        domain = tracemalloc.DomainFilter(True, np.lib.tracemalloc_domain)
+        traces = tracemalloc.take_snapshot().filter_traces([domain]).traces
+        assert result.nbytes in [trace.size for trace in traces]
+    finally:
+        tracemalloc.stop()
+    assert result.flags.owndata and result.base is None
+    assert result.ctypes.data % 64 == 0
+    assert pickle.loads(pickle.dumps(result)).tobytes() == result.tobytes()
+    result.resize((4, 300, 64))
+    assert not result[2:].any()
+
+
+FAILING = """
+import _testcapi
+import numpy as np
+from numpy._core.multiarray import get_handler_name
+from attnpy import attention
+
+x = np.ones((2, 300, 64), np.float32)
+first = attention(x, x, x) if {begins} else None
+for n in range(40):
+    _testcapi.set_nomemory(n, {stop})
+    try:
+        attention(x, x, x)
+    except MemoryError:
+        pass
+    finally:
+        _testcapi.remove_mem_hooks()
+    assert get_handler_name(np.empty(1 << 20)) == "default_allocator", n
+    assert get_handler_name() == "default_allocator", n
+"""
+
+
+@pytest.mark.quick(stop=("n + 1",))
+@pytest.mark.parametrize("stop", ["n + 1", "0"])
+@pytest.mark.parametrize("begins", [True, False])
+def test_failing_allocations_leave_numpy_its_own_memory(begins, stop):
+    pytest.importorskip("_testcapi")
+    pytest.importorskip("numpy", minversion="2.0")
+    assert_runs(FAILING.format(begins=begins, stop=stop))
+
+
+GIVEN_UP = """
+import resource
+import numpy as np
+from attnpy import attention, attention_vjp
+from attnpy._linear import linear
+
+def size():
+    return int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+
+one, row = np.ones((1 << 20, 1), np.float32), np.ones((1, 8), np.float32)
+x = np.ones((1, 200, 16), np.float32)
+attention(x, x, x, num_threads=1)
+
+def keep():
+    results = [linear(one, row, num_threads=1) for _ in range(4)]  # 32 MiB each
+
+uses = {
+    "a result": lambda: linear(one, np.ones((1, 12), np.float32), num_threads=1),
+}
+for name, use in uses.items():
+    keep()
+    limit = size() + (12 << 20)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+    try:
+        np.empty(48 << 20, np.uint8)
+        raise AssertionError("the limit does not limit")
+    except MemoryError:
+        pass
+    try:
+        use()
+    except MemoryError:
+        raise AssertionError(name)
+    finally:
+        resource.setrlimit(
+            resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+        )
+"""
+
+
+@pytest.mark.quick
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_kept_memory_is_given_up_before_there_is_an_error():
+    assert_runs(GIVEN_UP)

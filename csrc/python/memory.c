@@ -4,8 +4,10 @@
 #define _DEFAULT_SOURCE /* madvise */
 #include "python/memory.h"
 
+#include "core/hooks.h"
 #include "core/workspace.h"
 
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,9 +16,11 @@
 #endif
 
 enum {
-    LARGE = 128 << 10, /* bytes of an array from which on this is done */
+    OURS = 64 << 10,   /* bytes of an array from which on they are ours */
+    LARGE = 128 << 10, /* bytes from which on they are kept */
     HUGE_PAGE = 2 << 20,
-    MAX_KEPT = 32
+    MAX_KEPT = 32,
+    TRACE_DOMAIN = 389047 /* numpy.lib.tracemalloc_domain */
 };
 /* Under AddressSanitizer none are kept, so that it sees what is used after it is freed. */
 #if defined(__SANITIZE_ADDRESS__)
@@ -100,23 +104,72 @@ capacity_for(size_t size)
     return (size + step - 1) / step * step;
 }
 
-static header *
-new_block(size_t capacity)
+/* Frees all that is kept; whether that was anything. Another thread that works on the list is
+ * soon through; the child of a fork may wait for one that it does not have, and gives up. */
+static bool
+free_kept(void)
+{
+    bool busy = true, any;
+
+    for (int i = 0; busy && i < 1000; i++) {
+        busy = atomic_flag_test_and_set(&kept.busy);
+        if (busy) {
+            sched_yield();
+        }
+    }
+    if (busy) {
+        return false;
+    }
+    any = kept.n > 0;
+    while (kept.n > 0) {
+        free(remove_kept(0));
+    }
+    atomic_flag_clear(&kept.busy);
+    return any;
+}
+
+/* Aligned memory, or NULL once nothing is kept that could be given up for it. */
+static void *
+allocate_aligned(size_t size)
+{
+    void *memory;
+    int status;
+
+    do {
+        status = posix_memalign(&memory, ATTN_ALIGNMENT, size);
+    } while (status != 0 && free_kept());
+    return status == 0 ? memory : NULL;
+}
+
+/* The same for the core's workspaces. */
+static void *
+allocate_workspace(size_t size)
 {
     void *memory;
 
-    if (capacity > SIZE_MAX - sizeof(header) ||
-        posix_memalign(&memory, ATTN_ALIGNMENT, capacity + sizeof(header)) != 0) {
+    do {
+        memory = malloc(size);
+    } while (memory == NULL && free_kept());
+    return memory;
+}
+
+static header *
+new_block(size_t capacity)
+{
+    header *block = capacity > SIZE_MAX - sizeof(header)
+                        ? NULL
+                        : allocate_aligned(capacity + sizeof(header));
+
+    if (block == NULL) {
         return NULL;
     }
 #if defined(MADV_HUGEPAGE)
     if (capacity >= 2 * HUGE_PAGE) { /* as NumPy does for arrays of its own */
-        uintptr_t from = ((uintptr_t)memory + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
-        uintptr_t to = ((uintptr_t)memory + capacity) / HUGE_PAGE * HUGE_PAGE;
+        uintptr_t from = ((uintptr_t)block + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+        uintptr_t to = ((uintptr_t)block + capacity) / HUGE_PAGE * HUGE_PAGE;
         (void)madvise((void *)from, to - from, MADV_HUGEPAGE);
     }
 #endif
-    header *block = memory;
     block->capacity = capacity;
     return block;
 }
@@ -167,48 +220,88 @@ reallocate(void *context, void *data, size_t size)
     return new_data;
 }
 
-/* Gives NumPy its own functions back. An error that is pending stays as it is. */
-static int
-restore_handler(PyObject *before)
+bool
+py_try_again(void)
 {
-    PyObject *ours;
-#if PY_VERSION_HEX >= 0x030c0000
-    PyObject *error = PyErr_GetRaisedException();
-#else
-    PyObject *type, *value, *traceback;
-    PyErr_Fetch(&type, &value, &traceback);
-#endif
-
-    ours = PyDataMem_SetHandler(before);
-    Py_DECREF(before);
-    if (ours == NULL) {
-        return -1;
+    if (!PyErr_ExceptionMatches(PyExc_MemoryError) || !free_kept()) {
+        return false;
     }
-    Py_DECREF(ours);
-#if PY_VERSION_HEX >= 0x030c0000
-    PyErr_SetRaisedException(error);
-#else
-    PyErr_Restore(type, value, traceback);
-#endif
-    return 0;
+    PyErr_Clear();
+    return true;
+}
+
+/* A new array on memory of ours, which NumPy gives back to us when the array dies. That makes
+ * it an array like any other, which owns its elements and can be resized, without a word to
+ * NumPy's functions for all others. */
+static PyObject *
+new_array_on(void *data, int n_axes, const npy_intp *shape, PyArray_Descr *descr,
+             size_t size)
+{
+    PyObject *array = PyArray_NewFromDescr(&PyArray_Type, descr, n_axes, shape, NULL,
+                                           data, NPY_ARRAY_CARRAY, NULL);
+
+    if (array == NULL) {
+        free((header *)data - 1); /* not kept: this may be tried again */
+        return NULL;
+    }
+    ((PyArrayObject_fields *)array)->mem_handler = Py_NewRef(handler);
+    PyArray_ENABLEFLAGS((PyArrayObject *)array, NPY_ARRAY_OWNDATA);
+    (void)PyTraceMalloc_Track(TRACE_DOMAIN, (uintptr_t)data, size);
+    return array;
+}
+
+/* The number of bytes, or -1 where that overflows: NumPy has an error for it. */
+static npy_intp
+size_of(int n_axes, const npy_intp *shape, PyArray_Descr *descr)
+{
+    npy_intp n = PyArray_OverflowMultiplyList(shape, n_axes);
+    npy_intp size;
+
+    return n < 0 || __builtin_mul_overflow(n, PyDataType_ELSIZE(descr), &size) ? -1
+                                                                               : size;
 }
 
 PyArrayObject *
 py_new_array(int n_axes, const npy_intp *shape, int type)
 {
-    npy_intp n = PyArray_MultiplyList(shape, n_axes);
-    PyObject *array, *before = NULL;
+    PyArray_Descr *descr = PyArray_DescrFromType(type);
+    PyObject *array;
 
-    if (n >= LARGE / (npy_intp)sizeof(double)) {
-        before = PyDataMem_SetHandler(handler);
-        if (before == NULL) {
-            return NULL;
-        }
+    if (descr == NULL) {
+        return NULL;
     }
-    array = PyArray_EMPTY(n_axes, (npy_intp *)shape, type, 0);
-    if (before != NULL && restore_handler(before) < 0) {
-        Py_CLEAR(array);
-    }
+    npy_intp size = size_of(n_axes, shape, descr);
+    do { /* where there is no memory, it is NumPy that says so */
+        void *data = size < OURS ? NULL : allocate(NULL, (size_t)size);
+        Py_INCREF(descr);
+        array = data == NULL ? PyArray_Empty(n_axes, shape, descr, 0)
+                             : new_array_on(data, n_axes, shape, descr, (size_t)size);
+    } while (array == NULL && py_try_again());
+    Py_DECREF(descr);
+    return (PyArrayObject *)array;
+}
+
+PyArrayObject *
+py_new_zeros(int n_axes, const npy_intp *shape, int type)
+{
+    PyObject *array;
+
+    do {
+        array = PyArray_ZEROS(n_axes, shape, type, 0);
+    } while (array == NULL && py_try_again());
+    return (PyArrayObject *)array;
+}
+
+PyArrayObject *
+py_new_strided(int n_axes, const npy_intp *shape, int type, const npy_intp *strides,
+               void *data)
+{
+    PyObject *array;
+
+    do {
+        array = PyArray_New(&PyArray_Type, n_axes, shape, type, strides, data, 0,
+                            data == NULL ? 0 : NPY_ARRAY_BEHAVED, NULL);
+    } while (array == NULL && py_try_again());
     return (PyArrayObject *)array;
 }
 
@@ -222,6 +315,7 @@ py_init_memory(void)
     };
 
     if (handler == NULL) {
+        attn_hook.allocate = allocate_workspace;
         handler = PyCapsule_New(&functions, "mem_handler", NULL);
     }
     return handler == NULL ? -1 : 0;

@@ -4,9 +4,20 @@
 
 #include "python/binding.h"
 
+#include <stdbool.h>
+
 /* A new array, its elements not set. A large one begins at a cache line, in memory that a
- * former one may have left. */
+ * former one may have left; it owns its elements, like any other. */
 PyArrayObject *py_new_array(int n_axes, const npy_intp *shape, int type);
+/* One of zeros. */
+PyArrayObject *py_new_zeros(int n_axes, const npy_intp *shape, int type);
+/* An array with these strides, on data that the caller keeps, or if NULL new ones. */
+PyArrayObject *py_new_strided(int n_axes, const npy_intp *shape, int type,
+                              const npy_intp *strides, void *data);
+
+/* After an error: was it a lack of memory, and was memory kept that has been given up now?
+ * Then there is no error any more. What is new here tries again by itself. */
+bool py_try_again(void);
 
 /* Prepares for it, once. */
 int py_init_memory(void);
