@@ -473,6 +473,8 @@ def _check_shape(
 
 def _grown(array: Array, filled: Array, capacity: int) -> Array:
     """Return room for so many tokens, with the filled part copied to its start."""
-    grown = np.zeros((*array.shape[:2], capacity, array.shape[3]), array.dtype)
+    shape = *array.shape[:2], capacity, array.shape[3]
+    _checks.memory("cache", array.dtype, shape)
+    grown = np.zeros(shape, array.dtype)
     grown[:, :, : filled.shape[2]] = filled
     return grown

@@ -167,10 +167,11 @@ def additive_attention(
 
     multiply = functools.partial(linear, num_threads=num_threads)
     n_queries, n_keys = np.atleast_2d(queries).shape[-2], keys.shape[-2]
-    output = np.empty((*lead, n_queries, values.shape[-1]), queries.dtype)
-    weights = np.empty(
-        (*lead, n_queries, n_keys if return_weights else 0), output.dtype
-    )
+    of_output = *lead, n_queries, values.shape[-1]
+    of_weights = *lead, n_queries, n_keys if return_weights else 0
+    _checks.memory("query, key, value", queries.dtype, of_output, of_weights)
+    output = np.empty(of_output, queries.dtype)
+    weights = np.empty(of_weights, queries.dtype)
     with np.errstate(all="ignore"):  # NaN and infinity are results here
         hidden_q = _expand(multiply(np.atleast_2d(queries), w_q), lead)  # (..., Lq, A)
         hidden_k = _expand(multiply(keys, w_k), lead)  # (..., Lk, A)
@@ -349,6 +350,9 @@ def _convert(
             f"{', '.join(names)}: expected dtypes with a common one, got {kinds}"
         ) from error
     real = np.float64 if dtype == np.float64 else np.float32
+    for array, name in zip(arrays, names, strict=True):
+        if array.dtype != real:
+            _checks.memory(name, real, array.shape)
     converted = [array.astype(real, copy=False) for array in arrays]
     return converted, dtype
 

@@ -93,7 +93,7 @@ def causal(
     if q_offset is None and top_left:
         q_offset = 0
     num_keys = num_queries if num_keys is None else num_keys
-    _check_size(num_queries, num_keys)
+    _check_size(num_queries, num_keys, q_offset)
     positions = query_positions(num_queries, num_keys, q_offset=q_offset)
     return (np.arange(num_keys) <= positions[..., np.newaxis]) | (not hides)
 
@@ -148,7 +148,7 @@ def window(
     · · ■ ■
     """
     left, right = _checked_window(window)
-    _check_size(num_queries, num_keys)
+    _check_size(num_queries, num_keys, q_offset)
     positions = query_positions(num_queries, num_keys, q_offset=q_offset)
     positions = positions[..., np.newaxis]
     keys = np.arange(num_keys)
@@ -198,8 +198,10 @@ def padding(kv_lengths: ArrayLike, num_keys: int) -> Mask:
            [ True,  True,  True]])
     """
     num_keys = _checks.size(num_keys, "num_keys")
-    ends = _checks.integers(kv_lengths, "kv_lengths", 0, num_keys)
+    n_sequences = _checks.array(kv_lengths, "kv_lengths").size
     _checks.memory("num_keys", np.int64, (num_keys,))
+    _checks.memory("kv_lengths, num_keys", np.bool_, (n_sequences, num_keys))
+    ends = _checks.integers(kv_lengths, "kv_lengths", 0, num_keys)
     if ends.ndim:
         ends = ends[..., np.newaxis, np.newaxis, np.newaxis]
     return np.arange(num_keys) < ends
@@ -225,6 +227,8 @@ def document(ids: ArrayLike) -> Mask:
     ------
     TypeError, ValueError
         If `ids` are not integers, out of their range, or without an axis.
+    MemoryError
+        If memory cannot hold the result.
 
     Examples
     --------
@@ -236,9 +240,11 @@ def document(ids: ArrayLike) -> Mask:
     · · ■ ■ ·
     · · · · ·
     """
-    numbers = _checks.integers(ids, "ids")
-    if numbers.ndim == 0:
+    shape = _checks.array(ids, "ids").shape
+    if not shape:
         raise ValueError("ids: expected (..., L), got ()")
+    _checks.memory("ids", np.bool_, (*shape, shape[-1]))
+    numbers = _checks.integers(ids, "ids")
     if numbers.ndim > 1:
         numbers = numbers[..., np.newaxis, :]  # (..., 1, L)
     rows, columns = numbers[..., :, np.newaxis], numbers[..., np.newaxis, :]
@@ -330,6 +336,9 @@ def prefix_lm(length: int, prefix_length: ArrayLike) -> Mask:
     ■ ■ ■ ■
     """
     length = _checks.size(length, "length")
+    _check_size(length, length)
+    n_masks = _checks.array(prefix_length, "prefix_length").size
+    _checks.memory("prefix_length, length", np.bool_, (n_masks, length, length))
     ends = _checks.integers(prefix_length, "prefix_length", 0, length)
     if ends.ndim:
         ends = ends[..., np.newaxis, np.newaxis, np.newaxis]
@@ -395,10 +404,16 @@ def show(
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _check_size(num_queries: int, num_keys: int) -> None:
-    """Require memory for a mask."""
-    shape = _checks.size(num_queries, "num_queries"), _checks.size(num_keys, "num_keys")
-    _checks.memory("num_queries, num_keys", np.bool_, shape)
+def _check_size(
+    num_queries: int, num_keys: int, q_offset: ArrayLike | None = None
+) -> None:
+    """Require memory for a mask of each sequence, and for the keys' positions."""
+    n_rows = _checks.size(num_queries, "num_queries")
+    n_keys = _checks.size(num_keys, "num_keys")
+    n = 1 if q_offset is None else _checks.array(q_offset, "q_offset").size
+    name = "num_queries, num_keys" if n == 1 else "q_offset, num_queries, num_keys"
+    _checks.memory(name, np.bool_, (n, n_rows, n_keys))
+    _checks.memory("num_keys", np.int64, (n_keys,))
 
 
 def _checked_causal(causal: Causal) -> tuple[bool, bool]:

@@ -64,6 +64,8 @@ def dropout_mask(
         If an argument has the wrong kind.
     ValueError
         If a number is out of its range, or `q_offset` does not broadcast.
+    MemoryError
+        If memory cannot hold the result.
 
     Notes
     -----
@@ -94,7 +96,7 @@ def dropout_mask(
             f"dropout: expected a number of at least 0 and below 1, got {dropout!r}"
         )
     *batch, n_heads, n_queries, n_keys = sizes if len(sizes) > 2 else (1, *sizes)
-    mask = np.empty((*batch, n_heads, n_queries, n_keys), bool)
+    _checks.memory("shape", np.bool_, sizes)
     offsets = _checks.integers(
         n_keys - n_queries if q_offset is None else q_offset, "q_offset"
     )
@@ -103,6 +105,9 @@ def dropout_mask(
             "q_offset: expected an integer, or integers that broadcast to the axes "
             f"before the head axis, {tuple(batch)}, got shape {offsets.shape}"
         )
+    mask = np.empty((*batch, n_heads, n_queries, n_keys), bool)
+    if mask.size == 0:
+        return mask.reshape(sizes)
     offsets = np.broadcast_to(offsets, batch)
     least = int(dropout * 2**32)
     keys = np.arange(n_keys)

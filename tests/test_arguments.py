@@ -10,9 +10,10 @@ from support.comparisons import assert_same_parameters
 from support.errors import refused
 
 import attnpy
-from attnpy import blocks, classic, masks, models, norms, plot, positions
+from attnpy import _checks, blocks, classic, masks, models, norms, plot, positions
 from attnpy.cache import KVCache
 from attnpy.layers import MultiHeadAttention, SelfAttention
+from attnpy.random import dropout_mask
 from attnpy.view import head_view
 
 pytestmark = pytest.mark.quick
@@ -20,6 +21,14 @@ pytestmark = pytest.mark.quick
 X = np.ones((2, 4))
 EYE = np.eye(4)
 ROWS = np.ones((1, 1, 2, 4))
+
+
+def view(*shape, dtype=np.float32):
+    """Ones of any shape in a few bytes."""
+    return np.broadcast_to(np.ones((), dtype), shape)
+
+
+ONES = view(10**9, 10**6, dtype=np.int64)
 
 
 def masked(array):
@@ -106,6 +115,11 @@ MASKED_BOOLEANS = {
 }
 
 
+def grown_cache(n_tokens):
+    cache = KVCache(1, 1, 0, 4, growable=True)
+    cache.append(view(1, 1, n_tokens, 4), view(1, 1, n_tokens, 4))
+
+
 @pytest.mark.parametrize(
     ("name", "array", "calls"),
     [(name, masked(X), calls) for name, calls in MASKED.items()]
@@ -183,12 +197,68 @@ HUGE = 10**12
         ("KVCache", lambda: KVCache(10**30, 1, 0, 64)),
         ("max_length, embed_dim", lambda: positions.Learned(0, 10**30)),
         ("total", lambda: masks.document_ids([1], 10**15)),
+        ("num_keys", lambda: masks.causal(0, _checks._memory_size() // 4)),
+        ("ids", lambda: masks.document(ONES)),
+        ("q_offset, num_queries, num_keys", lambda: masks.causal(8, q_offset=ONES)),
+        (
+            "q_offset, num_queries, num_keys",
+            lambda: masks.window(8, 8, (1, 1), q_offset=ONES),
+        ),
+        ("kv_lengths, num_keys", lambda: masks.padding(ONES, 8)),
+        ("prefix_length, length", lambda: masks.prefix_lm(8, ONES)),
+        ("shape", lambda: dropout_mask((HUGE, HUGE), 0.1, 0)),
+        ("shape", lambda: dropout_mask((1, HUGE, 1, 10**9, 0), 0.1, 0)),
+        ("positions", lambda: positions.Rotary(4).tables(ONES)),
+        ("positions", lambda: positions.Learned(4, 4)(ONES)),
+        (
+            "query, key, value",
+            lambda: classic.additive_attention(
+                view(10**6, 1, 4, dtype=np.float64),
+                view(10**6, 1, 4, dtype=np.float64),
+                view(10**6, 1, 10**12, dtype=np.float64),
+                EYE,
+                EYE,
+                np.ones(4),
+            ),
+        ),
+        (
+            "value",
+            lambda: classic.additive_attention(
+                np.ones((1, 4), np.float64),
+                np.ones((1, 4), np.float64),
+                view(1, 2**60),
+                EYE,
+                EYE,
+                np.ones(4),
+            ),
+        ),
+        ("cache", lambda: grown_cache(2**50)),
     ],
 )
 def test_what_no_memory_can_hold_is_refused_at_once(name, call):
     with refused(MemoryError, name) as caught:
         call()
     assert re.search(r"needs \d+ bytes$", str(caught.value))
+
+
+def test_results_whose_bytes_overflow_are_refused_by_name():
+    rows, wide, none = view(1, 2**40, 4), view(1, 1, 2**40), view(1, 2**40, 0)
+    for name, call in (
+        ("result", lambda: attnpy.attention(rows, view(1, 1, 4), wide)),
+        ("result", lambda: attnpy.attend_partial(rows, view(1, 1, 4), wide)),
+        (
+            "weights",
+            lambda: attnpy.attention(rows, rows, none, return_weights=True),
+        ),
+        ("result", lambda: blocks.FeedForward(4, 2**22)(view(2**40, 4))),
+        ("x", lambda: MultiHeadAttention(4, 2)(view(2**40, 2**18, 4))),
+    ):
+        with refused(MemoryError, name):
+            call()
+
+
+def test_a_mask_of_no_weights_is_there_at_once():
+    assert dropout_mask((1, 10**9, 1, 0), 0.1, 0).shape == (1, 10**9, 1, 0)
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,9 @@ def looked_up(table: Array, ids: NDArray[np.int64]) -> Array:
 
     Their sums and norms are in float32 up to the end; only products are of 16 bits.
     """
-    rows = np.asarray(table[ids], _dtypes.arithmetic(table.dtype), order="C")
+    real = _dtypes.arithmetic(table.dtype)
+    _checks.memory("token_ids", real, (*ids.shape, table.shape[1]))
+    rows = np.asarray(table[ids], real, order="C")
     return rows if rows.flags.owndata else rows.copy()
 
 

@@ -59,7 +59,9 @@ def _manhattan(a: Array, b: Array, num_threads: int | None) -> Array:
 
 def _row_by_row(distance: Callable[[Array], Array], a: Array, b: Array) -> Array:
     """Return minus the distances of rows, (n, m)."""
-    result = np.empty((len(a), len(b)), np.result_type(a, b))
+    dtype = np.result_type(a, b)
+    _checks.memory("a, b", dtype, (len(a), len(b)))
+    result = np.empty((len(a), len(b)), dtype)
     for row, values in zip(a, result, strict=True):
         np.negative(distance(row), out=values)
     return result

@@ -227,8 +227,12 @@ class Learned:
             If `positions` are not integers.
         ValueError
             If a position is negative or not in the table.
+        MemoryError
+            If memory cannot hold the result.
         """
-        max_length = len(self.weight)
+        max_length, embed_dim = self.weight.shape
+        shape = _checks.array(positions, "positions").shape
+        _checks.memory("positions", self.weight.dtype, (*shape, embed_dim))
         if _checks.array(positions, "positions").ndim == 0:
             length = _checks.integers(positions, "positions", 0, max_length)
             positions = np.arange(int(length))

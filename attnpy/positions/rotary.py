@@ -289,7 +289,11 @@ class Rotary:
             If `positions` are not integers, or `dtype` is another one.
         ValueError
             If a position is out of its range.
+        MemoryError
+            If memory cannot hold the result.
         """
+        shape = _checks.array(positions, "positions").shape
+        _checks.memory("positions", np.float64, (*shape, self.rotary_dim // 2))
         positions = _checks.integers(positions, "positions")
         frequencies = frequencies_for(self, _lengths(self, positions))
         return _tables(

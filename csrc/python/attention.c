@@ -99,6 +99,9 @@ make_weights(py_attention_arrays *a, int type, int rank, attn_problem *p)
     if (p->weight_groups != NULL) { /* of a layer, which has both axes */
         shape[n_axes - 3] = n_groups * p->group;
     }
+    if (py_check_size(n_axes, shape, "weights") < 0) {
+        return -1;
+    }
     a->weights = (PyArrayObject *)PyArray_ZEROS(n_axes, shape, type, 0);
     if (a->weights == NULL) {
         return -1;

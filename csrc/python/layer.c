@@ -33,7 +33,8 @@ make_arena(layer_call *c)
         }
     }
     if (size >= (double)PY_SSIZE_T_MAX) {
-        PyErr_NoMemory();
+        PyErr_SetString(PyExc_MemoryError,
+                        "x: expected tokens that memory can hold, got more");
         return -1;
     }
     npy_intp n_bytes = (npy_intp)size;

@@ -261,12 +261,40 @@ size_of(int n_axes, const npy_intp *shape, PyArray_Descr *descr)
                                                                                : size;
 }
 
+int
+py_check_size(int n_axes, const npy_intp *shape, const char *name)
+{
+    npy_intp n_bytes = sizeof(double);
+    PyObject *wrong;
+
+    for (int axis = 0; axis < n_axes; axis++) {
+        /* NumPy refuses such shapes even if another length is 0. */
+        npy_intp length = shape[axis] > 0 ? shape[axis] : 1;
+
+        if (__builtin_mul_overflow(n_bytes, length, &n_bytes)) {
+            wrong = PyArray_IntTupleFromIntp(n_axes, shape);
+            if (wrong != NULL) {
+                PyErr_Format(PyExc_MemoryError,
+                             "%s: expected a shape that memory can hold, got %S", name,
+                             wrong);
+                Py_DECREF(wrong);
+            }
+            return -1;
+        }
+    }
+    return 0;
+}
+
 PyArrayObject *
 py_new_array(int n_axes, const npy_intp *shape, int type)
 {
-    PyArray_Descr *descr = PyArray_DescrFromType(type);
+    PyArray_Descr *descr;
     PyObject *array;
 
+    if (py_check_size(n_axes, shape, "result") < 0) {
+        return NULL;
+    }
+    descr = PyArray_DescrFromType(type);
     if (descr == NULL) {
         return NULL;
     }

@@ -19,6 +19,9 @@ PyArrayObject *py_new_strided(int n_axes, const npy_intp *shape, int type,
  * Then there is no error any more. What is new here tries again by itself. */
 bool py_try_again(void);
 
+/* Refuses shapes whose bytes overflow, which is a ValueError of NumPy's that names nothing. */
+int py_check_size(int n_axes, const npy_intp *shape, const char *name);
+
 /* Prepares for it, once. */
 int py_init_memory(void);
 
