@@ -27,6 +27,19 @@ pytestmark = pytest.mark.quick
 EPS = {"float32": 2.0**-24, "float64": 2.0**-53}
 
 
+needs_safetensors = pytest.mark.skipif(
+    "not __import__('importlib').util.find_spec('safetensors')"
+)
+
+
+def has_bfloat16():
+    try:
+        import ml_dtypes  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
 def layouts(array):
     """The same numbers, stored in other ways."""
     yield np.asfortranarray(array)
@@ -555,6 +568,136 @@ def test_errors_of_adamw_name_the_option(error, option):
         AdamW(some(), **option)
 
 
+# ---- bfloat16 ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def bfloat16():
+    return pytest.importorskip("ml_dtypes").bfloat16
+
+
+def test_a_bfloat16_parameter_is_what_float32_gives_rounded(bfloat16):
+    rounded = {name: np.asarray(x.astype(bfloat16)) for name, x in some().items()}
+    exact = {name: x.astype(np.float32) for name, x in rounded.items()}
+    one, other = AdamW(rounded, **OPTIONS), AdamW(exact, **OPTIONS)
+    for seed in range(1, 9):
+        gradients = some(seed=seed)
+        one.step(gradients)
+        other.step(gradients)
+        for name, array in rounded.items():
+            assert_same_bits(array, np.asarray(exact[name].astype(bfloat16)))
+    state = one.state_dict()
+    for name, array in other.state_dict().items():
+        assert_same_bits(state[name], array)
+    for name, array in exact.items():
+        assert_same_bits(state[f"master.{name}"], array)
+    assert state.keys() == other.state_dict().keys() | {f"master.{n}" for n in SHAPES}
+
+
+def test_steps_that_bfloat16_cannot_hold_add_up(bfloat16):
+    weight = np.ones(3, bfloat16)
+    optimizer = AdamW({"W": weight}, lr=1e-4, weight_decay=0.0)
+    for _ in range(100):  # of 0.0001 each, where the next number below 1 is 0.996
+        optimizer.step({"W": np.ones(3, bfloat16)})
+    assert_same_bits(weight, np.full(3, 0.99, bfloat16))
+
+
+def test_a_bfloat16_gradient_is_its_numbers_in_float32(bfloat16):
+    one, other = ({"W": normal(40, 500).astype(bfloat16)} for _ in range(2))
+    gradient = normal(40, 500, seed=1).astype(bfloat16)
+    first, second = AdamW(one, **OPTIONS), AdamW(other, **OPTIONS)
+    for _ in range(2):
+        first.step({"W": gradient})
+        second.step({"W": gradient.astype(np.float32)})
+    assert_same_bits(one["W"], other["W"])
+    for layout in layouts(gradient):
+        for parameter in layouts(normal(40, 500).astype(bfloat16)):
+            optimizer = AdamW({"W": parameter}, **OPTIONS)
+            for _ in range(2):
+                optimizer.step({"W": layout})
+            assert_same_bits(np.ascontiguousarray(parameter), one["W"])
+
+
+def test_what_is_written_to_a_bfloat16_parameter_is_where_it_goes_on(bfloat16):
+    weight = normal(300).astype(bfloat16)
+    optimizer = AdamW({"W": weight}, **OPTIONS)
+    optimizer.step({"W": normal(300, seed=1)})
+    master = optimizer.state_dict()["master.W"].copy()
+    weight[50:150] = normal(100, seed=2).astype(bfloat16)
+    weight[7] = np.nan
+    other = {"W": np.where(weight == master.astype(bfloat16), master, weight)}
+    exact = AdamW(other, **OPTIONS)
+    exact.load_state_dict(
+        {n: x for n, x in optimizer.state_dict().items() if n != "master.W"}
+    )
+    for x in (optimizer, exact):
+        x.step({"W": normal(300, seed=3)})
+    assert_same_bits(optimizer.state_dict()["master.W"], other["W"])
+    assert_same_bits(weight, other["W"].astype(bfloat16))
+
+
+def test_gradients_in_the_memory_of_the_copy_are_those_of_before_the_step(bfloat16):
+    expected, actual = (
+        AdamW({"W": normal(40000).astype(bfloat16)}, **OPTIONS) for _ in range(2)
+    )
+    expected.step({"W": actual.state_dict()["master.W"][::-1].copy()})
+    actual.step({"W": actual.state_dict()["master.W"][::-1]})
+    assert_same_bits(actual.parameters["W"], expected.parameters["W"])
+
+
+def test_gradients_of_other_dtypes_are_refused(bfloat16):
+    optimizer = AdamW({"W": np.ones(3, bfloat16), "b": np.ones(3, np.float32)})
+    good = {"W": np.ones(3, bfloat16), "b": np.ones(3, np.float32)}
+    for error, wrong in [
+        (ValueError, {"W": np.ones(3)}),
+        (ValueError, {"W": np.ones(4, bfloat16)}),
+        (ValueError, {"b": np.ones(3, bfloat16)}),
+        (TypeError, {"W": np.ones(3, np.float16)}),
+    ]:
+        with pytest.raises(error, match=r"^gradients.*: expected .*, got"):
+            optimizer.step(good | wrong)
+    assert_same_bits(optimizer.parameters["W"], np.ones(3, bfloat16))
+    with pytest.raises(ValueError, match=r"^state: missing master\.W$"):
+        optimizer.load_state_dict(
+            {n: x for n, x in optimizer.state_dict().items() if n != "master.W"}
+        )
+
+
+@pytest.mark.parametrize("shape", [(3, 4000), (), (0, 2)])
+def test_clip_norm_scales_bfloat16_by_what_it_says(shape, bfloat16):
+    gradient = np.asarray(normal(*shape).astype(bfloat16))
+    exact = gradient.astype(np.float64)
+    norm = math.sqrt((exact**2).sum())
+    for array in (gradient.T, gradient.copy()):
+        before = array.astype(np.float32)
+        limit = 0.3 * norm or 1.0
+        assert math.isclose(clip_norm({"W": array}, limit), norm, rel_tol=1e-12)
+        wanted = before * np.float32(limit / (norm + 1e-6)) if norm else before
+        assert_same_bits(array, np.asarray(wanted.astype(bfloat16)))
+
+
+@needs_safetensors
+def test_a_run_in_bfloat16_that_is_resumed_has_the_bits_of_one_that_is_not(
+    tmp_path, bfloat16
+):
+    path = tmp_path / "run"
+
+    def run():
+        return AdamW({"W": normal(30, 20).astype(bfloat16)}, **OPTIONS)
+
+    whole, first, second = run(), run(), run()
+    for seed in range(6):
+        whole.step({"W": normal(30, 20, seed=seed)})
+        if seed < 3:
+            first.step({"W": normal(30, 20, seed=seed)})
+    training.save(path, first.parameters, first, step=3)
+    assert training.load(path, second.parameters, second) == 3
+    for seed in range(3, 6):
+        second.step({"W": normal(30, 20, seed=seed)})
+    assert_same_bits(second.parameters["W"], whole.parameters["W"])
+    assert_same_bits(second.state_dict()["master.W"], whole.state_dict()["master.W"])
+
+
 # ---- Clipping and schedule -----------------------------------------------------------
 
 
@@ -655,19 +798,6 @@ def test_errors_of_the_schedule_name_the_argument():
 
 
 # ---- Files ---------------------------------------------------------------------------
-
-
-def has_bfloat16():
-    try:
-        import ml_dtypes  # noqa: F401
-    except ImportError:
-        return False
-    return True
-
-
-needs_safetensors = pytest.mark.skipif(
-    "not __import__('importlib').util.find_spec('safetensors')"
-)
 
 
 class Run:

@@ -2,7 +2,8 @@
 
 Layers and models have `vjp`, which gives the gradients of their `parameters()`. All of
 this works on such mappings of names to arrays, in float32 and float64, and has the same
-bits for any number of threads, memory layout and instruction set.
+bits for any number of threads, memory layout and instruction set. `AdamW` and
+`clip_norm` take bfloat16 as well.
 """
 
 from attnpy.training.clipping import clip_norm

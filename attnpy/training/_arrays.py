@@ -15,13 +15,15 @@ if TYPE_CHECKING:
 
     from attnpy._typing import Array
 
+TRAINED = ("float32", "float64", "bfloat16")
+
 
 def trainable(arrays: Mapping[str, Array], name: str) -> dict[str, Array]:
     """Return a dict of arrays of floating numbers, each to be written to once."""
     found = dict(_checks.mapping(arrays, name))
     for key, array in found.items():
         place = f"{name}[{key!r}]"
-        check_floating(array, place)
+        check_floating(array, place, TRAINED)
         if not array.flags.writeable:
             raise ValueError(
                 f"{place}: expected an array that can be written to, got one that "
@@ -36,12 +38,15 @@ def trainable(arrays: Mapping[str, Array], name: str) -> dict[str, Array]:
     return found
 
 
-def check_floating(array: Any, place: str) -> None:
-    """Require an array of float32 or float64."""
+def check_floating(
+    array: Any, place: str, kinds: tuple[str, ...] = ("float32", "float64")
+) -> None:
+    """Require an array of one of these dtypes."""
     if not isinstance(array, np.ndarray):
         raise TypeError(f"{place}: expected an ndarray, got {type(array).__name__}")
-    if array.dtype.newbyteorder("=") not in (np.float32, np.float64):
-        raise TypeError(f"{place}: expected float32 or float64, got {array.dtype}")
+    if array.dtype.name not in kinds:
+        expected = f"{', '.join(kinds[:-1])} or {kinds[-1]}"
+        raise TypeError(f"{place}: expected {expected}, got {array.dtype}")
 
 
 def _check_apart(arrays: Mapping[str, Array], name: str) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnpy import _checks
+from attnpy._dtypes import is_bfloat16
 from attnpy.training import _arrays
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def clip_norm(gradients: Mapping[str, Array], max_norm: float) -> float:
     Parameters
     ----------
     gradients : mapping of str to ndarray
-        In float32 or float64. They are written to.
+        In float32, float64 or bfloat16. They are written to.
     max_norm : float
         The greatest length of all gradients as one vector; above 0.
 
@@ -69,8 +70,18 @@ def clip_norm(gradients: Mapping[str, Array], max_norm: float) -> float:
         norm = math.sqrt(total)
         if not norm <= limit:
             for array in arrays.values():
-                array *= limit / (norm + 1e-6)
+                _scale(array, limit / (norm + 1e-6))
     return norm
+
+
+def _scale(array: Array, factor: float) -> None:
+    """Multiply in place; bfloat16 in float32, as the factor would be rounded, too."""
+    if is_bfloat16(array.dtype):
+        wide = array.astype(np.float32)
+        wide *= factor
+        array[...] = wide
+    else:
+        array *= factor
 
 
 def _sum_of_squares(array: Array) -> float:

@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnpy import _checks, _parameters, _pickles, _repr
+from attnpy._dtypes import is_bfloat16
 from attnpy.training import _arrays
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import ArrayLike
 
     from attnpy._typing import Array
 
 BLOCK = 16384  # numbers of each array that are in a core's cache together
+GRADIENT = 3  # its place among the arrays of a step
 
 
 class AdamW:
@@ -26,9 +28,9 @@ class AdamW:
     Parameters
     ----------
     parameters : mapping of str to ndarray
-        What is trained, in float32 or float64: `parameters()` of a layer or a model, or
-        some of them. The arrays themselves change with each step. One that a layer uses
-        in several places is one parameter, whose gradient is the sum.
+        What is trained, in float32, float64 or bfloat16: `parameters()` of a layer or a
+        model, or some of them. The arrays themselves change with each step. One that a
+        layer uses in several places is one parameter, whose gradient is the sum.
     lr : float, optional
         The learning rate, at least 0.
     betas : tuple of float, optional
@@ -71,6 +73,13 @@ class AdamW:
     from Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (2019),
     algorithm 2, with the learning rate as PyTorch's ``AdamW`` has it, whose defaults
     these are. m and v are in the dtype of their parameter.
+
+    A bfloat16 number has 8 significant bits, so most steps would be rounded away. For
+    such a parameter the optimizer keeps a float32 copy, makes its steps there, with m
+    and v in float32, and rounds the result to the parameter, as mixed precision does
+    (Micikevicius et al., "Mixed Precision Training" (2018), section 3.1). PyTorch's
+    optimizers change the parameter itself. Elements that somebody has written to since
+    the last step are taken over into the copy.
 
     Examples
     --------
@@ -161,7 +170,12 @@ class AdamW:
         self._state = {"step": np.zeros((), np.int64)}
         for kind in ("exp_avg", "exp_avg_sq"):
             for name, array in self.parameters.items():
-                self._state[f"{kind}.{name}"] = np.zeros_like(array, subok=False)
+                self._state[f"{kind}.{name}"] = np.zeros_like(
+                    array, np.float32 if is_bfloat16(array.dtype) else None, subok=False
+                )
+        for name, array in self.parameters.items():
+            if is_bfloat16(array.dtype):
+                self._state[f"master.{name}"] = array.astype(np.float32, subok=False)
 
     def step(self, gradients: Mapping[str, Array], lr: float | None = None) -> None:
         """Change the parameters once.
@@ -169,7 +183,8 @@ class AdamW:
         Parameters
         ----------
         gradients : mapping of str to ndarray
-            One for each parameter, of its shape and dtype, no more and no less. They
+            One for each parameter, of its shape and dtype, no more and no less; those
+            of bfloat16 parameters may be in float32, too. They
             are not written to, and are taken as they are before the step: one in the
             memory of a parameter is copied first.
         lr : float, optional
@@ -197,13 +212,20 @@ class AdamW:
         scales = _Scales(rate, self.betas, self.eps, int(step))
         for name, array in self.parameters.items():
             decay = 0.0 if name in self.no_decay else self.weight_decay
-            for block in _blocks(
-                array,
+            numbers = (
+                self._state.get(f"master.{name}", array),
                 self._state[f"exp_avg.{name}"],
                 self._state[f"exp_avg_sq.{name}"],
                 given[name],
-            ):
-                _change(block, scales, 1 - rate * decay)
+            )
+            if numbers[0] is array:
+                for block in _blocks(*numbers):
+                    _change(block, scales, 1 - rate * decay)
+            else:
+                for *block, stored in _blocks(*numbers, array):
+                    _begin_again(block[0], stored)
+                    _change(block, scales, 1 - rate * decay)
+                    stored[...] = block[0]
 
     def state_dict(self) -> dict[str, Array]:
         """Return the state: what the next step needs beside parameters and options.
@@ -212,7 +234,8 @@ class AdamW:
         -------
         dict of str to ndarray
             "step", how many have been made, and for each parameter "exp_avg.<name>" and
-            "exp_avg_sq.<name>", the running means. The arrays themselves, as in
+            "exp_avg_sq.<name>", the running means; for those in bfloat16
+            "master.<name>", what they are rounded from. The arrays themselves, as in
             PyTorch: copy them to keep the values of now.
         """
         return dict(self._state)
@@ -245,10 +268,14 @@ class AdamW:
             faults.append(f"unexpected {', '.join(unknown)}")
         for name, array in self.parameters.items():
             if name in given:
-                _arrays.check_floating(given[name], f"gradients[{name!r}]")
-                ours, theirs = _described(array), _described(given[name])
-                if ours != theirs:
-                    faults.append(f"{name}: expected {ours}, got {theirs}")
+                place = f"gradients[{name!r}]"
+                _arrays.check_floating(given[name], place, _arrays.TRAINED)
+                kinds, theirs = _gradient_dtypes(array), given[name].dtype
+                if theirs.name not in kinds or given[name].shape != array.shape:
+                    faults.append(
+                        f"{name}: expected {' or '.join(kinds)} {array.shape}, got "
+                        f"{theirs} {given[name].shape}"
+                    )
         if faults:
             raise ValueError(f"gradients: {'; '.join(faults)}")
 
@@ -274,7 +301,14 @@ class _Scales:
         self.root = 1 / math.sqrt(1 - _power(square, step))
 
 
-def _change(block: tuple[Array, ...], scales: _Scales, kept: float) -> None:
+def _begin_again(master: Array, stored: Array) -> None:
+    """Take over the elements, (n,) each, that somebody else has written to stored."""
+    rounded = master.astype(stored.dtype)
+    changed = rounded.view(np.uint16) != stored.view(np.uint16)
+    np.copyto(master, stored, where=changed)
+
+
+def _change(block: Sequence[Array], scales: _Scales, kept: float) -> None:
     """Make a step with some numbers of a parameter, and what belongs to them."""
     parameter, mean, square, gradient = block  # (n,) each
     scratch = gradient - mean
@@ -293,20 +327,23 @@ def _change(block: tuple[Array, ...], scales: _Scales, kept: float) -> None:
     parameter -= scratch
 
 
-def _blocks(
-    parameter: Array, mean: Array, square: Array, gradient: Array
-) -> Iterator[tuple[Array, ...]]:
+def _blocks(*arrays: Array) -> Iterator[Sequence[Array]]:
     """Yield the same places of arrays of one shape, (n,) each.
 
-    They may have any strides: where these are not one after the other in memory, blocks
-    are copies, which are written back.
+    They are a parameter, its means, its gradient, which is converted, and what the
+    parameter is rounded to, if it is. They may have any strides: where these are not
+    one after the other in memory, blocks are copies, which are written back.
     """
-    if parameter.size == 0:
+    if arrays[0].size == 0:
         return
+    dtypes = [arrays[0].dtype] * 4 + [array.dtype for array in arrays[4:]]
     with np.nditer(
-        (parameter, mean, square, gradient),
+        arrays,
         flags=["buffered", "external_loop"],
-        op_flags=[["readwrite"], ["readwrite"], ["readwrite"], ["readonly"]],
+        op_flags=[
+            ["readonly" if i == GRADIENT else "readwrite"] for i in range(len(arrays))
+        ],
+        op_dtypes=dtypes,
         order="K",
         buffersize=BLOCK,
     ) as iterator:
@@ -323,8 +360,10 @@ def _power(base: float, exponent: int) -> float:
     return result
 
 
-def _described(array: Array) -> str:
-    return f"{array.dtype} {array.shape}"
+def _gradient_dtypes(parameter: Array) -> tuple[str, ...]:
+    """Return the dtypes that a parameter's gradient may have."""
+    name = parameter.dtype.name
+    return (name, "float32") if name == "bfloat16" else (name,)
 
 
 def _not_negative(value: float, name: str) -> float:
