@@ -18,6 +18,7 @@ from support.errors import refused
 from support.processes import assert_runs
 
 from attnpy import checkpoints
+from attnpy.checkpoints import files
 from attnpy.layers import MultiHeadAttention
 from attnpy.models import BertEncoder, CausalDecoder
 
@@ -472,6 +473,118 @@ def test_pipes_are_refused_and_not_waited_for(tmp_path):
     (tmp_path / "y.json").write_text(json.dumps(shards))
     with pytest.raises(ValueError, match=r"x.safetensors: expected a file"):
         checkpoints.read(tmp_path / "y.json")
+
+
+def test_files_that_are_too_large_are_refused_unread(tmp_path):
+    for name in ("config.json", "x.json"):
+        with open(tmp_path / name, "wb") as file:
+            file.truncate(1 << 40)  # of zeros, which the disk does not hold
+        with pytest.raises(ValueError, match=f"{name}: expected at most 128 MiB, got"):
+            checkpoints.read_config(tmp_path / name)
+        with pytest.raises(ValueError, match=f"{name}: expected at most 128 MiB, got"):
+            checkpoints.read(tmp_path / name)
+
+
+def header_of(path, header):
+    """Write a safetensors file with this header, and 4 MiB of zeros."""
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(4 << 20))
+
+
+RIGHT = {"x": {"dtype": "F32", "shape": [1 << 20], "data_offsets": [0, 4 << 20]}}
+
+
+@pytest.mark.parametrize(
+    ("header", "words"),
+    [
+        ({"x": ["F32", [1 << 20], [0, 4 << 20]]}, r"got \['F32', \[1048576\].* for x$"),
+        ([RIGHT], "got "),
+        ({"x": {**RIGHT["x"], "dtype": "\x1b[31m"}}, r"got .*\\x1b\[31m"),
+        ({"x": {**RIGHT["x"], "dtype": "y" * 10**6}}, r"got .*yyy"),
+        ({"x" * 10**6: 1}, "got "),
+    ],
+)
+def test_headers_of_another_form_are_refused_in_a_sentence(tmp_path, header, words):
+    path = tmp_path / "model.safetensors"
+    header_of(path, RIGHT)
+    assert checkpoints.read(path)["x"].shape == (1 << 20,)
+    header_of(path, header)
+    with pytest.raises(ValueError, match=rf"safetensors file, {words}") as caught:
+        checkpoints.read(path)
+    assert_one_line(caught.value)
+
+
+def assert_one_line(error):
+    """A message is a line that a terminal can show."""
+    text = str(error)
+    assert text.isprintable()
+    assert len(text) < 5000
+
+
+@pytest.mark.parametrize(
+    ("header", "words"),
+    [
+        ({"y": RIGHT["x"]}, "that stays as it is, got one that has changed"),
+        ({"x": {**RIGHT["x"], "shape": [1 << 40]}}, r"got \{.* for x"),
+        ({"x": {**RIGHT["x"], "shape": None}}, r"got \{.* for x"),
+        ({"x": {**RIGHT["x"], "data_offsets": [0, True]}}, r"got \{.* for x"),
+        ({"x": {**RIGHT["x"], "dtype": 3}}, r"got \{.* for x"),
+        ({"x": 1}, "got 1 for x"),
+        (1, "got the header 1"),
+    ],
+)
+def test_a_header_that_changes_while_it_is_read_is_refused(
+    tmp_path, monkeypatch, header, words
+):
+    path = tmp_path / "model.safetensors"
+    header_of(path, RIGHT)
+    own = files._places
+    monkeypatch.setattr(
+        files, "_places", lambda *given: (header_of(path, header), own(*given))[1]
+    )
+    with pytest.raises(ValueError, match=f"expected a safetensors file.* {words}"):
+        checkpoints.read(path)
+
+
+@pytest.mark.parametrize("name", ["\x1b[2J", "x" * 10**6, "\u202e"])
+def test_names_in_messages_are_escaped_and_cut(tmp_path, name):
+    entry = {"dtype": "F32", "shape": [1 << 20], "data_offsets": [0, 4 << 20]}
+    header_of(tmp_path / "model.safetensors", {name: entry})
+    tensors = checkpoints.read(tmp_path)
+    with pytest.raises(ValueError, match="unexpected") as caught:
+        checkpoints.load(bert(), tensors, "bert")
+    assert_one_line(caught.value)
+    with pytest.raises(ValueError, match="expected rows") as caught:
+        tensors.rows(name, 0, 2**40)
+    assert_one_line(caught.value)
+    with pytest.raises(ValueError, match="as another file has") as caught:
+        checkpoints.Checkpoint(*[tmp_path / "model.safetensors"] * 2)
+    assert_one_line(caught.value)
+    for shard in ("model.safetensors", name):
+        index = tmp_path / "model.safetensors.index.json"
+        index.write_text(json.dumps({"weight_map": {"y": shard}}))
+        with pytest.raises(ValueError, match=r"index.json: ") as caught:
+            checkpoints.read(index)
+        assert_one_line(caught.value)
+    for changes in ({name: 1}, {"hidden_act": name}, {"rope_scaling": {name: name}}):
+        for own in (families.BERT, families.LLAMA):
+            with pytest.raises(ValueError, match="expected") as caught:
+                kind = BertEncoder if own is families.BERT else CausalDecoder
+                kind.from_config({**own, **changes})
+            assert_one_line(caught.value)
+
+
+def test_of_very_many_names_some_are_listed():
+    tensors = {f"x.{i}": np.ones(1) for i in range(10_000)}
+    with pytest.raises(
+        ValueError, match=r"unexpected x.0, x.1, .* and \d+ more$"
+    ) as no:
+        checkpoints.load(bert(families.tensors(families.BERT)), tensors, "bert")
+    assert len(str(no.value)) < 15_000
+    config = {**families.BERT, **{f"x{i}": i for i in range(10_000)}}
+    with pytest.raises(ValueError, match=r"no x0, got 0; .* and \d+ more$") as no:
+        BertEncoder.from_config(config)
+    assert len(str(no.value)) < 15_000
 
 
 def test_json_of_too_many_levels_is_a_value_error(tmp_path):

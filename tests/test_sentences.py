@@ -1,7 +1,9 @@
 """Sentences to vectors, from folders as sentence-transformers writes them."""
 
 import copy
+import functools
 import json
+import operator
 import os
 import pickle
 import signal
@@ -14,10 +16,16 @@ import pytest
 from support import families, minilm, pages, sentences
 from support.comparisons import assert_same_bits
 from support.errors import refused
-from support.processes import run_python, wait_until
+from support.processes import assert_runs, run_python, wait_until
 from support.sentences import LONG, POOLING, TEXTS, put, write, write_dense
 
-from attnpy.models import BertEncoder, CausalDecoder, SentenceEncoder, _similarity
+from attnpy.models import (
+    BertEncoder,
+    CausalDecoder,
+    SentenceEncoder,
+    _sentence_folder,
+    _similarity,
+)
 from attnpy.models import sentences as module
 
 sentences.require()
@@ -744,6 +752,129 @@ def test_a_broken_tokenizer_is_refused(tmp_path):
         (tmp_path / "tokenizer.json").write_text(content)
         with pytest.raises(ValueError, match=r"tokenizer\.json: expected"):
             SentenceEncoder.from_pretrained(tmp_path)
+
+
+# What each place in tokenizer.json may be by mistake.
+WRONG = (None, True, -1, 2**40, "", "\x1b[31m", [], ["Right"], {}, {"type": "Sequence"})
+
+
+def places(content, place=()):
+    """The places in a JSON document, one word of a vocabulary for all."""
+    parts = content.items() if isinstance(content, dict) else enumerate(content)
+    for key, inner in parts:
+        yield (*place, key)
+        if isinstance(inner, (dict, list)) and key != "vocab":
+            yield from places(inner, (*place, key))
+
+
+def test_tokenizers_with_mistakes_make_tokens_or_clear_errors(folder, tmp_path):
+    right = json.loads((folder / "tokenizer.json").read_text())
+    path = tmp_path / "tokenizer.json"
+    clear = 0
+    for place in places(right):
+        for wrong in WRONG:
+            content = copy.deepcopy(right)
+            part = functools.reduce(operator.getitem, place[:-1], content)
+            part[place[-1]] = wrong
+            put(path, content)
+            try:
+                made, _ = _sentence_folder.tokenizer(tmp_path, True)
+            except ValueError as error:
+                assert str(error).startswith(f"{path}: expected "), error
+                assert str(error).isprintable()
+                clear += 1
+                continue
+            assert made.truncation is made.padding is None
+    assert clear > 300
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_errors_of_the_tokenizers_package_are_clear(encoder, num_threads):
+    broken = copy.deepcopy(encoder)
+    content = json.loads(encoder.tokenizer.to_str())
+    content["model"]["unk_token"] = "\x1b[31m"
+    broken.tokenizer = type(encoder.tokenizer).from_str(json.dumps(content))
+    with pytest.raises(ValueError, match=r"tokenizer: expected one that makes tokens"):
+        broken.encode(["xylophone"], num_threads=num_threads)
+
+
+FOLDER = """
+import os, resource, sys
+from pathlib import Path
+from attnpy.models import SentenceEncoder
+
+place = Path(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_AS, (4 << 30,) * 2)
+for path in sorted(place.rglob("*.*")):
+    before = path.read_bytes()
+    for kind in ("pipe", "device", "folder", "large"):
+        path.unlink()
+        if kind == "pipe":
+            os.mkfifo(path)
+        elif kind == "device":
+            path.symlink_to("/dev/zero")
+        elif kind == "folder":
+            path.mkdir()
+        else:
+            path.touch()
+            os.truncate(path, 1 << 30)
+        try:
+            SentenceEncoder.from_pretrained(place)
+        except ValueError as error:
+            assert str(error).startswith(f"{path}: expected "), error
+            print(path.name, kind)
+        path.rmdir() if kind == "folder" else path.unlink()
+        path.write_bytes(before)
+SentenceEncoder.from_pretrained(place)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no pipes")
+def test_each_file_of_a_folder_is_a_file_and_not_too_large(tmp_path):
+    write(tmp_path, steps=("Dense", "Normalize"))
+    write_dense(tmp_path / "2_Dense", 12, 5)
+    put(tmp_path / "3_Normalize" / "config.json", {})
+    said = assert_runs(FOLDER, tmp_path, timeout=60).split("\n")
+    files = sorted(path.name for path in tmp_path.rglob("*.*"))
+    assert len(files) == 11
+    assert len(said) == 4 * 11 + 1
+
+
+def test_a_link_that_leads_nowhere_is_no_file_that_is_missing(tmp_path):
+    write(tmp_path)
+    for name in ("modules.json", "sentence_bert_config.json", "tokenizer_config.json"):
+        before = (tmp_path / name).read_bytes()
+        (tmp_path / name).unlink()
+        (tmp_path / name).symlink_to("nowhere")
+        with pytest.raises(FileNotFoundError, match=name):
+            SentenceEncoder.from_pretrained(tmp_path)
+        (tmp_path / name).unlink()
+        (tmp_path / name).write_bytes(before)
+
+
+@pytest.mark.parametrize("word", ["\x1b[31m", "\x00", "\ud800", "x" * 10**6])
+def test_what_files_say_is_escaped_and_cut_in_messages(tmp_path, word):
+    write(tmp_path, steps=("Dense", "Normalize"))
+    write_dense(tmp_path / "2_Dense", 12, 5)
+    put(tmp_path / "3_Normalize" / "config.json", {})
+    modules = json.loads((tmp_path / "modules.json").read_text())
+    changed = {"type": "sentence_transformers." + word}, {"path": word}
+    changes = {
+        "modules.json": [[modules[0] | new, *modules[1:]] for new in changed],
+        "tokenizer_config.json": [{"truncation_side": word}, {"padding_side": word}],
+    }
+    for path in tmp_path.rglob("*.json"):
+        name = str(path.relative_to(tmp_path))
+        before = path.read_text()
+        for content in changes.get(name, [{word: word}, json.loads(before)]):
+            if name not in changes:
+                content |= dict.fromkeys([word, *list(content)[:1]], word)
+            put(path, content)
+            with pytest.raises((ValueError, OSError)) as caught:
+                SentenceEncoder.from_pretrained(tmp_path)
+            assert str(caught.value).isprintable()
+            assert len(str(caught.value)) < 5000
+        path.write_text(before)
 
 
 def test_the_tokenizers_package_is_named_where_it_is_missing(folder, monkeypatch):

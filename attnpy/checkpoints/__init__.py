@@ -5,8 +5,9 @@ any other. `FAMILIES` says which of its arrays go where; `load` copies them.
 """
 
 from attnpy.checkpoints.families import FAMILIES, Family
-from attnpy.checkpoints.files import Checkpoint, read, read_config
+from attnpy.checkpoints.files import Checkpoint, read
 from attnpy.checkpoints.loading import load
+from attnpy.checkpoints.reading import read_config
 
 __all__ = ["FAMILIES", "Checkpoint", "Family", "load", "read", "read_config"]
 

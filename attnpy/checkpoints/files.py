@@ -1,4 +1,4 @@
-"""What a model's folder has: arrays in safetensors files, a configuration in JSON."""
+"""Arrays in safetensors files, each read when it is asked for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import math
 import os
 import sys
-import weakref
 from collections.abc import Iterator, Mapping
 from io import FileIO
 from pathlib import Path
@@ -15,8 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attnpy import _parameters, _pickles, _repr
+from attnpy._quoting import listed, named, quoted
+from attnpy.checkpoints import reading
 
 if TYPE_CHECKING:
+    from typing import TypeGuard
+
     from attnpy._typing import Array
 
 # What safetensors calls the dtypes that are read here, and others that NumPy has.
@@ -100,7 +103,7 @@ class Checkpoint(Mapping[str, "Array"]):
 
     def __init__(self, *paths: str | os.PathLike[str]) -> None:
         try:
-            from safetensors import SafetensorError, safe_open
+            from safetensors import safe_open
         except ImportError as error:
             raise ImportError(
                 "attnpy.checkpoints: reading safetensors files needs the safetensors "
@@ -109,19 +112,24 @@ class Checkpoint(Mapping[str, "Array"]):
         self.metadata = {}
         self._places = {}
         for path in paths:
-            _check_file(Path(path))
-            try:
-                with safe_open(path, framework="np") as judged:
-                    names = list(judged.keys())
-                    self.metadata |= judged.metadata() or {}
-            except SafetensorError as error:
+            file = reading.opened(path)
+            with (
+                reading.judged_elsewhere(path, "a safetensors file"),
+                safe_open(path, framework="np") as judged,
+            ):
+                names = list(judged.keys())
+                self.metadata |= judged.metadata() or {}
+            places = _places(file, path)
+            if places.keys() != set(names):
                 raise ValueError(
-                    f"{path}: expected a safetensors file, got {error}"
-                ) from error
-            places = _places(_opened(path))
+                    f"{named(path)}: expected a safetensors file that stays as it is, "
+                    "got one that has changed"
+                )
             for name in names:
                 if name in self._places:
-                    raise ValueError(f"{path}: expected no {name}, as another file has")
+                    raise ValueError(
+                        f"{named(path)}: expected no {named(name)}, as another file has"
+                    )
                 self._places[name] = places[name]
 
     def __getitem__(self, name: str) -> Array:
@@ -155,7 +163,7 @@ class Checkpoint(Mapping[str, "Array"]):
         n_rows, *row_shape = place.shape or (1,)
         if not 0 <= start <= stop <= n_rows:
             raise ValueError(
-                f"{name}: expected rows of {n_rows}, got {start} to {stop}"
+                f"{named(name)}: expected rows of {n_rows}, got {start} to {stop}"
             )
         rows = np.empty((stop - start, *row_shape), _numpy_dtype(name, place.dtype))
         row_bytes = rows.itemsize * math.prod(row_shape)
@@ -231,87 +239,61 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
     path = Path(path)
     if path.is_dir():
         one, index = path / "model.safetensors", path / "model.safetensors.index.json"
-        if one.exists():
+        if reading.is_there(one):
             return Checkpoint(one)
-        if not index.exists():
+        if not reading.is_there(index):
             raise FileNotFoundError(
-                f"{path}: expected {one.name} or {index.name} in this folder"
+                f"{named(path)}: expected {one.name} or {index.name} in this folder"
             )
         path = index
     return _read_index(path) if path.suffix == ".json" else Checkpoint(path)
 
 
-def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read a model's configuration.
+def _places(file: FileIO, path: str | os.PathLike[str]) -> dict[str, Place]:
+    """Return where the arrays of a file are.
 
-    Parameters
-    ----------
-    path : str or path
-        A JSON file, or a folder with ``config.json`` in it.
-
-    Returns
-    -------
-    dict
-        For the `from_config` of a model in `attnpy.models`.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is no such file.
-    ValueError
-        If it has something else than a JSON object.
-
-    Examples
-    --------
-    >>> import pathlib, tempfile
-    >>> from attnpy import checkpoints
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = pathlib.Path(folder, "config.json")
-    ...     _ = path.write_text('{"model_type": "bert"}')
-    ...     checkpoints.read_config(folder)
-    {'model_type': 'bert'}
+    safetensors has found the file right, but takes lists where the format has objects,
+    and the file may have changed since.
     """
-    path = Path(path)
-    if path.is_dir():
-        path = path / "config.json"
-    _check_file(path)
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: expected a JSON object, got {error}") from error
-    if not isinstance(config, dict):
-        raise ValueError(f"{path}: expected a JSON object, got {config!r:.60}")
-    return config
-
-
-def _check_file(path: Path) -> None:
-    """Refuse pipes and the like, which would be waited for."""
-    if path.exists() and not path.is_file():
-        raise ValueError(f"{path}: expected a file, got something else of this name")
-
-
-def _opened(path: str | os.PathLike[str]) -> FileIO:
-    """Open a file, which is closed when nobody needs it any more."""
-    number = os.open(path, os.O_RDONLY)
-    file = FileIO(number, closefd=False)
-    weakref.finalize(file, os.close, number)
-    return file
-
-
-def _places(file: FileIO) -> dict[str, Place]:
-    """Return where the arrays of a file are, which safetensors has found right."""
     size = int.from_bytes(os.pread(file.fileno(), 8, 0), "little")
-    header = json.loads(os.pread(file.fileno(), size, 8))
-    return {
-        name: Place(
-            file,
-            8 + size + entry["data_offsets"][0],
-            tuple(entry["shape"]),
-            entry["dtype"],
-        )
-        for name, entry in header.items()
-        if name != "__metadata__"
-    }
+    try:
+        header = json.loads(os.pread(file.fileno(), min(size, reading.LARGEST), 8))
+    except (ValueError, RecursionError) as error:
+        raise _header_fault(path, f"a header with {named(error)}") from error
+    if not isinstance(header, dict):
+        raise _header_fault(path, f"the header {quoted(header)}")
+    header.pop("__metadata__", None)
+    places = {}
+    for name, entry in header.items():
+        if not _is_entry(entry):
+            raise _header_fault(path, f"{quoted(entry)} for {named(name)}")
+        begin = 8 + size + entry["data_offsets"][0]
+        places[name] = Place(file, begin, tuple(entry["shape"]), entry["dtype"])
+    return places
+
+
+def _header_fault(path: str | os.PathLike[str], got: str) -> ValueError:
+    return ValueError(f"{named(path)}: expected a safetensors file, got {got}")
+
+
+def _is_entry(entry: object) -> bool:
+    """Tell whether a header says of an array what it has to."""
+    if not isinstance(entry, dict) or not isinstance(entry.get("dtype"), str):
+        return False
+    shape, offsets = entry.get("shape"), entry.get("data_offsets")
+    if not _are_sizes(shape) or not _are_sizes(offsets) or len(offsets) != 2:
+        return False
+    name = DTYPES.get(entry["dtype"]) or OTHERS.get(entry["dtype"])
+    if name is None:  # a dtype that is not read
+        return True
+    n_bytes = 2 if name == "bfloat16" else np.dtype(name).itemsize
+    return bool(math.prod(shape) * n_bytes == offsets[1] - offsets[0])
+
+
+def _are_sizes(numbers: object) -> TypeGuard[list[int]]:
+    return isinstance(numbers, list) and all(
+        isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in numbers
+    )
 
 
 def _read(place: Place, begin: int, data: memoryview, name: str) -> None:
@@ -320,7 +302,9 @@ def _read(place: Place, begin: int, data: memoryview, name: str) -> None:
     while data:  # the system reads 2 GiB at a time, at most
         n_read = os.preadv(place.file.fileno(), [data], at)
         if n_read == 0:
-            raise ValueError(f"{name}: expected {len(data)} more bytes, got none")
+            raise ValueError(
+                f"{named(name)}: expected {len(data)} more bytes, got none"
+            )
         data, at = data[n_read:], at + n_read
 
 
@@ -330,31 +314,30 @@ def _numpy_dtype(name: str, dtype: str) -> np.dtype[Any]:
         register_bfloat16()
     elif dtype not in DTYPES and dtype not in OTHERS:
         raise ValueError(
-            f"{name}: expected an array of a dtype that NumPy has, got {dtype}"
+            f"{named(name)}: expected an array of a dtype that NumPy has, got "
+            f"{named(dtype)}"
         )
     return np.dtype(DTYPES.get(dtype) or OTHERS[dtype])
 
 
 def _read_index(path: Path) -> Checkpoint:
     """Open the files of an index, which must have the names that it says."""
-    shards = read_config(path).get("weight_map")
-    if not isinstance(shards, dict) or not all(
-        isinstance(shard, str) and Path(shard).name == shard
-        for shard in shards.values()
-    ):
+    shards = reading.read_config(path).get("weight_map")
+    if not isinstance(shards, dict) or not all(map(reading.is_name, shards.values())):
         raise ValueError(
-            f"{path}: expected a 'weight_map' of names to files in the same folder"
+            f"{named(path)}: expected a 'weight_map' of names to files in the same "
+            "folder"
         )
     tensors = Checkpoint(
         *(path.parent / shard for shard in sorted(set(shards.values())))
     )
     faults = []
     if missing := sorted(shards.keys() - tensors.keys()):
-        faults.append(f"missing {', '.join(missing)}")
+        faults.append(f"missing {listed(missing)}")
     if unexpected := sorted(tensors.keys() - shards.keys()):
-        faults.append(f"unexpected {', '.join(unexpected)}")
+        faults.append(f"unexpected {listed(unexpected)}")
     if faults:
-        raise ValueError(f"{path}: in the files {'; '.join(faults)}")
+        raise ValueError(f"{named(path)}: in the files {'; '.join(faults)}")
     return tensors
 
 

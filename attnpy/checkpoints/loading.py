@@ -13,6 +13,7 @@ import numpy as np
 
 from attnpy import _checks, _dtypes, _progress
 from attnpy._packed_weight import PANEL_COLUMNS, PanelWriter
+from attnpy._quoting import joined, listed, named, quoted
 from attnpy.checkpoints.families import FAMILIES, Family
 from attnpy.checkpoints.files import Checkpoint, register_bfloat16
 
@@ -130,7 +131,7 @@ def fill(
     targets = _targets(own, table, found)
     faults = []
     if missing := [prefix + name for name in targets if name not in found]:
-        faults.append(f"missing {', '.join(missing)}")
+        faults.append(f"missing {listed(missing)}")
     for plain in found:
         if plain in targets:
             continue
@@ -141,16 +142,16 @@ def fill(
         elif _is_like(plain, table.optional):
             continue
         elif plain in table.refused:
-            faults.append(f"{found[plain]}: {table.refused[plain]}")
+            faults.append(f"{named(found[plain])}: {table.refused[plain]}")
         else:
             unexpected.append(found[plain])
     if unexpected:
-        faults.append(f"unexpected {', '.join(sorted(unexpected))}")
+        faults.append(f"unexpected {listed(sorted(unexpected))}")
     for plain, target in targets.items():
         if plain in found:
             faults += _array_fault(tensors, found[plain], target)
     if faults:
-        raise ValueError(f"checkpoint: {'; '.join(faults)}")
+        raise ValueError(f"checkpoint: {joined(faults)}")
     if "bfloat16" in {_describe(tensors, found[plain])[1] for plain in targets}:
         register_bfloat16()  # or an error before anything changes
     n_bytes = sum(p.nbytes for target in targets.values() for p in target.parameters)
@@ -237,7 +238,7 @@ def _targets(
     if unnamed := sorted(own.keys() - filled):
         raise ValueError(
             "model: expected one of the family, got parameters without a name in its "
-            f"checkpoints: {', '.join(unnamed)}"
+            f"checkpoints: {listed(unnamed)}"
         )
     return targets
 
@@ -262,14 +263,17 @@ def _array_fault(
     shape, dtype = _describe(tensors, name)
     rows = {array.shape[:-1] for array in target.parameters}
     if len(rows) > 1:
-        return [f"{name}: expected several arrays, as keys and values have other rows"]
+        return [
+            f"{named(name)}: expected several arrays, as keys and values have other "
+            "rows"
+        ]
     expected = *rows.pop(), sum(array.shape[-1] for array in target.parameters)
     if target.transposed:
         expected = expected[::-1]
     if shape != expected:
-        return [f"{name}: expected shape {expected}, got {shape}"]
+        return [f"{named(name)}: expected shape {expected}, got {quoted(shape)}"]
     if dtype not in _dtypes.FLOATING:
-        return [f"{name}: expected floating numbers, got dtype {dtype}"]
+        return [f"{named(name)}: expected floating numbers, got dtype {named(dtype)}"]
     return []
 
 
@@ -278,7 +282,9 @@ def _tie_fault(
 ) -> list[str]:
     """Return what is wrong with an array that the model has under another name."""
     equal = other in found and _equal(tensors, found[name], found[other])
-    return [] if equal else [f"{found[name]}: expected {other} again, as they are tied"]
+    if equal:
+        return []
+    return [f"{named(found[name])}: expected {other} again, as they are tied"]
 
 
 def _equal(tensors: Mapping[str, ArrayLike], one: str, other: str) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from attnpy._quoting import joined, named, quoted
 from attnpy.blocks.feed_forward import GATED
 from attnpy.models import _hf_fields
 from attnpy.positions import Rotary
@@ -58,7 +59,7 @@ def bert(config: Config) -> dict[str, Any]:
         kind = "bert"
     if not isinstance(kind, str) or kind not in ENCODERS:
         raise ValueError(
-            f"config: expected model_type = {_either(ENCODERS)}, got {kind!r:.60}"
+            f"config: expected model_type = {_either(ENCODERS)}, got {quoted(kind)}"
         )
     values = _values(config, _hf_fields.FAMILIES[kind])
     if kind == "distilbert":
@@ -110,18 +111,18 @@ def num_labels(config: Config) -> int:
     if names is not None:
         if not isinstance(names, Mapping) or not names:
             raise ValueError(
-                f"config: expected id2label to be a mapping, got {names!r:.60}"
+                f"config: expected id2label to be a mapping, got {quoted(names)}"
             )
         if number not in (None, len(names)):
             raise ValueError(
                 f"config: expected num_labels = {len(names)} as id2label has, got "
-                f"{number!r:.60}"
+                f"{quoted(number)}"
             )
         return len(names)
     fits, words = KINDS["size"]
     if number is not None and not fits(number):
         raise ValueError(
-            f"config: expected num_labels to be {words}, got {number!r:.60}"
+            f"config: expected num_labels to be {words}, got {quoted(number)}"
         )
     return 2 if number is None else int(number)
 
@@ -136,7 +137,7 @@ def decoder(config: Config) -> dict[str, Any]:
         values = _values(config, _hf_fields.FAMILIES[kind])
         return (_gemma if kind.startswith("gemma") else _llama)(values, kind)
     raise ValueError(
-        f"config: expected model_type = {_either(decoders)}, got {kind!r:.60}"
+        f"config: expected model_type = {_either(decoders)}, got {quoted(kind)}"
     )
 
 
@@ -277,7 +278,7 @@ def _gemma3_rotary(
     ):
         raise ValueError(
             f"config: expected rope_parameters of {FULL} and {SLIDING}, each a "
-            f"mapping, got {given!r:.200}"
+            f"mapping, got {quoted(given, 200)}"
         )
     parts[FULL] = {**parts[FULL], **(values["rope_scaling"] or {})}
     bases = {FULL: values["rope_theta"], SLIDING: values["rope_local_base_freq"]}
@@ -330,12 +331,12 @@ def _rotary_dim(head_dim: int, share: object, kind: str) -> int:
     if not _is_number(share) or share > 1:  # type: ignore[operator]
         raise ValueError(
             "config: expected partial_rotary_factor to be a number above 0, at most 1, "
-            f"got {share!r:.60}"
+            f"got {quoted(share)}"
         )
     if kind != "phi3" and share != 1:
         raise ValueError(
             "config: expected partial_rotary_factor = 1.0, as the class of "
-            f"{kind} turns whole heads, got {share!r:.60}"
+            f"{kind} turns whole heads, got {quoted(share)}"
         )
     return int(head_dim * share)  # type: ignore[operator]
 
@@ -345,7 +346,7 @@ def _check_lost_base(base: object) -> None:
     if base not in (None, 10000.0):
         raise ValueError(
             "config: expected rope_theta in rope_scaling, which takes the place of "
-            f"rope_parameters, or beside it, got {base!r:.60} in rope_parameters"
+            f"rope_parameters, or beside it, got {quoted(base)} in rope_parameters"
         )
 
 
@@ -354,7 +355,7 @@ def _set_original_length(scaling: dict[str, Any], values: dict[str, Any]) -> Non
     key, beside = ORIGINAL, values[ORIGINAL]
     if beside is not None and scaling.get(key, beside) != beside:
         raise ValueError(
-            f"config: expected one {key}, got {beside}, and {scaling[key]!r:.60} in "
+            f"config: expected one {key}, got {beside}, and {quoted(scaling[key])} in "
             "the scaling of positions"
         )
     length = values["max_position_embeddings"] if beside is None else beside
@@ -391,7 +392,7 @@ def _layer_types(values: dict[str, Any], kind: str) -> list[str]:
     if len(kinds) != num_layers or not {FULL, SLIDING}.issuperset(kinds):
         raise ValueError(
             f"config: expected layer_types of {num_layers} names, {FULL} or {SLIDING}, "
-            f"got {kinds!r:.200}"
+            f"got {quoted(kinds, 200)}"
         )
     if SLIDING in kinds and not windows:
         used = (
@@ -425,7 +426,7 @@ def _activation(name: str) -> Activation:
     if name not in ACTIVATIONS:
         raise ValueError(
             f"config: expected an activation of {', '.join(ACTIVATIONS)}, "
-            f"got {name!r:.60}"
+            f"got {quoted(name)}"
         )
     return ACTIVATIONS[name]
 
@@ -452,19 +453,19 @@ def _values(config: Config, family: _hf_fields.Family) -> dict[str, Any]:
         fits, words = KINDS[field.kind]
         values[name] = value
         if not fits(value):
-            faults.append(f"expected {name} to be {words}, got {value!r:.60}")
+            faults.append(f"expected {name} to be {words}, got {quoted(value)}")
     ignored = {name for names in family.harmless.values() for name in names}
     for name, value in config.items():
         if value is None or name in family.read or name in ignored:
             continue
         neutral = family.neutral.get(name, ())
         if value not in neutral:
-            wanted = f"{name} = {neutral[0]!r}" if neutral else f"no {name}"
-            faults.append(f"expected {wanted}, got {value!r:.60}")
+            wanted = f"{name} = {neutral[0]!r}" if neutral else f"no {named(name)}"
+            faults.append(f"expected {wanted}, got {quoted(value)}")
     if missing:
         faults.insert(0, f"missing {', '.join(missing)}")
     if faults:
-        raise ValueError(f"config: {'; '.join(faults)}")
+        raise ValueError(f"config: {joined(faults)}")
     return values
 
 

@@ -12,6 +12,8 @@ import numpy as np
 
 from attnpy import _checks, checkpoints
 from attnpy._files import folder_at
+from attnpy._quoting import listed, named, quoted
+from attnpy.checkpoints.reading import is_name, is_there, judged_elsewhere, read_json
 from attnpy.models._pooling import MODES, Dense, Normalize
 from attnpy.models._similarity import FUNCTIONS
 
@@ -112,7 +114,7 @@ class Fields:
     def __init__(self, path: Path) -> None:
         """Read a file; one that is not there has no fields."""
         self.path = path
-        config = checkpoints.read_config(path) if path.exists() else {}
+        config = read_json(path) if is_there(path) else {}
         self.rest = {name: x for name, x in config.items() if x is not None}
 
     def take(self, name: str, kind: type, words: str, default: Any = None) -> Any:
@@ -141,30 +143,29 @@ class Fields:
     def end(self) -> None:
         """Refuse what nobody has taken."""
         for name, value in self.rest.items():
-            raise self.fault(f"no {name}", value)
+            raise self.fault(f"no {named(name)}", value)
 
     def fault(self, expected: str, value: object) -> ValueError:
         """Return the error of a field."""
-        return ValueError(f"{self.path}: expected {expected}, got {value!r:.60}")
+        return ValueError(
+            f"{named(self.path)}: expected {expected}, got {quoted(value)}"
+        )
 
 
 def _modules(folder: Path) -> list[tuple[str, Path]] | None:
     """Return the kinds of the modules and their folders, or None without the file."""
     path = folder / "modules.json"
-    if not path.exists():
+    if not is_there(path):
         return None
-    try:
-        entries = json.loads(path.read_text("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: expected a JSON list, got {error}") from error
-    if not isinstance(entries, list) or not all(isinstance(x, dict) for x in entries):
-        raise ValueError(f"{path}: expected a list of modules, got {entries!r:.60}")
+    entries = read_json(path, list, "a list of modules")
+    if not all(isinstance(entry, dict) for entry in entries):
+        raise ValueError(f"{path}: expected a list of modules, got {quoted(entries)}")
     modules = [_module(path, entry) for entry in entries]
     kinds = [kind for kind, _ in modules]
     if kinds[:2] != ["Transformer", "Pooling"] or not STEPS.keys() >= set(kinds[2:]):
         raise ValueError(
             f"{path}: expected Transformer, Pooling, and then any of Dense and "
-            f"Normalize, got {', '.join(kinds) or 'none'}"
+            f"Normalize, got {listed(kinds) or 'none'}"
         )
     return modules
 
@@ -174,20 +175,23 @@ def _module(path: Path, entry: Config) -> tuple[str, Path]:
     kind, place = entry.get("type"), entry.get("path", "")
     if not isinstance(kind, str) or not kind.startswith("sentence_transformers."):
         raise ValueError(
-            f"{path}: expected modules of sentence_transformers, got type {kind!r:.60}"
+            f"{path}: expected modules of sentence_transformers, got type "
+            f"{quoted(kind)}"
         )
     inside = Path(place) if isinstance(place, str) else Path("..")
-    if inside.is_absolute() or ".." in inside.parts:
-        raise ValueError(f"{path}: expected folders inside this one, got {place!r:.60}")
-    if entry.get("kwargs"):
-        raise ValueError(f"{path}: expected no kwargs, got {entry['kwargs']!r:.60}")
+    if inside.is_absolute() or not all(map(is_name, inside.parts)):
+        raise ValueError(
+            f"{path}: expected folders inside this one, got {quoted(place)}"
+        )
+    if kwargs := entry.get("kwargs"):
+        raise ValueError(f"{path}: expected no kwargs, got {quoted(kwargs)}")
     return kind.rpartition(".")[2], path.parent / inside
 
 
 def _pooling(path: Path) -> tuple[tuple[str, ...], bool, int | None]:
     """Return the modes, whether the prompt counts, and the size of what is pooled."""
-    if not path.exists():
-        raise FileNotFoundError(f"{path}: expected this file, got none")
+    if not is_there(path):
+        raise FileNotFoundError(f"{named(path)}: expected this file, got none")
     fields = Fields(path)
     embed_dim = fields.count("word_embedding_dimension")
     newer = fields.count("embedding_dimension")
@@ -235,15 +239,15 @@ def _dense(folder: Path) -> Dense:
     names = ["linear.weight", *(["linear.bias"] if has_bias else [])]
     if sorted(tensors) != sorted(names):
         raise ValueError(
-            f"{folder}: expected the arrays {', '.join(names)}, got "
-            f"{', '.join(sorted(tensors))}"
+            f"{named(folder)}: expected the arrays {', '.join(names)}, got "
+            f"{listed(sorted(tensors))}"
         )
     arrays = [tensors[name] for name in names]
     n_in, n_out = shape
     if arrays[0].shape != (n_out, n_in) or any(a.shape != (n_out,) for a in arrays[1:]):
         raise ValueError(
-            f"{folder}: expected linear.weight of ({n_out}, {n_in}) and a bias of "
-            f"({n_out},), got {', '.join(str(array.shape) for array in arrays)}"
+            f"{named(folder)}: expected linear.weight of ({n_out}, {n_in}) and a bias "
+            f"of ({n_out},), got {', '.join(str(array.shape) for array in arrays)}"
         )
     weight = np.ascontiguousarray(arrays[0].T)
     return Dense(weight, arrays[1] if has_bias else None, ACTIVATIONS[name])
@@ -254,7 +258,7 @@ STEPS: dict[str, Callable[[Path], Step]] = {"Dense": _dense, "Normalize": _norma
 
 def _sentence_config(folder: Path) -> tuple[int | None, bool]:
     """Return the longest text, and whether texts are turned into lower case."""
-    paths = [folder / name for name in SENTENCE_CONFIGS if (folder / name).exists()]
+    paths = [folder / name for name in SENTENCE_CONFIGS if is_there(folder / name)]
     if not paths:
         return None, False
     fields = Fields(paths[0])
@@ -313,18 +317,20 @@ def tokenizer(folder: Path, lower_case: bool) -> Any:
             "pip install tokenizers"
         ) from error
     path = folder / "tokenizer.json"
-    content = checkpoints.read_config(path)
+    content = read_json(path)
+    plain = {**content, "truncation": None, "padding": None}
+    with judged_elsewhere(path, "a tokenizer"):
+        made = Tokenizer.from_str(json.dumps(plain))
     side = _side(folder, content)
-    if lower_case and not _lowers(content.get("normalizer")):
+    normalizer = content.get("normalizer")
+    if lower_case and not _lowers(normalizer):
         first = {"type": "Lowercase"}
-        rest = [content["normalizer"]] if content.get("normalizer") else []
-        content["normalizer"] = {"type": "Sequence", "normalizers": [first, *rest]}
-    content["truncation"] = content["padding"] = None
-    try:
-        made = Tokenizer.from_str(json.dumps(content))
-    except Exception as error:  # the package has no class for it
-        raise ValueError(f"{path}: expected a tokenizer, got {error}") from error
-    if any(made.encode("a").type_ids):
+        rest = [] if normalizer is None else [normalizer]
+        plain["normalizer"] = {"type": "Sequence", "normalizers": [first, *rest]}
+        made = Tokenizer.from_str(json.dumps(plain))
+    with judged_elsewhere(path, "a tokenizer"):
+        types = made.encode("a").type_ids
+    if any(types):
         raise ValueError(f"{path}: expected token types 0 for a text alone, got others")
     return made, side
 
@@ -332,18 +338,29 @@ def tokenizer(folder: Path, lower_case: bool) -> Any:
 def _side(folder: Path, content: Config) -> str:
     """Return from where long texts are cut, and check what would change the tokens."""
     fields = Fields(folder / "tokenizer_config.json")
-    truncation, padding = content.get("truncation"), content.get("padding")
-    cut = str((truncation or {}).get("direction", "right")).lower()
+    cut = _direction(folder, content, "truncation")
     side: str = fields.rest.get("truncation_side", cut)
     if side not in ("left", "right"):
         raise fields.fault("truncation_side to be left or right", side)
-    padded = str((padding or {}).get("direction", "right")).lower()
+    padded = _direction(folder, content, "padding")
     padded = fields.rest.get("padding_side", padded)
     if padded != "right":
         raise fields.fault('padding_side = "right"', padded)
     _check_same(fields, content.get("normalizer"), "BertNormalizer", BERT_NORMALIZER)
     _check_same(fields, content.get("pre_tokenizer"), "ByteLevel", BYTE_LEVEL)
     return side
+
+
+def _direction(folder: Path, content: Config, name: str) -> str:
+    """Return the side on which a tokenizer by itself cuts or pads."""
+    part = content.get(name)
+    side = part.get("direction", "Right") if isinstance(part, dict) else "Right"
+    if not isinstance(part, dict | None) or side not in ("Left", "Right"):
+        raise ValueError(
+            f"{named(folder / 'tokenizer.json')}: expected {name} to be a mapping with "
+            f"the direction Left or Right, got {quoted(part)}"
+        )
+    return str(side).lower()
 
 
 # What a tokenizer's configuration calls the settings of tokenizer.json, over which it
@@ -363,11 +380,10 @@ def _check_same(
     if not isinstance(part, dict) or part.get("type") != kind:
         return
     for theirs, ours in names.items():
-        if theirs in fields.rest and fields.rest[theirs] != part.get(ours):
-            raise fields.fault(
-                f"{theirs} = {json.dumps(part.get(ours))} as tokenizer.json has it",
-                fields.rest[theirs],
-            )
+        wanted, got = part.get(ours), fields.rest.get(theirs)
+        if theirs in fields.rest and got != wanted:
+            wanted = named(json.dumps(wanted))
+            raise fields.fault(f"{theirs} = {wanted} as tokenizer.json has it", got)
 
 
 def _lowers(normalizer: object) -> bool:

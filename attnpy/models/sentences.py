@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from attnpy import _checks, _dtypes, _machine, _parameters, _pickles, _progress, _repr
+from attnpy._quoting import listed, quoted
+from attnpy.checkpoints.reading import judged_elsewhere
 from attnpy.models import _pooling, _sentence_folder, _similarity
 from attnpy.models._similarity import SearchResult
 from attnpy.models.bert import BertEncoder
@@ -462,9 +464,9 @@ class SentenceEncoder:
         if name is None:
             return ""
         if name not in self.prompts:
-            known = ", ".join(self.prompts) or "no name, as there are no prompts"
+            known = listed(self.prompts) or "no name, as there are no prompts"
             raise ValueError(f"prompt_name: expected one of {known}, got {name!r}")
-        return _text(self.prompts[name], f"prompts[{name!r}]")
+        return _text(self.prompts[name], f"prompts[{quoted(name)}]")
 
     def _encode_one(self, text: str, how: _How, out: Array | None) -> Array:
         if out is not None and out.shape != (self.embed_dim,):
@@ -494,15 +496,17 @@ class SentenceEncoder:
         """Return the numbers of the texts' tokens."""
         texts = [how.prompt + text for text in texts]
         tokenizer, n_threads = self.tokenizer, how.num_threads
-        if (_machine.get_num_threads() if n_threads is None else n_threads) == 1:
-            return [tokenizer.encode(text).ids for text in texts]
-        return [code.ids for code in tokenizer.encode_batch_fast(texts)]
+        with judged_elsewhere("tokenizer", "one that makes tokens of these texts"):
+            if (_machine.get_num_threads() if n_threads is None else n_threads) == 1:
+                return [tokenizer.encode(text).ids for text in texts]
+            return [code.ids for code in tokenizer.encode_batch_fast(texts)]
 
     def _prompt_tokens(self, prompt: str) -> int:
         """Return how many tokens at the beginning do not count."""
         if self.include_prompt or not prompt:
             return 0
-        ids = self.tokenizer.encode(prompt).ids
+        with judged_elsewhere("tokenizer", "one that makes tokens of the prompt"):
+            ids = self.tokenizer.encode(prompt).ids
         added = self.tokenizer.get_added_tokens_decoder()
         ends = bool(ids) and ids[-1] in added and added[ids[-1]].special
         return len(ids) - ends

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnpy import _attnpy, _checks, _dtypes, _parameters, _pickles, _repr
+from attnpy._quoting import quoted
 from attnpy.positions.absolute import query_positions
 
 if TYPE_CHECKING:
@@ -489,10 +490,13 @@ def _parse_scaling(
     kind = str(given.pop("rope_type", given.get("type")))
     if kind not in SCALINGS or given.pop("type", kind) != kind:
         raise ValueError(
-            f"scaling: expected one 'rope_type' of {', '.join(SCALINGS)}, got {scaling}"
+            f"scaling: expected one 'rope_type' of {', '.join(SCALINGS)}, got "
+            f"{quoted(scaling, 200)}"
         )
     if (theta := given.pop("rope_theta", base)) != base:
-        raise ValueError(f"scaling: expected 'rope_theta' = base = {base}, got {theta}")
+        raise ValueError(
+            f"scaling: expected 'rope_theta' = base = {base}, got {quoted(theta)}"
+        )
     share = given.pop("partial_rotary_factor", None)
     if share is not None:
         share = _checks.above(share, "scaling['partial_rotary_factor']", 0)
@@ -506,7 +510,8 @@ def _parse_scaling(
     if wrong:
         raise ValueError(
             f"scaling: expected {kind!r} with {', '.join(required) or 'nothing'}"
-            f"{' and maybe ' if optional else ''}{', '.join(optional)}, got {scaling}"
+            f"{' and maybe ' if optional else ''}{', '.join(optional)}, got "
+            f"{quoted(scaling, 200)}"
         )
     for key, value in given.items():
         name, low = f"scaling[{key!r}]", -math.inf if key.startswith("mscale") else 0
@@ -597,7 +602,7 @@ def _factors(value: object, name: str, n_pairs: int) -> NDArray[np.float64]:
     if not isinstance(value, (list, tuple, np.ndarray)) or len(value) != n_pairs:
         raise ValueError(
             f"{name}: expected a list of rotary_dim / 2 = {n_pairs} numbers, "
-            f"got {value!r:.60}"
+            f"got {quoted(value)}"
         )
     return np.array([_checks.above(number, name, 0) for number in value])
 

@@ -1,0 +1,59 @@
+"""What a file says, as a message quotes it: escaped, and cut where it is long."""
+
+from __future__ import annotations
+
+import reprlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+# Characters of a value, of a name, and of a list of names.
+LONGEST, LONGEST_NAME, LONGEST_LIST = 60, 200, 4000
+
+
+class _Short(reprlib.Repr):
+    """Looks at no more of a value than it shows, however large or deep the value is."""
+
+    def __init__(self, longest: int) -> None:
+        super().__init__()
+        self.maxlevel = 4
+        self.maxstring = self.maxlong = self.maxother = longest
+
+
+def quoted(value: object, longest: int = LONGEST) -> str:
+    """Return a value as Python writes it, in so many characters at most."""
+    return _cut(_Short(longest).repr(value), longest)
+
+
+def named(name: object) -> str:
+    """Return a name without quotes where all of it can be read, and quoted elsewhere.
+
+    An error of another package is such a name: it may have a file's contents in it.
+    """
+    text = str(name).replace("\n", " ")
+    return (
+        _cut(text, LONGEST_NAME) if text.isprintable() else quoted(text, LONGEST_NAME)
+    )
+
+
+def listed(names: Iterable[object]) -> str:
+    """Return names with commas between them, and how many more there are."""
+    return joined(map(named, names), ", ")
+
+
+def joined(texts: Iterable[str], between: str = "; ") -> str:
+    """Return texts with something between them, and how many more there are."""
+    everything = list(texts)
+    shown, length = [], 0
+    for text in everything:
+        if length > LONGEST_LIST:
+            break
+        shown.append(text)
+        length += len(text) + len(between)
+    rest = len(everything) - len(shown)
+    return between.join(shown) + (f" and {rest} more" if rest else "")
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."

@@ -1,0 +1,145 @@
+"""Opens each file of a model's folder: a file indeed, and no larger than it may be."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import weakref
+from contextlib import contextmanager
+from io import FileIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnpy._quoting import named, quoted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Of files that are read as a whole, in bytes: four times the tokenizer.json of Gemma 3.
+LARGEST = 128 << 20
+# Characters of a file's name, of which systems take no more.
+LONGEST_NAME = 255
+# The class of what packages in Rust raise where they give up, which they do not export.
+PANIC = "PanicException"
+
+
+def is_there(path: str | os.PathLike[str]) -> bool:
+    """Tell whether there is something of this name, be it a link that leads nowhere."""
+    return os.path.lexists(path)
+
+
+def is_name(text: object) -> bool:
+    """Tell whether this may be the name of another file in the same folder."""
+    return (
+        isinstance(text, str)
+        and text.isprintable()
+        and Path(text).name == text
+        and text != ".."
+        and len(text) <= LONGEST_NAME
+    )
+
+
+def opened(path: str | os.PathLike[str]) -> FileIO:
+    """Open a file, which is closed when nobody needs it any more.
+
+    Pipes, which would be waited for, and devices, which may be endless, are refused.
+    """
+    try:
+        is_file = stat.S_ISREG(os.stat(path).st_mode)
+    except ValueError as error:  # what the system does not take for a name
+        raise ValueError(
+            f"expected the name of a file, got {quoted(os.fspath(path))}"
+        ) from error
+    if not is_file:
+        raise ValueError(
+            f"{named(path)}: expected a file, got something else of this name"
+        )
+    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    file = FileIO(number, closefd=False)
+    weakref.finalize(file, os.close, number)
+    return file
+
+
+def read_bytes(path: str | os.PathLike[str]) -> bytes:
+    """Return what a file has, which must not be too much."""
+    file = opened(path)
+    size = os.fstat(file.fileno()).st_size
+    if size > LARGEST:
+        raise ValueError(
+            f"{named(path)}: expected at most {LARGEST >> 20} MiB, got {size} bytes"
+        )
+    data = b""
+    while len(data) < size and (more := file.read(size - len(data))):
+        data += more
+    return data
+
+
+def read_json(
+    path: str | os.PathLike[str], kind: type = dict, words: str = "a JSON object"
+) -> Any:
+    """Return what a JSON file has, which has to be of this kind."""
+    data = read_bytes(path)
+    try:
+        content = json.loads(data.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            f"{named(path)}: expected {words}, got {named(error)}"
+        ) from error
+    if not isinstance(content, kind):
+        raise ValueError(f"{named(path)}: expected {words}, got {quoted(content)}")
+    return content
+
+
+@contextmanager
+def judged_elsewhere(name: object, kind: str) -> Iterator[None]:
+    """Say in one sentence what another package finds wrong in a file, or what is of it.
+
+    Those in Rust raise errors that are bare exceptions, and where they panic none at
+    all, but a BaseException.
+    """
+    try:
+        yield
+    except (OSError, MemoryError):
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != PANIC:
+            raise
+        raise ValueError(
+            f"{named(name)}: expected {kind}, got {named(error)}"
+        ) from error
+
+
+def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read a model's configuration.
+
+    Parameters
+    ----------
+    path : str or path
+        A JSON file, or a folder with ``config.json`` in it.
+
+    Returns
+    -------
+    dict
+        For the `from_config` of a model in `attnpy.models`.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ValueError
+        If it has something else than a JSON object, is larger than 128 MiB, or no file.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from attnpy import checkpoints
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "config.json")
+    ...     _ = path.write_text('{"model_type": "bert"}')
+    ...     checkpoints.read_config(folder)
+    {'model_type': 'bert'}
+    """
+    path = Path(path)
+    config: dict[str, Any] = read_json(path / "config.json" if path.is_dir() else path)
+    return config
