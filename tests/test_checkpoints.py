@@ -131,17 +131,49 @@ def test_bert_has_several_names():
     assert_same_parameters(bert(legacy), expected)
 
 
-def test_what_comes_after_bert_is_left_alone():
+def test_buffers_pooler_and_classifier_of_bert_are_left_alone():
     tensors = families.tensors(families.BERT)
     more = {
         "bert.embeddings.position_ids": np.arange(16)[None],
         "bert.pooler.dense.weight": np.ones((12, 12)),
-        "cls.predictions.bias": np.ones(30),
         "classifier.weight": np.ones((2, 12)),
-        "qa_outputs.weight": np.ones((2, 12)),
     }
     named = {f"bert.{name}": array for name, array in tensors.items()}
     assert_same_parameters(bert({**named, **more}), bert(tensors))
+
+
+# Names of heads that are not here, by the family of names.
+HEADS = {
+    "bert": ("cls.predictions.bias", "cls.seq_relationship.weight", "qa_outputs.bias"),
+    "roberta": ("lm_head.dense.weight", "classifier.out_proj.bias", "qa_outputs.bias"),
+    "distilbert": ("pre_classifier.weight", "classifier.bias", "vocab_projector.bias"),
+    "mpnet": ("lm_head.bias", "classifier.dense.weight", "qa_outputs.weight"),
+    "gpt2": ("score.weight", "classifier.bias", "multiple_choice_head.summary.bias"),
+    "llama": ("score.weight",),
+    "phi3": ("score.weight",),
+    "gemma": ("score.weight",),
+}
+
+
+@pytest.mark.parametrize("kind", families.NAMES)
+def test_heads_that_are_not_here_are_refused_or_left_alone_as_asked(kind):
+    family = families.NAMES[kind]
+    config = {**families.ENCODERS, **families.DECODERS}[kind]
+    make = BertEncoder if kind in families.ENCODERS else CausalDecoder
+    tensors = families.tensors(config)
+    expected = make.from_config(config)
+    checkpoints.load(expected, tensors, family)
+    for prefix in ("", checkpoints.FAMILIES[family].prefixes[0]):
+        heads = {prefix + name: np.ones(3, np.float32) for name in HEADS[family]}
+        model = make.from_config(config)
+        before = copy.deepcopy(model)
+        for name, array in heads.items():
+            text = rf"no head of another task, .*got {name} \(ignore_head=True reads th"
+            with pytest.raises(ValueError, match=text):
+                checkpoints.load(model, {**tensors, name: array}, family)
+            assert_same_parameters(model, before)
+        checkpoints.load(model, {**tensors, **heads}, family, ignore_head=True)
+        assert_same_parameters(model, expected)
 
 
 @pytest.mark.parametrize("kind", families.DECODERS)

@@ -439,3 +439,38 @@ def test_bert_pools_and_classifies_as_theirs(tmp_path, activation, n_labels):
     read = BertEncoder.from_pretrained(tmp_path, classifier=True, dtype="auto")
     again = read(batch, lengths=[9, 6], token_types=types)
     assert_same_bits(read.classify(again), ours.classify(states))
+
+
+TASKS = ["MaskedLM", "TokenClassification", "QuestionAnswering", "MultipleChoice"]
+HEADS = {
+    **{kind: [*TASKS, "SequenceClassification"] for kind in KIN},
+    "bert": [*TASKS, "PreTraining", "NextSentencePrediction"],
+    "gpt2": ["SequenceClassification", "TokenClassification", "QuestionAnswering"],
+    "llama": ["SequenceClassification", "TokenClassification"],
+    "gemma3_text": ["SequenceClassification"],
+}
+CLASSES = {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta"}
+CLASSES |= {"distilbert": "DistilBert", "mpnet": "MPNet", "gpt2": "GPT2"}
+CLASSES |= {"llama": "Llama", "gemma3_text": "Gemma3Text"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "task"), [(kind, task) for kind, tasks in HEADS.items() for task in tasks]
+)
+def test_their_heads_that_are_not_here_are_refused_by_name(tmp_path, kind, task):
+    pytest.importorskip("safetensors")
+    owner = getattr(transformers, f"{CLASSES[kind]}For{task}")
+    config = {**families.ENCODERS, **families.DECODERS}[kind]
+    made = transformers.AutoConfig.for_model(**{**config, "pad_token_id": 1})
+    model = randomized(owner(made))
+    model.save_pretrained(tmp_path)
+    base = transformers.AutoModel.from_pretrained(tmp_path).eval()
+    ours = BertEncoder if kind in families.ENCODERS else CausalDecoder
+    options = {} if kind in families.ENCODERS else {"logits": False}
+    text = rf"expected no head of {owner.__name__}, which is not here, got .*ignore_he"
+    with pytest.raises(ValueError, match=text):
+        ours.from_pretrained(tmp_path, **options)
+    read = ours.from_pretrained(tmp_path, **options, ignore_head=True)
+    with torch.no_grad():
+        expected = base(torch.tensor(IDS[np.newaxis, :12])).last_hidden_state[0]
+    np.testing.assert_allclose(read(IDS[:12]), expected.numpy(), rtol=1e-3, atol=1e-4)

@@ -1,6 +1,7 @@
 """The models against their arithmetic in float64, and the promises about bits."""
 
 import json
+import re
 import sys
 
 import numpy as np
@@ -11,6 +12,7 @@ from support.comparisons import assert_near, assert_same_bits, assert_same_param
 from support.errors import refused
 
 from attnpy import _dtypes, checkpoints, models, positions
+from attnpy._quoting import named
 from attnpy.blocks import Encoder, LayerNorm, RMSNorm
 from attnpy.models import BertEncoder, CausalDecoder, sample
 
@@ -186,6 +188,49 @@ def test_heads_of_bert_are_read_where_wanted(tmp_path):
     text = r"missing classifier.bias, pooler.dense.bias, pooler.dense.weight|missing p"
     with pytest.raises(ValueError, match=text):
         BertEncoder.from_pretrained(tmp_path, classifier=True)
+
+
+@pytest.mark.quick
+def test_a_classifier_of_another_class_is_a_head_that_is_not_here(tmp_path):
+    model, tensors = with_heads()
+    base = families.tensors(families.BERT)
+
+    def read(owners, arrays, **options):
+        write(tmp_path, {**families.BERT, "architectures": owners}, arrays)
+        return BertEncoder.from_pretrained(tmp_path, packed=False, **options)
+
+    labels = {"id2label": dict.fromkeys("012")}
+    for owners in (None, [], ["BertModel"], ["BertForSequenceClassification"]):
+        assert read(owners, tensors).classifier_weight is None
+        write(tmp_path, {**families.BERT, **labels, "architectures": owners}, tensors)
+        whole = BertEncoder.from_pretrained(tmp_path, classifier=True)
+        assert_same_bits(whole.classifier_weight, model.classifier_weight)
+    for owner in ("BertForTokenClassification", "BertForMultipleChoice", "\x1b[31m"):
+        text = rf"no head of {re.escape(named(owner))}, which is not here, got classif"
+        for wanted in (False, True):
+            with pytest.raises(ValueError, match=text):
+                read([owner], tensors, classifier=wanted)
+        below = read([owner], tensors, ignore_head=True)
+        assert_same_parameters(below, read(None, base))
+        with pytest.raises(ValueError, match=r"missing classifier.weight, classif"):
+            read([owner], tensors, ignore_head=True, classifier=True)
+        # There is nothing to lose: the files of many folders are the base's.
+        assert_same_parameters(read([owner], base), below)
+    with pytest.raises(TypeError, match="ignore_head: expected a bool, got str"):
+        read(None, base, ignore_head="yes")
+
+
+@pytest.mark.quick
+def test_a_decoder_below_a_head_that_is_not_here_is_read_as_asked(tmp_path):
+    tensors = families.tensors(families.LLAMA)
+    owners = {"architectures": ["LlamaForSequenceClassification"]}
+    scores = {"score.weight": np.ones((2, 16), np.float32)}
+    write(tmp_path, {**families.LLAMA, **owners}, {**tensors, **scores})
+    text = r"no head of LlamaForSequenceClassification, .* got score.weight \(ignore_he"
+    with pytest.raises(ValueError, match=text):
+        CausalDecoder.from_pretrained(tmp_path, logits=False)
+    read = CausalDecoder.from_pretrained(tmp_path, logits=False, ignore_head=True)
+    assert_same_bits(read.token_embedding, tensors["model.embed_tokens.weight"])
 
 
 def test_bert_without_heads_says_so():

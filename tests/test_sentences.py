@@ -636,6 +636,16 @@ def test_what_newer_and_older_files_say_is_known(tmp_path):
     assert_same_bits(SentenceEncoder.from_pretrained(tmp_path).encode(TEXTS), expected)
 
 
+def test_heads_of_other_tasks_do_not_matter_to_vectors(folder, tmp_path):
+    tensors, config = write(tmp_path)
+    put(tmp_path / "config.json", {**config, "architectures": ["BertForMaskedLM"]})
+    head = {"cls.predictions.bias": np.ones(30, np.float32)}
+    numpy_files = pytest.importorskip("safetensors.numpy")
+    numpy_files.save_file({**tensors, **head}, tmp_path / "model.safetensors")
+    expected = SentenceEncoder.from_pretrained(folder).encode(TEXTS)
+    assert_same_bits(SentenceEncoder.from_pretrained(tmp_path).encode(TEXTS), expected)
+
+
 @pytest.mark.parametrize(
     ("modules", "words"),
     [

@@ -28,6 +28,9 @@ class Family(NamedTuple):
         Endings of names, old and new.
     ignored : tuple of str
         Patterns of names that are left alone.
+    heads : tuple of str
+        Patterns of the names of heads that no model here has: refused, unless they are
+        to be left alone.
     refused : mapping of str to str
         Names that cannot be loaded, and why.
     tied : mapping of str to str
@@ -43,6 +46,7 @@ class Family(NamedTuple):
     prefixes: tuple[str, ...] = ()
     renamed: tuple[tuple[str, str], ...] = ()
     ignored: tuple[str, ...] = ()
+    heads: tuple[str, ...] = ()
     refused: Mapping[str, str] = MappingProxyType({})
     tied: Mapping[str, str] = MappingProxyType({})
     optional: tuple[str, ...] = ()
@@ -84,8 +88,8 @@ TORCH_ATTENTION = Family(
     },
 )
 
-# BERT and what is built as it, MiniLM among them, for BertEncoder. The heads of other
-# tasks are left alone, and where the model has none the pooler and the classifier.
+# BERT and what is built as it, MiniLM among them, for BertEncoder. Where the model has
+# no pooler or classifier, these are left alone.
 _BERT_LAYER = {
     "attention.self.query.weight": "self_attention.W_q.T",
     "attention.self.query.bias": "self_attention.b_q",
@@ -134,7 +138,8 @@ BERT = Family(
         ("LayerNorm.gamma", "LayerNorm.weight"),
         ("LayerNorm.beta", "LayerNorm.bias"),
     ),
-    ignored=(*_BUFFERS, "cls.*", "qa_outputs.*"),
+    ignored=_BUFFERS,
+    heads=("cls.*", "qa_outputs.*"),
     optional=("pooler.dense.*", "classifier.*"),
 )
 
@@ -147,7 +152,8 @@ ROBERTA = Family(
         {**_EMBEDDINGS, **_TYPES, **_POOLER},
     ),
     prefixes=("roberta.", "model."),
-    ignored=(*_BUFFERS, *_HEADS),
+    ignored=_BUFFERS,
+    heads=_HEADS,
     optional=("pooler.dense.*",),
 )
 
@@ -175,7 +181,8 @@ DISTILBERT = Family(
         _EMBEDDINGS,
     ),
     prefixes=("distilbert.", "model."),
-    ignored=(*_BUFFERS, *_HEADS[::2], "pre_classifier.*", "vocab_*"),
+    ignored=_BUFFERS,
+    heads=("classifier.*", "pre_classifier.*", "qa_outputs.*", "vocab_*"),
 )
 
 MPNET = Family(
@@ -206,10 +213,12 @@ MPNET = Family(
         },
     ),
     prefixes=("mpnet.", "model."),
-    ignored=(*_BUFFERS, *_HEADS),
+    ignored=_BUFFERS,
+    heads=_HEADS,
     optional=("pooler.dense.*",),
 )
 
+_DECODER_HEADS = ("classifier.*", "multiple_choice_head.*", "qa_outputs.*", "score.*")
 # GPT-2, for CausalDecoder. Its Conv1D has our orientation. The ignored ones are masks.
 GPT2 = Family(
     _names(
@@ -240,6 +249,7 @@ GPT2 = Family(
     ),
     prefixes=("transformer.",),
     ignored=("h.*.attn.bias", "h.*.attn.masked_bias"),
+    heads=_DECODER_HEADS,
     tied={"lm_head.weight": "wte.weight"},
 )
 
@@ -276,6 +286,7 @@ LLAMA = Family(
     ),
     prefixes=("model.",),
     ignored=("layers.*.self_attn.rotary_emb.inv_freq",),
+    heads=_DECODER_HEADS,
     tied={"lm_head.weight": "embed_tokens.weight"},
 )
 
@@ -298,6 +309,7 @@ PHI3 = Family(
     ),
     prefixes=LLAMA.prefixes,
     ignored=LLAMA.ignored,
+    heads=LLAMA.heads,
     tied=LLAMA.tied,
 )
 
@@ -317,6 +329,7 @@ GEMMA = Family(
     },
     prefixes=LLAMA.prefixes,
     ignored=LLAMA.ignored,
+    heads=LLAMA.heads,
     tied=LLAMA.tied,
     one_less=(
         "norm.weight",

@@ -33,6 +33,7 @@ def load(
     family: str,
     *,
     prefix: str = "",
+    ignore_head: bool = False,
     progress: bool | None = None,
 ) -> None:
     """Copy the arrays of a checkpoint into a model.
@@ -50,6 +51,10 @@ def load(
         Qwen2 and Qwen3), "phi3" and "gemma" (Gemma 2 and 3) for `CausalDecoder`.
     prefix : str, optional
         Take only names that begin with this, as ``"layers.0.self_attn."``.
+    ignore_head : bool, optional
+        Leave the arrays of a head alone that no model here has, such as BERT's for
+        words that are masked. By default they are refused by name, so that no head is
+        lost unnoticed.
     progress : bool, optional
         Show a bar, on standard error if that is a terminal, of what takes longer than a
         second. True needs the tqdm package; None, the default, does without where it is
@@ -111,7 +116,30 @@ def load(
             "model: expected parameters that can be written to, got some that cannot: "
             f"{', '.join(frozen[:3])}"
         )
-    fill(own, tensors, family, prefix, progress, getattr(model, "tied", True) is None)
+    head = Head(ignored=_checks.flag(ignore_head, "ignore_head"))
+    no_scores = getattr(model, "tied", True) is None
+    fill(own, tensors, family, prefix, progress, no_scores, head)
+
+
+class Head(NamedTuple):
+    """What becomes of a head that no model here has.
+
+    Attributes
+    ----------
+    owner : str
+        The class in Transformers that has it.
+    patterns : tuple of str
+        Of its names, besides those of the family's heads.
+    ignored : bool
+        It is left alone, and not refused.
+    """
+
+    owner: str = "another task"
+    patterns: tuple[str, ...] = ()
+    ignored: bool = False
+
+
+PLAIN_HEAD = Head()
 
 
 def fill(
@@ -121,6 +149,7 @@ def fill(
     prefix: str = "",
     progress: bool | None = None,
     no_scores: bool = False,
+    head: Head = PLAIN_HEAD,
 ) -> None:
     """Copy the arrays of a checkpoint into parameters, as `load` does.
 
@@ -128,8 +157,15 @@ def fill(
     """
     table = FAMILIES[family]
     found, unexpected = _known_by(tensors, table, prefix)
+    patterns = table.heads + head.patterns
+    lost = [found.pop(plain) for plain in [*found] if _is_like(plain, patterns)]
     targets = _targets(own, table, found)
     faults = []
+    if lost and not head.ignored:
+        faults.append(
+            f"expected no head of {named(head.owner)}, which is not here, got "
+            f"{listed(lost)} (ignore_head=True reads the rest)"
+        )
     if missing := [prefix + name for name in targets if name not in found]:
         faults.append(f"missing {listed(missing)}")
     for plain in found:
@@ -173,7 +209,7 @@ def dtype_of(tensors: Checkpoint, family: str) -> str:
     names = {
         tensors.describe(name)[1]
         for plain, name in found.items()
-        if not _is_like(plain, table.optional)
+        if not _is_like(plain, table.optional + table.heads)
     }
     if names >= {"float16", "bfloat16"} and "float64" not in names:
         return "float32"

@@ -8,11 +8,12 @@ from attnpy import _checks, _progress, checkpoints
 from attnpy._files import folder_at
 from attnpy._packed_weight import PanelWriter
 from attnpy._parameters import Unset
-from attnpy.checkpoints.loading import dtype_of, fill
+from attnpy.checkpoints.loading import Head, dtype_of, fill
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+    from typing import Any
 
     from numpy.typing import DTypeLike
 
@@ -39,14 +40,21 @@ FAMILIES = {
 }
 
 
+# Classes whose ``classifier``, if any, is that of `BertEncoder`. Other classes of BERT
+# have one of tokens, or of choices.
+CLASSIFIERS = ("BertModel", "BertForSequenceClassification")
+
+
 def read(
     from_config: Callable[..., Model],
     folder: str | os.PathLike[str],
     dtype: DTypeLike,
     packed: bool,
+    ignore_head: bool,
     progress: bool | None,
 ) -> Model:
     """Make a model of a folder's configuration, and copy the weights into it."""
+    ignore_head = _checks.flag(ignore_head, "ignore_head")
     packed = _checks.flag(packed, "packed")
     progress = _progress.checked(progress)
     config = checkpoints.read_config(folder_at(folder))
@@ -54,10 +62,20 @@ def read(
     if isinstance(dtype, str) and dtype == "auto":
         dtype = dtype_of(checkpoints.read(folder), family)
     model = from_config(config, dtype=dtype, rng=Unset())
-    _load(model, checkpoints.read(folder), family, packed, progress)
+    head = _head(config, family, ignore_head)
+    _load(model, checkpoints.read(folder), family, packed, head, progress)
     if packed:
         model.pack()
     return model
+
+
+def _head(config: Mapping[str, Any], family: str, ignored: bool) -> Head:
+    """Return the head of a folder, as far as its configuration tells."""
+    owners = config.get("architectures")
+    if not isinstance(owners, list) or not owners:
+        return Head(ignored=ignored)
+    is_foreign = family == "bert" and owners[0] not in CLASSIFIERS
+    return Head(str(owners[0]), ("classifier.*",) if is_foreign else (), ignored)
 
 
 def _load(
@@ -65,6 +83,7 @@ def _load(
     tensors: checkpoints.Checkpoint,
     family: str,
     packed: bool,
+    head: Head,
     progress: bool | None,
 ) -> None:
     """Copy the weights into a model; the largest are packed while they are read."""
@@ -74,6 +93,6 @@ def _load(
     writer = None
     if packed and hasattr(model, "tied") and tied is not None:
         own[name] = writer = PanelWriter(getattr(model, name), tied)
-    fill(own, tensors, family, progress=progress, no_scores=tied is None)
+    fill(own, tensors, family, progress=progress, no_scores=tied is None, head=head)
     if writer is not None:
         setattr(model, name, writer.packed())

@@ -300,6 +300,7 @@ class BertEncoder:
         classifier: bool = False,
         dtype: DTypeLike = np.float32,
         packed: bool = True,
+        ignore_head: bool = False,
         progress: bool | None = None,
     ) -> BertEncoder:
         """Read a model from a folder.
@@ -319,6 +320,11 @@ class BertEncoder:
         packed : bool, optional
             Call `pack`: the model is only run. False leaves parameters that can be
             written to.
+        ignore_head : bool, optional
+            Read the model below a head that `BertEncoder` does not have, as of
+            ``BertForMaskedLM``, and leave the
+            head alone, as ``AutoModel`` of Transformers does. By default such a folder
+            is refused, so that no head is lost unnoticed.
         progress : bool, optional
             Show a bar, on standard error if that is a terminal, of what takes longer
             than a second. True needs the tqdm package; None, the default, does without
@@ -337,7 +343,7 @@ class BertEncoder:
             As `from_config`; if weights are missing, unexpected or of wrong shapes.
         """
         make = functools.partial(cls.from_config, pooler=pooler, classifier=classifier)
-        return _pretrained.read(make, folder, dtype, packed, progress)
+        return _pretrained.read(make, folder, dtype, packed, ignore_head, progress)
 
     @overload
     def __call__(

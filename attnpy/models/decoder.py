@@ -356,6 +356,7 @@ class CausalDecoder:
         logits: bool = True,
         dtype: DTypeLike = np.float32,
         packed: bool = True,
+        ignore_head: bool = False,
         progress: bool | None = None,
     ) -> CausalDecoder:
         """Read a model from a folder.
@@ -374,6 +375,11 @@ class CausalDecoder:
         packed : bool, optional
             Call `pack`: the model is only run. False leaves parameters that can be
             written to.
+        ignore_head : bool, optional
+            Read the model below a head that `CausalDecoder` does not have, as of
+            ``LlamaForSequenceClassification``, and leave the
+            head alone, as ``AutoModel`` of Transformers does. By default such a folder
+            is refused, so that no head is lost unnoticed.
         progress : bool, optional
             Show a bar, on standard error if that is a terminal, of what takes longer
             than a second. True needs the tqdm package; None, the default, does without
@@ -393,7 +399,7 @@ class CausalDecoder:
             or of wrong shapes.
         """
         make = functools.partial(cls.from_config, logits=logits)
-        return _pretrained.read(make, folder, dtype, packed, progress)
+        return _pretrained.read(make, folder, dtype, packed, ignore_head, progress)
 
     @overload
     def __call__(

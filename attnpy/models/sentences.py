@@ -262,7 +262,11 @@ class SentenceEncoder:
                 "says it, got None"
             )
         model = BertEncoder.from_pretrained(
-            recipe.model_folder, dtype=dtype, packed=packed, progress=progress
+            recipe.model_folder,
+            dtype=dtype,
+            packed=packed,
+            ignore_head=True,  # the vectors of tokens are all that is pooled
+            progress=progress,
         )
         _sentence_folder.check_size(recipe, model.token_embedding.shape[1])
         return cls(

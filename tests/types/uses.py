@@ -415,6 +415,9 @@ def bert(ids: Integers, flag: bool) -> None:
     assert_type(made, attnpy.models.BertEncoder)
     read = attnpy.models.BertEncoder.from_pretrained("folder", dtype="float16")
     assert_type(read, attnpy.models.BertEncoder)
+    attnpy.models.BertEncoder.from_pretrained("folder", ignore_head=True)
+    attnpy.models.BertEncoder.from_pretrained("folder", heads=False)  # wrong
+    attnpy.checkpoints.load(model, {}, "bert", ignore_head=True)
     read.load_state_dict(model.state_dict())
     assert_type(read.parameters(), dict[str, Array])
     read.pack()
