@@ -3,6 +3,7 @@ transformers`. Elsewhere these tests are skipped.
 """
 
 import copy
+import json
 
 import numpy as np
 import pytest
@@ -474,3 +475,39 @@ def test_their_heads_that_are_not_here_are_refused_by_name(tmp_path, kind, task)
     with torch.no_grad():
         expected = base(torch.tensor(IDS[np.newaxis, :12])).last_hidden_state[0]
     np.testing.assert_allclose(read(IDS[:12]), expected.numpy(), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "gemma2"])
+def test_texts_end_where_theirs_do(tmp_path, kind):
+    pytest.importorskip("safetensors")
+    model = theirs(families.DECODERS[kind])
+    model.save_pretrained(tmp_path)
+    free = CausalDecoder.from_pretrained(tmp_path, dtype="auto").generate(IDS[:4], 12)
+    last = next(i for i in range(2, 12) if free[i] not in free[:i])
+    end, other = int(free[last]), int(free[0])
+    config = json.loads((tmp_path / "config.json").read_text())
+    for eos, generation in (
+        (end, None),
+        ([end, 29], None),
+        (other, {"eos_token_id": end}),
+        (other, {"eos_token_id": [29, end]}),
+        (end, {}),
+        (end, {"eos_token_id": None}),
+    ):
+        text = json.dumps({**config, "eos_token_id": eos})
+        (tmp_path / "config.json").write_text(text)
+        path = tmp_path / "generation_config.json"
+        path.unlink(missing_ok=True)
+        if generation is not None:
+            path.write_text(json.dumps({"do_sample": False, **generation}))
+        again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).double()
+        ids = torch.tensor(IDS[np.newaxis, :4])
+        mask = torch.ones_like(ids)
+        expected = again.generate(
+            ids, attention_mask=mask, max_new_tokens=12, do_sample=False, pad_token_id=0
+        )[0, 4:].tolist()
+        ours = CausalDecoder.from_pretrained(tmp_path, dtype=np.float64)
+        assert [int(token) for token in ours.stream(IDS[:4], 12)] == expected
+        assert len(expected) == (
+            12 if generation in ({}, {"eos_token_id": None}) else last + 1
+        )

@@ -1,6 +1,9 @@
 """The models against their arithmetic in float64, and the promises about bits."""
 
+import copy
 import json
+import os
+import pickle
 import re
 import sys
 
@@ -499,6 +502,99 @@ def test_decoding_with_caches_gives_the_bits_of_one_pass(kind):
     caches = model.decoder.new_caches(1, 14)
     for i in range(14):
         assert_same_bits(model(batch[1, i : i + 1], caches=caches), full[1, i : i + 1])
+
+
+def ended(tokens, n):
+    """What comes of them where a text ends with token n."""
+    tokens = tokens.copy()
+    tokens[n:] = tokens[n]
+    return tokens
+
+
+@pytest.mark.quick
+@DECODERS
+def test_a_text_ends_where_the_folder_says(tmp_path, kind):
+    config = families.DECODERS[kind]
+    tensors = families.tensors(config)
+    other = {"bos_token_id": 3, "do_sample": True, "temperature": 0.5}
+
+    def read(eos, generation=None):
+        write(tmp_path, {**config, "eos_token_id": eos}, tensors)
+        (tmp_path / "generation_config.json").unlink(missing_ok=True)
+        if generation is not None:
+            text = json.dumps({**other, **generation})
+            (tmp_path / "generation_config.json").write_text(text)
+        return CausalDecoder.from_pretrained(tmp_path)
+
+    start = IDS[:4]
+    endless = read(None)
+    assert endless.stop == ()
+    free = endless.generate(start, 8)
+    last = next(i for i in range(1, 8) if free[i] not in free[:i])
+    end, first = int(free[last]), int(free[0])
+    for model, stop in (
+        (read(end), (end,)),
+        (read([end, 29]), (end, 29)),
+        (read(first, {"eos_token_id": end}), (end,)),
+        (read(first, {"eos_token_id": [29, end]}), (29, end)),
+        (read(None, {"eos_token_id": end}), (end,)),
+        # Tokens of which there are no scores never come.
+        (read([end, 30, -1, 10**9]), (end,)),
+    ):
+        assert model.stop == stop
+        assert_same_bits(model.generate(start, 8), ended(free, last))
+        assert [*model.stream(start, 8)] == [*free[: last + 1]]
+        assert_same_bits(model.generate(start, 8, stop=()), free)
+        assert_same_bits(model.generate(start, 8, stop=first), ended(free, 0))
+        for same in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+            assert same.stop == stop
+            assert_same_bits(same.generate(start, 8), ended(free, last))
+        model.stop = (first,)
+        assert_same_bits(model.generate(start, 8), ended(free, 0))
+    # As theirs: where the file is there, it alone says where texts end.
+    for generation in ({}, {"eos_token_id": None}, {"eos_token_id": []}):
+        assert read(end, generation).stop == ()
+
+
+@pytest.mark.quick
+def test_what_ends_a_text_is_a_token_or_several(tmp_path):
+    write(tmp_path, families.LLAMA, families.tensors(families.LLAMA))
+    path = tmp_path / "generation_config.json"
+    for wrong in ("2", 2.0, True, [[2]], {"2": 2}):
+        path.write_text(json.dumps({"eos_token_id": wrong}))
+        text = rf"^{path}: expected eos_token_id to be an integer, or a list of int"
+        with pytest.raises(ValueError, match=text):
+            CausalDecoder.from_pretrained(tmp_path)
+        with pytest.raises(
+            ValueError, match=r"^config: expected eos_token_id to be an"
+        ):
+            CausalDecoder.from_config({**families.LLAMA, "eos_token_id": wrong})
+    path.write_text("[]")
+    with pytest.raises(ValueError, match=rf"^{path}: expected a JSON object"):
+        CausalDecoder.from_pretrained(tmp_path)
+    path.unlink()
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(path)
+        with pytest.raises(ValueError, match=rf"^{path}: expected a file"):
+            CausalDecoder.from_pretrained(tmp_path)
+    sizes = {"vocab_size": 9, "max_length": 4}
+    assert CausalDecoder(1, 4, 1, 4, **sizes).stop == ()
+    assert CausalDecoder(1, 4, 1, 4, **sizes, stop=8).stop == (8,)
+    assert CausalDecoder(1, 4, 1, 4, **sizes, stop=[1, 2]).stop == (1, 2)
+    with pytest.raises(ValueError, match="stop: expected 0 to 8, got 9"):
+        CausalDecoder(1, 4, 1, 4, **sizes, stop=9)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    ("kind", "end"), [("gpt2", 50256), ("llama", 2), ("gemma2", 1), ("qwen2", None)]
+)
+def test_where_no_file_says_it_texts_end_as_their_classes_have_it(kind, end):
+    config = {**families.DECODERS[kind], "vocab_size": 60_000}
+    assert CausalDecoder.from_config(config).stop == ()
+    del config["eos_token_id"]
+    expected = () if end is None else (end,)
+    assert CausalDecoder.from_config(config).stop == expected
 
 
 @pytest.mark.quick

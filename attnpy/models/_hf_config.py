@@ -141,6 +141,23 @@ def decoder(config: Config) -> dict[str, Any]:
     )
 
 
+def stop(eos: int | list[int] | None, vocab_size: int) -> tuple[int, ...]:
+    """Return the tokens that end a text, of those for which there are scores."""
+    tokens = [] if eos is None else [eos] if isinstance(eos, (int, np.integer)) else eos
+    return tuple(int(token) for token in tokens if 0 <= token < vocab_size)
+
+
+def generation(config: Config, path: str, vocab_size: int) -> tuple[int, ...]:
+    """Return the tokens that end a text, of a generation_config.json."""
+    eos = config.get("eos_token_id")
+    fits, words = KINDS["tokens"]
+    if eos is not None and not fits(eos):
+        raise ValueError(
+            f"{path}: expected eos_token_id to be {words}, got {quoted(eos)}"
+        )
+    return stop(eos, vocab_size)
+
+
 def _gpt2(values: dict[str, Any]) -> dict[str, Any]:
     return {
         "num_layers": values["n_layer"],
@@ -154,6 +171,7 @@ def _gpt2(values: dict[str, Any]) -> dict[str, Any]:
         "tied": values["tie_word_embeddings"],
         "activation": _activation(values["activation_function"]),
         "eps": values["layer_norm_epsilon"],
+        "stop": stop(values["eos_token_id"], values["vocab_size"]),
     }
 
 
@@ -226,6 +244,7 @@ def _sizes(values: dict[str, Any], head_dim: int) -> dict[str, Any]:
         "norm": "rms",
         "eps": values["rms_norm_eps"],
         "bias": False,
+        "stop": stop(values["eos_token_id"], values["vocab_size"]),
     }
 
 
@@ -483,6 +502,11 @@ def _is_number(value: object) -> bool:
     return bool(0 < value <= sys.float_info.max)
 
 
+def _is_tokens(value: object) -> bool:
+    tokens = value if isinstance(value, (list, tuple)) else [value]
+    return all(_is_integer(token, -(2**63), 2**63 - 1) for token in tokens)
+
+
 def _is_names(value: object) -> bool:
     return isinstance(value, (list, tuple)) and all(isinstance(x, str) for x in value)
 
@@ -505,5 +529,6 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "flag": (lambda value: isinstance(value, (bool, np.bool_)), "true or false"),
     "name": (lambda value: isinstance(value, str), "a name"),
     "names": (_is_names, "a list of names"),
+    "tokens": (_is_tokens, "an integer, or a list of integers"),
     "mapping": (lambda value: isinstance(value, Mapping), "a mapping"),
 }

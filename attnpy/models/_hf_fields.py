@@ -113,12 +113,11 @@ HARMLESS = {
         "tie_last_hidden_states",
         "use_return_dict",
     ),
-    "numbers of tokens: text is not here, and generate() is told where to stop": (
+    "numbers of tokens: text is not here": (
         "begin_suppress_tokens",
         "bos_token_id",
         "cls_token_id",
         "decoder_start_token_id",
-        "eos_token_id",
         "eos_token_ids",
         "forced_bos_token_id",
         "forced_eos_token_id",
@@ -176,14 +175,21 @@ _BERT_NEUTRAL: dict[str, tuple[object, ...]] = NEUTRAL | {
     "is_causal": (False,),
     "is_decoder": (False,),
 }
-_BERT_HARMLESS = HARMLESS | {
-    "dropout, for training": (
-        "attention_probs_dropout_prob",
-        "classifier_dropout",
-        "hidden_dropout_prob",
-    ),
-    "of heads, which are not here": ("tie_word_embeddings",),
+_NO_END: dict[str, tuple[str, ...]] = {
+    "of the token that ends a text, which nothing generates here": ("eos_token_id",)
 }
+_BERT_HARMLESS = (
+    HARMLESS
+    | _NO_END
+    | {
+        "dropout, for training": (
+            "attention_probs_dropout_prob",
+            "classifier_dropout",
+            "hidden_dropout_prob",
+        ),
+        "of heads, which are not here": ("tie_word_embeddings",),
+    }
+)
 
 BERT = Family(
     _BERT_READ | {"type_vocab_size": Field("size", 2)},
@@ -202,7 +208,7 @@ BERT = Family(
 
 # The token whose number is pad_token_id has no position of its own; the others' begin
 # after it.
-_NUMBERS = "numbers of tokens: text is not here, and generate() is told where to stop"
+_NUMBERS = "numbers of tokens: text is not here"
 _WITHOUT_PAD = {
     _NUMBERS: tuple(name for name in HARMLESS[_NUMBERS] if name != "pad_token_id")
 }
@@ -243,6 +249,7 @@ DISTILBERT = Family(
     },
     _BERT_NEUTRAL | {"model_type": ("distilbert",)},
     HARMLESS
+    | _NO_END
     | {
         "dropout, for training": ("dropout", "qa_dropout", "seq_classif_dropout"),
         "how the table of positions began: the files have it": (
@@ -266,6 +273,7 @@ GPT2 = Family(
         "is_causal": Field("flag", True),
         "scale_attn_weights": Field("flag", True),
         "scale_attn_by_inverse_layer_idx": Field("flag", False),
+        "eos_token_id": Field("tokens", 50256, null=True),
     },
     NEUTRAL | {"model_type": ("gpt2",)},
     HARMLESS
@@ -307,6 +315,7 @@ _LLAMA_READ = {
     "hidden_act": Field("name", "silu"),
     "rms_norm_eps": Field("number", 1e-6),
     "is_causal": Field("flag", True),
+    "eos_token_id": Field("tokens", None),
 }
 _LLAMA_NEUTRAL = NEUTRAL | {
     "partial_rotary_factor": (1.0,),
@@ -325,6 +334,7 @@ _LLAMA_HARMLESS = HARMLESS | {
 LLAMA = Family(
     _LLAMA_READ
     | {
+        "eos_token_id": Field("tokens", 2, null=True),
         "attention_bias": Field("flag", False),
         "mlp_bias": Field("flag", False),
         "sliding_window": Field("size", None),
@@ -337,6 +347,7 @@ LLAMA = Family(
 MISTRAL = Family(
     _LLAMA_READ
     | {
+        "eos_token_id": Field("tokens", 2, null=True),
         "num_key_value_heads": Field("size", 8, null=True),
         "sliding_window": Field("size", 4096, null=True),
         "layer_types": Field("names", None),
@@ -372,6 +383,7 @@ QWEN3 = Family(
 PHI3 = Family(
     _LLAMA_READ
     | {
+        "eos_token_id": Field("tokens", 32000, null=True),
         "rms_norm_eps": Field("number", 1e-5),
         "max_position_embeddings": Field("size", 4096),
         "original_max_position_embeddings": Field("size", 4096),
@@ -393,6 +405,7 @@ _GEMMA_READ = {
     for name, field in _LLAMA_READ.items()
     if name not in ("hidden_act", "is_causal")
 } | {
+    "eos_token_id": Field("tokens", 1, null=True),
     "num_key_value_heads": Field("size", 4, null=True),
     "head_dim": Field("size", 256),
     "tie_word_embeddings": Field("flag", True),

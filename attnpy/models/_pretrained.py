@@ -9,6 +9,8 @@ from attnpy._files import folder_at
 from attnpy._packed_weight import PanelWriter
 from attnpy._parameters import Unset
 from attnpy.checkpoints.loading import Head, dtype_of, fill
+from attnpy.checkpoints.reading import is_there, read_json
+from attnpy.models import _hf_config
 
 if TYPE_CHECKING:
     import os
@@ -67,6 +69,14 @@ def read(
     if packed:
         model.pack()
     return model
+
+
+def stop(folder: str | os.PathLike[str], vocab_size: int) -> tuple[int, ...] | None:
+    """Return the tokens that end a text, if there is a generation_config.json."""
+    path = folder_at(folder) / "generation_config.json"
+    if not is_there(path):
+        return None
+    return _hf_config.generation(read_json(path), str(path), vocab_size)
 
 
 def _head(config: Mapping[str, Any], family: str, ignored: bool) -> Head:

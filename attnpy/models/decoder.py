@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, overload
 
 import numpy as np
@@ -72,6 +71,9 @@ class CausalDecoder:
     tied : bool or None, optional
         The scores are products with the embeddings, not with a matrix of their own.
         None: there are no scores, so no `logits` and no `generate`.
+    stop : int or array_like of int, shape (n,), optional
+        Tokens after which a text has ended, where `generate` and `stream` are not told
+        others; by default none.
     qkv_bias : bool, optional
         Add biases to queries, keys and values; by default with `bias`.
     out_bias, feed_forward_bias : bool, optional
@@ -96,6 +98,9 @@ class CausalDecoder:
     output : ndarray, shape (E, V), or None
         None with `tied`, and without scores.
     decoder : attnpy.blocks.Decoder
+    stop : tuple of int
+        The tokens that end a text, which may be set: from a folder its
+        ``eos_token_id``.
     rotary, window, scale, softcap, logit_softcap, embedding_scale, tied
         As given.
 
@@ -146,6 +151,7 @@ class CausalDecoder:
     position_embedding: Array | None
     output: Array | None
     tied: bool | None
+    stop: tuple[int, ...]
     decoder: Decoder
     rotary: Rotary | list[Rotary] | None
     window: Window | list[Window | None] | None
@@ -170,6 +176,7 @@ class CausalDecoder:
         logit_softcap: float | None = None,
         embedding_scale: float | None = None,
         tied: bool | None = True,
+        stop: ArrayLike | None = None,
         qkv_bias: bool | None = None,
         out_bias: bool | None = None,
         feed_forward_bias: bool | None = None,
@@ -204,6 +211,8 @@ class CausalDecoder:
         self.token_embedding = _embedding.table(
             rng, vocab_size, "vocab_size", embed_dim, dtype, "F" if self.tied else "C"
         )
+        stops = sampling.checked_stops(stop, len(self.token_embedding))
+        self.stop = tuple(stops.tolist())
         self.output = None
         if self.tied is False:
             self.output = _embedding.table(
@@ -280,6 +289,7 @@ class CausalDecoder:
             "logit_softcap": self.logit_softcap,
             "embedding_scale": self.embedding_scale,
             "tied": _repr.Plain(None) if self.tied is None else self.tied,
+            "stop": self.stop or None,
             "qk_norm": first.self_attention.q_norm is not None,
             "norm_after": first.after_1 is not None,
         }
@@ -307,8 +317,9 @@ class CausalDecoder:
             "gpt2", "llama", "mistral", "qwen2", "qwen3", "phi3", "gemma2" or
             "gemma3_text". A ``sliding_window`` of W lets a token see W tokens, with
             itself. Where both are there, ``rope_scaling`` wins over
-            ``rope_parameters``. Keys that do not change what is computed are left
-            alone, and all others refused, unless null.
+            ``rope_parameters``. ``eos_token_id`` becomes `stop`, but for tokens that
+            the vocabulary does not have. Keys that do not change what is computed are
+            left alone, and all others refused, unless null.
         logits : bool, optional
             False makes a model without `logits`, for the tokens' vectors: `tied` is
             None.
@@ -365,6 +376,8 @@ class CausalDecoder:
         ----------
         folder : str or path
             With ``config.json``, and ``model.safetensors`` or the index of several.
+            Where there is a ``generation_config.json``, `stop` is its
+            ``eos_token_id``, and not that of ``config.json``.
         logits : bool, optional
             As in `from_config`. False is for files without ``lm_head.weight``, which is
             left alone where it is there.
@@ -398,7 +411,13 @@ class CausalDecoder:
             If the configuration is of another kind, or weights are missing, unexpected
             or of wrong shapes.
         """
-        make = functools.partial(cls.from_config, logits=logits)
+
+        def make(config: Mapping[str, Any], **options: Any) -> CausalDecoder:
+            model = cls.from_config(config, logits=logits, **options)
+            ends = _pretrained.stop(folder, len(model.token_embedding))
+            model.stop = model.stop if ends is None else ends
+            return model
+
         return _pretrained.read(make, folder, dtype, packed, ignore_head, progress)
 
     @overload

@@ -126,7 +126,8 @@ def generate(
         As in `sample`; by default always the token with the highest score.
     stop : int or array_like of int, shape (n,), optional
         Tokens after which a sequence has ended, each 0 to ``V - 1``: the rest of it is
-        the token that ended it.
+        the token that ended it. By default the model's `stop`; ``()`` is for sequences
+        that never end.
     caches : list of KVCache, optional
         From `new_caches`, with the keys and values of the first of `token_ids`, which
         are not computed again: of so many as there are lengths, fewer than `token_ids`
@@ -262,7 +263,9 @@ def stream(
         raise ValueError("causal: expected True to generate, got a model with False")
     batch = np.atleast_2d(ids)  # (B, L)
     num_tokens = _checks.count(num_tokens, "num_tokens")
-    stops = _checked_stops(stop, len(self.token_embedding))
+    stops = checked_stops(
+        self.stop if stop is None else stop, len(self.token_embedding)
+    )
     length = batch.shape[1] if lengths is None else lengths
     ends = _embedding.checked_lengths(length, batch, 1)
     draw = functools.partial(
@@ -396,7 +399,7 @@ def _checked_scores(logits: ArrayLike) -> NDArray[np.float64]:
     return scores
 
 
-def _checked_stops(stop: ArrayLike | None, vocab_size: int) -> NDArray[np.int64]:
+def checked_stops(stop: ArrayLike | None, vocab_size: int) -> NDArray[np.int64]:
     """Return the tokens that end a sequence, (n,)."""
     stops = _checks.integers([] if stop is None else stop, "stop", 0, vocab_size - 1)
     if stops.ndim > 1:

@@ -54,6 +54,7 @@ ENCODERS = {
 }
 GPT2 = {
     "model_type": "gpt2",
+    "eos_token_id": None,
     "n_layer": 2,
     "n_embd": 12,
     "n_head": 3,
@@ -64,6 +65,7 @@ GPT2 = {
 }
 LLAMA = {
     "model_type": "llama",
+    "eos_token_id": None,
     "num_hidden_layers": 2,
     "hidden_size": 16,
     "num_attention_heads": 4,
@@ -101,6 +103,7 @@ PHI3 = {
 }
 GEMMA2 = {
     "model_type": "gemma2",
+    "eos_token_id": None,
     "num_hidden_layers": 3,
     "hidden_size": 16,
     "num_attention_heads": 4,

@@ -448,6 +448,10 @@ def decoder(ids: Integers, flag: bool, rng: np.random.Generator) -> None:
     assert_type(model.vjp(ids, logits=True)[1](states), dict[str, Array])
     assert_type(attnpy.models.sample(model.logits(states), top_k=3, rng=rng), Integers)
     assert_type(model.generate(ids, 3, temperature=0.5, top_p=0.9), Integers)
+    assert_type(model.stop, tuple[int, ...])
+    model.stop = (1, 2)
+    model.stop = "</s>"  # wrong
+    model.generate(ids, 3, stop=())
     for token in model.stream(ids, 3, caches=caches):
         assert_type(token, Integers)
     model.pack()
