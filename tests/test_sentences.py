@@ -390,6 +390,52 @@ def test_vectors_may_be_cut(folder, tmp_path):
     np.testing.assert_allclose(lengths, 1, atol=1e-6)
 
 
+def test_vectors_may_be_cut_in_a_call(folder, encoder, tmp_path):
+    whole, plain = encoder.encode(TEXTS), encoder.encode(TEXTS, normalize=False)
+    for dim in (1, 5, 12):
+        short = encoder.encode(TEXTS, truncate_dim=dim)
+        assert_same_bits(short, np.ascontiguousarray(whole[:, :dim]))
+        assert_same_bits(encoder.encode(TEXTS[1], truncate_dim=dim), short[1])
+        out = np.empty((len(TEXTS), dim), np.float32)
+        assert encoder.encode(iter(TEXTS), truncate_dim=dim, out=out) is out
+        assert_same_bits(out, short)
+        # First cut, then made of length 1: of what is there before a Normalize, too.
+        unit_ones = encoder.encode(TEXTS, truncate_dim=dim, normalize=True)
+        np.testing.assert_allclose(np.linalg.norm(unit_ones, axis=1), 1, atol=1e-6)
+        np.testing.assert_allclose(unit_ones[1], unit(whole[1, :dim]), atol=1e-6)
+        raw = encoder.encode(TEXTS, truncate_dim=dim, normalize=False)
+        assert_same_bits(raw, np.ascontiguousarray(plain[:, :dim]))
+    usual = SentenceEncoder.from_pretrained(folder, truncate_dim=5)
+    assert usual.embed_dim == usual.truncate_dim == 5
+    assert_same_bits(usual.encode(TEXTS), encoder.encode(TEXTS, truncate_dim=5))
+    assert_same_bits(usual.encode(TEXTS, truncate_dim=12), whole)
+    write(tmp_path, config={"truncate_dim": 7})
+    assert SentenceEncoder.from_pretrained(tmp_path, truncate_dim=3).embed_dim == 3
+
+
+@pytest.mark.parametrize(
+    ("dim", "error", "words"),
+    [
+        (0, ValueError, "at least 1, got 0"),
+        (13, ValueError, "at most 12, as many numbers as vectors have, got 13"),
+        (-1, ValueError, "at least 0, got -1"),
+        (2.0, TypeError, "an integer, got float"),
+        ("5", TypeError, "an integer, got str"),
+    ],
+)
+def test_sizes_that_vectors_do_not_have_are_refused(
+    folder, encoder, tmp_path, dim, error, words
+):
+    for call in (
+        lambda: encoder.encode(TEXTS, truncate_dim=dim),
+        lambda: encoder.encode(TEXTS[0], truncate_dim=dim),
+        lambda: SentenceEncoder.from_pretrained(folder, truncate_dim=dim),
+        lambda: SentenceEncoder(encoder.model, encoder.tokenizer, truncate_dim=dim),
+    ):
+        with pytest.raises(error, match=f"truncate_dim: expected {words}"):
+            call()
+
+
 # ---- Similarity and search -----------------------------------------------------------
 
 FORMULAS = {

@@ -63,7 +63,8 @@ class SentenceEncoder:
     similarity_fn_name : {"cosine", "dot", "euclidean", "manhattan"}, optional
         What `similarity` and `search` compute; of the last two minus the distance.
     truncate_dim : int, optional
-        Only so many numbers of each vector are returned.
+        Only so many numbers of each vector are returned, the first ones: at most as
+        many as there are.
 
     Attributes
     ----------
@@ -127,7 +128,7 @@ class SentenceEncoder:
         with _pickles.judged(self):
             self._check_parts()
             _checked_modes(self.pooling)
-            if self.embed_dim != (size := self._size()):
+            if self.embed_dim != (size := self._shortened(self.truncate_dim)):
                 raise ValueError(f"embed_dim: expected {size}, got {self.embed_dim}")
 
     def _shown(self) -> dict[str, Any]:
@@ -183,9 +184,7 @@ class SentenceEncoder:
             similarity_fn_name, "similarity_fn_name", tuple(_similarity.FUNCTIONS)
         )
         self.truncate_dim = truncate_dim
-        if truncate_dim is not None:
-            _checks.count(truncate_dim, "truncate_dim")
-        self.embed_dim = self._size()
+        self.embed_dim = self._shortened(truncate_dim)
 
     def _check_parts(self) -> None:
         """Require a model and a tokenizer."""
@@ -199,15 +198,6 @@ class SentenceEncoder:
                 f"got {type(self.tokenizer).__name__}"
             )
 
-    def _size(self) -> int:
-        """Return the size of the vectors that come out."""
-        size = len(self.pooling) * self.model.token_embedding.shape[1]
-        empty = np.zeros(
-            (0, size), _dtypes.arithmetic(self.model.token_embedding.dtype)
-        )
-        with _checks.renamed(x="what steps get"):
-            return int(self._finished(empty, None, None).shape[1])
-
     @classmethod
     def from_pretrained(
         cls,
@@ -215,6 +205,7 @@ class SentenceEncoder:
         *,
         pooling: str | Sequence[str] | None = None,
         max_length: int | None = None,
+        truncate_dim: int | None = None,
         dtype: DTypeLike = np.float32,
         packed: bool = True,
         progress: bool | None = None,
@@ -230,7 +221,7 @@ class SentenceEncoder:
             or refused by name.
         pooling : str or sequence of str, optional
             For a folder without ``modules.json``, which does not say it.
-        max_length : int, optional
+        max_length, truncate_dim : int, optional
             In place of the folder's.
         dtype, packed, progress
             As in `BertEncoder.from_pretrained`.
@@ -280,7 +271,7 @@ class SentenceEncoder:
             prompts=recipe.prompts,
             default_prompt_name=recipe.default_prompt_name,
             similarity_fn_name=recipe.similarity_fn_name,
-            truncate_dim=recipe.truncate_dim,
+            truncate_dim=recipe.truncate_dim if truncate_dim is None else truncate_dim,
         )
 
     def encode(
@@ -291,6 +282,7 @@ class SentenceEncoder:
         prompt: str | None = None,
         prompt_name: str | None = None,
         normalize: bool | None = None,
+        truncate_dim: int | None = None,
         progress: bool | None = None,
         out: Array | None = None,
         num_threads: int | None = None,
@@ -312,6 +304,11 @@ class SentenceEncoder:
         normalize : bool, optional
             True: vectors of length 1. False: without the Normalize with which `steps`
             may end. By default as `steps` have it.
+        truncate_dim : int, optional
+            Return only the first so many numbers of each vector, at most as many as
+            there are after `steps`. They are normalized after that with
+            ``normalize=True``, and not otherwise. By default the encoder's
+            `truncate_dim`.
         progress : bool, optional
             Show a bar, on standard error if that is a terminal, of what takes longer
             than a second. True needs the tqdm package; None, the default, does without
@@ -328,9 +325,9 @@ class SentenceEncoder:
         Returns
         -------
         ndarray, shape (n, E), or (E,) for one text
-            In the order given: float32, or float64 for a model of that. `out`, if it is
-            given. A text without tokens, if the tokenizer adds none of its own, has the
-            vector that `steps` make of 0.
+            In the order given, with `E` of `truncate_dim`: float32, or float64 for a
+            model of that. `out`, if it is given. A text without tokens, if the
+            tokenizer adds none of its own, has the vector that `steps` make of 0.
 
         Raises
         ------
@@ -340,16 +337,18 @@ class SentenceEncoder:
             If an argument has the wrong kind, shape or dtype, or is out of its range.
         """
         batch_size = _checks.count(batch_size, "batch_size")
+        dim = self.truncate_dim if truncate_dim is None else truncate_dim
         how = _How(
             self._prompt(prompt, prompt_name),
             None if normalize is None else _checks.flag(normalize, "normalize"),
+            self._shortened(dim),
             batch_size,
             num_threads,
         )
         if isinstance(texts, str):
             return self._encode_one(_text(texts, "texts"), how, out)
         n_texts = len(texts) if isinstance(texts, Sized) else None
-        sink = _Sink(out, n_texts, self.embed_dim, self._dtype)
+        sink = _Sink(out, n_texts, how.dim, self._dtype)
         with _progress.bar(progress, n_texts, "text") as done:
             for window in _windows(texts, WINDOW * batch_size):
                 self._encode_window(window, how, sink.rows(len(window)), done)
@@ -458,6 +457,23 @@ class SentenceEncoder:
     def _dtype(self) -> np.dtype[Any]:
         return _dtypes.arithmetic(self.model.token_embedding.dtype)
 
+    def _shortened(self, truncate_dim: int | None) -> int:
+        """Return the size of vectors of which so many numbers are kept, or all."""
+        size = len(self.pooling) * self.model.token_embedding.shape[1]
+        vectors = np.zeros((0, size), self._dtype)
+        with _checks.renamed(x="what steps get"):
+            for step in self.steps:
+                vectors = step(vectors, None)
+        dim: int = vectors.shape[1]
+        if truncate_dim is None:
+            return dim
+        if _checks.count(truncate_dim, "truncate_dim") > dim:
+            raise ValueError(
+                f"truncate_dim: expected at most {dim}, as many numbers as vectors "
+                f"have, got {truncate_dim}"
+            )
+        return truncate_dim
+
     def _prompt(self, prompt: str | None, name: str | None) -> str:
         """Return what to put before texts."""
         if prompt is not None:
@@ -473,13 +489,11 @@ class SentenceEncoder:
         return _text(self.prompts[name], f"prompts[{quoted(name)}]")
 
     def _encode_one(self, text: str, how: _How, out: Array | None) -> Array:
-        if out is not None and out.shape != (self.embed_dim,):
+        if out is not None and out.shape != (how.dim,):
             raise ValueError(
-                f"out: expected ({self.embed_dim},) for one text, got {out.shape}"
+                f"out: expected ({how.dim},) for one text, got {out.shape}"
             )
-        sink = _Sink(
-            None if out is None else out[np.newaxis], 1, self.embed_dim, self._dtype
-        )
+        sink = _Sink(None if out is None else out[np.newaxis], 1, how.dim, self._dtype)
         self._encode_window([text], how, sink.rows(1), lambda n: None)
         return sink.whole()[0] if out is None else out
 
@@ -493,7 +507,7 @@ class SentenceEncoder:
         for begin in range(0, len(order), how.batch_size):
             chosen = order[begin : begin + how.batch_size]
             pooled = self._pooled([tokens[i] for i in chosen], first, how.num_threads)
-            out[chosen] = self._finished(pooled, how.normalize, how.num_threads)
+            out[chosen] = self._finished(pooled, how)
             done(len(chosen))
 
     def _tokens(self, texts: list[str], how: _How) -> list[list[int]]:
@@ -532,19 +546,19 @@ class SentenceEncoder:
             ]
         )
 
-    def _finished(
-        self, vectors: Array, normalize: bool | None, num_threads: int | None
-    ) -> Array:
+    def _finished(self, vectors: Array, how: _How) -> Array:
         """Return what the steps make of the vectors, and what is wanted of that."""
         steps = list(self.steps)
         while (
-            normalize is False and steps and isinstance(steps[-1], _pooling.Normalize)
+            how.normalize is False
+            and steps
+            and isinstance(steps[-1], _pooling.Normalize)
         ):
             steps.pop()
         for step in steps:
-            vectors = step(vectors, num_threads)
-        vectors = vectors[:, : self.truncate_dim]
-        if normalize:
+            vectors = step(vectors, how.num_threads)
+        vectors = vectors[:, : how.dim]
+        if how.normalize:
             vectors = _pooling.normalized(np.ascontiguousarray(vectors))
         return vectors
 
@@ -571,6 +585,7 @@ class _How(NamedTuple):
 
     prompt: str
     normalize: bool | None
+    dim: int
     batch_size: int
     num_threads: int | None
 

@@ -485,6 +485,8 @@ def sentences(bert: attnpy.models.BertEncoder, tokenizer: Any) -> None:
     assert_type(model.search("a", ["b", "c"]).scores, Array)
     read = attnpy.models.SentenceEncoder.from_pretrained("folder", max_length=64)
     assert_type(read, attnpy.models.SentenceEncoder)
+    assert_type(read.encode("text", truncate_dim=64, normalize=True), Array)
+    read.encode("text", truncate_dim="64")  # wrong
     model.encode(3)  # wrong
     model.encode(["a"], batchsize=8)  # wrong
     model.search("a")  # wrong
