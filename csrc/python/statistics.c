@@ -5,6 +5,7 @@
 #include "python/arrays.h"
 #include "python/attention.h"
 #include "python/lock.h"
+#include "python/memory.h"
 #include "python/numbers.h"
 
 typedef struct {
