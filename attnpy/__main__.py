@@ -6,13 +6,14 @@ import argparse
 import os
 import signal
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 import attnpy
 from attnpy._example import EMBEDDINGS, WORDS
-from attnpy._files import write_whole
+from attnpy._files import unfinished, write_whole
 
 if TYPE_CHECKING:
     from typing import BinaryIO
@@ -27,10 +28,6 @@ OPTIONAL = ("mask", "bias", "sinks", "kv_lengths", "q_offset", "seq_offsets")
 
 class InputError(Exception):
     """Something about the request is wrong; the message is all the user needs."""
-
-
-class Terminated(BaseException):
-    """Somebody asked the process to end, with this signal."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -56,8 +53,6 @@ def main(arguments: list[str] | None = None) -> int:
                 signal.signal(number, handler or signal.SIG_DFL)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-    except Terminated as ended:
-        return 128 + int(ended.args[0])
 
 
 def command(arguments: list[str] | None) -> int:
@@ -80,14 +75,29 @@ def command(arguments: list[str] | None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except (InputError, OSError, TypeError, ValueError, MemoryError) as error:
+        if was_interrupted(error):  # zipfile's, as its file is not complete
+            return 128 + signal.SIGINT
         print("attnpy:", one_line(error), file=sys.stderr)
         return 2
     return 0
 
 
 def terminate(number: int, _: object) -> NoReturn:
-    """Raise, so that no temporary file is left behind."""
-    raise Terminated(number)
+    """End the process, with no temporary file left.
+
+    An exception would be lost in a finalizer, or replaced by one of zipfile.
+    """
+    for name in tuple(unfinished):
+        with suppress(OSError):
+            os.unlink(name)
+    os._exit(128 + number)
+
+
+def was_interrupted(error: BaseException | None) -> bool:
+    """Tell whether an error came while an interrupt was on its way."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
 
 
 def one_line(error: BaseException) -> str:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import BinaryIO
 
+# The temporary files that are being written, for who ends the process without a word.
+unfinished: set[str] = set()
+
 
 def folder_at(path: str | os.PathLike[str]) -> Path:
     """Return a model's folder, or say that names of models are no folders."""
@@ -45,6 +48,7 @@ def write_whole(
         os.path.dirname(target), f".attnpy-{secrets.token_hex(8)}.tmp"
     )
     try:
+        unfinished.add(temporary)
         mode = _mode_of(target)
         opener = partial(os.open, mode=0o666 if mode is None else 0o600)
         with open(temporary, "xb", opener=opener) as file:
@@ -52,12 +56,14 @@ def write_whole(
                 os.fchmod(file.fileno(), mode)
             write(file)
         os.replace(temporary, target)
+        unfinished.discard(temporary)
     except BaseException as error:
         # The first thing that is done: a second interrupt is not noticed before.
         try:  # noqa: SIM105
             os.unlink(temporary)
         except OSError:  # it was not there yet, or has taken its place
             pass
+        unfinished.discard(temporary)
         names = (None, temporary, target)
         if isinstance(error, OSError) and error.errno and error.filename in names:
             raise OSError(error.errno, error.strerror, given) from error

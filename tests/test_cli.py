@@ -500,6 +500,71 @@ def test_a_signal_that_is_ignored_stays_ignored(file, number):
     assert zipfile.is_zipfile(file.with_name("out.npz"))
 
 
+IN_A_FINALIZER = """
+import os, signal, sys, weakref
+from attnpy import _files
+from attnpy.__main__ import main
+class Anything: pass
+thing = Anything()
+weakref.finalize(thing, os.kill, os.getpid(), signal.SIGTERM)
+def mode_of(path):
+    globals().pop("thing")
+_files._mode_of = mode_of
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_signal_while_an_object_is_finalized_is_not_lost(file):
+    done = subprocess.run(
+        [sys.executable, "-c", IN_A_FINALIZER, "run", "in.npz", "-o", "out.npz"],
+        cwd=file.parent,
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (128 + signal.SIGTERM, b"")
+    assert os.listdir(file.parent) == ["in.npz"]
+
+
+IN_A_ZIP_FILE = """
+import os, signal, sys, zipfile
+from attnpy.__main__ import main
+opened = zipfile.ZipFile.open
+kept = []
+def interrupted(self, name, mode="r", **more):
+    file = opened(self, name, mode, **more)
+    if mode == "w":
+        kept.append(file)  # open still: the archive cannot be closed
+        os.kill(os.getpid(), int(sys.argv[1]))
+    return file
+zipfile.ZipFile.open = interrupted
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_zipfile_does_not_speak_for_a_signal(tmp_path, number):
+    x = np.ones((2, 3), np.float32)
+    np.savez(tmp_path / "in.npz", query=x, key=x, value=x)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            IN_A_ZIP_FILE,
+            str(int(number)),
+            "run",
+            "in.npz",
+            "-o",
+            "o",
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 128 + number, done.stderr
+    assert os.listdir(tmp_path) == ["in.npz"]
+
+
 def test_handlers_of_signals_are_those_of_before(call, file):
     before = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGHUP)]
     call("run", file, "-o", "out.npz")
