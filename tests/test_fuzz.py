@@ -12,7 +12,14 @@ TESTS = Path(__file__).parent
 @pytest.mark.quick(fuzzer=("calls",))
 @pytest.mark.parametrize(
     ("fuzzer", "cases"),
-    [("calls", 300), ("changing", 300), ("files", 300), ("signals", 100)],
+    [
+        ("calls", 300),
+        ("changing", 300),
+        ("files", 300),
+        ("runs", 200),
+        ("saves", 20),
+        ("signals", 100),
+    ],
 )
 def test_fuzzer_finds_nothing_new(fuzzer, cases):
     for package in ("ml_dtypes", "safetensors"):

@@ -3,6 +3,8 @@
 calls      every public function, with arguments that are right and that are not
 changing   arguments that change while they are looked at, and after
 files      configurations, weights and arrays in files, damaged
+runs       files of training runs, damaged
+saves      signals and kills while files are written, and while runs are read
 signals    handlers that raise, return or call at random moments of calls
 values     what arguments are made of
 findings   what is a finding, and what a call may raise
