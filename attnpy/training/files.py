@@ -134,7 +134,8 @@ def load(
     Examples
     --------
     >>> import os, tempfile
-    >>>     >>> from attnpy import training
+    >>> import numpy as np
+    >>> from attnpy import training
     >>> from attnpy.layers import SelfAttention
     >>> layer, rng = SelfAttention(6, 3), np.random.default_rng(0)
     >>> optimizer = training.AdamW(layer.parameters())
