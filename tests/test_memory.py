@@ -271,7 +271,9 @@ def size():
     return int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 
 one, row = np.ones((1 << 20, 1), np.float32), np.ones((1, 8), np.float32)
+wide = np.ones((1, 7), np.float64)
 x = np.ones((1, 200, 16), np.float32)
+few, many = np.ones((1, 2, 1), np.float16), np.ones((1, 1 << 22, 1), np.float16)
 attention(x, x, x, num_threads=1)
 
 def keep():
@@ -279,6 +281,8 @@ def keep():
 
 uses = {
     "a result": lambda: linear(one, np.ones((1, 12), np.float32), num_threads=1),
+    "zeros": lambda: attention(few[0], many[0], many[0], return_weights=True),
+    "a cast": lambda: linear(one, wide, num_threads=1),
 }
 for name, use in uses.items():
     keep()

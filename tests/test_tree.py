@@ -198,6 +198,28 @@ def test_each_c_file_says_what_it_is_for():
         assert (SOURCES / name).read_text("utf-8").startswith("/*"), name
 
 
+# Elsewhere, what becomes an array is what NumPy has just made, anew or of one of ours.
+CAST = re.compile(r"\(PyArrayObject \*\) *(\w.*)")
+NEW = re.compile(r"PyArray_(Empty|ZEROS|New|NewFromDescr|FromArray|Transpose)\(")
+CONVERTS = re.compile(
+    r"PyArray_(FROM_?\w+|FromAny|CheckFromAny|Ensure\w+|Converter|OutputConverter)\("
+)
+
+
+def reads_of_objects(text):
+    """Where C code takes an object of the user's for an array, or makes one of it."""
+    casts = [cast for cast in CAST.findall(text) if not NEW.match(cast)]
+    return [*casts, *(found[0] for found in CONVERTS.finditer(text))]
+
+
+def test_one_file_alone_reads_arrays_that_the_user_can_reach():
+    binding = {path.name: path.read_text("utf-8") for path in SOURCES.glob("python/*")}
+    found = {name: reads_of_objects(text) for name, text in binding.items()}
+    assert {name for name in found if found[name]} == {"objects.c"}
+    parse = {name for name, text in binding.items() if "PyArg_" in text}
+    assert parse == {"weight.c"}  # whose array is an object until it is viewed
+
+
 # ---- The groups of arguments ---------------------------------------------------------
 
 

@@ -5,6 +5,7 @@
 #include "python/lock.h"
 #include "python/memory.h"
 #include "python/numbers.h"
+#include "python/objects.h"
 #include "python/settings.h"
 
 int
@@ -72,12 +73,12 @@ set_numbers(const activate_call *c, PyArrayObject **array, const char *name, int
         return py_fail_shape(*array, name, "the shape of x", 0, 0);
     }
     if (py_check_operand(*array, name) < 0 ||
-        py_cast_operand(array, type, &to->dtype) < 0) {
+        py_cast_operand(array, type, &to->dtype) < 0 ||
+        py_make_contiguous(array, PyArray_TYPE(*array)) < 0) {
         return -1;
     }
-    Py_SETREF(*array, PyArray_GETCONTIGUOUS(*array));
-    to->data = *array == NULL ? NULL : PyArray_BYTES(*array);
-    return *array == NULL ? -1 : 0;
+    to->data = PyArray_BYTES(*array);
+    return 0;
 }
 
 /* Brings the arrays to dtypes that the core takes, makes the output, and describes all. */

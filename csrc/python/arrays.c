@@ -2,6 +2,8 @@
 #include "python/arrays.h"
 
 #include "core/cpu.h"
+#include "python/memory.h"
+#include "python/objects.h"
 
 #include <stdatomic.h>
 
@@ -36,129 +38,51 @@ py_fail_dtype(PyArrayObject *array, const char *name, const char *expected)
     return -1;
 }
 
-/* The attribute of a module; NULL without an error where the module is not loaded or has
- * no such attribute. */
-static PyObject *
-find_attribute(const char *module_name, const char *name)
-{
-    PyObject *key = PyUnicode_FromString(module_name);
-    PyObject *module = key == NULL ? NULL
-                                   : PyDict_GetItemWithError(PyImport_GetModuleDict(),
-                                                             key); /* borrowed */
-    PyObject *found = module == NULL ? NULL : PyObject_GetAttrString(module, name);
-
-    Py_XDECREF(key);
-    if (module != NULL && found == NULL &&
-        PyErr_ExceptionMatches(PyExc_AttributeError)) {
-        PyErr_Clear();
-    }
-    return found;
-}
-
-/* Is it, or does a list hold, an array of numpy.ma, which has a mask of its own? -1 on
- * error. Lists as deep as `depth` are looked into: deeper ones make no array. */
+/* Replaces the array by one of a type that has these flags, which is the array itself if it
+ * is that already. */
 static int
-has_mask(PyObject *object, int depth)
+convert(PyArrayObject **array, int type, int flags)
 {
-    PyObject *type;
-    int found = 0;
+    PyArrayObject *made;
+    uint32_t control_word = attn_fp_control_reset(); /* NumPy rounds as the CPU does */
 
-    if (PyList_Check(object) || PyTuple_Check(object)) {
-        for (Py_ssize_t i = 0;
-             depth > 0 && found == 0 && i < PySequence_Fast_GET_SIZE(object); i++) {
-            PyObject *item = PySequence_Fast_GET_ITEM(object, i);
-            found = PyFloat_Check(item) || PyLong_Check(item)
-                        ? 0
-                        : has_mask(item, depth - 1);
-        }
-        return found;
-    }
-    if (!PyArray_Check(object) || PyArray_CheckExact(object)) {
-        return 0;
-    }
-    type = find_attribute("numpy.ma", "MaskedArray");
-    if (type == NULL) {
-        return PyErr_Occurred() ? -1 : 0;
-    }
-    found = PyObject_IsInstance(object, type);
-    Py_DECREF(type);
-    return found;
-}
-
-int
-py_as_array(PyObject *object, const char *name, PyArrayObject **array)
-{
-    if (PyArray_CheckExact(object)) {
-        *array = (PyArrayObject *)Py_NewRef(object);
-        return 0;
-    }
-    int masked = has_mask(object, NPY_MAXDIMS);
-    if (masked > 0) {
-        PyErr_Format(PyExc_TypeError,
-                     "%s: expected an array without a mask of its own, got a "
-                     "numpy.ma.MaskedArray, whose filled() returns one",
-                     name);
-    }
-    if (masked != 0) {
+    do {
+        PyArray_Descr *descr = PyArray_DescrFromType(type);
+        made = descr == NULL
+                   ? NULL
+                   : (PyArrayObject *)PyArray_FromArray(*array, descr,
+                                                        flags | NPY_ARRAY_ALIGNED |
+                                                            NPY_ARRAY_NOTSWAPPED |
+                                                            NPY_ARRAY_FORCECAST);
+    } while (made == NULL && py_try_again());
+    attn_fp_control_restore(control_word);
+    if (made == NULL) {
         return -1;
     }
-    *array = (PyArrayObject *)PyArray_FROM_OF(object, NPY_ARRAY_ENSUREARRAY);
-    return *array == NULL ? -1 : 0;
-}
-
-int
-py_as_optional_array(PyObject *object, const char *name, PyArrayObject **array)
-{
-    return object == Py_None ? 0 : py_as_array(object, name, array);
+    Py_SETREF(*array, made);
+    return 0;
 }
 
 int
 py_cast_array(PyArrayObject **array, int type)
 {
-    PyArray_Descr *descr;
-    PyArrayObject *cast;
-
-    if (PyArray_TYPE(*array) == type && PyArray_ISBEHAVED_RO(*array)) {
-        return 0;
-    }
-    descr = PyArray_DescrFromType(type);
-    if (descr == NULL) {
-        return -1;
-    }
-    uint32_t control_word = attn_fp_control_reset(); /* NumPy rounds as the CPU does */
-    cast = (PyArrayObject *)PyArray_FromArray(
-        *array, descr, NPY_ARRAY_ALIGNED | NPY_ARRAY_NOTSWAPPED | NPY_ARRAY_FORCECAST);
-    attn_fp_control_restore(control_word);
-    if (cast == NULL) {
-        return -1;
-    }
-    Py_SETREF(*array, cast);
-    return 0;
+    return PyArray_TYPE(*array) == type && PyArray_ISBEHAVED_RO(*array)
+               ? 0
+               : convert(array, type, 0);
 }
 
-PyArrayObject *
-py_as_contiguous(PyObject *object, int type)
+int
+py_make_contiguous(PyArrayObject **array, int type)
 {
-    uint32_t control_word = attn_fp_control_reset();
-    PyObject *array = PyArray_FROM_OTF(
-        object, type, NPY_ARRAY_CARRAY_RO | NPY_ARRAY_NOTSWAPPED | NPY_ARRAY_FORCECAST);
-    attn_fp_control_restore(control_word);
-    return (PyArrayObject *)array;
+    return PyArray_TYPE(*array) == type && PyArray_ISCARRAY_RO(*array)
+               ? 0
+               : convert(array, type, NPY_ARRAY_C_CONTIGUOUS);
 }
 
-PyObject *
-py_copy_as(PyArrayObject *array, int type)
+int
+py_copy_as(PyArrayObject **array, int type)
 {
-    PyArray_Descr *descr = PyArray_DescrFromType(type);
-
-    if (descr == NULL) {
-        return NULL;
-    }
-    uint32_t control_word = attn_fp_control_reset();
-    PyObject *copy = PyArray_FromArray(
-        array, descr, NPY_ARRAY_CARRAY | NPY_ARRAY_ENSURECOPY | NPY_ARRAY_FORCECAST);
-    attn_fp_control_restore(control_word);
-    return copy;
+    return convert(array, type, NPY_ARRAY_CARRAY | NPY_ARRAY_ENSURECOPY);
 }
 
 /* The type number of ml_dtypes.bfloat16, or -1 where that package is not loaded: then no
@@ -166,7 +90,7 @@ py_copy_as(PyArrayObject *array, int type)
 static int
 find_bfloat16(void)
 {
-    PyObject *scalar = find_attribute("ml_dtypes", "bfloat16");
+    PyObject *scalar = py_find_attribute("ml_dtypes", "bfloat16");
     PyArray_Descr *descr = NULL;
     int type = -1;
 
@@ -245,51 +169,6 @@ py_check_operand(PyArrayObject *array, const char *name)
     }
     return py_fail_dtype(array, name,
                          "float64, float32, float16, bfloat16, integers or booleans");
-}
-
-int
-py_copy_integers(PyObject *object, const char *name, PyArrayObject **array)
-{
-    PyArrayObject *copy;
-    bool is_unsigned;
-
-    if (object == Py_None) {
-        return 0;
-    }
-    if (PyLong_Check(object)) { /* may be beyond any dtype */
-        int overflow;
-        (void)PyLong_AsLongLongAndOverflow(object, &overflow);
-        if (overflow != 0) {
-            PyErr_Format(PyExc_ValueError, "%s: expected 64-bit integers, got %R", name,
-                         object);
-            return -1;
-        }
-    }
-    if (py_as_array(object, name, array) < 0) {
-        return -1;
-    }
-    bool nothing = PyArray_SIZE(*array) == 0 && !PyArray_Check(object);
-    if (!PyTypeNum_ISINTEGER(PyArray_TYPE(*array)) && !nothing) {
-        return py_fail_dtype(*array, name, "integers");
-    }
-    is_unsigned = PyTypeNum_ISUNSIGNED(PyArray_TYPE(*array));
-    copy = (PyArrayObject *)PyArray_FROMANY((PyObject *)*array, NPY_INT64, 0, 0,
-                                            NPY_ARRAY_CARRAY | NPY_ARRAY_NOTSWAPPED |
-                                                NPY_ARRAY_FORCECAST |
-                                                NPY_ARRAY_ENSURECOPY);
-    if (copy == NULL) {
-        return -1;
-    }
-    Py_SETREF(*array, copy);
-    const int64_t *numbers = PyArray_DATA(copy);
-    for (npy_intp i = 0; is_unsigned && i < PyArray_SIZE(copy); i++) {
-        if (numbers[i] < 0) {
-            PyErr_Format(PyExc_ValueError, "%s: expected 64-bit integers, got %llu",
-                         name, (unsigned long long)numbers[i]);
-            return -1;
-        }
-    }
-    return 0;
 }
 
 npy_intp
@@ -416,58 +295,4 @@ py_may_overlap(PyArrayObject *one, PyArrayObject *other)
     extent(one, &first, &last);
     extent(other, &other_first, &other_last);
     return first < other_last && other_first < last;
-}
-
-static int
-fail_out_shape(PyArrayObject *out, int n_axes, const npy_intp *shape)
-{
-    PyObject *expected = PyArray_IntTupleFromIntp(n_axes, shape);
-    PyObject *got = py_shape_of(out);
-
-    if (expected != NULL && got != NULL) {
-        PyErr_Format(PyExc_ValueError, "out: expected shape %S, got %S", expected, got);
-    }
-    Py_XDECREF(expected);
-    Py_XDECREF(got);
-    return -1;
-}
-
-int
-py_check_out(PyObject *object, int type, int n_axes, const npy_intp *shape)
-{
-    PyArrayObject *out = (PyArrayObject *)object;
-
-    if (!PyArray_Check(object)) {
-        PyErr_Format(PyExc_TypeError, "out: expected a NumPy array, got %s",
-                     Py_TYPE(object)->tp_name);
-        return -1;
-    }
-    int masked = has_mask(object, 0);
-    if (masked > 0) {
-        PyErr_SetString(PyExc_TypeError,
-                        "out: expected an array without a mask of its own, got a "
-                        "numpy.ma.MaskedArray, whose data is one");
-    }
-    if (masked != 0) {
-        return -1;
-    }
-    if (PyArray_TYPE(out) != type) {
-        PyArray_Descr *descr = PyArray_DescrFromType(type);
-        PyErr_Format(PyExc_TypeError, "out: expected dtype %S, got dtype %S",
-                     (PyObject *)descr, (PyObject *)PyArray_DESCR(out));
-        Py_XDECREF(descr);
-        return -1;
-    }
-    if (PyArray_NDIM(out) != n_axes ||
-        !PyArray_CompareLists(PyArray_DIMS(out), shape, n_axes)) {
-        return fail_out_shape(out, n_axes, shape);
-    }
-    if (!PyArray_ISWRITEABLE(out)) {
-        PyErr_SetString(
-            PyExc_ValueError,
-            "out: expected an array that can be written to, got a read-only "
-            "one");
-        return -1;
-    }
-    return 0;
 }

@@ -12,21 +12,12 @@ int py_fail_shape(PyArrayObject *, const char *name, const char *expected, Py_ss
                   Py_ssize_t n);
 int py_fail_dtype(PyArrayObject *, const char *name, const char *expected);
 
-/* Arrays of whatever dtype; their own conversion's errors pass through. One with a mask of
- * its own is refused, for that would be lost. This runs other
- * people's code (`__array__` and the like), which may change what was converted before:
- * sizes, dtypes and addresses are read once all is converted. The array is of NumPy's own
- * class, a view of one of another, so that no such code runs afterwards. */
-int py_as_array(PyObject *, const char *name, PyArrayObject **);
-int py_as_optional_array(PyObject *, const char *name, PyArrayObject **);
-/* An array of the given type, aligned and contiguous, for the core to read in one line. */
-PyArrayObject *py_as_contiguous(PyObject *, int type);
-/* A new contiguous array of the given type. */
-PyObject *py_copy_as(PyArrayObject *, int type);
-/* An own copy of integers as int64, or none for None. */
-int py_copy_integers(PyObject *, const char *name, PyArrayObject **);
 /* Replaces the array by one of the given type, native and aligned, unless it is that. */
 int py_cast_array(PyArrayObject **, int type);
+/* Likewise by one that is contiguous, too, for the core to read in one line. */
+int py_make_contiguous(PyArrayObject **, int type);
+/* Likewise by a new one, which can be written to. */
+int py_copy_as(PyArrayObject **, int type);
 /* Likewise an operand of what has the type `type`. Where that is computed in float32, any
  * dtype that the core takes may stay. */
 int py_cast_operand(PyArrayObject **, int type, attn_dtype *);
@@ -55,7 +46,5 @@ npy_intp py_axis_stride(PyArrayObject *, int from_right);
 void py_describe(attn_array *, PyArrayObject *, int missing, int n_batch_axes);
 
 bool py_may_overlap(PyArrayObject *, PyArrayObject *other); /* which may be NULL */
-/* Is `out` an array of this type and shape that can be written to? */
-int py_check_out(PyObject *out, int type, int n_axes, const npy_intp *shape);
 
 #endif

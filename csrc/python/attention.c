@@ -5,27 +5,26 @@
 #include "python/lock.h"
 #include "python/memory.h"
 #include "python/numbers.h"
+#include "python/objects.h"
 
 /* Checks `out` and makes it the output if the core can write there without disturbing an
  * input; else leaves the output to be allocated. */
 static int
-accept_out(py_attention_arrays *a, PyObject *object, int type, int n_axes,
-           const npy_intp *shape)
+accept_out(py_attention_arrays *a, int type, int n_axes, const npy_intp *shape)
 {
     PyArrayObject *const inputs[] = {a->query, a->key,  a->value,
                                      a->mask,  a->bias, a->sinks};
-    PyArrayObject *out = (PyArrayObject *)object;
 
-    if (py_check_out(object, type, n_axes, shape) < 0) {
+    if (py_check_out(a->out, type, n_axes, shape) < 0) {
         return -1;
     }
-    bool apart = PyArray_ISBEHAVED(out);
+    bool apart = PyArray_ISBEHAVED(a->out);
     for (size_t i = 0; i < sizeof inputs / sizeof inputs[0]; i++) {
-        apart = apart && !py_may_overlap(out, inputs[i]);
+        apart = apart && !py_may_overlap(a->out, inputs[i]);
     }
     if (apart) {
-        Py_INCREF(object);
-        a->output = out;
+        Py_INCREF(a->out);
+        a->output = a->out;
     }
     return 0;
 }
@@ -102,7 +101,7 @@ make_weights(py_attention_arrays *a, int type, int rank, attn_problem *p)
     if (py_check_size(n_axes, shape, "weights") < 0) {
         return -1;
     }
-    a->weights = (PyArrayObject *)PyArray_ZEROS(n_axes, shape, type, 0);
+    a->weights = py_new_zeros(n_axes, shape, type);
     if (a->weights == NULL) {
         return -1;
     }
@@ -118,7 +117,7 @@ py_make_results(py_attention_arrays *a, const py_options *o, int type, int rank,
     npy_intp shape[ATTN_MAX_AXES];
     int n_axes = py_output_shape(a, p, rank, shape);
 
-    if (o->out != Py_None && accept_out(a, o->out, type, n_axes, shape) < 0) {
+    if (a->out != NULL && accept_out(a, type, n_axes, shape) < 0) {
         return -1;
     }
     if (a->output == NULL) {
@@ -130,7 +129,7 @@ py_make_results(py_attention_arrays *a, const py_options *o, int type, int rank,
     py_describe_result(&p->output, a->output, drop_row, p);
     if (o->return_lse) {
         int real = py_real_type(type);
-        a->lse = (PyArrayObject *)PyArray_EMPTY(n_axes - 1, shape, real, 0);
+        a->lse = py_new_array(n_axes - 1, shape, real);
         if (a->lse == NULL) {
             return -1;
         }
@@ -141,24 +140,26 @@ py_make_results(py_attention_arrays *a, const py_options *o, int type, int rank,
 }
 
 PyObject *
-py_pack_results(const py_attention_arrays *a, PyObject *out)
+py_pack(PyObject *output, PyObject *weights, PyObject *lse)
 {
-    PyObject *output = out == Py_None ? (PyObject *)a->output : out;
-
-    if (output != (PyObject *)a->output &&
-        PyArray_CopyInto((PyArrayObject *)output, a->output) < 0) {
-        return NULL;
+    if (weights != NULL && lse != NULL) {
+        return PyTuple_Pack(3, output, weights, lse);
     }
-    if (a->weights != NULL && a->lse != NULL) {
-        return PyTuple_Pack(3, output, a->weights, a->lse);
-    }
-    if (a->weights != NULL) {
-        return PyTuple_Pack(2, output, a->weights);
-    }
-    if (a->lse != NULL) {
-        return PyTuple_Pack(2, output, a->lse);
+    if (weights != NULL || lse != NULL) {
+        return PyTuple_Pack(2, output, weights != NULL ? weights : lse);
     }
     return Py_NewRef(output);
+}
+
+PyObject *
+py_pack_results(const py_attention_arrays *a, PyObject *out)
+{
+    if (a->out != NULL && a->out != a->output &&
+        PyArray_CopyInto(a->out, a->output) < 0) {
+        return NULL;
+    }
+    return py_pack(a->out == NULL ? (PyObject *)a->output : out, (PyObject *)a->weights,
+                   (PyObject *)a->lse);
 }
 
 static bool

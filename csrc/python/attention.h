@@ -13,6 +13,7 @@ typedef struct {
     PyArrayObject *weight_groups;             /* (Hk,) int64, or none */
     PyArrayObject *weights, *lse;
     PyArrayObject *output; /* what the core writes: `out`, if it can, or a new one */
+    PyArrayObject *out;    /* a view of the user's */
 } py_attention_arrays;
 
 /* Everything before the computation: from (query, key, value, options) to a problem in which
@@ -47,8 +48,11 @@ int py_make_results(py_attention_arrays *, const py_options *, int type, int ran
 bool py_has_results(const py_attention_arrays *); /* with any element */
 /* Runs the core. */
 int py_compute(const py_attention_arrays *, const attn_problem *, const py_options *);
-/* What attention() returns: the output, or a tuple of it with what else was asked for. */
+/* What attention() returns: the output, or a tuple of it with what else was asked for. `out`
+ * is what the user gave, or None. */
 PyObject *py_pack_results(const py_attention_arrays *, PyObject *out);
+/* The same of results that are there; weights and lse may be NULL. */
+PyObject *py_pack(PyObject *output, PyObject *weights, PyObject *lse);
 void py_release_attention(py_attention_arrays *);
 extern PyMethodDef py_attention_methods[];
 

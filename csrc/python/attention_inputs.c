@@ -3,6 +3,7 @@
 
 #include "python/arrays.h"
 #include "python/numbers.h"
+#include "python/objects.h"
 #include "python/packed.h"
 
 void
@@ -19,6 +20,7 @@ py_release_attention(py_attention_arrays *a)
     Py_CLEAR(a->query_starts);
     Py_CLEAR(a->key_starts);
     Py_CLEAR(a->output);
+    Py_CLEAR(a->out);
     Py_CLEAR(a->weight_groups);
     Py_CLEAR(a->weights);
     Py_CLEAR(a->lse);
@@ -332,7 +334,8 @@ py_convert_options(PyObject *const *options, py_attention_arrays *a)
         py_as_optional_array(options[SINKS], "sinks", &a->sinks) < 0 ||
         py_copy_integers(options[Q_OFFSET], "q_offset", &a->q_offset) < 0 ||
         py_copy_integers(options[KV_LENGTHS], "kv_lengths", &a->kv_lengths) < 0 ||
-        py_convert_starts(options[SEQ_OFFSETS], a) < 0) {
+        py_convert_starts(options[SEQ_OFFSETS], a) < 0 ||
+        py_as_out(options[OUT], &a->out) < 0) {
         return -1;
     }
     return 0;
@@ -377,7 +380,6 @@ py_prepare(PyObject *const *arguments, Py_ssize_t n_arguments, py_attention_arra
         PyErr_Format(PyExc_TypeError, "expected 4 arguments, got %zd", n_arguments);
         return -1;
     }
-    /* Other people's code may run in conversions, but not after. */
     if (py_convert_inputs(arguments, arguments[3], a, p, o) < 0) {
         return -1;
     }

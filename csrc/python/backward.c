@@ -6,6 +6,8 @@
 #include "python/attention.h"
 #include "python/lock.h"
 #include "python/memory.h"
+#include "python/numbers.h"
+#include "python/objects.h"
 
 enum { N_GRADIENTS = 5 }; /* of query, key, value, bias, sinks */
 
@@ -45,7 +47,7 @@ convert_arrays(PyObject *grad_output, PyObject *group, vjp_call *c)
         return -1;
     }
     for (int i = 0; i < N_GRADIENTS; i++) {
-        int flag = PyObject_IsTrue(wanted[i]);
+        int flag = py_parse_flag(wanted[i], "wanted");
         if (flag < 0) {
             return -1;
         }
@@ -185,9 +187,10 @@ new_array_like(const PyArrayObject *like, const npy_intp *shape, int type)
         back[order[i]] = i;
     }
     PyArrayObject *array = py_new_array(n, in_order, type);
-    PyObject *view = array == NULL ? NULL : PyArray_Transpose(array, &permutation);
-    Py_XDECREF(array);
-    return (PyArrayObject *)view;
+    if (array != NULL) {
+        Py_SETREF(array, (PyArrayObject *)PyArray_Transpose(array, &permutation));
+    }
+    return array;
 }
 
 /* Allocates the gradient of query, key or value, in the shape of the input but with as many
@@ -228,8 +231,8 @@ make_option_gradient(vjp_call *c, int i, PyArrayObject *input, int missing, int 
     if (!c->wanted[i] || input == NULL) {
         return 0;
     }
-    c->gradients[i] = (PyArrayObject *)PyArray_ZEROS(
-        PyArray_NDIM(input), PyArray_DIMS(input), py_real_type(type), 0);
+    c->gradients[i] =
+        py_new_zeros(PyArray_NDIM(input), PyArray_DIMS(input), py_real_type(type));
     if (c->gradients[i] == NULL) {
         return -1;
     }
@@ -293,7 +296,7 @@ finish_gradient(PyArrayObject *gradient, npy_intp n_columns, int type)
 {
     int n_axes = PyArray_NDIM(gradient);
     npy_intp shape[ATTN_MAX_AXES];
-    PyArrayObject *view;
+    PyArrayObject *columns;
 
     if (PyArray_TYPE(gradient) == type && py_axis_length(gradient, 0) == n_columns) {
         return Py_NewRef((PyObject *)gradient);
@@ -302,12 +305,12 @@ finish_gradient(PyArrayObject *gradient, npy_intp n_columns, int type)
         memcpy(shape, PyArray_DIMS(gradient), (size_t)n_axes * sizeof shape[0]);
         shape[n_axes - 1] = n_columns;
     }
-    view = (PyArrayObject *)PyArray_New(
-        &PyArray_Type, n_axes, shape, PyArray_TYPE(gradient), PyArray_STRIDES(gradient),
-        PyArray_DATA(gradient), 0, 0, NULL);
-    PyObject *copy = view == NULL ? NULL : py_copy_as(view, type);
-    Py_XDECREF(view);
-    return copy;
+    columns = py_new_strided(n_axes, shape, PyArray_TYPE(gradient),
+                             PyArray_STRIDES(gradient), PyArray_DATA(gradient));
+    if (columns != NULL && py_copy_as(&columns, type) < 0) {
+        Py_CLEAR(columns);
+    }
+    return (PyObject *)columns;
 }
 
 static PyObject *
@@ -353,7 +356,6 @@ attention_vjp(PyObject *module, PyObject *const *arguments, Py_ssize_t n_argumen
         PyErr_Format(PyExc_TypeError, "expected 6 arguments, got %zd", n_arguments);
         return NULL;
     }
-    /* Other people's code may run in conversions, but not after. */
     if (convert_arrays(arguments[0], arguments[5], &c) == 0 &&
         py_convert_inputs(arguments + 1, arguments[4], &c.a, &g.attention, &o) == 0) {
         type = py_inputs_type(&c.a);

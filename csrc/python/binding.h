@@ -1,6 +1,6 @@
 /* Python and NumPy, for the binding's files. They alone know these: they convert and check
- * what they are given, read pointers, shapes and strides once, and hand the core a problem
- * in which everything is valid. What returns an int gives -1 where it has set an
+ * what they are given, to private arrays (objects.h), and hand the core a problem in which
+ * everything is valid. What returns an int gives -1 where it has set an
  * exception. */
 #ifndef ATTN_PYTHON_BINDING_H
 #define ATTN_PYTHON_BINDING_H

@@ -75,8 +75,7 @@ make_heads(PyArrayObject *tokens, npy_intp n_heads, npy_intp size, int type, voi
         int inner = axis == n - 4 ? n - 2 : axis + 1;
         strides[axis] = shape[inner] * strides[inner];
     }
-    return (PyArrayObject *)PyArray_New(&PyArray_Type, n, shape, type, strides, data, 0,
-                                        data == NULL ? 0 : NPY_ARRAY_BEHAVED, NULL);
+    return py_new_strided(n, shape, type, strides, data);
 }
 
 /* Checks the tokens that a matrix is to take. */
@@ -160,10 +159,9 @@ set_cos_sin(projection *s)
     if (s->cos_sin == NULL) {
         return 0;
     }
-    Py_SETREF(s->cos_sin,
-              py_as_contiguous((PyObject *)s->cos_sin, py_real_type(s->type)));
-    return s->cos_sin == NULL ? -1
-                              : py_set_cos_sin(s->cos_sin, s->projected, &s->rotary);
+    return py_convert_cos_sin(&s->cos_sin, s->type) < 0
+               ? -1
+               : py_set_cos_sin(s->cos_sin, s->projected, &s->rotary);
 }
 
 /* The type in which attention, whose result has the type `type`, can read another. */
@@ -231,11 +229,9 @@ set_cached_result(const layer_call *c, projection *s, const char *name, int type
         Py_INCREF(cache);
         return 0;
     }
-    s->result = (PyArrayObject *)PyArray_FROMANY(
-        (PyObject *)cache, wanted, 0, 0,
-        NPY_ARRAY_CARRAY | NPY_ARRAY_NOTSWAPPED | NPY_ARRAY_FORCECAST |
-            NPY_ARRAY_ENSURECOPY | NPY_ARRAY_ENSUREARRAY);
-    return s->result == NULL ? -1 : 0;
+    s->result = cache;
+    Py_INCREF(cache);
+    return py_copy_as(&s->result, wanted);
 }
 
 /* Describes the way from the projection to the result, if there is one to go. */
@@ -421,7 +417,7 @@ tokens_of(PyArrayObject *array, npy_intp batch, int64_t start, int64_t end)
     char *data = PyArray_BYTES(array) + batch * PyArray_STRIDE(array, 0) +
                  start * PyArray_STRIDE(array, 2);
 
-    Py_INCREF(PyArray_DESCR(array));
+    Py_INCREF(PyArray_DESCR(array)); /* whose bytes may be in another order */
     return (PyArrayObject *)PyArray_NewFromDescr(&PyArray_Type, PyArray_DESCR(array), 3,
                                                  shape, PyArray_STRIDES(array) + 1,
                                                  data, NPY_ARRAY_WRITEABLE, NULL);

@@ -49,8 +49,7 @@ typedef struct {
     attn_layer_problem layer;
 } layer_call;
 
-/* layer_arguments.c: converts all of layer()'s arguments. Other people's code may run here,
- * but not after. */
+/* layer_arguments.c: converts all of layer()'s arguments. */
 int py_convert_layer(PyObject *const *arguments, Py_ssize_t n_arguments, layer_call *);
 void py_release_layer(layer_call *);
 

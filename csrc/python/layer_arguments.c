@@ -3,6 +3,7 @@
 
 #include "python/arrays.h"
 #include "python/numbers.h"
+#include "python/objects.h"
 #include "python/options.h"
 
 /* The positional arguments of layer(). Heads, projections and options are groups, norms,
@@ -94,7 +95,8 @@ convert_projections(PyObject *const *arguments, layer_call *c)
         return -1;
     }
     if (w[W_K] == Py_None || w[VALUE_CONTEXT] == Py_None) {
-        v->arrays.input = (PyArrayObject *)Py_XNewRef((PyObject *)k->arrays.input);
+        v->arrays.input = k->arrays.input;
+        Py_XINCREF(v->arrays.input);
     } else if (py_as_array(w[VALUE_CONTEXT], "value", &v->arrays.input) < 0) {
         return -1;
     }
@@ -114,6 +116,12 @@ convert_projections(PyObject *const *arguments, layer_call *c)
 }
 
 static int
+convert_norm(PyObject *group, const char *name, py_norm *norm)
+{
+    return group == Py_None ? 0 : py_convert_norm(group, name, norm);
+}
+
+static int
 convert_norms(PyObject *group, layer_call *c)
 {
     PyObject *const *norms;
@@ -123,8 +131,8 @@ convert_norms(PyObject *group, layer_call *c)
     }
     norms = py_items(group, "norms", N_NORMS);
     return norms == NULL ||
-                   py_convert_norm(norms[Q_NORM], "q_norm", &c->parts[0].norm) < 0 ||
-                   py_convert_norm(norms[K_NORM], "k_norm", &c->parts[1].norm) < 0
+                   convert_norm(norms[Q_NORM], "q_norm", &c->parts[0].norm) < 0 ||
+                   convert_norm(norms[K_NORM], "k_norm", &c->parts[1].norm) < 0
                ? -1
                : 0;
 }

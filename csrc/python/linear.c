@@ -6,6 +6,7 @@
 #include "python/lock.h"
 #include "python/memory.h"
 #include "python/numbers.h"
+#include "python/objects.h"
 #include "python/settings.h"
 
 void
@@ -82,11 +83,9 @@ set_change(PyArrayObject **array, const char *name, int type, attn_array *to,
         return py_fail_shape(*array, name, "the shape of the product, %zd rows of %zd",
                              l->batch.n * l->n_rows, l->n_out);
     }
-    if (n_axes > 3) { /* rows of more axes must lie in a line */
-        Py_SETREF(*array, PyArray_GETCONTIGUOUS(*array));
-        if (*array == NULL) {
-            return -1;
-        }
+    if (n_axes > 3 && /* rows of more axes must lie in a line */
+        py_make_contiguous(array, PyArray_TYPE(*array)) < 0) {
+        return -1;
     }
     py_describe_rows(to, *array, l);
     return 0;
@@ -129,11 +128,9 @@ read_linear_sizes(py_linear_arrays *a, attn_linear_problem *l)
         return py_fail_shape(a->bias, "bias", "(%zd,) to match weight's M", l->n_out,
                              0);
     }
-    if (PyArray_NDIM(a->input) > 3) { /* rows of more axes must lie in a line */
-        Py_SETREF(a->input, PyArray_GETCONTIGUOUS(a->input));
-        if (a->input == NULL) {
-            return -1;
-        }
+    if (PyArray_NDIM(a->input) > 3 && /* rows of more axes must lie in a line */
+        py_make_contiguous(&a->input, PyArray_TYPE(a->input)) < 0) {
+        return -1;
     }
     return count_rows(a->input, l);
 }

@@ -233,19 +233,19 @@ py_try_again(void)
 /* A new array on memory of ours, which NumPy gives back to us when the array dies. That makes
  * it an array like any other, which owns its elements and can be resized, without a word to
  * NumPy's functions for all others. */
-static PyObject *
+static PyArrayObject *
 new_array_on(void *data, int n_axes, const npy_intp *shape, PyArray_Descr *descr,
              size_t size)
 {
-    PyObject *array = PyArray_NewFromDescr(&PyArray_Type, descr, n_axes, shape, NULL,
-                                           data, NPY_ARRAY_CARRAY, NULL);
+    PyArrayObject *array = (PyArrayObject *)PyArray_NewFromDescr(
+        &PyArray_Type, descr, n_axes, shape, NULL, data, NPY_ARRAY_CARRAY, NULL);
 
     if (array == NULL) {
         free((header *)data - 1); /* not kept: this may be tried again */
         return NULL;
     }
     ((PyArrayObject_fields *)array)->mem_handler = Py_NewRef(handler);
-    PyArray_ENABLEFLAGS((PyArrayObject *)array, NPY_ARRAY_OWNDATA);
+    PyArray_ENABLEFLAGS(array, NPY_ARRAY_OWNDATA);
     (void)PyTraceMalloc_Track(TRACE_DOMAIN, (uintptr_t)data, size);
     return array;
 }
@@ -289,7 +289,7 @@ PyArrayObject *
 py_new_array(int n_axes, const npy_intp *shape, int type)
 {
     PyArray_Descr *descr;
-    PyObject *array;
+    PyArrayObject *array;
 
     if (py_check_size(n_axes, shape, "result") < 0) {
         return NULL;
@@ -302,35 +302,39 @@ py_new_array(int n_axes, const npy_intp *shape, int type)
     do { /* where there is no memory, it is NumPy that says so */
         void *data = size < OURS ? NULL : allocate(NULL, (size_t)size);
         Py_INCREF(descr);
-        array = data == NULL ? PyArray_Empty(n_axes, shape, descr, 0)
+        array = data == NULL ? (PyArrayObject *)PyArray_Empty(n_axes, shape, descr, 0)
                              : new_array_on(data, n_axes, shape, descr, (size_t)size);
     } while (array == NULL && py_try_again());
     Py_DECREF(descr);
-    return (PyArrayObject *)array;
+    return array;
 }
 
 PyArrayObject *
 py_new_zeros(int n_axes, const npy_intp *shape, int type)
 {
-    PyObject *array;
+    PyArrayObject *array;
 
+    if (py_check_size(n_axes, shape, "result") < 0) {
+        return NULL;
+    }
     do {
-        array = PyArray_ZEROS(n_axes, shape, type, 0);
+        array = (PyArrayObject *)PyArray_ZEROS(n_axes, shape, type, 0);
     } while (array == NULL && py_try_again());
-    return (PyArrayObject *)array;
+    return array;
 }
 
 PyArrayObject *
 py_new_strided(int n_axes, const npy_intp *shape, int type, const npy_intp *strides,
                void *data)
 {
-    PyObject *array;
+    PyArrayObject *array;
 
     do {
-        array = PyArray_New(&PyArray_Type, n_axes, shape, type, strides, data, 0,
-                            data == NULL ? 0 : NPY_ARRAY_BEHAVED, NULL);
+        array = (PyArrayObject *)PyArray_New(
+            &PyArray_Type, n_axes, shape, type, strides, data, 0,
+            data == NULL ? 0 : NPY_ARRAY_BEHAVED, NULL);
     } while (array == NULL && py_try_again());
-    return (PyArrayObject *)array;
+    return array;
 }
 
 int

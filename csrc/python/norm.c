@@ -5,6 +5,7 @@
 #include "python/lock.h"
 #include "python/memory.h"
 #include "python/numbers.h"
+#include "python/objects.h"
 #include "python/options.h"
 #include "python/settings.h"
 
@@ -55,21 +56,13 @@ py_check_norm(const py_norm *norm, const char *name)
                : 0;
 }
 
-/* Replaces the array by a contiguous one of a type. */
-static int
-make_contiguous(PyArrayObject **array, int type)
-{
-    Py_SETREF(*array, py_as_contiguous((PyObject *)*array, type));
-    return *array == NULL ? -1 : 0;
-}
-
 int
 py_set_norm(py_norm *norm, int type, attn_norm_problem *p)
 {
     int real = py_real_type(type);
 
-    if (make_contiguous(&norm->weight, real) < 0 ||
-        (norm->bias != NULL && make_contiguous(&norm->bias, real) < 0)) {
+    if (py_make_contiguous(&norm->weight, real) < 0 ||
+        (norm->bias != NULL && py_make_contiguous(&norm->bias, real) < 0)) {
         return -1;
     }
     p->arithmetic = py_dtype_of(real);
@@ -134,8 +127,8 @@ set_arrays(norm_call *c, int type, attn_norm_problem *p)
 {
     int real = py_real_type(type);
 
-    if (py_set_norm(&c->norm, type, p) < 0 || make_contiguous(&c->x, real) < 0 ||
-        (c->residual != NULL && make_contiguous(&c->residual, real) < 0)) {
+    if (py_set_norm(&c->norm, type, p) < 0 || py_make_contiguous(&c->x, real) < 0 ||
+        (c->residual != NULL && py_make_contiguous(&c->residual, real) < 0)) {
         return -1;
     }
     c->output = py_new_array(PyArray_NDIM(c->x), PyArray_DIMS(c->x), real);
@@ -241,8 +234,8 @@ set_vjp_arrays(vjp_call *c, int type, attn_norm_vjp_problem *g)
     void **const data[] = {&g->grad_input, &g->grad_weight, &g->grad_bias};
 
     if (py_set_norm(&c->of.norm, type, &g->norm) < 0 ||
-        make_contiguous(&c->of.x, real) < 0 ||
-        make_contiguous(&c->grad_output, real) < 0) {
+        py_make_contiguous(&c->of.x, real) < 0 ||
+        py_make_contiguous(&c->grad_output, real) < 0) {
         return -1;
     }
     PyArrayObject *const inputs[] = {c->of.x, c->of.norm.weight, c->of.norm.bias};

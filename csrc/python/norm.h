@@ -13,7 +13,7 @@ typedef struct {
     bool centre;
 } py_norm;
 
-/* Converts a group Norm, under this name; None: no norm. */
+/* Converts a group Norm, under this name. */
 int py_convert_norm(PyObject *group, const char *name, py_norm *);
 /* Checks it, once all is converted. */
 int py_check_norm(const py_norm *, const char *name);

@@ -3,6 +3,7 @@
 
 #include "core/limits.h"
 #include "core/tasks.h"
+#include "python/objects.h"
 
 int
 py_check_count(Py_ssize_t n_arguments, Py_ssize_t least, Py_ssize_t most)
@@ -10,8 +11,13 @@ py_check_count(Py_ssize_t n_arguments, Py_ssize_t least, Py_ssize_t most)
     if (n_arguments >= least && n_arguments <= most) {
         return 0;
     }
-    PyErr_Format(PyExc_TypeError, "expected %zd to %zd arguments, got %zd", least, most,
-                 n_arguments);
+    if (least == most) {
+        PyErr_Format(PyExc_TypeError, "expected %zd arguments, got %zd", least,
+                     n_arguments);
+    } else {
+        PyErr_Format(PyExc_TypeError, "expected %zd to %zd arguments, got %zd", least,
+                     most, n_arguments);
+    }
     return -1;
 }
 
@@ -37,18 +43,10 @@ py_parse_flag(PyObject *object, const char *name)
     return PyObject_IsTrue(object);
 }
 
-/* A boolean of Python or of NumPy, or an array of them, which converts to a number. */
-static bool
-is_boolean(PyObject *object)
-{
-    return PyBool_Check(object) || PyArray_IsScalar(object, Bool) ||
-           (PyArray_Check(object) && PyArray_ISBOOL((PyArrayObject *)object));
-}
-
 int
 py_parse_number(PyObject *object, const char *name, double *number)
 {
-    if (!PyFloat_CheckExact(object) && is_boolean(object)) {
+    if (!PyFloat_CheckExact(object) && py_is_boolean(object)) {
         PyErr_Format(PyExc_TypeError, "%s: expected a number, got %s", name,
                      PyArray_Check(object) ? "an array of booleans"
                                            : Py_TYPE(object)->tp_name);

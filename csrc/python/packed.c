@@ -3,6 +3,7 @@
 
 #include "python/arrays.h"
 #include "python/numbers.h"
+#include "python/objects.h"
 
 static bool
 is_number(PyObject *object)
@@ -28,7 +29,8 @@ py_convert_starts(PyObject *object, py_attention_arrays *a)
         if (py_copy_integers(object, "seq_offsets", &a->query_starts) < 0) {
             return -1;
         }
-        a->key_starts = (PyArrayObject *)Py_XNewRef((PyObject *)a->query_starts);
+        a->key_starts = a->query_starts;
+        Py_XINCREF(a->key_starts);
         return 0;
     }
     PyObject *queries = Py_NewRef(PyTuple_GET_ITEM(object, 0));

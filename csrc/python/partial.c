@@ -6,23 +6,23 @@
 #include "python/lock.h"
 #include "python/memory.h"
 #include "python/numbers.h"
+#include "python/objects.h"
 
 enum { STATE_COLUMNS = 2 /* beside those of the output: maximum and sum */ };
 
 typedef struct {
     py_attention_arrays a;
-    PyArrayObject *next; /* the state after the call, unless it is to end */
+    PyArrayObject *state; /* what a former call has left, or none */
+    PyArrayObject *next;  /* the state after the call, unless it is to end */
 } partial_arrays;
 
 /* Describes the state that a former call has left. */
 static int
-take_state(PyObject *object, int type, int n_axes, const npy_intp *shape, bool drop_row,
-           attn_problem *p)
+check_state(PyArrayObject *state, int type, int n_axes, const npy_intp *shape,
+            bool drop_row, attn_problem *p)
 {
-    PyArrayObject *state = (PyArrayObject *)object;
-
-    if (!PyArray_Check(object) || PyArray_TYPE(state) != type ||
-        !PyArray_ISCARRAY_RO(state) || PyArray_NDIM(state) != n_axes ||
+    if (state == NULL || PyArray_TYPE(state) != type || !PyArray_ISCARRAY_RO(state) ||
+        PyArray_NDIM(state) != n_axes ||
         !PyArray_CompareLists(PyArray_DIMS(state), shape, n_axes)) {
         PyErr_Format(PyExc_ValueError,
                      "state: expected one of queries, heads and values of the same "
@@ -36,8 +36,8 @@ take_state(PyObject *object, int type, int n_axes, const npy_intp *shape, bool d
 
 /* Takes the former state, if any, and makes the next one, or the results at the end. */
 static int
-make_states(partial_arrays *x, PyObject *state, bool ends, int rank,
-            const py_options *o, int type, attn_problem *p)
+make_states(partial_arrays *x, bool begins, bool ends, int rank, const py_options *o,
+            int type, attn_problem *p)
 {
     bool drop_row = PyArray_NDIM(x->a.query) == 1;
     int real = py_real_type(type);
@@ -46,7 +46,7 @@ make_states(partial_arrays *x, PyObject *state, bool ends, int rank,
         py_result_shape(p, rank, p->value_dim + STATE_COLUMNS, drop_row, shape);
 
     p->state.dtype = p->next_state.dtype = p->arithmetic;
-    if (state != Py_None && take_state(state, real, n_axes, shape, drop_row, p) < 0) {
+    if (!begins && check_state(x->state, real, n_axes, shape, drop_row, p) < 0) {
         return -1;
     }
     if (ends) {
@@ -89,23 +89,27 @@ attend_partial(PyObject *module, PyObject *const *arguments, Py_ssize_t n_argume
     py_options o;
     PyObject *result = NULL;
     int type = -1, rank = -1, ends;
+    bool begins;
 
     (void)module;
     if (py_check_count(n_arguments, 6, 6) < 0 ||
         (ends = py_parse_flag(arguments[5], "ends")) < 0) {
         return NULL;
     }
-    /* Other people's code may run in conversions, but not after. */
-    if (py_convert_inputs(arguments, arguments[3], &x.a, &p, &o) == 0) {
+    begins = arguments[4] == Py_None;
+    x.state = py_view_of(arguments[4]);
+    if (!PyErr_Occurred() &&
+        py_convert_inputs(arguments, arguments[3], &x.a, &p, &o) == 0) {
         type = py_inputs_type(&x.a);
     }
     if (type >= 0) {
         rank = py_set_attention(&x.a, type, &o, &p);
     }
-    if (rank >= 0 && make_states(&x, arguments[4], ends, rank, &o, type, &p) == 0 &&
+    if (rank >= 0 && make_states(&x, begins, ends, rank, &o, type, &p) == 0 &&
         compute(&x, &p, &o) == 0) {
-        result = ends ? py_pack_results(&x.a, Py_None) : Py_NewRef((PyObject *)x.next);
+        result = ends ? py_pack_results(&x.a, o.out) : Py_NewRef((PyObject *)x.next);
     }
+    Py_XDECREF(x.state);
     Py_XDECREF(x.next);
     py_release_attention(&x.a);
     return result;

@@ -1,106 +1,92 @@
 /* Plan: a call made ready once and run many times. */
 #include "python/plan.h"
 
+#include "python/arrays.h"
 #include "python/attention.h"
 #include "python/numbers.h"
+#include "python/objects.h"
 #include "python/packed.h"
 
 #include <stdatomic.h>
 #include <structmember.h>
 
-enum { N_ARRAYS = 10 };
+/* The arrays of a plan that the user can reach; the first ones were given. */
+enum { N_GIVEN = 5, OUTPUT = 7, WEIGHTS, LSE, N_ARRAYS };
+static const char *const names[N_ARRAYS] = {
+    "query",    "key",        "value",  "mask",    "bias",
+    "q_offset", "kv_lengths", "output", "weights", "lse"};
 
 /* A call made ready once, to be run many times on what its arrays then hold. */
 typedef struct {
     PyObject_HEAD py_attention_arrays a;
     PyArrayObject *q_offset, *kv_lengths; /* what the core reads: valid copies of a's */
-    PyArrayObject *bound[N_ARRAYS]; /* the arrays as given, or made; owned or NULL */
-    npy_intp *places;               /* where these were then: place_size words each */
+    PyObject *bound[N_ARRAYS]; /* the user's own: given, or handed out; owned or NULL */
     attn_problem p;
     py_options o;
     PyObject *result; /* what each call returns; NULL until the plan is complete */
     atomic_bool busy; /* a call is under way */
 } plan;
 
-/* Takes an argument that each call is to read anew, of which `array` is what is read: it must
- * be the array itself, or that of a subclass, not a copy. */
-static int
-bind_argument(plan *self, int i, PyObject *argument, PyArrayObject *array,
-              const char *name)
-{
-    if (argument == Py_None) {
-        return 0;
-    }
-    if (PyArray_Check(argument) &&
-        PyArray_DATA((PyArrayObject *)argument) == PyArray_DATA(array) &&
-        PyArray_TYPE((PyArrayObject *)argument) == PyArray_TYPE(array)) {
-        self->bound[i] = (PyArrayObject *)Py_NewRef(argument);
-        return 0;
-    }
-    PyErr_Format(PyExc_TypeError,
-                 "%s: expected an array that can be read where it lies, aligned and in "
-                 "the dtype of the computation, got what had to be converted",
-                 name);
-    return -1;
-}
-
-/* Where an array's elements lie, in so many words: address, type, shape, strides. */
-static int
-place_size(PyArrayObject *array)
-{
-    return 3 + 2 * PyArray_NDIM(array);
-}
-
+/* Ours, in the order of the user's. */
 static void
-note_place(npy_intp *to, PyArrayObject *array)
+list_arrays(const plan *self, PyArrayObject *arrays[N_ARRAYS])
 {
-    int n = PyArray_NDIM(array);
+    const py_attention_arrays *a = &self->a;
+    PyArrayObject *const all[N_ARRAYS] = {
+        a->query,    a->key,        a->value,  a->mask,    a->bias,
+        a->q_offset, a->kv_lengths, a->output, a->weights, a->lse};
 
-    to[0] = (npy_intp)PyArray_BYTES(array);
-    to[1] = PyArray_TYPE(array);
-    to[2] = n;
-    for (int axis = 0; axis < n; axis++) {
-        to[3 + axis] = PyArray_DIM(array, axis);
-        to[3 + n + axis] = PyArray_STRIDE(array, axis);
-    }
+    memcpy(arrays, all, sizeof all);
 }
 
-/* Are the array's elements still where they were? */
-static bool
-is_in_place(const npy_intp *then, PyArrayObject *array)
-{
-    int n = PyArray_NDIM(array);
-
-    return then[0] == (npy_intp)PyArray_BYTES(array) &&
-           then[1] == PyArray_TYPE(array) && then[2] == n &&
-           PyArray_CompareLists(then + 3, PyArray_DIMS(array), n) &&
-           PyArray_CompareLists(then + 3 + n, PyArray_STRIDES(array), n);
-}
-
-/* The arrays that are not arguments, and where all of them are. */
+/* Takes the arguments that each call is to read anew: they must be the arrays that are read,
+ * not ones of which there is a copy. */
 static int
-note_places(plan *self)
+bind_arguments(plan *self, PyObject *const *arguments)
 {
-    PyArrayObject *const own[] = {self->a.q_offset, self->a.kv_lengths, self->a.output,
-                                  self->a.weights, self->a.lse};
-    size_t n_words = 0;
-    npy_intp *to;
+    PyObject *const *options = py_items(arguments[3], "options", N_OPTIONS);
+    PyArrayObject *arrays[N_ARRAYS];
 
-    for (int i = 0; i < 5; i++) {
-        self->bound[5 + i] = (PyArrayObject *)Py_XNewRef((PyObject *)own[i]);
-    }
-    for (int i = 0; i < N_ARRAYS; i++) {
-        n_words += self->bound[i] == NULL ? 0 : (size_t)place_size(self->bound[i]);
-    }
-    self->places = to = PyMem_New(npy_intp, n_words);
-    if (to == NULL) {
-        PyErr_NoMemory();
+    if (options == NULL) {
         return -1;
     }
-    for (int i = 0; i < N_ARRAYS; i++) {
-        if (self->bound[i] != NULL) {
-            note_place(to, self->bound[i]);
-            to += place_size(self->bound[i]);
+    PyObject *const given[N_GIVEN] = {arguments[0], arguments[1], arguments[2],
+                                      options[MASK], options[BIAS]};
+    list_arrays(self, arrays);
+    for (int i = 0; i < N_GIVEN; i++) {
+        if (arrays[i] == NULL) {
+            continue;
+        }
+        if (!py_is_same_array(given[i], arrays[i])) {
+            PyErr_Format(
+                PyExc_TypeError,
+                "%s: expected an array that can be read where it lies, aligned and in "
+                "the dtype of the computation, got what had to be converted",
+                names[i]);
+            return -1;
+        }
+        self->bound[i] = Py_NewRef(given[i]);
+    }
+    return 0;
+}
+
+/* Hands out what the plan has made. */
+static int
+hand_out_results(plan *self)
+{
+    py_attention_arrays *a = &self->a;
+    PyArrayObject **const made[] = {&a->q_offset, &a->kv_lengths, &a->output,
+                                    &a->weights, &a->lse};
+
+    for (int i = N_GIVEN; i < N_ARRAYS; i++) {
+        PyArrayObject **array = made[i - N_GIVEN];
+        if (*array == NULL) {
+            continue;
+        }
+        self->bound[i] =
+            i == OUTPUT && a->out != NULL ? Py_NewRef(self->o.out) : py_hand_out(array);
+        if (self->bound[i] == NULL) {
+            return -1;
         }
     }
     return 0;
@@ -110,23 +96,17 @@ note_places(plan *self)
 static int
 check_places(const plan *self)
 {
-    static const char *const names[N_ARRAYS] = {
-        "query",    "key",        "value",  "mask",    "bias",
-        "q_offset", "kv_lengths", "output", "weights", "lse"};
-    const npy_intp *then = self->places;
+    PyArrayObject *arrays[N_ARRAYS];
 
+    list_arrays(self, arrays);
     for (int i = 0; i < N_ARRAYS; i++) {
-        if (self->bound[i] == NULL) {
-            continue;
-        }
-        if (!is_in_place(then, self->bound[i])) {
+        if (arrays[i] != NULL && !py_is_same_array(self->bound[i], arrays[i])) {
             PyErr_Format(PyExc_RuntimeError,
                          "Plan: expected %s as it was when the plan was made, got it "
                          "resized, reshaped or retyped in place",
                          names[i]);
             return -1;
         }
-        then += then[2] * 2 + 3;
     }
     return 0;
 }
@@ -138,33 +118,12 @@ shadow_numbers(PyArrayObject *numbers, PyArrayObject **copy, attn_array *describ
     if (numbers == NULL) {
         return 0;
     }
-    *copy = (PyArrayObject *)PyArray_NewCopy(numbers, NPY_CORDER);
-    if (*copy == NULL) {
+    *copy = numbers;
+    Py_INCREF(numbers);
+    if (py_copy_as(copy, NPY_INT64) < 0) {
         return -1;
     }
     described->data = PyArray_BYTES(*copy);
-    return 0;
-}
-
-/* Checks that each call can read the arrays that were given, and write `out`. */
-static int
-check_arrays(plan *self, PyObject *const *arguments)
-{
-    PyObject *const *options = py_items(arguments[3], "options", N_OPTIONS);
-
-    if (options == NULL ||
-        bind_argument(self, 0, arguments[0], self->a.query, "query") < 0 ||
-        bind_argument(self, 1, arguments[1], self->a.key, "key") < 0 ||
-        bind_argument(self, 2, arguments[2], self->a.value, "value") < 0 ||
-        bind_argument(self, 3, options[MASK], self->a.mask, "mask") < 0 ||
-        bind_argument(self, 4, options[BIAS], self->a.bias, "bias") < 0) {
-        return -1;
-    }
-    if (self->o.out != Py_None && self->o.out != (PyObject *)self->a.output) {
-        PyErr_SetString(PyExc_ValueError,
-                        "out: expected an aligned array that overlaps no input");
-        return -1;
-    }
     return 0;
 }
 
@@ -175,15 +134,22 @@ make_ready(plan *self, PyObject *tuple)
 
     if (py_prepare(arguments, PyTuple_GET_SIZE(tuple), &self->a, &self->p, &self->o) <
             0 ||
-        check_arrays(self, arguments) < 0 ||
-        shadow_numbers(self->a.q_offset, &self->q_offset, &self->p.q_offset) < 0 ||
-        shadow_numbers(self->a.kv_lengths, &self->kv_lengths, &self->p.kv_lengths) <
-            0 ||
-        note_places(self) < 0) {
+        bind_arguments(self, arguments) < 0) {
         return -1;
     }
-    self->o.out = Py_None; /* borrowed till now; the output is ours */
-    self->result = py_pack_results(&self->a, Py_None);
+    if (self->a.out != NULL && self->a.out != self->a.output) {
+        PyErr_SetString(PyExc_ValueError,
+                        "out: expected an aligned array that overlaps no input");
+        return -1;
+    }
+    if (shadow_numbers(self->a.q_offset, &self->q_offset, &self->p.q_offset) < 0 ||
+        shadow_numbers(self->a.kv_lengths, &self->kv_lengths, &self->p.kv_lengths) <
+            0 ||
+        hand_out_results(self) < 0) {
+        return -1;
+    }
+    self->o.out = Py_None; /* borrowed till now */
+    self->result = py_pack(self->bound[OUTPUT], self->bound[WEIGHTS], self->bound[LSE]);
     return self->result == NULL ? -1 : 0;
 }
 
@@ -209,9 +175,9 @@ plan_traverse(PyObject *object, visitproc visit, void *arg)
     plan *self = (plan *)object;
     py_attention_arrays *a = &self->a;
     PyArrayObject *const arrays[] = {
-        a->query,      a->key,          a->value,     a->mask, a->bias,
-        a->sinks,      a->output,       a->q_offset,  a->lse,  a->weights,
-        a->kv_lengths, a->query_starts, a->key_starts};
+        a->query,      a->key,          a->value,      a->mask, a->bias,
+        a->sinks,      a->output,       a->q_offset,   a->lse,  a->weights,
+        a->kv_lengths, a->query_starts, a->key_starts, a->out};
 
     Py_VISIT(Py_TYPE(object));
     Py_VISIT(self->result);
@@ -248,7 +214,6 @@ plan_dealloc(PyObject *object)
     (void)plan_clear(object);
     Py_CLEAR(self->q_offset);
     Py_CLEAR(self->kv_lengths);
-    PyMem_Free(self->places);
     type->tp_free(object);
     Py_DECREF(type);
 }

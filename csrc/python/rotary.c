@@ -3,7 +3,9 @@
 
 #include "python/arrays.h"
 #include "python/lock.h"
+#include "python/memory.h"
 #include "python/numbers.h"
+#include "python/objects.h"
 #include "python/settings.h"
 
 void
@@ -24,6 +26,14 @@ py_read_heads(PyArrayObject *array, attn_rotary_problem *p)
     p->cos_sin.data = NULL;
     p->rotary_dim = 0;
     p->past_lengths = p->lengths = p->starts = NULL;
+}
+
+int
+py_convert_cos_sin(PyArrayObject **cos_sin, int type)
+{
+    return py_check_operand(*cos_sin, "cos_sin") < 0
+               ? -1
+               : py_make_contiguous(cos_sin, py_real_type(type));
 }
 
 int
@@ -72,7 +82,7 @@ rotation_result(PyArrayObject *x, PyArrayObject *out)
         Py_INCREF(out);
         return out;
     }
-    return (PyArrayObject *)PyArray_EMPTY(n, PyArray_DIMS(x), PyArray_TYPE(x), 0);
+    return py_new_array(n, PyArray_DIMS(x), PyArray_TYPE(x));
 }
 
 /* Turns the rows of x, which is native and aligned, into `out`. */
@@ -96,19 +106,29 @@ rotate_rows(PyArrayObject *x, PyArrayObject *cos_sin, PyArrayObject *out,
     return status;
 }
 
-/* Where to write: the `out` that was given, or a new array; NULL on error. */
-static PyArrayObject *
-take_out(PyObject *out, PyArrayObject *x, int type)
+/* Makes sure of an array to write to: the one that was given, or a new one. */
+static int
+set_out(PyArrayObject **out, PyArrayObject *x, int type)
 {
-    if (out == Py_None) {
-        return (PyArrayObject *)PyArray_EMPTY(PyArray_NDIM(x), PyArray_DIMS(x), type,
-                                              0);
+    if (*out != NULL) {
+        return py_check_out(*out, type, PyArray_NDIM(x), PyArray_DIMS(x));
     }
-    if (py_check_out(out, type, PyArray_NDIM(x), PyArray_DIMS(x)) < 0) {
-        return NULL;
-    }
-    Py_INCREF(out);
-    return (PyArrayObject *)out;
+    *out = py_new_array(PyArray_NDIM(x), PyArray_DIMS(x), type);
+    return *out == NULL ? -1 : 0;
+}
+
+/* Brings the arrays to what is computed with, and turns the rows. */
+static int
+rotate_arrays(PyArrayObject **x, PyArrayObject **cos_sin, PyArrayObject **out,
+              attn_rotary_problem *p, int n_threads)
+{
+    const int own = PyArray_TYPE(*x);
+    int type = py_check_operand(*x, "x") < 0 ? -1 : py_common_type(1, &own, "x");
+
+    return type < 0 || py_cast_array(x, type) < 0 ||
+                   py_convert_cos_sin(cos_sin, type) < 0 || set_out(out, *x, type) < 0
+               ? -1
+               : rotate_rows(*x, *cos_sin, *out, p, n_threads);
 }
 
 PyDoc_STRVAR(
@@ -122,33 +142,28 @@ rotate(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
 {
     attn_rotary_problem p;
     PyArrayObject *x = NULL, *cos_sin = NULL, *out = NULL;
-    int interleaved, n_threads, type = -1;
+    PyObject *result = NULL;
+    int interleaved, n_threads;
 
     (void)module;
-    if (n_arguments != 5) {
-        PyErr_Format(PyExc_TypeError, "expected 5 arguments, got %zd", n_arguments);
+    if (py_check_count(n_arguments, 5, 5) < 0) {
         return NULL;
     }
     interleaved = py_parse_flag(arguments[2], "interleaved");
-    if (interleaved < 0 || py_threads_or_default(arguments[4], &n_threads) < 0 ||
-        py_as_array(arguments[0], "x", &x) < 0 ||
-        py_as_array(arguments[1], "cos_sin", &cos_sin) < 0) {
-        Py_XDECREF(x);
+    if (interleaved < 0 || py_threads_or_default(arguments[4], &n_threads) < 0) {
         return NULL;
     }
     p.interleaved = interleaved;
-    const int own = PyArray_TYPE(x);
-    if (py_check_operand(x, "x") == 0 && (type = py_common_type(1, &own, "x")) >= 0 &&
-        py_cast_array(&x, type) == 0) {
-        Py_SETREF(cos_sin, py_as_contiguous((PyObject *)cos_sin, py_real_type(type)));
-        out = cos_sin == NULL ? NULL : take_out(arguments[3], x, type);
-    }
-    if (out != NULL && rotate_rows(x, cos_sin, out, &p, n_threads) < 0) {
-        Py_CLEAR(out);
+    if (py_as_array(arguments[0], "x", &x) == 0 &&
+        py_as_array(arguments[1], "cos_sin", &cos_sin) == 0 &&
+        py_as_out(arguments[3], &out) == 0 &&
+        rotate_arrays(&x, &cos_sin, &out, &p, n_threads) == 0) {
+        result = Py_NewRef(arguments[3] == Py_None ? (PyObject *)out : arguments[3]);
     }
     Py_XDECREF(x);
     Py_XDECREF(cos_sin);
-    return (PyObject *)out;
+    Py_XDECREF(out);
+    return result;
 }
 
 PyMethodDef py_rotary_methods[] = {

@@ -8,6 +8,8 @@
 
 /* Reads the sizes off an array of (..., head, token, column), and sets no step. */
 void py_read_heads(PyArrayObject *, attn_rotary_problem *);
+/* Brings the cosines and sines to what heads of this type are turned in. */
+int py_convert_cos_sin(PyArrayObject **, int type);
 /* Checks and describes the cosines and sines for the rows of such an array, x: they
  * broadcast. */
 int py_set_cos_sin(PyArrayObject *cos_sin, PyArrayObject *x, attn_rotary_problem *);

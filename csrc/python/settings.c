@@ -7,6 +7,7 @@
 #include "core/quota.h"
 #include "core/tasks.h"
 #include "python/numbers.h"
+#include "python/objects.h"
 
 #define MAX_SPIN_TIME 1000000 /* microseconds */
 #define EXPORTED __attribute__((visibility("default")))
@@ -161,16 +162,17 @@ watch_tasks(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments
         return PyErr_Format(PyExc_TypeError, "expected 2 arguments, got %zd",
                             n_arguments);
     }
-    PyArrayObject *notes = (PyArrayObject *)arguments[1];
-    if (!PyArray_Check(arguments[1]) || PyArray_TYPE(notes) != NPY_INT64 ||
-        PyArray_NDIM(notes) != 2 || PyArray_DIM(notes, 1) != 3 ||
-        !PyArray_CHKFLAGS(notes, NPY_ARRAY_CARRAY)) {
+    PyArrayObject *notes = py_view_of(arguments[1]);
+    if (notes == NULL || PyArray_TYPE(notes) != NPY_INT64 || PyArray_NDIM(notes) != 2 ||
+        PyArray_DIM(notes, 1) != 3 || !PyArray_CHKFLAGS(notes, NPY_ARRAY_CARRAY)) {
+        Py_XDECREF(notes);
         return PyErr_Format(PyExc_TypeError, "notes: expected int64 (n, 3) in C order");
     }
     (void)module;
     attn_watch_tasks(PyArray_DATA(notes), PyArray_DIM(notes, 0));
     PyObject *result = PyObject_CallNoArgs(arguments[0]);
     ptrdiff_t n = attn_watch_tasks(NULL, 0);
+    Py_DECREF(notes);
     if (result == NULL) {
         return NULL;
     }

@@ -49,10 +49,7 @@ static int
 make_result(PyArrayObject **array, attn_array *to, const attn_problem *p, int n_axes,
             const npy_intp *shape, int type, int missing)
 {
-    if (py_check_size(n_axes, shape, "result") < 0) {
-        return -1;
-    }
-    *array = (PyArrayObject *)PyArray_ZEROS(n_axes, shape, type, 0);
+    *array = py_new_zeros(n_axes, shape, type);
     if (*array == NULL) {
         return -1;
     }

@@ -2,6 +2,7 @@
 #include "python/weight.h"
 
 #include "python/arrays.h"
+#include "python/objects.h"
 
 /* The parts of a PackedWeight, (panels, K, M), or NULL without an error. */
 static PyObject *
@@ -24,21 +25,18 @@ packed_parts(PyObject *object)
 int
 py_as_weight(PyObject *object, const char *name, py_weight *w)
 {
-    PyObject *parts = packed_parts(object);
-    int status;
+    PyObject *parts = packed_parts(object), *panels;
 
     w->packed = parts != NULL;
     if (parts == NULL) {
         return PyErr_Occurred() ? -1 : py_as_array(object, name, &w->array);
     }
-    status = PyArg_ParseTuple(parts, "O!nn", &PyArray_Type, &w->array, &w->shape[0],
-                              &w->shape[1])
-                 ? 0
-                 : -1;
-    Py_XINCREF(status < 0 ? NULL : w->array);
-    w->array = status < 0 ? NULL : w->array;
+    if (PyArg_ParseTuple(parts, "O!nn", &PyArray_Type, &panels, &w->shape[0],
+                         &w->shape[1])) {
+        w->array = py_view_of(panels);
+    }
     Py_DECREF(parts);
-    return status;
+    return w->array == NULL ? -1 : 0;
 }
 
 bool

@@ -12,7 +12,6 @@ typedef struct {
     npy_intp shape[2]; /* (K, M) of a packed one */
 } py_weight;
 
-/* Other people's code may run here, but not in those below. */
 int py_as_weight(PyObject *, const char *name, py_weight *);
 bool py_is_matrix(const py_weight *);
 /* K and M; of what is no matrix, the length of its first axis and of its last. */

@@ -4,6 +4,8 @@
  * rest of a call. */
 #include "python/xla.h"
 
+#include <stdatomic.h>
+
 /* The structures of xla/ffi/api/c_api.h, version 0.x, as far as they are needed. */
 struct error_fields {
     size_t struct_size;
@@ -33,7 +35,7 @@ struct frame {
 enum { RESOURCE_EXHAUSTED = 8, INTERNAL = 13 };
 
 /* What is called with the address of each frame. */
-static PyObject *callee;
+static PyObject *_Atomic callee;
 
 /* Makes an error of XLA from the exception that is set. KeyboardInterrupt is raised again
  * when Python goes on, for JAX would make another exception of it. */
@@ -71,7 +73,8 @@ static void *
 answer(const struct frame *frame)
 {
     PyGILState_STATE state = PyGILState_Ensure();
-    PyObject *result = PyObject_CallFunction(callee, "n", (Py_ssize_t)frame);
+    PyObject *result =
+        PyObject_CallFunction(atomic_load(&callee), "n", (Py_ssize_t)frame);
     void *error = result == NULL ? create_error(frame->api) : NULL;
 
     Py_XDECREF(result);
@@ -83,7 +86,8 @@ answer(const struct frame *frame)
 static PyObject *
 answer_xla(PyObject *Py_UNUSED(module), PyObject *function)
 {
-    Py_XSETREF(callee, Py_NewRef(function));
+    /* The former one stays: another thread may be about to call it. */
+    atomic_store(&callee, Py_NewRef(function));
     return PyLong_FromSize_t((size_t)(uintptr_t)answer);
 }
 

@@ -1,0 +1,103 @@
+"""A right call of every function of the extension module, with all that it takes."""
+
+import numpy as np
+
+from attnpy import _attnpy
+from attnpy._options import (
+    VJP,
+    Cache,
+    Heads,
+    Norm,
+    Norms,
+    Options,
+    Projections,
+    Rotary,
+    Wanted,
+)
+
+
+def right_calls(n=3, d=4, dtype=np.float32):
+    """Lists of arguments by the function's name; n tokens of two heads of d numbers."""
+
+    def ones(*shape):
+        return np.ones(shape, dtype)
+
+    half, starts, lengths = d // 2, np.array([0, n]), np.zeros(1, np.int64)
+    every = Options(
+        mask=np.ones((n, n), bool),
+        bias=ones(n, n),
+        causal="top_left",
+        window=(1, None),
+        q_offset=np.array(0),
+        kv_lengths=np.array(n),
+        scale=0.5,
+        softcap=30.0,
+        sinks=ones(2),
+        dropout=0.1,
+        dropout_seed=3,
+        return_weights=True,
+        return_lse=True,
+        out=ones(2, n, d),
+        num_threads=1,
+        tier=_attnpy.config()["tiers"][0],
+    )
+    plain, of_layer = Options(), Options(kv_lengths=lengths + n, return_weights=True)
+    differentiable = Options(bias=ones(n, n), sinks=ones(2))
+    projections = Projections(
+        *(ones(d, d), ones(d), ones(d, d), ones(d), ones(d, d), ones(d)),
+        *(ones(d, d), ones(d), ones(1, n, d)),
+    )
+    cache = Cache(ones(1, 2, n + 2, half), ones(1, 2, n + 2, half), lengths)
+    norms = Norms(
+        Norm(ones(half), None, 1e-5, False), Norm(ones(half), ones(half), 1e-5, True)
+    )
+    rotary = Rotary(ones(n, half), ones(n, half), False)
+    heads = Heads(2, 2, np.array([0, -1]))
+
+    def inputs():
+        return ones(2, n, d), ones(2, n, d), ones(2, n, d)
+
+    def norm():
+        return Norm(ones(d), ones(d), 1e-5, True)
+
+    def vjp():
+        return VJP(ones(2, n, d), ones(2, n), ones(2, n), (True,) * 5)
+
+    return {
+        "attention": [
+            (*inputs(), every),
+            (*inputs(), Options(seq_offsets=(starts, starts))),
+        ],
+        "Plan": [(*inputs(), every._replace(out=ones(2, n, d)))],
+        "attention_vjp": [
+            (ones(2, n, d), *inputs(), differentiable, vjp()),
+            (ones(2, n, d), *inputs(), plain, VJP(None, None, None, (True,) * 5)),
+        ],
+        "statistics": [(*inputs(), plain, Wanted(True, True, True, 2))],
+        "attend_partial": [
+            (*inputs(), plain, None, False),
+            (*inputs(), plain, np.ones((2, n, d + 2), np.float32), True),
+        ],
+        "layer": [
+            (ones(1, n, d), ones(1, n, d), heads, projections, norms, rotary, cache,
+             of_layer),
+            (ones(1, n, d), None, heads, projections, None, None, None, plain),
+        ],
+        "linear": [
+            (ones(2, n, d), ones(d, d), ones(d), "relu", ones(2, n, d), ones(2, n, d),
+             "promoted", 1, None)
+        ],
+        "normalize": [(ones(2, n, d), ones(2, n, d), norm(), 1, None)],
+        "normalize_vjp": [(ones(2, n, d), ones(2, n, d), norm(), 1, None)],
+        "rotate": [(ones(2, n, d), ones(n, d), False, ones(2, n, d), 1)],
+        "activate": [(ones(2, n, d), "gelu", ones(2, n, d), 1, None)],
+        "activate_vjp": [
+            (ones(2, n, d), ones(2, n, d), "gelu", ones(2, n, d), 1, None)
+        ],
+        "set_habit": [("wide_tasks", False)],
+        "set_num_threads": [(2,)],
+        "set_portable": [(False,)],
+        "set_work_per_thread": [(1e6,)],
+        "spin_time": [(None,)],
+        "watch_tasks": [(int, np.zeros((1, 3), np.int64))],
+    }  # fmt: skip
