@@ -22,9 +22,6 @@ py_convert_norm(PyObject *group, const char *name, py_norm *norm)
     PyObject *const *items;
     int centre;
 
-    if (group == Py_None) {
-        return 0;
-    }
     items = py_items(group, name, N_NORM);
     if (items == NULL || py_parse_number(items[NORM_EPS], "eps", &norm->eps) < 0 ||
         (centre = py_parse_flag(items[NORM_CENTRE], "centre")) < 0 ||

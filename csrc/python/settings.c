@@ -32,6 +32,11 @@ py_parse_tier(PyObject *object, const attn_tier **tier)
     if (object == Py_None) {
         return 0;
     }
+    if (!PyUnicode_Check(object)) {
+        PyErr_Format(PyExc_TypeError, "tier: expected a name or None, got %s",
+                     Py_TYPE(object)->tp_name);
+        return -1;
+    }
     name = PyUnicode_AsUTF8(object);
     if (name == NULL) {
         return -1;

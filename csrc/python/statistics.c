@@ -150,7 +150,7 @@ statistics(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
     py_lock lock;
 
     (void)module;
-    if (py_check_count(n_arguments, 4, 5) < 0) {
+    if (py_check_count(n_arguments, 5, 5) < 0) {
         return NULL;
     }
     wanted = py_items(arguments[4], "wanted", N_WANTED);
