@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -97,6 +98,19 @@ def test_any_head_dimension_agrees_with_the_oracle(tier, dim):
     for dtype in ("float64", "float32"):
         assert_right(tier, float_problem(1, 17, 20, dim, 3, dtype), {})
         assert_right(tier, float_problem(1, 17, 20, 5, dim, dtype), {"causal": True})
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3, 17, 65, 129])
+def test_odd_head_dimensions_of_groups_and_batches_agree_with_the_oracle(
+    tier, dtype, dim
+):
+    # The last columns of a gradient are no whole vector, and the next row is another's.
+    query = normal(2, 4, 70, dim, seed=1).astype(dtype)
+    key, value = (normal(2, 140, n, seed=n).astype(dtype) for n in (dim, dim + 1))
+    sinks = normal(4, seed=4).astype(dtype)
+    for options in ({"window": (20, 9)}, {"window": (90, 0)}):
+        assert_right(tier, (query, key, value), {"sinks": sinks, **options})
+    assert_right(tier, (query[0], np.stack([key, key]), value), {"causal": True})
 
 
 @pytest.mark.quick
@@ -698,8 +712,33 @@ def test_gradients_lie_in_memory_as_their_inputs(dim):
     expected = attnpy.attention_vjp(*np.ascontiguousarray([grad, query, key, value]))
     for one, other in zip(found[:3], expected[:3], strict=True):
         np.testing.assert_array_equal(one, other)
-    if dim == 16:  # whole vectors, so that nothing is copied
-        assert found.key.strides == key.strides
+    assert found.key.strides == key.strides  # nothing is copied
+
+
+def peak_memory(function, *arguments, **options):
+    """Return what the call returns, and the most memory that NumPy had meanwhile."""
+    tracemalloc.start()
+    result = function(*arguments, **options)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return result, most
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("dim", [1, 2, 7, 16, 17, 65])
+def test_gradients_take_no_memory_beside_themselves(dim):
+    query, grad = normal(2, 2, 30, 64, dim, seed=1)
+    key, value = normal(2, 30, 64, dim, seed=2)
+    for dtype in ("float32", "float64", "float16"):
+        arrays = [x.astype(dtype) for x in (query, key, value)]
+        output, lse = attnpy.attention(*arrays, return_lse=True)
+        got, most = peak_memory(
+            attention_vjp, grad.astype(dtype), *arrays, output=output, lse=lse
+        )
+        sizes = [x.nbytes for x in got[:3]]
+        if dtype == "float16":  # all sums in float32, and one result at a time
+            sizes = [2 * sum(sizes), max(sizes)]
+        assert most < sum(sizes) + 20_000
 
 
 def test_inputs_of_any_layout_may_be_one_array():

@@ -9,12 +9,8 @@
 
 #include "core/attention.h"
 
-/* The columns of gradients of query, key and value are as many as the input's, rounded up
- * to these: whole vectors of every tier. */
-#define ATTN_GRADIENT_COLUMNS 16
-
-/* Gradients are in the arithmetic's dtype, with adjacent columns, and 0 along the axes
- * that the input broadcasts along; data is NULL where one is not wanted. */
+/* Gradients are in the arithmetic's dtype, with adjacent columns, and have stride 0 along
+ * the axes that the input broadcasts along; data is NULL where one is not wanted. */
 typedef struct {
     attn_problem attention; /* output and lse are there; weights are not */
     attn_array grad_output; /* (B, H, Lq, Dv) */

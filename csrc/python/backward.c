@@ -170,11 +170,12 @@ axis_order(const PyArrayObject *array, int order[ATTN_MAX_AXES])
     return other;
 }
 
-/* A new array of this shape, whose axes lie in memory as those of another one do: heads
- * that are columns of a layer's projections have gradients that are columns, too. */
+/* A new array of the shape of another one, whose axes lie in memory as its do: heads that
+ * are columns of a layer's projections have gradients that are columns, too. */
 static PyArrayObject *
-new_array_like(const PyArrayObject *like, const npy_intp *shape, int type)
+new_array_like(PyArrayObject *like, int type)
 {
+    const npy_intp *shape = PyArray_DIMS(like);
     int n = PyArray_NDIM(like), order[ATTN_MAX_AXES];
     npy_intp in_order[ATTN_MAX_AXES], back[ATTN_MAX_AXES];
     PyArray_Dims permutation = {back, n};
@@ -193,23 +194,16 @@ new_array_like(const PyArrayObject *like, const npy_intp *shape, int type)
     return array;
 }
 
-/* Allocates the gradient of query, key or value, in the shape of the input but with as many
- * columns as the core wants. */
+/* Allocates the gradient of query, key or value, in the shape of the input. */
 static int
 make_gradient(vjp_call *c, int i, PyArrayObject *input, int type, const attn_problem *p,
               attn_array *to)
 {
-    npy_intp shape[ATTN_MAX_AXES];
-    int n_axes = PyArray_NDIM(input), last = n_axes - 1;
-
     to->data = NULL;
     if (!c->wanted[i]) {
         return 0;
     }
-    memcpy(shape, PyArray_DIMS(input), (size_t)n_axes * sizeof shape[0]);
-    shape[last] = (shape[last] + ATTN_GRADIENT_COLUMNS - 1) / ATTN_GRADIENT_COLUMNS *
-                  ATTN_GRADIENT_COLUMNS;
-    c->gradients[i] = new_array_like(input, shape, py_real_type(type));
+    c->gradients[i] = new_array_like(input, py_real_type(type));
     if (c->gradients[i] == NULL) {
         return -1;
     }
@@ -290,49 +284,22 @@ run_core(const vjp_call *c, attn_backward_problem *g, const py_options *o)
     return py_take_lock_back(&lock, status, &call);
 }
 
-/* A gradient as it is returned: without the columns that its input lacks, in its type. */
+/* The gradients as they are returned, each in its type. Sums are released one by one. */
 static PyObject *
-finish_gradient(PyArrayObject *gradient, npy_intp n_columns, int type)
+pack_gradients(vjp_call *c)
 {
-    int n_axes = PyArray_NDIM(gradient);
-    npy_intp shape[ATTN_MAX_AXES];
-    PyArrayObject *columns;
-
-    if (PyArray_TYPE(gradient) == type && py_axis_length(gradient, 0) == n_columns) {
-        return Py_NewRef((PyObject *)gradient);
-    }
-    if (n_axes > 0) { /* a bias may be a single number */
-        memcpy(shape, PyArray_DIMS(gradient), (size_t)n_axes * sizeof shape[0]);
-        shape[n_axes - 1] = n_columns;
-    }
-    columns = py_new_strided(n_axes, shape, PyArray_TYPE(gradient),
-                             PyArray_STRIDES(gradient), PyArray_DATA(gradient));
-    if (columns != NULL && py_copy_as(&columns, type) < 0) {
-        Py_CLEAR(columns);
-    }
-    return (PyObject *)columns;
-}
-
-static PyObject *
-pack_gradients(const vjp_call *c, const attn_problem *p)
-{
-    const npy_intp n_columns[3] = {p->head_dim, p->head_dim, p->value_dim};
     PyObject *tuple = PyTuple_New(N_GRADIENTS);
 
     for (int i = 0; i < N_GRADIENTS && tuple != NULL; i++) {
-        PyArrayObject *gradient = c->gradients[i];
-        PyObject *item = Py_None;
-        if (gradient != NULL) {
-            npy_intp n = i < 3 ? n_columns[i] : py_axis_length(gradient, 0);
-            item = finish_gradient(gradient, n, c->types[i]);
-        } else {
-            Py_INCREF(item);
-        }
-        if (item == NULL) {
+        PyArrayObject **sums = &c->gradients[i];
+        if (*sums != NULL && PyArray_TYPE(*sums) != c->types[i] &&
+            py_copy_as(sums, c->types[i]) < 0) {
             Py_CLEAR(tuple);
-        } else {
-            PyTuple_SET_ITEM(tuple, i, item);
+            break;
         }
+        PyTuple_SET_ITEM(tuple, i,
+                         *sums == NULL ? Py_NewRef(Py_None) : (PyObject *)*sums);
+        *sums = NULL;
     }
     return tuple;
 }
@@ -365,7 +332,7 @@ attention_vjp(PyObject *module, PyObject *const *arguments, Py_ssize_t n_argumen
     }
     if (rank >= 0 && set_results(&c, &o, type, rank, &g) == 0 &&
         make_gradients(&c, own, type, &g) == 0 && run_core(&c, &g, &o) == 0) {
-        result = pack_gradients(&c, &g.attention);
+        result = pack_gradients(&c);
     }
     release_call(&c);
     return result;

@@ -8,25 +8,35 @@
 
 typedef enum { CLEAR, SETTLE } visit;
 
+/* Makes each NaN of n numbers the same one. */
+static void
+settle_row(real *row, ptrdiff_t n)
+{
+    ptrdiff_t i = 0;
+
+    for (; i + LANES <= n; i += LANES) {
+        v_store(row + i, quiet_nan_or(v_load(row + i)));
+    }
+    for (; i < n; i++) {
+        ONE_BY_ONE;
+        row[i] = one_nan_or(row[i]);
+    }
+}
+
 /* n rows of an array of gradients. */
 static void
 visit_rows(char *row, const attn_array *array, ptrdiff_t n, ptrdiff_t n_columns,
            visit what)
 {
-    ptrdiff_t width = gradient_width(n_columns);
-
-    if (array->row_stride == width * (ptrdiff_t)sizeof(real)) { /* one line */
-        width *= n;
+    if (array->row_stride == n_columns * (ptrdiff_t)sizeof(real)) { /* one line */
+        n_columns *= n;
         n = n > 0;
     }
     for (; n > 0; n--, row += array->row_stride) {
-        real *numbers = (real *)(void *)row;
         if (what == CLEAR) {
-            memset(numbers, 0, (size_t)width * sizeof(real));
-            continue;
-        }
-        for (ptrdiff_t i = 0; i < width; i += LANES) {
-            v_store(numbers + i, quiet_nan_or(v_load(numbers + i)));
+            memset(row, 0, (size_t)n_columns * sizeof(real));
+        } else {
+            settle_row((real *)(void *)row, n_columns);
         }
     }
 }

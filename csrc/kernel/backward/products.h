@@ -7,7 +7,7 @@
 #include "kernel/matrix.h"
 #include "kernel/product_tiles.h"
 
-/* As multiply, or multiply_transposed, for any number of vectors. */
+/* As multiply, or multiply_transposed, for any number of vectors, 0 too. */
 static void
 multiply_vectors(product m, ptrdiff_t n_vec, bool a_transposed)
 {
@@ -20,6 +20,40 @@ multiply_vectors(product m, ptrdiff_t n_vec, bool a_transposed)
         }
         m.c += WIDTH;
         m.b += WIDTH * sizeof(operand);
+    }
+}
+
+/* A product that adds to the last n columns of gradients, less than a vector: what lies behind
+ * them is another row's, and maybe another thread's. */
+static NOINLINE void
+multiply_last_columns(backward_work *w, product m, ptrdiff_t n, bool a_transposed)
+{
+    real *to = m.c, *sums = w->rows.rows; /* (BLOCK, LANES) */
+    ptrdiff_t to_row = m.c_row;
+
+    m.c = sums;
+    m.c_row = LANES;
+    m.add = false;
+    multiply_vectors(m, 1, a_transposed);
+    for (ptrdiff_t i = 0; i < m.n_rows; i++, to += to_row, sums += LANES) {
+        for (ptrdiff_t d = 0; d < n; d++) {
+            ONE_BY_ONE;
+            to[d] += sums[d];
+        }
+    }
+}
+
+/* As multiply_vectors, for any number of columns. */
+static void
+multiply_any_columns(backward_work *w, product m, ptrdiff_t n, bool a_transposed)
+{
+    ptrdiff_t n_vec = n / LANES;
+
+    multiply_vectors(m, n_vec, a_transposed);
+    if (n % LANES > 0) {
+        m.c += n_vec * LANES;
+        m.b += n_vec * LANES * (ptrdiff_t)sizeof(operand);
+        multiply_last_columns(w, m, n % LANES, a_transposed);
     }
 }
 

@@ -26,7 +26,7 @@ add_gradients(backward_work *w, const gradient_sum *s)
         if (s->keys->masked && !all_finite(b, n_terms, n)) {
             add_seen_terms(w, s, &m, n);
         } else {
-            multiply_vectors(m, round_up(n, LANES) / LANES, s->by_key);
+            multiply_any_columns(w, m, n, s->by_key);
         }
     }
 }

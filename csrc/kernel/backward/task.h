@@ -73,13 +73,6 @@ open_backward(const attn_backward_problem *g, const attn_worker *worker)
     return w;
 }
 
-/* The columns of a row of gradients. */
-static ptrdiff_t
-gradient_width(ptrdiff_t n_columns)
-{
-    return round_up(n_columns, ATTN_GRADIENT_COLUMNS);
-}
-
 /* The end of those rows of the tile, from r on, that are of one head. */
 static ptrdiff_t
 end_of_head(const attn_task *task, ptrdiff_t r)

@@ -54,9 +54,6 @@ static void
 make_backward(const spec *s, problem *made, attn_backward_problem *g)
 {
     ptrdiff_t n_heads = s->n_kv_heads * s->group;
-    ptrdiff_t columns = ATTN_GRADIENT_COLUMNS;
-    ptrdiff_t dim = (s->head_dim + columns - 1) / columns * columns;
-    ptrdiff_t value_dim = (s->value_dim + columns - 1) / columns * columns;
 
     memset(g, 0, sizeof *g);
     make_problem(s, made);
@@ -67,11 +64,11 @@ make_backward(const spec *s, problem *made, attn_backward_problem *g)
         add_reals(made, &g->grad_lse, DENSE, real, n_heads, s->n_queries, 1, 21);
     }
     add_reals(made, &g->grad_query, gradient_layout(s->query, ONE_BATCH), real, n_heads,
-              s->n_queries, dim, 22);
+              s->n_queries, s->head_dim, 22);
     add_reals(made, &g->grad_key, gradient_layout(s->key, ONE_BATCH), real,
-              s->n_kv_heads, s->n_keys, dim, 23);
+              s->n_kv_heads, s->n_keys, s->head_dim, 23);
     add_reals(made, &g->grad_value, gradient_layout(s->value, ONE_BATCH), real,
-              s->n_kv_heads, s->n_keys, value_dim, 24);
+              s->n_kv_heads, s->n_keys, s->value_dim, 24);
     if (s->bias != ABSENT) {
         add_reals(made, &g->grad_bias, gradient_layout(s->bias, ONE_ELEMENT), real,
                   n_heads, s->n_queries, s->n_keys, 25);
