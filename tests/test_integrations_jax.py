@@ -1,6 +1,7 @@
 """jax.nn.dot_product_attention, computed by attnpy: values, gradients, jit, vmap."""
 
 import ctypes
+import functools
 import os
 import threading
 import time
@@ -179,6 +180,66 @@ def test_float64_is_float64_throughout():
         exact = np.einsum("bnts,bsnh->btnh", weights, value.repeat(N // K, 2))
         actual = dot_product_attention(query, key, value, bias)
         np.testing.assert_allclose(actual, exact, atol=1e-14)
+
+
+LENGTHS = ("int8", "uint8", "uint16", "int32", "uint32", "int64", "uint64")
+
+
+def strictly(function, arrays, **options):
+    """Output, residual and gradients, with and without jit, where nothing promotes.
+
+    JAX's own tests are run so; here dtypes are not promoted either.
+    """
+    options = {
+        name: jnp.asarray(x) if isinstance(x, np.ndarray) else x
+        for name, x in options.items()
+    }
+
+    def results(*arrays):
+        attend = functools.partial(function, return_residual=True, **options)
+        (output, residual), pull = jax.vjp(attend, *arrays)
+        return output, residual, pull((output, jnp.zeros_like(residual)))
+
+    with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
+        arrays = tuple(map(jnp.asarray, arrays))
+        return results(*arrays), jax.jit(results)(*arrays)
+
+
+@pytest.mark.quick(name=("plain", "all"))
+@pytest.mark.parametrize("name", OPTIONS)
+def test_nothing_is_promoted(name):
+    arrays, options = inputs(), OPTIONS[name]
+    expected = dot_product_attention(*arrays, **options, return_residual=True)
+    for one in strictly(dot_product_attention, arrays, **options):
+        assert_same_bits(leaves(one[:2]), leaves(expected))
+    few = tuple(x[0] for x in arrays)  # without a batch
+    of_few = {
+        key: x[:1] if key.endswith("_lengths") else x
+        for key, x in options.items()
+        if np.ndim(x) < 4
+    }
+    for one in strictly(dot_product_attention, few, **of_few):
+        assert one[0].shape == (T, N, H)
+
+
+def test_nothing_is_promoted_in_any_dtype(dtype):
+    with jax.enable_x64(dtype == np.float64):
+        for one in strictly(dot_product_attention, inputs(dtype), **OPTIONS["all"]):
+            assert {x.dtype for x in leaves(one)} == {dtype}
+
+
+@pytest.mark.parametrize("kind", LENGTHS)
+def test_lengths_are_of_any_integers(kind):
+    n = 300  # more than some dtypes have
+    query = normal(2, n, 1, 4)
+    with jax.enable_x64(True):
+        lengths = np.array([100, np.iinfo(kind).max], kind)
+        options = {"query_seq_lengths": lengths, "key_value_seq_lengths": lengths}
+        most = np.array([100, min(n, int(lengths[1]))], np.int32)
+        wide = dict.fromkeys(options, most)
+        expected = dot_product_attention(query, query, query, **wide)
+        for one in strictly(dot_product_attention, [query] * 3, **options):
+            assert_same_bits(np.asarray(one[0]), np.asarray(expected))
 
 
 def test_values_may_have_another_width_and_a_batch_may_be_missing():

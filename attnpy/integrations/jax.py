@@ -332,12 +332,13 @@ def _compute(options: Options, arrays: Arrays) -> tuple[Any, ...]:
     n_queries, n_keys = arrays["query"].shape[1], arrays["key"].shape[1]
     lengths = arrays.pop("query_seq_lengths", None)
     if lengths is not None:
-        exist = jnp.arange(n_queries) < lengths[:, np.newaxis]  # (B, T)
+        ends = _clipped(lengths, n_queries)[:, np.newaxis]  # (B, 1)
+        exist = jnp.arange(n_queries, dtype=np.int32)[np.newaxis] < ends  # (B, T)
         exist = exist[:, np.newaxis, :, np.newaxis]
         arrays["mask"] = arrays["mask"] & exist if "mask" in arrays else exist
     lengths = arrays.pop("key_value_seq_lengths", None)
     if lengths is not None:
-        arrays["kv_lengths"] = jnp.clip(lengths, 0, n_keys).astype(np.int32)
+        arrays["kv_lengths"] = _clipped(lengths, n_keys)
     axes = _axes(*arrays.values())
     arrays = {name: _varying(x, axes) for name, x in arrays.items()}
     output, *lse = _attend(options, arrays)
@@ -346,6 +347,12 @@ def _compute(options: Options, arrays: Arrays) -> tuple[Any, ...]:
         output.reshape(*shape[:-1], output.shape[-1]),
         *(jax.lax.stop_gradient(x.reshape(shape[:-1])) for x in residuals),
     )
+
+
+def _clipped(lengths: Any, n: int) -> Any:
+    """Return lengths from 0 to n; n may be more than their dtype has."""
+    most = min(n, int(jnp.iinfo(lengths.dtype).max))
+    return jnp.clip(lengths, 0, most).astype(np.int32)
 
 
 def _plain(options: Options, arrays: Arrays) -> tuple[Any, ...]:
