@@ -10,28 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.tiny import SOURCES
 
 ROOT = Path(__file__).parent.parent
 SETUP = ROOT / "setup.py"
-SOURCES = {
-    "csrc/answer.h": "#define ANSWER 42\nint attn_answer(void);\n",
-    "csrc/answer.c": '#include "answer.h"\nint attn_answer(void) { return ANSWER; }\n',
-    "csrc/python/binding.h": '#include "../answer.h"\n#include <Python.h>\n',
-    "csrc/python/names.h": '#define NAME "answer"\n',
-    "csrc/python/module.c": """\
-#include "binding.h"
-#include "names.h"
-#include <numpy/numpyconfig.h>
-static PyModuleDef module = {
-    .m_base = PyModuleDef_HEAD_INIT, .m_name = "_attnpy", .m_size = -1};
-PyMODINIT_FUNC PyInit__attnpy(void);
-PyMODINIT_FUNC PyInit__attnpy(void) {
-    PyObject *made = PyModule_Create(&module);
-    PyModule_AddIntConstant(made, NAME, attn_answer());
-    return made;
-}
-""",
-}
 EVERYTHING = {"csrc/answer.c", "csrc/python/module.c"}
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 WITHOUT = {
+    "test_install.py": "makes an environment and installs into it",
     "test_minilm.py": "needs a model that is installed on its own",
 }
 
