@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 # Control characters, surrogates, and separators of lines and of paragraphs.
 UNSHOWABLE = ("Cc", "Cs", "Zl", "Zp")
+# The last two numbers of each plane, and some others, are no characters: U+FFFE is none
+# of XML, either, and so of no picture in SVG.
+NO_CHARACTERS = range(0xFDD0, 0xFDF0)
 
 
 def checked_numbers(
@@ -90,14 +93,25 @@ def checked_labels(name: str, labels: Iterable[object], count: int) -> list[str]
             f"got a single {type(labels).__name__}"
         )
     given = _checks.items(labels, name, f"{count} labels")
-    texts = ["".join(map(_shown, str(label))) for label in given]
+    texts = [shown(str(label)) for label in given]
     if len(texts) != count:
         raise ValueError(f"{name}: expected {count}, got {len(texts)}")
     return texts
 
 
+def shown(text: str) -> str:
+    """Return a text with Python's escapes in place of what has no shape."""
+    return "".join(map(_shown, text))
+
+
+def shown_lines(text: str) -> str:
+    """Return a text that may have several lines, as a title."""
+    return "\n".join(map(shown, text.split("\n")))
+
+
 def _shown(character: str) -> str:
-    """Return the character, or its Python escape where it has no shape."""
-    if unicodedata.category(character) not in UNSHOWABLE:
-        return character
-    return character.encode("unicode_escape").decode()
+    number = ord(character)
+    is_none = number in NO_CHARACTERS or number & 0xFFFE == 0xFFFE
+    if is_none or unicodedata.category(character) in UNSHOWABLE:
+        return character.encode("unicode_escape").decode()
+    return character

@@ -5,6 +5,7 @@ import io
 import itertools
 import pickle
 import re
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -177,6 +178,54 @@ def test_labels_are_shown_as_they_are(draw):
     ax = draw(ODD)
     ax.figure.canvas.draw()
     assert tick_texts(ax.xaxis) == SHOWN
+
+
+# What XML does not have, or shows nothing: the first and last of each kind.
+NOT_XML = [
+    *("\0", "\b", "\x1b[31m", "\x1f", "\x7f", "\x9f", "\ud800", "\udfff", "\ufffe"),
+    *("\uffff", "\ufdd0", "\U0001fffe", "\U0010ffff", "\u2028", "]]>", "--", "<a&b>"),
+]
+
+
+@pytest.mark.parametrize("fonttype", ["path", "none"])
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda labels, text: plot.heat_map(
+            random_weights(17, 17), labels, title=text, annotate=False
+        ),
+        lambda labels, text: plot.score_map(
+            random_weights(17, 17), labels, title=text, label=text, annotate=False
+        ),
+        lambda labels, text: plot.mask_image(
+            np.eye(17, dtype=bool), labels, title=text
+        ),
+        lambda labels, text: plot.position_image(random_weights(3, 4), title=text),
+        lambda labels, text: plot.entropy(
+            random_weights(17, 2, 2), head_labels=labels, title=text
+        ),
+        lambda labels, text: plot.head_grid(
+            random_weights(1, 17, 17), labels, title=text
+        ).axes[0],
+        lambda labels, text: plot.score_grid(
+            random_weights(1, 17, 17), labels, title=text, label=text
+        ).axes[0],
+        lambda labels, text: plot.statistics.received(
+            random_weights(17, 5), head_labels=labels, title=text
+        ).axes[0],
+    ],
+)
+def test_pictures_in_svg_are_xml_whatever_labels_and_titles_have(draw, fonttype):
+    text = "two\nlines " + "".join(NOT_XML)
+    figure = draw(NOT_XML, text).figure
+    file = io.BytesIO()
+    with matplotlib.rc_context({"svg.fonttype": fonttype}):
+        figure.savefig(file, format="svg")
+    content = file.getvalue().decode("utf-8")
+    assert ElementTree.fromstring(content).tag.endswith("svg")
+    assert "two" in content
+    assert r"\ufffe" in content
+    assert r"\U0010ffff" in content
 
 
 def test_labels_are_not_read_as_tex():

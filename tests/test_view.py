@@ -525,8 +525,10 @@ def test_picture_has_the_tokens_and_titles():
     assert texts.count("&amp;\"'") == 4
     assert texts.count("\N{GRINNING FACE} \\udc80 \N{HEBREW LETTER ALEF}"[:14]) == 4
     assert texts.count("<img src=x on\N{HORIZONTAL ELLIPSIS}") == 4
-    head_view([[1.0]], ["\ufffe\uffff"])._repr_html_()
-    assert svg_of(head_view([[1.0]], ["\ufffe\uffff"]))  # is XML
+    view = head_view([[1.0]], ["\ufffe\uffff"], title="\x1b\ufffe\ud800")
+    root = svg_of(view)  # is XML
+    texts = [node.text for node in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert texts.count(r"\ufffe\uffff") == 2
 
 
 @pytest.mark.quick

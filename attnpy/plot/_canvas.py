@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 import numpy as np
 
 from attnpy import _checks
-from attnpy._labels import checked_labels, checked_mask
+from attnpy._labels import checked_labels, checked_mask, shown_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -143,7 +143,7 @@ def set_title(ax: Axes, title: str | None, legend: bool = False) -> None:
     if title is not None:
         room = 1.8 * font_size("medium") if legend else 0
         pad = load("matplotlib").rcParams["axes.titlepad"] + room
-        ax.set_title(title, pad=pad, **AS_IT_IS)
+        ax.set_title(shown_lines(title), pad=pad, **AS_IT_IS)
 
 
 # ---- Colours -------------------------------------------------------------------------
@@ -334,10 +334,10 @@ def check_title(title: str | None) -> None:
 
 
 def text(value: str, name: str) -> str:
-    """Return a string."""
+    """Return a string, in which every character can be seen."""
     if not isinstance(value, str):
         raise TypeError(f"{name}: expected a string, got {type(value).__name__}")
-    return value
+    return shown_lines(value)
 
 
 # ---- Masks ---------------------------------------------------------------------------

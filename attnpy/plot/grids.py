@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 
 from attnpy import _checks, _progress
-from attnpy._labels import checked_weights
+from attnpy._labels import checked_weights, shown_lines
 from attnpy.plot import _canvas
 from attnpy.plot._canvas import MAX_RATIO, POINT
 from attnpy.plot.maps import checked_scores
@@ -402,7 +402,11 @@ def _write_around(
     figure.supylabel("query", x=0.05 / width, y=center, fontsize="medium")
     if title is not None:
         figure.suptitle(
-            title, x=middle, y=1 - 0.05 / height, fontsize="large", **_canvas.AS_IT_IS
+            shown_lines(title),
+            x=middle,
+            y=1 - 0.05 / height,
+            fontsize="large",
+            **_canvas.AS_IT_IS,
         )
     if has_hidden:
         figure.legend(

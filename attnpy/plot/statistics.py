@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from attnpy import _checks
-from attnpy._labels import checked_labels, checked_numbers
+from attnpy._labels import checked_labels, checked_numbers, shown_lines
 from attnpy.plot._canvas import AS_IT_IS, check_title, load
 
 if TYPE_CHECKING:
@@ -315,7 +315,7 @@ def _draw(
             frameon=False,
         )  # fmt: skip
     if title is not None:
-        figure.suptitle(title, **AS_IT_IS)
+        figure.suptitle(shown_lines(title), **AS_IT_IS)
     return figure
 
 

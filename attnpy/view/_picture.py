@@ -118,13 +118,13 @@ def _labelled_panel(
 
 
 def _text(label: str, longest: int = LETTERS) -> str:
-    """Return a label for SVG, without the two characters that XML does not have."""
+    """Return a label for SVG."""
     short = (
         label
         if len(label) <= longest
         else f"{label[: longest - 1]}\N{HORIZONTAL ELLIPSIS}"
     )
-    return html.escape(short.replace("\ufffe", "\ufffd").replace("\uffff", "\ufffd"))
+    return html.escape(short)
 
 
 def _image(
