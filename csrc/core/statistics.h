@@ -5,7 +5,7 @@
  *                  beyond the last, whose second half is added to the first until one row
  *                  is left; the blocks' sums are added in ascending order, in double
  *     entropy[i]   minus the sum of w log w over j, 0 where w is below the smallest normal
- *                  number; log is log_lanes of kernel/logarithm.h
+ *                  number; log is log_lanes of kernel/math/log.h
  *     distance[i]  the sum of w |position of query i - j| over j
  *     top          the largest weights above 0, the first of those alike first; then 0, -1
  *

@@ -1,6 +1,7 @@
 /* The algorithms, once, in the vector vocabulary of vec/, and their table. An isa/ file
- * chooses instruction set, vocabulary and block sizes, then includes this. Nothing in
- * kernel/ knows of threads or Python; it cannot fail and allocates nothing. */
+ * chooses instruction set, vocabulary and block sizes, then includes this; or amx/kernel.h,
+ * where the CPU has a matrix unit. Nothing in kernel/ knows of threads or Python; it cannot
+ * fail and allocates nothing. */
 #ifndef ATTN_KERNEL_KERNEL_H
 #define ATTN_KERNEL_KERNEL_H
 
@@ -8,17 +9,13 @@
 
 #include "core/tiers.h"
 #include "kernel/attention/attend.h"
-#ifdef MATRIX_UNIT
-#include "kernel/linear/matrix_unit.h"
-#else
 #include "kernel/linear/linear.h"
-#endif
 #if TERMS == 1
 #include "kernel/backward/backward.h"
-#include "kernel/flat.h"
-#include "kernel/norm.h"
-#include "kernel/norm_vjp.h"
-#include "kernel/rotary.h"
+#include "kernel/rows/activate_array.h"
+#include "kernel/rows/norm.h"
+#include "kernel/rows/norm_vjp.h"
+#include "kernel/rows/rotary.h"
 #endif
 
 extern const attn_kernel KERNEL;
@@ -33,12 +30,6 @@ const attn_kernel KERNEL = {
                   .end_combine = end_combine},
     .linear =
         {
-#ifdef MATRIX_UNIT
-            .wide_rows = unit_wide_rows,
-            .wide_unit = UNIT_SQUARE,
-            .workspace_size = matrix_workspace_size,
-            .run = run_matrix},
-#else
 #if WIDE_TASKS
             .wide_rows = linear_wide_rows,
             .wide_unit = WIDE_ROWS,
@@ -46,7 +37,6 @@ const attn_kernel KERNEL = {
             .has_row_form = true,
             .workspace_size = linear_workspace_size,
             .run = run_linear},
-#endif
 #if TERMS == 1 /* what has no products, or gradients, is float's */
     .backward = {.workspace_size = backward_workspace_size,
                  .run_delta = run_delta,

@@ -35,9 +35,9 @@ enum {
     LEAST_SLAB = 0
 };
 #endif
-/* SUM_TERMS: keys, or dimensions, that an instruction of a product adds up; KEY_GROUP: keys that
- * row form takes at a time, two vectors at least; LINE_COLUMNS: columns of values that a unit takes
- * for few rows; LEAST_SLAB: operands of its slab. */
+/* SUM_TERMS: keys, or dimensions, that an instruction of a product adds up; KEY_GROUP: keys
+ * that row form takes at a time, two vectors at least; LINE_COLUMNS: columns of values that a
+ * unit takes for few rows; LEAST_SLAB: operands of its slab. */
 
 #define INLINE inline __attribute__((always_inline))
 #define NOINLINE __attribute__((noinline))
@@ -46,6 +46,7 @@ enum {
     CACHE_LINE = 64,              /* bytes */
     SLAB_COLUMNS = 128,           /* of rows that are converted at a time */
     WIDTH = TILE_VECTORS * LANES, /* rows of a tile */
+    PANEL_VECTORS = ATTN_PANEL_COLUMNS / LANES,
     MAX_TILES = ATTN_TASK_ROWS / WIDTH,
     DIM_STEPS = ATTN_DIM_BLOCK / TERMS /* of the chain of a score */
 };

@@ -62,7 +62,7 @@ def in_steps(weights, positions, top_k):
 
 
 def log(x):
-    """log_lanes of csrc/kernel/logarithm.h."""
+    """log_lanes of csrc/kernel/math/log.h."""
     real = x.dtype.type
     n_terms, high, low = (5, "0x1.62e4p-1", "0x1.7f7d1cp-20")
     if real is np.float64:

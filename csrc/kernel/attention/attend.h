@@ -10,7 +10,6 @@
 #include "core/habits.h"
 #include "kernel/attention/chunks.h"
 #include "kernel/attention/results.h"
-#include "kernel/attention/state.h"
 
 /* Makes the task ready to attend in a workspace, where its `work` comes first. */
 static work *

@@ -4,8 +4,8 @@
 
 #include "kernel/attention/dropout.h"
 #include "kernel/attention/rows.h"
-#include "kernel/convert.h"
-#include "kernel/math.h"
+#include "kernel/math/exp.h"
+#include "kernel/operands/convert.h"
 
 /* The block of keys first .. end - 1 at an absolute, constant position. */
 typedef struct {

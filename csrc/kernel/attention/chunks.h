@@ -2,8 +2,8 @@
 #ifndef ATTN_KERNEL_ATTENTION_CHUNKS_H
 #define ATTN_KERNEL_ATTENTION_CHUNKS_H
 
-#include "kernel/attention/row.h"
-#include "kernel/attention/tile.h"
+#include "kernel/attention/row_form/row.h"
+#include "kernel/attention/tile_form/tile.h"
 
 static void
 clear(partial *s, int n_tiles)

@@ -1,11 +1,10 @@
-/* THE block of keys and values at position j: where it lies, how it is stored, and what of it
- * is asked for ahead. */
+/* THE block of keys and values at position j: where it lies in memory, and what of it is
+ * prefetched. */
 #ifndef ATTN_KERNEL_ATTENTION_KEYS_H
 #define ATTN_KERNEL_ATTENTION_KEYS_H
 
 #include "kernel/attention/task.h"
-#include "kernel/matrix.h"
-#include "kernel/prefetch.h"
+#include "kernel/operands/prefetch.h"
 
 enum {
     NEAR_BYTES = 1 << 20 /* of keys and values that stay in the second-level cache */
@@ -36,43 +35,6 @@ static const char *
 value_at(const work *w, ptrdiff_t j)
 {
     return w->task->value + j * w->p->value.row_stride;
-}
-
-/* Columns from `column` on, n_columns of them, of keys first .. first + n - 1 as rows of
- * operands: where they lie, if they are that, or brought into the slab. */
-static matrix
-fetch_keys(work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t column, ptrdiff_t n_columns)
-{
-    const attn_array *key = &w->p->key;
-    const char *from = key_at(w, first) + column * key->column_stride;
-
-    return fetch_lines(key, from, n, w->p->head_dim, n_columns, w->slab);
-}
-
-/* Columns from `column` on of values first .. first + n - 1. */
-static matrix
-fetch_values(work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t column,
-             ptrdiff_t n_columns, ptrdiff_t width)
-{
-    const attn_array *value = &w->p->value;
-    const char *from = value_at(w, first) + column * value->column_stride;
-
-    return fetch_rows(value, from, n, w->p->value_dim, n_columns, width, w->slab);
-}
-
-/* Brings n keys into the slab, and zeros in the place of those that whole vectors lack. */
-static const char *
-gather_keys(work *w, ptrdiff_t first, ptrdiff_t n)
-{
-    const attn_array *key = &w->p->key;
-    const char *from = key_at(w, first);
-    operand *to = w->slab;
-
-    for (ptrdiff_t j = 0; j < n; j++, to += w->key_width, from += key->row_stride) {
-        stage_row(to, from, key->column_stride, w->p->head_dim, key->dtype);
-    }
-    memset(to, 0, (size_t)((round_up(n, LANES) - n) * w->key_width) * sizeof(operand));
-    return (const char *)w->slab;
 }
 
 /* The keys, or the values, of the block at `first`, if they are to be announced and were not

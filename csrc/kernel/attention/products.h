@@ -1,40 +1,16 @@
-/* Which products attention has: by vectors, or on a matrix unit. */
+/* Chooses how attention multiplies: by vectors, or on a matrix unit. Both define
+ * multiply_scores and add_block for tile form, and score_group and sum_rows for row form. */
 #ifndef ATTN_KERNEL_ATTENTION_PRODUCTS_H
 #define ATTN_KERNEL_ATTENTION_PRODUCTS_H
 
 #ifdef MATRIX_UNIT
-
-#include "kernel/attention/unit_row_scores.h"
-#include "kernel/attention/unit_row_values.h"
-#include "kernel/attention/unit_tiles.h"
-
-/* What comes between these two has the unit's tiles. */
-static INLINE void
-begin_products(void)
-{
-    u_begin(UNIT_ROWS);
-}
-
-static INLINE void
-end_products(void)
-{
-    u_end();
-}
-
+#include "kernel/amx/attention_row_values.h"
+#include "kernel/amx/attention_scores.h"
+#include "kernel/amx/attention_tile_values.h"
 #else
-
-#include "kernel/attention/row_products.h"
-#include "kernel/attention/tile_products.h"
-
-static INLINE void
-begin_products(void)
-{
-}
-
-static INLINE void
-end_products(void)
-{
-}
-
+#include "kernel/attention/row_form/scores.h"
+#include "kernel/attention/row_form/values.h"
+#include "kernel/attention/tile_form/products.h"
 #endif
+
 #endif

@@ -1,11 +1,55 @@
-/* A task's results, once all keys are seen: LSE, output, weights. */
+/* A task's results once all keys are seen: LSE, output and weights. A call over a part of the
+ * keys stores its state, the total so far, which the next call loads. */
 #ifndef ATTN_KERNEL_ATTENTION_RESULTS_H
 #define ATTN_KERNEL_ATTENTION_RESULTS_H
 
-#include "kernel/attention/row.h"
-#include "kernel/attention/state.h"
-#include "kernel/attention/tile.h"
-#include "kernel/logarithm.h"
+#include "kernel/attention/row_form/row.h"
+#include "kernel/attention/tile_form/tile.h"
+#include "kernel/math/log.h"
+
+enum { STATE_OUTPUT = 2 /* behind maximum and sum */ };
+
+/* Loads the state that earlier keys left into the total, which is clear. */
+static void
+load_state(work *w)
+{
+    const attn_problem *p = w->p;
+    const real *rows[LANES] = {NULL};
+
+    for (ptrdiff_t r = 0; r < w->task->n_rows; r += LANES) {
+        ptrdiff_t n = least(w->task->n_rows - r, LANES), tile = r / WIDTH;
+        real *lanes = w->total.output[tile] + r % WIDTH;
+        for (ptrdiff_t i = 0; i < n; i++) {
+            const char *at = w->task->state + row_offset(w, &p->state, r + i);
+            const real *row = (const real *)(const void *)at;
+            w->total.max[r + i] = row[0];
+            w->total.sum[r + i] = row[1];
+            rows[i] = row + STATE_OUTPUT;
+        }
+        transpose_in(lanes, WIDTH, rows, n, p->value_dim, NULL);
+        w->total.empty[tile] = false;
+    }
+}
+
+/* Stores the total for later keys. Where no row has seen a key, the output is 0. */
+static void
+store_state(work *w)
+{
+    const attn_problem *p = w->p;
+
+    for (ptrdiff_t r = 0; r < w->task->n_rows; r++) {
+        const real *lane = w->total.output[r / WIDTH] + r % WIDTH;
+        char *at = w->task->next_state + row_offset(w, &p->next_state, r);
+        real *row = (real *)(void *)at;
+        bool none = w->total.empty[r / WIDTH];
+        row[0] = w->total.max[r];
+        row[1] = w->total.sum[r];
+        for (ptrdiff_t d = 0; d < p->value_dim; d++) {
+            ONE_BY_ONE;
+            row[STATE_OUTPUT + d] = none ? 0 : lane[d * WIDTH];
+        }
+    }
+}
 
 /* Takes the sinks into the total and turns sums into what output and weights are to be
  * multiplied by: output_factor for rows of output, total.sum for weights relative to

@@ -3,8 +3,8 @@
 #define ATTN_KERNEL_ATTENTION_ROWS_H
 
 #include "kernel/attention/task.h"
-#include "kernel/lanes.h"
-#include "kernel/prefetch.h"
+#include "kernel/operands/lanes.h"
+#include "kernel/operands/prefetch.h"
 
 /* Where a per-head, per-query array has row r of the task. */
 static ptrdiff_t

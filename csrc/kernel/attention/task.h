@@ -4,7 +4,7 @@
 
 #include "core/visibility.h"
 #include "kernel/arena.h"
-#include "kernel/operand.h"
+#include "kernel/operands/operand.h"
 
 /* A running softmax over keys for each row of the task: maximum and sum of exponentials,
  * and by tile the output not yet divided by the sum. */

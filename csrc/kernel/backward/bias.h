@@ -3,8 +3,8 @@
 #define ATTN_KERNEL_BACKWARD_BIAS_H
 
 #include "kernel/backward/task.h"
-#include "kernel/lanes.h"
-#include "kernel/math.h"
+#include "kernel/operands/lanes.h"
+#include "kernel/math/exp.h"
 
 /* Adds n numbers to others. */
 static void

@@ -4,7 +4,7 @@
 #define ATTN_KERNEL_BACKWARD_CLEAR_H
 
 #include "kernel/backward/tile.h"
-#include "kernel/math.h"
+#include "kernel/math/exp.h"
 
 typedef enum { CLEAR, SETTLE } visit;
 

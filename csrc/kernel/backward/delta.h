@@ -3,7 +3,7 @@
 #define ATTN_KERNEL_BACKWARD_DELTA_H
 
 #include "kernel/backward/tile.h"
-#include "kernel/math.h"
+#include "kernel/math/exp.h"
 
 /* The gradient where the output is not 0. An output of 0 adds nothing, NaN times 0 neither:
  * a row without keys has one, and its LSE, which is the sink, does not depend on it. */

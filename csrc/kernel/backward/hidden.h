@@ -4,7 +4,7 @@
 #define ATTN_KERNEL_BACKWARD_HIDDEN_H
 
 #include "kernel/backward/task.h"
-#include "kernel/product.h"
+#include "kernel/gemm/product.h"
 
 /* One of the products that add to gradients: to += the sum over the terms of
  * factor[.][.] times their rows of an array. */

@@ -4,8 +4,8 @@
 #define ATTN_KERNEL_BACKWARD_PRODUCTS_H
 
 #include "kernel/backward/ahead.h"
-#include "kernel/matrix.h"
-#include "kernel/product_tiles.h"
+#include "kernel/operands/matrix.h"
+#include "kernel/gemm/tiles.h"
 
 /* As multiply, or multiply_transposed, for any number of vectors, 0 too. */
 static void

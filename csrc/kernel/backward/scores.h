@@ -4,8 +4,8 @@
 #define ATTN_KERNEL_BACKWARD_SCORES_H
 
 #include "kernel/backward/task.h"
-#include "kernel/lanes.h"
-#include "kernel/math.h"
+#include "kernel/operands/lanes.h"
+#include "kernel/math/exp.h"
 
 /* The bias of a span, as bias[key][lane]. */
 static void

@@ -3,7 +3,7 @@
 #define ATTN_KERNEL_BACKWARD_TASK_H
 
 #include "core/backward.h"
-#include "kernel/attention/span.h"
+#include "kernel/attention/tile_form/span.h"
 
 enum {
     LINE = ATTN_TASK_ROWS, /* reals from key to key of what has a row in each lane */

@@ -1,13 +1,11 @@
-/* Outputs of a wide task that the product stores itself, from its sums in registers: nothing waits
- * for memory that is written while the next ones are multiplied. */
+/* Outputs of a wide task that the product stores itself, from its sums in registers: nothing
+ * waits for memory that is written while the next ones are multiplied. */
 #ifndef ATTN_KERNEL_LINEAR_DIRECT_H
 #define ATTN_KERNEL_LINEAR_DIRECT_H
 
-#include "kernel/linear/finish_rows.h"
+#include "kernel/gemm/many_rows.h"
+#include "kernel/linear/epilogue.h"
 #include "kernel/linear/input.h"
-#include "kernel/product_wide.h"
-
-#if WIDE_TASKS
 
 /* Are an array's rows adjacent reals, evenly apart? */
 static bool
@@ -38,8 +36,8 @@ stores_directly(const attn_linear_problem *l)
             (has_even_halves(l) && !adds));
 }
 
-/* A panel's columns of a task; of a direct one, which has its bias in its sums, where outputs and
- * the residual, or NULL, are from row 0 on. */
+/* A panel's columns of a task; of a direct one, which has its bias in its sums, where outputs
+ * and the residual, or NULL, are from row 0 on. */
 typedef struct {
     ptrdiff_t column, n_columns;
     bool direct;
@@ -100,5 +98,4 @@ store_rest(linear_work *w, const linear_panel *p, const linear_bias *bias)
     store_linear_part(w, &rest, p->direct ? NULL : bias);
 }
 
-#endif
 #endif

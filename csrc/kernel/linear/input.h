@@ -2,9 +2,26 @@
 #ifndef ATTN_KERNEL_LINEAR_INPUT_H
 #define ATTN_KERNEL_LINEAR_INPUT_H
 
-#include "kernel/lanes.h"
 #include "kernel/linear/task.h"
-#include "kernel/prefetch.h"
+#include "kernel/operands/lanes.h"
+#include "kernel/operands/prefetch.h"
+
+/* The block of the task's rows from element `first` on. */
+static operand *
+input_block(const linear_work *w, ptrdiff_t first)
+{
+    ptrdiff_t n_tiles = tiles_of(w->task->n_rows);
+    return w->input +
+           (w->keeps_input ? first / ATTN_BLOCK * STEPS * n_tiles * WIDTH : 0);
+}
+
+/* Rows that row form computes for n_rows, ATTN_FEW_ROWS at a time. */
+static ptrdiff_t
+linear_row_form_rows(ptrdiff_t n_rows)
+{
+    ptrdiff_t whole = (n_rows - 1) / ATTN_FEW_ROWS * ATTN_FEW_ROWS;
+    return whole + row_form_rows(n_rows - whole);
+}
 
 /* Loads elements first .. first + n - 1 of each row as (n_rows, STEPS), 0 in rows that the task
  * lacks, and behind the last element. */

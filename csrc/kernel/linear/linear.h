@@ -3,10 +3,50 @@
 #ifndef ATTN_KERNEL_LINEAR_LINEAR_H
 #define ATTN_KERNEL_LINEAR_LINEAR_H
 
-#include "kernel/linear/finish_rows.h"
-#include "kernel/linear/row.h"
+#include "kernel/linear/epilogue.h"
+#include "kernel/linear/few_rows.h"
 #include "kernel/linear/tile.h"
-#include "kernel/linear/wide.h"
+#if WIDE_TASKS
+#include "kernel/linear/many_rows.h"
+#endif
+
+/* Lays the work of a task out behind itself in memory; returns the bytes that takes. With memory
+ * NULL it does nothing else. */
+static size_t
+lay_out_linear(const attn_linear_problem *l, char *memory, linear_work *w)
+{
+    arena a = {memory, 0};
+    ptrdiff_t n_rows =
+        least(l->batch.n * l->n_rows, l->wide ? ATTN_WIDE_ROWS : ATTN_TASK_ROWS);
+    ptrdiff_t n_tiles = tiles_of(n_rows);
+    ptrdiff_t n_outputs = n_tiles * WIDTH * ATTN_LINEAR_COLUMNS;
+    ptrdiff_t slab = STEPS * ATTN_LINEAR_COLUMNS;
+    size_t block_size = (size_t)(STEPS * n_tiles * WIDTH) * sizeof(operand);
+    size_t n_blocks = (size_t)(l->n_in + ATTN_BLOCK - 1) / ATTN_BLOCK;
+
+    arena_take(&a, sizeof *w);
+    w->form = attn_linear_in_rows(l) ? ROW_FORM : TILE_FORM;
+    w->rows = arena_reals(&a, LANES * SLAB_COLUMNS);
+    if (w->form == ROW_FORM) {
+        n_outputs = ATTN_FEW_ROWS * ATTN_FEW_ROWS_COLUMNS;
+        slab = ROW_GROUP / TERMS * n_outputs;
+        w->sums = arena_reals(&a, n_outputs);
+    }
+    w->output = arena_reals(&a, n_outputs);
+    w->slab = arena_take(&a, (size_t)slab * sizeof(operand));
+    w->keeps_input = w->form != ROW_FORM && l->n_out > ATTN_LINEAR_COLUMNS &&
+                     a.used + n_blocks * block_size <=
+                         (l->wide ? MAX_WIDE_WORKSPACE : MAX_WORKSPACE);
+    w->input = arena_take(&a, w->keeps_input ? n_blocks * block_size : block_size);
+    return a.used;
+}
+
+static size_t
+linear_workspace_size(const attn_linear_problem *l)
+{
+    linear_work w;
+    return lay_out_linear(l, NULL, &w);
+}
 
 /* The form of a task: that of the problem, unless many rows have W in panels. */
 static void

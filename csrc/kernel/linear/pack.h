@@ -1,15 +1,11 @@
-/* The panels of W that a wide task multiplies by, of a block's rows and ATTN_PANEL_COLUMNS columns.
- * What was not packed before the call is packed by the task: for many rows it is worth bringing
- * what is read together to one place, in the order of reading. */
+/* The panels of W that a wide task multiplies by, of a block's rows and ATTN_PANEL_COLUMNS
+ * columns. What was not packed before the call is packed by the task: for many rows it is worth
+ * bringing what is read together to one place, in the order of reading. */
 #ifndef ATTN_KERNEL_LINEAR_PACK_H
 #define ATTN_KERNEL_LINEAR_PACK_H
 
-#include "kernel/lanes.h"
-#include "kernel/linear/input.h"
-#include "kernel/linear/panels.h"
 #include "kernel/linear/weights.h"
-
-#if WIDE_TASKS
+#include "kernel/operands/lanes.h"
 
 /* Is W packed for a wide task, that is for more rows than others have? Pairs are not. */
 static bool
@@ -97,5 +93,4 @@ wide_panel(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t column)
     return fetch_panel(w, first, n, column).at;
 }
 
-#endif
 #endif

@@ -1,14 +1,44 @@
-/* Tile form of a linear product: rows of x are lanes, elements of W are read where they
+/* Tile form of a linear product: rows of x are lanes, and elements of W are read where they
  * lie. */
 #ifndef ATTN_KERNEL_LINEAR_TILE_H
 #define ATTN_KERNEL_LINEAR_TILE_H
 
-#include "kernel/activate.h"
-#include "kernel/linear/finish.h"
+#include "kernel/gemm/tiles.h"
+#include "kernel/linear/epilogue.h"
 #include "kernel/linear/input.h"
-#include "kernel/linear/panels.h"
 #include "kernel/linear/weights.h"
-#include "kernel/product_tiles.h"
+
+/* The bias of a column of the task. */
+static real
+column_bias(const linear_work *w, ptrdiff_t column)
+{
+    const attn_array *bias = &w->l->bias;
+    ptrdiff_t at = (w->task->first_column + column) * bias->column_stride;
+    return bias->data == NULL ? 0 : load_element(bias->data + at, REAL_DTYPE);
+}
+
+/* Stores n rows from r on, which lie in lanes, changed by `times` and `residual`. */
+static void
+store_changed_lanes(linear_work *w, ptrdiff_t r, ptrdiff_t n, const real *lanes)
+{
+    const attn_array *output = &w->l->output;
+    ptrdiff_t n_columns = w->task->n_columns;
+    real *to[LANES] = {NULL};
+
+    for (ptrdiff_t i = 0; i < n; i++) {
+        ONE_BY_ONE;
+        to[i] = w->rows + i * SLAB_COLUMNS;
+    }
+    for (ptrdiff_t k = 0; k < n_columns; k += SLAB_COLUMNS) {
+        ptrdiff_t n_now = least(n_columns - k, SLAB_COLUMNS);
+        transpose_out(to, n, lanes + k * WIDTH, WIDTH, n_now);
+        for (ptrdiff_t i = 0; i < n; i++) {
+            change_row(w, r + i, k, n_now, to[i]);
+            store_row(output_at(w, output, r + i, k), output->column_stride, to[i],
+                      n_now, output->dtype);
+        }
+    }
+}
 
 /* Adds the products of elements first .. first + n - 1 of each row, in one chain, with
  * those columns of W from `column` on that `weights` has. */

@@ -97,13 +97,13 @@ void test_tiers_are_listed_best_first(void);
 void test_numbers_of_threads(void);
 void test_threads_that_work_repays(void);
 
-/* kernel/math.c */
+/* kernel/math/exp.c */
 void test_exp_over_its_range(void);
 void test_tanh_over_its_range(void);
 void test_log_of_lanes_over_its_range(void);
 void test_log_over_its_range(void);
 
-/* kernel/convert.c */
+/* kernel/operands/convert.c */
 void test_rows_are_converted_as_elements_are(void);
 
 /* vec/vocabulary.c */

@@ -37,7 +37,7 @@ typedef struct {
     void (*store_f16)(const void *from, uint16_t *to, ptrdiff_t n); /* 32 bits only */
     void (*store_bf16)(const void *from, uint16_t *to, ptrdiff_t n);
 
-    /* Rows of kernel/convert.h, of any length. */
+    /* Rows of kernel/operands/convert.h, of any length. */
     void (*load_row)(void *to, const char *from, ptrdiff_t stride, ptrdiff_t n,
                      attn_dtype);
     void (*store_row)(char *to, ptrdiff_t stride, const void *from, ptrdiff_t n,

@@ -3,9 +3,9 @@
 #ifndef ATTN_TESTS_FUNCTIONS_TABLE_H
 #define ATTN_TESTS_FUNCTIONS_TABLE_H
 
-#include "kernel/convert.h"
-#include "kernel/logarithm.h"
-#include "kernel/math.h"
+#include "kernel/operands/convert.h"
+#include "kernel/math/log.h"
+#include "kernel/math/exp.h"
 #include "support/functions.h"
 
 extern const functions FUNCTIONS;

@@ -1,0 +1,213 @@
+/* Row form: weighted sums of values, O[row][d], on a matrix unit, a line of columns at a time.
+ * For one row or two, vectors add up in the unit's order instead: values come from memory then,
+ * and vectors read them row by row, not some columns of all rows after others. */
+#ifndef ATTN_KERNEL_AMX_ATTENTION_ROW_VALUES_H
+#define ATTN_KERNEL_AMX_ATTENTION_ROW_VALUES_H
+
+#include "kernel/amx/product.h"
+#include "kernel/attention/row_form/weights.h"
+
+enum { CHAINED = 4 /* vectors of columns at a time */ };
+
+/* Adds UNIT_TERMS weighted values from an address on to `wide` vectors of each row's sums, as
+ * the unit does: even terms make a chain from 0, and so do odd ones. `weights` are the operands
+ * of the first row. */
+static INLINE void
+chain_values(const operand *weights, const char *at, ptrdiff_t value_row,
+             const int rows, const int wide, real *sums, ptrdiff_t width)
+{
+    v_real even[STREAM_ROWS * CHAINED], odd[STREAM_ROWS * CHAINED];
+
+    for (int i = 0; i < rows * wide; i++) {
+        even[i] = odd[i] = v_set1(0);
+    }
+    for (int k = 0; k < UNIT_OPERANDS; k++, at += TERMS * value_row) {
+        for (int v = 0; v < wide; v++) {
+            v_real low = v_load_bf16((const uint16_t *)(const void *)at + v * LANES);
+            v_real high = v_load_bf16((const uint16_t *)(const void *)(at + value_row) +
+                                      v * LANES);
+            for (int r = 0; r < rows; r++) {
+                v_operand p = v_set1_operand(weights[r * ATTN_BLOCK + k]);
+                even[r * wide + v] = v_fma(u_even(p), low, even[r * wide + v]);
+                odd[r * wide + v] = v_fma(u_odd(p), high, odd[r * wide + v]);
+            }
+        }
+    }
+    for (int i = 0; i < rows * wide; i++) {
+        real *to = sums + i / wide * width + i % wide * LANES;
+        v_store(to, v_add(v_load(to), v_add(even[i], odd[i])));
+    }
+}
+
+/* Adds UNIT_TERMS weighted values to all vectors of each row's sums. */
+static INLINE void
+chain_group(work *w, const char *at, ptrdiff_t k, const int rows)
+{
+    const operand *weights = (const operand *)(const void *)w->scores + k / TERMS;
+    ptrdiff_t width = w->value_width, d = 0;
+
+    for (; d + CHAINED * LANES <= width; d += CHAINED * LANES) {
+        chain_values(weights, at + d * (ptrdiff_t)sizeof(uint16_t),
+                     w->p->value.row_stride, rows, CHAINED, w->row_sums + d, width);
+    }
+    for (; d < width; d += LANES) {
+        chain_values(weights, at + d * (ptrdiff_t)sizeof(uint16_t),
+                     w->p->value.row_stride, rows, 1, w->row_sums + d, width);
+    }
+}
+
+/* Are a block's values added up by vectors? */
+static bool
+has_value_chains(const work *w, const block *b)
+{
+    return w->task->n_rows <= STREAM_ROWS && w->p->value_dim > LINE_COLUMNS &&
+           b->coverage == ATTN_SEE_ALL && (b->end - b->first) % UNIT_TERMS == 0 &&
+           w->value_width == w->p->value_dim &&
+           reads_in_place(&w->p->value, w->p->value_dim, AS_TWO_ROWS);
+}
+
+/* Columns of values from d on, those of UNIT_LINE tiles at most, for the products of few rows.
+ * */
+typedef struct {
+    ptrdiff_t d;
+    ptrdiff_t n_columns;
+    bool zipped; /* in the order of u_zip_element */
+} value_line;
+
+/* Brings a line of n <= UNIT_TERMS keys into the slab as pairs, with 0 for missing keys. */
+static void
+stage_value_line(work *w, const value_line *line, ptrdiff_t key, ptrdiff_t n)
+{
+    static const uint16_t none[UNIT_SQUARE];
+    const attn_array *value = &w->p->value;
+    const char *from = value_at(w, key) + line->d * value->column_stride;
+    ptrdiff_t used = (n + TERMS - 1) / TERMS;
+
+    if (!line->zipped) {
+        fetch_rows(value, from, n, w->p->value_dim, line->n_columns, LINE_COLUMNS,
+                   w->slab);
+        memset(w->slab + used * LINE_COLUMNS, 0,
+               (size_t)((UNIT_OPERANDS - used) * LINE_COLUMNS) * sizeof(operand));
+        return;
+    }
+    for (ptrdiff_t i = 0; i < UNIT_OPERANDS; i++, from += TERMS * value->row_stride) {
+        const uint16_t *low = (const uint16_t *)(const void *)from;
+        const uint16_t *up = (const uint16_t *)(const void *)(from + value->row_stride);
+        operand *to = w->slab + i * LINE_COLUMNS;
+        for (ptrdiff_t c = 0; c < line->n_columns; c += UNIT_SQUARE) {
+            const uint16_t *a = TERMS * i < n ? low + c : none;
+            const uint16_t *b = TERMS * i + 1 < n ? up + c : none;
+            v_store_pairs(to + c, u_zip(a, b, false));
+            v_store_pairs(to + c + LANES, u_zip(a, b, true));
+        }
+    }
+}
+
+/* Replaces staged values by 0 where a row may not see them; `key` is of the block. */
+static void
+keep_row_values(const work *w, ptrdiff_t row, ptrdiff_t key)
+{
+    for (ptrdiff_t i = 0; i < UNIT_OPERANDS * LINE_COLUMNS; i++) {
+        ptrdiff_t k = key + i / LINE_COLUMNS * TERMS;
+        w->slab[i] = keep_terms(w->slab[i], w->see[row][k / 64] >> (k % 64));
+    }
+}
+
+/* The sums of a line over the block's keys, for all rows; or, if `seen`, for one of them, of
+ * what it may see. Returns whether all values are finite, if some may not be seen. */
+static bool
+sum_line(work *w, const block *b, const value_line *line, ptrdiff_t row,
+         const bool seen, real *weight_sums, real *sums)
+{
+    const char *weights = (const char *)w->scores;
+    ptrdiff_t n_keys = b->end - b->first;
+    bool finite = true;
+
+    u_clear_line();
+    for (ptrdiff_t k = 0; k < n_keys; k += UNIT_TERMS) {
+        if (line->d == 0 && !seen) {
+            begin_group(w, b, k, weight_sums);
+        }
+        stage_value_line(w, line, b->first + k, least(n_keys - k, UNIT_TERMS));
+        if (seen) {
+            keep_row_values(w, row, k);
+        } else if (b->coverage != ATTN_SEE_ALL) {
+            matrix all = {w->slab, LINE_COLUMNS};
+            finite = finite &&
+                     all_finite(all, UNIT_OPERANDS, round_up(line->n_columns, LANES));
+        }
+        u_publish(w->slab);
+        u_multiply_line(weights + k * (ptrdiff_t)sizeof(uint16_t),
+                        ATTN_BLOCK * sizeof(real), (const char *)w->slab,
+                        LINE_COLUMNS * sizeof(operand));
+    }
+    u_store_line(sums, LINE_COLUMNS * sizeof(real));
+    return finite;
+}
+
+/* Copies one row of a line's sums, in the order of columns. */
+static void
+take_line(const value_line *line, const real *sums, real *to)
+{
+    for (ptrdiff_t c = 0; c < line->n_columns; c += UNIT_SQUARE) {
+        v_real low = v_load(sums + c), high = v_load(sums + c + LANES);
+        if (line->zipped) {
+            u_unzip(&low, &high);
+        }
+        v_store(to + c, low);
+        if (c + LANES < line->n_columns) {
+            v_store(to + c + LANES, high);
+        }
+    }
+}
+
+/* Sums of the block's weights, and of its weighted values, by vectors. */
+static NOINLINE void
+sum_in_chains(work *w, const block *b, real *weight_sums)
+{
+    ptrdiff_t n_rows = w->task->n_rows;
+    uint32_t control;
+
+    memset(w->row_sums, 0, (size_t)(n_rows * w->value_width) * sizeof(real));
+    for (ptrdiff_t k = 0; k < b->end - b->first; k += KEY_GROUP) {
+        const char *at = value_at(w, b->first + k);
+        begin_group(w, b, k, weight_sums);
+        control = u_flush();
+        if (n_rows == 1) {
+            chain_group(w, at, k, 1);
+        } else {
+            chain_group(w, at, k, 2);
+        }
+        u_keep(control);
+    }
+}
+
+/* Sums of the block's weights, and of its weighted values, on the unit or by vectors. */
+static void
+sum_rows(work *w, const block *b, real *weight_sums)
+{
+    const attn_array *value = &w->p->value;
+    bool adjacent = value->column_stride == (ptrdiff_t)sizeof(uint16_t);
+    real sums[UNIT_ROWS * LINE_COLUMNS];
+    value_line line = {.d = 0};
+
+    if (has_value_chains(w, b)) {
+        sum_in_chains(w, b, weight_sums);
+        return;
+    }
+    do { /* Dv may be 0 */
+        line.n_columns = least(w->p->value_dim - line.d, LINE_COLUMNS);
+        line.zipped = adjacent && line.n_columns % UNIT_SQUARE == 0;
+        bool finite = sum_line(w, b, &line, 0, false, weight_sums, sums);
+        for (ptrdiff_t r = 0; r < w->task->n_rows; r++) {
+            if (!finite) {
+                sum_line(w, b, &line, r, true, NULL, sums);
+            }
+            take_line(&line, sums + r * LINE_COLUMNS,
+                      w->row_sums + r * w->value_width + line.d);
+        }
+        line.d += LINE_COLUMNS;
+    } while (line.d < w->p->value_dim);
+}
+
+#endif

@@ -1,0 +1,205 @@
+/* Tile form: weighted sums of values, O[d][lane], on a matrix unit. Values are transposed for
+ * it, into tiles whose rows are columns of values. */
+#ifndef ATTN_KERNEL_AMX_ATTENTION_TILE_VALUES_H
+#define ATTN_KERNEL_AMX_ATTENTION_TILE_VALUES_H
+
+#include "kernel/amx/product.h"
+#include "kernel/attention/tile_form/scores.h"
+
+/* Columns of values from d on in the slab: for UNIT_ROWS columns the tiles of UNIT_TERMS keys
+ * each, one behind the other, [column][pair of keys] and 0 where there is none. */
+typedef struct {
+    ptrdiff_t first; /* key */
+    ptrdiff_t d;
+    ptrdiff_t n_columns;
+    ptrdiff_t n_steps; /* of UNIT_TERMS keys */
+    bool finite;
+} value_tiles;
+
+/* The tile of n <= UNIT_TERMS keys, from an address on, and n_columns <= UNIT_ROWS columns. */
+static void
+stage_value_tile(const attn_array *value, const char *from, ptrdiff_t n,
+                 ptrdiff_t n_columns, operand *to)
+{
+    v_operand a[LANES];
+
+    for (int i = 0; i < LANES; i++) {
+        const char *at = from + TERMS * i * value->row_stride;
+        operand pairs[LANES] = {0};
+        if (TERMS * i < n) {
+            stage_rows(pairs, at, TERMS * i + 1 < n ? at + value->row_stride : NULL,
+                       value->column_stride, n_columns, value->dtype);
+        }
+        a[i] = v_load_operands(pairs);
+    }
+    v_transpose_operands(a);
+    for (int i = 0; i < LANES; i++) {
+        v_store_pairs(to + i * UNIT_OPERANDS, a[i]);
+    }
+}
+
+/* Two tiles, `step` operands apart, of UNIT_TERMS keys with twice UNIT_ROWS adjacent columns. */
+static void
+stage_two_tiles(const char *from, ptrdiff_t row, operand *to, ptrdiff_t step)
+{
+    v_operand a[LANES];
+
+    for (int high = 0; high < 2; high++) {
+        for (int i = 0; i < LANES; i++) {
+            const char *at = from + TERMS * i * row;
+            a[i] = u_zip((const uint16_t *)(const void *)at,
+                         (const uint16_t *)(const void *)(at + row), high);
+        }
+        v_transpose_operands(a);
+        for (int i = 0; i < LANES; i++) {
+            int column = u_zip_element(i) + 4 * high;
+            v_store_pairs(to + column / UNIT_ROWS * step +
+                              column % UNIT_ROWS * UNIT_OPERANDS,
+                          a[i]);
+        }
+    }
+}
+
+/* Brings n keys' values into the slab. */
+static void
+stage_value_tiles(work *w, const value_tiles *values, ptrdiff_t n)
+{
+    const attn_array *value = &w->p->value;
+    bool adjacent = value->column_stride == (ptrdiff_t)sizeof(uint16_t);
+    ptrdiff_t step = values->n_steps * UNIT_TILE;
+
+    for (ptrdiff_t k = 0; k < n; k += UNIT_TERMS) {
+        const char *from =
+            value_at(w, values->first + k) + values->d * value->column_stride;
+        operand *to = w->slab + k / UNIT_TERMS * UNIT_TILE;
+        ptrdiff_t n_keys = least(n - k, UNIT_TERMS), c = 0;
+        prefetch next =
+            prefetch_of(value, from + UNIT_TERMS * value->row_stride, values->n_columns,
+                        least(n - k - n_keys, UNIT_TERMS));
+        prefetch_near(&next);
+        for (; c + UNIT_SQUARE <= values->n_columns && adjacent && n_keys == UNIT_TERMS;
+             c += UNIT_SQUARE) {
+            stage_two_tiles(from + c * value->column_stride, value->row_stride,
+                            to + c / UNIT_ROWS * step, step);
+        }
+        for (; c < values->n_columns; c += UNIT_ROWS) {
+            stage_value_tile(value, from + c * value->column_stride, n_keys,
+                             least(values->n_columns - c, UNIT_ROWS),
+                             to + c / UNIT_ROWS * step);
+        }
+    }
+}
+
+static bool
+are_tiles_finite(const work *w, const value_tiles *values)
+{
+    ptrdiff_t n_tiles =
+        (values->n_columns + UNIT_ROWS - 1) / UNIT_ROWS * values->n_steps;
+
+    return all_finite((matrix){w->slab, UNIT_OPERANDS}, n_tiles * UNIT_ROWS,
+                      UNIT_OPERANDS);
+}
+
+/* Adds n_rows rows of sums to a tile's output, for the lanes whose bit is set: output * rescale
+ * + sums, where there is any. */
+static void
+add_unit_sums(work *w, int tile, ptrdiff_t d, ptrdiff_t n_rows, const real *sums,
+              uint64_t lanes)
+{
+    for (int v = 0; v < tile_vectors(w, tile); v++) {
+        v_real keep = v_load(w->rescale + (ptrdiff_t)tile * WIDTH + v * LANES);
+        v_mask wanted = v_mask_of(lanes >> (v * LANES));
+        for (ptrdiff_t i = 0; i < n_rows; i++) {
+            real *to = w->chunk.output[tile] + (d + i) * WIDTH + v * LANES;
+            v_real sum = v_load(sums + i * WIDTH + v * LANES);
+            v_real before = v_load(to);
+            if (!w->chunk.empty[tile]) {
+                sum = v_fma(before, keep, sum);
+            }
+            v_store(to, v_select(wanted, sum, before));
+        }
+    }
+}
+
+/* Of n tiles of values, UNIT_TERMS keys from `key` of the block on in each: 0 where a row may
+ * not see them. */
+static void
+keep_seen_values(const work *w, ptrdiff_t row, ptrdiff_t key, const operand *from,
+                 ptrdiff_t n, operand *to)
+{
+    for (ptrdiff_t i = 0; i < n * UNIT_TILE; i++) {
+        ptrdiff_t k = key + i / UNIT_TILE * UNIT_TERMS + i % UNIT_OPERANDS * TERMS;
+        ONE_BY_ONE;
+        to[i] = keep_terms(from[i], w->see[row][k / 64] >> (k % 64));
+    }
+}
+
+/* Adds the products of a tile's weights and values to the chunk's output. Where a value that
+ * some row may not see is not finite, row by row. */
+static void
+add_values(work *w, const block *b, int tile, const span *s, const value_tiles *values,
+           const prefetch next[2])
+{
+    ptrdiff_t offset = (s->first - values->first) / UNIT_TERMS;
+    real sums[UNIT_SQUARE * WIDTH];
+    operand seen[2 * ATTN_BLOCK / UNIT_TERMS * UNIT_TILE];
+    unit_product m = {.c = sums,
+                      .c_row = WIDTH,
+                      .a_row = UNIT_OPERANDS,
+                      .a_tile = values->n_steps * UNIT_TILE,
+                      .a_step = UNIT_TILE,
+                      .b = (const operand *)(const void *)scores_of(w, tile),
+                      .b_row = WIDTH,
+                      .n_vec = tile_vectors(w, tile),
+                      .n_steps = (s->n + UNIT_TERMS - 1) / UNIT_TERMS,
+                      .next = {next[0], next[1]}};
+
+    for (ptrdiff_t c = 0; c < values->n_columns; c += UNIT_SQUARE) {
+        const operand *from =
+            w->slab + (c / UNIT_ROWS * values->n_steps + offset) * UNIT_TILE;
+        ptrdiff_t d = values->d + c;
+        m.n_rows = least(values->n_columns - c, UNIT_SQUARE);
+        m.a = from;
+        if (values->finite || !s->masked) {
+            multiply_on_unit(&m);
+            add_unit_sums(w, tile, d, m.n_rows, sums, ~UINT64_C(0));
+            m.next[0].n_rows = m.next[1].n_rows = 0;
+            continue;
+        }
+        m.a = seen;
+        m.a_tile = m.n_steps * UNIT_TILE;
+        for (ptrdiff_t r = 0; r < tile_rows(w, tile); r++) {
+            for (ptrdiff_t j = 0; j < m.n_rows; j += UNIT_ROWS) {
+                keep_seen_values(w, (ptrdiff_t)tile * WIDTH + r, s->first - b->first,
+                                 from + j / UNIT_ROWS * values->n_steps * UNIT_TILE,
+                                 m.n_steps, seen + j / UNIT_ROWS * m.a_tile);
+            }
+            multiply_on_unit(&m);
+            add_unit_sums(w, tile, d, m.n_rows, sums, UINT64_C(1) << r);
+        }
+    }
+}
+
+/* Adds the products of all tiles' weights and the block's values to the chunk's output. */
+static void
+add_block(work *w, const block *b, const span *spans, const span *seen, prefetch *next)
+{
+    const attn_problem *p = w->p;
+
+    for (ptrdiff_t d = 0; d < p->value_dim; d += SLAB_COLUMNS) {
+        value_tiles values = {.first = seen->first,
+                              .d = d,
+                              .n_columns = least(p->value_dim - d, SLAB_COLUMNS),
+                              .n_steps = (seen->n + UNIT_TERMS - 1) / UNIT_TERMS};
+        stage_value_tiles(w, &values, seen->n);
+        values.finite = !seen->masked || are_tiles_finite(w, &values);
+        for (int t = 0; t < w->n_tiles; t++) {
+            if (spans[t].n > 0) {
+                add_values(w, b, t, &spans[t], &values, next);
+                next[0].n_rows = next[1].n_rows = 0;
+            }
+        }
+    }
+}
+
+#endif

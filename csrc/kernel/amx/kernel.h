@@ -1,0 +1,28 @@
+/* What a CPU with a matrix unit does on it, attention and linear products, and their table. An
+ * isa/ file includes this instead of kernel.h. */
+#ifndef ATTN_KERNEL_AMX_KERNEL_H
+#define ATTN_KERNEL_AMX_KERNEL_H
+
+#include "kernel/contract.h" /* first, so that it speaks first */
+
+#include "core/tiers.h"
+#include "kernel/amx/linear.h"
+#include "kernel/attention/attend.h"
+
+extern const attn_kernel KERNEL;
+
+const attn_kernel KERNEL = {
+    .attention = {.workspace_size = workspace_size,
+                  .partial_size = partial_size,
+                  .run = run,
+                  .run_chunk = run_chunk,
+                  .begin_combine = begin_combine,
+                  .combine = combine,
+                  .end_combine = end_combine},
+    .linear = {.wide_rows = unit_wide_rows,
+               .wide_unit = UNIT_SQUARE,
+               .workspace_size = matrix_workspace_size,
+               .run = run_matrix},
+};
+
+#endif

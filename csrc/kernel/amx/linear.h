@@ -1,0 +1,187 @@
+/* Linear products on a matrix unit, tile by tile. Rows of W come in pairs, as packed weights
+ * have them; other weights are brought into a slab. Products of few and of many rows are all
+ * computed here, so that they have the same bits. */
+#ifndef ATTN_KERNEL_AMX_LINEAR_H
+#define ATTN_KERNEL_AMX_LINEAR_H
+
+#include "kernel/amx/linear_task.h"
+#include "kernel/linear/epilogue.h"
+#include "kernel/operands/lanes.h"
+#include "kernel/operands/prefetch.h"
+
+/* Elements of x that are multiplied before the next ones: few where W is not packed, for its
+ * block has to fit in the slab. */
+static ptrdiff_t
+segment_of(const matrix_work *m)
+{
+    return m->linear.l->packed ? SEGMENT : ATTN_BLOCK;
+}
+
+/* Where the slab has the panel that begins at a column of the task. */
+static operand *
+slab_panel(const matrix_work *m, ptrdiff_t column)
+{
+    return m->linear.slab + column * (ATTN_BLOCK / TERMS);
+}
+
+/* Are the task's columns of W contiguous, so that they are lines of whole operands? */
+static bool
+has_lines(const linear_work *w, ptrdiff_t n)
+{
+    uintptr_t places = (uintptr_t)w->l->weight.data | (uintptr_t)n * sizeof(uint16_t) |
+                       (uintptr_t)w->l->weight.column_stride;
+
+    return attn_is_transposed(w->l) && places % sizeof(operand) == 0;
+}
+
+/* Packs LANES such lines as columns of a panel, from column k of the task on. */
+static void
+pack_lines(const matrix_work *m, const char *from, ptrdiff_t n, ptrdiff_t k)
+{
+    ptrdiff_t stride = m->linear.l->weight.column_stride;
+    ptrdiff_t n_lines = least(m->linear.task->n_columns - k, LANES);
+    ptrdiff_t panel = k / ATTN_PANEL_COLUMNS * ATTN_PANEL_COLUMNS;
+    const real *lines[LANES] = {NULL};
+    prefetch ahead = {.at = from + (k + LANES) * stride,
+                      .row = stride,
+                      .bytes = n * (ptrdiff_t)sizeof(uint16_t),
+                      .n_rows = LANES};
+
+    prefetch_rows(&ahead, 0, LANES);
+    for (ptrdiff_t i = 0; i < n_lines; i++) {
+        ONE_BY_ONE;
+        lines[i] = (const real *)(const void *)(from + (k + i) * stride);
+    }
+    transpose_in((real *)slab_panel(m, panel) + (k - panel), ATTN_PANEL_COLUMNS, lines,
+                 n_lines, n / TERMS, NULL);
+}
+
+/* Packs rows first .. first + n - 1 of W, the task's columns, into the slab. */
+static void
+pack_block(const matrix_work *m, ptrdiff_t first, ptrdiff_t n)
+{
+    const linear_work *w = &m->linear;
+    const attn_array *weight = &w->l->weight;
+    const char *from = weight->data + first * weight->row_stride +
+                       w->task->first_column * weight->column_stride;
+    bool lines = has_lines(w, n);
+
+    for (ptrdiff_t k = 0; lines && k < row_width(w); k += LANES) {
+        pack_lines(m, from, n, k);
+    }
+    for (ptrdiff_t j = 0; !lines && j < n;
+         j += TERMS, from += TERMS * weight->row_stride) {
+        const char *next = j + 1 < n ? from + weight->row_stride : NULL;
+        prefetch ahead = prefetch_of(weight, from + ROW_GROUP * weight->row_stride,
+                                     w->task->n_columns, TERMS);
+        prefetch_rows(&ahead, 0, ahead.n_rows);
+        for (ptrdiff_t k = 0; k < w->task->n_columns; k += ATTN_PANEL_COLUMNS) {
+            ptrdiff_t at = k * weight->column_stride;
+            ptrdiff_t width = least(w->task->n_columns - k, ATTN_PANEL_COLUMNS);
+            operand *to = slab_panel(m, k) + j / TERMS * ATTN_PANEL_COLUMNS;
+            stage_rows(to, from + at, next == NULL ? NULL : next + at,
+                       weight->column_stride, width, weight->dtype);
+            memset(to + width, 0, (size_t)(ATTN_PANEL_COLUMNS - width) * sizeof *to);
+        }
+    }
+}
+
+/* UNIT_TERMS rows of W, of which the first n are at `from`, and the others are 0. */
+static const char *
+whole_tiles(const matrix_work *m, const char *from, ptrdiff_t n)
+{
+    size_t used = (size_t)((n + 1) / TERMS * ATTN_PANEL_COLUMNS) * sizeof(operand);
+
+    if (n >= UNIT_TERMS) {
+        return from;
+    }
+    memset(m->tail, 0, UNIT_TERMS / TERMS * ATTN_PANEL_COLUMNS * sizeof(operand));
+    memcpy(m->tail, from, used);
+    u_publish(m->tail);
+    return (const char *)m->tail;
+}
+
+/* Adds the products of a segment to the sums of one row of tiles or two, from row r on. */
+static INLINE void
+multiply_segment(const matrix_work *m, ptrdiff_t r, ptrdiff_t first, ptrdiff_t n,
+                 ptrdiff_t column, const bool two)
+{
+    const linear_work *w = &m->linear;
+    const ptrdiff_t w_row = ATTN_PANEL_COLUMNS * sizeof(operand);
+    ptrdiff_t width = row_width(w) * (ptrdiff_t)sizeof(real);
+    const char *x = x_segment(m, first) + r * X_ROW;
+    real *sums = w->output + r * row_width(w) + column;
+
+    if (first == 0) {
+        u_clear();
+    } else {
+        u_load(sums, width, two);
+    }
+    for (ptrdiff_t k = 0; k < n; k += UNIT_TERMS) {
+        const char *from =
+            (const char *)(slab_panel(m, column) + k / TERMS * ATTN_PANEL_COLUMNS);
+        if (w->l->packed) {
+            from = panel_at(w, (first + k) / ATTN_BLOCK * ATTN_BLOCK, column) +
+                   k % ATTN_BLOCK / TERMS * w_row;
+        }
+        u_multiply(
+            (const uint16_t *)(const void *)(x + k * (ptrdiff_t)sizeof(uint16_t)),
+            X_ROW, whole_tiles(m, from, n - k), w_row, two);
+    }
+    u_store(sums, width, two);
+}
+
+/* Adds the products of a segment for all of the task's rows and columns. */
+static void
+multiply_columns_of_w(matrix_work *m, ptrdiff_t first, ptrdiff_t n)
+{
+    const linear_work *w = &m->linear;
+    ptrdiff_t n_rows = w->task->n_rows;
+
+    if (!w->l->packed) {
+        pack_block(m, first, n);
+    }
+    u_begin(unit_rows(m));
+    for (ptrdiff_t k = 0; k < w->task->n_columns; k += ATTN_PANEL_COLUMNS) {
+        ptrdiff_t r = 0;
+        for (; r + UNIT_ROWS < n_rows; r += 2 * UNIT_ROWS) {
+            multiply_segment(m, r, first, n, k, true);
+        }
+        if (r < n_rows) {
+            multiply_segment(m, r, first, n, k, false);
+        }
+    }
+    u_end();
+}
+
+static void
+run_matrix(const attn_linear_problem *l, const attn_linear_task *task,
+           const attn_worker *worker)
+{
+    matrix_work *m = worker->workspace;
+    attn_linear_task part = *task;
+    ptrdiff_t end = task->first_column + task->n_columns;
+
+    lay_out_matrix(l, worker->workspace, m);
+    m->linear.l = l;
+    m->linear.task = &part;
+    for (; part.first_column < end; part.first_column += part.n_columns) {
+        bool loaded = m->linear.keeps_input && part.first_column > task->first_column;
+        ptrdiff_t first = 0;
+        part.n_columns = least(end - part.first_column, ATTN_LINEAR_COLUMNS);
+        do { /* there may be nothing to add up */
+            ptrdiff_t n = least(l->n_in - first, segment_of(m));
+            if (attn_gives_up(worker)) { /* other code may use the tiles there */
+                return;
+            }
+            if (!loaded) {
+                load_x(m, first, n);
+            }
+            multiply_columns_of_w(m, first, n);
+            first += segment_of(m);
+        } while (first < l->n_in);
+        store_linear_rows(&m->linear);
+    }
+}
+
+#endif

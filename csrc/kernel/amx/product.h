@@ -1,0 +1,103 @@
+/* The product on a CPU's matrix unit: C[i][lanes] = the sum over t of A[i][t] * B[t][lanes],
+ * where each instruction adds up UNIT_TERMS terms and then adds them to C: what those with the
+ * same terms have in common, whatever their number of rows and lanes. */
+#ifndef ATTN_KERNEL_AMX_PRODUCT_H
+#define ATTN_KERNEL_AMX_PRODUCT_H
+
+#include "kernel/operands/matrix.h"
+#include "kernel/operands/prefetch.h"
+
+/* Products come between these two calls: the thread has the unit's tiles meanwhile. */
+static INLINE void
+begin_products(void)
+{
+    u_begin(UNIT_ROWS);
+}
+
+static INLINE void
+end_products(void)
+{
+    u_end();
+}
+
+enum {
+    UNIT_OPERANDS = UNIT_TERMS / TERMS,    /* of a tile's row */
+    UNIT_TILE = UNIT_ROWS * UNIT_OPERANDS, /* operands of a tile */
+    UNIT_SQUARE = 2 * UNIT_ROWS            /* rows, or lanes, of two tiles */
+};
+
+typedef struct {
+    real *c;         /* (rows, n_vec * LANES), whole tiles of it */
+    ptrdiff_t c_row; /* reals from row to row */
+    const operand *a;
+    ptrdiff_t a_row;  /* operands from row to row */
+    ptrdiff_t a_tile; /* and from UNIT_ROWS rows to the next ones, */
+    ptrdiff_t a_step; /* and from UNIT_TERMS terms */
+    const operand *b; /* (steps * UNIT_OPERANDS, n_vec * LANES) */
+    ptrdiff_t b_row;  /* operands from row to row */
+    ptrdiff_t n_rows; /* computed are whole tiles */
+    ptrdiff_t n_vec;
+    ptrdiff_t n_steps; /* of UNIT_TERMS terms */
+    bool resume;       /* adds to C, else overwrites it */
+    prefetch next[2];  /* asked for meanwhile */
+} unit_product;
+
+static INLINE void
+multiply_square(const unit_product *m, ptrdiff_t i, ptrdiff_t v, const int rows,
+                const int columns)
+{
+    const ptrdiff_t c_row = m->c_row * (ptrdiff_t)sizeof(real),
+                    a_row = m->a_row * (ptrdiff_t)sizeof(operand),
+                    b_row = m->b_row * (ptrdiff_t)sizeof(operand);
+    const operand *a = m->a + i / UNIT_ROWS * m->a_tile, *b = m->b + v * LANES;
+    real *c = m->c + i * m->c_row + v * LANES;
+
+    if (m->resume) {
+        u_load_square(c, c_row, rows, columns);
+    } else {
+        u_clear_square(rows, columns);
+    }
+    for (ptrdiff_t t = 0; t < m->n_steps; t++) {
+        u_multiply_square((const char *)a, a_row,
+                          m->a_tile * (ptrdiff_t)sizeof(operand), (const char *)b,
+                          b_row, rows, columns);
+        a += m->a_step;
+        b += UNIT_OPERANDS * m->b_row;
+    }
+    u_store_square(c, c_row, rows, columns);
+}
+
+/* All rows, for one column of tiles or two. */
+static INLINE void
+multiply_unit_columns(const unit_product *m, ptrdiff_t v, const int columns)
+{
+    ptrdiff_t i = 0;
+
+    for (; i + UNIT_ROWS < m->n_rows; i += UNIT_SQUARE) {
+        for (int k = 0; k < 2 && v == 0; k++) {
+            prefetch share = prefetch_slice(&m->next[k], i, UNIT_SQUARE, m->n_rows);
+            prefetch_rows(&share, 0, share.n_rows);
+        }
+        multiply_square(m, i, v, 2, columns);
+    }
+    if (i < m->n_rows) {
+        multiply_square(m, i, v, 1, columns);
+    }
+}
+
+static ONE_COPY void
+multiply_on_unit(const unit_product *m)
+{
+    ptrdiff_t v = 0;
+
+    u_publish(m);
+    for (; v + 1 < m->n_vec; v += 2) {
+        multiply_unit_columns(m, v, 2);
+    }
+    if (v < m->n_vec) {
+        multiply_unit_columns(m, v, 1);
+    }
+    u_publish(m);
+}
+
+#endif

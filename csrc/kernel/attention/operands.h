@@ -1,0 +1,51 @@
+/* Keys and values as operands of products by vectors, and weighted sums of values of which some
+ * are masked and not finite: 0 * NaN must not come into a result. */
+#ifndef ATTN_KERNEL_ATTENTION_OPERANDS_H
+#define ATTN_KERNEL_ATTENTION_OPERANDS_H
+
+#include "kernel/attention/keys.h"
+#include "kernel/gemm/product.h"
+
+/* Columns from `column` on, n_columns of them, of keys first .. first + n - 1 as rows of
+ * operands: where they lie, if they are that, or brought into the slab. */
+static matrix
+fetch_keys(work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t column, ptrdiff_t n_columns)
+{
+    const attn_array *key = &w->p->key;
+    const char *from = key_at(w, first) + column * key->column_stride;
+
+    return fetch_lines(key, from, n, w->p->head_dim, n_columns, w->slab);
+}
+
+/* Columns from `column` on of values first .. first + n - 1. */
+static matrix
+fetch_values(work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t column,
+             ptrdiff_t n_columns, ptrdiff_t width)
+{
+    const attn_array *value = &w->p->value;
+    const char *from = value_at(w, first) + column * value->column_stride;
+
+    return fetch_rows(value, from, n, w->p->value_dim, n_columns, width, w->slab);
+}
+
+/* start + the sum of weights[k] * values[k][d] over the steps k < n, of terms that a row
+ * may see; the first is key `first` of the block. */
+static real
+sum_seen_values(const work *w, ptrdiff_t row, ptrdiff_t first, ptrdiff_t n,
+                const operand *weights, ptrdiff_t step, matrix values, ptrdiff_t d,
+                real start)
+{
+    v_real sum = v_set1(start);
+    real lanes[LANES];
+
+    for (ptrdiff_t k = 0; k < n; k++) {
+        ptrdiff_t key = first + k * TERMS;
+        operand value = keep_terms(values.at[k * values.row + d],
+                                   w->see[row][key / 64] >> (key % 64));
+        sum = v_dot(v_set1_operand(weights[k * step]), v_set1_operand(value), sum);
+    }
+    v_store(lanes, sum);
+    return lanes[0];
+}
+
+#endif

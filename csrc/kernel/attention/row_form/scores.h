@@ -1,0 +1,183 @@
+/* Row form by vectors: the scores of a group of keys, LANES of them side by side, S[row][key].
+ * */
+#ifndef ATTN_KERNEL_ATTENTION_ROW_FORM_SCORES_H
+#define ATTN_KERNEL_ATTENTION_ROW_FORM_SCORES_H
+
+#include "kernel/attention/operands.h"
+#include "kernel/attention/row_form/prefetch.h"
+
+/* Where keys lie, and what is read or announced meanwhile. */
+typedef struct {
+    const char *at;
+    ptrdiff_t row;     /* bytes from key to key */
+    const char *touch; /* as many keys, in order; or NULL */
+    prefetch next;
+} key_lanes;
+
+/* Conversions of single numbers are long, and rest columns of such keys rare. */
+static NOINLINE void
+convert_column(operand *lanes, const char *at, ptrdiff_t row, const storage kind)
+{
+    for (int i = 0; i < LANES; i++) {
+        ONE_BY_ONE;
+        lanes[i] = load_operand(at + i * row, kind);
+    }
+}
+
+/* The operand at an address of each of LANES keys. */
+static INLINE v_operand
+load_column(const char *at, ptrdiff_t row, const storage kind)
+{
+    operand lanes[LANES];
+
+    if (kind == AS_OPERANDS) {
+        for (int i = 0; i < LANES; i++) {
+            lanes[i] = load_operand(at + i * row, kind);
+        }
+    } else {
+        convert_column(lanes, at, row, kind);
+    }
+    return v_load_operands(lanes);
+}
+
+/* sum[row][lane] += query[row][d] * key[lane][d] for the n operands d from `at` on that
+ * the transposed vectors of k hold. */
+static INLINE void
+add_products(v_real *sum, const v_operand *k, const int n, const int rows,
+             const work *w, ptrdiff_t at)
+{
+    UNROLLED for (int i = 0; i < n; i++)
+    {
+        for (int r = 0; r < rows; r++) {
+            v_operand q = v_set1_operand(w->query[r * w->key_width + at + i]);
+            sum[r] = v_dot(q, k[i], sum[r]);
+        }
+    }
+}
+
+/* scores[row][lane] = query[row] . key[lane] for n_vec vectors of keys, transposed in registers:
+ * one or, for a single row, two. A score is a chain of sums, each of which waits for the one
+ * before; two chains take little longer than one. */
+static INLINE void
+score_keys(const work *w, const key_lanes *keys, const int rows, int n_vec,
+           real *scores, const storage kind)
+{
+    const ptrdiff_t size = storage_bytes(kind);
+    const ptrdiff_t lines = LANES * LANES * size / CACHE_LINE; /* in LANES columns */
+    const char *at = keys->at;
+    ptrdiff_t d = 0;
+
+    for (ptrdiff_t first = 0; first == 0 || first < w->key_width; first += DIM_STEPS) {
+        ptrdiff_t end = least(first + DIM_STEPS, w->key_width);
+        v_real sum[ATTN_FEW_ROWS];
+        v_operand k[LANES];
+        for (int i = 0; i < rows * n_vec; i++) {
+            sum[i] = v_set1(0);
+        }
+        for (; d + LANES <= end; d += LANES, at += LANES * size) {
+            if (d * size % CACHE_LINE == 0) {
+                prefetch_line(&keys->next, d * size);
+            }
+            for (int v = 0; v < n_vec; v++) {
+                for (int i = 0; i < LANES; i++) {
+                    k[i] = load_operands(at + (v * LANES + i) * keys->row, NULL, kind);
+                }
+                v_transpose_operands(k);
+                add_products(sum + v * rows, k, LANES, rows, w, d);
+            }
+            if (keys->touch != NULL && rows == 1 && n_vec == 2) { /* a loop is slower */
+                touch(w, keys->touch + 2 * LANES * size * d, 2 * lines, rows);
+            } else if (keys->touch != NULL) {
+                touch(w, keys->touch + LANES * size * d, lines, rows);
+            }
+        }
+        for (; d < end; d++, at += size) {
+            for (int v = 0; v < n_vec; v++) {
+                k[0] = load_column(at + v * LANES * keys->row, keys->row, kind);
+                add_products(sum + v * rows, k, 1, rows, w, d);
+            }
+        }
+        for (int i = 0; i < rows * n_vec; i++) {
+            real *to = scores + i % rows * ATTN_BLOCK + i / rows * LANES;
+            v_store(to, first == 0 ? sum[i] : v_add(v_load(to), sum[i]));
+        }
+    }
+}
+
+/* How many vectors of keys are taken at a time, of those that hold the next n. Where a vector
+ * is a single number two would be code that gains nothing. */
+static int
+vectors_at_once(const work *w, ptrdiff_t n)
+{
+    return LANES > 1 && w->task->n_rows == 1 && n > LANES ? 2 : 1;
+}
+
+static INLINE void
+score_keys_as(const work *w, const key_lanes *keys, int n_vec, real *scores,
+              const storage kind)
+{
+    switch (row_form_rows(w->task->n_rows)) {
+    case 1: score_keys(w, keys, 1, n_vec, scores, kind); break;
+    case 2: score_keys(w, keys, 2, 1, scores, kind); break;
+    case 4: score_keys(w, keys, 4, 1, scores, kind); break;
+    default: score_keys(w, keys, 8, 1, scores, kind); break;
+    }
+}
+
+static NOINLINE void
+score_keys_of_rows(const work *w, const key_lanes *keys, int n_vec, real *scores,
+                   storage kind)
+{
+    switch (kind) {
+#if REAL_BITS == 32 && TERMS == 1
+    case AS_F16: score_keys_as(w, keys, n_vec, scores, AS_F16); break;
+    case AS_BF16: score_keys_as(w, keys, n_vec, scores, AS_BF16); break;
+#endif
+    default: score_keys_as(w, keys, n_vec, scores, AS_OPERANDS); break;
+    }
+}
+
+/* Brings n keys into the slab, and zeros in the place of those that whole vectors lack. */
+static const char *
+gather_keys(work *w, ptrdiff_t first, ptrdiff_t n)
+{
+    const attn_array *key = &w->p->key;
+    const char *from = key_at(w, first);
+    operand *to = w->slab;
+
+    for (ptrdiff_t j = 0; j < n; j++, to += w->key_width, from += key->row_stride) {
+        stage_row(to, from, key->column_stride, w->p->head_dim, key->dtype);
+    }
+    memset(to, 0, (size_t)((round_up(n, LANES) - n) * w->key_width) * sizeof(operand));
+    return (const char *)w->slab;
+}
+
+/* Products of queries with the block's keys from k on, KEY_GROUP or as many as there are. */
+static void
+score_group(work *w, const block *b, ptrdiff_t k)
+{
+    const attn_array *key = &w->p->key;
+    ptrdiff_t first = b->first + k, n = least(b->end - first, KEY_GROUP);
+    storage kind = key_storage(key->dtype);
+    key_lanes keys = {.at = key_at(w, first),
+                      .row = key->row_stride,
+                      .next = look_ahead(w, b, k / KEY_GROUP)};
+
+    if (n % LANES == 0 && reads_in_place(key, w->p->head_dim, kind)) {
+        keys.touch = next_in_stream(w, b, first);
+    } else {
+        keys.at = gather_keys(w, first, n);
+        keys.row = w->key_width * (ptrdiff_t)sizeof(operand);
+        kind = AS_OPERANDS;
+    }
+    for (ptrdiff_t lane = 0, taken; lane < n; lane += taken) {
+        int n_vec = vectors_at_once(w, n - lane);
+        score_keys_of_rows(w, &keys, n_vec, w->scores + k + lane, kind);
+        taken = n_vec * LANES;
+        keys.at += taken * keys.row;
+        keys.touch += keys.touch == NULL ? 0 : taken * keys.row;
+        keys.next.n_rows = 0;
+    }
+}
+
+#endif

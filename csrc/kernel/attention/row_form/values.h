@@ -1,0 +1,65 @@
+/* Row form by vectors: weighted sums of values, O[row][d]. */
+#ifndef ATTN_KERNEL_ATTENTION_ROW_FORM_VALUES_H
+#define ATTN_KERNEL_ATTENTION_ROW_FORM_VALUES_H
+
+#include "kernel/attention/operands.h"
+#include "kernel/attention/row_form/weights.h"
+#include "kernel/gemm/few_rows.h"
+
+/* Adds the weighted values of n keys from key k of the block on to its sums. */
+static void
+add_weighted_values(work *w, const block *b, ptrdiff_t k, ptrdiff_t n)
+{
+    const attn_array *value = &w->p->value;
+    ptrdiff_t value_dim = w->p->value_dim, width = w->value_width;
+    ptrdiff_t n_steps = (n + TERMS - 1) / TERMS;
+    storage kind = value_storage(value->dtype);
+    product m = {.c = w->row_sums,
+                 .c_row = width,
+                 .a = {(const operand *)w->scores + k / TERMS, ATTN_BLOCK},
+                 .b = value_at(w, b->first + k),
+                 .b_row = value->row_stride,
+                 .n_rows = row_form_rows(w->task->n_rows),
+                 .n_steps = n_steps,
+                 .resume = true,
+                 .b_ahead = values_ahead(w, b, b->first + k),
+                 .b_far = !w->reads_once};
+    matrix values = {NULL, 0};
+
+    if (b->coverage != ATTN_SEE_ALL || width != value_dim || n % TERMS != 0 ||
+        !reads_in_place(value, value_dim, kind)) {
+        values = fetch_values(w, b->first + k, n, 0, value_dim, width);
+        m.b = (const char *)values.at;
+        m.b_row = values.row * (ptrdiff_t)sizeof(operand);
+        m.b_ahead = 0;
+        kind = AS_OPERANDS;
+    }
+    if (b->coverage == ATTN_SEE_ALL || all_finite(values, n_steps, value_dim)) {
+        multiply_few(m, width / LANES, kind);
+        return;
+    }
+    for (ptrdiff_t r = 0; r < w->task->n_rows; r++) {
+        for (ptrdiff_t d = 0; d < value_dim; d++) {
+            real *sum = m.c + r * width + d;
+            *sum = sum_seen_values(w, r, k, n_steps, m.a.at + r * ATTN_BLOCK, 1, values,
+                                   d, *sum);
+        }
+    }
+}
+
+/* Sums of the block's weights, and of its weighted values, group by group: the first are chains
+ * of their own that run beside the products. */
+static void
+sum_rows(work *w, const block *b, real *sums)
+{
+    ptrdiff_t n_keys = b->end - b->first;
+
+    memset(w->row_sums, 0,
+           (size_t)(row_form_rows(w->task->n_rows) * w->value_width) * sizeof(real));
+    for (ptrdiff_t k = 0; k < n_keys; k += KEY_GROUP) {
+        begin_group(w, b, k, sums);
+        add_weighted_values(w, b, k, least(n_keys - k, KEY_GROUP));
+    }
+}
+
+#endif

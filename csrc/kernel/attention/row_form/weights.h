@@ -1,0 +1,67 @@
+/* Row form: a block's weights, their sums, and what products take of them. */
+#ifndef ATTN_KERNEL_ATTENTION_ROW_FORM_WEIGHTS_H
+#define ATTN_KERNEL_ATTENTION_ROW_FORM_WEIGHTS_H
+
+#include "kernel/attention/row_form/prefetch.h"
+
+/* Adds n weights of a row from k on to their sum, in the order of keys. */
+static INLINE void
+sum_weights(real *line, ptrdiff_t k, const ptrdiff_t n, real *sum)
+{
+    real total = *sum;
+
+    for (ptrdiff_t i = k; i < k + n; i++) {
+        total += line[i];
+    }
+    *sum = total;
+}
+
+/* Makes n weights of each row from k on operands, those that are kept. */
+static INLINE void
+finish_weights(work *w, ptrdiff_t k, const ptrdiff_t n)
+{
+    for (ptrdiff_t r = 0; r < w->task->n_rows; r++) {
+        real *line = w->scores + r * ATTN_BLOCK;
+        if (w->p->dropout > 0) {
+            drop(line + k, 0, 1, round_up(n, LANES) / LANES, w->keep[r], 0, k, 1);
+        }
+        pack_row_weights(line, k, round_up(n, SUM_TERMS));
+    }
+}
+
+/* Adds n weights of each row from key k of the block on to their sums, in the order of keys, and
+ * makes them operands. */
+static void
+take_weights(work *w, ptrdiff_t k, ptrdiff_t n, real *sums)
+{
+    for (ptrdiff_t r = 0; r < w->task->n_rows; r++) {
+        real *line = w->scores + r * ATTN_BLOCK;
+        if (n == KEY_GROUP) {
+            sum_weights(line, k, KEY_GROUP, sums + r);
+        } else {
+            for (ptrdiff_t i = k; i < k + n; i++) {
+                ONE_BY_ONE;
+                sum_weights(line, i, 1, sums + r);
+            }
+        }
+    }
+    if (n == KEY_GROUP) {
+        finish_weights(w, k, KEY_GROUP);
+    } else {
+        finish_weights(w, k, n);
+    }
+}
+
+/* What comes before the values of a group of keys from k on: its weights, and what is wanted
+ * after it. */
+static void
+begin_group(work *w, const block *b, ptrdiff_t k, real *sums)
+{
+    ptrdiff_t n_keys = b->end - b->first;
+    prefetch next = look_ahead(w, b, (n_keys + k + KEY_GROUP - 1) / KEY_GROUP);
+
+    prefetch_rows(&next, 0, next.n_rows);
+    take_weights(w, k, least(n_keys - k, KEY_GROUP), sums);
+}
+
+#endif

@@ -1,0 +1,120 @@
+/* Tile form by vectors: scores S[key][lane], and weighted sums of values, O[d][lane]. */
+#ifndef ATTN_KERNEL_ATTENTION_TILE_FORM_PRODUCTS_H
+#define ATTN_KERNEL_ATTENTION_TILE_FORM_PRODUCTS_H
+
+#include "kernel/attention/operands.h"
+#include "kernel/attention/tile_form/scores.h"
+#include "kernel/gemm/tiles.h"
+
+/* The products of queries and keys of each span; `seen` is all of them. */
+static void
+multiply_scores(work *w, const block *b, const span *spans, const span *seen)
+{
+    const attn_problem *p = w->p;
+    prefetch next[2] = {next_prefetch(w, b->end, false),
+                        block_prefetch(w, b->first, true)};
+    prefetch due[2]; /* of it */
+    ptrdiff_t d = 0;
+
+    do { /* D may be 0 */
+        ptrdiff_t n_columns = least(p->head_dim - d, ATTN_DIM_BLOCK);
+        matrix keys = fetch_keys(w, seen->first, seen->n, d, n_columns);
+        slice_next(next, d, ATTN_DIM_BLOCK, p->head_dim, due);
+        for (int t = 0; t < w->n_tiles; t++) {
+            const operand *query = w->query + (t * w->key_width + d / TERMS) * WIDTH;
+            if (spans[t].n == 0) {
+                continue;
+            }
+            multiply(
+                (product){.c = scores_of(w, t),
+                          .c_row = WIDTH,
+                          .a = {keys.at + (spans[t].first - seen->first) * keys.row,
+                                keys.row},
+                          .b = (const char *)query,
+                          .b_row = WIDTH * sizeof(operand),
+                          .n_rows = spans[t].n,
+                          .n_steps = (n_columns + TERMS - 1) / TERMS,
+                          .add = d > 0,
+                          .next = {due[0], due[1]}},
+                tile_vectors(w, t));
+            due[0].n_rows = due[1].n_rows = 0;
+        }
+        d += ATTN_DIM_BLOCK;
+    } while (d < p->head_dim);
+}
+
+/* Columns of values from d on, for the product of their block with a tile's weights. */
+typedef struct {
+    matrix at;
+    ptrdiff_t first, d, n_columns; /* the first key, the first column */
+    bool finite;
+} value_slab;
+
+/* output[d][lane] = output[d][lane] * rescale[lane], if `add`, plus the sum over the keys
+ * that the tile's rows may see, one by one. */
+static void
+add_seen_values(work *w, int tile, const product *m, ptrdiff_t first_key)
+{
+    for (ptrdiff_t i = 0; i < tile_rows(w, tile); i++) {
+        for (ptrdiff_t d = 0; d < m->n_rows; d++) {
+            real *at = m->c + d * WIDTH + i;
+            real sum = sum_seen_values(
+                w, (ptrdiff_t)tile * WIDTH + i, first_key, m->n_steps,
+                (const operand *)(const void *)m->b + i, WIDTH, m->a, d, 0);
+            real lanes[LANES];
+            v_store(lanes, v_fma(v_set1(*at), v_set1(m->keep[i]), v_set1(sum)));
+            *at = m->add ? lanes[0] : sum;
+        }
+    }
+}
+
+/* Adds the products of a tile's weights and a slab of values to the chunk's output. */
+static void
+add_values(work *w, const block *b, int tile, const span *s, const value_slab *values,
+           const prefetch next[2])
+{
+    ptrdiff_t offset = s->first - values->first;
+    product m = {.c = w->chunk.output[tile] + values->d * WIDTH,
+                 .c_row = WIDTH,
+                 .a = {values->at.at + offset / TERMS * values->at.row, values->at.row},
+                 .b = (const char *)scores_of(w, tile),
+                 .b_row = WIDTH * sizeof(real),
+                 .n_rows = values->n_columns,
+                 .n_steps = (s->n + TERMS - 1) / TERMS,
+                 .add = !w->chunk.empty[tile],
+                 .keep = w->rescale + (ptrdiff_t)tile * WIDTH,
+                 .next = {next[0], next[1]}};
+
+    if (values->finite || !s->masked) {
+        multiply_transposed(m, tile_vectors(w, tile));
+    } else {
+        add_seen_values(w, tile, &m, s->first - b->first);
+    }
+}
+
+/* Adds the products of all tiles' weights and the block's values to the chunk's output. */
+static void
+add_block(work *w, const block *b, const span *spans, const span *seen, prefetch *next)
+{
+    ptrdiff_t dim = w->p->value_dim;
+    bool whole = TERMS == 1 && reads_in_place(&w->p->value, dim, AS_OPERANDS);
+    ptrdiff_t width = whole ? dim : SLAB_COLUMNS;
+    prefetch due[2];
+
+    for (ptrdiff_t d = 0; d < dim; d += width) {
+        ptrdiff_t n_columns = least(dim - d, width);
+        value_slab values = {.first = seen->first, .d = d, .n_columns = n_columns};
+        values.at = fetch_values(w, seen->first, seen->n, d, n_columns, n_columns);
+        values.finite = !seen->masked ||
+                        all_finite(values.at, (seen->n + TERMS - 1) / TERMS, n_columns);
+        slice_next(next, d, width, dim, due);
+        for (int t = 0; t < w->n_tiles; t++) {
+            if (spans[t].n > 0) {
+                add_values(w, b, t, &spans[t], &values, due);
+                due[0].n_rows = due[1].n_rows = 0;
+            }
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,81 @@
+/* Tile form: the scores of a block, S[key][lane], from their products to weights. */
+#ifndef ATTN_KERNEL_ATTENTION_TILE_FORM_SCORES_H
+#define ATTN_KERNEL_ATTENTION_TILE_FORM_SCORES_H
+
+#include "kernel/attention/keys.h"
+#include "kernel/attention/softmax.h"
+#include "kernel/attention/tile_form/span.h"
+
+static real *
+scores_of(const work *w, int tile)
+{
+    return w->scores + (ptrdiff_t)tile * ATTN_BLOCK * WIDTH;
+}
+
+/* finish_scores of a tile, whose first key is `first` of the block, with the bias, LANES x
+ * LANES at a time: what is transposed stays near. */
+static void
+finish_with_bias(const work *w, const block *b, const strip *all, int tile,
+                 ptrdiff_t first)
+{
+    real bias[LANES * LANES];
+
+    for (ptrdiff_t lane = 0; lane < tile_rows(w, tile); lane += LANES) {
+        ptrdiff_t n_rows = least(tile_rows(w, tile) - lane, LANES);
+        for (ptrdiff_t k = 0; k < all->n_lines; k += LANES) {
+            strip part = *all;
+            const real *rows[LANES] = {NULL};
+            for (ptrdiff_t i = 0; i < n_rows; i++) {
+                ONE_BY_ONE;
+                rows[i] =
+                    bias_row(w, b, (ptrdiff_t)tile * WIDTH + lane + i) + first + k;
+            }
+            part.n_lines = least(all->n_lines - k, LANES);
+            transpose_in(bias, LANES, rows, n_rows, part.n_lines, NULL);
+            part.at += k * WIDTH + lane;
+            part.bias = bias;
+            part.bias_line = LANES;
+            part.bits = all->bits == NULL ? NULL : all->bits + k;
+            part.first_bit += lane;
+            part.n_vec = 1;
+            finish_scores(&part, w->scale, w->p->softcap);
+        }
+    }
+}
+
+/* From the products of a span to its scores, masked ones -inf; returns what factor still
+ * makes them logits. */
+static real
+finish_tile(work *w, const block *b, int tile, const span *s)
+{
+    bool plain = are_plain_scores(w);
+    strip all = {.at = scores_of(w, tile),
+                 .line = WIDTH,
+                 .bits = s->masked ? w->see_lanes + (s->first - b->first) : NULL,
+                 .bits_line = 1,
+                 .first_bit = (ptrdiff_t)tile * WIDTH,
+                 .n_lines = s->n,
+                 .n_vec = tile_vectors(w, tile)};
+
+    if (w->task->bias != NULL) {
+        finish_with_bias(w, b, &all, tile, s->first - b->first);
+        return 1;
+    }
+    if (plain && !s->masked) {
+        return w->scale;
+    }
+    finish_scores(&all, plain ? 1 : w->scale, w->p->softcap);
+    return plain ? w->scale : 1;
+}
+
+/* Dropout of a tile's weights, with a factor for those that stay. */
+static void
+drop_tile(work *w, const block *b, int tile, const span *s, real factor)
+{
+    if (w->p->dropout > 0) {
+        drop(scores_of(w, tile), WIDTH, s->n, tile_vectors(w, tile),
+             w->keep_lanes + (s->first - b->first), 1, (ptrdiff_t)tile * WIDTH, factor);
+    }
+}
+
+#endif

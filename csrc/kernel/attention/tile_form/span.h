@@ -1,0 +1,78 @@
+/* The part of a block that the rows of a tile may see. */
+#ifndef ATTN_KERNEL_ATTENTION_TILE_FORM_SPAN_H
+#define ATTN_KERNEL_ATTENTION_TILE_FORM_SPAN_H
+
+#include "kernel/attention/block.h"
+
+/* The part of a block that rows of one tile may see: keys first .. first + n - 1, as
+ * scores S[key][lane]. */
+typedef struct {
+    ptrdiff_t first;
+    ptrdiff_t n;
+    bool masked; /* some of these rows may not see some of these keys */
+} span;
+
+/* Bits first .. end - 1 of a word, for first < 64. */
+static uint64_t
+bits_between(ptrdiff_t first, ptrdiff_t end)
+{
+    uint64_t below_end = end < 64 ? (UINT64_C(1) << end) - 1 : ~UINT64_C(0);
+    return below_end & ~UINT64_C(0) << first;
+}
+
+/* Leaves out the keys at both ends of the block that no row of the tile may see, so many as
+ * are summed at a time. */
+static span
+tile_span(const work *w, const block *b, int tile)
+{
+    ptrdiff_t n_keys = b->end - b->first;
+    ptrdiff_t first = n_keys, end = 0;
+    bool masked = false;
+
+    if (b->coverage == ATTN_SEE_ALL) {
+        return (span){b->first, n_keys, false};
+    }
+    uint64_t any[ATTN_BLOCK_WORDS] = {0}, all[ATTN_BLOCK_WORDS];
+    memset(all, 0xff, sizeof all);
+    for (ptrdiff_t r = 0; r < tile_rows(w, tile); r++) {
+        ONE_BY_ONE;
+        for (int i = 0; i < ATTN_BLOCK_WORDS; i++) {
+            any[i] |= w->see[(ptrdiff_t)tile * WIDTH + r][i];
+            all[i] &= w->see[(ptrdiff_t)tile * WIDTH + r][i];
+        }
+    }
+    for (int i = 0; i < ATTN_BLOCK_WORDS; i++) {
+        if (any[i] != 0) {
+            first = least(first, i * 64 + __builtin_ctzll(any[i]));
+            end = i * 64 + 64 - __builtin_clzll(any[i]);
+        }
+    }
+    first = first / SUM_TERMS * SUM_TERMS;
+    end = least(round_up(end, SUM_TERMS), n_keys);
+    for (int i = 0; i < ATTN_BLOCK_WORDS; i++) {
+        ptrdiff_t from = most(first - i * 64, 0), to = end - i * 64;
+        uint64_t wanted = from < 64 && to > from ? bits_between(from, to) : 0;
+        masked = masked || (all[i] & wanted) != wanted;
+    }
+    return (span){b->first + first, most(end - first, 0), masked};
+}
+
+/* The spans of all tiles; returns the keys that they cover together. */
+static NOINLINE span
+open_spans(const work *w, const block *b, span *spans)
+{
+    ptrdiff_t first = b->end, end = b->first;
+    bool masked = false;
+
+    for (int t = 0; t < w->n_tiles; t++) {
+        spans[t] = tile_span(w, b, t);
+        masked = masked || spans[t].masked;
+        if (spans[t].n > 0) {
+            first = least(first, spans[t].first);
+            end = most(end, spans[t].first + spans[t].n);
+        }
+    }
+    return (span){first, most(end - first, 0), masked};
+}
+
+#endif

@@ -1,0 +1,100 @@
+/* Tile form: rows are lanes. The tiles of a task, WIDTH rows each, against one block of
+ * keys. */
+#ifndef ATTN_KERNEL_ATTENTION_TILE_FORM_TILE_H
+#define ATTN_KERNEL_ATTENTION_TILE_FORM_TILE_H
+
+#include "kernel/attention/products.h"
+#include "kernel/attention/softmax.h"
+#include "kernel/attention/statistics/statistics.h"
+
+/* The softmax of a tile's scores so far: exponentials in their place, as operands. */
+static void
+exponentiate_tile(work *w, const block *b, int tile, const span *s)
+{
+    ptrdiff_t lane = (ptrdiff_t)tile * WIDTH;
+    real *scores = scores_of(w, tile), *rescale = w->rescale + lane;
+    real *max = w->chunk.max + lane, *sum = w->chunk.sum + lane;
+    int n_vec = tile_vectors(w, tile);
+    ptrdiff_t n = round_up(s->n, SUM_TERMS);
+    real scale = finish_tile(w, b, tile, s);
+
+    if (n_vec == TILE_VECTORS) {
+        exponentiate_lanes(scores, s->n, scale, max, sum, rescale, TILE_VECTORS);
+    }
+    for (ptrdiff_t i = 0; i < n_vec * LANES && n_vec < TILE_VECTORS; i += LANES) {
+        exponentiate_lanes(scores + i, s->n, scale, max + i, sum + i, rescale + i, 1);
+    }
+    drop_tile(w, b, tile, s, 1);
+    for (ptrdiff_t i = s->n * WIDTH; i < n * WIDTH; i += LANES) {
+        v_store(scores + i, v_set1(0));
+    }
+    for (ptrdiff_t i = 0; i < n_vec * LANES; i += LANES) {
+        pack_weights(scores + i, n, WIDTH);
+    }
+}
+
+/* Adds what the rows see in a block to the chunk's partial. */
+static void
+attend_tiles(work *w, const block *b)
+{
+    bool last = b->end >= w->to;
+    prefetch next[2] = {next_prefetch(w, b->end, true),
+                        last ? queries_prefetch(w) : bias_prefetch(w, b->end)};
+    span spans[MAX_TILES];
+    span seen = open_spans(w, b, spans);
+
+    multiply_scores(w, b, spans, &seen);
+    w->values_asked = b->end;
+    for (int t = 0; t < w->n_tiles; t++) {
+        if (spans[t].n > 0) {
+            exponentiate_tile(w, b, t, &spans[t]);
+        }
+    }
+    add_block(w, b, spans, &seen, next);
+    for (int t = 0; t < w->n_tiles; t++) {
+        w->chunk.empty[t] = w->chunk.empty[t] && spans[t].n == 0;
+    }
+}
+
+/* The second sweep: weights[row][key] = e^(logit - max) / sum for one block, or what is
+ * measured of them. */
+static void
+write_tile_weights(work *w, const block *b)
+{
+    const attn_array *weights = &w->p->weights;
+    span spans[MAX_TILES];
+    span seen = open_spans(w, b, spans);
+
+    multiply_scores(w, b, spans, &seen);
+    for (int t = 0; t < w->n_tiles; t++) {
+        const span *s = &spans[t];
+        real scale = s->n > 0 ? finish_tile(w, b, t, s) : 1;
+        for (ptrdiff_t lane = 0; s->n > 0 && lane < tile_rows(w, t); lane += LANES) {
+            ptrdiff_t r = (ptrdiff_t)t * WIDTH + lane;
+            v_real max = v_load(w->total.max + r), inverse = v_load(w->total.sum + r);
+            real *scores = scores_of(w, t) + lane;
+            for (ptrdiff_t k = 0; k < s->n; k++) {
+                v_real weight =
+                    weight_of(v_load(scores + k * WIDTH), scale, max, inverse);
+                v_store(scores + k * WIDTH, weight);
+            }
+            if (w->p->statistics != NULL) {
+                measure_lanes(w, b, s, r, scores);
+            }
+        }
+        if (w->p->statistics != NULL) {
+            continue;
+        }
+        drop_tile(w, b, t, s, kept_scale(w));
+        for (ptrdiff_t lane = 0; s->n > 0 && lane < tile_rows(w, t); lane += LANES) {
+            store_result(w, weights,
+                         w->task->weights + s->first * weights->column_stride,
+                         (ptrdiff_t)t * WIDTH + lane, scores_of(w, t) + lane, s->n);
+        }
+    }
+    if (w->p->statistics != NULL && w->task->received != NULL) {
+        sum_over_rows(w, b, spans);
+    }
+}
+
+#endif

@@ -1,0 +1,120 @@
+/* The product of many rows, for kernels that set WIDE_TASKS. Columns of B are lanes, as for few
+ * rows; a panel of ATTN_PANEL_COLUMNS of them is multiplied by WIDE_ROWS rows of A at a time.
+ * Nothing is transposed, an operand of A is loaded once for a row of the panel, and spare loads
+ * prefetch what comes next. */
+#ifndef ATTN_KERNEL_GEMM_MANY_ROWS_H
+#define ATTN_KERNEL_GEMM_MANY_ROWS_H
+
+#include "kernel/gemm/product.h"
+
+enum { WIDE_ROWS = 8, WIDE_SUMS = WIDE_ROWS * PANEL_VECTORS };
+
+_Static_assert(WIDE_ROWS <= (MAX_POINTERS - 1) * POINTER_ROWS,
+               "pointers reach all rows");
+_Static_assert(WIDE_SUMS <= PANEL_ROWS * TILE_VECTORS, "sums are in registers");
+
+/* Adds rows that lie so far apart; 0 is for one row that all get. */
+static INLINE void
+add_rows(v_real *sum, const real *rows, ptrdiff_t row)
+{
+    UNROLLED for (int k = 0; k < WIDE_SUMS; k++)
+    {
+        sum[k] = v_add(sum[k], v_load(rows + k % PANEL_VECTORS * LANES));
+        if (k % PANEL_VECTORS == PANEL_VECTORS - 1) {
+            rows += row;
+            __asm__("" : "+r"(rows)); /* or all rows' addresses are held */
+        }
+    }
+}
+
+static INLINE void
+store_rows(const v_real *sum, char *to, ptrdiff_t row, const bool rounds)
+{
+    UNROLLED for (int k = 0; k < WIDE_SUMS; k++)
+    {
+        const int at = k % PANEL_VECTORS * LANES;
+        if (rounds) {
+            v_store_bf16((uint16_t *)(void *)to + at, sum[k]);
+        } else {
+            v_store((real *)(void *)to + at, sum[k]);
+        }
+        if (k % PANEL_VECTORS == PANEL_VECTORS - 1) {
+            to += row;
+            __asm__("" : "+r"(to));
+        }
+    }
+}
+
+/* A B, or C + A B, for WIDE_ROWS rows, plus `bias` plus `residual`, where these are not NULL,
+ * goes to `to`, which may be C or the residual. */
+typedef struct {
+    real *c;
+    const real *bias, *residual;   /* of the bias one row */
+    ptrdiff_t c_row, residual_row; /* reals from row to row */
+    char *to;
+    ptrdiff_t to_row; /* bytes from row to row */
+    bool rounds;      /* to bfloat16 */
+    const operand *a;
+    ptrdiff_t a_row, a_step; /* operands from row to row, from step to step */
+    const operand *b;        /* (steps, ATTN_PANEL_COLUMNS) */
+    ptrdiff_t n_steps;
+    bool add;
+    trail trails[2]; /* what is asked for meanwhile */
+} wide_product;
+
+/* A function of its own, so that nothing else is in registers. */
+static ONE_COPY void
+multiply_wide_rows(const wide_product *w)
+{
+    const ptrdiff_t a_row = w->a_row;
+    const ptrdiff_t a_step = w->a_step * (ptrdiff_t)sizeof(operand);
+    const operand *a[MAX_POINTERS], *b = w->b;
+    const char *one = w->trails[0].at, *other = w->trails[1].at;
+    v_real sum[WIDE_SUMS];
+
+    for (int g = 0; g < MAX_POINTERS; g++) {
+        a[g] = w->a + g * POINTER_ROWS * a_row;
+        __asm__("" : "+r"(a[g])); /* or compilers add it up again */
+    }
+    UNROLLED for (int k = 0; k < WIDE_SUMS; k++)
+    {
+        sum[k] = v_set1(0);
+    }
+    for (ptrdiff_t t = 0; t < w->n_steps; t++, b += ATTN_PANEL_COLUMNS) {
+        v_operand x[PANEL_VECTORS];
+        UNROLLED for (int v = 0; v < PANEL_VECTORS; v++)
+        {
+            x[v] = v_load_operands(b + v * LANES);
+        }
+        __builtin_prefetch(one, 0, 2);
+        __builtin_prefetch(other, 0, 2);
+        one += w->trails[0].step;
+        other += w->trails[1].step;
+        UNROLLED for (int k = 0; k < WIDE_SUMS; k++)
+        {
+            const int r = k / PANEL_VECTORS;
+            v_operand y = v_set1_operand(a[r / POINTER_ROWS][r % POINTER_ROWS * a_row]);
+            sum[k] = v_dot(y, x[k % PANEL_VECTORS], sum[k]);
+        }
+        for (int g = 0; g * POINTER_ROWS < WIDE_ROWS; g++) {
+            /* in bytes, or there is a loop for steps of 1, and one for others */
+            a[g] = (const operand *)(const void *)((const char *)a[g] + a_step);
+        }
+    }
+    if (w->add) {
+        add_rows(sum, w->c, w->c_row);
+    }
+    if (w->bias != NULL) {
+        add_rows(sum, w->bias, 0);
+    }
+    if (w->residual != NULL) {
+        add_rows(sum, w->residual, w->residual_row);
+    }
+    if (w->rounds) {
+        store_rows(sum, w->to, w->to_row, true);
+    } else {
+        store_rows(sum, w->to, w->to_row, false);
+    }
+}
+
+#endif

@@ -1,0 +1,83 @@
+/* Row form of a linear product, for few rows: columns of W are lanes. */
+#ifndef ATTN_KERNEL_LINEAR_FEW_ROWS_H
+#define ATTN_KERNEL_LINEAR_FEW_ROWS_H
+
+#include "core/habits.h"
+#include "kernel/gemm/few_rows.h"
+#include "kernel/linear/input.h"
+#include "kernel/linear/weights.h"
+
+/* Continues the chains of row form with rows first .. first + n - 1 of W, ROW_GROUP or as
+ * many as there are; the first is number k of the block. */
+static void
+add_weight_group(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t k)
+{
+    const attn_array *weight = &w->l->weight;
+    ptrdiff_t n_columns = w->task->n_columns, width = row_width(w);
+    storage kind = value_storage(weight->dtype);
+    product m = {.c = w->sums,
+                 .c_row = width,
+                 .a = {w->input + k / TERMS, STEPS},
+                 .b = weight_at(w, first),
+                 .b_row = weight->row_stride,
+                 .n_rows = row_form_rows(w->task->n_rows),
+                 .n_steps = (n + TERMS - 1) / TERMS,
+                 .b_ahead = ROW_GROUP * weight->row_stride,
+                 .b_far = true,
+                 .resume = k > 0};
+
+    if (width != n_columns || n % TERMS != 0 ||
+        !reads_in_place(weight, w->l->n_out, kind)) {
+        matrix staged = fetch_weights(w, first, n, width);
+        m.b = (const char *)staged.at;
+        m.b_row = staged.row * (ptrdiff_t)sizeof(operand);
+        kind = AS_OPERANDS;
+    }
+    multiply_few(m, width / LANES, kind);
+}
+
+/* The chains of row form with rows first .. first + n - 1 of a panel of packed weights. */
+static void
+add_weight_panel(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t column)
+{
+    bool in_place = w->l->weight.dtype == OPERAND_DTYPE;
+    bool near = attn_has_habit(ATTN_READS_ONCE);
+    ptrdiff_t n_rows = w->task->n_rows, ahead = near ? PANEL_NEAR_AHEAD : PANEL_AHEAD;
+    product m = {.c = w->sums + column,
+                 .c_row = row_width(w),
+                 .a = {w->input, STEPS},
+                 .b = (const char *)fetch_panel(w, first, n, column).at,
+                 .b_row = ATTN_PANEL_COLUMNS * sizeof(operand),
+                 .n_steps = (n + TERMS - 1) / TERMS,
+                 .b_ahead = in_place ? ahead : 0,
+                 .b_far = !near || n_rows > ATTN_FEW_ROWS};
+
+    for (ptrdiff_t r = 0; r < n_rows; r += ATTN_FEW_ROWS) {
+        m.n_rows = row_form_rows(least(n_rows - r, ATTN_FEW_ROWS));
+        multiply_few_panel(m);
+        m.c += ATTN_FEW_ROWS * m.c_row;
+        m.a.at += ATTN_FEW_ROWS * STEPS;
+        m.b_ahead = in_place && !near ? m.n_steps * m.b_row : 0; /* the next panel */
+    }
+}
+
+/* As add_linear_tiles, in row form. */
+static void
+add_linear_rows(linear_work *w, ptrdiff_t first, ptrdiff_t n)
+{
+    ptrdiff_t width = row_width(w), n_columns = w->task->n_columns;
+    bool packed = w->l->packed;
+
+    for (ptrdiff_t k = 0; packed && k < n_columns; k += ATTN_PANEL_COLUMNS) {
+        add_weight_panel(w, first, n, k);
+    }
+    for (ptrdiff_t k = 0; !packed && (k < n || k == 0); k += ROW_GROUP) {
+        add_weight_group(w, first + k, least(n - k, ROW_GROUP), k);
+    }
+    for (ptrdiff_t i = 0; i < w->task->n_rows * width; i += LANES) {
+        v_real sum = v_load(w->sums + i);
+        v_store(w->output + i, first > 0 ? v_add(v_load(w->output + i), sum) : sum);
+    }
+}
+
+#endif

@@ -1,0 +1,198 @@
+/* Wide form of a linear product, for many rows: those of x are A, and W is packed in panels,
+ * before the call or here. */
+#ifndef ATTN_KERNEL_LINEAR_MANY_ROWS_H
+#define ATTN_KERNEL_LINEAR_MANY_ROWS_H
+
+#include "kernel/linear/direct.h"
+#include "kernel/linear/pack.h"
+
+/* Are rows of x read where they lie? */
+static bool
+has_rows_in_place(const linear_work *w)
+{
+    const attn_linear_problem *l = w->l;
+
+    return TERMS == 1 && is_plain(&l->input, l->n_in) && has_even_rows(l, &l->input) &&
+           w->task->n_rows % WIDE_ROWS == 0;
+}
+
+/* Where elements from `first` on of groups of WIDE_ROWS rows are: operands from row to row,
+ * from step to step, and from group to group. */
+typedef struct {
+    const operand *at;
+    ptrdiff_t row, step, group;
+} wide_input;
+
+#if TERMS == 1
+
+/* Do rows of x lie beside each other, as those of a transposed array? */
+static bool
+has_adjacent_rows(const linear_work *w)
+{
+    const attn_array *input = &w->l->input;
+
+    return w->l->batch.n == 1 &&
+           input->row_stride == attn_storage_of(input->dtype)->bytes &&
+           input->column_stride != input->row_stride;
+}
+
+/* One element of all rows, which lie beside each other: to k of (groups, STEPS, WIDE_ROWS). */
+static void
+scatter_elements(operand *to, const operand *from, ptrdiff_t n_rows)
+{
+    for (; n_rows >= WIDE_ROWS; n_rows -= WIDE_ROWS, from += WIDE_ROWS) {
+        memcpy(to, from, WIDE_ROWS * sizeof *to);
+        to += STEPS * WIDE_ROWS;
+    }
+    if (n_rows > 0) {
+        memset(to, 0, WIDE_ROWS * sizeof *to);
+        memcpy(to, from, (size_t)n_rows * sizeof *to);
+    }
+}
+
+/* Elements first .. first + n - 1 of each row, as (groups of rows, STEPS, WIDE_ROWS). */
+static void
+load_adjacent_rows(linear_work *w, ptrdiff_t first, ptrdiff_t n)
+{
+    const attn_array *input = &w->l->input;
+    const char *from = linear_row(w, input, 0) + first * input->column_stride;
+    operand *to = input_block(w, first);
+
+    for (ptrdiff_t k = 0; k < n; k++, from += input->column_stride) {
+        stage_row(w->rows, from, input->row_stride, w->task->n_rows, input->dtype);
+        scatter_elements(to + k * WIDE_ROWS, w->rows, w->task->n_rows);
+    }
+}
+
+#endif
+
+/* Elements first .. first + n - 1 of each row: where they lie, or brought in, if they are not
+ * `loaded` before; rows that the last group lacks are 0. */
+static wide_input
+fetch_wide_input(linear_work *w, ptrdiff_t first, ptrdiff_t n, bool loaded)
+{
+    operand *staged = input_block(w, first);
+
+    if (has_rows_in_place(w)) {
+        const char *at = linear_row(w, &w->l->input, 0);
+        ptrdiff_t row = w->l->input.row_stride / (ptrdiff_t)sizeof(operand);
+        return (wide_input){(const operand *)(const void *)at + first, row, 1,
+                            WIDE_ROWS * row};
+    }
+#if TERMS == 1
+    if (has_adjacent_rows(w)) {
+        if (!loaded) {
+            load_adjacent_rows(w, first, n);
+        }
+        return (wide_input){staged, 1, WIDE_ROWS, WIDE_ROWS * STEPS};
+    }
+#endif
+    if (!loaded) {
+        stage_input(w, first, n, round_up(w->task->n_rows, WIDE_ROWS));
+    }
+    return (wide_input){staged, STEPS, 1, WIDE_ROWS * STEPS};
+}
+
+/* Rows of a wide task, at most, whatever the product. */
+static ptrdiff_t
+linear_wide_rows(const attn_linear_problem *l)
+{
+    (void)l;
+    return ATTN_WIDE_ROWS;
+}
+
+/* What is to be asked for while a block from row `first` on is multiplied by the panel that
+ * begins at a column: the panel behind it, which is one line. */
+static prefetch
+next_panel(const linear_work *w, ptrdiff_t first, ptrdiff_t column)
+{
+    prefetch next = panel_prefetch(w, first, column);
+
+    next.bytes *= next.n_rows;
+    next.n_rows = next.n_rows > 0;
+    return next;
+}
+
+/* Rows that are asked for in n_parts parts, each of a product of so many steps. */
+static trail
+block_trail(const linear_work *w, prefetch next, ptrdiff_t n_steps, ptrdiff_t n_parts)
+{
+    return trail_of(&next, n_parts, most(n_steps, 1), (const char *)w->slab);
+}
+
+/* A panel is asked for meanwhile: on both trails, where few groups of rows leave no step for
+ * each of its lines on one. */
+static void
+ask_for_panel(const linear_work *w, wide_product *m, prefetch panel, ptrdiff_t n_groups)
+{
+    if (panel.bytes > n_groups * m->n_steps * CACHE_LINE) {
+        prefetch half = panel;
+        half.bytes /= 2;
+        panel.at += half.bytes;
+        panel.bytes -= half.bytes;
+        m->trails[0] = block_trail(w, half, m->n_steps, n_groups);
+    }
+    m->trails[1] = block_trail(w, panel, m->n_steps, n_groups);
+}
+
+/* Multiplies all groups of the task's rows by a panel. */
+static void
+multiply_groups(const linear_work *w, const linear_panel *panel, wide_product *m,
+                ptrdiff_t a_group)
+{
+    for (ptrdiff_t r = 0; r < w->task->n_rows; r += WIDE_ROWS) {
+        place_sums(w, panel, r, m);
+        multiply_wide_rows(m);
+        m->a += a_group;
+        m->c += WIDE_ROWS * m->c_row;
+        next_part(&m->trails[0]);
+        next_part(&m->trails[1]);
+    }
+}
+
+/* Adds the products of elements first .. first + n - 1 of each row, in one chain, and stores the
+ * outputs if these are the last. They are there already if they are `loaded`. */
+static void
+add_linear_wide(linear_work *w, ptrdiff_t first, ptrdiff_t n, bool loaded)
+{
+    const ptrdiff_t width = row_width(w), n_steps = (n + TERMS - 1) / TERMS;
+    ptrdiff_t n_groups = (w->task->n_rows + WIDE_ROWS - 1) / WIDE_ROWS;
+    ptrdiff_t n_parts = width / ATTN_PANEL_COLUMNS * n_groups;
+    bool last = first + ATTN_BLOCK >= w->l->n_in;
+    bool direct = last && stores_directly(w->l);
+    linear_bias room;
+    real *behind_panel = (real *)(void *)(w->slab + STEPS * ATTN_PANEL_COLUMNS);
+    const linear_bias *bias = direct ? fetch_bias(w, &room, behind_panel) : NULL;
+    wide_input input = fetch_wide_input(w, first, n, loaded);
+    wide_product m = {.c_row = width,
+                      .a_row = input.row,
+                      .a_step = input.step,
+                      .n_steps = n_steps,
+                      .add = first > 0};
+
+    m.trails[0] =
+        block_trail(w, input_prefetch(w, first + ATTN_BLOCK), n_steps, n_parts);
+    if (w->packs) {
+        m.trails[1] =
+            block_trail(w, weights_prefetch(w, first + ATTN_BLOCK), n_steps, n_parts);
+    }
+    for (ptrdiff_t k = 0; k < w->task->n_columns; k += ATTN_PANEL_COLUMNS) {
+        linear_panel panel = open_panel(w, k, direct);
+        m.a = input.at;
+        m.c = w->output + k;
+        m.b = wide_panel(w, first, n, k);
+        m.bias = panel.direct && bias != NULL ? bias->whole + k : NULL;
+        if (!w->packs) {
+            ask_for_panel(w, &m, next_panel(w, first, k), n_groups);
+        }
+        multiply_groups(w, &panel, &m, input.group);
+        if (direct) {
+            store_rest(w, &panel, bias);
+        }
+    }
+    if (last && !direct) {
+        store_linear_rows(w);
+    }
+}
+
+#endif

@@ -1,0 +1,68 @@
+/* Rows of an array as a matrix of operands for a product: where they lie, if they are
+ * operands there, or brought into a slab. */
+#ifndef ATTN_KERNEL_OPERANDS_MATRIX_H
+#define ATTN_KERNEL_OPERANDS_MATRIX_H
+
+#include "kernel/operands/operand.h"
+
+typedef struct {
+    const operand *at;
+    ptrdiff_t row; /* operands from row to row; columns are contiguous */
+} matrix;
+
+/* Can rows of `dim` columns be read where they lie, in the way `kind`? */
+static bool
+reads_in_place(const attn_array *array, ptrdiff_t dim, storage kind)
+{
+    ptrdiff_t size = attn_storage_of(array->dtype)->bytes;
+
+    return (array->column_stride == size || dim == 1) &&
+           (kind != AS_OPERANDS ||
+            (array->dtype == OPERAND_DTYPE && dim % TERMS == 0 &&
+             ((uintptr_t)array->data | (uintptr_t)array->row_stride) %
+                     sizeof(operand) ==
+                 0));
+}
+
+/* n_columns of n rows of an array from an address on, TERMS rows making one row of
+ * operands: where they lie, if they are that, or brought into the slab. There rows are
+ * `width` long, what lies beyond the columns being 0. The array has dim columns. */
+static matrix
+fetch_rows(const attn_array *array, const char *from, ptrdiff_t n, ptrdiff_t dim,
+           ptrdiff_t n_columns, ptrdiff_t width, operand *slab)
+{
+    if (TERMS == 1 && width == n_columns && reads_in_place(array, dim, AS_OPERANDS)) {
+        return (matrix){(const operand *)(const void *)from,
+                        array->row_stride / (ptrdiff_t)sizeof(operand)};
+    }
+    for (ptrdiff_t j = 0; j < n; j += TERMS, from += TERMS * array->row_stride) {
+        operand *to = slab + j / TERMS * width;
+        stage_rows(to, from, j + 1 < n ? from + array->row_stride : NULL,
+                   array->column_stride, n_columns, array->dtype);
+        if (width > n_columns) {
+            memset(to + n_columns, 0, (size_t)(width - n_columns) * sizeof(operand));
+        }
+    }
+    return (matrix){slab, width};
+}
+
+/* x * 0 is 0 for finite x only. */
+static bool
+all_finite(matrix rows, ptrdiff_t n_rows, ptrdiff_t dim)
+{
+    v_real sum = v_set1(0);
+
+    for (ptrdiff_t j = 0; j < n_rows; j++) {
+        const operand *row = rows.at + j * rows.row;
+        ptrdiff_t d = 0;
+        for (; d + LANES <= dim; d += LANES) {
+            sum = v_dot(v_load_operands(row + d), v_set1_operand(0), sum);
+        }
+        for (; d < dim; d++) {
+            sum = v_dot(v_set1_operand(row[d]), v_set1_operand(0), sum);
+        }
+    }
+    return v_bits_of(v_is_nan(sum)) == 0;
+}
+
+#endif

@@ -1,0 +1,46 @@
+/* What the products multiply. An operand is a real; or, where a kernel sets TERMS to 2, a
+ * pair of bfloat16 numbers whose two products one instruction adds to a float. Rows of
+ * keys are cut into operands along the dimensions, weights and values along the keys. */
+#ifndef ATTN_KERNEL_OPERANDS_OPERAND_H
+#define ATTN_KERNEL_OPERANDS_OPERAND_H
+
+#include "kernel/sizes.h"
+#include <stddef.h>
+
+#if TERMS == 1
+#include "kernel/operands/real.h"
+#else
+#include "kernel/operands/pair.h"
+#endif
+
+/* Bytes from one of a row's elements to the next: of an operand, or a 16-bit number. */
+static INLINE ptrdiff_t
+storage_bytes(const storage kind)
+{
+    return kind == AS_OPERANDS ? (ptrdiff_t)sizeof(operand) : 2;
+}
+
+/* Asks the second-level cache for n_vec vectors of a row, or the first alone, so that the others
+ * keep what they have; `second_row` bytes on is the next, for AS_TWO_ROWS. */
+static INLINE void
+prefetch_operands(const char *at, ptrdiff_t second_row, const int n_vec,
+                  const storage kind, bool far)
+{
+    const ptrdiff_t vector = LANES * storage_bytes(kind);
+    const char *end = at + n_vec * vector;
+
+    for (; !far && at < end; at += CACHE_LINE) {
+        __builtin_prefetch(at, 0, 0);
+        if (kind == AS_TWO_ROWS) {
+            __builtin_prefetch(at + second_row, 0, 0);
+        }
+    }
+    for (; far && at < end; at += CACHE_LINE) {
+        __builtin_prefetch(at, 0, 2);
+        if (kind == AS_TWO_ROWS) {
+            __builtin_prefetch(at + second_row, 0, 2);
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,119 @@
+/* Tokens' heads on their way from a projection to attention, or into a cache: normalized,
+ * turned by their positions, and rounded as if each step's result were stored. */
+#ifndef ATTN_KERNEL_ROWS_ROTARY_H
+#define ATTN_KERNEL_ROWS_ROTARY_H
+
+#include "core/rotary.h"
+#include "kernel/arena.h"
+#include "kernel/operands/round.h"
+#include "kernel/rows/norm.h"
+
+typedef struct {
+    real *head;   /* (D) */
+    real *pairs;  /* (D) first numbers of pairs, then second ones, if interleaved */
+    char *halves; /* (D) of 16 bits */
+} rotary_work;
+
+static size_t
+lay_out_rotary(const attn_rotary_problem *p, char *memory, rotary_work *w)
+{
+    arena a = {memory, 0};
+
+    w->head = arena_reals(&a, p->head_dim);
+    w->pairs = arena_reals(&a, p->head_dim);
+    w->halves = arena_take(&a, (size_t)p->head_dim * sizeof(uint16_t));
+    return a.used;
+}
+
+static size_t
+rotary_workspace_size(const attn_rotary_problem *p)
+{
+    rotary_work w;
+    return lay_out_rotary(p, NULL, &w);
+}
+
+/* Turns n pairs of numbers: each product, and their sum, is rounded. */
+static void
+rotate_pairs(real *one, real *two, const real *cosines, const real *sines, ptrdiff_t n)
+{
+    ptrdiff_t k = 0;
+
+    for (; k + LANES <= n; k += LANES) {
+        v_real a = v_load(one + k), b = v_load(two + k);
+        v_real c = v_load(cosines + k), s = v_load(sines + k);
+        v_store(one + k, v_sub(v_mul(a, c), v_mul(b, s)));
+        v_store(two + k, v_add(v_mul(b, c), v_mul(a, s)));
+    }
+    for (; k < n; k++) {
+        ONE_BY_ONE;
+        real a = one[k], b = two[k];
+        one[k] = a * cosines[k] - b * sines[k];
+        two[k] = b * cosines[k] + a * sines[k];
+    }
+}
+
+/* Likewise neighbours, which `pairs` takes apart meanwhile. */
+static void
+rotate_neighbours(real *row, real *pairs, const real *cos_sin, ptrdiff_t n)
+{
+    for (ptrdiff_t k = 0; k < n; k++) {
+        pairs[k] = row[2 * k];
+        pairs[n + k] = row[2 * k + 1];
+    }
+    rotate_pairs(pairs, pairs + n, cos_sin, cos_sin + n, n);
+    for (ptrdiff_t k = 0; k < n; k++) {
+        row[2 * k] = pairs[k];
+        row[2 * k + 1] = pairs[n + k];
+    }
+}
+
+static void
+run_head(const attn_rotary_problem *p, const rotary_work *w, const char *input,
+         const char *cos_sin, char *output)
+{
+    ptrdiff_t n = p->head_dim, n_pairs = p->rotary_dim / 2;
+    const real *angles = (const real *)(const void *)cos_sin;
+
+    load_row(w->head, input, p->input.column_stride, n, p->input.dtype);
+    if (p->norm != NULL) {
+        normalize_row(p->norm, w->head, NULL, w->head);
+        round_row(w->head, n, p->dtype, w->halves);
+    }
+    if (angles != NULL && p->interleaved) {
+        rotate_neighbours(w->head, w->pairs, angles, n_pairs);
+    } else if (angles != NULL) {
+        rotate_pairs(w->head, w->head + n_pairs, angles, angles + n_pairs, n_pairs);
+    }
+    if (angles != NULL) {
+        round_row(w->head, n, p->dtype, w->halves);
+    }
+    round_row(w->head, n, p->cache_dtype, w->halves);
+    store_row(output, p->output.column_stride, w->head, n, p->output.dtype);
+}
+
+static void
+run_rotary(const attn_rotary_problem *p, ptrdiff_t first, ptrdiff_t n,
+           const attn_worker *worker)
+{
+    rotary_work w;
+
+    lay_out_rotary(p, worker->workspace, &w);
+    for (ptrdiff_t t = first; t < first + n; t++) {
+        bool packed = p->starts != NULL;
+        ptrdiff_t b =
+            packed ? attn_packed_batch(p->starts, p->batch.n, t) : t / p->n_tokens;
+        ptrdiff_t token = packed ? t : t % p->n_tokens;
+        ptrdiff_t to = token - attn_packed_start(p->starts, b) +
+                       (p->past_lengths == NULL ? 0 : p->past_lengths[b]);
+        if (p->lengths != NULL && to >= p->lengths[b]) {
+            continue;
+        }
+        for (ptrdiff_t h = 0; h < p->n_heads; h++) {
+            run_head(p, &w, attn_address(&p->input, &p->batch, b, h, token),
+                     attn_address(&p->cos_sin, &p->batch, b, h, token),
+                     attn_address(&p->output, &p->batch, b, h, to));
+        }
+    }
+}
+
+#endif
