@@ -131,7 +131,7 @@ is_zen5_or_later(void)
 /* They are faster on Intel's CPUs (up to 1.1 times) and on Zen 5 (up to 1.35), whose first caches
  * have 48 KiB; a panel's block is half of that. On Zen 4, which has 32, they were not measured. */
 bool
-attn_cpu_repays_wide_tasks(void)
+attn_cpu_repays_many_rows(void)
 {
     return attn_cpu_has_avx512() && (is_of_intel() || is_zen5_or_later());
 }
@@ -198,7 +198,7 @@ attn_cpu_repays_avx512_bf16(void)
 }
 
 bool
-attn_cpu_repays_wide_tasks(void)
+attn_cpu_repays_many_rows(void)
 {
     return false;
 }

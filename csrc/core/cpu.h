@@ -12,9 +12,9 @@ bool attn_cpu_has_avx512_bf16(void);
 bool attn_cpu_has_amx_bf16(void); /* asks Linux for it */
 /* Are its dot products of bfloat16 numbers faster than widening them to float? */
 bool attn_cpu_repays_avx512_bf16(void);
-/* Are wide tasks of linear products faster than tiles? */
-bool attn_cpu_repays_wide_tasks(void);
-/* Are lines that are read once best asked for in the first cache alone? */
+/* Is the form of linear products that is for many rows faster than tiles? */
+bool attn_cpu_repays_many_rows(void);
+/* Are lines that are read once best prefetched to the first-level cache alone? */
 bool attn_cpu_repays_reading_once(void);
 
 /* Sets the control word to the default: round to nearest, subnormals kept, exceptions

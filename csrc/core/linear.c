@@ -1,7 +1,7 @@
 /* The driver of linear products: splits rows and columns into tasks. */
 #include "core/linear.h"
 
-#include "core/habits.h"
+#include "core/tuning.h"
 #include "core/tiers.h"
 
 #include <assert.h>
@@ -141,7 +141,7 @@ split(const attn_linear_problem *l, int n_threads, const attn_call *call, job *j
     assert(l->arithmetic == attn_storage_of(l->output.dtype)->arithmetic);
     *j = (job){.l = *l,
                .kernel = &attn_kernel_for(call->tier, l->arithmetic, all_bf16)->linear};
-    j->l.wide = j->kernel->wide_rows != NULL && attn_has_habit(ATTN_WIDE_TASKS);
+    j->l.wide = j->kernel->wide_rows != NULL && attn_get_tuning(ATTN_TUNE_MANY_ROWS);
     if (rows_of(l) == 0 || l->n_out == 0) {
         return 0;
     }

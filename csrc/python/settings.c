@@ -2,7 +2,7 @@
  * it. */
 #include "python/settings.h"
 
-#include "core/habits.h"
+#include "core/tuning.h"
 #include "core/pool.h"
 #include "core/quota.h"
 #include "core/tasks.h"
@@ -130,8 +130,8 @@ PyDoc_STRVAR(set_habit_doc,
 static PyObject *
 set_habit(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
 {
-    static const char *const names[] = {[ATTN_WIDE_TASKS] = "wide_tasks",
-                                        [ATTN_READS_ONCE] = "reads_once"};
+    static const char *const names[] = {[ATTN_TUNE_MANY_ROWS] = "wide_tasks",
+                                        [ATTN_TUNE_READ_ONCE] = "reads_once"};
 
     (void)module;
     if (py_check_count(n_arguments, 2, 2) < 0) {
@@ -141,10 +141,10 @@ set_habit(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
         return PyErr_Format(PyExc_TypeError, "value: expected True or False, got %R",
                             arguments[1]);
     }
-    for (int i = 0; i < ATTN_N_HABITS && PyUnicode_Check(arguments[0]); i++) {
+    for (int i = 0; i < ATTN_N_TUNINGS && PyUnicode_Check(arguments[0]); i++) {
         if (PyUnicode_CompareWithASCIIString(arguments[0], names[i]) == 0) {
             return PyBool_FromLong(
-                attn_set_habit((attn_habit)i, arguments[1] == Py_True));
+                attn_set_tuning((attn_tuning)i, arguments[1] == Py_True));
         }
     }
     return PyErr_Format(PyExc_ValueError,

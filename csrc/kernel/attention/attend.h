@@ -7,7 +7,7 @@
 #ifndef ATTN_KERNEL_ATTENTION_ATTEND_H
 #define ATTN_KERNEL_ATTENTION_ATTEND_H
 
-#include "core/habits.h"
+#include "core/tuning.h"
 #include "kernel/attention/chunks.h"
 #include "kernel/attention/results.h"
 
@@ -22,7 +22,7 @@ open_task(const attn_problem *p, const attn_task *task, void *memory)
     w->task = task;
     w->n_tiles = (int)tiles_of(task->n_rows);
     w->reads_ahead = is_far(p) && group_rows <= ATTN_TASK_ROWS;
-    w->reads_once = w->reads_ahead && attn_has_habit(ATTN_READS_ONCE);
+    w->reads_once = w->reads_ahead && attn_get_tuning(ATTN_TUNE_READ_ONCE);
     w->ends_head = is_far(p) && task->first_row + task->n_rows == group_rows;
     w->values_asked = -1;
     attn_seen_keys(task, &w->from, &w->to);

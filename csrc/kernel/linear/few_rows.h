@@ -2,7 +2,7 @@
 #ifndef ATTN_KERNEL_LINEAR_FEW_ROWS_H
 #define ATTN_KERNEL_LINEAR_FEW_ROWS_H
 
-#include "core/habits.h"
+#include "core/tuning.h"
 #include "kernel/gemm/few_rows.h"
 #include "kernel/linear/input.h"
 #include "kernel/linear/weights.h"
@@ -41,7 +41,7 @@ static void
 add_weight_panel(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t column)
 {
     bool in_place = w->l->weight.dtype == OPERAND_DTYPE;
-    bool near = attn_has_habit(ATTN_READS_ONCE);
+    bool near = attn_get_tuning(ATTN_TUNE_READ_ONCE);
     ptrdiff_t n_rows = w->task->n_rows, ahead = near ? PANEL_NEAR_AHEAD : PANEL_AHEAD;
     product m = {.c = w->sums + column,
                  .c_row = row_width(w),

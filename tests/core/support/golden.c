@@ -1,7 +1,7 @@
 /* Runs lists of problems on every tier. */
 #include "support/golden.h"
 
-#include "core/habits.h"
+#include "core/tuning.h"
 #include "core/hooks.h"
 #include "support/check.h"
 #include "support/problem.h"
@@ -86,14 +86,14 @@ static void
 run_with_all_tiles(const corpus *c, const attn_tier *tier, int n_threads,
                    uint64_t *hashes)
 {
-    bool wide = attn_set_habit(ATTN_WIDE_TASKS, false);
+    bool wide = attn_set_tuning(ATTN_TUNE_MANY_ROWS, false);
 
     run_corpus(c, tier, n_threads, hashes);
     if (tier->f32->linear.wide_rows != NULL) {
-        attn_set_habit(ATTN_WIDE_TASKS, true);
+        attn_set_tuning(ATTN_TUNE_MANY_ROWS, true);
         run_corpus(c, tier, n_threads, hashes);
     }
-    attn_set_habit(ATTN_WIDE_TASKS, wide);
+    attn_set_tuning(ATTN_TUNE_MANY_ROWS, wide);
 }
 
 void

@@ -1,0 +1,33 @@
+/* The tuning that suits the CPU, or what was set instead. */
+#include "core/tuning.h"
+
+#include "core/cpu.h"
+
+#include <stdatomic.h>
+
+enum { UNKNOWN, NO, YES };
+static atomic_int tunings[ATTN_N_TUNINGS]; /* UNKNOWN at first */
+
+/* The CPU is identified once: that takes longer than a small product. */
+bool
+attn_get_tuning(attn_tuning tuning)
+{
+    int now = atomic_load(&tunings[tuning]);
+
+    if (now == UNKNOWN) {
+        bool repays = tuning == ATTN_TUNE_MANY_ROWS ? attn_cpu_repays_many_rows()
+                                                    : attn_cpu_repays_reading_once();
+        now = repays ? YES : NO;
+        atomic_store(&tunings[tuning], now);
+    }
+    return now == YES;
+}
+
+bool
+attn_set_tuning(attn_tuning tuning, bool on)
+{
+    bool former = attn_get_tuning(tuning);
+
+    atomic_store(&tunings[tuning], on ? YES : NO);
+    return former;
+}

@@ -1,0 +1,17 @@
+/* Settings that make some of the CPUs of an instruction set faster, and change no bit. */
+#ifndef ATTN_CORE_TUNING_H
+#define ATTN_CORE_TUNING_H
+
+#include <stdbool.h>
+
+typedef enum {
+    ATTN_TUNE_MANY_ROWS, /* linear products of many rows take the form that is for these */
+    ATTN_TUNE_READ_ONCE, /* what is read once is prefetched past the larger caches */
+    ATTN_N_TUNINGS
+} attn_tuning;
+
+/* What suits the CPU, unless tests or calibration set it otherwise. */
+bool attn_get_tuning(attn_tuning);
+bool attn_set_tuning(attn_tuning, bool); /* returns the former value */
+
+#endif
