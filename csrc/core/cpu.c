@@ -137,7 +137,7 @@ attn_cpu_repays_many_rows(void)
 }
 
 /* On Zen 5 products of one row with weights are 1.1 to 1.3 times as fast, decoding 1.05 to 1.3,
- * and the caches keep what is used between. Elsewhere it was not measured; on Zen 4 to ask for
+ * and the caches keep what is used between. Elsewhere it was not measured; on Zen 4 to prefetch
  * keys by prefetches was slower than to read them. */
 bool
 attn_cpu_repays_reading_once(void)

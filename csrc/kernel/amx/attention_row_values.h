@@ -66,8 +66,7 @@ has_value_chains(const work *w, const block *b)
            reads_in_place(&w->p->value, w->p->value_dim, AS_TWO_ROWS);
 }
 
-/* Columns of values from d on, those of UNIT_LINE tiles at most, for the products of few rows.
- * */
+/* Columns of values from d on, those of UNIT_LINE tiles at most, for the products of few rows. */
 typedef struct {
     ptrdiff_t d;
     ptrdiff_t n_columns;

@@ -39,7 +39,7 @@ typedef struct {
     ptrdiff_t n_vec;
     ptrdiff_t n_steps; /* of UNIT_TERMS terms */
     bool resume;       /* adds to C, else overwrites it */
-    prefetch next[2];  /* asked for meanwhile */
+    prefetch next[2];  /* prefetched meanwhile */
 } unit_product;
 
 static INLINE void

@@ -24,7 +24,7 @@ open_task(const attn_problem *p, const attn_task *task, void *memory)
     w->reads_ahead = is_far(p) && group_rows <= ATTN_TASK_ROWS;
     w->reads_once = w->reads_ahead && attn_get_tuning(ATTN_TUNE_READ_ONCE);
     w->ends_head = is_far(p) && task->first_row + task->n_rows == group_rows;
-    w->values_asked = -1;
+    w->values_prefetched = -1;
     attn_seen_keys(task, &w->from, &w->to);
     lay_out(p, group_rows, memory, w);
     load_queries(w);

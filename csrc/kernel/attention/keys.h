@@ -10,8 +10,8 @@ enum {
     NEAR_BYTES = 1 << 20 /* of keys and values that stay in the second-level cache */
 };
 
-/* Will keys and values come from beyond the second-level cache? Announcing what is there
- * already costs up to 20 %; not announcing what is not, half of the speed (benchmarks, group
+/* Will keys and values come from beyond the second-level cache? Prefetching what is there
+ * already costs up to 20 %; not prefetching what is not, half of the speed (benchmarks, group
  * decode). */
 static bool
 is_far(const attn_problem *p)
@@ -37,14 +37,14 @@ value_at(const work *w, ptrdiff_t j)
     return w->task->value + j * w->p->value.row_stride;
 }
 
-/* The keys, or the values, of the block at `first`, if they are to be announced and were not
+/* The keys, or the values, of the block at `first`, if they are to be prefetched and were not
  * yet. */
 static prefetch
 block_prefetch(const work *w, ptrdiff_t first, bool value)
 {
     ptrdiff_t n = least(w->to - first, ATTN_BLOCK);
 
-    if (!w->reads_ahead || (value && first == w->values_asked)) {
+    if (!w->reads_ahead || (value && first == w->values_prefetched)) {
         return (prefetch){.n_rows = 0};
     }
     return value ? prefetch_of(&w->p->value, value_at(w, first), w->p->value_dim, n)

@@ -19,17 +19,18 @@ typedef struct {
     const attn_problem *p;
     const attn_task *task;
     bool row_form;
-    bool reads_ahead; /* announces keys and values: no other task reads them first */
-    bool reads_once;  /* asks for those that are read once past the larger caches */
-    bool ends_head;   /* announces those of the next head */
+    bool reads_ahead; /* prefetches keys and values: no other task reads them first */
+    bool reads_once;  /* prefetches those that are read once past the larger caches */
+    bool ends_head;   /* prefetches those of the next head */
     int n_tiles;
-    ptrdiff_t from, to;     /* keys that some row of the task may see */
-    ptrdiff_t values_asked; /* key of the block whose values were announced already */
-    ptrdiff_t key_width;    /* operands of a row of query or key */
-    ptrdiff_t value_width;  /* Dv rounded up to whole vectors */
-    real scale;             /* of the scores as they come out of the products */
-    operand *query;         /* (tiles, key_width, WIDTH); row form: (rows, key_width) */
-    partial chunk;          /* of the current chunk of keys */
+    ptrdiff_t from, to; /* keys that some row of the task may see */
+    ptrdiff_t
+        values_prefetched; /* key of the block whose values were prefetched already */
+    ptrdiff_t key_width;   /* operands of a row of query or key */
+    ptrdiff_t value_width; /* Dv rounded up to whole vectors */
+    real scale;            /* of the scores as they come out of the products */
+    operand *query;        /* (tiles, key_width, WIDTH); row form: (rows, key_width) */
+    partial chunk;         /* of the current chunk of keys */
     partial total;    /* of all chunks before it; in the end, sum holds its inverse */
     real *rows;       /* (LANES, SLAB_COLUMNS) rows that are not contiguous reals */
     real *scores;     /* (tiles, BLOCK, WIDTH); row form: (rows, BLOCK) */

@@ -59,7 +59,7 @@ typedef struct {
     const operand *b;        /* (steps, ATTN_PANEL_COLUMNS) */
     ptrdiff_t n_steps;
     bool add;
-    trail trails[2]; /* what is asked for meanwhile */
+    line_prefetch next[2]; /* prefetched meanwhile */
 } wide_product;
 
 /* A function of its own, so that nothing else is in registers. */
@@ -69,7 +69,7 @@ multiply_wide_rows(const wide_product *w)
     const ptrdiff_t a_row = w->a_row;
     const ptrdiff_t a_step = w->a_step * (ptrdiff_t)sizeof(operand);
     const operand *a[MAX_POINTERS], *b = w->b;
-    const char *one = w->trails[0].at, *other = w->trails[1].at;
+    const char *one = w->next[0].at, *other = w->next[1].at;
     v_real sum[WIDE_SUMS];
 
     for (int g = 0; g < MAX_POINTERS; g++) {
@@ -88,8 +88,8 @@ multiply_wide_rows(const wide_product *w)
         }
         __builtin_prefetch(one, 0, 2);
         __builtin_prefetch(other, 0, 2);
-        one += w->trails[0].step;
-        other += w->trails[1].step;
+        one += w->next[0].step;
+        other += w->next[1].step;
         UNROLLED for (int k = 0; k < WIDE_SUMS; k++)
         {
             const int r = k / PANEL_VECTORS;

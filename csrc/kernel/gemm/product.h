@@ -75,14 +75,14 @@ typedef struct {
     bool resume;      /* of few rows: the chains that C holds, else begin at 0 */
     bool add;         /* of many: to what C holds, else overwrite it */
     const real *keep; /* with add: what columns of C are multiplied by first; NULL: 1 */
-    prefetch next[2]; /* asked for meanwhile */
+    prefetch next[2]; /* prefetched meanwhile */
     const char *ahead;    /* of whole panels: likewise, line by line, */
     ptrdiff_t ahead_step; /* so many bytes on with each step */
-    ptrdiff_t b_ahead;    /* of few rows: asked for so many bytes before it is read */
+    ptrdiff_t b_ahead;    /* of few rows: prefetched so many bytes before it is read */
     bool b_far;           /* by the second-level cache, not by the first alone */
 } product;
 
-/* Of A: rows that lie apart are asked for before; a pointer is for several rows, so that all
+/* Of A: rows that lie apart are prefetched; a pointer is for several rows, so that all
  * addresses are in registers. */
 enum { STEPS_AHEAD = 8, POINTER_ROWS = 3, MAX_POINTERS = 4 };
 
@@ -97,8 +97,8 @@ multiply_panel(const product *m, ptrdiff_t i, const int rows, const int n_vec,
     ptrdiff_t a_step = a_transposed ? m->a.row : 1;
     ptrdiff_t b_step = kind == AS_TWO_ROWS ? 2 * m->b_row : m->b_row;
     const int per_pointer = a_transposed ? rows : POINTER_ROWS;
-    const bool asks = !few && rows == PANEL_ROWS;
-    const char *ahead = asks ? m->ahead : NULL;
+    const bool prefetches = !few && rows == PANEL_ROWS;
+    const char *ahead = prefetches ? m->ahead : NULL;
     const int n_pointers = (rows + per_pointer - 1) / per_pointer;
     const operand *a[MAX_POINTERS];
     const char *b = m->b;
@@ -125,7 +125,7 @@ multiply_panel(const product *m, ptrdiff_t i, const int rows, const int n_vec,
         } else if (a_transposed) {
             __builtin_prefetch(a[0] + STEPS_AHEAD * a_step + rows - 1);
         }
-        if (asks) {
+        if (prefetches) {
             __builtin_prefetch(ahead, 0, 2);
             ahead += m->ahead_step;
         }
@@ -138,7 +138,7 @@ multiply_panel(const product *m, ptrdiff_t i, const int rows, const int n_vec,
         }
         for (int g = 0; g < n_pointers; g++) {
             a[g] += a_step;
-            if (asks) {
+            if (prefetches) {
                 __asm__("" : "+r"(a[g])); /* or each has an index of its own */
             }
         }

@@ -37,9 +37,9 @@ multiply_rest(const product *m, ptrdiff_t i, const int n_vec, const bool a_trans
     multiply_some(m, i, 1, n_vec, a_transposed);
 }
 
-/* Chooses of what comes next one that lies in one piece, for whole panels to ask for line by
- * line, as far as there is a step for each line. Of many lines that are asked for at once a CPU
- * may forget those that it has no room for. */
+/* Chooses an array of what comes next that lies in one piece, which whole panels then prefetch line
+ * by line, as far as there is a step for each line: a CPU may drop some of many lines that are
+ * prefetched at once. */
 static NOINLINE void
 look_ahead_by_steps(product *m)
 {
@@ -61,7 +61,7 @@ look_ahead_by_steps(product *m)
     }
 }
 
-/* Asks for the rest while whole panels are computed, the one from row i on. */
+/* Prefetches the rest while whole panels are computed, the one from row i on. */
 static NOINLINE void
 prefetch_shares(const product *m, ptrdiff_t i, ptrdiff_t whole)
 {

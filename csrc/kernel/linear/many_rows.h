@@ -101,7 +101,7 @@ linear_wide_rows(const attn_linear_problem *l)
     return ATTN_WIDE_ROWS;
 }
 
-/* What is to be asked for while a block from row `first` on is multiplied by the panel that
+/* What to prefetch while a block from row `first` on is multiplied by the panel that
  * begins at a column: the panel behind it, which is one line. */
 static prefetch
 next_panel(const linear_work *w, ptrdiff_t first, ptrdiff_t column)
@@ -113,26 +113,28 @@ next_panel(const linear_work *w, ptrdiff_t first, ptrdiff_t column)
     return next;
 }
 
-/* Rows that are asked for in n_parts parts, each of a product of so many steps. */
-static trail
-block_trail(const linear_work *w, prefetch next, ptrdiff_t n_steps, ptrdiff_t n_parts)
+/* Rows to prefetch in n_parts parts, one for each product of n_steps steps. */
+static line_prefetch
+spread_prefetch(const linear_work *w, prefetch next, ptrdiff_t n_steps,
+                ptrdiff_t n_parts)
 {
-    return trail_of(&next, n_parts, most(n_steps, 1), (const char *)w->slab);
+    return line_prefetch_of(&next, n_parts, most(n_steps, 1), (const char *)w->slab);
 }
 
-/* A panel is asked for meanwhile: on both trails, where few groups of rows leave no step for
- * each of its lines on one. */
+/* Prefetches a panel meanwhile: in two halves at once, if groups of rows are so few that one
+ * prefetch has no step for each of its lines. */
 static void
-ask_for_panel(const linear_work *w, wide_product *m, prefetch panel, ptrdiff_t n_groups)
+prefetch_panel(const linear_work *w, wide_product *m, prefetch panel,
+               ptrdiff_t n_groups)
 {
     if (panel.bytes > n_groups * m->n_steps * CACHE_LINE) {
         prefetch half = panel;
         half.bytes /= 2;
         panel.at += half.bytes;
         panel.bytes -= half.bytes;
-        m->trails[0] = block_trail(w, half, m->n_steps, n_groups);
+        m->next[0] = spread_prefetch(w, half, m->n_steps, n_groups);
     }
-    m->trails[1] = block_trail(w, panel, m->n_steps, n_groups);
+    m->next[1] = spread_prefetch(w, panel, m->n_steps, n_groups);
 }
 
 /* Multiplies all groups of the task's rows by a panel. */
@@ -145,8 +147,8 @@ multiply_groups(const linear_work *w, const linear_panel *panel, wide_product *m
         multiply_wide_rows(m);
         m->a += a_group;
         m->c += WIDE_ROWS * m->c_row;
-        next_part(&m->trails[0]);
-        next_part(&m->trails[1]);
+        next_part(&m->next[0]);
+        next_part(&m->next[1]);
     }
 }
 
@@ -170,11 +172,11 @@ add_linear_wide(linear_work *w, ptrdiff_t first, ptrdiff_t n, bool loaded)
                       .n_steps = n_steps,
                       .add = first > 0};
 
-    m.trails[0] =
-        block_trail(w, input_prefetch(w, first + ATTN_BLOCK), n_steps, n_parts);
+    m.next[0] =
+        spread_prefetch(w, input_prefetch(w, first + ATTN_BLOCK), n_steps, n_parts);
     if (w->packs) {
-        m.trails[1] =
-            block_trail(w, weights_prefetch(w, first + ATTN_BLOCK), n_steps, n_parts);
+        m.next[1] = spread_prefetch(w, weights_prefetch(w, first + ATTN_BLOCK), n_steps,
+                                    n_parts);
     }
     for (ptrdiff_t k = 0; k < w->task->n_columns; k += ATTN_PANEL_COLUMNS) {
         linear_panel panel = open_panel(w, k, direct);
@@ -183,7 +185,7 @@ add_linear_wide(linear_work *w, ptrdiff_t first, ptrdiff_t n, bool loaded)
         m.b = wide_panel(w, first, n, k);
         m.bias = panel.direct && bias != NULL ? bias->whole + k : NULL;
         if (!w->packs) {
-            ask_for_panel(w, &m, next_panel(w, first, k), n_groups);
+            prefetch_panel(w, &m, next_panel(w, first, k), n_groups);
         }
         multiply_groups(w, &panel, &m, input.group);
         if (direct) {

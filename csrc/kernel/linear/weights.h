@@ -68,7 +68,7 @@ weights_prefetch(const linear_work *w, ptrdiff_t first)
     return prefetch_of(weight, at, n_columns, n_rows);
 }
 
-/* Bytes that row form asks for before it reads them: the second-level cache, or the first. */
+/* How many bytes ahead row form prefetches: to the second-level cache, or to the first. */
 enum { PANEL_AHEAD = 2048, PANEL_NEAR_AHEAD = 8192 };
 
 #if TERMS == 1 && REAL_BITS == 32

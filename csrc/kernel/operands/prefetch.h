@@ -1,12 +1,12 @@
-/* Asks the caches for rows that will be wanted soon: all of them at once, in shares while
- * something is computed, or line by line among other instructions. */
+/* Prefetches rows that will be read soon: all of them at once, in shares while something is
+ * computed, or line by line among other instructions. */
 #ifndef ATTN_KERNEL_OPERANDS_PREFETCH_H
 #define ATTN_KERNEL_OPERANDS_PREFETCH_H
 
 #include "core/array.h"
 #include "kernel/sizes.h"
 
-/* Rows of an array that are to be asked for. */
+/* Rows of an array to prefetch. */
 typedef struct {
     const char *at;
     ptrdiff_t row;   /* bytes from row to row */
@@ -38,7 +38,7 @@ prefetch_slice(const prefetch *s, ptrdiff_t i, ptrdiff_t some, ptrdiff_t n)
     return (prefetch){s->at + from * s->row, s->row, s->bytes, to - from};
 }
 
-/* Asks the second-level cache, for the first is too small, for rows first .. end - 1. */
+/* Prefetches rows first .. end - 1 to the second-level cache, since the first is too small. */
 static INLINE void
 prefetch_rows(const prefetch *s, ptrdiff_t first, ptrdiff_t end)
 {
@@ -49,7 +49,7 @@ prefetch_rows(const prefetch *s, ptrdiff_t first, ptrdiff_t end)
     }
 }
 
-/* Asks the first-level cache for all rows. */
+/* Prefetches all rows to the first-level cache. */
 static INLINE void
 prefetch_near(const prefetch *s)
 {
@@ -60,7 +60,7 @@ prefetch_near(const prefetch *s)
     }
 }
 
-/* Asks for the line at a byte offset of each row, as prefetch_rows. */
+/* Prefetches the line at a byte offset of each row, as prefetch_rows. */
 static INLINE void
 prefetch_line(const prefetch *s, ptrdiff_t offset)
 {
@@ -69,7 +69,7 @@ prefetch_line(const prefetch *s, ptrdiff_t offset)
     }
 }
 
-/* Asks the first-level cache alone for n lines. */
+/* Prefetches n lines to the first-level cache alone. */
 static INLINE void
 prefetch_once(const char *at, const ptrdiff_t n)
 {
@@ -90,27 +90,28 @@ touch_lines(const char *at, const ptrdiff_t n)
     }
 }
 
-/* Rows that are asked for bit by bit: at each step the line `step` bytes behind the one before.
- * */
+/* Rows that are prefetched a line at a time: each step's line is `step` bytes behind the last. */
 typedef struct {
     const char *at;
     ptrdiff_t step, bytes;          /* of a part, which is so many steps */
     ptrdiff_t row, row_bytes, left; /* of the row */
-} trail;
+} line_prefetch;
 
 /* Rows in n_parts parts of n_steps steps; if there are none, `other` again and again. */
-static INLINE trail
-trail_of(const prefetch *s, ptrdiff_t n_parts, ptrdiff_t n_steps, const char *other)
+static INLINE line_prefetch
+line_prefetch_of(const prefetch *s, ptrdiff_t n_parts, ptrdiff_t n_steps,
+                 const char *other)
 {
     if (s->n_rows <= 0 || s->bytes <= 0) {
-        return (trail){.at = other};
+        return (line_prefetch){.at = other};
     }
     ptrdiff_t step = (s->n_rows * s->bytes / n_parts + n_steps - 1) / n_steps;
-    return (trail){s->at, step, step * n_steps, s->row, s->bytes, s->bytes};
+    return (line_prefetch){s->at, step, step * n_steps, s->row, s->bytes, s->bytes};
 }
 
+/* Moves on to the next part. */
 static INLINE void
-next_part(trail *s)
+next_part(line_prefetch *s)
 {
     s->at += s->bytes;
     s->left -= s->bytes;

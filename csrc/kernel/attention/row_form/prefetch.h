@@ -1,4 +1,4 @@
-/* What row form asks for ahead, group by group of keys and values. */
+/* What row form prefetches, group by group of keys and values. */
 #ifndef ATTN_KERNEL_ATTENTION_ROW_FORM_PREFETCH_H
 #define ATTN_KERNEL_ATTENTION_ROW_FORM_PREFETCH_H
 
@@ -6,9 +6,10 @@
 #include "kernel/attention/keys.h"
 
 enum {
-    GROUPS_AHEAD = 2,    /* how far reading is announced to the cache */
-    VALUES_AHEAD = 4096, /* likewise, in bytes, of values that are asked for once */
-    STREAM_ROWS = 2,     /* with so few, what is read in order is not announced */
+    GROUPS_AHEAD = 2, /* so many are prefetched before they are read */
+    VALUES_AHEAD =
+        4096,        /* bytes between values that are read and prefetched, if once */
+    STREAM_ROWS = 2, /* with so few, what is read in order is not prefetched */
 };
 
 /* Does the task read this array from one end to the other? */
@@ -18,7 +19,7 @@ is_read_in_order(const attn_array *array, ptrdiff_t dim)
     return array->row_stride == dim * array->column_stride;
 }
 
-/* And with little to compute? Then the CPU looks ahead on its own, and announcing disturbs
+/* And with little to compute? Then the CPU prefetches on its own, and other prefetches disturb
  * it. */
 static bool
 is_stream(const work *w, const attn_array *array, ptrdiff_t dim)
@@ -26,9 +27,9 @@ is_stream(const work *w, const attn_array *array, ptrdiff_t dim)
     return w->task->n_rows <= STREAM_ROWS && is_read_in_order(array, dim);
 }
 
-/* Is this array asked for shortly before it is read, the first-level cache alone? */
+/* Is this array prefetched shortly before it is read, to the first-level cache alone? */
 static bool
-asks_once(const work *w, const attn_array *array, ptrdiff_t dim)
+prefetches_once(const work *w, const attn_array *array, ptrdiff_t dim)
 {
     return w->reads_once && is_read_in_order(array, dim);
 }
@@ -48,24 +49,24 @@ look_ahead(const work *w, const block *b, ptrdiff_t step)
         b->first + (ahead - (ahead < n_groups ? 0 : n_groups)) * KEY_GROUP;
 
     if (!w->reads_ahead || first + KEY_GROUP > w->to || is_stream(w, array, dim) ||
-        asks_once(w, array, dim)) {
+        prefetches_once(w, array, dim)) {
         return (prefetch){.n_rows = 0};
     }
     return prefetch_of(array, value ? value_at(w, first) : key_at(w, first), dim,
                        KEY_GROUP);
 }
 
-/* Is it one stream of keys and values, which are asked for group by group, a block's keys and
- * then its values? One or two rows are through with a group before the next could come: they
- * ask for values as they lie, and for the next block's keys before the values. A matrix unit
- * takes values in another order. */
+/* Are keys and values prefetched as one stream, group by group, a block's keys and then its
+ * values? One or two rows are done with a group before the next could come: they prefetch values
+ * in the order of memory, and the next block's keys before the values. A matrix unit reads values
+ * in another order. */
 static bool
 is_one_stream(const work *w)
 {
     ptrdiff_t dim = w->p->head_dim;
 
     return !HAS_UNIT && w->task->n_rows > STREAM_ROWS && dim == w->p->value_dim &&
-           asks_once(w, &w->p->key, dim) && asks_once(w, &w->p->value, dim);
+           prefetches_once(w, &w->p->key, dim) && prefetches_once(w, &w->p->value, dim);
 }
 
 /* What is read after the group of keys at `first`, if it is to be touched meanwhile: for reading
@@ -76,7 +77,7 @@ next_in_stream(const work *w, const block *b, ptrdiff_t first)
     const attn_array *key = &w->p->key;
     ptrdiff_t dim = w->p->head_dim;
 
-    if (!w->reads_ahead || !(is_stream(w, key, dim) || asks_once(w, key, dim))) {
+    if (!w->reads_ahead || !(is_stream(w, key, dim) || prefetches_once(w, key, dim))) {
         return NULL;
     }
     if (first + KEY_GROUP >= b->end && is_one_stream(w)) {
@@ -85,7 +86,7 @@ next_in_stream(const work *w, const block *b, ptrdiff_t first)
     return first + 2 * KEY_GROUP <= w->to ? key_at(w, first + KEY_GROUP) : NULL;
 }
 
-/* How many bytes behind the values of the group at `first` lies what is asked for while they are
+/* How many bytes behind the values of the group at `first` lies what is prefetched while they are
  * read; 0 for nothing. */
 static INLINE ptrdiff_t
 values_ahead(const work *w, const block *b, ptrdiff_t first)
@@ -93,7 +94,7 @@ values_ahead(const work *w, const block *b, ptrdiff_t first)
     const attn_array *value = &w->p->value;
 
     if (!is_one_stream(w)) {
-        return asks_once(w, value, w->p->value_dim) ? VALUES_AHEAD : 0;
+        return prefetches_once(w, value, w->p->value_dim) ? VALUES_AHEAD : 0;
     }
     if (first + KEY_GROUP < b->end) {
         return KEY_GROUP * value->row_stride;
@@ -104,8 +105,8 @@ values_ahead(const work *w, const block *b, ptrdiff_t first)
     return (ptrdiff_t)((uintptr_t)key_at(w, b->end) - (uintptr_t)value_at(w, first));
 }
 
-/* Lets n cache lines of what is next come. For more rows than a stream's there are some only
- * where they are asked for once, which the compiler is told. */
+/* Brings n cache lines of what is next. With more than STREAM_ROWS rows they are always prefetched
+ * to the first-level cache alone, which the first condition tells the compiler. */
 static INLINE void
 touch(const work *w, const char *at, const ptrdiff_t n, const int rows)
 {

@@ -1,12 +1,11 @@
-/* Row form by vectors: the scores of a group of keys, LANES of them side by side, S[row][key].
- * */
+/* Row form by vectors: the scores of a group of keys, LANES of them side by side, S[row][key]. */
 #ifndef ATTN_KERNEL_ATTENTION_ROW_FORM_SCORES_H
 #define ATTN_KERNEL_ATTENTION_ROW_FORM_SCORES_H
 
 #include "kernel/attention/operands.h"
 #include "kernel/attention/row_form/prefetch.h"
 
-/* Where keys lie, and what is read or announced meanwhile. */
+/* Where keys lie, and what is read or prefetched meanwhile. */
 typedef struct {
     const char *at;
     ptrdiff_t row;     /* bytes from key to key */

@@ -44,7 +44,7 @@ attend_tiles(work *w, const block *b)
     span seen = open_spans(w, b, spans);
 
     multiply_scores(w, b, spans, &seen);
-    w->values_asked = b->end;
+    w->values_prefetched = b->end;
     for (int t = 0; t < w->n_tiles; t++) {
         if (spans[t].n > 0) {
             exponentiate_tile(w, b, t, &spans[t]);
