@@ -14,12 +14,12 @@
 #define ATTN_BLOCK_WORDS (ATTN_BLOCK / 64) /* 64-bit words of a block's visible keys */
 
 #define ATTN_TASK_ROWS 64         /* rows of a task, at most */
-#define ATTN_WIDE_ROWS 256        /* of a wide linear task */
+#define ATTN_MANY_ROWS 256        /* of a linear task in the form for many rows */
 #define ATTN_TILE_ROWS 32         /* that are whole tiles in every tier, */
 #define ATTN_VECTOR_ROWS 16       /* and whole vectors */
 #define ATTN_FEW_ROWS 8           /* rows for which row form is the faster */
 #define ATTN_PACKED_ROWS 16       /* the same of linear products with packed weights, */
-#define ATTN_NARROW_ROWS 12       /* and where more rows make wide tasks */
+#define ATTN_NARROW_ROWS 12       /* and where more rows take the form for many */
 #define ATTN_LINEAR_COLUMNS 384   /* that a linear task computes at a time, */
 #define ATTN_FEW_ROWS_COLUMNS 512 /* and of one of ATTN_FEW_ROWS; more for fewer */
 #define ATTN_PANEL_COLUMNS                                                             \

@@ -62,13 +62,14 @@ split_tiles(job *j, int n_threads, int n_column_tasks)
 {
     enum { LOAD_COLUMN = 8, LOAD_ROW = 8 };
     const attn_linear_problem *l = &j->l;
-    ptrdiff_t n = rows_of(l), most = l->wide ? j->kernel->wide_rows(l) : ATTN_TASK_ROWS;
+    ptrdiff_t n = rows_of(l),
+              most = l->many_rows ? j->kernel->many_rows(l) : ATTN_TASK_ROWS;
     ptrdiff_t n_parts = n_threads / n_column_tasks;       /* of the rows */
     ptrdiff_t n_each = attn_divide_up(n, n_parts * most); /* row tasks of a part */
     ptrdiff_t n_panels =
         attn_divide_up(attn_divide_up(l->n_out, ATTN_PANEL_COLUMNS), n_column_tasks);
 
-    j->row_unit = l->wide ? j->kernel->wide_unit : ATTN_TILE_ROWS;
+    j->row_unit = l->many_rows ? j->kernel->many_rows_unit : ATTN_TILE_ROWS;
     ptrdiff_t n_units = attn_divide_up(n, j->row_unit);
     ptrdiff_t part = attn_divide_up(n_units, n_parts) * j->row_unit;
     j->n_row_tasks = n_parts * n_each < n_units ? n_parts * n_each : n_units;
@@ -141,7 +142,8 @@ split(const attn_linear_problem *l, int n_threads, const attn_call *call, job *j
     assert(l->arithmetic == attn_storage_of(l->output.dtype)->arithmetic);
     *j = (job){.l = *l,
                .kernel = &attn_kernel_for(call->tier, l->arithmetic, all_bf16)->linear};
-    j->l.wide = j->kernel->wide_rows != NULL && attn_get_tuning(ATTN_TUNE_MANY_ROWS);
+    j->l.many_rows =
+        j->kernel->many_rows != NULL && attn_get_tuning(ATTN_TUNE_MANY_ROWS);
     if (rows_of(l) == 0 || l->n_out == 0) {
         return 0;
     }

@@ -33,7 +33,7 @@ typedef struct {
     attn_array residual; /* (B, rows, out), or none; may be the output */
     bool rounds_input; /* it may be rounded to the weight's dtype, if that is faster */
     attn_array output; /* (B, rows, out) */
-    bool wide;         /* set by attn_linear: tasks of up to ATTN_WIDE_ROWS rows */
+    bool many_rows;    /* set by attn_linear: tasks have up to ATTN_MANY_ROWS rows */
 } attn_linear_problem;
 
 /* Is W the transpose of what lies in memory row by row? Then its columns are read as these
@@ -51,9 +51,9 @@ attn_is_transposed(const attn_linear_problem *l)
 static inline bool
 attn_linear_in_rows(const attn_linear_problem *l)
 {
-    ptrdiff_t most = !l->packed ? ATTN_FEW_ROWS
-                     : l->wide  ? ATTN_NARROW_ROWS
-                                : ATTN_PACKED_ROWS;
+    ptrdiff_t most = !l->packed     ? ATTN_FEW_ROWS
+                     : l->many_rows ? ATTN_NARROW_ROWS
+                                    : ATTN_PACKED_ROWS;
 
     return l->batch.n * l->n_rows <= most && !attn_is_transposed(l);
 }
@@ -66,9 +66,9 @@ typedef struct {
 
 typedef struct {
     bool has_row_form; /* else few rows are tiles as others are */
-    /* Rows of a wide task, at most; NULL where there are none. */
-    ptrdiff_t (*wide_rows)(const attn_linear_problem *);
-    ptrdiff_t wide_unit; /* rows of it that are computed at a time */
+    /* Most rows of a task in the form for many rows; NULL where there is none. */
+    ptrdiff_t (*many_rows)(const attn_linear_problem *);
+    ptrdiff_t many_rows_unit; /* rows of it that are computed at a time */
     size_t (*workspace_size)(const attn_linear_problem *);
     void (*run)(const attn_linear_problem *, const attn_linear_task *,
                 const attn_worker *);

@@ -10,7 +10,7 @@
 #define TERMS 2
 #define PANEL_ROWS 12
 #define TILE_VECTORS 2
-#define WIDE_TASKS 1
+#define HAS_MANY_ROWS 1
 #include "vec/avx512_bf16.h"
 
 #endif

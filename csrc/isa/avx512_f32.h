@@ -8,7 +8,7 @@
 #define REAL_BITS 32
 #define PANEL_ROWS 12
 #define TILE_VECTORS 2
-#define WIDE_TASKS 1
+#define HAS_MANY_ROWS 1
 #include "vec/avx512_f32.h"
 
 #endif

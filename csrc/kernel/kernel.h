@@ -30,9 +30,9 @@ const attn_kernel KERNEL = {
                   .end_combine = end_combine},
     .linear =
         {
-#if WIDE_TASKS
-            .wide_rows = linear_wide_rows,
-            .wide_unit = WIDE_ROWS,
+#if HAS_MANY_ROWS
+            .many_rows = linear_many_rows,
+            .many_rows_unit = GROUP_ROWS,
 #endif
             .has_row_form = true,
             .workspace_size = linear_workspace_size,

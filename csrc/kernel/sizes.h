@@ -15,8 +15,8 @@
 #define REAL_DTYPE ATTN_F64
 #endif
 
-#ifndef WIDE_TASKS
-#define WIDE_TASKS 0 /* has the kernel a form of products for many rows? */
+#ifndef HAS_MANY_ROWS
+#define HAS_MANY_ROWS 0 /* has the kernel a form of products for many rows? */
 #endif
 
 #ifdef MATRIX_UNIT

@@ -9,32 +9,32 @@
 
 enum { CHAINED = 4 /* vectors of columns at a time */ };
 
-/* Adds UNIT_TERMS weighted values from an address on to `wide` vectors of each row's sums, as
+/* Adds UNIT_TERMS weighted values from an address on to `n_vec` vectors of each row's sums, as
  * the unit does: even terms make a chain from 0, and so do odd ones. `weights` are the operands
  * of the first row. */
 static INLINE void
 chain_values(const operand *weights, const char *at, ptrdiff_t value_row,
-             const int rows, const int wide, real *sums, ptrdiff_t width)
+             const int rows, const int n_vec, real *sums, ptrdiff_t width)
 {
     v_real even[STREAM_ROWS * CHAINED], odd[STREAM_ROWS * CHAINED];
 
-    for (int i = 0; i < rows * wide; i++) {
+    for (int i = 0; i < rows * n_vec; i++) {
         even[i] = odd[i] = v_set1(0);
     }
     for (int k = 0; k < UNIT_OPERANDS; k++, at += TERMS * value_row) {
-        for (int v = 0; v < wide; v++) {
+        for (int v = 0; v < n_vec; v++) {
             v_real low = v_load_bf16((const uint16_t *)(const void *)at + v * LANES);
             v_real high = v_load_bf16((const uint16_t *)(const void *)(at + value_row) +
                                       v * LANES);
             for (int r = 0; r < rows; r++) {
                 v_operand p = v_set1_operand(weights[r * ATTN_BLOCK + k]);
-                even[r * wide + v] = v_fma(u_even(p), low, even[r * wide + v]);
-                odd[r * wide + v] = v_fma(u_odd(p), high, odd[r * wide + v]);
+                even[r * n_vec + v] = v_fma(u_even(p), low, even[r * n_vec + v]);
+                odd[r * n_vec + v] = v_fma(u_odd(p), high, odd[r * n_vec + v]);
             }
         }
     }
-    for (int i = 0; i < rows * wide; i++) {
-        real *to = sums + i / wide * width + i % wide * LANES;
+    for (int i = 0; i < rows * n_vec; i++) {
+        real *to = sums + i / n_vec * width + i % n_vec * LANES;
         v_store(to, v_add(v_load(to), v_add(even[i], odd[i])));
     }
 }

@@ -19,8 +19,8 @@ const attn_kernel KERNEL = {
                   .begin_combine = begin_combine,
                   .combine = combine,
                   .end_combine = end_combine},
-    .linear = {.wide_rows = unit_wide_rows,
-               .wide_unit = UNIT_SQUARE,
+    .linear = {.many_rows = unit_many_rows,
+               .many_rows_unit = UNIT_SQUARE,
                .workspace_size = matrix_workspace_size,
                .run = run_matrix},
 };

@@ -25,14 +25,15 @@ typedef struct {
 /* Rows of a task: the more, the less often W is read, but all that is kept of them has to fit
  * in the second-level cache. */
 static ptrdiff_t
-unit_wide_rows(const attn_linear_problem *l)
+unit_many_rows(const attn_linear_problem *l)
 {
     ptrdiff_t n_segments =
         l->n_out > ATTN_LINEAR_COLUMNS ? (l->n_in + SEGMENT - 1) / SEGMENT : 1;
     ptrdiff_t row = n_segments * X_ROW + ATTN_LINEAR_COLUMNS * (ptrdiff_t)sizeof(real);
-    ptrdiff_t n_rows = ATTN_WIDE_ROWS;
+    ptrdiff_t n_rows = ATTN_MANY_ROWS;
 
-    while (n_rows > ATTN_TASK_ROWS && n_rows * row > MAX_WIDE_WORKSPACE - UNIT_SLAB) {
+    while (n_rows > ATTN_TASK_ROWS &&
+           n_rows * row > MAX_MANY_ROWS_WORKSPACE - UNIT_SLAB) {
         n_rows /= 2;
     }
     return n_rows;
@@ -43,9 +44,10 @@ lay_out_matrix(const attn_linear_problem *l, char *memory, matrix_work *m)
 {
     arena a = {memory, 0};
     linear_work *w = &m->linear;
-    ptrdiff_t n_rows = round_up(
-        least(l->batch.n * l->n_rows, l->wide ? unit_wide_rows(l) : ATTN_TASK_ROWS),
-        UNIT_ROWS);
+    ptrdiff_t n_rows =
+        round_up(least(l->batch.n * l->n_rows,
+                       l->many_rows ? unit_many_rows(l) : ATTN_TASK_ROWS),
+                 UNIT_ROWS);
     size_t n_segments = (size_t)(l->n_in + SEGMENT - 1) / SEGMENT;
     size_t segment = (size_t)(n_rows * X_ROW);
 
@@ -56,8 +58,8 @@ lay_out_matrix(const attn_linear_problem *l, char *memory, matrix_work *m)
     w->slab =
         arena_take(&a, ATTN_BLOCK / TERMS * ATTN_LINEAR_COLUMNS * sizeof(operand));
     m->tail = arena_take(&a, UNIT_TERMS / TERMS * ATTN_PANEL_COLUMNS * sizeof(operand));
-    w->keeps_input =
-        a.used + n_segments * segment <= (l->wide ? MAX_WIDE_WORKSPACE : MAX_WORKSPACE);
+    w->keeps_input = a.used + n_segments * segment <=
+                     (l->many_rows ? MAX_MANY_ROWS_WORKSPACE : MAX_WORKSPACE);
     m->x = arena_take(&a, w->keeps_input ? n_segments * segment : segment);
     return a.used;
 }

@@ -64,9 +64,9 @@ load_bias(work *w, block *b)
                    (size_t)(round_up(n_keys, LANES) - n_keys) * sizeof(real));
         }
         for (ptrdiff_t k = 0; k < n_keys; k += 64) {
-            uint64_t hidden = find_minus_inf(row + k, least(n_keys - k, 64));
-            if (hidden != 0) {
-                w->see[r][k / 64] &= ~hidden;
+            uint64_t masked = find_minus_inf(row + k, least(n_keys - k, 64));
+            if (masked != 0) {
+                w->see[r][k / 64] &= ~masked;
                 b->coverage = ATTN_SEE_SOME;
             }
         }

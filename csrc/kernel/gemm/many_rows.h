@@ -1,23 +1,23 @@
-/* The product of many rows, for kernels that set WIDE_TASKS. Columns of B are lanes, as for few
- * rows; a panel of ATTN_PANEL_COLUMNS of them is multiplied by WIDE_ROWS rows of A at a time.
- * Nothing is transposed, an operand of A is loaded once for a row of the panel, and spare loads
- * prefetch what comes next. */
+/* The product of many rows, for kernels that set HAS_MANY_ROWS. Columns of B are lanes, as for
+ * few rows; a panel of ATTN_PANEL_COLUMNS of them is multiplied by GROUP_ROWS rows of A at a
+ * time. Nothing is transposed, an operand of A is loaded once for a row of the panel, and spare
+ * loads prefetch what comes next. */
 #ifndef ATTN_KERNEL_GEMM_MANY_ROWS_H
 #define ATTN_KERNEL_GEMM_MANY_ROWS_H
 
 #include "kernel/gemm/product.h"
 
-enum { WIDE_ROWS = 8, WIDE_SUMS = WIDE_ROWS * PANEL_VECTORS };
+enum { GROUP_ROWS = 8, GROUP_SUMS = GROUP_ROWS * PANEL_VECTORS };
 
-_Static_assert(WIDE_ROWS <= (MAX_POINTERS - 1) * POINTER_ROWS,
+_Static_assert(GROUP_ROWS <= (MAX_POINTERS - 1) * POINTER_ROWS,
                "pointers reach all rows");
-_Static_assert(WIDE_SUMS <= PANEL_ROWS * TILE_VECTORS, "sums are in registers");
+_Static_assert(GROUP_SUMS <= PANEL_ROWS * TILE_VECTORS, "sums are in registers");
 
 /* Adds rows that lie so far apart; 0 is for one row that all get. */
 static INLINE void
 add_rows(v_real *sum, const real *rows, ptrdiff_t row)
 {
-    UNROLLED for (int k = 0; k < WIDE_SUMS; k++)
+    UNROLLED for (int k = 0; k < GROUP_SUMS; k++)
     {
         sum[k] = v_add(sum[k], v_load(rows + k % PANEL_VECTORS * LANES));
         if (k % PANEL_VECTORS == PANEL_VECTORS - 1) {
@@ -30,7 +30,7 @@ add_rows(v_real *sum, const real *rows, ptrdiff_t row)
 static INLINE void
 store_rows(const v_real *sum, char *to, ptrdiff_t row, const bool rounds)
 {
-    UNROLLED for (int k = 0; k < WIDE_SUMS; k++)
+    UNROLLED for (int k = 0; k < GROUP_SUMS; k++)
     {
         const int at = k % PANEL_VECTORS * LANES;
         if (rounds) {
@@ -45,7 +45,7 @@ store_rows(const v_real *sum, char *to, ptrdiff_t row, const bool rounds)
     }
 }
 
-/* A B, or C + A B, for WIDE_ROWS rows, plus `bias` plus `residual`, where these are not NULL,
+/* A B, or C + A B, for GROUP_ROWS rows, plus `bias` plus `residual`, where these are not NULL,
  * goes to `to`, which may be C or the residual. */
 typedef struct {
     real *c;
@@ -60,23 +60,23 @@ typedef struct {
     ptrdiff_t n_steps;
     bool add;
     line_prefetch next[2]; /* prefetched meanwhile */
-} wide_product;
+} many_rows_product;
 
 /* A function of its own, so that nothing else is in registers. */
 static ONE_COPY void
-multiply_wide_rows(const wide_product *w)
+multiply_many_rows(const many_rows_product *w)
 {
     const ptrdiff_t a_row = w->a_row;
     const ptrdiff_t a_step = w->a_step * (ptrdiff_t)sizeof(operand);
     const operand *a[MAX_POINTERS], *b = w->b;
     const char *one = w->next[0].at, *other = w->next[1].at;
-    v_real sum[WIDE_SUMS];
+    v_real sum[GROUP_SUMS];
 
     for (int g = 0; g < MAX_POINTERS; g++) {
         a[g] = w->a + g * POINTER_ROWS * a_row;
         __asm__("" : "+r"(a[g])); /* or compilers add it up again */
     }
-    UNROLLED for (int k = 0; k < WIDE_SUMS; k++)
+    UNROLLED for (int k = 0; k < GROUP_SUMS; k++)
     {
         sum[k] = v_set1(0);
     }
@@ -90,13 +90,13 @@ multiply_wide_rows(const wide_product *w)
         __builtin_prefetch(other, 0, 2);
         one += w->next[0].step;
         other += w->next[1].step;
-        UNROLLED for (int k = 0; k < WIDE_SUMS; k++)
+        UNROLLED for (int k = 0; k < GROUP_SUMS; k++)
         {
             const int r = k / PANEL_VECTORS;
             v_operand y = v_set1_operand(a[r / POINTER_ROWS][r % POINTER_ROWS * a_row]);
             sum[k] = v_dot(y, x[k % PANEL_VECTORS], sum[k]);
         }
-        for (int g = 0; g * POINTER_ROWS < WIDE_ROWS; g++) {
+        for (int g = 0; g * POINTER_ROWS < GROUP_ROWS; g++) {
             /* in bytes, or there is a loop for steps of 1, and one for others */
             a[g] = (const operand *)(const void *)((const char *)a[g] + a_step);
         }

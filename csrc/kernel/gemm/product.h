@@ -90,14 +90,14 @@ enum { STEPS_AHEAD = 8, POINTER_ROWS = 3, MAX_POINTERS = 4 };
  * compiler. */
 static INLINE void
 multiply_panel(const product *m, ptrdiff_t i, const int rows, const int n_vec,
-               const bool a_transposed, const bool few, const storage kind)
+               const bool a_transposed, const bool few_rows, const storage kind)
 {
     const ptrdiff_t vector = LANES * storage_bytes(kind);
     ptrdiff_t a_row = a_transposed ? 1 : m->a.row;
     ptrdiff_t a_step = a_transposed ? m->a.row : 1;
     ptrdiff_t b_step = kind == AS_TWO_ROWS ? 2 * m->b_row : m->b_row;
     const int per_pointer = a_transposed ? rows : POINTER_ROWS;
-    const bool prefetches = !few && rows == PANEL_ROWS;
+    const bool prefetches = !few_rows && rows == PANEL_ROWS;
     const char *ahead = prefetches ? m->ahead : NULL;
     const int n_pointers = (rows + per_pointer - 1) / per_pointer;
     const operand *a[MAX_POINTERS];
@@ -112,7 +112,7 @@ multiply_panel(const product *m, ptrdiff_t i, const int rows, const int n_vec,
     for (int k = 0; k < rows * n_vec; k++) {
         sum[k] = v_set1(0);
     }
-    if (few && m->resume) {
+    if (few_rows && m->resume) {
         load_panel(sum, c, m->c_row, rows, n_vec);
     }
     for (ptrdiff_t t = 0; t < m->n_steps; t++) {
@@ -120,7 +120,7 @@ multiply_panel(const product *m, ptrdiff_t i, const int rows, const int n_vec,
         for (int v = 0; v < n_vec; v++) {
             x[v] = load_operands(b + v * vector, b + m->b_row + v * vector, kind);
         }
-        if (few) {
+        if (few_rows) {
             prefetch_operands(b + m->b_ahead, m->b_row, n_vec, kind, m->b_far);
         } else if (a_transposed) {
             __builtin_prefetch(a[0] + STEPS_AHEAD * a_step + rows - 1);
@@ -146,7 +146,7 @@ multiply_panel(const product *m, ptrdiff_t i, const int rows, const int n_vec,
     }
     ptrdiff_t c_row = m->c_row;
     __asm__("" : "+r"(c_row)); /* or all rows' addresses are held meanwhile */
-    if (!few && m->add) {
+    if (!few_rows && m->add) {
         add_panel(sum, c, c_row, rows, n_vec, m->keep);
     }
     store_panel(sum, c, c_row, rows, n_vec);

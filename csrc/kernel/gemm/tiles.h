@@ -37,9 +37,9 @@ multiply_rest(const product *m, ptrdiff_t i, const int n_vec, const bool a_trans
     multiply_some(m, i, 1, n_vec, a_transposed);
 }
 
-/* Chooses an array of what comes next that lies in one piece, which whole panels then prefetch line
- * by line, as far as there is a step for each line: a CPU may drop some of many lines that are
- * prefetched at once. */
+/* Chooses an array of what comes next that lies in one piece, which whole panels then prefetch
+ * line by line, as far as there is a step for each line: a CPU may drop some of many lines that
+ * are prefetched at once. */
 static NOINLINE void
 look_ahead_by_steps(product *m)
 {

@@ -1,5 +1,5 @@
-/* Outputs of a wide task that the product stores itself, from its sums in registers: nothing
- * waits for memory that is written while the next ones are multiplied. */
+/* Outputs of a task of many rows that the product stores itself, from its sums in registers:
+ * nothing waits for memory that is written while the next ones are multiplied. */
 #ifndef ATTN_KERNEL_LINEAR_DIRECT_H
 #define ATTN_KERNEL_LINEAR_DIRECT_H
 
@@ -64,7 +64,8 @@ open_panel(const linear_work *w, ptrdiff_t column, bool direct)
 
 /* Says where the sums of the group from row r on go: to C, or to the output. */
 static void
-place_sums(const linear_work *w, const linear_panel *p, ptrdiff_t r, wide_product *m)
+place_sums(const linear_work *w, const linear_panel *p, ptrdiff_t r,
+           many_rows_product *m)
 {
     const attn_array *output = &w->l->output, *residual = &w->l->residual;
 
@@ -72,7 +73,7 @@ place_sums(const linear_work *w, const linear_panel *p, ptrdiff_t r, wide_produc
     m->to_row = m->c_row * (ptrdiff_t)sizeof(real);
     m->rounds = false;
     m->residual = NULL;
-    if (!p->direct || r + WIDE_ROWS > w->task->n_rows) {
+    if (!p->direct || r + GROUP_ROWS > w->task->n_rows) {
         return;
     }
     m->to = p->output + r * output->row_stride;
@@ -80,7 +81,7 @@ place_sums(const linear_work *w, const linear_panel *p, ptrdiff_t r, wide_produc
     m->rounds = output->dtype != REAL_DTYPE;
     if (p->residual != NULL) {
         const char *at = p->residual + r * residual->row_stride;
-        prefetch rows = prefetch_of(residual, at, ATTN_PANEL_COLUMNS, WIDE_ROWS);
+        prefetch rows = prefetch_of(residual, at, ATTN_PANEL_COLUMNS, GROUP_ROWS);
         m->residual = (const real *)(const void *)at;
         m->residual_row = residual->row_stride / (ptrdiff_t)sizeof(real);
         prefetch_near(&rows);
@@ -92,7 +93,7 @@ static void
 store_rest(linear_work *w, const linear_panel *p, const linear_bias *bias)
 {
     ptrdiff_t n_rows = w->task->n_rows;
-    ptrdiff_t n_stored = p->direct ? n_rows / WIDE_ROWS * WIDE_ROWS : 0;
+    ptrdiff_t n_stored = p->direct ? n_rows / GROUP_ROWS * GROUP_ROWS : 0;
     linear_part rest = {n_stored, n_rows - n_stored, p->column, p->n_columns};
 
     store_linear_part(w, &rest, p->direct ? NULL : bias);

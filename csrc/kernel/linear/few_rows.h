@@ -33,7 +33,7 @@ add_weight_group(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t k)
         m.b_row = staged.row * (ptrdiff_t)sizeof(operand);
         kind = AS_OPERANDS;
     }
-    multiply_few(m, width / LANES, kind);
+    multiply_few_rows(m, width / LANES, kind);
 }
 
 /* The chains of row form with rows first .. first + n - 1 of a panel of packed weights. */
@@ -54,7 +54,7 @@ add_weight_panel(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t column)
 
     for (ptrdiff_t r = 0; r < n_rows; r += ATTN_FEW_ROWS) {
         m.n_rows = row_form_rows(least(n_rows - r, ATTN_FEW_ROWS));
-        multiply_few_panel(m);
+        multiply_few_rows_by_panel(m);
         m.c += ATTN_FEW_ROWS * m.c_row;
         m.a.at += ATTN_FEW_ROWS * STEPS;
         m.b_ahead = in_place && !near ? m.n_steps * m.b_row : 0; /* the next panel */

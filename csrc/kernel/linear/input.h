@@ -71,13 +71,14 @@ has_even_rows(const attn_linear_problem *l, const attn_array *array)
     return l->batch.n == 1 || array->batch_stride[0] == l->n_rows * array->row_stride;
 }
 
-/* The elements of x from `first` on, of rows that lie apart evenly; without wide tasks none,
- * for CPUs were as fast without it. */
+/* The elements of x from `first` on, of rows that lie apart evenly; none without the form for
+ * many rows, for CPUs were as fast without it. */
 static prefetch
 input_rows_prefetch(const linear_work *w, ptrdiff_t first)
 {
     const attn_array *input = &w->l->input;
-    ptrdiff_t n_rows = has_even_rows(w->l, input) && w->l->wide ? w->task->n_rows : 0;
+    ptrdiff_t n_rows =
+        has_even_rows(w->l, input) && w->l->many_rows ? w->task->n_rows : 0;
 
     return prefetch_of(input, linear_row(w, input, 0) + first * input->column_stride,
                        least(w->l->n_in - first, ATTN_BLOCK), n_rows);

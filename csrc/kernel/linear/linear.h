@@ -6,7 +6,7 @@
 #include "kernel/linear/epilogue.h"
 #include "kernel/linear/few_rows.h"
 #include "kernel/linear/tile.h"
-#if WIDE_TASKS
+#if HAS_MANY_ROWS
 #include "kernel/linear/many_rows.h"
 #endif
 
@@ -17,7 +17,7 @@ lay_out_linear(const attn_linear_problem *l, char *memory, linear_work *w)
 {
     arena a = {memory, 0};
     ptrdiff_t n_rows =
-        least(l->batch.n * l->n_rows, l->wide ? ATTN_WIDE_ROWS : ATTN_TASK_ROWS);
+        least(l->batch.n * l->n_rows, l->many_rows ? ATTN_MANY_ROWS : ATTN_TASK_ROWS);
     ptrdiff_t n_tiles = tiles_of(n_rows);
     ptrdiff_t n_outputs = n_tiles * WIDTH * ATTN_LINEAR_COLUMNS;
     ptrdiff_t slab = STEPS * ATTN_LINEAR_COLUMNS;
@@ -36,7 +36,7 @@ lay_out_linear(const attn_linear_problem *l, char *memory, linear_work *w)
     w->slab = arena_take(&a, (size_t)slab * sizeof(operand));
     w->keeps_input = w->form != ROW_FORM && l->n_out > ATTN_LINEAR_COLUMNS &&
                      a.used + n_blocks * block_size <=
-                         (l->wide ? MAX_WIDE_WORKSPACE : MAX_WORKSPACE);
+                         (l->many_rows ? MAX_MANY_ROWS_WORKSPACE : MAX_WORKSPACE);
     w->input = arena_take(&a, w->keeps_input ? n_blocks * block_size : block_size);
     return a.used;
 }
@@ -54,13 +54,13 @@ choose_form(linear_work *w)
 {
     bool packed = w->l->packed;
 
-#if WIDE_TASKS
-    if (w->form == TILE_FORM && w->l->wide) {
+#if HAS_MANY_ROWS
+    if (w->form == TILE_FORM && w->l->many_rows) {
         w->packs = !packed && packs_weight(w);
-        w->form = packed || w->packs ? WIDE_FORM : TILE_FORM;
+        w->form = packed || w->packs ? MANY_ROWS_FORM : TILE_FORM;
     }
 #endif
-    w->unit = packed || w->form == WIDE_FORM ? ATTN_PANEL_COLUMNS : LANES;
+    w->unit = packed || w->form == MANY_ROWS_FORM ? ATTN_PANEL_COLUMNS : LANES;
 }
 
 /* Adds the products of elements first .. first + n - 1 of each row. They are there already if
@@ -68,9 +68,9 @@ choose_form(linear_work *w)
 static void
 add_linear_block(linear_work *w, ptrdiff_t first, ptrdiff_t n, bool loaded)
 {
-#if WIDE_TASKS
-    if (w->form == WIDE_FORM) {
-        add_linear_wide(w, first, n, loaded);
+#if HAS_MANY_ROWS
+    if (w->form == MANY_ROWS_FORM) {
+        add_linear_many_rows(w, first, n, loaded);
         return;
     }
 #endif

@@ -1,4 +1,4 @@
-/* Wide form of a linear product, for many rows: those of x are A, and W is packed in panels,
+/* The form of a linear product for many rows: those of x are A, and W is packed in panels,
  * before the call or here. */
 #ifndef ATTN_KERNEL_LINEAR_MANY_ROWS_H
 #define ATTN_KERNEL_LINEAR_MANY_ROWS_H
@@ -13,15 +13,15 @@ has_rows_in_place(const linear_work *w)
     const attn_linear_problem *l = w->l;
 
     return TERMS == 1 && is_plain(&l->input, l->n_in) && has_even_rows(l, &l->input) &&
-           w->task->n_rows % WIDE_ROWS == 0;
+           w->task->n_rows % GROUP_ROWS == 0;
 }
 
-/* Where elements from `first` on of groups of WIDE_ROWS rows are: operands from row to row,
+/* Where elements from `first` on of groups of GROUP_ROWS rows are: operands from row to row,
  * from step to step, and from group to group. */
 typedef struct {
     const operand *at;
     ptrdiff_t row, step, group;
-} wide_input;
+} row_groups;
 
 #if TERMS == 1
 
@@ -36,21 +36,21 @@ has_adjacent_rows(const linear_work *w)
            input->column_stride != input->row_stride;
 }
 
-/* One element of all rows, which lie beside each other: to k of (groups, STEPS, WIDE_ROWS). */
+/* One element of all rows, which lie beside each other: to k of (groups, STEPS, GROUP_ROWS). */
 static void
 scatter_elements(operand *to, const operand *from, ptrdiff_t n_rows)
 {
-    for (; n_rows >= WIDE_ROWS; n_rows -= WIDE_ROWS, from += WIDE_ROWS) {
-        memcpy(to, from, WIDE_ROWS * sizeof *to);
-        to += STEPS * WIDE_ROWS;
+    for (; n_rows >= GROUP_ROWS; n_rows -= GROUP_ROWS, from += GROUP_ROWS) {
+        memcpy(to, from, GROUP_ROWS * sizeof *to);
+        to += STEPS * GROUP_ROWS;
     }
     if (n_rows > 0) {
-        memset(to, 0, WIDE_ROWS * sizeof *to);
+        memset(to, 0, GROUP_ROWS * sizeof *to);
         memcpy(to, from, (size_t)n_rows * sizeof *to);
     }
 }
 
-/* Elements first .. first + n - 1 of each row, as (groups of rows, STEPS, WIDE_ROWS). */
+/* Elements first .. first + n - 1 of each row, as (groups of rows, STEPS, GROUP_ROWS). */
 static void
 load_adjacent_rows(linear_work *w, ptrdiff_t first, ptrdiff_t n)
 {
@@ -60,7 +60,7 @@ load_adjacent_rows(linear_work *w, ptrdiff_t first, ptrdiff_t n)
 
     for (ptrdiff_t k = 0; k < n; k++, from += input->column_stride) {
         stage_row(w->rows, from, input->row_stride, w->task->n_rows, input->dtype);
-        scatter_elements(to + k * WIDE_ROWS, w->rows, w->task->n_rows);
+        scatter_elements(to + k * GROUP_ROWS, w->rows, w->task->n_rows);
     }
 }
 
@@ -68,37 +68,37 @@ load_adjacent_rows(linear_work *w, ptrdiff_t first, ptrdiff_t n)
 
 /* Elements first .. first + n - 1 of each row: where they lie, or brought in, if they are not
  * `loaded` before; rows that the last group lacks are 0. */
-static wide_input
-fetch_wide_input(linear_work *w, ptrdiff_t first, ptrdiff_t n, bool loaded)
+static row_groups
+fetch_row_groups(linear_work *w, ptrdiff_t first, ptrdiff_t n, bool loaded)
 {
     operand *staged = input_block(w, first);
 
     if (has_rows_in_place(w)) {
         const char *at = linear_row(w, &w->l->input, 0);
         ptrdiff_t row = w->l->input.row_stride / (ptrdiff_t)sizeof(operand);
-        return (wide_input){(const operand *)(const void *)at + first, row, 1,
-                            WIDE_ROWS * row};
+        return (row_groups){(const operand *)(const void *)at + first, row, 1,
+                            GROUP_ROWS * row};
     }
 #if TERMS == 1
     if (has_adjacent_rows(w)) {
         if (!loaded) {
             load_adjacent_rows(w, first, n);
         }
-        return (wide_input){staged, 1, WIDE_ROWS, WIDE_ROWS * STEPS};
+        return (row_groups){staged, 1, GROUP_ROWS, GROUP_ROWS * STEPS};
     }
 #endif
     if (!loaded) {
-        stage_input(w, first, n, round_up(w->task->n_rows, WIDE_ROWS));
+        stage_input(w, first, n, round_up(w->task->n_rows, GROUP_ROWS));
     }
-    return (wide_input){staged, STEPS, 1, WIDE_ROWS * STEPS};
+    return (row_groups){staged, STEPS, 1, GROUP_ROWS * STEPS};
 }
 
-/* Rows of a wide task, at most, whatever the product. */
+/* Most rows of a task, whatever the product. */
 static ptrdiff_t
-linear_wide_rows(const attn_linear_problem *l)
+linear_many_rows(const attn_linear_problem *l)
 {
     (void)l;
-    return ATTN_WIDE_ROWS;
+    return ATTN_MANY_ROWS;
 }
 
 /* What to prefetch while a block from row `first` on is multiplied by the panel that
@@ -124,7 +124,7 @@ spread_prefetch(const linear_work *w, prefetch next, ptrdiff_t n_steps,
 /* Prefetches a panel meanwhile: in two halves at once, if groups of rows are so few that one
  * prefetch has no step for each of its lines. */
 static void
-prefetch_panel(const linear_work *w, wide_product *m, prefetch panel,
+prefetch_panel(const linear_work *w, many_rows_product *m, prefetch panel,
                ptrdiff_t n_groups)
 {
     if (panel.bytes > n_groups * m->n_steps * CACHE_LINE) {
@@ -139,14 +139,14 @@ prefetch_panel(const linear_work *w, wide_product *m, prefetch panel,
 
 /* Multiplies all groups of the task's rows by a panel. */
 static void
-multiply_groups(const linear_work *w, const linear_panel *panel, wide_product *m,
+multiply_groups(const linear_work *w, const linear_panel *panel, many_rows_product *m,
                 ptrdiff_t a_group)
 {
-    for (ptrdiff_t r = 0; r < w->task->n_rows; r += WIDE_ROWS) {
+    for (ptrdiff_t r = 0; r < w->task->n_rows; r += GROUP_ROWS) {
         place_sums(w, panel, r, m);
-        multiply_wide_rows(m);
+        multiply_many_rows(m);
         m->a += a_group;
-        m->c += WIDE_ROWS * m->c_row;
+        m->c += GROUP_ROWS * m->c_row;
         next_part(&m->next[0]);
         next_part(&m->next[1]);
     }
@@ -155,22 +155,22 @@ multiply_groups(const linear_work *w, const linear_panel *panel, wide_product *m
 /* Adds the products of elements first .. first + n - 1 of each row, in one chain, and stores the
  * outputs if these are the last. They are there already if they are `loaded`. */
 static void
-add_linear_wide(linear_work *w, ptrdiff_t first, ptrdiff_t n, bool loaded)
+add_linear_many_rows(linear_work *w, ptrdiff_t first, ptrdiff_t n, bool loaded)
 {
     const ptrdiff_t width = row_width(w), n_steps = (n + TERMS - 1) / TERMS;
-    ptrdiff_t n_groups = (w->task->n_rows + WIDE_ROWS - 1) / WIDE_ROWS;
+    ptrdiff_t n_groups = (w->task->n_rows + GROUP_ROWS - 1) / GROUP_ROWS;
     ptrdiff_t n_parts = width / ATTN_PANEL_COLUMNS * n_groups;
     bool last = first + ATTN_BLOCK >= w->l->n_in;
     bool direct = last && stores_directly(w->l);
     linear_bias room;
     real *behind_panel = (real *)(void *)(w->slab + STEPS * ATTN_PANEL_COLUMNS);
     const linear_bias *bias = direct ? fetch_bias(w, &room, behind_panel) : NULL;
-    wide_input input = fetch_wide_input(w, first, n, loaded);
-    wide_product m = {.c_row = width,
-                      .a_row = input.row,
-                      .a_step = input.step,
-                      .n_steps = n_steps,
-                      .add = first > 0};
+    row_groups input = fetch_row_groups(w, first, n, loaded);
+    many_rows_product m = {.c_row = width,
+                           .a_row = input.row,
+                           .a_step = input.step,
+                           .n_steps = n_steps,
+                           .add = first > 0};
 
     m.next[0] =
         spread_prefetch(w, input_prefetch(w, first + ATTN_BLOCK), n_steps, n_parts);
@@ -182,7 +182,7 @@ add_linear_wide(linear_work *w, ptrdiff_t first, ptrdiff_t n, bool loaded)
         linear_panel panel = open_panel(w, k, direct);
         m.a = input.at;
         m.c = w->output + k;
-        m.b = wide_panel(w, first, n, k);
+        m.b = many_rows_panel(w, first, n, k);
         m.bias = panel.direct && bias != NULL ? bias->whole + k : NULL;
         if (!w->packs) {
             prefetch_panel(w, &m, next_panel(w, first, k), n_groups);

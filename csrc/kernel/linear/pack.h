@@ -1,13 +1,13 @@
-/* The panels of W that a wide task multiplies by, of a block's rows and ATTN_PANEL_COLUMNS
- * columns. What was not packed before the call is packed by the task: for many rows it is worth
- * bringing what is read together to one place, in the order of reading. */
+/* The panels of W that a task of many rows multiplies by, of a block's rows and
+ * ATTN_PANEL_COLUMNS columns. What was not packed before the call is packed by the task: for
+ * many rows it is worth bringing what is read together to one place, in the order of reading. */
 #ifndef ATTN_KERNEL_LINEAR_PACK_H
 #define ATTN_KERNEL_LINEAR_PACK_H
 
 #include "kernel/linear/weights.h"
 #include "kernel/operands/lanes.h"
 
-/* Is W packed for a wide task, that is for more rows than others have? Pairs are not. */
+/* Does the task pack W, for more rows than tasks of other forms have? Pairs are not packed. */
 static bool
 packs_weight(const linear_work *w)
 {
@@ -81,9 +81,9 @@ pack_panel(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t column)
 
 #endif
 
-/* The same of W as wide tasks have it, packed before or now. */
+/* The same panel of W, which was packed before the call or is packed now. */
 static const operand *
-wide_panel(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t column)
+many_rows_panel(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t column)
 {
 #if TERMS == 1
     if (w->packs) {

@@ -8,17 +8,17 @@
 #include "kernel/operands/operand.h"
 
 enum {
-    STEPS = ATTN_BLOCK / TERMS,   /* of a chain */
-    MAX_WORKSPACE = 1 << 20,      /* bytes, where there is a choice, */
-    MAX_WIDE_WORKSPACE = 3 << 19, /* and for a wide task */
+    STEPS = ATTN_BLOCK / TERMS,        /* of a chain */
+    MAX_WORKSPACE = 1 << 20,           /* bytes, where there is a choice, */
+    MAX_MANY_ROWS_WORKSPACE = 3 << 19, /* and for a task of many rows */
     ROW_GROUP = 8 /* rows of W that row form takes at a time, 4 KB apart */
 };
 
 _Static_assert(ATTN_LINEAR_COLUMNS % ATTN_PANEL_COLUMNS == 0, "whole panels");
 
-/* Tile form: rows of x are lanes. Row form, for few rows, and wide form, for many: columns of W
- * are. */
-typedef enum { TILE_FORM, ROW_FORM, WIDE_FORM } linear_form;
+/* Tile form: rows of x are lanes. Row form, for few rows, and a form for many: columns
+ * of W are. */
+typedef enum { TILE_FORM, ROW_FORM, MANY_ROWS_FORM } linear_form;
 
 typedef struct {
     const attn_linear_problem *l;
@@ -29,7 +29,7 @@ typedef struct {
     operand
         *input; /* (blocks if kept, tiles, STEPS, WIDTH); else (blocks, rows, STEPS) */
     real *output;  /* (tiles, columns, WIDTH); else (rows, columns) */
-    bool packs;    /* W, for all rows of a wide task */
+    bool packs;    /* W, for a task of many rows */
     operand *slab; /* a block of W brought into contiguous operands, or packed */
     real *rows;    /* (LANES, SLAB_COLUMNS) */
     real *sums;    /* row form: (rows, columns) of a block */

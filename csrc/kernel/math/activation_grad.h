@@ -18,7 +18,7 @@ bounded(v_real x)
 /* The derivative of x s(v), s the logistic function: s(v) + s(v) s(-v) x v', which is
  * given. */
 static INLINE v_real
-sigmoid_times_slope(v_real v, v_real rise)
+sigmoid_times_grad(v_real v, v_real rise)
 {
     v_real size = v_max(v, v_sub(v_set1(0), v));
     v_real e = exp_of(v_sub(v_set1(0), size)), sum = v_add(v_set1(1), e);
@@ -28,7 +28,7 @@ sigmoid_times_slope(v_real v, v_real rise)
 }
 
 static INLINE v_real
-gelu_slope(v_real x)
+gelu_grad(v_real x)
 {
     v_real density, part;
 
@@ -37,17 +37,17 @@ gelu_slope(v_real x)
 }
 
 static INLINE v_real
-gelu_tanh_slope(v_real x)
+gelu_tanh_grad(v_real x)
 {
     v_real square = v_mul(v_mul(x, x), v_set1(3 * GELU_CUBE));
     v_real rise = v_mul(v_mul(x, v_set1(GELU_RATE)), v_add(v_set1(1), square));
 
-    return sigmoid_times_slope(gelu_exponent(x), rise);
+    return sigmoid_times_grad(gelu_exponent(x), rise);
 }
 
 /* 1 - tanh^2 = 4 e / (1 + e)^2 with e = e^(-2|x|), in which nothing cancels. */
 static INLINE v_real
-tanh_slope(v_real x)
+tanh_grad(v_real x)
 {
     v_real size = v_max(x, v_sub(v_set1(0), x));
     v_real e = exp_of(v_mul(size, v_set1(-2))), sum = v_add(v_set1(1), e);
@@ -57,26 +57,26 @@ tanh_slope(v_real x)
 
 /* Replaces n reals, and what fills the last vector, by the activation's derivatives there. */
 static NOINLINE void
-slopes_of(real *at, ptrdiff_t n, attn_activation activation)
+activation_grads(real *at, ptrdiff_t n, attn_activation activation)
 {
     const v_real zero = v_set1(0);
 
     for (ptrdiff_t k = 0; k < n; k += LANES) {
-        v_real given = v_load(at + k), x = bounded(given), slope = v_set1(1), v;
+        v_real given = v_load(at + k), x = bounded(given), grad = v_set1(1), v;
         switch (activation) {
-        case ATTN_RELU: slope = v_select(v_less(zero, x), slope, zero); break;
-        case ATTN_GELU: slope = gelu_slope(x); break;
-        case ATTN_GELU_TANH: slope = gelu_tanh_slope(x); break;
-        case ATTN_SILU: slope = sigmoid_times_slope(x, x); break;
+        case ATTN_RELU: grad = v_select(v_less(zero, x), grad, zero); break;
+        case ATTN_GELU: grad = gelu_grad(x); break;
+        case ATTN_GELU_TANH: grad = gelu_tanh_grad(x); break;
+        case ATTN_SILU: grad = sigmoid_times_grad(x, x); break;
         case ATTN_QUICK_GELU:
             v = v_mul(x, v_set1(QUICK_RATE));
-            slope = sigmoid_times_slope(v, v);
+            grad = sigmoid_times_grad(v, v);
             break;
-        case ATTN_RELU2: slope = v_mul(relu_of(given), v_set1(2)); break;
-        case ATTN_TANH: slope = tanh_slope(x); break;
+        case ATTN_RELU2: grad = v_mul(relu_of(given), v_set1(2)); break;
+        case ATTN_TANH: grad = tanh_grad(x); break;
         default: break;
         }
-        v_store(at + k, v_select(v_is_nan(given), given, slope));
+        v_store(at + k, v_select(v_is_nan(given), given, grad));
     }
 }
 

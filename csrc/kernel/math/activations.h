@@ -174,7 +174,7 @@ activate(real *to, const real *from, const real *bias, ptrdiff_t line, ptrdiff_t
          attn_activation activation)
 {
     const int together =
-        WIDE_TASKS ? TOGETHER : 1; /* elsewhere it is not worth the code */
+        HAS_MANY_ROWS ? TOGETHER : 1; /* elsewhere it is not worth the code */
     int n;
 
     for (; n_vec > 0; n_vec -= n, from += n * line, to += n * line) {

@@ -42,7 +42,7 @@ enum { TOGETHER = 3 };
 
 /* q = (2^r - 1) / r for n vectors, |r| <= 1/2 */
 static INLINE void
-exp2_slopes(v_real *q, const v_real *r, const int n)
+exp2_quotients(v_real *q, const v_real *r, const int n)
 {
     enum { DEGREE = sizeof exp2_terms / sizeof exp2_terms[0] - 1 };
 
@@ -71,7 +71,7 @@ exponentiate(v_real *x, const int n)
         power[i] = v_round(y);
         r[i] = v_fms(x[i], v_set1(log2_e), power[i]); /* not y - n: y is rounded */
     }
-    exp2_slopes(q, r, n);
+    exp2_quotients(q, r, n);
     UNROLLED for (int i = 0; i < n; i++)
     {
         v_real factor = v_fma(q[i], r[i], v_set1(1));
@@ -97,7 +97,7 @@ tanh_of(v_real x)
     v_real r = v_fms(y, v_set1(2 * log2_e), n);
     v_real power = v_scale2(v_set1(1), n), q;
 
-    exp2_slopes(&q, &r, 1);
+    exp2_quotients(&q, &r, 1);
     v_real e = v_fma(power, v_mul(q, r), v_sub(power, v_set1(1)));
     v_real t = v_div(e, v_add(e, v_set1(2)));
 

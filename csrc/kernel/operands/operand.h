@@ -20,8 +20,9 @@ storage_bytes(const storage kind)
     return kind == AS_OPERANDS ? (ptrdiff_t)sizeof(operand) : 2;
 }
 
-/* Prefetches n_vec vectors of a row to the second-level cache if `far`, else to the first alone, so
- * that the others keep what they have. For AS_TWO_ROWS the next row is `second_row` bytes on. */
+/* Prefetches n_vec vectors of a row to the second-level cache if `far`, else to the first
+ * alone, so that the others keep what they have. For AS_TWO_ROWS the next row is `second_row`
+ * bytes on. */
 static INLINE void
 prefetch_operands(const char *at, ptrdiff_t second_row, const int n_vec,
                   const storage kind, bool far)

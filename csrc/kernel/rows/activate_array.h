@@ -8,7 +8,7 @@
 enum { PART = 256 }; /* numbers that are converted at a time, which are whole vectors */
 
 static NOINLINE void
-load_flat(real *to, const attn_numbers *from, ptrdiff_t first, ptrdiff_t n)
+load_part(real *to, const attn_numbers *from, ptrdiff_t first, ptrdiff_t n)
 {
     ptrdiff_t size = attn_storage_of(from->dtype)->bytes;
     load_row(to, from->data + first * size, size, n, from->dtype);
@@ -16,14 +16,14 @@ load_flat(real *to, const attn_numbers *from, ptrdiff_t first, ptrdiff_t n)
 
 /* Multiplies n reals by numbers from `first` on, where there are some. */
 static NOINLINE void
-multiply_by_flat(real *row, const attn_numbers *by, ptrdiff_t first, ptrdiff_t n)
+multiply_by_part(real *row, const attn_numbers *by, ptrdiff_t first, ptrdiff_t n)
 {
     real other[PART] = {0};
 
     if (by->data == NULL) {
         return;
     }
-    load_flat(other, by, first, n);
+    load_part(other, by, first, n);
     for (ptrdiff_t k = 0; k < n; k += LANES) {
         v_store(row + k, v_mul(v_load(row + k), v_load(other + k)));
     }
@@ -31,13 +31,14 @@ multiply_by_flat(real *row, const attn_numbers *by, ptrdiff_t first, ptrdiff_t n
 
 /* Replaces n reals by the gradients there. A NaN is the same one, whatever it is from. */
 static void
-go_back(const attn_activate_problem *p, real *x, ptrdiff_t first, ptrdiff_t n)
+replace_by_gradients(const attn_activate_problem *p, real *x, ptrdiff_t first,
+                     ptrdiff_t n)
 {
     real grad[PART] = {0};
 
-    load_flat(grad, &p->grad_output, first, n);
-    multiply_by_flat(grad, &p->times, first, n);
-    slopes_of(x, n, p->activation);
+    load_part(grad, &p->grad_output, first, n);
+    multiply_by_part(grad, &p->times, first, n);
+    activation_grads(x, n, p->activation);
     for (ptrdiff_t k = 0; k < n; k += LANES) {
         v_store(x + k, quiet_nan_or(v_mul(v_load(grad + k), v_load(x + k))));
     }
@@ -51,12 +52,12 @@ run_activate(const attn_activate_problem *p, ptrdiff_t first, ptrdiff_t n)
 
     for (ptrdiff_t k = first; k < end; k += PART) {
         ptrdiff_t n_now = least(end - k, PART);
-        load_flat(x, &p->x, k, n_now);
+        load_part(x, &p->x, k, n_now);
         if (p->grad_output.data != NULL) {
-            go_back(p, x, k, n_now);
+            replace_by_gradients(p, x, k, n_now);
         } else {
             activate(x, x, NULL, LANES, round_up(n_now, LANES) / LANES, p->activation);
-            multiply_by_flat(x, &p->times, k, n_now);
+            multiply_by_part(x, &p->times, k, n_now);
         }
         store_row(p->output.data + k * size, size, x, n_now, p->output.dtype);
     }

@@ -19,10 +19,10 @@
 #define LATER_NATIVE_GOLDEN UINT64_C(0xc1e9b715b70e05b2)
 #define LATER_UNIT_GOLDEN UINT64_C(0x8f0bae35776f08ca)
 
-/* Of those of wide tasks. */
-#define WIDE_GOLDEN UINT64_C(0x15c85c9d38abd90f)
-#define WIDE_NATIVE_GOLDEN UINT64_C(0x52b6f62ee7dd420b)
-#define WIDE_UNIT_GOLDEN UINT64_C(0x9f78acb63f4739d5)
+/* Of those of many rows. */
+#define MANY_ROWS_GOLDEN UINT64_C(0x15c85c9d38abd90f)
+#define MANY_ROWS_NATIVE_GOLDEN UINT64_C(0x52b6f62ee7dd420b)
+#define MANY_ROWS_UNIT_GOLDEN UINT64_C(0x9f78acb63f4739d5)
 
 #define COUNT(array) (int)(sizeof(array) / sizeof((array)[0]))
 
@@ -72,8 +72,8 @@ static const product_spec later_products[] = {
     {"tiles, relu squared", 2, 32, 128, 385, ATTN_RELU2, false, DENSE},
 };
 
-/* For more than ATTN_TASK_ROWS rows, of which wide tasks have up to 256. */
-static const product_spec wide_products[] = {
+/* For more than ATTN_TASK_ROWS rows, of which a task in the form for many has up to 256. */
+static const product_spec products_of_many_rows[] = {
     {"a row more than a task", 1, 65, 129, 13, ATTN_IDENTITY, true, DENSE},
     {"whole groups of rows", 1, 112, 128, 5, ATTN_IDENTITY, true, DENSE},
     {"a row more", 1, 113, 128, 6, ATTN_IDENTITY, true, DENSE},
@@ -306,35 +306,36 @@ test_every_tier_gives_later_activations_the_same_bits(void)
     check_corpus(&c);
 }
 
-/* ---- Products of wide tasks ---------------------------------------------------------- */
+/* ---- Products of many rows ----------------------------------------------------------- */
 
 static const char *
-wide_name_of(int n)
+many_rows_name_of(int n)
 {
-    return wide_products[n / N_PRODUCT_DTYPES].name;
+    return products_of_many_rows[n / N_PRODUCT_DTYPES].name;
 }
 
 static attn_dtype
-wide_dtype_of(int n)
+many_rows_dtype_of(int n)
 {
     return product_dtypes[n % N_PRODUCT_DTYPES][1];
 }
 
 static uint64_t
-run_wide(int n, const attn_tier *tier, int n_threads)
+run_many_rows(int n, const attn_tier *tier, int n_threads)
 {
-    return run_product(wide_products, n, tier, n_threads);
+    return run_product(products_of_many_rows, n, tier, n_threads);
 }
 
 void
-test_wide_tasks_give_the_same_bits(void)
+test_products_of_many_rows_give_the_same_bits(void)
 {
-    static const corpus c = {.n_problems = COUNT(wide_products) * N_PRODUCT_DTYPES,
-                             .name = wide_name_of,
-                             .dtype = wide_dtype_of,
-                             .run = run_wide,
-                             .golden = WIDE_GOLDEN,
-                             .native_golden = WIDE_NATIVE_GOLDEN,
-                             .unit_golden = WIDE_UNIT_GOLDEN};
+    static const corpus c = {.n_problems =
+                                 COUNT(products_of_many_rows) * N_PRODUCT_DTYPES,
+                             .name = many_rows_name_of,
+                             .dtype = many_rows_dtype_of,
+                             .run = run_many_rows,
+                             .golden = MANY_ROWS_GOLDEN,
+                             .native_golden = MANY_ROWS_NATIVE_GOLDEN,
+                             .unit_golden = MANY_ROWS_UNIT_GOLDEN};
     check_corpus(&c);
 }

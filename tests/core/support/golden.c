@@ -89,7 +89,7 @@ run_with_all_tiles(const corpus *c, const attn_tier *tier, int n_threads,
     bool wide = attn_set_tuning(ATTN_TUNE_MANY_ROWS, false);
 
     run_corpus(c, tier, n_threads, hashes);
-    if (tier->f32->linear.wide_rows != NULL) {
+    if (tier->f32->linear.many_rows != NULL) {
         attn_set_tuning(ATTN_TUNE_MANY_ROWS, true);
         run_corpus(c, tier, n_threads, hashes);
     }

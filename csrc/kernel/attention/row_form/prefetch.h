@@ -57,9 +57,9 @@ look_ahead(const work *w, const block *b, ptrdiff_t step)
 }
 
 /* Are keys and values prefetched as one stream, group by group, a block's keys and then its
- * values? One or two rows are done with a group before the next could come: they prefetch values
- * in the order of memory, and the next block's keys before the values. A matrix unit reads values
- * in another order. */
+ * values? One or two rows are done with a group before the next could come: they prefetch
+ * values in the order of memory, and the next block's keys before the values. A matrix unit
+ * reads values in another order. */
 static bool
 is_one_stream(const work *w)
 {
@@ -86,8 +86,8 @@ next_in_stream(const work *w, const block *b, ptrdiff_t first)
     return first + 2 * KEY_GROUP <= w->to ? key_at(w, first + KEY_GROUP) : NULL;
 }
 
-/* How many bytes behind the values of the group at `first` lies what is prefetched while they are
- * read; 0 for nothing. */
+/* How many bytes behind the values of the group at `first` lies what is prefetched while they
+ * are read; 0 for nothing. */
 static INLINE ptrdiff_t
 values_ahead(const work *w, const block *b, ptrdiff_t first)
 {
@@ -105,8 +105,8 @@ values_ahead(const work *w, const block *b, ptrdiff_t first)
     return (ptrdiff_t)((uintptr_t)key_at(w, b->end) - (uintptr_t)value_at(w, first));
 }
 
-/* Brings n cache lines of what is next. With more than STREAM_ROWS rows they are always prefetched
- * to the first-level cache alone, which the first condition tells the compiler. */
+/* Brings n cache lines of what is next. With more than STREAM_ROWS rows they are always
+ * prefetched to the first-level cache alone, which the first condition tells the compiler. */
 static INLINE void
 touch(const work *w, const char *at, const ptrdiff_t n, const int rows)
 {

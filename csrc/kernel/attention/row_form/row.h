@@ -109,7 +109,7 @@ rows_to_tile(work *w)
     }
 }
 
-/* The second sweep, as write_tile_weights. */
+/* The second pass, as write_tile_weights. */
 static void
 write_row_weights(work *w, const block *b)
 {

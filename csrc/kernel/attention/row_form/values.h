@@ -35,7 +35,7 @@ add_weighted_values(work *w, const block *b, ptrdiff_t k, ptrdiff_t n)
         kind = AS_OPERANDS;
     }
     if (b->coverage == ATTN_SEE_ALL || all_finite(values, n_steps, value_dim)) {
-        multiply_few(m, width / LANES, kind);
+        multiply_few_rows(m, width / LANES, kind);
         return;
     }
     for (ptrdiff_t r = 0; r < w->task->n_rows; r++) {

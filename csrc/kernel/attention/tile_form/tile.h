@@ -56,7 +56,7 @@ attend_tiles(work *w, const block *b)
     }
 }
 
-/* The second sweep: weights[row][key] = e^(logit - max) / sum for one block, or what is
+/* The second pass: weights[row][key] = e^(logit - max) / sum for one block, or what is
  * measured of them. */
 static void
 write_tile_weights(work *w, const block *b)
