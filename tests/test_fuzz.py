@@ -22,7 +22,8 @@ TESTS = Path(__file__).parent
     ],
 )
 def test_fuzzer_finds_nothing_new(fuzzer, cases):
-    for package in ("ml_dtypes", "safetensors"):
+    needed = ("ml_dtypes", "safetensors", *(["tokenizers"] * (fuzzer == "files")))
+    for package in needed:
         pytest.importorskip(package)
     command = [sys.executable, TESTS / "fuzz", fuzzer, "--cases", str(cases)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""Configurations, weights and arrays in files, damaged.
+"""Configurations, weights, arrays in files and folders of models, damaged.
 
 What reads them must say what is wrong, or read what a plain reader reads.
 """
@@ -8,19 +8,21 @@ import copy
 import functools
 import io
 import json
+import operator
 import os
 import tempfile
 import zipfile
 from pathlib import Path
 
 import numpy as np
+from support import families, sentences
 from support.families import BERT, DECODERS, tensors
 
 import attnpy
 from attnpy import __main__ as command_line
 from attnpy import checkpoints
 from attnpy.checkpoints import FAMILIES
-from attnpy.models import BertEncoder, CausalDecoder
+from attnpy.models import BertEncoder, CausalDecoder, SentenceEncoder
 from fuzz.findings import Finding, call, trace
 from fuzz.values import maybe, numbers, odd_array, one_of, wrong_array
 
@@ -49,7 +51,8 @@ COUNTS = ("num_hidden_layers", "n_layer")
 
 def run(rng, verbose=False):
     """Run a case and return what came of it."""
-    kind = one_of(rng, (run_config, run_config, run_weights, run_weights, run_arrays))
+    kinds = run_config, run_config, run_weights, run_weights, run_arrays
+    kind = one_of(rng, (*kinds, run_sentences, run_sentences, run_decoder))
     with tempfile.TemporaryDirectory() as folder:
         return kind(rng, Path(folder), verbose)
 
@@ -181,6 +184,128 @@ def run_weights(rng, folder, verbose):
         if array.tobytes() != model.parameters()[name].tobytes():
             raise Finding("load: not what the file has", name)
     return "compared"
+
+
+# What a file of a folder may be instead of a file.
+PLACES = ("/dev/zero", "/dev/null", "/dev/full", "/nowhere", ".", "config.json")
+
+
+def replaced(rng, path):
+    """Put something else in the place of a file: its name says what."""
+    path.unlink()
+    kind = one_of(rng, ("pipe", "folder", "nothing", "large", *PLACES))
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "large":
+        path.touch()
+        os.truncate(path, 1 << 40)
+    elif kind != "nothing":
+        path.symlink_to(kind)
+    return kind
+
+
+def places(content, place=()):
+    """The places in a JSON document."""
+    parts = content.items() if isinstance(content, dict) else enumerate(content)
+    for key, inner in parts:
+        yield (*place, key)
+        if isinstance(inner, (dict, list)):
+            yield from places(inner, (*place, key))
+
+
+NAMES = (
+    "\x1b[31m", "x" * 100_000, "\ud800", "\ufffe", "\0", "..", "/", "type", "Sequence",
+    "eos_token_id", "kwargs", "path", "direction", "normalizers",
+)  # fmt: skip
+
+
+def changed_document(rng, content):
+    """A JSON document with other values, or other names, somewhere in it."""
+    content = copy.deepcopy(content)
+    for _ in range(1 + int(rng.integers(2))):
+        found = list(places(content))
+        if not found:
+            return copy.deepcopy(one_of(rng, JSON))
+        *way, last = one_of(rng, found)
+        part = functools.reduce(operator.getitem, way, content)
+        if maybe(rng, 0.2):
+            del part[last]
+        elif maybe(rng, 0.2) and isinstance(part, dict):
+            part[one_of(rng, NAMES)] = part.pop(last)
+        elif last not in COUNTS:
+            part[last] = copy.deepcopy(one_of(rng, (*JSON, *NAMES)))
+    return content
+
+
+def spoil(rng, folder, verbose):
+    """Change a file or two of a folder, or what they are."""
+    for _ in range(1 + int(rng.integers(2))):
+        files = [path for path in sorted(folder.rglob("*.*")) if path.is_file()]
+        path = one_of(rng, [path for path in files if path.stat().st_size < 1 << 30])
+        way = int(rng.integers(4))
+        if way == 0:
+            what = replaced(rng, path)
+        elif way == 1 or path.suffix != ".json":
+            what = damaged(rng, path.read_bytes())
+            path.write_bytes(what)
+        else:
+            try:
+                what = changed_document(rng, json.loads(path.read_text("utf-8")))
+            except (ValueError, TypeError, AttributeError):  # spoiled already
+                continue
+            path.write_text(json.dumps(what))
+        if verbose:
+            print(path.name, str(what)[:3000], flush=True)
+
+
+def read_folder(kind, folder):
+    """A model of a folder, or None after an error that a terminal can show."""
+    good, model = raised(kind.from_pretrained, folder)
+    if good:
+        return model
+    text = str(model)
+    if not text.isprintable() or len(text) > 20_000:
+        raise Finding("from_pretrained: an error that is no line", text[:2000])
+    return None
+
+
+def run_sentences(rng, folder, verbose):
+    """A folder of sentence-transformers, spoiled."""
+    kind = one_of(rng, (*families.ENCODERS,))
+    sentences.write(folder, kind, steps=("Dense", "Normalize"))
+    sentences.write_dense(folder / "2_Dense", 12, 5)
+    sentences.put(folder / "3_Normalize" / "config.json", {})
+    spoil(rng, folder, verbose)
+    encoder = read_folder(SentenceEncoder, folder)
+    if encoder is None:
+        return "errors"
+    good, vectors = raised(encoder.encode, sentences.TEXTS)
+    if not good:
+        return "errors"
+    if vectors.shape != (len(sentences.TEXTS), encoder.embed_dim):
+        raise Finding("encode: vectors of another shape", f"{vectors.shape}")
+    return "results"
+
+
+def run_decoder(rng, folder, verbose):
+    """A folder of a language model, spoiled."""
+    config = one_of(rng, (*DECODERS.values(),))
+    sentences.put(folder / "config.json", {**config, "eos_token_id": 7})
+    sentences.put(folder / "generation_config.json", {"eos_token_id": [2, 7]})
+    data = weights_of(CONFIGS.index(config))
+    (folder / "model.safetensors").write_bytes(data)
+    spoil(rng, folder, verbose)
+    model = read_folder(CausalDecoder, folder)
+    if model is None:
+        return "errors"
+    good, tokens = raised(lambda: [int(token) for token in model.stream([1], 3)])
+    if not good:  # as where a weight is NaN
+        return "errors"
+    if any(token in model.stop for token in tokens[:-1]):
+        raise Finding("stream: tokens after the end", f"{tokens} {model.stop}")
+    return "results"
 
 
 def run_arrays(rng, folder, verbose):
