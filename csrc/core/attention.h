@@ -10,7 +10,9 @@
 #include "core/limits.h"
 #include "core/tasks.h"
 
-typedef struct attn_statistics attn_statistics; /* statistics.h */
+/* Of statistics.h */
+typedef struct attn_statistics attn_statistics;
+typedef struct attn_task_statistics attn_task_statistics;
 
 /* One call. Everything is valid, and broadcast, before it comes here. */
 typedef struct {
@@ -69,12 +71,11 @@ typedef struct {
     char *output, *weights, *lse;
     const char *state;
     char *next_state;
-    char *entropy, *distance, *top_weights, *top_keys; /* where there are statistics, */
-    void *received;              /* and (Lk) reals for the sums over the task's rows */
-    int64_t q_offset;            /* the position of this batch's query 0 */
-    int64_t kv_length;           /* the keys of this batch */
-    ptrdiff_t n_queries;         /* of this batch */
-    ptrdiff_t batch, first_head; /* of the group */
+    const attn_task_statistics *statistics; /* NULL but in attn_measure */
+    int64_t q_offset;                       /* the position of this batch's query 0 */
+    int64_t kv_length;                      /* the keys of this batch */
+    ptrdiff_t n_queries;                    /* of this batch */
+    ptrdiff_t batch, first_head;            /* of the group */
     ptrdiff_t first_row;
     ptrdiff_t n_rows;
     ptrdiff_t see_from[ATTN_TASK_ROWS];

@@ -82,14 +82,16 @@ run_piece(const void *context, ptrdiff_t index, const attn_worker *worker)
     task.n_rows = task.n_rows < ATTN_TASK_ROWS ? task.n_rows : ATTN_TASK_ROWS;
     attn_set_up_task(p, at->b, kv_head, &task);
     ptrdiff_t head = kv_head * p->group;
-    task.entropy = attn_address(&s->entropy, &p->batch, at->b, head, row);
-    task.distance = attn_address(&s->distance, &p->batch, at->b, head, row);
-    task.top_weights = attn_address(&s->top_weights, &p->batch, at->b, head, row);
-    task.top_keys = attn_address(&s->top_keys, &p->batch, at->b, head, row);
+    attn_task_statistics to = {
+        .entropy = attn_address(&s->entropy, &p->batch, at->b, head, row),
+        .distance = attn_address(&s->distance, &p->batch, at->b, head, row),
+        .top_weights = attn_address(&s->top_weights, &p->batch, at->b, head, row),
+        .top_keys = attn_address(&s->top_keys, &p->batch, at->b, head, row)};
+    task.statistics = &to;
     attn_seen_keys(&task, &at->from, &at->to);
     if (j->sums != NULL) {
         char *sums = j->sums + (size_t)index * j->sums_size;
-        task.received = sums;
+        to.received = sums;
         if (at->from < at->to) {
             memset(sums + at->from * size, 0, (size_t)((at->to - at->from) * size));
         }

@@ -27,6 +27,12 @@ struct attn_statistics {
     ptrdiff_t top_k;        /* at least 1 */
 };
 
+/* Where a task's are: the addresses of its rows, as those of its other arrays. */
+struct attn_task_statistics {
+    char *entropy, *distance, *top_weights, *top_keys; /* or NULL */
+    void *received; /* (Lk) reals for the sums over the task's rows, or NULL */
+};
+
 /* The driver: the output as well, and the LSE where it is wanted. -1 when memory runs out,
  * else 0. */
 int attn_measure(const attn_problem *, const attn_statistics *, attn_call *);

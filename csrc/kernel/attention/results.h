@@ -140,6 +140,19 @@ write_weights(work *w, const attn_worker *worker)
     }
 }
 
+/* Measures the weights of all blocks, and writes their statistics. */
+static void
+write_measures(work *w, const attn_worker *worker)
+{
+    row_statistics so_far;
+
+    w->statistics = &so_far;
+    clear_statistics(w);
+    write_weights(w, worker);
+    write_statistics(w);
+    w->statistics = NULL;
+}
+
 /* Writes the results, once every chunk is in the total. */
 static void
 close_task(work *w, const attn_worker *worker)
@@ -153,9 +166,7 @@ close_task(work *w, const attn_worker *worker)
     finish_sums(w, output_factor);
     write_output(w, output_factor);
     if (w->p->statistics != NULL) {
-        clear_statistics(w);
-        write_weights(w, worker);
-        write_statistics(w);
+        write_measures(w, worker);
     } else if (w->task->weights != NULL) {
         write_weights(w, worker);
     }

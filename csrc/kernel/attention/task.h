@@ -15,6 +15,13 @@ typedef struct {
     bool *empty;             /* (tiles) no key yet: output is not written */
 } partial;
 
+/* Statistics of the task's rows so far; core/statistics.h says of what. */
+typedef struct {
+    double positions[ATTN_TASK_ROWS]; /* of queries */
+    double log_sums[ATTN_TASK_ROWS], distances[ATTN_TASK_ROWS];
+    real least_top[ATTN_TASK_ROWS]; /* the least of a row's largest weights */
+} row_statistics;
+
 typedef struct {
     const attn_problem *p;
     const attn_task *task;
@@ -40,10 +47,8 @@ typedef struct {
     real *row_output; /* row form: (rows, value_width) the chunk's output */
     real *row_sums;   /* row form: likewise, of a block */
     const char *bias_rows[ATTN_TASK_ROWS]; /* of the array, from key 0 on */
-    double positions[ATTN_TASK_ROWS]; /* of queries, for statistics; sums so far: */
-    double log_sums[ATTN_TASK_ROWS], distances[ATTN_TASK_ROWS];
-    real least_top[ATTN_TASK_ROWS]; /* the least of a row's largest weights */
-    attn_key_bits see, keep;        /* of a block; keep: what dropout leaves */
+    row_statistics *statistics;            /* while they are measured */
+    attn_key_bits see, keep;               /* of a block; keep: what dropout leaves */
     uint64_t see_lanes[ATTN_BLOCK],
         keep_lanes[ATTN_BLOCK]; /* transposed: bit r of [k] */
 } work;

@@ -43,7 +43,7 @@ fold_rows(const work *w, const span *spans, ptrdiff_t key)
 static void
 sum_over_rows(const work *w, const block *b, const span *spans)
 {
-    real *received = (real *)w->task->received + b->first;
+    real *received = (real *)w->task->statistics->received + b->first;
 
     for (ptrdiff_t k = b->first; k < b->end; k += LANES) {
         v_real keys[LANES];
@@ -59,14 +59,15 @@ static void
 clear_statistics(work *w)
 {
     const attn_task *task = w->task;
+    row_statistics *so_far = w->statistics;
 
-    memset(w->log_sums, 0, sizeof w->log_sums);
-    memset(w->distances, 0, sizeof w->distances);
+    memset(so_far->log_sums, 0, sizeof so_far->log_sums);
+    memset(so_far->distances, 0, sizeof so_far->distances);
     for (ptrdiff_t r = 0; r < ATTN_TASK_ROWS; r++) {
         ptrdiff_t query = (task->first_row + r) % task->n_queries;
-        w->positions[r] = (double)task->q_offset + (double)query;
+        so_far->positions[r] = (double)task->q_offset + (double)query;
     }
-    if (task->top_keys != NULL) {
+    if (task->statistics->top_keys != NULL) {
         clear_top(w);
     }
 }
@@ -105,7 +106,7 @@ sum_distances(const work *w, const block *b, ptrdiff_t first, ptrdiff_t r,
     real position[LANES]; /* relative to the block's first key */
 
     for (int i = 0; i < LANES; i++) {
-        position[i] = (real)(w->positions[r + i] - (double)b->first);
+        position[i] = (real)(w->statistics->positions[r + i] - (double)b->first);
     }
     for (ptrdiff_t k = 0; k < n_keys; k++) {
         v_real away = v_sub(v_load(position), v_set1((real)(first + k)));
@@ -120,6 +121,7 @@ sum_distances(const work *w, const block *b, ptrdiff_t first, ptrdiff_t r,
 static void
 measure_lanes(work *w, const block *b, const span *s, ptrdiff_t r, real *weights)
 {
+    const attn_task_statistics *wanted = w->task->statistics;
     ptrdiff_t n_rows = w->task->n_rows - r;
 
     for (ptrdiff_t k = 0; k < s->n && n_rows < LANES; k++) {
@@ -127,14 +129,15 @@ measure_lanes(work *w, const block *b, const span *s, ptrdiff_t r, real *weights
         v_real x = v_load(weights + k * WIDTH);
         v_store(weights + k * WIDTH, v_select(rows, x, v_set1(0)));
     }
-    if (w->task->entropy != NULL) {
-        add_sums(sum_logs(weights, s->n), w->log_sums + r);
+    if (wanted->entropy != NULL) {
+        add_sums(sum_logs(weights, s->n), w->statistics->log_sums + r);
     }
-    if (w->task->distance != NULL) {
+    if (wanted->distance != NULL) {
         ptrdiff_t first = s->first - b->first;
-        add_sums(sum_distances(w, b, first, r, weights, s->n), w->distances + r);
+        add_sums(sum_distances(w, b, first, r, weights, s->n),
+                 w->statistics->distances + r);
     }
-    if (w->task->top_keys != NULL) {
+    if (wanted->top_keys != NULL) {
         take_top(w, s, r, weights);
     }
 }
@@ -144,16 +147,16 @@ static void
 write_statistics(const work *w)
 {
     const attn_statistics *s = w->p->statistics;
-    const attn_task *task = w->task;
+    const attn_task_statistics *to = w->task->statistics;
 
-    for (ptrdiff_t r = 0; r < task->n_rows; r++) {
+    for (ptrdiff_t r = 0; r < w->task->n_rows; r++) {
         bool spoilt = w->total.sum[r] != w->total.sum[r];
-        double entropy = spoilt ? (double)NAN : 0 - w->log_sums[r];
-        double distance = spoilt ? (double)NAN : w->distances[r];
-        write_statistic(w, task->entropy, &s->entropy, r, entropy);
-        write_statistic(w, task->distance, &s->distance, r, distance);
-        for (ptrdiff_t i = 0; i < s->top_k && spoilt && task->top_keys != NULL; i++) {
-            write_statistic(w, task->top_weights + i * (ptrdiff_t)sizeof(real),
+        double entropy = spoilt ? (double)NAN : 0 - w->statistics->log_sums[r];
+        double distance = spoilt ? (double)NAN : w->statistics->distances[r];
+        write_statistic(w, to->entropy, &s->entropy, r, entropy);
+        write_statistic(w, to->distance, &s->distance, r, distance);
+        for (ptrdiff_t i = 0; i < s->top_k && spoilt && to->top_keys != NULL; i++) {
+            write_statistic(w, to->top_weights + i * (ptrdiff_t)sizeof(real),
                             &s->top_weights, r, (double)NAN);
         }
     }

@@ -26,13 +26,14 @@ static void
 clear_top(work *w)
 {
     const attn_statistics *s = w->p->statistics;
+    const attn_task_statistics *to = w->task->statistics;
     size_t n = (size_t)s->top_k;
 
-    memset(w->least_top, 0, sizeof w->least_top);
+    memset(w->statistics->least_top, 0, sizeof w->statistics->least_top);
     for (ptrdiff_t r = 0; r < w->task->n_rows; r++) {
-        memset(statistic_at(w, w->task->top_weights, &s->top_weights, r), 0,
+        memset(statistic_at(w, to->top_weights, &s->top_weights, r), 0,
                n * sizeof(real));
-        memset(statistic_at(w, w->task->top_keys, &s->top_keys, r), 0xff, /* -1 */
+        memset(statistic_at(w, to->top_keys, &s->top_keys, r), 0xff, /* -1 */
                n * sizeof(int64_t));
     }
 }
@@ -42,8 +43,9 @@ static void
 insert_top(work *w, ptrdiff_t r, real weight, ptrdiff_t key)
 {
     const attn_statistics *s = w->p->statistics;
-    real *weights = statistic_at(w, w->task->top_weights, &s->top_weights, r);
-    int64_t *keys = statistic_at(w, w->task->top_keys, &s->top_keys, r);
+    const attn_task_statistics *to = w->task->statistics;
+    real *weights = statistic_at(w, to->top_weights, &s->top_weights, r);
+    int64_t *keys = statistic_at(w, to->top_keys, &s->top_keys, r);
     ptrdiff_t i = s->top_k - 1;
 
     for (; i > 0 && weights[i - 1] < weight; i--) {
@@ -52,7 +54,7 @@ insert_top(work *w, ptrdiff_t r, real weight, ptrdiff_t key)
     }
     weights[i] = weight;
     keys[i] = key;
-    w->least_top[r] = weights[s->top_k - 1];
+    w->statistics->least_top[r] = weights[s->top_k - 1];
 }
 
 /* Takes up a span's weights of the vector of rows from r on. */
@@ -60,7 +62,8 @@ static void
 take_top(work *w, const span *s, ptrdiff_t r, const real *weights)
 {
     for (ptrdiff_t k = 0; k < s->n; k++) {
-        v_mask larger = v_less(v_load(w->least_top + r), v_load(weights + k * WIDTH));
+        v_real below = v_load(w->statistics->least_top + r);
+        v_mask larger = v_less(below, v_load(weights + k * WIDTH));
         for (uint64_t bits = v_bits_of(larger); bits != 0; bits &= bits - 1) {
             ptrdiff_t i = __builtin_ctzll(bits);
             insert_top(w, r + i, weights[k * WIDTH + i], s->first + k);

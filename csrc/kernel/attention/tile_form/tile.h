@@ -92,7 +92,7 @@ write_tile_weights(work *w, const block *b)
                          (ptrdiff_t)t * WIDTH + lane, scores_of(w, t) + lane, s->n);
         }
     }
-    if (w->p->statistics != NULL && w->task->received != NULL) {
+    if (w->p->statistics != NULL && w->task->statistics->received != NULL) {
         sum_over_rows(w, b, spans);
     }
 }
