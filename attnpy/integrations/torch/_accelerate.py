@@ -1,27 +1,38 @@
 """PyTorch's own functions and modules, made to use attnpy for a while.
 
-Names are replaced while anybody is in a block of `accelerate`. What they then name asks
-whether this thread is, and whether a call is for attnpy; else PyTorch's function runs.
+Names are replaced while any thread is in a block of `accelerate`. The replacement asks
+whether the calling thread is in one, and whether the call is for attnpy; otherwise it
+calls PyTorch's function.
 """
 
 from __future__ import annotations
 
 import functools
+import operator
 import sys
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch._C import _is_torch_function_mode_enabled
+from torch._compile import _disable_dynamo
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.nn import functional
+from torch.nn.attention.bias import CausalBias
+from torch.overrides import (
+    _get_current_function_mode_stack,
+    _get_overloaded_args,
+    has_torch_function,
+)
+from torch.utils._device import DeviceContext
 
 from attnpy import _checks
 from attnpy.integrations.torch import _tensors
 from attnpy.integrations.torch._attention import attend_at_once, is_traced
-from attnpy.integrations.torch._sdpa import attend_as_torch
+from attnpy.integrations.torch._sdpa import attend_as_torch, known_mask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,21 +40,42 @@ if TYPE_CHECKING:
 _STANDING_FOR_OTHERS = (FakeTensor, FunctionalTensor)
 
 
-class _Settings:
-    """What holds in a block of accelerate()."""
+class _Block:
+    """A block of accelerate(), which the thread that closes it may not have opened."""
 
     def __init__(self, num_threads: int | None) -> None:
         self.num_threads = num_threads
+        self.siblings = _thread.blocks  # all open blocks of the thread that opens it
+
+    def open(self) -> None:
+        """Accelerate this thread."""
+        self.siblings.append(self)
+        _names.blocks.add(self)
+        _names.settle()
+
+    def close(self) -> None:
+        """Undo `open`, however far it came. A second call changes nothing."""
+        if self in self.siblings:
+            self.siblings.remove(self)
+        _names.blocks.discard(self)
+        _names.settle()
 
 
 class _Thread(threading.local):
-    """The blocks of accelerate() that a thread is in, and who wants weights there."""
+    """The blocks of accelerate() that a thread is in, and a list for its weights."""
 
-    blocks: tuple[_Settings, ...] = ()
-    weights: list[Tensor] | None = None
+    def __init__(self) -> None:
+        self.blocks: list[_Block] = []
+        self.weights: list[Tensor] | None = None
 
 
 _thread = _Thread()
+
+
+def _innermost() -> _Block | None:
+    """Return this thread's innermost block."""
+    last = _thread.blocks[-1:]  # in one step, for another thread may close it
+    return last[0] if last else None
 
 
 @contextmanager
@@ -97,14 +129,15 @@ def accelerate(*, num_threads: int | None = None) -> Iterator[None]:
     """
     if num_threads is not None:
         num_threads = _checks.count(num_threads, "num_threads")
-    block = _Settings(num_threads)
-    _names.replace()
+    block = _Block(num_threads)
     try:
-        _thread.blocks = (*_thread.blocks, block)
-        yield
+        try:
+            block.open()
+            yield
+        finally:
+            block.close()
     finally:
-        _thread.blocks = tuple(one for one in _thread.blocks if one is not block)
-        _names.restore()
+        block.close()  # Ctrl-C may have interrupted the first time
 
 
 # ---- What is for attnpy --------------------------------------------------------------
@@ -136,10 +169,12 @@ def _attend(
 ) -> Any:
     """Compute scaled_dot_product_attention."""
     tensors = (query, key, value)
-    blocks, collected = _thread.blocks, _thread.weights
-    if not blocks:
+    block, collected = _innermost(), _thread.weights
+    if block is None:
         return NotImplemented
-    options: dict[str, Any] = {"scale": scale, "num_threads": blocks[-1].num_threads}
+    options: dict[str, Any] = {"scale": scale, "num_threads": block.num_threads}
+    if attn_mask is not None:
+        attn_mask, is_causal = known_mask(attn_mask, is_causal)
     if is_causal:
         options["causal"] = "top_left"
     if attn_mask is None and dropout_p == 0 and collected is None:
@@ -176,13 +211,17 @@ def _multi_head_attention(
         return NotImplemented  # an error
     options["is_causal"] = False  # a hint, which the mask makes true
     collected: list[Tensor] = []
-    before, _thread.weights = _thread.weights, collected
+    before = _thread.weights
     try:
-        output, _ = _PYTORCH["multi_head_attention_forward"](
-            query, key, value, *arguments, need_weights=False, **options
-        )
+        try:
+            _thread.weights = collected
+            output, _ = _PYTORCH["multi_head_attention_forward"](
+                query, key, value, *arguments, need_weights=False, **options
+            )
+        finally:
+            _thread.weights = before
     finally:
-        _thread.weights = before
+        _thread.weights = before  # Ctrl-C may have interrupted the first time
     if len(collected) != 1:
         return NotImplemented
     (weights,) = collected
@@ -211,7 +250,8 @@ def _self_attention(
     if mask is not None:
         mask = ~mask.bool()
         mask = mask[:, None, None, :] if mask_type == 1 else mask
-    options = {"num_threads": _thread.blocks[-1].num_threads}
+    block = _innermost()
+    options = {"num_threads": block and block.num_threads}
     attended, weights, _ = attend_as_torch(
         heads.unbind(), mask, 0.0, False, options, need_weights
     )  # (B, H, L, D)
@@ -309,26 +349,19 @@ def _is_untrained(*tensors: Tensor | None) -> bool:
 # ---- Names ---------------------------------------------------------------------------
 
 
-class _Place(NamedTuple):
-    """A name in a module."""
-
-    names: dict[str, Any]
-    name: str
-
-    def change(self, old: object, new: object) -> None:
-        """Let the name mean something else, if it still means what it did."""
-        if self.names.get(self.name) is old:
-            self.names[self.name] = new
-
-
 _OURS: dict[str, Callable[..., Any]] = {
     "scaled_dot_product_attention": _attend,
     "multi_head_attention_forward": _multi_head_attention,
     "_native_multi_head_attention": _native_multi_head_attention,
     "_transformer_encoder_layer_fwd": _encoder_layer,
 }
+_HOMES = {  # the modules of those that are not in `torch`
+    "scaled_dot_product_attention": functional,
+    "multi_head_attention_forward": functional,
+    "script": torch.jit,
+}
 _PYTORCH: dict[str, Callable[..., Any]] = {
-    name: getattr(torch if name.startswith("_") else functional, name) for name in _OURS
+    name: getattr(_HOMES.get(name, torch), name) for name in (*_OURS, "script")
 }
 
 
@@ -338,69 +371,207 @@ def _or_pytorch(name: str) -> Callable[..., Any]:
 
     @functools.wraps(theirs)
     def call(*arguments: Any, **keywords: Any) -> Any:
+        given = (*arguments, *keywords.values())
+        handled = has_torch_function(given) or _is_torch_function_mode_enabled()
+        if handled and not _are_handlers_neutral(given):
+            return _by_handlers(theirs, arguments, keywords)
         try:
             result = ours(*arguments, **keywords)
         except (TypeError, ValueError):  # PyTorch says what is wrong, or does it
             result = NotImplemented
-        return theirs(*arguments, **keywords) if result is NotImplemented else result
+        if result is not NotImplemented:
+            return result
+        if handled:
+            return _by_handlers(theirs, arguments, keywords)
+        return theirs(*arguments, **keywords)
 
+    call.__prepare_scriptable__ = _refuse_script  # type: ignore[attr-defined]
     return call
 
 
-_REPLACEMENTS = {name: _or_pytorch(name) for name in _OURS}
+def _are_handlers_neutral(given: tuple[Any, ...]) -> bool:
+    """Tell whether no `__torch_function__` has anything to say about attention.
+
+    The mode for a default device has not, and of a CausalBias attnpy knows the meaning.
+    """
+    modes = _get_current_function_mode_stack()
+    return all(type(mode) is DeviceContext for mode in modes) and all(
+        type(x) in (Tensor, CausalBias) for x in _get_overloaded_args(given)
+    )
+
+
+def _by_handlers(
+    theirs: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]
+) -> Any:
+    """Call PyTorch's function, which calls `__torch_function__` of a mode or subclass.
+
+    That compares the function it gets with what PyTorch's names mean.
+    """
+    if torch.compiler.is_compiling():
+        return _between_graphs(theirs, arguments, keywords)
+    return _names.call_with_pytorchs(theirs, arguments, keywords)
+
+
+@_disable_dynamo
+def _uncompiled(*arguments: Any) -> Any:
+    return _names.call_with_pytorchs(*arguments)
+
+
+def _between_graphs(*arguments: Any) -> Any:
+    return _uncompiled(*arguments)
+
+
+vars(
+    _between_graphs
+).update(  # what torch.compiler.disable would set, without its import
+    _torchdynamo_disable=True,
+    _torchdynamo_disable_msg="accelerate: expected no tensor subclass or mode with a "
+    "__torch_function__ in what is compiled with fullgraph=True in a block, got a call "
+    "of attention with one",
+)
+
+
+def _refuse_script() -> Any:
+    raise RuntimeError(
+        "accelerate: expected torch.jit.script to be called outside of the block, for "
+        "a script cannot use attnpy, got a call within"
+    )
+
+
+@functools.wraps(torch.jit.script)
+def _script(obj: Any, *arguments: Any, _frames_up: int = 0, **keywords: Any) -> Any:
+    """Script what attention is not in, and refuse modules before they are begun.
+
+    A module that fails halfway can never be scripted again.
+    """
+    script = _PYTORCH["script"]
+    if _innermost() is None:  # another thread is in a block
+        keywords["_frames_up"] = _frames_up + 2
+        return _names.call_with_pytorchs(script, (obj, *arguments), keywords)
+    if isinstance(obj, nn.Module) and not isinstance(obj, torch.jit.ScriptModule):
+        _refuse_script()
+    return script(obj, *arguments, _frames_up=_frames_up + 1, **keywords)
+
+
+_REPLACEMENTS = {name: _or_pytorch(name) for name in _OURS} | {"script": _script}
+
+
+class _Place(NamedTuple):
+    """A name in a module."""
+
+    names: dict[str, Any]
+    name: str
+
+    def choose(self, ours: bool) -> None:
+        """Let the name mean one of the two functions, if it means the other."""
+        functions = (_PYTORCH[self.name], _REPLACEMENTS[self.name])
+        if self.names.get(self.name) is functions[not ours]:
+            self.names[self.name] = functions[ours]
+
+
+_is_owned = operator.methodcaller("_is_owned")  # as threading.Condition asks a lock
 
 
 class _Names:
-    """The names, which mean attnpy's functions while there is any block."""
+    """The names, which mean attnpy's functions while any block is open.
+
+    What they should mean follows from two sets, which change in one step each. So an
+    exception at any point, such as that of Ctrl-C, leaves nothing to be made good but
+    another `settle`.
+    """
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.n_blocks = 0
+        self.blocks: set[_Block] = set()
+        self.handlers: set[object] = set()  # calls that need PyTorch's names
+        # A thread may come back: by a signal's handler, or a generator that is freed.
+        self.lock = threading.RLock()
+        self.are_ours: bool | None = False  # None: some are, some are not
         self.n_modules = 0  # when they were looked through
         self.places: list[_Place] = []
-        self.compiler_was_there = False
+        self.compiler_knew = False
 
-    def replace(self) -> None:
-        """Begin a block."""
-        with self.lock:
-            self.n_blocks += 1
-            if self.n_blocks > 1:
-                return
-            self.compiler_was_there = _COMPILER in sys.modules
-            if self.n_modules != len(sys.modules):
-                self.n_modules = len(sys.modules)
-                self.places = list(_find_places())
-            for place in self.places:
-                place.change(_PYTORCH[place.name], _REPLACEMENTS[place.name])
+    def settle(self) -> None:
+        """Let all names mean what they should."""
+        held = _is_owned(self.lock)
+        try:
+            with self.lock:
+                while self.are_ours is not (ours := self._should_be_ours()):
+                    self._choose(ours)
+        finally:  # an exception may come between the block and the lock's release
+            while not held and _is_owned(self.lock):
+                self.lock.release()
 
-    def restore(self) -> None:
-        """End a block."""
-        with self.lock:
-            self.n_blocks -= 1
-            if self.n_blocks > 0:
-                return
-            for place in self.places:
-                place.change(_REPLACEMENTS[place.name], _PYTORCH[place.name])
-            if _COMPILER in sys.modules and not self.compiler_was_there:
-                sys.modules[_COMPILER].clear_lru_cache()
+    def call_with_pytorchs(
+        self,
+        function: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        keywords: dict[str, Any],
+    ) -> Any:
+        """Call a function while all names mean PyTorch's, in other threads as well."""
+        call = object()
+        try:
+            try:
+                self.handlers.add(call)
+                self.settle()
+                return function(*arguments, **keywords)
+            finally:
+                self.handlers.discard(call)
+                self.settle()
+        finally:
+            self.handlers.discard(call)
+            self.settle()
+
+    def _should_be_ours(self) -> bool:
+        return bool(self.blocks) and not self.handlers
+
+    def _choose(self, ours: bool) -> None:
+        self.are_ours = None
+        if self.n_modules != len(sys.modules):
+            n_modules = len(sys.modules)
+            self.places = list(_find_places())
+            self.n_modules = n_modules
+        if ours:
+            self.compiler_knew = _does_compiler_know_names()
+        for place in self.places:
+            place.choose(ours)
+        if not ours and not self.compiler_knew and _does_compiler_know_names():
+            sys.modules[_COMPILER].clear_lru_cache()
+        self.are_ours = ours
 
 
 # What torch.compile knows about functions of PyTorch. It looks up their names when it
-# is first imported, and has to do so again if that was in a block.
+# first needs them, and has to do so again if that was in a block.
 _COMPILER = "torch._dynamo.trace_rules"
+
+
+def _does_compiler_know_names() -> bool:
+    compiler = sys.modules.get(_COMPILER)
+    if compiler is None:
+        return False
+    return bool(compiler.get_torch_obj_rule_map.cache_info().currsize)
+
+
 _names = _Names()
 
 
 def _find_places() -> Iterator[_Place]:
-    """Find PyTorch's functions in its modules, and where others have imported them."""
-    yield from (_Place(vars(torch), name) for name in _OURS if name.startswith("_"))
-    names = [name for name in _OURS if not name.startswith("_")]
-    yield from (_Place(vars(functional), name) for name in names)
+    """Find the functions in PyTorch's modules, and where others have imported them.
+
+    A module that was imported in a block has the replacements.
+    """
+    names = []
+    for name in _PYTORCH:
+        yield _Place(vars(_HOMES.get(name, torch)), name)
+        if name in _HOMES:
+            names.append(name)
     for module_name, module in list(sys.modules.items()):
         try:  # without loading what is lazy
             attributes = object.__getattribute__(module, "__dict__")
         except AttributeError:
             continue
-        found = [name for name in names if attributes.get(name) is _PYTORCH[name]]
-        if found and module_name.partition(".")[0] != "torch":
-            yield from (_Place(attributes, name) for name in found)
+        if module_name.partition(".")[0] == "torch":
+            continue
+        for name in names:
+            meaning = attributes.get(name)
+            if meaning is _PYTORCH[name] or meaning is _REPLACEMENTS[name]:
+                yield _Place(attributes, name)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from attnpy import _checks
 from attnpy._gradients import NAMES
@@ -41,7 +42,8 @@ def scaled_dot_product_attention(
         Likewise.
     attn_mask : Tensor, broadcast to (..., Lq, Lk), optional
         Of bool: True where the query may attend. Of float32 or the query's dtype: added
-        to the scaled scores; it may need a gradient.
+        to the scaled scores; it may need a gradient. Or what
+        `torch.nn.attention.bias` makes.
     dropout_p : float, optional
         From 0 to 1: the probability with which a weight becomes 0. The seed is drawn
         from PyTorch's generator, so that `torch.manual_seed` makes a call repeatable;
@@ -88,6 +90,8 @@ def scaled_dot_product_attention(
     True
     """
     options: dict[str, Any] = {} if scale is None else {"scale": scale}
+    if attn_mask is not None:
+        attn_mask, is_causal = known_mask(attn_mask, is_causal)
     if is_causal:
         options["causal"] = "top_left"
     if attn_mask is None and dropout_p == 0:
@@ -102,6 +106,19 @@ def scaled_dot_product_attention(
         with _checks.renamed(mask="attn_mask", bias="attn_mask", dropout="dropout_p"):
             raise error
     return results[0]
+
+
+def known_mask(attn_mask: Tensor, is_causal: bool) -> tuple[Tensor | None, bool]:
+    """Return mask and `is_causal` for PyTorch's CausalBias, which has no numbers."""
+    if type(attn_mask) is not CausalBias:
+        return attn_mask, is_causal
+    if is_causal:
+        raise ValueError("is_causal: expected False with a CausalBias, got True")
+    n_queries, n_keys = attn_mask.seq_len_q, attn_mask.seq_len_kv
+    if attn_mask.variant is CausalVariant.UPPER_LEFT or n_queries == n_keys:
+        return None, True
+    visible = torch.ones(n_queries, n_keys, dtype=torch.bool, device="cpu")
+    return visible.tril(n_keys - n_queries), False
 
 
 def attend_as_torch(
@@ -130,7 +147,7 @@ def attend_as_torch(
         options.pop("mask", None)
     elif dropout_p != 0:
         options["dropout"] = dropout_p
-        options["dropout_seed"] = torch.randint(-(2**63), 2**63 - 1, ())
+        options["dropout_seed"] = torch.randint(-(2**63), 2**63 - 1, (), device="cpu")
     return attend((*tensors, bias, None), options, return_weights)
 
 
