@@ -273,6 +273,11 @@ def test_the_compiler_may_be_imported_before_and_used_first_in_a_block():
         "with accelerate():\n"
         "    torch.testing.assert_close(compiled(x), attend(x))\n"
         "torch.testing.assert_close(compiled(x), attend(x))\n"
+        "bias = torch.nn.attention.bias.causal_upper_left(3, 3)\n"
+        "masked = lambda x, bias: functional.scaled_dot_product_attention(\n"
+        "    x, x, x, attn_mask=bias) * 2\n"
+        "compiled = torch.compile(masked, fullgraph=True, backend='aot_eager')\n"
+        "torch.testing.assert_close(compiled(x, bias), masked(x, bias))\n"
         "assert functional.scaled_dot_product_attention in get_torch_obj_rule_map()\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)

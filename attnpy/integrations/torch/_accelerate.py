@@ -15,11 +15,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, _fused_sdp_choice, nn
 from torch._C import _is_torch_function_mode_enabled
 from torch._compile import _disable_dynamo
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.backends.cuda import flash_sdp_enabled, math_sdp_enabled
 from torch.nn import functional
 from torch.nn.attention.bias import CausalBias
 from torch.overrides import (
@@ -27,7 +28,6 @@ from torch.overrides import (
     _get_overloaded_args,
     has_torch_function,
 )
-from torch.utils._device import DeviceContext
 
 from attnpy import _checks
 from attnpy.integrations.torch import _tensors
@@ -105,16 +105,21 @@ def accelerate(*, num_threads: int | None = None) -> Iterator[None]:
     -----
     What is not for attnpy goes to PyTorch as ever: other devices, dtypes and layouts,
     nested tensors, subclasses, other modes, `torch.func`, forward-mode derivatives,
-    tensors without elements, and calls that are errors. Results differ from PyTorch's
-    by rounding, and by which weights dropout drops; gradients of gradients are refused.
+    tensors without elements, and calls that are errors, such as those for which
+    `torch.nn.attention.sdpa_kernel` leaves PyTorch no kernel. While a subclass or mode
+    handles a call by its `__torch_function__`, names mean PyTorch's functions in all
+    threads; compiled with ``fullgraph=True`` such a call is refused. Results differ
+    from PyTorch's by rounding, and by which weights dropout drops; gradients of
+    gradients are refused.
 
     Names are replaced: those of PyTorch, and those by which other modules have imported
     `scaled_dot_product_attention` or `multi_head_attention_forward`. A function that
     somebody keeps under another name, such as an argument's default, stays PyTorch's.
 
     `torch.compile` compiles a function again where it is called in a block, and calls
-    in one what it compiled there. `torch.export` within a block exports the operator
-    ``attnpy::attention``, which exists where `attnpy.integrations.torch` is imported.
+    in one what it compiled there. `torch.jit.script` is refused within a block.
+    `torch.export` within a block exports the operator ``attnpy::attention``, which
+    exists where `attnpy.integrations.torch` is imported.
 
     Examples
     --------
@@ -172,6 +177,11 @@ def _attend(
     block, collected = _innermost(), _thread.weights
     if block is None:
         return NotImplemented
+    # What is compiled cannot ask.
+    if not torch.compiler.is_compiling() and not math_sdp_enabled():
+        arguments = (query, key, value, attn_mask, dropout_p, is_causal)
+        if not _has_kernel(*arguments, scale=scale, enable_gqa=enable_gqa):
+            return NotImplemented
     options: dict[str, Any] = {"scale": scale, "num_threads": block.num_threads}
     if attn_mask is not None:
         attn_mask, is_causal = known_mask(attn_mask, is_causal)
@@ -181,7 +191,9 @@ def _attend(
         output = attend_at_once(query, key, value, options, as_torch=True)
         if output is not None:
             return output
-    if not _is_ours(*tensors, attn_mask) or any(x.numel() == 0 for x in tensors):
+    if not _is_ours(*tensors, attn_mask):
+        return NotImplemented
+    if any(x is None or x.numel() == 0 for x in tensors):
         return NotImplemented  # of nothing PyTorch does not check the shapes
     output, weights, _ = attend_as_torch(
         tensors, attn_mask, dropout_p, enable_gqa, options, collected is not None
@@ -189,6 +201,13 @@ def _attend(
     if collected is not None and weights is not None:
         collected.append(weights)
     return output
+
+
+def _has_kernel(*arguments: Any, **options: Any) -> bool:
+    """Tell whether `sdpa_kernel` leaves PyTorch a kernel for a call."""
+    if type(arguments[3]) is CausalBias:
+        return bool(flash_sdp_enabled())
+    return int(_fused_sdp_choice(*arguments, **options)) >= 0
 
 
 def _multi_head_attention(
@@ -381,7 +400,7 @@ def _or_pytorch(name: str) -> Callable[..., Any]:
             result = NotImplemented
         if result is not NotImplemented:
             return result
-        if handled:
+        if handled and any(type(x) is CausalBias for x in given):
             return _by_handlers(theirs, arguments, keywords)
         return theirs(*arguments, **keywords)
 
@@ -389,13 +408,17 @@ def _or_pytorch(name: str) -> Callable[..., Any]:
     return call
 
 
+_NEUTRAL = ("torch.utils._device", "torch.fx.", "torch._export.", "torch.export.")
+
+
 def _are_handlers_neutral(given: tuple[Any, ...]) -> bool:
     """Tell whether no `__torch_function__` has anything to say about attention.
 
-    The mode for a default device has not, and of a CausalBias attnpy knows the meaning.
+    The modes for a default device and of `torch.export` have not, and of a CausalBias
+    attnpy knows the meaning.
     """
     modes = _get_current_function_mode_stack()
-    return all(type(mode) is DeviceContext for mode in modes) and all(
+    return all(type(mode).__module__.startswith(_NEUTRAL) for mode in modes) and all(
         type(x) in (Tensor, CausalBias) for x in _get_overloaded_args(given)
     )
 
@@ -488,7 +511,7 @@ class _Names:
         self.are_ours: bool | None = False  # None: some are, some are not
         self.n_modules = 0  # when they were looked through
         self.places: list[_Place] = []
-        self.compiler_knew = False
+        self.filled: list[Any] = []  # caches, when the names were PyTorch's
 
     def settle(self) -> None:
         """Let all names mean what they should."""
@@ -531,24 +554,33 @@ class _Names:
             self.places = list(_find_places())
             self.n_modules = n_modules
         if ours:
-            self.compiler_knew = _does_compiler_know_names()
+            self.filled = list(_filled_caches())
         for place in self.places:
             place.choose(ours)
-        if not ours and not self.compiler_knew and _does_compiler_know_names():
-            sys.modules[_COMPILER].clear_lru_cache()
+        if not ours:
+            for cache in _filled_caches():
+                if cache not in self.filled:
+                    cache.cache_clear()
         self.are_ours = ours
 
 
-# What torch.compile knows about functions of PyTorch. It looks up their names when it
-# first needs them, and has to do so again if that was in a block.
-_COMPILER = "torch._dynamo.trace_rules"
+# What PyTorch knows about its functions. It looks up their names when it first needs
+# them, and has to do so again if that was in a block.
+_CACHES = (
+    ("torch.overrides", "get_ignored_functions"),
+    ("torch.overrides", "get_testing_overrides"),
+    ("torch.overrides", "_get_overridable_functions"),
+    ("torch.overrides", "_get_tensor_methods"),
+    ("torch._dynamo.variables.torch", "get_overridable_functions"),
+    ("torch._dynamo.trace_rules", "get_torch_obj_rule_map"),
+)
 
 
-def _does_compiler_know_names() -> bool:
-    compiler = sys.modules.get(_COMPILER)
-    if compiler is None:
-        return False
-    return bool(compiler.get_torch_obj_rule_map.cache_info().currsize)
+def _filled_caches() -> Iterator[Any]:
+    for module, name in _CACHES:
+        cache: Any = getattr(sys.modules.get(module), name, None)
+        if hasattr(cache, "cache_info") and cache.cache_info().currsize:
+            yield cache
 
 
 _names = _Names()

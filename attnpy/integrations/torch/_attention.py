@@ -8,8 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch._C import _is_tracing, _len_torch_dispatch_stack
-from torch._C._functorch import maybe_current_level
+from torch._C._functorch import is_legacy_batchedtensor, maybe_current_level
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
+from torch.autograd.graph import increment_version
+from torch.nn.attention.bias import CausalBias
 
 import attnpy
 from attnpy import _attnpy, _checks
@@ -18,6 +21,8 @@ from attnpy._options import VJP, Options
 from attnpy.integrations.torch import _compute, _operator, _tensors
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from typing_extensions import Unpack
 
     from attnpy._typing import Causal, Window
@@ -264,13 +269,14 @@ def attend_at_once(
     if is_traced():
         return None
     arrays = _tensors.plain_arrays(query, key, value)
-    if arrays is None or _is_for_attend(*arrays, as_torch):
+    if arrays is None or _is_for_attend(arrays, as_torch):
         return None
     return _tensors.to_tensor(attnpy.attention(*arrays, **options))
 
 
-def _is_for_attend(query: Any, key: Any, value: Any, as_torch: bool) -> bool:
+def _is_for_attend(arrays: list[Any], as_torch: bool) -> bool:
     """Tell whether an output has its heads inside, or PyTorch means something else."""
+    query, key, value = arrays
     strides = query.strides
     if len(strides) < 3 or strides[-3] < strides[-2]:
         return True
@@ -295,9 +301,14 @@ def attend(
 
     `inputs` are query, key, value, bias and sinks, `options` the others that are given.
     """
-    traced = is_traced() or not all(map(_tensors.is_plain, inputs[:3]))
+    given = list(_tensors_of(inputs, options))
+    traced = (
+        is_traced()
+        or not all(map(_tensors.is_plain, inputs[:3]))
+        or any(type(tensor) not in _tensors.PLAIN for tensor in given)
+    )
     if traced:
-        _check_inputs(inputs)
+        _check_inputs(inputs, given)
     recorded = torch.is_grad_enabled() and any(map(_tensors.needs_gradient, inputs))
     if recorded and traced and maybe_current_level() is not None:
         raise NotImplementedError(
@@ -306,6 +317,9 @@ def attend(
         )
     if out is not None:
         _check_out(out, recorded)
+        if not traced and not _has_memory_as_it_reads(out):
+            results = attend(inputs, options, return_weights, return_lse)
+            return _written(results[0], out), *results[1:]
     if traced:
         output, weights, lse = _operator.call(inputs, options, return_weights)
         return output if out is None else _written(output, out), weights, lse
@@ -314,9 +328,24 @@ def attend(
     if recorded:
         inputs = (*inputs[:3], *map(_saved, inputs[3:]))
         options = {name: _kept(option) for name, option in options.items()}
-        results: Results = _Attention.apply(*inputs, options, return_weights)
-        return results
-    return _compute.forward(inputs, options, return_weights, return_lse, out)
+        recorded_results: Results = _Attention.apply(*inputs, options, return_weights)
+        return recorded_results
+    results = _compute.forward(inputs, options, return_weights, return_lse, out)
+    if out is not None:
+        increment_version(out)  # so that autograd knows that it is not what it was
+    return results
+
+
+def _tensors_of(inputs: tuple[Any, ...], options: dict[str, Any]) -> Iterator[Any]:
+    """Return query, key and value, whatever they are, and the other tensors."""
+    yield from inputs[:3]
+    for option in (*inputs[3:], *options.values()):
+        pair = option if isinstance(option, (tuple, list)) else (option,)
+        yield from (one for one in pair if isinstance(one, torch.Tensor))
+
+
+def _has_memory_as_it_reads(out: Tensor) -> bool:
+    return _tensors.is_plain(out) and not out.is_neg()
 
 
 def _seed(seed: Any) -> Any:
@@ -324,8 +353,10 @@ def _seed(seed: Any) -> Any:
     return int(seed) % 2**64 if isinstance(seed, torch.Tensor) else seed
 
 
-def _check_inputs(inputs: tuple[Any, ...]) -> None:
-    """Refuse what no operator stands for."""
+def _check_inputs(inputs: tuple[Any, ...], given: list[Any]) -> None:
+    """Refuse what no operator stands for; `given` are all tensors."""
+    if not torch.compiler.is_compiling():
+        _check_classes(given)
     for tensor, name in zip(inputs[:3], NAMES, strict=False):
         _tensors.check(tensor, name, meta=True)
         if tensor.is_meta is not inputs[0].is_meta:
@@ -337,6 +368,21 @@ def _check_inputs(inputs: tuple[Any, ...]) -> None:
         raise NotImplementedError(
             "attnpy.integrations.torch: expected no forward-mode derivatives, which "
             "attnpy does not have, got a tensor with a tangent"
+        )
+
+
+def _check_classes(tensors: list[Any]) -> None:
+    """Refuse tensors that do not have their numbers, or have none beside some."""
+    if any(type(tensor) is CausalBias for tensor in tensors):
+        raise TypeError(
+            "bias, mask: expected a tensor with numbers, got a CausalBias; "
+            "causal='top_left' and causal=True mean the same"
+        )
+    fakes = [x for x in tensors if isinstance(x, FakeTensor)]
+    if 0 < len(fakes) < len(tensors) and not fakes[0].fake_mode.allow_non_fake_inputs:
+        raise TypeError(
+            "tensors: expected a FakeTensor for each of them or for none, got "
+            f"{len(fakes)} among {len(tensors)}"
         )
 
 
@@ -358,6 +404,11 @@ def _check_out(out: Any, recorded: bool) -> None:
         raise ValueError(
             "out: expected None where gradients are wanted, or a call under "
             "torch.no_grad(), got a tensor"
+        )
+    if out.is_inference() and not torch.is_inference_mode_enabled():
+        raise ValueError(
+            "out: expected a tensor that may be written to, got one of inference mode "
+            "outside of it"
         )
 
 
@@ -443,8 +494,11 @@ class _Attention(torch.autograd.Function):
         n = len(NAMES)
         inputs, results, tensors = saved[:n], saved[n : n + 2], saved[n + 2 :]
         options = {**ctx.options, **dict(zip(ctx.names, tensors, strict=True))}
-        names = zip(NAMES, ctx.needs_input_grad, strict=False)
-        wanted = [name for name, flag in names if flag]
+        flags = list(ctx.needs_input_grad[:n])
+        if is_traced() or any(map(_is_batch, grads)):
+            traced = _operator.gradients(grads, inputs, results, options, flags)
+            return (*traced, None, None)
+        wanted = [name for name, flag in zip(NAMES, flags, strict=True) if flag]
 
         def compute() -> tuple[Tensor | None, ...]:
             return tuple(_compute.backward(grads, inputs, results, options, wanted))
@@ -452,6 +506,11 @@ class _Attention(torch.autograd.Function):
         if torch.is_grad_enabled():  # create_graph=True
             return (*_FirstDerivative.apply(compute, *grads, *inputs), None, None)
         return (*compute(), None, None)
+
+
+def _is_batch(tensor: Tensor | None) -> bool:
+    """Tell whether this is what `is_grads_batched` makes of a batch of gradients."""
+    return tensor is not None and is_legacy_batchedtensor(tensor)
 
 
 def _gradients_at_once(

@@ -40,7 +40,9 @@ def call(
 
 def _as_tensor(option: Any) -> Tensor | None:
     """Return what is given as numbers or an array of NumPy as a tensor."""
-    return None if option is None else torch.as_tensor(option)
+    if option is None or isinstance(option, Tensor):
+        return option
+    return torch.as_tensor(option, device="cpu")  # whatever the default device is
 
 
 def _to_arguments(
@@ -135,16 +137,20 @@ def _attention_shapes(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     mutates_args=(),
     device_types="cpu",
     schema="(Tensor? grad_output, Tensor? grad_weights, Tensor? grad_lse, "
-    f"Tensor output, Tensor lse, bool[] wanted, {INPUTS}, {OPTIONS}) -> Tensor[]",
+    f"Tensor output, Tensor lse, bool[] wanted, {INPUTS}, {OPTIONS}) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor)",  # a list has no batches in vmap
 )
-def attention_vjp(*arguments: Any) -> list[Tensor]:
-    """Compute the gradients that are wanted of the five inputs, one after another."""
+def attention_vjp(*arguments: Any) -> tuple[Tensor, ...]:
+    """Compute the gradients of the five inputs; without elements if not wanted."""
     grads, results, (wanted, *rest) = arguments[:3], arguments[3:5], arguments[5:]
     inputs, *options = _split(tuple(rest))
     names = [name for name, flag in zip(NAMES, wanted, strict=True) if flag]
     found = _compute.backward(grads, inputs, results, _to_options(*options), names)
     pairs = zip(found, inputs, strict=True)
-    return [_like(one, tensor) for one, tensor in pairs if one is not None]
+    return tuple(
+        inputs[0].new_empty(0) if one is None else _like(one, tensor)
+        for one, tensor in pairs
+    )
 
 
 def _like(gradient: Tensor, tensor: Tensor) -> Tensor:
@@ -155,10 +161,12 @@ def _like(gradient: Tensor, tensor: Tensor) -> Tensor:
 
 
 @attention_vjp.register_fake
-def _attention_vjp_shapes(*arguments: Any) -> list[Tensor]:
+def _attention_vjp_shapes(*arguments: Any) -> tuple[Tensor, ...]:
     wanted, inputs = arguments[5], arguments[6 : 6 + N_INPUTS]
-    pairs = zip(inputs, wanted, strict=True)
-    return [torch.empty_like(tensor) for tensor, flag in pairs if flag]
+    return tuple(
+        torch.empty_like(tensor) if flag else inputs[0].new_empty(0)
+        for tensor, flag in zip(inputs, wanted, strict=True)
+    )
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -179,9 +187,25 @@ def _differentiate(
     found = torch.ops.attnpy.attention_vjp(
         *grads, output, lse, wanted, *tensors, *ctx.numbers
     )
-    rest = iter(found)
-    gradients = [next(rest) if flag else None for flag in wanted]
-    return (*gradients, *[None] * (len(ctx.needs_input_grad) - N_INPUTS))
+    return (*_wanted(found, wanted), *[None] * (len(ctx.needs_input_grad) - N_INPUTS))
+
+
+def _wanted(found: tuple[Tensor, ...], wanted: list[bool]) -> list[Tensor | None]:
+    return [x if flag else None for x, flag in zip(found, wanted, strict=True)]
+
+
+def gradients(
+    grads: tuple[Tensor | None, ...],
+    inputs: tuple[Any, ...],
+    results: tuple[Tensor, ...],
+    options: dict[str, Any],
+    wanted: list[bool],
+) -> list[Tensor | None]:
+    """Return the gradients of the five inputs by the operator."""
+    found = torch.ops.attnpy.attention_vjp(
+        *grads, *results, wanted, *inputs, *_to_arguments(**options)
+    )
+    return _wanted(found, wanted)
 
 
 def refuse_second(*_: Any) -> Any:

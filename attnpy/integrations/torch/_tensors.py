@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import _is_zerotensor
 
 from attnpy import _dtypes
 
@@ -13,6 +16,37 @@ if TYPE_CHECKING:
     from attnpy._typing import Array
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+# The dtypes that NumPy has itself.
+_FLOATING = {
+    getattr(torch, name): np.dtype(name) for name in ("float64", "float32", "float16")
+}
+_DTYPES = _FLOATING | {
+    getattr(torch, name): np.dtype(name)
+    for name in (
+        "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32",
+        "uint64", "complex64", "complex128",
+    )
+}  # fmt: skip
+
+_Memory = ctypes.c_char * (sys.maxsize - 1)  # all there is; NumPy takes 0 for none
+_MEMORY: Any = _Memory.from_address(1)
+
+
+def _view(tensor: torch.Tensor, dtype: np.dtype[Any], memory: Any = _MEMORY) -> Any:
+    """Return an array on a tensor's memory, or None if it has none.
+
+    The array does not keep the tensor, unless `memory` does. `Tensor.numpy` would, but
+    forbid for ever to resize the tensor's storage.
+    """
+    address = tensor.data_ptr()
+    if address == 0:
+        return None
+    if tensor.is_contiguous():
+        return np.ndarray(tensor.shape, dtype, memory, address - 1)
+    size = dtype.itemsize
+    strides = [n * size for n in tensor.stride()]
+    return np.ndarray(tensor.shape, dtype, memory, address - 1, strides)
 
 
 def is_plain(tensor: Any) -> bool:
@@ -22,6 +56,7 @@ def is_plain(tensor: Any) -> bool:
         and tensor.is_cpu
         and tensor.layout is torch.strided
         and not tensor.is_nested
+        and (torch.compiler.is_compiling() or not _is_zerotensor(tensor))
     )
 
 
@@ -30,30 +65,35 @@ def needs_gradient(option: Any) -> bool:
     return isinstance(option, torch.Tensor) and option.requires_grad
 
 
-def plain_arrays(query: Any, key: Any, value: Any) -> tuple[Any, Any, Any] | None:
+def plain_arrays(query: Any, key: Any, value: Any) -> list[Any] | None:
     """Return the memory of tensors that are nothing else besides, or None.
 
-    As `is_plain` and `to_array`, for those that need no gradient, in dtypes that NumPy
-    has, in a third of the time: what NumPy cannot have PyTorch refuses by itself.
+    As `is_plain` and `to_array`, for those that need no gradient, in floating-point
+    dtypes that NumPy has. The caller keeps the tensors as long as the arrays.
     """
     for tensor in (query, key, value):
         if type(tensor) is not torch.Tensor or tensor.requires_grad:
             return None
-    try:
-        return query.numpy(), key.numpy(), value.numpy()
-    except (RuntimeError, TypeError):  # of another device, nested, bfloat16, ...
-        return None
+    return detached_arrays(query, key, value)
 
 
 def detached_arrays(*tensors: Any) -> list[Any] | None:
     """Return the memory of tensors with or without a history, likewise."""
+    arrays = []
     for tensor in tensors:
         if type(tensor) not in PLAIN:
             return None
-    try:
-        return [tensor.numpy(force=True) for tensor in tensors]
-    except (RuntimeError, TypeError):
-        return None
+        dtype = _FLOATING.get(tensor.dtype)
+        if dtype is None or not tensor.is_cpu or tensor.is_neg():
+            return None
+        try:
+            array = _view(tensor, dtype)
+        except RuntimeError:  # sparse, nested, a batch of vmap, ...
+            return None
+        if array is None:
+            return None
+        arrays.append(array)
+    return arrays
 
 
 def check(tensor: Any, name: str, meta: bool = False) -> None:
@@ -71,20 +111,26 @@ def check(tensor: Any, name: str, meta: bool = False) -> None:
 
 def to_array(tensor: torch.Tensor) -> Any:
     """Return a tensor's memory as an array of any strides."""
-    if tensor.requires_grad:
-        tensor = tensor.detach()
-    if tensor.is_neg():
-        tensor = tensor.resolve_neg()
     if tensor.dtype is torch.bfloat16:
-        bfloat16 = _dtypes.floating("bfloat16")
-        return tensor.view(torch.int16).numpy().view(bfloat16)
-    try:
-        return tensor.numpy()
-    except TypeError as error:  # float8 and the like, which NumPy does not have
+        dtype = _dtypes.floating("bfloat16")
+    elif tensor.dtype in _DTYPES:
+        dtype = _DTYPES[tensor.dtype]
+    else:  # float8 and the like
         raise TypeError(
             "tensors: expected float64, float32, float16, bfloat16, integers or "
             f"booleans, got {tensor.dtype}"
-        ) from error
+        )
+    if tensor.numel() == 0 or _is_zerotensor(tensor):
+        return np.zeros(tensor.shape, dtype)
+    memory: Any = _Memory.from_address(1)
+    memory.tensor = tensor = tensor.resolve_neg().resolve_conj()
+    array = _view(tensor, dtype, memory)
+    if array is None:
+        raise ValueError(
+            "tensors: expected tensors with memory, got one whose storage has been "
+            "resized to 0"
+        )
+    return array
 
 
 def to_tensor(array: Array) -> torch.Tensor:
