@@ -11,6 +11,12 @@ from support.calls import TIERS, threads_for_any_work
 from support.comparisons import assert_same_bits
 from support.errors import refused
 from support.processes import assert_runs
+from support.quotients import (
+    assert_gradient,
+    assert_gradients,
+    assert_model_gradients,
+    with_values,
+)
 
 from attnpy import _linear
 from attnpy.blocks import (
@@ -28,60 +34,6 @@ from attnpy.positions import Rotary
 
 B, L, LC, E, EC, H = 2, 7, 4, 12, 5, 3
 normal = functools.partial(arrays.normal, dtype=np.float64)
-NOT_OF_CALLS = ("wanted", "checkpoint")
-
-
-def with_values(layer, seed=1):
-    """The layer, all of whose parameters are other numbers than 0 and 1."""
-    for i, array in enumerate(layer.parameters().values()):
-        array[...] = normal(*array.shape, seed=seed + i, dtype=array.dtype) / 2
-    return layer
-
-
-def quotient(run, array, step):
-    """How fast a number changes along a direction, by central differences."""
-    before = array.copy()
-    array[...] = before + step
-    high = run()
-    array[...] = before - step
-    low = run()
-    array[...] = before
-    return (high - low) / 2
-
-
-def assert_gradient(run, array, gradient, name):
-    """The derivative of a number along a random direction is what the gradient says."""
-    assert (gradient.shape, gradient.dtype) == (array.shape, array.dtype), name
-    step = 1e-6 * normal(*array.shape, seed=99)
-    expected = quotient(run, array, step)
-    size = np.linalg.norm(gradient) * np.linalg.norm(step)
-    assert abs(np.sum(gradient * step) - expected) < 1e-5 * size + 1e-13, name
-
-
-def assert_gradients(layer, arguments, options):
-    """Those of all arguments and parameters, and the output has the bits of a call."""
-    of_call = {k: v for k, v in options.items() if k not in NOT_OF_CALLS}
-    output, pullback = layer.vjp(*arguments, **options)
-    assert_same_bits(output, layer(*arguments, **of_call))
-    grad = normal(*output.shape, seed=7)
-    found = pullback(grad)
-
-    def run():
-        return np.sum(layer(*arguments, **of_call) * grad)
-
-    for name, array in zip(("x", "context", "value"), arguments, strict=False):
-        assert_gradient(run, array, getattr(found, name), name)
-    for name in ("context", "value")[max(0, len(arguments) - 1) :]:
-        assert getattr(found, name) is None
-    parameters = layer.parameters()
-    assert list(found.parameters) == list(parameters)
-    for name, array in parameters.items():
-        assert_gradient(run, array, found.parameters[name], name)
-    for name in ("bias", "sinks"):
-        if name in options.get("wanted", ()):
-            assert_gradient(run, options[name], getattr(found, name), name)
-        else:
-            assert getattr(found, name) is None
 
 
 def mha(n_kv_heads=H, norm=None, **options):
@@ -255,18 +207,6 @@ def test_stacks_have_the_gradients_of_difference_quotients(shared, checkpoint):
     packed, packed_context = X.reshape(-1, E).copy(), normal(9, E, seed=4)
     offsets = {"seq_offsets": [0, 5, 14], "context_offsets": [0, 4, 9]}
     assert_gradients(decoder, (packed, packed_context), {**options, **offsets})
-
-
-def assert_model_gradients(model, run, vjp):
-    """Those of all parameters that the result depends on; returns their names."""
-    output, pullback = vjp()
-    assert_same_bits(output, run())
-    grad = normal(*output.shape, seed=7)
-    found, parameters = pullback(grad), model.parameters()
-    assert list(found) == [name for name in parameters if name in found]
-    for name, gradient in found.items():
-        assert_gradient(lambda: np.sum(run() * grad), parameters[name], gradient, name)
-    return parameters.keys() - found.keys()
 
 
 IDS = np.random.default_rng(0).integers(0, 30, (3, 7))
