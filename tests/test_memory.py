@@ -6,6 +6,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from support import kept
 from support.processes import assert_runs, run_python
 
 from attnpy import attention
@@ -212,6 +213,28 @@ assert size() - before < 150e6  # 128 MiB are kept
     if sys.platform != "linux":
         pytest.skip("looks into /proc")
     assert_runs(script)
+
+
+KEPT, SPOILT = (kept.calls(600, 64, fill=fill) for fill in (None, np.nan))
+
+
+@pytest.mark.quick(name=("attention", "linear", "layer.vjp"))
+@pytest.mark.parametrize("name", KEPT)
+def test_no_result_shows_what_its_memory_held_before(name):
+    kept.check(KEPT[name], SPOILT[name])
+
+
+def test_results_have_the_memory_that_was_filled():
+    # Shows that the test above can fail.
+    for name in ("attention", "linear", "activation", "LayerNorm", "layer", "network"):
+        assert kept.check(KEPT[name], SPOILT[name]) == len(kept.PATTERNS), name
+
+
+@pytest.mark.parametrize("n_bytes", kept.sizes_around(kept.SMALLEST))
+def test_results_of_any_size_show_nothing_of_what_was_there(n_bytes):
+    calls, spoilt = (kept.calls(n_bytes // 4, 1, fill=x) for x in (None, np.nan))
+    for name in ("attention", "activation", "LayerNorm"):
+        kept.check(calls[name], spoilt[name])
 
 
 def test_large_results_are_arrays_like_any_other():
