@@ -25,7 +25,17 @@ import numpy as np  # noqa: E402
 
 from fuzz import findings  # noqa: E402
 
-FUZZERS = ("calls", "changing", "files", "runs", "saves", "signals")
+FUZZERS = (
+    "calls",
+    "changing",
+    "files",
+    "gradients",
+    "kept",
+    "reentry",
+    "runs",
+    "saves",
+    "signals",
+)
 LIMIT = 60  # seconds: what takes longer hangs
 
 

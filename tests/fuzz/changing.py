@@ -215,6 +215,7 @@ def change_array(rng, target, free):
             (
                 (target.size,),
                 (1, target.size),
+                (1,) * 5 + (target.size,),
                 (*shape, 1),
                 (1, *shape),
                 shape[::-1],

@@ -7,6 +7,7 @@ of arrays that are stored in other ways.
 
 import functools
 import itertools
+import re
 
 import numpy as np
 from support import backward
@@ -54,8 +55,8 @@ def guarded(rng, name):
         with threads_for_any_work():
             MAKERS[name](rng)
     except AssertionError as error:
-        words = str(error).split()[:1]
-        raise Finding(f"{name}: not right: {words}", trace(error)) from error
+        of = re.match(r"[a-z][\w.]*|", str(error)).group()
+        raise Finding(f"{name}: not right: {of}", trace(error)) from error
 
 
 # ---- attention_vjp
