@@ -31,7 +31,7 @@ py_clear_problem(attn_problem *p)
 {
     p->mask.data = p->bias.data = p->sinks.data = NULL;
     p->q_offset.data = p->kv_lengths.data = NULL;
-    p->weights.data = p->lse.data = NULL;
+    p->output.data = p->weights.data = p->lse.data = NULL;
     p->state.data = p->next_state.data = NULL;
     p->statistics = NULL;
     p->query_starts = p->key_starts = NULL;
