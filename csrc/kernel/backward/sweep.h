@@ -58,9 +58,6 @@ sweep_tile(backward_work *w, ptrdiff_t tile, ptrdiff_t first, ptrdiff_t end,
     }
     w->n_ahead = 0;
     find_bias(w);
-    if (w->task.mask == NULL) { /* else a block that is not hidden does, 3 % slower */
-        load_tile(w);
-    }
     for (ptrdiff_t j = w->rows.from / ATTN_BLOCK * ATTN_BLOCK; j < w->rows.to;
          j += ATTN_BLOCK) {
         if (j + ATTN_BLOCK >= w->rows.to) {
