@@ -1,8 +1,4 @@
-"""Attention with its projections: one head, and many.
-
-Parameters are plain arrays in the orientation of ``Q = X @ W_q``. Calling a layer runs
-it.
-"""
+"""Several heads of attention with their projections, and that of their results."""
 
 from __future__ import annotations
 
@@ -11,22 +7,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 import numpy as np
 
-from attnpy import (
-    _attnpy,
-    _checks,
-    _dtypes,
-    _packed,
-    _parameters,
-    _pickles,
-    _repr,
-    _vjp,
-)
+from attnpy import _attnpy, _checks, _dtypes, _parameters, _pickles, _repr, _vjp
 from attnpy._layer_vjp import OutputSide, Side, Sources, checked_wanted, layer_vjp
 from attnpy._linear import project_heads
 from attnpy._options import (
     DIFFERENTIABLE,
     PASSED_ON,
-    Cache,
     Heads,
     Norms,
     Options,
@@ -34,26 +20,31 @@ from attnpy._options import (
 )
 from attnpy._options import Rotary as RotaryTables
 from attnpy._packed_weight import PackedWeight
-from attnpy._vjp import LayerGradients
-from attnpy.cache import KVCache, commit, empty_rows, reserve
+from attnpy.cache import KVCache, commit
+from attnpy.layers import _turns
+from attnpy.layers._keys import Keys, check_caches, check_sizes
+from attnpy.layers._tokens import (
+    PROJECTIONS,
+    Tokens,
+    check_value,
+    context_tokens,
+    ends,
+    sequences,
+)
+from attnpy.layers._weights import Wanted
+from attnpy.layers.self_attention import SelfAttention
 from attnpy.norms import LayerNorm, RMSNorm, norm_arguments
 from attnpy.positions import Rotary
-from attnpy.positions.rotary import by_length, cos_sin
+from attnpy.positions.rotary import by_length
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from numpy.typing import ArrayLike, DTypeLike, NDArray
     from typing_extensions import Unpack
 
     from attnpy._typing import Array, Causal, HeadOptions, SeqOffsets, Window
     from attnpy._vjp import Pullback
-
-    class HeadVJPOptions(HeadOptions, total=False):
-        """The options of a head's vjp."""
-
-        dropout: float
-        dropout_seed: int | None
 
     class LayerVJPOptions(TypedDict, total=False):
         """The options of a layer's vjp that are those of its attention."""
@@ -79,325 +70,6 @@ if TYPE_CHECKING:
         mixed: bool
         heads: ArrayLike | None
         average_weights: bool
-
-
-__all__ = ["LayerGradients", "MultiHeadAttention", "SelfAttention"]
-
-
-def __dir__() -> list[str]:
-    return __all__
-
-
-# Those of queries, keys and values.
-PROJECTIONS = ("W_q", "W_k", "W_v", "b_q", "b_k", "b_v")
-
-
-class SelfAttention:
-    r"""One head of attention: queries, keys and values are projections of the tokens.
-
-    Parameters
-    ----------
-    embed_dim : int
-        `E`, the size of a token's embedding.
-    head_dim : int
-        `D`, the size of a query and a key.
-    value_head_dim : int, optional
-        `Dv`, the size of a value and of the result; by default `D`.
-    bias : bool, optional
-        Add a bias to queries, keys and values.
-    dtype : dtype, optional
-        float64, float32, float16 or bfloat16.
-    rng : numpy.random.Generator, optional
-        Where the first values come from; by default ``numpy.random.default_rng()``,
-        other values in every run.
-
-    Attributes
-    ----------
-    W_q, W_k : ndarray, shape (E, D)
-    W_v : ndarray, shape (E, Dv)
-        Uniform numbers at first, see the notes. Write to them, or assign trained ones.
-    b_q, b_k, b_v : ndarray, shape (D,) or (Dv,), or None
-        0 at first; None without `bias`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument has the wrong kind or dtype, or is out of its range.
-    MemoryError
-        If memory cannot hold the parameters; nothing has been allocated then.
-
-    See Also
-    --------
-    MultiHeadAttention : many heads in one call, and everything else.
-
-    Notes
-    -----
-    .. math::
-
-        Q = X W_q, \quad K = X W_k, \quad V = X W_v, \quad
-        Z = \operatorname{softmax}(Q K^T / \sqrt{D}) V
-
-    as in "Attention please!", a tutorial notebook, and "Lecture 10: Attention
-    Mechanisms and Transformers" by Martins, Melo and Figueiredo, which have no biases.
-    Those here begin at 0, so that a new layer is the formula. There is no projection of
-    the result.
-
-    The first values of a matrix are between -a and a with ``a = sqrt(6 / (E + D))``,
-    from Glorot and Bengio, "Understanding the difficulty of training deep feedforward
-    neural networks" (2010).
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attnpy.layers import SelfAttention
-    >>> rng = np.random.default_rng(0)
-    >>> layer = SelfAttention(6, 3, rng=rng)
-    >>> x = rng.standard_normal((5, 6), dtype=np.float32)  # five words
-    >>> layer(x).shape
-    (5, 3)
-    >>> output, weights = layer(x, causal=True, return_weights=True)
-    >>> np.count_nonzero(weights, axis=1)
-    array([1, 2, 3, 4, 5])
-    """
-
-    W_q: Array
-    W_k: Array
-    W_v: Array
-    b_q: Array | None
-    b_k: Array | None
-    b_v: Array | None
-
-    def __init__(
-        self,
-        embed_dim: int,
-        head_dim: int,
-        *,
-        value_head_dim: int | None = None,
-        bias: bool = True,
-        dtype: DTypeLike = np.float32,
-        rng: np.random.Generator | None = None,
-    ) -> None:
-        n_rows = _checks.count(embed_dim, "embed_dim")
-        size = value_size = _checks.count(head_dim, "head_dim")
-        if value_head_dim is not None:
-            value_size = _checks.count(value_head_dim, "value_head_dim")
-        dtype, bias = _dtypes.floating(dtype), _checks.flag(bias, "bias")
-        rng = _checks.generator(rng)
-        _checks.memory(
-            "SelfAttention", dtype, (n_rows, size), (n_rows, size), (n_rows, value_size)
-        )
-        self.W_q = _parameters.xavier_uniform(rng, (n_rows, size), dtype)
-        self.W_k = _parameters.xavier_uniform(rng, (n_rows, size), dtype)
-        self.W_v = _parameters.xavier_uniform(rng, (n_rows, value_size), dtype)
-        self.b_q = _parameters.zeros(bias, size, dtype)
-        self.b_k = _parameters.zeros(bias, size, dtype)
-        self.b_v = _parameters.zeros(bias, value_size, dtype)
-
-    @classmethod
-    def _of(cls, mha: MultiHeadAttention, head: int) -> SelfAttention:
-        """Return a head whose parameters are views of its columns."""
-        layer = cls.__new__(cls)
-        kv_head = head // (mha.num_heads // mha.num_kv_heads)
-        for letter, i, size in (
-            ("q", head, mha.head_dim),
-            ("k", kv_head, mha.head_dim),
-            ("v", kv_head, mha.value_head_dim),
-        ):
-            columns = slice(i * size, (i + 1) * size)
-            bias = getattr(mha, f"b_{letter}")
-            setattr(layer, f"W_{letter}", getattr(mha, f"W_{letter}")[:, columns])
-            setattr(layer, f"b_{letter}", None if bias is None else bias[columns])
-        return layer
-
-    parameters = _parameters.parameters
-    state_dict = _parameters.state_dict
-    load_state_dict = _parameters.load_state_dict
-    pack = _parameters.pack
-
-    if not TYPE_CHECKING:
-        __setattr__ = _parameters.set_attribute
-        __setstate__ = _pickles.set_state
-
-    def _shown(self) -> dict[str, Any]:
-        (embed_dim, size), value_size = self.W_q.shape, self.W_v.shape[1]
-        return {
-            "embed_dim": embed_dim,
-            "head_dim": size,
-            "value_head_dim": value_size if value_size != size else None,
-            "bias": self.b_q is not None,
-        }
-
-    __repr__ = _repr.shows(_shown)
-
-    @overload
-    def __call__(
-        self,
-        x: ArrayLike,
-        context: ArrayLike | None = ...,
-        value: ArrayLike | None = ...,
-        *,
-        return_weights: Literal[False] = ...,
-        **options: Unpack[HeadOptions],
-    ) -> Array: ...
-    @overload
-    def __call__(
-        self,
-        x: ArrayLike,
-        context: ArrayLike | None = ...,
-        value: ArrayLike | None = ...,
-        *,
-        return_weights: Literal[True],
-        **options: Unpack[HeadOptions],
-    ) -> tuple[Array, Array]: ...
-    @overload
-    def __call__(
-        self,
-        x: ArrayLike,
-        context: ArrayLike | None = ...,
-        value: ArrayLike | None = ...,
-        *,
-        return_weights: bool = ...,
-        **options: Unpack[HeadOptions],
-    ) -> Array | tuple[Array, Array]: ...
-    def __call__(
-        self,
-        x: ArrayLike,
-        context: ArrayLike | None = None,
-        value: ArrayLike | None = None,
-        *,
-        mask: ArrayLike | None = None,
-        bias: ArrayLike | None = None,
-        q_offset: ArrayLike | None = None,
-        return_weights: bool = False,
-        **options: Any,
-    ) -> Array | tuple[Array, Array]:
-        """Return the context vectors of the tokens.
-
-        Parameters
-        ----------
-        x : array_like, shape (L, E) or (B, L, E)
-            The tokens.
-        context : array_like, shape (Lc, Ec) or (B, Lc, Ec), optional
-            Where the keys and values come from, for a head of cross-attention; by
-            default from `x`.
-        value : array_like, shape (Lc, Ev) or (B, Lc, Ev), optional
-            Where the values come from, if not from `context`.
-        mask, bias : array_like, broadcast to (L, Lk) or (B, L, Lk), optional
-            As in `attnpy.attention`, without an axis for heads.
-        q_offset : int or array_like of int, shape (B,), optional
-            As in `MultiHeadAttention.__call__`.
-        return_weights : bool, optional
-            Return the weights as well.
-        **options
-            As in `MultiHeadAttention.__call__`: `causal`, `window`, `kv_lengths`,
-            `seq_offsets`, `scale`, `softcap`, `num_threads`.
-
-        Returns
-        -------
-        output : ndarray, shape (L, Dv) or (B, L, Dv)
-        weights : ndarray, shape (L, Lk) or (B, L, Lk)
-            With `return_weights`.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As `attnpy.attention`, and for parameters that do not fit.
-        """
-        _checks.keywords(options, PASSED_ON - {"sinks"}, "SelfAttention()")
-        _check_value(value, context, self)
-        if context is None and q_offset is None:
-            q_offset = 0
-        matrices = self.W_q, self.b_q, self.W_k, self.b_k, self.W_v, self.b_v
-        result = _attnpy.layer(
-            x,
-            context,
-            Heads(1, 1),
-            Projections(*matrices, value_context=value),
-            None,
-            None,
-            None,
-            Options(
-                mask=_with_head_axis(mask, "mask"),
-                bias=_with_head_axis(bias, "bias"),
-                q_offset=q_offset,
-                return_weights=return_weights,
-                **options,
-            ),
-        )
-        if return_weights:
-            output, weights = result
-            return output, weights[..., 0, :, :]
-        return result
-
-    def vjp(
-        self,
-        x: ArrayLike,
-        context: ArrayLike | None = None,
-        value: ArrayLike | None = None,
-        *,
-        wanted: Iterable[str] = (),
-        checkpoint: bool = False,
-        **options: Unpack[HeadVJPOptions],
-    ) -> tuple[Array, Pullback]:
-        """Return what a call does, and the pullback of gradients.
-
-        Parameters
-        ----------
-        x, context, value
-            As in a call.
-        wanted, checkpoint
-            As in `MultiHeadAttention.vjp`.
-        **options
-            As in a call, but for `return_weights`; and `dropout` and `dropout_seed`, as
-            in `attnpy.attention`.
-
-        Returns
-        -------
-        output : ndarray, shape (L, Dv) or (B, L, Dv)
-            With the bits of a call.
-        pullback : callable
-            As that of `MultiHeadAttention.vjp`.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As a call; if the parameters are not float32 or float64.
-        """
-        _checks.keywords(options, DIFFERENTIABLE - {"sinks"}, "SelfAttention.vjp()")
-        _vjp.check_trainable(self, PROJECTIONS)
-        _check_value(value, context, self)
-        chosen: dict[str, Any] = dict(options)
-        bias = chosen.get("bias")
-        shape = () if bias is None else np.shape(bias)
-        for name in ("mask", "bias"):
-            chosen[name] = _with_head_axis(chosen.get(name), name)
-        if context is None and chosen.get("q_offset") is None:
-            chosen["q_offset"] = 0
-        sides = (
-            Side(self.W_q, self.b_q, 1),
-            Side(self.W_k, self.b_k, 1),
-            Side(self.W_v, self.b_v, 1),
-        )
-        output, pull = layer_vjp(
-            self,
-            Sources.of(x, context, value),
-            sides,
-            None,
-            chosen,
-            checked_wanted(wanted, options),
-            checkpoint,
-        )
-
-        def pullback(grad_output: ArrayLike) -> LayerGradients:
-            found = pull(grad_output)
-            if found.bias is None:
-                return found
-            bias = found.bias.reshape(shape)
-            return LayerGradients(
-                found.x, found.parameters, found.context, found.value, bias
-            )
-
-        return output, pullback
 
 
 class MultiHeadAttention:
@@ -609,7 +281,7 @@ class MultiHeadAttention:
         for name in ("W_q", "W_k", "W_v"):
             if isinstance(weight := getattr(self, name), PackedWeight):
                 setattr(plain, name, weight.matrix())
-        return [SelfAttention._of(plain, head) for head in range(self.num_heads)]
+        return [_head(plain, head) for head in range(self.num_heads)]
 
     parameters = _parameters.parameters
     state_dict = _parameters.state_dict
@@ -763,79 +435,50 @@ class MultiHeadAttention:
             The cache has not changed after an error.
         """
         _checks.keywords(options, PASSED_ON, "MultiHeadAttention()")
-        _check_arguments(context, cache, kv_lengths)
-        _check_value(value, context, self)
+        check_caches(context, cache, kv_lengths)
+        check_value(value, context, self.W_k, self.W_v)
         self._check_rotary(rotary, context)
-        return_weights = _checks.flag(return_weights, "return_weights")
-        if _checks.flag(average_weights, "average_weights") and not return_weights:
-            raise ValueError("average_weights: expected return_weights=True with it")
-        groups, order = self._weight_groups(heads, return_weights)
+        wanted = Wanted.of(
+            return_weights, heads, average_weights, self.num_heads, self.num_kv_heads
+        )
         if residual is not None:
             residual = _checks.array(residual, "residual")
-        tokens = _checks.array(x, "x")[...]  # a view, whose shape stays
         kv_cache = context if isinstance(context, KVCache) else cache
-        of_tokens, of_keys = _pair(seq_offsets, context, kv_cache)
-        starts = None
-        if of_tokens is not None:
-            starts = _packed.checked_starts(of_tokens, tokens.shape)
-        single = kv_cache is not None and tokens.ndim == 2 and starts is None
-        if single:
-            tokens = tokens[np.newaxis]  # (1, L, E)
+        tokens = Tokens.of(x, seq_offsets, context, kv_cache)
         if kv_cache is not None:
+            sizes = self.num_kv_heads, self.head_dim, self.value_head_dim
             name = "context" if cache is None else "cache"
-            self._check_cache(kv_cache, name, tokens, starts)
-
-        past_lengths = lengths = rows = None
-        if isinstance(context, KVCache):
-            rows = Cache(context.key, context.value, None)
-            kv_lengths = context.lengths
-        if cache is not None:
-            n_new, kv_lengths = _new_tokens(tokens, kv_lengths, starts)
-            past_lengths, lengths, keys, values = reserve(
-                cache, n_new, kv_lengths, "kv_lengths"
-            )
-            rows = Cache(keys, values, past_lengths)
-            kv_lengths = lengths
-        if kv_cache is not None and kv_cache.batch_size == 0:
-            n_keys = _n_masked(options, 0 if starts is not None else tokens.shape[1])
-            rows = Cache(*empty_rows(kv_cache, n_keys), past_lengths)
+            check_sizes(kv_cache, name, tokens, sizes)
+        keys = Keys.of(tokens, context, cache, kv_lengths, options)
         if context is None and q_offset is None:
-            q_offset = 0 if past_lengths is None else past_lengths
-        ends = None
+            q_offset = 0 if keys.past is None else keys.past
+        lengths, grown = keys.lengths, None
         if rotary is not None and by_length(rotary):
-            ends = kv_lengths = _ends(kv_lengths, tokens, cache, starts)
-        if single and residual is not None:
+            lengths = grown = ends(lengths, tokens.array, tokens.starts, cache)
+        if tokens.single and residual is not None:
             residual = residual[np.newaxis]
         projected = isinstance(context, KVCache)
-        projections = self._projections(projected, residual, mixed, value)
         result = _attnpy.layer(
-            tokens,
+            tokens.array,
             None if isinstance(context, KVCache) else context,
-            Heads(self.num_heads, self.num_kv_heads, groups),
-            projections,
+            Heads(self.num_heads, self.num_kv_heads, wanted.groups),
+            self._projections(projected, residual, mixed, value),
             self._norms(),
-            self._rotary(rotary, tokens, q_offset, past_lengths, starts, ends),
-            rows,
+            self._rotary_tables(
+                rotary, tokens.array, tokens.starts, q_offset, keys.past, grown
+            ),
+            keys.rows,
             Options(
                 q_offset=q_offset,
-                kv_lengths=kv_lengths,
-                seq_offsets=(starts, of_keys),
-                return_weights=return_weights,
+                kv_lengths=lengths,
+                seq_offsets=(tokens.starts, tokens.starts_of_keys),
+                return_weights=wanted.any,
                 **options,
             ),
         )
-        answer = result
-        if return_weights:
-            output, weights = result
-            if order is not None:
-                weights = weights[..., order, :, :]
-            if average_weights:
-                weights = _mean_over_heads(weights)
-            answer = (output[0], weights[0]) if single else (output, weights)
-        elif single:
-            answer = result[0]
-        if cache is not None and lengths is not None:
-            commit(cache, lengths)  # last: no error comes after it
+        answer = wanted.answer(result, tokens.single)
+        if cache is not None and keys.reserved is not None:
+            commit(cache, keys.reserved)  # last: no error comes after it
         return answer
 
     def vjp(
@@ -930,21 +573,19 @@ class MultiHeadAttention:
             raise TypeError(
                 "context: expected an array, got a KVCache, which has no gradients"
             )
-        _check_value(value, context, self)
+        check_value(value, context, self.W_k, self.W_v)
         self._check_rotary(rotary, context)
         self._norms()  # judges what they are
         sources = Sources.of(x, context, value)
-        of_tokens, of_keys = _pair(seq_offsets, context, None)
-        starts = None
-        if of_tokens is not None:
-            starts = _packed.checked_starts(of_tokens, sources.tokens.shape)
+        tokens = sources.tokens
+        starts, of_keys = sequences(seq_offsets, tokens.shape, context, None)
         if context is None and q_offset is None:
             q_offset = 0
-        ends = None
+        grown = None
         if rotary is not None and by_length(rotary):
-            ends = kv_lengths = _ends(kv_lengths, sources.tokens, None, starts)
+            kv_lengths = grown = ends(kv_lengths, tokens, starts, None)
         q_cos_sin = k_cos_sin = None
-        tables = self._rotary(rotary, sources.tokens, q_offset, None, starts, ends)
+        tables = self._rotary_tables(rotary, tokens, starts, q_offset, None, grown)
         if tables is not None:
             q_cos_sin, k_cos_sin = tables.q_cos_sin, tables.k_cos_sin
         swapped = rotary is not None and rotary.interleaved
@@ -1050,9 +691,9 @@ class MultiHeadAttention:
         >>> np.allclose(mha(x, memory), mha(x, states))
         True
         """
-        _check_value(value, context, self)
-        tokens = _context(context, "context", self.W_k)
-        values = _context(context if value is None else value, "value", self.W_v)
+        check_value(value, context, self.W_k, self.W_v)
+        tokens = context_tokens(context, "context", self.W_k)
+        values = context_tokens(context if value is None else value, "value", self.W_v)
         if values.shape[:-1] != tokens.shape[:-1]:
             raise ValueError(
                 f"value: expected as many tokens as the context, {tokens.shape[:-1]}, "
@@ -1099,25 +740,6 @@ class MultiHeadAttention:
             value,
         )
 
-    def _weight_groups(
-        self, heads: ArrayLike | None, return_weights: bool
-    ) -> tuple[NDArray[np.int64] | None, list[int] | None]:
-        """Return the place of each group of heads in the weights, -1 for none.
-
-        And the heads among those, or None where all are wanted as they come.
-        """
-        if heads is None:
-            return None, None
-        if not return_weights:
-            raise ValueError("heads: expected return_weights=True with it")
-        chosen = _checks.chosen(heads, "heads", self.num_heads)
-        size = self.num_heads // self.num_kv_heads
-        wanted = list(dict.fromkeys(head // size for head in chosen))
-        groups = np.full(self.num_kv_heads, -1)
-        groups[wanted] = np.arange(len(wanted))
-        order = [int(groups[head // size]) * size + head % size for head in chosen]
-        return groups, None if size == 1 else order
-
     def _norms(self) -> Norms | None:
         q_norm, k_norm = self.q_norm, self.k_norm
         if q_norm is None and k_norm is None:
@@ -1127,42 +749,29 @@ class MultiHeadAttention:
             None if k_norm is None else norm_arguments(k_norm, "k_norm"),
         )
 
-    def _rotary(
+    def _rotary_tables(
         self,
         rotary: Rotary | None,
         tokens: Array,
-        q_offset: ArrayLike | None,
-        past_lengths: Array | None,
         starts: NDArray[np.int64] | None,
-        ends: NDArray[np.int64] | None,
+        q_offset: ArrayLike | None,
+        past: NDArray[np.int64] | None,
+        grown: NDArray[np.int64] | None,
     ) -> RotaryTables | None:
-        """Return what turns queries and keys, whose first token is there, or at 0.
-
-        `ends` are the lengths after the call, where frequencies depend on them.
-        """
+        """Return what turns queries and keys, whose first token is there, or at 0."""
         if rotary is None:
             return None
-        first: ArrayLike = 0 if past_lengths is None else past_lengths
-        offset = 0 if q_offset is None else q_offset
-        q_dtype = _arithmetic(tokens, self.W_q, self.q_norm)
-        k_dtype = _arithmetic(tokens, self.W_k, self.k_norm)
-        n_tokens = tokens.shape[-2] if tokens.ndim > 1 else 0
-        if ends is not None:
-            ends = ends[..., np.newaxis] if ends.ndim else ends  # an axis for heads
-        if ends is not None and starts is not None:
-            counts = np.diff(starts)
-            ends = np.repeat(np.broadcast_to(ends, (len(counts), 1))[:, 0], counts)
-
-        def table(first: ArrayLike, dtype: np.dtype[Any]) -> Array:
-            if starts is None:
-                return cos_sin(rotary, first, dtype, n_tokens, ends)
-            positions = _packed.positions(starts, first)[:, np.newaxis]  # (T, 1)
-            return cos_sin(rotary, positions, dtype, None, ends)[:, 0]
-
-        of_queries = of_keys = table(offset, q_dtype)
-        if first is not offset or k_dtype != q_dtype:
-            of_keys = table(first, k_dtype)
-        return RotaryTables(of_queries, of_keys, rotary.interleaved)
+        return _turns.tables(
+            rotary,
+            tokens,
+            starts,
+            (0 if q_offset is None else q_offset, 0 if past is None else past),
+            grown,
+            (
+                _turns.arithmetic(tokens, self.W_q, self.q_norm),
+                _turns.arithmetic(tokens, self.W_k, self.k_norm),
+            ),
+        )
 
     def _check_rotary(self, rotary: Rotary | None, context: object) -> None:
         if rotary is None:
@@ -1180,134 +789,21 @@ class MultiHeadAttention:
                 f"got {rotary.head_dim}"
             )
 
-    def _check_cache(
-        self,
-        cache: KVCache,
-        name: str,
-        tokens: Array,
-        starts: NDArray[np.int64] | None,
-    ) -> None:
-        if tokens.ndim != 3 and starts is None:
-            raise ValueError(
-                f"x: expected (L, E) or (B, L, E) with a cache, got {tokens.shape}"
-            )
-        batch = len(tokens) if starts is None else len(starts) - 1
-        if name == "context" and cache.batch_size == 1:
-            batch = 1
-        expected = batch, self.num_kv_heads, self.head_dim, self.value_head_dim
-        found = (
-            cache.batch_size,
-            cache.num_kv_heads,
-            cache.head_dim,
-            cache.value_head_dim,
-        )
-        if found != expected:
-            raise ValueError(
-                f"{name}: expected (B, Hk, D, Dv) = {expected} to match x and the "
-                f"layer, got {found}"
-            )
 
-
-def _check_arguments(
-    context: ArrayLike | KVCache | None,
-    cache: KVCache | None,
-    kv_lengths: ArrayLike | None,
-) -> None:
-    """Raise an error for arguments that exclude each other."""
-    if cache is not None and not isinstance(cache, KVCache):
-        raise TypeError(f"cache: expected a KVCache, got {type(cache).__name__}")
-    if context is not None and cache is not None:
-        raise ValueError(
-            "cache: expected None with a context, whose keys and values can be kept "
-            "by project_context"
-        )
-    if isinstance(context, KVCache) and kv_lengths is not None:
-        raise ValueError(
-            "kv_lengths: expected None where context is a KVCache, which has lengths"
-        )
-
-
-def _check_value(
-    value: ArrayLike | None, context: object, layer: SelfAttention | MultiHeadAttention
-) -> None:
-    """Raise an error for values that come from elsewhere, or should."""
-    if value is not None and context is None:
-        raise ValueError("value: expected None without a context, where keys come from")
-    if value is not None and isinstance(context, KVCache):
-        raise ValueError(
-            "value: expected None where context is a KVCache, which has values"
-        )
-    if value is None and context is not None and not isinstance(context, KVCache):
-        of_keys, of_values = np.shape(layer.W_k), np.shape(layer.W_v)
-        if of_keys[:1] != of_values[:1]:
-            raise ValueError(
-                "value: expected an array beside the context, as W_k has shape "
-                f"{of_keys} and W_v {of_values}, got None"
-            )
-
-
-def _context(context: ArrayLike, name: str, weight: Array) -> Array:
-    """Return the tokens of a context (B, Lc, size), as many numbers as rows."""
-    tokens, size = _checks.array(context, name), len(weight)
-    if tokens.ndim not in (2, 3) or tokens.shape[-1] != size:
-        raise ValueError(
-            f"{name}: expected (Lc, {size}) or (B, Lc, {size}), got {tokens.shape}"
-        )
-    return tokens[np.newaxis] if tokens.ndim == 2 else tokens
-
-
-def _pair(
-    seq_offsets: Any, context: object, kv_cache: KVCache | None
-) -> tuple[ArrayLike | None, ArrayLike | None]:
-    """Return the offsets of the tokens, and those of their keys.
-
-    Keys in a cache have none: there is an axis for sequences.
-    """
-    of_tokens = of_keys = seq_offsets
-    is_pair = isinstance(seq_offsets, tuple) and len(seq_offsets) == 2
-    if is_pair and not any(isinstance(x, (int, np.integer)) for x in seq_offsets):
-        if context is not None:
-            of_tokens, of_keys = seq_offsets
-        if isinstance(context, KVCache) and of_keys is not None:
-            raise ValueError(
-                "seq_offsets: expected None for keys that are in a KVCache, got offsets"
-            )
-    return of_tokens, None if kv_cache is not None else of_keys
-
-
-def _new_tokens(
-    tokens: Array, kv_lengths: ArrayLike | None, starts: NDArray[np.int64] | None
-) -> tuple[int, ArrayLike | None]:
-    """Return how many tokens go into a cache at most, and how many of each sequence."""
-    if starts is None:
-        return tokens.shape[1], kv_lengths
-    counts = np.diff(starts)
-    return int(counts.max(initial=0)), counts if kv_lengths is None else kv_lengths
-
-
-def _ends(
-    kv_lengths: ArrayLike | None,
-    tokens: Array,
-    cache: KVCache | None,
-    starts: NDArray[np.int64] | None,
-) -> NDArray[np.int64]:
-    """Return how many tokens each sequence has after a call, (B,) or ()."""
-    n_tokens = tokens.shape[-2] if tokens.ndim > 1 else 0
-    batch = tokens.shape[:-2]
-    if starts is not None:
-        batch = (len(starts) - 1,)
-        if kv_lengths is None:
-            return np.diff(starts)
-    if kv_lengths is None:
-        return np.array(n_tokens)
-    most = n_tokens if cache is None else cache.capacity
-    ends = _checks.integers(kv_lengths, "kv_lengths", 0, most)
-    if not _checks.broadcasts(ends.shape, batch):
-        raise ValueError(
-            "kv_lengths: expected an integer, or integers that broadcast to the axes "
-            f"before the head axis, got {ends.shape}"
-        )
-    return ends
+def _head(mha: MultiHeadAttention, head: int) -> SelfAttention:
+    """Return a head whose parameters are views of its columns."""
+    layer = SelfAttention.__new__(SelfAttention)
+    kv_head = head // (mha.num_heads // mha.num_kv_heads)
+    for letter, i, size in (
+        ("q", head, mha.head_dim),
+        ("k", kv_head, mha.head_dim),
+        ("v", kv_head, mha.value_head_dim),
+    ):
+        columns = slice(i * size, (i + 1) * size)
+        bias = getattr(mha, f"b_{letter}")
+        setattr(layer, f"W_{letter}", getattr(mha, f"W_{letter}")[:, columns])
+        setattr(layer, f"b_{letter}", None if bias is None else bias[columns])
+    return layer
 
 
 def _n_heads(num_heads: int, num_kv_heads: int | None) -> tuple[int, int]:
@@ -1339,48 +835,3 @@ def _columns(weight: Array, name: str) -> int:
     if len(shape) != 2:
         raise ValueError(f"{name}: expected a matrix, got shape {shape}")
     return int(shape[1])
-
-
-def _arithmetic(
-    tokens: Array, weight: Array, norm: LayerNorm | RMSNorm | None
-) -> np.dtype[Any]:
-    """Return the dtype in which tokens are projected, and then normalized."""
-    of_product = tokens.dtype, _dtype(weight)
-    if norm is None:
-        return _dtypes.arithmetic(*of_product)
-    return _dtypes.arithmetic(*of_product, _dtype(norm.weight))
-
-
-def _dtype(array: ArrayLike) -> np.dtype[Any]:
-    """Return a dtype without a copy of what is packed."""
-    found: np.dtype[Any] | None = getattr(array, "dtype", None)
-    return np.asarray(array).dtype if found is None else found
-
-
-def _with_head_axis(given: ArrayLike | None, name: str) -> Array | None:
-    """Return (..., 1, Lq, Lk) for an array that broadcasts to (..., Lq, Lk)."""
-    if given is None:
-        return None
-    array = _checks.array(given, name)
-    return array if array.ndim < 3 else array[..., np.newaxis, :, :]
-
-
-def _n_masked(options: Mapping[str, Any], n_tokens: int) -> int:
-    """Return the number of keys that a mask or a bias is for, or else of tokens."""
-    given = ((options.get(name), name) for name in ("mask", "bias"))
-    shapes = [_checks.array(x, name).shape for x, name in given if x is not None]
-    n_keys = max((shape[-1] for shape in shapes if shape), default=1)
-    return n_keys if n_keys > 1 else n_tokens
-
-
-def _mean_over_heads(weights: Array) -> Array:
-    """Return the mean over the axis H, added up in the order of the heads.
-
-    `numpy.mean` has another order where Lq and Lk are 1.
-    """
-    real = _dtypes.arithmetic(weights.dtype)
-    total = np.zeros(weights.shape[:-3] + weights.shape[-2:], real)
-    for head in range(weights.shape[-3]):
-        total += weights[..., head, :, :]
-    mean: Array = (total / weights.shape[-3]).astype(weights.dtype)
-    return mean

@@ -1,0 +1,128 @@
+"""Keys and values that are in a cache: those of a context, or those before the call."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from attnpy import _checks
+from attnpy._options import Cache
+from attnpy.cache import KVCache, empty_rows, reserve
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import ArrayLike, NDArray
+
+    from attnpy.layers._tokens import Tokens
+
+
+class Keys(NamedTuple):
+    """The keys of a call, as far as a cache has them.
+
+    Attributes
+    ----------
+    rows : Cache or None
+        What the C module is given; None where there is no cache.
+    lengths : array_like, or None
+        How many keys of each sequence exist: the option `kv_lengths`.
+    past : ndarray of int64, shape (B,), or None
+        How many there were before the call, in a cache that is filled.
+    reserved : ndarray of int64, shape (B,), or None
+        How many there are afterwards, to be committed at the end.
+    """
+
+    rows: Cache | None
+    lengths: ArrayLike | None
+    past: NDArray[np.int64] | None
+    reserved: NDArray[np.int64] | None
+
+    @classmethod
+    def of(
+        cls,
+        tokens: Tokens,
+        context: ArrayLike | KVCache | None,
+        cache: KVCache | None,
+        kv_lengths: ArrayLike | None,
+        options: Mapping[str, Any],
+    ) -> Keys:
+        """Return those of a context, or make room for those of the tokens."""
+        rows = past = reserved = None
+        if isinstance(context, KVCache):
+            rows = Cache(context.key, context.value, None)
+            kv_lengths = context.lengths
+        if cache is not None:
+            n_new, kv_lengths = _new_tokens(tokens, kv_lengths)
+            past, reserved, keys, values = reserve(
+                cache, n_new, kv_lengths, "kv_lengths"
+            )
+            rows = Cache(keys, values, past)
+            kv_lengths = reserved
+        kv_cache = context if isinstance(context, KVCache) else cache
+        if kv_cache is not None and kv_cache.batch_size == 0:
+            n_tokens = 0 if tokens.starts is not None else tokens.array.shape[1]
+            rows = Cache(*empty_rows(kv_cache, _n_masked(options, n_tokens)), past)
+        return cls(rows, kv_lengths, past, reserved)
+
+
+def check_caches(
+    context: ArrayLike | KVCache | None,
+    cache: KVCache | None,
+    kv_lengths: ArrayLike | None,
+) -> None:
+    """Raise an error for what is no cache, and for arguments that exclude others."""
+    if cache is not None and not isinstance(cache, KVCache):
+        raise TypeError(f"cache: expected a KVCache, got {type(cache).__name__}")
+    if context is not None and cache is not None:
+        raise ValueError(
+            "cache: expected None with a context, whose keys and values can be kept "
+            "by project_context"
+        )
+    if isinstance(context, KVCache) and kv_lengths is not None:
+        raise ValueError(
+            "kv_lengths: expected None where context is a KVCache, which has lengths"
+        )
+
+
+def check_sizes(
+    kv_cache: KVCache, name: str, tokens: Tokens, sizes: tuple[int, int, int]
+) -> None:
+    """Raise an error for a cache that is not one of `sizes`, (Hk, D, Dv)."""
+    if tokens.array.ndim != 3 and tokens.starts is None:
+        raise ValueError(
+            f"x: expected (L, E) or (B, L, E) with a cache, got {tokens.array.shape}"
+        )
+    batch = len(tokens.array) if tokens.starts is None else len(tokens.starts) - 1
+    if name == "context" and kv_cache.batch_size == 1:
+        batch = 1
+    expected = batch, *sizes
+    found = (
+        kv_cache.batch_size,
+        kv_cache.num_kv_heads,
+        kv_cache.head_dim,
+        kv_cache.value_head_dim,
+    )
+    if found != expected:
+        raise ValueError(
+            f"{name}: expected (B, Hk, D, Dv) = {expected} to match x and the "
+            f"layer, got {found}"
+        )
+
+
+def _new_tokens(
+    tokens: Tokens, kv_lengths: ArrayLike | None
+) -> tuple[int, ArrayLike | None]:
+    """Return how many tokens go into a cache at most, and how many of each sequence."""
+    if tokens.starts is None:
+        return tokens.array.shape[1], kv_lengths
+    counts = np.diff(tokens.starts)
+    return int(counts.max(initial=0)), counts if kv_lengths is None else kv_lengths
+
+
+def _n_masked(options: Mapping[str, Any], n_tokens: int) -> int:
+    """Return the number of keys that a mask or a bias is for, or else of tokens."""
+    given = ((options.get(name), name) for name in ("mask", "bias"))
+    shapes = [_checks.array(x, name).shape for x, name in given if x is not None]
+    n_keys = max((shape[-1] for shape in shapes if shape), default=1)
+    return n_keys if n_keys > 1 else n_tokens
