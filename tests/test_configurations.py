@@ -4,6 +4,7 @@ The fields of their classes are in support/hf_fields.json, and those of the pack
 is installed are compared where there is one: `pip install transformers`, alone.
 """
 
+import inspect
 import json
 import math
 from pathlib import Path
@@ -12,7 +13,11 @@ import numpy as np
 import pytest
 from support import families, fields
 
-from attnpy.models import BertEncoder, CausalDecoder, _hf_config, _hf_fields
+from attnpy import _families, checkpoints
+from attnpy._families import rules
+from attnpy._families.fields import REQUIRED
+from attnpy._typing import DecoderOptions
+from attnpy.models import BertEncoder, CausalDecoder, _hf_config
 from attnpy.positions import Rotary
 
 pytestmark = pytest.mark.quick
@@ -38,7 +43,8 @@ def arguments(config):
     """What a model is made of, with the positions as numbers."""
     kind = config["model_type"]
     encoder = kind in list(families.ENCODERS)
-    made = (_hf_config.bert if encoder else _hf_config.decoder)(config)
+    family = (_hf_config.encoder if encoder else _hf_config.decoder)(config)
+    made = _hf_config.arguments(config, family)
     rotary = made.get("rotary")
     if isinstance(rotary, list):
         made["rotary"] = [*map(turns_of, rotary)]
@@ -64,9 +70,24 @@ def turns(head_dim, base, scaling=None):
 
 def declared(kind):
     """The names that are read, that have to be neutral, and that are harmless."""
-    family = _hf_fields.FAMILIES[kind]
+    family = _families.FAMILIES[kind]
     harmless = [name for names in family.harmless.values() for name in names]
-    return [*family.read, *family.neutral, *harmless]
+    return ["model_type", *family.read, *family.neutral, *harmless]
+
+
+@FAMILIES
+def test_a_declaration_gives_arguments_of_its_model_from_fields_that_it_reads(kind):
+    family = _families.FAMILIES[kind]
+    assert set(family.copied.values()) <= set(family.read)
+    assert not set(family.copied) & (set(family.fixed) | set(family.computed))
+    assert not set(family.fixed) & set(family.computed)
+    make = {"encoder": BertEncoder, "decoder": CausalDecoder}[family.model]
+    known = {
+        *inspect.signature(make.__init__).parameters,
+        *DecoderOptions.__annotations__,
+    }
+    assert {*family.copied, *family.fixed, *family.computed} <= known
+    assert checkpoints.FAMILIES[family.checkpoint] is family.names
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -80,7 +101,7 @@ def test_every_field_of_their_classes_is_declared_once(kind, version):
 
 def test_the_page_about_models_has_every_field():
     """`python tests/support/fields.py` makes the tables anew."""
-    assert set(fields.TITLES) == set(_hf_fields.FAMILIES)
+    assert set(_families.FAMILIES) == set(BASES)
     page = fields.PAGE.read_text("utf-8")
     assert page == fields.rewritten(page)
     for kind in BASES:
@@ -94,8 +115,8 @@ def test_fields_and_defaults_are_those_of_the_installed_classes(kind):
     transformers = pytest.importorskip("transformers")
     made = transformers.CONFIG_MAPPING[kind]()
     assert set(made.to_dict()) <= set(declared(kind))
-    for name, field in _hf_fields.FAMILIES[kind].read.items():
-        if field.default not in (None, _hf_fields.REQUIRED):
+    for name, field in _families.FAMILIES[kind].read.items():
+        if field.default not in (None, REQUIRED):
             theirs = getattr(type(made), name, getattr(made, name, None))
             # None: of a window that is not used, and of is_causal.
             assert theirs in (field.default, None), name
@@ -172,7 +193,7 @@ def others(kind, name):
 
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [(kind, name) for kind in BASES for name in _hf_fields.FAMILIES[kind].read],
+    [(kind, name) for kind in BASES for name in _families.FAMILIES[kind].read],
 )
 def test_every_field_that_is_read_changes_what_is_made(kind, name):
     base, other = others(kind, name)
@@ -181,7 +202,7 @@ def test_every_field_that_is_read_changes_what_is_made(kind, name):
 
 @FAMILIES
 def test_fields_that_are_null_or_neutral_or_harmless_change_nothing(kind):
-    family = _hf_fields.FAMILIES[kind]
+    family = _families.FAMILIES[kind]
     expected = arguments(BASES[kind])
     more = {name: None for name in declared(kind) if name not in BASES[kind]}
     for name in set(more) & set(family.read):
@@ -196,7 +217,8 @@ def test_fields_that_are_null_or_neutral_or_harmless_change_nothing(kind):
 
 @FAMILIES
 def test_fields_that_ask_for_something_else_are_refused_by_name(kind):
-    for name, values in _hf_fields.FAMILIES[kind].neutral.items():
+    neutral = {"model_type": (kind,), **_families.FAMILIES[kind].neutral}
+    for name, values in neutral.items():
         wanted = f"{name} = {values[0]!r}" if values else f"no {name}"
         with pytest.raises(ValueError) as caught:
             changed(kind, **{name: "other"})
@@ -221,7 +243,7 @@ def test_all_that_is_wrong_is_in_one_error(kind):
 @pytest.mark.parametrize("value", ["12", 12.0, True, -1, 0, 2**31, 10**77, [1], 1e77])
 @FAMILIES
 def test_sizes_are_integers_of_a_sensible_range(kind, value):
-    for name, field in _hf_fields.FAMILIES[kind].read.items():
+    for name, field in _families.FAMILIES[kind].read.items():
         if field.kind in ("size", "layers"):
             with pytest.raises(ValueError, match=f"expected {name} to be an integer"):
                 changed(kind, **{name: value})
@@ -249,9 +271,12 @@ SCALINGS = [
 
 @FAMILIES
 def test_every_value_is_taken_or_refused_in_a_sentence(kind):
-    family = _hf_fields.FAMILIES[kind]
+    family = _families.FAMILIES[kind]
     for name, values in (
-        *((name, KINDS) for name in (*family.read, *family.neutral, "x_y")),
+        *(
+            (name, KINDS)
+            for name in (*family.read, *family.neutral, "model_type", "x_y")
+        ),
         ("rope_scaling", SCALINGS),
         ("rope_parameters", SCALINGS),
     ):
@@ -491,7 +516,7 @@ def test_labels_are_counted_for_a_classifier():
 
 
 def test_activations_have_their_other_names():
-    for name, ours in _hf_config.ACTIVATIONS.items():
+    for name, ours in rules.ACTIVATIONS.items():
         assert changed("bert", hidden_act=name)["activation"] == ours
         assert changed("gpt2", activation_function=name)["activation"] == ours
     assert changed("llama", hidden_act="swish") == arguments(families.LLAMA)

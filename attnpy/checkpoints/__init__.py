@@ -4,7 +4,8 @@ A checkpoint is a mapping of names to arrays: what `read` makes of safetensors f
 any other. `FAMILIES` says which of its arrays go where; `load` copies them.
 """
 
-from attnpy.checkpoints.families import FAMILIES, Family
+from attnpy._families.declaration import Family
+from attnpy.checkpoints.families import FAMILIES
 from attnpy.checkpoints.files import Checkpoint, read
 from attnpy.checkpoints.loading import load
 from attnpy.checkpoints.reading import read_config

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attnpy import _checks, _dtypes, _progress
+from attnpy._families.declaration import Family
 from attnpy._packed_weight import PANEL_COLUMNS, PanelWriter
 from attnpy._quoting import joined, listed, named, quoted
-from attnpy.checkpoints.families import FAMILIES, Family
+from attnpy.checkpoints.families import FAMILIES
 from attnpy.checkpoints.files import Checkpoint, register_bfloat16
 
 if TYPE_CHECKING:
@@ -46,9 +47,9 @@ def load(
         From `read`, or arrays by name from elsewhere.
     family : str
         Whose names the checkpoint has, a key of `FAMILIES`: "torch_attention" is
-        `torch.nn.MultiheadAttention`; "bert", "roberta" (also XLM-RoBERTa),
-        "distilbert" and "mpnet" are for `BertEncoder`; "gpt2", "llama" (also Mistral,
-        Qwen2 and Qwen3), "phi3" and "gemma" (Gemma 2 and 3) for `CausalDecoder`.
+        `torch.nn.MultiheadAttention`; "bert" and its kin are for `BertEncoder`, "gpt2",
+        "llama" and others for `CausalDecoder`. "Models of Hugging Face", a page of the
+        documentation, has the name for each ``model_type``.
     prefix : str, optional
         Take only names that begin with this, as ``"layers.0.self_attn."``.
     ignore_head : bool, optional

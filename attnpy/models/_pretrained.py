@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from attnpy import _checks, _progress, checkpoints
+from attnpy._families import FAMILIES
 from attnpy._files import folder_at
 from attnpy._packed_weight import PanelWriter
 from attnpy._parameters import Unset
@@ -24,24 +25,6 @@ if TYPE_CHECKING:
 
 Model = TypeVar("Model", bound="_typing.PackableModel")
 
-# Whose names the checkpoints have: keys of `checkpoints.FAMILIES`.
-FAMILIES = {
-    "bert": "bert",
-    "roberta": "roberta",
-    "xlm-roberta": "roberta",
-    "distilbert": "distilbert",
-    "mpnet": "mpnet",
-    "gpt2": "gpt2",
-    "llama": "llama",
-    "mistral": "llama",
-    "qwen2": "llama",
-    "qwen3": "llama",
-    "phi3": "phi3",
-    "gemma2": "gemma",
-    "gemma3_text": "gemma",
-}
-
-
 # Classes whose ``classifier``, if any, is that of `BertEncoder`. Other classes of BERT
 # have one of tokens, or of choices.
 CLASSIFIERS = ("BertModel", "BertForSequenceClassification")
@@ -60,7 +43,8 @@ def read(
     packed = _checks.flag(packed, "packed")
     progress = _progress.checked(progress)
     config = checkpoints.read_config(folder_at(folder))
-    family = FAMILIES.get(str(config.get("model_type") or "bert"), "bert")
+    declared = FAMILIES.get(str(config.get("model_type")))
+    family = "bert" if declared is None else declared.checkpoint
     if isinstance(dtype, str) and dtype == "auto":
         dtype = dtype_of(checkpoints.read(folder), family)
     model = from_config(config, dtype=dtype, rng=Unset())

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike, NDArray
     from typing_extensions import Unpack
 
+    from attnpy._families.declaration import Declaration
     from attnpy._typing import Activation, Array
     from attnpy._vjp import Pullback
     from attnpy.blocks._stack import Choice
@@ -285,8 +286,9 @@ class BertEncoder:
             something else than these models; the message has all of them. If the family
             does not have the pooler or classifier that is asked for.
         """
-        options = _hf_config.bert(_checks.mapping(config, "config"))
-        _check_heads(config, pooler, classifier)
+        family = _hf_config.encoder(_checks.mapping(config, "config"))
+        options = _hf_config.arguments(config, family)
+        _check_heads(family, pooler, classifier)
         if _checks.flag(classifier, "classifier"):
             pooler, options["num_labels"] = True, _hf_config.num_labels(config)
         return cls(**options, pooler=pooler, dtype=dtype, rng=rng)
@@ -837,16 +839,16 @@ def _relative_table(
     return _embedding.table(rng, n_buckets, "num_buckets", num_heads, dtype)
 
 
-def _check_heads(config: Mapping[str, Any], pooler: bool, classifier: bool) -> None:
+def _check_heads(family: Declaration, pooler: bool, classifier: bool) -> None:
     """Refuse heads that the models of a family do not have, or not as BERT does."""
-    kind = config.get("model_type") or "bert"
-    if _checks.flag(classifier, "classifier") and kind != "bert":
+    kind, names = family.model_type, family.names.names
+    if _checks.flag(classifier, "classifier") and "classifier.weight" not in names:
         raise ValueError(
             "classifier: expected False, as only bert's is here, got True for "
             f"model_type = {kind!r}"
         )
-    if _checks.flag(pooler, "pooler") and kind == "distilbert":
-        raise ValueError("pooler: expected False, as distilbert has none, got True")
+    if _checks.flag(pooler, "pooler") and "pooler.dense.weight" not in names:
+        raise ValueError(f"pooler: expected False, as {kind} has none, got True")
 
 
 def _longest(tokens: Array, seq_offsets: NDArray[np.int64] | None) -> int:

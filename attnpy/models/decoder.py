@@ -339,11 +339,12 @@ class CausalDecoder:
             If keys are missing or unknown, have values of a wrong kind, or ask for what
             this model does not have; the message has all of them.
         """
-        options = _hf_config.decoder(_checks.mapping(config, "config"))
+        family = _hf_config.decoder(_checks.mapping(config, "config"))
+        options = _hf_config.arguments(config, family)
         if not _checks.flag(logits, "logits"):
             options["tied"] = None
         model = cls(**options, dtype=dtype, rng=rng)
-        if str(config["model_type"]).startswith("gemma"):
+        if family.names.one_less:
             model._widen_norms()
         return model
 

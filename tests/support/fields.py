@@ -5,51 +5,38 @@
 
 from pathlib import Path
 
-from attnpy.models import _hf_fields
+from attnpy._families import FAMILIES
+from attnpy._families.fields import HARMLESS, NEUTRAL, REQUIRED
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 BEGIN, END = (
     "<!-- The tables are made by tests/support/fields.py. -->\n",
     "<!-- End. -->\n",
 )
-TITLES = {
-    "bert": "BERT",
-    "roberta": "RoBERTa",
-    "xlm-roberta": "XLM-RoBERTa",
-    "distilbert": "DistilBERT",
-    "mpnet": "MPNet",
-    "gpt2": "GPT-2",
-    "llama": "Llama",
-    "mistral": "Mistral",
-    "qwen2": "Qwen2",
-    "qwen3": "Qwen3",
-    "phi3": "Phi-3",
-    "gemma2": "Gemma 2",
-    "gemma3_text": "Gemma 3, its text model",
-}
 
 
 def tables():
     """The sections of all families, and of what they have in common."""
-    sections = [_section(kind, title) for kind, title in TITLES.items()]
-    common = ["### All families", "", *_neutral(_hf_fields.NEUTRAL), ""]
-    common += _harmless(_hf_fields.HARMLESS)
+    sections = [_section(family) for family in FAMILIES.values()]
+    common = ["### All families", "", *_neutral(NEUTRAL), ""]
+    common += _harmless(HARMLESS)
     return "\n\n".join([*sections, "\n".join(common)]) + "\n"
 
 
-def _section(kind, title):
-    family = _hf_fields.FAMILIES[kind]
+def _section(family):
     neutral = {
         name: values
         for name, values in family.neutral.items()
-        if _hf_fields.NEUTRAL.get(name) != values and name != "model_type"
+        if NEUTRAL.get(name) != values
     }
     harmless = {
         reason: names
         for reason, names in family.harmless.items()
-        if _hf_fields.HARMLESS.get(reason) != names
+        if HARMLESS.get(reason) != names
     }
-    lines = [f"### {title}", "", f'`"model_type": "{kind}"`', ""]
+    names = f'names of weights: `checkpoints.FAMILIES["{family.checkpoint}"]`'
+    lines = [f"### {family.title}", ""]
+    lines += [f'`"model_type": "{family.model_type}"`; {names}', ""]
     lines += ["| honoured | where it is left out |", "| --- | --- |"]
     lines += [
         f"| `{name}` | {_default(field)} |" for name, field in family.read.items()
@@ -60,7 +47,7 @@ def _section(kind, title):
 
 
 def _default(field):
-    if field.default is _hf_fields.REQUIRED:
+    if field.default is REQUIRED:
         return "needed"
     if field.default is None:
         return "as its class has it"

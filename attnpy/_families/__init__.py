@@ -1,0 +1,29 @@
+"""The families of models that are read here, each declared in one file.
+
+A declaration is data: what becomes of the fields of a configuration, how the model is
+built of them, and the names in its checkpoints. `models` makes models of it, and
+`checkpoints` takes the names.
+"""
+
+from __future__ import annotations
+
+from attnpy._families.bert import BERT
+from attnpy._families.declaration import Declaration
+from attnpy._families.distilbert import DISTILBERT
+from attnpy._families.gemma import GEMMA2, GEMMA3
+from attnpy._families.gpt2 import GPT2
+from attnpy._families.llama import LLAMA
+from attnpy._families.mistral import MISTRAL
+from attnpy._families.mpnet import MPNET
+from attnpy._families.phi3 import PHI3
+from attnpy._families.qwen import QWEN2, QWEN3
+from attnpy._families.roberta import ROBERTA, XLM_ROBERTA
+
+# By `model_type`, in the order in which messages name them.
+FAMILIES: dict[str, Declaration] = {
+    family.model_type: family
+    for family in (
+        *(BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, MPNET),
+        *(GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, PHI3, GEMMA2, GEMMA3),
+    )
+}

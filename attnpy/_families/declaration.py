@@ -1,0 +1,119 @@
+"""What a family of models declares: fields, how the model is built, names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from attnpy import _repr
+
+if TYPE_CHECKING:
+    from attnpy._families.fields import Field
+
+    Values = Mapping[str, Any]
+
+
+class Family(NamedTuple):
+    """The names in the checkpoints of a family of models.
+
+    Attributes
+    ----------
+    names : mapping of str to tuple of str
+        A name in the checkpoint and the parameter it holds, or several parameters,
+        packed side by side along the axis of the outputs. ``{i}`` is the number of a
+        layer. ``.T`` after a parameter: the checkpoint has its transpose. Where
+        parameters have several names, a checkpoint has one of them.
+    prefixes : tuple of str
+        A name may begin with one of these.
+    renamed : tuple of (str, str)
+        Endings of names, old and new.
+    ignored : tuple of str
+        Patterns of names that are left alone.
+    heads : tuple of str
+        Patterns of the names of heads that no model here has: refused, unless they are
+        to be left alone.
+    refused : mapping of str to str
+        Names that cannot be loaded, and why.
+    tied : mapping of str to str
+        Names that may be there, equal to another, where a model has no parameter of
+        its own for them. One without scores leaves them alone.
+    optional : tuple of str
+        Patterns of names that a model leaves alone if it has no parameter for them.
+    one_less : tuple of str
+        Endings of parameters from which the checkpoint has 1 subtracted.
+    """
+
+    names: Mapping[str, tuple[str, ...]]
+    prefixes: tuple[str, ...] = ()
+    renamed: tuple[tuple[str, str], ...] = ()
+    ignored: tuple[str, ...] = ()
+    heads: tuple[str, ...] = ()
+    refused: Mapping[str, str] = MappingProxyType({})
+    tied: Mapping[str, str] = MappingProxyType({})
+    optional: tuple[str, ...] = ()
+    one_less: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """Return how many names there are, and what is said of them."""
+        return _repr.of_fields(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declaration:
+    """A family of models.
+
+    Attributes
+    ----------
+    model_type, title : str
+        What configurations call it, and what pages do.
+    model : {"encoder", "decoder"}
+        `BertEncoder` or `CausalDecoder`.
+    checkpoint : str
+        Its names' key in `checkpoints.FAMILIES`.
+    names : Family
+        The names in its checkpoints. Families with the same key have the same names.
+    read : mapping of str to Field
+        The fields that are honoured.
+    neutral : mapping of str to tuple
+        Fields that are refused, but for null and these values, which do not change the
+        arithmetic.
+    harmless : mapping of str to tuple of str
+        A reason not to look at fields, and their names. All other fields are refused.
+    copied : mapping of str to str
+        Arguments of the model, and the fields that have their values.
+    fixed : mapping of str to object
+        Arguments that are the same whatever a file says.
+    computed : mapping of str to callable
+        Arguments that are made of the values of all fields that are read, often by one
+        of `rules`. Arguments that are nowhere have their defaults.
+    """
+
+    model_type: str
+    title: str
+    model: Literal["encoder", "decoder"]
+    checkpoint: str
+    names: Family
+    read: Mapping[str, Field]
+    neutral: Mapping[str, tuple[object, ...]]
+    harmless: Mapping[str, tuple[str, ...]]
+    copied: Mapping[str, str]
+    fixed: Mapping[str, object]
+    computed: Mapping[str, Callable[[Values], Any]]
+
+
+def names_of(
+    block: str, layer: dict[str, str], rest: dict[str, str]
+) -> dict[str, tuple[str, ...]]:
+    """Return all names of a model: those of each layer, and the rest."""
+    theirs, ours = block.split()
+    names = {
+        f"{theirs}.{name}": tuple(f"{ours}.{own}" for own in parameters.split())
+        for name, parameters in layer.items()
+    }
+    return {name: tuple(own.split()) for name, own in rest.items()} | names
+
+
+# Patterns of the names of heads that decoders have besides the scores of tokens.
+DECODER_HEADS = ("classifier.*", "multiple_choice_head.*", "qa_outputs.*", "score.*")

@@ -1,0 +1,159 @@
+"""Gemma 2 and 3: norms before and after, of 1 + weight, and windows that alternate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from attnpy._families import llama, rules
+from attnpy._families.declaration import Declaration, Family, names_of
+from attnpy._families.fields import Field
+from attnpy._families.rules import FULL, SLIDING
+from attnpy._quoting import quoted
+
+if TYPE_CHECKING:
+    from attnpy._families.declaration import Values
+    from attnpy.positions import Rotary
+
+GEMMA3_BASES = {FULL: 1_000_000.0, SLIDING: 10_000.0}
+
+NAMES = Family(
+    {
+        **llama.NAMES.names,
+        **names_of(
+            "layers.{i} decoder.layers.{i}",
+            {
+                "post_attention_layernorm.weight": "after_1.weight",
+                "pre_feedforward_layernorm.weight": "norm_3.weight",
+                "post_feedforward_layernorm.weight": "after_3.weight",
+            },
+            {},
+        ),
+    },
+    prefixes=llama.NAMES.prefixes,
+    ignored=llama.NAMES.ignored,
+    heads=llama.NAMES.heads,
+    tied=llama.NAMES.tied,
+    one_less=(
+        "norm.weight",
+        "norm_1.weight",
+        "norm_3.weight",
+        "after_1.weight",
+        "after_3.weight",
+    ),
+)
+
+READ = {
+    name: field
+    for name, field in llama.READ.items()
+    if name not in ("hidden_act", "is_causal")
+} | {
+    "eos_token_id": Field("tokens", 1, null=True),
+    "num_key_value_heads": Field("size", 4, null=True),
+    "head_dim": Field("size", 256),
+    "tie_word_embeddings": Field("flag", True),
+    "hidden_activation": Field("name", "gelu_pytorch_tanh"),
+    "attention_bias": Field("flag", False),
+    "query_pre_attn_scalar": Field("number", 256),
+    "sliding_window": Field("size", 4096, null=True),
+    "layer_types": Field("names", None),
+}
+GEMMA_NEUTRAL = llama.LLAMA_NEUTRAL | {"is_causal": (True,), "mlp_bias": (False,)}
+GEMMA_HARMLESS = llama.LLAMA_HARMLESS | {
+    "of old versions, which read hidden_activation": ("hidden_act",),
+    "how keys and values are kept": ("cache_implementation",),
+    "what their class writes beside layer_types": ("_sliding_window_pattern",),
+}
+
+
+def _alternating(values: Values) -> list[str]:
+    """Return the kind of each layer: every second, or sixth, sees everything."""
+    every = values.get("sliding_window_pattern", 2)
+    n_layers = values["num_hidden_layers"]
+    names = [FULL if (i + 1) % every == 0 else SLIDING for i in range(n_layers)]
+    if SLIDING in names and values["sliding_window"] is None:
+        raise ValueError("config: expected a sliding_window, got none")
+    return names
+
+
+def _rotaries(values: Values) -> list[Rotary]:
+    """Return the positions of each layer: those with a window have their own."""
+    given = values["rope_parameters"] or {}
+    parts = {name: given.get(name) or {} for name in (FULL, SLIDING)}
+    if not {FULL, SLIDING}.issuperset(given) or not all(
+        isinstance(part, Mapping) for part in parts.values()
+    ):
+        raise ValueError(
+            f"config: expected rope_parameters of {FULL} and {SLIDING}, each a "
+            f"mapping, got {quoted(given, 200)}"
+        )
+    parts[FULL] = {**parts[FULL], **(values["rope_scaling"] or {})}
+    bases = {FULL: values["rope_theta"], SLIDING: values["rope_local_base_freq"]}
+    turns = {}
+    for name, part in parts.items():
+        base = GEMMA3_BASES[name] if bases[name] is None else bases[name]
+        turns[name] = rules.turns(values, part, base)
+    return [turns[name] for name in rules.layer_types(values, _alternating)]
+
+
+BLOCK = llama.FIXED | {"norm_after": True}
+COMPUTED: dict[str, rules.Rule] = {
+    "head_dim": rules.head_dim,
+    "stop": rules.stop,
+    "rotary": rules.rotary,
+    "window": rules.windows(_alternating),
+    "scale": lambda values: values["query_pre_attn_scalar"] ** -0.5,
+    "embedding_scale": lambda values: values["hidden_size"] ** 0.5,
+    "activation": rules.gated("hidden_activation"),
+}
+
+GEMMA2 = Declaration(
+    model_type="gemma2",
+    title="Gemma 2",
+    model="decoder",
+    checkpoint="gemma",
+    names=NAMES,
+    read=READ
+    | {
+        "final_logit_softcapping": Field("number", 30.0, null=True),
+        "attn_logit_softcapping": Field("number", 50.0, null=True),
+    },
+    neutral=GEMMA_NEUTRAL | {"use_bidirectional_attention": (False,)},
+    harmless=GEMMA_HARMLESS,
+    copied=llama.COPIED
+    | {
+        "qkv_bias": "attention_bias",
+        "out_bias": "attention_bias",
+        "softcap": "attn_logit_softcapping",
+        "logit_softcap": "final_logit_softcapping",
+    },
+    fixed=BLOCK | {"causal": True},
+    computed=COMPUTED,
+)
+
+# Their class passes over attn_logit_softcapping.
+GEMMA3 = replace(
+    GEMMA2,
+    model_type="gemma3_text",
+    title="Gemma 3, its text model",
+    read=READ
+    | {
+        "final_logit_softcapping": Field("number", None),
+        "sliding_window_pattern": Field("size", 6),
+        "use_bidirectional_attention": Field("flag", False),
+        "rope_local_base_freq": Field("number", None),
+    },
+    neutral=GEMMA_NEUTRAL | {"attn_logit_softcapping": ()},
+    copied={
+        argument: field
+        for argument, field in GEMMA2.copied.items()
+        if argument != "softcap"
+    },
+    fixed=BLOCK | {"qk_norm": True},
+    computed=COMPUTED
+    | {
+        "rotary": _rotaries,
+        "causal": lambda values: not values["use_bidirectional_attention"],
+    },
+)

@@ -1,0 +1,48 @@
+"""RoBERTa and XLM-RoBERTa: BERT, with other positions.
+
+The token whose number is pad_token_id has no position of its own; the others' begin
+after it. All that is called a classifier is another than BERT's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from attnpy._families import bert
+from attnpy._families.declaration import Declaration, Family, names_of
+from attnpy._families.fields import HARMLESS, Field
+
+HEADS = ("classifier.*", "lm_head.*", "qa_outputs.*")
+NAMES = Family(
+    names_of(
+        "encoder.layer.{i} encoder.layers.{i}",
+        bert.LAYER,
+        {**bert.EMBEDDINGS, **bert.TYPES, **bert.POOLER},
+    ),
+    prefixes=("roberta.", "model."),
+    ignored=bert.BUFFERS,
+    heads=HEADS,
+    optional=("pooler.dense.*",),
+)
+
+_NUMBERS = "numbers of tokens: text is not here"
+_WITHOUT_PAD = {
+    _NUMBERS: tuple(name for name in HARMLESS[_NUMBERS] if name != "pad_token_id")
+}
+
+ROBERTA = Declaration(
+    model_type="roberta",
+    title="RoBERTa",
+    model="encoder",
+    checkpoint="roberta",
+    names=NAMES,
+    read=bert.READ
+    | {"type_vocab_size": Field("size", 2), "pad_token_id": Field("count", 1)},
+    neutral=bert.BERT_NEUTRAL,
+    harmless=bert.BERT_HARMLESS | _WITHOUT_PAD,
+    copied=bert.COPIED | {"num_types": "type_vocab_size", "padding_id": "pad_token_id"},
+    fixed={},
+    computed=bert.COMPUTED,
+)
+
+XLM_ROBERTA = replace(ROBERTA, model_type="xlm-roberta", title="XLM-RoBERTa")
