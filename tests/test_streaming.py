@@ -5,8 +5,9 @@ import pytest
 from support import families
 from support.comparisons import assert_same_bits
 
-from attnpy import checkpoints
-from attnpy.models import CausalDecoder
+from attnpy import blocks, checkpoints, positions
+from attnpy._linear import linear
+from attnpy.models import CausalDecoder, sampling
 
 IDS = np.array([7, 1, 29, 4, 4, 0, 18, 11, 2])
 LENGTHS = [4, 9, 1]
@@ -216,3 +217,105 @@ def test_what_cannot_go_on_is_refused_at_once():
             model.stream(IDS[:5], 2, **options)
     with pytest.raises(ValueError, match="at most max_length = 16 tokens"):
         model.stream(IDS, 9)
+
+
+# ---- A model that is no CausalDecoder ------------------------------------------------
+
+
+class Translator:
+    """An encoder-decoder with random weights: 30 tokens to read, 20 to write."""
+
+    def __init__(self):
+        rng = np.random.default_rng(8)
+        self.encoder = blocks.Encoder(2, 12, 3, 20, rng=rng)
+        self.decoder = blocks.Decoder(2, 12, 3, 20, rng=rng)
+        self.read = rng.standard_normal((30, 12), dtype=np.float32)
+        self.written = rng.standard_normal((20, 12), dtype=np.float32)
+        self.output = rng.standard_normal((12, 20), dtype=np.float32)
+        self.positions = positions.sinusoidal(40, 12, dtype=np.float32)
+
+    def reading(self, ids, lengths=None):
+        """The states of texts (B, L) that are read, for what writes of them."""
+        tokens = self.read[ids] + self.positions[: np.shape(ids)[-1]]
+        states = self.encoder(tokens, kv_lengths=lengths)
+        memory = self.decoder.project_context(states, context_lengths=lengths)
+        return Writing(self, memory)
+
+
+class Writing(sampling.LanguageModel):
+    """The decoder, bound to what has been read."""
+
+    stop = (17,)
+    vocab_size = 20
+    generate, stream = sampling.generate, sampling.stream
+
+    def __init__(self, translator, memory):
+        self.translator, self.memory = translator, memory
+
+    def __call__(self, token_ids, *, lengths=None, caches=None, num_threads=None):
+        whole = self.translator
+        before = np.zeros((1, 1), int) if caches is None else caches[0].lengths[:, None]
+        places = before + np.arange(token_ids.shape[1])
+        return whole.decoder(
+            whole.written[token_ids] + whole.positions[places],
+            self.memory,
+            caches=caches,
+            kv_lengths=lengths,
+            num_threads=num_threads,
+        )
+
+    def logits(self, states, *, num_threads=None):
+        return linear(states, self.translator.output, num_threads=num_threads)
+
+    def new_caches(self, batch_size, capacity):
+        return self.translator.decoder.new_caches(batch_size, capacity)
+
+
+def without_caches(model, ids, n):
+    """What is written, with all of a text computed anew for each token."""
+    new = []
+    while len(new) < n and not {*new} & {*model.stop}:
+        states = model(np.array([[*ids, *new]]))
+        new.append(int(model.logits(states[:, -1:])[0, 0].argmax()))
+    return new + new[-1:] * (n - len(new))
+
+
+@pytest.mark.quick
+def test_an_encoder_decoder_generates_as_it_does_without_caches(monkeypatch):
+    translator, read = Translator(), batch()
+    starts, n_starts, n = np.array([[1, 2], [1, 2], [1, 0]]), [2, 2, 1], 12
+    model = translator.reading(read, LENGTHS)
+    counts, call = [], Writing.__call__
+
+    def counting(self, token_ids, **options):
+        counts.append(token_ids.shape[1])
+        return call(self, token_ids, **options)
+
+    monkeypatch.setattr(Writing, "__call__", counting)
+    new = model.generate(starts, n, lengths=n_starts)
+    assert counts == [2] + [1] * (len(counts) - 1)
+    texts = set()
+    for i, (text, length) in enumerate(zip(read, LENGTHS, strict=True)):
+        alone = translator.reading(text[np.newaxis, :length])
+        start = starts[i, : n_starts[i]]
+        expected = without_caches(alone, start, n)
+        assert new[i].tolist() == expected
+        assert alone.generate(start, n).tolist() == expected
+        streamed = [int(token) for token in alone.stream(start, n)]
+        assert streamed == expected[: len(streamed)]
+        texts.add(tuple(expected))
+    assert len(texts) == 3  # two of them differ in what is read alone
+    assert [17 in text for text in new] == [False, True, False]  # where one has ended
+
+
+def test_a_conversation_of_an_encoder_decoder_goes_on_in_its_caches():
+    model = Translator().reading(batch()[:1])
+    expected = model.generate([1], 9, stop=())
+    caches = model.new_caches(1, 9)
+    said = [1, *model.generate([1], 4, stop=(), caches=caches).tolist()]
+    said += model.generate(said, 5, stop=(), caches=caches).tolist()
+    assert said == [1, *expected.tolist()]
+    with pytest.raises(ValueError, match="a KVCache for each layer, 2, got 1"):
+        model.stream(said, 2, caches=caches[:1])
+    with pytest.raises(ValueError, match="expected room for 12 tokens, got 9"):
+        model.stream(said, 3, caches=caches)

@@ -16,6 +16,7 @@ from attnpy.blocks import Decoder, Insides, RMSNorm, _stack, tanh
 from attnpy.cache import checked_caches
 from attnpy.models import _embedding, _hf_config, _pretrained, sampling
 from attnpy.positions import Rotary
+from attnpy.positions.rotary import changes_once
 
 if TYPE_CHECKING:
     import os
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 
-class CausalDecoder:
+class CausalDecoder(sampling.LanguageModel):
     """A language model: the tokens so far give the scores of the next one.
 
     Parameters
@@ -98,6 +99,8 @@ class CausalDecoder:
     output : ndarray, shape (E, V), or None
         None with `tied`, and without scores.
     decoder : attnpy.blocks.Decoder
+    vocab_size : int
+        `V`.
     stop : tuple of int
         The tokens that end a text, which may be set: from a folder its
         ``eos_token_id``.
@@ -295,6 +298,11 @@ class CausalDecoder:
         }
 
     __repr__ = _repr.shows(_shown)
+
+    @property
+    def vocab_size(self) -> int:
+        """`V`, from token_embedding."""
+        return len(self.token_embedding)
 
     generate = sampling.generate
     stream = sampling.stream
@@ -516,7 +524,7 @@ class CausalDecoder:
             If an argument has the wrong kind, dtype or shape, or is out of its range.
             The caches have not changed after an error.
         """
-        ids = _embedding.checked_ids(token_ids, len(self.token_embedding))
+        ids = _embedding.checked_ids(token_ids, self.vocab_size)
         tokens = self._embed(ids, self._positions(ids, caches))
 
         def run(
@@ -565,6 +573,28 @@ class CausalDecoder:
         """
         return self.decoder.new_caches(
             batch_size, capacity, dtype=dtype, growable=growable
+        )
+
+    def _check_generates(self) -> None:
+        if self.tied is None:
+            raise ValueError("tied: expected True or False to generate, got None")
+        if not self.decoder.layers[0].causal:
+            raise ValueError(
+                "causal: expected True to generate, got a model with False"
+            )
+
+    def _check_length(self, num_tokens: int) -> None:
+        if self.position_embedding is not None:
+            _embedding.check_positions(num_tokens, self.position_embedding)
+
+    def _checked_caches(self, caches: object) -> list[KVCache]:
+        return checked_caches(caches, "caches", len(self.decoder.layers))
+
+    def _keys_change(self, before: NDArray[np.int64], after: NDArray[np.int64]) -> bool:
+        rotaries = self.rotary if isinstance(self.rotary, list) else [self.rotary]
+        return any(
+            rotary is not None and changes_once(rotary, before, after)
+            for rotary in rotaries
         )
 
     def vjp(
@@ -621,7 +651,7 @@ class CausalDecoder:
         True
         """
         _vjp.check_trainable(self, ("token_embedding", "position_embedding", "output"))
-        ids = _embedding.checked_ids(token_ids, len(self.token_embedding))
+        ids = _embedding.checked_ids(token_ids, self.vocab_size)
         positions = self._positions(ids, None)
         tokens, of_scores = self._embed(ids, positions), None
 
@@ -748,8 +778,8 @@ class CausalDecoder:
         positions: NDArray[np.int64] = np.arange(ids.shape[-1])
         if caches is None:
             return positions
-        num_layers, batch = len(self.decoder.layers), len(np.atleast_2d(ids))
-        before = checked_caches(caches, "caches", num_layers)[0].lengths
+        batch = len(np.atleast_2d(ids))
+        before = self._checked_caches(caches)[0].lengths
         if len(before) != batch:
             raise ValueError(
                 f"caches: expected B = {batch} as token_ids, got {len(before)}"

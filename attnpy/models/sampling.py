@@ -11,7 +11,6 @@ import numpy as np
 from attnpy import _checks, _dtypes, _progress
 from attnpy.cache import all_or_nothing, checked_caches
 from attnpy.models import _embedding
-from attnpy.positions.rotary import changes_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
     from attnpy._typing import Array
     from attnpy.cache import KVCache
-    from attnpy.models.decoder import CausalDecoder
 
 
 def sample(
@@ -96,8 +94,58 @@ def sample(
     return np.take_along_axis(order, ranks, axis=-1)[..., 0]
 
 
+class LanguageModel:
+    """What `generate` and `stream` ask of a model.
+
+    `CausalDecoder` is one. An encoder-decoder, which reads another text besides, makes
+    one that is bound to that text. A subclass has `vocab_size`, `stop`, a call,
+    `logits` and `new_caches`. The methods with an underscore are for what it cannot
+    continue, and for positions that ask for other keys than those in the caches.
+    """
+
+    stop: tuple[int, ...]
+
+    @property
+    def vocab_size(self) -> int:
+        """`V`, the number of different tokens."""
+        raise NotImplementedError
+
+    def __call__(
+        self,
+        token_ids: ArrayLike,
+        *,
+        lengths: ArrayLike | None = None,
+        caches: Sequence[KVCache] | None = None,
+        num_threads: int | None = None,
+    ) -> Array:
+        """Return the vectors of new tokens (B, L, E), which go into the caches."""
+        raise NotImplementedError
+
+    def logits(self, states: ArrayLike, *, num_threads: int | None = None) -> Array:
+        """Return the scores (..., V) of all tokens to be the next."""
+        raise NotImplementedError
+
+    def new_caches(self, batch_size: int, capacity: int) -> list[KVCache]:
+        """Return an empty cache for each layer."""
+        raise NotImplementedError
+
+    def _check_generates(self) -> None:
+        """Raise an error if it cannot continue sequences at all."""
+
+    def _check_length(self, num_tokens: int) -> None:
+        """Raise an error if it has no positions for so many tokens."""
+
+    def _checked_caches(self, caches: object) -> list[KVCache]:
+        """Return caches that a call was given, one for each layer."""
+        return checked_caches(caches, "caches", len(self.new_caches(0, 0)))
+
+    def _keys_change(self, before: NDArray[np.int64], after: NDArray[np.int64]) -> bool:
+        """Tell whether sequences that grow to these lengths need other keys."""
+        return False
+
+
 def generate(
-    self: CausalDecoder,
+    self: LanguageModel,
     token_ids: ArrayLike,
     num_tokens: int,
     *,
@@ -185,7 +233,7 @@ def generate(
     if callback is not None and progress is None:
         progress = False
     progress = _progress.checked(progress)
-    ids = _embedding.checked_ids(token_ids, len(self.token_embedding))
+    ids = _embedding.checked_ids(token_ids, self.vocab_size)
     num_tokens = _checks.count(num_tokens, "num_tokens")
     steps = stream(
         self,
@@ -211,7 +259,7 @@ def generate(
 
 
 def stream(
-    self: CausalDecoder,
+    self: LanguageModel,
     token_ids: ArrayLike,
     num_tokens: int,
     *,
@@ -256,16 +304,11 @@ def stream(
     >>> tokens == model.generate([5, 17, 3], 4).tolist()
     True
     """
-    ids = _embedding.checked_ids(token_ids, len(self.token_embedding))
-    if self.tied is None:
-        raise ValueError("tied: expected True or False to generate, got None")
-    if not self.decoder.layers[0].causal:
-        raise ValueError("causal: expected True to generate, got a model with False")
+    ids = _embedding.checked_ids(token_ids, self.vocab_size)
+    self._check_generates()
     batch = np.atleast_2d(ids)  # (B, L)
     num_tokens = _checks.count(num_tokens, "num_tokens")
-    stops = checked_stops(
-        self.stop if stop is None else stop, len(self.token_embedding)
-    )
+    stops = checked_stops(self.stop if stop is None else stop, self.vocab_size)
     length = batch.shape[1] if lengths is None else lengths
     ends = _embedding.checked_lengths(length, batch, 1)
     draw = functools.partial(
@@ -273,12 +316,11 @@ def stream(
     )
     draw(np.zeros((0, 1)))  # raises its errors
     longest = int(ends.max(initial=0)) + num_tokens - 1  # in the caches
-    if self.position_embedding is not None:
-        _embedding.check_positions(longest, self.position_embedding)
+    self._check_length(longest)
     if caches is None:
         caches = self.new_caches(len(batch), longest)
     else:
-        caches = checked_caches(caches, "caches", len(self.decoder.layers))
+        caches = self._checked_caches(caches)
         _check_past(caches, ends, longest)
     known = np.zeros((len(batch), batch.shape[1] + num_tokens), np.int64)
     known[:, : batch.shape[1]] = batch
@@ -315,7 +357,7 @@ def _check_past(
 
 
 def _steps(
-    model: CausalDecoder,
+    model: LanguageModel,
     known: NDArray[np.int64],
     ends: NDArray[np.int64],
     caches: Sequence[KVCache],
@@ -342,7 +384,7 @@ def _steps(
 
 
 def _last(
-    model: CausalDecoder,
+    model: LanguageModel,
     known: NDArray[np.int64],
     ends: NDArray[np.int64],
     going: NDArray[np.bool_],
@@ -354,7 +396,7 @@ def _last(
     The caches take up what they have not yet, but no last token of what has ended.
     """
     before, after = caches[0].lengths, ends - ~going
-    if _turns_change(model, before, after):
+    if model._keys_change(before, after):
         with all_or_nothing(caches) as lent:
             for cache in lent:
                 cache.reset()
@@ -368,17 +410,6 @@ def _last(
     states = model(new, lengths=lengths, caches=caches, num_threads=num_threads)
     last: Array = states[rows, counts - 1]
     return last
-
-
-def _turns_change(
-    model: CausalDecoder, before: NDArray[np.int64], after: NDArray[np.int64]
-) -> bool:
-    """Tell whether sequences that grow to these lengths need other keys than before."""
-    rotaries = model.rotary if isinstance(model.rotary, list) else [model.rotary]
-    return any(
-        rotary is not None and changes_once(rotary, before, after)
-        for rotary in rotaries
-    )
 
 
 def _checked_scores(logits: ArrayLike) -> NDArray[np.float64]:

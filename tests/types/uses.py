@@ -459,6 +459,7 @@ def decoder(ids: Integers, flag: bool, rng: np.random.Generator) -> None:
     assert_type(model.parameters(), dict[str, Array])
     made = attnpy.models.CausalDecoder.from_config({"model_type": "gpt2"}, rng=rng)
     assert_type(made, attnpy.models.CausalDecoder)
+    assert_type(made.vocab_size, int)
     read = attnpy.models.CausalDecoder.from_pretrained("folder", packed=False)
     assert_type(read, attnpy.models.CausalDecoder)
     model(ids, cache=caches)  # wrong
