@@ -336,6 +336,23 @@ def test_layers_that_differ_decode_with_caches_in_the_same_bits(kind, changes):
         assert_same_bits(states, np.ascontiguousarray(full[:, i : i + 1]))
 
 
+def test_some_layers_may_have_no_positions():
+    rotary = positions.Rotary(4)
+    model = CausalDecoder(
+        2, 16, 4, 20, vocab_size=30, rotary=[rotary, None], rng=np.random.default_rng(2)
+    )
+    first, second = model.decoder.layers
+    expected = model.token_embedding[IDS]
+    expected = model.decoder.norm(second(first(expected)))
+    assert_same_bits(model(IDS), expected)
+    assert not np.array_equal(second(expected), second(expected, rotary=rotary))
+    new = model.generate(IDS, 4)
+    for same in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert same.rotary[1] is None
+        assert_same_bits(same(IDS), expected)
+        assert_same_bits(same.generate(IDS, 4), new)
+
+
 def test_a_decoder_that_sees_both_ways_has_no_caches():
     model, _, _ = decoder("qwen3", is_causal=False)
     batch = padded()

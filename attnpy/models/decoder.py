@@ -57,8 +57,9 @@ class CausalDecoder(sampling.LanguageModel):
         `V`, the number of different tokens.
     max_length : int, optional
         With it the model has a learned table of so many positions.
-    rotary : attnpy.positions.Rotary, or list of Rotary, optional
-        The other way to tell positions; a list has that of each layer.
+    rotary : attnpy.positions.Rotary, or list of Rotary or None, optional
+        The other way to tell positions; a list has that of each layer, None for one
+        that has no positions.
     window : tuple of (int or None, int or None), or list of tuple or None, optional
         As in `attnpy.attention`; a list has that of each layer.
     scale : float, or list of float, optional
@@ -156,7 +157,7 @@ class CausalDecoder(sampling.LanguageModel):
     tied: bool | None
     stop: tuple[int, ...]
     decoder: Decoder
-    rotary: Rotary | list[Rotary] | None
+    rotary: Rotary | list[Rotary] | list[Rotary | None] | None
     window: Window | list[Window | None] | None
     scale: float | list[float] | None
     softcap: float | None
@@ -172,7 +173,7 @@ class CausalDecoder(sampling.LanguageModel):
         *,
         vocab_size: int,
         max_length: int | None = None,
-        rotary: Rotary | list[Rotary] | None = None,
+        rotary: Rotary | list[Rotary] | list[Rotary | None] | None = None,
         window: Window | list[Window | None] | None = None,
         scale: float | list[float] | None = None,
         softcap: float | None = None,
@@ -852,7 +853,7 @@ def _is_windows(
 
 
 def _by_layer(
-    layers: list[DecoderLayer], values: list[Value], name: str
+    layers: list[DecoderLayer], values: Sequence[Value], name: str
 ) -> Iterator[tuple[DecoderLayer, Value]]:
     """Pair layers and what each of them has."""
     num_layers = len(layers)
