@@ -19,9 +19,9 @@ def main(arguments):
 
         experiments(rest)
     elif command == "report":
-        from .run import report_again
+        from .pages import main as report
 
-        report_again(rest)
+        report(rest)
     else:
         from .run import main as run
 

@@ -27,9 +27,9 @@ def measure_footprint(systems, n_rounds):
     time_target = measure.at_most("ms", 15, milliseconds["attnpy"][1])
     size_target = measure.at_most("MB", 1, extension)
     return [
-        row("import over NumPy's, ms", milliseconds, [time_target]),
+        row("import over NumPy's, ms", milliseconds, [[time_target]]),
         row("installed, MB", {name: [x] * 3 for name, x in sizes.items()}, []),
-        row("extension, MB", {"attnpy": [extension] * 3}, [size_target]),
+        row("extension, MB", {"attnpy": [extension] * 3}, [[size_target]]),
     ]
 
 

@@ -310,21 +310,18 @@ def limited_work(row):
 
 
 def judge(row, result):
-    """A verdict on each target that this run could measure.
+    """What was reached of each target that this run could measure.
 
-    {what, at_least, got, met}; where either of several parts is enough, it is that of
-    the first one with the others under "or", and met where any part is.
+    A target is a list of parts, [what, ">=" or "<=", bound, got]; one is enough.
     """
-    verdicts = []
+    found = []
     for target in row.targets:
         parts = (target,) if isinstance(target[0], str) else target
         judged = [judge_part(what, bound, row, result) for what, bound in parts]
-        judged = [part for part in judged if part is not None]
-        if judged:
-            verdicts.append(either(judged))
+        found.append([part for part in judged if part is not None])
     if row.group == "threads":
-        verdicts += judge_threads(result)
-    return verdicts
+        found += judge_threads(result)
+    return [parts for parts in found if parts]
 
 
 def judge_part(what, bound, row, result):
@@ -341,30 +338,21 @@ def judge_part(what, bound, row, result):
         spread = result.get("limit", {}).get("percent")
     else:
         spread = result["faster_than"].get(what)
-    return spread and verdict(what, bound, spread[1])
-
-
-def either(parts):
-    first, *others = parts
-    if others:
-        first["or"] = others
-        first["met"] = any(part["met"] for part in parts)
-    return first
+    return spread and at_least(what, bound, spread[1])
 
 
 def judge_threads(result):
     """Never slower: not in three quarters of the rounds. By how much, by the work."""
     spread = result["faster_than"]["own"]
-    verdicts = [verdict("own, upper quartile", 1.0, spread[2])]
+    yield [at_least("own, upper quartile", 1.0, spread[2])]
     seconds = result["systems"]["own"]["seconds"][1]
     if seconds >= 50e-6:
-        verdicts.append(verdict("own", 1.85 if seconds > 5e-3 else 1.7, spread[1]))
-    return verdicts
+        yield [at_least("own", 1.85 if seconds > 5e-3 else 1.7, spread[1])]
 
 
-def verdict(what, bound, got):
-    return {"what": what, "at_least": bound, "got": got, "met": bool(got >= bound)}
+def at_least(what, bound, got):
+    return [what, ">=", bound, float(got)]
 
 
 def at_most(what, bound, got):
-    return {"what": what, "at_most": bound, "got": got, "met": bool(got <= bound)}
+    return [what, "<=", bound, float(got)]

@@ -50,7 +50,7 @@ def measure_memory(name, case, n_threads, systems):
     }
     if "attnpy" in found:
         got = found["attnpy"]["beyond output"]
-        result["targets"] = [measure.at_most("MiB beyond the output", n_threads, got)]
+        result["targets"] = [[measure.at_most("MiB beyond the output", n_threads, got)]]
     return result
 
 

@@ -33,7 +33,7 @@ def measure_overhead(n_rounds):
         "group": "small",
         "name": "1x1x16x16, us",
         "values": values,
-        "targets": [target],
+        "targets": [[target]],
     }
 
 
@@ -64,7 +64,7 @@ def measure_adapter(n_rounds):
         "group": "integrations",
         "name": "1x1x16x16, us",
         "values": values,
-        "targets": [target],
+        "targets": [[target]],
     }
 
 

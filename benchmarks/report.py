@@ -1,9 +1,6 @@
-"""Results as lines, as Markdown and as JSON."""
+"""Rows of results: as they are kept, as lines, and as tables in Markdown."""
 
 from __future__ import annotations
-
-import json
-from pathlib import Path
 
 from attnpy._measure import duration
 
@@ -37,6 +34,103 @@ HEADINGS = {
 SHORT = {name: system.short for name, system in peers.SYSTEMS.items()}
 RIVALS = [name for name in SHORT if name != "attnpy"]
 RATIOS = {**SHORT, "fastest": "the fastest peer"}
+DIGITS = 5  # of a number that is kept
+
+
+# ---- What is kept of a row -----------------------------------------------------------
+
+
+def kept(row, run=0):
+    """What tables need of a measured row; run says in which it was measured."""
+    found = {key: row[key] for key in ("group", "name", "threads") if key in row}
+    found["run"] = run
+    if "systems" in row:
+        found |= kept_times(row)
+    if "mebibytes" in row:
+        sizes = row["mebibytes"].items()
+        found["mebibytes"] = {name: size["beyond output"] for name, size in sizes}
+    for key in ("values", "own", "attention_share", "absent"):
+        if row.get(key):
+            found[key] = row[key]
+    if row["targets"]:
+        found["missed"] = [parts for parts in row["targets"] if not met(parts)]
+    return rounded(found)
+
+
+def kept_times(row):
+    ours = row["systems"]["attnpy"]
+    found = {"unit": row["unit"]}
+    found |= {"seconds": ours["seconds"][1], "speed": ours["speed"][1]}
+    if "limit" in row:
+        limit = "bandwidth" if row["limit"]["what"] == "bandwidth" else "peak"
+        found |= {"limit": limit, "percent": row["limit"]["percent"]}
+    found["faster_than"] = row["faster_than"]
+    if ours.get("error") is not None:
+        systems = row["systems"].items()
+        found["errors"] = {x: y["error"] for x, y in systems if x in SHORT}
+    return found
+
+
+def rounded(value):
+    """The same with DIGITS digits of each number."""
+    if isinstance(value, dict):
+        return {key: rounded(x) for key, x in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(x) for x in value]
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+
+
+# ---- Targets -------------------------------------------------------------------------
+
+
+def met(parts):
+    """Whether any part of a target, [what, ">=" or "<=", bound, got], was reached."""
+    return any(
+        got >= bound if sign == ">=" else got <= bound for _, sign, bound, got in parts
+    )
+
+
+def verdict(row):
+    """ "met", or what was missed, or "-" where nothing was asked of a kept row."""
+    if "missed" not in row:
+        return "-"
+    return "missed: " + misses_of(row) if row["missed"] else "met"
+
+
+def misses_of(row):
+    """Each target that was missed: what was reached of each of its parts."""
+    return "; ".join(
+        " and ".join(shortfall(row, *part) for part in parts) for parts in row["missed"]
+    )
+
+
+def shortfall(row, what, sign, bound, got):
+    if what.startswith("error/"):
+        name = f"error over {SHORT[what.removeprefix('error/')]}'s"
+    else:
+        name = RATIOS.get(what, what.replace("own", row.get("own", "own")))
+    text = f"{name} {got:.2f} {'<' if sign == '>=' else '>'} {bound:g}"
+    if "percent" in row and what in RATIOS:  # the speed that would be enough
+        text += f" ({row['percent'][1] * bound / got:.0f} % of the {row['limit']})"
+    return text
+
+
+def summary(rows):
+    """How many kept rows met what was asked of them."""
+    judged = [row for row in rows if "missed" in row]
+    n_met = sum(not row["missed"] for row in judged)
+    return f"{n_met} of {len(judged)} rows with a target met it."
+
+
+def misses(rows):
+    """A table of the kept rows that missed a target, or nothing."""
+    lines = [
+        [row["group"], row["name"], str(row.get("threads", "")), misses_of(row)]
+        for row in rows
+        if row.get("missed")
+    ]
+    if lines:
+        yield markdown_table(["group", "row", "threads", "missed"], lines)
 
 
 # ---- Cells ---------------------------------------------------------------------------
@@ -47,106 +141,64 @@ def spread(low_middle_high, digits=2):
     return f"{middle} ({low}-{high})"
 
 
-def verdict(row):
-    """The last column: "met", or what was missed, or "-" where nothing was asked."""
-    missed = [target for target in row["targets"] if not target["met"]]
-    if not row["targets"]:
-        return "-"
-    if not missed:
-        return "met"
-    return "missed: " + ", ".join(
-        " and ".join(shortfall(row, part) for part in parts(target))
-        for target in missed
-    )
-
-
-def parts(target):
-    """The parts of a target of which one would be enough."""
-    return [target, *target.get("or", ())]
-
-
-def shortfall(row, target):
-    bound = "at_least" if "at_least" in target else "at_most"
-    what = named(row, target)
-    sign = "<" if bound == "at_least" else ">"
-    return f"{RATIOS.get(what, what)} {target['got']:.2f} {sign} {target[bound]:g}"
-
-
-def named(row, target):
-    """What a target is about, in words."""
-    what = target["what"]
-    if what.startswith("error/"):
-        return f"error over {SHORT[what.removeprefix('error/')]}'s"
-    return what.replace("own", row.get("own", "own"))
-
-
-def errors(row):
-    """The mean error of each system, where it is known."""
-    systems = row["systems"]
-    if systems["attnpy"].get("error") is None:
-        return ""
-    return ", ".join(
-        f"{SHORT[name]} {systems[name]['error']:.1e}"
-        for name in SHORT
-        if name in systems
-    )
-
-
-# ---- Tables --------------------------------------------------------------------------
-
-
-def timed_header(row):
-    """What the cells of a row are; the last, its verdict, is left out of tables."""
-    limit = "% of bandwidth" if bound_by_memory(row) else "% of peak"
-    ratios = [f"x {SHORT[peer]}" for peer in RIVALS]
-    head = ["row", "threads", "time", row["unit"], limit, *ratios]
-    return [*head, "x own", "error", "% in attention", "target"]
-
-
-def bound_by_memory(row):
-    return row.get("limit", {}).get("what") == "bandwidth"
-
-
-def timed_cells(row):
-    ours = row["systems"]["attnpy"]
-    percent = row.get("limit", {}).get("percent")
+def times_cells(row):
+    """{heading: cell} of a row that was timed."""
     ratios = row["faster_than"]
-    own = f"{spread(ratios['own'])} {row['own']}" if "own" in ratios else ""
-    return [
-        row["name"],
-        str(row["threads"]),
-        duration(ours["seconds"][1]),
-        f"{ours['speed'][1]:.3g}",
-        spread(percent, 0) if percent else "",
-        *(spread(ratios[peer]) if peer in ratios else "" for peer in RIVALS),
-        own,
-        errors(row),
-        ", ".join(f"{n} {x:.0f}" for n, x in row.get("attention_share", {}).items()),
-        verdict(row),
-    ]
+    cells = {"time": duration(row["seconds"]), row["unit"]: f"{row['speed']:.3g}"}
+    if "limit" in row:
+        cells[f"% of {row['limit']}"] = spread(row["percent"], 0)
+    cells |= {f"x {SHORT[x]}": spread(ratios[x]) for x in RIVALS if x in ratios}
+    if "own" in ratios:
+        cells["x own"] = f"{spread(ratios['own'])} {row['own']}"
+    if "errors" in row:
+        found = row["errors"]
+        errors = (f"{SHORT[x]} {found[x]:.1e}" for x in SHORT if x in found)
+        cells["error"] = ", ".join(errors)
+    if "attention_share" in row:
+        shares = row["attention_share"].items()
+        cells["% in attention"] = ", ".join(f"{name} {x:.0f}" for name, x in shares)
+    return cells
 
 
-def with_attention(systems):
-    """Those that have more than whole models."""
-    return [name for name in systems if name in peers.WAYS]
-
-
-def memory_header(systems):
-    return ["row", "threads", *(SHORT.get(name, name) for name in systems)]
-
-
-def memory_cells(row, systems):
-    found = row["mebibytes"]
-    sizes = (
-        f"{found[name]['beyond output']:.2f}" if name in found else ""
-        for name in systems
-    )
-    return [row["name"], str(row["threads"]), *sizes, verdict(row)]
+def memory_cells(row):
+    return {SHORT[name]: f"{size:.2f}" for name, size in row["mebibytes"].items()}
 
 
 def values_cells(row):
-    cells = [f"{name} {spread(value)}" for name, value in row["values"].items()]
-    return [row["name"], "; ".join(cells), verdict(row)]
+    cells = (f"{name} {spread(value)}" for name, value in row["values"].items())
+    return {"median (quartiles)": "; ".join(cells)}
+
+
+KINDS = {"faster_than": times_cells, "mebibytes": memory_cells, "values": values_cells}
+LIMITS = ["% of peak", "% of bandwidth"]
+# The order of columns behind the row, its threads, the time and units.
+COLUMNS = [*LIMITS, *(f"x {SHORT[name]}" for name in RIVALS), "x own", "error"]
+COLUMNS += ["% in attention", *SHORT.values(), "median (quartiles)", "run"]
+
+
+def one_line(row):
+    """A kept row as it is printed while the benchmark runs."""
+    cells = [row["group"], row["name"]]
+    if "threads" in row:
+        cells.append(f"{row['threads']} thr")
+    for kind, cells_of in KINDS.items():
+        if kind in row:
+            cells += labelled(kind, cells_of(row))
+    return "  ".join([*cells, verdict(row)])
+
+
+def labelled(kind, cells):
+    """The cells, each with its unit: there is no header above them."""
+    for head, cell in cells.items():
+        if kind == "mebibytes":
+            yield f"{head} {cell} MiB"
+        elif head in ("time", "median (quartiles)"):
+            yield cell
+        else:
+            yield f"{cell} {'%' if head in LIMITS else head}"
+
+
+# ---- Tables --------------------------------------------------------------------------
 
 
 def markdown_table(header, lines):
@@ -154,198 +206,42 @@ def markdown_table(header, lines):
     return "\n".join("| " + " | ".join(x) + " |" for x in (header, rule, *lines))
 
 
-def tables(rows, systems):
-    """The tables of one group, which may mix kinds of rows."""
-    systems = with_attention(systems)
-    timed = [row for row in rows if "systems" in row]
-    memory = [memory_cells(row, systems) for row in rows if "mebibytes" in row]
-    values = [values_cells(row) for row in rows if "values" in row]
-    if timed:
-        header = timed_header(timed[0])
-        lines = [timed_cells(row)[:-1] for row in timed]
-        yield markdown_table(*without_empty(header[:-1], lines))
-    if memory:
-        yield markdown_table(memory_header(systems), [line[:-1] for line in memory])
-    if values:
-        header = ["row", "median (quartiles)"]
-        yield markdown_table(header, [line[:-1] for line in values])
+def tables(rows):
+    """The tables of kept rows of one group, which may be of several kinds."""
+    for kind, cells_of in KINDS.items():
+        found = [row for row in rows if kind in row]
+        if found:
+            yield table(found, cells_of)
 
 
-def without_empty(header, lines):
-    """Leave out the columns in which no line has anything."""
-    used = [i for i in range(len(header)) if any(line[i] for line in lines)]
-    return [header[i] for i in used], [[line[i] for i in used] for line in lines]
-
-
-def one_line(row, systems):
-    """A row as it is printed while the benchmark runs."""
-    if "values" in row:
-        cells = [row["group"], *values_cells(row)]
-    elif "mebibytes" in row:
-        systems = with_attention(systems)
-        header = memory_header(systems)[2:]
-        cells = memory_cells(row, systems)
-        sizes = [f"{n} {x} MiB" for n, x in zip(header, cells[2:-1], strict=True)]
-        cells = [row["group"], cells[0], f"{cells[1]} thr", *sizes, cells[-1]]
-    else:
-        cells = [row["group"], *labelled(row)]
-    return "  ".join(cell for cell in cells if cell)
-
-
-def labelled(row):
-    """The timed cells, each with its unit: there is no header above them."""
-    header = timed_header(row)
-    cells = timed_cells(row)
-    labels = {"threads": "thr", "% of peak": "%", "% of bandwidth": "%"}
-    for i, name in enumerate(header):
-        if not cells[i] or name in ("row", "time", "target"):
-            continue
-        cells[i] += " " + labels.get(name, name)
-    return cells
-
-
-# ---- The whole -----------------------------------------------------------------------
-
-
-def machine_lines(results):
-    found = results["machine"]
-    name = found["cpu"] + (f" ({found['model']})" if found["model"] else "")
-    cores = f" on {found['cores']} cores" if found["cores"] else ""
-    sizes = (f"{level} {size >> 10} KiB" for level, size in found["caches"].items())
-    yield f"- CPU: {name}, {found['cpus']} CPUs{cores}, {found['system']}"
-    yield f"- caches: {', '.join(sizes) or 'unknown'}"
-    yield f"- instruction set in use: {found['tier']}"
-    yield f"- C compiler: {found['compiler'] or 'none'}; Python {found['python']}"
-    yield f"- load before the run: {found['load average before']}"
-    for n_threads, limits in found["limits"].items():
-        text = ", ".join(f"{name} {value}" for name, value in limits.items())
-        yield f"- limits with {n_threads} thread(s): {text or 'no C compiler'}"
-    for system, needs in results["versions"].items():
-        text = ", ".join(f"{name} {x or 'absent'}" for name, x in needs.items())
-        yield f"- {peers.SYSTEMS[system].title}: {text}"
-
-
-def summary(results):
-    """How many rows met what was asked of them."""
-    judged = [row for row in results["rows"] if row["targets"]]
-    met = sum(verdict(row) == "met" for row in judged)
-    return f"{met} of {len(judged)} rows with a target met it."
-
-
-def misses(results):
-    """A table of each row and target that was missed, or nothing."""
-    lines = [
-        [*row_cells(row), *missed_cells(row, x, x is not target)]
-        for row in results["rows"]
-        for target in row["targets"]
-        if not target["met"]
-        for x in parts(target)
-    ]
-    if lines:
-        header = ["group", "row", "threads", "what", "target", "reached", "would need"]
-        yield markdown_table(header, lines)
-
-
-def row_cells(row):
-    return [row["group"], row["name"], str(row.get("threads", ""))]
-
-
-def missed_cells(row, target, is_other=False):
-    sign, bound = (">=", "at_least") if "at_least" in target else ("<=", "at_most")
-    what = named(row, target)
-    kind = "% of " if what in ("peak", "bandwidth") else "x " if what in RATIOS else ""
-    name = kind + RATIOS.get(what, what)
-    aim = f"{sign} {target[bound]:g}"
-    name = f"or {name}" if is_other else name
-    return [name, aim, f"{target['got']:.2f}", share_needed(row, target)]
-
-
-def share_needed(row, target):
-    """The share of the machine's limit at which attnpy would be that much faster."""
-    percent = row.get("limit", {}).get("percent")
-    if not percent or target["what"] not in RATIOS:
-        return ""
-    limit = "bandwidth" if bound_by_memory(row) else "peak"
-    needed = percent[1] * target["at_least"] / target["got"]
-    return f"{needed:.0f} % of the {limit}"
+def table(rows, cells_of):
+    """A table of rows; of several runs, which one each row is from comes last."""
+    several = len({row["run"] for row in rows}) > 1
+    lines = []
+    for row in rows:
+        line = {"row": row["name"]}
+        if "threads" in row:
+            line["threads"] = str(row["threads"])
+        line |= cells_of(row)
+        if several:
+            line["run"] = str(row["run"] + 1)
+        lines.append(line)
+    heads = list(dict.fromkeys(head for line in lines for head in line))
+    heads.sort(key=lambda head: COLUMNS.index(head) if head in COLUMNS else -1)
+    return markdown_table(heads, [[line.get(x, "") for x in heads] for line in lines])
 
 
 def without(rows):
-    """A sentence about the peers of these rows that are not installed, or nothing."""
+    """A sentence about the peers of these rows that were not installed, or nothing."""
     names = {name for row in rows for name in row.get("absent", ())}
     if names:
         titles = (peers.SYSTEMS[x].title for x in SHORT if x in names)
         yield f"Not there: {', '.join(titles)}."
 
 
-def take_rows(results, again):
-    """Put the rows of a later run in the place of an earlier run's, or behind them."""
-    for key in ("cpu", "model", "cpus", "tier", "compiler", "python"):
-        if results["machine"][key] != again["machine"][key]:
-            raise SystemExit(f"the runs differ in the machine's {key}")
-    if results["versions"] != again["versions"]:
-        raise SystemExit("the runs differ in versions")
-    measured = {row_key(row): row for row in again["rows"]}
-    results["rows"] = [measured.pop(row_key(row), row) for row in results["rows"]]
-    results["rows"] += measured.values()
-    results.setdefault("later", []).append((again["command"], again["date"]))
-
-
-def row_key(row):
-    return row["group"], row["name"], row.get("threads")
-
-
-def markdown(results, plots=()):
-    """The whole run as one Markdown text."""
-    systems = list(results["versions"])
-    found = [
-        "# attnpy benchmarks",
-        f"Command: `{results['command']}`, {results['date']}",
-        *(
-            f"The rows of `{command}` are from {date}."
-            for command, date in results.get("later", ())
-        ),
-        "\n".join(machine_lines(results)),
-        "Each cell is the median over the rounds with its quartiles. `x torch` is how "
-        "many times attnpy is faster; `x own` compares attnpy's rate with that of "
-        "attnpy on the named other case. GFLOP/s count 2 (D + Dv) for each visible "
-        "pair, and 2.5 times that for gradients. Percentages are of the limit measured "
-        "in the same round. An error is "
-        "the root mean square of differences from float64 over that of the numbers.",
-    ]
-    for group, heading in HEADINGS.items():
-        rows = [row for row in results["rows"] if row["group"] == group]
-        if rows:
-            found += [f"## {heading}", *without(rows), *tables(rows, systems)]
-    found += [f"![{Path(plot).stem}]({Path(plot).name})" for plot in plots]
-    return "\n\n".join(found) + "\n"
-
-
-def write(results, directory, with_plots=True):
-    """Write results.md and the plots; return the paths."""
-    directory = Path(directory)
-    directory.mkdir(parents=True, exist_ok=True)
-    plots = []
-    if with_plots:
-        from .plots import draw
-
-        plots = draw(results, directory)
-    path = directory / "results.md"
-    path.write_text(markdown(results, plots))
-    return [path, *plots]
-
-
-def write_misses(results, directory):
-    """Write misses.md, which is for who works on the speed; return the path."""
-    path = Path(directory) / "misses.md"
-    found = ["# Where it misses", summary(results), *misses(results)]
-    path.write_text("\n\n".join(found) + "\n")
-    return path
-
-
-def write_json(results, directory):
-    """Write results.json; return the path."""
-    path = Path(directory) / "results.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(results, indent=1) + "\n")
-    return path
+def sections(rows, groups=HEADINGS):
+    """The heading and tables of each group that has kept rows."""
+    for group in groups:
+        found = [row for row in rows if row["group"] == group]
+        if found:
+            yield from (f"## {HEADINGS[group]}", *without(found), *tables(found))

@@ -7,7 +7,6 @@ import datetime
 import json
 import os
 import shlex
-import sys
 import traceback
 from functools import partial
 from pathlib import Path
@@ -21,6 +20,7 @@ from . import (
     measure,
     memory,
     overhead,
+    pages,
     peers,
     progress,
     report,
@@ -35,7 +35,7 @@ def parser():
         allow_abbrev=False,
         description="Time attnpy beside its peers, interleaved, and measure the "
         "machine's limits in the same run. Other commands: `compare REV1 REV2` for two "
-        "commits, `report results.json` to write tables and plots again, "
+        "commits, `report` to write the pages of docs/performance again, "
         "`experiments` for what is no comparison.",
     )
     add = parsed.add_argument
@@ -155,7 +155,7 @@ def timed(row, n_threads, systems, how):
     return measure.measure_row(row, n_threads, systems, how)
 
 
-def measured(todo, systems):
+def measured(todo):
     """All rows, or those before Ctrl-C. One that fails is reported, no more."""
     rows, failures = [], {}
     bar = progress.bar(len(todo))
@@ -172,7 +172,7 @@ def measured(todo, systems):
             found = []
         for row in found if isinstance(found, list) else [found]:
             rows.append(row)
-            bar.write(report.one_line(row, systems))
+            bar.write(report.one_line(report.kept(row)))
         bar.step()
     bar.close()
     return rows, failures
@@ -212,24 +212,12 @@ def main(arguments):
         "versions": peers.versions(dict.fromkeys(("attnpy", *options.systems))),
         "machine": machine.describe(options.threads),
     }
-    print("\n".join(report.machine_lines(results)), flush=True)
+    print("\n".join(pages.machine_lines(results["machine"])), flush=True)
     todo = list(jobs(options, systems))
-    results["rows"], results["failures"] = measured(todo, systems)
-    path = report.write_json(results, options.output)
-    others = report.write(results, options.output, not options.no_plots)
-    others.append(report.write_misses(results, options.output))
-    print(report.summary(results))
-    print("Written:", path, *others)
-
-
-def report_again(arguments):
-    """Write Markdown and plots of an earlier run, and of later ones of some rows."""
-    paths = [name for name in arguments if name.endswith(".json")]
-    if not paths:
-        sys.exit("usage: python -m benchmarks report results.json... [directory]")
-    results, *later = (json.loads(Path(name).read_text()) for name in paths)
-    for again in later:
-        report.take_rows(results, again)
-    directory = arguments[-1] if arguments[-1] not in paths else "benchmark-results"
-    written = report.write(results, directory)
-    print("Written:", *written, report.write_misses(results, Path(paths[0]).parent))
+    results["rows"], results["failures"] = measured(todo)
+    directory = Path(options.output)
+    written = pages.write_run(results, directory, not options.no_plots)
+    path = directory / "results.json"
+    path.write_text(json.dumps(results, indent=1) + "\n")
+    print(report.summary([report.kept(row) for row in results["rows"]]))
+    print("Written:", path, *written)
