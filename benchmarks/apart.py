@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from . import children
+from . import children, peers, ways
 
 
 class Peer(children.Answerer):
@@ -46,7 +46,7 @@ process_of = functools.lru_cache(maxsize=None)(Peer)
 
 @dataclass
 class Contestant:
-    """As in measure.py; its calls are made by another process."""
+    """As in ways.py; its calls are made by another process."""
 
     way: str
     peer: Peer
@@ -85,18 +85,14 @@ def contestant(system, case, n_threads, expected, trials, work):
 
 def taken(system, n_threads, question):
     """The fastest way of a case that came with a question, and what was dropped."""
-    from . import measure
-
     case = pickle.loads(base64.b64decode(question["case"]))
-    ways = measure.ways_of(system, case, case.arrays(), n_threads)
-    good, dropped = measure.right_ways(ways, case, np.load(question["expected"]))
-    return measure.best_of(good, question["trials"], 1.0), dropped
+    found = ways.ways_of(system, case, case.arrays(), n_threads)
+    good, dropped = ways.right_ways(found, case, np.load(question["expected"]))
+    return ways.best_of(good, question["trials"], 1.0), dropped
 
 
 def main(arguments):
     """Answer questions. Arguments: a system and the number of threads."""
-    from . import peers
-
     sys.stdout = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is no answer
     system, n_threads = arguments[0], int(arguments[1])

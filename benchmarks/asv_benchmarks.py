@@ -3,11 +3,11 @@
 asv run --config benchmarks/asv.conf.json v0.1..main
 """
 
-from . import measure, peers, rows
+from . import groups, measure, peers
 
 
 def by_name(group):
-    return {row.name: row for row in rows.timed_rows([group])}
+    return {row.name: row for row in groups.timed_rows([group])}
 
 
 class _Rows:

@@ -91,7 +91,7 @@ def numpy_ways(case, arrays, n_threads):
     grouped = (call.batch, call.kv_heads, group * call.n_queries, call.dim)
     grad, query, key, value = arrays
     scale = query.dtype.type(call.dim**-0.5)
-    added = peers.additive(call, query.dtype)
+    added = cases.additive(call, query.dtype)
     if added is not None and group > 1:
         added = np.tile(added[:, :1], (1, 1, group, 1))  # one mask for all heads
     query, grad = query.reshape(grouped), grad.reshape(grouped)

@@ -10,6 +10,7 @@ import numpy as np
 # Tiers of attnpy in which numbers of bfloat16 are multiplied as they are.
 NATIVE_BF16 = ("avx512_bf16", "amx_bf16")
 BLOCK = 64  # of the block-sparse mask, in queries and in keys
+LOWEST = -1e30  # for peers whose additive masks may not be -inf
 PERIOD = 999_983  # a prime: no two heads hold the same numbers
 
 
@@ -119,6 +120,21 @@ def bias(case):
     if not case.bias:
         return None
     return normal((case.heads, case.n_queries, case.n_keys), 4)
+
+
+def additive(case, dtype, lowest=-np.inf):
+    """Mask, causality, window, lengths and bias as one array to add, or None.
+
+    (B or 1, H or 1, Lq, Lk)
+    """
+    added = None
+    if case.causal or case.window or case.mask or case.padded:
+        seen = visible(case)[:, None]  # (B or 1, 1, Lq, Lk)
+        added = np.where(seen, 0, lowest).astype(dtype)
+    if case.bias:
+        more = bias(case)[None].astype(dtype)
+        added = more if added is None else added + more
+    return added
 
 
 def options(case):

@@ -18,8 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
-from . import children, folders, machine, measure, progress, report
-from .rows import TIMED, timed_rows
+from attnpy._measure import calls_per_sample, duration, one_time, quartiles
+
+from . import children, machine, measure, progress, report
+from .groups import TIMED, timed_rows
+from .models import folders
 from .run import listed, numbers
 
 ROOT = Path(__file__).parents[1]
@@ -101,9 +104,9 @@ def main_worker():
             row = rows[tuple(question["row"])]
             call = measure.own_way(row, row.case.arrays(), question["threads"]).call
             call()
-            children.tell({"n_calls": measure.calls_per_sample(call)})
+            children.tell({"n_calls": calls_per_sample(call)})
         else:
-            children.tell({"seconds": measure.one_time(call, question["n_calls"])})
+            children.tell({"seconds": one_time(call, question["n_calls"])})
 
 
 class Worker(children.Answerer):
@@ -177,7 +180,7 @@ def summarise(row, n_threads, times):
         "threads": n_threads,
         "before": float(before),
         "after": float(after),
-        "faster": measure.quartiles(times[:, 0] / times[:, 1]),
+        "faster": quartiles(times[:, 0] / times[:, 1]),
         "rounds": len(times),
     }
 
@@ -190,8 +193,8 @@ def table(options, results):
             x["group"],
             x["name"],
             str(x["threads"]),
-            report.duration(x["before"]),
-            report.duration(x["after"]),
+            duration(x["before"]),
+            duration(x["after"]),
             report.spread(x["faster"], 3),
         ]
         for x in results

@@ -12,7 +12,10 @@ from unittest import mock
 
 import numpy as np
 
-from . import backward, cases, decoders, encoders, machine, measure, report, rows
+from attnpy._measure import calls_per_sample, duration, one_time, quartiles
+
+from . import backward, cases, machine, report, rows
+from .models import decoders, encoders
 from .peers import version
 
 ROUNDS = 7
@@ -70,14 +73,14 @@ def products(n_threads, n_rounds):
 def product_rate(call, flops, loop, n_threads, n_rounds):
     """The median of GFLOP/s, and the spread of its share of the peak."""
     call()
-    n_calls = measure.calls_per_sample(call)
+    n_calls = calls_per_sample(call)
     rates, shares = [], []
     for _ in range(n_rounds):
         peak = machine.fma_peak(loop, n_threads) if loop else np.nan
-        rate = flops / measure.one_time(call, n_calls)
+        rate = flops / one_time(call, n_calls)
         rates.append(rate / 1e9)
         shares.append(100 * rate / peak)
-    spread = report.spread(measure.quartiles(shares), 0) if loop else "no C compiler"
+    spread = report.spread(quartiles(shares), 0) if loop else "no C compiler"
     return float(np.median(rates)), spread
 
 
@@ -109,7 +112,7 @@ def watching(n_threads, n_rounds):
         attnpy.set_spin_time(before)
         times = [f"{1e6 * wall:.0f}" for wall, _ in found]
         costs = [f"{1e6 * (cpu - nothing):.0f}" for _, cpu in found]
-        lines.append([report.duration(pause) if pause else "none", *times, *costs])
+        lines.append([duration(pause) if pause else "none", *times, *costs])
     header = [
         f"{unit}, looking {n} us" for unit in ("us", "CPU us") for n in SPIN_TIMES
     ]
@@ -142,7 +145,7 @@ def pages(n_threads, n_rounds):
             call()
             found = [faults(call) for _ in range(n_rounds)]
             name = f"{shape[0]} x {shape[1]}"
-            lines.append([dtype, name, report.spread(measure.quartiles(found), 0)])
+            lines.append([dtype, name, report.spread(quartiles(found), 0)])
     return ["dtype", "sentences x tokens", "pages"], lines
 
 
@@ -171,7 +174,7 @@ def autograd(n_threads, n_rounds):
         calls = list(autograd_calls(case, n_threads))
         times = [[one_call(call) for call in calls] for _ in range(n_rounds)]
         arrays, tensors, both = (float(x) for x in np.median(times, axis=0))
-        shown = map(report.duration, (arrays, tensors, both - arrays, tensors - both))
+        shown = map(duration, (arrays, tensors, both - arrays, tensors - both))
         lines.append([" x ".join(map(str, (*sizes, 64))), *shown])
     return header, lines
 
@@ -207,7 +210,7 @@ def autograd_calls(case, n_threads):
 def one_call(call):
     """Seconds of a call, among several."""
     call()
-    return measure.one_time(call, measure.calls_per_sample(call))
+    return one_time(call, calls_per_sample(call))
 
 
 # ---- Many cores ----------------------------------------------------------------------
@@ -250,7 +253,7 @@ def cores(n_threads, n_rounds):
                 f"{100 * max(largest) / sum(largest):.2g} %",
                 f"{total(lists) / total(alone):.2f}",
                 f"{one / end:.3g}",
-                *map(report.duration, outside),
+                *map(duration, outside),
             ]
         )
     header = [
@@ -339,7 +342,7 @@ def glue(n_threads, n_rounds):
         times = [[one_call(call) for call in (step, again)] for _ in range(n_rounds)]
         whole, alone = (float(x) for x in np.median(times, axis=0))
         share = f"{alone / whole:.2f}"
-        lines.append([dtype, *map(report.duration, (whole, alone)), share])
+        lines.append([dtype, *map(duration, (whole, alone)), share])
     return ["dtype", "a token", "its calls alone", "of the token"], lines
 
 
@@ -390,7 +393,7 @@ def reading(n_threads, n_rounds):
                 found.append(one_call(call))
         all_caches, first = (float(np.median(found)) for found in seconds.values())
         ratio = f"{all_caches / first:.2f}"
-        lines.append([name, *map(report.duration, (all_caches, first)), ratio])
+        lines.append([name, *map(duration, (all_caches, first)), ratio])
     _attnpy.set_habit("reads_once", before)
     return ["call", "all caches", "the first", "times as fast"], lines
 

@@ -7,6 +7,8 @@ import json
 import time
 from pathlib import Path
 
+from attnpy._measure import quartiles
+
 from . import children, measure
 
 MODULES = {"attnpy": "attnpy", "torch": "torch", "onnxruntime": "onnxruntime"}
@@ -19,9 +21,7 @@ def measure_footprint(systems, n_rounds):
     for _ in range(n_rounds):
         for name, module in modules.items():
             times[name].append(children.output(__name__, module)["seconds"])
-    milliseconds = {
-        name: [1e3 * t for t in measure.quartiles(x)] for name, x in times.items()
-    }
+    milliseconds = {name: [1e3 * t for t in quartiles(x)] for name, x in times.items()}
     sizes = {name: package_bytes(module) / 1e6 for name, module in modules.items()}
     extension = extension_bytes() / 1e6
     time_target = measure.at_most("ms", 15, milliseconds["attnpy"][1])

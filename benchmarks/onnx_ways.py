@@ -10,7 +10,6 @@ import numpy as np
 
 from . import cases
 from .onnx_graph import OWN, bound, make_node
-from .peers import LOWEST, additive
 
 
 def flat(array):
@@ -64,7 +63,8 @@ def heads_as_batch(case, arrays, n_threads):
 def multi_head_node(case, inputs, heads):
     """The node, and its inputs with what says which keys are visible."""
     names = ["query", "key", "value", "", "", ""]
-    added = additive(case if not only_causal(case) else plain(case), case.dtype, LOWEST)
+    masked = plain(case) if only_causal(case) else case
+    added = cases.additive(masked, case.dtype, cases.LOWEST)
     if case.padded and not (case.mask or case.bias or case.window or case.causal):
         copies = inputs["query"].shape[0] // case.batch
         counts = cases.lengths(case).repeat(copies).astype(np.int32)
@@ -120,7 +120,7 @@ def standard(case, arrays, n_threads, how="causal or boolean mask"):
     elif only_causal(case):
         more = {"is_causal": 1}
     elif how == "float mask" or case.bias:
-        inputs["mask"], names[3] = additive(case, case.dtype), "mask"
+        inputs["mask"], names[3] = cases.additive(case, case.dtype), "mask"
     elif case.mask or case.window or case.padded:
         seen = cases.visible(case)  # (B or 1, Lq, Lk)
         seen = seen[0] if len(seen) == 1 else seen[:, None]
@@ -146,7 +146,7 @@ def group_query(case, arrays, n_threads):
     }
     names = ["query", "key", "value", "", "", "last", "total", "", "", "", ""]
     if case.bias or case.mask:
-        inputs["added"] = additive(case, case.dtype, LOWEST)
+        inputs["added"] = cases.additive(case, case.dtype, cases.LOWEST)
         names[10] = "added"
     causal = case.causal or case.window is not None
     node = group_query_node(case, trimmed(names), int(causal))

@@ -6,6 +6,8 @@ from functools import partial
 
 import numpy as np
 
+from attnpy._measure import calls_per_sample, in_turn, one_time, quartiles
+
 from . import cases, measure
 
 CASE = cases.prefill(1, 1, 16, 16)
@@ -24,17 +26,8 @@ def measure_overhead(n_rounds):
         "attention(out=)": partial(attnpy.attention, *arrays, out=out),
         "C function": partial(_attnpy.attention, *arrays, Options()),
     }
-    times = interleaved(calls, n_rounds)
-    layer = times["attention()"] - times["C function"]
-    values = {name: measure.quartiles(x) for name, x in times.items()}
-    values["Python layer"] = measure.quartiles(layer)
-    target = measure.at_most("us in the Python layer", 1.0, values["Python layer"][1])
-    return {
-        "group": "small",
-        "name": "1x1x16x16, us",
-        "values": values,
-        "targets": [[target]],
-    }
+    layer = ("Python layer", "attention()", "C function")
+    return row("small", calls, n_rounds, layer, 1.0)
 
 
 def measure_adapter(n_rounds):
@@ -46,35 +39,30 @@ def measure_adapter(n_rounds):
 
     arrays = CASE.arrays()
     tensors = [torch.from_numpy(x) for x in arrays]
-    times = interleaved(
-        {
-            "arrays": partial(attnpy.attention, *arrays),
-            "tensors": partial(adapter.attention, *tensors),
-            "scaled_dot_product_attention": partial(
-                adapter.scaled_dot_product_attention, *tensors
-            ),
-        },
-        n_rounds,
-    )
-    values = {name: measure.quartiles(x) for name, x in times.items()}
-    extra = times["scaled_dot_product_attention"] - times["arrays"]
-    values["adapter"] = measure.quartiles(extra)
-    target = measure.at_most("us in the adapter", 10.0, values["adapter"][1])
+    attend = adapter.scaled_dot_product_attention
+    calls = {
+        "arrays": partial(attnpy.attention, *arrays),
+        "tensors": partial(adapter.attention, *tensors),
+        "scaled_dot_product_attention": partial(attend, *tensors),
+    }
+    layer = ("adapter", "scaled_dot_product_attention", "arrays")
+    return row("integrations", calls, n_rounds, layer, 10.0)
+
+
+def row(group, calls, n_rounds, layer, most):
+    """A row of calls and of a layer: its name, the call with it, and one without."""
+    layer, above, below = layer
+    samples = {}
+    for name, call in calls.items():
+        call()
+        samples[name] = partial(one_time, call, calls_per_sample(call))
+    times = in_turn(samples, n_rounds, n_rounds, 0)
+    times[layer] = times[above] - times[below]
+    values = {name: quartiles(1e6 * x) for name, x in times.items()}
+    target = measure.at_most(f"us in the {layer}", most, values[layer][1])
     return {
-        "group": "integrations",
+        "group": group,
         "name": "1x1x16x16, us",
         "values": values,
         "targets": [[target]],
     }
-
-
-def interleaved(calls, n_rounds):
-    """{name: microseconds per call in each round}."""
-    for call in calls.values():
-        call()
-    counts = {name: measure.calls_per_sample(call) for name, call in calls.items()}
-    times = {name: [] for name in calls}
-    for _ in range(n_rounds):
-        for name, call in calls.items():
-            times[name].append(1e6 * measure.one_time(call, counts[name]))
-    return {name: np.array(x) for name, x in times.items()}

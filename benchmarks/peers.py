@@ -21,10 +21,9 @@ import numpy as np
 
 from attnpy._measure import unfused
 
-from . import cases
+from . import cases, onnx_ways
 
 FOREVER = contextlib.ExitStack()  # a mode ends when nobody holds it
-LOWEST = -1e30  # for peers whose additive masks may not be -inf
 
 
 @dataclass(frozen=True)
@@ -106,21 +105,6 @@ def limit_blas(n_threads):
         library.set_num_threads(n_threads)
 
 
-def additive(case, dtype, lowest=-np.inf):
-    """Mask, causality, window, lengths and bias as one array to add, or None.
-
-    (B or 1, H or 1, Lq, Lk)
-    """
-    added = None
-    if case.causal or case.window or case.mask or case.padded:
-        seen = cases.visible(case)[:, None]  # (B or 1, 1, Lq, Lk)
-        added = np.where(seen, 0, lowest).astype(dtype)
-    if case.bias:
-        bias = cases.bias(case)[None].astype(dtype)
-        added = bias if added is None else added + bias
-    return added
-
-
 def numpy_ways(case, arrays, n_threads):
     if case.dtype not in ("float32", "float64"):
         return
@@ -128,7 +112,7 @@ def numpy_ways(case, arrays, n_threads):
     group = case.heads // case.kv_heads
     grouped = (case.batch, case.kv_heads, group * case.n_queries, case.dim)
     scale = query.dtype.type(case.dim**-0.5)
-    added = additive(case, query.dtype)
+    added = cases.additive(case, query.dtype)
     if added is not None and group > 1:
         added = np.tile(added[:, :1], (1, 1, group, 1))  # one mask for all heads
     arguments = (query.reshape(grouped), key, value, scale, added)
@@ -174,12 +158,12 @@ def torch_masks(case):
     if case.causal and not (case.window or case.mask or case.padded):
         yield "is_causal", {"is_causal": True}
     elif case.bias:
-        added = additive(case, cases.dtype_of(case.dtype))
+        added = cases.additive(case, cases.dtype_of(case.dtype))
         yield "float mask", {"attn_mask": to_torch(added)}
     elif case.window or case.mask or case.padded:
         seen = np.ascontiguousarray(cases.visible(case)[:, None])
         yield "boolean mask", {"attn_mask": to_torch(seen)}
-        added = additive(case, cases.dtype_of(case.dtype))
+        added = cases.additive(case, cases.dtype_of(case.dtype))
         yield "float mask", {"attn_mask": to_torch(added)}
     else:
         yield "plain", {}
@@ -228,8 +212,6 @@ def torch_fast_paths(call):
 def onnxruntime_ways(case, arrays, n_threads):
     if case.dtype not in ("float32", "float16"):
         return
-    from . import onnx_ways
-
     for name, build in onnx_ways.builders(case, arrays):
         # A way that this version does not have fails here or in its first call.
         try:

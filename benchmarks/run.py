@@ -13,9 +13,7 @@ from pathlib import Path
 
 from . import (
     cases,
-    folders,
     footprint,
-    loading,
     machine,
     measure,
     memory,
@@ -24,9 +22,9 @@ from . import (
     peers,
     progress,
     report,
-    transformers_ways,
 )
-from .rows import GROUPS, TIMED, timed_rows
+from .groups import GROUPS, TIMED, timed_rows
+from .models import folders, loading, transformers_ways
 
 
 def parser():

@@ -1,5 +1,6 @@
 """The benchmarks count their work rightly and run to the end. No speed is asserted."""
 
+import ast
 import contextlib
 import importlib.util
 import json
@@ -7,6 +8,7 @@ import re
 import sys
 from dataclasses import replace
 from functools import partial
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import numpy as np
@@ -25,11 +27,8 @@ from benchmarks import (  # noqa: E402
     backward,
     cases,
     children,
-    decoders,
-    encoders,
     experiments,
-    folders,
-    integrations,
+    groups,
     layers,
     machine,
     measure,
@@ -38,9 +37,19 @@ from benchmarks import (  # noqa: E402
     report,
     rows,
     run,
+    tensors,
+    ways,
+)
+from benchmarks.models import (  # noqa: E402
+    decoders,
+    encoders,
+    folders,
+    in_transformers,
     sentences,
     training,
+    transformers_ways,
 )
+from benchmarks.models import rows as model_rows  # noqa: E402
 
 PAGES = [ROOT / "README.md", ROOT / "docs/performance.md"]
 PAGES += sorted(pages.DOCS.glob("*.md"))
@@ -107,11 +116,11 @@ def test_visible_pairs_are_the_weights_that_attnpy_computes(options):
 
 @pytest.mark.quick
 def test_every_row_has_a_name_of_its_own_and_known_targets():
-    every = rows.timed_rows(rows.TIMED, ["avx2", "scalar"], native_bf16=True)
+    every = groups.timed_rows(groups.TIMED, ["avx2", "scalar"], native_bf16=True)
     assert len({(row.group, row.name) for row in every}) == len(every)
     known = {*peers.SYSTEMS, "own", "peak", "bandwidth", "fastest", "error/openvino"}
     for row in every:
-        assert set(row.peers) <= set(measure.WAYS[type(row.case)])
+        assert set(row.peers) <= set(ways.WAYS[type(row.case)])
         targets = [
             part
             for target in row.targets
@@ -119,16 +128,16 @@ def test_every_row_has_a_name_of_its_own_and_known_targets():
         ]
         assert {what for what, _ in targets} <= known
         assert row.own is not None or "own" not in dict(targets)
-    assert {row.group for row in every} == set(rows.TIMED)
-    assert {row.group for row in every if row.quick} == set(rows.TIMED)
+    assert {row.group for row in every} == set(groups.TIMED)
+    assert {row.group for row in every if row.quick} == set(groups.TIMED)
 
 
 @pytest.mark.quick
 def test_what_multiplies_bfloat16_is_the_limit_of_its_rows_alone():
-    groups = ("half", "models", "prompts", "tokens")
-    every = rows.timed_rows(groups, native_bf16=True)
+    several = ("half", "models", "prompts", "tokens")
+    every = groups.timed_rows(several, native_bf16=True)
     halves = [row for row in every if row.case.dtype == "bfloat16"]
-    assert {row.group for row in halves} == set(groups)
+    assert {row.group for row in halves} == set(several)
     assert all(row.native for row in halves)
     assert not any(row.native for row in every if row.case.dtype != "bfloat16")
 
@@ -260,26 +269,53 @@ def test_a_table_has_the_units_of_its_rows_and_says_from_which_run_they_are():
 
 @pytest.mark.quick
 def test_an_error_is_over_all_numbers():
-    assert measure.mean_error([[0, 5]], [[3, 1]]) == pytest.approx(5 / np.sqrt(10))
-    assert measure.mean_error([], []) == 0
-    assert measure.difference([[0, 5]], [[3, 1]]) == pytest.approx(4 / 3)
+    assert ways.mean_error([[0, 5]], [[3, 1]]) == pytest.approx(5 / np.sqrt(10))
+    assert ways.mean_error([], []) == 0
+    assert ways.difference([[0, 5]], [[3, 1]]) == pytest.approx(4 / 3)
 
 
 @pytest.mark.quick
 def test_ways_that_cannot_be_made_are_dropped_and_the_others_stay():
-    def ways():
+    def made():
         yield peers.Way("right", lambda: np.ones(3))
         yield peers.Way("wrong", lambda: np.zeros(3))
         yield peers.Way("broken", lambda: 1 / 0)
         raise OSError("no such file")
 
-    good, dropped = measure.right_ways(ways(), SMALL, np.ones(3))
+    good, dropped = ways.right_ways(made(), SMALL, np.ones(3))
     assert {way.name: error for way, error in good.items()} == {"right": 0.0}
     assert dropped == {
         "wrong": "another result: relative difference 1",
         "broken": "ZeroDivisionError: division by zero",
         "the next way": "OSError: no such file",
     }
+
+
+@pytest.mark.quick
+def test_no_file_of_the_benchmarks_needs_another_in_a_circle():
+    folder = ROOT / "benchmarks"
+    files = {
+        ("benchmarks", *path.relative_to(folder).with_suffix("").parts): path
+        for path in folder.rglob("*.py")
+        if path.stem not in ("__init__", "__main__")
+    }
+    graph = {}
+    for name, path in files.items():
+        graph[name] = set()
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.level:
+                base = (*name[: -node.level], *(node.module or "").split("."))
+                base = tuple(filter(None, base))
+                names = {(*base, alias.name) for alias in node.names}
+                graph[name] |= {base} & files.keys() | names & files.keys()
+    assert graph["benchmarks", "apart"] >= {("benchmarks", "ways")}
+    order = list(TopologicalSorter(graph).static_order())  # raises CycleError
+    assert set(order) == set(files)
+    kernel = [name for name in files if name[1] != "models"]
+    above = {"ways", "groups", "measure", "run", "experiments", "compare"}
+    for name in kernel:  # rows near the kernel know nothing of whole models
+        if any(needed[1] == "models" for needed in graph[name]):
+            assert name[1] in above, name
 
 
 # ---- Pages ---------------------------------------------------------------------------
@@ -310,8 +346,8 @@ def test_the_pages_are_what_the_command_writes():
 
 @pytest.mark.quick
 def test_every_group_has_a_heading_and_a_page():
-    groups = [group for _, *groups in pages.PAGES.values() for group in groups]
-    assert sorted(groups) == sorted(report.HEADINGS) == sorted(rows.GROUPS)
+    shown = [group for _, *some in pages.PAGES.values() for group in some]
+    assert sorted(shown) == sorted(report.HEADINGS) == sorted(groups.GROUPS)
 
 
 @pytest.mark.quick
@@ -391,13 +427,13 @@ def test_a_run_with_attnpy_and_numpy_alone_writes_json_and_markdown(tmp_path):
         *("--quick", "--systems", "attnpy,numpy"),
     )
     assert results["failures"] == {}
-    groups = [row["group"] for row in results["rows"]]
+    found = {row["group"] for row in results["rows"]}
     measured = {"small", "memory", "threads", "generation"}
     if importlib.util.find_spec("safetensors"):
         measured |= {"loading", "models"}
         if importlib.util.find_spec("tokenizers"):
             measured |= {"sentences"}
-    assert set(groups) == measured
+    assert found == measured
     first = results["rows"][0]
     assert (first["name"], first["visible_pairs"]) == ("1x1x16x16", 256)
     assert set(first["systems"]) == {"attnpy", "numpy"}
@@ -439,8 +475,8 @@ def test_whole_layers_in_numpy_give_what_attnpy_gives(case):
         pytest.importorskip("safetensors")
     arrays = case.arrays()
     expected = measure.expected_result(case, arrays, 1)
-    ways = measure.ways_of("numpy", case, arrays, 1)
-    good, dropped = measure.right_ways(ways, case, expected)
+    made = ways.ways_of("numpy", case, arrays, 1)
+    good, dropped = ways.right_ways(made, case, expected)
     assert good
     assert dropped == {}
 
@@ -486,8 +522,8 @@ def all_ways(system, case):
     """{way: its error} of a system, all of whose ways must be right."""
     arrays = case.arrays()
     expected = measure.expected_result(case, arrays, 1)
-    good, dropped = measure.right_ways(
-        measure.ways_of(system, case, arrays, 1), case, expected
+    good, dropped = ways.right_ways(
+        ways.ways_of(system, case, arrays, 1), case, expected
     )
     assert dropped == {}
     assert np.ptp(expected) > 0
@@ -577,7 +613,7 @@ def test_attnpy_computes_a_prompt_and_tokens_after_it(tiny_models, name, n_new):
     assert [end - begin for begin, end in case.steps()] == ([1] * n_new or [7])
     (way,) = decoders.attnpy_ways(case, case.arrays(), 1)
     for _ in range(2):
-        error = measure.difference(way.read(way.call()), decoders.exact_scores(case))
+        error = ways.difference(way.read(way.call()), decoders.exact_scores(case))
         assert error < 1e-5
 
 
@@ -621,7 +657,7 @@ def test_texts_have_mixed_lengths_and_are_what_attnpy_encodes(tiny_texts):
     assert sum(whole) > 1.2 * sum(n for n in n_words if n < 100)  # parts of words
     assert not any(1 in ids for ids in sentences.tokens(tiny_texts))  # none unknown
     (way,) = sentences.attnpy_ways(tiny_texts, texts, 1)
-    error = measure.difference(way.read(way.call()), tiny_texts.expected())
+    error = ways.difference(way.read(way.call()), tiny_texts.expected())
     assert 0 < error < 1e-5
 
 
@@ -632,8 +668,8 @@ def test_peers_give_the_vectors_of_texts(tiny_texts, system):
     for package in (system.partition("_sorted")[0], "torch", "transformers", "onnx"):
         pytest.importorskip(package)
     texts = tiny_texts.arrays()
-    ways = measure.ways_of(system, tiny_texts, texts, 1)
-    good, dropped = measure.right_ways(ways, tiny_texts, tiny_texts.expected())
+    made = ways.ways_of(system, tiny_texts, texts, 1)
+    good, dropped = ways.right_ways(made, tiny_texts, tiny_texts.expected())
     assert dropped == {}
     assert len(good) == 2
 
@@ -649,15 +685,13 @@ NEEDED = {
 def skip_without(system, monkeypatch):
     for module in NEEDED[system]:
         pytest.importorskip(module)
-    from benchmarks.transformers_ways import AS_IT_IS
-
-    monkeypatch.setenv(AS_IT_IS, "1")
+    monkeypatch.setenv(transformers_ways.AS_IT_IS, "1")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("n_new", [0, 3])
 @pytest.mark.parametrize("name", LIKE)
-@pytest.mark.parametrize("system", rows.DECODERS)
+@pytest.mark.parametrize("system", model_rows.DECODERS)
 def test_decoders_of_peers_give_the_same_scores(
     tiny_models, monkeypatch, system, name, n_new, dtype
 ):
@@ -666,24 +700,26 @@ def test_decoders_of_peers_give_the_same_scores(
     case = decoders.Tokens(name, 7, n_new, dtype)
     expected = decoders.exact_scores(case)
     with no_gradients(system):
-        ways = decoders.WAYS[system](case, None, 1)
-        good, _ = measure.right_ways(ways, case, expected)
+        made = decoders.WAYS[system](case, None, 1)
+        good, _ = ways.right_ways(made, case, expected)
         assert good
         for way in good:  # again, after what the first call has left
-            error = measure.difference(way.read(way.call()), expected)
+            error = ways.difference(way.read(way.call()), expected)
             assert error < (1e-3 if dtype == "float32" else 5e-2)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("system", [name for name in rows.ENCODERS if name in NEEDED])
+@pytest.mark.parametrize(
+    "system", [name for name in model_rows.ENCODERS if name in NEEDED]
+)
 def test_encoders_of_peers_give_the_same_vectors(monkeypatch, system, dtype):
     pytest.importorskip("ml_dtypes")
     pytest.importorskip("safetensors")
     skip_without(system, monkeypatch)
     case = encoders.Sentences(3, 20, True, dtype)
     with no_gradients(system):
-        ways = encoders.WAYS[system](case, None, 1)
-        good, dropped = measure.right_ways(ways, case, case.expected())
+        made = encoders.WAYS[system](case, None, 1)
+        good, dropped = ways.right_ways(made, case, case.expected())
     if system == "ctranslate2" and not good:  # it has no bfloat16 on most CPUs
         assert dtype == "bfloat16"
         assert "bfloat16" in str(dropped)
@@ -706,10 +742,10 @@ def test_tensors_give_what_arrays_give(options, gradients):
     pytest.importorskip("torch")
     pytest.importorskip("attnpy.integrations.torch")
     call = replace(SMALL, **{"n_keys": 9, "kv_heads": 4, **options})
-    case = integrations.Tensors(call, gradients)
+    case = tensors.Tensors(call, gradients)
     assert max(all_ways("torch", case).values()) < 1e-5
     arrays = case.arrays()
-    (way,) = measure.ways_of("attnpy", case, arrays, 1)
+    (way,) = ways.ways_of("attnpy", case, arrays, 1)
     alone = measure.expected_result(case.alone, arrays, 1)
     np.testing.assert_array_equal(way.read(way.call()).ravel(), alone.ravel())
 
@@ -719,9 +755,9 @@ def test_models_of_transformers_give_the_same_with_attnpy(
     tiny_models, monkeypatch, n_new
 ):
     skip_without("transformers", monkeypatch)
-    monkeypatch.setattr(integrations, "BERT_SHAPE", (2, 9))
+    monkeypatch.setattr(in_transformers, "BERT_SHAPE", (2, 9))
     tokens = None if n_new is None else decoders.Tokens("tiny llama", 7, n_new)
-    cases = [integrations.InTransformers(tokens)]
+    cases = [in_transformers.InTransformers(tokens)]
     cases.append(replace(cases[0], by="accelerate()"))
     with no_gradients("transformers"):
         for case in cases:

@@ -10,7 +10,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from . import children, folders, measure, memory
+from attnpy._measure import quartiles
+
+from .. import children, measure, memory
+from . import folders
 
 # What --quick makes of Qwen2-0.5B: as wide, with less of everything.
 QUICK = {"num_hidden_layers": 2, "vocab_size": 10000}
@@ -33,9 +36,7 @@ def measure_loading(name, config, dtype, n_rounds):
         children.output(__name__, "write", folder, dtype)
         children.output(__name__, "load", folder)  # the file is in the cache now
         found = [children.output(__name__, "load", folder) for _ in range(n_rounds)]
-    values = {
-        what: measure.quartiles([one[what] for one in found]) for what in found[0]
-    }
+    values = {what: quartiles([one[what] for one in found]) for what in found[0]}
     return {
         "group": "loading",
         "name": name,

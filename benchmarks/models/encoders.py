@@ -8,16 +8,11 @@ from functools import partial
 
 import numpy as np
 
-from . import (
-    cases,
-    ctranslate2_ways,
-    folders,
-    openvino_ways,
-    transformers_ways,
-)
-from .layers import ONNX_WAYS, fill_torch_layer, numpy_layer, packed
-from .onnx_graph import OWN, Graph
-from .peers import Way, numpy_attends, torch_fast_paths
+from .. import cases
+from ..layers import ONNX_WAYS, fill_torch_layer, numpy_layer, packed
+from ..onnx_graph import OWN, Graph
+from ..peers import Way, numpy_attends, torch_fast_paths
+from . import ctranslate2_ways, folders, openvino_ways, transformers_ways
 
 NAME = "MiniLM"
 CONFIG = folders.CONFIGS[NAME]

@@ -13,8 +13,8 @@ from functools import partial
 
 import numpy as np
 
+from ..peers import Way
 from . import encoders, folders
-from .peers import Way
 
 LONGEST = 256  # tokens, as the model's folder has it
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")

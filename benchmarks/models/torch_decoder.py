@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .layers import packed
+from ..layers import packed
 
 
 class TorchDecoder:

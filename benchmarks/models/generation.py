@@ -8,8 +8,8 @@ from functools import partial
 
 import numpy as np
 
-from .layers import fill_vectors
-from .peers import Way
+from ..layers import fill_vectors
+from ..peers import Way
 from .torch_decoder import TorchDecoder
 
 

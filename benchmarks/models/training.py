@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from .backward import leaf, with_gradients
-from .layers import fill_vectors, packed
-from .peers import Way
+from ..backward import leaf, with_gradients
+from ..layers import fill_vectors, packed
+from ..peers import Way
 
 N_CHARACTERS = 96
 MAX_NORM, LR, DECAY = 1.0, 1e-3, 0.1

@@ -6,7 +6,8 @@ import functools
 
 import numpy as np
 
-from . import children, folders
+from .. import children
+from . import folders
 
 HINTS = {"float32": "f32", "bfloat16": "bf16"}
 

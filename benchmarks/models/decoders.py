@@ -7,15 +7,9 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from . import (
-    cases,
-    children,
-    folders,
-    llamacpp_ways,
-    openvino_ways,
-    transformers_ways,
-)
-from .peers import Way
+from .. import cases, children
+from ..peers import Way
+from . import folders, llamacpp_ways, openvino_ways, transformers_ways
 
 
 @dataclass(frozen=True)

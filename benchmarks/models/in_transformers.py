@@ -1,4 +1,4 @@
-"""attnpy within PyTorch and Hugging Face's models, against both without it."""
+"""attnpy within Hugging Face's models, against the same models without it."""
 
 from __future__ import annotations
 
@@ -6,69 +6,12 @@ import copy
 import functools
 import time
 from dataclasses import asdict, dataclass
-from functools import partial
 
 import numpy as np
 
-from . import backward, cases, decoders, folders, peers
-from .backward import Backward
-from .peers import Way
+from ..peers import Way
+from . import decoders, folders
 from .transformers_ways import Reader
-
-# ---- Attention of tensors ------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Tensors:
-    """A call with PyTorch's tensors, or its gradients through PyTorch's autograd."""
-
-    call: cases.Case
-    gradients: bool = False
-
-    @property
-    def alone(self):
-        """The same without PyTorch."""
-        return Backward(self.call) if self.gradients else self.call
-
-    @property
-    def dtype(self):
-        return self.call.dtype
-
-    def arrays(self):
-        return self.alone.arrays()
-
-    def flops(self):
-        return self.alone.flops()
-
-    def facts(self):
-        return self.call.facts()
-
-
-def attnpy_ways(case, arrays, n_threads):
-    import torch
-
-    from attnpy.integrations.torch import scaled_dot_product_attention
-
-    name = "scaled_dot_product_attention"
-    grouped = case.call.heads != case.call.kv_heads
-    more = {"is_causal": case.call.causal, "enable_gqa": grouped}
-    attend = partial(scaled_dot_product_attention, **more)
-    if not case.gradients:
-        call = partial(attend, *map(peers.to_torch, arrays))
-        yield Way(name, call, partial(peers.from_torch, shape=case.call.query_shape))
-        return
-    with torch.inference_mode(False), torch.enable_grad():
-        grad, inputs = backward.with_leaves(arrays)
-        call = backward.retained(attend, inputs, grad)
-    yield Way(name, backward.with_gradients(call), backward.reader(case.call))
-
-
-def torch_ways(case, arrays, n_threads):
-    ways = backward.WAYS if case.gradients else peers.WAYS
-    return ways["torch"](case.alone, arrays, n_threads)
-
-
-# ---- Hugging Face's models -----------------------------------------------------------
 
 BERT_SHAPE = 8, 512  # sentences and tokens
 
@@ -138,7 +81,7 @@ def call_of(case, model, ids):
     return Reader(model, case.tokens).plain_call()
 
 
-def attnpy_model_ways(case, arrays, n_threads):
+def attnpy_ways(case, arrays, n_threads):
     from attnpy.integrations import huggingface
     from attnpy.integrations.torch import accelerate
 
@@ -155,7 +98,7 @@ def attnpy_model_ways(case, arrays, n_threads):
     yield Way(case.by, accelerated)
 
 
-def transformers_model_ways(case, arrays, n_threads):
+def transformers_ways(case, arrays, n_threads):
     yield Way("sdpa", call_of(case, with_attention(case, "sdpa"), *arrays))
 
 
@@ -193,8 +136,4 @@ def share(case, attend, make_mask):
     return 100 * spent / (time.perf_counter() - begin)
 
 
-WAYS = {"attnpy": attnpy_ways, "torch": torch_ways}
-MODEL_WAYS = {
-    "attnpy": attnpy_model_ways,
-    "transformers": transformers_model_ways,
-}
+WAYS = {"attnpy": attnpy_ways, "transformers": transformers_ways}

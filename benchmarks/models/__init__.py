@@ -1,0 +1,1 @@
+"""Whole models: rows, and how attnpy and its peers compute them."""

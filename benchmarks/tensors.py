@@ -1,0 +1,63 @@
+"""attnpy's attention of PyTorch's tensors, against PyTorch's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from . import backward, cases, peers
+from .backward import Backward
+from .peers import Way
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """A call with PyTorch's tensors, or its gradients through PyTorch's autograd."""
+
+    call: cases.Case
+    gradients: bool = False
+
+    @property
+    def alone(self):
+        """The same without PyTorch."""
+        return Backward(self.call) if self.gradients else self.call
+
+    @property
+    def dtype(self):
+        return self.call.dtype
+
+    def arrays(self):
+        return self.alone.arrays()
+
+    def flops(self):
+        return self.alone.flops()
+
+    def facts(self):
+        return self.call.facts()
+
+
+def attnpy_ways(case, arrays, n_threads):
+    import torch
+
+    from attnpy.integrations.torch import scaled_dot_product_attention
+
+    name = "scaled_dot_product_attention"
+    grouped = case.call.heads != case.call.kv_heads
+    more = {"is_causal": case.call.causal, "enable_gqa": grouped}
+    attend = partial(scaled_dot_product_attention, **more)
+    if not case.gradients:
+        call = partial(attend, *map(peers.to_torch, arrays))
+        yield Way(name, call, partial(peers.from_torch, shape=case.call.query_shape))
+        return
+    with torch.inference_mode(False), torch.enable_grad():
+        grad, inputs = backward.with_leaves(arrays)
+        call = backward.retained(attend, inputs, grad)
+    yield Way(name, backward.with_gradients(call), backward.reader(case.call))
+
+
+def torch_ways(case, arrays, n_threads):
+    ways = backward.WAYS if case.gradients else peers.WAYS
+    return ways["torch"](case.alone, arrays, n_threads)
+
+
+WAYS = {"attnpy": attnpy_ways, "torch": torch_ways}

@@ -1,0 +1,127 @@
+"""The ways of each system to compute a case of any kind, and the fastest right one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from attnpy._measure import calls_per_sample, one_time
+
+from . import backward, cases, layers, peers, tensors
+from .models import (
+    decoders,
+    encoders,
+    generation,
+    in_transformers,
+    sentences,
+    training,
+)
+
+WAYS = {
+    cases.Case: peers.WAYS,
+    layers.Layer: layers.WAYS,
+    encoders.Sentences: encoders.WAYS,
+    generation.Generation: generation.WAYS,
+    decoders.Tokens: decoders.WAYS,
+    backward.Backward: backward.WAYS,
+    backward.LayerStep: backward.LAYER_WAYS,
+    training.Step: training.WAYS,
+    tensors.Tensors: tensors.WAYS,
+    in_transformers.InTransformers: in_transformers.WAYS,
+    sentences.Texts: sentences.WAYS,
+}
+TOLERANCE = {"float64": 1e-6, "float32": 1e-3, "float16": 2e-2, "bfloat16": 1e-1}
+
+
+def ways_of(system, case, arrays, n_threads, **more):
+    """The ways of a system to compute a case of any kind."""
+    return WAYS[type(case)][system](case, arrays, n_threads, **more)
+
+
+# ---- Which of them are right, and which is the fastest -------------------------------
+
+
+def difference(result, expected):
+    """The largest error relative to the largest number; infinite where not a number."""
+    expected = np.asarray(expected, np.float64)
+    error = np.abs(np.asarray(result, np.float64) - expected).max(initial=0)
+    error /= np.abs(expected).max(initial=1e-30)
+    return float(error) if np.isfinite(error) else math.inf
+
+
+def mean_error(result, expected):
+    """The root mean square of the errors, over that of the numbers.
+
+    The largest of some thousand errors is chance; which system rounds less shows here.
+    """
+    expected = np.asarray(expected, np.float64)
+    errors = np.linalg.norm(np.asarray(result, np.float64) - expected)
+    return float(errors / max(np.linalg.norm(expected), 1e-30))
+
+
+def right_ways(ways, case, expected):
+    """{way: its mean error} where it is right, {name: why not} of the others."""
+    good, dropped = {}, {}
+    ways = iter(ways)
+    while True:
+        name = "the next way"
+        try:
+            way = next(ways, None)
+            if way is None:
+                return good, dropped
+            name = way.name
+            result = way.read(way.call())
+            error = difference(result, expected)
+        except Exception as problem:
+            dropped[name] = f"{type(problem).__name__}: {problem}".split("\n")[0]
+            continue
+        if error > TOLERANCE[case.dtype]:
+            dropped[name] = f"another result: relative difference {error:.2g}"
+        else:
+            good[way] = mean_error(result, expected)
+
+
+def fastest(ways, trials):
+    """The fastest of some ways by the best of its samples, taken in turn."""
+    ways = list(ways)
+    if len(ways) == 1:
+        return ways[0]
+    counts = {way: calls_per_sample(way.call) for way in ways}
+    best = {way: one_time(way.call, counts[way]) for way in ways}
+    ways = [way for way in ways if best[way] < 2 * min(best.values())]
+    for _ in range(trials):
+        for way in ways:
+            best[way] = min(best[way], one_time(way.call, counts[way]))
+    return min(ways, key=best.get)
+
+
+@dataclass
+class Contestant:
+    """A system in its fastest way. work, in the row's unit, is its own."""
+
+    way: str
+    call: Callable[[], Any]
+    work: float
+    error: float | None = None  # its mean_error(), where that was judged
+    n_calls: int = 1
+
+    def prepare(self):
+        """Find how many calls a sample has; the first call of all does not count."""
+        self.call()
+        self.n_calls = calls_per_sample(self.call)
+
+    def sample(self):
+        """Seconds of a call."""
+        return one_time(self.call, self.n_calls)
+
+
+def best_of(good, trials, work):
+    """The fastest of {way: its mean error}, or None."""
+    if not good:
+        return None
+    way = fastest(good, trials)
+    return Contestant(way.name, way.call, work, good[way])
