@@ -18,6 +18,11 @@ import numpy as np
 
 import attnpy
 from attnpy._measure import (
+    BATCH,
+    DECODE,
+    LONG,
+    QUIET,
+    SHORT,
     calls_per_sample,
     cpu_name,
     duration,
@@ -30,15 +35,10 @@ from attnpy._measure import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from numpy.typing import NDArray
+
     from attnpy._typing import Array
 
-# Idle threads of OpenMP and OpenBLAS sleep at once: awake, they take the processor from
-# whoever is measured next.
-QUIET = {
-    "OMP_WAIT_POLICY": "passive",
-    "KMP_BLOCKTIME": "0",
-    "OPENBLAS_THREAD_TIMEOUT": "4",
-}
 # What libraries read their number of threads from, when they are loaded.
 COUNTS = (
     "OMP_NUM_THREADS",
@@ -48,6 +48,7 @@ COUNTS = (
     "PJRT_NPROC",  # of JAX
 )
 ROUNDS, MIN_ROUNDS = 51, 3
+UNEVEN = 1.5  # the upper quartile of times over the lower one, on a busy machine
 TOLERANCE = 1e-4  # of results, whose numbers are about 1
 
 
@@ -66,12 +67,18 @@ class Case(NamedTuple):
         return [rng.standard_normal(shape, dtype=np.float32) for shape in shapes]
 
 
+def decoding(name: str) -> Case:
+    """Return the row of one query for each sequence."""
+    batch, heads, kv_heads, n_keys, dim = DECODE
+    return Case(name, (batch, heads, 1, dim), (batch, kv_heads, n_keys, dim))
+
+
 CASES = (
-    Case("8 heads, 64 x 64", (1, 8, 64, 64), (1, 8, 64, 64)),
-    Case("8 x 12 heads, 128 x 64", (8, 12, 128, 64), (8, 12, 128, 64)),
-    Case("12 heads, 1,024 x 64", (1, 12, 1024, 64), (1, 12, 1024, 64)),
-    Case("the same, causal", (1, 12, 1024, 64), (1, 12, 1024, 64), causal=True),
-    Case("decoding, 4,096 keys", (1, 32, 1, 128), (1, 8, 4096, 128)),
+    Case("8 heads, 64 x 64", SHORT, SHORT),
+    Case("8 x 12 heads, 128 x 64", BATCH, BATCH),
+    Case("12 heads, 1,024 x 64", LONG, LONG),
+    Case("the same, causal", LONG, LONG, causal=True),
+    decoding("decoding, 4,096 keys"),
 )
 
 
@@ -198,17 +205,41 @@ def run(num_threads: int | None, seconds: float) -> None:
     threads = "1 thread" if n_threads == 1 else f"{n_threads} threads"
     print(f"attnpy {attnpy.__version__} on {cpu_name()} ({tier}), {threads}, float32")
     peers = [peer for peer in PEERS if all(map(installed, peer.packages))]
+    versions = (f"{peer.title} {version(peer.packages[0])}".strip() for peer in peers)
+    print(f"Compared with {', '.join(versions)}")
     if absent := [peer.title for peer in PEERS if peer not in peers]:
         print(f"Not installed, and so not compared: {', '.join(absent)}")
     print("How many times as fast attnpy is: the median (quartiles) of all rounds\n")
-    print_line("", "attnpy", *(f"{p.title} {version(p.packages[0])}" for p in peers))
+    print_line("", "attnpy", *(peer.title for peer in peers))
+    reasons = [busy_cpus(attnpy.show_config(mode="dicts")["cpus"])]
     faults: dict[str, str] = {}
     for case in CASES:
-        print_line(*measured(case, peers, n_threads, seconds / len(CASES), faults))
+        times = measured(case, peers, n_threads, seconds / len(CASES), faults)
+        print_line(case.name, *cells(times, peers))
+        reasons.append(uneven(times["attnpy"]))
     print("\nAbove 1 attnpy is the faster one.", end=" ")
     print("NumPy is the formula: two products around a softmax.")
+    if why := next(filter(None, reasons), ""):
+        print(f"The machine is busy ({why}): these ratios are rough.")
     for what, why in faults.items():
         print(f"Left out: {what}: {why}")
+
+
+def busy_cpus(n_cpus: int) -> str:
+    """Return the load average where more programs want to run than there are CPUs."""
+    try:
+        load = os.getloadavg()[0]
+    except OSError:  # the system does not count
+        return ""
+    return f"load average {load:.1f} on {n_cpus} CPUs" if load > n_cpus else ""
+
+
+def uneven(times: NDArray[np.float64]) -> str:
+    """Return by how much rounds of the same call differ, where that is too much."""
+    low, _, high = quartiles(times)
+    if high < UNEVEN * low:
+        return ""
+    return f"the same call takes {high / low:.1f} times as long in some rounds"
 
 
 def restart(environment: dict[str, str]) -> None:
@@ -240,8 +271,8 @@ def measured(
     n_threads: int,
     seconds: float,
     faults: dict[str, str],
-) -> list[str]:
-    """Return the cells of a row; `faults` gets what peers could not do."""
+) -> dict[str, NDArray[np.float64]]:
+    """Return the times of all rounds; `faults` gets what peers could not do."""
     arrays = case.arrays()
     ours = attnpy_way(case, arrays, n_threads)
     calls = {"attnpy": ours.call}
@@ -258,15 +289,25 @@ def measured(
         name: partial(one_time, call, calls_per_sample(call))
         for name, call in calls.items()
     }
-    times = in_turn(samples, ROUNDS, MIN_ROUNDS, seconds)
-    cells = [case.name, duration(quartiles(times["attnpy"])[1])]
+    return in_turn(samples, ROUNDS, MIN_ROUNDS, seconds)
+
+
+def cells(times: dict[str, NDArray[np.float64]], peers: list[Peer]) -> list[str]:
+    """Return attnpy's time, and for each peer how many times as fast attnpy is."""
+    found = [duration(quartiles(times["attnpy"])[1])]
     for peer in peers:
         if peer.title in times:
-            low, middle, high = quartiles(times[peer.title] / times["attnpy"])
-            cells.append(f"{middle:.2f} ({low:.2f}-{high:.2f})")
+            ratios = quartiles(times[peer.title] / times["attnpy"])
+            low, middle, high = map(three_digits, ratios)
+            found.append(f"{middle} ({low}-{high})")
         else:
-            cells.append("-")
-    return cells
+            found.append("-")
+    return found
+
+
+def three_digits(number: float) -> str:
+    """Return a number in four letters, or more from 10,000 on."""
+    return f"{number:.{2 if number < 9.995 else 1 if number < 99.95 else 0}f}"
 
 
 def check(result: Array, expected: Array) -> None:
@@ -277,7 +318,7 @@ def check(result: Array, expected: Array) -> None:
 
 
 def print_line(name: str, *cells: str) -> None:
-    """Print a row of the table, at once."""
+    """Print a row of the table, at once: 99 letters with four peers."""
     first, *others = cells
-    line = f"{name:<24}{first:>9}" + "".join(f"{cell:>21}" for cell in others)
+    line = f"{name:<22} {first:>8}" + "".join(f" {cell:>16}" for cell in others)
     print(line, flush=True)

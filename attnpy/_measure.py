@@ -1,4 +1,4 @@
-"""What `python -m attnpy bench` and benchmarks/ share: calls that take turns, timed.
+"""What `python -m attnpy bench` and benchmarks/ share: shapes, and a stopwatch.
 
 It imports nothing of attnpy, so that benchmarks/ can time other revisions with it.
 """
@@ -22,6 +22,33 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SAMPLE = 0.01  # seconds that one sample lasts at least
+# Idle threads of OpenMP and OpenBLAS sleep at once: awake, they take the processor from
+# whoever is measured next.
+QUIET = {
+    "OMP_WAIT_POLICY": "passive",
+    "KMP_BLOCKTIME": "0",
+    "OPENBLAS_THREAD_TIMEOUT": "4",
+}
+# (B, H, L, D) of calls with as many queries as keys; (B, H, Hk, Lk, D) of calls with
+# one query.
+SHORT, BATCH, LONG = (1, 8, 64, 64), (8, 12, 128, 64), (1, 12, 1024, 64)
+SHAPES = (
+    SHORT,
+    BATCH,
+    (8, 12, 512, 64),
+    LONG,
+    (1, 16, 2048, 64),
+    (1, 8, 2048, 128),
+    (1, 2, 8192, 64),
+    (32, 12, 128, 32),
+    (4, 12, 197, 64),
+)
+DECODE = (1, 32, 8, 4096, 128)
+DECODE_SHAPES = (
+    *((8, 8, 8, 4096, 128), (8, 32, 8, 4096, 128), (8, 128, 8, 4096, 128)),
+    *((1, 8, 8, 4096, 128), DECODE, (1, 128, 8, 4096, 128)),
+    *((1, 16, 1, 65536, 128), (1, 12, 12, 512, 64), (8, 12, 12, 512, 64)),
+)
 
 
 def one_time(call: Callable[[], Any], n_calls: int) -> float:

@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 
+from attnpy._measure import QUIET
+
 # sys.path is handed over whole: -m and PYTHONPATH would put the working directory or
 # the sources before what is installed.
 BOOT = """
@@ -15,13 +17,6 @@ sys.path[:] = json.loads(sys.argv[1])
 from importlib import import_module
 import_module(sys.argv[2]).main(sys.argv[3:])
 """
-# Idle threads of OpenMP and OpenBLAS sleep at once: awake, they take the processor from
-# whoever is measured next.
-QUIET = {
-    "OMP_WAIT_POLICY": "passive",
-    "KMP_BLOCKTIME": "0",
-    "OPENBLAS_THREAD_TIMEOUT": "4",
-}
 
 
 def quiet():

@@ -5,25 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from attnpy._measure import BATCH, DECODE_SHAPES, LONG, SHAPES, SHORT
+
 from .backward import Backward, LayerStep
 from .cases import Case, prefill
 from .layers import Layer
 from .tensors import Tensors
 
-# (B, H, L, D)
-SHAPES = (
-    (1, 8, 64, 64),
-    (8, 12, 128, 64),
-    (8, 12, 512, 64),
-    (1, 12, 1024, 64),
-    (1, 16, 2048, 64),
-    (1, 8, 2048, 128),
-    (1, 2, 8192, 64),
-    (32, 12, 128, 32),
-    (4, 12, 197, 64),
-)
 HALF_SHAPES = SHAPES[1:2] + SHAPES[3:6]
-QUICK_SHAPES = (SHAPES[1], SHAPES[3])
 # Of the peak, in percent, by L; longer ones as 1024.
 PEAK_SHARE = {64: 62, 128: 72, 197: 66, 512: 82, 1024: 86}
 CAUSAL_SHARE = {512: 0.70, 1024: 0.85}  # of the full rate, by L
@@ -75,7 +64,7 @@ def full_rows():
         share = ("peak", 62 if shape[3] == 32 else PEAK_SHARE[min(length, 1024)])
         targets = ((("torch", 2.0), share), (("onnxruntime", 1.2), share))
         case = prefill(*shape)
-        quick = shape in QUICK_SHAPES
+        quick = shape in (BATCH, LONG)
         yield Row("full", shape_name(shape), case, targets, quick=quick)
 
 
@@ -87,7 +76,7 @@ def causal_rows():
             targets += (("own", share),)
         case = prefill(*shape, causal=True)
         own = ("full", Own(prefill(*shape)))
-        quick = shape == QUICK_SHAPES[1]
+        quick = shape == LONG
         yield Row("causal", shape_name(shape), case, targets, own=own, quick=quick)
 
 
@@ -115,7 +104,7 @@ def half_rows(native_bf16):
                     peers=("torch", "onnxruntime"),
                     own=("float32", Own(replace(case, dtype="float32"))),
                     native=native,
-                    quick=shape == QUICK_SHAPES[0] and not causal,
+                    quick=shape == BATCH and not causal,
                 )
 
 
@@ -160,14 +149,8 @@ def gqa_rows():
 
 def decode_rows(cache_bytes):
     """Keys out of the cache, with groups of 1, 4 and 16; and in the cache."""
-    shapes = [
-        (batch, group * kv_heads, kv_heads, 4096, 128)
-        for batch, kv_heads in ((8, 8), (1, 8))
-        for group in (1, 4, 16)
-    ]
-    shapes += [(1, 16, 1, 65536, 128), (1, 12, 12, 512, 64), (8, 12, 12, 512, 64)]
     for dtype in ("float32", "bfloat16", "float16"):
-        for batch, heads, kv_heads, n_keys, dim in shapes:
+        for batch, heads, kv_heads, n_keys, dim in DECODE_SHAPES:
             case = Case(batch, heads, kv_heads, 1, n_keys, dim, dtype)
             shape = (batch, f"{heads}on{kv_heads}", n_keys, dim)
             yield Row(
@@ -224,7 +207,7 @@ THREADED = (
 def thread_rows():
     """Two threads against one. The targets depend on the time: see measure.py."""
     for shape in THREADED:
-        quick = shape in ((1, 8, 64, 64), (8, 12, 128, 64))
+        quick = shape in (SHORT, BATCH)
         for causal in (False, True):
             case = prefill(*shape, causal=causal)
             name = shape_name(shape) + (" causal" if causal else "")
@@ -252,7 +235,7 @@ def float64_rows():
     for shape in SHAPES[2:6]:
         targets = (("peak", 80),) if shape[2] >= 1024 else ()
         case = prefill(*shape, dtype="float64")
-        quick = shape == QUICK_SHAPES[1]
+        quick = shape == LONG
         yield Row("float64", shape_name(shape), case, targets, quick=quick)
 
 
@@ -269,7 +252,7 @@ def tier_rows(tiers):
                 targets.get(tier, ()) if shape[2] >= 1024 else (),
                 peers=(),
                 tier=tier,
-                quick=tier != "scalar" and shape == QUICK_SHAPES[1],
+                quick=tier != "scalar" and shape == LONG,
             )
 
 
@@ -283,7 +266,7 @@ def layer_rows():
 
 
 BACKWARD_SHAPES = (
-    *((8, 12, 128, 64), (4, 12, 512, 64), (1, 12, 1024, 64), (1, 16, 2048, 64)),
+    *(BATCH, (4, 12, 512, 64), LONG, (1, 16, 2048, 64)),
     *((8, 8, 128, 128), (4, 8, 512, 128), (1, 8, 1024, 128), (1, 8, 2048, 128)),
 )
 GROUPED = ((4, 12, 3, 512, 64), (1, 32, 8, 1024, 128))
@@ -321,7 +304,7 @@ def backward_rows():
     for shape in BACKWARD_SHAPES:
         for causal in (False, True):
             case = prefill(*shape, causal=causal)
-            quick = shape == BACKWARD_SHAPES[0]
+            quick = shape == BATCH
             yield backward_row(shape_name(shape), case, backward_targets(case), quick)
     for batch, heads, kv_heads, length, dim in GROUPED:
         name = shape_name((batch, f"{heads}on{kv_heads}", length, dim))
@@ -332,7 +315,7 @@ def backward_rows():
         case = Case(8, 12, 12, n_queries, 1024, 64)
         yield backward_row(f"8x12x{n_queries}:1024x64", case)
     for dtype in ("bfloat16", "float64"):
-        for shape in (BACKWARD_SHAPES[0], BACKWARD_SHAPES[2]):
+        for shape in (BATCH, LONG):
             for causal in (False, True):
                 case = prefill(*shape, dtype=dtype, causal=causal)
                 yield backward_row(f"{dtype} {shape_name(shape)}", case)
@@ -346,12 +329,9 @@ def backward_rows():
         )
 
 
-TENSOR_SHAPES = ((1, 8, 64, 64), (8, 12, 128, 64), (1, 12, 1024, 64))
-
-
 def tensor_rows():
     """PyTorch's tensors, against PyTorch's own attention and against arrays."""
-    for shape in TENSOR_SHAPES:
+    for shape in (SHORT, BATCH, LONG):
         for causal in (False, True):
             for gradients in (False, True):
                 case = Tensors(prefill(*shape, causal=causal), gradients)

@@ -64,7 +64,8 @@ def test_the_table_has_a_row_for_each_case_and_a_column_for_each_peer(bench):
     for case in SMALL:
         (row,) = re.findall(rf"^{case.name} .*$", printed, re.MULTILINE)
         here = [p for p in _bench.PEERS if all(map(_bench.installed, p.packages))]
-        assert len(re.findall(r"\d+\.\d\d \(\d+\.\d\d-\d+\.\d\d\)", row)) == len(here)
+        spread = r"\d[\d.]{2,3} \(\d[\d.]{2,3}-\d[\d.]{2,3}\)"
+        assert len(re.findall(spread, row)) == len(here)
     assert f"NumPy {np.__version__}" in printed
 
 
@@ -93,6 +94,55 @@ def test_peers_that_are_missing_fail_or_are_wrong_are_named(bench, monkeypatch):
     (row,) = re.findall(r"^plain .*$", printed, re.MULTILINE)
     assert row.split()[3:5] == ["-", "-"]
     assert len(row.split()) == 7
+
+
+@pytest.mark.quick
+def test_columns_keep_apart_within_a_hundred_letters_however_wide_the_numbers(capsys):
+    ours = np.full(5, 1.0)
+    for factor, shown in {
+        2.5: "2.50",
+        9.996: "10.0",
+        249.75: "250",
+        9999: "9999",
+    }.items():
+        times = {peer.title: factor * ours for peer in _bench.PEERS} | {"attnpy": ours}
+        cells = _bench.cells(times, list(_bench.PEERS))
+        assert cells == ["1 s", *[f"{shown} ({shown}-{shown})"] * len(_bench.PEERS)]
+        for case in _bench.CASES:
+            _bench.print_line(case.name, "99.9 ms", *cells[1:])
+            line = capsys.readouterr().out.rstrip("\n")
+            assert len(line) <= 100
+            assert line.removeprefix(case.name).split() == [
+                *("99.9", "ms"),
+                *[shown, f"({shown}-{shown})"] * len(_bench.PEERS),
+            ]
+
+
+@pytest.mark.quick
+def test_a_busy_machine_is_said_in_one_sentence(bench, monkeypatch):
+    even, uneven = np.array([1.0, 1.1, 1.2]), np.array([1.0, 2.0, 3.0])
+    n_cpus = attnpy.show_config(mode="dicts")["cpus"]
+    for load, times, sentence in (
+        (n_cpus, even, None),
+        (n_cpus + 7.25, uneven, rf"load average {n_cpus + 7.2:.1f} on {n_cpus} CPUs"),
+        (0, uneven, r"the same call takes 1\.7 times as long in some rounds"),
+    ):
+        found = {"attnpy": times, "NumPy": times}
+        monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0, 0))
+        monkeypatch.setattr(_bench, "measured", lambda *_, found=found: found)
+        _, printed, _ = bench()
+        assert printed.count("The machine is busy") == (sentence is not None)
+        if sentence is not None:
+            assert re.search(rf"^The machine is busy \({sentence}\): ", printed, re.M)
+
+
+@pytest.mark.quick
+def test_a_system_that_counts_no_load_is_not_called_busy(monkeypatch):
+    def getloadavg():
+        raise OSError("not here")
+
+    monkeypatch.setattr(os, "getloadavg", getloadavg)
+    assert _bench.busy_cpus(1) == ""
 
 
 @pytest.mark.quick

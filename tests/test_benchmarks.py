@@ -494,8 +494,13 @@ assert torch.is_inference_mode_enabled()
     assert_runs(script)
 
 
-def test_idle_threads_sleep_as_in_the_command_of_the_package():
-    assert children.QUIET == _bench.QUIET
+@pytest.mark.quick
+def test_the_command_of_the_package_times_shapes_of_the_rows():
+    assert children.QUIET is _bench.QUIET
+    every = groups.timed_rows(("full", "causal", "decode"))
+    known = [(x.case.query_shape, x.case.key_shape, x.case.causal) for x in every]
+    for case in _bench.CASES:
+        assert (case.query, case.key, case.causal) in known
 
 
 def test_a_group_that_does_not_exist_is_an_error():
