@@ -5,13 +5,28 @@ asv run --config benchmarks/asv.conf.json v0.1..main
 
 from . import groups, measure, peers
 
+# What asv calls each group.
+NAMES = {
+    "Full": "full",
+    "Causal": "causal",
+    "Half": "half",
+    "Masks": "masks",
+    "GroupedHeads": "gqa",
+    "Decode": "decode",
+    "Small": "small",
+    "Float64": "float64",
+    "Layers": "layers",
+    "Models": "models",
+    "Generation": "generation",
+}
+
 
 def by_name(group):
     return {row.name: row for row in groups.timed_rows([group])}
 
 
 class _Rows:
-    """What the classes below share: a row of a group and a number of threads."""
+    """What the classes of the groups share: a row and a number of threads."""
 
     param_names = ("row", "threads")
     timeout = 120
@@ -28,59 +43,9 @@ class _Rows:
         self.call()
 
 
-class Full(_Rows):
-    group = "full"
-    params = (list(by_name("full")), [1, 2])
-
-
-class Causal(_Rows):
-    group = "causal"
-    params = (list(by_name("causal")), [1, 2])
-
-
-class Half(_Rows):
-    group = "half"
-    params = (list(by_name("half")), [1, 2])
-
-
-class Masks(_Rows):
-    group = "masks"
-    params = (list(by_name("masks")), [1, 2])
-
-
-class GroupedHeads(_Rows):
-    group = "gqa"
-    params = (list(by_name("gqa")), [1, 2])
-
-
-class Decode(_Rows):
-    group = "decode"
-    params = (list(by_name("decode")), [1, 2])
-
-
-class Small(_Rows):
-    group = "small"
-    params = (list(by_name("small")), [1])
-
-
-class Float64(_Rows):
-    group = "float64"
-    params = (list(by_name("float64")), [1, 2])
-
-
-class Layers(_Rows):
-    group = "layers"
-    params = (list(by_name("layers")), [1, 2])
-
-
-class Models(_Rows):
-    group = "models"
-    params = (list(by_name("models")), [1, 2])
-
-
-class Generation(_Rows):
-    group = "generation"
-    params = (list(by_name("generation")), [1, 2])
+for _name, _group in NAMES.items():
+    _params = (list(by_name(_group)), [1] if _group == "small" else [1, 2])
+    globals()[_name] = type(_name, (_Rows,), {"group": _group, "params": _params})
 
 
 class ImportTime:

@@ -21,7 +21,7 @@ import numpy as np
 from attnpy._measure import calls_per_sample, duration, one_time, quartiles
 
 from . import children, machine, measure, progress, report
-from .groups import TIMED, timed_rows
+from .groups import TIMED, rows_here
 from .models import folders
 from .run import listed, numbers
 
@@ -96,7 +96,7 @@ def main_worker():
     import attnpy
 
     children.tell({"attnpy": str(Path(attnpy.__file__).parent)})
-    rows = {(row.group, row.name): row for row in known_rows(TIMED)}
+    rows = {(row.group, row.name): row for row in rows_here(TIMED)}
     call = None
     for line in sys.stdin:
         question = json.loads(line)
@@ -124,13 +124,6 @@ class Worker(children.Answerer):
 # ---- Comparing -----------------------------------------------------------------------
 
 
-def known_rows(groups):
-    import attnpy
-
-    tiers = attnpy.show_config(mode="dicts")["tiers"]
-    return timed_rows(groups, tiers, cache_bytes=machine.cache_bytes())
-
-
 def chosen(options):
     """(row, number of threads) of all that is compared."""
     unknown = sorted(set(options.group) - set(TIMED))
@@ -138,7 +131,7 @@ def chosen(options):
         sys.exit(f"expected some of {', '.join(TIMED)}, got {unknown[0]!r}")
     return [
         (row, n_threads)
-        for row in known_rows(options.group)
+        for row in rows_here(options.group)
         for n_threads in row.thread_counts or options.threads
         if options.rows in row.name and (row.quick or not options.quick)
     ]
@@ -158,7 +151,7 @@ def times_of_pair(workers, row, n_threads, n_rounds):
 def compare(targets, todo, options):
     """{(row, threads): seconds (rounds of all processes, 2)}."""
     times = {item: [] for item in todo}
-    bar = progress.bar(options.processes * len(todo))
+    bar = progress.Bar(options.processes * len(todo))
     for _ in range(options.processes):
         workers = [Worker(target) for target in targets]
         for row, n_threads in todo:

@@ -2,39 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from . import rows
+from . import cases, machine, rows
 from .models import rows as models
 
 
-@dataclass(frozen=True)
-class Machine:
-    """What rows depend on."""
+class Machine(NamedTuple):
+    """What some rows depend on."""
 
-    tiers: tuple[str, ...] = ()
-    native_bf16: bool = False  # whether it multiplies bfloat16
-    cache_bytes: int = 32 << 20
+    tiers: tuple[str, ...]
+    native_bf16: bool  # whether numbers of bfloat16 are multiplied as they are
+    cache_bytes: int
 
 
 MAKERS = {
     "full": lambda _: rows.full_rows(),
     "causal": lambda _: rows.causal_rows(),
-    "half": lambda machine: rows.half_rows(machine.native_bf16),
+    "half": lambda here: rows.half_rows(here.native_bf16),
     "masks": lambda _: rows.mask_rows(),
     "gqa": lambda _: rows.gqa_rows(),
-    "decode": lambda machine: rows.decode_rows(machine.cache_bytes),
+    "decode": lambda here: rows.decode_rows(here.cache_bytes),
     "small": lambda _: rows.small_rows(),
     "threads": lambda _: rows.thread_rows(),
     "float64": lambda _: rows.float64_rows(),
-    "tiers": lambda machine: rows.tier_rows(machine.tiers),
+    "tiers": lambda here: rows.tier_rows(here.tiers),
     "layers": lambda _: rows.layer_rows(),
-    "models": lambda machine: models.model_rows(machine.native_bf16),
+    "models": lambda here: models.model_rows(here.native_bf16),
     "sentences": lambda _: models.text_rows(),
-    "prompts": lambda machine: models.decoder_rows(machine.native_bf16, (0,)),
-    "tokens": lambda machine: models.decoder_rows(machine.native_bf16, (8,)),
+    "prompts": lambda here: models.decoder_rows(here.native_bf16, (0,)),
+    "tokens": lambda here: models.decoder_rows(here.native_bf16, (8,)),
     "generation": lambda _: models.generation_rows(),
-    "defaults": lambda machine: models.default_rows(machine.native_bf16),
+    "defaults": lambda here: models.default_rows(here.native_bf16),
     "backward": lambda _: rows.backward_rows(),
     "training": lambda _: models.training_rows(),
     "integrations": lambda _: (*rows.tensor_rows(), *models.transformers_rows()),
@@ -45,5 +44,14 @@ GROUPS = (*TIMED, "memory", "loading", "footprint")
 
 def timed_rows(groups, tiers=(), native_bf16=False, cache_bytes=32 << 20):
     """The rows of these groups, in the order of TIMED."""
-    machine = Machine(tuple(tiers), native_bf16, cache_bytes)
-    return [row for group in TIMED if group in groups for row in MAKERS[group](machine)]
+    here = Machine(tuple(tiers), native_bf16, cache_bytes)
+    return [row for group in TIMED if group in groups for row in MAKERS[group](here)]
+
+
+def rows_here(groups):
+    """The same for attnpy as it is, on this machine."""
+    import attnpy
+
+    config = attnpy.show_config(mode="dicts")
+    native_bf16 = config["tier"] in cases.NATIVE_BF16
+    return timed_rows(groups, config["tiers"], native_bf16, machine.cache_bytes())

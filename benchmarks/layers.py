@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -38,9 +38,6 @@ class Layer:
         projections = 8 * self.length * self.embed_dim**2
         pairs = 4 * self.length**2 * self.embed_dim
         return self.batch * (projections + pairs)
-
-    def facts(self):
-        return asdict(self)
 
 
 def fill_vectors(model, rng):

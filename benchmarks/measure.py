@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -129,7 +129,7 @@ def measure_row(row, n_threads, systems, effort):
         "group": row.group,
         "name": row.name,
         "threads": n_threads,
-        **row.case.facts(),
+        **facts_of(row.case),
         "unit": row.unit,
         "waiting": row.waiting,
         "absent": [system for system in row.peers if system not in systems],
@@ -160,6 +160,11 @@ def measure_row(row, n_threads, systems, effort):
         }
     result["targets"] = judge(row, result)
     return result
+
+
+def facts_of(case):
+    """What the results say about a case: its fields, or what it says itself."""
+    return case.facts() if hasattr(case, "facts") else asdict(case)
 
 
 def system_result(contestant, times):

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 
 from . import (
-    cases,
     footprint,
     machine,
     measure,
@@ -23,7 +22,7 @@ from . import (
     progress,
     report,
 )
-from .groups import GROUPS, TIMED, timed_rows
+from .groups import GROUPS, rows_here
 from .models import folders, loading, transformers_ways
 
 
@@ -94,17 +93,11 @@ def effort(options):
 
 def chosen_rows(options):
     """The timed rows, where the CPU and the packages have what they need."""
-    import attnpy
-
-    config = attnpy.show_config(mode="dicts")
-    native = config["tier"] in cases.NATIVE_BF16
-    groups = [group for group in options.group if group in TIMED]
-    rows = timed_rows(groups, config["tiers"], native, machine.cache_bytes())
     has_bfloat16 = peers.version("ml_dtypes")
     has_files = peers.version("safetensors")
     return [
         row
-        for row in rows
+        for row in rows_here(options.group)
         if options.rows in row.name
         and (row.quick or not options.quick)
         and (has_bfloat16 or row.case.dtype != "bfloat16")
@@ -156,7 +149,7 @@ def timed(row, n_threads, systems, how):
 def measured(todo):
     """All rows, or those before Ctrl-C. One that fails is reported, no more."""
     rows, failures = [], {}
-    bar = progress.bar(len(todo))
+    bar = progress.Bar(len(todo))
     for title, job in todo:
         bar.show(title)
         try:

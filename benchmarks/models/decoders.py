@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -83,9 +83,6 @@ class Tokens:
         """Two arrays, of as many bytes as the weights but 1 GiB at most."""
         n_bytes = min(self.weight_bytes(), 1 << 30) // 2
         return np.ones(n_bytes, np.uint8), np.ones(n_bytes, np.uint8)
-
-    def facts(self):
-        return asdict(self)
 
 
 @functools.lru_cache(maxsize=2)  # for bfloat16 beside float32

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -69,9 +69,6 @@ class Sentences:
         weights = 4 * EMBED_DIM**2 + 2 * EMBED_DIM * HIDDEN_DIM
         pairs = 4 * EMBED_DIM * (lengths**2).sum()
         return N_LAYERS * int(2 * weights * lengths.sum() + pairs)
-
-    def facts(self):
-        return asdict(self)
 
 
 @functools.cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -62,9 +62,6 @@ class Generation:
 
     def n_tokens(self):
         return self.n_new
-
-    def facts(self):
-        return asdict(self)
 
 
 @functools.lru_cache(maxsize=1)  # GPT-2 small takes 0.5 GB

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -53,9 +53,6 @@ class Step:
         pairs = self.batch * self.length * (self.length + 1) // 2
         attention = 4 * self.n_layers * self.embed_dim * pairs
         return 6 * weights * self.n_tokens() + 3.5 * attention
-
-    def facts(self):
-        return asdict(self)
 
 
 def two_steps(step):
