@@ -176,15 +176,15 @@ def page(title, store, groups=report.HEADINGS, images=(), first=""):
     return "\n\n".join(parts) + "\n"
 
 
-def images(name, page_name, directory):
+def images(name, page_name):
     """The plots of a machine that are there, for the page about attention."""
     for group, title in plots.TITLES.items():
         file = f"{name}_{group}.png"
-        if page_name == "attention" and (directory / file).exists():
+        if page_name == "attention" and (DOCS / file).exists():
             yield f"![{title}]({file})"
 
 
-def pages(stores, directory=DOCS):
+def pages(stores):
     """{file name: text} of all pages of the machines, {name: what is kept}."""
     found = {}
     for name, store in stores.items():
@@ -194,7 +194,7 @@ def pages(stores, directory=DOCS):
                     f"{title} on {store['title']}",
                     store,
                     groups,
-                    images(name, page_name, directory),
+                    images(name, page_name),
                     READ,
                 )
     return found

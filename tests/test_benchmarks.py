@@ -386,6 +386,40 @@ def test_rows_of_a_later_run_replace_earlier_ones_or_follow_them():
 
 
 @pytest.mark.quick
+def test_the_command_adds_a_run_to_a_machine_and_writes_its_pages(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
+    monkeypatch.setattr(pages, "DOCS", tmp_path / "docs")
+    monkeypatch.setattr(pages, "MISSES", tmp_path / "misses.md")
+    system = {"seconds": [1, 1, 1], "speed": [1, 2, 3]}
+    row = {"group": "full", "name": "1x2x3x4", "threads": 1, "unit": "GFLOP/s"}
+    row |= {"systems": {"attnpy": system}, "faster_than": {"torch": [1, 2, 3]}}
+    row["targets"] = [[measure.at_least("torch", 3.0, 2.0)]]
+    found = dict.fromkeys(("cpu", "model", "system", "tier", "compiler"), "x")
+    found |= {"cpus": 2, "cores": 2, "caches": {"L1": 32768}, "python": "3"}
+    found |= {"load average before": [1, 2, 3], "limits": {"1": {}}}
+    results = {"command": "c", "date": "2026-01-02T03:04:05", "rows": [row]}
+    results |= {"machine": found, "versions": {"torch": {"torch": "2"}}}
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps(results))
+    pages.main(["--add", str(path), "m4", "--title", "an M4"])
+    assert capsys.readouterr().out.split() == ["docs/m4-attention.md", "misses.md"]
+    page = (tmp_path / "docs/m4-attention.md").read_text()
+    assert "# Attention on an M4\n" in page
+    assert "| 1x2x3x4 | 1 | 1 s | 2 | 2.00 (1.00-3.00) |\n" in page
+    assert "| 1 | 2026-01-02 03:04 | `c` | 1, 2, 3 |\n" in page
+    misses = (tmp_path / "misses.md").read_text()
+    assert "## An M4\n\n0 of 1 rows" in misses
+    assert "| full | 1x2x3x4 | 1 | torch 2.00 < 3 |\n" in misses
+    again = {**row, "group": "training", "targets": []}
+    path.write_text(json.dumps({**results, "rows": [again], "command": "later"}))
+    pages.main(["--add", str(path), "m4"])
+    assert (tmp_path / "docs/m4-attention.md").read_text() == page
+    assert "`later`" in (tmp_path / "docs/m4-gradients.md").read_text()
+
+
+@pytest.mark.quick
 def test_a_run_says_what_differs_from_the_other_runs():
     one = {"versions": {"numpy": "2"}, "limits": {"1": {"read GB/s": 5}}}
     other = {"versions": {"numpy": "2"}, "note": "on battery"}

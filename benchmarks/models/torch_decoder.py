@@ -10,48 +10,40 @@ import numpy as np
 from ..layers import packed
 
 
-class TorchDecoder:
-    """A model that generates up to capacity tokens, those of the prompt included.
+class TorchModel:
+    """A model whose layers are functions of PyTorch's tensors.
 
-    laid_out: matrices as in torch.nn.Linear, (out, in) in C order; otherwise attnpy's
-    memory, transposed.
+    own: how an array becomes a tensor. laid_out: matrices as in torch.nn.Linear,
+    (out, in) in C order; otherwise attnpy's memory, transposed.
     """
 
-    def __init__(self, model, capacity, laid_out):
+    def __init__(self, model, own, laid_out=True):
         import torch
 
         self.torch, self.F = torch, torch.nn.functional
-        self.model, self.laid_out = model, laid_out
-        self.token_embedding = torch.from_numpy(model.token_embedding)
-        output = model.token_embedding.T if model.output is None else model.output
-        self.output = self.linear(output, None)
-        self.position_embedding = self.tables = None
+        self.own, self.laid_out = own, laid_out
+        self.token_embedding = own(model.token_embedding)
+        self.position_embedding = None
         if model.position_embedding is not None:
-            self.position_embedding = torch.from_numpy(model.position_embedding)
-        if model.rotary is not None:
-            tables = model.rotary.tables(np.arange(capacity), np.float32)
-            self.tables = [torch.from_numpy(table) for table in tables]
+            self.position_embedding = own(model.position_embedding)
         self.layers = [self.layer(layer) for layer in model.decoder.layers]
         self.norm = self.norm_of(model.decoder.norm)
         mha = model.decoder.layers[0].self_attention
         self.heads, self.kv_heads = mha.num_heads, mha.num_kv_heads
-        shape = (2, len(self.layers), self.kv_heads, capacity, mha.head_dim)
-        self.cache = torch.empty(shape)
-
-    # ---- Weights as functions --------------------------------------------------------
 
     def linear(self, weight, bias):
-        weight = self.torch.from_numpy(weight).T  # (out, in)
         if self.laid_out:
-            weight = weight.contiguous()
-        bias = None if bias is None else self.torch.from_numpy(bias)
+            weight = self.own(np.ascontiguousarray(weight.T))
+        else:
+            weight = self.own(weight).T
+        bias = None if bias is None else self.own(bias)
         return lambda x: self.F.linear(x, weight, bias)
 
     def norm_of(self, norm):
-        weight, eps = self.torch.from_numpy(norm.weight), norm.eps
+        weight, eps = self.own(norm.weight), norm.eps
         if not hasattr(norm, "bias"):
             return lambda x: self.F.rms_norm(x, weight.shape, weight, eps)
-        bias = self.torch.from_numpy(norm.bias)
+        bias = self.own(norm.bias)
         return lambda x: self.F.layer_norm(x, weight.shape, weight, bias, eps)
 
     def feed_forward(self, inner):
@@ -72,7 +64,32 @@ class TorchDecoder:
             self.feed_forward(layer.feed_forward),
         )
 
-    # ---- The computation -------------------------------------------------------------
+    def states(self, ids, start=0):
+        """The vectors of tokens (..., L) before the last norm, (..., L, E)."""
+        x = self.F.embedding(ids, self.token_embedding)
+        if self.position_embedding is not None:
+            x = x + self.position_embedding[start : start + ids.shape[-1]]
+        for i, (norm_1, project, output, norm_2, feed) in enumerate(self.layers):
+            x = x + output(self.attend(project(norm_1(x)), i, start))
+            x = x + feed(norm_2(x))
+        return x
+
+
+class TorchDecoder(TorchModel):
+    """A model that generates up to capacity tokens, those of the prompt included."""
+
+    def __init__(self, model, capacity, laid_out):
+        import torch
+
+        super().__init__(model, torch.from_numpy, laid_out)
+        output = model.token_embedding.T if model.output is None else model.output
+        self.output, self.tables = self.linear(output, None), None
+        if model.rotary is not None:
+            tables = model.rotary.tables(np.arange(capacity), np.float32)
+            self.tables = [torch.from_numpy(table) for table in tables]
+        head_dim = model.decoder.layers[0].self_attention.head_dim
+        shape = (2, len(self.layers), self.kv_heads, capacity, head_dim)
+        self.cache = torch.empty(shape)
 
     def turn(self, x, start):
         """Rotary positions, x (..., L, D)."""
@@ -100,13 +117,7 @@ class TorchDecoder:
 
     def logits(self, ids, start):
         """The scores after the last of some tokens, of which `start` come before."""
-        x = self.token_embedding[ids]
-        if self.position_embedding is not None:
-            x = x + self.position_embedding[start : start + len(ids)]
-        for i, (norm_1, project, output, norm_2, feed) in enumerate(self.layers):
-            x = x + output(self.attend(project(norm_1(x)), i, start))
-            x = x + feed(norm_2(x))
-        return self.output(self.norm(x[-1]))
+        return self.output(self.norm(self.states(ids, start)[-1]))
 
     def generate(self, prompt, n_tokens):
         """Always the token with the highest score: (n_tokens,)."""

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..backward import leaf, with_gradients
-from ..layers import fill_vectors, packed
+from ..layers import fill_vectors
 from ..peers import Way
+from .torch_decoder import TorchModel
 
 N_CHARACTERS = 96
 MAX_NORM, LR, DECAY = 1.0, 1e-3, 0.1
@@ -81,53 +82,27 @@ def attnpy_ways(case, arrays, n_threads):
 # ---- PyTorch -------------------------------------------------------------------------
 
 
-class TorchGPT:
-    """attnpy's model in PyTorch's functions, with its weights as torch.nn.Linear's."""
+class TorchGPT(TorchModel):
+    """attnpy's model in PyTorch's functions, with parameters that want gradients."""
 
     def __init__(self, model):
         self.parameters = []
-        self.tokens = self.own(model.token_embedding)
-        self.positions = self.own(model.position_embedding)
-        self.layers = [self.layer(layer) for layer in model.decoder.layers]
-        self.norm = self.norm_of(model.decoder.norm)
+        super().__init__(model, self.parameter)
 
-    def own(self, array):
-        tensor = leaf(np.ascontiguousarray(array))
-        self.parameters.append(tensor)
-        return tensor
+    def parameter(self, array):
+        self.parameters.append(leaf(array))
+        return self.parameters[-1]
 
-    def linear(self, weight, bias):
-        return self.own(weight.T), self.own(bias)
+    def attend(self, projected, layer, start):
+        """projected (B, L, 3 H D) -> (B, L, H D)"""
+        parts = projected.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        attention = self.F.scaled_dot_product_attention
+        attended = attention(*parts, is_causal=True)  # (B, H, L, D)
+        return attended.transpose(1, 2).flatten(2)
 
-    def norm_of(self, norm):
-        weight, bias = self.own(norm.weight), self.own(norm.bias)
-        return weight.shape, weight, bias, norm.eps
-
-    def layer(self, layer):
-        mha, inner = layer.self_attention, layer.feed_forward
-        return (
-            self.norm_of(layer.norm_1),
-            self.linear(*packed(mha)),
-            self.linear(mha.W_o, mha.b_o),
-            self.norm_of(layer.norm_3),
-            self.linear(inner.W_1, inner.b_1),
-            self.linear(inner.W_2, inner.b_2),
-        )
-
-    def logits(self, ids, heads):
+    def logits(self, ids):
         """ids (B, L) -> (B, L, V)"""
-        from torch.nn import functional as F
-
-        x = F.embedding(ids, self.tokens) + self.positions[: ids.shape[1]]
-        shape = (*ids.shape, 3, heads, -1)
-        for norm_1, project, output, norm_2, first, second in self.layers:
-            projected = F.linear(F.layer_norm(x, *norm_1), *project).view(shape)
-            query, key, value = projected.permute(2, 0, 3, 1, 4)  # (B, H, L, D) each
-            attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-            x = x + F.linear(attended.transpose(1, 2).flatten(2), *output)
-            hidden = F.linear(F.layer_norm(x, *norm_2), *first)
-            x = x + F.linear(F.gelu(hidden, approximate="tanh"), *second)
-        return F.linear(F.layer_norm(x, *self.norm), self.tokens)
+        return self.F.linear(self.norm(self.states(ids)), self.token_embedding)
 
 
 def torch_step(case, arrays, **kind):
@@ -140,7 +115,7 @@ def torch_step(case, arrays, **kind):
     optimizer = torch.optim.AdamW(model.parameters, lr=LR, weight_decay=DECAY, **kind)
 
     def step():
-        logits = model.logits(ids, case.heads)
+        logits = model.logits(ids)
         loss = cross_entropy(logits.flatten(0, 1), targets.flatten())
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
