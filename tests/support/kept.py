@@ -78,7 +78,9 @@ def calls(rows, width, dtype=np.float32, fill=None):
     mask = rng.random((1, 9, rows)) < 0.5
     norms = blocks.LayerNorm(width, dtype=dtype), blocks.RMSNorm(width, dtype=dtype)
     layer = MultiHeadAttention(width, 1, dtype=dtype, rng=rng)
-    network = blocks.FeedForward(width, width, activation="swiglu", dtype=dtype)
+    network = blocks.FeedForward(
+        width, width, activation="swiglu", dtype=dtype, rng=rng
+    )
     encoder = blocks.EncoderLayer(width, 1, width, dtype=dtype, rng=rng)
 
     def merged():
