@@ -68,7 +68,7 @@ class KVCache:
 
     See Also
     --------
-    attnpy.layers.MultiHeadAttention : makes a cache with `new_cache`, and fills it.
+    attnpy.MultiHeadAttention : makes a cache with `new_cache`, and fills it.
 
     Notes
     -----
