@@ -355,7 +355,8 @@ def token(dtype, n_threads):
 
 def calls_of(step):
     """What a step calls of the C module, to be called again."""
-    from attnpy import _attnpy, _linear, layers, norms
+    from attnpy import _attnpy, _linear, norms
+    from attnpy.layers import multi_head
 
     calls = []
 
@@ -370,7 +371,7 @@ def calls_of(step):
             return noted if name in ("layer", "linear", "normalize") else function
 
     with contextlib.ExitStack() as stack:
-        for module in (layers, _linear, norms):
+        for module in (multi_head, _linear, norms):
             stack.enter_context(mock.patch.object(module, "_attnpy", Noting()))
         step()
     return calls
