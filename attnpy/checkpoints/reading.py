@@ -21,7 +21,8 @@ LARGEST = 128 << 20
 # Characters of a file's name, of which systems take no more.
 LONGEST_NAME = 255
 # The class of what packages in Rust raise where they give up, which they do not export.
-PANIC = "PanicException"
+THEIR_ERRORS = ("PanicException", "SafetensorError")
+PYTHONS_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 def is_there(path: str | os.PathLike[str]) -> bool:
@@ -95,15 +96,16 @@ def read_json(
 def judged_elsewhere(name: object, kind: str) -> Iterator[None]:
     """Say in one sentence what another package finds wrong in a file, or what is of it.
 
-    Those in Rust raise errors that are bare exceptions, and where they panic none at
-    all, but a BaseException.
+    Those in Rust raise bare exceptions or their own, and where they panic a
+    BaseException. What a signal's handler raises meanwhile passes.
     """
     try:
         yield
     except (OSError, MemoryError):
         raise
     except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != PANIC:
+        theirs = type(error) is Exception or type(error).__name__ in THEIR_ERRORS
+        if not theirs and not isinstance(error, PYTHONS_ERRORS):
             raise
         raise ValueError(
             f"{named(name)}: expected {kind}, got {named(error)}"
