@@ -19,7 +19,7 @@ from attnpy import _attnpy
 from attnpy._linear import linear
 from attnpy._options import Norm, Options
 from attnpy.blocks import FeedForward
-from attnpy.layers import MultiHeadAttention
+from attnpy.layers import MultiHeadAttention, SelfAttention
 from attnpy.positions import Rotary
 
 # ---- Forks ---------------------------------------------------------------------------
@@ -248,6 +248,18 @@ def test_parameters_that_change_others_give_an_error_or_a_result(
         mha(x, **more)
     except (TypeError, ValueError) as error:
         assert "expected" in str(error)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("name", ["W_q", "b_q", "W_k", "b_k", "W_v", "b_v"])
+def test_tokens_are_asked_before_the_matrices_are_looked_at(name):
+    # Otherwise what a resize frees would be read.
+    layer = SelfAttention(8, 4)
+    target = getattr(layer, name)
+    x = np.ones((2, 6, 8), np.float32)
+    meddler = Meddler(x, lambda: target.resize((5, 3), refcheck=False))
+    with pytest.raises(ValueError, match=r"expected .*(5|3)"):
+        layer(meddler)
 
 
 class Finalizing(np.ndarray):

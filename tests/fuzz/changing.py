@@ -171,9 +171,10 @@ def change(rng, made):
     kind = one_of(rng, kinds)
     if kind == "array":
         target, free = one_of(rng, targets)
-        several = sum(x is target for x, _ in arrays) > 1
-        free &= not several and type(made.trigger) is Changing
-        return change_array(rng, target, free)
+        if sum(x is target for x, _ in arrays) > 1:
+            # It is looked at several times, perhaps before the change and after it.
+            return change_array(rng, target, False, ("fill", "flags"))
+        return change_array(rng, target, free and type(made.trigger) is Changing)
     if kind == "part":
         owner, name = one_of(rng, made.parts)
         new = wrong(rng, getattr(owner, name))
@@ -205,9 +206,12 @@ def quietly(effect):
     return changed
 
 
-def change_array(rng, target, free):
+WAYS = ("shape", "dtype", "strides", "fill", "resize", "flags")
+
+
+def change_array(rng, target, free, ways=WAYS):
     """A change of an array in place, and in words."""
-    way = one_of(rng, ("shape", "dtype", "strides", "fill", "resize", "flags"))
+    way = one_of(rng, ways)
     shape = target.shape
     if way == "shape":
         value = one_of(
