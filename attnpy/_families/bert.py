@@ -84,7 +84,7 @@ BERT_HARMLESS = (
             "classifier_dropout",
             "hidden_dropout_prob",
         ),
-        "of heads, which are not here": ("tie_word_embeddings",),
+        "settings of heads that attnpy does not have": ("tie_word_embeddings",),
     }
 )
 
@@ -109,7 +109,7 @@ BERT = Declaration(
     neutral=BERT_NEUTRAL | {"directionality": ("bidi",)},
     harmless=BERT_HARMLESS
     | {
-        "of the pooler and the heads, which the classes do not read": (
+        "settings of pooler and heads that the classes ignore": (
             "pooler_fc_size",
             "pooler_num_attention_heads",
             "pooler_num_fc_layers",

@@ -54,10 +54,13 @@ DISTILBERT = Declaration(
     | NO_END
     | {
         "dropout, for training": ("dropout", "qa_dropout", "seq_classif_dropout"),
-        "how the table of positions began: the files have it": (
+        "how the position table was initialized: the files have it": (
             "sinusoidal_pos_embds",
         ),
-        "of heads, which are not here": ("tie_weights_", "tie_word_embeddings"),
+        "settings of heads that attnpy does not have": (
+            "tie_weights_",
+            "tie_word_embeddings",
+        ),
     },
     copied={
         "num_layers": "n_layers",

@@ -100,7 +100,7 @@ HARMLESS: dict[str, tuple[str, ...]] = {
         "unsloth_fixed",
         "unsloth_version",
     ),
-    "which class reads it: the weights' names say what comes after the layers": (
+    "the class that reads it: the weights' names say which head there is": (
         "architectures",
         "tokenizer_class",
     ),
@@ -119,8 +119,8 @@ HARMLESS: dict[str, tuple[str, ...]] = {
         "gradient_checkpointing",
         "initializer_range",
     ),
-    "the dtype of the weights, which they say themselves": ("dtype", "torch_dtype"),
-    "how it is computed, not what: kernels, cuts, caches": (
+    "the dtype of the weights: the files say it themselves": ("dtype", "torch_dtype"),
+    "how it is computed, not what: kernels, chunks, caches": (
         "_attn_implementation",
         "_attn_implementation_autoset",
         "_attn_implementation_internal",
@@ -134,7 +134,7 @@ HARMLESS: dict[str, tuple[str, ...]] = {
         "use_bfloat16",
         "use_cache",
     ),
-    "what a call returns besides": (
+    "what else a call returns": (
         "output_attentions",
         "output_hidden_states",
         "output_past",
@@ -144,7 +144,7 @@ HARMLESS: dict[str, tuple[str, ...]] = {
         "tie_last_hidden_states",
         "use_return_dict",
     ),
-    "numbers of tokens: text is not here": (
+    "token ids that only tokenizers need": (
         "begin_suppress_tokens",
         "bos_token_id",
         "cls_token_id",
@@ -159,7 +159,7 @@ HARMLESS: dict[str, tuple[str, ...]] = {
         "suppress_tokens",
         "unk_token_id",
     ),
-    "settings of generation, which generate() is told": (
+    "settings of generation: arguments of generate()": (
         "assistant_confidence_threshold",
         "assistant_lookbehind",
         "bad_words_ids",
@@ -192,5 +192,5 @@ HARMLESS: dict[str, tuple[str, ...]] = {
 }
 
 NO_END: dict[str, tuple[str, ...]] = {
-    "of the token that ends a text, which nothing generates here": ("eos_token_id",)
+    "the token that ends a text: encoders write none": ("eos_token_id",)
 }

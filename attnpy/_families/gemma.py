@@ -61,9 +61,9 @@ READ = {
 }
 GEMMA_NEUTRAL = llama.LLAMA_NEUTRAL | {"is_causal": (True,), "mlp_bias": (False,)}
 GEMMA_HARMLESS = llama.LLAMA_HARMLESS | {
-    "of old versions, which read hidden_activation": ("hidden_act",),
-    "how keys and values are kept": ("cache_implementation",),
-    "what their class writes beside layer_types": ("_sliding_window_pattern",),
+    "a field of old versions; the classes read hidden_activation": ("hidden_act",),
+    "how keys and values are cached": ("cache_implementation",),
+    "written by the class beside layer_types": ("_sliding_window_pattern",),
 }
 
 

@@ -84,14 +84,14 @@ GPT2 = Declaration(
     harmless=HARMLESS
     | {
         "dropout, for training": ("attn_pdrop", "embd_pdrop", "resid_pdrop"),
-        "the softmax is in float32 at least": ("reorder_and_upcast_attn",),
-        "a language model is causal with it and without": ("is_decoder",),
-        "of old versions, which the new ones do not read": (
+        "the softmax is always in float32 or wider": ("reorder_and_upcast_attn",),
+        "language models are causal either way": ("is_decoder",),
+        "settings of old versions, ignored by new ones": (
             "n_ctx",
             "n_special",
             "predict_special_tokens",
         ),
-        "of a head that sums up a sequence, which is not here": (
+        "settings of a summary head, which attnpy does not have": (
             "summary_activation",
             "summary_first_dropout",
             "summary_proj_to_labels",

@@ -75,8 +75,11 @@ NO_BIASES: dict[str, tuple[object, ...]] = {
     "mlp_bias": (False,),
 }
 LLAMA_HARMLESS = HARMLESS | {
-    "a language model is causal with it and without": ("is_decoder",),
-    "of tools that made the file": ("is_llama_config", "max_sequence_length"),
+    "language models are causal either way": ("is_decoder",),
+    "written by the tools that made the file": (
+        "is_llama_config",
+        "max_sequence_length",
+    ),
 }
 
 # Sizes, and the scores' matrix.

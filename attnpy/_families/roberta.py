@@ -25,7 +25,7 @@ NAMES = Family(
     optional=("pooler.dense.*",),
 )
 
-_NUMBERS = "numbers of tokens: text is not here"
+_NUMBERS = "token ids that only tokenizers need"
 _WITHOUT_PAD = {
     _NUMBERS: tuple(name for name in HARMLESS[_NUMBERS] if name != "pad_token_id")
 }

@@ -9,10 +9,37 @@ from attnpy._families import FAMILIES
 from attnpy._families.fields import HARMLESS, NEUTRAL, REQUIRED
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
-BEGIN, END = (
+FAMILY_TABLE = (
+    "<!-- The table of families is made by tests/support/fields.py. -->\n",
+    "<!-- End of the families. -->\n",
+)
+FIELD_TABLES = (
     "<!-- The tables are made by tests/support/fields.py. -->\n",
     "<!-- End. -->\n",
 )
+CLASSES = {"encoder": "BertEncoder", "decoder": "CausalDecoder"}
+
+
+def families():
+    """The table of the families that load, and of the heads each of them may have."""
+    lines = [
+        "| model | `model_type` | read it with | heads |",
+        "| --- | --- | --- | --- |",
+    ]
+    lines += [
+        f"| {family.title} | `{family.model_type}` | `{CLASSES[family.model]}` | "
+        f"{_heads(family)} |"
+        for family in FAMILIES.values()
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _heads(family):
+    if family.model == "decoder":
+        return "scores of the next token"
+    names = family.names.names
+    heads = {"pooler": "pooler.dense.weight", "text classifier": "classifier.weight"}
+    return ", ".join(head for head, name in heads.items() if name in names) or "none"
 
 
 def tables():
@@ -37,7 +64,7 @@ def _section(family):
     names = f'names of weights: `checkpoints.FAMILIES["{family.checkpoint}"]`'
     lines = [f"### {family.title}", ""]
     lines += [f'`"model_type": "{family.model_type}"`; {names}', ""]
-    lines += ["| honoured | where it is left out |", "| --- | --- |"]
+    lines += ["| honoured | default |", "| --- | --- |"]
     lines += [
         f"| `{name}` | {_default(field)} |" for name, field in family.read.items()
     ]
@@ -48,20 +75,20 @@ def _section(family):
 
 def _default(field):
     if field.default is REQUIRED:
-        return "needed"
+        return "required"
     if field.default is None:
-        return "as its class has it"
-    also = ", and null is a value" if field.null else ""
+        return "that of the class"
+    also = "; null is a value" if field.null else ""
     return f"`{_json(field.default)}`{also}"
 
 
 def _neutral(fields):
     rows = [f"| `{name}` | {_wanted(values)} |" for name, values in fields.items()]
-    return ["| refused, unless null or | |", "| --- | --- |", *rows]
+    return ["| refused unless absent, null or one of | |", "| --- | --- |", *rows]
 
 
 def _wanted(values):
-    return ", ".join(f"`{_json(value)}`" for value in values) or "left out"
+    return ", ".join(f"`{_json(value)}`" for value in values) or "(nothing else)"
 
 
 def _harmless(reasons):
@@ -71,7 +98,7 @@ def _harmless(reasons):
         f"| {reason} | {', '.join(f'`{name}`' for name in names)} |"
         for reason, names in reasons.items()
     ]
-    return ["| does not matter, as it is | |", "| --- | --- |", *rows]
+    return ["| does not matter | fields |", "| --- | --- |", *rows]
 
 
 def _json(value):
@@ -80,8 +107,10 @@ def _json(value):
 
 def rewritten(text):
     """The page with its tables made anew."""
-    before, rest = text.split(BEGIN)
-    return before + BEGIN + "\n" + tables() + "\n" + END + rest.split(END)[1]
+    for (begin, end), table in ((FAMILY_TABLE, families()), (FIELD_TABLES, tables())):
+        before, rest = text.split(begin)
+        text = before + begin + "\n" + table + "\n" + end + rest.split(end)[1]
+    return text
 
 
 if __name__ == "__main__":
