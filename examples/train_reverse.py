@@ -5,8 +5,8 @@
 
 An encoder and a decoder as in Vaswani et al., "Attention Is All You Need" (2017), learn
 from random words of 3 to 12 letters, and are tested on words that they have not seen.
---pictures names a folder for what the decoder looks at in the source, before and after
-(needs matplotlib): the anti-diagonal is what it has learned.
+--pictures saves what the decoder attends to in the source, before and after training,
+in a folder (needs matplotlib): it learns the anti-diagonal.
 """
 
 import argparse
@@ -51,7 +51,7 @@ class Reverser:
         return self.embedding[tokens] * self.scale + places
 
     def vjp(self, source, lengths, target):
-        """Return the scores of the tokens after each of the target's, and a pullback.
+        """Return the scores of the token after each of the target, and a pullback.
 
         The pullback turns the gradient of the scores (B, L, V) into those of the
         parameters.
@@ -62,7 +62,7 @@ class Reverser:
         states, decoder_pullback = self.decoder.vjp(
             self.embed(target), memory, context_lengths=lengths
         )
-        # einsum has the same bits for any number of threads, which @ has not.
+        # einsum has the same bits for any number of threads; @ does not.
         logits = np.einsum("ble,ve->blv", states, self.embedding)
 
         def pullback(grad_logits):
@@ -91,7 +91,7 @@ class Reverser:
         return written[:, 1:]
 
     def looks(self, word):
-        """Return what the decoder looks at while it reverses, (layers, H, L, L)."""
+        """Return the weights of a word's cross-attention, (layers, H, L, L)."""
         source, lengths, target, _ = as_arrays([encode(word)])
         states = self.encoder(self.embed(source), kv_lengths=lengths)
         insides = self.decoder(
@@ -102,7 +102,7 @@ class Reverser:
 
 
 def _joined(embedding, encoder, decoder):
-    """Return one dict of what belongs to all parts."""
+    """Return one dict of the arrays of all parts."""
     joined = {"embedding": embedding}
     joined |= {f"encoder.{name}": array for name, array in encoder.items()}
     return joined | {f"decoder.{name}": array for name, array in decoder.items()}
@@ -126,9 +126,9 @@ def random_words(rng, n):
 
 
 def as_arrays(words):
-    """Return source (B, L) and its lengths, what the decoder reads, and its targets.
+    """Return the source (B, L), its lengths, the decoder's input, and its targets.
 
-    It reads START and the reversed word, and is to write the reversed word and STOP.
+    It reads START and the reversed word, and should write the reversed word and STOP.
     """
     source = np.zeros((len(words), LONGEST), np.int64)
     target = np.zeros((len(words), LONGEST + 1), np.int64)
@@ -143,7 +143,7 @@ def as_arrays(words):
 
 
 def share_reversed(model, words):
-    """Return how many of the words the model writes backwards without a mistake."""
+    """Return the share of words that the model reverses without a mistake."""
     source, lengths, _, wanted = as_arrays(words)
     written = model.write(source, lengths)
     right = (written == wanted) | (wanted == IGNORED)
@@ -172,7 +172,7 @@ def train(model, rng, n_steps, batch=32, lr=5e-3, report=None):
 
 
 def draw(model, word, path):
-    """Save a picture of what each head looks at."""
+    """Save a picture of what each head attends to."""
     try:
         import matplotlib.pyplot as plt
 
@@ -193,7 +193,7 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=800)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--pictures", type=Path, help="a folder to draw into")
+    parser.add_argument("--pictures", type=Path, help="a folder for pictures")
     parser.add_argument("--save", type=Path, help="a file for the parameters")
     options = parser.parse_args(arguments)
     rng = np.random.default_rng(options.seed)
