@@ -81,6 +81,11 @@ compiler_environment = [
 class BuildOnce(build_ext):
     """Compiles what changed since an earlier build, several files at a time."""
 
+    def finalize_options(self):
+        super().finalize_options()
+        if self.inplace:  # also `pip install -e .`: csrc/python/testing.c is for tests
+            self.define = [*(self.define or []), ("ATTN_TESTING", None)]
+
     def build_extension(self, ext):
         folder = Path("build", "objects", self.key(ext))
         folder.mkdir(parents=True, exist_ok=True)

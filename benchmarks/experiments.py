@@ -39,6 +39,18 @@ def main(arguments):
         print(report.markdown_table(header, lines) + "\n", flush=True)
 
 
+def with_test_hooks():
+    """The extension module, with the functions that a wheel lacks."""
+    from attnpy import _attnpy
+
+    if not hasattr(_attnpy, "watch_tasks"):
+        raise SystemExit(
+            "benchmarks: expected attnpy built in place, by pip install -e ., got a "
+            "wheel's, which has no functions for tests"
+        )
+    return _attnpy
+
+
 def dtypes():
     return ("float32", "bfloat16") if version("ml_dtypes") else ("float32",)
 
@@ -299,12 +311,11 @@ def core_calls():
 
 def task_times(call, n_threads):
     """The CPU seconds of each task, a list for each list of tasks; and of all else."""
-    from attnpy import _attnpy
-
+    module = with_test_hooks()
     notes = np.zeros((MAX_TASKS, 3), np.int64)
     call(num_threads=n_threads)
     begin = time.process_time()
-    n_tasks = _attnpy.watch_tasks(partial(call, num_threads=n_threads), notes)
+    n_tasks = module.watch_tasks(partial(call, num_threads=n_threads), notes)
     seconds = time.process_time() - begin
     if n_tasks > MAX_TASKS:
         raise ValueError(f"expected up to {MAX_TASKS} tasks, got {n_tasks}")
@@ -381,21 +392,20 @@ def calls_of(step):
 
 
 def reading(n_threads, n_rounds):
-    """What is read once, asked for in all caches or in the first alone."""
-    from attnpy import _attnpy
-
+    """What is read once, prefetched to all caches or to the first alone."""
     lines = []
-    before = _attnpy.set_habit("reads_once", False)
+    set_tuning = with_test_hooks().set_tuning
+    before = set_tuning("read_once", False)
     for name, call in reading_calls(n_threads):
         seconds = {False: [], True: []}
         for _ in range(n_rounds):
-            for habit, found in seconds.items():
-                _attnpy.set_habit("reads_once", habit)
+            for first_alone, found in seconds.items():
+                set_tuning("read_once", first_alone)
                 found.append(one_call(call))
         all_caches, first = (float(np.median(found)) for found in seconds.values())
         ratio = f"{all_caches / first:.2f}"
         lines.append([name, *map(duration, (all_caches, first)), ratio])
-    _attnpy.set_habit("reads_once", before)
+    set_tuning("read_once", before)
     return ["call", "all caches", "the first", "times as fast"], lines
 
 

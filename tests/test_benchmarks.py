@@ -16,7 +16,7 @@ import pytest
 from support.comparisons import assert_same_bits
 from support.processes import assert_runs, wait_until
 
-from attnpy import _bench, attention
+from attnpy import _attnpy, _bench, attention
 from attnpy.models import CausalDecoder
 
 ROOT = Path(__file__).parents[1]
@@ -826,6 +826,13 @@ def test_a_peer_in_a_process_of_its_own_answers_and_is_stopped_in_between():
     finally:
         apart.process_of.cache_clear()
         found.peer.end()
+
+
+def test_experiments_with_tasks_need_an_extension_built_for_tests(monkeypatch):
+    monkeypatch.delattr(_attnpy, "watch_tasks", raising=False)
+    for name in ("reading", "cores"):
+        with pytest.raises(SystemExit, match=r"expected attnpy built in place, by pip"):
+            experiments.main([name, "--rounds", "1"])
 
 
 def test_experiments_print_a_table_each():

@@ -27,10 +27,10 @@ class Tree:
         (self.root / path).parent.mkdir(parents=True, exist_ok=True)
         (self.root / path).write_text(text)
 
-    def run(self, **environment):
-        """The finished process of `python setup.py build_ext --inplace`."""
+    def run(self, *where, **environment):
+        """The finished process of `python setup.py build_ext`, in place by default."""
         return subprocess.run(
-            [sys.executable, "setup.py", "build_ext", "--inplace"],
+            [sys.executable, "setup.py", "build_ext", *(where or ["--inplace"])],
             cwd=self.root,
             env={**os.environ, "ATTNPY_WERROR": "0", **environment},
             stdout=subprocess.PIPE,
@@ -49,8 +49,12 @@ class Tree:
 
     def answer(self):
         """What the extension says, once it is built."""
-        command = [sys.executable, "-c", "import _attnpy; print(_attnpy.answer)"]
-        return int(subprocess.check_output(command, cwd=self.root / "attnpy"))
+        return self.says("_attnpy.answer")
+
+    def says(self, expression, folder="attnpy"):
+        """The integer that an expression is where the extension in a folder is."""
+        command = [sys.executable, "-c", f"import _attnpy; print(int({expression}))"]
+        return int(subprocess.check_output(command, cwd=self.root / folder))
 
 
 README = """\
@@ -123,6 +127,12 @@ def test_other_flags_get_other_objects_and_the_first_stay(tree):
     assert tree.build(CFLAGS=f"{flags} -DANOTHER") == EVERYTHING
     assert tree.build(ATTNPY_WERROR="1") == EVERYTHING
     assert tree.build() == set()
+
+
+def test_an_extension_built_in_place_is_for_tests_and_that_of_a_wheel_is_not(tree):
+    assert tree.run("--build-lib", "wheel").returncode == 0
+    assert tree.says("hasattr(_attnpy, 'testing')") == 1
+    assert tree.says("hasattr(_attnpy, 'testing')", "wheel/attnpy") == 0
 
 
 def test_a_compiler_error_fails_with_the_compilers_message_and_leaves_no_object(tree):

@@ -12,25 +12,30 @@ import subprocess
 import sysconfig
 
 import pytest
+from support.calls import needs_test_hooks
 from support.processes import TESTS, assert_runs
 
-pytestmark = pytest.mark.skipif(
-    platform.libc_ver()[0] != "glibc" or "LD_PRELOAD" in os.environ,
-    reason="faults.c is for glibc, and preloaded",
-)
+pytestmark = [
+    pytest.mark.skipif(
+        platform.libc_ver()[0] != "glibc" or "LD_PRELOAD" in os.environ,
+        reason="faults.c is for glibc, and preloaded",
+    ),
+    needs_test_hooks,
+]
 
 
 @pytest.fixture(scope="session")
 def shim(tmp_path_factory):
     """The path of faults.c, compiled."""
-    command = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
-    compiler = next(filter(shutil.which, [command.split()[0], "cc", "gcc"]), None)
+    chosen = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
+    compilers = chosen.split(), ["cc"], ["gcc"]  # the first may be "ccache gcc"
+    compiler = next((one for one in compilers if shutil.which(one[0])), None)
     if compiler is None:
         pytest.skip("no C compiler")
     path = tmp_path_factory.mktemp("faults") / "faults.so"
     source = TESTS / "support" / "faults.c"
     flags = ["-std=c11", "-O2", "-shared", "-fPIC", "-o", path, source, "-ldl"]
-    subprocess.run([compiler, *flags], check=True)
+    subprocess.run([*compiler, *flags], check=True)
     return path
 
 

@@ -80,6 +80,8 @@ def user(tmp_path_factory):
         *("--no-build-isolation", "--ignore-installed", "-e", clone),
         cwd=home,
     )
+    built = "import _attnpy; assert _attnpy.testing"  # for tests
+    run(python, "-c", built, cwd=clone / "attnpy")
     for stub in clone.glob("attnpy/*.so"):
         stub.unlink()
     shutil.copy(_attnpy.__file__, clone / "attnpy")

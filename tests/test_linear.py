@@ -6,7 +6,16 @@ import itertools
 import numpy as np
 import pytest
 from support.arrays import lay_out, normal
-from support.calls import TIERS, activate_on, is_native, linear_on, threads_for_any_work
+from support.calls import (
+    HAS_TEST_HOOKS,
+    NO_TEST_HOOKS,
+    TIERS,
+    activate_on,
+    is_native,
+    linear_on,
+    needs_test_hooks,
+    threads_for_any_work,
+)
 from support.comparisons import assert_same_bits
 from support.formulas import ACTIVATIONS
 from support.processes import run_python
@@ -349,16 +358,18 @@ def test_factors_and_summands_that_do_not_fit():
 
 
 @pytest.fixture
-def multiply_by_tasks():
-    """x @ weight by wide tasks or without."""
-    before = _attnpy.set_habit("wide_tasks", False)
+def multiply_with():
+    """x @ weight, in the form for many rows or without it."""
+    if not HAS_TEST_HOOKS:
+        pytest.skip(NO_TEST_HOOKS)
+    before = _attnpy.set_tuning("many_rows", False)
 
-    def multiply(wide, *arguments, **options):
-        _attnpy.set_habit("wide_tasks", wide)
+    def multiply(many_rows, *arguments, **options):
+        _attnpy.set_tuning("many_rows", many_rows)
         return linear(*arguments, **options)
 
     yield multiply
-    _attnpy.set_habit("wide_tasks", before)
+    _attnpy.set_tuning("many_rows", before)
 
 
 @pytest.mark.quick(shape=((150, 261, 390),))
@@ -373,11 +384,11 @@ def multiply_by_tasks():
         (270, 2100, 400),
     ],
 )
-def test_wide_tasks_change_no_bit(multiply_by_tasks, dtype, shape):
+def test_the_form_for_many_rows_changes_no_bit(multiply_with, dtype, shape):
     n_rows, n_in, n_out = shape
     x, weight = normal(n_rows, n_in, dtype=dtype), normal(n_in, n_out, dtype=dtype)
     bias, residual = normal(n_out), normal(n_rows, n_out, dtype=dtype)
-    expected = multiply_by_tasks(False, x, weight, bias, residual=residual)
+    expected = multiply_with(False, x, weight, bias, residual=residual)
     matrices = (
         weight,
         np.asfortranarray(weight),
@@ -388,12 +399,12 @@ def test_wide_tasks_change_no_bit(multiply_by_tasks, dtype, shape):
         for rows, matrix in itertools.product((x, np.asfortranarray(x)), matrices):
             for num_threads in (1, 2, 3):
                 given = {"residual": residual, "num_threads": num_threads}
-                actual = multiply_by_tasks(True, rows, matrix, bias, **given)
+                actual = multiply_with(True, rows, matrix, bias, **given)
                 assert_same_bits(actual, expected)
 
 
 @pytest.mark.parametrize(
-    ("shape", "wide", "n_tasks"),
+    ("shape", "many_rows", "n_tasks"),
     [
         ((16, 64, 480), False, 2),  # all rows, half of the columns
         ((16, 64, 480), True, 2),
@@ -408,22 +419,24 @@ def test_wide_tasks_change_no_bit(multiply_by_tasks, dtype, shape):
         ((2176, 16, 96), True, 10),  # 216 and 224 rows: 9 times 256 would not be even
     ],
 )
-def test_threads_have_even_shares_of_a_product(multiply_by_tasks, shape, wide, n_tasks):
-    if wide and not TIERS[0].startswith("avx512"):
-        pytest.skip("this instruction set has no wide tasks, or by its own size")
+def test_threads_have_even_shares_of_a_product(
+    multiply_with, shape, many_rows, n_tasks
+):
+    if many_rows and not TIERS[0].startswith("avx512"):
+        pytest.skip("this instruction set has no form for many rows, or its own sizes")
     n_rows, n_in, n_out = shape
     x, weight = normal(n_rows, n_in), normal(n_in, n_out)
     notes = np.zeros((100, 3), np.int64)
 
     def count(num_threads):
         call = functools.partial(
-            multiply_by_tasks, wide, x, weight, num_threads=num_threads
+            multiply_with, many_rows, x, weight, num_threads=num_threads
         )
         return _attnpy.watch_tasks(call, notes)
 
     with threads_for_any_work():
         assert count(2) == n_tasks
-        assert count(1) == -(-n_rows // (256 if wide else 64))
+        assert count(1) == -(-n_rows // (256 if many_rows else 64))
 
 
 @pytest.mark.quick(shape=((2, 97, 130, 400),))
@@ -431,8 +444,8 @@ def test_threads_have_even_shares_of_a_product(multiply_by_tasks, shape, wide, n
     "shape", [(1, 96, 131, 48), (2, 97, 130, 400), (3, 171, 257, 100), (2, 96, 0, 96)]
 )
 @pytest.mark.parametrize("activation", [None, "gelu", "silu", "gelu_tanh", "relu"])
-def test_wide_tasks_finish_outputs_in_the_same_bits(
-    multiply_by_tasks, dtype, activation, shape
+def test_the_form_for_many_rows_finishes_outputs_in_the_same_bits(
+    multiply_with, dtype, activation, shape
 ):
     n_batch, n_rows, n_in, n_out = shape
     x, weight = normal(n_batch, n_rows, n_in, dtype=dtype), normal(n_in, n_out)
@@ -451,37 +464,39 @@ def test_wide_tasks_finish_outputs_in_the_same_bits(
     )
     for given, precision in itertools.product(choices, ("promoted", "wide")):
         options = {"activation": activation, "precision": precision, **given}
-        expected = multiply_by_tasks(False, x, weight, **options)
+        expected = multiply_with(False, x, weight, **options)
         for matrix in (weight, PackedWeight(weight)):
             for num_threads in (1, 3):
                 options["num_threads"] = num_threads
                 with threads_for_any_work():
-                    actual = multiply_by_tasks(True, x, matrix, **options)
+                    actual = multiply_with(True, x, matrix, **options)
                 assert_same_bits(actual, expected)
 
 
 @pytest.mark.quick(n_rows=(96,))
 @pytest.mark.parametrize("n_rows", [96, 97, 264])
-def test_wide_tasks_read_rows_of_any_stride(multiply_by_tasks, dtype, n_rows):
+def test_the_form_for_many_rows_reads_rows_of_any_stride(multiply_with, dtype, n_rows):
     larger = normal(2, n_rows + 3, 140, dtype=dtype)
     weight = PackedWeight(normal(131, 60, dtype=dtype))
     for x in (larger[:, :n_rows, :131], larger[::-1, 3:, 9:], larger[:1, 3:, 4:135]):
-        expected = multiply_by_tasks(False, np.ascontiguousarray(x), weight)
+        expected = multiply_with(False, np.ascontiguousarray(x), weight)
         for num_threads in (1, 2):
-            actual = multiply_by_tasks(True, x, weight, num_threads=num_threads)
+            actual = multiply_with(True, x, weight, num_threads=num_threads)
             assert_same_bits(actual, expected)
 
 
 @pytest.fixture
-def habit():
-    """Set the habit of reading once, until the test ends."""
-    before = _attnpy.set_habit("reads_once", False)
-    yield functools.partial(_attnpy.set_habit, "reads_once")
-    _attnpy.set_habit("reads_once", before)
+def read_once():
+    """Set whether what is read once is prefetched so, until the test ends."""
+    if not HAS_TEST_HOOKS:
+        pytest.skip(NO_TEST_HOOKS)
+    before = _attnpy.set_tuning("read_once", False)
+    yield functools.partial(_attnpy.set_tuning, "read_once")
+    _attnpy.set_tuning("read_once", before)
 
 
 @pytest.mark.parametrize("n_rows", [1, 3, 8, 12])
-def test_reading_once_changes_no_bit(habit, dtype, n_rows):
+def test_reading_once_changes_no_bit(read_once, dtype, n_rows):
     x, weight = normal(n_rows, 261, dtype=dtype), normal(261, 130, dtype=dtype)
     keys = normal(2, 2, 4100, 40, dtype=dtype)  # more than the second cache holds
 
@@ -491,16 +506,17 @@ def test_reading_once_changes_no_bit(habit, dtype, n_rows):
         for key in (keys, keys[..., ::-1], keys[:, :, ::2]):
             yield attention(keys[:, :, :n_rows], key, key)
 
-    assert habit(False) is False
+    assert read_once(False) is False
     expected = list(results())
-    assert habit(True) is False
+    assert read_once(True) is False
     for actual, one in zip(results(), expected, strict=True):
         assert_same_bits(actual, one)
 
 
-def test_habits_are_chosen_by_a_flag():
+@needs_test_hooks
+def test_a_tuning_is_set_by_a_flag():
     with pytest.raises(TypeError, match="value: expected True or False, got 1"):
-        _attnpy.set_habit("wide_tasks", 1)
-    for name in ("long_tasks", 1, None):
-        with pytest.raises(ValueError, match="name: expected 'wide_tasks' or 'reads"):
-            _attnpy.set_habit(name, True)
+        _attnpy.set_tuning("many_rows", 1)
+    for name in ("few_rows", 1, None):
+        with pytest.raises(ValueError, match="name: expected 'many_rows' or 'read"):
+            _attnpy.set_tuning(name, True)

@@ -4,6 +4,7 @@ import functools
 
 import numpy as np
 import pytest
+from support.calls import HAS_TEST_HOOKS, TEST_HOOKS
 from support.processes import assert_runs
 from support.right_calls import right_calls
 
@@ -53,6 +54,11 @@ def spoilt(arguments):
 def test_every_function_is_called():
     names = {name for name in vars(_attnpy) if not name.startswith("_")}
     assert names == set(right_calls()) | NO_CALLS
+
+
+def test_the_test_hooks_are_all_there_or_none_is():
+    expected = TEST_HOOKS if HAS_TEST_HOOKS else set()
+    assert TEST_HOOKS & vars(_attnpy).keys() == expected
 
 
 @pytest.mark.quick

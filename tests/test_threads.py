@@ -11,7 +11,14 @@ import numpy as np
 import pytest
 from support import pool, sentences
 from support.arrays import normal, problem
-from support.calls import TIERS, attend_on, everything, threads_for_any_work, vjp_on
+from support.calls import (
+    TIERS,
+    attend_on,
+    everything,
+    needs_test_hooks,
+    threads_for_any_work,
+    vjp_on,
+)
 from support.comparisons import assert_same_bits
 from support.errors import refused
 from support.processes import assert_runs, run_python
@@ -538,6 +545,7 @@ assert attention(x, x, x, num_threads=32).tobytes() == expected.tobytes()
     assert_runs(script)
 
 
+@needs_test_hooks
 @pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
 def test_num_threads_is_honoured_wherever_there_are_threads():
     """In children of a fork, which have no threads yet. Unless told, 5 are allowed."""

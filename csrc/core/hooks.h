@@ -1,5 +1,5 @@
-/* What the core asks of the system: memory and threads. Tests replace these, to make each
- * fail in turn. */
+/* What the core asks of the system: memory and threads. The binding takes memory by a way of
+ * its own; tests make each of these fail in turn. */
 #ifndef ATTN_CORE_HOOKS_H
 #define ATTN_CORE_HOOKS_H
 

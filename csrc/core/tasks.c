@@ -11,7 +11,6 @@
 #include <time.h>
 
 static atomic_int default_threads = 1;
-static _Atomic double work_per_thread = ATTN_WORK_PER_THREAD;
 
 void
 attn_set_num_threads(int n)
@@ -25,25 +24,20 @@ attn_get_num_threads(void)
     return atomic_load(&default_threads);
 }
 
+#ifdef ATTN_TESTING
+
+static _Atomic double work_per_thread = ATTN_WORK_PER_THREAD;
+
 double
 attn_set_work_per_thread(double work)
 {
     return atomic_exchange(&work_per_thread, work);
 }
 
-double
-attn_get_work_per_thread(void)
+static double
+get_work_per_thread(void)
 {
     return atomic_load(&work_per_thread);
-}
-
-int
-attn_useful_threads(double work, int n_threads)
-{
-    double repaid = 1 + work / attn_get_work_per_thread();
-
-    n_threads = n_threads < ATTN_MAX_THREADS ? n_threads : ATTN_MAX_THREADS;
-    return repaid < n_threads ? (int)repaid : n_threads;
 }
 
 static struct {
@@ -61,24 +55,74 @@ attn_watch_tasks(attn_task_note *notes, ptrdiff_t n)
     return atomic_exchange(&watched.n_tasks, 0);
 }
 
-/* CPU time of this thread in nanoseconds. */
+/* The index of a list of tasks that begins now. */
+static ptrdiff_t
+begin_list(void)
+{
+    return watched.notes == NULL ? 0 : atomic_fetch_add(&watched.n_lists, 1);
+}
+
+/* CPU time of this thread in nanoseconds; 0 unless tasks are watched. */
 static int64_t
-cpu_time(void)
+begin_task(void)
 {
     struct timespec now;
 
+    if (watched.notes == NULL) {
+        return 0;
+    }
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
+/* Notes a task of a list that began then. */
 static void
-note_task(const attn_task_note *note)
+end_task(ptrdiff_t list, int worker, int64_t begin)
 {
-    ptrdiff_t i = atomic_fetch_add(&watched.n_tasks, 1);
-
-    if (i < watched.n) {
-        watched.notes[i] = *note;
+    if (watched.notes == NULL) {
+        return;
     }
+    ptrdiff_t i = atomic_fetch_add(&watched.n_tasks, 1);
+    if (i < watched.n) {
+        watched.notes[i] = (attn_task_note){list, worker, begin_task() - begin};
+    }
+}
+
+#else
+
+static double
+get_work_per_thread(void)
+{
+    return ATTN_WORK_PER_THREAD;
+}
+
+static ptrdiff_t
+begin_list(void)
+{
+    return 0;
+}
+
+static int64_t
+begin_task(void)
+{
+    return 0;
+}
+
+static void
+end_task(ptrdiff_t list, int worker, int64_t begin)
+{
+    (void)list, (void)worker, (void)begin;
+}
+
+#endif
+
+int
+attn_useful_threads(double work, int n_threads)
+{
+    double repaid = 1 + work / get_work_per_thread();
+
+    n_threads = n_threads < ATTN_MAX_THREADS ? n_threads : ATTN_MAX_THREADS;
+    return repaid < n_threads ? (int)repaid : n_threads;
 }
 
 /* What the threads of a call share. */
@@ -86,7 +130,7 @@ typedef struct {
     const attn_tasks *tasks;
     attn_control *control;
     void **workspaces; /* one for each worker */
-    ptrdiff_t list;    /* of those that are watched */
+    ptrdiff_t list;    /* its index, for tests */
 } shared;
 
 static void
@@ -96,11 +140,9 @@ run_task(void *context, ptrdiff_t index, int worker)
     const attn_worker who = {s->workspaces[worker], s->control, worker == 0};
     uint32_t control_word = attn_fp_control_reset();
 
-    int64_t begin = watched.notes == NULL ? 0 : cpu_time();
+    int64_t begin = begin_task();
     s->tasks->run(s->tasks->context, index, &who);
-    if (watched.notes != NULL) {
-        note_task(&(attn_task_note){s->list, worker, cpu_time() - begin});
-    }
+    end_task(s->list, worker, begin);
     attn_fp_control_restore(control_word);
 }
 
@@ -123,9 +165,7 @@ attn_run_tasks(const attn_tasks *tasks, attn_call *call)
     if (n_threads == 0) {
         return -1;
     }
-    if (watched.notes != NULL) {
-        s.list = atomic_fetch_add(&watched.n_lists, 1);
-    }
+    s.list = begin_list();
     attn_parallel_for(tasks->n, n_threads, run_task, &s, &call->control);
     attn_release_workspaces(workspaces, n_threads);
     return 0;

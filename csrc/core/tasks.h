@@ -53,29 +53,33 @@ int attn_run_tasks(const attn_tasks *, attn_call *);
 /* As many of n_threads as so many multiplications repay to wake. */
 int attn_useful_threads(double work, int n_threads);
 
-/* How many multiplications repay the waking of one more thread, some 20 us of them unless
- * set otherwise, by tests and for calibration; returns the former. */
+/* How many multiplications repay waking one more thread: some 20 us of them. */
 #define ATTN_WORK_PER_THREAD 1e6
-double attn_set_work_per_thread(double);
-double attn_get_work_per_thread(void);
 
 /* Multiplications that take as long as reading a byte of keys, values or weights does, from
  * beyond the first-level cache: with few queries or rows a call waits for little else. One
  * thread reads some 25 GB/s, and multiplies 50e9 times a second. */
 #define ATTN_WORK_OF_A_BYTE 2
 
-/* A task that has run, which benchmarks look at: of the how manieth list of tasks since
- * they are watched, on which of its threads, and the CPU time that it took. */
+/* The process's default for n_threads. */
+void attn_set_num_threads(int);
+int attn_get_num_threads(void);
+
+#ifdef ATTN_TESTING /* tests and experiments alone */
+
+/* Sets it instead of ATTN_WORK_PER_THREAD; returns the former. */
+double attn_set_work_per_thread(double);
+
+/* A task that has run: the index of its list of tasks, counted since tasks are watched; the
+ * thread; its CPU time. */
 typedef struct {
     int64_t list, worker, nanoseconds;
 } attn_task_note;
 
-/* Watches tasks, the first n of them, from now on; with NULL no more. Returns how many have
+/* Notes the first n tasks that run from now on; with NULL no more. Returns how many have
  * run since the last time. Not while calls run. */
 ptrdiff_t attn_watch_tasks(attn_task_note *, ptrdiff_t n);
 
-/* The process's default for n_threads. */
-void attn_set_num_threads(int);
-int attn_get_num_threads(void);
+#endif
 
 #endif

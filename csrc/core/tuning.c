@@ -1,4 +1,4 @@
-/* The tuning that suits the CPU, or what was set instead. */
+/* The tuning that suits the CPU, or what a test has set instead. */
 #include "core/tuning.h"
 
 #include "core/cpu.h"
@@ -23,6 +23,7 @@ attn_get_tuning(attn_tuning tuning)
     return now == YES;
 }
 
+#ifdef ATTN_TESTING
 bool
 attn_set_tuning(attn_tuning tuning, bool on)
 {
@@ -31,3 +32,4 @@ attn_set_tuning(attn_tuning tuning, bool on)
     atomic_store(&tunings[tuning], on ? YES : NO);
     return former;
 }
+#endif

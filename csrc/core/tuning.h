@@ -10,8 +10,12 @@ typedef enum {
     ATTN_N_TUNINGS
 } attn_tuning;
 
-/* What suits the CPU, unless tests or calibration set it otherwise. */
+/* Does it suit the CPU? */
 bool attn_get_tuning(attn_tuning);
-bool attn_set_tuning(attn_tuning, bool); /* returns the former value */
+
+#ifdef ATTN_TESTING /* tests and experiments alone */
+/* Answers so from now on; returns the former answer. */
+bool attn_set_tuning(attn_tuning, bool);
+#endif
 
 #endif

@@ -16,6 +16,7 @@
 #include "python/rotary.h"
 #include "python/settings.h"
 #include "python/statistics.h"
+#include "python/testing.h"
 #include "python/xla.h"
 
 static int
@@ -35,7 +36,8 @@ execute(PyObject *module)
         py_attention_methods,  py_backward_methods, py_linear_methods,
         py_norm_methods,       py_activate_methods, py_rotary_methods,
         py_layer_methods,      py_options_methods,  py_settings_methods,
-        py_statistics_methods, py_partial_methods,  py_xla_methods};
+        py_statistics_methods, py_partial_methods,  py_xla_methods,
+        py_testing_methods};
 
     import_array1(-1);
     if (py_init_memory() < 0) {

@@ -2,7 +2,6 @@
  * it. */
 #include "python/settings.h"
 
-#include "core/tuning.h"
 #include "core/pool.h"
 #include "core/quota.h"
 #include "core/tasks.h"
@@ -99,90 +98,6 @@ spin_time(PyObject *module, PyObject *argument)
         attn_set_spin_time(1000 * n);
     }
     return PyLong_FromLongLong(attn_get_spin_time() / 1000);
-}
-
-PyDoc_STRVAR(
-    set_work_per_thread_doc,
-    "set_work_per_thread(work, /)\n--\n\nSet how many multiplications repay one "
-    "more thread, for tests and calibration; return the former number.");
-
-static PyObject *
-set_work_per_thread(PyObject *module, PyObject *argument)
-{
-    double work;
-
-    (void)module;
-    if (py_parse_number(argument, "work", &work) < 0) {
-        return NULL;
-    }
-    if (work <= 0) {
-        PyErr_Format(PyExc_ValueError, "work: expected a number > 0, got %R", argument);
-        return NULL;
-    }
-    return PyFloat_FromDouble(attn_set_work_per_thread(work));
-}
-
-PyDoc_STRVAR(set_habit_doc,
-             "set_habit(name, value, /)\n--\n\nSet whether linear products of many "
-             "rows are 'wide_tasks', or what 'reads_once' asks for it past the larger "
-             "caches, for tests and calibration; return the former value.");
-
-static PyObject *
-set_habit(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
-{
-    static const char *const names[] = {[ATTN_TUNE_MANY_ROWS] = "wide_tasks",
-                                        [ATTN_TUNE_READ_ONCE] = "reads_once"};
-
-    (void)module;
-    if (py_check_count(n_arguments, 2, 2) < 0) {
-        return NULL;
-    }
-    if (!PyBool_Check(arguments[1])) {
-        return PyErr_Format(PyExc_TypeError, "value: expected True or False, got %R",
-                            arguments[1]);
-    }
-    for (int i = 0; i < ATTN_N_TUNINGS && PyUnicode_Check(arguments[0]); i++) {
-        if (PyUnicode_CompareWithASCIIString(arguments[0], names[i]) == 0) {
-            return PyBool_FromLong(
-                attn_set_tuning((attn_tuning)i, arguments[1] == Py_True));
-        }
-    }
-    return PyErr_Format(PyExc_ValueError,
-                        "name: expected 'wide_tasks' or 'reads_once', got %R",
-                        arguments[0]);
-}
-
-PyDoc_STRVAR(
-    watch_tasks_doc,
-    "watch_tasks(call, notes, /)\n--\n\nWrite into notes, integers (n, 3), of each "
-    "task that "
-    "call() has run which list of tasks it belonged to, its thread, and its CPU time "
-    "in "
-    "nanoseconds; return how many there were. For benchmarks: no other call may run.");
-
-static PyObject *
-watch_tasks(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
-{
-    if (n_arguments != 2) {
-        return PyErr_Format(PyExc_TypeError, "expected 2 arguments, got %zd",
-                            n_arguments);
-    }
-    PyArrayObject *notes = py_view_of(arguments[1]);
-    if (notes == NULL || PyArray_TYPE(notes) != NPY_INT64 || PyArray_NDIM(notes) != 2 ||
-        PyArray_DIM(notes, 1) != 3 || !PyArray_CHKFLAGS(notes, NPY_ARRAY_CARRAY)) {
-        Py_XDECREF(notes);
-        return PyErr_Format(PyExc_TypeError, "notes: expected int64 (n, 3) in C order");
-    }
-    (void)module;
-    attn_watch_tasks(PyArray_DATA(notes), PyArray_DIM(notes, 0));
-    PyObject *result = PyObject_CallNoArgs(arguments[0]);
-    ptrdiff_t n = attn_watch_tasks(NULL, 0);
-    Py_DECREF(notes);
-    if (result == NULL) {
-        return NULL;
-    }
-    Py_DECREF(result);
-    return PyLong_FromSsize_t(n);
 }
 
 PyDoc_STRVAR(set_portable_doc,
@@ -343,9 +258,6 @@ PyMethodDef py_settings_methods[] = {
     {"set_num_threads", set_num_threads, METH_O, set_num_threads_doc},
     {"get_num_threads", get_num_threads, METH_NOARGS, get_num_threads_doc},
     {"spin_time", spin_time, METH_O, spin_time_doc},
-    {"set_work_per_thread", set_work_per_thread, METH_O, set_work_per_thread_doc},
-    {"set_habit", PY_FUNCTION(set_habit), METH_FASTCALL, set_habit_doc},
-    {"watch_tasks", PY_FUNCTION(watch_tasks), METH_FASTCALL, watch_tasks_doc},
     {"set_portable", set_portable, METH_O, set_portable_doc},
     {"get_portable", get_portable, METH_NOARGS, get_portable_doc},
     {"config", config, METH_NOARGS, config_doc},

@@ -9,11 +9,18 @@ import functools
 from unittest import mock
 
 import numpy as np
+import pytest
 
 from attnpy import AttentionGradients, _attnpy
 from attnpy._options import VJP, Norm, Options, Wanted
 
 TIERS = tuple(_attnpy.config()["tiers"])  # what this CPU can run, the best first
+
+# Of csrc/python/testing.c. `pip install -e .` builds them; a wheel has none.
+TEST_HOOKS = {"set_tuning", "set_work_per_thread", "watch_tasks"}
+HAS_TEST_HOOKS = hasattr(_attnpy, "watch_tasks")
+NO_TEST_HOOKS = "needs attnpy built in place, with its functions for tests"
+needs_test_hooks = pytest.mark.skipif(not HAS_TEST_HOOKS, reason=NO_TEST_HOOKS)
 
 
 def attend_on(tier, query, key, value, **options):
@@ -145,6 +152,8 @@ def parts_on(tier):
 @contextlib.contextmanager
 def threads_for_any_work():
     """Within this, calls use the threads they are given, however little there is."""
+    if not HAS_TEST_HOOKS:
+        pytest.skip(NO_TEST_HOOKS)
     before = _attnpy.set_work_per_thread(1.0)
     try:
         yield

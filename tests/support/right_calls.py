@@ -14,6 +14,7 @@ from attnpy._options import (
     Rotary,
     Wanted,
 )
+from support.calls import HAS_TEST_HOOKS
 
 
 def right_calls(n=3, d=4, dtype=np.float32):
@@ -94,10 +95,17 @@ def right_calls(n=3, d=4, dtype=np.float32):
         "activate_vjp": [
             (ones(2, n, d), ones(2, n, d), "gelu", ones(2, n, d), 1, None)
         ],
-        "set_habit": [("wide_tasks", False)],
         "set_num_threads": [(2,)],
         "set_portable": [(False,)],
-        "set_work_per_thread": [(1e6,)],
         "spin_time": [(None,)],
-        "watch_tasks": [(int, np.zeros((1, 3), np.int64))],
+        **(right_calls_of_hooks() if HAS_TEST_HOOKS else {}),
     }  # fmt: skip
+
+
+def right_calls_of_hooks():
+    """The same of the functions that a wheel lacks."""
+    return {
+        "set_tuning": [("many_rows", False)],
+        "set_work_per_thread": [(1e6,)],
+        "watch_tasks": [(int, np.zeros((1, 3), np.int64))],
+    }

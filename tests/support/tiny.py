@@ -15,6 +15,9 @@ PyMODINIT_FUNC PyInit__attnpy(void);
 PyMODINIT_FUNC PyInit__attnpy(void) {
     PyObject *made = PyModule_Create(&module);
     PyModule_AddIntConstant(made, NAME, attn_answer());
+#ifdef ATTN_TESTING
+    PyModule_AddIntConstant(made, "testing", 1);
+#endif
     return made;
 }
 """,
