@@ -9,7 +9,7 @@
 
 /* As multiply, or multiply_transposed, for any number of vectors, 0 too. */
 static void
-multiply_vectors(product m, ptrdiff_t n_vec, bool a_transposed)
+multiply_vectors(tile_product m, ptrdiff_t n_vec, bool a_transposed)
 {
     for (; n_vec > 0; n_vec -= TILE_VECTORS) {
         int n = (int)least(n_vec, TILE_VECTORS);
@@ -18,24 +18,24 @@ multiply_vectors(product m, ptrdiff_t n_vec, bool a_transposed)
         } else {
             multiply(m, n);
         }
-        m.c += WIDTH;
-        m.b += WIDTH * sizeof(operand);
+        m.base.c += WIDTH;
+        m.base.b += WIDTH * sizeof(operand);
     }
 }
 
 /* A product that adds to the last n columns of gradients, less than a vector: what lies behind
  * them is another row's, and maybe another thread's. */
 static NOINLINE void
-multiply_last_columns(backward_work *w, product m, ptrdiff_t n, bool a_transposed)
+multiply_last_columns(backward_work *w, tile_product m, ptrdiff_t n, bool a_transposed)
 {
-    real *to = m.c, *sums = w->rows.rows; /* (BLOCK, LANES) */
-    ptrdiff_t to_row = m.c_row;
+    real *to = m.base.c, *sums = w->rows.rows; /* (BLOCK, LANES) */
+    ptrdiff_t to_row = m.base.c_row;
 
-    m.c = sums;
-    m.c_row = LANES;
+    m.base.c = sums;
+    m.base.c_row = LANES;
     m.add = false;
     multiply_vectors(m, 1, a_transposed);
-    for (ptrdiff_t i = 0; i < m.n_rows; i++, to += to_row, sums += LANES) {
+    for (ptrdiff_t i = 0; i < m.base.n_rows; i++, to += to_row, sums += LANES) {
         for (ptrdiff_t d = 0; d < n; d++) {
             ONE_BY_ONE;
             to[d] += sums[d];
@@ -45,14 +45,14 @@ multiply_last_columns(backward_work *w, product m, ptrdiff_t n, bool a_transpose
 
 /* As multiply_vectors, for any number of columns. */
 static void
-multiply_any_columns(backward_work *w, product m, ptrdiff_t n, bool a_transposed)
+multiply_any_columns(backward_work *w, tile_product m, ptrdiff_t n, bool a_transposed)
 {
     ptrdiff_t n_vec = n / LANES;
 
     multiply_vectors(m, n_vec, a_transposed);
     if (n % LANES > 0) {
-        m.c += n_vec * LANES;
-        m.b += n_vec * LANES * (ptrdiff_t)sizeof(operand);
+        m.base.c += n_vec * LANES;
+        m.base.b += n_vec * LANES * (ptrdiff_t)sizeof(operand);
         multiply_last_columns(w, m, n % LANES, a_transposed);
     }
 }
@@ -69,15 +69,16 @@ multiply_by_lanes(backward_work *w, const attn_array *keys, ptrdiff_t n_columns,
         const char *from = key_row(w, keys, s->first) + d * keys->column_stride;
         matrix a = fetch_rows(keys, from, s->n, n_columns, n, n, w->rows.slab);
         for (int t = 0; t < w->rows.n_tiles; t++) {
-            multiply((product){.c = to + t * WIDTH,
-                               .c_row = LINE,
-                               .a = a,
-                               .b = (const char *)(lanes + (t * n_columns + d) * WIDTH),
-                               .b_row = WIDTH * sizeof(real),
-                               .n_rows = s->n,
-                               .n_steps = n,
-                               .add = d > 0,
-                               .next = {next_ahead(w), next_ahead(w)}},
+            const real *b = lanes + (t * n_columns + d) * WIDTH;
+            multiply((tile_product){.base = {.c = to + t * WIDTH,
+                                             .c_row = LINE,
+                                             .a = a,
+                                             .b = (const char *)b,
+                                             .b_row = WIDTH * sizeof(real),
+                                             .n_rows = s->n,
+                                             .n_steps = n},
+                                    .add = d > 0,
+                                    .next = {next_ahead(w), next_ahead(w)}},
                      tile_vectors(&w->rows, t));
         }
         d += ATTN_DIM_BLOCK;

@@ -15,16 +15,16 @@ add_gradients(backward_work *w, const gradient_sum *s)
         ptrdiff_t n = least(s->n_columns - d, SLAB_COLUMNS);
         matrix b = fetch_rows(s->array, s->from + d * s->array->column_stride, n_terms,
                               s->n_columns, n, round_up(n, LANES), w->rows.slab);
-        product m = {.c = s->to + d,
-                     .c_row = s->to_row,
-                     .a = {s->factors, LINE},
-                     .b = (const char *)b.at,
-                     .b_row = b.row * (ptrdiff_t)sizeof(real),
-                     .n_rows = s->by_key ? s->n_rows : s->keys->n,
-                     .n_steps = n_terms,
-                     .add = true};
+        tile_product m = {.base = {.c = s->to + d,
+                                   .c_row = s->to_row,
+                                   .a = {s->factors, LINE},
+                                   .b = (const char *)b.at,
+                                   .b_row = b.row * (ptrdiff_t)sizeof(real),
+                                   .n_rows = s->by_key ? s->n_rows : s->keys->n,
+                                   .n_steps = n_terms},
+                          .add = true};
         if (s->keys->masked && !all_finite(b, n_terms, n)) {
-            add_seen_terms(w, s, &m, n);
+            add_seen_terms(w, s, &m.base, n);
         } else {
             multiply_any_columns(w, m, n, s->by_key);
         }

@@ -4,11 +4,64 @@
 
 #include "kernel/gemm/product.h"
 
+/* C = A B, or the chains that C holds, resumed. */
+typedef struct {
+    product base;
+    bool resume;
+    ptrdiff_t
+        b_ahead; /* rows of B are prefetched so many bytes before they are read, */
+    bool b_far;  /* by the second-level cache, not by the first alone */
+} few_rows_product;
+
+/* sum = C */
+static INLINE void
+load_sums(v_real *sum, const real *c, ptrdiff_t c_row, const int rows, const int n_vec)
+{
+    for (int r = 0; r < rows; r++) {
+        for (int v = 0; v < n_vec; v++) {
+            sum[r * n_vec + v] = v_load(c + r * c_row + v * LANES);
+        }
+    }
+}
+
+/* All rows of C, n_vec vectors of each. rows, n_vec and kind are constants to the compiler. */
+static INLINE void
+multiply_vectors_of_rows(const few_rows_product *m, const int rows, const int n_vec,
+                         const storage kind)
+{
+    const ptrdiff_t vector = LANES * storage_bytes(kind);
+    ptrdiff_t a_row = m->base.a.row, b_row = m->base.b_row;
+    const operand *a[MAX_POINTERS];
+    const char *b = m->base.b;
+    v_real sum[PANEL_ROWS * TILE_VECTORS];
+
+    point_at_rows(a, m->base.a.at, a_row, rows, POINTER_ROWS);
+    clear_sums(sum, rows * n_vec);
+    if (m->resume) {
+        load_sums(sum, m->base.c, m->base.c_row, rows, n_vec);
+    }
+    for (ptrdiff_t t = 0; t < m->base.n_steps; t++) {
+        v_operand x[PANEL_ROWS * TILE_VECTORS];
+        for (int v = 0; v < n_vec; v++) {
+            x[v] = load_operands(b + v * vector, b + b_row + v * vector, kind);
+        }
+        prefetch_operands(b + m->b_ahead, b_row, n_vec, kind, m->b_far);
+        add_step(sum, a, a_row, x, rows, n_vec, POINTER_ROWS);
+        for (int g = 0; g * POINTER_ROWS < rows; g++) {
+            a[g]++;
+        }
+        b += kind == AS_TWO_ROWS ? 2 * b_row : b_row;
+    }
+    ptrdiff_t c_row = m->base.c_row;
+    __asm__("" : "+r"(c_row)); /* or all rows' addresses are held meanwhile */
+    store_sums(sum, m->base.c, c_row, rows, n_vec);
+}
+
 /* As many columns of the product of few rows as `at_once` vectors at a time make up, if that
  * many accumulators fit in registers; moves on to the rest, and returns its vectors. */
 static INLINE ptrdiff_t
-multiply_vectors_at_once(product *m, const int rows, const int at_once, ptrdiff_t n_vec,
-                         const storage kind)
+multiply_vectors_at_once(few_rows_product *m, const int rows, const int at_once,
+                         ptrdiff_t n_vec, const storage kind)
 {
     const ptrdiff_t vector = LANES * storage_bytes(kind);
 
@@ -17,15 +70,15 @@ multiply_vectors_at_once(product *m, const int rows, const int at_once, ptrdiff_
     }
     for (; rows * at_once <= PANEL_ROWS * TILE_VECTORS && n_vec >= at_once;
          n_vec -= at_once) {
-        multiply_panel(m, 0, rows, at_once, false, true, kind);
-        m->c += (ptrdiff_t)at_once * LANES;
-        m->b += at_once * vector;
+        multiply_vectors_of_rows(m, rows, at_once, kind);
+        m->base.c += (ptrdiff_t)at_once * LANES;
+        m->base.b += at_once * vector;
     }
     return n_vec;
 }
 
 static INLINE void
-multiply_n_rows(product m, const int rows, ptrdiff_t n_vec, const storage kind)
+multiply_n_rows(few_rows_product m, const int rows, ptrdiff_t n_vec, const storage kind)
 {
     n_vec = multiply_vectors_at_once(&m, rows, 8, n_vec, kind);
     n_vec = multiply_vectors_at_once(&m, rows, 4, n_vec, kind);
@@ -37,9 +90,9 @@ multiply_n_rows(product m, const int rows, ptrdiff_t n_vec, const storage kind)
 
 /* As multiply, for 1, 2, 4 or 8 rows, any number of vectors, and B as it lies in memory. */
 static INLINE void
-multiply_few_rows_as(product m, ptrdiff_t n_vec, const storage kind)
+multiply_few_rows_as(few_rows_product m, ptrdiff_t n_vec, const storage kind)
 {
-    switch (m.n_rows) {
+    switch (m.base.n_rows) {
     case 1: multiply_n_rows(m, 1, n_vec, kind); break;
     case 2: multiply_n_rows(m, 2, n_vec, kind); break;
     case 4: multiply_n_rows(m, 4, n_vec, kind); break;
@@ -48,7 +101,7 @@ multiply_few_rows_as(product m, ptrdiff_t n_vec, const storage kind)
 }
 
 static NOINLINE void
-multiply_few_rows(product m, ptrdiff_t n_vec, storage kind)
+multiply_few_rows(few_rows_product m, ptrdiff_t n_vec, storage kind)
 {
     switch (kind) {
 #if REAL_BITS == 32 && TERMS == 1
@@ -75,22 +128,22 @@ panel_width(const int rows)
 }
 
 static INLINE void
-multiply_panel_rows(product m, const int rows)
+multiply_panel_rows(few_rows_product m, const int rows)
 {
     const int at_once = panel_width(rows);
 
     for (int v = 0; v < PANEL_VECTORS; v += at_once) {
-        multiply_panel(&m, 0, rows, at_once, false, true, AS_OPERANDS);
-        m.c += (ptrdiff_t)at_once * LANES;
-        m.b += (ptrdiff_t)at_once * LANES * (ptrdiff_t)sizeof(operand);
+        multiply_vectors_of_rows(&m, rows, at_once, AS_OPERANDS);
+        m.base.c += (ptrdiff_t)at_once * LANES;
+        m.base.b += (ptrdiff_t)at_once * LANES * (ptrdiff_t)sizeof(operand);
     }
 }
 
 /* As multiply_few_rows, with the rows of a panel as B. */
 static NOINLINE void
-multiply_few_rows_by_panel(product m)
+multiply_few_rows_by_panel(few_rows_product m)
 {
-    switch (m.n_rows) {
+    switch (m.base.n_rows) {
     case 1: multiply_panel_rows(m, 1); break;
     case 2: multiply_panel_rows(m, 2); break;
     case 4: multiply_panel_rows(m, 4); break;

@@ -6,6 +6,7 @@
 #define ATTN_KERNEL_GEMM_MANY_ROWS_H
 
 #include "kernel/gemm/product.h"
+#include "kernel/operands/prefetch.h"
 
 enum { GROUP_ROWS = 8, GROUP_SUMS = GROUP_ROWS * PANEL_VECTORS };
 

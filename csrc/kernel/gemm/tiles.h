@@ -1,8 +1,89 @@
-/* The product of tile form: rows of A in panels, lanes of B in vectors that lie together. */
+/* The product of tile form: rows of A in panels, lanes of B in vectors that lie together. The
+ * sums of PANEL_ROWS x TILE_VECTORS vectors of C stay in registers. */
 #ifndef ATTN_KERNEL_GEMM_TILES_H
 #define ATTN_KERNEL_GEMM_TILES_H
 
 #include "kernel/gemm/product.h"
+#include "kernel/operands/prefetch.h"
+
+/* C = A B, or C * keep + A B. */
+typedef struct {
+    product base;
+    bool add;         /* to what C holds, else overwrite it */
+    const real *keep; /* with add: what columns of C are multiplied by first; NULL: 1 */
+    prefetch next[2]; /* prefetched meanwhile */
+} tile_product;
+
+/* Rows of A that lie apart are prefetched so many steps ahead. */
+enum { STEPS_AHEAD = 8 };
+
+/* What whole panels prefetch meanwhile: a line with each step, `step` bytes on. */
+typedef struct {
+    const char *at;
+    ptrdiff_t step;
+} stepwise;
+
+/* sum += C * keep */
+static INLINE void
+add_kept(v_real *sum, const real *c, ptrdiff_t c_row, const int rows, const int n_vec,
+         const real *keep)
+{
+    for (int v = 0; v < n_vec; v++) {
+        v_real factor = keep == NULL ? v_set1(1) : v_load(keep + v * LANES);
+        for (int r = 0; r < rows; r++) {
+            v_real *to = &sum[r * n_vec + v];
+            *to = v_fma(v_load(c + r * c_row + v * LANES), factor, *to);
+        }
+    }
+}
+
+/* Rows i .. i + rows - 1 of C. rows, n_vec and a_transposed are constants to the compiler;
+ * `next` is what a whole panel prefetches. */
+static INLINE void
+multiply_panel(const tile_product *m, ptrdiff_t i, const int rows, const int n_vec,
+               const bool a_transposed, const stepwise *next)
+{
+    const matrix a_rows = m->base.a;
+    ptrdiff_t a_row = a_transposed ? 1 : a_rows.row;
+    ptrdiff_t a_step = a_transposed ? a_rows.row : 1;
+    const int per_pointer = a_transposed ? rows : POINTER_ROWS;
+    const bool whole = rows == PANEL_ROWS;
+    const char *ahead = whole ? next->at : NULL;
+    const operand *a[MAX_POINTERS];
+    const char *b = m->base.b;
+    real *c = m->base.c + i * m->base.c_row;
+    v_real sum[PANEL_ROWS * TILE_VECTORS];
+
+    point_at_rows(a, a_rows.at + i * a_row, a_row, rows, per_pointer);
+    clear_sums(sum, rows * n_vec);
+    for (ptrdiff_t t = 0; t < m->base.n_steps; t++) {
+        v_operand x[TILE_VECTORS];
+        for (int v = 0; v < n_vec; v++) {
+            x[v] = v_load_operands((const operand *)(const void *)b + v * LANES);
+        }
+        if (a_transposed) {
+            __builtin_prefetch(a[0] + STEPS_AHEAD * a_step + rows - 1);
+        }
+        if (whole) {
+            __builtin_prefetch(ahead, 0, 2);
+            ahead += next->step;
+        }
+        add_step(sum, a, a_row, x, rows, n_vec, per_pointer);
+        for (int g = 0; g * per_pointer < rows; g++) {
+            a[g] += a_step;
+            if (whole) {
+                __asm__("" : "+r"(a[g])); /* or each has an index of its own */
+            }
+        }
+        b += m->base.b_row;
+    }
+    ptrdiff_t c_row = m->base.c_row;
+    __asm__("" : "+r"(c_row)); /* or all rows' addresses are held meanwhile */
+    if (m->add) {
+        add_kept(sum, c, c_row, rows, n_vec, m->keep);
+    }
+    store_sums(sum, c, c_row, rows, n_vec);
+}
 
 /* Those of two that are due while columns d .. d + some - 1 of `dim` are multiplied. */
 static NOINLINE void
@@ -16,20 +97,22 @@ slice_next(const prefetch next[2], ptrdiff_t d, ptrdiff_t some, ptrdiff_t dim,
 /* So many rows from i on, if they are fewer than a panel has and as many are left; the next
  * row. */
 static INLINE ptrdiff_t
-multiply_some(const product *m, ptrdiff_t i, const int rows, const int n_vec,
+multiply_some(const tile_product *m, ptrdiff_t i, const int rows, const int n_vec,
               const bool a_transposed)
 {
-    if (rows >= PANEL_ROWS || m->n_rows - i < rows) { /* the first the compiler knows */
+    if (rows >= PANEL_ROWS ||
+        m->base.n_rows - i < rows) { /* the first the compiler knows */
         return i;
     }
-    multiply_panel(m, i, rows, n_vec, a_transposed, false, AS_OPERANDS);
+    multiply_panel(m, i, rows, n_vec, a_transposed, NULL);
     return i + rows;
 }
 
 /* The last rows of a product, fewer than PANEL_ROWS, of which there are at most 12. A case for
  * each number of them would be three times as much code. */
 static INLINE void
-multiply_rest(const product *m, ptrdiff_t i, const int n_vec, const bool a_transposed)
+multiply_rest(const tile_product *m, ptrdiff_t i, const int n_vec,
+              const bool a_transposed)
 {
     i = multiply_some(m, i, 8, n_vec, a_transposed);
     i = multiply_some(m, i, 4, n_vec, a_transposed);
@@ -40,30 +123,29 @@ multiply_rest(const product *m, ptrdiff_t i, const int n_vec, const bool a_trans
 /* Chooses an array of what comes next that lies in one piece, which whole panels then prefetch
  * line by line, as far as there is a step for each line: a CPU may drop some of many lines that
  * are prefetched at once. */
-static NOINLINE void
-look_ahead_by_steps(product *m)
+static NOINLINE stepwise
+choose_stepwise(tile_product *m)
 {
-    ptrdiff_t n_steps = m->n_rows / PANEL_ROWS * m->n_steps;
+    ptrdiff_t n_steps = m->base.n_rows / PANEL_ROWS * m->base.n_steps;
 
-    m->ahead = m->b;
-    m->ahead_step = 0;
-    for (int k = 0; k < 2 && m->ahead_step == 0 && n_steps > 0; k++) {
+    for (int k = 0; k < 2 && n_steps > 0; k++) {
         prefetch *next = &m->next[k];
         ptrdiff_t bytes = next->n_rows * next->bytes;
         if (bytes > 0 && next->row == next->bytes) {
             ptrdiff_t step = least((bytes + n_steps - 1) / n_steps, CACHE_LINE);
             ptrdiff_t n_rows = least(n_steps * step / next->row, next->n_rows);
-            m->ahead = next->at;
-            m->ahead_step = step;
+            stepwise chosen = {next->at, step};
             next->at += n_rows * next->row;
             next->n_rows -= n_rows;
+            return chosen;
         }
     }
+    return (stepwise){m->base.b, 0};
 }
 
 /* Prefetches the rest while whole panels are computed, the one from row i on. */
 static NOINLINE void
-prefetch_shares(const product *m, ptrdiff_t i, ptrdiff_t whole)
+prefetch_shares(const tile_product *m, ptrdiff_t i, ptrdiff_t whole)
 {
     for (int k = 0; k < 2; k++) {
         prefetch share = prefetch_slice(&m->next[k], i, PANEL_ROWS, whole);
@@ -72,24 +154,24 @@ prefetch_shares(const product *m, ptrdiff_t i, ptrdiff_t whole)
 }
 
 static INLINE void
-multiply_columns(product *m, const int n_vec, const bool a_transposed)
+multiply_columns(tile_product *m, const int n_vec, const bool a_transposed)
 {
-    ptrdiff_t i = 0, whole = m->n_rows / PANEL_ROWS * PANEL_ROWS;
+    ptrdiff_t i = 0, whole = m->base.n_rows / PANEL_ROWS * PANEL_ROWS;
+    stepwise next = choose_stepwise(m);
 
-    look_ahead_by_steps(m);
     for (; i < whole; i += PANEL_ROWS) {
         if (m->next[0].n_rows > 0 || m->next[1].n_rows > 0) {
             prefetch_shares(m, i, whole);
         }
-        multiply_panel(m, i, PANEL_ROWS, n_vec, a_transposed, false, AS_OPERANDS);
-        m->ahead += m->n_steps * m->ahead_step;
+        multiply_panel(m, i, PANEL_ROWS, n_vec, a_transposed, &next);
+        next.at += m->base.n_steps * next.step;
     }
     multiply_rest(m, i, n_vec, a_transposed);
 }
 
 /* n_vec is 1 .. TILE_VECTORS; fewer than TILE_VECTORS come singly. */
 static INLINE void
-multiply_tile(product m, int n_vec, const bool a_transposed)
+multiply_tile(tile_product m, int n_vec, const bool a_transposed)
 {
     if (n_vec == TILE_VECTORS) {
         multiply_columns(&m, TILE_VECTORS, a_transposed);
@@ -97,22 +179,22 @@ multiply_tile(product m, int n_vec, const bool a_transposed)
     }
     for (; n_vec > 0; n_vec--) {
         multiply_columns(&m, 1, a_transposed);
-        m.c += LANES;
-        m.b += LANES * sizeof(operand);
+        m.base.c += LANES;
+        m.base.b += LANES * sizeof(operand);
         m.keep = m.keep == NULL ? NULL : m.keep + LANES;
         m.next[0].n_rows = m.next[1].n_rows = 0;
     }
 }
 
 static ONE_COPY void
-multiply(product m, int n_vec)
+multiply(tile_product m, int n_vec)
 {
     multiply_tile(m, n_vec, false);
 }
 
 /* As multiply, with A given as (steps, rows). */
 static ONE_COPY void
-multiply_transposed(product m, int n_vec)
+multiply_transposed(tile_product m, int n_vec)
 {
     multiply_tile(m, n_vec, true);
 }

@@ -15,22 +15,22 @@ add_weight_group(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t k)
     const attn_array *weight = &w->l->weight;
     ptrdiff_t n_columns = w->task->n_columns, width = row_width(w);
     storage kind = value_storage(weight->dtype);
-    product m = {.c = w->sums,
-                 .c_row = width,
-                 .a = {w->input + k / TERMS, STEPS},
-                 .b = weight_at(w, first),
-                 .b_row = weight->row_stride,
-                 .n_rows = row_form_rows(w->task->n_rows),
-                 .n_steps = (n + TERMS - 1) / TERMS,
-                 .b_ahead = ROW_GROUP * weight->row_stride,
-                 .b_far = true,
-                 .resume = k > 0};
+    few_rows_product m = {.base = {.c = w->sums,
+                                   .c_row = width,
+                                   .a = {w->input + k / TERMS, STEPS},
+                                   .b = weight_at(w, first),
+                                   .b_row = weight->row_stride,
+                                   .n_rows = row_form_rows(w->task->n_rows),
+                                   .n_steps = (n + TERMS - 1) / TERMS},
+                          .b_ahead = ROW_GROUP * weight->row_stride,
+                          .b_far = true,
+                          .resume = k > 0};
 
     if (width != n_columns || n % TERMS != 0 ||
         !reads_in_place(weight, w->l->n_out, kind)) {
         matrix staged = fetch_weights(w, first, n, width);
-        m.b = (const char *)staged.at;
-        m.b_row = staged.row * (ptrdiff_t)sizeof(operand);
+        m.base.b = (const char *)staged.at;
+        m.base.b_row = staged.row * (ptrdiff_t)sizeof(operand);
         kind = AS_OPERANDS;
     }
     multiply_few_rows(m, width / LANES, kind);
@@ -43,21 +43,23 @@ add_weight_panel(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t column)
     bool in_place = w->l->weight.dtype == OPERAND_DTYPE;
     bool near = attn_get_tuning(ATTN_TUNE_READ_ONCE);
     ptrdiff_t n_rows = w->task->n_rows, ahead = near ? PANEL_NEAR_AHEAD : PANEL_AHEAD;
-    product m = {.c = w->sums + column,
+    few_rows_product m = {
+        .base = {.c = w->sums + column,
                  .c_row = row_width(w),
                  .a = {w->input, STEPS},
                  .b = (const char *)fetch_panel(w, first, n, column).at,
                  .b_row = ATTN_PANEL_COLUMNS * sizeof(operand),
-                 .n_steps = (n + TERMS - 1) / TERMS,
-                 .b_ahead = in_place ? ahead : 0,
-                 .b_far = !near || n_rows > ATTN_FEW_ROWS};
+                 .n_steps = (n + TERMS - 1) / TERMS},
+        .b_ahead = in_place ? ahead : 0,
+        .b_far = !near || n_rows > ATTN_FEW_ROWS};
 
     for (ptrdiff_t r = 0; r < n_rows; r += ATTN_FEW_ROWS) {
-        m.n_rows = row_form_rows(least(n_rows - r, ATTN_FEW_ROWS));
+        m.base.n_rows = row_form_rows(least(n_rows - r, ATTN_FEW_ROWS));
         multiply_few_rows_by_panel(m);
-        m.c += ATTN_FEW_ROWS * m.c_row;
-        m.a.at += ATTN_FEW_ROWS * STEPS;
-        m.b_ahead = in_place && !near ? m.n_steps * m.b_row : 0; /* the next panel */
+        m.base.c += ATTN_FEW_ROWS * m.base.c_row;
+        m.base.a.at += ATTN_FEW_ROWS * STEPS;
+        /* Later rows prefetch the next panel. */
+        m.b_ahead = in_place && !near ? m.base.n_steps * m.base.b_row : 0;
     }
 }
 

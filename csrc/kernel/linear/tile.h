@@ -53,15 +53,16 @@ add_linear_columns(linear_work *w, ptrdiff_t first, ptrdiff_t n, matrix weights,
         ptrdiff_t n_lanes = least(w->task->n_rows - r, WIDTH);
         const operand *input = input_block(w, first) + r * STEPS;
         int n_vec = (int)((n_lanes + LANES - 1) / LANES);
-        product m = {.c = w->output + r * w->task->n_columns + column * WIDTH,
+        tile_product m = {
+            .base = {.c = w->output + r * w->task->n_columns + column * WIDTH,
                      .c_row = WIDTH,
                      .a = weights,
                      .b = (const char *)input,
                      .b_row = WIDTH * sizeof(operand),
                      .n_rows = n_columns,
-                     .n_steps = (n + TERMS - 1) / TERMS,
-                     .add = first > 0,
-                     .next = {next, input_next}};
+                     .n_steps = (n + TERMS - 1) / TERMS},
+            .add = first > 0,
+            .next = {next, input_next}};
         if (attn_is_transposed(w->l)) {
             multiply(m, n_vec);
         } else {

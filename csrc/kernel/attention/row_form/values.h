@@ -14,23 +14,24 @@ add_weighted_values(work *w, const block *b, ptrdiff_t k, ptrdiff_t n)
     ptrdiff_t value_dim = w->p->value_dim, width = w->value_width;
     ptrdiff_t n_steps = (n + TERMS - 1) / TERMS;
     storage kind = value_storage(value->dtype);
-    product m = {.c = w->row_sums,
+    few_rows_product m = {
+        .base = {.c = w->row_sums,
                  .c_row = width,
                  .a = {(const operand *)w->scores + k / TERMS, ATTN_BLOCK},
                  .b = value_at(w, b->first + k),
                  .b_row = value->row_stride,
                  .n_rows = row_form_rows(w->task->n_rows),
-                 .n_steps = n_steps,
-                 .resume = true,
-                 .b_ahead = values_ahead(w, b, b->first + k),
-                 .b_far = !w->reads_once};
+                 .n_steps = n_steps},
+        .resume = true,
+        .b_ahead = values_ahead(w, b, b->first + k),
+        .b_far = !w->reads_once};
     matrix values = {NULL, 0};
 
     if (b->coverage != ATTN_SEE_ALL || width != value_dim || n % TERMS != 0 ||
         !reads_in_place(value, value_dim, kind)) {
         values = fetch_values(w, b->first + k, n, 0, value_dim, width);
-        m.b = (const char *)values.at;
-        m.b_row = values.row * (ptrdiff_t)sizeof(operand);
+        m.base.b = (const char *)values.at;
+        m.base.b_row = values.row * (ptrdiff_t)sizeof(operand);
         m.b_ahead = 0;
         kind = AS_OPERANDS;
     }
@@ -40,9 +41,9 @@ add_weighted_values(work *w, const block *b, ptrdiff_t k, ptrdiff_t n)
     }
     for (ptrdiff_t r = 0; r < w->task->n_rows; r++) {
         for (ptrdiff_t d = 0; d < value_dim; d++) {
-            real *sum = m.c + r * width + d;
-            *sum = sum_seen_values(w, r, k, n_steps, m.a.at + r * ATTN_BLOCK, 1, values,
-                                   d, *sum);
+            real *sum = m.base.c + r * width + d;
+            *sum = sum_seen_values(w, r, k, n_steps, m.base.a.at + r * ATTN_BLOCK, 1,
+                                   values, d, *sum);
         }
     }
 }

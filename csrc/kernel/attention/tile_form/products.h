@@ -26,16 +26,17 @@ multiply_scores(work *w, const block *b, const span *spans, const span *seen)
                 continue;
             }
             multiply(
-                (product){.c = scores_of(w, t),
-                          .c_row = WIDTH,
-                          .a = {keys.at + (spans[t].first - seen->first) * keys.row,
-                                keys.row},
-                          .b = (const char *)query,
-                          .b_row = WIDTH * sizeof(operand),
-                          .n_rows = spans[t].n,
-                          .n_steps = (n_columns + TERMS - 1) / TERMS,
-                          .add = d > 0,
-                          .next = {due[0], due[1]}},
+                (tile_product){
+                    .base = {.c = scores_of(w, t),
+                             .c_row = WIDTH,
+                             .a = {keys.at + (spans[t].first - seen->first) * keys.row,
+                                   keys.row},
+                             .b = (const char *)query,
+                             .b_row = WIDTH * sizeof(operand),
+                             .n_rows = spans[t].n,
+                             .n_steps = (n_columns + TERMS - 1) / TERMS},
+                    .add = d > 0,
+                    .next = {due[0], due[1]}},
                 tile_vectors(w, t));
             due[0].n_rows = due[1].n_rows = 0;
         }
@@ -53,14 +54,16 @@ typedef struct {
 /* output[d][lane] = output[d][lane] * rescale[lane], if `add`, plus the sum over the keys
  * that the tile's rows may see, one by one. */
 static void
-add_seen_values(work *w, int tile, const product *m, ptrdiff_t first_key)
+add_seen_values(work *w, int tile, const tile_product *m, ptrdiff_t first_key)
 {
+    const product *p = &m->base;
+
     for (ptrdiff_t i = 0; i < tile_rows(w, tile); i++) {
-        for (ptrdiff_t d = 0; d < m->n_rows; d++) {
-            real *at = m->c + d * WIDTH + i;
+        for (ptrdiff_t d = 0; d < p->n_rows; d++) {
+            real *at = p->c + d * WIDTH + i;
             real sum = sum_seen_values(
-                w, (ptrdiff_t)tile * WIDTH + i, first_key, m->n_steps,
-                (const operand *)(const void *)m->b + i, WIDTH, m->a, d, 0);
+                w, (ptrdiff_t)tile * WIDTH + i, first_key, p->n_steps,
+                (const operand *)(const void *)p->b + i, WIDTH, p->a, d, 0);
             real lanes[LANES];
             v_store(lanes, v_fma(v_set1(*at), v_set1(m->keep[i]), v_set1(sum)));
             *at = m->add ? lanes[0] : sum;
@@ -74,16 +77,17 @@ add_values(work *w, const block *b, int tile, const span *s, const value_slab *v
            const prefetch next[2])
 {
     ptrdiff_t offset = s->first - values->first;
-    product m = {.c = w->chunk.output[tile] + values->d * WIDTH,
+    tile_product m = {
+        .base = {.c = w->chunk.output[tile] + values->d * WIDTH,
                  .c_row = WIDTH,
                  .a = {values->at.at + offset / TERMS * values->at.row, values->at.row},
                  .b = (const char *)scores_of(w, tile),
                  .b_row = WIDTH * sizeof(real),
                  .n_rows = values->n_columns,
-                 .n_steps = (s->n + TERMS - 1) / TERMS,
-                 .add = !w->chunk.empty[tile],
-                 .keep = w->rescale + (ptrdiff_t)tile * WIDTH,
-                 .next = {next[0], next[1]}};
+                 .n_steps = (s->n + TERMS - 1) / TERMS},
+        .add = !w->chunk.empty[tile],
+        .keep = w->rescale + (ptrdiff_t)tile * WIDTH,
+        .next = {next[0], next[1]}};
 
     if (values->finite || !s->masked) {
         multiply_transposed(m, tile_vectors(w, tile));
