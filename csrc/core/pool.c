@@ -75,24 +75,15 @@ drain(job *j, int worker)
     }
 }
 
-static int64_t
-nanoseconds(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
 /* Looks for a job after the `seen`-th for a while: the steps of a layer follow each other
  * sooner than a thread can be woken. */
 static void
 watch_for_job(unsigned seen)
 {
-    int64_t end = nanoseconds() + attn_get_spin_time();
+    int64_t end = attn_monotonic_time() + attn_get_spin_time();
 
     while (atomic_load_explicit(&pool.n_posted, memory_order_relaxed) == seen &&
-           nanoseconds() < end) {
+           attn_monotonic_time() < end) {
         attn_cpu_pause();
     }
 }

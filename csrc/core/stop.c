@@ -4,12 +4,13 @@
 
 #include <time.h>
 
-static int64_t
-now(void)
+int64_t
+attn_monotonic_time(void)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
 bool
@@ -21,7 +22,7 @@ attn_should_stop(attn_control *control, bool is_caller)
     if (!is_caller || control->poll == NULL) {
         return false;
     }
-    int64_t time = now();
+    int64_t time = attn_monotonic_time();
     if (control->next_poll == 0) {
         control->next_poll = time + ATTN_POLL_INTERVAL;
     }
@@ -31,7 +32,7 @@ attn_should_stop(attn_control *control, bool is_caller)
     if (control->poll(control->poll_context)) {
         attn_stop(control);
     }
-    control->next_poll = now() + ATTN_POLL_INTERVAL;
+    control->next_poll = attn_monotonic_time() + ATTN_POLL_INTERVAL;
     return atomic_load_explicit(&control->stop, memory_order_relaxed);
 }
 

@@ -23,6 +23,9 @@ bool attn_should_stop(attn_control *, bool is_caller);
 /* Makes the call give up. */
 void attn_stop(attn_control *);
 
+/* Nanoseconds, by a clock that is never set. */
+int64_t attn_monotonic_time(void);
+
 /* The interval of polls, in nanoseconds. */
 #define ATTN_POLL_INTERVAL 50000000 /* Ctrl-C in 200 ms */
 

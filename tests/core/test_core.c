@@ -3,7 +3,8 @@
  *     test_core [--exhaustive] [word ...]
  *
  * runs the tests whose names contain one of the words, or all of them. */
-#define _POSIX_C_SOURCE 200809L /* fork, alarm, clock_gettime */
+#define _POSIX_C_SOURCE 200809L /* fork, alarm */
+#include "core/stop.h"
 #include "core/workspace.h"
 #include "support/check.h"
 
@@ -11,7 +12,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #define TIME_LIMIT 3600 /* seconds until SIGALRM ends a program that hangs */
@@ -191,19 +191,11 @@ is_wanted(const char *name, int n_words, char **words)
     return wanted;
 }
 
-static double
-seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 /* Runs one test; returns whether it passed. */
 static bool
 run_test(const test *t)
 {
-    double start = seconds();
+    int64_t start = attn_monotonic_time();
 
     n_messages = 0;
     printf("%s\n", t->name);
@@ -211,7 +203,7 @@ run_test(const test *t)
     if (n_messages > 0) {
         printf("    %d expectations failed\n", n_messages);
     }
-    printf("    %.1f s\n", seconds() - start);
+    printf("    %.1f s\n", (double)(attn_monotonic_time() - start) * 1e-9);
     return n_messages == 0;
 }
 

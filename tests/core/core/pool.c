@@ -1,5 +1,5 @@
 /* The thread pool: its loop, polls, callers at once, forks. */
-#define _POSIX_C_SOURCE 200809L /* clock_gettime, nanosleep */
+#define _POSIX_C_SOURCE 200809L /* nanosleep */
 #include "core/pool.h"
 
 #include "core/attention.h"
@@ -15,9 +15,7 @@
 static double
 seconds(void)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+    return (double)attn_monotonic_time() * 1e-9;
 }
 
 static void
