@@ -5,7 +5,7 @@
 
 #include <assert.h>
 
-enum { TASK_NUMBERS = 1 << 14, WORK_OF_A_NUMBER = 20 };
+enum { TASK_NUMBERS = 1 << 14 };
 
 typedef struct {
     const attn_activate_problem *p;
@@ -16,16 +16,16 @@ static void
 run_task(const void *context, ptrdiff_t index, const attn_worker *worker)
 {
     const job *j = context;
-    ptrdiff_t first = index * TASK_NUMBERS, left = j->p->n - first;
 
     (void)worker;
-    j->kernel->activate.run(j->p, first, left < TASK_NUMBERS ? left : TASK_NUMBERS);
+    j->kernel->activate.run(j->p, index * TASK_NUMBERS,
+                            attn_part_of(j->p->n, TASK_NUMBERS, index));
 }
 
 double
 attn_activate_work(const attn_activate_problem *p)
 {
-    return (double)p->n * WORK_OF_A_NUMBER;
+    return (double)p->n * ATTN_WORK_OF_A_NUMBER;
 }
 
 void

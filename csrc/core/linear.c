@@ -42,13 +42,12 @@ run_task(const void *context, ptrdiff_t index, const attn_worker *worker)
     }
     ptrdiff_t row_task = index / j->n_column_tasks;
     ptrdiff_t row = first_row(j, row_task);
-    ptrdiff_t column = index % j->n_column_tasks * j->n_columns;
-    ptrdiff_t columns_left = j->l.n_out - column;
+    ptrdiff_t column_task = index % j->n_column_tasks;
     attn_linear_task task = {.first_row = row,
                              .n_rows = first_row(j, row_task + 1) - row,
-                             .first_column = column,
-                             .n_columns = columns_left < j->n_columns ? columns_left
-                                                                      : j->n_columns};
+                             .first_column = column_task * j->n_columns,
+                             .n_columns =
+                                 attn_part_of(j->l.n_out, j->n_columns, column_task)};
 
     j->kernel->run(&j->l, &task, worker);
 }

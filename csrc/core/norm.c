@@ -6,7 +6,7 @@
 
 #include <assert.h>
 
-enum { WORK_OF_A_NUMBER = 20, TASK_COLUMNS = 256 };
+enum { TASK_COLUMNS = 256 };
 
 typedef struct {
     const attn_norm_problem *p;
@@ -17,16 +17,16 @@ static void
 run_task(const void *context, ptrdiff_t index, const attn_worker *worker)
 {
     const job *j = context;
-    ptrdiff_t row = index * ATTN_TASK_ROWS, left = j->p->n_rows - row;
 
     (void)worker;
-    j->kernel->norm.run(j->p, row, left < ATTN_TASK_ROWS ? left : ATTN_TASK_ROWS);
+    j->kernel->norm.run(j->p, index * ATTN_TASK_ROWS,
+                        attn_part_of(j->p->n_rows, ATTN_TASK_ROWS, index));
 }
 
 double
 attn_norm_work(const attn_norm_problem *p)
 {
-    return (double)p->n_rows * (double)p->n_columns * WORK_OF_A_NUMBER;
+    return (double)p->n_rows * (double)p->n_columns * ATTN_WORK_OF_A_NUMBER;
 }
 
 void
@@ -62,10 +62,10 @@ static void
 run_columns(const void *context, ptrdiff_t index, const attn_worker *worker)
 {
     const vjp_job *j = context;
-    ptrdiff_t first = index * TASK_COLUMNS, left = j->g->norm.n_columns - first;
 
     (void)worker;
-    j->kernel->add_blocks(j->g, first, left < TASK_COLUMNS ? left : TASK_COLUMNS);
+    j->kernel->add_blocks(j->g, index * TASK_COLUMNS,
+                          attn_part_of(j->g->norm.n_columns, TASK_COLUMNS, index));
 }
 
 static int

@@ -5,8 +5,6 @@
 
 #include <assert.h>
 
-enum { WORK_OF_A_NUMBER = 20 };
-
 typedef struct {
     const attn_rotary_problem *p;
     const attn_kernel *kernel;
@@ -17,10 +15,9 @@ static void
 run_task(const void *context, ptrdiff_t index, const attn_worker *worker)
 {
     const job *j = context;
-    ptrdiff_t first = index * ATTN_TASK_ROWS, left = j->n_tokens - first;
 
-    j->kernel->rotary.run(j->p, first, left < ATTN_TASK_ROWS ? left : ATTN_TASK_ROWS,
-                          worker);
+    j->kernel->rotary.run(j->p, index * ATTN_TASK_ROWS,
+                          attn_part_of(j->n_tokens, ATTN_TASK_ROWS, index), worker);
 }
 
 static ptrdiff_t
@@ -34,7 +31,7 @@ double
 attn_rotary_work(const attn_rotary_problem *p)
 {
     return (double)count_tokens(p) * (double)p->n_heads * (double)p->head_dim *
-           WORK_OF_A_NUMBER;
+           ATTN_WORK_OF_A_NUMBER;
 }
 
 int

@@ -39,6 +39,15 @@ attn_divide_up(ptrdiff_t n, ptrdiff_t each)
     return (n + each - 1) / each;
 }
 
+/* How many of n the part of an index holds, which is `each` but for the last. */
+static inline ptrdiff_t
+attn_part_of(ptrdiff_t n, ptrdiff_t each, ptrdiff_t index)
+{
+    ptrdiff_t left = n - index * each;
+
+    return left < each ? left : each;
+}
+
 typedef struct {
     ptrdiff_t n;
     double work;           /* of all tasks together, in multiplications */
@@ -60,6 +69,9 @@ int attn_useful_threads(double work, int n_threads);
  * beyond the first-level cache: with few queries or rows a call waits for little else. One
  * thread reads some 25 GB/s, and multiplies 50e9 times a second. */
 #define ATTN_WORK_OF_A_BYTE 2
+
+/* Multiplications that take as long as a number of a norm, a rotation or an activation. */
+#define ATTN_WORK_OF_A_NUMBER 20
 
 /* The process's default for n_threads. */
 void attn_set_num_threads(int);

@@ -62,8 +62,7 @@ pack_block(const matrix_work *m, ptrdiff_t first, ptrdiff_t n)
 {
     const linear_work *w = &m->linear;
     const attn_array *weight = &w->l->weight;
-    const char *from = weight->data + first * weight->row_stride +
-                       w->task->first_column * weight->column_stride;
+    const char *from = weight_at(w, first);
     bool lines = has_lines(w, n);
 
     for (ptrdiff_t k = 0; lines && k < row_width(w); k += LANES) {

@@ -50,6 +50,15 @@ row_width(const linear_work *w)
     return round_up(w->task->n_columns, w->unit);
 }
 
+/* Where W has row `first` of the task's columns. */
+static const char *
+weight_at(const linear_work *w, ptrdiff_t first)
+{
+    const attn_array *weight = &w->l->weight;
+    return weight->data + first * weight->row_stride +
+           w->task->first_column * weight->column_stride;
+}
+
 /* Where the panel that begins at a column of the task has row `first` of a block. */
 static const char *
 panel_at(const linear_work *w, ptrdiff_t first, ptrdiff_t column)

@@ -7,15 +7,6 @@
 #include "kernel/gemm/product.h"
 #include "kernel/operands/prefetch.h"
 
-/* Where W has row `first` of the task's columns. */
-static const char *
-weight_at(const linear_work *w, ptrdiff_t first)
-{
-    const attn_array *weight = &w->l->weight;
-    return weight->data + first * weight->row_stride +
-           w->task->first_column * weight->column_stride;
-}
-
 /* Rows first .. first + n - 1 of W, the task's columns. */
 static matrix
 fetch_weights(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t width)
