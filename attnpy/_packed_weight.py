@@ -25,7 +25,7 @@ LOOKED_UP = 64  # rows of a table at a time, for the places of their numbers tak
 class PackedWeight:
     """A matrix of a layer in panels of columns, each in the order in which it is read.
 
-    A product with it reads memory in one sweep, and has the same bits as with the
+    A product with it reads memory in one pass, and has the same bits as with the
     matrix. It cannot be written to; ``numpy.asarray`` gives the matrix, a copy.
 
     Parameters

@@ -61,19 +61,19 @@ def unfused(grad, query, key, value, output, weights, scale):
     (..., G Lq, Lk)
     """
     delta = (grad * output).sum(axis=-1, keepdims=True)
-    slopes = np.matmul(grad, value.swapaxes(-1, -2))  # (..., G Lq, Lk)
-    slopes -= delta
-    slopes *= weights
-    slopes *= scale
+    grad_scores = np.matmul(grad, value.swapaxes(-1, -2))  # (..., G Lq, Lk)
+    grad_scores -= delta
+    grad_scores *= weights
+    grad_scores *= scale
     return (
-        np.matmul(slopes, key),
-        np.matmul(slopes.swapaxes(-1, -2), query),
+        np.matmul(grad_scores, key),
+        np.matmul(grad_scores.swapaxes(-1, -2), query),
         np.matmul(weights.swapaxes(-1, -2), grad),
     )
 
 
 def unfused_by_head(grad, query, key, value, *more):
-    """The same with the slopes of one key head at a time, which may fit the cache."""
+    """The gradients of one key head at a time, which may fit the cache."""
     *arrays, scale = more
     gradients = [np.empty_like(x) for x in (query, key, value)]
     for index in np.ndindex(*query.shape[:2]):

@@ -12,7 +12,7 @@ from support.calls import (
     threads_for_any_work,
 )
 from support.comparisons import assert_same_bits
-from support.formulas import ACTIVATIONS, SLOPES
+from support.formulas import ACTIVATION_GRADS, ACTIVATIONS
 from support.processes import run_python
 
 from attnpy.blocks import activation_vjp
@@ -94,7 +94,7 @@ def test_threads_and_layouts_change_no_bit(activate, differentiate, name):
 @pytest.mark.quick
 @pytest.mark.parametrize("name", ACTIVATIONS)
 @pytest.mark.parametrize("kind", ["f4", "f8"])
-def test_slopes_are_within_some_rounding_units(differentiate, name, kind):
+def test_derivatives_are_within_some_rounding_units(differentiate, name, kind):
     x = np.concatenate(
         [
             np.linspace(-9, 9, 4001),
@@ -104,7 +104,7 @@ def test_slopes_are_within_some_rounding_units(differentiate, name, kind):
     ).astype(kind)
     result = differentiate(np.ones_like(x), x, name)
     with np.errstate(over="ignore"):  # e^v, for the logistic function of -v
-        exact, size = SLOPES[name](x.astype(np.float64))
+        exact, size = ACTIVATION_GRADS[name](x.astype(np.float64))
     # Of e^-v the rounding of v is left, which is x^2 or x^3 for some.
     v = 1 + np.abs(x.astype(float)) + np.where(np.abs(x) < 40, np.square(x), 0)
     v = v * (1 + np.abs(x) * ("tanh" in name))
@@ -117,12 +117,12 @@ def test_slopes_are_within_some_rounding_units(differentiate, name, kind):
 
 @pytest.mark.quick
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_slopes_are_finite_differences(differentiate, name):
+def test_derivatives_are_finite_differences(differentiate, name):
     step, x = 1e-6, np.concatenate([np.linspace(-7, 7, 2000), [-20.0, 40.0]])
     ends = (activate_on("scalar", x + s, name) for s in (step, -step))
-    slope = np.subtract(*ends) / (2 * step)
+    derivative = np.subtract(*ends) / (2 * step)
     grad, times = normal(2002, dtype="f8"), normal(2002, dtype="f8", seed=1)
-    expected = grad * times * slope
+    expected = grad * times * derivative
     result = differentiate(grad, x, name, times)
     np.testing.assert_allclose(result, expected, rtol=1e-6, atol=1e-8)
 
@@ -130,7 +130,7 @@ def test_slopes_are_finite_differences(differentiate, name):
 @pytest.mark.quick
 @pytest.mark.parametrize("kind", ["f2", "f4", "f8"])
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_slopes_of_special_numbers_are_their_limits(differentiate, name, kind):
+def test_derivatives_of_special_numbers_are_their_limits(differentiate, name, kind):
     most = np.finfo(kind).max
     x = np.array([np.inf, most, 100, 0, -0.0, -1000, -most, -np.inf, np.nan], kind)
     result = differentiate(np.ones_like(x), x, name).astype(float)
@@ -161,13 +161,13 @@ def test_gradients_are_products_rounded_one_by_one(tier, differentiate, name, dt
     grad, x, times = ((3 * normal(3, 400, seed=i)).astype(dtype) for i in range(3))
     real = np.result_type(dtype, np.float32) if dtype.kind == "f" else np.float32
     wide = [a.astype(real) for a in (grad, x, times)]
-    slope = differentiate(np.ones_like(wide[0]), wide[1], name)
-    expected = wide[0] * wide[2] * slope
+    derivative = differentiate(np.ones_like(wide[0]), wide[1], name)
+    expected = wide[0] * wide[2] * derivative
     result = differentiate(grad, x, name, times)
     assert_same_bits(result, expected.astype(dtype))
     assert_same_bits(result, activate_vjp_on("scalar", grad, x, name, times))
     alone = differentiate(grad, x, name)
-    assert_same_bits(alone, (wide[0] * slope).astype(dtype))
+    assert_same_bits(alone, (wide[0] * derivative).astype(dtype))
 
 
 @pytest.mark.quick

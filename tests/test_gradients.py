@@ -612,10 +612,10 @@ def plain_vjp(grad_output, query, key, value, **options):
     output, weights, _ = plain.attention(query, key, value, **options)
     scale = query.dtype.type(1 / np.sqrt(query.shape[-1]))
     delta = np.sum(grad_output * output, axis=-1, keepdims=True)
-    slopes = weights * (grad_output @ np.swapaxes(value, -1, -2) - delta) * scale
-    turned = np.swapaxes(slopes, -1, -2)
+    grad_scores = weights * (grad_output @ np.swapaxes(value, -1, -2) - delta) * scale
+    turned = np.swapaxes(grad_scores, -1, -2)
     return (
-        slopes @ key,
+        grad_scores @ key,
         turned @ query,
         np.swapaxes(weights, -1, -2) @ grad_output,
     )

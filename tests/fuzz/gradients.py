@@ -15,7 +15,7 @@ from support.arrays import normal
 from support.backward import kept_by_dropout
 from support.calls import threads_for_any_work
 from support.comparisons import assert_right_gradients, assert_same_bits
-from support.formulas import ACTIVATIONS, GATED, SLOPES
+from support.formulas import ACTIVATION_GRADS, ACTIVATIONS, GATED
 from support.quotients import (
     assert_gradient,
     assert_gradients,
@@ -217,9 +217,9 @@ def make_activation(rng):
     x, grad = numbers(rng, shape, dtype), numbers(rng, shape, dtype)
     vjp = functools.partial(blocks.activation_vjp, activation=name)
     found = vjp(grad, x, num_threads=1)
-    slope, _ = SLOPES[name](x.astype(float))
+    derivative, _ = ACTIVATION_GRADS[name](x.astype(float))
     assert found.dtype == dtype
-    calls.near(found, grad.astype(float) * slope)
+    calls.near(found, grad.astype(float) * derivative)
     again = vjp(stored_equal(rng, grad), stored_equal(rng, x), num_threads=2)
     assert_same_numbers([again], [found])
 

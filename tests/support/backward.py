@@ -32,9 +32,9 @@ def attention_vjp(
         row, kv_head = (*b, h, i), (*b, h // (rows[-2] // k.shape[-3]))
         seen = np.flatnonzero(weights[row])  # NaN included
         p, keep = weights[row][seen], kept[row][seen]
-        slopes = keep * (v[kv_head][seen] @ grad_output[row])  # of each weight
-        delta = p @ slopes - grad_lse[row]
-        ds = p * (slopes - delta)
+        grad_weights = keep * (v[kv_head][seen] @ grad_output[row])
+        delta = p @ grad_weights - grad_lse[row]
+        ds = p * (grad_weights - delta)
         dbias[row][seen] = ds
         if dsinks is not None and -np.inf not in (sinks[h], lse[row]):
             dsinks[h] -= np.exp(sinks[h] - lse[row]) * delta

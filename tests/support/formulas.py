@@ -73,33 +73,33 @@ ACTIVATIONS = {
 }
 
 
-def logistic_slope(x, v, rise):
+def logistic_grad(x, v, rise):
     """The derivative of x times the logistic function of v, and what it is a sum of."""
     part, rest = 1 / (1 + np.exp(-v)), 1 / (1 + np.exp(v))
     return part + x * part * rest * rise, part + np.abs(x * part * rest * rise)
 
 
-def gelu_slope(x):
+def gelu_grad(x):
     """The same of gelu."""
     part = np.vectorize(math.erfc, otypes=[float])(-x * math.sqrt(0.5)) / 2
     density = np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
     return part + x * density, part + np.abs(x) * density
 
 
-def gelu_tanh_slope(x):
+def gelu_tanh_grad(x):
     """The same of gelu_tanh."""
     rate = 2 * math.sqrt(2 / math.pi)
     v = rate * (x + 0.044715 * x**3)
-    return logistic_slope(x, v, rate * (1 + 3 * 0.044715 * x**2))
+    return logistic_grad(x, v, rate * (1 + 3 * 0.044715 * x**2))
 
 
 # Derivatives, and the sizes of what they are sums of.
-SLOPES = {
+ACTIVATION_GRADS = {
     "relu": lambda x: (np.where(x > 0, 1.0, 0.0),) * 2,
-    "gelu": gelu_slope,
-    "gelu_tanh": gelu_tanh_slope,
-    "silu": lambda x: logistic_slope(x, x, 1),
-    "quick_gelu": lambda x: logistic_slope(x, 1.702 * x, 1.702),
+    "gelu": gelu_grad,
+    "gelu_tanh": gelu_tanh_grad,
+    "silu": lambda x: logistic_grad(x, x, 1),
+    "quick_gelu": lambda x: logistic_grad(x, 1.702 * x, 1.702),
     "relu2": lambda x: (2 * relu(x),) * 2,
     "tanh": lambda x: (1 / np.cosh(x) ** 2,) * 2,
 }

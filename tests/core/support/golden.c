@@ -86,14 +86,14 @@ static void
 run_with_all_tiles(const corpus *c, const attn_tier *tier, int n_threads,
                    uint64_t *hashes)
 {
-    bool wide = attn_set_tuning(ATTN_TUNE_MANY_ROWS, false);
+    bool former = attn_set_tuning(ATTN_TUNE_MANY_ROWS, false);
 
     run_corpus(c, tier, n_threads, hashes);
     if (tier->f32->linear.many_rows != NULL) {
         attn_set_tuning(ATTN_TUNE_MANY_ROWS, true);
         run_corpus(c, tier, n_threads, hashes);
     }
-    attn_set_tuning(ATTN_TUNE_MANY_ROWS, wide);
+    attn_set_tuning(ATTN_TUNE_MANY_ROWS, former);
 }
 
 void
