@@ -94,11 +94,11 @@ class Reverser:
         """Return the weights of a word's cross-attention, (layers, H, L, L)."""
         source, lengths, target, _ = as_arrays([encode(word)])
         states = self.encoder(self.embed(source), kv_lengths=lengths)
-        insides = self.decoder(
+        result = self.decoder(
             self.embed(target), states, context_lengths=lengths, return_weights=True
         )
         n = len(word)
-        return insides.cross_weights[:, 0, :, :n, :n]
+        return result.cross_weights[:, 0, :, :n, :n]
 
 
 def _joined(embedding, encoder, decoder):

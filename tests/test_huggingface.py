@@ -134,14 +134,14 @@ def test_decoders_give_their_scores(kind, changes):
         assert np.abs(expected).max() > 0.1
 
 
-INSIDES = {"output_attentions": True, "output_hidden_states": True}
+EVERYTHING = {"output_attentions": True, "output_hidden_states": True}
 
 
-def assert_insides_near(insides, theirs, near=assert_near):
+def assert_outputs_near(result, theirs, near=assert_near):
     """Weights and states of one sequence as theirs, of a batch of 1."""
     for ours, each in (
-        (insides.weights, theirs.attentions),
-        (insides.hidden_states, theirs.hidden_states),
+        (result.weights, theirs.attentions),
+        (result.hidden_states, theirs.hidden_states),
     ):
         near(ours, np.stack([array[0].numpy() for array in each]))
 
@@ -152,10 +152,10 @@ def test_decoders_give_their_weights_and_states(kind, changes):
     model = theirs(config)
     ours, ids = decoder(config, model), IDS[:16]
     with torch.no_grad():
-        expected = model(torch.tensor(ids[None]), **INSIDES)
-    insides = ours(ids, return_weights=True, return_hidden_states=True)
-    assert_insides_near(insides, expected)
-    assert (insides.hidden_states[-1] == ours(ids)).all()
+        expected = model(torch.tensor(ids[None]), **EVERYTHING)
+    result = ours(ids, return_weights=True, return_hidden_states=True)
+    assert_outputs_near(result, expected)
+    assert (result.hidden_states[-1] == ours(ids)).all()
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "qwen2", "qwen3"])
@@ -167,21 +167,21 @@ def test_decoders_give_their_weights_and_states_with_caches(kind):
     for part in (slice(0, 5), slice(5, 6), slice(6, 12)):
         with torch.no_grad():
             expected = model(
-                torch.tensor(IDS[None, part]), past_key_values=past, **INSIDES
+                torch.tensor(IDS[None, part]), past_key_values=past, **EVERYTHING
             )
         past = expected.past_key_values
-        insides = ours(
+        result = ours(
             IDS[part], caches=caches, return_weights=True, return_hidden_states=True
         )
-        assert_insides_near(insides, expected)
+        assert_outputs_near(result, expected)
 
 
-def assert_insides_agree(insides, expected, lengths):
+def assert_outputs_agree(result, expected, lengths):
     """Weights and hidden states of those tokens of each text that exist."""
     for b, n in enumerate(lengths):
         for one, each in (
-            (insides.weights[:, b, :, :n, :n], expected.attentions),
-            (insides.hidden_states[:, b, :n], expected.hidden_states),
+            (result.weights[:, b, :, :n, :n], expected.attentions),
+            (result.hidden_states[:, b, :n], expected.hidden_states),
         ):
             whole = np.stack([array[b].numpy() for array in each])
             part = whole[..., :n, :n] if one.ndim == 4 else whole[:, :n]
@@ -197,12 +197,10 @@ def test_bert_gives_their_weights_and_states():
     mask[1, 6:] = 0
     with torch.no_grad():
         expected = model(
-            torch.tensor(batch), attention_mask=torch.tensor(mask), **INSIDES
+            torch.tensor(batch), attention_mask=torch.tensor(mask), **EVERYTHING
         )
-    insides = ours(
-        batch, lengths=[9, 6], return_weights=True, return_hidden_states=True
-    )
-    assert_insides_agree(insides, expected, [9, 6])
+    result = ours(batch, lengths=[9, 6], return_weights=True, return_hidden_states=True)
+    assert_outputs_agree(result, expected, [9, 6])
 
 
 KIN = [kind for kind in families.ENCODERS if kind != "bert"]
@@ -253,12 +251,12 @@ def test_berts_kin_give_their_vectors_of_padded_texts(kind):
     mask[1, 6:], batch[1, 6:] = 0, padding
     with torch.no_grad():
         expected = model(
-            torch.tensor(batch), attention_mask=torch.tensor(mask), **INSIDES
+            torch.tensor(batch), attention_mask=torch.tensor(mask), **EVERYTHING
         )
-    insides = ours(
+    result = ours(
         batch, lengths=[14, 6], return_weights=True, return_hidden_states=True
     )
-    assert_insides_agree(insides, expected, [14, 6])
+    assert_outputs_agree(result, expected, [14, 6])
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
@@ -282,7 +280,7 @@ def test_weights_of_both_attentions_are_those_of_their_translators(activation):
     for ours, layer in zip(stack.layers, layers, strict=True):
         fill(ours, layer)
     x, context = rng.standard_normal((2, 5, 12)), rng.standard_normal((2, 7, 12))
-    insides = stack(x, context, return_weights=True, return_hidden_states=True)
+    result = stack(x, context, return_weights=True, return_hidden_states=True)
     states, hidden = torch.tensor(x), np.where(np.tri(5, dtype=bool), 0, -np.inf)
     mask = torch.tensor(np.broadcast_to(hidden, (2, 1, 5, 5)).copy())
     for i, layer in enumerate(layers):
@@ -300,11 +298,11 @@ def test_weights_of_both_attentions_are_those_of_their_translators(activation):
             )
         states = states[0] if isinstance(states, tuple) else states
         for ours, name in (
-            (insides.weights, "self_attn"),
-            (insides.cross_weights, "encoder_attn"),
+            (result.weights, "self_attn"),
+            (result.cross_weights, "encoder_attn"),
         ):
             np.testing.assert_allclose(ours[i], kept[name][1].numpy(), atol=1e-9)
-        np.testing.assert_allclose(insides.hidden_states[i + 1], states, atol=1e-9)
+        np.testing.assert_allclose(result.hidden_states[i + 1], states, atol=1e-9)
 
 
 @pytest.mark.parametrize("sizes", [{}, {"kdim": 5, "vdim": 4}, {"vdim": 4}])

@@ -21,7 +21,7 @@ NAMED_TUPLES = {
     "PartialAttention",
     "SearchResult",
     "Statistics",
-    "blocks.Insides",
+    "blocks.ModelOutput",
     "layers.LayerGradients",
 }
 PACKED = {"PackedTable", "PackedWeight"}

@@ -6,7 +6,7 @@ models since. Parameters are plain arrays, each layer has `parameters`, `state_d
 dropout.
 """
 
-from attnpy.blocks._stack import Insides
+from attnpy.blocks._stack import ModelOutput
 from attnpy.blocks.activations import (
     activation_vjp,
     gelu,
@@ -28,8 +28,8 @@ __all__ = [
     "Encoder",
     "EncoderLayer",
     "FeedForward",
-    "Insides",
     "LayerNorm",
+    "ModelOutput",
     "RMSNorm",
     "activation_vjp",
     "gelu",

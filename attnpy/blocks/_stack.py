@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 Layer = TypeVar("Layer", bound="_typing.Model")
 
 
-class Insides(NamedTuple):
+class ModelOutput(NamedTuple):
     """What a layer, a stack or a model returns where more than its output is asked for.
 
     Attributes
@@ -75,12 +75,12 @@ class Insides(NamedTuple):
     >>> x = rng.standard_normal((10, 16), dtype=np.float32)  # ten words
     >>> encoder(x, return_weights=True).weights.shape  # (layers, H, L, L)
     (6, 4, 10, 10)
-    >>> insides = encoder(
+    >>> result = encoder(
     ...     x, return_weights=True, return_hidden_states=True, layers=[0, -1], heads=2
     ... )
-    >>> insides.weights.shape, insides.hidden_states.shape
+    >>> result.weights.shape, result.hidden_states.shape
     ((2, 1, 10, 10), (2, 10, 16))
-    >>> bool((insides.output == encoder(x)).all())
+    >>> bool((result.output == encoder(x)).all())
     True
     """
 
@@ -130,9 +130,9 @@ class Recorder:
         """Return the options by which a layer gives what is to be kept of it."""
         return self.asked if layer in self.places else {}
 
-    def take(self, layer: int, result: Array | Insides) -> Array:
+    def take(self, layer: int, result: Array | ModelOutput) -> Array:
         """Keep what is asked for of a layer's result, and return its output."""
-        if not isinstance(result, Insides):
+        if not isinstance(result, ModelOutput):
             output = result
         else:
             output, place = result.output, self.places[layer]
@@ -143,12 +143,12 @@ class Recorder:
             self._keep_states(layer, output)
         return output
 
-    def end(self, output: Array) -> Array | Insides:
+    def end(self, output: Array) -> Array | ModelOutput:
         """Return what the stack's call does."""
         self._keep_states(self.last, output)
         if not (self.asked or self.states):
             return output
-        return Insides(output, **self.kept)
+        return ModelOutput(output, **self.kept)
 
     def _keep_states(self, layer: int, states: Array) -> None:
         if self.states and layer in self.places:

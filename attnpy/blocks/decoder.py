@@ -10,7 +10,7 @@ import numpy as np
 from attnpy import _checks, _parameters, _pickles, _repr, _vjp
 from attnpy._options import PASSED_ON
 from attnpy.blocks import _stack
-from attnpy.blocks._stack import Insides
+from attnpy.blocks._stack import ModelOutput
 from attnpy.blocks.feed_forward import FeedForward
 from attnpy.cache import KVCache, all_or_nothing, checked_caches
 from attnpy.layers import MultiHeadAttention
@@ -253,7 +253,7 @@ class DecoderLayer:
         return_weights: Literal[True],
         heads: ArrayLike | None = ...,
         **options: Unpack[DecoderLayerCall],
-    ) -> Insides: ...
+    ) -> ModelOutput: ...
     @overload
     def __call__(
         self,
@@ -263,7 +263,7 @@ class DecoderLayer:
         return_weights: bool,
         heads: ArrayLike | None = ...,
         **options: Unpack[DecoderLayerCall],
-    ) -> Array | Insides: ...
+    ) -> Array | ModelOutput: ...
     def __call__(
         self,
         x: ArrayLike,
@@ -276,7 +276,7 @@ class DecoderLayer:
         return_weights: bool = False,
         heads: ArrayLike | None = None,
         **options: Any,
-    ) -> Array | Insides:
+    ) -> Array | ModelOutput:
         """Run the layer.
 
         Parameters
@@ -296,8 +296,8 @@ class DecoderLayer:
             Where the context has packed sequences, (Tc, Ec), as `seq_offsets` where x
             has, (T, E).
         return_weights : bool, optional
-            Return the weights of both kinds of attention as well, in an `Insides`. No
-            bit of the output depends on it.
+            Return the weights of both kinds of attention as well, in a `ModelOutput`.
+            No bit of the output depends on it.
         heads : int or sequence of int, optional
             Of which heads, as in `attnpy.layers.MultiHeadAttention.__call__`.
         **options
@@ -310,8 +310,8 @@ class DecoderLayer:
         -------
         ndarray, shape (L, E) or (B, L, E)
             In the promoted dtype of x, the context and the parameters. With
-            `return_weights` an `Insides`, whose weights are (H, L, Lk) or (B, H, L, Lk)
-            and (H, L, Lc) or (B, H, L, Lc).
+            `return_weights` a `ModelOutput`, whose weights are (H, L, Lk) or
+            (B, H, L, Lk) and (H, L, Lc) or (B, H, L, Lc).
 
         Raises
         ------
@@ -382,7 +382,7 @@ class DecoderLayer:
                 tokens = _stack.residual(
                     tokens, part, norm, self.norm_first, after, num_threads=num_threads
                 )
-        return Insides(tokens, weights, cross_weights) if asked else tokens
+        return ModelOutput(tokens, weights, cross_weights) if asked else tokens
 
     def vjp(
         self,
@@ -679,7 +679,7 @@ class Decoder:
         return_weights: Literal[True],
         return_hidden_states: bool = ...,
         **options: Unpack[DecoderStackCall],
-    ) -> Insides: ...
+    ) -> ModelOutput: ...
     @overload
     def __call__(
         self,
@@ -690,7 +690,7 @@ class Decoder:
         return_weights: bool = ...,
         return_hidden_states: Literal[True],
         **options: Unpack[DecoderStackCall],
-    ) -> Insides: ...
+    ) -> ModelOutput: ...
     @overload
     def __call__(
         self,
@@ -701,7 +701,7 @@ class Decoder:
         return_weights: bool,
         return_hidden_states: bool = ...,
         **options: Unpack[DecoderStackCall],
-    ) -> Array | Insides: ...
+    ) -> Array | ModelOutput: ...
     @overload
     def __call__(
         self,
@@ -712,7 +712,7 @@ class Decoder:
         return_weights: bool = ...,
         return_hidden_states: bool,
         **options: Unpack[DecoderStackCall],
-    ) -> Array | Insides: ...
+    ) -> Array | ModelOutput: ...
     def __call__(
         self,
         x: ArrayLike,
@@ -724,7 +724,7 @@ class Decoder:
         layers: ArrayLike | None = None,
         heads: ArrayLike | None = None,
         **options: Any,
-    ) -> Array | Insides:
+    ) -> Array | ModelOutput:
         """Run the layers one after the other.
 
         Parameters
@@ -747,7 +747,7 @@ class Decoder:
         -------
         ndarray, shape (L, E) or (B, L, E)
             In the promoted dtype of x, the context and the parameters. With
-            `return_weights` or `return_hidden_states` an `Insides`.
+            `return_weights` or `return_hidden_states` a `ModelOutput`.
 
         Raises
         ------

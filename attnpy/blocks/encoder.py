@@ -9,7 +9,7 @@ import numpy as np
 from attnpy import _checks, _parameters, _pickles, _repr, _vjp
 from attnpy._options import PASSED_ON
 from attnpy.blocks import _stack
-from attnpy.blocks._stack import Insides
+from attnpy.blocks._stack import ModelOutput
 from attnpy.blocks.feed_forward import FeedForward
 from attnpy.layers import MultiHeadAttention
 
@@ -178,7 +178,7 @@ class EncoderLayer:
         return_weights: Literal[True],
         heads: ArrayLike | None = ...,
         **options: Unpack[EncoderCall],
-    ) -> Insides: ...
+    ) -> ModelOutput: ...
     @overload
     def __call__(
         self,
@@ -187,7 +187,7 @@ class EncoderLayer:
         return_weights: bool,
         heads: ArrayLike | None = ...,
         **options: Unpack[EncoderCall],
-    ) -> Array | Insides: ...
+    ) -> Array | ModelOutput: ...
     def __call__(
         self,
         x: ArrayLike,
@@ -195,7 +195,7 @@ class EncoderLayer:
         return_weights: bool = False,
         heads: ArrayLike | None = None,
         **options: Any,
-    ) -> Array | Insides:
+    ) -> Array | ModelOutput:
         """Run the layer.
 
         Parameters
@@ -203,7 +203,7 @@ class EncoderLayer:
         x : array_like, shape (L, E) or (B, L, E)
             The tokens.
         return_weights : bool, optional
-            Return the attention's weights as well, in an `Insides`. No bit of the
+            Return the attention's weights as well, in a `ModelOutput`. No bit of the
             output depends on it.
         heads : int or sequence of int, optional
             Of which heads, as in `attnpy.layers.MultiHeadAttention.__call__`.
@@ -217,7 +217,8 @@ class EncoderLayer:
         -------
         ndarray, shape (L, E) or (B, L, E)
             In the promoted dtype of x and the parameters; integers become float64. With
-            `return_weights` an `Insides`, whose weights are (H, L, L) or (B, H, L, L).
+            `return_weights` a `ModelOutput`, whose weights are (H, L, L) or
+            (B, H, L, L).
 
         Raises
         ------
@@ -249,7 +250,7 @@ class EncoderLayer:
             tokens = _stack.residual(
                 tokens, part, norm, self.norm_first, num_threads=num_threads
             )
-        return Insides(tokens, weights) if asked else tokens
+        return ModelOutput(tokens, weights) if asked else tokens
 
     def vjp(
         self,
@@ -406,7 +407,7 @@ class Encoder:
         return_weights: Literal[True],
         return_hidden_states: bool = ...,
         **options: Unpack[EncoderStackCall],
-    ) -> Insides: ...
+    ) -> ModelOutput: ...
     @overload
     def __call__(
         self,
@@ -415,7 +416,7 @@ class Encoder:
         return_weights: bool = ...,
         return_hidden_states: Literal[True],
         **options: Unpack[EncoderStackCall],
-    ) -> Insides: ...
+    ) -> ModelOutput: ...
     @overload
     def __call__(
         self,
@@ -424,7 +425,7 @@ class Encoder:
         return_weights: bool,
         return_hidden_states: bool = ...,
         **options: Unpack[EncoderStackCall],
-    ) -> Array | Insides: ...
+    ) -> Array | ModelOutput: ...
     @overload
     def __call__(
         self,
@@ -433,7 +434,7 @@ class Encoder:
         return_weights: bool = ...,
         return_hidden_states: bool,
         **options: Unpack[EncoderStackCall],
-    ) -> Array | Insides: ...
+    ) -> Array | ModelOutput: ...
     def __call__(
         self,
         x: ArrayLike,
@@ -443,7 +444,7 @@ class Encoder:
         layers: ArrayLike | None = None,
         heads: ArrayLike | None = None,
         **options: Any,
-    ) -> Array | Insides:
+    ) -> Array | ModelOutput:
         """Run the layers one after the other.
 
         Parameters
@@ -451,11 +452,11 @@ class Encoder:
         x : array_like, shape (L, E) or (B, L, E)
             The tokens.
         return_weights : bool, optional
-            Return the weights of the layers' attention as well, in an `Insides`. No bit
-            of the output depends on it.
+            Return the weights of the layers' attention as well, in a `ModelOutput`. No
+            bit of the output depends on it.
         return_hidden_states : bool, optional
             Return what goes into the layers and what each of them gives as well, in an
-            `Insides`. Hugging Face calls it `output_hidden_states`.
+            `ModelOutput`. Hugging Face calls it `output_hidden_states`.
         layers, heads : int or sequence of int, optional
             Of which layers and heads, in this order; negative numbers count from the
             end. Only they take memory (but for what one layer's weights take for a
@@ -467,7 +468,7 @@ class Encoder:
         -------
         ndarray, shape (L, E) or (B, L, E)
             In the promoted dtype of x and the parameters; integers become float64. With
-            `return_weights` or `return_hidden_states` an `Insides`.
+            `return_weights` or `return_hidden_states` a `ModelOutput`.
 
         Raises
         ------

@@ -10,7 +10,7 @@ import numpy as np
 
 from attnpy import _checks, _dtypes, _machine, _packed, _parameters, _vjp
 from attnpy._vjp import LayerGradients
-from attnpy.blocks import Insides
+from attnpy.blocks import ModelOutput
 
 if TYPE_CHECKING:
     from types import EllipsisType
@@ -117,10 +117,10 @@ def is_mixed(table: Array) -> bool:
 def run_existing(
     tokens: Array,
     lengths: NDArray[np.int64] | None,
-    run: Callable[[Array, NDArray[np.int64] | None], Array | Insides],
+    run: Callable[[Array, NDArray[np.int64] | None], Array | ModelOutput],
     table: Array,
     cached: bool = False,
-) -> Array | Insides:
+) -> Array | ModelOutput:
     """Run tokens (L, E) or (B, L, E) of which so many exist, as packed sequences.
 
     `run` takes those, (T, E), and where they begin, and returns what a stack does. The
@@ -132,7 +132,7 @@ def run_existing(
         exists, starts = _packed.existing(np.atleast_1d(lengths), tokens.shape[-2])
         exists = exists.reshape(tokens.shape[:-1])
     result = run(tokens if exists is None else tokens[exists], starts)
-    if not isinstance(result, Insides):
+    if not isinstance(result, ModelOutput):
         return _unpacked(result, exists, table)
     weights, states = result.weights, result.hidden_states
     if weights is not None and exists is not None:
@@ -140,15 +140,15 @@ def run_existing(
     if states is not None:
         states = _unpacked(states, exists, table)
     output = _unpacked(result.output, exists, table)
-    return Insides(output, weights, result.cross_weights, states)
+    return ModelOutput(output, weights, result.cross_weights, states)
 
 
 def run_parts(
     ids: NDArray[np.int64],
     lengths: NDArray[np.int64] | None,
-    run: Callable[[slice | EllipsisType], Array | Insides],
+    run: Callable[[slice | EllipsisType], Array | ModelOutput],
     num_threads: int | None,
-) -> Array | Insides:
+) -> Array | ModelOutput:
     """Run a batch of tokens (L,) or (B, L) in parts whose numbers stay in the caches.
 
     `run` returns what a model does of a part of the batch; its bits are those of all.

@@ -10,7 +10,7 @@ import numpy as np
 from attnpy import _checks, _parameters, _pickles, _repr, _vjp, positions
 from attnpy._linear import linear, linear_vjp
 from attnpy._vjp import LayerGradients
-from attnpy.blocks import Encoder, Insides, LayerNorm, _stack
+from attnpy.blocks import Encoder, LayerNorm, ModelOutput, _stack
 from attnpy.models import _embedding, _hf_config, _pretrained
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         token_types: ArrayLike | None
         num_threads: int | None
 
-    class BertInsidesCall(BertCall, Choice, total=False):
+    class BertChosenCall(BertCall, Choice, total=False):
         """The options of a call that returns more than the vectors."""
 
 
@@ -363,8 +363,8 @@ class BertEncoder:
         *,
         return_weights: Literal[True],
         return_hidden_states: bool = ...,
-        **options: Unpack[BertInsidesCall],
-    ) -> Insides: ...
+        **options: Unpack[BertChosenCall],
+    ) -> ModelOutput: ...
     @overload
     def __call__(
         self,
@@ -372,8 +372,8 @@ class BertEncoder:
         *,
         return_weights: bool = ...,
         return_hidden_states: Literal[True],
-        **options: Unpack[BertInsidesCall],
-    ) -> Insides: ...
+        **options: Unpack[BertChosenCall],
+    ) -> ModelOutput: ...
     @overload
     def __call__(
         self,
@@ -381,8 +381,8 @@ class BertEncoder:
         *,
         return_weights: bool,
         return_hidden_states: bool = ...,
-        **options: Unpack[BertInsidesCall],
-    ) -> Array | Insides: ...
+        **options: Unpack[BertChosenCall],
+    ) -> Array | ModelOutput: ...
     @overload
     def __call__(
         self,
@@ -390,8 +390,8 @@ class BertEncoder:
         *,
         return_weights: bool = ...,
         return_hidden_states: bool,
-        **options: Unpack[BertInsidesCall],
-    ) -> Array | Insides: ...
+        **options: Unpack[BertChosenCall],
+    ) -> Array | ModelOutput: ...
     def __call__(
         self,
         token_ids: ArrayLike,
@@ -404,7 +404,7 @@ class BertEncoder:
         layers: ArrayLike | None = None,
         heads: ArrayLike | None = None,
         num_threads: int | None = None,
-    ) -> Array | Insides:
+    ) -> Array | ModelOutput:
         """Return the tokens' vectors after the last layer.
 
         Parameters
@@ -421,10 +421,10 @@ class BertEncoder:
             By default 0. None for a model without types.
         return_weights : bool, optional
             Return the weights of the layers' attention as well, in an
-            `attnpy.blocks.Insides`. No bit of the output depends on it.
+            `attnpy.blocks.ModelOutput`. No bit of the output depends on it.
         return_hidden_states : bool, optional
             Return what goes into the layers and what each of them gives as well, in an
-            `attnpy.blocks.Insides`. The name is Hugging Face's.
+            `attnpy.blocks.ModelOutput`. The name is Hugging Face's.
         layers, heads : int or sequence of int, optional
             Of which layers and heads, as in `attnpy.blocks.Encoder.__call__`.
         num_threads : int, optional
@@ -434,8 +434,9 @@ class BertEncoder:
         Returns
         -------
         ndarray, shape (L, E) or (B, L, E)
-            With `return_weights` or `return_hidden_states` an `attnpy.blocks.Insides`,
-            whose weights are (layers, H, L, L) or (layers, B, H, L, L).
+            With `return_weights` or `return_hidden_states` an
+            `attnpy.blocks.ModelOutput`, whose weights are (layers, H, L, L) or
+            (layers, B, H, L, L).
 
         Raises
         ------
@@ -450,12 +451,12 @@ class BertEncoder:
         )
         bias = self._bias(ids.shape[-1] if ends is None else int(ends.max(initial=0)))
 
-        def run(part: slice | EllipsisType) -> Array | Insides:
+        def run(part: slice | EllipsisType) -> Array | ModelOutput:
             """Return what the encoder does, of a part of the batch."""
 
             def encode(
                 tokens: Array, seq_offsets: NDArray[np.int64] | None
-            ) -> Array | Insides:
+            ) -> Array | ModelOutput:
                 longest = _longest(tokens, seq_offsets)
                 return self.encoder(
                     tokens,
@@ -620,11 +621,11 @@ class BertEncoder:
         weight, first = self._first_tokens(tokens)
         vectors = self.pool(tokens, num_threads=num_threads)
         checked = _vjp.of_output(vectors)
-        slope = 1 - np.square(vectors)  # tanh' = 1 - tanh^2
+        derivative = 1 - np.square(vectors)  # tanh' = 1 - tanh^2
 
         def pullback(grad_output: ArrayLike) -> LayerGradients:
             of_first, of_weight, of_bias = linear_vjp(
-                checked(grad_output) * slope,
+                checked(grad_output) * derivative,
                 first,
                 weight,
                 self.pooler_bias,

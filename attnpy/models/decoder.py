@@ -12,7 +12,7 @@ from attnpy._attention import attention
 from attnpy._linear import linear, linear_vjp
 from attnpy._packed_weight import PackedTable, PackedWeight, packable
 from attnpy._vjp import LayerGradients
-from attnpy.blocks import Decoder, Insides, RMSNorm, _stack, tanh
+from attnpy.blocks import Decoder, ModelOutput, RMSNorm, _stack, tanh
 from attnpy.cache import checked_caches
 from attnpy.models import _embedding, _hf_config, _pretrained, sampling
 from attnpy.positions import Rotary
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
         caches: Sequence[KVCache] | None
         num_threads: int | None
 
-    class CausalInsidesCall(CausalCall, Choice, total=False):
+    class CausalChosenCall(CausalCall, Choice, total=False):
         """The options of a call that returns more than the vectors."""
 
 
@@ -446,8 +446,8 @@ class CausalDecoder(sampling.LanguageModel):
         *,
         return_weights: Literal[True],
         return_hidden_states: bool = ...,
-        **options: Unpack[CausalInsidesCall],
-    ) -> Insides: ...
+        **options: Unpack[CausalChosenCall],
+    ) -> ModelOutput: ...
     @overload
     def __call__(
         self,
@@ -455,8 +455,8 @@ class CausalDecoder(sampling.LanguageModel):
         *,
         return_weights: bool = ...,
         return_hidden_states: Literal[True],
-        **options: Unpack[CausalInsidesCall],
-    ) -> Insides: ...
+        **options: Unpack[CausalChosenCall],
+    ) -> ModelOutput: ...
     @overload
     def __call__(
         self,
@@ -464,8 +464,8 @@ class CausalDecoder(sampling.LanguageModel):
         *,
         return_weights: bool,
         return_hidden_states: bool = ...,
-        **options: Unpack[CausalInsidesCall],
-    ) -> Array | Insides: ...
+        **options: Unpack[CausalChosenCall],
+    ) -> Array | ModelOutput: ...
     @overload
     def __call__(
         self,
@@ -473,8 +473,8 @@ class CausalDecoder(sampling.LanguageModel):
         *,
         return_weights: bool = ...,
         return_hidden_states: bool,
-        **options: Unpack[CausalInsidesCall],
-    ) -> Array | Insides: ...
+        **options: Unpack[CausalChosenCall],
+    ) -> Array | ModelOutput: ...
     def __call__(
         self,
         token_ids: ArrayLike,
@@ -486,7 +486,7 @@ class CausalDecoder(sampling.LanguageModel):
         layers: ArrayLike | None = None,
         heads: ArrayLike | None = None,
         num_threads: int | None = None,
-    ) -> Array | Insides:
+    ) -> Array | ModelOutput:
         """Return the tokens' vectors after the last layer.
 
         Parameters
@@ -502,10 +502,10 @@ class CausalDecoder(sampling.LanguageModel):
             depend on the length (see the notes).
         return_weights : bool, optional
             Return the weights of the layers' attention as well, in an
-            `attnpy.blocks.Insides`. No bit of the output depends on it.
+            `attnpy.blocks.ModelOutput`. No bit of the output depends on it.
         return_hidden_states : bool, optional
             Return what goes into the layers and what each of them gives as well, in an
-            `attnpy.blocks.Insides`. The name is Hugging Face's.
+            `attnpy.blocks.ModelOutput`. The name is Hugging Face's.
         layers, heads : int or sequence of int, optional
             Of which layers and heads, as in `attnpy.blocks.Encoder.__call__`.
         num_threads : int, optional
@@ -515,9 +515,10 @@ class CausalDecoder(sampling.LanguageModel):
         Returns
         -------
         ndarray, shape (L, E) or (B, L, E)
-            With `return_weights` or `return_hidden_states` an `attnpy.blocks.Insides`,
-            whose weights are (layers, H, L, Lk) or (layers, B, H, L, Lk), where `Lk` is
-            `L`, or the longest length in the caches, with the new tokens in it.
+            With `return_weights` or `return_hidden_states` an
+            `attnpy.blocks.ModelOutput`, whose weights are (layers, H, L, Lk) or
+            (layers, B, H, L, Lk), where `Lk` is `L`, or the longest length in the
+            caches, with the new tokens in it.
 
         Raises
         ------
@@ -530,7 +531,7 @@ class CausalDecoder(sampling.LanguageModel):
 
         def run(
             tokens: Array, seq_offsets: NDArray[np.int64] | None
-        ) -> Array | Insides:
+        ) -> Array | ModelOutput:
             return self.decoder(
                 tokens,
                 caches=caches,
@@ -714,15 +715,15 @@ class CausalDecoder(sampling.LanguageModel):
         tokens, cap = _vjp.floating(states, "states"), self.logit_softcap
         scores = self.logits(tokens, num_threads=num_threads)
         weight = self.token_embedding.T if self.output is None else self.output
-        checked, slope = _vjp.of_output(scores), None
+        checked, derivative = _vjp.of_output(scores), None
         if cap is not None:  # 1 - tanh^2, where scores are C tanh
-            slope = scores / np.asarray(cap, scores.dtype)
-            np.subtract(1, np.square(slope, out=slope), out=slope)
+            derivative = scores / np.asarray(cap, scores.dtype)
+            np.subtract(1, np.square(derivative, out=derivative), out=derivative)
 
         def pullback(grad_output: ArrayLike) -> LayerGradients:
             grad = checked(grad_output)
-            if slope is not None:
-                grad = grad * slope
+            if derivative is not None:
+                grad = grad * derivative
             of_states, of_weight, _ = linear_vjp(
                 grad, tokens, weight, None, num_threads=num_threads
             )

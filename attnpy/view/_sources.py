@@ -71,13 +71,13 @@ def from_model(
     encoded = _encode(tokenizer, text)
     if not encoded.ids:
         raise ValueError("text: expected at least one token, got none")
-    insides = model(np.array(encoded.ids), return_weights=True)
-    if not hasattr(insides, "weights"):
+    result = model(np.array(encoded.ids), return_weights=True)
+    if not hasattr(result, "weights"):
         raise TypeError(
             "model: expected a call with return_weights=True to return something with "
-            f"weights, got {type(insides).__name__}"
+            f"weights, got {type(result).__name__}"
         )
-    source = from_arrays(insides.weights, encoded.tokens, None, special_tokens)
+    source = from_arrays(result.weights, encoded.tokens, None, special_tokens)
     if special_tokens is not None:
         return source
     places = [i for i, special in enumerate(encoded.is_special) if special]

@@ -252,14 +252,14 @@ def make_generate(rng):
     return Case("generate", call)
 
 
-def make_insides(rng):
+def make_model_output(rng):
     model = CausalDecoder.from_config(one_of(rng, tuple(DECODERS.values())), rng=rng)
     caches = model.new_caches(2, 8, growable=True)
     filled(rng, caches, lambda n: model(np.ones((2, n), int), caches=caches))
     ids = rng.integers(0, 9, (2, one_of(rng, (1, 4))))
     asked = {"return_weights": True, "return_hidden_states": True}
     call = functools.partial(model, ids, caches=caches, **asked, **threads(rng))
-    return Case("insides", call, caches)
+    return Case("model output", call, caches)
 
 
 MAKERS = (
@@ -276,5 +276,5 @@ MAKERS = (
     make_decoder,
     make_decoder,
     make_generate,
-    make_insides,
+    make_model_output,
 )

@@ -535,8 +535,8 @@ def block_cases():
     yield "feed-forward", Case(lambda: network(x), [x])
     yield "encoder layer", Case(lambda: encoder_layer(x, kv_lengths=[5, 3]), [x])
     yield "encoder", Case(lambda: encoder(x), [x])
-    insides = {"return_weights": True, "return_hidden_states": True}
-    yield "encoder's insides", Case(lambda: encoder(x, **insides), [x])
+    more = {"return_weights": True, "return_hidden_states": True}
+    yield "encoder, all outputs", Case(lambda: encoder(x, **more), [x])
     yield (
         "decoder layer",
         Case(lambda: decoder_layer(x, context, cache=cache), [x, context], [cache]),

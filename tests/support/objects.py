@@ -57,7 +57,7 @@ EXAMPLES = {
     "blocks.Encoder": lambda _: blocks.Encoder(2, 8, 2, 32),
     "blocks.EncoderLayer": lambda _: blocks.EncoderLayer(8, 2, 32),
     "blocks.FeedForward": lambda _: blocks.FeedForward(8, 32),
-    "blocks.Insides": lambda _: blocks.Encoder(2, 8, 2, 32)(Q, return_weights=True),
+    "blocks.ModelOutput": lambda _: blocks.Encoder(2, 8, 2, 32)(Q, return_weights=True),
     "blocks.LayerNorm": lambda _: blocks.LayerNorm(8),
     "blocks.RMSNorm": lambda _: blocks.RMSNorm(8),
     "checkpoints.Checkpoint": checkpoint,

@@ -241,11 +241,11 @@ def caches(x: Array) -> None:
 
 
 def blocks(x: Array, flag: bool) -> None:
-    Insides = attnpy.blocks.Insides
+    ModelOutput = attnpy.blocks.ModelOutput
     layer = attnpy.blocks.EncoderLayer(6, 2, 8, activation="swiglu", norm="rms")
     assert_type(layer(x, causal=True), Array)
-    assert_type(layer(x, return_weights=True, heads=[0]), attnpy.blocks.Insides)
-    assert_type(layer(x, return_weights=flag), Array | attnpy.blocks.Insides)
+    assert_type(layer(x, return_weights=True, heads=[0]), attnpy.blocks.ModelOutput)
+    assert_type(layer(x, return_weights=flag), Array | attnpy.blocks.ModelOutput)
     assert_type(layer.vjp(x, wanted=["bias"], bias=x)[0], Array)
     layer(x, context=x)  # wrong
     layer(x, heads=[0])  # wrong
@@ -256,10 +256,12 @@ def blocks(x: Array, flag: bool) -> None:
     encoder = attnpy.blocks.Encoder(2, 6, 2, 8, shared=True, norm_first=True)
     assert_type(encoder(x), Array)
     assert_type(encoder(x, return_weights=True, layers=0).weights, Array | None)
-    assert_type(encoder(x, return_weights=flag), Array | attnpy.blocks.Insides)
-    assert_type(encoder(x, return_hidden_states=flag), Array | attnpy.blocks.Insides)
+    assert_type(encoder(x, return_weights=flag), Array | attnpy.blocks.ModelOutput)
+    assert_type(
+        encoder(x, return_hidden_states=flag), Array | attnpy.blocks.ModelOutput
+    )
     both = encoder(x, return_weights=flag, return_hidden_states=flag, heads=0)
-    assert_type(both, Array | attnpy.blocks.Insides)
+    assert_type(both, Array | attnpy.blocks.ModelOutput)
     assert_type(encoder(x, return_hidden_states=True).hidden_states, Array | None)
     assert_type(encoder.layers, list[attnpy.blocks.EncoderLayer])
     assert_type(encoder.vjp(x, checkpoint=True)[0], Array)
@@ -274,8 +276,8 @@ def blocks(x: Array, flag: bool) -> None:
 
     one = attnpy.blocks.DecoderLayer(6, 2, 8, cross_attention=True)
     assert_type(one(x, x, context_lengths=3, cache=one.new_cache(1, 8)), Array)
-    assert_type(one(x, x, return_weights=True), attnpy.blocks.Insides)
-    assert_type(one(x, x, return_weights=flag), Array | attnpy.blocks.Insides)
+    assert_type(one(x, x, return_weights=True), attnpy.blocks.ModelOutput)
+    assert_type(one(x, x, return_weights=flag), Array | attnpy.blocks.ModelOutput)
     assert_type(one.vjp(x, x, mask=x > 0)[0], Array)
     one(x, x, caches=[])  # wrong
     one.vjp(x, x, causal=True)  # wrong
@@ -284,8 +286,8 @@ def blocks(x: Array, flag: bool) -> None:
     assert_type(decoder.new_caches(1, 8), list[attnpy.KVCache])
     assert_type(decoder(x, x, caches=decoder.new_caches(1, 8)), Array)
     assert_type(decoder(x, decoder.project_context(x)), Array)
-    assert_type(decoder(x, x, return_weights=True), attnpy.blocks.Insides)
-    assert_type(decoder(x, x, return_weights=flag), Array | attnpy.blocks.Insides)
+    assert_type(decoder(x, x, return_weights=True), attnpy.blocks.ModelOutput)
+    assert_type(decoder(x, x, return_weights=flag), Array | attnpy.blocks.ModelOutput)
     assert_type(decoder.vjp(x, x)[1](x).context, Array | None)
     assert_type(decoder.parameters(), dict[str, Array])
     decoder(x, x, caches=one.new_cache(1, 8))  # wrong
@@ -299,9 +301,9 @@ def blocks(x: Array, flag: bool) -> None:
     assert_type(network.W_gate, Array | None)
     network(x, x)  # wrong
     attnpy.blocks.FeedForward(6, 8, activation=np.tanh)  # wrong
-    assert_type(Insides(x).cross_weights, Array | None)
-    assert_type(Insides(x, x).hidden_states, Array | None)
-    Insides(x).output.weights  # wrong
+    assert_type(ModelOutput(x).cross_weights, Array | None)
+    assert_type(ModelOutput(x, x).hidden_states, Array | None)
+    ModelOutput(x).output.weights  # wrong
 
 
 def norms_and_activations(x: Array) -> None:
@@ -402,8 +404,8 @@ def random() -> None:
 def bert(ids: Integers, flag: bool) -> None:
     model = attnpy.models.BertEncoder(2, 6, 2, 8, vocab_size=100, pooler=True)
     assert_type(model(ids, lengths=[3]), Array)
-    assert_type(model(ids, return_weights=True), attnpy.blocks.Insides)
-    assert_type(model(ids, return_weights=flag), Array | attnpy.blocks.Insides)
+    assert_type(model(ids, return_weights=True), attnpy.blocks.ModelOutput)
+    assert_type(model(ids, return_weights=flag), Array | attnpy.blocks.ModelOutput)
     states, pullback = model.vjp(ids, checkpoint=True)
     assert_type(pullback(states), dict[str, Array])
     assert_type(model.pool(states), Array)
@@ -441,8 +443,8 @@ def decoder(ids: Integers, flag: bool, rng: np.random.Generator) -> None:
     caches = model.new_caches(1, 8)
     states = model(ids, caches=caches)
     assert_type(states, Array)
-    assert_type(model(ids, return_weights=True), attnpy.blocks.Insides)
-    assert_type(model(ids, return_weights=flag), Array | attnpy.blocks.Insides)
+    assert_type(model(ids, return_weights=True), attnpy.blocks.ModelOutput)
+    assert_type(model(ids, return_weights=flag), Array | attnpy.blocks.ModelOutput)
     assert_type(model.logits(states), Array)
     assert_type(model.logits_vjp(states)[0], Array)
     assert_type(model.vjp(ids, logits=True)[1](states), dict[str, Array])

@@ -14,7 +14,7 @@ from support.comparisons import assert_near, assert_same_bits
 from support.formulas import multi_head_attention, softmax
 
 from attnpy import checkpoints
-from attnpy.blocks import Decoder, DecoderLayer, Encoder, Insides
+from attnpy.blocks import Decoder, DecoderLayer, Encoder, ModelOutput
 from attnpy.layers import MultiHeadAttention
 from attnpy.models import BertEncoder, CausalDecoder
 
@@ -144,11 +144,11 @@ def test_heads_take_memory_for_themselves():
 def test_an_encoder_returns_what_its_layers_compute(options, shape):
     encoder, x = make(Encoder, 3, 12, 4, 20, **options), normal(*shape, dtype="float64")
     plain, states = encoder(x), [x]
-    insides = encoder(x, return_weights=True, return_hidden_states=True)
-    assert isinstance(insides, Insides)
-    assert_same_bits(insides.output, plain)
-    assert insides.cross_weights is None
-    for layer, weights in zip(encoder.layers, insides.weights, strict=True):
+    result = encoder(x, return_weights=True, return_hidden_states=True)
+    assert isinstance(result, ModelOutput)
+    assert_same_bits(result.output, plain)
+    assert result.cross_weights is None
+    for layer, weights in zip(encoder.layers, result.weights, strict=True):
         tokens = layer.norm_1(states[-1]) if layer.norm_first else states[-1]
         assert_near(weights, multi_head_attention(layer.self_attention, tokens)[1])
         one = layer(states[-1], return_weights=True)
@@ -156,9 +156,9 @@ def test_an_encoder_returns_what_its_layers_compute(options, shape):
         assert one[2:] == (None, None)
         states.append(one.output)
     states[-1] = plain  # after the final norm
-    assert_same_bits(insides.hidden_states, np.stack(states))
+    assert_same_bits(result.hidden_states, np.stack(states))
     only = encoder(x, return_hidden_states=True)
-    assert_same_bits(only.hidden_states, insides.hidden_states)
+    assert_same_bits(only.hidden_states, result.hidden_states)
     assert only.weights is None
     assert encoder(x, return_weights=True).hidden_states is None
 
@@ -168,28 +168,28 @@ def test_an_encoder_returns_what_its_layers_compute(options, shape):
 def test_a_decoder_returns_the_weights_of_both_attentions(options):
     decoder = make(Decoder, 3, 12, 4, 20, context_dim=8, **options)
     x, context = normal(2, 6, 12, dtype="float64"), normal(2, 7, 8, dtype="float64")
-    insides = decoder(x, context, return_weights=True, return_hidden_states=True)
-    assert_same_bits(insides.output, decoder(x, context))
+    result = decoder(x, context, return_weights=True, return_hidden_states=True)
+    assert_same_bits(result.output, decoder(x, context))
     causal = np.tri(6, dtype=bool)
     for i, layer in enumerate(decoder.layers):
-        before = insides.hidden_states[i]
+        before = result.hidden_states[i]
         tokens = layer.norm_1(before) if layer.norm_first else before
         attended, weights = multi_head_attention(
             layer.self_attention, tokens, allowed=causal
         )
-        assert_near(insides.weights[i], weights)
+        assert_near(result.weights[i], weights)
         after = before + attended
         after = layer.norm_2(after) if layer.norm_first else layer.norm_1(after)
         expected = multi_head_attention(layer.cross_attention, after, context)[1]
-        assert_near(insides.cross_weights[i], expected)
+        assert_near(result.cross_weights[i], expected)
         one = layer(before, context, return_weights=True)
-        assert_same_bits(one.cross_weights, insides.cross_weights[i].copy())
+        assert_same_bits(one.cross_weights, result.cross_weights[i].copy())
     memory, caches = decoder.project_context(context), decoder.new_caches(2, 6)
     for i in range(6):
         step = decoder(x[:, i : i + 1], memory, caches=caches, return_weights=True)
-        row = insides.weights[..., i : i + 1, : i + 1]
+        row = result.weights[..., i : i + 1, : i + 1]
         assert_same_bits(step.weights, np.ascontiguousarray(row))
-        row = insides.cross_weights[..., i : i + 1, :]
+        row = result.cross_weights[..., i : i + 1, :]
         assert_same_bits(step.cross_weights, np.ascontiguousarray(row))
 
 
@@ -225,17 +225,17 @@ def test_packed_sequences_have_the_weights_of_each_alone():
         encoder(x, **both),
         decoder(x, context, context_offsets=of_context, **both),
     )
-    for insides, stack in zip(packed, (encoder, decoder), strict=True):
+    for result, stack in zip(packed, (encoder, decoder), strict=True):
         for b in range(3):
             own = slice(*starts[b : b + 2])
             given = (x[own],)
             if stack is decoder:
                 given = (x[own], context[slice(*of_context[b : b + 2])])
             alone = stack(*given, return_weights=True, return_hidden_states=True)
-            states = np.ascontiguousarray(insides.hidden_states[:, own])
+            states = np.ascontiguousarray(result.hidden_states[:, own])
             assert_same_bits(states, alone.hidden_states)
             for name in ("weights", "cross_weights"):
-                one, whole = getattr(alone, name), getattr(insides, name)
+                one, whole = getattr(alone, name), getattr(result, name)
                 if one is not None:
                     part = whole[:, b, :, : one.shape[-2], : one.shape[-1]]
                     assert_same_bits(np.ascontiguousarray(part), one)
@@ -245,9 +245,9 @@ def test_packed_sequences_have_the_weights_of_each_alone():
 def test_states_come_in_the_dtype_of_the_output():
     x = np.arange(36).reshape(3, 12)
     encoder = make(Encoder, 2, 12, 4, 20, dtype=np.float32)
-    insides = encoder(x, return_hidden_states=True)
-    assert insides.hidden_states.dtype == insides.output.dtype == np.float64
-    assert_same_bits(insides.hidden_states[0], x.astype(float))
+    result = encoder(x, return_hidden_states=True)
+    assert result.hidden_states.dtype == result.output.dtype == np.float64
+    assert_same_bits(result.hidden_states[0], x.astype(float))
 
 
 @pytest.mark.quick
@@ -307,20 +307,20 @@ def test_caches_of_different_lengths_have_no_weights_in_one_array():
 def test_bert_returns_the_weights_of_its_arithmetic(dtype, softmaxes):
     model, tensors = bert(dtype)
     expected = families.bert_states(tensors, families.BERT, IDS)
-    insides = model(IDS, return_weights=True, return_hidden_states=True)
+    result = model(IDS, return_weights=True, return_hidden_states=True)
     limit = 1e-12 if dtype == np.float64 else 5e-5
     n_layers, n_heads = len(model.encoder.layers), 3
     assert len(softmaxes) == n_layers * n_heads
     weights = np.reshape(softmaxes, (n_layers, n_heads, 9, 9))
-    assert insides.weights.dtype == dtype
-    assert_near(insides.weights, weights, limit)
-    assert_near(insides.output, expected, limit)
-    assert_same_bits(insides.output, model(IDS))
-    assert_same_bits(insides.hidden_states[-1], insides.output)
-    states = insides.hidden_states[0]
+    assert result.weights.dtype == dtype
+    assert_near(result.weights, weights, limit)
+    assert_near(result.output, expected, limit)
+    assert_same_bits(result.output, model(IDS))
+    assert_same_bits(result.hidden_states[-1], result.output)
+    states = result.hidden_states[0]
     for i, layer in enumerate(model.encoder.layers):
         states = layer(states)
-        assert_same_bits(states, insides.hidden_states[i + 1])
+        assert_same_bits(states, result.hidden_states[i + 1])
 
 
 @pytest.mark.quick
@@ -328,10 +328,10 @@ def test_bert_returns_the_weights_of_its_arithmetic(dtype, softmaxes):
 def test_decoders_return_the_weights_of_their_arithmetic(kind, softmaxes):
     model, tensors, config = decoder(kind, np.float64)
     families.logits(tensors, config, IDS)
-    insides = model(IDS, return_weights=True, return_hidden_states=True)
-    assert_near(insides.weights, np.reshape(softmaxes, insides.weights.shape), 1e-11)
-    assert_same_bits(insides.output, model(IDS))
-    assert_same_bits(insides.hidden_states[-1], insides.output)
+    result = model(IDS, return_weights=True, return_hidden_states=True)
+    assert_near(result.weights, np.reshape(softmaxes, result.weights.shape), 1e-11)
+    assert_same_bits(result.output, model(IDS))
+    assert_same_bits(result.hidden_states[-1], result.output)
 
 
 @pytest.mark.quick
@@ -340,14 +340,14 @@ def test_decoders_return_the_weights_of_their_arithmetic(kind, softmaxes):
 def test_padding_changes_nothing_and_has_zeros(kind, dtype):
     model = bert(dtype)[0] if kind == "bert" else decoder(kind, dtype)[0]
     both = {"return_weights": True, "return_hidden_states": True}
-    insides = model(batch(), lengths=LENGTHS, **both)
-    assert_same_bits(insides.output, model(batch(), lengths=LENGTHS))
-    assert insides.hidden_states.dtype == insides.output.dtype
+    result = model(batch(), lengths=LENGTHS, **both)
+    assert_same_bits(result.output, model(batch(), lengths=LENGTHS))
+    assert result.hidden_states.dtype == result.output.dtype
     for b, (ids, n) in enumerate(zip(batch(), LENGTHS, strict=True)):
         alone, padded = model(ids[:n], **both), model(ids, lengths=n, **both)
         assert_same_bits(padded.output[:n], alone.output)
         for one in (
-            Insides(*(None if part is None else part[:, b] for part in insides)),
+            ModelOutput(*(None if part is None else part[:, b] for part in result)),
             padded,
         ):
             assert one.weights.shape[-2:] == (9, 9)
@@ -364,12 +364,12 @@ def test_a_mask_of_bert_hides_keys_from_the_weights():
     model, _ = bert()
     exists = np.ones((3, 9), bool)
     exists[0, 3], exists[2, :2] = False, False
-    insides = model(batch(), token_mask=exists, return_weights=True)
-    assert_same_bits(insides.output, model(batch(), token_mask=exists))
-    of_keys = np.moveaxis(insides.weights, -1, 2)  # (layers, B, Lk, H, Lq)
+    result = model(batch(), token_mask=exists, return_weights=True)
+    assert_same_bits(result.output, model(batch(), token_mask=exists))
+    of_keys = np.moveaxis(result.weights, -1, 2)  # (layers, B, Lk, H, Lq)
     assert not of_keys[:, ~exists].any()
     assert of_keys[:, exists].all()
-    np.testing.assert_allclose(insides.weights.sum(axis=-1), 1, rtol=1e-5)
+    np.testing.assert_allclose(result.weights.sum(axis=-1), 1, rtol=1e-5)
 
 
 @pytest.mark.quick
@@ -404,10 +404,10 @@ def test_no_sequence_and_no_token_have_weights_too():
     n = len(model.encoder.layers)
     for shape in ((0, 4), (2, 0), (0,)):
         ids = np.zeros(shape, int)
-        insides = model(ids, **both)
+        result = model(ids, **both)
         length = shape[-1]
-        assert insides.weights.shape == (n, *shape[:-1], 3, length, length)
-        assert insides.hidden_states.shape == (n + 1, *shape, 12)
-    insides = model(batch(), lengths=[0, 9, 0], **both)
-    assert not insides.weights[:, [0, 2]].any()
+        assert result.weights.shape == (n, *shape[:-1], 3, length, length)
+        assert result.hidden_states.shape == (n + 1, *shape, 12)
+    result = model(batch(), lengths=[0, 9, 0], **both)
+    assert not result.weights[:, [0, 2]].any()
     assert model(batch(), lengths=[0, 0, 0], **both).weights.shape == (n, 3, 3, 9, 9)
