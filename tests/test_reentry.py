@@ -7,12 +7,12 @@ it knows; a call must not notice, or give an error.
 
 import contextlib
 import functools
-import gc
 import itertools
 import warnings
 
 import numpy as np
 import pytest
+from support import reentry
 from support.processes import assert_runs
 from support.right_calls import right_calls
 
@@ -102,16 +102,6 @@ class Asked:
         return self.array
 
 
-class Finaliser:
-    """Lies in a circle, so that the garbage collector finds it."""
-
-    def __init__(self, act):
-        self.act, self.me = act, self
-
-    def __del__(self):
-        self.act()
-
-
 def when_asked(call, arguments, act):
     """While an array is converted."""
     for path in paths_in(arguments, is_array):
@@ -129,28 +119,11 @@ def overflowing(arguments):
     yield arguments
 
 
-def when_it_overflows(call, arguments, act):
-    """While NumPy casts it: numpy.seterrcall."""
+def when_it_casts(moment, call, arguments, act):
+    """While NumPy casts a number that overflows."""
 
     def run(given):
-        before = np.seterrcall(lambda *_: act())
-        try:
-            with np.errstate(all="call"):
-                return call(given)
-        finally:
-            np.seterrcall(before)
-
-    for given in overflowing(arguments):
-        yield functools.partial(run, given)
-
-
-def when_it_warns(call, arguments, act):
-    """While NumPy casts it: warnings.showwarning."""
-
-    def run(given):
-        with np.errstate(all="warn"), warnings.catch_warnings():
-            warnings.simplefilter("always")
-            warnings.showwarning = lambda *_, **more: act()
+        with moment(act):
             return call(given)
 
     for given in overflowing(arguments):
@@ -158,19 +131,11 @@ def when_it_warns(call, arguments, act):
 
 
 def when_it_collects(call, arguments, act):
-    """While something is allocated, each in its turn."""
+    """While something is allocated, each time with the first act at another one."""
 
     def run(n):
-        gc.collect()
-        gc.disable()
-        Finaliser(act)
-        thresholds = gc.get_threshold()
-        gc.set_threshold(n, 1000, 1000)
-        gc.enable()
-        try:
+        with reentry.when_it_collects(act, n):
             return call(arguments)
-        finally:
-            gc.set_threshold(*thresholds)
 
     for n in range(1, 12):
         yield functools.partial(run, n)
@@ -178,8 +143,8 @@ def when_it_collects(call, arguments, act):
 
 MOMENTS = {
     "asked": when_asked,
-    "overflows": when_it_overflows,
-    "warns": when_it_warns,
+    "overflows": functools.partial(when_it_casts, reentry.when_it_overflows),
+    "warns": functools.partial(when_it_casts, reentry.when_it_warns),
     "collects": when_it_collects,
 }
 
