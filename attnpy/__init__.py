@@ -1,16 +1,16 @@
 """Fast, exact attention for NumPy arrays on a CPU.
 
 `attention` computes scaled-dot-product attention, multi-head and with every usual
-option, without ever building the matrix of scores, and `attention_vjp` its gradients;
-`Plan` makes a call ready to be run many times; `attend_partial` goes through keys in
-parts, and `merge` combines results over disjoint sets of them; `statistics` sums the
-weights up where there are too many to return.
+option, without ever building the matrix of scores, and `attention_vjp` computes its
+gradients. `Plan` prepares a call to be run many times. `attend_partial` takes keys in
+parts, and `merge` combines results over disjoint sets of keys. `statistics` sums up the
+weights where there are too many to return.
 
-`MultiHeadAttention` and `SelfAttention` are layers with weights of their own; `KVCache`
+`MultiHeadAttention` and `SelfAttention` are layers with their own weights; `KVCache`
 keeps keys and values for decoding. The modules `blocks` (encoder, decoder),
-`positions`, `masks` and `classic` have the rest of a transformer; `training` has what a
-training loop needs beside gradients; `plot`, `view` and `diagrams` are for pictures.
-What is left here is about threads and the machine.
+`positions`, `masks` and `classic` contain the rest of a transformer; `training`
+contains what a training loop needs besides gradients; `plot`, `view` and `diagrams`
+make pictures. The remaining functions here are about threads and the machine.
 """
 
 from typing import TYPE_CHECKING
@@ -64,7 +64,7 @@ __all__ = [
     "statistics",
 ]
 
-# What checkers and editors see of what is imported later.
+# What type checkers and editors see of the modules that are imported later.
 if TYPE_CHECKING:
     from attnpy import blocks as blocks
     from attnpy import cache as cache
@@ -86,7 +86,7 @@ if TYPE_CHECKING:
     from attnpy.cache import KVCache
     from attnpy.layers import MultiHeadAttention, SelfAttention
 
-# Imported when they are first asked for: attention() alone is there in milliseconds.
+# Imported on first use, so that attention() alone is ready in milliseconds.
 _LATER = {
     "KVCache": "cache",
     "MultiHeadAttention": "layers",
@@ -117,7 +117,7 @@ _MODULES = (
 if not TYPE_CHECKING:  # to whom every name would be right
 
     def __getattr__(name):
-        """Import what the package has but had not needed yet."""
+        """Import a module of the package when it is first used."""
         from importlib import import_module
 
         if name in _MODULES:

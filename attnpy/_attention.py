@@ -113,8 +113,8 @@ def attention(
     Parameters
     ----------
     query : array_like, shape (..., H, Lq, D)
-        `H` query heads of `Lq` queries. Two axes are a single head; a 1-D query
-        ``(D,)`` is a single query, and the axis `Lq` is missing from every result.
+        `H` query heads of `Lq` queries. Two axes mean a single head. A 1-D query
+        ``(D,)`` is a single query, and every result lacks the axis `Lq`.
     key : array_like, shape (..., Hk, Lk, D)
         `H` must be a multiple of `Hk`: query head ``h`` uses key and value head
         ``h // (H // Hk)`` (grouped-query attention).
@@ -126,29 +126,29 @@ def attention(
     bias : array_like of float, broadcast to (..., H, Lq, Lk), optional
         Added to the scaled (and capped) scores. -inf masks.
     causal : bool or {"bottom_right", "top_left"}, optional
-        Hide the keys after each query's position. With True, which is
+        Hide the keys after each query's position. With True, the same as
         ``"bottom_right"``, the last query sees the last key; with ``"top_left"`` the
-        first query sees the first key only.
+        first query sees only the first key.
     window : (left, right), optional
-        Query at position p sees the keys from ``p - left`` to ``p + right``; each is
-        at least 0, or None for no limit.
+        A query at position p sees the keys from ``p - left`` to ``p + right``; each
+        side is at least 0, or None for no limit.
     q_offset : int or array_like of int, broadcast to the axes before H, optional
-        The absolute position of query 0; query i stands at ``q_offset + i``, key j at
-        j. By default 0 for ``causal="top_left"``; otherwise ``Lk - Lq``, or
-        ``kv_lengths - Lq`` where lengths are given. Without `causal` and `window`
-        nothing depends on it.
+        The absolute position of query 0; query i is at ``q_offset + i``, key j at j. By
+        default 0 for ``causal="top_left"``; otherwise ``Lk - Lq``, or ``kv_lengths -
+        Lq`` if lengths are given. It only matters with `causal`, `window` or
+        `dropout`.
     kv_lengths : int or array_like of int, broadcast to the axes before H, optional
-        How many of the keys exist, 0 to `Lk`; nobody attends to the others.
+        How many of the keys exist, 0 to `Lk`; no query attends to the others.
     seq_offsets : array_like of int, shape (n + 1,), or a pair of them, optional
         Packed sequences: the rows of query ``(H, T, D)``, key ``(Hk, T, D)`` and value
-        ``(Hk, T, Dv)`` are `n` sequences end to end, sequence i those from
-        ``seq_offsets[i]`` up to ``seq_offsets[i + 1]``; they attend only within
-        themselves, with the bits of each alone. The first offset is 0, the last one
-        `T`. A pair, ``(of queries, of keys)``, is for keys of other lengths; None in it
-        for an array that is not packed: ``(n, H, L, D)``. Output and LSE are packed as
-        the queries are. All else is as in a batch of `n`, padded to the longest:
-        `q_offset` and `kv_lengths` broadcast to (n,), `mask`, `bias` and the weights
-        to (n, H, Lq, Lk).
+        ``(Hk, T, Dv)`` are `n` sequences end to end; sequence i has the rows from
+        ``seq_offsets[i]`` up to ``seq_offsets[i + 1]``. Each attends only within
+        itself, with the same bits as alone. The first offset is 0, the last one `T`.
+        Pass a pair, ``(of queries, of keys)``, if the keys have other lengths; None in
+        it means that the array is not packed: ``(n, H, L, D)``. Output and LSE are
+        packed like the queries. Everything else is as in a batch of `n`, padded to the
+        longest: `q_offset` and `kv_lengths` broadcast to (n,), `mask`, `bias` and the
+        weights to (n, H, Lq, Lk).
     scale : float, optional
         Factor of the dot products; by default ``1 / sqrt(D)``. Any finite value.
     softcap : float, optional
@@ -156,28 +156,28 @@ def attention(
     sinks : array_like of float, shape (H,), optional
         One more logit for each query head, in the denominator of the softmax only.
     dropout : float, optional
-        At least 0 and below 1: with this probability a weight becomes 0; the others are
-        divided by ``1 - dropout``. It is the weights so changed that `return_weights`
-        returns; `lse` is that of the weights before.
+        At least 0 and below 1: the probability that a weight becomes 0; the others are
+        divided by ``1 - dropout``. `return_weights` returns the weights after dropout;
+        `lse` is the one before it.
     dropout_seed : int, optional
-        From 0 to ``2**64 - 1``, needed with `dropout`. Which weights are dropped
-        depends on nothing but it, the batch, the head, and the positions of query and
+        From 0 to ``2**64 - 1``, required with `dropout`. Which weights are dropped
+        depends only on the seed, the batch, the head, and the positions of query and
         key; see `attnpy.random.dropout_mask`.
     return_weights : bool, optional
-        Return the weights as well, which takes memory for the whole matrix. No bit of
+        Return the weights as well, which needs memory for the whole matrix. No bit of
         the output depends on it.
     return_lse : bool, optional
         Return the logarithm of each softmax denominator as well; see `merge`.
     out : ndarray, shape (..., H, Lq, Dv), optional
-        Where to write the output, in the output's dtype with any strides. It may
-        overlap the inputs.
+        Array for the output, in the output's dtype, with any strides. It may overlap
+        the inputs.
     num_threads : int, optional
         At least 1; by default `attnpy.get_num_threads`. Changes no bit of the result.
 
     Returns
     -------
     output : ndarray, shape (..., H, Lq, Dv)
-        In the promoted dtype of query, key and value. It is `out` where that is given.
+        In the promoted dtype of query, key and value; `out` itself if it is given.
     weights : ndarray, shape (..., H, Lq, Lk)
         With `return_weights`, in the same dtype.
     lse : ndarray, shape (..., H, Lq)
@@ -187,7 +187,7 @@ def attention(
     Raises
     ------
     TypeError
-        If an argument has the wrong kind or dtype, an integer mask for example.
+        If an argument has the wrong kind or dtype, for example an integer mask.
     ValueError
         If shapes do not fit together or a number is out of its range.
     MemoryError
@@ -211,27 +211,26 @@ def attention(
     as in Dao et al., "FlashAttention" (2022).
 
     A query that may see nothing gets output 0, weights 0 and lse -inf (lse is the sink
-    with `sinks`). So does one whose every visible logit is -inf. NaN and infinity in
-    keys and values that a query may not see do not reach its results.
+    with `sinks`). So does a query whose visible logits are all -inf. NaN and infinity
+    in keys and values that a query may not see do not reach its results.
 
     Supported dtypes are float64, float32, float16 and, from the package ml_dtypes,
     bfloat16. They promote as in `numpy.result_type`; integers and booleans become
     float64. 16-bit inputs are computed in float32 and rounded once at the end; a CPU
-    that multiplies bfloat16 itself does so, with the weights rounded to bfloat16,
-    unless `set_portable` says otherwise. `bias` and `sinks` take no part in
-    the promotion.
+    with bfloat16 products uses them, with the weights rounded to bfloat16, unless
+    `set_portable` says otherwise. `bias` and `sinks` do not take part in the promotion.
 
-    Numbers near the dtype's largest one may overflow on the way to a result that would
-    not: the weighted sum of values is divided by the sum of exponentials at the end,
-    and a query is multiplied by `scale` first. Results are finite where no value is
-    above the largest number over `Lk`, and no query times `scale`, nor any sum of its
-    products with a key's numbers, above the largest number.
+    Intermediate results may overflow even if the result would not, because the weighted
+    sum of values is divided by the sum of exponentials at the end, and a query is
+    multiplied by `scale` first. Results are finite if no value exceeds the dtype's
+    largest number divided by `Lk`, and no query times `scale`, nor any sum of its
+    products with a key's numbers, exceeds the largest number.
 
-    A query's results depend, to the last bit, on nothing but the query, the keys and
-    values that it may see, their positions, and the options: not on the rest of the
-    batch, the number of threads, the memory layout, or the instruction set. The one
-    exception is bfloat16 on CPUs that multiply it themselves: those of one kind agree
-    with each other, and so do all the others.
+    To the last bit, a query's results depend only on the query, the keys and values
+    that it may see, their positions, and the options; they do not depend on the rest of
+    the batch, the number of threads, the memory layout, or the instruction set. The one
+    exception is bfloat16 on CPUs with bfloat16 products: CPUs of one such kind agree
+    with each other, and so do all CPUs without.
 
     Examples
     --------

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class AttentionGradients(NamedTuple):
-    """What `attention_vjp` returns: arrays, or None for what was not wanted.
+    """The result of `attention_vjp`: arrays, or None for what was not wanted.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ def attention_vjp(
 ) -> AttentionGradients:
     r"""Compute the gradients of `attention`: its vector-Jacobian product.
 
-    Given the gradient of a number with respect to attention's output, this is the
+    Given the gradient of a number with respect to attention's output, return the
     gradient of that number with respect to attention's inputs. Every combination of
     options runs through the same fused path, which never builds the matrix of scores.
 
@@ -64,16 +64,16 @@ def attention_vjp(
     query, key, value : array_like
         As in the call of `attention`.
     output : array_like, shape (..., H, Lq, Dv), optional
-        What `attention` returned. Where it, or `lse`, is not given, that is computed
-        anew, which takes a forward call.
+        The output of `attention`. If it or `lse` is not given, a forward call computes
+        both again.
     lse : array_like, shape (..., H, Lq), optional
-        Likewise, with ``return_lse=True``.
+        The LSE of the same call, from ``return_lse=True``.
     grad_lse : array_like, shape (..., H, Lq), optional
         The gradient with respect to `lse`; by default 0.
     wanted : iterable of {"query", "key", "value", "bias", "sinks"}, optional
         Which gradients to compute.
     **options
-        Those of the call of `attention`: mask, bias, causal, window, q_offset,
+        The options of the call of `attention`: mask, bias, causal, window, q_offset,
         kv_lengths, seq_offsets, scale, softcap, sinks, dropout, dropout_seed; and
         `num_threads`, which changes no bit of a result.
 
@@ -89,8 +89,8 @@ def attention_vjp(
     TypeError
         If an argument has the wrong kind or dtype.
     ValueError
-        If shapes do not fit together, a number is out of its range, or the gradient of
-        an input is wanted that is not given.
+        If shapes do not fit together, a number is out of its range, or a wanted
+        gradient is that of an input that is not given.
     MemoryError
         If the results or the scratch memory cannot be allocated.
 
@@ -112,26 +112,26 @@ def attention_vjp(
         dK_j = scale \sum_i dS_{ij} \, c_{ij} \, Q_i, \quad
         dbias = dS, \quad dsink = -\sum_i e^{sink - lse_i} \, \delta_i
 
-    where :math:`c = 1 - \tanh^2` of the soft cap, or 1 without one. The scheme is that
-    of Dao, "FlashAttention-2" (2023), section 3.1.2: five products for each tile of
-    queries and block of keys, of which the first is that of the forward pass.
+    where :math:`c = 1 - \tanh^2` of the soft cap, or 1 without one. The algorithm is
+    that of Dao, "FlashAttention-2" (2023), section 3.1.2: five products for each tile
+    of queries and block of keys; the first is that of the forward pass.
 
     With dropout, :math:`P` in :math:`dV`, and :math:`dO_i \cdot V_j`, are multiplied by
-    the mask over ``1 - dropout``, the mask being the one of the call of `attention`.
+    the mask divided by ``1 - dropout``; the mask is that of the call of `attention`.
 
-    A query that may see nothing has gradient 0, and gives none. NaN and infinity in a
-    key or value do not reach the gradients of queries that may not see them, nor the
-    other way round.
+    A query that may see nothing has gradient 0, and contributes none to keys and
+    values. NaN and infinity in a key or value do not reach the gradients of queries
+    that may not see them, nor the other way round.
 
-    float64 is computed in float64; all else in float32, and rounded once to a 16-bit
-    dtype. Memory beside the results grows with `Lq` alone.
+    float64 is computed in float64; everything else in float32, and rounded once to a
+    16-bit dtype. Memory besides the results grows only with `Lq`.
 
     Gradients have the same bits for any number of threads, memory layout and
-    instruction set, and those of a batch are those of each of its members alone. They
-    are sums in a fixed order: over keys in blocks of 128, over queries in blocks of 64
-    from the first query of each head; then over the heads of a group, and over batches
-    where an input is broadcast, in the order of indices. `output` and `lse` as
-    `attention` gives them for the same arguments change no bit.
+    instruction set, and for a member of a batch the same bits as alone. They are sums
+    in a fixed order: over keys in blocks of 128, over queries in blocks of 64 from the
+    first query of each head; then over the heads of a group, and over batches where an
+    input is broadcast, in the order of indices. Passing `output` and `lse` of
+    `attention` for the same arguments changes no bit.
 
     Examples
     --------
@@ -175,7 +175,7 @@ def attention_vjp(
 
 
 def _names(wanted: Iterable[str]) -> frozenset[str]:
-    """Judge the names of the gradients that are wanted."""
+    """Check the names of the wanted gradients."""
     try:
         names = frozenset((wanted,) if isinstance(wanted, str) else wanted)
     except TypeError as error:

@@ -1,4 +1,4 @@
-"""Threads, and what this machine offers."""
+"""Threads and instruction sets of this machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from attnpy._version import __version__
 
 
 def set_num_threads(num_threads: int) -> None:
-    """Set how many threads `attention` uses where the call does not say.
+    """Set the default number of threads of a call.
 
     Parameters
     ----------
@@ -26,9 +26,9 @@ def set_num_threads(num_threads: int) -> None:
 
     Notes
     -----
-    The number belongs to the process. It starts as the environment variable
-    ``ATTNPY_NUM_THREADS``, else ``OMP_NUM_THREADS``, else the number of CPUs that the
-    process's affinity and cgroup quota leave it.
+    The number belongs to the process. Its initial value is the environment variable
+    ``ATTNPY_NUM_THREADS``, or else ``OMP_NUM_THREADS``, or else the number of CPUs that
+    the process's affinity and cgroup quota allow.
 
     Examples
     --------
@@ -43,12 +43,12 @@ def set_num_threads(num_threads: int) -> None:
 
 
 def get_num_threads() -> int:
-    """Return how many threads `attention` uses where the call does not say.
+    """Return the default number of threads of a call.
 
     Returns
     -------
     int
-        At least 1. See `set_num_threads` for where it comes from.
+        At least 1. `set_num_threads` explains its initial value.
 
     Examples
     --------
@@ -60,12 +60,12 @@ def get_num_threads() -> int:
 
 
 def set_spin_time(microseconds: int) -> None:
-    """Set for how long an idle thread looks for the next call before it sleeps.
+    """Set how long an idle thread spins waiting for work before it sleeps.
 
     Parameters
     ----------
     microseconds : int
-        0 to 1,000,000. It starts as 60.
+        0 to 1,000,000. Initially 60.
 
     Raises
     ------
@@ -74,12 +74,12 @@ def set_spin_time(microseconds: int) -> None:
 
     Notes
     -----
-    To wake a thread that sleeps takes as long as a small call. One that looks takes CPU
-    time, after each call that it took part in; one that was woken on the CPU of its
-    caller does not look. 60 microseconds are more than what lies between the steps of a
-    model; more are for a process that has its CPUs for itself, and less for one that
-    shares them. It is what ``KMP_BLOCKTIME`` is to OpenMP. No bit of a result depends
-    on it.
+    Waking a sleeping thread takes as long as a small call. A spinning thread takes CPU
+    time, after each call that it took part in; a thread that was woken on the CPU of
+    its caller does not spin. 60 microseconds are longer than the pauses between the
+    steps of a model. Set more for a process that has its CPUs for itself, and less for
+    one that shares them. ``KMP_BLOCKTIME`` is the same for OpenMP. No bit of a result
+    depends on it.
 
     Examples
     --------
@@ -93,7 +93,7 @@ def set_spin_time(microseconds: int) -> None:
 
 
 def get_spin_time() -> int:
-    """Return for how long an idle thread looks for the next call before it sleeps.
+    """Return how long an idle thread spins waiting for work before it sleeps.
 
     Returns
     -------
@@ -115,12 +115,11 @@ def set_portable(portable: bool) -> None:
     Parameters
     ----------
     portable : bool
-        True: bfloat16 is computed in float32 as everywhere. False, which is how it
-        starts: a CPU that multiplies bfloat16 numbers itself does, in attention and
-        linear products, where that is faster: AMD's with AVX512-BF16, Intel's with
-        AMX. Their sums round differently, count subnormal numbers as 0, and take the
-        weights of attention rounded to bfloat16. The other dtypes do not depend on
-        this.
+        True: compute bfloat16 in float32 on every CPU. False, the default: use bfloat16
+        products in attention and linear products on CPUs where they are faster: AMD's
+        with AVX512-BF16, Intel's with AMX. Their sums round differently, count
+        subnormal numbers as 0, and use weights of attention rounded to bfloat16. The
+        other dtypes do not depend on this setting.
 
     Raises
     ------
@@ -129,12 +128,12 @@ def set_portable(portable: bool) -> None:
 
     See Also
     --------
-    get_portable : what is chosen.
+    get_portable : the current choice.
 
     Notes
     -----
     The choice belongs to the process. ``ATTNPY_PORTABLE=1`` in the environment, read on
-    import, makes it from the start.
+    import, sets True from the start.
 
     Examples
     --------
@@ -154,8 +153,8 @@ def get_portable() -> bool:
     Returns
     -------
     bool
-        As `set_portable` has it, or ``ATTNPY_PORTABLE`` in the environment; False where
-        neither said anything.
+        The value of `set_portable`, or of ``ATTNPY_PORTABLE`` in the environment; False
+        if neither is set.
 
     Examples
     --------
@@ -217,11 +216,11 @@ def show_config(mode: str = "stdout") -> dict[str, Any] | None:
     dict or None
         With ``mode="dicts"``:
 
-        - ``tier``: the instruction set in use. The environment variable
-          ``ATTNPY_ISA``, read on import, forces one, and `set_portable` matters;
-        - ``tiers``: those that this CPU has, best first;
+        - ``tier``: the instruction set in use. It depends on the environment variable
+          ``ATTNPY_ISA``, read on import, and on `set_portable`;
+        - ``tiers``: the instruction sets of this CPU, best first;
         - ``threads``: as `get_num_threads`;
-        - ``cpus``: how many CPUs affinity and cgroup quota leave the process;
+        - ``cpus``: how many CPUs affinity and cgroup quota allow;
         - ``attnpy``, ``numpy``, ``python``: versions;
         - ``machine``: architecture and operating system.
 
@@ -239,7 +238,7 @@ def show_config(mode: str = "stdout") -> dict[str, Any] | None:
     """
     if mode not in ("stdout", "dicts"):
         raise ValueError(f"mode: expected 'stdout' or 'dicts', got {mode!r}")
-    import platform  # here, for it would cost every import of attnpy
+    import platform  # here, because it would slow every import of attnpy
 
     core = _attnpy.config()
     config = {

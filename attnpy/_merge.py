@@ -31,7 +31,7 @@ def merge(
     Returns
     -------
     output : ndarray, shape (..., H, Lq, Dv)
-        What one call over all the keys gives, up to rounding; in the promoted dtype of
+        The result of one call over all keys, up to rounding; in the promoted dtype of
         `outputs`.
     lse : ndarray, shape (..., H, Lq)
         Its LSE, in float32 (float64 where `output` is): it can be merged again.
@@ -56,11 +56,11 @@ def merge(
         l = \log \sum_p e^{l_p}, \quad o = \sum_p e^{l_p - l} o_p
 
     as in Dao et al., "FlashAttention" (2022), section 3.1. Parts with LSE -inf saw
-    nothing and contribute nothing, whatever their output; where all are, output is 0
-    and lse -inf. A NaN or +inf among the LSEs makes output and lse NaN. 16-bit outputs
-    are merged in float32 and rounded once. A single part comes back as it is.
+    nothing and contribute nothing, whatever their output; if all parts have it, output
+    is 0 and lse -inf. A NaN or +inf among the LSEs makes output and lse NaN. 16-bit
+    outputs are merged in float32 and rounded once. A single part is returned unchanged.
 
-    A sink belongs into exactly one of the partial calls.
+    Pass a sink to exactly one of the partial calls.
 
     Examples
     --------

@@ -1,6 +1,6 @@
-"""The groups in which the C module takes its arguments: order, defaults and types.
+"""The groups of arguments that the C module takes: their order, defaults and types.
 
-Each is defined here once; the enumerations of csrc/python/options.h mirror them, and a
+Each is defined once, here. The enumerations of csrc/python/options.h mirror them, and a
 test compares both. The C module takes any tuple of the right length.
 """
 
@@ -40,8 +40,8 @@ class Options(NamedTuple):
 # Those of `attention` and `Plan`: the tier is for tests.
 PUBLIC = frozenset(Options.__annotations__) - {"tier"}
 
-# Those that gradients depend on, too; layers and blocks hand them on to attention as
-# they are, but for dropout.
+# Those that gradients depend on, too; layers and blocks pass them on to attention
+# unchanged, except dropout.
 DIFFERENTIABLE = PUBLIC - {"return_weights", "return_lse", "out"}
 PASSED_ON = DIFFERENTIABLE - {"dropout", "dropout_seed"}
 
@@ -97,7 +97,7 @@ class Norms(NamedTuple):
 
 
 class Rotary(NamedTuple):
-    """By what queries and keys are turned: cosines, then sines, in each row."""
+    """The rotations of queries and keys: cosines, then sines, in each row."""
 
     q_cos_sin: Array
     k_cos_sin: Array
@@ -105,7 +105,7 @@ class Rotary(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What `statistics` is to return; `top_k` keys of each query, 0 for none."""
+    """What `statistics` should return; `top_k` keys of each query, 0 for none."""
 
     received: bool
     entropy: bool
@@ -116,7 +116,7 @@ class Wanted(NamedTuple):
 class Cache(NamedTuple):
     """Keys and values (B, Hk, Lk, D) and (B, Hk, Lk, Dv), some of them yet to come.
 
-    `past_lengths` (B,) are where the tokens of a call go; None where all are there.
+    The tokens of a call go to `past_lengths` (B,); None if no tokens are added.
     """
 
     key: Array

@@ -1,4 +1,4 @@
-"""Attention over keys that are not all here: a state that goes from chunk to chunk."""
+"""Attention over keys that come in parts: a state that goes from part to part."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 
 TOTALS = ("float64", "float32")  # the dtypes of a state's array
 
-# Of attention's, those that a part of the keys can have.
+# The options of attention that make sense for a part of the keys.
 OF_PARTS = PASSED_ON - {"sinks", "seq_offsets"}
 
 
 class PartialAttention(NamedTuple):
-    """What queries have seen of their keys so far: what `attend_partial` returns.
+    """The state of queries that have seen some of their keys, from `attend_partial`.
 
-    It takes the memory of the output and two numbers a query, never changes, and can be
-    pickled.
+    It takes the memory of the output and of two numbers for each query, never changes,
+    and can be pickled.
 
     Attributes
     ----------
     totals : ndarray, shape (..., H, Lq, Dv + 2)
         Each query's maximum score, the sum of its exponentials relative to it, and the
-        output that is not yet divided by the sum; float64 where that is computed with,
-        else float32.
+        output that is not yet divided by the sum; float64 if the computation is in
+        float64, otherwise float32.
     dtype : dtype
         That of the output.
     next_key : int
@@ -78,7 +78,7 @@ class PartialAttention(NamedTuple):
         return_lse: bool = False,
         num_threads: int | None = None,
     ) -> Array | tuple[Array, Array]:
-        """Return what one call of `attention` over all keys does.
+        """Return the result of one call of `attention` over all keys.
 
         Parameters
         ----------
@@ -126,8 +126,8 @@ def attend_partial(
 ) -> PartialAttention:
     r"""Attend to some of the keys, after others: `attention` in parts.
 
-    For keys and values that do not fit into memory, or are not on one machine. The
-    state goes from one call to the next, and ``state.finish()`` is the result.
+    Use it for keys and values that do not fit into memory, or are on several machines.
+    Pass the state from one call to the next; ``state.finish()`` returns the result.
 
     Parameters
     ----------
@@ -137,29 +137,29 @@ def attend_partial(
     value : array_like, shape (..., Hk, n, Dv)
         The next keys and values.
     state : PartialAttention, optional
-        What the call before has returned; None in the first one.
+        The result of the previous call; None in the first one.
     first_key : int, optional
-        The position of ``key[..., 0, :]`` among all keys; by default that behind the
-        last one of the call before, or 0.
+        The position of ``key[..., 0, :]`` among all keys; by default the one after the
+        last key of the previous call, or 0.
     **options
         As in `attention`: `mask` and `bias`, whose last axis is that of these n keys;
-        `causal`, `window`, `q_offset` and `kv_lengths`, whose positions and lengths are
-        those among all keys; `scale`, `softcap`, `num_threads`. Where `causal` or
-        `window` are given, and not ``causal="top_left"``, so must `q_offset` or
-        `kv_lengths` be: how many keys there are in all is not known here.
+        `causal`, `window`, `q_offset` and `kv_lengths`, whose positions and lengths
+        refer to all keys; `scale`, `softcap`, `num_threads`. With `causal` or `window`,
+        except ``causal="top_left"``, also pass `q_offset` or `kv_lengths`, because the
+        total number of keys is not known here.
 
     Returns
     -------
     state : PartialAttention
-        A new one; the former is as it was.
+        A new one; the argument does not change.
 
     Raises
     ------
     TypeError
         If an argument has the wrong kind or dtype.
     ValueError
-        If shapes do not fit together, a number is out of its range, or the state is of
-        other queries.
+        If shapes do not fit together, a number is out of its range, or the state
+        belongs to other queries.
     MemoryError
         If the state or the scratch memory cannot be allocated.
 
@@ -169,19 +169,18 @@ def attend_partial(
 
     Notes
     -----
-    With the state's maximum :math:`m`, sum :math:`s` and output :math:`o`, and those
-    of the new keys with a dash,
+    With the state's maximum :math:`m`, sum :math:`s` and output :math:`o`, and those of
+    the new keys with a prime,
 
     .. math::
 
         M = \max(m, m'), \quad s \leftarrow s e^{m - M} + s' e^{m' - M}, \quad
         o \leftarrow o e^{m - M} + o' e^{m' - M}
 
-    from Dao et al., "FlashAttention" (2022), section 3.1. This is also how `attention`
-    goes through chunks of 512 keys. So where parts begin at multiples of 512 keys, and
-    are taken in ascending order, the result has **the same bits** as one call with all
-    keys. Parts that begin elsewhere, or come in another order, give the same numbers up
-    to rounding.
+    from Dao et al., "FlashAttention" (2022), section 3.1. `attention` combines chunks
+    of 512 keys in the same way. So if parts begin at multiples of 512 keys and come in
+    ascending order, the result has **the same bits** as one call with all keys. Other
+    parts or orders give the same numbers up to rounding.
 
     Examples
     --------
@@ -231,7 +230,7 @@ def attend_partial(
 def _of_part(
     options: PartialOptions, query: Array, first: int, n_keys: int
 ) -> dict[str, Any]:
-    """Return the options with positions and lengths as these keys have them."""
+    """Return the options with positions and lengths relative to these keys."""
     of_part: dict[str, Any] = dict(options)
     lengths, offset = _lengths(options), options.get("q_offset")
     causal, window = options.get("causal", False), options.get("window")
@@ -254,15 +253,15 @@ def _of_part(
 
 
 def _lengths(options: PartialOptions) -> NDArray[np.int64] | None:
-    """Return how many keys there are in all, where that is given."""
+    """Return the total number of keys, if it is given."""
     lengths = options.get("kv_lengths")
     return None if lengths is None else _checks.integers(lengths, "kv_lengths", 0)
 
 
 def _checked(state: PartialAttention) -> PartialAttention:
-    """Return a state as C takes it, wherever it has come from: from a file, a network.
+    """Return a state as C takes it, wherever it comes from: a file, a network.
 
-    A named tuple is made in many ways, so this is asked when it is used.
+    A named tuple can be made in many ways, so it is checked when it is used.
     """
     totals, name = state.totals, "PartialAttention"
     is_array = isinstance(totals, np.ndarray) and totals.dtype.name in TOTALS

@@ -1,4 +1,4 @@
-"""A call made ready once and run many times, for decoding loops."""
+"""A call prepared once and run many times, for decoding loops."""
 
 from __future__ import annotations
 
@@ -25,27 +25,28 @@ DEFAULTS = dict(zip(Options.__annotations__, Options(), strict=True))
 
 
 class Plan(_attnpy.Plan[PlanResult]):
-    """An `attention` call made ready once, to be run on what its arrays then hold.
+    """An `attention` call prepared once, which runs on what its arrays contain then.
 
-    Arguments are checked, and results allocated, when the plan is made. Each call
-    ``plan()`` then computes from the arrays as they are by then, allocates nothing, and
-    gives the bits that `attention` would. Write new queries, keys and lengths into the
-    arrays in place.
+    Making the plan checks the arguments and allocates the results. Each call ``plan()``
+    then computes from the current contents of the arrays, allocates nothing, and gives
+    the same bits as `attention`. Write new queries, keys and lengths into the arrays in
+    place.
 
     Parameters
     ----------
     query, key, value : ndarray
-        As for `attention`, but arrays that can be read where they lie: of one common
-        dtype, aligned, in native byte order.
+        As for `attention`, but arrays that can be read in place: of one common dtype,
+        aligned, in native byte order.
     mask, bias : ndarray, optional
-        As for `attention`, likewise read where they lie.
+        As for `attention`, also read in place.
     causal, window, scale, softcap, num_threads : optional
-        As for `attention`. The default number of threads is that of the moment.
+        As for `attention`. The default number of threads is the one when the plan is
+        made.
     q_offset, kv_lengths : int or array_like of int, optional
-        As for `attention`: the first numbers. Each call takes those that the attribute
-        of this name holds then.
+        As for `attention`: the initial numbers. Each call reads the current ones from
+        the attribute of this name.
     seq_offsets, sinks : array_like, optional
-        As for `attention`: taken once.
+        As for `attention`: read once, when the plan is made.
     dropout, dropout_seed : optional
         As for `attention`: each call drops the same weights.
     return_weights, return_lse : bool, optional
@@ -58,7 +59,7 @@ class Plan(_attnpy.Plan[PlanResult]):
     query, key, value, mask, bias : ndarray or None
         The arrays that each call reads.
     q_offset, kv_lengths : ndarray of int64 or None
-        The plan's own numbers, in the shape they were given, to be written in place.
+        The plan's own copies, in the shapes given; write to them in place.
     output, weights, lse : ndarray or None
         The results, overwritten by each call.
 
@@ -70,8 +71,8 @@ class Plan(_attnpy.Plan[PlanResult]):
         If shapes do not fit together or a number is out of its range; on a call, if
         `kv_lengths` is.
     RuntimeError
-        On a call while another thread's call of the same plan is under way, or after an
-        array was resized, reshaped or retyped in place.
+        On a call during another thread's call of the same plan, or after an array was
+        resized, reshaped or retyped in place.
     MemoryError
         If the results or the scratch memory cannot be allocated.
 
@@ -82,12 +83,12 @@ class Plan(_attnpy.Plan[PlanResult]):
     Notes
     -----
     A plan runs one call at a time; a second one at the same time is an error. Threads
-    may write to its arrays between calls; what they write during a call may or may not
-    be read by it. With free-threaded Python, too, an array belongs to one thread at a
-    time while somebody writes to it. Arrays that were resized, reshaped or retyped in
-    place after the plan was made are an error of the next call.
+    may write to its arrays between calls; a call may or may not see what is written
+    during it. In free-threaded Python, too, only one thread may use an array while it
+    is written to. If an array was resized, reshaped or retyped in place after the plan
+    was made, the next call raises an error.
 
-    In annotations ``Plan[...]`` says what a call returns, and `Plan` alone an array:
+    In annotations ``Plan[...]`` says what a call returns; `Plan` alone means an array:
     ``plan: Plan[tuple[np.ndarray, np.ndarray]]`` is one with `return_lse`.
 
     Examples
@@ -207,5 +208,5 @@ class Plan(_attnpy.Plan[PlanResult]):
         """Return the dtype and shape of each array, and the other options."""
         arrays = {name: getattr(self, name) for name in ARRAYS}
         there = {name: x for name, x in arrays.items() if x is not None}
-        # One that is being made has no options yet.
+        # A plan that is being made has no options yet.
         return _repr.line(self, {**there, **getattr(self, "_options", {})})

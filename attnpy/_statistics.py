@@ -20,7 +20,7 @@ DEFAULT_TOP_K = 8
 
 
 class Statistics(NamedTuple):
-    """What `statistics` returns; None where it was not asked for."""
+    """The result of `statistics`; None for what was not wanted."""
 
     received: Array | None
     entropy: Array | None
@@ -43,10 +43,10 @@ def statistics(
     top_k: int | None = None,
     **options: Unpack[StatisticsOptions],
 ) -> Statistics:
-    r"""Compute what attention's weights sum up to, without ever having all of them.
+    r"""Compute statistics of attention's weights, without ever storing all of them.
 
-    Where the weights of a long sequence would not fit into memory, these do: how much
-    each key receives, how widely and how far each query looks, and at which keys most.
+    They fit into memory where the weights of a long sequence do not: how much each key
+    receives, how widely and how far each query looks, and at which keys most.
 
     Parameters
     ----------
@@ -56,43 +56,43 @@ def statistics(
     key : array_like, shape (..., Hk, Lk, D)
         As for `attention`.
     value : array_like, shape (..., Hk, Lk, Dv), optional
-        Where it is given, the output of attention is returned as well, with the bits
-        that `attention` gives it.
+        If it is given, return the output of attention as well, with the same bits as
+        from `attention`.
     wanted : str or iterable of str, optional
-        Those of "received", "entropy", "distance" and "top" that are wanted; by default
-        all.
+        Some of "received", "entropy", "distance" and "top"; by default all.
     top_k : int, optional
         How many keys of each query "top" has, at least 1; by default 8.
     mask, bias, causal, window, q_offset, kv_lengths, seq_offsets : optional
-        As for `attention`. The positions that distances are measured from follow from
-        them as they do there, also without `causal` and `window`.
+        As for `attention`. They also determine the positions from which distances are
+        measured, even without `causal` and `window`.
     scale, softcap, sinks, num_threads : optional
-        As for `attention`. What a sink takes belongs to no key: the weights of a query
-        sum to less than 1 then, and nothing is divided by that sum.
+        As for `attention`. The share of a sink belongs to no key: the weights of a
+        query then sum to less than 1, and are not normalized again.
 
     Returns
     -------
     Statistics
-        A named tuple, each in float32 (float64 where the weights would be), and None
-        where it is not wanted:
+        A named tuple of arrays in float32 (float64 if the weights would be), or None
+        for what is not wanted:
 
         received : ndarray, shape (..., H, Lk)
             The sum of the weights that all queries give to each key.
         entropy : ndarray, shape (..., H, Lq)
             Of each query's weights, in nats: 0 for one key, log(n) for n alike.
         distance : ndarray, shape (..., H, Lq)
-            The mean distance of a query's position from the keys that it attends to,
-            weighted by what it gives them.
+            The mean distance of a query's position from the keys, weighted by its
+            attention to them.
         top_weights : ndarray, shape (..., H, Lq, top_k)
-            The largest weights of each query, in descending order; 0 where there are
-            not as many above 0.
+            The largest weights of each query, in descending order; filled up with 0 if
+            fewer are above 0.
         top_keys : ndarray of int64, shape (..., H, Lq, top_k)
-            Their keys, the first of those alike first; -1 where there is none.
+            Their keys; of equal weights the first key comes first. -1 where there is
+            none.
         output : ndarray, shape (..., H, Lq, Dv)
             With `value`.
 
-        With `seq_offsets`, received is packed as the keys are, ``(H, T)``, and all else
-        as the queries are; `top_keys` count from the beginning of their sequence.
+        With `seq_offsets`, received is packed like the keys, ``(H, T)``, and everything
+        else like the queries; `top_keys` count from the beginning of their sequence.
 
     Raises
     ------
@@ -121,22 +121,23 @@ def statistics(
 
     the latter two as in Vig and Belinkov, "Analyzing the Structure of Attention in a
     Transformer Language Model" (2019), sections 4.3.1 and 4.3.2. A query that may see
-    nothing gives nothing to any key and has entropy and distance 0. One that has a NaN
-    among its weights has NaN in each of its statistics, and in what those keys receive.
+    nothing gives nothing to any key and has entropy and distance 0. A query with a NaN
+    among its weights has NaN in all its statistics, and in what those keys receive.
 
     Memory: the results, and up to 16 MiB of sums for them, or two rows of `Lk` numbers
     for each thread. Time: about that of two calls of `attention`.
 
-    The weights are those that `attention` has before it rounds them to 16 bits, and the
-    order of the sums is fixed, so that the results have the same bits for every batch,
-    layout, number of threads and instruction set, but for bfloat16 as explained there.
-    Each sum over keys goes in blocks of 128 at 0, 128 ...: within a block from 0 in
-    ascending order, every product and sum rounded; the blocks' sums are added in
-    ascending order in float64 and rounded once. Each sum over queries goes in blocks of
-    64, filled up with zeros: the second half of a block is added to its first, again
-    and again until one row is left; the blocks' sums are added likewise. The terms of
-    weights below the smallest normal number count as 0 in the entropy. In float32 the
-    distance of a query from a block's first key is rounded where it is above 2**24.
+    The weights are those of `attention` before it rounds them to 16 bits, and the order
+    of the sums is fixed. So the results have the same bits for every batch, layout,
+    number of threads and instruction set, except for bfloat16 as explained there. Sums
+    over keys are taken in blocks of 128 that begin at 0, 128 and so on: within a block
+    from 0 in ascending order, every product and sum rounded; the blocks' sums are added
+    in ascending order in float64 and rounded once. Sums over queries are taken in
+    blocks of 64, filled up with zeros: the second half of a block is added to the
+    first, repeatedly, until one row is left; the blocks' sums are added in the same
+    way. In the entropy, terms of weights below the smallest normal number count as 0.
+    In float32, the distance of a query from a block's first key is rounded if it
+    exceeds 2**24.
 
     Examples
     --------

@@ -24,7 +24,7 @@ def __dir__() -> list[str]:
 
 
 class KVCache:
-    """Room for the keys and values of a batch of sequences, each of its own length.
+    """A cache for the keys and values of a batch of sequences of different lengths.
 
     Parameters
     ----------
@@ -33,18 +33,18 @@ class KVCache:
     num_kv_heads : int
         `Hk`.
     capacity : int
-        How many tokens of each sequence there is room for.
+        How many tokens of each sequence fit.
     head_dim : int
         `D`, the size of a key.
     value_head_dim : int, optional
         `Dv`, the size of a value; by default `D`.
     dtype : dtype, optional
-        float64, float32, float16 or bfloat16: of the arrays made here.
+        float64, float32, float16 or bfloat16: the dtype of new arrays.
     growable : bool, optional
-        Where there is no room left, move to arrays of twice the capacity, or more if
-        needed, instead of an error.
+        When full, move to arrays of twice the capacity, or more if needed, instead of
+        raising an error.
     key, value : ndarray, shape (B, Hk, capacity, D) and (B, Hk, capacity, Dv), optional
-        Arrays to use instead of new ones, of any strides; each keeps its dtype. A
+        Arrays to use instead of new ones, with any strides; each keeps its dtype. A
         `numpy.memmap` keeps the cache on disk. They cannot grow.
     lengths : int or array_like of int, broadcast to (B,), optional
         How many tokens of each sequence are in `key` and `value` already.
@@ -72,12 +72,12 @@ class KVCache:
 
     Notes
     -----
-    Numbers are converted to the cache's dtype when they are appended, so that a float16
+    Numbers are converted to the cache's dtype when they are appended, so a float16
     cache of a float32 model takes half the memory, and rounds.
 
-    After a call that KeyboardInterrupt ends, or what else a handler of a signal raises,
-    a cache has the tokens that it had before or all those of the call, and so have the
-    caches of a decoder's layers, all alike.
+    If KeyboardInterrupt, or another exception of a signal handler, ends a call, a cache
+    has either only its earlier tokens, or also all tokens of the call. The caches of a
+    decoder's layers then all have the same tokens.
 
     Examples
     --------
@@ -115,7 +115,7 @@ class KVCache:
         __setattr__ = _parameters.set_attribute
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take what a pickle or a copy has, if a cache can be made of it."""
+        """Restore a pickle or a copy, if a cache can be made of it."""
         _pickles.set_state(self, state)
         with _pickles.judged(self):
             shape = np.shape(self._key)
@@ -188,12 +188,12 @@ class KVCache:
 
     @property
     def capacity(self) -> int:
-        """How many tokens of each sequence there is room for now."""
+        """How many tokens of each sequence fit now."""
         return int(self._key.shape[2])
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """How many tokens each sequence has, (B,); read-only, and stays as it is."""
+        """How many tokens each sequence has, (B,); read-only, and never changes."""
         lengths = self._lengths.view()
         lengths.flags.writeable = False
         return lengths
@@ -202,8 +202,9 @@ class KVCache:
     def key(self) -> Array:
         """A view of the keys, (B, Hk, Lk, D), with Lk the largest of the lengths.
 
-        What is past a sequence's own length is not part of it: pass `lengths` to
-        `attention` as ``kv_lengths``. A growable cache leaves its views when it grows.
+        Keys past a sequence's own length do not belong to it: pass `lengths` to
+        `attention` as ``kv_lengths``. When a growable cache grows, older views keep the
+        old array.
         """
         return self._rows(self._lengths)[0]
 
@@ -223,14 +224,14 @@ class KVCache:
         value : array_like, shape (B, Hk, L, Dv)
         lengths : int or array_like of int, broadcast to (B,), optional
             How many of the tokens exist, at the start of each sequence; by default all.
-            The others are padding: they are not looked at.
+            The others are padding and are not read.
 
         Raises
         ------
         TypeError
             If an argument has the wrong kind or dtype.
         ValueError
-            If shapes do not fit together, or there is no room. The cache has then not
+            If shapes do not fit together, or the cache is full. The cache has then not
             changed.
 
         Examples
@@ -266,7 +267,7 @@ class KVCache:
         Parameters
         ----------
         lengths : int or array_like of int, broadcast to (B,)
-            How many tokens to keep, 0 to as many as there are.
+            How many tokens to keep, from 0 to the current number.
 
         Raises
         ------
@@ -280,12 +281,12 @@ class KVCache:
         self.truncate(0)
 
     def copy(self) -> KVCache:
-        """Return a cache with the same tokens in arrays of its own, in memory.
+        """Return a cache with the same tokens in its own arrays, in memory.
 
         Returns
         -------
         KVCache
-            What is done to one of them does not touch the other.
+            Changes to one of them do not affect the other.
         """
         other = KVCache(
             self.batch_size,
@@ -323,7 +324,7 @@ class KVCache:
     def _make_room(
         self, n_tokens: int, new_lengths: ArrayLike | None, name: str
     ) -> NDArray[np.int64]:
-        """Return the lengths with the new tokens, for which there is then room."""
+        """Make room for new tokens, and return the lengths with them."""
         lengths = self._lengths + n_tokens
         if new_lengths is not None:
             new = self._per_sequence(new_lengths, name, 0, n_tokens)
@@ -345,11 +346,11 @@ class KVCache:
         capacity = max(needed, 2 * self.capacity)
         key = _grown(self._key, self.key, capacity)
         value = _grown(self._value, self.value, capacity)
-        # In one step: a handler of a signal that raises must not leave one of them.
+        # In one step: a signal handler that raises must not leave only one of them.
         vars(self).update(_key=key, _value=value)
 
     def _check_arrays(self) -> None:
-        """Refuse arrays that were reshaped in place since they were given."""
+        """Refuse arrays that were reshaped in place after they were given."""
         key, value = self._key.shape, self._value.shape
         shape = self.batch_size, self.num_kv_heads
         room = key[2] if len(key) == 4 else -1
@@ -375,7 +376,7 @@ def reserve(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], Array, Array]:
     """Return the lengths without and with new tokens, and views to write those to.
 
-    They are in the cache after `commit`. An error calls the new lengths by `name`.
+    `commit` adds them to the cache. Errors call the new lengths `name`.
     """
     past_lengths = cache._lengths
     lengths = cache._make_room(n_tokens, new_lengths, name)
@@ -389,7 +390,7 @@ def reserve(
 
 
 def empty_rows(cache: KVCache, n_keys: int) -> tuple[Array, Array]:
-    """Return views of up to so many keys and values of a cache without sequences.
+    """Return views of up to this many keys and values of a cache without sequences.
 
     It has no lengths that would say how many there are.
     """
@@ -400,16 +401,16 @@ def empty_rows(cache: KVCache, n_keys: int) -> tuple[Array, Array]:
 
 
 def commit(cache: KVCache, lengths: NDArray[np.int64]) -> None:
-    """Take what was written to the views of `reserve` into the cache."""
+    """Add what was written to the views of `reserve` to the cache."""
     cache._lengths = lengths
 
 
 class all_or_nothing:
-    """Lend caches of the same tokens, and take over what these become, all at once.
+    """Lend copies of caches of the same tokens, and keep their changes all at once.
 
-    Nothing is taken over after an error. No handler of a signal can come between two
-    caches, and raise, for `map` runs no Python here, and a deque without room takes no
-    memory on the way. No generator: one takes memory to end.
+    Nothing is kept after an error. No signal handler can raise between two caches,
+    because `map` runs no Python here, and a deque without room allocates nothing. This
+    is not a generator, because ending one takes memory.
     """
 
     def __init__(self, caches: Sequence[KVCache]) -> None:
@@ -472,7 +473,7 @@ def _check_shape(
 
 
 def _grown(array: Array, filled: Array, capacity: int) -> Array:
-    """Return room for so many tokens, with the filled part copied to its start."""
+    """Return an array for so many tokens, with the filled part copied to its start."""
     shape = *array.shape[:2], capacity, array.shape[3]
     _checks.memory("cache", array.dtype, shape)
     grown = np.zeros(shape, array.dtype)

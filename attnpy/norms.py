@@ -30,7 +30,7 @@ def norm_vjp(
     *,
     num_threads: int | None = None,
 ) -> tuple[Array, Pullback]:
-    r"""Return what a call does, and the pullback of gradients.
+    r"""Return the output of a call, and the pullback of its gradients.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ def norm_vjp(
     Returns
     -------
     output : ndarray, shape (..., dim)
-        With the bits of a call.
+        With the same bits as a call.
     pullback : callable
         Takes the gradient with respect to the output, and returns an
         `attnpy.layers.LayerGradients`; its `x` is the gradient with respect to
@@ -53,7 +53,7 @@ def norm_vjp(
 
     Notes
     -----
-    With what is normalized :math:`n = (x - mean) / s`, where :math:`s = \sqrt{var +
+    With the normalized numbers :math:`n = (x - mean) / s`, where :math:`s = \sqrt{var +
     eps}`, and the gradient :math:`g` of the output,
 
     .. math::
@@ -62,9 +62,8 @@ def norm_vjp(
         - n \operatorname{mean}(g w \cdot n)) / s, \quad
         dw = \sum g n, \quad dbias = \sum g
 
-    the means being over a token, the sums over tokens. In an RMSNorm there are no
-    means of x and of :math:`g w`, and :math:`s = \sqrt{\operatorname{mean}(x^2) +
-    eps}`.
+    where means are over a token, and sums over tokens. An RMSNorm has no means of x and
+    of :math:`g w`, and :math:`s = \sqrt{\operatorname{mean}(x^2) + eps}`.
     """
     arguments = norm_arguments(self, "norm")
     _vjp.check_trainable(self, tuple(self.parameters()))
@@ -303,7 +302,7 @@ class RMSNorm:
 
 
 def norm_arguments(norm: LayerNorm | RMSNorm, name: str) -> Norm:
-    """Return what the C module wants to know of a norm."""
+    """Return a norm's arguments for the C module."""
     if isinstance(norm, LayerNorm):
         return Norm(norm.weight, norm.bias, norm.eps, centre=True)
     if isinstance(norm, RMSNorm):

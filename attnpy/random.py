@@ -1,7 +1,7 @@
-"""What attention takes for random: the masks of dropout, as arrays.
+"""Dropout masks, as arrays.
 
-The mask is a function of seed and place alone, by a counter-based generator, so that it
-is the same forward and backward, for any number of threads and on any machine.
+A counter-based generator makes the mask a function of seed and place only, so it is the
+same forward and backward, for any number of threads and on any machine.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def dropout_mask(
     Parameters
     ----------
     shape : sequence of int
-        That of the weights, (..., H, Lq, Lk), or (Lq, Lk) for a single head.
+        The shape of the weights, (..., H, Lq, Lk), or (Lq, Lk) for a single head.
     dropout : float
         The probability of being dropped, at least 0 and below 1.
     dropout_seed : int
@@ -56,7 +56,7 @@ def dropout_mask(
     Returns
     -------
     mask : ndarray of bool, shape `shape`
-        True where the weight is kept, and multiplied by ``1 / (1 - dropout)``.
+        True where the weight is kept and multiplied by ``1 / (1 - dropout)``.
 
     Raises
     ------
@@ -71,10 +71,10 @@ def dropout_mask(
     -----
     The generator is Philox 4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel Random
     Numbers: As Easy as 1, 2, 3" (2011), with the low and high half of the seed as its
-    key. Batch b (counted over all axes before the head axis, or the sequences that are
-    packed), head h, position p of the query and key j have the word
-    ``j % 128 // 32`` of the counter ``(j // 128 * 32 + j % 32, p, h, b)``, each modulo
-    2**32. The weight is kept where that is at least ``floor(dropout * 2**32)``.
+    key. For batch b (counted over all axes before the head axis, or over packed
+    sequences), head h, position p of the query and key j, take the word ``j % 128 //
+    32`` of the counter ``(j // 128 * 32 + j % 32, p, h, b)``, each modulo 2**32. The
+    weight is kept if the word is at least ``floor(dropout * 2**32)``.
 
     Examples
     --------
@@ -122,7 +122,7 @@ def dropout_mask(
 
 
 def _philox(counter: tuple[ArrayLike, ...], seed: int) -> NDArray[np.uint64]:
-    """Return the four words of each counter, whose own words broadcast."""
+    """Return the four words of each counter; the counters' words broadcast."""
     x = [np.asarray(c).astype(np.uint64) & _LOW for c in np.broadcast_arrays(*counter)]
     key = [seed & 0xFFFFFFFF, seed >> 32]
     for _ in range(10):

@@ -396,23 +396,23 @@ class DecoderLayer:
         checkpoint: bool = False,
         **options: Unpack[VJPOptions],
     ) -> tuple[Array, Pullback]:
-        """Return what a call does, and the pullback of gradients.
+        """Return the output of a call, and the pullback of its gradients.
 
         Parameters
         ----------
         x, context, context_mask, context_lengths, context_offsets
-            As in a call, but for caches, which have no gradients.
+            As in a call, except caches, which have no gradients.
         wanted : iterable of {"bias", "sinks"}, optional
             As in `attnpy.layers.MultiHeadAttention.vjp`, of the self-attention.
         checkpoint : bool, optional
             As in `attnpy.layers.MultiHeadAttention.vjp`.
         **options
-            As in a call, but for `mixed`.
+            As in a call, except `mixed`.
 
         Returns
         -------
         output : ndarray, shape (L, E) or (B, L, E)
-            With the bits of a call.
+            With the same bits as a call.
         pullback : callable
             As that of `EncoderLayer.vjp`; the gradients have that of the context, too.
 
@@ -790,12 +790,12 @@ class Decoder:
         checkpoint: bool = False,
         **options: Unpack[DecoderVJP],
     ) -> tuple[Array, Pullback]:
-        """Return what a call does, and the pullback of gradients.
+        """Return the output of a call, and the pullback of its gradients.
 
         Parameters
         ----------
         x, context : array_like
-            As in a call, but for caches, which have no gradients.
+            As in a call, except caches, which have no gradients.
         wanted, checkpoint
             As in `Encoder.vjp`; bias and sinks are the self-attention's.
         **options
@@ -804,7 +804,7 @@ class Decoder:
         Returns
         -------
         output : ndarray, shape (L, E) or (B, L, E)
-            With the bits of a call.
+            With the same bits as a call.
         pullback : callable
             As that of `Encoder.vjp`; the gradient with respect to the context is the
             sum over the layers.

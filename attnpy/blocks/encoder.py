@@ -63,8 +63,8 @@ class EncoderLayer:
     dtype : dtype, optional
         float64, float32, float16 or bfloat16.
     rng : numpy.random.Generator, optional
-        Where the first values come from; by default ``numpy.random.default_rng()``,
-        other values in every run.
+        Draws the initial values; by default ``numpy.random.default_rng()``, with
+        different values in every run.
 
     Attributes
     ----------
@@ -260,7 +260,7 @@ class EncoderLayer:
         checkpoint: bool = False,
         **options: Unpack[EncoderVJP],
     ) -> tuple[Array, Pullback]:
-        """Return what a call does, and the pullback of gradients.
+        """Return the output of a call, and the pullback of its gradients.
 
         Parameters
         ----------
@@ -269,12 +269,12 @@ class EncoderLayer:
         wanted, checkpoint
             As in `attnpy.layers.MultiHeadAttention.vjp`.
         **options
-            As in a call, but for `mixed`.
+            As in a call, except `mixed`.
 
         Returns
         -------
         output : ndarray, shape (L, E) or (B, L, E)
-            With the bits of a call.
+            With the same bits as a call.
         pullback : callable
             Takes the gradient with respect to the output, and returns an
             `attnpy.layers.LayerGradients`. It keeps what those of attention and network
@@ -494,7 +494,7 @@ class Encoder:
         checkpoint: bool = False,
         **options: Unpack[EncoderVJP],
     ) -> tuple[Array, Pullback]:
-        """Return what a call does, and the pullback of gradients.
+        """Return the output of a call, and the pullback of its gradients.
 
         Parameters
         ----------
@@ -511,7 +511,7 @@ class Encoder:
         Returns
         -------
         output : ndarray, shape (L, E) or (B, L, E)
-            With the bits of a call.
+            With the same bits as a call.
         pullback : callable
             Takes the gradient with respect to the output, and returns an
             `attnpy.layers.LayerGradients`. The parameters of layers that are shared

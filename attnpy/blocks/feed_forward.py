@@ -45,8 +45,8 @@ class FeedForward:
     dtype : dtype, optional
         float64, float32, float16 or bfloat16.
     rng : numpy.random.Generator, optional
-        Where the first values come from; by default ``numpy.random.default_rng()``,
-        other values in every run.
+        Draws the initial values; by default ``numpy.random.default_rng()``, with
+        different values in every run.
 
     Attributes
     ----------
@@ -231,7 +231,7 @@ class FeedForward:
         checkpoint: bool = False,
         num_threads: int | None = None,
     ) -> tuple[Array, Pullback]:
-        r"""Return what a call does, and the pullback of gradients.
+        r"""Return the output of a call, and the pullback of its gradients.
 
         Parameters
         ----------
@@ -243,7 +243,7 @@ class FeedForward:
         Returns
         -------
         output : ndarray, shape (..., E)
-            With the bits of a call.
+            With the same bits as a call.
         pullback : callable
             Takes the gradient with respect to the output, and returns an
             `attnpy.layers.LayerGradients`. That with respect to `residual` is that of

@@ -1,6 +1,6 @@
 """Attention with its projections: one head, and many.
 
-Parameters are plain arrays in the orientation of ``Q = X @ W_q``. Calling a layer runs
+Parameters are plain arrays in the orientation of ``Q = X @ W_q``. To run a layer, call
 it.
 """
 

@@ -1,4 +1,4 @@
-"""Keys and values that are in a cache: those of a context, or those before the call."""
+"""Keys and values in a cache: those of a context, or those before the call."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 
 class Keys(NamedTuple):
-    """The keys of a call, as far as a cache has them.
+    """The keys of a call that are in a cache.
 
     Attributes
     ----------
     rows : Cache or None
-        What the C module is given; None where there is no cache.
+        The argument of the C module; None without a cache.
     lengths : array_like, or None
         How many keys of each sequence exist: the option `kv_lengths`.
     past : ndarray of int64, shape (B,), or None
-        How many there were before the call, in a cache that is filled.
+        How many there were before the call, in a cache that the call fills.
     reserved : ndarray of int64, shape (B,), or None
-        How many there are afterwards, to be committed at the end.
+        How many there are after the call, committed at its end.
     """
 
     rows: Cache | None
@@ -47,7 +47,7 @@ class Keys(NamedTuple):
         kv_lengths: ArrayLike | None,
         options: Mapping[str, Any],
     ) -> Keys:
-        """Return those of a context, or make room for those of the tokens."""
+        """Return the keys of a context, or make room for those of the tokens."""
         rows = past = reserved = None
         if isinstance(context, KVCache):
             rows = Cache(context.key, context.value, None)
@@ -71,7 +71,7 @@ def check_caches(
     cache: KVCache | None,
     kv_lengths: ArrayLike | None,
 ) -> None:
-    """Raise an error for what is no cache, and for arguments that exclude others."""
+    """Raise an error for objects that are not caches, and for conflicting arguments."""
     if cache is not None and not isinstance(cache, KVCache):
         raise TypeError(f"cache: expected a KVCache, got {type(cache).__name__}")
     if context is not None and cache is not None:
@@ -113,7 +113,7 @@ def check_sizes(
 def _new_tokens(
     tokens: Tokens, kv_lengths: ArrayLike | None
 ) -> tuple[int, ArrayLike | None]:
-    """Return how many tokens go into a cache at most, and how many of each sequence."""
+    """Return the largest number of new tokens, and that of each sequence."""
     if tokens.starts is None:
         return tokens.array.shape[1], kv_lengths
     counts = np.diff(tokens.starts)
@@ -121,7 +121,7 @@ def _new_tokens(
 
 
 def _n_masked(options: Mapping[str, Any], n_tokens: int) -> int:
-    """Return the number of keys that a mask or a bias is for, or else of tokens."""
+    """Return the number of keys of a mask or a bias, or otherwise of tokens."""
     given = ((options.get(name), name) for name in ("mask", "bias"))
     shapes = [_checks.array(x, name).shape for x, name in given if x is not None]
     n_keys = max((shape[-1] for shape in shapes if shape), default=1)

@@ -1,4 +1,4 @@
-"""What attends, and to what: the tokens of a call, of a context, and packed ones."""
+"""The tokens of a call and of its context, packed or not."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Tokens(NamedTuple):
     ----------
     array : ndarray, shape (L, E) or (B, L, E)
     single : bool
-        There is an axis `B` that the tokens came without.
+        The axis `B` was added: the tokens came without it.
     starts : ndarray of int64, shape (n + 1,), or None
         Where packed sequences begin and end.
     starts_of_keys : array_like, or None
-        Where those of a context do, as given.
+        The same for the sequences of a context, as given.
     """
 
     array: Array
@@ -41,7 +41,7 @@ class Tokens(NamedTuple):
     def of(
         cls, x: ArrayLike, seq_offsets: Any, context: object, kv_cache: KVCache | None
     ) -> Tokens:
-        """Return those of a call's arguments; with a cache there is an axis `B`."""
+        """Return the tokens of a call's arguments; a cache adds an axis `B`."""
         tokens = _checks.array(x, "x")[...]  # a view, whose shape stays
         starts, of_keys = sequences(seq_offsets, tokens.shape, context, kv_cache)
         single = kv_cache is not None and tokens.ndim == 2 and starts is None
@@ -103,7 +103,7 @@ def ends(
 def check_value(
     value: ArrayLike | None, context: object, W_k: Array, W_v: Array
 ) -> None:
-    """Raise an error for values that come from elsewhere, or should."""
+    """Raise an error if values come from another array, or should."""
     if value is not None and context is None:
         raise ValueError("value: expected None without a context, where keys come from")
     if value is not None and isinstance(context, KVCache):
@@ -120,7 +120,7 @@ def check_value(
 
 
 def context_tokens(context: ArrayLike, name: str, weight: Array) -> Array:
-    """Return the tokens of a context (B, Lc, size), as many numbers as rows."""
+    """Return the tokens of a context (B, Lc, size); `size` is the number of rows."""
     tokens, size = _checks.array(context, name), len(weight)
     if tokens.ndim not in (2, 3) or tokens.shape[-1] != size:
         raise ValueError(

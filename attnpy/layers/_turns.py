@@ -1,4 +1,4 @@
-"""What turns a call's queries and keys by their positions."""
+"""The tables that rotate a call's queries and keys by their positions."""
 
 from __future__ import annotations
 
@@ -61,6 +61,6 @@ def arithmetic(
 
 
 def _dtype(array: ArrayLike) -> np.dtype[Any]:
-    """Return a dtype without a copy of what is packed."""
+    """Return the dtype of an array, without unpacking packed ones."""
     found: np.dtype[Any] | None = getattr(array, "dtype", None)
     return np.asarray(array).dtype if found is None else found

@@ -1,4 +1,4 @@
-"""Which heads' weights a call returns, and whether as their mean."""
+"""Which heads' weights a call returns, and whether it returns their mean."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Wanted(NamedTuple):
     groups : ndarray of int64, shape (Hk,), or None
         The place of each group of heads in the weights, -1 for none; None for all.
     order : list of int, or None
-        The heads among those, or None where all are wanted as they come.
+        The wanted heads among those, or None for all in their order.
     mean : bool
         Their mean over the heads.
     """
@@ -42,7 +42,7 @@ class Wanted(NamedTuple):
         num_heads: int,
         num_kv_heads: int,
     ) -> Wanted:
-        """Return what a call's arguments ask for."""
+        """Return what the arguments of a call ask for."""
         return_weights = _checks.flag(return_weights, "return_weights")
         mean = _checks.flag(average_weights, "average_weights")
         if mean and not return_weights:
@@ -60,7 +60,7 @@ class Wanted(NamedTuple):
         return cls(return_weights, groups, None if size == 1 else order, mean)
 
     def answer(self, result: Any, single: bool) -> Array | tuple[Array, Array]:
-        """Return what a call does, of what the C module returned."""
+        """Return the result of a call from that of the C module."""
         if not self.any:
             output: Array = result[0] if single else result
             return output

@@ -1,4 +1,4 @@
-"""Several heads of attention with their projections, and that of their results."""
+"""Several heads of attention with their projections, and the output projection."""
 
 from __future__ import annotations
 
@@ -89,11 +89,11 @@ class MultiHeadAttention:
         `Hk`, a divisor of `H`, by default `H`: each key and value head serves ``H //
         Hk`` query heads (grouped-query attention; with 1, multi-query attention).
     context_dim : int, optional
-        `Ec`, the size of what keys and values come from; by default `E`. With another
-        one the layer is for cross-attention only.
+        `Ec`, the size of the tokens that keys and values come from; by default `E`.
+        With another size the layer is for cross-attention only.
     value_dim : int, optional
-        `Ev`, the size of what values come from, where that is another array; by default
-        `Ec`.
+        `Ev`, the size of the tokens that values come from, if they are another array;
+        by default `Ec`.
     bias : bool, optional
         Add a bias to queries, keys, values and the result.
     qkv_bias, out_bias : bool, optional
@@ -101,8 +101,8 @@ class MultiHeadAttention:
     dtype : dtype, optional
         float64, float32, float16 or bfloat16.
     rng : numpy.random.Generator, optional
-        Where the first values come from; by default ``numpy.random.default_rng()``,
-        other values in every run.
+        Draws the initial values; by default ``numpy.random.default_rng()``, with
+        different values in every run.
 
     Attributes
     ----------
@@ -110,15 +110,15 @@ class MultiHeadAttention:
     W_k : ndarray, shape (Ec, Hk * D)
     W_v : ndarray, shape (Ev, Hk * Dv)
     W_o : ndarray, shape (H * Dv, E)
-        Uniform numbers at first, see the notes. The columns of head 0 come first.
-        Write to them, or assign trained ones.
-    b_q, b_k, b_v, b_o : ndarray, as long as the matrix has columns, or None
+        Initially uniform random numbers, see the notes. The columns of head 0 come
+        first. Write to them, or assign trained arrays.
+    b_q, b_k, b_v, b_o : ndarray, one number for each column of the matrix, or None
         0 at first; None without `qkv_bias`, `out_bias`.
     num_heads, num_kv_heads : int
         As given.
     q_norm, k_norm : attnpy.blocks.RMSNorm or LayerNorm of size D, or None
-        None at first. Norms of each head's queries and keys, before `rotary`, as in
-        Qwen3. Anything else is a TypeError of the call. They are not in `heads`.
+        Initially None. Norms of each head's queries and keys, before `rotary`, as in
+        Qwen3. A call raises a TypeError for anything else. `heads` does not have them.
 
     Raises
     ------
@@ -144,18 +144,18 @@ class MultiHeadAttention:
         Z_i = \operatorname{Attention}(X W_i^q, X W_i^k, X W_i^v)
 
     from Vaswani et al., "Attention Is All You Need" (2017), section 3.2.2, where
-    :math:`W_i` are the columns of head i. Biases begin at 0, so that a new layer is the
-    formula. The tutorial notebook "Attention please!" has a bias for the result only:
-    ``qkv_bias=False``. PyTorch's layer has all or none, as `bias` says here, too. Its
-    matrices are transposed, ``W_q = in_proj_weight[:E].T``, and its `kdim` and `vdim`
-    are `context_dim` and `value_dim`.
+    :math:`W_i` are the columns of head i. Biases begin at 0, so that a new layer
+    computes the formula without them. The tutorial notebook "Attention please!" has
+    only a bias of the result: ``qkv_bias=False``. PyTorch's layer has all biases or
+    none, like `bias` here. Its matrices are transposed, ``W_q = in_proj_weight[:E].T``,
+    and its `kdim` and `vdim` are `context_dim` and `value_dim`.
 
-    The first values of a matrix are between -a and a with ``a = sqrt(6 / (fan_in +
+    The initial values of a matrix are between -a and a with ``a = sqrt(6 / (fan_in +
     fan_out))``, from Glorot and Bengio, "Understanding the difficulty of training deep
-    feedforward neural networks" (2010). The fans are those of all heads together, a key
-    and value head counting once for each query head that it serves. So where ``H * D =
-    E``, inputs with variance 1 have queries, keys, values and scores with variance 1,
-    with any number of heads, grouped or not.
+    feedforward neural networks" (2010). The fans are those of all heads together; a key
+    and value head counts once for each query head that it serves. So if ``H * D = E``,
+    inputs with variance 1 have queries, keys, values and scores with variance 1, with
+    any number of heads, grouped or not.
 
     Examples
     --------
@@ -271,11 +271,11 @@ class MultiHeadAttention:
 
     @property
     def heads(self) -> list[SelfAttention]:
-        """The `H` heads, each a layer of its own that shares the memory.
+        """The `H` heads, each a layer that shares this layer's memory.
 
         Writing to ``mha.heads[i].W_q[...]`` changes ``mha.W_q``, and the other way
-        round. Grouped query heads share their keys' and values' parameters too. Those
-        of a layer that is packed are copies, which cannot be written to.
+        round. Grouped query heads share their keys' and values' parameters too. The
+        heads of a packed layer are read-only copies.
         """
         plain = copy.copy(self)
         for name in ("W_q", "W_k", "W_v"):
@@ -366,73 +366,73 @@ class MultiHeadAttention:
         x : array_like, shape (L, E) or (B, L, E)
             The tokens.
         context : array_like, shape (Lc, Ec) or (B, Lc, Ec), or KVCache, optional
-            Cross-attention: where the keys and values come from. With a cache from
-            `project_context` they are there already.
+            Cross-attention: the source of keys and values. A cache from
+            `project_context` already contains them.
         value : array_like, shape (Lc, Ev) or (B, Lc, Ev), optional
-            Where the values come from, if not from `context`, which the keys come from
-            then: PyTorch's ``mha(query, key, value)``.
+            The source of the values, if it is not `context`, which then gives only the
+            keys: PyTorch's ``mha(query, key, value)``.
         q_offset : int or array_like of int, shape (B,), optional
-            The position of the first token for `causal` and `window`. By default in
-            self-attention that of its own key: 0, or each sequence's length in the
-            cache. In cross-attention as in `attnpy.attention`.
+            The position of the first token for `causal` and `window`. In self-attention
+            the default is that of its own key: 0, or each sequence's length in the
+            cache. In cross-attention it is as in `attnpy.attention`.
         kv_lengths : int or array_like of int, shape (B,), optional
             How many of the keys exist: those of the tokens of `x` (of `context` in
-            cross-attention). Nobody attends to the others, and they do not go into the
-            cache. A token without a key has a row of the output, too, which means
+            cross-attention). No token attends to the others, and they do not go into
+            the cache. A token without a key has a row of the output too, which means
             nothing; `lengths` of models leave such tokens out.
         seq_offsets : array_like of int, shape (n + 1,), or a pair of them, optional
             Packed sequences, with no padding anywhere: `x`, (T, E), has `n` of them end
-            to end, as in `attnpy.attention`; the same bits as each alone. Positions are
-            those in a token's own sequence, and sequence i of a cache, whose batch is
-            `n`, takes those of sequence i. A pair is for a context that is packed too,
-            with None in it for what is (n, L, E).
+            to end, as in `attnpy.attention`, with the same bits as each alone.
+            Positions count from the beginning of a token's own sequence. Sequence i
+            goes into sequence i of a cache, whose batch is `n`. Pass a pair if the
+            context is packed too; None in it means (n, L, E).
         cache : KVCache, optional
-            Append the keys and values of `x`, and attend to all that is in the cache.
+            Append the keys and values of `x`, and attend to everything in the cache.
             With ``causal=True``, and a cache of the keys' dtype, a sequence gives the
-            same bits in one call, in chunks, and token by token. Where x has no axis
-            `B`, the cache's batch is 1.
+            same bits in one call, in chunks, and token by token. If x has no axis `B`,
+            the cache's batch is 1.
         rotary : attnpy.positions.Rotary, optional
-            Turn queries and keys by their positions; keys are turned before they go
-            into the cache. Frequencies that depend on the length are those of the
-            tokens that a sequence has after the call.
+            Rotate queries and keys by their positions; keys are rotated before they go
+            into the cache. Frequencies that depend on the length use the length of a
+            sequence after the call.
         residual : array_like, shape of the output, optional
             Added to the output, in its dtype.
         mixed : bool, optional
-            For 16-bit parameters: queries, keys, values and what the heads give have
-            their dtype, but the output is in float32, as `x` may be. CPUs that multiply
-            bfloat16 numbers round such an `x` first, unless `attnpy.set_portable` says
+            For 16-bit parameters: queries, keys, values and the heads' results have
+            their dtype, but the output is in float32, and `x` may be. CPUs with
+            bfloat16 products round such an `x` first, unless `attnpy.set_portable` says
             otherwise.
         return_weights : bool, optional
             Return the weights as well. No bit of the output depends on it.
         heads : int or sequence of int, optional
-            Of which heads, in this order; negative numbers count from the end. Only
-            their weights take memory, or those of the groups that they are in.
+            Return the weights of these heads, in this order; negative numbers count
+            from the end. Only their weights, or those of their groups, take memory.
         average_weights : bool, optional
             Return their mean over the heads instead.
         **options
             As in `attnpy.attention`: `mask` and `bias`, which broadcast to (H, L, Lk)
-            or (B, H, L, Lk), booleans, True where the token may attend, and numbers to
-            add to the scores; `Lk` is the number of keys: `L`, `Lc`, or the longest
-            length in the cache, with `x` in it. `causal` and `window`, which hide later
-            tokens, or those far away; `scale`, `softcap`, `sinks`, `num_threads`.
+            or (B, H, L, Lk): booleans, True where the token may attend, and numbers to
+            add to the scores. `Lk` is the number of keys: `L`, `Lc`, or the longest
+            length in the cache, including `x`. `causal` and `window`, which hide later
+            or distant tokens; `scale`, `softcap`, `sinks`, `num_threads`.
 
         Returns
         -------
         output : ndarray, shape (L, E) or (B, L, E)
             In the promoted dtype of x, the context and the parameters; see `mixed`.
         weights : ndarray, shape (H, L, Lk) or (B, H, L, Lk)
-            With `return_weights`; with `heads` of those only, and without the axis `H`
-            with `average_weights`.
+            With `return_weights`; with `heads` only theirs, and with `average_weights`
+            without the axis `H`.
 
         Raises
         ------
         TypeError
             If an argument has the wrong kind or dtype.
         ValueError
-            If shapes do not fit together, a number is out of its range, there is no
-            room in the cache, or arguments exclude each other: `context` and `cache`,
-            `context` and `rotary`, `kv_lengths` or `value` and a cache as `context`.
-            The cache has not changed after an error.
+            If shapes do not fit together, a number is out of its range, the cache is
+            full, or arguments exclude each other: `context` and `cache`, `context` and
+            `rotary`, `kv_lengths` or `value` and a cache as `context`. The cache has
+            not changed after an error.
         """
         _checks.keywords(options, PASSED_ON, "MultiHeadAttention()")
         check_caches(context, cache, kv_lengths)
@@ -496,20 +496,20 @@ class MultiHeadAttention:
         checkpoint: bool = False,
         **options: Unpack[LayerVJPOptions],
     ) -> tuple[Array, Pullback]:
-        r"""Return what a call does, and the pullback of gradients.
+        r"""Return the output of a call, and the pullback of its gradients.
 
         Parameters
         ----------
         x, context, value
-            As in a call, but for caches, which have no gradients.
+            As in a call, except caches, which have no gradients.
         q_offset, kv_lengths, seq_offsets, rotary, residual
             As in a call.
         wanted : iterable of {"bias", "sinks"}, optional
-            Options whose gradients are to be returned, too. That of a bias takes the
-            memory of a bias.
+            Options whose gradients to return as well. The gradient of a bias takes as
+            much memory as the bias.
         checkpoint : bool, optional
-            Keep nothing but the arguments for the pullback, which computes again what
-            it needs: a third more work, in exchange for memory (Chen et al., "Training
+            Keep only the arguments for the pullback, which then computes again what it
+            needs: a third more work, in exchange for memory (Chen et al., "Training
             Deep Nets with Sublinear Memory Cost", 2016).
         **options
             As in a call, `mask` and so on; and `dropout` and `dropout_seed`, as in
@@ -518,34 +518,34 @@ class MultiHeadAttention:
         Returns
         -------
         output : ndarray, shape (L, E) or (B, L, E)
-            With the bits of a call.
+            With the same bits as a call.
         pullback : callable
             Takes the gradient with respect to the output, and returns an
-            `attnpy.layers.LayerGradients` of arrays in the shapes and dtypes of what
-            they belong to. The gradient with respect to `residual` is that of the
-            output. The pullback keeps the arguments, queries, keys, values (before
-            norms, too), what the heads gave, and the LSE; it may be called again. It
-            reads arguments and parameters where they are: write to them after its last
-            call only. The output is yours to write to.
+            `attnpy.layers.LayerGradients` of arrays with the shapes and dtypes of the
+            arguments and parameters. The gradient with respect to `residual` is that of
+            the output. The pullback keeps the arguments, queries, keys, values (before
+            norms, too), the heads' results, and the LSE; it may be called again. It
+            reads arguments and parameters in place: do not write to them before its
+            last call. You may write to the output.
 
         Raises
         ------
         TypeError, ValueError
             As a call; if the parameters are packed, or not float32 or float64. The
-            pullback does for a gradient of another shape.
+            pullback raises one for a gradient of another shape.
 
         Notes
         -----
         With :math:`Y = \operatorname{Concat}(Z_1, \dots, Z_H) W_o + b_o` and the
-        gradient :math:`G` of :math:`Y`, those of the heads are the columns of :math:`G
-        W_o^T`; `attnpy.attention_vjp` makes those of queries, keys and values of them;
-        and with these, as for every product :math:`Q = X W_q + b_q`,
+        gradient :math:`G` of :math:`Y`, the gradients of the heads are the columns of
+        :math:`G W_o^T`, and `attnpy.attention_vjp` turns them into those of queries,
+        keys and values; with these, as for every product :math:`Q = X W_q + b_q`,
 
         .. math::
 
             dX = dQ \, W_q^T, \quad dW_q = X^T dQ, \quad db_q = \sum_i dQ_i
 
-        Sums over tokens are in a fixed order, so there are the same bits for any number
+        Sums over tokens are in a fixed order, so the bits are the same for any number
         of threads.
 
         Examples
@@ -662,7 +662,7 @@ class MultiHeadAttention:
         ----------
         context : array_like, shape (Lc, Ec) or (B, Lc, Ec)
         value : array_like, shape (Lc, Ev) or (B, Lc, Ev), optional
-            Where the values come from, if not from `context`.
+            The source of the values, if it is not `context`.
         kv_lengths : int or array_like of int, shape (B,), optional
             How many of the keys exist, as in a call; by default all.
         num_threads : int, optional
@@ -672,8 +672,8 @@ class MultiHeadAttention:
         Returns
         -------
         KVCache
-            Full. As the argument `context` of a call it gives the same output as the
-            context and the same `kv_lengths`. With a batch of 1 it serves any batch.
+            A full cache. Passed as `context` to a call, it gives the same output as the
+            context with these `kv_lengths`. With a batch of 1 it serves any batch.
 
         Raises
         ------
@@ -758,7 +758,7 @@ class MultiHeadAttention:
         past: NDArray[np.int64] | None,
         grown: NDArray[np.int64] | None,
     ) -> RotaryTables | None:
-        """Return what turns queries and keys, whose first token is there, or at 0."""
+        """Return the tables of queries and keys; the first token is there, or at 0."""
         if rotary is None:
             return None
         return _turns.tables(

@@ -44,8 +44,8 @@ class SelfAttention:
     dtype : dtype, optional
         float64, float32, float16 or bfloat16.
     rng : numpy.random.Generator, optional
-        Where the first values come from; by default ``numpy.random.default_rng()``,
-        other values in every run.
+        Draws the initial values; by default ``numpy.random.default_rng()``, with
+        different values in every run.
 
     Attributes
     ----------
@@ -259,7 +259,7 @@ class SelfAttention:
         checkpoint: bool = False,
         **options: Unpack[HeadVJPOptions],
     ) -> tuple[Array, Pullback]:
-        """Return what a call does, and the pullback of gradients.
+        """Return the output of a call, and the pullback of its gradients.
 
         Parameters
         ----------
@@ -268,13 +268,13 @@ class SelfAttention:
         wanted, checkpoint
             As in `MultiHeadAttention.vjp`.
         **options
-            As in a call, but for `return_weights`; and `dropout` and `dropout_seed`, as
+            As in a call, except `return_weights`; and `dropout` and `dropout_seed`, as
             in `attnpy.attention`.
 
         Returns
         -------
         output : ndarray, shape (L, Dv) or (B, L, Dv)
-            With the bits of a call.
+            With the same bits as a call.
         pullback : callable
             As that of `MultiHeadAttention.vjp`.
 

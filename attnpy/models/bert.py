@@ -76,8 +76,8 @@ class BertEncoder:
     dtype : dtype, optional
         float64, float32, float16 or bfloat16.
     rng : numpy.random.Generator, optional
-        Where the first values come from; by default ``numpy.random.default_rng()``,
-        other values in every run.
+        Draws the initial values; by default ``numpy.random.default_rng()``, with
+        different values in every run.
 
     Attributes
     ----------
@@ -316,21 +316,20 @@ class BertEncoder:
             The classifier is that of ``BertForSequenceClassification``, and of
             cross-encoders.
         dtype : dtype, optional
-            Of the model, to which the weights are converted. "auto" is that of the
-            weights in the files, the widest where they have several. "bfloat16" is a
-            dtype with the ml_dtypes package.
+            Dtype of the model; the weights are converted to it. "auto" is the dtype of
+            the weights in the files, the widest one if there are several. "bfloat16"
+            needs the ml_dtypes package.
         packed : bool, optional
-            Call `pack`: the model is only run. False leaves parameters that can be
-            written to.
+            Call `pack`, for a model that is only run. False keeps the parameters
+            writable.
         ignore_head : bool, optional
-            Read the model below a head that `BertEncoder` does not have, as of
-            ``BertForMaskedLM``, and leave the
-            head alone, as ``AutoModel`` of Transformers does. By default such a folder
-            is refused, so that no head is lost unnoticed.
+            Read only the model below a head that `BertEncoder` does not have, such as
+            that of ``BertForMaskedLM``, as ``AutoModel`` of Transformers does. By
+            default such a folder is refused, so that no head is lost silently.
         progress : bool, optional
-            Show a bar, on standard error if that is a terminal, of what takes longer
-            than a second. True needs the tqdm package; None, the default, does without
-            where it is not installed.
+            Show a progress bar on standard error, if that is a terminal and the work
+            takes longer than a second. True needs the tqdm package; None, the default,
+            shows no bar if it is not installed.
 
         Returns
         -------
@@ -339,8 +338,8 @@ class BertEncoder:
         Raises
         ------
         ImportError, FileNotFoundError
-            If the safetensors package is not installed, ml_dtypes for bfloat16 or tqdm
-            for `progress`; if a file is not there.
+            If the safetensors package is not installed, or ml_dtypes for bfloat16, or
+            tqdm for `progress`; if a file is missing.
         ValueError
             As `from_config`; if weights are missing, unexpected or of wrong shapes.
         """
@@ -507,7 +506,7 @@ class BertEncoder:
         Returns
         -------
         states : ndarray, shape (L, E) or (B, L, E)
-            With the bits of a call.
+            With the same bits as a call.
         pullback : callable
             Takes the gradient with respect to the states, and returns those of the
             parameters, a dict with the names of `parameters`; those of pooler and

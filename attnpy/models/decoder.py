@@ -392,21 +392,20 @@ class CausalDecoder(sampling.LanguageModel):
             As in `from_config`. False is for files without ``lm_head.weight``, which is
             left alone where it is there.
         dtype : dtype, optional
-            Of the model, to which the weights are converted. "auto" is that of the
-            weights in the files, the widest where they have several. "bfloat16" is a
-            dtype with the ml_dtypes package.
+            Dtype of the model; the weights are converted to it. "auto" is the dtype of
+            the weights in the files, the widest one if there are several. "bfloat16"
+            needs the ml_dtypes package.
         packed : bool, optional
-            Call `pack`: the model is only run. False leaves parameters that can be
-            written to.
+            Call `pack`, for a model that is only run. False keeps the parameters
+            writable.
         ignore_head : bool, optional
-            Read the model below a head that `CausalDecoder` does not have, as of
-            ``LlamaForSequenceClassification``, and leave the
-            head alone, as ``AutoModel`` of Transformers does. By default such a folder
-            is refused, so that no head is lost unnoticed.
+            Read only the model below a head that `CausalDecoder` does not have, such as
+            that of ``LlamaForSequenceClassification``, as ``AutoModel`` of Transformers
+            does. By default such a folder is refused, so that no head is lost silently.
         progress : bool, optional
-            Show a bar, on standard error if that is a terminal, of what takes longer
-            than a second. True needs the tqdm package; None, the default, does without
-            where it is not installed.
+            Show a progress bar on standard error, if that is a terminal and the work
+            takes longer than a second. True needs the tqdm package; None, the default,
+            shows no bar if it is not installed.
 
         Returns
         -------
@@ -415,8 +414,8 @@ class CausalDecoder(sampling.LanguageModel):
         Raises
         ------
         ImportError, FileNotFoundError
-            If the safetensors package is not installed, ml_dtypes for bfloat16 or tqdm
-            for `progress`; if a file is not there.
+            If the safetensors package is not installed, or ml_dtypes for bfloat16, or
+            tqdm for `progress`; if a file is missing.
         ValueError
             If the configuration is of another kind, or weights are missing, unexpected
             or of wrong shapes.

@@ -123,7 +123,7 @@ class SentenceEncoder:
         __setattr__ = _parameters.set_attribute
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take what a pickle or a copy has, if texts can be encoded with it."""
+        """Restore a pickle or a copy, if texts can be encoded with it."""
         _pickles.set_state(self, state)
         with _pickles.judged(self):
             self._check_parts()
@@ -310,9 +310,9 @@ class SentenceEncoder:
             ``normalize=True``, and not otherwise. By default the encoder's
             `truncate_dim`.
         progress : bool, optional
-            Show a bar, on standard error if that is a terminal, of what takes longer
-            than a second. True needs the tqdm package; None, the default, does without
-            where it is not installed.
+            Show a progress bar on standard error, if that is a terminal and the work
+            takes longer than a second. True needs the tqdm package; None, the default,
+            shows no bar if it is not installed.
         out : ndarray, shape (n, E), optional
             Where the vectors go, such as a `numpy.memmap`. They are written as they
             come, some thousands after the others in the order given; what is there

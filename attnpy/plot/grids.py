@@ -66,9 +66,9 @@ def head_grid(
     title : str, optional
         The figure's title.
     progress : bool, optional
-        Show a bar, on standard error if that is a terminal, of what takes longer than a
-        second. True needs the tqdm package; None, the default, does without where it is
-        not installed.
+        Show a progress bar on standard error, if that is a terminal and the work takes
+        longer than a second. True needs the tqdm package; None, the default, shows no
+        bar if it is not installed.
 
     Returns
     -------

@@ -190,7 +190,7 @@ class Rotary:
         __setattr__ = _parameters.set_attribute
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take what a pickle or a copy has, if vectors can be turned with it."""
+        """Restore a pickle or a copy, if vectors can be turned with it."""
         _pickles.set_state(self, state)
         with _pickles.judged(self):
             self._check_sizes("rotary_dim")

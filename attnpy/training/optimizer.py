@@ -113,7 +113,7 @@ class AdamW:
         __setattr__ = _parameters.set_attribute
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take what a pickle or a copy has, if steps can be made with it."""
+        """Restore a pickle or a copy, if steps can be made with it."""
         _pickles.set_state(self, state)
         with _pickles.judged(self):
             judged = AdamW(
