@@ -249,7 +249,7 @@ def run(options: argparse.Namespace) -> None:
     print(f"{options.output}: {summary}")
 
 
-def read_arrays(path: str) -> dict[str, NDArray[Any]]:
+def read_arrays(path: str) -> dict[str, Any]:
     """Return the arrays of an .npz file, after checking their names."""
     with open(path, "rb") as file:
         try:

@@ -35,17 +35,22 @@ class PackableModel(Model, Protocol):
         """Pack the layers' matrices."""
 
 
-class CausalOptions(TypedDict, total=False):
-    """The options of a head's causal attention that do not change what is returned."""
+class ScoreOptions(TypedDict, total=False):
+    """The options of attention that every call has."""
 
     mask: ArrayLike | None
     bias: ArrayLike | None
     window: Window | None
-    q_offset: ArrayLike | None
-    kv_lengths: ArrayLike | None
     scale: float | None
     softcap: float | None
     num_threads: int | None
+
+
+class CausalOptions(ScoreOptions, total=False):
+    """The options of a head's causal attention that do not change what is returned."""
+
+    q_offset: ArrayLike | None
+    kv_lengths: ArrayLike | None
 
 
 class PartialOptions(CausalOptions, total=False):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
@@ -43,22 +43,16 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike, NDArray
     from typing_extensions import Unpack
 
-    from attnpy._typing import Array, Causal, HeadOptions, SeqOffsets, Window
+    from attnpy._typing import Array, Causal, HeadOptions, ScoreOptions, SeqOffsets
     from attnpy._vjp import Pullback
 
-    class LayerVJPOptions(TypedDict, total=False):
+    class LayerVJPOptions(ScoreOptions, total=False):
         """The options of a layer's vjp that are those of its attention."""
 
-        mask: ArrayLike | None
-        bias: ArrayLike | None
         causal: Causal
-        window: Window | None
-        scale: float | None
-        softcap: float | None
         sinks: ArrayLike | None
         dropout: float
         dropout_seed: int | None
-        num_threads: int | None
 
     class LayerCall(HeadOptions, total=False):
         """The options of a layer's call that do not change what is returned."""
