@@ -1,4 +1,4 @@
-"""The scores that attention began with, to compare: additive and multiplicative.
+"""The first scores of attention, for comparison: additive and multiplicative.
 
 Both have the masks and dtypes of `attention`, but no axis of heads: the axes before the
 last two broadcast as in NumPy.
@@ -120,7 +120,7 @@ def additive_attention(
 
     See Also
     --------
-    multiplicative_attention : a product in place of the network.
+    multiplicative_attention : a product instead of the network.
 
     Notes
     -----
@@ -136,8 +136,8 @@ def additive_attention(
     and values that a query may not see do not reach its results. Integers become
     float64; 16-bit arrays are computed in float32 and rounded once.
 
-    It costs a tanh for each of Lq * Lk * A numbers, which are made a block of queries
-    at a time. Softmax and sum are those of `attention`.
+    It computes the tanh of Lq * Lk * A numbers, a block of queries at a time. Softmax
+    and sum are those of `attention`.
 
     Examples
     --------
@@ -183,7 +183,7 @@ def additive_attention(
                 hidden = hidden_q[b][rows, np.newaxis] + hidden_k[b]  # (rows, Lk, A)
                 hidden = tanh(hidden, num_threads=num_threads)
                 scores = multiply(hidden, w[:, np.newaxis])[..., 0]  # (rows, Lk)
-                # Without numbers in queries and keys their products are 0.
+                # If queries and keys have no numbers, their products are 0.
                 results: Any = attention(
                     hidden_q[b][rows, :0],
                     hidden_k[b][:, :0],
@@ -245,7 +245,7 @@ def multiplicative_attention(
     return_weights: bool = False,
     num_threads: int | None = None,
 ) -> Array | tuple[Array, Array]:
-    r"""Compute multiplicative attention: scores are products with a matrix between.
+    r"""Compute multiplicative attention: a matrix between query and key.
 
     Parameters
     ----------
@@ -280,7 +280,7 @@ def multiplicative_attention(
 
     See Also
     --------
-    additive_attention : a small network in place of the product.
+    additive_attention : a small network instead of the product.
 
     Notes
     -----
@@ -291,9 +291,9 @@ def multiplicative_attention(
 
     which is the score "general" of Luong et al., "Effective Approaches to
     Attention-based Neural Machine Translation" (2015), section 3.1, with vectors as
-    rows. It is `attention` of ``query @ W`` with ``scale=1``: with the identity matrix
-    Luong's "dot", with the identity divided by ``sqrt(D)`` scaled-dot-product
-    attention.
+    rows. It is `attention` of ``query @ W`` with ``scale=1``. With the identity matrix
+    it is Luong's "dot"; with the identity divided by ``sqrt(D)`` it is
+    scaled-dot-product attention.
 
     A query that may see nothing gets output 0 and weights 0. NaN and infinity in keys
     and values that a query may not see do not reach its results. Integers become

@@ -1,9 +1,9 @@
 """Builders of boolean masks for `attention`, and a picture of a mask in text.
 
-True means that a query may attend to a key. `attention` has keywords for the common
-cases, which need no array: `causal`, `window`, `kv_lengths`. The masks here are for
-what they cannot say, for other libraries, and for looking at. Masks combine with ``&``
-and ``|``, and with every keyword of `attention`.
+True means that a query may attend to a key. For the common cases `attention` has
+keywords that need no array: `causal`, `window`, `kv_lengths`. The masks here are for
+other cases, for other libraries, and for looking at. Masks combine with ``&`` and
+``|``, and with every keyword of `attention`.
 """
 
 from __future__ import annotations
@@ -61,11 +61,12 @@ def causal(
         `Lk`; by default `Lq`.
     causal : bool or {"bottom_right", "top_left"}, optional
         As in `attention`: True is "bottom_right", where the last query sees the last
-        key; with "top_left" the first query sees the first key only. False hides
+        key; with "top_left" the first query sees only the first key. False hides
         nothing.
     q_offset : int or array_like of int, shape (...), optional
-        As in `attention`, the position of query 0, -2**53 to 2**53, instead of the one
-        that follows from `causal`: query i sees the keys up to ``q_offset + i``.
+        The position of query 0, as in `attention`, from -2**53 to 2**53. It overrides
+        the one that follows from `causal`: query i sees the keys up to ``q_offset +
+        i``.
 
     Returns
     -------
@@ -75,7 +76,8 @@ def causal(
     Raises
     ------
     TypeError, ValueError
-        If a number is not an integer, or out of its range; if `causal` is another.
+        If a number is not an integer, or out of its range; if `causal` has another
+        value.
     MemoryError
         If memory cannot hold the result.
 
@@ -135,8 +137,8 @@ def window(
     Notes
     -----
     From Beltagy et al., "Longformer: The Long-Document Transformer" (2020), section
-    3.1, whose window w is ``(w // 2, w // 2)``. A causal window of w keys, the query's
-    own among them, is ``(w - 1, 0)``.
+    3.1, whose window w is ``(w // 2, w // 2)``. A causal window of w keys, including
+    the query's own, is ``(w - 1, 0)``.
 
     Examples
     --------
@@ -161,12 +163,12 @@ def window(
 
 
 def padding(kv_lengths: ArrayLike, num_keys: int) -> Mask:
-    """Hide the keys at and past each sequence's length.
+    """Hide the keys past each sequence's length.
 
-    ``attention(..., kv_lengths=kv_lengths)`` does the same without an array. It also
+    ``attention(..., kv_lengths=kv_lengths)`` does the same without an array. That also
     moves the default position of the queries, so that with ``causal=True`` the last
-    query sees the last key that exists; with a mask pass ``q_offset=kv_lengths - Lq``
-    for that.
+    query sees the last key that exists; with a mask, pass ``q_offset=kv_lengths - Lq``
+    as well.
 
     Parameters
     ----------
@@ -208,15 +210,15 @@ def padding(kv_lengths: ArrayLike, num_keys: int) -> Mask:
 
 
 def document(ids: ArrayLike) -> Mask:
-    """Keep packed documents apart: each token sees those of its own document only.
+    """Keep packed documents apart: each token sees only those of its own document.
 
-    No keyword of `attention` says this. Add ``causal=True`` for a language model.
+    No keyword of `attention` does this. Add ``causal=True`` for a language model.
 
     Parameters
     ----------
     ids : array_like of int, shape (L,) or (..., L)
         The number of each token's document. A negative number is padding, which sees
-        nothing and is seen by nothing. `document_ids` makes them from lengths.
+        nothing and is seen by nothing. `document_ids` makes these numbers from lengths.
 
     Returns
     -------
@@ -260,19 +262,19 @@ def document_ids(lengths: ArrayLike, total: int | None = None) -> NDArray[np.int
     lengths : array_like of int, shape (n,)
         How many tokens each document has, at least 0.
     total : int, optional
-        `L`, at least the sum of the lengths, which it is by default. The tokens after
+        `L`, at least the sum of the lengths, and by default this sum. The tokens after
         the last document are padding, -1.
 
     Returns
     -------
     ndarray of int64, shape (L,)
-        0 to ``n - 1``, and -1: what `document` takes.
+        0 to ``n - 1``, and -1: the argument of `document`.
 
     Raises
     ------
     TypeError, ValueError
-        If a number is not an integer, or out of its range; if `lengths` has not one
-        axis.
+        If a number is not an integer, or out of its range; if `lengths` does not have
+        one axis.
     MemoryError
         If memory cannot hold the result.
 
@@ -298,16 +300,16 @@ def document_ids(lengths: ArrayLike, total: int | None = None) -> NDArray[np.int
 
 
 def prefix_lm(length: int, prefix_length: ArrayLike) -> Mask:
-    """Show the prefix to everyone, and the rest only to what does not come before it.
+    """Show the prefix to all queries, and later keys only to queries not before them.
 
-    No keyword of `attention` says this. Without a prefix it is ``causal=True``.
+    No keyword of `attention` does this. Without a prefix it is ``causal=True``.
 
     Parameters
     ----------
     length : int
         `L`, the number of queries and keys.
     prefix_length : int or array_like of int, shape (...)
-        How many tokens are the prefix, 0 to `length`.
+        How many tokens the prefix has, 0 to `length`.
 
     Returns
     -------
@@ -355,12 +357,13 @@ def show(
     Parameters
     ----------
     mask : array_like of bool, shape (Lq, Lk), (Lk,) or (..., 1, 1, Lk)
-        Axes of length 1 may come before: a single head and batch. With other axes
-        there is a row for each sequence, as of what `padding` returns; it stands for
-        all of its queries.
+        Leading axes of length 1 are allowed: a single head and batch. With longer
+        leading axes, as in results of `padding`, there is one row for each sequence,
+        for all of its queries.
     query_labels, key_labels : sequence of str, optional
-        Names for the rows and `Lk` for the columns, words for example. What cannot be
-        printed, such as a newline, is shown as in a string literal.
+        Names for the rows, and `Lk` names for the columns, for example words.
+        Characters that cannot be printed, such as a newline, are shown as in a string
+        literal.
 
     Returns
     -------
@@ -429,7 +432,7 @@ def _checked_causal(causal: Causal) -> tuple[bool, bool]:
 
 
 def _checked_window(window: Window | None) -> list[int | None]:
-    """Return both sides of a window, so that sums with positions stay in int64."""
+    """Return both sides of a window, limited so that sums with positions fit int64."""
     if window is None:
         return [None, None]
     if isinstance(window, str) or not isinstance(window, Iterable):
@@ -444,7 +447,7 @@ def _checked_window(window: Window | None) -> list[int | None]:
 
 
 def _names(labels: Sequence[Any] | None, name: str, n: int) -> list[str]:
-    """Return printable labels, empty ones where there are none."""
+    """Return printable labels; empty ones if none are given."""
     if labels is None:
         return [""] * n
     names = [repr(str(label))[1:-1] for label in _checks.items(labels, name, "labels")]

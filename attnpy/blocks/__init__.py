@@ -1,8 +1,8 @@
 """The transformer's layers around attention, its encoder and its decoder.
 
-As in Vaswani et al., "Attention Is All You Need" (2017), and with the options of the
-models since. Parameters are plain arrays, each layer has `parameters`, `state_dict` and
-`load_state_dict`, calling it runs it, and `vjp` gives its gradients. There is no
+They follow Vaswani et al., "Attention Is All You Need" (2017), with the options of
+later models. Parameters are plain arrays. Each layer has `parameters`, `state_dict` and
+`load_state_dict`; calling it runs it, and `vjp` computes its gradients. There is no
 dropout.
 """
 

@@ -1,4 +1,4 @@
-"""What encoder and decoder have in common: stacks of layers, residuals and norms."""
+"""Common parts of encoder and decoder: stacks of layers, residuals and norms."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         mixed: bool
 
     class Choice(TypedDict, total=False):
-        """Of which layers and heads to return more than the output."""
+        """The layers and heads whose weights or states to return."""
 
         layers: ArrayLike | None
         heads: ArrayLike | None
@@ -43,28 +43,27 @@ Layer = TypeVar("Layer", bound="_typing.Model")
 
 
 class ModelOutput(NamedTuple):
-    """What a layer, a stack or a model returns where more than its output is asked for.
+    """The result of a layer, stack or model that returns more than its output.
 
     Attributes
     ----------
     output : ndarray
-        What it returns alone, in the same bits.
+        The same output as alone, in every bit.
     weights : ndarray, shape (layers, H, L, Lk) or (layers, B, H, L, Lk), or None
-        Of the self-attention, with `return_weights`; those of a layer have no axis for
-        layers. In packed sequences ``B`` is their number, and L and Lk those of the
-        longest, as in `attnpy.attention`.
+        Weights of the self-attention, with `return_weights`; those of a single layer
+        have no axis for layers. For packed sequences ``B`` is their number, and L and
+        Lk are those of the longest, as in `attnpy.attention`.
     cross_weights : ndarray, shape (layers, H, L, Lc) or (layers, B, H, L, Lc), or None
-        Of the attention to a context, likewise, where there is one.
+        The same for the attention to a context, if there is one.
     hidden_states : ndarray, shape (layers + 1, L, E) or (layers + 1, B, L, E), or None
-        With `return_hidden_states`: what goes into the first layer, and what each layer
-        gives, the last after the final norm, so that it is `output`. With `layers` only
-        what those give, ``(len(layers), ...)``.
+        With `return_hidden_states`: the input of the first layer, and the result of
+        each layer. The last one is after the final norm, and equals `output`. With
+        `layers` only the results of those layers, ``(len(layers), ...)``.
 
     Notes
     -----
-    The weights and states that Hugging Face's models return as the tuples
-    ``attentions``, ``cross_attentions`` and ``hidden_states`` are these, one after the
-    other.
+    Hugging Face's models return the same weights and states layer by layer, as the
+    tuples ``attentions``, ``cross_attentions`` and ``hidden_states``.
 
     Examples
     --------
@@ -95,7 +94,7 @@ class ModelOutput(NamedTuple):
 
 
 class Recorder:
-    """Keeps what was asked for of a stack's layers, while they run."""
+    """Collects the wanted weights and states of a stack's layers while they run."""
 
     def __init__(
         self,
@@ -105,7 +104,7 @@ class Recorder:
         layers: ArrayLike | None,
         heads: ArrayLike | None,
     ) -> None:
-        """Take the options of a stack's call that say what to keep."""
+        """Take the options of a stack's call that say what to collect."""
         self.asked = asked(return_weights, heads)
         self.states = _checks.flag(return_hidden_states, "return_hidden_states")
         self.last = num_layers - 1
@@ -122,16 +121,16 @@ class Recorder:
             )
 
     def begin(self, tokens: Array) -> None:
-        """Keep what goes into the first layer."""
+        """Keep the input of the first layer."""
         if self.states and self.first:
             self._keep("hidden_states", 0, tokens)
 
     def asks(self, layer: int) -> dict[str, Any]:
-        """Return the options by which a layer gives what is to be kept of it."""
+        """Return the options that make a layer return what to collect from it."""
         return self.asked if layer in self.places else {}
 
     def take(self, layer: int, result: Array | ModelOutput) -> Array:
-        """Keep what is asked for of a layer's result, and return its output."""
+        """Keep the wanted parts of a layer's result, and return its output."""
         if not isinstance(result, ModelOutput):
             output = result
         else:
@@ -144,7 +143,7 @@ class Recorder:
         return output
 
     def end(self, output: Array) -> Array | ModelOutput:
-        """Return what the stack's call does."""
+        """Return the result of the stack's call."""
         self._keep_states(self.last, output)
         if not (self.asked or self.states):
             return output
@@ -155,7 +154,7 @@ class Recorder:
             self._keep("hidden_states", self.first + self.places[layer], states)
 
     def _keep(self, name: str, place: int, array: Array) -> None:
-        """Copy an array into the one of all layers, which the first one makes."""
+        """Copy an array into that of all layers; the first call makes it."""
         if name not in self.kept:
             n = len(self.places) + (self.first if name == "hidden_states" else 0)
             self.kept[name] = np.zeros((n, *array.shape), array.dtype)
@@ -171,7 +170,7 @@ class Recorder:
 
 
 def asked(return_weights: bool, heads: ArrayLike | None) -> dict[str, Any]:
-    """Return the options by which attention returns its weights, if it is to."""
+    """Return the options that make attention return its weights, if wanted."""
     if _checks.flag(return_weights, "return_weights"):
         return {"return_weights": True, "heads": heads}
     if heads is not None:
@@ -182,7 +181,7 @@ def asked(return_weights: bool, heads: ArrayLike | None) -> dict[str, Any]:
 def make_layers(
     make: Callable[[], Layer], num_layers: int, shared: bool
 ) -> list[Layer]:
-    """Return so many new layers, or the same one as many times."""
+    """Return this many new layers, or the same one as many times."""
     num_layers = _checks.count(num_layers, "num_layers")
     _checks.memory("num_layers", np.intp, (num_layers,))  # the list
     first = make()
@@ -205,9 +204,9 @@ def make_norm(
 def make_final_norm(
     wanted: bool | None, dim: int, options: LayerOptions
 ) -> LayerNorm | RMSNorm | None:
-    """Return a norm as the layers', or None; by default one where they normalize first.
+    """Return a norm like those of the layers, or None; by default with `norm_first`.
 
-    Layers that normalize first leave their sums as they are.
+    Layers that normalize first do not normalize their sums.
     """
     if wanted is None:
         wanted = options.get("norm_first", False)
@@ -223,7 +222,7 @@ def make_final_norm(
 
 
 def fields(layer: Any) -> dict[str, Any]:
-    """Return the sizes and options of an encoder's or decoder's layer, to be shown."""
+    """Return the sizes and options of an encoder's or decoder's layer, for its repr."""
     mha, network, norm = layer.self_attention, layer.feed_forward, layer.norm_1
     embed_dim, size = len(mha.W_q), mha.head_dim
     grouped = mha.num_kv_heads != mha.num_heads
@@ -249,7 +248,7 @@ def fields(layer: Any) -> dict[str, Any]:
 
 
 def stack_fields(stack: Any) -> dict[str, Any]:
-    """Return those of a stack: how many layers, and what its layers are."""
+    """Return those of a stack: the number of layers, and those of its layers."""
     first = stack.layers[0]
     has_norm = stack.norm is not None
     return {
@@ -269,10 +268,10 @@ def residual(
     *,
     num_threads: int | None,
 ) -> Array:
-    """Add what a sublayer makes of the tokens, with the norm before it or after.
+    """Add a sublayer's result to the tokens, with the norm before or after it.
 
-    With `norm_after` what is added is normalized, too. The sublayer takes what goes
-    into it, and what is to be added to its result.
+    With `norm_after` the sublayer's result is normalized, too. The sublayer takes its
+    input, and a residual to add to its result.
     """
     given = norm(tokens, num_threads=num_threads) if norm_first else tokens
     if norm_first and norm_after is None:
@@ -294,13 +293,13 @@ class Sublayer(NamedTuple):
     norm_after: str | None = None
 
     def step(self, layer: Any, num_threads: int | None) -> Step:
-        """Return what `residual` does with it, and back."""
+        """Return the result of `residual` with it, and the pullback."""
         norm, norm_first = getattr(layer, self.norm), layer.norm_first
         after = self.norm_after or ""
         norm_after = getattr(layer, after) if after else None
 
         def run(tokens: Array) -> tuple[Array, Back]:
-            pulls: dict[str, Pullback] = {}  # in the order in which they were run
+            pulls: dict[str, Pullback] = {}  # in the order in which they ran
             result = tokens
             if norm_first:
                 result, pulls[self.norm] = norm.vjp(tokens, num_threads=num_threads)
@@ -339,8 +338,8 @@ def chain_vjp(
 ) -> tuple[Array, Pullback]:
     """Run steps one after the other; the pullback goes the other way.
 
-    A step gives its result, and what takes that one's gradient to that of the tokens,
-    and to those of parts of the owner, by their names.
+    A step returns its result and a pullback, from the result's gradient to those of the
+    tokens and of parts of the owner, by name.
     """
     backs = []
     for step in steps:
@@ -370,7 +369,7 @@ def stack_vjp(
     layer_vjp: Callable[[Any, Array], tuple[Array, Pullback]],
     num_threads: int | None,
 ) -> tuple[Array, Pullback]:
-    """Run the layers of a stack and its norm, and return the pullback, too."""
+    """Run the layers of a stack and its norm; return the output and the pullback."""
 
     def step(name: str, vjp: Callable[[Array], tuple[Array, Pullback]]) -> Step:
         def run(tokens: Array) -> tuple[Array, Back]:

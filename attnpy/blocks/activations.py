@@ -1,4 +1,4 @@
-"""Activations: what a feed-forward network does to each number between its products."""
+"""Activations: the functions between the products of a feed-forward network."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def gelu(x: ArrayLike, *, num_threads: int | None = None) -> Array:
     Notes
     -----
     :math:`x \Phi(x) = x \operatorname{erfc}(-x / \sqrt 2) / 2`, from Hendrycks and
-    Gimpel, "Gaussian Error Linear Units (GELUs)" (2016). With erfc in place of 1 + erf
+    Gimpel, "Gaussian Error Linear Units (GELUs)" (2016). With erfc instead of 1 + erf
     nothing cancels where x is negative: the relative error is some 6 rounding units in
     float32, 12 in float64, times 1 + x^2 / 2 where x is negative.
 
@@ -219,9 +219,9 @@ def activation_vjp(
     Parameters
     ----------
     grad_output : array_like, any shape
-        The gradient of what the activation gave.
+        The gradient with respect to the activation's result.
     x : array_like, shape of grad_output
-        What the activation was given.
+        The activation's argument.
     activation : {"relu", "gelu", "gelu_tanh", "silu", "quick_gelu", "relu2", "tanh"}
         Its name; or None, the identity.
     num_threads : int, optional
@@ -230,7 +230,7 @@ def activation_vjp(
     Returns
     -------
     ndarray, shape of x
-        In x's dtype (float64 for integers), to which grad_output is converted. 16-bit
+        In x's dtype (float64 for integers); grad_output is converted to it. 16-bit
         numbers are computed in float32 and rounded once.
 
     Raises
@@ -240,7 +240,7 @@ def activation_vjp(
 
     Notes
     -----
-    It is grad_output times the derivative at x, the product rounded once more. With
+    The result is grad_output times the derivative at x, with one more rounding. With
     :math:`\Phi` and :math:`\varphi` the normal distribution function and its density,
     and :math:`\sigma(v) = 1 / (1 + e^{-v})`, the derivatives are
 
@@ -257,9 +257,9 @@ def activation_vjp(
     ============ =================================================================
 
     from the formulas of the functions here. For "tanh" it is :math:`1 - \tanh^2 x`
-    without the cancellation. Each goes to its limit where x is infinite: nothing is 0
-    times infinity. Where x or grad_output is NaN, so is the gradient. A number's bits
-    depend on nothing but x and grad_output.
+    without the cancellation. Each takes its limit where x is infinite, and never
+    computes 0 times infinity. Where x or grad_output is NaN, so is the gradient. A
+    number's bits depend only on x and grad_output.
 
     Examples
     --------

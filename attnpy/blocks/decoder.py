@@ -66,12 +66,12 @@ class DecoderLayer:
     embed_dim, num_heads : int
         `E` and `H`.
     hidden_dim : int
-        `F`, the size of the layer inside the feed-forward network.
+        `F`, the size of the feed-forward network's hidden layer.
     causal : bool, optional
-        False lets a token see those after it: a layer of a decoder that was made an
-        encoder. It has no cache then.
+        False lets a token see those after it, as in decoders that were turned into
+        encoders. Such a layer has no cache.
     cross_attention : bool, optional
-        False leaves the attention to a context out: a layer of a language model.
+        False leaves out the attention to a context, as in language models.
     context_dim : int, optional
         `Ec`, the size of the context's tokens; by default `E`.
     head_dim, num_kv_heads, norm_first, norm, eps, activation, bias, dtype, rng
@@ -83,16 +83,16 @@ class DecoderLayer:
     cross_attention : MultiHeadAttention or None
     feed_forward : FeedForward
     norm_1, norm_2, norm_3 : LayerNorm or RMSNorm
-        Of the self-attention, of the attention to the context (None without), of the
-        network.
+        The norms of the self-attention, of the attention to the context (None without
+        it), and of the network.
     causal, norm_first : bool
         As given.
     after_1, after_3 : LayerNorm or RMSNorm or None
-        None at first. Norms of what self-attention and network give, before it is
-        added, as in Gemma 2.
+        Initially None. Norms of the results of self-attention and network, before they
+        are added, as in Gemma 2.
     window, scale, rotary : tuple, float, Rotary, or None
-        None at first. What the self-attention is told in every call, where layers of a
-        stack differ; the call's own must be None then.
+        Initially None. Options of the self-attention in every call, for stacks whose
+        layers differ; a call must not pass the same option.
 
     Raises
     ------
@@ -284,25 +284,26 @@ class DecoderLayer:
         x : array_like, shape (L, E) or (B, L, E)
             The tokens.
         context : array_like, shape (Lc, Ec) or (B, Lc, Ec), or KVCache
-            The encoder's states, or what ``cross_attention.project_context`` makes of
-            them. None where the layer has no cross-attention.
+            The encoder's states, or the result of ``cross_attention.project_context``
+            for them. None if the layer has no cross-attention.
         cache : KVCache, optional
-            Of the self-attention, as in `attnpy.layers.MultiHeadAttention.__call__`.
+            The cache of the self-attention, as in
+            `attnpy.layers.MultiHeadAttention.__call__`.
         context_mask : array_like of bool, broadcast to (B, H, L, Lc), optional
             True where a token may attend to the context, as `mask` of attention.
         context_lengths : int or array_like of int, shape (B,), optional
             How many of the context's keys exist, as `kv_lengths` of attention.
         context_offsets : array_like of int, shape (n + 1,), optional
-            Where the context has packed sequences, (Tc, Ec), as `seq_offsets` where x
-            has, (T, E).
+            For a context of packed sequences, (Tc, Ec), as `seq_offsets` for packed x,
+            (T, E).
         return_weights : bool, optional
             Return the weights of both kinds of attention as well, in a `ModelOutput`.
             No bit of the output depends on it.
         heads : int or sequence of int, optional
             Of which heads, as in `attnpy.layers.MultiHeadAttention.__call__`.
         **options
-            Of the self-attention, which is causal or not by itself, as in
-            `attnpy.layers.MultiHeadAttention.__call__`: `mask`, `bias`, `window`,
+            Options of the self-attention, except `causal`, which belongs to the layer,
+            as in `attnpy.layers.MultiHeadAttention.__call__`: `mask`, `bias`, `window`,
             `q_offset`, `kv_lengths`, `seq_offsets`, `scale`, `softcap`, `sinks`,
             `rotary`; and `mixed`, as in `EncoderLayer.__call__`, and `num_threads`.
 
@@ -465,7 +466,7 @@ class DecoderLayer:
         return _vjp.run(run, checkpoint)
 
     def _own_options(self, options: Mapping[str, object]) -> Any:
-        """Return those that the layer has itself, which a call must not have."""
+        """Return the options that the layer sets itself; a call must not pass them."""
         own = {"window": self.window, "scale": self.scale, "rotary": self.rotary}
         own = {name: value for name, value in own.items() if value is not None}
         for name in own:
@@ -505,14 +506,14 @@ class Decoder:
     Parameters
     ----------
     num_layers : int
-        How many times tokens go through a layer.
+        How many layers tokens go through.
     embed_dim, num_heads, hidden_dim : int
         As in `DecoderLayer`.
     shared : bool, optional
         One set of weights, used by every layer.
     final_norm : bool, optional
-        A norm after the last layer; by default with `norm_first`, whose sums have none
-        otherwise.
+        Add a norm after the last layer; by default with `norm_first`, where sums have
+        no norm otherwise.
     **options
         As in `DecoderLayer`: `causal`, `cross_attention`, `context_dim`, `head_dim`,
         `num_kv_heads`, `norm_first`, `norm`, `eps`, `activation`, `bias`, `dtype`,
@@ -521,7 +522,7 @@ class Decoder:
     Attributes
     ----------
     layers : list of DecoderLayer
-        With `shared` the same one `num_layers` times.
+        With `shared`, `num_layers` times the same layer.
     norm : LayerNorm or RMSNorm or None
         The final norm.
 
@@ -536,7 +537,7 @@ class Decoder:
     -----
     From Vaswani et al. (2017), section 3.1, and "Lecture 10: Attention Mechanisms and
     Transformers" by Martins, Melo and Figueiredo. With ``cross_attention=False`` it is
-    a language model's stack, as GPT's and Llama's.
+    the stack of a language model such as GPT or Llama.
 
     Examples
     --------
@@ -848,6 +849,6 @@ class Decoder:
 
 
 def _has_caches(context: Any) -> bool:
-    """Tell a context that `project_context` made from an array."""
+    """Tell whether a context is the result of `project_context`, not an array."""
     items = context if isinstance(context, (list, tuple)) else [context]
     return any(isinstance(item, KVCache) for item in items)

@@ -46,12 +46,12 @@ class EncoderLayer:
     embed_dim, num_heads : int
         `E` and `H`.
     hidden_dim : int
-        `F`, the size of the layer inside the feed-forward network.
+        `F`, the size of the feed-forward network's hidden layer.
     head_dim, num_kv_heads : int, optional
         As in `attnpy.layers.MultiHeadAttention`.
     norm_first : bool, optional
-        False: normalize sums, as the paper does. True: normalize what goes into
-        attention and network, as most models since.
+        False: normalize sums, as the paper does. True: normalize the inputs of
+        attention and network, as most later models do.
     norm : {"layer", "rms"}, optional
         `LayerNorm` or `RMSNorm`.
     eps : float, optional
@@ -59,7 +59,7 @@ class EncoderLayer:
     activation : str, optional
         Of the `FeedForward` network.
     bias : bool, optional
-        Add biases in projections, network and norms. They are 0 at first.
+        Add biases in projections, network and norms, initially 0.
     dtype : dtype, optional
         float64, float32, float16 or bfloat16.
     rng : numpy.random.Generator, optional
@@ -71,7 +71,7 @@ class EncoderLayer:
     self_attention : MultiHeadAttention
     feed_forward : FeedForward
     norm_1, norm_2 : LayerNorm or RMSNorm
-        Of the attention, of the network.
+        The norms of the attention and of the network.
     norm_first : bool
         As given.
 
@@ -206,12 +206,12 @@ class EncoderLayer:
             Return the attention's weights as well, in a `ModelOutput`. No bit of the
             output depends on it.
         heads : int or sequence of int, optional
-            Of which heads, as in `attnpy.layers.MultiHeadAttention.__call__`.
+            Which heads, as in `attnpy.layers.MultiHeadAttention.__call__`.
         **options
-            Of the attention, as in `attnpy.layers.MultiHeadAttention.__call__`: `mask`,
-            `bias`, `causal`, `window`, `q_offset`, `kv_lengths`, `seq_offsets`,
+            Options of the attention, as in `attnpy.layers.MultiHeadAttention.__call__`:
+            `mask`, `bias`, `causal`, `window`, `q_offset`, `kv_lengths`, `seq_offsets`,
             `scale`, `softcap`, `sinks`, `rotary`, `mixed`, `num_threads`. With `mixed`
-            and 16-bit parameters the sums and norms are in float32, as `x` may be.
+            and 16-bit parameters the sums and norms are in float32, and `x` may be.
 
         Returns
         -------
@@ -277,8 +277,8 @@ class EncoderLayer:
             With the same bits as a call.
         pullback : callable
             Takes the gradient with respect to the output, and returns an
-            `attnpy.layers.LayerGradients`. It keeps what those of attention and network
-            keep, and what goes into the norms.
+            `attnpy.layers.LayerGradients`. It keeps what the pullbacks of attention and
+            network keep, and the inputs of the norms.
 
         Raises
         ------
@@ -315,14 +315,14 @@ class Encoder:
     Parameters
     ----------
     num_layers : int
-        How many times tokens go through a layer.
+        How many layers tokens go through.
     embed_dim, num_heads, hidden_dim : int
         As in `EncoderLayer`.
     shared : bool, optional
         One set of weights, used by every layer.
     final_norm : bool, optional
-        A norm after the last layer; by default with `norm_first`, whose sums have none
-        otherwise.
+        Add a norm after the last layer; by default with `norm_first`, where sums have
+        no norm otherwise.
     **options
         As in `EncoderLayer`: `head_dim`, `num_kv_heads`, `norm_first`, `norm`, `eps`,
         `activation`, `bias`, `dtype`, `rng`.
@@ -330,7 +330,7 @@ class Encoder:
     Attributes
     ----------
     layers : list of EncoderLayer
-        With `shared` the same one `num_layers` times.
+        With `shared`, `num_layers` times the same layer.
     norm : LayerNorm or RMSNorm or None
         The final norm.
 
@@ -455,12 +455,12 @@ class Encoder:
             Return the weights of the layers' attention as well, in a `ModelOutput`. No
             bit of the output depends on it.
         return_hidden_states : bool, optional
-            Return what goes into the layers and what each of them gives as well, in an
-            `ModelOutput`. Hugging Face calls it `output_hidden_states`.
+            Return the input of the first layer and the result of each layer as well, in
+            a `ModelOutput`. Hugging Face calls this `output_hidden_states`.
         layers, heads : int or sequence of int, optional
-            Of which layers and heads, in this order; negative numbers count from the
-            end. Only they take memory (but for what one layer's weights take for a
-            moment). By default all.
+            Which layers and heads, in this order; negative numbers count from the end.
+            Only they take memory (and, temporarily, the weights of one layer). By
+            default all.
         **options
             As in `EncoderLayer.__call__`.
 
@@ -503,8 +503,8 @@ class Encoder:
         wanted : iterable of {"bias", "sinks"}, optional
             As in `attnpy.layers.MultiHeadAttention.vjp`: sums over the layers.
         checkpoint : bool, optional
-            Keep nothing but what goes into each layer, which is run again when its
-            gradients are wanted.
+            Keep only the input of each layer, and run the layer again when its
+            gradients are needed.
         **options
             As in `EncoderLayer.vjp`.
 
@@ -514,8 +514,8 @@ class Encoder:
             With the same bits as a call.
         pullback : callable
             Takes the gradient with respect to the output, and returns an
-            `attnpy.layers.LayerGradients`. The parameters of layers that are shared
-            have the sum of all, under their first name.
+            `attnpy.layers.LayerGradients`. Parameters of shared layers have the sum of
+            all gradients, under their first name.
 
         Raises
         ------

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from attnpy._typing import Activation, Array, Precision
     from attnpy._vjp import Pullback
 
-# What is done to the gate, of those that have one.
+# The function of the gate, for activations that have one.
 GATED: dict[str, Activation] = {
     "swiglu": "silu",
     "geglu": "gelu",
@@ -35,11 +35,11 @@ class FeedForward:
     embed_dim : int
         `E`.
     hidden_dim : int
-        `F`, the size of the layer inside.
+        `F`, the size of the hidden layer.
     activation : str, optional
         "relu" is the paper's, "gelu" BERT's, "gelu_tanh" GPT-2's; the others are
-        "silu", "quick_gelu", "relu2" and "tanh". With a third matrix: "swiglu" is
-        Llama's, "geglu_tanh" Gemma's, and there are "geglu" and "reglu".
+        "silu", "quick_gelu", "relu2" and "tanh". With a gate, which is a third matrix:
+        "swiglu" is Llama's, "geglu_tanh" Gemma's; the others are "geglu" and "reglu".
     bias : bool, optional
         Add biases.
     dtype : dtype, optional
@@ -53,9 +53,9 @@ class FeedForward:
     W_1 : ndarray, shape (E, F)
     W_2 : ndarray, shape (F, E)
     W_gate : ndarray, shape (E, F), or None
-        Uniform numbers at first, from Glorot and Bengio (2010), as in
-        `attnpy.layers.MultiHeadAttention`. There is a `W_gate` where the activation
-        has a third matrix.
+        Initially uniform random numbers, from Glorot and Bengio (2010), as in
+        `attnpy.layers.MultiHeadAttention`. Only activations with a gate have a
+        `W_gate`.
     b_1, b_2, b_gate : ndarray, shape (F,) or (E,), or None
         0 at first.
     activation : str
@@ -79,8 +79,8 @@ class FeedForward:
     .. math:: (\operatorname{silu}(x W_{gate} + b_{gate}) \cdot (x W_1 + b_1)) W_2 + b_2
 
     from Shazeer, "GLU Variants Improve Transformer" (2020). Llama's gate_proj, up_proj
-    and down_proj are the transposes of `W_gate`, `W_1` and `W_2`. The others of that
-    paper have `gelu`, `gelu_tanh` or `relu` in the place of `silu`.
+    and down_proj are the transposes of `W_gate`, `W_1` and `W_2`. The other activations
+    with a gate have `gelu`, `gelu_tanh` or `relu` instead of `silu`.
 
     Examples
     --------
@@ -161,12 +161,12 @@ class FeedForward:
         Parameters
         ----------
         x : array_like, shape (..., E)
-            Tokens, with any axes before.
+            Tokens, with any leading axes.
         residual : array_like, shape of x, optional
             Added to the result, in its dtype.
         mixed : bool, optional
-            For 16-bit parameters: what is inside has their dtype, but the result is in
-            float32, as `x` may be.
+            For 16-bit parameters: hidden numbers have their dtype, but the result is in
+            float32, and `x` may be.
         num_threads : int, optional
             At least 1; by default `attnpy.get_num_threads`. Changes no bit of the
             result.
@@ -215,7 +215,7 @@ class FeedForward:
         )
 
     def _of_gate(self) -> Activation:
-        """Return what is done to the gate."""
+        """Return the function of the gate."""
         if self.activation not in GATED:
             raise ValueError(
                 f"W_gate: expected None with the activation {self.activation!r}, "
@@ -246,9 +246,9 @@ class FeedForward:
             With the same bits as a call.
         pullback : callable
             Takes the gradient with respect to the output, and returns an
-            `attnpy.layers.LayerGradients`. That with respect to `residual` is that of
-            the output. It keeps x and what goes into the activation, and what that is
-            multiplied by where the activation has a third matrix.
+            `attnpy.layers.LayerGradients`. The gradient with respect to `residual` is
+            that of the output. The pullback keeps x, the activation's argument and,
+            with a gate, the numbers that it multiplies.
 
         Raises
         ------
@@ -258,10 +258,11 @@ class FeedForward:
         Notes
         -----
         With the hidden numbers :math:`h = x W_1 + b_1` and the gradient :math:`G` of
-        the output, that of the hidden ones is :math:`dh = G W_2^T \cdot f'(h)`. With a
-        gate :math:`g`, :math:`dh = G W_2^T \cdot f(g)` and :math:`dg = G W_2^T \cdot h
-        \cdot f'(g)`. For the products see `attnpy.layers.MultiHeadAttention.vjp`, for
-        :math:`f'` `attnpy.blocks.activation_vjp`.
+        the output, the gradient of the hidden numbers is :math:`dh = G W_2^T \cdot
+        f'(h)`. With a gate :math:`g`, :math:`dh = G W_2^T \cdot f(g)` and :math:`dg = G
+        W_2^T \cdot h \cdot f'(g)`. For the products see
+        `attnpy.layers.MultiHeadAttention.vjp`, for :math:`f'`
+        `attnpy.blocks.activation_vjp`.
         """
         _vjp.check_trainable(self, ("W_1", "W_2", "W_gate", "b_1", "b_2", "b_gate"))
         tokens = _vjp.floating(x, "x")

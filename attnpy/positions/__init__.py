@@ -1,7 +1,7 @@
 """Ways to tell attention the order of its tokens.
 
-Added to the embeddings: `sinusoidal`, `Learned`. Turning queries and keys: `Rotary`.
-Added to the scores, as attention's `bias`: `alibi_bias`, `relative_bias`.
+`sinusoidal` and `Learned` are added to the embeddings. `Rotary` rotates queries and
+keys. `alibi_bias` and `relative_bias` are added to the scores, as attention's `bias`.
 """
 
 from attnpy.positions.absolute import Learned, query_positions, sinusoidal

@@ -1,4 +1,4 @@
-"""Where tokens stand: their positions, and encodings added to the embeddings."""
+"""Positions of tokens, and encodings of them that are added to the embeddings."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def query_positions(
     num_queries : int
         `Lq`.
     num_keys : int
-        `Lk`: key j stands at position j.
+        `Lk`: key j is at position j.
     q_offset : int or array_like of int, shape (...), optional
         The position of query 0, -2**53 to 2**53. By default ``Lk - Lq``: the last query
-        stands where the last key does.
+        is at the position of the last key.
 
     Returns
     -------
     ndarray of int64, shape (Lq,) or (..., 1, Lq)
-        ``q_offset + i`` for query i. Where `q_offset` is an array there is an axis for
+        ``q_offset + i`` for query i. If `q_offset` is an array, there is an axis for
         the heads.
 
     Raises
@@ -77,8 +77,8 @@ def sinusoidal(
     length : int
         The number of positions, `L`.
     embed_dim : int
-        `E`, the size of an encoding, that of the embeddings that it is added to. With
-        an odd size the last column is a sine without its cosine.
+        `E`, the size of an encoding, the same as that of the embeddings. With an odd
+        size the last column is a sine without its cosine.
     base : float, optional
         Wavelengths go from 2 pi to almost ``2 pi * base``.
     offset : int, optional
@@ -105,10 +105,9 @@ def sinusoidal(
         PE_{(pos, 2i)} = \sin(pos / base^{2i/E}), \quad
         PE_{(pos, 2i+1)} = \cos(pos / base^{2i/E})
 
-    from Vaswani et al., "Attention Is All You Need" (2017), section 3.5, as in
-    "Lecture 10: Attention Mechanisms and Transformers" by Martins, Melo and Figueiredo.
-    Some code keeps all the sines before all the cosines; here they alternate, as in the
-    formula.
+    from Vaswani et al., "Attention Is All You Need" (2017), section 3.5, as in "Lecture
+    10: Attention Mechanisms and Transformers" by Martins, Melo and Figueiredo. Some
+    code puts all sines before all cosines; here they alternate, as in the formula.
 
     Examples
     --------
@@ -141,18 +140,18 @@ class Learned:
     max_length : int
         The number of positions.
     embed_dim : int
-        `E`, the size of a vector, that of the embeddings that it is added to.
+        `E`, the size of a vector, the same as that of the embeddings.
     dtype : dtype, optional
         float64, float32, float16 or bfloat16.
     rng : numpy.random.Generator, optional
-        Where the table's first values come from; by default
-        ``numpy.random.default_rng()``, other values in every run.
+        Draws the table's initial values; by default ``numpy.random.default_rng()``,
+        with different values in every run.
 
     Attributes
     ----------
     weight : ndarray, shape (max_length, E)
-        Normal numbers with standard deviation 0.02 at first. Assign a trained table to
-        it, of any length and size.
+        Initially normal random numbers with standard deviation 0.02. Assign a trained
+        table to it, of any length and size.
 
     Raises
     ------

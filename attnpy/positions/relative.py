@@ -29,7 +29,7 @@ def alibi_slopes(num_heads: int, dtype: DTypeLike = np.float32) -> Array:
     Returns
     -------
     ndarray, shape (H,)
-        Positive. For a power of two they fall, from :math:`2^{-8/H}` to
+        Positive. For a power of two they decrease from :math:`2^{-8/H}` to
         :math:`2^{-8}`.
 
     Raises
@@ -41,11 +41,11 @@ def alibi_slopes(num_heads: int, dtype: DTypeLike = np.float32) -> Array:
 
     Notes
     -----
-    :math:`m_h = 2^{-8h/H}` for h = 1 to H, where H is a power of two, from Press et
-    al., "Train Short, Test Long: Attention with Linear Biases Enables Input Length
+    :math:`m_h = 2^{-8h/H}` for h = 1 to H if H is a power of two, from Press et al.,
+    "Train Short, Test Long: Attention with Linear Biases Enables Input Length
     Extrapolation" (2022), section 3. For other numbers of heads the authors' code,
     which trained models follow, takes the slopes of the next smaller power of two P,
-    and after them the first, third, fifth ... of those of 2P.
+    followed by the first, third, fifth ... slope of 2P.
 
     Examples
     --------
@@ -105,10 +105,10 @@ def alibi_bias(
     .. math:: b_{hpj} = -m_h |p - j|
 
     It masks nothing. With ``causal=True`` in `attention` only keys with j <= p count,
-    and it is the bias of the paper; without, keys after the query count by their
-    distance too, as in FlashAttention and in encoders. Code that leaves p out
-    (:math:`m_h j`) has the same weights with a causal mask, as a softmax does not
-    change when a row's scores all move, and other ones without.
+    and it is the bias of the paper. Otherwise keys after the query count by their
+    distance too, as in FlashAttention and in encoders. Code that leaves out p
+    (:math:`m_h j`) gives the same weights with a causal mask, because a softmax does
+    not change when all scores of a row move, but different weights without one.
 
     Examples
     --------
@@ -142,7 +142,7 @@ def relative_buckets(
     bidirectional: bool = True,
     q_offset: ArrayLike | None = None,
 ) -> NDArray[np.int64]:
-    r"""Return the buckets into which T5 sorts the distances of queries and keys.
+    r"""Return T5's buckets for the distances of queries and keys.
 
     Parameters
     ----------
@@ -151,12 +151,11 @@ def relative_buckets(
     num_buckets : int, optional
         At least 1; with `bidirectional` an even number.
     max_distance : int, optional
-        From this distance on everything is in the last bucket. More than the number of
-        distances that have a bucket of their own.
+        From this distance on everything is in the last bucket. It must exceed the
+        number of distances with their own bucket.
     bidirectional : bool, optional
-        True, for encoders: keys after the query have the second half of the buckets.
-        False, for decoders: they are all in bucket 0, that of the query's own
-        position.
+        True, for encoders: keys after the query use the second half of the buckets.
+        False, for decoders: they are all in bucket 0, that of the query's own position.
     q_offset : int or array_like of int, shape (...), optional
         The position of query 0, as in `attention`; by default ``Lk - Lq``.
 
@@ -178,9 +177,9 @@ def relative_buckets(
 
     Notes
     -----
-    Of n buckets (half of `num_buckets` with `bidirectional`) the first
-    :math:`e = \lfloor n/2 \rfloor` hold one distance each, and distance d from e on is
-    in bucket
+    Of n buckets (half of `num_buckets` with `bidirectional`) the first :math:`e =
+    \lfloor n/2 \rfloor` hold one distance each, and a distance d of at least e is in
+    bucket
 
     .. math::
 
@@ -188,8 +187,8 @@ def relative_buckets(
         \frac{\log(d / e)}{\log(max\_distance / e)} \right\rfloor\right)
 
     from Raffel et al., "Exploring the Limits of Transfer Learning with a Unified
-    Text-to-Text Transformer" (2020), section 2.1, and its code. Where the buckets begin
-    is found in integers, so that no rounding of the logarithms moves one.
+    Text-to-Text Transformer" (2020), section 2.1, and its code. The limits of the
+    buckets are computed in integers, so that no rounding of logarithms moves one.
 
     Examples
     --------

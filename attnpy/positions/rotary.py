@@ -1,4 +1,4 @@
-"""Queries and keys turned by their positions, and the scalings for long contexts."""
+"""Rotation of queries and keys by their positions, and scalings for long contexts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # The size of the largest tables that are kept for later calls, 4 of them.
 KEPT_ANGLES = 1 << 18
 
-# The keys of a model's configuration: what each kind of scaling needs and may have.
+# The keys of a model's configuration: what each kind of scaling requires and allows.
 SCALINGS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "default": ((), ()),
     "linear": (("factor",), ()),
@@ -54,10 +54,10 @@ SCALINGS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 
 class Rotary:
-    r"""Rotary position embeddings: turn pairs of a vector's numbers by the position.
+    r"""Rotary position embeddings: rotate pairs of a vector's numbers by the position.
 
-    The dot product of a turned query and a turned key depends on the difference of
-    their positions only.
+    The dot product of a rotated query and a rotated key depends only on the difference
+    of their positions.
 
     Parameters
     ----------
@@ -70,8 +70,8 @@ class Rotary:
         Qwen and GPT-NeoX do in the Hugging Face layout. True: 2i with ``2i + 1``, as
         RoFormer, GPT-J and Meta's own Llama files do.
     rotary_dim : int, optional
-        Turn only so many numbers, the first; even, by default all. GPT-J, GPT-NeoX and
-        Phi do so.
+        How many of the first numbers to rotate; even, by default all. GPT-J, GPT-NeoX
+        and Phi rotate only some.
     scaling : mapping, optional
         A model's ``rope_scaling`` or ``rope_parameters``, with the keys of the Hugging
         Face configuration. ``rope_type`` (or ``type``) is
@@ -80,16 +80,16 @@ class Rotary:
         - ``"linear"``, with ``factor``;
         - ``"llama3"``, with ``factor``, ``low_freq_factor``, ``high_freq_factor``,
           ``original_max_position_embeddings``;
-        - ``"yarn"``, with ``factor``, ``original_max_position_embeddings`` and, where
-          wanted, ``attention_factor``, ``beta_fast`` (32), ``beta_slow`` (1),
+        - ``"yarn"``, with ``factor``, ``original_max_position_embeddings`` and,
+          optionally, ``attention_factor``, ``beta_fast`` (32), ``beta_slow`` (1),
           ``mscale`` and ``mscale_all_dim``, ``truncate`` (True);
         - ``"dynamic"``, with ``factor``, ``original_max_position_embeddings``;
         - ``"longrope"``, with ``short_factor`` and ``long_factor``, lists of
           ``rotary_dim / 2`` numbers, ``original_max_position_embeddings``, and
           ``factor`` or ``attention_factor``.
 
-        ``rope_theta`` and ``partial_rotary_factor`` may be there too, and must agree
-        with `base` and `rotary_dim`. An unknown key is an error.
+        It may also contain ``rope_theta`` and ``partial_rotary_factor``, which must
+        agree with `base` and `rotary_dim`. An unknown key is an error.
 
     Attributes
     ----------
@@ -98,11 +98,10 @@ class Rotary:
     interleaved : bool
         As given.
     frequencies : ndarray of float64, shape (rotary_dim / 2,)
-        The angle by which each pair turns from one position to the next, in radians;
-        with ``"dynamic"`` and ``"longrope"`` in sequences of at most the original
-        length.
+        The angle of each pair from one position to the next, in radians; with
+        ``"dynamic"`` and ``"longrope"`` for sequences of at most the original length.
     attention_factor : float
-        What the tables are multiplied by: 1, but for ``"yarn"`` and ``"longrope"``. The
+        The factor of the tables: 1, except for ``"yarn"`` and ``"longrope"``. The
         scores grow by its square.
 
     Raises
@@ -114,7 +113,7 @@ class Rotary:
 
     Notes
     -----
-    Pair i at position p is turned by the angle :math:`p\,\theta_i`, with
+    Pair i at position p is rotated by the angle :math:`p\,\theta_i`, with
     :math:`\theta_i = base^{-2i / rotary\_dim}`:
 
     .. math::
@@ -127,28 +126,27 @@ class Rotary:
 
     ``"linear"`` divides all frequencies by the factor (Chen et al., "Extending Context
     Window of Large Language Models via Positional Interpolation", 2023). ``"llama3"``
-    leaves wavelengths below ``original / high_freq_factor`` alone, divides the
-    frequencies of those above ``original / low_freq_factor``, and between the two
-    blends linearly in ``original / wavelength`` (Llama 3.1). ``"yarn"`` blends
-    linearly in i, between the pairs that turn ``beta_fast`` and ``beta_slow`` times
-    over the original length, as the code of Peng et al., "YaRN: Efficient Context
-    Window Extension of Large Language Models" (2023) and the models do; its attention
-    factor is by default ``0.1 * ln(factor) + 1``.
+    keeps wavelengths below ``original / high_freq_factor``, divides the frequencies of
+    wavelengths above ``original / low_freq_factor``, and between the two blends
+    linearly in ``original / wavelength`` (Llama 3.1). ``"yarn"`` blends linearly in i
+    between the pairs that make ``beta_fast`` and ``beta_slow`` turns over the original
+    length, as the code of Peng et al., "YaRN: Efficient Context Window Extension of
+    Large Language Models" (2023) and the models do; its attention factor is by default
+    ``0.1 * ln(factor) + 1``.
 
     The frequencies of ``"dynamic"`` and ``"longrope"`` depend on the length L of a
-    sequence at the time of the call: here the largest of its positions plus 1
-    (positions of several axes have a sequence in each row), in layers the tokens that
-    it has after the call. Beyond the original length ``"dynamic"`` has those of another
-    base, ``base * (factor * L / original - factor + 1) ** (dim / (dim - 2))`` with
-    ``dim = rotary_dim``, and ``"longrope"`` (Ding et al., "LongRoPE: Extending LLM
-    Context Window Beyond 2 Million Tokens", 2024) divides by ``long_factor`` in place
-    of ``short_factor``; its attention factor is by default ``sqrt(1 + ln(factor) /
-    ln(original))`` at any length. A cache has keys as the calls turned them that
-    brought them, as in Hugging Face's models: a sequence that grows beyond the original
-    length has other bits in several calls than in one.
+    sequence at the time of the call: here its largest position plus 1 (positions with
+    several axes have a sequence in each row), in layers the number of its tokens after
+    the call. Beyond the original length ``"dynamic"`` uses another base, ``base *
+    (factor * L / original - factor + 1) ** (dim / (dim - 2))`` with ``dim =
+    rotary_dim``, and ``"longrope"`` (Ding et al., "LongRoPE: Extending LLM Context
+    Window Beyond 2 Million Tokens", 2024) divides by ``long_factor`` instead of
+    ``short_factor``; its attention factor is by default ``sqrt(1 + ln(factor) /
+    ln(original))`` at any length. A cache keeps keys as they were rotated when they
+    were appended, as in Hugging Face's models: a sequence that grows beyond the
+    original length has different bits in several calls than in one.
 
-    Frameworks that compute angles in float32 differ from these, by about 1e-7 times the
-    position.
+    Frameworks that compute angles in float32 differ by about 1e-7 times the position.
 
     Examples
     --------
@@ -190,7 +188,7 @@ class Rotary:
         __setattr__ = _parameters.set_attribute
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore a pickle or a copy, if vectors can be turned with it."""
+        """Restore a pickle or a copy, if it can rotate vectors."""
         _pickles.set_state(self, state)
         with _pickles.judged(self):
             self._check_sizes("rotary_dim")
@@ -287,7 +285,7 @@ class Rotary:
         Raises
         ------
         TypeError
-            If `positions` are not integers, or `dtype` is another one.
+            If `positions` are not integers, or `dtype` is not one of these.
         ValueError
             If a position is out of its range.
         MemoryError
@@ -309,18 +307,18 @@ class Rotary:
         *,
         num_threads: int | None = None,
     ) -> Array:
-        """Turn queries or keys.
+        """Rotate queries or keys.
 
         Parameters
         ----------
         x : array_like, shape (..., L, D)
-            Queries or keys with any axes before. One axis is a single vector.
+            Queries or keys with any leading axes. One axis is a single vector.
         positions : int or array_like of int, optional
             An int is the position of the first row; the others follow it. An array
             broadcasts to ``x.shape[:-1]``: ``(L,)``, or ``(B, 1, L)`` for x of shape
-            ``(B, H, L, D)``. By default the rows stand at 0 to ``L - 1``.
+            ``(B, H, L, D)``. By default the rows are at 0 to ``L - 1``.
         out : ndarray, shape (..., L, D), optional
-            Where to write, in the dtype of the result, with any strides. It may be x.
+            Array for the result, in its dtype, with any strides. It may be x.
         num_threads : int, optional
             At least 1; by default `attnpy.get_num_threads`. Changes no bit of the
             result.
@@ -328,7 +326,7 @@ class Rotary:
         Returns
         -------
         ndarray, shape (..., L, D)
-            In x's dtype (float64 for integers). It is `out` where that is given.
+            In x's dtype (float64 for integers); `out` itself if it is given.
 
         Raises
         ------
@@ -339,9 +337,9 @@ class Rotary:
 
         Notes
         -----
-        16-bit numbers are computed in float32 and rounded once. A row's bits depend on
-        the row and its position only, and where frequencies depend on the length of a
-        sequence, on that.
+        16-bit numbers are computed in float32 and rounded once. A row's bits depend
+        only on the row and its position, and on the length of its sequence if
+        frequencies depend on that.
         """
         x = _checks.array(x, "x")
         positions = 0 if positions is None else positions
@@ -369,10 +367,10 @@ def cos_sin(
 ) -> Array:
     """Return the tables side by side, (..., L, rotary_dim): cosines, then sines.
 
-    With `n_rows`, `positions` are those of the first of so many rows, `q_offset` of
-    `query_positions`. Where `by_length` says so, `lengths` are the sequences', and
-    broadcast to the axes before the tables' last two. Read-only, for the tables of the
-    last calls are kept.
+    With `n_rows`, `positions` are those of the first of this many rows, `q_offset` of
+    `query_positions`. If `by_length` is true, `lengths` are those of the sequences, and
+    broadcast to the axes before the tables' last two. The result is read-only, because
+    the tables of the last calls are kept.
     """
     array = _checks.array(positions, "q_offset")
     if array.dtype.kind not in "iu":
@@ -400,9 +398,9 @@ def by_length(rotary: Rotary) -> bool:
 def changes_once(
     rotary: Rotary, before: NDArray[np.int64], after: NDArray[np.int64]
 ) -> bool:
-    """Tell whether a sequence gets other frequencies when it grows to these lengths.
+    """Tell whether the frequencies change when a sequence grows to these lengths.
 
-    False where they change with every length.
+    False if they change with every length.
     """
     original = rotary._original_length
     grown = (before <= original) & (after > original)
@@ -412,9 +410,9 @@ def changes_once(
 def frequencies_for(
     rotary: Rotary, lengths: NDArray[np.int64] | None
 ) -> NDArray[np.float64]:
-    """Return those of sequences of these lengths: (n,), or (..., 1, n) if they differ.
+    """Return the frequencies for these lengths: (n,), or (..., 1, n) if they differ.
 
-    There is an axis for their positions where there are several.
+    If they differ, there is an axis for positions.
     """
     short = np.asarray(rotary.frequencies, np.float64)
     if rotary._beyond is None or lengths is None:
@@ -430,7 +428,7 @@ def frequencies_for(
 
 
 def _lengths(rotary: Rotary, positions: NDArray[np.int64]) -> NDArray[np.int64] | None:
-    """Return the lengths of sequences from their positions, where they matter."""
+    """Return the lengths of sequences from their positions, if they matter."""
     if rotary._beyond is None:
         return None
     if positions.ndim == 0:
@@ -463,7 +461,7 @@ def _cos_sin(
     attention_factor: float,
     dtype: np.dtype[Any],
 ) -> Array:
-    """See `cos_sin`. Everything that the result depends on is an argument."""
+    """See `cos_sin`. The result depends only on the arguments."""
     array = np.frombuffer(positions, kind).reshape(shape)
     if n_rows is not None:
         array = query_positions(n_rows, n_rows, q_offset=array)
@@ -481,7 +479,7 @@ def _cos_sin(
 def _parse_scaling(
     scaling: Mapping[str, Any] | None, base: float, rotary_dim: int, head_dim: int
 ) -> tuple[str, dict[str, Any]]:
-    """Return the kind of scaling and those of its options that are given."""
+    """Return the kind of scaling and its given options."""
     if scaling is None:
         return "default", {}
     if not isinstance(scaling, Mapping):
@@ -565,7 +563,7 @@ def _yarn(
 
 
 def _length(original: float, name: str, rotations: float) -> float:
-    """Return what one turn takes of the original length, over 2 pi."""
+    """Return the part of the original length that one turn takes, over 2 pi."""
     turn = 2 * math.pi * rotations
     length = original / turn if turn > 0 else math.inf
     if not 0 < length < math.inf:
@@ -598,7 +596,7 @@ def _yarn_attention_factor(
 
 
 def _factors(value: object, name: str, n_pairs: int) -> NDArray[np.float64]:
-    """Return what the frequencies of the pairs are divided by."""
+    """Return the divisors of the pairs' frequencies."""
     if not isinstance(value, (list, tuple, np.ndarray)) or len(value) != n_pairs:
         raise ValueError(
             f"{name}: expected a list of rotary_dim / 2 = {n_pairs} numbers, "
@@ -682,5 +680,5 @@ def _longrope_attention_factor(
 def _blend(
     frequencies: NDArray[np.float64], kept: NDArray[np.float64], factor: float
 ) -> NDArray[np.float64]:
-    """Divide the frequencies by the factor, but for these shares of them."""
+    """Divide the frequencies by the factor, except for these shares of them."""
     return (1 - kept) * frequencies / factor + kept * frequencies

@@ -1,9 +1,9 @@
-"""What a training loop needs beside gradients: a loss, an optimizer, and their files.
+"""What a training loop needs besides gradients: a loss, an optimizer, and files.
 
-Layers and models have `vjp`, which gives the gradients of their `parameters()`. All of
-this works on such mappings of names to arrays, in float32 and float64, and has the same
-bits for any number of threads, memory layout and instruction set. `AdamW` and
-`clip_norm` take bfloat16 as well.
+Layers and models have `vjp`, which computes the gradients of their `parameters()`. The
+functions here work on these mappings of names to arrays, in float32 and float64, and
+give the same bits for any number of threads, memory layout and instruction set. `AdamW`
+and `clip_norm` also accept bfloat16.
 """
 
 from attnpy.training.clipping import clip_norm

@@ -1,4 +1,4 @@
-"""Mappings of names to arrays, as what is trained, or an error that names the array."""
+"""Checks of mappings of names to arrays; errors name the array."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TRAINED = ("float32", "float64", "bfloat16")
 
 
 def trainable(arrays: Mapping[str, Array], name: str) -> dict[str, Array]:
-    """Return a dict of arrays of floating numbers, each to be written to once."""
+    """Return a dict of writable floating arrays that share no memory."""
     found = dict(_checks.mapping(arrays, name))
     for key, array in found.items():
         place = f"{name}[{key!r}]"
@@ -50,8 +50,9 @@ def check_floating(
 
 
 def _check_apart(arrays: Mapping[str, Array], name: str) -> None:
-    """Require arrays that have no numbers in common, which would change twice."""
-    # By their first bytes: one can only meet those that begin before its end.
+    """Require arrays that share no numbers, which would change twice."""
+    # Sorted by their first bytes: an array can only overlap those that begin before its
+    # end.
     spans = sorted((*_span(array), key) for key, array in arrays.items())
     for i, (_, end, one) in enumerate(spans):
         for begin, _, other in spans[i + 1 :]:
@@ -65,11 +66,11 @@ def _check_apart(arrays: Mapping[str, Array], name: str) -> None:
 
 
 def apart(arrays: Mapping[str, Array], written: Iterable[Array]) -> dict[str, Array]:
-    """Return the arrays, copies of those that change when others are written to."""
+    """Return the arrays, copying those that change when others are written to."""
     found = dict(arrays)
     owners = {_owner(array) for array in written}
     owned = {name: _owner(array) for name, array in arrays.items()}
-    doubtful = {  # most often there are none, which is soon known
+    doubtful = {  # usually there are none, which is quickly known
         name
         for name, owner in owned.items()
         if None in owners or owner is None or owner in owners

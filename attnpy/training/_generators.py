@@ -1,7 +1,7 @@
-"""States of NumPy's random generators as text, and back, checked.
+"""States of NumPy's random generators as text, and back with checks.
 
-NumPy takes what it is given for a state: a position outside of its buffer makes it read
-outside of memory. So everything is judged here before NumPy sees it.
+NumPy does not check a state: a position outside of its buffer makes it read outside of
+memory. So everything is checked here before NumPy sees it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LONGEST = 2**14  # characters: a state of MT19937, the longest one, has 7500
 
 
 class Field(NamedTuple):
-    """Integers from 0 to high: an array of so many, or one number."""
+    """Integers from 0 to high: an array of this many, or one number."""
 
     high: int
     length: int | None = None
@@ -55,7 +55,7 @@ def to_text(rng: np.random.Generator) -> str:
 
 
 def from_text(text: str, rng: np.random.Generator) -> dict[str, Any]:
-    """Return the state that a generator like this one had.
+    """Return the state from text, for a generator of this kind.
 
     Raises ValueError: "expected ..., got ...".
     """
@@ -80,7 +80,7 @@ def from_text(text: str, rng: np.random.Generator) -> dict[str, Any]:
 
 
 def check(rng: np.random.Generator) -> dict[str, Field]:
-    """Require a generator that is known, and return what its state has."""
+    """Require a known generator, and return the fields of its state."""
     kind = type(_checks.generator(rng).bit_generator)
     if kind not in KINDS:
         names = ", ".join(known.__name__ for known in KINDS)
@@ -92,12 +92,12 @@ def check(rng: np.random.Generator) -> dict[str, Field]:
 
 
 def _jsonable(value: Any) -> Any:
-    """Return what JSON has in place of an array or a number of NumPy."""
+    """Return an array or a number of NumPy as a type that JSON has."""
     return value.tolist()
 
 
 def _parsed(text: str) -> Any:
-    """Return what JSON says; that may be nested deeper than Python goes."""
+    """Parse JSON, which may be nested too deeply for Python."""
     if len(text) > LONGEST:
         raise ValueError(f"at most {LONGEST} characters")
     try:

@@ -1,4 +1,4 @@
-"""Gradients that are too long."""
+"""Clipping of gradients."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ BLOCK = 8192  # numbers whose squares are summed at a time
 
 
 def clip_norm(gradients: Mapping[str, Array], max_norm: float) -> float:
-    r"""Scale gradients so that together they are no longer than this, in place.
+    r"""Scale gradients in place, so that their joint length is at most `max_norm`.
 
     Parameters
     ----------
     gradients : mapping of str to ndarray
         In float32, float64 or bfloat16. They are written to.
     max_norm : float
-        The greatest length of all gradients as one vector; above 0.
+        The largest length of all gradients together, as one vector; above 0.
 
     Returns
     -------
     norm : float
-        The length before. NaN or inf if there is such a number in the gradients, or if
-        float64 cannot hold the sum; then no gradient is of use, and `AdamW` had better
-        not take the step.
+        The length before. NaN or inf if the gradients contain such a number, or if
+        float64 cannot hold the sum; then no gradient is usable, and `AdamW` should skip
+        the step.
 
     Raises
     ------
@@ -65,7 +65,7 @@ def clip_norm(gradients: Mapping[str, Array], max_norm: float) -> float:
     limit = _checks.above(max_norm, "max_norm", 0)
     with np.errstate(over="ignore", invalid="ignore"):
         total = 0.0
-        for array in arrays.values():  # sum() does not round the same in each Python
+        for array in arrays.values():  # sum() rounds differently in some Pythons
             total += _sum_of_squares(array)
         norm = math.sqrt(total)
         if not norm <= limit:
@@ -75,7 +75,7 @@ def clip_norm(gradients: Mapping[str, Array], max_norm: float) -> float:
 
 
 def _scale(array: Array, factor: float) -> None:
-    """Multiply in place; bfloat16 in float32, as the factor would be rounded, too."""
+    """Multiply in place; bfloat16 in float32, so that the factor is not rounded."""
     if is_bfloat16(array.dtype):
         wide = array.astype(np.float32)
         wide *= factor

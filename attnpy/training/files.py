@@ -1,4 +1,4 @@
-"""A training run in a file, from which it goes on with the same bits."""
+"""Files of training runs, which continue from them with the same bits."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ def save(
     step: int = 0,
     rng: np.random.Generator | None = None,
 ) -> None:
-    """Write parameters, and what a run needs to go on, into a safetensors file.
+    """Write parameters, and what a run needs to continue, to a safetensors file.
 
     Parameters
     ----------
     path : str or path
-        The file. One that is there is replaced when the new one is complete, and stays
-        as it is after an error or Ctrl-C. Several threads may save to one path: the
-        last one counts.
+        The file. An existing file is replaced when the new one is complete, and does
+        not change after an error or Ctrl-C. Several threads may save to one path: the
+        last one wins.
     parameters : mapping of str to ndarray
         `parameters()` of a layer or a model.
     optimizer : AdamW, optional
         Its `state_dict` is saved as well.
     step : int, optional
-        How many steps have been made; at least 0.
+        How many steps were made; at least 0.
     rng : numpy.random.Generator, optional
-        Its state is saved as well. It draws from one of NumPy's own bit generators.
+        Its state is saved as well. It must use one of NumPy's own bit generators.
 
     Raises
     ------
@@ -67,9 +67,9 @@ def save(
     them; the optimizer's arrays begin with "optimizer."; the step and the state of the
     generator (JSON) are the file's metadata.
 
-    Until it is complete the new file has a name of its own in the same folder,
-    ``.attnpy-*.tmp``. Only a process that is killed leaves it there; it is in nobody's
-    way and may be deleted.
+    Until it is complete, the new file has a temporary name in the same folder,
+    ``.attnpy-*.tmp``. Only a process that is killed leaves it there; it is harmless and
+    may be deleted.
     """
     tensors = dict(_checks.mapping(parameters, "parameters"))
     if taken := [name for name in tensors if str(name).startswith(PREFIX)]:
@@ -91,7 +91,7 @@ def load(
     *,
     rng: np.random.Generator | None = None,
 ) -> int:
-    """Copy what `save` has written into parameters, optimizer and generator.
+    """Copy a file from `save` into parameters, optimizer and generator.
 
     Parameters
     ----------
@@ -100,9 +100,10 @@ def load(
     parameters : mapping of str to ndarray
         `parameters()` of a layer or a model like the one that was saved.
     optimizer : AdamW, optional
-        One of the same parameters. Without it the file's is left alone.
+        An optimizer of the same parameters. By default the file's state of it is
+        ignored.
     rng : numpy.random.Generator, optional
-        Gets the state of the one that was saved. Without it that is left alone.
+        Gets the saved generator's state. By default that state is ignored.
 
     Returns
     -------
@@ -116,20 +117,19 @@ def load(
     FileNotFoundError
         If there is no such file.
     ValueError
-        If it is not one that `save` has written, lacks what is asked for, or has arrays
-        of other names or shapes; the message has all of them.
+        If it is not a file from `save`, lacks the state of the optimizer or generator,
+        or has arrays of other names or shapes; the message lists all of them.
     TypeError
         If an argument has the wrong kind, or an array of the file is not of numbers.
 
     See Also
     --------
-    save : has the file's format.
+    save : describes the file's format.
 
     Notes
     -----
-    After an error or an interrupt (Ctrl-C) either nothing has changed or all of it is
-    loaded. The file may come from anybody: all that it holds is checked before it is
-    used.
+    After an error or an interrupt (Ctrl-C) either nothing or everything is loaded. The
+    file may come from anybody: its whole content is checked before it is used.
 
     Examples
     --------
@@ -158,7 +158,7 @@ def load(
             for name in tensors
             if optimizer is not None or not name.startswith(PREFIX)
         ]
-        # Shapes first: what is read then is no larger than what there is.
+        # Shapes first: then no more is read than fits into the parameters.
         shapes = {name: tensors.describe(name)[0] for name in names}
         _parameters.check_shapes(own, shapes)
         given = {name: tensors[name] for name in names}
@@ -175,7 +175,7 @@ def _prefixed(optimizer: AdamW) -> dict[str, Array]:
 
 @contextmanager
 def _about(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Say which file is wrong, in the errors of what judges its contents."""
+    """Name the file in the errors of the checks of its contents."""
     try:
         yield
     except (TypeError, ValueError) as error:
@@ -185,7 +185,7 @@ def _about(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def _checked_step(step: int) -> int:
-    """Return a number of steps, one that the optimizer counts as well."""
+    """Return a number of steps, which the optimizer must have, too."""
     number = _checks.size(step, "step")
     if number > _checks.LARGEST_POSITION:
         raise ValueError(
@@ -197,7 +197,7 @@ def _checked_step(step: int) -> int:
 def _judged(
     metadata: Mapping[str, str], rng: np.random.Generator | None
 ) -> tuple[int, dict[str, Any] | None]:
-    """Return the step of a file, and the state that a generator like this one had."""
+    """Return the step of a file, and the state for a generator of this kind."""
     wanted = "a step" if rng is None else "a step and the state of a generator"
     step = metadata.get("step", "")
     if (

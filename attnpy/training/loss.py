@@ -58,9 +58,9 @@ def cross_entropy(
         The scores of V classes: logarithms of probabilities, up to a constant for each
         row. float32 or float64; integers become float64. -inf is a probability of 0.
     targets : array_like of int, shape (...)
-        The right class of each row, 0 to ``V - 1``, or `ignore_index`.
+        The correct class of each row, 0 to ``V - 1``, or `ignore_index`.
     ignore_index : int, optional
-        Rows with this target do not count, whatever they hold, and have gradient 0.
+        Rows with this target do not count, whatever their scores, and have gradient 0.
     label_smoothing : float, optional
         From 0 to 1: the share of the target that is spread over all classes.
     reduction : {"mean", "sum", "none"}, optional
@@ -71,11 +71,11 @@ def cross_entropy(
     Returns
     -------
     loss : float, or ndarray of float64, shape (...), for "none"
-        Those of rows that do not count are 0; the mean of no rows at all is NaN, as
-        PyTorch's.
+        The losses of rows that do not count are 0; the mean of no rows is NaN, as in
+        PyTorch.
     grad_logits : ndarray, shape (..., V)
         The gradient of the mean, or of the sum, with respect to the logits, in their
-        dtype. It is the only array of this size that is made.
+        dtype. It is the only array of this size that is allocated.
 
     Raises
     ------
@@ -99,9 +99,9 @@ def cross_entropy(
     Label smoothing is from Szegedy et al., "Rethinking the Inception Architecture for
     Computer Vision" (2016), section 7.
 
-    The probabilities are the weights of `attention` for which the logits are the bias.
-    A row with NaN or +inf, or with nothing but -inf, has loss and gradient NaN. That of
-    a target whose probability is 0 is inf, and with smoothing that of a row with -inf.
+    The probabilities are the weights of `attention` with the logits as bias. A row with
+    NaN or +inf, or only -inf, has loss and gradient NaN. The loss of a target whose
+    probability is 0 is inf; with smoothing, so is that of a row with -inf.
 
     Examples
     --------
@@ -150,7 +150,7 @@ def _checked_scores(logits: ArrayLike) -> Array:
 def _checked_targets(
     targets: ArrayLike, shape: tuple[int, ...], ignore_index: int
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return the classes, 0 for those that do not count, and which do."""
+    """Return the classes, 0 for rows that do not count, and which rows count."""
     labels = _checks.integers(targets, "targets")
     if labels.shape != shape[:-1]:
         raise ValueError(
@@ -236,7 +236,7 @@ def _means(scores: Array, num_threads: int | None) -> NDArray[np.float64]:
 def _finish(
     gradient: Array, places: NDArray[np.int64], smoothing: float, divisor: int
 ) -> None:
-    """Make the probabilities the gradient, in place."""
+    """Turn the probabilities into the gradient, in place."""
     n_classes = gradient.shape[-1]
     own = np.take_along_axis(gradient, places, -1) - (1 - smoothing)
     np.put_along_axis(gradient, places, own, -1)

@@ -18,45 +18,44 @@ if TYPE_CHECKING:
 
     from attnpy._typing import Array
 
-BLOCK = 16384  # numbers of each array that are in a core's cache together
+BLOCK = 16384  # numbers of each array that fit into a core's cache together
 GRADIENT = 3  # its place among the arrays of a step
 
 
 class AdamW:
-    r"""Adam with a decay of the weights that the gradients have no part in.
+    r"""Adam with decoupled weight decay.
 
     Parameters
     ----------
     parameters : mapping of str to ndarray
-        What is trained, in float32, float64 or bfloat16: `parameters()` of a layer or a
-        model, or some of them. The arrays themselves change with each step. One that a
-        layer uses in several places is one parameter, whose gradient is the sum.
+        The arrays to train, in float32, float64 or bfloat16: `parameters()` of a layer
+        or a model, or some of them. Each step changes the arrays in place. An array
+        that a layer uses in several places is one parameter, whose gradient is the sum.
     lr : float, optional
         The learning rate, at least 0.
     betas : tuple of float, optional
-        How much the running means keep of themselves, those of gradients and of their
-        squares; at least 0 and below 1.
+        The decay of the running means of gradients and of their squares; at least 0 and
+        below 1.
     eps : float, optional
         Above 0.
     weight_decay : float, optional
         At least 0.
     no_decay : iterable of str, optional
-        The parameters that do not decay; by default all do, as in PyTorch. Without
-        norms' weights and biases, as is usual: ``[name for name, array in
+        The parameters that do not decay; by default all do, as in PyTorch. It is usual
+        to exempt biases and the weights of norms: ``[name for name, array in
         parameters.items() if array.ndim < 2]``.
 
     Raises
     ------
     TypeError, ValueError
         If an argument has the wrong kind or dtype, or is out of its range; if an array
-        cannot be written to, as matrices that `pack` has packed, or two of them, or two
-        of its numbers, are in the same memory; if `no_decay` has a name that
-        `parameters` has not.
+        is read-only, such as a packed matrix; if two arrays, or two numbers of one,
+        share memory; if `no_decay` has a name that `parameters` does not have.
 
     See Also
     --------
     warmup_cosine : a learning rate for each step.
-    clip_norm : gradients that are not too long.
+    clip_norm : limits the length of gradients.
 
     Notes
     -----
@@ -71,15 +70,15 @@ class AdamW:
         \frac{m / (1 - \beta_1^t)}{\sqrt{v / (1 - \beta_2^t)} + \epsilon}
 
     from Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (2019),
-    algorithm 2, with the learning rate as PyTorch's ``AdamW`` has it, whose defaults
-    these are. m and v are in the dtype of their parameter.
+    algorithm 2, with learning rate and defaults as in PyTorch's ``AdamW``. m and v are
+    in the dtype of their parameter.
 
     A bfloat16 number has 8 significant bits, so most steps would be rounded away. For
     such a parameter the optimizer keeps a float32 copy, makes its steps there, with m
     and v in float32, and rounds the result to the parameter, as mixed precision does
     (Micikevicius et al., "Mixed Precision Training" (2018), section 3.1). PyTorch's
-    optimizers change the parameter itself. Elements that somebody has written to since
-    the last step are taken over into the copy.
+    optimizers change the parameter itself. Elements that other code has written to
+    since the last step are copied first.
 
     Examples
     --------
@@ -183,10 +182,9 @@ class AdamW:
         Parameters
         ----------
         gradients : mapping of str to ndarray
-            One for each parameter, of its shape and dtype, no more and no less; those
-            of bfloat16 parameters may be in float32, too. They
-            are not written to, and are taken as they are before the step: one in the
-            memory of a parameter is copied first.
+            Exactly one for each parameter, of its shape and dtype; those of bfloat16
+            parameters may also be in float32. They are not written to. A gradient in
+            the memory of a parameter is copied before the step.
         lr : float, optional
             The learning rate of this step, as `warmup_cosine` gives it; by default that
             of the optimizer.
@@ -195,13 +193,14 @@ class AdamW:
         ------
         TypeError, ValueError
             If gradients are missing, unexpected, or of another shape or dtype; the
-            message has all names. Nothing has changed then.
+            message lists all names. Nothing has changed then.
 
         Notes
         -----
-        Gradients are not searched for NaN and infinity, which go into the parameters;
-        `clip_norm` returns a norm that tells. Only an interrupt (Ctrl-C) in the middle
-        of a step leaves some parameters changed: let it wait for the end of the step.
+        Gradients are not searched for NaN and infinity, which would spread to the
+        parameters; the norm that `clip_norm` returns shows them. Only an interrupt
+        (Ctrl-C) in the middle of a step leaves some parameters changed: let it wait for
+        the end of the step.
         """
         rate = self.lr if lr is None else _not_negative(lr, "lr")
         self._check(gradients)
@@ -228,20 +227,20 @@ class AdamW:
                     stored[...] = block[0]
 
     def state_dict(self) -> dict[str, Array]:
-        """Return the state: what the next step needs beside parameters and options.
+        """Return the state that the next step needs besides parameters and options.
 
         Returns
         -------
         dict of str to ndarray
-            "step", how many have been made, and for each parameter "exp_avg.<name>" and
-            "exp_avg_sq.<name>", the running means; for those in bfloat16
-            "master.<name>", what they are rounded from. The arrays themselves, as in
-            PyTorch: copy them to keep the values of now.
+            "step", the number of steps made; for each parameter "exp_avg.<name>" and
+            "exp_avg_sq.<name>", the running means; for bfloat16 parameters
+            "master.<name>", the float32 copies. These are the arrays themselves, as in
+            PyTorch: copy them to keep the current values.
         """
         return dict(self._state)
 
     def load_state_dict(self, state: Mapping[str, ArrayLike]) -> None:
-        """Copy a state into this one.
+        """Copy a state into this optimizer.
 
         Parameters
         ----------
@@ -286,7 +285,7 @@ def check_step(step: ArrayLike) -> None:
 
 
 class _Scales:
-    """The numbers of a step, by which all arrays are multiplied."""
+    """The factors of a step, the same for all arrays."""
 
     __slots__ = ("eps", "new_mean", "new_square", "old_square", "rate", "root")
 
@@ -302,14 +301,14 @@ class _Scales:
 
 
 def _begin_again(master: Array, stored: Array) -> None:
-    """Take over the elements, (n,) each, that somebody else has written to stored."""
+    """Take over the elements, (n,) each, that other code has written to `stored`."""
     rounded = master.astype(stored.dtype)
     changed = rounded.view(np.uint16) != stored.view(np.uint16)
     np.copyto(master, stored, where=changed)
 
 
 def _change(block: Sequence[Array], scales: _Scales, kept: float) -> None:
-    """Make a step with some numbers of a parameter, and what belongs to them."""
+    """Make a step with some numbers of a parameter and its means."""
     parameter, mean, square, gradient = block  # (n,) each
     scratch = gradient - mean
     scratch *= scales.new_mean
@@ -330,9 +329,9 @@ def _change(block: Sequence[Array], scales: _Scales, kept: float) -> None:
 def _blocks(*arrays: Array) -> Iterator[Sequence[Array]]:
     """Yield the same places of arrays of one shape, (n,) each.
 
-    They are a parameter, its means, its gradient, which is converted, and what the
-    parameter is rounded to, if it is. They may have any strides: where these are not
-    one after the other in memory, blocks are copies, which are written back.
+    The arrays are a parameter, its means, its gradient, which is converted, and the
+    rounded parameter, if any. They may have any strides: blocks of numbers that are not
+    contiguous are copies, which are written back.
     """
     if arrays[0].size == 0:
         return
@@ -351,7 +350,7 @@ def _blocks(*arrays: Array) -> Iterator[Sequence[Array]]:
 
 
 def _power(base: float, exponent: int) -> float:
-    """Return a power by multiplications alone, the same bits everywhere."""
+    """Return a power by multiplications only: the same bits everywhere."""
     result = 1.0
     while exponent:
         if exponent % 2:

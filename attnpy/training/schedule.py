@@ -1,4 +1,4 @@
-"""How the learning rate changes in the course of a training run."""
+"""Schedules of the learning rate."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from attnpy import _checks
 def warmup_cosine(
     step: int, *, lr: float, warmup_steps: int, total_steps: int, min_lr: float = 0.0
 ) -> float:
-    r"""Return the learning rate of a step: up along a line, and down along a cosine.
+    r"""Return the learning rate of a step: a linear rise, then a cosine decay.
 
     Parameters
     ----------
     step : int
         Counted from 0.
     lr : float
-        The highest rate, that of step `warmup_steps`.
+        The highest rate, at step `warmup_steps`.
     warmup_steps : int
         How many steps the rate rises; with 0 it begins at `lr`.
     total_steps : int
-        The step from which on the rate is `min_lr`; at least `warmup_steps`.
+        From this step on the rate is `min_lr`; at least `warmup_steps`.
     min_lr : float, optional
         From 0 to `lr`.
 
@@ -36,7 +36,7 @@ def warmup_cosine(
 
     Notes
     -----
-    With n steps, w of them for warming up,
+    With n steps, w of them for the warm-up,
 
     .. math::
 
@@ -45,8 +45,8 @@ def warmup_cosine(
         \right) \;\text{ for } w \le t \le n
 
     The cosine is from Loshchilov and Hutter, "SGDR: Stochastic Gradient Descent with
-    Warm Restarts" (2017), equation 5, without restarts; a line before it from Goyal et
-    al., "Accurate, Large Minibatch SGD" (2017), section 2.2.
+    Warm Restarts" (2017), equation 5, without restarts; the linear warm-up is from
+    Goyal et al., "Accurate, Large Minibatch SGD" (2017), section 2.2.
 
     Examples
     --------
