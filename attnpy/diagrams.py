@@ -1,8 +1,8 @@
-"""Diagrams of attention and of the transformer, as small SVG: no package is needed.
+"""Diagrams of attention and of the transformer, as small SVG, without any package.
 
-The figures of Vaswani et al., "Attention Is All You Need" (2017), drawn anew: from the
-bottom to the top, in boxes named as there. A diagram has a background of its own and
-follows the reader's choice of light or dark, so that it is legible on any page.
+The figures of Vaswani et al., "Attention Is All You Need" (2017), redrawn: from the
+bottom to the top, with the same names in the boxes. A diagram has its own background
+and follows the reader's choice of light or dark, so that it is legible on any page.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ BRANCH = 26  # from where the residual connection leaves to the sublayer's box
 SUBLAYER = BRANCH + NOTE_HEIGHT + 14 + HEIGHT  # with its Add & Norm
 SUBLAYER_WIDTH = 222
 
-# What a box is: its colour on light and on dark pages.
+# Kinds of boxes: their colours on light and on dark pages.
 KINDS = {
     "attention": ("#fde2bd", "#6e4a17"),
     "linear": ("#e2e0f6", "#433f75"),
@@ -58,7 +58,7 @@ SOFT_INK = ("#555555", "#cccccc")  # of notes
 
 
 class Diagram:
-    """What the functions return: a notebook shows it, and `save` writes it to a file.
+    """The result of the functions: a notebook shows it, and `save` writes it to a file.
 
     Examples
     --------
@@ -79,7 +79,7 @@ class Diagram:
         self._title = title
 
     def __repr__(self) -> str:
-        """Return what it is a diagram of."""
+        """Return the title of the diagram."""
         return f"Diagram({self._title!r})"
 
     def _repr_svg_(self) -> str:
@@ -87,9 +87,9 @@ class Diagram:
         return self._svg
 
     def _repr_html_(self) -> str:
-        """Return it as an image of a page, which notebooks show before they are run.
+        """Return an HTML image, which notebooks show before they are run.
 
-        JupyterLab shows SVG only of notebooks that are trusted.
+        JupyterLab shows SVG only in trusted notebooks.
         """
         data = base64.b64encode(self._svg.encode("utf-8")).decode("ascii")
         alt = html.escape(self._title)
@@ -101,13 +101,13 @@ class Diagram:
         Parameters
         ----------
         path : str or os.PathLike
-            Where to. A file that is there is replaced, once the picture is complete;
-            its mode stays.
+            The file to write. An existing file is replaced once the picture is
+            complete, and keeps its mode.
 
         Raises
         ------
         OSError
-            If the file cannot be written; what was there before is still there.
+            If the file cannot be written; an existing file has then not changed.
 
         Examples
         --------
@@ -424,7 +424,7 @@ def _style() -> str:
 def _diagram(
     title: str, description: str, width: int, height: int, parts: list[str]
 ) -> Diagram:
-    """Return a drawing of this size, on a background of its own."""
+    """Return a drawing of this size, on its own background."""
     svg = (
         '<svg xmlns="http://www.w3.org/2000/svg" class="attnpy-diagram" role="img" '
         f'width="{width}" height="{height}" viewBox="0 0 {width} {height}" '

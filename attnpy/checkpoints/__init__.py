@@ -1,7 +1,7 @@
-"""Weights from the checkpoints of other libraries, one table of names for each family.
+"""Weights from checkpoints of other libraries, with a table of names for each family.
 
-A checkpoint is a mapping of names to arrays: what `read` makes of safetensors files, or
-any other. `FAMILIES` says which of its arrays go where; `load` copies them.
+A checkpoint is a mapping of names to arrays, from `read` for safetensors files or from
+elsewhere. `FAMILIES` says where its arrays go; `load` copies them.
 """
 
 from attnpy._families.declaration import Family

@@ -1,4 +1,4 @@
-"""The names in checkpoints, by the name that `load` takes for their family.
+"""The names in checkpoints, by `load`'s name for their family.
 
 Those of whole models are declared in `attnpy._families`.
 """

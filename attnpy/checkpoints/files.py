@@ -1,4 +1,4 @@
-"""Arrays in safetensors files, each read when it is asked for."""
+"""Arrays in safetensors files, each read when it is used."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from attnpy._typing import Array
 
-# What safetensors calls the dtypes that are read here, and others that NumPy has.
+# The format's names of dtypes that are read here, and of others that NumPy has.
 DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 OTHERS = {
     "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8", "BOOL": "bool",
@@ -32,7 +32,7 @@ OTHERS = {
 
 
 class Place(NamedTuple):
-    """Where an array is: an open file, the byte in it, what is there."""
+    """The place of an array: an open file, the first byte, dtype and shape."""
 
     file: FileIO
     begin: int
@@ -41,17 +41,17 @@ class Place(NamedTuple):
 
 
 class Checkpoint(Mapping[str, "Array"]):
-    """The arrays of safetensors files by name, each read when it is asked for.
+    """The arrays of safetensors files by name, each read when it is used.
 
     Parameters
     ----------
     *paths : str or path
-        The files; no name is in two of them.
+        The files; no two may share a name.
 
     Attributes
     ----------
     metadata : dict of str to str
-        What the files say beside their arrays.
+        The metadata of the files.
 
     Raises
     ------
@@ -60,8 +60,8 @@ class Checkpoint(Mapping[str, "Array"]):
     FileNotFoundError
         If there is no such file.
     ValueError
-        If a file is not in the format, or a name is in two files; if an array that is
-        asked for is of a dtype that NumPy lacks, as 8-bit floating numbers.
+        If a file is not in the format, or a name is in two files; if an array has a
+        dtype that NumPy lacks, such as 8-bit floating numbers.
 
     See Also
     --------
@@ -139,10 +139,10 @@ class Checkpoint(Mapping[str, "Array"]):
         return whole.reshape(place.shape)
 
     def rows(self, name: str, start: int, stop: int) -> Array:
-        """Read some rows of an array into memory, and no more than these.
+        """Read some rows of an array into memory, and only these.
 
         The file is read, not mapped: its pages do not count as the process's memory,
-        and a file that is cut off meanwhile is an error.
+        and a file that is truncated meanwhile is an error.
 
         Parameters
         ----------
@@ -157,7 +157,7 @@ class Checkpoint(Mapping[str, "Array"]):
         Raises
         ------
         ImportError, KeyError, ValueError
-            As when the whole array is asked for; if there are no such rows.
+            As for the whole array; if there are no such rows.
         """
         place = self._places[name]
         n_rows, *row_shape = place.shape or (1,)
@@ -171,7 +171,7 @@ class Checkpoint(Mapping[str, "Array"]):
         return rows if sys.byteorder == "little" else rows.byteswap(inplace=True)
 
     def __iter__(self) -> Iterator[str]:
-        """Go through the names."""
+        """Iterate over the names."""
         return iter(self._places)
 
     def __len__(self) -> int:
@@ -206,8 +206,8 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
     Parameters
     ----------
     path : str or path
-        A safetensors file; the index of several, ``model.safetensors.index.json``; or
-        a folder with ``model.safetensors`` or that index in it.
+        A safetensors file; the index of several, ``model.safetensors.index.json``; or a
+        folder that contains ``model.safetensors`` or that index.
 
     Returns
     -------
@@ -221,8 +221,8 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
     FileNotFoundError
         If there is no such file.
     ValueError
-        If a file is not in its format, or the files do not have the names that their
-        index says; the message has all of them.
+        If a file is not in its format, or the files lack names that are in the index;
+        the message lists all of them.
 
     Examples
     --------
@@ -252,7 +252,7 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
 def _places(file: FileIO, path: str | os.PathLike[str]) -> dict[str, Place]:
     """Return where the arrays of a file are.
 
-    safetensors has found the file right, but takes lists where the format has objects,
+    safetensors has checked the file, but accepts lists where the format has objects,
     and the file may have changed since.
     """
     size = int.from_bytes(os.pread(file.fileno(), 8, 0), "little")
@@ -277,7 +277,7 @@ def _header_fault(path: str | os.PathLike[str], got: str) -> ValueError:
 
 
 def _is_entry(entry: object) -> bool:
-    """Tell whether a header says of an array what it has to."""
+    """Tell whether a header's entry for an array is complete and valid."""
     if not isinstance(entry, dict) or not isinstance(entry.get("dtype"), str):
         return False
     shape, offsets = entry.get("shape"), entry.get("data_offsets")
@@ -297,7 +297,7 @@ def _are_sizes(numbers: object) -> TypeGuard[list[int]]:
 
 
 def _read(place: Place, begin: int, data: memoryview, name: str) -> None:
-    """Fill data with the bytes of an array from one of them on."""
+    """Fill data with the bytes of an array, beginning at one of them."""
     at = place.begin + begin
     while data:  # the system reads 2 GiB at a time, at most
         n_read = os.preadv(place.file.fileno(), [data], at)
@@ -309,7 +309,7 @@ def _read(place: Place, begin: int, data: memoryview, name: str) -> None:
 
 
 def _numpy_dtype(name: str, dtype: str) -> np.dtype[Any]:
-    """Return NumPy's dtype for one of the format."""
+    """Return NumPy's dtype for a dtype of the format."""
     if dtype == "BF16":
         register_bfloat16()
     elif dtype not in DTYPES and dtype not in OTHERS:
@@ -321,7 +321,7 @@ def _numpy_dtype(name: str, dtype: str) -> np.dtype[Any]:
 
 
 def _read_index(path: Path) -> Checkpoint:
-    """Open the files of an index, which must have the names that it says."""
+    """Open the files of an index, and check that they have its names."""
     shards = reading.read_config(path).get("weight_map")
     if not isinstance(shards, dict) or not all(map(reading.is_name, shards.values())):
         raise ValueError(

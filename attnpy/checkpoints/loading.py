@@ -1,4 +1,4 @@
-"""Arrays of a checkpoint into a model's parameters, or all that is wrong with them."""
+"""Copying the arrays of a checkpoint into parameters, with all faults in one error."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from attnpy._typing import Array, Model
 
-# How much is copied at a time: of rows that become columns some at least, which fill
-# lines of the cache, and not more than stay in it.
+# How much is copied at a time: enough rows that become columns to fill cache lines, and
+# not more than stay in the cache.
 BLOCK_BYTES, FEWEST_ROWS, MOST_ROWS = 1 << 20, 16, 64
 
 
@@ -42,20 +42,19 @@ def load(
     Parameters
     ----------
     model : MultiHeadAttention, BertEncoder, CausalDecoder, or alike
-        What has `parameters`. Their values are replaced, and keep their dtypes.
+        An object with `parameters`. Their values are replaced, and keep their dtypes.
     tensors : mapping of str to array_like
         From `read`, or arrays by name from elsewhere.
     family : str
-        Whose names the checkpoint has, a key of `FAMILIES`: "torch_attention" is
-        `torch.nn.MultiheadAttention`; "bert" and its kin are for `BertEncoder`, "gpt2",
-        "llama" and others for `CausalDecoder`. "Models of Hugging Face", a page of the
-        documentation, has the name for each ``model_type``.
+        The family of the checkpoint's names, a key of `FAMILIES`: "torch_attention" is
+        `torch.nn.MultiheadAttention`; "bert" and its relatives are for `BertEncoder`,
+        "gpt2", "llama" and others for `CausalDecoder`. "Hugging Face models", a page of
+        the documentation, has the name for each ``model_type``.
     prefix : str, optional
-        Take only names that begin with this, as ``"layers.0.self_attn."``.
+        Take only names that begin with this, such as ``"layers.0.self_attn."``.
     ignore_head : bool, optional
-        Leave the arrays of a head alone that no model here has, such as BERT's for
-        words that are masked. By default they are refused by name, so that no head is
-        lost unnoticed.
+        Ignore the arrays of a head that no model here has, such as BERT's for masked
+        words. By default they are refused by name, so that no head is lost silently.
     progress : bool, optional
         Show a progress bar on standard error, if that is a terminal and the work takes
         longer than a second. True needs the tqdm package; None, the default, shows no
@@ -66,18 +65,18 @@ def load(
     ImportError
         If `progress` is True, and tqdm is not installed.
     TypeError
-        If an argument has the wrong kind, or an array a mask of its own.
+        If an argument has the wrong kind, or an array is masked.
     ValueError
-        If names are missing or unexpected, shapes are wrong, or arrays are not of
-        floating numbers; the message has all of them, under the checkpoint's names. The
-        model has then not changed. If it is not a model of the family.
+        If names are missing or unexpected, shapes are wrong, or arrays are not
+        floating; the message lists all of them, under the checkpoint's names. The model
+        has then not changed. If the model does not belong to the family.
 
     Notes
     -----
-    A matrix of `torch.nn.Linear` is the transpose of ours, (out, in) instead of
-    (in, out). It is copied into our orientation, in which the product reads memory in
-    order. Of a `Checkpoint` some rows are read at a time: no array is in memory twice.
-    What `pack` has packed cannot be loaded into.
+    A matrix of `torch.nn.Linear` is transposed, (out, in) instead of (in, out). It is
+    copied into attnpy's orientation, in which the product reads memory in order. A
+    `Checkpoint` is read some rows at a time: no array is in memory twice. Packed
+    matrices cannot be loaded into.
 
     Examples
     --------
@@ -123,16 +122,16 @@ def load(
 
 
 class Head(NamedTuple):
-    """What becomes of a head that no model here has.
+    """How to treat a head that no model here has.
 
     Attributes
     ----------
     owner : str
         The class in Transformers that has it.
     patterns : tuple of str
-        Of its names, besides those of the family's heads.
+        Patterns of its names, besides those of the family's heads.
     ignored : bool
-        It is left alone, and not refused.
+        Ignore it instead of refusing it.
     """
 
     owner: str = "another task"
@@ -154,7 +153,7 @@ def fill(
 ) -> None:
     """Copy the arrays of a checkpoint into parameters, as `load` does.
 
-    Those of a model without scores lack what others have tied to another.
+    A model without scores lacks the parameters that others tie to another.
     """
     table = FAMILIES[family]
     found, unexpected = _known_by(tensors, table, prefix)
@@ -201,9 +200,9 @@ def fill(
 
 
 def dtype_of(tensors: Checkpoint, family: str) -> str:
-    """Return the dtype of the arrays that `load` takes, float32 where it is none.
+    """Return the dtype of the arrays that `load` takes, or float32 if there are none.
 
-    Where there are several it is the one that holds them all.
+    Of several dtypes it is the one that holds them all.
     """
     table = FAMILIES[family]
     found = _known_by(tensors, table, "")[0]
@@ -227,7 +226,7 @@ class Target(NamedTuple):
 def _known_by(
     tensors: Mapping[str, ArrayLike], table: Family, prefix: str
 ) -> tuple[dict[str, str], list[str]]:
-    """Return the checkpoint's names by those of the table, and those that are twice."""
+    """Return the checkpoint's names by those of the table, and duplicate ones."""
     found: dict[str, str] = {}
     twice = []
     for name in tensors:
@@ -266,7 +265,7 @@ def _targets(
             candidates[theirs.format(i=i)] = names, ours[0].endswith(".T")
     targets: dict[str, Target] = {}
     filled: set[str] = set()
-    # What the checkpoint has comes first; the rest is for what is not filled then.
+    # Names in the checkpoint come first; the others fill the remaining parameters.
     for name in sorted(candidates, key=lambda name: name not in found):
         names, transposed = candidates[name]
         if filled.isdisjoint(names):
@@ -317,7 +316,7 @@ def _array_fault(
 def _tie_fault(
     tensors: Mapping[str, ArrayLike], found: Mapping[str, str], name: str, other: str
 ) -> list[str]:
-    """Return what is wrong with an array that the model has under another name."""
+    """Return what is wrong with an array that is tied to another."""
     equal = other in found and _equal(tensors, found[name], found[other])
     if equal:
         return []
@@ -347,7 +346,7 @@ def _copy(
     target: Target,
     done: Callable[[int], object],
 ) -> None:
-    """Copy an array, some rows at a time, whose bytes `done` is told."""
+    """Copy an array, some rows at a time, and report their bytes to `done`."""
     rows = _reader(tensors, name)
     for writer in target.parameters:
         if isinstance(writer, PanelWriter):  # all of the array goes there
@@ -361,7 +360,7 @@ def _copy(
 def _write(
     to: PanelWriter, rows: Callable[[int, int], Array], done: Callable[[int], object]
 ) -> None:
-    """Copy an array into panels, some rows at a time, whose bytes `done` is told."""
+    """Copy an array into panels, some rows at a time, and report bytes to `done`."""
     n_rows, width = to.size
     step = max(BLOCK_BYTES // (width * to.dtype.itemsize * PANEL_COLUMNS), 1)
     step *= PANEL_COLUMNS
@@ -380,7 +379,7 @@ def _reader(tensors: Mapping[str, ArrayLike], name: str) -> Callable[[int, int],
 
 
 def _blocks(target: Target) -> Iterator[tuple[int, list[Array]]]:
-    """Cut a target: a row of the checkpoint's array, and what it begins to fill."""
+    """Cut a target into parts: the first row of the array, and what it fills."""
     arrays = [p for p in target.parameters if isinstance(p, np.ndarray)]
     views = [array.T if target.transposed else array for array in arrays]
     n_rows, n_bytes = len(views[0]), sum(view[:1].nbytes for view in views)
@@ -404,7 +403,7 @@ def _assign(parts: list[Array], rows: Array) -> None:
     for part in parts:
         values = rows[..., start : start + part.shape[-1]]
         start += part.shape[-1]
-        # Converted in its own order first, then turned: both steps are fast.
+        # Converted in its own order first, then transposed: both steps are fast.
         values = _converted(values, part.dtype)
         if _dtypes.is_bfloat16(part.dtype):  # which NumPy copies number by number
             part, values = part.view(np.uint16), values.view(np.uint16)

@@ -1,4 +1,4 @@
-"""Opens each file of a model's folder: a file indeed, and no larger than it may be."""
+"""Opens files of a model's folder: regular files of limited size."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ from attnpy._quoting import named, quoted
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Of files that are read as a whole, in bytes: four times the tokenizer.json of Gemma 3.
+# The limit of files that are read as a whole, in bytes: four times Gemma 3's
+# tokenizer.json.
 LARGEST = 128 << 20
-# Characters of a file's name, of which systems take no more.
+# Characters of a file's name: the limit of most systems.
 LONGEST_NAME = 255
-# The class of what packages in Rust raise where they give up, which they do not export.
+# The class that packages in Rust raise when they panic; they do not export it.
 THEIR_ERRORS = ("PanicException", "SafetensorError")
 PYTHONS_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 def is_there(path: str | os.PathLike[str]) -> bool:
-    """Tell whether there is something of this name, be it a link that leads nowhere."""
+    """Tell whether there is anything of this name, even a broken link."""
     return os.path.lexists(path)
 
 
 def is_name(text: object) -> bool:
-    """Tell whether this may be the name of another file in the same folder."""
+    """Tell whether this is a valid name of another file in the same folder."""
     return (
         isinstance(text, str)
         and text.isprintable()
@@ -42,9 +43,9 @@ def is_name(text: object) -> bool:
 
 
 def opened(path: str | os.PathLike[str]) -> FileIO:
-    """Open a file, which is closed when nobody needs it any more.
+    """Open a file, which is closed when it is no longer used.
 
-    Pipes, which would be waited for, and devices, which may be endless, are refused.
+    Pipes, which would block, and devices, which may be endless, are refused.
     """
     try:
         is_file = stat.S_ISREG(os.stat(path).st_mode)
@@ -63,7 +64,7 @@ def opened(path: str | os.PathLike[str]) -> FileIO:
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
-    """Return what a file has, which must not be too much."""
+    """Return the contents of a file of limited size."""
     file = opened(path)
     size = os.fstat(file.fileno()).st_size
     if size > LARGEST:
@@ -79,7 +80,7 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
 def read_json(
     path: str | os.PathLike[str], kind: type = dict, words: str = "a JSON object"
 ) -> Any:
-    """Return what a JSON file has, which has to be of this kind."""
+    """Return the contents of a JSON file, which must be of this kind."""
     data = read_bytes(path)
     try:
         content = json.loads(data.decode("utf-8"))
@@ -94,10 +95,10 @@ def read_json(
 
 @contextmanager
 def judged_elsewhere(name: object, kind: str) -> Iterator[None]:
-    """Say in one sentence what another package finds wrong in a file, or what is of it.
+    """Turn another package's errors about a file into one sentence.
 
-    Those in Rust raise bare exceptions or their own, and where they panic a
-    BaseException. What a signal's handler raises meanwhile passes.
+    Packages in Rust raise bare exceptions or their own, and a BaseException when they
+    panic. Exceptions of signal handlers pass.
     """
     try:
         yield
@@ -130,7 +131,7 @@ def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
     FileNotFoundError
         If there is no such file.
     ValueError
-        If it has something else than a JSON object, is larger than 128 MiB, or no file.
+        If it is not a regular file with a JSON object, or larger than 128 MiB.
 
     Examples
     --------

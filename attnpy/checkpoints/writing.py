@@ -1,6 +1,6 @@
-"""Arrays into a safetensors file, whole or not at all.
+"""Writing a safetensors file, completely or not at all.
 
-The package's own `save_file` gives the file another mode than the one that is there.
+The package's own `save_file` does not keep the mode of an existing file.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def write(
 
 
 def _judged(name: str, values: Array) -> Array:
-    """Return an array that the format has, of a name that it has."""
+    """Return an array, after checking that the format has its dtype and name."""
     if not isinstance(name, str):
         raise TypeError(
             f"parameters: expected names that are strings, got {type(name).__name__}"

@@ -51,7 +51,8 @@ class SelfAttention:
     ----------
     W_q, W_k : ndarray, shape (E, D)
     W_v : ndarray, shape (E, Dv)
-        Uniform numbers at first, see the notes. Write to them, or assign trained ones.
+        Initially uniform random numbers, see the notes. Write to them, or assign
+        trained arrays.
     b_q, b_k, b_v : ndarray, shape (D,) or (Dv,), or None
         0 at first; None without `bias`.
 
@@ -75,10 +76,10 @@ class SelfAttention:
 
     as in "Attention please!", a tutorial notebook, and "Lecture 10: Attention
     Mechanisms and Transformers" by Martins, Melo and Figueiredo, which have no biases.
-    Those here begin at 0, so that a new layer is the formula. There is no projection of
-    the result.
+    Biases begin at 0, so that a new layer computes the formula without them. The result
+    is not projected.
 
-    The first values of a matrix are between -a and a with ``a = sqrt(6 / (E + D))``,
+    The initial values of a matrix are between -a and a with ``a = sqrt(6 / (E + D))``,
     from Glorot and Bengio, "Understanding the difficulty of training deep feedforward
     neural networks" (2010).
 
@@ -198,10 +199,10 @@ class SelfAttention:
         x : array_like, shape (L, E) or (B, L, E)
             The tokens.
         context : array_like, shape (Lc, Ec) or (B, Lc, Ec), optional
-            Where the keys and values come from, for a head of cross-attention; by
-            default from `x`.
+            The source of keys and values, for a head of cross-attention; by default
+            `x`.
         value : array_like, shape (Lc, Ev) or (B, Lc, Ev), optional
-            Where the values come from, if not from `context`.
+            The source of the values, if it is not `context`.
         mask, bias : array_like, broadcast to (L, Lk) or (B, L, Lk), optional
             As in `attnpy.attention`, without an axis for heads.
         q_offset : int or array_like of int, shape (B,), optional

@@ -1,4 +1,4 @@
-"""Whole models, small enough to read: BERT, and decoders as GPT-2's, Llama's, Gemma's.
+"""Whole models, small enough to read: BERT, and decoders such as GPT-2, Llama, Gemma.
 
 They are embeddings around the stacks of `attnpy.blocks`, and their weights come from
 the checkpoints of `attnpy.checkpoints`. `SentenceEncoder` turns text into vectors,

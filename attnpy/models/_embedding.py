@@ -1,4 +1,4 @@
-"""Tables of embeddings, and the checks of what is looked up in them."""
+"""Tables of embeddings, and checks of the tokens to look up."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from attnpy._typing import Array
     from attnpy._vjp import Pullback
 
-# The fewest tokens that a thread gets of a part of a batch: what a layer makes of them
-# is to stay in its caches, and all that is read of the weights to be worth it.
+# The fewest tokens of a part of a batch for each thread: few enough for a layer's
+# results to stay in its caches, and enough to make reading all weights worthwhile.
 PART = 512
 
 
@@ -33,7 +33,7 @@ def table(
     dtype: DTypeLike,
     order: Literal["C", "F"] = "C",
 ) -> Array:
-    """Return the first values of a table, (n_rows, dim): standard deviation 0.02."""
+    """Return the initial values of a table, (n_rows, dim): standard deviation 0.02."""
     shape = _checks.count(n_rows, name), _checks.count(dim, "embed_dim")
     kind = _dtypes.floating(dtype)
     _checks.memory(f"{name}, embed_dim", kind, shape)
@@ -44,7 +44,7 @@ def table(
 
 
 def checked_ids(token_ids: ArrayLike, vocab_size: int) -> NDArray[np.int64]:
-    """Return the numbers of tokens, (L,) or (B, L)."""
+    """Return the token ids, (L,) or (B, L)."""
     if isinstance(token_ids, (list, tuple)) and all(map(np.iterable, token_ids)):
         lengths = [len(ids) for ids in token_ids if isinstance(ids, Sized)]
         if len(set(lengths)) > 1:
@@ -99,9 +99,9 @@ def check_positions(n_tokens: int, table: Array) -> None:
 
 
 def looked_up(table: Array, ids: NDArray[np.int64]) -> Array:
-    """Return rows of a table in what is computed in: float32 for 16-bit models.
+    """Return rows of a table in the dtype of sums and norms: float32 for 16 bits.
 
-    Their sums and norms are in float32 up to the end; only products are of 16 bits.
+    These keep sums and norms in float32 up to the end; only products have 16 bits.
     """
     real = _dtypes.arithmetic(table.dtype)
     _checks.memory("token_ids", real, (*ids.shape, table.shape[1]))
@@ -110,7 +110,7 @@ def looked_up(table: Array, ids: NDArray[np.int64]) -> Array:
 
 
 def is_mixed(table: Array) -> bool:
-    """Tell whether a model with this table is one of 16 bits."""
+    """Tell whether a model with this table is a 16-bit model."""
     return table.dtype.itemsize == 2
 
 
@@ -121,11 +121,12 @@ def run_existing(
     table: Array,
     cached: bool = False,
 ) -> Array | ModelOutput:
-    """Run tokens (L, E) or (B, L, E) of which so many exist, as packed sequences.
+    """Run the existing tokens of (L, E) or (B, L, E) as packed sequences.
 
-    `run` takes those, (T, E), and where they begin, and returns what a stack does. The
-    others' vectors and weights are 0. Without lengths it takes all tokens as they are.
-    Vectors come in the dtype of the table. Where keys are cached it says how many.
+    `run` takes the packed tokens, (T, E), and where sequences begin, and returns the
+    result of a stack. Vectors and weights of the others are 0. Without lengths `run`
+    takes all tokens as they are. Vectors have the dtype of the table. With `cached`
+    their weights may be for more keys.
     """
     exists = starts = None
     if lengths is not None:
@@ -149,9 +150,9 @@ def run_parts(
     run: Callable[[slice | EllipsisType], Array | ModelOutput],
     num_threads: int | None,
 ) -> Array | ModelOutput:
-    """Run a batch of tokens (L,) or (B, L) in parts whose numbers stay in the caches.
+    """Run a batch of tokens (L,) or (B, L) in parts that fit into the CPU's caches.
 
-    `run` returns what a model does of a part of the batch; its bits are those of all.
+    `run` returns a model's result for a part of the batch, with the same bits.
     """
     output = None
     for span in _parts(ids, lengths, num_threads):
@@ -169,7 +170,7 @@ def run_parts(
 def _parts(
     ids: NDArray[np.int64], lengths: NDArray[np.int64] | None, num_threads: int | None
 ) -> list[slice | EllipsisType]:
-    """Cut a batch into parts of about as many tokens, some sequences each."""
+    """Cut a batch into parts of whole sequences with about equally many tokens."""
     each = np.full(len(ids), ids.shape[-1]) if lengths is None else lengths
     n_tokens = int(each.sum())
     if ids.ndim == 1 or n_tokens < 2 * PART:
@@ -189,7 +190,7 @@ def existing_vjp(
     lengths: NDArray[np.int64] | None,
     run: Callable[[Array, NDArray[np.int64] | None], tuple[Array, Pullback]],
 ) -> tuple[Array, Pullback]:
-    """Do what `run_existing` does with a stack's vjp; the pullback is of the tokens."""
+    """Run a stack's vjp as `run_existing` does; the pullback is that of the tokens."""
     exists = starts = None
     if lengths is not None:
         exists, starts = _packed.existing(np.atleast_1d(lengths), tokens.shape[-2])
@@ -208,9 +209,9 @@ def existing_vjp(
 
 
 def look_up_vjp(table: Array, ids: NDArray[np.int64], grad: Array) -> Array:
-    """Return the gradient of a table of which rows were looked up.
+    """Return the gradient of a table from that of rows looked up in it.
 
-    Those of a row that was looked up several times are added in the order of `ids`.
+    Gradients of a row that was looked up several times are added in the order of `ids`.
     """
     rows = grad.reshape(-1, grad.shape[-1])
     order = np.argsort(ids, axis=None, kind="stable")

@@ -1,6 +1,6 @@
-"""Configurations of Hugging Face models, as arguments of ours.
+"""Configurations of Hugging Face models, as arguments of attnpy's models.
 
-`attnpy._families` says what becomes of their fields.
+`attnpy._families` declares how fields are used.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def num_labels(config: Config) -> int:
 
 
 def generation(config: Config, path: str, vocab_size: int) -> tuple[int, ...]:
-    """Return the tokens that end a text, of a generation_config.json."""
+    """Return the tokens that end a text, from a generation_config.json."""
     eos = config.get("eos_token_id")
     fits, words = KINDS["tokens"]
     if eos is not None and not fits(eos):
@@ -98,7 +98,7 @@ def _mapping(config: object) -> Config:
 def _values(config: Config, family: Declaration) -> dict[str, Any]:
     """Return the values of all fields that are read, or all that is wrong in one error.
 
-    Fields that are null or not there have their defaults.
+    Fields that are null or missing have their defaults.
     """
     values: dict[str, Any] = {"model_type": family.model_type}
     missing, faults = [], []

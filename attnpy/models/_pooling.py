@@ -1,6 +1,6 @@
-"""From the vectors of a text's tokens to the one of the text.
+"""From the vectors of a text's tokens to that of the text.
 
-The modes are those of sentence-transformers, and so are the steps that may follow.
+Modes and later steps are those of sentence-transformers.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def _last(tokens: Array, first: int) -> Array:
     return vector
 
 
-# Each takes (L, E) and the first token that counts, of which there is at least one. The
-# order is that in which several are put side by side.
+# Each takes (L, E) and the first token that counts, of which there is at least one.
+# Several are put side by side in this order.
 MODES: dict[str, Callable[[Array, int], Array]] = {
     "cls": _first,
     "max": _max,
@@ -71,11 +71,11 @@ MODES: dict[str, Callable[[Array, int], Array]] = {
 
 
 def pooled(tokens: Array, modes: Sequence[str], first: int) -> Array:
-    """Return the vector of a text, (n_modes * E,), of those of its tokens, (L, E).
+    """Return the vector of a text, (n_modes * E,), from those of its tokens, (L, E).
 
     Tokens before `first` belong to a prompt that does not count. A text without tokens
-    that count has the vector 0, but for the mode "cls", which falls back on the first
-    of all, as sentence-transformers has it.
+    that count has the vector 0, except in mode "cls", which then takes the very first
+    token, as in sentence-transformers.
     """
     parts = []
     for mode in modes:

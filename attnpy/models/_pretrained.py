@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Model = TypeVar("Model", bound="_typing.PackableModel")
 
 # Classes whose ``classifier``, if any, is that of `BertEncoder`. Other classes of BERT
-# have one of tokens, or of choices.
+# have one for tokens, or for multiple choice.
 CLASSIFIERS = ("BertModel", "BertForSequenceClassification")
 
 
@@ -64,7 +64,7 @@ def stop(folder: str | os.PathLike[str], vocab_size: int) -> tuple[int, ...] | N
 
 
 def _head(config: Mapping[str, Any], family: str, ignored: bool) -> Head:
-    """Return the head of a folder, as far as its configuration tells."""
+    """Return the head of a folder, as far as its configuration names it."""
     owners = config.get("architectures")
     if not isinstance(owners, list) or not owners:
         return Head(ignored=ignored)

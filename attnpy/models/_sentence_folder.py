@@ -1,4 +1,4 @@
-"""A folder of sentence-transformers: what it says, honoured or refused by name."""
+"""A sentence-transformers folder: its settings, honoured or refused by name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     Config = dict[str, Any]
 
-# The file of the first module, which once had a name for each kind of model.
+# The file of the first module, which used to have a name for each kind of model.
 SENTENCE_CONFIGS = tuple(
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "xlm-roberta")
@@ -35,7 +35,7 @@ ACTIVATIONS = {
     "torch.nn.modules.activation.GELU": "gelu",
     "torch.nn.modules.activation.SiLU": "silu",
 }
-# How the flags of older files say the modes.
+# The flags by which older files give the modes.
 FLAGS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -50,21 +50,21 @@ Step = Callable[["Array", "int | None"], "Array"]
 
 
 class Recipe(NamedTuple):
-    """What a folder says, apart from the model's weights.
+    """The settings of a folder, apart from the model's weights.
 
     Attributes
     ----------
     model_folder : Path
         Where the model and its tokenizer are.
     max_length : int or None
-        Of a text in tokens, where the folder says it; `is_explicit` if as such, and not
-        as what the tokenizer could do.
+        The longest text, in tokens, if the folder says so; `is_explicit` if it is a
+        setting of the encoder, and not only the tokenizer's limit.
     lower_case : bool
         Texts are turned into lower case before anything else.
     pooling : tuple of str, or None
-        Keys of `_pooling.MODES`; None where there is no ``modules.json``.
+        Keys of `_pooling.MODES`; None without a ``modules.json``.
     embed_dim : int or None
-        Of the vectors that are pooled.
+        The size of the vectors that are pooled.
     """
 
     model_folder: Path
@@ -109,10 +109,10 @@ def read(folder: str | os.PathLike[str]) -> Recipe:
 
 
 class Fields:
-    """The fields of a file, of which each has to be taken: others are refused."""
+    """The fields of a file; each must be taken, and others are refused."""
 
     def __init__(self, path: Path) -> None:
-        """Read a file; one that is not there has no fields."""
+        """Read a file; a missing one has no fields."""
         self.path = path
         config = read_json(path) if is_there(path) else {}
         self.rest = {name: x for name, x in config.items() if x is not None}
@@ -135,13 +135,13 @@ class Fields:
         return value
 
     def require(self, name: str, *values: object) -> None:
-        """Refuse a field that is there and has none of these values."""
+        """Refuse a field that is present and has none of these values."""
         if name in self.rest and (value := self.rest.pop(name)) not in values:
             wanted = f"{name} = {json.dumps(values[0])}" if values else f"no {name}"
             raise self.fault(wanted, value)
 
     def end(self) -> None:
-        """Refuse what nobody has taken."""
+        """Refuse fields that were not taken."""
         for name, value in self.rest.items():
             raise self.fault(f"no {named(name)}", value)
 
@@ -189,7 +189,7 @@ def _module(path: Path, entry: Config) -> tuple[str, Path]:
 
 
 def _pooling(path: Path) -> tuple[tuple[str, ...], bool, int | None]:
-    """Return the modes, whether the prompt counts, and the size of what is pooled."""
+    """Return the modes, whether the prompt counts, and the size of pooled vectors."""
     if not is_there(path):
         raise FileNotFoundError(f"{named(path)}: expected this file, got none")
     fields = Fields(path)
@@ -283,7 +283,7 @@ def _tokenizers_length(folder: Path) -> int | None:
 def _model_config(
     path: Path,
 ) -> tuple[dict[str, str], str | None, str, int | None]:
-    """Return the prompts, which is the usual one, the similarity, and a size to cut."""
+    """Return the prompts, the default one, the similarity, and the truncated size."""
     fields = Fields(path)
     fields.rest.pop("__version__", None)
     fields.require("model_type", "SentenceTransformer")
@@ -308,7 +308,7 @@ def _model_config(
 
 
 def tokenizer(folder: Path, lower_case: bool) -> Any:
-    """Read the tokenizer, which neither cuts nor pads by itself, and its direction."""
+    """Return the tokenizer, without truncation and padding, and its direction."""
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
@@ -336,7 +336,7 @@ def tokenizer(folder: Path, lower_case: bool) -> Any:
 
 
 def _side(folder: Path, content: Config) -> str:
-    """Return from where long texts are cut, and check what would change the tokens."""
+    """Return where long texts are cut; check settings that would change tokens."""
     fields = Fields(folder / "tokenizer_config.json")
     cut = _direction(folder, content, "truncation")
     side: str = fields.rest.get("truncation_side", cut)
@@ -352,7 +352,7 @@ def _side(folder: Path, content: Config) -> str:
 
 
 def _direction(folder: Path, content: Config, name: str) -> str:
-    """Return the side on which a tokenizer by itself cuts or pads."""
+    """Return the side on which a tokenizer cuts or pads by default."""
     part = content.get(name)
     side = part.get("direction", "Right") if isinstance(part, dict) else "Right"
     if not isinstance(part, dict | None) or side not in ("Left", "Right"):
@@ -363,8 +363,8 @@ def _direction(folder: Path, content: Config, name: str) -> str:
     return str(side).lower()
 
 
-# What a tokenizer's configuration calls the settings of tokenizer.json, over which it
-# would win.
+# The names of settings of tokenizer.json in a tokenizer's configuration, which would
+# override them.
 BERT_NORMALIZER = {
     "do_lower_case": "lowercase",
     "strip_accents": "strip_accents",
@@ -376,7 +376,7 @@ BYTE_LEVEL = {"add_prefix_space": "add_prefix_space"}
 def _check_same(
     fields: Fields, part: object, kind: str, names: Mapping[str, str]
 ) -> None:
-    """Refuse settings of a part of the tokenizer that two files have differently."""
+    """Refuse settings of the tokenizer that differ between two files."""
     if not isinstance(part, dict) or part.get("type") != kind:
         return
     for theirs, ours in names.items():
@@ -399,7 +399,7 @@ def _lowers(normalizer: object) -> bool:
 
 
 def check_length(length: int, name: str, longest: int, n_special: int) -> int:
-    """Return the most tokens of a text, of which the model has places for so many."""
+    """Return the largest number of tokens of a text, at most the model's positions."""
     if not n_special < _checks.count(length, name) <= longest:
         raise ValueError(
             f"{name}: expected {n_special + 1} to {longest}, for which the model has "
@@ -409,7 +409,7 @@ def check_length(length: int, name: str, longest: int, n_special: int) -> int:
 
 
 def longest(recipe: Recipe, asked: int | None, n_positions: int) -> int:
-    """Return the most tokens of a text: as asked, or as the folder says."""
+    """Return the largest number of tokens of a text: as given, or as in the folder."""
     if asked is not None:
         return asked
     if recipe.max_length is None:
@@ -425,7 +425,7 @@ def longest(recipe: Recipe, asked: int | None, n_positions: int) -> int:
 
 
 def check_size(recipe: Recipe, embed_dim: int) -> None:
-    """Require vectors of the model as large as what is pooled."""
+    """Require that the model's vectors have the size of the pooled ones."""
     if recipe.embed_dim not in (None, embed_dim):
         raise ValueError(
             f"word_embedding_dimension: expected {embed_dim}, as the model has, got "

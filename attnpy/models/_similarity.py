@@ -1,4 +1,4 @@
-"""How alike vectors are, and which of many are most alike one."""
+"""Similarities of vectors, and the most similar ones of many."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class SearchResult(NamedTuple):
-    """What `SentenceEncoder.search` finds, the best first.
+    """The results of `SentenceEncoder.search`, the best first.
 
     Attributes
     ----------
     indices : ndarray of int64, shape (top_k,), or (n, top_k) for n queries
-        Which vectors or texts, counted from 0.
+        The indices of vectors or texts, counted from 0.
     scores : ndarray, of the same shape
-        How alike they are.
+        Their similarities.
     """
 
     indices: NDArray[np.int64]
@@ -77,7 +77,7 @@ FUNCTIONS: dict[str, Callable[[Array, Array, int | None], Array]] = {
 
 
 def vectors(values: ArrayLike, name: str, dim: int | None = None) -> Array:
-    """Return vectors (E,) or (n, E) in what is computed in, one after the other."""
+    """Return vectors (E,) or (n, E) in the dtype of the computation, contiguous."""
     array = _checks.array(values, name)
     if array.ndim not in (1, 2) or dim not in (None, array.shape[-1]):
         size = "E" if dim is None else dim
@@ -89,9 +89,9 @@ def vectors(values: ArrayLike, name: str, dim: int | None = None) -> Array:
 
 
 def best(blocks: Iterable[Array], k: int, n_queries: int) -> SearchResult:
-    """Return the k largest scores of each query, of blocks (n_queries, m) side by side.
+    """Return the k largest scores of each query from blocks (n_queries, m).
 
-    Of equal scores the first ones are kept; what is not a number counts as -inf.
+    Of equal scores the first ones are kept; NaN counts as -inf.
     """
     indices = [np.empty(0, np.int64)] * n_queries
     scores: list[Array] = [np.empty(0, np.float32)] * n_queries

@@ -1,4 +1,4 @@
-"""BERT's encoder and its kin, the models behind most embeddings of sentences."""
+"""BERT's encoder and its relatives, the models behind most sentence embeddings."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ TABLES = "token_embedding", "position_embedding", "segment_embedding"
 class BertEncoder:
     """BERT: a vector for each token of a text, and scores of the text if wanted.
 
-    RoBERTa, XLM-RoBERTa, DistilBERT and MPNet are it with other positions and types.
+    RoBERTa, XLM-RoBERTa, DistilBERT and MPNet differ only in positions and types.
 
     Parameters
     ----------
@@ -55,24 +55,24 @@ class BertEncoder:
     max_length : int, optional
         The number of positions.
     num_types : int, optional
-        The number of token types, to tell two texts in one sequence apart; 0 for a
-        model without.
+        The number of token types, which tell two texts in one sequence apart; 0 for a
+        model without types.
     activation : str, optional
         Of the feed-forward networks, as in `attnpy.blocks.FeedForward`.
     eps : float, optional
         Of the norms.
     pooler : bool, optional
-        Have the matrix that makes a text's vector of that of its first token: `pool`.
+        Add the matrix that turns the vector of the first token into that of the text:
+        `pool`.
     padding_id : int, optional
-        Number the positions as RoBERTa does: a text's begin at ``padding_id + 1``, and
-        a token of this number, wherever it is, has the position `padding_id` and is not
-        counted. By default they begin at 0, whatever the tokens are.
+        Number positions as RoBERTa does: they begin at ``padding_id + 1``, and a token
+        with this id, wherever it is, has the position `padding_id` and is not counted.
+        By default positions begin at 0, whatever the tokens are.
     num_buckets : int, optional
-        Have MPNet's biases by distance, of so many buckets, an even number: those of
-        `attnpy.positions.relative_bias`, the same ones in all layers.
+        Add MPNet's biases by distance, with this even number of buckets: those of
+        `attnpy.positions.relative_bias`, the same in all layers.
     num_labels : int, optional
-        With it there is a matrix for so many scores of a text: `classify`. It needs the
-        pooler.
+        Add a matrix for this many scores of a text: `classify`. It needs the pooler.
     dtype : dtype, optional
         float64, float32, float16 or bfloat16.
     rng : numpy.random.Generator, optional
@@ -84,7 +84,8 @@ class BertEncoder:
     token_embedding : ndarray, shape (V, E)
     position_embedding : ndarray, shape (max_length, E)
     segment_embedding : ndarray, shape (num_types, E), or None
-        Normal numbers with standard deviation 0.02 at first; None without types.
+        Initially normal random numbers with standard deviation 0.02; None without
+        types.
     norm : attnpy.blocks.LayerNorm
         Of the sum of the three.
     encoder : attnpy.blocks.Encoder
@@ -262,11 +263,11 @@ class BertEncoder:
         ----------
         config : mapping
             With the keys of the Hugging Face configuration, whose ``model_type`` is
-            bert (or left out), roberta, xlm-roberta, distilbert or mpnet. Those that do
-            not change what is computed are left alone, and all others refused, unless
+            bert (or left out), roberta, xlm-roberta, distilbert or mpnet. Keys that do
+            not change the computation are ignored, and all others are refused, unless
             null.
         pooler : bool, optional
-            Have the pooler.
+            Add the pooler.
         classifier : bool, optional
             Have the pooler and a classifier, with as many scores as ``id2label`` or
             ``num_labels`` says, by default 2. Only BERT's is here.
@@ -282,9 +283,9 @@ class BertEncoder:
         TypeError
             If `config` is not a mapping.
         ValueError
-            If keys are missing or unknown, have values of a wrong kind, or ask for
-            something else than these models; the message has all of them. If the family
-            does not have the pooler or classifier that is asked for.
+            If keys are missing or unknown, have values of a wrong kind, or ask for a
+            different model; the message lists all of them. If the family does not have
+            the pooler or classifier that is asked for.
         """
         family = _hf_config.encoder(_checks.mapping(config, "config"))
         options = _hf_config.arguments(config, family)
@@ -312,9 +313,8 @@ class BertEncoder:
         folder : str or path
             With ``config.json``, and ``model.safetensors`` or the index of several.
         pooler, classifier : bool, optional
-            As in `from_config`: what the weights have of them is left alone otherwise.
-            The classifier is that of ``BertForSequenceClassification``, and of
-            cross-encoders.
+            As in `from_config`: otherwise their weights are ignored. The classifier is
+            that of ``BertForSequenceClassification``, and of cross-encoders.
         dtype : dtype, optional
             Dtype of the model; the weights are converted to it. "auto" is the dtype of
             the weights in the files, the widest one if there are several. "bfloat16"
@@ -415,17 +415,17 @@ class BertEncoder:
             padding: they cost next to nothing, and their own vectors mean nothing.
             Those that exist have the same bits as alone.
         token_mask : array_like of bool, shape (L,) or (B, L), optional
-            True for tokens that exist: for padding elsewhere.
+            True for tokens that exist: for padding that is not at the end.
         token_types : array_like of int, broadcast to token_ids' shape, optional
             By default 0. None for a model without types.
         return_weights : bool, optional
             Return the weights of the layers' attention as well, in an
             `attnpy.blocks.ModelOutput`. No bit of the output depends on it.
         return_hidden_states : bool, optional
-            Return what goes into the layers and what each of them gives as well, in an
-            `attnpy.blocks.ModelOutput`. The name is Hugging Face's.
+            Return the input of the first layer and the result of each layer as well, in
+            an `attnpy.blocks.ModelOutput`. The name is Hugging Face's.
         layers, heads : int or sequence of int, optional
-            Of which layers and heads, as in `attnpy.blocks.Encoder.__call__`.
+            Which layers and heads, as in `attnpy.blocks.Encoder.__call__`.
         num_threads : int, optional
             At least 1; by default `attnpy.get_num_threads`. Changes no bit of the
             result.
@@ -451,7 +451,7 @@ class BertEncoder:
         bias = self._bias(ids.shape[-1] if ends is None else int(ends.max(initial=0)))
 
         def run(part: slice | EllipsisType) -> Array | ModelOutput:
-            """Return what the encoder does, of a part of the batch."""
+            """Return the encoder's result for a part of the batch."""
 
             def encode(
                 tokens: Array, seq_offsets: NDArray[np.int64] | None
@@ -560,7 +560,7 @@ class BertEncoder:
         return states, pullback
 
     def pool(self, states: ArrayLike, *, num_threads: int | None = None) -> Array:
-        """Return the vector of each text, which the pooler makes of its first token's.
+        """Return the vector of each text: the pooler's result for its first token.
 
         Parameters
         ----------
@@ -594,7 +594,7 @@ class BertEncoder:
     def pool_vjp(
         self, states: ArrayLike, *, num_threads: int | None = None
     ) -> tuple[Array, Pullback]:
-        """Return what `pool` does, and the pullback of gradients.
+        """Return the result of `pool`, and the pullback of its gradients.
 
         Parameters
         ----------
@@ -604,7 +604,7 @@ class BertEncoder:
         Returns
         -------
         vectors : ndarray, shape (E,) or (B, E)
-            With the bits of `pool`.
+            With the same bits as `pool`.
         pullback : callable
             Takes the gradient with respect to the vectors, and returns an
             `attnpy.layers.LayerGradients`: `x` is that of the states, and the
@@ -690,7 +690,7 @@ class BertEncoder:
     def classify_vjp(
         self, states: ArrayLike, *, num_threads: int | None = None
     ) -> tuple[Array, Pullback]:
-        """Return what `classify` does, and the pullback of gradients.
+        """Return the result of `classify`, and the pullback of its gradients.
 
         Parameters
         ----------
@@ -700,7 +700,7 @@ class BertEncoder:
         Returns
         -------
         scores : ndarray, shape (num_labels,) or (B, num_labels)
-            With the bits of `classify`.
+            With the same bits as `classify`.
         pullback : callable
             Takes the gradient with respect to the scores, and returns an
             `attnpy.layers.LayerGradients`: `x` is that of the states, and the
@@ -775,7 +775,7 @@ class BertEncoder:
         return types
 
     def _embed(self, ids: NDArray[np.int64], types: NDArray[np.int64]) -> Array:
-        """Return what is normalized for the layers, (L, E) or (B, L, E)."""
+        """Return the sums of embeddings, before the norm, (L, E) or (B, L, E)."""
         places = self._places(ids)
         tokens = _embedding.looked_up(self.token_embedding, ids)
         if self.segment_embedding is not None:
@@ -785,7 +785,7 @@ class BertEncoder:
 
     @property
     def max_tokens(self) -> int:
-        """The most tokens of a text for which there are positions."""
+        """The largest number of tokens of a text: those with positions."""
         return len(self.position_embedding) - self._first
 
     @property
@@ -833,7 +833,7 @@ def _checked_padding(padding_id: int | None, max_length: int) -> int | None:
 def _relative_table(
     rng: np.random.Generator, n_buckets: int, num_heads: int, dtype: DTypeLike
 ) -> Array:
-    """Return the first values of the biases of distances, (n_buckets, H)."""
+    """Return the initial values of the biases by distance, (n_buckets, H)."""
     if _checks.count(n_buckets, "num_buckets") % 2:
         raise ValueError(f"num_buckets: expected an even number, got {n_buckets}")
     return _embedding.table(rng, n_buckets, "num_buckets", num_heads, dtype)
@@ -866,7 +866,7 @@ def _visible(
 ]:
     """Return the mask of keys, how many of them exist, and how many tokens do.
 
-    With the last, which is for padding at the end only, nothing is computed for it.
+    The last one is for padding at the end, for which nothing is then computed.
     """
     hidden = ends = None
     if lengths is not None:

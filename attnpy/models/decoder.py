@@ -1,4 +1,4 @@
-"""Decoders as GPT-2's and Llama's: language models."""
+"""Decoders such as GPT-2 and Llama: language models."""
 
 from __future__ import annotations
 
@@ -56,35 +56,36 @@ class CausalDecoder(sampling.LanguageModel):
     vocab_size : int
         `V`, the number of different tokens.
     max_length : int, optional
-        With it the model has a learned table of so many positions.
+        Add a learned table of this many positions.
     rotary : attnpy.positions.Rotary, or list of Rotary or None, optional
-        The other way to tell positions; a list has that of each layer, None for one
-        that has no positions.
+        Rotary positions instead of a table. A list has one for each layer, None for a
+        layer without positions.
     window : tuple of (int or None, int or None), or list of tuple or None, optional
         As in `attnpy.attention`; a list has that of each layer.
     scale : float, or list of float, optional
         As in `attnpy.attention`; a list has that of each layer.
     softcap : float, optional
-        Of the attention's scores, as in `attnpy.attention`.
+        For the attention's scores, as in `attnpy.attention`.
     logit_softcap : float, optional
         C: the scores of tokens are ``C * tanh(scores / C)``.
     embedding_scale : float, optional
         The tokens' embeddings are multiplied by it.
     tied : bool or None, optional
-        The scores are products with the embeddings, not with a matrix of their own.
-        None: there are no scores, so no `logits` and no `generate`.
+        The scores are products with the embeddings, not with a separate matrix. None:
+        the model has no scores, so no `logits` and no `generate`.
     stop : int or array_like of int, shape (n,), optional
-        Tokens after which a text has ended, where `generate` and `stream` are not told
-        others; by default none.
+        Tokens that end a text, unless `generate` and `stream` are given others; by
+        default none.
     qkv_bias : bool, optional
         Add biases to queries, keys and values; by default with `bias`.
     out_bias, feed_forward_bias : bool, optional
-        Add biases to what attention gives, and in the feed-forward networks; by default
-        with `bias`.
+        Add biases to the result of attention, and in the feed-forward networks; by
+        default with `bias`.
     qk_norm : bool, optional
         Normalize each head's queries and keys with an `attnpy.blocks.RMSNorm`.
     norm_after : bool, optional
-        Normalize what attention and network of each layer give, before it is added.
+        Normalize the results of each layer's attention and network before they are
+        added.
     **options
         As in `attnpy.blocks.DecoderLayer`: `causal`, `head_dim`, `num_kv_heads`,
         `norm_first` (here True by default), `norm`, `eps`, `activation`, `bias`,
@@ -94,8 +95,8 @@ class CausalDecoder(sampling.LanguageModel):
     Attributes
     ----------
     token_embedding : ndarray, shape (V, E)
-        With `tied` the transpose of an array in C order, as products read that best;
-        packed, it is looked up and multiplied as before, and cannot be written to.
+        With `tied` the transpose of an array in C order, which products read fastest. A
+        packed one is read-only; look-up and products work as before.
     position_embedding : ndarray, shape (max_length, E), or None
     output : ndarray, shape (E, V), or None
         None with `tied`, and without scores.
@@ -103,7 +104,7 @@ class CausalDecoder(sampling.LanguageModel):
     vocab_size : int
         `V`.
     stop : tuple of int
-        The tokens that end a text, which may be set: from a folder its
+        The tokens that end a text; may be set. A model from a folder has its
         ``eos_token_id``.
     rotary, window, scale, softcap, logit_softcap, embedding_scale, tied
         As given.
@@ -125,8 +126,8 @@ class CausalDecoder(sampling.LanguageModel):
     Improving Open Language Models at a Practical Size" (2024).
 
     With positions whose frequencies depend on the length of a sequence ("dynamic" and
-    "longrope", see `attnpy.positions.Rotary`), `caches` keep keys as the calls turned
-    them that brought them. `generate` computes them anew where "longrope" changes to
+    "longrope", see `attnpy.positions.Rotary`), `caches` keep keys as they were rotated
+    when they were appended. `generate` computes them again where "longrope" changes to
     its long factors.
 
     Examples
@@ -256,14 +257,14 @@ class CausalDecoder(sampling.LanguageModel):
     def pack(self) -> None:
         """Pack the matrices, for a model that is only run from now on.
 
-        As `attnpy.layers.MultiHeadAttention.pack`, those of all layers; and that of the
-        scores: `output`, or `token_embedding` where it is both, in which tokens can be
-        looked up as before.
+        As `attnpy.layers.MultiHeadAttention.pack`, in all layers; and the matrix of the
+        scores: `output`, or `token_embedding` if they are tied, in which tokens can
+        still be looked up.
 
         Raises
         ------
         TypeError
-            If one is no floating matrix. Nothing has changed then.
+            If one is not a floating matrix. Nothing has changed then.
         """
         name = "token_embedding" if self.tied else "output"
         scores = getattr(self, name)
@@ -324,11 +325,11 @@ class CausalDecoder(sampling.LanguageModel):
         config : mapping
             With the keys of the Hugging Face configuration; its ``model_type`` is
             "gpt2", "llama", "mistral", "qwen2", "qwen3", "phi3", "gemma2" or
-            "gemma3_text". A ``sliding_window`` of W lets a token see W tokens, with
-            itself. Where both are there, ``rope_scaling`` wins over
-            ``rope_parameters``. ``eos_token_id`` becomes `stop`, but for tokens that
-            the vocabulary does not have. Keys that do not change what is computed are
-            left alone, and all others refused, unless null.
+            "gemma3_text". A ``sliding_window`` of W lets a token see W tokens,
+            including itself. If both are given, ``rope_scaling`` wins over
+            ``rope_parameters``. ``eos_token_id`` becomes `stop`, without tokens that
+            are not in the vocabulary. Keys that do not change the computation are
+            ignored, and all others are refused, unless null.
         logits : bool, optional
             False makes a model without `logits`, for the tokens' vectors: `tied` is
             None.
@@ -345,8 +346,8 @@ class CausalDecoder(sampling.LanguageModel):
             If `config` is not a mapping, or a number in the scaling of positions is of
             another kind.
         ValueError
-            If keys are missing or unknown, have values of a wrong kind, or ask for what
-            this model does not have; the message has all of them.
+            If keys are missing or unknown, have values of a wrong kind, or ask for
+            features that this model lacks; the message lists all of them.
         """
         family = _hf_config.decoder(_checks.mapping(config, "config"))
         options = _hf_config.arguments(config, family)
@@ -358,7 +359,7 @@ class CausalDecoder(sampling.LanguageModel):
         return model
 
     def _widen_norms(self) -> None:
-        """Keep weights that are 1 more than in a 16-bit file in what holds that."""
+        """Keep norm weights in a wider dtype: 1 was added to those of a 16-bit file."""
         norms = [self.decoder.norm]
         for layer in self.decoder.layers:
             mha = layer.self_attention
@@ -386,11 +387,11 @@ class CausalDecoder(sampling.LanguageModel):
         ----------
         folder : str or path
             With ``config.json``, and ``model.safetensors`` or the index of several.
-            Where there is a ``generation_config.json``, `stop` is its
-            ``eos_token_id``, and not that of ``config.json``.
+            With a ``generation_config.json``, `stop` is its ``eos_token_id`` instead of
+            that of ``config.json``.
         logits : bool, optional
-            As in `from_config`. False is for files without ``lm_head.weight``, which is
-            left alone where it is there.
+            As in `from_config`. Use False for files without ``lm_head.weight``; it is
+            ignored if present.
         dtype : dtype, optional
             Dtype of the model; the weights are converted to it. "auto" is the dtype of
             the weights in the files, the widest one if there are several. "bfloat16"
@@ -491,22 +492,22 @@ class CausalDecoder(sampling.LanguageModel):
         Parameters
         ----------
         token_ids : array_like of int, shape (L,) or (B, L)
-            0 to ``V - 1``; with `caches` those that are new.
+            0 to ``V - 1``; with `caches` only new tokens.
         lengths : int or array_like of int, shape (B,), optional
             How many of the tokens exist, at the start of each sequence. The others are
             padding: they cost next to nothing, and their own vectors mean nothing.
         caches : list of KVCache, optional
-            From `new_caches`; the tokens are appended. A sequence gives the
-            same bits in one call, in chunks, and token by token, but where frequencies
-            depend on the length (see the notes).
+            From `new_caches`; the tokens are appended. A sequence gives the same bits
+            in one call, in chunks, and token by token, except where frequencies depend
+            on the length (see the notes).
         return_weights : bool, optional
             Return the weights of the layers' attention as well, in an
             `attnpy.blocks.ModelOutput`. No bit of the output depends on it.
         return_hidden_states : bool, optional
-            Return what goes into the layers and what each of them gives as well, in an
-            `attnpy.blocks.ModelOutput`. The name is Hugging Face's.
+            Return the input of the first layer and the result of each layer as well, in
+            an `attnpy.blocks.ModelOutput`. The name is Hugging Face's.
         layers, heads : int or sequence of int, optional
-            Of which layers and heads, as in `attnpy.blocks.Encoder.__call__`.
+            Which layers and heads, as in `attnpy.blocks.Encoder.__call__`.
         num_threads : int, optional
             At least 1; by default `attnpy.get_num_threads`. Changes no bit of the
             result.
@@ -827,7 +828,7 @@ def _set_biases(
     wanted: bool | None,
     name: str,
 ) -> None:
-    """Give some products of a layer biases of 0, or none; None leaves them alone."""
+    """Give some products of a layer biases of 0, or none; None changes nothing."""
     if wanted is None:
         return
     for letter in letters:
@@ -838,7 +839,7 @@ def _set_biases(
 
 
 def _check_as_calls_do(dtype: DTypeLike, **options: Any) -> None:
-    """Raise the error that each call would, for options that are the model's own."""
+    """Raise now the error that calls would raise for the model's options."""
     nothing = np.zeros((0, 1), _dtypes.floating(dtype))
     attention(nothing, nothing, nothing, **options)
 
@@ -846,7 +847,7 @@ def _check_as_calls_do(dtype: DTypeLike, **options: Any) -> None:
 def _is_windows(
     window: Window | list[Window | None] | None,
 ) -> TypeIs[list[Window | None]]:
-    """Tell a list of windows from one window that happens to be a list."""
+    """Tell a list of windows from a single window given as a list."""
     return isinstance(window, list) and any(
         isinstance(w, (tuple, list)) for w in window
     )
@@ -855,7 +856,7 @@ def _is_windows(
 def _by_layer(
     layers: list[DecoderLayer], values: Sequence[Value], name: str
 ) -> Iterator[tuple[DecoderLayer, Value]]:
-    """Pair layers and what each of them has."""
+    """Pair layers with their values from a list."""
     num_layers = len(layers)
     if len(values) != num_layers:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""From scores to tokens: one of them, and a sequence continued."""
+"""From scores to tokens: drawing a token, and continuing sequences."""
 
 from __future__ import annotations
 
@@ -34,19 +34,18 @@ def sample(
     Parameters
     ----------
     logits : array_like, shape (..., V)
-        Logarithms of the probabilities, up to a constant for each row: real numbers,
-        of which -inf is a probability of 0, but not all of a row. NaN and +inf, which
-        are no logarithm of a probability, are errors.
+        Logarithms of the probabilities, up to a constant for each row. -inf is a
+        probability of 0; a row with only -inf, NaN and +inf are errors.
     temperature : float, optional
         The scores are divided by it. 0 takes the highest score, the first of equal
         ones, and draws nothing.
     top_k : int, optional
-        Draw from so many tokens with the highest scores.
+        Draw from this many tokens with the highest scores.
     top_p : float, optional
         Draw from the fewest tokens that together have at least this probability, those
         with the highest scores (after `top_k`); above 0, at most 1.
     rng : numpy.random.Generator, optional
-        Gives one number for each row; needed where temperature is not 0.
+        Draws one number for each row; required unless temperature is 0.
 
     Returns
     -------
@@ -59,8 +58,8 @@ def sample(
 
     Notes
     -----
-    The fewest tokens with a probability are from Holtzman et al., "The Curious Case of
-    Neural Text Degeneration" (2020). Probabilities are computed in float64.
+    `top_p` is from Holtzman et al., "The Curious Case of Neural Text Degeneration"
+    (2020). Probabilities are computed in float64.
 
     Examples
     --------
@@ -95,12 +94,12 @@ def sample(
 
 
 class LanguageModel:
-    """What `generate` and `stream` ask of a model.
+    """The interface that `generate` and `stream` require of a model.
 
-    `CausalDecoder` is one. An encoder-decoder, which reads another text besides, makes
-    one that is bound to that text. A subclass has `vocab_size`, `stop`, a call,
-    `logits` and `new_caches`. The methods with an underscore are for what it cannot
-    continue, and for positions that ask for other keys than those in the caches.
+    `CausalDecoder` is one. An encoder-decoder can make one that is bound to its source
+    text. A subclass has `vocab_size`, `stop`, a call, `logits` and `new_caches`. The
+    methods with an underscore are for sequences that it cannot continue, and for
+    positions that require other keys than those in the caches.
     """
 
     stop: tuple[int, ...]
@@ -136,7 +135,7 @@ class LanguageModel:
         """Raise an error if it has no positions for so many tokens."""
 
     def _checked_caches(self, caches: object) -> list[KVCache]:
-        """Return caches that a call was given, one for each layer."""
+        """Return the caches of a call, one for each layer, after checks."""
         return checked_caches(caches, "caches", len(self.new_caches(0, 0)))
 
     def _keys_change(self, before: NDArray[np.int64], after: NDArray[np.int64]) -> bool:
@@ -160,12 +159,12 @@ def generate(
     progress: bool | None = None,
     num_threads: int | None = None,
 ) -> NDArray[np.int64]:
-    """Continue sequences, with their keys and values kept from token to token.
+    """Continue sequences, keeping keys and values from token to token.
 
     Parameters
     ----------
     token_ids : array_like of int, shape (L,) or (B, L)
-        What to continue; at least one token.
+        The sequences to continue, of at least one token.
     num_tokens : int
         How many tokens to add.
     lengths : int or array_like of int, shape (B,), optional
@@ -173,22 +172,23 @@ def generate(
     temperature, top_k, top_p, rng
         As in `sample`; by default always the token with the highest score.
     stop : int or array_like of int, shape (n,), optional
-        Tokens after which a sequence has ended, each 0 to ``V - 1``: the rest of it is
-        the token that ended it. By default the model's `stop`; ``()`` is for sequences
-        that never end.
+        Tokens that end a sequence, each 0 to ``V - 1``: the rest of it repeats the
+        token that ended it. By default the model's `stop`; ``()`` lets sequences never
+        end.
     caches : list of KVCache, optional
-        From `new_caches`, with the keys and values of the first of `token_ids`, which
-        are not computed again: of so many as there are lengths, fewer than `token_ids`
-        have. Afterwards they have those of all tokens but the last new one of each
-        sequence. So a conversation goes on in another call with the same caches, and
-        all of it as `token_ids`; the new tokens are those without caches, but where
-        "dynamic" frequencies depend on the length (see `CausalDecoder`).
+        From `new_caches`. They may contain the keys and values of the first tokens of
+        `token_ids`, fewer than there are; these are not computed again. Afterwards they
+        contain those of all tokens except the last new one of each sequence. To
+        continue a conversation, call again with the same caches and the whole
+        conversation as `token_ids`. The new tokens are the same as without caches,
+        except with "dynamic" frequencies, which depend on the length (see
+        `CausalDecoder`).
     callback : callable, optional
-        Called with each new token as soon as it is there, as `stream` gives it.
+        Called with each new token as soon as it is computed, as `stream` yields it.
     progress : bool, optional
-        Show a bar, on standard error if that is a terminal, of what takes longer than a
-        second. True needs the tqdm package; None, the default, does without where it is
-        not installed, and where there is a callback, which may print.
+        Show a progress bar on standard error, if that is a terminal and the work takes
+        longer than a second. True needs the tqdm package; None, the default, shows no
+        bar if it is not installed, or if there is a callback, which may print.
     num_threads : int, optional
         At least 1; by default `attnpy.get_num_threads`. Changes no bit of the result.
 
@@ -205,7 +205,7 @@ def generate(
         If an argument has the wrong kind, dtype or shape, or is out of its range. If
         the model has no scores, or sees both ways.
     MemoryError
-        If memory cannot hold the keys and values of so many tokens.
+        If memory cannot hold the keys and values of all tokens.
 
     See Also
     --------
@@ -272,26 +272,26 @@ def stream(
     caches: Sequence[KVCache] | None = None,
     num_threads: int | None = None,
 ) -> Iterator[NDArray[np.int64]]:
-    """Continue sequences, and give each token as soon as it is there.
+    """Continue sequences, and yield each token as soon as it is computed.
 
     Parameters
     ----------
     token_ids, num_tokens, lengths, temperature, top_k, top_p, rng, stop, num_threads
         As in `generate`.
     caches : list of KVCache, optional
-        As in `generate`. Whenever a token has come, also where no more are asked for,
-        they have those of all tokens but the last of each sequence.
+        As in `generate`. After each token, even if no more are requested, they contain
+        those of all tokens except the last of each sequence.
 
     Returns
     -------
     iterator of int64, or of ndarray of int64, shape (B,)
-        The next token of the sequence, or of each; that of one that has ended is the
-        token that ended it. There are no more where all have ended.
+        The next token of the sequence, or of each; a sequence that has ended repeats
+        the token that ended it. The iterator ends when all sequences have ended.
 
     Raises
     ------
     TypeError, ValueError, MemoryError
-        As `generate`, at once.
+        As `generate`, when `stream` is called.
 
     Examples
     --------
@@ -332,7 +332,7 @@ def stream(
 def _check_past(
     caches: list[KVCache], ends: NDArray[np.int64], num_tokens: int
 ) -> None:
-    """Require caches of these sequences, shorter than they are, with room for more."""
+    """Require caches that are shorter than these sequences and have room for more."""
     before = caches[0].lengths
     if len(before) != len(ends):
         raise ValueError(
@@ -367,7 +367,7 @@ def _steps(
 ) -> Iterator[NDArray[np.int64]]:
     """Yield the next tokens (B,) of sequences, of which the first `ends` are known.
 
-    As many as there is room for in `known`, which takes them up.
+    They are written to `known`, and end when it is full.
     """
     going = np.ones(len(known), bool)
     tokens = np.zeros(len(known), np.int64)
@@ -393,7 +393,7 @@ def _last(
 ) -> Array:
     """Return the vectors (B, E) of the last tokens that are known.
 
-    The caches take up what they have not yet, but no last token of what has ended.
+    The caches take all tokens that they lack, except the last of ended sequences.
     """
     before, after = caches[0].lengths, ends - ~going
     if model._keys_change(before, after):
@@ -443,7 +443,7 @@ def checked_stops(stop: ArrayLike | None, vocab_size: int) -> NDArray[np.int64]:
 def _most_probable(
     scores: NDArray[np.float64], temperature: float, n_kept: int, share: float
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return tokens by falling scores, and their probabilities up to a factor.
+    """Return tokens by descending scores, and their probabilities up to a factor.
 
     Both are (..., n_kept). The probabilities beyond the share are 0.
     """
@@ -456,10 +456,10 @@ def _most_probable(
 
 
 def _drawn(terms: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.int64]:
-    """Return an index for each row, (..., 1), as probable as its term."""
+    """Return an index for each row, (..., 1), with probabilities like the terms."""
     totals = np.cumsum(terms, axis=-1)
     draws = rng.random(terms.shape[:-1])[..., np.newaxis]
     indices = np.sum(totals <= draws * totals[..., -1:], axis=-1, keepdims=True)
-    # Rounding may bring a draw up to the total.
+    # Rounding may move a draw up to the total.
     last: NDArray[np.int64] = np.count_nonzero(terms, axis=-1, keepdims=True) - 1
     return np.where(indices < last, indices, last)

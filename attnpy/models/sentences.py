@@ -1,4 +1,4 @@
-"""Sentences to vectors: a tokenizer, an encoder, pooling, and what compares them."""
+"""Sentences to vectors: a tokenizer, an encoder, pooling, and comparisons."""
 
 from __future__ import annotations
 
@@ -25,46 +25,45 @@ if TYPE_CHECKING:
     from attnpy._typing import Array
     from attnpy.models._sentence_folder import Step
 
-# How many batches of texts are in memory at a time, and sorted by their lengths; how
-# many vectors `search` looks at at a time.
+# How many batches of texts are in memory and sorted by length at a time; how many
+# vectors `search` reads at a time.
 WINDOW = 64
 BLOCK = 16384
 
 
 class SentenceEncoder:
-    """Turns texts into vectors: the nearer two are, the more alike what they say.
+    """Turns texts into vectors: the closer two vectors, the more similar the meanings.
 
-    `from_pretrained` reads one from a folder of sentence-transformers.
+    `from_pretrained` reads one from a sentence-transformers folder.
 
     Parameters
     ----------
     model : BertEncoder
-        Gives the tokens' vectors.
+        Computes the tokens' vectors.
     tokenizer : tokenizers.Tokenizer
         Turns texts into tokens. Its truncation is set to `max_length`, and its padding
-        off.
+        turned off.
     pooling : str or sequence of str, optional
-        What becomes of the vectors of a text's tokens: "mean", "cls" (the first one),
+        How the vectors of a text's tokens become one: "mean", "cls" (the first one),
         "max", "mean_sqrt_len_tokens", "weightedmean" or "lasttoken"; several are put
         side by side.
     include_prompt : bool, optional
-        The tokens of a prompt count in `pooling`.
+        Include the tokens of a prompt in `pooling`.
     steps : sequence of callable, optional
-        What follows, `_pooling.Dense` and `_pooling.Normalize` of the folders.
+        The steps after pooling: `_pooling.Dense` and `_pooling.Normalize` of folders.
     max_length : int, optional
-        Of texts, in tokens; of longer ones the beginning counts. By default what the
-        model has positions for.
+        The longest text, in tokens; longer ones are truncated. By default the number of
+        the model's positions.
     truncation_side : {"right", "left"}, optional
-        Where longer texts are cut.
+        At which end longer texts are cut.
     prompts : mapping of str to str, optional
         Texts to put before others, by name.
     default_prompt_name : str, optional
-        Which of them is put before texts for which nothing else is said.
+        The prompt that is put before texts by default.
     similarity_fn_name : {"cosine", "dot", "euclidean", "manhattan"}, optional
-        What `similarity` and `search` compute; of the last two minus the distance.
+        What `similarity` and `search` compute; for the last two, minus the distance.
     truncate_dim : int, optional
-        Only so many numbers of each vector are returned, the first ones: at most as
-        many as there are.
+        Return only this many first numbers of each vector; at most its size.
 
     Attributes
     ----------
@@ -72,7 +71,7 @@ class SentenceEncoder:
     default_prompt_name, similarity_fn_name, truncate_dim
         As given.
     embed_dim : int
-        `E` of the vectors that come out.
+        `E`, the size of the resulting vectors.
 
     Raises
     ------
@@ -82,9 +81,9 @@ class SentenceEncoder:
     Notes
     -----
     From Reimers and Gurevych, "Sentence-BERT: Sentence Embeddings using Siamese
-    BERT-Networks" (2019). A text's vector has the same bits whatever other texts are
-    encoded with it, in whatever batches and on however many threads: nothing is
-    computed for padding.
+    BERT-Networks" (2019). A text's vector has the same bits whatever texts are encoded
+    with it, in any batches and on any number of threads: nothing is computed for
+    padding.
 
     Examples
     --------
@@ -215,14 +214,14 @@ class SentenceEncoder:
         Parameters
         ----------
         folder : str or path
-            With ``modules.json`` and what it names: a Transformer of the families of
+            With ``modules.json`` and its modules: a Transformer of the families of
             `BertEncoder`, with ``tokenizer.json`` and weights in safetensors files; a
-            Pooling; and any of Dense and Normalize. What their files say is honoured,
-            or refused by name.
+            Pooling; and any of Dense and Normalize. Their settings are honoured, or
+            refused by name.
         pooling : str or sequence of str, optional
-            For a folder without ``modules.json``, which does not say it.
+            For a folder without ``modules.json``, which does not specify it.
         max_length, truncate_dim : int, optional
-            In place of the folder's.
+            Override those of the folder.
         dtype, packed, progress
             As in `BertEncoder.from_pretrained`.
 
@@ -233,10 +232,10 @@ class SentenceEncoder:
         Raises
         ------
         ImportError, FileNotFoundError
-            If the tokenizers or safetensors package is not installed, or a file is not
-            there.
+            If the tokenizers or safetensors package is not installed, or a file is
+            missing.
         TypeError, ValueError
-            If files ask for something that is not here, or do not fit together.
+            If files ask for something unsupported, or do not fit together.
         """
         recipe = _sentence_folder.read(folder)
         tokenizer, side = _sentence_folder.tokenizer(
@@ -292,42 +291,41 @@ class SentenceEncoder:
         Parameters
         ----------
         texts : str or iterable of str
-            One text, or any number of them, which may be a generator: some thousands
+            One text, or any number of them, even from a generator: only some thousands
             are in memory at a time.
         batch_size : int, optional
-            How many texts go through the model at a time, those of similar lengths
-            together.
+            How many texts of similar lengths go through the model at a time.
         prompt : str, optional
-            A text to put before each; "" for none, where the encoder has a usual one.
+            A text to put before each; "" for none, if the encoder has a default.
         prompt_name : str, optional
-            One of `prompts`, in its place. By default `default_prompt_name`.
+            The name of one of `prompts`, instead of `prompt`. By default
+            `default_prompt_name`.
         normalize : bool, optional
-            True: vectors of length 1. False: without the Normalize with which `steps`
-            may end. By default as `steps` have it.
+            True: vectors of length 1. False: skip the Normalize at the end of `steps`,
+            if any. By default as in `steps`.
         truncate_dim : int, optional
-            Return only the first so many numbers of each vector, at most as many as
-            there are after `steps`. They are normalized after that with
-            ``normalize=True``, and not otherwise. By default the encoder's
-            `truncate_dim`.
+            Return only this many first numbers of each vector; at most the size after
+            `steps`. Only ``normalize=True`` normalizes them after that. By default the
+            encoder's `truncate_dim`.
         progress : bool, optional
             Show a progress bar on standard error, if that is a terminal and the work
             takes longer than a second. True needs the tqdm package; None, the default,
             shows no bar if it is not installed.
         out : ndarray, shape (n, E), optional
-            Where the vectors go, such as a `numpy.memmap`. They are written as they
-            come, some thousands after the others in the order given; what is there
-            after Ctrl-C is right or has not been touched.
+            Array for the vectors, such as a `numpy.memmap`. They are written some
+            thousands at a time, in the order given; after Ctrl-C each row is either
+            complete or untouched.
         num_threads : int, optional
             At least 1; by default `attnpy.get_num_threads`. Changes no bit of the
-            result. With 1 the tokenizer, too, has one thread; else its package decides
-            (``RAYON_NUM_THREADS``).
+            result. With 1 the tokenizer also uses one thread; otherwise its package
+            decides (``RAYON_NUM_THREADS``).
 
         Returns
         -------
         ndarray, shape (n, E), or (E,) for one text
             In the order given, with `E` of `truncate_dim`: float32, or float64 for a
-            model of that. `out`, if it is given. A text without tokens, if the
-            tokenizer adds none of its own, has the vector that `steps` make of 0.
+            float64 model. `out`, if it is given. The vector of a text without tokens,
+            not even from the tokenizer, is the result of `steps` for 0.
 
         Raises
         ------
@@ -357,7 +355,7 @@ class SentenceEncoder:
     def similarity(
         self, a: ArrayLike, b: ArrayLike, *, num_threads: int | None = None
     ) -> Array:
-        """Return how alike vectors are, by `similarity_fn_name`.
+        """Return the similarity of vectors, by `similarity_fn_name`.
 
         Parameters
         ----------
@@ -370,9 +368,8 @@ class SentenceEncoder:
         Returns
         -------
         ndarray, shape (n, m)
-            Of each of `a` with each of `b`; an axis is left out where there is one
-            vector without an axis of its own. Each number has the bits that it has
-            alone.
+            The similarity of each of `a` with each of `b`, without the axis of an
+            argument that is a single vector. Each number has the same bits as alone.
 
         Raises
         ------
@@ -397,21 +394,21 @@ class SentenceEncoder:
         progress: bool | None = None,
         num_threads: int | None = None,
     ) -> SearchResult:
-        """Find what is most alike a query, in memory as for a small corpus.
+        """Find the most similar entries of a corpus, reading it in blocks.
 
         Parameters
         ----------
         query : str, iterable of str, or ndarray of shape (E,) or (n, E)
-            A text, several, or their vectors.
+            A text, several texts, or their vectors.
         corpus : ndarray of shape (m, E), or iterable of str
             Vectors, which may be a `numpy.memmap` larger than memory; or texts, whose
             vectors are computed and not kept.
         top_k : int, optional
-            How many to find, at most.
+            The largest number of results.
         prompt, prompt_name
-            As in `encode`, for a query that is text.
+            As in `encode`, for text queries.
         progress : bool, optional
-            As in `encode`: how much of the corpus is done.
+            As in `encode`, for the progress through the corpus.
         num_threads : int, optional
             At least 1; by default `attnpy.get_num_threads`. Changes no bit of the
             result.
@@ -420,7 +417,7 @@ class SentenceEncoder:
         -------
         SearchResult
             `indices` and `scores`, shape (top_k,), or (n, top_k) for several queries:
-            the best first, and of equal ones that which comes first in the corpus.
+            the best first; of equal ones, the first in the corpus.
 
         Raises
         ------
@@ -458,7 +455,7 @@ class SentenceEncoder:
         return _dtypes.arithmetic(self.model.token_embedding.dtype)
 
     def _shortened(self, truncate_dim: int | None) -> int:
-        """Return the size of vectors of which so many numbers are kept, or all."""
+        """Return the size of vectors after truncation."""
         size = len(self.pooling) * self.model.token_embedding.shape[1]
         vectors = np.zeros((0, size), self._dtype)
         with _checks.renamed(x="what steps get"):
@@ -475,7 +472,7 @@ class SentenceEncoder:
         return truncate_dim
 
     def _prompt(self, prompt: str | None, name: str | None) -> str:
-        """Return what to put before texts."""
+        """Return the prompt to put before texts."""
         if prompt is not None:
             if name is not None:
                 raise ValueError("prompt: expected None with prompt_name, got both")
@@ -500,7 +497,7 @@ class SentenceEncoder:
     def _encode_window(
         self, texts: list[str], how: _How, out: Array, done: Callable[[int], object]
     ) -> None:
-        """Write the vectors of texts, which are all in memory, (n, E)."""
+        """Write the vectors of texts in memory, (n, E)."""
         tokens = self._tokens(texts, how)
         first = self._prompt_tokens(how.prompt)
         order = sorted(range(len(tokens)), key=lambda i: -len(tokens[i]))
@@ -511,7 +508,7 @@ class SentenceEncoder:
             done(len(chosen))
 
     def _tokens(self, texts: list[str], how: _How) -> list[list[int]]:
-        """Return the numbers of the texts' tokens."""
+        """Return the texts' token ids."""
         texts = [how.prompt + text for text in texts]
         tokenizer, n_threads = self.tokenizer, how.num_threads
         with judged_elsewhere("tokenizer", "one that makes tokens of these texts"):
@@ -520,7 +517,7 @@ class SentenceEncoder:
             return [code.ids for code in tokenizer.encode_batch_fast(texts)]
 
     def _prompt_tokens(self, prompt: str) -> int:
-        """Return how many tokens at the beginning do not count."""
+        """Return how many tokens at the beginning `pooling` ignores."""
         if self.include_prompt or not prompt:
             return 0
         with judged_elsewhere("tokenizer", "one that makes tokens of the prompt"):
@@ -532,7 +529,7 @@ class SentenceEncoder:
     def _pooled(
         self, tokens: list[list[int]], first: int, num_threads: int | None
     ) -> Array:
-        """Return the vectors of texts, (B, n_modes * E), of their tokens' numbers."""
+        """Return the vectors of texts, (B, n_modes * E), from their token ids."""
         lengths = [len(ids) for ids in tokens]
         padded = np.zeros((len(tokens), max(lengths)), np.int64)  # (B, L)
         for row, ids in zip(padded, tokens, strict=True):
@@ -547,7 +544,7 @@ class SentenceEncoder:
         )
 
     def _finished(self, vectors: Array, how: _How) -> Array:
-        """Return what the steps make of the vectors, and what is wanted of that."""
+        """Return the vectors after the steps, truncated and normalized as wanted."""
         steps = list(self.steps)
         while (
             how.normalize is False
@@ -565,7 +562,7 @@ class SentenceEncoder:
     def _blocks(
         self, corpus: Array | Iterable[str], dim: int, num_threads: int | None
     ) -> Iterator[Array]:
-        """Go through the vectors of a corpus, some thousands at a time."""
+        """Yield the vectors of a corpus, some thousands at a time."""
         if not _is_numbers(corpus):
             if isinstance(corpus, str):
                 raise TypeError("corpus: expected vectors or texts, got one string")
@@ -591,7 +588,7 @@ class _How(NamedTuple):
 
 
 class _Sink:
-    """Where vectors go, window after window: an array, or parts of one to come."""
+    """Where vectors go, window after window: an array, or parts to be joined."""
 
     def __init__(
         self, out: Array | None, n_texts: int | None, dim: int, dtype: np.dtype[Any]
@@ -616,7 +613,7 @@ class _Sink:
         return self.out[begin : self.n_rows]
 
     def whole(self) -> Array:
-        """Return the array, of which all rows have been filled."""
+        """Return the array with all rows filled."""
         if self.out is None:
             empty = np.empty((0, self.dim), self.dtype)
             return np.concatenate([empty, *self.parts])
@@ -625,7 +622,7 @@ class _Sink:
         return self.out
 
     def fault(self, count: str) -> ValueError:
-        """Return the error of texts that are not as many as was said."""
+        """Return the error for a number of texts other than promised."""
         assert self.out is not None
         what = (
             "out: expected as many rows as texts"
@@ -648,7 +645,7 @@ def _check_out(out: Array, n_texts: int | None, dim: int, dtype: np.dtype[Any]) 
 
 
 def _windows(texts: Iterable[str], n: int) -> Iterator[list[str]]:
-    """Go through texts, so many at a time."""
+    """Yield texts, this many at a time."""
     if isinstance(texts, (bytes, Mapping)) or not isinstance(texts, Iterable):
         raise TypeError(f"texts: expected strings, got {type(texts).__name__}")
     remaining, begin = iter(texts), 0
@@ -658,7 +655,7 @@ def _windows(texts: Iterable[str], n: int) -> Iterator[list[str]]:
 
 
 def _text(text: object, name: str) -> str:
-    """Return a text that can be turned into tokens."""
+    """Return a text, checked so that it can be turned into tokens."""
     if not isinstance(text, str):
         raise TypeError(f"{name}: expected a string, got {type(text).__name__}")
     try:
@@ -669,7 +666,7 @@ def _text(text: object, name: str) -> str:
 
 
 def _is_numbers(values: object) -> TypeGuard[Array]:
-    """Tell vectors from texts, which may come in an array, too."""
+    """Tell vectors from texts, which may also come in an array."""
     return isinstance(values, np.ndarray) and values.dtype.kind not in "OTU"
 
 

@@ -1,17 +1,16 @@
 """Pictures of attention, drawn with matplotlib: ``pip install 'attnpy[plot]'``.
 
-In each of them the keys are on the x axis and the queries on the y axis, from the top.
-matplotlib is imported when the first picture is drawn, not before. A function draws
-into the axes or figure that it is given, or into a new figure of pyplot; it shows
-nothing and changes none of matplotlib's settings. Labels and titles are shown as they
-are, never read as mathematics.
+Keys are on the x axis and queries on the y axis, from the top. matplotlib is imported
+when the first picture is drawn. A function draws into the given axes or figure, or into
+a new figure of pyplot; it does not call ``show`` and changes none of matplotlib's
+settings. Labels and titles are shown literally, never as mathematics.
 
-Nothing is lost where there are more numbers than pixels: a pixel then shows the largest
-weight of its block, or what the function says, and the legend says so. This is decided
-when the picture is drawn, so that it holds for every size and resolution it is saved
-with. Frames are outside the images.
+No number is lost if there are more numbers than pixels: a pixel then shows the largest
+weight of its block, or what the function describes, and the legend says so. This is
+decided while drawing, so it holds for every size and resolution of a saved picture.
+Frames are outside the images.
 
-The module `attnpy.plot.statistics` draws what `attnpy.statistics` returns.
+The module `attnpy.plot.statistics` draws the results of `attnpy.statistics`.
 """
 
 from attnpy.plot import statistics as statistics

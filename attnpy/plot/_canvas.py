@@ -1,4 +1,4 @@
-"""What the pictures share: figures, scales of colours, labels that fit, legends."""
+"""Common parts of the pictures: figures, colour scales, labels that fit, legends."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Scale(NamedTuple):
 
 
 def load(module: str) -> Any:
-    """Return a module of matplotlib's, or of this package where it needs matplotlib."""
+    """Return a module of matplotlib, or one of this package that needs matplotlib."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -139,7 +139,7 @@ def aspect(shape: tuple[int, ...]) -> Literal["equal", "auto"]:
 
 
 def set_title(ax: Axes, title: str | None, legend: bool = False) -> None:
-    """Write a title, above a legend that is there."""
+    """Write a title, above the legend if there is one."""
     if title is not None:
         room = 1.8 * font_size("medium") if legend else 0
         pad = load("matplotlib").rcParams["axes.titlepad"] + room
@@ -170,8 +170,8 @@ def signed_scale(
 ) -> Scale:
     """Return a scale with white at 0 and the same strength of colour on both sides.
 
-    It ends at the largest number. Where that is more than four times what 95 % of them
-    stay below, it ends at twice of that.
+    It ends at the largest number; if that exceeds four times the 95th percentile, at
+    twice that percentile.
     """
     if vmax is None:
         low = -_robust_top(numbers) if vmin is None else _finite(vmin, "vmin")
@@ -287,7 +287,7 @@ def write_values(
 ) -> None:
     """Write each value into its cell, dark on light or light on dark.
 
-    None is where the cells are large enough. Hidden cells have no number.
+    None means: if the cells are large enough. Hidden cells have no number.
     """
     if not (cell[0] >= 0.2 and cell[1] >= 0.35 if annotate is None else annotate):
         return
@@ -349,7 +349,7 @@ def hidden_cells(
     """Return where a mask hides, in the shape of what is drawn.
 
     That is (Lq, Lk), (H, Lq, Lk), or (layers, H, Lq, Lk), where layers have one mask.
-    Where there are weights, what it hides has none.
+    With weights, hidden keys must have none.
     """
     if mask is None:
         return None
@@ -407,7 +407,7 @@ def set_ticks(
     cell: tuple[float, float],
     font: str = "medium",
 ) -> None:
-    """Label an image's rows and columns, or as many of them as there is room for."""
+    """Label an image's rows and columns, as many as fit."""
     set_x_ticks(ax, shape[1], columns, cell[1], font)
     set_y_ticks(ax, shape[0], rows, cell[0], font)
 
@@ -442,8 +442,8 @@ def fitting(
 ) -> tuple[float, int]:
     """Return the size of letters in points, and which n-th label to show.
 
-    Letters shrink, where they may, so that each label has room. `need` is in points for
-    letters of 1 point.
+    Letters shrink, if allowed, so that each label fits. `need` is in points for letters
+    of 1 point.
     """
     usual = font_size(font)
     largest = cell / POINT / need
@@ -462,7 +462,7 @@ def _shorten_tick_marks(ax: Axes, axis: Literal["x", "y"], letters: float) -> No
 
 
 def _step(count: int, need: float, cell: float) -> int:
-    """Return which 1st, 2nd, 5th, 10th ... label to show for each to have the room."""
+    """Return whether to show every 1st, 2nd, 5th, 10th ... label, so that they fit."""
     step = 1
     while step * cell < need and step < count:
         step = step * 5 // 2 if str(step)[0] == "2" else step * 2

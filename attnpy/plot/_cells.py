@@ -1,6 +1,6 @@
-"""An image of cells of which none is lost where there are more of them than pixels.
+"""An image of cells that loses none if there are more cells than pixels.
 
-matplotlib's own images show every n-th cell then, and draw a frame over the outermost.
+matplotlib's own images then show every n-th cell, and draw a frame over the outermost.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Cells(AxesImage):
     hidden : ndarray of bool, shape (rows, columns), or None
         Cells that have `hidden_color`, whatever their values are.
     hidden_color : str
-        Their colour. A pixel of several cells has it where all of them are hidden.
+        Their colour. A pixel of several cells has it if all of them are hidden.
     reduction : {"max", "mean", "extreme", "middle"}
         What a pixel shows of several cells: their largest value, their mean, the one
         farthest from 0, or the middle between the largest and the smallest.
@@ -91,7 +91,7 @@ class Cells(AxesImage):
             self._draw_frame(renderer)
 
     def _draw_frame(self, renderer: Any) -> None:
-        """Draw the frame in whole pixels, the nearest of which borders on the image."""
+        """Draw the frame in whole pixels, directly around the image."""
         edges = self.axes.bbox.extents  # x0, y0, x1, y1
         box = self.get_window_extent().extents
         corners = np.concatenate(
@@ -145,9 +145,9 @@ def reduced(
 def _blocks(
     first: float, last: float, limits: tuple[float, float], count: int
 ) -> Blocks | None:
-    """Share cells out among the pixels from `first` to `last` that are in the limits.
+    """Divide cells among the pixels from `first` to `last` that are in the limits.
 
-    Where there are more cells than pixels, each cell belongs to one pixel; elsewhere a
+    If there are more cells than pixels, each cell belongs to one pixel; otherwise a
     pixel belongs to the cell at its middle, and each cell has one.
     """
     low, high = max(min(first, last), limits[0]), min(max(first, last), limits[1])

@@ -47,22 +47,22 @@ def head_grid(
     Parameters
     ----------
     weights : array_like, shape (H, Lq, Lk) or (layers, H, Lq, Lk)
-        What each query gives to each key; none below 0. NaN is drawn in red.
+        The weight of each query for each key; none below 0. NaN is drawn in red.
     query_labels : iterable, length Lq, optional
         The queries' tokens; anything else is turned into text. By default numbers.
     key_labels : iterable, length Lk, optional
         The keys' tokens; by default `query_labels` if Lq == Lk, else numbers.
     figure : matplotlib.figure.Figure or SubFigure, optional
-        Where to draw; by default in a new figure.
+        Where to draw; by default a new figure.
     vmin, vmax : float, optional
-        The weights at the ends of the colour scale; by default 0 and the largest
-        weight of all heads. The colour bar has an arrow where there are weights beyond.
+        The weights at the ends of the colour scale; by default 0 and the largest weight
+        of all heads. The colour bar has an arrow if there are weights beyond.
     mask : array_like of bool, optional
-        What the query may attend to, as `attnpy.attention` takes it: True where it may,
-        and any shape that broadcasts to (H, Lq, Lk). Cells that it hides are grey.
+        Which keys a query may attend to, as in `attnpy.attention`: True where it may,
+        in any shape that broadcasts to (H, Lq, Lk). Cells that it hides are grey.
     reduction : {"max", "mean"}, default "max"
-        What a pixel shows of several cells, of those that are not hidden: their
-        largest weight, or the mean.
+        What a pixel of several cells shows: the largest or the mean weight of those
+        that are not hidden.
     title : str, optional
         The figure's title.
     progress : bool, optional
@@ -94,10 +94,10 @@ def head_grid(
 
     Notes
     -----
-    With layers, each layer is a row and each head a column; without, the heads
-    fill rows of at most 8. Titles count from 0, as indices do: "layer 1 head 3" is
-    ``weights[1, 3]``. Where that does not fit over an image, the heads are named above
-    the first row, and the layers at its left.
+    With layers, each layer is a row and each head a column; without, the heads fill
+    rows of at most 8. Titles count from 0, as indices do: "layer 1 head 3" is
+    ``weights[1, 3]``. If that does not fit over an image, heads are named above the
+    first row, and layers to its left.
 
     Examples
     --------
@@ -134,8 +134,8 @@ def score_grid(
     Parameters
     ----------
     scores : array_like, shape (H, Lq, Lk) or (layers, H, Lq, Lk)
-        A number for each query and key, as of `attnpy.positions.alibi_bias`. -inf is
-        hidden; NaN is drawn in black.
+        A number for each query and key, for example from `attnpy.positions.alibi_bias`.
+        -inf is hidden; NaN is drawn in black.
     query_labels, key_labels, figure, mask, title, progress : optional
         As in `head_grid`.
     vmin, vmax, label : optional
@@ -144,7 +144,7 @@ def score_grid(
     Returns
     -------
     matplotlib.figure.Figure or SubFigure
-        The figure, as of `head_grid`.
+        The figure, as for `head_grid`.
 
     Raises
     ------
@@ -199,7 +199,7 @@ class Layout(NamedTuple):
 
 
 class Names(NamedTuple):
-    """What is written over each image and at the left of each row, and how large."""
+    """The titles over each image and to the left of each row, and their size."""
 
     images: list[str]
     rows: list[str]
@@ -257,7 +257,7 @@ def _grid(
 
 
 def _arrangement(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Return rows and columns: those of layers, or with few empty places."""
+    """Return rows and columns: layers and heads, or a grid with few empty places."""
     n_heads = shape[-3]
     if len(shape) == 4:
         return shape[0], n_heads
@@ -277,7 +277,7 @@ def _layout(
 ) -> tuple[Layout, Names]:
     """Return the layout of a new figure or of this one, and the names that fit it.
 
-    The numbers and the label beside the colour bar are so many inches wide, in letters
+    Sizes of the numbers and the label beside the colour bar are in inches, for letters
     of 10 points.
     """
     n_rows, n_columns = _arrangement(shape)
@@ -308,7 +308,7 @@ def _layout(
 
 
 def _whole_pixels(inches: float) -> float:
-    """Return a length of whole pixels, so that all images of a figure are alike."""
+    """Return a length in whole pixels, so that all images of a figure have one size."""
     dpi = float(_canvas.load("matplotlib").rcParams["figure.dpi"])
     return max(1, round(inches * dpi)) / dpi
 
@@ -347,7 +347,7 @@ def _names(shape: tuple[int, ...], n_rows: int, n_columns: int, width: float) ->
 
 
 def _letters(names: list[str], width: float) -> float:
-    """Return the points of letters in which each name fits over an image."""
+    """Return the size of letters, in points, in which each name fits over an image."""
     longest = max(map(len, names))
     return min(_canvas.font_size("small"), width / POINT / (0.6 * longest))
 

@@ -45,25 +45,25 @@ def heat_map(
     Parameters
     ----------
     weights : array_like, shape (Lq, Lk)
-        What each query gives to each key; none below 0. NaN is drawn in red.
+        The weight of each query for each key; none below 0. NaN is drawn in red.
     query_labels : iterable, length Lq, optional
         The queries' tokens; anything else is turned into text. By default numbers.
     key_labels : iterable, length Lk, optional
         The keys' tokens; by default `query_labels` if Lq == Lk, else numbers.
     ax : matplotlib.axes.Axes, optional
-        Where to draw; by default in a new figure.
+        Where to draw; by default a new figure.
     annotate : bool, optional
-        Write each weight into its cell; by default where the cells are large enough.
+        Write each weight into its cell; by default if the cells are large enough.
     vmin, vmax : float, optional
         The weights at the ends of the colour scale; by default 0 and the largest
-        weight. The colour bar has an arrow where there are weights beyond them.
+        weight. The colour bar has an arrow if there are weights beyond.
     mask : array_like of bool, optional
-        What the query may attend to, as `attnpy.attention` takes it: True where it may,
-        and any shape that broadcasts to (Lq, Lk). Cells that it hides are grey, and
-        have no number.
+        Which keys a query may attend to, as in `attnpy.attention`: True where it may,
+        in any shape that broadcasts to (Lq, Lk). Cells that it hides are grey, and have
+        no number.
     reduction : {"max", "mean"}, default "max"
-        What a pixel shows of several cells, of those that are not hidden: their
-        largest weight, or the mean.
+        What a pixel of several cells shows: the largest or the mean weight of those
+        that are not hidden.
     title : str, optional
         The title.
 
@@ -91,9 +91,9 @@ def heat_map(
 
     Notes
     -----
-    A new figure has a label for each of up to 120 tokens. Where not all labels fit,
-    every 2nd, 5th, 10th ... is shown; long ones are cut to 30 characters. matplotlib
-    warns about characters that its font does not have.
+    A new figure has a label for each of up to 120 tokens. If not all labels fit, every
+    2nd, 5th, 10th ... is shown; long ones are cut to 30 characters. matplotlib warns
+    about characters that its font does not have.
 
     Examples
     --------
@@ -134,18 +134,18 @@ def score_map(
     ----------
     scores : array_like, shape (Lq, Lk)
         A number for each query and key, such as ``Q @ K.T / sqrt(D)``, or the `bias` of
-        `attnpy.attention`. -inf is hidden, as it is there; NaN is drawn in black.
+        `attnpy.attention`. -inf is hidden; NaN is drawn in black.
     query_labels, key_labels, ax, annotate, title : optional
         As in `heat_map`.
     vmin, vmax : float, optional
-        The numbers at the ends of the colour scale, which are the same but for the sign
-        unless both are given. By default the largest number; where that is more than
-        four times what 95 % of them stay below, twice of that. The colour bar has an
-        arrow where there are numbers beyond.
+        The numbers at the ends of the colour scale, symmetric about 0 unless both are
+        given. By default the largest number; if that exceeds four times the 95th
+        percentile, twice that percentile. The colour bar has an arrow if there are
+        numbers beyond.
     mask : array_like of bool, optional
         As in `heat_map`.
     label : str, default "score"
-        What the numbers are, beside the colour bar.
+        The name of the numbers, beside the colour bar.
 
     Returns
     -------
@@ -165,7 +165,7 @@ def score_map(
 
     See Also
     --------
-    score_grid : those of many heads.
+    score_grid : many heads.
 
     Notes
     -----
@@ -244,16 +244,17 @@ def mask_image(
     Parameters
     ----------
     mask : array_like of bool, shape (Lq, Lk), (Lk,) or (..., 1, 1, Lk)
-        True where the query may attend to the key, as `attnpy.attention` takes it. Axes
-        of length 1 may come before. With other axes there is a row for each sequence,
-        as of what `attnpy.masks.padding` returns; it stands for all of its queries.
+        True where the query may attend to the key, as in `attnpy.attention`. Leading
+        axes of length 1 are allowed. With longer leading axes, as in results of
+        `attnpy.masks.padding`, there is one row for each sequence, for all of its
+        queries.
     query_labels : iterable, optional
         The queries' tokens, or names of the sequences; anything else is turned into
         text. By default numbers.
     key_labels : iterable, length Lk, optional
         The keys' tokens; by default `query_labels` if Lq == Lk, else numbers.
     ax : matplotlib.axes.Axes, optional
-        Where to draw; by default in a new figure.
+        Where to draw; by default a new figure.
     title : str, optional
         The title.
 
@@ -273,8 +274,8 @@ def mask_image(
 
     Notes
     -----
-    A pixel of several cells has a colour of its own where only some of them may be
-    attended to; the legend has it where cells may be that small.
+    A pixel of several cells has a separate colour if only some of them may be attended
+    to; the legend has it if cells may be that small.
 
     Examples
     --------
@@ -341,12 +342,12 @@ def position_image(
     encoding : array_like, shape (length, dim)
         A vector for each position. NaN is drawn in black.
     ax : matplotlib.axes.Axes, optional
-        Where to draw; by default in a new figure.
+        Where to draw; by default a new figure.
     vmin, vmax : float, optional
-        The numbers at the ends of the colour scale, which are the same but for the sign
-        unless both are given. By default the largest number; where that is more than
-        four times what 95 % of them stay below, as in trained encodings, twice of that.
-        The colour bar has an arrow where there are numbers beyond.
+        The numbers at the ends of the colour scale, symmetric about 0 unless both are
+        given. By default the largest number; if that exceeds four times the 95th
+        percentile, as in trained encodings, twice that percentile. The colour bar has
+        an arrow if there are numbers beyond.
     title : str, optional
         The title.
 

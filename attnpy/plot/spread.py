@@ -24,14 +24,14 @@ def entropy_bits(weights: ArrayLike) -> NDArray[np.float64]:
     Parameters
     ----------
     weights : array_like, shape (..., Lk)
-        What a query gives to each key; none below 0. A row need not sum to 1, as with
-        sinks: it is divided by its sum.
+        The weights of a query for each key; none below 0. A row need not sum to 1, for
+        example with sinks: it is divided by its sum.
 
     Returns
     -------
     ndarray, shape (...)
-        The entropies in bits, in float64; NaN for a row of zeros, which is a query that
-        may see nothing, and for a row with a NaN.
+        The entropies in bits, in float64; NaN for a row of zeros, from a query that may
+        see nothing, and for a row with a NaN.
 
     Raises
     ------
@@ -86,15 +86,15 @@ def entropy(
     Parameters
     ----------
     weights : array_like, shape (Lq, Lk), (H, Lq, Lk) or (layers, H, Lq, Lk)
-        What each query gives to each key; none below 0. Queries that may see nothing
-        are left out.
+        The weight of each query for each key; none below 0. Queries that may see
+        nothing are left out.
     ax : matplotlib.axes.Axes, optional
-        Where to draw; by default in a new figure.
+        Where to draw; by default a new figure.
     head_labels : iterable, length H, optional
         The heads' names; by default their indices.
     vmin, vmax : float, optional
         The bits at the ends of the y axis; with layers, of the colour scale. By default
-        0, and what shows all.
+        from 0, wide enough to show everything.
     title : str, optional
         The title.
 

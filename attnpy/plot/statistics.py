@@ -1,9 +1,9 @@
-"""Pictures of what `attnpy.statistics` returns, along sequences of any length.
+"""Pictures of the results of `attnpy.statistics`, along sequences of any length.
 
-Where a sequence has more tokens than the picture has columns, a column shows the mean
-of its tokens as a line and all between the least and the largest of them as a band, so
-that no single token is lost. As in `attnpy.plot`, matplotlib is imported when the first
-picture is drawn, and nothing is shown.
+If a sequence has more tokens than the picture has columns, a column shows the mean of
+its tokens as a line, and the range of them as a band, so that no single token is lost.
+As in `attnpy.plot`, matplotlib is imported when the first picture is drawn, and nothing
+is shown.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ def received(
     head_labels : iterable, length H, optional
         The heads' names; by default their numbers.
     figure : matplotlib.figure.Figure or SubFigure, optional
-        Where to draw; by default in a new figure.
+        Where to draw; by default a new figure.
     scale : {"log", "linear"}, optional
-        Of the y axis. A logarithmic one spans 6 powers of ten at most; what is below,
-        0 among it, is drawn at its lower end.
+        The scale of the y axis. A logarithmic one spans at most 6 powers of ten;
+        smaller numbers, including 0, are drawn at its lower end.
     title : str, optional
         The figure's title.
 
@@ -168,7 +168,7 @@ def distance(
     figure: Figure | SubFigure | None = None,
     title: str | None = None,
 ) -> Figure | SubFigure:
-    """Draw how far each query looks, each head with a y axis of its own.
+    """Draw how far each query looks, each head with its own y axis.
 
     Parameters
     ----------
@@ -217,7 +217,8 @@ def overview(
     Parameters
     ----------
     found : Statistics
-        Of one batch, ``(H, L)`` each or ``(L,)``; those that are None are left out.
+        The statistics of one batch, ``(H, L)`` or ``(L,)`` each; those that are None
+        are left out.
     head_labels, figure, scale, title : optional
         As for `received`; `scale` is that of what keys receive.
 
@@ -341,7 +342,7 @@ def _checked_figure(
 
 
 def _set_limits(ax: Axes, values: NDArray[np.float64], scale: str) -> float:
-    """Set up the axes for values (..., L); return the least that they have room for."""
+    """Set up the axes for values (..., L); return their lower end."""
     length = values.shape[-1]
     top = float(np.max(values, initial=0, where=~np.isnan(values)))
     ax.set_xlim(-0.5 - MARGIN * length, length - 0.5 + MARGIN * length)
@@ -376,9 +377,9 @@ def _draw_line(ax: Axes, values: NDArray[np.float64], least: float) -> None:
 
 
 def _bands(values: NDArray[np.float64], n_columns: int) -> tuple[NDArray[Any], ...]:
-    """Cut values (L,) into so many blocks: edges, and least, mean and largest of each.
+    """Cut values (L,) into this many blocks: edges, and minimum, mean, maximum of each.
 
-    NaN is left out, unless a block has nothing else.
+    NaN is ignored, unless a block has nothing else.
     """
     n_blocks = min(n_columns, len(values))
     edges = np.linspace(0, len(values), n_blocks + 1).astype(np.intp)

@@ -1,7 +1,7 @@
-"""Interactive views of attention for notebooks, or as pages of their own.
+"""Interactive views of attention, in notebooks or as separate pages.
 
-A view is one page, with the weights and tokens in it, that loads nothing from anywhere
-and needs no package. Where a notebook's scripts do not run, a static picture stands in.
+A view is one page that contains the weights and tokens, loads nothing, and needs no
+package. Where a notebook's scripts do not run, a static picture replaces it.
 """
 
 from attnpy.view._page import View

@@ -1,4 +1,4 @@
-"""A view: its page, put together from the files beside this one, and its picture."""
+"""A view: its page, assembled from the files beside this one, and its picture."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SCRIPTS = {  # of each kind of view
 
 
 class View:
-    """What the functions of `attnpy.view` return: a notebook shows it.
+    """The result of the functions of `attnpy.view`: a notebook shows it.
 
     `save` writes it to a file, as a page that any browser opens.
 
@@ -70,11 +70,11 @@ class View:
         return f"View({kind=}, {layers=}, {heads=}, {queries=}, {keys=})"
 
     def _repr_html_(self) -> str:
-        """Return a frame with the page, apart from the notebook and other views.
+        """Return a frame with the page, separate from the notebook and other views.
 
-        And the picture, which takes its place where scripts may not run. Notebooks that
-        are not trusted, and the sites that show them, take away the style, and the
-        frame or what is in it: then the frame stays hidden, and the picture does not.
+        The picture replaces it where scripts may not run. Untrusted notebooks, and
+        sites that show notebooks, remove the style, and the frame or its contents: then
+        the frame stays hidden and the picture is shown.
         """
         name = f"attnpy-{hashlib.sha256(self._page.encode()).hexdigest()[:12]}"
         return (
@@ -92,7 +92,7 @@ class View:
         include: Container[str] | None = None,
         exclude: Container[str] | None = None,
     ) -> dict[str, str]:
-        """Return the view as HTML, and as what exporters to paper take."""
+        """Return the view as HTML, and as images for exporters to paper."""
         return {
             "text/plain": repr(self),
             "text/html": self._repr_html_(),
@@ -105,13 +105,13 @@ class View:
         Parameters
         ----------
         path : str or os.PathLike
-            Where to. A file that is there is replaced, once the page is complete; its
-            mode stays.
+            The file to write. An existing file is replaced once the page is complete,
+            and keeps its mode.
 
         Raises
         ------
         OSError
-            If the file cannot be written; what was there before is still there.
+            If the file cannot be written; an existing file has then not changed.
 
         Examples
         --------
@@ -147,5 +147,5 @@ def _file(name: str) -> str:
 
 
 def _json(data: dict[str, Any]) -> str:
-    """Return ASCII JSON that holds nothing that ends or opens an HTML element."""
+    """Return ASCII JSON without anything that opens or closes an HTML element."""
     return json.dumps(data).replace("<", "\\u003c")

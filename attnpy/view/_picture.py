@@ -1,6 +1,6 @@
 """The static picture of a view: heat maps, as SVG with labels and as PNG without.
 
-It is drawn here, without a package: a view's output has it in any case.
+It is drawn here, without a package, because every view's output has it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STRONGEST = 12  # rows of the table
 
 
 class Picture(NamedTuple):
-    """What `View` shows where its page cannot run."""
+    """The picture that `View` shows where its page cannot run."""
 
     html: str
     png: bytes
@@ -155,7 +155,7 @@ def _svg(content: str, width: float, height: float) -> str:
 
 
 def _largest(*weights: NDArray[np.float64]) -> float:
-    """Return the weight of the darkest colour: the largest that is shown."""
+    """Return the weight of the darkest colour: the largest one shown."""
     return max((float(w[w > 0].max()) for w in weights if (w > 0).any()), default=1.0)
 
 
@@ -170,7 +170,7 @@ def _figure(svg: str, caption: str, top: float) -> str:
 
 
 def _table(weights: NDArray[np.float64], tokens: Tokens) -> str:
-    """Return each query's strongest key, for where no picture is shown either."""
+    """Return each query's strongest key, for places that show no picture either."""
     rows = []
     for query, row in list(zip(tokens.queries, weights, strict=True))[:STRONGEST]:
         if np.isnan(row).all() or np.nanmax(row) == 0:
@@ -189,7 +189,7 @@ def _table(weights: NDArray[np.float64], tokens: Tokens) -> str:
 
 
 def _codes(weights: NDArray[np.float64], cells: int) -> NDArray[np.uint8]:
-    """Return codes of colours for at most so many cells a side."""
+    """Return colour codes for at most this many cells per side."""
     for axis in (0, 1):
         size = weights.shape[axis]
         starts = np.arange(min(size, cells)) * size // min(size, cells)
@@ -205,7 +205,7 @@ def _thumb(weights: NDArray[np.float64], cells: int) -> NDArray[np.uint8]:
 
 
 def _enlarged(codes: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
-    """Return an image whose longer side has about so many pixels."""
+    """Return an image whose longer side has about this many pixels."""
     times = max(1, side // max(codes.shape))
     return codes.repeat(times, axis=0).repeat(times, axis=1)
 

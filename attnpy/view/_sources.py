@@ -1,4 +1,4 @@
-"""Where a view's weights and tokens come from: arrays, or a model and a text."""
+"""Sources of a view's weights and tokens: arrays, or a model and a text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-# What tokenizers call the tokens that stand for no text: [CLS], <s>, <|endoftext|> ...
+# The form of tokens that stand for no text: [CLS], <s>, <|endoftext|> ...
 SPECIAL = re.compile(
     r"\[(CLS|SEP|PAD|MASK|BOS|EOS)\]|</?s>|<(pad|bos|eos|mask)>|<\|[^|]+\|>"
     r"|<(start|end)_of_(turn|text)>"
@@ -23,7 +23,7 @@ SPECIAL = re.compile(
 
 
 class Source(NamedTuple):
-    """What is shown."""
+    """The weights and tokens of a view."""
 
     weights: NDArray[np.float64]  # (layers, H, Lq, Lk)
     queries: list[str]
@@ -37,7 +37,7 @@ class Source(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """A text as a tokenizer gives it."""
+    """A text after a tokenizer."""
 
     ids: list[int]
     tokens: list[str]
@@ -65,7 +65,7 @@ def from_arrays(
 def from_model(
     model: Any, tokenizer: Any, text: object, special_tokens: Iterable[str] | None
 ) -> Source:
-    """Return the weights that a model has for a text, in all layers and heads."""
+    """Return a model's weights for a text, in all layers and heads."""
     if not isinstance(text, str):
         raise TypeError(f"text: expected a string, got {type(text).__name__}")
     encoded = _encode(tokenizer, text)
@@ -91,7 +91,7 @@ def both_tokens(
     n_queries: int,
     n_keys: int,
 ) -> tuple[list[str], list[str]]:
-    """Return the tokens of queries and keys, which are the same unless given."""
+    """Return the tokens of queries and keys; by default both are the same."""
     queries = checked_labels("query_labels", query_labels, n_queries)
     if key_labels is not None:
         return queries, checked_labels("key_labels", key_labels, n_keys)
@@ -103,7 +103,7 @@ def both_tokens(
 def special_places(
     queries: list[str], keys: list[str], special_tokens: Iterable[str] | None
 ) -> dict[str, list[int]]:
-    """Return where the special tokens are: those that are given, or look like it."""
+    """Return the places of special tokens: those given, or those that look special."""
     if isinstance(special_tokens, str):
         raise TypeError(
             "special_tokens: expected a sequence of strings, got a single str"
@@ -122,7 +122,7 @@ def special_places(
 
 
 def _encode(tokenizer: Any, text: str) -> Encoded:
-    """Ask a tokenizer of Hugging Face's tokenizers or transformers, without padding."""
+    """Encode a text without padding, by a tokenizer of tokenizers or transformers."""
     if isinstance(tokenizer, str | bytes) or not hasattr(tokenizer, "encode"):
         raise TypeError(
             "tokenizer: expected one of the packages tokenizers or transformers, with "

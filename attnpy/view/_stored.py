@@ -1,8 +1,7 @@
-"""Weights as a page stores them, in fewer bytes where there are many.
+"""Weights as a page stores them; the more there are, the fewer bytes each.
 
-All of them at four decimals if that fits; else at two; else without the small ones;
-else of every 2nd, 4th ... layer and head. What is left out is said in words, for the
-page.
+If they fit, all of them at four decimals; or else at two; or else without small ones;
+or else of every 2nd, 4th ... layer and head. The page says in words what is left out.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ MAX_KEYS = 65_535  # an index takes 16 bits
 
 
 class Stored(NamedTuple):
-    """What a page has of the weights."""
+    """The weights that a page contains."""
 
     data: dict[str, Any]  # as the page's script expects it
     layers: list[int]
@@ -48,9 +47,9 @@ def stored(
     head: int = 0,
     extra_bytes: int = 0,
 ) -> Stored:
-    """Return weights of shape (layers, H, Lq, Lk); this layer and head are among them.
+    """Return weights from (layers, H, Lq, Lk), including this layer and head.
 
-    Each head has so many bytes more in the page. A head that is too large is an error
+    Each head takes `extra_bytes` more in the page. A head that is too large is an error
     that names the argument.
     """
     n_layers, n_heads, n_queries, n_keys = weights.shape
@@ -80,7 +79,7 @@ def stored(
 def _selections(
     n_layers: int, n_heads: int, layer: int, head: int
 ) -> Iterator[tuple[list[int], list[int]]]:
-    """Yield ever fewer layers and heads, evenly spread, with these among them."""
+    """Yield fewer and fewer layers and heads, evenly spread, including these."""
     layer_step = head_step = 1
     while True:
         layers = list(range(layer % layer_step, n_layers, layer_step))
@@ -110,7 +109,7 @@ class _Kept:
 
     def count(self, least: float, layers: list[int], heads: list[int]) -> int:
         if least not in self.counts:
-            # One head at a time, for they may be large.
+            # One head at a time, because heads may be large.
             self.counts[least] = np.array(
                 [
                     [_is_kept(head, least).sum() for head in each]
@@ -135,7 +134,7 @@ def _form(kept: _Kept, layers: list[int], heads: list[int]) -> Form | None:
         return Form("dense16", 0)
     if n_rows * n_keys <= room:
         return Form("dense8", 0)
-    # Where vectors tell how weights come about, heads are left out before weights are.
+    # If vectors are stored too, heads are left out before weights are.
     few = n_heads == 1 or not kept.extra_bytes
     if few and 2 * n_rows <= room and n_keys <= MAX_KEYS:
         for least in THRESHOLDS:

@@ -54,49 +54,49 @@ def head_view(
     """Show which tokens attend to which, interactively, for any layer and heads.
 
     ``head_view(weights, tokens)`` shows weights, ``head_view(model, tokenizer, text)``
-    those that a model has for a text.
+    those of a model for a text.
 
-    Queries are on the left and keys on the right, joined by lines as opaque as the
-    weight is large, in a colour for each head. Pointing at a token of either side, or
-    reaching it with Tab and the arrow keys, leaves its lines only and shows its weights
-    as numbers: what a query gives to each key, what a key gets from each query. Heads
-    are chosen one by one (a double click chooses one alone), and of several the numbers
-    are the mean. Lines below a threshold are not drawn, and special tokens can be left
-    out; the numbers of the others stay as they are.
+    Queries are on the left and keys on the right, joined by lines in a colour for each
+    head; the larger the weight, the more opaque the line. Pointing at a token on either
+    side, or reaching it with Tab and the arrow keys, leaves only its lines and shows
+    its weights as numbers: what a query gives to each key, or a key gets from each
+    query. Click heads to choose them (double-click for a single one); numbers for
+    several heads are their mean. Lines below a threshold are not drawn, and special
+    tokens can be hidden, which does not change the other numbers.
 
     Parameters
     ----------
     weights : array_like, shape (Lq, Lk), (H, Lq, Lk) or (layers, H, Lq, Lk)
-        What each query gives to each key, from 0 to 1, or NaN; a list of layers will
-        do. Or a model: called as ``model(ids, return_weights=True)``, with an array of
-        token numbers, it returns something whose ``weights`` these are, as the models
-        of `attnpy.models` do.
+        The weight of each query for each key, from 0 to 1, or NaN; also a list of
+        layers. Or a model: called as ``model(ids, return_weights=True)``, with an array
+        of token ids, it returns an object whose ``weights`` these are, as the models of
+        `attnpy.models` do.
     query_labels : iterable, length Lq
-        The queries' tokens; anything else is turned into text. With a model its
-        tokenizer, of the package tokenizers or transformers.
+        The queries' tokens; anything else is turned into text. With a model: its
+        tokenizer, from the package tokenizers or transformers.
     key_labels : iterable, length Lk, optional
-        The keys' tokens; by default `query_labels`, as in self-attention. With a model
+        The keys' tokens; by default `query_labels`, as in self-attention. With a model:
         the text, a string.
     layer : int, optional
-        The layer that is shown at first.
+        The layer that is shown initially.
     heads : iterable of int, optional
-        The heads that are shown at first; by default the first one.
+        The heads that are shown initially; by default the first one.
     special_tokens : iterable of str, optional
-        The tokens that can be left out; by default those that look like ``[CLS]``,
-        ``<s>`` or ``<|endoftext|>``, or are special to the tokenizer.
+        The tokens that can be hidden; by default those that look like ``[CLS]``,
+        ``<s>`` or ``<|endoftext|>``, or are special for the tokenizer.
     title : str, optional
         A heading.
 
     Returns
     -------
     View
-        The last value of a notebook's cell shows itself; `View.save` writes a page.
+        A notebook shows it as the last value of a cell; `View.save` writes a page.
 
     Raises
     ------
     TypeError
-        If `weights` are not real numbers, tokens are a single string, or a tokenizer
-        is none.
+        If `weights` are not real numbers, tokens are a single string, or an object is
+        not a tokenizer.
     ValueError
         If a shape, a number of tokens or a weight is not as described, or a single head
         is too large for a page.
@@ -104,18 +104,17 @@ def head_view(
     See Also
     --------
     model_view : all layers and heads at a glance.
-    neuron_view : how a weight comes about.
-    attnpy.plot.head_grid : a picture for print.
+    neuron_view : how a weight is computed. attnpy.plot.head_grid : a picture for print.
 
     Notes
     -----
     A page stays below 2 MB. Weights are rounded to four decimals, which takes 2.7 bytes
-    for each. Where that is too much they are within 0.004, then those below 0.005,
-    0.01, ... 0.1 are left out, then only every 2nd, 4th ... layer and head is there;
-    the page says which. Layers and heads count from 0, as indices do.
+    each. If that is too much, they are accurate within 0.004; then weights below 0.005,
+    0.01, ... 0.1 are left out; then the page has only every 2nd, 4th ... layer and
+    head. The page says what is left out. Layers and heads count from 0, as indices do.
 
-    Where scripts do not run, as in a notebook that is not trusted or on a site that
-    shows notebooks, a picture takes the place of the view.
+    Where scripts do not run, as in an untrusted notebook or on a site that shows
+    notebooks, a picture replaces the view.
 
     The view is after BertViz's: Vig, "A Multiscale Visualization of Attention in the
     Transformer Model" (2019).
@@ -188,14 +187,14 @@ def model_view(
     special_tokens: Iterable[str] | None = None,
     title: str | None = None,
 ) -> View:
-    """Show all heads of all layers as small pictures, of which a click enlarges one.
+    """Show all heads of all layers as small pictures; click one to enlarge it.
 
     ``model_view(weights, tokens)`` shows weights, ``model_view(model, tokenizer,
-    text)`` those that a model has for a text.
+    text)`` those of a model for a text.
 
-    A row for each layer and a column for each head, as lines between queries and keys
-    or as a matrix, in which of the weights that share a pixel the largest is seen. What
-    is enlarged is a `head_view`; Escape leads back.
+    There is a row for each layer and a column for each head, as lines between queries
+    and keys or as a matrix, whose pixels show the largest of their weights. The
+    enlarged picture is a `head_view`; Escape leads back.
 
     Parameters
     ----------
@@ -213,7 +212,7 @@ def model_view(
     Returns
     -------
     View
-        The last value of a notebook's cell shows itself; `View.save` writes a page.
+        A notebook shows it as the last value of a cell; `View.save` writes a page.
 
     Raises
     ------
@@ -222,9 +221,9 @@ def model_view(
 
     Notes
     -----
-    What of the weights is in the page, and where a picture takes its place, is as in
-    `head_view`. The view is after BertViz's: Vig, "A Multiscale Visualization of
-    Attention in the Transformer Model" (2019).
+    The limits of the page, and the picture that replaces it, are as in `head_view`. The
+    view is after BertViz's: Vig, "A Multiscale Visualization of Attention in the
+    Transformer Model" (2019).
 
     Examples
     --------
@@ -266,7 +265,7 @@ def _source(
 
 
 def _index(value: int, name: str, count: int) -> int:
-    """Return a layer's or head's index, which counts from the end below 0."""
+    """Return a layer's or head's index; negative ones count from the end."""
     index = int(_checks.integers(value, name))
     if not -count <= index < count:
         raise ValueError(f"{name}: expected {-count} to {count - 1}, got {index}")

@@ -37,17 +37,17 @@ def neuron_view(
 ) -> View:
     """Show how a query and the keys become weights, element by element.
 
-    For the query that is chosen on the left there is a row for each key: the key's
-    numbers, those of query times key, their scaled sum, which is the score, and the
-    weight, what the softmax makes of the scores of all visible keys. Blue is above 0,
-    orange below. For a chosen pair a table has each element of both vectors, their
-    product, and the sum up to there.
+    For the query chosen on the left there is a row for each key: the key's numbers,
+    their products with the query's, the scaled sum of these, which is the score, and
+    the weight, from the softmax over all visible keys. Blue is above 0, orange below.
+    For a chosen pair a table has each element of both vectors, their product, and the
+    sum so far.
 
     Parameters
     ----------
     query : array_like, shape (Lq, D), (H, Lq, D) or (layers, H, Lq, D)
-        The queries of each head, as they come into the dot product: projected, and
-        rotated where the model does so.
+        The queries of each head, as they enter the dot product: projected, and rotated
+        if the model does so.
     key : array_like, shape (Lk, D), (Hk, Lk, D) or (layers, Hk, Lk, D)
         The keys of each head; `H` must be a multiple of `Hk`.
     query_labels : iterable, length Lq
@@ -57,7 +57,7 @@ def neuron_view(
     mask, causal, window : optional
         Which keys a query may see, as in `attnpy.attention`.
     scale : float, optional
-        What sums are multiplied by; by default 1 / sqrt(D).
+        The factor of the sums; by default 1 / sqrt(D).
     title : str, optional
         A heading.
     num_threads : int, optional
@@ -66,7 +66,7 @@ def neuron_view(
     Returns
     -------
     View
-        The last value of a notebook's cell shows itself; `View.save` writes a page.
+        A notebook shows it as the last value of a cell; `View.save` writes a page.
 
     Raises
     ------
@@ -82,7 +82,7 @@ def neuron_view(
 
     Notes
     -----
-    A page stays below 2 MB: where there are more numbers, it has every 2nd, 4th ...
+    A page stays below 2 MB: if there are more numbers, it has only every 2nd, 4th ...
     layer and head, and says so. Numbers are rounded to 1/32767 of the largest of their
     head. Weights are those of `attnpy.attention` for the numbers as given.
 
