@@ -112,7 +112,7 @@ def parser() -> Parser:
     """Return the parser of the command line."""
     main_parser = Parser(
         prog=PROGRAM,
-        description="Fast, exact attention for NumPy arrays. Without a command: "
+        description="Fast, exact attention for NumPy arrays. Without a command, show "
         "a first example.",
     )
     main_parser.add_argument(
@@ -122,69 +122,84 @@ def parser() -> Parser:
     commands.add_parser("info", help="show the instruction set, threads and versions")
     command = commands.add_parser(
         "bench",
-        help="time attention on this machine, beside what else is installed",
-        description="Time attention on this machine, in turn with NumPy's formula and, "
-        "where they are installed, PyTorch, ONNX Runtime (with the onnx package) and "
-        "JAX. It takes some twenty seconds; Ctrl-C ends it.",
+        help="compare the speed of attention with that of other installed libraries",
+        description="Compare the speed of attention on this machine with the formula "
+        "in NumPy and, if installed, with PyTorch, ONNX Runtime (with onnx) "
+        "and JAX. This takes some twenty seconds; Ctrl-C stops it.",
     )
     command.add_argument(
         "--num-threads",
         type=int,
         metavar="N",
-        help="of every library; by default as attnpy's",
+        help="number of threads of every library (default: attnpy's)",
     )
     command.add_argument(
         "--seconds",
         type=float,
         default=12.0,
         metavar="S",
-        help="how long to measure; importing others comes on top (default: 12)",
+        help="how long to measure, without importing the libraries (default: 12)",
     )
     command = commands.add_parser(
         "run",
         help="compute attention for the arrays in a file",
         description="Compute attention for the arrays in an .npz file. It must hold "
         f"{', '.join(REQUIRED)}, and may hold {', '.join(OPTIONAL)}. The result holds "
-        "output, and weights and lse where asked for.",
+        "output, and weights and lse if requested.",
     )
     # Optional here, as --causal may have taken it: see `sort_out`.
-    command.add_argument("input", metavar="in.npz", nargs="?")
-    command.add_argument("-o", "--output", metavar="out.npz", required=True)
+    command.add_argument(
+        "input", metavar="in.npz", nargs="?", help="the file with the arrays"
+    )
+    command.add_argument(
+        "-o", "--output", metavar="out.npz", required=True, help="the file to write"
+    )
     command.add_argument(
         "--causal",
         nargs="?",
         const=ALIGNMENTS[0],
         default=False,
         metavar="|".join(ALIGNMENTS),
-        help="hide the keys after each query's position; bottom_right by default",
+        help="hide the keys after each query's position; by itself, bottom_right",
     )
     command.add_argument(
         "--window",
         nargs=2,
         type=window_side,
         metavar=("LEFT", "RIGHT"),
-        help="keys visible before and after the position; none is no limit",
+        help="keys visible before and after the position; none for no limit",
     )
     command.add_argument(
         "--q-offset", type=int, metavar="N", help="position of the first query"
     )
     command.add_argument(
-        "--scale", type=float, metavar="X", help="of the scores; default 1/sqrt(D)"
+        "--scale",
+        type=float,
+        metavar="X",
+        help="factor of the scores (default: 1/sqrt(D))",
     )
     command.add_argument(
         "--softcap", type=float, metavar="X", help="cap the scores by X * tanh(s / X)"
     )
     command.add_argument(
-        "--dropout", type=float, default=0.0, metavar="P", help="drop weights"
+        "--dropout",
+        type=float,
+        default=0.0,
+        metavar="P",
+        help="drop weights with probability P",
     )
     command.add_argument(
-        "--dropout-seed", type=int, metavar="N", help="what it depends on"
+        "--dropout-seed", type=int, metavar="N", help="seed of the dropout"
     )
     command.add_argument(
-        "--return-weights", action="store_true", help="write weights as well"
+        "--return-weights", action="store_true", help="write the weights as well"
     )
-    command.add_argument("--return-lse", action="store_true", help="write lse as well")
-    command.add_argument("--num-threads", type=int, metavar="N")
+    command.add_argument(
+        "--return-lse", action="store_true", help="write the LSE as well"
+    )
+    command.add_argument(
+        "--num-threads", type=int, metavar="N", help="number of threads"
+    )
     return main_parser
 
 

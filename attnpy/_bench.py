@@ -208,7 +208,7 @@ def run(num_threads: int | None, seconds: float) -> None:
     versions = (f"{peer.title} {version(peer.packages[0])}".strip() for peer in peers)
     print(f"Compared with {', '.join(versions)}")
     if absent := [peer.title for peer in PEERS if peer not in peers]:
-        print(f"Not installed, and so not compared: {', '.join(absent)}")
+        print(f"Not installed, so not compared: {', '.join(absent)}")
     print("How many times as fast attnpy is: the median (quartiles) of all rounds\n")
     print_line("", "attnpy", *(peer.title for peer in peers))
     reasons = [busy_cpus(attnpy.show_config(mode="dicts")["cpus"])]
@@ -217,8 +217,8 @@ def run(num_threads: int | None, seconds: float) -> None:
         times = measured(case, peers, n_threads, seconds / len(CASES), faults)
         print_line(case.name, *cells(times, peers))
         reasons.append(uneven(times["attnpy"]))
-    print("\nAbove 1 attnpy is the faster one.", end=" ")
-    print("NumPy is the formula: two products around a softmax.")
+    print("\nAbove 1, attnpy is faster.", end=" ")
+    print("NumPy computes the formula: two products around a softmax.")
     if why := next(filter(None, reasons), ""):
         print(f"The machine is busy ({why}): these ratios are rough.")
     for what, why in faults.items():

@@ -47,7 +47,7 @@ def array(values: ArrayLike, name: str) -> NDArray[Any]:
         return values
     if _has_mask(values):
         raise TypeError(
-            f"{name}: expected an array without a mask of its own, got a "
+            f"{name}: expected an array without its own mask, got a "
             "numpy.ma.MaskedArray, whose filled() returns one"
         )
     try:
@@ -57,7 +57,7 @@ def array(values: ArrayLike, name: str) -> NDArray[Any]:
             raise
         raise ValueError(
             f"{name}: expected an array, or lists of equal lengths, got a "
-            f"{type(values).__name__} of things that differ in shape"
+            f"{type(values).__name__} of items of different shapes"
         ) from error
 
 
@@ -140,7 +140,7 @@ def chosen(which: ArrayLike | None, name: str, n: int) -> list[int]:
         )
     wanted = [int(number) % n for number in numbers.reshape(-1)]
     if len(set(wanted)) < len(wanted):
-        raise ValueError(f"{name}: expected each of them once, got {wanted}")
+        raise ValueError(f"{name}: expected no repeated indices, got {wanted}")
     return wanted
 
 
@@ -151,7 +151,7 @@ def memory(name: str, dtype: DTypeLike, *shapes: tuple[int, ...]) -> None:
     if needed > _memory_size():
         raise MemoryError(
             f"{name}: expected sizes that {_memory_size()} bytes of memory can hold, "
-            f"got what needs {needed} bytes"
+            f"got sizes that need {needed} bytes"
         )
 
 
@@ -204,8 +204,8 @@ def generator(rng: np.random.Generator | None) -> np.random.Generator:
         return np.random.default_rng()
     if not isinstance(rng, np.random.Generator):
         raise TypeError(
-            "rng: expected a numpy.random.Generator, as numpy.random.default_rng(0) "
-            f"is, got {type(rng).__name__}"
+            "rng: expected a numpy.random.Generator, such as "
+            f"numpy.random.default_rng(0), got {type(rng).__name__}"
         )
     return rng
 

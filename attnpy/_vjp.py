@@ -104,8 +104,8 @@ def check_trainable(layer: object, names: tuple[str, ...]) -> None:
         array = getattr(layer, name)
         if isinstance(array, (PackedWeight, PackedTable)):
             raise ValueError(
-                f"{name}: expected an array, got one that is packed, which cannot be "
-                "trained (from_pretrained has packed=False)"
+                f"{name}: expected an array, got a packed one, which cannot be trained "
+                "(pass packed=False to from_pretrained)"
             )
         if array is None:
             continue

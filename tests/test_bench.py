@@ -86,7 +86,7 @@ def test_peers_that_are_missing_fail_or_are_wrong_are_named(bench, monkeypatch):
     monkeypatch.setattr(_bench, "PEERS", peers)
     status, printed, _ = bench()
     assert status == 0
-    assert "Not installed, and so not compared: Absent\n" in printed
+    assert "Not installed, so not compared: Absent\n" in printed
     assert "Left out: Failing, plain: OSError: no such library\n" in printed
     assert re.search(
         r"Left out: Wrong, causal: ValueError: another result, by", printed

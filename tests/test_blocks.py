@@ -596,7 +596,7 @@ def test_a_gate_that_the_activation_does_not_use_is_refused():
 
 def test_one_cache_for_two_layers_is_refused():
     caches = [KVCache(2, 4, 3, 3)] * 2
-    with pytest.raises(ValueError, match=r"^caches: expected another one for each"):
+    with pytest.raises(ValueError, match=r"^caches: expected a different one for each"):
         Decoder(2, 12, 4, 20)(X, X, caches=caches)
 
 

@@ -447,7 +447,7 @@ def test_sharded_checkpoints(tmp_path):
     numpy_files.save_file({"lm_head.weight": np.ones(1)}, tmp_path / "a.safetensors")
     index["weight_map"] = {**shards, "model.extra": "a.safetensors"}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(ValueError, match=r"expected no lm_head.weight, as another"):
+    with pytest.raises(ValueError, match=r"expected no lm_head.weight, which another"):
         checkpoints.read(tmp_path)
 
 
@@ -556,7 +556,7 @@ def assert_one_line(error):
 @pytest.mark.parametrize(
     ("header", "words"),
     [
-        ({"y": RIGHT["x"]}, "that stays as it is, got one that has changed"),
+        ({"y": RIGHT["x"]}, "that does not change, got one that has changed"),
         ({"x": {**RIGHT["x"], "shape": [1 << 40]}}, r"got \{.* for x"),
         ({"x": {**RIGHT["x"], "shape": None}}, r"got \{.* for x"),
         ({"x": {**RIGHT["x"], "data_offsets": [0, True]}}, r"got \{.* for x"),
@@ -589,7 +589,7 @@ def test_names_in_messages_are_escaped_and_cut(tmp_path, name):
     with pytest.raises(ValueError, match="expected rows") as caught:
         tensors.rows(name, 0, 2**40)
     assert_one_line(caught.value)
-    with pytest.raises(ValueError, match="as another file has") as caught:
+    with pytest.raises(ValueError, match="which another file has") as caught:
         checkpoints.Checkpoint(*[tmp_path / "model.safetensors"] * 2)
     assert_one_line(caught.value)
     for shard in ("model.safetensors", name):

@@ -143,7 +143,7 @@ REFUSED = {
     "scale": (
         lambda c: attention(QUERY, X, X, scale=c),
         TypeError,
-        "scale: expected a constant, got what is differentiated; there are gradients "
+        "scale: expected a constant, got a differentiated value; there are gradients "
         "of query, key, value, bias, sinks",
     ),
     "out": (

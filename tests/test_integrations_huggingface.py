@@ -667,7 +667,7 @@ def test_models_with_attention_of_their_own_are_refused():
     inputs = given("bert", "right")
     message = (
         "^attn_implementation: expected 'eager' for models of MPNetConfig, which have "
-        "attention of their own whatever is chosen, got 'attnpy'$"
+        "their own attention whatever is chosen, got 'attnpy'$"
     )
     with pytest.raises(ValueError, match=message):
         model(**inputs)

@@ -492,7 +492,7 @@ REFUSED = {
     "bias: expected a shape that broadcasts to (2, 4, 6, 9), got (1, 1, 6, 8)": {
         "bias": BIAS[0, 0, :, :8]
     },
-    "bias: expected what broadcasts to (B, N, T, S), got (1, 1, 4, 6, 9)": {
+    "bias: expected a shape that broadcasts to (B, N, T, S), got (1, 1, 4, 6, 9)": {
         "bias": BIAS[None]
     },
     "bias: expected a floating dtype, got int32": {"bias": BIAS.astype(np.int32)},

@@ -335,7 +335,7 @@ REFUSED = {
         {**arrays(), "V": np.ones((2, 2, 7, 5), np.int8)},
         {},
     ),
-    "past_value: expected it beside its counterpart, got None": (
+    "past_value: expected an array beside its counterpart, got None": (
         {**arrays(), **PAST, "past_value": None},
         {},
     ),

@@ -253,7 +253,7 @@ def test_models_pack_the_matrix_of_scores(tied):
     if tied is False:
         assert isinstance(model.output, PackedWeight)
         assert_same_bits(np.asarray(model.output), output)
-    with pytest.raises(ValueError, match="expected an array, got one that is packed"):
+    with pytest.raises(ValueError, match="expected an array, got a packed one"):
         model.vjp(ids)
 
 

@@ -912,7 +912,7 @@ def test_weights_of_attention_are_drawn_as_they_come():
         (
             lambda: plot.heat_map(np.eye(2), mask=np.ones((2, 1, 1, 2), bool)),
             ValueError,
-            r"mask: expected what broadcasts to \(2, 2\), got \(2, 1, 1, 2\)",
+            r"mask: expected a shape that broadcasts to \(2, 2\), got \(2, 1, 1, 2\)",
         ),
         (
             lambda: plot.heat_map(np.full((2, 2), 0.5), mask=np.eye(2, dtype=bool)),

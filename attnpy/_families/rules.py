@@ -65,8 +65,8 @@ def gated(field: str) -> Callable[[Values], Activation]:
         if own not in names:
             known = [name for name, ours in ACTIVATIONS.items() if ours in names]
             raise ValueError(
-                f"config: expected {field} to be one of {', '.join(known)}, which "
-                f"there are with a gate, got {values[field]!r}"
+                f"config: expected {field} to be one of {', '.join(known)}, the "
+                f"activations with a gate, got {values[field]!r}"
             )
         return cast("Activation", names[own])
 

@@ -116,8 +116,8 @@ class Recorder:
             self.places = {layer: place for place, layer in enumerate(chosen)}
         elif layers is not None:
             raise ValueError(
-                "layers: expected return_weights=True or return_hidden_states=True "
-                "with it"
+                "layers: expected None without return_weights=True or "
+                "return_hidden_states=True"
             )
 
     def begin(self, tokens: Array) -> None:
@@ -174,7 +174,7 @@ def asked(return_weights: bool, heads: ArrayLike | None) -> dict[str, Any]:
     if _checks.flag(return_weights, "return_weights"):
         return {"return_weights": True, "heads": heads}
     if heads is not None:
-        raise ValueError("heads: expected return_weights=True with it")
+        raise ValueError("heads: expected None without return_weights=True")
     return {}
 
 

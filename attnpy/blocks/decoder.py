@@ -764,7 +764,7 @@ class Decoder:
         if caches is not None:
             layer_caches = caches = checked_caches(caches, "caches", num_layers)
             if len(set(map(id, caches))) < num_layers:
-                raise ValueError("caches: expected another one for each layer")
+                raise ValueError("caches: expected a different one for each layer")
         tokens = _checks.array(x, "x")
         recorder = _stack.Recorder(
             num_layers, return_weights, return_hidden_states, layers, heads

@@ -122,13 +122,14 @@ class Checkpoint(Mapping[str, "Array"]):
             places = _places(file, path)
             if places.keys() != set(names):
                 raise ValueError(
-                    f"{named(path)}: expected a safetensors file that stays as it is, "
+                    f"{named(path)}: expected a safetensors file that does not change, "
                     "got one that has changed"
                 )
             for name in names:
                 if name in self._places:
                     raise ValueError(
-                        f"{named(path)}: expected no {named(name)}, as another file has"
+                        f"{named(path)}: expected no {named(name)}, which another file "
+                        "has"
                     )
                 self._places[name] = places[name]
 

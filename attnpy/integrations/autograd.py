@@ -91,7 +91,7 @@ def attention(query: Any, key: Any, value: Any, **options: Unpack[PlanOptions]) 
     for name, option in options.items():
         if isbox(option):
             raise TypeError(
-                f"{name}: expected a constant, got what is differentiated; there are "
+                f"{name}: expected a constant, got a differentiated value; there are "
                 f"gradients of {', '.join(NAMES)}"
             )
     inputs = (query, key, value, bias, sinks)
@@ -164,7 +164,7 @@ def _gradients(
 
 def _forward_mode(*_arguments: Any) -> Any:
     raise NotImplementedError(
-        "attention: expected reverse mode, as autograd.grad has it, got forward mode"
+        "attention: expected reverse mode, as in autograd.grad, got forward mode"
     )
 
 

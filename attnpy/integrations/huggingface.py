@@ -112,7 +112,9 @@ def register(name: str = "attnpy") -> str:
             f"{', '.join(RESERVED)}, which Transformers looks for, got {name!r}"
         )
     if AttentionInterface().get(name, attention_forward) is not attention_forward:
-        raise ValueError(f"name: expected one that Transformers lacks, got {name!r}")
+        raise ValueError(
+            f"name: expected one that is new to Transformers, got {name!r}"
+        )
     AttentionInterface.register(name, attention_forward)
     AttentionMaskInterface.register(name, attention_mask)
     return name
@@ -287,7 +289,7 @@ def _judged(config: Any, chosen: object, n_models: int) -> bool:
     if kinds and all(map(_is_of_its_own, kinds)):
         raise ValueError(
             f"attn_implementation: expected 'eager' for models of {config.__name__}, "
-            f"which have attention of their own whatever is chosen, got {chosen!r}"
+            f"which use their own attention whatever is chosen, got {chosen!r}"
         )
     return bool(kinds) and all(map(_hands_on, kinds))
 

@@ -265,7 +265,7 @@ def _full_shape(x: Any, name: str) -> tuple[int, ...]:
     if name.endswith("_lengths"):
         return tuple(x.shape)
     if x.ndim > 4 or (name in EXPECTED and x.ndim < 3):
-        expected = EXPECTED.get(name, "what broadcasts to (B, N, T, S)")
+        expected = EXPECTED.get(name, "a shape that broadcasts to (B, N, T, S)")
         raise ValueError(f"{name}: expected {expected}, got {x.shape}")
     return (*(1,) * (4 - x.ndim), *x.shape)
 

@@ -160,7 +160,9 @@ def _check_cache(
     """Refuse half a cache, and two of them."""
     if (past_key is None) != (past_value is None):
         missing = "past_key" if past_key is None else "past_value"
-        raise ValueError(f"{missing}: expected it beside its counterpart, got None")
+        raise ValueError(
+            f"{missing}: expected an array beside its counterpart, got None"
+        )
     if past_key is not None and lengths is not None:
         raise ValueError(
             "nonpad_kv_seqlen: expected None beside past_key and past_value, got an "

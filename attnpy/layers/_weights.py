@@ -46,11 +46,13 @@ class Wanted(NamedTuple):
         return_weights = _checks.flag(return_weights, "return_weights")
         mean = _checks.flag(average_weights, "average_weights")
         if mean and not return_weights:
-            raise ValueError("average_weights: expected return_weights=True with it")
+            raise ValueError(
+                "average_weights: expected False without return_weights=True"
+            )
         if heads is None:
             return cls(return_weights, None, None, mean)
         if not return_weights:
-            raise ValueError("heads: expected return_weights=True with it")
+            raise ValueError("heads: expected None without return_weights=True")
         chosen = _checks.chosen(heads, "heads", num_heads)
         size = num_heads // num_kv_heads
         wanted = list(dict.fromkeys(head // size for head in chosen))

@@ -243,13 +243,13 @@ class SentenceEncoder:
         )
         if pooling is not None and recipe.pooling is not None:
             raise ValueError(
-                f"pooling: expected None, as modules.json says it, got {pooling!r}"
+                f"pooling: expected None, as modules.json specifies it, got {pooling!r}"
             )
         modes = pooling if recipe.pooling is None else recipe.pooling
         if modes is None:
             raise ValueError(
-                f"pooling: expected one, as there is no modules.json in {folder} which "
-                "says it, got None"
+                f"pooling: expected one, as {folder} has no modules.json that "
+                "specifies it, got None"
             )
         model = BertEncoder.from_pretrained(
             recipe.model_folder,

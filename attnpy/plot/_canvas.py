@@ -358,7 +358,9 @@ def hidden_cells(
     while array.ndim > len(heads) and array.shape[0] == 1:
         array = array[0]
     if not _checks.broadcasts(array.shape, heads):
-        raise ValueError(f"mask: expected what broadcasts to {heads}, got {given}")
+        raise ValueError(
+            f"mask: expected a shape that broadcasts to {heads}, got {given}"
+        )
     hidden: Flags = np.broadcast_to(~array, shape)
     if weights is not None:
         places = np.argwhere(hidden & (weights != 0))

@@ -31,7 +31,7 @@ def trainable(arrays: Mapping[str, Array], name: str) -> dict[str, Array]:
             )
         if _overlaps_itself(array):
             raise ValueError(
-                f"{place}: expected each number in a place of its own, got strides "
+                f"{place}: expected numbers that share no memory, got strides "
                 f"{array.strides} for shape {array.shape}"
             )
     _check_apart(found, name)

@@ -87,7 +87,7 @@ check_mask(PyObject *object, const char *name, const char *expected)
 
     if (masked > 0) {
         PyErr_Format(PyExc_TypeError,
-                     "%s: expected an array without a mask of its own, got a "
+                     "%s: expected an array without its own mask, got a "
                      "numpy.ma.MaskedArray, whose %s",
                      name, expected);
     }

@@ -60,8 +60,8 @@ bind_arguments(plan *self, PyObject *const *arguments)
         if (!py_is_same_array(given[i], arrays[i])) {
             PyErr_Format(
                 PyExc_TypeError,
-                "%s: expected an array that can be read where it lies, aligned and in "
-                "the dtype of the computation, got what had to be converted",
+                "%s: expected an array that can be read in place, aligned and in the "
+                "dtype of the computation, got one that must be converted",
                 names[i]);
             return -1;
         }

@@ -456,8 +456,8 @@ vars(
 
 def _refuse_script() -> Any:
     raise RuntimeError(
-        "accelerate: expected torch.jit.script to be called outside of the block, for "
-        "a script cannot use attnpy, got a call within"
+        "accelerate: expected torch.jit.script to be called outside of the block, "
+        "as a script cannot use attnpy, got a call within"
     )
 
 
