@@ -10,7 +10,8 @@
 #include "core/limits.h"
 #include "core/tasks.h"
 
-/* Of statistics.h */
+/* Of pages.h and statistics.h */
+typedef struct attn_pages attn_pages;
 typedef struct attn_statistics attn_statistics;
 typedef struct attn_task_statistics attn_task_statistics;
 
@@ -26,27 +27,26 @@ typedef struct {
     ptrdiff_t task_rows; /* rows of a task, at most: attn_choose_task_rows. No bit of a
                           * result depends on it */
 
-    attn_dtype arithmetic; /* ATTN_F32 or ATTN_F64 */
-    attn_array query;      /* (B, H, Lq, D) */
-    attn_array key;        /* (B, Hk, Lk, D) */
-    attn_array value;      /* (B, Hk, Lk, Dv) */
-    attn_array mask;       /* (B, H, Lq, Lk) bytes, nonzero = may attend; or none */
-    attn_array bias;       /* (B, H, Lq, Lk), or none */
-    attn_array sinks;      /* (H,), or none */
-    attn_array q_offset;   /* (B,) int64, or none: then by alignment */
-    attn_array kv_lengths; /* (B,) int64 in [0, Lk], or none: Lk */
-    attn_array output;     /* (B, H, Lq, Dv) */
-    attn_array weights;    /* (B, H, Lq, Lk) zeroed, or none */
-    attn_array lse;        /* (B, H, Lq) in the arithmetic's dtype, or none */
+    attn_dtype arithmetic;   /* ATTN_F32 or ATTN_F64 */
+    attn_array query;        /* (B, H, Lq, D) */
+    attn_array key;          /* (B, Hk, Lk, D) */
+    attn_array value;        /* (B, Hk, Lk, Dv) */
+    attn_array mask;         /* (B, H, Lq, Lk) bytes, nonzero = may attend; or none */
+    attn_array bias;         /* (B, H, Lq, Lk), or none */
+    attn_array sinks;        /* (H,), or none */
+    attn_array q_offset;     /* (B,) int64, or none: then by alignment */
+    attn_array kv_lengths;   /* (B,) int64 in [0, Lk], or none: Lk */
+    attn_array output;       /* (B, H, Lq, Dv) */
+    attn_array weights;      /* (B, H, Lq, Lk) zeroed, or none */
+    attn_array lse;          /* (B, H, Lq) in the arithmetic's dtype, or none */
+    const attn_pages *pages; /* of key and value, which have no batch axes; or NULL */
     const attn_statistics *statistics; /* NULL but in attn_measure */
-    /* (B, H, Lq, Dv + 2) in the arithmetic's dtype, one row in one piece: what a call over
-     * former keys has left, or none, and where to leave that instead of results, or none:
-     * each row's maximum and sum, then its output before it is divided by the sum. */
+    /* (B, H, Lq, Dv + 2) in the arithmetic's dtype, in whole rows: what earlier keys left, or
+     * none, and where to leave it: maximum and sum, then the output before division. */
     attn_array state;
     attn_array next_state;
 
-    /* (Hk,) which of the groups of heads in `weights` is a kv head's, < 0: none of them;
-     * NULL: all groups are there, in order. */
+    /* (Hk,) which group of heads in `weights` is a kv head's, < 0: none; NULL: all are there */
     const int64_t *weight_groups;
 
     /* Where they are packed; then there is one batch axis. */

@@ -33,6 +33,7 @@ py_clear_problem(attn_problem *p)
     p->q_offset.data = p->kv_lengths.data = NULL;
     p->output.data = p->weights.data = p->lse.data = NULL;
     p->state.data = p->next_state.data = NULL;
+    p->pages = NULL;
     p->statistics = NULL;
     p->query_starts = p->key_starts = NULL;
     p->weight_groups = NULL;

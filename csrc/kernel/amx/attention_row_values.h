@@ -39,20 +39,23 @@ chain_values(const operand *weights, const char *at, ptrdiff_t value_row,
     }
 }
 
-/* Adds UNIT_TERMS weighted values to all vectors of each row's sums. */
+/* Adds UNIT_TERMS weighted values, from key k of the block on, to all vectors of each row's
+ * sums. */
 static INLINE void
-chain_group(work *w, const char *at, ptrdiff_t k, const int rows)
+chain_group(work *w, const key_run *values, ptrdiff_t k, const int rows)
 {
+    const char *at = values->at;
+    ptrdiff_t row = values->array->row_stride;
     const operand *weights = (const operand *)(const void *)w->scores + k / TERMS;
     ptrdiff_t width = w->value_width, d = 0;
 
     for (; d + CHAINED * LANES <= width; d += CHAINED * LANES) {
-        chain_values(weights, at + d * (ptrdiff_t)sizeof(uint16_t),
-                     w->p->value.row_stride, rows, CHAINED, w->row_sums + d, width);
+        chain_values(weights, at + d * (ptrdiff_t)sizeof(uint16_t), row, rows, CHAINED,
+                     w->row_sums + d, width);
     }
     for (; d < width; d += LANES) {
-        chain_values(weights, at + d * (ptrdiff_t)sizeof(uint16_t),
-                     w->p->value.row_stride, rows, 1, w->row_sums + d, width);
+        chain_values(weights, at + d * (ptrdiff_t)sizeof(uint16_t), row, rows, 1,
+                     w->row_sums + d, width);
     }
 }
 
@@ -73,18 +76,17 @@ typedef struct {
     bool zipped; /* in the order of u_zip_element */
 } value_line;
 
-/* Brings a line of n <= UNIT_TERMS keys into the slab as pairs, with 0 for missing keys. */
+/* Brings a line of up to UNIT_TERMS values into the slab as pairs, with 0 for missing ones. */
 static void
-stage_value_line(work *w, const value_line *line, ptrdiff_t key, ptrdiff_t n)
+stage_value_line(work *w, const value_line *line, const key_run *values)
 {
     static const uint16_t none[UNIT_SQUARE];
-    const attn_array *value = &w->p->value;
-    const char *from = value_at(w, key) + line->d * value->column_stride;
-    ptrdiff_t used = (n + TERMS - 1) / TERMS;
+    const attn_array *value = values->array;
+    const char *from = values->at + line->d * value->column_stride;
+    ptrdiff_t n = values->n, used = (n + TERMS - 1) / TERMS;
 
     if (!line->zipped) {
-        fetch_rows(value, from, n, w->p->value_dim, line->n_columns, LINE_COLUMNS,
-                   w->slab);
+        fetch_rows(value, from, n, values->dim, line->n_columns, LINE_COLUMNS, w->slab);
         memset(w->slab + used * LINE_COLUMNS, 0,
                (size_t)((UNIT_OPERANDS - used) * LINE_COLUMNS) * sizeof(operand));
         return;
@@ -127,7 +129,8 @@ sum_line(work *w, const block *b, const value_line *line, ptrdiff_t row,
         if (line->d == 0 && !seen) {
             begin_group(w, b, k, weight_sums);
         }
-        stage_value_line(w, line, b->first + k, least(n_keys - k, UNIT_TERMS));
+        key_run values = values_of(w, b->first + k, least(n_keys - k, UNIT_TERMS));
+        stage_value_line(w, line, &values);
         if (seen) {
             keep_row_values(w, row, k);
         } else if (b->coverage != ATTN_SEE_ALL) {
@@ -169,13 +172,13 @@ sum_in_chains(work *w, const block *b, real *weight_sums)
 
     memset(w->row_sums, 0, (size_t)(n_rows * w->value_width) * sizeof(real));
     for (ptrdiff_t k = 0; k < b->end - b->first; k += KEY_GROUP) {
-        const char *at = value_at(w, b->first + k);
+        key_run values = values_of(w, b->first + k, KEY_GROUP);
         begin_group(w, b, k, weight_sums);
         control = u_flush();
         if (n_rows == 1) {
-            chain_group(w, at, k, 1);
+            chain_group(w, &values, k, 1);
         } else {
-            chain_group(w, at, k, 2);
+            chain_group(w, &values, k, 2);
         }
         u_keep(control);
     }

@@ -6,30 +6,29 @@
 #include "kernel/attention/row_form/prefetch.h"
 #include "kernel/attention/tile_form/scores.h"
 
-/* Can the unit read tiles of n keys where they lie? */
+/* Can the unit read tiles of these keys where they lie? */
 static bool
-are_key_tiles(const work *w, ptrdiff_t n)
+are_key_tiles(const key_run *keys)
 {
-    return n % UNIT_ROWS == 0 && w->p->head_dim % UNIT_TERMS == 0 &&
-           reads_in_place(&w->p->key, w->p->head_dim, AS_OPERANDS);
+    return keys->n % UNIT_ROWS == 0 && keys->dim % UNIT_TERMS == 0 &&
+           reads_in_place(keys->array, keys->dim, AS_OPERANDS);
 }
 
-/* Columns from `column` on, n_columns of them, of n keys from `first` on, in rows of whole
- * tiles: where they lie, or brought into the slab, with zeros behind them. */
+/* Columns from `column` on, n_columns of them, of a run of keys, in rows of whole tiles: where
+ * they lie, or brought into the slab, with zeros behind them. */
 static matrix
-fetch_key_tiles(work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t column,
-                ptrdiff_t n_columns)
+fetch_key_tiles(work *w, const key_run *keys, ptrdiff_t column, ptrdiff_t n_columns)
 {
-    const attn_array *key = &w->p->key;
-    const char *from = key_at(w, first) + column * key->column_stride;
+    const attn_array *key = keys->array;
+    const char *from = keys->at + column * key->column_stride;
     ptrdiff_t used = (n_columns + TERMS - 1) / TERMS;
     ptrdiff_t width = round_up(used, UNIT_OPERANDS);
 
-    if (are_key_tiles(w, n)) {
+    if (are_key_tiles(keys)) {
         return (matrix){(const operand *)(const void *)from,
                         key->row_stride / (ptrdiff_t)sizeof(operand)};
     }
-    for (ptrdiff_t j = 0; j < n; j++, from += key->row_stride) {
+    for (ptrdiff_t j = 0; j < keys->n; j++, from += key->row_stride) {
         operand *to = w->slab + j * width;
         stage_row(to, from, key->column_stride, n_columns, key->dtype);
         memset(to + used, 0, (size_t)(width - used) * sizeof *to);
@@ -43,13 +42,16 @@ static void
 score_group(work *w, const block *b, ptrdiff_t k)
 {
     ptrdiff_t first = b->first + k, n = least(b->end - first, KEY_GROUP);
-    matrix keys = fetch_key_tiles(w, first, n, 0, w->p->head_dim);
-    const char *next = are_key_tiles(w, n) ? next_in_stream(w, b, first) : NULL;
+    key_run run = keys_of(w, first, n), next = {.at = NULL};
+    matrix keys = fetch_key_tiles(w, &run, 0, run.dim);
     real sums[KEY_GROUP * LANES];
     v_real a[LANES];
 
-    if (next != NULL) {
-        touch(w, next, KEY_GROUP * w->p->key.row_stride / CACHE_LINE, STREAM_ROWS);
+    if (are_key_tiles(&run)) {
+        next = next_in_stream(w, b, first);
+    }
+    if (next.at != NULL) {
+        touch(w, next.at, next.n * next.array->row_stride / CACHE_LINE, STREAM_ROWS);
     }
     multiply_on_unit(&(unit_product){.c = sums,
                                      .c_row = LANES,
@@ -82,15 +84,15 @@ score_group(work *w, const block *b, ptrdiff_t k)
 static void
 multiply_scores(work *w, const block *b, const span *spans, const span *seen)
 {
-    const attn_problem *p = w->p;
+    key_run run = keys_of(w, seen->first, seen->n);
     prefetch next[2] = {next_prefetch(w, b->end, false),
                         block_prefetch(w, b->first, true)};
-    ptrdiff_t most_columns = are_key_tiles(w, seen->n) ? p->head_dim : ATTN_DIM_BLOCK;
+    ptrdiff_t most_columns = are_key_tiles(&run) ? run.dim : ATTN_DIM_BLOCK;
     ptrdiff_t d = 0;
 
     do { /* D may be 0 */
-        ptrdiff_t n_columns = least(p->head_dim - d, most_columns);
-        matrix keys = fetch_key_tiles(w, seen->first, seen->n, d, n_columns);
+        ptrdiff_t n_columns = least(run.dim - d, most_columns);
+        matrix keys = fetch_key_tiles(w, &run, d, n_columns);
         for (int t = 0; t < w->n_tiles; t++) {
             if (spans[t].n == 0) {
                 continue;
@@ -112,7 +114,7 @@ multiply_scores(work *w, const block *b, const span *spans, const span *seen)
             next[0].n_rows = next[1].n_rows = 0;
         }
         d += most_columns;
-    } while (d < p->head_dim);
+    } while (d < run.dim);
 }
 
 #endif

@@ -16,11 +16,14 @@ typedef struct {
     bool finite;
 } value_tiles;
 
-/* The tile of n <= UNIT_TERMS keys, from an address on, and n_columns <= UNIT_ROWS columns. */
+/* The tile of up to UNIT_TERMS values, n_columns <= UNIT_ROWS of them from `column` on. */
 static void
-stage_value_tile(const attn_array *value, const char *from, ptrdiff_t n,
-                 ptrdiff_t n_columns, operand *to)
+stage_value_tile(const key_run *values, ptrdiff_t column, ptrdiff_t n_columns,
+                 operand *to)
 {
+    const attn_array *value = values->array;
+    const char *from = values->at + column * value->column_stride;
+    ptrdiff_t n = values->n;
     v_operand a[LANES];
 
     for (int i = 0; i < LANES; i++) {
@@ -60,33 +63,38 @@ stage_two_tiles(const char *from, ptrdiff_t row, operand *to, ptrdiff_t step)
     }
 }
 
-/* Brings n keys' values into the slab. */
+/* Brings up to UNIT_TERMS values into the slab, from `to` on. */
 static void
-stage_value_tiles(work *w, const value_tiles *values, ptrdiff_t n)
+stage_some_tiles(const value_tiles *tiles, const key_run *values, operand *to)
 {
-    const attn_array *value = &w->p->value;
-    bool adjacent = value->column_stride == (ptrdiff_t)sizeof(uint16_t);
-    ptrdiff_t step = values->n_steps * UNIT_TILE;
+    const attn_array *value = values->array;
+    ptrdiff_t step = tiles->n_steps * UNIT_TILE, c = 0;
+    bool whole =
+        value->column_stride == (ptrdiff_t)sizeof(uint16_t) && values->n == UNIT_TERMS;
 
-    for (ptrdiff_t k = 0; k < n; k += UNIT_TERMS) {
-        const char *from =
-            value_at(w, values->first + k) + values->d * value->column_stride;
-        operand *to = w->slab + k / UNIT_TERMS * UNIT_TILE;
-        ptrdiff_t n_keys = least(n - k, UNIT_TERMS), c = 0;
-        prefetch next =
-            prefetch_of(value, from + UNIT_TERMS * value->row_stride, values->n_columns,
-                        least(n - k - n_keys, UNIT_TERMS));
-        prefetch_near(&next);
-        for (; c + UNIT_SQUARE <= values->n_columns && adjacent && n_keys == UNIT_TERMS;
-             c += UNIT_SQUARE) {
-            stage_two_tiles(from + c * value->column_stride, value->row_stride,
-                            to + c / UNIT_ROWS * step, step);
-        }
-        for (; c < values->n_columns; c += UNIT_ROWS) {
-            stage_value_tile(value, from + c * value->column_stride, n_keys,
-                             least(values->n_columns - c, UNIT_ROWS),
-                             to + c / UNIT_ROWS * step);
-        }
+    for (; c + UNIT_SQUARE <= tiles->n_columns && whole; c += UNIT_SQUARE) {
+        stage_two_tiles(values->at + (tiles->d + c) * value->column_stride,
+                        value->row_stride, to + c / UNIT_ROWS * step, step);
+    }
+    for (; c < tiles->n_columns; c += UNIT_ROWS) {
+        stage_value_tile(values, tiles->d + c, least(tiles->n_columns - c, UNIT_ROWS),
+                         to + c / UNIT_ROWS * step);
+    }
+}
+
+/* Brings the run's values into the slab; those that come next are prefetched. */
+static void
+stage_value_tiles(work *w, const value_tiles *tiles, key_run values)
+{
+    for (operand *to = w->slab; values.n > 0; to += UNIT_TILE) {
+        key_run next = rest_of(values, least(values.n, UNIT_TERMS));
+        prefetch ahead =
+            prefetch_of(next.array, next.at + tiles->d * next.array->column_stride,
+                        tiles->n_columns, least(next.n, UNIT_TERMS));
+        prefetch_near(&ahead);
+        values.n -= next.n;
+        stage_some_tiles(tiles, &values, to);
+        values = next;
     }
 }
 
@@ -184,14 +192,14 @@ add_values(work *w, const block *b, int tile, const span *s, const value_tiles *
 static void
 add_block(work *w, const block *b, const span *spans, const span *seen, prefetch *next)
 {
-    const attn_problem *p = w->p;
+    key_run run = values_of(w, seen->first, seen->n);
 
-    for (ptrdiff_t d = 0; d < p->value_dim; d += SLAB_COLUMNS) {
+    for (ptrdiff_t d = 0; d < run.dim; d += SLAB_COLUMNS) {
         value_tiles values = {.first = seen->first,
                               .d = d,
-                              .n_columns = least(p->value_dim - d, SLAB_COLUMNS),
+                              .n_columns = least(run.dim - d, SLAB_COLUMNS),
                               .n_steps = (seen->n + UNIT_TERMS - 1) / UNIT_TERMS};
-        stage_value_tiles(w, &values, seen->n);
+        stage_value_tiles(w, &values, run);
         values.finite = !seen->masked || are_tiles_finite(w, &values);
         for (int t = 0; t < w->n_tiles; t++) {
             if (spans[t].n > 0) {

@@ -1,10 +1,13 @@
-/* THE block of keys and values at position j: where it lies in memory, and what of it is
- * prefetched. */
+/* Where keys and values lie, in runs, and what of them is prefetched. Only this file turns a
+ * key's position into an address: whoever reads keys or values asks for a run and walks it. A
+ * new place for them (pages) is added here, and so is what each key brings along (a scale). */
 #ifndef ATTN_KERNEL_ATTENTION_KEYS_H
 #define ATTN_KERNEL_ATTENTION_KEYS_H
 
+#include "core/pages.h"
 #include "kernel/attention/task.h"
 #include "kernel/operands/prefetch.h"
+#include <assert.h>
 
 enum {
     NEAR_BYTES = 1 << 20 /* of keys and values that stay in the second-level cache */
@@ -24,17 +27,62 @@ is_far(const attn_problem *p)
     return n_keys * (double)p->n_kv_heads * row > NEAR_BYTES;
 }
 
-/* The first column of the key, or the value, at position j. */
-static const char *
-key_at(const work *w, ptrdiff_t j)
+/* Keys, or values, that lie array->row_stride bytes apart: each run is of one block, whose
+ * keys do so wherever they are. */
+typedef struct {
+    const attn_array *array; /* how rows and columns are stored */
+    ptrdiff_t dim;           /* columns */
+    const char *at;          /* the first row, from its first column on */
+    ptrdiff_t n;             /* rows */
+} key_run;
+
+/* The row of the key at `first`, the first of n > 0 of one block. */
+static ptrdiff_t
+row_of_key(const work *w, ptrdiff_t first, ptrdiff_t n)
 {
-    return w->task->key + j * w->p->key.row_stride;
+    const attn_pages *pages = w->p->pages;
+
+    assert(n <= ATTN_BLOCK - first % ATTN_BLOCK);
+    if (pages == NULL || n <= 0) {
+        return first;
+    }
+    return pages->rows[w->task->batch * pages->n + first / ATTN_BLOCK] +
+           first % ATTN_BLOCK;
 }
 
-static const char *
-value_at(const work *w, ptrdiff_t j)
+/* Keys first .. first + n - 1, of one block. */
+static key_run
+keys_of(const work *w, ptrdiff_t first, ptrdiff_t n)
 {
-    return w->task->value + j * w->p->value.row_stride;
+    const attn_problem *p = w->p;
+
+    return (key_run){&p->key, p->head_dim,
+                     w->task->key + row_of_key(w, first, n) * p->key.row_stride, n};
+}
+
+/* Their values. */
+static key_run
+values_of(const work *w, ptrdiff_t first, ptrdiff_t n)
+{
+    const attn_problem *p = w->p;
+
+    return (key_run){&p->value, p->value_dim,
+                     w->task->value + row_of_key(w, first, n) * p->value.row_stride, n};
+}
+
+/* The run's rows from `first` on. */
+static key_run
+rest_of(key_run run, ptrdiff_t first)
+{
+    run.at += first * run.array->row_stride;
+    run.n -= first;
+    return run;
+}
+
+static prefetch
+run_prefetch(key_run run)
+{
+    return prefetch_of(run.array, run.at, run.dim, run.n);
 }
 
 /* The keys, or the values, of the block at `first`, if they are to be prefetched and were not
@@ -47,21 +95,18 @@ block_prefetch(const work *w, ptrdiff_t first, bool value)
     if (!w->reads_ahead || (value && first == w->values_prefetched)) {
         return (prefetch){.n_rows = 0};
     }
-    return value ? prefetch_of(&w->p->value, value_at(w, first), w->p->value_dim, n)
-                 : prefetch_of(&w->p->key, key_at(w, first), w->p->head_dim, n);
+    return run_prefetch(value ? values_of(w, first, n) : keys_of(w, first, n));
 }
 
 /* The first keys, or values, of the next head. */
 static prefetch
 next_head_prefetch(const work *w, bool value)
 {
-    const attn_problem *p = w->p;
-    const attn_array *array = value ? &p->value : &p->key;
-    const char *base = value ? value_at(w, 0) : key_at(w, 0);
+    ptrdiff_t n = least(w->p->n_keys, ATTN_BLOCK);
+    key_run run = value ? values_of(w, 0, n) : keys_of(w, 0, n);
 
-    return prefetch_of(array, base + array->head_stride,
-                       value ? p->value_dim : p->head_dim,
-                       least(p->n_keys, ATTN_BLOCK));
+    run.at += run.array->head_stride;
+    return run_prefetch(run);
 }
 
 /* What comes after the keys, or the values, of a block that ends before `end`: the next block's,

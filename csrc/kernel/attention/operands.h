@@ -6,26 +6,25 @@
 #include "kernel/attention/keys.h"
 #include "kernel/gemm/product.h"
 
-/* Columns from `column` on, n_columns of them, of keys first .. first + n - 1 as rows of
- * operands: where they lie, if they are that, or brought into the slab. */
+/* Columns from `column` on, n_columns of them, of a run of keys as rows of operands: where they
+ * lie, if they are that, or brought into the slab. */
 static matrix
-fetch_keys(work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t column, ptrdiff_t n_columns)
+fetch_keys(work *w, const key_run *keys, ptrdiff_t column, ptrdiff_t n_columns)
 {
-    const attn_array *key = &w->p->key;
-    const char *from = key_at(w, first) + column * key->column_stride;
+    const char *from = keys->at + column * keys->array->column_stride;
 
-    return fetch_lines(key, from, n, w->p->head_dim, n_columns, w->slab);
+    return fetch_lines(keys->array, from, keys->n, keys->dim, n_columns, w->slab);
 }
 
-/* Columns from `column` on of values first .. first + n - 1. */
+/* Columns from `column` on of a run of values. */
 static matrix
-fetch_values(work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t column,
-             ptrdiff_t n_columns, ptrdiff_t width)
+fetch_values(work *w, const key_run *values, ptrdiff_t column, ptrdiff_t n_columns,
+             ptrdiff_t width)
 {
-    const attn_array *value = &w->p->value;
-    const char *from = value_at(w, first) + column * value->column_stride;
+    const char *from = values->at + column * values->array->column_stride;
 
-    return fetch_rows(value, from, n, w->p->value_dim, n_columns, width, w->slab);
+    return fetch_rows(values->array, from, values->n, values->dim, n_columns, width,
+                      w->slab);
 }
 
 /* start + the sum of weights[k] * values[k][d] over the steps k < n, of terms that a row

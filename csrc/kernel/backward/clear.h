@@ -62,7 +62,7 @@ visit_rows_of_keys(const backward_work *w, const attn_array *array, ptrdiff_t n_
     const attn_problem *p = &w->g->attention;
 
     if (what == SETTLE || is_first_batch(array, p->key_starts, &p->batch, w->b)) {
-        visit_rows(key_row(w, array, first), array, end - first, n_columns, what);
+        visit_rows(key_grad_row(w, array, first), array, end - first, n_columns, what);
     }
 }
 

@@ -57,17 +57,16 @@ multiply_any_columns(backward_work *w, tile_product m, ptrdiff_t n, bool a_trans
     }
 }
 
-/* to[key][lane] = rows of keys, of n_columns, times columns of lanes, for the span's keys. */
+/* to[key][lane] = a run of keys, or values, times the same columns of lanes. */
 static void
-multiply_by_lanes(backward_work *w, const attn_array *keys, ptrdiff_t n_columns,
-                  const real *lanes, const span *s, real *to)
+multiply_by_lanes(backward_work *w, key_run keys, const real *lanes, real *to)
 {
-    ptrdiff_t d = 0;
+    ptrdiff_t n_columns = keys.dim, d = 0;
 
     do { /* there may be no column */
         ptrdiff_t n = least(n_columns - d, ATTN_DIM_BLOCK);
-        const char *from = key_row(w, keys, s->first) + d * keys->column_stride;
-        matrix a = fetch_rows(keys, from, s->n, n_columns, n, n, w->rows.slab);
+        const char *from = keys.at + d * keys.array->column_stride;
+        matrix a = fetch_rows(keys.array, from, keys.n, n_columns, n, n, w->rows.slab);
         for (int t = 0; t < w->rows.n_tiles; t++) {
             const real *b = lanes + (t * n_columns + d) * WIDTH;
             multiply((tile_product){.base = {.c = to + t * WIDTH,
@@ -75,7 +74,7 @@ multiply_by_lanes(backward_work *w, const attn_array *keys, ptrdiff_t n_columns,
                                              .a = a,
                                              .b = (const char *)b,
                                              .b_row = WIDTH * sizeof(real),
-                                             .n_rows = s->n,
+                                             .n_rows = keys.n,
                                              .n_steps = n},
                                     .add = d > 0,
                                     .next = {next_ahead(w), next_ahead(w)}},

@@ -49,7 +49,7 @@ add_to_keys(backward_work *w, const block *b, const span *keys, const real *fact
         gradient_sum s = {.factors = factors + r,
                           .array = rows,
                           .from = query_row(w, rows, r),
-                          .to = (real *)(void *)key_row(w, gradient, keys->first),
+                          .to = (real *)(void *)key_grad_row(w, gradient, keys->first),
                           .to_row = row_reals(gradient),
                           .n_columns = n_columns,
                           .first_row = r,
@@ -64,18 +64,18 @@ add_to_keys(backward_work *w, const block *b, const span *keys, const real *fact
 static void
 add_to_queries(backward_work *w, const block *b, const span *keys)
 {
-    const attn_problem *p = &w->g->attention;
     const attn_array *gradient = &w->g->grad_query;
+    key_run run = keys_of(&w->rows, keys->first, keys->n);
 
     for (ptrdiff_t r = 0, end; r < w->task.n_rows; r = end) {
         end = end_of_head(&w->task, r);
         gradient_sum s = {.factors = w->grad_scores + r,
                           .by_key = true,
-                          .array = &p->key,
-                          .from = key_row(w, &p->key, keys->first),
+                          .array = run.array,
+                          .from = run.at,
                           .to = (real *)(void *)query_row(w, gradient, r),
                           .to_row = row_reals(gradient),
-                          .n_columns = p->head_dim,
+                          .n_columns = run.dim,
                           .first_row = r,
                           .n_rows = end - r,
                           .keys = keys,

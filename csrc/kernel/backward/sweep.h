@@ -28,9 +28,9 @@ sweep_block(backward_work *w, ptrdiff_t first)
         s.masked = s.masked || spans[t].n != s.n;
     }
     load_tile(w);
-    multiply_by_lanes(w, &p->key, p->head_dim, (const real *)w->rows.query, &s,
-                      w->weights);
-    multiply_by_lanes(w, &p->value, p->value_dim, w->grad_output, &s, w->grad_scores);
+    multiply_by_lanes(w, keys_of(&w->rows, s.first, s.n), w->rows.query, w->weights);
+    multiply_by_lanes(w, values_of(&w->rows, s.first, s.n), w->grad_output,
+                      w->grad_scores);
     differentiate(w, &b, &s);
     if (part->value) {
         add_to_keys(w, &b, &s, w->weights, &g->grad_output, &g->grad_value,

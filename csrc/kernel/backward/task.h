@@ -99,9 +99,9 @@ query_row(const backward_work *w, const attn_array *array, ptrdiff_t r)
     return group_base(w, array) + row_offset(&w->rows, array, r);
 }
 
-/* The row of a key in an array that has one for each. */
+/* The row of a key in an array of gradients. */
 static char *
-key_row(const backward_work *w, const attn_array *array, ptrdiff_t j)
+key_grad_row(const backward_work *w, const attn_array *array, ptrdiff_t j)
 {
     const attn_problem *p = &w->g->attention;
     ptrdiff_t start = attn_packed_start(p->key_starts, w->b);

@@ -29,6 +29,13 @@ prefetch_of(const attn_array *array, const char *at, ptrdiff_t n_columns,
                       .n_rows = adjacent ? n_rows : 0};
 }
 
+/* From one address to another, of any array. */
+static INLINE ptrdiff_t
+bytes_between(const char *from, const char *to)
+{
+    return (ptrdiff_t)((uintptr_t)to - (uintptr_t)from);
+}
+
 /* Those of its rows that are due while some of n rows are computed, from i on. */
 static INLINE prefetch
 prefetch_slice(const prefetch *s, ptrdiff_t i, ptrdiff_t some, ptrdiff_t n)

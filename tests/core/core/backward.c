@@ -6,6 +6,7 @@
 #include "core/workspace.h"
 #include "support/check.h"
 #include "support/golden.h"
+#include "support/pages.h"
 #include "support/problem.h"
 
 #include <limits.h>
@@ -187,6 +188,35 @@ test_every_tier_gives_gradients_the_same_bits(void)
                              .golden = GOLDEN,
                              .native_golden = NATIVE_GOLDEN};
     check_corpus(&c);
+}
+
+/* Keys and values in pages change no bit; their gradients lie in one piece. */
+void
+test_keys_in_pages_have_gradients_of_the_same_bits(void)
+{
+    double work = attn_set_work_per_thread(1);
+    uint64_t state = 43;
+    const attn_tier *tier;
+
+    for (int n = 0; n < 40; n++) {
+        attn_backward_problem g;
+        problem made;
+        spec s = spec_at(n);
+        make_backward(&s, &made, &g);
+        for (int t = 0; (tier = attn_tier_at(t)) != NULL; t++) {
+            attn_call call = {.tier = tier, .n_threads = 1 + (n + t) % 3};
+            paged to;
+            expect(attn_attention(&g.attention, &call) == 0, "out of memory");
+            uint64_t whole = run_backward(&g, tier, call.n_threads);
+            put_in_pages(&g.attention, &state, &to);
+            expect(run_backward(&g, tier, call.n_threads) == whole,
+                   "%s: other bits in pages of problem %d, %td keys", tier->name, n,
+                   s.n_keys);
+            put_back(&g.attention, &to);
+        }
+        free_problem(&made);
+    }
+    attn_set_work_per_thread(work);
 }
 
 /* ---- Memory ------------------------------------------------------------------------- */

@@ -12,7 +12,7 @@ enum {
     STREAM_ROWS = 2, /* with so few, what is read in order is not prefetched */
 };
 
-/* Does the task read this array from one end to the other? */
+/* Does the task read a run of this array from one end to the other? */
 static bool
 is_read_in_order(const attn_array *array, ptrdiff_t dim)
 {
@@ -39,21 +39,19 @@ prefetches_once(const work *w, const attn_array *array, ptrdiff_t dim)
 static prefetch
 look_ahead(const work *w, const block *b, ptrdiff_t step)
 {
-    const attn_problem *p = w->p;
     ptrdiff_t n_groups = (b->end - b->first + KEY_GROUP - 1) / KEY_GROUP;
     ptrdiff_t ahead = step + GROUPS_AHEAD;
     bool value = ahead >= n_groups && ahead < 2 * n_groups;
-    const attn_array *array = value ? &p->value : &p->key;
-    ptrdiff_t dim = value ? p->value_dim : p->head_dim;
     ptrdiff_t first =
         b->first + (ahead - (ahead < n_groups ? 0 : n_groups)) * KEY_GROUP;
 
-    if (!w->reads_ahead || first + KEY_GROUP > w->to || is_stream(w, array, dim) ||
-        prefetches_once(w, array, dim)) {
+    if (!w->reads_ahead || first + KEY_GROUP > w->to) {
         return (prefetch){.n_rows = 0};
     }
-    return prefetch_of(array, value ? value_at(w, first) : key_at(w, first), dim,
-                       KEY_GROUP);
+    key_run run = value ? values_of(w, first, KEY_GROUP) : keys_of(w, first, KEY_GROUP);
+    bool by_itself = is_stream(w, run.array, run.dim);
+    return by_itself || prefetches_once(w, run.array, run.dim) ? (prefetch){.n_rows = 0}
+                                                               : run_prefetch(run);
 }
 
 /* Are keys and values prefetched as one stream, group by group, a block's keys and then its
@@ -69,40 +67,39 @@ is_one_stream(const work *w)
            prefetches_once(w, &w->p->key, dim) && prefetches_once(w, &w->p->value, dim);
 }
 
-/* What is read after the group of keys at `first`, if it is to be touched meanwhile: for reading
- * LANES rows side by side, to transpose them, is no order that a CPU looks ahead in. */
-static const char *
+/* The group of rows that is read after the keys at `first`, if it is to be touched meanwhile,
+ * else `at` is NULL: for reading LANES rows side by side, to transpose them, is no order that a
+ * CPU looks ahead in. */
+static key_run
 next_in_stream(const work *w, const block *b, ptrdiff_t first)
 {
     const attn_array *key = &w->p->key;
     ptrdiff_t dim = w->p->head_dim;
 
     if (!w->reads_ahead || !(is_stream(w, key, dim) || prefetches_once(w, key, dim))) {
-        return NULL;
+        return (key_run){.at = NULL};
     }
     if (first + KEY_GROUP >= b->end && is_one_stream(w)) {
-        return value_at(w, b->first);
+        return values_of(w, b->first, KEY_GROUP);
     }
-    return first + 2 * KEY_GROUP <= w->to ? key_at(w, first + KEY_GROUP) : NULL;
+    return first + 2 * KEY_GROUP <= w->to ? keys_of(w, first + KEY_GROUP, KEY_GROUP)
+                                          : (key_run){.at = NULL};
 }
 
-/* How many bytes behind the values of the group at `first` lies what is prefetched while they
- * are read; 0 for nothing. */
-static INLINE ptrdiff_t
-values_ahead(const work *w, const block *b, ptrdiff_t first)
+/* Where what is prefetched, row for row, while a group of values at `first` is read begins;
+ * NULL for nothing. */
+static INLINE const char *
+next_after_values(const work *w, const block *b, ptrdiff_t first, const key_run *values)
 {
-    const attn_array *value = &w->p->value;
-
     if (!is_one_stream(w)) {
-        return prefetches_once(w, value, w->p->value_dim) ? VALUES_AHEAD : 0;
+        return prefetches_once(w, values->array, values->dim)
+                   ? values->at + VALUES_AHEAD
+                   : NULL;
     }
     if (first + KEY_GROUP < b->end) {
-        return KEY_GROUP * value->row_stride;
+        return rest_of(*values, KEY_GROUP).at;
     }
-    if (b->end + KEY_GROUP > w->to) {
-        return 0;
-    }
-    return (ptrdiff_t)((uintptr_t)key_at(w, b->end) - (uintptr_t)value_at(w, first));
+    return b->end + KEY_GROUP <= w->to ? keys_of(w, b->end, KEY_GROUP).at : NULL;
 }
 
 /* Brings n cache lines of what is next. With more than STREAM_ROWS rows they are always

@@ -136,18 +136,20 @@ score_keys_of_rows(const work *w, const key_lanes *keys, int n_vec, real *scores
     }
 }
 
-/* Brings n keys into the slab, and zeros in the place of those that whole vectors lack. */
+/* Brings keys into the slab, and zeros in the place of those that whole vectors lack. */
 static const char *
-gather_keys(work *w, ptrdiff_t first, ptrdiff_t n)
+gather_keys(work *w, const key_run *keys)
 {
-    const attn_array *key = &w->p->key;
-    const char *from = key_at(w, first);
+    const attn_array *key = keys->array;
+    const char *from = keys->at;
     operand *to = w->slab;
+    ptrdiff_t lacking = round_up(keys->n, LANES) - keys->n;
 
-    for (ptrdiff_t j = 0; j < n; j++, to += w->key_width, from += key->row_stride) {
-        stage_row(to, from, key->column_stride, w->p->head_dim, key->dtype);
+    for (ptrdiff_t j = 0; j < keys->n; j++, from += key->row_stride) {
+        stage_row(to, from, key->column_stride, keys->dim, key->dtype);
+        to += w->key_width;
     }
-    memset(to, 0, (size_t)((round_up(n, LANES) - n) * w->key_width) * sizeof(operand));
+    memset(to, 0, (size_t)(lacking * w->key_width) * sizeof(operand));
     return (const char *)w->slab;
 }
 
@@ -155,17 +157,17 @@ gather_keys(work *w, ptrdiff_t first, ptrdiff_t n)
 static void
 score_group(work *w, const block *b, ptrdiff_t k)
 {
-    const attn_array *key = &w->p->key;
     ptrdiff_t first = b->first + k, n = least(b->end - first, KEY_GROUP);
-    storage kind = key_storage(key->dtype);
-    key_lanes keys = {.at = key_at(w, first),
-                      .row = key->row_stride,
+    key_run run = keys_of(w, first, n);
+    storage kind = key_storage(run.array->dtype);
+    key_lanes keys = {.at = run.at,
+                      .row = run.array->row_stride,
                       .next = look_ahead(w, b, k / KEY_GROUP)};
 
-    if (n % LANES == 0 && reads_in_place(key, w->p->head_dim, kind)) {
-        keys.touch = next_in_stream(w, b, first);
+    if (n % LANES == 0 && reads_in_place(run.array, run.dim, kind)) {
+        keys.touch = next_in_stream(w, b, first).at;
     } else {
-        keys.at = gather_keys(w, first, n);
+        keys.at = gather_keys(w, &run);
         keys.row = w->key_width * (ptrdiff_t)sizeof(operand);
         kind = AS_OPERANDS;
     }

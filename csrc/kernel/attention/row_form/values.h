@@ -10,26 +10,27 @@
 static void
 add_weighted_values(work *w, const block *b, ptrdiff_t k, ptrdiff_t n)
 {
-    const attn_array *value = &w->p->value;
-    ptrdiff_t value_dim = w->p->value_dim, width = w->value_width;
+    key_run run = values_of(w, b->first + k, n);
+    ptrdiff_t value_dim = run.dim, width = w->value_width;
     ptrdiff_t n_steps = (n + TERMS - 1) / TERMS;
-    storage kind = value_storage(value->dtype);
+    storage kind = value_storage(run.array->dtype);
+    const char *next = next_after_values(w, b, b->first + k, &run);
     few_rows_product m = {
         .base = {.c = w->row_sums,
                  .c_row = width,
                  .a = {(const operand *)w->scores + k / TERMS, ATTN_BLOCK},
-                 .b = value_at(w, b->first + k),
-                 .b_row = value->row_stride,
+                 .b = run.at,
+                 .b_row = run.array->row_stride,
                  .n_rows = row_form_rows(w->task->n_rows),
                  .n_steps = n_steps},
         .resume = true,
-        .b_ahead = values_ahead(w, b, b->first + k),
+        .b_ahead = next == NULL ? 0 : bytes_between(run.at, next),
         .b_far = !w->reads_once};
     matrix values = {NULL, 0};
 
     if (b->coverage != ATTN_SEE_ALL || width != value_dim || n % TERMS != 0 ||
-        !reads_in_place(value, value_dim, kind)) {
-        values = fetch_values(w, b->first + k, n, 0, value_dim, width);
+        !reads_in_place(run.array, value_dim, kind)) {
+        values = fetch_values(w, &run, 0, value_dim, width);
         m.base.b = (const char *)values.at;
         m.base.b_row = values.row * (ptrdiff_t)sizeof(operand);
         m.b_ahead = 0;

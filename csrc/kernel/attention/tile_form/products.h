@@ -11,6 +11,7 @@ static void
 multiply_scores(work *w, const block *b, const span *spans, const span *seen)
 {
     const attn_problem *p = w->p;
+    key_run run = keys_of(w, seen->first, seen->n);
     prefetch next[2] = {next_prefetch(w, b->end, false),
                         block_prefetch(w, b->first, true)};
     prefetch due[2]; /* of it */
@@ -18,7 +19,7 @@ multiply_scores(work *w, const block *b, const span *spans, const span *seen)
 
     do { /* D may be 0 */
         ptrdiff_t n_columns = least(p->head_dim - d, ATTN_DIM_BLOCK);
-        matrix keys = fetch_keys(w, seen->first, seen->n, d, n_columns);
+        matrix keys = fetch_keys(w, &run, d, n_columns);
         slice_next(next, d, ATTN_DIM_BLOCK, p->head_dim, due);
         for (int t = 0; t < w->n_tiles; t++) {
             const operand *query = w->query + (t * w->key_width + d / TERMS) * WIDTH;
@@ -100,15 +101,16 @@ add_values(work *w, const block *b, int tile, const span *s, const value_slab *v
 static void
 add_block(work *w, const block *b, const span *spans, const span *seen, prefetch *next)
 {
-    ptrdiff_t dim = w->p->value_dim;
-    bool whole = TERMS == 1 && reads_in_place(&w->p->value, dim, AS_OPERANDS);
+    key_run run = values_of(w, seen->first, seen->n);
+    ptrdiff_t dim = run.dim;
+    bool whole = TERMS == 1 && reads_in_place(run.array, dim, AS_OPERANDS);
     ptrdiff_t width = whole ? dim : SLAB_COLUMNS;
     prefetch due[2];
 
     for (ptrdiff_t d = 0; d < dim; d += width) {
         ptrdiff_t n_columns = least(dim - d, width);
         value_slab values = {.first = seen->first, .d = d, .n_columns = n_columns};
-        values.at = fetch_values(w, seen->first, seen->n, d, n_columns, n_columns);
+        values.at = fetch_values(w, &run, d, n_columns, n_columns);
         values.finite = !seen->masked ||
                         all_finite(values.at, (seen->n + TERMS - 1) / TERMS, n_columns);
         slice_next(next, d, width, dim, due);

@@ -1,0 +1,90 @@
+/* Keys and values in pages: each element is copied to where it lies then. */
+#include "support/pages.h"
+
+#include "support/check.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Shuffles the pages of all batches. */
+static void
+deal_pages(ptrdiff_t n, uint64_t *state, ptrdiff_t *rows)
+{
+    for (ptrdiff_t i = 0; i < n; i++) {
+        ptrdiff_t j = random_below(state, i + 1);
+        rows[i] = rows[j];
+        rows[j] = i * ATTN_BLOCK;
+    }
+}
+
+/* Copies an array of keys into one that has all pages. */
+static void
+copy_keys(const attn_problem *p, const attn_array *from, ptrdiff_t n_columns,
+          const paged *to, problem *pool)
+{
+    attn_problem *all = &pool->p;
+    size_t size = (size_t)attn_storage_of(from->dtype)->bytes;
+
+    for (ptrdiff_t h = 0; h < p->n_kv_heads; h++) {
+        for (ptrdiff_t row = 0; row < all->n_queries; row++) {
+            for (ptrdiff_t d = 0; d < n_columns; d++) {
+                write_number(element(all, &all->output, 0, h, row, d), from->dtype,
+                             (double)NAN);
+            }
+        }
+        for (ptrdiff_t k = 0; k < p->batch.n * p->n_keys; k++) {
+            ptrdiff_t b = k / p->n_keys, j = k % p->n_keys;
+            ptrdiff_t row = to->rows[b * to->pages.n + j / ATTN_BLOCK] + j % ATTN_BLOCK;
+            for (ptrdiff_t d = 0; d < n_columns; d++) {
+                memcpy(element(all, &all->output, 0, h, row, d),
+                       element(p, from, b, h, j, d), size);
+            }
+        }
+    }
+}
+
+/* Makes an array of keys one of pages, which lie as it lay. */
+static void
+page_array(const attn_problem *p, attn_array *array, ptrdiff_t n_columns, layout how,
+           const paged *to, problem *pool)
+{
+    static const attn_batch one = {.n = 1, .n_axes = 2, .shape = {1, 1}};
+    ptrdiff_t n_rows = p->batch.n * to->pages.n * ATTN_BLOCK;
+
+    make_result(pool, how, array->dtype, &one, p->n_kv_heads, n_rows, n_columns);
+    copy_keys(p, array, n_columns, to, pool);
+    *array = pool->p.output;
+}
+
+void
+put_in_pages(attn_problem *p, uint64_t *state, paged *to)
+{
+    static const layout layouts[] = {DENSE, DENSE, HEADS_INSIDE, SPREAD, REVERSED};
+
+    to->inputs[0] = p->key;
+    to->inputs[1] = p->value;
+    to->pages.n = (p->n_keys + ATTN_BLOCK - 1) / ATTN_BLOCK;
+    ptrdiff_t n = p->batch.n * to->pages.n;
+    to->rows = malloc((size_t)(n + 1) * sizeof *to->rows);
+    if (to->rows == NULL) {
+        abort();
+    }
+    to->pages.rows = to->rows;
+    deal_pages(n, state, to->rows);
+    page_array(p, &p->key, p->head_dim, layouts[random_below(state, 5)], to, &to->key);
+    page_array(p, &p->value, p->value_dim, layouts[random_below(state, 5)], to,
+               &to->value);
+    p->pages = &to->pages;
+}
+
+void
+put_back(attn_problem *p, paged *from)
+{
+    p->key = from->inputs[0];
+    p->value = from->inputs[1];
+    p->pages = NULL;
+    free_problem(&from->key);
+    free_problem(&from->value);
+    free(from->rows);
+}

@@ -1,0 +1,19 @@
+/* The keys and values of a problem once more, in pages that lie in any order. */
+#ifndef ATTN_TESTS_PAGES_H
+#define ATTN_TESTS_PAGES_H
+
+#include "core/pages.h"
+#include "support/problem.h"
+
+typedef struct {
+    attn_pages pages;
+    ptrdiff_t *rows;      /* where they begin */
+    problem key, value;   /* all pages of all batches; what is in none is NaN */
+    attn_array inputs[2]; /* key and value of the problem as it was */
+} paged;
+
+/* Puts the problem's keys and values into pages, until put_back. */
+void put_in_pages(attn_problem *, uint64_t *state, paged *);
+void put_back(attn_problem *, paged *);
+
+#endif
