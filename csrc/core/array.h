@@ -64,9 +64,9 @@ typedef struct {
  * rows. `starts`, (B + 1,), ascending from 0, are where they begin and end; NULL where the
  * arrays are not packed. The first row of a batch: */
 static inline ptrdiff_t
-attn_packed_start(const int64_t *starts, ptrdiff_t b)
+attn_packed_start(const void *starts, ptrdiff_t b)
 {
-    return starts == NULL ? 0 : (ptrdiff_t)starts[b];
+    return starts == NULL ? 0 : (ptrdiff_t)((const int64_t *)starts)[b];
 }
 
 /* How many rows it has, which are n where they are not packed. */
@@ -76,15 +76,17 @@ attn_packed_length(const int64_t *starts, ptrdiff_t b, ptrdiff_t n)
     return starts == NULL ? n : (ptrdiff_t)(starts[b + 1] - starts[b]);
 }
 
-/* The batch that has a row. */
+/* The last of n > 0 batches that begins at or before a place, where batch 0 does; begin(b)
+ * ascends. */
 static inline ptrdiff_t
-attn_packed_batch(const int64_t *starts, ptrdiff_t n_batches, ptrdiff_t row)
+attn_batch_at(ptrdiff_t (*begin)(const void *context, ptrdiff_t b), const void *context,
+              ptrdiff_t n, ptrdiff_t place)
 {
-    ptrdiff_t low = 0, high = n_batches; /* it is in low .. high - 1 */
+    ptrdiff_t low = 0, high = n; /* it is in low .. high - 1 */
 
     while (high - low > 1) {
         ptrdiff_t middle = low + (high - low) / 2;
-        *(starts[middle] <= row ? &low : &high) = middle;
+        *(begin(context, middle) <= place ? &low : &high) = middle;
     }
     return low;
 }

@@ -42,38 +42,42 @@ index_at(const attn_problem *p, const attn_array *array, ptrdiff_t b,
  * batch may have one more than it needs, at its end, so that where they are needs no table:
  * floor(a + b) - floor(a) + 1 >= ceil(b). */
 static ptrdiff_t
-first_row_task(const job *j, ptrdiff_t b)
+first_row_task(const void *of, ptrdiff_t b)
 {
+    const job *j = of;
     const attn_problem *p = j->p;
+    const int64_t *starts = attn_query_starts(p->packed);
 
-    return p->query_starts == NULL
-               ? b * j->n_row_tasks
-               : p->group * (ptrdiff_t)p->query_starts[b] / p->task_rows + b;
+    return starts == NULL ? b * j->n_row_tasks
+                          : p->group * (ptrdiff_t)starts[b] / p->task_rows + b;
 }
 
 /* The batch that has a row task. */
 static ptrdiff_t
 batch_of_row_task(const job *j, ptrdiff_t row_task)
 {
-    ptrdiff_t low = 0, high = j->p->batch.n; /* it is in low .. high - 1 */
+    return attn_query_starts(j->p->packed) == NULL
+               ? row_task / j->n_row_tasks
+               : attn_batch_at(first_row_task, j, j->p->batch.n, row_task);
+}
 
-    if (j->p->query_starts == NULL) {
-        return row_task / j->n_row_tasks;
-    }
-    while (high - low > 1) {
-        ptrdiff_t middle = low + (high - low) / 2;
-        *(first_row_task(j, middle) <= row_task ? &low : &high) = middle;
-    }
-    return low;
+/* Where a group's weights are; NULL where they are not wanted. */
+static char *
+weights_at(const attn_problem *p, ptrdiff_t b, ptrdiff_t kv_head)
+{
+    const attn_weights *w = p->weights;
+    ptrdiff_t group = w->groups == NULL ? kv_head : (ptrdiff_t)w->groups[kv_head];
+
+    return group < 0 ? NULL
+                     : attn_address(&w->array, &p->batch, b, group * p->group, 0);
 }
 
 static void
 set_addresses(const attn_problem *p, ptrdiff_t b, ptrdiff_t kv_head, attn_task *task)
 {
     ptrdiff_t head = kv_head * p->group;
-    ptrdiff_t shown = p->weight_groups == NULL ? kv_head : p->weight_groups[kv_head];
-    ptrdiff_t query = attn_packed_start(p->query_starts, b);
-    ptrdiff_t key = attn_packed_start(p->key_starts, b);
+    ptrdiff_t query = attn_packed_start(attn_query_starts(p->packed), b);
+    ptrdiff_t key = attn_packed_start(attn_key_starts(p->packed), b);
 
     task->query = attn_address(&p->query, &p->batch, b, head, query);
     task->key = attn_address(&p->key, &p->batch, b, kv_head, key);
@@ -82,17 +86,14 @@ set_addresses(const attn_problem *p, ptrdiff_t b, ptrdiff_t kv_head, attn_task *
     task->bias = attn_address(&p->bias, &p->batch, b, head, 0);
     task->sinks = attn_address(&p->sinks, &p->batch, b, head, 0);
     task->output = attn_address(&p->output, &p->batch, b, head, query);
-    task->weights =
-        shown < 0 ? NULL : attn_address(&p->weights, &p->batch, b, shown * p->group, 0);
+    task->weights = p->weights == NULL ? NULL : weights_at(p, b, kv_head);
     task->lse = attn_address(&p->lse, &p->batch, b, head, query);
-    task->state = attn_address(&p->state, &p->batch, b, head, query);
-    task->next_state = attn_address(&p->next_state, &p->batch, b, head, query);
 }
 
 void
 attn_set_up_task(const attn_problem *p, ptrdiff_t b, ptrdiff_t kv_head, attn_task *task)
 {
-    int64_t n_keys = attn_packed_length(p->key_starts, b, p->n_keys);
+    int64_t n_keys = attn_packed_length(attn_key_starts(p->packed), b, p->n_keys);
     int64_t length = index_at(p, &p->kv_lengths, b, n_keys);
     int64_t offset = p->top_left ? 0 : length - task->n_queries;
 
@@ -115,7 +116,7 @@ set_up_task(const job *j, ptrdiff_t index, attn_task *task)
     /* Last rows first: causal ones see the most, so the light tasks come at the end. */
     ptrdiff_t row_task = n - 1 - of_batch % n;
 
-    task->n_queries = attn_packed_length(p->query_starts, b, p->n_queries);
+    task->n_queries = attn_packed_length(attn_query_starts(p->packed), b, p->n_queries);
     task->first_row = row_task * p->task_rows;
     task->n_rows = p->group * task->n_queries - task->first_row;
     if (task->n_rows <= 0) {
@@ -311,12 +312,14 @@ attn_attention_work(const attn_problem *p)
     ptrdiff_t bytes = p->head_dim * attn_storage_of(p->key.dtype)->bytes +
                       p->value_dim * attn_storage_of(p->value.dtype)->bytes;
 
-    if (p->query_starts != NULL || p->key_starts != NULL) {
+    if (attn_query_starts(p->packed) != NULL || attn_key_starts(p->packed) != NULL) {
         keys = scores = 0;
         for (ptrdiff_t b = 0; b < p->batch.n; b++) {
-            double length = (double)attn_packed_length(p->key_starts, b, p->n_keys);
+            double length =
+                (double)attn_packed_length(attn_key_starts(p->packed), b, p->n_keys);
             keys += length;
-            scores += (double)attn_packed_length(p->query_starts, b, p->n_queries) *
+            scores += (double)attn_packed_length(attn_query_starts(p->packed), b,
+                                                 p->n_queries) *
                       (length + 1);
         }
     }
@@ -377,15 +380,13 @@ attn_choose_task_rows(attn_problem *p, int n_threads)
 int
 attn_attention(const attn_problem *p, attn_call *call)
 {
-    bool all_bf16 = p->query.dtype == ATTN_BF16 && p->key.dtype == ATTN_BF16 &&
-                    p->value.dtype == ATTN_BF16;
     job j = job_of(p);
     attn_tasks tasks = {.n = first_row_task(&j, p->batch.n) * p->n_kv_heads,
                         .work = attn_attention_work(p),
                         .run = run_task,
                         .context = &j};
 
-    j.kernel = &attn_kernel_for(call->tier, p->arithmetic, all_bf16)->attention;
+    j.kernel = attn_attention_kernel_for(p, call->tier);
     assert(p->task_rows > 0 && p->task_rows <= ATTN_TASK_ROWS);
     assert(p->arithmetic == attn_storage_of(p->output.dtype)->arithmetic);
     if (tasks.n == 0) {

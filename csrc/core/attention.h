@@ -7,11 +7,11 @@
 #define ATTN_CORE_ATTENTION_H
 
 #include "core/array.h"
+#include "core/extras.h"
 #include "core/limits.h"
 #include "core/tasks.h"
 
-/* Of pages.h and statistics.h */
-typedef struct attn_pages attn_pages;
+/* Of statistics.h */
 typedef struct attn_statistics attn_statistics;
 typedef struct attn_task_statistics attn_task_statistics;
 
@@ -27,31 +27,22 @@ typedef struct {
     ptrdiff_t task_rows; /* rows of a task, at most: attn_choose_task_rows. No bit of a
                           * result depends on it */
 
-    attn_dtype arithmetic;   /* ATTN_F32 or ATTN_F64 */
-    attn_array query;        /* (B, H, Lq, D) */
-    attn_array key;          /* (B, Hk, Lk, D) */
-    attn_array value;        /* (B, Hk, Lk, Dv) */
-    attn_array mask;         /* (B, H, Lq, Lk) bytes, nonzero = may attend; or none */
-    attn_array bias;         /* (B, H, Lq, Lk), or none */
-    attn_array sinks;        /* (H,), or none */
-    attn_array q_offset;     /* (B,) int64, or none: then by alignment */
-    attn_array kv_lengths;   /* (B,) int64 in [0, Lk], or none: Lk */
-    attn_array output;       /* (B, H, Lq, Dv) */
-    attn_array weights;      /* (B, H, Lq, Lk) zeroed, or none */
-    attn_array lse;          /* (B, H, Lq) in the arithmetic's dtype, or none */
-    const attn_pages *pages; /* of key and value, which have no batch axes; or NULL */
+    attn_dtype arithmetic;     /* ATTN_F32 or ATTN_F64 */
+    attn_array query;          /* (B, H, Lq, D) */
+    attn_array key;            /* (B, Hk, Lk, D) */
+    attn_array value;          /* (B, Hk, Lk, Dv) */
+    attn_array mask;           /* (B, H, Lq, Lk) bytes, nonzero = may attend; or none */
+    attn_array bias;           /* (B, H, Lq, Lk), or none */
+    attn_array sinks;          /* (H,), or none */
+    attn_array q_offset;       /* (B,) int64, or none: then by alignment */
+    attn_array kv_lengths;     /* (B,) int64 in [0, Lk], or none: Lk */
+    attn_array output;         /* (B, H, Lq, Dv) */
+    attn_array lse;            /* (B, H, Lq) in the arithmetic's dtype, or none */
+    const attn_packed *packed; /* NULL where no sequences are packed */
+    const attn_pages *pages;   /* NULL where keys are not in pages */
+    const attn_weights *weights;       /* NULL where they are not wanted */
+    const attn_partial *partial;       /* NULL but where other calls have other keys */
     const attn_statistics *statistics; /* NULL but in attn_measure */
-    /* (B, H, Lq, Dv + 2) in the arithmetic's dtype, in whole rows: what earlier keys left, or
-     * none, and where to leave it: maximum and sum, then the output before division. */
-    attn_array state;
-    attn_array next_state;
-
-    /* (Hk,) which group of heads in `weights` is a kv head's, < 0: none; NULL: all are there */
-    const int64_t *weight_groups;
-
-    /* Where they are packed; then there is one batch axis. */
-    const int64_t *query_starts; /* (B + 1,) of query, output and lse, or NULL */
-    const int64_t *key_starts;   /* (B + 1,) of key and value, or NULL */
 
     bool causal;
     bool top_left;        /* default position of query 0: 0, else kv_length - Lq */
@@ -69,8 +60,6 @@ typedef struct {
 typedef struct {
     const char *query, *key, *value, *mask, *bias, *sinks;
     char *output, *weights, *lse;
-    const char *state;
-    char *next_state;
     const attn_task_statistics *statistics; /* NULL but in attn_measure */
     int64_t q_offset;                       /* the position of this batch's query 0 */
     int64_t kv_length;                      /* the keys of this batch */

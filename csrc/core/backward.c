@@ -44,7 +44,8 @@ void
 attn_set_up_tile(const attn_problem *p, ptrdiff_t b, ptrdiff_t kv_head, ptrdiff_t tile,
                  attn_task *task)
 {
-    ptrdiff_t n_queries = attn_packed_length(p->query_starts, b, p->n_queries);
+    ptrdiff_t n_queries =
+        attn_packed_length(attn_query_starts(p->packed), b, p->n_queries);
     ptrdiff_t n_heads = heads_of_tile(n_queries);
     ptrdiff_t of_head = attn_divide_up(n_queries, ATTN_TASK_ROWS);
     ptrdiff_t head = tile / of_head * n_heads;
@@ -140,9 +141,10 @@ run_sweep(job *j, attn_call *call)
 {
     const attn_backward_problem *g = j->g;
     const attn_problem *p = &g->attention;
-    bool shared = shares_batches(&p->batch, &g->grad_query, p->query_starts) ||
-                  shares_batches(&p->batch, &g->grad_key, p->key_starts) ||
-                  shares_batches(&p->batch, &g->grad_value, p->key_starts);
+    bool shared =
+        shares_batches(&p->batch, &g->grad_query, attn_query_starts(p->packed)) ||
+        shares_batches(&p->batch, &g->grad_key, attn_key_starts(p->packed)) ||
+        shares_batches(&p->batch, &g->grad_value, attn_key_starts(p->packed));
     double work = attn_backward_work(p);
     ptrdiff_t n_threads = attn_useful_threads(work, call->n_threads);
     counts units = {shared ? 1 : p->batch.n, p->n_kv_heads, 1, 1};
@@ -246,8 +248,9 @@ describe_delta(attn_backward_problem *g)
 {
     const attn_problem *p = &g->attention;
     attn_array *delta = &g->delta;
-    ptrdiff_t n =
-        p->query_starts == NULL ? p->n_queries : (ptrdiff_t)p->query_starts[p->batch.n];
+    ptrdiff_t n = attn_query_starts(p->packed) == NULL
+                      ? p->n_queries
+                      : (ptrdiff_t)attn_query_starts(p->packed)[p->batch.n];
 
     delta->dtype = p->arithmetic;
     delta->row_stride = attn_storage_of(p->arithmetic)->bytes;
@@ -255,8 +258,9 @@ describe_delta(attn_backward_problem *g)
     delta->head_stride = n * delta->row_stride;
     n *= p->n_kv_heads * p->group;
     for (int axis = p->batch.n_axes - 1; axis >= 0; axis--) {
-        delta->batch_stride[axis] = p->query_starts == NULL ? n * delta->row_stride : 0;
-        n *= p->query_starts == NULL ? p->batch.shape[axis] : 1;
+        delta->batch_stride[axis] =
+            attn_query_starts(p->packed) == NULL ? n * delta->row_stride : 0;
+        n *= attn_query_starts(p->packed) == NULL ? p->batch.shape[axis] : 1;
     }
     return n;
 }

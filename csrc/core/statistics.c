@@ -41,7 +41,8 @@ next_piece(const attn_problem *p, piece *at)
 {
     at->first += ATTN_TASK_ROWS;
     while (at->b < p->batch.n &&
-           at->first >= attn_packed_length(p->query_starts, at->b, p->n_queries)) {
+           at->first >=
+               attn_packed_length(attn_query_starts(p->packed), at->b, p->n_queries)) {
         at->first = 0;
         at->head++;
         if (at->head >= p->n_kv_heads * p->group) {
@@ -58,7 +59,8 @@ count_pieces(const attn_problem *p)
     ptrdiff_t n = 0;
 
     for (ptrdiff_t b = 0; b < p->batch.n; b++) {
-        ptrdiff_t n_queries = attn_packed_length(p->query_starts, b, p->n_queries);
+        ptrdiff_t n_queries =
+            attn_packed_length(attn_query_starts(p->packed), b, p->n_queries);
         n += attn_divide_up(n_queries, ATTN_TASK_ROWS);
     }
     return n * p->n_kv_heads * p->group;
@@ -71,11 +73,11 @@ run_piece(const void *context, ptrdiff_t index, const attn_worker *worker)
     const attn_problem *p = j->p;
     const attn_statistics *s = j->s;
     piece *at = &j->pieces[index];
-    ptrdiff_t row = attn_packed_start(p->query_starts, at->b);
+    ptrdiff_t row = attn_packed_start(attn_query_starts(p->packed), at->b);
     ptrdiff_t kv_head = at->head / p->group,
               size = attn_storage_of(p->arithmetic)->bytes;
-    attn_task task = {.n_queries =
-                          attn_packed_length(p->query_starts, at->b, p->n_queries)};
+    attn_task task = {.n_queries = attn_packed_length(attn_query_starts(p->packed),
+                                                      at->b, p->n_queries)};
 
     task.first_row = at->head % p->group * task.n_queries + at->first;
     task.n_rows = task.n_queries - at->first;
@@ -109,9 +111,9 @@ write_received(const job *j)
     if (j->b < 0) {
         return;
     }
-    ptrdiff_t n_keys = attn_packed_length(p->key_starts, j->b, p->n_keys);
+    ptrdiff_t n_keys = attn_packed_length(attn_key_starts(p->packed), j->b, p->n_keys);
     char *at = attn_address(to, &p->batch, j->b, j->head,
-                            attn_packed_start(p->key_starts, j->b));
+                            attn_packed_start(attn_key_starts(p->packed), j->b));
     for (ptrdiff_t k = 0; k < n_keys; k++, at += to->row_stride) {
         double total = j->totals[k] != j->totals[k] ? (double)NAN : j->totals[k];
         if (p->arithmetic == ATTN_F64) {
@@ -195,10 +197,8 @@ int
 attn_measure(const attn_problem *given, const attn_statistics *s, attn_call *call)
 {
     attn_problem p = *given;
-    bool all_bf16 = p.query.dtype == ATTN_BF16 && p.key.dtype == ATTN_BF16 &&
-                    p.value.dtype == ATTN_BF16;
     job j = {.p = &p,
-             .kernel = &attn_kernel_for(call->tier, p.arithmetic, all_bf16)->attention,
+             .kernel = attn_attention_kernel_for(&p, call->tier),
              .s = s,
              .sums_size = sums_size(&p, s),
              .b = -1};

@@ -57,6 +57,15 @@ is_portable(const attn_tier *tier)
     return tier->bf16 == NULL;
 }
 
+const attn_attention_kernel *
+attn_attention_kernel_for(const attn_problem *p, const attn_tier *tier)
+{
+    bool all_bf16 = p->query.dtype == ATTN_BF16 && p->key.dtype == ATTN_BF16 &&
+                    p->value.dtype == ATTN_BF16;
+
+    return &attn_kernel_for(tier, p->arithmetic, all_bf16)->attention;
+}
+
 const attn_tier *
 attn_portable_tier(const attn_tier *tier)
 {

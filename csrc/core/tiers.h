@@ -38,6 +38,9 @@ const attn_tier *attn_default_tier(void); /* the fastest */
 const attn_kernel *attn_kernel_for(const attn_tier *, attn_dtype arithmetic,
                                    bool all_bf16);
 
+const attn_attention_kernel *attn_attention_kernel_for(const attn_problem *,
+                                                       const attn_tier *);
+
 /* The same tier without products of its own for bfloat16. */
 const attn_tier *attn_portable_tier(const attn_tier *);
 

@@ -60,10 +60,12 @@ py_output_shape(const py_attention_arrays *a, const attn_problem *p, int rank,
 /* Takes what says which groups of heads the weights have, if there is such; how many groups
  * that makes. */
 static npy_intp
-set_weight_groups(const py_attention_arrays *a, attn_problem *p)
+set_weight_groups(py_attention_arrays *a, const attn_problem *p)
 {
+    const int64_t *groups;
     int64_t n = 0;
 
+    a->described_weights.groups = NULL;
     if (a->weight_groups == NULL) {
         return p->n_kv_heads;
     }
@@ -72,9 +74,9 @@ set_weight_groups(const py_attention_arrays *a, attn_problem *p)
         return py_fail_shape(a->weight_groups, "weight_groups", "(%zd,)", p->n_kv_heads,
                              0);
     }
-    p->weight_groups = PyArray_DATA(a->weight_groups);
+    a->described_weights.groups = groups = PyArray_DATA(a->weight_groups);
     for (ptrdiff_t h = 0; h < p->n_kv_heads; h++) {
-        int64_t group = p->weight_groups[h];
+        int64_t group = groups[h];
         if (py_check_range(group, "weight_groups", -1, p->n_kv_heads - 1) < 0) {
             return -1;
         }
@@ -95,7 +97,7 @@ make_weights(py_attention_arrays *a, int type, int rank, attn_problem *p)
     if (n_groups < 0) {
         return -1;
     }
-    if (p->weight_groups != NULL) { /* of a layer, which has both axes */
+    if (a->weight_groups != NULL) { /* of a layer, which has both axes */
         shape[n_axes - 3] = n_groups * p->group;
     }
     if (py_check_size(n_axes, shape, "weights") < 0) {
@@ -105,7 +107,8 @@ make_weights(py_attention_arrays *a, int type, int rank, attn_problem *p)
     if (a->weights == NULL) {
         return -1;
     }
-    py_describe_result(&p->weights, a->weights, drop_row, p);
+    py_describe_result(&a->described_weights.array, a->weights, drop_row, p);
+    p->weights = &a->described_weights;
     return 0;
 }
 

@@ -14,6 +14,8 @@ typedef struct {
     PyArrayObject *weights, *lse;
     PyArrayObject *output; /* what the core writes: `out`, if it can, or a new one */
     PyArrayObject *out;    /* a view of the user's */
+    attn_packed packed;    /* what the problem points to */
+    attn_weights described_weights;
 } py_attention_arrays;
 
 /* Everything before the computation: from (query, key, value, options) to a problem in which

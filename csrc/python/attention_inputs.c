@@ -31,12 +31,12 @@ py_clear_problem(attn_problem *p)
 {
     p->mask.data = p->bias.data = p->sinks.data = NULL;
     p->q_offset.data = p->kv_lengths.data = NULL;
-    p->output.data = p->weights.data = p->lse.data = NULL;
-    p->state.data = p->next_state.data = NULL;
+    p->output.data = p->lse.data = NULL;
+    p->packed = NULL;
     p->pages = NULL;
+    p->weights = NULL;
+    p->partial = NULL;
     p->statistics = NULL;
-    p->query_starts = p->key_starts = NULL;
-    p->weight_groups = NULL;
     p->causal = p->top_left = false;
 }
 
@@ -70,7 +70,7 @@ convert_dtypes(py_attention_arrays *a, int type, attn_problem *p)
         return -1;
     }
     p->arithmetic = storage == ATTN_F64 ? ATTN_F64 : ATTN_F32;
-    p->output.dtype = p->weights.dtype = storage;
+    p->output.dtype = a->described_weights.array.dtype = storage;
     if (py_cast_operand(&a->query, type, &p->query.dtype) < 0 ||
         py_cast_operand(&a->key, type, &p->key.dtype) < 0 ||
         py_cast_operand(&a->value, type, &p->value.dtype) < 0) {
@@ -126,7 +126,7 @@ broadcast_batch(attn_problem *p, PyArrayObject *array, const char *name)
 
 /* Reads the sizes off query, key and value. A query with one axis is one of one row. */
 static int
-read_sizes(const py_attention_arrays *a, attn_problem *p, int *rank)
+read_sizes(py_attention_arrays *a, attn_problem *p, int *rank)
 {
     bool row = PyArray_NDIM(a->query) == 1;
 

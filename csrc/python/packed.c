@@ -98,11 +98,12 @@ check_axes(PyArrayObject *array, const char *name, bool packed, npy_intp n)
 }
 
 int
-py_set_starts(const py_attention_arrays *a, attn_problem *p)
+py_set_starts(py_attention_arrays *a, attn_problem *p)
 {
     PyArrayObject *some = a->query_starts != NULL ? a->query_starts : a->key_starts;
     npy_intp n = PyArray_NDIM(some) == 1 ? PyArray_DIM(some, 0) - 1 : 0;
 
+    a->packed = (attn_packed){NULL, NULL};
     if (check_axes(a->query, "query", a->query_starts != NULL, n) < 0 ||
         check_axes(a->key, "key", a->key_starts != NULL, n) < 0 ||
         check_axes(a->value, "value", a->key_starts != NULL, n) < 0) {
@@ -113,18 +114,19 @@ py_set_starts(const py_attention_arrays *a, attn_problem *p)
             0) {
             return -1;
         }
-        p->query_starts = PyArray_DATA(a->query_starts);
+        a->packed.queries = PyArray_DATA(a->query_starts);
     }
     if (a->key_starts != NULL) {
         if (check_starts(a->key_starts, PyArray_DIM(a->key, 1), &p->n_keys) < 0) {
             return -1;
         }
-        p->key_starts = PyArray_DATA(a->key_starts);
+        a->packed.keys = PyArray_DATA(a->key_starts);
     }
     if (a->key_starts != NULL && PyArray_DIM(a->key_starts, 0) != n + 1) {
         return py_fail_shape(a->key_starts, "seq_offsets",
                              "(%zd,) for keys, as for queries", n + 1, 0);
     }
+    p->packed = &a->packed;
     p->batch.n_axes = 1;
     p->batch.shape[0] = n;
     return 0;
@@ -133,9 +135,11 @@ py_set_starts(const py_attention_arrays *a, attn_problem *p)
 int
 py_check_lengths(const attn_problem *p)
 {
-    for (ptrdiff_t b = 0; b < p->batch.n && p->key_starts != NULL; b++) {
+    const int64_t *starts = attn_key_starts(p->packed);
+
+    for (ptrdiff_t b = 0; b < p->batch.n && starts != NULL; b++) {
         const char *at = attn_address(&p->kv_lengths, &p->batch, b, 0, 0);
-        ptrdiff_t n_keys = attn_packed_length(p->key_starts, b, 0);
+        ptrdiff_t n_keys = attn_packed_length(starts, b, 0);
         if (at != NULL && py_check_range(*(const int64_t *)(const void *)at,
                                          "kv_lengths", 0, n_keys) < 0) {
             return -1;

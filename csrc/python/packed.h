@@ -13,7 +13,7 @@ bool py_has_sequences(const py_attention_arrays *, npy_intp n);
 
 /* Checks them, and the number of axes of query, key and value, and gives them to the problem,
  * which has one batch axis from then on. */
-int py_set_starts(const py_attention_arrays *, attn_problem *);
+int py_set_starts(py_attention_arrays *, attn_problem *);
 
 /* Checks that each of kv_lengths is at most the sequence's own. */
 int py_check_lengths(const attn_problem *);

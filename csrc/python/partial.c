@@ -14,12 +14,13 @@ typedef struct {
     py_attention_arrays a;
     PyArrayObject *state; /* what a former call has left, or none */
     PyArrayObject *next;  /* the state after the call, unless it is to end */
+    attn_partial partial; /* both, described */
 } partial_arrays;
 
 /* Describes the state that a former call has left. */
 static int
 check_state(PyArrayObject *state, int type, int n_axes, const npy_intp *shape,
-            bool drop_row, attn_problem *p)
+            bool drop_row, const attn_problem *p, attn_array *to)
 {
     if (state == NULL || PyArray_TYPE(state) != type || !PyArray_ISCARRAY_RO(state) ||
         PyArray_NDIM(state) != n_axes ||
@@ -30,7 +31,7 @@ check_state(PyArrayObject *state, int type, int n_axes, const npy_intp *shape,
                      (Py_ssize_t)p->n_queries, (Py_ssize_t)p->value_dim);
         return -1;
     }
-    py_describe_result(&p->state, state, drop_row, p);
+    py_describe_result(to, state, drop_row, p);
     return 0;
 }
 
@@ -45,8 +46,10 @@ make_states(partial_arrays *x, bool begins, bool ends, int rank, const py_option
     int n_axes =
         py_result_shape(p, rank, p->value_dim + STATE_COLUMNS, drop_row, shape);
 
-    p->state.dtype = p->next_state.dtype = p->arithmetic;
-    if (!begins && check_state(x->state, real, n_axes, shape, drop_row, p) < 0) {
+    p->partial = &x->partial;
+    x->partial.before.dtype = x->partial.after.dtype = p->arithmetic;
+    if (!begins && check_state(x->state, real, n_axes, shape, drop_row, p,
+                               &x->partial.before) < 0) {
         return -1;
     }
     if (ends) {
@@ -56,7 +59,7 @@ make_states(partial_arrays *x, bool begins, bool ends, int rank, const py_option
     if (x->next == NULL) {
         return -1;
     }
-    py_describe_result(&p->next_state, x->next, drop_row, p);
+    py_describe_result(&x->partial.after, x->next, drop_row, p);
     return 0;
 }
 

@@ -63,10 +63,10 @@ chain_group(work *w, const key_run *values, ptrdiff_t k, const int rows)
 static bool
 has_value_chains(const work *w, const block *b)
 {
-    return w->task->n_rows <= STREAM_ROWS && w->p->value_dim > LINE_COLUMNS &&
+    return w->rows.task->n_rows <= STREAM_ROWS && w->rows.p->value_dim > LINE_COLUMNS &&
            b->coverage == ATTN_SEE_ALL && (b->end - b->first) % UNIT_TERMS == 0 &&
-           w->value_width == w->p->value_dim &&
-           reads_in_place(&w->p->value, w->p->value_dim, AS_TWO_ROWS);
+           w->value_width == w->rows.p->value_dim &&
+           reads_in_place(&w->rows.p->value, w->rows.p->value_dim, AS_TWO_ROWS);
 }
 
 /* Columns of values from d on, those of UNIT_LINE tiles at most, for the products of few rows. */
@@ -86,15 +86,16 @@ stage_value_line(work *w, const value_line *line, const key_run *values)
     ptrdiff_t n = values->n, used = (n + TERMS - 1) / TERMS;
 
     if (!line->zipped) {
-        fetch_rows(value, from, n, values->dim, line->n_columns, LINE_COLUMNS, w->slab);
-        memset(w->slab + used * LINE_COLUMNS, 0,
+        fetch_rows(value, from, n, values->dim, line->n_columns, LINE_COLUMNS,
+                   w->rows.slab);
+        memset(w->rows.slab + used * LINE_COLUMNS, 0,
                (size_t)((UNIT_OPERANDS - used) * LINE_COLUMNS) * sizeof(operand));
         return;
     }
     for (ptrdiff_t i = 0; i < UNIT_OPERANDS; i++, from += TERMS * value->row_stride) {
         const uint16_t *low = (const uint16_t *)(const void *)from;
         const uint16_t *up = (const uint16_t *)(const void *)(from + value->row_stride);
-        operand *to = w->slab + i * LINE_COLUMNS;
+        operand *to = w->rows.slab + i * LINE_COLUMNS;
         for (ptrdiff_t c = 0; c < line->n_columns; c += UNIT_SQUARE) {
             const uint16_t *a = TERMS * i < n ? low + c : none;
             const uint16_t *b = TERMS * i + 1 < n ? up + c : none;
@@ -110,7 +111,8 @@ keep_row_values(const work *w, ptrdiff_t row, ptrdiff_t key)
 {
     for (ptrdiff_t i = 0; i < UNIT_OPERANDS * LINE_COLUMNS; i++) {
         ptrdiff_t k = key + i / LINE_COLUMNS * TERMS;
-        w->slab[i] = keep_terms(w->slab[i], w->see[row][k / 64] >> (k % 64));
+        w->rows.slab[i] =
+            keep_terms(w->rows.slab[i], w->rows.see[row][k / 64] >> (k % 64));
     }
 }
 
@@ -129,18 +131,19 @@ sum_line(work *w, const block *b, const value_line *line, ptrdiff_t row,
         if (line->d == 0 && !seen) {
             begin_group(w, b, k, weight_sums);
         }
-        key_run values = values_of(w, b->first + k, least(n_keys - k, UNIT_TERMS));
+        key_run values =
+            values_of(&w->rows, b->first + k, least(n_keys - k, UNIT_TERMS));
         stage_value_line(w, line, &values);
         if (seen) {
             keep_row_values(w, row, k);
         } else if (b->coverage != ATTN_SEE_ALL) {
-            matrix all = {w->slab, LINE_COLUMNS};
+            matrix all = {w->rows.slab, LINE_COLUMNS};
             finite = finite &&
                      all_finite(all, UNIT_OPERANDS, round_up(line->n_columns, LANES));
         }
-        u_publish(w->slab);
+        u_publish(w->rows.slab);
         u_multiply_line(weights + k * (ptrdiff_t)sizeof(uint16_t),
-                        ATTN_BLOCK * sizeof(real), (const char *)w->slab,
+                        ATTN_BLOCK * sizeof(real), (const char *)w->rows.slab,
                         LINE_COLUMNS * sizeof(operand));
     }
     u_store_line(sums, LINE_COLUMNS * sizeof(real));
@@ -167,12 +170,12 @@ take_line(const value_line *line, const real *sums, real *to)
 static NOINLINE void
 sum_in_chains(work *w, const block *b, real *weight_sums)
 {
-    ptrdiff_t n_rows = w->task->n_rows;
+    ptrdiff_t n_rows = w->rows.task->n_rows;
     uint32_t control;
 
     memset(w->row_sums, 0, (size_t)(n_rows * w->value_width) * sizeof(real));
     for (ptrdiff_t k = 0; k < b->end - b->first; k += KEY_GROUP) {
-        key_run values = values_of(w, b->first + k, KEY_GROUP);
+        key_run values = values_of(&w->rows, b->first + k, KEY_GROUP);
         begin_group(w, b, k, weight_sums);
         control = u_flush();
         if (n_rows == 1) {
@@ -188,7 +191,7 @@ sum_in_chains(work *w, const block *b, real *weight_sums)
 static void
 sum_rows(work *w, const block *b, real *weight_sums)
 {
-    const attn_array *value = &w->p->value;
+    const attn_array *value = &w->rows.p->value;
     bool adjacent = value->column_stride == (ptrdiff_t)sizeof(uint16_t);
     real sums[UNIT_ROWS * LINE_COLUMNS];
     value_line line = {.d = 0};
@@ -198,10 +201,10 @@ sum_rows(work *w, const block *b, real *weight_sums)
         return;
     }
     do { /* Dv may be 0 */
-        line.n_columns = least(w->p->value_dim - line.d, LINE_COLUMNS);
+        line.n_columns = least(w->rows.p->value_dim - line.d, LINE_COLUMNS);
         line.zipped = adjacent && line.n_columns % UNIT_SQUARE == 0;
         bool finite = sum_line(w, b, &line, 0, false, weight_sums, sums);
-        for (ptrdiff_t r = 0; r < w->task->n_rows; r++) {
+        for (ptrdiff_t r = 0; r < w->rows.task->n_rows; r++) {
             if (!finite) {
                 sum_line(w, b, &line, r, true, NULL, sums);
             }
@@ -209,7 +212,7 @@ sum_rows(work *w, const block *b, real *weight_sums)
                       w->row_sums + r * w->value_width + line.d);
         }
         line.d += LINE_COLUMNS;
-    } while (line.d < w->p->value_dim);
+    } while (line.d < w->rows.p->value_dim);
 }
 
 #endif

@@ -29,11 +29,11 @@ fetch_key_tiles(work *w, const key_run *keys, ptrdiff_t column, ptrdiff_t n_colu
                         key->row_stride / (ptrdiff_t)sizeof(operand)};
     }
     for (ptrdiff_t j = 0; j < keys->n; j++, from += key->row_stride) {
-        operand *to = w->slab + j * width;
+        operand *to = w->rows.slab + j * width;
         stage_row(to, from, key->column_stride, n_columns, key->dtype);
         memset(to + used, 0, (size_t)(width - used) * sizeof *to);
     }
-    return (matrix){w->slab, width};
+    return (matrix){w->rows.slab, width};
 }
 
 /* Row form: products of queries with the block's keys from k on, KEY_GROUP or as many as there
@@ -42,7 +42,7 @@ static void
 score_group(work *w, const block *b, ptrdiff_t k)
 {
     ptrdiff_t first = b->first + k, n = least(b->end - first, KEY_GROUP);
-    key_run run = keys_of(w, first, n), next = {.at = NULL};
+    key_run run = keys_of(&w->rows, first, n), next = {.at = NULL};
     matrix keys = fetch_key_tiles(w, &run, 0, run.dim);
     real sums[KEY_GROUP * LANES];
     v_real a[LANES];
@@ -59,14 +59,14 @@ score_group(work *w, const block *b, ptrdiff_t k)
                                      .a_row = keys.row,
                                      .a_tile = UNIT_ROWS * keys.row,
                                      .a_step = UNIT_OPERANDS,
-                                     .b = w->query,
+                                     .b = w->rows.query,
                                      .b_row = WIDTH,
                                      .n_rows = n,
                                      .n_vec = 1,
-                                     .n_steps = w->key_width / UNIT_OPERANDS,
+                                     .n_steps = w->rows.key_width / UNIT_OPERANDS,
                                      .next = {look_ahead(w, b, k / KEY_GROUP)}});
     for (ptrdiff_t lane = 0; lane < n; lane += LANES) {
-        if (w->task->n_rows <= 4) {
+        if (w->rows.task->n_rows <= 4) {
             u_turn_four(sums + lane * LANES, a);
         } else {
             for (int i = 0; i < LANES; i++) {
@@ -74,7 +74,7 @@ score_group(work *w, const block *b, ptrdiff_t k)
             }
             v_transpose(a);
         }
-        for (ptrdiff_t r = 0; r < w->task->n_rows; r++) {
+        for (ptrdiff_t r = 0; r < w->rows.task->n_rows; r++) {
             v_store(w->scores + r * ATTN_BLOCK + k + lane, a[r]);
         }
     }
@@ -84,7 +84,7 @@ score_group(work *w, const block *b, ptrdiff_t k)
 static void
 multiply_scores(work *w, const block *b, const span *spans, const span *seen)
 {
-    key_run run = keys_of(w, seen->first, seen->n);
+    key_run run = keys_of(&w->rows, seen->first, seen->n);
     prefetch next[2] = {next_prefetch(w, b->end, false),
                         block_prefetch(w, b->first, true)};
     ptrdiff_t most_columns = are_key_tiles(&run) ? run.dim : ATTN_DIM_BLOCK;
@@ -93,7 +93,7 @@ multiply_scores(work *w, const block *b, const span *spans, const span *seen)
     do { /* D may be 0 */
         ptrdiff_t n_columns = least(run.dim - d, most_columns);
         matrix keys = fetch_key_tiles(w, &run, d, n_columns);
-        for (int t = 0; t < w->n_tiles; t++) {
+        for (int t = 0; t < w->rows.n_tiles; t++) {
             if (spans[t].n == 0) {
                 continue;
             }
@@ -104,10 +104,10 @@ multiply_scores(work *w, const block *b, const span *spans, const span *seen)
                 .a_row = keys.row,
                 .a_tile = UNIT_ROWS * keys.row,
                 .a_step = UNIT_OPERANDS,
-                .b = w->query + (t * w->key_width + d / TERMS) * WIDTH,
+                .b = w->rows.query + (t * w->rows.key_width + d / TERMS) * WIDTH,
                 .b_row = WIDTH,
                 .n_rows = spans[t].n,
-                .n_vec = tile_vectors(w, t),
+                .n_vec = tile_vectors(&w->rows, t),
                 .n_steps = (n_columns + UNIT_TERMS - 1) / UNIT_TERMS,
                 .resume = d > 0,
                 .next = {next[0], next[1]}});

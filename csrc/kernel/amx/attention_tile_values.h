@@ -86,7 +86,7 @@ stage_some_tiles(const value_tiles *tiles, const key_run *values, operand *to)
 static void
 stage_value_tiles(work *w, const value_tiles *tiles, key_run values)
 {
-    for (operand *to = w->slab; values.n > 0; to += UNIT_TILE) {
+    for (operand *to = w->rows.slab; values.n > 0; to += UNIT_TILE) {
         key_run next = rest_of(values, least(values.n, UNIT_TERMS));
         prefetch ahead =
             prefetch_of(next.array, next.at + tiles->d * next.array->column_stride,
@@ -104,7 +104,7 @@ are_tiles_finite(const work *w, const value_tiles *values)
     ptrdiff_t n_tiles =
         (values->n_columns + UNIT_ROWS - 1) / UNIT_ROWS * values->n_steps;
 
-    return all_finite((matrix){w->slab, UNIT_OPERANDS}, n_tiles * UNIT_ROWS,
+    return all_finite((matrix){w->rows.slab, UNIT_OPERANDS}, n_tiles * UNIT_ROWS,
                       UNIT_OPERANDS);
 }
 
@@ -114,7 +114,7 @@ static void
 add_unit_sums(work *w, int tile, ptrdiff_t d, ptrdiff_t n_rows, const real *sums,
               uint64_t lanes)
 {
-    for (int v = 0; v < tile_vectors(w, tile); v++) {
+    for (int v = 0; v < tile_vectors(&w->rows, tile); v++) {
         v_real keep = v_load(w->rescale + (ptrdiff_t)tile * WIDTH + v * LANES);
         v_mask wanted = v_mask_of(lanes >> (v * LANES));
         for (ptrdiff_t i = 0; i < n_rows; i++) {
@@ -138,7 +138,7 @@ keep_seen_values(const work *w, ptrdiff_t row, ptrdiff_t key, const operand *fro
     for (ptrdiff_t i = 0; i < n * UNIT_TILE; i++) {
         ptrdiff_t k = key + i / UNIT_TILE * UNIT_TERMS + i % UNIT_OPERANDS * TERMS;
         ONE_BY_ONE;
-        to[i] = keep_terms(from[i], w->see[row][k / 64] >> (k % 64));
+        to[i] = keep_terms(from[i], w->rows.see[row][k / 64] >> (k % 64));
     }
 }
 
@@ -158,13 +158,13 @@ add_values(work *w, const block *b, int tile, const span *s, const value_tiles *
                       .a_step = UNIT_TILE,
                       .b = (const operand *)(const void *)scores_of(w, tile),
                       .b_row = WIDTH,
-                      .n_vec = tile_vectors(w, tile),
+                      .n_vec = tile_vectors(&w->rows, tile),
                       .n_steps = (s->n + UNIT_TERMS - 1) / UNIT_TERMS,
                       .next = {next[0], next[1]}};
 
     for (ptrdiff_t c = 0; c < values->n_columns; c += UNIT_SQUARE) {
         const operand *from =
-            w->slab + (c / UNIT_ROWS * values->n_steps + offset) * UNIT_TILE;
+            w->rows.slab + (c / UNIT_ROWS * values->n_steps + offset) * UNIT_TILE;
         ptrdiff_t d = values->d + c;
         m.n_rows = least(values->n_columns - c, UNIT_SQUARE);
         m.a = from;
@@ -176,7 +176,7 @@ add_values(work *w, const block *b, int tile, const span *s, const value_tiles *
         }
         m.a = seen;
         m.a_tile = m.n_steps * UNIT_TILE;
-        for (ptrdiff_t r = 0; r < tile_rows(w, tile); r++) {
+        for (ptrdiff_t r = 0; r < tile_rows(&w->rows, tile); r++) {
             for (ptrdiff_t j = 0; j < m.n_rows; j += UNIT_ROWS) {
                 keep_seen_values(w, (ptrdiff_t)tile * WIDTH + r, s->first - b->first,
                                  from + j / UNIT_ROWS * values->n_steps * UNIT_TILE,
@@ -192,7 +192,7 @@ add_values(work *w, const block *b, int tile, const span *s, const value_tiles *
 static void
 add_block(work *w, const block *b, const span *spans, const span *seen, prefetch *next)
 {
-    key_run run = values_of(w, seen->first, seen->n);
+    key_run run = values_of(&w->rows, seen->first, seen->n);
 
     for (ptrdiff_t d = 0; d < run.dim; d += SLAB_COLUMNS) {
         value_tiles values = {.first = seen->first,
@@ -201,7 +201,7 @@ add_block(work *w, const block *b, const span *spans, const span *seen, prefetch
                               .n_steps = (seen->n + UNIT_TERMS - 1) / UNIT_TERMS};
         stage_value_tiles(w, &values, run);
         values.finite = !seen->masked || are_tiles_finite(w, &values);
-        for (int t = 0; t < w->n_tiles; t++) {
+        for (int t = 0; t < w->rows.n_tiles; t++) {
             if (spans[t].n > 0) {
                 add_values(w, b, t, &spans[t], &values, next);
                 next[0].n_rows = next[1].n_rows = 0;

@@ -18,22 +18,22 @@ open_task(const attn_problem *p, const attn_task *task, void *memory)
     work *w = memory;
     ptrdiff_t group_rows = p->group * task->n_queries;
 
-    w->p = p;
-    w->task = task;
-    w->n_tiles = (int)tiles_of(task->n_rows);
+    w->rows.p = p;
+    w->rows.task = task;
+    w->rows.n_tiles = (int)tiles_of(task->n_rows);
     w->reads_ahead = is_far(p) && group_rows <= ATTN_TASK_ROWS;
     w->reads_once = w->reads_ahead && attn_get_tuning(ATTN_TUNE_READ_ONCE);
     w->ends_head = is_far(p) && task->first_row + task->n_rows == group_rows;
     w->values_prefetched = -1;
-    attn_seen_keys(task, &w->from, &w->to);
+    attn_seen_keys(task, &w->rows.from, &w->rows.to);
     lay_out(p, group_rows, memory, w);
-    load_queries(w);
+    load_queries(&w->rows);
     for (ptrdiff_t r = 0; r < task->n_rows && task->bias != NULL; r++) {
         ONE_BY_ONE;
-        w->bias_rows[r] = task->bias + row_offset(w, &p->bias, r);
+        w->rows.bias_rows[r] = task->bias + row_offset(&w->rows, &p->bias, r);
     }
-    clear(&w->total, w->n_tiles);
-    if (task->state != NULL) {
+    clear(&w->total, w->rows.n_tiles);
+    if (has_former_keys(p)) {
         load_state(w);
     }
     return w;
@@ -43,15 +43,15 @@ static void
 run(const attn_problem *p, const attn_task *task, const attn_worker *worker)
 {
     work *w = open_task(p, task, worker->workspace);
-    ptrdiff_t first = w->from / ATTN_CHUNK * ATTN_CHUNK;
+    ptrdiff_t first = w->rows.from / ATTN_CHUNK * ATTN_CHUNK;
 
-    if (first < w->to && w->to <= first + ATTN_CHUNK && task->state == NULL) {
+    if (first < w->rows.to && w->rows.to <= first + ATTN_CHUNK && !has_former_keys(p)) {
         /* nothing to combine */
         attend_to_chunk(w, first, worker);
         w->total = w->chunk;
-        first = w->to;
+        first = w->rows.to;
     }
-    for (; first < w->to; first += ATTN_CHUNK) {
+    for (; first < w->rows.to; first += ATTN_CHUNK) {
         if (attn_gives_up(worker)) {
             return; /* the call has failed: nobody looks at the results */
         }
@@ -68,7 +68,7 @@ run_chunk(const attn_problem *p, const attn_task *task, ptrdiff_t first_key, voi
     work *w = open_task(p, task, worker->workspace);
     arena partial_memory = {to, 0};
 
-    take_partial(&partial_memory, w->n_tiles, p->value_dim, &w->chunk);
+    take_partial(&partial_memory, w->rows.n_tiles, p->value_dim, &w->chunk);
     attend_to_chunk(w, first_key, worker);
 }
 
@@ -84,7 +84,7 @@ combine(void *from, const attn_worker *worker)
     work *w = worker->workspace;
     arena partial_memory = {from, 0};
 
-    take_partial(&partial_memory, w->n_tiles, w->p->value_dim, &w->chunk);
+    take_partial(&partial_memory, w->rows.n_tiles, w->rows.p->value_dim, &w->chunk);
     combine_chunk(w);
 }
 
@@ -93,7 +93,8 @@ end_combine(const attn_worker *worker)
 {
     work *w = worker->workspace;
 
-    lay_out(w->p, w->p->group * w->task->n_queries, worker->workspace, w);
+    lay_out(w->rows.p, w->rows.p->group * w->rows.task->n_queries, worker->workspace,
+            w);
     close_task(w, worker);
 }
 

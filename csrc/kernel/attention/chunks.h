@@ -25,7 +25,7 @@ combine_tile(work *w, int tile)
 {
     real *total = w->total.output[tile];
     real *chunk = w->chunk.output[tile];
-    int n_vec = tile_vectors(w, tile);
+    int n_vec = tile_vectors(&w->rows, tile);
 
     if (w->chunk.empty[tile]) {
         return;
@@ -41,14 +41,14 @@ combine_tile(work *w, int tile)
         if (w->total.empty[tile]) {
             continue;
         }
-        for (ptrdiff_t d = 0; d < w->p->value_dim; d++) {
+        for (ptrdiff_t d = 0; d < w->rows.p->value_dim; d++) {
             real *at = total + d * WIDTH + v * LANES;
             v_real x = v_load(chunk + d * WIDTH + v * LANES);
             v_store(at, v_fma(x, new, v_mul(v_load(at), old)));
         }
     }
     if (w->total.empty[tile]) { /* 0 * old + chunk * 1 is the chunk */
-        memcpy(total, chunk, (size_t)(w->p->value_dim * WIDTH) * sizeof(real));
+        memcpy(total, chunk, (size_t)(w->rows.p->value_dim * WIDTH) * sizeof(real));
         w->total.empty[tile] = false;
     }
 }
@@ -56,7 +56,7 @@ combine_tile(work *w, int tile)
 static void
 combine_chunk(work *w)
 {
-    for (int t = 0; t < w->n_tiles; t++) {
+    for (int t = 0; t < w->rows.n_tiles; t++) {
         combine_tile(w, t);
     }
 }
@@ -67,22 +67,22 @@ attend_to_chunk(work *w, ptrdiff_t first, const attn_worker *worker)
 {
     block b;
 
-    clear(&w->chunk, w->n_tiles);
-    for (ptrdiff_t end = least(first + ATTN_CHUNK, w->to); first < end;
+    clear(&w->chunk, w->rows.n_tiles);
+    for (ptrdiff_t end = least(first + ATTN_CHUNK, w->rows.to); first < end;
          first += ATTN_BLOCK) {
-        if (first + ATTN_BLOCK <= w->from || attn_gives_up(worker) ||
-            !open_block(w, first, &b)) {
+        if (first + ATTN_BLOCK <= w->rows.from || attn_gives_up(worker) ||
+            !open_block(&w->rows, first, &b)) {
             continue;
         }
         begin_products();
-        if (w->row_form) {
+        if (w->rows.row_form) {
             attend_rows(w, &b);
         } else {
             attend_tiles(w, &b);
         }
         end_products();
     }
-    if (w->row_form) {
+    if (w->rows.row_form) {
         rows_to_tile(w);
     }
 }

@@ -3,7 +3,7 @@
 #ifndef ATTN_KERNEL_ATTENTION_DROPOUT_H
 #define ATTN_KERNEL_ATTENTION_DROPOUT_H
 
-#include "kernel/attention/task.h"
+#include "kernel/attention/rows.h"
 
 /* Key j of a block is word j / 32 of the generator's counter j % 32. */
 enum { COUNTERS = ATTN_BLOCK / 4 };
@@ -30,12 +30,12 @@ generate(uint32_t x[4][COUNTERS], uint64_t seed)
 
 /* Sets the bits, 0 before, of row r's keys of the block at `first`. */
 static void
-find_kept_keys(work *w, ptrdiff_t r, ptrdiff_t first)
+find_kept_keys(task_rows *t, ptrdiff_t r, ptrdiff_t first)
 {
-    const attn_task *task = w->task;
+    const attn_task *task = t->task;
     ptrdiff_t row = task->first_row + r;
     uint32_t words[4][COUNTERS];
-    uint32_t least_kept = (uint32_t)(w->p->dropout * 0x1p32);
+    uint32_t least_kept = (uint32_t)(t->p->dropout * 0x1p32);
 
     for (int i = 0; i < COUNTERS; i++) {
         words[0][i] = (uint32_t)(first / ATTN_BLOCK * COUNTERS + i);
@@ -44,34 +44,34 @@ find_kept_keys(work *w, ptrdiff_t r, ptrdiff_t first)
         words[2][i] = (uint32_t)(task->first_head + row / task->n_queries);
         words[3][i] = (uint32_t)task->batch;
     }
-    generate(words, w->p->dropout_seed);
+    generate(words, t->p->dropout_seed);
     for (int c = 0; c < 4; c++) {
         uint32_t bits = 0;
         for (int i = 0; i < COUNTERS; i++) {
             bits |= (uint32_t)(words[c][i] >= least_kept) << i;
         }
-        w->keep[r][c / 2] |= (uint64_t)bits << (c % 2 * COUNTERS);
+        t->keep[r][c / 2] |= (uint64_t)bits << (c % 2 * COUNTERS);
     }
 }
 
 /* Which weights the task's rows keep of the block at `first`, by rows or by keys. */
 static NOINLINE void
-find_kept(work *w, ptrdiff_t first)
+find_kept(task_rows *t, ptrdiff_t first)
 {
-    memset(w->keep, 0, sizeof w->keep);
-    for (ptrdiff_t r = 0; r < w->task->n_rows; r++) {
-        find_kept_keys(w, r, first);
+    memset(t->keep, 0, sizeof t->keep);
+    for (ptrdiff_t r = 0; r < t->task->n_rows; r++) {
+        find_kept_keys(t, r, first);
     }
-    if (!w->row_form) {
-        attn_transpose_bits(w->keep, ATTN_BLOCK, w->keep_lanes);
+    if (!t->row_form) {
+        attn_transpose_bits(t->keep, ATTN_BLOCK, t->keep_lanes);
     }
 }
 
 /* What is kept is multiplied by this. */
 static real
-kept_scale(const work *w)
+kept_scale(const task_rows *t)
 {
-    return (real)(1 / (1 - w->p->dropout));
+    return (real)(1 / (1 - t->p->dropout));
 }
 
 /* What is kept of n_lines of n_vec vectors, times a factor; 0 for the rest. Lines are keys, or

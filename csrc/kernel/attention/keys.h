@@ -4,7 +4,6 @@
 #ifndef ATTN_KERNEL_ATTENTION_KEYS_H
 #define ATTN_KERNEL_ATTENTION_KEYS_H
 
-#include "core/pages.h"
 #include "kernel/attention/task.h"
 #include "kernel/operands/prefetch.h"
 #include <assert.h>
@@ -21,8 +20,9 @@ is_far(const attn_problem *p)
 {
     double row = (double)(p->head_dim * p->key.column_stride) +
                  (double)(p->value_dim * p->value.column_stride);
-    double n_keys = p->key_starts == NULL ? (double)p->batch.n * (double)p->n_keys
-                                          : (double)p->key_starts[p->batch.n];
+    double n_keys = attn_key_starts(p->packed) == NULL
+                        ? (double)p->batch.n * (double)p->n_keys
+                        : (double)attn_key_starts(p->packed)[p->batch.n];
 
     return n_keys * (double)p->n_kv_heads * row > NEAR_BYTES;
 }
@@ -38,36 +38,36 @@ typedef struct {
 
 /* The row of the key at `first`, the first of n > 0 of one block. */
 static ptrdiff_t
-row_of_key(const work *w, ptrdiff_t first, ptrdiff_t n)
+row_of_key(const task_rows *t, ptrdiff_t first, ptrdiff_t n)
 {
-    const attn_pages *pages = w->p->pages;
+    const attn_pages *pages = t->p->pages;
 
     assert(n <= ATTN_BLOCK - first % ATTN_BLOCK);
     if (pages == NULL || n <= 0) {
         return first;
     }
-    return pages->rows[w->task->batch * pages->n + first / ATTN_BLOCK] +
+    return pages->rows[t->task->batch * pages->n + first / ATTN_BLOCK] +
            first % ATTN_BLOCK;
 }
 
 /* Keys first .. first + n - 1, of one block. */
 static key_run
-keys_of(const work *w, ptrdiff_t first, ptrdiff_t n)
+keys_of(const task_rows *t, ptrdiff_t first, ptrdiff_t n)
 {
-    const attn_problem *p = w->p;
+    const attn_problem *p = t->p;
 
     return (key_run){&p->key, p->head_dim,
-                     w->task->key + row_of_key(w, first, n) * p->key.row_stride, n};
+                     t->task->key + row_of_key(t, first, n) * p->key.row_stride, n};
 }
 
 /* Their values. */
 static key_run
-values_of(const work *w, ptrdiff_t first, ptrdiff_t n)
+values_of(const task_rows *t, ptrdiff_t first, ptrdiff_t n)
 {
-    const attn_problem *p = w->p;
+    const attn_problem *p = t->p;
 
     return (key_run){&p->value, p->value_dim,
-                     w->task->value + row_of_key(w, first, n) * p->value.row_stride, n};
+                     t->task->value + row_of_key(t, first, n) * p->value.row_stride, n};
 }
 
 /* The run's rows from `first` on. */
@@ -90,20 +90,21 @@ run_prefetch(key_run run)
 static prefetch
 block_prefetch(const work *w, ptrdiff_t first, bool value)
 {
-    ptrdiff_t n = least(w->to - first, ATTN_BLOCK);
+    ptrdiff_t n = least(w->rows.to - first, ATTN_BLOCK);
 
     if (!w->reads_ahead || (value && first == w->values_prefetched)) {
         return (prefetch){.n_rows = 0};
     }
-    return run_prefetch(value ? values_of(w, first, n) : keys_of(w, first, n));
+    return run_prefetch(value ? values_of(&w->rows, first, n)
+                              : keys_of(&w->rows, first, n));
 }
 
 /* The first keys, or values, of the next head. */
 static prefetch
-next_head_prefetch(const work *w, bool value)
+next_head_prefetch(const task_rows *t, bool value)
 {
-    ptrdiff_t n = least(w->p->n_keys, ATTN_BLOCK);
-    key_run run = value ? values_of(w, 0, n) : keys_of(w, 0, n);
+    ptrdiff_t n = least(t->p->n_keys, ATTN_BLOCK);
+    key_run run = value ? values_of(t, 0, n) : keys_of(t, 0, n);
 
     run.at += run.array->head_stride;
     return run_prefetch(run);
@@ -114,10 +115,10 @@ next_head_prefetch(const work *w, bool value)
 static prefetch
 next_prefetch(const work *w, ptrdiff_t end, bool value)
 {
-    if (end < w->to) {
+    if (end < w->rows.to) {
         return block_prefetch(w, end, value);
     }
-    return w->ends_head ? next_head_prefetch(w, value) : (prefetch){.n_rows = 0};
+    return w->ends_head ? next_head_prefetch(&w->rows, value) : (prefetch){.n_rows = 0};
 }
 
 #endif

@@ -13,7 +13,7 @@ fetch_keys(work *w, const key_run *keys, ptrdiff_t column, ptrdiff_t n_columns)
 {
     const char *from = keys->at + column * keys->array->column_stride;
 
-    return fetch_lines(keys->array, from, keys->n, keys->dim, n_columns, w->slab);
+    return fetch_lines(keys->array, from, keys->n, keys->dim, n_columns, w->rows.slab);
 }
 
 /* Columns from `column` on of a run of values. */
@@ -24,7 +24,7 @@ fetch_values(work *w, const key_run *values, ptrdiff_t column, ptrdiff_t n_colum
     const char *from = values->at + column * values->array->column_stride;
 
     return fetch_rows(values->array, from, values->n, values->dim, n_columns, width,
-                      w->slab);
+                      w->rows.slab);
 }
 
 /* start + the sum of weights[k] * values[k][d] over the steps k < n, of terms that a row
@@ -40,7 +40,7 @@ sum_seen_values(const work *w, ptrdiff_t row, ptrdiff_t first, ptrdiff_t n,
     for (ptrdiff_t k = 0; k < n; k++) {
         ptrdiff_t key = first + k * TERMS;
         operand value = keep_terms(values.at[k * values.row + d],
-                                   w->see[row][key / 64] >> (key % 64));
+                                   w->rows.see[row][key / 64] >> (key % 64));
         sum = v_dot(v_set1_operand(weights[k * step]), v_set1_operand(value), sum);
     }
     v_store(lanes, sum);

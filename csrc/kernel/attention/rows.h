@@ -1,110 +1,121 @@
-/* Rows of a task: where arrays have them, and the queries that they are. */
+/* The rows of a task, as going forward and backward have them in common: what is computed of
+ * them, where arrays have them, and what they may see of a block of keys. */
 #ifndef ATTN_KERNEL_ATTENTION_ROWS_H
 #define ATTN_KERNEL_ATTENTION_ROWS_H
 
-#include "kernel/attention/task.h"
+#include "core/visibility.h"
 #include "kernel/operands/lanes.h"
 #include "kernel/operands/prefetch.h"
 
+typedef struct {
+    const attn_problem *p;
+    const attn_task *task;
+    bool row_form;
+    int n_tiles;
+    ptrdiff_t from, to;  /* keys that some row may see */
+    ptrdiff_t key_width; /* operands of a row of query or key */
+    operand *query;      /* (tiles, key_width, WIDTH); row form: (rows, key_width) */
+    real *staging;       /* (LANES, SLAB_COLUMNS) rows that are not contiguous reals */
+    operand *slab;       /* keys or values brought into contiguous operands */
+    real *bias;          /* (rows, BLOCK), unless it is read where it lies */
+    const char *bias_rows[ATTN_TASK_ROWS]; /* of the array, from key 0 on */
+    attn_key_bits see, keep;               /* of a block; keep: what dropout leaves */
+    uint64_t see_lanes[ATTN_BLOCK],
+        keep_lanes[ATTN_BLOCK]; /* transposed: bit r of [k] */
+} task_rows;
+
 /* Where a per-head, per-query array has row r of the task. */
 static ptrdiff_t
-row_offset(const work *w, const attn_array *array, ptrdiff_t r)
+row_offset(const task_rows *t, const attn_array *array, ptrdiff_t r)
 {
-    ptrdiff_t row = w->task->first_row + r;
-    ptrdiff_t n_queries = w->task->n_queries;
+    ptrdiff_t row = t->task->first_row + r;
+    ptrdiff_t n_queries = t->task->n_queries;
     return row / n_queries * array->head_stride + row % n_queries * array->row_stride;
 }
 
 static ptrdiff_t
-tile_rows(const work *w, int tile)
+tile_rows(const task_rows *t, int tile)
 {
-    return least(w->task->n_rows - (ptrdiff_t)tile * WIDTH, WIDTH);
+    return least(t->task->n_rows - (ptrdiff_t)tile * WIDTH, WIDTH);
 }
 
 /* Vectors of a tile that hold rows; what lies beyond is never read. */
 static int
-tile_vectors(const work *w, int tile)
+tile_vectors(const task_rows *t, int tile)
 {
-    return (int)((tile_rows(w, tile) + LANES - 1) / LANES);
+    return (int)((tile_rows(t, tile) + LANES - 1) / LANES);
 }
 
 /* The addresses of an array's rows from row r of the task on, as many as there are lanes or
  * rows left; returns how many. */
 static ptrdiff_t
-row_addresses(const work *w, const attn_array *array, const char *base, ptrdiff_t r,
-              const char *rows[LANES])
+row_addresses(const task_rows *t, const attn_array *array, const char *base,
+              ptrdiff_t r, const char *rows[LANES])
 {
-    ptrdiff_t n = least(w->task->n_rows - r, LANES);
+    ptrdiff_t n = least(t->task->n_rows - r, LANES);
 
     for (ptrdiff_t i = 0; i < n; i++) {
         ONE_BY_ONE;
-        rows[i] = base + row_offset(w, array, r + i);
+        rows[i] = base + row_offset(t, array, r + i);
     }
     return n;
 }
 
 /* Stores n_columns of a column of vectors into the rows from r on of a result. */
 static void
-store_result(work *w, const attn_array *array, char *base, ptrdiff_t r,
+store_result(task_rows *t, const attn_array *array, char *base, ptrdiff_t r,
              const real *from, ptrdiff_t n_columns)
 {
     char *rows[LANES] = {NULL};
-    ptrdiff_t n = least(w->task->n_rows - r, LANES);
+    ptrdiff_t n = least(t->task->n_rows - r, LANES);
 
     for (ptrdiff_t i = 0; i < n; i++) {
         ONE_BY_ONE;
-        rows[i] = base + row_offset(w, array, r + i);
+        rows[i] = base + row_offset(t, array, r + i);
     }
-    store_lanes(array, rows, n, from, n_columns, w->rows);
+    store_lanes(array, rows, n, from, n_columns, t->staging);
 }
 
 static void
-load_queries(work *w)
+load_queries(task_rows *t)
 {
-    const attn_problem *p = w->p;
+    const attn_problem *p = t->p;
     const attn_array *query = &p->query;
-    ptrdiff_t n_rows = w->task->n_rows;
+    ptrdiff_t n_rows = t->task->n_rows;
     ptrdiff_t used = (p->head_dim + TERMS - 1) / TERMS;
-    bool lanes = !w->row_form || HAS_UNIT;
+    bool lanes = !t->row_form || HAS_UNIT;
     real scale = (real)p->scale;
 
     for (ptrdiff_t r = 0; r < n_rows && lanes; r += LANES) {
-        operand *tile = w->query + r / WIDTH * WIDTH * w->key_width + r % WIDTH;
+        operand *tile = t->query + r / WIDTH * WIDTH * t->key_width + r % WIDTH;
         const char *rows[LANES] = {NULL};
-        ptrdiff_t n = row_addresses(w, query, w->task->query, r, rows);
-        load_lanes(query, rows, n, p->head_dim, w->rows, tile,
+        ptrdiff_t n = row_addresses(t, query, t->task->query, r, rows);
+        load_lanes(query, rows, n, p->head_dim, t->staging, tile,
                    TERMS == 1 ? &scale : NULL);
-        for (ptrdiff_t k = used; k < w->key_width; k++) {
+        for (ptrdiff_t k = used; k < t->key_width; k++) {
             memset(tile + k * WIDTH, 0, LANES * sizeof *tile);
         }
     }
     for (ptrdiff_t r = 0; r < row_form_rows(n_rows) && !lanes; r++) {
-        operand *to = w->query + r * w->key_width;
-        memset(to, 0, (size_t)w->key_width * sizeof *to);
+        operand *to = t->query + r * t->key_width;
+        memset(to, 0, (size_t)t->key_width * sizeof *to);
         if (r < n_rows) {
-            stage_row(to, w->task->query + row_offset(w, query, r),
+            stage_row(to, t->task->query + row_offset(t, query, r),
                       query->column_stride, p->head_dim, query->dtype);
-            scale_row(to, w->key_width, scale);
+            scale_row(to, t->key_width, scale);
         }
     }
 }
 
 /* What follows the task's queries: most likely the next task's. */
 static prefetch
-queries_prefetch(const work *w)
+queries_prefetch(const task_rows *t)
 {
-    const attn_array *query = &w->p->query;
-    ptrdiff_t n_rows = w->task->n_rows;
+    const attn_array *query = &t->p->query;
+    ptrdiff_t n_rows = t->task->n_rows;
 
-    return prefetch_of(query, w->task->query + row_offset(w, query, n_rows),
-                       w->p->head_dim, n_rows);
-}
-
-/* Are scores logits already but for w->scale, which must not be negative then? */
-static bool
-are_plain_scores(const work *w)
-{
-    return w->task->bias == NULL && !(w->p->softcap > 0) && w->scale > 0;
+    return prefetch_of(query, t->task->query + row_offset(t, query, n_rows),
+                       t->p->head_dim, n_rows);
 }
 
 #endif

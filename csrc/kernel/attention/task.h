@@ -1,10 +1,9 @@
-/* A task's work: what is computed, and the memory for it. */
+/* A task's work going forward: what is computed of its rows, and the memory for it. */
 #ifndef ATTN_KERNEL_ATTENTION_TASK_H
 #define ATTN_KERNEL_ATTENTION_TASK_H
 
-#include "core/visibility.h"
 #include "kernel/arena.h"
-#include "kernel/operands/operand.h"
+#include "kernel/attention/rows.h"
 
 /* A running softmax over keys for each row of the task: maximum and sum of exponentials,
  * and by tile the output not yet divided by the sum. */
@@ -23,34 +22,21 @@ typedef struct {
 } row_statistics;
 
 typedef struct {
-    const attn_problem *p;
-    const attn_task *task;
-    bool row_form;
+    task_rows rows;
     bool reads_ahead; /* prefetches keys and values: no other task reads them first */
     bool reads_once;  /* prefetches those that are read once past the larger caches */
     bool ends_head;   /* prefetches those of the next head */
-    int n_tiles;
-    ptrdiff_t from, to; /* keys that some row of the task may see */
     ptrdiff_t
         values_prefetched; /* key of the block whose values were prefetched already */
-    ptrdiff_t key_width;   /* operands of a row of query or key */
     ptrdiff_t value_width; /* Dv rounded up to whole vectors */
     real scale;            /* of the scores as they come out of the products */
-    operand *query;        /* (tiles, key_width, WIDTH); row form: (rows, key_width) */
     partial chunk;         /* of the current chunk of keys */
     partial total;    /* of all chunks before it; in the end, sum holds its inverse */
-    real *rows;       /* (LANES, SLAB_COLUMNS) rows that are not contiguous reals */
     real *scores;     /* (tiles, BLOCK, WIDTH); row form: (rows, BLOCK) */
     real *rescale;    /* (rows) what the last block multiplied sum and output by */
-    operand *slab;    /* keys or values brought into contiguous operands */
-    real *bias;       /* (rows, BLOCK), unless it is read where it lies */
     real *row_output; /* row form: (rows, value_width) the chunk's output */
     real *row_sums;   /* row form: likewise, of a block */
-    const char *bias_rows[ATTN_TASK_ROWS]; /* of the array, from key 0 on */
-    row_statistics *statistics;            /* while they are measured */
-    attn_key_bits see, keep;               /* of a block; keep: what dropout leaves */
-    uint64_t see_lanes[ATTN_BLOCK],
-        keep_lanes[ATTN_BLOCK]; /* transposed: bit r of [k] */
+    row_statistics *statistics; /* while they are measured */
 } work;
 
 static void
@@ -75,25 +61,26 @@ lay_out(const attn_problem *p, ptrdiff_t group_rows, char *memory, work *w)
     ptrdiff_t slab = ATTN_BLOCK * most(DIM_STEPS, SLAB_COLUMNS / TERMS);
 
     arena_take(&a, sizeof *w);
-    w->row_form = group_rows <= ATTN_FEW_ROWS && p->statistics == NULL;
-    w->key_width = round_up(p->head_dim, SUM_TERMS) / TERMS;
-    w->value_width = w->row_form ? round_up(p->value_dim, LANES) : p->value_dim;
+    w->rows.row_form = group_rows <= ATTN_FEW_ROWS && p->statistics == NULL;
+    w->rows.key_width = round_up(p->head_dim, SUM_TERMS) / TERMS;
+    w->value_width = w->rows.row_form ? round_up(p->value_dim, LANES) : p->value_dim;
     w->scale = pending_scale((real)p->scale);
-    w->query =
-        arena_take(&a, (size_t)(w->key_width * n_tiles * WIDTH) * sizeof(operand));
+    w->rows.query =
+        arena_take(&a, (size_t)(w->rows.key_width * n_tiles * WIDTH) * sizeof(operand));
     take_partial(&a, n_tiles, p->value_dim, &w->chunk);
     take_partial(&a, n_tiles, p->value_dim, &w->total);
-    w->rows = arena_reals(&a, LANES * SLAB_COLUMNS);
+    w->rows.staging = arena_reals(&a, LANES * SLAB_COLUMNS);
     w->scores = arena_reals(&a, ATTN_BLOCK * n_tiles * WIDTH);
     w->rescale = arena_reals(&a, n_tiles * WIDTH);
-    if (w->row_form) {
-        slab = most(KEY_GROUP * most(w->key_width, w->value_width / TERMS), LEAST_SLAB);
+    if (w->rows.row_form) {
+        slab = most(KEY_GROUP * most(w->rows.key_width, w->value_width / TERMS),
+                    LEAST_SLAB);
         w->row_output = arena_reals(&a, n_rows * w->value_width);
         w->row_sums = arena_reals(&a, row_form_rows(n_rows) * w->value_width);
     }
-    w->slab = arena_take(&a, (size_t)slab * sizeof(operand));
+    w->rows.slab = arena_take(&a, (size_t)slab * sizeof(operand));
     if (p->bias.data != NULL) {
-        w->bias = arena_reals(&a, n_rows * ATTN_BLOCK);
+        w->rows.bias = arena_reals(&a, n_rows * ATTN_BLOCK);
     }
     return a.used;
 }
@@ -105,7 +92,8 @@ workspace_size(const attn_problem *p)
     ptrdiff_t group_rows = p->group * p->n_queries;
     size_t size = lay_out(p, group_rows, NULL, &w);
 
-    if (p->query_starts != NULL && !w.row_form) { /* which shorter sequences take */
+    if (attn_query_starts(p->packed) != NULL &&
+        !w.rows.row_form) { /* which shorter sequences take */
         size_t row_form_size = lay_out(p, ATTN_FEW_ROWS, NULL, &w);
         return row_form_size > size ? row_form_size : size;
     }
@@ -121,6 +109,13 @@ partial_size(const attn_problem *p)
     take_partial(&a, tiles_of(least(p->group * p->n_queries, p->task_rows)),
                  p->value_dim, &s);
     return a.used;
+}
+
+/* Are scores logits already but for w->scale, which must not be negative then? */
+static bool
+are_plain_scores(const work *w)
+{
+    return w->rows.task->bias == NULL && !(w->rows.p->softcap > 0) && w->scale > 0;
 }
 
 #endif

@@ -30,7 +30,7 @@ add_bias_rows(backward_work *w, const span *s, ptrdiff_t r, ptrdiff_t n)
 
     for (ptrdiff_t i = 0; i < LANES; i++) {
         ONE_BY_ONE;
-        rows[i] = w->rows.rows + i * SLAB_COLUMNS;
+        rows[i] = w->rows.staging + i * SLAB_COLUMNS;
     }
     transpose_out(rows, n, w->bias + r, LINE, s->n);
     for (ptrdiff_t i = 0; i < n; i++) {

@@ -61,7 +61,8 @@ visit_rows_of_keys(const backward_work *w, const attn_array *array, ptrdiff_t n_
 {
     const attn_problem *p = &w->g->attention;
 
-    if (what == SETTLE || is_first_batch(array, p->key_starts, &p->batch, w->b)) {
+    if (what == SETTLE ||
+        is_first_batch(array, attn_key_starts(p->packed), &p->batch, w->b)) {
         visit_rows(key_grad_row(w, array, first), array, end - first, n_columns, what);
     }
 }
@@ -88,7 +89,8 @@ visit_queries(backward_work *w, visit what)
     const attn_array *array = &w->g->grad_query;
 
     if (!w->part->query ||
-        (what == CLEAR && !is_first_batch(array, p->query_starts, &p->batch, w->b))) {
+        (what == CLEAR &&
+         !is_first_batch(array, attn_query_starts(p->packed), &p->batch, w->b))) {
         return;
     }
     for (ptrdiff_t t = w->part->first_tile; t < w->end_tile; t++) {

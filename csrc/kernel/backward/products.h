@@ -28,7 +28,7 @@ multiply_vectors(tile_product m, ptrdiff_t n_vec, bool a_transposed)
 static NOINLINE void
 multiply_last_columns(backward_work *w, tile_product m, ptrdiff_t n, bool a_transposed)
 {
-    real *to = m.base.c, *sums = w->rows.rows; /* (BLOCK, LANES) */
+    real *to = m.base.c, *sums = w->rows.staging; /* (BLOCK, LANES) */
     ptrdiff_t to_row = m.base.c_row;
 
     m.base.c = sums;

@@ -11,8 +11,7 @@ enum {
 };
 
 typedef struct {
-    work
-        rows; /* as forward: a tile's queries, scaled, in the lanes, and what it may see */
+    task_rows rows; /* of a tile, scaled queries in the lanes */
     const attn_backward_problem *g;
     const attn_backward_task *part;
     ptrdiff_t b, kv_head;
@@ -43,9 +42,8 @@ lay_out_backward(const attn_backward_problem *g, char *memory, backward_work *w)
     w->rows.p = p;
     w->rows.row_form = false;
     w->rows.key_width = p->head_dim;
-    w->rows.scale = 1;
     w->rows.query = arena_reals(&a, p->head_dim * ATTN_TASK_ROWS);
-    w->rows.rows = arena_reals(&a, LANES * SLAB_COLUMNS);
+    w->rows.staging = arena_reals(&a, LANES * SLAB_COLUMNS);
     w->rows.slab = arena_reals(&a, ATTN_BLOCK * SLAB_COLUMNS);
     w->grad_output = arena_reals(&a, p->value_dim * ATTN_TASK_ROWS);
     w->weights = arena_reals(&a, ATTN_BLOCK * LINE);
@@ -87,7 +85,7 @@ static char *
 group_base(const backward_work *w, const attn_array *array)
 {
     const attn_problem *p = &w->g->attention;
-    ptrdiff_t start = attn_packed_start(p->query_starts, w->b);
+    ptrdiff_t start = attn_packed_start(attn_query_starts(p->packed), w->b);
 
     return attn_address(array, &p->batch, w->b, w->kv_head * p->group, start);
 }
@@ -104,7 +102,7 @@ static char *
 key_grad_row(const backward_work *w, const attn_array *array, ptrdiff_t j)
 {
     const attn_problem *p = &w->g->attention;
-    ptrdiff_t start = attn_packed_start(p->key_starts, w->b);
+    ptrdiff_t start = attn_packed_start(attn_key_starts(p->packed), w->b);
 
     return attn_address(array, &p->batch, w->b, w->kv_head, start + j);
 }

@@ -40,7 +40,7 @@ load_tile_lanes(backward_work *w, const attn_array *array, ptrdiff_t r,
     const char *base = group_base(w, array) + column * array->column_stride;
     ptrdiff_t n = row_addresses(&w->rows, array, base, r, rows);
 
-    load_lanes(array, rows, n, n_columns, w->rows.rows, to, NULL);
+    load_lanes(array, rows, n, n_columns, w->rows.staging, to, NULL);
 }
 
 /* Finds what the tile's rows may see of the part's keys from `first` up to `end`; false

@@ -100,8 +100,9 @@ run_rotary(const attn_rotary_problem *p, ptrdiff_t first, ptrdiff_t n,
     lay_out_rotary(p, worker->workspace, &w);
     for (ptrdiff_t t = first; t < first + n; t++) {
         bool packed = p->starts != NULL;
-        ptrdiff_t b =
-            packed ? attn_packed_batch(p->starts, p->batch.n, t) : t / p->n_tokens;
+        ptrdiff_t b = packed
+                          ? attn_batch_at(attn_packed_start, p->starts, p->batch.n, t)
+                          : t / p->n_tokens;
         ptrdiff_t token = packed ? t : t % p->n_tokens;
         ptrdiff_t to = token - attn_packed_start(p->starts, b) +
                        (p->past_lengths == NULL ? 0 : p->past_lengths[b]);

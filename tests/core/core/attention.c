@@ -349,8 +349,8 @@ row_difference(const attn_problem *p, ptrdiff_t b, ptrdiff_t h, ptrdiff_t i,
         double got = read_element(p, &p->output, b, h, i, d);
         worst = fmax(worst, difference(got, output[d]));
     }
-    for (ptrdiff_t j = 0; j < p->n_keys && p->weights.data != NULL; j++) {
-        double got = read_element(p, &p->weights, b, h, i, j);
+    for (ptrdiff_t j = 0; j < p->n_keys && p->weights != NULL; j++) {
+        double got = read_element(p, &p->weights->array, b, h, i, j);
         worst = fmax(worst, difference(got, weights[j]));
     }
     worst /= tolerance(p->output.dtype);
@@ -494,10 +494,11 @@ test_nothing_but_results_is_written(void)
 
 /* Narrows a problem to query i, at its former position. */
 static void
-narrow_to_row(attn_problem *p, ptrdiff_t i, int64_t position[4])
+narrow_to_row(problem *made, ptrdiff_t i, int64_t position[4])
 {
-    attn_array *arrays[] = {&p->query,  &p->mask,    &p->bias,
-                            &p->output, &p->weights, &p->lse};
+    attn_problem *p = &made->p;
+    attn_array *arrays[] = {
+        &p->query, &p->mask, &p->bias, &p->output, &made->weights.array, &p->lse};
 
     for (ptrdiff_t b = 0; b < p->batch.n; b++) {
         position[b] = position_of(p, b, i);
@@ -526,9 +527,10 @@ test_rows_alone_have_the_bits_they_have_together(void)
         make_problem(&s, &made);
         run_problem(&made, attn_tier_at(0), 1);
         for (int k = 0; k < 3; k++) {
-            problem row = made;
+            problem row;
             int64_t position[4];
-            narrow_to_row(&row.p, random_below(&state, s.n_queries), position);
+            share_problem(&made, &row);
+            narrow_to_row(&row, random_below(&state, s.n_queries), position);
             uint64_t together = hash_results(&row.p);
             expect(run_problem(&row, attn_tier_at(0), 1) == together,
                    "problem %d: other bits for a row alone", n);
@@ -614,10 +616,12 @@ test_rows_of_tasks_suit_the_threads(void)
 
 /* Narrows a problem to the g-th head of each group. */
 static void
-narrow_to_head(attn_problem *p, ptrdiff_t g)
+narrow_to_head(problem *made, ptrdiff_t g)
 {
-    attn_array *arrays[] = {&p->query, &p->mask,   &p->bias,   &p->sinks,
-                            &p->lse,   &p->output, &p->weights};
+    attn_problem *p = &made->p;
+    attn_array *arrays[] = {&p->query,           &p->mask, &p->bias,
+                            &p->sinks,           &p->lse,  &p->output,
+                            &made->weights.array};
 
     for (size_t k = 0; k < sizeof arrays / sizeof arrays[0]; k++) {
         if (arrays[k]->data != NULL) {
@@ -635,10 +639,11 @@ expect_rows_alone(const problem *made, const attn_tier *tier, const spec *s)
     const ptrdiff_t n_rows = s->group * s->n_queries;
 
     for (ptrdiff_t r = 0; r < n_rows; r++) {
-        problem row = *made;
+        problem row;
         int64_t position[4];
-        narrow_to_head(&row.p, r / s->n_queries);
-        narrow_to_row(&row.p, r % s->n_queries, position);
+        share_problem(made, &row);
+        narrow_to_head(&row, r / s->n_queries);
+        narrow_to_row(&row, r % s->n_queries, position);
         run_problem(made, tier, 1);
         uint64_t together = hash_results(&row.p);
         expect(run_problem(&row, tier, 1) == together,

@@ -43,16 +43,15 @@ skip_rows(attn_array *array, int64_t n)
 
 /* Makes a problem of batch 1 one of packed sequences. */
 static void
-pack(problem *made, ptrdiff_t n_sequences, const int64_t *queries, const int64_t *keys)
+pack(problem *made, ptrdiff_t n_sequences, const attn_packed *starts)
 {
     attn_problem *p = &made->p;
 
     p->batch.n = p->batch.shape[0] = n_sequences;
     p->batch.n_axes = 1;
-    p->query_starts = queries;
-    p->key_starts = keys;
-    p->n_queries = longest(n_sequences, queries);
-    p->n_keys = longest(n_sequences, keys);
+    p->packed = starts;
+    p->n_queries = longest(n_sequences, starts->queries);
+    p->n_keys = longest(n_sequences, starts->keys);
     p->query.batch_stride[0] = p->key.batch_stride[0] = p->value.batch_stride[0] = 0;
     p->output.batch_stride[0] = p->lse.batch_stride[0] = 0;
     p->sinks.batch_stride[0] = 0;
@@ -78,9 +77,10 @@ static void
 expect_alone(const problem *made, const attn_tier *tier, ptrdiff_t n_sequences,
              const int64_t *queries, const int64_t *keys)
 {
+    const attn_packed starts = {queries, keys};
     problem packed = *made;
 
-    pack(&packed, n_sequences, queries, keys);
+    pack(&packed, n_sequences, &starts);
     for (ptrdiff_t b = 0; b < n_sequences; b++) {
         problem one = alone(made, b, queries, keys);
         attn_call call = {.tier = tier, .n_threads = 1 + (int)b % 3};

@@ -1,5 +1,5 @@
 /* Keys and values in pages have the bits that they have in one piece. */
-#include "core/pages.h"
+#include "core/extras.h"
 
 #include "core/tuning.h"
 #include "support/check.h"

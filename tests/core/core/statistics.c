@@ -89,7 +89,8 @@ hash_array(const attn_problem *p, const attn_array *array, ptrdiff_t n_rows,
     attn_problem q = *p;
 
     q.output = *array;
-    q.weights.data = q.lse.data = NULL;
+    q.weights = NULL;
+    q.lse.data = NULL;
     q.n_queries = n_rows;
     q.value_dim = n_columns;
     return hash_results(&q);

@@ -52,6 +52,7 @@ void
 test_threads_that_work_repays(void)
 {
     int64_t starts[2] = {0, 512};
+    const attn_packed sequences = {.keys = starts};
     const attn_problem packed = {.batch.n = 1,
                                  .n_kv_heads = 12,
                                  .group = 1,
@@ -59,7 +60,7 @@ test_threads_that_work_repays(void)
                                  .n_keys = 100000,
                                  .head_dim = 64,
                                  .value_dim = 64,
-                                 .key_starts = starts,
+                                 .packed = &sequences,
                                  .key.dtype = ATTN_F32,
                                  .value.dtype = ATTN_F32};
     int n = threads_of_attention(12, 1, 512, ATTN_F32);

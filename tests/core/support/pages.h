@@ -2,7 +2,7 @@
 #ifndef ATTN_TESTS_PAGES_H
 #define ATTN_TESTS_PAGES_H
 
-#include "core/pages.h"
+#include "core/extras.h"
 #include "support/problem.h"
 
 typedef struct {

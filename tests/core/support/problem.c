@@ -242,8 +242,9 @@ add_pair_arrays(const spec *s, problem *made)
         }
     }
     if (s->weights != ABSENT) {
-        add_reals(made, &p->weights, s->weights, s->dtype, n_heads, p->n_queries,
-                  p->n_keys, 8);
+        add_reals(made, &made->weights.array, s->weights, s->dtype, n_heads,
+                  p->n_queries, p->n_keys, 8);
+        p->weights = &made->weights;
     }
     if (s->lse != ABSENT) {
         add_reals(made, &p->lse, s->lse, p->arithmetic, n_heads, p->n_queries, 1, 9);
@@ -457,6 +458,15 @@ make_result(problem *made, layout how, attn_dtype dtype, const attn_batch *batch
 }
 
 void
+share_problem(const problem *made, problem *other)
+{
+    *other = *made;
+    if (made->p.weights != NULL) {
+        other->p.weights = &other->weights;
+    }
+}
+
+void
 free_problem(problem *made)
 {
     while (made->n_memory > 0) {
@@ -580,7 +590,9 @@ hash_results(const attn_problem *p)
 {
     uint64_t hash = hash_array(p, &p->output, p->value_dim, HASH_START);
 
-    hash = hash_array(p, &p->weights, p->n_keys, hash);
+    if (p->weights != NULL) {
+        hash = hash_array(p, &p->weights->array, p->n_keys, hash);
+    }
     return hash_array(p, &p->lse, 1, hash);
 }
 
@@ -606,7 +618,9 @@ void
 reset_results(const attn_problem *p)
 {
     reset_array(p, &p->output, p->value_dim, 0xa5);
-    reset_array(p, &p->weights, p->n_keys, 0);
+    if (p->weights != NULL) {
+        reset_array(p, &p->weights->array, p->n_keys, 0);
+    }
     reset_array(p, &p->lse, 1, 0xa5);
 }
 

@@ -50,7 +50,8 @@ typedef struct {
 
 typedef struct {
     attn_problem p;
-    void *memory[24]; /* of its arrays */
+    attn_weights weights; /* which p points to */
+    void *memory[24];     /* of its arrays */
     size_t sizes[24];
     int n_memory;
 } problem;
@@ -62,6 +63,9 @@ void make_result(problem *, layout, attn_dtype, const attn_batch *, ptrdiff_t n_
                  ptrdiff_t n_rows, ptrdiff_t n_columns);
 uint64_t end_result(problem *, int status);
 void free_problem(problem *);
+
+/* Another one on the same arrays, which is not to be freed. */
+void share_problem(const problem *, problem *other);
 
 /* A spec drawn at random; `dtype` is that of its arrays. */
 spec draw_spec(uint64_t *state, attn_dtype dtype);

@@ -24,7 +24,7 @@ is_read_in_order(const attn_array *array, ptrdiff_t dim)
 static bool
 is_stream(const work *w, const attn_array *array, ptrdiff_t dim)
 {
-    return w->task->n_rows <= STREAM_ROWS && is_read_in_order(array, dim);
+    return w->rows.task->n_rows <= STREAM_ROWS && is_read_in_order(array, dim);
 }
 
 /* Is this array prefetched shortly before it is read, to the first-level cache alone? */
@@ -45,10 +45,11 @@ look_ahead(const work *w, const block *b, ptrdiff_t step)
     ptrdiff_t first =
         b->first + (ahead - (ahead < n_groups ? 0 : n_groups)) * KEY_GROUP;
 
-    if (!w->reads_ahead || first + KEY_GROUP > w->to) {
+    if (!w->reads_ahead || first + KEY_GROUP > w->rows.to) {
         return (prefetch){.n_rows = 0};
     }
-    key_run run = value ? values_of(w, first, KEY_GROUP) : keys_of(w, first, KEY_GROUP);
+    key_run run = value ? values_of(&w->rows, first, KEY_GROUP)
+                        : keys_of(&w->rows, first, KEY_GROUP);
     bool by_itself = is_stream(w, run.array, run.dim);
     return by_itself || prefetches_once(w, run.array, run.dim) ? (prefetch){.n_rows = 0}
                                                                : run_prefetch(run);
@@ -61,10 +62,11 @@ look_ahead(const work *w, const block *b, ptrdiff_t step)
 static bool
 is_one_stream(const work *w)
 {
-    ptrdiff_t dim = w->p->head_dim;
+    ptrdiff_t dim = w->rows.p->head_dim;
 
-    return !HAS_UNIT && w->task->n_rows > STREAM_ROWS && dim == w->p->value_dim &&
-           prefetches_once(w, &w->p->key, dim) && prefetches_once(w, &w->p->value, dim);
+    return !HAS_UNIT && w->rows.task->n_rows > STREAM_ROWS &&
+           dim == w->rows.p->value_dim && prefetches_once(w, &w->rows.p->key, dim) &&
+           prefetches_once(w, &w->rows.p->value, dim);
 }
 
 /* The group of rows that is read after the keys at `first`, if it is to be touched meanwhile,
@@ -73,17 +75,18 @@ is_one_stream(const work *w)
 static key_run
 next_in_stream(const work *w, const block *b, ptrdiff_t first)
 {
-    const attn_array *key = &w->p->key;
-    ptrdiff_t dim = w->p->head_dim;
+    const attn_array *key = &w->rows.p->key;
+    ptrdiff_t dim = w->rows.p->head_dim;
 
     if (!w->reads_ahead || !(is_stream(w, key, dim) || prefetches_once(w, key, dim))) {
         return (key_run){.at = NULL};
     }
     if (first + KEY_GROUP >= b->end && is_one_stream(w)) {
-        return values_of(w, b->first, KEY_GROUP);
+        return values_of(&w->rows, b->first, KEY_GROUP);
     }
-    return first + 2 * KEY_GROUP <= w->to ? keys_of(w, first + KEY_GROUP, KEY_GROUP)
-                                          : (key_run){.at = NULL};
+    return first + 2 * KEY_GROUP <= w->rows.to
+               ? keys_of(&w->rows, first + KEY_GROUP, KEY_GROUP)
+               : (key_run){.at = NULL};
 }
 
 /* Where what is prefetched, row for row, while a group of values at `first` is read begins;
@@ -99,7 +102,8 @@ next_after_values(const work *w, const block *b, ptrdiff_t first, const key_run 
     if (first + KEY_GROUP < b->end) {
         return rest_of(*values, KEY_GROUP).at;
     }
-    return b->end + KEY_GROUP <= w->to ? keys_of(w, b->end, KEY_GROUP).at : NULL;
+    return b->end + KEY_GROUP <= w->rows.to ? keys_of(&w->rows, b->end, KEY_GROUP).at
+                                            : NULL;
 }
 
 /* Brings n cache lines of what is next. With more than STREAM_ROWS rows they are always

@@ -26,17 +26,18 @@ score_rows(work *w, const block *b)
         score_group(w, b, k);
     }
     if (!plain || b->coverage == ATTN_SEE_SOME) {
-        finish_scores(&(strip){.at = w->scores,
-                               .line = ATTN_BLOCK,
-                               .bias = w->task->bias != NULL ? w->bias : NULL,
-                               .bias_line = ATTN_BLOCK,
-                               .bits = b->coverage == ATTN_SEE_SOME ? w->see[0] : NULL,
-                               .bits_line = ATTN_BLOCK_WORDS,
-                               .n_lines = w->task->n_rows,
-                               .n_vec = (int)((n_keys + LANES - 1) / LANES)},
-                      plain ? 1 : w->scale, w->p->softcap);
+        finish_scores(
+            &(strip){.at = w->scores,
+                     .line = ATTN_BLOCK,
+                     .bias = w->rows.task->bias != NULL ? w->rows.bias : NULL,
+                     .bias_line = ATTN_BLOCK,
+                     .bits = b->coverage == ATTN_SEE_SOME ? w->rows.see[0] : NULL,
+                     .bits_line = ATTN_BLOCK_WORDS,
+                     .n_lines = w->rows.task->n_rows,
+                     .n_vec = (int)((n_keys + LANES - 1) / LANES)},
+            plain ? 1 : w->scale, w->rows.p->softcap);
     }
-    for (ptrdiff_t r = 0; r < w->task->n_rows; r++) {
+    for (ptrdiff_t r = 0; r < w->rows.task->n_rows; r++) {
         for (ptrdiff_t k = n_keys; k < row_keys(n_keys); k++) {
             ONE_BY_ONE;
             w->scores[r * ATTN_BLOCK + k] = (real)-INFINITY;
@@ -52,17 +53,17 @@ exponentiate_rows(work *w, ptrdiff_t n_keys, real scale)
     real top[WIDTH] = {0};
     partial *s = &w->chunk;
 
-    for (ptrdiff_t r = 0; r < w->task->n_rows; r++) {
+    for (ptrdiff_t r = 0; r < w->rows.task->n_rows; r++) {
         v_real line_top = v_set1((real)-INFINITY);
         for (ptrdiff_t k = 0; k < n_keys; k += LANES) {
             line_top = v_max(v_load(w->scores + r * ATTN_BLOCK + k), line_top);
         }
         top[r] = v_reduce_max(line_top) * scale;
     }
-    for (ptrdiff_t r = 0; r < w->task->n_rows; r += LANES) {
+    for (ptrdiff_t r = 0; r < w->rows.task->n_rows; r += LANES) {
         v_store(w->rescale + r, raise_max(s->max + r, v_load(top + r)));
     }
-    for (ptrdiff_t r = 0; r < w->task->n_rows; r++) {
+    for (ptrdiff_t r = 0; r < w->rows.task->n_rows; r++) {
         real *line = w->scores + r * ATTN_BLOCK;
         v_real max = finite_floor(v_set1(s->max[r]));
         for (ptrdiff_t k = 0; k < row_keys(n_keys); k += LANES) {
@@ -81,11 +82,11 @@ attend_rows(work *w, const block *b)
 
     exponentiate_rows(w, n_keys, score_rows(w, b));
     sum_rows(w, b, sums);
-    for (ptrdiff_t r = 0; r < w->task->n_rows; r += LANES) {
+    for (ptrdiff_t r = 0; r < w->rows.task->n_rows; r += LANES) {
         v_real before = v_load(w->chunk.sum + r), keep = v_load(w->rescale + r);
         v_store(w->chunk.sum + r, v_fma(before, keep, v_load(sums + r)));
     }
-    for (ptrdiff_t r = 0; r < w->task->n_rows; r++) {
+    for (ptrdiff_t r = 0; r < w->rows.task->n_rows; r++) {
         real *output = w->row_output + r * w->value_width;
         const real *block_sums = w->row_sums + r * w->value_width;
         v_real keep = v_set1(w->rescale[r]);
@@ -101,8 +102,8 @@ attend_rows(work *w, const block *b)
 static void
 rows_to_tile(work *w)
 {
-    for (ptrdiff_t r = 0; r < w->task->n_rows && !w->chunk.empty[0]; r++) {
-        for (ptrdiff_t d = 0; d < w->p->value_dim; d++) {
+    for (ptrdiff_t r = 0; r < w->rows.task->n_rows && !w->chunk.empty[0]; r++) {
+        for (ptrdiff_t d = 0; d < w->rows.p->value_dim; d++) {
             ONE_BY_ONE;
             w->chunk.output[0][d * WIDTH + r] = w->row_output[r * w->value_width + d];
         }
@@ -113,21 +114,21 @@ rows_to_tile(work *w)
 static void
 write_row_weights(work *w, const block *b)
 {
-    const attn_array *weights = &w->p->weights;
+    const attn_array *weights = &w->rows.p->weights->array;
     ptrdiff_t n_keys = b->end - b->first;
 
     real scale = score_rows(w, b);
-    for (ptrdiff_t r = 0; r < w->task->n_rows; r++) {
+    for (ptrdiff_t r = 0; r < w->rows.task->n_rows; r++) {
         real *line = w->scores + r * ATTN_BLOCK;
         v_real max = v_set1(w->total.max[r]), inverse = v_set1(w->total.sum[r]);
         for (ptrdiff_t k = 0; k < n_keys; k += LANES) {
             v_store(line + k, weight_of(v_load(line + k), scale, max, inverse));
         }
-        if (w->p->dropout > 0) {
-            drop(line, 0, 1, round_up(n_keys, LANES) / LANES, w->keep[r], 0, 0,
-                 kept_scale(w));
+        if (w->rows.p->dropout > 0) {
+            drop(line, 0, 1, round_up(n_keys, LANES) / LANES, w->rows.keep[r], 0, 0,
+                 kept_scale(&w->rows));
         }
-        store_row(w->task->weights + row_offset(w, weights, r) +
+        store_row(w->rows.task->weights + row_offset(&w->rows, weights, r) +
                       b->first * weights->column_stride,
                   weights->column_stride, line, n_keys, weights->dtype);
     }

@@ -48,7 +48,7 @@ add_products(v_real *sum, const v_operand *k, const int n, const int rows,
     UNROLLED for (int i = 0; i < n; i++)
     {
         for (int r = 0; r < rows; r++) {
-            v_operand q = v_set1_operand(w->query[r * w->key_width + at + i]);
+            v_operand q = v_set1_operand(w->rows.query[r * w->rows.key_width + at + i]);
             sum[r] = v_dot(q, k[i], sum[r]);
         }
     }
@@ -66,8 +66,9 @@ score_keys(const work *w, const key_lanes *keys, const int rows, int n_vec,
     const char *at = keys->at;
     ptrdiff_t d = 0;
 
-    for (ptrdiff_t first = 0; first == 0 || first < w->key_width; first += DIM_STEPS) {
-        ptrdiff_t end = least(first + DIM_STEPS, w->key_width);
+    for (ptrdiff_t first = 0; first == 0 || first < w->rows.key_width;
+         first += DIM_STEPS) {
+        ptrdiff_t end = least(first + DIM_STEPS, w->rows.key_width);
         v_real sum[ATTN_FEW_ROWS];
         v_operand k[LANES];
         for (int i = 0; i < rows * n_vec; i++) {
@@ -108,14 +109,14 @@ score_keys(const work *w, const key_lanes *keys, const int rows, int n_vec,
 static int
 vectors_at_once(const work *w, ptrdiff_t n)
 {
-    return LANES > 1 && w->task->n_rows == 1 && n > LANES ? 2 : 1;
+    return LANES > 1 && w->rows.task->n_rows == 1 && n > LANES ? 2 : 1;
 }
 
 static INLINE void
 score_keys_as(const work *w, const key_lanes *keys, int n_vec, real *scores,
               const storage kind)
 {
-    switch (row_form_rows(w->task->n_rows)) {
+    switch (row_form_rows(w->rows.task->n_rows)) {
     case 1: score_keys(w, keys, 1, n_vec, scores, kind); break;
     case 2: score_keys(w, keys, 2, 1, scores, kind); break;
     case 4: score_keys(w, keys, 4, 1, scores, kind); break;
@@ -142,15 +143,15 @@ gather_keys(work *w, const key_run *keys)
 {
     const attn_array *key = keys->array;
     const char *from = keys->at;
-    operand *to = w->slab;
+    operand *to = w->rows.slab;
     ptrdiff_t lacking = round_up(keys->n, LANES) - keys->n;
 
     for (ptrdiff_t j = 0; j < keys->n; j++, from += key->row_stride) {
         stage_row(to, from, key->column_stride, keys->dim, key->dtype);
-        to += w->key_width;
+        to += w->rows.key_width;
     }
-    memset(to, 0, (size_t)(lacking * w->key_width) * sizeof(operand));
-    return (const char *)w->slab;
+    memset(to, 0, (size_t)(lacking * w->rows.key_width) * sizeof(operand));
+    return (const char *)w->rows.slab;
 }
 
 /* Products of queries with the block's keys from k on, KEY_GROUP or as many as there are. */
@@ -158,7 +159,7 @@ static void
 score_group(work *w, const block *b, ptrdiff_t k)
 {
     ptrdiff_t first = b->first + k, n = least(b->end - first, KEY_GROUP);
-    key_run run = keys_of(w, first, n);
+    key_run run = keys_of(&w->rows, first, n);
     storage kind = key_storage(run.array->dtype);
     key_lanes keys = {.at = run.at,
                       .row = run.array->row_stride,
@@ -168,7 +169,7 @@ score_group(work *w, const block *b, ptrdiff_t k)
         keys.touch = next_in_stream(w, b, first).at;
     } else {
         keys.at = gather_keys(w, &run);
-        keys.row = w->key_width * (ptrdiff_t)sizeof(operand);
+        keys.row = w->rows.key_width * (ptrdiff_t)sizeof(operand);
         kind = AS_OPERANDS;
     }
     for (ptrdiff_t lane = 0, taken; lane < n; lane += taken) {

@@ -10,7 +10,7 @@
 static void
 add_weighted_values(work *w, const block *b, ptrdiff_t k, ptrdiff_t n)
 {
-    key_run run = values_of(w, b->first + k, n);
+    key_run run = values_of(&w->rows, b->first + k, n);
     ptrdiff_t value_dim = run.dim, width = w->value_width;
     ptrdiff_t n_steps = (n + TERMS - 1) / TERMS;
     storage kind = value_storage(run.array->dtype);
@@ -21,7 +21,7 @@ add_weighted_values(work *w, const block *b, ptrdiff_t k, ptrdiff_t n)
                  .a = {(const operand *)w->scores + k / TERMS, ATTN_BLOCK},
                  .b = run.at,
                  .b_row = run.array->row_stride,
-                 .n_rows = row_form_rows(w->task->n_rows),
+                 .n_rows = row_form_rows(w->rows.task->n_rows),
                  .n_steps = n_steps},
         .resume = true,
         .b_ahead = next == NULL ? 0 : bytes_between(run.at, next),
@@ -40,7 +40,7 @@ add_weighted_values(work *w, const block *b, ptrdiff_t k, ptrdiff_t n)
         multiply_few_rows(m, width / LANES, kind);
         return;
     }
-    for (ptrdiff_t r = 0; r < w->task->n_rows; r++) {
+    for (ptrdiff_t r = 0; r < w->rows.task->n_rows; r++) {
         for (ptrdiff_t d = 0; d < value_dim; d++) {
             real *sum = m.base.c + r * width + d;
             *sum = sum_seen_values(w, r, k, n_steps, m.base.a.at + r * ATTN_BLOCK, 1,
@@ -57,7 +57,8 @@ sum_rows(work *w, const block *b, real *sums)
     ptrdiff_t n_keys = b->end - b->first;
 
     memset(w->row_sums, 0,
-           (size_t)(row_form_rows(w->task->n_rows) * w->value_width) * sizeof(real));
+           (size_t)(row_form_rows(w->rows.task->n_rows) * w->value_width) *
+               sizeof(real));
     for (ptrdiff_t k = 0; k < n_keys; k += KEY_GROUP) {
         begin_group(w, b, k, sums);
         add_weighted_values(w, b, k, least(n_keys - k, KEY_GROUP));

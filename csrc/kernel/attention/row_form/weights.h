@@ -20,10 +20,10 @@ sum_weights(real *line, ptrdiff_t k, const ptrdiff_t n, real *sum)
 static INLINE void
 finish_weights(work *w, ptrdiff_t k, const ptrdiff_t n)
 {
-    for (ptrdiff_t r = 0; r < w->task->n_rows; r++) {
+    for (ptrdiff_t r = 0; r < w->rows.task->n_rows; r++) {
         real *line = w->scores + r * ATTN_BLOCK;
-        if (w->p->dropout > 0) {
-            drop(line + k, 0, 1, round_up(n, LANES) / LANES, w->keep[r], 0, k, 1);
+        if (w->rows.p->dropout > 0) {
+            drop(line + k, 0, 1, round_up(n, LANES) / LANES, w->rows.keep[r], 0, k, 1);
         }
         pack_row_weights(line, k, round_up(n, SUM_TERMS));
     }
@@ -34,7 +34,7 @@ finish_weights(work *w, ptrdiff_t k, const ptrdiff_t n)
 static void
 take_weights(work *w, ptrdiff_t k, ptrdiff_t n, real *sums)
 {
-    for (ptrdiff_t r = 0; r < w->task->n_rows; r++) {
+    for (ptrdiff_t r = 0; r < w->rows.task->n_rows; r++) {
         real *line = w->scores + r * ATTN_BLOCK;
         if (n == KEY_GROUP) {
             sum_weights(line, k, KEY_GROUP, sums + r);

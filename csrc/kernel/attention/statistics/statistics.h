@@ -30,8 +30,8 @@ fold_rows(const work *w, const span *spans, ptrdiff_t key)
     for (int i = 0; i < N; i++) {
         int t = i / TILE_VECTORS, v = i % TILE_VECTORS;
         rows[i] = v_set1(0);
-        if (t < w->n_tiles && v < tile_vectors(w, t) && key >= spans[t].first &&
-            key < spans[t].first + spans[t].n) {
+        if (t < w->rows.n_tiles && v < tile_vectors(&w->rows, t) &&
+            key >= spans[t].first && key < spans[t].first + spans[t].n) {
             ptrdiff_t k = key - spans[t].first;
             rows[i] = v_load(scores_of(w, t) + k * WIDTH + v * LANES);
         }
@@ -43,7 +43,7 @@ fold_rows(const work *w, const span *spans, ptrdiff_t key)
 static void
 sum_over_rows(const work *w, const block *b, const span *spans)
 {
-    real *received = (real *)w->task->statistics->received + b->first;
+    real *received = (real *)w->rows.task->statistics->received + b->first;
 
     for (ptrdiff_t k = b->first; k < b->end; k += LANES) {
         v_real keys[LANES];
@@ -58,7 +58,7 @@ sum_over_rows(const work *w, const block *b, const span *spans)
 static void
 clear_statistics(work *w)
 {
-    const attn_task *task = w->task;
+    const attn_task *task = w->rows.task;
     row_statistics *so_far = w->statistics;
 
     memset(so_far->log_sums, 0, sizeof so_far->log_sums);
@@ -121,8 +121,8 @@ sum_distances(const work *w, const block *b, ptrdiff_t first, ptrdiff_t r,
 static void
 measure_lanes(work *w, const block *b, const span *s, ptrdiff_t r, real *weights)
 {
-    const attn_task_statistics *wanted = w->task->statistics;
-    ptrdiff_t n_rows = w->task->n_rows - r;
+    const attn_task_statistics *wanted = w->rows.task->statistics;
+    ptrdiff_t n_rows = w->rows.task->n_rows - r;
 
     for (ptrdiff_t k = 0; k < s->n && n_rows < LANES; k++) {
         v_mask rows = v_mask_of(bits_between(0, n_rows));
@@ -146,10 +146,10 @@ measure_lanes(work *w, const block *b, const span *s, ptrdiff_t r, real *weights
 static void
 write_statistics(const work *w)
 {
-    const attn_statistics *s = w->p->statistics;
-    const attn_task_statistics *to = w->task->statistics;
+    const attn_statistics *s = w->rows.p->statistics;
+    const attn_task_statistics *to = w->rows.task->statistics;
 
-    for (ptrdiff_t r = 0; r < w->task->n_rows; r++) {
+    for (ptrdiff_t r = 0; r < w->rows.task->n_rows; r++) {
         bool spoilt = w->total.sum[r] != w->total.sum[r];
         double entropy = spoilt ? (double)NAN : 0 - w->statistics->log_sums[r];
         double distance = spoilt ? (double)NAN : w->statistics->distances[r];

@@ -9,7 +9,7 @@
 static void *
 statistic_at(const work *w, char *base, const attn_array *array, ptrdiff_t r)
 {
-    return base + row_offset(w, array, r);
+    return base + row_offset(&w->rows, array, r);
 }
 
 static ONE_COPY void
@@ -25,12 +25,12 @@ write_statistic(const work *w, char *base, const attn_array *array, ptrdiff_t r,
 static void
 clear_top(work *w)
 {
-    const attn_statistics *s = w->p->statistics;
-    const attn_task_statistics *to = w->task->statistics;
+    const attn_statistics *s = w->rows.p->statistics;
+    const attn_task_statistics *to = w->rows.task->statistics;
     size_t n = (size_t)s->top_k;
 
     memset(w->statistics->least_top, 0, sizeof w->statistics->least_top);
-    for (ptrdiff_t r = 0; r < w->task->n_rows; r++) {
+    for (ptrdiff_t r = 0; r < w->rows.task->n_rows; r++) {
         memset(statistic_at(w, to->top_weights, &s->top_weights, r), 0,
                n * sizeof(real));
         memset(statistic_at(w, to->top_keys, &s->top_keys, r), 0xff, /* -1 */
@@ -42,8 +42,8 @@ clear_top(work *w)
 static void
 insert_top(work *w, ptrdiff_t r, real weight, ptrdiff_t key)
 {
-    const attn_statistics *s = w->p->statistics;
-    const attn_task_statistics *to = w->task->statistics;
+    const attn_statistics *s = w->rows.p->statistics;
+    const attn_task_statistics *to = w->rows.task->statistics;
     real *weights = statistic_at(w, to->top_weights, &s->top_weights, r);
     int64_t *keys = statistic_at(w, to->top_keys, &s->top_keys, r);
     ptrdiff_t i = s->top_k - 1;

@@ -10,8 +10,8 @@
 static void
 multiply_scores(work *w, const block *b, const span *spans, const span *seen)
 {
-    const attn_problem *p = w->p;
-    key_run run = keys_of(w, seen->first, seen->n);
+    const attn_problem *p = w->rows.p;
+    key_run run = keys_of(&w->rows, seen->first, seen->n);
     prefetch next[2] = {next_prefetch(w, b->end, false),
                         block_prefetch(w, b->first, true)};
     prefetch due[2]; /* of it */
@@ -21,8 +21,9 @@ multiply_scores(work *w, const block *b, const span *spans, const span *seen)
         ptrdiff_t n_columns = least(p->head_dim - d, ATTN_DIM_BLOCK);
         matrix keys = fetch_keys(w, &run, d, n_columns);
         slice_next(next, d, ATTN_DIM_BLOCK, p->head_dim, due);
-        for (int t = 0; t < w->n_tiles; t++) {
-            const operand *query = w->query + (t * w->key_width + d / TERMS) * WIDTH;
+        for (int t = 0; t < w->rows.n_tiles; t++) {
+            const operand *query =
+                w->rows.query + (t * w->rows.key_width + d / TERMS) * WIDTH;
             if (spans[t].n == 0) {
                 continue;
             }
@@ -38,7 +39,7 @@ multiply_scores(work *w, const block *b, const span *spans, const span *seen)
                              .n_steps = (n_columns + TERMS - 1) / TERMS},
                     .add = d > 0,
                     .next = {due[0], due[1]}},
-                tile_vectors(w, t));
+                tile_vectors(&w->rows, t));
             due[0].n_rows = due[1].n_rows = 0;
         }
         d += ATTN_DIM_BLOCK;
@@ -59,7 +60,7 @@ add_seen_values(work *w, int tile, const tile_product *m, ptrdiff_t first_key)
 {
     const product *p = &m->base;
 
-    for (ptrdiff_t i = 0; i < tile_rows(w, tile); i++) {
+    for (ptrdiff_t i = 0; i < tile_rows(&w->rows, tile); i++) {
         for (ptrdiff_t d = 0; d < p->n_rows; d++) {
             real *at = p->c + d * WIDTH + i;
             real sum = sum_seen_values(
@@ -91,7 +92,7 @@ add_values(work *w, const block *b, int tile, const span *s, const value_slab *v
         .next = {next[0], next[1]}};
 
     if (values->finite || !s->masked) {
-        multiply_transposed(m, tile_vectors(w, tile));
+        multiply_transposed(m, tile_vectors(&w->rows, tile));
     } else {
         add_seen_values(w, tile, &m, s->first - b->first);
     }
@@ -101,7 +102,7 @@ add_values(work *w, const block *b, int tile, const span *s, const value_slab *v
 static void
 add_block(work *w, const block *b, const span *spans, const span *seen, prefetch *next)
 {
-    key_run run = values_of(w, seen->first, seen->n);
+    key_run run = values_of(&w->rows, seen->first, seen->n);
     ptrdiff_t dim = run.dim;
     bool whole = TERMS == 1 && reads_in_place(run.array, dim, AS_OPERANDS);
     ptrdiff_t width = whole ? dim : SLAB_COLUMNS;
@@ -114,7 +115,7 @@ add_block(work *w, const block *b, const span *spans, const span *seen, prefetch
         values.finite = !seen->masked ||
                         all_finite(values.at, (seen->n + TERMS - 1) / TERMS, n_columns);
         slice_next(next, d, width, dim, due);
-        for (int t = 0; t < w->n_tiles; t++) {
+        for (int t = 0; t < w->rows.n_tiles; t++) {
             if (spans[t].n > 0) {
                 add_values(w, b, t, &spans[t], &values, due);
                 due[0].n_rows = due[1].n_rows = 0;

@@ -20,15 +20,15 @@ finish_with_bias(const work *w, const block *b, const strip *all, int tile,
 {
     real bias[LANES * LANES];
 
-    for (ptrdiff_t lane = 0; lane < tile_rows(w, tile); lane += LANES) {
-        ptrdiff_t n_rows = least(tile_rows(w, tile) - lane, LANES);
+    for (ptrdiff_t lane = 0; lane < tile_rows(&w->rows, tile); lane += LANES) {
+        ptrdiff_t n_rows = least(tile_rows(&w->rows, tile) - lane, LANES);
         for (ptrdiff_t k = 0; k < all->n_lines; k += LANES) {
             strip part = *all;
             const real *rows[LANES] = {NULL};
             for (ptrdiff_t i = 0; i < n_rows; i++) {
                 ONE_BY_ONE;
-                rows[i] =
-                    bias_row(w, b, (ptrdiff_t)tile * WIDTH + lane + i) + first + k;
+                rows[i] = bias_row(&w->rows, b, (ptrdiff_t)tile * WIDTH + lane + i) +
+                          first + k;
             }
             part.n_lines = least(all->n_lines - k, LANES);
             transpose_in(bias, LANES, rows, n_rows, part.n_lines, NULL);
@@ -38,7 +38,7 @@ finish_with_bias(const work *w, const block *b, const strip *all, int tile,
             part.bits = all->bits == NULL ? NULL : all->bits + k;
             part.first_bit += lane;
             part.n_vec = 1;
-            finish_scores(&part, w->scale, w->p->softcap);
+            finish_scores(&part, w->scale, w->rows.p->softcap);
         }
     }
 }
@@ -51,20 +51,20 @@ finish_tile(work *w, const block *b, int tile, const span *s)
     bool plain = are_plain_scores(w);
     strip all = {.at = scores_of(w, tile),
                  .line = WIDTH,
-                 .bits = s->masked ? w->see_lanes + (s->first - b->first) : NULL,
+                 .bits = s->masked ? w->rows.see_lanes + (s->first - b->first) : NULL,
                  .bits_line = 1,
                  .first_bit = (ptrdiff_t)tile * WIDTH,
                  .n_lines = s->n,
-                 .n_vec = tile_vectors(w, tile)};
+                 .n_vec = tile_vectors(&w->rows, tile)};
 
-    if (w->task->bias != NULL) {
+    if (w->rows.task->bias != NULL) {
         finish_with_bias(w, b, &all, tile, s->first - b->first);
         return 1;
     }
     if (plain && !s->masked) {
         return w->scale;
     }
-    finish_scores(&all, plain ? 1 : w->scale, w->p->softcap);
+    finish_scores(&all, plain ? 1 : w->scale, w->rows.p->softcap);
     return plain ? w->scale : 1;
 }
 
@@ -72,9 +72,10 @@ finish_tile(work *w, const block *b, int tile, const span *s)
 static void
 drop_tile(work *w, const block *b, int tile, const span *s, real factor)
 {
-    if (w->p->dropout > 0) {
-        drop(scores_of(w, tile), WIDTH, s->n, tile_vectors(w, tile),
-             w->keep_lanes + (s->first - b->first), 1, (ptrdiff_t)tile * WIDTH, factor);
+    if (w->rows.p->dropout > 0) {
+        drop(scores_of(w, tile), WIDTH, s->n, tile_vectors(&w->rows, tile),
+             w->rows.keep_lanes + (s->first - b->first), 1, (ptrdiff_t)tile * WIDTH,
+             factor);
     }
 }
 

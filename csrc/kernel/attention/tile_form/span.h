@@ -23,7 +23,7 @@ bits_between(ptrdiff_t first, ptrdiff_t end)
 /* Leaves out the keys at both ends of the block that no row of the tile may see, so many as
  * are summed at a time. */
 static span
-tile_span(const work *w, const block *b, int tile)
+tile_span(const task_rows *t, const block *b, int tile)
 {
     ptrdiff_t n_keys = b->end - b->first;
     ptrdiff_t first = n_keys, end = 0;
@@ -34,11 +34,11 @@ tile_span(const work *w, const block *b, int tile)
     }
     uint64_t any[ATTN_BLOCK_WORDS] = {0}, all[ATTN_BLOCK_WORDS];
     memset(all, 0xff, sizeof all);
-    for (ptrdiff_t r = 0; r < tile_rows(w, tile); r++) {
+    for (ptrdiff_t r = 0; r < tile_rows(t, tile); r++) {
         ONE_BY_ONE;
         for (int i = 0; i < ATTN_BLOCK_WORDS; i++) {
-            any[i] |= w->see[(ptrdiff_t)tile * WIDTH + r][i];
-            all[i] &= w->see[(ptrdiff_t)tile * WIDTH + r][i];
+            any[i] |= t->see[(ptrdiff_t)tile * WIDTH + r][i];
+            all[i] &= t->see[(ptrdiff_t)tile * WIDTH + r][i];
         }
     }
     for (int i = 0; i < ATTN_BLOCK_WORDS; i++) {
@@ -59,17 +59,17 @@ tile_span(const work *w, const block *b, int tile)
 
 /* The spans of all tiles; returns the keys that they cover together. */
 static NOINLINE span
-open_spans(const work *w, const block *b, span *spans)
+open_spans(const task_rows *t, const block *b, span *spans)
 {
     ptrdiff_t first = b->end, end = b->first;
     bool masked = false;
 
-    for (int t = 0; t < w->n_tiles; t++) {
-        spans[t] = tile_span(w, b, t);
-        masked = masked || spans[t].masked;
-        if (spans[t].n > 0) {
-            first = least(first, spans[t].first);
-            end = most(end, spans[t].first + spans[t].n);
+    for (int tile = 0; tile < t->n_tiles; tile++) {
+        spans[tile] = tile_span(t, b, tile);
+        masked = masked || spans[tile].masked;
+        if (spans[tile].n > 0) {
+            first = least(first, spans[tile].first);
+            end = most(end, spans[tile].first + spans[tile].n);
         }
     }
     return (span){first, most(end - first, 0), masked};

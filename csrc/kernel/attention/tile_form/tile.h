@@ -14,7 +14,7 @@ exponentiate_tile(work *w, const block *b, int tile, const span *s)
     ptrdiff_t lane = (ptrdiff_t)tile * WIDTH;
     real *scores = scores_of(w, tile), *rescale = w->rescale + lane;
     real *max = w->chunk.max + lane, *sum = w->chunk.sum + lane;
-    int n_vec = tile_vectors(w, tile);
+    int n_vec = tile_vectors(&w->rows, tile);
     ptrdiff_t n = round_up(s->n, SUM_TERMS);
     real scale = finish_tile(w, b, tile, s);
 
@@ -37,21 +37,22 @@ exponentiate_tile(work *w, const block *b, int tile, const span *s)
 static void
 attend_tiles(work *w, const block *b)
 {
-    bool last = b->end >= w->to;
+    bool last = b->end >= w->rows.to;
     prefetch next[2] = {next_prefetch(w, b->end, true),
-                        last ? queries_prefetch(w) : bias_prefetch(w, b->end)};
+                        last ? queries_prefetch(&w->rows)
+                             : bias_prefetch(&w->rows, b->end)};
     span spans[MAX_TILES];
-    span seen = open_spans(w, b, spans);
+    span seen = open_spans(&w->rows, b, spans);
 
     multiply_scores(w, b, spans, &seen);
     w->values_prefetched = b->end;
-    for (int t = 0; t < w->n_tiles; t++) {
+    for (int t = 0; t < w->rows.n_tiles; t++) {
         if (spans[t].n > 0) {
             exponentiate_tile(w, b, t, &spans[t]);
         }
     }
     add_block(w, b, spans, &seen, next);
-    for (int t = 0; t < w->n_tiles; t++) {
+    for (int t = 0; t < w->rows.n_tiles; t++) {
         w->chunk.empty[t] = w->chunk.empty[t] && spans[t].n == 0;
     }
 }
@@ -61,15 +62,16 @@ attend_tiles(work *w, const block *b)
 static void
 write_tile_weights(work *w, const block *b)
 {
-    const attn_array *weights = &w->p->weights;
+    const attn_array *weights = &w->rows.p->weights->array;
     span spans[MAX_TILES];
-    span seen = open_spans(w, b, spans);
+    span seen = open_spans(&w->rows, b, spans);
 
     multiply_scores(w, b, spans, &seen);
-    for (int t = 0; t < w->n_tiles; t++) {
+    for (int t = 0; t < w->rows.n_tiles; t++) {
         const span *s = &spans[t];
         real scale = s->n > 0 ? finish_tile(w, b, t, s) : 1;
-        for (ptrdiff_t lane = 0; s->n > 0 && lane < tile_rows(w, t); lane += LANES) {
+        for (ptrdiff_t lane = 0; s->n > 0 && lane < tile_rows(&w->rows, t);
+             lane += LANES) {
             ptrdiff_t r = (ptrdiff_t)t * WIDTH + lane;
             v_real max = v_load(w->total.max + r), inverse = v_load(w->total.sum + r);
             real *scores = scores_of(w, t) + lane;
@@ -78,21 +80,22 @@ write_tile_weights(work *w, const block *b)
                     weight_of(v_load(scores + k * WIDTH), scale, max, inverse);
                 v_store(scores + k * WIDTH, weight);
             }
-            if (w->p->statistics != NULL) {
+            if (w->rows.p->statistics != NULL) {
                 measure_lanes(w, b, s, r, scores);
             }
         }
-        if (w->p->statistics != NULL) {
+        if (w->rows.p->statistics != NULL) {
             continue;
         }
-        drop_tile(w, b, t, s, kept_scale(w));
-        for (ptrdiff_t lane = 0; s->n > 0 && lane < tile_rows(w, t); lane += LANES) {
-            store_result(w, weights,
-                         w->task->weights + s->first * weights->column_stride,
+        drop_tile(w, b, t, s, kept_scale(&w->rows));
+        for (ptrdiff_t lane = 0; s->n > 0 && lane < tile_rows(&w->rows, t);
+             lane += LANES) {
+            store_result(&w->rows, weights,
+                         w->rows.task->weights + s->first * weights->column_stride,
                          (ptrdiff_t)t * WIDTH + lane, scores_of(w, t) + lane, s->n);
         }
     }
-    if (w->p->statistics != NULL && w->task->statistics->received != NULL) {
+    if (w->rows.p->statistics != NULL && w->rows.task->statistics->received != NULL) {
         sum_over_rows(w, b, spans);
     }
 }

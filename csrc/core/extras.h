@@ -1,0 +1,52 @@
+/* What few calls of attention have: each is behind a pointer of the problem, NULL where it is
+ * absent. Statistics have a file of their own. */
+#ifndef ATTN_CORE_EXTRAS_H
+#define ATTN_CORE_EXTRAS_H
+
+#include "core/array.h"
+
+/* Where packed sequences begin; then there is one batch axis. */
+typedef struct {
+    const int64_t *queries; /* (B + 1,) of query, output and lse, or NULL */
+    const int64_t *keys;    /* (B + 1,) of key and value, or NULL */
+} attn_packed;
+
+/* As attn_packed_start takes them. */
+static inline const int64_t *
+attn_query_starts(const attn_packed *packed)
+{
+    return packed == NULL ? NULL : packed->queries;
+}
+
+static inline const int64_t *
+attn_key_starts(const attn_packed *packed)
+{
+    return packed == NULL ? NULL : packed->keys;
+}
+
+/* Keys and values that lie in pages, as a cache that grows by pages keeps them; their arrays
+ * have no batch axes, but the rows of all pages. A page holds the rows of ATTN_BLOCK keys, one
+ * behind the other, those from a multiple of ATTN_BLOCK on. The kernel takes keys in blocks at
+ * the same positions, so that each block lies in one page. */
+typedef struct {
+    const ptrdiff_t *rows; /* (B, n) the row of key and value where a page begins */
+    ptrdiff_t n;           /* pages of a batch: Lk / ATTN_BLOCK, rounded up */
+} attn_pages;
+
+/* The weights, where they are returned. */
+typedef struct {
+    attn_array array; /* (B, H, Lq, Lk) zeroed */
+    /* (Hk,) which of the groups of heads in the array is a kv head's, < 0: none of them; NULL:
+     * all groups are there, in order. */
+    const int64_t *groups;
+} attn_weights;
+
+/* What a call over a part of the keys leaves for another one, over later keys. Each (B, H, Lq,
+ * Dv + 2) in the arithmetic's dtype, one row in one piece: its maximum and sum, then its output
+ * before it is divided by the sum. */
+typedef struct {
+    attn_array before; /* what the call over the keys before has left, or none */
+    attn_array after;  /* where to leave it, instead of results, or none */
+} attn_partial;
+
+#endif
