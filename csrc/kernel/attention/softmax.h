@@ -3,6 +3,7 @@
 #ifndef ATTN_KERNEL_ATTENTION_SOFTMAX_H
 #define ATTN_KERNEL_ATTENTION_SOFTMAX_H
 
+#include "kernel/attention/rows.h"
 #include "kernel/math/exp.h"
 
 /* A block's scores: lines of n_vec vectors; tile form has a line for each key, row form
@@ -19,12 +20,35 @@ typedef struct {
     int n_vec;
 } strip;
 
+static bool
+has_softcap(const attn_problem *p)
+{
+    return p->softcap > 0;
+}
+
+/* cap * tanh(x / cap), and its derivative. */
+static INLINE v_real
+cap_softly(v_real x, v_real cap, v_real *grad)
+{
+    v_real t = tanh_of(v_div(x, cap));
+
+    *grad = v_fma(v_sub(v_set1(0), t), t, v_set1(1));
+    return v_mul(cap, t);
+}
+
+/* Are scores logits already but for a factor, which must not be negative then? */
+static bool
+are_plain_scores(const task_rows *t, real scale)
+{
+    return t->task->bias == NULL && !has_softcap(t->p) && scale > 0;
+}
+
 /* From products to logits: scale, softcap, bias, and -inf where a row may not see a key. */
 static INLINE void
-finish_scores(const strip *s, real scale, double softcap)
+finish_scores(const strip *s, real scale, const attn_problem *p)
 {
     v_real minus_inf = v_set1((real)-INFINITY);
-    bool capped = softcap > 0;
+    bool capped = has_softcap(p);
 
     for (ptrdiff_t i = 0; i < s->n_lines; i++) {
         for (int v = 0; v < s->n_vec; v++) {
@@ -32,8 +56,8 @@ finish_scores(const strip *s, real scale, double softcap)
             v_real x = v_mul(v_load(s->at + at), v_set1(scale));
             __asm__("" : "+r"(capped)); /* or compilers make a loop for either */
             if (capped) {
-                v_real cap = v_set1((real)softcap);
-                x = v_mul(cap, tanh_of(v_div(x, cap)));
+                v_real grad; /* unused */
+                x = cap_softly(x, v_set1((real)p->softcap), &grad);
             }
             if (s->bias != NULL) {
                 x = v_add(x, v_load(s->bias + i * s->bias_line + v * LANES));

@@ -111,11 +111,4 @@ partial_size(const attn_problem *p)
     return a.used;
 }
 
-/* Are scores logits already but for w->scale, which must not be negative then? */
-static bool
-are_plain_scores(const work *w)
-{
-    return w->rows.task->bias == NULL && !(w->rows.p->softcap > 0) && w->scale > 0;
-}
-
 #endif

@@ -3,6 +3,7 @@
 #ifndef ATTN_KERNEL_BACKWARD_SCORES_H
 #define ATTN_KERNEL_BACKWARD_SCORES_H
 
+#include "kernel/attention/softmax.h"
 #include "kernel/backward/task.h"
 #include "kernel/operands/lanes.h"
 #include "kernel/math/exp.h"
@@ -36,11 +37,11 @@ differentiate_lanes(backward_work *w, const span *s, const uint64_t *bits,
 
     for (ptrdiff_t k = 0; k < s->n; k++) {
         ptrdiff_t at = k * LINE + lane;
-        v_real x = v_load(w->weights + at), slope = scale;
-        if (!plain && p->softcap > 0) {
-            v_real t = tanh_of(v_div(x, cap));
-            x = v_mul(cap, t);
-            slope = v_mul(scale, v_fma(v_sub(zero, t), t, v_set1(1)));
+        v_real x = v_load(w->weights + at), product_grad = scale;
+        if (!plain && has_softcap(p)) {
+            v_real grad;
+            x = cap_softly(x, cap, &grad);
+            product_grad = v_mul(scale, grad);
         }
         if (!plain && w->task.bias != NULL) {
             x = v_add(x, v_load(w->bias + at));
@@ -58,13 +59,14 @@ differentiate_lanes(backward_work *w, const span *s, const uint64_t *bits,
             v_mask seen = v_mask_of(bits[k] >> lane);
             used = v_select(seen, used, zero);
             gradient = v_select(seen, gradient, zero);
-            slope = v_select(seen, slope, zero); /* NaN through the soft cap */
+            product_grad =
+                v_select(seen, product_grad, zero); /* NaN through the soft cap */
         }
         if (!plain && w->task.bias != NULL) {
             v_store(w->bias + at, gradient);
         }
         v_store(w->weights + at, used);
-        v_store(w->grad_scores + at, v_mul(gradient, slope));
+        v_store(w->grad_scores + at, v_mul(gradient, product_grad));
     }
 }
 
@@ -75,7 +77,7 @@ differentiate(backward_work *w, const block *b, const span *s)
     const uint64_t *keep =
         w->g->attention.dropout > 0 ? w->rows.keep_lanes + (s->first - b->first) : NULL;
     bool plain = bits == NULL && keep == NULL && w->task.bias == NULL &&
-                 !(w->g->attention.softcap > 0);
+                 !has_softcap(&w->g->attention);
 
     if (w->task.bias != NULL) {
         turn_bias(w, b, s);

@@ -20,7 +20,7 @@ static real
 score_rows(work *w, const block *b)
 {
     ptrdiff_t n_keys = b->end - b->first;
-    bool plain = are_plain_scores(w);
+    bool plain = are_plain_scores(&w->rows, w->scale);
 
     for (ptrdiff_t k = 0; k < n_keys; k += KEY_GROUP) {
         score_group(w, b, k);
@@ -35,7 +35,7 @@ score_rows(work *w, const block *b)
                      .bits_line = ATTN_BLOCK_WORDS,
                      .n_lines = w->rows.task->n_rows,
                      .n_vec = (int)((n_keys + LANES - 1) / LANES)},
-            plain ? 1 : w->scale, w->rows.p->softcap);
+            plain ? 1 : w->scale, w->rows.p);
     }
     for (ptrdiff_t r = 0; r < w->rows.task->n_rows; r++) {
         for (ptrdiff_t k = n_keys; k < row_keys(n_keys); k++) {

@@ -38,7 +38,7 @@ finish_with_bias(const work *w, const block *b, const strip *all, int tile,
             part.bits = all->bits == NULL ? NULL : all->bits + k;
             part.first_bit += lane;
             part.n_vec = 1;
-            finish_scores(&part, w->scale, w->rows.p->softcap);
+            finish_scores(&part, w->scale, w->rows.p);
         }
     }
 }
@@ -48,7 +48,7 @@ finish_with_bias(const work *w, const block *b, const strip *all, int tile,
 static real
 finish_tile(work *w, const block *b, int tile, const span *s)
 {
-    bool plain = are_plain_scores(w);
+    bool plain = are_plain_scores(&w->rows, w->scale);
     strip all = {.at = scores_of(w, tile),
                  .line = WIDTH,
                  .bits = s->masked ? w->rows.see_lanes + (s->first - b->first) : NULL,
@@ -64,7 +64,7 @@ finish_tile(work *w, const block *b, int tile, const span *s)
     if (plain && !s->masked) {
         return w->scale;
     }
-    finish_scores(&all, plain ? 1 : w->scale, w->rows.p->softcap);
+    finish_scores(&all, plain ? 1 : w->scale, w->rows.p);
     return plain ? w->scale : 1;
 }
 
