@@ -137,7 +137,7 @@ run_tasks(const job *j, double work, attn_call *call)
 
 /* The gradients of query, key and value, and of a bias that is whole. */
 static int
-run_sweep(job *j, attn_call *call)
+run_pass(job *j, attn_call *call)
 {
     const attn_backward_problem *g = j->g;
     const attn_problem *p = &g->attention;
@@ -233,7 +233,7 @@ run_steps(job *j, attn_call *call)
                         .run = run_sink,
                         .context = j};
 
-    if (run_sweep(j, call) < 0 || run_shared_bias(j, call) < 0) {
+    if (run_pass(j, call) < 0 || run_shared_bias(j, call) < 0) {
         return -1;
     }
     if (g->delta.data == NULL) {

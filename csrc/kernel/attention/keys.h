@@ -1,5 +1,5 @@
 /* Where keys and values lie, in runs, and what of them is prefetched. Only this file turns a
- * key's position into an address: whoever reads keys or values asks for a run and walks it. A
+ * key's position into an address: what reads keys or values gets a run and walks it. A
  * new place for them (pages) is added here, and so is what each key brings along (a scale). */
 #ifndef ATTN_KERNEL_ATTENTION_KEYS_H
 #define ATTN_KERNEL_ATTENTION_KEYS_H

@@ -5,7 +5,7 @@
 
 #include "kernel/backward/clear.h"
 #include "kernel/backward/sinks.h"
-#include "kernel/backward/sweep.h"
+#include "kernel/backward/pass.h"
 
 /* The part's keys, of the current batch: where it adds to none of their gradients and has one
  * tile, which is the task's, those that it sees. */
@@ -28,7 +28,7 @@ find_part_keys(const backward_work *w, ptrdiff_t *first, ptrdiff_t *end)
 
 /* The part's rows, of the current batch and head, against its keys, a chunk at a time. */
 static void
-sweep_keys(backward_work *w, const attn_worker *worker)
+pass_keys(backward_work *w, const attn_worker *worker)
 {
     bool has_tiles = w->part->first_tile < w->end_tile;
     ptrdiff_t first, end_key;
@@ -41,7 +41,7 @@ sweep_keys(backward_work *w, const attn_worker *worker)
         ptrdiff_t end = least(first + ATTN_CHUNK, end_key);
         visit_keys(w, first, end, CLEAR);
         if (has_tiles) {
-            sweep_chunk(w, first, end, worker);
+            pass_chunk(w, first, end, worker);
         }
         visit_keys(w, first, end, SETTLE);
     }
@@ -62,7 +62,7 @@ run_backward(const attn_backward_problem *g, const attn_backward_task *part,
         for (w->kv_head = part->first_kv_head; w->kv_head < part->end_kv_head;
              w->kv_head++) {
             visit_queries(w, CLEAR);
-            sweep_keys(w, worker);
+            pass_keys(w, worker);
             visit_queries(w, SETTLE);
         }
     }

@@ -3,7 +3,7 @@
 #ifndef ATTN_KERNEL_BACKWARD_PRODUCTS_H
 #define ATTN_KERNEL_BACKWARD_PRODUCTS_H
 
-#include "kernel/backward/ahead.h"
+#include "kernel/backward/prefetch.h"
 #include "kernel/operands/matrix.h"
 #include "kernel/gemm/tiles.h"
 
@@ -77,7 +77,7 @@ multiply_by_lanes(backward_work *w, key_run keys, const real *lanes, real *to)
                                              .n_rows = keys.n,
                                              .n_steps = n},
                                     .add = d > 0,
-                                    .next = {next_ahead(w), next_ahead(w)}},
+                                    .next = {take_prefetch(w), take_prefetch(w)}},
                      tile_vectors(&w->rows, t));
         }
         d += ATTN_DIM_BLOCK;

@@ -3,7 +3,7 @@
 #ifndef ATTN_KERNEL_BACKWARD_SUMS_H
 #define ATTN_KERNEL_BACKWARD_SUMS_H
 
-#include "kernel/backward/hidden.h"
+#include "kernel/backward/masked.h"
 #include "kernel/backward/products.h"
 
 static void

@@ -7,7 +7,7 @@
 
 enum {
     LINE = ATTN_TASK_ROWS, /* reals from key to key of what has a row in each lane */
-    MAX_AHEAD = 8
+    MAX_PREFETCHES = 8
 };
 
 typedef struct {
@@ -26,8 +26,8 @@ typedef struct {
     real *bias; /* (BLOCK, LINE) the bias, then its gradient, where there is one */
     real lse[ATTN_TASK_ROWS];
     real delta[ATTN_TASK_ROWS];
-    prefetch ahead[MAX_AHEAD]; /* what products ask for meanwhile */
-    int n_ahead;
+    prefetch prefetches[MAX_PREFETCHES]; /* a stack: products run them meanwhile */
+    int n_prefetches;
 } backward_work;
 
 /* As lay_out. */

@@ -1,6 +1,6 @@
 /* The rows of a batch and head against a chunk of keys, tile by tile. */
-#ifndef ATTN_KERNEL_BACKWARD_SWEEP_H
-#define ATTN_KERNEL_BACKWARD_SWEEP_H
+#ifndef ATTN_KERNEL_BACKWARD_PASS_H
+#define ATTN_KERNEL_BACKWARD_PASS_H
 
 #include "kernel/backward/bias.h"
 #include "kernel/backward/delta.h"
@@ -9,7 +9,7 @@
 
 /* Adds what the tile's rows and the keys of the block at `first` make of each other. */
 static void
-sweep_block(backward_work *w, ptrdiff_t first)
+pass_block(backward_work *w, ptrdiff_t first)
 {
     const attn_backward_problem *g = w->g;
     const attn_problem *p = &g->attention;
@@ -49,31 +49,31 @@ sweep_block(backward_work *w, ptrdiff_t first)
 
 /* The rows of one tile against the keys from `first` up to `end`. */
 static void
-sweep_tile(backward_work *w, ptrdiff_t tile, ptrdiff_t first, ptrdiff_t end,
-           bool ends_chunk)
+pass_tile(backward_work *w, ptrdiff_t tile, ptrdiff_t first, ptrdiff_t end,
+          bool ends_chunk)
 {
     choose_tile(w, tile);
     if (!find_keys(w, first, end)) {
         return;
     }
-    w->n_ahead = 0;
+    w->n_prefetches = 0;
     find_bias(w);
     for (ptrdiff_t j = w->rows.from / ATTN_BLOCK * ATTN_BLOCK; j < w->rows.to;
          j += ATTN_BLOCK) {
         if (j + ATTN_BLOCK >= w->rows.to) {
             if (ends_chunk) {
-                ask_for_chunk(w, end);
+                add_chunk_prefetches(w, end);
             }
-            ask_for_tile(w);
+            add_tile_prefetches(w);
         }
-        sweep_block(w, j);
+        pass_block(w, j);
     }
 }
 
 /* The rows of the current batch and head against the same keys. Only the tiles that may see
  * one are looked at, so that a window takes time by the row. */
 static void
-sweep_chunk(backward_work *w, ptrdiff_t first, ptrdiff_t end, const attn_worker *worker)
+pass_chunk(backward_work *w, ptrdiff_t first, ptrdiff_t end, const attn_worker *worker)
 {
     ptrdiff_t of_head = attn_divide_up(w->task.n_queries, ATTN_TASK_ROWS), from, to;
 
@@ -85,8 +85,8 @@ sweep_chunk(backward_work *w, ptrdiff_t first, ptrdiff_t end, const attn_worker 
         ptrdiff_t end_tile = least(head + to, w->end_tile);
         for (ptrdiff_t t = most(head + from, w->part->first_tile); t < end_tile; t++) {
             if (!attn_gives_up(worker)) {
-                sweep_tile(w, t, first, end,
-                           t + 1 == end_tile && head + of_head >= w->end_tile);
+                pass_tile(w, t, first, end,
+                          t + 1 == end_tile && head + of_head >= w->end_tile);
             }
         }
     }

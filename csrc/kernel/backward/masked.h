@@ -1,7 +1,7 @@
 /* Sums of which some terms are not to be seen, and are not finite: 0 * NaN must not come into
  * a gradient. */
-#ifndef ATTN_KERNEL_BACKWARD_HIDDEN_H
-#define ATTN_KERNEL_BACKWARD_HIDDEN_H
+#ifndef ATTN_KERNEL_BACKWARD_MASKED_H
+#define ATTN_KERNEL_BACKWARD_MASKED_H
 
 #include "kernel/backward/task.h"
 #include "kernel/gemm/product.h"
