@@ -73,7 +73,7 @@ shares_batches(const attn_batch *batch, const attn_array *array, const int64_t *
     return shares && starts == NULL;
 }
 
-/* Is each number of the bias' gradient that of one score? */
+/* Does each number of the bias' gradient belong to a single score? */
 static bool
 is_bias_whole(const attn_backward_problem *g)
 {
@@ -171,8 +171,8 @@ run_pass(job *j, attn_call *call)
     return run_tasks(j, work, call);
 }
 
-/* The gradient of a bias whose numbers are those of several scores each: a task has all that
- * it adds to one of them. */
+/* The gradient of a bias whose numbers belong to several scores each: one task has all
+ * the scores of a number. */
 static int
 run_shared_bias(job *j, attn_call *call)
 {

@@ -1,5 +1,5 @@
-/* What few calls of attention have: each is behind a pointer of the problem, NULL where it is
- * absent. Statistics have a file of their own. */
+/* What few calls of attention have. The problem points to each of these, and has NULL
+ * where it is absent. Statistics are in statistics.h. */
 #ifndef ATTN_CORE_EXTRAS_H
 #define ATTN_CORE_EXTRAS_H
 

@@ -1,6 +1,7 @@
-/* Row form: weighted sums of values, O[row][d], on a matrix unit, a line of columns at a time.
- * For one row or two, vectors add up in the unit's order instead: values come from memory then,
- * and vectors read them row by row, not some columns of all rows after others. */
+/* Row form: weighted sums of values, O[row][d], on a matrix unit, a line of columns at
+ * a time. With one or two rows, vectors compute the sums instead, in the unit's order:
+ * then memory is the limit, and vectors read it row after row, where the unit reads
+ * some columns of all rows. */
 #ifndef ATTN_KERNEL_AMX_ATTENTION_ROW_VALUES_H
 #define ATTN_KERNEL_AMX_ATTENTION_ROW_VALUES_H
 

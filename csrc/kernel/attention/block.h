@@ -1,4 +1,4 @@
-/* A block of keys: which of them rows may see, and its bias. */
+/* A block of keys: which of them each row may see, and its bias. */
 #ifndef ATTN_KERNEL_ATTENTION_BLOCK_H
 #define ATTN_KERNEL_ATTENTION_BLOCK_H
 
@@ -13,8 +13,8 @@ typedef struct {
     attn_coverage coverage;
 } block;
 
-/* The block's bias of row r of the task: where it lies, if it can be read there, or where
- * load_bias brings it. Row form reads whole vectors, so that it has a copy always. */
+/* The block's bias of row r of the task: where it lies, if it can be read there, or
+ * where load_bias brings it. Row form reads whole vectors and always has a copy. */
 static const real *
 bias_row(const task_rows *t, const block *b, ptrdiff_t r)
 {

@@ -67,15 +67,16 @@ find_kept(task_rows *t, ptrdiff_t first)
     }
 }
 
-/* What is kept is multiplied by this. */
+/* Kept weights are multiplied by this factor. */
 static real
 kept_scale(const task_rows *t)
 {
     return (real)(1 / (1 - t->p->dropout));
 }
 
-/* What is kept of n_lines of n_vec vectors, times a factor; 0 for the rest. Lines are keys, or
- * rows: bits[i * bits_line] has the bits of line i from first_bit on. */
+/* Multiplies kept weights by a factor and sets the others to 0, in n_lines lines of
+ * n_vec vectors. A line is a key or a row, and bits[i * bits_line] has its bits from
+ * first_bit on. */
 static ONE_COPY void
 drop(real *at, ptrdiff_t line, ptrdiff_t n_lines, ptrdiff_t n_vec, const uint64_t *bits,
      ptrdiff_t bits_line, ptrdiff_t first_bit, real factor)

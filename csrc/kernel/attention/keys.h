@@ -1,6 +1,6 @@
-/* Where keys and values lie, in runs, and what of them is prefetched. Only this file turns a
- * key's position into an address: what reads keys or values gets a run and walks it. A
- * new place for them (pages) is added here, and so is what each key brings along (a scale). */
+/* Where keys and values lie, in runs, and their prefetches. Only this file turns a key's
+ * position into an address: functions that read keys or values get a run and walk it. A new
+ * place for them is added here, and so is what each key brings along, such as a scale. */
 #ifndef ATTN_KERNEL_ATTENTION_KEYS_H
 #define ATTN_KERNEL_ATTENTION_KEYS_H
 
@@ -12,9 +12,9 @@ enum {
     NEAR_BYTES = 1 << 20 /* of keys and values that stay in the second-level cache */
 };
 
-/* Will keys and values come from beyond the second-level cache? Prefetching what is there
- * already costs up to 20 %; not prefetching what is not, half of the speed (benchmarks, group
- * decode). */
+/* Do keys and values exceed the second-level cache? Prefetching data that is already
+ * there costs up to 20 %, not prefetching distant data half of the speed (benchmarks,
+ * group decode). */
 static bool
 is_far(const attn_problem *p)
 {
@@ -27,8 +27,8 @@ is_far(const attn_problem *p)
     return n_keys * (double)p->n_kv_heads * row > NEAR_BYTES;
 }
 
-/* Keys, or values, that lie array->row_stride bytes apart: each run is of one block, whose
- * keys do so wherever they are. */
+/* Rows of keys, or of values, that lie array->row_stride bytes apart. All are of one block,
+ * which lies in one piece. */
 typedef struct {
     const attn_array *array; /* how rows and columns are stored */
     ptrdiff_t dim;           /* columns */
@@ -36,7 +36,7 @@ typedef struct {
     ptrdiff_t n;             /* rows */
 } key_run;
 
-/* The row of the key at `first`, the first of n > 0 of one block. */
+/* The row of the first of n keys of one block. */
 static ptrdiff_t
 row_of_key(const task_rows *t, ptrdiff_t first, ptrdiff_t n)
 {
@@ -50,7 +50,7 @@ row_of_key(const task_rows *t, ptrdiff_t first, ptrdiff_t n)
            first % ATTN_BLOCK;
 }
 
-/* Keys first .. first + n - 1, of one block. */
+/* The run of keys first .. first + n - 1, of one block. */
 static key_run
 keys_of(const task_rows *t, ptrdiff_t first, ptrdiff_t n)
 {
@@ -60,7 +60,7 @@ keys_of(const task_rows *t, ptrdiff_t first, ptrdiff_t n)
                      t->task->key + row_of_key(t, first, n) * p->key.row_stride, n};
 }
 
-/* Their values. */
+/* The run of their values. */
 static key_run
 values_of(const task_rows *t, ptrdiff_t first, ptrdiff_t n)
 {
@@ -85,8 +85,8 @@ run_prefetch(key_run run)
     return prefetch_of(run.array, run.at, run.dim, run.n);
 }
 
-/* The keys, or the values, of the block at `first`, if they are to be prefetched and were not
- * yet. */
+/* The keys, or the values, of the block at `first`; empty if they need no prefetch or
+ * had one. */
 static prefetch
 block_prefetch(const work *w, ptrdiff_t first, bool value)
 {
@@ -110,8 +110,8 @@ next_head_prefetch(const task_rows *t, bool value)
     return run_prefetch(run);
 }
 
-/* What comes after the keys, or the values, of a block that ends before `end`: the next block's,
- * or, behind the last one, the next head's. */
+/* What follows the keys, or the values, of a block that ends before `end`: those of the
+ * next block or, behind the last one, of the next head. */
 static prefetch
 next_prefetch(const work *w, ptrdiff_t end, bool value)
 {

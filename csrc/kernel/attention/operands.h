@@ -1,5 +1,5 @@
-/* Keys and values as operands of products by vectors, and weighted sums of values of which some
- * are masked and not finite: 0 * NaN must not come into a result. */
+/* Keys and values as operands of vector products; and sums for values that are masked
+ * and not finite, since 0 * NaN must not reach a result. */
 #ifndef ATTN_KERNEL_ATTENTION_OPERANDS_H
 #define ATTN_KERNEL_ATTENTION_OPERANDS_H
 
@@ -14,6 +14,23 @@ fetch_keys(work *w, const key_run *keys, ptrdiff_t column, ptrdiff_t n_columns)
     const char *from = keys->at + column * keys->array->column_stride;
 
     return fetch_lines(keys->array, from, keys->n, keys->dim, n_columns, w->rows.slab);
+}
+
+/* Brings keys into the slab, and zeros in the place of those that whole vectors lack. */
+static const char *
+gather_keys(work *w, const key_run *keys)
+{
+    const attn_array *key = keys->array;
+    const char *from = keys->at;
+    operand *to = w->rows.slab;
+    ptrdiff_t lacking = round_up(keys->n, LANES) - keys->n;
+
+    for (ptrdiff_t j = 0; j < keys->n; j++, from += key->row_stride) {
+        stage_row(to, from, key->column_stride, keys->dim, key->dtype);
+        to += w->rows.key_width;
+    }
+    memset(to, 0, (size_t)(lacking * w->rows.key_width) * sizeof(operand));
+    return (const char *)w->rows.slab;
 }
 
 /* Columns from `column` on of a run of values. */

@@ -9,7 +9,7 @@
 
 enum { STATE_OUTPUT = 2 /* behind maximum and sum */ };
 
-/* Has a call over former keys left a state? */
+/* Has a call over earlier keys left a state? */
 static bool
 has_former_keys(const attn_problem *p)
 {

@@ -1,5 +1,5 @@
-/* The rows of a task, as going forward and backward have them in common: what is computed of
- * them, where arrays have them, and what they may see of a block of keys. */
+/* The rows of a task, which the forward and the backward pass share: their queries,
+ * where arrays have them, and which keys of a block they may see. */
 #ifndef ATTN_KERNEL_ATTENTION_ROWS_H
 #define ATTN_KERNEL_ATTENTION_ROWS_H
 
@@ -24,7 +24,7 @@ typedef struct {
         keep_lanes[ATTN_BLOCK]; /* transposed: bit r of [k] */
 } task_rows;
 
-/* Where a per-head, per-query array has row r of the task. */
+/* Offset of row r of the task in an array that has a row for each head and query. */
 static ptrdiff_t
 row_offset(const task_rows *t, const attn_array *array, ptrdiff_t r)
 {
@@ -107,7 +107,7 @@ load_queries(task_rows *t)
     }
 }
 
-/* What follows the task's queries: most likely the next task's. */
+/* The rows behind the task's queries, most likely those of the next task. */
 static prefetch
 queries_prefetch(const task_rows *t)
 {

@@ -36,7 +36,7 @@ cap_softly(v_real x, v_real cap, v_real *grad)
     return v_mul(cap, t);
 }
 
-/* Are scores logits already but for a factor, which must not be negative then? */
+/* Is a positive factor all that turns scores into logits? */
 static bool
 are_plain_scores(const task_rows *t, real scale)
 {

@@ -1,4 +1,4 @@
-/* A task's work going forward: what is computed of its rows, and the memory for it. */
+/* A task's work in the forward pass: its running softmax, and the memory for all. */
 #ifndef ATTN_KERNEL_ATTENTION_TASK_H
 #define ATTN_KERNEL_ATTENTION_TASK_H
 

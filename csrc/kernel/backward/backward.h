@@ -1,5 +1,6 @@
-/* The entry points of attention backwards, those of sinks.h aside. A part's keys are taken a
- * chunk at a time, whose gradients stay near while the tiles of rows pass by. */
+/* The entry points of attention backwards, those of sinks.h aside. A part's keys are
+ * taken a chunk at a time: its gradients stay in the cache while the tiles of rows pass
+ * over it. */
 #ifndef ATTN_KERNEL_BACKWARD_BACKWARD_H
 #define ATTN_KERNEL_BACKWARD_BACKWARD_H
 
@@ -7,8 +8,8 @@
 #include "kernel/backward/sinks.h"
 #include "kernel/backward/pass.h"
 
-/* The part's keys, of the current batch: where it adds to none of their gradients and has one
- * tile, which is the task's, those that it sees. */
+/* The part's range of keys in the current batch. A part of one tile, the current one,
+ * that adds to no gradient of keys takes the keys that this tile sees. */
 static void
 find_part_keys(const backward_work *w, ptrdiff_t *first, ptrdiff_t *end)
 {
@@ -26,7 +27,7 @@ find_part_keys(const backward_work *w, ptrdiff_t *first, ptrdiff_t *end)
     }
 }
 
-/* The part's rows, of the current batch and head, against its keys, a chunk at a time. */
+/* The pass of the part's rows, of the current batch and head, over its keys. */
 static void
 pass_keys(backward_work *w, const attn_worker *worker)
 {

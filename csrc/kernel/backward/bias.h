@@ -1,4 +1,5 @@
-/* The gradient of the bias: those of the scores, added up where they share a number. */
+/* The gradient of the bias: the gradients of scores, summed where scores share a number
+ * of it. */
 #ifndef ATTN_KERNEL_BACKWARD_BIAS_H
 #define ATTN_KERNEL_BACKWARD_BIAS_H
 
@@ -41,8 +42,8 @@ add_bias_rows(backward_work *w, const span *s, ptrdiff_t r, ptrdiff_t n)
     }
 }
 
-/* The sum over rows r .. end - 1, of one head, or over the keys, or both: of what shares a
- * number. */
+/* Sums over rows r .. end - 1, of one head, over the keys, or over both: where these
+ * share a number. */
 static void
 add_bias_sums(backward_work *w, const span *s, ptrdiff_t r, ptrdiff_t end)
 {

@@ -1,5 +1,5 @@
-/* What a part adds to is cleared first; in the end each NaN becomes the same one, for CPUs make
- * them with other signs. */
+/* Gradients are cleared before a part adds to them. In the end each NaN becomes the
+ * same one, because CPUs make NaNs of different signs. */
 #ifndef ATTN_KERNEL_BACKWARD_CLEAR_H
 #define ATTN_KERNEL_BACKWARD_CLEAR_H
 

@@ -1,4 +1,5 @@
-/* What scores' gradients are relative to: the rows' delta. */
+/* The rows' delta, output times its gradient, which the gradient of a softmax
+ * subtracts. */
 #ifndef ATTN_KERNEL_BACKWARD_DELTA_H
 #define ATTN_KERNEL_BACKWARD_DELTA_H
 
@@ -49,7 +50,8 @@ find_delta(backward_work *w)
     }
 }
 
-/* Brings in what the products need of the tile's rows, once: a mask may hide all keys. */
+/* Loads what the products need of the tile's rows, once, and only if a block is
+ * visible. */
 static void
 load_tile(backward_work *w)
 {

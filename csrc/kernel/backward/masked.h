@@ -1,5 +1,4 @@
-/* Sums of which some terms are not to be seen, and are not finite: 0 * NaN must not come into
- * a gradient. */
+/* Sums with masked terms that are not finite: 0 * NaN must not reach a gradient. */
 #ifndef ATTN_KERNEL_BACKWARD_MASKED_H
 #define ATTN_KERNEL_BACKWARD_MASKED_H
 
@@ -30,7 +29,7 @@ is_term_seen(const backward_work *w, const gradient_sum *s, ptrdiff_t key,
     return w->rows.see[s->first_row + row][k / 64] >> (k % 64) & 1;
 }
 
-/* The product, of terms that are seen only: 0 * NaN of the others must not come in. */
+/* The product without its masked terms. */
 static NOINLINE void
 add_seen_terms(const backward_work *w, const gradient_sum *s, const product *m,
                ptrdiff_t n_columns)

@@ -1,4 +1,4 @@
-/* The rows of a batch and head against a chunk of keys, tile by tile. */
+/* The pass of a head's rows over a chunk of keys, tile by tile. */
 #ifndef ATTN_KERNEL_BACKWARD_PASS_H
 #define ATTN_KERNEL_BACKWARD_PASS_H
 
@@ -7,7 +7,7 @@
 #include "kernel/backward/scores.h"
 #include "kernel/backward/sums.h"
 
-/* Adds what the tile's rows and the keys of the block at `first` make of each other. */
+/* Adds the gradients of the tile's rows and of the keys of the block at `first`. */
 static void
 pass_block(backward_work *w, ptrdiff_t first)
 {

@@ -1,5 +1,6 @@
-/* The products of attention backwards, all of the one micro-kernel. Two of them are of keys by
- * rows in the lanes, as forward: the scores, and the gradients of weights. */
+/* The products of the backward pass, all by the micro-kernel. Two of them multiply keys
+ * by rows in the lanes, as the forward pass does: the scores, and the gradients of
+ * weights. */
 #ifndef ATTN_KERNEL_BACKWARD_PRODUCTS_H
 #define ATTN_KERNEL_BACKWARD_PRODUCTS_H
 
@@ -23,8 +24,8 @@ multiply_vectors(tile_product m, ptrdiff_t n_vec, bool a_transposed)
     }
 }
 
-/* A product that adds to the last n columns of gradients, less than a vector: what lies behind
- * them is another row's, and maybe another thread's. */
+/* Adds a product to the last n columns of gradients, fewer than a vector has: the
+ * memory behind them belongs to another row, and maybe to another thread. */
 static NOINLINE void
 multiply_last_columns(backward_work *w, tile_product m, ptrdiff_t n, bool a_transposed)
 {

@@ -23,9 +23,10 @@ turn_bias(backward_work *w, const block *b, const span *s)
     }
 }
 
-/* One vector of rows for each key of the span. Weights are e^(score - LSE), of at most 1
- * also where the LSE is rounded; what comes of the scale and the soft cap is taken in. Where
- * there are none of these options, `plain`, they need no look. */
+/* One vector of rows for each key of the span. A weight is e^(score - LSE), at most 1
+ * even where the LSE is rounded. The gradients are those of the products, so that they
+ * include the scale and the soft cap's derivative. `plain`: no option is set, and the
+ * compiler leaves them out. */
 static INLINE void
 differentiate_lanes(backward_work *w, const span *s, const uint64_t *bits,
                     const uint64_t *keep, ptrdiff_t lane, const bool plain)

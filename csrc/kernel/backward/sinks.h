@@ -1,10 +1,10 @@
-/* The gradients of sinks, which take but LSE and delta. */
+/* The gradients of sinks, from LSE and delta alone. */
 #ifndef ATTN_KERNEL_BACKWARD_SINKS_H
 #define ATTN_KERNEL_BACKWARD_SINKS_H
 
 #include "kernel/backward/delta.h"
 
-/* Leaves the delta of every row for them. */
+/* Stores the delta of every row. */
 static void
 run_delta(const attn_backward_problem *g, ptrdiff_t b, ptrdiff_t kv_head,
           const attn_worker *worker)
@@ -27,9 +27,9 @@ run_delta(const attn_backward_problem *g, ptrdiff_t b, ptrdiff_t kv_head,
     }
 }
 
-/* What n queries, at most 64, of one head add to the gradient of its sink. A sink of -inf
- * is none and gets nothing, and a row whose LSE is -inf has seen nothing and gives nothing:
- * -inf - -inf is NaN, and so is 0 times a delta of NaN. */
+/* What n queries, at most 64, of one head add to the gradient of its sink. A sink of
+ * -inf gets nothing, and a row whose LSE is -inf gives nothing: -inf - -inf would be
+ * NaN, and so would 0 times a delta of NaN. */
 static real
 sum_sink(const char *lse, ptrdiff_t lse_row, const char *delta, ptrdiff_t n, real sink)
 {

@@ -1,5 +1,6 @@
-/* The three products that add to gradients: what has rows in its lanes times rows of either
- * side, read as it lies where rows are summed over, turned where keys are. */
+/* The three products that add to gradients: weights, or gradients of scores, with rows
+ * in the lanes, times rows of an array. These factors are read as they lie in sums over
+ * rows, and transposed in sums over keys. */
 #ifndef ATTN_KERNEL_BACKWARD_SUMS_H
 #define ATTN_KERNEL_BACKWARD_SUMS_H
 
@@ -38,8 +39,8 @@ row_reals(const attn_array *gradient)
     return gradient->row_stride / (ptrdiff_t)sizeof(real);
 }
 
-/* Adds to the gradients of the block's keys (or values) what comes of the tile's rows of an
- * array, head by head. */
+/* Adds to the gradients of the block's keys (or values) the factors times the tile's
+ * rows of an array, head by head. */
 static void
 add_to_keys(backward_work *w, const block *b, const span *keys, const real *factors,
             const attn_array *rows, const attn_array *gradient, ptrdiff_t n_columns)
@@ -60,7 +61,7 @@ add_to_keys(backward_work *w, const block *b, const span *keys, const real *fact
     }
 }
 
-/* Adds to the gradients of the tile's queries what comes of the block's keys. */
+/* Adds to the gradients of the tile's queries the factors times the block's keys. */
 static void
 add_to_queries(backward_work *w, const block *b, const span *keys)
 {

@@ -15,7 +15,8 @@ choose_tile(backward_work *w, ptrdiff_t tile)
     w->is_loaded = false;
 }
 
-/* The number that each row has in an array of the arithmetic's dtype, 0 beyond them. */
+/* Loads a number for each row from an array of the arithmetic's dtype; 0 for lanes
+ * without a row. */
 static void
 load_numbers(const backward_work *w, const attn_array *array, real *to)
 {

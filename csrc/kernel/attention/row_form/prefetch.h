@@ -6,10 +6,10 @@
 #include "kernel/attention/keys.h"
 
 enum {
-    GROUPS_AHEAD = 2, /* so many are prefetched before they are read */
+    GROUPS_AHEAD = 2, /* groups between prefetching rows and reading them */
     VALUES_AHEAD =
-        4096,        /* bytes between values that are read and prefetched, if once */
-    STREAM_ROWS = 2, /* with so few, what is read in order is not prefetched */
+        4096, /* bytes from values that are read to those that are prefetched once */
+    STREAM_ROWS = 2, /* with so few rows, the CPU prefetches what is read in order */
 };
 
 /* Does the task read a run of this array from one end to the other? */
@@ -34,8 +34,8 @@ prefetches_once(const work *w, const attn_array *array, ptrdiff_t dim)
     return w->reads_once && is_read_in_order(array, dim);
 }
 
-/* What is wanted GROUPS_AHEAD groups after group `step` of a block, where its keys come
- * first, then its values, then the next block's keys. */
+/* The group that is read GROUPS_AHEAD groups after group `step` of a block: its keys
+ * come first, then its values, then the next block's keys. */
 static prefetch
 look_ahead(const work *w, const block *b, ptrdiff_t step)
 {
@@ -69,9 +69,9 @@ is_one_stream(const work *w)
            prefetches_once(w, &w->rows.p->value, dim);
 }
 
-/* The group of rows that is read after the keys at `first`, if it is to be touched meanwhile,
- * else `at` is NULL: for reading LANES rows side by side, to transpose them, is no order that a
- * CPU looks ahead in. */
+/* The group of rows that is read after the keys at `first`, to be touched meanwhile;
+ * `at` is NULL for none. CPUs do not prefetch LANES rows that are read side by side, to
+ * be transposed. */
 static key_run
 next_in_stream(const work *w, const block *b, ptrdiff_t first)
 {
@@ -89,8 +89,8 @@ next_in_stream(const work *w, const block *b, ptrdiff_t first)
                : (key_run){.at = NULL};
 }
 
-/* Where what is prefetched, row for row, while a group of values at `first` is read begins;
- * NULL for nothing. */
+/* The address from which rows are prefetched while a group of values at `first` is
+ * read; NULL for nothing. */
 static INLINE const char *
 next_after_values(const work *w, const block *b, ptrdiff_t first, const key_run *values)
 {
@@ -106,8 +106,9 @@ next_after_values(const work *w, const block *b, ptrdiff_t first, const key_run 
                                             : NULL;
 }
 
-/* Brings n cache lines of what is next. With more than STREAM_ROWS rows they are always
- * prefetched to the first-level cache alone, which the first condition tells the compiler. */
+/* Loads n cache lines of the next rows. With more than STREAM_ROWS rows they are always
+ * prefetched to the first-level cache alone, which the first condition tells the
+ * compiler. */
 static INLINE void
 touch(const work *w, const char *at, const ptrdiff_t n, const int rows)
 {

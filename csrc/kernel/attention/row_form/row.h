@@ -14,8 +14,8 @@ row_keys(ptrdiff_t n_keys)
     return round_up(n_keys, most(SUM_TERMS, LANES));
 }
 
-/* S[row][key] for the block's keys; what is no key, up to row_keys, is -inf. Returns
- * what factor makes scores logits. */
+/* S[row][key] for the block's keys; lanes behind the last key, up to row_keys, are
+ * -inf. Returns the factor that turns scores into logits. */
 static real
 score_rows(work *w, const block *b)
 {

@@ -5,7 +5,7 @@
 #include "kernel/attention/operands.h"
 #include "kernel/attention/row_form/prefetch.h"
 
-/* Where keys lie, and what is read or prefetched meanwhile. */
+/* Keys as they are read, and what is touched or prefetched meanwhile. */
 typedef struct {
     const char *at;
     ptrdiff_t row;     /* bytes from key to key */
@@ -13,7 +13,8 @@ typedef struct {
     prefetch next;
 } key_lanes;
 
-/* Conversions of single numbers are long, and rest columns of such keys rare. */
+/* Not inlined: converting single numbers takes much code, and columns behind the last
+ * whole vector are rare. */
 static NOINLINE void
 convert_column(operand *lanes, const char *at, ptrdiff_t row, const storage kind)
 {
@@ -135,23 +136,6 @@ score_keys_of_rows(const work *w, const key_lanes *keys, int n_vec, real *scores
 #endif
     default: score_keys_as(w, keys, n_vec, scores, AS_OPERANDS); break;
     }
-}
-
-/* Brings keys into the slab, and zeros in the place of those that whole vectors lack. */
-static const char *
-gather_keys(work *w, const key_run *keys)
-{
-    const attn_array *key = keys->array;
-    const char *from = keys->at;
-    operand *to = w->rows.slab;
-    ptrdiff_t lacking = round_up(keys->n, LANES) - keys->n;
-
-    for (ptrdiff_t j = 0; j < keys->n; j++, from += key->row_stride) {
-        stage_row(to, from, key->column_stride, keys->dim, key->dtype);
-        to += w->rows.key_width;
-    }
-    memset(to, 0, (size_t)(lacking * w->rows.key_width) * sizeof(operand));
-    return (const char *)w->rows.slab;
 }
 
 /* Products of queries with the block's keys from k on, KEY_GROUP or as many as there are. */

@@ -1,4 +1,4 @@
-/* Row form: a block's weights, their sums, and what products take of them. */
+/* Row form: a block's weights, their sums, and their form as operands. */
 #ifndef ATTN_KERNEL_ATTENTION_ROW_FORM_WEIGHTS_H
 #define ATTN_KERNEL_ATTENTION_ROW_FORM_WEIGHTS_H
 
@@ -16,7 +16,7 @@ sum_weights(real *line, ptrdiff_t k, const ptrdiff_t n, real *sum)
     *sum = total;
 }
 
-/* Makes n weights of each row from k on operands, those that are kept. */
+/* Turns n weights of each row, from k on, into operands; dropped ones become 0. */
 static INLINE void
 finish_weights(work *w, ptrdiff_t k, const ptrdiff_t n)
 {
@@ -52,8 +52,8 @@ take_weights(work *w, ptrdiff_t k, ptrdiff_t n, real *sums)
     }
 }
 
-/* What comes before the values of a group of keys from k on: its weights, and what is wanted
- * after it. */
+/* Prepares a group of keys, from k on, for the sums of its values: finishes its weights
+ * and prefetches the rows that are read later. */
 static void
 begin_group(work *w, const block *b, ptrdiff_t k, real *sums)
 {

@@ -43,8 +43,8 @@ finish_with_bias(const work *w, const block *b, const strip *all, int tile,
     }
 }
 
-/* From the products of a span to its scores, masked ones -inf; returns what factor still
- * makes them logits. */
+/* Turns the products of a span into scores, masked ones into -inf; returns the factor
+ * that turns scores into logits. */
 static real
 finish_tile(work *w, const block *b, int tile, const span *s)
 {

@@ -20,8 +20,8 @@ bits_between(ptrdiff_t first, ptrdiff_t end)
     return below_end & ~UINT64_C(0) << first;
 }
 
-/* Leaves out the keys at both ends of the block that no row of the tile may see, so many as
- * are summed at a time. */
+/* Trims keys at both ends of the block that no row of the tile may see, SUM_TERMS at a
+ * time. */
 static span
 tile_span(const task_rows *t, const block *b, int tile)
 {
