@@ -3,6 +3,7 @@
 #define ATTN_KERNEL_BACKWARD_TASK_H
 
 #include "core/backward.h"
+#include "kernel/arena.h"
 #include "kernel/attention/tile_form/span.h"
 
 enum {
