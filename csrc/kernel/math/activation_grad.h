@@ -4,7 +4,8 @@
 
 #include "kernel/math/activations.h"
 
-/* Beyond, every derivative that has a limit has reached it, and nothing overflows. */
+/* From here on every derivative that has a limit equals it; inputs are clamped to this, so that
+ * nothing overflows. */
 #define STEEP_UNTIL ((real)1000)
 
 static INLINE v_real
@@ -15,8 +16,8 @@ bounded(v_real x)
     return v_select(v_less(bound, x), bound, x);
 }
 
-/* The derivative of x s(v), s the logistic function: s(v) + s(v) s(-v) x v', which is
- * given. */
+/* The derivative of x s(v), where s is the logistic function: s(v) + s(v) s(-v) rise, with
+ * rise = x v'. */
 static INLINE v_real
 sigmoid_times_grad(v_real v, v_real rise)
 {
@@ -45,7 +46,7 @@ gelu_tanh_grad(v_real x)
     return sigmoid_times_grad(gelu_exponent(x), rise);
 }
 
-/* 1 - tanh^2 = 4 e / (1 + e)^2 with e = e^(-2|x|), in which nothing cancels. */
+/* 1 - tanh^2 = 4 e / (1 + e)^2 with e = e^(-2|x|): nothing cancels. */
 static INLINE v_real
 tanh_grad(v_real x)
 {
@@ -55,7 +56,7 @@ tanh_grad(v_real x)
     return v_div(v_mul(e, v_set1(4)), v_mul(sum, sum));
 }
 
-/* Replaces n reals, and what fills the last vector, by the activation's derivatives there. */
+/* Replaces n reals, and those that fill up the last vector, by the activation's derivatives. */
 static NOINLINE void
 activation_grads(real *at, ptrdiff_t n, attn_activation activation)
 {

@@ -49,8 +49,9 @@ log_of(double x)
 }
 
 /* The natural logarithm of normal numbers up to 2^126, by the series of log_of with as many
- * terms as real needs: the first one omitted is below 2^-28 of the sum, or 2^-60. Nothing is
- * fused, so that NumPy can take the same steps. NaN stays NaN. */
+ * terms as real needs. With these rounded the sum's relative error is 1.8e-9 for float,
+ * 1.2e-18 for double (tools/coefficients.py). Nothing is fused, so that NumPy can take the
+ * same steps. NaN stays NaN. */
 static INLINE v_real
 log_lanes(v_real x)
 {
