@@ -259,6 +259,91 @@ def test_one_file_alone_reads_arrays_that_the_user_can_reach():
     assert parse == {"weight.c"}  # whose array is an object until it is viewed
 
 
+# ---- Storage types -------------------------------------------------------------------
+
+# The functions that know every storage type, and those that know every way in which
+# products of reals read rows where they lie.
+KNOW_DTYPES = {
+    "csrc/core/array.h": {"attn_storage_of"},
+    "csrc/kernel/operands/convert.h": {"load_element", "store_element"},
+    "csrc/kernel/operands/real.h": {"key_storage"},
+    "csrc/python/arrays.c": {"py_storage_of"},
+    "tests/core/support/problem.c": {"dtype_name", "read_number", "write_number"},
+    "tests/core/support/plain.c": {"stored_as"},
+    "tests/core/core/attention.c": {"tolerance"},
+}
+KNOW_STORAGES = {
+    "csrc/kernel/operands/real.h": {"storage_dtype"},
+    "csrc/kernel/gemm/few_rows.h": {"multiply_few_rows"},
+    "csrc/kernel/attention/row_form/scores.h": {"score_keys_of_rows"},
+}
+
+
+def enumerators(path, name):
+    """The names of an enum of C, wherever it is defined in a file."""
+    text = (ROOT.parent / path).read_text("utf-8")
+    found = re.findall(rf"typedef enum {{([^}}]*)}} {name};", text)
+    return re.findall(r"\w+", " ".join(found))
+
+
+DTYPES = enumerators("csrc/core/array.h", "attn_dtype")
+STORAGES = enumerators("csrc/kernel/operands/real.h", "storage")
+
+
+def body_of(path, function):
+    """The source of one function of C, whose name begins a line."""
+    text = (ROOT.parent / path).read_text("utf-8")
+    found = re.findall(rf"^{function}\(.*?^}}", text, re.MULTILINE | re.DOTALL)
+    assert len(found) == 1, f"{path}: {function}"
+    return found[0]
+
+
+def lacking(names, path, function):
+    """Which of these names a function does not mention."""
+    return {
+        name for name in names if not re.search(rf"\b{name}\b", body_of(path, function))
+    }
+
+
+def cases(known):
+    return [(path, function) for path in known for function in sorted(known[path])]
+
+
+@pytest.mark.parametrize(("path", "function"), cases(KNOW_DTYPES))
+def test_a_function_of_the_recipe_knows_each_storage_type(path, function):
+    assert not lacking(DTYPES, path, function)
+
+
+@pytest.mark.parametrize(("path", "function"), cases(KNOW_STORAGES))
+def test_a_function_of_the_recipe_knows_each_way_of_reading(path, function):
+    assert not lacking(STORAGES, path, function)
+
+
+def test_storage_types_are_found_and_counted():
+    assert {"ATTN_F16", "ATTN_BF16", "ATTN_F32", "ATTN_F64"} <= set(DTYPES)
+    assert {"AS_OPERANDS", "AS_F16", "AS_BF16"} <= set(STORAGES)
+    table = (SOURCES / "core" / "array.h").read_text("utf-8")
+    assert f"ATTN_N_DTYPES = {DTYPES[-1]} + 1" in table
+    found = lacking({"ATTN_F64", "ATTN_F8"}, "csrc/core/array.h", "attn_storage_of")
+    assert found == {"ATTN_F8"}
+
+
+def test_the_recipe_for_storage_types_names_each_function():
+    text = (ROOT.parent / "CONTRIBUTING.md").read_text("utf-8")
+    recipe = text.split("\n## Adding a storage type\n")[1].split("\n## ")[0]
+    for path, functions in [*KNOW_DTYPES.items(), *KNOW_STORAGES.items()]:
+        assert path.removeprefix("csrc/kernel/").removeprefix("tests/core/") in recipe
+        assert all(f"`{function}`" in recipe for function in functions), path
+
+
+def test_switches_over_storage_types_have_no_default():
+    """So compilers name a missing case."""
+    for path, functions in [*KNOW_DTYPES.items(), *KNOW_STORAGES.items()]:
+        for function in functions:
+            over_ours = function != "py_storage_of"  # its switch is over NumPy's types
+            assert not over_ours or "default:" not in body_of(path, function), function
+
+
 # ---- The groups of arguments ---------------------------------------------------------
 
 

@@ -12,7 +12,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-typedef enum { ATTN_F16, ATTN_BF16, ATTN_F32, ATTN_F64, ATTN_N_DTYPES } attn_dtype;
+/* Switches over these have no default: so compilers name what lacks a case for a new one. */
+typedef enum { ATTN_F16, ATTN_BF16, ATTN_F32, ATTN_F64 } attn_dtype;
+enum { ATTN_N_DTYPES = ATTN_F64 + 1 };
 
 /* ATTN_HALF is computed in float32, and converted when it is loaded or stored. */
 typedef enum { ATTN_HALF, ATTN_REAL } attn_kind;
@@ -22,16 +24,17 @@ typedef struct {
     ptrdiff_t bytes; /* of an element */
     attn_kind kind;
     attn_dtype arithmetic; /* what it is computed in */
+    ptrdiff_t packed_rows; /* of weights, which lie together where weights are packed */
 } attn_storage;
 
 static inline const attn_storage *
 attn_storage_of(attn_dtype dtype)
 {
     static const attn_storage table[ATTN_N_DTYPES] = {
-        [ATTN_F16] = {2, ATTN_HALF, ATTN_F32},
-        [ATTN_BF16] = {2, ATTN_HALF, ATTN_F32},
-        [ATTN_F32] = {4, ATTN_REAL, ATTN_F32},
-        [ATTN_F64] = {8, ATTN_REAL, ATTN_F64},
+        [ATTN_F16] = {2, ATTN_HALF, ATTN_F32, 1},
+        [ATTN_BF16] = {2, ATTN_HALF, ATTN_F32, 2},
+        [ATTN_F32] = {4, ATTN_REAL, ATTN_F32, 1},
+        [ATTN_F64] = {8, ATTN_REAL, ATTN_F64, 1},
     };
     return &table[dtype];
 }

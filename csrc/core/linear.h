@@ -1,4 +1,4 @@
-/* The product of rows with a matrix, and what is done to it before it is stored. */
+/* The product of rows with a matrix, with bias, activation, factor and residual. */
 #ifndef ATTN_CORE_LINEAR_H
 #define ATTN_CORE_LINEAR_H
 
@@ -13,7 +13,7 @@
 static inline ptrdiff_t
 attn_packed_terms(attn_dtype dtype)
 {
-    return dtype == ATTN_BF16 ? 2 : 1;
+    return attn_storage_of(dtype)->packed_rows;
 }
 
 /* y = activation(x W + b) * times + residual, each step rounded to the arithmetic's dtype. Sums
@@ -65,10 +65,10 @@ typedef struct {
 } attn_linear_task;
 
 typedef struct {
-    bool has_row_form; /* else few rows are tiles as others are */
+    bool has_row_form; /* else few rows are computed as tiles */
     /* Most rows of a task in the form for many rows; NULL where there is none. */
     ptrdiff_t (*many_rows)(const attn_linear_problem *);
-    ptrdiff_t many_rows_unit; /* rows of it that are computed at a time */
+    ptrdiff_t many_rows_unit; /* rows that it computes at a time */
     size_t (*workspace_size)(const attn_linear_problem *);
     void (*run)(const attn_linear_problem *, const attn_linear_task *,
                 const attn_worker *);
@@ -78,7 +78,7 @@ double attn_linear_work(const attn_linear_problem *); /* multiplications */
 
 /* -1 when memory runs out, else 0. */
 int attn_linear(const attn_linear_problem *, attn_call *);
-/* Several that do not need each other, at once. */
+/* Several independent ones at once. */
 #define ATTN_MAX_LINEARS 3
 int attn_linears(int n, const attn_linear_problem *const *, attn_call *);
 

@@ -50,15 +50,16 @@ multiply_vectors_of_rows(const few_rows_product *m, const int rows, const int n_
         for (int g = 0; g * POINTER_ROWS < rows; g++) {
             a[g]++;
         }
-        b += kind == AS_TWO_ROWS ? 2 * b_row : b_row;
+        b += storage_rows(kind) * b_row;
     }
     ptrdiff_t c_row = m->base.c_row;
-    __asm__("" : "+r"(c_row)); /* or all rows' addresses are held meanwhile */
+    __asm__(""
+            : "+r"(c_row)); /* or compilers keep all rows' addresses during the loop */
     store_sums(sum, m->base.c, c_row, rows, n_vec);
 }
 
-/* As many columns of the product of few rows as `at_once` vectors at a time make up, if that
- * many accumulators fit in registers; moves on to the rest, and returns its vectors. */
+/* Computes columns `at_once` vectors at a time, if that many sums fit in registers. Moves on
+ * to the columns that are left, and returns their number in vectors. */
 static INLINE ptrdiff_t
 multiply_vectors_at_once(few_rows_product *m, const int rows, const int at_once,
                          ptrdiff_t n_vec, const storage kind)
@@ -88,7 +89,7 @@ multiply_n_rows(few_rows_product m, const int rows, ptrdiff_t n_vec, const stora
     multiply_vectors_at_once(&m, rows, 1, n_vec, kind);
 }
 
-/* As multiply, for 1, 2, 4 or 8 rows, any number of vectors, and B as it lies in memory. */
+/* The product for 1, 2, 4 or 8 rows and any number of vectors, with B as it lies in memory. */
 static INLINE void
 multiply_few_rows_as(few_rows_product m, ptrdiff_t n_vec, const storage kind)
 {
@@ -110,12 +111,12 @@ multiply_few_rows(few_rows_product m, ptrdiff_t n_vec, storage kind)
 #elif TERMS > 1
     case AS_TWO_ROWS: multiply_few_rows_as(m, n_vec, AS_TWO_ROWS); break;
 #endif
-    default: multiply_few_rows_as(m, n_vec, AS_OPERANDS); break;
+    case AS_OPERANDS: multiply_few_rows_as(m, n_vec, AS_OPERANDS); break;
     }
 }
 
-/* How many vectors of a packed panel's row are computed at a time, with as many rows: those
- * whose sums fit in registers. */
+/* How many vectors of a packed panel's row are computed at a time: so many that the sums of
+ * all rows fit in registers. */
 static INLINE int
 panel_width(const int rows)
 {
@@ -139,7 +140,7 @@ multiply_panel_rows(few_rows_product m, const int rows)
     }
 }
 
-/* As multiply_few_rows, with the rows of a panel as B. */
+/* The product for 1, 2, 4 or 8 rows, with a packed panel as B. */
 static NOINLINE void
 multiply_few_rows_by_panel(few_rows_product m)
 {

@@ -7,7 +7,7 @@
 #include "kernel/gemm/product.h"
 #include "kernel/operands/prefetch.h"
 
-/* Rows first .. first + n - 1 of W, the task's columns. */
+/* Rows first .. first + n - 1 of W, with the task's columns. */
 static matrix
 fetch_weights(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t width)
 {
@@ -35,8 +35,8 @@ fetch_columns(linear_work *w, ptrdiff_t first, ptrdiff_t n)
                        w->slab);
 }
 
-/* The weights that are wanted after the task's block of rows before `first`: the next
- * block, or the first one of the next columns, of this task or another. */
+/* What to prefetch during the block of rows before `first`: the next block, or the first one of
+ * the columns that this task or another takes next. */
 static prefetch
 weights_prefetch(const linear_work *w, ptrdiff_t first)
 {
@@ -59,7 +59,7 @@ weights_prefetch(const linear_work *w, ptrdiff_t first)
     return prefetch_of(weight, at, n_columns, n_rows);
 }
 
-/* How many bytes ahead row form prefetches: to the second-level cache, or to the first. */
+/* How many bytes ahead row form prefetches to the second-level cache, and to the first. */
 enum { PANEL_AHEAD = 2048, PANEL_NEAR_AHEAD = 8192 };
 
 #if TERMS == 1 && REAL_BITS == 32
@@ -78,14 +78,15 @@ widen_pairs(operand *to, const char *from)
     }
 }
 
-/* n rows of a panel of 16-bit numbers as floats. */
+/* n rows of a panel of any dtype as floats. */
 static void
 stage_panel(operand *to, const char *from, ptrdiff_t n, attn_dtype dtype)
 {
-    const ptrdiff_t row = ATTN_PANEL_COLUMNS * sizeof(uint16_t);
+    const ptrdiff_t size = attn_storage_of(dtype)->bytes,
+                    row = ATTN_PANEL_COLUMNS * size;
 
-    if (dtype == ATTN_F16) {
-        load_row(to, from, sizeof(uint16_t), n * ATTN_PANEL_COLUMNS, dtype);
+    if (attn_packed_terms(dtype) == 1) {
+        load_row(to, from, size, n * ATTN_PANEL_COLUMNS, dtype);
         return;
     }
     for (ptrdiff_t k = 0; k < n; k += 2) {
@@ -114,7 +115,7 @@ fetch_panel(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t column)
     return (matrix){(const operand *)(const void *)from, ATTN_PANEL_COLUMNS};
 }
 
-/* What is wanted after the block from row `first` on of a panel: that of the task's next
+/* What to prefetch during a panel's block from row `first` on: the same block of the task's next
  * panel, or the next block of its first one. */
 static prefetch
 panel_prefetch(const linear_work *w, ptrdiff_t first, ptrdiff_t column)

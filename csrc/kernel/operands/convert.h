@@ -8,10 +8,7 @@
 #include "kernel/sizes.h"
 #include <string.h>
 
-/* How operands lie in memory: as such, or as elements that loading converts. */
-typedef enum { AS_OPERANDS, AS_F16, AS_BF16, AS_TWO_ROWS } storage;
-
-/* One element of any dtype as a real. */
+/* One element of any dtype, as a real. */
 static real
 load_element(const char *from, attn_dtype dtype)
 {
@@ -23,8 +20,32 @@ load_element(const char *from, attn_dtype dtype)
     case ATTN_F16: memcpy(&half, from, sizeof half); return attn_from_f16(half);
     case ATTN_BF16: memcpy(&half, from, sizeof half); return attn_from_bf16(half);
     case ATTN_F32: memcpy(&single, from, sizeof single); return (real)single;
-    default: memcpy(&wide, from, sizeof wide); return (real)wide;
+    case ATTN_F64: break;
     }
+    memcpy(&wide, from, sizeof wide);
+    return (real)wide;
+}
+
+/* Are vectors of reals loaded from adjacent elements of a dtype? Others come one by one. */
+static bool
+has_vectors(attn_dtype dtype)
+{
+    return dtype == REAL_DTYPE || attn_is_half(dtype);
+}
+
+/* LANES adjacent numbers of 16 bits. */
+static INLINE v_real
+load_half(const uint16_t *from, attn_dtype dtype)
+{
+    return dtype == ATTN_F16 ? v_load_f16(from) : v_load_bf16(from);
+}
+
+/* LANES adjacent elements of a dtype that has vectors. */
+static INLINE v_real
+load_vector(const char *from, attn_dtype dtype)
+{
+    return attn_is_half(dtype) ? load_half((const uint16_t *)(const void *)from, dtype)
+                               : v_load((const real *)(const void *)from);
 }
 
 /* to[k] = element k of n at from, stride bytes apart */
@@ -40,8 +61,7 @@ load_row(real *to, const char *from, ptrdiff_t stride, ptrdiff_t n, attn_dtype d
     if (attn_is_half(dtype) && stride == sizeof(uint16_t)) {
         const uint16_t *half = (const uint16_t *)(const void *)from;
         for (; k + LANES <= n; k += LANES) {
-            bool f16 = dtype == ATTN_F16;
-            v_store(to + k, f16 ? v_load_f16(half + k) : v_load_bf16(half + k));
+            v_store(to + k, load_half(half + k, dtype));
         }
     }
     for (; k < n; k++) {
@@ -53,16 +73,30 @@ load_row(real *to, const char *from, ptrdiff_t stride, ptrdiff_t n, attn_dtype d
 static void
 store_element(char *to, real x, attn_dtype dtype)
 {
-    uint16_t half = dtype == ATTN_F16 ? attn_to_f16((float)x) : attn_to_bf16((float)x);
     float single = (float)x;
     double wide = (double)x;
+    uint16_t half;
 
     switch (dtype) {
+    case ATTN_F16: half = attn_to_f16(single), memcpy(to, &half, sizeof half); break;
+    case ATTN_BF16: half = attn_to_bf16(single), memcpy(to, &half, sizeof half); break;
     case ATTN_F32: memcpy(to, &single, sizeof single); break;
     case ATTN_F64: memcpy(to, &wide, sizeof wide); break;
-    default: memcpy(to, &half, sizeof half); break;
     }
 }
+
+#if REAL_BITS == 32
+/* The reverse of load_half. */
+static INLINE void
+store_half(uint16_t *to, v_real x, attn_dtype dtype)
+{
+    if (dtype == ATTN_F16) {
+        v_store_f16(to, x);
+    } else {
+        v_store_bf16(to, x);
+    }
+}
+#endif
 
 /* The reverse of load_row. */
 static ONE_COPY void
@@ -78,11 +112,7 @@ store_row(char *to, ptrdiff_t stride, const real *from, ptrdiff_t n, attn_dtype 
     if (attn_is_half(dtype) && stride == sizeof(uint16_t)) {
         uint16_t *half = (uint16_t *)(void *)to;
         for (; k + LANES <= n; k += LANES) {
-            if (dtype == ATTN_F16) {
-                v_store_f16(half + k, v_load(from + k));
-            } else {
-                v_store_bf16(half + k, v_load(from + k));
-            }
+            store_half(half + k, v_load(from + k), dtype);
         }
     }
 #endif

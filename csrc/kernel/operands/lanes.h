@@ -1,5 +1,5 @@
-/* Between rows of an array and the lanes of a tile. Rows are transposed, unless they lie beside
- * each other in memory, as those of a transposed array do: then they are in lanes already. */
+/* Between rows of an array and the lanes of a tile. Rows are transposed, unless they are adjacent
+ * in memory, as those of a transposed array are: then they are in lanes already. */
 #ifndef ATTN_KERNEL_OPERANDS_LANES_H
 #define ATTN_KERNEL_OPERANDS_LANES_H
 
@@ -16,8 +16,7 @@ are_operands(const attn_array *array, ptrdiff_t n_columns)
                             n_columns % (TERMS * LANES) == 0;
 }
 
-/* Do these n rows lie beside each other, as many as there are lanes, of a dtype that vectors are
- * loaded from? */
+/* Are these rows LANES adjacent ones, of a dtype that has vectors? */
 static bool
 are_adjacent(const attn_array *array, const char *const rows[LANES], ptrdiff_t n)
 {
@@ -25,21 +24,10 @@ are_adjacent(const attn_array *array, const char *const rows[LANES], ptrdiff_t n
 
     return TERMS == 1 && LANES > 1 && n == LANES &&
            rows[LANES - 1] == rows[0] + (LANES - 1) * size &&
-           array->row_stride == size &&
-           (array->dtype == REAL_DTYPE || attn_is_half(array->dtype));
+           array->row_stride == size && has_vectors(array->dtype);
 }
 
-static INLINE v_real
-load_vector(const char *from, attn_dtype dtype)
-{
-    const uint16_t *half = (const uint16_t *)(const void *)from;
-
-    return dtype == ATTN_F16    ? v_load_f16(half)
-           : dtype == ATTN_BF16 ? v_load_bf16(half)
-                                : v_load((const real *)(const void *)from);
-}
-
-/* to[k][lane] = column k of row `lane` of such rows, times *scale unless that is NULL. */
+/* to[k][lane] = column k of row `lane` of adjacent rows, times *scale unless that is NULL. */
 static void
 load_adjacent(const attn_array *array, const char *rows, ptrdiff_t n_columns, real *to,
               const real *scale)

@@ -1,5 +1,5 @@
-/* Rows of an array as a matrix of operands for a product: where they lie, if they are
- * operands there, or brought into a slab. */
+/* Rows of an array as a matrix of operands for a product: in place, if they are operands there,
+ * or copied into a slab. */
 #ifndef ATTN_KERNEL_OPERANDS_MATRIX_H
 #define ATTN_KERNEL_OPERANDS_MATRIX_H
 
@@ -10,7 +10,7 @@ typedef struct {
     ptrdiff_t row; /* operands from row to row; columns are contiguous */
 } matrix;
 
-/* Can rows of `dim` columns be read where they lie, in the way `kind`? */
+/* Can rows of `dim` columns be read in place, in the way of `kind`? */
 static bool
 reads_in_place(const attn_array *array, ptrdiff_t dim, storage kind)
 {
@@ -24,9 +24,9 @@ reads_in_place(const attn_array *array, ptrdiff_t dim, storage kind)
                  0));
 }
 
-/* n_columns of n rows of an array from an address on, TERMS rows making one row of
- * operands: where they lie, if they are that, or brought into the slab. There rows are
- * `width` long, what lies beyond the columns being 0. The array has dim columns. */
+/* n_columns columns of n rows of an array from an address on; TERMS rows make one row of
+ * operands. In place if they are operands there, or copied into the slab, where rows are `width`
+ * long and 0 beyond the columns. The array has dim columns. */
 static matrix
 fetch_rows(const attn_array *array, const char *from, ptrdiff_t n, ptrdiff_t dim,
            ptrdiff_t n_columns, ptrdiff_t width, operand *slab)

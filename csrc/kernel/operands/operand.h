@@ -13,16 +13,9 @@
 #include "kernel/operands/pair.h"
 #endif
 
-/* Bytes from one of a row's elements to the next: of an operand, or a 16-bit number. */
-static INLINE ptrdiff_t
-storage_bytes(const storage kind)
-{
-    return kind == AS_OPERANDS ? (ptrdiff_t)sizeof(operand) : 2;
-}
-
-/* Prefetches n_vec vectors of a row to the second-level cache if `far`, else to the first
- * alone, so that the others keep what they have. For AS_TWO_ROWS the next row is `second_row`
- * bytes on. */
+/* Prefetches n_vec vectors of a row to the second-level cache if `far`, else to the first alone,
+ * so that nothing leaves the others. The second of two rows is `second_row` bytes
+ * on. */
 static INLINE void
 prefetch_operands(const char *at, ptrdiff_t second_row, const int n_vec,
                   const storage kind, bool far)
@@ -32,13 +25,13 @@ prefetch_operands(const char *at, ptrdiff_t second_row, const int n_vec,
 
     for (; !far && at < end; at += CACHE_LINE) {
         __builtin_prefetch(at, 0, 0);
-        if (kind == AS_TWO_ROWS) {
+        if (storage_rows(kind) > 1) {
             __builtin_prefetch(at + second_row, 0, 0);
         }
     }
     for (; far && at < end; at += CACHE_LINE) {
         __builtin_prefetch(at, 0, 2);
-        if (kind == AS_TWO_ROWS) {
+        if (storage_rows(kind) > 1) {
             __builtin_prefetch(at + second_row, 0, 2);
         }
     }

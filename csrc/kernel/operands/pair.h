@@ -12,6 +12,21 @@ typedef uint32_t operand __attribute__((may_alias, aligned(2)));
 typedef v_pairs v_operand;
 #define OPERAND_DTYPE ATTN_BF16
 
+/* How products read rows where they lie: as pairs along a row, or two rows as one of pairs. */
+typedef enum { AS_OPERANDS, AS_TWO_ROWS } storage;
+
+static INLINE ptrdiff_t
+storage_bytes(const storage kind)
+{
+    return kind == AS_TWO_ROWS ? sizeof(uint16_t) : sizeof(operand);
+}
+
+static INLINE ptrdiff_t
+storage_rows(const storage kind)
+{
+    return kind == AS_TWO_ROWS ? 2 : 1;
+}
+
 static INLINE v_operand
 v_load_operands(const operand *from)
 {

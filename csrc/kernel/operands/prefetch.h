@@ -14,8 +14,8 @@ typedef struct {
     ptrdiff_t n_rows;
 } prefetch;
 
-/* n_columns of n_rows rows of an array from an address on; none of it unless the columns are
- * adjacent. */
+/* n_columns columns of n_rows rows of an array from an address on; no rows unless the columns
+ * are adjacent. */
 static prefetch
 prefetch_of(const attn_array *array, const char *at, ptrdiff_t n_columns,
             ptrdiff_t n_rows)
@@ -36,7 +36,7 @@ bytes_between(const char *from, const char *to)
     return (ptrdiff_t)((uintptr_t)to - (uintptr_t)from);
 }
 
-/* Those of its rows that are due while some of n rows are computed, from i on. */
+/* The share of rows i .. i + some - 1 of n. */
 static INLINE prefetch
 prefetch_slice(const prefetch *s, ptrdiff_t i, ptrdiff_t some, ptrdiff_t n)
 {
@@ -100,11 +100,11 @@ touch_lines(const char *at, const ptrdiff_t n)
 /* Rows that are prefetched a line at a time: each step's line is `step` bytes behind the last. */
 typedef struct {
     const char *at;
-    ptrdiff_t step, bytes;          /* of a part, which is so many steps */
+    ptrdiff_t step, bytes;          /* from step to step, and of a part */
     ptrdiff_t row, row_bytes, left; /* of the row */
 } line_prefetch;
 
-/* Rows in n_parts parts of n_steps steps; if there are none, `other` again and again. */
+/* Rows in n_parts parts of n_steps steps. If there are none, each step prefetches `other`. */
 static INLINE line_prefetch
 line_prefetch_of(const prefetch *s, ptrdiff_t n_parts, ptrdiff_t n_steps,
                  const char *other)
@@ -116,13 +116,13 @@ line_prefetch_of(const prefetch *s, ptrdiff_t n_parts, ptrdiff_t n_steps,
     return (line_prefetch){s->at, step, step * n_steps, s->row, s->bytes, s->bytes};
 }
 
-/* Moves on to the next part. */
+/* Moves on to the next part. Its steps do not make up for a row's end. */
 static INLINE void
 next_part(line_prefetch *s)
 {
     s->at += s->bytes;
     s->left -= s->bytes;
-    if (s->left <= 0) { /* what was beyond the row's end is not made up for */
+    if (s->left <= 0) {
         s->at += s->left - s->row_bytes + s->row;
         s->left = s->row_bytes;
     }

@@ -8,6 +8,43 @@ typedef real operand;
 typedef v_real v_operand;
 #define OPERAND_DTYPE REAL_DTYPE
 
+/* How products read rows where they lie: as operands, or as elements that loading converts.
+ * Switches over these have no default. */
+#if REAL_BITS == 32
+typedef enum { AS_OPERANDS, AS_F16, AS_BF16 } storage;
+#else
+typedef enum { AS_OPERANDS } storage;
+#endif
+
+/* What its elements are. */
+static INLINE attn_dtype
+storage_dtype(const storage kind)
+{
+    switch (kind) {
+#if REAL_BITS == 32
+    case AS_F16: return ATTN_F16;
+    case AS_BF16: return ATTN_BF16;
+#endif
+    case AS_OPERANDS: break;
+    }
+    return REAL_DTYPE;
+}
+
+/* Bytes from one of a row's elements to the next. */
+static INLINE ptrdiff_t
+storage_bytes(const storage kind)
+{
+    return attn_storage_of(storage_dtype(kind))->bytes;
+}
+
+/* Rows of memory that make a row of operands. */
+static INLINE ptrdiff_t
+storage_rows(const storage kind)
+{
+    (void)kind;
+    return 1;
+}
+
 static INLINE v_operand
 v_load_operands(const operand *from)
 {
@@ -33,32 +70,37 @@ v_dot(v_operand a, v_operand b, v_real sum)
     return v_fma(a, b, sum);
 }
 
-/* LANES operands of a row; `second` is the row behind it, for AS_TWO_ROWS. */
+/* LANES operands of a row; `second` is the row behind it, where two rows make one. */
 static INLINE v_operand
 load_operands(const char *from, const char *second, const storage kind)
 {
     (void)second;
-    switch (kind) {
-    case AS_F16: return v_load_f16((const uint16_t *)(const void *)from);
-    case AS_BF16: return v_load_bf16((const uint16_t *)(const void *)from);
-    default: return v_load((const real *)(const void *)from);
-    }
+    return load_vector(from, storage_dtype(kind));
 }
 
 /* One operand of a row. */
 static INLINE operand
 load_operand(const char *from, const storage kind)
 {
-    return load_element(from, kind == AS_F16    ? ATTN_F16
-                              : kind == AS_BF16 ? ATTN_BF16
-                                                : REAL_DTYPE);
+    return load_element(from, storage_dtype(kind));
 }
 
-/* How the rows of key and value are read where they lie, if their columns are adjacent. */
+/* How products read rows of keys in place, if their columns are adjacent. */
 static INLINE storage
 key_storage(attn_dtype dtype)
 {
-    return dtype == ATTN_F16 ? AS_F16 : dtype == ATTN_BF16 ? AS_BF16 : AS_OPERANDS;
+    switch (dtype) {
+#if REAL_BITS == 32
+    case ATTN_F16: return AS_F16;
+    case ATTN_BF16: return AS_BF16;
+#else
+    case ATTN_F16:
+    case ATTN_BF16:
+#endif
+    case ATTN_F32:
+    case ATTN_F64: break;
+    }
+    return AS_OPERANDS;
 }
 
 static INLINE storage
@@ -84,15 +126,14 @@ stage_rows(operand *to, const char *first, const char *second, ptrdiff_t stride,
     load_row(to, first, stride, n, dtype);
 }
 
-/* Weights, LANES of them for each of n keys, whole operands, key_step reals apart: as operands,
- * in place. */
+/* Makes weights operands, in place: LANES for each of n keys, which are key_step reals apart. */
 static INLINE void
 pack_weights(real *weights, ptrdiff_t n, ptrdiff_t key_step)
 {
     (void)weights, (void)n, (void)key_step;
 }
 
-/* Likewise n weights of one row, from k on; n is rounded up to whole vectors. */
+/* Makes n weights of one row, from k on, operands in place; n is a multiple of LANES. */
 static INLINE void
 pack_row_weights(real *weights, ptrdiff_t k, ptrdiff_t n)
 {
@@ -106,7 +147,7 @@ keep_terms(operand x, uint64_t bits)
     return bits & 1 ? x : 0;
 }
 
-/* What the products of queries with keys are yet to be multiplied by. */
+/* The factor that products of queries with keys still need. */
 static real
 pending_scale(real scale)
 {

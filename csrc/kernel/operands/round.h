@@ -39,13 +39,15 @@ round_to_float(real *row, ptrdiff_t n, attn_dtype dtype)
 static NOINLINE void
 round_row(real *row, ptrdiff_t n, attn_dtype dtype, char *halves)
 {
-    if (attn_storage_of(dtype)->bytes >= (ptrdiff_t)sizeof(real)) {
+    ptrdiff_t bytes = attn_storage_of(dtype)->bytes;
+
+    if (bytes >= (ptrdiff_t)sizeof(real)) {
         return;
     }
     round_to_float(row, n, dtype);
-    if (attn_is_half(dtype)) {
-        store_row(halves, sizeof(uint16_t), row, n, dtype);
-        load_row(row, halves, sizeof(uint16_t), n, dtype);
+    if (bytes < (ptrdiff_t)sizeof(float)) {
+        store_row(halves, bytes, row, n, dtype);
+        load_row(row, halves, bytes, n, dtype);
     }
 }
 

@@ -15,10 +15,11 @@ test_dtypes_are_stored_as_their_table_says(void)
         size_t bytes;
         attn_kind kind;
         attn_dtype arithmetic;
-    } right[] = {{ATTN_F16, sizeof(uint16_t), ATTN_HALF, ATTN_F32},
-                 {ATTN_BF16, sizeof(uint16_t), ATTN_HALF, ATTN_F32},
-                 {ATTN_F32, sizeof(float), ATTN_REAL, ATTN_F32},
-                 {ATTN_F64, sizeof(double), ATTN_REAL, ATTN_F64}};
+        ptrdiff_t packed_rows;
+    } right[] = {{ATTN_F16, sizeof(uint16_t), ATTN_HALF, ATTN_F32, 1},
+                 {ATTN_BF16, sizeof(uint16_t), ATTN_HALF, ATTN_F32, 2},
+                 {ATTN_F32, sizeof(float), ATTN_REAL, ATTN_F32, 1},
+                 {ATTN_F64, sizeof(double), ATTN_REAL, ATTN_F64, 1}};
     const size_t n_dtypes = sizeof right / sizeof right[0];
 
     expect(n_dtypes == ATTN_N_DTYPES, "there are %d dtypes", ATTN_N_DTYPES);
@@ -29,6 +30,8 @@ test_dtypes_are_stored_as_their_table_says(void)
         expect(storage->kind == right[k].kind, "dtype %zu is of another kind", k);
         expect(storage->arithmetic == right[k].arithmetic,
                "dtype %zu is computed in dtype %d", k, storage->arithmetic);
+        expect(storage->packed_rows == right[k].packed_rows,
+               "dtype %zu: %td packed rows", k, storage->packed_rows);
         expect(attn_is_half(right[k].dtype) == (right[k].kind == ATTN_HALF),
                "attn_is_half of dtype %zu", k);
     }

@@ -14,8 +14,13 @@ enum { BATCH_0, BATCH_1, HEAD, ROW, COLUMN, N_AXES };
 const char *
 dtype_name(attn_dtype dtype)
 {
-    static const char *const names[] = {"float16", "bfloat16", "float32", "float64"};
-    return names[dtype];
+    switch (dtype) {
+    case ATTN_F16: return "float16";
+    case ATTN_BF16: return "bfloat16";
+    case ATTN_F32: return "float32";
+    case ATTN_F64: return "float64";
+    }
+    return "of no dtype";
 }
 
 /* ---- Arrays ------------------------------------------------------------------------- */
@@ -108,8 +113,10 @@ read_number(const char *at, attn_dtype dtype)
     case ATTN_F16: memcpy(&half, at, sizeof half); return (double)attn_from_f16(half);
     case ATTN_BF16: memcpy(&half, at, sizeof half); return (double)attn_from_bf16(half);
     case ATTN_F32: memcpy(&single, at, sizeof single); return (double)single;
-    default: memcpy(&wide, at, sizeof wide); return wide;
+    case ATTN_F64: break;
     }
+    memcpy(&wide, at, sizeof wide);
+    return wide;
 }
 
 double
@@ -129,7 +136,7 @@ write_number(char *at, attn_dtype dtype, double x)
     case ATTN_F16: half = attn_to_f16(single), memcpy(at, &half, sizeof half); break;
     case ATTN_BF16: half = attn_to_bf16(single), memcpy(at, &half, sizeof half); break;
     case ATTN_F32: memcpy(at, &single, sizeof single); break;
-    default: memcpy(at, &x, sizeof x); break;
+    case ATTN_F64: memcpy(at, &x, sizeof x); break;
     }
 }
 

@@ -133,8 +133,10 @@ score_keys_of_rows(const work *w, const key_lanes *keys, int n_vec, real *scores
 #if REAL_BITS == 32 && TERMS == 1
     case AS_F16: score_keys_as(w, keys, n_vec, scores, AS_F16); break;
     case AS_BF16: score_keys_as(w, keys, n_vec, scores, AS_BF16); break;
+#elif TERMS > 1
+    case AS_TWO_ROWS: /* of values alone */
 #endif
-    default: score_keys_as(w, keys, n_vec, scores, AS_OPERANDS); break;
+    case AS_OPERANDS: score_keys_as(w, keys, n_vec, scores, AS_OPERANDS); break;
     }
 }
 
