@@ -1,4 +1,4 @@
-/* What is done to each number after a linear product, or on its own. */
+/* Activations, of arrays or as a step of linear products. */
 #ifndef ATTN_CORE_ACTIVATE_H
 #define ATTN_CORE_ACTIVATE_H
 
@@ -12,7 +12,7 @@ typedef enum {
     ATTN_GELU_TANH,  /* its approximation by tanh */
     ATTN_SILU,       /* x times the logistic function of x */
     ATTN_QUICK_GELU, /* x times the logistic function of 1.702 x */
-    ATTN_RELU2,      /* the square of what is positive */
+    ATTN_RELU2,      /* the square of the positive part */
     ATTN_TANH
 } attn_activation;
 

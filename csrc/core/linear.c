@@ -21,7 +21,7 @@ rows_of(const attn_linear_problem *l)
     return l->batch.n * l->n_rows;
 }
 
-/* Of a row task; the one behind the last begins where rows end. */
+/* The first row of a row task. The one behind the last begins where rows end. */
 static ptrdiff_t
 first_row(const job *j, ptrdiff_t row_task)
 {
@@ -52,10 +52,10 @@ run_task(const void *context, ptrdiff_t index, const attn_worker *worker)
     j->kernel->run(&j->l, &task, worker);
 }
 
-/* Splits a product in tile form: rows into parts for so many times fewer threads, a part into
- * as few tasks as hold it, and columns among the threads of a part. Returns what one of these
- * takes, in products of a row and a column: a task loads a column of W in the time of
- * LOAD_COLUMN, a row of x in that of LOAD_ROW. */
+/* Splits a product in tile form. Columns are split into n_column_tasks, one for each thread of a
+ * part; rows into a part for each so many threads, and a part into as few tasks as hold it.
+ * Returns the time of a thread, in products of a row and a column. Loading a column of W takes a
+ * task as long as LOAD_COLUMN of them, loading a row of x as LOAD_ROW. */
 static double
 split_tiles(job *j, int n_threads, int n_column_tasks)
 {
@@ -97,8 +97,8 @@ share_tiles(job *j, int n_threads)
     split_tiles(j, n_threads, best);
 }
 
-/* Splits columns only, into as many as make the same number of outputs for any number of
- * rows, for W is read in lines that long; less if each thread is to have some. */
+/* Splits columns only. Fewer rows have more columns, so that tasks have equally many outputs; but
+ * each thread gets some. */
 static void
 share_columns(job *j, int n_threads)
 {

@@ -14,7 +14,7 @@
 #include <sched.h>
 #include <time.h>
 
-#define SPINS 2000 /* looks at a job before sleeping until it ends */
+#define SPINS 2000 /* before sleeping until a job ends */
 
 typedef struct job {
     struct job *next;
@@ -75,8 +75,8 @@ drain(job *j, int worker)
     }
 }
 
-/* Looks for a job after the `seen`-th for a while: the steps of a layer follow each other
- * sooner than a thread can be woken. */
+/* Spins for a while until a job after the `seen`-th is posted: the steps of a layer follow each
+ * other sooner than a thread can be woken. */
 static void
 watch_for_job(unsigned seen)
 {
@@ -102,7 +102,7 @@ current_cpu(void)
 static void *
 work(void *unused)
 {
-    bool watched = true; /* since the last job, or not to be */
+    bool watched = true; /* has spun since the last job, or is not to */
 
     (void)unused;
     pthread_mutex_lock(&pool.lock);
@@ -128,7 +128,7 @@ work(void *unused)
         atomic_fetch_add(&j->active, 1);
         pthread_mutex_unlock(&pool.lock);
         drain(j, worker);
-        /* Who looks for the next job on the CPU of its caller is in the way. */
+        /* Spinning on the caller's CPU would slow the caller down. */
         watched = callers_cpu >= 0 && current_cpu() == callers_cpu;
         pthread_mutex_lock(&pool.lock);
         if (atomic_fetch_sub(&j->active, 1) == 1) {
@@ -177,9 +177,8 @@ hire(int n)
     }
 }
 
-/* Waits until no worker is at the job, which is in no list any more. Workers are past
- * their last index, but one task of theirs may take long: polls meanwhile. Under the
- * lock. */
+/* Waits until no worker is at the job, which is no longer listed. No index is left, but a
+ * worker's task may take long, so this polls while it waits. Under the lock. */
 static void
 wait_for_workers(job *j)
 {
@@ -207,8 +206,8 @@ unlist(job *gone)
     *link = gone->next;
 }
 
-/* Ends a job for the caller, who is past its last index. In a child of a fork on the way,
- * which a poll may have made, no worker is left to wait for, and what they were at is lost. */
+/* Ends a job for the caller, when no index is left. In a child of a fork, which a poll may have
+ * made, there is no worker to wait for, and the tasks they were at are lost. */
 static void
 leave(job *j)
 {

@@ -1,4 +1,4 @@
-/* An own pool of threads, which start when first needed and sleep when idle. */
+/* A pool of threads, which start when first needed and sleep when idle. */
 #ifndef ATTN_CORE_POOL_H
 #define ATTN_CORE_POOL_H
 
@@ -14,8 +14,7 @@ typedef void (*attn_body)(void *context, ptrdiff_t index, int worker);
 void attn_parallel_for(ptrdiff_t n, int n_threads, attn_body, void *context,
                        attn_control *);
 
-/* Nanoseconds for which a thread that has nothing to do looks for a next job before it
- * sleeps. */
+/* Nanoseconds for which an idle thread spins waiting for work before it sleeps. */
 void attn_set_spin_time(int64_t);
 int64_t attn_get_spin_time(void);
 

@@ -1,4 +1,4 @@
-/* The driver of what comes between projections and attention. */
+/* The driver of the steps between projections and attention. */
 #include "core/rotary.h"
 
 #include "core/tiers.h"

@@ -17,11 +17,11 @@ typedef struct {
     attn_dtype dtype;
     attn_dtype cache_dtype;
     attn_array input;              /* (B, H, tokens, D), no wider than `dtype` */
-    const attn_norm_problem *norm; /* what is done to any one row; or NULL */
+    const attn_norm_problem *norm; /* of one row, applied to each; or NULL */
     attn_array cos_sin;          /* (B, H, tokens, rotary_dim), adjacent columns in the
                                     * arithmetic's dtype, cosines before sines; or none */
     ptrdiff_t rotary_dim;        /* columns, the first ones, an even number */
-    bool interleaved;            /* pairs are neighbours, else half of it apart */
+    bool interleaved;            /* pairs are neighbours, else rotary_dim / 2 apart */
     attn_array output;           /* (B, H, rows, D); may be the input */
     const int64_t *past_lengths; /* (B,) rows of the output that come before, */
     const int64_t *lengths;      /* and where it ends; or NULL, with one batch axis */

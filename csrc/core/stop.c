@@ -1,4 +1,4 @@
-/* Asks the caller at intervals whether to go on, and tells its threads. */
+/* Polls at intervals whether a call should go on, for all of its threads. */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #include "core/stop.h"
 

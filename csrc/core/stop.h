@@ -1,4 +1,4 @@
-/* When a call is to give up, as Ctrl-C asks. */
+/* Stopping a call early, as Ctrl-C does. */
 #ifndef ATTN_CORE_STOP_H
 #define ATTN_CORE_STOP_H
 
@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Asked by the calling thread every now and then; true means stop. */
+/* Called by the calling thread at intervals; true means stop. */
 typedef bool (*attn_poll)(void *context);
 
 /* The state of a call that its threads share. */
@@ -18,9 +18,9 @@ typedef struct {
     bool lost; /* this is a child of fork, without threads that were at work */
 } attn_control;
 
-/* True if the call should give up; asks poll at intervals when is_caller. */
+/* True if the call should stop. Calls poll at intervals where is_caller. */
 bool attn_should_stop(attn_control *, bool is_caller);
-/* Makes the call give up. */
+/* Makes the call stop. */
 void attn_stop(attn_control *);
 
 /* Nanoseconds, by a clock that is never set. */

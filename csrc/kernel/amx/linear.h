@@ -9,15 +9,15 @@
 #include "kernel/operands/lanes.h"
 #include "kernel/operands/prefetch.h"
 
-/* Elements of x that are multiplied before the next ones: few where W is not packed, for its
- * block has to fit in the slab. */
+/* Elements of x that are multiplied at a time: few where W is not packed, since its block has to
+ * fit in the slab. */
 static ptrdiff_t
 segment_of(const matrix_work *m)
 {
     return m->linear.l->packed ? SEGMENT : ATTN_BLOCK;
 }
 
-/* Where the slab has the panel that begins at a column of the task. */
+/* The address in the slab of the panel that begins at a column of the task. */
 static operand *
 slab_panel(const matrix_work *m, ptrdiff_t column)
 {
@@ -85,7 +85,7 @@ pack_block(const matrix_work *m, ptrdiff_t first, ptrdiff_t n)
     }
 }
 
-/* UNIT_TERMS rows of W, of which the first n are at `from`, and the others are 0. */
+/* UNIT_TERMS rows of W: n rows from `from` on, and then 0. */
 static const char *
 whole_tiles(const matrix_work *m, const char *from, ptrdiff_t n)
 {

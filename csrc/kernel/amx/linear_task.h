@@ -22,8 +22,8 @@ typedef struct {
     operand *tail; /* the last rows of W, and 0: (UNIT_TERMS / 2, ATTN_PANEL_COLUMNS) */
 } matrix_work;
 
-/* Rows of a task: the more, the less often W is read, but all that is kept of them has to fit
- * in the second-level cache. */
+/* The most rows of a task. More rows read W less often, but their memory has to fit in the
+ * second-level cache. */
 static ptrdiff_t
 unit_many_rows(const attn_linear_problem *l)
 {
@@ -71,7 +71,7 @@ matrix_workspace_size(const attn_linear_problem *l)
     return lay_out_matrix(l, NULL, &m);
 }
 
-/* How high tiles of x are: few rows take no others along. */
+/* Rows of a tile of x: few rows are not filled up to UNIT_ROWS. */
 static int
 unit_rows(const matrix_work *m)
 {

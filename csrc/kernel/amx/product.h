@@ -1,13 +1,14 @@
 /* The product on a CPU's matrix unit: C[i][lanes] = the sum over t of A[i][t] * B[t][lanes],
- * where each instruction adds up UNIT_TERMS terms and then adds them to C: what those with the
- * same terms have in common, whatever their number of rows and lanes. */
+ * where each instruction sums UNIT_TERMS terms and adds the sum to C. Products with the same
+ * terms have the same bits, for any number of rows and lanes. */
 #ifndef ATTN_KERNEL_AMX_PRODUCT_H
 #define ATTN_KERNEL_AMX_PRODUCT_H
 
 #include "kernel/operands/matrix.h"
 #include "kernel/operands/prefetch.h"
 
-/* Products come between these two calls: the thread has the unit's tiles meanwhile. */
+/* Products come between these two calls: from the first to the second the thread has the unit's
+ * tiles. */
 static INLINE void
 begin_products(void)
 {
@@ -39,7 +40,7 @@ typedef struct {
     ptrdiff_t n_vec;
     ptrdiff_t n_steps; /* of UNIT_TERMS terms */
     bool resume;       /* adds to C, else overwrites it */
-    prefetch next[2];  /* prefetched meanwhile */
+    prefetch next[2];  /* prefetched during the product */
 } unit_product;
 
 static INLINE void

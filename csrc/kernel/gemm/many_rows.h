@@ -1,7 +1,7 @@
 /* The product of many rows, for kernels that set HAS_MANY_ROWS. Columns of B are lanes, as for
- * few rows; a panel of ATTN_PANEL_COLUMNS of them is multiplied by GROUP_ROWS rows of A at a
- * time. Nothing is transposed, an operand of A is loaded once for a row of the panel, and spare
- * loads prefetch what comes next. */
+ * few rows. A panel of ATTN_PANEL_COLUMNS columns is multiplied by GROUP_ROWS rows of A at a
+ * time. Nothing is transposed, an operand of A is loaded once for a row of the panel, and idle
+ * load slots prefetch what comes next. */
 #ifndef ATTN_KERNEL_GEMM_MANY_ROWS_H
 #define ATTN_KERNEL_GEMM_MANY_ROWS_H
 
@@ -14,7 +14,7 @@ _Static_assert(GROUP_ROWS <= (MAX_POINTERS - 1) * POINTER_ROWS,
                "pointers reach all rows");
 _Static_assert(GROUP_SUMS <= PANEL_ROWS * TILE_VECTORS, "sums are in registers");
 
-/* Adds rows that lie so far apart; 0 is for one row that all get. */
+/* sum += rows that lie `row` reals apart; where that is 0, one row is added to all. */
 static INLINE void
 add_rows(v_real *sum, const real *rows, ptrdiff_t row)
 {
@@ -46,8 +46,8 @@ store_rows(const v_real *sum, char *to, ptrdiff_t row, const bool rounds)
     }
 }
 
-/* A B, or C + A B, for GROUP_ROWS rows, plus `bias` plus `residual`, where these are not NULL,
- * goes to `to`, which may be C or the residual. */
+/* `to` = A B for GROUP_ROWS rows, plus C, `bias` and `residual`, in that order: C where `add`,
+ * the others unless NULL. `to` may be C or the residual. */
 typedef struct {
     real *c;
     const real *bias, *residual;   /* of the bias one row */
@@ -60,10 +60,10 @@ typedef struct {
     const operand *b;        /* (steps, ATTN_PANEL_COLUMNS) */
     ptrdiff_t n_steps;
     bool add;
-    line_prefetch next[2]; /* prefetched meanwhile */
+    line_prefetch next[2]; /* prefetched during the product */
 } many_rows_product;
 
-/* A function of its own, so that nothing else is in registers. */
+/* Never inlined, so that nothing else takes registers. */
 static ONE_COPY void
 multiply_many_rows(const many_rows_product *w)
 {

@@ -41,7 +41,7 @@ typedef struct {
 /* A pointer into A is for several rows, so that all addresses are in registers. */
 enum { POINTER_ROWS = 3, MAX_POINTERS = 4 };
 
-/* Pointers to the first operand of every per_pointer-th of so many rows of A. */
+/* Sets a[g] to the first operand of row g * per_pointer of A. */
 static INLINE void
 point_at_rows(const operand **a, const operand *first, ptrdiff_t a_row, const int rows,
               const int per_pointer)
@@ -86,8 +86,8 @@ store_sums(const v_real *sum, real *c, ptrdiff_t c_row, const int rows, const in
     }
 }
 
-/* Products come between these two calls; on a matrix unit, calls of the same names hold its
- * tiles. */
+/* Products come between these two calls, which do nothing here. Functions of the same names in
+ * amx/product.h reserve the matrix unit. */
 static INLINE void
 begin_products(void)
 {

@@ -11,13 +11,13 @@ typedef struct {
     product base;
     bool add;         /* to what C holds, else overwrite it */
     const real *keep; /* with add: what columns of C are multiplied by first; NULL: 1 */
-    prefetch next[2]; /* prefetched meanwhile */
+    prefetch next[2]; /* prefetched during the product */
 } tile_product;
 
-/* Rows of A that lie apart are prefetched so many steps ahead. */
+/* How many steps ahead rows of A that lie apart are prefetched. */
 enum { STEPS_AHEAD = 8 };
 
-/* What whole panels prefetch meanwhile: a line with each step, `step` bytes on. */
+/* What whole panels prefetch: with each step the line at `at`, which then moves `step` bytes. */
 typedef struct {
     const char *at;
     ptrdiff_t step;
@@ -78,14 +78,15 @@ multiply_panel(const tile_product *m, ptrdiff_t i, const int rows, const int n_v
         b += m->base.b_row;
     }
     ptrdiff_t c_row = m->base.c_row;
-    __asm__("" : "+r"(c_row)); /* or all rows' addresses are held meanwhile */
+    __asm__(""
+            : "+r"(c_row)); /* or compilers keep all rows' addresses during the loop */
     if (m->add) {
         add_kept(sum, c, c_row, rows, n_vec, m->keep);
     }
     store_sums(sum, c, c_row, rows, n_vec);
 }
 
-/* Those of two that are due while columns d .. d + some - 1 of `dim` are multiplied. */
+/* The parts of two prefetches that belong to columns d .. d + some - 1 of `dim`. */
 static NOINLINE void
 slice_next(const prefetch next[2], ptrdiff_t d, ptrdiff_t some, ptrdiff_t dim,
            prefetch due[2])
@@ -94,7 +95,7 @@ slice_next(const prefetch next[2], ptrdiff_t d, ptrdiff_t some, ptrdiff_t dim,
     due[1] = prefetch_slice(&next[1], d, some, most(dim, 1));
 }
 
-/* So many rows from i on, if they are fewer than a panel has and as many are left; the next
+/* Multiplies `rows` rows from i on, if a panel has more and as many are left. Returns the next
  * row. */
 static INLINE ptrdiff_t
 multiply_some(const tile_product *m, ptrdiff_t i, const int rows, const int n_vec,
@@ -108,8 +109,8 @@ multiply_some(const tile_product *m, ptrdiff_t i, const int rows, const int n_ve
     return i + rows;
 }
 
-/* The last rows of a product, fewer than PANEL_ROWS, of which there are at most 12. A case for
- * each number of them would be three times as much code. */
+/* Multiplies the last rows of a product, fewer than PANEL_ROWS, which is at most 12. A case for
+ * each number of rows would take three times as much code. */
 static INLINE void
 multiply_rest(const tile_product *m, ptrdiff_t i, const int n_vec,
               const bool a_transposed)
@@ -120,9 +121,9 @@ multiply_rest(const tile_product *m, ptrdiff_t i, const int n_vec,
     multiply_some(m, i, 1, n_vec, a_transposed);
 }
 
-/* Chooses an array of what comes next that lies in one piece, which whole panels then prefetch
- * line by line, as far as there is a step for each line: a CPU may drop some of many lines that
- * are prefetched at once. */
+/* Chooses one of the prefetches, whose rows lie in one piece, for whole panels to take line by
+ * line, as far as there is a step for each line: a CPU may drop some of many lines that are
+ * prefetched at once. */
 static NOINLINE stepwise
 choose_stepwise(tile_product *m)
 {
@@ -143,7 +144,7 @@ choose_stepwise(tile_product *m)
     return (stepwise){m->base.b, 0};
 }
 
-/* Prefetches the rest while whole panels are computed, the one from row i on. */
+/* Prefetches the share of the panel from row i on in what is not taken line by line. */
 static NOINLINE void
 prefetch_shares(const tile_product *m, ptrdiff_t i, ptrdiff_t whole)
 {
@@ -169,7 +170,7 @@ multiply_columns(tile_product *m, const int n_vec, const bool a_transposed)
     multiply_rest(m, i, n_vec, a_transposed);
 }
 
-/* n_vec is 1 .. TILE_VECTORS; fewer than TILE_VECTORS come singly. */
+/* n_vec is 1 .. TILE_VECTORS. Fewer than TILE_VECTORS are multiplied one by one. */
 static INLINE void
 multiply_tile(tile_product m, int n_vec, const bool a_transposed)
 {
@@ -192,7 +193,7 @@ multiply(tile_product m, int n_vec)
     multiply_tile(m, n_vec, false);
 }
 
-/* As multiply, with A given as (steps, rows). */
+/* As multiply, where A is (steps, rows). */
 static ONE_COPY void
 multiply_transposed(tile_product m, int n_vec)
 {

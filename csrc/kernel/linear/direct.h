@@ -1,5 +1,5 @@
-/* Outputs of a task of many rows that the product stores itself, from its sums in registers:
- * nothing waits for memory that is written while the next ones are multiplied. */
+/* Outputs that the product for many rows stores itself, from its sums in registers, so that the
+ * next product does not wait for them to be written and read again. */
 #ifndef ATTN_KERNEL_LINEAR_DIRECT_H
 #define ATTN_KERNEL_LINEAR_DIRECT_H
 
@@ -36,8 +36,8 @@ stores_directly(const attn_linear_problem *l)
             (has_even_halves(l) && !adds));
 }
 
-/* A panel's columns of a task; of a direct one, which has its bias in its sums, where outputs
- * and the residual, or NULL, are from row 0 on. */
+/* A panel's columns of a task. Where the product stores outputs directly, its sums include the
+ * bias, and `output` and `residual` (or NULL) are those of row 0. */
 typedef struct {
     ptrdiff_t column, n_columns;
     bool direct;
@@ -62,7 +62,7 @@ open_panel(const linear_work *w, ptrdiff_t column, bool direct)
     return p;
 }
 
-/* Says where the sums of the group from row r on go: to C, or to the output. */
+/* Sets where the sums of the group from row r on go: to C, or to the output. */
 static void
 place_sums(const linear_work *w, const linear_panel *p, ptrdiff_t r,
            many_rows_product *m)
@@ -88,7 +88,7 @@ place_sums(const linear_work *w, const linear_panel *p, ptrdiff_t r,
     }
 }
 
-/* Stores what the product has not: rows behind the last group, or all of a panel. */
+/* Stores what the product did not: rows behind the last group, or a whole panel. */
 static void
 store_rest(linear_work *w, const linear_panel *p, const linear_bias *bias)
 {

@@ -15,8 +15,8 @@ change_vector(real *row, const real *by, bool multiplies)
     v_store(row, multiplies ? v_mul(a, b) : v_add(a, b));
 }
 
-/* Multiplies n numbers of a row, SLAB_COLUMNS at most, by those at an address, or adds them.
- * The row has room for whole vectors. */
+/* Multiplies n <= SLAB_COLUMNS numbers of a row by those at an address, or adds these. The row
+ * has room for whole vectors. */
 static NOINLINE void
 change_by(real *row, const char *from, ptrdiff_t stride, ptrdiff_t n, attn_dtype dtype,
           bool multiplies)
@@ -38,7 +38,7 @@ change_by(real *row, const char *from, ptrdiff_t stride, ptrdiff_t n, attn_dtype
     }
 }
 
-/* Where an array of the output's shape has a column of row r of the task. */
+/* The address of a column in row r of the task, in an array of the output's shape. */
 static char *
 output_at(const linear_work *w, const attn_array *array, ptrdiff_t r, ptrdiff_t column)
 {
@@ -52,7 +52,7 @@ is_changed(const attn_linear_problem *l)
     return l->times.data != NULL || l->residual.data != NULL;
 }
 
-/* Changes columns from `column` on of row r, n of them, by those of `times` and `residual`. */
+/* Applies `times` and `residual` to n columns from `column` on of row r. */
 static void
 change_row(linear_work *w, ptrdiff_t r, ptrdiff_t column, ptrdiff_t n, real *row)
 {
@@ -68,7 +68,7 @@ change_row(linear_work *w, ptrdiff_t r, ptrdiff_t column, ptrdiff_t n, real *row
     }
 }
 
-/* The bias of a task's columns: those of whole vectors where they lie, and the rest, with 0. */
+/* The bias of a task's columns: whole vectors in place, and the last ones, filled up with 0. */
 typedef struct {
     const real *whole;
     real rest[LANES];
@@ -100,8 +100,8 @@ typedef struct {
     ptrdiff_t row, n_rows, column, n_columns;
 } linear_part;
 
-/* to = the activation of a part's row and the bias. A row has room for whole vectors, `to` not
- * unless it is the row. */
+/* to = the activation of a part's row plus the bias. The row has room for whole vectors; `to`
+ * has none, unless it is the row. */
 static void
 activate_row(const linear_work *w, const linear_part *p, real *to, real *row,
              const linear_bias *bias)
@@ -121,8 +121,8 @@ activate_row(const linear_work *w, const linear_part *p, real *to, real *row,
     }
 }
 
-/* Stores outputs that lie in rows: if their columns are not all of the task's, whole vectors or
- * its last ones. */
+/* Stores outputs that lie in rows. Columns that are not all of the task's are whole vectors, or
+ * the last ones. */
 static void
 store_linear_part(linear_work *w, const linear_part *p, const linear_bias *bias)
 {

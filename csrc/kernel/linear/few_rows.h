@@ -7,8 +7,8 @@
 #include "kernel/linear/input.h"
 #include "kernel/linear/weights.h"
 
-/* Continues the chains of row form with rows first .. first + n - 1 of W, ROW_GROUP or as
- * many as there are; the first is number k of the block. */
+/* Continues the chains of row form with rows first .. first + n - 1 of W, at most ROW_GROUP.
+ * Row `first` is number k of its block. */
 static void
 add_weight_group(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t k)
 {
@@ -36,7 +36,7 @@ add_weight_group(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t k)
     multiply_few_rows(m, width / LANES, kind);
 }
 
-/* The chains of row form with rows first .. first + n - 1 of a panel of packed weights. */
+/* Computes the chains of row form with rows first .. first + n - 1 of a packed panel. */
 static void
 add_weight_panel(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t column)
 {

@@ -6,7 +6,7 @@
 #include "kernel/operands/lanes.h"
 #include "kernel/operands/prefetch.h"
 
-/* The block of the task's rows from element `first` on. */
+/* Where the block of the task's rows from element `first` on is kept. */
 static operand *
 input_block(const linear_work *w, ptrdiff_t first)
 {
@@ -23,8 +23,8 @@ linear_row_form_rows(ptrdiff_t n_rows)
     return whole + row_form_rows(n_rows - whole);
 }
 
-/* Loads elements first .. first + n - 1 of each row as (n_rows, STEPS), 0 in rows that the task
- * lacks, and behind the last element. */
+/* Loads elements first .. first + n - 1 of each row as (n_rows, STEPS). Rows beyond the task's,
+ * and elements behind the last, are 0. */
 static void
 stage_input(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t n_rows)
 {
@@ -43,7 +43,7 @@ stage_input(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t n_rows)
     }
 }
 
-/* Loads elements first .. first + n - 1 of each row, for tile form or row form. */
+/* Loads elements first .. first + n - 1 of each row for tile form or row form. */
 static void
 load_input(linear_work *w, ptrdiff_t first, ptrdiff_t n_elements)
 {
@@ -64,15 +64,15 @@ load_input(linear_work *w, ptrdiff_t first, ptrdiff_t n_elements)
     }
 }
 
-/* Do all rows of an array lie apart evenly, those of other batches too? */
+/* Is the distance between an array's rows the same everywhere, across batches too? */
 static bool
 has_even_rows(const attn_linear_problem *l, const attn_array *array)
 {
     return l->batch.n == 1 || array->batch_stride[0] == l->n_rows * array->row_stride;
 }
 
-/* The elements of x from `first` on, of rows that lie apart evenly; none without the form for
- * many rows, for CPUs were as fast without it. */
+/* Elements of x from `first` on, if its rows are evenly apart. Only for the form for many rows:
+ * without it CPUs were as fast. */
 static prefetch
 input_rows_prefetch(const linear_work *w, ptrdiff_t first)
 {
@@ -84,8 +84,8 @@ input_rows_prefetch(const linear_work *w, ptrdiff_t first)
                        least(w->l->n_in - first, ATTN_BLOCK), n_rows);
 }
 
-/* The elements of x from `first` on that are wanted after the block before: no CPU sees by
- * itself what comes next there. */
+/* The elements of x from `first` on that come after the block before: hardware prefetchers do
+ * not find them. */
 static prefetch
 input_prefetch(const linear_work *w, ptrdiff_t first)
 {

@@ -10,8 +10,8 @@
 #include "kernel/linear/many_rows.h"
 #endif
 
-/* Lays the work of a task out behind itself in memory; returns the bytes that takes. With memory
- * NULL it does nothing else. */
+/* Lays out the memory of a task, behind its work; returns the bytes it takes. With memory NULL
+ * it only counts them. */
 static size_t
 lay_out_linear(const attn_linear_problem *l, char *memory, linear_work *w)
 {
@@ -48,7 +48,7 @@ linear_workspace_size(const attn_linear_problem *l)
     return lay_out_linear(l, NULL, &w);
 }
 
-/* The form of a task: that of the problem, unless many rows have W in panels. */
+/* Chooses the form of a task: that of the problem, unless W is in panels and rows are many. */
 static void
 choose_form(linear_work *w)
 {
@@ -63,8 +63,8 @@ choose_form(linear_work *w)
     w->unit = packed || w->form == MANY_ROWS_FORM ? ATTN_PANEL_COLUMNS : LANES;
 }
 
-/* Adds the products of elements first .. first + n - 1 of each row. They are there already if
- * they are `loaded`. */
+/* Adds the products of elements first .. first + n - 1 of each row, which are in memory already
+ * where `loaded`. */
 static void
 add_linear_block(linear_work *w, ptrdiff_t first, ptrdiff_t n, bool loaded)
 {
@@ -84,8 +84,8 @@ add_linear_block(linear_work *w, ptrdiff_t first, ptrdiff_t n, bool loaded)
     }
 }
 
-/* Computes the columns of w->task, at most as many as are computed at a time. The input is
- * there already if it is `loaded`. */
+/* Computes the columns of w->task, no more than fit in its memory. The input is there already
+ * where `loaded`. */
 static void
 run_columns(linear_work *w, bool loaded, const attn_worker *worker)
 {

@@ -16,8 +16,8 @@ has_rows_in_place(const linear_work *w)
            w->task->n_rows % GROUP_ROWS == 0;
 }
 
-/* Where elements from `first` on of groups of GROUP_ROWS rows are: operands from row to row,
- * from step to step, and from group to group. */
+/* Groups of GROUP_ROWS rows: the first operand, and the operands from row to row, from step to
+ * step and from group to group. */
 typedef struct {
     const operand *at;
     ptrdiff_t row, step, group;
@@ -36,7 +36,8 @@ has_adjacent_rows(const linear_work *w)
            input->column_stride != input->row_stride;
 }
 
-/* One element of all rows, which lie beside each other: to k of (groups, STEPS, GROUP_ROWS). */
+/* Copies one element of all rows, which are adjacent, to its place in (groups, STEPS,
+ * GROUP_ROWS). */
 static void
 scatter_elements(operand *to, const operand *from, ptrdiff_t n_rows)
 {
@@ -66,8 +67,8 @@ load_adjacent_rows(linear_work *w, ptrdiff_t first, ptrdiff_t n)
 
 #endif
 
-/* Elements first .. first + n - 1 of each row: where they lie, or brought in, if they are not
- * `loaded` before; rows that the last group lacks are 0. */
+/* Elements first .. first + n - 1 of each row: in place, or copied, unless they were `loaded`
+ * before. Rows that the last group lacks are 0. */
 static row_groups
 fetch_row_groups(linear_work *w, ptrdiff_t first, ptrdiff_t n, bool loaded)
 {
@@ -101,8 +102,8 @@ linear_many_rows(const attn_linear_problem *l)
     return ATTN_MANY_ROWS;
 }
 
-/* What to prefetch while a block from row `first` on is multiplied by the panel that
- * begins at a column: the panel behind it, which is one line. */
+/* What to prefetch during the product with the panel of a column, of the block from row `first`
+ * on: the next panel, as a single row. */
 static prefetch
 next_panel(const linear_work *w, ptrdiff_t first, ptrdiff_t column)
 {
@@ -113,7 +114,7 @@ next_panel(const linear_work *w, ptrdiff_t first, ptrdiff_t column)
     return next;
 }
 
-/* Rows to prefetch in n_parts parts, one for each product of n_steps steps. */
+/* Spreads a prefetch over n_parts products of n_steps steps. */
 static line_prefetch
 spread_prefetch(const linear_work *w, prefetch next, ptrdiff_t n_steps,
                 ptrdiff_t n_parts)
@@ -121,8 +122,8 @@ spread_prefetch(const linear_work *w, prefetch next, ptrdiff_t n_steps,
     return line_prefetch_of(&next, n_parts, most(n_steps, 1), (const char *)w->slab);
 }
 
-/* Prefetches a panel meanwhile: in two halves at once, if groups of rows are so few that one
- * prefetch has no step for each of its lines. */
+/* Makes the products prefetch a panel: in two halves at once where groups of rows are so few
+ * that there is not a step for each of its lines. */
 static void
 prefetch_panel(const linear_work *w, many_rows_product *m, prefetch panel,
                ptrdiff_t n_groups)
@@ -153,7 +154,7 @@ multiply_groups(const linear_work *w, const linear_panel *panel, many_rows_produ
 }
 
 /* Adds the products of elements first .. first + n - 1 of each row, in one chain, and stores the
- * outputs if these are the last. They are there already if they are `loaded`. */
+ * outputs if these are the last. The elements are in memory already where `loaded`. */
 static void
 add_linear_many_rows(linear_work *w, ptrdiff_t first, ptrdiff_t n, bool loaded)
 {

@@ -1,13 +1,13 @@
 /* The panels of W that a task of many rows multiplies by, of a block's rows and
- * ATTN_PANEL_COLUMNS columns. What was not packed before the call is packed by the task: for
- * many rows it is worth bringing what is read together to one place, in the order of reading. */
+ * ATTN_PANEL_COLUMNS columns. Where W was not packed before the call the task packs it: many
+ * rows repay copying each panel once into the order in which it is read. */
 #ifndef ATTN_KERNEL_LINEAR_PACK_H
 #define ATTN_KERNEL_LINEAR_PACK_H
 
 #include "kernel/linear/weights.h"
 #include "kernel/operands/lanes.h"
 
-/* Does the task pack W, for more rows than tasks of other forms have? Pairs are not packed. */
+/* Does the task pack W? It needs more rows than other forms have. Pairs are not packed. */
 static bool
 packs_weight(const linear_work *w)
 {
@@ -20,7 +20,7 @@ packs_weight(const linear_work *w)
 
 #if TERMS == 1
 
-/* n columns of W that are rows in memory, transposed, a vector of them at a time. */
+/* Packs n columns of W, which are rows in memory: transposes a vector of them at a time. */
 static void
 pack_columns(operand *panel, const attn_array *weight, const char *from,
              ptrdiff_t n_rows, ptrdiff_t n)
@@ -37,7 +37,7 @@ pack_columns(operand *panel, const attn_array *weight, const char *from,
     }
 }
 
-/* Whole rows of a panel, reals. */
+/* Packs whole rows of a panel, which are reals. */
 static void
 copy_rows(operand *to, const char *from, ptrdiff_t row_stride, ptrdiff_t n)
 {
@@ -49,7 +49,7 @@ copy_rows(operand *to, const char *from, ptrdiff_t row_stride, ptrdiff_t n)
     }
 }
 
-/* Rows of any dtype and stride; columns from n on are 0. */
+/* Packs rows of any dtype and stride; columns from n on are 0. */
 static void
 stage_rows_of_panel(operand *to, const attn_array *weight, const char *from,
                     ptrdiff_t n_rows, ptrdiff_t n)
@@ -61,7 +61,7 @@ stage_rows_of_panel(operand *to, const attn_array *weight, const char *from,
     }
 }
 
-/* Rows first .. first + n - 1 of W, columns from `column` of the task on, into the slab. */
+/* Packs rows first .. first + n - 1 of W, from a column of the task on, into the slab. */
 static const operand *
 pack_panel(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t column)
 {
@@ -81,7 +81,7 @@ pack_panel(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t column)
 
 #endif
 
-/* The same panel of W, which was packed before the call or is packed now. */
+/* The same panel, which was packed before the call or is packed now. */
 static const operand *
 many_rows_panel(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t column)
 {

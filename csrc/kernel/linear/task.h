@@ -24,7 +24,7 @@ typedef struct {
     const attn_linear_problem *l;
     const attn_linear_task *task;
     linear_form form;
-    ptrdiff_t unit;   /* rows of outputs are so many columns long, or a multiple */
+    ptrdiff_t unit;   /* rows of outputs in memory are a multiple of it long */
     bool keeps_input; /* of all blocks, for other columns of the task */
     operand
         *input; /* (blocks if kept, tiles, STEPS, WIDTH); else (blocks, rows, STEPS) */
@@ -43,14 +43,14 @@ linear_row(const linear_work *w, const attn_array *array, ptrdiff_t r)
     return attn_address(array, &w->l->batch, row / n_rows, 0, row % n_rows);
 }
 
-/* Columns of a row of outputs in memory, those that whole vectors or panels lack too. */
+/* Columns of a row of outputs in memory: whole vectors or panels. */
 static ptrdiff_t
 row_width(const linear_work *w)
 {
     return round_up(w->task->n_columns, w->unit);
 }
 
-/* Where W has row `first` of the task's columns. */
+/* The address of row `first` of W, at the task's first column. */
 static const char *
 weight_at(const linear_work *w, ptrdiff_t first)
 {
@@ -59,7 +59,8 @@ weight_at(const linear_work *w, ptrdiff_t first)
            w->task->first_column * weight->column_stride;
 }
 
-/* Where the panel that begins at a column of the task has row `first` of a block. */
+/* The address of row `first`, which begins a block, in the panel that begins at a column of the
+ * task. */
 static const char *
 panel_at(const linear_work *w, ptrdiff_t first, ptrdiff_t column)
 {

@@ -40,8 +40,8 @@ store_changed_lanes(linear_work *w, ptrdiff_t r, ptrdiff_t n, const real *lanes)
     }
 }
 
-/* Adds the products of elements first .. first + n - 1 of each row, in one chain, with
- * those columns of W from `column` on that `weights` has. */
+/* Adds the products of elements first .. first + n - 1 of each row, in one chain, with n_columns
+ * columns of W from `column` on, which are `weights`. */
 static void
 add_linear_columns(linear_work *w, ptrdiff_t first, ptrdiff_t n, matrix weights,
                    ptrdiff_t column, ptrdiff_t n_columns, prefetch next)

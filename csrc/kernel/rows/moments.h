@@ -1,5 +1,5 @@
-/* Sums over a row, and what norms measure of it. Sums are 16 chains, of every 16th number,
- * whatever LANES is. */
+/* Sums over a row, its mean and its scale. Sums are 16 chains, of every 16th number, whatever
+ * LANES is. */
 #ifndef ATTN_KERNEL_ROWS_MOMENTS_H
 #define ATTN_KERNEL_ROWS_MOMENTS_H
 
@@ -40,7 +40,7 @@ sum_row(const real *row, ptrdiff_t n, real less, const bool squares)
     }
     for (; k < n; k += CHAINS) {
         const real *at = row + k;
-        if (n - k < CHAINS) { /* what is missing counts 0 */
+        if (n - k < CHAINS) { /* missing numbers count 0 */
             for (int i = 0; i < CHAINS; i++) {
                 rest[i] = less;
             }
@@ -65,8 +65,7 @@ square_root(real x)
 #endif
 }
 
-/* What a row's numbers are normalized with: its mean, 0 if it is not centred, and the
- * inverse of its deviation from that. */
+/* The mean of a row, or 0 if it is not centred, and the inverse of its deviation from that. */
 static NOINLINE void
 measure_row(const attn_norm_problem *p, const real *row, real *mean, real *scale)
 {

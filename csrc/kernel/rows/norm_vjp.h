@@ -12,8 +12,8 @@ typedef struct {
     const attn_norm_vjp_problem *g;
     ptrdiff_t width;    /* whole chains */
     const real *weight; /* a row */
-    real *weight_sums;  /* a row; so is */
-    real *bias_sums;    /* that of the bias, or NULL */
+    real *weight_sums;  /* a row */
+    real *bias_sums;    /* a row, or NULL */
     real *spare[4];     /* rows for weight, x, grad_output and gradient */
 } norm_vjp_work;
 
@@ -38,7 +38,7 @@ vjp_workspace_size(const attn_norm_vjp_problem *g)
     return lay_out_norm_vjp(g, NULL, &w);
 }
 
-/* A row of the columns' width: itself if it is that, else a copy. */
+/* The row, if n_columns is the width, else a copy that is filled up with 0. */
 static const real *
 whole_row(const norm_vjp_work *w, const real *row, real *spare)
 {

@@ -52,7 +52,7 @@ rotate_pairs(real *one, real *two, const real *cosines, const real *sines, ptrdi
     }
 }
 
-/* Likewise neighbours, which `pairs` takes apart meanwhile. */
+/* Turns n pairs of neighbours, which it separates in `pairs`. */
 static void
 rotate_neighbours(real *row, real *pairs, const real *cos_sin, ptrdiff_t n)
 {
