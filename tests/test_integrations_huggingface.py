@@ -646,7 +646,7 @@ def test_names_with_a_meaning_are_refused(name):
 def test_a_name_that_is_taken_is_refused():
     transformers.AttentionInterface.register("taken", lambda: None)
     try:
-        with pytest.raises(ValueError, match=r"^name: expected one that Transformers"):
+        with pytest.raises(ValueError, match=r"^name: expected one that is new"):
             huggingface.register("taken")
     finally:
         del transformers.AttentionInterface._global_mapping["taken"]

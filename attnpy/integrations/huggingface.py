@@ -289,7 +289,7 @@ def _judged(config: Any, chosen: object, n_models: int) -> bool:
     if kinds and all(map(_is_of_its_own, kinds)):
         raise ValueError(
             f"attn_implementation: expected 'eager' for models of {config.__name__}, "
-            f"which use their own attention whatever is chosen, got {chosen!r}"
+            f"which have their own attention whatever is chosen, got {chosen!r}"
         )
     return bool(kinds) and all(map(_hands_on, kinds))
 
