@@ -1,4 +1,4 @@
-"""Adapters to other libraries, each of which imports its own lazily."""
+"""Adapters to other libraries; each imports its library when it is first used."""
 
 from typing import TYPE_CHECKING
 
@@ -7,7 +7,7 @@ _MODULES = ("autograd", "dask", "huggingface", "jax", "onnx", "sklearn", "torch"
 if not TYPE_CHECKING:  # to whom every name would be right
 
     def __getattr__(name):
-        """Import an adapter, and with it its library, when it is first asked for."""
+        """Import an adapter, and with it its library, on first use."""
         if name not in _MODULES:
             raise AttributeError(
                 f"module 'attnpy.integrations' has no attribute {name!r}"

@@ -1,8 +1,8 @@
-"""Functions that XLA calls on a CPU, on NumPy arrays that are its own memory.
+"""Functions that XLA calls on a CPU, with NumPy arrays on XLA's memory.
 
-The structures are those of XLA's foreign-function interface, as far as they are needed
-here: `xla/ffi/api/c_api.h`, which jaxlib has in `jax.ffi.include_dir()`. Within a major
-version they only grow at their ends.
+The structures are those of XLA's foreign-function interface that are needed here, from
+`xla/ffi/api/c_api.h`, which jaxlib has in `jax.ffi.include_dir()`. Within a major
+version they only grow at the end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from attnpy._typing import Array
 
-    # What is called: with a text, the operands and the results, which it writes.
+    # The function that is called with a text, the operands and the results, which it
+    # writes.
     Function = Callable[[bytes, list[Array], list[Array]], None]
 
 MAJOR_VERSION = 0
@@ -92,7 +93,7 @@ class Attributes(Structure):
 
 
 class Api(Structure):
-    """What XLA offers, of which only the version is needed here."""
+    """XLA's interface; only its version is needed here."""
 
     _fields_ = (
         ("struct_size", c_size_t),
@@ -117,13 +118,13 @@ class Frame(Structure):
 
 
 class Metadata(Structure):
-    """What XLA asks for when a function is registered."""
+    """Metadata that XLA requests when a function is registered."""
 
     _fields_ = (("struct_size", c_size_t), ("version", Version))
 
 
 class Extension(Structure):
-    """Something more about a call; a call for metadata has them to fill in."""
+    """An extension of a call; a request for metadata has one to fill in."""
 
     _fields_ = (
         ("struct_size", c_size_t),
@@ -134,9 +135,9 @@ class Extension(Structure):
 
 
 def register(name: str, function: Function) -> None:
-    """Let XLA call a function by a name; there is one only.
+    """Let XLA call a function by a name; only one can be registered.
 
-    What it raises becomes an error of XLA, and that an exception of JAX.
+    Its exceptions become errors of XLA, and these exceptions of JAX.
     """
     from jax import ffi
 
@@ -146,7 +147,7 @@ def register(name: str, function: Function) -> None:
 
 
 def _answer(function: Function, address: int) -> None:
-    """Do what XLA asks for."""
+    """Answer a request of XLA."""
     frame = Frame.from_address(address)
     if not _described(frame):
         text = frame.attributes.values[0].contents
@@ -158,7 +159,7 @@ def _answer(function: Function, address: int) -> None:
 
 
 def _described(frame: Frame) -> bool:
-    """Fill in the metadata, if it is them that are asked for."""
+    """Fill in the metadata, if they are requested."""
     address = frame.extension
     while address:
         extension = Extension.from_address(address)
@@ -172,7 +173,7 @@ def _described(frame: Frame) -> bool:
 
 
 def _arrays(buffers: Buffers) -> list[Array]:
-    """Return arrays that are these buffers."""
+    """Return arrays on the memory of these buffers."""
     if buffers.struct_size != ctypes.sizeof(Buffers):
         raise RuntimeError("attnpy.integrations.jax does not know this jaxlib's calls")
     return [_array(buffers.buffers[i].contents) for i in range(buffers.size)]

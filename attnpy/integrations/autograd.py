@@ -1,7 +1,7 @@
-"""Attention for HIPS autograd: `attnpy.attention`, and autograd takes its gradients.
+"""Attention for HIPS autograd: `attnpy.attention` with its gradients.
 
-The smallest adapter: what a library needs to know is one function for the results, and
-one for the gradients.
+This is the smallest adapter: a library needs one function for the results, and one for
+the gradients.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def __dir__() -> list[str]:
 
 
 def attention(query: Any, key: Any, value: Any, **options: Unpack[PlanOptions]) -> Any:
-    """Compute attention, in a function whose gradient autograd takes.
+    """Compute attention in a function that autograd differentiates.
 
     Parameters
     ----------
@@ -55,24 +55,23 @@ def attention(query: Any, key: Any, value: Any, **options: Unpack[PlanOptions]) 
     -------
     output : ndarray, shape (..., H, Lq, Dv)
         As `attnpy.attention` returns it; with `return_weights` and `return_lse` a
-        tuple. There are gradients through `output` and `lse`.
+        tuple. Gradients flow through `output` and `lse`.
 
     Raises
     ------
     TypeError
-        If an option is differentiated that is a constant here, such as `scale`; and as
-        `attnpy.attention` does.
+        If an option without a gradient is differentiated, such as `scale`; and as
+        `attnpy.attention`.
     ValueError
-        If `out` is given where something is differentiated, as that is needed unchanged
-        for the gradients; and as `attnpy.attention` does.
+        If `out` is given while something is differentiated, because gradients need the
+        output unchanged; and as `attnpy.attention`.
     NotImplementedError
         If a gradient is taken through the weights, twice, or forward.
 
     See Also
     --------
-    attnpy.attention : explains the options.
-    attnpy.attention_vjp : computes the gradients, from the output and LSE that the call
-        has computed already. Only those are computed that are asked for.
+    attnpy.attention : explains the options. attnpy.attention_vjp : computes the
+    gradients, from the output and LSE of the call, and only those that autograd needs.
 
     Examples
     --------
@@ -108,7 +107,7 @@ def attention(query: Any, key: Any, value: Any, **options: Unpack[PlanOptions]) 
 def _forward(
     query: Any, key: Any, value: Any, bias: Any, sinks: Any, options: dict[str, Any]
 ) -> tuple[Array, ...]:
-    """Return output, weights where the options say so, and LSE."""
+    """Return output, weights if wanted, and LSE."""
     results: tuple[Array, ...] = numpy_attention(
         query, key, value, bias=bias, sinks=sinks, return_lse=True, **options
     )
@@ -121,7 +120,7 @@ def _backward(
     inputs: tuple[Any, ...],
     _keywords: dict[str, Any],
 ) -> Pullback:
-    """Return what makes gradients of results those of the inputs at these places."""
+    """Return the function from gradients of results to those of these inputs."""
     *arrays, options = inputs
     known = {name: option for name, option in options.items() if name in DIFFERENTIABLE}
 

@@ -1,7 +1,7 @@
 """Attention of Dask arrays: the queries, keys and heads of one call on many machines.
 
-Blocks of keys are gone through by `attnpy.attend_partial`, whose state is all that goes
-from one to the next.
+Blocks of keys are processed by `attnpy.attend_partial`; only its state goes from one to
+the next.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ OPTIONS = PASSED_ON - {"seq_offsets"}
 
 
 class Inputs(NamedTuple):
-    """What a call is of: Dask arrays, cut alike along the axes that they share.
+    """The Dask arrays of a call, with the same chunks along the axes that they share.
 
-    Where an array broadcasts along an axis, it has one chunk there.
+    An array that broadcasts along an axis has one chunk there.
     """
 
     query: Any  # (..., H, Lq, D)
@@ -106,20 +106,20 @@ def attention(
     ----------
     query, key, value : dask.array.Array or array_like
         As for `attnpy.attention`, with at least the axes (H, L, D), cut into chunks
-        along batch, heads, queries and keys in any way. The last axis is made one
-        chunk; value is cut as key is along the keys, and query as key is along the
-        heads, so that a chunk has whole groups.
+        along batch, heads, queries and keys in any way. The last axis becomes one
+        chunk. Along the keys, value is cut like key; along the heads, query is cut like
+        key, so that a chunk has whole groups.
     combine : {"chain", "tree"}, optional
         "chain": the state of each chunk of queries goes through the chunks of keys in
-        ascending order. "tree": each chunk of keys is attended to on its own, and the
+        ascending order. "tree": each chunk of keys is processed separately, and the
         results are merged in pairs; for few queries and very many keys.
     return_lse : bool, optional
         Return the LSE as well.
     **options
         Those of `attnpy.attention`: `mask` and `bias`, which may be Dask arrays, too;
-        `causal`, `window`, `q_offset` and `kv_lengths`, whose positions are those in
-        the whole arrays; `scale`, `softcap`, `sinks`; and `num_threads`, of each task,
-        by default 1, as Dask runs tasks side by side.
+        `causal`, `window`, `q_offset` and `kv_lengths`, whose positions refer to the
+        whole arrays; `scale`, `softcap`, `sinks`; and `num_threads` for each task, by
+        default 1, because Dask runs tasks in parallel.
 
     Returns
     -------
@@ -144,8 +144,8 @@ def attention(
     Chunks of keys that `causal`, `window` and `kv_lengths` hide from a chunk of queries
     are not read for it.
 
-    What moves between machines is the keys and values, once for each chunk of queries
-    that is elsewhere, and the state, (Dv + 2) numbers a query.
+    Keys and values move between machines once for each chunk of queries that is
+    elsewhere, and so does the state, Dv + 2 numbers for each query.
 
     Examples
     --------
@@ -196,7 +196,7 @@ Place = tuple[range, ...]
 
 
 def _inputs(query: Any, key: Any, value: Any, options: StatisticsOptions) -> Inputs:
-    """Check the arrays, and cut them alike."""
+    """Check the arrays, and give them the same chunks."""
     query, key, value = (
         _dask_array(array, name)
         for array, name in ((query, "query"), (key, "key"), (value, "value"))
@@ -252,7 +252,7 @@ def _inputs(query: Any, key: Any, value: Any, options: StatisticsOptions) -> Inp
 
 
 def _as_dask(given: Any, name: str) -> Any:
-    """Return a Dask array; one of NumPy has one chunk."""
+    """Return a Dask array; a NumPy array becomes one chunk."""
     if isinstance(given, da.Array):
         return given
     array = _checks.array(given, name)
@@ -281,7 +281,7 @@ def _chunks_of_axis(arrays: tuple[Any, ...], axis: int, n: int) -> tuple[int, ..
 
 
 def _cut(array: Any, cuts: tuple[tuple[int, ...], ...]) -> Any:
-    """Cut an array along those of its axes, the last ones, along which it is long."""
+    """Cut an array along those of its last axes that it does not broadcast."""
     own = cuts[len(cuts) - array.ndim :]
     return array.rechunk(
         tuple(
@@ -338,7 +338,7 @@ def _of_batch(
 
 
 def _check_as_calls_do(inputs: Inputs, plain: dict[str, Any]) -> np.dtype[Any]:
-    """Return the result's dtype; raise errors of options now, not when tasks run."""
+    """Return the result's dtype, and raise errors of options now, not in tasks."""
     query, key, value = inputs[:3]
     heads, n_heads = key.shape[-3], query.shape[-3]
     nothing: Array = numpy_attention(
@@ -359,7 +359,7 @@ def _ranges(chunks: tuple[int, ...]) -> list[range]:
 
 
 def _nested(arrays: list[Any], grid: tuple[int, ...]) -> list[Any]:
-    """Return the arrays of a grid as lists of lists, as `dask.array.block` has them."""
+    """Return the arrays of a grid as lists of lists, for `dask.array.block`."""
     for length in reversed(grid[1:]):
         arrays = [arrays[i : i + length] for i in range(0, len(arrays), length)]
     return arrays
@@ -377,7 +377,7 @@ def _part(array: Any, ranges: Place) -> Any:
 
 
 class Part(NamedTuple):
-    """Some of the keys, with values and options of some queries: tasks of Dask."""
+    """Some keys with their values and options, for some queries: tasks of Dask."""
 
     key: Any
     value: Any
@@ -385,12 +385,12 @@ class Part(NamedTuple):
     options: dict[str, Any]
 
     def attend(self, query: Any, state: Any) -> Any:
-        """Return the task that takes the state on, or begins one."""
+        """Return the task that continues the state, or begins one."""
         return dask.delayed(_attend)(query, state, *self)
 
 
 def _parts(inputs: Inputs, place: Place, plain: dict[str, Any]) -> Iterator[Part]:
-    """Return the chunks of keys of which some of these queries may see some."""
+    """Return the chunks of keys that these queries may see in part."""
     *batch, heads, rows = place
     group = inputs.query.shape[-3] // inputs.key.shape[-3]
     kv_heads = range(heads.start // group, heads.stop // group)
@@ -452,7 +452,7 @@ def _chained(
 def _merged(
     inputs: Inputs, place: Place, plain: dict[str, Any], dtype: np.dtype[Any]
 ) -> tuple[Any, Any]:
-    """Likewise: each chunk of keys gives a result, and these are merged in pairs."""
+    """Return the same: results of each chunk of keys, merged in pairs."""
     query, shape = _queries(inputs, place), _shape(inputs, place)
     real, finish = _dtypes.arithmetic(dtype), dask.delayed(_finish)
     states = [part.attend(query, None) for part in _parts(inputs, place, plain)]
@@ -512,7 +512,7 @@ def _merge(results: list[tuple[Array, Array]]) -> tuple[Array, Array]:
 def _end(
     result: tuple[Array, Array], dtype: np.dtype[Any], sinks: Array | None
 ) -> tuple[Array, Array]:
-    """Take the sinks in, as a key whose value is 0, and round once."""
+    """Add the sinks, as a key whose value is 0, and round once."""
     output, lse = result
     if sinks is not None:
         of_sinks = np.broadcast_to(sinks[:, np.newaxis], lse.shape).astype(lse.dtype)

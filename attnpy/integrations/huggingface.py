@@ -1,6 +1,6 @@
 """Attention for the models of Hugging Face Transformers.
 
-`register` adds an implementation to theirs: `attn_implementation="attnpy"`.
+`register` adds an implementation: `attn_implementation="attnpy"`.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def __dir__() -> list[str]:
     return __all__
 
 
-# What models hand on to attention that does not change its result: arguments of the
-# whole model, and what kernels of others want to know besides.
+# Keywords that models pass to attention and that do not change its result: arguments of
+# the whole model, and hints for other kernels.
 LEFT_ALONE = frozenset(
     {
         "cache_position",
@@ -61,12 +61,12 @@ RESERVED = "eager", "flash", "flex_attention", "sdpa"
 
 
 def register(name: str = "attnpy") -> str:
-    """Add attnpy's attention to the implementations that every model may have.
+    """Add attnpy's attention to the implementations that models can choose.
 
     Parameters
     ----------
     name : str, optional
-        What models are to call it.
+        The name of the implementation.
 
     Returns
     -------
@@ -76,11 +76,11 @@ def register(name: str = "attnpy") -> str:
     Raises
     ------
     ValueError
-        If Transformers has that name already, or would take it for something else.
+        If Transformers already has that name, or gives it another meaning.
 
     See Also
     --------
-    attention_forward : says what is honoured, and what is refused.
+    attention_forward : describes what is honoured, and what is refused.
 
     Examples
     --------
@@ -121,24 +121,24 @@ def register(name: str = "attnpy") -> str:
 
 
 def attention_mask(*args: Any, **options: Any) -> Tensor | None:
-    """Make the mask of a call, as Transformers asks for it.
+    """Make the mask of a call, for Transformers.
 
     Parameters
     ----------
     *args, **options
-        Those of ``transformers.masking_utils.sdpa_mask``.
+        The arguments of ``transformers.masking_utils.sdpa_mask``.
 
     Returns
     -------
     mask : Tensor, shape (B, 1, Lq, Lk), or None
-        Of booleans, True where a query may attend. For models that may have attention
-        of their own besides, numbers to add to the scores: those of eager attention.
-        None where every query may attend to every key.
+        Booleans, True where a query may attend. For models that may also have their own
+        attention: numbers to add to the scores, as in eager attention. None if every
+        query may attend to every key.
 
     Raises
     ------
     ValueError
-        If the model has attention of its own only.
+        If the model only has its own attention.
     """
     config = options.get("config")
     chosen = getattr(config, "_attn_implementation", None)
@@ -170,31 +170,29 @@ def attention_forward(
     output_attentions: bool | None = None,
     **others: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Compute the attention of a model's layer, as Transformers asks for it.
+    """Compute the attention of a model's layer, for Transformers.
 
     Parameters
     ----------
     module : Module
-        The layer. Weights are dropped only while it is in training.
+        The layer. Dropout applies only while it is in training mode.
     query : Tensor, shape (B, H, Lq, D)
-        On the CPU, as all others.
+        On the CPU, like all other tensors.
     key : Tensor, shape (B, Hk, Lk, D)
         `H` must be a multiple of `Hk`.
     value : Tensor, shape (B, Hk, Lk, Dv)
     attention_mask : Tensor, broadcast to (B, H, Lq, Lk), or None
-        Of booleans, True where a query may attend, or of numbers, which are added to
-        the scores. It is made with all that a model knows of who sees whom, so that
-        `is_causal` and `sliding_window` count only where it is None, as in their eager
-        attention.
+        Booleans, True where a query may attend, or numbers to add to the scores. It
+        contains everything that a model knows about visibility, so `is_causal` and
+        `sliding_window` count only if it is None, as in eager attention.
     dropout : float, optional
-        The probability of a weight's being dropped; which ones follows from PyTorch's
-        generator.
+        The probability of dropping a weight; PyTorch's generator decides which.
     scaling : float, optional
         Factor of the dot products; by default ``1 / sqrt(D)``.
     is_causal : bool, optional
         Hide the keys after each query's position; the last query sees the last key.
     sliding_window : int, optional
-        A query sees the keys less than this far from it.
+        A query sees the keys at a distance below this.
     softcap : float, optional
         ``c`` turns a scaled score s into ``c * tanh(s / c)``.
     position_bias : Tensor, broadcast to (B, H, Lq, Lk), optional
@@ -202,20 +200,21 @@ def attention_forward(
     s_aux : Tensor, shape (H,), optional
         One more logit for each head, in the denominator of the softmax only.
     sinks : Tensor, shape (B, H, Lq, 1), optional
-        One more logit for each query, likewise.
+        The same for each query.
     indices : Tensor of int, shape (B, Lq, N), optional
-        The keys that queries may see, of those that they see anyway.
+        The only keys that each query may see, among those otherwise visible.
     block_indices : Tensor of int, shape (B, G, Lq, N), optional
-        Likewise blocks of ``module.indexer.block_size`` keys, or -1 for none, in `G`
-        groups of heads.
+        The same for blocks of ``module.indexer.block_size`` keys, or -1 for none, in
+        `G` groups of heads.
     cu_seq_lens_q, cu_seq_lens_k : Tensor of int, shape (n + 1,), optional
-        Where `n` sequences begin and end that lie end to end in a batch of 1, and see
-        nothing of each other, whatever the mask is. Both must be the same.
+        The offsets of `n` sequences that lie end to end in a batch of 1 and do not see
+        each other, whatever the mask is. Both must be equal.
     output_attentions : bool, optional
-        Return the weights. So does a call of a model with ``output_attentions=True``
-        that does not hand it on.
+        Return the weights. A model called with ``output_attentions=True`` gets them
+        even if it does not pass the option on.
     **others
-        What changes no result, such as `position_ids`; None and False; nothing else.
+        Keywords that change no result, such as `position_ids`; None and False; nothing
+        else.
 
     Returns
     -------
@@ -226,16 +225,16 @@ def attention_forward(
     Raises
     ------
     TypeError
-        If an argument has the wrong kind, or is not known.
+        If an argument has the wrong kind, or is unknown.
     ValueError
         If a tensor is not on the CPU, shapes do not fit together, or a number is out of
         its range.
 
     Notes
     -----
-    A query that may see nothing, such as one of padding on the left, has output 0,
-    where the eager attention of Transformers gives it the mean of all values. No other
-    query depends on it.
+    A query that may see nothing, such as padding on the left, has output 0; the eager
+    attention of Transformers gives it the mean of all values. No other query depends on
+    it.
     """
     _refuse_unknown(others, module)
     _refuse_tensor(query)
@@ -275,16 +274,16 @@ def attention_forward(
 
 @torch.compiler.assume_constant_result  # it looks into sources
 def _takes_booleans(config: Any, chosen: object) -> bool:
-    """Tell whether all models of a kind of configuration hand on masks of booleans.
+    """Tell whether all models of a kind of configuration pass on boolean masks.
 
-    Others may add a mask to scores of their own; those that do only that are refused.
+    Others may add a mask to their own scores; models that only do that are refused.
     """
     return _judged(config, chosen, len(PreTrainedModel.__subclasses__()))
 
 
 @functools.lru_cache
 def _judged(config: Any, chosen: object, n_models: int) -> bool:
-    """Judge all models of a kind of configuration, anew where there are more models."""
+    """Check all models of a kind of configuration, again if there are new ones."""
     kinds = [m for m in _below(PreTrainedModel) if m.config_class is config]
     if kinds and all(map(_is_of_its_own, kinds)):
         raise ValueError(
@@ -295,12 +294,12 @@ def _judged(config: Any, chosen: object, n_models: int) -> bool:
 
 
 def _uses_interface(kind: Any) -> bool:
-    """Tell what Transformers says of a model; it looks into its source."""
+    """Tell whether Transformers finds its interface in a model's source."""
     return bool(getattr(kind, "_can_set_attn_implementation", bool)())
 
 
 def _is_of_its_own(kind: Any) -> bool:
-    # Where models are not theirs, there may be no source to look into.
+    # Models from elsewhere may have no source to look into.
     return kind.__module__.startswith("transformers.") and not _uses_interface(kind)
 
 
@@ -310,14 +309,14 @@ def _hands_on(kind: Any) -> bool:
 
 
 def _below(kind: type[Any]) -> Iterator[type[Any]]:
-    """Yield the classes that are derived from one."""
+    """Yield all subclasses of a class."""
     for derived in kind.__subclasses__():
         yield derived
         yield from _below(derived)
 
 
 def _refuse_unknown(others: dict[str, Any], module: Module) -> None:
-    """Refuse what might change the result in a way that is not known here."""
+    """Refuse keywords that might change the result."""
     for name, value in others.items():
         if name not in LEFT_ALONE and value is not None and value is not False:
             raise TypeError(
@@ -328,7 +327,7 @@ def _refuse_unknown(others: dict[str, Any], module: Module) -> None:
 
 
 def _refuse_tensor(query: Tensor) -> None:
-    """Refuse what other implementations are for."""
+    """Refuse tensors that need another implementation."""
     if not (query.is_cpu or query.is_meta):
         raise ValueError(
             f"query: expected a CPU tensor, got one on device {str(query.device)!r}, "
@@ -341,7 +340,7 @@ def _refuse_tensor(query: Tensor) -> None:
 
 
 def _is_boolean(mask: Tensor) -> bool:
-    """Tell a mask of booleans from one that is added to the scores."""
+    """Tell a boolean mask from one that is added to the scores."""
     if not isinstance(mask, torch.Tensor):
         raise TypeError(f"attention_mask: expected a tensor, got {type(mask).__name__}")
     if mask.dtype is not torch.bool and not mask.is_floating_point():
@@ -353,7 +352,7 @@ def _is_boolean(mask: Tensor) -> bool:
 
 
 def _pattern(causal: bool, sliding_window: int | None) -> dict[str, Any]:
-    """Return who sees whom, without a mask, in attention's options."""
+    """Return attention's options for visibility without a mask."""
     window = None
     if sliding_window is not None:
         far = sliding_window - 1
@@ -407,11 +406,11 @@ def _of_sequences(
 
 
 def _joined(join: Any, tensors: list[Tensor | None]) -> Tensor | None:
-    """Return one tensor for several, of which there may be none."""
+    """Return several tensors as one; some may be None."""
     given = [tensor for tensor in tensors if tensor is not None]
     return functools.reduce(join, given) if given else None
 
 
 def _are_collected() -> bool:
-    """Tell whether the model's call is to return weights: not all hand that on."""
+    """Tell whether the model's call returns weights: not all models pass that on."""
     return any("attentions" in name for name in _active_collector.get() or ())

@@ -1,7 +1,7 @@
 """Attention for JAX: `jax.nn.dot_product_attention`, computed by attnpy on a CPU.
 
-XLA calls attnpy on its own memory, without a copy, and takes the gradients that
-`attnpy.attention_vjp` computes.
+XLA calls attnpy on its own memory, without a copy. Gradients come from
+`attnpy.attention_vjp`.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def __dir__() -> list[str]:
 
 TARGET = "attnpy"  # the name by which XLA knows attnpy
 
-# What gradients there are, computed together. That of a bias has a call of its own,
-# which XLA leaves out where nobody asks for it: custom_vjp does not know who does.
+# The gradients that are computed together. That of a bias has a separate call, which
+# XLA removes if it is unused: custom_vjp does not know what is used.
 WANTED = (("query", "key", "value"), ("bias",))
 
 # The shapes of the arrays that are always there.
@@ -57,7 +57,7 @@ HEADS_SECOND = ("query", "key", "value", "output", "grad_output")
 
 @dataclass(frozen=True)
 class Options:
-    """What a call has besides arrays."""
+    """The options of a call besides arrays."""
 
     scale: float | None
     causal: bool
@@ -146,16 +146,16 @@ def dot_product_attention(
     mask : array of bool, broadcast to (B, N, T, S), optional
         True where the query may attend to the key.
     scale : float, optional
-        Factor of the dot products; by default ``1 / sqrt(H)``. A number, no tracer.
+        Factor of the dot products; by default ``1 / sqrt(H)``. A number, not a tracer.
     is_causal : bool, optional
         Query i sees the keys up to i.
     query_seq_lengths, key_value_seq_lengths : array of int, shape (B,), optional
-        How many queries and keys exist; what is below 0 is 0, and what is above the
-        arrays' lengths is those. Queries that do not exist give 0.
+        How many queries and keys exist; clipped to the range from 0 to the arrays'
+        lengths. Queries that do not exist give 0.
     local_window_size : int or (left, right), optional
         Query i sees the keys from ``i - left`` to ``i + right``. An integer is both.
     implementation : {None, "attnpy"}, optional
-        Who computes: there is no other here.
+        The only implementation here.
     return_residual : bool, optional
         Return the logarithm of each softmax denominator as well.
 
@@ -185,13 +185,13 @@ def dot_product_attention(
 
     Notes
     -----
-    Only a query that may see no key differs from `jax.nn`: here its output is 0 and its
-    residual -inf, there the mean of all values and a large negative number. And float64
-    is float64 throughout; there the softmax is in float32.
+    Two things differ from `jax.nn`. A query that may see no key has output 0 and
+    residual -inf; in `jax.nn` the mean of all values and a large negative number. And
+    float64 is computed in float64; `jax.nn` computes the softmax in float32.
 
-    Query, key, value and bias have gradients. Of the forward pass they need the output
-    and the residual alone. The bias's is computed on its own, under `jit` only where it
-    is asked for.
+    Query, key, value and bias have gradients. From the forward pass they need only the
+    output and the residual. The gradient of the bias is computed separately, under
+    `jit` only if it is used.
 
     Examples
     --------
@@ -236,7 +236,7 @@ def dot_product_attention(
 
 
 def _scale(scale: Any) -> float | None:
-    """Return a number that is known, or None."""
+    """Return a concrete number, or None."""
     if scale is None:
         return None
     if isinstance(scale, jax.core.Tracer):
@@ -261,7 +261,7 @@ def _window(window: Any) -> tuple[int, int] | None:
 
 
 def _full_shape(x: Any, name: str) -> tuple[int, ...]:
-    """Return an array's shape with the axes that a batch has."""
+    """Return an array's shape with the axes of a batch."""
     if name.endswith("_lengths"):
         return tuple(x.shape)
     if x.ndim > 4 or (name in EXPECTED and x.ndim < 3):
@@ -271,7 +271,7 @@ def _full_shape(x: Any, name: str) -> tuple[int, ...]:
 
 
 def _check_dtypes(arrays: Arrays) -> None:
-    """Refuse what attention does not compute with, and what JAX would not mix."""
+    """Refuse dtypes that attention lacks, and mixtures that JAX refuses."""
     dtype = arrays["query"].dtype
     if dtype.name not in _dtypes.FLOATING:
         raise TypeError(
@@ -326,7 +326,7 @@ def _check_shapes(shapes: dict[str, tuple[int, ...]]) -> None:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _compute(options: Options, arrays: Arrays) -> tuple[Any, ...]:
-    """Return output and, where the options say so, residual."""
+    """Return output and, if wanted, residual."""
     shape = arrays["query"].shape
     arrays = {name: x.reshape(_full_shape(x, name)) for name, x in arrays.items()}
     n_queries, n_keys = arrays["query"].shape[1], arrays["key"].shape[1]
@@ -350,13 +350,13 @@ def _compute(options: Options, arrays: Arrays) -> tuple[Any, ...]:
 
 
 def _clipped(lengths: Any, n: int) -> Any:
-    """Return lengths from 0 to n; n may be more than their dtype has."""
+    """Return lengths clipped from 0 to n; n may exceed the range of their dtype."""
     most = min(n, int(jnp.iinfo(lengths.dtype).max))
     return jnp.clip(lengths, 0, most).astype(np.int32)
 
 
 def _plain(options: Options, arrays: Arrays) -> tuple[Any, ...]:
-    """Return output (B, T, N, H), and LSE (B, N, T) where the options say so."""
+    """Return output (B, T, N, H), and LSE (B, N, T) if wanted."""
     query, value = arrays["query"], arrays["value"]
     batch, n_queries, n_heads, _ = query.shape
     types: Types = (((*query.shape[:-1], value.shape[-1]), query.dtype),)
@@ -368,14 +368,14 @@ def _plain(options: Options, arrays: Arrays) -> tuple[Any, ...]:
 
 
 def _forward(options: Options, arrays: Arrays) -> tuple[tuple[Any, ...], Any]:
-    """Return what `_plain` does, and what `_backward` needs."""
+    """Return the result of `_plain`, and the residuals for `_backward`."""
     output, lse = _plain(replace(options, return_lse=True), arrays)
     results = (output, lse) if options.return_lse else (output,)
     return results, (arrays, output, lse)
 
 
 def _backward(options: Options, kept: Any, gradients: Any) -> tuple[Arrays]:
-    """Return the gradients; LSE has none of its own, as of a constant."""
+    """Return the gradients; LSE counts as a constant."""
     arrays, output, lse = kept
     given = {**arrays, "grad_output": gradients[0], "output": output, "lse": lse}
     found = dict.fromkeys(arrays)
@@ -390,7 +390,7 @@ def _backward(options: Options, kept: Any, gradients: Any) -> tuple[Arrays]:
 def _ffi_call(
     options: Options, types: Types, wanted: tuple[str, ...], arrays: Arrays
 ) -> tuple[Any, ...]:
-    """Return what `_run` writes, in these shapes and dtypes."""
+    """Return the results of `_run`, in these shapes and dtypes."""
     text = json.dumps({**asdict(options), "names": list(arrays), "wanted": wanted})
     struct: Any = jax.ShapeDtypeStruct
     results = [struct(shape, dtype) for shape, dtype in types]
@@ -406,7 +406,7 @@ def _axes(*arrays: Any) -> frozenset[str]:
 
 
 def _varying(x: Any, axes: frozenset[str]) -> Any:
-    """Return an array that is said to vary along these axes of devices, too."""
+    """Return an array marked as varying along these axes of devices, too."""
     missing = axes - _axes(x)
     return jax.lax.pcast(x, tuple(sorted(missing)), to="varying") if missing else x
 
@@ -427,7 +427,7 @@ _call.defjvp(_second_derivative)
 
 
 def _run(text: bytes, operands: list[Array], results: list[Array]) -> None:
-    """Write what is wanted: gradients, or output and LSE."""
+    """Write the wanted results: gradients, or output and LSE."""
     names, wanted, options = _parsed(text)
     arrays = _arrays(names, operands, results[0].shape[:-4])
     if wanted:
@@ -439,7 +439,7 @@ def _run(text: bytes, operands: list[Array], results: list[Array]) -> None:
 def _run_attention(
     arguments: dict[str, Any], output: Array, lse: Array | None = None
 ) -> None:
-    """Write output and, where there is a place for it, LSE."""
+    """Write output and, if there is a place for it, LSE."""
     found: Any = attention(
         **arguments, out=_heads_first(output), return_lse=lse is not None
     )
@@ -459,7 +459,7 @@ def _run_vjp(
 
 @functools.cache
 def _parsed(text: bytes) -> tuple[list[str], list[str], dict[str, Any]]:
-    """Return the operands' names, what gradients are wanted of, and the options."""
+    """Return the operands' names, the wanted gradients, and the options."""
     call = json.loads(text)
     window = call["window"]
     options = {
@@ -476,7 +476,7 @@ def _arrays(
 ) -> dict[str, Any]:
     """Return the arrays by name, heads first, with these axes of `vmap` before them.
 
-    XLA has an axis of size 1 where `vmap` has none.
+    XLA has an axis of size 1 if `vmap` has none.
     """
     arrays: dict[str, Any] = {}
     for name, x in zip(names, operands, strict=True):

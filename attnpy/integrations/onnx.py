@@ -32,7 +32,7 @@ def __dir__() -> list[str]:
     return __all__
 
 
-# What the operator calls the arguments of `attention`, in errors.
+# The operator's names for arguments of `attention`, in errors.
 NAMES = {
     "query": "Q",
     "key": "K",
@@ -55,15 +55,14 @@ class Attention(OpRun):
     """The operator `Attention` of opsets 23 to 25 and later.
 
     Give it to ONNX's reference evaluator, ``ReferenceEvaluator(model,
-    new_ops=[Attention])``, which then computes every node of that name with
-    `attnpy.attention`: all inputs, outputs and attributes, as the operator's definition
-    has them.
+    new_ops=[Attention])``, which then computes every such node with `attnpy.attention`,
+    with all inputs, outputs and attributes of the operator's definition.
 
     Raises
     ------
     ValueError
         When the model runs: if inputs and attributes do not fit together, or have
-        values or dtypes that the operator does not know.
+        values or dtypes that the operator does not support.
 
     See Also
     --------
@@ -71,14 +70,14 @@ class Attention(OpRun):
 
     Notes
     -----
-    16-bit inputs are computed in float32 and rounded once, so that `softmax_precision`
-    is what the softmax is computed in at least: DOUBLE makes all of it float64. The
-    matrix of scores is built only for the output `qk_matmul_output`, which takes memory
-    for it. A hidden key has a score of -inf in it, whatever is in the key.
+    16-bit inputs are computed in float32 and rounded once, so `softmax_precision` is
+    the lowest precision of the softmax: DOUBLE computes everything in float64. Only the
+    output `qk_matmul_output` needs memory for the matrix of scores; hidden keys have
+    score -inf in it, whatever they contain.
 
-    A mask whose last axis is shorter than the keys hides the others, as of opset 24; in
-    opset 23 masks broadcast, and a last axis of 1 is for all keys. (This is as in the
-    operator's function. ONNX's own reference implementation fills up in both.)
+    From opset 24 on, a mask whose last axis is shorter than the keys hides the others;
+    in opset 23 masks broadcast, and a last axis of 1 is for all keys. (This follows the
+    operator's function. ONNX's own reference implementation hides them in both.)
 
     Examples
     --------
@@ -115,7 +114,7 @@ class Attention(OpRun):
         nonpad_kv_seqlen: Array | None = None,
         **attributes: Any,
     ) -> tuple[Array, ...]:
-        """Compute the node's outputs, of which the last only where it has a name."""
+        """Compute the node's outputs; the last one only if it has a name."""
         _check_cache(past_key, past_value, nonpad_kv_seqlen)
         query = _heads(Q, attributes["q_num_heads"], "Q", "q_num_heads")
         key = _heads(K, attributes["kv_num_heads"], "K", "kv_num_heads")
@@ -148,7 +147,7 @@ class Attention(OpRun):
         return version >= 24
 
     def _mode(self, mode: int) -> int | None:
-        """Return what the last output is to be, or None where it has no name."""
+        """Return the mode of the last output, or None if it has no name."""
         if mode not in range(4):
             raise ValueError(f"qk_matmul_output_mode: expected 0 to 3, got {mode}")
         return mode if any(self.output[3:]) else None
@@ -157,7 +156,7 @@ class Attention(OpRun):
 def _check_cache(
     past_key: Array | None, past_value: Array | None, lengths: Array | None
 ) -> None:
-    """Refuse half a cache, and two of them."""
+    """Refuse half a cache, and two caches."""
     if (past_key is None) != (past_value is None):
         missing = "past_key" if past_key is None else "past_value"
         raise ValueError(
@@ -230,7 +229,7 @@ def _window(size: int, side: str) -> int | None:
 
 
 def _mask(mask: Array | None, n_keys: int, fills: bool) -> dict[str, Any]:
-    """Return the mask, as boolean or as numbers to be added."""
+    """Return the mask, as booleans or as numbers to add."""
     if mask is None:
         return {}
     boolean = mask.dtype == np.bool_
@@ -259,7 +258,7 @@ def _precise(arrays: tuple[Array, ...], precision: int | None) -> tuple[Array, .
 def _attend(
     arrays: tuple[Array, ...], mode: int | None, options: dict[str, Any]
 ) -> tuple[Array, ...]:
-    """Return the output and, where there is a mode, the scores or weights."""
+    """Return the output and, with a mode, the scores or weights."""
     query, key, value = arrays
     results: Any = attention(
         query, key, value, return_weights=mode == WEIGHTS, return_lse=False, **options
@@ -272,7 +271,7 @@ def _attend(
 
 
 def _scores(query: Array, key: Array, mode: int, options: dict[str, Any]) -> Array:
-    """Return the scores (B, H, Lq, Lk), as far as the mode has them computed."""
+    """Return the scores (B, H, Lq, Lk) at the stage that the mode names."""
     dim = query.shape[-1]
     scale = 1 / math.sqrt(max(1, dim)) if options["scale"] is None else options["scale"]
     scores = _products(query, key)

@@ -33,7 +33,7 @@ def __dir__() -> list[str]:
     return __all__
 
 
-# Encoders that are in use, by what they were read with: clones share them.
+# Encoders in use, by the options they were read with: clones share them.
 _encoders: weakref.WeakValueDictionary[tuple[Any, ...], SentenceEncoder]
 _encoders = weakref.WeakValueDictionary()
 
@@ -43,8 +43,8 @@ class SentenceVectorizer(
 ):
     """Turns texts into vectors with a `SentenceEncoder`, in scikit-learn's pipelines.
 
-    Nothing is learned: `fit` reads the encoder and checks the texts. Clones of one
-    process share the encoder, and a pickle has the folder's path and not the weights.
+    Nothing is learned: `fit` reads the encoder and checks the texts. Clones in one
+    process share the encoder, and a pickle contains the folder's path, not the weights.
 
     Parameters
     ----------
@@ -107,9 +107,9 @@ class SentenceVectorizer(
         Parameters
         ----------
         X : iterable of str
-            The texts, which are not looked at.
+            The texts; not used.
         y : object, optional
-            Is left alone.
+            Ignored.
 
         Returns
         -------
@@ -156,11 +156,11 @@ class SentenceVectorizer(
 
     @property
     def _n_features_out(self) -> int:
-        """What `get_feature_names_out` asks for, which is there without `fit`, too."""
+        """The number of features for `get_feature_names_out`, even before `fit`."""
         return self._encoder().embed_dim
 
     def _encoder(self) -> SentenceEncoder:
-        """Return the encoder, read where nobody in this process has it."""
+        """Return the encoder; read it unless this process already has it."""
         options: dict[str, Any] = {
             "pooling": self.pooling,
             "max_length": self.max_length,
@@ -181,7 +181,7 @@ class SentenceVectorizer(
         return state
 
     def __sklearn_tags__(self) -> Any:
-        """Say that texts go in, and that nothing is learned."""
+        """Declare that the input is texts, and that nothing is learned."""
         tags = super().__sklearn_tags__()
         tags.input_tags.string = True
         tags.input_tags.two_d_array = False

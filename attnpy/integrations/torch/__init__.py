@@ -1,6 +1,6 @@
 """attnpy for PyTorch's CPU tensors, with gradients, `torch.compile` and `torch.export`.
 
-`attention` is that of attnpy on tensors, `scaled_dot_product_attention` has PyTorch's
+`attention` is attnpy's on tensors, `scaled_dot_product_attention` has PyTorch's
 signature and meaning, and `accelerate` makes PyTorch's own functions use it.
 """
 

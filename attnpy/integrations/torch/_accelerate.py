@@ -1,8 +1,8 @@
-"""PyTorch's own functions and modules, made to use attnpy for a while.
+"""Makes PyTorch's own functions and modules use attnpy within a block.
 
-Names are replaced while any thread is in a block of `accelerate`. The replacement asks
-whether the calling thread is in one, and whether the call is for attnpy; otherwise it
-calls PyTorch's function.
+Names are replaced while any thread is in a block of `accelerate`. The replacement
+checks whether the calling thread is in one, and whether attnpy supports the call;
+otherwise it calls PyTorch's function.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _STANDING_FOR_OTHERS = (FakeTensor, FunctionalTensor)
 
 
 class _Block:
-    """A block of accelerate(), which the thread that closes it may not have opened."""
+    """A block of accelerate(), which another thread may close."""
 
     def __init__(self, num_threads: int | None) -> None:
         self.num_threads = num_threads
@@ -83,7 +83,8 @@ def accelerate(*, num_threads: int | None = None) -> Iterator[None]:
     """Make PyTorch use attnpy for attention on the CPU, within a `with` statement.
 
     `torch.nn.functional.scaled_dot_product_attention`, `torch.nn.MultiheadAttention`,
-    `torch.nn.TransformerEncoderLayer` and what is made of these, in training and not.
+    `torch.nn.TransformerEncoderLayer` and modules made of these use it, in training and
+    inference.
 
     Parameters
     ----------
@@ -93,8 +94,8 @@ def accelerate(*, num_threads: int | None = None) -> Iterator[None]:
     Returns
     -------
     context manager
-        It may be entered in several threads, where each is accelerated while it is in a
-        block of its own, and in blocks within others, of which the innermost counts.
+        It may be entered in several threads, each accelerated while it is in its own
+        block, and nested; the innermost block counts.
 
     Raises
     ------
@@ -103,23 +104,23 @@ def accelerate(*, num_threads: int | None = None) -> Iterator[None]:
 
     Notes
     -----
-    What is not for attnpy goes to PyTorch as ever: other devices, dtypes and layouts,
-    nested tensors, subclasses, other modes, `torch.func`, forward-mode derivatives,
-    tensors without elements, and calls that are errors, such as those for which
-    `torch.nn.attention.sdpa_kernel` leaves PyTorch no kernel. While a subclass or mode
-    handles a call by its `__torch_function__`, names mean PyTorch's functions in all
-    threads; compiled with ``fullgraph=True`` such a call is refused. Results differ
-    from PyTorch's by rounding, and by which weights dropout drops; gradients of
+    Everything that attnpy does not support is left to PyTorch: other devices, dtypes
+    and layouts, nested tensors, subclasses, other modes, `torch.func`, forward-mode
+    derivatives, tensors without elements, and calls that are errors, such as those for
+    which `torch.nn.attention.sdpa_kernel` leaves PyTorch no kernel. While a subclass or
+    mode handles a call by its `__torch_function__`, names mean PyTorch's functions in
+    all threads; compiled with ``fullgraph=True`` such a call is refused. Results differ
+    from PyTorch's by rounding, and in the weights that dropout drops; gradients of
     gradients are refused.
 
-    Names are replaced: those of PyTorch, and those by which other modules have imported
-    `scaled_dot_product_attention` or `multi_head_attention_forward`. A function that
-    somebody keeps under another name, such as an argument's default, stays PyTorch's.
+    The names in PyTorch are replaced, and those by which other modules have imported
+    `scaled_dot_product_attention` or `multi_head_attention_forward`. A function kept
+    under another name, such as an argument's default, stays PyTorch's.
 
-    `torch.compile` compiles a function again where it is called in a block, and calls
-    in one what it compiled there. `torch.jit.script` is refused within a block.
-    `torch.export` within a block exports the operator ``attnpy::attention``, which
-    exists where `attnpy.integrations.torch` is imported.
+    `torch.compile` compiles a function separately for calls in a block.
+    `torch.jit.script` is refused within a block. `torch.export` within a block exports
+    the operator ``attnpy::attention``, which exists where `attnpy.integrations.torch`
+    is imported.
 
     Examples
     --------
@@ -149,7 +150,7 @@ def accelerate(*, num_threads: int | None = None) -> Iterator[None]:
 
 
 def _is_ours(*tensors: Tensor | None) -> bool:
-    """Tell whether these are tensors on the CPU that are nothing else besides."""
+    """Tell whether these are plain tensors on the CPU."""
     compiling = torch.compiler.is_compiling()
     if not _thread.blocks or (is_traced() and not compiling):
         return False

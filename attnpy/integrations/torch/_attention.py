@@ -142,14 +142,14 @@ def attention(
 ) -> Any:
     r"""Compute scaled-dot-product attention of PyTorch's CPU tensors, with gradients.
 
-    This is `attnpy.attention` on the memory of tensors: nothing is copied. Where a
-    gradient is needed, it is that of `attnpy.attention_vjp`.
+    This is `attnpy.attention` on the memory of tensors: nothing is copied. Gradients
+    come from `attnpy.attention_vjp`.
 
     Parameters
     ----------
     query : Tensor, shape (..., H, Lq, D)
-        float64, float32, float16 or bfloat16 (which needs the package ml_dtypes), of
-        any strides. So are all other tensors.
+        float64, float32, float16 or bfloat16 (which needs the package ml_dtypes), with
+        any strides, like all other tensors.
     key : Tensor, shape (..., Hk, Lk, D)
         `H` must be a multiple of `Hk`.
     value : Tensor, shape (..., Hk, Lk, Dv)
@@ -163,23 +163,23 @@ def attention(
     causal, window, q_offset, kv_lengths, seq_offsets, scale, softcap : optional
         As for `attnpy.attention`; integers may be tensors.
     dropout, dropout_seed : optional
-        As for `attnpy.attention`. The seed may be a tensor of no axes, of int64, whose
-        64 bits are used. It does not come from PyTorch's generator by itself:
-        ``torch.randint(2**63 - 1, ())`` does.
+        As for `attnpy.attention`. The seed may be an int64 tensor without axes, whose
+        64 bits are used. To draw it from PyTorch's generator, pass
+        ``torch.randint(2**63 - 1, ())``.
     return_weights, return_lse : bool, optional
-        Return these as well. They may need gradients; those of weights take a matrix
+        Return these as well. They may need gradients; those of weights need a matrix
         (Lk, Lk), and packed sequences have none.
     out : Tensor, shape (..., H, Lq, Dv), optional
-        Where to write the output, where no gradient is needed.
+        Tensor for the output, if no gradient is needed.
     num_threads : int, optional
         At least 1; by default `attnpy.get_num_threads`. Changes no bit of the result.
-        `torch.set_num_threads` does not count.
+        `torch.set_num_threads` has no effect on it.
 
     Returns
     -------
     output : Tensor, shape (..., H, Lq, Dv)
-        In the promoted dtype, as NumPy promotes. In memory heads and rows lie in the
-        order that they have in `query`.
+        In the promoted dtype, as in NumPy. In memory, heads and rows have the same
+        order as in `query`.
     weights : Tensor, shape (..., H, Lq, Lk)
         With `return_weights`.
     lse : Tensor, shape (..., H, Lq)
@@ -193,7 +193,7 @@ def attention(
         If shapes do not fit together, a number is out of its range, or a tensor is on
         another device than the CPU.
     NotImplementedError
-        If a gradient of a gradient is asked for, or that of packed sequences' weights.
+        If a gradient of a gradient is needed, or that of packed sequences' weights.
 
     See Also
     --------
@@ -201,10 +201,10 @@ def attention(
 
     Notes
     -----
-    Under `torch.compile`, `torch.export` and the like a call is the operator
-    ``attnpy::attention``; with the gradient ``attnpy::attention_vjp``. Of a tensor on
-    the device "meta" there are the shapes of results. Other calls are made at once, and
-    autograd records them. Autocast leaves dtypes as they are.
+    Under `torch.compile`, `torch.export` and similar, a call is the operator
+    ``attnpy::attention``, with the gradient ``attnpy::attention_vjp``. Tensors on the
+    device "meta" give the shapes of results. Other calls run directly, and autograd
+    records them. Autocast does not change dtypes.
 
     Examples
     --------

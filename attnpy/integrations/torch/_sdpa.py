@@ -35,19 +35,19 @@ def scaled_dot_product_attention(
     Parameters
     ----------
     query : Tensor, shape (..., Lq, D)
-        On the CPU, in float64, float32, float16 or bfloat16, as the other two.
+        On the CPU, in float64, float32, float16 or bfloat16, like the other two.
     key : Tensor, shape (..., Lk, D)
         All axes before the last two broadcast.
     value : Tensor, shape (..., Lk, Dv)
         Likewise.
     attn_mask : Tensor, broadcast to (..., Lq, Lk), optional
-        Of bool: True where the query may attend. Of float32 or the query's dtype: added
-        to the scaled scores; it may need a gradient. Or what
-        `torch.nn.attention.bias` makes.
+        bool: True where the query may attend. float32 or the query's dtype: added to
+        the scaled scores; it may need a gradient. Or a mask from
+        `torch.nn.attention.bias`.
     dropout_p : float, optional
         From 0 to 1: the probability with which a weight becomes 0. The seed is drawn
-        from PyTorch's generator, so that `torch.manual_seed` makes a call repeatable;
-        the weights dropped are not those that PyTorch would drop.
+        from PyTorch's generator, so `torch.manual_seed` makes a call repeatable; the
+        dropped weights differ from PyTorch's.
     is_causal : bool, optional
         Query i sees the keys up to i, whatever `Lq` and `Lk` are. Not with `attn_mask`.
     scale : float, optional
@@ -66,12 +66,12 @@ def scaled_dot_product_attention(
         Where PyTorch raises a RuntimeError: if dtypes or shapes do not fit, or
         arguments exclude each other; and if a tensor is not dense or not on the CPU.
     NotImplementedError
-        If a gradient of a gradient is asked for.
+        If a gradient of a gradient is needed.
 
     See Also
     --------
-    attention : has more options. With it ``causal=True`` aligns the last query with
-        the last key.
+    attention : has more options. Its ``causal=True`` aligns the last query with the
+    last key.
 
     Notes
     -----
@@ -161,7 +161,7 @@ def _autocast(*tensors: Any) -> tuple[Any, ...]:
 
 
 def _check(tensors: Sequence[Tensor], attn_mask: Tensor | None, causal: bool) -> None:
-    """Refuse what PyTorch refuses and attention does not."""
+    """Refuse arguments that PyTorch refuses and attention does not."""
     dtype = getattr(tensors[0], "dtype", None)
     for tensor, name in zip(tensors, NAMES, strict=False):
         if not _tensors.is_plain(tensor):
@@ -194,7 +194,7 @@ def _check(tensors: Sequence[Tensor], attn_mask: Tensor | None, causal: bool) ->
 def _with_heads(
     query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the tensors with heads as attention has them: groups, or all alike.
+    """Return the tensors with heads for attention: grouped, or equally many.
 
     For PyTorch axis -3 is one more that broadcasts, unless `enable_gqa`.
     """
