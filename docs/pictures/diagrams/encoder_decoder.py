@@ -2,7 +2,7 @@
 The transformer
 ===============
 
-Encoder and decoder, as `attnpy.blocks` has them. `save` writes a diagram to a file.
+Encoder and decoder, as in `attnpy.blocks`. `save` writes a diagram to a file.
 """
 
 from attnpy import diagrams

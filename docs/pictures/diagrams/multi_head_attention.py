@@ -2,7 +2,7 @@
 Multi-head attention
 ====================
 
-Several attentions side by side, each with projections of its own, as in
+Several attentions side by side, each with its own projections, as in
 `attnpy.MultiHeadAttention`.
 """
 

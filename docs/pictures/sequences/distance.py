@@ -2,7 +2,7 @@
 How far each query looks
 ========================
 
-The mean distance to the keys that a query looks at, each weighing what its weight is.
+The mean distance of a query from the keys, weighted by its attention to them.
 """
 
 import numpy as np

@@ -3,7 +3,7 @@ How widely each query looks
 ===========================
 
 The entropy of each query's weights, along the sequence. With causality it grows with
-the number of keys that there are; a window stops that.
+the number of visible keys; a window stops that.
 """
 
 import numpy as np

@@ -2,7 +2,7 @@
 A long sequence at a glance
 ===========================
 
-The weights of 4,000 tokens are 16 million for each head. `attnpy.statistics` never has
+For 4,000 tokens each head has 16 million weights. `attnpy.statistics` never stores
 them: it returns what each key receives, how widely each query looks, and how far.
 """
 

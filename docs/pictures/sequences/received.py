@@ -2,8 +2,8 @@
 What each key receives
 ======================
 
-The sum of a key's weights over all queries. A few keys that take much of it, often the
-first one, are known as sinks.
+The sum of a key's weights over all queries. Keys that take much of it, often the first
+one, are known as sinks.
 """
 
 import numpy as np

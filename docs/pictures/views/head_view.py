@@ -2,8 +2,8 @@
 Heads, token by token
 =====================
 
-Lines join queries, on the left, with the keys that they look at. Pointing at a token
-shows its weights as numbers; layer and heads are chosen above.
+Lines join queries, on the left, with the keys that they look at. Point at a token to
+see its weights as numbers; choose layer and heads above.
 """
 
 import numpy as np

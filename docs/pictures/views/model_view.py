@@ -2,7 +2,7 @@
 All heads of a model
 ====================
 
-A small picture of each head, a row for each layer. A click enlarges one.
+A small picture of each head, with a row for each layer. Click one to enlarge it.
 """
 
 import numpy as np

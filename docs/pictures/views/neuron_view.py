@@ -3,7 +3,7 @@ From query and keys to weights
 ==============================
 
 Each step of a head: a query's numbers times those of each key, their scaled sum, which
-is the score, and what the softmax makes of it.
+is the score, and the weight from the softmax.
 """
 
 import numpy as np

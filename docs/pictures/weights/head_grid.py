@@ -2,8 +2,8 @@
 Many heads at once
 ==================
 
-A grid of heads, or of layers and heads, with one scale of colours. These heads look at
-the same word, at the word before, at the first one, and at all.
+A grid of heads, or of layers and heads, with one colour scale. These heads look at the
+same word, at the word before, at the first word, and at all words.
 """
 
 import numpy as np

@@ -2,8 +2,9 @@
 The weights of one head
 =======================
 
-A row for each query, a column for each key: who looks at whom. Causal attention lets no
-word see what comes after it; those cells are hatched, which is not the same as 0.
+A row for each query, a column for each key: which word looks at which. In causal
+attention no word sees what comes after it; those cells are hatched, which is not the
+same as 0.
 """
 
 import numpy as np
@@ -23,5 +24,5 @@ _, weights = attnpy.attention(x, x, x, mask=mask, return_weights=True)
 heat_map(weights, words, mask=mask, title="Words look at what is like them")
 
 # %%
-# Numbers are written into the cells where there is room, or as ``annotate`` says.
+# Numbers are written into the cells if they fit, or as ``annotate`` says.
 heat_map(weights[:4, :4], words[:4], words[:4], annotate=True)

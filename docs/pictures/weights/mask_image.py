@@ -18,5 +18,5 @@ documents = masks.document([0, 0, 0, 1, 1, 1, 1, 2])
 mask_image(documents & masks.causal(8), ax=axes[2], title="documents, causal")
 
 # %%
-# A mask of padding has a row for each sequence of the batch.
+# A padding mask has a row for each sequence of the batch.
 mask_image(masks.padding([3, 8, 5], 8), title="padding")

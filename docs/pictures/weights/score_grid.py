@@ -2,8 +2,8 @@
 Scores or biases of many heads
 ==============================
 
-ALiBi takes from a score what a key's distance costs, in each head at a price of its
-own.
+ALiBi lowers a score in proportion to the key's distance, in each head with a different
+slope.
 """
 
 from attnpy.plot import score_grid
