@@ -1,21 +1,22 @@
-"""Fresh Python processes that find the same packages as this one."""
+"""Fresh Python processes, which find the same packages and call functions for this."""
 
 from __future__ import annotations
 
-import json
 import os
+import pickle
 import subprocess
 import sys
+import traceback
 
 from attnpy._measure import QUIET
 
 # sys.path is handed over whole: -m and PYTHONPATH would put the working directory or
 # the sources before what is installed.
 BOOT = """
-import json, sys
-sys.path[:] = json.loads(sys.argv[1])
-from importlib import import_module
-import_module(sys.argv[2]).main(sys.argv[3:])
+import pickle, sys
+sys.path[:] = pickle.load(sys.stdin.buffer)
+from benchmarks.children import serve
+serve()
 """
 
 
@@ -24,60 +25,66 @@ def quiet():
     return all(os.environ.get(key) == value for key, value in QUIET.items())
 
 
-def command(module, *arguments, path=None):
-    """The command that runs main(arguments) of a module."""
-    path = json.dumps(sys.path if path is None else path)
-    return [sys.executable, "-c", BOOT, path, module, *map(str, arguments)]
-
-
 def loud():
     """The environment of a process whose idle threads do as they do by default."""
     return {key: value for key, value in os.environ.items() if key not in QUIET}
 
 
-class Answerer:
-    """A process that answers questions, each a line of JSON."""
+class Process:
+    """A process that calls functions of modules, and gives back what they return."""
 
-    def __init__(self, module, *arguments, env=None, path=None):
+    def __init__(self, env=None, path=None):
         self.process = subprocess.Popen(
-            command(module, *arguments, path=path),
+            [sys.executable, "-c", BOOT],
             env={**os.environ, **QUIET} if env is None else env,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
         )
+        self.send(sys.path if path is None else path)
 
-    def answer(self):
-        line = self.process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"a process ended: exit status {self.process.wait()}")
-        return json.loads(line)
-
-    def ask(self, **question):
-        self.process.stdin.write(json.dumps(question) + "\n")
+    def send(self, what):
+        pickle.dump(what, self.process.stdin)
         self.process.stdin.flush()
-        return self.answer()
+
+    def call(self, function, *arguments):
+        """What the function returns there, or a RuntimeError with its error."""
+        self.send((function, arguments))
+        try:
+            answer, error = pickle.load(self.process.stdout)
+        except EOFError:
+            status = self.process.wait()
+            raise RuntimeError(f"a process ended: exit status {status}") from None
+        if error is not None:
+            raise RuntimeError(error)
+        return answer
 
     def close(self):
         self.process.stdin.close()
         self.process.wait()
+        self.process.stdout.close()
 
 
-def tell(answer):
-    """Answer, in such a process."""
-    print(json.dumps(answer), flush=True)
+def once(function, *arguments):
+    """What a function returns in a process of its own."""
+    process = Process()
+    try:
+        return process.call(function, *arguments)
+    finally:
+        process.close()
 
 
-def output(module, *arguments):
-    """What main(arguments) prints, as JSON; an error where it fails."""
-    done = subprocess.run(
-        command(module, *arguments),
-        env={**os.environ, **QUIET},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        last = done.stderr.strip().splitlines()[-1:] or [f"exit {done.returncode}"]
-        raise RuntimeError(last[0])
-    return json.loads(done.stdout.splitlines()[-1])
+def serve():
+    """Call what the other process asks for, until it has no more questions."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what libraries print is no answer
+    while True:
+        try:
+            function, arguments = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        try:
+            answer = function(*arguments), None
+        except Exception as error:
+            answer = None, "".join(traceback.format_exception_only(error)).strip()
+        pickle.dump(answer, answers)
+        answers.flush()

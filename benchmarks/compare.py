@@ -91,34 +91,37 @@ def build(revision, directory, no_isolation):
 # ---- A worker ------------------------------------------------------------------------
 
 
-def main_worker():
-    """Answer the parent's questions, each one line of JSON, until there are no more."""
-    import attnpy
-
-    children.tell({"attnpy": str(Path(attnpy.__file__).parent)})
-    rows = {(row.group, row.name): row for row in rows_here(TIMED)}
-    call = None
-    for line in sys.stdin:
-        question = json.loads(line)
-        if "row" in question:
-            row = rows[tuple(question["row"])]
-            call = measure.own_way(row, row.case.arrays(), question["threads"]).call
-            call()
-            children.tell({"n_calls": calls_per_sample(call)})
-        else:
-            children.tell({"seconds": one_time(call, question["n_calls"])})
-
-
-class Worker(children.Answerer):
+class Worker(children.Process):
     """A process that times one revision."""
 
     def __init__(self, target):
         # The sources come last: their attnpy/ may be another one, or not be built.
         others = [entry for entry in sys.path if Path(entry or ".").resolve() != ROOT]
-        super().__init__(__name__, "worker", path=[str(target), *others, str(ROOT)])
-        self.loaded = self.answer()["attnpy"]
+        super().__init__(path=[str(target), *others, str(ROOT)])
+        self.loaded = self.call(loaded)
         if not Path(self.loaded).is_relative_to(target):
             raise RuntimeError(f"expected attnpy of {target}, got {self.loaded}")
+
+
+def loaded():
+    import attnpy
+
+    return str(Path(attnpy.__file__).parent)
+
+
+prepared = []  # in a worker: the call that comes next
+
+
+def prepare(row, n_threads):
+    """Return how many calls a sample of a row has."""
+    call = measure.own_way(row, row.case.arrays(), n_threads).call
+    call()
+    prepared[:] = [call]
+    return calls_per_sample(call)
+
+
+def sample(n_calls):
+    return one_time(prepared[0], n_calls)
 
 
 # ---- Comparing -----------------------------------------------------------------------
@@ -139,12 +142,11 @@ def chosen(options):
 
 def times_of_pair(workers, row, n_threads, n_rounds):
     """Seconds of both in each round; who goes first changes from round to round."""
-    asked = {"row": [row.group, row.name], "threads": n_threads}
-    n_calls = max(worker.ask(**asked)["n_calls"] for worker in workers)
+    n_calls = max(worker.call(prepare, row, n_threads) for worker in workers)
     times = np.empty((n_rounds, 2))
     for i in range(n_rounds):
         for j in (0, 1) if i % 2 == 0 else (1, 0):
-            times[i, j] = workers[j].ask(n_calls=n_calls)["seconds"]
+            times[i, j] = workers[j].call(sample, n_calls)
     return times
 
 
@@ -196,9 +198,6 @@ def table(options, results):
 
 
 def main(arguments):
-    if arguments == ["worker"]:
-        main_worker()
-        return
     options = parser().parse_args(arguments)
     todo = chosen(options)
     folders.root()  # one for all processes

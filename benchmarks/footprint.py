@@ -3,43 +3,51 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-import time
+import subprocess
+import sys
 from pathlib import Path
 
 from attnpy._measure import quartiles
 
-from . import children, measure
+from .measure import at_most
 
-MODULES = {"attnpy": "attnpy", "torch": "torch", "onnxruntime": "onnxruntime"}
+MODULES = ("attnpy", "torch", "onnxruntime")
+# Without anything of benchmarks/, which imports attnpy.
+IMPORT = """
+import sys, time
+sys.path[:] = {path!r}
+import numpy
+begin = time.perf_counter()
+import {module}
+print(time.perf_counter() - begin)
+"""
 
 
 def measure_footprint(systems, n_rounds):
-    """Two rows: milliseconds of an import beyond NumPy's, and installed size."""
-    modules = {name: module for name, module in MODULES.items() if name in systems}
-    times = {name: [] for name in modules}
-    for _ in range(n_rounds):
-        for name, module in modules.items():
-            times[name].append(children.output(__name__, module)["seconds"])
-    milliseconds = {name: [1e3 * t for t in quartiles(x)] for name, x in times.items()}
-    sizes = {name: package_bytes(module) / 1e6 for name, module in modules.items()}
-    extension = extension_bytes() / 1e6
-    time_target = measure.at_most("ms", 15, milliseconds["attnpy"][1])
-    size_target = measure.at_most("MB", 1, extension)
+    """Three rows: milliseconds of an import beyond NumPy's, and installed sizes."""
+    modules = [module for module in MODULES if module in systems]
+    rounds = [[import_seconds(module) for module in modules] for _ in range(n_rounds)]
+    seconds = zip(modules, zip(*rounds, strict=True), strict=True)
+    times = {name: [1e3 * t for t in quartiles(x)] for name, x in seconds}
+    sizes = {module: [package_bytes(module) / 1e6] * 3 for module in modules}
+    extension = Path(importlib.util.find_spec("attnpy._attnpy").origin)
+    size = extension.stat().st_size / 1e6
     return [
-        row("import over NumPy's, ms", milliseconds, [[time_target]]),
-        row("installed, MB", {name: [x] * 3 for name, x in sizes.items()}, []),
-        row("extension, MB", {"attnpy": [extension] * 3}, [[size_target]]),
+        row("import over NumPy's, ms", times, [at_most("ms", 15, times["attnpy"][1])]),
+        row("installed, MB", sizes),
+        row("extension, MB", {"attnpy": [size] * 3}, [at_most("MB", 1, size)]),
     ]
 
 
-def row(name, values, targets):
-    return {
-        "group": "footprint",
-        "name": name,
-        "values": values,
-        "targets": targets,
-    }
+def row(name, values, *targets):
+    return {"group": "footprint", "name": name, "values": values, "targets": targets}
+
+
+def import_seconds(module):
+    """How long a fresh process imports a module after NumPy."""
+    code = IMPORT.format(path=sys.path, module=module)
+    command = [sys.executable, "-c", code]
+    return float(subprocess.run(command, check=True, capture_output=True).stdout)
 
 
 def package_bytes(module):
@@ -47,17 +55,3 @@ def package_bytes(module):
     folder = Path(importlib.util.find_spec(module).origin).parent
     files = [path for path in folder.rglob("*") if path.is_file()]
     return sum(x.stat().st_size for x in files if "__pycache__" not in x.parts)
-
-
-def extension_bytes():
-    """The size of attnpy's compiled extension."""
-    return Path(importlib.util.find_spec("attnpy._attnpy").origin).stat().st_size
-
-
-def main(arguments):
-    """In a fresh process: seconds to import a module after NumPy."""
-    import numpy  # noqa: F401
-
-    begin = time.perf_counter()
-    __import__(arguments[0])
-    print(json.dumps({"seconds": time.perf_counter() - begin}))

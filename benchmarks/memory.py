@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import json
 import resource
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 from . import cases, children, measure, peers
-from .cases import Case, prefill
+from .cases import prefill
 
 LENGTHS = (512, 1024, 2048, 4096, 8192)
 QUICK_LENGTHS = (2048,)
@@ -33,9 +31,8 @@ def measure_memory(name, case, n_threads, systems):
     for system in systems:
         if system not in peers.WAYS:  # it has whole models only
             continue
-        argument = json.dumps(asdict(case))
         try:
-            found[system] = children.output(__name__, system, argument, n_threads)
+            found[system] = children.once(beyond_output, system, case, n_threads)
         except RuntimeError as error:
             failed[system] = str(error)
     result = {
@@ -90,10 +87,8 @@ def forget_highest():
     return status("VmRSS")
 
 
-def main(arguments):
-    """Arguments: a system, a case in JSON, the number of threads."""
-    system, fields, n_threads = arguments
-    case, n_threads = Case(**json.loads(fields)), int(n_threads)
+def beyond_output(system, case, n_threads):
+    """What a call takes, in MiB."""
     peers.set_threads([system], n_threads)
     peers.without_gradients([system])
     if system != "attnpy":  # whose first call counts with all that it starts
@@ -105,9 +100,8 @@ def main(arguments):
     peak, code = highest(), status("RssFile") - code_before
     del result
     beyond = peak - before - code - cases.output_bytes(case)
-    print(json.dumps({"way": way.name, "beyond output": max(0, beyond) / MIB}))
+    return {"way": way.name, "beyond output": max(0, beyond) / MIB}
 
 
 def first_way(system, case, n_threads):
-    arrays = case.arrays()
-    return next(peers.WAYS[system](case, arrays, n_threads))
+    return next(peers.WAYS[system](case, case.arrays(), n_threads))

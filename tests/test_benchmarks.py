@@ -4,6 +4,7 @@ import ast
 import contextlib
 import importlib.util
 import json
+import os
 import re
 import sys
 from dataclasses import replace
@@ -28,6 +29,7 @@ from benchmarks import (  # noqa: E402
     cases,
     children,
     experiments,
+    footprint,
     groups,
     layers,
     machine,
@@ -833,6 +835,18 @@ def test_experiments_with_tasks_need_an_extension_built_for_tests(monkeypatch):
     for name in ("reading", "cores"):
         with pytest.raises(SystemExit, match=r"expected attnpy built in place, by pip"):
             experiments.main([name, "--rounds", "1"])
+
+
+def test_what_fails_in_another_process_is_an_error_here():
+    assert children.once(divmod, 7, 2) == (3, 1)
+    with pytest.raises(RuntimeError, match=r"^ZeroDivisionError: "):
+        children.once(divmod, 7, 0)
+    with pytest.raises(RuntimeError, match=r"^a process ended: exit status 3$"):
+        children.once(os._exit, 3)
+
+
+def test_an_import_is_timed_where_nothing_has_imported_it_before():
+    assert footprint.import_seconds("attnpy") > 1e-4
 
 
 def test_experiments_print_a_table_each():

@@ -46,9 +46,8 @@ class Tokens:
     def expected(self):
         """The scores in float64, by attnpy in a process that gives its memory back."""
         path = folders.root() / f"{self.model} {self.n_prompt} {self.n_new}.npy"
-        arguments = self.model, self.n_prompt, self.n_new
         folders.folder(self.model)
-        folders.made(path, lambda part: children.output(__name__, part, *arguments))
+        folders.made(path, lambda part: children.once(write_scores, self, part))
         return np.load(path)
 
     def n_tokens(self):
@@ -137,10 +136,7 @@ def exact_scores(case):
     return decoder.logits(decoder(case.ids())[-1])
 
 
-def main(arguments):
-    """Write a case's scores in float64. Arguments: a path, and the case's fields."""
-    path, model, n_prompt, n_new = arguments
-    scores = exact_scores(Tokens(model, int(n_prompt), int(n_new)))
-    with open(path, "wb") as file:
-        np.save(file, scores)
-    print("{}")
+def write_scores(case, path):
+    """Write exact_scores() to a file, whose name need not end in .npy."""
+    with path.open("wb") as file:
+        np.save(file, exact_scores(case))

@@ -33,9 +33,9 @@ def measure_loading(name, config, dtype, n_rounds):
     """One row: seconds, GB/s of weights, and memory over the weights."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(config))
-        children.output(__name__, "write", folder, dtype)
-        children.output(__name__, "load", folder)  # the file is in the cache now
-        found = [children.output(__name__, "load", folder) for _ in range(n_rounds)]
+        children.once(write, folder, dtype)
+        children.once(load, folder)  # the file is in the cache now
+        found = [children.once(load, folder) for _ in range(n_rounds)]
     values = {what: quartiles([one[what] for one in found]) for what in found[0]}
     return {
         "group": "loading",
@@ -66,7 +66,6 @@ def write(folder, dtype):
         for name, shape in folders.shapes(config).items()
     }
     save_file(tensors, Path(folder, "model.safetensors"))
-    return {}
 
 
 def load(folder):
@@ -92,9 +91,3 @@ def load(folder):
         "peak": (peak - before) / n_bytes,
         "anonymous": anonymous / n_bytes,
     }
-
-
-def main(arguments):
-    """Arguments: "write" or "load", and their own."""
-    what, *rest = arguments
-    print(json.dumps({"write": write, "load": load}[what](*rest)))
