@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import heapq
-import resource
 import time
 from functools import partial
-from unittest import mock
 
 import numpy as np
 
-from attnpy._measure import calls_per_sample, duration, one_time, quartiles
+from attnpy._measure import calls_per_sample, duration, in_turn, one_time, quartiles
 
-from . import backward, cases, machine, report, rows
-from .models import decoders, encoders
+from . import cases, machine, report
 from .peers import version
 
 ROUNDS = 7
@@ -51,10 +47,6 @@ def with_test_hooks():
     return _attnpy
 
 
-def dtypes():
-    return ("float32", "bfloat16") if version("ml_dtypes") else ("float32",)
-
-
 # ---- Products ------------------------------------------------------------------------
 
 
@@ -65,9 +57,8 @@ def products(n_threads, n_rounds):
 
     native = attnpy.show_config(mode="dicts")["tier"] in cases.NATIVE_BF16
     lines = []
-    for dtype in dtypes():
-        real = "bf16" if native and dtype == "bfloat16" else "f32"
-        loop = machine.loops() and machine.fma_loop(real)
+    for dtype in ("float32", "bfloat16") if version("ml_dtypes") else ("float32",):
+        loop = machine.fma_loop("bf16" if native and dtype == "bfloat16" else "f32")
         for n_tokens, n_in, n_out in (
             *((n, 384, 1536) for n in (16, 128, 512, 4096)),
             *((n, 1024, 2816) for n in (1, 256)),
@@ -75,25 +66,18 @@ def products(n_threads, n_rounds):
             x = cases.normal((n_tokens, n_in), 1, dtype)
             weight = cases.normal((n_in, n_out), 2, dtype)
             call = partial(linear, x, weight, num_threads=n_threads)
-            flops = 2 * x.size * n_out
-            rate, share = product_rate(call, flops, loop, n_threads, n_rounds)
+            call()
+            samples = {"seconds": partial(one_time, call, calls_per_sample(call))}
+            if loop:
+                samples["peak"] = partial(machine.fma_peak, loop, n_threads)
+            found = in_turn(samples, n_rounds, n_rounds, 0)
+            rates = 2 * x.size * n_out / found["seconds"]
+            shares = [100 * rates / found["peak"]] if loop else []
+            spread = [report.spread(quartiles(share), 0) for share in shares]
             shape = f"{n_tokens} x {n_in} x {n_out}"
-            lines.append([dtype, shape, f"{rate:.3g}", share])
+            rate = f"{np.median(rates) / 1e9:.3g}"
+            lines.append([dtype, shape, rate, *(spread or ["no C compiler"])])
     return ["dtype", "tokens x in x out", "GFLOP/s", "% of peak"], lines
-
-
-def product_rate(call, flops, loop, n_threads, n_rounds):
-    """The median of GFLOP/s, and the spread of its share of the peak."""
-    call()
-    n_calls = calls_per_sample(call)
-    rates, shares = [], []
-    for _ in range(n_rounds):
-        peak = machine.fma_peak(loop, n_threads) if loop else np.nan
-        rate = flops / one_time(call, n_calls)
-        rates.append(rate / 1e9)
-        shares.append(100 * rate / peak)
-    spread = report.spread(quartiles(shares), 0) if loop else "no C compiler"
-    return float(np.median(rates)), spread
 
 
 # ---- What idle threads cost ----------------------------------------------------------
@@ -144,87 +128,6 @@ def paused(call, pause, n_calls=50):
     return calls / n_calls, (time.process_time() - begin) / n_calls
 
 
-# ---- Fresh pages ---------------------------------------------------------------------
-
-
-def pages(n_threads, n_rounds):
-    """Pages that the system clears for a call of MiniLM's encoder."""
-    lines = []
-    for dtype in dtypes():
-        for shape in ((1, 128), (32, 128)):
-            ids, model = encoders.Sentences(*shape, dtype=dtype).arrays()
-            call = partial(model, ids, num_threads=n_threads)
-            call()
-            found = [faults(call) for _ in range(n_rounds)]
-            name = f"{shape[0]} x {shape[1]}"
-            lines.append([dtype, name, report.spread(quartiles(found), 0)])
-    return ["dtype", "sentences x tokens", "pages"], lines
-
-
-def faults(call):
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    call()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-
-
-# ---- PyTorch's autograd --------------------------------------------------------------
-
-
-def autograd(n_threads, n_rounds):
-    """Gradients of attention through PyTorch's autograd, beside what that takes alone.
-
-    "nothing" is a function of three inputs, written in Python as attnpy's is, whose
-    backward pass returns what is there: less than that none can add. It runs after the
-    gradients of arrays, which leave little of PyTorch's code in the CPU's caches.
-    """
-    header = ["B x H x L x D", "arrays", "tensors", "tensors, nothing", "more"]
-    if not version("torch"):
-        return header, [["PyTorch is not installed", *["-"] * 4]]
-    lines = []
-    for sizes in ((1, 8, 8), (1, 8, 64), (1, 8, 128), (1, 8, 256), (8, 12, 128)):
-        case = backward.Backward(cases.prefill(*sizes, 64))
-        calls = list(autograd_calls(case, n_threads))
-        times = [[one_call(call) for call in calls] for _ in range(n_rounds)]
-        arrays, tensors, both = (float(x) for x in np.median(times, axis=0))
-        shown = map(duration, (arrays, tensors, both - arrays, tensors - both))
-        lines.append([" x ".join(map(str, (*sizes, 64))), *shown])
-    return header, lines
-
-
-def autograd_calls(case, n_threads):
-    """Gradients of arrays, of tensors, and of arrays and a function of nothing."""
-    import torch
-
-    import attnpy
-    from attnpy.integrations.torch import attention
-
-    class Nothing(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, *inputs):
-            ctx.found = inputs
-            return inputs[0].clone()
-
-        @staticmethod
-        def backward(ctx, grad):
-            return ctx.found
-
-    arrays = case.arrays()
-    output, lse = attnpy.attention(*arrays[1:], return_lse=True)
-    options = {"output": output, "lse": lse, "num_threads": n_threads}
-    of_arrays = partial(attnpy.attention_vjp, *arrays, **options)
-    grad, inputs = backward.with_leaves(arrays)
-    of_nothing = backward.retained(Nothing.apply, inputs, grad)
-    yield of_arrays
-    yield backward.retained(partial(attention, num_threads=n_threads), inputs, grad)
-    yield lambda: (of_arrays(), of_nothing())
-
-
-def one_call(call):
-    """Seconds of a call, among several."""
-    call()
-    return one_time(call, calls_per_sample(call))
-
-
 # ---- Many cores ----------------------------------------------------------------------
 
 MAX_TASKS = 100_000
@@ -243,40 +146,28 @@ def cores(n_threads, n_rounds):
     import attnpy
 
     n_cpus = attnpy.show_config(mode="dicts")["cpus"]
+    counts = (1, n_cpus, n_threads)
     lines = []
     for name, call in core_calls():
-        rounds = [
-            [task_times(call, n) for n in (1, n_cpus, n_threads)]
-            for _ in range(n_rounds)
+        rounds = [[task_times(call, n) for n in counts] for _ in range(n_rounds)]
+        lists, outside = [], []
+        for runs in zip(*rounds, strict=True):  # of each number of threads
+            lists.append(min((times for times, _ in runs), key=total))
+            outside.append(min(other for _, other in runs))
+        alone, _, shared = lists
+        end = outside[0] + sum(end_of(times, n_threads) for times in shared)
+        largest = max(shared, key=sum)
+        cells = [
+            str(sum(map(len, shared))),
+            f"{len(largest) / n_threads:.2g}",
+            f"{100 * max(largest) / sum(largest):.2g} %",
+            f"{total(shared) / total(alone):.2f}",
+            f"{(outside[0] + total(alone)) / end:.3g}",
         ]
-        outside = [min(run[1] for run in runs) for runs in zip(*rounds, strict=True)]
-        alone, _, lists = (
-            min((run[0] for run in runs), key=total)
-            for runs in zip(*rounds, strict=True)
-        )
-        one = outside[0] + total(alone)
-        end = outside[0] + sum(end_of(times, n_threads) for times in lists)
-        largest = max(lists, key=sum)
-        lines.append(
-            [
-                name,
-                str(sum(map(len, lists))),
-                f"{len(largest) / n_threads:.2g}",
-                f"{100 * max(largest) / sum(largest):.2g} %",
-                f"{total(lists) / total(alone):.2f}",
-                f"{one / end:.3g}",
-                *map(duration, outside),
-            ]
-        )
-    header = [
-        "heads x L x D",
-        "tasks",
-        "a thread",
-        "longest",
-        "CPU time x one thread's",
-    ]
-    outside = [f"outside, {n} threads" for n in (1, n_cpus, n_threads)]
-    return [*header, "x one core", *outside], lines
+        lines.append([name, *cells, *map(duration, outside)])
+    header = ["heads x L x D", "tasks", "a thread", "longest"]
+    header += ["CPU time x one thread's", "x one core"]
+    return [*header, *(f"outside, {n} threads" for n in counts)], lines
 
 
 def core_calls():
@@ -336,103 +227,8 @@ def end_of(times, n_cores):
     return max(free)
 
 
-# ---- A token -------------------------------------------------------------------------
-
-
-def glue(n_threads, n_rounds):
-    """A token of a small Llama, and its calls of the C module made again alone."""
-    lines = []
-    for dtype in dtypes():
-        step = token(dtype, n_threads)
-        calls = calls_of(step)
-
-        def again(calls=calls):
-            for call in calls:
-                call()
-
-        times = [[one_call(call) for call in (step, again)] for _ in range(n_rounds)]
-        whole, alone = (float(x) for x in np.median(times, axis=0))
-        share = f"{alone / whole:.2f}"
-        lines.append([dtype, *map(duration, (whole, alone)), share])
-    return ["dtype", "a token", "its calls alone", "of the token"], lines
-
-
-def token(dtype, n_threads):
-    """The call for a token after 256, as often as one likes."""
-    case = decoders.Tokens("Llama shape", 256, 1, dtype)
-    (way,) = decoders.attnpy_ways(case, case.arrays(), n_threads)
-    return way.call
-
-
-def calls_of(step):
-    """What a step calls of the C module, to be called again."""
-    from attnpy import _attnpy, _linear, norms
-    from attnpy.layers import multi_head
-
-    calls = []
-
-    class Noting:
-        def __getattr__(self, name):
-            function = getattr(_attnpy, name)
-
-            def noted(*arguments):
-                calls.append(partial(function, *arguments))
-                return function(*arguments)
-
-            return noted if name in ("layer", "linear", "normalize") else function
-
-    with contextlib.ExitStack() as stack:
-        for module in (multi_head, _linear, norms):
-            stack.enter_context(mock.patch.object(module, "_attnpy", Noting()))
-        step()
-    return calls
-
-
-# ---- Reading once --------------------------------------------------------------------
-
-
-def reading(n_threads, n_rounds):
-    """What is read once, prefetched to all caches or to the first alone."""
-    lines = []
-    set_tuning = with_test_hooks().set_tuning
-    before = set_tuning("read_once", False)
-    for name, call in reading_calls(n_threads):
-        seconds = {False: [], True: []}
-        for _ in range(n_rounds):
-            for first_alone, found in seconds.items():
-                set_tuning("read_once", first_alone)
-                found.append(one_call(call))
-        all_caches, first = (float(np.median(found)) for found in seconds.values())
-        ratio = f"{all_caches / first:.2f}"
-        lines.append([name, *map(duration, (all_caches, first)), ratio])
-    set_tuning("read_once", before)
-    return ["call", "all caches", "the first", "times as fast"], lines
-
-
-def reading_calls(n_threads):
-    """Products with packed weights, a token, and decoding, in caches and beyond."""
-    import attnpy
-    from attnpy._linear import linear
-    from attnpy._packed_weight import PackedWeight
-
-    for n_rows, size in ((1, 1024), (1, 2048), (4, 2048), (1, 8192)):
-        x, weight = cases.normal((n_rows, size), 1), cases.normal((size, size), 2)
-        call = partial(linear, x, PackedWeight(weight), num_threads=n_threads)
-        yield f"product {n_rows} x {size} x {size}", call
-    for dtype in dtypes():
-        yield f"token {dtype} of a small Llama", token(dtype, n_threads)
-    for row in rows.decode_rows(cache_bytes=0):
-        if row.case.dtype in dtypes():
-            call = partial(attnpy.attention, *row.case.arrays(), num_threads=n_threads)
-            yield f"decode {row.name}", call
-
-
 EXPERIMENTS = {
     "products": products,
     "watching": watching,
-    "pages": pages,
-    "autograd": autograd,
-    "glue": glue,
-    "reading": reading,
     "cores": cores,
 }
