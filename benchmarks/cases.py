@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -30,6 +30,12 @@ class Case:
     mask: str | None = None  # "random": half of the pairs; "blocks": a quarter
     padded: bool = False  # lengths from Lk/4 to 3Lk/4, on average Lk/2
     bias: bool = False  # one for each head
+
+    def only_causal(self):
+        """Whether causality alone says what a query may see."""
+        return self.causal and not (
+            self.mask or self.window or self.padded or self.bias
+        )
 
     @property
     def query_shape(self):
@@ -74,6 +80,12 @@ def prefill(batch, heads, length, dim, **more):
     """A case with as many queries as keys, and a key head for each query head."""
     more = {"kv_heads": heads, **more}
     return Case(batch, heads, n_queries=length, n_keys=length, dim=dim, **more)
+
+
+def plain(case):
+    """The case without its options."""
+    nothing = {"causal": False, "window": None, "mask": None}
+    return replace(case, **nothing, padded=False, bias=False)
 
 
 def dtype_of(name):

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from . import cases
-from .onnx_graph import OWN, Graph
+from .onnx_ways import OWN, bound, model_of, session
 from .peers import Way, numpy_attends, torch_fast_paths, unfused
 
 
@@ -128,38 +128,31 @@ def torch_ways(case, arrays, n_threads):
 # ---- ONNX Runtime --------------------------------------------------------------------
 
 
-def onnx_attention(graph, x, mha, lengths=""):
-    """Append Attention, which projects queries, keys and values itself."""
-    attended = graph.add(
-        "Attention", x, *packed(mha), lengths, domain=OWN, num_heads=mha.num_heads
-    )
-    return graph.add("MatMul", attended, mha.W_o)
-
-
-def onnx_multi_head(graph, x, mha, lengths=""):
-    """Append MultiHeadAttention after a product of its own."""
-    weight, bias = packed(mha)
-    projected = graph.add("MatMul", x, weight)
-    parts = graph.add("Split", projected, n_outputs=3, axis=-1, num_outputs=3)
-    attended = graph.add(
-        "MultiHeadAttention",
-        *(*parts, bias, lengths),
-        domain=OWN,
-        num_heads=mha.num_heads,
-    )
-    return graph.add("MatMul", attended, mha.W_o)
-
-
-ONNX_WAYS = {"Attention": onnx_attention, "MultiHeadAttention": onnx_multi_head}
-
-
 def onnxruntime_ways(case, arrays, n_threads):
+    from onnx import helper
+
     x, mha = arrays
-    for name, append in ONNX_WAYS.items():
-        graph = Graph()
-        result = graph.add("Add", append(graph, "x", mha), mha.b_o)
-        call = graph.bound({"x": x}, result, np.empty_like(x), n_threads)
-        yield Way(name, call, lambda value: value.numpy())
+    names = ("weight", "bias", "W_o", "b_o")
+    weights = dict(zip(names, (*packed(mha), mha.W_o, mha.b_o), strict=True))
+    own = {"domain": OWN, "num_heads": mha.num_heads}
+    node = helper.make_node
+    ends = [
+        node("MatMul", ["attended", "W_o"], ["projected"]),
+        node("Add", ["projected", "b_o"], ["output"]),
+    ]
+    parts = ["query", "key", "value"]
+    ways = {
+        "Attention": [node("Attention", ["x", "weight", "bias"], ["attended"], **own)],
+        "MultiHeadAttention": [
+            node("MatMul", ["x", "weight"], ["packed"]),
+            node("Split", ["packed"], parts, axis=-1, num_outputs=3),
+            node("MultiHeadAttention", [*parts, "bias"], ["attended"], **own),
+        ],
+    }
+    for name, nodes in ways.items():
+        inputs, outputs = {"x": x}, {"output": np.empty_like(x)}
+        model = model_of([*nodes, *ends], inputs, outputs, weights)
+        yield Way(name, bound(session(model, n_threads), inputs, outputs))
 
 
 WAYS = {

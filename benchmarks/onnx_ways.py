@@ -1,109 +1,152 @@
-"""ONNX Runtime's ways to attend: models of one operator.
+"""ONNX Runtime: models built in memory, their arrays bound; and its ways to attend.
 
 MultiHeadAttention and GroupQueryAttention are ONNX Runtime's own operators, whose
-arrays are (B, L, H D); Attention is the one of ONNX, with (B, H, L, D).
+arrays are (B, L, H D); Attention is the one of ONNX, with (B, H, L, D). The packages
+are imported where they are used: asv imports every file here.
 """
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
-from . import cases
-from .onnx_graph import OWN, bound, make_node
+from . import cases, children
+
+OWN = "com.microsoft"  # the domain of ONNX Runtime's own operators
+QUERY = 0  # its place among the arguments of all three operators; then key and value
 
 
-def flat(array):
-    """(B, H, L, D) as (B, L, H D)."""
-    batch, heads, length, dim = array.shape
-    return np.ascontiguousarray(array.swapaxes(1, 2)).reshape(
-        batch, length, heads * dim
+# ---- Models --------------------------------------------------------------------------
+
+
+def session(model, n_threads):
+    """A session for a model: its bytes, or a path."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = n_threads
+    options.inter_op_num_threads = 1
+    if children.quiet():
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.log_severity_level = 4  # what fails is reported by who asked
+    return onnxruntime.InferenceSession(
+        model, options, providers=["CPUExecutionProvider"]
     )
 
 
-def unflat(value, case):
-    """(B, Lq, H D) as (B, H, Lq, D)."""
-    result = value.numpy().reshape(case.batch, case.n_queries, case.heads, case.dim)
-    return result.swapaxes(1, 2)
+def bound(run, inputs, outputs, shared=()):
+    """A call that runs a session on these arrays, {name: array}; it gives the first.
+
+    shared: pairs of an input and an output that are one buffer.
+    """
+    import onnxruntime
+
+    value = onnxruntime.OrtValue.ortvalue_from_numpy
+    values = {name: value(array) for name, array in {**inputs, **outputs}.items()}
+    for source, target in shared:
+        values[target] = values[source]
+    binding = run.io_binding()
+    for name in inputs:
+        binding.bind_ortvalue_input(name, values[name])
+    for name in outputs:
+        binding.bind_ortvalue_output(name, values[name])
+    result = next(iter(outputs.values()))  # whose memory ONNX Runtime shares
+
+    def call():
+        run.run_with_iobinding(binding)
+        return result
+
+    return call
 
 
-def named(arrays):
-    return dict(zip(("query", "key", "value"), arrays, strict=True))
+def model_of(nodes, inputs, outputs, weights=()):
+    """The bytes of a model: nodes in order, and {name: array} of all that is named."""
+    from onnx import helper, numpy_helper
+
+    def described(arrays):
+        return [
+            helper.make_tensor_value_info(
+                name, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape
+            )
+            for name, x in arrays.items()
+        ]
+
+    constants = [numpy_helper.from_array(x, name) for name, x in dict(weights).items()]
+    graph = helper.make_graph(
+        nodes, "benchmark", described(inputs), described(outputs), constants
+    )
+    # 25 is the first opset whose Attention has windows.
+    attributes = {attribute.name for node in nodes for attribute in node.attribute}
+    opset = 25 if "left_window_size" in attributes else 24
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid(OWN, 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=11)
+    return model.SerializeToString()
+
+
+def operator(kind, given, outputs, n_threads, shared=(), **attributes):
+    """A call of one operator: {place among its arguments: array}, and its results.
+
+    shared: pairs of an argument and a result, by their places, that are one buffer.
+    """
+    from onnx import helper
+
+    inputs = {f"input_{i}": array for i, array in given.items()}
+    results = {f"output_{i}": array for i, array in enumerate(outputs)}
+    names = [f"input_{i}" if i in given else "" for i in range(max(given) + 1)]
+    node = helper.make_node(kind, names, list(results), **attributes)
+    run = session(model_of([node], inputs, results), n_threads)
+    pairs = [(f"input_{i}", f"output_{j}") for i, j in shared]
+    return bound(run, inputs, results, pairs)
 
 
 # ---- MultiHeadAttention --------------------------------------------------------------
 
 
+def flat(array):
+    """(B, H, L, D) as (B, L, H D)."""
+    batch, heads, length, dim = array.shape
+    joined = np.ascontiguousarray(array.swapaxes(1, 2))
+    return joined.reshape(batch, length, heads * dim)
+
+
+def unflat(case, result):
+    """(B, Lq, H D) as (B, H, Lq, D)."""
+    shape = case.batch, case.n_queries, case.heads, case.dim
+    return result.reshape(shape).swapaxes(1, 2)
+
+
 def multi_head(case, arrays, n_threads):
     """The operator as it is meant: (B, L, H D)."""
-    query, key, value = arrays
-    inputs = named((flat(query), flat(key), flat(value)))
-    node, inputs = multi_head_node(case, inputs, case.heads)
-    outputs = {"output": np.empty_like(inputs["query"])}
-    call = bound([node], inputs, outputs, n_threads)
-    return call, lambda value: unflat(value, case)
+    call = multi_head_call(case, list(map(flat, arrays)), case.heads, n_threads)
+    return call, partial(unflat, case)
 
 
 def heads_as_batch(case, arrays, n_threads):
     """(B, H, L, D) as it lies, each key head a sequence of one head."""
-    query, key, value = arrays
     group = case.heads // case.kv_heads
-    inputs = named(
-        (
-            query.reshape(-1, group * case.n_queries, case.dim),
-            key.reshape(-1, case.n_keys, case.dim),
-            value.reshape(-1, case.n_keys, case.dim),
-        )
-    )
-    node, inputs = multi_head_node(case, inputs, 1)
-    outputs = {"output": np.empty_like(inputs["query"])}
-    call = bound([node], inputs, outputs, n_threads)
-    return call, lambda value: value.numpy().reshape(case.query_shape)
+    rows = group * case.n_queries, case.n_keys, case.n_keys
+    given = [x.reshape(-1, n, case.dim) for x, n in zip(arrays, rows, strict=True)]
+    call = multi_head_call(case, given, 1, n_threads)
+    return call, lambda result: result.reshape(case.query_shape)
 
 
-def multi_head_node(case, inputs, heads):
-    """The node, and its inputs with what says which keys are visible."""
-    names = ["query", "key", "value", "", "", ""]
-    masked = plain(case) if only_causal(case) else case
-    added = cases.additive(masked, case.dtype, cases.LOWEST)
+def multi_head_call(case, arrays, heads, n_threads):
+    """The call, with what says which keys are visible."""
+    given = dict(enumerate(arrays))
+    hidden = cases.plain(case) if case.only_causal() else case
+    added = cases.additive(hidden, case.dtype, cases.LOWEST)
     if case.padded and not (case.mask or case.bias or case.window or case.causal):
-        copies = inputs["query"].shape[0] // case.batch
-        counts = cases.lengths(case).repeat(copies).astype(np.int32)
-        inputs, names[4] = {**inputs, "lengths": counts}, "lengths"
+        copies = len(given[QUERY]) // case.batch
+        given[4] = cases.lengths(case).repeat(copies).astype(np.int32)
     elif added is not None:
-        added = np.maximum(added, np.finfo(added.dtype).min)
-        inputs, names[5] = {**inputs, "added": added}, "added"
-    node = make_node(
-        "MultiHeadAttention",
-        trimmed(names),
-        ["output"],
+        given[5] = np.maximum(added, np.finfo(added.dtype).min)
+    return operator(
+        *("MultiHeadAttention", given, [np.empty_like(given[QUERY])], n_threads),
         domain=OWN,
         num_heads=heads,
-        unidirectional=int(only_causal(case)),
+        unidirectional=int(case.only_causal()),
     )
-    return node, inputs
-
-
-def only_causal(case):
-    return case.causal and not (case.mask or case.window or case.padded or case.bias)
-
-
-def plain(case):
-    """The case without its options."""
-    return cases.Case(
-        case.batch,
-        case.heads,
-        case.kv_heads,
-        case.n_queries,
-        case.n_keys,
-        case.dim,
-        case.dtype,
-    )
-
-
-def trimmed(names):
-    while not names[-1]:
-        names = names[:-1]
-    return names
 
 
 # ---- Attention -----------------------------------------------------------------------
@@ -111,23 +154,20 @@ def trimmed(names):
 
 def standard(case, arrays, n_threads, how="causal or boolean mask"):
     """ONNX's operator, with one of its ways to say what is visible."""
-    inputs = named(arrays)
-    names, more = ["query", "key", "value", "", "", "", ""], {}
+    given, more = dict(enumerate(arrays)), {}
     if how == "lengths":
-        inputs["lengths"], names[6] = cases.lengths(case), "lengths"
+        given[6] = cases.lengths(case)
     elif how == "window":
         more = {"left_window_size": case.window - 1, "is_causal": 1}
-    elif only_causal(case):
+    elif case.only_causal():
         more = {"is_causal": 1}
     elif how == "float mask" or case.bias:
-        inputs["mask"], names[3] = cases.additive(case, case.dtype), "mask"
+        given[3] = cases.additive(case, case.dtype)
     elif case.mask or case.window or case.padded:
         seen = cases.visible(case)  # (B or 1, Lq, Lk)
-        seen = seen[0] if len(seen) == 1 else seen[:, None]
-        inputs["mask"], names[3] = np.ascontiguousarray(seen), "mask"
-    node = make_node("Attention", trimmed(names), ["output"], **more)
-    outputs = {"output": np.empty_like(inputs["query"])}
-    return bound([node], inputs, outputs, n_threads), lambda value: value.numpy()
+        given[3] = np.ascontiguousarray(seen[0] if len(seen) == 1 else seen[:, None])
+    output = np.empty_like(given[QUERY])
+    return operator("Attention", given, [output], n_threads, **more), np.asarray
 
 
 # ---- GroupQueryAttention -------------------------------------------------------------
@@ -135,95 +175,69 @@ def standard(case, arrays, n_threads, how="causal or boolean mask"):
 
 def group_query(case, arrays, n_threads):
     """Prefill: the keys are new, and are written to a cache as well."""
-    query, key, value = arrays
+    given = dict(enumerate(map(flat, arrays)))
     counts = cases.lengths(case)
     if counts is None:
         counts = np.full(case.batch, case.n_keys)
-    inputs = {
-        **named((flat(query), flat(key), flat(value))),
-        "last": (counts - 1).astype(np.int32),
-        "total": np.array([case.n_keys], np.int32),
-    }
-    names = ["query", "key", "value", "", "", "last", "total", "", "", "", ""]
     if case.bias or case.mask:
-        inputs["added"] = cases.additive(case, case.dtype, cases.LOWEST)
-        names[10] = "added"
+        given[10] = cases.additive(case, case.dtype, cases.LOWEST)
+    caches = [np.empty_like(x) for x in arrays[1:]]
     causal = case.causal or case.window is not None
-    node = group_query_node(case, trimmed(names), int(causal))
-    outputs = {
-        "output": np.empty_like(inputs["query"]),
-        "present_key": np.empty_like(key),
-        "present_value": np.empty_like(value),
-    }
-    call = bound([node], inputs, outputs, n_threads)
-    return call, lambda value: unflat(value, case)
+    return group_query_call(case, given, counts, caches, n_threads, causal=int(causal))
 
 
 def group_query_decode(case, arrays, n_threads):
     """Decoding: all keys but the last are in the cache, which the call extends."""
     query, key, value = arrays
-    inputs = {
-        **named((flat(query), flat(key[:, :, -1:]), flat(value[:, :, -1:]))),
-        "past_key": key,
-        "past_value": value,
-        "last": np.full(case.batch, case.n_keys - 1, np.int32),
-        "total": np.array([case.n_keys], np.int32),
-    }
-    names = ["query", "key", "value", "past_key", "past_value", "last", "total"]
-    node = group_query_node(case, names, 1)
-    outputs = {
-        "output": np.empty_like(inputs["query"]),
-        "present_key": key,
-        "present_value": value,
-    }
-    one_buffer = (("past_key", "present_key"), ("past_value", "present_value"))
-    call = bound([node], inputs, outputs, n_threads, shared=one_buffer)
-    return call, lambda value: unflat(value, case)
+    given = dict(enumerate(map(flat, (query, key[:, :, -1:], value[:, :, -1:]))))
+    given |= {3: key, 4: value}
+    counts = np.full(case.batch, case.n_keys)
+    one_buffer = (3, 1), (4, 2)
+    return group_query_call(
+        case, given, counts, [key, value], n_threads, shared=one_buffer, causal=1
+    )
 
 
-def group_query_node(case, names, causal):
-    window = {} if case.window is None else {"local_window_size": case.window}
-    return make_node(
-        "GroupQueryAttention",
-        names,
-        ["output", "present_key", "present_value"],
+def group_query_call(case, given, counts, caches, n_threads, **more):
+    """The call; counts says how many keys each sequence has with the new ones."""
+    given[5] = (counts - 1).astype(np.int32)
+    given[6] = np.array([case.n_keys], np.int32)
+    if case.window is not None:
+        more["local_window_size"] = case.window
+    call = operator(
+        *("GroupQueryAttention", given, [np.empty_like(given[QUERY]), *caches]),
+        n_threads,
         domain=OWN,
         num_heads=case.heads,
         kv_num_heads=case.kv_heads,
-        causal=causal,
-        **window,
+        **more,
     )
+    return call, partial(unflat, case)
 
 
 # ---- Which of them fit a case --------------------------------------------------------
 
 
 def choices(case):
-    """(name, function, further arguments) of each way that can say what the case is."""
+    """(name, function) of each way that can say what the case is.
+
+    A function takes the case, its arrays and the number of threads, and returns a call
+    and how its result is read.
+    """
     one_group = case.heads == case.kv_heads
-    nothing_hidden = plain(case) == case
+    nothing_hidden = cases.plain(case) == case
     if one_group:
-        yield "MultiHeadAttention", multi_head, {}
+        yield "MultiHeadAttention", multi_head
     if nothing_hidden or (one_group and not case.bias):
-        yield "MultiHeadAttention, heads as batch", heads_as_batch, {}
-    yield "Attention", standard, {}
+        yield "MultiHeadAttention, heads as batch", heads_as_batch
+    yield "Attention", standard
     if case.padded:
-        yield "Attention, lengths", standard, {"how": "lengths"}
+        yield "Attention, lengths", partial(standard, how="lengths")
     if case.window is not None:
-        yield "Attention, window", standard, {"how": "window"}
+        yield "Attention, window", partial(standard, how="window")
     if case.mask or case.window or case.padded:
-        yield "Attention, float mask", standard, {"how": "float mask"}
+        yield "Attention, float mask", partial(standard, how="float mask")
     if case.n_queries == 1 and nothing_hidden and case.n_keys > 1:
-        yield "GroupQueryAttention", group_query_decode, {}
+        yield "GroupQueryAttention", group_query_decode
     elif case.n_queries == case.n_keys:
-        yield "GroupQueryAttention", group_query, {}
-
-
-def builders(case, arrays):
-    """(name, function of the number of threads) of each way."""
-    for name, function, more in choices(case):
-
-        def build(n_threads, function=function, more=more):
-            return function(case, arrays, n_threads, **more)
-
-        yield name, build
+        yield "GroupQueryAttention", group_query

@@ -212,10 +212,10 @@ def torch_fast_paths(call):
 def onnxruntime_ways(case, arrays, n_threads):
     if case.dtype not in ("float32", "float16"):
         return
-    for name, build in onnx_ways.builders(case, arrays):
+    for name, make in onnx_ways.choices(case):
         # A way that this version does not have fails here or in its first call.
         try:
-            call, read = build(n_threads)
+            call, read = make(case, arrays, n_threads)
         except Exception as error:
             yield Way(name, partial(fail, error))
             continue

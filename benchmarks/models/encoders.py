@@ -9,10 +9,10 @@ from functools import partial
 import numpy as np
 
 from .. import cases
-from ..layers import ONNX_WAYS, fill_torch_layer, numpy_layer, packed
-from ..onnx_graph import OWN, Graph
+from ..layers import fill_torch_layer, numpy_layer, packed
+from ..onnx_ways import bound, session
 from ..peers import Way, numpy_attends, torch_fast_paths
-from . import ctranslate2_ways, folders, openvino_ways, transformers_ways
+from . import ctranslate2_ways, exported, folders, openvino_ways, transformers_ways
 
 NAME = "MiniLM"
 CONFIG = folders.CONFIGS[NAME]
@@ -72,12 +72,12 @@ class Sentences:
 
 
 @functools.cache
-def bert(dtype):
-    """attnpy's model. float64 is the yardstick; the others are measured."""
+def bert(dtype, packed=True):
+    """attnpy's model: float64 is the yardstick, peers take weights that aren't packed."""
     from attnpy.models import BertEncoder
 
-    folder = folders.folder(NAME)
-    return BertEncoder.from_pretrained(folder, dtype=cases.dtype_of(dtype))
+    kind = cases.dtype_of(dtype)
+    return BertEncoder.from_pretrained(folders.folder(NAME), dtype=kind, packed=packed)
 
 
 def attnpy_ways(case, arrays, n_threads):
@@ -132,7 +132,7 @@ def numpy_encoder(ids, model, layers, added, attend):
 def numpy_ways(case, arrays, n_threads):
     if case.dtype != "float32":
         return
-    ids, model = arrays
+    ids, model = arrays[0], bert("float32", packed=False)
     layers = [
         (layer, (*packed(mha), mha.W_o, mha.b_o))
         for layer in model.encoder.layers
@@ -152,12 +152,11 @@ def numpy_ways(case, arrays, n_threads):
 
 def torch_encoder(model, nested):
     """torch.nn.TransformerEncoder with the weights of attnpy's model."""
+    import torch
     from torch import nn
 
     layer = nn.TransformerEncoderLayer(
-        EMBED_DIM,
-        HEADS,
-        HIDDEN_DIM,
+        *(EMBED_DIM, HEADS, HIDDEN_DIM),
         activation="gelu",
         layer_norm_eps=EPS,
         batch_first=True,
@@ -165,25 +164,23 @@ def torch_encoder(model, nested):
     encoder = nn.TransformerEncoder(layer, N_LAYERS, enable_nested_tensor=nested)
     for theirs, ours in zip(encoder.layers, model.encoder.layers, strict=True):
         fill_torch_layer(theirs.self_attn, ours.self_attention)
-        fill_torch(theirs.linear1, ours.feed_forward.W_1.T, ours.feed_forward.b_1)
-        fill_torch(theirs.linear2, ours.feed_forward.W_2.T, ours.feed_forward.b_2)
-        fill_torch(theirs.norm1, ours.norm_1.weight, ours.norm_1.bias)
-        fill_torch(theirs.norm2, ours.norm_2.weight, ours.norm_2.bias)
+        inner = ours.feed_forward
+        for module, weight, bias in (
+            (theirs.linear1, inner.W_1.T, inner.b_1),
+            (theirs.linear2, inner.W_2.T, inner.b_2),
+            (theirs.norm1, ours.norm_1.weight, ours.norm_1.bias),
+            (theirs.norm2, ours.norm_2.weight, ours.norm_2.bias),
+        ):
+            module.weight.copy_(torch.from_numpy(weight))
+            module.bias.copy_(torch.from_numpy(bias))
     return encoder.eval()
-
-
-def fill_torch(module, weight, bias):
-    import torch
-
-    module.weight.copy_(torch.from_numpy(weight))
-    module.bias.copy_(torch.from_numpy(bias))
 
 
 def torch_ways(case, arrays, n_threads):
     import torch
     from torch.nn import functional
 
-    ids, model = torch.from_numpy(arrays[0]), bert("float32")
+    ids, model = torch.from_numpy(arrays[0]), bert("float32", packed=False)
     dtype = getattr(torch, case.dtype)
     tokens, positions, segments, weight, bias = (
         torch.from_numpy(array).to(dtype)
@@ -216,42 +213,15 @@ def torch_ways(case, arrays, n_threads):
 # ---- ONNX Runtime --------------------------------------------------------------------
 
 
-def onnx_encoder(graph, case, model, append_attention):
-    """Append the operators to which ONNX Runtime's own optimizer fuses BERT."""
-    x = graph.add("Gather", model.token_embedding, "ids")
-    rest = model.position_embedding[: case.length] + model.segment_embedding[0]
-    x = graph.add("Add", x, rest)
-    norm = model.norm
-    x = graph.add("LayerNormalization", x, norm.weight, norm.bias, epsilon=EPS)
-    for layer in model.encoder.layers:
-        mha, inner = layer.self_attention, layer.feed_forward
-        attended = append_attention(graph, x, mha, "lengths" if case.ragged else "")
-        x = add_and_normalize(graph, x, attended, layer.norm_1, mha.b_o)
-        hidden = graph.add("MatMul", x, inner.W_1)
-        hidden = graph.add("BiasGelu", hidden, inner.b_1, domain=OWN)
-        hidden = graph.add("MatMul", hidden, inner.W_2)
-        x = add_and_normalize(graph, x, hidden, layer.norm_2, inner.b_2)
-    return x
-
-
-def add_and_normalize(graph, x, more, norm, bias):
-    arguments = x, more, norm.weight, norm.bias, bias
-    return graph.add("SkipLayerNormalization", *arguments, domain=OWN, epsilon=EPS)
-
-
 def onnxruntime_ways(case, arrays, n_threads):
     if case.dtype != "float32":
         return
-    ids, model = arrays
-    inputs = {"ids": ids}
-    if case.ragged:
-        inputs["lengths"] = case.lengths().astype(np.int32)
-    for name, append_attention in ONNX_WAYS.items():
-        graph = Graph()
-        result = onnx_encoder(graph, case, model, append_attention)
-        output = np.empty((*ids.shape, EMBED_DIM), np.float32)
-        call = graph.bound(inputs, result, output, n_threads)
-        yield Way(name, call, lambda value: without_padding(case, value.numpy()))
+    inputs = exported.inputs(arrays[0], case.exists())
+    path = exported.graph(folders.folder(NAME))
+    for name, file in (("exported", path), ("optimized", exported.optimized(path))):
+        outputs = {exported.OUTPUT: np.empty((*arrays[0].shape, EMBED_DIM), np.float32)}
+        call = bound(session(file, n_threads), inputs, outputs)
+        yield Way(name, call, partial(without_padding, case))
 
 
 # ---- Those that read the model's folder ----------------------------------------------

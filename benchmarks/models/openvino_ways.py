@@ -1,4 +1,4 @@
-"""OpenVINO: the models as graphs of its own operators, in the forms that it fuses."""
+"""OpenVINO: BERT as PyTorch exports it, decoders as graphs of its own operators."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import functools
 import numpy as np
 
 from .. import children
-from . import folders
+from . import exported, folders
 
 HINTS = {"float32": "f32", "bfloat16": "bf16"}
 
@@ -57,10 +57,15 @@ class Net:
         return self.ops.scaled_dot_product_attention(query, key, value, mask)
 
 
-def compiled(model, case, n_threads):
-    """The model for this dtype and number of threads, and nobody's CPU to itself."""
+@functools.cache
+def openvino_core():
     import openvino
 
+    return openvino.Core()
+
+
+def compiled(model, case, n_threads):
+    """The model for this dtype and number of threads, and nobody's CPU to itself."""
     config = {
         "INFERENCE_PRECISION_HINT": HINTS[case.dtype],
         "KV_CACHE_PRECISION": HINTS[case.dtype],  # 8 bits unless it is said
@@ -70,86 +75,37 @@ def compiled(model, case, n_threads):
     }
     if children.quiet():  # beside others in one process, which share the calling thread
         config["ENABLE_CPU_PINNING"] = False
-    return openvino.Core().compile_model(model, "CPU", config)
+    return openvino_core().compile_model(model, "CPU", config)
 
 
 # ---- BERT ----------------------------------------------------------------------------
 
 
-def layer_norm(net, x, module):
-    eps = net.config["layer_norm_eps"]
-    x = net.ops.mvn(x, net.shape(-1), True, eps, "inside_sqrt")
-    x = net.ops.multiply(x, net.weight(f"{module}.weight"))
-    return net.ops.add(x, net.weight(f"{module}.bias"))
-
-
-def bert(name, batch, length, masked):
-    """A model of token ids (B, L), and of a mask (B, 1, 1, L) if masked."""
-    from openvino import Model, Type
-
-    net = Net(name)
-    ops = net.ops
-    ids = ops.parameter([batch, length], Type.i64)
-    inputs = [ids]
-    mask = None
-    if masked:
-        mask = ops.parameter([batch, 1, 1, length], Type.boolean)
-        inputs.append(mask)
-    n_tokens = net.gather(ops.shape_of(ids, output_type="i64"), net.shape(1))
-    positions = ops.slice(
-        net.weight("embeddings.position_embeddings.weight"),
-        *(net.shape(0), n_tokens, net.shape(1), net.shape(0)),
-    )
-    segment = net.weights["embeddings.token_type_embeddings.weight"][0]
-    x = net.gather(net.weight("embeddings.word_embeddings.weight"), ids)
-    x = ops.add(ops.add(x, positions), net.constant(segment))
-    x = layer_norm(net, x, "embeddings.LayerNorm")
-    for i in range(net.config["num_hidden_layers"]):
-        x = bert_layer(net, x, f"encoder.layer.{i}", mask)
-    return Model([ops.result(x)], inputs)
-
-
-def bert_layer(net, x, at, mask):
-    parts = (
-        net.heads(net.linear(x, f"{at}.attention.self.{part}"))
-        for part in ("query", "key", "value")
-    )
-    attended = net.joined(net.attend(*parts, mask))
-    attended = net.linear(attended, f"{at}.attention.output.dense")
-    x = layer_norm(net, net.ops.add(attended, x), f"{at}.attention.output.LayerNorm")
-    hidden = net.linear(x, f"{at}.intermediate.dense")
-    hidden = net.linear(net.ops.gelu(hidden, "erf"), f"{at}.output.dense")
-    return layer_norm(net, net.ops.add(hidden, x), f"{at}.output.LayerNorm")
-
-
 def encoder_calls(name, case, n_threads):
     """(name, call) of each way; a call gives the vectors, (B, L, E) or (N, E)."""
-    ids = case.ids()
-    inputs = [ids]
+    ids, exists = case.ids(), case.exists()
+
+    def request(batch, length):
+        model = openvino_core().read_model(exported.graph(folders.folder(name)))
+        model.reshape({key: [batch, length] for key in exported.INPUTS})
+        return compiled(model, case, n_threads).create_infer_request()
+
+    def call(run, *arrays):
+        inputs = exported.inputs(*arrays)
+        return lambda: run.infer(inputs, share_inputs=True, share_outputs=True)[0]
+
+    yield "static shapes", call(request(*ids.shape), ids, exists)
+    yield "dynamic shapes", call(request(-1, -1), ids, exists)
     if case.ragged:
-        inputs.append(case.exists()[:, None, None])
-    run = compiled(bert(name, *ids.shape, case.ragged), case, n_threads)
-    yield "static shapes", shared(run, inputs)
-    run = compiled(bert(name, -1, -1, case.ragged), case, n_threads)
-    yield "dynamic shapes", shared(run, inputs)
-    if case.ragged:
-        alone = compiled(bert(name, 1, -1, False), case, n_threads)
-        lengths = case.lengths()
-        sentences = [ids[i : i + 1, :length] for i, length in enumerate(lengths)]
-
-        def one_by_one():
-            request = alone.create_infer_request()
-            return np.concatenate(
-                [request.infer([x], share_inputs=True)[0][0] for x in sentences]
-            )
-
-        yield "sentence by sentence", one_by_one
-
-
-def shared(run, inputs):
-    """A call whose arrays are not copied."""
-    request = run.create_infer_request()
-    return lambda: request.infer(inputs, share_inputs=True, share_outputs=True)[0]
+        alone = request(1, -1)
+        calls = [
+            call(alone, ids[i : i + 1, :length], exists[i : i + 1, :length])
+            for i, length in enumerate(case.lengths())
+        ]
+        yield (
+            "sentence by sentence",
+            lambda: np.concatenate([np.array(one()[0]) for one in calls]),
+        )
 
 
 # ---- Decoders ------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from ..peers import Way
-from . import encoders, folders
+from . import encoders, exported, folders
 
 LONGEST = 256  # tokens, as the model's folder has it
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
@@ -165,7 +165,7 @@ def fastembed_model(name, n_threads):
     from fastembed.common.model_description import ModelSource, PoolingType
 
     path = folder(name)
-    folders.made(path / "model.onnx", partial(export, path))
+    exported.graph(path)
     if name not in {known["model"] for known in TextEmbedding.list_supported_models()}:
         TextEmbedding.add_custom_model(
             model=name,
@@ -204,43 +204,6 @@ def fastembed_sorted_ways(case, texts, n_threads):
 
 def all_of(embed, texts):
     return list(embed(texts))
-
-
-def export(folder, path):
-    """Write the model as ONNX, for any number and length of texts."""
-    import torch
-    from transformers import BertModel
-
-    bert = BertModel.from_pretrained(
-        folder, add_pooling_layer=False, attn_implementation="eager"
-    )
-
-    class States(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.bert = bert
-
-        def forward(self, input_ids, attention_mask, token_type_ids):
-            return self.bert(
-                input_ids=input_ids,
-                attention_mask=attention_mask,
-                token_type_ids=token_type_ids,
-            ).last_hidden_state
-
-    names = ["input_ids", "attention_mask", "token_type_ids"]
-    example = torch.ones((2, 5), dtype=torch.int64)
-    axes = {0: "batch", 1: "length"}
-    with torch.no_grad():
-        torch.onnx.export(
-            States().eval(),
-            (example,) * 3,
-            str(path),
-            input_names=names,
-            output_names=["last_hidden_state"],
-            dynamic_axes=dict.fromkeys([*names, "last_hidden_state"], axes),
-            opset_version=17,
-            dynamo=False,
-        )
 
 
 WAYS = {

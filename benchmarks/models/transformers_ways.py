@@ -15,18 +15,25 @@ AS_IT_IS = "ATTNPY_BENCHMARK_NO_COMPILE"
 @functools.lru_cache(maxsize=1)
 def model(name, dtype):
     """The model of a folder, in inference mode."""
+    return read(folders.folder(name), dtype)
+
+
+def read(folder, dtype="float32", attention="sdpa"):
+    """A folder's model: BERT without its pooler, or a decoder."""
     import torch
     import transformers
 
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    kind = folders.CONFIGS[name]["model_type"]
-    auto = "AutoModel" if kind == "bert" else "AutoModelForCausalLM"
-    found = getattr(transformers, auto).from_pretrained(
-        folders.folder(name),
+    config = transformers.AutoConfig.from_pretrained(folder)
+    is_bert = config.model_type == "bert"
+    kind = transformers.AutoModel if is_bert else transformers.AutoModelForCausalLM
+    found = kind.from_pretrained(
+        folder,
         dtype=getattr(torch, dtype),
-        attn_implementation="sdpa",
+        attn_implementation=attention,
         local_files_only=True,
+        **({"add_pooling_layer": False} if is_bert else {}),
     )
     return found.eval()
 

@@ -1,0 +1,66 @@
+"""BERT as a graph that PyTorch exports: for ONNX Runtime, OpenVINO and fastembed."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from . import folders, transformers_ways
+
+# As fastembed wants to find them.
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+OUTPUT = "last_hidden_state"
+
+
+def graph(folder):
+    """The path of the graph of a model's folder, in which it is kept."""
+    return folders.made(folder / "model.onnx", partial(export, folder))
+
+
+def inputs(ids, exists):
+    """{name: array} of tokens (B, L) and of which of them are not padding."""
+    arrays = ids, exists.astype(np.int64), np.zeros_like(ids)
+    return dict(zip(INPUTS, arrays, strict=True))
+
+
+def export(folder, path):
+    """Write the graph, for any number and length of texts."""
+    import torch
+
+    bert = transformers_ways.read(folder, attention="eager")
+
+    class States(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.bert = bert
+
+        def forward(self, *arguments):
+            found = dict(zip(INPUTS, arguments, strict=True))
+            return self.bert(**found).last_hidden_state
+
+    example = torch.ones((2, 5), dtype=torch.int64)
+    axes = {0: "batch", 1: "length"}
+    with torch.inference_mode(False), torch.no_grad():
+        torch.onnx.export(
+            States().eval(),
+            (example,) * 3,
+            str(path),
+            input_names=list(INPUTS),
+            output_names=[OUTPUT],
+            dynamic_axes=dict.fromkeys([*INPUTS, OUTPUT], axes),
+            opset_version=17,
+            dynamo=False,
+        )
+
+
+def optimized(path):
+    """The graph with the operators that ONNX Runtime's optimizer makes of BERT."""
+    return folders.made(path.with_name("optimized.onnx"), partial(optimize, path))
+
+
+def optimize(path, target):
+    from onnxruntime.transformers import optimizer
+
+    found = optimizer.optimize_model(str(path), "bert", opt_level=0)
+    found.save_model_to_file(str(target))
