@@ -12,7 +12,6 @@ from .cases import Case, prefill
 from .layers import Layer
 from .tensors import Tensors
 
-HALF_SHAPES = SHAPES[1:2] + SHAPES[3:6]
 # Of the peak, in percent, by L; longer ones as 1024.
 PEAK_SHARE = {64: 62, 128: 72, 197: 66, 512: 82, 1024: 86}
 CAUSAL_SHARE = {512: 0.70, 1024: 0.85}  # of the full rate, by L
@@ -54,30 +53,35 @@ class Row:
     quick: bool = False
 
 
-def shape_name(shape):
-    return "x".join(map(str, shape))
+def name_of(case):
+    """Such as 4x12on3x512x64 causal: B, H (on Hk), Lk, D."""
+    grouped = case.heads != case.kv_heads or case.n_queries < case.n_keys
+    heads = f"{case.heads}on{case.kv_heads}" if grouped else case.heads
+    sizes = "x".join(map(str, (case.batch, heads, case.n_keys, case.dim)))
+    return sizes + (" causal" if case.causal else "")
+
+
+def full_and_causal(*shape, **more):
+    """The two cases of a shape (B, H, L, D)."""
+    return (prefill(*shape, causal=causal, **more) for causal in (False, True))
 
 
 def full_rows():
     for shape in SHAPES:
-        length = shape[2]
-        share = ("peak", 62 if shape[3] == 32 else PEAK_SHARE[min(length, 1024)])
+        case, length = prefill(*shape), min(shape[2], 1024)
+        share = ("peak", 62 if case.dim == 32 else PEAK_SHARE[length])
         targets = ((("torch", 2.0), share), (("onnxruntime", 1.2), share))
-        case = prefill(*shape)
-        quick = shape in (BATCH, LONG)
-        yield Row("full", shape_name(shape), case, targets, quick=quick)
+        yield Row("full", name_of(case), case, targets, quick=shape in (BATCH, LONG))
 
 
 def causal_rows():
     for shape in SHAPES:
+        full, case = full_and_causal(*shape)
+        share = CAUSAL_SHARE.get(min(case.n_keys, 1024))
         targets = (("torch", 2.1), ("onnxruntime", 1.4))
-        share = CAUSAL_SHARE.get(min(shape[2], 1024))
-        if share:
-            targets += (("own", share),)
-        case = prefill(*shape, causal=True)
-        own = ("full", Own(prefill(*shape)))
-        quick = shape == LONG
-        yield Row("causal", shape_name(shape), case, targets, own=own, quick=quick)
+        targets += (("own", share),) if share else ()
+        more = {"own": ("full", Own(full)), "quick": shape == LONG}
+        yield Row("causal", name_of(full), case, targets, **more)
 
 
 def half_targets(dtype, causal, native):
@@ -93,58 +97,47 @@ def half_targets(dtype, causal, native):
 def half_rows(native_bf16):
     for dtype in ("bfloat16", "float16"):
         native = native_bf16 and dtype == "bfloat16"
-        for shape in HALF_SHAPES:
-            for causal in (False, True):
-                case = prefill(*shape, dtype=dtype, causal=causal)
+        for shape in (BATCH, *SHAPES[3:6]):
+            for case in full_and_causal(*shape, dtype=dtype):
                 yield Row(
-                    "half",
-                    f"{dtype} {shape_name(shape)}{' causal' if causal else ''}",
-                    case,
-                    half_targets(dtype, causal, native),
+                    *("half", f"{dtype} {name_of(case)}", case),
+                    half_targets(dtype, case.causal, native),
                     peers=("torch", "onnxruntime"),
                     own=("float32", Own(replace(case, dtype="float32"))),
                     native=native,
-                    quick=shape == BATCH and not causal,
+                    quick=shape == BATCH and not case.causal,
                 )
 
 
+MASKS = {
+    "half padded": ({"padded": True}, ("onnxruntime", 1.8)),
+    "random mask": ({"mask": "random"}, ("onnxruntime", 1.3)),
+    "block-sparse mask": ({"mask": "blocks"},),
+    "window 128": ({"window": 128},),
+    "bias": ({"bias": True},),
+}
+
+
 def mask_rows():
-    torch = ("torch", 2.0)
-    kinds = {
-        "half padded": ({"padded": True}, (torch, ("onnxruntime", 1.8))),
-        "random mask": ({"mask": "random"}, (torch, ("onnxruntime", 1.3))),
-        "block-sparse mask": ({"mask": "blocks"}, (torch,)),
-        "window 128": ({"window": 128}, (torch,)),
-        "bias": ({"bias": True}, (torch,)),
-    }
     for shape in ((4, 12, 512, 64), (1, 12, 2048, 64)):
-        for kind, (options, targets) in kinds.items():
+        for kind, (options, *targets) in MASKS.items():
+            case, plain = prefill(*shape, **options), prefill(*shape)
             yield Row(
-                "masks",
-                f"{kind} {shape_name(shape)}",
-                prefill(*shape, **options),
-                targets,
-                own=("plain", Own(prefill(*shape))),
+                *("masks", f"{kind} {name_of(case)}", case, (("torch", 2.0), *targets)),
+                own=("plain", Own(plain)),
                 quick=shape[0] == 4 and kind == "half padded",
             )
 
 
+GROUPED = ((4, 12, 3, 512, 64), (1, 32, 8, 1024, 128))
+
+
 def gqa_rows():
     targets = (("torch", 2.0), ("onnxruntime", 1.12))
-    for batch, heads, kv_heads, length, dim in (
-        (4, 12, 3, 512, 64),
-        (1, 32, 8, 1024, 128),
-        (1, 16, 1, 1024, 64),
-    ):
-        for causal in (False, True):
-            shape = (batch, f"{heads}on{kv_heads}", length, dim)
-            yield Row(
-                "gqa",
-                shape_name(shape) + (" causal" if causal else ""),
-                prefill(batch, heads, length, dim, kv_heads=kv_heads, causal=causal),
-                targets,
-                quick=batch == 4 and not causal,
-            )
+    for batch, heads, kv_heads, length, dim in (*GROUPED, (1, 16, 1, 1024, 64)):
+        for case in full_and_causal(batch, heads, length, dim, kv_heads=kv_heads):
+            quick = batch == 4 and not case.causal
+            yield Row("gqa", name_of(case), case, targets, quick=quick)
 
 
 def decode_rows(cache_bytes):
@@ -152,11 +145,8 @@ def decode_rows(cache_bytes):
     for dtype in ("float32", "bfloat16", "float16"):
         for batch, heads, kv_heads, n_keys, dim in DECODE_SHAPES:
             case = Case(batch, heads, kv_heads, 1, n_keys, dim, dtype)
-            shape = (batch, f"{heads}on{kv_heads}", n_keys, dim)
             yield Row(
-                "decode",
-                f"{dtype} {shape_name(shape)}",
-                case,
+                *("decode", f"{dtype} {name_of(case)}", case),
                 decode_targets(case, cache_bytes),
                 limit="bandwidth",
                 unit="GB/s",
@@ -173,28 +163,20 @@ def decode_targets(case, cache_bytes):
         "bfloat16": (("torch", 4.0),),
         "float16": (),
     }[case.dtype]
-    if n_bytes >= 2 * cache_bytes:
-        targets += (("bandwidth", 80),)
-    return targets
+    return (*targets, ("bandwidth", 80)) if n_bytes >= 2 * cache_bytes else targets
 
 
 def small_rows():
-    for shape in ((1, 1, 16, 16), (1, 1, 1, 64), (1, 4, 8, 32), (1, 8, 32, 64)):
-        targets = (("torch", 2.0),) if shape == (1, 1, 16, 16) else ()
-        yield Row(
-            "small", shape_name(shape), prefill(*shape), targets, quick=shape[3] == 16
-        )
-    for heads, kv_heads, n_keys in ((8, 8, 64), (8, 2, 256)):
-        shape = (1, f"{heads}on{kv_heads}", n_keys, 64)
-        case = Case(1, heads, kv_heads, 1, n_keys, 64)
-        yield Row("small", f"decode {shape_name(shape)}", case)
-    yield plan_row("1x1x16x16", prefill(1, 1, 16, 16), quick=True)
-    yield plan_row("decode 1x8on2x256x64", Case(1, 8, 2, 1, 256, 64))
-
-
-def plan_row(name, case, quick=False):
-    own = ("attention()", Own())
-    return Row("small", f"Plan {name}", case, own=own, plan=True, quick=quick)
+    tiny, decode = prefill(1, 1, 16, 16), Case(1, 8, 2, 1, 256, 64)
+    yield Row("small", name_of(tiny), tiny, (("torch", 2.0),), quick=True)
+    for shape in ((1, 1, 1, 64), (1, 4, 8, 32), (1, 8, 32, 64)):
+        case = prefill(*shape)
+        yield Row("small", name_of(case), case)
+    for case in (Case(1, 8, 8, 1, 64, 64), decode):
+        yield Row("small", f"decode {name_of(case)}", case)
+    more = {"own": ("attention()", Own()), "plan": True}
+    yield Row("small", f"Plan {name_of(tiny)}", tiny, quick=True, **more)
+    yield Row("small", f"Plan decode {name_of(decode)}", decode, **more)
 
 
 THREADED = (
@@ -206,62 +188,43 @@ THREADED = (
 
 def thread_rows():
     """Two threads against one. The targets depend on the time: see measure.py."""
+    own = ("1 thread", Own(n_threads=1))
+    more = {"peers": (), "own": own, "limit": None, "thread_counts": (2,)}
     for shape in THREADED:
-        quick = shape in (SHORT, BATCH)
-        for causal in (False, True):
-            case = prefill(*shape, causal=causal)
-            name = shape_name(shape) + (" causal" if causal else "")
-            yield thread_row(name, case, quick and not causal)
+        for case in full_and_causal(*shape):
+            quick = shape in (SHORT, BATCH) and not case.causal
+            yield Row("threads", name_of(case), case, quick=quick, **more)
     for kv_heads, n_keys in ((8, 64), (8, 512), (8, 4096), (1, 4096), (1, 65536)):
         case = Case(1, 8, kv_heads, 1, n_keys, 128)
-        yield thread_row(f"decode 1x8on{kv_heads}x{n_keys}x128", case)
-
-
-def thread_row(name, case, quick=False):
-    own = ("1 thread", Own(n_threads=1))
-    return Row(
-        "threads",
-        name,
-        case,
-        peers=(),
-        own=own,
-        limit=None,
-        thread_counts=(2,),
-        quick=quick,
-    )
+        yield Row("threads", f"decode {name_of(case)}", case, **more)
 
 
 def float64_rows():
     for shape in SHAPES[2:6]:
-        targets = (("peak", 80),) if shape[2] >= 1024 else ()
         case = prefill(*shape, dtype="float64")
-        quick = shape == LONG
-        yield Row("float64", shape_name(shape), case, targets, quick=quick)
+        targets = (("peak", 80),) if case.n_keys >= 1024 else ()
+        yield Row("float64", name_of(case), case, targets, quick=shape == LONG)
 
 
 def tier_rows(tiers):
-    targets = {"avx2": (("peak", 75),), "avx512": (("peak", 84),)}
+    shares = {"avx2": (("peak", 75),), "avx512": (("peak", 84),)}
     for tier in tiers:
         if tier.endswith("_bf16"):  # in float32 the same as the next one
             continue
         for shape in SHAPES[2:5]:
-            yield Row(
-                "tiers",
-                f"{tier} {shape_name(shape)}",
-                prefill(*shape),
-                targets.get(tier, ()) if shape[2] >= 1024 else (),
-                peers=(),
-                tier=tier,
-                quick=tier != "scalar" and shape == LONG,
-            )
+            case = prefill(*shape)
+            targets = shares.get(tier, ()) if case.n_keys >= 1024 else ()
+            quick = tier != "scalar" and shape == LONG
+            more = {"peers": (), "tier": tier, "quick": quick}
+            yield Row("tiers", f"{tier} {name_of(case)}", case, targets, **more)
 
 
 def layer_rows():
     """torch.nn.MultiheadAttention and its like: prefills, and one token alone."""
     for batch, length in ((8, 128), (1, 512), (1, 1)):
-        case = Layer(batch, length, 768, 12)
         name = f"{batch}x{length}x768, 12 heads"
         targets = (("torch", 2.0),) if length > 1 else ()
+        case = Layer(batch, length, 768, 12)
         yield Row("layers", name, case, targets, quick=length == 1)
 
 
@@ -269,60 +232,44 @@ BACKWARD_SHAPES = (
     *(BATCH, (4, 12, 512, 64), LONG, (1, 16, 2048, 64)),
     *((8, 8, 128, 128), (4, 8, 512, 128), (1, 8, 1024, 128), (1, 8, 2048, 128)),
 )
-GROUPED = ((4, 12, 3, 512, 64), (1, 32, 8, 1024, 128))
 
 
 def backward_targets(case):
     """Of float32, by the length: full ones, and causal ones from 512 tokens on."""
     if case.causal:
         return () if case.n_keys < 512 else ((("torch", 2.3), ("own", 0.85)),)
-    if case.n_keys < 512:
-        return ((("torch", 1.7), ("peak", 55)),)
-    return ((("torch", 1.9), ("peak", 70)),)
+    torch, share = (1.7, 55) if case.n_keys < 512 else (1.9, 70)
+    return ((("torch", torch), ("peak", share)),)
 
 
 def backward_row(name, case, targets=(), quick=False):
-    """The gradients of a call, full or causal; causal ones against full ones too."""
-    full = replace(case, causal=False)
+    """The gradients of a call: causal against full ones, bfloat16 against float32."""
+    own = ("full", Own(Backward(replace(case, causal=False)))) if case.causal else None
     if case.dtype == "bfloat16":
         own = ("float32", Own(Backward(replace(case, dtype="float32"))))
-    else:
-        own = ("full", Own(Backward(full))) if case.causal else None
-    return Row(
-        "backward",
-        f"{name} causal" if case.causal else name,
-        Backward(case),
-        targets,
-        peers=("torch", "numpy"),
-        own=own,
-        quick=quick,
-    )
+    more = {"peers": ("torch", "numpy"), "own": own, "quick": quick}
+    return Row("backward", name, Backward(case), targets, **more)
 
 
 def backward_rows():
     """Gradients of attention, and a layer forward and backward."""
     for shape in BACKWARD_SHAPES:
-        for causal in (False, True):
-            case = prefill(*shape, causal=causal)
+        for case in full_and_causal(*shape):
             quick = shape == BATCH
-            yield backward_row(shape_name(shape), case, backward_targets(case), quick)
+            yield backward_row(name_of(case), case, backward_targets(case), quick)
     for batch, heads, kv_heads, length, dim in GROUPED:
-        name = shape_name((batch, f"{heads}on{kv_heads}", length, dim))
-        for causal in (False, True):
-            case = prefill(batch, heads, length, dim, kv_heads=kv_heads, causal=causal)
-            yield backward_row(name, case, backward_targets(case))
+        for case in full_and_causal(batch, heads, length, dim, kv_heads=kv_heads):
+            yield backward_row(name_of(case), case, backward_targets(case))
     for n_queries in (1, 8):  # few queries, many keys
         case = Case(8, 12, 12, n_queries, 1024, 64)
         yield backward_row(f"8x12x{n_queries}:1024x64", case)
     for dtype in ("bfloat16", "float64"):
         for shape in (BATCH, LONG):
-            for causal in (False, True):
-                case = prefill(*shape, dtype=dtype, causal=causal)
-                yield backward_row(f"{dtype} {shape_name(shape)}", case)
+            for case in full_and_causal(*shape, dtype=dtype):
+                yield backward_row(f"{dtype} {name_of(case)}", case)
     for batch, length in ((8, 128), (1, 512)):
         yield Row(
-            "backward",
-            f"layer {batch}x{length}x768, 12 heads, forward too",
+            *("backward", f"layer {batch}x{length}x768, 12 heads, forward too"),
             LayerStep(Layer(batch, length, 768, 12)),
             ((("torch", 1.7), ("peak", 75)),),
             peers=("torch",),
@@ -332,17 +279,15 @@ def backward_rows():
 def tensor_rows():
     """PyTorch's tensors, against PyTorch's own attention and against arrays."""
     for shape in (SHORT, BATCH, LONG):
-        for causal in (False, True):
+        for call in full_and_causal(*shape):
             for gradients in (False, True):
-                case = Tensors(prefill(*shape, causal=causal), gradients)
-                name = f"tensors {shape_name(shape)}{' causal' if causal else ''}"
+                case = Tensors(call, gradients)
+                end = " backward" if gradients else ""
                 yield Row(
-                    "integrations",
-                    name + (" backward" if gradients else ""),
-                    case,
+                    *("integrations", f"tensors {name_of(call)}{end}", case),
                     (("own", 0.9), ("torch", 1.0)),
                     peers=("torch",),
                     own=("arrays", Own(case.alone)),
                     needs=("torch",),
-                    quick=shape[2] == 128 and not causal,
+                    quick=shape == BATCH and not call.causal,
                 )

@@ -73,7 +73,7 @@ class Sentences:
 
 @functools.cache
 def bert(dtype, packed=True):
-    """attnpy's model: float64 is the yardstick, peers take weights that aren't packed."""
+    """attnpy's model; float64 is the yardstick. Peers take weights not packed."""
     from attnpy.models import BertEncoder
 
     kind = cases.dtype_of(dtype)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from attnpy._measure import DECODE
+
 from ..cases import Case, prefill
-from ..rows import PEERS, Own, Row
+from ..rows import Own, Row, name_of
 from .decoders import Tokens
 from .encoders import Sentences
 from .generation import Generation
@@ -26,32 +30,23 @@ SENTENCES = {
 }
 
 
-def sentences_name(batch, length, ragged):
-    return f"{batch} x 8..{length}" if ragged else f"{batch} x {length}"
-
-
 def model_rows(native_bf16):
     """all-MiniLM-L6-v2: one sentence, and many, some of which are padded."""
-    for shape, (ratio, share) in SENTENCES.items():
-        case = Sentences(*shape)
-        yield Row(
-            "models",
-            f"MiniLM float32 {sentences_name(*shape)}",
-            case,
-            ((("openvino", ratio), ("peak", share)),),
-            peers=ENCODERS,
-            quick=shape == (1, 16, False),
-        )
-    for shape in SENTENCES:
-        yield Row(
-            "models",
-            f"MiniLM bfloat16 {sentences_name(*shape)}",
-            Sentences(*shape, dtype="bfloat16"),
-            ((("openvino", 1.15), ("own", 1.7)), ("error/openvino", 1.0)),
-            peers=ENCODERS,
-            own=("float32", Own(Sentences(*shape))),
-            native=native_bf16,
-        )
+    for dtype in ("float32", "bfloat16"):
+        half = dtype == "bfloat16"
+        for (batch, length, ragged), (ratio, share) in SENTENCES.items():
+            case = Sentences(batch, length, ragged, dtype)
+            lengths = f"8..{length}" if ragged else length
+            targets = ((("openvino", ratio), ("peak", share)),)
+            if half:
+                targets = ((("openvino", 1.15), ("own", 1.7)), ("error/openvino", 1.0))
+            yield Row(
+                *("models", f"MiniLM {dtype} {batch} x {lengths}", case, targets),
+                peers=ENCODERS,
+                own=("float32", Own(replace(case, dtype="float32"))) if half else None,
+                native=half and native_bf16,
+                quick=length == 16 and not half,
+            )
 
 
 def decoder_rows(native_bf16, counts=(0, 8)):
@@ -59,13 +54,13 @@ def decoder_rows(native_bf16, counts=(0, 8)):
     for model in ("Llama shape", "Qwen2-0.5B"):
         for n_new in counts:
             for dtype in ("float32", "bfloat16"):
+                half, case = dtype == "bfloat16", Tokens(model, 256, n_new, dtype)
                 share = ("bandwidth" if n_new else "peak", 85)
-                half = dtype == "bfloat16"
-                own = ("float32", Own(Tokens(model, 256, n_new)))
+                own = ("float32", Own(replace(case, dtype="float32")))
                 yield Row(
                     "tokens" if n_new else "prompts",
                     f"{model} {dtype}, {f'{n_new} after ' if n_new else ''}256",
-                    Tokens(model, 256, n_new, dtype),
+                    case,
                     ((("fastest", 1.15 if n_new else 1.3), share),),
                     peers=DECODERS,
                     own=own if half else None,
@@ -78,36 +73,25 @@ def decoder_rows(native_bf16, counts=(0, 8)):
 
 def default_rows(native_bf16):
     """Two threads, where those of the peers wait as their users meet them."""
-    rows = [
-        *(("", prefill(*shape)) for shape in ((1, 1, 16, 16), (1, 8, 32, 64))),
-        *(("", prefill(1, 8, length, 64)) for length in (64, 256, 1024)),
-        ("", prefill(8, 12, 128, 64)),
-        ("decode ", Case(1, 12, 12, 1, 512, 64)),
-        ("decode ", Case(1, 32, 8, 1, 4096, 128)),
+    shapes = [(1, 1, 16, 16), (1, 8, 32, 64)]
+    shapes += [(1, 8, length, 64) for length in (64, 256, 1024)]
+    alone = [
+        Row("defaults", name_of(case), case, quick=case.n_keys == 16)
+        for case in (prefill(*shape) for shape in (*shapes, (8, 12, 128, 64)))
     ]
-    for kind, case in rows:
-        lengths = f"1:{case.n_keys}" if kind else str(case.n_queries)
-        name = f"{kind}{case.batch}x{case.heads}x{lengths}x{case.dim}"
-        yield default_row(name, case, PEERS, quick=case.n_keys == 16)
-    for row in (*model_rows(native_bf16), *decoder_rows(native_bf16)):
-        small = row.group != "models" or row.case.batch == 1
-        if small and "Qwen2" not in row.name:
-            yield default_row(row.name, row.case, row.peers, unit=row.unit)
-
-
-def default_row(name, case, rivals, unit="GFLOP/s", quick=False):
-    return Row(
-        "defaults",
-        name,
-        case,
-        (("fastest", 1.0),),
-        peers=rivals,
-        limit=None,
-        unit=unit,
-        thread_counts=(2,),
-        waiting="default",
-        quick=quick,
-    )
+    for batch, heads, kv_heads, n_keys, dim in ((1, 12, 12, 512, 64), DECODE):
+        case = Case(batch, heads, kv_heads, 1, n_keys, dim)
+        name = f"decode {batch}x{heads}x1:{n_keys}x{dim}"
+        alone.append(Row("defaults", name, case))
+    models = [
+        replace(row, quick=False)
+        for row in (*model_rows(native_bf16), *decoder_rows(native_bf16))
+        if "Qwen2" not in row.name and getattr(row.case, "batch", 1) == 1
+    ]
+    more = {"group": "defaults", "own": None, "limit": None, "thread_counts": (2,)}
+    more |= {"native": False, "waiting": "default"}
+    for row in (*alone, *models):
+        yield replace(row, targets=(("fastest", 1.0),), **more)
 
 
 def generation_rows():
@@ -116,15 +100,10 @@ def generation_rows():
         ("Llama-like", 64, 32),
         ("Llama-like", 8, 8),
     ):
-        yield Row(
-            "generation",
-            f"{model}, {n_new} tokens after {n_prompt}",
-            Generation(model, n_prompt, n_new),
-            peers=("torch",),
-            limit=None,
-            unit="tokens/s",
-            quick=n_new == 8,
-        )
+        case = Generation(model, n_prompt, n_new)
+        more = {"peers": ("torch",), "limit": None, "unit": "tokens/s"}
+        name = f"{model}, {n_new} tokens after {n_prompt}"
+        yield Row("generation", name, case, quick=n_new == 8, **more)
 
 
 def training_rows():
@@ -134,15 +113,9 @@ def training_rows():
         (Step(2, 128, 4, 64, 8), ()),
     ):
         sizes = f"{case.n_layers} layers, E {case.embed_dim}"
-        yield Row(
-            "training",
-            f"GPT, {sizes}, {case.batch}x{case.length} characters",
-            case,
-            targets,
-            peers=("torch",),
-            unit="tokens/s",
-            quick=case.n_layers == 2,
-        )
+        name = f"GPT, {sizes}, {case.batch}x{case.length} characters"
+        more = {"peers": ("torch",), "unit": "tokens/s", "quick": case.n_layers == 2}
+        yield Row("training", name, case, targets, **more)
 
 
 def transformers_rows():
@@ -155,9 +128,7 @@ def transformers_rows():
     for name, tokens in models.items():
         for by in ("attn_implementation", "accelerate()"):
             yield Row(
-                "integrations",
-                f"{name}, {by}",
-                InTransformers(tokens, by),
+                *("integrations", f"{name}, {by}", InTransformers(tokens, by)),
                 (("transformers", 1.0),),
                 peers=("transformers",),
                 limit=None,
@@ -169,9 +140,7 @@ def transformers_rows():
 def text_rows():
     for n in (200, 2000):
         yield Row(
-            "sentences",
-            f"{n} texts",
-            Texts(n),
+            *("sentences", f"{n} texts", Texts(n)),
             (("sentence_transformers", 2.0), ("fastembed", 1.5)),
             peers=("sentence_transformers", "fastembed", "fastembed_sorted"),
             unit="tokens/s",
