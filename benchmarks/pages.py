@@ -1,4 +1,4 @@
-"""The pages of docs/performance and misses.md, written from what is kept of runs.
+"""The pages of docs/performance, written from what is kept of runs.
 
 docs/performance/data has a file of JSON for each machine: what the machine is, the runs
 with their commands, and of each row what its table shows.
@@ -14,23 +14,10 @@ from . import plots, report
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs" / "performance"
-MISSES = ROOT / "benchmarks" / "misses.md"
-# Of each machine: how its title begins, and its groups.
-PAGES = {
-    "attention": (
-        "Attention",
-        *("full", "causal", "half", "masks", "gqa", "decode", "small", "threads"),
-        *("float64", "tiers", "memory", "footprint"),
-    ),
-    "models": (
-        "Layers, models and sentences",
-        *("layers", "models", "sentences", "prompts", "tokens", "generation"),
-        *("defaults", "loading"),
-    ),
-    "gradients": (
-        "Gradients, training and adapters",
-        *("backward", "training", "integrations"),
-    ),
+TITLES = {
+    "attention": "Attention",
+    "models": "Layers, models and sentences",
+    "gradients": "Gradients, training and adapters",
 }
 MACHINE = ("cpu", "model", "cpus", "cores", "system", "caches", "tier")
 HIDDEN = "---\nnosearch: true\n---"  # words of tables are no answers to a search
@@ -43,6 +30,13 @@ LEGEND = (
     "same round. An error is the root mean square of differences from float64 over "
     "that of the numbers."
 )
+MISSES = (
+    "`rows.py` says what each row should reach: a ratio to a peer or to the fastest of "
+    "them, a share of the machine's limit, or either, where one is enough. These are "
+    "aims of the project, not promises. In brackets is the share of the limit, "
+    "measured in the same rounds, that would be enough. Every run writes such a table, "
+    "`misses.md` beside its `results.json`."
+)
 
 
 # ---- What is kept --------------------------------------------------------------------
@@ -51,23 +45,14 @@ LEGEND = (
 def new_store(results):
     """What is kept of one run, as run.py has its results."""
     found = results["machine"]
-    packages = {
-        name: x for needs in results["versions"].values() for name, x in needs.items()
-    }
-    run = {
-        "command": results["command"],
-        "date": results["date"],
-        "load": found["load average before"],
-        "limits": found["limits"],
-        "versions": {
-            "Python": found["python"],
-            "C compiler": found["compiler"] or "none",
-            **{name: x for name, x in packages.items() if x},
-        },
-    }
+    versions = {"Python": found["python"], "C compiler": found["compiler"] or "none"}
+    for packages in results["versions"].values():
+        versions |= {name: x for name, x in packages.items() if x}
+    run = {key: results[key] for key in ("command", "date")}
+    run |= {"load": found["load average before"], "limits": found["limits"]}
     return {
         "machine": {key: found[key] for key in MACHINE},
-        "runs": [run],
+        "runs": [{**run, "versions": versions}],
         "rows": [report.kept(row) for row in results["rows"]],
     }
 
@@ -146,20 +131,12 @@ def run_lines(runs):
 
 
 def runs_table(runs):
-    lines = [
-        [
-            str(i),
-            run["date"][:16].replace("T", " "),
-            f"`{run['command']}`",
-            load_of(run),
-        ]
-        for i, run in enumerate(runs, 1)
-    ]
+    lines = []
+    for i, run in enumerate(runs, 1):
+        load = ", ".join(f"{x:g}" for x in run.get("load") or ())
+        date = run["date"][:16].replace("T", " ")
+        lines.append([str(i), date, f"`{run['command']}`", load])
     return report.markdown_table(["run", "date", "command", "load before"], lines)
-
-
-def load_of(run):
-    return ", ".join(f"{x:g}" for x in run.get("load") or ())
 
 
 def page(title, store, groups=report.HEADINGS, images=(), first=""):
@@ -176,41 +153,27 @@ def page(title, store, groups=report.HEADINGS, images=(), first=""):
     return "\n\n".join(parts) + "\n"
 
 
-def images(name, page_name):
-    """The plots of a machine that are there, for the page about attention."""
-    for group, title in plots.TITLES.items():
-        file = f"{name}_{group}.png"
-        if page_name == "attention" and (DOCS / file).exists():
-            yield f"![{title}]({file})"
-
-
 def pages(stores):
     """{file name: text} of all pages of the machines, {name: what is kept}."""
-    found = {}
+    found = {"misses.md": misses(stores)}
     for name, store in stores.items():
-        for page_name, (title, *groups) in PAGES.items():
-            if any(row["group"] in groups for row in store["rows"]):
-                found[f"{name}-{page_name}.md"] = page(
-                    f"{title} on {store['title']}",
-                    store,
-                    groups,
-                    images(name, page_name),
-                    READ,
-                )
+        measured = {row["group"] for row in store["rows"]}
+        for subject, groups in report.PAGES.items():
+            if measured.isdisjoint(groups):
+                continue
+            images = [
+                f"![{title}]({name}_{group}.png)"
+                for group, title in plots.TITLES.items()
+                if subject == "attention" and (DOCS / f"{name}_{group}.png").exists()
+            ]
+            title = f"{TITLES[subject]} on {store['title']}"
+            found[f"{name}-{subject}.md"] = page(title, store, groups, images, READ)
     return found
 
 
 def misses(stores):
-    """The text of misses.md: every row that did not reach what it should."""
-    parts = [
-        HIDDEN,
-        "# Where rows of the pages miss",
-        "`rows.py` says what each row should reach: a ratio to a peer or to the "
-        "fastest of them, a share of the machine's limit, or either, where one is "
-        "enough. These are aims of the project, not promises. In brackets is the share "
-        "of the limit, measured in the same rounds, that would be enough. Every run "
-        "writes such a table, `misses.md` beside its `results.json`.",
-    ]
+    """A page of every row that did not reach what it should."""
+    parts = [HIDDEN, "# Where rows of the pages miss", MISSES]
     for store in stores.values():
         heading = store["title"][0].upper() + store["title"][1:]
         parts += [f"## {heading}", report.summary(store["rows"])]
@@ -261,11 +224,8 @@ def main(arguments):
             store = {"title": options.title or name, **later}
         write(path, store)
     stores = {path.stem: read(path) for path in sorted((DOCS / "data").glob("*.json"))}
-    if options.plots:
-        for name, store in stores.items():
-            plots.draw(store["rows"], DOCS, name)
-    written = {DOCS / name: text for name, text in pages(stores).items()}
-    written[MISSES] = misses(stores)
-    for path, text in written.items():
-        path.write_text(text, "utf-8")
-        print(path.relative_to(ROOT))
+    for name, store in stores.items() if options.plots else ():
+        plots.draw(store["rows"], DOCS, name)
+    for name, text in pages(stores).items():
+        (DOCS / name).write_text(text, "utf-8")
+        print((DOCS / name).relative_to(ROOT))

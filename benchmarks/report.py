@@ -6,31 +6,39 @@ from attnpy._measure import duration
 
 from . import peers
 
-HEADINGS = {
-    "full": "Full attention, float32",
-    "causal": "Causal attention, float32",
-    "half": "16-bit arrays",
-    "masks": "Masks, windows, padding, bias",
-    "gqa": "Grouped heads",
-    "decode": "Decoding: one query",
-    "small": "Small calls",
-    "threads": "Two threads against one",
-    "float64": "float64",
-    "tiers": "Each instruction set against its own peak",
-    "layers": "Multi-head layers",
-    "models": "Models: MiniLM's encoder",
-    "sentences": "Sentences: texts to vectors, tokenizer included",
-    "prompts": "Language models: a prompt of 256 tokens",
-    "tokens": "Language models: 8 tokens, one by one, after 256",
-    "generation": "Generation: new tokens of one sequence",
-    "defaults": "Two threads, those of the peers waiting as they do by default",
-    "backward": "Gradients of attention and of a layer",
-    "training": "A training step of a character GPT",
-    "integrations": "Within PyTorch and Hugging Face's models",
-    "memory": "Memory of one call beyond its output, MiB (resident pages)",
-    "loading": "Loading a model: time, and resident memory over the weights",
-    "footprint": "Footprint",
+# Of each machine: its pages, and the groups on each of them.
+PAGES = {
+    "attention": {
+        "full": "Full attention, float32",
+        "causal": "Causal attention, float32",
+        "half": "16-bit arrays",
+        "masks": "Masks, windows, padding, bias",
+        "gqa": "Grouped heads",
+        "decode": "Decoding: one query",
+        "small": "Small calls",
+        "threads": "Two threads against one",
+        "float64": "float64",
+        "tiers": "Each instruction set against its own peak",
+        "memory": "Memory of one call beyond its output, MiB (resident pages)",
+        "footprint": "Footprint",
+    },
+    "models": {
+        "layers": "Multi-head layers",
+        "models": "Models: MiniLM's encoder",
+        "sentences": "Sentences: texts to vectors, tokenizer included",
+        "prompts": "Language models: a prompt of 256 tokens",
+        "tokens": "Language models: 8 tokens, one by one, after 256",
+        "generation": "Generation: new tokens of one sequence",
+        "defaults": "Two threads, those of the peers waiting as they do by default",
+        "loading": "Loading a model: time, and resident memory over the weights",
+    },
+    "gradients": {
+        "backward": "Gradients of attention and of a layer",
+        "training": "A training step of a character GPT",
+        "integrations": "Within PyTorch and Hugging Face's models",
+    },
 }
+HEADINGS = {group: text for page in PAGES.values() for group, text in page.items()}
 SHORT = {name: system.short for name, system in peers.SYSTEMS.items()}
 RIVALS = [name for name in SHORT if name != "attnpy"]
 RATIOS = {**SHORT, "fastest": "the fastest peer"}
@@ -124,12 +132,11 @@ def summary(rows):
 
 def misses(rows):
     """A table of the kept rows that missed a target, or nothing."""
-    lines = [
-        [row["group"], row["name"], str(row.get("threads", "")), misses_of(row)]
-        for row in rows
-        if row.get("missed")
-    ]
-    if lines:
+    found = [row for row in rows if row.get("missed")]
+    if found:
+        columns = ("group", "name", "threads")
+        lines = [[str(row.get(x, "")) for x in columns] for row in found]
+        lines = [[*x, misses_of(row)] for x, row in zip(lines, found, strict=True)]
         yield markdown_table(["group", "row", "threads", "missed"], lines)
 
 
@@ -170,32 +177,20 @@ def values_cells(row):
 
 
 KINDS = {"faster_than": times_cells, "mebibytes": memory_cells, "values": values_cells}
-LIMITS = ["% of peak", "% of bandwidth"]
 # The order of columns behind the row, its threads, the time and units.
-COLUMNS = [*LIMITS, *(f"x {SHORT[name]}" for name in RIVALS), "x own", "error"]
-COLUMNS += ["% in attention", *SHORT.values(), "median (quartiles)", "run"]
+COLUMNS = ["% of peak", "% of bandwidth", *(f"x {SHORT[name]}" for name in RIVALS)]
+COLUMNS += ["x own", "error", "% in attention", *SHORT.values(), "median (quartiles)"]
+COLUMNS += ["run"]
 
 
 def one_line(row):
     """A kept row as it is printed while the benchmark runs."""
-    cells = [row["group"], row["name"]]
-    if "threads" in row:
-        cells.append(f"{row['threads']} thr")
+    parts = [row["group"], row["name"]]
+    parts += [f"{row['threads']} thr"] if "threads" in row else []
     for kind, cells_of in KINDS.items():
         if kind in row:
-            cells += labelled(kind, cells_of(row))
-    return "  ".join([*cells, verdict(row)])
-
-
-def labelled(kind, cells):
-    """The cells, each with its unit: there is no header above them."""
-    for head, cell in cells.items():
-        if kind == "mebibytes":
-            yield f"{head} {cell} MiB"
-        elif head in ("time", "median (quartiles)"):
-            yield cell
-        else:
-            yield f"{cell} {'%' if head in LIMITS else head}"
+            parts += [f"{head}: {cell}" for head, cell in cells_of(row).items()]
+    return "  ".join([*parts, verdict(row)])
 
 
 # ---- Tables --------------------------------------------------------------------------
@@ -219,13 +214,9 @@ def table(rows, cells_of):
     several = len({row["run"] for row in rows}) > 1
     lines = []
     for row in rows:
-        line = {"row": row["name"]}
-        if "threads" in row:
-            line["threads"] = str(row["threads"])
-        line |= cells_of(row)
-        if several:
-            line["run"] = str(row["run"] + 1)
-        lines.append(line)
+        threads = {"threads": str(row["threads"])} if "threads" in row else {}
+        run = {"run": str(row["run"] + 1)} if several else {}
+        lines.append({"row": row["name"], **threads, **cells_of(row), **run})
     heads = list(dict.fromkeys(head for line in lines for head in line))
     heads.sort(key=lambda head: COLUMNS.index(head) if head in COLUMNS else -1)
     return markdown_table(heads, [[line.get(x, "") for x in heads] for line in lines])
