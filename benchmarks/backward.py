@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -31,9 +31,6 @@ class Backward:
     def flops(self):
         """Five products for each visible pair, where the call has two."""
         return 2.5 * self.call.flops()
-
-    def facts(self):
-        return self.call.facts()
 
 
 def flat(gradients):
@@ -86,15 +83,9 @@ def unfused_by_head(grad, query, key, value, *more):
 def numpy_ways(case, arrays, n_threads):
     if case.dtype not in ("float32", "float64"):
         return
-    call = case.call
-    group = call.heads // call.kv_heads
-    grouped = (call.batch, call.kv_heads, group * call.n_queries, call.dim)
     grad, query, key, value = arrays
-    scale = query.dtype.type(call.dim**-0.5)
-    added = cases.additive(call, query.dtype)
-    if added is not None and group > 1:
-        added = np.tile(added[:, :1], (1, 1, group, 1))  # one mask for all heads
-    query, grad = query.reshape(grouped), grad.reshape(grouped)
+    scale, added = query.dtype.type(case.call.dim**-0.5), peers.numpy_mask(case.call)
+    query, grad = (x.reshape(case.call.grouped_shape) for x in (query, grad))
     weights = np.matmul(query * scale, key.swapaxes(-1, -2))
     if added is not None:
         weights += added
@@ -165,10 +156,11 @@ def torch_calls(case, arrays):
             copied = partial(peers.repeated, group=group, **more)
             yield f"{name}, repeated heads", retained(copied, inputs, grad)
             if not more:
-                shape = (call.batch, call.kv_heads, group * call.n_queries, call.dim)
-                query = inputs[0].detach().reshape(shape).requires_grad_()
-                few = query, *inputs[1:]
-                yield "heads as queries", retained(attend, few, grad.reshape(shape))
+                rows = [
+                    x.detach().reshape(call.grouped_shape) for x in (inputs[0], grad)
+                ]
+                few = rows[0].requires_grad_(), *inputs[1:]
+                yield "heads as queries", retained(attend, few, rows[1])
             continue
         yield name, retained(partial(attend, **more), inputs, grad)
         with sdpa_kernel(SDPBackend.MATH):  # which keeps the weights
@@ -221,9 +213,6 @@ class LayerStep:
         """Each product with weights has two more backwards, the five of pairs."""
         products = 8 * self.layer.batch * self.layer.length * self.layer.embed_dim**2
         return 3 * products + 3.5 * (self.layer.flops() - products)
-
-    def facts(self):
-        return asdict(self.layer)
 
 
 def flat_step(case, grad_x, parameters):

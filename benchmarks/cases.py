@@ -42,6 +42,12 @@ class Case:
         return self.batch, self.heads, self.n_queries, self.dim
 
     @property
+    def grouped_shape(self):
+        """The query's, with the heads of a group as more queries of their key head."""
+        group = self.heads // self.kv_heads
+        return self.batch, self.kv_heads, group * self.n_queries, self.dim
+
+    @property
     def key_shape(self):
         return self.batch, self.kv_heads, self.n_keys, self.dim
 

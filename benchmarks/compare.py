@@ -21,9 +21,9 @@ import numpy as np
 from attnpy._measure import calls_per_sample, duration, one_time, quartiles
 
 from . import children, machine, measure, progress, report
-from .groups import TIMED, rows_here
+from .groups import TIMED
 from .models import folders
-from .run import listed, numbers
+from .run import add_rows, chosen_rows
 
 ROOT = Path(__file__).parents[1]
 
@@ -34,15 +34,12 @@ def parser():
         description="How many times faster REV2 is than REV1, row by row. A revision "
         "is anything that git knows, or '.' for the files as they are now.",
     )
+    add_rows(parsed, TIMED, ("full",), (1,))
     add = parsed.add_argument
     add("before", metavar="REV1")
     add("after", metavar="REV2")
-    add("--group", type=listed, default=("full",), help=f"of {','.join(TIMED)}")
-    add("--rows", default="", help="only rows whose name contains this")
-    add("--threads", type=numbers, default=(1,), help="default: 1")
     add("--rounds", type=int, default=10, help="pairs of samples (default: 10)")
     add("--processes", type=int, default=3, help="pairs of processes (default: 3)")
-    add("--quick", action="store_true", help="only the rows of --quick")
     add("--json", help="write the ratios to this file")
     add(
         "--no-build-isolation", action="store_true", help="build with what is installed"
@@ -127,19 +124,6 @@ def sample(n_calls):
 # ---- Comparing -----------------------------------------------------------------------
 
 
-def chosen(options):
-    """(row, number of threads) of all that is compared."""
-    unknown = sorted(set(options.group) - set(TIMED))
-    if unknown:
-        sys.exit(f"expected some of {', '.join(TIMED)}, got {unknown[0]!r}")
-    return [
-        (row, n_threads)
-        for row in rows_here(options.group)
-        for n_threads in row.thread_counts or options.threads
-        if options.rows in row.name and (row.quick or not options.quick)
-    ]
-
-
 def times_of_pair(workers, row, n_threads, n_rounds):
     """Seconds of both in each round; who goes first changes from round to round."""
     n_calls = max(worker.call(prepare, row, n_threads) for worker in workers)
@@ -150,20 +134,21 @@ def times_of_pair(workers, row, n_threads, n_rounds):
     return times
 
 
+def title(item):
+    row, n_threads = item
+    return f"{row.group} {row.name}, {n_threads} thr"
+
+
 def compare(targets, todo, options):
     """{(row, threads): seconds (rounds of all processes, 2)}."""
     times = {item: [] for item in todo}
-    bar = progress.Bar(options.processes * len(todo))
     for _ in range(options.processes):
         workers = [Worker(target) for target in targets]
-        for row, n_threads in todo:
-            bar.show(f"{row.group} {row.name}, {n_threads} thr")
+        for row, n_threads in progress.each(todo, title):
             pair = times_of_pair(workers, row, n_threads, options.rounds)
             times[row, n_threads].append(pair)
-            bar.step()
         for worker in workers:
             worker.close()
-    bar.close()
     return {item: np.concatenate(pairs) for item, pairs in times.items()}
 
 
@@ -182,24 +167,21 @@ def summarise(row, n_threads, times):
 
 def table(options, results):
     header = ["group", "row", "threads", options.before, options.after]
-    header.append("times faster (quartiles)")
-    lines = [
-        [
-            x["group"],
-            x["name"],
-            str(x["threads"]),
-            duration(x["before"]),
-            duration(x["after"]),
-            report.spread(x["faster"], 3),
-        ]
-        for x in results
-    ]
-    return report.markdown_table(header, lines)
+    lines = []
+    for x in results:
+        times = duration(x["before"]), duration(x["after"])
+        row = x["group"], x["name"], str(x["threads"])
+        lines.append([*row, *times, report.spread(x["faster"], 3)])
+    return report.markdown_table([*header, "times faster (quartiles)"], lines)
 
 
 def main(arguments):
     options = parser().parse_args(arguments)
-    todo = chosen(options)
+    todo = [
+        (row, n_threads)
+        for row in chosen_rows(options)
+        for n_threads in row.thread_counts or options.threads
+    ]
     folders.root()  # one for all processes
     with tempfile.TemporaryDirectory() as directory:
         targets = [

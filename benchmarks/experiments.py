@@ -227,8 +227,4 @@ def end_of(times, n_cores):
     return max(free)
 
 
-EXPERIMENTS = {
-    "products": products,
-    "watching": watching,
-    "cores": cores,
-}
+EXPERIMENTS = {"products": products, "watching": watching, "cores": cores}

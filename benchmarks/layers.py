@@ -89,18 +89,22 @@ def torch_layer(mha):
     import torch
 
     layer = torch.nn.MultiheadAttention(len(mha.W_q), mha.num_heads, batch_first=True)
-    fill_torch_layer(layer, mha)
-    return layer.eval()
+    return fill_torch_layer(layer, mha).eval()
 
 
 def fill_torch_layer(layer, mha):
+    weight, bias = packed(mha)
+    fill_torch(layer.in_proj_weight, weight.T)
+    fill_torch(layer.in_proj_bias, bias)
+    fill_torch(layer.out_proj.weight, mha.W_o.T)
+    fill_torch(layer.out_proj.bias, mha.b_o)
+    return layer
+
+
+def fill_torch(parameter, array):
     import torch
 
-    weight, bias = packed(mha)
-    layer.in_proj_weight.copy_(torch.from_numpy(weight.T))
-    layer.in_proj_bias.copy_(torch.from_numpy(bias))
-    layer.out_proj.weight.copy_(torch.from_numpy(mha.W_o.T))
-    layer.out_proj.bias.copy_(torch.from_numpy(mha.b_o))
+    parameter.copy_(torch.from_numpy(array))
 
 
 def written_out(x, layer):

@@ -39,37 +39,31 @@ def loops():
     with tempfile.TemporaryDirectory() as directory:
         target = str(Path(directory) / "peak.so")
         for command in (compiler(), ["cc"]):
-            try:
-                subprocess.run(
-                    [*command, *FLAGS, str(source), "-o", target],
-                    check=True,
-                    capture_output=True,
-                )
+            if output_of([*command, *FLAGS, str(source), "-o", target]) is not None:
                 break
-            except (OSError, subprocess.CalledProcessError):
-                continue
         else:
             return None
         library = ctypes.CDLL(target)
-    library.seconds_now.restype = ctypes.c_double
-    library.has_fma_loop.argtypes = (ctypes.c_char_p,)
-    library.fma_rates.restype = None
-    library.fma_rates.argtypes = (
-        ctypes.c_char_p,
-        ctypes.c_double,
-        ctypes.c_double,
-        ctypes.c_ssize_t,
-        ctypes.c_void_p,
-    )
-    library.read_rate.restype = ctypes.c_double
-    library.read_rate.argtypes = (
-        ctypes.c_void_p,
-        ctypes.c_void_p,
-        ctypes.c_ssize_t,
-        ctypes.c_int,
-        ctypes.c_double,
-    )
+    text, pointer = ctypes.c_char_p, ctypes.c_void_p
+    real, size = ctypes.c_double, ctypes.c_ssize_t
+    for name, result, *arguments in (
+        ("seconds_now", real),
+        ("has_fma_loop", ctypes.c_int, text),
+        ("fma_rates", None, text, real, real, size, pointer),
+        ("read_rate", real, pointer, pointer, size, ctypes.c_int, real),
+    ):
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
     return library
+
+
+def output_of(command):
+    """What a command prints, or None where it fails."""
+    try:
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout
 
 
 @functools.cache
@@ -153,23 +147,16 @@ def read_bandwidth(one, other, n_threads, way, seconds=SECONDS):
     part = one.nbytes // n_threads
 
     def read(i):
-        return loops().read_rate(
-            one.ctypes.data + i * part,
-            other.ctypes.data + i * part,
-            part,
-            way,
-            seconds,
-        )
+        addresses = (x.ctypes.data + i * part for x in (one, other))
+        return loops().read_rate(*addresses, part, way, seconds)
 
     return together(read, n_threads)
 
 
 def best_read_way(one, other, n_threads):
     """Which way of reading (streams, prefetch) is fastest for these arrays."""
-    ways = range(loops().n_read_ways())
-    rounds = [
-        [read_bandwidth(one, other, n_threads, way) for way in ways] for _ in range(3)
-    ]
+    ways, read = range(loops().n_read_ways()), partial(read_bandwidth, one, other)
+    rounds = [[read(n_threads, way) for way in ways] for _ in range(3)]
     return int(np.argmax(np.median(rounds, axis=0)))
 
 
@@ -193,13 +180,8 @@ def cache_bytes():
 
 def compiler_version():
     """The first line of what the C compiler says about itself, or None."""
-    try:
-        done = subprocess.run(
-            [*compiler(), "--version"], capture_output=True, text=True, check=True
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return done.stdout.splitlines()[0]
+    text = output_of([*compiler(), "--version"])
+    return text and text.splitlines()[0]
 
 
 def cpu_model():
@@ -220,11 +202,9 @@ def limits(n_threads):
     if loops() is None:
         return {}
     found = {}
-    for real in ("f32", "f64", "bf16"):
-        loop = fma_loop(real)
-        if loop:
-            rates = [fma_peak(loop, n_threads) for _ in range(5)]
-            found[f"{loop} GFLOP/s"] = round(max(rates) / 1e9, 1)
+    for loop in filter(None, map(fma_loop, ("f32", "f64", "bf16"))):
+        rates = [fma_peak(loop, n_threads) for _ in range(5)]
+        found[f"{loop} GFLOP/s"] = round(max(rates) / 1e9, 1)
     one, other = (np.ones(128 << 20, np.uint8) for _ in range(2))
     way = best_read_way(one, other, n_threads)
     rates = [read_bandwidth(one, other, n_threads, way) for _ in range(5)]

@@ -124,9 +124,9 @@ def multi_head(case, arrays, n_threads):
 
 def heads_as_batch(case, arrays, n_threads):
     """(B, H, L, D) as it lies, each key head a sequence of one head."""
-    group = case.heads // case.kv_heads
-    rows = group * case.n_queries, case.n_keys, case.n_keys
-    given = [x.reshape(-1, n, case.dim) for x, n in zip(arrays, rows, strict=True)]
+    query, key, value = arrays
+    given = query.reshape(case.grouped_shape), key, value
+    given = [x.reshape(-1, *x.shape[2:]) for x in given]
     call = multi_head_call(case, given, 1, n_threads)
     return call, lambda result: result.reshape(case.query_shape)
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -72,13 +72,11 @@ def unfused_by_head(query, key, value, scale, added, pool=None, n_threads=1):
 
     heads = np.ndindex(*query.shape[:2])
     if pool is None:
-        for index in heads:
-            one_head(index)
-        return result
-    limit_blas(1)
-    for _ in pool.map(one_head, heads):
-        pass
-    limit_blas(n_threads)
+        list(map(one_head, heads))
+    else:
+        limit_blas(1)
+        list(pool.map(one_head, heads))
+        limit_blas(n_threads)
     return result
 
 
@@ -105,17 +103,20 @@ def limit_blas(n_threads):
         library.set_num_threads(n_threads)
 
 
+def numpy_mask(case):
+    """What is added to the scores of queries in case.grouped_shape, or None."""
+    added, group = cases.additive(case, case.dtype), case.heads // case.kv_heads
+    if added is None or group == 1:
+        return added
+    return np.tile(added[:, :1], (1, 1, group, 1))  # one mask for all heads
+
+
 def numpy_ways(case, arrays, n_threads):
     if case.dtype not in ("float32", "float64"):
         return
     query, key, value = arrays
-    group = case.heads // case.kv_heads
-    grouped = (case.batch, case.kv_heads, group * case.n_queries, case.dim)
-    scale = query.dtype.type(case.dim**-0.5)
-    added = cases.additive(case, query.dtype)
-    if added is not None and group > 1:
-        added = np.tile(added[:, :1], (1, 1, group, 1))  # one mask for all heads
-    arguments = (query.reshape(grouped), key, value, scale, added)
+    scale, added = query.dtype.type(case.dim**-0.5), numpy_mask(case)
+    arguments = (query.reshape(case.grouped_shape), key, value, scale, added)
 
     def read(result):
         return result.reshape(case.query_shape)
@@ -186,8 +187,7 @@ def torch_ways(case, arrays, n_threads):
             call = partial(repeated, query, key, value, group, **more)
             yield Way(f"{name}, repeated heads", call, read)
         if not more:
-            shape = (case.batch, case.kv_heads, group * case.n_queries, case.dim)
-            call = partial(attend, query.reshape(shape), key, value)
+            call = partial(attend, query.reshape(case.grouped_shape), key, value)
             yield Way("heads as queries", call, read)
 
 
@@ -236,8 +236,7 @@ WAYS = {
 }
 
 
-@dataclass(frozen=True)
-class System:
+class System(NamedTuple):
     """Who is compared: its name in full and in a table's head, its packages."""
 
     title: str
@@ -245,17 +244,14 @@ class System:
     needs: tuple[str, ...]
 
 
+ON_TORCH = ("transformers", "torch", "safetensors")
 SYSTEMS = {
     "attnpy": System("attnpy", "attnpy", ("attnpy",)),
     "torch": System("PyTorch", "torch", ("torch",)),
-    "transformers": System(
-        "Hugging Face transformers", "HF", ("transformers", "torch", "safetensors")
-    ),
+    "transformers": System("Hugging Face transformers", "HF", ON_TORCH),
     "onnxruntime": System("ONNX Runtime", "ORT", ("onnxruntime", "onnx")),
-    "openvino": System("OpenVINO", "OpenVINO", ("openvino", "safetensors")),
-    "ctranslate2": System(
-        "CTranslate2", "CT2", ("ctranslate2", "transformers", "torch", "safetensors")
-    ),
+    "openvino": System("OpenVINO", "OpenVINO", ("openvino", *ON_TORCH)),
+    "ctranslate2": System("CTranslate2", "CT2", ("ctranslate2", *ON_TORCH)),
     "llamacpp": System(
         "llama.cpp", "llama.cpp", ("llama_cpp_python", "gguf", "safetensors")
     ),
@@ -292,6 +288,14 @@ def versions(systems):
 
 def installed(system):
     return all(version(package) for package in SYSTEMS[system].needs)
+
+
+def has_needs_of(row):
+    """Whether the packages are there that attnpy's own way of a row takes."""
+    needs = [*row.needs]
+    needs += ["ml_dtypes"] if row.case.dtype == "bfloat16" else []
+    needs += ["safetensors"] if hasattr(row.case, "expected") else []
+    return all(map(version, needs))
 
 
 def uses_torch(systems):

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from .peers import SYSTEMS
+
+LEAST_MIB = 0.01  # that the axis shows
 
 STYLES = {
     "attnpy": {"color": "#d62728", "marker": "o", "linewidth": 2.2},
@@ -25,17 +29,13 @@ def draw(rows, directory, prefix):
     except ImportError:
         return []
     matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
     drawn = []
     for group, title in TITLES.items():
         found = points(rows, group)
-        if len({length for length, _ in found}) < 2:
-            continue
-        figure = (draw_memory if group == "memory" else draw_speed)(found)
-        figure.suptitle(title)
-        drawn.append((group, save(figure, directory / f"{prefix}_{group}.png")))
-        plt.close(figure)
+        if len({length for length, _ in found}) >= 2:
+            path = directory / f"{prefix}_{group}.png"
+            draw_group(found, title, path)
+            drawn.append((group, path))
     return drawn
 
 
@@ -48,82 +48,64 @@ def points(rows, group):
     return sorted(kept, key=lambda point: point[0])
 
 
-def draw_speed(found):
-    """GFLOP/s against L, a panel for each number of threads."""
+def values_of(row, system):
+    """A system's quartiles: of its speed, which is attnpy's over a ratio, or MiB."""
+    if "mebibytes" in row:
+        size = row["mebibytes"].get(system)
+        return size if size is None else [max(size, LEAST_MIB)] * 3
+    ratios = [1.0] * 3 if system == "attnpy" else row["faster_than"].get(system)
+    return ratios and [row["speed"] / ratio for ratio in reversed(ratios)]
+
+
+def draw_group(found, title, path):
+    """Draw speed or memory against L, a panel for each number of threads."""
     import matplotlib.pyplot as plt
 
-    counts = sorted({row["threads"] for _, row in found})
+    memory = "mebibytes" in found[0][1]
+    counts = [1] if memory else sorted({row["threads"] for _, row in found})
     size = (5.2 * len(counts), 4.6)
     figure, panels = plt.subplots(1, len(counts), figsize=size, squeeze=False)
     for panel, n_threads in zip(panels[0], counts, strict=True):
         lines = [point for point in found if point[1]["threads"] == n_threads]
         for system, style in STYLES.items():
-            draw_system(panel, system, lines, style)
-        peaks = [
-            (n, 100 * x["speed"] / x["percent"][1]) for n, x in lines if "percent" in x
-        ]
+            values = {length: values_of(row, system) for length, row in lines}
+            values = {length: x for length, x in values.items() if x}
+            if values:
+                low, middle, high = np.transpose([*values.values()])
+                more = {"yerr": [middle - low, high - middle], "capsize": 2, **style}
+                label = SYSTEMS[system].title
+                panel.errorbar([*values], middle, label=label, **more)
+        peaks = {
+            length: 100 * row["speed"] / row["percent"][1]
+            for length, row in lines
+            if "percent" in row
+        }
         if peaks:
-            panel.plot(
-                *zip(*peaks, strict=True), "k--", linewidth=1, label="peak, measured"
-            )
-        length_axis(panel, lines)
-        panel.set_ylim(0, 1.08 * panel.get_ylim()[1])
-        panel.set_ylabel("GFLOP/s over visible pairs")
+            label = "peak, measured"
+            panel.plot([*peaks], [*peaks.values()], "k--", linewidth=1, label=label)
+        label_axes(panel, [length for length, _ in lines], memory)
         panel.set_title(f"{n_threads} thread{'s' if n_threads > 1 else ''}")
         below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.18)}
         panel.legend(**below, ncols=2, fontsize=8)
-    return figure
+    figure.suptitle(title)
+    save(figure, path)
+    plt.close(figure)
 
 
-def draw_system(panel, system, lines, style):
-    """A system's speed: attnpy's over its ratio, whose quartiles are the bars."""
-    ratios = [
-        (n, x["speed"], [1.0] * 3 if system == "attnpy" else x["faster_than"][system])
-        for n, x in lines
-        if system == "attnpy" or system in x["faster_than"]
-    ]
-    if ratios:
-        middle = [speed / ratio[1] for _, speed, ratio in ratios]
-        below = [
-            m - speed / r[2] for m, (_, speed, r) in zip(middle, ratios, strict=True)
-        ]
-        above = [
-            speed / r[0] - m for m, (_, speed, r) in zip(middle, ratios, strict=True)
-        ]
-        more = {"yerr": [below, above], "capsize": 2, "label": SYSTEMS[system].title}
-        panel.errorbar([n for n, _, _ in ratios], middle, **more, **style)
-
-
-def draw_memory(found):
-    """MiB beyond the output against L, full attention on one thread."""
-    import matplotlib.pyplot as plt
-
-    lines = [point for point in found if point[1]["threads"] == 1]
-    figure, panel = plt.subplots(figsize=(5.2, 4))
-    for system, style in STYLES.items():
-        sizes = [
-            (n, max(x["mebibytes"][system], 0.01))  # the least that the axis shows
-            for n, x in lines
-            if system in x["mebibytes"]
-        ]
-        if sizes:
-            panel.plot(*zip(*sizes, strict=True), label=SYSTEMS[system].title, **style)
-    length_axis(panel, lines)
-    panel.set_yscale("log")
-    panel.set_ylabel("MiB beyond the output (0.01 or less: 0.01)")
-    panel.legend(fontsize=8)
-    return figure
-
-
-def length_axis(panel, lines):
+def label_axes(panel, lengths, memory):
     from matplotlib.ticker import NullLocator
 
     panel.set_xscale("log", base=2)
-    lengths = sorted({length for length, _ in lines})
     panel.set_xticks(lengths, [str(length) for length in lengths], fontsize=8)
     panel.xaxis.set_minor_locator(NullLocator())
     panel.set_xlabel("L")
     panel.grid(alpha=0.3)
+    if memory:
+        panel.set_yscale("log")
+        panel.set_ylabel(f"MiB beyond the output (at least {LEAST_MIB})")
+    else:
+        panel.set_ylim(0, 1.08 * panel.get_ylim()[1])
+        panel.set_ylabel("GFLOP/s over visible pairs")
 
 
 def save(figure, path):
@@ -133,4 +115,3 @@ def save(figure, path):
     figure.savefig(path, dpi=100)
     with Image.open(path) as image:  # with a palette a third of the size
         image.convert("RGB").quantize(64).save(path, optimize=True)
-    return path

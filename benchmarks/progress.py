@@ -1,39 +1,26 @@
-"""A progress bar on stderr: one line that is overwritten, where it is a terminal."""
+"""What is being done, on a line of stderr that is overwritten, if it is a terminal."""
 
 from __future__ import annotations
 
 import sys
 
 
-class Bar:
-    """Nothing where stderr is not a terminal."""
+def each(items, title):
+    """Go through items, whose titles are shown with how many are done."""
+    items = list(items)
+    for i, item in enumerate(items):
+        show(f"[{i}/{len(items)}] {title(item)}"[:78])
+        yield item
+    show("")
 
-    def __init__(self, total):
-        self.total, self.done, self.text = total, 0, ""
-        self.shown = sys.stderr.isatty()
 
-    def show(self, text):
-        """Say what is being done now."""
-        self.text = text
-        self.draw()
+def show(text):
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{text}")
+        sys.stderr.flush()
 
-    def step(self):
-        self.done += 1
-        self.draw()
 
-    def draw(self):
-        self.put(f"[{self.done}/{self.total}] {self.text}"[:78])
-
-    def put(self, text):
-        if self.shown:
-            sys.stderr.write(f"\r\x1b[K{text}")
-            sys.stderr.flush()
-
-    def write(self, line):
-        """Print a line of results on stdout."""
-        self.put("")
-        print(line, flush=True)
-        self.draw()
-
-    def close(self):
-        self.put("")
+def write(line):
+    """Print a line of results on stdout, in the place of what is shown."""
+    show("")
+    print(line, flush=True)

@@ -9,6 +9,7 @@ import os
 import shlex
 import traceback
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 
 from . import (
@@ -35,45 +36,51 @@ def parser():
         "commits, `report` to write the pages of docs/performance again, "
         "`experiments` for what is no comparison.",
     )
+    add_rows(parsed, GROUPS, GROUPS, (1, 2))
     add = parsed.add_argument
-    add("--quick", action="store_true", help="a few rows, in a minute")
-    add("--group", type=listed, default=GROUPS, help=f"of {','.join(GROUPS)}")
-    add("--rows", default="", help="only rows whose name contains this")
-    add("--threads", type=numbers, default=(1, 2), help="default: 1,2")
-    add("--systems", type=listed, default=tuple(peers.SYSTEMS), help="default: all")
+    systems = names_of(peers.SYSTEMS)
+    add("--systems", type=systems, default=tuple(peers.SYSTEMS), help="default: all")
     add("--rounds", type=int, help="rounds for each row, at most (default: 15)")
     add("--seconds", type=float, help="for each row, but five rounds (default: 5)")
-    add(
-        "--output", default="benchmark-results", help="directory (default: %(default)s)"
-    )
+    add("--trials", type=int, help="samples to find a peer's fastest way (default: 3)")
+    add("--output", default="benchmark-results", help="directory, %(default)s")
     add(
         "--models",
         help="keep the models with random weights in this directory (6 GB), for later "
         "runs; by default they are written anew and removed",
     )
     add("--no-compile", action="store_true", help="leave torch.compile out: it is slow")
-    add("--trials", type=int, help="samples to find a peer's fastest way (default: 3)")
     add("--no-plots", action="store_true", help="write JSON and Markdown only")
     add("--list", action="store_true", help="list the rows and stop")
     return parsed
 
 
-def listed(text):
-    return tuple(text.split(","))
+def add_rows(parsed, groups, default, threads):
+    """Add the options that choose rows."""
+    add = parsed.add_argument
+    known = ",".join(groups)
+    add("--group", type=names_of(groups), default=default, help=f"of {known}")
+    add("--rows", default="", help="only rows whose name contains this")
+    add("--quick", action="store_true", help="a few rows of each group")
+    counts = ",".join(map(str, threads))
+    add("--threads", type=numbers, default=threads, help=f"default: {counts}")
+
+
+def names_of(known):
+    """The type of an option that lists some of these."""
+
+    def listed(text):
+        for name in text.split(","):
+            if name not in known:
+                message = f"expected some of {', '.join(known)}, got {name!r}"
+                raise argparse.ArgumentTypeError(message)
+        return tuple(text.split(","))
+
+    return listed
 
 
 def numbers(text):
     return tuple(int(part) for part in text.split(","))
-
-
-def checked(options, parsed):
-    """Options whose names exist; only systems that are installed."""
-    for given, known in ((options.group, GROUPS), (options.systems, peers.SYSTEMS)):
-        unknown = sorted(set(given) - set(known))
-        if unknown:
-            parsed.error(f"expected some of {', '.join(known)}, got {unknown[0]!r}")
-    names = dict.fromkeys(("attnpy", *options.systems))
-    return [name for name in names if peers.installed(name)]
 
 
 def effort(options):
@@ -93,16 +100,12 @@ def effort(options):
 
 def chosen_rows(options):
     """The timed rows, where the CPU and the packages have what they need."""
-    has_bfloat16 = peers.version("ml_dtypes")
-    has_files = peers.version("safetensors")
     return [
         row
         for row in rows_here(options.group)
         if options.rows in row.name
         and (row.quick or not options.quick)
-        and (has_bfloat16 or row.case.dtype != "bfloat16")
-        and (has_files or not hasattr(row.case, "expected"))
-        and all(map(peers.version, row.needs))
+        and peers.has_needs_of(row)
     ]
 
 
@@ -113,32 +116,28 @@ def jobs(options, systems):
         for n_threads in row.thread_counts or options.threads:
             title = f"{row.group} {row.name}, {n_threads} thr"
             yield title, partial(timed, row, n_threads, systems, how)
-    if "small" in options.group and options.rows in "1x1x16x16":
-        yield "small, the Python layer", partial(overhead.measure_overhead, how.rounds)
-    has_torch = "integrations" in options.group and peers.version("torch")
-    if has_torch and options.rows in "1x1x16x16":
-        adapter = partial(overhead.measure_adapter, how.rounds)
-        yield "integrations, what a call of tensors adds", adapter
-    if "memory" in options.group:
-        for name, case in memory.rows(options.quick):
-            if options.rows not in name:
-                continue
-            for n_threads in options.threads[:1] if options.quick else options.threads:
-                title = f"memory {name}, {n_threads} thr"
-                measure_memory = partial(memory.measure_memory, name, case)
-                yield title, partial(measure_memory, n_threads, systems)
-    if "loading" in options.group and peers.version("safetensors"):
+    for group, name, job in other_jobs(options, systems, how.rounds):
+        if group in options.group and options.rows in name:
+            yield f"{group} {name}", job
+
+
+def other_jobs(options, systems, n_rounds):
+    """(group, name, function) of rows that are more than the time of a call."""
+    tiny = "1x1x16x16, what Python adds"
+    yield "small", tiny, partial(overhead.measure_overhead, n_rounds)
+    if peers.version("torch"):
+        yield "integrations", tiny, partial(overhead.measure_adapter, n_rounds)
+    for name, case in memory.rows(options.quick):
+        for n in options.threads[:1] if options.quick else options.threads:
+            job = partial(memory.measure_memory, name, case, n, systems)
+            yield "memory", f"{name}, {n} thr", job
+    if peers.version("safetensors"):
         for name, config, dtype in loading.rows(options.quick):
-            has_dtype = dtype != "bfloat16" or peers.version("ml_dtypes")
-            if options.rows in name and has_dtype:
-                job = partial(loading.measure_loading, name, config, dtype)
-                yield f"loading {name}", partial(job, how.rounds)
-    if "footprint" in options.group and options.rows in "footprint":
-        n_rounds = 2 if options.quick else 15
-        yield (
-            "footprint",
-            partial(footprint.measure_footprint, systems, n_rounds),
-        )
+            if dtype != "bfloat16" or peers.version("ml_dtypes"):
+                job = partial(loading.measure_loading, name, config, dtype, n_rounds)
+                yield "loading", name, job
+    n_rounds = 2 if options.quick else 15
+    yield "footprint", "import", partial(footprint.measure_footprint, systems, n_rounds)
 
 
 def timed(row, n_threads, systems, how):
@@ -149,23 +148,19 @@ def timed(row, n_threads, systems, how):
 def measured(todo):
     """All rows, or those before Ctrl-C. One that fails is reported, no more."""
     rows, failures = [], {}
-    bar = progress.Bar(len(todo))
-    for title, job in todo:
-        bar.show(title)
+    for title, job in progress.each(todo, itemgetter(0)):
         try:
             found = job()
         except KeyboardInterrupt:
-            bar.write("interrupted: what was measured till now is written")
+            progress.write("interrupted: what was measured till now is written")
             break
         except Exception as error:
             failures[title] = "".join(traceback.format_exception_only(error)).strip()
-            bar.write(f"{title}: failed: {failures[title]}")
-            found = []
+            progress.write(f"{title}: failed: {failures[title]}")
+            continue
         for row in found if isinstance(found, list) else [found]:
             rows.append(row)
-            bar.write(report.one_line(report.kept(row)))
-        bar.step()
-    bar.close()
+            progress.write(report.one_line(report.kept(row)))
     return rows, failures
 
 
@@ -184,9 +179,9 @@ def command(arguments):
 
 
 def main(arguments):
-    parsed = parser()
-    options = parsed.parse_args(arguments)
-    systems = checked(options, parsed)
+    options = parser().parse_args(arguments)
+    every = dict.fromkeys(("attnpy", *options.systems))
+    systems = [name for name in every if peers.installed(name)]
     if options.models:
         os.environ[folders.PLACE] = os.path.abspath(options.models)
         os.makedirs(options.models, exist_ok=True)
@@ -200,7 +195,7 @@ def main(arguments):
     results = {
         "command": command(arguments),
         "date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
-        "versions": peers.versions(dict.fromkeys(("attnpy", *options.systems))),
+        "versions": peers.versions(every),
         "machine": machine.describe(options.threads),
     }
     print("\n".join(pages.machine_lines(results["machine"])), flush=True)

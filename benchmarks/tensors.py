@@ -32,9 +32,6 @@ class Tensors:
     def flops(self):
         return self.alone.flops()
 
-    def facts(self):
-        return self.call.facts()
-
 
 def attnpy_ways(case, arrays, n_threads):
     import torch

@@ -12,14 +12,7 @@ import numpy as np
 from attnpy._measure import calls_per_sample, one_time
 
 from . import backward, cases, layers, peers, tensors
-from .models import (
-    decoders,
-    encoders,
-    generation,
-    in_transformers,
-    sentences,
-    training,
-)
+from .models import decoders, encoders, generation, in_transformers, sentences, training
 
 WAYS = {
     cases.Case: peers.WAYS,

@@ -713,7 +713,7 @@ def test_peers_give_the_vectors_of_texts(tiny_texts, system):
 
 
 NEEDED = {
-    "openvino": ["openvino"],
+    "openvino": ["openvino", "transformers", "torch"],
     "llamacpp": ["llama_cpp", "gguf"],
     "transformers": ["transformers", "torch"],
     "ctranslate2": ["ctranslate2", "transformers", "torch"],

@@ -9,23 +9,16 @@ from functools import partial
 import numpy as np
 
 from .. import cases
-from ..layers import fill_torch_layer, numpy_layer, packed
+from ..layers import fill_torch, fill_torch_layer, numpy_layer, packed
 from ..onnx_ways import bound, session
 from ..peers import Way, numpy_attends, torch_fast_paths
 from . import ctranslate2_ways, exported, folders, openvino_ways, transformers_ways
 
 NAME = "MiniLM"
 CONFIG = folders.CONFIGS[NAME]
-N_LAYERS, EMBED_DIM, HEADS, HIDDEN_DIM, EPS = (
-    CONFIG[key]
-    for key in (
-        "num_hidden_layers",
-        "hidden_size",
-        "num_attention_heads",
-        "intermediate_size",
-        "layer_norm_eps",
-    )
-)
+N_LAYERS, HEADS = CONFIG["num_hidden_layers"], CONFIG["num_attention_heads"]
+EMBED_DIM, HIDDEN_DIM = CONFIG["hidden_size"], CONFIG["intermediate_size"]
+EPS = CONFIG["layer_norm_eps"]
 
 
 @dataclass(frozen=True)
@@ -65,10 +58,15 @@ class Sentences:
 
     def flops(self):
         """The products of all tokens that exist."""
-        lengths = self.lengths()
-        weights = 4 * EMBED_DIM**2 + 2 * EMBED_DIM * HIDDEN_DIM
-        pairs = 4 * EMBED_DIM * (lengths**2).sum()
-        return N_LAYERS * int(2 * weights * lengths.sum() + pairs)
+        return flops(CONFIG, self.lengths())
+
+
+def flops(config, lengths):
+    """The products of BERT over sentences of so many tokens."""
+    e, inner = config["hidden_size"], config["intermediate_size"]
+    weights = 4 * e**2 + 2 * e * inner
+    pairs = 4 * e * (lengths**2).sum()
+    return config["num_hidden_layers"] * int(2 * weights * lengths.sum() + pairs)
 
 
 @functools.cache
@@ -133,11 +131,10 @@ def numpy_ways(case, arrays, n_threads):
     if case.dtype != "float32":
         return
     ids, model = arrays[0], bert("float32", packed=False)
-    layers = [
-        (layer, (*packed(mha), mha.W_o, mha.b_o))
-        for layer in model.encoder.layers
-        for mha in [layer.self_attention]
-    ]
+    layers = []
+    for layer in model.encoder.layers:
+        mha = layer.self_attention
+        layers.append((layer, (*packed(mha), mha.W_o, mha.b_o)))
     added = None
     if case.ragged:
         exists = case.exists()[:, np.newaxis, np.newaxis]  # (B, 1, 1, L)
@@ -152,7 +149,6 @@ def numpy_ways(case, arrays, n_threads):
 
 def torch_encoder(model, nested):
     """torch.nn.TransformerEncoder with the weights of attnpy's model."""
-    import torch
     from torch import nn
 
     layer = nn.TransformerEncoderLayer(
@@ -171,8 +167,8 @@ def torch_encoder(model, nested):
             (theirs.norm1, ours.norm_1.weight, ours.norm_1.bias),
             (theirs.norm2, ours.norm_2.weight, ours.norm_2.bias),
         ):
-            module.weight.copy_(torch.from_numpy(weight))
-            module.bias.copy_(torch.from_numpy(bias))
+            fill_torch(module.weight, weight)
+            fill_torch(module.bias, bias)
     return encoder.eval()
 
 
@@ -182,15 +178,10 @@ def torch_ways(case, arrays, n_threads):
 
     ids, model = torch.from_numpy(arrays[0]), bert("float32", packed=False)
     dtype = getattr(torch, case.dtype)
+    tables = model.token_embedding, model.position_embedding, model.segment_embedding
     tokens, positions, segments, weight, bias = (
         torch.from_numpy(array).to(dtype)
-        for array in (
-            model.token_embedding,
-            model.position_embedding,
-            model.segment_embedding,
-            model.norm.weight,
-            model.norm.bias,
-        )
+        for array in (*tables, model.norm.weight, model.norm.bias)
     )
     padding = torch.from_numpy(~case.exists()) if case.ragged else None
 

@@ -18,6 +18,7 @@ from . import encoders, exported, folders
 
 LONGEST = 256  # tokens, as the model's folder has it
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
+PACKAGE = "sentence_transformers.models"
 BATCHES = (32, 128)  # texts at a time, of which a peer's users choose
 
 
@@ -41,12 +42,8 @@ class Texts:
 
     def flops(self):
         """The products of all tokens."""
-        config = folders.CONFIGS[self.model]
-        e, inner = config["hidden_size"], config["intermediate_size"]
         lengths = np.array([len(ids) for ids in tokens(self)])
-        weights = 4 * e**2 + 2 * e * inner
-        pairs = 4 * e * (lengths**2).sum()
-        return config["num_hidden_layers"] * int(2 * weights * lengths.sum() + pairs)
+        return encoders.flops(folders.CONFIGS[self.model], lengths)
 
     def expected(self):
         """The vectors in float64, (n, E), by attnpy: the yardstick."""
@@ -80,9 +77,8 @@ def vocabulary():
 
 def folder(name):
     """The folder of a model with all that makes vectors of texts, written once."""
-    return folders.made(
-        folders.root() / f"{name.replace(' ', '-')}-sentences", partial(write, name)
-    )
+    path = folders.root() / f"{name.replace(' ', '-')}-sentences"
+    return folders.made(path, partial(write, name))
 
 
 def write(name, path):
@@ -98,33 +94,26 @@ def write(name, path):
     )
     made.add_special_tokens(list(SPECIAL))
     made.save(str(path / "tokenizer.json"))
-    special = {"pad": 0, "unk": 1, "cls": 2, "sep": 3}
-    special = {f"{name}_token": SPECIAL[i] for name, i in special.items()}
-    put(path, "special_tokens_map.json", special)
-    more = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": LONGEST}
-    more["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
-    put(path, "tokenizer_config.json", special | more)
+    special = dict(zip(("pad", "unk", "cls", "sep"), SPECIAL, strict=True))
+    special = {f"{kind}_token": word for kind, word in special.items()}
+    inputs = ["input_ids", "token_type_ids", "attention_mask"]
+    more = {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": inputs}
+    size = folders.CONFIGS[name]["hidden_size"]
+    pooling = {"word_embedding_dimension": size, "pooling_mode_mean_tokens": True}
+    kinds = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
     modules = [
         {"idx": i, "name": str(i), "path": place, "type": f"{PACKAGE}.{kind}"}
-        for i, (place, kind) in enumerate(MODULES.items())
+        for i, (place, kind) in enumerate(kinds.items())
     ]
-    put(path, "modules.json", modules)
-    put(path, "sentence_bert_config.json", {"max_seq_length": LONGEST})
     (path / "1_Pooling").mkdir()
-    size = folders.CONFIGS[name]["hidden_size"]
-    put(
-        path / "1_Pooling",
-        "config.json",
-        {"word_embedding_dimension": size, "pooling_mode_mean_tokens": True},
-    )
-
-
-PACKAGE = "sentence_transformers.models"
-MODULES = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
-
-
-def put(path, name, content):
-    (path / name).write_text(json.dumps(content), "utf-8")
+    for file, content in {
+        "special_tokens_map.json": special,
+        "tokenizer_config.json": {**special, **more, "model_max_length": LONGEST},
+        "modules.json": modules,
+        "sentence_bert_config.json": {"max_seq_length": LONGEST},
+        "1_Pooling/config.json": pooling,
+    }.items():
+        (path / file).write_text(json.dumps(content), "utf-8")
 
 
 @functools.cache
@@ -180,30 +169,24 @@ def fastembed_model(name, n_threads):
     )
 
 
-def fastembed_ways(case, texts, n_threads):
-    """With texts as they come."""
+def fastembed_ways(case, texts, n_threads, order=None):
+    """With texts as they come, or in another order."""
     model = fastembed_model(case.model, n_threads)
+    order = np.arange(len(texts)) if order is None else order
+    given, place = [texts[i] for i in order], np.argsort(order)
     for batch_size in BATCHES:
-        embed = partial(model.embed, batch_size=batch_size)
-        yield Way(f"batches of {batch_size}", partial(all_of, embed, texts))
-
-
-def fastembed_sorted_ways(case, texts, n_threads):
-    """With texts of similar lengths together, which it leaves to its user."""
-    model = fastembed_model(case.model, n_threads)
-    order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
-    place = np.argsort(order)
-    for batch_size in BATCHES:
-        embed = partial(model.embed, batch_size=batch_size)
+        embed = partial(model.embed, given, batch_size=batch_size)
         yield Way(
-            f"sorted, batches of {batch_size}",
-            partial(all_of, embed, [texts[i] for i in order]),
+            f"batches of {batch_size}",
+            lambda embed=embed: list(embed()),
             lambda vectors: np.stack(vectors)[place],
         )
 
 
-def all_of(embed, texts):
-    return list(embed(texts))
+def fastembed_sorted_ways(case, texts, n_threads):
+    """With texts of similar lengths together, which it leaves to its user."""
+    order = np.argsort([-len(text) for text in texts], kind="stable")
+    return fastembed_ways(case, texts, n_threads, order)
 
 
 WAYS = {
