@@ -20,10 +20,10 @@ import numpy as np
 
 from attnpy._measure import calls_per_sample, duration, one_time, quartiles
 
-from . import children, machine, measure, progress, report
+from . import children, machine, measure, report
 from .groups import TIMED
 from .models import folders
-from .run import add_rows, chosen_rows
+from .run import add_rows, chosen_rows, each
 
 ROOT = Path(__file__).parents[1]
 
@@ -144,7 +144,7 @@ def compare(targets, todo, options):
     times = {item: [] for item in todo}
     for _ in range(options.processes):
         workers = [Worker(target) for target in targets]
-        for row, n_threads in progress.each(todo, title):
+        for row, n_threads in each(todo, title):
             pair = times_of_pair(workers, row, n_threads, options.rounds)
             times[row, n_threads].append(pair)
         for worker in workers:

@@ -124,7 +124,6 @@ def measure_row(row, n_threads, systems, effort):
     found, dropped = contestants(row, n_threads, systems, effort.trials)
     limit_name, limit = limit_of(row, n_threads)
     times, limits = rounds(found, limit, effort)
-    ours = times["attnpy"]
     result = {
         "group": row.group,
         "name": row.name,
@@ -133,31 +132,24 @@ def measure_row(row, n_threads, systems, effort):
         "unit": row.unit,
         "waiting": row.waiting,
         "absent": [system for system in row.peers if system not in systems],
-        "rounds": len(ours),
-        "systems": {
-            name: system_result(contestant, times[name])
-            for name, contestant in found.items()
-        },
-        "faster_than": {
-            name: quartiles(rate_ratio(found, times, name))
-            for name in found
-            if name != "attnpy"
-        },
+        "rounds": len(times["attnpy"]),
+        "systems": {name: system_result(x, times[name]) for name, x in found.items()},
         "dropped_ways": dropped,
     }
-    rivals = [name for name in found if name not in ("attnpy", "own")]
+    rates = {name: x.work / times[name] for name, x in found.items()}
+    ours = rates.pop("attnpy")
+    ratios = {name: ours / rate for name, rate in rates.items()}  # in each round
+    rivals = [ratio for name, ratio in ratios.items() if name != "own"]
     if rivals:
-        ratios = [rate_ratio(found, times, name) for name in rivals]
-        result["faster_than"]["fastest"] = quartiles(np.min(ratios, axis=0))
+        ratios["fastest"] = np.min(rivals, axis=0)
+    result["faster_than"] = {name: quartiles(x) for name, x in ratios.items()}
     if row.own is not None:
         result["own"] = row.own[0]
     if limit is not None:
-        result["limit"] = {
-            "what": row.limit,
-            "loop": limit_name,
-            "per_second": quartiles(limits),
-            "percent": quartiles(100 * limited_work(row) / ours / limits),
-        }
+        work = row.case.n_bytes() if row.limit == "bandwidth" else row.case.flops()
+        percent = quartiles(100 * work / times["attnpy"] / limits)
+        result["limit"] = {"what": row.limit, "loop": limit_name, "percent": percent}
+        result["limit"]["per_second"] = quartiles(limits)
     result["targets"] = judge(row, result)
     return result
 
@@ -176,17 +168,6 @@ def system_result(contestant, times):
         "calls_per_sample": contestant.n_calls,
         "error": contestant.error,
     }
-
-
-def rate_ratio(found, times, name):
-    """How many times attnpy's work per second is that of another, by round."""
-    work = found["attnpy"].work / found[name].work
-    return work * times[name] / times["attnpy"]
-
-
-def limited_work(row):
-    """How much of what the limit counts one call does."""
-    return row.case.n_bytes() if row.limit == "bandwidth" else row.case.flops()
 
 
 # ---- Targets -------------------------------------------------------------------------

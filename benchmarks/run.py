@@ -7,6 +7,7 @@ import datetime
 import json
 import os
 import shlex
+import sys
 import traceback
 from functools import partial
 from operator import itemgetter
@@ -20,7 +21,6 @@ from . import (
     overhead,
     pages,
     peers,
-    progress,
     report,
 )
 from .groups import GROUPS, rows_here
@@ -148,20 +148,44 @@ def timed(row, n_threads, systems, how):
 def measured(todo):
     """All rows, or those before Ctrl-C. One that fails is reported, no more."""
     rows, failures = [], {}
-    for title, job in progress.each(todo, itemgetter(0)):
+    for title, job in each(todo, itemgetter(0)):
         try:
             found = job()
         except KeyboardInterrupt:
-            progress.write("interrupted: what was measured till now is written")
+            write("interrupted: what was measured till now is written")
             break
         except Exception as error:
             failures[title] = "".join(traceback.format_exception_only(error)).strip()
-            progress.write(f"{title}: failed: {failures[title]}")
+            write(f"{title}: failed: {failures[title]}")
             continue
         for row in found if isinstance(found, list) else [found]:
             rows.append(row)
-            progress.write(report.one_line(report.kept(row)))
+            write(report.one_line(report.kept(row)))
     return rows, failures
+
+
+# ---- Progress ------------------------------------------------------------------------
+
+
+def each(items, title):
+    """Go through items; their titles are shown on stderr, if that is a terminal."""
+    items = list(items)
+    for i, item in enumerate(items):
+        show(f"[{i}/{len(items)}] {title(item)}"[:78])
+        yield item
+    show("")
+
+
+def show(text):
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{text}")
+        sys.stderr.flush()
+
+
+def write(line):
+    """Print a line of results on stdout, in the place of what is shown."""
+    show("")
+    print(line, flush=True)
 
 
 # ---- The command ---------------------------------------------------------------------
