@@ -43,6 +43,7 @@ from benchmarks import (  # noqa: E402
 from benchmarks.models import (  # noqa: E402
     decoders,
     encoders,
+    exported,
     folders,
     in_transformers,
     sentences,
@@ -768,6 +769,16 @@ def test_encoders_of_peers_give_the_same_vectors(monkeypatch, system, dtype):
     assert good or (system, dtype) == ("onnxruntime", "bfloat16")
     limit = 1e-5 if dtype == "float32" else 5e-2
     assert max(good.values(), default=0) < limit
+
+
+def test_the_optimizer_of_onnx_runtime_fuses_the_attention_of_each_layer():
+    for package in ("safetensors", *NEEDED["onnxruntime"]):
+        pytest.importorskip(package)
+    import onnx
+
+    path = exported.optimized(exported.graph(folders.folder("MiniLM")))
+    kinds = [node.op_type for node in onnx.load(str(path)).graph.node]
+    assert kinds.count("Attention") == 6
 
 
 def no_gradients(system):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 
 import numpy as np
@@ -62,5 +63,7 @@ def optimized(path):
 def optimize(path, target):
     from onnxruntime.transformers import optimizer
 
-    found = optimizer.optimize_model(str(path), "bert", opt_level=0)
+    config = json.loads(path.with_name("config.json").read_text())
+    heads, size = config["num_attention_heads"], config["hidden_size"]
+    found = optimizer.optimize_model(str(path), "bert", heads, size, opt_level=0)
     found.save_model_to_file(str(target))
