@@ -26,6 +26,7 @@ MODULES = sorted(
 NEEDS = {
     "_machine": "threadpoolctl",
     "checkpoints.files": "safetensors",
+    "checkpoints.gguf": "gguf",
     "integrations.autograd": "autograd",
     "integrations.dask": "dask",
     "integrations.huggingface": "transformers",

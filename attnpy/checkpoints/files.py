@@ -168,7 +168,8 @@ class Checkpoint(Mapping[str, "Array"]):
             )
         rows = np.empty((stop - start, *row_shape), _numpy_dtype(name, place.dtype))
         row_bytes = rows.itemsize * math.prod(row_shape)
-        _read(place, start * row_bytes, rows.reshape(-1).view(np.uint8).data, name)
+        data = rows.reshape(-1).view(np.uint8).data
+        reading.fill(place.file, place.begin + start * row_bytes, data, name)
         return rows if sys.byteorder == "little" else rows.byteswap(inplace=True)
 
     def __iter__(self) -> Iterator[str]:
@@ -295,18 +296,6 @@ def _are_sizes(numbers: object) -> TypeGuard[list[int]]:
     return isinstance(numbers, list) and all(
         isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in numbers
     )
-
-
-def _read(place: Place, begin: int, data: memoryview, name: str) -> None:
-    """Fill data with the bytes of an array, beginning at one of them."""
-    at = place.begin + begin
-    while data:  # the system reads 2 GiB at a time, at most
-        n_read = os.preadv(place.file.fileno(), [data], at)
-        if n_read == 0:
-            raise ValueError(
-                f"{named(name)}: expected {len(data)} more bytes, got none"
-            )
-        data, at = data[n_read:], at + n_read
 
 
 def _numpy_dtype(name: str, dtype: str) -> np.dtype[Any]:

@@ -17,11 +17,15 @@ from attnpy._packed_weight import PANEL_COLUMNS, PanelWriter
 from attnpy._quoting import joined, listed, named, quoted
 from attnpy.checkpoints.families import FAMILIES
 from attnpy.checkpoints.files import Checkpoint, register_bfloat16
+from attnpy.checkpoints.gguf import GgufFile
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from attnpy._typing import Array, Model
+
+# Files whose arrays are described without being read, and read some rows at a time.
+OPENED = Checkpoint | GgufFile
 
 # How much is copied at a time: enough rows that become columns to fill cache lines, and
 # not more than stay in the cache.
@@ -118,7 +122,7 @@ def load(
         )
     head = Head(ignored=_checks.flag(ignore_head, "ignore_head"))
     no_scores = getattr(model, "tied", True) is None
-    fill(own, tensors, family, prefix, progress, no_scores, head)
+    fill(own, tensors, FAMILIES[family], prefix, progress, no_scores, head)
 
 
 class Head(NamedTuple):
@@ -145,7 +149,7 @@ PLAIN_HEAD = Head()
 def fill(
     own: Mapping[str, Array | PanelWriter],
     tensors: Mapping[str, ArrayLike],
-    family: str,
+    table: Family,
     prefix: str = "",
     progress: bool | None = None,
     no_scores: bool = False,
@@ -155,7 +159,6 @@ def fill(
 
     A model without scores lacks the parameters that others tie to another.
     """
-    table = FAMILIES[family]
     found, unexpected = _known_by(tensors, table, prefix)
     patterns = table.heads + head.patterns
     lost = [found.pop(plain) for plain in [*found] if _is_like(plain, patterns)]
@@ -199,12 +202,11 @@ def fill(
             parameter += np.asarray(1, parameter.dtype)
 
 
-def dtype_of(tensors: Checkpoint, family: str) -> str:
+def dtype_of(tensors: Checkpoint, table: Family) -> str:
     """Return the dtype of the arrays that `load` takes, or float32 if there are none.
 
     Of several dtypes it is the one that holds them all.
     """
-    table = FAMILIES[family]
     found = _known_by(tensors, table, "")[0]
     names = {
         tensors.describe(name)[1]
@@ -286,7 +288,7 @@ def _array(tensors: Mapping[str, ArrayLike], name: str) -> Array:
 def _describe(
     tensors: Mapping[str, ArrayLike], name: str
 ) -> tuple[tuple[int, ...], str]:
-    if isinstance(tensors, Checkpoint):
+    if isinstance(tensors, OPENED):
         return tensors.describe(name)
     array = _array(tensors, name)
     return array.shape, array.dtype.name
@@ -346,7 +348,10 @@ def _copy(
     target: Target,
     done: Callable[[int], object],
 ) -> None:
-    """Copy an array, some rows at a time, and report their bytes to `done`."""
+    """Make an array a parameter, some rows at a time, and report their bytes to `done`.
+
+    The parameter says how it is kept: in panels, or as a plain array.
+    """
     rows = _reader(tensors, name)
     for writer in target.parameters:
         if isinstance(writer, PanelWriter):  # all of the array goes there
@@ -372,7 +377,7 @@ def _write(
 
 def _reader(tensors: Mapping[str, ArrayLike], name: str) -> Callable[[int, int], Array]:
     """Return a function that returns some rows of an array."""
-    if isinstance(tensors, Checkpoint):
+    if isinstance(tensors, OPENED):
         return functools.partial(tensors.rows, name)
     array = np.atleast_1d(_array(tensors, name))
     return lambda start, stop: array[start:stop]

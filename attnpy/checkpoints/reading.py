@@ -63,6 +63,17 @@ def opened(path: str | os.PathLike[str]) -> FileIO:
     return file
 
 
+def fill(file: FileIO, at: int, data: memoryview, name: str) -> None:
+    """Fill data with the bytes of a file from one of them on; `name` is of an array."""
+    while data:  # the system reads 2 GiB at a time, at most
+        n_read = os.preadv(file.fileno(), [data], at)
+        if n_read == 0:
+            raise ValueError(
+                f"{named(name)}: expected {len(data)} more bytes, got none"
+            )
+        data, at = data[n_read:], at + n_read
+
+
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
     """Return the contents of a file of limited size."""
     file = opened(path)

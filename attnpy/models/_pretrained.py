@@ -9,7 +9,7 @@ from attnpy._families import FAMILIES
 from attnpy._files import folder_at
 from attnpy._packed_weight import PanelWriter
 from attnpy._parameters import Unset
-from attnpy.checkpoints.loading import Head, dtype_of, fill
+from attnpy.checkpoints.loading import PLAIN_HEAD, Head, dtype_of, fill
 from attnpy.checkpoints.reading import is_there, read_json
 from attnpy.models import _hf_config
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from numpy.typing import DTypeLike
+    from numpy.typing import ArrayLike, DTypeLike
 
     from attnpy import _typing
     from attnpy._typing import Array
@@ -45,13 +45,12 @@ def read(
     config = checkpoints.read_config(folder_at(folder))
     declared = FAMILIES.get(str(config.get("model_type")))
     family = "bert" if declared is None else declared.checkpoint
+    table = checkpoints.FAMILIES[family]
     if isinstance(dtype, str) and dtype == "auto":
-        dtype = dtype_of(checkpoints.read(folder), family)
+        dtype = dtype_of(checkpoints.read(folder), table)
     model = from_config(config, dtype=dtype, rng=Unset())
     head = _head(config, family, ignore_head)
-    _load(model, checkpoints.read(folder), family, packed, head, progress)
-    if packed:
-        model.pack()
+    load(model, checkpoints.read(folder), table, packed, progress, head)
     return model
 
 
@@ -72,13 +71,13 @@ def _head(config: Mapping[str, Any], family: str, ignored: bool) -> Head:
     return Head(str(owners[0]), ("classifier.*",) if is_foreign else (), ignored)
 
 
-def _load(
+def load(
     model: Model,
-    tensors: checkpoints.Checkpoint,
-    family: str,
+    tensors: Mapping[str, ArrayLike],
+    table: checkpoints.Family,
     packed: bool,
-    head: Head,
     progress: bool | None,
+    head: Head = PLAIN_HEAD,
 ) -> None:
     """Copy the weights into a model; the largest are packed while they are read."""
     own: dict[str, Array | PanelWriter] = {**model.parameters()}
@@ -87,6 +86,8 @@ def _load(
     writer = None
     if packed and hasattr(model, "tied") and tied is not None:
         own[name] = writer = PanelWriter(getattr(model, name), tied)
-    fill(own, tensors, family, progress=progress, no_scores=tied is None, head=head)
+    fill(own, tensors, table, progress=progress, no_scores=tied is None, head=head)
     if writer is not None:
         setattr(model, name, writer.packed())
+    if packed:
+        model.pack()

@@ -14,7 +14,7 @@ from attnpy._packed_weight import PackedTable, PackedWeight, packable
 from attnpy._vjp import LayerGradients
 from attnpy.blocks import Decoder, ModelOutput, RMSNorm, _stack, tanh
 from attnpy.cache import checked_caches
-from attnpy.models import _embedding, _hf_config, _pretrained, sampling
+from attnpy.models import _embedding, _gguf, _hf_config, _pretrained, sampling
 from attnpy.positions import Rotary
 from attnpy.positions.rotary import changes_once
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from attnpy.blocks import DecoderLayer, FeedForward
     from attnpy.blocks._stack import Choice
     from attnpy.cache import KVCache
+    from attnpy.checkpoints import GgufFile
     from attnpy.layers import MultiHeadAttention
 
     class CausalCall(TypedDict, total=False):
@@ -429,6 +430,66 @@ class CausalDecoder(sampling.LanguageModel):
             return model
 
         return _pretrained.read(make, folder, dtype, packed, ignore_head, progress)
+
+    @classmethod
+    def from_gguf(
+        cls,
+        file: str | os.PathLike[str] | GgufFile,
+        *,
+        dtype: DTypeLike = np.float32,
+        packed: bool = True,
+        progress: bool | None = None,
+    ) -> CausalDecoder:
+        """Read a model from a GGUF file, as llama.cpp has them.
+
+        Parameters
+        ----------
+        file : str, path, or attnpy.checkpoints.GgufFile
+            Of the architecture "llama" (Mistral and SmolLM among them), "qwen2",
+            "qwen3", "phi3", "gemma2", "gemma3" or "gpt2", with arrays of the types that
+            `attnpy.checkpoints.GgufFile` reads: files named Q4_0, Q4_1, Q4_K_M, Q5_K_M,
+            Q6_K, Q8_0, F16, BF16 and alike.
+        dtype : dtype, optional
+            Of the model. Quantised numbers become what they stand for in float32, and
+            are rounded to this. "bfloat16" is a dtype with the ml_dtypes package.
+        packed, progress
+            As in `from_pretrained`.
+
+        Returns
+        -------
+        CausalDecoder
+            Its `stop` are the end tokens of the file.
+
+        Raises
+        ------
+        ImportError, FileNotFoundError
+            If the gguf package is not installed, ml_dtypes for bfloat16 or tqdm for
+            `progress`; if the file is not there.
+        ValueError
+            If the file is damaged or of another architecture, or has a key, a type or
+            an array that is not honoured; the message has all of them.
+
+        See Also
+        --------
+        attnpy.checkpoints.load_gguf : the file's tokenizer and template of chats.
+
+        Notes
+        -----
+        The model takes the memory of its `dtype`, and reading it no more than one
+        matrix above that.
+
+        Examples
+        --------
+        >>> from attnpy import checkpoints
+        >>> from attnpy.models import CausalDecoder
+        >>> file = checkpoints.load_gguf("model.gguf")  # doctest: +SKIP
+        >>> model = CausalDecoder.from_gguf(file)  # doctest: +SKIP
+        >>> tokenizer = file.tokenizer()  # doctest: +SKIP
+        >>> ids = tokenizer.encode("The capital of France is").ids  # doctest: +SKIP
+        >>> tokenizer.decode(model.generate(ids, 5))  # doctest: +SKIP
+        ' Paris. The city of'
+        """
+        return _gguf.read(cls.from_config, file, dtype, packed, progress)
 
     @overload
     def __call__(

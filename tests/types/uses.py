@@ -523,6 +523,31 @@ def checkpoints(model: attnpy.models.BertEncoder) -> None:
     family.prefix  # wrong
 
 
+def gguf_files(path: str) -> None:
+    file = attnpy.checkpoints.load_gguf(path)
+    assert_type(file, attnpy.checkpoints.GgufFile)
+    assert_type(attnpy.checkpoints.GgufFile(path).path, str)
+    assert_type(file["a"], Array)
+    assert_type(file.rows("a", 0, 3), Array)
+    assert_type(file.describe("a"), tuple[tuple[int, ...], str])
+    assert_type(file.type_of("a"), str)
+    assert_type(file.metadata, dict[str, Any])
+    assert_type(file.stop, tuple[int, ...])
+    assert_type(file.tokenizer(), Any)
+    assert_type(file.chat_template, str | None)
+    said = [{"role": "user", "content": "Hi"}]
+    assert_type(file.apply_chat_template(said), str)
+    file.apply_chat_template(said, add_generation_prompt=False)
+    assert_type(file.split_halves({"a": 2}), attnpy.checkpoints.GgufFile)
+    for source in (path, file):
+        read = attnpy.models.CausalDecoder.from_gguf(source, dtype="float16")
+        assert_type(read, attnpy.models.CausalDecoder)
+    attnpy.models.CausalDecoder.from_gguf(path, packed=False, progress=True)
+    attnpy.models.CausalDecoder.from_gguf(path, logits=False)  # wrong
+    file.apply_chat_template("Hi")  # wrong
+    file["a"] = file["b"]  # wrong
+
+
 def training(model: attnpy.models.CausalDecoder, x: Array, ids: Integers) -> None:
     loss, grad = attnpy.training.cross_entropy(x, ids, label_smoothing=0.1)
     assert_type(loss, float)

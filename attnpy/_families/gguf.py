@@ -1,0 +1,249 @@
+"""Families in GGUF files: what their keys and the names of their arrays mean here.
+
+A key becomes a field of the family's configuration, as the converters of llama.cpp made
+it of one (`conversion/` there), and the family's declaration does the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from attnpy._families.declaration import Declaration, Family, names_of
+from attnpy._families.gemma import GEMMA2, GEMMA3
+from attnpy._families.gpt2 import GPT2
+from attnpy._families.llama import LLAMA
+from attnpy._families.phi3 import PHI3
+from attnpy._families.qwen import QWEN2, QWEN3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """A family as GGUF files have it.
+
+    Attributes
+    ----------
+    name : str
+        The file's ``general.architecture``, with which the family's keys begin.
+    family : Declaration
+    names : Family
+        The names of arrays.
+    read : mapping of str to str
+        Keys, without their beginning, and the fields that have their values.
+    neutral : mapping of str to tuple
+        Keys that are refused, but for these values.
+    alternating : bool
+        The rows of queries and keys are in an order of their own: see
+        `attnpy.checkpoints.gguf.GgufFile.split_halves`.
+    large : int or None
+        With so many layers the scale of scores is that of ``hidden_size / num_heads``
+        and not of ``head_dim``: files do not say it.
+    """
+
+    name: str
+    family: Declaration
+    names: Family
+    read: Mapping[str, str]
+    neutral: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
+    alternating: bool = False
+    large: int | None = None
+
+
+LAYER = {
+    "attn_norm.weight": "norm_1.weight",
+    "attn_q.weight": "self_attention.W_q.T",
+    "attn_q.bias": "self_attention.b_q",
+    "attn_k.weight": "self_attention.W_k.T",
+    "attn_k.bias": "self_attention.b_k",
+    "attn_v.weight": "self_attention.W_v.T",
+    "attn_v.bias": "self_attention.b_v",
+    "attn_output.weight": "self_attention.W_o.T",
+    "attn_output.bias": "self_attention.b_o",
+    "attn_q_norm.weight": "self_attention.q_norm.weight",
+    "attn_k_norm.weight": "self_attention.k_norm.weight",
+    "ffn_norm.weight": "norm_3.weight",
+    "ffn_gate.weight": "feed_forward.W_gate.T",
+    "ffn_gate.bias": "feed_forward.b_gate",
+    "ffn_up.weight": "feed_forward.W_1.T",
+    "ffn_up.bias": "feed_forward.b_1",
+    "ffn_down.weight": "feed_forward.W_2.T",
+    "ffn_down.bias": "feed_forward.b_2",
+}
+# With an RMSNorm after attention and network as well.
+NORMS_AFTER = {
+    "post_attention_norm.weight": "after_1.weight",
+    "post_ffw_norm.weight": "after_3.weight",
+}
+# Of GPT-2, whose norms have biases and whose network has no gate.
+NORM_BIASES = {"attn_norm.bias": "norm_1.bias", "ffn_norm.bias": "norm_3.bias"}
+QKV = "self_attention.W_q.T self_attention.W_k.T self_attention.W_v.T"
+QKV_BIASES = "self_attention.b_q self_attention.b_k self_attention.b_v"
+MODEL = {
+    "token_embd.weight": "token_embedding",
+    "output_norm.weight": "decoder.norm.weight",
+    "output.weight": "output.T",
+}
+BLOCK = "blk.{i} decoder.layers.{i}"
+# What the frequencies of positions are divided by: Llama 3's, and those of Phi-3 for
+# short and for long texts. The model's positions are made of them.
+FACTORS = "rope_freqs.weight"
+SHORT_FACTORS, LONG_FACTORS = "rope_factors_short.weight", "rope_factors_long.weight"
+
+
+def _without(*parts: str) -> dict[str, str]:
+    return {name: own for name, own in LAYER.items() if not name.startswith(parts)}
+
+
+NAMES = Family(names_of(BLOCK, LAYER, MODEL), ignored=(FACTORS,))
+PHI3_NAMES = Family(
+    names_of(
+        BLOCK,
+        {
+            **_without("attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_up"),
+            "attn_qkv.weight": QKV,
+            "ffn_up.weight": "feed_forward.W_gate.T feed_forward.W_1.T",
+        },
+        MODEL,
+    ),
+    ignored=(SHORT_FACTORS, LONG_FACTORS),
+)
+GPT2_NAMES = Family(
+    names_of(
+        BLOCK,
+        {
+            **_without("attn_q", "attn_k", "attn_v", "ffn_gate"),
+            **NORM_BIASES,
+            "attn_qkv.weight": QKV,
+            "attn_qkv.bias": QKV_BIASES,
+        },
+        {
+            **MODEL,
+            "output_norm.bias": "decoder.norm.bias",
+            "position_embd.weight": "position_embedding",
+        },
+    )
+)
+
+# Their norms have 1 added to the weights, as a norm's weights are here.
+GEMMA_NAMES = Family(names_of(BLOCK, LAYER | NORMS_AFTER, MODEL))
+
+SIZES = {
+    "block_count": "num_hidden_layers",
+    "embedding_length": "hidden_size",
+    "attention.head_count": "num_attention_heads",
+    "feed_forward_length": "intermediate_size",
+    "attention.head_count_kv": "num_key_value_heads",
+    "attention.key_length": "head_dim",
+    "context_length": "max_position_embeddings",
+    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+    "rope.freq_base": "rope_theta",
+}
+WINDOW = {"attention.sliding_window": "sliding_window"}
+FULL_ATTENTION = {"attention.sliding_window": (0,)}
+SOFTCAPS = {
+    "attn_logit_softcapping": "attn_logit_softcapping",
+    "final_logit_softcapping": "final_logit_softcapping",
+}
+
+# Of all: what is refused, but for these values; and what does not matter.
+NEUTRAL: dict[str, tuple[object, ...]] = {
+    "attention.causal": (True,),
+    "expert_count": (0,),
+    "expert_used_count": (0,),
+    "pooling_type": (0,),
+    "rope.scaling.yarn_attn_factor": (1.0,),
+    "rope.scaling.yarn_beta_fast": (32.0,),
+    "rope.scaling.yarn_beta_slow": (1.0,),
+    "rope.scaling.yarn_ext_factor": (1.0,),
+    "tensor_data_layout": ("Meta AI original pth",),
+    "use_parallel_residual": (False,),
+}
+HARMLESS: dict[str, tuple[str, ...]] = {
+    "how many rows token_embd.weight has, which it says itself": ("vocab_size",),
+    "how the scaling of positions came to be": ("rope.scaling.finetuned",),
+}
+# Keys that do not begin with the architecture: patterns, after those that are read.
+GENERAL_NEUTRAL: dict[str, tuple[object, ...]] = {
+    "general.quantization_version": (2,),
+    "general.type": ("model",),
+    "split.count": (0, 1),
+}
+GENERAL_HARMLESS: dict[str, tuple[str, ...]] = {
+    "about the file and where it comes from": ("general.*", "mradermacher.*"),
+    "how the numbers were chosen": ("quantize.*",),
+    "of a file that is whole": ("split.*",),
+}
+
+ARCHITECTURES: dict[str, Architecture] = {
+    architecture.name: architecture
+    for architecture in (
+        Architecture(
+            name="llama",
+            family=LLAMA,
+            names=NAMES,
+            read=SIZES,
+            neutral=FULL_ATTENTION,
+            alternating=True,
+        ),
+        Architecture(
+            name="qwen2",
+            family=QWEN2,
+            names=NAMES,
+            read=SIZES,
+            neutral=FULL_ATTENTION,
+        ),
+        Architecture(
+            name="qwen3",
+            family=QWEN3,
+            names=NAMES,
+            read=SIZES,
+            neutral=FULL_ATTENTION,
+        ),
+        Architecture(
+            name="phi3",
+            family=PHI3,
+            names=PHI3_NAMES,
+            read=SIZES
+            | WINDOW
+            | {
+                "rope.scaling.original_context_length": (
+                    "original_max_position_embeddings"
+                )
+            },
+        ),
+        Architecture(
+            name="gemma2",
+            family=GEMMA2,
+            names=GEMMA_NAMES,
+            read=SIZES | WINDOW | SOFTCAPS,
+            neutral={"attention.sliding_window_pattern": (2,)},
+            large=46,
+        ),
+        Architecture(
+            name="gemma3",
+            family=GEMMA3,
+            names=GEMMA_NAMES,
+            read=SIZES
+            | WINDOW
+            | {
+                "final_logit_softcapping": "final_logit_softcapping",
+                "attention.sliding_window_pattern": "sliding_window_pattern",
+                "rope.freq_base_swa": "rope_local_base_freq",
+            },
+            large=62,
+        ),
+        Architecture(
+            name="gpt2",
+            family=GPT2,
+            names=GPT2_NAMES,
+            read={
+                "block_count": "n_layer",
+                "embedding_length": "n_embd",
+                "attention.head_count": "n_head",
+                "feed_forward_length": "n_inner",
+                "context_length": "n_positions",
+                "attention.layer_norm_epsilon": "layer_norm_epsilon",
+            },
+        ),
+    )
+}

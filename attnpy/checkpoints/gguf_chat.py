@@ -1,0 +1,104 @@
+"""Conversations, as the template in a GGUF file writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from attnpy._quoting import named, quoted
+from attnpy.checkpoints.gguf_tokenizer import PREFIX
+
+if TYPE_CHECKING:
+    Metadata = Mapping[str, Any]
+
+KEY = "tokenizer.chat_template"
+
+
+def template(metadata: Metadata, path: str) -> str | None:
+    """Return the template, or None."""
+    found = metadata.get(KEY)
+    if found is not None and not isinstance(found, str):
+        raise ValueError(
+            f"{named(path)}: expected {KEY} to be a text, got {quoted(found)}"
+        )
+    return found
+
+
+def render(
+    metadata: Metadata,
+    path: str,
+    messages: Sequence[Mapping[str, Any]],
+    add_generation_prompt: bool,
+) -> str:
+    """Write a conversation as the template does."""
+    try:
+        import jinja2
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+    except ImportError as error:
+        raise ImportError(
+            "attnpy.checkpoints: a template of conversations needs the jinja2 package: "
+            "pip install 'attnpy[gguf]'"
+        ) from error
+    text = template(metadata, path)
+    if text is None:
+        raise ValueError(f"{named(path)}: expected {KEY}, got none")
+    _check(messages)
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.globals["raise_exception"] = _refuse
+    try:
+        written: str = environment.from_string(text).render(
+            messages=[dict(message) for message in messages],
+            add_generation_prompt=add_generation_prompt,
+            bos_token=_token(metadata, "bos_token_id"),
+            eos_token=_token(metadata, "eos_token_id"),
+        )
+    except RefusedError as error:
+        raise ValueError(
+            f"{named(path)}: expected messages that its template takes, got "
+            f"{named(error)}"
+        ) from error
+    except (
+        *(jinja2.TemplateError, ArithmeticError, AttributeError, LookupError),
+        *(RecursionError, TypeError, ValueError),
+    ) as error:
+        raise ValueError(
+            f"{named(path)}: expected a template that can be used, got {named(error)}"
+        ) from error
+    return written
+
+
+class RefusedError(Exception):
+    """A template has raised an error of its own."""
+
+
+def _refuse(message: object) -> NoReturn:
+    raise RefusedError(message)
+
+
+def _check(messages: object) -> None:
+    """Require a list of mappings with the two texts that templates ask for."""
+    if isinstance(messages, (str, Mapping)) or not isinstance(messages, Sequence):
+        raise TypeError(
+            f"messages: expected a list of mappings, got {type(messages).__name__}"
+        )
+    for i, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            raise TypeError(
+                f"messages[{i}]: expected a mapping, got {type(message).__name__}"
+            )
+        for key in ("role", "content"):
+            if not isinstance(message.get(key), str):
+                raise ValueError(
+                    f"messages[{i}]: expected a text for {key!r}, got "
+                    f"{quoted(message.get(key))}"
+                )
+
+
+def _token(metadata: Metadata, key: str) -> str:
+    """Return the text of a token, or none."""
+    tokens, number = metadata.get(f"{PREFIX}tokens"), metadata.get(PREFIX + key)
+    if isinstance(tokens, list) and isinstance(number, int):
+        return str(tokens[number]) if 0 <= number < len(tokens) else ""
+    return ""

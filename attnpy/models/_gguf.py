@@ -1,0 +1,345 @@
+"""A model from a GGUF file: its metadata become a configuration, its arrays weights.
+
+`attnpy._families.gguf` says what keys and names mean.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from attnpy import _checks, _dtypes, _progress
+from attnpy._families import gguf as declared
+from attnpy._families.fields import KINDS
+from attnpy._families.rules import FULL, SLIDING
+from attnpy._parameters import Unset
+from attnpy._quoting import joined, named, quoted
+from attnpy.checkpoints.gguf import TYPES, GgufFile, load_gguf
+from attnpy.checkpoints.gguf_tokenizer import check as check_tokenizer
+from attnpy.models import _pretrained
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+
+    from numpy.typing import DTypeLike
+
+    from attnpy import _typing
+    from attnpy._families.gguf import Architecture
+
+Model = TypeVar("Model", bound="_typing.PackableModel")
+
+SIZES = "embedding_length", "block_count", "attention.head_count", "feed_forward_length"
+# Keys that become a part of the configuration by rules of their own.
+ROPE_SIZE, VALUE_SIZE = "rope.dimension_count", "attention.value_length"
+SCALING, FACTOR = "rope.scaling.type", "rope.scaling.factor"
+ORIGINAL, ATTENTION_FACTOR = (
+    "rope.scaling.original_context_length",
+    "rope.scaling.attn_factor",
+)
+BY_RULES = (ROPE_SIZE, VALUE_SIZE, SCALING, FACTOR, ORIGINAL, ATTENTION_FACTOR)
+
+
+def read(
+    from_config: Callable[..., Model],
+    file: str | os.PathLike[str] | GgufFile,
+    dtype: DTypeLike,
+    packed: bool,
+    progress: bool | None,
+) -> Model:
+    """Make a model of a file, and copy the weights into it."""
+    packed = _checks.flag(packed, "packed")
+    progress = _progress.checked(progress)
+    dtype = _dtypes.floating(dtype)
+    tensors = file if isinstance(file, GgufFile) else load_gguf(file)
+    metadata = _Metadata(tensors)
+    config = metadata.config()
+    try:
+        model = from_config(config, dtype=dtype, rng=Unset())
+    except ValueError as error:
+        raise ValueError(f"{named(tensors.path)}: {error}") from error
+    names = metadata.architecture.names
+    _pretrained.load(model, metadata.arranged(config), names, packed, progress)
+    return model
+
+
+class _Metadata:
+    """What a file says of its model, and all that is wrong with it."""
+
+    def __init__(self, file: GgufFile) -> None:
+        self.file, self.values = file, file.metadata
+        self.faults: list[str] = []
+        self.architecture = self._architecture()
+
+    def _architecture(self) -> Architecture:
+        name = self.values.get("general.architecture")
+        known = declared.ARCHITECTURES
+        if not isinstance(name, str) or name not in known:
+            raise ValueError(
+                f"{named(self.file.path)}: expected general.architecture to be one of "
+                f"{', '.join(known)}, got {'none' if name is None else quoted(name)}"
+            )
+        return known[name]
+
+    def get(self, key: str) -> Any:
+        """Return a value of the family's; one for each layer if they are all equal."""
+        value = self.values.get(f"{self.architecture.name}.{key}")
+        if isinstance(value, np.ndarray) and value.size and value.dtype.kind != "b":
+            numbers = value.tolist()
+            return numbers[0] if numbers.count(numbers[0]) == len(numbers) else numbers
+        return value
+
+    def expect(self, key: str, words: str, got: object) -> None:
+        """Note that a value is wrong."""
+        name = f"{self.architecture.name}.{key}"
+        shown = "none" if got is None else quoted(got)
+        self.faults.append(f"expected {name} to be {words}, got {shown}")
+
+    def of_kind(self, key: str, kind: str) -> Any:
+        """Return a value of a kind, or None where it is not there or wrong."""
+        value = self.get(key)
+        fits, words = KINDS[kind]
+        if value is None or fits(value):
+            return value
+        self.expect(key, words, value)
+        return None
+
+    def config(self) -> dict[str, Any]:
+        """Return the configuration of the family, or raise one error."""
+        self._check_keys()
+        self._check_types()
+        config = self._fields()
+        self._raise()
+        self._set_sizes(config)
+        self._raise()
+        self._set_rest(config)
+        self._raise()
+        return config
+
+    def _raise(self) -> None:
+        if self.faults:
+            raise ValueError(f"{named(self.file.path)}: {joined(self.faults)}")
+
+    def _check_keys(self) -> None:
+        """Note what is not honoured, of all keys but those of the tokenizer."""
+        architecture = self.architecture
+        prefix = f"{architecture.name}."
+        known = {*architecture.read, *BY_RULES, *_names(declared.HARMLESS)}
+        neutral = {**declared.NEUTRAL, **architecture.neutral}
+        general = [*_names(declared.GENERAL_HARMLESS)]
+        for key, value in self.values.items():
+            if key.startswith("tokenizer."):
+                continue
+            if key.startswith(prefix):
+                if (own := key.removeprefix(prefix)) not in known:
+                    self._require(key, self.get(own), neutral.get(own, ()))
+            elif key in declared.GENERAL_NEUTRAL:
+                self._require(key, value, declared.GENERAL_NEUTRAL[key])
+            elif not any(fnmatch.fnmatchcase(key, pattern) for pattern in general):
+                self._require(key, value, ())
+        check_tokenizer(self.values, self.file.path)
+
+    def _require(self, key: str, value: object, wanted: tuple[object, ...]) -> None:
+        """Note a value that is none of these."""
+        if isinstance(value, (np.ndarray, list)) or value not in wanted:
+            words = f"{named(key)} = {wanted[0]!r}" if wanted else f"no {named(key)}"
+            self.faults.append(f"expected {words}, got {quoted(value)}")
+
+    def _check_types(self) -> None:
+        """Note types of arrays that are not read."""
+        others: dict[str, list[str]] = {}
+        for name in self.file:
+            if (kind := self.file.type_of(name)) not in TYPES:
+                others.setdefault(kind, []).append(name)
+        if others:
+            got = ", ".join(
+                f"{kind} of {named(names[0])}"
+                + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+                for kind, names in others.items()
+            )
+            self.faults.append(f"expected arrays of {', '.join(TYPES)}, got {got}")
+
+    def _fields(self) -> dict[str, Any]:
+        """Return the fields that keys have the values of."""
+        architecture = self.architecture
+        declaration = architecture.family
+        config: dict[str, Any] = {"model_type": declaration.model_type}
+        for key, field in architecture.read.items():
+            value = self.get(key)
+            if key == "attention.sliding_window" and value == 0:
+                continue  # none
+            if key == "attention.sliding_window_pattern" and _is_flags(value):
+                continue
+            value = self.of_kind(key, declaration.read[field].kind)
+            needed = key in SIZES or "epsilon" in key
+            if value is not None:
+                config[field] = value
+            elif needed and self.get(key) is None:
+                self.expect(key, "there", None)
+        return config
+
+    def _set_sizes(self, config: dict[str, Any]) -> None:
+        """Add the sizes that have rules, and compare them with those of arrays."""
+        file, read = self.file, self.architecture.read
+        size, n_layers, n_heads, n_inner = (int(config[read[key]]) for key in SIZES)
+        head_dim = config.get("head_dim")
+        if head_dim is None:
+            if size % n_heads:
+                self.expect("embedding_length", f"a multiple of {n_heads} heads", size)
+            head_dim = max(size // n_heads, 1)
+        if "head_dim" in self.architecture.family.read:
+            config["head_dim"] = head_dim
+            config.setdefault("num_key_value_heads", n_heads)
+        if (value_size := self.of_kind(VALUE_SIZE, "size")) not in (None, head_dim):
+            self.expect(VALUE_SIZE, f"{head_dim}, as keys are", value_size)
+        n_found = len({name.split(".")[1] for name in file if name.startswith("blk.")})
+        if n_found != n_layers:
+            self.expect("block_count", f"{n_found}, as arrays are of so many", n_layers)
+            return
+        if "token_embd.weight" not in file:
+            self.faults.append("expected token_embd.weight, got none")
+            return
+        shape = file.describe("token_embd.weight")[0]
+        config["vocab_size"] = n_tokens = shape[0]
+        if (width := shape[-1]) != size:
+            self.expect("embedding_length", f"{width}, as token_embd.weight has", size)
+        for i in range(n_layers):
+            for name, found, words in (
+                (f"blk.{i}.ffn_down.weight", n_inner, "feed_forward_length"),
+                (f"blk.{i}.attn_output.weight", n_heads * head_dim, "head_count"),
+            ):
+                if name in file and file.describe(name)[0] != (size, found):
+                    self.faults.append(
+                        f"expected {name} of {(size, found)}, by embedding_length and "
+                        f"{words}, got {quoted(file.describe(name)[0])}"
+                    )
+        known = self.values.get("tokenizer.ggml.tokens")
+        if isinstance(known, list) and len(known) > n_tokens:
+            self.faults.append(
+                f"expected at most {n_tokens} tokens, as token_embd.weight has rows, "
+                f"got {len(known)}"
+            )
+
+    def _set_rest(self, config: dict[str, Any]) -> None:
+        """Add the fields that have rules."""
+        file, family = self.file, self.architecture.family
+        config["tie_word_embeddings"] = "output.weight" not in file
+        config["eos_token_id"] = list(file.stop)
+        for field, name in (
+            ("attention_bias", "blk.0.attn_q.bias"),
+            ("mlp_bias", "blk.0.ffn_up.bias"),
+        ):
+            if field in family.read:
+                config[field] = name in file
+        if "query_pre_attn_scalar" in family.read:
+            config["query_pre_attn_scalar"] = config["head_dim"]
+            if config["num_hidden_layers"] == self.architecture.large:
+                per_head = config["hidden_size"] // config["num_attention_heads"]
+                config["query_pre_attn_scalar"] = per_head
+        if "layer_types" in family.read:
+            self._set_windows(config)
+        if "rope_theta" in family.read:
+            self._set_positions(config)
+        elif self.get(SCALING) is not None or self.get(FACTOR) is not None:
+            self.expect(SCALING, "left out", self.get(SCALING))
+
+    def _set_windows(self, config: dict[str, Any]) -> None:
+        """Say which layers have a window, where the file does, or none has one."""
+        if "sliding_window_pattern" not in self.architecture.family.read:
+            return
+        n_layers = config["num_hidden_layers"]
+        flags = self.get("attention.sliding_window_pattern")
+        if "sliding_window" not in config:
+            flags, config["sliding_window"] = np.zeros(n_layers, bool), None
+        if _is_flags(flags):
+            config["layer_types"] = [SLIDING if flag else FULL for flag in flags]
+
+    def _set_positions(self, config: dict[str, Any]) -> None:
+        """Say how much of a head is turned, and how that is scaled."""
+        turned, head_dim = self.of_kind(ROPE_SIZE, "size"), config["head_dim"]
+        if turned is not None and turned != head_dim:
+            if "partial_rotary_factor" in self.architecture.family.read:
+                share = turned / head_dim
+                right = (
+                    int(head_dim * share) == turned
+                )  # as the rule of the family does
+                config["partial_rotary_factor"] = (
+                    share if right else float(np.nextafter(share, 2))
+                )
+            else:
+                self.expect(ROPE_SIZE, f"{head_dim}, the size of a head", turned)
+        scaling = self._scaling() or self._factors()
+        if scaling:
+            config["rope_scaling"] = scaling
+
+    def _scaling(self) -> dict[str, Any] | None:
+        """Return the scaling that keys say, if any."""
+        kind, factor = self.get(SCALING), self.of_kind(FACTOR, "number")
+        if kind not in (None, "none", "linear", "yarn"):
+            self.expect(SCALING, "none, linear or yarn", kind)
+        if kind == "none" or factor is None:
+            if kind in ("linear", "yarn"):
+                self.expect(FACTOR, "a number", self.get(FACTOR))
+            return None
+        if kind == "yarn":
+            original = self.of_kind(ORIGINAL, "size")
+            if original is None:
+                self.expect(ORIGINAL, "there", None)
+            return {
+                "rope_type": "yarn",
+                "factor": factor,
+                "original_max_position_embeddings": original,
+            }
+        return {"rope_type": "linear", "factor": factor}
+
+    def _factors(self) -> dict[str, Any] | None:
+        """Return the scaling that arrays of divisors are, if any."""
+        file, factor = self.file, self.of_kind(ATTENTION_FACTOR, "number")
+        names = declared.SHORT_FACTORS, declared.LONG_FACTORS
+        original = self.of_kind(ORIGINAL, "size")
+        if declared.FACTORS in file:
+            names, original = (declared.FACTORS, declared.FACTORS), 1
+        elif not file.keys() >= set(names):
+            if factor not in (None, 1.0):
+                self.expect(ATTENTION_FACTOR, f"1.0 without {names[1]}", factor)
+            return None
+        if original is None:
+            self.expect(ORIGINAL, "there", None)
+        short, long = (self._divisors(name) for name in names)
+        return {
+            "rope_type": "longrope",
+            "short_factor": short,
+            "long_factor": long,
+            "original_max_position_embeddings": original,
+            "attention_factor": 1.0 if factor is None else factor,
+        }
+
+    def _divisors(self, name: str) -> list[float]:
+        shape = self.file.describe(name)[0]
+        if len(shape) != 1 or shape[0] > 1 << 16:
+            self.faults.append(f"expected {name} of one axis, got {quoted(shape)}")
+            return []
+        return [float(str(number)) for number in self.file[name]]
+
+    def arranged(self, config: Mapping[str, Any]) -> GgufFile:
+        """Return the arrays with all rows in the order that they have here."""
+        if not self.architecture.alternating:
+            return self.file
+        names = (
+            f"blk.{i}.attn_{part}.{kind}"
+            for i in range(config["num_hidden_layers"])
+            for part in ("q", "k")
+            for kind in ("weight", "bias")
+        )
+        return self.file.split_halves(dict.fromkeys(names, config["head_dim"]))
+
+
+def _names(reasons: Mapping[str, tuple[str, ...]]) -> Iterable[str]:
+    return (name for names in reasons.values() for name in names)
+
+
+def _is_flags(value: object) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind == "b"

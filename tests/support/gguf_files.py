@@ -1,0 +1,318 @@
+"""Small GGUF files, written from the description of the format, apart from attnpy.
+
+And models in them as llama.cpp's converters make them of checkpoints: the oracle of
+test_gguf.py.
+"""
+
+import importlib.util
+import math
+import struct
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from support import families
+
+# Numbers of the kinds of values, by dtypes, and of the types of arrays.
+KINDS = {
+    "u1": 0, "i1": 1, "u2": 2, "i2": 3, "u4": 4, "i4": 5, "f4": 6, "b1": 7, "u8": 10,
+    "i8": 11, "f8": 12,
+}  # fmt: skip
+STRING, ARRAY = 8, 9
+TYPES = {
+    "F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8,
+    "Q2_K": 10, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14, "IQ4_XS": 23, "BF16": 30,
+}  # fmt: skip
+# How many numbers a block of a type has, in how many bytes.
+BLOCKS = {
+    "F32": (1, 4), "F16": (1, 2), "BF16": (1, 2), "Q4_0": (32, 18), "Q4_1": (32, 20),
+    "Q5_0": (32, 22), "Q5_1": (32, 24), "Q8_0": (32, 34), "Q2_K": (256, 84),
+    "Q4_K": (256, 144), "Q5_K": (256, 176), "Q6_K": (256, 210), "IQ4_XS": (256, 136),
+}  # fmt: skip
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
+
+
+class Blocks(NamedTuple):
+    """An array in a file: its type, its shape in C order, its bytes."""
+
+    type_name: str
+    shape: tuple
+    data: bytes
+
+
+def is_there(package):
+    """Tell whether a package is installed."""
+    return importlib.util.find_spec(package) is not None
+
+
+def require(*packages):
+    """Skip the test, or the file, without what reads such files."""
+    for package in ("gguf", *packages):
+        pytest.importorskip(package)
+
+
+def string(text):
+    data = text if isinstance(text, bytes) else text.encode()
+    return struct.pack("<Q", len(data)) + data
+
+
+def value(content):
+    """The number of a value's kind, and the value; bytes are both already."""
+    if isinstance(content, bytes):
+        return content
+    if isinstance(content, str):
+        return struct.pack("<I", STRING) + string(content)
+    if isinstance(content, list):
+        kinds = struct.pack("<IIQ", ARRAY, STRING, len(content))
+        return kinds + b"".join(map(string, content))
+    array = np.asarray(content)
+    if not isinstance(content, (np.ndarray, np.generic)):
+        dtype = {bool: "?", int: "u4", float: "f4"}[type(content)]
+        array = array.astype(dtype)
+    kind = KINDS[f"{array.dtype.kind}{array.dtype.itemsize}"]
+    if array.ndim == 0:
+        return struct.pack("<I", kind) + array.tobytes()
+    return struct.pack("<IIQ", ARRAY, kind, array.size) + array.tobytes()
+
+
+def blocks(array):
+    """An array in a file; one that is in blocks already stays so."""
+    if isinstance(array, Blocks):
+        return array
+    array = np.asarray(array, np.float32)
+    return Blocks("F32", array.shape, array.tobytes())
+
+
+def info(name, array, offset):
+    """What a file says of an array."""
+    axes = array.shape[::-1]
+    return (
+        string(name)
+        + struct.pack(f"<I{len(axes)}Q", len(axes), *axes)
+        + struct.pack("<IQ", TYPES.get(array.type_name, array.type_name), offset)
+    )
+
+
+def file(metadata, arrays, alignment=32):
+    """The bytes of a file."""
+    infos, data = b"", b""
+    stored = {name: blocks(array) for name, array in arrays.items()}
+    for name, array in stored.items():
+        infos += info(name, array, len(data))
+        data += array.data + bytes(-len(array.data) % alignment)
+    return start(metadata, infos, len(stored), alignment) + data
+
+
+def start(metadata, infos=b"", n_arrays=0, alignment=32, version=3, n_values=None):
+    """The bytes of a file before its arrays."""
+    head = b"GGUF" + struct.pack("<I", version)
+    n_values = len(metadata) if n_values is None else n_values
+    head += struct.pack("<QQ", n_arrays, n_values)
+    for key, content in metadata.items():
+        head += string(key) + value(content)
+    head += infos
+    return head + bytes(-len(head) % alignment)
+
+
+def random_blocks(type_name, shape, seed=0):
+    """Numbers of a type, drawn at random: any bytes, and scales near 1."""
+    rng = np.random.default_rng(seed)
+    per_block, n_bytes = BLOCKS[type_name]
+    n_blocks = math.prod(shape) // per_block
+    data = rng.integers(0, 256, (n_blocks, n_bytes), np.uint8)
+    # Where a type has its one or two scales, which are float16.
+    starts = {"Q6_K": (208,), "Q2_K": (80, 82)}.get(type_name, (0, 2))
+    if type_name in ("Q4_0", "Q5_0", "Q8_0"):
+        starts = (0,)
+    if type_name in ("F32", "F16", "BF16"):
+        numbers = rng.standard_normal(shape, dtype=np.float32)
+        bits = {"F32": numbers, "F16": numbers.astype(np.float16)}
+        if type_name == "BF16":
+            return Blocks(
+                type_name, shape, (numbers.view("<u4") >> 16).astype("<u2").tobytes()
+            )
+        return Blocks(type_name, shape, bits[type_name].tobytes())
+    for at in starts:
+        scales = rng.uniform(-0.05, 0.05, n_blocks).astype("<f2")
+        data[:, at : at + 2] = scales.view(np.uint8).reshape(-1, 2)
+    return Blocks(type_name, shape, data.tobytes())
+
+
+# ---- Models --------------------------------------------------------------------------
+
+ARCHITECTURES = {
+    "gpt2": "gpt2",
+    "llama": "llama",
+    "mistral": "llama",
+    "qwen2": "qwen2",
+    "qwen3": "qwen3",
+    "phi3": "phi3",
+    "gemma2": "gemma2",
+    "gemma3_text": "gemma3",
+}
+
+
+def model(config, seed=0):
+    """The metadata and the arrays of a model, as a converter makes them."""
+    name = ARCHITECTURES[config["model_type"]]
+    weights = families.tensors(config, seed)
+    metadata = {"general.architecture": name, "general.type": "model"}
+    keys = gpt2_keys(config) if name == "gpt2" else llama_keys(config)
+    metadata |= {f"{name}.{key}": content for key, content in keys.items()}
+    return metadata, converted(config, weights)
+
+
+def gpt2_keys(config):
+    return {
+        "block_count": config["n_layer"],
+        "context_length": config["n_positions"],
+        "embedding_length": config["n_embd"],
+        "feed_forward_length": 4 * config["n_embd"],
+        "attention.head_count": config["n_head"],
+        "attention.layer_norm_epsilon": config["layer_norm_epsilon"],
+    }
+
+
+def llama_keys(config):
+    """The keys of all that is built as Llama."""
+    kind, size = config["model_type"], config["hidden_size"]
+    head_dim = config.get("head_dim", size // config["num_attention_heads"])
+    keys = {
+        "block_count": config["num_hidden_layers"],
+        "context_length": config["max_position_embeddings"],
+        "embedding_length": size,
+        "feed_forward_length": config["intermediate_size"],
+        "attention.head_count": config["num_attention_heads"],
+        "attention.head_count_kv": config["num_key_value_heads"],
+        "attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
+        "rope.freq_base": config["rope_theta"],
+        "vocab_size": config["vocab_size"],
+    }
+    if "head_dim" in config:
+        keys |= {"attention.key_length": head_dim, "attention.value_length": head_dim}
+    turned = int(head_dim * config.get("partial_rotary_factor", 1))
+    keys["rope.dimension_count"] = turned
+    scaling = config.get("rope_scaling") or {}
+    if scaling.get("rope_type") == "linear":
+        keys |= {
+            "rope.scaling.type": "linear",
+            "rope.scaling.factor": scaling["factor"],
+        }
+    if scaling.get("rope_type") == "yarn":
+        keys |= {
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": scaling["factor"],
+            "rope.scaling.original_context_length": (
+                scaling["original_max_position_embeddings"]
+            ),
+        }
+    if kind == "phi3":
+        original = config["original_max_position_embeddings"]
+        if scaling:
+            growth = config["max_position_embeddings"] / original
+            factor = math.sqrt(1 + math.log(growth) / math.log(original))
+            keys["rope.scaling.attn_factor"] = factor
+        keys |= {
+            "rope.scaling.original_context_length": original,
+            "attention.sliding_window": config.get("sliding_window") or 0,
+        }
+    if kind.startswith("gemma"):
+        keys["attention.sliding_window"] = config["sliding_window"]
+        for cap in ("attn_logit_softcapping", "final_logit_softcapping"):
+            if config.get(cap):
+                keys[cap] = config[cap]
+    if kind == "gemma3_text":
+        keys |= {
+            "attention.sliding_window_pattern": config["sliding_window_pattern"],
+            "rope.freq_base_swa": config["rope_local_base_freq"],
+        }
+    return keys
+
+
+def converted(config, weights):
+    """The arrays in the names, the order and the values that they have in a file."""
+    import gguf
+
+    kind = config["model_type"]
+    name = ARCHITECTURES[kind]
+    (number,) = (k for k, text in gguf.MODEL_ARCH_NAMES.items() if text == name)
+    n_layers = config.get("num_hidden_layers", config.get("n_layer"))
+    table = gguf.get_tensor_name_map(number, n_layers)
+    arrays = {}
+    for theirs, array in weights.items():
+        full = f"transformer.{theirs}" if kind == "gpt2" else theirs
+        ours = table.get_name(full, (".weight", ".bias"))
+        assert ours, theirs
+        if kind == "gpt2" and theirs.endswith(
+            ("c_attn.weight", "c_proj.weight", "c_fc.weight")
+        ):
+            array = array.T
+        if kind.startswith("gemma") and theirs.endswith("norm.weight"):
+            array = array + np.float32(1)
+        if name == "llama" and ("q_proj" in theirs or "k_proj" in theirs):
+            array = alternated(
+                array,
+                config[
+                    "num_attention_heads"
+                    if "q_proj" in theirs
+                    else "num_key_value_heads"
+                ],
+            )
+        arrays[ours] = array
+    scaling = config.get("rope_scaling") or {}
+    if scaling.get("type") == "longrope":
+        for length in ("short", "long"):
+            arrays[f"rope_factors_{length}.weight"] = np.float32(
+                scaling[f"{length}_factor"]
+            )
+    return arrays
+
+
+def alternated(array, n_heads):
+    """The rows of heads as llama.cpp has them: 0, half, 1, half + 1 ..."""
+    rows = array.reshape(n_heads, 2, len(array) // n_heads // 2, *array.shape[1:])
+    return np.ascontiguousarray(rows.swapaxes(1, 2).reshape(array.shape))
+
+
+def write(path, metadata, arrays, **options):
+    """Write a file, and return its path."""
+    path.write_bytes(file(metadata, arrays, **options))
+    return path
+
+
+# ---- Tokenizers ----------------------------------------------------------------------
+
+
+def bytes_tokenizer(merges=("Ġ t", "h e", "Ġt he"), ends="<|im_end|>"):
+    """The metadata of a tokenizer of bytes, with some merges."""
+    from tokenizers import pre_tokenizers
+
+    tokens = ["<|begin|>", ends, *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    tokens += [line.replace(" ", "") for line in merges]
+    types = [CONTROL, CONTROL] + [NORMAL] * (len(tokens) - 2)
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "smollm",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": np.array(types, "i4"),
+        "tokenizer.ggml.merges": list(merges),
+        "tokenizer.ggml.bos_token_id": 0,
+        "tokenizer.ggml.eos_token_id": 1,
+        "tokenizer.chat_template": TEMPLATE,
+    }
+
+
+TEMPLATE = (
+    "{% for message in messages %}<|begin|>{{ message['role'] }}\n"
+    "{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|begin|>assistant\n{% endif %}"
+)
+
+
+def talking(config=families.LLAMA, **changes):
+    """The metadata and arrays of a model with a tokenizer of bytes."""
+    text = bytes_tokenizer()
+    config = {**config, "vocab_size": len(text["tokenizer.ggml.tokens"]), **changes}
+    metadata, arrays = model(config)
+    return metadata | text, arrays

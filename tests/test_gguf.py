@@ -1,0 +1,448 @@
+"""GGUF files: what their arrays and metadata are, and models made of them."""
+
+import struct
+
+import numpy as np
+import pytest
+from support import families, gguf_files
+from support.comparisons import assert_same_bits, assert_same_parameters
+from support.errors import refused
+
+from attnpy import checkpoints
+from attnpy._families.gguf import ARCHITECTURES
+from attnpy.models import CausalDecoder
+
+pytestmark = pytest.mark.quick
+
+gguf = pytest.importorskip("gguf")
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 8}
+CONFIGS = {
+    **{kind: c for kind, c in families.DECODERS.items() if kind != "mistral"},
+    "llama with biases": {**families.LLAMA, "attention_bias": True, "mlp_bias": True},
+    "llama with yarn": {**families.LLAMA, "rope_scaling": YARN},
+    "llama, tied": {**families.LLAMA, "tie_word_embeddings": True},
+    "qwen2 without scaling": {**families.QWEN2, "rope_scaling": None},
+    "gemma2 with all layers alike": {**families.GEMMA2, "sliding_window": 2},
+    "phi3 for short texts": {
+        **families.PHI3,
+        "rope_scaling": None,
+        "sliding_window": 3,
+        "partial_rotary_factor": 1.0,
+    },
+}
+# What files do not say, as converters do not write it.
+UNSAID = {"query_pre_attn_scalar": 6}
+IDS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3]
+
+
+@pytest.fixture
+def save(tmp_path):
+    """Write a file, and return its path."""
+
+    def write(metadata, arrays=None, **options):
+        arrays = {} if arrays is None else arrays
+        return gguf_files.write(tmp_path / "m.gguf", metadata, arrays, **options)
+
+    return write
+
+
+def in_folders_words(config):
+    """The model that a folder with the same configuration and weights gives."""
+    if "query_pre_attn_scalar" in config:
+        config = {**config, **UNSAID}
+    model = CausalDecoder.from_config(config)
+    weights = families.tensors(config)
+    checkpoints.load(model, weights, families.NAMES[config["model_type"]])
+    return model
+
+
+# ---- Arrays --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", checkpoints.gguf.TYPES)
+def test_an_array_is_what_the_package_makes_of_its_blocks(save, kind):
+    array = gguf_files.random_blocks(kind, (5, 512))
+    file = checkpoints.load_gguf(save({}, {"before": np.ones(3), "w": array}))
+    data = np.frombuffer(array.data, np.uint8).reshape(5, -1)
+    expected = gguf.dequantize(data, gguf.GGMLQuantizationType[kind])
+    assert np.isfinite(expected).all()
+    assert_same_bits(file["w"], expected)
+    assert_same_bits(file.rows("w", 2, 4), expected[2:4])
+    assert file.describe("w") == ((5, 512), "float32")
+    assert file.type_of("w") == kind
+
+
+def test_arrays_of_one_and_three_axes(save):
+    rng = np.random.default_rng(0)
+    deep = rng.standard_normal((2, 3, 4), dtype=np.float32)
+    file = checkpoints.load_gguf(save({}, {"v": deep[0, 0], "w": deep}))
+    assert_same_bits(file["v"], deep[0, 0])
+    assert_same_bits(file.rows("v", 1, 3), deep[0, 0, 1:3])
+    assert_same_bits(file["w"], deep)
+    assert_same_bits(file.rows("w", 1, 2), deep[1:])
+
+
+def test_a_row_that_is_not_there_is_refused(save):
+    file = checkpoints.load_gguf(save({}, {"w": np.ones((3, 2))}))
+    for start, stop in ((0, 4), (-1, 1), (2, 1)):
+        with refused(ValueError, "w"):
+            file.rows("w", start, stop)
+    with pytest.raises(KeyError):
+        file["v"]
+
+
+def test_a_type_that_is_not_read_is_named(save):
+    file = checkpoints.load_gguf(
+        save({}, {"w": gguf_files.random_blocks("Q2_K", (2, 256))})
+    )
+    assert file.describe("w") == ((2, 256), "Q2_K")
+    with refused(ValueError, "w") as caught:
+        file["w"]
+    assert "Q2_K" in str(caught.value)
+
+
+def test_blocks_with_any_scale_are_read_without_a_warning(save, recwarn):
+    data = struct.pack("<e", np.inf) + bytes(32) + struct.pack("<e", np.nan) + bytes(32)
+    array = gguf_files.Blocks("Q8_0", (2, 32), data)
+    assert np.isnan(checkpoints.load_gguf(save({}, {"w": array}))["w"]).all()
+    assert not recwarn.list
+
+
+# ---- Metadata ------------------------------------------------------------------------
+
+VALUES = {
+    "a.text": "grün",
+    "a.flag": True,
+    "a.number": 7,
+    "a.float": 0.5,
+    "a.double": np.float64(1 / 3),
+    "a.negative": np.int64(-(2**40)),
+    "a.byte": np.uint8(200),
+    "a.texts": ["", "x", "ä"],
+    "a.numbers": np.array([1, -2, 3], "i4"),
+    "a.floats": np.array([1, 0.1], "f4"),
+    "a.flags": np.array([True, False]),
+    "a.none": [],
+}
+
+
+def test_metadata_are_what_the_package_reads(save):
+    path = save(VALUES, {"w": np.ones((2, 3))})
+    ours, theirs = checkpoints.load_gguf(path), gguf.GGUFReader(path)
+    assert ours.metadata.keys() == VALUES.keys()
+    for key, content in VALUES.items():
+        found = ours.metadata[key]
+        assert type(found) is type(content if isinstance(content, list) else found)
+        np.testing.assert_array_equal(found, content)
+        if key != "a.none":
+            np.testing.assert_array_equal(found, theirs.fields[key].contents())
+    (tensor,) = theirs.tensors
+    assert tensor.name == "w"
+    assert_same_bits(ours["w"], tensor.data)
+
+
+def test_a_float_is_the_number_that_was_written(save):
+    metadata = checkpoints.load_gguf(save({"a.eps": 1e-5, "a.nan": np.nan})).metadata
+    assert metadata["a.eps"] == 1e-5
+    assert np.isnan(metadata["a.nan"])
+
+
+def test_what_the_package_writes_is_read(tmp_path):
+    path = tmp_path / "theirs.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_block_count(3)
+    writer.add_token_list(["a", "b"])
+    writer.add_custom_alignment(64)
+    weights = np.random.default_rng(0).standard_normal((4, 64), dtype=np.float32)
+    kind = gguf.GGMLQuantizationType.Q8_0
+    quantised = gguf.quantize(weights, kind)
+    writer.add_tensor("blk.0.attn_q.weight", quantised, raw_dtype=kind)
+    writer.add_tensor("output_norm.weight", weights[0])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    file = checkpoints.load_gguf(path)
+    assert file.metadata["llama.block_count"] == 3
+    assert file.metadata["tokenizer.ggml.tokens"] == ["a", "b"]
+    assert_same_bits(file["output_norm.weight"], weights[0])
+    assert_same_bits(file["blk.0.attn_q.weight"], gguf.dequantize(quantised, kind))
+
+
+def test_a_file_is_shown_by_what_it_has(save):
+    arrays = {"v": np.ones(3), "w": gguf_files.random_blocks("Q8_0", (2, 32))}
+    file = checkpoints.load_gguf(save({"general.architecture": "llama"}, arrays))
+    assert repr(file) == (
+        "GgufFile(architecture='llama', arrays=2, types=F32 and Q8_0, numbers=67)"
+    )
+
+
+def test_without_the_package_an_error_says_what_to_install(save, monkeypatch):
+    path = save({})
+    monkeypatch.setitem(__import__("sys").modules, "gguf", None)
+    with pytest.raises(ImportError, match=r"pip install 'attnpy\[gguf\]'"):
+        checkpoints.load_gguf(path)
+
+
+# ---- Models --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_a_model_is_that_of_a_folder_with_the_same_weights(save, kind):
+    config = CONFIGS[kind]
+    path = save(*gguf_files.model(config))
+    model, expected = CausalDecoder.from_gguf(path), in_folders_words(config)
+    assert_same_parameters(model, expected)
+    assert model.stop == ()
+    states = expected(IDS)
+    if config["model_type"] in ("phi3", "llama with yarn"):
+        # The file has the factor of attention in float32.
+        np.testing.assert_allclose(model(IDS), states, rtol=0, atol=1e-5)
+    else:
+        assert_same_bits(model(IDS), states)
+    np.testing.assert_allclose(
+        model.logits(model(IDS)), expected.logits(states), rtol=0, atol=1e-5
+    )
+
+
+def test_every_architecture_is_compared():
+    compared = {gguf_files.ARCHITECTURES[c["model_type"]] for c in CONFIGS.values()}
+    assert compared == set(ARCHITECTURES)
+
+
+def test_the_divisors_of_llama_3s_frequencies_are_honoured(save):
+    config = {**families.LLAMA, "hidden_size": 64, "rope_scaling": LLAMA3}
+    expected = in_folders_words(config)
+    metadata, arrays = gguf_files.model({**config, "rope_scaling": None})
+    plain = config["rope_theta"] ** -(np.arange(0, 16, 2) / 16)
+    factors = (plain / expected.rotary.frequencies).astype(np.float32)
+    assert factors.min() == 1
+    assert factors.max() == 8
+    assert len(set(factors.tolist())) > 2
+    model = CausalDecoder.from_gguf(
+        save(metadata, {**arrays, "rope_freqs.weight": factors})
+    )
+    frequencies = model.rotary.frequencies
+    np.testing.assert_allclose(frequencies, expected.rotary.frequencies, rtol=1e-7)
+    ids = np.arange(200) % 30
+    np.testing.assert_allclose(model(ids), expected(ids), rtol=0, atol=1e-4)
+    without = CausalDecoder.from_gguf(save(metadata, arrays))
+    assert np.abs(without(ids) - expected(ids)).max() > 1e-2
+    some = expected.generate(IDS, 5)
+    assert (model.generate(IDS, 5) == some).all()
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_a_model_in_another_dtype_is_rounded_once(save, dtype, packed):
+    path = save(*gguf_files.model(families.LLAMA))
+    exact = CausalDecoder.from_gguf(path, dtype=np.float64).parameters()
+    model = CausalDecoder.from_gguf(path, dtype=dtype, packed=packed)
+    for name, array in model.parameters().items():
+        assert_same_bits(array, exact[name].astype(dtype))
+    assert ("packed=True" in repr(model)) == packed
+
+
+def test_a_model_is_made_of_an_open_file(save):
+    file = checkpoints.load_gguf(save(*gguf_files.model(families.LLAMA)))
+    model = CausalDecoder.from_gguf(file)
+    assert_same_parameters(model, in_folders_words(families.LLAMA))
+    # The file itself still has its own order of rows.
+    assert not np.array_equal(
+        file["blk.0.attn_q.weight"].T,
+        model.parameters()["decoder.layers.0.self_attention.W_q"],
+    )
+
+
+def test_quantised_matrices_become_the_numbers_they_stand_for(save):
+    config = {
+        **families.LLAMA,
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "num_attention_heads": 4,
+    }
+    metadata, arrays = gguf_files.model(config)
+    kinds = [kind for kind in checkpoints.gguf.TYPES if kind[0] == "Q"]
+    matrices = [name for name, array in arrays.items() if array.ndim == 2]
+    for i, name in enumerate(matrices):
+        kind, shape = kinds[i % len(kinds)], arrays[name].shape
+        arrays[name] = gguf_files.random_blocks(kind, shape, seed=i)
+    path = save(metadata, arrays)
+    file, model = checkpoints.load_gguf(path), CausalDecoder.from_gguf(path)
+    own = model.parameters()
+    assert_same_bits(own["token_embedding"], file["token_embd.weight"])
+    assert_same_bits(own["output"], file["output.weight"].T)
+    for i in range(2):
+        layer, theirs = f"decoder.layers.{i}", f"blk.{i}"
+        down = file[f"{theirs}.ffn_down.weight"].T
+        assert_same_bits(own[f"{layer}.feed_forward.W_2"], down)
+        keys = file[f"{theirs}.attn_k.weight"]
+        halves = keys.reshape(2, 32, 2, 256).swapaxes(1, 2).reshape(128, 256)
+        assert_same_bits(own[f"{layer}.self_attention.W_k"], halves.T)
+
+
+def test_the_largest_models_have_another_scale(save):
+    config = {**families.GEMMA2, "num_hidden_layers": 46}
+    model = CausalDecoder.from_gguf(save(*gguf_files.model(config)))
+    assert model.scale == (16 // 4) ** -0.5
+    config["num_hidden_layers"] = 45
+    model = CausalDecoder.from_gguf(save(*gguf_files.model(config)))
+    assert model.scale == 6**-0.5
+
+
+@pytest.mark.parametrize("flags", [None, [True, False, True]])
+def test_layers_of_gemma_3_have_the_windows_that_the_file_says(save, flags):
+    metadata, arrays = gguf_files.model(families.GEMMA3)
+    if flags is None:
+        del metadata["gemma3.attention.sliding_window"]
+        assert CausalDecoder.from_gguf(save(metadata, arrays)).window is None
+    else:
+        metadata["gemma3.attention.sliding_window_pattern"] = np.array(flags)
+        window = CausalDecoder.from_gguf(save(metadata, arrays)).window
+        assert window == [(2, 0) if flag else None for flag in flags]
+
+
+# ---- What is refused -----------------------------------------------------------------
+
+# Changes of a file for Llama, and what the error says.
+FAULTS = {
+    "general.architecture": ({"general.architecture": "mamba"}, "'mamba'"),
+    "no architecture": ({"general.architecture": None}, "general.architecture"),
+    "type": ({"general.type": "adapter"}, "general.type = 'model'"),
+    "split": ({"split.count": np.uint16(2)}, "split.count = 0"),
+    "quantization": ({"general.quantization_version": 1}, "quantization_version = 2"),
+    "unknown key": ({"llama.attention.new": 1}, "no llama.attention.new"),
+    "elsewhere": ({"other.key": 1}, "no other.key"),
+    "experts": ({"llama.expert_count": 8}, "llama.expert_count = 0"),
+    "window": ({"llama.attention.sliding_window": 4096}, "sliding_window = 0"),
+    "scaling": ({"llama.rope.scaling.type": "longrope"}, "llama.rope.scaling.type"),
+    "no factor": ({"llama.rope.scaling.type": "linear"}, "rope.scaling.factor"),
+    "factor": ({"llama.rope.scaling.factor": -1.0}, "a finite number above 0"),
+    "yarn": (
+        {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 2.0},
+        "rope.scaling.original_context_length to be there",
+    ),
+    "attention factor": ({"llama.rope.scaling.attn_factor": 2.0}, "attn_factor"),
+    "yarn beta": ({"llama.rope.scaling.yarn_beta_fast": 1.0}, "yarn_beta_fast = 32.0"),
+    "partial": ({"llama.rope.dimension_count": 2}, "rope.dimension_count to be 4"),
+    "values": ({"llama.attention.value_length": 5}, "value_length to be 4"),
+    "no layers": ({"llama.block_count": None}, "llama.block_count to be there"),
+    "layers": ({"llama.block_count": 3}, "llama.block_count to be 2"),
+    "zero layers": ({"llama.block_count": 0}, "an integer from 1"),
+    "many layers": ({"llama.block_count": 2**31}, "an integer from 1 to 10000"),
+    "text": ({"llama.embedding_length": "16"}, "llama.embedding_length to be"),
+    "flag": ({"llama.embedding_length": True}, "llama.embedding_length to be"),
+    "width": ({"llama.embedding_length": 12}, "embedding_length to be 16"),
+    "heads": ({"llama.attention.head_count": 3}, "a multiple of 3 heads"),
+    "more heads": ({"llama.attention.head_count": 16}, "dimension_count to be 1"),
+    "wider heads": ({"llama.attention.key_length": 5}, "blk.0.attn_output.weight"),
+    "fewer keys": ({"llama.attention.head_count_kv": 1}, "blk.0.attn_k.weight"),
+    "network": ({"llama.feed_forward_length": 2**31 - 1}, "blk.0.ffn_down.weight"),
+    "layers differ": (
+        {"llama.feed_forward_length": np.array([20, 21], "i4")},
+        "llama.feed_forward_length to be",
+    ),
+    "no eps": ({"llama.attention.layer_norm_rms_epsilon": None}, "epsilon to be there"),
+    "eps": ({"llama.attention.layer_norm_rms_epsilon": np.nan}, "a finite number"),
+    "base": ({"llama.rope.freq_base": 0.0}, "llama.rope.freq_base to be"),
+    "tokenizer": ({"tokenizer.ggml.precompiled_charsmap": "x"}, "precompiled_charsmap"),
+    "many tokens": ({"tokenizer.ggml.tokens": [*map(str, range(31))]}, "at most 30"),
+}
+
+
+def changed(content, changes):
+    """A mapping with other values, and without those that are None."""
+    merged = {**content, **changes}
+    return {key: value for key, value in merged.items() if value is not None}
+
+
+@pytest.mark.parametrize("what", FAULTS)
+def test_a_key_that_is_not_honoured_is_refused_by_name(save, what):
+    changes, said = FAULTS[what]
+    metadata, arrays = gguf_files.model(families.LLAMA)
+    path = save(changed(metadata, changes), arrays)
+    start = r"(.*m\.gguf|checkpoint: blk.0.attn_k.weight)"
+    with refused(ValueError, start) as caught:
+        CausalDecoder.from_gguf(path)
+    assert said in str(caught.value)
+
+
+def test_values_of_all_layers_that_are_equal_are_one(save):
+    metadata, arrays = gguf_files.model(families.LLAMA)
+    metadata["llama.feed_forward_length"] = np.array([20, 20], "i4")
+    CausalDecoder.from_gguf(save(metadata, arrays))
+
+
+def test_what_does_not_matter_is_passed_over(save):
+    metadata, arrays = gguf_files.model(families.LLAMA)
+    metadata |= {
+        "general.name": "x",
+        "general.file_type": 3,
+        "general.quantization_version": 2,
+        "general.sampling.temp": 0.5,
+        "quantize.imatrix.file": "x",
+        "llama.rope.scaling.finetuned": False,
+        "llama.rope.scaling.type": "none",
+        "llama.expert_count": 0,
+        "split.count": np.uint16(1),
+        "split.no": np.uint16(0),
+        "tokenizer.ggml.padding_token_id": 0,
+    }
+    model = CausalDecoder.from_gguf(save(metadata, arrays))
+    assert_same_parameters(model, in_folders_words(families.LLAMA))
+
+
+ARRAYS = {
+    "missing": ({"blk.1.attn_norm.weight": None}, "missing blk.1.attn_norm.weight"),
+    "no embeddings": ({"token_embd.weight": None}, "token_embd.weight"),
+    "unexpected": ({"blk.0.attn_sinks.weight": np.ones(4)}, "blk.0.attn_sinks.weight"),
+    "bias": ({"blk.1.attn_q.bias": np.ones(16)}, "unexpected blk.1.attn_q.bias"),
+    "shape": ({"blk.0.ffn_up.weight": np.ones((20, 15))}, "blk.0.ffn_up.weight"),
+    "vector": ({"token_embd.weight": np.ones(16)}, "token_embd.weight"),
+    "type": (
+        {"blk.0.ffn_up.weight": gguf_files.random_blocks("IQ4_XS", (20, 256))},
+        "got IQ4_XS of blk.0.ffn_up.weight",
+    ),
+    "factors": ({"rope_freqs.weight": np.ones((2, 2))}, "rope_freqs.weight"),
+    "factors of another size": ({"rope_freqs.weight": np.ones(3)}, "2 numbers"),
+    "negative factors": ({"rope_freqs.weight": -np.ones(2)}, "factor"),
+}
+
+
+@pytest.mark.parametrize("what", ARRAYS)
+def test_an_array_that_is_not_honoured_is_refused_by_name(save, what):
+    changes, said = ARRAYS[what]
+    metadata, arrays = gguf_files.model(families.LLAMA)
+    path = save(metadata, changed(arrays, changes))
+    with pytest.raises(ValueError, match=r"expected|missing") as caught:
+        CausalDecoder.from_gguf(path)
+    assert said in str(caught.value)
+
+
+def test_types_that_are_not_read_are_one_sentence(save):
+    metadata, arrays = gguf_files.model({**families.LLAMA, "hidden_size": 256})
+    for name in list(arrays):
+        if arrays[name].ndim == 2 and arrays[name].shape[1] == 256:
+            arrays[name] = gguf_files.random_blocks("Q2_K", arrays[name].shape)
+    with refused(ValueError, ".*") as caught:
+        CausalDecoder.from_gguf(save(metadata, arrays))
+    assert str(caught.value).count("Q2_K") == 1
+    assert "and 13 more" in str(caught.value)
+
+
+def test_options_are_checked_as_elsewhere(save):
+    path = save(*gguf_files.model(families.LLAMA))
+    with refused(TypeError, "dtype"):
+        CausalDecoder.from_gguf(path, dtype="int8")
+    with refused(TypeError, "packed"):
+        CausalDecoder.from_gguf(path, packed=2)
+    with pytest.raises(FileNotFoundError):
+        CausalDecoder.from_gguf(path.with_name("none.gguf"))
