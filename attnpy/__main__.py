@@ -26,6 +26,10 @@ ALIGNMENTS = ("bottom_right", "top_left")
 OPTIONAL = ("mask", "bias", "sinks", "kv_lengths", "q_offset", "seq_offsets")
 
 
+# What the user can do something about.
+ERRORS = (OSError, TypeError, ValueError, MemoryError, ImportError)
+
+
 class InputError(Exception):
     """Something about the request is wrong; the message is all the user needs."""
 
@@ -67,6 +71,10 @@ def command(arguments: list[str] | None) -> int:
             from attnpy import _bench
 
             _bench.run(options.num_threads, options.seconds)
+        elif options.command == "generate":
+            from attnpy import _generate
+
+            _generate.run(options)
         else:
             show_example()
         print(end="", flush=True)  # so that a full disk is seen here
@@ -74,7 +82,7 @@ def command(arguments: list[str] | None) -> int:
         # The reader of our output has gone. Python flushes once more on exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except (InputError, OSError, TypeError, ValueError, MemoryError) as error:
+    except (*ERRORS, InputError) as error:
         if was_interrupted(error):  # zipfile's, as its file is not complete
             return 128 + signal.SIGINT
         print("attnpy:", one_line(error), file=sys.stderr)
@@ -200,7 +208,63 @@ def parser() -> Parser:
     command.add_argument(
         "--num-threads", type=int, metavar="N", help="number of threads"
     )
+    add_generate(commands)
     return main_parser
+
+
+def add_generate(commands: Any) -> None:
+    """Add the command that writes text."""
+    command = commands.add_parser(
+        "generate",
+        help="write text with a language model in a GGUF file",
+        description="Write a text and what follows it, with a language model in a GGUF "
+        "file, or take turns with it. How fast that was comes last, on standard "
+        "error.",
+    )
+    command.add_argument(
+        "model",
+        metavar="model.gguf",
+        help="a file, or the name of an installed package that has one",
+    )
+    command.add_argument("prompt", nargs="?", help="with --chat what is said first")
+    command.add_argument(
+        "--chat",
+        action="store_true",
+        help="take turns, a line each, until the input ends or Ctrl-C",
+    )
+    command.add_argument(
+        "--max-tokens",
+        type=int,
+        default=256,
+        metavar="N",
+        help="the most tokens to write (default: 256)",
+    )
+    command.add_argument(
+        "--temperature",
+        type=float,
+        default=0.0,
+        metavar="X",
+        help="draw tokens, from scores divided by this; by default the best is taken",
+    )
+    command.add_argument(
+        "--top-k", type=int, metavar="N", help="draw from the N best tokens"
+    )
+    command.add_argument(
+        "--top-p",
+        type=float,
+        metavar="P",
+        help="draw from the fewest tokens that together are this probable",
+    )
+    command.add_argument(
+        "--seed", type=int, metavar="N", help="draw the same tokens each time"
+    )
+    command.add_argument(
+        "--dtype",
+        default="float32",
+        metavar="NAME",
+        help="of the model: float32 (the default), bfloat16 or float16",
+    )
+    command.add_argument("--num-threads", type=int, metavar="N")
 
 
 def window_side(text: str) -> int | None:
