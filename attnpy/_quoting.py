@@ -22,8 +22,9 @@ class _Short(reprlib.Repr):
 
 
 def quoted(value: object, longest: int = LONGEST) -> str:
-    """Return a value as Python writes it, in so many characters at most."""
-    return _cut(_Short(longest).repr(value), longest)
+    """Return a value as Python writes it, in a line of so many characters at most."""
+    text = _Short(longest).repr(value)
+    return _cut(" ".join(text.split()) if "\n" in text else text, longest)
 
 
 def named(name: object) -> str:

@@ -321,6 +321,7 @@ FAULTS = {
     "quantization": ({"general.quantization_version": 1}, "quantization_version = 2"),
     "unknown key": ({"llama.attention.new": 1}, "no llama.attention.new"),
     "elsewhere": ({"other.key": 1}, "no other.key"),
+    "a long array": ({"split.count": np.zeros(261, "f4")}, "split.count = 0"),
     "experts": ({"llama.expert_count": 8}, "llama.expert_count = 0"),
     "window": ({"llama.attention.sliding_window": 4096}, "sliding_window = 0"),
     "scaling": ({"llama.rope.scaling.type": "longrope"}, "llama.rope.scaling.type"),
@@ -373,6 +374,7 @@ def test_a_key_that_is_not_honoured_is_refused_by_name(save, what):
     with refused(ValueError, start) as caught:
         CausalDecoder.from_gguf(path)
     assert said in str(caught.value)
+    assert str(caught.value).isprintable()
 
 
 def test_values_of_all_layers_that_are_equal_are_one(save):

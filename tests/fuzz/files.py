@@ -15,7 +15,7 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
-from support import families, sentences
+from support import families, gguf_files, sentences
 from support.families import BERT, DECODERS, tensors
 
 import attnpy
@@ -52,7 +52,8 @@ COUNTS = ("num_hidden_layers", "n_layer")
 def run(rng, verbose=False):
     """Run a case and return what came of it."""
     kinds = run_config, run_config, run_weights, run_weights, run_arrays
-    kind = one_of(rng, (*kinds, run_sentences, run_sentences, run_decoder))
+    more = run_sentences, run_sentences, run_decoder, run_gguf, run_gguf
+    kind = one_of(rng, (*kinds, *more))
     with tempfile.TemporaryDirectory() as folder:
         return kind(rng, Path(folder), verbose)
 
@@ -306,6 +307,100 @@ def run_decoder(rng, folder, verbose):
     if any(token in model.stop for token in tokens[:-1]):
         raise Finding("stream: tokens after the end", f"{tokens} {model.stop}")
     return "results"
+
+
+# Values of GGUF files besides those that are there: no size that is large and fits.
+GGUF_VALUES = (
+    True, False, 0, 1, 2, 3, 4, 7, 32, 999, 2**31 - 1, 0.0, 0.5, 1e-5, 1e30,
+    float("nan"), float("inf"), "", "llama", "gpt2", "qwen2", "none", "linear", "yarn",
+    "smollm", "ä", "{{ messages }}", "{% for", "\x1b[31m", "x" * 1000, [],
+    ["a"], ["a", "a"], ["a b"], np.int32(-1), np.uint64(2**64 - 1),
+    np.zeros(0, "i4"), np.ones(2, "i4"),
+    np.array([True, False]), np.zeros(261, "i4"), np.full(261, 3, "i4"),
+    np.zeros(261, "f4"), np.full(261, np.nan, "f4"),
+)  # fmt: skip
+GGUF_KEYS = (
+    "general.type", "general.alignment", "split.count", "llama.attention.key_length",
+    "llama.rope.scaling.type", "llama.rope.scaling.factor", "llama.expert_count",
+    "llama.attention.sliding_window", "gemma3.attention.sliding_window_pattern",
+    "tokenizer.ggml.scores", "tokenizer.ggml.add_bos_token", "a.key",
+    "tokenizer.ggml.add_space_prefix", "tokenizer.ggml.unknown_token_id",
+    "tokenizer.ggml.eot_token_id",
+)  # fmt: skip
+
+
+def changed_gguf(rng, metadata, arrays):
+    """Other values and other arrays of a GGUF file."""
+    metadata, arrays = {**metadata}, {**arrays}
+    for _ in range(int(rng.integers(3))):
+        key = one_of(rng, (*metadata, *GGUF_KEYS))
+        if maybe(rng, 0.2):
+            metadata.pop(key, None)
+        else:
+            metadata[key] = one_of(rng, GGUF_VALUES)
+    for _ in range(int(rng.integers(3))):
+        name = one_of(rng, (*arrays, "rope_freqs.weight", "blk.0.attn_q.bias"))
+        shape = np.shape(arrays.get(name, ()))
+        way = int(rng.integers(4))
+        if way == 0:
+            arrays.pop(name, None)
+        elif way == 1:
+            arrays[name] = rng.standard_normal(1 + int(rng.integers(4)))
+        elif way == 2 and shape:
+            arrays[name] = gguf_files.random_blocks("F16", shape)
+        else:
+            kind = one_of(rng, (*gguf_files.BLOCKS,))
+            width = gguf_files.BLOCKS[kind][0]
+            arrays[name] = gguf_files.random_blocks(kind, (2, width))
+    return gguf_files.file(metadata, arrays, int(2 ** rng.integers(7)))
+
+
+def compare_gguf(path, file):
+    """Require the arrays and the values that the gguf package reads."""
+    import gguf
+
+    theirs = gguf.GGUFReader(path)
+    arrays = {tensor.name: tensor for tensor in theirs.tensors}
+    if file.keys() != arrays.keys():
+        raise Finding("load_gguf: other arrays", f"{[*file]} {[*arrays]}")
+    for name, tensor in arrays.items():
+        if file.describe(name)[1] != "float32":
+            continue
+        with np.errstate(all="ignore"):
+            expected = gguf.dequantize(np.array(tensor.data), tensor.tensor_type)
+        if file[name].tobytes() != expected.tobytes():
+            raise Finding("load_gguf: not what the file has", name)
+
+
+def run_gguf(rng, folder, verbose):
+    """A GGUF file with other bytes, values or arrays: what is read is what it has."""
+    metadata, arrays = gguf_files.talking(one_of(rng, (*DECODERS.values(),)))
+    if maybe(rng):
+        data = changed_gguf(rng, metadata, arrays)
+    else:
+        data = damaged(rng, gguf_files.file(metadata, arrays))
+    path = folder / "m.gguf"
+    path.write_bytes(data)
+    if verbose:
+        print(len(data), data[:600], flush=True)
+    good, file = raised(checkpoints.load_gguf, path)
+    if not good:
+        return "errors"
+    compare_gguf(path, file)
+    good, tokenizer = raised(file.tokenizer)
+    if good:
+        raised(lambda: tokenizer.decode(tokenizer.encode("the cat's 12\n").ids))
+    raised(file.apply_chat_template, [{"role": "user", "content": "Hi"}])
+    good, model = raised(CausalDecoder.from_gguf, file)
+    if not good:
+        text = str(model)
+        if not text.isprintable() or len(text) > 20_000:
+            raise Finding("from_gguf: an error that is no line", text[:2000])
+        return "errors"
+    good, tokens = raised(lambda: [int(token) for token in model.stream([1], 3)])
+    if good and any(token in model.stop for token in tokens[:-1]):
+        raise Finding("stream: tokens after the end", f"{tokens} {model.stop}")
+    return "compared" if good else "errors"
 
 
 def run_arrays(rng, folder, verbose):
