@@ -1,6 +1,7 @@
 """GGUF files: what their arrays and metadata are, and models made of them."""
 
 import struct
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -211,6 +212,14 @@ def test_a_model_is_that_of_a_folder_with_the_same_weights(save, kind):
     np.testing.assert_allclose(
         model.logits(model(IDS)), expected.logits(states), rtol=0, atol=1e-5
     )
+
+
+def test_the_page_names_what_is_read():
+    page = (Path(__file__).parents[1] / "docs" / "models.md").read_text("utf-8")
+    section = page[page.index("## GGUF files") :]
+    names = *checkpoints.gguf.TYPES, *checkpoints.gguf_tokenizer.CUTS
+    assert [name for name in names if name not in section] == []
+    assert [name for name in ARCHITECTURES if f"`{name}`" not in section] == []
 
 
 def test_every_architecture_is_compared():

