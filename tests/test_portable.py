@@ -67,7 +67,7 @@ def vendor():
 def test_native_products_are_the_default_where_they_are_faster():
     slow_dots = vendor() == "GenuineIntel" and NATIVE[0] == "avx512_bf16"
     script = f"import os; os.environ.pop('ATTNPY_ISA', None); {CONFIG}"
-    expected = "avx512" if slow_dots else NATIVE[0]
+    expected = "avx512_vnni" if slow_dots else NATIVE[0]
     assert assert_runs(script, ATTNPY_PORTABLE="0").strip() == expected
 
 

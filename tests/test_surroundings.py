@@ -131,7 +131,7 @@ MODES = {"to nearest": 0x000, "down": 0x400, "up": 0x800, "toward zero": 0xC00}
 def rounding(request):
     """Call it to run something with another rounding mode."""
     libm = ctypes.CDLL(None)
-    if not hasattr(libm, "fesetround") or _attnpy.config()["tiers"][0] == "neon":
+    if not hasattr(libm, "fesetround") or "neon" in _attnpy.config()["tiers"]:
         pytest.skip("x86's numbers of modes")
 
     def run(function):

@@ -196,6 +196,7 @@ ROOMS = {
     "linear": {"math", "operands", "gemm"},
     "attention": {"math", "operands", "gemm"},
     "backward": {"math", "operands", "gemm", "attention"},
+    "integer": set(),
     "amx": {"math", "operands", "linear", "attention"},
 }
 

@@ -3,6 +3,10 @@
 #define _GNU_SOURCE /* syscall */
 #include "core/cpu.h"
 
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#endif
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <string.h>
@@ -23,6 +27,7 @@ enum {
     LEAF7_EBX_AVX512F = 1 << 16,
     LEAF7_EBX_AVX512DQ = 1 << 17,
     LEAF7_EBX_AVX512BW = 1 << 30,
+    LEAF7_ECX_AVX512_VNNI = 1 << 11,
     LEAF7_EDX_AMX_BF16 = 1 << 22,
     LEAF7_EDX_AMX_TILE = 1 << 24,
     LEAF7_1_EAX_AVX512_BF16 = 1 << 5,
@@ -68,12 +73,21 @@ attn_cpu_has_avx512(void)
 }
 
 bool
+attn_cpu_has_avx512_vnni(void)
+{
+    unsigned a, b, c, d;
+
+    return attn_cpu_has_avx512() && __get_cpuid_count(7, 0, &a, &b, &c, &d) &&
+           (c & LEAF7_ECX_AVX512_VNNI) != 0;
+}
+
+bool
 attn_cpu_has_avx512_bf16(void)
 {
     unsigned a, b, c, d;
 
-    return attn_cpu_has_avx512() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && a >= 1 &&
-           __get_cpuid_count(7, 1, &a, &b, &c, &d) &&
+    return attn_cpu_has_avx512_vnni() && __get_cpuid_count(7, 0, &a, &b, &c, &d) &&
+           a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d) &&
            (a & LEAF7_1_EAX_AVX512_BF16) != 0;
 }
 
@@ -165,6 +179,12 @@ attn_cpu_pause(void)
     _mm_pause();
 }
 
+bool
+attn_cpu_has_neon_dotprod(void)
+{
+    return false;
+}
+
 #else
 
 bool
@@ -175,6 +195,12 @@ attn_cpu_has_avx2(void)
 
 bool
 attn_cpu_has_avx512(void)
+{
+    return false;
+}
+
+bool
+attn_cpu_has_avx512_vnni(void)
 {
     return false;
 }
@@ -211,6 +237,20 @@ attn_cpu_repays_reading_once(void)
 
 #if defined(__aarch64__)
 
+/* Of Apple's CPUs all have it. */
+bool
+attn_cpu_has_neon_dotprod(void)
+{
+#if defined(__linux__)
+    enum { HWCAP_DOT_PRODUCTS = 1 << 20 };
+    return (getauxval(AT_HWCAP) & HWCAP_DOT_PRODUCTS) != 0;
+#elif defined(__APPLE__)
+    return true;
+#else
+    return false;
+#endif
+}
+
 /* FPCR 0 is round to nearest, subnormals kept, exceptions masked. Its rounding, flush and
  * trap bits all lie in the lower half. */
 uint32_t
@@ -235,6 +275,12 @@ attn_cpu_pause(void)
 }
 
 #else
+
+bool
+attn_cpu_has_neon_dotprod(void)
+{
+    return false;
+}
 
 uint32_t
 attn_fp_control_reset(void)

@@ -8,8 +8,10 @@
 bool attn_cpu_has_baseline(void);
 bool attn_cpu_has_avx2(void);
 bool attn_cpu_has_avx512(void);
+bool attn_cpu_has_avx512_vnni(void);
 bool attn_cpu_has_avx512_bf16(void);
 bool attn_cpu_has_amx_bf16(void); /* asks Linux for it */
+bool attn_cpu_has_neon_dotprod(void);
 /* Are its dot products of bfloat16 numbers faster than widening them to float? */
 bool attn_cpu_repays_avx512_bf16(void);
 /* Is the form of linear products that is for many rows faster than tiles? */

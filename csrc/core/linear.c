@@ -9,9 +9,10 @@
 typedef struct {
     attn_linear_problem l;
     const attn_linear_kernel *kernel;
-    ptrdiff_t n_row_tasks, row_unit; /* each but the last has whole units */
-    ptrdiff_t n_columns;             /* of a task */
-    ptrdiff_t n_column_tasks;        /* of the same rows */
+    const attn_integer_kernel *integer; /* where W is quantised */
+    ptrdiff_t n_row_tasks, row_unit;    /* each but the last has whole units */
+    ptrdiff_t n_columns;                /* of a task */
+    ptrdiff_t n_column_tasks;           /* of the same rows */
     ptrdiff_t n_tasks;
 } job;
 
@@ -49,7 +50,11 @@ run_task(const void *context, ptrdiff_t index, const attn_worker *worker)
                              .n_columns =
                                  attn_part_of(j->l.n_out, j->n_columns, column_task)};
 
-    j->kernel->run(&j->l, &task, worker);
+    if (j->l.quantized != NULL) {
+        j->integer->run(&j->l, &task, j->kernel, worker);
+    } else {
+        j->kernel->run(&j->l, &task, worker);
+    }
 }
 
 /* Splits a product in tile form. Columns are split into n_column_tasks, one for each thread of a
@@ -123,26 +128,30 @@ double
 attn_linear_work(const attn_linear_problem *l)
 {
     double weights = (double)l->n_in * (double)l->n_out;
-    ptrdiff_t bytes = attn_storage_of(l->weight.dtype)->bytes;
+    double bytes = l->quantized != NULL
+                       ? l->quantized->bits / 8.0
+                       : (double)attn_storage_of(l->weight.dtype)->bytes;
 
-    return weights * ((double)l->batch.n * (double)l->n_rows +
-                      (double)bytes * ATTN_WORK_OF_A_BYTE);
+    return weights *
+           ((double)l->batch.n * (double)l->n_rows + bytes * ATTN_WORK_OF_A_BYTE);
 }
 
 /* Splits a product into tasks; how many bytes of workspace each takes. */
 static size_t
 split(const attn_linear_problem *l, int n_threads, const attn_call *call, job *j)
 {
-    bool all_bf16 = l->weight.dtype == ATTN_BF16 &&
+    bool all_bf16 = l->weight.dtype == ATTN_BF16 && l->quantized == NULL &&
                     (l->input.dtype == ATTN_BF16 ||
                      (l->input.dtype == ATTN_F32 && l->rounds_input));
 
     assert(l->batch.n_axes <= 1 && l->n_in >= 0 && l->n_out >= 0);
     assert(l->arithmetic == attn_storage_of(l->output.dtype)->arithmetic);
+    assert(l->quantized == NULL || (l->packed && l->arithmetic == ATTN_F32));
     *j = (job){.l = *l,
-               .kernel = &attn_kernel_for(call->tier, l->arithmetic, all_bf16)->linear};
-    j->l.many_rows =
-        j->kernel->many_rows != NULL && attn_get_tuning(ATTN_TUNE_MANY_ROWS);
+               .kernel = &attn_kernel_for(call->tier, l->arithmetic, all_bf16)->linear,
+               .integer = call->tier->integer};
+    j->l.many_rows = l->quantized == NULL && j->kernel->many_rows != NULL &&
+                     attn_get_tuning(ATTN_TUNE_MANY_ROWS);
     if (rows_of(l) == 0 || l->n_out == 0) {
         return 0;
     }
@@ -154,7 +163,8 @@ split(const attn_linear_problem *l, int n_threads, const attn_call *call, job *j
     }
     j->n_column_tasks = attn_divide_up(l->n_out, j->n_columns);
     j->n_tasks = j->n_row_tasks * j->n_column_tasks;
-    return j->kernel->workspace_size(&j->l);
+    return l->quantized != NULL ? j->integer->workspace_size(&j->l)
+                                : j->kernel->workspace_size(&j->l);
 }
 
 int

@@ -4,6 +4,7 @@
 
 #include "core/activate.h"
 #include "core/array.h"
+#include "core/quantized.h"
 #include "core/tasks.h"
 
 /* Packed weights are in the order in which tasks read them: for each block of ATTN_BLOCK
@@ -28,6 +29,7 @@ typedef struct {
     attn_array input;      /* (B, rows, in) */
     attn_array weight;     /* (in, out), or packed: row_stride is that of a panel */
     bool packed;
+    const attn_quantized *quantized; /* in place of W's data, in float32; or NULL */
     attn_array bias;     /* (out,) in the arithmetic's dtype along columns, or none */
     attn_array times;    /* (B, rows, out), or none */
     attn_array residual; /* (B, rows, out), or none; may be the output */
@@ -72,7 +74,21 @@ typedef struct {
     size_t (*workspace_size)(const attn_linear_problem *);
     void (*run)(const attn_linear_problem *, const attn_linear_task *,
                 const attn_worker *);
+    /* What products of integers leave to the kernel of float32: n rows of x as floats; and
+     * sums (rows, row) of a task, which are changed, to outputs. `staged` has room for the
+     * bias. */
+    void (*load_rows)(const attn_linear_problem *, ptrdiff_t first_row, ptrdiff_t n,
+                      float *to, ptrdiff_t row);
+    void (*store_sums)(const attn_linear_problem *, const attn_linear_task *,
+                       float *sums, ptrdiff_t row, float *staged);
 } attn_linear_kernel;
+
+/* Products with quantised matrices. */
+typedef struct {
+    size_t (*workspace_size)(const attn_linear_problem *);
+    void (*run)(const attn_linear_problem *, const attn_linear_task *,
+                const attn_linear_kernel *, const attn_worker *);
+} attn_integer_kernel;
 
 double attn_linear_work(const attn_linear_problem *); /* multiplications */
 

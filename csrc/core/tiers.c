@@ -11,20 +11,35 @@ extern const attn_kernel attn_kernel_avx512_f32, attn_kernel_avx512_f64;
 extern const attn_kernel attn_kernel_avx512_bf16, attn_kernel_amx_bf16;
 extern const attn_kernel attn_kernel_neon_f32, attn_kernel_neon_f64;
 
+extern const attn_integer_kernel attn_integer_kernel_scalar;
+extern const attn_integer_kernel attn_integer_kernel_avx2;
+extern const attn_integer_kernel attn_integer_kernel_avx512;
+extern const attn_integer_kernel attn_integer_kernel_avx512_vnni;
+extern const attn_integer_kernel attn_integer_kernel_neon;
+extern const attn_integer_kernel attn_integer_kernel_neon_dotprod;
+
+/* All CPUs with AVX512-BF16 have AVX512-VNNI. */
 static const attn_tier tiers[] = {
 #if defined(__x86_64__)
     {"amx_bf16", attn_cpu_has_amx_bf16, &attn_kernel_avx512_f32,
-     &attn_kernel_avx512_f64, &attn_kernel_amx_bf16},
+     &attn_kernel_avx512_f64, &attn_kernel_amx_bf16, &attn_integer_kernel_avx512_vnni},
     {"avx512_bf16", attn_cpu_has_avx512_bf16, &attn_kernel_avx512_f32,
-     &attn_kernel_avx512_f64, &attn_kernel_avx512_bf16},
+     &attn_kernel_avx512_f64, &attn_kernel_avx512_bf16,
+     &attn_integer_kernel_avx512_vnni},
+    {"avx512_vnni", attn_cpu_has_avx512_vnni, &attn_kernel_avx512_f32,
+     &attn_kernel_avx512_f64, NULL, &attn_integer_kernel_avx512_vnni},
     {"avx512", attn_cpu_has_avx512, &attn_kernel_avx512_f32, &attn_kernel_avx512_f64,
-     NULL},
-    {"avx2", attn_cpu_has_avx2, &attn_kernel_avx2_f32, &attn_kernel_avx2_f64, NULL},
+     NULL, &attn_integer_kernel_avx512},
+    {"avx2", attn_cpu_has_avx2, &attn_kernel_avx2_f32, &attn_kernel_avx2_f64, NULL,
+     &attn_integer_kernel_avx2},
 #elif defined(__aarch64__)
-    {"neon", attn_cpu_has_baseline, &attn_kernel_neon_f32, &attn_kernel_neon_f64, NULL},
+    {"neon_dotprod", attn_cpu_has_neon_dotprod, &attn_kernel_neon_f32,
+     &attn_kernel_neon_f64, NULL, &attn_integer_kernel_neon_dotprod},
+    {"neon", attn_cpu_has_baseline, &attn_kernel_neon_f32, &attn_kernel_neon_f64, NULL,
+     &attn_integer_kernel_neon},
 #endif
     {"scalar", attn_cpu_has_baseline, &attn_kernel_scalar_f32, &attn_kernel_scalar_f64,
-     NULL},
+     NULL, &attn_integer_kernel_scalar},
 };
 
 const attn_tier *

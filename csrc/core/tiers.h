@@ -26,6 +26,7 @@ typedef struct attn_tier {
     const attn_kernel *f32;
     const attn_kernel *f64;
     const attn_kernel *bf16; /* or NULL; see attn_kernel_for */
+    const attn_integer_kernel *integer;
 } attn_tier;
 
 /* Tiers this CPU has, best first. NULL past the last one or if unknown. */

@@ -1,4 +1,4 @@
-/* Turns off what an isa header of x86-64 turned on. */
-#if defined(__clang__) && defined(__x86_64__)
+/* Turns off what an isa header turned on. */
+#if defined(__clang__)
 #pragma clang attribute pop
 #endif

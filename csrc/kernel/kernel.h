@@ -36,6 +36,10 @@ const attn_kernel KERNEL = {
 #endif
             .has_row_form = true,
             .workspace_size = linear_workspace_size,
+#if REAL_BITS == 32 && TERMS == 1
+            .load_rows = load_linear_rows,
+            .store_sums = store_linear_sums,
+#endif
             .run = run_linear},
 #if TERMS == 1 /* what has no products, or gradients, is float's */
     .backward = {.workspace_size = backward_workspace_size,

@@ -13,7 +13,7 @@ void
 py_release_linear(py_linear_arrays *a)
 {
     Py_CLEAR(a->input);
-    Py_CLEAR(a->weight.array);
+    py_release_weight(&a->weight);
     Py_CLEAR(a->bias);
     Py_CLEAR(a->times);
     Py_CLEAR(a->residual);
@@ -34,7 +34,7 @@ common_type(const int types[2], py_precision precision)
 static int
 convert_linear(py_linear_arrays *a, py_precision precision, attn_linear_problem *l)
 {
-    const int types[2] = {PyArray_TYPE(a->input), PyArray_TYPE(a->weight.array)};
+    const int types[2] = {PyArray_TYPE(a->input), py_weight_type(&a->weight)};
     int type;
 
     if (py_check_operand(a->input, "x") < 0 ||
@@ -42,6 +42,10 @@ convert_linear(py_linear_arrays *a, py_precision precision, attn_linear_problem 
         (a->bias != NULL && py_check_operand(a->bias, "bias") < 0) ||
         (type = common_type(types, precision)) < 0) {
         return -1;
+    }
+    if (a->weight.is_quantized && py_real_type(type) != NPY_FLOAT) {
+        return py_fail_dtype(a->input, "x",
+                             "float32, float16 or bfloat16 for a quantised weight");
     }
     l->rounds_input = precision != PY_PROMOTED;
     if (!py_storage_of(type, &l->output.dtype)) {

@@ -1,10 +1,11 @@
-/* The matrix of a linear product, packed or not. */
+/* The matrix of a linear product: as it is, packed or quantised. */
 #include "python/weight.h"
 
 #include "python/arrays.h"
 #include "python/objects.h"
 
-/* The parts of a PackedWeight, (panels, K, M), or NULL without an error. */
+/* The parts of a PackedWeight, (panels, K, M), or those of a QuantizedWeight, which are more;
+ * or NULL without an error. */
 static PyObject *
 packed_parts(PyObject *object)
 {
@@ -22,21 +23,79 @@ packed_parts(PyObject *object)
     return parts;
 }
 
+static int
+view_panels(PyObject *parts, py_weight *w)
+{
+    PyObject *panels;
+
+    if (!PyArg_ParseTuple(parts, "O!nn", &PyArray_Type, &panels, &w->shape[0],
+                          &w->shape[1])) {
+        return -1;
+    }
+    w->array = py_view_of(panels);
+    return w->array == NULL ? -1 : 0;
+}
+
+/* Takes (K, M, like, codes, bits, zero, group, groups_per_block, rounds_rows, scale, coarse
+ * scale, minimum, coarse minimum); `like` is an array of the type that codes stand for. */
+static int
+view_codes(PyObject *parts, py_weight *w)
+{
+    attn_quantized *q = &w->quantized;
+    PyObject *like, *codes, *factors[N_FACTORS];
+    int rounds_rows;
+
+    if (!PyArg_ParseTuple(parts, "nnO!O!iinnpOOOO", &w->shape[0], &w->shape[1],
+                          &PyArray_Type, &like, &PyArray_Type, &codes, &q->bits,
+                          &q->zero, &q->group, &q->groups_per_block, &rounds_rows,
+                          &factors[0], &factors[1], &factors[2], &factors[3])) {
+        return -1;
+    }
+    q->rounds_rows = rounds_rows;
+    PyArrayObject *one = py_view_of(like);
+    if (one == NULL) {
+        return -1;
+    }
+    w->type = PyArray_TYPE(one);
+    Py_DECREF(one);
+    w->array = py_view_of(codes);
+    for (int i = 0; i < N_FACTORS; i++) {
+        if (factors[i] != Py_None) {
+            w->factors[i] = py_view_of(factors[i]);
+        }
+    }
+    return w->array == NULL || PyErr_Occurred() ? -1 : 0;
+}
+
 int
 py_as_weight(PyObject *object, const char *name, py_weight *w)
 {
-    PyObject *parts = packed_parts(object), *panels;
+    PyObject *parts = packed_parts(object);
+    int status;
 
     w->packed = parts != NULL;
+    w->is_quantized = w->packed && PyTuple_GET_SIZE(parts) != 3;
     if (parts == NULL) {
         return PyErr_Occurred() ? -1 : py_as_array(object, name, &w->array);
     }
-    if (PyArg_ParseTuple(parts, "O!nn", &PyArray_Type, &panels, &w->shape[0],
-                         &w->shape[1])) {
-        w->array = py_view_of(panels);
-    }
+    status = w->is_quantized ? view_codes(parts, w) : view_panels(parts, w);
     Py_DECREF(parts);
-    return w->array == NULL ? -1 : 0;
+    return status;
+}
+
+void
+py_release_weight(py_weight *w)
+{
+    Py_CLEAR(w->array);
+    for (int i = 0; i < N_FACTORS; i++) {
+        Py_CLEAR(w->factors[i]);
+    }
+}
+
+int
+py_weight_type(const py_weight *w)
+{
+    return w->is_quantized ? w->type : PyArray_TYPE(w->array);
 }
 
 bool
@@ -74,11 +133,95 @@ are_panels(const py_weight *w, attn_dtype dtype)
            PyArray_DIM(w->array, 0) == size;
 }
 
+/* Is that a line of so many bytes-wide numbers of a type? */
+static bool
+is_line(PyArrayObject *array, int type, npy_intp size)
+{
+    return array != NULL && PyArray_TYPE(array) == type && PyArray_ISCARRAY_RO(array) &&
+           PyArray_NDIM(array) == 1 && PyArray_DIM(array, 0) == size;
+}
+
+/* Describes scales or minimums; false unless they are as the core expects them, for so many
+ * groups and blocks of groups. */
+static bool
+read_factors(PyArrayObject *fine, PyArrayObject *coarse, npy_intp n_groups,
+             npy_intp n_blocks, attn_factors *f)
+{
+    bool half = is_line(fine, NPY_HALF, n_groups * ATTN_PANEL_COLUMNS);
+
+    if (coarse != NULL
+            ? !is_line(fine, NPY_BYTE, n_groups * ATTN_PANEL_COLUMNS) ||
+                  !is_line(coarse, NPY_HALF, n_blocks * ATTN_PANEL_COLUMNS)
+            : !half && !is_line(fine, NPY_FLOAT, n_groups * ATTN_PANEL_COLUMNS)) {
+        return false;
+    }
+    f->fine = PyArray_BYTES(fine);
+    f->dtype = half ? ATTN_F16 : ATTN_F32;
+    f->coarse = coarse == NULL ? NULL : PyArray_DATA(coarse);
+    return true;
+}
+
+static bool
+is_size(npy_intp n)
+{
+    return n >= 0 && n <= ATTN_MAX_DIM;
+}
+
+/* Are groups such as the core takes? */
+static bool
+are_groups(const attn_quantized *q)
+{
+    ptrdiff_t most = q->bits == 8 ? ATTN_MAX_GROUP : ATTN_BLOCK;
+    ptrdiff_t unit = q->group > ATTN_BLOCK ? ATTN_BLOCK : ATTN_LEAST_GROUP;
+
+    return (q->bits == 8 ? q->zero == 0
+                         : q->bits == 4 && q->zero >= 0 && q->zero < 16) &&
+           q->group > 0 && q->group <= most && q->group % unit == 0 &&
+           q->groups_per_block > 0;
+}
+
+/* Reads the codes and what they are multiplied by; false unless all are as the core expects
+ * them. */
+static bool
+read_codes(py_weight *w)
+{
+    attn_quantized *q = &w->quantized;
+    npy_intp n_rows = w->shape[0], n_codes;
+
+    if (!is_size(n_rows) || !is_size(w->shape[1]) || !are_groups(q)) {
+        return false;
+    }
+    npy_intp n_panels = attn_divide_up(w->shape[1], ATTN_PANEL_COLUMNS);
+    npy_intp n_groups = attn_divide_up(n_rows, q->group);
+    npy_intp n_blocks = attn_divide_up(n_groups, q->groups_per_block);
+    if (__builtin_mul_overflow(attn_code_rows(n_rows) * ATTN_PANEL_COLUMNS, n_panels,
+                               &n_codes) ||
+        !is_line(w->array, NPY_UBYTE, n_codes / (8 / q->bits)) ||
+        !read_factors(w->factors[0], w->factors[1], n_panels * n_groups,
+                      n_panels * n_blocks, &q->scale)) {
+        return false;
+    }
+    q->codes = PyArray_BYTES(w->array);
+    q->minimum = (attn_factors){.fine = NULL};
+    return w->factors[2] == NULL ||
+           read_factors(w->factors[2], w->factors[3], n_panels * n_groups,
+                        n_panels * n_blocks, &q->minimum);
+}
+
 int
 py_cast_weight(py_weight *w, int type, attn_dtype *dtype)
 {
     if (!w->packed) {
         return py_cast_operand(&w->array, type, dtype);
+    }
+    if (w->is_quantized) {
+        *dtype = py_dtype_of(w->type);
+        if (!read_codes(w)) {
+            PyErr_SetString(PyExc_ValueError,
+                            "weight: expected codes as quantize() makes");
+            return -1;
+        }
+        return 0;
     }
     if (!py_storage_of(PyArray_TYPE(w->array), dtype) || !are_panels(w, *dtype)) {
         PyErr_SetString(PyExc_ValueError, "weight: expected panels as pack() makes");
@@ -100,6 +243,7 @@ py_describe_weight(const py_weight *w, attn_linear_problem *l)
 
     to->data = PyArray_BYTES(w->array);
     l->packed = w->packed;
+    l->quantized = w->is_quantized ? &w->quantized : NULL;
     if (!w->packed) {
         to->column_stride = py_axis_stride(w->array, 0);
         to->row_stride = py_axis_stride(w->array, 1);

@@ -1,4 +1,4 @@
-/* The matrix of a linear product: an array, or a PackedWeight of Python. */
+/* The matrix of a linear product: an array, or a PackedWeight or QuantizedWeight of Python. */
 #ifndef ATTN_PYTHON_WEIGHT_H
 #define ATTN_PYTHON_WEIGHT_H
 
@@ -6,13 +6,22 @@
 
 #include "core/linear.h"
 
+enum { N_FACTORS = 4 }; /* scales and minimums, fine and coarse */
+
 typedef struct {
-    PyArrayObject *array; /* owned; (K, M), or the panels of a packed one */
-    bool packed;
-    npy_intp shape[2]; /* (K, M) of a packed one */
+    PyArrayObject *array; /* owned; (K, M), the panels of a packed one, or codes */
+    bool packed;          /* or quantised */
+    npy_intp shape[2];    /* (K, M) of a packed one */
+    bool is_quantized;
+    int type;                          /* of what its codes stand for */
+    PyArrayObject *factors[N_FACTORS]; /* owned, or NULL */
+    attn_quantized quantized;
 } py_weight;
 
 int py_as_weight(PyObject *, const char *name, py_weight *);
+void py_release_weight(py_weight *);
+/* Its type number. */
+int py_weight_type(const py_weight *);
 bool py_is_matrix(const py_weight *);
 /* K and M; of what is no matrix, the length of its first axis and of its last. */
 npy_intp py_weight_rows(const py_weight *);

@@ -154,4 +154,34 @@ store_linear_rows(linear_work *w)
     store_linear_part(w, &all, fetch_bias(w, &room, (real *)(void *)w->slab));
 }
 
+#if REAL_BITS == 32 && TERMS == 1 /* for products of integers, which are in float32 */
+
+static void
+load_linear_rows(const attn_linear_problem *l, ptrdiff_t first_row, ptrdiff_t n,
+                 real *to, ptrdiff_t row)
+{
+    const attn_linear_task task = {.first_row = first_row, .n_rows = n};
+    const linear_work w = {.l = l, .task = &task};
+
+    for (ptrdiff_t r = 0; r < n; r++) {
+        load_row(to + r * row, linear_row(&w, &l->input, r), l->input.column_stride,
+                 l->n_in, l->input.dtype);
+    }
+}
+
+static void
+store_linear_sums(const attn_linear_problem *l, const attn_linear_task *task,
+                  real *sums, ptrdiff_t row, real *staged)
+{
+    linear_work w = {.l = l,
+                     .task = task,
+                     .unit = row,
+                     .output = sums,
+                     .slab = (operand *)(void *)staged};
+
+    store_linear_rows(&w);
+}
+
+#endif
+
 #endif

@@ -35,11 +35,12 @@ way_of(const corpus *c, const attn_tier *tier)
 
 /* Has a tier before this one the same kernels, but for bfloat16? */
 static bool
-is_repeated(const attn_tier *tier)
+is_repeated(const corpus *c, const attn_tier *tier)
 {
     int i = 0;
 
-    while (attn_tier_at(i)->f32 != tier->f32) {
+    while (attn_tier_at(i)->f32 != tier->f32 ||
+           (c->integers && attn_tier_at(i)->integer != tier->integer)) {
         i++;
     }
     return attn_tier_at(i) != tier;
@@ -57,7 +58,7 @@ run_corpus(const corpus *c, const attn_tier *tier, int n_threads, uint64_t *hash
     for (int n = 0; n < c->n_problems; n++) {
         bool is_native = way != PORTABLE && c->dtype(n) == ATTN_BF16;
         uint64_t *expected = &hashes[(is_native ? way : PORTABLE) * c->n_problems + n];
-        if (!is_native && is_repeated(tier)) {
+        if (!is_native && is_repeated(c, tier)) {
             portable = hash_word(portable, hashes[n]);
             continue;
         }

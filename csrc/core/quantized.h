@@ -1,0 +1,57 @@
+/* Matrices of integers with scales, which linear products take in place of numbers. */
+#ifndef ATTN_CORE_QUANTIZED_H
+#define ATTN_CORE_QUANTIZED_H
+
+#include "core/array.h"
+
+/* Part of the bit contract, beside core/limits.h. An int32 holds the sum of so many products of
+ * two bytes; no group has more rows. */
+#define ATTN_MAX_GROUP 65536
+#define ATTN_QUAD 4      /* rows of W whose codes are next to each other */
+#define ATTN_CODE_ROWS 8 /* to whose multiple rows are filled up */
+#define ATTN_LEAST_GROUP 16
+
+/* Scales, or minimums: one for each group and column, (panels, groups, ATTN_PANEL_COLUMNS).
+ * Or of two levels, as in GGUF's K forms: int8, each times one for several groups, `coarse`,
+ * (panels, groups / groups_per_block rounded up, ATTN_PANEL_COLUMNS). */
+typedef struct {
+    const char *fine; /* NULL: there are none */
+    attn_dtype dtype; /* of `fine`, ATTN_F32 or ATTN_F16, where there is one level */
+    const uint16_t *coarse; /* float16; NULL: one level */
+} attn_factors;
+
+/* W = scale * (code - zero) + minimum. Rows of W are in groups, of which the last may be
+ * shorter. Codes of 8 bits are int8, (panels, rows / ATTN_QUAD, ATTN_PANEL_COLUMNS,
+ * ATTN_QUAD), where rows are filled up to a multiple of ATTN_CODE_ROWS, and the last panel to
+ * whole ones, with codes that are `zero`. Those of 4 bits are unsigned; the next four rows'
+ * are in the upper halves: (panels, rows / ATTN_CODE_ROWS, ATTN_PANEL_COLUMNS, ATTN_QUAD). */
+typedef struct {
+    int bits;        /* 8 or 4 */
+    int zero;        /* 0 where there are 8 */
+    ptrdiff_t group; /* a multiple of ATTN_LEAST_GROUP; above ATTN_BLOCK, of that */
+    ptrdiff_t groups_per_block;
+    const char *codes;
+    attn_factors scale, minimum;
+    bool rounds_rows; /* rows of x are quantised, too */
+} attn_quantized;
+
+/* The arithmetic, where x has K numbers and a sum is the product's output before its bias:
+ *
+ * Without rounds_rows, a group is cut into chains of ATTN_BLOCK terms at most. A chain is a sum
+ * of fused multiply-adds of codes (less `zero`) and x, from 0 in ascending order; then
+ * sum = fma(scale, chain, sum), and with minimums sum = fma(minimum, total, sum), where `total`
+ * adds up the chain's x from 0 in ascending order.
+ *
+ * With it, each group of x is rounded to integers from -127 to 127 times s = max |x| / 127,
+ * those nearest to x / s, ties to even; their products with codes are added up exactly, and
+ * sum = fma(s * scale, (float)products, sum); with minimums, then
+ * sum = fma(minimum, s * (float)total, sum), of the integers' total. All of a group is 0 if s
+ * is 0; s is NaN if a number of the group is not finite. */
+
+static inline ptrdiff_t
+attn_code_rows(ptrdiff_t n_in)
+{
+    return (n_in + ATTN_CODE_ROWS - 1) / ATTN_CODE_ROWS * ATTN_CODE_ROWS;
+}
+
+#endif

@@ -1,0 +1,17 @@
+/* Products of integers with AVX2: tiles and vocabularies. */
+#ifndef ATTN_ISA_AVX2_INT8_H
+#define ATTN_ISA_AVX2_INT8_H
+
+#include "isa/avx2.h"
+
+#define INTEGER_KERNEL attn_integer_kernel_avx2
+#define INT8_ROWS 4
+#define INT8_REALS 1
+#define INT8_ONE 3
+#define FLOAT_ROWS 6
+#define FLOAT_REALS 2
+#include "vec/avx2_f32.h"
+
+#include "vec/avx2_int8.h"
+
+#endif

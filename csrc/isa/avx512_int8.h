@@ -1,0 +1,17 @@
+/* Products of integers with AVX-512: tiles and vocabularies. */
+#ifndef ATTN_ISA_AVX512_INT8_H
+#define ATTN_ISA_AVX512_INT8_H
+
+#include "isa/avx512.h"
+
+#define INTEGER_KERNEL attn_integer_kernel_avx512
+#define INT8_ROWS 4
+#define INT8_REALS 3
+#define INT8_ONE 3
+#define FLOAT_ROWS 8
+#define FLOAT_REALS 3
+#include "vec/avx512_f32.h"
+
+#include "vec/avx512_int8.h"
+
+#endif

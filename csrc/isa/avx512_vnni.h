@@ -1,0 +1,16 @@
+/* Turns on AVX-512 F, BW, DQ and VL with AVX512-VNNI, for the functions that follow. */
+#ifndef ATTN_ISA_AVX512_VNNI_H
+#define ATTN_ISA_AVX512_VNNI_H
+
+#include "isa/begin.h"
+
+#if defined(__clang__)
+#pragma clang attribute push(                                                          \
+    __attribute__((                                                                    \
+        target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c"))),       \
+    apply_to = function)
+#else
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")
+#endif
+
+#endif

@@ -1,0 +1,119 @@
+/* Linear products whose matrix is quantised, and their table. An isa/ file chooses the
+ * instruction set, the vocabularies of floats and of integers, and the tiles, then includes
+ * this. core/quantized.h says what is computed. */
+#ifndef ATTN_KERNEL_INTEGER_KERNEL_H
+#define ATTN_KERNEL_INTEGER_KERNEL_H
+
+#include "kernel/integer/product.h"
+#include "kernel/integer/rows.h"
+#include "kernel/integer/weights.h"
+
+static size_t
+integer_workspace_size(const attn_linear_problem *l)
+{
+    integer_work w;
+    return lay_out_integers(l, NULL, &w);
+}
+
+/* Adds what a part of a panel adds to n rows of the output from `column` on. */
+static void
+add_part(integer_work *w, ptrdiff_t panel, ptrdiff_t part, ptrdiff_t n, float *output)
+{
+    const attn_quantized *q = w->q;
+    ptrdiff_t group = part * w->part / q->group, n_code_rows = part_rows(w, part);
+    integer_product m = {.codes = fetch_codes(w, panel, part, n_code_rows),
+                         .n = n_code_rows,
+                         .scale = fetch_factors(w, &q->scale, panel, group, w->factors),
+                         .row = w->row,
+                         .n_parts = w->n_parts,
+                         .minimum_by = w->minimum_by + part,
+                         .output = output};
+
+    if (q->minimum.fine != NULL) {
+        m.minimum = fetch_factors(w, &q->minimum, panel, group, w->factors + PANEL);
+    }
+    if (q->rounds_rows) {
+        m.terms = w->terms + part * w->part;
+        m.scales = w->scales + part;
+        m.totals = w->totals + part;
+        add_integers(&m, n);
+    } else {
+        m.reals = w->reals + part * w->part;
+        add_floats(&m, n);
+    }
+}
+
+/* Of NaN's bit patterns results have one, on every CPU. */
+static void
+unify_nan(float *row)
+{
+    for (int k = 0; k < PANEL; k += LANES) {
+        v_real sum = v_load(row + k);
+        v_store(row + k, v_select(v_is_nan(sum), v_set1(NAN), sum));
+    }
+}
+
+/* The sums of n rows that are loaded with a panel. */
+static void
+multiply_panel(integer_work *w, ptrdiff_t panel, ptrdiff_t n, float *output)
+{
+    for (ptrdiff_t r = 0; r < n; r++) {
+        memset(output + r * OUTPUT_ROW, 0, PANEL * sizeof *output);
+    }
+    for (ptrdiff_t part = 0; part < w->n_parts; part++) {
+        add_part(w, panel, part, n, output);
+    }
+    for (ptrdiff_t r = 0; r < n; r++) {
+        unify_nan(output + r * OUTPUT_ROW);
+    }
+}
+
+/* The columns of a task of rows that are loaded. */
+static void
+run_loaded(integer_work *w, const attn_linear_task *task,
+           const attn_linear_kernel *floats, const attn_worker *worker)
+{
+    attn_linear_task part = *task;
+    ptrdiff_t end = task->first_column + task->n_columns;
+
+    for (; part.first_column < end; part.first_column += part.n_columns) {
+        part.n_columns = end - part.first_column;
+        if (part.n_columns > OUTPUT_COLUMNS) {
+            part.n_columns = OUTPUT_COLUMNS;
+        }
+        for (ptrdiff_t k = 0; k < part.n_columns; k += PANEL) {
+            if (attn_gives_up(worker)) {
+                return;
+            }
+            multiply_panel(w, (part.first_column + k) / PANEL, part.n_rows,
+                           w->output + k);
+        }
+        floats->store_sums(w->l, &part, w->output, OUTPUT_ROW, w->staged);
+    }
+}
+
+static void
+run_integers(const attn_linear_problem *l, const attn_linear_task *task,
+             const attn_linear_kernel *floats, const attn_worker *worker)
+{
+    integer_work *w = worker->workspace;
+    attn_linear_task part = *task;
+    ptrdiff_t end = task->first_row + task->n_rows;
+
+    lay_out_integers(l, worker->workspace, w);
+    for (; part.first_row < end; part.first_row += part.n_rows) {
+        part.n_rows = end - part.first_row;
+        if (part.n_rows > w->most_rows) {
+            part.n_rows = w->most_rows;
+        }
+        load_integer_rows(w, floats, part.first_row, part.n_rows);
+        run_loaded(w, &part, floats, worker);
+    }
+}
+
+extern const attn_integer_kernel INTEGER_KERNEL;
+
+const attn_integer_kernel INTEGER_KERNEL = {.workspace_size = integer_workspace_size,
+                                            .run = run_integers};
+
+#endif
