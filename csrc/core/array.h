@@ -1,7 +1,7 @@
-/* Arrays as the core sees them: what elements are stored as, and where they lie.
+/* Arrays for the core: storage types of elements, addresses and strides.
  *
- * Dimension legend, used in every file: B batch, H query heads, Hk key/value heads,
- * G = H / Hk query heads of a group, Lq queries, Lk keys, D head dimension of queries and
+ * Dimension legend, used in every file: B batch, H query heads, Hk key/value heads, G =
+ * H / Hk query heads of a group, Lq queries, Lk keys, D head dimension of queries and
  * keys, Dv head dimension of values. */
 #ifndef ATTN_CORE_ARRAY_H
 #define ATTN_CORE_ARRAY_H
@@ -16,7 +16,7 @@
 typedef enum { ATTN_F16, ATTN_BF16, ATTN_F32, ATTN_F64 } attn_dtype;
 enum { ATTN_N_DTYPES = ATTN_F64 + 1 };
 
-/* ATTN_HALF is computed in float32, and converted when it is loaded or stored. */
+/* ATTN_HALF is computed in float32, and converted on load and store. */
 typedef enum { ATTN_HALF, ATTN_REAL } attn_kind;
 
 /* What a storage type is. */
@@ -63,16 +63,16 @@ typedef struct {
     ptrdiff_t batch_stride[ATTN_MAX_AXES];
 } attn_array;
 
-/* Packed arrays have no batch axes of their own, but one batch after the other along their
- * rows. `starts`, (B + 1,), ascending from 0, are where they begin and end; NULL where the
- * arrays are not packed. The first row of a batch: */
+/* Packed arrays have no batch axes, but one batch after the other along their rows.
+ * `starts`, (B + 1,), ascending from 0, has the first row of each and the end; NULL if
+ * the arrays are not packed. The first row of a batch: */
 static inline ptrdiff_t
 attn_packed_start(const void *starts, ptrdiff_t b)
 {
     return starts == NULL ? 0 : (ptrdiff_t)((const int64_t *)starts)[b];
 }
 
-/* How many rows it has, which are n where they are not packed. */
+/* Its number of rows: n if the arrays are not packed. */
 static inline ptrdiff_t
 attn_packed_length(const int64_t *starts, ptrdiff_t b, ptrdiff_t n)
 {
@@ -94,7 +94,7 @@ attn_batch_at(ptrdiff_t (*begin)(const void *context, ptrdiff_t b), const void *
     return low;
 }
 
-/* The address of the first column of a row; NULL where there is no array. */
+/* The address of the first column of a row; NULL without an array. */
 static inline char *
 attn_address(const attn_array *array, const attn_batch *batch, ptrdiff_t b,
              ptrdiff_t head, ptrdiff_t row)

@@ -91,7 +91,7 @@ attn_cpu_has_avx512_bf16(void)
            (a & LEAF7_1_EAX_AVX512_BF16) != 0;
 }
 
-/* Asks Linux for the memory in which it saves tiles, which a process must do (Linux kernel
+/* Asks Linux for permission to use tiles, as a process must do (Linux kernel
  * documentation, "Using XSTATE features in user space applications"). */
 static bool
 may_use_tiles(void)
@@ -124,9 +124,9 @@ is_of_intel(void)
            memcmp(name, "GenuineIntel", sizeof name) == 0;
 }
 
-/* A core of AMD's begins as many of them in a cycle as float's multiply-adds; one of Intel's
- * a quarter, half the rate at twice the terms (the limits that `python -m benchmarks`
- * begins with), for what it is good at is AMX. */
+/* An AMD core starts as many of them per cycle as float multiply-adds. An Intel core
+ * starts a quarter as many, half the rate for twice the terms (the limits that `python
+ * -m benchmarks` prints first), because its strength is AMX. */
 bool
 attn_cpu_repays_avx512_bf16(void)
 {
@@ -142,17 +142,18 @@ is_zen5_or_later(void)
     return __get_cpuid(1, &a, &b, &c, &d) && (a >> 8 & 15) + (a >> 20 & 255) >= 26;
 }
 
-/* They are faster on Intel's CPUs (up to 1.1 times) and on Zen 5 (up to 1.35), whose first caches
- * have 48 KiB; a panel's block is half of that. On Zen 4, which has 32, they were not measured. */
+/* They are faster on Intel's CPUs (up to 1.1 times) and on Zen 5 (up to 1.35), whose
+ * first caches have 48 KiB; a panel's block is half of that. On Zen 4, which has 32
+ * KiB, this was not measured. */
 bool
 attn_cpu_repays_many_rows(void)
 {
     return attn_cpu_has_avx512() && (is_of_intel() || is_zen5_or_later());
 }
 
-/* On Zen 5 products of one row with weights are 1.1 to 1.3 times as fast, decoding 1.05 to 1.3,
- * and the caches keep what is used between. Elsewhere it was not measured; on Zen 4 to prefetch
- * keys by prefetches was slower than to read them. */
+/* On Zen 5 products of one row with weights are 1.1 to 1.3 times as fast, decoding 1.05
+ * to 1.3, and the caches keep the data used in between. Elsewhere this was not
+ * measured; on Zen 4 prefetching keys was slower than reading them. */
 bool
 attn_cpu_repays_reading_once(void)
 {

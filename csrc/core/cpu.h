@@ -1,4 +1,4 @@
-/* What this CPU has: instruction sets, and a floating-point control word. */
+/* Instruction sets and the floating-point control word of this CPU. */
 #ifndef ATTN_CORE_CPU_H
 #define ATTN_CORE_CPU_H
 
@@ -14,9 +14,9 @@ bool attn_cpu_has_amx_bf16(void); /* asks Linux for it */
 bool attn_cpu_has_neon_dotprod(void);
 /* Are its dot products of bfloat16 numbers faster than widening them to float? */
 bool attn_cpu_repays_avx512_bf16(void);
-/* Is the form of linear products that is for many rows faster than tiles? */
+/* Is the form of linear products for many rows faster than tiles? */
 bool attn_cpu_repays_many_rows(void);
-/* Are lines that are read once best prefetched to the first-level cache alone? */
+/* Is it best to prefetch lines that are read once only into the first-level cache? */
 bool attn_cpu_repays_reading_once(void);
 
 /* Sets the control word to the default: round to nearest, subnormals kept, exceptions

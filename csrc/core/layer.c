@@ -1,4 +1,5 @@
-/* A layer's steps, one after the other. Once a poll has said stop, those left do nothing. */
+/* A layer's steps, one after the other. After a poll has said stop, the remaining ones
+ * do nothing. */
 #include "core/layer.h"
 
 double

@@ -6,8 +6,7 @@
 #include "core/linear.h"
 #include "core/rotary.h"
 
-/* Steps that are done in this order; NULL where there is none. Their arrays lead from one to
- * the next. */
+/* Steps in this order; NULL for none. The output arrays of one are inputs of the next. */
 typedef struct {
     const attn_linear_problem *projections[3]; /* for queries, keys and values */
     const attn_rotary_problem *rotary[3];

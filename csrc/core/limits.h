@@ -8,7 +8,7 @@
  * the same for every instruction set, number of threads and form. Short chains drift
  * less. */
 #define ATTN_BLOCK 128    /* keys that share one maximum and one rescaling */
-#define ATTN_CHUNK 512    /* keys that are summed up on their own and then combined */
+#define ATTN_CHUNK 512    /* keys that are summed separately and then combined */
 #define ATTN_DIM_BLOCK 64 /* dimensions of a dot product that make one chain */
 
 #define ATTN_BLOCK_WORDS (ATTN_BLOCK / 64) /* 64-bit words of a block's visible keys */
@@ -31,7 +31,7 @@
 #define ATTN_MAX_DIM                                                                   \
     (INT64_C(1) << 40) /* of D and Dv: sizes of workspaces fit in 63 bits */
 
-/* Chunks whose partial results are held until they are combined, for each thread. */
+/* Chunks per thread whose partial results are kept until they are combined. */
 #define ATTN_PARTIALS_PER_THREAD 8
 
 #endif

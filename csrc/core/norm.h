@@ -7,9 +7,9 @@
 
 #define ATTN_NORM_CHAINS 16 /* of sums over a row */
 
-/* Rows brought to mean square 1, and mean 0 if they are centred, then scaled. All arrays are
- * contiguous, in the arithmetic's dtype. Sums are 16 chains, of every 16th number, added
- * up pairwise. */
+/* Scales rows to mean square 1, and mean 0 if they are centred, then by a weight. All
+ * arrays are contiguous, in the arithmetic's dtype. Sums are 16 chains, of every 16th
+ * number, added up pairwise. */
 typedef struct {
     ptrdiff_t n_rows;
     ptrdiff_t n_columns;
@@ -40,7 +40,7 @@ typedef struct {
     size_t (*vjp_workspace_size)(const attn_norm_vjp_problem *);
     /* The gradients of a block's rows, and its sums. */
     void (*run_vjp)(const attn_norm_vjp_problem *, ptrdiff_t block, void *workspace);
-    /* Adds up what blocks have for columns first_column .. first_column + n - 1. */
+    /* Adds up the blocks' sums for columns first_column .. first_column + n - 1. */
     void (*add_blocks)(const attn_norm_vjp_problem *, ptrdiff_t first_column,
                        ptrdiff_t n);
 } attn_norm_kernel;

@@ -1,4 +1,4 @@
-/* How many CPUs affinity and cgroup quota leave this process. */
+/* How many CPUs affinity and cgroup quota allow this process. */
 #define _GNU_SOURCE /* sched_getaffinity */
 #include "core/quota.h"
 
@@ -53,7 +53,7 @@ read_numbers(const char *folder, const char *file, double *first, double *second
     return n;
 }
 
-/* CPUs that the quota of this cgroup folder grants, or none: 0. */
+/* CPUs that the quota of this cgroup folder allows; 0 without a quota. */
 static double
 folder_quota(const char *folder, bool version_2)
 {
@@ -70,8 +70,8 @@ folder_quota(const char *folder, bool version_2)
     return quota / period;
 }
 
-/* The smallest quota on the way from this process's cgroup to the root. In a container the
- * path may be the host's, of which only the root is there. */
+/* The smallest quota on the way from this process's cgroup to the root. In a container
+ * the path may be the host's, of which only the root exists. */
 static double
 walk_quota(char *folder, size_t root_length, bool version_2)
 {

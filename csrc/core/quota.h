@@ -2,7 +2,7 @@
 #ifndef ATTN_CORE_QUOTA_H
 #define ATTN_CORE_QUOTA_H
 
-/* What affinity and cgroup quota leave us, 1 to ATTN_MAX_THREADS. */
+/* The number of CPUs that affinity and cgroup quota allow, 1 to ATTN_MAX_THREADS. */
 int attn_cpu_limit(void);
 
 #endif

@@ -1,5 +1,5 @@
 /* Tokens' heads on their way from a projection to attention, or into a cache: each is
- * normalized (QK norm), turned by its position (rotary embedding) and rounded. */
+ * normalized (QK norm), rotated by its position (rotary embedding) and rounded. */
 #ifndef ATTN_CORE_ROTARY_H
 #define ATTN_CORE_ROTARY_H
 
@@ -7,8 +7,8 @@
 #include "core/norm.h"
 #include "core/tasks.h"
 
-/* After each step heads are rounded to `dtype`, as if its result were stored, and in the end
- * to `cache_dtype`. */
+/* After each step heads are rounded to `dtype`, as if stored, and at the end to
+ * `cache_dtype`. */
 typedef struct {
     attn_batch batch;
     ptrdiff_t n_heads;

@@ -34,15 +34,15 @@ const attn_tier *attn_tier_at(int index);
 const attn_tier *attn_tier_named(const char *name);
 const attn_tier *attn_default_tier(void); /* the fastest */
 
-/* The kernel for a dtype of arithmetic. Where all operands of attention or of a linear
- * product are bfloat16, one with products of its own may do, whose bits are others. */
+/* The kernel for a dtype of arithmetic. If all operands of attention or of a linear
+ * product are bfloat16, it may be one with bfloat16 products, whose bits differ. */
 const attn_kernel *attn_kernel_for(const attn_tier *, attn_dtype arithmetic,
                                    bool all_bf16);
 
 const attn_attention_kernel *attn_attention_kernel_for(const attn_problem *,
                                                        const attn_tier *);
 
-/* The same tier without products of its own for bfloat16. */
+/* The same tier without bfloat16 products. */
 const attn_tier *attn_portable_tier(const attn_tier *);
 
 #endif

@@ -1,5 +1,5 @@
-/* Which keys a row may see: the ranges that causality, window and lengths leave, and the
- * bits of a block once the boolean mask is taken in. Knows no dtype but the mask's. */
+/* Which keys a row may see: the ranges that causality, window and lengths leave, and
+ * the bits of a block after the boolean mask. Knows no dtype but the mask's. */
 #include "core/visibility.h"
 
 #include "vec/bytes.h"

@@ -14,9 +14,9 @@ typedef enum { ATTN_SEE_NONE, ATTN_SEE_SOME, ATTN_SEE_ALL } attn_coverage;
 void attn_see_ranges(const attn_problem *, int64_t q_offset, int64_t kv_length,
                      attn_task *);
 
-/* The other way round: the queries of a head, of the batch whose q_offset, kv_length and
- * n_queries the task has, that these options let see some key of first_key .. end_key - 1:
- * *from up to but not *to; 0 and 0 where there are none. */
+/* The reverse: the queries of a head, of the batch whose q_offset, kv_length and
+ * n_queries the task has, that these options let see some key of first_key .. end_key -
+ * 1: *from up to but not *to; 0 and 0 where there are none. */
 void attn_seeing_queries(const attn_problem *, const attn_task *, ptrdiff_t first_key,
                          ptrdiff_t end_key, ptrdiff_t *from, ptrdiff_t *to);
 

@@ -36,8 +36,8 @@ unlock_kept(void)
     pthread_mutex_unlock(&kept.lock);
 }
 
-/* Nobody holds the lock at the moment of a fork. Under the lock; where memory is short, the
- * next one tries again. */
+/* Makes sure that no thread holds the lock during a fork. Call it under the lock; if
+ * memory is short, the next call tries again. */
 static void
 prepare_for_fork(void)
 {

@@ -9,7 +9,7 @@
 /* A block of memory kept from an earlier call if one is large enough; NULL if none can be
  * had. */
 void *attn_workspace_acquire(size_t size);
-/* Acquires up to n; returns how many it got. Of size 0 they are NULL. */
+/* Acquires up to n; returns how many it got. Blocks of size 0 are NULL. */
 int attn_acquire_workspaces(void **workspaces, int n, size_t size);
 void attn_workspace_release(void *); /* or NULL */
 void attn_release_workspaces(void **workspaces, int n);

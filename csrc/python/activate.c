@@ -81,7 +81,7 @@ set_numbers(const activate_call *c, PyArrayObject **array, const char *name, int
     return 0;
 }
 
-/* Brings the arrays to dtypes that the core takes, makes the output, and describes all. */
+/* Converts the arrays to dtypes of the core, makes the output, and describes all. */
 static int
 set_arrays(activate_call *c, int type, attn_activate_problem *p)
 {
@@ -107,8 +107,7 @@ compute(const attn_activate_problem *p, attn_call *call)
     return py_take_lock_back(&lock, 0, call);
 }
 
-/* Computes with the arguments from x on, of which there are n: x, activation, times,
- * num_threads, tier. */
+/* Computes with the n arguments from x on: x, activation, times, num_threads, tier. */
 static PyObject *
 run_call(activate_call *c, PyObject *const *arguments, Py_ssize_t n)
 {

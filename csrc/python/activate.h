@@ -6,7 +6,7 @@
 
 #include "core/activate.h"
 
-/* The activation that a name stands for; None: the identity. */
+/* The activation of this name; None: the identity. */
 int py_parse_activation(PyObject *name, attn_activation *);
 extern PyMethodDef py_activate_methods[];
 

@@ -38,8 +38,7 @@ py_fail_dtype(PyArrayObject *array, const char *name, const char *expected)
     return -1;
 }
 
-/* Replaces the array by one of a type that has these flags, which is the array itself if it
- * is that already. */
+/* Replaces the array by one of this type with these flags: the array itself if it fits. */
 static int
 convert(PyArrayObject **array, int type, int flags)
 {
@@ -85,8 +84,8 @@ py_copy_as(PyArrayObject **array, int type)
     return convert(array, type, NPY_ARRAY_CARRAY | NPY_ARRAY_ENSURECOPY);
 }
 
-/* The type number of ml_dtypes.bfloat16, or -1 where that package is not loaded: then no
- * array can have it. Without memory -1 and an error. */
+/* The type number of ml_dtypes.bfloat16, or -1 if that package is not loaded: then no
+ * array can have it. Out of memory: -1 and an error. */
 static int
 find_bfloat16(void)
 {
@@ -269,7 +268,7 @@ py_describe(attn_array *to, PyArrayObject *array, int missing, int n_batch_axes)
     }
 }
 
-/* The addresses that an array's elements may lie at: first up to but not last. */
+/* The range of addresses of an array's elements: first up to but not last. */
 static void
 extent(PyArrayObject *array, uintptr_t *first, uintptr_t *last)
 {

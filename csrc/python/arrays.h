@@ -14,35 +14,35 @@ int py_fail_dtype(PyArrayObject *, const char *name, const char *expected);
 
 /* Replaces the array by one of the given type, native and aligned, unless it is that. */
 int py_cast_array(PyArrayObject **, int type);
-/* Likewise by one that is contiguous, too, for the core to read in one line. */
+/* The same, and contiguous, so that the core can read it in one sweep. */
 int py_make_contiguous(PyArrayObject **, int type);
-/* Likewise by a new one, which can be written to. */
+/* The same, but always a new and writable one. */
 int py_copy_as(PyArrayObject **, int type);
-/* Likewise an operand of what has the type `type`. Where that is computed in float32, any
- * dtype that the core takes may stay. */
+/* The same for an operand of a result of type `type`. If that is computed in float32,
+ * any dtype of the core may stay. */
 int py_cast_operand(PyArrayObject **, int type, attn_dtype *);
 
-/* Does a type number stand for one of the storage dtypes, and which? */
+/* Is a type number that of a storage dtype, and of which? */
 bool py_storage_of(int type, attn_dtype *);
-/* The storage dtype of a type number that stands for one. */
+/* The storage dtype of a type number that has one. */
 attn_dtype py_dtype_of(int type);
-/* The type number that what has this one is computed in: of float or double. */
+/* The type number of the computation for this one: that of float or double. */
 int py_real_type(int type);
-/* The type number that the gradient of an array is returned in: its own, or `type` where that
- * is none that is computed with. */
+/* The type number of an array's gradient: its own, or `type` if nothing is computed in
+ * its own. */
 int py_gradient_type(PyArrayObject *, int type);
-/* The type number to which so many, 3 at most, promote, double for integers; an error names
+/* The type number to which up to 3 arrays promote, double for integers; an error names
  * the arguments. */
 int py_common_type(int n, const int *types, const char *names);
-/* Checks the dtype of what is computed with: a floating one, integers or booleans. */
+/* Checks the dtype of an operand: floating, integer or boolean. */
 int py_check_operand(PyArrayObject *, const char *name);
 
 /* Length of the axis at a place counted from the right; a missing axis counts as 1. */
 npy_intp py_axis_length(PyArrayObject *, int from_right);
-/* Its stride, 0 where the axis is missing or has a length of at most 1. */
+/* Its stride, 0 if the axis is missing or has a length of at most 1. */
 npy_intp py_axis_stride(PyArrayObject *, int from_right);
-/* A (..., head, row, column) array for the core: its last `missing` of these three axes
- * are not there. Batch axes that it lacks broadcast. */
+/* A (..., head, row, column) array for the core: it lacks the last `missing` of these
+ * three axes. Batch axes that it lacks broadcast. */
 void py_describe(attn_array *, PyArrayObject *, int missing, int n_batch_axes);
 
 bool py_may_overlap(PyArrayObject *, PyArrayObject *other); /* which may be NULL */

@@ -37,7 +37,7 @@ py_describe_result(attn_array *to, PyArrayObject *array, bool drop_row,
         py_describe(to, array, 0, p->batch.n_axes);
         return;
     }
-    /* (..., head, column) is described as (..., head, row), then turned. */
+    /* (..., head, column) is described as (..., head, row), then the axes are swapped. */
     py_describe(to, array, 1, p->batch.n_axes);
     to->column_stride = to->row_stride;
     to->row_stride = 0;
@@ -57,8 +57,8 @@ py_output_shape(const py_attention_arrays *a, const attn_problem *p, int rank,
     return 3;
 }
 
-/* Takes what says which groups of heads the weights have, if there is such; how many groups
- * that makes. */
+/* Takes the groups of heads whose weights are wanted, if given; returns the number of
+ * groups. */
 static npy_intp
 set_weight_groups(py_attention_arrays *a, const attn_problem *p)
 {

@@ -1,4 +1,4 @@
-/* attention(): its arrays, and what Plan and layer() have in common with it. */
+/* attention(): its arrays, and what it shares with Plan and layer(). */
 #ifndef ATTN_PYTHON_ATTENTION_H
 #define ATTN_PYTHON_ATTENTION_H
 
@@ -18,8 +18,8 @@ typedef struct {
     attn_weights described_weights;
 } py_attention_arrays;
 
-/* Everything before the computation: from (query, key, value, options) to a problem in which
- * all is valid, with its arrays and results; its rank. Its parts: */
+/* Everything before the computation: from (query, key, value, options) to a valid
+ * problem with its arrays and results; returns its rank. Its parts: */
 int py_prepare(PyObject *const *arguments, Py_ssize_t n_arguments,
                py_attention_arrays *, attn_problem *, py_options *);
 void py_clear_problem(attn_problem *); /* no optional array, no option */
@@ -33,8 +33,8 @@ int py_convert_options(PyObject *const *options, py_attention_arrays *);
 /* Checks and describes the inputs for a result of the given type; the result's rank. */
 int py_set_attention(py_attention_arrays *, int type, const py_options *,
                      attn_problem *);
-/* The last `rank` axes of (batch axes, H, Lq, last), without Lq where drop_row; how many
- * that makes. */
+/* The last `rank` axes of (batch axes, H, Lq, last), without Lq if drop_row; returns
+ * their number. */
 int py_result_shape(const attn_problem *, int rank, npy_intp last, bool drop_row,
                     npy_intp shape[ATTN_MAX_AXES]);
 /* The same of the output, whose rows may be packed. */
@@ -50,10 +50,10 @@ int py_make_results(py_attention_arrays *, const py_options *, int type, int ran
 bool py_has_results(const py_attention_arrays *); /* with any element */
 /* Runs the core. */
 int py_compute(const py_attention_arrays *, const attn_problem *, const py_options *);
-/* What attention() returns: the output, or a tuple of it with what else was asked for. `out`
- * is what the user gave, or None. */
+/* The result of attention(): the output, or a tuple of it and the other wanted results.
+ * `out` is the user's argument, or None. */
 PyObject *py_pack_results(const py_attention_arrays *, PyObject *out);
-/* The same of results that are there; weights and lse may be NULL. */
+/* The same for existing results; weights and lse may be NULL. */
 PyObject *py_pack(PyObject *output, PyObject *weights, PyObject *lse);
 void py_release_attention(py_attention_arrays *);
 extern PyMethodDef py_attention_methods[];

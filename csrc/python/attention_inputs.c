@@ -54,7 +54,7 @@ py_inputs_type(const py_attention_arrays *a)
     return py_common_type(3, types, "query, key, value");
 }
 
-/* Brings every array to the dtype the core takes. */
+/* Converts every array to a dtype of the core. */
 static int
 convert_dtypes(py_attention_arrays *a, int type, attn_problem *p)
 {
@@ -103,7 +103,7 @@ convert_dtypes(py_attention_arrays *a, int type, attn_problem *p)
     return py_cast_array(&a->sinks, sinks_type);
 }
 
-/* Takes the batch axes of an array into the batch shape, by NumPy's broadcasting. */
+/* Adds the batch axes of an array to the batch shape, by NumPy's broadcasting. */
 static int
 broadcast_batch(attn_problem *p, PyArrayObject *array, const char *name)
 {
@@ -124,7 +124,7 @@ broadcast_batch(attn_problem *p, PyArrayObject *array, const char *name)
     return 0;
 }
 
-/* Reads the sizes off query, key and value. A query with one axis is one of one row. */
+/* Reads the sizes from query, key and value. A query with one axis has one row. */
 static int
 read_sizes(py_attention_arrays *a, attn_problem *p, int *rank)
 {

@@ -36,7 +36,7 @@ release_call(vjp_call *c)
     }
 }
 
-/* Converts what there is besides attention's arguments. */
+/* Converts the arguments that attention does not have. */
 static int
 convert_arrays(PyObject *grad_output, PyObject *group, vjp_call *c)
 {
@@ -120,8 +120,8 @@ set_like_output(PyArrayObject **array, const char *name, int n_axes,
     return 0;
 }
 
-/* Checks and describes output, LSE and their gradients. Where one of the first two is
- * missing, it is computed: their places in the problem are allocated then. */
+/* Checks and describes output, LSE and their gradients. If one of the first two is
+ * missing, both are allocated in the problem and computed. */
 static int
 set_results(vjp_call *c, py_options *o, int type, int rank, attn_backward_problem *g)
 {
@@ -144,8 +144,8 @@ set_results(vjp_call *c, py_options *o, int type, int rank, attn_backward_proble
     return py_make_results(&c->a, o, type, rank, p);
 }
 
-/* The axes of an array in the order in which they lie in memory, the last one apart; whether
- * that is another order. Axes of stride 0 lie nowhere: then there is none. */
+/* The axes of an array in the order of memory, except the last one; returns whether
+ * that differs from the usual order. With axes of stride 0 there is no such order. */
 static bool
 axis_order(const PyArrayObject *array, int order[ATTN_MAX_AXES])
 {
@@ -170,8 +170,8 @@ axis_order(const PyArrayObject *array, int order[ATTN_MAX_AXES])
     return other;
 }
 
-/* A new array of the shape of another one, whose axes lie in memory as its do: heads that
- * are columns of a layer's projections have gradients that are columns, too. */
+/* A new array with the shape and the order of axes in memory of another one: gradients
+ * of heads that are columns of a layer's projections are columns, too. */
 static PyArrayObject *
 new_array_like(PyArrayObject *like, int type)
 {
@@ -252,7 +252,7 @@ make_gradients(vjp_call *c, const int own[N_GRADIENTS], int type,
     return make_option_gradient(c, 4, a->sinks, 2, type, p, &g->grad_sinks);
 }
 
-/* The types of the inputs as they came, before they were brought to what the core takes. */
+/* The types of the inputs as given, before conversion for the core. */
 static int
 find_types(const vjp_call *c, int types[N_GRADIENTS], int type)
 {
@@ -284,7 +284,7 @@ run_core(const vjp_call *c, attn_backward_problem *g, const py_options *o)
     return py_take_lock_back(&lock, status, &call);
 }
 
-/* The gradients as they are returned, each in its type. Sums are released one by one. */
+/* The gradients to return, each in its type. Sums are released one by one. */
 static PyObject *
 pack_gradients(vjp_call *c)
 {

@@ -1,7 +1,6 @@
-/* Python and NumPy, for the binding's files. They alone know these: they convert and check
- * what they are given, to private arrays (objects.h), and hand the core a problem in which
- * everything is valid. What returns an int gives -1 where it has set an
- * exception. */
+/* Python and NumPy, for the binding's files. Only these files know them: they convert
+ * arguments to private arrays (objects.h), check them, and give the core a valid
+ * problem. Functions that return an int return -1 with an exception set. */
 #ifndef ATTN_PYTHON_BINDING_H
 #define ATTN_PYTHON_BINDING_H
 

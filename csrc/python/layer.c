@@ -11,7 +11,7 @@
 
 /* ---- Memory --------------------------------------------------------------------------- */
 
-/* At most as many bytes as a row of n_columns for each token takes in any type. */
+/* An upper bound of the bytes of a row of n_columns for each token in any type. */
 static double
 most_bytes(PyArrayObject *tokens, npy_intp n_columns)
 {
@@ -56,8 +56,8 @@ arena_take(arena *a, npy_intp n_bytes)
 
 /* ---- From tokens to attention --------------------------------------------------------- */
 
-/* An array (..., heads, L, size) for tokens (..., L, E), a token's heads adjacent: a new
- * one, or on data that is there. */
+/* An array (..., heads, L, size) for tokens (..., L, E), a token's heads adjacent: a
+ * new one, or on existing data. */
 static PyArrayObject *
 make_heads(PyArrayObject *tokens, npy_intp n_heads, npy_intp size, int type, void *data)
 {
@@ -127,8 +127,8 @@ set_projected(projection *s, const char *name, npy_intp n_heads, bool mixed, are
     return 0;
 }
 
-/* Describes the norm of a part's heads; from it they have the type of both, or if mixed stay
- * what they are. */
+/* Describes the norm of a part's heads. After it they have the promoted type of both,
+ * or their own if mixed. */
 static int
 set_norm(projection *s, const char *name, bool mixed)
 {
@@ -164,14 +164,14 @@ set_cos_sin(projection *s)
                : py_set_cos_sin(s->cos_sin, s->projected, &s->rotary);
 }
 
-/* The type in which attention, whose result has the type `type`, can read another. */
+/* The type in which attention, with a result of type `type`, can read another. */
 static int
 readable(int own, int type)
 {
     return type == NPY_DOUBLE ? NPY_DOUBLE : own;
 }
 
-/* Without a cache: attention reads the projection itself, or what becomes of it. */
+/* Without a cache: attention reads the projection itself, or the result of its steps. */
 static int
 set_result(projection *s, int type)
 {
@@ -187,7 +187,7 @@ set_result(projection *s, int type)
     return s->result == NULL ? -1 : 0;
 }
 
-/* Are there as many sequences as the cache has, with heads of the same number and size? */
+/* Do sequences, heads and their size match those of the cache? */
 static bool
 fits_cache(const layer_call *c, const projection *s)
 {
@@ -201,7 +201,7 @@ fits_cache(const layer_call *c, const projection *s)
            PyArray_DIM(cache, 3) == py_axis_length(heads, 0);
 }
 
-/* With a cache: attention reads its rows where they lie, or a copy. */
+/* With a cache: attention reads its rows in place, or a copy. */
 static int
 set_cached_result(const layer_call *c, projection *s, const char *name, int type)
 {
@@ -234,7 +234,7 @@ set_cached_result(const layer_call *c, projection *s, const char *name, int type
     return py_copy_as(&s->result, wanted);
 }
 
-/* Describes the way from the projection to the result, if there is one to go. */
+/* Describes the steps from the projection to the result, if there are any. */
 static const attn_rotary_problem *
 set_rotary(projection *s, const layer_call *c)
 {
@@ -259,7 +259,7 @@ set_rotary(projection *s, const layer_call *c)
     return p;
 }
 
-/* Checks that tokens have places in the cache, and no more than there are. */
+/* Checks that tokens have places in the cache, within its capacity. */
 static int
 check_places(const layer_call *c)
 {
@@ -290,7 +290,7 @@ check_places(const layer_call *c)
     return 0;
 }
 
-/* Decides what attention reads of keys or values. */
+/* Decides from where attention reads keys or values. */
 static int
 set_source(layer_call *c, int i, const char *name, int type)
 {
@@ -307,7 +307,8 @@ set_source(layer_call *c, int i, const char *name, int type)
     return set_cached_result(c, s, name, type) < 0 || check_places(c) < 0 ? -1 : 0;
 }
 
-/* Everything up to the queries, keys and values of attention; the type of its result. */
+/* Everything up to the queries, keys and values of attention; returns the type of its
+ * result. */
 static int
 set_parts(layer_call *c)
 {
@@ -423,7 +424,7 @@ tokens_of(PyArrayObject *array, npy_intp batch, int64_t start, int64_t end)
                                                  data, NPY_ARRAY_WRITEABLE, NULL);
 }
 
-/* Brings the new tokens from the copy that attention read to the cache itself. */
+/* Copies the new tokens from the copy that attention read to the cache itself. */
 static int
 cache_tokens(const layer_call *c, const projection *s)
 {

@@ -10,8 +10,7 @@
 
 enum { N_PARTS = 3 }; /* queries, keys, values */
 
-/* One part's way from tokens to attention. The arrays are owned; NULL where there is
- * none. */
+/* The steps of one part from tokens to attention. The arrays are owned; NULL for none. */
 typedef struct {
     py_linear_arrays arrays;  /* no input: nothing is projected */
     PyArrayObject *projected; /* (..., heads, L, size), a token's heads adjacent */
@@ -25,14 +24,14 @@ typedef struct {
     attn_rotary_problem rotary;
 } projection;
 
-/* One piece of memory for what is projected. In several, malloc would give them back to the
- * system after each call, and pages anew take a fifth of a layer's time. */
+/* One piece of memory for all projections. malloc would return several pieces to the
+ * system after each call, and new pages take a fifth of a layer's time. */
 typedef struct {
     PyArrayObject *bytes;
     npy_intp used;
 } arena;
 
-/* A call's arguments, converted, and what is made of them. */
+/* A call's converted arguments, and what is made of them. */
 typedef struct {
     int64_t n_heads[N_PARTS];
     bool mixed; /* heads have the dtype of the weights, the result that of arithmetic */

@@ -82,12 +82,12 @@ convert_projections(PyObject *const *arguments, layer_call *c)
     static const char *const names[4][2] = {
         {"W_q", "b_q"}, {"W_k", "b_k"}, {"W_v", "b_v"}, {"W_o", "b_o"}};
 
-    /* The tokens first: what runs when they are asked may still change the matrices. */
+    /* The tokens first: converting them may run code that changes the matrices. */
     if (w == NULL || py_as_array(arguments[X], "x", &q->arrays.input) < 0 ||
         convert_matrix(w + W_Q, names[0], &q->arrays) < 0) {
         return -1;
     }
-    if (own) { /* the array itself, if there was something to convert */
+    if (own) { /* the array itself, if something was converted */
         source = (PyObject *)q->arrays.input;
     }
     if (w[W_K] != Py_None && (convert_matrix(w + W_K, names[1], &k->arrays) < 0 ||

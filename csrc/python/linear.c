@@ -29,7 +29,7 @@ common_type(const int types[2], py_precision precision)
     return type >= 0 && precision == PY_WIDE ? py_real_type(type) : type;
 }
 
-/* Brings the arrays to dtypes that the core takes; the type number of the product, or
+/* Converts the arrays to dtypes of the core; returns the type number of the product, or
  * -1. */
 static int
 convert_linear(py_linear_arrays *a, py_precision precision, attn_linear_problem *l)
@@ -54,7 +54,7 @@ convert_linear(py_linear_arrays *a, py_precision precision, attn_linear_problem 
     }
     l->arithmetic = attn_storage_of(l->output.dtype)->arithmetic;
     l->bias.dtype = l->arithmetic;
-    /* Rows, which may be yet to be computed, are read in any dtype. */
+    /* Rows, which may not be computed yet, are read in any dtype. */
     int rows = py_storage_of(PyArray_TYPE(a->input), &l->input.dtype)
                    ? PyArray_TYPE(a->input)
                    : type;

@@ -7,8 +7,9 @@
 #include "core/linear.h"
 #include "python/weight.h"
 
-/* The dtype of a product's result: that to which x and the weight promote; or the weight's,
- * or what that is computed in, and then rows of a wider x may be rounded to the weight's. */
+/* The dtype of a product's result: the one to which x and the weight promote; or the
+ * weight's; or the one in which that is computed. With the last two, rows of a wider x
+ * may be rounded to the weight's. */
 typedef enum { PY_PROMOTED, PY_NARROW, PY_WIDE } py_precision;
 
 typedef struct {

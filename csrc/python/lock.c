@@ -3,16 +3,16 @@
 
 #include <pthread.h>
 
-/* Work, in multiplications, below which the lock is kept: a few microseconds, less than a
- * contended lock may cost. */
+/* Work, in multiplications, below which the lock is kept: a few microseconds, less than
+ * taking a contended lock may cost. */
 #define WORK_UNDER_LOCK 1e5
 
-/* The thread that runs signal handlers. No other one polls: at the interpreter's end Python
- * stops threads that ask for its lock where they stand, and a call that other threads work
- * for cannot be left there. */
+/* The thread that runs signal handlers. No other thread polls: at exit Python stops
+ * threads wherever they ask for its lock, and a call with other threads at work must
+ * not be abandoned there. */
 static unsigned long main_thread;
 
-/* The thread that forks is the main one of the child. */
+/* The thread that forks becomes the main one of the child. */
 static void
 after_fork_in_child(void)
 {

@@ -11,14 +11,14 @@ typedef struct {
     bool failed; /* a signal handler raised */
 } py_lock;
 
-/* Notes which thread is the interpreter's main one; on import. */
+/* Notes which thread is the interpreter's main one. Called on import. */
 int py_find_main_thread(void);
 
-/* Gives the interpreter's lock up if so many multiplications are worth it, and lets the core
- * ask for signals meanwhile. */
+/* Releases the interpreter's lock if this many multiplications are worth it, and lets
+ * the core poll for signals meanwhile. */
 void py_give_up_lock(py_lock *, double work, attn_call *);
-/* Takes it back; an error where the core had no memory, a signal handler raised, or one forked
- * and this is the child, without the threads that were at work. */
+/* Takes it back; an error if the core ran out of memory, if a signal handler raised, or
+ * if one forked and this is the child, which lacks the working threads. */
 int py_take_lock_back(py_lock *, int status, const attn_call *);
 
 #endif

@@ -1,6 +1,7 @@
-/* Memory of results. The system clears each page that it hands out, and takes large pieces
- * back as soon as they are freed: in a model, whose layers make the same arrays again and
- * again, that took up to an eighth of the time. So up to KEPT_BYTES of them are kept. */
+/* Memory of results. The system clears each page before it provides it, and takes large
+ * pieces back as soon as they are freed: in a model, whose layers make the same arrays
+ * again and again, that took up to an eighth of the time. So up to KEPT_BYTES of
+ * results are kept. */
 #define _DEFAULT_SOURCE /* madvise */
 #include "python/memory.h"
 
@@ -22,7 +23,7 @@ enum {
     MAX_KEPT = 32,
     TRACE_DOMAIN = 389047 /* numpy.lib.tracemalloc_domain */
 };
-/* Under AddressSanitizer none are kept, so that it sees what is used after it is freed. */
+/* Under AddressSanitizer none are kept, so that it detects use after free. */
 #if defined(__SANITIZE_ADDRESS__)
 #define KEPT_BYTES 0
 #else
@@ -35,8 +36,8 @@ typedef union {
     char line[ATTN_ALIGNMENT];
 } header;
 
-/* Blocks that nobody uses, the oldest first. Who finds them busy, which without the
- * interpreter's lock may happen, does without. */
+/* Unused blocks, the oldest first. A thread that finds the list busy, which can happen
+ * without the interpreter's lock, does not use it. */
 static struct {
     atomic_flag busy;
     int n;
@@ -75,7 +76,7 @@ take_kept(size_t capacity)
     return block;
 }
 
-/* Keeps a block, and frees the oldest ones for which there is then no room. */
+/* Keeps a block, and frees the oldest ones to stay within the limit. */
 static void
 keep(header *block)
 {
@@ -92,7 +93,7 @@ keep(header *block)
     atomic_flag_clear(&kept.busy);
 }
 
-/* Rounds up to one of eight sizes for each power of two, so that what is kept fits again. */
+/* Rounds up to one of eight sizes for each power of two, so that kept blocks fit again. */
 static size_t
 capacity_for(size_t size)
 {
@@ -104,8 +105,9 @@ capacity_for(size_t size)
     return (size + step - 1) / step * step;
 }
 
-/* Frees all that is kept; whether that was anything. Another thread that works on the list is
- * soon through; the child of a fork may wait for one that it does not have, and gives up. */
+/* Frees all kept blocks; returns whether there were any. Another thread is soon done
+ * with the list; the child of a fork may wait for a thread that it does not have, and
+ * gives up. */
 static bool
 free_kept(void)
 {
@@ -128,7 +130,7 @@ free_kept(void)
     return any;
 }
 
-/* Aligned memory, or NULL once nothing is kept that could be given up for it. */
+/* Aligned memory, or NULL if there is none even after all kept blocks were freed. */
 static void *
 allocate_aligned(size_t size)
 {
@@ -230,9 +232,9 @@ py_try_again(void)
     return true;
 }
 
-/* A new array on memory of ours, which NumPy gives back to us when the array dies. That makes
- * it an array like any other, which owns its elements and can be resized, without a word to
- * NumPy's functions for all others. */
+/* A new array on our memory, which NumPy returns to us when the array dies. So it is an
+ * array like any other, which owns its elements and can be resized, and NumPy's
+ * handlers for other arrays do not change. */
 static PyArrayObject *
 new_array_on(void *data, int n_axes, const npy_intp *shape, PyArray_Descr *descr,
              size_t size)
@@ -250,7 +252,7 @@ new_array_on(void *data, int n_axes, const npy_intp *shape, PyArray_Descr *descr
     return array;
 }
 
-/* The number of bytes, or -1 where that overflows: NumPy has an error for it. */
+/* The number of bytes, or -1 if that overflows, for which NumPy has an error. */
 static npy_intp
 size_of(int n_axes, const npy_intp *shape, PyArray_Descr *descr)
 {
@@ -299,7 +301,7 @@ py_new_array(int n_axes, const npy_intp *shape, int type)
         return NULL;
     }
     npy_intp size = size_of(n_axes, shape, descr);
-    do { /* where there is no memory, it is NumPy that says so */
+    do { /* without memory, NumPy raises the error */
         void *data = size < OURS ? NULL : allocate(NULL, (size_t)size);
         Py_INCREF(descr);
         array = data == NULL ? (PyArrayObject *)PyArray_Empty(n_axes, shape, descr, 0)

@@ -1,4 +1,4 @@
-/* Memory of results, some of which is kept for the next ones. */
+/* Memory of results; some of it is kept for later ones. */
 #ifndef ATTN_PYTHON_MEMORY_H
 #define ATTN_PYTHON_MEMORY_H
 
@@ -6,8 +6,8 @@
 
 #include <stdbool.h>
 
-/* A new array, its elements not set. A large one begins at a cache line, in memory that a
- * former one may have left; it owns its elements, like any other. */
+/* A new array with uninitialized elements. A large one begins at a cache line, perhaps
+ * in kept memory; it owns its elements, like any other array. */
 PyArrayObject *py_new_array(int n_axes, const npy_intp *shape, int type);
 /* One of zeros. */
 PyArrayObject *py_new_zeros(int n_axes, const npy_intp *shape, int type);
@@ -15,11 +15,11 @@ PyArrayObject *py_new_zeros(int n_axes, const npy_intp *shape, int type);
 PyArrayObject *py_new_strided(int n_axes, const npy_intp *shape, int type,
                               const npy_intp *strides, void *data);
 
-/* After an error: was it a lack of memory, and was memory kept that has been given up now?
- * Then there is no error any more. What is new here tries again by itself. */
+/* After an error: was it a lack of memory, and were kept blocks freed now? Then the
+ * error is cleared. The functions above try again by themselves. */
 bool py_try_again(void);
 
-/* Refuses shapes whose bytes overflow, which is a ValueError of NumPy's that names nothing. */
+/* Refuses shapes whose bytes overflow; NumPy's own ValueError names no argument. */
 int py_check_size(int n_axes, const npy_intp *shape, const char *name);
 
 /* Prepares for it, once. */

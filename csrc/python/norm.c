@@ -86,7 +86,7 @@ release_call(norm_call *c)
     py_release_norm(&c->norm);
 }
 
-/* The type number of what is computed from an array alone: double for integers. */
+/* The type number of results from an array alone: double for integers. */
 static int
 type_of(PyArrayObject *array)
 {
@@ -118,7 +118,7 @@ result_type(const norm_call *c)
     return py_common_type(3, types, "x, weight, residual");
 }
 
-/* Brings the arrays to what a result of this type is computed in, and describes them. */
+/* Converts the arrays for a result of this type, and describes them. */
 static int
 set_arrays(norm_call *c, int type, attn_norm_problem *p)
 {
@@ -187,7 +187,7 @@ normalize(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
 
 enum { OF_X, OF_WEIGHT, OF_BIAS, N_GRADIENTS };
 
-/* What a call has besides x and its norm, owned; NULL where there is none. */
+/* The arrays of a call besides x and its norm, owned; NULL for none. */
 typedef struct {
     norm_call of;
     PyArrayObject *grad_output, *gradients[N_GRADIENTS];
@@ -223,7 +223,7 @@ vjp_type(vjp_call *c)
     return type;
 }
 
-/* Brings the arrays to what is computed in, makes the gradients, and describes all. */
+/* Converts the arrays, makes the gradients, and describes all. */
 static int
 set_vjp_arrays(vjp_call *c, int type, attn_norm_vjp_problem *g)
 {

@@ -17,8 +17,7 @@ typedef struct {
 int py_convert_norm(PyObject *group, const char *name, py_norm *);
 /* Checks it, once all is converted. */
 int py_check_norm(const py_norm *, const char *name);
-/* Brings its arrays to the type that a result of this one is computed in, and describes it
- * for rows of its size. */
+/* Converts its arrays for a result of this type, and describes it for rows of its size. */
 int py_set_norm(py_norm *, int type, attn_norm_problem *);
 void py_release_norm(py_norm *);
 extern PyMethodDef py_norm_methods[];

@@ -28,8 +28,8 @@ py_find_attribute(const char *module_name, const char *name)
     return found;
 }
 
-/* An item of a list or tuple; NULL without an error behind the last one, which other code
- * may have removed meanwhile. */
+/* An item of a list or tuple; NULL without an error past the end, as other code may
+ * have removed items meanwhile. */
 static PyObject *
 item_of(PyObject *sequence, Py_ssize_t i)
 {
@@ -49,8 +49,8 @@ item_of(PyObject *sequence, Py_ssize_t i)
 #endif
 }
 
-/* Is it, or does a list hold, an array of numpy.ma, which has a mask of its own? -1 on
- * error. Lists as deep as `depth` are looked into: deeper ones make no array. */
+/* Is the object, or does a list contain, a masked array of numpy.ma? -1 on error. Lists
+ * are searched down to `depth`: deeper ones make no array. */
 static int
 has_mask(PyObject *object, int depth)
 {
@@ -79,7 +79,7 @@ has_mask(PyObject *object, int depth)
     return found;
 }
 
-/* Refuses what has a mask of its own. */
+/* Refuses masked arrays. */
 static int
 check_mask(PyObject *object, const char *name, const char *expected)
 {
@@ -94,7 +94,7 @@ check_mask(PyObject *object, const char *name, const char *expected)
     return masked == 0 ? 0 : -1;
 }
 
-/* What NumPy makes of an object. That may be an array that the object keeps. */
+/* NumPy's array for an object, which may be one that the object keeps. */
 static PyArrayObject *
 convert(PyObject *object)
 {

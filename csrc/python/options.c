@@ -1,4 +1,4 @@
-/* The groups of arguments, and attention's options that are no arrays. */
+/* The groups of arguments, and attention's options that are not arrays. */
 #include "python/options.h"
 
 #include "core/cpu.h"
@@ -107,7 +107,7 @@ parse_causal(PyObject *object, attn_problem *p)
     return 0;
 }
 
-/* One side of a window: None is -1, unbounded; so is what is beyond int64. */
+/* One side of a window: None is -1, unbounded; so are numbers beyond int64. */
 static int
 parse_window_side(PyObject *object, int64_t *side)
 {
@@ -182,7 +182,7 @@ parse_softcap(PyObject *object, double *softcap)
     return 0;
 }
 
-/* A seed is any integer of 64 bits; it is needed where there is dropout. */
+/* A seed is any unsigned integer of 64 bits; dropout requires one. */
 static int
 parse_dropout(PyObject *dropout, PyObject *seed, attn_problem *p)
 {

@@ -1,4 +1,4 @@
-/* The tuples that the module's functions take their arguments in. They are those of
+/* The tuples of arguments that the module's functions take. They are those of
  * attnpy/_options.py, field by field; a test compares both. */
 #ifndef ATTN_PYTHON_OPTIONS_H
 #define ATTN_PYTHON_OPTIONS_H
@@ -8,7 +8,7 @@
 #include "core/attention.h"
 
 /* clang-format off */
-enum { /* Options: what attention takes besides query, key and value */
+enum { /* Options: attention's arguments besides query, key and value */
     MASK, BIAS, CAUSAL, WINDOW, Q_OFFSET, KV_LENGTHS, SEQ_OFFSETS, SCALE, SOFTCAP,
     SINKS, DROPOUT, DROPOUT_SEED, RETURN_WEIGHTS, RETURN_LSE, OUT, NUM_THREADS, TIER, N_OPTIONS
 };
@@ -25,7 +25,7 @@ enum { CACHE_KEY, CACHE_VALUE, PAST_LENGTHS, N_CACHE };             /* Cache */
 enum { RECEIVED, ENTROPY, DISTANCE, TOP_K, N_WANTED };              /* Wanted */
 /* clang-format on */
 
-/* The n items of a group, borrowed; NULL and an error where it is no such tuple. */
+/* The n items of a group, borrowed; NULL and an error if it is not such a tuple. */
 PyObject *const *py_items(PyObject *group, const char *name, Py_ssize_t n);
 
 /* Options that are no arrays. */
@@ -39,7 +39,8 @@ typedef struct {
 } py_options;
 
 int py_parse_options(PyObject *const *options, attn_problem *, py_options *);
-/* Brings scale and softcap to the arithmetic's dtype, where they must be finite too. */
+/* Converts scale and softcap to the arithmetic's dtype, in which they must be finite,
+ * too. */
 int py_set_scale(attn_problem *, const py_options *);
 
 extern PyMethodDef py_options_methods[];

@@ -80,7 +80,7 @@ check_starts(PyArrayObject *starts, npy_intp n_rows, ptrdiff_t *longest)
     return -1;
 }
 
-/* An array that is packed has no batch axis, one that is not has at most one, of n. */
+/* A packed array has no batch axis; another one has at most one, of n. */
 static int
 check_axes(PyArrayObject *array, const char *name, bool packed, npy_intp n)
 {

@@ -1,4 +1,5 @@
-/* attend_partial(): attention over a part of the keys, and what it leaves for the others. */
+/* attend_partial(): attention over a part of the keys, and the state for the other
+ * parts. */
 #include "python/partial.h"
 
 #include "python/arrays.h"
@@ -17,7 +18,7 @@ typedef struct {
     attn_partial partial; /* both, described */
 } partial_arrays;
 
-/* Describes the state that a former call has left. */
+/* Describes the state of a former call. */
 static int
 check_state(PyArrayObject *state, int type, int n_axes, const npy_intp *shape,
             bool drop_row, const attn_problem *p, attn_array *to)

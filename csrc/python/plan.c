@@ -1,4 +1,4 @@
-/* Plan: a call made ready once and run many times. */
+/* Plan: a call prepared once and run many times. */
 #include "python/plan.h"
 
 #include "python/arrays.h"
@@ -16,14 +16,14 @@ static const char *const names[N_ARRAYS] = {
     "query",    "key",        "value",  "mask",    "bias",
     "q_offset", "kv_lengths", "output", "weights", "lse"};
 
-/* A call made ready once, to be run many times on what its arrays then hold. */
+/* A call prepared once, to run many times on the current contents of its arrays. */
 typedef struct {
     PyObject_HEAD py_attention_arrays a;
     PyArrayObject *q_offset, *kv_lengths; /* what the core reads: valid copies of a's */
     PyObject *bound[N_ARRAYS]; /* the user's own: given, or handed out; owned or NULL */
     attn_problem p;
     py_options o;
-    PyObject *result; /* what each call returns; NULL until the plan is complete */
+    PyObject *result; /* the result of each call; NULL until the plan is complete */
     atomic_bool busy; /* a call is under way */
 } plan;
 
@@ -39,8 +39,8 @@ list_arrays(const plan *self, PyArrayObject *arrays[N_ARRAYS])
     memcpy(arrays, all, sizeof all);
 }
 
-/* Takes the arguments that each call is to read anew: they must be the arrays that are read,
- * not ones of which there is a copy. */
+/* Takes the arguments that each call reads again: the arrays themselves must be read,
+ * not copies. */
 static int
 bind_arguments(plan *self, PyObject *const *arguments)
 {
@@ -295,7 +295,7 @@ static PyMemberDef plan_members[] = {
     PLAN_ARRAY("lse", 9),        {NULL, 0, 0, 0, NULL},
 };
 
-/* For annotations only, as those of the package's stub: Plan[what a call returns]. */
+/* For annotations only, as in the package's stub: Plan[result of a call]. */
 static PyMethodDef plan_methods[] = {
     {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, NULL},
     {NULL, NULL, 0, NULL},

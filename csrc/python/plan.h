@@ -1,4 +1,4 @@
-/* Plan: a call made ready once and run many times. */
+/* Plan: a call prepared once and run many times. */
 #ifndef ATTN_PYTHON_PLAN_H
 #define ATTN_PYTHON_PLAN_H
 

@@ -56,7 +56,7 @@ py_set_cos_sin(PyArrayObject *cos_sin, PyArrayObject *x, attn_rotary_problem *p)
     return 0;
 }
 
-/* Describes what of tokens is to be turned; -1 where shapes do not fit. */
+/* Describes the part of tokens to rotate; -1 if shapes do not fit. */
 static int
 set_rotation(PyArrayObject *x, PyArrayObject *cos_sin, PyArrayObject *result,
              attn_rotary_problem *p)
@@ -70,7 +70,8 @@ set_rotation(PyArrayObject *x, PyArrayObject *cos_sin, PyArrayObject *result,
     return py_set_cos_sin(cos_sin, x, p);
 }
 
-/* Where rows of x can be turned without disturbing rows to come: `out`, or a new array. */
+/* An array for the rotated rows of x that overlaps no rows still to be read: `out`, or
+ * a new one. */
 static PyArrayObject *
 rotation_result(PyArrayObject *x, PyArrayObject *out)
 {
@@ -85,7 +86,7 @@ rotation_result(PyArrayObject *x, PyArrayObject *out)
     return py_new_array(n, PyArray_DIMS(x), PyArray_TYPE(x));
 }
 
-/* Turns the rows of x, which is native and aligned, into `out`. */
+/* Writes the rotated rows of x, which is native and aligned, to `out`. */
 static int
 rotate_rows(PyArrayObject *x, PyArrayObject *cos_sin, PyArrayObject *out,
             attn_rotary_problem *p, int n_threads)
@@ -106,7 +107,7 @@ rotate_rows(PyArrayObject *x, PyArrayObject *cos_sin, PyArrayObject *out,
     return status;
 }
 
-/* Makes sure of an array to write to: the one that was given, or a new one. */
+/* Provides an array for the result: the given one, or a new one. */
 static int
 set_out(PyArrayObject **out, PyArrayObject *x, int type)
 {
@@ -117,7 +118,7 @@ set_out(PyArrayObject **out, PyArrayObject *x, int type)
     return *out == NULL ? -1 : 0;
 }
 
-/* Brings the arrays to what is computed with, and turns the rows. */
+/* Converts the arrays, and rotates the rows. */
 static int
 rotate_arrays(PyArrayObject **x, PyArrayObject **cos_sin, PyArrayObject **out,
               attn_rotary_problem *p, int n_threads)

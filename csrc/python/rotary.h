@@ -1,4 +1,4 @@
-/* rotate(), and what it has in common with a layer's heads. */
+/* rotate(), and what it shares with a layer's heads. */
 #ifndef ATTN_PYTHON_ROTARY_H
 #define ATTN_PYTHON_ROTARY_H
 
@@ -6,9 +6,9 @@
 
 #include "core/rotary.h"
 
-/* Reads the sizes off an array of (..., head, token, column), and sets no step. */
+/* Reads the sizes from an array (..., head, token, column), and sets no step. */
 void py_read_heads(PyArrayObject *, attn_rotary_problem *);
-/* Brings the cosines and sines to what heads of this type are turned in. */
+/* Converts the cosines and sines for heads of this type. */
 int py_convert_cos_sin(PyArrayObject **, int type);
 /* Checks and describes the cosines and sines for the rows of such an array, x: they
  * broadcast. */

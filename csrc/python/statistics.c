@@ -1,4 +1,4 @@
-/* statistics(): attention's arguments, and results of its own. */
+/* statistics(): attention's arguments, with other results. */
 #include "python/statistics.h"
 
 #include "core/statistics.h"
@@ -43,8 +43,8 @@ parse_top_k(PyObject *object, ptrdiff_t *top_k)
     return 0;
 }
 
-/* Makes an array of so many axes, and describes it: its last `missing` of head, row and
- * column are not there. */
+/* Makes an array of this many axes, and describes it: it lacks the last `missing` of
+ * head, row and column. */
 static int
 make_result(PyArrayObject **array, attn_array *to, const attn_problem *p, int n_axes,
             const npy_intp *shape, int type, int missing)

@@ -1,4 +1,4 @@
-/* statistics(): what attention's weights sum up to, without the weights. */
+/* statistics(): sums of attention's weights, without storing the weights. */
 #ifndef ATTN_PYTHON_STATISTICS_H
 #define ATTN_PYTHON_STATISTICS_H
 

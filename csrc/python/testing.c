@@ -1,5 +1,5 @@
-/* What tests and experiments set and watch. A wheel has none of it: ATTN_TESTING is defined
- * where the extension is built in place, and for tests/core. */
+/* Functions by which tests and experiments set and watch things. A wheel has none of
+ * them: ATTN_TESTING is defined if the extension is built in place, and for tests/core. */
 #include "python/testing.h"
 
 #ifdef ATTN_TESTING

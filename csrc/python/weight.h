@@ -23,10 +23,10 @@ void py_release_weight(py_weight *);
 /* Its type number. */
 int py_weight_type(const py_weight *);
 bool py_is_matrix(const py_weight *);
-/* K and M; of what is no matrix, the length of its first axis and of its last. */
+/* K and M; for arrays that are not matrices, the lengths of the first and last axes. */
 npy_intp py_weight_rows(const py_weight *);
 npy_intp py_weight_columns(const py_weight *);
-/* Brings it to a dtype that a product of this type can take. */
+/* Converts it to a dtype that a product of this type can read. */
 int py_cast_weight(py_weight *, int type, attn_dtype *);
 /* Of a matrix that was cast. */
 void py_describe_weight(const py_weight *, attn_linear_problem *);

@@ -1,7 +1,7 @@
 /* XLA's foreign-function interface: its calls become those of a Python function, and
- * exceptions become XLA's errors. Only that is here, for no Python code can do it: an
- * interrupt may come before its first instruction. attnpy/integrations/_xla.py knows the
- * rest of a call. */
+ * exceptions become XLA's errors. No Python code can do this, because an interrupt may
+ * come before its first instruction. The rest of a call is in
+ * attnpy/integrations/_xla.py. */
 #include "python/xla.h"
 
 #include <stdatomic.h>
@@ -34,11 +34,11 @@ struct frame {
 
 enum { RESOURCE_EXHAUSTED = 8, INTERNAL = 13 };
 
-/* What is called with the address of each frame. */
+/* The function that is called with the address of each frame. */
 static PyObject *_Atomic callee;
 
-/* Makes an error of XLA from the exception that is set. KeyboardInterrupt is raised again
- * when Python goes on, for JAX would make another exception of it. */
+/* Makes an error of XLA from the exception that is set. KeyboardInterrupt is raised
+ * again when Python continues, because JAX would turn it into another exception. */
 static void *
 create_error(const struct api *api)
 {
@@ -68,7 +68,7 @@ create_error(const struct api *api)
     return error;
 }
 
-/* What XLA calls, on any thread. Returns NULL or an error. */
+/* The function that XLA calls, on any thread. Returns NULL or an error. */
 static void *
 answer(const struct frame *frame)
 {
@@ -82,11 +82,11 @@ answer(const struct frame *frame)
     return error;
 }
 
-/* answer_xla(function) -> the address of what XLA is to call */
+/* answer_xla(function) -> the address of the function for XLA to call */
 static PyObject *
 answer_xla(PyObject *Py_UNUSED(module), PyObject *function)
 {
-    /* The former one stays: another thread may be about to call it. */
+    /* The former function is kept: another thread may be about to call it. */
     atomic_store(&callee, Py_NewRef(function));
     return PyLong_FromSize_t((size_t)(uintptr_t)answer);
 }

@@ -3,7 +3,7 @@ The weights of one head
 =======================
 
 A row for each query, a column for each key: which word looks at which. In causal
-attention no word sees what comes after it; those cells are hatched, which is not the
+attention no word sees what comes after it; those cells are grey, which is not the
 same as 0.
 """
 
