@@ -1,4 +1,4 @@
-"""The command line: a first example, attention for a file, the machine, its speed."""
+"""The command line: a first example, attention for a file, the machine, benchmarks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ERRORS = (OSError, TypeError, ValueError, MemoryError, ImportError)
 
 
 class InputError(Exception):
-    """Something about the request is wrong; the message is all the user needs."""
+    """A wrong request; its message is all that the user needs."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         try:
             for number in (signal.SIGTERM, signal.SIGHUP):
-                # What is ignored stays so: that is what nohup does with SIGHUP.
+                # Ignored signals stay ignored: nohup ignores SIGHUP.
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     before[number] = signal.signal(number, terminate)
             return command(arguments)
@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def command(arguments: list[str] | None) -> int:
-    """Run the command that is asked for and return its exit status."""
+    """Run the requested command and return its exit status."""
     try:
         options = parser().parse_args(arguments)
         if options.command == "run":
@@ -91,7 +91,7 @@ def command(arguments: list[str] | None) -> int:
 
 
 def terminate(number: int, _: object) -> NoReturn:
-    """End the process, with no temporary file left.
+    """End the process without leaving temporary files.
 
     An exception would be lost in a finalizer, or replaced by one of zipfile.
     """
@@ -102,7 +102,7 @@ def terminate(number: int, _: object) -> NoReturn:
 
 
 def was_interrupted(error: BaseException | None) -> bool:
-    """Tell whether an error came while an interrupt was on its way."""
+    """Tell whether an error came while an interrupt was pending."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error is not None

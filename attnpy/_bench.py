@@ -1,8 +1,8 @@
-"""`python -m attnpy bench`: attention here, beside what else is installed.
+"""`python -m attnpy bench`: attention compared with other installed libraries.
 
-Every system takes its turn in each round, and a ratio is formed within a round: clock
-rates change within seconds. Each is called as its documentation has it, with arrays in
-its own layout; benchmarks/, beside the sources, gives each its fastest way.
+Every system takes its turn in each round, and ratios are formed within a round, because
+clock rates change within seconds. Each is called as in its documentation, with arrays
+in its own layout; benchmarks/, beside the sources, uses each library's fastest way.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from attnpy._typing import Array
 
-# What libraries read their number of threads from, when they are loaded.
+# The variables from which libraries read their number of threads when loaded.
 COUNTS = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -90,7 +90,7 @@ class Way(NamedTuple):
 
 
 def attnpy_way(case: Case, arrays: list[Array], n_threads: int) -> Way:
-    """Return what is measured."""
+    """Return the call of attnpy."""
     return Way(
         partial(attnpy.attention, *arrays, causal=case.causal, num_threads=n_threads)
     )
@@ -179,7 +179,7 @@ def onnxruntime_way(case: Case, arrays: list[Array], n_threads: int) -> Way:
 
 
 class Peer(NamedTuple):
-    """What attnpy is compared with: a name, the packages, and its way of a case."""
+    """A system to compare with: its name, its packages, and its call for a case."""
 
     title: str
     packages: tuple[str, ...]
@@ -195,7 +195,7 @@ PEERS = (
 
 
 def run(num_threads: int | None, seconds: float) -> None:
-    """Print the table, row by row; `seconds` is what measuring all of it takes."""
+    """Print the table, row by row; `seconds` is the time for all measurements."""
     n_threads = attnpy.get_num_threads() if num_threads is None else num_threads
     attnpy.set_num_threads(n_threads)  # judges it, too
     if not 0 < seconds < float("inf"):
@@ -226,7 +226,7 @@ def run(num_threads: int | None, seconds: float) -> None:
 
 
 def busy_cpus(n_cpus: int) -> str:
-    """Return the load average where more programs want to run than there are CPUs."""
+    """Return the load average if more programs want to run than there are CPUs."""
     try:
         load = os.getloadavg()[0]
     except OSError:  # the system does not count
@@ -235,7 +235,7 @@ def busy_cpus(n_cpus: int) -> str:
 
 
 def uneven(times: NDArray[np.float64]) -> str:
-    """Return by how much rounds of the same call differ, where that is too much."""
+    """Return by how much rounds of the same call differ, if that is too much."""
     low, _, high = quartiles(times)
     if high < UNEVEN * low:
         return ""
@@ -243,21 +243,21 @@ def uneven(times: NDArray[np.float64]) -> str:
 
 
 def restart(environment: dict[str, str]) -> None:
-    """Start this command again, where libraries would be loaded with other settings."""
+    """Start this command again if libraries need other settings when they load."""
     if any(os.environ.get(name) != value for name, value in environment.items()):
         sys.stdout.flush()
         os.execve(sys.executable, sys.orig_argv, {**os.environ, **environment})
 
 
 def installed(package: str) -> bool:
-    """Tell whether a package is there, without importing it."""
+    """Tell whether a package is installed, without importing it."""
     return importlib.util.find_spec(package) is not None
 
 
 def version(package: str) -> str:
-    """Return a package's version, without what it says of its build.
+    """Return a package's version, without its build tag.
 
-    Nothing for one that is installed under another name, such as onnxruntime-gpu.
+    Empty for one that is installed under another name, such as onnxruntime-gpu.
     """
     try:
         return importlib.metadata.version(package).partition("+")[0]
@@ -272,7 +272,7 @@ def measured(
     seconds: float,
     faults: dict[str, str],
 ) -> dict[str, NDArray[np.float64]]:
-    """Return the times of all rounds; `faults` gets what peers could not do."""
+    """Return the times of all rounds; `faults` collects the failures of peers."""
     arrays = case.arrays()
     ours = attnpy_way(case, arrays, n_threads)
     calls = {"attnpy": ours.call}

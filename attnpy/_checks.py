@@ -1,6 +1,6 @@
-"""Arguments as what a function computes with, or an error that names them.
+"""Checks of arguments, whose errors name them.
 
-Numbers, choices and shapes; for dtypes there is `_dtypes`.
+Numbers, choices and shapes; for dtypes see `_dtypes`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # Float64 holds every integer up to here, and no sum of two wraps in int64.
 LARGEST_POSITION = 2**53
 
-# Keywords of PyTorch's attention, and what is said here instead.
+# Keywords of PyTorch's attention, and what to write here instead.
 ELSEWHERE = {
     "is_causal": "write causal=True, or 'top_left' for PyTorch's alignment",
     "attn_mask": "write mask=, True where a query may attend, or bias= for numbers",
@@ -42,7 +42,7 @@ ELSEWHERE = {
 
 
 def array(values: ArrayLike, name: str) -> NDArray[Any]:
-    """Return an array; one with a mask of its own is refused, as that would be lost."""
+    """Return an array; a masked one is refused, because its mask would be lost."""
     if type(values) is np.ndarray:
         return values
     if _has_mask(values):
@@ -70,7 +70,7 @@ def _has_mask(values: object) -> bool:
 
 
 def items(values: Iterable[Any], name: str, kind: str) -> list[Any]:
-    """Return a list of what is in a sequence."""
+    """Return the items of a sequence as a list."""
     try:
         iterator = iter(values)
     except TypeError:
@@ -81,7 +81,7 @@ def items(values: Iterable[Any], name: str, kind: str) -> list[Any]:
 
 
 def mapping(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return a mapping as it is."""
+    """Return a mapping unchanged."""
     if not isinstance(value, Mapping):
         raise TypeError(f"{name}: expected a mapping, got {type(value).__name__}")
     return value
@@ -129,7 +129,7 @@ def integers(
 
 
 def chosen(which: ArrayLike | None, name: str, n: int) -> list[int]:
-    """Return which of n things are meant: those of these numbers, by default all."""
+    """Return the chosen ones of n indices, by default all."""
     if which is None:
         return list(range(n))
     numbers = integers(which, name, -n, n - 1)
@@ -145,7 +145,7 @@ def chosen(which: ArrayLike | None, name: str, n: int) -> list[int]:
 
 
 def memory(name: str, dtype: DTypeLike, *shapes: tuple[int, ...]) -> None:
-    """Refuse arrays that memory cannot hold, before the first of them is made."""
+    """Refuse arrays that memory cannot hold, before the first one is allocated."""
     n_numbers = sum(math.prod(max(1, n) for n in shape) for shape in shapes)
     needed = np.dtype(dtype).itemsize * n_numbers
     if needed > _memory_size():
@@ -157,7 +157,7 @@ def memory(name: str, dtype: DTypeLike, *shapes: tuple[int, ...]) -> None:
 
 @functools.cache
 def _memory_size() -> int:
-    """Return the bytes of memory and swap, or those that a process can address."""
+    """Return the bytes of memory and swap, at most those that a process can address."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             sizes = {line.split(":")[0]: line.split()[1] for line in file}
@@ -222,7 +222,7 @@ def keywords(given: Iterable[str], known: Container[str], caller: str) -> None:
 
 @contextmanager
 def renamed(**names: str) -> Iterator[None]:
-    """Call arguments what this call's user does, in the errors of an inner one."""
+    """Use the outer call's names of arguments in errors of an inner call."""
     try:
         yield
     except (TypeError, ValueError) as error:

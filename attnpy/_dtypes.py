@@ -1,4 +1,4 @@
-"""The dtypes that are computed with: which there are, where they meet, rounding."""
+"""Dtypes of computations: which are supported, promotion, rounding."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def floating(dtype: DTypeLike) -> np.dtype[Any]:
 
 
 def _register_bfloat16() -> None:
-    """Import the package that teaches NumPy the name."""
+    """Import the package that adds the dtype to NumPy."""
     try:
         import ml_dtypes  # noqa: F401
     except ImportError as error:
@@ -45,7 +45,7 @@ def _register_bfloat16() -> None:
 
 
 def operand(array: Array, name: str) -> np.dtype[Any]:
-    """Return the dtype of what is computed from this array."""
+    """Return the dtype of results from this array."""
     dtype = _operand_dtype(array.dtype)
     if dtype is None:
         raise TypeError(
@@ -57,7 +57,7 @@ def operand(array: Array, name: str) -> np.dtype[Any]:
 
 @functools.cache
 def _operand_dtype(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
-    """Return the dtype of what is computed from numbers of this one, if any is."""
+    """Return the dtype of results from numbers of this dtype, if supported."""
     if dtype.kind in "biu":
         return np.dtype(np.float64)
     if dtype.name not in FLOATING:
@@ -66,7 +66,7 @@ def _operand_dtype(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
 
 
 def of_result(*dtypes: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype of what the C module computes from arrays of these together.
+    """Return the dtype of the C module's results from arrays of these dtypes.
 
     Integers and booleans beside floating numbers promote as in NumPy; among themselves
     they become float64.
@@ -77,13 +77,13 @@ def of_result(*dtypes: np.dtype[Any]) -> np.dtype[Any]:
 
 @functools.cache  # for a name takes NumPy a microsecond
 def is_bfloat16(dtype: np.dtype[Any]) -> bool:
-    """Tell bfloat16, which NumPy does not know, by its name."""
+    """Tell whether a dtype is bfloat16, by its name, as NumPy does not have it."""
     return dtype.name == "bfloat16"
 
 
 @functools.cache
 def arithmetic(*dtypes: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype that numbers of these dtypes are computed in together."""
+    """Return the dtype of computations with numbers of these dtypes."""
     wide = np.dtype(np.float64)
     meeting = functools.reduce(_promoted, dtypes, dtypes[0])
     return wide if meeting == wide else np.dtype(np.float32)

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and folders that are there."""
+"""Writing files completely or not at all, and checks of folders."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import BinaryIO
 
-# The temporary files that are being written, for who ends the process without a word.
+# The temporary files being written, for code that ends the process abruptly.
 unfinished: set[str] = set()
 
 
 def folder_at(path: str | os.PathLike[str]) -> Path:
-    """Return a model's folder, or say that names of models are no folders."""
+    """Return a model's folder, or an error that explains that nothing is downloaded."""
     if not isinstance(path, str | os.PathLike):
         raise TypeError(f"folder: expected a path, got {type(path).__name__}")
     folder = Path(path)
@@ -34,16 +34,16 @@ def folder_at(path: str | os.PathLike[str]) -> Path:
 def write_whole(
     path: str | os.PathLike[str], write: Callable[[BinaryIO], object]
 ) -> None:
-    """Let `write` fill a new file, which takes the place of `path` once it is complete.
+    """Let `write` fill a new file, which replaces `path` once it is complete.
 
-    It has the mode of the file that is there, or that of new files here. After an error
-    or an interrupt the file is as before or complete, and there is no other.
+    It has the mode of the existing file, or that of new files. After an error or an
+    interrupt the file is either unchanged or complete, and no other file is left.
     """
     given = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(given, str):
         raise TypeError(f"path: expected a path, got {type(given).__name__}")
     target = os.path.realpath(given)
-    # A new name each time, as what a killed process has left must not be in the way.
+    # A new name each time, so that leftovers of a killed process do not interfere.
     temporary = os.path.join(
         os.path.dirname(target), f".attnpy-{secrets.token_hex(8)}.tmp"
     )
@@ -58,7 +58,7 @@ def write_whole(
         os.replace(temporary, target)
         unfinished.discard(temporary)
     except BaseException as error:
-        # The first thing that is done: a second interrupt is not noticed before.
+        # Done first: a second interrupt cannot come before it.
         try:  # noqa: SIM105
             os.unlink(temporary)
         except OSError:  # it was not there yet, or has taken its place

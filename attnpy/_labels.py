@@ -1,4 +1,4 @@
-"""What pictures share, in text, images and pages: checks of weights, masks, labels."""
+"""Checks of weights, masks and labels for pictures in text, images and pages."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def checked_mask(mask: ArrayLike) -> NDArray[np.bool_]:
 
 
 def mask_rows(mask: ArrayLike) -> tuple[NDArray[np.bool_], str]:
-    """Return the mask of one head as (rows, Lk), and what a row is.
+    """Return the mask of one head as (rows, Lk), and the meaning of a row.
 
-    That is a "query"; or a "sequence", whose queries all see the same keys, where the
-    mask is (..., 1, 1, Lk).
+    That is "query"; or "sequence", whose queries all see the same keys, if the mask is
+    (..., 1, 1, Lk).
     """
     array = checked_mask(mask)
     if array.ndim and all(n == 1 for n in array.shape[:-2]):
@@ -75,7 +75,7 @@ def mask_rows(mask: ArrayLike) -> tuple[NDArray[np.bool_], str]:
 
 
 def check_shape(name: str, array: NDArray[Any], shapes: dict[int, str]) -> None:
-    """Require no empty axis, and one of these ranks, with what to call each shape."""
+    """Require one of these ranks, with names of the shapes, and no empty axis."""
     expected = " or ".join(shapes.values())
     if array.ndim not in shapes:
         raise ValueError(f"{name}: expected {expected}, got {array.shape}")
@@ -100,12 +100,12 @@ def checked_labels(name: str, labels: Iterable[object], count: int) -> list[str]
 
 
 def shown(text: str) -> str:
-    """Return a text with Python's escapes in place of what has no shape."""
+    """Return a text with Python's escapes instead of invisible characters."""
     return "".join(map(_shown, text))
 
 
 def shown_lines(text: str) -> str:
-    """Return a text that may have several lines, as a title."""
+    """Return a text that may have several lines, such as a title."""
     return "\n".join(map(shown, text.split("\n")))
 
 

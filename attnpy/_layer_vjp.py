@@ -1,4 +1,4 @@
-"""Attention with its projections, backwards: what both layers' `vjp` share."""
+"""The backward pass of attention with projections: common code of both layers."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 
 class Sources(NamedTuple):
-    """What a layer is given: tokens, and where keys and values come from, if not these.
+    """The inputs of a layer, as arrays with gradients.
 
-    Arrays that have gradients.
+    They are tokens, and the sources of keys and values if these differ.
     """
 
     tokens: Array
@@ -49,16 +49,16 @@ class Sources(NamedTuple):
         )
 
     def of_sides(self) -> tuple[Array, Array, Array]:
-        """Return what queries, keys and values are made of."""
+        """Return the sources of queries, keys and values."""
         key = self.tokens if self.context is None else self.context
         return self.tokens, key, key if self.value is None else self.value
 
 
 class Heads(NamedTuple):
-    """Queries, keys or values (..., H, L, D), and the way back of their gradients.
+    """Queries, keys or values (..., H, L, D), and the pullback of their gradients.
 
-    That adds the gradient of what they are made of to those by the ids of arrays, and
-    returns those of the parameters.
+    It adds the gradient of their source to those by the ids of arrays, and returns
+    those of the parameters.
     """
 
     heads: Array
@@ -66,7 +66,7 @@ class Heads(NamedTuple):
 
 
 class Side(NamedTuple):
-    """What makes queries, keys or values of tokens."""
+    """The projection of tokens to queries, keys or values."""
 
     weight: Array
     bias: Array | None
@@ -116,7 +116,7 @@ class Side(NamedTuple):
 
 
 class OutputSide(NamedTuple):
-    """What is done to the results of all heads, side by side."""
+    """The output projection of all heads' results side by side."""
 
     weight: Array
     bias: Array | None
@@ -125,7 +125,7 @@ class OutputSide(NamedTuple):
     def project(
         self, concat: Array, num_threads: int | None
     ) -> tuple[Array, Callable[[Array], tuple[Array, Array, Array | None]]]:
-        """Return the output, and what takes its gradient to those of `linear_vjp`."""
+        """Return the output, and the function from its gradient to the inputs'."""
         weight, bias, residual = self
         output = linear(
             concat, weight, bias, residual=residual, num_threads=num_threads
@@ -176,7 +176,7 @@ def _run(
     _, lse = attention(query, key, value, out=attended, return_lse=True, **options)
     if output_side is not None:
         output, of_concat = output_side.project(concat, num_threads)
-    else:  # a copy: the pullback reads what the heads gave
+    else:  # a copy: the pullback reads the heads' results
         output, of_concat = concat.copy(), None
     checked = _vjp.of_output(output)
 
@@ -227,7 +227,7 @@ def _all_heads(
 
 
 def checked_wanted(wanted: Iterable[str], options: Mapping[str, Any]) -> frozenset[str]:
-    """Return of which options gradients are wanted."""
+    """Return the options whose gradients are wanted."""
     names = _vjp.wanted_names(wanted)
     for name in names:
         _checks.one_of(name, "wanted", ("bias", "sinks"))

@@ -26,26 +26,26 @@ def linear(
     precision: Precision = "promoted",
     num_threads: int | None = None,
 ) -> Array:
-    r"""Multiply rows by a matrix, add a bias, apply an activation, and some more.
+    r"""Multiply rows by a matrix, add a bias, apply an activation, and more.
 
     Parameters
     ----------
     x : array_like, shape (..., K)
-        Rows to multiply, with any axes before.
+        Rows to multiply, with any leading axes.
     weight : array_like, shape (K, M)
         The matrix; any strides.
     bias : array_like, shape (M,), optional
         Added to each row.
     activation : str, optional
-        What is done to each number after that, a function of `attnpy.blocks`: "relu",
+        Applied to each number after that, a function of `attnpy.blocks`: "relu",
         "gelu", "gelu_tanh", "silu", "quick_gelu", "relu2" or "tanh".
     times, residual : array_like, shape (..., M), optional
-        What each number is then multiplied by, and what is then added to it.
+        Each number is then multiplied by `times`, and `residual` is added.
     precision : {"promoted", "narrow", "wide"}, optional
-        The dtype of the result: that to which `x` and `weight` promote; the weight's;
-        or what the weight's is computed in, float32 or float64. With the last two an
-        `x` of float32 may be rounded to a 16-bit weight's dtype, where products of
-        those are faster.
+        The dtype of the result: the one to which `x` and `weight` promote; the
+        weight's; or that of computations with the weight, float32 or float64. With the
+        last two, a float32 `x` may be rounded to a 16-bit weight's dtype if products of
+        that are faster.
     num_threads : int, optional
         At least 1; by default `attnpy.get_num_threads`. Changes no bit of the result.
 
@@ -60,16 +60,16 @@ def linear(
     TypeError
         If a dtype is not one that `attention` computes with.
     ValueError
-        If shapes do not fit together, or `activation` is another.
+        If shapes do not fit together, or `activation` is none of these.
     MemoryError
         If the result or the scratch memory cannot be allocated.
 
     Notes
     -----
     The product runs on the micro-kernel of `attention`, and makes the same promise: the
-    bits of a row depend on that row, the matrix and the bias only, not on the other
-    rows, the number of threads, the memory layout or the instruction set. (The dot
-    products for bfloat16 are the exception that `set_portable` explains.)
+    bits of a row depend only on that row, the matrix and the bias, not on the other
+    rows, the number of threads, the memory layout or the instruction set. (bfloat16
+    products are the exception that `set_portable` explains.)
 
     Examples
     --------

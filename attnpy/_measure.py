@@ -1,4 +1,4 @@
-"""What `python -m attnpy bench` and benchmarks/ share: shapes, and a stopwatch.
+"""Shapes and a stopwatch for `python -m attnpy bench` and benchmarks/.
 
 It imports nothing of attnpy, so that benchmarks/ can time other revisions with it.
 """
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SAMPLE = 0.01  # seconds that one sample lasts at least
-# Idle threads of OpenMP and OpenBLAS sleep at once: awake, they take the processor from
-# whoever is measured next.
+# Idle threads of OpenMP and OpenBLAS sleep at once: spinning, they take CPU time from
+# the next call that is measured.
 QUIET = {
     "OMP_WAIT_POLICY": "passive",
     "KMP_BLOCKTIME": "0",
@@ -54,7 +54,7 @@ DECODE_SHAPES = (
 def one_time(call: Callable[[], Any], n_calls: int) -> float:
     """Return the seconds of a call.
 
-    A short call runs once before, so that its data are near.
+    A short call runs once before, so that its data are in the caches.
     """
     if n_calls > 1:
         call()
@@ -67,7 +67,7 @@ def one_time(call: Callable[[], Any], n_calls: int) -> float:
 def calls_per_sample(call: Callable[[], Any]) -> int:
     """Return how many calls last about SAMPLE.
 
-    Where one does, it is called once only.
+    If a single call does, it is called only once.
     """
     n_calls = 1
     while True:
@@ -83,10 +83,11 @@ def in_turn(
     min_rounds: int,
     seconds: float,
 ) -> dict[str, NDArray[np.float64]]:
-    """Return what each of some functions gives, (rounds,), one of each in every round.
+    """Return the results of functions, (rounds,) each, each called once a round.
 
-    As many rounds as asked for, or until the seconds are over, but min_rounds. Each
-    round has an order of its own: what one leaves in the caches another finds there.
+    There are as many rounds as given, or until the time is over, but at least
+    min_rounds. Each round has its own order, because calls leave data in the caches for
+    others.
     """
     found: dict[str, list[float]] = {name: [] for name in samples}
     rng = np.random.default_rng(0)
@@ -116,7 +117,7 @@ def unfused(
     scale: float,
     added: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
-    """Softmax attention as everyone writes it, in place where NumPy can.
+    """Softmax attention as commonly written, in place where NumPy can.
 
     query (..., G Lq, D), key and value (..., Lk, D), added (..., G Lq, Lk) or None
     """
@@ -139,7 +140,7 @@ def duration(seconds: float) -> str:
 
 
 def cpu_name() -> str:
-    """Return the processor's name as the system has it."""
+    """Return the system's name of the processor."""
     if sys.platform == "linux":
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def checked_starts(seq_offsets: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.int64]:
-    """Return where the sequences of tokens begin, whose shape is to be (T, E)."""
+    """Return where the sequences of packed tokens (T, E) begin."""
     if len(shape) != 2:
         raise ValueError(f"x: expected (T, E) with seq_offsets, got {shape}")
     starts = _checks.integers(seq_offsets, "seq_offsets")
@@ -32,7 +32,7 @@ def checked_starts(seq_offsets: ArrayLike, shape: tuple[int, ...]) -> NDArray[np
 
 
 def positions(starts: NDArray[np.int64], first: ArrayLike = 0) -> NDArray[np.int64]:
-    """Return where each token stands in its sequence, (T,), whose own is at `first`."""
+    """Return the position of each token in its sequence, (T,), beginning at `first`."""
     counts = np.diff(starts)
     before = np.broadcast_to(_checks.integers(first, "q_offset"), counts.shape)
     places: NDArray[np.int64] = np.arange(starts[-1])
@@ -45,7 +45,7 @@ def existing(
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
     """Return which tokens of a padded batch exist, (B, L), and where packed ones begin.
 
-    `lengths` (B,) are how many there are, at the start of each sequence.
+    `lengths` (B,) are the numbers of tokens at the start of each sequence.
     """
     exists = np.arange(n_tokens) < lengths[:, np.newaxis]
     return exists, np.concatenate([[0], np.cumsum(lengths)])

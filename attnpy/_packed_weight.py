@@ -1,4 +1,4 @@
-"""Matrices in the order in which a product reads them, for models that are only run."""
+"""Matrices in the order in which products read them, for inference."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class PackedWeight:
     """A matrix of a layer in panels of columns, each in the order in which it is read.
 
     A product with it reads memory in one pass, and has the same bits as with the
-    matrix. It cannot be written to; ``numpy.asarray`` gives the matrix, a copy.
+    matrix. It is read-only; ``numpy.asarray`` returns the matrix as a copy.
 
     Parameters
     ----------
@@ -38,12 +38,12 @@ class PackedWeight:
     shape : tuple of int
         ``(K, M)``.
     dtype : dtype
-        That of the matrix.
+        The dtype of the matrix.
 
     Raises
     ------
     TypeError
-        If it is no matrix, or of another dtype.
+        If it is not a matrix, or has another dtype.
 
     Examples
     --------
@@ -92,7 +92,7 @@ class PackedWeight:
         return matrix if dtype is None else matrix.astype(dtype)
 
     def matrix(self) -> Array:
-        """Return the matrix, a copy that cannot be written to."""
+        """Return the matrix, a read-only copy."""
         panels, n_rows, n_columns = self._parts
         matrix: Array = np.empty((n_rows, n_columns), self.dtype)
         for rows, columns, place in _walk(panels, (n_rows, n_columns)):
@@ -122,7 +122,7 @@ class PackedWeight:
 class PackedTable:
     """The rows of a table, (V, E), which is the transpose of a packed matrix.
 
-    A model looks tokens up in it, and multiplies vectors by its transpose.
+    A model looks up tokens in it, and multiplies vectors by its transpose.
 
     Parameters
     ----------
@@ -174,7 +174,7 @@ class PackedTable:
         return self.T.nbytes
 
     def __getitem__(self, rows: ArrayLike | slice) -> Array:
-        """Return the rows of such numbers, (..., E), a copy: integers, or a slice."""
+        """Return rows by integers or a slice, (..., E), as a copy."""
         if isinstance(rows, tuple):
             raise TypeError("rows: expected integers or a slice of rows, got a tuple")
         if isinstance(rows, slice):
@@ -191,7 +191,7 @@ class PackedTable:
         return found
 
     def _taken(self, rows: NDArray[np.int64]) -> Array:
-        """Return rows of such numbers (n, 1)."""
+        """Return rows by their numbers (n, 1)."""
         panel, column = np.divmod(rows, PANEL_COLUMNS)
         first, per_panel = self._places
         at = first + panel * per_panel + column * _terms(self.dtype)
@@ -202,7 +202,7 @@ class PackedTable:
         return self.T.__array__(dtype, copy).T
 
     def matrix(self) -> Array:
-        """Return the table, a copy that cannot be written to."""
+        """Return the table, a read-only copy."""
         return self.T.matrix().T
 
     def __len__(self) -> int:
@@ -228,10 +228,10 @@ class PackedTable:
 
 
 class PanelWriter:
-    """A parameter that is packed while its numbers come, (M, K), some at a time.
+    """A parameter that is packed while its numbers (M, K) arrive, some rows at a time.
 
-    They are columns of the packed matrix (K, M): rows of a table, whose transpose that
-    is, or of the transpose of a matrix.
+    They are columns of the packed matrix (K, M): rows of a table, or of a transposed
+    matrix.
     """
 
     def __init__(self, parameter: Array, is_table: bool) -> None:
@@ -242,11 +242,11 @@ class PanelWriter:
         self._panels = _panels(n_rows, n_columns, self.dtype)
 
     def write(self, first: int, columns: Array) -> None:
-        """Take numbers (n, K) from `first` on, a multiple of PANEL_COLUMNS."""
+        """Write numbers (n, K) from `first` on, a multiple of PANEL_COLUMNS."""
         _write(self._panels, self.size[::-1], columns.T, first)
 
     def packed(self) -> PackedWeight | PackedTable:
-        """Return what there is, after which nothing is written any more."""
+        """Return the result; nothing may be written after that."""
         weight = object.__new__(PackedWeight)
         weight.__setstate__((self._panels, *self.size[::-1]))
         if not self._is_table:
@@ -259,7 +259,7 @@ class PanelWriter:
 def _places(
     n_rows: int, n_columns: int, dtype: np.dtype[Any]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return where a matrix's first column has its rows, and how far a panel is."""
+    """Return the places of the first column's rows, and the distance of panels."""
     terms, row = _terms(dtype), np.arange(n_rows)
     n_panels = -(-n_columns // PANEL_COLUMNS)
     block, within = np.divmod(row, BLOCK)
@@ -281,7 +281,7 @@ def packable(weight: Array, name: str) -> np.dtype[Any]:
 
 
 def _checked_parts(state: Any) -> tuple[Array, int, int]:
-    """Return panels, K and M, if that is what they are, and as the core takes them."""
+    """Return panels, K and M for the core, after checks."""
     if not isinstance(state, tuple) or len(state) != 3:
         raise TypeError(
             f"PackedWeight: expected (panels, K, M), got {type(state).__name__}"
@@ -306,13 +306,13 @@ def _checked_parts(state: Any) -> tuple[Array, int, int]:
 
 
 def _size(n_rows: int, n_columns: int, dtype: np.dtype[Any]) -> int:
-    """Return how many numbers there are, with those that fill up."""
+    """Return how many numbers there are, including padding."""
     n_panels, terms = -(-n_columns // PANEL_COLUMNS), _terms(dtype)
     return -(-n_rows // terms) * terms * (n_panels * PANEL_COLUMNS)
 
 
 def _terms(dtype: np.dtype[Any]) -> int:
-    """Return how many rows are next to each other: pairs, which some CPUs multiply."""
+    """Return how many rows are interleaved: pairs, if CPUs multiply pairs."""
     return 2 if _dtypes.is_bfloat16(dtype) else 1
 
 
@@ -370,5 +370,5 @@ def _walk(
 
 
 def _as_integers(array: Array) -> Array:
-    """View bfloat16 as what NumPy copies fast."""
+    """View bfloat16 as integers, which NumPy copies fast."""
     return array.view(np.uint16) if _dtypes.is_bfloat16(array.dtype) else array

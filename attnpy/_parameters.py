@@ -1,8 +1,8 @@
-"""What the layers' parameters have in common: names, loading, first values.
+"""Common code for layers' parameters: names, loading, initial values.
 
 A class gets the methods by naming the functions in its body; there is no base class.
-Its parameters are those attributes that are arrays, and the parameters of those that
-are layers, or lists of layers. Its attributes are those that its body annotates.
+Its parameters are the attributes that are arrays, and the parameters of attributes that
+are layers or lists of layers. Its attributes are those annotated in its body.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from attnpy._typing import Array
 
 
-# How the names of PyTorch's attention end, whatever it is a part of.
+# Endings of the names of PyTorch's attention, in any module.
 TORCH_ATTENTION = ("in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias")
 
 
@@ -35,11 +35,11 @@ def parameters(self: object) -> dict[str, Array]:
     Returns
     -------
     dict of str to ndarray
-        The arrays themselves, not copies: writing to one changes the layer. Those of a
-        layer inside have its name before a dot, ``"norm_1.weight"``, and those of a
-        list of layers a number, ``"layers.0.norm_1.weight"``. Arrays that are None are
-        left out, and an array with several places has its first name only. Matrices
-        that `pack` has packed are copies, which cannot be written to.
+        The arrays themselves, not copies: writing to one changes the layer. Those of an
+        inner layer begin with its name and a dot, ``"norm_1.weight"``, and those of a
+        list of layers also have a number, ``"layers.0.norm_1.weight"``. Arrays that are
+        None are left out, and an array with several places has only its first name.
+        Packed matrices are read-only copies.
 
     Examples
     --------
@@ -60,12 +60,12 @@ def parameters(self: object) -> dict[str, Array]:
 
 
 def state_dict(self: object) -> dict[str, Array]:
-    """Return what `load_state_dict` takes: the same as `parameters`.
+    """Return the argument for `load_state_dict`: the same as `parameters`.
 
     Returns
     -------
     dict of str to ndarray
-        The arrays themselves, as in PyTorch. To keep the values of now, copy them:
+        The arrays themselves, as in PyTorch. To keep the current values, copy them:
         ``{name: array.copy() for name, array in layer.state_dict().items()}``.
 
     Examples
@@ -91,20 +91,20 @@ def load_state_dict(self: object, state: Mapping[str, ArrayLike]) -> None:
     Parameters
     ----------
     state : mapping of str to array_like
-        A value of the right shape for each name of `parameters`, no more and no less.
-        Values are converted to the parameter's dtype.
+        A value of the right shape for each name of `parameters`, and no others. Values
+        are converted to the parameter's dtype.
 
     Raises
     ------
     TypeError
         If `state` is not a mapping, or a value is not of numbers.
     ValueError
-        If names are missing or unexpected, or shapes are wrong; the message has all of
-        them. If a parameter cannot be written to.
+        If names are missing or unexpected, or shapes are wrong; the message lists all
+        of them. If a parameter is read-only.
 
     Notes
     -----
-    After an error no parameter has changed; after an interrupt (Ctrl-C) none or all.
+    After an error no parameter has changed; after an interrupt (Ctrl-C), none or all.
 
     Examples
     --------
@@ -127,7 +127,7 @@ def assign(own: dict[str, Array], state: Mapping[str, ArrayLike]) -> None:
 def converted(
     own: dict[str, Array], state: Mapping[str, ArrayLike]
 ) -> dict[str, Array]:
-    """Return what `put` copies, if it can be copied into these arrays."""
+    """Return the values for `put`, if they can be copied into these arrays."""
     given = checked(own, state)
     return {name: _converted(given[name], own, name) for name in own}
 
@@ -156,8 +156,8 @@ def put(
 ) -> None:
     """Set attributes, and copy values into arrays of the same dtypes: all or nothing.
 
-    An interrupt (Ctrl-C) comes before or after, as there is no Python code in between:
-    it is a single call of a function in C, on functions in C.
+    An interrupt (Ctrl-C) comes before or after, because it is a single call of a C
+    function on C functions, without Python code in between.
     """
     names = list(own)
     arrays = [own[name] for name in names]
@@ -171,15 +171,15 @@ def pack(self: object) -> None:
     """Pack the layers' matrices, for a model that is only run from now on.
 
     Each matrix of an attention or feed-forward layer, `W_q` and so on, becomes a
-    `PackedWeight`: the same numbers in the order in which products read them. Calls
-    take less time, above all those of few tokens, and have the same bits. The matrices
-    cannot be written to any more, and `parameters` returns copies of them. One that is
-    packed already, or shared with another layer, stays so.
+    `PackedWeight`: the same numbers in the order in which products read them. Calls are
+    faster, especially with few tokens, and have the same bits. The matrices become
+    read-only, and `parameters` returns copies of them. Matrices that are already
+    packed, or shared by layers, stay so.
 
     Raises
     ------
     TypeError
-        If one is no floating matrix. Nothing has changed then.
+        If one is not a floating matrix. Nothing has changed then.
     """
     places: dict[int, list[tuple[object, str]]] = {}
     for layer, name in _matrices(self):
@@ -192,11 +192,11 @@ def pack(self: object) -> None:
 
 
 def set_attribute(self: object, name: str, value: object) -> None:
-    """Refuse attributes that a layer does not have, which would change nothing.
+    """Refuse attributes that a layer does not have, which would have no effect.
 
-    The class that names this as `__setattr__` annotates those it has. A class derived
-    from it may have others. Checkers, which see annotations, must not see this: to them
-    it would mean that any attribute may be set.
+    A class with this as `__setattr__` annotates its attributes. Subclasses may have
+    others. Type checkers, which see annotations, must not see this: for them it would
+    mean that any attribute may be set.
     """
     cls = type(self)
     if "__setattr__" in vars(cls) and not hasattr(cls, name):
@@ -214,7 +214,7 @@ def set_attribute(self: object, name: str, value: object) -> None:
 def walk(
     layer: object, prefix: str = ""
 ) -> list[tuple[str, Array | PackedWeight | PackedTable]]:
-    """Return all places of arrays by name, where one may have several."""
+    """Return all places of arrays by name; an array may have several."""
     found: list[tuple[str, Array | PackedWeight | PackedTable]] = []
     for name, value in vars(layer).items():
         if isinstance(value, (np.ndarray, PackedWeight, PackedTable)):
@@ -227,7 +227,7 @@ def walk(
 
 
 def _matrices(layer: object) -> Iterator[tuple[object, str]]:
-    """Yield where the matrices are that products take: the layer, and the name."""
+    """Yield the places of the matrices of products: the layer, and the name."""
     for name, value in vars(layer).items():
         if name.startswith("W_") and isinstance(value, np.ndarray):
             yield layer, name
@@ -237,7 +237,7 @@ def _matrices(layer: object) -> Iterator[tuple[object, str]]:
 
 
 def check_shapes(own: dict[str, Array], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Require a shape for each array, its own; the message has all that is wrong."""
+    """Require the right shape for each array; the message lists all faults."""
     unexpected = [str(name) for name in shapes if name not in own]
     faults = []
     if missing := [name for name in own if name not in shapes]:
@@ -269,13 +269,13 @@ def _converted(array: Array, own: dict[str, Array], name: str) -> Array:
 
 
 def first_names(layer: object) -> dict[str, str]:
-    """Return for each place of an array the name that `parameters` has for it."""
+    """Return the name in `parameters` for each place of an array."""
     first: dict[int, str] = {}
     return {name: first.setdefault(id(array), name) for name, array in walk(layer)}
 
 
 class Unset(np.random.Generator):
-    """In the place of a generator where first values are about to be replaced: zeros.
+    """A generator that draws zeros, for initial values that are about to be replaced.
 
     Their memory is not touched, and no number is drawn or rounded.
     """
@@ -294,7 +294,7 @@ def xavier_uniform(
 
     From Glorot and Bengio, "Understanding the difficulty of training deep feedforward
     neural networks" (2010), equation 16. The fans are the matrix's numbers of rows and
-    columns, where fan_out does not say otherwise.
+    columns, unless fan_out is given.
     """
     if isinstance(rng, Unset):
         return np.zeros(shape, dtype)
@@ -304,5 +304,5 @@ def xavier_uniform(
 
 
 def zeros(wanted: bool, size: int, dtype: np.dtype[Any]) -> Array | None:
-    """Return the first values of a bias, or None where there is none."""
+    """Return the initial values of a bias, or None without one."""
     return np.zeros(size, dtype) if wanted else None

@@ -1,7 +1,7 @@
-"""What pickles and copies bring: objects whose attributes are those of their class.
+"""Pickles and copies: objects whose attributes are those of their class.
 
-What an object computes with is judged when it computes, as if it had been assigned.
-Here names and kinds are, so that a broken pickle is an error where it is read.
+Values are checked when an object computes, as if they had been assigned. Names and
+kinds are checked here, so that a broken pickle is an error when it is read.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ KINDS: dict[str, Any] = {
 def set_state(self: object, state: Any) -> None:
     """Take attributes of the names and kinds that the class annotates.
 
-    The class that names this as `__setstate__` annotates those it has. A class derived
-    from it may have others, in slots as well.
+    A class with this as `__setstate__` annotates its attributes. Subclasses may have
+    others, in slots as well.
     """
     kind = type(self)
     *_, own = (cls for cls in kind.__mro__ if "__setstate__" in vars(cls))
@@ -77,7 +77,7 @@ def _check_attributes(kind: type, state: dict[str, Any], own: type) -> None:
 
 @contextmanager
 def judged(self: object) -> Iterator[None]:
-    """Name the class in the errors of what judges its state."""
+    """Name the class in the errors of the checks of its state."""
     try:
         yield
     except (TypeError, ValueError) as error:
@@ -90,7 +90,7 @@ def _parsed(annotation: str) -> ast.expr:
 
 
 def _is_of(value: Any, kind: ast.expr) -> bool:
-    """Tell whether a value, with all that is in it, is of an annotation's kind."""
+    """Tell whether a value and its contents are of an annotation's kind."""
     match kind:
         case ast.BinOp(left=one, right=other):
             return _is_of(value, one) or _is_of(value, other)
@@ -116,7 +116,7 @@ def _is_named(value: Any, name: str) -> bool:
 
 
 def _holds(value: Any, inner: ast.expr) -> bool:
-    """Tell whether what is in a list, tuple or dict is of these kinds."""
+    """Tell whether the items of a list, tuple or dict are of these kinds."""
     kinds = inner.elts if isinstance(inner, ast.Tuple) else [inner]
     if isinstance(value, dict):
         return all(

@@ -1,4 +1,4 @@
-"""A bar that shows how far something long has come, by tqdm where it is installed."""
+"""A progress bar for long work, by tqdm if it is installed."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ DELAY = 1  # seconds: what does not take longer has no bar
 def bar(
     progress: bool | None, total: int | None, unit: str
 ) -> Iterator[Callable[[int], object]]:
-    """Show a bar, which goes on by what the function that is yielded is given.
+    """Show a bar; call the yielded function with each amount of progress.
 
-    True needs tqdm, None does without it. Either is silent where standard error is no
-    terminal. The unit "B" is bytes, which are shown in larger ones.
+    True needs tqdm, None shows no bar without it. Both are silent if standard error is
+    not a terminal. The unit "B" means bytes, shown in larger units.
     """
     if not checked(progress):
         yield lambda n: None
@@ -42,7 +42,7 @@ def bar(
 
 
 def checked(progress: bool | None) -> bool:
-    """Tell whether there is a bar to be shown; where it is asked for there must be."""
+    """Tell whether to show a bar; True requires that it is possible."""
     if progress is not None:
         progress = _checks.flag(progress, "progress")
     is_terminal = sys.stderr is not None and sys.stderr.isatty()

@@ -1,4 +1,4 @@
-"""What a file says, as a message quotes it: escaped, and cut where it is long."""
+"""Quoting files in messages: escaped, and shortened if long."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LONGEST, LONGEST_NAME, LONGEST_LIST = 60, 200, 4000
 
 
 class _Short(reprlib.Repr):
-    """Looks at no more of a value than it shows, however large or deep the value is."""
+    """Reads only as much of a value as it shows, however large or deep the value is."""
 
     def __init__(self, longest: int) -> None:
         super().__init__()
@@ -22,15 +22,15 @@ class _Short(reprlib.Repr):
 
 
 def quoted(value: object, longest: int = LONGEST) -> str:
-    """Return a value as Python writes it, in a line of so many characters at most."""
+    """Return a value's repr, in one line of at most this many characters."""
     text = _Short(longest).repr(value)
     return _cut(" ".join(text.split()) if "\n" in text else text, longest)
 
 
 def named(name: object) -> str:
-    """Return a name without quotes where all of it can be read, and quoted elsewhere.
+    """Return a name without quotes if it is readable, otherwise quoted.
 
-    An error of another package is such a name: it may have a file's contents in it.
+    Errors of other packages are such names: they may contain parts of files.
     """
     text = str(name).replace("\n", " ")
     return (
@@ -39,12 +39,12 @@ def named(name: object) -> str:
 
 
 def listed(names: Iterable[object]) -> str:
-    """Return names with commas between them, and how many more there are."""
+    """Return names separated by commas, and how many more there are."""
     return joined(map(named, names), ", ")
 
 
 def joined(texts: Iterable[str], between: str = "; ") -> str:
-    """Return texts with something between them, and how many more there are."""
+    """Return texts with a separator, and how many more there are."""
     everything = list(texts)
     shown, length = [], 0
     for text in everything:

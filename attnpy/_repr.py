@@ -1,4 +1,4 @@
-"""How objects show themselves: in one line, without the numbers in their arrays."""
+"""The repr of objects: one line, without the numbers in their arrays."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Plain(str):
 
 
 def shows(fields: Callable[[Any], Mapping[str, Any]]) -> Callable[[Any], str]:
-    """Make a `__repr__` of what returns an object's sizes and options.
+    """Make a `__repr__` from a function that returns an object's sizes and options.
 
-    Options that are None, or have the default of the constructor, are left out. What
-    has parameters shows their dtypes and how many numbers they are, too. What is not
-    whole, as in the middle of a copy, shows its name.
+    Options that are None, or the constructor's default, are left out. Objects with
+    parameters also show their dtypes and how many numbers they are. An incomplete
+    object, as in the middle of a copy, shows only its name.
     """
 
     def __repr__(self: Any) -> str:
@@ -45,7 +45,7 @@ def shows(fields: Callable[[Any], Mapping[str, Any]]) -> Callable[[Any], str]:
 
 
 def of_fields(self: Any) -> str:
-    """Return what a named tuple has, of each array the dtype and shape."""
+    """Return a named tuple's fields, with dtype and shape of each array."""
     names = type(self).__annotations__
     return line(self, dict(zip(names, self, strict=True)))
 
@@ -67,7 +67,7 @@ def differing(kind: Any, entries: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def brief(value: Any) -> str:
-    """Return a value in a few words; of arrays dtype and shape."""
+    """Return a value in a few words; for arrays, dtype and shape."""
     if isinstance(value, np.dtype):
         return value.name
     if _is_array(value):
@@ -83,13 +83,13 @@ def brief(value: Any) -> str:
 
 
 def biases(**arrays: object) -> dict[str, bool]:
-    """Return which of the biases are missing, as the options that leave them out."""
+    """Return which biases are missing, as the options that leave them out."""
     missing = {name: False for name, array in arrays.items() if array is None}
     return {"bias": False} if len(missing) == len(arrays) else missing
 
 
 def span(numbers: Iterable[int]) -> Plain | None:
-    """Return one number for all, or the smallest and the largest; None for none."""
+    """Return the common number, or the smallest and the largest; None for none."""
     numbers = list(numbers)
     if not numbers:
         return None
@@ -128,5 +128,5 @@ def _numbers(arrays: Iterable[Any]) -> int:
 
 
 def same(value: object, default: object) -> bool:
-    """Tell whether an option has its default, where neither may be an array."""
+    """Tell whether an option has its default; neither may be an array."""
     return type(value) is type(default) and bool(value == default)

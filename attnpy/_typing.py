@@ -1,4 +1,4 @@
-"""The types that several files name. No file imports this one at run time."""
+"""Types used by several files. No file imports this one at run time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NormKind = Literal["layer", "rms"]
 
 
 class Model(Protocol):
-    """What has parameters: every layer and model of this package."""
+    """An object with parameters: every layer and model of this package."""
 
     def parameters(self) -> dict[str, Array]:
         """Return the parameters by name."""
@@ -87,7 +87,7 @@ class GradientOptions(HeadOptions, total=False):
     dropout_seed: int | None
 
 
-# What the calls of a plan return.
+# The results of a plan's calls.
 PlanResult = TypeVar("PlanResult", default=Array, covariant=True)
 
 

@@ -1,4 +1,4 @@
-"""Layers backwards: what pullbacks return, and what all layers' have in common.
+"""The backward pass of layers: results of pullbacks, and their common code.
 
 The vector-Jacobian product of a function y = f(x) takes the gradient of a number with
 respect to y to that with respect to x.
@@ -21,19 +21,18 @@ if TYPE_CHECKING:
 
 
 class LayerGradients(NamedTuple):
-    """What a layer's pullback returns: arrays in the shape of what they belong to.
+    """The result of a layer's pullback: gradients in the shapes of their arrays.
 
     Attributes
     ----------
     x : ndarray
         The gradient with respect to the tokens.
     parameters : dict of str to ndarray
-        With respect to the parameters, by the names that `parameters()` gives.
+        With respect to the parameters, by their names in `parameters()`.
     context, value : ndarray or None
-        With respect to the context and to what values come from, where a layer was
-        given one.
+        With respect to the context and the source of values, if a layer was given them.
     bias, sinks : ndarray or None
-        With respect to these options of attention, where `wanted` named them.
+        With respect to these options of attention, if `wanted` names them.
     """
 
     x: Array
@@ -92,7 +91,7 @@ def of_parameters(
 
 
 def floating(values: ArrayLike, name: str) -> Array:
-    """Return an array that has a gradient: integers become float64."""
+    """Return an array that can have a gradient: integers become float64."""
     array = _checks.array(values, name)
     dtype = _dtypes.operand(array, name)
     return array if array.dtype == dtype else array.astype(dtype)
@@ -120,9 +119,9 @@ _TRAINABLE = ("float32", "float64")
 
 
 def of_output(output: Array) -> Callable[[ArrayLike], Array]:
-    """Return what checks a gradient with respect to an output, and gives it its dtype.
+    """Return a function that checks an output's gradient, and converts it to its dtype.
 
-    That keeps the output's shape and dtype alone: the array is the caller's.
+    It keeps only the output's shape and dtype: the array belongs to the caller.
     """
     shape, dtype = output.shape, output.dtype
 
@@ -146,7 +145,7 @@ def wanted_names(wanted: Iterable[str]) -> tuple[str, ...]:
 def run(
     vjp: Callable[[], tuple[Array, Pullback]], checkpoint: bool
 ) -> tuple[Array, Pullback]:
-    """Run something; a checkpoint keeps nothing, and its pullback runs it again."""
+    """Run a function; a checkpoint keeps nothing, and its pullback runs it again."""
     if not _checks.flag(checkpoint, "checkpoint"):
         return vjp()
     output, _ = vjp()

@@ -1,8 +1,8 @@
-"""The families of models that are read here, each declared in one file.
+"""The supported families of models, each declared in one file.
 
-A declaration is data: what becomes of the fields of a configuration, how the model is
-built of them, and the names in its checkpoints. `models` makes models of it, and
-`checkpoints` takes the names.
+A declaration is data: how fields of a configuration are used, how the model is built
+from them, and the names in its checkpoints. `models` uses it to make models, and
+`checkpoints` uses the names.
 """
 
 from __future__ import annotations
