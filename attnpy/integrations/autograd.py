@@ -70,8 +70,9 @@ def attention(query: Any, key: Any, value: Any, **options: Unpack[PlanOptions]) 
 
     See Also
     --------
-    attnpy.attention : explains the options. attnpy.attention_vjp : computes the
-    gradients, from the output and LSE of the call, and only those that autograd needs.
+    attnpy.attention : explains the options.
+    attnpy.attention_vjp : computes the gradients, from the output and LSE of the call,
+        and only those that autograd needs.
 
     Examples
     --------

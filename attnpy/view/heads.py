@@ -104,7 +104,8 @@ def head_view(
     See Also
     --------
     model_view : all layers and heads at a glance.
-    neuron_view : how a weight is computed. attnpy.plot.head_grid : a picture for print.
+    neuron_view : how a weight is computed.
+    attnpy.plot.head_grid : a picture for print.
 
     Notes
     -----

@@ -71,7 +71,7 @@ def scaled_dot_product_attention(
     See Also
     --------
     attention : has more options. Its ``causal=True`` aligns the last query with the
-    last key.
+        last key.
 
     Notes
     -----
