@@ -8,6 +8,7 @@ import pytest
 from support import families, gguf_files
 from support.comparisons import assert_same_bits, assert_same_parameters
 from support.errors import refused
+from support.processes import assert_runs
 
 from attnpy import checkpoints
 from attnpy._families.gguf import ARCHITECTURES
@@ -296,6 +297,38 @@ def test_quantised_matrices_become_the_numbers_they_stand_for(save):
         keys = file[f"{theirs}.attn_k.weight"]
         halves = keys.reshape(2, 32, 2, 256).swapaxes(1, 2).reshape(128, 256)
         assert_same_bits(own[f"{layer}.self_attention.W_k"], halves.T)
+
+
+PEAK = """
+import sys
+from attnpy.models import CausalDecoder
+
+def peak():
+    with open("/proc/self/status") as lines:
+        return next(int(x.split()[1]) for x in lines if x.startswith("VmHWM")) * 1024
+
+small, large = sys.argv[1:]
+CausalDecoder.from_gguf(small)
+before = peak()
+model = CausalDecoder.from_gguf(large)
+loaded = peak() - before
+weights = sum(array.nbytes for array in model.parameters().values())  # copies
+print(loaded / weights)
+"""
+
+
+def test_reading_takes_no_more_memory_than_the_model(tmp_path):
+    paths = []
+    sizes = {"vocab_size": 200_000, "intermediate_size": 30_000}
+    for changes in ({}, sizes):  # 150 MB
+        config = {**families.LLAMA, "hidden_size": 64, **changes}
+        metadata, arrays = gguf_files.model(config)
+        for name in ("token_embd.weight", "output.weight"):
+            arrays[name] = gguf_files.random_blocks("Q8_0", arrays[name].shape)
+        path = tmp_path / f"{len(paths)}.gguf"
+        paths.append(gguf_files.write(path, metadata, arrays))
+    # The matrix of the scores is packed as it is read.
+    assert 0.9 < float(assert_runs(PEAK, *paths)) < 1.2
 
 
 def test_the_largest_models_have_another_scale(save):

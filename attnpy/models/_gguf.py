@@ -63,6 +63,8 @@ def read(
         raise ValueError(f"{named(tensors.path)}: {error}") from error
     names = metadata.architecture.names
     _pretrained.load(model, metadata.arranged(config), names, packed, progress)
+    if packed:
+        model.pack()
     return model
 
 

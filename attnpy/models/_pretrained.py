@@ -51,6 +51,8 @@ def read(
     model = from_config(config, dtype=dtype, rng=Unset())
     head = _head(config, family, ignore_head)
     load(model, checkpoints.read(folder), table, packed, progress, head)
+    if packed:
+        model.pack()
     return model
 
 
@@ -89,5 +91,3 @@ def load(
     fill(own, tensors, table, progress=progress, no_scores=tied is None, head=head)
     if writer is not None:
         setattr(model, name, writer.packed())
-    if packed:
-        model.pack()
