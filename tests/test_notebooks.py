@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support import minilm
+from support import minilm, smollm2
 
 nbformat = pytest.importorskip("nbformat")
 nbclient = pytest.importorskip("nbclient")
@@ -12,6 +12,7 @@ pytest.importorskip("ipykernel")
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
 USING_MINILM = {"05_real_model"}
+USING_SMOLLM2 = {"07_language_model"}
 # A short version of what takes long, which has not learned enough: what is replaced.
 SHORTER = {
     "06_training": {
@@ -38,6 +39,8 @@ def test_there_are_notebooks():
 def test_notebook_runs(path, tmp_path):
     if path.stem in USING_MINILM:
         minilm.require()
+    if path.stem in USING_SMOLLM2:
+        smollm2.require()
     notebook = nbformat.read(path, as_version=4)
     for long, short in SHORTER.get(path.stem, {}).items():
         holding = [cell for cell in code_cells(notebook) if long in cell.source]
