@@ -1,1 +1,14 @@
-"""What is fast, and compared with what: `python -m benchmarks`. See README.md here."""
+"""What is fast, and compared with what: `python -m benchmarks`. See README.md here.
+
+cases, layers, backward          problems: shapes, options, arrays, amount of work
+rows, groups                     which cases are measured, and what they should reach
+peers, ways, onnx_ways, onnx_graph, tensors      how each library computes a case
+measure, apart, children         one row timed; libraries in processes of their own
+machine                          the machine's limits, by peak.c and fma.inc.h
+memory, footprint, overhead      memory of a call, size of an installation, a tiny call
+compare, asv_benchmarks          two revisions, or many
+experiments                      measurements that compare nothing
+run, progress, report            rows measured, shown and kept
+pages, plots                     docs/performance from what is kept
+models                           whole models
+"""

@@ -224,15 +224,6 @@ def test_headers_are_short():
     assert not {str(path) for path in HEADERS if lengths[path] > most[path]}
 
 
-def test_the_layout_names_every_header_of_the_kernel():
-    text = (ROOT.parent / "CONTRIBUTING.md").read_text("utf-8")
-    layout = text.split("\n  kernel/ ")[1].split("\n  isa/ ")[0]
-    rooms = dict(zip(["", *ROOMS], re.split(r"\n    \w+/ ", layout), strict=True))
-    for path in KERNEL_HEADERS:
-        name = str(path.relative_to(SOURCES))
-        assert re.search(rf"\b{path.stem}\b", rooms[room_of(name)]), name
-
-
 def test_each_c_file_says_what_it_is_for():
     for name in OWN:
         assert (SOURCES / name).read_text("utf-8").startswith("/*"), name
@@ -343,6 +334,72 @@ def test_switches_over_storage_types_have_no_default():
         for function in functions:
             over_ours = function != "py_storage_of"  # its switch is over NumPy's types
             assert not over_ours or "default:" not in body_of(path, function), function
+
+
+# ---- CONTRIBUTING.md -----------------------------------------------------------------
+
+CONTRIBUTING = (ROOT.parent / "CONTRIBUTING.md").read_text("utf-8")
+LAID_OUT = ("attnpy", "csrc", "tests/support", "benchmarks", "docs", "tools")
+CODE = {".py", ".c", ".h", ".js", ".css", ".html"}
+INIT = {"__init__", "__main__"}
+MADE = {"__pycache__", "build", "gallery", "generated"}  # by programs
+
+# The layout says what all files of these kinds are: a tier's, a family's, a picture's.
+ALIKE = (
+    r"csrc/(isa|vec)/(amx|avx2|avx512|neon|scalar)(_bf16)?(_f32|_f64)?\.[ch]",
+    r"attnpy/_families/(?!(declaration|fields|rules|gguf)\.)\w+\.py",
+    r"docs/pictures/\w+/\w+\.py",
+)
+
+
+def layout_of(text):
+    """What the first block of code says of each folder, by the folder's path.
+
+    A line of a folder begins with its name, two spaces deeper than that of the folder
+    which it is in; lines of files are those of the folder which is so much shallower.
+    """
+    found, path, places = {}, [], []
+    for line in text.split("```")[1].splitlines():
+        depth = (len(line) - len(line.lstrip())) // 2
+        if depth < 8:  # else it goes on from the line before
+            begins = re.match(r"(\w+/ ?)*", line.lstrip())[0]
+            folders = begins.replace("/", "").split()
+            path = path[:depth]
+            places = ["/".join([*path, name]) for name in folders] or ["/".join(path)]
+            path += folders[-1:]
+        for place in places:
+            found[place] = found.get(place, "") + line + "\n"
+    return found
+
+
+LAYOUT = layout_of(CONTRIBUTING)
+
+# What the layout does not repeat of these folders, they say themselves.
+for own in ("tests/support", "benchmarks", "benchmarks/models"):
+    LAYOUT[own] += (ROOT.parent / own / "__init__.py").read_text("utf-8")
+
+
+def laid_out():
+    """The files that the layout has to name."""
+    for folder in LAID_OUT:
+        for path in sorted((ROOT.parent / folder).rglob("*")):
+            name = str(path.relative_to(ROOT.parent))
+            known = path.stem in INIT or any(re.fullmatch(a, name) for a in ALIKE)
+            if path.suffix in CODE and not known and not MADE & {*name.split("/")}:
+                yield path, name
+
+
+def test_the_layout_names_every_file():
+    missing = {
+        name
+        for path, name in laid_out()
+        if not re.search(rf"\b{path.stem}\b", LAYOUT.get(name.rpartition("/")[0], ""))
+    }
+    assert not missing, "the layout in CONTRIBUTING.md has to name these"
+
+
+def test_every_folder_in_the_layout_is_there():
+    assert {name for name in LAYOUT if not (ROOT.parent / name).is_dir()} == set()
 
 
 # ---- The groups of arguments ---------------------------------------------------------

@@ -1,1 +1,9 @@
-"""Whole models: rows, and how attnpy and its peers compute them."""
+"""Whole models: rows, and how attnpy and its peers compute them.
+
+encoders, decoders, generation, sentences, training, loading      what is measured
+in_transformers                  attnpy within Hugging Face's models
+rows                             which cases, and what they should reach
+folders                          random weights that every library reads
+torch_decoder, transformers_ways, openvino_ways, ctranslate2_ways, llamacpp_ways
+                                 how each library computes them
+"""

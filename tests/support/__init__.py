@@ -3,17 +3,29 @@
 reference    the oracle: attention in float64, obviously right
 plain        the formula as a careful user would write it, and the error bound it sets
 backward     the oracle of gradients
+quotients    gradients against difference quotients
 formulas     the oracles of layers: norms, activations, heads
-families     small models in the names of their checkpoints, likewise
+statistics   the oracle of statistics: their formulas, from all weights
+families     small models in the names of their checkpoints, and their arithmetic
+fields       the tables of docs/models.md; hf_fields.json: fields of configurations
+sentences    small folders of sentence-transformers
 drawn        problems of any kind, for hypothesis
 arrays       numbers, and the ways in which arrays may be stored
 comparisons  equal bits, or within a bound of what is exact
 errors       errors that name their argument
 calls        the extension module on one instruction set: its only caller in the tests
+right_calls  a right call of each of its functions
+public       all that is public
+objects      an object of each public class
+pool         calls of all that uses threads, and how many threads they use
 processes    scripts in an interpreter of their own
 pages        the examples on a page of docs/
-faults       entry points called while allocations fail; faults.c makes them
+faults       entry points called while allocations fail; faults.c makes them fail
 guarded      arrays that touch pages which may not be read
+kept         results in memory that held other results
+interrupts   Ctrl-C at every moment of a call
+reentry      code that runs in the middle of a call
+tiny         a core of two files, for tests of setup.py
 tutorial     the numbers that a tutorial prints
 minilm       whether a real model is installed
 """
