@@ -402,6 +402,23 @@ def test_every_folder_in_the_layout_is_there():
     assert {name for name in LAYOUT if not (ROOT.parent / name).is_dir()} == set()
 
 
+GLOSSARY = re.findall(r"^\| ([^|]+) \| [^|]+ \| `(.+)` \|$",
+                      CONTRIBUTING.partition("\n## Glossary\n")[2], re.M)  # fmt: skip
+
+
+def test_the_glossary_is_in_alphabetical_order():
+    words = [word for word, _ in GLOSSARY]
+    assert len(words) > 20
+    assert words == sorted(words)
+
+
+@pytest.mark.parametrize(("word", "path"), GLOSSARY)
+def test_a_word_of_the_glossary_is_in_the_file_that_it_names(word, path):
+    text = (ROOT.parent / path).read_text("utf-8")
+    text = re.sub(r"\n( \*|#)? +|_", " ", text)  # of comments, and of names
+    assert re.search(rf"\b{word}s?\b", text, re.IGNORECASE)
+
+
 # ---- The groups of arguments ---------------------------------------------------------
 
 
