@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 import pytest
-from support.arrays import normal
+from support.arrays import byte_swapped, normal
 from support.calls import (
     activate_on,
     activate_vjp_on,
@@ -28,10 +28,6 @@ def activate(tier):
 def differentiate(tier):
     """grad * times * f'(x) on one instruction set."""
     return functools.partial(activate_vjp_on, tier)
-
-
-def swapped(array):
-    return array.astype(array.dtype.newbyteorder())
 
 
 # ---- Forwards ------------------------------------------------------------------------
@@ -77,7 +73,7 @@ def test_threads_and_layouts_change_no_bit(activate, differentiate, name):
                 assert_same_bits(result, expected)
         for view in (
             np.asfortranarray,
-            swapped,
+            byte_swapped,
             lambda a: a[::-1, ::-1, ::-1][::-1, ::-1, ::-1],
             lambda a: np.repeat(a, 2, axis=2)[..., ::2],
         ):

@@ -11,6 +11,7 @@ import pytest
 from support import families
 from support.arrays import normal
 from support.comparisons import assert_near, assert_same_bits
+from support.families import IDS, LENGTHS, batch
 from support.formulas import multi_head_attention, softmax
 
 from attnpy import checkpoints
@@ -18,8 +19,6 @@ from attnpy.blocks import Decoder, DecoderLayer, Encoder, ModelOutput
 from attnpy.layers import MultiHeadAttention
 from attnpy.models import BertEncoder, CausalDecoder
 
-IDS = np.array([7, 1, 29, 4, 4, 0, 18, 11, 2])
-LENGTHS = [4, 9, 1]
 OPTIONS = (
     {},
     {"norm_first": True, "norm": "rms", "activation": "swiglu"},
@@ -37,14 +36,6 @@ def make(kind, *args, **options):
 def chosen(heads):
     """An index of these heads, on an axis of 4."""
     return slice(None) if heads is None else np.atleast_1d(heads)
-
-
-def batch():
-    """Three sequences of LENGTHS, with another token after their ends."""
-    rows = np.full((3, 9), 13)
-    for row, n in zip(rows, LENGTHS, strict=True):
-        row[:n] = (IDS[:n] + n) % 30
-    return rows
 
 
 def bert(dtype=np.float32):

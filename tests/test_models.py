@@ -13,6 +13,7 @@ from support import families
 from support.arrays import dtype_of
 from support.comparisons import assert_near, assert_same_bits, assert_same_parameters
 from support.errors import refused
+from support.families import IDS, LENGTHS
 
 from attnpy import _dtypes, checkpoints, models, positions
 from attnpy._quoting import named
@@ -20,8 +21,6 @@ from attnpy.blocks import Encoder, LayerNorm, RMSNorm
 from attnpy.models import BertEncoder, CausalDecoder, sample
 
 DECODERS = pytest.mark.parametrize("kind", families.DECODERS)
-IDS = np.array([7, 1, 29, 4, 4, 0, 18, 11, 2])
-LENGTHS = [4, 9, 1]
 
 
 def bert(dtype=np.float32, **changes):

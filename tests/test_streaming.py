@@ -4,13 +4,11 @@ import numpy as np
 import pytest
 from support import families
 from support.comparisons import assert_same_bits
+from support.families import IDS, LENGTHS, batch
 
 from attnpy import blocks, checkpoints, positions
 from attnpy._linear import linear
 from attnpy.models import CausalDecoder, sampling
-
-IDS = np.array([7, 1, 29, 4, 4, 0, 18, 11, 2])
-LENGTHS = [4, 9, 1]
 
 
 def decoder(kind, **changes):
@@ -18,14 +16,6 @@ def decoder(kind, **changes):
     model = CausalDecoder.from_config(config)
     checkpoints.load(model, families.tensors(config), families.NAMES[kind])
     return model
-
-
-def batch():
-    """Three sequences of LENGTHS, with another token after their ends."""
-    rows = np.full((3, 9), 13)
-    for row, n in zip(rows, LENGTHS, strict=True):
-        row[:n] = (IDS[:n] + n) % 30
-    return rows
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import math
 
 import numpy as np
 
+from attnpy import _families
 from support.formulas import gelu, gelu_tanh, layer_norm, rms_norm, silu, softmax
 
 BERT = {
@@ -134,10 +135,19 @@ DECODERS = {
     for config in (GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, PHI3, GEMMA2, GEMMA3)
 }
 # The family of names of a model's checkpoint.
-NAMES = {"bert": "bert", "distilbert": "distilbert", "mpnet": "mpnet"}
-NAMES |= dict.fromkeys(("roberta", "xlm-roberta"), "roberta")
-NAMES |= {"gpt2": "gpt2", "phi3": "phi3", "gemma2": "gemma", "gemma3_text": "gemma"}
-NAMES |= dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), "llama")
+NAMES = {kind: family.checkpoint for kind, family in _families.FAMILIES.items()}
+
+# A sequence of tokens, and the lengths of three in a batch.
+IDS = np.array([7, 1, 29, 4, 4, 0, 18, 11, 2])
+LENGTHS = [4, 9, 1]
+
+
+def batch():
+    """Three sequences of LENGTHS, with another token after their ends."""
+    rows = np.full((3, 9), 13)
+    for row, n in zip(rows, LENGTHS, strict=True):
+        row[:n] = (IDS[:n] + n) % 30
+    return rows
 
 
 def tensors(config, seed=0):

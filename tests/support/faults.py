@@ -33,7 +33,7 @@ from attnpy.cache import KVCache
 from attnpy.layers import MultiHeadAttention, SelfAttention
 from attnpy.models import BertEncoder, CausalDecoder
 from attnpy.norms import norm_arguments
-from support.arrays import normal
+from support.arrays import byte_swapped, normal
 from support.comparisons import assert_same_bits
 
 FOREVER = 2**40
@@ -220,10 +220,6 @@ def same(result, expected):
 # ---- The entry points ----------------------------------------------------------------
 
 
-def swapped(array):
-    return array.astype(array.dtype.newbyteorder())
-
-
 def attention_cases():
     query, key, value = (normal(2, 2, 40, 24, seed=i) for i in range(3))
     mask = normal(40, 40) > 0
@@ -246,7 +242,7 @@ def attention_cases():
         attend(
             *(query, key, value),
             mask=mask,
-            bias=swapped(bias),
+            bias=byte_swapped(bias),
             sinks=sinks,
             using=(mask, bias, sinks),
             softcap=3,
@@ -269,11 +265,11 @@ def attention_cases():
     yield "out", attend(query, key, value, out=out, causal="top_left", using=(out,))
     yield "out over query", attend(kept, key, value, out=kept, return_lse=True)
     yield "16-bit", attend(*half, mask=mask[:1].tolist(), return_weights=True)
-    yield "mixed dtypes, swapped", attend(half[0], swapped(key), value)
+    yield "mixed dtypes, swapped", attend(half[0], byte_swapped(key), value)
     yield "broadcast", attend(query[:1], key[1], value[:1, ..., ::2])
     yield (
         "transposed",
-        attend(query.T.copy().T, key[..., ::-1], swapped(value[:, ::-1])),
+        attend(query.T.copy().T, key[..., ::-1], byte_swapped(value[:, ::-1])),
     )
     yield "lists", attend(*lists, mask=[[True] * 5], bias=[[0.5] * 5], kv_lengths=4)
     yield "memory of its own", attend(*wide, num_threads=2, causal=True)
@@ -322,10 +318,10 @@ def gradient_cases():
     yield (
         "output and LSE",
         differentiate(
-            *(swapped(grad), query, key[1], value[:1]),
+            *(byte_swapped(grad), query, key[1], value[:1]),
             using=(output, lse),
             output=output,
-            lse=swapped(lse),
+            lse=byte_swapped(lse),
         ),
     )
     yield "16-bit", differentiate(*half, causal=True)
@@ -357,7 +353,7 @@ def function_cases():
     )
     yield (
         "linear, converted",
-        Case(lambda: linear(swapped(half), weight.tolist()), [half, weight]),
+        Case(lambda: linear(byte_swapped(half), weight.tolist()), [half, weight]),
     )
     yield "LayerNorm", Case(lambda: layer_norm(x, y), [x, y])
     yield "RMSNorm", Case(lambda: rms_norm(half), [half])
@@ -366,7 +362,7 @@ def function_cases():
         "a norm's gradients",
         Case(
             lambda: _attnpy.normalize_vjp(
-                swapped(y), x, norm_arguments(layer_norm, "")
+                byte_swapped(y), x, norm_arguments(layer_norm, "")
             ),
             [x, y],
         ),
@@ -384,7 +380,9 @@ def function_cases():
     )
     yield (
         "a gate's gradient",
-        Case(lambda: _attnpy.activate_vjp(x, half, "silu", swapped(y)), [x, half, y]),
+        Case(
+            lambda: _attnpy.activate_vjp(x, half, "silu", byte_swapped(y)), [x, half, y]
+        ),
     )
     yield "rotary", Case(lambda: rotary(x, [[1]] * 3), [x])
 
