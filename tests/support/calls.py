@@ -1,7 +1,7 @@
 """The extension module's functions, each on one instruction set.
 
-attnpy chooses the instruction set for a process. Tests choose it for a call, and only
-here do they know how the extension module takes its arguments.
+attnpy chooses the instruction set for a process; tests choose it for each call. No
+other file of the tests knows how the extension module takes its arguments.
 """
 
 import contextlib
@@ -151,7 +151,7 @@ def parts_on(tier):
 
 @contextlib.contextmanager
 def threads_for_any_work():
-    """Within this, calls use the threads they are given, however little there is."""
+    """Within this, calls use the threads they are given, even for little work."""
     if not HAS_TEST_HOOKS:
         pytest.skip(NO_TEST_HOOKS)
     before = _attnpy.set_work_per_thread(1.0)

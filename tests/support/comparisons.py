@@ -1,4 +1,4 @@
-"""Results compared: bit for bit, or with what is exact and a bound of the error."""
+"""Comparisons of results: bit for bit, or with exact numbers within a bound."""
 
 import numpy as np
 
@@ -34,7 +34,7 @@ def assert_same_parameters(one, other):
 
 
 def assert_near(actual, expected, limit=1e-12):
-    """Equal shapes, and a relative error up to the limit; of 0, an absolute one."""
+    """Equal shapes, and errors up to the limit, relative to what is not 0."""
     assert actual.shape == expected.shape
     np.testing.assert_allclose(actual.astype(float), expected, rtol=limit, atol=limit)
 
@@ -112,7 +112,7 @@ def result_shapes(query, key, value):
 def assert_right_gradients(
     actual, arrays, grad_output, grad_lse=0.0, kept=1.0, **options
 ):
-    """Compare gradients, of those that there are, with the oracle's.
+    """Compare the gradients that were asked for with the oracle's.
 
     kept: as the oracle's, what dropout multiplies weights by.
     """

@@ -1,7 +1,7 @@
 """Small models in the names of their checkpoints, and their arithmetic in float64.
 
-Written from the papers and in the orientation of the checkpoints, apart from attnpy:
-the oracle of test_models.py, test_checkpoints.py and test_minilm.py.
+Written from the papers, without attnpy, with matrices as checkpoints store them: the
+oracle of test_models.py, test_checkpoints.py and test_minilm.py.
 """
 
 import functools

@@ -1,8 +1,8 @@
-"""Entry points called while one allocation after the other fails.
+"""Calls of all entry points, in each of which another allocation fails.
 
 main() runs in a process of its own, in which faults.c is preloaded and Python takes all
-its memory from malloc: then the core's memory, that of Python's objects and that of
-NumPy's arrays go one way. Run by test_faults.py.
+its memory from malloc: then the memory of the core, of Python's objects and of
+NumPy's arrays comes from one place. Run by test_faults.py.
 """
 
 import contextlib

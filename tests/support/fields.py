@@ -1,6 +1,6 @@
 """The tables of docs/models.md: what becomes of each field of a configuration.
 
-`python tests/support/fields.py` writes them anew.
+`python tests/support/fields.py` writes them.
 """
 
 from pathlib import Path
@@ -106,7 +106,7 @@ def _json(value):
 
 
 def rewritten(text):
-    """The page with its tables made anew."""
+    """The page with new tables."""
     for (begin, end), table in ((FAMILY_TABLE, families()), (FIELD_TABLES, tables())):
         before, rest = text.split(begin)
         text = before + begin + "\n" + table + "\n" + end + rest.split(end)[1]

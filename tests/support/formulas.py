@@ -1,6 +1,6 @@
 """The formulas of layers in plain NumPy, as their papers write them.
 
-Oracles: they are given float64, or what is wider, and compute in that.
+They are oracles: they compute in the precision of their arguments, float64 or wider.
 """
 
 import math
@@ -32,7 +32,7 @@ def rms_norm(x, weight, eps):
 
 
 def relu(x):
-    """What is above 0."""
+    """max(x, 0)."""
     return np.maximum(x, 0)
 
 
@@ -58,7 +58,7 @@ def quick_gelu(x):
 
 
 def relu2(x):
-    """The square of what is above 0."""
+    """The square of max(x, 0)."""
     return np.square(relu(x))
 
 

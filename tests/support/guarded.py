@@ -1,7 +1,7 @@
 """Arrays that touch inaccessible pages, and main(), which runs attention() on them.
 
 Each array starts right after, or ends right before, a page that may not be read or
-written, so that a single byte of access outside of it is a segmentation fault. Run by
+written, so that reading a single byte outside it is a segmentation fault. Run by
 test_memory.py in a process of its own; the last line printed says what was running.
 """
 

@@ -1,4 +1,4 @@
-"""Interrupts (Ctrl-C) at every moment of a call, one after the other."""
+"""Interrupts (Ctrl-C) at every moment of a call, a new call for each."""
 
 import contextlib
 import itertools
@@ -12,7 +12,7 @@ FILES = (str(Path(attnpy.__file__).parent), contextlib.__file__)
 
 
 def interrupted_everywhere(call, *, opcodes_of=()):
-    """Make calls that are interrupted at one moment each; yield after each of them.
+    """Interrupt each call at a later moment than the one before; yield after each.
 
     A moment is before a line of attnpy or contextlib, or at the end of a function; in
     the functions of `opcodes_of` before each instruction. The last call, which yields
@@ -28,7 +28,7 @@ def interrupted_everywhere(call, *, opcodes_of=()):
 
 
 def _interrupted(call, n, codes):
-    """Interrupt a call at its n-th moment; False if it has ended before."""
+    """Interrupt a call at its n-th moment; return False if it ended earlier."""
     left = n
 
     def moment(frame, event, argument):

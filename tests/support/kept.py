@@ -1,7 +1,7 @@
-"""Results whose memory was another's before: what that held must be in none of them.
+"""Results in memory that held others before: none of the old numbers may be in them.
 
-Large results have memory that is kept for the next ones (csrc/python/memory.c). These
-are calls with results of a given size, and a way to fill what is kept.
+The memory of large results is kept for later ones (csrc/python/memory.c). Here are
+calls with results of a given size, and a way to fill the memory that is kept.
 """
 
 import functools
@@ -24,7 +24,7 @@ PATTERNS = (0xFF, 0xA5, 0x00)
 
 
 def capacity_of(n_bytes):
-    """How much memory an array of so many bytes has: eight sizes for a power of two."""
+    """How many bytes an array is allocated: one of eight sizes per power of two."""
     step = 1
     while n_bytes / step > 16:
         step *= 2
@@ -32,13 +32,13 @@ def capacity_of(n_bytes):
 
 
 def sizes_around(n_bytes):
-    """Numbers of bytes beside each other of which some have other memory."""
+    """Sizes around a limit, on both sides of which arrays get memory of other sizes."""
     capacity = capacity_of(n_bytes)
     return capacity - 64, capacity - 8, capacity, capacity + 8, capacity + 64
 
 
 def fill_kept(capacities, pattern):
-    """Leave memory of these sizes, every byte of it the pattern; its addresses."""
+    """Fill kept memory of these sizes with a pattern; return its addresses."""
     arrays = []
     for capacity in capacities:
         x = np.zeros(capacity // 8, np.float64)
@@ -49,7 +49,7 @@ def fill_kept(capacities, pattern):
 
 
 def arrays_in(result):
-    """The arrays of a result, whatever they lie in."""
+    """The arrays of a result, inside tuples and lists too."""
     if isinstance(result, np.ndarray):
         return [result]
     if isinstance(result, dict):
@@ -62,7 +62,7 @@ def arrays_in(result):
 def calls(rows, width, dtype=np.float32, fill=None):
     """Calls by name, most with results of so many rows of this width.
 
-    fill: all that arguments are made of, in the place of random numbers.
+    fill: what arguments are filled with, in place of random numbers.
     """
     rng = np.random.default_rng(0)
 
@@ -135,10 +135,10 @@ def with_cache(layer, x, **options):
 
 
 def check(call, spoilt, **options):
-    """Make a call after others that left something else; in how many it was reused.
+    """Make a call in memory that was filled before; return how often memory was reused.
 
-    spoilt: the same one of NaN, which leaves that inside as well, where the filled
-    memory of results is not.
+    spoilt: the same call on NaN, which leaves NaN in workspaces too, which no pattern
+    reaches.
     """
     n_reused, expected = 0, None
     sizes = [array.nbytes for array in arrays_in(call(**options))]

@@ -1,4 +1,4 @@
-"""An object of each public class, for tests of what all of them have."""
+"""An object of each public class, for tests of what all classes have in common."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""The examples on a page of the documentation, run."""
+"""Run the examples on a page of the documentation."""
 
 import contextlib
 import io

@@ -1,8 +1,8 @@
 """The plain NumPy formula in the arrays' own precision, and the error bound it sets.
 
-attnpy must be about as accurate as what a careful user would write by hand. So the
-formula below is run in the same precision as attnpy, both are compared with the
-oracle, and `bound` says how far from the oracle attnpy may be, element by element.
+attnpy must be about as accurate as code that a careful user would write by hand. So
+the formula below runs in attnpy's precision, both are compared with the oracle, and
+`bound` says how far from the oracle attnpy may be, element by element.
 """
 
 import numpy as np

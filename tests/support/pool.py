@@ -1,4 +1,4 @@
-"""Calls of all that takes num_threads, and how many threads there are after each."""
+"""Calls of everything that takes num_threads, and how many threads each starts."""
 
 import inspect
 import os
@@ -18,7 +18,7 @@ SETTINGS = {"set_num_threads", "get_num_threads"}
 
 
 def taking_threads():
-    """The public functions and methods that say num_threads."""
+    """The public functions and methods with a parameter num_threads."""
     return {
         name
         for name, thing in public.callables().items()
@@ -155,7 +155,7 @@ def all_cases():
 
 
 def threads_of(call):
-    """How many threads a child process has after this call, before which it has one."""
+    """How many threads a child process, which begins with one, has after this call."""
     pid = os.fork()
     if pid == 0:
         status = 0
@@ -168,7 +168,7 @@ def threads_of(call):
 
 
 def main():
-    """Print of each call how many threads it takes: with 1, with 3, and unless told."""
+    """Print how many threads each call takes: with num_threads 1, 3, and by default."""
     attnpy.set_num_threads(1)
     cases = list(all_cases())
     _attnpy.set_work_per_thread(1.0)

@@ -1,4 +1,4 @@
-"""Scripts in an interpreter of their own, which can import what the tests can."""
+"""Run scripts in an interpreter of their own, which can import what the tests can."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What is public: all that modules without an underscore list in `__all__`."""
+"""What is public: the names in `__all__` of modules without an underscore."""
 
 import functools
 import importlib
@@ -13,7 +13,7 @@ FOREIGN = ("attnpy.integrations",)
 
 @functools.cache
 def modules():
-    """The public modules, without those that are for other libraries."""
+    """The public modules, without the adapters to other libraries."""
     names = (
         module.name for module in pkgutil.walk_packages(attnpy.__path__, "attnpy.")
     )
@@ -23,7 +23,7 @@ def modules():
 
 @functools.cache
 def objects():
-    """The public functions and classes by one name each, such as blocks.Encoder."""
+    """The public functions and classes, each by one name such as blocks.Encoder."""
     found = {}
     for module in modules():
         for name in getattr(module, "__all__", ()):
@@ -50,7 +50,7 @@ def callables():
 
 
 def parameters(thing):
-    """The names of what a function, a method or a class takes."""
+    """The names of the parameters of a function, a method or a class."""
     try:
         signature = inspect.signature(thing)
     except (TypeError, ValueError):  # some of Python's own

@@ -9,7 +9,7 @@ NOT_OF_CALLS = ("wanted", "checkpoint")
 
 
 def with_values(layer, seed=1):
-    """The layer, all of whose parameters are other numbers than 0 and 1."""
+    """The layer, with all parameters set to random numbers."""
     for i, array in enumerate(layer.parameters().values()):
         values = arrays.normal(*array.shape, seed=seed + i, dtype=array.dtype)
         array[...] = values / 2
@@ -17,8 +17,9 @@ def with_values(layer, seed=1):
 
 
 def quotient(run, array, step):
-    """How fast a number changes along a direction, by central differences; and the
-    rounding error that this may have, which grows with the number.
+    """How fast a number changes along a direction, and the rounding error of that.
+
+    By central differences, whose error grows with the number.
     """
     before = array.copy()
     array[...] = before + step
@@ -30,7 +31,7 @@ def quotient(run, array, step):
 
 
 def assert_gradient(run, array, gradient, name, seed=99):
-    """The derivative of a number along a random direction is what the gradient says."""
+    """The derivative of a number along a random direction agrees with the gradient."""
     assert (gradient.shape, gradient.dtype) == (array.shape, array.dtype), name
     step = 1e-6 * arrays.normal(*array.shape, seed=seed, dtype=np.float64)
     expected, rounding = quotient(run, array, step)
@@ -39,7 +40,7 @@ def assert_gradient(run, array, gradient, name, seed=99):
 
 
 def assert_gradients(layer, arguments, options, seed=7):
-    """Those of all arguments and parameters, and the output has the bits of a call."""
+    """The same for all arguments and parameters; the output has the bits of a call."""
     of_call = {k: v for k, v in options.items() if k not in NOT_OF_CALLS}
 
     def forward():
@@ -72,7 +73,7 @@ def assert_gradients(layer, arguments, options, seed=7):
 
 
 def assert_model_gradients(model, run, vjp, seed=7):
-    """Those of all parameters that the result depends on; returns their names."""
+    """The same for all parameters that the result depends on; return their names."""
     output, pullback = vjp()
     assert_same_bits(output, run())
     grad = arrays.normal(*output.shape, seed=seed, dtype=np.float64)

@@ -1,8 +1,8 @@
 """Ways to run code in the middle of a call: when something is allocated, or cast.
 
 Before Python 3.12 the garbage collector may run wherever an object is allocated, and
-runs finalisers then. NumPy calls a function of the user's where numbers overflow, or
-Python one that shows the warning.
+runs finalisers then. NumPy calls a function of the user's when numbers overflow, or
+Python calls the one that shows the warning.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ import numpy as np
 
 
 class Act:
-    """Does something, whatever it is given, until it is over."""
+    """Calls a function, with no arguments whatever it is given, until it is over."""
 
     def __init__(self, function):
         self.function, self.over = function, False
@@ -24,7 +24,7 @@ class Act:
 
 
 class Finaliser:
-    """Lies in a circle, so that the garbage collector finds it, time after time."""
+    """An object in a reference cycle, which makes another one when it is collected."""
 
     def __init__(self, act):
         self.act, self.me = act, self
@@ -37,7 +37,7 @@ class Finaliser:
 
 @contextlib.contextmanager
 def doing(function):
-    """An act that is over when this is left."""
+    """An act that is over at the end of the block."""
     act = Act(function)
     try:
         yield act
@@ -47,7 +47,7 @@ def doing(function):
 
 @contextlib.contextmanager
 def when_it_collects(function, n=1):
-    """Call it each time that n more objects are there which the collector looks at."""
+    """Call it each time that n more objects are tracked by the collector."""
     thresholds = gc.get_threshold()
     gc.disable()
     gc.collect(0)
@@ -63,7 +63,7 @@ def when_it_collects(function, n=1):
 
 @contextlib.contextmanager
 def when_it_overflows(function):
-    """Call it where numbers are cast that the other dtype has not: numpy.seterrcall."""
+    """Call it through numpy.seterrcall when a cast overflows."""
     with doing(function) as act:
         before = np.seterrcall(act)
         try:
@@ -75,7 +75,7 @@ def when_it_overflows(function):
 
 @contextlib.contextmanager
 def when_it_warns(function):
-    """Call it there in the place of warnings.showwarning."""
+    """Call it in place of warnings.showwarning when a cast overflows."""
     with (
         doing(function) as act,
         np.errstate(all="warn"),

@@ -1,4 +1,4 @@
-"""A right call of every function of the extension module, with all that it takes."""
+"""A right call of every function of the extension module, with all its arguments."""
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from support.calls import HAS_TEST_HOOKS
 
 
 def right_calls(n=3, d=4, dtype=np.float32):
-    """Lists of arguments by the function's name; n tokens of two heads of d numbers."""
+    """Lists of arguments by the function's name: n tokens, two heads, d dimensions."""
 
     def ones(*shape):
         return np.ones(shape, dtype)
@@ -103,7 +103,7 @@ def right_calls(n=3, d=4, dtype=np.float32):
 
 
 def right_calls_of_hooks():
-    """The same of the functions that a wheel lacks."""
+    """The same for the functions that a wheel lacks."""
     return {
         "set_tuning": [("many_rows", False)],
         "set_work_per_thread": [(1e6,)],

@@ -50,13 +50,13 @@ def example():
 
 
 def require():
-    """Skip the test, or the file, without what reads a folder."""
+    """Skip the test, or the file, without the packages that read a folder."""
     for package in ("tokenizers", "safetensors"):
         pytest.importorskip(package)
 
 
 def tokenizer():
-    """A WordPiece tokenizer of WORDS, which cuts and pads as nobody wants."""
+    """A WordPiece tokenizer of WORDS, with its own truncation and padding turned on."""
     import tokenizers
     from tokenizers import models, normalizers, pre_tokenizers, processors
 

@@ -1,4 +1,4 @@
-"""Statistics from the full weights: their formulas, and the same steps in NumPy."""
+"""Statistics from the full weights: the formulas, and attnpy's steps in NumPy."""
 
 import numpy as np
 
@@ -31,7 +31,7 @@ def plain(weights, positions, top_k):
 
 
 def in_steps(weights, positions, top_k):
-    """What attnpy.statistics gives, bit for bit; weights in the arithmetic's dtype."""
+    """The bits that attnpy.statistics returns; weights in the arithmetic's dtype."""
     w = np.asarray(weights)
     real, n_queries, n_keys = w.dtype.type, w.shape[-2], w.shape[-1]
     rows = w.shape[:-1]
