@@ -7,10 +7,11 @@ parts, and `merge` combines results over disjoint sets of keys. `statistics` sum
 weights where there are too many to return.
 
 `MultiHeadAttention` and `SelfAttention` are layers with their own weights; `KVCache`
-keeps keys and values for decoding. The modules `blocks` (encoder, decoder),
-`positions`, `masks` and `classic` contain the rest of a transformer; `training`
-contains what a training loop needs besides gradients; `plot`, `view` and `diagrams`
-make pictures. The remaining functions here are about threads and the machine.
+keeps keys and values for decoding. `quantize` makes weights of 8 or 4 bits. The modules
+`blocks` (encoder, decoder), `positions`, `masks` and `classic` contain the rest of a
+transformer; `training` contains what a training loop needs besides gradients; `plot`,
+`view` and `diagrams` make pictures. The remaining functions here are about threads and
+the machine.
 """
 
 from typing import TYPE_CHECKING
@@ -47,6 +48,7 @@ __all__ = [
     "MultiHeadAttention",
     "PartialAttention",
     "Plan",
+    "QuantizedWeight",
     "SelfAttention",
     "__version__",
     "attend_partial",
@@ -56,6 +58,7 @@ __all__ = [
     "get_portable",
     "get_spin_time",
     "merge",
+    "quantize",
     "register_threadpoolctl",
     "set_num_threads",
     "set_portable",
@@ -82,6 +85,8 @@ if TYPE_CHECKING:
     from attnpy import training as training
     from attnpy import view as view
     from attnpy._partial import PartialAttention, attend_partial
+    from attnpy._quantize import quantize
+    from attnpy._quantized import QuantizedWeight
     from attnpy._statistics import statistics
     from attnpy.cache import KVCache
     from attnpy.layers import MultiHeadAttention, SelfAttention
@@ -91,8 +96,10 @@ _LATER = {
     "KVCache": "cache",
     "MultiHeadAttention": "layers",
     "PartialAttention": "_partial",
+    "QuantizedWeight": "_quantized",
     "SelfAttention": "layers",
     "attend_partial": "_partial",
+    "quantize": "_quantize",
     "statistics": "_statistics",
 }
 _MODULES = (

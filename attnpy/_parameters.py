@@ -10,12 +10,20 @@ from __future__ import annotations
 import collections
 import itertools
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from attnpy import _checks, _dtypes
 from attnpy._packed_weight import PackedTable, PackedWeight, packable
+from attnpy._quantize import check_quantizable, judged, quantized
+from attnpy._quantized import (
+    QuantizedTable,
+    QuantizedWeight,
+    arrays_of,
+    options_of,
+    replaced,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -24,6 +32,15 @@ if TYPE_CHECKING:
 
     from attnpy._typing import Array
 
+    Parameter = Array | PackedWeight | PackedTable | QuantizedWeight | QuantizedTable
+
+
+# What a layer has in the place of an array, in an order or with bits of its own.
+FROZEN = (PackedWeight, PackedTable, QuantizedWeight, QuantizedTable)
+QUANTIZED = (QuantizedWeight, QuantizedTable)
+# What `quantize` takes of models, beside the matrices W_... of their layers.
+TABLES = ("token_embedding",)
+HEADS = ("output", "pooler_weight", "classifier_weight")
 
 # Endings of the names of PyTorch's attention, in any module.
 TORCH_ATTENTION = ("in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias")
@@ -39,7 +56,8 @@ def parameters(self: object) -> dict[str, Array]:
         inner layer begin with its name and a dot, ``"norm_1.weight"``, and those of a
         list of layers also have a number, ``"layers.0.norm_1.weight"``. Arrays that are
         None are left out, and an array with several places has only its first name.
-        Packed matrices are read-only copies.
+        Packed matrices are read-only copies; so are quantised ones, as the numbers that
+        they stand for.
 
     Examples
     --------
@@ -53,9 +71,7 @@ def parameters(self: object) -> dict[str, Array]:
     for name, array in walk(self):
         if id(array) not in known:
             known.add(id(array))
-            if isinstance(array, (PackedWeight, PackedTable)):
-                array = array.matrix()
-            named[name] = array
+            named[name] = as_array(array)
     return named
 
 
@@ -67,6 +83,8 @@ def state_dict(self: object) -> dict[str, Array]:
     dict of str to ndarray
         The arrays themselves, as in PyTorch. To keep the current values, copy them:
         ``{name: array.copy() for name, array in layer.state_dict().items()}``.
+        In place of a matrix that is quantised there are its codes and scales,
+        ``"W_q.codes"`` and ``"W_q.scale"``.
 
     Examples
     --------
@@ -82,7 +100,31 @@ def state_dict(self: object) -> dict[str, Array]:
     >>> bool((mha.W_q == other.W_q).all())
     True
     """
-    return parameters(self)
+    state: dict[str, Array] = {}
+    known: set[int] = set()
+    for name, array in walk(self):
+        if id(array) in known:
+            continue
+        known.add(id(array))
+        if isinstance(array, QUANTIZED):
+            parts = arrays_of(_weight(array))
+            state |= {f"{name}.{part}": values for part, values in parts.items()}
+        else:
+            state[name] = as_array(array)
+    return state
+
+
+def as_array(value: Parameter) -> Array:
+    """Return the numbers of a parameter: of one that is frozen a copy, frozen too."""
+    if isinstance(value, QUANTIZED):
+        numbers = value.dequantize()
+        numbers.flags.writeable = False
+        return numbers
+    return value.matrix() if isinstance(value, (PackedWeight, PackedTable)) else value
+
+
+def _weight(quantised: QuantizedWeight | QuantizedTable) -> QuantizedWeight:
+    return quantised.T if isinstance(quantised, QuantizedTable) else quantised
 
 
 def load_state_dict(self: object, state: Mapping[str, ArrayLike]) -> None:
@@ -91,8 +133,8 @@ def load_state_dict(self: object, state: Mapping[str, ArrayLike]) -> None:
     Parameters
     ----------
     state : mapping of str to array_like
-        A value of the right shape for each name of `parameters`, and no others. Values
-        are converted to the parameter's dtype.
+        A value of the right shape for each name of `state_dict`, and no others. Values
+        are converted to the parameter's dtype; codes and scales must have it already.
 
     Raises
     ------
@@ -116,7 +158,54 @@ def load_state_dict(self: object, state: Mapping[str, ArrayLike]) -> None:
         ...
     ValueError: state: missing W_k, W_v; W_q: expected shape (2, 1), got (2, 2)
     """
-    assign(parameters(self), state)
+    own = state_dict(self)
+    quantised = {
+        name: (array, places)
+        for name, (array, places) in _by_name(self).items()
+        if isinstance(array, QUANTIZED)
+    }
+    if not quantised:
+        assign(own, state)
+        return
+    given = {
+        name: _checks.array(value, f"state[{name!r}]")
+        for name, value in _checks.mapping(state, "state").items()
+    }
+    check_shapes(own, {name: array.shape for name, array in given.items()})
+    attributes: list[tuple[object, str, object]] = []
+    for name, (array, places) in quantised.items():
+        weight = _reloaded(_weight(array), name, given)
+        new = QuantizedTable(weight) if isinstance(array, QuantizedTable) else weight
+        attributes += [(layer, attribute, new) for layer, attribute in places]
+    codes = {name for name in own if name.rpartition(".")[0] in quantised}
+    plain = {name: own[name] for name in own if name not in codes}
+    put(plain, converted(plain, {name: given[name] for name in plain}), attributes)
+
+
+def _reloaded(
+    weight: QuantizedWeight, name: str, given: Mapping[str, Array]
+) -> QuantizedWeight:
+    """Return a quantised matrix of the codes and scales that a state has."""
+    arrays = {part: given[f"{name}.{part}"] for part in arrays_of(weight)}
+    for part, own in arrays_of(weight).items():
+        if arrays[part].dtype != own.dtype:
+            raise TypeError(
+                f"state[{f'{name}.{part}'!r}]: expected dtype {own.dtype}, got "
+                f"{arrays[part].dtype}"
+            )
+    with _checks.renamed(**{part: f"state['{name}.{part}']" for part in arrays}):
+        return replaced(weight, arrays)
+
+
+def _by_name(
+    layer: object, prefix: str = ""
+) -> dict[str, tuple[object, list[tuple[object, str]]]]:
+    """Return each array by its first name, with all its layers and attributes."""
+    found: dict[int, tuple[str, object, list[tuple[object, str]]]] = {}
+    for name, owner, attribute in _attributes(layer, prefix):
+        value = getattr(owner, attribute)
+        found.setdefault(id(value), (name, value, []))[2].append((owner, attribute))
+    return {name: (value, places) for name, value, places in found.values()}
 
 
 def assign(own: dict[str, Array], state: Mapping[str, ArrayLike]) -> None:
@@ -191,6 +280,74 @@ def pack(self: object) -> None:
             setattr(layer, name, packed)
 
 
+def quantize(
+    self: object,
+    *,
+    bits: Literal[8, 4] = 8,
+    group: int | Literal["column"] | None = None,
+    activations: Literal["float", "int8"] = "float",
+) -> None:
+    """Quantise the matrices to 8 or 4 bits, for a model that is only run from now on.
+
+    Each matrix of an attention or feed-forward layer, `W_q` and so on, becomes an
+    `attnpy.QuantizedWeight`; of a model also its embeddings of tokens, and the matrices
+    of its heads: scores, pooler and classifier. Norms, biases and embeddings of
+    positions stay as they are. Calls take less memory and less time, above all those of
+    few tokens, and keep their promise: the bits of a row depend on nothing else. The
+    matrices cannot be written to any more, or trained.
+
+    Parameters
+    ----------
+    bits, group, activations
+        As in `attnpy.quantize`.
+
+    Raises
+    ------
+    TypeError
+        If one is no matrix of float32, float16 or bfloat16. Nothing has changed then.
+    ValueError
+        If one is quantised already, in another way; if an option is none of
+        `attnpy.quantize`'s. Nothing has changed then. If one has numbers that are not
+        finite: those before it have changed.
+    """
+    options = judged(bits, group, activations)
+    shared: dict[int, list[tuple[object, str]]] = {}
+    for layer, name in quantizable(self):
+        value = getattr(layer, name)
+        if not isinstance(value, QUANTIZED):
+            check_quantizable(value, name)
+            shared.setdefault(id(value), []).append((layer, name))
+        elif options_of(_weight(value)) != options:
+            raise ValueError(
+                f"{name}: expected a matrix that is not quantised yet, got {value!r}"
+            )
+    for places in shared.values():  # one after the other: no two are in memory twice
+        quantize_places(places, *options)
+
+
+def quantize_places(
+    places: list[tuple[object, str]], bits: Literal[8, 4], group: int, rounds: bool
+) -> None:
+    """Quantise a matrix or table that has these places, layers and names."""
+    layer, name = places[0]
+    value = getattr(layer, name)
+    matrix = as_array(value)
+    new: QuantizedWeight | QuantizedTable
+    if name in TABLES:
+        new = QuantizedTable(quantized(matrix.T, name, bits, group, rounds))
+    else:
+        new = quantized(matrix, name, bits, group, rounds)
+    for layer, name in places:
+        setattr(layer, name, new)
+
+
+def quantizable(layer: object) -> Iterator[tuple[object, str]]:
+    """Yield what `quantize` takes: the layer that has it, and the name."""
+    for _, owner, name in _attributes(layer):
+        if name.startswith("W_") or name in TABLES + HEADS:
+            yield owner, name
+
+
 def set_attribute(self: object, name: str, value: object) -> None:
     """Refuse attributes that a layer does not have, which would have no effect.
 
@@ -211,19 +368,23 @@ def set_attribute(self: object, name: str, value: object) -> None:
     object.__setattr__(self, name, value)
 
 
-def walk(
-    layer: object, prefix: str = ""
-) -> list[tuple[str, Array | PackedWeight | PackedTable]]:
+def walk(layer: object, prefix: str = "") -> list[tuple[str, Parameter]]:
     """Return all places of arrays by name; an array may have several."""
-    found: list[tuple[str, Array | PackedWeight | PackedTable]] = []
+    return [
+        (name, getattr(owner, attribute))
+        for name, owner, attribute in _attributes(layer, prefix)
+    ]
+
+
+def _attributes(layer: object, prefix: str = "") -> Iterator[tuple[str, object, str]]:
+    """Yield the places of arrays: the name, the layer, its attribute."""
     for name, value in vars(layer).items():
-        if isinstance(value, (np.ndarray, PackedWeight, PackedTable)):
-            found.append((prefix + name, value))
+        if isinstance(value, (np.ndarray, *FROZEN)):
+            yield prefix + name, layer, name
         for i, inner in enumerate(value if isinstance(value, list) else [value]):
             if hasattr(inner, "load_state_dict"):
                 number = f".{i}" if isinstance(value, list) else ""
-                found += walk(inner, f"{prefix}{name}{number}.")
-    return found
+                yield from _attributes(inner, f"{prefix}{name}{number}.")
 
 
 def _matrices(layer: object) -> Iterator[tuple[object, str]]:

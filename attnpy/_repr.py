@@ -112,7 +112,10 @@ def _of_parameters(layer: object) -> dict[str, Any]:
         "dtype": Plain(" and ".join(dict.fromkeys(x.dtype.name for x in arrays))),
         "parameters": Plain(f"{_numbers(arrays):_}"),
     }
-    if not all(isinstance(array, np.ndarray) for array in arrays):
+    bits = {f"int{array.bits}" for array in arrays if hasattr(array, "bits")}
+    if bits:
+        found["weights"] = Plain(" and ".join(sorted(bits)))
+    if not all(isinstance(x, np.ndarray) or hasattr(x, "bits") for x in arrays):
         found["packed"] = Plain(True)
     return found
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from attnpy import _checks, _dtypes, _parameters, _repr
 from attnpy._packed_weight import PackedTable, PackedWeight
+from attnpy._quantized import QuantizedTable, QuantizedWeight
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -105,6 +106,11 @@ def check_trainable(layer: object, names: tuple[str, ...]) -> None:
             raise ValueError(
                 f"{name}: expected an array, got a packed one, which cannot be trained "
                 "(pass packed=False to from_pretrained)"
+            )
+        if isinstance(array, (QuantizedWeight, QuantizedTable)):
+            raise ValueError(
+                f"{name}: expected an array, got one that is quantised, which cannot "
+                "be trained"
             )
         if array is None:
             continue

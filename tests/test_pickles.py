@@ -24,7 +24,7 @@ NAMED_TUPLES = {
     "blocks.ModelOutput",
     "layers.LayerGradients",
 }
-PACKED = {"PackedTable", "PackedWeight"}
+PACKED = {"PackedTable", "PackedWeight", "QuantizedTable", "QuantizedWeight"}
 STATELESS = {"Normalize"}
 OBJECTS = {**EXAMPLES, **RETURNED}
 WITH_ATTRIBUTES = sorted(OBJECTS.keys() - REFUSED - NAMED_TUPLES - PACKED - STATELESS)

@@ -203,6 +203,7 @@ class DecoderLayer:
     state_dict = _parameters.state_dict
     load_state_dict = _parameters.load_state_dict
     pack = _parameters.pack
+    quantize = _parameters.quantize
 
     if not TYPE_CHECKING:
         __setattr__ = _parameters.set_attribute
@@ -584,6 +585,7 @@ class Decoder:
     state_dict = _parameters.state_dict
     load_state_dict = _parameters.load_state_dict
     pack = _parameters.pack
+    quantize = _parameters.quantize
 
     if not TYPE_CHECKING:
         __setattr__ = _parameters.set_attribute

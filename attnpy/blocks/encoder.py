@@ -155,6 +155,7 @@ class EncoderLayer:
     state_dict = _parameters.state_dict
     load_state_dict = _parameters.load_state_dict
     pack = _parameters.pack
+    quantize = _parameters.quantize
 
     if not TYPE_CHECKING:
         __setattr__ = _parameters.set_attribute
@@ -383,6 +384,7 @@ class Encoder:
     state_dict = _parameters.state_dict
     load_state_dict = _parameters.load_state_dict
     pack = _parameters.pack
+    quantize = _parameters.quantize
 
     if not TYPE_CHECKING:
         __setattr__ = _parameters.set_attribute

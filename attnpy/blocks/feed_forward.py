@@ -132,6 +132,7 @@ class FeedForward:
     state_dict = _parameters.state_dict
     load_state_dict = _parameters.load_state_dict
     pack = _parameters.pack
+    quantize = _parameters.quantize
 
     if not TYPE_CHECKING:
         __setattr__ = _parameters.set_attribute

@@ -154,10 +154,12 @@ def fill(
     progress: bool | None = None,
     no_scores: bool = False,
     head: Head = PLAIN_HEAD,
+    filled: Callable[[Array | PanelWriter], object] | None = None,
 ) -> None:
     """Copy the arrays of a checkpoint into parameters, as `load` does.
 
     A model without scores lacks the parameters that others tie to another.
+    `filled` is told each parameter that is complete, which is not kept here any longer.
     """
     found, unexpected = _known_by(tensors, table, prefix)
     patterns = table.heads + head.patterns
@@ -195,8 +197,11 @@ def fill(
         register_bfloat16()  # or an error before anything changes
     n_bytes = sum(p.nbytes for target in targets.values() for p in target.parameters)
     with _progress.bar(progress, n_bytes, "B") as done:
-        for plain, target in targets.items():
+        for plain in [*targets]:
+            target = targets.pop(plain)
             _copy(tensors, found[plain], target, done)
+            while filled is not None and target.parameters:
+                filled(target.parameters.pop())
     for name, parameter in own.items():
         if name.endswith(table.one_less) and isinstance(parameter, np.ndarray):
             parameter += np.asarray(1, parameter.dtype)

@@ -19,7 +19,6 @@ from attnpy._options import (
     Projections,
 )
 from attnpy._options import Rotary as RotaryTables
-from attnpy._packed_weight import PackedWeight
 from attnpy.cache import KVCache, commit
 from attnpy.layers import _turns
 from attnpy.layers._keys import Keys, check_caches, check_sizes
@@ -269,18 +268,18 @@ class MultiHeadAttention:
 
         Writing to ``mha.heads[i].W_q[...]`` changes ``mha.W_q``, and the other way
         round. Grouped query heads share their keys' and values' parameters too. The
-        heads of a packed layer are read-only copies.
+        heads of a packed or quantised layer are read-only copies.
         """
         plain = copy.copy(self)
         for name in ("W_q", "W_k", "W_v"):
-            if isinstance(weight := getattr(self, name), PackedWeight):
-                setattr(plain, name, weight.matrix())
+            setattr(plain, name, _parameters.as_array(getattr(self, name)))
         return [_head(plain, head) for head in range(self.num_heads)]
 
     parameters = _parameters.parameters
     state_dict = _parameters.state_dict
     load_state_dict = _parameters.load_state_dict
     pack = _parameters.pack
+    quantize = _parameters.quantize
 
     if not TYPE_CHECKING:
         __setattr__ = _parameters.set_attribute

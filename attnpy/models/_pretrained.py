@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
-from attnpy import _checks, _progress, checkpoints
+from attnpy import _checks, _dtypes, _parameters, _progress, checkpoints
 from attnpy._families import FAMILIES
 from attnpy._files import folder_at
 from attnpy._packed_weight import PanelWriter
 from attnpy._parameters import Unset
+from attnpy._quantize import judged
 from attnpy.checkpoints.loading import PLAIN_HEAD, Head, dtype_of, fill
 from attnpy.checkpoints.reading import is_there, read_json
 from attnpy.models import _hf_config
@@ -30,6 +31,11 @@ Model = TypeVar("Model", bound="_typing.PackableModel")
 CLASSIFIERS = ("BertModel", "BertForSequenceClassification")
 
 
+# What `weights` may be, and how many bits that means.
+Weights = Literal["int8", "int4"]
+BITS: dict[str, Literal[8, 4]] = {"int8": 8, "int4": 4}
+
+
 def read(
     from_config: Callable[..., Model],
     folder: str | os.PathLike[str],
@@ -37,8 +43,11 @@ def read(
     packed: bool,
     ignore_head: bool,
     progress: bool | None,
+    weights: Weights | None = None,
 ) -> Model:
     """Make a model of a folder's configuration, and copy the weights into it."""
+    if weights is not None:
+        _checks.one_of(weights, "weights", tuple(BITS))
     ignore_head = _checks.flag(ignore_head, "ignore_head")
     packed = _checks.flag(packed, "packed")
     progress = _progress.checked(progress)
@@ -48,9 +57,14 @@ def read(
     table = checkpoints.FAMILIES[family]
     if isinstance(dtype, str) and dtype == "auto":
         dtype = dtype_of(checkpoints.read(folder), table)
+    if weights is not None and _dtypes.floating(dtype).itemsize > 4:
+        raise TypeError(
+            f"dtype: expected float32, float16 or bfloat16 with weights={weights!r}, "
+            f"got {_dtypes.floating(dtype)}"
+        )
     model = from_config(config, dtype=dtype, rng=Unset())
     head = _head(config, family, ignore_head)
-    load(model, checkpoints.read(folder), table, packed, progress, head)
+    load(model, checkpoints.read(folder), table, packed, progress, head, weights)
     if packed:
         model.pack()
     return model
@@ -80,14 +94,48 @@ def load(
     packed: bool,
     progress: bool | None,
     head: Head = PLAIN_HEAD,
+    weights: Weights | None = None,
 ) -> None:
-    """Copy the weights into a model; the largest are packed while they are read."""
+    """Copy the weights into a model; the largest are packed while they are read.
+
+    Or each matrix is quantised when it is complete, so that one is in memory in full.
+    """
     own: dict[str, Array | PanelWriter] = {**model.parameters()}
     tied = getattr(model, "tied", True)
     name = "token_embedding" if tied else "output"
     writer = None
-    if packed and hasattr(model, "tied") and tied is not None:
+    filled = None if weights is None else _quantizer(model, own, BITS[weights])
+    if filled is None and packed and hasattr(model, "tied") and tied is not None:
         own[name] = writer = PanelWriter(getattr(model, name), tied)
-    fill(own, tensors, table, progress=progress, no_scores=tied is None, head=head)
+    fill(
+        own,
+        tensors,
+        table,
+        progress=progress,
+        no_scores=tied is None,
+        head=head,
+        filled=filled,
+    )
     if writer is not None:
         setattr(model, name, writer.packed())
+
+
+def _quantizer(
+    model: object, own: dict[str, Array | PanelWriter], bits: Literal[8, 4]
+) -> Callable[[Array | PanelWriter], None]:
+    """Return what quantises an array that is filled, wherever the model has it.
+
+    It is taken out of `own` then, so that its memory is free.
+    """
+    options = judged(bits, None, "float")
+    places: dict[int, list[tuple[object, str]]] = {}
+    for layer, name in _parameters.quantizable(model):
+        places.setdefault(id(getattr(layer, name)), []).append((layer, name))
+    names = {id(array): name for name, array in own.items()}
+
+    def filled(array: Array | PanelWriter) -> None:
+        if found := places.pop(id(array), None):
+            _parameters.quantize_places(found, *options)
+            del own[names[id(array)]]
+
+    return filled

@@ -221,6 +221,7 @@ class BertEncoder:
     state_dict = _parameters.state_dict
     load_state_dict = _parameters.load_state_dict
     pack = _parameters.pack
+    quantize = _parameters.quantize
 
     if not TYPE_CHECKING:
         __setattr__ = _parameters.set_attribute
@@ -303,6 +304,7 @@ class BertEncoder:
         classifier: bool = False,
         dtype: DTypeLike = np.float32,
         packed: bool = True,
+        weights: Literal["int8", "int4"] | None = None,
         ignore_head: bool = False,
         progress: bool | None = None,
     ) -> BertEncoder:
@@ -322,6 +324,9 @@ class BertEncoder:
         packed : bool, optional
             Call `pack`, for a model that is only run. False keeps the parameters
             writable.
+        weights : {"int8", "int4"}, optional
+            Call `quantize` for 8 or 4 bits while reading, so that only one matrix at a
+            time is in memory in full. By default weights are numbers of the dtype.
         ignore_head : bool, optional
             Read only the model below a head that `BertEncoder` does not have, such as
             that of ``BertForMaskedLM``, as ``AutoModel`` of Transformers does. By
@@ -344,7 +349,9 @@ class BertEncoder:
             As `from_config`; if weights are missing, unexpected or of wrong shapes.
         """
         make = functools.partial(cls.from_config, pooler=pooler, classifier=classifier)
-        return _pretrained.read(make, folder, dtype, packed, ignore_head, progress)
+        return _pretrained.read(
+            make, folder, dtype, packed, ignore_head, progress, weights
+        )
 
     @overload
     def __call__(

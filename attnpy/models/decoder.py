@@ -276,6 +276,8 @@ class CausalDecoder(sampling.LanguageModel):
         if plain:
             setattr(self, name, (PackedTable if self.tied else PackedWeight)(scores))
 
+    quantize = _parameters.quantize
+
     if not TYPE_CHECKING:
         __setattr__ = _parameters.set_attribute
         __setstate__ = _pickles.set_state
@@ -379,6 +381,7 @@ class CausalDecoder(sampling.LanguageModel):
         logits: bool = True,
         dtype: DTypeLike = np.float32,
         packed: bool = True,
+        weights: Literal["int8", "int4"] | None = None,
         ignore_head: bool = False,
         progress: bool | None = None,
     ) -> CausalDecoder:
@@ -400,6 +403,9 @@ class CausalDecoder(sampling.LanguageModel):
         packed : bool, optional
             Call `pack`, for a model that is only run. False keeps the parameters
             writable.
+        weights : {"int8", "int4"}, optional
+            Call `quantize` for 8 or 4 bits while reading, so that only one matrix at a
+            time is in memory in full. By default weights are numbers of the dtype.
         ignore_head : bool, optional
             Read only the model below a head that `CausalDecoder` does not have, such as
             that of ``LlamaForSequenceClassification``, as ``AutoModel`` of Transformers
@@ -429,7 +435,9 @@ class CausalDecoder(sampling.LanguageModel):
             model.stop = model.stop if ends is None else ends
             return model
 
-        return _pretrained.read(make, folder, dtype, packed, ignore_head, progress)
+        return _pretrained.read(
+            make, folder, dtype, packed, ignore_head, progress, weights
+        )
 
     @classmethod
     def from_gguf(

@@ -207,6 +207,7 @@ class SentenceEncoder:
         truncate_dim: int | None = None,
         dtype: DTypeLike = np.float32,
         packed: bool = True,
+        weights: Literal["int8", "int4"] | None = None,
         progress: bool | None = None,
     ) -> SentenceEncoder:
         """Read an encoder from a folder, as sentence-transformers writes it.
@@ -222,7 +223,7 @@ class SentenceEncoder:
             For a folder without ``modules.json``, which does not specify it.
         max_length, truncate_dim : int, optional
             Override those of the folder.
-        dtype, packed, progress
+        dtype, packed, weights, progress
             As in `BertEncoder.from_pretrained`.
 
         Returns
@@ -255,6 +256,7 @@ class SentenceEncoder:
             recipe.model_folder,
             dtype=dtype,
             packed=packed,
+            weights=weights,
             ignore_head=True,  # the vectors of tokens are all that is pooled
             progress=progress,
         )

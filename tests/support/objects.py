@@ -15,6 +15,7 @@ from attnpy import (
     view,
 )
 from attnpy._packed_weight import PackedTable, PackedWeight
+from attnpy._quantized import QuantizedTable
 from attnpy.models._pooling import Dense, Normalize
 from support import sentences
 from support.arrays import normal
@@ -51,6 +52,7 @@ EXAMPLES = {
     "MultiHeadAttention": lambda _: layers.MultiHeadAttention(12, 4),
     "PartialAttention": lambda _: attnpy.attend_partial(Q, Q, Q),
     "Plan": lambda _: attnpy.Plan(Q, Q, Q, causal=True, kv_lengths=5),
+    "QuantizedWeight": lambda _: attnpy.quantize(normal(8, 9)),
     "SelfAttention": lambda _: layers.SelfAttention(6, 3),
     "blocks.Decoder": lambda _: blocks.Decoder(2, 8, 2, 32),
     "blocks.DecoderLayer": lambda _: blocks.DecoderLayer(8, 2, 32),
@@ -79,6 +81,7 @@ RETURNED = {
     ),
     "PackedTable": lambda _: PackedTable(normal(8, 8)),
     "PackedWeight": lambda _: PackedWeight(normal(8, 8)),
+    "QuantizedTable": lambda _: QuantizedTable(attnpy.quantize(normal(8, 9))),
     "Dense": lambda _: Dense(normal(8, 4), None, "tanh"),
     "Normalize": lambda _: Normalize(),
 }

@@ -3,7 +3,7 @@
 A line that checkers must refuse ends with ``# wrong``; they must accept all others.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,33 @@ Booleans = NDArray[np.bool_]
 
 
 # ---- Functions -----------------------------------------------------------------------
+
+
+def weights(w: Array) -> None:
+    quantised = attnpy.quantize(w, bits=4, group=64, activations="int8")
+    assert_type(quantised, attnpy.QuantizedWeight)
+    assert_type(attnpy.QuantizedWeight.from_blocks(w, w), attnpy.QuantizedWeight)
+    attnpy.QuantizedWeight.from_blocks(
+        w,
+        w,
+        w,
+        bits=4,
+        group=32,
+        zero=8,
+        coarse_scale=w,
+        coarse_minimum=w,
+        groups_per_block=8,
+        activations="float",
+        dtype="float16",
+    )
+    assert_type(quantised.dequantize(), Array)
+    assert_type(quantised.shape, tuple[int, int])
+    assert_type(quantised.activations, Literal["float", "int8"])
+    assert quantised.ndim == 2
+    assert_type([quantised.bits, quantised.group, quantised.nbytes], list[int])
+    attnpy.quantize(w, bits=3)  # wrong
+    attnpy.quantize(w, group="row")  # wrong
+    attnpy.quantize(w, activations="int4")  # wrong
 
 
 def attention(q: Array, flag: bool) -> None:
@@ -198,6 +225,8 @@ def layers(x: Array, flag: bool, rng: np.random.Generator) -> None:
     assert_type(mha.state_dict(), dict[str, Array])
     mha.load_state_dict({"W_q": [[1.0]]})
     mha.pack()
+    mha.quantize(bits=4, group=64, activations="int8")
+    mha.quantize(bits=3)  # wrong
     cache = mha.new_cache(1, 8, growable=True)
     assert_type(cache, attnpy.KVCache)
     assert_type(mha(x, cache=cache), Array)
@@ -457,6 +486,9 @@ def decoder(ids: Integers, flag: bool, rng: np.random.Generator) -> None:
     for token in model.stream(ids, 3, caches=caches):
         assert_type(token, Integers)
     model.pack()
+    model.quantize(group="column")
+    attnpy.models.CausalDecoder.from_pretrained("folder", weights="int4")
+    attnpy.models.CausalDecoder.from_pretrained("folder", weights=4)  # wrong
     model.load_state_dict(model.state_dict())
     assert_type(model.parameters(), dict[str, Array])
     made = attnpy.models.CausalDecoder.from_config({"model_type": "gpt2"}, rng=rng)

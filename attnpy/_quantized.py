@@ -1,0 +1,706 @@
+"""Matrices of 8 or 4 bits, for models that are only run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from attnpy import _checks, _dtypes
+from attnpy._packed_weight import CACHE_LINE, LARGEST, PANEL_COLUMNS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+    from attnpy._typing import Array
+
+# Of the core, csrc/core/quantized.h: rows of a column that are next to each other, and
+# to whose multiple they are filled up; the longest group, of codes of 8 bits and of 4.
+QUAD, CODE_ROWS = 4, 8
+LEAST_GROUP, MOST_ROWS = 16, {8: 65536, 4: 128}
+CHAIN = 128  # ATTN_BLOCK: longer groups are its multiples
+ACTIVATIONS = ("float", "int8")
+FLOATS = ("float32", "float16")  # of scales
+FACTORS = ("scale", "coarse_scale", "minimum", "coarse_minimum")
+
+BLOCK_SIZE = 1 << 18  # numbers of a matrix that are quantised at a time
+
+
+class Factors(NamedTuple):
+    """Scales or minimums of a matrix, one for each group and column.
+
+    Attributes
+    ----------
+    fine : ndarray, shape (groups, M)
+        float32 or float16; int8 where there are two levels.
+    coarse : ndarray, shape (blocks of groups, M), or None
+        float16: what `fine` is multiplied by.
+    """
+
+    fine: Array
+    coarse: Array | None = None
+
+
+class Parts(NamedTuple):
+    """A matrix as the core takes it. All arrays are lines, in the order of panels."""
+
+    n_rows: int
+    n_columns: int
+    like: Array  # of the dtype that codes stand for
+    codes: NDArray[np.uint8]
+    bits: int
+    zero: int
+    group: int
+    groups_per_block: int
+    rounds_rows: bool
+    scale: Array
+    coarse_scale: Array | None
+    minimum: Array | None
+    coarse_minimum: Array | None
+
+
+class QuantizedWeight:
+    r"""A matrix of 8 or 4 bits, which a layer takes in place of one of numbers.
+
+    `quantize` makes one of a matrix; `from_blocks` of codes and scales that are there.
+    It cannot be written to. A product with it has the same bits on every CPU.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        ``(K, M)``.
+    dtype : dtype
+        That of the matrix which it stands for: what products with it return is of the
+        dtype that a product with that would have.
+    bits : int
+        Of a code: 8 or 4.
+    group : int
+        Rows that share a scale; the last group of a column may be shorter. K or more
+        where the whole column has one.
+    activations : {"float", "int8"}
+        How rows are multiplied with it, as `quantize` explains.
+    nbytes : int
+        Bytes of memory, with those that fill up the last panel.
+
+    See Also
+    --------
+    quantize : makes one of a matrix, and explains the arithmetic.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import attnpy
+    >>> W = np.linspace(-1, 1, 256, dtype=np.float32).reshape(64, 4)
+    >>> quantized = attnpy.quantize(W)
+    >>> quantized
+    QuantizedWeight(shape=(64, 4), dtype=float32, bits=8, group=128)
+    >>> bool(abs(quantized.dequantize() - W).max() < 0.005)
+    True
+    """
+
+    __slots__ = ("_parts",)
+    _parts: Parts
+
+    ndim = 2
+
+    def __init__(self) -> None:
+        raise TypeError(
+            "QuantizedWeight: expected attnpy.quantize(matrix), or "
+            "QuantizedWeight.from_blocks(codes, scale, ...)"
+        )
+
+    @classmethod
+    def from_blocks(
+        cls,
+        codes: ArrayLike,
+        scale: ArrayLike,
+        minimum: ArrayLike | None = None,
+        *,
+        bits: int = 8,
+        group: int = 32,
+        zero: int = 0,
+        coarse_scale: ArrayLike | None = None,
+        coarse_minimum: ArrayLike | None = None,
+        groups_per_block: int = 8,
+        activations: Literal["float", "int8"] = "float",
+        dtype: DTypeLike = np.float32,
+    ) -> QuantizedWeight:
+        r"""Return a matrix of codes and scales, such as files have.
+
+        Parameters
+        ----------
+        codes : array_like of int, shape (K, M)
+            -128 to 127, or with 4 bits 0 to 15.
+        scale : array_like, shape (groups, M)
+            Of each group of rows: float32 or float16, in which they are kept. int8 with
+            `coarse_scale`.
+        minimum : array_like, shape (groups, M), optional
+            What is added to the numbers of a group: of the dtype of `scale`.
+        bits : {8, 4}, optional
+            Of a code, as they are kept.
+        group : int, optional
+            How many rows a group has, a multiple of 16 and at most 128; above, with 8
+            bits, a multiple of 128 up to 65,536. The last one may be shorter.
+        zero : int, optional
+            Subtracted from codes of 4 bits, 0 to 15.
+        coarse_scale, coarse_minimum : array_like, shape (blocks, M), optional
+            float16: what `scale` and `minimum`, which are int8 then, are multiplied by.
+        groups_per_block : int, optional
+            How many groups such a number is for. The last block may have fewer.
+        activations : {"float", "int8"}, optional
+            As in `quantize`.
+        dtype : dtype, optional
+            Of the matrix that this stands for: float32, float16 or bfloat16.
+
+        Returns
+        -------
+        QuantizedWeight
+            Of numbers ``scale * (codes - zero) + minimum``.
+
+        Raises
+        ------
+        TypeError
+            If an array has another dtype.
+        ValueError
+            If shapes do not fit together; if codes are out of range, scales are not
+            finite, or a number is none of those that an option has.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from attnpy import QuantizedWeight
+        >>> codes = np.arange(32, dtype=np.int8).reshape(16, 2)
+        >>> scale = np.float16([[0.5, 2]])
+        >>> weight = QuantizedWeight.from_blocks(codes, scale, group=16)
+        >>> weight.dequantize()[3]
+        array([ 3., 14.], dtype=float32)
+        """
+        kind = judged_dtype(dtype, "dtype")
+        array = _checks.array(codes, "codes")
+        if array.ndim != 2:
+            raise ValueError(f"codes: expected (K, M), got shape {array.shape}")
+        bits, zero, group, per_block = _judged_sizes(
+            bits, zero, group, groups_per_block
+        )
+        low, high = (-128, 127) if bits == 8 else (0, 15)
+        if array.dtype != (np.int8 if bits == 8 else np.uint8) or bits == 4:
+            array = _checks.integers(array, "codes", low, high)
+        n_rows, n_columns = array.shape
+        shape = -(-n_rows // group), n_columns
+        scales = _judged_factors(scale, coarse_scale, "scale", shape, per_block)
+        minimums = None
+        if minimum is not None:
+            minimums = _judged_factors(
+                minimum, coarse_minimum, "minimum", shape, per_block
+            )
+        elif coarse_minimum is not None:
+            raise ValueError("coarse_minimum: expected None without minimum")
+        rounds = _checks.one_of(activations, "activations", ACTIVATIONS) == "int8"
+        packing = Packing(n_rows, n_columns, bits, zero)
+        packing.write(0, array.astype(np.int8) if bits == 8 else array)
+        return made(packing, kind, group, per_block, rounds, scales, minimums)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self._parts.n_rows, self._parts.n_columns
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self._parts.like.dtype
+
+    @property
+    def bits(self) -> int:
+        return self._parts.bits
+
+    @property
+    def group(self) -> int:
+        return self._parts.group
+
+    @property
+    def activations(self) -> Literal["float", "int8"]:
+        return "int8" if self._parts.rounds_rows else "float"
+
+    @property
+    def nbytes(self) -> int:
+        return sum(x.nbytes for x in self._parts if isinstance(x, np.ndarray))
+
+    def dequantize(self) -> Array:
+        """Return the matrix that it stands for.
+
+        Returns
+        -------
+        ndarray, shape (K, M)
+            ``scale * code + minimum`` in float32, rounded to `dtype`.
+        """
+        matrix: Array = np.empty(self.shape, self.dtype)
+        for columns in column_blocks(*self.shape):
+            matrix[:, columns] = self._columns(np.arange(columns.start, columns.stop)).T
+        return matrix
+
+    def _columns(self, columns: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return some columns, (n, K)."""
+        parts = self._parts
+        scale = _gathered(parts, parts.scale, parts.coarse_scale, columns)
+        numbers: NDArray[np.float32] = self._codes(columns).astype(np.float32)
+        numbers *= _spread(scale, parts.group, parts.n_rows)
+        if parts.minimum is not None:
+            minimum = _gathered(parts, parts.minimum, parts.coarse_minimum, columns)
+            numbers += _spread(minimum, parts.group, parts.n_rows)
+        return numbers
+
+    def _codes(self, columns: NDArray[np.int64]) -> NDArray[np.int8]:
+        """Return codes, less `zero`, of some columns, (n, K)."""
+        parts = self._parts
+        panel, column = np.divmod(columns, PANEL_COLUMNS)
+        n_lines = _code_rows(parts.n_rows) * parts.bits // (8 * QUAD)
+        n_panels = -(-parts.n_columns // PANEL_COLUMNS)
+        panels = parts.codes.reshape(n_panels, n_lines, PANEL_COLUMNS, QUAD)
+        taken: Array = panels[panel, :, column]  # (n, lines, QUAD)
+        if parts.bits == 4:
+            taken = np.stack([taken & 15, taken >> 4], axis=2)
+            taken = taken - np.uint8(parts.zero)  # modulo 256
+        taken = taken.view(np.int8).reshape(len(columns), -1)
+        return taken[:, : parts.n_rows]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        if copy is False:
+            raise ValueError(
+                "copy: expected True or None for quantised weights, got False"
+            )
+        matrix = self.dequantize()
+        return matrix if dtype is None else matrix.astype(dtype)
+
+    def __len__(self) -> int:
+        return self._parts.n_rows
+
+    def __repr__(self) -> str:
+        return f"QuantizedWeight({_described(self, self.shape)})"
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"QuantizedWeight: expected no change, got {name!r}")
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        return tuple(self._parts)
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        object.__setattr__(self, "_parts", _checked_parts(state))
+
+
+class QuantizedTable:
+    """The rows of a table, (V, E), which is the transpose of a quantised matrix.
+
+    A model looks tokens up in it, and multiplies vectors by its transpose.
+
+    Attributes
+    ----------
+    T : QuantizedWeight
+        Of shape ``(E, V)``.
+    shape : tuple of int
+        ``(V, E)``.
+    dtype : dtype
+        That of the table which it stands for.
+    nbytes : int
+        Bytes of memory.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnpy.models import CausalDecoder
+    >>> model = CausalDecoder(2, 16, 4, 64, vocab_size=100, max_length=32)
+    >>> before = model.token_embedding
+    >>> model.quantize()
+    >>> model.token_embedding
+    QuantizedTable(shape=(100, 16), dtype=float32, bits=8, group=128)
+    >>> bool(abs(model.token_embedding[[5, 17]] - before[[5, 17]]).max() < 0.001)
+    True
+    """
+
+    __slots__ = ("T",)
+    T: QuantizedWeight
+
+    ndim = 2
+
+    def __init__(self, transposed: QuantizedWeight) -> None:
+        self.__setstate__(transposed)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.T.shape[::-1]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.T.dtype
+
+    @property
+    def nbytes(self) -> int:
+        return self.T.nbytes
+
+    @property
+    def bits(self) -> int:
+        """Of a code: 8 or 4."""
+        return self.T.bits
+
+    def __getitem__(self, rows: ArrayLike | slice) -> Array:
+        """Return the rows of such numbers, (..., E), a copy: integers, or a slice."""
+        if isinstance(rows, tuple):
+            raise TypeError("rows: expected integers or a slice of rows, got a tuple")
+        if isinstance(rows, slice):
+            rows = np.arange(*rows.indices(len(self)))
+        try:
+            index = _checks.integers(rows, "rows", -len(self), len(self) - 1)
+        except ValueError as error:
+            raise IndexError(str(error)) from None
+        found: Array = np.empty((index.size, self.shape[1]), self.dtype)
+        flat = index.reshape(-1) % max(len(self), 1)
+        step = max(BLOCK_SIZE // max(self.shape[1], 1), 1)
+        for start in range(0, len(flat), step):
+            some = slice(start, start + step)
+            found[some] = self.T._columns(flat[some])
+        return found.reshape(*index.shape, self.shape[1])
+
+    def dequantize(self) -> Array:
+        """Return the table that it stands for, (V, E)."""
+        return self.T.dequantize().T
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return self.T.__array__(dtype, copy).T
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"QuantizedTable({_described(self.T, self.shape)})"
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"QuantizedTable: expected no change, got {name!r}")
+
+    def __getstate__(self) -> QuantizedWeight:
+        return self.T
+
+    def __setstate__(self, state: QuantizedWeight) -> None:
+        if not isinstance(state, QuantizedWeight) or not hasattr(state, "_parts"):
+            raise TypeError(
+                "QuantizedTable: expected a QuantizedWeight, got "
+                f"{type(state).__name__}"
+            )
+        object.__setattr__(self, "T", state)
+
+
+def options_of(weight: QuantizedWeight) -> tuple[int, int, bool]:
+    """Return what `quantize` was told: bits, group, whether rows are rounded."""
+    return weight._parts.bits, weight._parts.group, weight._parts.rounds_rows
+
+
+def arrays_of(weight: QuantizedWeight) -> dict[str, Array]:
+    """Return what `state_dict` has of a matrix, by row and column.
+
+    Codes of 4 bits are two in a byte, of which the lower half is the first row's.
+    """
+    parts = weight._parts
+    codes: Array = np.empty(weight.shape, np.uint8)
+    for columns in column_blocks(*weight.shape):
+        some = np.arange(columns.start, columns.stop)
+        codes[:, columns] = weight._codes(some).T.view(np.uint8)
+    if parts.bits == 4:
+        codes = _in_pairs(codes + np.uint8(parts.zero))
+    n_groups = -(-parts.n_rows // parts.group)
+    n_blocks = -(-n_groups // parts.groups_per_block)
+    found: dict[str, Array] = {
+        "codes": codes if parts.bits == 4 else codes.view(np.int8)
+    }
+    for name in FACTORS:
+        line = getattr(parts, name)
+        n = n_blocks if name.startswith("coarse") else n_groups
+        if line is not None:
+            found[name] = _of_panels(line, n, parts.n_columns)
+    return found
+
+
+def replaced(weight: QuantizedWeight, arrays: Mapping[str, Array]) -> QuantizedWeight:
+    """Return one of the same sizes and kind, with what `arrays_of` returns."""
+    parts, codes = weight._parts, arrays["codes"]
+    if parts.bits == 4:
+        codes = np.stack([codes & 15, codes >> 4], 1).reshape(-1, parts.n_columns)
+        codes = codes[: parts.n_rows]
+    return QuantizedWeight.from_blocks(
+        codes,
+        bits=parts.bits,
+        group=parts.group,
+        zero=parts.zero,
+        groups_per_block=parts.groups_per_block,
+        activations=weight.activations,
+        dtype=weight.dtype,
+        **{name: arrays[name] for name in FACTORS if name in arrays},
+    )
+
+
+class Packing:
+    """Codes in the order of the core, which come some columns at a time."""
+
+    def __init__(self, n_rows: int, n_columns: int, bits: int, zero: int) -> None:
+        self.n_rows, self.n_columns, self.bits, self.zero = (
+            n_rows,
+            n_columns,
+            bits,
+            zero,
+        )
+        n_panels = -(-n_columns // PANEL_COLUMNS)
+        n_bytes = _code_rows(n_rows) * n_panels * PANEL_COLUMNS * bits // 8
+        # Not numpy.zeros, whose memory is not in huge pages.
+        memory = np.empty(n_bytes + CACHE_LINE, np.uint8)
+        first = -memory.ctypes.data % CACHE_LINE
+        self.codes = memory[first : first + n_bytes]
+        self.codes[...] = 0 if bits == 8 else zero * 17
+
+    def write(self, first: int, codes: Array) -> None:
+        """Take codes (K, n) of columns from `first` on, the first of a panel."""
+        n_lines = _code_rows(self.n_rows) // QUAD
+        n = codes.shape[1]
+        fill = 0 if self.bits == 8 else self.zero
+        rows = np.full((n_lines * QUAD, n), fill, np.uint8)
+        rows[: self.n_rows] = codes.view(np.uint8) if codes.itemsize == 1 else codes
+        quads: Array = rows.reshape(n_lines, QUAD, n)
+        quads = quads.transpose(2, 0, 1)  # (n, lines, QUAD)
+        if self.bits == 4:
+            quads = quads[:, 0::2] | quads[:, 1::2] << 4
+            n_lines //= 2
+        n_panels = -(-self.n_columns // PANEL_COLUMNS)
+        panels = self.codes.reshape(n_panels, n_lines, PANEL_COLUMNS, QUAD)
+        panel, column = np.divmod(np.arange(first, first + n), PANEL_COLUMNS)
+        panels[panel, :, column] = quads
+
+
+def made(
+    packing: Packing,
+    kind: np.dtype[Any],
+    group: int,
+    per_block: int,
+    rounds: bool,
+    scale: Factors,
+    minimum: Factors | None,
+) -> QuantizedWeight:
+    """Return the matrix of codes that are packed, and of scales (groups, M)."""
+    coarse_minimum = None
+    if minimum is not None and minimum.coarse is not None:
+        coarse_minimum = _in_panels(minimum.coarse)
+    weight = object.__new__(QuantizedWeight)
+    weight.__setstate__(
+        Parts(
+            packing.n_rows,
+            packing.n_columns,
+            np.empty(0, kind),
+            packing.codes,
+            packing.bits,
+            packing.zero,
+            group,
+            per_block,
+            rounds,
+            _in_panels(scale.fine),
+            None if scale.coarse is None else _in_panels(scale.coarse),
+            None if minimum is None else _in_panels(minimum.fine),
+            coarse_minimum,
+        )
+    )
+    return weight
+
+
+def _in_pairs(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return codes of 4 bits (K, M) as (K / 2 rounded up, M), two in a byte."""
+    pairs = codes[0::2].copy()
+    pairs[: len(codes) // 2] |= codes[1::2] << 4
+    return pairs
+
+
+def _in_panels(rows: Array) -> Array:
+    """Return (n, M) in the order of panels, (panels, n, PANEL_COLUMNS), as a line."""
+    n, n_columns = rows.shape
+    n_panels = -(-n_columns // PANEL_COLUMNS)
+    wide = np.zeros((n, n_panels * PANEL_COLUMNS), rows.dtype)
+    wide[:, :n_columns] = rows
+    panels: Array = wide.reshape(n, n_panels, PANEL_COLUMNS).transpose(1, 0, 2)
+    return np.ascontiguousarray(panels).reshape(-1)
+
+
+def _of_panels(line: Array, n: int, n_columns: int) -> Array:
+    """Return what `_in_panels` has put in order, (n, M)."""
+    n_panels = -(-n_columns // PANEL_COLUMNS)
+    panels = line.reshape(n_panels, n, PANEL_COLUMNS).transpose(1, 0, 2)
+    rows: Array = panels.reshape(n, n_panels * PANEL_COLUMNS)[:, :n_columns]
+    return np.ascontiguousarray(rows)
+
+
+def _gathered(
+    parts: Parts, fine: Array, coarse: Array | None, columns: NDArray[np.int64]
+) -> NDArray[np.float32]:
+    """Return scales or minimums of some columns, (n, groups)."""
+    panel, column = np.divmod(columns, PANEL_COLUMNS)
+    n_groups = -(-parts.n_rows // parts.group)
+    n_panels = -(-parts.n_columns // PANEL_COLUMNS)
+    panels = fine.reshape(n_panels, n_groups, PANEL_COLUMNS)
+    found: NDArray[np.float32] = panels[panel, :, column].astype(np.float32)
+    if coarse is not None:
+        n_blocks = -(-n_groups // parts.groups_per_block)
+        blocks = coarse.reshape(n_panels, n_blocks, PANEL_COLUMNS)[panel, :, column]
+        found *= _spread(blocks.astype(np.float32), parts.groups_per_block, n_groups)
+    return found
+
+
+def _spread(factors: NDArray[np.float32], each: int, n: int) -> NDArray[np.float32]:
+    """Return each factor (..., blocks) as often as it is used, (..., n)."""
+    return factors.repeat(min(each, max(n, 1)), -1)[..., :n]
+
+
+def column_blocks(n_rows: int, n_columns: int) -> Iterator[slice]:
+    """Cut columns into whole panels that make some BLOCK_SIZE numbers."""
+    step = max(BLOCK_SIZE // max(n_rows * PANEL_COLUMNS, 1), 1) * PANEL_COLUMNS
+    for start in range(0, n_columns, step):
+        yield slice(start, min(start + step, n_columns))
+
+
+def _code_rows(n_rows: int) -> int:
+    return -(-n_rows // CODE_ROWS) * CODE_ROWS
+
+
+def _described(weight: QuantizedWeight, shape: tuple[int, int]) -> str:
+    rounds = ', activations="int8"' if weight._parts.rounds_rows else ""
+    group = '"column"' if weight.group == MOST_ROWS[8] else str(weight.group)
+    sizes = f"shape={shape}, dtype={weight.dtype}, bits={weight.bits}"
+    return f"{sizes}, group={group}{rounds}"
+
+
+def judged_dtype(dtype: DTypeLike, name: str) -> np.dtype[Any]:
+    """Return the dtype of a matrix whose products are in float32."""
+    kind = np.dtype(dtype)
+    if kind.name not in _dtypes.FLOATING or kind.itemsize > 4:
+        raise TypeError(
+            f"{name}: expected float32, float16 or bfloat16 to quantise, got dtype "
+            f"{kind}"
+        )
+    return kind.newbyteorder("=")
+
+
+def _judged_sizes(
+    bits: int, zero: int, group: int, groups_per_block: int
+) -> tuple[int, int, int, int]:
+    """Return the numbers that say how codes are kept, or say what is wrong."""
+    bits = _checks.size(bits, "bits")
+    if bits not in (8, 4):
+        raise ValueError(f"bits: expected 8 or 4, got {bits}")
+    group = _checks.count(group, "group")
+    if group > MOST_ROWS[bits] or group % (CHAIN if group > CHAIN else LEAST_GROUP):
+        raise ValueError(
+            f"group: expected a multiple of 16 up to 128, or with 8 bits of 128 up to "
+            f"65536, got {group}"
+        )
+    zero = _checks.size(zero, "zero")
+    if zero > (0 if bits == 8 else 15):
+        raise ValueError(f"zero: expected 0 with 8 bits, 0 to 15 with 4, got {zero}")
+    per_block = _checks.count(groups_per_block, "groups_per_block")
+    if per_block > LARGEST:
+        raise ValueError(
+            f"groups_per_block: expected at most {LARGEST}, got {per_block}"
+        )
+    return bits, zero, group, per_block
+
+
+def _judged_factors(
+    fine: ArrayLike,
+    coarse: ArrayLike | None,
+    name: str,
+    shape: tuple[int, int],
+    per_block: int,
+) -> Factors:
+    """Return scales or minimums that are as they must be."""
+    array = _checks.array(fine, name)
+    _check_factors(array, name, shape, ("int8",) if coarse is not None else FLOATS)
+    if coarse is None:
+        return Factors(array)
+    blocks = _checks.array(coarse, f"coarse_{name}")
+    n_blocks = -(-shape[0] // per_block)
+    _check_factors(blocks, f"coarse_{name}", (n_blocks, shape[1]), ("float16",))
+    return Factors(array, blocks)
+
+
+def _check_factors(
+    array: Array, name: str, shape: tuple[int, int], dtypes: tuple[str, ...]
+) -> None:
+    if array.dtype.name not in dtypes:
+        raise TypeError(
+            f"{name}: expected {' or '.join(dtypes)}, got dtype {array.dtype}"
+        )
+    if array.shape != shape:
+        raise ValueError(f"{name}: expected shape {shape}, got {array.shape}")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise ValueError(f"{name}: expected finite numbers, got NaN or infinity")
+
+
+def _checked_parts(state: Any) -> Parts:
+    """Return the parts of a matrix, if they are as the core takes them."""
+    if not isinstance(state, tuple) or len(state) != len(Parts.__annotations__):
+        raise TypeError(
+            f"QuantizedWeight: expected its {len(Parts.__annotations__)} parts, got "
+            f"{type(state).__name__}"
+        )
+    parts = Parts(*state)
+    names = ("K", "M", "bits", "zero", "group", "groups_per_block", "dtype")
+    with _checks.renamed(**{name: f"QuantizedWeight: {name}" for name in names}):
+        n_rows, n_columns = (
+            _checks.size(n, name) for n, name in zip(parts[:2], "KM", strict=True)
+        )
+        sizes = _judged_sizes(*parts[4:8])
+    bits, _, group, per_block = sizes
+    n_panels = -(-n_columns // PANEL_COLUMNS)
+    n_groups = -(-n_rows // group)
+    n_fine = n_panels * n_groups * PANEL_COLUMNS
+    n_coarse = n_panels * -(-n_groups // per_block) * PANEL_COLUMNS
+    if max(n_rows, n_columns) > LARGEST:
+        raise ValueError(
+            f"QuantizedWeight: expected K and M up to {LARGEST}, got {n_rows} and "
+            f"{n_columns}"
+        )
+    if not isinstance(parts.like, np.ndarray):
+        raise TypeError(
+            f"QuantizedWeight: expected an array of its dtype, got "
+            f"{type(parts.like).__name__}"
+        )
+    kind = judged_dtype(parts.like.dtype, "QuantizedWeight: dtype")
+    n_bytes = _code_rows(n_rows) * n_panels * PANEL_COLUMNS * bits // 8
+    codes = _line(parts.codes, "codes", ("uint8",), n_bytes)
+    scale = _lines(parts.scale, parts.coarse_scale, "scale", n_fine, n_coarse)
+    minimum: tuple[Array | None, Array | None] = (None, None)
+    if parts.minimum is not None:
+        minimum = _lines(
+            parts.minimum, parts.coarse_minimum, "minimum", n_fine, n_coarse
+        )
+    like = np.empty(0, kind)
+    rounds = _checks.flag(parts.rounds_rows, "QuantizedWeight: rounds_rows")
+    return Parts(n_rows, n_columns, like, codes, *sizes, rounds, *scale, *minimum)
+
+
+def _lines(
+    fine: Any, coarse: Any, name: str, n_fine: int, n_coarse: int
+) -> tuple[Array, Array | None]:
+    if coarse is None:
+        return _line(fine, name, FLOATS, n_fine), None
+    return (
+        _line(fine, name, ("int8",), n_fine),
+        _line(coarse, f"coarse_{name}", ("float16",), n_coarse),
+    )
+
+
+def _line(array: Any, name: str, dtypes: tuple[str, ...], n: int) -> Array:
+    """Return an array of that length, contiguous and native; nobody writes to it."""
+    if not isinstance(array, np.ndarray) or array.dtype.name not in dtypes:
+        got = getattr(array, "dtype", type(array).__name__)
+        raise TypeError(
+            f"QuantizedWeight: expected {name} of {' or '.join(dtypes)}, got {got}"
+        )
+    if array.shape != (n,):
+        raise ValueError(
+            f"QuantizedWeight: expected {name} of shape {(n,)}, got {array.shape}"
+        )
+    line: Array = np.require(array, array.dtype.newbyteorder("="), ["C", "A"])
+    line.flags.writeable = False
+    return line

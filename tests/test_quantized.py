@@ -1,0 +1,592 @@
+"""Quantised weights: the bits of plain NumPy, and what models make of them."""
+
+import copy
+import json
+import pickle
+
+import numpy as np
+import pytest
+from support import families, integers
+from support.arrays import dtype_of, normal
+from support.calls import TIERS, linear_on
+from support.comparisons import assert_same_bits
+
+import attnpy
+from attnpy import QuantizedWeight
+from attnpy._linear import linear
+from attnpy._quantized import QuantizedTable, arrays_of
+from attnpy.blocks import Decoder, Encoder, FeedForward
+from attnpy.layers import MultiHeadAttention, SelfAttention
+from attnpy.models import BertEncoder, CausalDecoder
+
+SIZES = [(1, 1), (15, 3), (64, 48), (127, 49), (300, 100)]
+KINDS = [
+    {"bits": 8},
+    {"bits": 8, "group": 32},
+    {"bits": 8, "group": "column"},
+    {"bits": 4},
+    {"bits": 4, "group": 128},
+]
+ACTIVATIONS = ["float", "int8"]
+
+
+def relative(error, of):
+    return np.sqrt((error**2).mean() / (np.asarray(of, np.float64) ** 2).mean())
+
+
+def oracle(x, weight):
+    """The product by plain NumPy, of what `state_dict` shows."""
+    parts = arrays_of(weight)
+    codes = parts["codes"]
+    if weight.bits == 4:
+        pairs = np.stack([codes & 15, codes >> 4], 1)
+        pairs = pairs.reshape(2 * len(codes), codes.shape[1])
+        codes = pairs[: len(weight)].astype(int) - weight._parts.zero
+    factors = {}
+    for name in ("scale", "minimum"):
+        if name in parts:
+            factors[name] = parts[name].astype(np.float32)
+            if f"coarse_{name}" in parts:
+                blocks = parts[f"coarse_{name}"].astype(np.float32)
+                each = weight._parts.groups_per_block
+                factors[name] *= blocks.repeat(each, 0)[: len(factors[name])]
+    rounds = weight.activations == "int8"
+    return integers.product(x, codes, **factors, group=weight.group, rounds=rounds)
+
+
+def blocks_of(kind, n_rows=300, n_columns=50, activations="float"):
+    """A matrix as GGUF's files have them."""
+    rng = np.random.default_rng(0)
+    bits, group, levels, minimum = {
+        "Q8_0": (8, 32, 1, False),
+        "Q4_0": (4, 32, 1, False),
+        "Q4_1": (4, 32, 1, True),
+        "Q5_0": (8, 32, 1, False),
+        "Q5_1": (8, 32, 1, True),
+        "Q4_K": (4, 32, 8, True),
+        "Q5_K": (8, 32, 8, True),
+        "Q6_K": (8, 16, 16, False),
+    }[kind]
+    low, high = {8: (-128, 128), 4: (0, 16)}[bits]
+    n_groups = -(-n_rows // group)
+    shape, coarse = (n_groups, n_columns), (-(-n_groups // levels), n_columns)
+    given = {}
+    for name in ("scale", "minimum") if minimum else ("scale",):
+        if levels == 1:
+            given[name] = rng.standard_normal(shape).astype(np.float16)
+        else:
+            given[name] = rng.integers(-32, 64, shape, np.int8)
+            given[f"coarse_{name}"] = rng.standard_normal(coarse).astype(np.float16)
+    return QuantizedWeight.from_blocks(
+        rng.integers(low, high, (n_rows, n_columns)),
+        **given,
+        bits=bits,
+        group=group,
+        zero=8 if kind == "Q4_0" else 0,
+        groups_per_block=levels,
+        activations=activations,
+    )
+
+
+FORMS = ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K"]
+
+
+# ---- Products ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tier", TIERS)
+@pytest.mark.parametrize("activations", ACTIVATIONS)
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.quick(tier=TIERS[:1], kind=KINDS[::3])
+def test_products_have_the_bits_of_plain_numpy(tier, activations, kind):
+    for size in SIZES:
+        W = normal(*size)
+        weight = attnpy.quantize(W, **kind, activations=activations)
+        for n_rows in (1, 7, 17):
+            x = normal(n_rows, size[0], seed=n_rows)
+            expected = oracle(x, weight)
+            for num_threads in (1, 2):
+                got = linear_on(tier, x, weight, num_threads=num_threads)
+                assert_same_bits(got, expected)
+
+
+@pytest.mark.parametrize("tier", TIERS)
+@pytest.mark.parametrize("activations", ACTIVATIONS)
+@pytest.mark.parametrize("kind", FORMS)
+@pytest.mark.quick(tier=TIERS[:1], kind=FORMS[4:6])
+def test_products_with_the_forms_of_files_have_the_bits_of_plain_numpy(
+    tier, activations, kind
+):
+    weight = blocks_of(kind, activations=activations)
+    x = normal(5, 300)
+    assert_same_bits(linear_on(tier, x, weight), oracle(x, weight))
+
+
+@pytest.mark.parametrize("tier", TIERS)
+@pytest.mark.quick(tier=TIERS[:1])
+def test_rows_have_the_bits_they_have_alone(tier):
+    for kind in KINDS:
+        for activations in ACTIVATIONS:
+            weight = attnpy.quantize(normal(200, 60), **kind, activations=activations)
+            x = normal(150, 200)
+            together = linear_on(tier, x, weight, num_threads=2)
+            for row in (0, 63, 64, 149):
+                assert_same_bits(linear_on(tier, x[row], weight), together[row])
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("bits", [8, 4])
+def test_float_activations_have_no_error_but_that_of_the_weights(bits):
+    W, x = normal(1000, 60), normal(9, 1000)
+    weight = attnpy.quantize(W, bits=bits)
+    exact = x.astype(np.float64) @ weight.dequantize().astype(np.float64)
+    plain = x @ weight.dequantize()
+    error = relative(linear(x, weight) - exact, exact)
+    assert error < 2 * relative(plain - exact, exact)
+
+
+@pytest.mark.quick
+def test_rounded_activations_have_the_error_of_8_bits():
+    W, x = normal(1024, 60), normal(9, 1024)
+    weight = attnpy.quantize(W, activations="int8")
+    exact = x.astype(np.float64) @ weight.dequantize().astype(np.float64)
+    assert 0.002 < relative(linear(x, weight) - exact, exact) < 0.008
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("activations", ACTIVATIONS)
+def test_rows_that_are_not_finite_are_nan_and_no_others(activations):
+    weight = attnpy.quantize(normal(300, 50), activations=activations)
+    x = normal(6, 300)
+    expected = linear(x, weight)
+    x[1, 7], x[3, 299] = np.nan, np.inf
+    got = linear(x, weight)
+    assert np.isnan(got[1]).all()
+    assert not np.isfinite(got[3]).any()
+    assert activations == "float" or np.isnan(got[3]).all()
+    assert_same_bits(got[[0, 2, 4, 5]], expected[[0, 2, 4, 5]])
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("activations", ACTIVATIONS)
+def test_zeros_and_tiny_and_huge_numbers_are_multiplied(activations):
+    W = normal(64, 50)
+    W[:, 3] = 0
+    weight = attnpy.quantize(W, activations=activations)
+    x = normal(4, 64)
+    x[0], x[1], x[2] = 0, x[1] * np.float32(1e-41), x[2] * np.float32(1e34)
+    got = linear(x, weight)
+    assert_same_bits(got, oracle(x, weight))
+    assert not got[0].any() and not got[:, 3].any()
+    assert np.isfinite(got).all() and got[2].any()
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_16_bits_are_computed_in_float32_and_rounded_once(dtype):
+    W, x = normal(100, 60).astype(dtype_of(dtype)), normal(5, 100)
+    weight = attnpy.quantize(W)
+    assert weight.dtype == W.dtype
+    x = x.astype(W.dtype)
+    got = linear(x, weight)
+    assert got.dtype == W.dtype
+    same = attnpy.quantize(W.astype(np.float32))
+    expected = linear(x.astype(np.float32), same)
+    assert_same_bits(got, expected.astype(W.dtype))
+    assert linear(x.astype(np.float32), weight).dtype == np.float32
+
+
+@pytest.mark.quick
+def test_bias_activation_and_residual_follow_the_product():
+    weight = attnpy.quantize(normal(70, 50))
+    x, bias, other = normal(3, 70), normal(50), normal(3, 50)
+    got = linear(x, weight, bias, activation="relu", times=other, residual=other)
+    expected = np.maximum(linear(x, weight) + bias, 0) * other + other
+    assert_same_bits(got, expected)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("dtype", ["float64", "int64"])
+def test_other_rows_than_float32_and_16_bits_are_refused(dtype):
+    weight = attnpy.quantize(normal(8, 8))
+    with pytest.raises(TypeError, match=f"^x: expected float32, .*got dtype {dtype}"):
+        linear(np.ones((2, 8), dtype), weight)
+
+
+# ---- Quantising ----------------------------------------------------------------------
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(("bits", "error"), [(8, 0.0064), (4, 0.085)])
+def test_codes_are_near_the_numbers(bits, error):
+    W = normal(512, 96)
+    found = relative(attnpy.quantize(W, bits=bits).dequantize() - W, W)
+    assert error / 2 < found < error
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_scales_are_better_than_those_of_the_largest_number(kind):
+    W = normal(300, 40)
+    weight = attnpy.quantize(W, **kind)
+    group = min(weight.group, 300)
+    padded = np.zeros((-(-300 // group) * group, 40), np.float32)
+    padded[:300] = W
+    grouped = padded.reshape(-1, group, 40)
+    steps = 127 if weight.bits == 8 else 7
+    scale = np.abs(grouped).max(1, keepdims=True) / steps
+    plain = (np.rint(grouped / scale) * scale).reshape(-1, 40)[:300]
+    found = ((weight.dequantize() - W) ** 2).sum()
+    assert found < ((plain - W) ** 2).sum()
+
+
+@pytest.mark.quick
+def test_what_integers_hold_exactly_is_kept():
+    W = np.arange(-127, 128, dtype=np.float32)[:, None] * np.float32(0.25)
+    assert_same_bits(attnpy.quantize(W, group="column").dequantize(), W)
+    W = np.arange(-8, 8, dtype=np.float32)[:, None]
+    assert (attnpy.quantize(W, bits=4).dequantize() == W).all()
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (0, 0), (3, 200)])
+@pytest.mark.parametrize("kind", KINDS[2:4], ids=str)
+def test_sizes_may_be_small_or_nothing(shape, kind):
+    W = normal(*shape)
+    weight = attnpy.quantize(W, **kind)
+    assert weight.shape == shape and weight.dequantize().shape == shape
+    assert_same_bits(
+        linear(normal(2, shape[0]), weight), oracle(normal(2, shape[0]), weight)
+    )
+
+
+@pytest.mark.quick
+def test_columns_of_more_rows_than_int32_holds_are_cut():
+    W = np.ones((65536 + 20, 2), np.float32)
+    W[65536:] = 3
+    weight = attnpy.quantize(W, group="column", activations="int8")
+    assert arrays_of(weight)["scale"].shape == (2, 2)
+    got = linear(np.ones((1, len(W)), np.float32), weight)
+    assert abs(got - W.sum(0)).max() < 0.1
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_memory_is_that_of_codes_and_scales(kind):
+    weight = attnpy.quantize(normal(1024, 480), **kind)
+    n_scales = -(-1024 // weight.group) * 480
+    assert weight.nbytes == 1024 * 480 * weight.bits // 8 + 4 * n_scales
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    ("kind", "bits"),
+    [("Q8_0", 8.5), ("Q4_0", 4.5), ("Q4_1", 5), ("Q4_K", 4.625), ("Q5_0", 8.5)],
+)
+def test_forms_of_files_take_little_more_memory_than_there(kind, bits):
+    weight = blocks_of(kind, 1024, 480)
+    assert weight.nbytes * 8 == bits * 1024 * 480
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"bits": 5}, "bits: expected 8 or 4, got 5"),
+        ({"bits": True}, "bits: expected 8 or 4, got True"),
+        ({"group": 48}, 'group: expected 32, 64, 128 or "column", got 48'),
+        ({"group": True}, 'group: expected 32, 64, 128 or "column", got True'),
+        ({"bits": 4, "group": "column"}, "group: expected 32, 64, 128 with 4 bits"),
+        ({"activations": "int4"}, "activations: expected"),
+    ],
+)
+def test_other_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        attnpy.quantize(normal(8, 8), **options)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    ("W", "error", "message"),
+    [
+        (np.eye(4), TypeError, "W: expected float32, float16 or bfloat16"),
+        (np.eye(4, dtype=int), TypeError, "W: expected float32, float16 or bfloat16"),
+        (np.ones(4, np.float32), ValueError, r"W: expected a matrix \(K, M\)"),
+        (np.full((4, 4), np.inf, np.float32), ValueError, "W: expected finite numbers"),
+        (np.full((4, 4), np.nan, np.float16), ValueError, "W: expected finite numbers"),
+    ],
+)
+def test_other_matrices_are_refused(W, error, message):
+    with pytest.raises(error, match=message):
+        attnpy.quantize(W)
+
+
+CODES = np.zeros((32, 3), np.int8)
+SCALE = np.ones((1, 3), np.float32)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    ("codes", "scale", "options", "error", "message"),
+    [
+        (CODES[0], SCALE, {}, ValueError, r"codes: expected \(K, M\)"),
+        (CODES + 16, SCALE, {"bits": 4}, ValueError, "codes: expected .*15"),
+        (CODES.astype(float), SCALE, {}, TypeError, "codes: expected"),
+        (CODES, SCALE[:, :2], {}, ValueError, r"scale: expected shape \(1, 3\)"),
+        (CODES, SCALE.astype(float), {}, TypeError, "scale: expected float32 or"),
+        (CODES, SCALE * np.inf, {}, ValueError, "scale: expected finite"),
+        (CODES, SCALE, {"group": 24}, ValueError, "group: expected a multiple of 16"),
+        (CODES, SCALE, {"group": 1 << 17}, ValueError, "group: expected a multiple"),
+        (CODES, SCALE, {"zero": 3}, ValueError, "zero: expected 0 with 8 bits"),
+        (CODES, SCALE, {"bits": 4, "zero": 16}, ValueError, "zero: expected 0 with"),
+        (CODES, SCALE, {"minimum": SCALE[0]}, ValueError, "minimum: expected shape"),
+        (CODES, SCALE, {"coarse_minimum": SCALE}, ValueError, "coarse_minimum: exp"),
+        (CODES, SCALE, {"coarse_scale": SCALE}, TypeError, "scale: expected int8"),
+        (CODES, SCALE, {"dtype": "float64"}, TypeError, "dtype: expected float32"),
+        (CODES, SCALE, {"groups_per_block": 0}, ValueError, "groups_per_block: expe"),
+    ],
+)
+def test_blocks_that_do_not_fit_together_are_refused(
+    codes, scale, options, error, message
+):
+    with pytest.raises(error, match=f"^{message}"):
+        QuantizedWeight.from_blocks(codes, scale, **options)
+
+
+@pytest.mark.quick
+def test_it_is_made_by_its_constructors_alone():
+    with pytest.raises(TypeError, match=r"QuantizedWeight: expected attnpy\.quantize"):
+        QuantizedWeight()
+    with pytest.raises(AttributeError, match="QuantizedWeight: expected no change"):
+        attnpy.quantize(normal(4, 4)).bits = 4
+    with pytest.raises(AttributeError, match="QuantizedTable: expected no change"):
+        QuantizedTable(attnpy.quantize(normal(4, 4))).T = None
+
+
+# ---- Copies --------------------------------------------------------------------------
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("twin_of", [copy.copy, copy.deepcopy, "pickle"], ids=str)
+def test_copies_have_the_same_bits(twin_of):
+    for weight in (attnpy.quantize(normal(50, 60), bits=4), blocks_of("Q4_K")):
+        if twin_of == "pickle":
+            twin = pickle.loads(pickle.dumps(weight))
+        else:
+            twin = twin_of(weight)
+        x = normal(3, len(weight))
+        assert_same_bits(linear(x, twin), linear(x, weight))
+        assert repr(twin) == repr(weight) and twin.nbytes == weight.nbytes
+
+
+@pytest.mark.quick
+def test_broken_pickles_are_refused():
+    good = blocks_of("Q4_1", 40, 5).__getstate__()
+    nonsense = (-1, 2**70, 1.5, "x", [], np.ones((2, 3)), np.ones(3, np.float32))
+    for place in range(len(good)):
+        for value in nonsense:
+            state = [*good]
+            state[place] = value
+            made = object.__new__(QuantizedWeight)
+            if place == 2 and getattr(value, "dtype", None) == np.float32:
+                continue  # its dtype is all that counts
+            with pytest.raises((TypeError, ValueError), match=r"^QuantizedWeight: "):
+                made.__setstate__(tuple(state))
+    with pytest.raises(TypeError, match="QuantizedWeight: expected its 13 parts"):
+        object.__new__(QuantizedWeight).__setstate__((1, 2))
+    with pytest.raises(TypeError, match="QuantizedTable: expected a QuantizedWeight"):
+        QuantizedTable(3)
+
+
+@pytest.mark.quick
+def test_a_table_has_the_rows_of_its_matrix():
+    for weight in (attnpy.quantize(normal(20, 100)), blocks_of("Q4_K", 70, 100)):
+        table = QuantizedTable(weight)
+        whole = weight.dequantize().T
+        assert table.shape == whole.shape and len(table) == 100
+        assert_same_bits(table.dequantize(), whole)
+        assert_same_bits(table[[[5, -1], [99, 5]]], whole[[[5, -1], [99, 5]]])
+        assert_same_bits(table[3:60:7], whole[3:60:7])
+        assert_same_bits(table[7], whole[7])
+        for wrong in (100, [-101]):
+            with pytest.raises(IndexError, match="rows: expected"):
+                table[wrong]
+        with pytest.raises(TypeError, match="rows: expected"):
+            table[1, 2]
+
+
+# ---- Layers and models ---------------------------------------------------------------
+
+LAYERS = {
+    "head": lambda rng: SelfAttention(24, 8, rng=rng),
+    "attention": lambda rng: MultiHeadAttention(24, 4, num_kv_heads=2, rng=rng),
+    "feed-forward": lambda rng: FeedForward(24, 50, activation="swiglu", rng=rng),
+    "encoder": lambda rng: Encoder(2, 24, 4, 50, rng=rng),
+    "stack": lambda rng: Decoder(2, 24, 4, 50, cross_attention=False, rng=rng),
+    "bert": lambda rng: BertEncoder(
+        2, 24, 4, 50, vocab_size=30, max_length=20, pooler=True, num_labels=3, rng=rng
+    ),
+    "tied": lambda rng: CausalDecoder(
+        2, 24, 4, 50, vocab_size=30, max_length=20, rng=rng
+    ),
+    "untied": lambda rng: CausalDecoder(
+        2, 24, 4, 50, vocab_size=30, max_length=20, tied=False, rng=rng
+    ),
+}
+
+
+def made(name, **options):
+    layer = LAYERS[name](np.random.default_rng(0))
+    if options:
+        layer.quantize(**options)
+    return layer
+
+
+def run(name, layer):
+    if name in ("bert", "tied", "untied"):
+        return layer(np.arange(15))
+    return layer(normal(2, 15, 24))
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("bits", [8, 4])
+def test_layers_compute_with_what_their_weights_stand_for(name, bits):
+    """With float activations, all but the order of sums is that of the numbers."""
+    layer, plain = made(name, bits=bits), made(name)
+    exact = run(name, plain)
+    plain.load_state_dict(layer.parameters())
+    got, expected = run(name, layer), run(name, plain)
+    assert relative(got - expected, expected) < 2e-6
+    assert relative(got - exact, exact) > 1e-4  # it is quantised
+    assert not any(k.startswith("W_") for k, v in vars(layer).items() if v is None)
+    assert f"weights=int{bits}" in repr(layer)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("name", LAYERS)
+def test_rounded_activations_change_little(name):
+    layer, plain = made(name, activations="int8"), made(name)
+    got, expected = run(name, layer), run(name, plain)
+    assert 1e-4 < relative(got - expected, expected) < 0.03
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("name", LAYERS)
+def test_states_go_into_another_layer_and_through_files(name, tmp_path):
+    numpy_files = pytest.importorskip("safetensors.numpy")
+    for options in ({"bits": 8}, {"bits": 4, "activations": "int8"}):
+        layer = made(name, **options)
+        other = LAYERS[name](np.random.default_rng(1))
+        other.quantize(**options)
+        numpy_files.save_file(layer.state_dict(), tmp_path / "model.safetensors")
+        other.load_state_dict(numpy_files.load_file(tmp_path / "model.safetensors"))
+        assert_same_bits(run(name, other), run(name, layer))
+
+
+@pytest.mark.quick
+def test_states_of_another_kind_are_refused_and_change_nothing():
+    layer, plain = made("attention", bits=8), made("attention")
+    before = run("attention", layer)
+    with pytest.raises(ValueError, match=r"state: missing W_q\.codes.*unexpected W_q"):
+        layer.load_state_dict(plain.state_dict())
+    with pytest.raises(ValueError, match=r"state: missing W_q.*unexpected W_q\.codes"):
+        plain.load_state_dict(layer.state_dict())
+    state = layer.state_dict()
+    with pytest.raises(TypeError, match=r"state\['W_q.codes'\]: expected dtype int8"):
+        layer.load_state_dict({**state, "W_q.codes": state["W_q.codes"] + 0.0})
+    with pytest.raises(ValueError, match=r"state\['W_o.scale'\]: expected finite"):
+        layer.load_state_dict({**state, "W_o.scale": state["W_o.scale"] * np.nan})
+    assert_same_bits(run("attention", layer), before)
+
+
+@pytest.mark.quick
+def test_what_is_quantised_stays_so_and_is_not_packed():
+    layer = made("tied", bits=8)
+    before, weight = run("tied", layer), layer.decoder.layers[0].self_attention.W_q
+    layer.quantize(bits=8)
+    layer.pack()
+    assert layer.decoder.layers[0].self_attention.W_q is weight
+    assert isinstance(layer.token_embedding, QuantizedTable)
+    assert_same_bits(run("tied", layer), before)
+    with pytest.raises(ValueError, match="expected a matrix that is not quantised yet"):
+        layer.quantize(bits=4)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("name", ["attention", "tied"])
+def test_what_is_packed_can_be_quantised(name):
+    layer = made(name)
+    layer.pack()
+    layer.quantize()
+    assert_same_bits(run(name, layer), run(name, made(name, bits=8)))
+
+
+@pytest.mark.quick
+def test_float64_is_refused_and_nothing_changes():
+    layer = MultiHeadAttention(12, 3, dtype=np.float64)
+    with pytest.raises(TypeError, match=r"^W_q: expected float32, float16 or bfloat16"):
+        layer.quantize()
+    assert isinstance(layer.W_q, np.ndarray)
+
+
+@pytest.mark.quick
+def test_heads_of_a_quantised_layer_have_its_numbers():
+    mha = made("attention", bits=8)
+    columns = mha.W_q.dequantize()
+    assert_same_bits(mha.heads[1].W_q, columns[:, 6:12])
+
+
+@pytest.mark.quick
+def test_gradients_are_refused_by_name():
+    for name in ("attention", "feed-forward", "encoder"):
+        with pytest.raises(ValueError, match="quantised, which cannot be trained"):
+            made(name, bits=8).vjp(normal(2, 15, 24))
+    with pytest.raises(ValueError, match="token_embedding: expected an array, got one"):
+        made("tied", bits=8).vjp(np.arange(15))
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("name", ["tied", "untied"])
+@pytest.mark.parametrize("activations", ACTIVATIONS)
+def test_a_decoder_writes_the_same_text_in_any_batch(name, activations):
+    model = made(name, activations=activations)
+    alone = model.generate([1, 2, 3], 10)
+    several = model.generate([[1, 2, 3], [4, 5, 6]], 10, num_threads=2)
+    assert (several[0] == alone).all()
+    ids = np.arange(15)
+    at_once = model.logits(model(ids))
+    caches = model.new_caches(1, 20)
+    steps = [model.logits(model([[i]], caches=caches))[0, 0] for i in ids]
+    assert_same_bits(np.array(steps), at_once)
+
+
+def write(folder, config):
+    """Write the folder of a small model."""
+    numpy_files = pytest.importorskip("safetensors.numpy")
+    (folder / "config.json").write_text(json.dumps(config))
+    arrays = {
+        name: array.astype(np.float32)
+        for name, array in families.tensors(config).items()
+    }
+    numpy_files.save_file(arrays, folder / "model.safetensors")
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+@pytest.mark.parametrize("config", [families.BERT, families.LLAMA, families.GPT2])
+def test_models_are_quantised_while_they_are_read(tmp_path, weights, config):
+    write(tmp_path, config)
+    kind = BertEncoder if config is families.BERT else CausalDecoder
+    read = kind.from_pretrained(tmp_path, weights=weights)
+    model = kind.from_pretrained(tmp_path, packed=False)
+    model.quantize(bits=int(weights[3:]))
+    ids = np.arange(10)
+    assert_same_bits(read(ids), model(ids))
+    assert read.state_dict().keys() == model.state_dict().keys()
+    with pytest.raises(ValueError, match=r"^weights: expected"):
+        kind.from_pretrained(tmp_path, weights="int2")
+    with pytest.raises(
+        TypeError, match=r"^dtype: expected float32, float16 or bfloat16"
+    ):
+        kind.from_pretrained(tmp_path, weights=weights, dtype="float64")
