@@ -26,6 +26,7 @@ NEEDS = {
     "coming_from_pytorch": ("torch",),
     "dtypes": ("ml_dtypes",),
     "language_models": ("gguf", "jinja2", "tokenizers"),
+    "quantised_weights": ("safetensors",),
     "threads": ("threadpoolctl",),
     "training": ("safetensors",),
 }
