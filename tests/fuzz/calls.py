@@ -450,11 +450,22 @@ def packs(kinds, dtype):
     return dtype == double or all(k in FLOATS and k != double for k in kinds)
 
 
+def quantised(rng, weight):
+    """Integers in place of a matrix, which stand for numbers near to it."""
+    bits = one_of(rng, (8, 4))
+    groups = (None, 32, 64, 128, *(("column",) if bits == 8 else ()))
+    return attnpy.quantize(weight, bits=bits, group=one_of(rng, groups))
+
+
 def make_linear(rng):
     n, m, kinds = size(rng), size(rng), dtypes(rng, 3)
     x, weight = rows_of(rng, n, kinds[0]), numbers(rng, (n, m), kinds[1])
     packed = kinds[1] in FLOATS and packs(kinds[:1], kinds[1]) and maybe(rng, 0.3)
-    weight = PackedWeight(weight) if packed else stored(rng, weight)
+    single = all(kind == np.float32 for kind in kinds[:2])
+    if single and maybe(rng, 0.3):
+        weight = quantised(rng, weight)
+    else:
+        weight = PackedWeight(weight) if packed else stored(rng, weight)
     arguments = [stored(rng, x), weight]
     if maybe(rng):
         arguments.append(stored(rng, numbers(rng, (m,), kinds[2])))

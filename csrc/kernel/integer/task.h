@@ -15,8 +15,8 @@ enum {
     QUAD_ROW = PANEL * ATTN_QUAD,     /* bytes of a panel's quads of the same rows */
     OUTPUT_COLUMNS = 8 * PANEL,       /* that are stored at a time */
     OUTPUT_ROW = OUTPUT_COLUMNS + 16, /* not a multiple of 4 KB's divisors */
-    MOST_ROWS = ATTN_TASK_ROWS,       /* that are loaded at a time, in */
-    MOST_BYTES = 1 << 20,             /* if they are more than */
+    MOST_ROWS = ATTN_TASK_ROWS,       /* that are loaded at a time; fewer where they */
+    MOST_BYTES = 1 << 20,             /* would be larger, but at least LEAST_ROWS */
     LEAST_ROWS = 8,
     NUMBERS = 16 /* of a row, that are rounded at a time */
 };
