@@ -12,6 +12,7 @@ from support.processes import assert_runs
 
 from attnpy import checkpoints
 from attnpy._families.gguf import ARCHITECTURES
+from attnpy._linear import linear
 from attnpy.models import CausalDecoder
 
 pytestmark = pytest.mark.quick
@@ -80,6 +81,50 @@ def test_an_array_is_what_the_package_makes_of_its_blocks(save, kind):
     assert_same_bits(file.rows("w", 2, 4), expected[2:4])
     assert file.describe("w") == ((5, 512), "float32")
     assert file.type_of("w") == kind
+
+
+# Bits for each number as it is kept. Those of 5 and 6 bits take fewer in the file.
+KEPT = {
+    "Q8_0": 8.5,
+    "Q4_0": 4.5,
+    "Q4_1": 5,
+    "Q5_0": 8.5,
+    "Q5_1": 9,
+    "Q4_K": 4.625,
+    "Q5_K": 8.625,
+    "Q6_K": 8.5625,
+}
+
+
+@pytest.mark.parametrize("kind", KEPT)
+def test_integers_stay_what_they_are_in_the_file(save, kind):
+    array = gguf_files.random_blocks(kind, (50, 512))
+    file = checkpoints.load_gguf(save({}, {"w": array}))
+    weight = file.quantized("w", activations="int8")
+    assert weight.shape == (512, 50) and weight.activations == "int8"
+    assert_same_bits(weight.dequantize(), file["w"].T)
+    assert weight.nbytes * 8 == KEPT[kind] * 512 * 96  # columns in whole panels
+    halves = file.split_halves({"w": 10})
+    assert_same_bits(halves.quantized("w").dequantize(), halves["w"].T)
+    x = np.random.default_rng(0).standard_normal((3, 512), np.float32)
+    exact = x.astype(np.float64) @ file["w"].T.astype(np.float64)
+    error = linear(x, file.quantized("w")) - exact
+    assert np.sqrt((error**2).mean() / (exact**2).mean()) < 1e-6
+
+
+def test_what_cannot_be_kept_as_integers_is_refused(save):
+    infinite = struct.pack("<e", np.inf) + bytes(32)
+    arrays = {
+        "f": gguf_files.random_blocks("F16", (4, 32)),
+        "v": gguf_files.random_blocks("Q8_0", (64,)),
+        "w": gguf_files.Blocks("Q8_0", (1, 32), infinite),
+    }
+    file = checkpoints.load_gguf(save({}, arrays))
+    for name in arrays:
+        with refused(ValueError, name):
+            file.quantized(name)
+    with pytest.raises(KeyError):
+        file.quantized("x")
 
 
 def test_arrays_of_one_and_three_axes(save):

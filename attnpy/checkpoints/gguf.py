@@ -5,13 +5,19 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from attnpy import _parameters, _pickles, _repr
 from attnpy._quoting import named
-from attnpy.checkpoints import gguf_chat, gguf_header, gguf_tokenizer, reading
+from attnpy.checkpoints import (
+    gguf_blocks,
+    gguf_chat,
+    gguf_header,
+    gguf_tokenizer,
+    reading,
+)
 from attnpy.checkpoints.gguf_header import Place
 
 if TYPE_CHECKING:
@@ -20,6 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from attnpy._quantized import QuantizedWeight
     from attnpy._typing import Array
 
 # The forms of numbers that are read.
@@ -172,6 +179,53 @@ class GgufFile(Mapping[str, "Array"]):
                 found = dequantize(self._blocks(name, start, stop), kind)
         values: Array = found.reshape(stop - start, *place.shape[1:])
         return values if order is None else values[order - start]
+
+    def quantized(
+        self, name: str, *, activations: Literal["float", "int8"] = "float"
+    ) -> QuantizedWeight:
+        """Read a matrix of integers into memory, which stay what they are in the file.
+
+        Parameters
+        ----------
+        name : str
+            Of an array (M, K) of the types Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K or
+            Q6_K.
+        activations : {"float", "int8"}, optional
+            As in `attnpy.quantize`.
+
+        Returns
+        -------
+        attnpy.QuantizedWeight
+            The transpose, (K, M), which layers take. Its `dequantize` gives the numbers
+            of ``self[name].T``, bit for bit. Those of 5 and 6 bits are kept as 8.
+
+        Raises
+        ------
+        KeyError
+            If there is no such name.
+        ValueError
+            If it is not a matrix of integers, or its scales are not finite.
+        """
+        from attnpy._quantized import QuantizedWeight
+
+        place = self._places[name]
+        if place.type_name not in gguf_blocks.FORMS or len(place.shape) != 2:
+            raise ValueError(
+                f"{named(name)}: expected a matrix of one of the types "
+                f"{', '.join(gguf_blocks.FORMS)}, got {place.type_name} of shape "
+                f"{place.shape}"
+            )
+        rows = self._blocks(name, 0, place.shape[0])
+        if place.head_dim:
+            rows = rows[_in_file(np.arange(len(rows)), place.head_dim)]
+        given = gguf_blocks.arguments(place.type_name, rows)
+        try:
+            return QuantizedWeight.from_blocks(**given, activations=activations)
+        except ValueError:  # the rest is as it must be
+            raise ValueError(
+                f"{named(name)}: expected blocks whose scales are finite, got NaN or "
+                "infinity"
+            ) from None
 
     def _blocks(self, name: str, start: int, stop: int) -> NDArray[np.uint8]:
         """Return the bytes of rows along the first axis, (n, bytes of a last row)."""

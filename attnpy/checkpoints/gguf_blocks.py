@@ -1,0 +1,145 @@
+"""Blocks of GGUF files as codes and scales, for each of ggml's forms of integers.
+
+ggml-common.h of llama.cpp defines the blocks, and quants.py of the package gguf reads
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from attnpy._typing import Array
+
+    Bytes = NDArray[np.uint8]  # of blocks, (n, size)
+
+
+class Blocks(NamedTuple):
+    """Numbers of n blocks: ``scale * (codes - zero) + minimum``."""
+
+    codes: Array  # (n, numbers of a block)
+    scale: Array  # (n, groups of a block)
+    minimum: Array | None = None
+    coarse_scale: Array | None = None  # (n, 1)
+    coarse_minimum: Array | None = None
+
+
+class Form(NamedTuple):
+    """How blocks are read, and how `QuantizedWeight.from_blocks` keeps them."""
+
+    size: int  # of a block, bytes
+    read: Callable[[Bytes], Blocks]
+    options: dict[str, int]
+
+
+def _halves(data: Bytes) -> Array:
+    """Return float16 numbers."""
+    return np.ascontiguousarray(data).view(np.float16)
+
+
+def _nibbles(data: Bytes, width: int) -> NDArray[np.uint8]:
+    """Return the lower _halves of so many bytes, then the upper ones, and so on."""
+    lines = data.reshape(len(data), -1, 1, width)
+    shifts = np.array([0, 4], np.uint8).reshape(2, 1)
+    found: Array = lines >> shifts & 15
+    return found.reshape(len(data), -1)
+
+
+def _bits(data: Bytes, n: int, width: int) -> NDArray[np.uint8]:
+    """Return the lowest n bits of so many bytes, then the next ones, and so on."""
+    lines = data.reshape(len(data), -1, 1, width)
+    shifts = np.arange(0, 8, n, dtype=np.uint8).reshape(-1, 1)
+    found: Array = lines >> shifts & ((1 << n) - 1)
+    return found.reshape(len(data), -1)
+
+
+def _fifth_bits(data: Bytes) -> NDArray[np.uint8]:
+    """Return the bits of 32 numbers, the first one's the lowest."""
+    return np.unpackbits(data, axis=-1, bitorder="little")
+
+
+def _q8_0(data: Bytes) -> Blocks:
+    return Blocks(data[:, 2:].view(np.int8), _halves(data[:, :2]))
+
+
+def _q4_0(data: Bytes) -> Blocks:
+    return Blocks(_nibbles(data[:, 2:], 16), _halves(data[:, :2]))
+
+
+def _q4_1(data: Bytes) -> Blocks:
+    return Blocks(
+        _nibbles(data[:, 4:], 16), _halves(data[:, :2]), _halves(data[:, 2:4])
+    )
+
+
+def _q5_0(data: Bytes) -> Blocks:
+    codes = _nibbles(data[:, 6:], 16) | _fifth_bits(data[:, 2:6]) << 4
+    return Blocks(codes.view(np.int8) - np.int8(16), _halves(data[:, :2]))
+
+
+def _q5_1(data: Bytes) -> Blocks:
+    codes = _nibbles(data[:, 8:], 16) | _fifth_bits(data[:, 4:8]) << 4
+    return Blocks(codes.view(np.int8), _halves(data[:, :2]), _halves(data[:, 2:4]))
+
+
+def _k_factors(data: Bytes) -> dict[str, Array]:
+    """Return scales and minimums of 8 groups, of 6 bits in the bytes 4 to 15."""
+    first, second, both = data[:, 4:8], data[:, 8:12], data[:, 12:16]
+    scale = np.concatenate([first & 63, both & 15 | first >> 2 & 48], 1)
+    minimum = np.concatenate([second & 63, both >> 4 | second >> 2 & 48], 1)
+    return {
+        "scale": scale.view(np.int8),
+        "minimum": minimum.view(np.int8),
+        "coarse_scale": _halves(data[:, :2]),
+        "coarse_minimum": -_halves(data[:, 2:4]),
+    }
+
+
+def _q4_k(data: Bytes) -> Blocks:
+    return Blocks(_nibbles(data[:, 16:], 32), **_k_factors(data))
+
+
+def _q5_k(data: Bytes) -> Blocks:
+    codes = _nibbles(data[:, 48:], 32) | _bits(data[:, 16:48], 1, 32) << 4
+    return Blocks(codes.view(np.int8), **_k_factors(data))
+
+
+def _q6_k(data: Bytes) -> Blocks:
+    codes = _nibbles(data[:, :128], 64) | _bits(data[:, 128:192], 2, 32) << 4
+    return Blocks(
+        codes.view(np.int8) - np.int8(32),
+        data[:, 192:208].view(np.int8),
+        coarse_scale=_halves(data[:, 208:]),
+    )
+
+
+FORMS = {
+    "Q8_0": Form(34, _q8_0, {"bits": 8, "group": 32}),
+    "Q4_0": Form(18, _q4_0, {"bits": 4, "group": 32, "zero": 8}),
+    "Q4_1": Form(20, _q4_1, {"bits": 4, "group": 32}),
+    "Q5_0": Form(22, _q5_0, {"bits": 8, "group": 32}),
+    "Q5_1": Form(24, _q5_1, {"bits": 8, "group": 32}),
+    "Q4_K": Form(144, _q4_k, {"bits": 4, "group": 32, "groups_per_block": 8}),
+    "Q5_K": Form(176, _q5_k, {"bits": 8, "group": 32, "groups_per_block": 8}),
+    "Q6_K": Form(210, _q6_k, {"bits": 8, "group": 16, "groups_per_block": 16}),
+}
+
+
+def arguments(type_name: str, rows: Bytes) -> dict[str, Any]:
+    """Return the arguments of `QuantizedWeight.from_blocks` for rows, (M, bytes).
+
+    They are columns of the matrix that it makes.
+    """
+    form = FORMS[type_name]
+    found = form.read(rows.reshape(-1, form.size))
+    given = {
+        name: values.reshape(len(rows), -1).T
+        for name, values in zip(Blocks.__annotations__, found, strict=True)
+        if values is not None
+    }
+    return given | form.options
