@@ -440,6 +440,24 @@ def test_bert_pools_and_classifies_as_theirs(tmp_path, activation, n_labels):
     assert_same_bits(read.classify(again), ours.classify(states))
 
 
+@pytest.mark.parametrize("kind", families.ENCODERS)
+def test_texts_are_classified_as_theirs(tmp_path, kind):
+    pytest.importorskip("safetensors")
+    made = transformers.AutoConfig.for_model(**families.ENCODERS[kind], num_labels=3)
+    made._attn_implementation = "eager"
+    torch.manual_seed(0)
+    theirs = transformers.AutoModelForSequenceClassification.from_config(made)
+    theirs = randomized(theirs.double())
+    theirs.save_pretrained(tmp_path)
+    ours = BertEncoder.from_pretrained(tmp_path, classifier=True, dtype="auto")
+    ids = IDS[np.newaxis, :14]
+    with torch.no_grad():
+        expected = theirs(torch.tensor(ids)).logits.numpy()
+    scores = ours.classify(ours(ids))
+    assert np.abs(scores).max() > 0.1
+    np.testing.assert_allclose(scores, expected, rtol=1e-9, atol=1e-9)
+
+
 TASKS = ["MaskedLM", "TokenClassification", "QuestionAnswering", "MultipleChoice"]
 HEADS = {
     **{kind: [*TASKS, "SequenceClassification"] for kind in KIN},
@@ -466,7 +484,10 @@ def test_their_heads_that_are_not_here_are_refused_by_name(tmp_path, kind, task)
     base = transformers.AutoModel.from_pretrained(tmp_path).eval()
     ours = BertEncoder if kind in families.ENCODERS else CausalDecoder
     options = {} if kind in families.ENCODERS else {"logits": False}
-    text = rf"expected no head of {owner.__name__}, which is not here, got .*ignore_he"
+    missing = "which is not here"
+    if task == "SequenceClassification" and kind in families.ENCODERS:
+        missing = "which the model is without unless classifier=True"
+    text = rf"expected no head of {owner.__name__}, {missing}, got .*ignore_he"
     with pytest.raises(ValueError, match=text):
         ours.from_pretrained(tmp_path, **options)
     read = ours.from_pretrained(tmp_path, **options, ignore_head=True)

@@ -105,8 +105,6 @@ def test_berts_kin_differ_from_bert_in_positions_and_types(kind):
     if model.segment_embedding is None:
         with pytest.raises(ValueError, match="token_types: expected none for a model"):
             model(IDS, token_types=0)
-    with pytest.raises(ValueError, match=f"only bert's is here.*{kind}"):
-        BertEncoder.from_config(config, classifier=True)
     if kind == "distilbert":
         with pytest.raises(ValueError, match="pooler: expected False, as distilbert"):
             BertEncoder.from_config(config, pooler=True)
@@ -223,6 +221,43 @@ def test_a_classifier_of_another_class_is_a_head_that_is_not_here(tmp_path):
 
 
 @pytest.mark.quick
+@pytest.mark.parametrize("kind", families.ENCODERS)
+def test_the_classifier_of_each_family_is_its_formula(tmp_path, kind):
+    config = {**families.ENCODERS[kind], "num_labels": 3}
+    tensors = {**families.tensors(config), **families.head(config, 3)}
+    write(tmp_path, config, tensors)
+    model = BertEncoder.from_pretrained(tmp_path, classifier=True, dtype=np.float64)
+    expected = families.text_scores(tensors, config, IDS)
+    assert_close(model.classify(model(IDS)), expected, np.float64)
+    assert np.abs(expected).max() > 0.1
+    narrow = BertEncoder.from_pretrained(tmp_path, classifier=True)
+    assert_close(narrow.classify(narrow(IDS)), expected, np.float32)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("kind", KIN)
+def test_a_classifier_that_nobody_asks_for_is_refused_by_name(tmp_path, kind):
+    config = families.ENCODERS[kind]
+    base, head = families.tensors(config), families.head(config, 2)
+    write(tmp_path, {**config, "architectures": ["KinForSequenceClassification"]}, base)
+    bare = BertEncoder.from_pretrained(tmp_path)  # nothing is lost
+    text = r"missing (pre_)?classifier.*weight"
+    with pytest.raises(ValueError, match=text):
+        BertEncoder.from_pretrained(tmp_path, classifier=True)
+    for owner in ("KinForSequenceClassification", "KinForMultipleChoice"):
+        write(tmp_path, {**config, "architectures": [owner]}, {**base, **head})
+        below = BertEncoder.from_pretrained(tmp_path, ignore_head=True)
+        assert_same_parameters(below, bare)
+        way = "is without unless classifier=True, got .*ignore_head=True reads the rest"
+        if "Choice" in owner:
+            way = r"which is not here, got .*\(ignore_head=True reads the rest"
+            with pytest.raises(ValueError, match=f"no head of {owner}, {way}"):
+                BertEncoder.from_pretrained(tmp_path, classifier=True)
+        with pytest.raises(ValueError, match=f"no head of {owner}, .*{way}"):
+            BertEncoder.from_pretrained(tmp_path)
+
+
+@pytest.mark.quick
 def test_a_decoder_below_a_head_that_is_not_here_is_read_as_asked(tmp_path):
     tensors = families.tensors(families.LLAMA)
     owners = {"architectures": ["LlamaForSequenceClassification"]}
@@ -233,6 +268,22 @@ def test_a_decoder_below_a_head_that_is_not_here_is_read_as_asked(tmp_path):
         CausalDecoder.from_pretrained(tmp_path, logits=False)
     read = CausalDecoder.from_pretrained(tmp_path, logits=False, ignore_head=True)
     assert_same_bits(read.token_embedding, tensors["model.embed_tokens.weight"])
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu", "gelu"])
+def test_the_pullback_of_a_pooler_is_its_derivative(activation):
+    size = {"vocab_size": 9, "pooler": True, "num_labels": 2, "dtype": np.float64}
+    rng = np.random.default_rng(0)
+    model = BertEncoder(1, 4, 1, 4, pooler_activation=activation, rng=rng, **size)
+    model.pooler_weight *= 100
+    states, direction = rng.standard_normal((2, 3, 5, 4))
+    scores, pullback = model.classify_vjp(states)
+    assert_same_bits(scores, model.classify(states))
+    found, step = pullback(np.ones_like(scores)), 1e-6 * direction
+    change = model.classify(states + step).sum() - model.classify(states - step).sum()
+    np.testing.assert_allclose(2e-6 * (found.x * direction).sum(), change, rtol=1e-6)
+    with pytest.raises(ValueError, match=r"pooler_activation: expected .*got 'silu'"):
+        BertEncoder(1, 4, 1, 4, vocab_size=9, pooler_activation="silu")
 
 
 def test_bert_without_heads_says_so():

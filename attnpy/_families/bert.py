@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attnpy._families import rules
-from attnpy._families.declaration import Declaration, Family, names_of
+from attnpy._families.declaration import Declaration, Family, head_of, names_of
 from attnpy._families.fields import HARMLESS, NEUTRAL, NO_END, Field
 
 LAYER = {
@@ -46,8 +46,6 @@ NAMES = Family(
             **EMBEDDINGS,
             **TYPES,
             **POOLER,
-            "classifier.weight": "classifier_weight.T",
-            "classifier.bias": "classifier_bias",
         },
     ),
     prefixes=("bert.", "model."),
@@ -58,6 +56,7 @@ NAMES = Family(
     ignored=BUFFERS,
     heads=("cls.*", "qa_outputs.*"),
     optional=("pooler.dense.*", "classifier.*"),
+    classifier=head_of("pooler.dense", "classifier"),
 )
 
 READ = {

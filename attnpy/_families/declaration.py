@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -11,6 +11,7 @@ from attnpy import _repr
 
 if TYPE_CHECKING:
     from attnpy._families.fields import Field
+    from attnpy._typing import PoolerActivation
 
     Values = Mapping[str, Any]
 
@@ -43,6 +44,9 @@ class Family(NamedTuple):
         Patterns of names that a model leaves alone if it has no parameter for them.
     one_less : tuple of str
         Endings of parameters from which the checkpoint has 1 subtracted.
+    classifier : mapping of str to tuple of str
+        The names of the head that scores texts, for a model that has one. They stand
+        in place of the names of the pooler where the head has a matrix of its own.
     """
 
     names: Mapping[str, tuple[str, ...]]
@@ -54,6 +58,17 @@ class Family(NamedTuple):
     tied: Mapping[str, str] = MappingProxyType({})
     optional: tuple[str, ...] = ()
     one_less: tuple[str, ...] = ()
+    classifier: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+
+    def names_for(self, parameters: Collection[str]) -> Mapping[str, tuple[str, ...]]:
+        """Return the names for a model with these parameters."""
+        if "classifier_weight" not in parameters:
+            return self.names
+        taken = {own for names in self.classifier.values() for own in names}
+        rest = {
+            theirs: own for theirs, own in self.names.items() if taken.isdisjoint(own)
+        }
+        return rest | dict(self.classifier)
 
     def __repr__(self) -> str:
         """Return how many names there are, and what is said of them."""
@@ -85,6 +100,8 @@ class Declaration:
         Arguments of the model, and the fields that have their values.
     fixed : mapping of str to object
         Arguments that are the same whatever a file says.
+    head_activation : str
+        Of the vector of a text that the classifier scores.
     computed : mapping of str to callable
         Arguments that are made of the values of all fields that are read, often by one
         of `rules`. Arguments that are nowhere have their defaults.
@@ -101,6 +118,7 @@ class Declaration:
     copied: Mapping[str, str]
     fixed: Mapping[str, object]
     computed: Mapping[str, Callable[[Values], Any]]
+    head_activation: PoolerActivation = "tanh"
 
 
 def names_of(
@@ -113,6 +131,16 @@ def names_of(
         for name, parameters in layer.items()
     }
     return {name: tuple(own.split()) for name, own in rest.items()} | names
+
+
+def head_of(dense: str, scores: str) -> dict[str, tuple[str, ...]]:
+    """Return the names of a head of texts: those of its two matrices."""
+    return {
+        f"{dense}.weight": ("pooler_weight.T",),
+        f"{dense}.bias": ("pooler_bias",),
+        f"{scores}.weight": ("classifier_weight.T",),
+        f"{scores}.bias": ("classifier_bias",),
+    }
 
 
 # Patterns of the names of heads that decoders have besides the scores of tokens.

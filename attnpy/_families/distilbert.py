@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attnpy._families import bert, rules
-from attnpy._families.declaration import Declaration, Family, names_of
+from attnpy._families.declaration import Declaration, Family, head_of, names_of
 from attnpy._families.fields import HARMLESS, NO_END, Field
 
 NAMES = Family(
@@ -32,6 +32,7 @@ NAMES = Family(
     prefixes=("distilbert.", "model."),
     ignored=bert.BUFFERS,
     heads=("classifier.*", "pre_classifier.*", "qa_outputs.*", "vocab_*"),
+    classifier=head_of("pre_classifier", "classifier"),
 )
 
 DISTILBERT = Declaration(
@@ -73,4 +74,5 @@ DISTILBERT = Declaration(
     # The class has this number, whatever a file says.
     fixed={"num_types": 0, "eps": 1e-12},
     computed={"activation": rules.activation("activation")},
+    head_activation="relu",
 )

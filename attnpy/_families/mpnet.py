@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attnpy._families import bert
 from attnpy._families.declaration import Declaration, Family, names_of
-from attnpy._families.roberta import HEADS
+from attnpy._families.roberta import HEAD, HEADS
 
 NAMES = Family(
     names_of(
@@ -37,6 +37,7 @@ NAMES = Family(
     ignored=bert.BUFFERS,
     heads=HEADS,
     optional=("pooler.dense.*",),
+    classifier=HEAD,
 )
 
 MPNET = Declaration(

@@ -1,7 +1,7 @@
 """RoBERTa and XLM-RoBERTa: BERT, with other positions.
 
 The token whose number is pad_token_id has no position of its own; the others' begin
-after it. All that is called a classifier is another than BERT's.
+after it. The classifier has a matrix of its own in place of the pooler's.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from attnpy._families import bert
-from attnpy._families.declaration import Declaration, Family, names_of
+from attnpy._families.declaration import Declaration, Family, head_of, names_of
 from attnpy._families.fields import HARMLESS, Field
 
+HEAD = head_of("classifier.dense", "classifier.out_proj")
 HEADS = ("classifier.*", "lm_head.*", "qa_outputs.*")
 NAMES = Family(
     names_of(
@@ -23,6 +24,7 @@ NAMES = Family(
     ignored=bert.BUFFERS,
     heads=HEADS,
     optional=("pooler.dense.*",),
+    classifier=HEAD,
 )
 
 _NUMBERS = "token ids that only tokenizers need"

@@ -6,7 +6,7 @@ import fnmatch
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -161,16 +161,10 @@ def fill(
     A model without scores lacks the parameters that others tie to another.
     `filled` is told each parameter that is complete, which is not kept here any longer.
     """
+    names = table.names_for(own)
     found, unexpected = _known_by(tensors, table, prefix)
-    patterns = table.heads + head.patterns
-    lost = [found.pop(plain) for plain in [*found] if _is_like(plain, patterns)]
-    targets = _targets(own, table, found)
-    faults = []
-    if lost and not head.ignored:
-        faults.append(
-            f"expected no head of {named(head.owner)}, which is not here, got "
-            f"{listed(lost)} (ignore_head=True reads the rest)"
-        )
+    faults = _pop_head(found, table, head, () if head.patterns else names)
+    targets = _targets(own, names, found)
     if missing := [prefix + name for name in targets if name not in found]:
         faults.append(f"missing {listed(missing)}")
     for plain in found:
@@ -223,6 +217,24 @@ def dtype_of(tensors: Checkpoint, table: Family) -> str:
     return next((name for name in _dtypes.FLOATING if name in names), "float32")
 
 
+def _pop_head(
+    found: dict[str, str], table: Family, head: Head, own: Collection[str]
+) -> list[str]:
+    """Take out the names of a head that the model is without, and say so."""
+    patterns = table.heads + head.patterns
+    plain = [name for name in found if name not in own and _is_like(name, patterns)]
+    lost = [found.pop(name) for name in plain]
+    if not lost or head.ignored:
+        return []
+    kind = "which is not here"
+    if not head.patterns and table.classifier.keys() >= set(plain):
+        kind = "which the model is without unless classifier=True"
+    return [
+        f"expected no head of {named(head.owner)}, {kind}, got {listed(lost)} "
+        "(ignore_head=True reads the rest)"
+    ]
+
+
 class Target(NamedTuple):
     """Where an array goes: parameters side by side, or their transpose."""
 
@@ -260,11 +272,13 @@ def _is_like(name: str, patterns: tuple[str, ...]) -> bool:
 
 
 def _targets(
-    own: Mapping[str, Array | PanelWriter], table: Family, found: Mapping[str, str]
+    own: Mapping[str, Array | PanelWriter],
+    table: Mapping[str, tuple[str, ...]],
+    found: Mapping[str, str],
 ) -> dict[str, Target]:
     """Return the names that together fill each parameter once, and their targets."""
     candidates: dict[str, tuple[list[str], bool]] = {}
-    for theirs, ours in table.names.items():
+    for theirs, ours in table.items():
         for i in itertools.count() if "{i}" in theirs else range(1):
             names = [name.removesuffix(".T").format(i=i) for name in ours]
             if not own.keys() >= set(names):

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 Model = TypeVar("Model", bound="_typing.PackableModel")
 
-# Classes whose ``classifier``, if any, is that of `BertEncoder`. Other classes of BERT
-# have one for tokens, or for multiple choice.
-CLASSIFIERS = ("BertModel", "BertForSequenceClassification")
+# How classes are called whose ``classifier``, if any, is that of texts. Other classes
+# have one of tokens, or of choices.
+CLASSIFIERS = ("Model", "ForSequenceClassification")
 
 
 # What `weights` may be, and how many bits that means.
@@ -83,8 +83,10 @@ def _head(config: Mapping[str, Any], family: str, ignored: bool) -> Head:
     owners = config.get("architectures")
     if not isinstance(owners, list) or not owners:
         return Head(ignored=ignored)
-    is_foreign = family == "bert" and owners[0] not in CLASSIFIERS
-    return Head(str(owners[0]), ("classifier.*",) if is_foreign else (), ignored)
+    owner, table = str(owners[0]), checkpoints.FAMILIES[family]
+    patterns = tuple(name for name in table.classifier if name not in table.names)
+    is_foreign = not owner.endswith(CLASSIFIERS)
+    return Head(owner, patterns if is_foreign else (), ignored)
 
 
 def load(

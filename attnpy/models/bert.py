@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast, overload
 
 import numpy as np
 
 from attnpy import _checks, _parameters, _pickles, _repr, _vjp, positions
 from attnpy._linear import linear, linear_vjp
 from attnpy._vjp import LayerGradients
-from attnpy.blocks import Encoder, LayerNorm, ModelOutput, _stack
+from attnpy.blocks import Encoder, LayerNorm, ModelOutput, _stack, activation_vjp
 from attnpy.models import _embedding, _hf_config, _pretrained
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from attnpy._families.declaration import Declaration
-    from attnpy._typing import Activation, Array
+    from attnpy._typing import Activation, Array, PoolerActivation
     from attnpy._vjp import Pullback
     from attnpy.blocks._stack import Choice
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         """The options of a call that returns more than the vectors."""
 
 
+POOLER_ACTIVATIONS = "tanh", "relu", "gelu"
 TABLES = "token_embedding", "position_embedding", "segment_embedding"
 
 
@@ -64,6 +65,8 @@ class BertEncoder:
     pooler : bool, optional
         Add the matrix that turns the vector of the first token into that of the text:
         `pool`.
+    pooler_activation : {"tanh", "relu", "gelu"}, optional
+        What `pool` does to each number of that vector.
     padding_id : int, optional
         Number positions as RoBERTa does: they begin at ``padding_id + 1``, and a token
         with this id, wherever it is, has the position `padding_id` and is not counted.
@@ -95,6 +98,8 @@ class BertEncoder:
         As given.
     pooler_weight, pooler_bias : ndarray, shape (E, E) and (E,), or None
         None without `pooler`.
+    pooler_activation : str
+        As given.
     classifier_weight, classifier_bias : ndarray
         Of shape (E, num_labels) and (num_labels,).
         None without `num_labels`.
@@ -154,6 +159,7 @@ class BertEncoder:
     padding_id: int | None
     pooler_weight: Array | None
     pooler_bias: Array | None
+    pooler_activation: str
     classifier_weight: Array | None
     classifier_bias: Array | None
 
@@ -170,6 +176,7 @@ class BertEncoder:
         activation: Activation = "gelu",
         eps: float = 1e-12,
         pooler: bool = False,
+        pooler_activation: PoolerActivation = "tanh",
         padding_id: int | None = None,
         num_buckets: int | None = None,
         num_labels: int | None = None,
@@ -206,6 +213,9 @@ class BertEncoder:
             self.relative_bias = _relative_table(rng, num_buckets, num_heads, dtype)
         kind = self.token_embedding.dtype
         self.pooler_weight = self.pooler_bias = None
+        self.pooler_activation = _checks.one_of(
+            pooler_activation, "pooler_activation", POOLER_ACTIVATIONS
+        )
         self.classifier_weight = self.classifier_bias = None
         if _checks.flag(pooler, "pooler"):
             self.pooler_weight = table(embed_dim, "embed_dim")
@@ -241,12 +251,16 @@ class BertEncoder:
             "max_length": max_length,
             "num_types": 0 if types is None else len(types),
             "pooler": self.pooler_weight is not None,
+            "pooler_activation": self._unusual_activation(),
             "padding_id": self.padding_id,
             "num_buckets": None if distances is None else len(distances),
             "num_labels": None if classes is None else len(classes),
         }
 
     __repr__ = _repr.shows(_shown)
+
+    def _unusual_activation(self) -> str | None:
+        return None if self.pooler_activation == "tanh" else self.pooler_activation
 
     @classmethod
     def from_config(
@@ -271,7 +285,9 @@ class BertEncoder:
             Add the pooler.
         classifier : bool, optional
             Have the pooler and a classifier, with as many scores as ``id2label`` or
-            ``num_labels`` says, by default 2. Only BERT's is here.
+            ``num_labels`` says, by default 2. The pooler is then that of the family's
+            classifier: that of RoBERTa and others is not the one of their models
+            without.
         dtype, rng
             As in `BertEncoder`.
 
@@ -290,9 +306,10 @@ class BertEncoder:
         """
         family = _hf_config.encoder(_checks.mapping(config, "config"))
         options = _hf_config.arguments(config, family)
-        _check_heads(family, pooler, classifier)
+        _check_pooler(family, pooler)
         if _checks.flag(classifier, "classifier"):
             pooler, options["num_labels"] = True, _hf_config.num_labels(config)
+            options["pooler_activation"] = family.head_activation
         return cls(**options, pooler=pooler, dtype=dtype, rng=rng)
 
     @classmethod
@@ -315,8 +332,9 @@ class BertEncoder:
         folder : str or path
             With ``config.json``, and ``model.safetensors`` or the index of several.
         pooler, classifier : bool, optional
-            As in `from_config`: otherwise their weights are ignored. The classifier is
-            that of ``BertForSequenceClassification``, and of cross-encoders.
+            As in `from_config`. A pooler that is not asked for is left alone, as is
+            BERT's classifier. The classifier is that of ``ForSequenceClassification``,
+            and of cross-encoders.
         dtype : dtype, optional
             Dtype of the model; the weights are converted to it. "auto" is the dtype of
             the weights in the files, the widest one if there are several. "bfloat16"
@@ -580,7 +598,8 @@ class BertEncoder:
         Returns
         -------
         ndarray, shape (E,) or (B, E)
-            ``tanh(states[..., 0, :] @ pooler_weight + pooler_bias)``.
+            ``tanh(states[..., 0, :] @ pooler_weight + pooler_bias)``, or another
+            `pooler_activation`.
 
         Raises
         ------
@@ -594,7 +613,7 @@ class BertEncoder:
                 first,
                 weight,
                 self.pooler_bias,
-                activation="tanh",
+                activation=self.pooler_activation,
                 num_threads=num_threads,
             )
 
@@ -627,11 +646,17 @@ class BertEncoder:
         weight, first = self._first_tokens(tokens)
         vectors = self.pool(tokens, num_threads=num_threads)
         checked = _vjp.of_output(vectors)
-        derivative = 1 - np.square(vectors)  # tanh' = 1 - tanh^2
+        before = linear(first, weight, self.pooler_bias, num_threads=num_threads)
 
         def pullback(grad_output: ArrayLike) -> LayerGradients:
+            grad = activation_vjp(
+                checked(grad_output),
+                before,
+                cast("PoolerActivation", self.pooler_activation),
+                num_threads=num_threads,
+            )
             of_first, of_weight, of_bias = linear_vjp(
-                checked(grad_output) * derivative,
+                grad,
                 first,
                 weight,
                 self.pooler_bias,
@@ -846,16 +871,13 @@ def _relative_table(
     return _embedding.table(rng, n_buckets, "num_buckets", num_heads, dtype)
 
 
-def _check_heads(family: Declaration, pooler: bool, classifier: bool) -> None:
-    """Refuse heads that the models of a family do not have, or not as BERT does."""
-    kind, names = family.model_type, family.names.names
-    if _checks.flag(classifier, "classifier") and "classifier.weight" not in names:
+def _check_pooler(family: Declaration, pooler: bool) -> None:
+    """Refuse a pooler that the models of a family do not have."""
+    poolers = [own for own in family.names.names.values() if "pooler_bias" in own]
+    if _checks.flag(pooler, "pooler") and not poolers:
         raise ValueError(
-            "classifier: expected False, as only bert's is here, got True for "
-            f"model_type = {kind!r}"
+            f"pooler: expected False, as {family.model_type} has none, got True"
         )
-    if _checks.flag(pooler, "pooler") and "pooler.dense.weight" not in names:
-        raise ValueError(f"pooler: expected False, as {kind} has none, got True")
 
 
 def _longest(tokens: Array, seq_offsets: NDArray[np.int64] | None) -> int:

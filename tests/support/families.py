@@ -150,6 +150,36 @@ def batch():
     return rows
 
 
+# The names of a head that scores texts: its two matrices, and what is between them.
+HEADS = {
+    "bert": ("pooler.dense", "classifier", np.tanh),
+    "distilbert": ("pre_classifier", "classifier", lambda x: np.maximum(x, 0)),
+}
+HEADS |= dict.fromkeys(
+    ("roberta", "xlm-roberta", "mpnet"),
+    ("classifier.dense", "classifier.out_proj", np.tanh),
+)
+
+
+def head(config, n_labels, seed=5):
+    """Random float32 arrays of a head by name."""
+    rng, size = np.random.default_rng(seed), _bert_size(config, "hidden_size")
+    dense, scores, _ = HEADS[config["model_type"]]
+    shapes = {dense: (size, size), scores: (n_labels, size)}
+    return {
+        name: rng.standard_normal(shape, dtype=np.float32) / np.float32(size**0.5)
+        for name, shape in _with_biases(shapes, 0).items()
+    }
+
+
+def text_scores(weights, config, ids, types=0):
+    """What the head says of one text, (labels,)."""
+    w = {name: np.asarray(array, float) for name, array in weights.items()}
+    dense, scores, activation = HEADS[config["model_type"]]
+    first = bert_states(weights, config, np.asarray(ids), types)[:1]
+    return torch_linear(activation(torch_linear(first, w, dense)), w, scores)[0]
+
+
 def tensors(config, seed=0):
     """Random float32 arrays by name."""
     rng = np.random.default_rng(seed)

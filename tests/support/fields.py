@@ -37,9 +37,9 @@ def families():
 def _heads(family):
     if family.model == "decoder":
         return "scores of the next token"
-    names = family.names.names
-    heads = {"pooler": "pooler.dense.weight", "text classifier": "classifier.weight"}
-    return ", ".join(head for head, name in heads.items() if name in names) or "none"
+    poolers = [own for own in family.names.names.values() if "pooler_bias" in own]
+    heads = {"pooler": poolers, "text classifier": family.names.classifier}
+    return ", ".join(head for head, names in heads.items() if names) or "none"
 
 
 def tables():
