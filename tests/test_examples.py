@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support import families, minilm
+from support import families, minilm, sentences
 
 import attnpy
 
@@ -15,7 +15,8 @@ README = Path(__file__).parents[1] / "README.md"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.M | re.S)
 
 
-NEEDS_GPT2 = '"gpt2"'  # a folder with its weights
+# Folders with weights.
+NEEDS_GPT2, NEEDS_RERANKER = '"gpt2"', '"reranker"'
 
 ROOT = Path(attnpy.__file__).parent
 MODULES = sorted(
@@ -36,6 +37,7 @@ NEEDS = {
     "integrations.torch._accelerate": "torch",
     "integrations.torch._attention": "torch",
     "integrations.torch._sdpa": "torch",
+    "models.rerank": "tokenizers",
     "models.sentences": "tokenizers",
     "plot.grids": "matplotlib",
     "plot.maps": "matplotlib",
@@ -96,8 +98,26 @@ def test_readme_examples_of_a_model_write_what_it_generates(
     assert capsys.readouterr().out == written
 
 
+@pytest.mark.parametrize("code", [code for code in EXAMPLES if NEEDS_RERANKER in code])
+def test_readme_examples_of_a_reranker_print_passages(
+    code, tmp_path, monkeypatch, capsys
+):
+    minilm.require()
+    (tmp_path / "reranker").mkdir()
+    sentences.write_scorer(tmp_path / "reranker")
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(code, names)
+    printed = capsys.readouterr().out.splitlines()
+    assert len(set(printed)) == 2
+    assert set(printed) < set(names["passages"])
+
+
+WHOLE = [x for x in EXAMPLES if NEEDS_GPT2 not in x and NEEDS_RERANKER not in x]
+
+
 @pytest.mark.quick
-@pytest.mark.parametrize("code", [code for code in EXAMPLES if NEEDS_GPT2 not in code])
+@pytest.mark.parametrize("code", WHOLE)
 def test_readme_examples_print_what_their_comments_say(code, capsys):
     if "threadpoolctl" in code:
         pytest.importorskip("threadpoolctl")

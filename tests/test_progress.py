@@ -12,7 +12,7 @@ from support.errors import refused
 
 from attnpy import _progress, checkpoints, plot
 from attnpy.layers import MultiHeadAttention
-from attnpy.models import BertEncoder, CausalDecoder, SentenceEncoder
+from attnpy.models import BertEncoder, CausalDecoder, CrossEncoder, SentenceEncoder
 
 pytestmark = pytest.mark.quick
 tqdm = pytest.importorskip("tqdm")
@@ -56,6 +56,12 @@ def searching(folder, **options):
     return encoder.search("the cat", sentences.TEXTS, **options).scores
 
 
+def scoring(folder, **options):
+    sentences.write_scorer(folder)
+    encoder = CrossEncoder.from_pretrained(folder, progress=False)
+    return encoder.predict(sentences.PAIRS, batch_size=2, **options)
+
+
 def drawing_weights(folder, **options):
     figure = plot.head_grid(random_weights(3, 4, 4), **options)
     return np.array([len(figure.axes)])
@@ -74,6 +80,7 @@ JOBS = {
     reading_an_encoder: "B/s",
     encoding: "7/7",
     searching: "7/7",
+    scoring: "9/9",
     drawing_weights: "3/3",
     drawing_scores: "3/3",
 }
@@ -81,6 +88,7 @@ NEEDS = {
     "reading": ("tokenizers", "safetensors"),
     "encoding": ("tokenizers", "safetensors"),
     "searching": ("tokenizers", "safetensors"),
+    "scoring": ("tokenizers", "safetensors"),
     "drawing": ("matplotlib",),
 }
 
@@ -93,7 +101,7 @@ def job(request, tmp_path):
         pytest.importorskip(package)
     if "matplotlib" in needs:
         pytest.importorskip("matplotlib").use("Agg")
-    if "tokenizers" in needs:
+    if "tokenizers" in needs and request.param is not scoring:
         sentences.write(tmp_path)
     yield lambda **options: request.param(tmp_path, **options)
     if "matplotlib" in needs:

@@ -51,7 +51,8 @@ def test_parameters_are_counted(name, tmp_path):
 
 @pytest.mark.quick
 @pytest.mark.parametrize(
-    "name", [*with_parameters(), "KVCache", "models.SentenceEncoder"]
+    "name",
+    [*with_parameters(), "KVCache", "models.CrossEncoder", "models.SentenceEncoder"],
 )
 def test_what_is_not_whole_is_shown(name):
     kind = public.classes()[name]

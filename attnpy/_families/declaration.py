@@ -60,16 +60,6 @@ class Family(NamedTuple):
     one_less: tuple[str, ...] = ()
     classifier: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
-    def names_for(self, parameters: Collection[str]) -> Mapping[str, tuple[str, ...]]:
-        """Return the names for a model with these parameters."""
-        if "classifier_weight" not in parameters:
-            return self.names
-        taken = {own for names in self.classifier.values() for own in names}
-        rest = {
-            theirs: own for theirs, own in self.names.items() if taken.isdisjoint(own)
-        }
-        return rest | dict(self.classifier)
-
     def __repr__(self) -> str:
         """Return how many names there are, and what is said of them."""
         return _repr.of_fields(self)
@@ -131,6 +121,19 @@ def names_of(
         for name, parameters in layer.items()
     }
     return {name: tuple(own.split()) for name, own in rest.items()} | names
+
+
+def names_for(
+    family: Family, parameters: Collection[str]
+) -> dict[str, tuple[str, ...]]:
+    """Return the names for a model with these parameters."""
+    if "classifier_weight" not in parameters:
+        return dict(family.names)
+    taken = {own for names in family.classifier.values() for own in names}
+    rest = {
+        theirs: own for theirs, own in family.names.items() if taken.isdisjoint(own)
+    }
+    return rest | dict(family.classifier)
 
 
 def head_of(dense: str, scores: str) -> dict[str, tuple[str, ...]]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attnpy import _checks, _dtypes, _progress
-from attnpy._families.declaration import Family
+from attnpy._families.declaration import Family, names_for
 from attnpy._packed_weight import PANEL_COLUMNS, PanelWriter
 from attnpy._quoting import joined, listed, named, quoted
 from attnpy.checkpoints.families import FAMILIES
@@ -161,7 +161,7 @@ def fill(
     A model without scores lacks the parameters that others tie to another.
     `filled` is told each parameter that is complete, which is not kept here any longer.
     """
-    names = table.names_for(own)
+    names = names_for(table, own)
     found, unexpected = _known_by(tensors, table, prefix)
     faults = _pop_head(found, table, head, () if head.patterns else names)
     targets = _targets(own, names, found)

@@ -1,16 +1,23 @@
 """Whole models, small enough to read: BERT, and decoders such as GPT-2, Llama, Gemma.
 
 They are embeddings around the stacks of `attnpy.blocks`, and their weights come from
-the checkpoints of `attnpy.checkpoints`. `SentenceEncoder` turns text into vectors,
-with a tokenizer of the tokenizers package.
+the checkpoints of `attnpy.checkpoints`. `SentenceEncoder` turns text into vectors, and
+`CrossEncoder` pairs of texts into scores, with a tokenizer of the tokenizers package.
 """
 
 from attnpy.models.bert import BertEncoder
 from attnpy.models.decoder import CausalDecoder
+from attnpy.models.rerank import CrossEncoder
 from attnpy.models.sampling import sample
 from attnpy.models.sentences import SentenceEncoder
 
-__all__ = ["BertEncoder", "CausalDecoder", "SentenceEncoder", "sample"]
+__all__ = [
+    "BertEncoder",
+    "CausalDecoder",
+    "CrossEncoder",
+    "SentenceEncoder",
+    "sample",
+]
 
 
 def __dir__() -> list[str]:

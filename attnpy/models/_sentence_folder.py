@@ -44,7 +44,17 @@ FLAGS = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-TEXT_ALONE = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
+
+
+class Task(NamedTuple):
+    """What the first module does, in the words of its file."""
+
+    name: str
+    output: str
+    method_output: str
+
+
+EMBEDDING = Task("feature-extraction", "token_embeddings", "last_hidden_state")
 
 Step = Callable[["Array", "int | None"], "Array"]
 
@@ -84,17 +94,14 @@ class Recipe(NamedTuple):
 def read(folder: str | os.PathLike[str]) -> Recipe:
     """Read all files but the tokenizer's and the weights of the first module."""
     folder = folder_at(folder)
-    modules = _modules(folder)
+    modules = _embedding_modules(folder)
     model_folder, pooling, include_prompt, embed_dim = folder, None, True, None
     steps: list[Step] = []
     if modules is not None:
         model_folder = modules[0][1]
         pooling, include_prompt, embed_dim = _pooling(modules[1][1] / "config.json")
         steps = [STEPS[kind](path) for kind, path in modules[2:]]
-    max_length, lower_case = _sentence_config(model_folder)
-    is_explicit = max_length is not None
-    if max_length is None:
-        max_length = _tokenizers_length(model_folder)
+    max_length, is_explicit, lower_case = sentence_config(model_folder, EMBEDDING)
     return Recipe(
         model_folder,
         max_length,
@@ -152,7 +159,7 @@ class Fields:
         )
 
 
-def _modules(folder: Path) -> list[tuple[str, Path]] | None:
+def modules(folder: Path) -> list[tuple[str, Path]] | None:
     """Return the kinds of the modules and their folders, or None without the file."""
     path = folder / "modules.json"
     if not is_there(path):
@@ -160,14 +167,21 @@ def _modules(folder: Path) -> list[tuple[str, Path]] | None:
     entries = read_json(path, list, "a list of modules")
     if not all(isinstance(entry, dict) for entry in entries):
         raise ValueError(f"{path}: expected a list of modules, got {quoted(entries)}")
-    modules = [_module(path, entry) for entry in entries]
-    kinds = [kind for kind, _ in modules]
-    if kinds[:2] != ["Transformer", "Pooling"] or not STEPS.keys() >= set(kinds[2:]):
+    return [_module(path, entry) for entry in entries]
+
+
+def _embedding_modules(folder: Path) -> list[tuple[str, Path]] | None:
+    """Return the modules of what turns texts into vectors."""
+    found = modules(folder)
+    kinds = [kind for kind, _ in found or []]
+    if found is not None and (
+        kinds[:2] != ["Transformer", "Pooling"] or not STEPS.keys() >= set(kinds[2:])
+    ):
         raise ValueError(
-            f"{path}: expected Transformer, Pooling, and then any of Dense and "
-            f"Normalize, got {listed(kinds) or 'none'}"
+            f"{folder / 'modules.json'}: expected Transformer, Pooling, and then any "
+            f"of Dense and Normalize, got {listed(kinds) or 'none'}"
         )
-    return modules
+    return found
 
 
 def _module(path: Path, entry: Config) -> tuple[str, Path]:
@@ -256,17 +270,27 @@ def _dense(folder: Path) -> Dense:
 STEPS: dict[str, Callable[[Path], Step]] = {"Dense": _dense, "Normalize": _normalize}
 
 
-def _sentence_config(folder: Path) -> tuple[int | None, bool]:
-    """Return the longest text, and whether texts are turned into lower case."""
+def sentence_config(folder: Path, task: Task) -> tuple[int | None, bool, bool]:
+    """Return the longest text, whether this is explicit, and whether case is lowered.
+
+    What the tokenizer could do is the longest text where nothing else says it.
+    """
     paths = [folder / name for name in SENTENCE_CONFIGS if is_there(folder / name)]
-    if not paths:
-        return None, False
-    fields = Fields(paths[0])
+    max_length, lower_case = _of_module(paths[0], task) if paths else (None, False)
+    if max_length is None:
+        return _tokenizers_length(folder), False, lower_case
+    return max_length, True, lower_case
+
+
+def _of_module(path: Path, task: Task) -> tuple[int | None, bool]:
+    """Return the longest text, and whether texts are turned into lower case."""
+    fields = Fields(path)
     max_length = fields.count("max_seq_length")
     lower_case = fields.take("do_lower_case", bool, "true or false", False)
-    fields.require("transformer_task", "feature-extraction")
-    fields.require("module_output_name", "token_embeddings")
-    fields.require("modality_config", TEXT_ALONE)
+    by_text = {"method": "forward", "method_output_name": task.method_output}
+    fields.require("transformer_task", task.name)
+    fields.require("module_output_name", task.output)
+    fields.require("modality_config", {"text": by_text})
     for name in ("model_args", "tokenizer_args", "config_args", "processing_kwargs"):
         fields.require(name, {})
     fields.take("unpad_inputs", bool, "true or false")  # how, not what
@@ -287,21 +311,27 @@ def _model_config(
     fields = Fields(path)
     fields.rest.pop("__version__", None)
     fields.require("model_type", "SentenceTransformer")
-    prompts = fields.take("prompts", Mapping, "a mapping", {})
-    default = fields.take("default_prompt_name", str, "a name")
+    texts, default = take_prompts(fields)
     similarity = fields.take("similarity_fn_name", str, "a name", "cosine")
     truncate_dim = fields.count("truncate_dim")
     fields.end()
-    texts = {name: "" if text is None else text for name, text in prompts.items()}
-    if not all(isinstance(text, str) for text in texts.values()):
-        raise fields.fault("prompts to be texts", prompts)
-    if default is not None and default not in texts:
-        raise fields.fault("default_prompt_name to be one of the prompts", default)
     if similarity not in FUNCTIONS:
         raise fields.fault(
             f"similarity_fn_name to be of {', '.join(FUNCTIONS)}", similarity
         )
     return texts, default, similarity, truncate_dim
+
+
+def take_prompts(fields: Fields) -> tuple[dict[str, str], str | None]:
+    """Return the prompts by name, and which is the usual one."""
+    prompts = fields.take("prompts", Mapping, "a mapping", {})
+    default = fields.take("default_prompt_name", str, "a name")
+    texts = {name: "" if text is None else text for name, text in prompts.items()}
+    if not all(isinstance(text, str) for text in texts.values()):
+        raise fields.fault("prompts to be texts", prompts)
+    if default is not None and default not in texts:
+        raise fields.fault("default_prompt_name to be one of the prompts", default)
+    return texts, default
 
 
 # ---- The tokenizer -------------------------------------------------------------------
@@ -408,20 +438,22 @@ def check_length(length: int, name: str, longest: int, n_special: int) -> int:
     return length
 
 
-def longest(recipe: Recipe, asked: int | None, n_positions: int) -> int:
-    """Return the largest number of tokens of a text: as given, or as in the folder."""
+def longest(
+    said: int | None, is_explicit: bool, asked: int | None, n_positions: int
+) -> int:
+    """Return the most tokens of a text: as asked, or as the folder has said."""
     if asked is not None:
         return asked
-    if recipe.max_length is None:
+    if said is None:
         return n_positions
-    if not recipe.is_explicit:  # what the tokenizer could do
-        return min(recipe.max_length, n_positions)
-    if recipe.max_length > n_positions:
+    if not is_explicit:  # what the tokenizer could do
+        return min(said, n_positions)
+    if said > n_positions:
         raise ValueError(
             f"max_seq_length: expected at most {n_positions}, for which the model has "
-            f"positions, got {recipe.max_length}; from_pretrained(max_length=) wins"
+            f"positions, got {said}; from_pretrained(max_length=) wins"
         )
-    return recipe.max_length
+    return said
 
 
 def check_size(recipe: Recipe, embed_dim: int) -> None:

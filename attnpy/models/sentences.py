@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from attnpy import _checks, _dtypes, _machine, _parameters, _pickles, _progress, _repr
-from attnpy._quoting import listed, quoted
+from attnpy import _checks, _dtypes, _parameters, _pickles, _progress, _repr
 from attnpy.checkpoints.reading import judged_elsewhere
-from attnpy.models import _pooling, _sentence_folder, _similarity
+from attnpy.models import _pooling, _sentence_folder, _similarity, _texts
 from attnpy.models._similarity import SearchResult
+from attnpy.models._texts import WINDOW
 from attnpy.models.bert import BertEncoder
 
 if TYPE_CHECKING:
@@ -25,9 +24,7 @@ if TYPE_CHECKING:
     from attnpy._typing import Array
     from attnpy.models._sentence_folder import Step
 
-# How many batches of texts are in memory and sorted by length at a time; how many
-# vectors `search` reads at a time.
-WINDOW = 64
+# How many vectors `search` looks at at a time.
 BLOCK = 16384
 
 
@@ -191,11 +188,7 @@ class SentenceEncoder:
             raise TypeError(
                 f"model: expected a BertEncoder, got {type(self.model).__name__}"
             )
-        if not hasattr(self.tokenizer, "encode_batch_fast"):
-            raise TypeError(
-                "tokenizer: expected a tokenizers.Tokenizer of version 0.20 or later, "
-                f"got {type(self.tokenizer).__name__}"
-            )
+        _texts.check_tokenizer(self.tokenizer)
 
     @classmethod
     def from_pretrained(
@@ -267,7 +260,9 @@ class SentenceEncoder:
             pooling=modes,
             include_prompt=recipe.include_prompt,
             steps=recipe.steps,
-            max_length=_sentence_folder.longest(recipe, max_length, model.max_tokens),
+            max_length=_sentence_folder.longest(
+                recipe.max_length, recipe.is_explicit, max_length, model.max_tokens
+            ),
             truncation_side=side,
             prompts=recipe.prompts,
             default_prompt_name=recipe.default_prompt_name,
@@ -346,11 +341,12 @@ class SentenceEncoder:
             num_threads,
         )
         if isinstance(texts, str):
-            return self._encode_one(_text(texts, "texts"), how, out)
+            return self._encode_one(_texts.text(texts, "texts"), how, out)
         n_texts = len(texts) if isinstance(texts, Sized) else None
         sink = _Sink(out, n_texts, how.dim, self._dtype)
+        size = WINDOW * batch_size
         with _progress.bar(progress, n_texts, "text") as done:
-            for window in _windows(texts, WINDOW * batch_size):
+            for window in _texts.windows(texts, size, "texts", _texts.text):
                 self._encode_window(window, how, sink.rows(len(window)), done)
         return sink.whole()
 
@@ -474,18 +470,8 @@ class SentenceEncoder:
         return truncate_dim
 
     def _prompt(self, prompt: str | None, name: str | None) -> str:
-        """Return the prompt to put before texts."""
-        if prompt is not None:
-            if name is not None:
-                raise ValueError("prompt: expected None with prompt_name, got both")
-            return _text(prompt, "prompt")
-        name = self.default_prompt_name if name is None else name
-        if name is None:
-            return ""
-        if name not in self.prompts:
-            known = listed(self.prompts) or "no name, as there are no prompts"
-            raise ValueError(f"prompt_name: expected one of {known}, got {name!r}")
-        return _text(self.prompts[name], f"prompts[{quoted(name)}]")
+        """Return what to put before texts."""
+        return _texts.prompt(self.prompts, self.default_prompt_name, prompt, name)
 
     def _encode_one(self, text: str, how: _How, out: Array | None) -> Array:
         if out is not None and out.shape != (how.dim,):
@@ -499,24 +485,15 @@ class SentenceEncoder:
     def _encode_window(
         self, texts: list[str], how: _How, out: Array, done: Callable[[int], object]
     ) -> None:
-        """Write the vectors of texts in memory, (n, E)."""
-        tokens = self._tokens(texts, how)
+        """Write the vectors of texts, which are all in memory, (n, E)."""
+        texts = [how.prompt + text for text in texts]
+        codes = _texts.encoded(self.tokenizer, texts, how.num_threads)
+        tokens = [code.ids for code in codes]
         first = self._prompt_tokens(how.prompt)
-        order = sorted(range(len(tokens)), key=lambda i: -len(tokens[i]))
-        for begin in range(0, len(order), how.batch_size):
-            chosen = order[begin : begin + how.batch_size]
+        for chosen in _texts.batches([*map(len, tokens)], how.batch_size):
             pooled = self._pooled([tokens[i] for i in chosen], first, how.num_threads)
             out[chosen] = self._finished(pooled, how)
             done(len(chosen))
-
-    def _tokens(self, texts: list[str], how: _How) -> list[list[int]]:
-        """Return the texts' token ids."""
-        texts = [how.prompt + text for text in texts]
-        tokenizer, n_threads = self.tokenizer, how.num_threads
-        with judged_elsewhere("tokenizer", "one that makes tokens of these texts"):
-            if (_machine.get_num_threads() if n_threads is None else n_threads) == 1:
-                return [tokenizer.encode(text).ids for text in texts]
-            return [code.ids for code in tokenizer.encode_batch_fast(texts)]
 
     def _prompt_tokens(self, prompt: str) -> int:
         """Return how many tokens at the beginning `pooling` ignores."""
@@ -533,9 +510,7 @@ class SentenceEncoder:
     ) -> Array:
         """Return the vectors of texts, (B, n_modes * E), from their token ids."""
         lengths = [len(ids) for ids in tokens]
-        padded = np.zeros((len(tokens), max(lengths)), np.int64)  # (B, L)
-        for row, ids in zip(padded, tokens, strict=True):
-            row[: len(ids)] = ids
+        padded = _texts.padded(tokens)
         states = self.model(padded, lengths=lengths, num_threads=num_threads)
         states = states.astype(self._dtype, copy=False)  # (B, L, E)
         return np.stack(
@@ -568,7 +543,7 @@ class SentenceEncoder:
         if not _is_numbers(corpus):
             if isinstance(corpus, str):
                 raise TypeError("corpus: expected vectors or texts, got one string")
-            for window in _windows(corpus, BLOCK):
+            for window in _texts.windows(corpus, BLOCK, "texts", _texts.text):
                 yield self.encode(window, progress=False, num_threads=num_threads)
             return
         if corpus.ndim != 2 or corpus.shape[1] != dim:
@@ -644,27 +619,6 @@ def _check_out(out: Array, n_texts: int | None, dim: int, dtype: np.dtype[Any]) 
         raise ValueError(f"out: expected ({n}, {dim}), got {out.shape}")
     if not out.flags.writeable:
         raise ValueError("out: expected an array that can be written to")
-
-
-def _windows(texts: Iterable[str], n: int) -> Iterator[list[str]]:
-    """Yield texts, this many at a time."""
-    if isinstance(texts, (bytes, Mapping)) or not isinstance(texts, Iterable):
-        raise TypeError(f"texts: expected strings, got {type(texts).__name__}")
-    remaining, begin = iter(texts), 0
-    while window := list(itertools.islice(remaining, n)):
-        yield [_text(text, f"texts[{begin + i}]") for i, text in enumerate(window)]
-        begin += len(window)
-
-
-def _text(text: object, name: str) -> str:
-    """Return a text, checked so that it can be turned into tokens."""
-    if not isinstance(text, str):
-        raise TypeError(f"{name}: expected a string, got {type(text).__name__}")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"{name}: expected a text in Unicode, got {error}") from None
-    return text
 
 
 def _is_numbers(values: object) -> TypeGuard[Array]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 
 from attnpy import _checks
-from attnpy._attention import attention
 from attnpy._linear import linear
+from attnpy._softmax import softmax
 from attnpy.training import _arrays
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def cross_entropy(
     labels, counted = _checked_targets(targets, scores.shape, ignore_index)
     smoothing = _checked_smoothing(label_smoothing)
     _checks.one_of(reduction, "reduction", ("mean", "sum", "none"))
-    gradient, lse = _softmax(scores, num_threads)
+    gradient, lse = softmax(scores, num_threads)
     places = labels[..., np.newaxis]
     with np.errstate(invalid="ignore"):  # inf - inf
         losses = _surprise(gradient, scores, places, lse)
@@ -176,26 +176,6 @@ def _checked_smoothing(share: float) -> float:
     if not 0 <= number <= 1:
         raise ValueError(f"label_smoothing: expected 0 to 1, got {number}")
     return number
-
-
-def _softmax(scores: Array, num_threads: int | None) -> tuple[Array, Array]:
-    """Return the probabilities (..., V), and log-sum-exp (...) of each row.
-
-    Heads of size 0 have scores 0, to which the bias is added.
-    """
-    *rows, n_classes = scores.shape
-    dtype = scores.dtype.newbyteorder("=")
-    _, probabilities, lse = attention(
-        np.zeros((*(rows or [1]), 0), dtype),
-        np.zeros((n_classes, 0), dtype),
-        np.zeros((n_classes, 0), dtype),
-        bias=scores if rows else scores[np.newaxis],
-        return_weights=True,
-        return_lse=True,
-        num_threads=num_threads,
-    )
-    probabilities[~(lse > -np.inf)] = np.nan
-    return probabilities.reshape(scores.shape), lse.reshape(rows).astype(np.float64)
 
 
 def _surprise(

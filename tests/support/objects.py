@@ -30,6 +30,12 @@ def sentence_encoder(folder):
     return models.SentenceEncoder.from_pretrained(folder)
 
 
+def cross_encoder(folder):
+    sentences.require()
+    sentences.write_scorer(folder)
+    return models.CrossEncoder.from_pretrained(folder)
+
+
 def search_result(folder):
     return sentence_encoder(folder).search("cat", normal(9, 12))
 
@@ -68,6 +74,7 @@ EXAMPLES = {
     "layers.LayerGradients": lambda _: layer_gradients(),
     "models.BertEncoder": lambda _: models.BertEncoder(1, 8, 2, 32, vocab_size=9),
     "models.CausalDecoder": lambda _: models.CausalDecoder(1, 8, 2, 32, vocab_size=9),
+    "models.CrossEncoder": cross_encoder,
     "models.SentenceEncoder": sentence_encoder,
     "positions.Learned": lambda _: positions.Learned(5, 6),
     "positions.Rotary": lambda _: positions.Rotary(8),

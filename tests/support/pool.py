@@ -145,6 +145,18 @@ def sentence_cases():
     yield "models.SentenceEncoder.encode", encode, (texts,)
     yield "models.SentenceEncoder.similarity", encoder.similarity, (vectors, vectors)
     yield "models.SentenceEncoder.search", search, (vectors, vectors)
+    with tempfile.TemporaryDirectory() as folder:
+        sentences.write_scorer(Path(folder))
+        reranker = models.CrossEncoder.from_pretrained(folder)
+
+    def predict(pairs, **options):
+        return reranker.predict(pairs, progress=False, **options)
+
+    def rank(query, documents, **options):
+        return reranker.rank(query, documents, progress=False, **options)
+
+    yield "models.CrossEncoder.predict", predict, ([("the cat", "a dog")] * 40,)
+    yield "models.CrossEncoder.rank", rank, ("the cat", texts)
 
 
 def all_cases():

@@ -65,7 +65,9 @@ def tokenizer():
     made.normalizer = normalizers.BertNormalizer(lowercase=False)
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     made.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
     )
     made.add_special_tokens(["[UNK]", "[PAD]", "[CLS]", "[SEP]"])
     made.enable_truncation(5)
@@ -109,6 +111,40 @@ def write(
     for place in places[1:]:
         (folder / place).mkdir(exist_ok=True)
     put(folder / "1_Pooling" / "config.json", pooling)
+    return tensors, model
+
+
+PAIRS = [
+    ("the cat is sleeping", "a dog barks"),
+    ("find the moon", "the old moon shines. red sun under the blue sea"),
+    ("", "leafy trees"),
+    ("a cat", ""),
+    ("red sun under the blue sea is not a sad sun", "cat"),
+    ("xylophone cats", "the cat is sleeping"),
+    (LONG, "a dog"),
+    ("a dog", LONG),
+    (LONG, LONG),
+]
+INPUTS = ["input_ids", "token_type_ids", "attention_mask"]
+
+
+def write_scorer(folder, kind="bert", n_labels=1, config=None, **tokenizer_config):
+    """Write the folder of a model that scores texts; returns tensors and config."""
+    from safetensors.numpy import save_file
+
+    labels = {str(i): f"LABEL_{i}" for i in range(n_labels)}
+    owner = {"architectures": ["AnyForSequenceClassification"], "id2label": labels}
+    model = {**families.ENCODERS[kind], "pad_token_id": 1, **owner, **(config or {})}
+    tensors = {**families.tensors(model), **families.head(model, n_labels)}
+    save_file(tensors, folder / "model.safetensors")
+    tokenizer().save(str(folder / "tokenizer.json"))
+    names = INPUTS if "type_vocab_size" in model else [INPUTS[0], INPUTS[2]]
+    if model.get("type_vocab_size") == 1:
+        names = [INPUTS[0], INPUTS[2]]
+    names = {"model_input_names": names}
+    settings = {**TOKENIZER_CONFIG, **names, **tokenizer_config}
+    put(folder / "tokenizer_config.json", settings)
+    put(folder / "config.json", model)
     return tensors, model
 
 

@@ -530,6 +530,23 @@ def sentences(bert: attnpy.models.BertEncoder, tokenizer: Any) -> None:
     attnpy.models.SentenceEncoder(bert, tokenizer, truncation_side="end")  # wrong
 
 
+def pairs(bert: attnpy.models.BertEncoder, tokenizer: Any) -> None:
+    model = attnpy.models.CrossEncoder(bert, tokenizer, activation_fn="sigmoid")
+    assert_type(model.predict([("a", "b"), ("a", "c")], batch_size=8), Array)
+    assert_type(model.predict(("a", "b"), activation_fn=np.exp), Array)
+    found = model.rank("a", ["b", "c"], top_k=1, return_documents=True)
+    assert_type(found[0]["corpus_id"], int)
+    assert_type(found[0]["score"], float)
+    read = attnpy.models.CrossEncoder.from_pretrained("folder", max_length=64)
+    assert_type(read, attnpy.models.CrossEncoder)
+    assert_type(read.num_labels, int)
+    found[0]["index"]  # wrong
+    model.predict(3)  # wrong
+    model.predict([("a", "b")], softmax=True)  # wrong
+    model.rank("a", ["b"], topk=3)  # wrong
+    attnpy.models.CrossEncoder("folder", tokenizer)  # wrong
+
+
 def checkpoints(model: attnpy.models.BertEncoder) -> None:
     tensors = attnpy.checkpoints.read("model.safetensors")
     assert_type(tensors, attnpy.checkpoints.Checkpoint)
@@ -543,6 +560,7 @@ def checkpoints(model: attnpy.models.BertEncoder) -> None:
     assert_type(family, attnpy.checkpoints.Family)
     assert_type(family.prefixes, tuple[str, ...])
     assert_type(family.names["a"], tuple[str, ...])
+    assert_type(family.classifier["a"], tuple[str, ...])
     assert_type(family.renamed, tuple[tuple[str, str], ...])
     assert_type(family.ignored + family.optional + family.one_less, tuple[str, ...])
     assert_type(family.refused["a"] + family.tied["a"], str)

@@ -1,0 +1,168 @@
+"""What classes have in common that score texts by an encoder with a classifier."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sized
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from attnpy import _checks, _dtypes, _progress
+from attnpy._softmax import softmax
+from attnpy.blocks import gelu, relu, silu, tanh
+from attnpy.checkpoints.reading import judged_elsewhere
+from attnpy.models import _sentence_folder, _texts
+from attnpy.models._texts import WINDOW
+from attnpy.models.bert import BertEncoder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from attnpy._typing import Array
+    from attnpy.models._classifier_folder import Recipe
+
+# Beyond it a sigmoid is 0 or 1 in every dtype.
+FARTHEST = 1000
+
+
+class Scorer(Protocol):
+    """What has an encoder with a classifier, and a tokenizer."""
+
+    model: BertEncoder
+    tokenizer: Any
+    token_types: bool
+
+
+def sigmoid(x: Array) -> Array:
+    """Return 1 / (1 + exp(-x)): the softmax of x and 0, with the same bits everywhere.
+
+    Nothing cancels on either side.
+    """
+    near = np.clip(x, -FARTHEST, FARTHEST)
+    both = np.stack([near, np.zeros_like(near)], axis=-1)
+    return np.ascontiguousarray(softmax(both, 1)[0][..., 0])
+
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "identity": lambda x: x,
+    "sigmoid": sigmoid,
+    "tanh": tanh,
+    "relu": relu,
+    "gelu": gelu,
+    "silu": silu,
+}
+
+
+# ---- Parts ---------------------------------------------------------------------------
+
+
+def check_parts(self: Scorer) -> None:
+    """Require a model that scores texts, and a tokenizer whose types it has."""
+    if not isinstance(self.model, BertEncoder):
+        raise TypeError(
+            f"model: expected a BertEncoder, got {type(self.model).__name__}"
+        )
+    if self.model.classifier_bias is None:
+        raise ValueError(
+            "model: expected one with num_labels, or read with classifier=True, got "
+            "one without"
+        )
+    _texts.check_tokenizer(self.tokenizer)
+    table = self.model.segment_embedding
+    num_types, most = 0 if table is None else len(table), types_of(self.tokenizer)
+    if _checks.flag(self.token_types, "token_types") and most >= num_types:
+        raise ValueError(
+            f"token_types: expected False, or types below num_types = {num_types} of "
+            f"the model, got True and {most} for the second text of a pair"
+        )
+
+
+def types_of(tokenizer: Any) -> int:
+    """Return the largest type that a tokenizer gives to tokens of a pair."""
+    with judged_elsewhere("tokenizer", "one that makes tokens of a pair"):
+        return max(tokenizer.encode("a", "a").type_ids, default=0)
+
+
+def usual_types(model: BertEncoder) -> bool:
+    """Tell whether types matter to a model."""
+    types = getattr(model, "segment_embedding", None)
+    return types is not None and len(types) > 1
+
+
+def read_types(recipe: Recipe, tokenizer: Any, model: BertEncoder) -> bool:
+    """Tell whether a folder's tokenizer tells the types, where it matters."""
+    if not usual_types(model) or types_of(tokenizer) == 0:
+        return False
+    if recipe.token_types is None:
+        raise ValueError(
+            f"{recipe.model_folder / 'tokenizer_config.json'}: expected "
+            "model_input_names, or a tokenizer_class of the model's family, which say "
+            "whether the model is told the types of tokens; token_types= wins"
+        )
+    return recipe.token_types
+
+
+def set_length(
+    self: Scorer, max_length: int | None, side: str, *, is_pair: bool
+) -> int:
+    """Let the tokenizer cut texts, the longer one of a pair first; return where."""
+    tokenizer, most = self.tokenizer, self.model.max_tokens
+    n_special = tokenizer.num_special_tokens_to_add(is_pair=is_pair)
+    length = most if max_length is None else max_length
+    _sentence_folder.check_length(length, "max_length", most, n_special)
+    side = _checks.one_of(side, "truncation_side", ("right", "left"))
+    tokenizer.enable_truncation(length, strategy="longest_first", direction=side)
+    tokenizer.no_padding()
+    return length
+
+
+# ---- Scores --------------------------------------------------------------------------
+
+
+def logits(
+    self: Scorer,
+    items: Iterable[object],
+    name: str,
+    check: Callable[[object, str], Any],
+    *,
+    batch_size: int,
+    progress: bool | None,
+    num_threads: int | None,
+) -> Array:
+    """Return what the classifier says of texts or pairs, (n, num_labels)."""
+    batch_size = _checks.count(batch_size, "batch_size")
+    assert self.model.classifier_bias is not None
+    dtype = _dtypes.arithmetic(self.model.token_embedding.dtype)
+    parts = [np.empty((0, len(self.model.classifier_bias)), dtype)]
+    n_items, size = len(items) if isinstance(items, Sized) else None, WINDOW
+    with _progress.bar(progress, n_items, "text") as done:
+        for window in _texts.windows(items, size * batch_size, name, check):
+            codes = _texts.encoded(self.tokenizer, window, num_threads)
+            scores = np.empty((len(window), parts[0].shape[1]), dtype)
+            for chosen in _texts.batches([*map(len, codes)], batch_size):
+                batch = [codes[i] for i in chosen]
+                scores[chosen] = _of_batch(self, batch, name, num_threads)
+                done(len(chosen))
+            parts.append(scores)
+    return np.concatenate(parts)
+
+
+def _of_batch(
+    self: Scorer, codes: list[Any], name: str, num_threads: int | None
+) -> Array:
+    """Return what the classifier says of texts, (B, num_labels), of their tokens."""
+    lengths = [*map(len, codes)]
+    if min(lengths) == 0:
+        raise ValueError(f"{name}: expected at least one token in each, got none")
+    types = None
+    if self.token_types:
+        types = _texts.padded([code.type_ids for code in codes])
+    states = self.model(
+        _texts.padded([code.ids for code in codes]),
+        lengths=lengths,
+        token_types=types,
+        num_threads=num_threads,
+    )
+    # 16-bit models, too, score in float32: only their products are of 16 bits.
+    first = states[:, :1].astype(_dtypes.arithmetic(states.dtype), copy=False)
+    return self.model.classify(first, num_threads=num_threads)

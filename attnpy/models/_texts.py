@@ -1,0 +1,122 @@
+"""Texts on their way into a model: judged, turned into tokens, put side by side."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from attnpy import _machine
+from attnpy._quoting import listed, quoted
+from attnpy.checkpoints.reading import judged_elsewhere
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+Item = TypeVar("Item")
+
+# How many batches of texts are in memory at a time, and sorted by their lengths.
+WINDOW = 64
+
+
+def text(value: object, name: str) -> str:
+    """Return a text that can be turned into tokens."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name}: expected a string, got {type(value).__name__}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{name}: expected a text in Unicode, got {error}") from None
+    return value
+
+
+def pair(value: object, name: str) -> tuple[str, str]:
+    """Return two texts that can be turned into tokens."""
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if not isinstance(value, (list, tuple)) or len(value) != 2:
+        kind = type(value).__name__
+        got = f"{len(value)} values" if isinstance(value, (list, tuple)) else kind
+        raise ValueError(f"{name}: expected a pair of strings, got {got}")
+    return text(value[0], f"{name}[0]"), text(value[1], f"{name}[1]")
+
+
+def windows(
+    texts: Iterable[object],
+    n: int,
+    name: str,
+    check: Callable[[object, str], Item],
+) -> Iterator[list[Item]]:
+    """Go through texts, or pairs of them, so many at a time."""
+    if isinstance(texts, (str, bytes, Mapping)) or not isinstance(texts, Iterable):
+        kind = "strings" if check is text else "pairs of strings"
+        raise TypeError(f"{name}: expected {kind}, got {type(texts).__name__}")
+    remaining, begin = iter(texts), 0
+    while window := list(itertools.islice(remaining, n)):
+        yield [check(item, f"{name}[{begin + i}]") for i, item in enumerate(window)]
+        begin += len(window)
+
+
+def prompt(
+    prompts: Mapping[str, str], usual: str | None, given: str | None, name: str | None
+) -> str:
+    """Return what to put before texts: a prompt, or one of `prompts` by its name."""
+    if given is not None:
+        if name is not None:
+            raise ValueError("prompt: expected None with prompt_name, got both")
+        return text(given, "prompt")
+    name = usual if name is None else name
+    if name is None:
+        return ""
+    if name not in prompts:
+        known = listed(prompts) or "no name, as there are no prompts"
+        raise ValueError(f"prompt_name: expected one of {known}, got {name!r}")
+    return text(prompts[name], f"prompts[{quoted(name)}]")
+
+
+# ---- Tokens --------------------------------------------------------------------------
+
+
+def check_tokenizer(tokenizer: object) -> None:
+    """Require what turns texts into tokens."""
+    if not hasattr(tokenizer, "encode_batch_fast"):
+        raise TypeError(
+            "tokenizer: expected a tokenizers.Tokenizer of version 0.20 or later, "
+            f"got {type(tokenizer).__name__}"
+        )
+
+
+def encoded(
+    tokenizer: Any, texts: Sequence[str | tuple[str, str]], num_threads: int | None
+) -> list[Any]:
+    """Return the tokens of texts, or of pairs of them: with `ids` and `type_ids`."""
+    with judged_elsewhere("tokenizer", "one that makes tokens of these texts"):
+        if (_machine.get_num_threads() if num_threads is None else num_threads) == 1:
+            return [
+                tokenizer.encode(*((item,) if isinstance(item, str) else item))
+                for item in texts
+            ]
+        codes: list[Any] = tokenizer.encode_batch_fast(texts)
+        return codes
+
+
+def batches(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
+    """Go through the places of texts of so many tokens, those of like lengths together.
+
+    The longest come first: when these fit into memory, all do.
+    """
+    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    for begin in range(0, len(order), batch_size):
+        yield order[begin : begin + batch_size]
+
+
+def padded(rows: Sequence[Sequence[int]]) -> NDArray[np.int64]:
+    """Return rows of numbers side by side, (B, L), with 0 after their ends."""
+    table = np.zeros((len(rows), max(map(len, rows))), np.int64)
+    for to, row in zip(table, rows, strict=True):
+        to[: len(row)] = row
+    return table
