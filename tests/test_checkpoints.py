@@ -459,7 +459,7 @@ def test_an_index_names_files_in_its_folder(tmp_path, shards):
 
 
 def test_files_that_are_missing_or_of_another_kind(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"expected model.safetensors or"):
+    with pytest.raises(FileNotFoundError, match=r"expected model.safetensors, "):
         checkpoints.read(tmp_path)
     with pytest.raises(FileNotFoundError):
         checkpoints.read(tmp_path / "x.safetensors")

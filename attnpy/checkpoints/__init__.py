@@ -1,7 +1,7 @@
 """Weights from checkpoints of other libraries, with a table of names for each family.
 
-A checkpoint is a mapping of names to arrays, from `read` for safetensors files or from
-elsewhere. `FAMILIES` says where its arrays go; `load` copies them. `load_gguf` opens a
+A checkpoint is a mapping of names to arrays, from `read` for files of safetensors or
+PyTorch, or from elsewhere. `FAMILIES` says where its arrays go; `load` copies them. `load_gguf` opens a
 GGUF file, which has a model's configuration and tokenizer beside its arrays.
 """
 

@@ -1,4 +1,4 @@
-"""Arrays in safetensors files, each read when it is used."""
+"""Arrays in files of safetensors and of PyTorch, each read when it is used."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from attnpy import _parameters, _pickles, _repr
 from attnpy._quoting import listed, named, quoted
-from attnpy.checkpoints import reading
+from attnpy.checkpoints import reading, torch_files
 
 if TYPE_CHECKING:
     from typing import TypeGuard
@@ -30,6 +30,13 @@ OTHERS = {
     "C64": "complex64",
 }  # fmt: skip
 
+# What a folder has, one of them; the first that is there is read.
+NAMES = tuple(
+    f"{name}{end}"
+    for name in ("model.safetensors", "pytorch_model.bin")
+    for end in ("", ".index.json")
+)
+
 
 class Place(NamedTuple):
     """The place of an array: an open file, the first byte, dtype and shape."""
@@ -38,30 +45,38 @@ class Place(NamedTuple):
     begin: int
     shape: tuple[int, ...]
     dtype: str
+    strides: tuple[int, ...] | None = None  # of numbers, where they are unusual
 
 
 class Checkpoint(Mapping[str, "Array"]):
-    """The arrays of safetensors files by name, each read when it is used.
+    """The arrays of files of weights by name, each read when it is used.
 
     Parameters
     ----------
     *paths : str or path
-        The files; no two may share a name.
+        Files of safetensors, or those that ``torch.save`` writes of a state dict, such
+        as ``pytorch_model.bin``; no name is in two of them.
 
     Attributes
     ----------
     metadata : dict of str to str
-        The metadata of the files.
+        What safetensors files say beside their arrays.
 
     Raises
     ------
     ImportError
-        If the safetensors package is not installed.
+        If the safetensors package is not installed. Files of PyTorch need no package.
     FileNotFoundError
         If there is no such file.
     ValueError
-        If a file is not in the format, or a name is in two files; if an array has a
-        dtype that NumPy lacks, such as 8-bit floating numbers.
+        If a file is not in its format, or a name is in two files; if an array that is
+        asked for is of a dtype that NumPy lacks, as 8-bit floating numbers. If a file
+        of PyTorch has something else than arrays, or is of a version before 1.6.
+
+    Notes
+    -----
+    A file of PyTorch has a pickle in it, which could run any code when Python loads it.
+    Here it is read by an interpreter that can make arrays, and nothing else.
 
     See Also
     --------
@@ -102,6 +117,27 @@ class Checkpoint(Mapping[str, "Array"]):
     __repr__ = _repr.shows(_shown)
 
     def __init__(self, *paths: str | os.PathLike[str]) -> None:
+        self.metadata = {}
+        self._places = {}
+        for path in paths:
+            file = reading.opened(path)
+            if torch_files.is_one(file):
+                found = torch_files.find(file, path)
+                places = {name: Place(file, *place) for name, place in found.items()}
+            else:
+                places = self._of_safetensors(file, path)
+            for name, place in places.items():
+                if name in self._places:
+                    raise ValueError(
+                        f"{named(path)}: expected no {named(name)}, which another file "
+                        "has"
+                    )
+                self._places[name] = place
+
+    def _of_safetensors(
+        self, file: FileIO, path: str | os.PathLike[str]
+    ) -> dict[str, Place]:
+        """Return where arrays are in a safetensors file that its package judges."""
         try:
             from safetensors import safe_open
         except ImportError as error:
@@ -109,29 +145,19 @@ class Checkpoint(Mapping[str, "Array"]):
                 "attnpy.checkpoints: reading safetensors files needs the safetensors "
                 "package: pip install 'attnpy[weights]'"
             ) from error
-        self.metadata = {}
-        self._places = {}
-        for path in paths:
-            file = reading.opened(path)
-            with (
-                reading.judged_elsewhere(path, "a safetensors file"),
-                safe_open(path, framework="np") as judged,
-            ):
-                names = list(judged.keys())
-                self.metadata |= judged.metadata() or {}
-            places = _places(file, path)
-            if places.keys() != set(names):
-                raise ValueError(
-                    f"{named(path)}: expected a safetensors file that does not change, "
-                    "got one that has changed"
-                )
-            for name in names:
-                if name in self._places:
-                    raise ValueError(
-                        f"{named(path)}: expected no {named(name)}, which another file "
-                        "has"
-                    )
-                self._places[name] = places[name]
+        with (
+            reading.judged_elsewhere(path, "a safetensors file"),
+            safe_open(path, framework="np") as judged,
+        ):
+            names = list(judged.keys())
+            self.metadata |= judged.metadata() or {}
+        places = _places(file, path)
+        if places.keys() != set(names):
+            raise ValueError(
+                f"{named(path)}: expected a safetensors file that does not change, "
+                "got one that has changed"
+            )
+        return {name: places[name] for name in names}
 
     def __getitem__(self, name: str) -> Array:
         """Read an array into memory."""
@@ -166,10 +192,14 @@ class Checkpoint(Mapping[str, "Array"]):
             raise ValueError(
                 f"{named(name)}: expected rows of {n_rows}, got {start} to {stop}"
             )
-        rows = np.empty((stop - start, *row_shape), _numpy_dtype(name, place.dtype))
-        row_bytes = rows.itemsize * math.prod(row_shape)
-        data = rows.reshape(-1).view(np.uint8).data
-        reading.fill(place.file, place.begin + start * row_bytes, data, name)
+        dtype = _numpy_dtype(name, place.dtype)
+        if place.strides is None:
+            rows = np.empty((stop - start, *row_shape), dtype)
+            row_bytes = rows.itemsize * math.prod(row_shape)
+            data = rows.reshape(-1).view(np.uint8).data
+            reading.fill(place.file, place.begin + start * row_bytes, data, name)
+        else:
+            rows = _scattered(place, start, (stop - start, *row_shape), dtype, name)
         return rows if sys.byteorder == "little" else rows.byteswap(inplace=True)
 
     def __iter__(self) -> Iterator[str]:
@@ -208,8 +238,10 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
     Parameters
     ----------
     path : str or path
-        A safetensors file; the index of several, ``model.safetensors.index.json``; or a
-        folder that contains ``model.safetensors`` or that index.
+        A file of safetensors, or of PyTorch; the index of several,
+        ``model.safetensors.index.json`` or ``pytorch_model.bin.index.json``; or a
+        folder with ``model.safetensors``, ``pytorch_model.bin`` or one of these in it.
+        Of several the safetensors files are read.
 
     Returns
     -------
@@ -219,7 +251,7 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
     Raises
     ------
     ImportError
-        If the safetensors package is not installed.
+        If the safetensors package is not installed, for its files.
     FileNotFoundError
         If there is no such file.
     ValueError
@@ -240,14 +272,13 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
     """
     path = Path(path)
     if path.is_dir():
-        one, index = path / "model.safetensors", path / "model.safetensors.index.json"
-        if reading.is_there(one):
-            return Checkpoint(one)
-        if not reading.is_there(index):
+        found = [path / name for name in NAMES if reading.is_there(path / name)]
+        if not found:
+            *others, last = NAMES
             raise FileNotFoundError(
-                f"{named(path)}: expected {one.name} or {index.name} in this folder"
+                f"{named(path)}: expected {', '.join(others)} or {last} in this folder"
             )
-        path = index
+        path = found[0]
     return _read_index(path) if path.suffix == ".json" else Checkpoint(path)
 
 
@@ -296,6 +327,21 @@ def _are_sizes(numbers: object) -> TypeGuard[list[int]]:
     return isinstance(numbers, list) and all(
         isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in numbers
     )
+
+
+def _scattered(
+    place: Place, start: int, shape: tuple[int, ...], dtype: np.dtype[Any], name: str
+) -> Array:
+    """Return rows of numbers that do not lie one after the other in the file."""
+    assert place.strides is not None
+    if 0 in shape:
+        return np.empty(shape, dtype)
+    extent = 1 + sum((n - 1) * s for n, s in zip(shape, place.strides, strict=True))
+    data = np.empty(extent, dtype)
+    begin = place.begin + start * place.strides[0] * dtype.itemsize
+    reading.fill(place.file, begin, data.view(np.uint8).data, name)
+    strides = [s * dtype.itemsize for s in place.strides]
+    return np.lib.stride_tricks.as_strided(data, shape, strides).copy()
 
 
 def _numpy_dtype(name: str, dtype: str) -> np.dtype[Any]:

@@ -330,7 +330,8 @@ class BertEncoder:
         Parameters
         ----------
         folder : str or path
-            With ``config.json``, and ``model.safetensors`` or the index of several.
+            With ``config.json``, and weights: ``model.safetensors``,
+            ``pytorch_model.bin``, or the index of several of one kind.
         pooler, classifier : bool, optional
             As in `from_config`. A pooler that is not asked for is left alone, as is
             BERT's classifier. The classifier is that of ``ForSequenceClassification``,

@@ -390,7 +390,8 @@ class CausalDecoder(sampling.LanguageModel):
         Parameters
         ----------
         folder : str or path
-            With ``config.json``, and ``model.safetensors`` or the index of several.
+            With ``config.json``, and weights: ``model.safetensors``,
+            ``pytorch_model.bin``, or the index of several of one kind.
             With a ``generation_config.json``, `stop` is its ``eos_token_id`` instead of
             that of ``config.json``.
         logits : bool, optional

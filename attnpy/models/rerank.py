@@ -192,8 +192,8 @@ class CrossEncoder:
         folder : str or path
             As sentence-transformers writes it, with ``modules.json`` or without; or
             Transformers a ``ForSequenceClassification`` of the families of
-            `BertEncoder`. With ``config.json``, ``tokenizer.json`` and weights in
-            safetensors files. What its files say is honoured, or refused by name.
+            `BertEncoder`. With ``config.json``, ``tokenizer.json`` and weights. What
+            its files say is honoured, or refused by name.
         activation_fn, max_length, token_types : optional
             In place of the folder's.
         dtype, packed, progress

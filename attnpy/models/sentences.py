@@ -209,7 +209,7 @@ class SentenceEncoder:
         ----------
         folder : str or path
             With ``modules.json`` and its modules: a Transformer of the families of
-            `BertEncoder`, with ``tokenizer.json`` and weights in safetensors files; a
+            `BertEncoder`, with ``tokenizer.json`` and weights; a
             Pooling; and any of Dense and Normalize. Their settings are honoured, or
             refused by name.
         pooling : str or sequence of str, optional

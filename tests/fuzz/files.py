@@ -15,14 +15,14 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
-from support import families, gguf_files, sentences
+from support import families, gguf_files, sentences, torch_files
 from support.families import BERT, DECODERS, tensors
 
 import attnpy
 from attnpy import __main__ as command_line
 from attnpy import checkpoints
 from attnpy.checkpoints import FAMILIES
-from attnpy.models import BertEncoder, CausalDecoder, SentenceEncoder
+from attnpy.models import BertEncoder, CausalDecoder, CrossEncoder, SentenceEncoder
 from fuzz.findings import Finding, call, trace
 from fuzz.values import maybe, numbers, odd_array, one_of, wrong_array
 
@@ -51,8 +51,9 @@ COUNTS = ("num_hidden_layers", "n_layer")
 
 def run(rng, verbose=False):
     """Run a case and return what came of it."""
-    kinds = run_config, run_config, run_weights, run_weights, run_arrays
-    more = run_sentences, run_sentences, run_decoder, run_gguf, run_gguf
+    kinds = run_config, run_config, run_weights, run_weights, run_torch, run_torch
+    more = run_arrays, run_sentences, run_sentences, run_scores, run_decoder
+    more += run_gguf, run_gguf
     kind = one_of(rng, (*kinds, *more))
     with tempfile.TemporaryDirectory() as folder:
         return kind(rng, Path(folder), verbose)
@@ -187,6 +188,54 @@ def run_weights(rng, folder, verbose):
     return "compared"
 
 
+@functools.cache
+def torch_weights_of(i):
+    """A family's weights as PyTorch saves them: the file, and the pickle in it."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "pytorch_model.bin"
+        torch_files.save(path, tensors(CONFIGS[i]))
+        with zipfile.ZipFile(path) as file:
+            return path.read_bytes(), file.read("model/data.pkl")
+
+
+def run_torch(rng, folder, verbose):
+    """A file of PyTorch with other bytes: arrays, or an error and no change."""
+    i = int(rng.integers(len(CONFIGS)))
+    config, (data, program) = CONFIGS[i], torch_weights_of(i)
+    if maybe(rng, 0.6):  # the rest of the file stays right
+        other = damaged(rng, program)
+        if len(other) == len(program):
+            data = data.replace(program, other)
+        else:
+            storages = [array.tobytes() for array in tensors(config).values()]
+            torch_files.write(folder / "x.bin", other, storages)
+            data = (folder / "x.bin").read_bytes()
+    else:
+        end = len(data) - int(rng.integers(4000)) if maybe(rng) else 0
+        data = data[:end] + damaged(rng, data[end:])
+    path = folder / "pytorch_model.bin"
+    path.write_bytes(data)
+    if verbose:
+        print(config["model_type"], len(data), data[:1500], flush=True)
+    kind = config["model_type"]
+    model = model_of(config)
+    before = {name: x.copy() for name, x in model.parameters().items()}
+
+    def load():
+        family = kind if kind in FAMILIES else "llama"
+        checkpoints.load(model, checkpoints.read(path), family)
+
+    good, error = raised(load)
+    if good:
+        return "results"
+    if not str(error).isprintable() or len(str(error)) > 20_000:
+        raise Finding("load: an error that is no line", str(error)[:2000])
+    for name, array in model.parameters().items():
+        if array.tobytes() != before[name].tobytes():
+            raise Finding("load: an error, and other weights", name)
+    return "errors"
+
+
 # What a file of a folder may be instead of a file.
 PLACES = ("/dev/zero", "/dev/null", "/dev/full", "/nowhere", ".", "config.json")
 
@@ -287,6 +336,27 @@ def run_sentences(rng, folder, verbose):
         return "errors"
     if vectors.shape != (len(sentences.TEXTS), encoder.embed_dim):
         raise Finding("encode: vectors of another shape", f"{vectors.shape}")
+    return "results"
+
+
+def run_scores(rng, folder, verbose):
+    """The folder of a cross-encoder, spoiled."""
+    kind, n_labels = one_of(rng, (*families.ENCODERS,)), 1 + int(rng.integers(3))
+    sentences.write_scorer(folder, kind, n_labels)
+    own = {"model_type": "CrossEncoder", "prompts": {"a": "b"}}
+    sentences.put(folder / "config_sentence_transformers.json", own)
+    path = folder / "sentence_bert_config.json"
+    sentences.put(path, {"transformer_task": "sequence-classification"})
+    spoil(rng, folder, verbose)
+    encoder = read_folder(CrossEncoder, folder)
+    if encoder is None:
+        return "errors"
+    good, scores = raised(encoder.predict, sentences.PAIRS)
+    if not good:
+        return "errors"
+    n, labels = len(sentences.PAIRS), encoder.num_labels
+    if scores.shape != ((n,) if labels == 1 else (n, labels)):
+        raise Finding("predict: scores of another shape", f"{scores.shape}")
     return "results"
 
 
