@@ -147,6 +147,12 @@ HEADS = {
     "bert": ("cls.predictions.bias", "cls.seq_relationship.weight", "qa_outputs.bias"),
     "roberta": ("lm_head.dense.weight", "classifier.out_proj.bias", "qa_outputs.bias"),
     "distilbert": ("pre_classifier.weight", "classifier.bias", "vocab_projector.bias"),
+    "electra": (
+        "discriminator_predictions.dense.weight",
+        "generator_lm_head.bias",
+        "classifier.out_proj.bias",
+    ),
+    "albert": ("predictions.dense.weight", "sop_classifier.classifier.bias"),
     "mpnet": ("lm_head.bias", "classifier.dense.weight", "qa_outputs.weight"),
     "gpt2": ("score.weight", "classifier.bias", "multiple_choice_head.summary.bias"),
     "llama": ("score.weight",),

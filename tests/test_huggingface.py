@@ -217,7 +217,7 @@ def kin(kind, **changes):
     return model, ours
 
 
-POOLED = ("roberta", "xlm-roberta", "mpnet")
+POOLED = ("roberta", "xlm-roberta", "mpnet", "albert")
 
 
 @pytest.mark.quick
@@ -246,7 +246,7 @@ def test_berts_kin_give_their_vectors(kind):
 @pytest.mark.parametrize("kind", KIN)
 def test_berts_kin_give_their_vectors_of_padded_texts(kind):
     model, ours = kin(kind)
-    padding = {"xlm-roberta": 3, "distilbert": 0}.get(kind, 1)
+    padding = {"roberta": 1, "xlm-roberta": 3, "mpnet": 1}.get(kind, 0)
     batch, mask = np.stack([IDS[:14], IDS[10:24]]), np.ones((2, 14), int)
     mask[1, 6:], batch[1, 6:] = 0, padding
     with torch.no_grad():
@@ -468,6 +468,7 @@ HEADS = {
 }
 CLASSES = {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta"}
 CLASSES |= {"distilbert": "DistilBert", "mpnet": "MPNet", "gpt2": "GPT2"}
+CLASSES |= {"electra": "Electra", "albert": "Albert"}
 CLASSES |= {"llama": "Llama", "gemma3_text": "Gemma3Text"}
 
 

@@ -294,7 +294,12 @@ def test_bert_has_the_gradients_of_difference_quotients(options):
     "options", [{}, {"lengths": [3, 6, 2]}, {"token_mask": IDS > 5}]
 )
 @pytest.mark.parametrize(
-    "kind", [{"padding_id": 2}, {"padding_id": 1, "num_types": 0, "num_buckets": 8}]
+    "kind",
+    [
+        {"padding_id": 2},
+        {"padding_id": 1, "num_types": 0, "num_buckets": 8},
+        {"embedding_dim": 6, "shared": True},
+    ],
 )
 def test_berts_kin_have_the_gradients_of_difference_quotients(kind, options):
     model = BertEncoder(

@@ -7,9 +7,11 @@ from them, and the names in its checkpoints. `models` uses it to make models, an
 
 from __future__ import annotations
 
+from attnpy._families.albert import ALBERT
 from attnpy._families.bert import BERT
 from attnpy._families.declaration import Declaration
 from attnpy._families.distilbert import DISTILBERT
+from attnpy._families.electra import ELECTRA
 from attnpy._families.gemma import GEMMA2, GEMMA3
 from attnpy._families.gpt2 import GPT2
 from attnpy._families.llama import LLAMA
@@ -23,7 +25,7 @@ from attnpy._families.roberta import ROBERTA, XLM_ROBERTA
 FAMILIES: dict[str, Declaration] = {
     family.model_type: family
     for family in (
-        *(BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, MPNET),
+        *(BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, MPNET, ELECTRA, ALBERT),
         *(GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, PHI3, GEMMA2, GEMMA3),
     )
 }

@@ -45,7 +45,8 @@ TABLES = "token_embedding", "position_embedding", "segment_embedding"
 class BertEncoder:
     """BERT: a vector for each token of a text, and scores of the text if wanted.
 
-    RoBERTa, XLM-RoBERTa, DistilBERT and MPNet differ only in positions and types.
+    RoBERTa, XLM-RoBERTa, DistilBERT, MPNet, ELECTRA and ALBERT differ only in positions,
+    types and embeddings.
 
     Parameters
     ----------
@@ -74,6 +75,11 @@ class BertEncoder:
     num_buckets : int, optional
         Add MPNet's biases by distance, with this even number of buckets: those of
         `attnpy.positions.relative_bias`, the same in all layers.
+    embedding_dim : int, optional
+        `D`, the size of the embeddings, which a matrix then takes to `E`, as ELECTRA
+        and ALBERT have it. By default they have the size `E`, and there is none.
+    shared : bool, optional
+        Have one layer, which is run `num_layers` times: ALBERT.
     num_labels : int, optional
         Add a matrix for this many scores of a text: `classify`. It needs the pooler.
     dtype : dtype, optional
@@ -84,13 +90,17 @@ class BertEncoder:
 
     Attributes
     ----------
-    token_embedding : ndarray, shape (V, E)
-    position_embedding : ndarray, shape (max_length, E)
-    segment_embedding : ndarray, shape (num_types, E), or None
+    token_embedding : ndarray, shape (V, D)
+    position_embedding : ndarray, shape (max_length, D)
+    segment_embedding : ndarray, shape (num_types, D), or None
         Initially normal random numbers with standard deviation 0.02; None without
-        types.
+        types. `D` is `embedding_dim`, or `E` without it.
     norm : attnpy.blocks.LayerNorm
         Of the sum of the three.
+    projection_weight, projection_bias : ndarray, shape (D, E) and (E,), or None
+        What makes vectors of the size of the layers; None without `embedding_dim`.
+    embed_dim : int
+        `E`.
     encoder : attnpy.blocks.Encoder
     relative_bias : ndarray, shape (num_buckets, H), or None
         None without `num_buckets`.
@@ -154,6 +164,8 @@ class BertEncoder:
     position_embedding: Array
     segment_embedding: Array | None
     norm: LayerNorm
+    projection_weight: Array | None
+    projection_bias: Array | None
     encoder: Encoder
     relative_bias: Array | None
     padding_id: int | None
@@ -179,6 +191,8 @@ class BertEncoder:
         pooler_activation: PoolerActivation = "tanh",
         padding_id: int | None = None,
         num_buckets: int | None = None,
+        embedding_dim: int | None = None,
+        shared: bool = False,
         num_labels: int | None = None,
         dtype: DTypeLike = np.float32,
         rng: np.random.Generator | None = None,
@@ -186,21 +200,32 @@ class BertEncoder:
         if num_labels is not None and not _checks.flag(pooler, "pooler"):
             raise ValueError("pooler: expected True with num_labels, got False")
         rng = _checks.generator(rng)
+        width = embed_dim
+        if embedding_dim is not None:
+            width = _checks.count(embedding_dim, "embedding_dim")
 
         def table(n_rows: int, name: str) -> Array:
-            return _embedding.table(rng, n_rows, name, embed_dim, dtype)
+            return _embedding.table(rng, n_rows, name, width, dtype)
 
         self.token_embedding = table(vocab_size, "vocab_size")
         self.position_embedding = table(max_length, "max_length")
         self.segment_embedding = None
         if _checks.size(num_types, "num_types") > 0:
             self.segment_embedding = table(num_types, "num_types")
-        self.norm = LayerNorm(embed_dim, eps=eps, dtype=dtype)
+        self.norm = LayerNorm(width, eps=eps, dtype=dtype)
+        kind = self.token_embedding.dtype
+        self.projection_weight = self.projection_bias = None
+        if embedding_dim is not None:
+            self.projection_weight = _embedding.table(
+                rng, width, "embedding_dim", embed_dim, dtype
+            )
+            self.projection_bias = _parameters.zeros(True, embed_dim, kind)
         self.encoder = Encoder(
             num_layers,
             embed_dim,
             num_heads,
             hidden_dim,
+            shared=shared,
             activation=activation,
             bias=True,
             eps=eps,
@@ -211,14 +236,15 @@ class BertEncoder:
         self.relative_bias = None
         if num_buckets is not None:
             self.relative_bias = _relative_table(rng, num_buckets, num_heads, dtype)
-        kind = self.token_embedding.dtype
         self.pooler_weight = self.pooler_bias = None
         self.pooler_activation = _checks.one_of(
             pooler_activation, "pooler_activation", POOLER_ACTIVATIONS
         )
         self.classifier_weight = self.classifier_bias = None
         if _checks.flag(pooler, "pooler"):
-            self.pooler_weight = table(embed_dim, "embed_dim")
+            self.pooler_weight = _embedding.table(
+                rng, embed_dim, "embed_dim", embed_dim, dtype
+            )
             self.pooler_bias = _parameters.zeros(True, embed_dim, kind)
         if num_labels is not None:
             num_labels = _checks.count(num_labels, "num_labels")
@@ -242,7 +268,7 @@ class BertEncoder:
             table.shape for table in (self.token_embedding, self.position_embedding)
         )
         types, classes = self.segment_embedding, self.classifier_bias
-        distances = self.relative_bias
+        distances, projection = self.relative_bias, self.projection_weight
         return {
             **_stack.stack_fields(self.encoder),
             "activation": self.encoder.layers[0].feed_forward.activation,
@@ -254,6 +280,7 @@ class BertEncoder:
             "pooler_activation": self._unusual_activation(),
             "padding_id": self.padding_id,
             "num_buckets": None if distances is None else len(distances),
+            "embedding_dim": None if projection is None else len(projection),
             "num_labels": None if classes is None else len(classes),
         }
 
@@ -278,9 +305,9 @@ class BertEncoder:
         ----------
         config : mapping
             With the keys of the Hugging Face configuration, whose ``model_type`` is
-            bert (or left out), roberta, xlm-roberta, distilbert or mpnet. Keys that do
-            not change the computation are ignored, and all others are refused, unless
-            null.
+            bert (or left out), roberta, xlm-roberta, distilbert, mpnet, electra or
+            albert. Keys that do not change the computation are ignored, and all others
+            are refused, unless null.
         pooler : bool, optional
             Add the pooler.
         classifier : bool, optional
@@ -501,6 +528,7 @@ class BertEncoder:
             of_part = types[part] if each else types
             tokens = self._embed(ids[part], of_part)
             tokens = self.norm(tokens, num_threads=num_threads)
+            tokens = self._projected(tokens, num_threads)
             existing = None if ends is None else ends[part]
             return _embedding.run_existing(
                 tokens, existing, encode, self.token_embedding
@@ -543,11 +571,13 @@ class BertEncoder:
         TypeError, ValueError
             As a call; if the parameters are packed, or not float32 or float64.
         """
-        _vjp.check_trainable(self, (*TABLES, "relative_bias"))
+        names = *TABLES, "relative_bias", "projection_weight", "projection_bias"
+        _vjp.check_trainable(self, names)
         ids = _embedding.checked_ids(token_ids, len(self.token_embedding))
         types = self._types(ids, token_types)
         embedded = self._embed(ids, types)
-        tokens, of_norm = self.norm.vjp(embedded, num_threads=num_threads)
+        normed, of_norm = self.norm.vjp(embedded, num_threads=num_threads)
+        tokens = self._projected(normed, num_threads)
         hidden, of_keys, ends = _visible(ids, lengths, token_mask)
 
         def run(
@@ -572,7 +602,20 @@ class BertEncoder:
             collected.add(found.parameters, "encoder.")
             if found.bias is not None:
                 collected.add({"relative_bias": self._of_bias(found.bias)})
-            found = of_norm(found.x)
+            grad = found.x
+            if self.projection_weight is not None:
+                grad, of_weight, of_bias = linear_vjp(
+                    grad,
+                    normed,
+                    self.projection_weight,
+                    self.projection_bias,
+                    num_threads=num_threads,
+                )
+                assert of_bias is not None
+                collected.add(
+                    {"projection_weight": of_weight, "projection_bias": of_bias}
+                )
+            found = of_norm(grad)
             collected.add(found.parameters, "norm.")
             places = ids, self._places(ids), types
             for name, place in zip(TABLES, places, strict=True):
@@ -678,7 +721,7 @@ class BertEncoder:
             raise ValueError(
                 "pooler: expected a model with pooler=True, got one without"
             )
-        size = len(self.token_embedding.T)
+        size = self.embed_dim
         if (
             states.ndim not in (2, 3)
             or 0 in states.shape[-2:]
@@ -807,14 +850,31 @@ class BertEncoder:
             )
         return types
 
+    def _projected(self, tokens: Array, num_threads: int | None) -> Array:
+        """Return vectors of the size of the layers, (..., E), of normed embeddings."""
+        if self.projection_weight is None:
+            return tokens
+        return linear(
+            tokens,
+            self.projection_weight,
+            self.projection_bias,
+            precision="wide",
+            num_threads=num_threads,
+        )
+
     def _embed(self, ids: NDArray[np.int64], types: NDArray[np.int64]) -> Array:
-        """Return the sums of embeddings, before the norm, (L, E) or (B, L, E)."""
+        """Return the sums of embeddings, before the norm, (L, D) or (B, L, D)."""
         places = self._places(ids)
         tokens = _embedding.looked_up(self.token_embedding, ids)
         if self.segment_embedding is not None:
             tokens += self.segment_embedding[types]
         tokens += self.position_embedding[places]
         return tokens
+
+    @property
+    def embed_dim(self) -> int:
+        """The size `E` of the vectors that come out."""
+        return len(self.encoder.layers[0].norm_1.weight)
 
     @property
     def max_tokens(self) -> int:

@@ -253,7 +253,7 @@ class SentenceEncoder:
             ignore_head=True,  # the vectors of tokens are all that is pooled
             progress=progress,
         )
-        _sentence_folder.check_size(recipe, model.token_embedding.shape[1])
+        _sentence_folder.check_size(recipe, model.embed_dim)
         return cls(
             model,
             tokenizer,
@@ -454,7 +454,7 @@ class SentenceEncoder:
 
     def _shortened(self, truncate_dim: int | None) -> int:
         """Return the size of vectors after truncation."""
-        size = len(self.pooling) * self.model.token_embedding.shape[1]
+        size = len(self.pooling) * self.model.embed_dim
         vectors = np.zeros((0, size), self._dtype)
         with _checks.renamed(x="what steps get"):
             for step in self.steps:

@@ -49,9 +49,17 @@ DISTILBERT = {
     "max_position_embeddings": 16,
     "activation": "gelu",
 }
+ELECTRA = {**BERT, "model_type": "electra", "embedding_size": 6}
+ALBERT = {
+    **BERT,
+    "model_type": "albert",
+    "embedding_size": 6,
+    "num_hidden_layers": 3,
+    "hidden_act": "gelu_new",
+}
 ENCODERS = {
     config["model_type"]: config
-    for config in (BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, MPNET)
+    for config in (BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, MPNET, ELECTRA, ALBERT)
 }
 GPT2 = {
     "model_type": "gpt2",
@@ -155,6 +163,10 @@ HEADS = {
     "bert": ("pooler.dense", "classifier", np.tanh),
     "distilbert": ("pre_classifier", "classifier", lambda x: np.maximum(x, 0)),
 }
+HEADS |= {
+    "albert": ("pooler", "classifier", np.tanh),
+    "electra": ("classifier.dense", "classifier.out_proj", gelu),
+}
 HEADS |= dict.fromkeys(
     ("roberta", "xlm-roberta", "mpnet"),
     ("classifier.dense", "classifier.out_proj", np.tanh),
@@ -205,6 +217,15 @@ _BERT_WORDS = {
         "output.dense": "ffn.lin2",
         "output.LayerNorm": "output_layer_norm",
     },
+    "albert": {
+        "encoder.layer.": "encoder.albert_layer_groups.0.albert_layers.",
+        "attention.self.": "attention.",
+        "attention.output.dense": "attention.dense",
+        "attention.output.LayerNorm": "attention.LayerNorm",
+        "intermediate.dense": "ffn",
+        "output.dense": "ffn_output",
+        "output.LayerNorm": "full_layer_layer_norm",
+    },
     "mpnet": {
         "attention.self.query": "attention.attn.q",
         "attention.self.key": "attention.attn.k",
@@ -236,15 +257,26 @@ def _layer_name(config, i, part):
     return _kin_name(config, f"encoder.layer.{i}.{part}")
 
 
+# What takes embeddings of another size to that of the layers.
+PROJECTIONS = {
+    "electra": "embeddings_project",
+    "albert": "encoder.embedding_hidden_mapping_in",
+}
+
+
 def _bert_shapes(config):
     n, e, heads, f = (_bert_size(config, name) for name in _BERT_SIZES)
+    d = config.get("embedding_size", e)
     shapes = {
-        "embeddings.word_embeddings.weight": (config["vocab_size"], e),
-        "embeddings.position_embeddings.weight": (config["max_position_embeddings"], e),
-        "embeddings.LayerNorm": (e,),
+        "embeddings.word_embeddings.weight": (config["vocab_size"], d),
+        "embeddings.position_embeddings.weight": (config["max_position_embeddings"], d),
+        "embeddings.LayerNorm": (d,),
     }
+    if config["model_type"] in PROJECTIONS:
+        shapes[PROJECTIONS[config["model_type"]]] = (e, d)
+    n = 1 if config["model_type"] == "albert" else n
     if "type_vocab_size" in config:
-        types = (config["type_vocab_size"], e)
+        types = (config["type_vocab_size"], d)
         shapes["embeddings.token_type_embeddings.weight"] = types
     if config["model_type"] == "mpnet":
         shapes["encoder.relative_attention_bias.weight"] = (32, heads)
@@ -346,11 +378,13 @@ def bert_states(weights, config, ids, types=0):
     if "type_vocab_size" in config:
         x = x + w["embeddings.token_type_embeddings.weight"][types]
     x = named_norm(x, w, "embeddings.LayerNorm", eps)
+    if kind in PROJECTIONS:
+        x = torch_linear(x, w, PROJECTIONS[kind])
     bias = _distance_bias(w, len(ids)) if kind == "mpnet" else None
     n_layers, _, n_heads, _ = (_bert_size(config, name) for name in _BERT_SIZES)
 
     for i in range(n_layers):
-        name = functools.partial(_layer_name, config, i)
+        name = functools.partial(_layer_name, config, 0 if kind == "albert" else i)
         query, key, value = (
             torch_linear(x, w, name(f"attention.self.{part}"))
             for part in ("query", "key", "value")
@@ -358,7 +392,8 @@ def bert_states(weights, config, ids, types=0):
         z = attend(query, key, value, n_heads, bias=bias)
         z = torch_linear(z, w, name("attention.output.dense"))
         x = named_norm(x + z, w, name("attention.output.LayerNorm"), eps)
-        hidden = gelu(torch_linear(x, w, name("intermediate.dense")))
+        activation = gelu_tanh if kind == "albert" else gelu
+        hidden = activation(torch_linear(x, w, name("intermediate.dense")))
         z = torch_linear(hidden, w, name("output.dense"))
         x = named_norm(x + z, w, name("output.LayerNorm"), eps)
     return x
@@ -366,9 +401,8 @@ def bert_states(weights, config, ids, types=0):
 
 def _places(config, ids):
     """The positions, one by one: RoBERTa's and MPNet's pass over padding."""
-    padding = {"mpnet": 1, "bert": None, "distilbert": None}.get(
-        config["model_type"], config.get("pad_token_id")
-    )
+    given = dict.fromkeys(("roberta", "xlm-roberta"), config.get("pad_token_id"))
+    padding = {"mpnet": 1, **given}.get(config["model_type"])
     if padding is None:
         return np.arange(len(ids))
     places, following = [], padding + 1

@@ -442,6 +442,7 @@ def bert(ids: Integers, flag: bool) -> None:
     assert_type(model.classify(states), Array)
     assert_type(model.classify_vjp(states)[0], Array)
     assert_type(model.max_tokens, int)
+    assert_type(model.embed_dim, int)
     made = attnpy.models.BertEncoder.from_config({"model_type": "bert"}, pooler=True)
     assert_type(made, attnpy.models.BertEncoder)
     read = attnpy.models.BertEncoder.from_pretrained("folder", dtype="float16")
@@ -460,6 +461,7 @@ def bert(ids: Integers, flag: bool) -> None:
     model(ids, return_weights=flag).shape  # wrong
     model.generate(ids, 3)  # wrong
     model.max_tokens = 3  # wrong
+    model.embed_dim = 3  # wrong
     attnpy.models.BertEncoder(2, 6, 2, 8)  # wrong
     attnpy.models.BertEncoder(2, 6, 2, 8, vocab_size=100, activation="GELU")  # wrong
     attnpy.models.BertEncoder.from_config("bert")  # wrong
