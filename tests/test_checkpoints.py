@@ -704,7 +704,7 @@ def test_packages_that_are_missing_are_named(tmp_path, monkeypatch):
 
 def test_everything_public_is_listed():
     expected = ["FAMILIES", "Checkpoint", "Family", "GgufFile", "load", "load_gguf"]
-    assert checkpoints.__all__ == [*expected, "read", "read_config"]
+    assert checkpoints.__all__ == [*expected, "read", "read_config", "to_torch"]
 
 
 @pytest.mark.quick

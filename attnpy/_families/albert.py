@@ -48,6 +48,7 @@ ALBERT = Declaration(
     model_type="albert",
     title="ALBERT",
     model="encoder",
+    classes=("AlbertModel", "AlbertForSequenceClassification"),
     checkpoint="albert",
     names=NAMES,
     read=bert.READ

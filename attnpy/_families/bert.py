@@ -102,6 +102,7 @@ BERT = Declaration(
     model_type="bert",
     title="BERT",
     model="encoder",
+    classes=("BertModel", "BertForSequenceClassification"),
     checkpoint="bert",
     names=NAMES,
     read=READ | {"type_vocab_size": Field("size", 2)},

@@ -75,6 +75,9 @@ class Declaration:
         What configurations call it, and what pages do.
     model : {"encoder", "decoder"}
         `BertEncoder` or `CausalDecoder`.
+    classes : tuple of str
+        The classes in Transformers: of the model, and of the one with a head that is
+        here.
     checkpoint : str
         Its names' key in `checkpoints.FAMILIES`.
     names : Family
@@ -100,6 +103,7 @@ class Declaration:
     model_type: str
     title: str
     model: Literal["encoder", "decoder"]
+    classes: tuple[str, str]
     checkpoint: str
     names: Family
     read: Mapping[str, Field]

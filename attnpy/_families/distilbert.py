@@ -39,6 +39,7 @@ DISTILBERT = Declaration(
     model_type="distilbert",
     title="DistilBERT",
     model="encoder",
+    classes=("DistilBertModel", "DistilBertForSequenceClassification"),
     checkpoint="distilbert",
     names=NAMES,
     read={

@@ -46,6 +46,7 @@ ELECTRA = Declaration(
     model_type="electra",
     title="ELECTRA",
     model="encoder",
+    classes=("ElectraModel", "ElectraForSequenceClassification"),
     checkpoint="electra",
     names=NAMES,
     read=bert.READ

@@ -112,6 +112,7 @@ GEMMA2 = Declaration(
     model_type="gemma2",
     title="Gemma 2",
     model="decoder",
+    classes=("Gemma2Model", "Gemma2ForCausalLM"),
     checkpoint="gemma",
     names=NAMES,
     read=READ
@@ -137,6 +138,7 @@ GEMMA3 = replace(
     GEMMA2,
     model_type="gemma3_text",
     title="Gemma 3, its text model",
+    classes=("Gemma3TextModel", "Gemma3ForCausalLM"),
     read=READ
     | {
         "final_logit_softcapping": Field("number", None),

@@ -63,6 +63,7 @@ GPT2 = Declaration(
     model_type="gpt2",
     title="GPT-2",
     model="decoder",
+    classes=("GPT2Model", "GPT2LMHeadModel"),
     checkpoint="gpt2",
     names=NAMES,
     read={

@@ -107,6 +107,7 @@ LLAMA = Declaration(
     model_type="llama",
     title="Llama",
     model="decoder",
+    classes=("LlamaModel", "LlamaForCausalLM"),
     checkpoint="llama",
     names=NAMES,
     read=READ

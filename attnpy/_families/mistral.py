@@ -10,6 +10,7 @@ MISTRAL = Declaration(
     model_type="mistral",
     title="Mistral",
     model="decoder",
+    classes=("MistralModel", "MistralForCausalLM"),
     checkpoint="llama",
     names=llama.NAMES,
     read=llama.READ

@@ -44,6 +44,7 @@ MPNET = Declaration(
     model_type="mpnet",
     title="MPNet",
     model="encoder",
+    classes=("MPNetModel", "MPNetForSequenceClassification"),
     checkpoint="mpnet",
     names=NAMES,
     read=bert.READ,

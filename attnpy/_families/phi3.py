@@ -51,6 +51,7 @@ PHI3 = Declaration(
     model_type="phi3",
     title="Phi-3",
     model="decoder",
+    classes=("Phi3Model", "Phi3ForCausalLM"),
     checkpoint="phi3",
     names=NAMES,
     read=llama.READ

@@ -20,6 +20,7 @@ QWEN2 = Declaration(
     model_type="qwen2",
     title="Qwen2",
     model="decoder",
+    classes=("Qwen2Model", "Qwen2ForCausalLM"),
     checkpoint="llama",
     names=llama.NAMES,
     read=READ,
@@ -34,6 +35,7 @@ QWEN3 = replace(
     QWEN2,
     model_type="qwen3",
     title="Qwen3",
+    classes=("Qwen3Model", "Qwen3ForCausalLM"),
     read=READ
     | {
         "head_dim": Field("size", 128, null=True),

@@ -36,6 +36,7 @@ ROBERTA = Declaration(
     model_type="roberta",
     title="RoBERTa",
     model="encoder",
+    classes=("RobertaModel", "RobertaForSequenceClassification"),
     checkpoint="roberta",
     names=NAMES,
     read=bert.READ
@@ -47,4 +48,9 @@ ROBERTA = Declaration(
     computed=bert.COMPUTED,
 )
 
-XLM_ROBERTA = replace(ROBERTA, model_type="xlm-roberta", title="XLM-RoBERTa")
+XLM_ROBERTA = replace(
+    ROBERTA,
+    model_type="xlm-roberta",
+    title="XLM-RoBERTa",
+    classes=("XLMRobertaModel", "XLMRobertaForSequenceClassification"),
+)

@@ -51,7 +51,8 @@ def load(
         From `read`, or arrays by name from elsewhere.
     family : str
         The family of the checkpoint's names, a key of `FAMILIES`: "torch_attention" is
-        `torch.nn.MultiheadAttention`; "bert" and its relatives are for `BertEncoder`,
+        `torch.nn.MultiheadAttention`, "torch_encoder_layer", "torch_decoder" and so on
+        are other layers of PyTorch; "bert" and its relatives are for `BertEncoder`,
         "gpt2", "llama" and others for `CausalDecoder`. "Hugging Face models", a page of
         the documentation, has the name for each ``model_type``.
     prefix : str, optional
@@ -164,11 +165,11 @@ def fill(
     names = names_for(table, own)
     found, unexpected = _known_by(tensors, table, prefix)
     faults = _pop_head(found, table, head, () if head.patterns else names)
-    targets = _targets(own, names, found)
-    if missing := [prefix + name for name in targets if name not in found]:
+    wanted = targets(own, names, found)
+    if missing := [prefix + name for name in wanted if name not in found]:
         faults.append(f"missing {listed(missing)}")
     for plain in found:
-        if plain in targets:
+        if plain in wanted:
             continue
         if plain in table.tied:
             if no_scores:
@@ -182,17 +183,17 @@ def fill(
             unexpected.append(found[plain])
     if unexpected:
         faults.append(f"unexpected {listed(sorted(unexpected))}")
-    for plain, target in targets.items():
+    for plain, target in wanted.items():
         if plain in found:
             faults += _array_fault(tensors, found[plain], target)
     if faults:
         raise ValueError(f"checkpoint: {joined(faults)}")
-    if "bfloat16" in {_describe(tensors, found[plain])[1] for plain in targets}:
+    if "bfloat16" in {_describe(tensors, found[plain])[1] for plain in wanted}:
         register_bfloat16()  # or an error before anything changes
-    n_bytes = sum(p.nbytes for target in targets.values() for p in target.parameters)
+    n_bytes = sum(p.nbytes for target in wanted.values() for p in target.parameters)
     with _progress.bar(progress, n_bytes, "B") as done:
-        for plain in [*targets]:
-            target = targets.pop(plain)
+        for plain in [*wanted]:
+            target = wanted.pop(plain)
             _copy(tensors, found[plain], target, done)
             while filled is not None and target.parameters:
                 filled(target.parameters.pop())
@@ -271,7 +272,7 @@ def _is_like(name: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _targets(
+def targets(
     own: Mapping[str, Array | PanelWriter],
     table: Mapping[str, tuple[str, ...]],
     found: Mapping[str, str],
@@ -284,20 +285,20 @@ def _targets(
             if not own.keys() >= set(names):
                 break
             candidates[theirs.format(i=i)] = names, ours[0].endswith(".T")
-    targets: dict[str, Target] = {}
+    chosen: dict[str, Target] = {}
     filled: set[str] = set()
     # Names in the checkpoint come first; the others fill the remaining parameters.
     for name in sorted(candidates, key=lambda name: name not in found):
         names, transposed = candidates[name]
         if filled.isdisjoint(names):
             filled.update(names)
-            targets[name] = Target([own[key] for key in names], transposed)
+            chosen[name] = Target([own[key] for key in names], transposed)
     if unnamed := sorted(own.keys() - filled):
         raise ValueError(
             "model: expected one of the family, got parameters without a name in its "
             f"checkpoints: {listed(unnamed)}"
         )
-    return targets
+    return chosen
 
 
 def _array(tensors: Mapping[str, ArrayLike], name: str) -> Array:

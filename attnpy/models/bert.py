@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast, overload
 
@@ -11,7 +12,7 @@ from attnpy import _checks, _parameters, _pickles, _repr, _vjp, positions
 from attnpy._linear import linear, linear_vjp
 from attnpy._vjp import LayerGradients
 from attnpy.blocks import Encoder, LayerNorm, ModelOutput, _stack, activation_vjp
-from attnpy.models import _embedding, _hf_config, _pretrained
+from attnpy.models import _embedding, _hf_config, _pretrained, _saving
 
 if TYPE_CHECKING:
     import os
@@ -45,8 +46,8 @@ TABLES = "token_embedding", "position_embedding", "segment_embedding"
 class BertEncoder:
     """BERT: a vector for each token of a text, and scores of the text if wanted.
 
-    RoBERTa, XLM-RoBERTa, DistilBERT, MPNet, ELECTRA and ALBERT differ only in positions,
-    types and embeddings.
+    RoBERTa, XLM-RoBERTa, DistilBERT, MPNet, ELECTRA and ALBERT differ only in
+    positions, types and embeddings.
 
     Parameters
     ----------
@@ -101,6 +102,8 @@ class BertEncoder:
         What makes vectors of the size of the layers; None without `embedding_dim`.
     embed_dim : int
         `E`.
+    config : dict or None
+        The configuration of `from_config`, which `save_pretrained` writes.
     encoder : attnpy.blocks.Encoder
     relative_bias : ndarray, shape (num_buckets, H), or None
         None without `num_buckets`.
@@ -174,6 +177,7 @@ class BertEncoder:
     pooler_activation: str
     classifier_weight: Array | None
     classifier_bias: Array | None
+    config: dict[str, Any] | None
 
     def __init__(
         self,
@@ -232,6 +236,7 @@ class BertEncoder:
             dtype=dtype,
             rng=rng,
         )
+        self.config = None
         self.padding_id = _checked_padding(padding_id, max_length)
         self.relative_bias = None
         if num_buckets is not None:
@@ -337,7 +342,9 @@ class BertEncoder:
         if _checks.flag(classifier, "classifier"):
             pooler, options["num_labels"] = True, _hf_config.num_labels(config)
             options["pooler_activation"] = family.head_activation
-        return cls(**options, pooler=pooler, dtype=dtype, rng=rng)
+        model = cls(**options, pooler=pooler, dtype=dtype, rng=rng)
+        model.config = copy.deepcopy(dict(config))
+        return model
 
     @classmethod
     def from_pretrained(
@@ -398,6 +405,42 @@ class BertEncoder:
         return _pretrained.read(
             make, folder, dtype, packed, ignore_head, progress, weights
         )
+
+    def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
+        """Write a folder that Transformers reads, and `from_pretrained`.
+
+        Parameters
+        ----------
+        folder : str or path
+            Made if it is not there. Files of these names are replaced, each as a whole:
+            ``config.json``, that of which the model was made, and
+            ``model.safetensors``, in the model's dtype.
+
+        Raises
+        ------
+        TypeError
+            If `folder` is no path.
+        ValueError
+            If the model was not made by `from_config` or `from_pretrained`, or has
+            other sizes or options since.
+
+        Notes
+        -----
+        With a classifier it is a ``ForSequenceClassification``. A tokenizer is not
+        written: copy ``tokenizer.json`` beside it.
+        """
+        has_classifier = self.classifier_weight is not None
+
+        def again(config: dict[str, Any]) -> BertEncoder:
+            return BertEncoder.from_config(
+                config,
+                pooler=self.pooler_weight is not None and not has_classifier,
+                classifier=has_classifier,
+                dtype=self.token_embedding.dtype,
+                rng=_parameters.Unset(),
+            )
+
+        _saving.save(self, folder, again, has_classifier)
 
     @overload
     def __call__(

@@ -14,7 +14,14 @@ from attnpy._packed_weight import PackedTable, PackedWeight, packable
 from attnpy._vjp import LayerGradients
 from attnpy.blocks import Decoder, ModelOutput, RMSNorm, _stack, tanh
 from attnpy.cache import checked_caches
-from attnpy.models import _embedding, _gguf, _hf_config, _pretrained, sampling
+from attnpy.models import (
+    _embedding,
+    _gguf,
+    _hf_config,
+    _pretrained,
+    _saving,
+    sampling,
+)
 from attnpy.positions import Rotary
 from attnpy.positions.rotary import changes_once
 
@@ -104,6 +111,8 @@ class CausalDecoder(sampling.LanguageModel):
     decoder : attnpy.blocks.Decoder
     vocab_size : int
         `V`.
+    config : dict or None
+        The configuration of `from_config`, which `save_pretrained` writes.
     stop : tuple of int
         The tokens that end a text; may be set. A model from a folder has its
         ``eos_token_id``.
@@ -158,6 +167,7 @@ class CausalDecoder(sampling.LanguageModel):
     output: Array | None
     tied: bool | None
     stop: tuple[int, ...]
+    config: dict[str, Any] | None
     decoder: Decoder
     rotary: Rotary | list[Rotary] | list[Rotary | None] | None
     window: Window | list[Window | None] | None
@@ -219,6 +229,7 @@ class CausalDecoder(sampling.LanguageModel):
         )
         stops = sampling.checked_stops(stop, len(self.token_embedding))
         self.stop = tuple(stops.tolist())
+        self.config = None
         self.output = None
         if self.tied is False:
             self.output = _embedding.table(
@@ -357,6 +368,7 @@ class CausalDecoder(sampling.LanguageModel):
         if not _checks.flag(logits, "logits"):
             options["tied"] = None
         model = cls(**options, dtype=dtype, rng=rng)
+        model.config = copy.deepcopy(dict(config))
         if family.names.one_less:
             model._widen_norms()
         return model
@@ -499,6 +511,41 @@ class CausalDecoder(sampling.LanguageModel):
         ' Paris. The city of'
         """
         return _gguf.read(cls.from_config, file, dtype, packed, progress)
+
+    def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
+        """Write a folder that Transformers reads, and `from_pretrained`.
+
+        Parameters
+        ----------
+        folder : str or path
+            Made if it is not there. Files of these names are replaced, each as a whole:
+            ``config.json``, that of which the model was made; ``model.safetensors``, in
+            the model's dtype; ``generation_config.json``, with `stop`.
+
+        Raises
+        ------
+        TypeError
+            If `folder` is no path.
+        ValueError
+            If the model was not made by `from_config` or `from_pretrained`, or has
+            other sizes or options since.
+
+        Notes
+        -----
+        With scores it is a ``ForCausalLM``. A tokenizer is not
+        written: copy ``tokenizer.json`` beside it.
+        """
+        has_scores = self.tied is not None
+
+        def again(config: dict[str, Any]) -> CausalDecoder:
+            return CausalDecoder.from_config(
+                config,
+                logits=has_scores,
+                dtype=self.token_embedding.dtype,
+                rng=_parameters.Unset(),
+            )
+
+        _saving.save(self, folder, again, has_scores)
 
     @overload
     def __call__(

@@ -23,12 +23,12 @@ CLASSES = {"encoder": "BertEncoder", "decoder": "CausalDecoder"}
 def families():
     """The table of the families that load, and of the heads each of them may have."""
     lines = [
-        "| model | `model_type` | read it with | heads |",
-        "| --- | --- | --- | --- |",
+        "| model | `model_type` | read it with | heads | saved as |",
+        "| --- | --- | --- | --- | --- |",
     ]
     lines += [
         f"| {family.title} | `{family.model_type}` | `{CLASSES[family.model]}` | "
-        f"{_heads(family)} |"
+        f"{_heads(family)} | `{'`, `'.join(family.classes)}` |"
         for family in FAMILIES.values()
     ]
     return "\n".join(lines) + "\n"

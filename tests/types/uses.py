@@ -563,6 +563,11 @@ def checkpoints(model: attnpy.models.BertEncoder) -> None:
     assert_type(family.prefixes, tuple[str, ...])
     assert_type(family.names["a"], tuple[str, ...])
     assert_type(family.classifier["a"], tuple[str, ...])
+    assert_type(attnpy.checkpoints.to_torch(model.encoder), dict[str, Array])
+    assert_type(model.config, dict[str, Any] | None)
+    model.save_pretrained("folder")
+    model.save_pretrained(3)  # wrong
+    attnpy.checkpoints.to_torch("layer")  # wrong
     assert_type(family.renamed, tuple[tuple[str, str], ...])
     assert_type(family.ignored + family.optional + family.one_less, tuple[str, ...])
     assert_type(family.refused["a"] + family.tied["a"], str)

@@ -1,0 +1,123 @@
+"""A model into a folder that Transformers reads: its configuration and its weights."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from attnpy._families import FAMILIES
+from attnpy._files import write_whole
+from attnpy.checkpoints.exporting import exported
+from attnpy.checkpoints.writing import write
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from attnpy._families.declaration import Declaration, Family
+    from attnpy._typing import Array
+
+
+class Configured(Protocol):
+    """A model that keeps the configuration it was made of."""
+
+    token_embedding: Array
+    config: dict[str, Any] | None
+
+    def parameters(self) -> dict[str, Array]:
+        """Return the parameters by name."""
+
+
+def save(
+    model: Configured,
+    folder: str | os.PathLike[str],
+    again: Callable[[dict[str, Any]], Any],
+    has_head: bool,
+) -> None:
+    """Write a folder; `again` makes a model as this one of its configuration."""
+    if model.config is None:
+        raise ValueError(
+            "config: expected that of a model of from_config or from_pretrained, got "
+            "none"
+        )
+    if not isinstance(folder, str | os.PathLike):
+        raise TypeError(f"folder: expected a path, got {type(folder).__name__}")
+    config = {"model_type": "bert", **model.config}
+    _check_unchanged(model, again(config))
+    family = FAMILIES[config["model_type"]]
+    dtype = model.token_embedding.dtype.name
+    # The name of the dtype's field is the one that all versions take.
+    config = {name: x for name, x in config.items() if name != "dtype"}
+    owner = family.classes[1 if has_head else 0]
+    config |= {"architectures": [owner], "torch_dtype": dtype}
+    place = Path(folder)
+    os.makedirs(place, exist_ok=True)
+    write(place / "model.safetensors", _weights(model, family, has_head), PYTORCH)
+    write_json(place / "config.json", config)
+    stop = getattr(model, "stop", None)
+    if stop is not None:
+        ends = {"eos_token_id": list(stop) or None}
+        kept = {name: config[name] for name in OTHER_TOKENS if name in config}
+        write_json(place / "generation_config.json", kept | ends)
+
+
+# What Transformers asks of safetensors files; tokens that generation uses there.
+PYTORCH = {"format": "pt"}
+OTHER_TOKENS = "bos_token_id", "pad_token_id"
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON file, whole or not at all."""
+    text = json.dumps(content, indent=2, default=_plain) + "\n"
+    write_whole(path, lambda file: file.write(text.encode()))
+
+
+def _plain(value: object) -> object:
+    """Return numbers of NumPy as Python's."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"config: expected values of JSON, got {type(value).__name__}")
+
+
+def _check_unchanged(model: Any, other: Any) -> None:
+    """Require a model that is still what its configuration says."""
+    shown, expected = (_shown(each) for each in (model, other))
+    for name, value in expected.items():
+        if shown.get(name) != value:
+            raise ValueError(
+                f"model: expected {name} = {value} as its configuration has it, got "
+                f"{shown.get(name)}"
+            )
+
+
+def _shown(model: Any) -> dict[str, str]:
+    """Return what tells models apart: sizes, options, and shapes of parameters."""
+    shown = {name: repr(value) for name, value in model._shown().items()}
+    shown.pop("stop", None)  # which generation_config.json says
+    for name, array in model.parameters().items():
+        shown[name] = str(array.shape)
+    return shown
+
+
+def _weights(
+    model: Configured, family: Declaration, has_head: bool
+) -> dict[str, Array]:
+    """Return the weights by the names of the family's class."""
+    names, kind = family.names, model.token_embedding.dtype
+    own = dict(model.parameters())
+    for name, array in own.items():
+        if name.endswith(names.one_less) and names.one_less:
+            own[name] = array - array.dtype.type(1)
+    tensors = {}
+    for name, array in exported(own, names).items():
+        inside = has_head and not _is_of_head(name, names)
+        tensors[names.prefixes[0] + name if inside else name] = array.astype(kind)
+    return tensors
+
+
+def _is_of_head(name: str, names: Family) -> bool:
+    """Tell whether a name is one beside the model below, not in it."""
+    return name in names.tied or (name in names.classifier and name not in names.names)
