@@ -37,6 +37,7 @@ NEEDS = {
     "integrations.torch._accelerate": "torch",
     "integrations.torch._attention": "torch",
     "integrations.torch._sdpa": "torch",
+    "models.classify": "tokenizers",
     "models.rerank": "tokenizers",
     "models.sentences": "tokenizers",
     "plot.grids": "matplotlib",

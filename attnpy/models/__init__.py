@@ -6,6 +6,7 @@ the checkpoints of `attnpy.checkpoints`. `SentenceEncoder` turns text into vecto
 """
 
 from attnpy.models.bert import BertEncoder
+from attnpy.models.classify import TextClassifier
 from attnpy.models.decoder import CausalDecoder
 from attnpy.models.rerank import CrossEncoder
 from attnpy.models.sampling import sample
@@ -16,6 +17,7 @@ __all__ = [
     "CausalDecoder",
     "CrossEncoder",
     "SentenceEncoder",
+    "TextClassifier",
     "sample",
 ]
 

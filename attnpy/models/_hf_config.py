@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from attnpy._families import FAMILIES
 from attnpy._families.fields import KINDS, REQUIRED
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from attnpy._families.declaration import Declaration
 
     Config = Mapping[str, Any]
+    Function = Literal["softmax", "sigmoid", "none"]
 
 
 def encoder(config: Config) -> Declaration:
@@ -76,6 +77,45 @@ def num_labels(config: Config) -> int:
             f"config: expected num_labels to be {words}, got {quoted(number)}"
         )
     return 2 if number is None else int(number)
+
+
+def labels(config: Config) -> list[str] | None:
+    """Return the names of labels in their order, where there are some."""
+    names = _mapping(config).get("id2label")
+    if not isinstance(names, Mapping):
+        return None
+    by_number = {str(number): name for number, name in names.items()}
+    ordered = [by_number.get(str(i)) for i in range(len(by_number))]
+    if not all(isinstance(name, str) for name in ordered):
+        raise ValueError(
+            "config: expected id2label with names for 0 to "
+            f"{len(by_number) - 1}, got {quoted(names, 200)}"
+        )
+    return cast("list[str]", ordered)
+
+
+# What makes probabilities of scores, by the kind of a classifier.
+PROBLEMS: dict[str | None, Function | None] = {
+    None: None,
+    "regression": "none",
+    "single_label_classification": "softmax",
+    "multi_label_classification": "sigmoid",
+}
+
+
+def problem_function(config: Config) -> Function | None:
+    """Return what makes probabilities of scores, where the configuration says it."""
+    kind = _mapping(config).get("problem_type")
+    if kind is not None and (not isinstance(kind, str) or kind not in PROBLEMS):
+        known = [name for name in PROBLEMS if name is not None]
+        raise ValueError(
+            f"config: expected problem_type = {_either(known)}, got {quoted(kind)}"
+        )
+    if PROBLEMS[kind] == "softmax" and num_labels(config) == 1:
+        raise ValueError(
+            f"config: expected several labels with problem_type = {kind}, got 1"
+        )
+    return PROBLEMS[kind]
 
 
 def generation(config: Config, path: str, vocab_size: int) -> tuple[int, ...]:

@@ -36,6 +36,12 @@ def cross_encoder(folder):
     return models.CrossEncoder.from_pretrained(folder)
 
 
+def text_classifier(folder):
+    sentences.require()
+    sentences.write_scorer(folder, n_labels=2)
+    return models.TextClassifier.from_pretrained(folder)
+
+
 def search_result(folder):
     return sentence_encoder(folder).search("cat", normal(9, 12))
 
@@ -76,6 +82,7 @@ EXAMPLES = {
     "models.CausalDecoder": lambda _: models.CausalDecoder(1, 8, 2, 32, vocab_size=9),
     "models.CrossEncoder": cross_encoder,
     "models.SentenceEncoder": sentence_encoder,
+    "models.TextClassifier": text_classifier,
     "positions.Learned": lambda _: positions.Learned(5, 6),
     "positions.Rotary": lambda _: positions.Rotary(8),
     "training.AdamW": lambda _: training.AdamW(blocks.LayerNorm(8).parameters()),

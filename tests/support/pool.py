@@ -1,5 +1,6 @@
 """Calls of everything that takes num_threads, and how many threads each starts."""
 
+import functools
 import inspect
 import os
 import re
@@ -157,6 +158,10 @@ def sentence_cases():
 
     yield "models.CrossEncoder.predict", predict, ([("the cat", "a dog")] * 40,)
     yield "models.CrossEncoder.rank", rank, ("the cat", texts)
+    classifier = models.TextClassifier(reranker.model, reranker.tokenizer)
+    for name in ("scores", "predict"):
+        call = functools.partial(getattr(classifier, name), progress=False)
+        yield f"models.TextClassifier.{name}", call, (texts,)
 
 
 def all_cases():

@@ -532,6 +532,16 @@ def sentences(bert: attnpy.models.BertEncoder, tokenizer: Any) -> None:
     attnpy.models.SentenceEncoder(bert, tokenizer, truncation_side="end")  # wrong
 
 
+def labels(bert: attnpy.models.BertEncoder, tokenizer: Any) -> None:
+    model = attnpy.models.TextClassifier(bert, tokenizer, label_names=["a", "b"])
+    assert_type(model.scores(["a", "b"], batch_size=8), Array)
+    model.predict("a")
+    read = attnpy.models.TextClassifier.from_pretrained("folder", function="none")
+    assert_type(read.label_names, tuple[str, ...])
+    model.predict(3)  # wrong
+    attnpy.models.TextClassifier(bert, tokenizer, function="tanh")  # wrong
+
+
 def pairs(bert: attnpy.models.BertEncoder, tokenizer: Any) -> None:
     model = attnpy.models.CrossEncoder(bert, tokenizer, activation_fn="sigmoid")
     assert_type(model.predict([("a", "b"), ("a", "c")], batch_size=8), Array)
