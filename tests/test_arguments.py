@@ -238,7 +238,7 @@ HUGE = 10**12
 def test_what_no_memory_can_hold_is_refused_at_once(name, call):
     with refused(MemoryError, name) as caught:
         call()
-    assert re.search(r"needs \d+ bytes$", str(caught.value))
+    assert re.search(r"need \d+ bytes$", str(caught.value))
 
 
 def test_results_whose_bytes_overflow_are_refused_by_name():

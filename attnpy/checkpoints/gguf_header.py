@@ -242,7 +242,7 @@ def _places(
     places = {}
     for name, (shape, number, offset) in infos.items():
         if number not in known:
-            retired = number in iter(GGMLQuantizationType)
+            retired = number in {int(kind) for kind in GGMLQuantizationType}
             raise start.fault(
                 f"{named(name)} of a type that the gguf package knows",
                 f"{number}{', which is no longer used' if retired else ''}",
