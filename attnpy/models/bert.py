@@ -426,8 +426,9 @@ class BertEncoder:
 
         Notes
         -----
-        With a classifier it is a ``ForSequenceClassification``. A tokenizer is not
-        written: copy ``tokenizer.json`` beside it.
+        With a classifier it is a ``ForSequenceClassification``. A quantised model is
+        saved with the numbers that its integers stand for. A tokenizer is not written:
+        copy ``tokenizer.json`` beside it.
         """
         has_classifier = self.classifier_weight is not None
 

@@ -532,8 +532,9 @@ class CausalDecoder(sampling.LanguageModel):
 
         Notes
         -----
-        With scores it is a ``ForCausalLM``. A tokenizer is not
-        written: copy ``tokenizer.json`` beside it.
+        With scores it is a ``ForCausalLM``. A quantised model is
+        saved with the numbers that its integers stand for. A tokenizer is not written:
+        copy ``tokenizer.json`` beside it.
         """
         has_scores = self.tied is not None
 
