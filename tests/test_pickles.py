@@ -15,7 +15,12 @@ from attnpy import PartialAttention, blocks, cache, layers, positions, training
 from attnpy._packed_weight import PackedTable, PackedWeight
 
 # These refer to memory, files or functions: Python refuses to pickle them.
-REFUSED = {"Plan", "checkpoints.Checkpoint", "checkpoints.Family"}
+REFUSED = {
+    "Plan",
+    "checkpoints.Checkpoint",
+    "checkpoints.Family",
+    "checkpoints.GgufFile",
+}
 NAMED_TUPLES = {
     "AttentionGradients",
     "PartialAttention",

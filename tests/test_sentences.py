@@ -627,7 +627,11 @@ def test_what_is_no_tokenizer_is_refused(encoder):
         ),
         ("2_Normalize/config.json", {"x": 1}, "expected no x, got 1"),
         ("config.json", {"x_y": 1}, "expected no x_y, got 1"),
-        ("config.json", {"model_type": "modernbert"}, "or mpnet, got 'modernbert'"),
+        (
+            "config.json",
+            {"model_type": "modernbert"},
+            "electra or albert, got 'modernbert'",
+        ),
     ],
 )
 def test_what_folders_ask_for_and_is_not_here_is_refused(
@@ -791,7 +795,7 @@ def test_names_of_models_are_no_folders(kind):
 def test_a_folder_without_modules_needs_a_pooling(folder, tmp_path):
     write(tmp_path)
     (tmp_path / "modules.json").unlink()
-    with pytest.raises(ValueError, match=r"pooling: expected one, as there is no modu"):
+    with pytest.raises(ValueError, match=r"pooling: expected one, as .* has no modu"):
         SentenceEncoder.from_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"pooling: expected .*, got 'middle'"):
         SentenceEncoder.from_pretrained(tmp_path, pooling="middle")

@@ -311,7 +311,9 @@ def test_arrays_with_masks_of_their_own_are_refused(name):
     for wrap in (np.asanyarray, list):
         masked = np.ma.masked_array({**arrays, **given}[name])
         more = {name: wrap(masked) if masked.ndim > 1 else masked}
-        with pytest.raises(TypeError, match=f"^{name}: expected an array without a m"):
+        with pytest.raises(
+            TypeError, match=f"^{name}: expected an array without its own m"
+        ):
             attnpy.attention(**{**arrays, **given, **more})
 
 

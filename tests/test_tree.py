@@ -346,7 +346,7 @@ MADE = {"__pycache__", "build", "gallery", "generated"}  # by programs
 
 # The layout says what all files of these kinds are: a tier's, a family's, a picture's.
 ALIKE = (
-    r"csrc/(isa|vec)/(amx|avx2|avx512|neon|scalar)(_bf16)?(_f32|_f64)?\.[ch]",
+    r"csrc/(isa|vec)/(amx|avx2|avx512|neon|scalar)(_bf16|_vnni|_dotprod)?(_f32|_f64|_int8)?\.[ch]",
     r"attnpy/_families/(?!(declaration|fields|rules|gguf)\.)\w+\.py",
     r"docs/pictures/\w+/\w+\.py",
 )

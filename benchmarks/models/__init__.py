@@ -4,6 +4,7 @@ encoders, decoders, generation, sentences, training, loading      what is measur
 in_transformers                  attnpy within Hugging Face's models
 rows                             which cases, and what they should reach
 folders                          random weights that every library reads
+exported                         BERT as PyTorch exports it
 torch_decoder, transformers_ways, openvino_ways, ctranslate2_ways, llamacpp_ways
                                  how each library computes them
 """

@@ -27,5 +27,8 @@ interrupts   Ctrl-C at every moment of a call
 reentry      code that runs in the middle of a call
 tiny         a core of two files, for tests of setup.py
 tutorial     the numbers that a tutorial prints
-minilm       whether a real model is installed
+integers     the oracle of products with quantised matrices
+gguf_files   small GGUF files, and models in them
+torch_files  files as PyTorch writes them
+minilm       whether a real model is installed; smollm2, whether a language model is
 """

@@ -17,7 +17,7 @@ from attnpy import (
 from attnpy._packed_weight import PackedTable, PackedWeight
 from attnpy._quantized import QuantizedTable
 from attnpy.models._pooling import Dense, Normalize
-from support import sentences
+from support import gguf_files, sentences
 from support.arrays import normal
 
 Q = normal(4, 6, 8)
@@ -52,6 +52,12 @@ def checkpoint(folder):
     return checkpoints.Checkpoint(folder / "model.safetensors")
 
 
+def gguf_file(folder):
+    gguf_files.require()
+    arrays = {"w": np.ones((2, 32), np.float32)}
+    return checkpoints.load_gguf(gguf_files.write(folder / "model.gguf", {}, arrays))
+
+
 def layer_gradients():
     output, pullback = blocks.FeedForward(8, 32).vjp(Q[0])
     return pullback(output)
@@ -76,6 +82,7 @@ EXAMPLES = {
     "blocks.RMSNorm": lambda _: blocks.RMSNorm(8),
     "checkpoints.Checkpoint": checkpoint,
     "checkpoints.Family": lambda _: checkpoints.FAMILIES["bert"],
+    "checkpoints.GgufFile": gguf_file,
     "diagrams.Diagram": lambda _: diagrams.multi_head_attention(),
     "layers.LayerGradients": lambda _: layer_gradients(),
     "models.BertEncoder": lambda _: models.BertEncoder(1, 8, 2, 32, vocab_size=9),
