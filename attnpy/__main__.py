@@ -260,9 +260,9 @@ def add_generate(commands: Any) -> None:
     )
     command.add_argument(
         "--dtype",
-        default="float32",
         metavar="NAME",
-        help="of the model: float32 (the default), bfloat16 or float16",
+        help="make numbers of the weights, float32, bfloat16 or float16; by default "
+        "they keep the bits that they have in the file",
     )
     command.add_argument("--num-threads", type=int, metavar="N")
 

@@ -70,7 +70,10 @@ class _Writer:
         self.options = options
         self.file: GgufFile = load_gguf(_path(options.model))
         self.tokenizer = self.file.tokenizer()
-        self.model = CausalDecoder.from_gguf(self.file, dtype=options.dtype)
+        if options.dtype is None:
+            self.model = CausalDecoder.from_gguf(self.file, weights="file")
+        else:
+            self.model = CausalDecoder.from_gguf(self.file, dtype=options.dtype)
         self.rng = np.random.default_rng(options.seed)
         self.counts, self.seconds = [0, 0], [0.0, 0.0]
 

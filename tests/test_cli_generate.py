@@ -102,17 +102,17 @@ def test_options_are_those_of_generate(call, file):
 
 @pytest.mark.quick
 def test_the_model_is_of_the_dtype(call, file, monkeypatch):
-    dtypes = []
+    given = []
 
-    def from_gguf(file, *, dtype):
-        dtypes.append(dtype)
-        return CausalDecoder.from_gguf(file, dtype=dtype)
+    def from_gguf(file, **options):
+        given.append(options)
+        return CausalDecoder.from_gguf(file, **options)
 
     monkeypatch.setattr(_generate, "CausalDecoder", from_gguf)
     from_gguf.from_gguf = from_gguf
     assert call(file, "x", "--max-tokens", 2, "--dtype", "float16").returncode == 0
     assert call(file, "x", "--max-tokens", 2).returncode == 0
-    assert dtypes == ["float16", "float32"]
+    assert given == [{"dtype": "float16"}, {"weights": "file"}]
 
 
 def test_text_comes_as_it_is_written(file):

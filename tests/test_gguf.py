@@ -13,6 +13,7 @@ from support.processes import assert_runs
 from attnpy import checkpoints
 from attnpy._families.gguf import ARCHITECTURES
 from attnpy._linear import linear
+from attnpy._quantized import QuantizedTable, QuantizedWeight
 from attnpy.models import CausalDecoder
 
 pytestmark = pytest.mark.quick
@@ -317,7 +318,8 @@ def test_a_model_is_made_of_an_open_file(save):
     )
 
 
-def test_quantised_matrices_become_the_numbers_they_stand_for(save):
+def in_blocks(save):
+    """A file whose matrices are of all types of integers."""
     config = {
         **families.LLAMA,
         "hidden_size": 256,
@@ -330,7 +332,11 @@ def test_quantised_matrices_become_the_numbers_they_stand_for(save):
     for i, name in enumerate(matrices):
         kind, shape = kinds[i % len(kinds)], arrays[name].shape
         arrays[name] = gguf_files.random_blocks(kind, shape, seed=i)
-    path = save(metadata, arrays)
+    return save(metadata, arrays)
+
+
+def test_quantised_matrices_become_the_numbers_they_stand_for(save):
+    path = in_blocks(save)
     file, model = checkpoints.load_gguf(path), CausalDecoder.from_gguf(path)
     own = model.parameters()
     assert_same_bits(own["token_embedding"], file["token_embd.weight"])
@@ -342,6 +348,48 @@ def test_quantised_matrices_become_the_numbers_they_stand_for(save):
         keys = file[f"{theirs}.attn_k.weight"]
         halves = keys.reshape(2, 32, 2, 256).swapaxes(1, 2).reshape(128, 256)
         assert_same_bits(own[f"{layer}.self_attention.W_k"], halves.T)
+
+
+@pytest.mark.quick
+def test_matrices_may_keep_the_integers_of_the_file(save):
+    path = in_blocks(save)
+    small = CausalDecoder.from_gguf(path, weights="file")
+    expected = CausalDecoder.from_gguf(path)
+    assert "weights=int4 and int8" in repr(small)
+    attention = small.decoder.layers[0].self_attention
+    assert isinstance(attention.W_k, QuantizedWeight)
+    assert isinstance(small.token_embedding, QuantizedTable)
+    assert isinstance(small.output, QuantizedWeight)
+    assert_same_parameters(small, expected)  # that they stand for
+    states, exact = small(IDS), expected(IDS)
+    np.testing.assert_allclose(states, exact, rtol=0, atol=1e-4 * abs(exact).max())
+    assert_same_bits(small([IDS, IDS[::-1]])[0], states)
+    assert (small.generate(IDS, 5, num_threads=3) == small.generate(IDS, 5)).all()
+
+
+@pytest.mark.quick
+def test_tied_tables_keep_the_integers_of_the_file_once(save):
+    config = {**families.LLAMA, "hidden_size": 64, "tie_word_embeddings": True}
+    metadata, arrays = gguf_files.model(config)
+    arrays["token_embd.weight"] = gguf_files.random_blocks(
+        "Q8_0", arrays["token_embd.weight"].shape
+    )
+    path = save(metadata, arrays)
+    small, expected = (
+        CausalDecoder.from_gguf(path, weights=weights) for weights in ("file", None)
+    )
+    assert isinstance(small.token_embedding, QuantizedTable)
+    scores = small.logits(small(IDS))
+    exact = expected.logits(expected(IDS))
+    np.testing.assert_allclose(scores, exact, rtol=0, atol=1e-4 * abs(exact).max())
+
+
+def test_what_cannot_keep_the_integers_is_refused(save):
+    path = in_blocks(save)
+    with refused(TypeError, "dtype"):
+        CausalDecoder.from_gguf(path, weights="file", dtype="float16")
+    with refused(ValueError, "weights"):
+        CausalDecoder.from_gguf(path, weights="int8")
 
 
 PEAK = """

@@ -156,11 +156,13 @@ def fill(
     no_scores: bool = False,
     head: Head = PLAIN_HEAD,
     filled: Callable[[Array | PanelWriter], object] | None = None,
+    kept: Callable[[str, Target], bool] | None = None,
 ) -> None:
     """Copy the arrays of a checkpoint into parameters, as `load` does.
 
     A model without scores lacks the parameters that others tie to another.
     `filled` is told each parameter that is complete, which is not kept here any longer.
+    `kept` is asked first whether it has dealt with an array, by name and target.
     """
     names = names_for(table, own)
     found, unexpected = _known_by(tensors, table, prefix)
@@ -194,6 +196,9 @@ def fill(
     with _progress.bar(progress, n_bytes, "B") as done:
         for plain in [*wanted]:
             target = wanted.pop(plain)
+            if kept is not None and kept(found[plain], target):
+                done(sum(array.nbytes for array in target.parameters))
+                continue
             _copy(tensors, found[plain], target, done)
             while filled is not None and target.parameters:
                 filled(target.parameters.pop())

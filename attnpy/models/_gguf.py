@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
@@ -49,11 +49,18 @@ def read(
     dtype: DTypeLike,
     packed: bool,
     progress: bool | None,
+    weights: Literal["file"] | None,
 ) -> Model:
     """Make a model of a file, and copy the weights into it."""
     packed = _checks.flag(packed, "packed")
     progress = _progress.checked(progress)
     dtype = _dtypes.floating(dtype)
+    if weights is not None:
+        _checks.one_of(weights, "weights", ("file",))
+        if dtype != np.float32:
+            raise TypeError(
+                f"dtype: expected float32 with weights={weights!r}, got {dtype}"
+            )
     tensors = file if isinstance(file, GgufFile) else load_gguf(file)
     metadata = _Metadata(tensors)
     config = metadata.config()
@@ -62,7 +69,8 @@ def read(
     except ValueError as error:
         raise ValueError(f"{named(tensors.path)}: {error}") from error
     names = metadata.architecture.names
-    _pretrained.load(model, metadata.arranged(config), names, packed, progress)
+    arrays = metadata.arranged(config)
+    _pretrained.load(model, arrays, names, packed, progress, weights=weights)
     if packed:
         model.pack()
     return model

@@ -10,7 +10,9 @@ from attnpy._files import folder_at
 from attnpy._packed_weight import PanelWriter
 from attnpy._parameters import Unset
 from attnpy._quantize import judged
-from attnpy.checkpoints.loading import PLAIN_HEAD, Head, dtype_of, fill
+from attnpy._quantized import QuantizedTable
+from attnpy.checkpoints import gguf_blocks
+from attnpy.checkpoints.loading import PLAIN_HEAD, Head, Target, dtype_of, fill
 from attnpy.checkpoints.reading import is_there, read_json
 from attnpy.models import _hf_config
 
@@ -96,18 +98,24 @@ def load(
     packed: bool,
     progress: bool | None,
     head: Head = PLAIN_HEAD,
-    weights: Weights | None = None,
+    weights: Weights | Literal["file"] | None = None,
 ) -> None:
     """Copy the weights into a model; the largest are packed while they are read.
 
-    Or each matrix is quantised when it is complete, so that one is in memory in full.
+    Or each matrix is quantised when it is complete, so that one is in memory in full;
+    or it keeps the integers of the file.
     """
     own: dict[str, Array | PanelWriter] = {**model.parameters()}
     tied = getattr(model, "tied", True)
     name = "token_embedding" if tied else "output"
     writer = None
-    filled = None if weights is None else _quantizer(model, own, BITS[weights])
-    if filled is None and packed and hasattr(model, "tied") and tied is not None:
+    filled = kept = None
+    if weights == "file":
+        assert isinstance(tensors, checkpoints.GgufFile)
+        kept = _keeper(model, own, tensors)
+    elif weights is not None:
+        filled = _quantizer(model, own, BITS[weights])
+    if weights is None and packed and hasattr(model, "tied") and tied is not None:
         own[name] = writer = PanelWriter(getattr(model, name), tied)
     fill(
         own,
@@ -117,6 +125,7 @@ def load(
         no_scores=tied is None,
         head=head,
         filled=filled,
+        kept=kept,
     )
     if writer is not None:
         setattr(model, name, writer.packed())
@@ -130,10 +139,7 @@ def _quantizer(
     It is taken out of `own` then, so that its memory is free.
     """
     options = judged(bits, None, "float")
-    places: dict[int, list[tuple[object, str]]] = {}
-    for layer, name in _parameters.quantizable(model):
-        places.setdefault(id(getattr(layer, name)), []).append((layer, name))
-    names = {id(array): name for name, array in own.items()}
+    places, names = _places(model, own)
 
     def filled(array: Array | PanelWriter) -> None:
         if found := places.pop(id(array), None):
@@ -141,3 +147,38 @@ def _quantizer(
             del own[names[id(array)]]
 
     return filled
+
+
+def _keeper(
+    model: object, own: dict[str, Array | PanelWriter], file: checkpoints.GgufFile
+) -> Callable[[str, Target], bool]:
+    """Return what puts the integers of a matrix wherever the model has it, if it can.
+
+    The matrix is taken out of `own` then, so that its memory is free.
+    """
+    places, names = _places(model, own)
+
+    def kept(name: str, target: Target) -> bool:
+        if len(target.parameters) > 1 or file.type_of(name) not in gguf_blocks.FORMS:
+            return False
+        array = target.parameters[0]
+        if id(array) not in places:
+            return False
+        matrix = file.quantized(name)
+        for layer, attribute in places.pop(id(array)):
+            table = attribute in _parameters.TABLES
+            setattr(layer, attribute, QuantizedTable(matrix) if table else matrix)
+        del own[names[id(array)]]
+        return True
+
+    return kept
+
+
+def _places(
+    model: object, own: Mapping[str, Array | PanelWriter]
+) -> tuple[dict[int, list[tuple[object, str]]], dict[int, str]]:
+    """Return where a model has each matrix, and what it is called, by its `id`."""
+    places: dict[int, list[tuple[object, str]]] = {}
+    for layer, name in _parameters.quantizable(model):
+        places.setdefault(id(getattr(layer, name)), []).append((layer, name))
+    return places, {id(array): name for name, array in own.items()}

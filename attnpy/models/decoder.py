@@ -459,6 +459,7 @@ class CausalDecoder(sampling.LanguageModel):
         *,
         dtype: DTypeLike = np.float32,
         packed: bool = True,
+        weights: Literal["file"] | None = None,
         progress: bool | None = None,
     ) -> CausalDecoder:
         """Read a model from a GGUF file, as llama.cpp has them.
@@ -475,6 +476,12 @@ class CausalDecoder(sampling.LanguageModel):
             are rounded to this. "bfloat16" is a dtype with the ml_dtypes package.
         packed, progress
             As in `from_pretrained`.
+        weights : {"file"}, optional
+            Keep the integers of the file in matrices and tables, as
+            `attnpy.checkpoints.GgufFile.quantized` does: less memory, faster tokens.
+            Products are with the same numbers as without, summed as `attnpy.quantize`
+            says. Matrices which are several here (Phi-3's of queries, keys and values)
+            and those without integers become numbers.
 
         Returns
         -------
@@ -486,9 +493,12 @@ class CausalDecoder(sampling.LanguageModel):
         ImportError, FileNotFoundError
             If the gguf package is not installed, ml_dtypes for bfloat16 or tqdm for
             `progress`; if the file is not there.
+        TypeError
+            If `dtype` is not float32 with `weights`.
         ValueError
             If the file is damaged or of another architecture, or has a key, a type or
-            an array that is not honoured; the message has all of them.
+            an array that is not honoured; the message has all of them. If `weights` is
+            another word.
 
         See Also
         --------
@@ -496,8 +506,8 @@ class CausalDecoder(sampling.LanguageModel):
 
         Notes
         -----
-        The model takes the memory of its `dtype`, and reading it no more than one
-        matrix above that.
+        The model takes the memory of its `dtype`, or that of the file with `weights`,
+        and reading it no more than one matrix above that.
 
         Examples
         --------
@@ -510,7 +520,7 @@ class CausalDecoder(sampling.LanguageModel):
         >>> tokenizer.decode(model.generate(ids, 5))  # doctest: +SKIP
         ' Paris. The city of'
         """
-        return _gguf.read(cls.from_config, file, dtype, packed, progress)
+        return _gguf.read(cls.from_config, file, dtype, packed, progress, weights)
 
     def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
         """Write a folder that Transformers reads, and `from_pretrained`.

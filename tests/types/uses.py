@@ -612,7 +612,9 @@ def gguf_files(path: str) -> None:
         read = attnpy.models.CausalDecoder.from_gguf(source, dtype="float16")
         assert_type(read, attnpy.models.CausalDecoder)
     attnpy.models.CausalDecoder.from_gguf(path, packed=False, progress=True)
+    attnpy.models.CausalDecoder.from_gguf(path, weights="file")
     attnpy.models.CausalDecoder.from_gguf(path, logits=False)  # wrong
+    attnpy.models.CausalDecoder.from_gguf(path, weights="int8")  # wrong
     file.apply_chat_template("Hi")  # wrong
     file["a"] = file["b"]  # wrong
 
