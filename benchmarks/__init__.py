@@ -6,7 +6,7 @@ peers, ways, onnx_ways, onnx_graph, tensors      how each library computes a cas
 measure, apart, children         one row timed; libraries in processes of their own
 machine                          the machine's limits, by peak.c and fma.inc.h
 memory, footprint, overhead      memory of a call, size of an installation, a tiny call
-compare, asv_benchmarks          two revisions, or many
+compare                          two revisions
 experiments                      measurements that compare nothing
 run, progress, report            rows measured, shown and kept
 pages, plots                     docs/performance from what is kept
