@@ -12,6 +12,7 @@ import sys
 import sysconfig
 import tempfile
 import threading
+import time
 from functools import partial
 from pathlib import Path
 
@@ -21,9 +22,29 @@ from attnpy._measure import cpu_name
 
 SECONDS = 0.01  # of one measurement
 WINDOWS = 10  # in which a measurement of the FMA peak is parted
-ORDER = ("amx", "avx512", "avx2", "neon", "scalar")  # instruction sets, the best first
 # Without vectorisation the scalar loops stay scalar.
 FLAGS = ("-O2", "-fPIC", "-shared", "-fno-tree-vectorize", "-fno-tree-slp-vectorize")
+# Of each loop of multiply-adds in peak.c, those of the best instruction set first.
+AVX512 = ("-mavx512f", '-DCPU="avx512f"', "-DBYTES=64")
+AVX2 = ("-mavx2", "-mfma", '-DCPU="avx2"', "-DBYTES=32")
+X86 = {
+    "amx_bf16": ("-mamx-tile", "-mamx-bf16", "-DTILES"),
+    "avx512_bf16": ("-mavx512bf16", '-DCPU="avx512bf16"'),
+    "avx512_f32": (*AVX512, "-DREAL=float"),
+    "avx512_f64": (*AVX512, "-DREAL=double"),
+    "avx2_f32": (*AVX2, "-DREAL=float"),
+    "avx2_f64": (*AVX2, "-DREAL=double"),
+    "scalar_f32": ("-mfma", '-DCPU="fma"', "-DREAL=float"),
+    "scalar_f64": ("-mfma", '-DCPU="fma"', "-DREAL=double"),
+}
+AARCH64 = {
+    "neon_f32": ("-DREAL=float", "-DBYTES=16"),
+    "neon_f64": ("-DREAL=double", "-DBYTES=16"),
+    "scalar_f32": ("-DREAL=float",),
+    "scalar_f64": ("-DREAL=double",),
+}
+MACHINES = {"x86_64": X86, "aarch64": AARCH64, "arm64": AARCH64}
+LOOPS = MACHINES.get(platform.machine(), {})
 
 
 def compiler():
@@ -33,28 +54,29 @@ def compiler():
 
 
 @functools.cache
-def loops():
-    """The compiled loops, or None where there is no C compiler."""
+def library(loop):
+    """peak.c with this loop, or None if the compiler or the CPU cannot have it."""
     source = Path(__file__).with_name("peak.c")
+    flags = (*FLAGS, *LOOPS.get(loop, ["-DREAL=float"]))
     with tempfile.TemporaryDirectory() as directory:
         target = str(Path(directory) / "peak.so")
         for command in (compiler(), ["cc"]):
-            if output_of([*command, *FLAGS, str(source), "-o", target]) is not None:
+            if output_of([*command, *flags, str(source), "-o", target]) is not None:
                 break
         else:
             return None
-        library = ctypes.CDLL(target)
-    text, pointer = ctypes.c_char_p, ctypes.c_void_p
-    real, size = ctypes.c_double, ctypes.c_ssize_t
-    for name, result, *arguments in (
-        ("seconds_now", real),
-        ("has_fma_loop", ctypes.c_int, text),
-        ("fma_rates", None, text, real, real, size, pointer),
-        ("read_rate", real, pointer, pointer, size, ctypes.c_int, real),
-    ):
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
-    return library
+        found = ctypes.CDLL(target)
+    pointer, real, size = ctypes.c_void_p, ctypes.c_double, ctypes.c_ssize_t
+    found.fma_rates.argtypes = real, real, size, pointer
+    found.fma_rates.restype, found.read_rate.restype = None, real
+    found.read_rate.argtypes = pointer, pointer, size, ctypes.c_int, real
+    return found if found.is_present() else None
+
+
+def reader():
+    """The library that reads with the widest vectors, or None without a compiler."""
+    wide = [name for name in ("avx512_f32", "avx2_f32") if name in LOOPS]
+    return next(filter(None, map(library, (*wide, "plain"))), None)
 
 
 def output_of(command):
@@ -117,7 +139,7 @@ def fma_peak(loop, n_threads, seconds=SECONDS):
     """
     best = 0.0
     while best == 0:  # on a busy machine a thread may sleep through all of them
-        start = loops().seconds_now() + seconds / WINDOWS
+        start = time.clock_gettime(time.CLOCK_MONOTONIC) + seconds / WINDOWS
         rates = partial(fma_rates, loop, start, seconds / WINDOWS)
         best = together(rates, n_threads).max()
     return float(best)
@@ -126,19 +148,17 @@ def fma_peak(loop, n_threads, seconds=SECONDS):
 def fma_rates(loop, start, seconds, _):
     """Operations per second in each window, (WINDOWS,)."""
     rates = np.zeros(WINDOWS)
-    arguments = loop.encode(), start, seconds, WINDOWS, rates.ctypes.data
-    loops().fma_rates(*arguments)
+    library(loop).fma_rates(start, seconds, WINDOWS, rates.ctypes.data)
     return rates
 
 
 @functools.cache
 def fma_loop(real, isa=None):
     """The best loop for "f32", "f64" or "bf16" (on one instruction set), or None."""
-    if loops() is None:
-        return None
-    for name in ORDER if isa is None else (isa,):
-        if loops().has_fma_loop(f"{name}_{real}".encode()):
-            return f"{name}_{real}"
+    for loop in LOOPS:
+        known, _, kind = loop.rpartition("_")
+        if kind == real and isa in (None, known) and library(loop) is not None:
+            return loop
     return None
 
 
@@ -148,14 +168,14 @@ def read_bandwidth(one, other, n_threads, way, seconds=SECONDS):
 
     def read(i):
         addresses = (x.ctypes.data + i * part for x in (one, other))
-        return loops().read_rate(*addresses, part, way, seconds)
+        return reader().read_rate(*addresses, part, way, seconds)
 
     return together(read, n_threads)
 
 
 def best_read_way(one, other, n_threads):
     """Which way of reading (streams, prefetch) is fastest for these arrays."""
-    ways, read = range(loops().n_read_ways()), partial(read_bandwidth, one, other)
+    ways, read = range(reader().n_read_ways()), partial(read_bandwidth, one, other)
     rounds = [[read(n_threads, way) for way in ways] for _ in range(3)]
     return int(np.argmax(np.median(rounds, axis=0)))
 
@@ -199,7 +219,7 @@ def cpu_model():
 
 def limits(n_threads):
     """FMA peaks and the bandwidth of 256 MiB, in units of 1e9 per second."""
-    if loops() is None:
+    if reader() is None:
         return {}
     found = {}
     for loop in filter(None, map(fma_loop, ("f32", "f64", "bf16"))):

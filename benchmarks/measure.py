@@ -93,7 +93,7 @@ def work_of(case, unit):
 
 def limit_of(row, n_threads):
     """What bounds the row: its name, and a function that measures it per second."""
-    if row.limit is None or machine.loops() is None:
+    if row.limit is None or machine.reader() is None:
         return None, None
     if row.limit == "bandwidth":
         key, value = row.case.memory()
