@@ -9,10 +9,9 @@ from functools import partial
 
 import numpy as np
 
-from attnpy._measure import calls_per_sample, duration, in_turn, one_time, quartiles
+from attnpy._measure import duration
 
-from . import cases, machine, report
-from .peers import version
+from . import cases, report
 
 ROUNDS = 7
 
@@ -45,39 +44,6 @@ def with_test_hooks():
             "wheel's, which has no functions for tests"
         )
     return _attnpy
-
-
-# ---- Products ------------------------------------------------------------------------
-
-
-def products(n_threads, n_rounds):
-    """The product of tokens with weights alone, in percent of the peak."""
-    import attnpy
-    from attnpy._linear import linear
-
-    native = attnpy.show_config(mode="dicts")["tier"] in cases.NATIVE_BF16
-    lines = []
-    for dtype in ("float32", "bfloat16") if version("ml_dtypes") else ("float32",):
-        loop = machine.fma_loop("bf16" if native and dtype == "bfloat16" else "f32")
-        for n_tokens, n_in, n_out in (
-            *((n, 384, 1536) for n in (16, 128, 512, 4096)),
-            *((n, 1024, 2816) for n in (1, 256)),
-        ):
-            x = cases.normal((n_tokens, n_in), 1, dtype)
-            weight = cases.normal((n_in, n_out), 2, dtype)
-            call = partial(linear, x, weight, num_threads=n_threads)
-            call()
-            samples = {"seconds": partial(one_time, call, calls_per_sample(call))}
-            if loop:
-                samples["peak"] = partial(machine.fma_peak, loop, n_threads)
-            found = in_turn(samples, n_rounds, n_rounds, 0)
-            rates = 2 * x.size * n_out / found["seconds"]
-            shares = [100 * rates / found["peak"]] if loop else []
-            spread = [report.spread(quartiles(share), 0) for share in shares]
-            shape = f"{n_tokens} x {n_in} x {n_out}"
-            rate = f"{np.median(rates) / 1e9:.3g}"
-            lines.append([dtype, shape, rate, *(spread or ["no C compiler"])])
-    return ["dtype", "tokens x in x out", "GFLOP/s", "% of peak"], lines
 
 
 # ---- What idle threads cost ----------------------------------------------------------
@@ -227,4 +193,4 @@ def end_of(times, n_cores):
     return max(free)
 
 
-EXPERIMENTS = {"products": products, "watching": watching, "cores": cores}
+EXPERIMENTS = {"watching": watching, "cores": cores}
