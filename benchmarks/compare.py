@@ -134,22 +134,17 @@ def times_of_pair(workers, row, n_threads, n_rounds):
     return times
 
 
-def title(item):
-    row, n_threads = item
-    return f"{row.group} {row.name}, {n_threads} thr"
-
-
 def compare(targets, todo, options):
-    """{(row, threads): seconds (rounds of all processes, 2)}."""
-    times = {item: [] for item in todo}
+    """Seconds (rounds of all processes, 2) of each row."""
+    times = []
     for _ in range(options.processes):
         workers = [Worker(target) for target in targets]
-        for row, n_threads in each(todo, title):
-            pair = times_of_pair(workers, row, n_threads, options.rounds)
-            times[row, n_threads].append(pair)
+        times.append(
+            [times_of_pair(workers, *item, options.rounds) for _, *item in each(todo)]
+        )
         for worker in workers:
             worker.close()
-    return {item: np.concatenate(pairs) for item, pairs in times.items()}
+    return [np.concatenate(pairs) for pairs in zip(*times, strict=True)]
 
 
 def summarise(row, n_threads, times):
@@ -177,11 +172,7 @@ def table(options, results):
 
 def main(arguments):
     options = parser().parse_args(arguments)
-    todo = [
-        (row, n_threads)
-        for row in chosen_rows(options)
-        for n_threads in row.thread_counts or options.threads
-    ]
+    todo = list(chosen_rows(options))
     folders.root()  # one for all processes
     with tempfile.TemporaryDirectory() as directory:
         targets = [
@@ -189,7 +180,7 @@ def main(arguments):
             for name, revision in (("one", options.before), ("two", options.after))
         ]
         times = compare(targets, todo, options)
-    results = [summarise(row, n, times[row, n]) for row, n in todo]
+    results = [summarise(*item, x) for (_, *item), x in zip(todo, times, strict=True)]
     print(table(options, results))
     print(f"\n{machine.cpu_name()} {machine.cpu_model()}")
     if options.json:

@@ -10,19 +10,9 @@ import shlex
 import sys
 import traceback
 from functools import partial
-from operator import itemgetter
 from pathlib import Path
 
-from . import (
-    footprint,
-    machine,
-    measure,
-    memory,
-    overhead,
-    pages,
-    peers,
-    report,
-)
+from . import footprint, machine, measure, memory, overhead, pages, peers, report
 from .groups import GROUPS, rows_here
 from .models import folders, loading, transformers_ways
 
@@ -99,23 +89,19 @@ def effort(options):
 
 
 def chosen_rows(options):
-    """The timed rows, where the CPU and the packages have what they need."""
-    return [
-        row
-        for row in rows_here(options.group)
-        if options.rows in row.name
-        and (row.quick or not options.quick)
-        and peers.has_needs_of(row)
-    ]
+    """(title, row, threads) of timed rows that this CPU and its packages can run."""
+    for row in rows_here(options.group):
+        chosen = options.rows in row.name and (row.quick or not options.quick)
+        if chosen and peers.has_needs_of(row):
+            for n_threads in row.thread_counts or options.threads:
+                yield f"{row.group} {row.name}, {n_threads} thr", row, n_threads
 
 
 def jobs(options, systems):
     """(title, function that returns a row or a list of rows) for all that is asked."""
     how = effort(options)
-    for row in chosen_rows(options):
-        for n_threads in row.thread_counts or options.threads:
-            title = f"{row.group} {row.name}, {n_threads} thr"
-            yield title, partial(timed, row, n_threads, systems, how)
+    for title, row, n_threads in chosen_rows(options):
+        yield title, partial(timed, row, n_threads, systems, how)
     for group, name, job in other_jobs(options, systems, how.rounds):
         if group in options.group and options.rows in name:
             yield f"{group} {name}", job
@@ -148,7 +134,7 @@ def timed(row, n_threads, systems, how):
 def measured(todo):
     """All rows, or those before Ctrl-C. One that fails is reported, no more."""
     rows, failures = [], {}
-    for title, job in each(todo, itemgetter(0)):
+    for title, job in each(todo):
         try:
             found = job()
         except KeyboardInterrupt:
@@ -167,11 +153,11 @@ def measured(todo):
 # ---- Progress ------------------------------------------------------------------------
 
 
-def each(items, title):
-    """Go through items; their titles are shown on stderr, if that is a terminal."""
+def each(items):
+    """Go through (title, ...); titles are shown on stderr, if that is a terminal."""
     items = list(items)
     for i, item in enumerate(items):
-        show(f"[{i}/{len(items)}] {title(item)}"[:78])
+        show(f"[{i}/{len(items)}] {item[0]}"[:78])
         yield item
     show("")
 
