@@ -1,31 +1,20 @@
 """`python -m benchmarks`: see README.md in this directory."""
 
-import os
 import sys
+from importlib import import_module
+
+from attnpy._bench import restart
 
 from .children import QUIET
 
-os.environ.update(QUIET)  # before NumPy or PyTorch is imported
+COMMANDS = {"compare": "compare", "experiments": "experiments", "report": "pages"}
 
 
 def main(arguments):
-    command, *rest = arguments or [""]
-    if command == "compare":
-        from .compare import main as compare
-
-        compare(rest)
-    elif command == "experiments":
-        from .experiments import main as experiments
-
-        experiments(rest)
-    elif command == "report":
-        from .pages import main as report
-
-        report(rest)
-    else:
-        from .run import main as run
-
-        run(arguments)
+    restart(QUIET)  # OpenBLAS looks when NumPy is loaded: attnpy has done that
+    module = COMMANDS.get(arguments[0]) if arguments else None
+    rest = arguments[1:] if module else arguments
+    import_module(f".{module or 'run'}", __package__).main(rest)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from attnpy import _attnpy, _bench, attention
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT))  # last: there is an attnpy/ as well, perhaps not built
 
+from benchmarks import __main__ as command  # noqa: E402
 from benchmarks import (  # noqa: E402
     apart,
     backward,
@@ -435,6 +436,25 @@ def test_the_command_is_shown_without_the_directory_of_its_results():
     for output in (["--output", "/a/b"], ["--output=/a/b", "--models", "/c"]):
         shown = run.command(["--quick", *output, "--threads", "1"])
         assert shown == "python -m benchmarks --quick --threads 1"
+
+
+@pytest.mark.quick
+def test_the_command_starts_again_before_numpy_is_loaded_with_threads_that_sleep(
+    monkeypatch,
+):
+    started = []
+
+    def execve(*arguments):
+        started.append(arguments)
+        raise KeyboardInterrupt  # what follows would be another program
+
+    monkeypatch.setattr(os, "execve", execve)
+    monkeypatch.delenv("OPENBLAS_THREAD_TIMEOUT", raising=False)
+    with pytest.raises(KeyboardInterrupt):
+        command.main(["--list"])
+    ((program, arguments, environment),) = started
+    assert (program, arguments) == (sys.executable, sys.orig_argv)
+    assert environment.items() >= children.QUIET.items()
 
 
 RUN = f"""
