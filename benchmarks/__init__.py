@@ -8,7 +8,7 @@ machine                          the machine's limits, by peak.c
 memory, footprint, overhead      memory of a call, size of an installation, a tiny call
 compare                          two revisions
 experiments                      measurements that compare nothing
-run, progress, report            rows measured, shown and kept
+run, report                      rows measured, shown and kept
 pages, plots                     docs/performance from what is kept
 models                           whole models
 """
