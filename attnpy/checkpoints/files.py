@@ -73,14 +73,14 @@ class Checkpoint(Mapping[str, "Array"]):
         asked for is of a dtype that NumPy lacks, as 8-bit floating numbers. If a file
         of PyTorch has something else than arrays, or is of a version before 1.6.
 
+    See Also
+    --------
+    read : finds the files of a model.
+
     Notes
     -----
     A file of PyTorch has a pickle in it, which could run any code when Python loads it.
     Here it is read by an interpreter that can make arrays, and nothing else.
-
-    See Also
-    --------
-    read : finds the files of a model.
 
     Examples
     --------
