@@ -4,8 +4,6 @@ There they may spin: a process is stopped while it is not its turn, so that it t
 time from whoever is.
 """
 
-from __future__ import annotations
-
 import atexit
 import functools
 import signal

@@ -1,7 +1,5 @@
 """Gradients: of attention whose output is there, and of whole layers, forward too."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass
 from functools import partial
@@ -9,6 +7,7 @@ from functools import partial
 import numpy as np
 
 from . import cases, layers, peers
+from .lazily import torch
 from .peers import Way
 
 # ---- Attention -----------------------------------------------------------------------
@@ -102,7 +101,6 @@ def numpy_ways(case, arrays, n_threads):
 
 def with_gradients(call):
     """A call for which PyTorch remembers what gradients need; see without_gradients."""
-    import torch
 
     def remembered():
         with torch.inference_mode(False), torch.enable_grad():
@@ -134,15 +132,12 @@ def reader(call):
 
 def retained(attend, inputs, grad):
     """The backward pass alone, of a graph that is kept."""
-    import torch
-
     output = attend(*inputs)
     return partial(torch.autograd.grad, output, inputs, grad, retain_graph=True)
 
 
 def torch_calls(case, arrays):
     """(name, call) of each way; the forward pass is over when a call comes."""
-    import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     call = case.call
@@ -172,8 +167,6 @@ def torch_calls(case, arrays):
 
 def kernel(inputs, grad, is_causal):
     """What autograd calls, by itself."""
-    import torch
-
     query, key, value = (x.detach() for x in inputs)
     forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     output, lse = forward(query, key, value, 0.0, is_causal)
@@ -182,8 +175,6 @@ def kernel(inputs, grad, is_causal):
 
 
 def torch_ways(case, arrays, n_threads):
-    import torch
-
     ways = torch_calls(case, arrays)
     while True:
         with torch.inference_mode(False), torch.enable_grad():
@@ -232,8 +223,6 @@ def attnpy_layer_ways(case, arrays, n_threads):
 
 
 def torch_layer_ways(case, arrays, n_threads):
-    import torch
-
     grad, x, mha = arrays
     with torch.inference_mode(False), torch.no_grad():
         layer = layers.torch_layer(mha).train()

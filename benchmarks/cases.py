@@ -1,7 +1,5 @@
 """One attention problem: its shape, options and arrays, and how much work it is."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass, replace
 

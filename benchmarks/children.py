@@ -1,7 +1,5 @@
 """Fresh Python processes, which find the same packages and call functions for this."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import subprocess

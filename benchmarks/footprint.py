@@ -1,7 +1,5 @@
 """How long an import takes, and how large an installation is."""
 
-from __future__ import annotations
-
 import importlib.util
 import subprocess
 import sys

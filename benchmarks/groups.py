@@ -1,7 +1,5 @@
 """All groups of rows, in the order in which they are measured."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from . import cases, machine, rows

@@ -1,13 +1,12 @@
 """Multi-head layers: attention between its projections, in float32."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from . import cases
+from .lazily import torch
 from .onnx_ways import OWN, bound, model_of, session
 from .peers import Way, numpy_attends, torch_fast_paths, unfused
 
@@ -86,8 +85,6 @@ def numpy_ways(case, arrays, n_threads):
 
 def torch_layer(mha):
     """torch.nn.MultiheadAttention with the weights of attnpy's layer."""
-    import torch
-
     layer = torch.nn.MultiheadAttention(len(mha.W_q), mha.num_heads, batch_first=True)
     return fill_torch_layer(layer, mha).eval()
 
@@ -102,8 +99,6 @@ def fill_torch_layer(layer, mha):
 
 
 def fill_torch(parameter, array):
-    import torch
-
     parameter.copy_(torch.from_numpy(array))
 
 
@@ -120,8 +115,6 @@ def written_out(x, layer):
 
 
 def torch_ways(case, arrays, n_threads):
-    import torch
-
     x, layer = torch.from_numpy(arrays[0]), torch_layer(arrays[1])
     call = partial(layer, x, x, x, need_weights=False)
     for name, run in torch_fast_paths(call):

@@ -1,7 +1,5 @@
 """How much memory one call takes beyond its output, measured in a fresh process."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import resource

@@ -5,13 +5,12 @@ arrays are (B, L, H D); Attention is the one of ONNX, with (B, H, L, D). The pac
 are imported where they are used: asv imports every file here.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np
 
 from . import cases, children
+from .lazily import onnxruntime
 
 OWN = "com.microsoft"  # the domain of ONNX Runtime's own operators
 QUERY = 0  # its place among the arguments of all three operators; then key and value
@@ -22,8 +21,6 @@ QUERY = 0  # its place among the arguments of all three operators; then key and 
 
 def session(model, n_threads):
     """A session for a model: its bytes, or a path."""
-    import onnxruntime
-
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = n_threads
     options.inter_op_num_threads = 1
@@ -40,8 +37,6 @@ def bound(run, inputs, outputs, shared=()):
 
     shared: pairs of an input and an output that are one buffer.
     """
-    import onnxruntime
-
     value = onnxruntime.OrtValue.ortvalue_from_numpy
     values = {name: value(array) for name, array in {**inputs, **outputs}.items()}
     for source, target in shared:

@@ -1,7 +1,5 @@
 """What a tiny call costs, and what the Python layer and adapters have in it."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np
@@ -9,6 +7,7 @@ import numpy as np
 from attnpy._measure import calls_per_sample, in_turn, one_time, quartiles
 
 from . import cases, measure
+from .lazily import torch
 
 CASE = cases.prefill(1, 1, 16, 16)
 
@@ -32,8 +31,6 @@ def measure_overhead(n_rounds):
 
 def measure_adapter(n_rounds):
     """One row in microseconds: a tiny call with arrays, and with tensors."""
-    import torch
-
     import attnpy
     from attnpy.integrations import torch as adapter
 

@@ -4,8 +4,6 @@ A way is one call that can be timed. Every system offers all the ways that its u
 have; measure.py keeps the fastest whose result is right.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import importlib
@@ -22,6 +20,7 @@ import numpy as np
 from attnpy._measure import unfused
 
 from . import cases, onnx_ways
+from .lazily import torch
 
 FOREVER = contextlib.ExitStack()  # a mode ends when nobody holds it
 
@@ -130,24 +129,18 @@ def numpy_ways(case, arrays, n_threads):
 
 def to_torch(array):
     """A tensor; bfloat16 goes through float32, which NumPy knows."""
-    import torch
-
     if array.dtype == bool or array.dtype.kind == "f":
         return torch.from_numpy(array)
     return torch.from_numpy(array.astype(np.float32)).to(torch.bfloat16)
 
 
 def from_torch(tensor, shape):
-    import torch
-
     wide = tensor if tensor.dtype == torch.float64 else tensor.float()
     return wide.numpy().reshape(shape)
 
 
 def repeated(query, key, value, group, **more):
     """What was written before enable_gqa: a copy of each key head for its group."""
-    import torch
-
     key = key.repeat_interleave(group, dim=1)
     value = value.repeat_interleave(group, dim=1)
     attend = torch.nn.functional.scaled_dot_product_attention
@@ -171,8 +164,6 @@ def torch_masks(case):
 
 
 def torch_ways(case, arrays, n_threads):
-    import torch
-
     attend = torch.nn.functional.scaled_dot_product_attention
     query, key, value = (to_torch(x) for x in arrays)
     group = case.heads // case.kv_heads
@@ -193,7 +184,6 @@ def torch_ways(case, arrays, n_threads):
 
 def torch_fast_paths(call):
     """(name, call) of a call of torch.nn's attention with and without its fast path."""
-    import torch
 
     def without():
         torch.backends.mha.set_fastpath_enabled(False)
@@ -311,8 +301,6 @@ def set_threads(systems, n_threads):
     # Of tokenizers, which otherwise take every CPU.
     os.environ["TOKENIZERS_PARALLELISM"] = "true" if n_threads > 1 else "false"
     if uses_torch(systems):
-        import torch
-
         torch.set_num_threads(n_threads)
     if "numpy" in systems:
         limit_blas(n_threads)
@@ -321,6 +309,4 @@ def set_threads(systems, n_threads):
 def without_gradients(systems):
     """Let PyTorch forget about gradients, in the whole process: small calls gain."""
     if uses_torch(systems):
-        import torch
-
         FOREVER.enter_context(torch.inference_mode())

@@ -1,7 +1,5 @@
 """Rows near the kernel: which case, against which peers, and what it should reach."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

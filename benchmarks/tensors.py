@@ -1,12 +1,11 @@
 """attnpy's attention of PyTorch's tensors, against PyTorch's own."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 
 from . import backward, cases, peers
 from .backward import Backward
+from .lazily import torch
 from .peers import Way
 
 
@@ -34,8 +33,6 @@ class Tensors:
 
 
 def attnpy_ways(case, arrays, n_threads):
-    import torch
-
     from attnpy.integrations.torch import scaled_dot_product_attention
 
     name = "scaled_dot_product_attention"

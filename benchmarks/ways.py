@@ -1,7 +1,5 @@
 """The ways of each system to compute a case of any kind, and the fastest right one."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

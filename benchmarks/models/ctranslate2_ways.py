@@ -1,9 +1,10 @@
 """CTranslate2's encoder, from its own converter of Hugging Face's models."""
 
-from __future__ import annotations
+from functools import partial
 
 import numpy as np
 
+from ..peers import Way
 from . import folders
 
 
@@ -23,12 +24,11 @@ def convert(name, path):
     Converter(str(folders.folder(name))).convert(str(path))
 
 
-def encoder_calls(name, case, n_threads):
-    """(name, call) of each way; a call gives the vectors, (B, L, E)."""
+def encoder_ways(case, arrays, n_threads):
     import ctranslate2
 
-    path = folders.root() / f"{name}-ctranslate2"
-    folders.made(path, lambda part: convert(name, part))
+    path = folders.root() / f"{case.model}-ctranslate2"
+    folders.made(path, partial(convert, case.model))
     encoder = ctranslate2.Encoder(
         str(path),
         device="cpu",
@@ -37,8 +37,7 @@ def encoder_calls(name, case, n_threads):
         compute_type=case.dtype,
     )
     lists = [
-        row[:length].tolist()
-        for row, length in zip(case.ids(), case.lengths(), strict=True)
+        row[:n].tolist() for row, n in zip(case.ids(), case.lengths(), strict=True)
     ]
     ids = ctranslate2.StorageView.from_array(case.ids().astype(np.int32))
     lengths = ctranslate2.StorageView.from_array(case.lengths().astype(np.int32))
@@ -46,5 +45,5 @@ def encoder_calls(name, case, n_threads):
     def states(output):
         return np.array(output.last_hidden_state)
 
-    yield "arrays", lambda: states(encoder.forward_batch(ids, lengths))
-    yield "lists", lambda: states(encoder.forward_batch(lists))
+    yield Way("arrays", lambda: states(encoder.forward_batch(ids, lengths)), case.read)
+    yield Way("lists", lambda: states(encoder.forward_batch(lists)), case.read)

@@ -1,11 +1,11 @@
 """Language models in the sizes of `folders.CONFIGS`: a prompt, and tokens after it."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 
 import numpy as np
+
+import attnpy
 
 from .. import cases, children
 from ..peers import Way
@@ -38,6 +38,25 @@ class Tokens:
         if not self.n_new:
             return [(0, self.n_prompt)]
         return [(i, i + 1) for i in range(self.n_prompt, self.capacity())]
+
+    def call(self, forget, step):
+        """A call that gives the scores after the last token, (V,).
+
+        step(begin, end) reads the tokens between, and gives the scores after them;
+        forget() takes all out but the prompt, where there are tokens after it.
+        """
+
+        def call():
+            forget()
+            for begin, end in self.steps():
+                scores = step(begin, end)
+            return scores
+
+        return call
+
+    def n_kept(self):
+        """How many tokens are there before a call."""
+        return self.n_prompt if self.n_new else 0
 
     def arrays(self):
         """The tokens, and attnpy's model."""
@@ -86,47 +105,32 @@ class Tokens:
 
 @functools.lru_cache(maxsize=2)  # for bfloat16 beside float32
 def random_model(name, dtype):
-    from attnpy.models import CausalDecoder
-
-    kind = cases.dtype_of(dtype)
-    return CausalDecoder.from_pretrained(folders.folder(name), dtype=kind)
+    path, kind = folders.folder(name), cases.dtype_of(dtype)
+    return attnpy.models.CausalDecoder.from_pretrained(path, dtype=kind)
 
 
 def attnpy_ways(case, arrays, n_threads):
     ids, model = arrays
     caches = model.decoder.new_caches(1, case.capacity())
-    if case.n_new:
-        prompt = ids[np.newaxis, : case.n_prompt]
-        model(prompt, caches=caches, num_threads=n_threads)
-    n_kept = case.n_prompt if case.n_new else 0
 
-    def call():
+    def step(begin, end):
+        new = ids[np.newaxis, begin:end]
+        states = model(new, caches=caches, num_threads=n_threads)
+        return model.logits(states[0, -1], num_threads=n_threads)
+
+    def forget():
         for cache in caches:
-            cache.truncate(n_kept)
-        for begin, end in case.steps():
-            new = ids[np.newaxis, begin:end]
-            states = model(new, caches=caches, num_threads=n_threads)
-            scores = model.logits(states[0, -1], num_threads=n_threads)
-        return scores
+            cache.truncate(case.n_kept())
 
-    yield Way("CausalDecoder", call)
-
-
-def read_by(decoder_calls):
-    """Ways of a peer whose module has decoder_calls(name, case, n_threads)."""
-
-    def ways(case, arrays, n_threads):
-        for name, call in decoder_calls(case.model, case, n_threads):
-            yield Way(name, call)
-
-    return ways
+    step(0, case.n_prompt)
+    yield Way("CausalDecoder", case.call(forget, step))
 
 
 WAYS = {
     "attnpy": attnpy_ways,
-    "transformers": read_by(transformers_ways.decoder_calls),
-    "openvino": read_by(openvino_ways.decoder_calls),
-    "llamacpp": read_by(llamacpp_ways.decoder_calls),
+    "transformers": transformers_ways.decoder_ways,
+    "openvino": openvino_ways.decoder_ways,
+    "llamacpp": llamacpp_ways.decoder_ways,
 }
 
 

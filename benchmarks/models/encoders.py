@@ -1,15 +1,16 @@
 """BERT's encoder in the sizes of all-MiniLM-L6-v2, with random weights."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
+import attnpy
+
 from .. import cases
 from ..layers import fill_torch, fill_torch_layer, numpy_layer, packed
+from ..lazily import torch
 from ..onnx_ways import bound, session
 from ..peers import Way, numpy_attends, torch_fast_paths
 from . import ctranslate2_ways, exported, folders, openvino_ways, transformers_ways
@@ -29,6 +30,8 @@ class Sentences:
     length: int
     ragged: bool = False
     dtype: str = "float32"
+
+    model = NAME
 
     def ids(self):
         """The tokens, (B, L), with padding 0."""
@@ -54,7 +57,12 @@ class Sentences:
     def expected(self):
         """The vectors of the tokens that exist, in float64, by attnpy: (N, E)."""
         states = bert("float64")(self.ids(), lengths=self.lengths())
-        return without_padding(self, states)
+        return self.read(states)
+
+    def read(self, states):
+        """The vectors of the tokens that exist, (N, E), as some ways have them."""
+        states = np.asarray(states)
+        return states if states.ndim == 2 else states[self.exists()]
 
     def flops(self):
         """The products of all tokens that exist."""
@@ -72,23 +80,15 @@ def flops(config, lengths):
 @functools.cache
 def bert(dtype, packed=True):
     """attnpy's model; float64 is the yardstick. Peers take weights not packed."""
-    from attnpy.models import BertEncoder
-
-    kind = cases.dtype_of(dtype)
-    return BertEncoder.from_pretrained(folders.folder(NAME), dtype=kind, packed=packed)
+    kind, read = cases.dtype_of(dtype), attnpy.models.BertEncoder.from_pretrained
+    return read(folders.folder(NAME), dtype=kind, packed=packed)
 
 
 def attnpy_ways(case, arrays, n_threads):
     ids, model = arrays
     lengths = case.lengths() if case.ragged else None
     call = partial(model, ids, lengths=lengths, num_threads=n_threads)
-    yield Way("BertEncoder", call, partial(without_padding, case))
-
-
-def without_padding(case, states):
-    """The vectors of the tokens that exist, (N, E), as some ways have them."""
-    states = np.asarray(states)
-    return states if states.ndim == 2 else states[case.exists()]
+    yield Way("BertEncoder", call, case.read)
 
 
 # ---- NumPy ---------------------------------------------------------------------------
@@ -141,7 +141,7 @@ def numpy_ways(case, arrays, n_threads):
         added = np.where(exists, np.float32(0), np.float32(-np.inf))
     for name, attend in numpy_attends(n_threads):
         call = partial(numpy_encoder, ids, model, layers, added, attend)
-        yield Way(name, call, partial(without_padding, case))
+        yield Way(name, call, case.read)
 
 
 # ---- PyTorch -------------------------------------------------------------------------
@@ -149,8 +149,7 @@ def numpy_ways(case, arrays, n_threads):
 
 def torch_encoder(model, nested):
     """torch.nn.TransformerEncoder with the weights of attnpy's model."""
-    from torch import nn
-
+    nn = torch.nn
     layer = nn.TransformerEncoderLayer(
         *(EMBED_DIM, HEADS, HIDDEN_DIM),
         activation="gelu",
@@ -173,9 +172,6 @@ def torch_encoder(model, nested):
 
 
 def torch_ways(case, arrays, n_threads):
-    import torch
-    from torch.nn import functional
-
     ids, model = torch.from_numpy(arrays[0]), bert("float32", packed=False)
     dtype = getattr(torch, case.dtype)
     tables = model.token_embedding, model.position_embedding, model.segment_embedding
@@ -186,19 +182,16 @@ def torch_ways(case, arrays, n_threads):
     padding = torch.from_numpy(~case.exists()) if case.ragged else None
 
     def call(encoder):
-        x = functional.embedding(ids, tokens)
+        x = torch.nn.functional.embedding(ids, tokens)
         x = x + positions[: case.length] + segments[0]
-        x = functional.layer_norm(x, (EMBED_DIM,), weight, bias, EPS)
+        x = torch.nn.functional.layer_norm(x, (EMBED_DIM,), weight, bias, EPS)
         return encoder(x, src_key_padding_mask=padding)
-
-    def read(states):
-        return without_padding(case, states.float())
 
     for nested in (False, True) if case.ragged else (False,):
         encoder = torch_encoder(model, nested).to(dtype)
         for name, run in torch_fast_paths(partial(call, encoder)):
             name += ", nested tensors" if nested else ""
-            yield Way(name, run, read)
+            yield Way(name, run, lambda states: case.read(states.float()))
 
 
 # ---- ONNX Runtime --------------------------------------------------------------------
@@ -212,28 +205,15 @@ def onnxruntime_ways(case, arrays, n_threads):
     for name, file in (("exported", path), ("optimized", exported.optimized(path))):
         outputs = {exported.OUTPUT: np.empty((*arrays[0].shape, EMBED_DIM), np.float32)}
         call = bound(session(file, n_threads), inputs, outputs)
-        yield Way(name, call, partial(without_padding, case))
-
-
-# ---- Those that read the model's folder ----------------------------------------------
-
-
-def read_by(encoder_calls):
-    """Ways of a peer whose module has encoder_calls(name, case, n_threads)."""
-
-    def ways(case, arrays, n_threads):
-        for name, call in encoder_calls(NAME, case, n_threads):
-            yield Way(name, call, partial(without_padding, case))
-
-    return ways
+        yield Way(name, call, case.read)
 
 
 WAYS = {
     "attnpy": attnpy_ways,
     "torch": torch_ways,
-    "transformers": read_by(transformers_ways.encoder_calls),
+    "transformers": transformers_ways.encoder_ways,
     "onnxruntime": onnxruntime_ways,
-    "openvino": read_by(openvino_ways.encoder_calls),
-    "ctranslate2": read_by(ctranslate2_ways.encoder_calls),
+    "openvino": openvino_ways.encoder_ways,
+    "ctranslate2": ctranslate2_ways.encoder_ways,
     "numpy": numpy_ways,
 }

@@ -1,12 +1,11 @@
 """BERT as a graph that PyTorch exports: for ONNX Runtime, OpenVINO and fastembed."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 
 import numpy as np
 
+from ..lazily import torch
 from . import folders, transformers_ways
 
 # As fastembed wants to find them.
@@ -27,8 +26,6 @@ def inputs(ids, exists):
 
 def export(folder, path):
     """Write the graph, for any number and length of texts."""
-    import torch
-
     bert = transformers_ways.read(folder, attention="eager")
 
     class States(torch.nn.Module):

@@ -5,8 +5,6 @@ float32 numbers that bfloat16 holds too, so that rows of both have the same mode
 a peer makes of it, a file of its own format, is kept beside it.
 """
 
-from __future__ import annotations
-
 import atexit
 import functools
 import json

@@ -1,7 +1,5 @@
 """Language models with random weights in float32: tokens one after the other."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 from functools import partial
@@ -9,6 +7,7 @@ from functools import partial
 import numpy as np
 
 from ..layers import fill_vectors
+from ..lazily import torch
 from ..peers import Way
 from .torch_decoder import TorchDecoder
 
@@ -79,8 +78,6 @@ def attnpy_ways(case, arrays, n_threads):
 
 
 def torch_ways(case, arrays, n_threads):
-    import torch
-
     prompt, model = torch.from_numpy(arrays[0]), arrays[1]
     for laid_out in (True, False):
         decoder = TorchDecoder(model, case.n_prompt + case.n_new, laid_out)

@@ -1,7 +1,5 @@
 """attnpy within Hugging Face's models, against the same models without it."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import time
@@ -9,9 +7,9 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from ..lazily import torch, transformers
 from ..peers import Way
-from . import decoders, folders
-from .transformers_ways import Reader
+from . import decoders, folders, transformers_ways
 
 BERT_SHAPE = 8, 512  # sentences and tokens
 
@@ -49,9 +47,6 @@ class InTransformers:
 @functools.lru_cache(maxsize=1)
 def model_of(name):
     """A model with PyTorch's attention; BERT-base where there is no name."""
-    import torch
-    import transformers
-
     torch.manual_seed(1)
     more = {"attn_implementation": "sdpa"}
     if name is None:
@@ -73,12 +68,10 @@ def with_attention(case, implementation):
 
 def call_of(case, model, ids):
     """What is timed, of any model; it gives vectors (B, L, E), or scores (V,)."""
-    import torch
-
     if case.tokens is None:
         ids = torch.from_numpy(ids)
         return lambda: model(input_ids=ids).last_hidden_state
-    return Reader(model, case.tokens).plain_call()
+    return transformers_ways.reading(case.tokens, model, model)
 
 
 def attnpy_ways(case, arrays, n_threads):
@@ -98,7 +91,7 @@ def attnpy_ways(case, arrays, n_threads):
     yield Way(case.by, accelerated)
 
 
-def transformers_ways(case, arrays, n_threads):
+def torch_ways(case, arrays, n_threads):
     yield Way("sdpa", call_of(case, with_attention(case, "sdpa"), *arrays))
 
 
@@ -116,8 +109,6 @@ def shares(case):
 
 def share(case, attend, make_mask):
     """The same with one of them."""
-    from transformers import AttentionInterface, AttentionMaskInterface
-
     spent = 0.0
 
     def timed(*arguments, **options):
@@ -127,8 +118,8 @@ def share(case, attend, make_mask):
         spent += time.perf_counter() - begin
         return result
 
-    AttentionInterface.register("timed", timed)
-    AttentionMaskInterface.register("timed", make_mask)
+    transformers.AttentionInterface.register("timed", timed)
+    transformers.AttentionMaskInterface.register("timed", make_mask)
     call = call_of(case, with_attention(case, "timed"), *case.arrays())
     call()
     spent, begin = 0.0, time.perf_counter()
@@ -136,4 +127,4 @@ def share(case, attend, make_mask):
     return 100 * spent / (time.perf_counter() - begin)
 
 
-WAYS = {"attnpy": attnpy_ways, "transformers": transformers_ways}
+WAYS = {"attnpy": attnpy_ways, "transformers": torch_ways}

@@ -3,8 +3,6 @@
 Each time in a fresh process: what an earlier one freed would hide what is taken.
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 import time

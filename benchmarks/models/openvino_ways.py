@@ -1,22 +1,18 @@
 """OpenVINO: BERT as PyTorch exports it, and decoders as it converts them itself."""
 
-from __future__ import annotations
-
 import functools
 
 import numpy as np
 
 from .. import children
+from ..lazily import openvino, torch, transformers
+from ..peers import Way
 from . import exported, folders, transformers_ways
 
 HINTS = {"float32": "f32", "bfloat16": "bf16"}
 
 
-@functools.cache
-def openvino_core():
-    import openvino
-
-    return openvino.Core()
+core = functools.cache(lambda: openvino.Core())
 
 
 def compiled(model, case, n_threads):
@@ -30,18 +26,17 @@ def compiled(model, case, n_threads):
     }
     if children.quiet():  # beside others in one process, which share the calling thread
         config["ENABLE_CPU_PINNING"] = False
-    return openvino_core().compile_model(model, "CPU", config)
+    return core().compile_model(model, "CPU", config)
 
 
 # ---- BERT ----------------------------------------------------------------------------
 
 
-def encoder_calls(name, case, n_threads):
-    """(name, call) of each way; a call gives the vectors, (B, L, E) or (N, E)."""
+def encoder_ways(case, arrays, n_threads):
     ids, exists = case.ids(), case.exists()
 
     def request(batch, length):
-        model = openvino_core().read_model(exported.graph(folders.folder(name)))
+        model = core().read_model(exported.graph(folders.folder(case.model)))
         model.reshape({key: [batch, length] for key in exported.INPUTS})
         return compiled(model, case, n_threads).create_infer_request()
 
@@ -49,18 +44,19 @@ def encoder_calls(name, case, n_threads):
         inputs = exported.inputs(*arrays)
         return lambda: run.infer(inputs, share_inputs=True, share_outputs=True)[0]
 
-    yield "static shapes", call(request(*ids.shape), ids, exists)
-    yield "dynamic shapes", call(request(-1, -1), ids, exists)
+    for name, shape in (("static shapes", ids.shape), ("dynamic shapes", (-1, -1))):
+        yield Way(name, call(request(*shape), ids, exists), case.read)
     if case.ragged:
         alone = request(1, -1)
         calls = [
             call(alone, ids[i : i + 1, :length], exists[i : i + 1, :length])
             for i, length in enumerate(case.lengths())
         ]
-        yield (
-            "sentence by sentence",
-            lambda: np.concatenate([np.array(one()[0]) for one in calls]),
-        )
+
+        def each():
+            return np.concatenate([np.array(one()[0]) for one in calls])
+
+        yield Way("sentence by sentence", each, case.read)
 
 
 # ---- Decoders ------------------------------------------------------------------------
@@ -78,10 +74,6 @@ def decoder(name):
     Of ids and positions (1, L), what they see (1, 1, L, Lk), and beams (1,): the scores
     after the last token.
     """
-    import openvino
-    import torch
-    from transformers import DynamicCache
-
     config = folders.CONFIGS[name]
     model = transformers_ways.read(folders.folder(name))
     head_dim = config["hidden_size"] // config["num_attention_heads"]
@@ -93,7 +85,7 @@ def decoder(name):
             self.model = model
 
         def forward(self, ids, positions, seen, past):
-            cache = DynamicCache(config=self.model.config)
+            cache = transformers.DynamicCache(config=self.model.config)
             pairs = zip(past[::2], past[1::2], strict=True)
             for layer, pair in zip(cache.layers, pairs, strict=True):
                 layer.lazy_initialization(*pair)
@@ -155,40 +147,26 @@ def with_state(model, shape):
     return model
 
 
-def decoder_calls(name, case, n_threads):
-    """(name, call) of each way; a call gives the scores after the last token, (V,).
-
-    A model's memory cannot be cut: to decode, that of the prompt is copied back before
-    the first token.
-    """
-    import openvino
-
-    request = decoder_run(name, case, n_threads).create_infer_request()
+def decoder_ways(case, arrays, n_threads):
+    """A model's memory cannot be cut: to decode, that of the prompt is copied back."""
+    request = decoder_run(case.model, case, n_threads).create_infer_request()
     ids, places = case.ids()[None], np.arange(case.capacity())  # (1, L), (L,)
     seen = (places <= places[:, None])[None, None]  # (1, 1, L, Lk)
     beams = np.zeros(1, np.int32)
-    states = {}
 
     def step(begin, end):
         mask = np.ascontiguousarray(seen[:, :, begin:end, :end])
         inputs = [ids[:, begin:end], places[None, begin:end], mask, beams]
         return request.infer(inputs, share_inputs=True, share_outputs=True)[0].ravel()
 
-    def prefill():
-        request.reset_state()
-        return np.array(step(0, case.n_prompt))
-
-    def decode():
+    def restore():
         for state in request.query_state():
             state.state = states[state.name]
-        for begin, end in case.steps():
-            scores = step(begin, end)
-        return np.array(scores)
 
-    if case.n_new == 0:
-        yield "stateful", prefill
-        return
-    prefill()
-    for state in request.query_state():
-        states[state.name] = openvino.Tensor(np.array(state.state.data))
-    yield "stateful", decode
+    step(0, case.n_prompt)
+    states = {
+        state.name: openvino.Tensor(np.array(state.state.data))
+        for state in request.query_state()
+    }
+    forget = restore if case.n_new else request.reset_state
+    yield Way("stateful", case.call(forget, step), np.array)

@@ -1,7 +1,5 @@
 """Rows of whole models: which case, against which peers, and what it should reach."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from attnpy._measure import DECODE

@@ -4,8 +4,6 @@ The weights are random, and so are the words, most of which are one token and so
 or three. Every system reads the same folder of sentence-transformers.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 from dataclasses import asdict, dataclass

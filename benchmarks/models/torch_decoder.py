@@ -3,11 +3,10 @@
 PyTorch is imported where it is used: asv imports every file here.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from ..layers import packed
+from ..lazily import torch
 
 
 class TorchModel:
@@ -18,8 +17,6 @@ class TorchModel:
     """
 
     def __init__(self, model, own, laid_out=True):
-        import torch
-
         self.torch, self.F = torch, torch.nn.functional
         self.own, self.laid_out = own, laid_out
         self.token_embedding = own(model.token_embedding)
@@ -79,8 +76,6 @@ class TorchDecoder(TorchModel):
     """A model that generates up to capacity tokens, those of the prompt included."""
 
     def __init__(self, model, capacity, laid_out):
-        import torch
-
         super().__init__(model, torch.from_numpy, laid_out)
         output = model.token_embedding.T if model.output is None else model.output
         self.output, self.tables = self.linear(output, None), None

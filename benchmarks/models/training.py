@@ -1,7 +1,5 @@
 """A training step of a character GPT: forward, backward, clipping, AdamW."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass
 
@@ -9,6 +7,7 @@ import numpy as np
 
 from ..backward import leaf, with_gradients
 from ..layers import fill_vectors
+from ..lazily import torch
 from ..peers import Way
 from .torch_decoder import TorchModel
 
@@ -107,7 +106,6 @@ class TorchGPT(TorchModel):
 
 def torch_step(case, arrays, **kind):
     """The step, with the optimizer of that kind."""
-    import torch
     from torch.nn.functional import cross_entropy
 
     ids, targets = (torch.from_numpy(x).clone() for x in arrays[:2])
@@ -127,8 +125,6 @@ def torch_step(case, arrays, **kind):
 
 
 def torch_ways(case, arrays, n_threads):
-    import torch
-
     for kind in ("fused", "foreach"):
         with torch.inference_mode(False):
             step = torch_step(case, arrays, **{kind: True})

@@ -1,0 +1,22 @@
+"""Packages that are imported when something of them is used: asv imports every file."""
+
+import importlib
+
+
+class Package:
+    """A package by its name; what has been taken from it is kept."""
+
+    def __init__(self, name):
+        self.__name__ = name
+
+    def __getattr__(self, name):
+        found = getattr(importlib.import_module(self.__name__), name)
+        setattr(self, name, found)
+        return found
+
+
+gguf = Package("gguf")
+onnxruntime = Package("onnxruntime")
+openvino = Package("openvino")
+torch = Package("torch")
+transformers = Package("transformers")
