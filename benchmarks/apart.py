@@ -18,7 +18,7 @@ class Peer(children.Process):
     def __init__(self, system, n_threads):
         super().__init__(env=children.loud())
         atexit.register(self.end)
-        self.call(begin, system, n_threads)
+        self.call(peers.alone, system, n_threads)
 
     def call(self, function, *arguments):
         self.process.send_signal(signal.SIGCONT)
@@ -46,10 +46,10 @@ class Contestant:
     n_calls: int = 1
 
     def prepare(self):
-        self.n_calls = self.peer.call(prepare)
+        self.n_calls = self.peer.call(ask, "prepare")
 
     def sample(self):
-        return self.peer.call(sample)
+        return self.peer.call(ask, "sample")
 
 
 def contestant(system, case, n_threads, expected, trials, work):
@@ -64,11 +64,6 @@ def contestant(system, case, n_threads, expected, trials, work):
 taken = []  # the contestant that comes next
 
 
-def begin(system, n_threads):
-    peers.set_threads([system], n_threads)
-    peers.without_gradients([system])
-
-
 def take(system, case, n_threads, expected, trials):
     """Find the fastest way; return its name and error, and what was dropped."""
     made = ways.ways_of(system, case, case.arrays(), n_threads)
@@ -78,10 +73,5 @@ def take(system, case, n_threads, expected, trials):
     return found and (found.way, found.error), dropped
 
 
-def prepare():
-    taken[0].prepare()
-    return taken[0].n_calls
-
-
-def sample():
-    return taken[0].sample()
+def ask(method):
+    return getattr(taken[0], method)()

@@ -6,6 +6,8 @@ from functools import partial
 
 import numpy as np
 
+import attnpy
+
 from . import cases, layers, peers
 from .lazily import torch
 from .peers import Way
@@ -39,8 +41,6 @@ def flat(gradients):
 
 
 def attnpy_ways(case, arrays, n_threads):
-    import attnpy
-
     options = {**cases.options(case.call), "num_threads": n_threads}
     output, lse = attnpy.attention(*arrays[1:], return_lse=True, **options)
     call = partial(attnpy.attention_vjp, *arrays, output=output, lse=lse, **options)
@@ -138,9 +138,7 @@ def retained(attend, inputs, grad):
 
 def torch_calls(case, arrays):
     """(name, call) of each way; the forward pass is over when a call comes."""
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    call = case.call
+    call, math = case.call, torch.nn.attention.SDPBackend.MATH
     attend = torch.nn.functional.scaled_dot_product_attention
     grad, inputs = with_leaves(arrays)
     group = call.heads // call.kv_heads
@@ -158,7 +156,7 @@ def torch_calls(case, arrays):
                 yield "heads as queries", retained(attend, few, rows[1])
             continue
         yield name, retained(partial(attend, **more), inputs, grad)
-        with sdpa_kernel(SDPBackend.MATH):  # which keeps the weights
+        with torch.nn.attention.sdpa_kernel(math):  # which keeps the weights
             kept = retained(partial(attend, **more), inputs, grad)
         yield f"{name}, unfused", kept
         if more.keys() <= {"is_causal"}:

@@ -1,18 +1,11 @@
 """All groups of rows, in the order in which they are measured."""
 
-from typing import NamedTuple
+from types import SimpleNamespace
+
+import attnpy
 
 from . import cases, machine, rows
 from .models import rows as models
-
-
-class Machine(NamedTuple):
-    """What some rows depend on."""
-
-    tiers: tuple[str, ...]
-    native_bf16: bool  # whether numbers of bfloat16 are multiplied as they are
-    cache_bytes: int
-
 
 MAKERS = {
     "full": lambda _: rows.full_rows(),
@@ -41,15 +34,18 @@ GROUPS = (*TIMED, "memory", "loading", "footprint")
 
 
 def timed_rows(groups, tiers=(), native_bf16=False, cache_bytes=32 << 20):
-    """The rows of these groups, in the order of TIMED."""
-    here = Machine(tuple(tiers), native_bf16, cache_bytes)
+    """The rows of these groups, in the order of TIMED.
+
+    native_bf16: whether numbers of bfloat16 are multiplied as they are.
+    """
+    here = SimpleNamespace(
+        tiers=tiers, native_bf16=native_bf16, cache_bytes=cache_bytes
+    )
     return [row for group in TIMED if group in groups for row in MAKERS[group](here)]
 
 
 def rows_here(groups):
     """The same for attnpy as it is, on this machine."""
-    import attnpy
-
     config = attnpy.show_config(mode="dicts")
     native_bf16 = config["tier"] in cases.NATIVE_BF16
     return timed_rows(groups, config["tiers"], native_bf16, machine.cache_bytes())

@@ -5,6 +5,8 @@ from functools import partial
 
 import numpy as np
 
+import attnpy
+
 from . import cases
 from .lazily import torch
 from .onnx_ways import OWN, bound, model_of, session
@@ -24,13 +26,9 @@ class Layer:
 
     def arrays(self):
         """The tokens, (B, L, E), and attnpy's layer, whose weights the peers take."""
-        from attnpy.layers import MultiHeadAttention
-
-        rng = np.random.default_rng(1)
-        mha = MultiHeadAttention(self.embed_dim, self.heads, bias=True, rng=rng)
-        fill_vectors(mha, rng)
-        shape = (self.batch, self.length, self.embed_dim)
-        return cases.normal(shape, 2), mha
+        rng, sizes = np.random.default_rng(1), (self.embed_dim, self.heads)
+        mha = filled(attnpy.MultiHeadAttention(*sizes, bias=True, rng=rng), rng)
+        return cases.normal((self.batch, self.length, self.embed_dim), 2), mha
 
     def flops(self):
         """Four E x E projections of each token, and two products for each pair."""
@@ -39,11 +37,12 @@ class Layer:
         return self.batch * (projections + pairs)
 
 
-def fill_vectors(model, rng):
-    """Move biases and norms from where they start, that none can be forgotten."""
+def filled(model, rng):
+    """A model whose biases and norms are moved, that none can be forgotten."""
     for array in model.parameters().values():
         if array.ndim == 1:
             array += 0.1 * rng.standard_normal(array.shape, dtype=np.float32)
+    return model
 
 
 def packed(mha):
@@ -104,14 +103,13 @@ def fill_torch(parameter, array):
 
 def written_out(x, layer):
     """What nn.MultiheadAttention computes, with scaled_dot_product_attention."""
-    from torch.nn import functional
-
     shape = (*x.shape[:2], 3, layer.num_heads, layer.head_dim)
-    projected = functional.linear(x, layer.in_proj_weight, layer.in_proj_bias)
+    linear = torch.nn.functional.linear
+    projected = linear(x, layer.in_proj_weight, layer.in_proj_bias)
     query, key, value = projected.view(shape).permute(2, 0, 3, 1, 4)  # (B, H, L, D)
-    attended = functional.scaled_dot_product_attention(query, key, value)
+    attended = torch.nn.functional.scaled_dot_product_attention(query, key, value)
     joined = attended.transpose(1, 2).reshape(x.shape)
-    return functional.linear(joined, layer.out_proj.weight, layer.out_proj.bias)
+    return linear(joined, layer.out_proj.weight, layer.out_proj.bias)
 
 
 def torch_ways(case, arrays, n_threads):

@@ -87,8 +87,7 @@ def forget_highest():
 
 def beyond_output(system, case, n_threads):
     """What a call takes, in MiB."""
-    peers.set_threads([system], n_threads)
-    peers.without_gradients([system])
+    peers.alone(system, n_threads)
     if system != "attnpy":  # whose first call counts with all that it starts
         small = prefill(case.batch, case.heads, 64, case.dim, causal=case.causal)
         first_way(system, small, n_threads).call()

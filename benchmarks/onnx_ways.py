@@ -111,24 +111,14 @@ def unflat(case, result):
     return result.reshape(shape).swapaxes(1, 2)
 
 
-def multi_head(case, arrays, n_threads):
-    """The operator as it is meant: (B, L, H D)."""
-    call = multi_head_call(case, list(map(flat, arrays)), case.heads, n_threads)
-    return call, partial(unflat, case)
-
-
-def heads_as_batch(case, arrays, n_threads):
-    """(B, H, L, D) as it lies, each key head a sequence of one head."""
-    query, key, value = arrays
-    given = query.reshape(case.grouped_shape), key, value
-    given = [x.reshape(-1, *x.shape[2:]) for x in given]
-    call = multi_head_call(case, given, 1, n_threads)
-    return call, lambda result: result.reshape(case.query_shape)
-
-
-def multi_head_call(case, arrays, heads, n_threads):
-    """The call, with what says which keys are visible."""
-    given = dict(enumerate(arrays))
+def multi_head(case, arrays, n_threads, as_batch=False):
+    """As the operator is meant; or as_batch, each key head a sequence of one head."""
+    if as_batch:
+        arrays = [arrays[QUERY].reshape(case.grouped_shape), *arrays[1:]]
+        given = [x.reshape(-1, *x.shape[2:]) for x in arrays]  # (B Hk, L, D)
+    else:
+        given = map(flat, arrays)
+    given = dict(enumerate(given))
     hidden = cases.plain(case) if case.only_causal() else case
     added = cases.additive(hidden, case.dtype, cases.LOWEST)
     if case.padded and not (case.mask or case.bias or case.window or case.causal):
@@ -136,12 +126,15 @@ def multi_head_call(case, arrays, heads, n_threads):
         given[4] = cases.lengths(case).repeat(copies).astype(np.int32)
     elif added is not None:
         given[5] = np.maximum(added, np.finfo(added.dtype).min)
-    return operator(
+    call = operator(
         *("MultiHeadAttention", given, [np.empty_like(given[QUERY])], n_threads),
         domain=OWN,
-        num_heads=heads,
+        num_heads=1 if as_batch else case.heads,
         unidirectional=int(case.only_causal()),
     )
+    if as_batch:
+        return call, lambda result: result.reshape(case.query_shape)
+    return call, partial(unflat, case)
 
 
 # ---- Attention -----------------------------------------------------------------------
@@ -169,36 +162,25 @@ def standard(case, arrays, n_threads, how="causal or boolean mask"):
 
 
 def group_query(case, arrays, n_threads):
-    """Prefill: the keys are new, and are written to a cache as well."""
-    given = dict(enumerate(map(flat, arrays)))
-    counts = cases.lengths(case)
+    """Prefill writes its keys to a cache; decoding extends one with the last key."""
+    query, *caches = arrays
+    counts, more = cases.lengths(case), {"causal": 1}
     if counts is None:
         counts = np.full(case.batch, case.n_keys)
-    if case.bias or case.mask:
-        given[10] = cases.additive(case, case.dtype, cases.LOWEST)
-    caches = [np.empty_like(x) for x in arrays[1:]]
-    causal = case.causal or case.window is not None
-    return group_query_call(case, given, counts, caches, n_threads, causal=int(causal))
-
-
-def group_query_decode(case, arrays, n_threads):
-    """Decoding: all keys but the last are in the cache, which the call extends."""
-    query, key, value = arrays
-    given = dict(enumerate(map(flat, (query, key[:, :, -1:], value[:, :, -1:]))))
-    given |= {3: key, 4: value}
-    counts = np.full(case.batch, case.n_keys)
-    one_buffer = (3, 1), (4, 2)
-    return group_query_call(
-        case, given, counts, [key, value], n_threads, shared=one_buffer, causal=1
-    )
-
-
-def group_query_call(case, given, counts, caches, n_threads, **more):
-    """The call; counts says how many keys each sequence has with the new ones."""
-    given[5] = (counts - 1).astype(np.int32)
-    given[6] = np.array([case.n_keys], np.int32)
+    if case.n_queries < case.n_keys:
+        new = [x[:, :, -1:] for x in caches]
+        given = dict(enumerate([*map(flat, (query, *new)), *caches]))
+        more["shared"] = (3, 1), (4, 2)  # each cache is one buffer
+    else:
+        given = dict(enumerate(map(flat, arrays)))
+        caches = [np.empty_like(x) for x in caches]
+        more["causal"] = int(case.causal or case.window is not None)
+        if case.bias or case.mask:
+            given[10] = cases.additive(case, case.dtype, cases.LOWEST)
     if case.window is not None:
         more["local_window_size"] = case.window
+    given[5] = (counts - 1).astype(np.int32)
+    given[6] = np.array([case.n_keys], np.int32)
     call = operator(
         *("GroupQueryAttention", given, [np.empty_like(given[QUERY]), *caches]),
         n_threads,
@@ -224,7 +206,7 @@ def choices(case):
     if one_group:
         yield "MultiHeadAttention", multi_head
     if nothing_hidden or (one_group and not case.bias):
-        yield "MultiHeadAttention, heads as batch", heads_as_batch
+        yield "MultiHeadAttention, heads as batch", partial(multi_head, as_batch=True)
     yield "Attention", standard
     if case.padded:
         yield "Attention, lengths", partial(standard, how="lengths")
@@ -232,7 +214,6 @@ def choices(case):
         yield "Attention, window", partial(standard, how="window")
     if case.mask or case.window or case.padded:
         yield "Attention, float mask", partial(standard, how="float mask")
-    if case.n_queries == 1 and nothing_hidden and case.n_keys > 1:
-        yield "GroupQueryAttention", group_query_decode
-    elif case.n_queries == case.n_keys:
+    one_query = case.n_queries == 1 and nothing_hidden
+    if one_query or case.n_queries == case.n_keys:
         yield "GroupQueryAttention", group_query

@@ -4,6 +4,7 @@ from functools import partial
 
 import numpy as np
 
+import attnpy
 from attnpy._measure import calls_per_sample, in_turn, one_time, quartiles
 
 from . import cases, measure
@@ -14,8 +15,6 @@ CASE = cases.prefill(1, 1, 16, 16)
 
 def measure_overhead(n_rounds):
     """One row in microseconds: the public call, with out=, and the C function alone."""
-    import attnpy
-    from attnpy import _attnpy
     from attnpy._options import Options
 
     arrays = CASE.arrays()
@@ -23,7 +22,7 @@ def measure_overhead(n_rounds):
     calls = {
         "attention()": partial(attnpy.attention, *arrays),
         "attention(out=)": partial(attnpy.attention, *arrays, out=out),
-        "C function": partial(_attnpy.attention, *arrays, Options()),
+        "C function": partial(attnpy._attnpy.attention, *arrays, Options()),
     }
     layer = ("Python layer", "attention()", "C function")
     return row("small", calls, n_rounds, layer, 1.0)
@@ -31,10 +30,7 @@ def measure_overhead(n_rounds):
 
 def measure_adapter(n_rounds):
     """One row in microseconds: a tiny call with arrays, and with tensors."""
-    import attnpy
-    from attnpy.integrations import torch as adapter
-
-    arrays = CASE.arrays()
+    arrays, adapter = CASE.arrays(), attnpy.integrations.torch
     tensors = [torch.from_numpy(x) for x in arrays]
     attend = adapter.scaled_dot_product_attention
     calls = {

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+import attnpy
 from attnpy._measure import unfused
 
 from . import cases, onnx_ways
@@ -38,8 +39,6 @@ class Way:
 
 
 def attnpy_ways(case, arrays, n_threads, tier=None, plan=False):
-    import attnpy
-    from attnpy import _attnpy
     from attnpy._options import Options
 
     more = {**cases.options(case), "num_threads": n_threads}
@@ -49,7 +48,7 @@ def attnpy_ways(case, arrays, n_threads, tier=None, plan=False):
         yield Way("attention", partial(attnpy.attention, *arrays, **more))
     else:
         options = Options(**more, tier=tier)
-        yield Way(tier, partial(_attnpy.attention, *arrays, options))
+        yield Way(tier, partial(attnpy._attnpy.attention, *arrays, options))
 
 
 # ---- NumPy ---------------------------------------------------------------------------
@@ -62,12 +61,12 @@ def unfused_by_head(query, key, value, scale, added, pool=None, n_threads=1):
     """
     result = np.empty_like(query)
 
+    if added is not None:
+        added = np.broadcast_to(added, (*query.shape[:2], *added.shape[2:]))
+
     def one_head(index):
-        b, h = index
-        part = None
-        if added is not None:
-            part = added[min(b, len(added) - 1), min(h, added.shape[1] - 1)]
-        result[b, h] = unfused(query[b, h], key[b, h], value[b, h], scale, part)
+        part = None if added is None else added[index]
+        result[index] = unfused(query[index], key[index], value[index], scale, part)
 
     heads = np.ndindex(*query.shape[:2])
     if pool is None:
@@ -151,12 +150,10 @@ def torch_masks(case):
     """The keyword arguments that say what is visible: one or two ways."""
     if case.causal and not (case.window or case.mask or case.padded):
         yield "is_causal", {"is_causal": True}
-    elif case.bias:
-        added = cases.additive(case, cases.dtype_of(case.dtype))
-        yield "float mask", {"attn_mask": to_torch(added)}
-    elif case.window or case.mask or case.padded:
-        seen = np.ascontiguousarray(cases.visible(case)[:, None])
-        yield "boolean mask", {"attn_mask": to_torch(seen)}
+    elif case.window or case.mask or case.padded or case.bias:
+        if not case.bias:
+            seen = np.ascontiguousarray(cases.visible(case)[:, None])
+            yield "boolean mask", {"attn_mask": to_torch(seen)}
         added = cases.additive(case, cases.dtype_of(case.dtype))
         yield "float mask", {"attn_mask": to_torch(added)}
     else:
@@ -295,8 +292,6 @@ def uses_torch(systems):
 
 def set_threads(systems, n_threads):
     """Limit the libraries whose number of threads belongs to the process."""
-    import attnpy
-
     attnpy.set_num_threads(n_threads)  # for attnpy within other libraries
     # Of tokenizers, which otherwise take every CPU.
     os.environ["TOKENIZERS_PARALLELISM"] = "true" if n_threads > 1 else "false"
@@ -310,3 +305,9 @@ def without_gradients(systems):
     """Let PyTorch forget about gradients, in the whole process: small calls gain."""
     if uses_torch(systems):
         FOREVER.enter_context(torch.inference_mode())
+
+
+def alone(system, n_threads):
+    """Prepare a process for one system."""
+    set_threads([system], n_threads)
+    without_gradients([system])

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from functools import partial
 
+import attnpy
+
 from . import backward, cases, peers
 from .backward import Backward
 from .lazily import torch
@@ -33,12 +35,10 @@ class Tensors:
 
 
 def attnpy_ways(case, arrays, n_threads):
-    from attnpy.integrations.torch import scaled_dot_product_attention
-
     name = "scaled_dot_product_attention"
     grouped = case.call.heads != case.call.kv_heads
     more = {"is_causal": case.call.causal, "enable_gqa": grouped}
-    attend = partial(scaled_dot_product_attention, **more)
+    attend = partial(getattr(attnpy.integrations.torch, name), **more)
     if not case.gradients:
         call = partial(attend, *map(peers.to_torch, arrays))
         yield Way(name, call, partial(peers.from_torch, shape=case.call.query_shape))

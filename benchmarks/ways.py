@@ -104,6 +104,7 @@ class Contestant:
         """Find how many calls a sample has; the first call of all does not count."""
         self.call()
         self.n_calls = calls_per_sample(self.call)
+        return self.n_calls
 
     def sample(self):
         """Seconds of a call."""

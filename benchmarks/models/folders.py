@@ -16,6 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
+from .. import cases
+
 PLACE = "ATTNPY_BENCHMARK_MODELS"  # where to keep them; child processes find it, too
 
 DECODER = {
@@ -88,16 +90,16 @@ def made(path, make):
 
 def folder(name):
     """The folder of a model of CONFIGS, written when it is first asked for."""
-    return made(root() / name.replace(" ", "-"), lambda path: write(path, name))
+    path = root() / name.replace(" ", "-")
+    return made(path, lambda part: write(part, CONFIGS[name]))
 
 
-def write(path, name):
+def write(path, config, dtype="float32"):
     from safetensors.numpy import save_file
 
     path.mkdir(parents=True)
-    config = CONFIGS[name]
     (path / "config.json").write_text(json.dumps(config))
-    save_file(weights(config), path / "model.safetensors", {"format": "pt"})
+    save_file(weights(config, dtype), path / "model.safetensors", {"format": "pt"})
 
 
 def read(name):
@@ -107,7 +109,7 @@ def read(name):
     return load_file(folder(name) / "model.safetensors"), CONFIGS[name]
 
 
-def weights(config):
+def weights(config, dtype):
     """Random weights by name. A vector of a norm is near 1, a bias near 0."""
     rng = np.random.default_rng(1)
     found = {}
@@ -118,7 +120,7 @@ def weights(config):
             array += 1
         # The upper half of the bits is a bfloat16 number.
         array.view(np.uint32)[...] &= np.uint32(0xFFFF0000)
-        found[name] = array
+        found[name] = array.astype(cases.dtype_of(dtype), copy=False)
     return found
 
 

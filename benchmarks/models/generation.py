@@ -6,31 +6,27 @@ from functools import partial
 
 import numpy as np
 
-from ..layers import fill_vectors
+import attnpy
+
+from ..layers import filled
 from ..lazily import torch
 from ..peers import Way
 from .torch_decoder import TorchDecoder
 
 
-def gpt2(rng):
-    """In the sizes of GPT-2 small."""
-    from attnpy.models import CausalDecoder
-
-    sizes = {"vocab_size": 50257, "max_length": 1024}
-    return CausalDecoder(
-        12, 768, 12, 3072, **sizes, activation="gelu_tanh", bias=True, rng=rng
-    )
+def gpt(n_layers, embed_dim, heads, **more):
+    """In GPT-2's form."""
+    sizes = n_layers, embed_dim, heads, 4 * embed_dim
+    more = {"activation": "gelu_tanh", "bias": True, **more}
+    return filled(attnpy.models.CausalDecoder(*sizes, **more), more["rng"])
 
 
 def llama(rng):
     """Like Llama, with 8 query heads on 2 key heads."""
-    from attnpy.models import CausalDecoder
-    from attnpy.positions import Rotary
-
-    return CausalDecoder(
+    model = attnpy.models.CausalDecoder(
         *(8, 512, 8, 1408),
         vocab_size=8000,
-        rotary=Rotary(64),
+        rotary=attnpy.positions.Rotary(64),
         tied=False,
         num_kv_heads=2,
         norm="rms",
@@ -38,9 +34,13 @@ def llama(rng):
         bias=False,
         rng=rng,
     )
+    return filled(model, rng)
 
 
-MODELS = {"GPT-2 small": gpt2, "Llama-like": llama}
+MODELS = {
+    "GPT-2 small": partial(gpt, 12, 768, 12, vocab_size=50257, max_length=1024),
+    "Llama-like": llama,
+}
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,7 @@ class Generation:
 
 @functools.lru_cache(maxsize=1)  # GPT-2 small takes 0.5 GB
 def random_model(name):
-    rng = np.random.default_rng(1)
-    model = MODELS[name](rng)
-    fill_vectors(model, rng)
-    return model
+    return MODELS[name](rng=np.random.default_rng(1))
 
 
 def attnpy_ways(case, arrays, n_threads):
@@ -83,7 +80,7 @@ def torch_ways(case, arrays, n_threads):
         decoder = TorchDecoder(model, case.n_prompt + case.n_new, laid_out)
         name = "weights (out, in)" if laid_out else "weights (in, out)"
         call = partial(decoder.generate, prompt, case.n_new)
-        yield Way(name, call, lambda new: new.numpy())
+        yield Way(name, call)
 
 
 WAYS = {"attnpy": attnpy_ways, "torch": torch_ways}

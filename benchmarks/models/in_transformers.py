@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+import attnpy
+
 from ..lazily import torch, transformers
 from ..peers import Way
 from . import decoders, folders, transformers_ways
@@ -75,17 +77,15 @@ def call_of(case, model, ids):
 
 
 def attnpy_ways(case, arrays, n_threads):
-    from attnpy.integrations import huggingface
-    from attnpy.integrations.torch import accelerate
-
+    integrations = attnpy.integrations
     if case.by == "attn_implementation":
-        model = with_attention(case, huggingface.register())
+        model = with_attention(case, integrations.huggingface.register())
         yield Way(case.by, call_of(case, model, *arrays))
         return
     call = call_of(case, with_attention(case, "sdpa"), *arrays)
 
     def accelerated():
-        with accelerate(num_threads=n_threads):
+        with integrations.torch.accelerate(num_threads=n_threads):
             return call()
 
     yield Way(case.by, accelerated)
@@ -100,31 +100,29 @@ def shares(case):
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
     from transformers.masking_utils import sdpa_mask
 
-    from attnpy.integrations import huggingface
-
-    own = huggingface.attention_forward, huggingface.attention_mask
-    functions = {"HF": (sdpa_attention_forward, sdpa_mask), "attnpy": own}
-    return {name: share(case, *pair) for name, pair in functions.items()}
-
-
-def share(case, attend, make_mask):
-    """The same with one of them."""
-    spent = 0.0
-
-    def timed(*arguments, **options):
-        nonlocal spent
+    own = attnpy.integrations.huggingface
+    functions = {"HF": (sdpa_attention_forward, sdpa_mask)}
+    functions["attnpy"] = own.attention_forward, own.attention_mask
+    found = {}
+    for name, (attend, make_mask) in functions.items():
+        spent = []
+        timed = functools.partial(time_into, spent, attend)
+        transformers.AttentionInterface.register("timed", timed)
+        transformers.AttentionMaskInterface.register("timed", make_mask)
+        call = call_of(case, with_attention(case, "timed"), *case.arrays())
+        call()
+        spent.clear()
         begin = time.perf_counter()
-        result = attend(*arguments, **options)
-        spent += time.perf_counter() - begin
-        return result
+        call()
+        found[name] = 100 * sum(spent) / (time.perf_counter() - begin)
+    return found
 
-    transformers.AttentionInterface.register("timed", timed)
-    transformers.AttentionMaskInterface.register("timed", make_mask)
-    call = call_of(case, with_attention(case, "timed"), *case.arrays())
-    call()
-    spent, begin = 0.0, time.perf_counter()
-    call()
-    return 100 * spent / (time.perf_counter() - begin)
+
+def time_into(spent, call, *arguments, **options):
+    begin = time.perf_counter()
+    result = call(*arguments, **options)
+    spent.append(time.perf_counter() - begin)
+    return result
 
 
 WAYS = {"attnpy": attnpy_ways, "transformers": torch_ways}

@@ -3,11 +3,13 @@
 Each time in a fresh process: what an earlier one freed would hide what is taken.
 """
 
-import json
+import contextlib
+import importlib
 import tempfile
 import time
 from pathlib import Path
 
+import attnpy
 from attnpy._measure import quartiles
 
 from .. import children, measure, memory
@@ -29,9 +31,9 @@ def rows(quick):
 
 def measure_loading(name, config, dtype, n_rounds):
     """One row: seconds, GB/s of weights, and memory over the weights."""
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "config.json").write_text(json.dumps(config))
-        children.once(write, folder, dtype)
+    with tempfile.TemporaryDirectory() as directory:
+        folder = Path(directory, "model")
+        children.once(folders.write, folder, config, dtype)
         children.once(load, folder)  # the file is in the cache now
         found = [children.once(load, folder) for _ in range(n_rounds)]
     values = {what: quartiles([one[what] for one in found]) for what in found[0]}
@@ -49,36 +51,15 @@ def measure_loading(name, config, dtype, n_rounds):
 # ---- In the process that is measured -------------------------------------------------
 
 
-def write(folder, dtype):
-    """Write random weights as the family has them: matrices are (out, in)."""
-    import numpy as np
-    from safetensors.numpy import save_file
-
-    from attnpy import _dtypes
-    from attnpy.checkpoints import read_config
-
-    config, kind = read_config(folder), _dtypes.floating(dtype)
-    rng = np.random.default_rng(0)
-    tensors = {
-        name: rng.random(shape, np.float32).astype(kind)
-        for name, shape in folders.shapes(config).items()
-    }
-    save_file(tensors, Path(folder, "model.safetensors"))
-
-
 def load(folder):
     """Read the model; what is imported for it does not count."""
-    import contextlib
-
-    import safetensors  # noqa: F401
-
-    from attnpy.models import CausalDecoder
-
-    with contextlib.suppress(ImportError):
-        import ml_dtypes  # noqa: F401
+    read = attnpy.models.CausalDecoder.from_pretrained
+    for package in ("safetensors", "ml_dtypes"):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(package)
     before, anonymous = memory.forget_highest(), memory.status("RssAnon")
     begin, cpu_begin = time.perf_counter(), time.process_time()
-    model = CausalDecoder.from_pretrained(folder, dtype="auto")
+    model = read(folder, dtype="auto")
     seconds, cpu = time.perf_counter() - begin, time.process_time() - cpu_begin
     peak, anonymous = memory.highest(), memory.status("RssAnon") - anonymous
     n_bytes = sum(array.nbytes for array in model.parameters().values())

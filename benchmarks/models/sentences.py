@@ -6,10 +6,12 @@ or three. Every system reads the same folder of sentence-transformers.
 
 import functools
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 import numpy as np
+
+import attnpy
 
 from ..peers import Way
 from . import encoders, exported, folders
@@ -82,14 +84,12 @@ def folder(name):
 def write(name, path):
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-    folders.write(path, name)
+    folders.write(path, folders.CONFIGS[name])
     known = {word: i for i, word in enumerate(vocabulary())}
     made = Tokenizer(models.WordPiece(known, unk_token="[UNK]"))
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    made.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        special_tokens=[(word, known[word]) for word in ("[CLS]", "[SEP]")],
-    )
+    ends = ((word, known[word]) for word in ("[SEP]", "[CLS]"))
+    made.post_processor = processors.BertProcessing(*ends)
     made.add_special_tokens(list(SPECIAL))
     made.save(str(path / "tokenizer.json"))
     special = dict(zip(("pad", "unk", "cls", "sep"), SPECIAL, strict=True))
@@ -116,17 +116,13 @@ def write(name, path):
 
 @functools.cache
 def encoder(name, dtype):
-    from attnpy.models import SentenceEncoder
-
-    return SentenceEncoder.from_pretrained(folder(name), dtype=dtype)
+    return attnpy.models.SentenceEncoder.from_pretrained(folder(name), dtype=dtype)
 
 
 @functools.cache
 def tokens(case):
-    return [
-        code.ids
-        for code in encoder(case.model, "float64").tokenizer.encode_batch(case.arrays())
-    ]
+    tokenizer = encoder(case.model, "float64").tokenizer
+    return [code.ids for code in tokenizer.encode_batch(case.arrays())]
 
 
 def attnpy_ways(case, texts, n_threads):
@@ -167,24 +163,18 @@ def fastembed_model(name, n_threads):
     )
 
 
-def fastembed_ways(case, texts, n_threads, order=None):
-    """With texts as they come, or in another order."""
+def fastembed_ways(case, texts, n_threads):
     model = fastembed_model(case.model, n_threads)
-    order = np.arange(len(texts)) if order is None else order
-    given, place = [texts[i] for i in order], np.argsort(order)
     for batch_size in BATCHES:
-        embed = partial(model.embed, given, batch_size=batch_size)
-        yield Way(
-            f"batches of {batch_size}",
-            lambda embed=embed: list(embed()),
-            lambda vectors: np.stack(vectors)[place],
-        )
+        embed = partial(model.embed, texts, batch_size=batch_size)
+        yield Way(f"batches of {batch_size}", lambda embed=embed: list(embed()))
 
 
 def fastembed_sorted_ways(case, texts, n_threads):
     """With texts of similar lengths together, which it leaves to its user."""
     order = np.argsort([-len(text) for text in texts], kind="stable")
-    return fastembed_ways(case, texts, n_threads, order)
+    for way in fastembed_ways(case, [texts[i] for i in order], n_threads):
+        yield replace(way, read=lambda vectors: np.stack(vectors)[np.argsort(order)])
 
 
 WAYS = {

@@ -17,12 +17,10 @@ class TorchModel:
     """
 
     def __init__(self, model, own, laid_out=True):
-        self.torch, self.F = torch, torch.nn.functional
-        self.own, self.laid_out = own, laid_out
+        self.F, self.own, self.laid_out = torch.nn.functional, own, laid_out
         self.token_embedding = own(model.token_embedding)
-        self.position_embedding = None
-        if model.position_embedding is not None:
-            self.position_embedding = own(model.position_embedding)
+        positions = model.position_embedding
+        self.position_embedding = None if positions is None else own(positions)
         self.layers = [self.layer(layer) for layer in model.decoder.layers]
         self.norm = self.norm_of(model.decoder.norm)
         mha = model.decoder.layers[0].self_attention
@@ -90,7 +88,7 @@ class TorchDecoder(TorchModel):
         """Rotary positions, x (..., L, D)."""
         cos, sin = (table[start : start + x.shape[-2]] for table in self.tables)
         one, two = x.chunk(2, dim=-1)
-        return self.torch.cat([one * cos - two * sin, two * cos + one * sin], dim=-1)
+        return torch.cat([one * cos - two * sin, two * cos + one * sin], dim=-1)
 
     def attend(self, projected, layer, start):
         """projected (L, (H + 2 Hk) D) -> (L, H D), with the cache of a layer."""
@@ -122,4 +120,4 @@ class TorchDecoder(TorchModel):
             start += len(ids)
             ids = scores.argmax().reshape(1)
             new.append(ids)
-        return self.torch.cat(new)
+        return torch.cat(new)

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+import attnpy
+
 from ..backward import leaf, with_gradients
-from ..layers import fill_vectors
 from ..lazily import torch
 from ..peers import Way
+from . import generation
 from .torch_decoder import TorchModel
 
 N_CHARACTERS = 96
@@ -29,18 +31,9 @@ class Step:
 
     def arrays(self):
         """Characters (B, L), those after them, and a model that ways copy."""
-        from attnpy.models import CausalDecoder
-
-        rng = np.random.default_rng(1)
-        model = CausalDecoder(
-            *(self.n_layers, self.embed_dim, self.heads, 4 * self.embed_dim),
-            vocab_size=N_CHARACTERS,
-            max_length=self.length,
-            activation="gelu_tanh",
-            bias=True,
-            rng=rng,
-        )
-        fill_vectors(model, rng)
+        rng, sizes = np.random.default_rng(1), (self.n_layers, self.embed_dim)
+        more = {"vocab_size": N_CHARACTERS, "max_length": self.length, "rng": rng}
+        model = generation.gpt(*sizes, self.heads, **more)
         text = rng.integers(N_CHARACTERS, size=(self.batch, self.length + 1))
         return text[:, :-1].copy(), text[:, 1:].copy(), model
 
@@ -61,10 +54,8 @@ def two_steps(step):
 
 
 def attnpy_ways(case, arrays, n_threads):
-    from attnpy import training
-
     ids, targets, model = arrays
-    model = copy.deepcopy(model)
+    model, training = copy.deepcopy(model), attnpy.training
     optimizer = training.AdamW(model.parameters(), lr=LR, weight_decay=DECAY)
 
     def step():
@@ -106,15 +97,15 @@ class TorchGPT(TorchModel):
 
 def torch_step(case, arrays, **kind):
     """The step, with the optimizer of that kind."""
-    from torch.nn.functional import cross_entropy
-
     ids, targets = (torch.from_numpy(x).clone() for x in arrays[:2])
     model = TorchGPT(arrays[2])
     optimizer = torch.optim.AdamW(model.parameters, lr=LR, weight_decay=DECAY, **kind)
 
     def step():
         logits = model.logits(ids)
-        loss = cross_entropy(logits.flatten(0, 1), targets.flatten())
+        loss = torch.nn.functional.cross_entropy(
+            logits.flatten(0, 1), targets.flatten()
+        )
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters, MAX_NORM)
