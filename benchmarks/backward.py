@@ -119,15 +119,8 @@ def with_leaves(arrays):
     return peers.to_torch(arrays[0]).clone(), tuple(map(leaf, arrays[1:]))
 
 
-def reader(call):
-    """How to read a call's gradients as PyTorch gives them."""
-    shapes = (call.query_shape, *[call.key_shape] * 2)
-
-    def read(gradients):
-        pairs = zip(gradients, shapes, strict=True)
-        return flat([peers.from_torch(x, shape) for x, shape in pairs])
-
-    return read
+def flat_tensors(gradients):
+    return flat([peers.from_torch(x, -1) for x in gradients])
 
 
 def retained(attend, inputs, grad):
@@ -179,7 +172,7 @@ def torch_ways(case, arrays, n_threads):
             name, call = next(ways, (None, None))
         if call is None:
             return
-        yield Way(name, with_gradients(call), reader(case.call))
+        yield Way(name, with_gradients(call), flat_tensors)
 
 
 # ---- Layers --------------------------------------------------------------------------

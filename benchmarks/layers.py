@@ -8,7 +8,7 @@ import numpy as np
 import attnpy
 
 from . import cases
-from .lazily import torch
+from .lazily import onnx, torch
 from .onnx_ways import OWN, bound, model_of, session
 from .peers import Way, numpy_attends, torch_fast_paths, unfused
 
@@ -57,9 +57,6 @@ def attnpy_ways(case, arrays, n_threads):
     yield Way("MultiHeadAttention", partial(mha, x, num_threads=n_threads))
 
 
-# ---- NumPy ---------------------------------------------------------------------------
-
-
 def numpy_layer(x, weights, heads, added=None, attend=unfused):
     """x (B, L, E) -> (B, L, E). weights: the packed ones, W_o and b_o."""
     weight, bias, W_o, b_o = weights
@@ -79,26 +76,18 @@ def numpy_ways(case, arrays, n_threads):
         yield Way(name, call)
 
 
-# ---- PyTorch -------------------------------------------------------------------------
-
-
 def torch_layer(mha):
     """torch.nn.MultiheadAttention with the weights of attnpy's layer."""
     layer = torch.nn.MultiheadAttention(len(mha.W_q), mha.num_heads, batch_first=True)
-    return fill_torch_layer(layer, mha).eval()
+    layer.load_state_dict(torch_weights(mha))
+    return layer.eval()
 
 
-def fill_torch_layer(layer, mha):
+def torch_weights(mha, prefix=""):
     weight, bias = packed(mha)
-    fill_torch(layer.in_proj_weight, weight.T)
-    fill_torch(layer.in_proj_bias, bias)
-    fill_torch(layer.out_proj.weight, mha.W_o.T)
-    fill_torch(layer.out_proj.bias, mha.b_o)
-    return layer
-
-
-def fill_torch(parameter, array):
-    parameter.copy_(torch.from_numpy(array))
+    arrays = {"in_proj_weight": weight.T, "in_proj_bias": bias}
+    arrays |= {"out_proj.weight": mha.W_o.T, "out_proj.bias": mha.b_o}
+    return {prefix + name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
 def written_out(x, layer):
@@ -120,17 +109,12 @@ def torch_ways(case, arrays, n_threads):
     yield Way("written out", partial(written_out, x, layer), lambda y: y.numpy())
 
 
-# ---- ONNX Runtime --------------------------------------------------------------------
-
-
 def onnxruntime_ways(case, arrays, n_threads):
-    from onnx import helper
-
     x, mha = arrays
     names = ("weight", "bias", "W_o", "b_o")
     weights = dict(zip(names, (*packed(mha), mha.W_o, mha.b_o), strict=True))
     own = {"domain": OWN, "num_heads": mha.num_heads}
-    node = helper.make_node
+    node = onnx.helper.make_node
     ends = [
         node("MatMul", ["attended", "W_o"], ["projected"]),
         node("Add", ["projected", "b_o"], ["output"]),

@@ -15,8 +15,14 @@ class Package:
         return found
 
 
+ctranslate2 = Package("ctranslate2")
 gguf = Package("gguf")
+llama_cpp = Package("llama_cpp")
+onnx = Package("onnx")
 onnxruntime = Package("onnxruntime")
 openvino = Package("openvino")
+threadpoolctl = Package("threadpoolctl")
+safetensors_numpy = Package("safetensors.numpy")
+tokenizers = Package("tokenizers")
 torch = Package("torch")
 transformers = Package("transformers")

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from . import cases, children
-from .lazily import onnxruntime
+from .lazily import onnx, onnxruntime
 
 OWN = "com.microsoft"  # the domain of ONNX Runtime's own operators
 QUERY = 0  # its place among the arguments of all three operators; then key and value
@@ -57,7 +57,7 @@ def bound(run, inputs, outputs, shared=()):
 
 def model_of(nodes, inputs, outputs, weights=()):
     """The bytes of a model: nodes in order, and {name: array} of all that is named."""
-    from onnx import helper, numpy_helper
+    helper, to_tensor = onnx.helper, onnx.numpy_helper.from_array
 
     def described(arrays):
         return [
@@ -67,7 +67,7 @@ def model_of(nodes, inputs, outputs, weights=()):
             for name, x in arrays.items()
         ]
 
-    constants = [numpy_helper.from_array(x, name) for name, x in dict(weights).items()]
+    constants = [to_tensor(x, name) for name, x in dict(weights).items()]
     graph = helper.make_graph(
         nodes, "benchmark", described(inputs), described(outputs), constants
     )
@@ -84,18 +84,13 @@ def operator(kind, given, outputs, n_threads, shared=(), **attributes):
 
     shared: pairs of an argument and a result, by their places, that are one buffer.
     """
-    from onnx import helper
-
     inputs = {f"input_{i}": array for i, array in given.items()}
     results = {f"output_{i}": array for i, array in enumerate(outputs)}
     names = [f"input_{i}" if i in given else "" for i in range(max(given) + 1)]
-    node = helper.make_node(kind, names, list(results), **attributes)
+    node = onnx.helper.make_node(kind, names, list(results), **attributes)
     run = session(model_of([node], inputs, results), n_threads)
     pairs = [(f"input_{i}", f"output_{j}") for i, j in shared]
     return bound(run, inputs, results, pairs)
-
-
-# ---- MultiHeadAttention --------------------------------------------------------------
 
 
 def flat(array):
@@ -137,9 +132,6 @@ def multi_head(case, arrays, n_threads, as_batch=False):
     return call, partial(unflat, case)
 
 
-# ---- Attention -----------------------------------------------------------------------
-
-
 def standard(case, arrays, n_threads, how="causal or boolean mask"):
     """ONNX's operator, with one of its ways to say what is visible."""
     given, more = dict(enumerate(arrays)), {}
@@ -156,9 +148,6 @@ def standard(case, arrays, n_threads, how="causal or boolean mask"):
         given[3] = np.ascontiguousarray(seen[0] if len(seen) == 1 else seen[:, None])
     output = np.empty_like(given[QUERY])
     return operator("Attention", given, [output], n_threads, **more), np.asarray
-
-
-# ---- GroupQueryAttention -------------------------------------------------------------
 
 
 def group_query(case, arrays, n_threads):

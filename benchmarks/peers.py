@@ -21,7 +21,7 @@ import attnpy
 from attnpy._measure import unfused
 
 from . import cases, onnx_ways
-from .lazily import torch
+from .lazily import threadpoolctl, torch
 
 FOREVER = contextlib.ExitStack()  # a mode ends when nobody holds it
 
@@ -35,9 +35,6 @@ class Way:
     read: Callable[[Any], np.ndarray] = np.asarray
 
 
-# ---- attnpy --------------------------------------------------------------------------
-
-
 def attnpy_ways(case, arrays, n_threads, tier=None, plan=False):
     from attnpy._options import Options
 
@@ -49,9 +46,6 @@ def attnpy_ways(case, arrays, n_threads, tier=None, plan=False):
     else:
         options = Options(**more, tier=tier)
         yield Way(tier, partial(attnpy._attnpy.attention, *arrays, options))
-
-
-# ---- NumPy ---------------------------------------------------------------------------
 
 
 def unfused_by_head(query, key, value, scale, added, pool=None, n_threads=1):
@@ -90,8 +84,6 @@ def numpy_attends(n_threads):
 
 @functools.cache
 def blas_libraries():
-    import threadpoolctl
-
     controller = threadpoolctl.ThreadpoolController().select(user_api="blas")
     return controller.lib_controllers
 
@@ -121,9 +113,6 @@ def numpy_ways(case, arrays, n_threads):
 
     for name, attend in numpy_attends(n_threads):
         yield Way(name, partial(attend, *arguments), read)
-
-
-# ---- PyTorch -------------------------------------------------------------------------
 
 
 def to_torch(array):
@@ -191,9 +180,6 @@ def torch_fast_paths(call):
 
     yield "fast path", call
     yield "no fast path", without
-
-
-# ---- ONNX Runtime --------------------------------------------------------------------
 
 
 def onnxruntime_ways(case, arrays, n_threads):

@@ -46,7 +46,7 @@ def attnpy_ways(case, arrays, n_threads):
     with torch.inference_mode(False), torch.enable_grad():
         grad, inputs = backward.with_leaves(arrays)
         call = backward.retained(attend, inputs, grad)
-    yield Way(name, backward.with_gradients(call), backward.reader(case.call))
+    yield Way(name, backward.with_gradients(call), backward.flat_tensors)
 
 
 def torch_ways(case, arrays, n_threads):

@@ -4,29 +4,26 @@ from functools import partial
 
 import numpy as np
 
+from ..lazily import ctranslate2, transformers
 from ..peers import Way
 from . import folders
 
 
 def convert(name, path):
     """Write CTranslate2's files of a folder, whose tokenizer it wants to see."""
-    from ctranslate2.converters import TransformersConverter
-    from transformers import BertTokenizerFast
 
-    class Converter(TransformersConverter):
+    class Converter(ctranslate2.converters.TransformersConverter):
         def load_tokenizer(self, *arguments, **more):
             words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
             n_words = folders.CONFIGS[name]["vocab_size"]
             words += [f"word{i}" for i in range(len(words), n_words)]
             vocabulary = {word: i for i, word in enumerate(words)}
-            return BertTokenizerFast(vocab=vocabulary)
+            return transformers.BertTokenizerFast(vocab=vocabulary)
 
     Converter(str(folders.folder(name))).convert(str(path))
 
 
 def encoder_ways(case, arrays, n_threads):
-    import ctranslate2
-
     path = folders.root() / f"{case.model}-ctranslate2"
     folders.made(path, partial(convert, case.model))
     encoder = ctranslate2.Encoder(

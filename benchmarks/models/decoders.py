@@ -64,10 +64,10 @@ class Tokens:
 
     def expected(self):
         """The scores in float64, by attnpy in a process that gives its memory back."""
-        path = folders.root() / f"{self.model} {self.n_prompt} {self.n_new}.npy"
+        path = folders.root() / f"{self.model} {self.n_prompt} {self.n_new}.float64"
         folders.folder(self.model)
-        folders.made(path, lambda part: children.once(write_scores, self, part))
-        return np.load(path)
+        folders.made(path, lambda part: children.once(exact_scores, self).tofile(part))
+        return np.fromfile(path)
 
     def n_tokens(self):
         """Of one call."""
@@ -138,9 +138,3 @@ def exact_scores(case):
     """Those after the last token in float64, without a cache: (V,)."""
     decoder = random_model(case.model, "float64")
     return decoder.logits(decoder(case.ids())[-1])
-
-
-def write_scores(case, path):
-    """Write exact_scores() to a file, whose name need not end in .npy."""
-    with path.open("wb") as file:
-        np.save(file, exact_scores(case))

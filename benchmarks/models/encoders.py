@@ -9,7 +9,7 @@ import numpy as np
 import attnpy
 
 from .. import cases
-from ..layers import fill_torch, fill_torch_layer, numpy_layer, packed
+from ..layers import numpy_layer, packed, torch_weights
 from ..lazily import torch
 from ..onnx_ways import bound, session
 from ..peers import Way, numpy_attends, torch_fast_paths
@@ -91,9 +91,6 @@ def attnpy_ways(case, arrays, n_threads):
     yield Way("BertEncoder", call, case.read)
 
 
-# ---- NumPy ---------------------------------------------------------------------------
-
-
 def normalized(x, norm):
     x = x - x.mean(axis=-1, keepdims=True)
     x /= np.sqrt((x * x).mean(axis=-1, keepdims=True) + np.float32(EPS))
@@ -144,9 +141,6 @@ def numpy_ways(case, arrays, n_threads):
         yield Way(name, call, case.read)
 
 
-# ---- PyTorch -------------------------------------------------------------------------
-
-
 def torch_encoder(model, nested):
     """torch.nn.TransformerEncoder with the weights of attnpy's model."""
     nn = torch.nn
@@ -158,16 +152,19 @@ def torch_encoder(model, nested):
     )
     encoder = nn.TransformerEncoder(layer, N_LAYERS, enable_nested_tensor=nested)
     for theirs, ours in zip(encoder.layers, model.encoder.layers, strict=True):
-        fill_torch_layer(theirs.self_attn, ours.self_attention)
-        inner = ours.feed_forward
-        for module, weight, bias in (
-            (theirs.linear1, inner.W_1.T, inner.b_1),
-            (theirs.linear2, inner.W_2.T, inner.b_2),
-            (theirs.norm1, ours.norm_1.weight, ours.norm_1.bias),
-            (theirs.norm2, ours.norm_2.weight, ours.norm_2.bias),
+        found, inner = (
+            torch_weights(ours.self_attention, "self_attn."),
+            ours.feed_forward,
+        )
+        for name, weight, bias in (
+            ("linear1", inner.W_1.T, inner.b_1),
+            ("linear2", inner.W_2.T, inner.b_2),
+            ("norm1", ours.norm_1.weight, ours.norm_1.bias),
+            ("norm2", ours.norm_2.weight, ours.norm_2.bias),
         ):
-            fill_torch(module.weight, weight)
-            fill_torch(module.bias, bias)
+            found[f"{name}.weight"] = torch.from_numpy(weight)
+            found[f"{name}.bias"] = torch.from_numpy(bias)
+        theirs.load_state_dict(found)
     return encoder.eval()
 
 
@@ -192,9 +189,6 @@ def torch_ways(case, arrays, n_threads):
         for name, run in torch_fast_paths(partial(call, encoder)):
             name += ", nested tensors" if nested else ""
             yield Way(name, run, lambda states: case.read(states.float()))
-
-
-# ---- ONNX Runtime --------------------------------------------------------------------
 
 
 def onnxruntime_ways(case, arrays, n_threads):

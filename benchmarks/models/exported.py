@@ -1,5 +1,6 @@
 """BERT as a graph that PyTorch exports: for ONNX Runtime, OpenVINO and fastembed."""
 
+import json
 from functools import partial
 
 import numpy as np
@@ -26,13 +27,21 @@ def inputs(ids, exists):
 def export(folder, path):
     """Write the graph, for any number and length of texts."""
     bert = transformers_ways.read(folder, attention="eager")
-    bert.config.return_dict = False
+
+    class States(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.bert = bert
+
+        def forward(self, *arguments):
+            found = dict(zip(INPUTS, arguments, strict=True))
+            return self.bert(**found).last_hidden_state
 
     example = torch.ones((2, 5), dtype=torch.int64)
     axes = {0: "batch", 1: "length"}
     with torch.inference_mode(False), torch.no_grad():
         torch.onnx.export(
-            bert,
+            States().eval(),
             (example,) * 3,
             str(path),
             input_names=list(INPUTS),
@@ -51,4 +60,7 @@ def optimized(path):
 def optimize(path, target):
     from onnxruntime.transformers import optimizer
 
-    optimizer.optimize_model(str(path), "bert", opt_level=0).save_model_to_file(target)
+    config = json.loads(path.with_name("config.json").read_text())
+    heads, size = config["num_attention_heads"], config["hidden_size"]
+    found = optimizer.optimize_model(str(path), "bert", heads, size, opt_level=0)
+    found.save_model_to_file(str(target))

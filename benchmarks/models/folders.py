@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from .. import cases
+from ..lazily import safetensors_numpy
 
 PLACE = "ATTNPY_BENCHMARK_MODELS"  # where to keep them; child processes find it, too
 
@@ -95,18 +96,16 @@ def folder(name):
 
 
 def write(path, config, dtype="float32"):
-    from safetensors.numpy import save_file
-
     path.mkdir(parents=True)
     (path / "config.json").write_text(json.dumps(config))
-    save_file(weights(config, dtype), path / "model.safetensors", {"format": "pt"})
+    arrays, file = weights(config, dtype), path / "model.safetensors"
+    safetensors_numpy.save_file(arrays, file, {"format": "pt"})
 
 
 def read(name):
     """{name: array} of a model, (out, in) as the files have them, and its config."""
-    from safetensors.numpy import load_file
-
-    return load_file(folder(name) / "model.safetensors"), CONFIGS[name]
+    path = folder(name) / "model.safetensors"
+    return safetensors_numpy.load_file(path), CONFIGS[name]
 
 
 def weights(config, dtype):

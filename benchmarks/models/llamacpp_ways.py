@@ -7,14 +7,11 @@ from functools import partial
 
 import numpy as np
 
-from ..lazily import gguf
+from ..lazily import gguf, llama_cpp
 from ..peers import Way
 from . import folders
 
 CACHE_TYPES = {"float32": "F32", "bfloat16": "F16"}
-
-
-# ---- The file ------------------------------------------------------------------------
 
 
 def interleaved(array, heads):
@@ -57,14 +54,9 @@ def write_gguf(name, dtype, path):
     writer.close()
 
 
-# ---- The model -----------------------------------------------------------------------
-
-
 @functools.cache
 def library():
     """llama_cpp, which says nothing."""
-    import llama_cpp
-
     silent = llama_cpp.llama_log_callback(lambda *_: None)
     llama_cpp.llama_log_set(silent, ctypes.c_void_p(0))
     llama_cpp.llama_backend_init()

@@ -29,9 +29,6 @@ def compiled(model, case, n_threads):
     return core().compile_model(model, "CPU", config)
 
 
-# ---- BERT ----------------------------------------------------------------------------
-
-
 def encoder_ways(case, arrays, n_threads):
     ids, exists = case.ids(), case.exists()
 
@@ -57,9 +54,6 @@ def encoder_ways(case, arrays, n_threads):
             return np.concatenate([np.array(one()[0]) for one in calls])
 
         yield Way("sentence by sentence", each, case.read)
-
-
-# ---- Decoders ------------------------------------------------------------------------
 
 
 @functools.lru_cache(maxsize=1)

@@ -13,6 +13,7 @@ import numpy as np
 
 import attnpy
 
+from ..lazily import tokenizers
 from ..peers import Way
 from . import encoders, exported, folders
 
@@ -82,14 +83,12 @@ def folder(name):
 
 
 def write(name, path):
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
-
     folders.write(path, folders.CONFIGS[name])
     known = {word: i for i, word in enumerate(vocabulary())}
-    made = Tokenizer(models.WordPiece(known, unk_token="[UNK]"))
-    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    made = tokenizers.Tokenizer(tokenizers.models.WordPiece(known, unk_token="[UNK]"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
     ends = ((word, known[word]) for word in ("[SEP]", "[CLS]"))
-    made.post_processor = processors.BertProcessing(*ends)
+    made.post_processor = tokenizers.processors.BertProcessing(*ends)
     made.add_special_tokens(list(SPECIAL))
     made.save(str(path / "tokenizer.json"))
     special = dict(zip(("pad", "unk", "cls", "sep"), SPECIAL, strict=True))

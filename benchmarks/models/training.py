@@ -69,9 +69,6 @@ def attnpy_ways(case, arrays, n_threads):
     yield Way("CausalDecoder, AdamW", step, two_steps(step))
 
 
-# ---- PyTorch -------------------------------------------------------------------------
-
-
 class TorchGPT(TorchModel):
     """attnpy's model in PyTorch's functions, with parameters that want gradients."""
 

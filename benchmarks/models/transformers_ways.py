@@ -55,9 +55,6 @@ def encoder_ways(case, arrays, n_threads):
         yield Way("torch.compile", functools.partial(call, compiled(bert)), case.read)
 
 
-# ---- Decoders ------------------------------------------------------------------------
-
-
 def reading(case, decoder, run):
     """The case's call of a decoder; `run` is the decoder, compiled or not.
 
