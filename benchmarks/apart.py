@@ -7,7 +7,6 @@ time from whoever is.
 import atexit
 import functools
 import signal
-from dataclasses import dataclass
 
 from . import children, peers, ways
 
@@ -35,21 +34,14 @@ class Peer(children.Process):
 process_of = functools.cache(Peer)
 
 
-@dataclass
-class Contestant:
-    """As in ways.py; its calls are made by another process."""
-
-    way: str
-    peer: Peer
-    work: float
-    error: float
-    n_calls: int = 1
+class Contestant(ways.Contestant):
+    """As there, but another process makes the calls: `call` is that Peer."""
 
     def prepare(self):
-        self.n_calls = self.peer.call(ask, "prepare")
+        self.n_calls = self.call.call(ask, "prepare")
 
     def sample(self):
-        return self.peer.call(ask, "sample")
+        return self.call.call(ask, "sample")
 
 
 def contestant(system, case, n_threads, expected, trials, work):

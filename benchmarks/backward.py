@@ -12,8 +12,6 @@ from . import cases, layers, peers
 from .lazily import torch
 from .peers import Way
 
-# ---- Attention -----------------------------------------------------------------------
-
 
 @dataclass(frozen=True)
 class Backward:
@@ -45,9 +43,6 @@ def attnpy_ways(case, arrays, n_threads):
     output, lse = attnpy.attention(*arrays[1:], return_lse=True, **options)
     call = partial(attnpy.attention_vjp, *arrays, output=output, lse=lse, **options)
     yield Way("attention_vjp", call, lambda gradients: flat(gradients[:3]))
-
-
-# ---- Attention in NumPy --------------------------------------------------------------
 
 
 def unfused(grad, query, key, value, output, weights, scale):
@@ -96,9 +91,6 @@ def numpy_ways(case, arrays, n_threads):
     yield Way("head by head", partial(unfused_by_head, *given), flat)
 
 
-# ---- Attention in PyTorch ------------------------------------------------------------
-
-
 def with_gradients(call):
     """A call for which PyTorch remembers what gradients need; see without_gradients."""
 
@@ -142,11 +134,9 @@ def torch_calls(case, arrays):
             copied = partial(peers.repeated, group=group, **more)
             yield f"{name}, repeated heads", retained(copied, inputs, grad)
             if not more:
-                rows = [
-                    x.detach().reshape(call.grouped_shape) for x in (inputs[0], grad)
-                ]
-                few = rows[0].requires_grad_(), *inputs[1:]
-                yield "heads as queries", retained(attend, few, rows[1])
+                query = inputs[0].detach().reshape(call.grouped_shape).requires_grad_()
+                few, rows = (query, *inputs[1:]), grad.reshape(call.grouped_shape)
+                yield "heads as queries", retained(attend, few, rows)
             continue
         yield name, retained(partial(attend, **more), inputs, grad)
         with torch.nn.attention.sdpa_kernel(math):  # which keeps the weights
@@ -173,9 +163,6 @@ def torch_ways(case, arrays, n_threads):
         if call is None:
             return
         yield Way(name, with_gradients(call), flat_tensors)
-
-
-# ---- Layers --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

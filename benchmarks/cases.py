@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from .lazily import ml_dtypes
+
 # Tiers of attnpy in which numbers of bfloat16 are multiplied as they are.
 NATIVE_BF16 = ("avx512_bf16", "amx_bf16")
 BLOCK = 64  # of the block-sparse mask, in queries and in keys
@@ -31,9 +33,8 @@ class Case:
 
     def only_causal(self):
         """Whether causality alone says what a query may see."""
-        return self.causal and not (
-            self.mask or self.window or self.padded or self.bias
-        )
+        more = self.mask or self.window or self.padded or self.bias
+        return self.causal and not more
 
     @property
     def query_shape(self):
@@ -51,11 +52,8 @@ class Case:
 
     def arrays(self):
         """Query (B, H, Lq, D), key and value (B, Hk, Lk, D)."""
-        return (
-            normal(self.query_shape, 1, self.dtype),
-            normal(self.key_shape, 2, self.dtype),
-            normal(self.key_shape, 3, self.dtype),
-        )
+        shapes = self.query_shape, self.key_shape, self.key_shape
+        return tuple(normal(x, seed, self.dtype) for seed, x in enumerate(shapes, 1))
 
     def memory(self):
         """The two arrays whose reading bounds a call with one query."""
@@ -66,11 +64,9 @@ class Case:
         return 2 * (self.dim + self.dim) * visible_pairs(self)
 
     def n_bytes(self):
-        """The bytes of key and value together."""
         return 2 * int(np.prod(self.key_shape)) * dtype_of(self.dtype).itemsize
 
     def facts(self):
-        """What the results say about the case."""
         return {
             "dtype": self.dtype,
             "shape": [*self.query_shape],
@@ -87,18 +83,13 @@ def prefill(batch, heads, length, dim, **more):
 
 
 def plain(case):
-    """The case without its options."""
     nothing = {"causal": False, "window": None, "mask": None}
     return replace(case, **nothing, padded=False, bias=False)
 
 
 def dtype_of(name):
     """The NumPy dtype; bfloat16 is that of ml_dtypes."""
-    if name == "bfloat16":
-        from ml_dtypes import bfloat16
-
-        return np.dtype(bfloat16)
-    return np.dtype(name)
+    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
 
 
 def normal(shape, seed, dtype="float32"):
@@ -154,7 +145,6 @@ def additive(case, dtype, lowest=-np.inf):
 
 
 def options(case):
-    """The keyword arguments of attnpy.attention."""
     chosen = {
         "mask": mask(case),
         "bias": bias(case),
@@ -193,12 +183,10 @@ def visible_pairs(case):
     """How many (query, key) pairs there are to compute, over batch and heads."""
     if case.mask is None:
         first, end = visible_range(case)
-        pairs = int(np.sum(end - first))
-        n_maps = len(first)
+        counts = end - first  # (B or 1, Lq)
     else:
-        seen = visible(case)
-        pairs, n_maps = int(np.count_nonzero(seen)), len(seen)
-    return pairs * case.heads * (case.batch // n_maps)
+        counts = np.count_nonzero(visible(case), axis=-1)
+    return int(counts.sum()) * case.heads * (case.batch // len(counts))
 
 
 def output_bytes(case):

@@ -1,5 +1,6 @@
 """Fresh Python processes, which find the same packages and call functions for this."""
 
+import contextlib
 import os
 import pickle
 import subprocess
@@ -64,11 +65,8 @@ class Process:
 
 def once(function, *arguments):
     """What a function returns in a process of its own."""
-    process = Process()
-    try:
+    with contextlib.closing(Process()) as process:
         return process.call(function, *arguments)
-    finally:
-        process.close()
 
 
 def serve():

@@ -72,12 +72,10 @@ def numpy_ways(case, arrays, n_threads):
     x, mha = arrays
     weights = (*packed(mha), mha.W_o, mha.b_o)
     for name, attend in numpy_attends(n_threads):
-        call = partial(numpy_layer, x, weights, case.heads, attend=attend)
-        yield Way(name, call)
+        yield Way(name, partial(numpy_layer, x, weights, case.heads, attend=attend))
 
 
 def torch_layer(mha):
-    """torch.nn.MultiheadAttention with the weights of attnpy's layer."""
     layer = torch.nn.MultiheadAttention(len(mha.W_q), mha.num_heads, batch_first=True)
     layer.load_state_dict(torch_weights(mha))
     return layer.eval()
@@ -103,8 +101,7 @@ def written_out(x, layer):
 
 def torch_ways(case, arrays, n_threads):
     x, layer = torch.from_numpy(arrays[0]), torch_layer(arrays[1])
-    call = partial(layer, x, x, x, need_weights=False)
-    for name, run in torch_fast_paths(call):
+    for name, run in torch_fast_paths(partial(layer, x, x, x, need_weights=False)):
         yield Way(name, run, lambda result: result[0].numpy())
     yield Way("written out", partial(written_out, x, layer), lambda y: y.numpy())
 

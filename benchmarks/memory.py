@@ -33,7 +33,9 @@ def measure_memory(name, case, n_threads, systems):
             found[system] = children.once(beyond_output, system, case, n_threads)
         except RuntimeError as error:
             failed[system] = str(error)
-    result = {
+    got = found.get("attnpy", {}).get("beyond output")
+    target = measure.at_most("MiB beyond the output", n_threads, got or 0)
+    return {
         "group": "memory",
         "name": name,
         "threads": n_threads,
@@ -41,12 +43,8 @@ def measure_memory(name, case, n_threads, systems):
         "causal": case.causal,
         "mebibytes": found,
         "dropped_ways": failed,
-        "targets": [],
+        "targets": [] if got is None else [[target]],
     }
-    if "attnpy" in found:
-        got = found["attnpy"]["beyond output"]
-        result["targets"] = [[measure.at_most("MiB beyond the output", n_threads, got)]]
-    return result
 
 
 # ---- In the process that is measured -------------------------------------------------
@@ -86,7 +84,6 @@ def forget_highest():
 
 
 def beyond_output(system, case, n_threads):
-    """What a call takes, in MiB."""
     peers.alone(system, n_threads)
     if system != "attnpy":  # whose first call counts with all that it starts
         small = prefill(case.batch, case.heads, 64, case.dim, causal=case.causal)

@@ -16,9 +16,6 @@ OWN = "com.microsoft"  # the domain of ONNX Runtime's own operators
 QUERY = 0  # its place among the arguments of all three operators; then key and value
 
 
-# ---- Models --------------------------------------------------------------------------
-
-
 def session(model, n_threads):
     """A session for a model: its bytes, or a path."""
     options = onnxruntime.SessionOptions()
@@ -179,9 +176,6 @@ def group_query(case, arrays, n_threads):
         **more,
     )
     return call, partial(unflat, case)
-
-
-# ---- Which of them fit a case --------------------------------------------------------
 
 
 def choices(case):

@@ -107,12 +107,9 @@ def numpy_ways(case, arrays, n_threads):
     query, key, value = arrays
     scale, added = query.dtype.type(case.dim**-0.5), numpy_mask(case)
     arguments = (query.reshape(case.grouped_shape), key, value, scale, added)
-
-    def read(result):
-        return result.reshape(case.query_shape)
-
     for name, attend in numpy_attends(n_threads):
-        yield Way(name, partial(attend, *arguments), read)
+        call = partial(attend, *arguments)
+        yield Way(name, call, lambda result: result.reshape(case.query_shape))
 
 
 def to_torch(array):
@@ -129,15 +126,14 @@ def from_torch(tensor, shape):
 
 def repeated(query, key, value, group, **more):
     """What was written before enable_gqa: a copy of each key head for its group."""
-    key = key.repeat_interleave(group, dim=1)
-    value = value.repeat_interleave(group, dim=1)
+    key, value = (x.repeat_interleave(group, dim=1) for x in (key, value))
     attend = torch.nn.functional.scaled_dot_product_attention
     return attend(query, key, value, **more)
 
 
 def torch_masks(case):
     """The keyword arguments that say what is visible: one or two ways."""
-    if case.causal and not (case.window or case.mask or case.padded):
+    if case.only_causal():
         yield "is_causal", {"is_causal": True}
     elif case.window or case.mask or case.padded or case.bias:
         if not case.bias:
@@ -199,8 +195,6 @@ def fail(error):
     raise error
 
 
-# ---- All of them ---------------------------------------------------------------------
-
 WAYS = {
     "attnpy": attnpy_ways,
     "torch": torch_ways,
@@ -241,14 +235,11 @@ SYSTEMS = {
 
 def version(package):
     """The installed version, or None."""
-    try:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        pass
-    try:
+    with contextlib.suppress(ImportError):
         return importlib.import_module(package).__version__
-    except ImportError:
-        return None
+    return None
 
 
 def versions(systems):

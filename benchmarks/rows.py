@@ -51,6 +51,11 @@ class Row:
     quick: bool = False
 
 
+def in_float32(case):
+    """A row's own comparison, with the same case in float32."""
+    return "float32", Own(replace(case, dtype="float32"))
+
+
 def name_of(case):
     """Such as 4x12on3x512x64 causal: B, H (on Hk), Lk, D."""
     grouped = case.heads != case.kv_heads or case.n_queries < case.n_keys
@@ -101,7 +106,7 @@ def half_rows(native_bf16):
                     *("half", f"{dtype} {name_of(case)}", case),
                     half_targets(dtype, case.causal, native),
                     peers=("torch", "onnxruntime"),
-                    own=("float32", Own(replace(case, dtype="float32"))),
+                    own=in_float32(case),
                     native=native,
                     quick=shape == BATCH and not case.causal,
                 )
@@ -167,8 +172,7 @@ def decode_targets(case, cache_bytes):
 def small_rows():
     tiny, decode = prefill(1, 1, 16, 16), Case(1, 8, 2, 1, 256, 64)
     yield Row("small", name_of(tiny), tiny, (("torch", 2.0),), quick=True)
-    for shape in ((1, 1, 1, 64), (1, 4, 8, 32), (1, 8, 32, 64)):
-        case = prefill(*shape)
+    for case in (prefill(1, 1, 1, 64), prefill(1, 4, 8, 32), prefill(1, 8, 32, 64)):
         yield Row("small", name_of(case), case)
     for case in (Case(1, 8, 8, 1, 64, 64), decode):
         yield Row("small", f"decode {name_of(case)}", case)

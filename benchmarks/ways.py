@@ -29,7 +29,6 @@ TOLERANCE = {"float64": 1e-6, "float32": 1e-3, "float16": 2e-2, "bfloat16": 1e-1
 
 
 def ways_of(system, case, arrays, n_threads, **more):
-    """The ways of a system to compute a case of any kind."""
     return WAYS[type(case)][system](case, arrays, n_threads, **more)
 
 

@@ -852,14 +852,14 @@ def test_a_peer_in_a_process_of_its_own_answers_and_is_stopped_in_between():
         found.prepare()
         assert found.sample() > 0
         if sys.platform == "linux":
-            status = Path(f"/proc/{found.peer.process.pid}/status")
+            status = Path(f"/proc/{found.call.process.pid}/status")
             wait_until(lambda: "State:\tT (stopped)" in status.read_text())
         nothing, dropped = apart.contestant("numpy", case, 1, expected + 1, 0, 1.0)
         assert nothing is None
         assert all("another result" in why for why in dropped.values())
     finally:
         apart.process_of.cache_clear()
-        found.peer.end()
+        found.call.end()
 
 
 def test_experiments_with_tasks_need_an_extension_built_for_tests(monkeypatch):

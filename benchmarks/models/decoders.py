@@ -59,7 +59,6 @@ class Tokens:
         return self.n_prompt if self.n_new else 0
 
     def arrays(self):
-        """The tokens, and attnpy's model."""
         return self.ids(), random_model(self.model, self.dtype)
 
     def expected(self):
@@ -76,10 +75,10 @@ class Tokens:
     def flops(self):
         """The products of all tokens, those of the scores but once a call."""
         config = folders.CONFIGS[self.model]
-        shapes = folders.shapes(config).values()
-        matrices = sum(int(np.prod(shape)) for shape in shapes if len(shape) == 2)
+        shapes = folders.shapes(config).items()
+        of_layers = [x for name, x in shapes if "layers" in name and len(x) == 2]
+        matrices = int(np.prod(of_layers, axis=1).sum())
         tables = config["vocab_size"] * config["hidden_size"]
-        matrices -= tables * (1 if config["tie_word_embeddings"] else 2)
         ends = np.arange(self.capacity() - self.n_tokens(), self.capacity()) + 1
         pairs = 4 * config["hidden_size"] * config["num_hidden_layers"] * ends.sum()
         scores = 2 * tables * len(self.steps())

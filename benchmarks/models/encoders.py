@@ -65,7 +65,6 @@ class Sentences:
         return states if states.ndim == 2 else states[self.exists()]
 
     def flops(self):
-        """The products of all tokens that exist."""
         return flops(CONFIG, self.lengths())
 
 
@@ -142,7 +141,6 @@ def numpy_ways(case, arrays, n_threads):
 
 
 def torch_encoder(model, nested):
-    """torch.nn.TransformerEncoder with the weights of attnpy's model."""
     nn = torch.nn
     layer = nn.TransformerEncoderLayer(
         *(EMBED_DIM, HEADS, HIDDEN_DIM),

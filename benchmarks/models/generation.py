@@ -15,7 +15,6 @@ from .torch_decoder import TorchDecoder
 
 
 def gpt(n_layers, embed_dim, heads, **more):
-    """In GPT-2's form."""
     sizes = n_layers, embed_dim, heads, 4 * embed_dim
     more = {"activation": "gelu_tanh", "bias": True, **more}
     return filled(attnpy.models.CausalDecoder(*sizes, **more), more["rng"])

@@ -35,9 +35,7 @@ class InTransformers:
         return (np.random.default_rng(2).integers(1000, 30000, size=BERT_SHAPE),)
 
     def n_tokens(self):
-        return (
-            int(np.prod(BERT_SHAPE)) if self.tokens is None else self.tokens.n_tokens()
-        )
+        return self.tokens.n_tokens() if self.tokens else int(np.prod(BERT_SHAPE))
 
     def facts(self):
         found = asdict(self)
@@ -52,11 +50,9 @@ def model_of(name):
     torch.manual_seed(1)
     more = {"attn_implementation": "sdpa"}
     if name is None:
-        model = transformers.BertModel(transformers.BertConfig(**more), False)
-    else:
-        config = transformers.AutoConfig.for_model(**folders.CONFIGS[name])
-        model = transformers.AutoModelForCausalLM.from_config(config, **more)
-    return model.eval()
+        return transformers.BertModel(transformers.BertConfig(**more), False).eval()
+    config = transformers.AutoConfig.for_model(**folders.CONFIGS[name])
+    return transformers.AutoModelForCausalLM.from_config(config, **more).eval()
 
 
 def with_attention(case, implementation):

@@ -55,24 +55,24 @@ def write_gguf(name, dtype, path):
 
 
 @functools.cache
-def library():
-    """llama_cpp, which says nothing."""
+def started():
+    """The function that says nothing, which must live as long as llama.cpp."""
     silent = llama_cpp.llama_log_callback(lambda *_: None)
     llama_cpp.llama_log_set(silent, ctypes.c_void_p(0))
     llama_cpp.llama_backend_init()
-    return llama_cpp, silent  # which must live as long
+    return silent
 
 
 @functools.lru_cache(maxsize=1)
 def loaded(name, dtype):
-    lib, _ = library()
+    started()
     path = folders.root() / f"{name}-{dtype}.gguf".replace(" ", "-")
     folders.made(path, partial(write_gguf, name, dtype))
-    options = lib.llama_model_default_params()
-    model = lib.llama_model_load_from_file(str(path).encode(), options)
+    options = llama_cpp.llama_model_default_params()
+    model = llama_cpp.llama_model_load_from_file(str(path).encode(), options)
     if not model:
         raise RuntimeError(f"llama.cpp does not read {path.name}")
-    return Owner(model, lib.llama_model_free)
+    return Owner(model, llama_cpp.llama_model_free)
 
 
 class Owner:
@@ -83,9 +83,13 @@ class Owner:
         weakref.finalize(self, free, pointer)
 
 
-def context(model, case, n_threads, flash):
-    """A model's keys and values, and how it is run."""
-    lib, _ = library()
+def decoder_ways(case, arrays, n_threads):
+    for name, flash in (("plain", False), ("flash attention", True)):
+        yield Way(name, context_call(case, n_threads, flash))
+
+
+def context_call(case, n_threads, flash):
+    lib, model = llama_cpp, loaded(case.model, case.dtype)
     options = lib.llama_context_default_params()
     options.n_ctx = -(-case.capacity() // 256) * 256
     options.n_batch = options.n_ubatch = max(512, case.n_prompt)
@@ -96,17 +100,7 @@ def context(model, case, n_threads, flash):
     pointer = lib.llama_init_from_model(model.pointer, options)
     if not pointer:
         raise RuntimeError(f"llama.cpp has no context with a cache of {kind.name}")
-    return Owner(pointer, lib.llama_free, model)
-
-
-def decoder_ways(case, arrays, n_threads):
-    for name, flash in (("plain", False), ("flash attention", True)):
-        yield Way(name, context_call(case, n_threads, flash))
-
-
-def context_call(case, n_threads, flash):
-    lib, _ = library()
-    owner = context(loaded(case.model, case.dtype), case, n_threads, flash)
+    owner = Owner(pointer, lib.llama_free, model)
     memory = lib.llama_get_memory(owner.pointer)
     ids = case.ids().astype(np.int32)
     n_words = folders.CONFIGS[case.model]["vocab_size"]

@@ -5,7 +5,7 @@ from dataclasses import replace
 from attnpy._measure import DECODE
 
 from ..cases import Case, prefill
-from ..rows import Own, Row, name_of
+from ..rows import Row, in_float32, name_of
 from .decoders import Tokens
 from .encoders import Sentences
 from .generation import Generation
@@ -41,7 +41,7 @@ def model_rows(native_bf16):
             yield Row(
                 *("models", f"MiniLM {dtype} {batch} x {lengths}", case, targets),
                 peers=ENCODERS,
-                own=("float32", Own(replace(case, dtype="float32"))) if half else None,
+                own=in_float32(case) if half else None,
                 native=half and native_bf16,
                 quick=length == 16 and not half,
             )
@@ -54,14 +54,13 @@ def decoder_rows(native_bf16, counts=(0, 8)):
             for dtype in ("float32", "bfloat16"):
                 half, case = dtype == "bfloat16", Tokens(model, 256, n_new, dtype)
                 share = ("bandwidth" if n_new else "peak", 85)
-                own = ("float32", Own(replace(case, dtype="float32")))
                 yield Row(
                     "tokens" if n_new else "prompts",
                     f"{model} {dtype}, {f'{n_new} after ' if n_new else ''}256",
                     case,
                     ((("fastest", 1.15 if n_new else 1.3), share),),
                     peers=DECODERS,
-                    own=own if half else None,
+                    own=in_float32(case) if half else None,
                     limit="bandwidth" if n_new else "fma",
                     unit="tokens/s",
                     native=half and native_bf16,
@@ -73,14 +72,15 @@ def default_rows(native_bf16):
     """Two threads, where those of the peers wait as their users meet them."""
     shapes = [(1, 1, 16, 16), (1, 8, 32, 64)]
     shapes += [(1, 8, length, 64) for length in (64, 256, 1024)]
-    alone = [
-        Row("defaults", name_of(case), case, quick=case.n_keys == 16)
-        for case in (prefill(*shape) for shape in (*shapes, (8, 12, 128, 64)))
-    ]
+    shapes += [(8, 12, 128, 64)]
+    calls = {name_of(case): case for case in (prefill(*shape) for shape in shapes)}
     for batch, heads, kv_heads, n_keys, dim in ((1, 12, 12, 512, 64), DECODE):
         case = Case(batch, heads, kv_heads, 1, n_keys, dim)
-        name = f"decode {batch}x{heads}x1:{n_keys}x{dim}"
-        alone.append(Row("defaults", name, case))
+        calls[f"decode {batch}x{heads}x1:{n_keys}x{dim}"] = case
+    alone = [
+        Row("defaults", name, case, quick=case.n_keys == 16)
+        for name, case in calls.items()
+    ]
     models = [
         replace(row, quick=False)
         for row in (*model_rows(native_bf16), *decoder_rows(native_bf16))
@@ -117,7 +117,6 @@ def training_rows():
 
 
 def transformers_rows():
-    """Models of Transformers with attnpy's attention, against PyTorch's."""
     models = {
         "BERT-base 8 x 512": None,
         "Llama shape, 1024": Tokens("Llama shape", 1024),

@@ -13,7 +13,7 @@ import numpy as np
 
 import attnpy
 
-from ..lazily import tokenizers
+from ..lazily import sentence_transformers, tokenizers
 from ..peers import Way
 from . import encoders, exported, folders
 
@@ -32,7 +32,6 @@ class Texts:
     dtype: str = "float32"
 
     def arrays(self):
-        """The texts."""
         rng = np.random.default_rng(4)
         counts = np.minimum(4 + rng.lognormal(2.5, 0.9, self.n).astype(int), 300)
         return [" ".join(rng.choice(words(), n)) for n in counts]
@@ -42,7 +41,6 @@ class Texts:
         return sum(len(ids) for ids in tokens(self))
 
     def flops(self):
-        """The products of all tokens."""
         lengths = np.array([len(ids) for ids in tokens(self)])
         return encoders.flops(folders.CONFIGS[self.model], lengths)
 
@@ -91,8 +89,7 @@ def write(name, path):
     made.post_processor = tokenizers.processors.BertProcessing(*ends)
     made.add_special_tokens(list(SPECIAL))
     made.save(str(path / "tokenizer.json"))
-    special = dict(zip(("pad", "unk", "cls", "sep"), SPECIAL, strict=True))
-    special = {f"{kind}_token": word for kind, word in special.items()}
+    special = {f"{word[1:-1].lower()}_token": word for word in SPECIAL}
     inputs = ["input_ids", "token_type_ids", "attention_mask"]
     more = {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": inputs}
     size = folders.CONFIGS[name]["hidden_size"]
@@ -132,9 +129,9 @@ def attnpy_ways(case, texts, n_threads):
 
 def sentence_transformers_ways(case, texts, n_threads):
     """On PyTorch, whose threads the process has been told."""
-    from sentence_transformers import SentenceTransformer
-
-    model = SentenceTransformer(str(folder(case.model)), device="cpu")
+    model = sentence_transformers.SentenceTransformer(
+        str(folder(case.model)), device="cpu"
+    )
     for batch_size in BATCHES:
         call = partial(model.encode, texts, batch_size=batch_size)
         yield Way(f"batches of {batch_size}", call)

@@ -93,7 +93,6 @@ class TorchGPT(TorchModel):
 
 
 def torch_step(case, arrays, **kind):
-    """The step, with the optimizer of that kind."""
     ids, targets = (torch.from_numpy(x).clone() for x in arrays[:2])
     model = TorchGPT(arrays[2])
     optimizer = torch.optim.AdamW(model.parameters, lr=LR, weight_decay=DECAY, **kind)

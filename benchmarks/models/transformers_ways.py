@@ -14,7 +14,6 @@ AS_IT_IS = "ATTNPY_BENCHMARK_NO_COMPILE"
 
 @functools.lru_cache(maxsize=1)
 def model(name, dtype):
-    """The model of a folder, in inference mode."""
     return read(folders.folder(name), dtype)
 
 
@@ -61,14 +60,12 @@ def reading(case, decoder, run):
     What is compiled decodes with a static cache; other caches grow.
     """
     ids = torch.from_numpy(case.ids())[None]  # (1, L)
-    static = run is not decoder and case.n_new
+    config, static = decoder.config, run is not decoder and case.n_new
 
     def new_cache():
-        if static:
-            kind, more = transformers.StaticCache, {"max_cache_len": case.capacity()}
-        else:
-            kind, more = transformers.DynamicCache, {}
-        return kind(config=decoder.config, **more)
+        if not static:
+            return transformers.DynamicCache(config=config)
+        return transformers.StaticCache(config=config, max_cache_len=case.capacity())
 
     def step(begin, end, run=run):
         positions = torch.arange(begin, end)
