@@ -77,8 +77,7 @@ def numpy_attends(n_threads):
     yield "all heads at once", unfused
     yield "head by head", unfused_by_head
     if n_threads > 1:
-        pool = ThreadPoolExecutor(n_threads)
-        more = {"pool": pool, "n_threads": n_threads}
+        more = {"pool": ThreadPoolExecutor(n_threads), "n_threads": n_threads}
         yield "heads over Python's threads", partial(unfused_by_head, **more)
 
 

@@ -75,20 +75,6 @@ def right_ways(ways, case, expected):
             good[way] = mean_error(result, expected)
 
 
-def fastest(ways, trials):
-    """The fastest of some ways by the best of its samples, taken in turn."""
-    ways = list(ways)
-    if len(ways) == 1:
-        return ways[0]
-    counts = {way: calls_per_sample(way.call) for way in ways}
-    best = {way: one_time(way.call, counts[way]) for way in ways}
-    ways = [way for way in ways if best[way] < 2 * min(best.values())]
-    for _ in range(trials):
-        for way in ways:
-            best[way] = min(best[way], one_time(way.call, counts[way]))
-    return min(ways, key=best.get)
-
-
 @dataclass
 class Contestant:
     """A system in its fastest way. work, in the row's unit, is its own."""
@@ -111,8 +97,15 @@ class Contestant:
 
 
 def best_of(good, trials, work):
-    """The fastest of {way: its mean error}, or None."""
+    """The fastest of {way: its mean error} by the best of its samples, or None."""
     if not good:
         return None
-    way = fastest(good, trials)
+    several = good if len(good) > 1 else ()  # one alone is not timed
+    counts = {way: calls_per_sample(way.call) for way in several}
+    best = {way: one_time(way.call, n) for way, n in counts.items()}
+    near = [way for way in best if best[way] < 2 * min(best.values())]
+    for _ in range(trials):
+        for way in near:  # taken in turn
+            best[way] = min(best[way], one_time(way.call, counts[way]))
+    way = min(near or good, key=best.get)
     return Contestant(way.name, way.call, work, good[way])

@@ -17,14 +17,13 @@ from . import folders
 
 # What --quick makes of Qwen2-0.5B: as wide, with less of everything.
 QUICK = {"num_hidden_layers": 2, "vocab_size": 10000}
-DTYPES = ("float32", "bfloat16")
 LEAST_RATE, MOST_MEMORY = 1.0, 1.15  # GB/s of weights; times the weights
 
 
 def rows(quick):
     """(name, configuration, dtype) for each dtype of the files."""
     config = {**folders.CONFIGS["Qwen2-0.5B"], **(QUICK if quick else {})}
-    for dtype in DTYPES:
+    for dtype in ("float32", "bfloat16"):
         name = "Qwen2-0.5B" + (", 2 layers" if quick else "")
         yield f"{name}, {dtype}", config, dtype
 

@@ -13,7 +13,7 @@ import numpy as np
 
 import attnpy
 
-from ..lazily import sentence_transformers, tokenizers
+from ..lazily import tokenizers
 from ..peers import Way
 from . import encoders, exported, folders
 
@@ -129,9 +129,9 @@ def attnpy_ways(case, texts, n_threads):
 
 def sentence_transformers_ways(case, texts, n_threads):
     """On PyTorch, whose threads the process has been told."""
-    model = sentence_transformers.SentenceTransformer(
-        str(folder(case.model)), device="cpu"
-    )
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(str(folder(case.model)), device="cpu")
     for batch_size in BATCHES:
         call = partial(model.encode, texts, batch_size=batch_size)
         yield Way(f"batches of {batch_size}", call)

@@ -7,8 +7,7 @@ from ..lazily import torch, transformers
 from ..peers import Way
 from . import folders
 
-# Set to leave torch.compile out, which takes up to a minute a row; child processes
-# find it, too.
+# Set to leave torch.compile out, which takes up to a minute a row; children find it.
 AS_IT_IS = "ATTNPY_BENCHMARK_NO_COMPILE"
 
 
