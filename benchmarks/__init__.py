@@ -2,7 +2,7 @@
 
 cases, layers, backward          problems: shapes, options, arrays, amount of work
 rows, groups                     which cases are measured, and what they should reach
-peers, ways, onnx_ways, onnx_graph, tensors      how each library computes a case
+peers, ways, onnx_ways, tensors, lazily      how each library computes a case
 measure, apart, children         one row timed; libraries in processes of their own
 machine                          the machine's limits, by peak.c
 memory, footprint, overhead      memory of a call, size of an installation, a tiny call

@@ -1,4 +1,4 @@
-"""Packages that are imported when something of them is used: asv imports every file."""
+"""Packages that are imported when something of them is used."""
 
 import importlib
 

@@ -2,7 +2,7 @@
 
 MultiHeadAttention and GroupQueryAttention are ONNX Runtime's own operators, whose
 arrays are (B, L, H D); Attention is the one of ONNX, with (B, H, L, D). The packages
-are imported where they are used: asv imports every file here.
+are imported where they are used.
 """
 
 from functools import partial

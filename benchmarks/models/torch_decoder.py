@@ -1,6 +1,6 @@
 """attnpy's CausalDecoder written out in PyTorch for one sequence, with its weights.
 
-PyTorch is imported where it is used: asv imports every file here.
+PyTorch is imported where it is used.
 """
 
 import numpy as np
