@@ -1,4 +1,4 @@
-"""Packages that are imported when something of them is used."""
+"""Packages that are imported when something of them is used: any may be missing."""
 
 import importlib
 
