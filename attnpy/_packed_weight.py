@@ -119,6 +119,19 @@ class PackedWeight:
         object.__setattr__(self, "_parts", (panels, n_rows, n_columns))
 
 
+def row_numbers(rows: ArrayLike | slice, n_rows: int) -> NDArray[np.int64]:
+    """Return which rows of a table these are, 0 to n_rows - 1: integers, or a slice."""
+    if isinstance(rows, tuple):
+        raise TypeError("rows: expected integers or a slice of rows, got a tuple")
+    if isinstance(rows, slice):
+        rows = np.arange(*rows.indices(n_rows))
+    try:
+        index = _checks.integers(rows, "rows", -n_rows, n_rows - 1)
+    except ValueError as error:
+        raise IndexError(str(error)) from None
+    return index % max(n_rows, 1)
+
+
 class PackedTable:
     """The rows of a table, (V, E), which is the transpose of a packed matrix.
 
@@ -175,19 +188,12 @@ class PackedTable:
 
     def __getitem__(self, rows: ArrayLike | slice) -> Array:
         """Return rows by integers or a slice, (..., E), as a copy."""
-        if isinstance(rows, tuple):
-            raise TypeError("rows: expected integers or a slice of rows, got a tuple")
-        if isinstance(rows, slice):
-            rows = np.arange(*rows.indices(len(self)))
-        try:
-            index = _checks.integers(rows, "rows", -len(self), len(self) - 1)
-        except ValueError as error:
-            raise IndexError(str(error)) from None
+        index = row_numbers(rows, len(self))
         found: Array = np.empty((*index.shape, self.shape[1]), self.dtype)
         to = _as_integers(found).reshape(index.size, self.shape[1])
         for start in range(0, index.size, LOOKED_UP):
             some = slice(start, start + LOOKED_UP)
-            to[some] = self._taken(index.reshape(-1, 1)[some] % len(self))
+            to[some] = self._taken(index.reshape(-1, 1)[some])
         return found
 
     def _taken(self, rows: NDArray[np.int64]) -> Array:

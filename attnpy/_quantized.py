@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from attnpy import _checks, _dtypes
-from attnpy._packed_weight import CACHE_LINE, LARGEST, PANEL_COLUMNS
+from attnpy._packed_weight import CACHE_LINE, LARGEST, PANEL_COLUMNS, row_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -344,16 +344,9 @@ class QuantizedTable:
 
     def __getitem__(self, rows: ArrayLike | slice) -> Array:
         """Return the rows of such numbers, (..., E), a copy: integers, or a slice."""
-        if isinstance(rows, tuple):
-            raise TypeError("rows: expected integers or a slice of rows, got a tuple")
-        if isinstance(rows, slice):
-            rows = np.arange(*rows.indices(len(self)))
-        try:
-            index = _checks.integers(rows, "rows", -len(self), len(self) - 1)
-        except ValueError as error:
-            raise IndexError(str(error)) from None
+        index = row_numbers(rows, len(self))
         found: Array = np.empty((index.size, self.shape[1]), self.dtype)
-        flat = index.reshape(-1) % max(len(self), 1)
+        flat = index.reshape(-1)
         step = max(BLOCK_SIZE // max(self.shape[1], 1), 1)
         for start in range(0, len(flat), step):
             some = slice(start, start + step)
