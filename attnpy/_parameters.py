@@ -344,7 +344,7 @@ def quantize_places(
 def quantizable(layer: object) -> Iterator[tuple[object, str]]:
     """Yield what `quantize` takes: the layer that has it, and the name."""
     for _, owner, name in _attributes(layer):
-        if name.startswith("W_") or name in TABLES + HEADS:
+        if is_matrix(name) or name in TABLES + HEADS:
             yield owner, name
 
 
@@ -387,10 +387,15 @@ def _attributes(layer: object, prefix: str = "") -> Iterator[tuple[str, object, 
                 yield from _attributes(inner, f"{prefix}{name}{number}.")
 
 
+def is_matrix(name: str) -> bool:
+    """Tell whether an attribute has the name of the matrix of a product."""
+    return name == "W" or name.startswith("W_")
+
+
 def _matrices(layer: object) -> Iterator[tuple[object, str]]:
     """Yield the places of the matrices of products: the layer, and the name."""
     for name, value in vars(layer).items():
-        if name.startswith("W_") and isinstance(value, np.ndarray):
+        if is_matrix(name) and isinstance(value, np.ndarray):
             yield layer, name
         for inner in value if isinstance(value, list) else [value]:
             if hasattr(inner, "pack"):
@@ -409,6 +414,11 @@ def check_shapes(own: dict[str, Array], shapes: Mapping[str, tuple[int, ...]]) -
             faults.append(
                 "for the names of PyTorch's layer there is "
                 "attnpy.checkpoints.load(layer, state, 'torch_attention')"
+            )
+        if missing and any(name.rpartition(".")[2] == "W" for name in missing):
+            faults.append(
+                "for torch.nn.Linear, whose weight is the transpose, there is "
+                "attnpy.checkpoints.load(layer, state, 'torch_linear')"
             )
     faults += [
         f"{name}: expected shape {own[name].shape}, got {shape}"

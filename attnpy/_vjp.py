@@ -16,7 +16,7 @@ from attnpy._packed_weight import PackedTable, PackedWeight
 from attnpy._quantized import QuantizedTable, QuantizedWeight
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
+    from numpy.typing import ArrayLike, NDArray
 
     from attnpy._typing import Array
 
@@ -140,6 +140,24 @@ def of_output(output: Array) -> Callable[[ArrayLike], Array]:
         return grad.astype(dtype, copy=False)
 
     return checked
+
+
+def look_up_vjp(table: Array, ids: NDArray[np.int64], grad: Array) -> Array:
+    """Return the gradient of a table from that of rows looked up in it.
+
+    Gradients of a row that was looked up several times are added in the order of `ids`.
+    """
+    rows = grad.reshape(-1, grad.shape[-1])
+    order = np.argsort(ids, axis=None, kind="stable")
+    found, starts, counts = np.unique(
+        ids.reshape(-1)[order], return_index=True, return_counts=True
+    )
+    total = np.zeros(table.shape, table.dtype)
+    once = counts == 1
+    total[found[once]] = rows[order[starts[once]]]
+    for row, start, n in zip(found[~once], starts[~once], counts[~once], strict=True):
+        total[row] = np.add.reduce(rows[order[start : start + n]], axis=0)
+    return total
 
 
 def wanted_names(wanted: Iterable[str]) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from attnpy._packed_weight import (
     PackedWeight,
     PanelWriter,
 )
-from attnpy.blocks import Encoder, FeedForward
+from attnpy.blocks import Encoder, FeedForward, Linear
 from attnpy.layers import MultiHeadAttention, SelfAttention
 from attnpy.models import CausalDecoder
 from attnpy.positions import Rotary
@@ -149,6 +149,7 @@ LAYERS = {
     "one head": lambda rng: SelfAttention(24, 8, rng=rng),
     "attention": lambda rng: MultiHeadAttention(24, 4, num_kv_heads=2, rng=rng),
     "feed-forward": lambda rng: FeedForward(24, 50, activation="swiglu", rng=rng),
+    "linear": lambda rng: Linear(24, 50, rng=rng),
     "encoder": lambda rng: Encoder(2, 24, 4, 50, rng=rng),
     "decoder": lambda rng: CausalDecoder(
         2, 24, 4, 50, vocab_size=30, max_length=20, rng=rng

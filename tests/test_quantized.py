@@ -15,7 +15,7 @@ import attnpy
 from attnpy import QuantizedWeight
 from attnpy._linear import linear
 from attnpy._quantized import QuantizedTable, arrays_of
-from attnpy.blocks import Decoder, Encoder, FeedForward
+from attnpy.blocks import Decoder, Encoder, FeedForward, Linear
 from attnpy.layers import MultiHeadAttention, SelfAttention
 from attnpy.models import BertEncoder, CausalDecoder
 
@@ -421,6 +421,7 @@ LAYERS = {
     "head": lambda rng: SelfAttention(24, 8, rng=rng),
     "attention": lambda rng: MultiHeadAttention(24, 4, num_kv_heads=2, rng=rng),
     "feed-forward": lambda rng: FeedForward(24, 50, activation="swiglu", rng=rng),
+    "linear": lambda rng: Linear(24, 50, rng=rng),
     "encoder": lambda rng: Encoder(2, 24, 4, 50, rng=rng),
     "stack": lambda rng: Decoder(2, 24, 4, 50, cross_attention=False, rng=rng),
     "bert": lambda rng: BertEncoder(

@@ -146,6 +146,8 @@ TORCH = {
     "torch_decoder_layer": lambda: DecoderLayer(12, 3, 20, **OPTIONS),
     "torch_encoder": lambda: Encoder(2, 12, 3, 20, norm_first=True, **OPTIONS),
     "torch_decoder": lambda: Decoder(2, 12, 3, 20, norm_first=True, **OPTIONS),
+    "torch_linear": lambda: blocks.Linear(12, 5, dtype=np.float64),
+    "torch_embedding": lambda: blocks.Embedding(9, 12, dtype=np.float64),
     "torch_norm": lambda: blocks.LayerNorm(12, dtype=np.float64),
 }
 
@@ -234,12 +236,20 @@ def test_transformers_loads_what_is_saved(tmp_path, kind, n_labels):
     np.testing.assert_allclose(ours, expected[0].numpy(), rtol=1e-5, atol=2e-5)
 
 
+def test_a_state_of_pytorchs_linear_is_not_taken_for_its_transpose():
+    state = {"weight": np.eye(3), "bias": np.zeros(3)}
+    with pytest.raises(ValueError, match=r"unexpected weight, .* 'torch_linear'"):
+        blocks.Linear(3, 3).load_state_dict(state)
+
+
 MADE = {
     "torch_attention": ("MultiheadAttention", (12, 3), {}),
     "other keys": ("MultiheadAttention", (12, 3), {"kdim": 5, "vdim": 5}),
     "no biases": ("MultiheadAttention", (12, 3), {"bias": False}),
     "torch_encoder_layer": ("TransformerEncoderLayer", (12, 3, 20), {}),
     "torch_decoder_layer": ("TransformerDecoderLayer", (12, 3, 20), {}),
+    "torch_linear": ("Linear", (12, 5), {}),
+    "torch_embedding": ("Embedding", (9, 12), {}),
 }
 
 
@@ -247,7 +257,9 @@ MADE = {
 def test_pytorchs_layers_load_ours(kind):
     torch = pytest.importorskip("torch")
     name, sizes, options = MADE[kind]
-    theirs = getattr(torch.nn, name)(*sizes, **options, batch_first=True)
+    if name[0] in "MT":
+        options = {**options, "batch_first": True}
+    theirs = getattr(torch.nn, name)(*sizes, **options)
     theirs, ours = theirs.double().eval(), TORCH[kind]()
     state = checkpoints.to_torch(ours)
     theirs.load_state_dict({key: torch.from_numpy(x) for key, x in state.items()})
@@ -262,7 +274,10 @@ def test_pytorchs_layers_load_ours(kind):
             second = given[1] if narrow else given[0]
             expected = theirs(given[0], second, second)[0]
             result = ours(x, context) if narrow else ours(x)
-        elif name == "TransformerEncoderLayer":
+        elif name == "Embedding":
+            ids = np.array([[7, 0], [3, 3]])
+            expected, result = theirs(torch.from_numpy(ids)), ours(ids)
+        elif name in ("TransformerEncoderLayer", "Linear"):
             expected, result = theirs(given[0]), ours(x)
         else:
             mask = torch.nn.Transformer.generate_square_subsequent_mask(5).double()

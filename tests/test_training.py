@@ -11,7 +11,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from numpy.lib.stride_tricks import as_strided
-from support.arrays import normal
+from support.arrays import layouts, normal
 from support.calls import TIERS
 from support.comparisons import assert_same_bits
 from support.errors import refused
@@ -38,15 +38,6 @@ def has_bfloat16():
     except ImportError:
         return False
     return True
-
-
-def layouts(array):
-    """The same numbers, stored in other ways."""
-    yield np.asfortranarray(array)
-    yield array[..., ::-1].copy()[..., ::-1]
-    apart = np.zeros((*array.shape, 2), array.dtype)
-    apart[..., 0] = array
-    yield apart[..., 0]
 
 
 # ---- Cross-entropy -------------------------------------------------------------------

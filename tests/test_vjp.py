@@ -22,10 +22,12 @@ from attnpy import _linear
 from attnpy.blocks import (
     Decoder,
     DecoderLayer,
+    Embedding,
     Encoder,
     EncoderLayer,
     FeedForward,
     LayerNorm,
+    Linear,
     RMSNorm,
 )
 from attnpy.layers import MultiHeadAttention, SelfAttention
@@ -157,6 +159,29 @@ def test_networks_have_the_gradients_of_difference_quotients(activation, bias):
     assert_gradients(network, (X.copy(),), {})
     residual = normal(B, L, E, seed=5)
     assert_gradients(network, (X.copy(),), {"residual": residual, "checkpoint": True})
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("bias", [True, False])
+def test_projections_have_the_gradients_of_difference_quotients(bias):
+    layer = with_values(Linear(E, 5, bias=bias, dtype=np.float64))
+    assert_gradients(layer, (X.copy(),), {})
+    assert_gradients(layer, (X[0, 0].copy(),), {"num_threads": 2})
+    expected = X @ layer.W + (layer.b if bias else 0)
+    np.testing.assert_allclose(layer(X), expected, rtol=1e-12)
+
+
+@pytest.mark.quick
+def test_tables_have_the_gradients_of_difference_quotients():
+    layer = with_values(Embedding(30, 5, dtype=np.float64))
+    ids = np.array([[7, 1, 29], [1, 1, 0]])
+    assert_same_bits(layer(ids), layer.weight[ids])
+    assert layer(3).shape == (5,)
+    vjp = functools.partial(layer.vjp, ids)
+    assert not assert_model_gradients(layer, lambda: layer(ids), vjp)
+    for wrong, error in (([30], ValueError), ([-1], ValueError), ([0.5], TypeError)):
+        with refused(error, "token_ids"):
+            layer(wrong)
 
 
 @pytest.mark.quick
@@ -478,6 +503,8 @@ VJPS = {
         (of_blocks(FeedForward, E, 20, activation=kind), (X,), {"residual": X})
         for kind in ("relu", "swiglu")
     ],
+    "Linear.vjp": [(of_blocks(Linear, E, 5), (X,), {})],
+    "Embedding.vjp": [(of_blocks(Embedding, 30, 5), (IDS,), {})],
     "EncoderLayer.vjp": [
         (of_blocks(EncoderLayer, E, H, 20, norm_first=first), (X,), {})
         for first in (True, False)
@@ -614,6 +641,9 @@ def packed_layer():
         (mha(), (X[0],), {"seq_offsets": [0, 3]}, ValueError, "seq_offsets"),
         (LayerNorm(E), (X, X[0]), {}, ValueError, "residual"),
         (FeedForward(E, 8), (X,), {"checkpoint": None}, TypeError, "checkpoint"),
+        (Linear(E, 8), (X[..., :5],), {}, ValueError, "x"),
+        (Linear(E, 8, dtype=np.float16), (X,), {}, TypeError, "W"),
+        (Embedding(E, 8, dtype=np.float16), ([1],), {}, TypeError, "weight"),
     ],
 )
 def test_what_has_no_gradients_is_refused(layer, arguments, options, error, message):

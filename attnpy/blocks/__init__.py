@@ -18,17 +18,21 @@ from attnpy.blocks.activations import (
     tanh,
 )
 from attnpy.blocks.decoder import Decoder, DecoderLayer
+from attnpy.blocks.embedding import Embedding
 from attnpy.blocks.encoder import Encoder, EncoderLayer
 from attnpy.blocks.feed_forward import FeedForward
+from attnpy.blocks.linear import Linear
 from attnpy.norms import LayerNorm, RMSNorm
 
 __all__ = [
     "Decoder",
     "DecoderLayer",
+    "Embedding",
     "Encoder",
     "EncoderLayer",
     "FeedForward",
     "LayerNorm",
+    "Linear",
     "ModelOutput",
     "RMSNorm",
     "activation_vjp",

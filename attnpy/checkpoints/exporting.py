@@ -13,9 +13,11 @@ from attnpy._families.declaration import Family, names_for
 from attnpy.blocks import (
     Decoder,
     DecoderLayer,
+    Embedding,
     Encoder,
     EncoderLayer,
     LayerNorm,
+    Linear,
     RMSNorm,
 )
 from attnpy.checkpoints.families import FAMILIES
@@ -34,6 +36,8 @@ TORCH: dict[type, str] = {
     Decoder: "torch_decoder",
     LayerNorm: "torch_norm",
     RMSNorm: "torch_norm",
+    Linear: "torch_linear",
+    Embedding: "torch_embedding",
 }
 
 
@@ -45,7 +49,8 @@ def to_torch(layer: Model) -> dict[str, Array]:
     layer : layer
         A `MultiHeadAttention`, for `torch.nn.MultiheadAttention`; an `EncoderLayer`,
         `DecoderLayer`, `Encoder` or `Decoder` of `attnpy.blocks`, for
-        `torch.nn.TransformerEncoderLayer` and so on; a `LayerNorm` or `RMSNorm`.
+        `torch.nn.TransformerEncoderLayer` and so on; a `LayerNorm`, `RMSNorm`,
+        `Linear` or `Embedding`.
 
     Returns
     -------

@@ -37,6 +37,8 @@ def _under(names: dict[str, str], family: Family) -> dict[str, tuple[str, ...]]:
     }
 
 
+LINEAR = Family({"weight": ("W.T",), "bias": ("b",)})
+EMBEDDING = Family({"weight": ("weight",)})
 NORM = Family({"weight": ("weight",), "bias": ("bias",)})
 _NETWORK = {
     "linear1.weight": ("feed_forward.W_1.T",),
@@ -63,6 +65,8 @@ _LAST_NORM = _under({"norm.": "norm."}, NORM)
 FAMILIES: dict[str, Family] = {
     "torch_attention": TORCH_ATTENTION,
     "torch_norm": NORM,
+    "torch_linear": LINEAR,
+    "torch_embedding": EMBEDDING,
     "torch_encoder_layer": ENCODER_LAYER,
     "torch_decoder_layer": DECODER_LAYER,
     "torch_encoder": Family(_under(_LAYERS, ENCODER_LAYER) | _LAST_NORM),

@@ -208,24 +208,6 @@ def existing_vjp(
     return states, pullback
 
 
-def look_up_vjp(table: Array, ids: NDArray[np.int64], grad: Array) -> Array:
-    """Return the gradient of a table from that of rows looked up in it.
-
-    Gradients of a row that was looked up several times are added in the order of `ids`.
-    """
-    rows = grad.reshape(-1, grad.shape[-1])
-    order = np.argsort(ids, axis=None, kind="stable")
-    found, starts, counts = np.unique(
-        ids.reshape(-1)[order], return_index=True, return_counts=True
-    )
-    total = np.zeros(table.shape, table.dtype)
-    once = counts == 1
-    total[found[once]] = rows[order[starts[once]]]
-    for row, start, n in zip(found[~once], starts[~once], counts[~once], strict=True):
-        total[row] = np.add.reduce(rows[order[start : start + n]], axis=0)
-    return total
-
-
 def _padded_states(states: Array, exists: NDArray[np.bool_] | None) -> Array:
     """Return vectors (..., T, E) in the places that exist, and 0 in the others."""
     if exists is None:

@@ -664,7 +664,7 @@ class BertEncoder:
             places = ids, self._places(ids), types
             for name, place in zip(TABLES, places, strict=True):
                 if (table := getattr(self, name)) is not None:
-                    table = _embedding.look_up_vjp(
+                    table = _vjp.look_up_vjp(
                         table, np.broadcast_to(place, ids.shape), found.x
                     )
                     collected.add({name: table})
@@ -951,7 +951,7 @@ class BertEncoder:
         table, length = self.relative_bias, grad.shape[-1]
         assert table is not None
         buckets = positions.relative_buckets(length, length, num_buckets=len(table))
-        return _embedding.look_up_vjp(table, buckets, np.moveaxis(grad, 0, -1))
+        return _vjp.look_up_vjp(table, buckets, np.moveaxis(grad, 0, -1))
 
 
 def _checked_padding(padding_id: int | None, max_length: int) -> int | None:

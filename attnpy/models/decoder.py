@@ -885,11 +885,11 @@ class CausalDecoder(sampling.LanguageModel):
         """Add the gradients of the tables that `_embed` looks up."""
         if self.position_embedding is not None:
             places = np.broadcast_to(positions, ids.shape)
-            table = _embedding.look_up_vjp(self.position_embedding, places, grad)
+            table = _vjp.look_up_vjp(self.position_embedding, places, grad)
             collected.add({"position_embedding": table})
         if self.embedding_scale is not None:
             grad = grad * np.asarray(self.embedding_scale, grad.dtype)
-        table = _embedding.look_up_vjp(self.token_embedding, ids, grad)
+        table = _vjp.look_up_vjp(self.token_embedding, ids, grad)
         collected.add({"token_embedding": table})
 
     def _attention_options(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a training loop needs besides gradients: a loss, an optimizer, and files.
+"""What a training loop needs besides gradients: losses, an optimizer, and files.
 
 Layers and models have `vjp`, which computes the gradients of their `parameters()`. The
 functions here work on these mappings of names to arrays, in float32 and float64, and
@@ -10,13 +10,19 @@ from attnpy.training.clipping import clip_norm
 from attnpy.training.files import load, save
 from attnpy.training.loss import cross_entropy
 from attnpy.training.optimizer import AdamW
+from attnpy.training.pairs import (
+    cosine_similarity_loss,
+    multiple_negatives_ranking_loss,
+)
 from attnpy.training.schedule import warmup_cosine
 
 __all__ = [
     "AdamW",
     "clip_norm",
+    "cosine_similarity_loss",
     "cross_entropy",
     "load",
+    "multiple_negatives_ranking_loss",
     "save",
     "warmup_cosine",
 ]

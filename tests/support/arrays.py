@@ -62,6 +62,15 @@ def lay_out(array, order=None, steps=None):
     return view
 
 
+def layouts(array):
+    """The same numbers, stored in other ways."""
+    yield np.asfortranarray(array)
+    yield array[..., ::-1].copy()[..., ::-1]
+    apart = np.zeros((*array.shape, 2), array.dtype)
+    apart[..., 0] = array
+    yield apart[..., 0]
+
+
 def misaligned(array):
     """An equal array that starts one byte off its alignment."""
     store = np.empty(array.nbytes + 1, np.uint8)

@@ -63,6 +63,8 @@ def function_cases():
     yield "positions.Rotary.__call__", positions.Rotary(24), (x,)
     targets = np.zeros(x.shape[:-1], int)
     yield "training.cross_entropy", training.cross_entropy, (x, targets)
+    ranking = training.multiple_negatives_ranking_loss
+    yield "training.multiple_negatives_ranking_loss", ranking, (x[0], x[1])
     yield "view.neuron_view", view.neuron_view, (query, key, [""] * 60)
 
 
@@ -82,6 +84,7 @@ def layer_cases():
         "SelfAttention": layers.SelfAttention(24, 8, rng=rng),
         "MultiHeadAttention": mha,
         "blocks.FeedForward": network,
+        "blocks.Linear": blocks.Linear(24, 48, rng=rng),
         "blocks.EncoderLayer": blocks.EncoderLayer(24, 4, 48, rng=rng),
         "blocks.Encoder": blocks.Encoder(2, 24, 4, 48, **sizes),
         "blocks.DecoderLayer": blocks.DecoderLayer(24, 4, 48, rng=rng),

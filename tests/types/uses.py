@@ -330,6 +330,17 @@ def blocks(x: Array, flag: bool) -> None:
     assert_type(network.W_gate, Array | None)
     network(x, x)  # wrong
     attnpy.blocks.FeedForward(6, 8, activation=np.tanh)  # wrong
+    projection = attnpy.blocks.Linear(6, 3, bias=False)
+    assert_type(projection(x, num_threads=1), Array)
+    assert_type(projection.vjp(x)[1](x).x, Array)
+    assert_type(projection.b, Array | None)
+    projection(x, x)  # wrong
+    attnpy.blocks.Linear(6)  # wrong
+    table = attnpy.blocks.Embedding(9, 6)
+    assert_type(table([1, 2]), Array)
+    assert_type(table.vjp([1, 2])[1](x), dict[str, Array])
+    table.pack()  # wrong
+    attnpy.blocks.Embedding(9, 6, padding_idx=0)  # wrong
     assert_type(ModelOutput(x).cross_weights, Array | None)
     assert_type(ModelOutput(x, x).hidden_states, Array | None)
     ModelOutput(x).output.weights  # wrong
@@ -625,6 +636,11 @@ def training(model: attnpy.models.CausalDecoder, x: Array, ids: Integers) -> Non
     assert_type(grad, Array)
     losses, _ = attnpy.training.cross_entropy(x, ids, reduction="none")
     assert_type(losses, Floats)
+    loss, grad, grad = attnpy.training.cosine_similarity_loss(x, x, [1.0])
+    ranking = attnpy.training.multiple_negatives_ranking_loss
+    assert_type(ranking(x, x, scale=10.0, num_threads=1), tuple[float, Array, Array])
+    ranking(x, x, x)  # wrong
+    attnpy.training.cosine_similarity_loss(x, x)  # wrong
     gradients = model.parameters()
     optimizer = attnpy.training.AdamW(model.parameters(), lr=0.1, betas=(0.9, 0.95))
     optimizer.step(gradients, lr=0.5)
