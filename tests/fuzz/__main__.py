@@ -7,11 +7,13 @@ one is not known.
 """
 
 import argparse
+import contextlib
 import faulthandler
 import importlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -85,7 +87,6 @@ def run_cases(options):
             if time.monotonic() > end:
                 break
             os.pwrite(at, f"{number:20}".encode(), 0)
-            faulthandler.dump_traceback_later(LIMIT, exit=True)
             try:
                 kind = run(generator(options, number))
             except findings.Finding as finding:
@@ -99,7 +100,6 @@ def run_cases(options):
             if kind == "finding":
                 print(json.dumps(note), file=found, flush=True)
             os.pwrite(at, json.dumps(counts).encode(), 20)
-    faulthandler.cancel_dump_traceback_later()
 
 
 def supervise(options):
@@ -134,9 +134,37 @@ def start(options, first, seconds, folder):
     command += ["--cases", str(options.cases)]
     command += ["--first", str(first), "--seconds", str(seconds), "--notes", folder]
     with open(Path(folder, "errors"), "w+", encoding="utf-8", errors="replace") as file:
-        done = subprocess.run(command, stdout=file, stderr=file, check=False)
+        status = watch(command, file, Path(folder, "at"))
         file.seek(0)
-        return done.returncode, file.read()
+        return status, file.read()
+
+
+def watch(command, file, at):
+    """Run a process and its children until it ends or a case of it hangs.
+
+    No thread of that process does it: what is forked while AddressSanitizer starts one
+    waits for a lock forever.
+    """
+    process = subprocess.Popen(
+        command, stdout=file, stderr=file, start_new_session=True
+    )
+    number, since = b"", time.monotonic()
+    try:
+        while process.poll() is None:
+            time.sleep(0.05)
+            now = at.read_bytes()[:20] if at.exists() else b""
+            if now != number:
+                number, since = now, time.monotonic()
+            elif time.monotonic() - since > LIMIT:
+                process.send_signal(signal.SIGABRT)  # writes where it is
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(10)
+                process.kill()
+                os.write(file.fileno(), f"Timeout ({LIMIT} s)\n".encode())
+        return process.wait()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def last_words(status, errors):
