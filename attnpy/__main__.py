@@ -24,6 +24,7 @@ PROGRAM = "python -m attnpy"
 REQUIRED = ("query", "key", "value")
 ALIGNMENTS = ("bottom_right", "top_left")
 OPTIONAL = ("mask", "bias", "sinks", "kv_lengths", "q_offset", "seq_offsets")
+OPTIONAL += ("page_table",)
 
 
 # What the user can do something about.

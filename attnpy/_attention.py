@@ -95,6 +95,7 @@ def attention(
     q_offset: ArrayLike | None = None,
     kv_lengths: ArrayLike | None = None,
     seq_offsets: SeqOffsets | None = None,
+    page_table: ArrayLike | None = None,
     scale: float | None = None,
     softcap: float | None = None,
     sinks: ArrayLike | None = None,
@@ -149,6 +150,15 @@ def attention(
         packed like the queries. Everything else is as in a batch of `n`, padded to the
         longest: `q_offset` and `kv_lengths` broadcast to (n,), `mask`, `bias` and the
         weights to (n, H, Lq, Lk).
+    page_table : array_like of int, shape (..., n), optional
+        Keys and values lie in pages of 128: `key` is ``(pages, Hk, 128, D)`` and
+        `value` ``(pages, Hk, 128, Dv)``, with any strides, and key j of a sequence is
+        row ``j % 128`` of page ``page_table[..., j // 128]``. `Lk` is ``128 * n``;
+        `kv_lengths` says how many of the keys exist. The axes before `n` broadcast with
+        those of query before the head axis, or are (sequences,) with `seq_offsets`, a
+        pair (of queries, None) then. Sequences may share pages, and every number is
+        that of a page, from 0 on, even past the length. A query has the same bits as
+        with its keys in one piece.
     scale : float, optional
         Factor of the dot products; by default ``1 / sqrt(D)``. Any finite value.
     softcap : float, optional
@@ -256,6 +266,7 @@ def attention(
         q_offset,
         kv_lengths,
         seq_offsets,
+        page_table,
         scale,
         softcap,
         sinks,

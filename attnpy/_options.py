@@ -25,6 +25,7 @@ class Options(NamedTuple):
     q_offset: ArrayLike | None = None
     kv_lengths: ArrayLike | None = None
     seq_offsets: SeqOffsets | None = None
+    page_table: ArrayLike | None = None
     scale: float | None = None
     softcap: float | None = None
     sinks: ArrayLike | None = None
@@ -41,8 +42,9 @@ class Options(NamedTuple):
 PUBLIC = frozenset(Options.__annotations__) - {"tier"}
 
 # Those that gradients depend on, too; layers and blocks pass them on to attention
-# unchanged, except dropout.
-DIFFERENTIABLE = PUBLIC - {"return_weights", "return_lse", "out"}
+# unchanged, except dropout. Pages have no gradients: those of several sequences would
+# meet in one.
+DIFFERENTIABLE = PUBLIC - {"page_table", "return_weights", "return_lse", "out"}
 PASSED_ON = DIFFERENTIABLE - {"dropout", "dropout_seed"}
 
 

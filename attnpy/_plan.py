@@ -17,7 +17,7 @@ else:
 
 # Its attributes.
 ARRAYS = (
-    *("query", "key", "value", "mask", "bias", "q_offset", "kv_lengths"),
+    *("query", "key", "value", "mask", "bias", "q_offset", "kv_lengths", "page_table"),
     *("output", "weights", "lse"),
 )
 
@@ -42,7 +42,7 @@ class Plan(_attnpy.Plan[PlanResult]):
     causal, window, scale, softcap, num_threads : optional
         As for `attention`. The default number of threads is the one when the plan is
         made.
-    q_offset, kv_lengths : int or array_like of int, optional
+    q_offset, kv_lengths, page_table : int or array_like of int, optional
         As for `attention`: the initial numbers. Each call reads the current ones from
         the attribute of this name.
     seq_offsets, sinks : array_like, optional
@@ -58,7 +58,7 @@ class Plan(_attnpy.Plan[PlanResult]):
     ----------
     query, key, value, mask, bias : ndarray or None
         The arrays that each call reads.
-    q_offset, kv_lengths : ndarray of int64 or None
+    q_offset, kv_lengths, page_table : ndarray of int64 or None
         The plan's own copies, in the shapes given; write to them in place.
     output, weights, lse : ndarray or None
         The results, overwritten by each call.
@@ -69,7 +69,7 @@ class Plan(_attnpy.Plan[PlanResult]):
         If an argument has the wrong kind or dtype, or would have to be converted.
     ValueError
         If shapes do not fit together or a number is out of its range; on a call, if
-        `kv_lengths` is.
+        `kv_lengths` or `page_table` is.
     RuntimeError
         On a call during another thread's call of the same plan, or after an array was
         resized, reshaped or retyped in place.

@@ -62,7 +62,8 @@ def statistics(
         Some of "received", "entropy", "distance" and "top"; by default all.
     top_k : int, optional
         How many keys of each query "top" has, at least 1; by default 8.
-    mask, bias, causal, window, q_offset, kv_lengths, seq_offsets : optional
+    mask, bias, causal, window, q_offset, kv_lengths : optional
+    seq_offsets, page_table : optional
         As for `attention`. They also determine the positions from which distances are
         measured, even without `causal` and `window`.
     scale, softcap, sinks, num_threads : optional
@@ -165,7 +166,7 @@ def statistics(
         raise ValueError(f"top_k: expected 'top' in wanted, got {tuple(names)}")
     else:
         n_top = 0
-    _checks.keywords(options, PASSED_ON, "statistics()")
+    _checks.keywords(options, PASSED_ON | {"page_table"}, "statistics()")
     keys = _checks.array(key, "key")
     values = keys[..., :0] if keys.ndim > 0 else keys  # no columns
     given = values if value is None else value

@@ -69,6 +69,7 @@ class HeadOptions(PartialOptions, total=False):
 class StatisticsOptions(HeadOptions, total=False):
     """The options of `statistics`, and those of `attention` that change its numbers."""
 
+    page_table: ArrayLike | None
     sinks: ArrayLike | None
 
 
@@ -108,6 +109,7 @@ OptionsTuple = tuple[
     ArrayLike | None,
     ArrayLike | None,
     SeqOffsets | None,
+    ArrayLike | None,
     float | None,
     float | None,
     ArrayLike | None,

@@ -113,7 +113,8 @@ def test_options_are_keyword_only_and_default_to_plain_attention():
     defaults = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
     assert defaults == {
         **dict.fromkeys(["mask", "bias", "window", "q_offset", "kv_lengths", "scale"]),
-        **dict.fromkeys(["seq_offsets", "softcap", "sinks", "out", "num_threads"]),
+        **dict.fromkeys(["seq_offsets", "page_table", "softcap", "sinks", "out"]),
+        "num_threads": None,
         **dict.fromkeys(["causal", "return_weights", "return_lse"], False),
         "dropout": 0.0,
         "dropout_seed": None,

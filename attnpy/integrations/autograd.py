@@ -64,7 +64,8 @@ def attention(query: Any, key: Any, value: Any, **options: Unpack[PlanOptions]) 
         `attnpy.attention`.
     ValueError
         If `out` is given while something is differentiated, because gradients need the
-        output unchanged; and as `attnpy.attention`.
+        output unchanged; if `page_table` is, because pages have no gradients; and as
+        `attnpy.attention`.
     NotImplementedError
         If a gradient is taken through the weights, twice, or forward.
 
@@ -98,6 +99,10 @@ def attention(query: Any, key: Any, value: Any, **options: Unpack[PlanOptions]) 
     if options.get("out") is not None and any(map(isbox, inputs)):
         raise ValueError(
             "out: expected None where something is differentiated, got an array"
+        )
+    if options.get("page_table") is not None and any(map(isbox, inputs)):
+        raise ValueError(
+            "page_table: expected None where something is differentiated, got an array"
         )
     return_lse = _checks.flag(options.pop("return_lse", False), "return_lse")
     output, *weights, lse = _attention(*inputs, dict(options))

@@ -25,13 +25,22 @@ attn_key_starts(const attn_packed *packed)
 }
 
 /* Keys and values that lie in pages, as a cache that grows by pages keeps them; their arrays
- * have no batch axes, but the rows of all pages. A page holds the rows of ATTN_BLOCK keys, one
- * behind the other, those from a multiple of ATTN_BLOCK on. The kernel takes keys in blocks at
+ * have no batch axes, but pages, (pages, Hk, ATTN_BLOCK, D), and describe page 0. A page holds
+ * ATTN_BLOCK keys, those from a multiple of ATTN_BLOCK on. The kernel takes keys in blocks at
  * the same positions, so that each block lies in one page. */
 typedef struct {
-    const ptrdiff_t *rows; /* (B, n) the row of key and value where a page begins */
-    ptrdiff_t n;           /* pages of a batch: Lk / ATTN_BLOCK, rounded up */
+    const int64_t *table; /* (B, n) the numbers of a batch's pages */
+    ptrdiff_t n;          /* pages of a batch: Lk / ATTN_BLOCK, rounded up */
+    ptrdiff_t key_stride; /* bytes from page to page */
+    ptrdiff_t value_stride;
 } attn_pages;
+
+/* The number of the page with a batch's key at a position. */
+static inline ptrdiff_t
+attn_page_at(const attn_pages *pages, ptrdiff_t b, ptrdiff_t position)
+{
+    return (ptrdiff_t)pages->table[b * pages->n + position / ATTN_BLOCK];
+}
 
 /* The weights, where they are returned. */
 typedef struct {

@@ -10,11 +10,14 @@
 typedef struct {
     PyArrayObject *query, *key, *value, *mask, *bias, *sinks, *q_offset, *kv_lengths;
     PyArrayObject *query_starts, *key_starts; /* of seq_offsets */
+    PyArrayObject *page_table;                /* (..., n) int64, or none */
+    PyArrayObject *pages_of_batches;          /* (B, n) int64: what the core reads */
     PyArrayObject *weight_groups;             /* (Hk,) int64, or none */
     PyArrayObject *weights, *lse;
     PyArrayObject *output; /* what the core writes: `out`, if it can, or a new one */
     PyArrayObject *out;    /* a view of the user's */
     attn_packed packed;    /* what the problem points to */
+    attn_pages pages;
     attn_weights described_weights;
 } py_attention_arrays;
 

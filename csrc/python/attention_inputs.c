@@ -5,6 +5,7 @@
 #include "python/numbers.h"
 #include "python/objects.h"
 #include "python/packed.h"
+#include "python/pages.h"
 
 void
 py_release_attention(py_attention_arrays *a)
@@ -19,6 +20,8 @@ py_release_attention(py_attention_arrays *a)
     Py_CLEAR(a->kv_lengths);
     Py_CLEAR(a->query_starts);
     Py_CLEAR(a->key_starts);
+    Py_CLEAR(a->page_table);
+    Py_CLEAR(a->pages_of_batches);
     Py_CLEAR(a->output);
     Py_CLEAR(a->out);
     Py_CLEAR(a->weight_groups);
@@ -124,6 +127,37 @@ broadcast_batch(attn_problem *p, PyArrayObject *array, const char *name)
     return 0;
 }
 
+/* Reads the axes before the head axis. */
+static int
+read_batch(py_attention_arrays *a, attn_problem *p, int *rank)
+{
+    bool paged = a->page_table != NULL;
+
+    if (py_is_packed(a)) {
+        *rank = 4;
+        return py_set_starts(a, p) < 0 || (paged && py_broadcast_pages(a, p) < 0) ? -1
+                                                                                  : 0;
+    }
+    *rank = PyArray_NDIM(a->query) == 1 ? 2 : PyArray_NDIM(a->query);
+    int of_keys = paged ? PyArray_NDIM(a->page_table) + 2 : PyArray_NDIM(a->key);
+    int of_values = paged ? of_keys : PyArray_NDIM(a->value);
+    *rank = of_keys > *rank ? of_keys : *rank;
+    *rank = of_values > *rank ? of_values : *rank;
+    p->batch.n_axes = *rank > 3 ? *rank - 3 : 0;
+    for (int axis = 0; axis < p->batch.n_axes; axis++) {
+        p->batch.shape[axis] = 1;
+    }
+    if (broadcast_batch(p, a->query, "query") < 0) {
+        return -1;
+    }
+    if (paged) {
+        return py_broadcast_pages(a, p);
+    }
+    return broadcast_batch(p, a->key, "key") < 0
+               ? -1
+               : broadcast_batch(p, a->value, "value");
+}
+
 /* Reads the sizes from query, key and value. A query with one axis has one row. */
 static int
 read_sizes(py_attention_arrays *a, attn_problem *p, int *rank)
@@ -162,24 +196,10 @@ read_sizes(py_attention_arrays *a, attn_problem *p, int *rank)
                              p->n_kv_heads, 0);
     }
     p->group = p->n_kv_heads == 0 ? 0 : n_heads / p->n_kv_heads;
-
-    if (py_is_packed(a)) {
-        *rank = 4;
-        return py_set_starts(a, p);
-    }
-    *rank = row ? 2 : PyArray_NDIM(a->query);
-    *rank = PyArray_NDIM(a->key) > *rank ? PyArray_NDIM(a->key) : *rank;
-    *rank = PyArray_NDIM(a->value) > *rank ? PyArray_NDIM(a->value) : *rank;
-    p->batch.n_axes = *rank > 3 ? *rank - 3 : 0;
-    for (int axis = 0; axis < p->batch.n_axes; axis++) {
-        p->batch.shape[axis] = 1;
-    }
-    if (broadcast_batch(p, a->query, "query") < 0 ||
-        broadcast_batch(p, a->key, "key") < 0 ||
-        broadcast_batch(p, a->value, "value") < 0) {
+    if (a->page_table != NULL && py_read_pages(a, p) < 0) {
         return -1;
     }
-    return 0;
+    return read_batch(a, p, rank);
 }
 
 int
@@ -336,6 +356,7 @@ py_convert_options(PyObject *const *options, py_attention_arrays *a)
         py_copy_integers(options[Q_OFFSET], "q_offset", &a->q_offset) < 0 ||
         py_copy_integers(options[KV_LENGTHS], "kv_lengths", &a->kv_lengths) < 0 ||
         py_convert_starts(options[SEQ_OFFSETS], a) < 0 ||
+        py_copy_integers(options[PAGE_TABLE], "page_table", &a->page_table) < 0 ||
         py_as_out(options[OUT], &a->out) < 0) {
         return -1;
     }
@@ -348,7 +369,8 @@ py_set_attention(py_attention_arrays *a, int type, const py_options *o, attn_pro
     int rank = 0;
 
     if (convert_dtypes(a, type, p) < 0 || read_sizes(a, p, &rank) < 0 ||
-        py_set_scale(p, o) < 0 || count_rows(p) < 0 || set_inputs(a, p, rank) < 0) {
+        py_set_scale(p, o) < 0 || count_rows(p) < 0 || set_inputs(a, p, rank) < 0 ||
+        (a->page_table != NULL && py_set_pages(a, p) < 0)) {
         return -1;
     }
     attn_choose_task_rows(p, o->n_threads);

@@ -327,6 +327,11 @@ attention_vjp(PyObject *module, PyObject *const *arguments, Py_ssize_t n_argumen
         py_convert_inputs(arguments + 1, arguments[4], &c.a, &g.attention, &o) == 0) {
         type = py_inputs_type(&c.a);
     }
+    if (c.a.page_table != NULL) { /* whose gradients several batches would share */
+        PyErr_SetString(PyExc_TypeError,
+                        "page_table: expected None for gradients, got an array");
+        type = -1;
+    }
     if (type >= 0 && find_types(&c, own, type) == 0) {
         rank = py_set_attention(&c.a, type, &o, &g.attention);
     }

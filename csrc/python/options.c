@@ -13,6 +13,7 @@ static const char *const option_names[] = {
     [Q_OFFSET] = "q_offset",
     [KV_LENGTHS] = "kv_lengths",
     [SEQ_OFFSETS] = "seq_offsets",
+    [PAGE_TABLE] = "page_table",
     [SCALE] = "scale",
     [SOFTCAP] = "softcap",
     [SINKS] = "sinks",

@@ -104,9 +104,12 @@ py_set_starts(py_attention_arrays *a, attn_problem *p)
     npy_intp n = PyArray_NDIM(some) == 1 ? PyArray_DIM(some, 0) - 1 : 0;
 
     a->packed = (attn_packed){NULL, NULL};
-    if (check_axes(a->query, "query", a->query_starts != NULL, n) < 0 ||
-        check_axes(a->key, "key", a->key_starts != NULL, n) < 0 ||
-        check_axes(a->value, "value", a->key_starts != NULL, n) < 0) {
+    if (check_axes(a->query, "query", a->query_starts != NULL, n) < 0) {
+        return -1;
+    }
+    if (a->page_table == NULL &&
+        (check_axes(a->key, "key", a->key_starts != NULL, n) < 0 ||
+         check_axes(a->value, "value", a->key_starts != NULL, n) < 0)) {
         return -1;
     }
     if (a->query_starts != NULL) {

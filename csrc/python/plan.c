@@ -6,15 +6,16 @@
 #include "python/numbers.h"
 #include "python/objects.h"
 #include "python/packed.h"
+#include "python/pages.h"
 
 #include <stdatomic.h>
 #include <structmember.h>
 
 /* The arrays of a plan that the user can reach; the first ones were given. */
-enum { N_GIVEN = 5, OUTPUT = 7, WEIGHTS, LSE, N_ARRAYS };
+enum { N_GIVEN = 5, OUTPUT = 8, WEIGHTS, LSE, N_ARRAYS };
 static const char *const names[N_ARRAYS] = {
-    "query",    "key",        "value",  "mask",    "bias",
-    "q_offset", "kv_lengths", "output", "weights", "lse"};
+    "query",      "key",        "value",  "mask",    "bias", "q_offset",
+    "kv_lengths", "page_table", "output", "weights", "lse"};
 
 /* A call prepared once, to run many times on the current contents of its arrays. */
 typedef struct {
@@ -33,8 +34,8 @@ list_arrays(const plan *self, PyArrayObject *arrays[N_ARRAYS])
 {
     const py_attention_arrays *a = &self->a;
     PyArrayObject *const all[N_ARRAYS] = {
-        a->query,    a->key,        a->value,  a->mask,    a->bias,
-        a->q_offset, a->kv_lengths, a->output, a->weights, a->lse};
+        a->query,      a->key,        a->value,  a->mask,    a->bias, a->q_offset,
+        a->kv_lengths, a->page_table, a->output, a->weights, a->lse};
 
     memcpy(arrays, all, sizeof all);
 }
@@ -75,8 +76,8 @@ static int
 hand_out_results(plan *self)
 {
     py_attention_arrays *a = &self->a;
-    PyArrayObject **const made[] = {&a->q_offset, &a->kv_lengths, &a->output,
-                                    &a->weights, &a->lse};
+    PyArrayObject **const made[] = {&a->q_offset, &a->kv_lengths, &a->page_table,
+                                    &a->output,   &a->weights,    &a->lse};
 
     for (int i = N_GIVEN; i < N_ARRAYS; i++) {
         PyArrayObject **array = made[i - N_GIVEN];
@@ -177,7 +178,7 @@ plan_traverse(PyObject *object, visitproc visit, void *arg)
     PyArrayObject *const arrays[] = {
         a->query,      a->key,          a->value,      a->mask, a->bias,
         a->sinks,      a->output,       a->q_offset,   a->lse,  a->weights,
-        a->kv_lengths, a->query_starts, a->key_starts, a->out};
+        a->kv_lengths, a->query_starts, a->key_starts, a->out,  a->page_table};
 
     Py_VISIT(Py_TYPE(object));
     Py_VISIT(self->result);
@@ -254,7 +255,7 @@ run_plan(plan *self)
                        INT64_MAX) < 0 ||
         update_numbers(self->a.kv_lengths, self->kv_lengths, "kv_lengths", 0,
                        self->p.n_keys) < 0 ||
-        py_check_lengths(&self->p) < 0) {
+        py_check_lengths(&self->p) < 0 || py_update_pages(&self->a, &self->p) < 0) {
         return -1;
     }
     return py_compute(&self->a, &self->p, &self->o);
@@ -289,10 +290,10 @@ plan_call(PyObject *object, PyObject *arguments, PyObject *keywords)
 #define PLAN_ARRAY(name, i) {name, T_OBJECT, offsetof(plan, bound[i]), READONLY, NULL}
 
 static PyMemberDef plan_members[] = {
-    PLAN_ARRAY("query", 0),      PLAN_ARRAY("key", 1),    PLAN_ARRAY("value", 2),
-    PLAN_ARRAY("mask", 3),       PLAN_ARRAY("bias", 4),   PLAN_ARRAY("q_offset", 5),
-    PLAN_ARRAY("kv_lengths", 6), PLAN_ARRAY("output", 7), PLAN_ARRAY("weights", 8),
-    PLAN_ARRAY("lse", 9),        {NULL, 0, 0, 0, NULL},
+    PLAN_ARRAY("query", 0),      PLAN_ARRAY("key", 1),        PLAN_ARRAY("value", 2),
+    PLAN_ARRAY("mask", 3),       PLAN_ARRAY("bias", 4),       PLAN_ARRAY("q_offset", 5),
+    PLAN_ARRAY("kv_lengths", 6), PLAN_ARRAY("page_table", 7), PLAN_ARRAY("output", 8),
+    PLAN_ARRAY("weights", 9),    PLAN_ARRAY("lse", 10),       {NULL, 0, 0, 0, NULL},
 };
 
 /* For annotations only, as in the package's stub: Plan[result of a call]. */

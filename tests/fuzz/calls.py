@@ -348,6 +348,39 @@ def make_packed(rng):
     return Call("packed", attnpy.attention, arrays, {**options, **extra}, check)
 
 
+def make_paged(rng):
+    """Keys and values in pages, against the same in one piece."""
+    batch, n_kv_heads = int(rng.integers(0, 4)), int(rng.integers(1, 3))
+    n, kind, dim = int(rng.integers(0, 4)), one_of(rng, FLOATS), size(rng)
+    n_pages = n + int(rng.integers(0, 3))
+    shape = batch, n_kv_heads * int(rng.integers(1, 4)), size(rng, 9), dim
+    query = stored(rng, numbers(rng, shape, kind))
+    pages = [
+        stored(rng, numbers(rng, (n_pages, n_kv_heads, 128, d), kind))
+        for d in (dim, size(rng))
+    ]
+    shape = one_of(rng, ((n,), (batch, n), (1, n)))
+    table = rng.integers(0, max(n_pages, 1), shape)
+    options = {"causal": one_of(rng, (True, False, "top_left"))}
+    if maybe(rng, 0.7):
+        options["kv_lengths"] = rng.integers(0, 128 * n, batch, endpoint=True)
+    if maybe(rng, 0.3):
+        options["window"] = tuple(one_of(rng, (None, 0, 3, 200)) for _ in range(2))
+    meaning = {name: plain(value) for name, value in options.items()}
+    extra = {"num_threads": one_of(rng, (None, 1, 2, 5))}
+    given = one_of(rng, (table, np.asfortranarray(table), table.astype(np.int32)))
+
+    def check(result):
+        whole = []
+        for x in map(plain, pages):
+            rows = x[table].swapaxes(-4, -3)  # (..., Hk, n, 128, D)
+            whole.append(rows.reshape(*rows.shape[:-3], 128 * n, x.shape[-1]))
+        assert_same_bits(result, attnpy.attention(plain(query), *whole, **meaning))
+
+    options |= extra | {"page_table": given}
+    return Call("paged", attnpy.attention, [query, *pages], options, check)
+
+
 def run_plan(query, key, value, **options):
     """A plan's results, twice, and its numbers after."""
     plan = attnpy.Plan(query, key, value, **options)
@@ -828,6 +861,7 @@ MAKERS = (
     make_gradients,
     make_gradients,
     make_packed,
+    make_paged,
     make_plan,
     make_statistics,
     make_merge,
@@ -842,18 +876,20 @@ MAKERS = (
 )
 ATTENTION = (
     "mask", "bias", "causal", "window", "q_offset", "kv_lengths", "seq_offsets",
-    "scale", "softcap", "sinks", "dropout", "dropout_seed", "return_weights",
-    "return_lse", "out", "num_threads",
+    "page_table", "scale", "softcap", "sinks", "dropout", "dropout_seed",
+    "return_weights", "return_lse", "out", "num_threads",
 )  # fmt: skip
+RESULTS = ("return_weights", "return_lse", "out")
 VJP = (
-    *(n for n in ATTENTION if n not in ("return_weights", "return_lse", "out")),
+    *(n for n in ATTENTION if n not in (*RESULTS, "page_table")),
     "output", "lse", "grad_lse", "wanted",
 )  # fmt: skip
-HEAD = tuple(n for n in ATTENTION if n not in ("return_lse", "out"))
+HEAD = tuple(n for n in ATTENTION if n not in ("return_lse", "out", "page_table"))
 OPTIONS = {
     "attention": ATTENTION,
     "attention_vjp": VJP,
     "packed": ATTENTION,
+    "paged": ATTENTION,
     "Plan": ATTENTION,
     "statistics": (*ATTENTION, "wanted", "top_k"),
     "merge": (),

@@ -58,6 +58,9 @@ def right_calls(n=3, d=4, dtype=np.float32):
     def inputs():
         return ones(2, n, d), ones(2, n, d), ones(2, n, d)
 
+    def pages():
+        return ones(2, 2, 128, d), ones(2, 2, 128, d)
+
     def norm():
         return Norm(ones(d), ones(d), 1e-5, True)
 
@@ -68,8 +71,12 @@ def right_calls(n=3, d=4, dtype=np.float32):
         "attention": [
             (*inputs(), every),
             (*inputs(), Options(seq_offsets=(starts, starts))),
+            (ones(2, n, d), *pages(), Options(page_table=np.array([1, 0]))),
         ],
-        "Plan": [(*inputs(), every._replace(out=ones(2, n, d)))],
+        "Plan": [
+            (*inputs(), every._replace(out=ones(2, n, d))),
+            (ones(2, n, d), *pages(), Options(page_table=np.array([1, 0]))),
+        ],
         "attention_vjp": [
             (ones(2, n, d), *inputs(), differentiable, vjp()),
             (ones(2, n, d), *inputs(), plain, VJP(None, None, None, (True,) * 5)),

@@ -78,6 +78,7 @@ def attention(q: Array, flag: bool) -> None:
         q_offset=[0, 1],
         kv_lengths=3,
         seq_offsets=([0, 3], None),
+        page_table=None,
         scale=1,
         softcap=30.0,
         sinks=[0.0],

@@ -36,18 +36,20 @@ typedef struct {
     ptrdiff_t n;             /* rows */
 } key_run;
 
-/* The row of the first of n keys of one block. */
+/* Bytes from key 0, or from page 0, to the first of n keys of one block. */
 static ptrdiff_t
-row_of_key(const task_rows *t, ptrdiff_t first, ptrdiff_t n)
+place_of_key(const task_rows *t, ptrdiff_t first, ptrdiff_t n, ptrdiff_t row_stride,
+             bool value)
 {
     const attn_pages *pages = t->p->pages;
 
     assert(n <= ATTN_BLOCK - first % ATTN_BLOCK);
     if (pages == NULL || n <= 0) {
-        return first;
+        return first * row_stride;
     }
-    return pages->rows[t->task->batch * pages->n + first / ATTN_BLOCK] +
-           first % ATTN_BLOCK;
+    return attn_page_at(pages, t->task->batch, first) *
+               (value ? pages->value_stride : pages->key_stride) +
+           first % ATTN_BLOCK * row_stride;
 }
 
 /* The run of keys first .. first + n - 1, of one block. */
@@ -57,7 +59,8 @@ keys_of(const task_rows *t, ptrdiff_t first, ptrdiff_t n)
     const attn_problem *p = t->p;
 
     return (key_run){&p->key, p->head_dim,
-                     t->task->key + row_of_key(t, first, n) * p->key.row_stride, n};
+                     t->task->key + place_of_key(t, first, n, p->key.row_stride, false),
+                     n};
 }
 
 /* The run of their values. */
@@ -66,8 +69,9 @@ values_of(const task_rows *t, ptrdiff_t first, ptrdiff_t n)
 {
     const attn_problem *p = t->p;
 
-    return (key_run){&p->value, p->value_dim,
-                     t->task->value + row_of_key(t, first, n) * p->value.row_stride, n};
+    return (key_run){
+        &p->value, p->value_dim,
+        t->task->value + place_of_key(t, first, n, p->value.row_stride, true), n};
 }
 
 /* The run's rows from `first` on. */

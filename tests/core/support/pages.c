@@ -9,12 +9,12 @@
 
 /* Shuffles the pages of all batches. */
 static void
-deal_pages(ptrdiff_t n, uint64_t *state, ptrdiff_t *rows)
+deal_pages(ptrdiff_t n, uint64_t *state, int64_t *table)
 {
     for (ptrdiff_t i = 0; i < n; i++) {
         ptrdiff_t j = random_below(state, i + 1);
-        rows[i] = rows[j];
-        rows[j] = i * ATTN_BLOCK;
+        table[i] = table[j];
+        table[j] = i;
     }
 }
 
@@ -35,7 +35,8 @@ copy_keys(const attn_problem *p, const attn_array *from, ptrdiff_t n_columns,
         }
         for (ptrdiff_t k = 0; k < p->batch.n * p->n_keys; k++) {
             ptrdiff_t b = k / p->n_keys, j = k % p->n_keys;
-            ptrdiff_t row = to->rows[b * to->pages.n + j / ATTN_BLOCK] + j % ATTN_BLOCK;
+            ptrdiff_t row =
+                attn_page_at(&to->pages, b, j) * ATTN_BLOCK + j % ATTN_BLOCK;
             for (ptrdiff_t d = 0; d < n_columns; d++) {
                 memcpy(element(all, &all->output, 0, h, row, d),
                        element(p, from, b, h, j, d), size);
@@ -66,15 +67,17 @@ put_in_pages(attn_problem *p, uint64_t *state, paged *to)
     to->inputs[1] = p->value;
     to->pages.n = (p->n_keys + ATTN_BLOCK - 1) / ATTN_BLOCK;
     ptrdiff_t n = p->batch.n * to->pages.n;
-    to->rows = malloc((size_t)(n + 1) * sizeof *to->rows);
-    if (to->rows == NULL) {
+    to->table = malloc((size_t)(n + 1) * sizeof *to->table);
+    if (to->table == NULL) {
         abort();
     }
-    to->pages.rows = to->rows;
-    deal_pages(n, state, to->rows);
+    to->pages.table = to->table;
+    deal_pages(n, state, to->table);
     page_array(p, &p->key, p->head_dim, layouts[random_below(state, 5)], to, &to->key);
     page_array(p, &p->value, p->value_dim, layouts[random_below(state, 5)], to,
                &to->value);
+    to->pages.key_stride = ATTN_BLOCK * p->key.row_stride;
+    to->pages.value_stride = ATTN_BLOCK * p->value.row_stride;
     p->pages = &to->pages;
 }
 
@@ -86,5 +89,5 @@ put_back(attn_problem *p, paged *from)
     p->pages = NULL;
     free_problem(&from->key);
     free_problem(&from->value);
-    free(from->rows);
+    free(from->table);
 }

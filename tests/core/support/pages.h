@@ -7,7 +7,7 @@
 
 typedef struct {
     attn_pages pages;
-    ptrdiff_t *rows;      /* where they begin */
+    int64_t *table;       /* their numbers */
     problem key, value;   /* all pages of all batches; what is in none is NaN */
     attn_array inputs[2]; /* key and value of the problem as it was */
 } paged;
