@@ -7,7 +7,7 @@ import re
 from xml.etree import ElementTree
 
 import pytest
-from support import pages, smollm2
+from support import minilm, pages, smollm2
 
 ROOT = pages.DOCS.parent
 RUN = [
@@ -46,6 +46,8 @@ def kinds(page):
 def test_examples_print_what_their_comments_say(page):
     for library in NEEDS.get(page.stem, ()):
         pytest.importorskip(library)
+    if page.stem == "fine_tuning":
+        minilm.require()
     if page.stem == "language_models":
         smollm2.require()
     if "python" in kinds(page):

@@ -14,15 +14,18 @@ import threading
 import numpy as np
 import pytest
 from support import families, minilm, pages, sentences
+from support.arrays import normal
 from support.comparisons import assert_same_bits
 from support.errors import refused
 from support.processes import assert_runs, run_python, wait_until
+from support.quotients import assert_model_gradients
 from support.sentences import LONG, POOLING, TEXTS, put, write, write_dense
 
 from attnpy.models import (
     BertEncoder,
     CausalDecoder,
     SentenceEncoder,
+    _pooling,
     _sentence_folder,
     _similarity,
 )
@@ -146,6 +149,66 @@ def test_a_vector_has_the_same_bits_in_any_company(encoder):
     assert_same_bits(encoder.encode(text for text in texts), vectors)
     assert_same_bits(encoder.encode(np.array(texts)), vectors)
     assert_same_bits(encoder.encode(np.array(texts, object)), vectors)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("modes", [*MODES, ["cls", "max", "mean"]])
+@pytest.mark.parametrize("steps", [(), ("Normalize",), ("Dense", "Normalize")])
+def test_vectors_have_the_gradients_of_difference_quotients(tmp_path, modes, steps):
+    sentences.write(tmp_path)
+    config = {"prompts": {"query": "find the "}, "default_prompt_name": "query"}
+    model = BertEncoder.from_pretrained(tmp_path, packed=False, dtype=np.float64)
+    made = {
+        "Dense": _pooling.Dense(
+            normal(12 * np.size(modes), 7, dtype="float64"), np.ones(7), "tanh"
+        ),
+        "Normalize": _pooling.Normalize(),
+    }
+    encoder = SentenceEncoder(
+        model,
+        sentences.tokenizer(),
+        pooling=modes,
+        steps=[made[name] for name in steps],
+        include_prompt="Dense" in steps,
+        truncate_dim=5,
+        **config,
+    )
+    texts = sentences.TEXTS
+
+    def run():
+        return encoder.encode(texts)
+
+    output, _ = encoder.vjp(texts)
+    assert_same_bits(output, run())
+    lost = assert_model_gradients(model, run, lambda: encoder.vjp(texts))
+    assert not lost
+
+
+@pytest.mark.quick
+def test_vectors_may_be_trained_with_dropout_on_any_number_of_threads(folder):
+    encoder = SentenceEncoder.from_pretrained(folder, packed=False)
+    texts = sentences.TEXTS
+    found = []
+    for n in (1, 3):
+        output, pullback = encoder.vjp(
+            texts, dropout=0.5, dropout_seed=1, num_threads=n, checkpoint=n > 1
+        )
+        found.append((output, *pullback(output + 1).values()))
+    assert_same_bits(*found)
+    assert not np.allclose(output, encoder.encode(texts))
+    assert encoder.vjp([])[0].shape == (0, encoder.embed_dim)
+    assert not any(x.any() for x in encoder.vjp([])[1](np.zeros((0, 12))).values())
+    with pytest.raises(TypeError, match="texts: expected strings, got str"):
+        encoder.vjp("one")
+    with pytest.raises(ValueError, match=r"grad_output: expected the output's shape"):
+        pullback(np.ones(3))
+    packed = SentenceEncoder.from_pretrained(folder)
+    with pytest.raises(ValueError, match="W_q: expected an array, got a packed one"):
+        packed.vjp(texts)
+    packed.steps = (lambda vectors, num_threads: vectors,)
+    packed.model = encoder.model
+    with pytest.raises(TypeError, match="steps: expected those of folders"):
+        packed.vjp(texts)
 
 
 def test_windows_of_texts_change_nothing(encoder, monkeypatch):

@@ -29,6 +29,7 @@ from attnpy.blocks import (
     LayerNorm,
     Linear,
     RMSNorm,
+    _dropout,
 )
 from attnpy.layers import MultiHeadAttention, SelfAttention
 from attnpy.models import BertEncoder, CausalDecoder
@@ -528,6 +529,7 @@ VJPS = {
     "BertEncoder.vjp": [
         (BERT, (IDS,), {"lengths": lengths}) for lengths in (None, [3, 7, 2])
     ],
+    "SentenceEncoder.vjp": [],  # in test_sentences.py, with its tokenizer
     "BertEncoder.pool_vjp": [(BERT, (STATES,), {})],
     "BertEncoder.classify_vjp": [(BERT, (STATES,), {})],
 }
@@ -692,6 +694,109 @@ def test_models_of_16_bits_are_refused():
         CausalDecoder(1, 8, 2, 16, vocab_size=5, tied=None).logits_vjp(np.ones((1, 8)))
     with refused(ValueError, "classifier"):
         BertEncoder(1, 8, 2, 16, vocab_size=5).classify_vjp(np.ones((1, 8)))
+
+
+DROPOUT = {"dropout": 0.3, "dropout_seed": 2**64 - 1}
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_encoders_with_dropout_have_the_gradients_of_quotients(norm_first, checkpoint):
+    options = {"norm_first": norm_first, "activation": "gelu", "dtype": np.float64}
+    more = {**DROPOUT, "checkpoint": checkpoint}
+    layer = with_values(EncoderLayer(E, H, 20, **options))
+    assert_gradients(layer, (X.copy(),), {"causal": True, **more})
+    encoder = with_values(Encoder(2, E, H, 20, **options))
+    assert_gradients(encoder, (X.copy(),), {"kv_lengths": [3, 7], **more})
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("kind", [{}, {"embedding_dim": 6}, {"num_buckets": 8}])
+def test_models_with_dropout_have_the_gradients_of_quotients(kind):
+    model = of_blocks(BertEncoder, 2, 16, 4, 32, vocab_size=30, **kind)
+    for more in ({}, {"lengths": [3, 7, 2]}, {"checkpoint": True}):
+        vjp = functools.partial(model.vjp, IDS, **DROPOUT, **more)
+        assert not assert_model_gradients(model, lambda vjp=vjp: vjp()[0], vjp)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_dropout_of_a_layer_is_its_formula(norm_first):
+    layer = of_blocks(EncoderLayer, E, H, 20, norm_first=norm_first)
+    of_weights, *of_results = _dropout.seeds(5, 3)
+    masks = [_dropout.factors(X.shape, 0.4, seed) for seed in of_results]
+    assert {0, 1 / 0.6} == set(masks[0].flat)
+    attended = {"dropout": 0.4, "dropout_seed": of_weights}
+
+    def attend(x):
+        return layer.self_attention.vjp(x, **attended)[0] * masks[0]
+
+    def feed(x):
+        return layer.feed_forward(x) * masks[1]
+
+    x = X
+    for part, norm in ((attend, layer.norm_1), (feed, layer.norm_2)):
+        x = x + part(norm(x)) if norm_first else norm(x + part(x))
+    found = layer.vjp(X, dropout=0.4, dropout_seed=5)[0]
+    np.testing.assert_allclose(found, x, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.quick
+def test_dropout_drops_what_its_probability_says_and_other_things_everywhere():
+    kept = [
+        _dropout.factors((400, 250), 0.1, seed) > 0 for seed in _dropout.seeds(0, 4)
+    ]
+    for one, other in itertools.combinations(kept, 2):
+        assert 0.899 < one.mean() < 0.903
+        assert 0.81 < (one & other).mean() + 0.002 < 0.815
+    # The published generator, a word for two numbers: the same on every machine.
+    word = int(np.random.Philox(key=9).random_raw())
+    low, high = word & 0xFFFFFFFF, word >> 32
+    for rate in (low / 2**32, high / 2**32):
+        mask = _dropout.factors((2,), min(rate + 1e-6, 0.99), 9) > 0
+        limit = int(min(rate + 1e-6, 0.99) * 2**32)
+        assert list(mask) == [low >= limit, high >= limit]
+
+
+@pytest.mark.quick
+def test_dropout_has_the_same_bits_for_any_number_of_threads_and_none_is_a_call():
+    encoder = Encoder(2, E, H, 20, rng=np.random.default_rng(0))
+    x = X.astype(np.float32)
+    results = []
+    for n in (1, 2, 3):
+        output, pullback = encoder.vjp(x, num_threads=n, **DROPOUT)
+        results.append((output, *all_arrays(pullback(np.ones_like(output)))))
+    for other in results[1:]:
+        assert_same_bits(other, results[0])
+    assert_same_bits(encoder.vjp(x, dropout=0.0, dropout_seed=3)[0], encoder(x))
+    other = encoder.vjp(x, **{**DROPOUT, "dropout_seed": 3})[0]
+    assert not np.allclose(other, results[0][0])
+    assert not np.allclose(results[0][0][0], encoder.vjp(x[:1])[0][0])
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    ("options", "error", "name"),
+    [
+        ({"dropout": 1.0, "dropout_seed": 1}, ValueError, "dropout"),
+        ({"dropout": -0.1, "dropout_seed": 1}, ValueError, "dropout"),
+        ({"dropout": float("nan"), "dropout_seed": 1}, ValueError, "dropout"),
+        ({"dropout": "x", "dropout_seed": 1}, TypeError, "dropout"),
+        ({"dropout": 0.1}, ValueError, "dropout_seed"),
+        ({"dropout": 0.1, "dropout_seed": 2**64}, ValueError, "dropout_seed"),
+        ({"dropout": 0.1, "dropout_seed": -1}, ValueError, "dropout_seed"),
+        ({"dropout": 0.1, "dropout_seed": 0.5}, TypeError, "dropout_seed"),
+    ],
+)
+def test_wrong_dropout_is_refused_by_name(options, error, name):
+    for vjp, x in (
+        (EncoderLayer(E, H, 8).vjp, X),
+        (Encoder(1, E, H, 8).vjp, X),
+        (BERT.vjp, IDS),
+    ):
+        with refused(error, name):
+            vjp(x, **options)
 
 
 def test_gradients_are_those_of_pytorch():

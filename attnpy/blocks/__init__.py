@@ -2,8 +2,8 @@
 
 They follow Vaswani et al., "Attention Is All You Need" (2017), with the options of
 later models. Parameters are plain arrays. Each layer has `parameters`, `state_dict` and
-`load_state_dict`; calling it runs it, and `vjp` computes its gradients. There is no
-dropout.
+`load_state_dict`; calling it runs it, and `vjp` computes its gradients. Only the `vjp`
+of encoders has dropout.
 """
 
 from attnpy.blocks._stack import ModelOutput

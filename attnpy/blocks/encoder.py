@@ -8,7 +8,7 @@ import numpy as np
 
 from attnpy import _checks, _parameters, _pickles, _repr, _vjp
 from attnpy._options import PASSED_ON
-from attnpy.blocks import _stack
+from attnpy.blocks import _dropout, _stack
 from attnpy.blocks._stack import ModelOutput
 from attnpy.blocks.feed_forward import FeedForward
 from attnpy.layers import MultiHeadAttention
@@ -259,6 +259,8 @@ class EncoderLayer:
         *,
         wanted: Iterable[str] = (),
         checkpoint: bool = False,
+        dropout: float = 0.0,
+        dropout_seed: int | None = None,
         **options: Unpack[EncoderVJP],
     ) -> tuple[Array, Pullback]:
         """Return the output of a call, and the pullback of its gradients.
@@ -269,13 +271,21 @@ class EncoderLayer:
             The tokens.
         wanted, checkpoint
             As in `attnpy.layers.MultiHeadAttention.vjp`.
+        dropout : float, optional
+            The probability with which a weight of the attention is dropped, and a
+            number of the attention's and of the network's result, before it is added to
+            the residual: at least 0 and below 1. What is kept is divided by
+            ``1 - dropout``.
+        dropout_seed : int, optional
+            From 0 to ``2**64 - 1``, required with `dropout`. What is dropped depends on
+            the seed and the place only. Take another one for each step of training.
         **options
             As in a call, except `mixed`.
 
         Returns
         -------
         output : ndarray, shape (L, E) or (B, L, E)
-            With the same bits as a call.
+            With the same bits as a call, where nothing is dropped.
         pullback : callable
             Takes the gradient with respect to the output, and returns an
             `attnpy.layers.LayerGradients`. It keeps what the pullbacks of attention and
@@ -285,12 +295,24 @@ class EncoderLayer:
         ------
         TypeError, ValueError
             As a call; if the parameters are packed, or not float32 or float64.
+
+        Notes
+        -----
+        Dropout of sublayers is that of Vaswani et al. (2017), section 5.4; BERT has
+        that of weights as well. The network's hidden numbers are not dropped.
         """
         num_threads = options.get("num_threads")
+        rate, seed = _dropout.checked(dropout, dropout_seed)
+        of_weights, of_attention, of_network = _dropout.seeds(seed, 3)
 
         def attend(tokens: Array, residual: Array | None) -> tuple[Array, Pullback]:
             return self.self_attention.vjp(
-                tokens, residual=residual, wanted=names, **options
+                tokens,
+                residual=residual,
+                wanted=names,
+                dropout=rate,
+                dropout_seed=of_weights,
+                **options,
             )
 
         def feed(tokens: Array, residual: Array | None) -> tuple[Array, Pullback]:
@@ -304,8 +326,13 @@ class EncoderLayer:
         _checks.keywords(options, PASSED_ON | {"rotary"}, "EncoderLayer.vjp()")
         names, tokens = _vjp.wanted_names(wanted), _vjp.floating(x, "x")
         steps = [
-            _stack.Sublayer("self_attention", attend, "norm_1").step(self, num_threads),
-            _stack.Sublayer("feed_forward", feed, "norm_2").step(self, num_threads),
+            _stack.Sublayer(name, _dropout.dropping(vjp, rate, its_seed), norm).step(
+                self, num_threads
+            )
+            for name, vjp, its_seed, norm in (
+                ("self_attention", attend, of_attention, "norm_1"),
+                ("feed_forward", feed, of_network, "norm_2"),
+            )
         ]
         return _vjp.run(run, checkpoint)
 
@@ -494,6 +521,8 @@ class Encoder:
         *,
         wanted: Iterable[str] = (),
         checkpoint: bool = False,
+        dropout: float = 0.0,
+        dropout_seed: int | None = None,
         **options: Unpack[EncoderVJP],
     ) -> tuple[Array, Pullback]:
         """Return the output of a call, and the pullback of its gradients.
@@ -507,13 +536,16 @@ class Encoder:
         checkpoint : bool, optional
             Keep only the input of each layer, and run the layer again when its
             gradients are needed.
+        dropout, dropout_seed
+            As in `EncoderLayer.vjp`; each layer drops others. No numbers of `x` are
+            dropped.
         **options
             As in `EncoderLayer.vjp`.
 
         Returns
         -------
         output : ndarray, shape (L, E) or (B, L, E)
-            With the same bits as a call.
+            With the same bits as a call, where nothing is dropped.
         pullback : callable
             Takes the gradient with respect to the output, and returns an
             `attnpy.layers.LayerGradients`. Parameters of shared layers have the sum of
@@ -537,9 +569,18 @@ class Encoder:
         ((10, 16), array([10., 10., 10., 10.]))
         """
         names = _vjp.wanted_names(wanted)
+        rate, seed = _dropout.checked(dropout, dropout_seed)
+        of_layers = iter(_dropout.seeds(seed, len(self.layers)))
 
         def run(layer: EncoderLayer, tokens: Array) -> tuple[Array, Pullback]:
-            return layer.vjp(tokens, wanted=names, checkpoint=checkpoint, **options)
+            return layer.vjp(
+                tokens,
+                wanted=names,
+                checkpoint=checkpoint,
+                dropout=rate,
+                dropout_seed=next(of_layers),
+                **options,
+            )
 
         return _stack.stack_vjp(
             self, _vjp.floating(x, "x"), run, options.get("num_threads")

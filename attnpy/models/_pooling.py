@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnpy import _pickles, _repr
+from attnpy._attnpy import activate_vjp
 from attnpy._linear import linear
 
 if TYPE_CHECKING:
@@ -87,12 +88,109 @@ def pooled(tokens: Array, modes: Sequence[str], first: int) -> Array:
     return np.concatenate(parts)
 
 
+def _one_row(tokens: Array, row: Any, grad: Array) -> Array:
+    result = np.zeros(tokens.shape, tokens.dtype)
+    result[row] = grad
+    return result
+
+
+def _of_sum(tokens: Array, first: int, weights: Array) -> Callable[[Array], Array]:
+    """Return what takes the gradient of a weighted sum to that of its tokens."""
+
+    def pullback(grad: Array) -> Array:
+        result = np.zeros(tokens.shape, tokens.dtype)
+        result[first:] = weights[:, np.newaxis] * grad
+        return result
+
+    return pullback
+
+
+def _pullback(mode: str, tokens: Array, first: int) -> Callable[[Array], Array]:
+    """Return what takes the gradient of a mode's vector, (E,), to that of tokens."""
+    n, kind = len(tokens) - first, tokens.dtype.type
+    if mode == "cls":
+        return lambda grad: _one_row(tokens, first, grad)
+    if mode == "lasttoken":
+        return lambda grad: _one_row(tokens, -1, grad)
+    if mode == "max":
+        rows = first + np.argmax(tokens[first:], axis=0)
+        columns = np.arange(tokens.shape[1])
+        return lambda grad: _one_row(tokens, (rows, columns), grad)
+    weights = np.full(n, 1 / kind(n), tokens.dtype)
+    if mode == "mean_sqrt_len_tokens":
+        weights = np.full(n, 1 / np.sqrt(kind(n)), tokens.dtype)
+    elif mode == "weightedmean":
+        weights = np.arange(first + 1, len(tokens) + 1, dtype=tokens.dtype)
+        weights /= np.add.reduce(weights)
+    return _of_sum(tokens, first, weights)
+
+
+def pooled_vjp(
+    tokens: Array, modes: Sequence[str], first: int
+) -> tuple[Array, Callable[[Array], Array]]:
+    """Return `pooled`, and what takes its gradient to that of the tokens, (L, E).
+
+    Where a number is the largest of several tokens, the first has the gradient.
+    """
+
+    def pullback(grad: Array) -> Array:
+        total = np.zeros(tokens.shape, tokens.dtype)
+        for mode, part in zip(modes, np.split(grad, len(modes)), strict=True):
+            start = 0 if mode == "cls" and first >= len(tokens) else first
+            if start < len(tokens):
+                total += _pullback(mode, tokens, start)(part)
+        return total
+
+    return pooled(tokens, modes, first), pullback
+
+
+def batch_vjp(
+    states: Array, lengths: Sequence[int], modes: Sequence[str], first: int
+) -> tuple[Array, Callable[[Array], Array]]:
+    """Return the vectors of texts, (B, n_modes * E), of states (B, L, E).
+
+    The pullback takes their gradient to that of the states, 0 after a text's end.
+    """
+    found = [
+        pooled_vjp(text[:n].copy(), modes, first)
+        for text, n in zip(states, lengths, strict=True)
+    ]
+    vectors = np.zeros((len(found), states.shape[-1] * len(modes)), states.dtype)
+    for row, (vector, _) in zip(vectors, found, strict=True):
+        row[...] = vector
+    shape, dtype = states.shape, states.dtype
+
+    def pullback(grad: Array) -> Array:
+        total = np.zeros(shape, dtype)
+        for rows, n, row, (_, of_vector) in zip(
+            total, lengths, grad, found, strict=True
+        ):
+            rows[:n] = of_vector(row)
+        return total
+
+    return vectors, pullback
+
+
 def normalized(vectors: Array) -> Array:
     """Return vectors (n, E) of length 1, or 0 where they are 0."""
     squares = np.add.reduce(vectors * vectors, axis=-1, keepdims=True)
     least = vectors.dtype.type(SMALLEST_NORM)
     result: Array = vectors / np.maximum(np.sqrt(squares), least)
     return result
+
+
+def normalized_vjp(vectors: Array) -> tuple[Array, Callable[[Array], Array]]:
+    """Return `normalized`, and what takes its gradient to the vectors', 0 for 0."""
+    units = normalized(vectors)
+    squares = np.add.reduce(vectors * vectors, axis=-1, keepdims=True)
+    lengths = np.maximum(np.sqrt(squares), vectors.dtype.type(SMALLEST_NORM))
+
+    def pullback(grad: Array) -> Array:
+        along = np.add.reduce(grad * units, axis=-1, keepdims=True)
+        result: Array = np.where(squares > 0, (grad - along * units) / lengths, 0)
+        return result
+
+    return units, pullback
 
 
 class Dense:
@@ -126,6 +224,19 @@ class Dense:
             num_threads=num_threads,
         )
 
+    def vjp(
+        self, vectors: Array, num_threads: int | None
+    ) -> tuple[Array, Callable[[Array], Array]]:
+        """Return the result of a call, and what takes its gradient to the vectors'."""
+        before = linear(vectors, self.weight, self.bias, num_threads=num_threads)
+
+        def pullback(grad: Array) -> Array:
+            if self.activation is not None:
+                grad = activate_vjp(grad, before, self.activation, None, num_threads)
+            return linear(grad, self.weight.T, num_threads=num_threads)
+
+        return self(vectors, num_threads), pullback
+
 
 class Normalize:
     """The step that gives vectors of length 1."""
@@ -136,3 +247,9 @@ class Normalize:
     def __call__(self, vectors: Array, num_threads: int | None) -> Array:
         """Return (n, E) of (n, E)."""
         return normalized(vectors)
+
+    def vjp(
+        self, vectors: Array, num_threads: int | None
+    ) -> tuple[Array, Callable[[Array], Array]]:
+        """Return the result of a call, and what takes its gradient to the vectors'."""
+        return normalized_vjp(vectors)

@@ -11,7 +11,14 @@ import numpy as np
 from attnpy import _checks, _parameters, _pickles, _repr, _vjp, positions
 from attnpy._linear import linear, linear_vjp
 from attnpy._vjp import LayerGradients
-from attnpy.blocks import Encoder, LayerNorm, ModelOutput, _stack, activation_vjp
+from attnpy.blocks import (
+    Encoder,
+    LayerNorm,
+    ModelOutput,
+    _dropout,
+    _stack,
+    activation_vjp,
+)
 from attnpy.models import _embedding, _hf_config, _pretrained, _saving
 
 if TYPE_CHECKING:
@@ -590,6 +597,8 @@ class BertEncoder:
         token_mask: ArrayLike | None = None,
         token_types: ArrayLike | None = None,
         checkpoint: bool = False,
+        dropout: float = 0.0,
+        dropout_seed: int | None = None,
         num_threads: int | None = None,
     ) -> tuple[Array, Callable[[ArrayLike], dict[str, Array]]]:
         """Return the tokens' vectors, and the pullback of gradients.
@@ -600,11 +609,17 @@ class BertEncoder:
             As in a call.
         checkpoint : bool, optional
             As in `attnpy.blocks.Encoder.vjp`.
+        dropout : float, optional
+            The probability with which a number of the normed embeddings is dropped, and
+            those of the layers as in `attnpy.blocks.EncoderLayer.vjp`. BERT was trained
+            with 0.1.
+        dropout_seed : int, optional
+            As there, required with `dropout`.
 
         Returns
         -------
         states : ndarray, shape (L, E) or (B, L, E)
-            With the same bits as a call.
+            With the same bits as a call, where nothing is dropped.
         pullback : callable
             Takes the gradient with respect to the states, and returns those of the
             parameters, a dict with the names of `parameters`; those of pooler and
@@ -621,6 +636,9 @@ class BertEncoder:
         types = self._types(ids, token_types)
         embedded = self._embed(ids, types)
         normed, of_norm = self.norm.vjp(embedded, num_threads=num_threads)
+        rate, seed = _dropout.checked(dropout, dropout_seed)
+        of_embeddings, of_layers = _dropout.seeds(seed, 2)
+        normed, of_dropped = _dropout.dropped(normed, rate, of_embeddings)
         tokens = self._projected(normed, num_threads)
         hidden, of_keys, ends = _visible(ids, lengths, token_mask)
 
@@ -635,6 +653,8 @@ class BertEncoder:
                 seq_offsets=seq_offsets,
                 wanted=() if self.relative_bias is None else ("bias",),
                 checkpoint=checkpoint,
+                dropout=rate,
+                dropout_seed=of_layers,
                 num_threads=num_threads,
             )
 
@@ -659,7 +679,7 @@ class BertEncoder:
                 collected.add(
                     {"projection_weight": of_weight, "projection_bias": of_bias}
                 )
-            found = of_norm(grad)
+            found = of_norm(of_dropped(grad))
             collected.add(found.parameters, "norm.")
             places = ids, self._places(ids), types
             for name, place in zip(TABLES, places, strict=True):

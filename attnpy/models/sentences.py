@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from attnpy import _checks, _dtypes, _parameters, _pickles, _progress, _repr
+from attnpy import _checks, _dtypes, _parameters, _pickles, _progress, _repr, _vjp
 from attnpy.checkpoints.reading import judged_elsewhere
 from attnpy.models import _pooling, _sentence_folder, _similarity, _texts
 from attnpy.models._similarity import SearchResult
@@ -350,6 +350,82 @@ class SentenceEncoder:
                 self._encode_window(window, how, sink.rows(len(window)), done)
         return sink.whole()
 
+    def vjp(
+        self,
+        texts: Iterable[str],
+        *,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+        checkpoint: bool = False,
+        dropout: float = 0.0,
+        dropout_seed: int | None = None,
+        num_threads: int | None = None,
+    ) -> tuple[Array, Callable[[ArrayLike], dict[str, Array]]]:
+        """Return the vectors of texts, and the pullback of gradients: for training.
+
+        Parameters
+        ----------
+        texts : iterable of str
+            A batch.
+        prompt, prompt_name
+            As in `encode`.
+        checkpoint, dropout, dropout_seed
+            As in `BertEncoder.vjp`.
+        num_threads : int, optional
+            At least 1; by default `attnpy.get_num_threads`. Changes no bit of the
+            result.
+
+        Returns
+        -------
+        vectors : ndarray, shape (n, E)
+            With the same bits as those of `encode`, where nothing is dropped.
+        pullback : callable
+            Takes the gradient with respect to the vectors, and returns those of the
+            model, a dict with the names of ``model.parameters()``. Matrices of Dense
+            steps are not trained.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `encode`; if the model is packed (``packed=False`` in `from_pretrained`
+            leaves it as it is), or not float32 or float64.
+        """
+        front = self._prompt(prompt, prompt_name)
+        given = [
+            front + text
+            for window in _texts.windows(texts, BLOCK, "texts", _texts.text)
+            for text in window
+        ]
+        codes = _texts.encoded(self.tokenizer, given, num_threads)
+        tokens = [code.ids for code in codes]
+        lengths = [len(ids) for ids in tokens]
+        states, of_states = self.model.vjp(
+            _texts.padded(tokens) if tokens else np.zeros((0, 0), np.int64),
+            lengths=lengths,
+            checkpoint=checkpoint,
+            dropout=dropout,
+            dropout_seed=dropout_seed,
+            num_threads=num_threads,
+        )
+        vectors, back = _pooling.batch_vjp(
+            states, lengths, self.pooling, self._prompt_tokens(front)
+        )
+        backs = [back]
+        for step in self.steps:
+            vectors, back = _step_vjp(step, vectors, num_threads)
+            backs.append(back)
+        shape, output = vectors.shape, vectors[:, : self.embed_dim].copy()
+        checked = _vjp.of_output(output)
+
+        def pullback(grad_output: ArrayLike) -> dict[str, Array]:
+            grad = np.zeros(shape, output.dtype)
+            grad[:, : output.shape[1]] = checked(grad_output)
+            for back in reversed(backs):
+                grad = back(grad)
+            return of_states(grad)
+
+        return output, pullback
+
     def similarity(
         self, a: ArrayLike, b: ArrayLike, *, num_threads: int | None = None
     ) -> Array:
@@ -619,6 +695,15 @@ def _check_out(out: Array, n_texts: int | None, dim: int, dtype: np.dtype[Any]) 
         raise ValueError(f"out: expected ({n}, {dim}), got {out.shape}")
     if not out.flags.writeable:
         raise ValueError("out: expected an array that can be written to")
+
+
+def _step_vjp(
+    step: Step, vectors: Array, num_threads: int | None
+) -> tuple[Array, Callable[[Array], Array]]:
+    """Return the result of a step, and what takes its gradient to the vectors'."""
+    if not isinstance(step, _pooling.Dense | _pooling.Normalize):
+        raise TypeError(f"steps: expected those of folders for a vjp, got {step!r}")
+    return step.vjp(vectors, num_threads)
 
 
 def _is_numbers(values: object) -> TypeGuard[Array]:

@@ -138,6 +138,7 @@ def sentence_cases():
     with tempfile.TemporaryDirectory() as folder:
         sentences.write(Path(folder))
         encoder = models.SentenceEncoder.from_pretrained(folder)
+        unpacked = models.SentenceEncoder.from_pretrained(folder, packed=False)
     vectors, texts = normal(600, 12), ["the cat"] * 40
 
     def encode(texts, **options):
@@ -147,6 +148,7 @@ def sentence_cases():
         return encoder.search(query, corpus, progress=False, **options)
 
     yield "models.SentenceEncoder.encode", encode, (texts,)
+    yield "models.SentenceEncoder.vjp", there_and_back(unpacked.vjp), (texts,)
     yield "models.SentenceEncoder.similarity", encoder.similarity, (vectors, vectors)
     yield "models.SentenceEncoder.search", search, (vectors, vectors)
     with tempfile.TemporaryDirectory() as folder:

@@ -331,6 +331,8 @@ def blocks(x: Array, flag: bool) -> None:
     assert_type(network.W_gate, Array | None)
     network(x, x)  # wrong
     attnpy.blocks.FeedForward(6, 8, activation=np.tanh)  # wrong
+    attnpy.blocks.Encoder(1, 6, 2, 8).vjp(x, dropout=0.1, dropout_seed=3)
+    attnpy.blocks.Encoder(1, 6, 2, 8)(x, dropout=0.1)  # wrong
     projection = attnpy.blocks.Linear(6, 3, bias=False)
     assert_type(projection(x, num_threads=1), Array)
     assert_type(projection.vjp(x)[1](x).x, Array)
@@ -534,6 +536,9 @@ def sentences(bert: attnpy.models.BertEncoder, tokenizer: Any) -> None:
     assert_type(model.search("a", ["b", "c"]).scores, Array)
     read = attnpy.models.SentenceEncoder.from_pretrained("folder", max_length=64)
     assert_type(read, attnpy.models.SentenceEncoder)
+    assert_type(
+        read.vjp(["a"], dropout=0.1, dropout_seed=1)[1](vectors), dict[str, Array]
+    )
     assert_type(read.encode("text", truncate_dim=64, normalize=True), Array)
     read.encode("text", truncate_dim="64")  # wrong
     model.encode(3)  # wrong
