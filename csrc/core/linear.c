@@ -66,8 +66,9 @@ split_tiles(job *j, int n_threads, int n_column_tasks)
 {
     enum { LOAD_COLUMN = 8, LOAD_ROW = 8 };
     const attn_linear_problem *l = &j->l;
-    ptrdiff_t n = rows_of(l),
-              most = l->many_rows ? j->kernel->many_rows(l) : ATTN_TASK_ROWS;
+    ptrdiff_t n = rows_of(l), most = l->quantized != NULL ? ATTN_MANY_ROWS
+                                     : l->many_rows       ? j->kernel->many_rows(l)
+                                                          : ATTN_TASK_ROWS;
     ptrdiff_t n_parts = n_threads / n_column_tasks;       /* of the rows */
     ptrdiff_t n_each = attn_divide_up(n, n_parts * most); /* row tasks of a part */
     ptrdiff_t n_panels =

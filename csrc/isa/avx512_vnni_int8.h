@@ -5,10 +5,10 @@
 #include "isa/avx512_vnni.h"
 
 #define INTEGER_KERNEL attn_integer_kernel_avx512_vnni
-#define INT8_ROWS 8
+#define INT8_ROWS 4
 #define INT8_REALS 3
 #define INT8_ONE 3
-#define FLOAT_ROWS 8
+#define FLOAT_ROWS 4
 #define FLOAT_REALS 3
 #include "vec/avx512_f32.h"
 

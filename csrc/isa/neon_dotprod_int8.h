@@ -5,8 +5,8 @@
 #include "isa/neon_dotprod.h"
 
 #define INTEGER_KERNEL attn_integer_kernel_neon_dotprod
-#define INT8_ROWS 2
-#define INT8_REALS 12
+#define INT8_ROWS 4
+#define INT8_REALS 3
 #define INT8_ONE 12
 #define FLOAT_ROWS 4
 #define FLOAT_REALS 6

@@ -6,21 +6,77 @@
 #include <string.h>
 
 typedef int16_t term;
+typedef int16_t code;
 typedef __m256i v_dots; /* two sums for each of 4 columns */
 typedef __m256i v_quads;
 typedef __m256i v_four;
+typedef __m256i v_bytes;
 
-enum { DOTS = 2 };
+enum { DOTS = 2, OFFSET = 0 };
 
-static inline v_dots v_begin_dots(int32_t total)
+static inline v_dots v_begin_dots(int32_t begin)
 {
-    (void)total;
+    (void)begin; /* which is 0 */
     return _mm256_setzero_si256();
 }
 
-static inline v_quads v_load_quads(const int8_t *p)
+static inline v_bytes v_load_bytes(const char *p)
 {
-    return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)p));
+    return _mm256_loadu_si256((const __m256i *)(const void *)p);
+}
+
+static inline v_bytes v_lower_bytes(const char *p, int zero)
+{
+    v_bytes lower = _mm256_and_si256(v_load_bytes(p), _mm256_set1_epi8(15));
+    return _mm256_sub_epi8(lower, _mm256_set1_epi8((char)zero));
+}
+
+static inline v_bytes v_upper_bytes(const char *p, int zero)
+{
+    v_bytes upper =
+        _mm256_and_si256(_mm256_srli_epi16(v_load_bytes(p), 4), _mm256_set1_epi8(15));
+    return _mm256_sub_epi8(upper, _mm256_set1_epi8((char)zero));
+}
+
+static inline __m128i load_half(const char *p)
+{
+    return _mm_loadu_si128((const __m128i *)(const void *)p);
+}
+
+static inline v_quads v_load_quads(const char *p)
+{
+    return _mm256_cvtepi8_epi16(load_half(p));
+}
+
+static inline v_quads v_lower_quads(const char *p, int zero)
+{
+    v_quads wide = _mm256_cvtepu8_epi16(load_half(p));
+    return _mm256_sub_epi16(_mm256_and_si256(wide, _mm256_set1_epi16(15)),
+                            _mm256_set1_epi16((short)zero));
+}
+
+static inline v_quads v_upper_quads(const char *p, int zero)
+{
+    v_quads wide = _mm256_cvtepu8_epi16(load_half(p));
+    return _mm256_sub_epi16(_mm256_srli_epi16(wide, 4), _mm256_set1_epi16((short)zero));
+}
+
+static inline void v_store_ready(code *p, v_quads quads)
+{
+    _mm256_storeu_si256((__m256i *)(void *)p, quads);
+}
+
+static inline v_quads v_load_ready(const code *p)
+{
+    return _mm256_loadu_si256((const __m256i *)(const void *)p);
+}
+
+static inline void v_store_terms(term *p, v_real a)
+{
+    __m256i whole = _mm256_cvtps_epi32(a);
+    __m128i upper = _mm256_extracti128_si256(whole, 1);
+    __m128i halves = _mm_packs_epi32(_mm256_castsi256_si128(whole), upper);
+    _mm_storeu_si128((__m128i *)(void *)p, halves);
 }
 
 static inline v_four v_load_four(const term *p)
@@ -41,9 +97,14 @@ static inline v_real v_float_dots(const v_dots sums[DOTS])
     return _mm256_cvtepi32_ps(_mm256_permute4x64_epi64(halves, 0xd8));
 }
 
-static inline v_real v_float_codes(const int8_t *p, int t)
+static inline v_real v_float_codes(v_bytes quads, int t)
 {
-    __m256i quads = _mm256_loadu_si256((const __m256i *)(const void *)p);
-    __m256i codes = _mm256_srai_epi32(_mm256_slli_epi32(quads, 24 - 8 * t), 24);
-    return _mm256_cvtepi32_ps(codes);
+    __m256i left = _mm256_slli_epi32(quads, 24 - 8 * t);
+    return _mm256_cvtepi32_ps(_mm256_srai_epi32(left, 24));
+}
+
+static inline v_real v_float_bytes(const int8_t *p)
+{
+    __m128i bytes = _mm_loadl_epi64((const __m128i *)(const void *)p);
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
 }

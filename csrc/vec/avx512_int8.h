@@ -5,21 +5,69 @@
 #include <string.h>
 
 typedef int16_t term;
+typedef int16_t code;
 typedef __m512i v_dots; /* two sums for each of 8 columns */
 typedef __m512i v_quads;
 typedef __m512i v_four;
+typedef __m512i v_bytes;
 
-enum { DOTS = 2 };
+enum { DOTS = 2, OFFSET = 0 };
 
-static inline v_dots v_begin_dots(int32_t total)
+static inline v_dots v_begin_dots(int32_t begin)
 {
-    (void)total;
+    (void)begin; /* which is 0 */
     return _mm512_setzero_si512();
 }
 
-static inline v_quads v_load_quads(const int8_t *p)
+static inline v_bytes v_load_bytes(const char *p) { return _mm512_loadu_si512(p); }
+
+static inline v_bytes v_lower_bytes(const char *p, int zero)
 {
-    return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)(const void *)p));
+    v_bytes lower = _mm512_and_si512(v_load_bytes(p), _mm512_set1_epi8(15));
+    return _mm512_sub_epi8(lower, _mm512_set1_epi8((char)zero));
+}
+
+static inline v_bytes v_upper_bytes(const char *p, int zero)
+{
+    v_bytes upper =
+        _mm512_and_si512(_mm512_srli_epi16(v_load_bytes(p), 4), _mm512_set1_epi8(15));
+    return _mm512_sub_epi8(upper, _mm512_set1_epi8((char)zero));
+}
+
+static inline __m256i load_half(const char *p)
+{
+    return _mm256_loadu_si256((const __m256i *)(const void *)p);
+}
+
+static inline v_quads v_load_quads(const char *p)
+{
+    return _mm512_cvtepi8_epi16(load_half(p));
+}
+
+static inline v_quads v_lower_quads(const char *p, int zero)
+{
+    v_quads wide = _mm512_cvtepu8_epi16(load_half(p));
+    return _mm512_sub_epi16(_mm512_and_si512(wide, _mm512_set1_epi16(15)),
+                            _mm512_set1_epi16((short)zero));
+}
+
+static inline v_quads v_upper_quads(const char *p, int zero)
+{
+    v_quads wide = _mm512_cvtepu8_epi16(load_half(p));
+    return _mm512_sub_epi16(_mm512_srli_epi16(wide, 4), _mm512_set1_epi16((short)zero));
+}
+
+static inline void v_store_ready(code *p, v_quads quads)
+{
+    _mm512_storeu_si512(p, quads);
+}
+
+static inline v_quads v_load_ready(const code *p) { return _mm512_loadu_si512(p); }
+
+static inline void v_store_terms(term *p, v_real a)
+{
+    __m256i halves = _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(a));
+    _mm256_storeu_si256((__m256i *)(void *)p, halves);
 }
 
 static inline v_four v_load_four(const term *p)
@@ -44,10 +92,14 @@ static inline v_real v_float_dots(const v_dots sums[DOTS])
                          _mm512_permutex2var_epi32(sums[0], odd, sums[1])));
 }
 
-static inline v_real v_float_codes(const int8_t *p, int t)
+static inline v_real v_float_codes(v_bytes quads, int t)
 {
-    __m512i quads = _mm512_loadu_si512(p);
-    __m512i codes =
-        _mm512_srai_epi32(_mm512_slli_epi32(quads, (unsigned)(24 - 8 * t)), 24);
-    return _mm512_cvtepi32_ps(codes);
+    __m512i left = _mm512_slli_epi32(quads, (unsigned)(24 - 8 * t));
+    return _mm512_cvtepi32_ps(_mm512_srai_epi32(left, 24));
+}
+
+static inline v_real v_float_bytes(const int8_t *p)
+{
+    __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)p);
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
 }

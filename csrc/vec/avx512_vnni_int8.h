@@ -1,26 +1,63 @@
 /* The vocabulary of integer products with AVX512-VNNI, which multiplies unsigned bytes by
- * signed ones: 128 is added to codes, and 128 times the total of a row's numbers taken from
- * the sums before they begin. Sums are exact modulo 2^32, so they are the same in the end.
+ * signed ones: codes have an offset of 128. Sums are exact modulo 2^32, so they are the same in
+ * the end.
  * What each function must do is written in vec/scalar_int8.h. */
 #include <immintrin.h>
 #include <stdint.h>
 #include <string.h>
 
 typedef int8_t term;
+typedef uint8_t code;
 typedef __m512i v_dots;
 typedef __m512i v_quads;
 typedef __m512i v_four;
+typedef __m512i v_bytes;
 
-enum { DOTS = 1 };
+enum { DOTS = 1, OFFSET = 128 };
 
-static inline v_dots v_begin_dots(int32_t total)
+static inline v_dots v_begin_dots(int32_t begin) { return _mm512_set1_epi32(begin); }
+
+static inline v_bytes v_load_bytes(const char *p) { return _mm512_loadu_si512(p); }
+
+static inline v_bytes v_lower_bytes(const char *p, int zero)
 {
-    return _mm512_slli_epi32(_mm512_set1_epi32(-total), 7);
+    v_bytes lower = _mm512_and_si512(v_load_bytes(p), _mm512_set1_epi8(15));
+    return _mm512_sub_epi8(lower, _mm512_set1_epi8((char)zero));
 }
 
-static inline v_quads v_load_quads(const int8_t *p)
+static inline v_bytes v_upper_bytes(const char *p, int zero)
 {
-    return _mm512_xor_si512(_mm512_loadu_si512(p), _mm512_set1_epi8(-128));
+    v_bytes upper =
+        _mm512_and_si512(_mm512_srli_epi16(v_load_bytes(p), 4), _mm512_set1_epi8(15));
+    return _mm512_sub_epi8(upper, _mm512_set1_epi8((char)zero));
+}
+
+static inline v_quads v_load_quads(const char *p)
+{
+    return _mm512_xor_si512(v_load_bytes(p), _mm512_set1_epi8(-128));
+}
+
+static inline v_quads v_lower_quads(const char *p, int zero)
+{
+    return v_lower_bytes(p, zero - OFFSET);
+}
+
+static inline v_quads v_upper_quads(const char *p, int zero)
+{
+    return v_upper_bytes(p, zero - OFFSET);
+}
+
+static inline void v_store_ready(code *p, v_quads quads)
+{
+    _mm512_storeu_si512(p, quads);
+}
+
+static inline v_quads v_load_ready(const code *p) { return _mm512_loadu_si512(p); }
+
+static inline void v_store_terms(term *p, v_real a)
+{
+    __m128i bytes = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(a));
+    _mm_storeu_si128((__m128i *)(void *)p, bytes);
 }
 
 static inline v_four v_load_four(const term *p)
@@ -40,10 +77,17 @@ static inline v_real v_float_dots(const v_dots sums[DOTS])
     return _mm512_cvtepi32_ps(sums[0]);
 }
 
-static inline v_real v_float_codes(const int8_t *p, int t)
+/* The last code of a quad is a shift away; the product with a unit takes out another one. */
+static inline v_real v_float_codes(v_bytes quads, int t)
 {
-    __m512i quads = _mm512_loadu_si512(p);
-    __m512i codes =
-        _mm512_srai_epi32(_mm512_slli_epi32(quads, (unsigned)(24 - 8 * t)), 24);
-    return _mm512_cvtepi32_ps(codes);
+    __m512i one = t == 3 ? _mm512_srai_epi32(quads, 24)
+                         : _mm512_dpbusd_epi32(_mm512_setzero_si512(),
+                                               _mm512_set1_epi32(1 << 8 * t), quads);
+    return _mm512_cvtepi32_ps(one);
+}
+
+static inline v_real v_float_bytes(const int8_t *p)
+{
+    __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)p);
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
 }

@@ -5,21 +5,60 @@
 #include <string.h>
 
 typedef int8_t term;
+typedef int8_t code;
 typedef struct {
     int32x4_t low, high; /* two sums for each of 4 columns */
 } v_dots;
 typedef int8x16_t v_quads;
 typedef int8x16_t v_four;
+typedef int8x16_t v_bytes;
 
-enum { DOTS = 1 };
+enum { DOTS = 1, OFFSET = 0 };
 
-static inline v_dots v_begin_dots(int32_t total)
+static inline v_dots v_begin_dots(int32_t begin)
 {
-    (void)total;
+    (void)begin; /* which is 0 */
     return (v_dots){vdupq_n_s32(0), vdupq_n_s32(0)};
 }
 
-static inline v_quads v_load_quads(const int8_t *p) { return vld1q_s8(p); }
+static inline v_bytes v_load_bytes(const char *p)
+{
+    return vld1q_s8((const int8_t *)p);
+}
+
+static inline v_bytes v_lower_bytes(const char *p, int zero)
+{
+    return vsubq_s8(vandq_s8(v_load_bytes(p), vdupq_n_s8(15)),
+                    vdupq_n_s8((int8_t)zero));
+}
+
+static inline v_bytes v_upper_bytes(const char *p, int zero)
+{
+    uint8x16_t upper = vshrq_n_u8(vreinterpretq_u8_s8(v_load_bytes(p)), 4);
+    return vsubq_s8(vreinterpretq_s8_u8(upper), vdupq_n_s8((int8_t)zero));
+}
+
+static inline v_quads v_load_quads(const char *p) { return v_load_bytes(p); }
+static inline v_quads v_lower_quads(const char *p, int zero)
+{
+    return v_lower_bytes(p, zero);
+}
+static inline v_quads v_upper_quads(const char *p, int zero)
+{
+    return v_upper_bytes(p, zero);
+}
+
+static inline void v_store_ready(code *p, v_quads quads) { vst1q_s8(p, quads); }
+
+static inline v_quads v_load_ready(const code *p) { return vld1q_s8(p); }
+
+static inline void v_store_terms(term *p, v_real a)
+{
+    int16x4_t halves = vmovn_s32(vcvtq_s32_f32(a));
+    int8x8_t bytes = vmovn_s16(vcombine_s16(halves, halves));
+    int32_t four = vget_lane_s32(vreinterpret_s32_s8(bytes), 0);
+    memcpy(p, &four, sizeof four);
+}
 
 static inline v_four v_load_four(const term *p)
 {
@@ -40,9 +79,16 @@ static inline v_real v_float_dots(const v_dots sums[DOTS])
     return vcvtq_f32_s32(vpaddq_s32(sums[0].low, sums[0].high));
 }
 
-static inline v_real v_float_codes(const int8_t *p, int t)
+static inline v_real v_float_codes(v_bytes quads, int t)
 {
-    int32x4_t quads = vreinterpretq_s32_s8(vld1q_s8(p));
-    int32x4_t top = vshlq_s32(quads, vdupq_n_s32(24 - 8 * t));
+    int32x4_t top = vshlq_s32(vreinterpretq_s32_s8(quads), vdupq_n_s32(24 - 8 * t));
     return vcvtq_f32_s32(vshrq_n_s32(top, 24));
+}
+
+static inline v_real v_float_bytes(const int8_t *p)
+{
+    int32_t four;
+    memcpy(&four, p, sizeof four);
+    int8x8_t bytes = vreinterpret_s8_s32(vdup_n_s32(four));
+    return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(bytes))));
 }

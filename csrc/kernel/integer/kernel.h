@@ -4,9 +4,9 @@
 #ifndef ATTN_KERNEL_INTEGER_KERNEL_H
 #define ATTN_KERNEL_INTEGER_KERNEL_H
 
-#include "kernel/integer/product.h"
+#include "kernel/integer/dots.h"
+#include "kernel/integer/reals.h"
 #include "kernel/integer/rows.h"
-#include "kernel/integer/weights.h"
 
 static size_t
 integer_workspace_size(const attn_linear_problem *l)
@@ -15,31 +15,38 @@ integer_workspace_size(const attn_linear_problem *l)
     return lay_out_integers(l, NULL, &w);
 }
 
-/* Adds what a part of a panel adds to n rows of the output from `column` on. */
+/* Adds what a chunk of a panel, from a part on, adds to n rows of the output. */
 static void
-add_part(integer_work *w, ptrdiff_t panel, ptrdiff_t part, ptrdiff_t n, float *output)
+add_chunk(integer_work *w, ptrdiff_t panel, ptrdiff_t part, ptrdiff_t n, float *output)
 {
     const attn_quantized *q = w->q;
-    ptrdiff_t group = part * w->part / q->group, n_code_rows = part_rows(w, part);
-    integer_product m = {.codes = fetch_codes(w, panel, part, n_code_rows),
-                         .n = n_code_rows,
-                         .scale = fetch_factors(w, &q->scale, panel, group, w->factors),
-                         .row = w->row,
-                         .n_parts = w->n_parts,
-                         .minimum_by = w->minimum_by + part,
-                         .output = output};
+    ptrdiff_t n_parts = w->n_parts - part < w->chunk ? w->n_parts - part : w->chunk;
+    ptrdiff_t group = part * w->part / q->group;
+    ptrdiff_t n_code_rows = rows_of_parts(w, part, n_parts);
+    code_form form = n >= SHARED_FROM ? READY : q->bits == 8 ? CODES_8 : CODES_4;
+    integer_product m = {
+        .codes = fetch_codes(w, panel, part, n_code_rows, form),
+        .zero = q->zero,
+        .n = n_code_rows,
+        .part = w->part,
+        .scale = fetch_factors(w, &q->scale, panel, group, n_parts, w->factors),
+        .row = w->row,
+        .n_parts = w->n_parts,
+        .minimum_by = w->minimum_by + part,
+        .output = output};
 
     if (q->minimum.fine != NULL) {
-        m.minimum = fetch_factors(w, &q->minimum, panel, group, w->factors + PANEL);
+        m.minimum = fetch_factors(w, &q->minimum, panel, group, n_parts,
+                                  w->factors + w->chunk * PANEL);
     }
     if (q->rounds_rows) {
         m.terms = w->terms + part * w->part;
         m.scales = w->scales + part;
-        m.totals = w->totals + part;
-        add_integers(&m, n);
+        m.begins = w->begins + part;
+        add_integers(&m, n, form);
     } else {
         m.reals = w->reals + part * w->part;
-        add_floats(&m, n);
+        add_floats(&m, n, form);
     }
 }
 
@@ -60,8 +67,8 @@ multiply_panel(integer_work *w, ptrdiff_t panel, ptrdiff_t n, float *output)
     for (ptrdiff_t r = 0; r < n; r++) {
         memset(output + r * OUTPUT_ROW, 0, PANEL * sizeof *output);
     }
-    for (ptrdiff_t part = 0; part < w->n_parts; part++) {
-        add_part(w, panel, part, n, output);
+    for (ptrdiff_t part = 0; part < w->n_parts; part += w->chunk) {
+        add_chunk(w, panel, part, n, output);
     }
     for (ptrdiff_t r = 0; r < n; r++) {
         unify_nan(output + r * OUTPUT_ROW);

@@ -22,31 +22,32 @@ scale_of(const float *x, ptrdiff_t n)
     return v_reduce_max(most) / 127;
 }
 
-/* to = n numbers divided by their scale, rounded to integers from -127 to 127; their total.
- * Of a subnormal scale few bits are left, so that quotients may be larger. */
+/* to = n numbers divided by their scale, rounded to integers from -127 to 127; their total,
+ * which floats hold exactly. Of a subnormal scale few bits are left, so that quotients may be
+ * larger. */
 static int32_t
 round_numbers(term *to, const float *x, ptrdiff_t n, float scale)
 {
-    const v_real least = v_set1(-127), zero = v_set1(0);
-    int32_t total = 0;
+    const v_real least = v_set1(-127), zero = v_set1(0), by = v_set1(scale);
+    v_real total = zero;
+    float totals[LANES];
+    int32_t sum = 0;
 
     if (!(scale > 0)) {
         memset(to, 0, (size_t)n * sizeof *to);
         return 0;
     }
-    for (ptrdiff_t k = 0; k < n; k += NUMBERS) {
-        float rounded[NUMBERS];
-        for (ptrdiff_t i = 0; i < NUMBERS; i += LANES) {
-            v_real a = v_round(v_div(v_load(x + k + i), v_set1(scale)));
-            a = v_max(v_sub(zero, v_max(a, least)), least);
-            v_store(rounded + i, v_sub(zero, a));
-        }
-        for (ptrdiff_t i = 0; i < NUMBERS; i++) {
-            to[k + i] = (term)rounded[i];
-            total += (int32_t)rounded[i];
-        }
+    for (ptrdiff_t k = 0; k < n; k += LANES) {
+        v_real a = v_round(v_div(v_load(x + k), by));
+        a = v_max(v_sub(zero, v_max(a, least)), least);
+        total = v_sub(total, a);
+        v_store_terms(to + k, v_sub(zero, a));
     }
-    return total;
+    v_store(totals, total);
+    for (int i = 0; i < LANES; i++) {
+        sum += (int32_t)totals[i];
+    }
+    return sum;
 }
 
 /* Rounds row r, part by part. */
@@ -54,12 +55,13 @@ static void
 round_row(integer_work *w, ptrdiff_t r)
 {
     for (ptrdiff_t p = 0; p < w->n_parts; p++) {
-        ptrdiff_t at = p * w->part, sum = r * w->n_parts + p, n = part_rows(w, p);
+        ptrdiff_t at = p * w->part, sum = r * w->n_parts + p,
+                  n = rows_of_parts(w, p, 1);
         float scale = scale_of(w->reals + at, n);
         int32_t total =
             round_numbers(w->terms + r * w->row + at, w->reals + at, n, scale);
         w->scales[sum] = scale;
-        w->totals[sum] = total;
+        w->begins[sum] = -OFFSET * total;
         if (w->q->minimum.fine != NULL) {
             w->minimum_by[sum] = scale * (float)total;
         }
@@ -73,7 +75,7 @@ add_up_row(integer_work *w, ptrdiff_t r)
     for (ptrdiff_t p = 0; p < w->n_parts && w->q->minimum.fine != NULL; p++) {
         const float *x = w->reals + r * w->row + p * w->part;
         float total = 0;
-        for (ptrdiff_t k = 0; k < part_rows(w, p); k++) {
+        for (ptrdiff_t k = 0; k < rows_of_parts(w, p, 1); k++) {
             total += x[k];
         }
         w->minimum_by[r * w->n_parts + p] = total;

@@ -15,29 +15,36 @@ enum {
     QUAD_ROW = PANEL * ATTN_QUAD,     /* bytes of a panel's quads of the same rows */
     OUTPUT_COLUMNS = 8 * PANEL,       /* that are stored at a time */
     OUTPUT_ROW = OUTPUT_COLUMNS + 16, /* not a multiple of 4 KB's divisors */
-    MOST_ROWS = ATTN_TASK_ROWS,       /* that are loaded at a time; fewer where they */
-    MOST_BYTES = 1 << 20,             /* would be larger, but at least LEAST_ROWS */
+    MOST_ROWS = ATTN_TASK_ROWS * 2,   /* that are loaded at a time; fewer where they */
+    MOST_BYTES = 5 << 17,             /* would be larger, but at least LEAST_ROWS */
     LEAST_ROWS = 8,
-    NUMBERS = 16 /* of a row, that are rounded at a time */
+    SHARED_FROM = 4,        /* rows; so many share a panel that is made ready once */
+    CHUNK_BYTES = 24 << 10, /* of a panel, ready: it stays in the first-level cache */
+    NUMBERS = 16            /* of a row, that are rounded at a time */
 };
 
 _Static_assert(PANEL % LANES == 0 && NUMBERS % LANES == 0, "whole vectors");
+
+/* How codes lie: packed, 8 or 4 bits each; or ready for products, each a `code` of the
+ * vocabulary where rows are rounded, else a float, (rows of W, PANEL). */
+typedef enum { CODES_8, CODES_4, READY } code_form;
 
 typedef struct {
     const attn_linear_problem *l;
     const attn_quantized *q;
     ptrdiff_t part;    /* rows of W whose sum is one: a group, or a chain of it */
     ptrdiff_t n_parts; /* of all rows */
+    ptrdiff_t chunk;   /* parts that are multiplied at a time */
     ptrdiff_t n_code_rows;
     ptrdiff_t row;       /* numbers from row to row of x, filled up with zeros */
     ptrdiff_t most_rows; /* of x, that are loaded at a time */
     float *reals;        /* (rows, row); a single one where rows are rounded */
     term *terms;         /* (rows, row), where they are */
     float *scales;       /* (rows, n_parts) of these terms, */
-    int32_t *totals;     /* and their sums */
+    int32_t *begins;     /* and what their products with codes begin with */
     float *minimum_by;   /* (rows, n_parts): what minimums are multiplied by */
-    float *factors;      /* (2, PANEL): scales and minimums of a part of a panel */
-    int8_t *codes;       /* (part, PANEL) of 4 bits, as 8 */
+    float *factors;      /* (2, chunk, PANEL): scales and minimums */
+    void *ready;         /* a chunk of a panel; NULL where codes are read as they lie */
     float *output;       /* (rows, OUTPUT_ROW) */
     float *staged;       /* (OUTPUT_COLUMNS), for the bias */
 } integer_work;
@@ -47,6 +54,24 @@ static ptrdiff_t
 part_of(const attn_quantized *q)
 {
     return !q->rounds_rows && q->group > ATTN_BLOCK ? ATTN_BLOCK : q->group;
+}
+
+/* So many parts are multiplied at a time: as many as the first-level cache holds, ready,
+ * and of one group where a part is not a whole one. */
+static ptrdiff_t
+chunk_of(const attn_quantized *q)
+{
+    ptrdiff_t bytes = PANEL * (q->rounds_rows ? sizeof(code) : sizeof(float));
+    ptrdiff_t n = CHUNK_BYTES / (bytes * part_of(q));
+
+    return n > 1 ? n : 1;
+}
+
+/* Are codes of 8 bits ready as they lie? */
+static bool
+is_always_ready(const attn_quantized *q)
+{
+    return q->rounds_rows && q->bits == 8 && OFFSET == 0 && sizeof(code) == 1;
 }
 
 /* Rows of x that are loaded at a time. */
@@ -74,6 +99,7 @@ lay_out_integers(const attn_linear_problem *l, char *memory, integer_work *w)
     w->q = q;
     w->part = part_of(q);
     w->n_parts = attn_divide_up(l->n_in, w->part);
+    w->chunk = chunk_of(q) < w->n_parts ? chunk_of(q) : w->n_parts;
     w->n_code_rows = attn_code_rows(l->n_in);
     w->row = attn_divide_up(l->n_in, NUMBERS) * NUMBERS;
     w->most_rows = rows_at_a_time(l, w->row);
@@ -81,28 +107,31 @@ lay_out_integers(const attn_linear_problem *l, char *memory, integer_work *w)
     ptrdiff_t n_sums = w->most_rows * w->n_parts;
     w->reals = arena_reals(&a, q->rounds_rows ? w->row : n_numbers);
     w->terms = NULL;
-    w->codes = NULL;
+    w->ready = NULL;
     if (q->rounds_rows) {
         w->terms = arena_take(&a, (size_t)n_numbers * sizeof(term));
         w->scales = arena_reals(&a, n_sums);
-        w->totals = arena_take(&a, (size_t)n_sums * sizeof(int32_t));
+        w->begins = arena_take(&a, (size_t)n_sums * sizeof(int32_t));
     }
     w->minimum_by = arena_reals(&a, q->minimum.fine == NULL ? 0 : n_sums);
-    w->factors = arena_reals(&a, 2 * PANEL);
-    if (q->bits == 4) {
-        w->codes = arena_take(&a, (size_t)(w->part * PANEL));
+    w->factors = arena_reals(&a, 2 * w->chunk * PANEL);
+    if (w->most_rows >= SHARED_FROM && !is_always_ready(q)) {
+        ptrdiff_t n_rows = w->chunk * w->part;
+        ptrdiff_t size = q->rounds_rows ? sizeof(code) : sizeof(float);
+        n_rows = n_rows < w->n_code_rows ? n_rows : w->n_code_rows;
+        w->ready = arena_take(&a, (size_t)(n_rows * PANEL * size));
     }
     w->output = arena_reals(&a, w->most_rows * OUTPUT_ROW);
     w->staged = arena_reals(&a, OUTPUT_COLUMNS);
     return a.used;
 }
 
-/* Rows of W of a part, with those that fill up the last one. */
+/* Rows of W of n parts, with those that fill up the last one. */
 static ptrdiff_t
-part_rows(const integer_work *w, ptrdiff_t part)
+rows_of_parts(const integer_work *w, ptrdiff_t part, ptrdiff_t n)
 {
     ptrdiff_t left = w->n_code_rows - part * w->part;
-    return left < w->part ? left : w->part;
+    return left < n * w->part ? left : n * w->part;
 }
 
 #endif

@@ -1,0 +1,96 @@
+/* Products of rows that are not rounded: chains of codes, as floats, and numbers. */
+#ifndef ATTN_KERNEL_INTEGER_REALS_H
+#define ATTN_KERNEL_INTEGER_REALS_H
+
+#include "kernel/integer/product.h"
+
+static INLINE v_bytes
+load_bytes(const char *codes, int at, const int half, const code_form form, int zero)
+{
+    return form == CODES_8 ? v_load_bytes(codes + half * QUAD_ROW + at)
+           : half == 0     ? v_lower_bytes(codes + at, zero)
+                           : v_upper_bytes(codes + at, zero);
+}
+
+/* n_rows from row r on, n_reals vectors of columns from `column` on. */
+static INLINE void
+add_reals(const integer_product *m, const int n_rows, const int n_reals, ptrdiff_t r,
+          ptrdiff_t column, const code_form form)
+{
+    const ptrdiff_t step = step_of(form, sizeof(float));
+    const char *codes = (const char *)m->codes +
+                        column * (form == READY ? (int)sizeof(float) : ATTN_QUAD);
+    const float *x = m->reals + r * m->row;
+    v_real sums[FLOAT_ROWS][PANEL_REALS];
+
+    load_outputs(m, sums, n_rows, n_reals, r, column);
+    for (ptrdiff_t p = 0, left = m->n; left > 0; p++, left -= m->part) {
+        v_real chains[FLOAT_ROWS][PANEL_REALS];
+        UNROLLED for (int i = 0; i < n_rows; i++)
+        {
+            UNROLLED for (int j = 0; j < n_reals; j++)
+            {
+                chains[i][j] = v_set1(0);
+            }
+        }
+        for (ptrdiff_t k = left < m->part ? left : m->part; k > 0;
+             k -= ATTN_CODE_ROWS, codes += step, x += ATTN_CODE_ROWS) {
+            UNROLLED for (int t = 0; t < ATTN_CODE_ROWS; t++)
+            {
+                v_real w[PANEL_REALS];
+                UNROLLED for (int j = 0; j < n_reals; j++)
+                {
+                    const float *ready = (const float *)(const void *)codes;
+                    w[j] = form == READY
+                               ? v_load(ready + t * PANEL + j * LANES)
+                               : v_float_codes(load_bytes(codes, j * BYTES_CODES,
+                                                          t / ATTN_QUAD, form, m->zero),
+                                               t % ATTN_QUAD);
+                }
+                UNROLLED for (int i = 0; i < n_rows; i++)
+                {
+                    v_real one = v_set1(x[i * m->row + t]);
+                    UNROLLED for (int j = 0; j < n_reals; j++)
+                    {
+                        chains[i][j] = v_fma(w[j], one, chains[i][j]);
+                    }
+                }
+            }
+            if (form != READY) {
+                prefetch_codes(codes, (int)step);
+            }
+        }
+        UNROLLED for (int i = 0; i < n_rows; i++)
+        {
+            UNROLLED for (int j = 0; j < n_reals; j++)
+            {
+                sums[i][j] = add_part(m, p * PANEL + column + j * LANES, r + i, p,
+                                      chains[i][j], sums[i][j]);
+            }
+        }
+    }
+    store_outputs(m, sums, n_rows, n_reals, r, column);
+}
+
+static NOINLINE void
+add_floats(const integer_product *m, ptrdiff_t n, code_form form)
+{
+    ptrdiff_t r = 0;
+
+    for (; form == READY && n - r >= FLOAT_ROWS; r += FLOAT_ROWS) {
+        for (ptrdiff_t k = 0; k < PANEL; k += FLOAT_REALS * LANES) {
+            add_reals(m, FLOAT_ROWS, FLOAT_REALS, r, k, READY);
+        }
+    }
+    for (; r < n; r++) {
+        switch (form) {
+        case CODES_8: add_reals(m, 1, PANEL_REALS, r, 0, CODES_8); break;
+        case CODES_4: add_reals(m, 1, PANEL_REALS, r, 0, CODES_4); break;
+        case READY: add_reals(m, 1, PANEL_REALS, r, 0, READY); break;
+        }
+    }
+}
+
+_Static_assert(PANEL_REALS % FLOAT_REALS == 0, "whole tiles");
+
+#endif
