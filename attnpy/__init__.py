@@ -133,7 +133,10 @@ if not TYPE_CHECKING:  # to whom every name would be right
             value = getattr(import_module(f"attnpy.{_LATER[name]}"), name)
             globals()[name] = value
             return value
-        raise AttributeError(f"module 'attnpy' has no attribute {name!r}")
+        from attnpy._keywords import NAMES
+
+        here = f": there is attnpy.{NAMES[name]}" if name in NAMES else ""
+        raise AttributeError(f"module 'attnpy' has no attribute {name!r}{here}")
 
 
 def __dir__() -> list[str]:

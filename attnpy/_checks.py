@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
     from typing import Any
 
     from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -23,22 +23,6 @@ if TYPE_CHECKING:
 
 # Float64 holds every integer up to here, and no sum of two wraps in int64.
 LARGEST_POSITION = 2**53
-
-# Keywords of PyTorch's attention, and what to write here instead.
-ELSEWHERE = {
-    "is_causal": "write causal=True, or 'top_left' for PyTorch's alignment",
-    "attn_mask": "write mask=, True where a query may attend, or bias= for numbers",
-    "key_padding_mask": "write kv_lengths=, or mask=, True where a query may attend",
-    "need_weights": "write return_weights=",
-    "output_attentions": "write return_weights=",
-    "output_hidden_states": "write return_hidden_states=",
-    "return_hidden_states": "the stacks Encoder and Decoder have it, and the models",
-    "average_attn_weights": "MultiHeadAttention has average_weights=",
-    "dropout": "attention() has it, and the vjp of attention layers",
-    "dropout_p": "attention() has dropout=, and the vjp of attention layers",
-    "key": "write context=, and value= where values come from elsewhere",
-    "enable_gqa": "heads are grouped wherever there are fewer of the keys",
-}
 
 
 def array(values: ArrayLike, name: str) -> NDArray[Any]:
@@ -52,13 +36,37 @@ def array(values: ArrayLike, name: str) -> NDArray[Any]:
         )
     try:
         return np.asarray(values)
-    except ValueError as error:
-        if not isinstance(values, (list, tuple)):
+    except (ValueError, TypeError, RuntimeError) as error:
+        better = unreadable(values, name)
+        if better is None:
             raise
-        raise ValueError(
+        raise better from error
+
+
+def unreadable(values: object, name: str) -> Exception | None:
+    """Return an error about an object that NumPy cannot read, if it can be explained.
+
+    The C module calls it, too.
+    """
+    for value in [values, *(values if isinstance(values, (list, tuple)) else ())]:
+        if type(value).__module__.partition(".")[0] == "torch":
+            tensor: Any = value
+            problem = (
+                "that requires a gradient"
+                if getattr(tensor, "requires_grad", False)
+                else f"of {getattr(tensor, 'dtype', 'another kind')}"
+            )
+            return TypeError(
+                f"{name}: expected an array, got a torch.Tensor {problem}: "
+                "attnpy.integrations.torch has functions of tensors, and "
+                "x.detach().float().numpy() is an array"
+            )
+    if isinstance(values, (list, tuple)):
+        return ValueError(
             f"{name}: expected an array, or lists of equal lengths, got a "
             f"{type(values).__name__} of items of different shapes"
-        ) from error
+        )
+    return None
 
 
 def _has_mask(values: object) -> bool:
@@ -208,16 +216,6 @@ def generator(rng: np.random.Generator | None) -> np.random.Generator:
             f"numpy.random.default_rng(0), got {type(rng).__name__}"
         )
     return rng
-
-
-def keywords(given: Iterable[str], known: Container[str], caller: str) -> None:
-    """Refuse keywords that a call does not know, as Python does."""
-    for name in given:
-        if name not in known:
-            hint = f": {ELSEWHERE[name]}" if name in ELSEWHERE else ""
-            raise TypeError(
-                f"{caller} got an unexpected keyword argument {name!r}{hint}"
-            )
 
 
 @contextmanager

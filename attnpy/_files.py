@@ -28,6 +28,16 @@ def folder_at(path: str | os.PathLike[str]) -> Path:
             "folder: expected a model's folder on this machine, as nothing is "
             f"downloaded, got {os.fspath(path)!r}"
         )
+    if not folder.is_dir():
+        raise NotADirectoryError(
+            f"folder: expected a model's folder, got a file, {os.fspath(path)!r}"
+        )
+    # Of a sentence-transformers folder, the model may be in a folder below.
+    if not any((folder / name).exists() for name in ("config.json", "modules.json")):
+        raise FileNotFoundError(
+            "folder: expected a model's folder, with a config.json, got "
+            f"{os.fspath(path)!r} without"
+        )
     return folder
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from attnpy import _attnpy, _checks, _repr
+from attnpy import _attnpy, _keywords, _repr
 from attnpy._options import DIFFERENTIABLE, VJP, Options
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def attention_vjp(
     >>> bool(np.isclose(np.sum(gradients.key * step), change, rtol=1e-4))
     True
     """
-    _checks.keywords(options, DIFFERENTIABLE, "attention_vjp()")
+    _keywords.refuse(options, DIFFERENTIABLE, "attention_vjp()")
     names = _names(wanted)
     for name in ("bias", "sinks"):
         if name in names and options.get(name) is None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import numpy as np
 
-from attnpy import _attnpy, _checks, _dtypes, _repr
+from attnpy import _attnpy, _checks, _dtypes, _keywords, _repr
 from attnpy._options import PASSED_ON, Options
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ TOTALS = ("float64", "float32")  # the dtypes of a state's array
 OF_PARTS = PASSED_ON - {"sinks", "seq_offsets"}
 
 
+@_keywords.answering
 class PartialAttention(NamedTuple):
     """The state of queries that have seen some of their keys, from `attend_partial`.
 
@@ -199,7 +200,7 @@ def attend_partial(
     >>> bool((output == attnpy.attention(query, key, value)).all())
     True
     """
-    _checks.keywords(options, OF_PARTS, "attend_partial()")
+    _keywords.refuse(options, OF_PARTS, "attend_partial()")
     if state is not None:
         if not isinstance(state, PartialAttention):
             raise TypeError(

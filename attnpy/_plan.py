@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from attnpy import _attnpy, _checks, _repr
+from attnpy import _attnpy, _keywords, _repr
 from attnpy._options import PUBLIC, Options
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ class Plan(_attnpy.Plan[PlanResult]):
         cls, query: Array, key: Array, value: Array, **options: Unpack[PlanOptions]
     ) -> Any:
         """Check the arguments and allocate the results."""
-        _checks.keywords(options, PUBLIC, "Plan()")
+        _keywords.refuse(options, PUBLIC, "Plan()")
         plan = super().__new__(cls, query, key, value, Options(**options))
         plan._options = {
             name: _repr.Plain(_repr.brief(value))  # without the arrays themselves

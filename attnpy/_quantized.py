@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from attnpy import _checks, _dtypes
+from attnpy import _checks, _dtypes, _keywords
 from attnpy._packed_weight import CACHE_LINE, LARGEST, PANEL_COLUMNS, row_numbers
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ class Parts(NamedTuple):
     coarse_minimum: Array | None
 
 
+@_keywords.answering
 class QuantizedWeight:
     r"""A matrix of 8 or 4 bits, which a layer takes in place of one of numbers.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -58,7 +59,8 @@ def line(thing: object, entries: Mapping[str, Any]) -> str:
 
 def differing(kind: Any, entries: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries that are not None, and not the default of the constructor."""
-    defaults = getattr(kind.__init__, "__kwdefaults__", None) or {}
+    constructor = inspect.unwrap(kind.__init__)  # `_keywords.answering` wraps it
+    defaults = getattr(constructor, "__kwdefaults__", None) or {}
     return {
         name: value
         for name, value in entries.items()

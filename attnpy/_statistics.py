@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from attnpy import _attnpy, _checks, _repr
+from attnpy import _attnpy, _checks, _keywords, _repr
 from attnpy._options import PASSED_ON, Options, Wanted
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def statistics(
         raise ValueError(f"top_k: expected 'top' in wanted, got {tuple(names)}")
     else:
         n_top = 0
-    _checks.keywords(options, PASSED_ON | {"page_table"}, "statistics()")
+    _keywords.refuse(options, PASSED_ON | {"page_table"}, "statistics()")
     keys = _checks.array(key, "key")
     values = keys[..., :0] if keys.ndim > 0 else keys  # no columns
     given = values if value is None else value

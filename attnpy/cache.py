@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnpy import _checks, _dtypes, _parameters, _pickles, _repr
+from attnpy import _checks, _dtypes, _keywords, _parameters, _pickles, _repr
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +23,7 @@ def __dir__() -> list[str]:
     return __all__
 
 
+@_keywords.answering
 class KVCache:
     """A cache for the keys and values of a batch of sequences of different lengths.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
-from attnpy import _checks, _dtypes
+from attnpy import _checks, _dtypes, _keywords
 from attnpy._attention import attention
 from attnpy._linear import linear
 from attnpy.blocks import tanh
@@ -71,6 +71,7 @@ def additive_attention(
     return_weights: bool = ...,
     num_threads: int | None = ...,
 ) -> Array | tuple[Array, Array]: ...
+@_keywords.answering
 def additive_attention(
     query: ArrayLike,
     key: ArrayLike,
@@ -235,6 +236,7 @@ def multiplicative_attention(
     return_weights: bool = ...,
     num_threads: int | None = ...,
 ) -> Array | tuple[Array, Array]: ...
+@_keywords.answering
 def multiplicative_attention(
     query: ArrayLike,
     key: ArrayLike,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnpy import _checks
+from attnpy import _checks, _keywords
 from attnpy._labels import mask_rows
 from attnpy.positions import query_positions
 
@@ -41,6 +41,7 @@ def __dir__() -> list[str]:
     return __all__
 
 
+@_keywords.answering
 def causal(
     num_queries: int,
     num_keys: int | None = None,
@@ -100,6 +101,7 @@ def causal(
     return (np.arange(num_keys) <= positions[..., np.newaxis]) | (not hides)
 
 
+@_keywords.answering
 def window(
     num_queries: int,
     num_keys: int,
@@ -162,6 +164,7 @@ def window(
     return mask
 
 
+@_keywords.answering
 def padding(kv_lengths: ArrayLike, num_keys: int) -> Mask:
     """Hide the keys past each sequence's length.
 
@@ -347,6 +350,7 @@ def prefix_lm(length: int, prefix_length: ArrayLike) -> Mask:
     return causal(length) | (np.arange(length) < ends)
 
 
+@_keywords.answering
 def show(
     mask: ArrayLike,
     query_labels: Sequence[Any] | None = None,

@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnpy import _attnpy, _checks, _dtypes, _parameters, _pickles, _repr, _vjp
+from attnpy import (
+    _attnpy,
+    _checks,
+    _dtypes,
+    _keywords,
+    _parameters,
+    _pickles,
+    _repr,
+    _vjp,
+)
 from attnpy._options import Norm
 from attnpy._vjp import LayerGradients
 
@@ -88,6 +97,7 @@ def norm_vjp(
     return output, pullback
 
 
+@_keywords.answering
 class LayerNorm:
     r"""Layer normalization: each token gets mean 0 and variance 1, then a scale.
 
@@ -203,6 +213,7 @@ class LayerNorm:
         return _attnpy.normalize(x, residual, arguments, num_threads)
 
 
+@_keywords.answering
 class RMSNorm:
     r"""Root mean square normalization: each token gets mean square 1, then a scale.
 

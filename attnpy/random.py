@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnpy import _checks
+from attnpy import _checks, _keywords
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,6 +32,7 @@ _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 
 
+@_keywords.answering
 def dropout_mask(
     shape: Sequence[int],
     dropout: float,

@@ -1,16 +1,29 @@
 """What all modules say of the same wrong arguments, in the terms of the call."""
 
 import copy
+import inspect
+import operator
 import pickle
 import re
 
 import numpy as np
 import pytest
+from support import public
 from support.comparisons import assert_same_parameters
 from support.errors import refused
 
 import attnpy
-from attnpy import _checks, blocks, classic, masks, models, norms, plot, positions
+from attnpy import (
+    _checks,
+    _keywords,
+    blocks,
+    classic,
+    masks,
+    models,
+    norms,
+    plot,
+    positions,
+)
 from attnpy.cache import KVCache
 from attnpy.layers import MultiHeadAttention, SelfAttention
 from attnpy.random import dropout_mask
@@ -366,6 +379,143 @@ def test_keywords_of_pytorch_are_told_how_to_say_it_here(name):
     ):
         with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}': "):
             call(X, **{name: None})
+
+
+RESULTS = (  # which functions return: nobody writes their fields
+    "AttentionGradients",
+    "blocks.ModelOutput",
+    "layers.LayerGradients",
+    "checkpoints.Family",
+    "PartialAttention",
+    "view.View",
+)
+# Only functions with other keywords have these.
+OPTIONS = ("average_weights", "rotary", "context_mask", "cache")
+
+
+def callables_with(own):
+    """Public functions and methods with these parameters, which take no others."""
+    for name, thing in public.callables().items():
+        try:
+            parameters = inspect.signature(thing).parameters
+        except (TypeError, ValueError):
+            continue
+        kinds = {p.kind for p in parameters.values()}
+        if set(own) <= set(parameters) and inspect.Parameter.VAR_KEYWORD not in kinds:
+            yield name, thing, parameters
+
+
+@pytest.mark.parametrize("line", _keywords.LINES, ids=lambda line: line[1])
+def test_every_function_tells_keywords_of_others_what_to_write_here(line):
+    own, elsewhere, said = line
+    found = 0
+    for name, thing, parameters in callables_with(own.split()):
+        if not own or name.split(".index")[0].split(".count")[0] in RESULTS:
+            continue
+        for keyword in set(elsewhere.split()) - set(parameters):
+            expected = _keywords.hint(keyword, parameters)
+            with pytest.raises(TypeError) as caught:
+                thing(*((X,) * 3 if name == "attention" else ()), **{keyword: None})
+            assert str(caught.value).endswith(
+                f"got an unexpected keyword argument {keyword!r}: {expected}"
+            ), f"{name}: expected the decorator @_keywords.answering"
+            found += 1
+    sentence = said or f"write {own}="
+    hints = {_keywords.hint(keyword, own.split()) for keyword in elsewhere.split()}
+    assert hints == {sentence}
+    assert found or not own or own in OPTIONS
+
+
+def test_what_others_call_attention_is_told_its_name_here():
+    for name, here in _keywords.NAMES.items():
+        with pytest.raises(AttributeError, match=f"there is attnpy.{re.escape(here)}"):
+            getattr(attnpy, name)
+        assert not hasattr(attnpy, name)
+        where = here.split(",")[0].split(" ")[0]
+        assert callable(operator.attrgetter(where)(attnpy))
+
+
+def test_the_signature_of_attention_shows_its_own_keywords_only():
+    parameters = inspect.signature(attnpy.attention).parameters
+    assert "others" not in parameters
+    assert list(parameters)[:4] == ["query", "key", "value", "mask"]
+
+
+def test_an_error_inside_a_function_is_not_taken_for_a_keyword():
+    with pytest.raises(TypeError, match=r"^mask: expected bool"):
+        masks.show(np.ones((2, 2)))
+    with pytest.raises(TypeError, match="missing 1 required positional argument"):
+        masks.show()
+    with pytest.raises(TypeError, match=r"'nonsense'$"):
+        masks.show(np.ones((2, 2), bool), nonsense=1)
+
+
+class Tensor:
+    """As PyTorch's, of which NumPy can make no array."""
+
+    def __init__(self, requires_grad):
+        self.requires_grad = requires_grad
+        self.dtype = "torch.bfloat16"
+
+    def __array__(self, *_, **__):
+        if self.requires_grad:
+            raise RuntimeError("Can't call numpy() on Tensor that requires grad.")
+        raise TypeError("Got unsupported ScalarType BFloat16")
+
+
+@pytest.mark.parametrize("requires_grad", [True, False])
+def test_a_tensor_that_is_no_array_is_told_what_takes_it(requires_grad, monkeypatch):
+    monkeypatch.setattr(Tensor, "__module__", "torch")
+    tensor = Tensor(requires_grad)
+    said = "requires a gradient" if requires_grad else "of torch.bfloat16"
+    for call, name in (
+        (lambda: attnpy.attention(tensor, X, X), "query"),
+        (lambda: attnpy.attention(X, X, X, bias=[tensor]), "bias"),
+        (lambda: SelfAttention(4, 2)(tensor), "x"),
+        (lambda: masks.document(tensor), "ids"),
+    ):
+        with pytest.raises(TypeError, match=rf"^{name}: .*{said}: .*\.torch"):
+            call()
+
+
+def test_other_errors_of_an_object_stay_as_they_are():
+    class Broken:
+        def __array__(self, *_, **__):
+            raise TypeError("broken")
+
+    with pytest.raises(TypeError, match=r"^broken$"):
+        attnpy.attention(Broken(), X, X)
+
+
+def test_wrong_shapes_are_told_what_makes_them_right():
+    q = np.ones((2, 6, 4, 8))  # (B, L, H, D)
+    k = np.ones((2, 9, 4, 8))
+    with pytest.raises(ValueError, match=r"np\.swapaxes\(x, -3, -2\)"):
+        attnpy.attention(q, k, k)
+    q, k = q.swapaxes(1, 2), k.swapaxes(1, 2)
+    mask = np.ones((2, 9), bool)
+    with pytest.raises(ValueError, match=r"write it as \[:, None, None, :\]"):
+        attnpy.attention(q, k, k, mask=mask)
+    assert attnpy.attention(q, k, k, mask=mask[:, None, None, :]).shape == q.shape
+    with pytest.raises(TypeError, match=r"^key: expected an array, got None$"):
+        attnpy.attention(q, None, k)
+    with pytest.raises(ValueError, match=r"^query: expected an array, or lists of"):
+        attnpy.attention([[1.0, 2.0], [3.0]], k, k)
+
+
+FROM_FOLDERS = [
+    kind for kind in public.classes().values() if hasattr(kind, "from_pretrained")
+]
+
+
+@pytest.mark.parametrize("kind", FROM_FOLDERS)
+def test_what_is_no_models_folder_is_refused_in_its_own_words(kind, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"^folder: .* with a config\.json"):
+        kind.from_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+    file.write_text("{}")
+    with pytest.raises(NotADirectoryError, match=r"^folder: .* got a file, "):
+        kind.from_pretrained(file)
 
 
 def test_the_state_of_pytorchs_layer_is_told_how_to_be_loaded():

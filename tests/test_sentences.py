@@ -1271,3 +1271,48 @@ def test_minilm_has_the_same_bits_in_any_company(real):
 def test_the_page_prints_what_its_comments_say():
     minilm.require()
     pages.assert_examples_print_what_their_comments_say("sentences.md")
+
+
+def test_a_result_is_printed_with_its_texts(encoder):
+    texts = ["one two", "three\n four", "two " * 60]
+    several = encoder.search(["two", "three"], iter(texts), top_k=2)
+    blocks = str(several).split("\n\n")
+    assert [len(block.splitlines()) for block in blocks] == [2, 2]
+    for block, indices, scores in zip(blocks, *several, strict=True):
+        for line, index, score in zip(block.splitlines(), indices, scores, strict=True):
+            number, place, text = line.split("  ")
+            assert float(number) == pytest.approx(score, abs=6e-4)
+            assert int(place) == index
+            assert " ".join(texts[index].split()).startswith(text.removesuffix("..."))
+            assert len(text) <= 100
+    assert several.texts == {int(i): texts[i] for i in set(several.indices.flat)}
+    first = encoder.search("two", texts, top_k=2)
+    assert str(first) == blocks[0]
+    again = pickle.loads(pickle.dumps(first))
+    assert str(again) == str(first)
+
+
+def test_a_result_of_vectors_is_printed_without_texts(encoder):
+    vectors = encoder.encode(["one", "two", "three"])
+    found = encoder.search("two", vectors, top_k=1)
+    assert str(found) == f"{found.scores[0]:.3f}  {found.indices[0]}"
+    assert found.texts == {}
+
+
+def test_a_search_keeps_the_texts_of_the_best_only(encoder, monkeypatch):
+    monkeypatch.setattr(module, "BLOCK", 2)
+    texts = ["two", "one", "three", "four", "two one"]
+    found = encoder.search("two", texts, top_k=2)
+    assert found.texts == {int(i): texts[i] for i in found.indices}
+
+
+def test_a_table_in_place_of_texts_is_told_to_give_a_column(encoder):
+    class DataFrame(dict):
+        columns = ("text",)
+
+        def __iter__(self):
+            return iter(self.columns)
+
+    for call in (encoder.encode, lambda table: encoder.search("two", table)):
+        with pytest.raises(TypeError, match=r"^texts: expected .*table\['text'\]"):
+            call(DataFrame(text=["one"]))

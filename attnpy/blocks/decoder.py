@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 import numpy as np
 
-from attnpy import _checks, _parameters, _pickles, _repr, _vjp
+from attnpy import _checks, _keywords, _parameters, _pickles, _repr, _vjp
 from attnpy._options import PASSED_ON
 from attnpy.blocks import _stack
 from attnpy.blocks._stack import ModelOutput
@@ -58,6 +58,7 @@ Part = tuple[
 HANDED_ON = PASSED_ON - {"causal"} | {"rotary", "mixed"}
 
 
+@_keywords.answering
 class DecoderLayer:
     r"""Causal self-attention, attention to a context, and a feed-forward network.
 
@@ -363,7 +364,7 @@ class DecoderLayer:
                 tokens, residual=residual, mixed=mixed, num_threads=num_threads
             )
 
-        _checks.keywords(options, HANDED_ON, "DecoderLayer()")
+        _keywords.refuse(options, HANDED_ON, "DecoderLayer()")
         asked = _stack.asked(return_weights, heads)
         self._check_context(context, context_mask, context_lengths, context_offsets)
         if cache is not None and not self.causal:
@@ -453,7 +454,7 @@ class DecoderLayer:
         def run() -> tuple[Array, Pullback]:
             return _stack.chain_vjp(self, tokens, steps)
 
-        _checks.keywords(options, HANDED_ON - {"mixed"}, "DecoderLayer.vjp()")
+        _keywords.refuse(options, HANDED_ON - {"mixed"}, "DecoderLayer.vjp()")
         self._check_context(context, context_mask, context_lengths, context_offsets)
         options |= self._own_options(options)
         names, tokens = _vjp.wanted_names(wanted), _vjp.floating(x, "x")
@@ -501,6 +502,7 @@ class DecoderLayer:
                 raise ValueError(f"{name}: expected None without cross-attention")
 
 
+@_keywords.answering
 class Decoder:
     """A stack of decoder layers.
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnpy import _checks, _dtypes, _parameters, _pickles, _repr, _vjp
+from attnpy import _checks, _dtypes, _keywords, _parameters, _pickles, _repr, _vjp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from attnpy._typing import Array
 
 
+@_keywords.answering
 class Embedding:
     """A table of vectors, of which a call returns those that it is given numbers of.
 

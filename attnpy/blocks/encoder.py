@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
-from attnpy import _checks, _parameters, _pickles, _repr, _vjp
+from attnpy import _checks, _keywords, _parameters, _pickles, _repr, _vjp
 from attnpy._options import PASSED_ON
 from attnpy.blocks import _dropout, _stack
 from attnpy.blocks._stack import ModelOutput
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         """The options of a stack's call that do not change the kind of its result."""
 
 
+@_keywords.answering
 class EncoderLayer:
     r"""Self-attention and a feed-forward network, each with a residual and a norm.
 
@@ -244,7 +245,7 @@ class EncoderLayer:
                 num_threads=num_threads,
             )
 
-        _checks.keywords(options, PASSED_ON | {"rotary", "mixed"}, "EncoderLayer()")
+        _keywords.refuse(options, PASSED_ON | {"rotary", "mixed"}, "EncoderLayer()")
         tokens = _checks.array(x, "x")
         asked = _stack.asked(return_weights, heads)
         for part, norm in ((attend, self.norm_1), (feed, self.norm_2)):
@@ -323,7 +324,7 @@ class EncoderLayer:
         def run() -> tuple[Array, Pullback]:
             return _stack.chain_vjp(self, tokens, steps)
 
-        _checks.keywords(options, PASSED_ON | {"rotary"}, "EncoderLayer.vjp()")
+        _keywords.refuse(options, PASSED_ON | {"rotary"}, "EncoderLayer.vjp()")
         names, tokens = _vjp.wanted_names(wanted), _vjp.floating(x, "x")
         steps = [
             _stack.Sublayer(name, _dropout.dropping(vjp, rate, its_seed), norm).step(
@@ -337,6 +338,7 @@ class EncoderLayer:
         return _vjp.run(run, checkpoint)
 
 
+@_keywords.answering
 class Encoder:
     """A stack of encoder layers.
 

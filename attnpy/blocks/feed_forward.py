@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnpy import _attnpy, _checks, _dtypes, _parameters, _pickles, _repr, _vjp
+from attnpy import (
+    _attnpy,
+    _checks,
+    _dtypes,
+    _keywords,
+    _parameters,
+    _pickles,
+    _repr,
+    _vjp,
+)
 from attnpy._linear import linear, linear_vjp
 from attnpy._vjp import LayerGradients
 
@@ -27,6 +36,7 @@ PLAIN = ("relu", "gelu", "gelu_tanh", "silu", "quick_gelu", "relu2", "tanh")
 ACTIVATIONS = (*PLAIN, *GATED)
 
 
+@_keywords.answering
 class FeedForward:
     r"""The same small network for each token.
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnpy import _checks, _dtypes, _parameters, _pickles, _repr, _vjp
+from attnpy import _checks, _dtypes, _keywords, _parameters, _pickles, _repr, _vjp
 from attnpy._linear import linear, linear_vjp
 from attnpy._vjp import LayerGradients
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from attnpy._vjp import Pullback
 
 
+@_keywords.answering
 class Linear:
     r"""The product of each token with a matrix, plus a bias.
 

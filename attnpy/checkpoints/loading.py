@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attnpy import _checks, _dtypes, _progress
+from attnpy import _checks, _dtypes, _keywords, _progress
 from attnpy._families.declaration import Family, names_for
 from attnpy._packed_weight import PANEL_COLUMNS, PanelWriter
 from attnpy._quoting import joined, listed, named, quoted
@@ -32,6 +32,7 @@ OPENED = Checkpoint | GgufFile
 BLOCK_BYTES, FEWEST_ROWS, MOST_ROWS = 1 << 20, 16, 64
 
 
+@_keywords.answering
 def load(
     model: Model,
     tensors: Mapping[str, ArrayLike],

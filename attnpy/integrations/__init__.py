@@ -2,7 +2,26 @@
 
 from typing import TYPE_CHECKING
 
-_MODULES = ("autograd", "dask", "huggingface", "jax", "onnx", "sklearn", "torch")
+# What type checkers and editors see of the modules that are imported later.
+if TYPE_CHECKING:
+    from attnpy.integrations import autograd as autograd
+    from attnpy.integrations import dask as dask
+    from attnpy.integrations import huggingface as huggingface
+    from attnpy.integrations import jax as jax
+    from attnpy.integrations import onnx as onnx
+    from attnpy.integrations import sklearn as sklearn
+    from attnpy.integrations import torch as torch
+
+# The adapters, and the packages they are for.
+_MODULES = {
+    "autograd": "autograd",
+    "dask": "dask",
+    "huggingface": "transformers",
+    "jax": "jax",
+    "onnx": "onnx",
+    "sklearn": "sklearn",
+    "torch": "torch",
+}
 
 if not TYPE_CHECKING:  # to whom every name would be right
 
@@ -18,4 +37,7 @@ if not TYPE_CHECKING:  # to whom every name would be right
 
 
 def __dir__() -> list[str]:
-    return [name for name in _MODULES if name in globals()]  # what is imported
+    """Return the adapters whose packages are installed."""
+    from importlib.util import find_spec
+
+    return [name for name, package in _MODULES.items() if find_spec(package)]

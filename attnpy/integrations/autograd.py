@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnpy import _checks
+from attnpy import _checks, _keywords
 from attnpy._attention import attention as numpy_attention
 from attnpy._gradients import NAMES, attention_vjp
 from attnpy._options import DIFFERENTIABLE, PUBLIC
@@ -87,7 +87,7 @@ def attention(query: Any, key: Any, value: Any, **options: Unpack[PlanOptions]) 
     >>> grad(loss)(key).shape
     (4, 10, 16)
     """
-    _checks.keywords(options, PUBLIC, "attention()")
+    _keywords.refuse(options, PUBLIC, "attention()")
     bias, sinks = options.pop("bias", None), options.pop("sinks", None)
     for name, option in options.items():
         if isbox(option):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import numpy as np
 
-from attnpy import _checks, _dtypes
+from attnpy import _checks, _dtypes, _keywords
 from attnpy._attention import attention as numpy_attention
 from attnpy._merge import merge
 from attnpy._options import PASSED_ON
@@ -164,7 +164,7 @@ def attention(
     >>> bool((lazy.compute() == expected).all())
     True
     """
-    _checks.keywords(options, OPTIONS, "attention()")
+    _keywords.refuse(options, OPTIONS, "attention()")
     _checks.one_of(combine, "combine", ("chain", "tree"))
     return_lse = _checks.flag(return_lse, "return_lse")
     inputs = _inputs(query, key, value, options)

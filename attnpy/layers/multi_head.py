@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
-from attnpy import _attnpy, _checks, _dtypes, _parameters, _pickles, _repr, _vjp
+from attnpy import (
+    _attnpy,
+    _checks,
+    _dtypes,
+    _keywords,
+    _parameters,
+    _pickles,
+    _repr,
+    _vjp,
+)
 from attnpy._layer_vjp import OutputSide, Side, Sources, checked_wanted, layer_vjp
 from attnpy._linear import project_heads
 from attnpy._options import (
@@ -65,6 +74,7 @@ if TYPE_CHECKING:
         average_weights: bool
 
 
+@_keywords.answering
 class MultiHeadAttention:
     r"""Several heads of attention side by side, and a projection of their results.
 
@@ -427,7 +437,7 @@ class MultiHeadAttention:
             `rotary`, `kv_lengths` or `value` and a cache as `context`. The cache has
             not changed after an error.
         """
-        _checks.keywords(options, PASSED_ON, "MultiHeadAttention()")
+        _keywords.refuse(options, PASSED_ON, "MultiHeadAttention()")
         check_caches(context, cache, kv_lengths)
         check_value(value, context, self.W_k, self.W_v)
         self._check_rotary(rotary, context)
@@ -560,7 +570,7 @@ class MultiHeadAttention:
         >>> bool(np.square(mha(x, causal=True)).sum() < np.square(output).sum())
         True
         """
-        _checks.keywords(options, DIFFERENTIABLE, "MultiHeadAttention.vjp()")
+        _keywords.refuse(options, DIFFERENTIABLE, "MultiHeadAttention.vjp()")
         _vjp.check_trainable(self, (*PROJECTIONS, "W_o", "b_o"))
         if isinstance(context, KVCache):
             raise TypeError(

@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
-from attnpy import _attnpy, _checks, _dtypes, _parameters, _pickles, _repr, _vjp
+from attnpy import (
+    _attnpy,
+    _checks,
+    _dtypes,
+    _keywords,
+    _parameters,
+    _pickles,
+    _repr,
+    _vjp,
+)
 from attnpy._layer_vjp import Side, Sources, checked_wanted, layer_vjp
 from attnpy._options import DIFFERENTIABLE, PASSED_ON, Heads, Options, Projections
 from attnpy._vjp import LayerGradients
@@ -28,6 +37,7 @@ if TYPE_CHECKING:
         dropout_seed: int | None
 
 
+@_keywords.answering
 class SelfAttention:
     r"""One head of attention: queries, keys and values are projections of the tokens.
 
@@ -225,7 +235,7 @@ class SelfAttention:
         TypeError, ValueError
             As `attnpy.attention`, and for parameters that do not fit.
         """
-        _checks.keywords(options, PASSED_ON - {"sinks"}, "SelfAttention()")
+        _keywords.refuse(options, PASSED_ON - {"sinks"}, "SelfAttention()")
         check_value(value, context, self.W_k, self.W_v)
         if context is None and q_offset is None:
             q_offset = 0
@@ -285,7 +295,7 @@ class SelfAttention:
         TypeError, ValueError
             As a call; if the parameters are not float32 or float64.
         """
-        _checks.keywords(options, DIFFERENTIABLE - {"sinks"}, "SelfAttention.vjp()")
+        _keywords.refuse(options, DIFFERENTIABLE - {"sinks"}, "SelfAttention.vjp()")
         _vjp.check_trainable(self, PROJECTIONS)
         check_value(value, context, self.W_k, self.W_v)
         chosen: dict[str, Any] = dict(options)

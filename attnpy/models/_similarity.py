@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -16,9 +16,20 @@ if TYPE_CHECKING:
 
     from attnpy._typing import Array
 
+# Of a text that is printed.
+LETTERS = 100
 
-class SearchResult(NamedTuple):
+
+class _Found(NamedTuple):
+    indices: NDArray[np.int64]
+    scores: Array
+
+
+class SearchResult(_Found):
     """The results of `SentenceEncoder.search`, the best first.
+
+    A tuple of `indices` and `scores`. `print` shows a line for each result: its score,
+    its index and its text, as far as the corpus was of texts.
 
     Attributes
     ----------
@@ -26,14 +37,39 @@ class SearchResult(NamedTuple):
         The indices of vectors or texts, counted from 0.
     scores : ndarray, of the same shape
         Their similarities.
+    texts : dict of int to str
+        The texts found, by their indices; empty for a corpus of vectors.
     """
 
-    indices: NDArray[np.int64]
-    scores: Array
+    texts: dict[int, str]
+
+    def __new__(
+        cls,
+        indices: NDArray[np.int64],
+        scores: Array,
+        texts: dict[int, str] | None = None,
+    ) -> SearchResult:
+        """Return a result, of these texts."""
+        result = super().__new__(cls, indices, scores)
+        result.texts = texts or {}
+        return result
 
     def __repr__(self) -> str:
         """Return the dtype and shape of each array."""
-        return _repr.of_fields(self)
+        return _repr.line(self, self._asdict())
+
+    def __str__(self) -> str:
+        """Return a line for each result; an empty line stands between queries."""
+        several = zip(
+            np.atleast_2d(self.indices), np.atleast_2d(self.scores), strict=True
+        )
+        return "\n\n".join("\n".join(map(self._line, *each)) for each in several)
+
+    def _line(self, index: int, score: float) -> str:
+        text = " ".join(self.texts.get(int(index), "").split())
+        if len(text) > LETTERS:
+            text = text[: LETTERS - 3] + "..."
+        return f"{score:.3f}  {index}  {text}".rstrip()
 
 
 def _dot(a: Array, b: Array, num_threads: int | None) -> Array:
@@ -88,15 +124,19 @@ def vectors(values: ArrayLike, name: str, dim: int | None = None) -> Array:
     return np.ascontiguousarray(array, dtype)
 
 
-def best(blocks: Iterable[Array], k: int, n_queries: int) -> SearchResult:
+def best(
+    blocks: Iterable[tuple[Array, Sequence[str]]], k: int, n_queries: int
+) -> SearchResult:
     """Return the k largest scores of each query from blocks (n_queries, m).
 
-    Of equal scores the first ones are kept; NaN counts as -inf.
+    With each block come its `m` texts, or none. Of equal scores the first ones are
+    kept; NaN counts as -inf.
     """
+    kept: dict[int, str] = {}
     indices = [np.empty(0, np.int64)] * n_queries
     scores: list[Array] = [np.empty(0, np.float32)] * n_queries
     begin = 0
-    for block in blocks:
+    for block, texts in blocks:
         for i, row in enumerate(np.fmax(block, -np.inf, dtype=block.dtype)):
             is_full = len(scores[i]) == k
             fresh = (
@@ -106,7 +146,11 @@ def best(blocks: Iterable[Array], k: int, n_queries: int) -> SearchResult:
             order = np.argsort(-merged, kind="stable")[:k]
             scores[i] = merged[order]
             indices[i] = np.concatenate([indices[i], fresh + begin])[order]
+        if texts:
+            found = {int(index) for each in indices for index in each}
+            fresh_texts = {j: texts[j - begin] for j in found if j >= begin}
+            kept = {j: text for j, text in kept.items() if j in found} | fresh_texts
         begin += block.shape[1]
     if n_queries == 0:
         return SearchResult(np.empty((0, 0), np.int64), np.empty((0, 0), np.float32))
-    return SearchResult(np.stack(indices), np.stack(scores))
+    return SearchResult(np.stack(indices), np.stack(scores), kept)

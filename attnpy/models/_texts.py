@@ -52,6 +52,11 @@ def windows(
     check: Callable[[object, str], Item],
 ) -> Iterator[list[Item]]:
     """Go through texts, or pairs of them, so many at a time."""
+    if hasattr(texts, "columns"):  # of pandas or Polars
+        raise TypeError(
+            f"{name}: expected one column of a table, such as table['text'], got a "
+            f"{type(texts).__name__}"
+        )
     if isinstance(texts, (str, bytes, Mapping)) or not isinstance(texts, Iterable):
         kind = "strings" if check is text else "pairs of strings"
         raise TypeError(f"{name}: expected {kind}, got {type(texts).__name__}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast, overload
 
 import numpy as np
 
-from attnpy import _checks, _parameters, _pickles, _repr, _vjp, positions
+from attnpy import _checks, _keywords, _parameters, _pickles, _repr, _vjp, positions
 from attnpy._linear import linear, linear_vjp
 from attnpy._vjp import LayerGradients
 from attnpy.blocks import (
@@ -50,6 +50,7 @@ POOLER_ACTIVATIONS = "tanh", "relu", "gelu"
 TABLES = "token_embedding", "position_embedding", "segment_embedding"
 
 
+@_keywords.answering
 class BertEncoder:
     """BERT: a vector for each token of a text, and scores of the text if wanted.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
 
-from attnpy import _checks, _parameters, _pickles, _repr
+from attnpy import _checks, _keywords, _parameters, _pickles, _repr
 from attnpy._softmax import softmax
 from attnpy.models import (
     _classifier_folder,
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 FUNCTIONS = "softmax", "sigmoid", "none"
 
 
+@_keywords.answering
 class TextClassifier:
     """Gives texts labels, such as whether a review is a good one.
 

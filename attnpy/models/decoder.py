@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, overload
 
 import numpy as np
 
-from attnpy import _checks, _dtypes, _parameters, _pickles, _repr, _vjp
+from attnpy import _checks, _dtypes, _keywords, _parameters, _pickles, _repr, _vjp
 from attnpy._attention import attention
 from attnpy._linear import linear, linear_vjp
 from attnpy._packed_weight import PackedTable, PackedWeight, packable
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 
+@_keywords.answering
 class CausalDecoder(sampling.LanguageModel):
     """A language model: the tokens so far give the scores of the next one.
 
@@ -201,7 +202,7 @@ class CausalDecoder(sampling.LanguageModel):
         **options: Unpack[DecoderOptions],
     ) -> None:
         refused = {"cross_attention", "context_dim"} & options.keys()
-        _checks.keywords(refused, (), "CausalDecoder()")
+        _keywords.refuse(refused, (), "CausalDecoder()")
         for part in rotary if isinstance(rotary, list) else [rotary]:
             if not isinstance(part, Rotary | None):
                 raise TypeError(f"rotary: expected a Rotary, got {type(part).__name__}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
 
-from attnpy import _checks, _parameters, _pickles, _repr
+from attnpy import _checks, _keywords, _parameters, _pickles, _repr
 from attnpy._softmax import softmax
 from attnpy.models import (
     _classifier_folder,
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         text: NotRequired[str]
 
 
+@_keywords.answering
 class CrossEncoder:
     """Scores pairs of texts, such as a query and a passage that may answer it.
 

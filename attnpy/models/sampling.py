@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnpy import _checks, _dtypes, _progress
+from attnpy import _checks, _dtypes, _keywords, _progress
 from attnpy.cache import all_or_nothing, checked_caches
 from attnpy.models import _embedding
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from attnpy.cache import KVCache
 
 
+@_keywords.answering
 def sample(
     logits: ArrayLike,
     *,
@@ -85,8 +86,8 @@ def sample(
         return np.asarray(scores.argmax(axis=-1), np.int64)
     if rng is None:
         raise ValueError(
-            "rng: expected a numpy.random.Generator where temperature is not 0, "
-            "got None"
+            "rng: expected a numpy.random.Generator where temperature is not 0, such "
+            "as numpy.random.default_rng(), got None"
         )
     order, terms = _most_probable(scores, temperature, n_kept, share)
     ranks = _drawn(terms, _checks.generator(rng))

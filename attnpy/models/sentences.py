@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from attnpy import _checks, _dtypes, _parameters, _pickles, _progress, _repr, _vjp
+from attnpy import (
+    _checks,
+    _dtypes,
+    _keywords,
+    _parameters,
+    _pickles,
+    _progress,
+    _repr,
+    _vjp,
+)
 from attnpy.checkpoints.reading import judged_elsewhere
 from attnpy.models import _pooling, _sentence_folder, _similarity, _texts
 from attnpy.models._similarity import SearchResult
@@ -28,6 +37,7 @@ if TYPE_CHECKING:
 BLOCK = 16384
 
 
+@_keywords.answering
 class SentenceEncoder:
     """Turns texts into vectors: the closer two vectors, the more similar the meanings.
 
@@ -491,7 +501,8 @@ class SentenceEncoder:
         -------
         SearchResult
             `indices` and `scores`, shape (top_k,), or (n, top_k) for several queries:
-            the best first; of equal ones, the first in the corpus.
+            the best first; of equal ones, the first in the corpus. ``print`` shows them
+            in lines, with the texts that were found.
 
         Raises
         ------
@@ -515,14 +526,18 @@ class SentenceEncoder:
         compare = _similarity.FUNCTIONS[self.similarity_fn_name]
         n_rows = len(corpus) if isinstance(corpus, Sized) else None
 
-        def blocks() -> Iterator[Array]:
+        def blocks() -> Iterator[tuple[Array, Sequence[str]]]:
             with _progress.bar(progress, n_rows, "text") as done:
-                for block in self._blocks(corpus, queries.shape[-1], num_threads):
-                    yield compare(np.atleast_2d(queries), block, num_threads)
+                for block, texts in self._blocks(
+                    corpus, queries.shape[-1], num_threads
+                ):
+                    yield compare(np.atleast_2d(queries), block, num_threads), texts
                     done(len(block))
 
         found = _similarity.best(blocks(), top_k, len(np.atleast_2d(queries)))
-        return found if queries.ndim == 2 else SearchResult(*(x[0] for x in found))
+        if queries.ndim == 2:
+            return found
+        return SearchResult(found.indices[0], found.scores[0], found.texts)
 
     @property
     def _dtype(self) -> np.dtype[Any]:
@@ -614,20 +629,22 @@ class SentenceEncoder:
 
     def _blocks(
         self, corpus: Array | Iterable[str], dim: int, num_threads: int | None
-    ) -> Iterator[Array]:
-        """Yield the vectors of a corpus, some thousands at a time."""
+    ) -> Iterator[tuple[Array, Sequence[str]]]:
+        """Yield the vectors of a corpus, some thousands at a time, and its texts."""
         if not _is_numbers(corpus):
             if isinstance(corpus, str):
                 raise TypeError("corpus: expected vectors or texts, got one string")
             for window in _texts.windows(corpus, BLOCK, "texts", _texts.text):
-                yield self.encode(window, progress=False, num_threads=num_threads)
+                vectors = self.encode(window, progress=False, num_threads=num_threads)
+                yield vectors, window
             return
         if corpus.ndim != 2 or corpus.shape[1] != dim:
             raise ValueError(
                 f"corpus: expected (m, {dim}) to match query, got {corpus.shape}"
             )
         for begin in range(0, len(corpus), BLOCK):
-            yield _similarity.vectors(corpus[begin : begin + BLOCK], "corpus", dim)
+            block = corpus[begin : begin + BLOCK]
+            yield _similarity.vectors(block, "corpus", dim), ()
 
 
 class _How(NamedTuple):

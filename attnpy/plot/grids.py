@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from attnpy import _checks, _progress
+from attnpy import _checks, _keywords, _progress
 from attnpy._labels import checked_weights, shown_lines
 from attnpy.plot import _canvas
 from attnpy.plot._canvas import MAX_RATIO, POINT
@@ -29,6 +29,7 @@ SHORT_BAR = 1.7  # inches: on less the label has two words to a line
 FONT = "x-small"  # of labels
 
 
+@_keywords.answering
 def head_grid(
     weights: ArrayLike,
     query_labels: Labels = None,
@@ -116,6 +117,7 @@ def head_grid(
     return _grid(weights, scale, hidden, labels, figure, title, progress)
 
 
+@_keywords.answering
 def score_grid(
     scores: ArrayLike,
     query_labels: Labels = None,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from attnpy import _checks
+from attnpy import _checks, _keywords
 from attnpy._labels import (
     check_shape,
     checked_labels,
@@ -27,6 +27,7 @@ __all__ = ["heat_map", "mask_image", "position_image", "score_map"]
 HIDDEN_COLOR, SOME_COLOR, VISIBLE_COLOR = "0.88", "#9cc4e4", "tab:blue"
 
 
+@_keywords.answering
 def heat_map(
     weights: ArrayLike,
     query_labels: Labels = None,
@@ -115,6 +116,7 @@ def heat_map(
     return _map(weights, scale, hidden, labels, ax, annotate, title)
 
 
+@_keywords.answering
 def score_map(
     scores: ArrayLike,
     query_labels: Labels = None,
@@ -231,6 +233,7 @@ def _map(
     return ax
 
 
+@_keywords.answering
 def mask_image(
     mask: ArrayLike,
     query_labels: Labels = None,

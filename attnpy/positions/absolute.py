@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnpy import _checks, _dtypes, _parameters, _pickles, _repr
+from attnpy import _checks, _dtypes, _keywords, _parameters, _pickles, _repr
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -62,6 +62,7 @@ def query_positions(
     return first + np.arange(num_queries)
 
 
+@_keywords.answering
 def sinusoidal(
     length: int,
     embed_dim: int,
@@ -132,6 +133,7 @@ def sinusoidal(
     return _dtypes.rounded(encodings, _dtypes.floating(dtype))
 
 
+@_keywords.answering
 class Learned:
     """A table with one vector for each position, to be learned or loaded.
 

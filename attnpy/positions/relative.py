@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnpy import _checks, _dtypes
+from attnpy import _checks, _dtypes, _keywords
 from attnpy.positions.absolute import query_positions
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from attnpy._typing import Array
 
 
+@_keywords.answering
 def alibi_slopes(num_heads: int, dtype: DTypeLike = np.float32) -> Array:
     r"""Return the slopes of attention with linear biases (ALiBi).
 
@@ -63,6 +64,7 @@ def alibi_slopes(num_heads: int, dtype: DTypeLike = np.float32) -> Array:
     return _dtypes.rounded(np.array(slopes[:num_heads]), _dtypes.floating(dtype))
 
 
+@_keywords.answering
 def alibi_bias(
     num_heads: int,
     num_queries: int,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnpy import _attnpy, _checks, _dtypes, _parameters, _pickles, _repr
+from attnpy import _attnpy, _checks, _dtypes, _keywords, _parameters, _pickles, _repr
 from attnpy._quoting import quoted
 from attnpy.positions.absolute import query_positions
 
@@ -53,6 +53,7 @@ SCALINGS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 
 
+@_keywords.answering
 class Rotary:
     r"""Rotary position embeddings: rotate pairs of a vector's numbers by the position.
 

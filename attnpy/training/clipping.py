@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnpy import _checks
+from attnpy import _checks, _keywords
 from attnpy._dtypes import is_bfloat16
 from attnpy.training import _arrays
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 BLOCK = 8192  # numbers whose squares are summed at a time
 
 
+@_keywords.answering
 def clip_norm(gradients: Mapping[str, Array], max_norm: float) -> float:
     r"""Scale gradients in place, so that their joint length is at most `max_norm`.
 

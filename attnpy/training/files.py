@@ -8,7 +8,7 @@ import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from attnpy import _checks, _parameters
+from attnpy import _checks, _keywords, _parameters
 from attnpy.checkpoints import Checkpoint, writing
 from attnpy.training import _generators
 from attnpy.training import optimizer as optimizers
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 PREFIX = "optimizer."  # of the optimizer's arrays in a file
 
 
+@_keywords.answering
 def save(
     path: str | os.PathLike[str],
     parameters: Mapping[str, Array],
@@ -84,6 +85,7 @@ def save(
     writing.write(path, tensors, metadata)
 
 
+@_keywords.answering
 def load(
     path: str | os.PathLike[str],
     parameters: Mapping[str, Array],

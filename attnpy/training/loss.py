@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
-from attnpy import _checks
+from attnpy import _checks, _keywords
 from attnpy._linear import linear
 from attnpy._softmax import softmax
 from attnpy.training import _arrays
@@ -41,6 +41,7 @@ def cross_entropy(
     reduction: Literal["none"],
     num_threads: int | None = ...,
 ) -> tuple[NDArray[np.float64], Array]: ...
+@_keywords.answering
 def cross_entropy(
     logits: ArrayLike,
     targets: ArrayLike,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnpy import _checks, _parameters, _pickles, _repr
+from attnpy import _checks, _keywords, _parameters, _pickles, _repr
 from attnpy._dtypes import is_bfloat16
 from attnpy.training import _arrays
 
@@ -22,6 +22,7 @@ BLOCK = 16384  # numbers of each array that fit into a core's cache together
 GRADIENT = 3  # its place among the arrays of a step
 
 
+@_keywords.answering
 class AdamW:
     r"""Adam with decoupled weight decay.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnpy import _checks
+from attnpy import _checks, _keywords
 from attnpy._linear import linear
 from attnpy.training import _arrays
 from attnpy.training.loss import cross_entropy
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from attnpy._typing import Array
 
 
+@_keywords.answering
 def cosine_similarity_loss(
     a: ArrayLike, b: ArrayLike, targets: ArrayLike
 ) -> tuple[float, Array, Array]:
@@ -92,6 +93,7 @@ def cosine_similarity_loss(
     return loss, of_one(grad * other), of_other(grad * one)
 
 
+@_keywords.answering
 def multiple_negatives_ranking_loss(
     a: ArrayLike, b: ArrayLike, *, scale: float = 20.0, num_threads: int | None = None
 ) -> tuple[float, Array, Array]:

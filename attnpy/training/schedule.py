@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
-from attnpy import _checks
+from attnpy import _checks, _keywords
 
 
+@_keywords.answering
 def warmup_cosine(
     step: int, *, lr: float, warmup_steps: int, total_steps: int, min_lr: float = 0.0
 ) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, overload
 
-from attnpy import _checks
+from attnpy import _checks, _keywords
 from attnpy.view import _picture, _sources
 from attnpy.view._page import View, page
 from attnpy.view._stored import stored
@@ -41,6 +41,7 @@ def head_view(
     special_tokens: Iterable[str] | None = None,
     title: str | None = None,
 ) -> View: ...
+@_keywords.answering
 def head_view(
     weights: Any,
     query_labels: Any,
@@ -180,6 +181,7 @@ def model_view(
     special_tokens: Iterable[str] | None = None,
     title: str | None = None,
 ) -> View: ...
+@_keywords.answering
 def model_view(
     weights: Any,
     query_labels: Any,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnpy import _attention
+from attnpy import _attention, _keywords
 from attnpy._labels import checked_numbers
 from attnpy.view import _picture, _sources
 from attnpy.view._page import View, page
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 LARGEST = 32_767  # vectors are stored as 16-bit numbers of a unit for each head
 
 
+@_keywords.answering
 def neuron_view(
     query: ArrayLike,
     key: ArrayLike,

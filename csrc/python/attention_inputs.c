@@ -191,9 +191,13 @@ read_sizes(py_attention_arrays *a, attn_problem *p, int *rank)
     }
     npy_intp n_heads = py_axis_length(a->query, 2);
     if (p->n_kv_heads == 0 ? n_heads != 0 : n_heads % p->n_kv_heads != 0) {
-        return py_fail_shape(a->query, "query",
-                             "(..., H, Lq, D) with H a multiple of key's Hk = %zd",
-                             p->n_kv_heads, 0);
+        bool swapped = p->n_keys > 0 && p->n_queries % p->n_keys == 0;
+        return py_fail_shape(
+            a->query, "query",
+            swapped ? "(..., H, Lq, D) with H a multiple of key's Hk = %zd, which "
+                      "np.swapaxes(x, -3, -2) makes of (..., L, H, D)"
+                    : "(..., H, Lq, D) with H a multiple of key's Hk = %zd",
+            p->n_kv_heads, 0);
     }
     p->group = p->n_kv_heads == 0 ? 0 : n_heads / p->n_kv_heads;
     if (a->page_table != NULL && py_read_pages(a, p) < 0) {
@@ -237,14 +241,18 @@ check_broadcast(const attn_problem *p, int rank, PyArrayObject *array, const cha
     if (fits) {
         return 0;
     }
+    bool of_keys = rank == 4 && PyArray_NDIM(array) == 2 &&
+                   py_axis_length(array, 1) == shape[0] &&
+                   py_axis_length(array, 0) == shape[3];
     target = PyArray_IntTupleFromIntp(rank, shape);
     own = py_shape_of(array);
     if (target != NULL && own != NULL) {
         PyErr_Format(
             PyExc_ValueError,
             "%s: expected a shape that broadcasts to (..., H, Lq, Lk) = %S, got "
-            "shape %S",
-            name, target, own);
+            "shape %S%s",
+            name, target, own,
+            of_keys ? ": write it as [:, None, None, :], or kv_lengths= instead" : "");
     }
     Py_XDECREF(target);
     Py_XDECREF(own);

@@ -94,13 +94,46 @@ check_mask(PyObject *object, const char *name, const char *expected)
     return masked == 0 ? 0 : -1;
 }
 
+/* Replaces NumPy's error about an object by one that names the argument, where
+ * _checks.unreadable knows what is wrong. */
+static void
+explain(PyObject *object, const char *name)
+{
+    PyObject *type, *value, *traceback;
+
+    if (!PyErr_ExceptionMatches(PyExc_ValueError) &&
+        !PyErr_ExceptionMatches(PyExc_TypeError) &&
+        !PyErr_ExceptionMatches(PyExc_RuntimeError)) {
+        return;
+    }
+    PyErr_Fetch(&type, &value, &traceback);
+    PyObject *judge = py_find_attribute("attnpy._checks", "unreadable");
+    PyObject *error =
+        judge == NULL ? NULL : PyObject_CallFunction(judge, "Os", object, name);
+    if (error != NULL && error != Py_None) {
+        PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+    }
+    if (PyErr_Occurred()) {
+        Py_XDECREF(type);
+        Py_XDECREF(value);
+        Py_XDECREF(traceback);
+    } else {
+        PyErr_Restore(type, value, traceback);
+    }
+    Py_XDECREF(error);
+    Py_XDECREF(judge);
+}
+
 /* NumPy's array for an object, which may be one that the object keeps. */
 static PyArrayObject *
-convert(PyObject *object)
+convert(PyObject *object, const char *name)
 {
     PyObject *array = PyArray_FROM_O(object);
     PyArrayObject *view = array == NULL ? NULL : py_view_of(array);
 
+    if (array == NULL) {
+        explain(object, name);
+    }
     Py_XDECREF(array);
     return view;
 }
@@ -108,11 +141,15 @@ convert(PyObject *object)
 int
 py_as_array(PyObject *object, const char *name, PyArrayObject **array)
 {
+    if (object == Py_None) {
+        PyErr_Format(PyExc_TypeError, "%s: expected an array, got None", name);
+        return -1;
+    }
     if (!PyArray_CheckExact(object) &&
         check_mask(object, name, "filled() returns one") < 0) {
         return -1;
     }
-    *array = PyArray_Check(object) ? py_view_of(object) : convert(object);
+    *array = PyArray_Check(object) ? py_view_of(object) : convert(object, name);
     return *array == NULL ? -1 : 0;
 }
 

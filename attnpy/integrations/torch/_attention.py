@@ -14,8 +14,7 @@ from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 from torch.nn.attention.bias import CausalBias
 
-import attnpy
-from attnpy import _attnpy, _checks
+from attnpy import _attention, _attnpy, _checks
 from attnpy._gradients import NAMES
 from attnpy._options import VJP, Options
 from attnpy.integrations.torch import _compute, _operator, _tensors
@@ -271,7 +270,7 @@ def attend_at_once(
     arrays = _tensors.plain_arrays(query, key, value)
     if arrays is None or _is_for_attend(arrays, as_torch):
         return None
-    return _tensors.to_tensor(attnpy.attention(*arrays, **options))
+    return _tensors.to_tensor(_attention.attention(*arrays, **options))
 
 
 def _is_for_attend(arrays: list[Any], as_torch: bool) -> bool:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-import attnpy
+from attnpy._attention import attention
+from attnpy._gradients import attention_vjp
 from attnpy.integrations.torch import _shapes
 from attnpy.integrations.torch._tensors import check, is_plain, to_array, to_tensor
 
@@ -52,7 +53,7 @@ def forward(
         out = _like_query(query, key, value, options)
     if out is not None:
         given["out"] = to_array(out)
-    results = attnpy.attention(
+    results = attention(
         to_array(query),
         to_array(key),
         to_array(value),
@@ -97,7 +98,7 @@ def backward(
     given = as_arrays(options) | dict(zip(("bias", "sinks"), rest, strict=True))
     if grad_output is None:
         grad_output = np.zeros_like(output)
-    gradients = attnpy.attention_vjp(
+    gradients = attention_vjp(
         grad_output, query, key, value,
         output=output, lse=lse, grad_lse=grad_lse, wanted=wanted, **given,
     )  # fmt: skip
@@ -106,7 +107,7 @@ def backward(
         return found
     # Weights are the output for unit vectors as values.
     units = _unit_values(grad_weights, query, key, options)
-    more = attnpy.attention_vjp(
+    more = attention_vjp(
         grad_weights, query, key, units,
         lse=lse, wanted=[name for name in wanted if name != "value"], **given,
     )  # fmt: skip
