@@ -26,7 +26,7 @@ def checked_numbers(
     name: str, array: ArrayLike, shapes: dict[int, str] | None
 ) -> NDArray[np.float64]:
     """Return real numbers as float64; `shapes` as for `check_shape`, None for any."""
-    numbers = _checks.array(array, name)
+    numbers = _checks.array(_as_arrays(array), name)
     if numbers.dtype.kind not in "fiub" and not _dtypes.is_bfloat16(numbers.dtype):
         raise TypeError(f"{name}: expected real numbers, got {numbers.dtype}")
     if shapes is not None:
@@ -34,17 +34,45 @@ def checked_numbers(
     return numbers.astype(np.float64)
 
 
+def _as_arrays(values: Any) -> Any:
+    """Return arrays for tensors of PyTorch, also for those that require a gradient."""
+    if isinstance(values, (list, tuple)):
+        return [_as_arrays(value) for value in values]
+    if type(values).__module__.partition(".")[0] == "torch":
+        return values.detach().float().cpu().numpy()
+    return values
+
+
 def checked_weights(
     weights: ArrayLike, shapes: dict[int, str] | None = None
 ) -> NDArray[np.float64]:
-    """Return attention weights as float64: at least 0, not infinite, maybe NaN."""
-    numbers = checked_numbers("weights", weights, shapes)
+    """Return attention weights as float64: at least 0, not infinite, maybe NaN.
+
+    Those of a Hugging Face model, a tuple of (1, H, Lq, Lk), lose the batch's axis.
+    """
+    numbers = _without_batch(checked_numbers("weights", weights, None), shapes)
+    if shapes is not None:
+        check_shape("weights", numbers, shapes)
     wrong = numbers[(numbers < 0) | np.isinf(numbers)]
     if wrong.size:
         raise ValueError(
             f"weights: expected none below 0 or infinite, got {wrong[0]:g}"
         )
     return numbers
+
+
+def _without_batch(
+    numbers: NDArray[np.float64], shapes: dict[int, str] | None
+) -> NDArray[np.float64]:
+    """Return (layers, H, Lq, Lk) for the (layers, 1, H, Lq, Lk) of one text."""
+    if shapes is None or numbers.ndim != 5 or max(shapes) != 4:
+        return numbers
+    if numbers.shape[1] != 1:
+        raise ValueError(
+            f"weights: expected those of one text, got {numbers.shape[1]}: write "
+            "[layer[0] for layer in weights] for the first one"
+        )
+    return numbers[:, 0]
 
 
 def checked_mask(mask: ArrayLike) -> NDArray[np.bool_]:

@@ -250,6 +250,18 @@ def test_nan_is_drawn_in_its_own_colour():
     plot.heat_map([[0.0]]).figure.canvas.draw()
 
 
+@pytest.mark.quick
+def test_numbers_of_one_sign_have_a_scale_that_ends_at_zero():
+    assert plot.score_map([[1.0, 3.0]]).images[0].get_clim() == (0, 3)
+    assert plot.score_map([[-1.0, -3.0]]).images[0].get_clim() == (-3, 0)
+    assert plot.score_map([[-1.0, 3.0]]).images[0].get_clim() == (-3, 3)
+    image = plot.score_map([[0.0, 3.0]]).images[0]
+    white, blue = image.to_rgba([0.0, 3.0])
+    both = plot.score_map([[-3.0, 3.0]]).images[0]
+    np.testing.assert_allclose(blue, both.to_rgba([3.0])[0])
+    np.testing.assert_allclose(white, both.to_rgba([0.0])[0], atol=0.01)
+
+
 @pytest.mark.parametrize(
     ("draw", "low"),
     [
@@ -579,7 +591,7 @@ def test_few_large_numbers_do_not_set_the_scale():
     low, high = ax.images[0].get_clim()
     assert low == -high and 0.5 * ordinary < high < 2 * ordinary
     assert ax.images[0].colorbar.extend == "max"
-    assert plot.score_map([[0, 0, 8]]).images[0].get_clim() == (-8, 8)
+    assert plot.score_map([[0, 0, 8]]).images[0].get_clim() == (0, 8)
 
 
 def test_score_grid_draws_biases():
@@ -589,7 +601,7 @@ def test_score_grid_draws_biases():
     assert bar.get_ylabel() == "bias"
     for ax, expected in zip(heads, bias, strict=True):
         np.testing.assert_array_equal(drawn(ax), expected)
-        assert ax.images[0].get_clim() == (-np.abs(bias).max(), np.abs(bias).max())
+        assert ax.images[0].get_clim() == (bias.min(), 0)
 
 
 # ---- The layout of a grid ------------------------------------------------------------

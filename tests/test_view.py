@@ -14,11 +14,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from support import families
 from support.arrays import normal, random_weights
 from support.tutorial import WORDS
 
 import attnpy
-from attnpy.models import BertEncoder
+from attnpy.models import BertEncoder, CausalDecoder
 from attnpy.view import head_view, model_view, neuron_view
 
 # Each would end a script, run as one, or vanish, if it were not shown as it is.
@@ -318,6 +319,20 @@ def test_model_tokenizer_and_text_are_enough(show_weights, tokenizer, words):
 
 @pytest.mark.quick
 @both_views
+def test_attentions_of_hugging_face_are_taken_as_they_come(show_weights):
+    torch = pytest.importorskip("torch")
+    weights = random_weights(3, 1, 2, 4, 4)
+    attentions = tuple(torch.tensor(layer, requires_grad=True) * 1 for layer in weights)
+    words = ["a", "b", "c", "d"]
+    view = show_weights(attentions, words)
+    np.testing.assert_allclose(weights_of(view), weights[:, 0], atol=0.5001e-4)
+    assert show_weights([x.bfloat16() for x in attentions], words)
+    with pytest.raises(ValueError, match=r"^weights: expected .* of one text, got 2"):
+        show_weights(random_weights(3, 2, 2, 4, 4), words)
+
+
+@pytest.mark.quick
+@both_views
 def test_a_model_of_the_package_shows_its_own_weights(show_weights):
     model = BertEncoder(2, 12, 3, 24, vocab_size=200)
     view = show_weights(model, Tokenizer(), "some more text")
@@ -330,8 +345,8 @@ def test_a_model_of_the_package_shows_its_own_weights(show_weights):
 @pytest.mark.parametrize(
     ("tokenizer", "text", "kind", "message"),
     [
-        (Tokenizer(), ["some"], TypeError, "text: expected a string, got list"),
-        (Tokenizer(), None, TypeError, "text: expected a string, got NoneType"),
+        (Tokenizer(), ["some"], TypeError, "text: expected a string, .*got list"),
+        (Tokenizer(), None, TypeError, "text: expected a string, .*got NoneType"),
         (WORDS, "some", TypeError, r"tokenizer: expected .*encode\(\), got list"),
         ("ab", "some", TypeError, r"tokenizer: expected .*encode\(\), got str"),
         (
@@ -956,6 +971,52 @@ def test_special_tokens_can_be_left_out(show):
     assert all(node.is_displayed() for node in find(browser, ".token"))
 
 
+class PairTokenizer:
+    """As of the package tokenizers, for two texts."""
+
+    def encode(self, first, second):
+        words = first.split(), second.split()
+        n, m = map(len, words)
+        return SimpleNamespace(
+            ids=[101, *range(n), 102, *range(m), 102],
+            tokens=["[CLS]", *words[0], "[SEP]", *words[1], "[SEP]"],
+            special_tokens_mask=[1, *[0] * n, 1, *[0] * m, 1],
+            attention_mask=[1] * (n + m + 3),
+            sequence_ids=[None, *[0] * n, None, *[1] * m, None],
+            type_ids=[0] * (n + 2) + [1] * (m + 1),
+        )
+
+
+@pytest.mark.parametrize("show_weights", [head_view, model_view])
+def test_two_texts_can_be_shown_apart(show, show_weights):
+    model = BertEncoder(1, 12, 2, 24, vocab_size=200, num_types=2)
+    view = show_weights(model, PairTokenizer(), ("one two", "three"))
+    ids, types = [101, 0, 1, 102, 0, 102], [0, 0, 0, 0, 1, 1]
+    weights = model(np.array(ids), token_types=types, return_weights=True).weights
+    np.testing.assert_allclose(weights_of(view), weights, atol=0.5001e-4)
+    assert data_of(view)["tokens"]["second"] == 4
+    browser = show(view)
+    if show_weights is model_view:
+        find(browser, ".grid button")[0].click()
+    first, second = ["[CLS]", "one", "two", "[SEP]"], ["three", "[SEP]"]
+    for option, queries, keys in (
+        (0, first + second, first + second),
+        (1, first, first),
+        (2, first, second),
+        (3, second, first),
+        (4, second, second),
+    ):
+        find(browser, f'#sentences option[value="{option}"]')[0].click()
+        for side, expected in (("queries", queries), ("keys", keys)):
+            shown = [node.text for node in find(browser, f"#{side} .token")]
+            assert [text for text in shown if text] == expected
+
+
+def test_one_text_has_no_switch_for_two(show):
+    browser = show(head_view(random_weights(5, 5), WORDS))
+    assert not find(browser, "#sentences")[0].is_displayed()
+
+
 def test_there_is_no_switch_for_special_tokens_where_there_are_none(show):
     browser = show(head_view(random_weights(5, 5), WORDS))
     assert not find(browser, "#special")[0].is_displayed()
@@ -1257,6 +1318,68 @@ def test_strips_are_blue_above_zero_and_orange_below(show):
     )
     blue, orange, none = [33, 102, 172, 255], [178, 84, 12, 255], [0, 0, 0, 0]
     assert colors == [[blue, orange, none], [blue] * 3, [blue, orange, none]]
+
+
+def test_hidden_keys_are_grey(show):
+    query, key = normal(2, 5, 8), normal(2, 5, 8, seed=1)
+    browser = show(neuron_view(query, key, WORDS, causal=True))
+    for i in (0, 3):
+        find(browser, "#queries .token")[i].click()
+        grey = browser.execute_script(
+            """return [...document.querySelectorAll("#keys tr")].slice(1).map(
+                (row) => getComputedStyle(row.cells[0]).opacity)"""
+        )
+        assert [opacity != "1" for opacity in grey] == [j > i for j in range(5)]
+    browser = show(neuron_view(query, key, WORDS))
+    assert not find(browser, "#keys tr.hidden")
+
+
+FAMILIES = [*families.DECODERS, "bert"]
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_a_models_queries_and_keys_make_its_weights_or_are_refused(kind):
+    rng = np.random.default_rng(0)
+    if kind == "bert":
+        model = BertEncoder.from_config(families.ENCODERS[kind], rng=rng)
+    else:
+        model = CausalDecoder.from_config(families.DECODERS[kind], rng=rng)
+    tokenizer = OtherTokenizer()
+    tokenizer.encode = lambda text: [1, 2, 3, 4, 5]
+    if getattr(model, "softcap", None) is not None:
+        with pytest.raises(ValueError, match=r"^model: .*queries and keys alone"):
+            neuron_view(model, tokenizer, "x")
+        return
+    data = data_of(neuron_view(model, tokenizer, "x", title="of a model"))
+    weights = model(np.array([1, 2, 3, 4, 5]), return_weights=True).weights
+    query, key = (
+        np.frombuffer(base64.b64decode(data[name]), "<i2").reshape(
+            *weights.shape[:2], 5, -1
+        )
+        * np.array(data[f"{name}_units"]).reshape(*weights.shape[:2], 1, 1)
+        for name in ("query", "key")
+    )
+    scores = data["scale"] * query @ key.swapaxes(-1, -2)
+    exponentials = np.where(weights > 0, np.exp(scores), 0)
+    made = exponentials / exponentials.sum(axis=-1, keepdims=True)
+    np.testing.assert_allclose(made, weights, atol=3e-3)
+    assert (data["hidden"] is None) == (kind == "bert")
+
+
+@pytest.mark.quick
+def test_a_model_with_biases_or_with_a_mask_beside_it_is_refused():
+    rng = np.random.default_rng(0)
+    model = BertEncoder.from_config(families.ENCODERS["mpnet"], rng=rng)
+    model.relative_bias[...] = rng.standard_normal(model.relative_bias.shape)
+    tokenizer = OtherTokenizer()
+    tokenizer.encode = lambda text: [1, 2, 3, 4, 5]
+    with pytest.raises(ValueError, match=r"^model: .*got a BertEncoder with other"):
+        neuron_view(model, tokenizer, "x")
+    with pytest.raises(TypeError, match=r"^model: expected no key_labels, mask"):
+        neuron_view(model, tokenizer, "x", causal=True)
+    with pytest.raises(TypeError, match=r"^model: expected one of attnpy.models"):
+        neuron_view(Model(), tokenizer, "x")
 
 
 def test_mask_and_window_of_a_neuron_view_hide_keys(show):

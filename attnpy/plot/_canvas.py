@@ -171,9 +171,14 @@ def signed_scale(
     """Return a scale with white at 0 and the same strength of colour on both sides.
 
     It ends at the largest number; if that exceeds four times the 95th percentile, at
-    twice that percentile.
+    twice that percentile. If all numbers have one sign, it begins or ends at 0.
     """
-    if vmax is None:
+    if vmin is None and vmax is None:
+        top = _robust_top(numbers)
+        finite = numbers[np.isfinite(numbers)]
+        low = -top if (finite < 0).any() else 0
+        high = top if low == 0 or (finite > 0).any() else 0
+    elif vmax is None:
         low = -_robust_top(numbers) if vmin is None else _finite(vmin, "vmin")
         high = -low
         if high <= low:

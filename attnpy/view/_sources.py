@@ -29,11 +29,17 @@ class Source(NamedTuple):
     queries: list[str]
     keys: list[str]
     special: dict[str, list[int]]  # which of "queries" and "keys" are special tokens
+    second: int | None = None  # the first token of the second of two texts
 
     @property
     def tokens(self) -> dict[str, Any]:
         """The tokens as a page's script expects them."""
-        return {"queries": self.queries, "keys": self.keys, "special": self.special}
+        return {
+            "queries": self.queries,
+            "keys": self.keys,
+            "special": self.special,
+            "second": self.second,
+        }
 
 
 class Encoded(NamedTuple):
@@ -42,6 +48,8 @@ class Encoded(NamedTuple):
     ids: list[int]
     tokens: list[str]
     is_special: list[bool]
+    second: int | None  # the first token of the second of two texts
+    types: list[int]
 
 
 def from_arrays(
@@ -66,23 +74,40 @@ def from_model(
     model: Any, tokenizer: Any, text: object, special_tokens: Iterable[str] | None
 ) -> Source:
     """Return a model's weights for a text, in all layers and heads."""
-    if not isinstance(text, str):
-        raise TypeError(f"text: expected a string, got {type(text).__name__}")
-    encoded = _encode(tokenizer, text)
+    encoded = encode(tokenizer, text)
+    result = call(model, encoded)
+    source = from_arrays(result.weights, encoded.tokens, None, special_tokens)
+    source = source._replace(second=encoded.second)
+    if special_tokens is not None:
+        return source
+    places = [i for i, special in enumerate(encoded.is_special) if special]
+    return source._replace(special={"queries": places, "keys": places})
+
+
+def encode(tokenizer: Any, text: object) -> Encoded:
+    """Return the tokens of a text, or of a pair of texts."""
+    texts = text if isinstance(text, tuple) and len(text) == 2 else (text,)
+    if not all(isinstance(part, str) for part in texts):
+        raise TypeError(
+            f"text: expected a string, or a pair of strings, got {type(text).__name__}"
+        )
+    encoded = _encode(tokenizer, *texts)
     if not encoded.ids:
         raise ValueError("text: expected at least one token, got none")
-    result = model(np.array(encoded.ids), return_weights=True)
+    return encoded
+
+
+def call(model: Any, encoded: Encoded, **options: Any) -> Any:
+    """Return the result of a model, with its weights."""
+    if any(encoded.types):
+        options["token_types"] = encoded.types
+    result = model(np.array(encoded.ids), return_weights=True, **options)
     if not hasattr(result, "weights"):
         raise TypeError(
             "model: expected a call with return_weights=True to return something with "
             f"weights, got {type(result).__name__}"
         )
-    source = from_arrays(result.weights, encoded.tokens, None, special_tokens)
-    if special_tokens is not None:
-        return source
-    places = [i for i, special in enumerate(encoded.is_special) if special]
-    special = {"queries": places, "keys": places}
-    return Source(source.weights, source.queries, source.keys, special)
+    return result
 
 
 def both_tokens(
@@ -121,22 +146,25 @@ def special_places(
     }
 
 
-def _encode(tokenizer: Any, text: str) -> Encoded:
-    """Encode a text without padding, by a tokenizer of tokenizers or transformers."""
+def _encode(tokenizer: Any, *texts: str) -> Encoded:
+    """Encode texts without padding, by a tokenizer of tokenizers or transformers."""
     if isinstance(tokenizer, str | bytes) or not hasattr(tokenizer, "encode"):
         raise TypeError(
             "tokenizer: expected one of the packages tokenizers or transformers, with "
             f"encode(), got {type(tokenizer).__name__}"
         )
-    encoded = tokenizer.encode(text)
+    encoded = tokenizer.encode(*texts)
     if hasattr(encoded, "ids"):
         for name in ("tokens", "attention_mask", "special_tokens_mask"):
             _check_has(encoded, "encode() to return", name)
         real = [i for i, exists in enumerate(encoded.attention_mask) if exists]
+        parts = [encoded.sequence_ids[i] for i in real] if len(texts) == 2 else []
         return Encoded(
             [encoded.ids[i] for i in real],
             [encoded.tokens[i] for i in real],
             [bool(encoded.special_tokens_mask[i]) for i in real],
+            parts.index(1) if 1 in parts else None,
+            [encoded.type_ids[i] for i in real] if len(texts) == 2 else [],
         )
     if not hasattr(tokenizer, "convert_ids_to_tokens"):
         raise TypeError(
@@ -146,8 +174,18 @@ def _encode(tokenizer: Any, text: str) -> Encoded:
     _check_has(tokenizer, "one with", "all_special_ids")
     ids = list(encoded)
     special = set(tokenizer.all_special_ids)
+    second, types = None, []
+    if len(texts) == 2:
+        both = tokenizer(*texts)
+        parts = both.sequence_ids()
+        second = parts.index(1) if 1 in parts else None
+        types = list(both.get("token_type_ids", []))
     return Encoded(
-        ids, tokenizer.convert_ids_to_tokens(ids), [i in special for i in ids]
+        ids,
+        tokenizer.convert_ids_to_tokens(ids),
+        [i in special for i in ids],
+        second,
+        types,
     )
 
 

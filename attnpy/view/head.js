@@ -44,6 +44,7 @@ const layerSelect = selection("layers", "layer", weights.layers, (layer) => choo
 headControls();
 const threshold = thresholdSlider(weights, (value) => choose({threshold: value}));
 specialBox(data.tokens, (special) => choose({special}));
+sentenceSelect(data.tokens, (sentences) => choose({sentences}));
 main.append(lines.root);
 layerSelect.value = data.layer;
 choose({layer: data.layer, threshold});

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 MAX_PANELS = 4  # of a picture
 MAX_HEIGHT = 720  # of a frame in a notebook, in pixels
+WIDTH = 650  # of its thumbnails
 
 
 @overload
@@ -33,7 +34,7 @@ def head_view(
 def head_view(
     model: Callable[..., Any],
     tokenizer: Any,
-    text: str,
+    text: str | tuple[str, str],
     /,
     *,
     layer: int = 0,
@@ -69,15 +70,16 @@ def head_view(
     ----------
     weights : array_like, shape (Lq, Lk), (H, Lq, Lk) or (layers, H, Lq, Lk)
         The weight of each query for each key, from 0 to 1, or NaN; also a list of
-        layers. Or a model: called as ``model(ids, return_weights=True)``, with an array
-        of token ids, it returns an object whose ``weights`` these are, as the models of
-        `attnpy.models` do.
+        layers, or the `attentions` of a Hugging Face model for one text. Or a model:
+        called as ``model(ids, return_weights=True)``, with an array of token ids, it
+        returns an object whose ``weights`` these are, as the models of `attnpy.models`
+        do.
     query_labels : iterable, length Lq
         The queries' tokens; anything else is turned into text. With a model: its
         tokenizer, from the package tokenizers or transformers.
     key_labels : iterable, length Lk, optional
         The keys' tokens; by default `query_labels`, as in self-attention. With a model:
-        the text, a string.
+        the text, a string; or a pair of texts, whose tokens can then be shown apart.
     layer : int, optional
         The layer that is shown initially.
     heads : iterable of int, optional
@@ -175,7 +177,7 @@ def model_view(
 def model_view(
     model: Callable[..., Any],
     tokenizer: Any,
-    text: str,
+    text: str | tuple[str, str],
     /,
     *,
     special_tokens: Iterable[str] | None = None,
@@ -246,7 +248,9 @@ def model_view(
         "Attention weights: a row for each layer, a column for each head; in each "
         "image rows are queries, columns keys, darker is more",
     )
-    height = max(420, 150 + 100 * len(kept.layers))
+    # As wide as model.js draws them in a notebook's column.
+    side = min(120, max(44, WIDTH // len(kept.heads) - 10))
+    height = max(340, 150 + (side + 12) * len(kept.layers))
     return View(
         "model",
         page("model", title, data),

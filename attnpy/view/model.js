@@ -8,7 +8,7 @@ const weights = new Weights(data.weights);
 const lines = new TokenLines(weights, data.tokens);
 const grid = element("div", "grid");
 const thumbs = [];  // {layer, head, canvas, stale}
-const choice = {threshold: 0, special: true, as: 0};
+const choice = {threshold: 0, special: true, sentences: null, as: 0};
 let enlarged = null;  // a thumb
 
 function size() {
@@ -19,7 +19,7 @@ function size() {
 // Which tokens are shown, as the indices of both sides.
 function shownTokens() {
   return ["queries", "keys"].map((side) => {
-    const out = new Set(choice.special ? [] : data.tokens.special[side]);
+    const out = leftOut(data.tokens, side, choice);
     return data.tokens[side].map((_, i) => i).filter((i) => !out.has(i));
   });
 }
@@ -150,6 +150,7 @@ controls.append(back);
 const asSelect = selection("as", "as", ["lines", "matrix"], (as) => change({as}));
 choice.threshold = thresholdSlider(weights, (threshold) => change({threshold}));
 specialBox(data.tokens, (special) => change({special}));
+sentenceSelect(data.tokens, (sentences) => change({sentences}));
 if (Math.max(weights.queries, weights.keys) > MANY) choice.as = asSelect.value = 1;
 build();
 main.append(grid, lines.root);
@@ -157,5 +158,6 @@ addEventListener("keydown", (event) => {
   if (event.key === "Escape" && enlarged) enlarge(null);
 });
 addEventListener("resize", redrawSoon);
+addEventListener("beforeprint", () => thumbs.filter(({stale}) => stale).forEach(drawThumb));
 darkPage.onchange = () => change({});
 enlarge(null);

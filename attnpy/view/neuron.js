@@ -7,6 +7,7 @@ const {tokens, head_dim: headDim, scale} = data;
 const vectors = {query: vectorsOf("query"), key: vectorsOf("key")};
 const chosen = {layer: 0, head: 0, query: 0, key: 0, sorted: false};
 const rows = {queries: [], keys: []};
+const hidden = data.hidden === null ? null : bytes(data.hidden);  // a bit for each pair
 
 // A function of (layer, head, token) that gives a vector of numbers.
 function vectorsOf(name) {
@@ -110,6 +111,12 @@ function choose(change) {
   }
 }
 
+// Does the mask hide this key from the query, in all heads?
+function isHidden(index) {
+  const bit = chosen.query * tokens.keys.length + index;
+  return hidden !== null && (hidden[bit >> 3] >> (bit & 7) & 1) === 1;
+}
+
 function drawTable() {
   const height = setRows(Math.max(tokens.queries.length, tokens.keys.length)) - 4;
   rows.queries.forEach((node, i) => node.classList.toggle("chosen", i === chosen.query));
@@ -126,7 +133,7 @@ function drawTable() {
     const weight = weights.at(chosen.layer, chosen.head, chosen.query, index);
     cells[3].textContent = (sum(products[index]) * scale).toFixed(2);
     cells[4].textContent = weights.text(weight);
-    cells[4].classList.toggle("unseen", weight === 0);
+    table.rows[index + 1].classList.toggle("hidden", isHidden(index));
   });
 }
 
@@ -165,7 +172,7 @@ function drawElements() {
   inner.append(box);
   elements.replaceChildren(element("p", "", result(total)), inner);
   said.textContent = `Click a query, and a key: ${tokens.queries[chosen.query]} (query) and ` +
-    `${tokens.keys[chosen.key]} (key)`;
+    `${tokens.keys[chosen.key]} (key)` + (hidden ? ". The mask hides the grey keys." : "");
 }
 
 function result(total) {
@@ -173,7 +180,7 @@ function result(total) {
   const weight = weights.at(layer, head, i, j);
   return `sum ${total.toFixed(3)} x scale ${Number(scale.toPrecision(4))} = score ` +
     `${(total * scale).toFixed(3)}; softmax over the keys: weight ${weights.text(weight)}` +
-    (weight === 0 && data.hides ? " (0 where the mask hides the key)" : "");
+    (isHidden(j) ? " (0 where the mask hides the key)" : "");
 }
 
 function redraw() {

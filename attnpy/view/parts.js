@@ -139,6 +139,26 @@ function specialBox(tokens, onchange) {
   labelled("special", "", box, " special tokens").hidden = none;
 }
 
+// Which tokens of two texts are shown: those of queries, and those of keys.
+function sentenceSelect(tokens, onchange) {
+  const names = ["both texts", "first to first", "first to second", "second to first",
+    "second to second"];
+  const select = selection("sentences", "texts", names, (i) => onchange(
+    i === 0 ? null : {queries: i > 2 ? 1 : 0, keys: i % 2 ? 0 : 1}));
+  select.parentElement.hidden = tokens.second === null;
+}
+
+// The tokens of a side that a choice leaves out.
+function leftOut(tokens, side, {special, sentences}) {
+  const out = new Set(special ? [] : tokens.special[side]);
+  if (sentences) {
+    tokens[side].forEach((_, i) => {
+      if ((i >= tokens.second ? 1 : 0) !== sentences[side]) out.add(i);
+    });
+  }
+  return out;
+}
+
 // Rows are lower where there are more of them.
 function setRows(count) {
   const [row, font] = count <= 24 ? [24, 14] : count <= 48 ? [18, 13] : [14, 11];

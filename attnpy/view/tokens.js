@@ -7,7 +7,7 @@ const OTHER = {queries: "keys", keys: "queries"};
 class TokenLines {
   constructor(weights, tokens) {
     Object.assign(this, {weights, tokens});
-    this.choice = {layer: 0, heads: [0], threshold: 0, special: true};
+    this.choice = {layer: 0, heads: [0], threshold: 0, special: true, sentences: null};
     this.pointed = null;  // or {side, index}
     this.root = element("div", "tokens");
     this.lists = {queries: element("ol"), keys: element("ol")};
@@ -49,10 +49,9 @@ class TokenLines {
 
   show(change) {
     Object.assign(this.choice, change);
-    const {special} = this.choice;
     this.rows = {};  // of each token that is shown, counted from 0; others have -1
     for (const side of ["queries", "keys"]) {
-      const out = new Set(special ? [] : this.tokens.special[side]);
+      const out = leftOut(this.tokens, side, this.choice);
       let row = 0;
       this.rows[side] = this.tokens[side].map((_, i) => (out.has(i) ? -1 : row++));
       this.rows[side].forEach((r, i) => { this.item(side, i).hidden = r < 0; });
