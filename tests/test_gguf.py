@@ -384,8 +384,26 @@ def test_tied_tables_keep_the_integers_of_the_file_once(save):
     np.testing.assert_allclose(scores, exact, rtol=0, atol=1e-4 * abs(exact).max())
 
 
+@pytest.mark.quick
+def test_rows_may_be_rounded_to_8_bits(save):
+    path = in_blocks(save)
+    small = CausalDecoder.from_gguf(path, weights="file", activations="int8")
+    expected = CausalDecoder.from_gguf(path, weights="file")
+    assert small.output.activations == "int8"
+    assert expected.output.activations == "float"
+    assert small.decoder.layers[1].feed_forward.W_2.activations == "int8"
+    states, exact = small(IDS), expected(IDS)
+    error = np.sqrt(((states - exact) ** 2).mean() / (exact**2).mean())
+    assert 1e-3 < error < 0.1
+    assert_same_bits(small([IDS, IDS[::-1]])[0], states)
+
+
 def test_what_cannot_keep_the_integers_is_refused(save):
     path = in_blocks(save)
+    with refused(ValueError, "activations"):
+        CausalDecoder.from_gguf(path, weights="file", activations="int4")
+    with refused(ValueError, "activations"):
+        CausalDecoder.from_gguf(path, activations="int8")
     with refused(TypeError, "dtype"):
         CausalDecoder.from_gguf(path, weights="file", dtype="float16")
     with refused(ValueError, "weights"):

@@ -16,6 +16,7 @@ from attnpy._families import gguf as declared
 from attnpy._families.fields import KINDS
 from attnpy._families.rules import FULL, SLIDING
 from attnpy._parameters import Unset
+from attnpy._quantized import ACTIVATIONS
 from attnpy._quoting import joined, named, quoted
 from attnpy.checkpoints.gguf import TYPES, GgufFile, load_gguf
 from attnpy.checkpoints.gguf_tokenizer import check as check_tokenizer
@@ -50,6 +51,7 @@ def read(
     packed: bool,
     progress: bool | None,
     weights: Literal["file"] | None,
+    activations: Literal["float", "int8"],
 ) -> Model:
     """Make a model of a file, and copy the weights into it."""
     packed = _checks.flag(packed, "packed")
@@ -61,6 +63,11 @@ def read(
             raise TypeError(
                 f"dtype: expected float32 with weights={weights!r}, got {dtype}"
             )
+    _checks.one_of(activations, "activations", ACTIVATIONS)
+    if weights is None and activations != "float":
+        raise ValueError(
+            f"activations: expected 'float' without weights='file', got {activations!r}"
+        )
     tensors = file if isinstance(file, GgufFile) else load_gguf(file)
     metadata = _Metadata(tensors)
     config = metadata.config()
@@ -70,7 +77,8 @@ def read(
         raise ValueError(f"{named(tensors.path)}: {error}") from error
     names = metadata.architecture.names
     arrays = metadata.arranged(config)
-    _pretrained.load(model, arrays, names, packed, progress, weights=weights)
+    kept = None if weights is None else _pretrained.Kept(arrays, activations)
+    _pretrained.load(model, arrays, names, packed, progress, weights=kept)
     if packed:
         model.pack()
     return model

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 from attnpy import _checks, _dtypes, _parameters, _progress, checkpoints
 from attnpy._families import FAMILIES
@@ -36,6 +36,13 @@ CLASSIFIERS = ("Model", "ForSequenceClassification")
 # What `weights` may be, and how many bits that means.
 Weights = Literal["int8", "int4"]
 BITS: dict[str, Literal[8, 4]] = {"int8": 8, "int4": 4}
+
+
+class Kept(NamedTuple):
+    """A file whose integers are kept, and how rows are multiplied with them."""
+
+    file: checkpoints.GgufFile
+    activations: Literal["float", "int8"]
 
 
 def read(
@@ -98,21 +105,20 @@ def load(
     packed: bool,
     progress: bool | None,
     head: Head = PLAIN_HEAD,
-    weights: Weights | Literal["file"] | None = None,
+    weights: Weights | Kept | None = None,
 ) -> None:
     """Copy the weights into a model; the largest are packed while they are read.
 
     Or each matrix is quantised when it is complete, so that one is in memory in full;
-    or it keeps the integers of the file.
+    or it keeps the integers of a file.
     """
     own: dict[str, Array | PanelWriter] = {**model.parameters()}
     tied = getattr(model, "tied", True)
     name = "token_embedding" if tied else "output"
     writer = None
     filled = kept = None
-    if weights == "file":
-        assert isinstance(tensors, checkpoints.GgufFile)
-        kept = _keeper(model, own, tensors)
+    if isinstance(weights, Kept):
+        kept = _keeper(model, own, weights)
     elif weights is not None:
         filled = _quantizer(model, own, BITS[weights])
     if weights is None and packed and hasattr(model, "tied") and tied is not None:
@@ -150,13 +156,14 @@ def _quantizer(
 
 
 def _keeper(
-    model: object, own: dict[str, Array | PanelWriter], file: checkpoints.GgufFile
+    model: object, own: dict[str, Array | PanelWriter], integers: Kept
 ) -> Callable[[str, Target], bool]:
     """Return what puts the integers of a matrix wherever the model has it, if it can.
 
     The matrix is taken out of `own` then, so that its memory is free.
     """
     places, names = _places(model, own)
+    file, activations = integers
 
     def kept(name: str, target: Target) -> bool:
         if len(target.parameters) > 1 or file.type_of(name) not in gguf_blocks.FORMS:
@@ -164,7 +171,7 @@ def _keeper(
         array = target.parameters[0]
         if id(array) not in places:
             return False
-        matrix = file.quantized(name)
+        matrix = file.quantized(name, activations=activations)
         for layer, attribute in places.pop(id(array)):
             table = attribute in _parameters.TABLES
             setattr(layer, attribute, QuantizedTable(matrix) if table else matrix)

@@ -461,6 +461,7 @@ class CausalDecoder(sampling.LanguageModel):
         dtype: DTypeLike = np.float32,
         packed: bool = True,
         weights: Literal["file"] | None = None,
+        activations: Literal["float", "int8"] = "float",
         progress: bool | None = None,
     ) -> CausalDecoder:
         """Read a model from a GGUF file, as llama.cpp has them.
@@ -483,6 +484,9 @@ class CausalDecoder(sampling.LanguageModel):
             Products are with the same numbers as without, summed as `attnpy.quantize`
             says. Matrices which are several here (Phi-3's of queries, keys and values)
             and those without integers become numbers.
+        activations : {"float", "int8"}, optional
+            How rows are multiplied with integers that are kept, as `attnpy.quantize`
+            explains: "int8" is faster and less accurate.
 
         Returns
         -------
@@ -498,8 +502,8 @@ class CausalDecoder(sampling.LanguageModel):
             If `dtype` is not float32 with `weights`.
         ValueError
             If the file is damaged or of another architecture, or has a key, a type or
-            an array that is not honoured; the message has all of them. If `weights` is
-            another word.
+            an array that is not honoured; the message has all of them. If `weights` or
+            `activations` is another word, or "int8" is asked for without `weights`.
 
         See Also
         --------
@@ -521,7 +525,9 @@ class CausalDecoder(sampling.LanguageModel):
         >>> tokenizer.decode(model.generate(ids, 5))  # doctest: +SKIP
         ' Paris. The city of'
         """
-        return _gguf.read(cls.from_config, file, dtype, packed, progress, weights)
+        return _gguf.read(
+            cls.from_config, file, dtype, packed, progress, weights, activations
+        )
 
     def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
         """Write a folder that Transformers reads, and `from_pretrained`.

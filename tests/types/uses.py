@@ -629,9 +629,10 @@ def gguf_files(path: str) -> None:
         read = attnpy.models.CausalDecoder.from_gguf(source, dtype="float16")
         assert_type(read, attnpy.models.CausalDecoder)
     attnpy.models.CausalDecoder.from_gguf(path, packed=False, progress=True)
-    attnpy.models.CausalDecoder.from_gguf(path, weights="file")
+    attnpy.models.CausalDecoder.from_gguf(path, weights="file", activations="int8")
     attnpy.models.CausalDecoder.from_gguf(path, logits=False)  # wrong
     attnpy.models.CausalDecoder.from_gguf(path, weights="int8")  # wrong
+    attnpy.models.CausalDecoder.from_gguf(path, activations="int4")  # wrong
     file.apply_chat_template("Hi")  # wrong
     file["a"] = file["b"]  # wrong
 

@@ -5,9 +5,6 @@
 
 #include "kernel/integer/weights.h"
 
-/* Bytes: what one row takes from memory is prefetched that far ahead. */
-enum { AHEAD = 2048 };
-
 /* A chunk of a panel, and some rows. */
 typedef struct {
     const void *codes; /* packed or ready */

@@ -6,7 +6,9 @@
 
 enum {
     QUADS_CODES = LANES * ATTN_QUAD / DOTS, /* of a vector of quads */
-    BYTES_CODES = LANES * ATTN_QUAD         /* of a vector of bytes, for floats */
+    BYTES_CODES = LANES * ATTN_QUAD,        /* of a vector of bytes, for floats */
+    AHEAD =
+        4096 /* bytes: what one row takes from memory is prefetched that far ahead */
 };
 
 /* Makes n rows of codes ready for products of integers. */
@@ -73,30 +75,51 @@ fetch_codes(integer_work *w, ptrdiff_t panel, ptrdiff_t part, ptrdiff_t n,
     return w->ready;
 }
 
+/* n numbers of float16, as floats; the next ones in memory are a later chunk's. */
+static void
+convert_halves(float *to, const uint16_t *from, ptrdiff_t n)
+{
+    for (ptrdiff_t i = 0; i < n; i += LANES) {
+        __builtin_prefetch(from + i + AHEAD / 2, 0, 2);
+        v_store(to + i, v_load_f16(from + i));
+    }
+}
+
+/* A panel's factors of n groups that have two levels. */
+static void
+multiply_levels(const integer_work *w, const attn_factors *f, ptrdiff_t panel,
+                ptrdiff_t group, ptrdiff_t n, float *to)
+{
+    ptrdiff_t n_groups = attn_divide_up(w->l->n_in, w->q->group);
+    ptrdiff_t each = w->q->groups_per_block;
+    const int8_t *fine = (const int8_t *)f->fine + (panel * n_groups + group) * PANEL;
+    const uint16_t *blocks = f->coarse + panel * attn_divide_up(n_groups, each) * PANEL;
+
+    for (ptrdiff_t g = group; g < group + n; g++, to += PANEL, fine += PANEL) {
+        const uint16_t *coarse = blocks + g / each * PANEL;
+        __builtin_prefetch(fine + AHEAD, 0, 2);
+        __builtin_prefetch(coarse + AHEAD / 2, 0, 2);
+        for (int i = 0; i < PANEL; i += LANES) {
+            v_real x = v_float_bytes(fine + i);
+            v_store(to + i, v_mul(v_load_f16(coarse + i), x));
+        }
+    }
+}
+
 /* A panel's scales or minimums of n groups: where they lie, or in `to`. */
 static const float *
 fetch_factors(const integer_work *w, const attn_factors *f, ptrdiff_t panel,
               ptrdiff_t group, ptrdiff_t n, float *to)
 {
     ptrdiff_t n_groups = attn_divide_up(w->l->n_in, w->q->group);
-    ptrdiff_t each = w->q->groups_per_block;
     ptrdiff_t at = (panel * n_groups + group) * PANEL;
-    const uint16_t *half = (const uint16_t *)(const void *)f->fine + at;
-    const int8_t *fine = (const int8_t *)f->fine + at;
 
-    if (f->coarse == NULL && f->dtype == ATTN_F32) {
+    if (f->coarse != NULL) {
+        multiply_levels(w, f, panel, group, n, to);
+    } else if (f->dtype == ATTN_F32) {
         return (const float *)(const void *)f->fine + at;
-    }
-    for (ptrdiff_t i = 0; f->coarse == NULL && i < n * PANEL; i += LANES) {
-        v_store(to + i, v_load_f16(half + i));
-    }
-    for (ptrdiff_t g = 0; f->coarse != NULL && g < n; g++) {
-        half = f->coarse +
-               (panel * attn_divide_up(n_groups, each) + (group + g) / each) * PANEL;
-        for (ptrdiff_t i = 0; i < PANEL; i += LANES) {
-            v_real x = v_float_bytes(fine + g * PANEL + i);
-            v_store(to + g * PANEL + i, v_mul(v_load_f16(half + i), x));
-        }
+    } else {
+        convert_halves(to, (const uint16_t *)(const void *)f->fine + at, n * PANEL);
     }
     return to;
 }
