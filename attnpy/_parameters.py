@@ -40,7 +40,7 @@ FROZEN = (PackedWeight, PackedTable, QuantizedWeight, QuantizedTable)
 QUANTIZED = (QuantizedWeight, QuantizedTable)
 # What `quantize` takes of models, beside the matrices W_... of their layers.
 TABLES = ("token_embedding",)
-HEADS = ("output", "pooler_weight", "classifier_weight")
+HEADS = ("output", "pooler_weight", "classifier_weight", "dense_weight")
 
 # Endings of the names of PyTorch's attention, in any module.
 TORCH_ATTENTION = ("in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias")

@@ -17,7 +17,8 @@ PlainActivation = Literal[
     "relu", "gelu", "gelu_tanh", "silu", "quick_gelu", "relu2", "tanh"
 ]
 Activation = PlainActivation | Literal["swiglu", "geglu", "geglu_tanh", "reglu"]
-PoolerActivation = Literal["tanh", "relu", "gelu"]
+PoolerActivation = PlainActivation
+TokenPooling = Literal["cls", "mean"]
 Precision = Literal["promoted", "narrow", "wide"]
 NormKind = Literal["layer", "rms"]
 

@@ -45,6 +45,12 @@ def arguments(config):
     encoder = kind in list(families.ENCODERS)
     family = (_hf_config.encoder if encoder else _hf_config.decoder)(config)
     made = _hf_config.arguments(config, family)
+    if encoder:
+        made |= {
+            f"{head}: {name}": value
+            for head in ("text", "token", "word")
+            for name, value in _hf_config.head_arguments(config, family, head).items()
+        }
     rotary = made.get("rotary")
     if isinstance(rotary, list):
         made["rotary"] = [*map(turns_of, rotary)]
@@ -95,6 +101,8 @@ def test_a_declaration_gives_arguments_of_its_model_from_fields_that_it_reads(ki
 def test_every_field_of_their_classes_is_declared_once(kind, version):
     names = declared(kind)
     assert len(set(names)) == len(names)
+    if kind not in LISTS[version]:
+        pytest.skip("a class of later versions, or of code beside the files")
     fields = LISTS[version]["every"].split() + LISTS[version][kind].split()
     assert set(fields) <= set(names)
 
@@ -113,6 +121,8 @@ def test_the_page_about_models_has_every_field():
 @FAMILIES
 def test_fields_and_defaults_are_those_of_the_installed_classes(kind):
     transformers = pytest.importorskip("transformers")
+    if kind == "new":
+        pytest.skip("a class of the code beside the files")
     made = transformers.CONFIG_MAPPING[kind]()
     assert set(made.to_dict()) <= set(declared(kind))
     for name, field in _families.FAMILIES[kind].read.items():
@@ -125,6 +135,8 @@ def test_fields_and_defaults_are_those_of_the_installed_classes(kind):
 @FAMILIES
 def test_what_their_classes_write_is_read(kind):
     transformers = pytest.importorskip("transformers")
+    if kind == "new":
+        pytest.skip("a class of the code beside the files")
     given = json.loads(json.dumps(BASES[kind]))  # they write to what is inside
     written = transformers.CONFIG_MAPPING[kind](**given).to_dict()
     expected = arguments(BASES[kind])
@@ -164,6 +176,15 @@ def others(kind, name):
         "scale_attn_by_inverse_layer_idx": True,
         "attention_bias": True,
         "mlp_bias": True,
+        "norm_bias": True,
+        "norm_eps": 0.5,
+        "classifier_bias": True,
+        "classifier_activation": "relu",
+        "classifier_pooling": "mean",
+        "decoder_bias": False,
+        "global_rope_theta": 300.0,
+        "local_rope_theta": 300.0,
+        "global_attn_every_n_layers": 2,
     }
     if name in ("max_position_embeddings", LENGTH) and kind not in [
         *families.ENCODERS,
@@ -184,6 +205,13 @@ def others(kind, name):
         values |= {"hidden_size": 64, "num_attention_heads": 2, "head_dim": 4}
     if kind == "gemma3_text":
         values["rope_parameters"] = {SLIDING: {"rope_theta": 3.0}}
+    if kind in families.GATED and name in ("hidden_size", "num_attention_heads"):
+        values |= {"hidden_size": 24, "num_attention_heads": 2}
+    if kind == "modernbert":
+        values["layer_types"] = [FULL] * 4
+        values["rope_parameters"] = {SLIDING: {"rope_theta": 3.0}}
+    if kind == "new":
+        values["rope_scaling"] = {"type": "ntk", "factor": 3.0}
     if name == "use_sliding_window":
         base = used
     if name == "is_causal" and kind == "mistral":

@@ -203,13 +203,28 @@ def test_bert_gives_their_weights_and_states():
     assert_outputs_agree(result, expected, [9, 6])
 
 
-KIN = [kind for kind in families.ENCODERS if kind != "bert"]
+KIN = [kind for kind in families.KIN if kind != "bert"]
+GATED = [
+    *((kind, {}) for kind in ("modernbert", "nomic_bert", "gte")),
+    ("modernbert", {"norm_bias": True, "attention_bias": True, "mlp_bias": True}),
+    ("modernbert", {"layer_types": [FULL, SLIDING, SLIDING, FULL]}),
+    ("modernbert", {"global_attn_every_n_layers": 2, "local_attention": 8}),
+    ("modernbert", {"hidden_activation": "relu", "rope_scaling": {**DYNAMIC}}),
+    ("nomic_bert", {"hidden_act": "gelu", "head_dim": 6}),
+    ("nomic_bert", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}),
+    ("gte", {"type_vocab_size": 0, "hidden_act": "relu", "rope_theta": None}),
+]
 
 
 def kin(kind, **changes):
     """Their model of BERT's kin in float64, and ours."""
-    config = {**families.ENCODERS[kind], **changes}
-    made = transformers.CONFIG_MAPPING[kind](**config, attn_implementation="eager")
+    return kin_of({**families.ENCODERS[kind], **changes})
+
+
+def kin_of(config):
+    kind, given = config["model_type"], copy.deepcopy(config)
+    given |= {"pad_token_id": 0} if kind == "modernbert" else {}
+    made = transformers.CONFIG_MAPPING[kind](**given, attn_implementation="eager")
     torch.manual_seed(0)
     model = randomized(transformers.AutoModel.from_config(made).double())
     ours = BertEncoder.from_config(config, dtype=np.float64, pooler=kind in POOLED)
@@ -241,6 +256,21 @@ def test_berts_kin_give_their_vectors(kind):
             np.testing.assert_allclose(
                 ours.pool(states), expected.pooler_output.numpy(), rtol=1e-9, atol=1e-9
             )
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(("kind", "changes"), GATED)
+def test_rotary_encoders_give_their_vectors(kind, changes):
+    given = {name: x for name, x in changes.items() if x is not None}
+    model, ours = kin(kind, max_position_embeddings=64, **given)
+    if "rope_theta" in changes:
+        config = {k: v for k, v in families.GTE.items() if k != "rope_theta"} | given
+        model, ours = kin_of(config)
+    batch = np.random.default_rng(0).integers(0, 30, (3, 50))
+    with torch.no_grad():
+        expected = model(torch.tensor(batch)).last_hidden_state.numpy()
+    assert np.abs(expected).max() > 0.1
+    assert_near(ours(batch), expected)
 
 
 @pytest.mark.parametrize("kind", KIN)
@@ -440,10 +470,18 @@ def test_bert_pools_and_classifies_as_theirs(tmp_path, activation, n_labels):
     assert_same_bits(read.classify(again), ours.classify(states))
 
 
-@pytest.mark.parametrize("kind", families.ENCODERS)
-def test_texts_are_classified_as_theirs(tmp_path, kind):
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        *((kind, {}) for kind in families.ENCODERS if kind != "new"),
+        ("modernbert", {"classifier_pooling": "mean", "classifier_bias": True}),
+        ("modernbert", {"classifier_activation": "relu", "norm_bias": True}),
+    ],
+)
+def test_texts_are_classified_as_theirs(tmp_path, kind, changes):
     pytest.importorskip("safetensors")
-    made = transformers.AutoConfig.for_model(**families.ENCODERS[kind], num_labels=3)
+    config = {"pad_token_id": 0, **families.ENCODERS[kind], **changes}
+    made = transformers.AutoConfig.for_model(**config, num_labels=3)
     made._attn_implementation = "eager"
     torch.manual_seed(0)
     theirs = transformers.AutoModelForSequenceClassification.from_config(made)
@@ -455,11 +493,62 @@ def test_texts_are_classified_as_theirs(tmp_path, kind):
         expected = theirs(torch.tensor(ids)).logits.numpy()
     scores = ours.classify(ours(ids))
     assert np.abs(scores).max() > 0.1
-    np.testing.assert_allclose(scores, expected, rtol=1e-9, atol=1e-9)
+    if kind in families.GATED:  # whose angles are float32
+        assert_near(scores, expected)
+    else:
+        np.testing.assert_allclose(scores, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        *((kind, {}) for kind in families.ENCODERS if kind != "new"),
+        ("bert", {"hidden_act": "relu"}),
+        ("distilbert", {"activation": "relu"}),
+        ("modernbert", {"classifier_activation": "relu", "classifier_bias": True}),
+        ("modernbert", {"decoder_bias": False, "norm_bias": True}),
+    ],
+)
+@pytest.mark.parametrize("task", ["TokenClassification", "MaskedLM"])
+def test_tokens_are_scored_as_theirs(tmp_path, kind, changes, task):
+    pytest.importorskip("safetensors")
+    config = {"pad_token_id": 0, **families.ENCODERS[kind], **changes}
+    made = transformers.AutoConfig.for_model(**config, num_labels=3)
+    made._attn_implementation = "eager"
+    torch.manual_seed(0)
+    model = getattr(transformers, f"AutoModelFor{task}").from_config(made)
+    model = randomized(model.double())
+    model.save_pretrained(tmp_path / "a")
+    option = {"MaskedLM": "masked_words"}.get(task, "token_classifier")
+    ours = BertEncoder.from_pretrained(tmp_path / "a", dtype="auto", **{option: True})
+    ids = IDS[np.newaxis, :14]
+    with torch.no_grad():
+        expected = model(torch.tensor(ids)).logits.numpy()
+    scored = ours.logits if task == "MaskedLM" else ours.classify_tokens
+    assert np.abs(expected).max() > 0.1
+    assert_near(scored(ours(ids)), expected)
+    ours.save_pretrained(tmp_path / "b")
+    owner = json.loads((tmp_path / "b" / "config.json").read_text())["architectures"]
+    again = getattr(transformers, owner[0]).from_pretrained(
+        tmp_path / "b", attn_implementation="eager"
+    )
+    with torch.no_grad():
+        np.testing.assert_allclose(
+            again.eval()(torch.tensor(ids)).logits.numpy(), expected, atol=1e-12
+        )
 
 
 TASKS = ["MaskedLM", "TokenClassification", "QuestionAnswering", "MultipleChoice"]
+OPTIONS = {
+    "MaskedLM": "masked_words",
+    "TokenClassification": "token_classifier",
+    "SequenceClassification": "classifier",
+}
 HEADS = {
+    "modernbert": [*TASKS, "SequenceClassification"],
+    "nomic_bert": ["MaskedLM", "TokenClassification", "SequenceClassification"],
+    "gte": ["MaskedLM", "TokenClassification", "SequenceClassification"],
     **{kind: [*TASKS, "SequenceClassification"] for kind in KIN},
     "bert": [*TASKS, "PreTraining", "NextSentencePrediction"],
     "gpt2": ["SequenceClassification", "TokenClassification", "QuestionAnswering"],
@@ -468,7 +557,8 @@ HEADS = {
 }
 CLASSES = {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta"}
 CLASSES |= {"distilbert": "DistilBert", "mpnet": "MPNet", "gpt2": "GPT2"}
-CLASSES |= {"electra": "Electra", "albert": "Albert"}
+CLASSES |= {"electra": "Electra", "albert": "Albert", "modernbert": "ModernBert"}
+CLASSES |= {"nomic_bert": "NomicBert", "gte": "Gte"}
 CLASSES |= {"llama": "Llama", "gemma3_text": "Gemma3Text"}
 
 
@@ -486,8 +576,8 @@ def test_their_heads_that_are_not_here_are_refused_by_name(tmp_path, kind, task)
     ours = BertEncoder if kind in families.ENCODERS else CausalDecoder
     options = {} if kind in families.ENCODERS else {"logits": False}
     missing = "which is not here"
-    if task == "SequenceClassification" and kind in families.ENCODERS:
-        missing = "which the model is without unless classifier=True"
+    if task in OPTIONS and kind in families.ENCODERS:
+        missing = f"which the model is without unless {OPTIONS[task]}=True"
     text = rf"expected no head of {owner.__name__}, {missing}, got .*ignore_he"
     with pytest.raises(ValueError, match=text):
         ours.from_pretrained(tmp_path, **options)

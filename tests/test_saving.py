@@ -17,7 +17,9 @@ from attnpy.models import BertEncoder, CausalDecoder
 numpy_files = pytest.importorskip("safetensors.numpy")
 
 IDS = np.array([7, 1, 29, 4, 4, 0, 18, 11, 2])
-KINDS = [*families.ENCODERS, *families.DECODERS]
+# Those of the code beside the files are saved in today's names: test_encoders.py.
+ENCODERS = [kind for kind in families.ENCODERS if kind != "new"]
+KINDS = [*ENCODERS, *families.DECODERS]
 
 
 def write(folder, kind, n_labels=None, **changes):
@@ -40,7 +42,7 @@ def reads(kind, n_labels=None):
     return BertEncoder.from_pretrained, {"classifier": n_labels is not None}
 
 
-CASES = [*((kind, None) for kind in KINDS), *((kind, 3) for kind in families.ENCODERS)]
+CASES = [*((kind, None) for kind in KINDS), *((kind, 3) for kind in ENCODERS)]
 CASES = pytest.mark.parametrize(("kind", "n_labels"), CASES)
 
 
@@ -205,7 +207,8 @@ def test_transformers_loads_what_is_saved(tmp_path, kind, n_labels):
     """`pip install torch transformers`."""
     transformers = pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
-    padding = {"pad_token_id": 0} if kind == "phi3" else {}  # else beyond the tokens
+    # Elsewhere it is beyond the tokens.
+    padding = {"pad_token_id": 0} if kind in ("phi3", "modernbert") else {}
     write(tmp_path / "a", kind, n_labels, **padding)
     read, options = reads(kind, n_labels)
     model = read(tmp_path / "a", dtype=np.float64, **options)

@@ -14,9 +14,12 @@ from attnpy._families.distilbert import DISTILBERT
 from attnpy._families.electra import ELECTRA
 from attnpy._families.gemma import GEMMA2, GEMMA3
 from attnpy._families.gpt2 import GPT2
+from attnpy._families.gte import GTE, GTE_NEW
 from attnpy._families.llama import LLAMA
 from attnpy._families.mistral import MISTRAL
+from attnpy._families.modernbert import MODERNBERT
 from attnpy._families.mpnet import MPNET
+from attnpy._families.nomic_bert import NOMIC_BERT
 from attnpy._families.phi3 import PHI3
 from attnpy._families.qwen import QWEN2, QWEN3
 from attnpy._families.roberta import ROBERTA, XLM_ROBERTA
@@ -26,6 +29,7 @@ FAMILIES: dict[str, Declaration] = {
     family.model_type: family
     for family in (
         *(BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, MPNET, ELECTRA, ALBERT),
+        *(MODERNBERT, NOMIC_BERT, GTE, GTE_NEW),
         *(GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, PHI3, GEMMA2, GEMMA3),
     )
 }

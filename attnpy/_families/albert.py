@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from attnpy._families import bert
-from attnpy._families.declaration import Declaration, Family, head_of, names_of
+from attnpy._families.declaration import (
+    Declaration,
+    Family,
+    head_of,
+    names_of,
+    tokens_of,
+    words_of,
+)
 from attnpy._families.fields import Field
 
 # There is one group with one layer in it, whose parameters are the first layer's.
@@ -41,7 +48,18 @@ NAMES = Family(
     ignored=bert.BUFFERS,
     heads=("classifier.*", "predictions.*", "qa_outputs.*", "sop_classifier.*"),
     optional=("pooler.*",),
+    tied={
+        "predictions.decoder.weight": "embeddings.word_embeddings.weight",
+        "predictions.decoder.bias": "predictions.bias",
+    },
     classifier=head_of("pooler", "classifier"),
+    token_classifier=tokens_of("classifier"),
+    masked_words=words_of(
+        "predictions.dense",
+        "predictions.LayerNorm",
+        "predictions.bias",
+        "predictions.decoder.bias",
+    ),
 )
 
 ALBERT = Declaration(
@@ -76,4 +94,5 @@ ALBERT = Declaration(
     | {"num_types": "type_vocab_size", "embedding_dim": "embedding_size"},
     fixed={"shared": True},
     computed=bert.COMPUTED,
+    heads=bert.HEADS,
 )

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from attnpy._families import rules
-from attnpy._families.declaration import Declaration, Family, head_of, names_of
+from attnpy._families.declaration import (
+    Declaration,
+    Family,
+    head_of,
+    names_of,
+    tokens_of,
+    words_of,
+)
 from attnpy._families.fields import HARMLESS, NEUTRAL, NO_END, Field
 
 LAYER = {
@@ -35,6 +42,16 @@ POOLER = {
     "pooler.dense.weight": "pooler_weight.T",
     "pooler.dense.bias": "pooler_bias",
 }
+WORDS = words_of(
+    "cls.predictions.transform.dense",
+    "cls.predictions.transform.LayerNorm",
+    "cls.predictions.bias",
+    "cls.predictions.decoder.bias",
+)
+TIED = {
+    "cls.predictions.decoder.weight": "embeddings.word_embeddings.weight",
+    "cls.predictions.decoder.bias": "cls.predictions.bias",
+}
 BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
 
 # Where the model has no pooler or classifier, these are left alone.
@@ -55,8 +72,11 @@ NAMES = Family(
     ),
     ignored=BUFFERS,
     heads=("cls.*", "qa_outputs.*"),
+    tied=TIED,
     optional=("pooler.dense.*", "classifier.*"),
     classifier=head_of("pooler.dense", "classifier"),
+    token_classifier=tokens_of("classifier"),
+    masked_words=WORDS,
 )
 
 READ = {
@@ -97,6 +117,8 @@ COPIED = {
     "eps": "layer_norm_eps",
 }
 COMPUTED = {"activation": rules.activation("hidden_act")}
+# The head for masked words has the activation of the layers.
+HEADS = {"word": {"head_activation": rules.activation("hidden_act")}}
 
 BERT = Declaration(
     model_type="bert",
@@ -120,4 +142,5 @@ BERT = Declaration(
     copied=COPIED | {"num_types": "type_vocab_size"},
     fixed={},
     computed=COMPUTED,
+    heads=HEADS,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -47,6 +47,8 @@ class Family(NamedTuple):
     classifier : mapping of str to tuple of str
         The names of the head that scores texts, for a model that has one. They stand
         in place of the names of the pooler where the head has a matrix of its own.
+    token_classifier, masked_words : mapping of str to tuple of str
+        Those of the heads that score the labels of tokens, and words in their place.
     """
 
     names: Mapping[str, tuple[str, ...]]
@@ -59,6 +61,8 @@ class Family(NamedTuple):
     optional: tuple[str, ...] = ()
     one_less: tuple[str, ...] = ()
     classifier: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    token_classifier: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    masked_words: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
     def __repr__(self) -> str:
         """Return how many names there are, and what is said of them."""
@@ -95,9 +99,19 @@ class Declaration:
         Arguments that are the same whatever a file says.
     head_activation : str
         Of the vector of a text that the classifier scores.
+    heads : mapping of str to mapping
+        Arguments of the model that only heads need, by "text", "token" and "word":
+        values, or rules that make them.
     computed : mapping of str to callable
         Arguments that are made of the values of all fields that are read, often by one
         of `rules`. Arguments that are nowhere have their defaults.
+    older : mapping of str to str
+        Fields of files for older classes, and the fields of today that they are.
+    modern : callable
+        Makes the fields that are read of those of a file, where more than names is
+        different.
+    saved : callable
+        Makes those of today's class of these.
     """
 
     model_type: str
@@ -113,6 +127,10 @@ class Declaration:
     fixed: Mapping[str, object]
     computed: Mapping[str, Callable[[Values], Any]]
     head_activation: PoolerActivation = "tanh"
+    heads: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    older: Mapping[str, str] = field(default_factory=dict)
+    modern: Callable[[Mapping[str, Any]], dict[str, Any]] = dict
+    saved: Callable[[Mapping[str, Any]], dict[str, Any]] = dict
 
 
 def names_of(
@@ -127,17 +145,28 @@ def names_of(
     return {name: tuple(own.split()) for name, own in rest.items()} | names
 
 
+# The head that has a parameter, by its name or the beginning of it.
+HEADS = {
+    "classifier_weight": "classifier",
+    "token_head.": "token_classifier",
+    "word_head.": "masked_words",
+}
+
+
 def names_for(
     family: Family, parameters: Collection[str]
 ) -> dict[str, tuple[str, ...]]:
     """Return the names for a model with these parameters."""
-    if "classifier_weight" not in parameters:
-        return dict(family.names)
-    taken = {own for names in family.classifier.values() for own in names}
-    rest = {
-        theirs: own for theirs, own in family.names.items() if taken.isdisjoint(own)
-    }
-    return rest | dict(family.classifier)
+    names = dict(family.names)
+    for start, attribute in HEADS.items():
+        if any(name.startswith(start) for name in parameters):
+            head = getattr(family, attribute)
+            taken = {own for parts in head.values() for own in parts}
+            names = {
+                theirs: own for theirs, own in names.items() if taken.isdisjoint(own)
+            }
+            names |= head
+    return names
 
 
 def head_of(dense: str, scores: str) -> dict[str, tuple[str, ...]]:
@@ -147,6 +176,32 @@ def head_of(dense: str, scores: str) -> dict[str, tuple[str, ...]]:
         f"{dense}.bias": ("pooler_bias",),
         f"{scores}.weight": ("classifier_weight.T",),
         f"{scores}.bias": ("classifier_bias",),
+    }
+
+
+def tokens_of(
+    scores: str, dense: str = "", norm: str = ""
+) -> dict[str, tuple[str, ...]]:
+    """Return the names of a head that scores labels of tokens."""
+    names = {
+        f"{scores}.weight": ("token_head.classifier_weight.T",),
+        f"{scores}.bias": ("token_head.bias",),
+    }
+    return names | (_dense("token_head", dense, norm) if dense else {})
+
+
+def words_of(dense: str, norm: str, *biases: str) -> dict[str, tuple[str, ...]]:
+    """Return the names of a head for masked words; its bias may have several."""
+    names = dict.fromkeys(biases, ("word_head.bias",))
+    return names | _dense("word_head", dense, norm)
+
+
+def _dense(head: str, dense: str, norm: str) -> dict[str, tuple[str, ...]]:
+    return {
+        f"{dense}.weight": (f"{head}.dense_weight.T",),
+        f"{dense}.bias": (f"{head}.dense_bias",),
+        f"{norm}.weight": (f"{head}.norm.weight",),
+        f"{norm}.bias": (f"{head}.norm.bias",),
     }
 
 

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from attnpy._families import bert, rules
-from attnpy._families.declaration import Declaration, Family, head_of, names_of
+from attnpy._families.declaration import (
+    Declaration,
+    Family,
+    head_of,
+    names_of,
+    tokens_of,
+    words_of,
+)
 from attnpy._families.fields import HARMLESS, NO_END, Field
 
 NAMES = Family(
@@ -32,7 +39,12 @@ NAMES = Family(
     prefixes=("distilbert.", "model."),
     ignored=bert.BUFFERS,
     heads=("classifier.*", "pre_classifier.*", "qa_outputs.*", "vocab_*"),
+    tied={"vocab_projector.weight": "embeddings.word_embeddings.weight"},
     classifier=head_of("pre_classifier", "classifier"),
+    token_classifier=tokens_of("classifier"),
+    masked_words=words_of(
+        "vocab_transform", "vocab_layer_norm", "vocab_projector.bias"
+    ),
 )
 
 DISTILBERT = Declaration(
@@ -76,4 +88,5 @@ DISTILBERT = Declaration(
     fixed={"num_types": 0, "eps": 1e-12},
     computed={"activation": rules.activation("activation")},
     head_activation="relu",
+    heads={"word": {"head_activation": rules.activation("activation")}},
 )

@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from attnpy._families import bert
-from attnpy._families.declaration import Declaration, Family, head_of, names_of
+from attnpy._families.declaration import (
+    Declaration,
+    Family,
+    head_of,
+    names_of,
+    tokens_of,
+    words_of,
+)
 from attnpy._families.fields import Field
 
 if TYPE_CHECKING:
@@ -32,7 +39,14 @@ NAMES = Family(
         "qa_outputs.*",
         "sequence_summary.*",
     ),
+    tied={"generator_lm_head.weight": "embeddings.word_embeddings.weight"},
     classifier=head_of("classifier.dense", "classifier.out_proj"),
+    token_classifier=tokens_of("classifier"),
+    masked_words=words_of(
+        "generator_predictions.dense",
+        "generator_predictions.LayerNorm",
+        "generator_lm_head.bias",
+    ),
 )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,6 @@ from attnpy._families import llama, rules
 from attnpy._families.declaration import Declaration, Family, names_of
 from attnpy._families.fields import Field
 from attnpy._families.rules import FULL, SLIDING
-from attnpy._quoting import quoted
 
 if TYPE_CHECKING:
     from attnpy._families.declaration import Values
@@ -79,21 +77,12 @@ def _alternating(values: Values) -> list[str]:
 
 def _rotaries(values: Values) -> list[Rotary]:
     """Return the positions of each layer: those with a window have their own."""
-    given = values["rope_parameters"] or {}
-    parts = {name: given.get(name) or {} for name in (FULL, SLIDING)}
-    if not {FULL, SLIDING}.issuperset(given) or not all(
-        isinstance(part, Mapping) for part in parts.values()
-    ):
-        raise ValueError(
-            f"config: expected rope_parameters of {FULL} and {SLIDING}, each a "
-            f"mapping, got {quoted(given, 200)}"
-        )
-    parts[FULL] = {**parts[FULL], **(values["rope_scaling"] or {})}
     bases = {FULL: values["rope_theta"], SLIDING: values["rope_local_base_freq"]}
-    turns = {}
-    for name, part in parts.items():
-        base = GEMMA3_BASES[name] if bases[name] is None else bases[name]
-        turns[name] = rules.turns(values, part, base)
+    usual = {
+        name: GEMMA3_BASES[name] if base is None else base
+        for name, base in bases.items()
+    }
+    turns = rules.turns_by_kind(values, usual, {FULL: "rope_scaling"})
     return [turns[name] for name in rules.layer_types(values, _alternating)]
 
 

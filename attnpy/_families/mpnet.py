@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from attnpy._families import bert
-from attnpy._families.declaration import Declaration, Family, names_of
-from attnpy._families.roberta import HEAD, HEADS
+from attnpy._families.declaration import Declaration, Family, names_of, tokens_of
+from attnpy._families.roberta import HEAD, HEADS, TIED, WORDS
 
 NAMES = Family(
     names_of(
@@ -36,8 +36,11 @@ NAMES = Family(
     prefixes=("mpnet.", "model."),
     ignored=bert.BUFFERS,
     heads=HEADS,
+    tied=TIED,
     optional=("pooler.dense.*",),
     classifier=HEAD,
+    token_classifier=tokens_of("classifier"),
+    masked_words=WORDS,
 )
 
 MPNET = Declaration(

@@ -9,11 +9,25 @@ from __future__ import annotations
 from dataclasses import replace
 
 from attnpy._families import bert
-from attnpy._families.declaration import Declaration, Family, head_of, names_of
+from attnpy._families.declaration import (
+    Declaration,
+    Family,
+    head_of,
+    names_of,
+    tokens_of,
+    words_of,
+)
 from attnpy._families.fields import HARMLESS, Field
 
 HEAD = head_of("classifier.dense", "classifier.out_proj")
 HEADS = ("classifier.*", "lm_head.*", "qa_outputs.*")
+WORDS = words_of(
+    "lm_head.dense", "lm_head.layer_norm", "lm_head.bias", "lm_head.decoder.bias"
+)
+TIED = {
+    "lm_head.decoder.weight": "embeddings.word_embeddings.weight",
+    "lm_head.decoder.bias": "lm_head.bias",
+}
 NAMES = Family(
     names_of(
         "encoder.layer.{i} encoder.layers.{i}",
@@ -23,8 +37,11 @@ NAMES = Family(
     prefixes=("roberta.", "model."),
     ignored=bert.BUFFERS,
     heads=HEADS,
+    tied=TIED,
     optional=("pooler.dense.*",),
     classifier=HEAD,
+    token_classifier=tokens_of("classifier"),
+    masked_words=WORDS,
 )
 
 _NUMBERS = "token ids that only tokenizers need"

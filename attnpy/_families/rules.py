@@ -86,7 +86,7 @@ def ends(eos: int | list[int] | None, vocab_size: int) -> tuple[int, ...]:
 
 def head_dim(values: Values) -> int:
     """Return the size of a head."""
-    n_heads, size = values["num_attention_heads"], values["head_dim"]
+    n_heads, size = values["num_attention_heads"], values.get("head_dim")
     if size is None and values["hidden_size"] % n_heads:
         raise ValueError(
             f"config: expected hidden_size to be a multiple of num_attention_heads = "
@@ -95,7 +95,7 @@ def head_dim(values: Values) -> int:
     return int(size or values["hidden_size"] // n_heads)
 
 
-def rotary(values: Values) -> Rotary:
+def rotary(values: Values, usual_base: float = 10000.0) -> Rotary:
     """Return the positions.
 
     Older configurations have the base beside the scaling, under another name, which
@@ -103,9 +103,54 @@ def rotary(values: Values) -> Rotary:
     """
     given, older = values["rope_parameters"] or {}, values["rope_scaling"] or {}
     if older and older.get("rope_theta", values["rope_theta"]) is None:
-        _check_lost_base(given.get("rope_theta"))
+        _check_lost_base(given.get("rope_theta"), usual_base)
     base = values["rope_theta"]
-    return turns(values, older or given, 10000.0 if base is None else base)
+    return turns(values, older or given, usual_base if base is None else base)
+
+
+def turns_by_kind(
+    values: Values, bases: Mapping[str, float], scaled: Mapping[str, str]
+) -> dict[str, Rotary]:
+    """Return the positions of layers that see everything, and of those with a window.
+
+    `bases` are the usual ones of both kinds, and `scaled` the fields of older files
+    with a scaling for some.
+    """
+    given = values["rope_parameters"] or {}
+    parts = {name: given.get(name) or {} for name in bases}
+    if not set(bases).issuperset(given) or not all(
+        isinstance(part, Mapping) for part in parts.values()
+    ):
+        raise ValueError(
+            f"config: expected rope_parameters of {FULL} and {SLIDING}, each a "
+            f"mapping, got {quoted(given, 200)}"
+        )
+    for name, field in scaled.items():
+        parts[name] = {**parts[name], **(values[field] or {})}
+    return {name: turns(values, part, bases[name]) for name, part in parts.items()}
+
+
+def without_code(config: Mapping[str, Any], *marks: str) -> dict[str, Any]:
+    """Return a configuration without auto_map, if all classes in it have these marks.
+
+    They are those of the code that a family is written after.
+    """
+    places = config.get("auto_map")
+    names = list(places.values()) if isinstance(places, Mapping) else [None]
+    known = all(
+        isinstance(name, str) and any(mark in name for mark in marks) for name in names
+    )
+    return {k: v for k, v in config.items() if k != "auto_map" or not known}
+
+
+def one_of(values: Values, field: str, *names: str) -> str:
+    """Return a name that has to be one of these."""
+    name: str = values[field]
+    if name not in names:
+        raise ValueError(
+            f"config: expected {field} to be {' or '.join(names)}, got {quoted(name)}"
+        )
+    return name
 
 
 def turns(values: Values, given: Mapping[str, Any], base: float) -> Rotary:
@@ -145,9 +190,9 @@ def _rotary_dim(head_dim: int, share: object, values: Values) -> int:
     return int(head_dim * share)  # type: ignore[operator]
 
 
-def _check_lost_base(base: object) -> None:
+def _check_lost_base(base: object, usual_base: float) -> None:
     """Refuse a base that their classes lose: of rope_parameters under rope_scaling."""
-    if base not in (None, 10000.0):
+    if base not in (None, usual_base):
         raise ValueError(
             "config: expected rope_theta in rope_scaling, which takes the place of "
             f"rope_parameters, or beside it, got {quoted(base)} in rope_parameters"
@@ -156,7 +201,7 @@ def _check_lost_base(base: object) -> None:
 
 def _set_original_length(scaling: dict[str, Any], values: Values) -> None:
     """Say for which length a model was trained, where the scaling does not."""
-    key, beside = ORIGINAL, values[ORIGINAL]
+    key, beside = ORIGINAL, values.get(ORIGINAL)
     if beside is not None and scaling.get(key, beside) != beside:
         raise ValueError(
             f"config: expected one {key}, got {beside}, and {quoted(scaling[key])} in "

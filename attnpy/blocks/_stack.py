@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar
 
 import numpy as np
@@ -223,7 +223,10 @@ def make_final_norm(
 
 def fields(layer: Any) -> dict[str, Any]:
     """Return the sizes and options of an encoder's or decoder's layer, for its repr."""
-    mha, network, norm = layer.self_attention, layer.feed_forward, layer.norm_1
+    mha, network = layer.self_attention, layer.feed_forward
+    places = "norm_1", "norm_2", "norm_3", "after_1"
+    norms = (getattr(layer, name, None) for name in places)
+    norm = next(norm for norm in norms if norm is not None)
     embed_dim, size = len(mha.W_q), mha.head_dim
     grouped = mha.num_kv_heads != mha.num_heads
     cross = getattr(layer, "cross_attention", None)
@@ -259,27 +262,39 @@ def stack_fields(stack: Any) -> dict[str, Any]:
     }
 
 
+def own_options(layer: Any, options: Mapping[str, object]) -> Any:
+    """Return the options that a layer sets itself; a call must not pass them."""
+    own = {"window": layer.window, "scale": layer.scale, "rotary": layer.rotary}
+    own = {name: value for name, value in own.items() if value is not None}
+    for name in own:
+        if options.get(name) is not None:
+            raise ValueError(f"{name}: expected None, as the layer has its own")
+    return own
+
+
 def residual(
     tokens: Array,
     sublayer: Callable[[Array, Array | None], Array],
-    norm: LayerNorm | RMSNorm,
+    norm: LayerNorm | RMSNorm | None,
     norm_first: bool,
     norm_after: LayerNorm | RMSNorm | None = None,
     *,
     num_threads: int | None,
 ) -> Array:
-    """Add a sublayer's result to the tokens, with the norm before or after it.
+    """Add a sublayer's result to the tokens, with the norm before or after it, if any.
 
     With `norm_after` the sublayer's result is normalized, too. The sublayer takes its
     input, and a residual to add to its result.
     """
-    given = norm(tokens, num_threads=num_threads) if norm_first else tokens
+    given = tokens
+    if norm_first and norm is not None:
+        given = norm(tokens, num_threads=num_threads)
     if norm_first and norm_after is None:
         return sublayer(given, tokens)
     result = sublayer(given, None)
     if norm_after is not None:
         result = norm_after(result, num_threads=num_threads)
-    if norm_first:
+    if norm is None or norm_first:
         return tokens + result
     return norm(result, tokens, num_threads=num_threads)
 
@@ -301,13 +316,13 @@ class Sublayer(NamedTuple):
         def run(tokens: Array) -> tuple[Array, Back]:
             pulls: dict[str, Pullback] = {}  # in the order in which they ran
             result = tokens
-            if norm_first:
+            if norm_first and norm is not None:
                 result, pulls[self.norm] = norm.vjp(tokens, num_threads=num_threads)
             is_added = norm_first and norm_after is None
             result, pulls[self.name] = self.vjp(result, tokens if is_added else None)
             if norm_after is not None:
                 result, pulls[after] = norm_after.vjp(result, num_threads=num_threads)
-            if not norm_first:
+            if not norm_first and norm is not None:
                 result, pulls[self.norm] = norm.vjp(
                     result, tokens, num_threads=num_threads
                 )

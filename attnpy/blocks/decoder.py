@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 import numpy as np
@@ -371,7 +371,7 @@ class DecoderLayer:
             raise ValueError(
                 "cache: expected None with causal=False, where tokens see later ones"
             )
-        options |= self._own_options(options)
+        options |= _stack.own_options(self, options)
         if context is not None and not isinstance(context, KVCache):
             context = _checks.array(context, "context")
         tokens = _checks.array(x, "x")
@@ -456,7 +456,7 @@ class DecoderLayer:
 
         _keywords.refuse(options, HANDED_ON - {"mixed"}, "DecoderLayer.vjp()")
         self._check_context(context, context_mask, context_lengths, context_offsets)
-        options |= self._own_options(options)
+        options |= _stack.own_options(self, options)
         names, tokens = _vjp.wanted_names(wanted), _vjp.floating(x, "x")
         sublayers = [_stack.Sublayer("self_attention", attend, "norm_1", "after_1")]
         if self.norm_2 is not None:
@@ -466,15 +466,6 @@ class DecoderLayer:
         sublayers.append(_stack.Sublayer("feed_forward", feed, "norm_3", "after_3"))
         steps = [sublayer.step(self, num_threads) for sublayer in sublayers]
         return _vjp.run(run, checkpoint)
-
-    def _own_options(self, options: Mapping[str, object]) -> Any:
-        """Return the options that the layer sets itself; a call must not pass them."""
-        own = {"window": self.window, "scale": self.scale, "rotary": self.rotary}
-        own = {name: value for name, value in own.items() if value is not None}
-        for name in own:
-            if options.get(name) is not None:
-                raise ValueError(f"{name}: expected None, as the layer has its own")
-        return own
 
     def _check_context(
         self,

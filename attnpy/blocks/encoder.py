@@ -19,10 +19,18 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike
     from typing_extensions import Unpack
 
-    from attnpy._typing import Activation, Array, Causal, LayerOptions, NormKind
+    from attnpy._typing import (
+        Activation,
+        Array,
+        Causal,
+        LayerOptions,
+        NormKind,
+        Window,
+    )
     from attnpy._vjp import Pullback
     from attnpy.blocks._stack import CallOptions, Choice, VJPOptions
     from attnpy.norms import LayerNorm, RMSNorm
+    from attnpy.positions import Rotary
 
     class EncoderCall(CallOptions, total=False):
         """The options of an encoder's call."""
@@ -72,9 +80,13 @@ class EncoderLayer:
     self_attention : MultiHeadAttention
     feed_forward : FeedForward
     norm_1, norm_2 : LayerNorm or RMSNorm
-        The norms of the attention and of the network.
+        The norms of the attention and of the network. Set one to None to leave it out,
+        as ModernBERT's first layer does with `norm_1`.
     norm_first : bool
         As given.
+    window, scale, rotary : tuple, float, Rotary, or None
+        Initially None. Options of the self-attention in every call, for stacks whose
+        layers differ; a call must not pass the same option.
 
     Raises
     ------
@@ -110,9 +122,12 @@ class EncoderLayer:
 
     self_attention: MultiHeadAttention
     feed_forward: FeedForward
-    norm_1: LayerNorm | RMSNorm
-    norm_2: LayerNorm | RMSNorm
+    norm_1: LayerNorm | RMSNorm | None
+    norm_2: LayerNorm | RMSNorm | None
     norm_first: bool
+    window: Window | None
+    scale: float | None
+    rotary: Rotary | None
 
     def __init__(
         self,
@@ -132,6 +147,7 @@ class EncoderLayer:
     ) -> None:
         rng = _checks.generator(rng)
         self.norm_first = _checks.flag(norm_first, "norm_first")
+        self.window = self.scale = self.rotary = None
         self.self_attention = MultiHeadAttention(
             embed_dim,
             num_heads,
@@ -246,6 +262,7 @@ class EncoderLayer:
             )
 
         _keywords.refuse(options, PASSED_ON | {"rotary", "mixed"}, "EncoderLayer()")
+        options |= _stack.own_options(self, options)
         tokens = _checks.array(x, "x")
         asked = _stack.asked(return_weights, heads)
         for part, norm in ((attend, self.norm_1), (feed, self.norm_2)):
@@ -325,6 +342,7 @@ class EncoderLayer:
             return _stack.chain_vjp(self, tokens, steps)
 
         _keywords.refuse(options, PASSED_ON | {"rotary"}, "EncoderLayer.vjp()")
+        options |= _stack.own_options(self, options)
         names, tokens = _vjp.wanted_names(wanted), _vjp.floating(x, "x")
         steps = [
             _stack.Sublayer(name, _dropout.dropping(vjp, rate, its_seed), norm).step(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fnmatch
 import functools
-import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -146,6 +145,11 @@ class Head(NamedTuple):
 
 
 PLAIN_HEAD = Head()
+# The options of a model with these heads, and how the classes are called that have one.
+HEAD_OPTIONS = {
+    "token_classifier": "ForTokenClassification",
+    "masked_words": "ForMaskedLM",
+}
 
 
 def fill(
@@ -167,7 +171,10 @@ def fill(
     """
     names = names_for(table, own)
     found, unexpected = _known_by(tensors, table, prefix)
-    faults = _pop_head(found, table, head, () if head.patterns else names)
+    kept_names: Collection[str] = () if head.patterns else names
+    if kept_names and not names.keys().isdisjoint(table.masked_words):
+        kept_names = {*names, *table.tied}
+    faults = _pop_head(found, table, head, kept_names)
     wanted = targets(own, names, found)
     if missing := [prefix + name for name in wanted if name not in found]:
         faults.append(f"missing {listed(missing)}")
@@ -236,6 +243,9 @@ def _pop_head(
     kind = "which is not here"
     if not head.patterns and table.classifier.keys() >= set(plain):
         kind = "which the model is without unless classifier=True"
+    for option, ending in HEAD_OPTIONS.items():
+        if head.owner.endswith(ending) and getattr(table, option):
+            kind = f"which the model is without unless {option}=True"
     return [
         f"expected no head of {named(head.owner)}, {kind}, got {listed(lost)} "
         "(ignore_head=True reads the rest)"
@@ -285,11 +295,13 @@ def targets(
 ) -> dict[str, Target]:
     """Return the names that together fill each parameter once, and their targets."""
     candidates: dict[str, tuple[list[str], bool]] = {}
+    numbers = [int(part) for name in own for part in name.split(".") if part.isdigit()]
+    n_layers = max(numbers, default=-1) + 1
     for theirs, ours in table.items():
-        for i in itertools.count() if "{i}" in theirs else range(1):
+        for i in range(n_layers) if "{i}" in theirs else range(1):
             names = [name.removesuffix(".T").format(i=i) for name in ours]
             if not own.keys() >= set(names):
-                break
+                continue
             candidates[theirs.format(i=i)] = names, ours[0].endswith(".T")
     chosen: dict[str, Target] = {}
     filled: set[str] = set()

@@ -52,9 +52,44 @@ def arguments(config: Config, family: Declaration) -> dict[str, Any]:
     }
 
 
+def head_arguments(config: Config, family: Declaration, kind: str) -> dict[str, Any]:
+    """Return those that a head has: of "text", "token" or "word"."""
+    made: dict[str, Any] = {}
+    names = {"token": family.names.token_classifier, "word": family.names.masked_words}
+    if kind == "text":
+        made["pooler_activation"] = family.head_activation
+    elif not names[kind]:
+        options = {"token": "token_classifier", "word": "masked_words"}
+        raise ValueError(
+            f"{options[kind]}: expected False, as {family.model_type} has no such head "
+            "here, got True"
+        )
+    values = _values(config, family)
+    for argument, rule in family.heads.get(kind, {}).items():
+        made[argument] = rule(values) if callable(rule) else rule
+    return made
+
+
 def _either(names: Iterable[str]) -> str:
     *others, last = names
     return f"{', '.join(others)} or {last}"
+
+
+def modern(config: Config, family: Declaration) -> dict[str, Any]:
+    """Return a configuration with the fields of today's class."""
+    config = family.modern(_mapping(config))
+    new = {k: v for k, v in config.items() if k not in family.older}
+    for old, name in family.older.items():
+        value = config.get(old)
+        if value is None:
+            continue
+        if new.get(name, value) != value:
+            raise ValueError(
+                f"config: expected one of {old} and {name}, or equal ones, got "
+                f"{quoted(value)} and {quoted(new[name])}"
+            )
+        new[name] = value
+    return new
 
 
 def num_labels(config: Config) -> int:
@@ -142,6 +177,7 @@ def _values(config: Config, family: Declaration) -> dict[str, Any]:
     """
     values: dict[str, Any] = {"model_type": family.model_type}
     missing, faults = [], []
+    config = modern(config, family)
     for name, field in family.read.items():
         value = _mapping(config).get(name)
         if value is None:

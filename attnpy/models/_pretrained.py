@@ -31,6 +31,8 @@ Model = TypeVar("Model", bound="_typing.PackableModel")
 # How classes are called whose ``classifier``, if any, is that of texts. Other classes
 # have one of tokens, or of choices.
 CLASSIFIERS = ("Model", "ForSequenceClassification")
+# Classes of heads for tokens, by the attribute of a model that has one.
+TOKEN_HEADS = {"token_head": "ForTokenClassification", "word_head": "ForMaskedLM"}
 
 
 # What `weights` may be, and how many bits that means.
@@ -72,7 +74,7 @@ def read(
             f"got {_dtypes.floating(dtype)}"
         )
     model = from_config(config, dtype=dtype, rng=Unset())
-    head = _head(config, family, ignore_head)
+    head = _head(model, config, family, ignore_head)
     load(model, checkpoints.read(folder), table, packed, progress, head, weights)
     if packed:
         model.pack()
@@ -87,15 +89,21 @@ def stop(folder: str | os.PathLike[str], vocab_size: int) -> tuple[int, ...] | N
     return _hf_config.generation(read_json(path), str(path), vocab_size)
 
 
-def _head(config: Mapping[str, Any], family: str, ignored: bool) -> Head:
+def _head(model: object, config: Mapping[str, Any], family: str, ignored: bool) -> Head:
     """Return the head of a folder, as far as its configuration names it."""
     owners = config.get("architectures")
     if not isinstance(owners, list) or not owners:
         return Head(ignored=ignored)
     owner, table = str(owners[0]), checkpoints.FAMILIES[family]
-    patterns = tuple(name for name in table.classifier if name not in table.names)
-    is_foreign = not owner.endswith(CLASSIFIERS)
-    return Head(owner, patterns if is_foreign else (), ignored)
+    own = [
+        ending
+        for attribute, ending in TOKEN_HEADS.items()
+        if getattr(model, attribute, None) is not None
+    ]
+    if owner.endswith(tuple(own) or CLASSIFIERS):
+        return Head(owner, (), ignored)
+    heads = {**table.classifier, **table.token_classifier, **table.masked_words}
+    return Head(owner, tuple(x for x in heads if x not in table.names), ignored)
 
 
 def load(

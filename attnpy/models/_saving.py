@@ -13,6 +13,7 @@ from attnpy._families import FAMILIES
 from attnpy._files import write_whole
 from attnpy.checkpoints.exporting import exported
 from attnpy.checkpoints.writing import write
+from attnpy.models import _hf_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -35,9 +36,12 @@ def save(
     model: Configured,
     folder: str | os.PathLike[str],
     again: Callable[[dict[str, Any]], Any],
-    has_head: bool,
+    head: str | None,
 ) -> None:
-    """Write a folder; `again` makes a model as this one of its configuration."""
+    """Write a folder; `again` makes a model as this one of its configuration.
+
+    `head` is the ending of the class of a model that has one.
+    """
     if model.config is None:
         raise ValueError(
             "config: expected that of a model of from_config or from_pretrained, got "
@@ -48,14 +52,21 @@ def save(
     config = {"model_type": "bert", **model.config}
     _check_unchanged(model, again(config))
     family = FAMILIES[config["model_type"]]
+    config = family.saved(_hf_config.modern(config, family))
+    family = FAMILIES[config["model_type"]]
     dtype = model.token_embedding.dtype.name
     # The name of the dtype's field is the one that all versions take.
     config = {name: x for name, x in config.items() if name != "dtype"}
-    owner = family.classes[1 if has_head else 0]
+    owner = family.classes[0]
+    if head is not None:
+        stem = family.classes[1].partition("For")[0]
+        owner = f"{stem}{head}" if head else family.classes[1]
     config |= {"architectures": [owner], "torch_dtype": dtype}
     place = Path(folder)
     os.makedirs(place, exist_ok=True)
-    write(place / "model.safetensors", _weights(model, family, has_head), PYTORCH)
+    write(
+        place / "model.safetensors", _weights(model, family, head is not None), PYTORCH
+    )
     write_json(place / "config.json", config)
     stop = getattr(model, "stop", None)
     if stop is not None:
@@ -120,4 +131,5 @@ def _weights(
 
 def _is_of_head(name: str, names: Family) -> bool:
     """Tell whether a name is one beside the model below, not in it."""
-    return name in names.tied or (name in names.classifier and name not in names.names)
+    heads = *names.classifier, *names.token_classifier, *names.masked_words
+    return name in names.tied or (name in heads and name not in names.names)

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast, overload
 
 import numpy as np
 
-from attnpy import _checks, _keywords, _parameters, _pickles, _repr, _vjp, positions
+from attnpy import (
+    _checks,
+    _dtypes,
+    _keywords,
+    _parameters,
+    _pickles,
+    _repr,
+    _vjp,
+    positions,
+)
 from attnpy._linear import linear, linear_vjp
 from attnpy._vjp import LayerGradients
 from attnpy.blocks import (
@@ -19,7 +28,9 @@ from attnpy.blocks import (
     _stack,
     activation_vjp,
 )
-from attnpy.models import _embedding, _hf_config, _pretrained, _saving
+from attnpy.blocks.feed_forward import PLAIN
+from attnpy.models import _embedding, _hf_config, _parts, _pretrained, _saving
+from attnpy.models._heads import TokenHead
 
 if TYPE_CHECKING:
     import os
@@ -30,9 +41,17 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from attnpy._families.declaration import Declaration
-    from attnpy._typing import Activation, Array, PoolerActivation
+    from attnpy._typing import (
+        Activation,
+        Array,
+        PlainActivation,
+        PoolerActivation,
+        TokenPooling,
+        Window,
+    )
     from attnpy._vjp import Pullback
     from attnpy.blocks._stack import Choice
+    from attnpy.positions import Rotary
 
     class BertCall(TypedDict, total=False):
         """The options of a call."""
@@ -46,16 +65,17 @@ if TYPE_CHECKING:
         """The options of a call that returns more than the vectors."""
 
 
-POOLER_ACTIVATIONS = "tanh", "relu", "gelu"
+POOLINGS = "cls", "mean"
 TABLES = "token_embedding", "position_embedding", "segment_embedding"
 
 
 @_keywords.answering
 class BertEncoder:
-    """BERT: a vector for each token of a text, and scores of the text if wanted.
+    """BERT: a vector for each token of a text, and scores of text or tokens if wanted.
 
     RoBERTa, XLM-RoBERTa, DistilBERT, MPNet, ELECTRA and ALBERT differ only in
-    positions, types and embeddings.
+    positions, types and embeddings; ModernBERT, NomicBERT and GTE also in networks with
+    a gate, missing biases and the place of norms.
 
     Parameters
     ----------
@@ -63,8 +83,10 @@ class BertEncoder:
         As in `attnpy.blocks.Encoder`.
     vocab_size : int
         `V`, the number of different tokens.
+    head_dim : int, optional
+        As in `attnpy.blocks.Encoder`.
     max_length : int, optional
-        The number of positions.
+        The number of positions; with `rotary`, for how many tokens the model is made.
     num_types : int, optional
         The number of token types, which tell two texts in one sequence apart; 0 for a
         model without types.
@@ -72,11 +94,29 @@ class BertEncoder:
         Of the feed-forward networks, as in `attnpy.blocks.FeedForward`.
     eps : float, optional
         Of the norms.
+    rotary : attnpy.positions.Rotary, or list of Rotary or None, optional
+        Rotary positions instead of a table. A list has one for each layer.
+    window : tuple of (int or None, int or None), or list of tuple or None, optional
+        As in `attnpy.attention`; a list has that of each layer.
+    norm_first : bool, optional
+        As in `attnpy.blocks.EncoderLayer`.
+    first_norm : bool, optional
+        False leaves out the first norm of the first layer, whose input is normalized
+        already: ModernBERT. It needs `norm_first`.
+    norm_bias, qkv_bias, out_bias, feed_forward_bias : bool, optional
+        Have biases in norms, for queries, keys and values, for the result of attention,
+        and in the feed-forward networks.
+    hidden_bias : bool, optional
+        Have biases of the networks' hidden numbers; by default as `feed_forward_bias`.
     pooler : bool, optional
         Add the matrix that turns the vector of the first token into that of the text:
         `pool`.
-    pooler_activation : {"tanh", "relu", "gelu"}, optional
-        What `pool` does to each number of that vector.
+    pooling : {"cls", "mean"}, optional
+        What `pool` takes: the vector of the first token, or the mean of all.
+    pooler_activation : str, optional
+        What `pool` does to each number of that vector: an activation without a gate.
+    pooler_norm : bool, optional
+        Add a norm after that.
     padding_id : int, optional
         Number positions as RoBERTa does: they begin at ``padding_id + 1``, and a token
         with this id, wherever it is, has the position `padding_id` and is not counted.
@@ -91,6 +131,20 @@ class BertEncoder:
         Have one layer, which is run `num_layers` times: ALBERT.
     num_labels : int, optional
         Add a matrix for this many scores of a text: `classify`. It needs the pooler.
+    num_token_labels : int, optional
+        Add a head for this many scores of each token: `classify_tokens`.
+    token_dense : bool, optional
+        That head begins with a matrix, an activation and a norm: ModernBERT.
+    masked_words : bool, optional
+        Add a head for the scores of all words in the place of a token: `logits`. It
+        begins with a matrix, an activation and a norm, and ends with products with the
+        embeddings.
+    head_activation : str, optional
+        Of the last two.
+    head_bias : bool, optional
+        Have a bias in the first matrix of these heads, and of the pooler.
+    word_bias : bool, optional
+        Have a bias of each word's score.
     dtype : dtype, optional
         float64, float32, float16 or bfloat16.
     rng : numpy.random.Generator, optional
@@ -100,7 +154,8 @@ class BertEncoder:
     Attributes
     ----------
     token_embedding : ndarray, shape (V, D)
-    position_embedding : ndarray, shape (max_length, D)
+    position_embedding : ndarray, shape (max_length, D), or None
+        None with `rotary`.
     segment_embedding : ndarray, shape (num_types, D), or None
         Initially normal random numbers with standard deviation 0.02; None without
         types. `D` is `embedding_dim`, or `E` without it.
@@ -119,8 +174,12 @@ class BertEncoder:
         As given.
     pooler_weight, pooler_bias : ndarray, shape (E, E) and (E,), or None
         None without `pooler`.
-    pooler_activation : str
+    pooler_norm : attnpy.blocks.LayerNorm or None
+    max_length : int
+    rotary, window, pooling, pooler_activation
         As given.
+    token_head, word_head : object or None
+        The heads of `classify_tokens` and `logits`; None without.
     classifier_weight, classifier_bias : ndarray
         Of shape (E, num_labels) and (num_labels,).
         None without `num_labels`.
@@ -140,7 +199,10 @@ class BertEncoder:
     vectors says what it is about (Reimers and Gurevych, "Sentence-BERT", 2019). The
     others: Liu et al., "RoBERTa" (2019); Conneau et al., "Unsupervised Cross-lingual
     Representation Learning at Scale" (2020); Sanh et al., "DistilBERT" (2019); Song et
-    al., "MPNet: Masked and Permuted Pre-training for Language Understanding" (2020).
+    al., "MPNet: Masked and Permuted Pre-training for Language Understanding" (2020);
+    Clark et al., "ELECTRA" (2020); Lan et al., "ALBERT" (2020); Warner et al.,
+    "Smarter, Better, Faster, Longer" (2024), ModernBERT; Nussbaum et al., "Nomic Embed"
+    (2024); Zhang et al., "mGTE" (2024).
 
     Examples
     --------
@@ -172,7 +234,7 @@ class BertEncoder:
     """
 
     token_embedding: Array
-    position_embedding: Array
+    position_embedding: Array | None
     segment_embedding: Array | None
     norm: LayerNorm
     projection_weight: Array | None
@@ -183,8 +245,15 @@ class BertEncoder:
     pooler_weight: Array | None
     pooler_bias: Array | None
     pooler_activation: str
+    pooler_norm: LayerNorm | None
+    pooling: str
     classifier_weight: Array | None
     classifier_bias: Array | None
+    token_head: TokenHead | None
+    word_head: TokenHead | None
+    max_length: int
+    rotary: Rotary | list[Rotary] | list[Rotary | None] | None
+    window: Window | list[Window | None] | None
     config: dict[str, Any] | None
 
     def __init__(
@@ -195,17 +264,35 @@ class BertEncoder:
         hidden_dim: int,
         *,
         vocab_size: int,
+        head_dim: int | None = None,
         max_length: int = 512,
         num_types: int = 2,
         activation: Activation = "gelu",
         eps: float = 1e-12,
+        rotary: Rotary | list[Rotary] | list[Rotary | None] | None = None,
+        window: Window | list[Window | None] | None = None,
+        norm_first: bool = False,
+        first_norm: bool = True,
+        norm_bias: bool = True,
+        qkv_bias: bool = True,
+        out_bias: bool = True,
+        feed_forward_bias: bool = True,
+        hidden_bias: bool | None = None,
         pooler: bool = False,
+        pooling: TokenPooling = "cls",
         pooler_activation: PoolerActivation = "tanh",
+        pooler_norm: bool = False,
         padding_id: int | None = None,
         num_buckets: int | None = None,
         embedding_dim: int | None = None,
         shared: bool = False,
         num_labels: int | None = None,
+        num_token_labels: int | None = None,
+        token_dense: bool = False,
+        masked_words: bool = False,
+        head_activation: PlainActivation = "gelu",
+        head_bias: bool = True,
+        word_bias: bool = True,
         dtype: DTypeLike = np.float32,
         rng: np.random.Generator | None = None,
     ) -> None:
@@ -220,11 +307,17 @@ class BertEncoder:
             return _embedding.table(rng, n_rows, name, width, dtype)
 
         self.token_embedding = table(vocab_size, "vocab_size")
-        self.position_embedding = table(max_length, "max_length")
+        self.max_length = _checks.count(max_length, "max_length")
+        self.position_embedding = None
+        if rotary is None:
+            self.position_embedding = table(max_length, "max_length")
+        elif padding_id is not None:
+            raise ValueError("padding_id: expected None with rotary, got a number")
         self.segment_embedding = None
         if _checks.size(num_types, "num_types") > 0:
             self.segment_embedding = table(num_types, "num_types")
-        self.norm = LayerNorm(width, eps=eps, dtype=dtype)
+        norm_bias = _checks.flag(norm_bias, "norm_bias")
+        self.norm = LayerNorm(width, eps=eps, bias=norm_bias, dtype=dtype)
         kind = self.token_embedding.dtype
         self.projection_weight = self.projection_bias = None
         if embedding_dim is not None:
@@ -237,13 +330,34 @@ class BertEncoder:
             embed_dim,
             num_heads,
             hidden_dim,
+            head_dim=head_dim,
             shared=shared,
+            norm_first=norm_first,
             activation=activation,
             bias=True,
             eps=eps,
             dtype=dtype,
             rng=rng,
         )
+        for layer in self.encoder.layers:
+            mha, network = layer.self_attention, layer.feed_forward
+            _parts.set_biases(mha, ("q", "k", "v"), qkv_bias, "qkv_bias")
+            _parts.set_biases(mha, ("o",), out_bias, "out_bias")
+            _parts.set_biases(
+                network, ("1", "2", "gate"), feed_forward_bias, "feed_forward_bias"
+            )
+            _parts.set_biases(network, ("1", "gate"), hidden_bias, "hidden_bias")
+        if not norm_bias:
+            self._drop_norm_biases()
+        if not _checks.flag(first_norm, "first_norm"):
+            if not norm_first or shared:
+                raise ValueError(
+                    "first_norm: expected True without norm_first or with shared, got "
+                    "False"
+                )
+            self.encoder.layers[0].norm_1 = None
+        _parts.set_options(self.encoder.layers, dtype, window=window, rotary=rotary)
+        self.rotary, self.window = rotary, window
         self.config = None
         self.padding_id = _checked_padding(padding_id, max_length)
         self.relative_bias = None
@@ -251,20 +365,54 @@ class BertEncoder:
             self.relative_bias = _relative_table(rng, num_buckets, num_heads, dtype)
         self.pooler_weight = self.pooler_bias = None
         self.pooler_activation = _checks.one_of(
-            pooler_activation, "pooler_activation", POOLER_ACTIVATIONS
+            pooler_activation, "pooler_activation", PLAIN
         )
+        self.pooling = _checks.one_of(pooling, "pooling", POOLINGS)
+        self.pooler_norm = None
         self.classifier_weight = self.classifier_bias = None
         if _checks.flag(pooler, "pooler"):
             self.pooler_weight = _embedding.table(
                 rng, embed_dim, "embed_dim", embed_dim, dtype
             )
-            self.pooler_bias = _parameters.zeros(True, embed_dim, kind)
+            head_bias = _checks.flag(head_bias, "head_bias")
+            self.pooler_bias = _parameters.zeros(head_bias, embed_dim, kind)
+            if _checks.flag(pooler_norm, "pooler_norm"):
+                self.pooler_norm = LayerNorm(
+                    embed_dim, eps=eps, bias=norm_bias, dtype=dtype
+                )
         if num_labels is not None:
             num_labels = _checks.count(num_labels, "num_labels")
             self.classifier_weight = _embedding.table(
                 rng, embed_dim, "embed_dim", num_labels, dtype
             )
             self.classifier_bias = _parameters.zeros(True, num_labels, kind)
+        self.token_head = self.word_head = None
+        how: dict[str, Any] = {
+            "dense_bias": _checks.flag(head_bias, "head_bias"),
+            "activation": _checks.one_of(head_activation, "head_activation", PLAIN),
+            "eps": eps,
+            "norm_bias": norm_bias,
+            "dtype": dtype,
+            "rng": rng,
+        }
+        if num_token_labels is not None:
+            n_labels = _checks.count(num_token_labels, "num_token_labels")
+            dense = _checks.flag(token_dense, "token_dense")
+            self.token_head = TokenHead(embed_dim, n_labels, dense=dense, **how)
+        if _checks.flag(masked_words, "masked_words"):
+            how["bias"] = _checks.flag(word_bias, "word_bias")
+            self.word_head = TokenHead(
+                embed_dim, vocab_size, table_dim=width, dense=True, **how
+            )
+
+    def _drop_norm_biases(self) -> None:
+        """Leave out the biases of the layers' norms, and of the final one."""
+        norms = [self.encoder.norm]
+        for layer in self.encoder.layers:
+            norms += [layer.norm_1, layer.norm_2]
+        for norm in norms:
+            if isinstance(norm, LayerNorm):
+                norm.bias = None
 
     parameters = _parameters.parameters
     state_dict = _parameters.state_dict
@@ -277,30 +425,54 @@ class BertEncoder:
         __setstate__ = _pickles.set_state
 
     def _shown(self) -> dict[str, Any]:
-        (vocab_size, _), (max_length, _) = (
-            table.shape for table in (self.token_embedding, self.position_embedding)
-        )
+        network = self.encoder.layers[0].feed_forward
+        mha, head = self.encoder.layers[0].self_attention, self.word_head
         types, classes = self.segment_embedding, self.classifier_bias
         distances, projection = self.relative_bias, self.projection_weight
         return {
             **_stack.stack_fields(self.encoder),
-            "activation": self.encoder.layers[0].feed_forward.activation,
+            "bias": None,
+            "final_norm": None,
+            **{
+                name: False
+                for name, array in (
+                    ("qkv_bias", mha.b_q),
+                    ("out_bias", mha.b_o),
+                    ("feed_forward_bias", network.b_2),
+                    ("norm_bias", self.norm.bias),
+                    ("first_norm", self.encoder.layers[0].norm_1),
+                )
+                if array is None
+            },
+            "hidden_bias": None
+            if (network.b_1 is None) == (network.b_2 is None)
+            else network.b_1 is not None,
+            "activation": network.activation,
             "eps": self.norm.eps,
-            "vocab_size": vocab_size,
-            "max_length": max_length,
+            "vocab_size": len(self.token_embedding),
+            "max_length": self.max_length,
+            "rotary": self.rotary,
+            "window": self.window,
             "num_types": 0 if types is None else len(types),
             "pooler": self.pooler_weight is not None,
-            "pooler_activation": self._unusual_activation(),
+            "pooling": self.pooling,
+            "pooler_activation": self.pooler_activation,
+            "pooler_norm": self.pooler_norm is not None,
             "padding_id": self.padding_id,
             "num_buckets": None if distances is None else len(distances),
             "embedding_dim": None if projection is None else len(projection),
             "num_labels": None if classes is None else len(classes),
+            "num_token_labels": self._num_token_labels(),
+            "masked_words": head is not None,
+            "head_activation": None if head is None else head.activation,
         }
 
     __repr__ = _repr.shows(_shown)
 
-    def _unusual_activation(self) -> str | None:
-        return None if self.pooler_activation == "tanh" else self.pooler_activation
+    def _num_token_labels(self) -> int | None:
+        if self.token_head is None or self.token_head.bias is None:
+            return None
+        return len(self.token_head.bias)
 
     @classmethod
     def from_config(
@@ -309,6 +481,8 @@ class BertEncoder:
         *,
         pooler: bool = False,
         classifier: bool = False,
+        token_classifier: bool = False,
+        masked_words: bool = False,
         dtype: DTypeLike = np.float32,
         rng: np.random.Generator | None = None,
     ) -> BertEncoder:
@@ -318,9 +492,9 @@ class BertEncoder:
         ----------
         config : mapping
             With the keys of the Hugging Face configuration, whose ``model_type`` is
-            bert (or left out), roberta, xlm-roberta, distilbert, mpnet, electra or
-            albert. Keys that do not change the computation are ignored, and all others
-            are refused, unless null.
+            bert (or left out), roberta, xlm-roberta, distilbert, mpnet, electra,
+            albert, modernbert, nomic_bert, gte or new. Keys that do not change the
+            computation are ignored, and all others are refused, unless null.
         pooler : bool, optional
             Add the pooler.
         classifier : bool, optional
@@ -328,6 +502,10 @@ class BertEncoder:
             ``num_labels`` says, by default 2. The pooler is then that of the family's
             classifier: that of RoBERTa and others is not the one of their models
             without.
+        token_classifier : bool, optional
+            Have a head for the labels of each token, as many as for a classifier.
+        masked_words : bool, optional
+            Have the head that says which words may stand in the place of a token.
         dtype, rng
             As in `BertEncoder`.
 
@@ -349,7 +527,13 @@ class BertEncoder:
         _check_pooler(family, pooler)
         if _checks.flag(classifier, "classifier"):
             pooler, options["num_labels"] = True, _hf_config.num_labels(config)
-            options["pooler_activation"] = family.head_activation
+            options |= _hf_config.head_arguments(config, family, "text")
+        if _checks.flag(token_classifier, "token_classifier"):
+            options["num_token_labels"] = _hf_config.num_labels(config)
+            options |= _hf_config.head_arguments(config, family, "token")
+        if _checks.flag(masked_words, "masked_words"):
+            options["masked_words"] = True
+            options |= _hf_config.head_arguments(config, family, "word")
         model = cls(**options, pooler=pooler, dtype=dtype, rng=rng)
         model.config = copy.deepcopy(dict(config))
         return model
@@ -361,6 +545,8 @@ class BertEncoder:
         *,
         pooler: bool = False,
         classifier: bool = False,
+        token_classifier: bool = False,
+        masked_words: bool = False,
         dtype: DTypeLike = np.float32,
         packed: bool = True,
         weights: Literal["int8", "int4"] | None = None,
@@ -378,6 +564,9 @@ class BertEncoder:
             As in `from_config`. A pooler that is not asked for is left alone, as is
             BERT's classifier. The classifier is that of ``ForSequenceClassification``,
             and of cross-encoders.
+        token_classifier, masked_words : bool, optional
+            As in `from_config`: the heads of ``ForTokenClassification`` and
+            ``ForMaskedLM``.
         dtype : dtype, optional
             Dtype of the model; the weights are converted to it. "auto" is the dtype of
             the weights in the files, the widest one if there are several. "bfloat16"
@@ -390,8 +579,8 @@ class BertEncoder:
             time is in memory in full. By default weights are numbers of the dtype.
         ignore_head : bool, optional
             Read only the model below a head that `BertEncoder` does not have, such as
-            that of ``BertForMaskedLM``, as ``AutoModel`` of Transformers does. By
-            default such a folder is refused, so that no head is lost silently.
+            that of ``BertForQuestionAnswering``, as ``AutoModel`` of Transformers does.
+            By default such a folder is refused, so that no head is lost silently.
         progress : bool, optional
             Show a progress bar on standard error, if that is a terminal and the work
             takes longer than a second. True needs the tqdm package; None, the default,
@@ -409,7 +598,13 @@ class BertEncoder:
         ValueError
             As `from_config`; if weights are missing, unexpected or of wrong shapes.
         """
-        make = functools.partial(cls.from_config, pooler=pooler, classifier=classifier)
+        make = functools.partial(
+            cls.from_config,
+            pooler=pooler,
+            classifier=classifier,
+            token_classifier=token_classifier,
+            masked_words=masked_words,
+        )
         return _pretrained.read(
             make, folder, dtype, packed, ignore_head, progress, weights
         )
@@ -434,22 +629,35 @@ class BertEncoder:
 
         Notes
         -----
-        With a classifier it is a ``ForSequenceClassification``. A quantised model is
+        With a classifier it is a ``ForSequenceClassification``, and with a head for
+        tokens a ``ForTokenClassification`` or ``ForMaskedLM``. A quantised model is
         saved with the numbers that its integers stand for. A tokenizer is not written:
         copy ``tokenizer.json`` beside it.
         """
         has_classifier = self.classifier_weight is not None
+        heads = {
+            "ForSequenceClassification": has_classifier,
+            "ForTokenClassification": self.token_head is not None,
+            "ForMaskedLM": self.word_head is not None,
+        }
+        owners = [owner for owner, is_here in heads.items() if is_here]
+        if len(owners) > 1:
+            raise ValueError(
+                f"model: expected one head at most, got those of {', '.join(owners)}"
+            )
 
         def again(config: dict[str, Any]) -> BertEncoder:
             return BertEncoder.from_config(
                 config,
                 pooler=self.pooler_weight is not None and not has_classifier,
                 classifier=has_classifier,
+                token_classifier=self.token_head is not None,
+                masked_words=self.word_head is not None,
                 dtype=self.token_embedding.dtype,
                 rng=_parameters.Unset(),
             )
 
-        _saving.save(self, folder, again, has_classifier)
+        _saving.save(self, folder, again, owners[0] if owners else None)
 
     @overload
     def __call__(
@@ -550,9 +758,7 @@ class BertEncoder:
         ids = _embedding.checked_ids(token_ids, len(self.token_embedding))
         types = self._types(ids, token_types)
         hidden, of_keys, ends = _visible(ids, lengths, token_mask)
-        _embedding.check_positions(
-            ids.shape[-1], self.position_embedding[self._first :]
-        )
+        self._check_length(ids)
         bias = self._bias(ids.shape[-1] if ends is None else int(ends.max(initial=0)))
 
         def run(part: slice | EllipsisType) -> Array | ModelOutput:
@@ -568,6 +774,7 @@ class BertEncoder:
                     bias=None if bias is None else bias[:, :longest, :longest],
                     kv_lengths=None if of_keys is None else of_keys[part],
                     seq_offsets=seq_offsets,
+                    **_parts.common_options(window=self.window, rotary=self.rotary),
                     mixed=_embedding.is_mixed(self.token_embedding),
                     return_weights=return_weights,
                     return_hidden_states=return_hidden_states,
@@ -624,7 +831,8 @@ class BertEncoder:
         pullback : callable
             Takes the gradient with respect to the states, and returns those of the
             parameters, a dict with the names of `parameters`; those of pooler and
-            classifier come from `pool_vjp` and `classify_vjp`.
+            classifier come from `pool_vjp` and `classify_vjp`. Heads that score tokens
+            have none.
 
         Raises
         ------
@@ -652,6 +860,7 @@ class BertEncoder:
                 bias=self._bias(_longest(tokens, seq_offsets)),
                 kv_lengths=of_keys,
                 seq_offsets=seq_offsets,
+                **_parts.common_options(window=self.window, rotary=self.rotary),
                 wanted=() if self.relative_bias is None else ("bias",),
                 checkpoint=checkpoint,
                 dropout=rate,
@@ -682,8 +891,10 @@ class BertEncoder:
                 )
             found = of_norm(of_dropped(grad))
             collected.add(found.parameters, "norm.")
-            places = ids, self._places(ids), types
-            for name, place in zip(TABLES, places, strict=True):
+            places = {"token_embedding": ids, "segment_embedding": types}
+            if self.position_embedding is not None:
+                places["position_embedding"] = self._places(ids)
+            for name, place in places.items():
                 if (table := getattr(self, name)) is not None:
                     table = _vjp.look_up_vjp(
                         table, np.broadcast_to(place, ids.shape), found.x
@@ -693,13 +904,22 @@ class BertEncoder:
 
         return states, pullback
 
-    def pool(self, states: ArrayLike, *, num_threads: int | None = None) -> Array:
+    def pool(
+        self,
+        states: ArrayLike,
+        *,
+        lengths: ArrayLike | None = None,
+        num_threads: int | None = None,
+    ) -> Array:
         """Return the vector of each text: the pooler's result for its first token.
 
         Parameters
         ----------
         states : array_like, shape (L, E) or (B, L, E)
             Vectors from a call.
+        lengths : int or array_like of int, shape (B,), optional
+            As in that call. They matter to a model with `pooling` "mean", which takes
+            the mean of the tokens' vectors.
         num_threads : int, optional
             At least 1; by default `attnpy.get_num_threads`. Changes no bit of the
             result.
@@ -708,7 +928,7 @@ class BertEncoder:
         -------
         ndarray, shape (E,) or (B, E)
             ``tanh(states[..., 0, :] @ pooler_weight + pooler_bias)``, or another
-            `pooler_activation`.
+            `pooler_activation`, and then `pooler_norm`.
 
         Raises
         ------
@@ -716,24 +936,24 @@ class BertEncoder:
             If an argument has the wrong kind, dtype or shape. If the model has no
             pooler.
         """
-        weight, first = self._first_tokens(_checks.array(states, "states"))
-        with _checks.renamed(x="states"):
-            return linear(
-                first,
-                weight,
-                self.pooler_bias,
-                activation=self.pooler_activation,
-                num_threads=num_threads,
-            )
+        weight, first, _ = self._taken(_checks.array(states, "states"), lengths)
+        vectors = self._active(first, weight, num_threads)
+        if self.pooler_norm is None:
+            return vectors
+        return self.pooler_norm(vectors, num_threads=num_threads)
 
     def pool_vjp(
-        self, states: ArrayLike, *, num_threads: int | None = None
+        self,
+        states: ArrayLike,
+        *,
+        lengths: ArrayLike | None = None,
+        num_threads: int | None = None,
     ) -> tuple[Array, Pullback]:
         """Return the result of `pool`, and the pullback of its gradients.
 
         Parameters
         ----------
-        states, num_threads
+        states, lengths, num_threads
             As in `pool`.
 
         Returns
@@ -752,14 +972,22 @@ class BertEncoder:
         """
         _vjp.check_trainable(self, ("pooler_weight", "pooler_bias"))
         tokens = _vjp.floating(states, "states")
-        weight, first = self._first_tokens(tokens)
-        vectors = self.pool(tokens, num_threads=num_threads)
-        checked = _vjp.of_output(vectors)
+        weight, first, ends = self._taken(tokens, lengths)
         before = linear(first, weight, self.pooler_bias, num_threads=num_threads)
+        vectors, of_norm = self._active(first, weight, num_threads), None
+        if self.pooler_norm is not None:
+            vectors, of_norm = self.pooler_norm.vjp(vectors, num_threads=num_threads)
+        checked = _vjp.of_output(vectors)
 
         def pullback(grad_output: ArrayLike) -> LayerGradients:
+            grad, found = checked(grad_output), {}
+            if of_norm is not None:
+                of_vectors = of_norm(grad)
+                grad = of_vectors.x
+                for name, array in of_vectors.parameters.items():
+                    found[f"pooler_norm.{name}"] = array
             grad = activation_vjp(
-                checked(grad_output),
+                grad,
                 before,
                 cast("PoolerActivation", self.pooler_activation),
                 num_threads=num_threads,
@@ -772,16 +1000,41 @@ class BertEncoder:
                 num_threads=num_threads,
             )
             of_states = np.zeros(tokens.shape, tokens.dtype)
-            of_states[..., 0, :] = of_first
-            found = {"pooler_weight": of_weight}
+            if ends is None:
+                of_states[..., 0, :] = of_first
+            else:
+                for n, to, of_one in zip(
+                    ends.reshape(-1),
+                    of_states.reshape(-1, *tokens.shape[-2:]),
+                    of_first.reshape(-1, tokens.shape[-1]),
+                    strict=True,
+                ):
+                    to[:n] = of_one / tokens.dtype.type(n)
+            found["pooler_weight"] = of_weight
             if of_bias is not None:
                 found["pooler_bias"] = of_bias
             return LayerGradients(of_states, found)
 
         return vectors, pullback
 
-    def _first_tokens(self, states: Array) -> tuple[Array, Array]:
-        """Return the pooler's matrix, and what it is multiplied by."""
+    def _active(self, first: Array, weight: Array, num_threads: int | None) -> Array:
+        """Return the pooler's product, after its activation."""
+        with _checks.renamed(x="states"):
+            return linear(
+                first,
+                weight,
+                self.pooler_bias,
+                activation=self.pooler_activation,
+                num_threads=num_threads,
+            )
+
+    def _taken(
+        self, states: Array, lengths: ArrayLike | None
+    ) -> tuple[Array, Array, NDArray[np.int64] | None]:
+        """Return the pooler's matrix, and what it is multiplied by: (E,) or (B, E).
+
+        The last one is how many tokens that is the mean of; None for the first token.
+        """
         if self.pooler_weight is None:
             raise ValueError(
                 "pooler: expected a model with pooler=True, got one without"
@@ -796,15 +1049,37 @@ class BertEncoder:
                 f"states: expected (L, {size}) or (B, L, {size}) with a first token, "
                 f"got {states.shape}"
             )
-        return self.pooler_weight, states[..., 0, :]
+        *batch, n_tokens, _ = states.shape
+        ends = np.full(batch, n_tokens)
+        if lengths is not None:
+            ends = _embedding.checked_lengths(lengths, states[..., 0], 1)
+        if self.pooling == "cls":
+            return self.pooler_weight, states[..., 0, :], None
+        kind = _dtypes.arithmetic(states.dtype)
+        means = [
+            np.add.reduce(text[:n], axis=0, dtype=kind) / kind.type(n)
+            for text, n in zip(
+                states.reshape(-1, n_tokens, size), ends.reshape(-1), strict=True
+            )
+        ]
+        mean = np.array(means, kind).reshape(*batch, size).astype(states.dtype)
+        return self.pooler_weight, mean, ends
 
-    def classify(self, states: ArrayLike, *, num_threads: int | None = None) -> Array:
+    def classify(
+        self,
+        states: ArrayLike,
+        *,
+        lengths: ArrayLike | None = None,
+        num_threads: int | None = None,
+    ) -> Array:
         """Return the scores of the labels for each text, before a softmax or sigmoid.
 
         Parameters
         ----------
         states : array_like, shape (L, E) or (B, L, E)
             Vectors from a call.
+        lengths : int or array_like of int, shape (B,), optional
+            As in `pool`.
         num_threads : int, optional
             At least 1; by default `attnpy.get_num_threads`. Changes no bit of the
             result.
@@ -822,20 +1097,24 @@ class BertEncoder:
         """
         weight = self._classifier()
         return linear(
-            self.pool(states, num_threads=num_threads),
+            self.pool(states, lengths=lengths, num_threads=num_threads),
             weight,
             self.classifier_bias,
             num_threads=num_threads,
         )
 
     def classify_vjp(
-        self, states: ArrayLike, *, num_threads: int | None = None
+        self,
+        states: ArrayLike,
+        *,
+        lengths: ArrayLike | None = None,
+        num_threads: int | None = None,
     ) -> tuple[Array, Pullback]:
         """Return the result of `classify`, and the pullback of its gradients.
 
         Parameters
         ----------
-        states, num_threads
+        states, lengths, num_threads
             As in `classify`.
 
         Returns
@@ -869,7 +1148,9 @@ class BertEncoder:
         """
         _vjp.check_trainable(self, ("classifier_weight", "classifier_bias"))
         weight = self._classifier()
-        vectors, of_pooler = self.pool_vjp(states, num_threads=num_threads)
+        vectors, of_pooler = self.pool_vjp(
+            states, lengths=lengths, num_threads=num_threads
+        )
         scores = linear(vectors, weight, self.classifier_bias, num_threads=num_threads)
         checked = _vjp.of_output(scores)
 
@@ -888,6 +1169,87 @@ class BertEncoder:
             return found
 
         return scores, pullback
+
+    def classify_tokens(
+        self, states: ArrayLike, *, num_threads: int | None = None
+    ) -> Array:
+        """Return the scores of the labels for each token, before a softmax.
+
+        Parameters
+        ----------
+        states : array_like, shape (..., E)
+            Vectors from a call.
+        num_threads : int, optional
+            At least 1; by default `attnpy.get_num_threads`. Changes no bit of the
+            result.
+
+        Returns
+        -------
+        ndarray, shape (..., num_token_labels)
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument has the wrong kind, dtype or shape. If the model has no head
+            for tokens.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from attnpy.models import BertEncoder
+        >>> rng = np.random.default_rng(0)
+        >>> model = BertEncoder(
+        ...     2, 16, 4, 64, vocab_size=100, num_token_labels=3, rng=rng
+        ... )
+        >>> model.classify_tokens(model([2, 71, 82, 3])).shape
+        (4, 3)
+        """
+        if self.token_head is None:
+            raise ValueError(
+                "token_classifier: expected a model with num_token_labels, or read "
+                "with token_classifier=True, got one without"
+            )
+        return self.token_head(states, num_threads=num_threads)
+
+    def logits(self, states: ArrayLike, *, num_threads: int | None = None) -> Array:
+        """Return the scores of all words to stand in the place of each token.
+
+        Parameters
+        ----------
+        states : array_like, shape (..., E)
+            Vectors from a call, such as those of masked tokens.
+        num_threads : int, optional
+            At least 1; by default `attnpy.get_num_threads`. Changes no bit of the
+            result.
+
+        Returns
+        -------
+        ndarray, shape (..., V)
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument has the wrong kind, dtype or shape. If the model has no head
+            for masked words.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from attnpy.models import BertEncoder
+        >>> rng = np.random.default_rng(0)
+        >>> model = BertEncoder(
+        ...     2, 16, 4, 64, vocab_size=100, masked_words=True, rng=rng
+        ... )
+        >>> model.logits(model([2, 71, 82, 3])[1]).shape
+        (100,)
+        """
+        if self.word_head is None:
+            raise ValueError(
+                "masked_words: expected a model with masked_words, or read with "
+                "masked_words=True, got one without"
+            )
+        words = self.token_embedding.T
+        return self.word_head(states, words, num_threads=num_threads)
 
     def _classifier(self) -> Array:
         if self.classifier_weight is None:
@@ -929,32 +1291,39 @@ class BertEncoder:
 
     def _embed(self, ids: NDArray[np.int64], types: NDArray[np.int64]) -> Array:
         """Return the sums of embeddings, before the norm, (L, D) or (B, L, D)."""
-        places = self._places(ids)
         tokens = _embedding.looked_up(self.token_embedding, ids)
         if self.segment_embedding is not None:
             tokens += self.segment_embedding[types]
-        tokens += self.position_embedding[places]
+        if self.position_embedding is not None:
+            tokens += self.position_embedding[self._places(ids)]
         return tokens
 
     @property
     def embed_dim(self) -> int:
         """The size `E` of the vectors that come out."""
-        return len(self.encoder.layers[0].norm_1.weight)
+        embed_dim: int = self.encoder.layers[0].self_attention.W_q.shape[0]
+        return embed_dim
 
     @property
     def max_tokens(self) -> int:
         """The largest number of tokens of a text: those with positions."""
-        return len(self.position_embedding) - self._first
+        return self.max_length - self._first
 
     @property
     def _first(self) -> int:
         """The position of a text's first token."""
         return 0 if self.padding_id is None else self.padding_id + 1
 
+    def _check_length(self, ids: NDArray[np.int64]) -> None:
+        """Require a row of the table of positions, if there is one, for all tokens."""
+        if self.position_embedding is not None:
+            table = self.position_embedding[self._first :]
+            _embedding.check_positions(ids.shape[-1], table)
+
     def _places(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the tokens' rows in the table of positions, (L,) or (B, L)."""
         n_tokens, padding_id = ids.shape[-1], self.padding_id
-        _embedding.check_positions(n_tokens, self.position_embedding[self._first :])
+        self._check_length(ids)
         if padding_id is None:
             return np.arange(n_tokens)
         counted = ids != padding_id

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 import numpy as np
 
 from attnpy import _checks, _dtypes, _keywords, _parameters, _pickles, _repr, _vjp
-from attnpy._attention import attention
 from attnpy._linear import linear, linear_vjp
 from attnpy._packed_weight import PackedTable, PackedWeight, packable
 from attnpy._vjp import LayerGradients
@@ -18,6 +17,7 @@ from attnpy.models import (
     _embedding,
     _gguf,
     _hf_config,
+    _parts,
     _pretrained,
     _saving,
     sampling,
@@ -27,18 +27,16 @@ from attnpy.positions.rotary import changes_once
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import ArrayLike, DTypeLike, NDArray
-    from typing_extensions import TypeIs, Unpack
+    from typing_extensions import Unpack
 
     from attnpy._typing import Array, DecoderOptions, Window
     from attnpy._vjp import Pullback
-    from attnpy.blocks import DecoderLayer, FeedForward
     from attnpy.blocks._stack import Choice
     from attnpy.cache import KVCache
     from attnpy.checkpoints import GgufFile
-    from attnpy.layers import MultiHeadAttention
 
     class CausalCall(TypedDict, total=False):
         """The options of a call."""
@@ -49,9 +47,6 @@ if TYPE_CHECKING:
 
     class CausalChosenCall(CausalCall, Choice, total=False):
         """The options of a call that returns more than the vectors."""
-
-
-Value = TypeVar("Value")
 
 
 @_keywords.answering
@@ -203,19 +198,16 @@ class CausalDecoder(sampling.LanguageModel):
     ) -> None:
         refused = {"cross_attention", "context_dim"} & options.keys()
         _keywords.refuse(refused, (), "CausalDecoder()")
-        for part in rotary if isinstance(rotary, list) else [rotary]:
-            if not isinstance(part, Rotary | None):
-                raise TypeError(f"rotary: expected a Rotary, got {type(part).__name__}")
         options = {"norm_first": True, **options, "cross_attention": False}
         dtype, rng = options.get("dtype", np.float32), options.get("rng")
         options["rng"] = rng = _checks.generator(rng)
         self.decoder = Decoder(num_layers, embed_dim, num_heads, hidden_dim, **options)
         for layer in self.decoder.layers:
             mha, network = layer.self_attention, layer.feed_forward
-            _set_biases(mha, ("q", "k", "v"), qkv_bias, "qkv_bias")
-            _set_biases(mha, ("o",), out_bias, "out_bias")
+            _parts.set_biases(mha, ("q", "k", "v"), qkv_bias, "qkv_bias")
+            _parts.set_biases(mha, ("o",), out_bias, "out_bias")
             name = "feed_forward_bias"
-            _set_biases(network, ("1", "2", "gate"), feed_forward_bias, name)
+            _parts.set_biases(network, ("1", "2", "gate"), feed_forward_bias, name)
             if _checks.flag(qk_norm, "qk_norm"):
                 eps = options.get("eps", 1e-5)
                 mha.q_norm = RMSNorm(mha.head_dim, eps=eps, dtype=dtype)
@@ -241,10 +233,9 @@ class CausalDecoder(sampling.LanguageModel):
             self.position_embedding = _embedding.table(
                 rng, max_length, "max_length", embed_dim, dtype
             )
-        for own_window in window if _is_windows(window) else [window]:
-            _check_as_calls_do(dtype, window=own_window)
-        for own_scale in scale if isinstance(scale, list) else [scale]:
-            _check_as_calls_do(dtype, scale=own_scale)
+        _parts.set_options(
+            self.decoder.layers, dtype, window=window, rotary=rotary, scale=scale
+        )
         self.rotary, self.window, self.scale = rotary, window, scale
         self.softcap = softcap
         self.logit_softcap = self.embedding_scale = None
@@ -252,16 +243,6 @@ class CausalDecoder(sampling.LanguageModel):
             self.logit_softcap = _checks.above(logit_softcap, "logit_softcap", 0)
         if embedding_scale is not None:
             self.embedding_scale = _checks.above(embedding_scale, "embedding_scale", 0)
-        layers = self.decoder.layers
-        if _is_windows(window):
-            for layer, own_window in _by_layer(layers, window, "window"):
-                layer.window = own_window
-        if isinstance(scale, list):
-            for layer, own_scale in _by_layer(layers, scale, "scale"):
-                layer.scale = own_scale
-        if isinstance(rotary, list):
-            for layer, own_rotary in _by_layer(layers, rotary, "rotary"):
-                layer.rotary = own_rotary
 
     parameters = _parameters.parameters
     state_dict = _parameters.state_dict
@@ -563,7 +544,7 @@ class CausalDecoder(sampling.LanguageModel):
                 rng=_parameters.Unset(),
             )
 
-        _saving.save(self, folder, again, has_scores)
+        _saving.save(self, folder, again, "" if has_scores else None)
 
     @overload
     def __call__(
@@ -901,12 +882,10 @@ class CausalDecoder(sampling.LanguageModel):
 
     def _attention_options(self) -> dict[str, Any]:
         """Return those that are the same for all layers."""
-        return {
-            "rotary": None if isinstance(self.rotary, list) else self.rotary,
-            "softcap": self.softcap,
-            "window": None if _is_windows(self.window) else self.window,
-            "scale": None if isinstance(self.scale, list) else self.scale,
-        }
+        common = _parts.common_options(
+            window=self.window, rotary=self.rotary, scale=self.scale
+        )
+        return {**common, "softcap": self.softcap}
 
     def _positions(
         self, ids: NDArray[np.int64], caches: Sequence[KVCache] | None
@@ -955,49 +934,3 @@ class CausalDecoder(sampling.LanguageModel):
         cap = np.asarray(self.logit_softcap, scores.dtype)
         capped: Array = tanh(scores / cap, num_threads=num_threads) * cap
         return capped
-
-
-def _set_biases(
-    layer: MultiHeadAttention | FeedForward,
-    letters: tuple[str, ...],
-    wanted: bool | None,
-    name: str,
-) -> None:
-    """Give some products of a layer biases of 0, or none; None changes nothing."""
-    if wanted is None:
-        return
-    for letter in letters:
-        weight = getattr(layer, f"W_{letter}")
-        if weight is not None:
-            flag, size = _checks.flag(wanted, name), weight.shape[1]
-            setattr(layer, f"b_{letter}", _parameters.zeros(flag, size, weight.dtype))
-
-
-def _check_as_calls_do(dtype: DTypeLike, **options: Any) -> None:
-    """Raise now the error that calls would raise for the model's options."""
-    nothing = np.zeros((0, 1), _dtypes.floating(dtype))
-    attention(nothing, nothing, nothing, **options)
-
-
-def _is_windows(
-    window: Window | list[Window | None] | None,
-) -> TypeIs[list[Window | None]]:
-    """Tell a list of windows from a single window given as a list."""
-    return isinstance(window, list) and any(
-        isinstance(w, (tuple, list)) for w in window
-    )
-
-
-def _by_layer(
-    layers: list[DecoderLayer], values: Sequence[Value], name: str
-) -> Iterator[tuple[DecoderLayer, Value]]:
-    """Pair layers with their values from a list."""
-    num_layers = len(layers)
-    if len(values) != num_layers:
-        raise ValueError(
-            f"{name}: expected one for each of the {num_layers} layers, got "
-            f"{len(values)}"
-        )
-    if len(set(map(id, layers))) < num_layers:
-        raise ValueError(f"{name}: expected one for all layers, which are shared")
-    return zip(layers, values, strict=True)

@@ -57,10 +57,38 @@ ALBERT = {
     "num_hidden_layers": 3,
     "hidden_act": "gelu_new",
 }
-ENCODERS = {
+MODERNBERT = {
+    **{name: value for name, value in MPNET.items() if name != "hidden_act"},
+    "model_type": "modernbert",
+    "num_hidden_layers": 4,
+    "max_position_embeddings": 16,
+    "norm_eps": 1e-5,
+    "local_attention": 5,
+    "global_rope_theta": 700.0,
+    "local_rope_theta": 50.0,
+}
+del MODERNBERT["layer_norm_eps"]
+NOMIC_BERT = {
+    **BERT,
+    "model_type": "nomic_bert",
+    "hidden_act": "silu",
+    "rope_theta": 500.0,
+}
+GTE = {**NOMIC_BERT, "model_type": "gte", "type_vocab_size": 1, "hidden_act": "gelu"}
+NEW = {
+    **GTE,
+    "model_type": "new",
+    "type_vocab_size": 0,
+    "rope_scaling": {"type": "ntk", "factor": 8.0},
+    "auto_map": {"AutoModel": "Alibaba-NLP/new-impl--modeling.NewModel"},
+}
+# With rotary positions, and networks with a gate.
+GATED = {config["model_type"]: config for config in (MODERNBERT, NOMIC_BERT, GTE, NEW)}
+KIN = {
     config["model_type"]: config
     for config in (BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, MPNET, ELECTRA, ALBERT)
 }
+ENCODERS = {**KIN, **GATED}
 GPT2 = {
     "model_type": "gpt2",
     "eos_token_id": None,
@@ -167,6 +195,8 @@ HEADS |= {
     "albert": ("pooler", "classifier", np.tanh),
     "electra": ("classifier.dense", "classifier.out_proj", gelu),
 }
+HEADS |= {"modernbert": ("head.dense", "classifier", gelu)}
+HEADS |= dict.fromkeys(("nomic_bert", "gte", "new"), HEADS["bert"])
 HEADS |= dict.fromkeys(
     ("roberta", "xlm-roberta", "mpnet"),
     ("classifier.dense", "classifier.out_proj", np.tanh),
@@ -178,6 +208,9 @@ def head(config, n_labels, seed=5):
     rng, size = np.random.default_rng(seed), _bert_size(config, "hidden_size")
     dense, scores, _ = HEADS[config["model_type"]]
     shapes = {dense: (size, size), scores: (n_labels, size)}
+    if config["model_type"] == "modernbert":
+        shapes[f"{dense}.weight"] = shapes.pop(dense)
+        shapes["head.norm.weight"] = (size,)
     return {
         name: rng.standard_normal(shape, dtype=np.float32) / np.float32(size**0.5)
         for name, shape in _with_biases(shapes, 0).items()
@@ -188,14 +221,21 @@ def text_scores(weights, config, ids, types=0):
     """What the head says of one text, (labels,)."""
     w = {name: np.asarray(array, float) for name, array in weights.items()}
     dense, scores, activation = HEADS[config["model_type"]]
-    first = bert_states(weights, config, np.asarray(ids), types)[:1]
-    return torch_linear(activation(torch_linear(first, w, dense)), w, scores)[0]
+    states = bert_states(weights, config, np.asarray(ids), types)
+    first = states[:1]
+    if config.get("classifier_pooling") == "mean":
+        first = states.mean(axis=0, keepdims=True)
+    first = activation(torch_linear(first, w, dense))
+    if "head.norm.weight" in w:
+        first = named_norm(first, w, "head.norm", config["norm_eps"])
+    return torch_linear(first, w, scores)[0]
 
 
 def tensors(config, seed=0):
     """Random float32 arrays by name."""
     rng = np.random.default_rng(seed)
-    makers = {**dict.fromkeys(ENCODERS, _bert_shapes), "gpt2": _gpt2_shapes}
+    makers = {**dict.fromkeys(KIN, _bert_shapes), "gpt2": _gpt2_shapes}
+    makers |= dict.fromkeys(GATED, _gated_shapes) | {"modernbert": _modernbert_shapes}
     shapes = makers.get(config["model_type"], _llama_shapes)(config)
     return {
         name: rng.standard_normal(shape, dtype=np.float32)
@@ -292,6 +332,50 @@ def _bert_shapes(config):
     return {_kin_name(config, name): shape for name, shape in shapes.items()}
 
 
+def _gated_shapes(config):
+    """Those of NomicBERT and GTE, in today's names; or in those of Alibaba-NLP."""
+    n, e, _, f = (_bert_size(config, name) for name in _BERT_SIZES)
+    kind, biased = config["model_type"], config["model_type"] != "nomic_bert"
+    shapes = {
+        "embeddings.word_embeddings.weight": (config["vocab_size"], e),
+        "embeddings.LayerNorm": (e,),
+    }
+    if config["type_vocab_size"]:
+        types = (config["type_vocab_size"], e)
+        shapes["embeddings.token_type_embeddings.weight"] = types
+    for i in range(n):
+        layer = f"encoder.layer.{i}" if kind == "new" else f"layers.{i}"
+        end = "" if biased else ".weight"
+        if kind == "new":
+            shapes[f"{layer}.attention.qkv_proj"] = (3 * e, e)
+            shapes[f"{layer}.attention.o_proj"] = (e, e)
+            shapes[f"{layer}.mlp.up_gate_proj.weight"] = (2 * f, e)
+            shapes[f"{layer}.attn_ln"] = shapes[f"{layer}.mlp_ln"] = (e,)
+        else:
+            for letter in "qkvo":
+                shapes[f"{layer}.self_attn.{letter}_proj{end}"] = (e, e)
+            for part in ("gate", "up"):
+                shapes[f"{layer}.mlp.{part}_proj.weight"] = (f, e)
+            for part in ("attention", "mlp"):
+                shapes[f"{layer}.post_{part}_layernorm"] = (e,)
+        shapes[f"{layer}.mlp.down_proj{end}"] = (e, f)
+    return _with_biases(shapes, 0)
+
+
+def _modernbert_shapes(config):
+    n, e, _, f = (_bert_size(config, name) for name in _BERT_SIZES)
+    names = ["embeddings.norm", "final_norm"]
+    shapes = {"embeddings.tok_embeddings.weight": (config["vocab_size"], e)}
+    for i in range(n):
+        layer = f"layers.{i}"
+        shapes[f"{layer}.attn.Wqkv.weight"] = (3 * e, e)
+        shapes[f"{layer}.attn.Wo.weight"] = (e, e)
+        shapes[f"{layer}.mlp.Wi.weight"] = (2 * f, e)
+        shapes[f"{layer}.mlp.Wo.weight"] = (e, f)
+        names += [f"{layer}.attn_norm"] * (i > 0) + [f"{layer}.mlp_norm"]
+    return shapes | {f"{name}.weight": (e,) for name in names}
+
+
 def _gpt2_shapes(config):
     n, e = config["n_layer"], config["n_embd"]
     shapes = {
@@ -371,6 +455,10 @@ def bert_states(weights, config, ids, types=0):
     """The vectors (L, E) of one sequence after the last layer, of BERT or its kin."""
     w = {name: np.asarray(array, float) for name, array in weights.items()}
     kind, eps = config["model_type"], config.get("layer_norm_eps", 1e-12)
+    if kind == "modernbert":
+        return _modernbert_states(w, config, ids)
+    if kind in GATED:
+        return _gated_states(w, config, ids, types)
     x = (
         w["embeddings.word_embeddings.weight"][ids]
         + w["embeddings.position_embeddings.weight"][_places(config, ids)]
@@ -396,6 +484,75 @@ def bert_states(weights, config, ids, types=0):
         hidden = activation(torch_linear(x, w, name("intermediate.dense")))
         z = torch_linear(hidden, w, name("output.dense"))
         x = named_norm(x + z, w, name("output.LayerNorm"), eps)
+    return x
+
+
+def _turned(x, n_heads, theta, divisor=1.0):
+    """Queries or keys (L, E) turned by their positions."""
+    scaling = {"type": "linear", "factor": divisor}
+    turn = {"rope_theta": theta, "rope_scaling": scaling}
+    return rotated(x.reshape(len(x), n_heads, -1), turn).reshape(x.shape)
+
+
+def _modernbert_states(w, config, ids):
+    """The vectors of ModernBERT, whose first layer has no norm before attention."""
+    n_heads, eps = config["num_attention_heads"], config["norm_eps"]
+    x = named_norm(
+        w["embeddings.tok_embeddings.weight"][ids], w, "embeddings.norm", eps
+    )
+    for i in range(config["num_hidden_layers"]):
+        y = x if i == 0 else named_norm(x, w, f"layers.{i}.attn_norm", eps)
+        parts = np.split(y @ w[f"layers.{i}.attn.Wqkv.weight"].T, 3, axis=-1)
+        is_full = i % 3 == 0
+        theta = config["global_rope_theta" if is_full else "local_rope_theta"]
+        query, key = (_turned(part, n_heads, theta) for part in parts[:2])
+        window = None if is_full else config["local_attention"] // 2 + 1
+        z = attend(query, key, parts[2], n_heads, window=window)
+        x = x + torch_linear(z, w, f"layers.{i}.attn.Wo")
+        y = named_norm(x, w, f"layers.{i}.mlp_norm", eps)
+        gate, up = np.split(y @ w[f"layers.{i}.mlp.Wi.weight"].T, 2, axis=-1)
+        x = x + torch_linear(gelu(gate) * up, w, f"layers.{i}.mlp.Wo")
+    return named_norm(x, w, "final_norm", eps)
+
+
+def _gated_states(w, config, ids, types):
+    """The vectors of NomicBERT and GTE."""
+    n_heads, eps = config["num_attention_heads"], config["layer_norm_eps"]
+    kind, scaling = config["model_type"], config.get("rope_scaling")
+    activation = {"silu": silu, "gelu": gelu}[config["hidden_act"]]
+    theta, divisor = config["rope_theta"], 1.0
+    if scaling:
+        head_dim = config["hidden_size"] // n_heads
+        theta *= scaling["factor"]
+        divisor = scaling["factor"] ** (2 / head_dim)
+    x = w["embeddings.word_embeddings.weight"][ids]
+    if config["type_vocab_size"]:
+        x = x + w["embeddings.token_type_embeddings.weight"][types]
+    x = named_norm(x, w, "embeddings.LayerNorm", eps)
+    for i in range(config["num_hidden_layers"]):
+        if kind == "new":
+            layer = f"encoder.layer.{i}"
+            qkv = torch_linear(x, w, f"{layer}.attention.qkv_proj")
+            parts = np.split(qkv, 3, axis=-1)
+            attn, out = f"{layer}.attn_ln", f"{layer}.attention.o_proj"
+            norm = f"{layer}.mlp_ln"
+        else:
+            layer = f"layers.{i}"
+            parts = [torch_linear(x, w, f"{layer}.self_attn.{c}_proj") for c in "qkv"]
+            attn, out = f"{layer}.post_attention_layernorm", f"{layer}.self_attn.o_proj"
+            norm = f"{layer}.post_mlp_layernorm"
+        query, key = (_turned(part, n_heads, theta, divisor) for part in parts[:2])
+        z = torch_linear(attend(query, key, parts[2], n_heads), w, out)
+        x = named_norm(x + z, w, attn, eps)
+        if kind == "new":
+            both = x @ w[f"{layer}.mlp.up_gate_proj.weight"].T
+            up, gate = np.split(both, 2, axis=-1)
+        else:
+            up, gate = (
+                torch_linear(x, w, f"{layer}.mlp.{p}_proj") for p in ("up", "gate")
+            )
+        z = torch_linear(activation(gate) * up, w, f"{layer}.mlp.down_proj")
+        x = named_norm(x + z, w, norm, eps)
     return x
 
 
@@ -561,7 +718,7 @@ def torch_linear(x, w, name):
 
 def named_norm(x, w, name, eps):
     """Layer normalization by the arrays of this name."""
-    return layer_norm(x, w[f"{name}.weight"], w[f"{name}.bias"], eps)
+    return layer_norm(x, w[f"{name}.weight"], w.get(f"{name}.bias", 0), eps)
 
 
 def attend(

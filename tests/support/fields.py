@@ -28,17 +28,35 @@ def families():
     ]
     lines += [
         f"| {family.title} | `{family.model_type}` | `{CLASSES[family.model]}` | "
-        f"{_heads(family)} | `{'`, `'.join(family.classes)}` |"
+        f"{_heads(family)} | {_saved(family)} |"
         for family in FAMILIES.values()
     ]
     return "\n".join(lines) + "\n"
+
+
+def _saved(family):
+    stem = family.classes[0].removesuffix("Model")
+    heads = {
+        "SequenceClassification": family.names.classifier,
+        "TokenClassification": family.names.token_classifier,
+        "MaskedLM": family.names.masked_words,
+    }
+    endings = [f"`For{ending}`" for ending, names in heads.items() if names]
+    if family.model == "decoder":
+        return " or ".join(f"`{name}`" for name in family.classes)
+    return f"`{stem}` and {', '.join(['`Model`', *endings])}"
 
 
 def _heads(family):
     if family.model == "decoder":
         return "scores of the next token"
     poolers = [own for own in family.names.names.values() if "pooler_bias" in own]
-    heads = {"pooler": poolers, "text classifier": family.names.classifier}
+    heads = {
+        "pooler": poolers,
+        "text classifier": family.names.classifier,
+        "labels of tokens": family.names.token_classifier,
+        "masked words": family.names.masked_words,
+    }
     return ", ".join(head for head, names in heads.items() if names) or "none"
 
 
@@ -64,6 +82,9 @@ def _section(family):
     names = f'names of weights: `checkpoints.FAMILIES["{family.checkpoint}"]`'
     lines = [f"### {family.title}", ""]
     lines += [f'`"model_type": "{family.model_type}"`; {names}', ""]
+    if family.older:
+        older = [f"`{old}` is `{new}`" for old, new in family.older.items()]
+        lines += [f"Fields of older files: {', '.join(older)}.", ""]
     lines += ["| honoured | default |", "| --- | --- |"]
     lines += [
         f"| `{name}` | {_default(field)} |" for name, field in family.read.items()
