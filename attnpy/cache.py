@@ -281,6 +281,60 @@ class KVCache:
         """Forget all tokens of all sequences."""
         self.truncate(0)
 
+    def select(self, sequences: ArrayLike) -> None:
+        """Keep some sequences, in this order, as a search with beams does.
+
+        Parameters
+        ----------
+        sequences : array_like of int, shape (n,)
+            Their places in the batch, 0 to ``B - 1``. A sequence that comes several
+            times is copied. If n is not the batch size it becomes that, and the cache
+            has new arrays.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If `sequences` are not integers, or out of their range. The cache has then
+            not changed.
+        MemoryError
+            If memory cannot hold a batch of another size.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from attnpy.cache import KVCache
+        >>> cache = KVCache(3, 1, 4, 8)
+        >>> tokens = np.zeros((3, 1, 3, 8))
+        >>> cache.append(tokens, tokens, lengths=[3, 1, 2])
+        >>> cache.select([2, 2, 0])
+        >>> cache.lengths
+        array([2, 2, 3])
+        """
+        rows = _checks.integers(sequences, "sequences", 0, self.batch_size - 1)
+        if rows.ndim != 1:
+            raise ValueError(f"sequences: expected (n,), got {rows.shape}")
+        lengths = self._lengths[rows]
+        key, value = self._rows(self._lengths)
+        if len(rows) == self.batch_size:
+            moved = np.flatnonzero(rows != np.arange(len(rows)))
+            new = key[rows[moved]], value[rows[moved]]
+            key[moved], value[moved] = new
+            self._lengths = lengths
+            return
+        shape = len(rows), *self._key.shape[1:3]
+        shapes = (*shape, self.head_dim), (*shape, self.value_head_dim)
+        for array, wanted in zip((key, value), shapes, strict=True):
+            _checks.memory("cache", array.dtype, wanted)
+        arrays = [
+            np.zeros(wanted, array.dtype)
+            for array, wanted in zip((key, value), shapes, strict=True)
+        ]
+        for new_array, array in zip(arrays, (key, value), strict=True):
+            new_array[:, :, : array.shape[2]] = array[rows]
+        vars(self).update(
+            batch_size=len(rows), _key=arrays[0], _value=arrays[1], _lengths=lengths
+        )
+
     def copy(self) -> KVCache:
         """Return a cache with the same tokens in its own arrays, in memory.
 

@@ -171,6 +171,29 @@ def test_truncate_and_reset_forget_the_last_tokens():
     assert_same_bits(np.array(cache.value), value)
 
 
+def test_sequences_are_selected_in_an_order():
+    key, value = tokens(6)
+    for chosen in ([1, 1], [1, 0], [0, 1], [1], [0, 1, 0], []):
+        cache = new(6)
+        cache.append(key, value, lengths=[5, 3])
+        cache.select(chosen)
+        assert cache.batch_size == len(chosen)
+        assert cache.lengths.tolist() == [[5, 3][b] for b in chosen]
+        for row, b in enumerate(chosen):
+            n = [5, 3][b]
+            assert_same_bits(np.array(cache.key[row, :, :n]), key[b, :, :n])
+            assert_same_bits(np.array(cache.value[row, :, :n]), value[b, :, :n])
+        cache.append(key[chosen, :, :1], value[chosen, :, :1])
+    cache = new(6)
+    cache.append(key, value)
+    for wrong in ([2], [-1], 0, [[0]]):
+        with pytest.raises(ValueError, match="sequences: expected"):
+            cache.select(wrong)
+    with pytest.raises(TypeError, match="sequences: expected"):
+        cache.select([0.5, 1])
+    assert_same_bits(np.array(cache.key), key)
+
+
 @pytest.mark.parametrize("make_copy", [KVCache.copy, copy.deepcopy])
 def test_copy_is_on_its_own(make_copy):
     cache = new(4, growable=True)

@@ -11,18 +11,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import families, fields
+from support import encoder_decoders, families, fields
 
 from attnpy import _families, checkpoints
 from attnpy._families import rules
 from attnpy._families.fields import REQUIRED
 from attnpy._typing import DecoderOptions
-from attnpy.models import BertEncoder, CausalDecoder, _hf_config
+from attnpy.models import BertEncoder, CausalDecoder, EncoderDecoder, _hf_config
 from attnpy.positions import Rotary
 
 pytestmark = pytest.mark.quick
 
-BASES = {**families.ENCODERS, **families.DECODERS}
+ENCODER_DECODERS = encoder_decoders.ENCODER_DECODERS
+BASES = {**families.ENCODERS, **families.DECODERS, **ENCODER_DECODERS}
 FAMILIES = pytest.mark.parametrize("kind", BASES)
 LISTS = json.loads(
     (Path(__file__).parent / "support" / "hf_fields.json").read_text("utf-8")
@@ -42,8 +43,9 @@ LENGTH = "original_max_position_embeddings"
 def arguments(config):
     """What a model is made of, with the positions as numbers."""
     kind = config["model_type"]
-    encoder = kind in list(families.ENCODERS)
-    family = (_hf_config.encoder if encoder else _hf_config.decoder)(config)
+    encoder, both = kind in list(families.ENCODERS), kind in list(ENCODER_DECODERS)
+    judge = _hf_config.encoder_decoder if both else _hf_config.decoder
+    family = (_hf_config.encoder if encoder else judge)(config)
     made = _hf_config.arguments(config, family)
     if encoder:
         made |= {
@@ -87,7 +89,11 @@ def test_a_declaration_gives_arguments_of_its_model_from_fields_that_it_reads(ki
     assert set(family.copied.values()) <= set(family.read)
     assert not set(family.copied) & (set(family.fixed) | set(family.computed))
     assert not set(family.fixed) & set(family.computed)
-    make = {"encoder": BertEncoder, "decoder": CausalDecoder}[family.model]
+    make = {
+        "encoder": BertEncoder,
+        "decoder": CausalDecoder,
+        "encoder-decoder": EncoderDecoder,
+    }[family.model]
     known = {
         *inspect.signature(make.__init__).parameters,
         *DecoderOptions.__annotations__,
@@ -150,7 +156,7 @@ def others(kind, name):
     used = {**base, "use_sliding_window": True, "max_window_layers": 0}
     values = {
         "hidden_act": "relu",
-        "activation_function": "relu",
+        "activation_function": "tanh",
         "activation": "relu",
         "layer_norm_eps": 0.5,
         "layer_norm_epsilon": 0.5,
@@ -185,9 +191,13 @@ def others(kind, name):
         "global_rope_theta": 300.0,
         "local_rope_theta": 300.0,
         "global_attn_every_n_layers": 2,
+        "feed_forward_proj": "gated-silu",
+        "scale_embedding": not base.get("scale_embedding", kind == "m2m_100"),
+        "scale_decoder_outputs": False,
     }
     if name in ("max_position_embeddings", LENGTH) and kind not in [
         *families.ENCODERS,
+        *ENCODER_DECODERS,
         "phi3",
     ]:
         base = long
@@ -219,9 +229,34 @@ def others(kind, name):
     return base, {**base, name: values.get(name, 2048 if "max_pos" in name else 8)}
 
 
+# Fields that say what another one says, too.
+AGAIN = {
+    "dense_act_fn": "gelu",
+    "is_gated_act": None,
+    "num_hidden_layers": 5,
+    "decoder_vocab_size": 31,
+}
+
+
+@pytest.mark.parametrize("kind", ENCODER_DECODERS)
+def test_fields_that_say_the_same_again_have_to_agree(kind):
+    read = _families.FAMILIES[kind].read
+    gated = BASES[kind].get("feed_forward_proj", "").startswith("gated")
+    for name, other in AGAIN.items():
+        if name in read:
+            wrong = not gated if other is None else other
+            with pytest.raises(ValueError, match=rf"config: expected {name} = "):
+                changed(kind, **{name: wrong})
+
+
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [(kind, name) for kind in BASES for name in _families.FAMILIES[kind].read],
+    [
+        (kind, name)
+        for kind in BASES
+        for name in _families.FAMILIES[kind].read
+        if kind not in ENCODER_DECODERS or name not in AGAIN
+    ],
 )
 def test_every_field_that_is_read_changes_what_is_made(kind, name):
     base, other = others(kind, name)
@@ -258,6 +293,7 @@ def test_fields_that_ask_for_something_else_are_refused_by_name(kind):
 def test_all_that_is_wrong_is_in_one_error(kind):
     config = {**BASES[kind], "x_y": 3, "quantization_config": {"bits": 4}}
     size = {"gpt2": "n_embd", "distilbert": "dim"}.get(kind, "hidden_size")
+    size = "d_model" if kind in ENCODER_DECODERS else size
     del config["vocab_size"]
     with pytest.raises(ValueError) as caught:
         arguments({**config, size: "12"})

@@ -8,6 +8,7 @@ from them, and the names in its checkpoints. `models` uses it to make models, an
 from __future__ import annotations
 
 from attnpy._families.albert import ALBERT
+from attnpy._families.bart import BART, M2M100, MARIAN, MBART, PEGASUS
 from attnpy._families.bert import BERT
 from attnpy._families.declaration import Declaration
 from attnpy._families.distilbert import DISTILBERT
@@ -23,6 +24,7 @@ from attnpy._families.nomic_bert import NOMIC_BERT
 from attnpy._families.phi3 import PHI3
 from attnpy._families.qwen import QWEN2, QWEN3
 from attnpy._families.roberta import ROBERTA, XLM_ROBERTA
+from attnpy._families.t5 import MT5, T5
 
 # By `model_type`, in the order in which messages name them.
 FAMILIES: dict[str, Declaration] = {
@@ -31,5 +33,6 @@ FAMILIES: dict[str, Declaration] = {
         *(BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, MPNET, ELECTRA, ALBERT),
         *(MODERNBERT, NOMIC_BERT, GTE, GTE_NEW),
         *(GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, PHI3, GEMMA2, GEMMA3),
+        *(T5, MT5, BART, MBART, MARIAN, PEGASUS, M2M100),
     )
 }

@@ -49,6 +49,15 @@ class Family(NamedTuple):
         in place of the names of the pooler where the head has a matrix of its own.
     token_classifier, masked_words : mapping of str to tuple of str
         Those of the heads that score the labels of tokens, and words in their place.
+    gated : mapping of str to tuple of str
+        The names of layers whose feed-forward networks have a gate, where they are not
+        those of layers without.
+    instead : mapping of str to str
+        Names that may be missing, and those that have the same array then.
+    zero : tuple of str
+        Names that may be missing: the parameters are 0 then.
+    beside : tuple of str
+        Names that stand beside the model with a prefix, not in it.
     """
 
     names: Mapping[str, tuple[str, ...]]
@@ -63,6 +72,10 @@ class Family(NamedTuple):
     classifier: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     token_classifier: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     masked_words: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    gated: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    instead: Mapping[str, str] = MappingProxyType({})
+    zero: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """Return how many names there are, and what is said of them."""
@@ -77,8 +90,8 @@ class Declaration:
     ----------
     model_type, title : str
         What configurations call it, and what pages do.
-    model : {"encoder", "decoder"}
-        `BertEncoder` or `CausalDecoder`.
+    model : {"encoder", "decoder", "encoder-decoder"}
+        `BertEncoder`, `CausalDecoder` or `EncoderDecoder`.
     classes : tuple of str
         The classes in Transformers: of the model, and of the one with a head that is
         here.
@@ -116,7 +129,7 @@ class Declaration:
 
     model_type: str
     title: str
-    model: Literal["encoder", "decoder"]
+    model: Literal["encoder", "decoder", "encoder-decoder"]
     classes: tuple[str, str]
     checkpoint: str
     names: Family
@@ -158,14 +171,17 @@ def names_for(
 ) -> dict[str, tuple[str, ...]]:
     """Return the names for a model with these parameters."""
     names = dict(family.names)
-    for start, attribute in HEADS.items():
-        if any(name.startswith(start) for name in parameters):
-            head = getattr(family, attribute)
-            taken = {own for parts in head.values() for own in parts}
-            names = {
-                theirs: own for theirs, own in names.items() if taken.isdisjoint(own)
-            }
-            names |= head
+    tables = [
+        getattr(family, attribute)
+        for start, attribute in HEADS.items()
+        if any(name.startswith(start) for name in parameters)
+    ]
+    if any(name.endswith("W_gate") for name in parameters):
+        tables.append(family.gated)
+    for table in tables:
+        taken = {own for parts in table.values() for own in parts}
+        names = {theirs: own for theirs, own in names.items() if taken.isdisjoint(own)}
+        names |= table
     return names
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -194,3 +194,18 @@ HARMLESS: dict[str, tuple[str, ...]] = {
 NO_END: dict[str, tuple[str, ...]] = {
     "the token that ends a text: encoders write none": ("eos_token_id",)
 }
+
+ENCODER_DECODER_NEUTRAL: dict[str, tuple[object, ...]] = NEUTRAL | {
+    "is_decoder": (False,),
+    "is_encoder_decoder": (True,),
+}
+
+
+def without(
+    harmless: Mapping[str, tuple[str, ...]], names: Collection[str]
+) -> dict[str, tuple[str, ...]]:
+    """Return harmless fields without those that a family reads."""
+    return {
+        reason: tuple(name for name in fields if name not in names)
+        for reason, fields in harmless.items()
+    }

@@ -84,6 +84,14 @@ def ends(eos: int | list[int] | None, vocab_size: int) -> tuple[int, ...]:
     return tuple(int(token) for token in tokens if 0 <= token < vocab_size)
 
 
+def check_same(values: Values, name: str, other: str) -> None:
+    """Require another field to have the same value, where it has one."""
+    if values[other] not in (None, values[name]):
+        raise ValueError(
+            f"config: expected {other} = {values[name]} as {name}, got {values[other]}"
+        )
+
+
 def head_dim(values: Values) -> int:
     """Return the size of a head."""
     n_heads, size = values["num_attention_heads"], values.get("head_dim")

@@ -94,6 +94,8 @@ class DecoderLayer:
     window, scale, rotary : tuple, float, Rotary, or None
         Initially None. Options of the self-attention in every call, for stacks whose
         layers differ; a call must not pass the same option.
+    context_scale : float or None
+        Initially None. The scale of the attention to a context, as in T5.
 
     Raises
     ------
@@ -136,6 +138,7 @@ class DecoderLayer:
     window: Window | None
     scale: float | None
     rotary: Rotary | None
+    context_scale: float | None
 
     def __init__(
         self,
@@ -162,6 +165,7 @@ class DecoderLayer:
         self.window = None
         self.scale = None
         self.rotary = None
+        self.context_scale = None
         self.after_1 = None
         self.after_3 = None
 
@@ -287,7 +291,9 @@ class DecoderLayer:
             The tokens.
         context : array_like, shape (Lc, Ec) or (B, Lc, Ec), or KVCache
             The encoder's states, or the result of ``cross_attention.project_context``
-            for them. None if the layer has no cross-attention.
+            for them. None if the layer has no cross-attention. A cache of b sequences
+            serves a batch of several times b, such as the beams of a search: each for
+            as many sequences, one after the other.
         cache : KVCache, optional
             The cache of the self-attention, as in
             `attnpy.layers.MultiHeadAttention.__call__`.
@@ -343,6 +349,11 @@ class DecoderLayer:
         def attend_to_context(tokens: Array, residual: Array | None) -> Any:
             nonlocal cross_weights
             assert self.cross_attention is not None
+            shape = tokens.shape
+            if several > 1:  # queries of one context have no order
+                joint = len(tokens) // several, several * shape[1], shape[2]
+                tokens = tokens.reshape(joint)
+                residual = None if residual is None else residual.reshape(joint)
             with _checks.renamed(mask="context_mask", kv_lengths="context_lengths"):
                 result = self.cross_attention(
                     tokens,
@@ -350,6 +361,7 @@ class DecoderLayer:
                     mask=context_mask,
                     kv_lengths=context_lengths,
                     seq_offsets=(options.get("seq_offsets"), context_offsets),
+                    scale=self.context_scale,
                     residual=residual,
                     mixed=mixed,
                     num_threads=num_threads,
@@ -357,7 +369,7 @@ class DecoderLayer:
                 )
             if asked:
                 result, cross_weights = result
-            return result
+            return result.reshape(shape) if several > 1 else result
 
         def feed(tokens: Array, residual: Array | None) -> Array:
             return self.feed_forward(
@@ -375,6 +387,9 @@ class DecoderLayer:
         if context is not None and not isinstance(context, KVCache):
             context = _checks.array(context, "context")
         tokens = _checks.array(x, "x")
+        several = 1
+        if not asked and context_mask is None and options.get("seq_offsets") is None:
+            several = _sequences_of_each(context, tokens)
         with all_or_nothing([cache] if isinstance(cache, KVCache) else []) as lent:
             cache = lent[0] if lent else cache
             parts: list[Part] = [(attend, self.norm_1, self.after_1)]
@@ -442,6 +457,7 @@ class DecoderLayer:
                     mask=context_mask,
                     kv_lengths=context_lengths,
                     seq_offsets=(options.get("seq_offsets"), context_offsets),
+                    scale=self.context_scale,
                     residual=residual,
                     num_threads=num_threads,
                 )
@@ -841,6 +857,14 @@ class Decoder:
         return _stack.stack_vjp(
             self, _vjp.floating(x, "x"), run, options.get("num_threads")
         )
+
+
+def _sequences_of_each(context: object, tokens: Array) -> int:
+    """Return how many sequences of a batch, one after the other, have one context."""
+    if not isinstance(context, KVCache) or tokens.ndim != 3:
+        return 1
+    several, rest = divmod(len(tokens), max(context.batch_size, 1))
+    return several if context.batch_size > 1 and rest == 0 else 1
 
 
 def _has_caches(context: Any) -> bool:

@@ -176,6 +176,12 @@ def fill(
         kept_names = {*names, *table.tied}
     faults = _pop_head(found, table, head, kept_names)
     wanted = targets(own, names, found)
+    for name, other in table.instead.items():
+        if name in wanted and name not in found and other in found:
+            found[name] = found[other]
+    for name in table.zero:
+        if name not in found:
+            wanted.pop(name, None)
     if missing := [prefix + name for name in wanted if name not in found]:
         faults.append(f"missing {listed(missing)}")
     for plain in found:

@@ -8,6 +8,7 @@ the checkpoints of `attnpy.checkpoints`. `SentenceEncoder` turns text into vecto
 from attnpy.models.bert import BertEncoder
 from attnpy.models.classify import TextClassifier
 from attnpy.models.decoder import CausalDecoder
+from attnpy.models.encoder_decoder import EncoderDecoder
 from attnpy.models.rerank import CrossEncoder
 from attnpy.models.sampling import sample
 from attnpy.models.sentences import SentenceEncoder
@@ -16,6 +17,7 @@ __all__ = [
     "BertEncoder",
     "CausalDecoder",
     "CrossEncoder",
+    "EncoderDecoder",
     "SentenceEncoder",
     "TextClassifier",
     "sample",

@@ -114,6 +114,14 @@ def is_mixed(table: Array) -> bool:
     return table.dtype.itemsize == 2
 
 
+def longest(tokens: Array, seq_offsets: NDArray[np.int64] | None) -> int:
+    """Return the tokens of the longest sequence of (..., L, E), or of packed ones."""
+    if seq_offsets is not None:
+        return int(np.diff(seq_offsets).max(initial=0))
+    n_tokens: int = tokens.shape[-2]
+    return n_tokens
+
+
 def run_existing(
     tokens: Array,
     lengths: NDArray[np.int64] | None,
@@ -136,12 +144,15 @@ def run_existing(
     if not isinstance(result, ModelOutput):
         return _unpacked(result, exists, table)
     weights, states = result.weights, result.hidden_states
+    cross_weights = result.cross_weights
     if weights is not None and exists is not None:
         weights = _padded(weights, exists.shape, cached)
+    if cross_weights is not None and exists is not None:
+        cross_weights = _padded(cross_weights, exists.shape, True)
     if states is not None:
         states = _unpacked(states, exists, table)
     output = _unpacked(result.output, exists, table)
-    return ModelOutput(output, weights, result.cross_weights, states)
+    return ModelOutput(output, weights, cross_weights, states)
 
 
 def run_parts(
@@ -203,7 +214,9 @@ def existing_vjp(
         grad = checked(grad_output)
         found = of_stack(grad if exists is None else grad[exists])
         of_tokens = _padded_states(found.x, exists)
-        return LayerGradients(of_tokens, found.parameters, bias=found.bias)
+        return LayerGradients(
+            of_tokens, found.parameters, context=found.context, bias=found.bias
+        )
 
     return states, pullback
 

@@ -30,6 +30,11 @@ def decoder(config: Config) -> Declaration:
     return _of_model_type(config, "decoder", None)
 
 
+def encoder_decoder(config: Config) -> Declaration:
+    """Return the family of a configuration for `EncoderDecoder`."""
+    return _of_model_type(config, "encoder-decoder", None)
+
+
 def _of_model_type(config: Config, model: str, default: str | None) -> Declaration:
     kind = _mapping(config).get("model_type")
     if kind is None:

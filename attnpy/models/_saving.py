@@ -37,10 +37,12 @@ def save(
     folder: str | os.PathLike[str],
     again: Callable[[dict[str, Any]], Any],
     head: str | None,
+    generation: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a folder; `again` makes a model as this one of its configuration.
 
-    `head` is the ending of the class of a model that has one.
+    `head` is the ending of the class of a model that has one. `generation` is what
+    generation_config.json has, if not the model's `stop` alone.
     """
     if model.config is None:
         raise ValueError(
@@ -69,10 +71,11 @@ def save(
     )
     write_json(place / "config.json", config)
     stop = getattr(model, "stop", None)
-    if stop is not None:
-        ends = {"eos_token_id": list(stop) or None}
+    if generation is None and stop is not None:
+        generation = {"eos_token_id": list(stop) or None}
+    if generation is not None:
         kept = {name: config[name] for name in OTHER_TOKENS if name in config}
-        write_json(place / "generation_config.json", kept | ends)
+        write_json(place / "generation_config.json", {**kept, **generation})
 
 
 # What Transformers asks of safetensors files; tokens that generation uses there.
@@ -107,7 +110,8 @@ def _check_unchanged(model: Any, other: Any) -> None:
 def _shown(model: Any) -> dict[str, str]:
     """Return what tells models apart: sizes, options, and shapes of parameters."""
     shown = {name: repr(value) for name, value in model._shown().items()}
-    shown.pop("stop", None)  # which generation_config.json says
+    for name in ("start", "stop"):  # which generation_config.json says
+        shown.pop(name, None)
     for name, array in model.parameters().items():
         shown[name] = str(array.shape)
     return shown
@@ -122,14 +126,16 @@ def _weights(
     for name, array in own.items():
         if name.endswith(names.one_less) and names.one_less:
             own[name] = array - array.dtype.type(1)
-    tensors = {}
+    tensors, prefix = {}, next(iter(names.prefixes), "")
     for name, array in exported(own, names).items():
         inside = has_head and not _is_of_head(name, names)
-        tensors[names.prefixes[0] + name if inside else name] = array.astype(kind)
+        tensors[prefix + name if inside else name] = array.astype(kind)
     return tensors
 
 
 def _is_of_head(name: str, names: Family) -> bool:
     """Tell whether a name is one beside the model below, not in it."""
+    if name in names.tied or name in names.beside:
+        return True
     heads = *names.classifier, *names.token_classifier, *names.masked_words
-    return name in names.tied or (name in heads and name not in names.names)
+    return name in heads and name not in names.names

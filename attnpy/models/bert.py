@@ -767,7 +767,7 @@ class BertEncoder:
             def encode(
                 tokens: Array, seq_offsets: NDArray[np.int64] | None
             ) -> Array | ModelOutput:
-                longest = _longest(tokens, seq_offsets)
+                longest = _embedding.longest(tokens, seq_offsets)
                 return self.encoder(
                     tokens,
                     mask=None if hidden is None else hidden[part],
@@ -857,7 +857,7 @@ class BertEncoder:
             return self.encoder.vjp(
                 tokens,
                 mask=hidden,
-                bias=self._bias(_longest(tokens, seq_offsets)),
+                bias=self._bias(_embedding.longest(tokens, seq_offsets)),
                 kv_lengths=of_keys,
                 seq_offsets=seq_offsets,
                 **_parts.common_options(window=self.window, rotary=self.rotary),
@@ -1373,14 +1373,6 @@ def _check_pooler(family: Declaration, pooler: bool) -> None:
         raise ValueError(
             f"pooler: expected False, as {family.model_type} has none, got True"
         )
-
-
-def _longest(tokens: Array, seq_offsets: NDArray[np.int64] | None) -> int:
-    """Return the tokens of the longest sequence of (..., L, E), or of packed ones."""
-    if seq_offsets is not None:
-        return int(np.diff(seq_offsets).max(initial=0))
-    n_tokens: int = tokens.shape[-2]
-    return n_tokens
 
 
 def _visible(

@@ -9,7 +9,6 @@ import numpy as np
 
 from attnpy import _checks, _dtypes, _keywords, _parameters, _pickles, _repr, _vjp
 from attnpy._linear import linear, linear_vjp
-from attnpy._packed_weight import PackedTable, PackedWeight, packable
 from attnpy._vjp import LayerGradients
 from attnpy.blocks import Decoder, ModelOutput, RMSNorm, _stack, tanh
 from attnpy.cache import checked_caches
@@ -20,6 +19,7 @@ from attnpy.models import (
     _parts,
     _pretrained,
     _saving,
+    _scores,
     sampling,
 )
 from attnpy.positions import Rotary
@@ -247,28 +247,7 @@ class CausalDecoder(sampling.LanguageModel):
     parameters = _parameters.parameters
     state_dict = _parameters.state_dict
     load_state_dict = _parameters.load_state_dict
-
-    def pack(self) -> None:
-        """Pack the matrices, for a model that is only run from now on.
-
-        As `attnpy.layers.MultiHeadAttention.pack`, in all layers; and the matrix of the
-        scores: `output`, or `token_embedding` if they are tied, in which tokens can
-        still be looked up.
-
-        Raises
-        ------
-        TypeError
-            If one is not a floating matrix. Nothing has changed then.
-        """
-        name = "token_embedding" if self.tied else "output"
-        scores = getattr(self, name)
-        plain = self.tied is not None and isinstance(scores, np.ndarray)
-        if plain:
-            packable(scores, name)
-        _parameters.pack(self)
-        if plain:
-            setattr(self, name, (PackedTable if self.tied else PackedWeight)(scores))
-
+    pack = _scores.pack
     quantize = _parameters.quantize
 
     if not TYPE_CHECKING:
@@ -830,7 +809,7 @@ class CausalDecoder(sampling.LanguageModel):
         _vjp.check_trainable(self, ("token_embedding", "output"))
         tokens, cap = _vjp.floating(states, "states"), self.logit_softcap
         scores = self.logits(tokens, num_threads=num_threads)
-        weight = self.token_embedding.T if self.output is None else self.output
+        weight = _scores.matrix(self)
         checked, derivative = _vjp.of_output(scores), None
         if cap is not None:  # 1 - tanh^2, where scores are C tanh
             derivative = scores / np.asarray(cap, scores.dtype)
@@ -926,7 +905,7 @@ class CausalDecoder(sampling.LanguageModel):
         """
         if self.tied is None:
             raise ValueError("tied: expected True or False for scores, got None")
-        weight = self.token_embedding.T if self.output is None else self.output
+        weight = _scores.matrix(self)
         with _checks.renamed(x="states"):
             scores = linear(states, weight, num_threads=num_threads)
         if self.logit_softcap is None:

@@ -139,9 +139,40 @@ class LanguageModel:
         """Return the caches of a call, one for each layer, after checks."""
         return checked_caches(caches, "caches", len(self.new_caches(0, 0)))
 
+    def _ruled(self, scores: Array, tokens: NDArray[np.int64], num_new: int) -> Array:
+        """Return the scores (R, V) after tokens (R, n), the last of them new ones."""
+        return scores
+
+    def _select(
+        self,
+        caches: Sequence[KVCache],
+        rows: NDArray[np.int64],
+        sources: NDArray[np.bool_],
+    ) -> None:
+        """Go on with these sequences, which are those of some sources."""
+        for cache in caches:
+            cache.select(rows)
+
     def _keys_change(self, before: NDArray[np.int64], after: NDArray[np.int64]) -> bool:
         """Tell whether sequences that grow to these lengths need other keys."""
         return False
+
+
+def ruled(
+    model: LanguageModel, scores: Array, tokens: NDArray[np.int64], num_new: int
+) -> Array:
+    """Return the scores (R, V) after tokens (R, n), as the model's rules have them."""
+    return model._ruled(scores, tokens, num_new)
+
+
+def select(
+    model: LanguageModel,
+    caches: Sequence[KVCache],
+    rows: NDArray[np.int64],
+    sources: NDArray[np.bool_],
+) -> None:
+    """Let a model go on with these sequences, which are those of some sources."""
+    model._select(caches, rows, sources)
 
 
 def generate(
@@ -372,9 +403,11 @@ def _steps(
     """
     going = np.ones(len(known), bool)
     tokens = np.zeros(len(known), np.int64)
-    while True:
+    for n_new in itertools.count():
         last = _last(model, known, ends, going, caches, num_threads)
-        drawn = draw(model.logits(last, num_threads=num_threads))
+        scores = model.logits(last, num_threads=num_threads)
+        longest = int(ends.max(initial=0))
+        drawn = draw(model._ruled(scores, known[:, :longest], n_new))
         tokens = np.where(going, drawn, tokens)
         known[going, ends[going]] = tokens[going]
         ends = ends + going

@@ -31,7 +31,7 @@ from attnpy.blocks import (
 )
 from attnpy.cache import KVCache
 from attnpy.layers import MultiHeadAttention, SelfAttention
-from attnpy.models import BertEncoder, CausalDecoder
+from attnpy.models import BertEncoder, CausalDecoder, EncoderDecoder
 from attnpy.norms import norm_arguments
 from support.arrays import byte_swapped, normal
 from support.comparisons import assert_same_bits
@@ -573,6 +573,9 @@ def model_cases():
         Case(lambda: llama(ids, caches=caches), [ids], caches),
     )
     yield "generate", Case(lambda: gpt.generate([1, 2], 2))
+    both = EncoderDecoder(1, 16, 2, 32, vocab_size=20, num_buckets=4, start=0, rng=rng)
+    yield "EncoderDecoder", Case(lambda: both(ids, ids, lengths=[4, 2]), [ids])
+    yield "search", Case(lambda: both.generate(ids, 2, num_beams=2), [ids])
     look = {"return_weights": True, "return_hidden_states": True, "layers": 0}
     yield "weights of a batch", Case(lambda: bert(ids, lengths=[4, 2], **look), [ids])
 

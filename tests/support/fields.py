@@ -17,7 +17,11 @@ FIELD_TABLES = (
     "<!-- The tables are made by tests/support/fields.py. -->\n",
     "<!-- End. -->\n",
 )
-CLASSES = {"encoder": "BertEncoder", "decoder": "CausalDecoder"}
+CLASSES = {
+    "encoder": "BertEncoder",
+    "decoder": "CausalDecoder",
+    "encoder-decoder": "EncoderDecoder",
+}
 
 
 def families():
@@ -48,7 +52,7 @@ def _saved(family):
 
 
 def _heads(family):
-    if family.model == "decoder":
+    if family.model != "encoder":
         return "scores of the next token"
     poolers = [own for own in family.names.names.values() if "pooler_bias" in own]
     heads = {

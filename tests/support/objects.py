@@ -90,6 +90,9 @@ EXAMPLES = {
     "models.BertEncoder": lambda _: models.BertEncoder(1, 8, 2, 32, vocab_size=9),
     "models.CausalDecoder": lambda _: models.CausalDecoder(1, 8, 2, 32, vocab_size=9),
     "models.CrossEncoder": cross_encoder,
+    "models.EncoderDecoder": lambda _: models.EncoderDecoder(
+        1, 8, 2, 32, vocab_size=9, num_buckets=4
+    ),
     "models.SentenceEncoder": sentence_encoder,
     "models.TextClassifier": text_classifier,
     "positions.Learned": lambda _: positions.Learned(5, 6),

@@ -132,6 +132,20 @@ def model_cases():
         return list(gpt.stream(*arguments, **options))
 
     yield "models.CausalDecoder.stream", stream, (ids, 2)
+    both = models.EncoderDecoder(1, 24, 4, 48, num_buckets=4, start=0, **size)
+    states = both.encode(ids)
+    yield "models.EncoderDecoder.__call__", both, (ids, ids)
+    yield "models.EncoderDecoder.encode", both.encode, (ids,)
+    yield "models.EncoderDecoder.decode", both.decode, (ids, states)
+    yield (
+        "models.EncoderDecoder.project_context",
+        lambda states, **n: [cache.key for cache in both.project_context(states, **n)],
+        (states,),
+    )
+    yield "models.EncoderDecoder.logits", both.logits, (states,)
+    yield "models.EncoderDecoder.vjp", there_and_back(both.vjp), (ids, ids)
+    search = functools.partial(both.generate, num_beams=3)
+    yield "models.EncoderDecoder.generate", search, (ids, 2)
 
 
 def sentence_cases():

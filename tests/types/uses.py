@@ -260,6 +260,8 @@ def caches(x: Array) -> None:
     cache.truncate([3, 2])
     cache.reset()
     assert_type(cache.copy(), attnpy.KVCache)
+    cache.select([1, 1])
+    cache.select(rows=[1])  # wrong
     assert_type([cache.key, cache.value], list[Array])
     assert_type(cache.lengths, Integers)
     assert_type(cache.capacity, int)
@@ -529,6 +531,46 @@ def decoder(ids: Integers, flag: bool, rng: np.random.Generator) -> None:
     attnpy.models.sample(states, 0.5)  # wrong
 
 
+def encoder_decoder(ids: Integers, flag: bool, rng: np.random.Generator) -> None:
+    model = attnpy.models.EncoderDecoder(
+        2, 6, 2, 8, vocab_size=100, positions="learned", max_length=9, start=0, stop=[1]
+    )
+    states = model.encode(ids, lengths=3)
+    assert_type(states, Array)
+    assert_type(model(ids, ids), Array)
+    assert_type(model(ids, ids, return_weights=True), attnpy.blocks.ModelOutput)
+    assert_type(model(ids, ids, return_weights=flag), Array | attnpy.blocks.ModelOutput)
+    context = model.project_context(states, lengths=3)
+    assert_type(context, list[attnpy.KVCache])
+    vectors = model.decode(ids, context, caches=model.new_caches(1, 9))
+    assert_type(vectors, Array)
+    assert_type(model.logits(vectors), Array)
+    assert_type(model.vjp(ids, ids, logits=True)[1](vectors), dict[str, Array])
+    assert_type(model.generate(ids, 3, num_beams=2, length_penalty=0.6), Integers)
+    assert_type(model.generate(ids, temperature=1.0, top_k=3, rng=rng), Integers)
+    found = model.generate(ids, num_beams=3, return_scores=True, bad_words=[[1]])
+    assert_type(found.tokens, Integers)
+    assert_type(found.scores, "NDArray[np.float64]")
+    model.generation["num_beams"] = 4
+    assert_type([model.start, model.vocab_size], list[int | None])
+    model.pack()
+    model.quantize()
+    model.load_state_dict(model.state_dict())
+    assert_type(model.parameters(), dict[str, Array])
+    made = attnpy.models.EncoderDecoder.from_config({"model_type": "t5"}, rng=rng)
+    assert_type(made, attnpy.models.EncoderDecoder)
+    read = attnpy.models.EncoderDecoder.from_pretrained("folder", weights="int8")
+    assert_type(read, attnpy.models.EncoderDecoder)
+    read.save_pretrained("other")
+    model(ids)  # wrong
+    model.encode(ids, target_ids=ids)  # wrong
+    model.generate(ids, num_beam=3)  # wrong
+    model.generate(ids, early_stopping="always")  # wrong
+    model.generate(ids, return_scores=True)[2]  # wrong
+    attnpy.models.EncoderDecoder(2, 6, 2, 8)  # wrong
+    attnpy.models.EncoderDecoder(2, 6, 2, 8, vocab_size=9, positions="rope")  # wrong
+
+
 def sentences(bert: attnpy.models.BertEncoder, tokenizer: Any) -> None:
     model = attnpy.models.SentenceEncoder(bert, tokenizer, pooling="cls")
     vectors = model.encode(["a", "b"], batch_size=8, normalize=True)
@@ -600,6 +642,9 @@ def checkpoints(model: attnpy.models.BertEncoder) -> None:
     attnpy.checkpoints.to_torch("layer")  # wrong
     assert_type(family.renamed, tuple[tuple[str, str], ...])
     assert_type(family.ignored + family.optional + family.one_less, tuple[str, ...])
+    assert_type(family.zero + family.beside, tuple[str, ...])
+    assert_type(dict(family.instead), dict[str, str])
+    assert_type(dict(family.gated), dict[str, tuple[str, ...]])
     assert_type(family.refused["a"] + family.tied["a"], str)
     tensors["a"] = tensors["b"]  # wrong
     tensors.tensor("a")  # wrong
