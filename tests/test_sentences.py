@@ -1316,3 +1316,80 @@ def test_a_table_in_place_of_texts_is_told_to_give_a_column(encoder):
     for call in (encoder.encode, lambda table: encoder.search("two", table)):
         with pytest.raises(TypeError, match=r"^texts: expected .*table\['text'\]"):
             call(DataFrame(text=["one"]))
+
+
+# ---- Decoders as encoders: Qwen3-Embedding, EmbeddingGemma ---------------------------
+
+LAST = {"pooling_mode_lasttoken": True, "include_prompt": True}
+BOTH_WAYS = {"use_bidirectional_attention": True, "sliding_window": 8}
+DECODING = [
+    ("qwen3", {}, LAST, ("Normalize",), "left"),
+    ("qwen3", {}, LAST, ("Normalize",), "right"),
+    ("llama", {}, {"pooling_mode": "weightedmean"}, (), "left"),
+    ("gemma3_text", BOTH_WAYS, POOLING, ("Dense", "Dense", "Normalize"), "right"),
+    ("gemma3_text", BOTH_WAYS, POOLING, ("Dense", "Normalize"), "left"),
+    ("gpt2", {}, {"pooling_mode": "mean", "include_prompt": False}, (), "right"),
+    ("modernbert", {}, {"pooling_mode": "cls"}, (), "left"),
+]
+
+
+@pytest.mark.parametrize(("kind", "changes", "pooling", "steps", "side"), DECODING)
+def test_decoders_are_encoders_as_in_sentence_transformers(
+    tmp_path, kind, changes, pooling, steps, side
+):
+    dims = {"gpt2": 12, "modernbert": 12}.get(kind, 16)
+    pooling = {**pooling, "word_embedding_dimension": dims}
+    prompts = {"query": "find : ", "document": ""}
+    write(
+        tmp_path,
+        kind,
+        pooling,
+        steps,
+        {"prompts": prompts, "similarity_fn_name": "cosine"},
+        {"max_seq_length": 12},
+        changes=changes,
+        padding_side=side,
+    )
+    for i, step in enumerate(steps):
+        if step == "Dense":
+            write_dense(tmp_path / f"{i + 2}_Dense", dims, dims + 3)
+            dims += 3
+    ours = SentenceEncoder.from_pretrained(tmp_path, dtype=np.float64)
+    assert ours.embed_dim == dims
+    assert ours.max_length == 12
+    vectors = ours.encode([*TEXTS, LONG])
+    for text, vector in zip([*TEXTS, LONG], vectors, strict=True):
+        assert_same_bits(ours.encode(text), vector)
+    assert_same_bits(ours.encode([*TEXTS, LONG], batch_size=2, num_threads=1), vectors)
+    theirs = pytest.importorskip("sentence_transformers")
+    model = theirs.SentenceTransformer(str(tmp_path), device="cpu")
+    for options in ({}, {"prompt_name": "query"}):
+        expected = model.encode([*TEXTS, LONG], **options)
+        np.testing.assert_allclose(
+            ours.encode([*TEXTS, LONG], **options), expected, atol=2e-5
+        )
+
+
+def test_decoders_are_trained_as_encoders_without_dropout(tmp_path):
+    write(tmp_path, "qwen3", {**LAST, "word_embedding_dimension": 16})
+    ours = SentenceEncoder.from_pretrained(tmp_path, dtype=np.float64, packed=False)
+    vectors, pullback = ours.vjp(TEXTS[:2])
+    assert_same_bits(vectors, ours.encode(TEXTS[:2]))
+    assert pullback(vectors).keys() == ours.model.parameters().keys()
+    with pytest.raises(ValueError, match="dropout: expected 0 with a CausalDecoder"):
+        ours.vjp(TEXTS[:2], dropout=0.1)
+
+
+def test_what_begins_and_ends_texts_is_that_of_both_files(tmp_path):
+    tokens = {"bos_token": "[CLS]", "eos_token": {"content": "[SEP]"}}
+    for flags in ({}, {"add_bos_token": True}, {"add_eos_token": True}):
+        write(tmp_path, **tokens, **flags)
+        read(tmp_path)
+    for flag in ("add_bos_token", "add_eos_token"):
+        write(tmp_path, **tokens, **{flag: False})
+        text = f"{flag} = true as tokenizer.json has it, got False"
+        with pytest.raises(ValueError, match=text):
+            read(tmp_path)
+    write(tmp_path, bos_token="cat", add_bos_token=True)
+    with pytest.raises(ValueError, match="add_bos_token = false as tokenizer"):
+        read(tmp_path)

@@ -35,6 +35,18 @@ def encoder_decoder(config: Config) -> Declaration:
     return _of_model_type(config, "encoder-decoder", None)
 
 
+def is_decoder(config: Config) -> bool:
+    """Tell whether a configuration is of a family for `CausalDecoder`."""
+    family = FAMILIES.get(str(config.get("model_type")))
+    return family is not None and family.model == "decoder"
+
+
+def pads_anywhere(config: Config) -> bool:
+    """Tell whether positions are relative, so that padding on the left changes none."""
+    family = FAMILIES.get(str(config.get("model_type")))
+    return family is not None and "rotary" in family.computed
+
+
 def _of_model_type(config: Config, model: str, default: str | None) -> Declaration:
     kind = _mapping(config).get("model_type")
     if kind is None:

@@ -14,6 +14,7 @@ from attnpy import _checks, checkpoints
 from attnpy._files import folder_at
 from attnpy._quoting import listed, named, quoted
 from attnpy.checkpoints.reading import is_name, is_there, judged_elsewhere, read_json
+from attnpy.models import _hf_config
 from attnpy.models._pooling import MODES, Dense, Normalize
 from attnpy.models._similarity import FUNCTIONS
 
@@ -359,8 +360,9 @@ def tokenizer(folder: Path, lower_case: bool) -> Any:
         plain["normalizer"] = {"type": "Sequence", "normalizers": [first, *rest]}
         made = Tokenizer.from_str(json.dumps(plain))
     with judged_elsewhere(path, "a tokenizer"):
-        types = made.encode("a").type_ids
-    if any(types):
+        code = made.encode("a")
+    _check_ends(Fields(folder / "tokenizer_config.json"), made, code.ids)
+    if any(code.type_ids):
         raise ValueError(f"{path}: expected token types 0 for a text alone, got others")
     return made, side
 
@@ -374,7 +376,10 @@ def _side(folder: Path, content: Config) -> str:
         raise fields.fault("truncation_side to be left or right", side)
     padded = _direction(folder, content, "padding")
     padded = fields.rest.get("padding_side", padded)
-    if padded != "right":
+    is_free = padded == "left" and _hf_config.pads_anywhere(
+        checkpoints.read_config(folder)
+    )
+    if padded != "right" and not is_free:
         raise fields.fault('padding_side = "right"', padded)
     _check_same(fields, content.get("normalizer"), "BertNormalizer", BERT_NORMALIZER)
     _check_same(fields, content.get("pre_tokenizer"), "ByteLevel", BYTE_LEVEL)
@@ -414,6 +419,26 @@ def _check_same(
         if theirs in fields.rest and got != wanted:
             wanted = named(json.dumps(wanted))
             raise fields.fault(f"{theirs} = {wanted} as tokenizer.json has it", got)
+
+
+def _check_ends(fields: Fields, tokenizer: Any, ids: list[int]) -> None:
+    """Refuse settings of tokens that begin and end texts, where tokenizer.json differs.
+
+    Tokenizers of Transformers that know these settings follow them.
+    """
+    for place, flag, name in (
+        (0, "add_bos_token", "bos_token"),
+        (-1, "add_eos_token", "eos_token"),
+    ):
+        wanted, token = fields.rest.get(flag), fields.rest.get(name)
+        token = token.get("content") if isinstance(token, Mapping) else token
+        number = tokenizer.token_to_id(token) if isinstance(token, str) else None
+        if not isinstance(wanted, bool) or number is None:
+            continue
+        adds = bool(ids) and ids[place] == number
+        if adds != wanted:
+            word = json.dumps(adds)
+            raise fields.fault(f"{flag} = {word} as tokenizer.json has it", wanted)
 
 
 def _lowers(normalizer: object) -> bool:

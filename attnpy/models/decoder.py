@@ -281,6 +281,24 @@ class CausalDecoder(sampling.LanguageModel):
         """`V`, from token_embedding."""
         return len(self.token_embedding)
 
+    @property
+    def embed_dim(self) -> int:
+        """The size `E` of the vectors that come out."""
+        embed_dim: int = self.token_embedding.shape[1]
+        return embed_dim
+
+    @property
+    def max_tokens(self) -> int:
+        """The largest number of tokens of a text: those with positions.
+
+        Without a table of positions it is ``max_position_embeddings`` of `config`, or
+        2**31 - 1.
+        """
+        if self.position_embedding is not None:
+            return len(self.position_embedding)
+        said = (self.config or {}).get("max_position_embeddings")
+        return 2**31 - 1 if said is None else int(said)
+
     generate = sampling.generate
     stream = sampling.stream
 

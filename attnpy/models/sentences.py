@@ -16,16 +16,19 @@ from attnpy import (
     _progress,
     _repr,
     _vjp,
+    checkpoints,
 )
 from attnpy.checkpoints.reading import judged_elsewhere
-from attnpy.models import _pooling, _sentence_folder, _similarity, _texts
+from attnpy.models import _hf_config, _pooling, _sentence_folder, _similarity, _texts
 from attnpy.models._similarity import SearchResult
 from attnpy.models._texts import WINDOW
 from attnpy.models.bert import BertEncoder
+from attnpy.models.decoder import CausalDecoder
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable
+    from pathlib import Path
     from typing import TypeGuard
 
     from numpy.typing import ArrayLike, DTypeLike
@@ -45,7 +48,7 @@ class SentenceEncoder:
 
     Parameters
     ----------
-    model : BertEncoder
+    model : BertEncoder or CausalDecoder
         Computes the tokens' vectors.
     tokenizer : tokenizers.Tokenizer
         Turns texts into tokens. Its truncation is set to `max_length`, and its padding
@@ -113,7 +116,7 @@ class SentenceEncoder:
     np.int64(1)
     """
 
-    model: BertEncoder
+    model: BertEncoder | CausalDecoder
     tokenizer: Any
     pooling: tuple[str, ...]
     include_prompt: bool
@@ -155,7 +158,7 @@ class SentenceEncoder:
 
     def __init__(
         self,
-        model: BertEncoder,
+        model: BertEncoder | CausalDecoder,
         tokenizer: Any,
         *,
         pooling: str | Sequence[str] = "mean",
@@ -194,9 +197,10 @@ class SentenceEncoder:
 
     def _check_parts(self) -> None:
         """Require a model and a tokenizer."""
-        if not isinstance(self.model, BertEncoder):
+        if not isinstance(self.model, BertEncoder | CausalDecoder):
             raise TypeError(
-                f"model: expected a BertEncoder, got {type(self.model).__name__}"
+                "model: expected a BertEncoder or CausalDecoder, got "
+                f"{type(self.model).__name__}"
             )
         _texts.check_tokenizer(self.tokenizer)
 
@@ -219,7 +223,7 @@ class SentenceEncoder:
         ----------
         folder : str or path
             With ``modules.json`` and its modules: a Transformer of the families of
-            `BertEncoder`, with ``tokenizer.json`` and weights; a
+            `BertEncoder` or `CausalDecoder`, with ``tokenizer.json`` and weights; a
             Pooling; and any of Dense and Normalize. Their settings are honoured, or
             refused by name.
         pooling : str or sequence of str, optional
@@ -255,7 +259,7 @@ class SentenceEncoder:
                 f"pooling: expected one, as {folder} has no modules.json that "
                 "specifies it, got None"
             )
-        model = BertEncoder.from_pretrained(
+        model = _model(
             recipe.model_folder,
             dtype=dtype,
             packed=packed,
@@ -409,13 +413,19 @@ class SentenceEncoder:
         codes = _texts.encoded(self.tokenizer, given, num_threads)
         tokens = [code.ids for code in codes]
         lengths = [len(ids) for ids in tokens]
+        options: dict[str, Any] = {"dropout": dropout, "dropout_seed": dropout_seed}
+        if isinstance(self.model, CausalDecoder):
+            if dropout != 0 or dropout_seed is not None:
+                raise ValueError(
+                    f"dropout: expected 0 with a CausalDecoder, got {dropout}"
+                )
+            options = {}
         states, of_states = self.model.vjp(
             _texts.padded(tokens) if tokens else np.zeros((0, 0), np.int64),
             lengths=lengths,
             checkpoint=checkpoint,
-            dropout=dropout,
-            dropout_seed=dropout_seed,
             num_threads=num_threads,
+            **options,
         )
         vectors, back = _pooling.batch_vjp(
             states, lengths, self.pooling, self._prompt_tokens(front)
@@ -645,6 +655,14 @@ class SentenceEncoder:
         for begin in range(0, len(corpus), BLOCK):
             block = corpus[begin : begin + BLOCK]
             yield _similarity.vectors(block, "corpus", dim), ()
+
+
+def _model(folder: Path, **options: Any) -> BertEncoder | CausalDecoder:
+    """Read the model of a folder: that of its family."""
+    config = checkpoints.read_config(folder)
+    if _hf_config.is_decoder(config):
+        return CausalDecoder.from_pretrained(folder, logits=False, **options)
+    return BertEncoder.from_pretrained(folder, **options)
 
 
 class _How(NamedTuple):

@@ -83,12 +83,14 @@ def write(
     config=None,
     sentence=None,
     modules=None,
+    changes=None,
     **tokenizer_config,
 ):
     """Write a folder; returns the model's tensors and its configuration."""
     from safetensors.numpy import save_file
 
-    model = {**families.ENCODERS[kind], "pad_token_id": 1}
+    model = {**{**families.ENCODERS, **families.DECODERS}[kind], "pad_token_id": 1}
+    model |= changes or {}
     tensors = families.tensors(model)
     save_file(tensors, folder / "model.safetensors")
     tokenizer().save(str(folder / "tokenizer.json"))
