@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from attnpy import masks as masks
     from attnpy import models as models
     from attnpy import norms as norms
+    from attnpy import pages as pages
     from attnpy import plot as plot
     from attnpy import positions as positions
     from attnpy import random as random
@@ -113,6 +114,7 @@ _MODULES = (
     "masks",
     "models",
     "norms",
+    "pages",
     "plot",
     "positions",
     "random",

@@ -185,7 +185,7 @@ class KVCache:
         _checks.memory("KVCache", dtype, *made)
         self._key = _storage(key, "key", (*shape, self.head_dim), dtype)
         self._value = _storage(value, "value", (*shape, self.value_head_dim), dtype)
-        self._lengths = self._per_sequence(lengths, "lengths", 0, capacity)
+        self._lengths = per_sequence(self.batch_size, lengths, "lengths", 0, capacity)
 
     @property
     def capacity(self) -> int:
@@ -249,13 +249,7 @@ class KVCache:
             ...
         ValueError: cache: expected room for 3 more tokens in sequence 0, got 1: 3 of 4
         """
-        key, value = _checks.array(key, "key"), _checks.array(value, "value")
-        if lengths is not None:  # converted before any shape is read
-            lengths = _checks.integers(lengths, "lengths")
-        n_tokens = key.shape[2] if key.ndim == 4 else 0
-        shape = self.batch_size, self.num_kv_heads, n_tokens
-        _check_shape(key, "key", (*shape[:2], "L", self.head_dim), n_tokens)
-        _check_shape(value, "value", (*shape, self.value_head_dim), n_tokens)
+        key, value, n_tokens, lengths = checked_tokens(self, key, value, lengths)
         ends = self._make_room(n_tokens, lengths, "lengths")
         for b, (start, end) in enumerate(zip(self._lengths, ends, strict=True)):
             self._key[b, :, start:end] = key[b, :, : end - start]
@@ -275,7 +269,9 @@ class KVCache:
         TypeError, ValueError
             If `lengths` are not integers, or out of their range.
         """
-        self._lengths = self._per_sequence(lengths, "lengths", 0, self._lengths)
+        self._lengths = per_sequence(
+            self.batch_size, lengths, "lengths", 0, self._lengths
+        )
 
     def reset(self) -> None:
         """Forget all tokens of all sequences."""
@@ -335,6 +331,61 @@ class KVCache:
             batch_size=len(rows), _key=arrays[0], _value=arrays[1], _lengths=lengths
         )
 
+    def fork(
+        self, sequences: ArrayLike | None = None, *, capacity: int | None = None
+    ) -> KVCache:
+        """Return a cache whose sequences begin as some of this one.
+
+        Parameters
+        ----------
+        sequences : int or array_like of int, shape (n,), optional
+            Which sequence of this cache each of the new ones begins as; by default all
+            in order.
+        capacity : int, optional
+            How many tokens of each fit; by default as many as in this cache.
+
+        Returns
+        -------
+        KVCache
+            With the same tokens in its own arrays, in memory. Those of an
+            `attnpy.pages.PagedKVCache` share pages instead.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is not an integer, or out of its range.
+
+        Examples
+        --------
+        >>> from attnpy.cache import KVCache
+        >>> cache = KVCache(2, 4, 16, 8, lengths=[5, 9])
+        >>> cache.fork([1, 1, 0], capacity=100).lengths
+        array([9, 9, 5])
+        """
+        chosen = checked_sequences(sequences, self.batch_size)
+        lengths = self._lengths[chosen]
+        room = self.capacity
+        if capacity is not None:
+            room = checked_capacity(capacity, lengths)
+        other = KVCache(
+            len(chosen),
+            self.num_kv_heads,
+            0,
+            self.head_dim,
+            self.value_head_dim,
+            growable=self.growable,
+        )
+        n, arrays = _longest(lengths), {}
+        for name, rows in zip(
+            ("_key", "_value"), self._rows(self._lengths), strict=True
+        ):
+            shape = len(chosen), self.num_kv_heads, room, rows.shape[3]
+            _checks.memory("cache", rows.dtype, shape)
+            arrays[name] = np.zeros(shape, rows.dtype)
+            arrays[name][:, :, :n] = rows[chosen, :, :n]
+        vars(other).update(_lengths=lengths, **arrays)
+        return other
+
     def copy(self) -> KVCache:
         """Return a cache with the same tokens in its own arrays, in memory.
 
@@ -356,33 +407,13 @@ class KVCache:
         other.growable = self.growable
         return other
 
-    def _per_sequence(
-        self, numbers: ArrayLike, name: str, low: int, high: ArrayLike
-    ) -> NDArray[np.int64]:
-        """Return an integer between low and high for each sequence, in a new array."""
-        array = _checks.integers(numbers, name)
-        if array.ndim > 1 or (array.ndim == 1 and array.shape != (self.batch_size,)):
-            raise ValueError(
-                f"{name}: expected an integer, or ({self.batch_size},) to match the "
-                f"batch, got {array.shape}"
-            )
-        array = np.broadcast_to(array, self.batch_size).copy()
-        highs = np.broadcast_to(high, self.batch_size)
-        wrong = (array < low) | (array > highs)
-        if wrong.any():
-            b = int(np.argmax(wrong))
-            raise ValueError(
-                f"{name}: expected {low} to {highs[b]} for sequence {b}, got {array[b]}"
-            )
-        return array
-
     def _make_room(
         self, n_tokens: int, new_lengths: ArrayLike | None, name: str
     ) -> NDArray[np.int64]:
         """Make room for new tokens, and return the lengths with them."""
         lengths = self._lengths + n_tokens
         if new_lengths is not None:
-            new = self._per_sequence(new_lengths, name, 0, n_tokens)
+            new = per_sequence(self.batch_size, new_lengths, name, 0, n_tokens)
             lengths = self._lengths + new
         self._check_arrays()
         needed = _longest(lengths)
@@ -494,6 +525,62 @@ def checked_caches(caches: Any, name: str, n_layers: int) -> list[KVCache]:
     if len(caches) != n_layers:
         raise ValueError(f"{expected} got {len(caches)}")
     return list(caches)
+
+
+def checked_tokens(
+    cache: KVCache, key: ArrayLike, value: ArrayLike, lengths: ArrayLike | None
+) -> tuple[Array, Array, int, ArrayLike | None]:
+    """Return what `append` takes, after checks, and the number of new tokens."""
+    key, value = _checks.array(key, "key"), _checks.array(value, "value")
+    if lengths is not None:  # converted before any shape is read
+        lengths = _checks.integers(lengths, "lengths")
+    n_tokens = key.shape[2] if key.ndim == 4 else 0
+    shape = cache.batch_size, cache.num_kv_heads, n_tokens
+    _check_shape(key, "key", (*shape[:2], "L", cache.head_dim), n_tokens)
+    _check_shape(value, "value", (*shape, cache.value_head_dim), n_tokens)
+    return key, value, n_tokens, lengths
+
+
+def per_sequence(
+    batch_size: int, numbers: ArrayLike, name: str, low: int, high: ArrayLike
+) -> NDArray[np.int64]:
+    """Return an integer between low and high for each sequence, in a new array."""
+    array = _checks.integers(numbers, name)
+    if array.ndim > 1 or (array.ndim == 1 and array.shape != (batch_size,)):
+        raise ValueError(
+            f"{name}: expected an integer, or ({batch_size},) to match the batch, got "
+            f"{array.shape}"
+        )
+    array = np.broadcast_to(array, batch_size).copy()
+    highs = np.broadcast_to(high, batch_size)
+    wrong = (array < low) | (array > highs)
+    if wrong.any():
+        b = int(np.argmax(wrong))
+        raise ValueError(
+            f"{name}: expected {low} to {highs[b]} for sequence {b}, got {array[b]}"
+        )
+    return array
+
+
+def checked_sequences(sequences: ArrayLike | None, n: int) -> NDArray[np.int64]:
+    """Return indices of n sequences, by default all, in an array of one axis."""
+    if sequences is None:
+        return np.arange(n)
+    chosen = _checks.integers(sequences, "sequences", 0, n - 1)
+    if chosen.ndim > 1:
+        raise ValueError(f"sequences: expected an integer, or (n,), got {chosen.shape}")
+    return chosen.reshape(-1)
+
+
+def checked_capacity(capacity: int, lengths: NDArray[np.int64]) -> int:
+    """Return room for sequences of these lengths."""
+    capacity, longest = _checks.size(capacity, "capacity"), _longest(lengths)
+    if capacity < longest:
+        raise ValueError(
+            f"capacity: expected at least the {longest} tokens that there are, got "
+            f"{capacity}"
+        )
+    return capacity
 
 
 def _longest(lengths: NDArray[np.int64]) -> int:

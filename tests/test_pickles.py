@@ -20,6 +20,8 @@ REFUSED = {
     "checkpoints.Checkpoint",
     "checkpoints.Family",
     "checkpoints.GgufFile",
+    "pages.PagePool",
+    "pages.PagedKVCache",
 }
 NAMED_TUPLES = {
     "AttentionGradients",

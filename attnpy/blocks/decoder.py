@@ -14,6 +14,7 @@ from attnpy.blocks._stack import ModelOutput
 from attnpy.blocks.feed_forward import FeedForward
 from attnpy.cache import KVCache, all_or_nothing, checked_caches
 from attnpy.layers import MultiHeadAttention
+from attnpy.pages import PagePool
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike
@@ -601,6 +602,34 @@ class Decoder:
         __setstate__ = _pickles.set_state
 
     __repr__ = _repr.shows(_stack.stack_fields)
+
+    def new_page_pools(
+        self, num_pages: int, *, dtype: DTypeLike | None = None
+    ) -> list[PagePool]:
+        """Return pages for the caches of each layer.
+
+        Parameters
+        ----------
+        num_pages : int
+            How many pages of 128 tokens each layer has.
+        dtype : dtype, optional
+            By default that of the parameters.
+
+        Returns
+        -------
+        list of PagePool
+            A `attnpy.pages.PagedKVCache` of each is a cache for calls.
+        """
+        return [
+            PagePool(
+                num_pages,
+                mha.num_kv_heads,
+                mha.head_dim,
+                mha.value_head_dim,
+                dtype=mha.W_k.dtype if dtype is None else dtype,
+            )
+            for mha in (layer.self_attention for layer in self.layers)
+        ]
 
     def new_caches(
         self,

@@ -9,6 +9,7 @@ import numpy as np
 from attnpy import _checks
 from attnpy._options import Cache
 from attnpy.cache import KVCache, empty_rows, reserve
+from attnpy.pages import PagedKVCache, check_window, reserve_pages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,12 +32,15 @@ class Keys(NamedTuple):
         How many there were before the call, in a cache that the call fills.
     reserved : ndarray of int64, shape (B,), or None
         How many there are after the call, committed at its end.
+    page_table : ndarray of int64, shape (B, n), or None
+        Where the keys lie, in a cache of pages: the option of this name.
     """
 
     rows: Cache | None
     lengths: ArrayLike | None
     past: NDArray[np.int64] | None
     reserved: NDArray[np.int64] | None
+    page_table: NDArray[np.int64] | None = None
 
     @classmethod
     def of(
@@ -48,6 +52,8 @@ class Keys(NamedTuple):
         options: Mapping[str, Any],
     ) -> Keys:
         """Return the keys of a context, or make room for those of the tokens."""
+        if isinstance(context, PagedKVCache) or isinstance(cache, PagedKVCache):
+            return cls._in_pages(tokens, context, cache, kv_lengths, options)
         rows = past = reserved = None
         if isinstance(context, KVCache):
             rows = Cache(context.key, context.value, None)
@@ -64,6 +70,28 @@ class Keys(NamedTuple):
             n_tokens = 0 if tokens.starts is not None else tokens.array.shape[1]
             rows = Cache(*empty_rows(kv_cache, _n_masked(options, n_tokens)), past)
         return cls(rows, kv_lengths, past, reserved)
+
+    @classmethod
+    def _in_pages(
+        cls,
+        tokens: Tokens,
+        context: ArrayLike | KVCache | None,
+        cache: KVCache | None,
+        kv_lengths: ArrayLike | None,
+        options: Mapping[str, Any],
+    ) -> Keys:
+        """Do the same where keys lie in the pages of a pool."""
+        paged = context if isinstance(context, PagedKVCache) else cache
+        assert isinstance(paged, PagedKVCache)
+        check_window(paged, options.get("window"))
+        past = reserved = None
+        lengths = paged.lengths
+        if cache is not None:
+            n_new, kv_lengths = _new_tokens(tokens, kv_lengths)
+            past, reserved = reserve_pages(paged, n_new, kv_lengths, "kv_lengths")
+            lengths = reserved
+        rows = Cache(paged.pool.key, paged.pool.value, past)
+        return cls(rows, lengths, past, reserved, paged.page_table)
 
 
 def check_caches(

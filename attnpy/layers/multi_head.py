@@ -475,6 +475,7 @@ class MultiHeadAttention:
                 q_offset=q_offset,
                 kv_lengths=lengths,
                 seq_offsets=(tokens.starts, tokens.starts_of_keys),
+                page_table=keys.page_table,
                 return_weights=wanted.any,
                 **options,
             ),

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from attnpy.blocks._stack import Choice
     from attnpy.cache import KVCache
     from attnpy.checkpoints import GgufFile
+    from attnpy.pages import PagePool
 
     class CausalCall(TypedDict, total=False):
         """The options of a call."""
@@ -689,6 +690,24 @@ class CausalDecoder(sampling.LanguageModel):
         return self.decoder.new_caches(
             batch_size, capacity, dtype=dtype, growable=growable
         )
+
+    def new_page_pools(
+        self, num_pages: int, *, dtype: DTypeLike | None = None
+    ) -> list[PagePool]:
+        """Return pages for the caches of each layer.
+
+        Parameters
+        ----------
+        num_pages, dtype
+            As in `attnpy.blocks.Decoder.new_page_pools`.
+
+        Returns
+        -------
+        list of PagePool
+            ``[PagedKVCache(pool, batch_size) for pool in pools]`` are caches for calls,
+            `generate` and `stream`.
+        """
+        return self.decoder.new_page_pools(num_pages, dtype=dtype)
 
     def _check_generates(self) -> None:
         if self.tied is None:

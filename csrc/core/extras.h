@@ -30,7 +30,7 @@ attn_key_starts(const attn_packed *packed)
  * the same positions, so that each block lies in one page. */
 typedef struct {
     const int64_t *table; /* (B, n) the numbers of a batch's pages */
-    ptrdiff_t n;          /* pages of a batch: Lk / ATTN_BLOCK, rounded up */
+    ptrdiff_t n;          /* pages of a batch: at least Lk / ATTN_BLOCK, rounded up */
     ptrdiff_t key_stride; /* bytes from page to page */
     ptrdiff_t value_stride;
 } attn_pages;

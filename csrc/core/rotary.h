@@ -4,6 +4,7 @@
 #define ATTN_CORE_ROTARY_H
 
 #include "core/array.h"
+#include "core/extras.h"
 #include "core/norm.h"
 #include "core/tasks.h"
 
@@ -27,6 +28,8 @@ typedef struct {
     const int64_t *lengths;      /* and where it ends; or NULL, with one batch axis */
     const int64_t *starts;       /* (B + 1,) where input and cos_sin are packed and the
                                     * output is not; or NULL */
+    const attn_pages *pages;     /* where the output's rows lie in pages, of */
+    ptrdiff_t page_stride;       /* bytes; or NULL */
 } attn_rotary_problem;
 
 typedef struct {

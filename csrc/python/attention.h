@@ -12,7 +12,8 @@ typedef struct {
     PyArrayObject *query_starts, *key_starts; /* of seq_offsets */
     PyArrayObject *page_table;                /* (..., n) int64, or none */
     PyArrayObject *pages_of_batches;          /* (B, n) int64: what the core reads */
-    PyArrayObject *weight_groups;             /* (Hk,) int64, or none */
+    bool ends_with_lengths; /* Lk is the longest of kv_lengths, not that of the pages */
+    PyArrayObject *weight_groups; /* (Hk,) int64, or none */
     PyArrayObject *weights, *lse;
     PyArrayObject *output; /* what the core writes: `out`, if it can, or a new one */
     PyArrayObject *out;    /* a view of the user's */

@@ -7,6 +7,7 @@
 #include "python/memory.h"
 #include "python/numbers.h"
 #include "python/packed.h"
+#include "python/pages.h"
 #include "python/rotary.h"
 
 /* ---- Memory --------------------------------------------------------------------------- */
@@ -187,6 +188,21 @@ set_result(projection *s, int type)
     return s->result == NULL ? -1 : 0;
 }
 
+/* The sequences in a cache, an array of four axes: its own first axis, or that of the table
+ * of its pages; -1 where that is none of one row for each. */
+static npy_intp
+n_sequences(const layer_call *c, const PyArrayObject *cache)
+{
+    const PyArrayObject *table = c->attention.page_table;
+
+    if (table == NULL) {
+        return PyArray_DIM(cache, 0);
+    }
+    return PyArray_NDIM(table) == 2 && PyArray_DIM(cache, 2) == ATTN_BLOCK
+               ? PyArray_DIM(table, 0)
+               : -1;
+}
+
 /* Do sequences, heads and their size match those of the cache? */
 static bool
 fits_cache(const layer_call *c, const projection *s)
@@ -194,9 +210,11 @@ fits_cache(const layer_call *c, const projection *s)
     PyArrayObject *cache = s->cache, *heads = s->projected;
     bool packed = c->attention.query_starts != NULL;
 
-    return PyArray_NDIM(cache) == 4 && PyArray_NDIM(heads) == (packed ? 3 : 4) &&
-           (packed ? py_has_sequences(&c->attention, PyArray_DIM(cache, 0))
-                   : PyArray_DIM(cache, 0) == PyArray_DIM(heads, 0)) &&
+    if (PyArray_NDIM(cache) != 4 || PyArray_NDIM(heads) != (packed ? 3 : 4)) {
+        return false;
+    }
+    npy_intp n = n_sequences(c, cache);
+    return (packed ? py_has_sequences(&c->attention, n) : n == PyArray_DIM(heads, 0)) &&
            PyArray_DIM(cache, 1) == py_axis_length(heads, 2) &&
            PyArray_DIM(cache, 3) == py_axis_length(heads, 0);
 }
@@ -229,6 +247,12 @@ set_cached_result(const layer_call *c, projection *s, const char *name, int type
         Py_INCREF(cache);
         return 0;
     }
+    if (c->attention.page_table != NULL) {
+        return py_fail_dtype(cache, "cache",
+                             wanted == NPY_DOUBLE
+                                 ? "aligned pages in float64, as the result is"
+                                 : "aligned pages");
+    }
     s->result = cache;
     Py_INCREF(cache);
     return py_copy_as(&s->result, wanted);
@@ -253,9 +277,13 @@ set_rotary(projection *s, const layer_call *c)
     if (s->cache != NULL && c->attention.query_starts != NULL) {
         p->starts = PyArray_DATA(c->attention.query_starts);
         p->batch.n_axes = 1;
-        p->batch.n = p->batch.shape[0] = PyArray_DIM(s->cache, 0);
+        p->batch.n = p->batch.shape[0] = n_sequences(c, s->cache);
     }
     py_describe(&p->output, s->result, 0, p->batch.n_axes);
+    if (s->cache != NULL && c->attention.page_table != NULL) {
+        p->pages = &c->attention.pages; /* set with the rest of attention */
+        p->page_stride = py_page_stride(s->cache);
+    }
     return p;
 }
 
@@ -266,7 +294,11 @@ check_places(const layer_call *c)
     const projection *k = &c->parts[1];
     PyArrayObject *ends = c->attention.kv_lengths;
     npy_intp n_keys = py_axis_length(k->cache, 1);
-    npy_intp n_batch = PyArray_DIM(k->cache, 0);
+    npy_intp n_batch = n_sequences(c, k->cache);
+
+    if (c->attention.page_table != NULL) {
+        n_keys *= PyArray_DIM(c->attention.page_table, 1);
+    }
 
     if (PyArray_NDIM(c->past_lengths) != 1 ||
         PyArray_DIM(c->past_lengths, 0) != n_batch || ends == NULL ||
@@ -374,6 +406,7 @@ set_attention(layer_call *c, int type)
         *inputs[i] = c->parts[i].result;
         Py_INCREF(*inputs[i]);
     }
+    a->ends_with_lengths = true;
     int rank = py_set_attention(a, type, &c->options, &c->problem);
     if (rank < 0 || make_concat(c, type, rank) < 0 ||
         py_make_results(a, &c->options, type, rank, &c->problem) < 0) {

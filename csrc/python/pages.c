@@ -14,6 +14,19 @@ check_shape(PyArrayObject *pages, const char *name, const char *expected)
     return 0;
 }
 
+/* The longest length, within that of the pages: what is beyond is refused later. */
+static ptrdiff_t
+longest_length(PyArrayObject *kv_lengths, ptrdiff_t n_keys)
+{
+    const int64_t *lengths = PyArray_DATA(kv_lengths);
+    int64_t longest = 0;
+
+    for (npy_intp i = 0; i < PyArray_SIZE(kv_lengths); i++) {
+        longest = lengths[i] > longest ? lengths[i] : longest;
+    }
+    return longest < n_keys ? (ptrdiff_t)longest : n_keys;
+}
+
 int
 py_read_pages(const py_attention_arrays *a, attn_problem *p)
 {
@@ -36,6 +49,9 @@ py_read_pages(const py_attention_arrays *a, attn_problem *p)
     }
     npy_intp n = py_axis_length(a->page_table, 0);
     p->n_keys = n > PTRDIFF_MAX / ATTN_BLOCK ? PTRDIFF_MAX : n * ATTN_BLOCK;
+    if (a->ends_with_lengths && a->kv_lengths != NULL) {
+        p->n_keys = longest_length(a->kv_lengths, p->n_keys);
+    }
     return 0;
 }
 
@@ -64,8 +80,8 @@ py_broadcast_pages(const py_attention_arrays *a, attn_problem *p)
     return 0;
 }
 
-static ptrdiff_t
-page_stride(const PyArrayObject *pages)
+ptrdiff_t
+py_page_stride(const PyArrayObject *pages)
 {
     return PyArray_DIM(pages, 0) > 1 ? PyArray_STRIDE(pages, 0) : 0;
 }
@@ -87,8 +103,8 @@ py_set_pages(py_attention_arrays *a, attn_problem *p)
     }
     a->pages = (attn_pages){.table = PyArray_DATA(a->pages_of_batches),
                             .n = shape[1],
-                            .key_stride = page_stride(a->key),
-                            .value_stride = page_stride(a->value)};
+                            .key_stride = py_page_stride(a->key),
+                            .value_stride = py_page_stride(a->value)};
     p->pages = &a->pages;
     return py_update_pages(a, p);
 }

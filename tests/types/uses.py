@@ -270,6 +270,11 @@ def caches(x: Array) -> None:
     cache.lengths = x  # wrong
     cache.max_length = 3  # wrong
     attnpy.KVCache(2, 1, 8)  # wrong
+    assert_type(cache.fork([0, 0, 1], capacity=9), attnpy.KVCache)
+    pool = attnpy.pages.PagePool(10, 1, 16)
+    paged = attnpy.pages.PagedKVCache(pool, 2)
+    assert_type(paged.fork(0), attnpy.pages.PagedKVCache)
+    attnpy.pages.PagedKVCache(10, 2)  # wrong
 
 
 def blocks(x: Array, flag: bool) -> None:

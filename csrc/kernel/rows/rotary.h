@@ -91,6 +91,19 @@ run_head(const attn_rotary_problem *p, const rotary_work *w, const char *input,
     store_row(output, p->output.column_stride, w->head, n, p->output.dtype);
 }
 
+/* Where a head's row of the output lies. */
+static char *
+rotary_output(const attn_rotary_problem *p, ptrdiff_t b, ptrdiff_t h, ptrdiff_t row)
+{
+    const attn_array *output = &p->output;
+
+    if (p->pages == NULL) {
+        return attn_address(output, &p->batch, b, h, row);
+    }
+    return output->data + attn_page_at(p->pages, b, row) * p->page_stride +
+           h * output->head_stride + row % ATTN_BLOCK * output->row_stride;
+}
+
 static void
 run_rotary(const attn_rotary_problem *p, ptrdiff_t first, ptrdiff_t n,
            const attn_worker *worker)
@@ -112,7 +125,7 @@ run_rotary(const attn_rotary_problem *p, ptrdiff_t first, ptrdiff_t n,
         for (ptrdiff_t h = 0; h < p->n_heads; h++) {
             run_head(p, &w, attn_address(&p->input, &p->batch, b, h, token),
                      attn_address(&p->cos_sin, &p->batch, b, h, token),
-                     attn_address(&p->output, &p->batch, b, h, to));
+                     rotary_output(p, b, h, to));
         }
     }
 }
