@@ -4,7 +4,7 @@
 option, without ever building the matrix of scores, and `attention_vjp` computes its
 gradients. `Plan` prepares a call to be run many times. `attend_partial` takes keys in
 parts, and `merge` combines results over disjoint sets of keys. `statistics` sums up the
-weights where there are too many to return.
+weights where there are too many to return. `explain` tells how a call is run.
 
 `MultiHeadAttention` and `SelfAttention` are layers with their own weights; `KVCache`
 keeps keys and values for decoding. `quantize` makes weights of 8 or 4 bits. The modules
@@ -44,6 +44,7 @@ from attnpy._version import __version__
 
 __all__ = [
     "AttentionGradients",
+    "Explanation",
     "KVCache",
     "MultiHeadAttention",
     "PartialAttention",
@@ -54,6 +55,7 @@ __all__ = [
     "attend_partial",
     "attention",
     "attention_vjp",
+    "explain",
     "get_num_threads",
     "get_portable",
     "get_spin_time",
@@ -85,6 +87,7 @@ if TYPE_CHECKING:
     from attnpy import random as random
     from attnpy import training as training
     from attnpy import view as view
+    from attnpy._explain import Explanation, explain
     from attnpy._partial import PartialAttention, attend_partial
     from attnpy._quantize import quantize
     from attnpy._quantized import QuantizedWeight
@@ -94,12 +97,14 @@ if TYPE_CHECKING:
 
 # Imported on first use, so that attention() alone is ready in milliseconds.
 _LATER = {
+    "Explanation": "_explain",
     "KVCache": "cache",
     "MultiHeadAttention": "layers",
     "PartialAttention": "_partial",
     "QuantizedWeight": "_quantized",
     "SelfAttention": "layers",
     "attend_partial": "_partial",
+    "explain": "_explain",
     "quantize": "_quantize",
     "statistics": "_statistics",
 }

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from attnpy import _attnpy, _keywords, _repr
+from attnpy import _attnpy, _checks, _keywords, _repr
 from attnpy._options import PUBLIC, Options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from attnpy._explain import Explanation
     from attnpy._typing import Array, AttentionOptions, PlanOptions, PlanResult
 else:
     PlanResult = TypeVar("PlanResult")
@@ -203,6 +204,41 @@ class Plan(_attnpy.Plan[PlanResult]):
             if not (name in ARRAYS or _repr.same(value, DEFAULTS[name]))
         }
         return plan
+
+    def explain(self, *, measure: bool = False) -> Explanation:
+        """Tell how the next call would be run, as `attnpy.explain`.
+
+        Parameters
+        ----------
+        measure : bool, optional
+            Also run the plan for some tenths of a second, which overwrites its results.
+
+        Returns
+        -------
+        Explanation
+            For what `q_offset`, `kv_lengths` and the mask hold now.
+
+        Raises
+        ------
+        ValueError, RuntimeError
+            As a call.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import attnpy
+        >>> query = np.zeros((8, 1, 64), np.float32)
+        >>> key, value = np.zeros((2, 2, 4096, 64), np.float32)
+        >>> plan = attnpy.Plan(query, key, value, kv_lengths=1000)
+        >>> found = plan.explain()
+        >>> found.row_tasks, found.blocks, found.scores_visible
+        (2, 16, 8000)
+        """
+        from attnpy import _explain
+
+        found = _explain.Explanation(*self._explain())
+        wanted = _checks.flag(measure, "measure")
+        return _explain.measured(found, self) if wanted else found
 
     def __repr__(self) -> str:
         """Return the dtype and shape of each array, and the other options."""

@@ -2,6 +2,7 @@
  * each into chunks of keys. Validates nothing: what comes here is valid. */
 #include "core/attention.h"
 
+#include "core/arrangement.h"
 #include "core/cpu.h"
 #include "core/tiers.h"
 #include "core/visibility.h"
@@ -377,14 +378,37 @@ attn_choose_task_rows(attn_problem *p, int n_threads)
     }
 }
 
+attn_arrangement
+attn_arrange(const attn_problem *p, int n_threads)
+{
+    attn_arrangement a = {.n_tasks = attn_attention_tasks(p),
+                          .work = attn_attention_work(p)};
+
+    a.n_threads = attn_threads_for(a.n_tasks, a.work, n_threads);
+    if (p->n_keys > ATTN_CHUNK && a.n_tasks > 0 && a.n_tasks < n_threads) {
+        n_threads = attn_useful_threads(a.work, n_threads);
+        if (a.n_tasks < n_threads) {
+            a.shares_keys = true;
+            a.n_threads = n_threads;
+        }
+    }
+    return a;
+}
+
+bool
+attn_nth_task(const attn_problem *p, ptrdiff_t index, attn_task *task)
+{
+    job j = job_of(p);
+
+    return set_up_task(&j, index, task);
+}
+
 int
 attn_attention(const attn_problem *p, attn_call *call)
 {
     job j = job_of(p);
-    attn_tasks tasks = {.n = first_row_task(&j, p->batch.n) * p->n_kv_heads,
-                        .work = attn_attention_work(p),
-                        .run = run_task,
-                        .context = &j};
+    attn_arrangement a = attn_arrange(p, call->n_threads);
+    attn_tasks tasks = {.n = a.n_tasks, .work = a.work, .run = run_task, .context = &j};
 
     j.kernel = attn_attention_kernel_for(p, call->tier);
     assert(p->task_rows > 0 && p->task_rows <= ATTN_TASK_ROWS);
@@ -392,11 +416,8 @@ attn_attention(const attn_problem *p, attn_call *call)
     if (tasks.n == 0) {
         return 0;
     }
-    if (p->n_keys > ATTN_CHUNK && tasks.n < call->n_threads) {
-        int n_threads = attn_useful_threads(tasks.work, call->n_threads);
-        if (tasks.n < n_threads && run_split(&j, tasks.n, n_threads, call) == 0) {
-            return 0;
-        }
+    if (a.shares_keys && run_split(&j, tasks.n, a.n_threads, call) == 0) {
+        return 0;
     }
     tasks.workspace_size = j.kernel->workspace_size(p);
     return attn_run_tasks(&tasks, call);

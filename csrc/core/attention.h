@@ -24,7 +24,7 @@ typedef struct {
     ptrdiff_t n_keys;
     ptrdiff_t head_dim;
     ptrdiff_t value_dim;
-    ptrdiff_t task_rows; /* rows of a task, at most: attn_choose_task_rows. No bit of a
+    ptrdiff_t task_rows; /* rows of a task, at most: core/arrangement.h. No bit of a
                           * result depends on it */
 
     attn_dtype arithmetic;     /* ATTN_F32 or ATTN_F64 */
@@ -87,14 +87,6 @@ typedef struct {
     void (*combine)(void *partial, const attn_worker *);
     void (*end_combine)(const attn_worker *);
 } attn_attention_kernel;
-
-/* Sets task_rows, once all else is set: fewer where heads are so large that the workspace,
- * some 250 KB and D + 2 Dv reals a row, would exceed 1 MiB, as it does from D + 2 Dv = 5200
- * floats on; and where there are too few tasks for the threads that the work repays. */
-void attn_choose_task_rows(attn_problem *, int n_threads);
-
-/* Tasks that a call is split into, before keys are. */
-ptrdiff_t attn_attention_tasks(const attn_problem *);
 
 /* Sets up a task, whose n_queries, first_row and n_rows are set, of (b, kv_head). */
 void attn_set_up_task(const attn_problem *, ptrdiff_t b, ptrdiff_t kv_head,

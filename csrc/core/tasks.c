@@ -125,6 +125,16 @@ attn_useful_threads(double work, int n_threads)
     return repaid < n_threads ? (int)repaid : n_threads;
 }
 
+int
+attn_threads_for(ptrdiff_t n_tasks, double work, int n_threads)
+{
+    if (n_tasks <= 1 || n_threads <= 1) {
+        return 1;
+    }
+    n_threads = attn_useful_threads(work, n_threads);
+    return n_tasks < n_threads ? (int)n_tasks : n_threads;
+}
+
 /* What the threads of a call share. */
 typedef struct {
     const attn_tasks *tasks;
@@ -151,16 +161,12 @@ attn_run_tasks(const attn_tasks *tasks, attn_call *call)
 {
     void *workspaces[ATTN_MAX_THREADS];
     shared s = {.tasks = tasks, .control = &call->control, .workspaces = workspaces};
-    int n_threads = 1;
 
     assert(tasks->n >= 0 && call->n_threads >= 1);
     if (tasks->n == 0) {
         return 0;
     }
-    if (tasks->n > 1 && call->n_threads > 1) {
-        n_threads = attn_useful_threads(tasks->work, call->n_threads);
-        n_threads = tasks->n < n_threads ? (int)tasks->n : n_threads;
-    }
+    int n_threads = attn_threads_for(tasks->n, tasks->work, call->n_threads);
     n_threads = attn_acquire_workspaces(workspaces, n_threads, tasks->workspace_size);
     if (n_threads == 0) {
         return -1;

@@ -62,6 +62,9 @@ int attn_run_tasks(const attn_tasks *, attn_call *);
 /* As many of n_threads as so many multiplications repay to wake. */
 int attn_useful_threads(double work, int n_threads);
 
+/* How many threads run so many tasks of this work. */
+int attn_threads_for(ptrdiff_t n_tasks, double work, int n_threads);
+
 /* How many multiplications repay waking one more thread: some 20 us of them. */
 #define ATTN_WORK_PER_THREAD 1e6
 

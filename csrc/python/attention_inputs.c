@@ -7,6 +7,8 @@
 #include "python/packed.h"
 #include "python/pages.h"
 
+#include "core/arrangement.h"
+
 void
 py_release_attention(py_attention_arrays *a)
 {

@@ -3,6 +3,7 @@
 
 #include "python/arrays.h"
 #include "python/attention.h"
+#include "python/explain.h"
 #include "python/numbers.h"
 #include "python/objects.h"
 #include "python/packed.h"
@@ -239,26 +240,50 @@ update_numbers(PyArrayObject *from, PyArrayObject *to, const char *name, int64_t
     return 0;
 }
 
+/* Takes what the arrays hold now. */
+static int
+read_arrays(plan *self)
+{
+    if (check_places(self) < 0 ||
+        update_numbers(self->a.q_offset, self->q_offset, "q_offset", INT64_MIN,
+                       INT64_MAX) < 0 ||
+        update_numbers(self->a.kv_lengths, self->kv_lengths, "kv_lengths", 0,
+                       self->p.n_keys) < 0) {
+        return -1;
+    }
+    return py_check_lengths(&self->p) < 0 ? -1 : py_update_pages(&self->a, &self->p);
+}
+
 /* Computes from what the arrays hold. */
 static int
 run_plan(plan *self)
 {
     PyArrayObject *weights = self->a.weights;
 
-    if (check_places(self) < 0) {
+    if (read_arrays(self) < 0) {
         return -1;
     }
     if (weights != NULL) {
         memset(PyArray_DATA(weights), 0, (size_t)PyArray_NBYTES(weights));
     }
-    if (update_numbers(self->a.q_offset, self->q_offset, "q_offset", INT64_MIN,
-                       INT64_MAX) < 0 ||
-        update_numbers(self->a.kv_lengths, self->kv_lengths, "kv_lengths", 0,
-                       self->p.n_keys) < 0 ||
-        py_check_lengths(&self->p) < 0 || py_update_pages(&self->a, &self->p) < 0) {
+    return py_compute(&self->a, &self->p, &self->o);
+}
+
+/* One call at a time, of a complete plan. */
+static int
+begin_use(plan *self)
+{
+    if (self->result == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "Plan: expected a complete plan, got one "
+                                            "that is being made");
         return -1;
     }
-    return py_compute(&self->a, &self->p, &self->o);
+    if (atomic_exchange(&self->busy, true)) {
+        PyErr_SetString(PyExc_RuntimeError,
+                        "Plan: expected one call at a time, got a second one");
+        return -1;
+    }
+    return 0;
 }
 
 static PyObject *
@@ -272,19 +297,31 @@ plan_call(PyObject *object, PyObject *arguments, PyObject *keywords)
         PyErr_SetString(PyExc_TypeError, "Plan: expected a call without arguments");
         return NULL;
     }
-    if (self->result == NULL) {
-        PyErr_SetString(PyExc_RuntimeError, "Plan: expected a complete plan, got one "
-                                            "that is being made");
-        return NULL;
-    }
-    if (atomic_exchange(&self->busy, true)) {
-        PyErr_SetString(PyExc_RuntimeError,
-                        "Plan: expected one call at a time, got a second one");
+    if (begin_use(self) < 0) {
         return NULL;
     }
     status = run_plan(self);
     atomic_store(&self->busy, false);
     return status < 0 ? NULL : Py_NewRef(self->result);
+}
+
+PyDoc_STRVAR(plan_explain_doc, "_explain()\n--\n\nAs explain(), of the next call.");
+
+static PyObject *
+plan_explain(PyObject *object, PyObject *ignored)
+{
+    plan *self = (plan *)object;
+    PyObject *result = NULL;
+
+    (void)ignored;
+    if (begin_use(self) < 0) {
+        return NULL;
+    }
+    if (read_arrays(self) == 0) {
+        result = py_explain(&self->p, &self->o);
+    }
+    atomic_store(&self->busy, false);
+    return result;
 }
 
 #define PLAN_ARRAY(name, i) {name, T_OBJECT, offsetof(plan, bound[i]), READONLY, NULL}
@@ -296,8 +333,10 @@ static PyMemberDef plan_members[] = {
     PLAN_ARRAY("weights", 9),    PLAN_ARRAY("lse", 10),       {NULL, 0, 0, 0, NULL},
 };
 
-/* For annotations only, as in the package's stub: Plan[result of a call]. */
+/* __class_getitem__ is for annotations only, as in the package's stub: Plan[result of a
+ * call]. */
 static PyMethodDef plan_methods[] = {
+    {"_explain", plan_explain, METH_NOARGS, plan_explain_doc},
     {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -81,6 +81,7 @@ def right_calls(n=3, d=4, dtype=np.float32):
             (ones(2, n, d), *inputs(), differentiable, vjp()),
             (ones(2, n, d), *inputs(), plain, VJP(None, None, None, (True,) * 5)),
         ],
+        "explain": [(*inputs(), plain)],
         "statistics": [(*inputs(), plain, Wanted(True, True, True, 2))],
         "attend_partial": [
             (*inputs(), plain, None, False),

@@ -2,6 +2,7 @@
 #ifndef ATTN_KERNEL_ATTENTION_TASK_H
 #define ATTN_KERNEL_ATTENTION_TASK_H
 
+#include "core/arrangement.h"
 #include "kernel/arena.h"
 #include "kernel/attention/rows.h"
 
@@ -61,7 +62,7 @@ lay_out(const attn_problem *p, ptrdiff_t group_rows, char *memory, work *w)
     ptrdiff_t slab = ATTN_BLOCK * most(DIM_STEPS, SLAB_COLUMNS / TERMS);
 
     arena_take(&a, sizeof *w);
-    w->rows.row_form = group_rows <= ATTN_FEW_ROWS && p->statistics == NULL;
+    w->rows.row_form = attn_takes_row_form(p, group_rows);
     w->rows.key_width = round_up(p->head_dim, SUM_TERMS) / TERMS;
     w->value_width = w->rows.row_form ? round_up(p->value_dim, LANES) : p->value_dim;
     w->scale = pending_scale((real)p->scale);

@@ -2,6 +2,8 @@
  * plain loops, and no influence of what must have none. */
 #include "core/attention.h"
 
+#include "core/arrangement.h"
+
 #include "support/check.h"
 #include "support/golden.h"
 #include "support/plain.h"

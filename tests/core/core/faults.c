@@ -1,4 +1,5 @@
 /* Failing allocations and threads, through the core's hooks. */
+#include "core/arrangement.h"
 #include "core/hooks.h"
 #include "core/workspace.h"
 #include "support/check.h"

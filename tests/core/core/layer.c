@@ -1,6 +1,7 @@
 /* A layer's run: the same bits on every tier, and tokens at their places in the cache. */
 #include "core/layer.h"
 
+#include "core/arrangement.h"
 #include "core/tiers.h"
 #include "support/check.h"
 

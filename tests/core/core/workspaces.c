@@ -1,4 +1,5 @@
 /* Sizes of workspaces. The pool keeps those of up to 1 MiB for later calls. */
+#include "core/arrangement.h"
 #include "core/tiers.h"
 #include "support/check.h"
 #include "support/problem.h"

@@ -2,6 +2,7 @@
  * that neither machine nor layout changes them. */
 #include "support/problem.h"
 
+#include "core/arrangement.h"
 #include "core/half.h"
 #include "support/check.h"
 
