@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 PROGRAM = "python -m attnpy"
 REQUIRED = ("query", "key", "value")
 ALIGNMENTS = ("bottom_right", "top_left")
-OPTIONAL = ("mask", "bias", "sinks", "kv_lengths", "q_offset", "seq_offsets")
-OPTIONAL += ("page_table",)
+OPTIONAL = (
+    *("mask", "bias", "sinks", "kv_lengths", "q_offset", "seq_offsets"),
+    "page_table",
+)
 
 
 # What the user can do something about.
