@@ -12,14 +12,17 @@ from attnpy.models.encoder_decoder import EncoderDecoder
 from attnpy.models.rerank import CrossEncoder
 from attnpy.models.sampling import sample
 from attnpy.models.sentences import SentenceEncoder
+from attnpy.models.tokens import FillMask, TokenClassifier
 
 __all__ = [
     "BertEncoder",
     "CausalDecoder",
     "CrossEncoder",
     "EncoderDecoder",
+    "FillMask",
     "SentenceEncoder",
     "TextClassifier",
+    "TokenClassifier",
     "sample",
 ]
 

@@ -35,7 +35,7 @@ class TokenHead:
 
     dense_weight: Array | None
     dense_bias: Array | None
-    activation: PlainActivation
+    activation: str
     norm: LayerNorm | None
     classifier_weight: Array | None
     bias: Array | None

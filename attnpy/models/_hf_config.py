@@ -55,8 +55,25 @@ def _of_model_type(config: Config, model: str, default: str | None) -> Declarati
     if not isinstance(kind, str) or kind not in known:
         raise ValueError(
             f"config: expected model_type = {_either(known)}, got {quoted(kind)}"
+            f"{_elsewhere(kind)}"
         )
     return FAMILIES[kind]
+
+
+def _elsewhere(kind: object) -> str:
+    """Return what reads a model of another family, if anything may."""
+    if isinstance(kind, str) and kind in FAMILIES:
+        return f": {READERS[FAMILIES[kind].model]} reads it"
+    if isinstance(kind, str) and kind:
+        return ': Transformers may run it with attn_implementation="attnpy"'
+    return ""
+
+
+READERS = {
+    "encoder": "BertEncoder",
+    "decoder": "CausalDecoder",
+    "encoder-decoder": "EncoderDecoder",
+}
 
 
 def arguments(config: Config, family: Declaration) -> dict[str, Any]:

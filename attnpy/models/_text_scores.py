@@ -25,11 +25,16 @@ if TYPE_CHECKING:
 FARTHEST = 1000
 
 
-class Scorer(Protocol):
-    """What has an encoder with a classifier, and a tokenizer."""
+class Reader(Protocol):
+    """What has an encoder and a tokenizer."""
 
     model: BertEncoder
     tokenizer: Any
+
+
+class Scorer(Reader, Protocol):
+    """What has a classifier, too."""
+
     token_types: bool
 
 
@@ -103,7 +108,7 @@ def read_types(recipe: Recipe, tokenizer: Any, model: BertEncoder) -> bool:
 
 
 def set_length(
-    self: Scorer, max_length: int | None, side: str, *, is_pair: bool
+    self: Reader, max_length: int | None, side: str, *, is_pair: bool
 ) -> int:
     """Let the tokenizer cut texts, the longer one of a pair first; return where."""
     tokenizer, most = self.tokenizer, self.model.max_tokens

@@ -272,6 +272,7 @@ class CrossEncoder:
             In place of the encoder's.
         apply_softmax : bool, optional
             Make the scores of several labels probabilities, after `activation_fn`.
+            Refused with one label, where sentence-transformers ignores it.
         prompt : str, optional
             A text to put before the first of each pair; "" for none, where the encoder
             has a usual one.
@@ -301,7 +302,11 @@ class CrossEncoder:
         """
         is_one = _is_one(pairs)
         before = self._prompt(prompt, prompt_name)
-        apply_softmax = _checks.flag(apply_softmax, "apply_softmax")
+        if _checks.flag(apply_softmax, "apply_softmax") and self.num_labels == 1:
+            raise ValueError(
+                "apply_softmax: expected False with one label, whose softmax is always "
+                "1, got True"
+            )
         name = self.activation_fn if activation_fn is None else activation_fn
         activation = _activation(name)
 

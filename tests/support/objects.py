@@ -43,6 +43,18 @@ def text_classifier(folder):
     return models.TextClassifier.from_pretrained(folder)
 
 
+def token_classifier(folder):
+    sentences.require()
+    sentences.write_with_head(folder, token_classifier=True)
+    return models.TokenClassifier.from_pretrained(folder)
+
+
+def fill_mask(folder):
+    sentences.require()
+    sentences.write_with_head(folder, masked_words=True)
+    return models.FillMask.from_pretrained(folder)
+
+
 def search_result(folder):
     return sentence_encoder(folder).search("cat", normal(9, 12))
 
@@ -94,8 +106,10 @@ EXAMPLES = {
     "models.EncoderDecoder": lambda _: models.EncoderDecoder(
         1, 8, 2, 32, vocab_size=9, num_buckets=4
     ),
+    "models.FillMask": fill_mask,
     "models.SentenceEncoder": sentence_encoder,
     "models.TextClassifier": text_classifier,
+    "models.TokenClassifier": token_classifier,
     "pages.PagePool": lambda _: pages.PagePool(5, 2, 8),
     "pages.PagedKVCache": lambda _: pages.PagedKVCache(pages.PagePool(5, 2, 8), 3),
     "positions.Learned": lambda _: positions.Learned(5, 6),

@@ -181,6 +181,12 @@ def sentence_cases():
     for name in ("scores", "predict"):
         call = functools.partial(getattr(classifier, name), progress=False)
         yield f"models.TextClassifier.{name}", call, (texts,)
+    heads = {"TokenClassifier": "token_classifier", "FillMask": "masked_words"}
+    for owner, head in heads.items():
+        with tempfile.TemporaryDirectory() as folder:
+            sentences.write_with_head(Path(folder), **{head: True})
+            read = getattr(models, owner).from_pretrained(folder)
+        yield f"models.{owner}.predict", read.predict, ([f"{x} moon" for x in texts],)
 
 
 def all_cases():

@@ -127,6 +127,29 @@ PAIRS = [
     ("a dog", LONG),
     (LONG, LONG),
 ]
+LABELS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+MASK = "moon"
+
+
+def write_with_head(folder, kind="bert", seed=0, **head):
+    """Write the folder of a model with a head that scores tokens; returns the model."""
+    from attnpy.models import BertEncoder
+
+    labels = {str(i): name for i, name in enumerate(LABELS)}
+    config = {**families.ENCODERS[kind], "pad_token_id": 1, "id2label": labels}
+    rng = np.random.default_rng(seed)
+    model = BertEncoder.from_config(config, rng=rng, **head)
+    for array in model.parameters().values():
+        array += rng.standard_normal(array.shape, dtype=np.float32) / 3
+    model.save_pretrained(folder)
+    made = tokenizer()
+    made.add_special_tokens([MASK])
+    made.save(str(folder / "tokenizer.json"))
+    names = {"model_input_names": [INPUTS[0], INPUTS[2]], "mask_token": MASK}
+    put(folder / "tokenizer_config.json", {**TOKENIZER_CONFIG, **names})
+    return model
+
+
 INPUTS = ["input_ids", "token_type_ids", "attention_mask"]
 
 

@@ -607,6 +607,14 @@ def labels(bert: attnpy.models.BertEncoder, tokenizer: Any) -> None:
     assert_type(read.label_names, tuple[str, ...])
     model.predict(3)  # wrong
     attnpy.models.TextClassifier(bert, tokenizer, function="tanh")  # wrong
+    tagger = attnpy.models.TokenClassifier(bert, tokenizer, ignore_labels=[])
+    tagger.predict(["a", "b"], aggregation_strategy="simple", batch_size=8)
+    tagger.predict("a", aggregation_strategy="word")  # wrong
+    attnpy.models.TokenClassifier.from_pretrained("folder", ignore_labels=["O"])
+    filler = attnpy.models.FillMask(bert, tokenizer, mask_token="[MASK]")
+    filler.predict("a [MASK]", top_k=3)
+    filler.predict("a [MASK]", top_k="3")  # wrong
+    attnpy.models.FillMask.from_pretrained("folder", dtype="float16")
 
 
 def pairs(bert: attnpy.models.BertEncoder, tokenizer: Any) -> None:
