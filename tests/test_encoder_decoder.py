@@ -21,7 +21,6 @@ VARIANTS = [
     ("t5", {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
     ("t5", {"feed_forward_proj": "gated-silu", "num_decoder_layers": None}),
     ("bart", {"scale_embedding": True, "activation_function": "relu"}),
-    ("marian", {"tie_word_embeddings": False}),
 ]
 SOURCE = np.array([7, 1, 29, 4, 4, 0, 18, 11, 3])
 TARGET = np.array([2, 13, 5, 5, 28, 8])

@@ -1178,7 +1178,8 @@ def test_wrong_arguments_are_named(error, text, call):
 @pytest.mark.quick
 def test_everything_public_is_listed():
     public = ["BertEncoder", "CausalDecoder", "CrossEncoder", "EncoderDecoder"]
-    public += ["SentenceEncoder", "TextClassifier"]
+    public += ["FillMask", "SentenceEncoder", "TextClassifier", "TextToText"]
+    public += ["TokenClassifier"]
     assert models.__all__ == [*public, "sample"]
 
 

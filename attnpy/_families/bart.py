@@ -46,7 +46,6 @@ LAYERS = {
         {**_FIRST, **_CROSS, **_network("norm_3")},
         {},
     ),
-    "lm_head.weight": ("output.T",),
     "final_logits_bias": ("output_bias",),
 }
 POSITIONS = {
@@ -111,7 +110,6 @@ READ = {
     "max_position_embeddings": Field("size", 1024),
     "activation_function": Field("name", "gelu"),
     "scale_embedding": Field("flag", False),
-    "tie_word_embeddings": Field("flag", True),
     "eos_token_id": Field("tokens", 2, null=True),
     "decoder_start_token_id": Field("count", 2, null=True),
     "forced_eos_token_id": Field("tokens", 2, null=True),
@@ -125,7 +123,7 @@ BART = Declaration(
     checkpoint="bart",
     names=_family({**LAYERS, **POSITIONS, **EMBEDDING_NORMS}),
     read=READ,
-    neutral=ENCODER_DECODER_NEUTRAL,
+    neutral=ENCODER_DECODER_NEUTRAL | {"tie_word_embeddings": (True,)},
     harmless=without(HARMLESS, READ)
     | {
         "dropout and initial values, for training": (
@@ -162,7 +160,6 @@ BART = Declaration(
         "decoder_hidden_dim": "decoder_ffn_dim",
         "vocab_size": "vocab_size",
         "max_length": "max_position_embeddings",
-        "tied": "tie_word_embeddings",
         "start": "decoder_start_token_id",
     },
     fixed={

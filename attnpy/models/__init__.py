@@ -3,6 +3,7 @@
 They are embeddings around the stacks of `attnpy.blocks`, and their weights come from
 the checkpoints of `attnpy.checkpoints`. `SentenceEncoder` turns text into vectors, and
 `CrossEncoder` pairs of texts into scores, with a tokenizer of the tokenizers package.
+`TextToText` turns texts into other texts.
 """
 
 from attnpy.models.bert import BertEncoder
@@ -12,6 +13,7 @@ from attnpy.models.encoder_decoder import EncoderDecoder
 from attnpy.models.rerank import CrossEncoder
 from attnpy.models.sampling import sample
 from attnpy.models.sentences import SentenceEncoder
+from attnpy.models.text_to_text import TextToText
 from attnpy.models.tokens import FillMask, TokenClassifier
 
 __all__ = [
@@ -22,6 +24,7 @@ __all__ = [
     "FillMask",
     "SentenceEncoder",
     "TextClassifier",
+    "TextToText",
     "TokenClassifier",
     "sample",
 ]

@@ -115,8 +115,6 @@ def _bart_shapes(config):
     shapes = {"model.shared.weight": (vocabulary, e)}
     if kind != "m2m_100":
         shapes["final_logits_bias"] = (1, vocabulary)
-    if not config.get("tie_word_embeddings", True):
-        shapes["lm_head.weight"] = (vocabulary, e)
     modules = {}
     for side in ("encoder", "decoder"):
         if kind in ("bart", "mbart"):
@@ -295,8 +293,7 @@ def _bart_scores(w, config, source, target):
         return named_norm(x, w, f"model.{side}.layer_norm", eps) if first else x
 
     x = stack("decoder", target, stack("encoder", source, None))
-    matrix = w.get("lm_head.weight", w["model.shared.weight"])
-    return x @ matrix.T + w.get("final_logits_bias", 0)
+    return x @ w["model.shared.weight"].T + w.get("final_logits_bias", 0)
 
 
 def search(logs, start, n_most, n_beams, stops, penalty=1.0, early=False):

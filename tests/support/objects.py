@@ -55,6 +55,16 @@ def fill_mask(folder):
     return models.FillMask.from_pretrained(folder)
 
 
+def text_to_text(_):
+    sentences.require()
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+
+    tokenizer = Tokenizer(WordLevel({"a": 0}, "a"))
+    model = models.EncoderDecoder(1, 8, 2, 32, vocab_size=9, num_buckets=4)
+    return models.TextToText(model, tokenizer)
+
+
 def search_result(folder):
     return sentence_encoder(folder).search("cat", normal(9, 12))
 
@@ -109,6 +119,7 @@ EXAMPLES = {
     "models.FillMask": fill_mask,
     "models.SentenceEncoder": sentence_encoder,
     "models.TextClassifier": text_classifier,
+    "models.TextToText": text_to_text,
     "models.TokenClassifier": token_classifier,
     "pages.PagePool": lambda _: pages.PagePool(5, 2, 8),
     "pages.PagedKVCache": lambda _: pages.PagedKVCache(pages.PagePool(5, 2, 8), 3),

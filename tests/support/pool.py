@@ -177,6 +177,10 @@ def sentence_cases():
 
     yield "models.CrossEncoder.predict", predict, ([("the cat", "a dog")] * 40,)
     yield "models.CrossEncoder.rank", rank, ("the cat", texts)
+    both = models.EncoderDecoder(1, 24, 4, 48, vocab_size=300, num_buckets=4, start=0)
+    writer = models.TextToText(both, reranker.tokenizer)
+    write = functools.partial(writer.generate, num_tokens=2, progress=False)
+    yield "models.TextToText.generate", write, (texts,)
     classifier = models.TextClassifier(reranker.model, reranker.tokenizer)
     for name in ("scores", "predict"):
         call = functools.partial(getattr(classifier, name), progress=False)

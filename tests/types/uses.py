@@ -576,6 +576,18 @@ def encoder_decoder(ids: Integers, flag: bool, rng: np.random.Generator) -> None
     attnpy.models.EncoderDecoder(2, 6, 2, 8, vocab_size=9, positions="rope")  # wrong
 
 
+def text_to_text(both: attnpy.models.EncoderDecoder, tokenizer: Any) -> None:
+    writer = attnpy.models.TextToText(both, tokenizer, prefix="summarize: ")
+    assert_type(writer.generate(["a", "b"], 9, num_beams=4), str | list[Any])
+    read = attnpy.models.TextToText.from_pretrained("folder", task="summarization")
+    assert_type(read, attnpy.models.TextToText)
+    assert_type([read.prefix, read.max_length], list[str | int | None])
+    read.generate("a", batch_size=2, early_stopping=True)
+    read.generate(3)  # wrong
+    read.generate("a", beams=3)  # wrong
+    attnpy.models.TextToText(tokenizer=tokenizer)  # wrong
+
+
 def sentences(bert: attnpy.models.BertEncoder, tokenizer: Any) -> None:
     model = attnpy.models.SentenceEncoder(bert, tokenizer, pooling="cls")
     vectors = model.encode(["a", "b"], batch_size=8, normalize=True)
