@@ -90,7 +90,7 @@ LINES = (
     ("target_ids", "decoder_input_ids labels", ""),
     ("target_lengths", "decoder_attention_mask", "write target_lengths="),
     ("lengths source_ids", "attention_mask", LENGTHS),
-    ("start", "decoder_start_token_id decoder_input_ids", ""),
+    ("num_tokens start", "decoder_start_token_id decoder_input_ids", "write start="),
     ("min_tokens", "min_new_tokens min_length", ""),
     ("bad_words", "bad_words_ids", ""),
     ("forced_bos", "forced_bos_token_id", ""),

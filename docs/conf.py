@@ -40,6 +40,7 @@ exclude_patterns = [
     "docs/gallery/**.[!r]*",
 ]
 extensions = [
+    "every_name",
     "links",
     "mathml",
     "myst_nb",
@@ -49,6 +50,7 @@ extensions = [
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
     "sphinx_gallery.gen_gallery",
+    "synonyms",
     "tables",
 ]
 nitpicky = True
@@ -119,7 +121,19 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_extra_path = ["_root"]  # an index.html that leads to that of docs/
+# Pages without others below them have no list of those beside them.
+html_sidebars = {f"docs/{page}": [] for page in ("faq", "install", "performance")}
+html_favicon = "_static/logo.svg"
+html_context = {"default_mode": "auto"}
 html_theme_options = {
+    "logo": {
+        "text": "attnpy",
+        "image_light": "_static/logo.svg",
+        "image_dark": "_static/logo.svg",
+    },
+    "search_as_you_type": True,
+    "navbar_persistent": ["search-button"],
+    "header_links_before_dropdown": 5,
     "show_prev_next": True,
     "navigation_with_keys": False,
     "secondary_sidebar_items": ["page-toc"],

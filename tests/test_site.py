@@ -6,6 +6,8 @@
 import ast
 import importlib
 import re
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -140,3 +142,26 @@ def test_every_notebook_and_adapter_is_in_a_table():
     index = pages.DOCS / "integrations" / "index.md"
     adapters = {path.name for path in index.parent.glob("*.md")} - {"index.md"}
     assert set(re.findall(r"\]\((\w+\.md)\)", index.read_text("utf-8"))) == adapters
+
+
+# ---- Drawings ------------------------------------------------------------------------
+
+
+@pytest.mark.quick
+def test_the_logo_and_the_bars_are_what_their_tool_draws():
+    done = subprocess.run(
+        [sys.executable, pages.DOCS.parent / "tools" / "drawings.py", "--check"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.quick
+def test_synonyms_are_of_pages_that_are_there():
+    text = (pages.DOCS / "_extensions" / "synonyms.py").read_text("utf-8")
+    found = re.findall(r'^    "(docs/[\w/]+)": ', text, re.M)
+    assert len(found) > 20
+    made = {"docs/gallery/index"}  # by the site
+    there = [name for name in found if (pages.DOCS.parent / f"{name}.md").exists()]
+    assert set(found) - set(there) <= made

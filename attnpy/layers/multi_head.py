@@ -83,7 +83,7 @@ class MultiHeadAttention:
     embed_dim : int
         `E`, the size of a token's embedding, and of the result.
     num_heads : int
-        `H`.
+        `H`, the number of query heads.
     head_dim : int, optional
         `D`, the size of a head's queries and keys; by default ``E // H``.
     value_head_dim : int, optional
