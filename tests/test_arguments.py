@@ -391,7 +391,15 @@ RESULTS = (  # which functions return: nobody writes their fields
     "view.View",
 )
 # Only functions with other keywords have these, for which they call `refuse`.
-OPTIONS = {"average_weights", "rotary", "context_mask", "cache", "num_tokens", "start"}
+OPTIONS = {
+    "average_weights",
+    "cache",
+    "context_mask",
+    "num_tokens",
+    "return_scores",
+    "rotary",
+    "start",
+}
 
 
 def callables_with(own):
