@@ -95,6 +95,8 @@ def attention(
     window: Window | None = None,
     q_offset: ArrayLike | None = None,
     kv_lengths: ArrayLike | None = None,
+    key_scale: ArrayLike | None = None,
+    value_scale: ArrayLike | None = None,
     seq_offsets: SeqOffsets | None = None,
     page_table: ArrayLike | None = None,
     scale: float | None = None,
@@ -142,6 +144,10 @@ def attention(
         `dropout`.
     kv_lengths : int or array_like of int, broadcast to the axes before H, optional
         How many of the keys exist, 0 to `Lk`; no query attends to the others.
+    key_scale, value_scale : array_like of float, broadcast to (..., Hk, Lk), optional
+        The scale of each key, or value, of int8: it stands for its integers times its
+        scale. Keys and values with scales must be int8. Without scales they are
+        ordinary integers. See Notes.
     seq_offsets : array_like of int, shape (n + 1,), or a pair of them, optional
         Packed sequences: the rows of query ``(H, T, D)``, key ``(Hk, T, D)`` and value
         ``(Hk, T, Dv)`` are `n` sequences end to end; sequence i has the rows from
@@ -159,8 +165,8 @@ def attention(
         `kv_lengths` says how many of the keys exist. The axes before `n` broadcast with
         those of query before the head axis, or are (sequences,) with `seq_offsets`, a
         pair (of queries, None) then. Sequences may share pages, and every number is
-        that of a page, from 0 on, even past the length. A query has the same bits as
-        with its keys in one piece.
+        that of a page, from 0 on, even past the length. Scales are (pages, Hk, 128). A
+        query has the same bits as with its keys in one piece.
     scale : float, optional
         Factor of the dot products; by default ``1 / sqrt(D)``. Any finite value.
     softcap : float, optional
@@ -232,6 +238,14 @@ def attention(
     with bfloat16 products uses them, with the weights rounded to bfloat16, unless
     `set_portable` says otherwise. `bias` and `sinks` do not take part in the promotion.
 
+    Keys and values of int8 with scales stand for :math:`scale_j k_j` and
+    :math:`scale_j v_j`, and do not take part in the promotion. A dot product of the
+    query and the integers, which float32 holds exactly, is multiplied by the key's
+    scale; a weight, after its sum, is multiplied by the value's scale. Scales may be
+    any numbers: 0 and subnormal ones are factors like others, NaN and infinity reach
+    the results of the queries that may see their key. Their bits are those of every
+    CPU, whatever the query's dtype.
+
     Intermediate results may overflow even if the result would not, because the weighted
     sum of values is divided by the sum of exponentials at the end, and a query is
     multiplied by `scale` first. Results are finite if no value exceeds the dtype's
@@ -269,6 +283,8 @@ def attention(
         window,
         q_offset,
         kv_lengths,
+        key_scale,
+        value_scale,
         seq_offsets,
         page_table,
         scale,

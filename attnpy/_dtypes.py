@@ -34,6 +34,18 @@ def floating(dtype: DTypeLike) -> np.dtype[Any]:
     return kind.newbyteorder("=")
 
 
+def stored(dtype: DTypeLike) -> np.dtype[Any]:
+    """Return one of the dtypes in which caches keep numbers: those above, and int8."""
+    is_int8 = isinstance(dtype, (str, type, np.dtype)) and dtype in ("int8", np.int8)
+    if is_int8:
+        return np.dtype(np.int8)
+    try:
+        return floating(dtype)
+    except TypeError as error:
+        message = str(error).replace("float16 or bfloat16", "float16, bfloat16 or int8")
+        raise TypeError(message) from None
+
+
 def _register_bfloat16() -> None:
     """Import the package that adds the dtype to NumPy."""
     try:

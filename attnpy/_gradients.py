@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from attnpy import _attnpy, _keywords, _repr
-from attnpy._options import DIFFERENTIABLE, VJP, Options
+from attnpy._options import DIFFERENTIABLE, SCALES, VJP, Options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -87,7 +87,8 @@ def attention_vjp(
     Raises
     ------
     TypeError
-        If an argument has the wrong kind or dtype.
+        If an argument has the wrong kind or dtype, or with `key_scale` or
+        `value_scale`: integers have no gradients.
     ValueError
         If shapes do not fit together, a number is out of its range, or a wanted
         gradient is that of an input that is not given.
@@ -155,6 +156,11 @@ def attention_vjp(
     >>> bool(np.isclose(np.sum(gradients.key * step), change, rtol=1e-4))
     True
     """
+    for name in SCALES & options.keys():
+        raise TypeError(
+            f"{name}: expected none, because int8 keys and values have no gradients, "
+            "got scales"
+        )
     _keywords.refuse(options, DIFFERENTIABLE, "attention_vjp()")
     names = _names(wanted)
     for name in ("bias", "sinks"):

@@ -24,6 +24,8 @@ class Options(NamedTuple):
     window: Window | None = None
     q_offset: ArrayLike | None = None
     kv_lengths: ArrayLike | None = None
+    key_scale: ArrayLike | None = None
+    value_scale: ArrayLike | None = None
     seq_offsets: SeqOffsets | None = None
     page_table: ArrayLike | None = None
     scale: float | None = None
@@ -41,10 +43,14 @@ class Options(NamedTuple):
 # Those of `attention` and `Plan`: the tier is for tests.
 PUBLIC = frozenset(Options.__annotations__) - {"tier"}
 
+# Of keys and values that are integers, which have no gradients. In layers they are a
+# cache's.
+SCALES = frozenset({"key_scale", "value_scale"})
+
 # Those that gradients depend on, too; layers and blocks pass them on to attention
 # unchanged, except dropout. Pages have no gradients: those of several sequences would
 # meet in one.
-DIFFERENTIABLE = PUBLIC - {"page_table", "return_weights", "return_lse", "out"}
+DIFFERENTIABLE = PUBLIC - {"page_table", "return_weights", "return_lse", "out"} - SCALES
 PASSED_ON = DIFFERENTIABLE - {"dropout", "dropout_seed"}
 
 
@@ -118,9 +124,12 @@ class Wanted(NamedTuple):
 class Cache(NamedTuple):
     """Keys and values (B, Hk, Lk, D) and (B, Hk, Lk, Dv), some of them yet to come.
 
-    The tokens of a call go to `past_lengths` (B,); None if no tokens are added.
+    The tokens of a call go to `past_lengths` (B,); None if no tokens are added. Those
+    of int8 have scales (B, Hk, Lk).
     """
 
     key: Array
     value: Array
     past_lengths: NDArray[Any] | None
+    key_scale: NDArray[np.float32] | None = None
+    value_scale: NDArray[np.float32] | None = None

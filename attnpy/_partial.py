@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 import numpy as np
 
 from attnpy import _attnpy, _checks, _dtypes, _keywords, _repr
-from attnpy._options import PASSED_ON, Options
+from attnpy._options import PASSED_ON, SCALES, Options
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 TOTALS = ("float64", "float32")  # the dtypes of a state's array
 
 # The options of attention that make sense for a part of the keys.
-OF_PARTS = PASSED_ON - {"sinks", "seq_offsets"}
+OF_PARTS = PASSED_ON - {"sinks", "seq_offsets"} | SCALES
 
 
 @_keywords.answering
@@ -144,6 +144,7 @@ def attend_partial(
         last key of the previous call, or 0.
     **options
         As in `attention`: `mask` and `bias`, whose last axis is that of these n keys;
+        `key_scale` and `value_scale`, of these keys;
         `causal`, `window`, `q_offset` and `kv_lengths`, whose positions and lengths
         refer to all keys; `scale`, `softcap`, `num_threads`. With `causal` or `window`,
         except ``causal="top_left"``, also pass `q_offset` or `kv_lengths`, because the
@@ -222,7 +223,10 @@ def attend_partial(
         None if state is None else state.totals,
         False,
     )
-    dtypes = [query.dtype, key.dtype, value.dtype]
+    dtypes = [query.dtype]
+    for array, name in ((key, "key_scale"), (value, "value_scale")):
+        if options.get(name) is None:  # integers with scales promote nothing
+            dtypes.append(array.dtype)
     if state is not None:
         dtypes.append(state.dtype)
     return PartialAttention(totals, _dtypes.of_result(*dtypes), first + n_keys)

@@ -18,8 +18,8 @@ else:
 
 # Its attributes.
 ARRAYS = (
-    *("query", "key", "value", "mask", "bias", "q_offset", "kv_lengths", "page_table"),
-    *("output", "weights", "lse"),
+    *("query", "key", "value", "mask", "bias", "key_scale", "value_scale"),
+    *("q_offset", "kv_lengths", "page_table", "output", "weights", "lse"),
 )
 
 DEFAULTS = dict(zip(Options.__annotations__, Options(), strict=True))
@@ -37,8 +37,8 @@ class Plan(_attnpy.Plan[PlanResult]):
     ----------
     query, key, value : ndarray
         As for `attention`, but arrays that can be read in place: of one common dtype,
-        aligned, in native byte order.
-    mask, bias : ndarray, optional
+        or int8 with scales, aligned, in native byte order.
+    mask, bias, key_scale, value_scale : ndarray, optional
         As for `attention`, also read in place.
     causal, window, scale, softcap, num_threads : optional
         As for `attention`. The default number of threads is the one when the plan is
@@ -57,7 +57,7 @@ class Plan(_attnpy.Plan[PlanResult]):
 
     Attributes
     ----------
-    query, key, value, mask, bias : ndarray or None
+    query, key, value, mask, bias, key_scale, value_scale : ndarray or None
         The arrays that each call reads.
     q_offset, kv_lengths, page_table : ndarray of int64 or None
         The plan's own copies, in the shapes given; write to them in place.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from attnpy import _attnpy, _checks, _keywords, _repr
-from attnpy._options import PASSED_ON, Options, Wanted
+from attnpy._options import PASSED_ON, SCALES, Options, Wanted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -66,6 +66,8 @@ def statistics(
     seq_offsets, page_table : optional
         As for `attention`. They also determine the positions from which distances are
         measured, even without `causal` and `window`.
+    key_scale, value_scale : array_like of float, optional
+        As for `attention`.
     scale, softcap, sinks, num_threads : optional
         As for `attention`. The share of a sink belongs to no key: the weights of a
         query then sum to less than 1, and are not normalized again.
@@ -166,7 +168,9 @@ def statistics(
         raise ValueError(f"top_k: expected 'top' in wanted, got {tuple(names)}")
     else:
         n_top = 0
-    _keywords.refuse(options, PASSED_ON | {"page_table"}, "statistics()")
+    _keywords.refuse(options, PASSED_ON | SCALES | {"page_table"}, "statistics()")
+    if value is None and options.get("value_scale") is not None:
+        raise ValueError("value_scale: expected None without value, got an array")
     keys = _checks.array(key, "key")
     values = keys[..., :0] if keys.ndim > 0 else keys  # no columns
     given = values if value is None else value

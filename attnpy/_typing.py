@@ -55,19 +55,30 @@ class CausalOptions(ScoreOptions, total=False):
     kv_lengths: ArrayLike | None
 
 
-class PartialOptions(CausalOptions, total=False):
-    """The options of attention to a part of the keys."""
+class ScaleOptions(TypedDict, total=False):
+    """The scales of keys and values that are integers."""
+
+    key_scale: ArrayLike | None
+    value_scale: ArrayLike | None
+
+
+class MaskedOptions(CausalOptions, total=False):
+    """The options that say which keys a query may see, but for packed sequences."""
 
     causal: Causal
 
 
-class HeadOptions(PartialOptions, total=False):
+class PartialOptions(MaskedOptions, ScaleOptions, total=False):
+    """The options of attention to a part of the keys."""
+
+
+class HeadOptions(MaskedOptions, total=False):
     """The options of a head's attention that do not change what is returned."""
 
     seq_offsets: SeqOffsets | None
 
 
-class StatisticsOptions(HeadOptions, total=False):
+class StatisticsOptions(HeadOptions, ScaleOptions, total=False):
     """The options of `statistics`, and those of `attention` that change its numbers."""
 
     page_table: ArrayLike | None
@@ -107,6 +118,8 @@ OptionsTuple = tuple[
     ArrayLike | None,
     Causal,
     Window | None,
+    ArrayLike | None,
+    ArrayLike | None,
     ArrayLike | None,
     ArrayLike | None,
     SeqOffsets | None,

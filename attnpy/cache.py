@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from attnpy._typing import Array
 
 __all__ = ["KVCache"]
+
+ARRAYS = ("_key", "_value", "_key_scale", "_value_scale")  # attributes, as Rows
 
 
 def __dir__() -> list[str]:
@@ -40,13 +42,16 @@ class KVCache:
     value_head_dim : int, optional
         `Dv`, the size of a value; by default `D`.
     dtype : dtype, optional
-        float64, float32, float16 or bfloat16: the dtype of new arrays.
+        float64, float32, float16, bfloat16 or int8: the dtype of new arrays. With int8
+        each key, and each value, has a scale in float32.
     growable : bool, optional
         When full, move to arrays of twice the capacity, or more if needed, instead of
         raising an error.
     key, value : ndarray, shape (B, Hk, capacity, D) and (B, Hk, capacity, Dv), optional
         Arrays to use instead of new ones, with any strides; each keeps its dtype. A
         `numpy.memmap` keeps the cache on disk. They cannot grow.
+    key_scale, value_scale : ndarray of float32, shape (B, Hk, capacity), optional
+        The scales of `key` and `value` of int8, required with these.
     lengths : int or array_like of int, broadcast to (B,), optional
         How many tokens of each sequence are in `key` and `value` already.
 
@@ -75,6 +80,14 @@ class KVCache:
     -----
     Numbers are converted to the cache's dtype when they are appended, so a float16
     cache of a float32 model takes half the memory, and rounds.
+
+    An int8 cache takes a quarter of the memory of float32, and reads a quarter. A key
+    x becomes the integers nearest to ``x / s``, ties to even, from -127 to 127, where
+    ``s = max(abs(x)) / 127`` in float32 is its scale; so does a value. If a number is
+    not finite, the scale is NaN and the integers are 0. Each token is quantised alone,
+    so prefill, chunks and single tokens give the same cache. A score is the dot product
+    of a query and the integers, in float32, times the scale; no query, score or weight
+    is quantised.
 
     If KeyboardInterrupt, or another exception of a signal handler, ends a call, a cache
     has either only its earlier tokens, or also all tokens of the call. The caches of a
@@ -110,6 +123,8 @@ class KVCache:
     growable: bool
     _key: Array
     _value: Array
+    _key_scale: NDArray[np.float32] | None
+    _value_scale: NDArray[np.float32] | None
     _lengths: NDArray[np.int64]
 
     if not TYPE_CHECKING:
@@ -128,6 +143,8 @@ class KVCache:
                 self.value_head_dim,
                 key=self._key,
                 value=self._value,
+                key_scale=self._key_scale,
+                value_scale=self._value_scale,
                 lengths=self._lengths,
             )
         self._lengths = judged._lengths
@@ -159,6 +176,8 @@ class KVCache:
         growable: bool = False,
         key: Array | None = None,
         value: Array | None = None,
+        key_scale: NDArray[np.float32] | None = None,
+        value_scale: NDArray[np.float32] | None = None,
         lengths: ArrayLike = 0,
     ) -> None:
         self.batch_size = _checks.size(batch_size, "batch_size")
@@ -172,7 +191,7 @@ class KVCache:
             raise ValueError(
                 "growable: expected False where key or value is given, got True"
             )
-        dtype = _dtypes.floating(dtype)
+        dtype = _dtypes.stored(dtype)
         shape = self.batch_size, self.num_kv_heads, capacity
         made = [
             (*shape, size)
@@ -185,6 +204,8 @@ class KVCache:
         _checks.memory("KVCache", dtype, *made)
         self._key = _storage(key, "key", (*shape, self.head_dim), dtype)
         self._value = _storage(value, "value", (*shape, self.value_head_dim), dtype)
+        self._key_scale = _scales(key_scale, "key_scale", key, self._key)
+        self._value_scale = _scales(value_scale, "value_scale", value, self._value)
         self._lengths = per_sequence(self.batch_size, lengths, "lengths", 0, capacity)
 
     @property
@@ -213,6 +234,16 @@ class KVCache:
     def value(self) -> Array:
         """A view of the values, (B, Hk, Lk, Dv); see `key`."""
         return self._rows(self._lengths)[1]
+
+    @property
+    def key_scale(self) -> NDArray[np.float32] | None:
+        """A view of the scales of int8 keys, (B, Hk, Lk), for `attention`; or None."""
+        return self._rows(self._lengths)[2]
+
+    @property
+    def value_scale(self) -> NDArray[np.float32] | None:
+        """A view of the scales of int8 values, (B, Hk, Lk); see `key_scale`."""
+        return self._rows(self._lengths)[3]
 
     def append(
         self, key: ArrayLike, value: ArrayLike, lengths: ArrayLike | None = None
@@ -251,9 +282,14 @@ class KVCache:
         """
         key, value, n_tokens, lengths = checked_tokens(self, key, value, lengths)
         ends = self._make_room(n_tokens, lengths, "lengths")
+        parts = (
+            (key, self._key, self._key_scale),
+            (value, self._value, self._value_scale),
+        )
         for b, (start, end) in enumerate(zip(self._lengths, ends, strict=True)):
-            self._key[b, :, start:end] = key[b, :, : end - start]
-            self._value[b, :, start:end] = value[b, :, : end - start]
+            place = (b, slice(None), slice(start, end))
+            for tokens, array, scales in parts:
+                put(array, scales, place, tokens[b, :, : end - start])
         self._lengths = ends
 
     def truncate(self, lengths: ArrayLike) -> None:
@@ -310,26 +346,20 @@ class KVCache:
         if rows.ndim != 1:
             raise ValueError(f"sequences: expected (n,), got {rows.shape}")
         lengths = self._lengths[rows]
-        key, value = self._rows(self._lengths)
+        filled = self._rows(self._lengths)
         if len(rows) == self.batch_size:
             moved = np.flatnonzero(rows != np.arange(len(rows)))
-            new = key[rows[moved]], value[rows[moved]]
-            key[moved], value[moved] = new
+            arrays = [array for array in filled if array is not None]
+            new = [array[rows[moved]] for array in arrays]
+            for array, part in zip(arrays, new, strict=True):
+                array[moved] = part
             self._lengths = lengths
             return
-        shape = len(rows), *self._key.shape[1:3]
-        shapes = (*shape, self.head_dim), (*shape, self.value_head_dim)
-        for array, wanted in zip((key, value), shapes, strict=True):
-            _checks.memory("cache", array.dtype, wanted)
-        arrays = [
-            np.zeros(wanted, array.dtype)
-            for array, wanted in zip((key, value), shapes, strict=True)
-        ]
-        for new_array, array in zip(arrays, (key, value), strict=True):
-            new_array[:, :, : array.shape[2]] = array[rows]
-        vars(self).update(
-            batch_size=len(rows), _key=arrays[0], _value=arrays[1], _lengths=lengths
-        )
+        chosen = {
+            name: _grown(array, self.capacity, rows)
+            for name, array in zip(ARRAYS, filled, strict=True)
+        }
+        vars(self).update(batch_size=len(rows), _lengths=lengths, **chosen)
 
     def fork(
         self, sequences: ArrayLike | None = None, *, capacity: int | None = None
@@ -375,14 +405,11 @@ class KVCache:
             self.value_head_dim,
             growable=self.growable,
         )
-        n, arrays = _longest(lengths), {}
-        for name, rows in zip(
-            ("_key", "_value"), self._rows(self._lengths), strict=True
-        ):
-            shape = len(chosen), self.num_kv_heads, room, rows.shape[3]
-            _checks.memory("cache", rows.dtype, shape)
-            arrays[name] = np.zeros(shape, rows.dtype)
-            arrays[name][:, :, :n] = rows[chosen, :, :n]
+        filled = self._first_rows(_longest(lengths))
+        arrays = {
+            name: _grown(rows, room, chosen)
+            for name, rows in zip(ARRAYS, filled, strict=True)
+        }
         vars(other).update(_lengths=lengths, **arrays)
         return other
 
@@ -402,6 +429,8 @@ class KVCache:
             self.value_head_dim,
             key=np.array(self._key),
             value=np.array(self._value),
+            key_scale=_copied(self._key_scale),
+            value_scale=_copied(self._value_scale),
             lengths=self._lengths,
         )
         other.growable = self.growable
@@ -430,52 +459,65 @@ class KVCache:
                 f"{b}, got {self.capacity - past}: {past} of {self.capacity}"
             )
         capacity = max(needed, 2 * self.capacity)
-        key = _grown(self._key, self.key, capacity)
-        value = _grown(self._value, self.value, capacity)
+        filled = zip(ARRAYS, self._rows(self._lengths), strict=True)
         # In one step: a signal handler that raises must not leave only one of them.
-        vars(self).update(_key=key, _value=value)
+        vars(self).update({name: _grown(rows, capacity) for name, rows in filled})
 
     def _check_arrays(self) -> None:
         """Refuse arrays that were reshaped in place after they were given."""
         key, value = self._key.shape, self._value.shape
-        shape = self.batch_size, self.num_kv_heads
         room = key[2] if len(key) == 4 else -1
-        keys, values = (
-            (*shape, room, self.head_dim),
-            (*shape, room, self.value_head_dim),
-        )
-        if key != keys or value != values or room < _longest(self._lengths):
+        shape = self.batch_size, self.num_kv_heads, room
+        keys, values = (*shape, self.head_dim), (*shape, self.value_head_dim)
+        scales = [x for x in (self._key_scale, self._value_scale) if x is not None]
+        kept = key == keys and value == values and all(x.shape == shape for x in scales)
+        if not kept or room < _longest(self._lengths):
             raise ValueError(
                 "cache: expected its arrays in the shapes that they were given in, "
                 f"got {key} and {value}"
             )
 
-    def _rows(self, lengths: NDArray[np.int64]) -> tuple[Array, Array]:
-        """Return views of the keys and values up to the longest of these lengths."""
-        longest = _longest(lengths)
+    def _rows(self, lengths: NDArray[np.int64]) -> Rows:
+        """Return views of the tokens up to the longest of these lengths."""
         self._check_arrays()
-        return self._key[:, :, :longest], self._value[:, :, :longest]
+        return self._first_rows(_longest(lengths))
+
+    def _first_rows(self, n: int) -> Rows:
+        scales = (self._key_scale, self._value_scale)
+        return Rows(
+            self._key[:, :, :n],
+            self._value[:, :, :n],
+            *(None if x is None else x[:, :, :n] for x in scales),
+        )
+
+
+class Rows(NamedTuple):
+    """Views of keys and values (B, Hk, n, size), and of their scales (B, Hk, n)."""
+
+    key: Array
+    value: Array
+    key_scale: NDArray[np.float32] | None
+    value_scale: NDArray[np.float32] | None
+
+
+def rows_of(cache: KVCache) -> Rows:
+    """Return views of all tokens."""
+    return cache._rows(cache._lengths)
 
 
 def reserve(
     cache: KVCache, n_tokens: int, new_lengths: ArrayLike | None, name: str
-) -> tuple[NDArray[np.int64], NDArray[np.int64], Array, Array]:
+) -> tuple[NDArray[np.int64], NDArray[np.int64], Rows]:
     """Return the lengths without and with new tokens, and views to write those to.
 
     `commit` adds them to the cache. Errors call the new lengths `name`.
     """
     past_lengths = cache._lengths
     lengths = cache._make_room(n_tokens, new_lengths, name)
-    longest = _longest(lengths)
-    return (
-        past_lengths,
-        lengths,
-        cache._key[:, :, :longest],
-        cache._value[:, :, :longest],
-    )
+    return past_lengths, lengths, cache._first_rows(_longest(lengths))
 
 
-def empty_rows(cache: KVCache, n_keys: int) -> tuple[Array, Array]:
+def empty_rows(cache: KVCache, n_keys: int) -> Rows:
     """Return views of up to this many keys and values of a cache without sequences.
 
     It has no lengths that would say how many there are.
@@ -483,7 +525,7 @@ def empty_rows(cache: KVCache, n_keys: int) -> tuple[Array, Array]:
     if cache.growable and n_keys > cache.capacity:
         cache._grow(n_keys, cache._lengths)
     cache._check_arrays()
-    return cache._key[:, :, :n_keys], cache._value[:, :, :n_keys]
+    return cache._first_rows(n_keys)
 
 
 def commit(cache: KVCache, lengths: NDArray[np.int64]) -> None:
@@ -598,8 +640,11 @@ def _storage(
     _checks.array(array, name)
     if array.shape != shape:
         raise ValueError(f"{name}: expected shape {shape}, got {array.shape}")
-    if _dtypes.operand(array, name) != array.dtype.newbyteorder("="):
-        raise TypeError(f"{name}: expected a floating dtype, got dtype {array.dtype}")
+    native = array.dtype.newbyteorder("=")
+    if array.dtype != np.int8 and _dtypes.operand(array, name) != native:
+        raise TypeError(
+            f"{name}: expected a floating dtype or int8, got dtype {array.dtype}"
+        )
     if not array.flags.writeable:
         raise ValueError(f"{name}: expected an array that can be written to")
     return array
@@ -614,10 +659,71 @@ def _check_shape(
     _dtypes.operand(array, name)
 
 
-def _grown(array: Array, filled: Array, capacity: int) -> Array:
-    """Return an array for so many tokens, with the filled part copied to its start."""
-    shape = *array.shape[:2], capacity, array.shape[3]
-    _checks.memory("cache", array.dtype, shape)
-    grown = np.zeros(shape, array.dtype)
-    grown[:, :, : filled.shape[2]] = filled
+def _scales(
+    scales: Array | None, name: str, given: Array | None, array: Array
+) -> NDArray[np.float32] | None:
+    """Return the scales of an array of int8 that is given, or made here; or None."""
+    shape = array.shape[:3]
+    if array.dtype != np.int8 or given is None:
+        if scales is not None:
+            which = name.removesuffix("_scale")
+            raise ValueError(f"{name}: expected None without a {which} of int8")
+        if array.dtype != np.int8:
+            return None
+        _checks.memory("KVCache", np.dtype(np.float32), shape)
+        return np.zeros(shape, np.float32)
+    if scales is None:
+        raise ValueError(f"{name}: expected the scales of the int8 array, got None")
+    if not isinstance(scales, np.ndarray):
+        raise TypeError(f"{name}: expected a NumPy array, got {type(scales).__name__}")
+    _checks.array(scales, name)
+    if scales.shape != shape:
+        raise ValueError(f"{name}: expected shape {shape}, got {scales.shape}")
+    if scales.dtype != np.float32 or not scales.flags.behaved:
+        raise TypeError(
+            f"{name}: expected writable, aligned float32, got dtype {scales.dtype}"
+        )
+    return scales
+
+
+def put(
+    array: Array, scales: NDArray[np.float32] | None, place: Any, tokens: Array
+) -> None:
+    """Write keys or values to a place of a cache's array, and their scales."""
+    if scales is not None:
+        tokens, scales[place] = _quantised(tokens)
+    array[place] = tokens
+
+
+def _quantised(tokens: Array) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """Return keys or values (..., size) as integers and scales, as layers do."""
+    x: Array = tokens.astype(_dtypes.arithmetic(_dtypes.operand(tokens, "key")))
+    with np.errstate(all="ignore"):
+        most = np.abs(x).max(axis=-1, initial=0)
+        scale = (most / x.dtype.type(127)).astype(np.float32)
+        scale[~np.isfinite(most)] = np.nan
+        divisor = np.where(scale > 0, scale, 1).astype(x.dtype)
+        rounded = np.clip(np.rint(x / divisor[..., None]), -127, 127)
+        rounded[~(scale > 0)] = 0
+    return rounded.astype(np.int8), scale
+
+
+def _copied(array: NDArray[np.float32] | None) -> NDArray[np.float32] | None:
+    return None if array is None else np.array(array)
+
+
+def _grown(
+    filled: Array | None, capacity: int, rows: NDArray[np.int64] | None = None
+) -> Array | None:
+    """Return an array for so many tokens, with these copied to its start.
+
+    rows: the sequences to copy; by default all of them, in order.
+    """
+    if filled is None:
+        return None
+    n = len(filled) if rows is None else len(rows)
+    shape = n, filled.shape[1], capacity, *filled.shape[3:]
+    _checks.memory("cache", filled.dtype, shape)
+    grown = np.zeros(shape, filled.dtype)
+    grown[:, :, : filled.shape[2]] = filled if rows is None else filled[rows]
     return grown

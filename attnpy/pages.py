@@ -10,10 +10,12 @@ import numpy as np
 from attnpy import _checks, _dtypes, _keywords, _parameters, _repr
 from attnpy.cache import (
     KVCache,
+    Rows,
     checked_capacity,
     checked_sequences,
     checked_tokens,
     per_sequence,
+    put,
 )
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ class PagePool:
     value_head_dim : int, optional
         `Dv`, the size of a value; by default `D`.
     dtype : dtype, optional
-        float64, float32, float16 or bfloat16.
+        float64, float32, float16, bfloat16 or int8, as for `attnpy.cache.KVCache`.
 
     Attributes
     ----------
@@ -56,6 +58,8 @@ class PagePool:
     key : ndarray, shape (num_pages, Hk, 128, D)
     value : ndarray, shape (num_pages, Hk, 128, Dv)
         What `attnpy.attention` takes together with ``page_table``.
+    key_scale, value_scale : ndarray of float32, shape (num_pages, Hk, 128), or None
+        The scales of keys and values of int8.
 
     Raises
     ------
@@ -85,6 +89,8 @@ class PagePool:
     num_pages: int
     key: Array
     value: Array
+    key_scale: NDArray[np.float32] | None
+    value_scale: NDArray[np.float32] | None
     _free: list[int]
 
     if not TYPE_CHECKING:
@@ -104,10 +110,14 @@ class PagePool:
         size = value_size = _checks.size(head_dim, "head_dim")
         if value_head_dim is not None:
             value_size = _checks.size(value_head_dim, "value_head_dim")
-        dtype = _dtypes.floating(dtype)
+        dtype = _dtypes.stored(dtype)
         shapes = [(self.num_pages, heads, PAGE, n) for n in (size, value_size)]
         _checks.memory("PagePool", dtype, *shapes)
         self.key, self.value = (np.zeros(shape, dtype) for shape in shapes)
+        self.key_scale, self.value_scale = (
+            np.zeros(shape[:3], np.float32) if dtype == np.int8 else None
+            for shape in shapes
+        )
         self._free = list(range(self.num_pages))[::-1]
 
     @property
@@ -279,6 +289,18 @@ class PagedKVCache(KVCache):
         """A copy of the values, (B, Hk, Lk, Dv); see `key`."""
         return self._gathered(self.pool.value)
 
+    @property
+    def key_scale(self) -> NDArray[np.float32] | None:
+        """A copy of the scales of int8 keys, (B, Hk, Lk), or None."""
+        scales = self.pool.key_scale
+        return None if scales is None else self._gathered(scales)
+
+    @property
+    def value_scale(self) -> NDArray[np.float32] | None:
+        """A copy of the scales of int8 values, (B, Hk, Lk), or None."""
+        scales = self.pool.value_scale
+        return None if scales is None else self._gathered(scales)
+
     def append(
         self, key: ArrayLike, value: ArrayLike, lengths: ArrayLike | None = None
     ) -> None:
@@ -302,8 +324,10 @@ class PagedKVCache(KVCache):
             for at in range(start, end):
                 page, row = self._held[b].pages[at // PAGE], at % PAGE
                 assert page is not None
-                self.pool.key[page.number, :, row] = key[b, :, at - start]
-                self.pool.value[page.number, :, row] = value[b, :, at - start]
+                place = (page.number, slice(None), row)
+                rows = pool_rows(self.pool)
+                put(rows.key, rows.key_scale, place, key[b, :, at - start])
+                put(rows.value, rows.value_scale, place, value[b, :, at - start])
         self._lengths = ends
 
     def truncate(self, lengths: ArrayLike) -> None:
@@ -454,7 +478,8 @@ class PagedKVCache(KVCache):
     def _copied(self, page: Page | None) -> Page:
         assert page is not None
         copy = Page(self.pool)
-        for array in (self.pool.key, self.pool.value):
+        arrays = [x for x in pool_rows(self.pool) if x is not None]
+        for array in arrays:
             array[copy.number] = array[page.number]
         return copy
 
@@ -470,9 +495,14 @@ class PagedKVCache(KVCache):
         longest = max(self._lengths.tolist(), default=0)
         if any(one.first for one in self._held):
             raise ValueError("cache: expected all tokens, got released ones")
-        found = pages[self.page_table].swapaxes(1, 2)  # (B, Hk, n, 128, D)
-        shape = *found.shape[:2], found.shape[2] * PAGE, pages.shape[3]
+        found = pages[self.page_table].swapaxes(1, 2)  # (B, Hk, n, 128) or (..., D)
+        shape = *found.shape[:2], found.shape[2] * PAGE, *pages.shape[3:]
         return found.reshape(shape)[:, :, :longest]
+
+
+def pool_rows(pool: PagePool) -> Rows:
+    """Return the arrays of a pool's pages."""
+    return Rows(pool.key, pool.value, pool.key_scale, pool.value_scale)
 
 
 def reserve_pages(

@@ -11,6 +11,7 @@ from .lazily import ml_dtypes
 NATIVE_BF16 = ("avx512_bf16", "amx_bf16")
 BLOCK = 64  # of the block-sparse mask, in queries and in keys
 LOWEST = -1e30  # for peers whose additive masks may not be -inf
+SCALE = 4.5 / 127  # of normal numbers as int8
 PERIOD = 999_983  # a prime: no two heads hold the same numbers
 
 
@@ -24,7 +25,7 @@ class Case:
     n_queries: int
     n_keys: int
     dim: int
-    dtype: str = "float32"
+    dtype: str = "float32"  # of "int8" are keys and values, beside float32 queries
     causal: bool = False
     window: int | None = None  # how many keys a query sees, its own the last
     mask: str | None = None  # "random": half of the pairs; "blocks": a quarter
@@ -53,6 +54,10 @@ class Case:
     def arrays(self):
         """Query (B, H, Lq, D), key and value (B, Hk, Lk, D)."""
         shapes = self.query_shape, self.key_shape, self.key_shape
+        if self.dtype == "int8":
+            query, *rows = replace(self, dtype="float32").arrays()
+            rows = [np.clip(np.rint(x / SCALE), -127, 127) for x in rows]
+            return query, *(x.astype(np.int8) for x in rows)
         return tuple(normal(x, seed, self.dtype) for seed, x in enumerate(shapes, 1))
 
     def memory(self):
@@ -64,7 +69,9 @@ class Case:
         return 2 * (self.dim + self.dim) * visible_pairs(self)
 
     def n_bytes(self):
-        return 2 * int(np.prod(self.key_shape)) * dtype_of(self.dtype).itemsize
+        scales = 4 * int(np.prod(self.key_shape[:3])) if self.dtype == "int8" else 0
+        size = int(np.prod(self.key_shape)) * dtype_of(self.dtype).itemsize
+        return 2 * (size + scales)
 
     def facts(self):
         return {
@@ -129,6 +136,13 @@ def bias(case):
     return normal((case.heads, case.n_queries, case.n_keys), 4)
 
 
+def scales(case):
+    """The scales of keys or values of int8, (B, Hk, Lk) in float32, or None."""
+    if case.dtype != "int8":
+        return None
+    return np.full(case.key_shape[:3], SCALE, np.float32)
+
+
 def additive(case, dtype, lowest=-np.inf):
     """Mask, causality, window, lengths and bias as one array to add, or None.
 
@@ -150,6 +164,8 @@ def options(case):
         "bias": bias(case),
         "kv_lengths": lengths(case),
         "causal": case.causal or None,
+        "key_scale": scales(case),
+        "value_scale": scales(case),
         "window": None if case.window is None else (case.window - 1, 0),
     }
     return {name: value for name, value in chosen.items() if value is not None}

@@ -13,7 +13,7 @@ MAKERS = {
     "half": lambda here: rows.half_rows(here.native_bf16),
     "masks": lambda _: rows.mask_rows(),
     "gqa": lambda _: rows.gqa_rows(),
-    "decode": lambda here: rows.decode_rows(here.cache_bytes),
+    "decode": lambda here: (*rows.decode_rows(here.cache_bytes), *rows.int8_rows()),
     "small": lambda _: rows.small_rows(),
     "threads": lambda _: rows.thread_rows(),
     "float64": lambda _: rows.float64_rows(),

@@ -157,6 +157,21 @@ def decode_rows(cache_bytes):
             )
 
 
+def int8_rows():
+    """Caches of int8 against those of bfloat16, out of the CPU's cache."""
+    for batch, heads, kv_heads, n_keys, dim in DECODE_SHAPES:
+        if n_keys < 4096:
+            continue
+        case = Case(batch, heads, kv_heads, 1, n_keys, dim, "int8")
+        yield Row(
+            *("decode", f"int8 {name_of(case)}", case),
+            ((("own", 1.7), ("bandwidth", 80)),),
+            peers=(),
+            own=("bfloat16", Own(replace(case, dtype="bfloat16"))),
+            limit="bandwidth",
+        )
+
+
 def decode_targets(case, cache_bytes):
     n_bytes = case.n_bytes()
     if n_bytes <= cache_bytes // 2:

@@ -226,7 +226,9 @@ def test_a_room_of_the_kernel_includes_only_what_is_below():
 
 def test_headers_are_short():
     lengths = {path: len(path.read_text("utf-8").splitlines()) for path in HEADERS}
-    most = {path: 250 if path in KERNEL_HEADERS else 120 for path in HEADERS}
+    most = dict.fromkeys(HEADERS, 120)
+    most |= {path: 140 for path in HEADERS if path.parent.name == "vec"}
+    most |= dict.fromkeys(KERNEL_HEADERS, 250)
     assert not {str(path) for path in HEADERS if lengths[path] > most[path]}
 
 
@@ -309,7 +311,10 @@ def cases(known):
 
 @pytest.mark.parametrize(("path", "function"), cases(KNOW_DTYPES))
 def test_a_function_of_the_recipe_knows_each_storage_type(path, function):
-    assert not lacking(DTYPES, path, function)
+    names = set(DTYPES)
+    if function == "py_storage_of":  # integers are numbers only with scales
+        names -= {"ATTN_I8"}
+    assert not lacking(names, path, function)
 
 
 @pytest.mark.parametrize(("path", "function"), cases(KNOW_STORAGES))
@@ -319,7 +324,7 @@ def test_a_function_of_the_recipe_knows_each_way_of_reading(path, function):
 
 def test_storage_types_are_found_and_counted():
     assert {"ATTN_F16", "ATTN_BF16", "ATTN_F32", "ATTN_F64"} <= set(DTYPES)
-    assert {"AS_OPERANDS", "AS_F16", "AS_BF16"} <= set(STORAGES)
+    assert {"AS_OPERANDS", "AS_F16", "AS_BF16", "AS_I8"} <= set(STORAGES)
     table = (SOURCES / "core" / "array.h").read_text("utf-8")
     assert f"ATTN_N_DTYPES = {DTYPES[-1]} + 1" in table
     found = lacking({"ATTN_F64", "ATTN_F8"}, "csrc/core/array.h", "attn_storage_of")

@@ -13,7 +13,7 @@ import numpy as np
 from attnpy import _checks, _keywords
 from attnpy._attention import attention as numpy_attention
 from attnpy._gradients import NAMES, attention_vjp
-from attnpy._options import DIFFERENTIABLE, PUBLIC
+from attnpy._options import DIFFERENTIABLE, PUBLIC, SCALES
 
 try:
     from autograd.builtins import tuple as traced_tuple
@@ -87,7 +87,7 @@ def attention(query: Any, key: Any, value: Any, **options: Unpack[PlanOptions]) 
     >>> grad(loss)(key).shape
     (4, 10, 16)
     """
-    _keywords.refuse(options, PUBLIC, "attention()")
+    _keywords.refuse(options, PUBLIC - SCALES, "attention()")
     bias, sinks = options.pop("bias", None), options.pop("sinks", None)
     for name, option in options.items():
         if isbox(option):

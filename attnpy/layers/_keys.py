@@ -8,8 +8,8 @@ import numpy as np
 
 from attnpy import _checks
 from attnpy._options import Cache
-from attnpy.cache import KVCache, empty_rows, reserve
-from attnpy.pages import PagedKVCache, check_window, reserve_pages
+from attnpy.cache import KVCache, Rows, empty_rows, reserve, rows_of
+from attnpy.pages import PagedKVCache, check_window, pool_rows, reserve_pages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,19 +56,18 @@ class Keys(NamedTuple):
             return cls._in_pages(tokens, context, cache, kv_lengths, options)
         rows = past = reserved = None
         if isinstance(context, KVCache):
-            rows = Cache(context.key, context.value, None)
+            rows = _as_cache(rows_of(context), None)
             kv_lengths = context.lengths
         if cache is not None:
             n_new, kv_lengths = _new_tokens(tokens, kv_lengths)
-            past, reserved, keys, values = reserve(
-                cache, n_new, kv_lengths, "kv_lengths"
-            )
-            rows = Cache(keys, values, past)
+            past, reserved, views = reserve(cache, n_new, kv_lengths, "kv_lengths")
+            rows = _as_cache(views, past)
             kv_lengths = reserved
         kv_cache = context if isinstance(context, KVCache) else cache
         if kv_cache is not None and kv_cache.batch_size == 0:
             n_tokens = 0 if tokens.starts is not None else tokens.array.shape[1]
-            rows = Cache(*empty_rows(kv_cache, _n_masked(options, n_tokens)), past)
+            views = empty_rows(kv_cache, _n_masked(options, n_tokens))
+            rows = _as_cache(views, past)
         return cls(rows, kv_lengths, past, reserved)
 
     @classmethod
@@ -90,8 +89,12 @@ class Keys(NamedTuple):
             n_new, kv_lengths = _new_tokens(tokens, kv_lengths)
             past, reserved = reserve_pages(paged, n_new, kv_lengths, "kv_lengths")
             lengths = reserved
-        rows = Cache(paged.pool.key, paged.pool.value, past)
+        rows = _as_cache(pool_rows(paged.pool), past)
         return cls(rows, lengths, past, reserved, paged.page_table)
+
+
+def _as_cache(rows: Rows, past: NDArray[np.int64] | None) -> Cache:
+    return Cache(rows.key, rows.value, past, rows.key_scale, rows.value_scale)
 
 
 def check_caches(

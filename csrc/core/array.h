@@ -13,11 +13,12 @@
 #include <stdint.h>
 
 /* Switches over these have no default: so compilers name what lacks a case for a new one. */
-typedef enum { ATTN_F16, ATTN_BF16, ATTN_F32, ATTN_F64 } attn_dtype;
-enum { ATTN_N_DTYPES = ATTN_F64 + 1 };
+typedef enum { ATTN_F16, ATTN_BF16, ATTN_F32, ATTN_F64, ATTN_I8 } attn_dtype;
+enum { ATTN_N_DTYPES = ATTN_I8 + 1 };
 
-/* ATTN_HALF is computed in float32, and converted on load and store. */
-typedef enum { ATTN_HALF, ATTN_REAL } attn_kind;
+/* ATTN_HALF is computed in float32, and converted on load and store; so is ATTN_INTEGER, of
+ * keys and values that have a scale for each row. */
+typedef enum { ATTN_HALF, ATTN_REAL, ATTN_INTEGER } attn_kind;
 
 /* What a storage type is. */
 typedef struct {
@@ -35,6 +36,7 @@ attn_storage_of(attn_dtype dtype)
         [ATTN_BF16] = {2, ATTN_HALF, ATTN_F32, 2},
         [ATTN_F32] = {4, ATTN_REAL, ATTN_F32, 1},
         [ATTN_F64] = {8, ATTN_REAL, ATTN_F64, 1},
+        [ATTN_I8] = {1, ATTN_INTEGER, ATTN_F32, 1},
     };
     return &table[dtype];
 }

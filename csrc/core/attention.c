@@ -83,6 +83,8 @@ set_addresses(const attn_problem *p, ptrdiff_t b, ptrdiff_t kv_head, attn_task *
     task->query = attn_address(&p->query, &p->batch, b, head, query);
     task->key = attn_address(&p->key, &p->batch, b, kv_head, key);
     task->value = attn_address(&p->value, &p->batch, b, kv_head, key);
+    task->key_scale = attn_address(&p->key_scale, &p->batch, b, kv_head, key);
+    task->value_scale = attn_address(&p->value_scale, &p->batch, b, kv_head, key);
     task->mask = attn_address(&p->mask, &p->batch, b, head, 0);
     task->bias = attn_address(&p->bias, &p->batch, b, head, 0);
     task->sinks = attn_address(&p->sinks, &p->batch, b, head, 0);

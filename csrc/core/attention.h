@@ -31,6 +31,9 @@ typedef struct {
     attn_array query;          /* (B, H, Lq, D) */
     attn_array key;            /* (B, Hk, Lk, D) */
     attn_array value;          /* (B, Hk, Lk, Dv) */
+    attn_array key_scale;      /* (B, Hk, Lk) what a score is multiplied by, if keys are
+                                * integers, or none */
+    attn_array value_scale;    /* the same of values and their weights */
     attn_array mask;           /* (B, H, Lq, Lk) bytes, nonzero = may attend; or none */
     attn_array bias;           /* (B, H, Lq, Lk), or none */
     attn_array sinks;          /* (H,), or none */
@@ -58,7 +61,7 @@ typedef struct {
  * there (those of per-head arrays at the group's first head), and the half-open range
  * of keys that the options other than mask and bias let each row see. */
 typedef struct {
-    const char *query, *key, *value, *mask, *bias, *sinks;
+    const char *query, *key, *value, *key_scale, *value_scale, *mask, *bias, *sinks;
     char *output, *weights, *lse;
     const attn_task_statistics *statistics; /* NULL but in attn_measure */
     int64_t q_offset;                       /* the position of this batch's query 0 */

@@ -33,6 +33,8 @@ typedef struct {
     ptrdiff_t n;          /* pages of a batch: at least Lk / ATTN_BLOCK, rounded up */
     ptrdiff_t key_stride; /* bytes from page to page */
     ptrdiff_t value_stride;
+    ptrdiff_t key_scale_stride,
+        value_scale_stride; /* of scales (pages, Hk, ATTN_BLOCK) */
 } attn_pages;
 
 /* The number of the page with a batch's key at a position. */

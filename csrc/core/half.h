@@ -1,4 +1,4 @@
-/* float16 and bfloat16 to float and back, one value at a time, exactly as the CPUs' own
+/* float16, bfloat16 and int8 to float and back, one value at a time, exactly as the CPUs' own
  * instructions do it: round to nearest, ties to even; subnormals kept. */
 #ifndef ATTN_HALF_H
 #define ATTN_HALF_H
@@ -20,6 +20,14 @@ attn_bits_from_float(float x)
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
     return bits;
+}
+
+/* From -127 to 127, so that a row has the same range on both sides; 0 for NaN. */
+static inline int8_t
+attn_to_i8(float x)
+{
+    x = x < -127 ? -127 : x > 127 ? 127 : x;
+    return x != x ? 0 : (int8_t)((x + 0x1.8p23f) - 0x1.8p23f);
 }
 
 static inline float

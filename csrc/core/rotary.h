@@ -8,8 +8,10 @@
 #include "core/norm.h"
 #include "core/tasks.h"
 
-/* After each step heads are rounded to `dtype`, as if stored, and at the end to
- * `cache_dtype`. */
+/* After each step heads are rounded to `dtype`, as if stored, and at the end to `cache_dtype`. If
+ * that is ATTN_I8, a head becomes the integers from -127 to 127 nearest to x / s, ties to even,
+ * with s = max |x| / 127 rounded to float: all 0 if s is 0; all 0 and s NaN if a number is not
+ * finite. */
 typedef struct {
     attn_batch batch;
     ptrdiff_t n_heads;
@@ -24,12 +26,14 @@ typedef struct {
     ptrdiff_t rotary_dim;        /* columns, the first ones, an even number */
     bool interleaved;            /* pairs are neighbours, else rotary_dim / 2 apart */
     attn_array output;           /* (B, H, rows, D); may be the input */
+    attn_array scale;            /* (B, H, rows) floats, of integers; or none */
     const int64_t *past_lengths; /* (B,) rows of the output that come before, */
     const int64_t *lengths;      /* and where it ends; or NULL, with one batch axis */
     const int64_t *starts;       /* (B + 1,) where input and cos_sin are packed and the
                                     * output is not; or NULL */
     const attn_pages *pages;     /* where the output's rows lie in pages, of */
     ptrdiff_t page_stride;       /* bytes; or NULL */
+    ptrdiff_t scale_page_stride; /* of scales */
 } attn_rotary_problem;
 
 typedef struct {

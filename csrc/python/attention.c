@@ -12,8 +12,8 @@
 static int
 accept_out(py_attention_arrays *a, int type, int n_axes, const npy_intp *shape)
 {
-    PyArrayObject *const inputs[] = {a->query, a->key,  a->value,
-                                     a->mask,  a->bias, a->sinks};
+    PyArrayObject *const inputs[] = {a->query,       a->key,  a->value, a->key_scale,
+                                     a->value_scale, a->mask, a->bias,  a->sinks};
 
     if (py_check_out(a->out, type, n_axes, shape) < 0) {
         return -1;

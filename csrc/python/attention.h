@@ -9,6 +9,7 @@
 /* A call's arrays, owned; NULL where there is none. */
 typedef struct {
     PyArrayObject *query, *key, *value, *mask, *bias, *sinks, *q_offset, *kv_lengths;
+    PyArrayObject *key_scale, *value_scale;   /* then key, value are of int8 */
     PyArrayObject *query_starts, *key_starts; /* of seq_offsets */
     PyArrayObject *page_table;                /* (..., n) int64, or none */
     PyArrayObject *pages_of_batches;          /* (B, n) int64: what the core reads */

@@ -15,6 +15,8 @@ py_release_attention(py_attention_arrays *a)
     Py_CLEAR(a->query);
     Py_CLEAR(a->key);
     Py_CLEAR(a->value);
+    Py_CLEAR(a->key_scale);
+    Py_CLEAR(a->value_scale);
     Py_CLEAR(a->mask);
     Py_CLEAR(a->bias);
     Py_CLEAR(a->sinks);
@@ -35,6 +37,7 @@ void
 py_clear_problem(attn_problem *p)
 {
     p->mask.data = p->bias.data = p->sinks.data = NULL;
+    p->key_scale.data = p->value_scale.data = NULL;
     p->q_offset.data = p->kv_lengths.data = NULL;
     p->output.data = p->lse.data = NULL;
     p->packed = NULL;
@@ -48,8 +51,9 @@ py_clear_problem(attn_problem *p)
 int
 py_inputs_type(const py_attention_arrays *a)
 {
-    const int types[3] = {PyArray_TYPE(a->query), PyArray_TYPE(a->key),
-                          PyArray_TYPE(a->value)};
+    int query = PyArray_TYPE(a->query); /* which numbers with scales do not change */
+    const int types[3] = {query, a->key_scale != NULL ? query : PyArray_TYPE(a->key),
+                          a->value_scale != NULL ? query : PyArray_TYPE(a->value)};
 
     if (py_check_operand(a->query, "query") < 0 ||
         py_check_operand(a->key, "key") < 0 ||
@@ -57,6 +61,46 @@ py_inputs_type(const py_attention_arrays *a)
         return -1;
     }
     return py_common_type(3, types, "query, key, value");
+}
+
+/* Converts the scales of int8 keys, or of values, to a dtype of the core. */
+static int
+convert_scales(PyArrayObject *array, const char *name, PyArrayObject **scales,
+               const char *scale_name, attn_array *described,
+               attn_array *described_scales)
+{
+    if (PyArray_TYPE(array) != NPY_BYTE) {
+        char expected[32];
+        PyOS_snprintf(expected, sizeof expected, "int8 with %s", scale_name);
+        return py_fail_dtype(array, name, expected);
+    }
+    described->dtype = ATTN_I8;
+    if (!py_storage_of(PyArray_TYPE(*scales), &described_scales->dtype)) {
+        return py_fail_dtype(*scales, scale_name,
+                             "float64, float32, float16 or bfloat16");
+    }
+    return py_cast_array(scales, PyArray_TYPE(*scales));
+}
+
+/* Converts query, key and value; integers with scales stay as they are. */
+static int
+convert_operands(py_attention_arrays *a, int type, attn_problem *p)
+{
+    int status = py_cast_operand(&a->query, type, &p->query.dtype);
+
+    if (status == 0) {
+        status = a->key_scale == NULL
+                     ? py_cast_operand(&a->key, type, &p->key.dtype)
+                     : convert_scales(a->key, "key", &a->key_scale, "key_scale",
+                                      &p->key, &p->key_scale);
+    }
+    if (status == 0) {
+        status = a->value_scale == NULL
+                     ? py_cast_operand(&a->value, type, &p->value.dtype)
+                     : convert_scales(a->value, "value", &a->value_scale, "value_scale",
+                                      &p->value, &p->value_scale);
+    }
+    return status;
 }
 
 /* Converts every array to a dtype of the core. */
@@ -76,9 +120,7 @@ convert_dtypes(py_attention_arrays *a, int type, attn_problem *p)
     }
     p->arithmetic = storage == ATTN_F64 ? ATTN_F64 : ATTN_F32;
     p->output.dtype = a->described_weights.array.dtype = storage;
-    if (py_cast_operand(&a->query, type, &p->query.dtype) < 0 ||
-        py_cast_operand(&a->key, type, &p->key.dtype) < 0 ||
-        py_cast_operand(&a->value, type, &p->value.dtype) < 0) {
+    if (convert_operands(a, type, p) < 0) {
         return -1;
     }
     if (a->mask != NULL && !PyTypeNum_ISBOOL(PyArray_TYPE(a->mask))) {
@@ -291,6 +333,40 @@ set_numbers(attn_problem *p, attn_array *to, PyArrayObject *array, const char *n
     return to == &p->kv_lengths ? py_check_lengths(p) : 0;
 }
 
+/* Checks and describes the scales of an array (..., Hk, Lk, size): they broadcast to its axes but
+ * the last. */
+static int
+set_scales(attn_array *to, PyArrayObject *scales, const char *name,
+           PyArrayObject *array, const attn_problem *p)
+{
+    int n_axes = PyArray_NDIM(array) - 1;
+
+    if (scales == NULL) {
+        return 0;
+    }
+    bool fits = PyArray_NDIM(scales) <= n_axes;
+    for (int place = 0; fits && place < PyArray_NDIM(scales); place++) {
+        npy_intp length = py_axis_length(scales, place);
+        fits = length == 1 || length == py_axis_length(array, place + 1);
+    }
+    if (!fits) {
+        PyObject *target = PyArray_IntTupleFromIntp(n_axes, PyArray_DIMS(array));
+        PyObject *own = py_shape_of(scales);
+        if (target != NULL && own != NULL) {
+            PyErr_Format(
+                PyExc_ValueError,
+                "%s: expected a shape that broadcasts to (..., Hk, Lk) = %S, got "
+                "shape %S",
+                name, target, own);
+        }
+        Py_XDECREF(target);
+        Py_XDECREF(own);
+        return -1;
+    }
+    py_describe(to, scales, 1, p->batch.n_axes);
+    return 0;
+}
+
 /* Describes the inputs to the core. */
 static int
 set_inputs(const py_attention_arrays *a, attn_problem *p, int rank)
@@ -311,6 +387,10 @@ set_inputs(const py_attention_arrays *a, attn_problem *p, int rank)
     }
     py_describe(&p->key, a->key, 0, p->batch.n_axes);
     py_describe(&p->value, a->value, 0, p->batch.n_axes);
+    if (set_scales(&p->key_scale, a->key_scale, "key_scale", a->key, p) < 0 ||
+        set_scales(&p->value_scale, a->value_scale, "value_scale", a->value, p) < 0) {
+        return -1;
+    }
     if (a->mask != NULL) {
         if (check_broadcast(p, rank, a->mask, "mask") < 0) {
             return -1;
@@ -363,6 +443,9 @@ py_convert_options(PyObject *const *options, py_attention_arrays *a)
     if (py_as_optional_array(options[MASK], "mask", &a->mask) < 0 ||
         py_as_optional_array(options[BIAS], "bias", &a->bias) < 0 ||
         py_as_optional_array(options[SINKS], "sinks", &a->sinks) < 0 ||
+        py_as_optional_array(options[KEY_SCALE], "key_scale", &a->key_scale) < 0 ||
+        py_as_optional_array(options[VALUE_SCALE], "value_scale", &a->value_scale) <
+            0 ||
         py_copy_integers(options[Q_OFFSET], "q_offset", &a->q_offset) < 0 ||
         py_copy_integers(options[KV_LENGTHS], "kv_lengths", &a->kv_lengths) < 0 ||
         py_convert_starts(options[SEQ_OFFSETS], a) < 0 ||

@@ -219,6 +219,31 @@ fits_cache(const layer_call *c, const projection *s)
            PyArray_DIM(cache, 3) == py_axis_length(heads, 0);
 }
 
+/* A cache of int8: attention reads it in place, with its scales. */
+static int
+set_quantised_result(projection *s, const char *name)
+{
+    PyArrayObject *cache = s->cache, *scales = s->scales;
+    bool fits = PyArray_NDIM(scales) == 3;
+
+    for (int axis = 0; axis < 3 && fits; axis++) {
+        fits = PyArray_DIM(scales, axis) == PyArray_DIM(cache, axis);
+    }
+    if (!fits) {
+        return py_fail_shape(scales, name, "the scales of a cache, (B, Hk, Lk)", 0, 0);
+    }
+    if (PyArray_TYPE(cache) != NPY_BYTE || !PyArray_ISWRITEABLE(cache)) {
+        return py_fail_dtype(cache, name, "a writable cache of int8 with scales");
+    }
+    if (PyArray_TYPE(scales) != NPY_FLOAT || !PyArray_ISBEHAVED(scales)) {
+        return py_fail_dtype(
+            scales, name, "writable, aligned scales of float32 in native byte order");
+    }
+    s->result = cache;
+    Py_INCREF(cache);
+    return 0;
+}
+
 /* With a cache: attention reads its rows in place, or a copy. */
 static int
 set_cached_result(const layer_call *c, projection *s, const char *name, int type)
@@ -227,13 +252,16 @@ set_cached_result(const layer_call *c, projection *s, const char *name, int type
     int own = PyArray_TYPE(cache), wanted = readable(own, type);
     attn_dtype unused;
 
-    if (!py_storage_of(own, &unused)) {
+    if (s->scales == NULL && !py_storage_of(own, &unused)) {
         return py_fail_dtype(cache, name, "float64, float32, float16 or bfloat16");
     }
     if (!fits_cache(c, s)) {
         return py_fail_shape(s->projected, name,
                              "(B, Hk, L, D) as the cache's, with D = %zd",
                              py_axis_length(cache, 0), 0);
+    }
+    if (s->scales != NULL) {
+        return set_quantised_result(s, name);
     }
     if (!PyArray_ISWRITEABLE(cache)) {
         PyErr_Format(PyExc_ValueError,
@@ -268,9 +296,14 @@ set_rotary(projection *s, const layer_call *c)
         return NULL;
     }
     p->dtype = p->cache_dtype = py_dtype_of(s->type);
-    p->output.dtype = py_dtype_of(PyArray_TYPE(s->result));
+    if (s->scales != NULL) {
+        p->output.dtype = ATTN_I8;
+    } else {
+        p->output.dtype = py_dtype_of(PyArray_TYPE(s->result));
+    }
     if (s->cache != NULL) {
-        p->cache_dtype = py_dtype_of(PyArray_TYPE(s->cache));
+        p->cache_dtype =
+            s->scales != NULL ? ATTN_I8 : py_dtype_of(PyArray_TYPE(s->cache));
         p->past_lengths = PyArray_DATA(c->past_lengths);
         p->lengths = PyArray_DATA(c->attention.kv_lengths);
     }
@@ -283,6 +316,11 @@ set_rotary(projection *s, const layer_call *c)
     if (s->cache != NULL && c->attention.page_table != NULL) {
         p->pages = &c->attention.pages; /* set with the rest of attention */
         p->page_stride = py_page_stride(s->cache);
+    }
+    if (s->scales != NULL) {
+        p->scale.dtype = ATTN_F32;
+        p->scale_page_stride = py_axis_stride(s->scales, 2);
+        py_describe(&p->scale, s->scales, 1, p->batch.n_axes);
     }
     return p;
 }
@@ -358,7 +396,9 @@ set_parts(layer_call *c)
             }
             c->layer.projections[i] = &s->linear;
         }
-        types[i] = s->cache != NULL ? PyArray_TYPE(s->cache) : s->type;
+        types[i] = s->scales != NULL  ? types[0] /* which integers do not change */
+                   : s->cache != NULL ? PyArray_TYPE(s->cache)
+                                      : s->type;
     }
     type = py_common_type(3, types, "query, key, value");
     if (type < 0 || set_result(&c->parts[0], type) < 0 ||
@@ -401,10 +441,15 @@ set_attention(layer_call *c, int type)
 {
     py_attention_arrays *a = &c->attention;
     PyArrayObject **const inputs[N_PARTS] = {&a->query, &a->key, &a->value};
+    PyArrayObject **const scales[N_PARTS] = {NULL, &a->key_scale, &a->value_scale};
 
     for (int i = 0; i < N_PARTS; i++) {
         *inputs[i] = c->parts[i].result;
         Py_INCREF(*inputs[i]);
+        if (c->parts[i].scales != NULL) {
+            Py_INCREF(c->parts[i].scales);
+            Py_XSETREF(*scales[i], c->parts[i].scales);
+        }
     }
     a->ends_with_lengths = true;
     int rank = py_set_attention(a, type, &c->options, &c->problem);

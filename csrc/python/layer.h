@@ -17,6 +17,7 @@ typedef struct {
     py_norm norm;
     PyArrayObject *cos_sin;
     PyArrayObject *cache;  /* (B, heads, Lk, size) */
+    PyArrayObject *scales; /* (B, heads, Lk) of a cache of int8 */
     PyArrayObject *result; /* what attention reads */
     int type;              /* of the heads after norm and rotation */
     attn_linear_problem linear;

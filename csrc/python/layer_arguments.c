@@ -24,6 +24,7 @@ py_release_layer(layer_call *c)
         Py_CLEAR(s->projected);
         Py_CLEAR(s->cos_sin);
         Py_CLEAR(s->cache);
+        Py_CLEAR(s->scales);
         Py_CLEAR(s->result);
     }
     py_release_attention(&c->attention);
@@ -172,6 +173,10 @@ convert_cache(PyObject *group, layer_call *c)
     return cache == NULL ||
                    py_as_array(cache[CACHE_KEY], "cache", &c->parts[1].cache) < 0 ||
                    py_as_array(cache[CACHE_VALUE], "cache", &c->parts[2].cache) < 0 ||
+                   py_as_optional_array(cache[CACHE_KEY_SCALE], "cache",
+                                        &c->parts[1].scales) < 0 ||
+                   py_as_optional_array(cache[CACHE_VALUE_SCALE], "cache",
+                                        &c->parts[2].scales) < 0 ||
                    py_copy_integers(cache[PAST_LENGTHS], "past_lengths",
                                     &c->past_lengths) < 0
                ? -1

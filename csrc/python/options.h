@@ -9,9 +9,9 @@
 
 /* clang-format off */
 enum { /* Options: attention's arguments besides query, key and value */
-    MASK, BIAS, CAUSAL, WINDOW, Q_OFFSET, KV_LENGTHS, SEQ_OFFSETS, PAGE_TABLE,
-    SCALE, SOFTCAP, SINKS, DROPOUT, DROPOUT_SEED, RETURN_WEIGHTS, RETURN_LSE, OUT,
-    NUM_THREADS, TIER, N_OPTIONS
+    MASK, BIAS, CAUSAL, WINDOW, Q_OFFSET, KV_LENGTHS, KEY_SCALE, VALUE_SCALE,
+    SEQ_OFFSETS, PAGE_TABLE, SCALE, SOFTCAP, SINKS, DROPOUT, DROPOUT_SEED,
+    RETURN_WEIGHTS, RETURN_LSE, OUT, NUM_THREADS, TIER, N_OPTIONS
 };
 enum { VJP_OUTPUT, VJP_LSE, VJP_GRAD_LSE, WANTED, N_VJP };         /* VJP */
 enum { NUM_HEADS, NUM_KV_HEADS, WEIGHT_GROUPS, N_HEADS };           /* Heads */
@@ -22,7 +22,9 @@ enum {                                                              /* Projectio
 enum { NORM_WEIGHT, NORM_BIAS, NORM_EPS, NORM_CENTRE, N_NORM };     /* Norm */
 enum { Q_NORM, K_NORM, N_NORMS };                                   /* Norms */
 enum { Q_COS_SIN, K_COS_SIN, INTERLEAVED, N_ROTARY };               /* Rotary */
-enum { CACHE_KEY, CACHE_VALUE, PAST_LENGTHS, N_CACHE };             /* Cache */
+enum {                                                              /* Cache */
+    CACHE_KEY, CACHE_VALUE, PAST_LENGTHS, CACHE_KEY_SCALE, CACHE_VALUE_SCALE, N_CACHE
+};
 enum { RECEIVED, ENTROPY, DISTANCE, TOP_K, N_WANTED };              /* Wanted */
 /* clang-format on */
 

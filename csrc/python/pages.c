@@ -86,6 +86,13 @@ py_page_stride(const PyArrayObject *pages)
     return PyArray_DIM(pages, 0) > 1 ? PyArray_STRIDE(pages, 0) : 0;
 }
 
+/* The same of scales (pages, Hk, 128), which may broadcast. */
+static ptrdiff_t
+scale_stride(PyArrayObject *scales)
+{
+    return scales == NULL ? 0 : py_axis_stride(scales, 2);
+}
+
 int
 py_set_pages(py_attention_arrays *a, attn_problem *p)
 {
@@ -100,11 +107,14 @@ py_set_pages(py_attention_arrays *a, attn_problem *p)
     }
     for (int axis = 0; axis < p->batch.n_axes; axis++) {
         p->key.batch_stride[axis] = p->value.batch_stride[axis] = 0;
+        p->key_scale.batch_stride[axis] = p->value_scale.batch_stride[axis] = 0;
     }
     a->pages = (attn_pages){.table = PyArray_DATA(a->pages_of_batches),
                             .n = shape[1],
                             .key_stride = py_page_stride(a->key),
-                            .value_stride = py_page_stride(a->value)};
+                            .value_stride = py_page_stride(a->value),
+                            .key_scale_stride = scale_stride(a->key_scale),
+                            .value_scale_stride = scale_stride(a->value_scale)};
     p->pages = &a->pages;
     return py_update_pages(a, p);
 }

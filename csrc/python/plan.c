@@ -13,10 +13,11 @@
 #include <structmember.h>
 
 /* The arrays of a plan that the user can reach; the first ones were given. */
-enum { N_GIVEN = 5, OUTPUT = 8, WEIGHTS, LSE, N_ARRAYS };
+enum { N_GIVEN = 7, OUTPUT = 10, WEIGHTS, LSE, N_ARRAYS };
 static const char *const names[N_ARRAYS] = {
-    "query",      "key",        "value",  "mask",    "bias", "q_offset",
-    "kv_lengths", "page_table", "output", "weights", "lse"};
+    "query",     "key",         "value",    "mask",       "bias",
+    "key_scale", "value_scale", "q_offset", "kv_lengths", "page_table",
+    "output",    "weights",     "lse"};
 
 /* A call prepared once, to run many times on the current contents of its arrays. */
 typedef struct {
@@ -35,8 +36,9 @@ list_arrays(const plan *self, PyArrayObject *arrays[N_ARRAYS])
 {
     const py_attention_arrays *a = &self->a;
     PyArrayObject *const all[N_ARRAYS] = {
-        a->query,      a->key,        a->value,  a->mask,    a->bias, a->q_offset,
-        a->kv_lengths, a->page_table, a->output, a->weights, a->lse};
+        a->query,     a->key,         a->value,    a->mask,       a->bias,
+        a->key_scale, a->value_scale, a->q_offset, a->kv_lengths, a->page_table,
+        a->output,    a->weights,     a->lse};
 
     memcpy(arrays, all, sizeof all);
 }
@@ -52,8 +54,9 @@ bind_arguments(plan *self, PyObject *const *arguments)
     if (options == NULL) {
         return -1;
     }
-    PyObject *const given[N_GIVEN] = {arguments[0], arguments[1], arguments[2],
-                                      options[MASK], options[BIAS]};
+    PyObject *const given[N_GIVEN] = {
+        arguments[0],  arguments[1],       arguments[2],        options[MASK],
+        options[BIAS], options[KEY_SCALE], options[VALUE_SCALE]};
     list_arrays(self, arrays);
     for (int i = 0; i < N_GIVEN; i++) {
         if (arrays[i] == NULL) {
@@ -179,7 +182,8 @@ plan_traverse(PyObject *object, visitproc visit, void *arg)
     PyArrayObject *const arrays[] = {
         a->query,      a->key,          a->value,      a->mask, a->bias,
         a->sinks,      a->output,       a->q_offset,   a->lse,  a->weights,
-        a->kv_lengths, a->query_starts, a->key_starts, a->out,  a->page_table};
+        a->kv_lengths, a->query_starts, a->key_starts, a->out,  a->page_table,
+        a->key_scale,  a->value_scale};
 
     Py_VISIT(Py_TYPE(object));
     Py_VISIT(self->result);
@@ -327,10 +331,13 @@ plan_explain(PyObject *object, PyObject *ignored)
 #define PLAN_ARRAY(name, i) {name, T_OBJECT, offsetof(plan, bound[i]), READONLY, NULL}
 
 static PyMemberDef plan_members[] = {
-    PLAN_ARRAY("query", 0),      PLAN_ARRAY("key", 1),        PLAN_ARRAY("value", 2),
-    PLAN_ARRAY("mask", 3),       PLAN_ARRAY("bias", 4),       PLAN_ARRAY("q_offset", 5),
-    PLAN_ARRAY("kv_lengths", 6), PLAN_ARRAY("page_table", 7), PLAN_ARRAY("output", 8),
-    PLAN_ARRAY("weights", 9),    PLAN_ARRAY("lse", 10),       {NULL, 0, 0, 0, NULL},
+    PLAN_ARRAY("query", 0),       PLAN_ARRAY("key", 1),
+    PLAN_ARRAY("value", 2),       PLAN_ARRAY("mask", 3),
+    PLAN_ARRAY("bias", 4),        PLAN_ARRAY("key_scale", 5),
+    PLAN_ARRAY("value_scale", 6), PLAN_ARRAY("q_offset", 7),
+    PLAN_ARRAY("kv_lengths", 8),  PLAN_ARRAY("page_table", 9),
+    PLAN_ARRAY("output", 10),     PLAN_ARRAY("weights", 11),
+    PLAN_ARRAY("lse", 12),        {NULL, 0, 0, 0, NULL},
 };
 
 /* __class_getitem__ is for annotations only, as in the package's stub: Plan[result of a

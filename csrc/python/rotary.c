@@ -23,6 +23,7 @@ py_read_heads(PyArrayObject *array, attn_rotary_problem *p)
     p->n_tokens = py_axis_length(array, 1);
     p->head_dim = py_axis_length(array, 0);
     p->norm = NULL;
+    p->scale.data = NULL;
     p->cos_sin.data = NULL;
     p->rotary_dim = 0;
     p->past_lengths = p->lengths = p->starts = NULL;

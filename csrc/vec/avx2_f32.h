@@ -97,6 +97,22 @@ static inline void v_store_bf16(uint16_t *p, v_real a)
     _mm_storeu_si128((__m128i *)p, _mm256_castsi256_si128(bits));
 }
 
+static inline v_real v_load_i8(const int8_t *p)
+{
+    __m128i bytes = _mm_loadl_epi64((const __m128i *)p);
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
+}
+
+static inline v_real v_byte(v_real a, int k)
+{
+    __m256i x = _mm256_castps_si256(a);
+    x = k == 0   ? _mm256_slli_epi32(x, 24)
+        : k == 1 ? _mm256_slli_epi32(x, 16)
+        : k == 2 ? _mm256_slli_epi32(x, 8)
+                 : x;
+    return _mm256_cvtepi32_ps(_mm256_srai_epi32(x, 24));
+}
+
 /* Three rounds: neighbours' 32-bit and 64-bit halves, then 128-bit halves. */
 static inline void v_transpose(v_real a[LANES])
 {

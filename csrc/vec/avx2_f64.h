@@ -89,6 +89,12 @@ static inline v_real v_load_f16(const uint16_t *p)
     return _mm256_cvtps_pd(_mm_cvtph_ps(_mm_loadl_epi64((const __m128i *)p)));
 }
 
+static inline v_real v_load_i8(const int8_t *p)
+{
+    __m128i bytes = _mm_loadu_si32(p);
+    return _mm256_cvtepi32_pd(_mm_cvtepi8_epi32(bytes));
+}
+
 static inline v_real v_load_bf16(const uint16_t *p)
 {
     __m128i wide = _mm_cvtepu16_epi32(_mm_loadl_epi64((const __m128i *)p));

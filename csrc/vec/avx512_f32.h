@@ -87,6 +87,22 @@ static inline void v_store_bf16(uint16_t *p, v_real a)
     _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(bits));
 }
 
+static inline v_real v_load_i8(const int8_t *p)
+{
+    __m128i bytes = _mm_loadu_si128((const __m128i *)p);
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
+}
+
+static inline v_real v_byte(v_real a, int k)
+{
+    __m512i x = _mm512_castps_si512(a);
+    x = k == 0   ? _mm512_slli_epi32(x, 24)
+        : k == 1 ? _mm512_slli_epi32(x, 16)
+        : k == 2 ? _mm512_slli_epi32(x, 8)
+                 : x;
+    return _mm512_cvtepi32_ps(_mm512_srai_epi32(x, 24));
+}
+
 /* Four rounds: neighbours' 32-bit and 64-bit halves, then 128-bit quarters twice. */
 static inline void v_transpose(v_real a[LANES])
 {

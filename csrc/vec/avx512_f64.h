@@ -67,6 +67,12 @@ static inline v_real v_load_f16(const uint16_t *p)
     return _mm512_cvtps_pd(_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)));
 }
 
+static inline v_real v_load_i8(const int8_t *p)
+{
+    __m128i bytes = _mm_loadl_epi64((const __m128i *)p);
+    return _mm512_cvtepi32_pd(_mm256_cvtepi8_epi32(bytes));
+}
+
 static inline v_real v_load_bf16(const uint16_t *p)
 {
     __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));

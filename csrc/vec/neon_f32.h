@@ -2,6 +2,7 @@
  * written in vec/scalar_f32.h. */
 #include <arm_neon.h>
 #include <stdint.h>
+#include <string.h>
 
 typedef float real;
 typedef float32x4_t v_real;
@@ -95,6 +96,24 @@ static inline void v_store_bf16(uint16_t *p, v_real a)
     uint32x4_t quiet = vorrq_u32(bits, vdupq_n_u32(0x00400000));
     bits = vbslq_u32(v_is_nan(a), quiet, rounded);
     vst1_u16(p, vshrn_n_u32(bits, 16));
+}
+
+static inline v_real v_load_i8(const int8_t *p)
+{
+    int32_t four;
+    memcpy(&four, p, sizeof four);
+    int16x8_t wide = vmovl_s8(vreinterpret_s8_s32(vdup_n_s32(four)));
+    return vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide)));
+}
+
+static inline v_real v_byte(v_real a, int k)
+{
+    int32x4_t x = vreinterpretq_s32_f32(a);
+    x = k == 0   ? vshlq_n_s32(x, 24)
+        : k == 1 ? vshlq_n_s32(x, 16)
+        : k == 2 ? vshlq_n_s32(x, 8)
+                 : x;
+    return vcvtq_f32_s32(vshrq_n_s32(x, 24));
 }
 
 /* Two rounds: neighbours' 32-bit lanes, then 64-bit halves. */

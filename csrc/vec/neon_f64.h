@@ -90,6 +90,12 @@ static inline v_real v_load_f16(const uint16_t *p)
     return vcvt_f64_f32(vget_low_f32(wide));
 }
 
+static inline v_real v_load_i8(const int8_t *p)
+{
+    const double both[2] = {p[0], p[1]};
+    return vld1q_f64(both);
+}
+
 static inline v_real v_load_bf16(const uint16_t *p)
 {
     uint32x4_t wide = vshll_n_u16(load_halves(p), 16);

@@ -72,5 +72,14 @@ static inline v_real v_load_bf16(const uint16_t *p) { return attn_from_bf16(*p);
 static inline void v_store_f16(uint16_t *p, v_real a) { *p = attn_to_f16(a); }
 static inline void v_store_bf16(uint16_t *p, v_real a) { *p = attn_to_bf16(a); }
 
+/* LANES bytes; and the k-th of the four, in the order of memory, that fill each lane */
+static inline v_real v_load_i8(const int8_t *p) { return *p; }
+static inline v_real v_byte(v_real a, int k)
+{
+    int8_t bytes[4];
+    memcpy(bytes, &a, sizeof a);
+    return bytes[k];
+}
+
 /* Lane j of a[i] changes places with lane i of a[j]. */
 static inline void v_transpose(v_real a[LANES]) { (void)a; }

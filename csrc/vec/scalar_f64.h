@@ -66,5 +66,6 @@ static inline real v_reduce_max(v_real a) { return a; }
 
 static inline v_real v_load_f16(const uint16_t *p) { return attn_from_f16(*p); }
 static inline v_real v_load_bf16(const uint16_t *p) { return attn_from_bf16(*p); }
+static inline v_real v_load_i8(const int8_t *p) { return *p; }
 
 static inline void v_transpose(v_real a[LANES]) { (void)a; }

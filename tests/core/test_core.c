@@ -55,6 +55,8 @@ static const test tests[] = {
     {"log over its range", test_log_over_its_range},
     {"log of lanes over its range", test_log_of_lanes_over_its_range},
     {"every tier gives the same bits", test_every_tier_gives_the_same_bits},
+    {"every tier gives the same bits with scales",
+     test_every_tier_gives_the_same_bits_with_scales},
     {"results are those of plain loops", test_results_are_those_of_plain_loops},
     {"strides change no bit", test_strides_change_no_bit},
     {"hidden keys change no bit", test_hidden_keys_change_no_bit},

@@ -180,6 +180,16 @@ def problem(rng, kinds=None):
     return [query, key, value], options, not mix(kinds)
 
 
+def scaled(rng, arrays, options):
+    """Make keys, values or both integers, with scales that broadcast to their rows."""
+    for i, name in ((1, "key_scale"), (2, "value_scale")):
+        shape = arrays[i].shape
+        if maybe(rng, 0.7):
+            arrays[i] = rng.integers(-127, 128, shape).astype(np.int8)
+            scales = numbers(rng, shortened(rng, shape[:-1]), one_of(rng, FLOATS))
+            options[name] = np.asarray(scales / scales.dtype.type(64))
+
+
 def plain(value):
     """What a stored array holds, in rows one after another."""
     if isinstance(value, (list, np.ndarray)) or hasattr(value, "__array__"):
@@ -208,6 +218,8 @@ def check_attention(function, arrays, options, extra, result):
 
 def make_attention(rng):
     arrays, options, right = problem(rng)
+    if maybe(rng, 0.25):
+        scaled(rng, arrays, options)
     arrays = [stored(rng, x) for x in arrays]
     for name in {"mask", "bias", "q_offset", "kv_lengths", "sinks"} & options.keys():
         if maybe(rng):
@@ -395,6 +407,8 @@ def run_plan(query, key, value, **options):
 
 def make_plan(rng):
     arrays, options, _ = problem(rng, [one_of(rng, FLOATS)] * 3)
+    if maybe(rng, 0.25):
+        scaled(rng, arrays, options)
     for name in ("bias",):
         if name in options:
             options[name] = options[name].astype(arrays[0].dtype)
@@ -409,6 +423,8 @@ def make_plan(rng):
 def make_statistics(rng):
     """Sums over the weights, against the same sums of all of them."""
     arrays, options, right = problem(rng, [one_of(rng, FLOATS[:2])] * 3)
+    if maybe(rng, 0.25):
+        scaled(rng, arrays, options)
     arrays = [stored(rng, x) for x in arrays]
     extra = {"num_threads": one_of(rng, (None, 1, 2, 5)), "top_k": size(rng) + 1}
 
@@ -874,17 +890,19 @@ MAKERS = (
     make_layer,
     make_layer,
 )
+SCALES = ("key_scale", "value_scale")
 ATTENTION = (
     "mask", "bias", "causal", "window", "q_offset", "kv_lengths", "seq_offsets",
-    "page_table", "scale", "softcap", "sinks", "dropout", "dropout_seed",
+    *SCALES, "page_table", "scale", "softcap", "sinks", "dropout", "dropout_seed",
     "return_weights", "return_lse", "out", "num_threads",
 )  # fmt: skip
-RESULTS = ("return_weights", "return_lse", "out")
+HEAD = tuple(
+    n for n in ATTENTION if n not in (*SCALES, "page_table", "return_lse", "out")
+)
 VJP = (
-    *(n for n in ATTENTION if n not in (*RESULTS, "page_table")),
+    *(n for n in HEAD if n != "return_weights"),
     "output", "lse", "grad_lse", "wanted",
 )  # fmt: skip
-HEAD = tuple(n for n in ATTENTION if n not in ("return_lse", "out", "page_table"))
 OPTIONS = {
     "attention": ATTENTION,
     "attention_vjp": VJP,

@@ -60,6 +60,7 @@ def assert_right(attend, query, key, value, **options):
     in a score is a relative error of its weight. test_accuracy.py has sharper bounds.
     """
     results = everything(attend, query, key, value, **options)
+    key, value, options = dequantised(key, value, **options)
     both = np.concatenate([value, np.abs(value)], axis=-1)
     columns, *weights_and_lse = reference.attention(query, key, both, **options)
     output, terms = np.split(columns, 2, axis=-1)
@@ -96,6 +97,15 @@ def assert_right(attend, query, key, value, **options):
     assert results[0].dtype == results[1].dtype
     assert results[2].dtype == real
     return results
+
+
+def dequantised(key, value, *, key_scale=None, value_scale=None, **options):
+    """Keys and values as the numbers that they stand for, and the other options."""
+    if key_scale is not None:
+        key = np.asarray(key_scale, float)[..., np.newaxis] * key
+    if value_scale is not None:
+        value = np.asarray(value_scale, float)[..., np.newaxis] * value
+    return key, value, options
 
 
 def result_shapes(query, key, value):

@@ -77,6 +77,8 @@ def attention(q: Array, flag: bool) -> None:
         window=(3, None),
         q_offset=[0, 1],
         kv_lengths=3,
+        key_scale=q,
+        value_scale=None,
         seq_offsets=([0, 3], None),
         page_table=None,
         scale=1,

@@ -5,6 +5,7 @@
 #define ATTN_KERNEL_ATTENTION_KEYS_H
 
 #include "kernel/attention/task.h"
+#include "kernel/operands/convert.h"
 #include "kernel/operands/prefetch.h"
 #include <assert.h>
 
@@ -36,10 +37,11 @@ typedef struct {
     ptrdiff_t n;             /* rows */
 } key_run;
 
-/* Bytes from key 0, or from page 0, to the first of n keys of one block. */
+/* Bytes from key 0, or from page 0, to the first of n keys of one block, in an array whose pages
+ * are page_stride bytes apart. */
 static ptrdiff_t
 place_of_key(const task_rows *t, ptrdiff_t first, ptrdiff_t n, ptrdiff_t row_stride,
-             bool value)
+             ptrdiff_t page_stride)
 {
     const attn_pages *pages = t->p->pages;
 
@@ -47,8 +49,7 @@ place_of_key(const task_rows *t, ptrdiff_t first, ptrdiff_t n, ptrdiff_t row_str
     if (pages == NULL || n <= 0) {
         return first * row_stride;
     }
-    return attn_page_at(pages, t->task->batch, first) *
-               (value ? pages->value_stride : pages->key_stride) +
+    return attn_page_at(pages, t->task->batch, first) * page_stride +
            first % ATTN_BLOCK * row_stride;
 }
 
@@ -59,7 +60,9 @@ keys_of(const task_rows *t, ptrdiff_t first, ptrdiff_t n)
     const attn_problem *p = t->p;
 
     return (key_run){&p->key, p->head_dim,
-                     t->task->key + place_of_key(t, first, n, p->key.row_stride, false),
+                     t->task->key +
+                         place_of_key(t, first, n, p->key.row_stride,
+                                      p->pages == NULL ? 0 : p->pages->key_stride),
                      n};
 }
 
@@ -69,9 +72,29 @@ values_of(const task_rows *t, ptrdiff_t first, ptrdiff_t n)
 {
     const attn_problem *p = t->p;
 
-    return (key_run){
-        &p->value, p->value_dim,
-        t->task->value + place_of_key(t, first, n, p->value.row_stride, true), n};
+    return (key_run){&p->value, p->value_dim,
+                     t->task->value +
+                         place_of_key(t, first, n, p->value.row_stride,
+                                      p->pages == NULL ? 0 : p->pages->value_stride),
+                     n};
+}
+
+/* Loads the scales of keys, or of values, first .. first + n - 1 of one block, and zeros up to
+ * whole vectors. */
+static NOINLINE void
+load_scales(const task_rows *t, bool value, ptrdiff_t first, ptrdiff_t n, real *to)
+{
+    const attn_array *scales = value ? &t->p->value_scale : &t->p->key_scale;
+    const char *at = value ? t->task->value_scale : t->task->key_scale;
+
+    const attn_pages *pages = t->p->pages;
+    ptrdiff_t page = pages == NULL ? 0
+                     : value       ? pages->value_scale_stride
+                                   : pages->key_scale_stride;
+
+    load_row(to, at + place_of_key(t, first, n, scales->row_stride, page),
+             scales->row_stride, n, scales->dtype);
+    memset(to + n, 0, (size_t)(round_up(n, LANES) - n) * sizeof(real));
 }
 
 /* The run's rows from `first` on. */

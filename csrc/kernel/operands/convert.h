@@ -12,11 +12,13 @@
 static real
 load_element(const char *from, attn_dtype dtype)
 {
+    int8_t byte;
     uint16_t half;
     float single;
     double wide;
 
     switch (dtype) {
+    case ATTN_I8: memcpy(&byte, from, sizeof byte); return byte;
     case ATTN_F16: memcpy(&half, from, sizeof half); return attn_from_f16(half);
     case ATTN_BF16: memcpy(&half, from, sizeof half); return attn_from_bf16(half);
     case ATTN_F32: memcpy(&single, from, sizeof single); return (real)single;
@@ -30,7 +32,7 @@ load_element(const char *from, attn_dtype dtype)
 static bool
 has_vectors(attn_dtype dtype)
 {
-    return dtype == REAL_DTYPE || attn_is_half(dtype);
+    return dtype == REAL_DTYPE || attn_storage_of(dtype)->kind != ATTN_REAL;
 }
 
 /* LANES adjacent numbers of 16 bits. */
@@ -45,6 +47,7 @@ static INLINE v_real
 load_vector(const char *from, attn_dtype dtype)
 {
     return attn_is_half(dtype) ? load_half((const uint16_t *)(const void *)from, dtype)
+           : dtype == ATTN_I8  ? v_load_i8((const int8_t *)from)
                                : v_load((const real *)(const void *)from);
 }
 
@@ -64,6 +67,9 @@ load_row(real *to, const char *from, ptrdiff_t stride, ptrdiff_t n, attn_dtype d
             v_store(to + k, load_half(half + k, dtype));
         }
     }
+    for (; dtype == ATTN_I8 && stride == 1 && k + LANES <= n; k += LANES) {
+        v_store(to + k, v_load_i8((const int8_t *)from + k));
+    }
     for (; k < n; k++) {
         ONE_BY_ONE;
         to[k] = load_element(from + k * stride, dtype);
@@ -75,9 +81,11 @@ store_element(char *to, real x, attn_dtype dtype)
 {
     float single = (float)x;
     double wide = (double)x;
+    int8_t byte;
     uint16_t half;
 
     switch (dtype) {
+    case ATTN_I8: byte = attn_to_i8(single), memcpy(to, &byte, sizeof byte); break;
     case ATTN_F16: half = attn_to_f16(single), memcpy(to, &half, sizeof half); break;
     case ATTN_BF16: half = attn_to_bf16(single), memcpy(to, &half, sizeof half); break;
     case ATTN_F32: memcpy(to, &single, sizeof single); break;

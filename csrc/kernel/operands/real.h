@@ -3,6 +3,7 @@
 #define ATTN_KERNEL_OPERANDS_REAL_H
 
 #include "kernel/operands/convert.h"
+#include <string.h>
 
 typedef real operand;
 typedef v_real v_operand;
@@ -11,7 +12,7 @@ typedef v_real v_operand;
 /* How products read rows where they lie: as operands, or as elements that loading converts.
  * Switches over these have no default. */
 #if REAL_BITS == 32
-typedef enum { AS_OPERANDS, AS_F16, AS_BF16 } storage;
+typedef enum { AS_OPERANDS, AS_F16, AS_BF16, AS_I8 } storage;
 #else
 typedef enum { AS_OPERANDS } storage;
 #endif
@@ -24,6 +25,7 @@ storage_dtype(const storage kind)
 #if REAL_BITS == 32
     case AS_F16: return ATTN_F16;
     case AS_BF16: return ATTN_BF16;
+    case AS_I8: return ATTN_I8;
 #endif
     case AS_OPERANDS: break;
     }
@@ -78,6 +80,46 @@ load_operands(const char *from, const char *second, const storage kind)
     return load_vector(from, storage_dtype(kind));
 }
 
+/* Operands of a row that lie in one lane while rows are transposed: a lane of floats holds four
+ * bytes. */
+static INLINE int
+lane_operands(const storage kind)
+{
+#if REAL_BITS == 32
+    return kind == AS_I8 ? 4 : 1;
+#else
+    (void)kind;
+    return 1;
+#endif
+}
+
+/* LANES * lane_operands operands of a row, to be transposed. */
+static INLINE v_operand
+load_in_lanes(const char *from, const storage kind)
+{
+#if REAL_BITS == 32
+    if (kind == AS_I8) {
+        v_real bytes;
+        memcpy(&bytes, from, sizeof bytes);
+        return bytes;
+    }
+#endif
+    return load_operands(from, NULL, kind);
+}
+
+/* The k-th operand of each lane. */
+static INLINE v_operand
+operand_of_lanes(v_operand lanes, const int k, const storage kind)
+{
+#if REAL_BITS == 32
+    if (kind == AS_I8) {
+        return v_byte(lanes, k);
+    }
+#endif
+    (void)k, (void)kind;
+    return lanes;
+}
+
 /* One operand of a row. */
 static INLINE operand
 load_operand(const char *from, const storage kind)
@@ -93,9 +135,11 @@ key_storage(attn_dtype dtype)
 #if REAL_BITS == 32
     case ATTN_F16: return AS_F16;
     case ATTN_BF16: return AS_BF16;
+    case ATTN_I8: return AS_I8;
 #else
     case ATTN_F16:
     case ATTN_BF16:
+    case ATTN_I8:
 #endif
     case ATTN_F32:
     case ATTN_F64: break;

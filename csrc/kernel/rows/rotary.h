@@ -7,6 +7,8 @@
 #include "kernel/arena.h"
 #include "kernel/operands/round.h"
 #include "kernel/rows/norm.h"
+#include <math.h>
+#include <string.h>
 
 typedef struct {
     real *head;   /* (D) */
@@ -67,9 +69,44 @@ rotate_neighbours(real *row, real *pairs, const real *cos_sin, ptrdiff_t n)
     }
 }
 
+/* The scale of a head's integers. */
+static float
+head_scale(const real *head, ptrdiff_t n)
+{
+    real most = 0, not_finite = 0;
+
+    for (ptrdiff_t k = 0; k < n; k++) {
+        real size = head[k] < 0 ? -head[k] : head[k];
+        most = size > most ? size : most;
+        not_finite += head[k] * 0;
+    }
+    return not_finite == 0 ? (float)(most / 127) : NAN;
+}
+
+/* Stores a head as integers, and their scale. */
+static NOINLINE void
+quantise_head(const real *head, ptrdiff_t n, char *output, ptrdiff_t stride, char *to)
+{
+    float scale = head_scale(head, n);
+
+    memcpy(to, &scale, sizeof scale);
+    for (ptrdiff_t k = 0; k < n; k += LANES) {
+        ptrdiff_t some = least(n - k, LANES);
+        real lanes[LANES] = {0};
+        if (scale > 0) {
+            memcpy(lanes, head + k, (size_t)some * sizeof(real));
+            v_store(lanes, v_round(v_div(v_load(lanes), v_set1((real)scale))));
+        }
+        for (ptrdiff_t i = 0; i < some; i++) {
+            ONE_BY_ONE;
+            store_element(output + (k + i) * stride, lanes[i], ATTN_I8);
+        }
+    }
+}
+
 static void
 run_head(const attn_rotary_problem *p, const rotary_work *w, const char *input,
-         const char *cos_sin, char *output)
+         const char *cos_sin, char *output, char *scale)
 {
     ptrdiff_t n = p->head_dim, n_pairs = p->rotary_dim / 2;
     const real *angles = (const real *)(const void *)cos_sin;
@@ -87,21 +124,24 @@ run_head(const attn_rotary_problem *p, const rotary_work *w, const char *input,
     if (angles != NULL) {
         round_row(w->head, n, p->dtype, w->halves);
     }
+    if (scale != NULL) {
+        quantise_head(w->head, n, output, p->output.column_stride, scale);
+        return;
+    }
     round_row(w->head, n, p->cache_dtype, w->halves);
     store_row(output, p->output.column_stride, w->head, n, p->output.dtype);
 }
 
-/* Where a head's row of the output lies. */
+/* Where a head's row of the output, or its scale, lies; NULL without the array. */
 static char *
-rotary_output(const attn_rotary_problem *p, ptrdiff_t b, ptrdiff_t h, ptrdiff_t row)
+rotary_row(const attn_rotary_problem *p, const attn_array *to, ptrdiff_t page_stride,
+           ptrdiff_t b, ptrdiff_t h, ptrdiff_t row)
 {
-    const attn_array *output = &p->output;
-
-    if (p->pages == NULL) {
-        return attn_address(output, &p->batch, b, h, row);
+    if (p->pages == NULL || to->data == NULL) {
+        return attn_address(to, &p->batch, b, h, row);
     }
-    return output->data + attn_page_at(p->pages, b, row) * p->page_stride +
-           h * output->head_stride + row % ATTN_BLOCK * output->row_stride;
+    return to->data + attn_page_at(p->pages, b, row) * page_stride +
+           h * to->head_stride + row % ATTN_BLOCK * to->row_stride;
 }
 
 static void
@@ -125,7 +165,8 @@ run_rotary(const attn_rotary_problem *p, ptrdiff_t first, ptrdiff_t n,
         for (ptrdiff_t h = 0; h < p->n_heads; h++) {
             run_head(p, &w, attn_address(&p->input, &p->batch, b, h, token),
                      attn_address(&p->cos_sin, &p->batch, b, h, token),
-                     rotary_output(p, b, h, to));
+                     rotary_row(p, &p->output, p->page_stride, b, h, to),
+                     rotary_row(p, &p->scale, p->scale_page_stride, b, h, to));
         }
     }
 }

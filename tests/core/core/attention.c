@@ -17,6 +17,8 @@
 #define GOLDEN UINT64_C(0x0d760613ec058f2b)
 #define NATIVE_GOLDEN UINT64_C(0xb3532c69def9c044)
 #define UNIT_GOLDEN UINT64_C(0xa422677e59c15b13)
+/* Of those whose keys or values are integers: no tier has other products for them. */
+#define SCALED_GOLDEN UINT64_C(0x985e9f5850b12649)
 
 #define N_DRAWN 100
 
@@ -239,6 +241,8 @@ static const spec listed[] = {
      .weights = DENSE},
 };
 
+enum { N_SCALED = 90 };
+
 enum { N_LISTED = sizeof listed / sizeof listed[0], N_SPECS = 3 * N_LISTED + N_DRAWN };
 
 /* Of the n-th problem: half of them float, a quarter double. */
@@ -265,6 +269,30 @@ spec_at(int n)
               : k % 3 == 1 ? ATTN_F64
               : k % 2 == 0 ? ATTN_F16
                            : ATTN_BF16;
+    return s;
+}
+
+/* Problem n < N_SCALED of those with scales: drawn, some with few rows and some with heads that are
+ * read in whole vectors. */
+static spec
+scaled_at(int n)
+{
+    static const ptrdiff_t dims[] = {16, 32, 64, 80, 96, 128, 144};
+    uint64_t state = (uint64_t)n + 1000;
+    spec s = draw_spec(&state, dtype_at(n));
+
+    s.name = "scaled";
+    s.key_scales = n % 3 != 1;
+    s.value_scales = n % 3 != 0;
+    s.special = (special)(n / 3 % (INFINITE_QUERIES + 1));
+    s.dropout = n % 7 == 0 ? 0.25 : 0;
+    s.head_dim += s.head_dim == 0;
+    if (n % 2 == 1) {
+        s.n_queries = 1 + random_below(&state, 3);
+        s.head_dim = dims[random_below(&state, 7)];
+        s.value_dim = dims[random_below(&state, 7)];
+        s.key = s.value = DENSE;
+    }
     return s;
 }
 
@@ -314,6 +342,38 @@ test_every_tier_gives_the_same_bits(void)
     check_corpus(&c);
 }
 
+static const char *
+scaled_name(int n)
+{
+    return scaled_at(n).name;
+}
+
+static attn_dtype
+scaled_dtype(int n)
+{
+    attn_dtype dtype = scaled_at(n).dtype;
+    return dtype == ATTN_BF16 ? ATTN_F32 : dtype; /* not every operand is bfloat16 */
+}
+
+static uint64_t
+run_scaled(int n, const attn_tier *tier, int n_threads)
+{
+    spec s = scaled_at(n);
+    return run_spec(&s, tier, n_threads);
+}
+
+void
+test_every_tier_gives_the_same_bits_with_scales(void)
+{
+    static const corpus c = {.n_problems = N_SCALED,
+                             .name = scaled_name,
+                             .dtype = scaled_dtype,
+                             .run = run_scaled,
+                             .golden = SCALED_GOLDEN,
+                             .native_golden = HASH_START};
+    check_corpus(&c);
+}
+
 /* ---- Plain loops -------------------------------------------------------------------- */
 
 /* Units of rounding of what is compared, times some for the arithmetic before it. */
@@ -324,6 +384,7 @@ tolerance(attn_dtype dtype)
     case ATTN_F16: return 0x1p-11 * 1.1;
     case ATTN_BF16: return 0x1p-8 * 1.1;
     case ATTN_F32: return 1e-6;
+    case ATTN_I8: /* of no result */
     case ATTN_F64: break;
     }
     return 4e-15;
@@ -389,11 +450,12 @@ problem_difference(const attn_problem *p)
 void
 test_results_are_those_of_plain_loops(void)
 {
-    double worst[4] = {0}; /* by dtype */
+    double worst[N_FLOATING] = {0}; /* by dtype */
 
-    for (int n = 0; n < N_SPECS; n++) {
+    for (int n = 0; n < N_SPECS + N_SCALED; n++) {
         problem made;
-        spec s = spec_at(n);
+        spec s = n < N_SPECS ? spec_at(n) : scaled_at(n - N_SPECS);
+        s.dropout = 0; /* which plain loops do not know */
         make_problem(&s, &made);
         expect(run_problem(&made, attn_tier_at(0), 1) != 0, "out of memory");
         double d = problem_difference(&made.p);
@@ -402,7 +464,7 @@ test_results_are_those_of_plain_loops(void)
                n, s.name, dtype_name(s.dtype), d);
         worst[s.dtype] = fmax(worst[s.dtype], d);
     }
-    for (int n = 0; n < 4; n++) {
+    for (int n = 0; n < N_FLOATING; n++) {
         note("%s: off by %.2f times what is tolerated", dtype_name((attn_dtype)n),
              worst[n]);
     }
@@ -442,6 +504,8 @@ test_hidden_keys_change_no_bit(void)
         s.key = s.key > SPREAD ? DENSE : s.key;
         s.value = s.value > SPREAD ? DENSE : s.value;
         s.lengths = true;
+        s.key_scales = n % 3 == 1;
+        s.value_scales = n % 3 > 0;
         s.special = ORDINARY;
         uint64_t ordinary = run_spec(&s, attn_tier_at(0), 1);
         s.special = NAN_WHERE_HIDDEN;
@@ -527,6 +591,7 @@ test_rows_alone_have_the_bits_they_have_together(void)
         problem made;
         spec s = draw_spec(&state, dtype_at(n));
         s.n_queries += 10; /* no row form */
+        s.key_scales = s.value_scales = n % 2 == 1;
         make_problem(&s, &made);
         run_problem(&made, attn_tier_at(0), 1);
         for (int k = 0; k < 3; k++) {
@@ -674,6 +739,8 @@ test_few_rows_have_the_bits_they_have_alone(void)
         s.mask = s.special != ORDINARY && s.mask == ABSENT ? DENSE : s.mask;
         s.head_dim += s.head_dim == 0;
         s.group = group;
+        s.key_scales = n % 4 == 1;
+        s.value_scales = n % 4 > 1;
         s.n_queries = n_rows / group;
         s.batch[0] = 1;
         make_problem(&s, &made);

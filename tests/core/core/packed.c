@@ -70,6 +70,8 @@ alone(const problem *all, ptrdiff_t b, const int64_t *queries, const int64_t *ke
     skip_rows(&one.p.lse, queries[b]);
     skip_rows(&one.p.key, keys[b]);
     skip_rows(&one.p.value, keys[b]);
+    skip_rows(&one.p.key_scale, keys[b]);
+    skip_rows(&one.p.value_scale, keys[b]);
     return one;
 }
 
@@ -100,7 +102,9 @@ test_packed_sequences_have_the_bits_of_each_alone(void)
     const attn_tier *tier;
 
     for (int n = 0; n < 24; n++) {
-        spec s = draw_spec(&state, (attn_dtype)(n % ATTN_N_DTYPES));
+        spec s = draw_spec(&state, (attn_dtype)(n % N_FLOATING));
+        s.key_scales = n / N_FLOATING % 3 == 1;
+        s.value_scales = n / N_FLOATING % 3 > 0;
         ptrdiff_t n_sequences = 1 + random_below(&state, MAX_SEQUENCES);
         int64_t queries[MAX_SEQUENCES + 1], keys[MAX_SEQUENCES + 1];
         problem made;

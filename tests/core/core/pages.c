@@ -14,7 +14,7 @@ static spec
 spec_at(int n, uint64_t *state)
 {
     static const ptrdiff_t keys[] = {1, 127, 128, 129, 300, 512, 640, 1100};
-    spec s = draw_spec(state, (attn_dtype)(n % ATTN_N_DTYPES));
+    spec s = draw_spec(state, (attn_dtype)(n % N_FLOATING));
 
     s.n_keys = keys[random_below(state, 8)];
     s.special = n % 5 == 2   ? NAN_WHERE_HIDDEN
@@ -30,6 +30,8 @@ spec_at(int n, uint64_t *state)
         s.group = s.n_queries = 1 + n / 16;
         s.head_dim = s.value_dim = 128;
     }
+    s.key_scales = n / N_FLOATING % 3 == 1;
+    s.value_scales = n / N_FLOATING % 3 > 0;
     return s;
 }
 

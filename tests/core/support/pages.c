@@ -58,13 +58,24 @@ page_array(const attn_problem *p, attn_array *array, ptrdiff_t n_columns, layout
     *array = pool->p.output;
 }
 
+/* The arrays of a problem's keys. */
+static void
+list_arrays(attn_problem *p, attn_array *arrays[4])
+{
+    arrays[0] = &p->key;
+    arrays[1] = &p->value;
+    arrays[2] = &p->key_scale;
+    arrays[3] = &p->value_scale;
+}
+
 void
 put_in_pages(attn_problem *p, uint64_t *state, paged *to)
 {
     static const layout layouts[] = {DENSE, DENSE, HEADS_INSIDE, SPREAD, REVERSED};
+    const ptrdiff_t n_columns[] = {p->head_dim, p->value_dim, 1, 1};
+    attn_array *arrays[4];
 
-    to->inputs[0] = p->key;
-    to->inputs[1] = p->value;
+    list_arrays(p, arrays);
     to->pages.n = (p->n_keys + ATTN_BLOCK - 1) / ATTN_BLOCK;
     ptrdiff_t n = p->batch.n * to->pages.n;
     to->table = malloc((size_t)(n + 1) * sizeof *to->table);
@@ -73,21 +84,32 @@ put_in_pages(attn_problem *p, uint64_t *state, paged *to)
     }
     to->pages.table = to->table;
     deal_pages(n, state, to->table);
-    page_array(p, &p->key, p->head_dim, layouts[random_below(state, 5)], to, &to->key);
-    page_array(p, &p->value, p->value_dim, layouts[random_below(state, 5)], to,
-               &to->value);
+    for (int i = 0; i < 4; i++) {
+        to->inputs[i] = *arrays[i];
+        if (arrays[i]->data != NULL) {
+            page_array(p, arrays[i], n_columns[i], layouts[random_below(state, 5)], to,
+                       &to->pools[i]);
+        }
+    }
     to->pages.key_stride = ATTN_BLOCK * p->key.row_stride;
     to->pages.value_stride = ATTN_BLOCK * p->value.row_stride;
+    to->pages.key_scale_stride = ATTN_BLOCK * p->key_scale.row_stride;
+    to->pages.value_scale_stride = ATTN_BLOCK * p->value_scale.row_stride;
     p->pages = &to->pages;
 }
 
 void
 put_back(attn_problem *p, paged *from)
 {
-    p->key = from->inputs[0];
-    p->value = from->inputs[1];
+    attn_array *arrays[4];
+
+    list_arrays(p, arrays);
+    for (int i = 0; i < 4; i++) {
+        if (arrays[i]->data != NULL) {
+            free_problem(&from->pools[i]);
+        }
+        *arrays[i] = from->inputs[i];
+    }
     p->pages = NULL;
-    free_problem(&from->key);
-    free_problem(&from->value);
     free(from->table);
 }

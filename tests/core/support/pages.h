@@ -8,8 +8,8 @@
 typedef struct {
     attn_pages pages;
     int64_t *table;       /* their numbers */
-    problem key, value;   /* all pages of all batches; what is in none is NaN */
-    attn_array inputs[2]; /* key and value of the problem as it was */
+    problem pools[4];     /* all pages of all batches; what is in none is NaN */
+    attn_array inputs[4]; /* of the problem as it was: keys, values and their scales */
 } paged;
 
 /* Puts the problem's keys and values into pages, until put_back. */

@@ -21,6 +21,9 @@ logit(const attn_problem *p, ptrdiff_t batch, ptrdiff_t head, ptrdiff_t i, ptrdi
                read_element(p, &p->key, batch, head / p->group, j, d);
     }
     sum *= p->scale;
+    if (p->key_scale.data != NULL) {
+        sum *= read_element(p, &p->key_scale, batch, head / p->group, j, 0);
+    }
     if (p->softcap > 0) {
         sum = p->softcap * tanh(sum / p->softcap);
     }
@@ -68,12 +71,16 @@ plain_row(const attn_problem *p, ptrdiff_t batch, ptrdiff_t head, ptrdiff_t i,
         output[d] = 0;
     }
     for (ptrdiff_t j = 0; j < p->n_keys; j++) {
+        double weight = weights[j];
         if (!may_see(p, batch, head, i, j)) {
             continue;
         }
+        if (p->value_scale.data != NULL) {
+            weight *= read_element(p, &p->value_scale, batch, head / p->group, j, 0);
+        }
         for (ptrdiff_t d = 0; d < p->value_dim; d++) {
             output[d] +=
-                weights[j] * read_element(p, &p->value, batch, head / p->group, j, d);
+                weight * read_element(p, &p->value, batch, head / p->group, j, d);
         }
     }
 }
@@ -118,6 +125,7 @@ stored_as(attn_dtype dtype, double x)
     case ATTN_F16: return nearest(x, 10, -14, 65504);
     case ATTN_BF16: return nearest((double)(float)x, 7, -126, 0x1.fep127);
     case ATTN_F32: return (double)(float)x;
+    case ATTN_I8: return fmin(fmax(nearbyint((double)(float)x), -127), 127);
     case ATTN_F64: break;
     }
     return x;

@@ -20,6 +20,7 @@ dtype_name(attn_dtype dtype)
     case ATTN_BF16: return "bfloat16";
     case ATTN_F32: return "float32";
     case ATTN_F64: return "float64";
+    case ATTN_I8: return "int8";
     }
     return "of no dtype";
 }
@@ -114,6 +115,7 @@ read_number(const char *at, attn_dtype dtype)
     case ATTN_F16: memcpy(&half, at, sizeof half); return (double)attn_from_f16(half);
     case ATTN_BF16: memcpy(&half, at, sizeof half); return (double)attn_from_bf16(half);
     case ATTN_F32: memcpy(&single, at, sizeof single); return (double)single;
+    case ATTN_I8: return *(const signed char *)at;
     case ATTN_F64: break;
     }
     memcpy(&wide, at, sizeof wide);
@@ -138,6 +140,7 @@ write_number(char *at, attn_dtype dtype, double x)
     case ATTN_BF16: half = attn_to_bf16(single), memcpy(at, &half, sizeof half); break;
     case ATTN_F32: memcpy(at, &single, sizeof single); break;
     case ATTN_F64: memcpy(at, &x, sizeof x); break;
+    case ATTN_I8: *(signed char *)at = attn_to_i8(single); break;
     }
 }
 
@@ -153,12 +156,13 @@ set_shape(const attn_problem *p, ptrdiff_t n_heads, ptrdiff_t n_rows,
     shape[COLUMN] = n_columns;
 }
 
-/* Gives every element a number in [-1, 1). */
+/* Gives every element a number in [-1, 1), integers one from -127 to 127. */
 static void
 fill(const problem *made, const attn_array *array, const ptrdiff_t shape[N_AXES],
      uint64_t seed)
 {
     const attn_problem *p = &made->p;
+    double largest = array->dtype == ATTN_I8 ? 127 : 1;
 
     for (ptrdiff_t b = 0; b < p->batch.n; b++) {
         for (ptrdiff_t h = 0; h < shape[HEAD]; h++) {
@@ -166,7 +170,7 @@ fill(const problem *made, const attn_array *array, const ptrdiff_t shape[N_AXES]
                 char *row = element(p, array, b, h, i, 0);
                 for (ptrdiff_t d = 0; d < shape[COLUMN]; d++) {
                     write_number(row + d * array->column_stride, array->dtype,
-                                 random_unit(&seed));
+                                 random_unit(&seed) * largest);
                 }
             }
         }
@@ -361,7 +365,39 @@ any_row_sees(const attn_problem *p, ptrdiff_t batch, ptrdiff_t kv_head, ptrdiff_
     return seen;
 }
 
+/* Scales of either sign, with which integers are numbers in [-1, 1). */
+static void
+add_scales(problem *made, attn_array *array, layout how, uint64_t seed)
+{
+    attn_problem *p = &made->p;
+
+    add_reals(made, array, how, seed % 2 == 0 ? ATTN_F32 : ATTN_F64, p->n_kv_heads,
+              p->n_keys, 1, seed);
+    for (ptrdiff_t b = 0; b < (how == ONE_BATCH ? 1 : p->batch.n); b++) {
+        for (ptrdiff_t h = 0; h < p->n_kv_heads; h++) {
+            for (ptrdiff_t j = 0; j < p->n_keys; j++) {
+                char *at = element(p, array, b, h, j, 0);
+                write_number(at, array->dtype, read_number(at, array->dtype) / 127);
+            }
+        }
+    }
+}
+
 static const double poisons[] = {NAN, INFINITY, -INFINITY};
+
+/* All numbers of a key, or value, become one; of integers their scale does. */
+static void
+poison_row(const attn_problem *p, const attn_array *array, const attn_array *scales,
+           ptrdiff_t n, ptrdiff_t b, ptrdiff_t h, ptrdiff_t j, double poison)
+{
+    if (scales->data != NULL) {
+        write_number(element(p, scales, b, h, j, 0), scales->dtype, poison);
+        return;
+    }
+    for (ptrdiff_t d = 0; d < n; d++) {
+        write_number(element(p, array, b, h, j, d), array->dtype, poison);
+    }
+}
 
 static void
 poison_hidden_keys(attn_problem *p)
@@ -373,30 +409,33 @@ poison_hidden_keys(attn_problem *p)
                 if (any_row_sees(p, b, h, j)) {
                     continue;
                 }
-                for (ptrdiff_t d = 0; d < p->head_dim; d++) {
-                    write_number(element(p, &p->key, b, h, j, d), p->key.dtype, poison);
-                }
-                for (ptrdiff_t d = 0; d < p->value_dim; d++) {
-                    write_number(element(p, &p->value, b, h, j, d), p->value.dtype,
-                                 poison);
-                }
+                poison_row(p, &p->key, &p->key_scale, p->head_dim, b, h, j, poison);
+                poison_row(p, &p->value, &p->value_scale, p->value_dim, b, h, j,
+                           poison);
             }
         }
     }
 }
 
-/* In every 37th key or value, one element. */
+static void
+poison_one(const attn_problem *p, const attn_array *array, const attn_array *scales,
+           ptrdiff_t j, ptrdiff_t d, double poison)
+{
+    const attn_array *to = scales->data != NULL ? scales : array;
+
+    write_number(element(p, to, 0, 0, j, to == array ? d : 0), to->dtype, poison);
+}
+
+/* In every 37th key or value, one element, or their scale. */
 static void
 poison_some_keys(attn_problem *p)
 {
     for (ptrdiff_t j = 5; j < p->n_keys; j += 37) {
         double poison = poisons[j / 37 % 3];
         if (j % 2 == 0 && p->head_dim > 0) {
-            char *at = element(p, &p->key, 0, 0, j, j % p->head_dim);
-            write_number(at, p->key.dtype, (double)NAN);
+            poison_one(p, &p->key, &p->key_scale, j, j % p->head_dim, (double)NAN);
         } else if (p->value_dim > 0) {
-            char *at = element(p, &p->value, 0, 0, j, j % p->value_dim);
-            write_number(at, p->value.dtype, poison);
+            poison_one(p, &p->value, &p->value_scale, j, j % p->value_dim, poison);
         }
     }
 }
@@ -408,6 +447,13 @@ poison_some_queries(attn_problem *p)
         char *at = element(p, &p->query, 0, 0, i, i % p->head_dim);
         write_number(at, p->query.dtype, poisons[i / 3 % 3]);
     }
+}
+
+/* Scales lie as their keys do, but for what these broadcast. */
+static layout
+scales_layout(layout of_keys)
+{
+    return of_keys > SPREAD ? DENSE : of_keys;
 }
 
 /* ---- Problems ----------------------------------------------------------------------- */
@@ -433,12 +479,18 @@ make_problem(const spec *s, problem *made)
     ptrdiff_t n_heads = s->n_kv_heads * s->group;
     add_reals(made, &p->query, s->query, s->dtype, n_heads, s->n_queries, s->head_dim,
               1);
-    add_reals(made, &p->key, s->key, s->dtype, s->n_kv_heads, s->n_keys, s->head_dim,
-              2);
-    add_reals(made, &p->value, s->value, s->dtype, s->n_kv_heads, s->n_keys,
-              s->value_dim, 3);
+    add_reals(made, &p->key, s->key, s->key_scales ? ATTN_I8 : s->dtype, s->n_kv_heads,
+              s->n_keys, s->head_dim, 2);
+    add_reals(made, &p->value, s->value, s->value_scales ? ATTN_I8 : s->dtype,
+              s->n_kv_heads, s->n_keys, s->value_dim, 3);
     add_reals(made, &p->output, s->output, s->dtype, n_heads, s->n_queries,
               s->value_dim, 4);
+    if (s->key_scales) {
+        add_scales(made, &p->key_scale, scales_layout(s->key), 13);
+    }
+    if (s->value_scales) {
+        add_scales(made, &p->value_scale, scales_layout(s->value), 14);
+    }
     add_options(s, made);
     add_pair_arrays(s, made);
     switch (s->special) {

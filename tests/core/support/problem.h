@@ -30,6 +30,9 @@ typedef enum {
     INFINITE_QUERIES
 } special;
 
+/* The dtypes that a spec may have. */
+enum { N_FLOATING = ATTN_F64 + 1 };
+
 typedef struct {
     const char *name;
     attn_dtype dtype;
@@ -46,6 +49,7 @@ typedef struct {
     double softcap;
     double dropout;
     special special;
+    bool key_scales, value_scales; /* then keys, values are integers */
 } spec;
 
 typedef struct {

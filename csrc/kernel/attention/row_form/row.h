@@ -14,6 +14,22 @@ row_keys(ptrdiff_t n_keys)
     return round_up(n_keys, most(SUM_TERMS, LANES));
 }
 
+/* Multiplies the block's scores by the scales of its keys. */
+static NOINLINE void
+scale_row_scores(work *w, const block *b)
+{
+    ptrdiff_t n_keys = b->end - b->first;
+    real scales[ATTN_BLOCK];
+
+    load_scales(&w->rows, false, b->first, n_keys, scales);
+    for (ptrdiff_t r = 0; r < w->rows.task->n_rows; r++) {
+        for (ptrdiff_t k = 0; k < n_keys; k += LANES) {
+            real *at = w->scores + r * ATTN_BLOCK + k;
+            v_store(at, v_mul(v_load(at), v_load(scales + k)));
+        }
+    }
+}
+
 /* S[row][key] for the block's keys; lanes behind the last key, up to row_keys, are
  * -inf. Returns the factor that turns scores into logits. */
 static real
@@ -24,6 +40,9 @@ score_rows(work *w, const block *b)
 
     for (ptrdiff_t k = 0; k < n_keys; k += KEY_GROUP) {
         score_group(w, b, k);
+    }
+    if (TERMS == 1 && w->rows.task->key_scale != NULL) {
+        scale_row_scores(w, b);
     }
     if (!plain || b->coverage == ATTN_SEE_SOME) {
         finish_scores(

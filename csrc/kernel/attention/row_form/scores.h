@@ -40,18 +40,41 @@ load_column(const char *at, ptrdiff_t row, const storage kind)
     return v_load_operands(lanes);
 }
 
-/* sum[row][lane] += query[row][d] * key[lane][d] for the n operands d from `at` on that
- * the transposed vectors of k hold. */
+/* sum[row][lane] += query[row][d] * key[lane][d] for the n * each operands d from `at` on that
+ * the transposed vectors of k hold, `each` in a lane. */
 static INLINE void
-add_products(v_real *sum, const v_operand *k, const int n, const int rows,
-             const work *w, ptrdiff_t at)
+add_products(v_real *sum, const v_operand *k, const int n, const int each,
+             const int rows, const work *w, ptrdiff_t at, const storage kind)
 {
     UNROLLED for (int i = 0; i < n; i++)
     {
-        for (int r = 0; r < rows; r++) {
-            v_operand q = v_set1_operand(w->rows.query[r * w->rows.key_width + at + i]);
-            sum[r] = v_dot(q, k[i], sum[r]);
+        UNROLLED for (int j = 0; j < each; j++)
+        {
+            v_operand x = each > 1 ? operand_of_lanes(k[i], j, kind) : k[i];
+            const operand *q = w->rows.query + at + i * each + j;
+            for (int r = 0; r < rows; r++) {
+                v_operand y = v_set1_operand(q[r * w->rows.key_width]);
+                sum[r] = v_dot(y, x, sum[r]);
+            }
         }
+    }
+}
+
+/* The same of n_vec vectors of keys, from the n operands at an address on, each in LANES lanes. */
+static INLINE void
+add_columns(v_real *sum, const char *at, ptrdiff_t row, const int n_vec, const int each,
+            const int rows, const work *w, ptrdiff_t d, const storage kind)
+{
+    v_operand k[LANES];
+
+    for (int v = 0; v < n_vec; v++) {
+        for (int i = 0; i < LANES; i++) {
+            const char *from = at + (v * LANES + i) * row;
+            k[i] =
+                each > 1 ? load_in_lanes(from, kind) : load_operands(from, NULL, kind);
+        }
+        v_transpose_operands(k);
+        add_products(sum + v * rows, k, LANES, each, rows, w, d, kind);
     }
 }
 
@@ -63,7 +86,8 @@ score_keys(const work *w, const key_lanes *keys, const int rows, int n_vec,
            real *scores, const storage kind)
 {
     const ptrdiff_t size = storage_bytes(kind);
-    const ptrdiff_t lines = LANES * LANES * size / CACHE_LINE; /* in LANES columns */
+    const ptrdiff_t step = LANES * lane_operands(kind);
+    const ptrdiff_t lines = step * LANES * size / CACHE_LINE; /* in these columns */
     const char *at = keys->at;
     ptrdiff_t d = 0;
 
@@ -71,31 +95,28 @@ score_keys(const work *w, const key_lanes *keys, const int rows, int n_vec,
          first += DIM_STEPS) {
         ptrdiff_t end = least(first + DIM_STEPS, w->rows.key_width);
         v_real sum[ATTN_FEW_ROWS];
-        v_operand k[LANES];
         for (int i = 0; i < rows * n_vec; i++) {
             sum[i] = v_set1(0);
         }
-        for (; d + LANES <= end; d += LANES, at += LANES * size) {
+        for (; d + step <= end; d += step, at += step * size) {
             if (d * size % CACHE_LINE == 0) {
                 prefetch_line(&keys->next, d * size);
             }
-            for (int v = 0; v < n_vec; v++) {
-                for (int i = 0; i < LANES; i++) {
-                    k[i] = load_operands(at + (v * LANES + i) * keys->row, NULL, kind);
-                }
-                v_transpose_operands(k);
-                add_products(sum + v * rows, k, LANES, rows, w, d);
-            }
+            add_columns(sum, at, keys->row, n_vec, lane_operands(kind), rows, w, d,
+                        kind);
             if (keys->touch != NULL && rows == 1 && n_vec == 2) { /* a loop is slower */
                 touch(w, keys->touch + 2 * LANES * size * d, 2 * lines, rows);
             } else if (keys->touch != NULL) {
                 touch(w, keys->touch + LANES * size * d, lines, rows);
             }
         }
+        for (; step > LANES && d + LANES <= end; d += LANES, at += LANES * size) {
+            add_columns(sum, at, keys->row, n_vec, 1, rows, w, d, kind);
+        }
         for (; d < end; d++, at += size) {
             for (int v = 0; v < n_vec; v++) {
-                k[0] = load_column(at + v * LANES * keys->row, keys->row, kind);
-                add_products(sum + v * rows, k, 1, rows, w, d);
+                v_operand k = load_column(at + v * LANES * keys->row, keys->row, kind);
+                add_products(sum + v * rows, &k, 1, 1, rows, w, d, kind);
             }
         }
         for (int i = 0; i < rows * n_vec; i++) {
@@ -133,6 +154,7 @@ score_keys_of_rows(const work *w, const key_lanes *keys, int n_vec, real *scores
 #if REAL_BITS == 32 && TERMS == 1
     case AS_F16: score_keys_as(w, keys, n_vec, scores, AS_F16); break;
     case AS_BF16: score_keys_as(w, keys, n_vec, scores, AS_BF16); break;
+    case AS_I8: score_keys_as(w, keys, n_vec, scores, AS_I8); break;
 #elif TERMS > 1
     case AS_TWO_ROWS: /* of values alone */
 #endif

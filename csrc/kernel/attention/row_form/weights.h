@@ -52,6 +52,27 @@ take_weights(work *w, ptrdiff_t k, ptrdiff_t n, real *sums)
     }
 }
 
+/* Multiplies n weights of each row, from k on, by the scales of their values; those of values
+ * that a row may not see stay 0, whatever the scales are. */
+static NOINLINE void
+scale_row_weights(work *w, const block *b, ptrdiff_t k, ptrdiff_t n)
+{
+    real scales[KEY_GROUP];
+
+    load_scales(&w->rows, true, b->first + k, n, scales);
+    for (ptrdiff_t r = 0; r < w->rows.task->n_rows; r++) {
+        for (ptrdiff_t i = 0; i < n; i += LANES) {
+            real *at = w->scores + r * ATTN_BLOCK + k + i;
+            v_real x = v_mul(v_load(at), v_load(scales + i));
+            if (b->coverage != ATTN_SEE_ALL) {
+                uint64_t seen = w->rows.see[r][(k + i) / 64] >> ((k + i) % 64);
+                x = v_select(v_mask_of(seen), x, v_set1(0));
+            }
+            v_store(at, x);
+        }
+    }
+}
+
 /* Prepares a group of keys, from k on, for the sums of its values: finishes its weights
  * and prefetches the rows that are read later. */
 static void
@@ -62,6 +83,9 @@ begin_group(work *w, const block *b, ptrdiff_t k, real *sums)
 
     prefetch_rows(&next, 0, next.n_rows);
     take_weights(w, k, least(n_keys - k, KEY_GROUP), sums);
+    if (TERMS == 1 && w->rows.task->value_scale != NULL) {
+        scale_row_weights(w, b, k, least(n_keys - k, KEY_GROUP));
+    }
 }
 
 #endif

@@ -43,6 +43,30 @@ finish_with_bias(const work *w, const block *b, const strip *all, int tile,
     }
 }
 
+/* Multiplies a span's lines by the scales of its keys or values; weights of values that a row
+ * may not see stay 0, whatever the scales are. */
+static NOINLINE void
+scale_tile(const work *w, const block *b, int tile, const span *s, bool value)
+{
+    const uint64_t *bits =
+        value && s->masked ? w->rows.see_lanes + (s->first - b->first) : NULL;
+    real scales[ATTN_BLOCK];
+
+    load_scales(&w->rows, value, s->first, s->n, scales);
+    for (ptrdiff_t k = 0; k < s->n; k++) {
+        for (ptrdiff_t lane = 0; lane < tile_vectors(&w->rows, tile) * LANES;
+             lane += LANES) {
+            real *at = scores_of(w, tile) + k * WIDTH + lane;
+            v_real x = v_mul(v_load(at), v_set1(scales[k]));
+            if (bits != NULL) {
+                uint64_t seen = bits[k] >> ((ptrdiff_t)tile * WIDTH + lane);
+                x = v_select(v_mask_of(seen), x, v_set1(0));
+            }
+            v_store(at, x);
+        }
+    }
+}
+
 /* Turns the products of a span into scores, masked ones into -inf; returns the factor
  * that turns scores into logits. */
 static real
@@ -57,6 +81,9 @@ finish_tile(work *w, const block *b, int tile, const span *s)
                  .n_lines = s->n,
                  .n_vec = tile_vectors(&w->rows, tile)};
 
+    if (TERMS == 1 && w->rows.task->key_scale != NULL) {
+        scale_tile(w, b, tile, s, false);
+    }
     if (w->rows.task->bias != NULL) {
         finish_with_bias(w, b, &all, tile, s->first - b->first);
         return 1;

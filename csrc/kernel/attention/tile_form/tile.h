@@ -25,6 +25,9 @@ exponentiate_tile(work *w, const block *b, int tile, const span *s)
         exponentiate_lanes(scores + i, s->n, scale, max + i, sum + i, rescale + i, 1);
     }
     drop_tile(w, b, tile, s, 1);
+    if (TERMS == 1 && w->rows.task->value_scale != NULL) {
+        scale_tile(w, b, tile, s, true);
+    }
     for (ptrdiff_t i = s->n * WIDTH; i < n * WIDTH; i += LANES) {
         v_store(scores + i, v_set1(0));
     }
