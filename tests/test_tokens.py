@@ -112,7 +112,7 @@ def test_what_does_not_fit_is_refused_in_a_sentence(tmp_path, tagger, filler):
         with pytest.raises((TypeError, ValueError), match=words):
             call()
     write_with_head(tmp_path / "words", masked_words=True)
-    with pytest.raises(ValueError, match="no head of BertForMaskedLM, .*missing clas"):
+    with pytest.raises(ValueError, match=r"no head of BertForMaskedLM, .*missing clas"):
         TokenClassifier.from_pretrained(tmp_path / "words")
     config = json.loads((tmp_path / "words" / "config.json").read_text())
     config["architectures"] = ["BertForQuestionAnswering"]

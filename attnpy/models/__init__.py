@@ -10,6 +10,7 @@ from attnpy.models.bert import BertEncoder
 from attnpy.models.classify import TextClassifier
 from attnpy.models.decoder import CausalDecoder
 from attnpy.models.encoder_decoder import EncoderDecoder
+from attnpy.models.m3 import M3Encoder, M3Vectors, lexical_score, maxsim
 from attnpy.models.rerank import CrossEncoder
 from attnpy.models.sampling import sample
 from attnpy.models.sentences import SentenceEncoder
@@ -22,10 +23,14 @@ __all__ = [
     "CrossEncoder",
     "EncoderDecoder",
     "FillMask",
+    "M3Encoder",
+    "M3Vectors",
     "SentenceEncoder",
     "TextClassifier",
     "TextToText",
     "TokenClassifier",
+    "lexical_score",
+    "maxsim",
     "sample",
 ]
 

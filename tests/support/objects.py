@@ -65,6 +65,12 @@ def text_to_text(_):
     return models.TextToText(model, tokenizer)
 
 
+def m3_encoder(folder):
+    encoder, rng = sentence_encoder(folder), np.random.default_rng(0)
+    heads = [rng.random(shape) for shape in ((12, 1), 1, (12, 7), 7)]
+    return models.M3Encoder(encoder, *heads)
+
+
 def search_result(folder):
     return sentence_encoder(folder).search("cat", normal(9, 12))
 
@@ -117,6 +123,8 @@ EXAMPLES = {
         1, 8, 2, 32, vocab_size=9, num_buckets=4
     ),
     "models.FillMask": fill_mask,
+    "models.M3Encoder": m3_encoder,
+    "models.M3Vectors": lambda folder: m3_encoder(folder).encode("cat"),
     "models.SentenceEncoder": sentence_encoder,
     "models.TextClassifier": text_classifier,
     "models.TextToText": text_to_text,

@@ -185,6 +185,10 @@ def sentence_cases():
     for name in ("scores", "predict"):
         call = functools.partial(getattr(classifier, name), progress=False)
         yield f"models.TextClassifier.{name}", call, (texts,)
+    matrices = np.ones((12, 1)), np.ones(1), np.ones((12, 7)), np.ones(7)
+    several = models.M3Encoder(encoder, *matrices)
+    yield "models.M3Encoder.encode", several.encode, (texts,)
+    yield "models.maxsim", models.maxsim, (vectors, [vectors, vectors[:3]])
     heads = {"TokenClassifier": "token_classifier", "FillMask": "masked_words"}
     for owner, head in heads.items():
         with tempfile.TemporaryDirectory() as folder:

@@ -628,6 +628,13 @@ def labels(bert: attnpy.models.BertEncoder, tokenizer: Any) -> None:
     filler = attnpy.models.FillMask(bert, tokenizer, mask_token="[MASK]")
     filler.predict("a [MASK]", top_k=3)
     filler.predict("a [MASK]", top_k="3")  # wrong
+    several = attnpy.models.M3Encoder.from_pretrained("bge-m3", max_length=512)
+    found = several.encode(["a"], sparse=False, batch_size=8)
+    assert_type(found, attnpy.models.M3Vectors)
+    assert_type(found.dense, Array | None)
+    several.encode(["a"], colbert=True)  # wrong
+    assert_type(attnpy.models.lexical_score({1: 0.5}, {1: 0.5}), float)
+    attnpy.models.maxsim([[1.0]], [[[1.0]]], mean=True)
     attnpy.models.FillMask.from_pretrained("folder", dtype="float16")
 
 
