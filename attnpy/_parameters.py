@@ -10,6 +10,8 @@ from __future__ import annotations
 import collections
 import itertools
 import math
+import mmap
+import sys
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -448,11 +450,26 @@ def first_names(layer: object) -> dict[str, str]:
 class Unset(np.random.Generator):
     """A generator that draws zeros, for initial values that are about to be replaced.
 
-    Their memory is not touched, and no number is drawn or rounded.
+    Their memory is not touched, and no number is drawn or rounded. Matrices that
+    become integers are `freed` soon, one after another: then each has memory of the
+    system's own. In the holes that malloc keeps, later arrays would touch page after
+    page.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, freed: bool = False) -> None:
         super().__init__(np.random.PCG64(0))
+        self.freed = freed
+
+    def matrix(self, shape: tuple[int, int], dtype: np.dtype[Any]) -> Array:
+        """Return zeros."""
+        n_bytes = math.prod(shape) * dtype.itemsize
+        if not self.freed or n_bytes == 0:
+            return np.zeros(shape, dtype)
+        if sys.platform == "win32":
+            memory = mmap.mmap(-1, n_bytes)
+        else:
+            memory = mmap.mmap(-1, n_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        return np.frombuffer(memory, dtype).reshape(shape)
 
 
 def xavier_uniform(
@@ -468,7 +485,7 @@ def xavier_uniform(
     columns, unless fan_out is given.
     """
     if isinstance(rng, Unset):
-        return np.zeros(shape, dtype)
+        return rng.matrix(shape, dtype)
     fan_in, n_columns = shape
     limit = math.sqrt(6 / (fan_in + (n_columns if fan_out is None else fan_out)))
     return _dtypes.rounded(rng.uniform(-limit, limit, shape), dtype)

@@ -10,7 +10,7 @@ from attnpy import _checks, _dtypes, _keywords
 from attnpy._packed_weight import CACHE_LINE, LARGEST, PANEL_COLUMNS, row_numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
@@ -25,7 +25,7 @@ ACTIVATIONS = ("float", "int8")
 FLOATS = ("float32", "float16")  # of scales
 FACTORS = ("scale", "coarse_scale", "minimum", "coarse_minimum")
 
-BLOCK_SIZE = 1 << 18  # numbers of a matrix that are quantised at a time
+BLOCK_SIZE = 1 << 17  # numbers of a matrix that are quantised at a time
 
 
 class Factors(NamedTuple):
@@ -498,6 +498,43 @@ def made(
         )
     )
     return weight
+
+
+def of_columns(
+    n_rows: int,
+    n_columns: int,
+    blocks: Iterable[Mapping[str, Array]],
+    rounds: bool,
+    *,
+    bits: int,
+    group: int,
+    zero: int = 0,
+    groups_per_block: int = 8,
+) -> QuantizedWeight:
+    """Return a matrix, (K, M), some whole panels of columns after the others.
+
+    What is read of a file is in memory only once so. A block has the arrays that
+    `QuantizedWeight.from_blocks` takes, in its dtypes: ``codes`` (K, n) and others.
+    """
+    packing = Packing(n_rows, n_columns, bits, zero)
+    found: dict[str, list[Array]] = {name: [] for name in FACTORS}
+    first = 0
+    for block in blocks:
+        packing.write(first, block["codes"])
+        first += block["codes"].shape[1]
+        for name in block.keys() & set(FACTORS):
+            array = block[name]
+            _check_factors(array, name, array.shape, (array.dtype.name,))
+            found[name].append(array.copy())
+    whole = {name: np.concatenate(x, 1) for name, x in found.items() if x}
+    scale, minimum = (
+        Factors(whole[name], whole.get(f"coarse_{name}")) if name in whole else None
+        for name in ("scale", "minimum")
+    )
+    if scale is None:  # there are no columns
+        scale = Factors(np.empty((-(-n_rows // group), n_columns), np.float16))
+    kind = np.dtype(np.float32)
+    return made(packing, kind, group, groups_per_block, rounds, scale, minimum)
 
 
 def _in_pairs(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:

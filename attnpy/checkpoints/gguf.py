@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from attnpy import _parameters, _pickles, _repr
+from attnpy import _checks, _parameters, _pickles, _repr
 from attnpy._quoting import named
 from attnpy.checkpoints import (
     gguf_blocks,
@@ -206,8 +206,9 @@ class GgufFile(Mapping[str, "Array"]):
         ValueError
             If it is not a matrix of integers, or its scales are not finite.
         """
-        from attnpy._quantized import QuantizedWeight
+        from attnpy._quantized import ACTIVATIONS, of_columns
 
+        rounds = _checks.one_of(activations, "activations", ACTIVATIONS) == "int8"
         place = self._places[name]
         if place.type_name not in gguf_blocks.FORMS or len(place.shape) != 2:
             raise ValueError(
@@ -215,12 +216,11 @@ class GgufFile(Mapping[str, "Array"]):
                 f"{', '.join(gguf_blocks.FORMS)}, got {place.type_name} of shape "
                 f"{place.shape}"
             )
-        rows = self._blocks(name, 0, place.shape[0])
-        if place.head_dim:
-            rows = rows[_in_file(np.arange(len(rows)), place.head_dim)]
-        given = gguf_blocks.arguments(place.type_name, rows)
+        form = gguf_blocks.FORMS[place.type_name]
+        n_columns, n_rows = place.shape
+        blocks = (gguf_blocks.arrays(form, rows) for rows in self._some_rows(name))
         try:
-            return QuantizedWeight.from_blocks(**given, activations=activations)
+            return of_columns(n_rows, n_columns, blocks, rounds, **form.options)
         except ValueError:  # the rest is as it must be
             raise ValueError(
                 f"{named(name)}: expected blocks whose scales are finite, got NaN or "
@@ -236,9 +236,28 @@ class GgufFile(Mapping[str, "Array"]):
         reading.fill(place.file, at, blocks.reshape(-1).data, name)
         return blocks
 
+    def _some_rows(self, name: str) -> Iterator[NDArray[np.uint8]]:
+        """Return the bytes of some rows after others, in the order they have here."""
+        from attnpy._quantized import column_blocks
+
+        place = self._places[name]
+        n, n_inner = place.shape
+        whole = None
+        if place.head_dim:
+            whole = self._blocks(name, 0, n)[_in_file(np.arange(n), place.head_dim)]
+        for rows in column_blocks(n_inner, n):
+            if whole is None:
+                yield self._blocks(name, rows.start, rows.stop)
+            else:
+                yield whole[rows]
+
     def __iter__(self) -> Iterator[str]:
         """Go through the names."""
         return iter(self._places)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether there is such a name; the array is not read."""
+        return name in self._places
 
     def __len__(self) -> int:
         """Count the names."""

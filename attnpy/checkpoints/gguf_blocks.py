@@ -7,7 +7,7 @@ them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -130,16 +130,14 @@ FORMS = {
 }
 
 
-def arguments(type_name: str, rows: Bytes) -> dict[str, Any]:
-    """Return the arguments of `QuantizedWeight.from_blocks` for rows, (M, bytes).
+def arrays(form: Form, rows: Bytes) -> dict[str, Array]:
+    """Return the arrays of `QuantizedWeight.from_blocks` for rows, (M, bytes).
 
     They are columns of the matrix that it makes.
     """
-    form = FORMS[type_name]
     found = form.read(rows.reshape(-1, form.size))
-    given = {
+    return {
         name: values.reshape(len(rows), -1).T
         for name, values in zip(Blocks.__annotations__, found, strict=True)
         if values is not None
     }
-    return given | form.options

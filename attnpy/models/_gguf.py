@@ -72,7 +72,7 @@ def read(
     metadata = _Metadata(tensors)
     config = metadata.config()
     try:
-        model = from_config(config, dtype=dtype, rng=Unset())
+        model = from_config(config, dtype=dtype, rng=Unset(freed=weights is not None))
     except ValueError as error:
         raise ValueError(f"{named(tensors.path)}: {error}") from error
     names = metadata.architecture.names

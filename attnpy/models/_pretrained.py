@@ -73,7 +73,7 @@ def read(
             f"dtype: expected float32, float16 or bfloat16 with weights={weights!r}, "
             f"got {_dtypes.floating(dtype)}"
         )
-    model = from_config(config, dtype=dtype, rng=Unset())
+    model = from_config(config, dtype=dtype, rng=Unset(freed=weights is not None))
     head = _head(model, config, family, ignore_head)
     load(model, checkpoints.read(folder), table, packed, progress, head, weights)
     if packed:
