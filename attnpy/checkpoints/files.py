@@ -232,6 +232,21 @@ class Checkpoint(Mapping[str, "Array"]):
         return place.shape, DTYPES.get(place.dtype, place.dtype)
 
 
+def mapped(tensors: Checkpoint, name: str) -> Array:
+    """Return an array of a safetensors file in place, which reads what is used.
+
+    Its numbers may be changed, in memory only. An array that is no multiple of its
+    numbers from the file's beginning, or in another order of bytes, is read.
+    """
+    place = tensors._places[name]
+    dtype = _numpy_dtype(name, place.dtype)
+    aligned = place.begin % dtype.itemsize == 0 and place.strides is None
+    if not aligned or sys.byteorder != "little" or 0 in place.shape:
+        return tensors[name]
+    with open(os.dup(place.file.fileno()), "rb") as file:
+        return np.memmap(file, dtype, "c", place.begin, place.shape).view(np.ndarray)
+
+
 def read(path: str | os.PathLike[str]) -> Checkpoint:
     """Open a model's weights.
 

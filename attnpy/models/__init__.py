@@ -11,6 +11,7 @@ from attnpy.models.classify import TextClassifier
 from attnpy.models.decoder import CausalDecoder
 from attnpy.models.encoder_decoder import EncoderDecoder
 from attnpy.models.m3 import M3Encoder, M3Vectors, lexical_score, maxsim
+from attnpy.models.prefix import Prefix
 from attnpy.models.rerank import CrossEncoder
 from attnpy.models.sampling import sample
 from attnpy.models.sentences import SentenceEncoder
@@ -25,6 +26,7 @@ __all__ = [
     "FillMask",
     "M3Encoder",
     "M3Vectors",
+    "Prefix",
     "SentenceEncoder",
     "TextClassifier",
     "TextToText",

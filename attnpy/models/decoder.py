@@ -23,7 +23,7 @@ from attnpy.models import (
     sampling,
 )
 from attnpy.positions import Rotary
-from attnpy.positions.rotary import changes_once
+from attnpy.positions.rotary import by_length, changes_once
 
 if TYPE_CHECKING:
     import os
@@ -300,6 +300,7 @@ class CausalDecoder(sampling.LanguageModel):
         said = (self.config or {}).get("max_position_embeddings")
         return 2**31 - 1 if said is None else int(said)
 
+    prefill = sampling.prefill
     generate = sampling.generate
     stream = sampling.stream
 
@@ -723,6 +724,10 @@ class CausalDecoder(sampling.LanguageModel):
 
     def _checked_caches(self, caches: object) -> list[KVCache]:
         return checked_caches(caches, "caches", len(self.decoder.layers))
+
+    def _depends_on_length(self) -> bool:
+        rotaries = self.rotary if isinstance(self.rotary, list) else [self.rotary]
+        return any(rotary is not None and by_length(rotary) for rotary in rotaries)
 
     def _keys_change(self, before: NDArray[np.int64], after: NDArray[np.int64]) -> bool:
         rotaries = self.rotary if isinstance(self.rotary, list) else [self.rotary]

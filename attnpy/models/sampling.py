@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import functools
 import itertools
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from attnpy import _checks, _dtypes, _keywords, _progress
 from attnpy.cache import all_or_nothing, checked_caches
 from attnpy.models import _embedding
+from attnpy.models.prefix import Prefix, begun, made_by, tokens_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -157,6 +159,10 @@ class LanguageModel:
         """Tell whether sequences that grow to these lengths need other keys."""
         return False
 
+    def _depends_on_length(self) -> bool:
+        """Tell whether a token's vector depends on how many tokens a call has."""
+        return False
+
 
 def ruled(
     model: LanguageModel, scores: Array, tokens: NDArray[np.int64], num_new: int
@@ -187,6 +193,10 @@ def generate(
     rng: np.random.Generator | None = None,
     stop: ArrayLike | None = None,
     caches: Sequence[KVCache] | None = None,
+    prefix: Prefix | None = None,
+    num_samples: int | None = None,
+    draft: LanguageModel | Literal["lookup"] | None = None,
+    num_draft_tokens: int = 15,
     callback: Callable[[NDArray[np.int64]], object] | None = None,
     progress: bool | None = None,
     num_threads: int | None = None,
@@ -215,6 +225,23 @@ def generate(
         conversation as `token_ids`. The new tokens are the same as without caches,
         except with "dynamic" frequencies, which depend on the length (see
         `CausalDecoder`).
+    prefix : Prefix, optional
+        From `prefill`: tokens that come before `token_ids`, and are not computed again.
+        The new tokens are the same as with these in `token_ids`.
+    num_samples : int, optional
+        Continue each sequence this many times. What is known of it is computed once.
+    draft : "lookup" or model, optional
+        Guess the next tokens, and verify all of them in one call, which costs little
+        more than a call for one. "lookup" takes what followed the last two or three
+        tokens where they stood before: for text that repeats itself, such as a summary
+        or code. A model is a smaller one with the same `vocab_size`, and guesses the
+        tokens with its highest scores. Neither changes a greedy text, nor the
+        probabilities of a sampled one; a single sequence keeps its tokens for the same
+        `rng`, too.
+    num_draft_tokens : int, optional
+        How many tokens to guess at most, at least 1. Guesses begin with 3 tokens, as
+        a call for 4 takes the time of one for 1, and become longer where all were
+        right.
     callback : callable, optional
         Called with each new token as soon as it is computed, as `stream` yields it.
     progress : bool, optional
@@ -227,7 +254,8 @@ def generate(
     Returns
     -------
     ndarray of int64, shape (num_tokens,) or (B, num_tokens)
-        The new tokens.
+        The new tokens; with `num_samples` (num_samples, num_tokens) or (B,
+        num_samples, num_tokens).
 
     Raises
     ------
@@ -235,7 +263,9 @@ def generate(
         If `progress` is True, and tqdm is not installed.
     TypeError, ValueError
         If an argument has the wrong kind, dtype or shape, or is out of its range. If
-        the model has no scores, or sees both ways.
+        the model has no scores, or sees both ways. If `caches` are given together with
+        `prefix` or `num_samples`; if there is a `draft` for a model whose frequencies
+        depend on the length.
     MemoryError
         If memory cannot hold the keys and values of all tokens.
 
@@ -278,9 +308,14 @@ def generate(
         rng=rng,
         stop=stop,
         caches=caches,
+        prefix=prefix,
+        num_samples=num_samples,
+        draft=draft,
+        num_draft_tokens=num_draft_tokens,
         num_threads=num_threads,
     )
-    new = np.zeros((*ids.shape[:-1], num_tokens), np.int64)
+    samples = () if num_samples is None else (num_samples,)
+    new = np.zeros((*ids.shape[:-1], *samples, num_tokens), np.int64)
     with _progress.bar(progress, num_tokens, "token") as done:
         for i, tokens in enumerate(steps):
             new[..., i:] = np.asarray(tokens)[..., np.newaxis]  # for what ends here
@@ -302,6 +337,10 @@ def stream(
     rng: np.random.Generator | None = None,
     stop: ArrayLike | None = None,
     caches: Sequence[KVCache] | None = None,
+    prefix: Prefix | None = None,
+    num_samples: int | None = None,
+    draft: LanguageModel | Literal["lookup"] | None = None,
+    num_draft_tokens: int = 15,
     num_threads: int | None = None,
 ) -> Iterator[NDArray[np.int64]]:
     """Continue sequences, and yield each token as soon as it is computed.
@@ -312,13 +351,17 @@ def stream(
         As in `generate`.
     caches : list of KVCache, optional
         As in `generate`. After each token, even if no more are requested, they contain
-        those of all tokens except the last of each sequence.
+        those of all tokens except the last of each sequence; with `draft` once the
+        iterator is closed.
+    prefix, num_samples, draft, num_draft_tokens
+        As in `generate`.
 
     Returns
     -------
     iterator of int64, or of ndarray of int64, shape (B,)
         The next token of the sequence, or of each; a sequence that has ended repeats
-        the token that ended it. The iterator ends when all sequences have ended.
+        the token that ended it. The iterator ends when all sequences have ended. With
+        `num_samples` the arrays are (num_samples,) or (B, num_samples).
 
     Raises
     ------
@@ -347,18 +390,91 @@ def stream(
         sample, temperature=temperature, top_k=top_k, top_p=top_p, rng=rng
     )
     draw(np.zeros((0, 1)))  # raises its errors
+    n_most = _checks.count(num_draft_tokens, "num_draft_tokens")
+    guess = _guess(self, draft, num_threads)
+    n = 1 if num_samples is None else _checks.count(num_samples, "num_samples")
+    if caches is not None and not (prefix is None and num_samples is None):
+        raise ValueError("caches: expected None with prefix or num_samples, got a list")
+    if prefix is not None:
+        past = np.broadcast_to(tokens_of(prefix), (len(batch), len(prefix)))
+        batch, ends = np.concatenate([past, batch], axis=1), ends + len(prefix)
     longest = int(ends.max(initial=0)) + num_tokens - 1  # in the caches
     self._check_length(longest)
-    if caches is None:
-        caches = self.new_caches(len(batch), longest)
+    room = longest if n == 1 else int(ends.max(initial=1)) - 1
+    if prefix is not None:
+        run = functools.partial(_run, self, num_threads)
+        caches = begun(prefix, self, len(batch), room, run)
+    elif caches is None:
+        caches = self.new_caches(len(batch), room)
     else:
         caches = self._checked_caches(caches)
         _check_past(caches, ends, longest)
-    known = np.zeros((len(batch), batch.shape[1] + num_tokens), np.int64)
-    known[:, : batch.shape[1]] = batch
-    steps = _steps(self, known, ends, caches, draw, stops, num_threads)
-    steps = itertools.islice(steps, num_tokens)
+    known = np.zeros((len(batch) * n, batch.shape[1] + num_tokens), np.int64)
+    known[:, : batch.shape[1]] = np.repeat(batch, n, axis=0)
+    steps = _begin(
+        self, known, np.repeat(ends, n), caches, draw, stops, num_threads,
+        n, longest, guess, n_most, num_tokens,
+    )  # fmt: skip
+    if num_samples is not None:
+        steps = (tokens.reshape(-1, n) for tokens in steps)
     return steps if ids.ndim == 2 else (tokens[0] for tokens in steps)
+
+
+@_keywords.answering
+def prefill(
+    self: LanguageModel, token_ids: ArrayLike, *, num_threads: int | None = None
+) -> Prefix:
+    """Compute the keys and values of a text that others begin with, once.
+
+    Parameters
+    ----------
+    token_ids : array_like of int, shape (n,)
+        The text, of at least one token.
+    num_threads : int, optional
+        At least 1; by default `attnpy.get_num_threads`. Changes no bit of the result.
+
+    Returns
+    -------
+    Prefix
+        For `generate` and `stream`; its `save` writes it to a file.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has the wrong kind, dtype or shape, or is out of its range. If
+        the model sees both ways.
+    MemoryError
+        If memory cannot hold the keys and values.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnpy.models import CausalDecoder
+    >>> model = CausalDecoder(
+    ...     2, 16, 4, 64, vocab_size=100, max_length=32, rng=np.random.default_rng(0)
+    ... )
+    >>> prefix = model.prefill([5, 17, 3, 8])
+    >>> answers = model.generate([[2, 9], [4, 4]], 4, prefix=prefix)
+    >>> bool((answers[1] == model.generate([5, 17, 3, 8, 4, 4], 4)).all())
+    True
+    """
+    ids = _embedding.checked_ids(token_ids, self.vocab_size)
+    if ids.ndim != 1 or ids.size == 0:
+        raise ValueError(f"token_ids: expected (n,) with n >= 1, got {ids.shape}")
+    self._check_generates()
+    self._check_length(len(ids))
+    caches = self.new_caches(1, len(ids))
+    _run(self, num_threads, ids[np.newaxis], caches)
+    return made_by(self, Prefix(ids, caches))
+
+
+def _run(
+    model: LanguageModel,
+    num_threads: int | None,
+    ids: NDArray[np.int64],
+    caches: list[KVCache],
+) -> Array:
+    return model(ids, caches=caches, num_threads=num_threads)
 
 
 def _check_past(
@@ -386,6 +502,242 @@ def _check_past(
             f"token_ids: expected more tokens than the {before[b]} that the caches "
             f"have of sequence {b}, got {ends[b]}"
         )
+
+
+def _begin(
+    model: LanguageModel,
+    known: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    caches: Sequence[KVCache],
+    draw: Callable[[Array], NDArray[np.int64]],
+    stops: NDArray[np.int64],
+    num_threads: int | None,
+    n: int,
+    longest: int,
+    guess: Guess | None,
+    n_most: int,
+    num_tokens: int,
+) -> Iterator[NDArray[np.int64]]:
+    """Yield the next tokens of sequences, n of which share what is known.
+
+    The caches are for one of each n.
+    """
+    if n > 1:
+        first = slice(None, None, n)
+        if (caches[0].lengths < ends[first] - 1).any():
+            ended = np.zeros(len(known[first]), bool)
+            _last(model, known[first], ends[first], ended, caches, num_threads)
+        owners = np.arange(len(known)) // n
+        caches = [cache.fork(owners, capacity=longest) for cache in caches]
+    if guess is None:
+        steps = _steps(model, known, ends, caches, draw, stops, num_threads)
+        yield from itertools.islice(steps, num_tokens)
+    else:
+        yield from _verified(
+            model,
+            known,
+            ends,
+            caches,
+            draw,
+            stops,
+            num_threads,
+            guess,
+            n_most,
+            num_tokens,
+        )
+
+
+def _verified(
+    model: LanguageModel,
+    known: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    caches: Sequence[KVCache],
+    draw: Callable[[Array], NDArray[np.int64]],
+    stops: NDArray[np.int64],
+    num_threads: int | None,
+    guess: Guess,
+    n_most: int,
+    num_tokens: int,
+) -> Iterator[NDArray[np.int64]]:
+    """Yield what `_steps` yields, with several tokens from a call.
+
+    A token is drawn from the model's own scores, whatever was guessed; the call's
+    scores hold for the next token if that was the guess. As each draw is the one that
+    there is without guesses, it has the same probabilities.
+    """
+    begin, rows = ends.copy(), np.arange(len(known))
+    stopped, yielded = np.zeros(len(known), bool), 0
+    wanted = np.full(len(known), min(FIRST, n_most))
+    try:
+        for step in range(num_tokens):
+            while (~stopped & (ends - begin <= step)).any():
+                going = ~stopped & (ends - begin < num_tokens)
+                room = np.minimum(wanted, begin + num_tokens - 1 - ends)
+                guesses, before = guess(known, ends, going, room), ends
+                ends, stopped = _verify(
+                    model, known, begin, ends, going, stopped, caches, draw, stops,
+                    num_threads, guesses,
+                )  # fmt: skip
+                right = ends - before > [len(one) for one in guesses]
+                wanted = np.minimum(n_most, np.where(right, 4 * wanted + 3, FIRST))
+            yielded = step + 1
+            yield known[rows, np.minimum(begin + step, ends - 1)]
+            if (stopped & (ends - begin <= yielded)).all():
+                return
+    finally:  # tokens that were not asked for are none
+        last = np.minimum(ends, begin + yielded) - 1
+        with all_or_nothing(caches) as lent:
+            for cache in lent:
+                cache.truncate(np.minimum(cache.lengths, last))
+
+
+def _verify(
+    model: LanguageModel,
+    known: NDArray[np.int64],
+    begin: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    going: NDArray[np.bool_],
+    stopped: NDArray[np.bool_],
+    caches: Sequence[KVCache],
+    draw: Callable[[Array], NDArray[np.int64]],
+    stops: NDArray[np.int64],
+    num_threads: int | None,
+    guesses: list[NDArray[np.int64]],
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Add at least one token to each sequence that is going.
+
+    Return where they end then, and which of them have a token that ends it.
+    """
+    rows, text = np.flatnonzero(going).tolist(), known.copy()
+    before, counts = caches[0].lengths, np.zeros(len(known), np.int64)
+    for b in rows:
+        end = ends[b] + len(guesses[b])
+        text[b, ends[b] : end] = guesses[b]
+        counts[b] = end - before[b]
+    columns = before[:, np.newaxis] + np.arange(counts.max())
+    columns[columns >= text.shape[1]] = 0  # past a sequence that is shorter
+    new = text[np.arange(len(text))[:, np.newaxis], columns]
+    states = model(new, lengths=counts, caches=caches, num_threads=num_threads)
+    judged = [states[b, counts[b] - 1 - len(guesses[b]) : counts[b]] for b in rows]
+    scores = model.logits(np.concatenate(judged), num_threads=num_threads)
+    places = np.cumsum([0, *map(len, judged)])
+    ends, stopped = ends.copy(), stopped.copy()
+    for b, place in zip(rows, places.tolist(), strict=False):
+        for i, own in enumerate(scores[place : place + len(guesses[b]) + 1]):
+            n_new = int(ends[b] - begin[b])
+            own = model._ruled(own[np.newaxis], known[b : b + 1, : ends[b]], n_new)
+            token = known[b, ends[b]] = draw(own)[0]
+            ends[b] += 1
+            stopped[b] = np.isin(token, stops)
+            if stopped[b] or i == len(guesses[b]) or token != guesses[b][i]:
+                break
+    with all_or_nothing(caches) as lent:
+        for cache in lent:
+            cache.truncate(np.minimum(cache.lengths, ends - 1))
+    return ends, stopped
+
+
+FIRST = 3  # tokens of a guess, unless the one before was right
+
+# Returns guesses of the next tokens of each sequence, from the known ones, where they
+# end, which are going on, and how many tokens each may have.
+Guess = Callable[
+    [
+        "NDArray[np.int64]",
+        "NDArray[np.int64]",
+        "NDArray[np.bool_]",
+        "NDArray[np.int64]",
+    ],
+    "list[NDArray[np.int64]]",
+]
+
+
+def _guess(
+    model: LanguageModel,
+    draft: LanguageModel | Literal["lookup"] | None,
+    num_threads: int | None,
+) -> Guess | None:
+    """Return the function that guesses tokens, after checks of the arguments."""
+    if draft is None:
+        return None
+    if not isinstance(draft, LanguageModel):
+        if isinstance(draft, str):
+            _checks.one_of(draft, "draft", ("lookup",))
+        else:
+            raise TypeError(
+                f"draft: expected 'lookup' or a model, got {type(draft).__name__}"
+            )
+    for one in (model, draft):
+        if isinstance(one, LanguageModel) and one._depends_on_length():
+            raise ValueError(
+                "draft: expected models whose positions do not depend on the length of "
+                "a text, got one with such frequencies"
+            )
+    if not isinstance(draft, LanguageModel):
+        return _looked_up
+    draft._check_generates()
+    if draft.vocab_size != model.vocab_size:
+        raise ValueError(
+            f"draft: expected a model with vocab_size {model.vocab_size}, got "
+            f"{draft.vocab_size}"
+        )
+    return _ModelGuess(draft, num_threads)
+
+
+def _looked_up(
+    known: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    going: NDArray[np.bool_],
+    room: NDArray[np.int64],
+) -> list[NDArray[np.int64]]:
+    """Guess that the last tokens go on as where they stood before."""
+    found = [known[0, :0]] * len(known)
+    for b in np.flatnonzero(going):
+        text = known[b, : ends[b]]
+        for n in (3, 2):
+            if len(text) <= n:
+                continue
+            same = np.ones(len(text) - n, bool)
+            for i in range(n):
+                same &= text[i : i - n] == text[i - n]
+            if places := np.flatnonzero(same)[-1:].tolist():
+                start = places[0] + n
+                found[b] = text[start : start + room[b]]
+                break
+    return found
+
+
+class _ModelGuess:
+    """Guesses by a smaller model, with caches of its own."""
+
+    def __init__(self, model: LanguageModel, num_threads: int | None) -> None:
+        self._model, self._num_threads = model, num_threads
+        self._caches: list[KVCache] = []
+
+    def __call__(
+        self,
+        known: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        going: NDArray[np.bool_],
+        room: NDArray[np.int64],
+    ) -> list[NDArray[np.int64]]:
+        model, n = self._model, int((room * going).max(initial=0))
+        model._check_length(known.shape[1])
+        if not self._caches:
+            self._caches = model.new_caches(len(known), known.shape[1])
+        for cache in self._caches:  # without guesses that were wrong
+            cache.truncate(np.minimum(cache.lengths, ends - 1))
+        text, first = known.copy(), ends
+        for _ in range(n):
+            going = going & (ends - first < room)
+            last = _last(model, text, ends, going, self._caches, self._num_threads)
+            tokens = model.logits(last, num_threads=self._num_threads).argmax(axis=-1)
+            text[going, ends[going]] = tokens[going]
+            ends = ends + going
+        return [
+            row[a:b]
+            for row, a, b in zip(text, first.tolist(), ends.tolist(), strict=True)
+        ]
 
 
 def _steps(

@@ -125,6 +125,9 @@ EXAMPLES = {
     "models.FillMask": fill_mask,
     "models.M3Encoder": m3_encoder,
     "models.M3Vectors": lambda folder: m3_encoder(folder).encode("cat"),
+    "models.Prefix": lambda _: models.CausalDecoder(1, 8, 2, 32, vocab_size=9).prefill(
+        [1, 2]
+    ),
     "models.SentenceEncoder": sentence_encoder,
     "models.TextClassifier": text_classifier,
     "models.TextToText": text_to_text,

@@ -511,6 +511,11 @@ def decoder(ids: Integers, flag: bool, rng: np.random.Generator) -> None:
     model.stop = (1, 2)
     model.stop = "</s>"  # wrong
     model.generate(ids, 3, stop=())
+    prefix = model.prefill([1, 2])
+    assert_type(prefix, attnpy.models.Prefix)
+    model.generate(ids, 3, prefix=prefix, num_samples=2, draft="lookup")
+    model.generate(ids, 3, draft=model, num_draft_tokens=4)
+    model.generate(ids, 3, draft="other")  # wrong
     for token in model.stream(ids, 3, caches=caches):
         assert_type(token, Integers)
     model.pack()
