@@ -12,13 +12,14 @@ import pytest
 from support.comparisons import assert_same_bits
 from support.processes import HANGS
 
-from attnpy import checkpoints, training
+from attnpy import checkpoints, models, training
 
 pytest.importorskip("safetensors")
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 CHARACTERS = EXAMPLES / "train_characters.py"
 REVERSE = EXAMPLES / "train_reverse.py"
+TRANSLATE = EXAMPLES / "translate.py"
 SIZES = {"layers": 2, "heads": 2, "embed-dim": 32, "context": 32, "batch": 8}
 TINY = [f"--{name}={n}" for name, n in {**SIZES, "steps": 50, "samples": 1}.items()]
 
@@ -55,6 +56,39 @@ def assert_same_files(one, other):
     assert set(one) == set(other)
     for name in one:
         assert_same_bits(one[name], other[name])
+
+
+# ---- Numbers in two languages --------------------------------------------------------
+
+
+def test_a_little_training_translates_numbers(tmp_path, capsys):
+    pytest.importorskip("tokenizers")
+    translate = imported(TRANSLATE)
+    assert translate.german(321_001) == ("drei hundert ein und zwanzig tausend eins")
+    assert translate.german(101_000) == "ein hundert ein tausend"
+    translate.main(["--steps", "150", "--save", str(tmp_path / "numbers")])
+    lines = capsys.readouterr().out.splitlines()
+    assert float(lines[-4].split("%")[0]) > 90
+    assert lines[-3] == "twenty one -> ein und zwanzig"
+    translator = models.TextToText.from_pretrained(tmp_path / "numbers")
+    assert translator.generate("Twenty-One") == "ein und zwanzig"
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    theirs = transformers.MarianMTModel.from_pretrained(tmp_path / "numbers")
+    texts = [translate.english(n) for n in (7, 765_432)]
+    for text in texts:
+        ids = translator.tokenizer.encode(text).ids
+        new = theirs.generate(torch.tensor([ids]))[0].tolist()
+        assert translator.tokenizer.decode(new) == translator.generate(text)
+
+
+def test_numbers_are_learned_with_the_same_bits_with_one_thread_and_two(tmp_path):
+    pytest.importorskip("tokenizers")
+    for n in (1, 2):
+        run(TRANSLATE, "--steps", 30, "--save", tmp_path / f"{n}", n_threads=n)
+    one, two = (checkpoints.read(tmp_path / n) for n in "12")
+    for name in one:
+        assert_same_bits(one[name], two[name])
 
 
 # ---- Words backwards -----------------------------------------------------------------
