@@ -161,6 +161,7 @@ HEADS = {
     "llama": ("score.weight",),
     "phi3": ("score.weight",),
     "gemma": ("score.weight",),
+    "gemma1": ("score.weight",),
 }
 
 

@@ -63,6 +63,8 @@ def arguments(config):
 
 def turns_of(rotary):
     """Its numbers, short and long."""
+    if rotary is None:
+        return None
     long = rotary.tables([50], "float64")
     numbers = *rotary.frequencies, rotary.attention_factor, *long[0][0], *long[1][0]
     return tuple(map(float, numbers))
@@ -207,7 +209,13 @@ def others(kind, name):
         base = used if kind.startswith("qwen") else base
     if kind == "llama" and name in ("layer_types", "sliding_window"):
         base |= {"sliding_window": 3, "layer_types": [SLIDING, FULL]}
-    if kind.startswith("gemma"):
+    if kind == "smollm3":
+        values["layer_types"] = [SLIDING, FULL, SLIDING]
+        values["no_rope_layers"] = [0, 1, 1]
+        values["use_sliding_window"] = True
+        if name in ("layer_types", "sliding_window", "use_sliding_window"):
+            base = {**base, "sliding_window": 3, "use_sliding_window": True}
+    if kind in ("gemma2", "gemma3_text"):
         values["layer_types"] = [FULL] * 3
         values["rope_scaling"] = {"rope_type": "linear", "factor": 3.0}
     if kind == "phi3" and name in ("hidden_size", "num_attention_heads", "head_dim"):
@@ -223,7 +231,8 @@ def others(kind, name):
     if kind == "new":
         values["rope_scaling"] = {"type": "ntk", "factor": 3.0}
     if name == "use_sliding_window":
-        base = used
+        base = {**base, name: False} if kind == "smollm3" else used
+        base |= {"sliding_window": 3}
     if name == "is_causal" and kind == "mistral":
         base["sliding_window"] = None
     return base, {**base, name: values.get(name, 2048 if "max_pos" in name else 8)}

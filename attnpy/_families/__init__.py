@@ -13,7 +13,7 @@ from attnpy._families.bert import BERT
 from attnpy._families.declaration import Declaration
 from attnpy._families.distilbert import DISTILBERT
 from attnpy._families.electra import ELECTRA
-from attnpy._families.gemma import GEMMA2, GEMMA3
+from attnpy._families.gemma import GEMMA, GEMMA2, GEMMA3
 from attnpy._families.gpt2 import GPT2
 from attnpy._families.gte import GTE, GTE_NEW
 from attnpy._families.llama import LLAMA
@@ -24,6 +24,7 @@ from attnpy._families.nomic_bert import NOMIC_BERT
 from attnpy._families.phi3 import PHI3
 from attnpy._families.qwen import QWEN2, QWEN3
 from attnpy._families.roberta import ROBERTA, XLM_ROBERTA
+from attnpy._families.smollm3 import SMOLLM3
 from attnpy._families.t5 import MT5, T5
 
 # By `model_type`, in the order in which messages name them.
@@ -32,7 +33,7 @@ FAMILIES: dict[str, Declaration] = {
     for family in (
         *(BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, MPNET, ELECTRA, ALBERT),
         *(MODERNBERT, NOMIC_BERT, GTE, GTE_NEW),
-        *(GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, PHI3, GEMMA2, GEMMA3),
+        *(GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, PHI3, GEMMA, GEMMA2, GEMMA3, SMOLLM3),
         *(T5, MT5, BART, MBART, MARIAN, PEGASUS, M2M100),
     )
 }

@@ -75,6 +75,13 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "flag": (lambda value: isinstance(value, (bool, np.bool_)), "true or false"),
     "name": (lambda value: isinstance(value, str), "a name"),
     "names": (_is_names, "a list of names"),
+    "switches": (
+        lambda value: (
+            isinstance(value, (list, tuple))
+            and all(_is_integer(number, 0, 1) for number in value)
+        ),
+        "a list of 0 and 1",
+    ),
     "tokens": (_is_tokens, "an integer, or a list of integers"),
     "mapping": (lambda value: isinstance(value, Mapping), "a mapping"),
 }

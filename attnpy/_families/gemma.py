@@ -1,4 +1,7 @@
-"""Gemma 2 and 3: norms before and after, of 1 + weight, and windows that alternate."""
+"""Gemma: Llama with scaled embeddings and norms of 1 + weight.
+
+Gemma 2 and 3 have norms before and after, and windows that alternate.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +43,10 @@ NAMES = Family(
         "after_1.weight",
         "after_3.weight",
     ),
+)
+
+NAMES_1 = llama.NAMES._replace(
+    one_less=("norm.weight", "norm_1.weight", "norm_3.weight")
 )
 
 READ = {
@@ -96,6 +103,50 @@ COMPUTED: dict[str, rules.Rule] = {
     "embedding_scale": lambda values: values["hidden_size"] ** 0.5,
     "activation": rules.gated("hidden_activation"),
 }
+
+
+def _activation(values: Values) -> str:
+    """Return the activation; "gelu" of older files is its approximation."""
+    is_older = values["hidden_act"] == "gelu"
+    name = "gelu_pytorch_tanh" if is_older else values["hidden_act"]
+    activation: str = rules.gated("hidden_act")({**values, "hidden_act": name})
+    return activation
+
+
+GEMMA = Declaration(
+    model_type="gemma",
+    title="Gemma",
+    model="decoder",
+    classes=("GemmaModel", "GemmaForCausalLM"),
+    checkpoint="gemma1",
+    names=NAMES_1,
+    read={name: field for name, field in llama.READ.items() if name != "is_causal"}
+    | {
+        "eos_token_id": Field("tokens", 1, null=True),
+        "num_key_value_heads": Field("size", 16),
+        "head_dim": Field("size", 256),
+        "tie_word_embeddings": Field("flag", True),
+        "hidden_act": Field("name", "gelu_pytorch_tanh"),
+        "attention_bias": Field("flag", False),
+    },
+    neutral=llama.LLAMA_NEUTRAL
+    | {
+        "hidden_activation": ("gelu_pytorch_tanh",),
+        "is_causal": (True,),
+        "mlp_bias": (False,),
+        "use_bidirectional_attention": (False,),
+    },
+    harmless=llama.LLAMA_HARMLESS,
+    copied=llama.COPIED | {"qkv_bias": "attention_bias", "out_bias": "attention_bias"},
+    fixed=llama.FIXED | {"causal": True},
+    computed={
+        "head_dim": rules.head_dim,
+        "stop": rules.stop,
+        "rotary": rules.rotary,
+        "embedding_scale": COMPUTED["embedding_scale"],
+        "activation": _activation,
+    },
+)
 
 GEMMA2 = Declaration(
     model_type="gemma2",

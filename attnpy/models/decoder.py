@@ -319,7 +319,8 @@ class CausalDecoder(sampling.LanguageModel):
         ----------
         config : mapping
             With the keys of the Hugging Face configuration; its ``model_type`` is
-            "gpt2", "llama", "mistral", "qwen2", "qwen3", "phi3", "gemma2" or
+            "gpt2", "llama", "mistral", "qwen2", "qwen3", "phi3", "gemma",
+            "smollm3", "gemma2" or
             "gemma3_text". A ``sliding_window`` of W lets a token see W tokens,
             including itself. If both are given, ``rope_scaling`` wins over
             ``rope_parameters``. ``eos_token_id`` becomes `stop`, without tokens that

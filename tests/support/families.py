@@ -166,9 +166,40 @@ GEMMA3 = {
     "rope_local_base_freq": 50.0,
     "rope_scaling": {"rope_type": "linear", "factor": 4.0},
 }
+GEMMA = {
+    **{name: GEMMA2[name] for name in ("eos_token_id", "hidden_size", "vocab_size")},
+    "model_type": "gemma",
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 6,
+    "intermediate_size": 20,
+    "max_position_embeddings": 64,
+    "rope_theta": 500.0,
+    "rms_norm_eps": 1e-6,
+    "hidden_act": "gelu_pytorch_tanh",
+}
+SMOLLM3 = {
+    **LLAMA,
+    "model_type": "smollm3",
+    "num_hidden_layers": 3,
+    "no_rope_layer_interval": 3,
+    "tie_word_embeddings": True,
+}
 DECODERS = {
     config["model_type"]: config
-    for config in (GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, PHI3, GEMMA2, GEMMA3)
+    for config in (
+        GPT2,
+        LLAMA,
+        MISTRAL,
+        QWEN2,
+        QWEN3,
+        PHI3,
+        GEMMA,
+        GEMMA2,
+        GEMMA3,
+        SMOLLM3,
+    )
 }
 # The family of names of a model's checkpoint.
 NAMES = {kind: family.checkpoint for kind, family in _families.FAMILIES.items()}
@@ -429,7 +460,7 @@ def _llama_shapes(config):
             shapes[f"{layer}.self_attn.o_proj.bias"] = (e,)
         shapes[f"{layer}.input_layernorm.weight"] = (e,)
         shapes[f"{layer}.post_attention_layernorm.weight"] = (e,)
-        if gemma:
+        if gemma and kind != "gemma":
             shapes[f"{layer}.pre_feedforward_layernorm.weight"] = (e,)
             shapes[f"{layer}.post_feedforward_layernorm.weight"] = (e,)
         for part in ("gate", "up"):
@@ -616,8 +647,11 @@ def _llama_logits(w, config, ids):
     eps, n_heads = config["rms_norm_eps"], config["num_attention_heads"]
     n_kv_heads, kind = config["num_key_value_heads"], config["model_type"]
     x = w["model.embed_tokens.weight"][ids]
-    if kind.startswith("gemma"):
+    if kind in ("gemma2", "gemma3_text"):
         return _gemma_logits(w, config, x)
+    if kind == "gemma":
+        x = x * math.sqrt(config["hidden_size"])
+        w = {name: v + name.endswith("norm.weight") for name, v in w.items()}
     for i in range(config["num_hidden_layers"]):
         layer = f"model.layers.{i}"
         y = rms_norm(x, w[f"{layer}.input_layernorm.weight"], eps)
@@ -631,14 +665,17 @@ def _llama_logits(w, config, ids):
         if kind == "qwen3":
             query = rms_norm(query, w[f"{layer}.self_attn.q_norm.weight"], eps)
             key = rms_norm(key, w[f"{layer}.self_attn.k_norm.weight"], eps)
-        query, key = (rotated(y, config).reshape(len(ids), -1) for y in (query, key))
+        if (i + 1) % config.get("no_rope_layer_interval", 99):
+            query, key = (rotated(y, config) for y in (query, key))
+        query, key = query.reshape(len(ids), -1), key.reshape(len(ids), -1)
         how = {"causal": config.get("is_causal", True), "window": _window(config, i)}
         z = attend(query, key, value, n_heads, n_kv_heads, **how)
         x = x + torch_linear(z, w, f"{layer}.self_attn.o_proj")
         y = rms_norm(x, w[f"{layer}.post_attention_layernorm.weight"], eps)
         gate = torch_linear(y, w, f"{layer}.mlp.gate_proj")
         up = torch_linear(y, w, f"{layer}.mlp.up_proj")
-        x = x + torch_linear(silu(gate) * up, w, f"{layer}.mlp.down_proj")
+        activation = gelu_tanh if kind == "gemma" else silu
+        x = x + torch_linear(activation(gate) * up, w, f"{layer}.mlp.down_proj")
     x = rms_norm(x, w["model.norm.weight"], eps)
     return x @ w.get("lm_head.weight", w["model.embed_tokens.weight"]).T
 
