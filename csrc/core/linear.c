@@ -5,6 +5,11 @@
 #include "core/tiers.h"
 
 #include <assert.h>
+#include <math.h>
+
+/* How many numbers of tasks for a thread are tried, from the least on: with more, three, seven or
+ * 61 threads have equally much to do. Two have so anyway. */
+enum { N_TRIED = 3 };
 
 typedef struct {
     attn_linear_problem l;
@@ -57,32 +62,36 @@ run_task(const void *context, ptrdiff_t index, const attn_worker *worker)
     }
 }
 
-/* Splits a product in tile form. Columns are split into n_column_tasks, one for each thread of a
- * part; rows into a part for each so many threads, and a part into as few tasks as hold it.
- * Returns the time of a thread, in products of a row and a column. Loading a column of W takes a
- * task as long as LOAD_COLUMN of them, loading a row of x as LOAD_ROW. */
+/* Splits a product in tile form into so many tasks of columns, and row tasks such that each
+ * thread has so many tasks of these at most. Returns the time of a thread, in products of a row
+ * and a column. Loading a column of W takes a task as long as LOAD_COLUMN of them, loading a row
+ * of x as LOAD_ROW. */
 static double
-split_tiles(job *j, int n_threads, int n_column_tasks)
+split_tiles(job *j, int n_threads, ptrdiff_t n_column_tasks, ptrdiff_t n_each)
 {
     enum { LOAD_COLUMN = 8, LOAD_ROW = 8 };
     const attn_linear_problem *l = &j->l;
-    ptrdiff_t n = rows_of(l), most = l->quantized != NULL ? ATTN_MANY_ROWS
-                                     : l->many_rows       ? j->kernel->many_rows(l)
-                                                          : ATTN_TASK_ROWS;
-    ptrdiff_t n_parts = n_threads / n_column_tasks;       /* of the rows */
-    ptrdiff_t n_each = attn_divide_up(n, n_parts * most); /* row tasks of a part */
+    ptrdiff_t n = rows_of(l), n_units = attn_divide_up(n, j->row_unit);
     ptrdiff_t n_panels =
         attn_divide_up(attn_divide_up(l->n_out, ATTN_PANEL_COLUMNS), n_column_tasks);
 
-    j->row_unit = l->many_rows ? j->kernel->many_rows_unit : ATTN_TILE_ROWS;
-    ptrdiff_t n_units = attn_divide_up(n, j->row_unit);
-    ptrdiff_t part = attn_divide_up(n_units, n_parts) * j->row_unit;
-    j->n_row_tasks = n_parts * n_each < n_units ? n_parts * n_each : n_units;
+    j->n_row_tasks = n_each * n_threads / n_column_tasks;
+    if (j->n_row_tasks > n_units) {
+        j->n_row_tasks = n_units;
+    }
     j->n_columns = n_panels * ATTN_PANEL_COLUMNS;
     if (j->n_columns > l->n_out) {
         j->n_columns = l->n_out;
     }
-    return (double)((part < n ? part : n) + n_each * LOAD_COLUMN) *
+    n_column_tasks = attn_divide_up(l->n_out, j->n_columns);
+    ptrdiff_t n_tasks = j->n_row_tasks * n_column_tasks;
+    n_each = attn_divide_up(n_tasks, n_threads);
+    /* Rows of a thread's tasks, of which some are shorter than others if all are needed. */
+    ptrdiff_t units = n_tasks == n_each * n_threads
+                          ? attn_divide_up(n_units * n_column_tasks, n_threads)
+                          : n_each * attn_divide_up(n_units, j->n_row_tasks);
+    ptrdiff_t rows = units * j->row_unit;
+    return (double)((rows < n ? rows : n) + n_each * LOAD_COLUMN) *
            (double)(j->n_columns + LOAD_ROW);
 }
 
@@ -90,17 +99,29 @@ split_tiles(job *j, int n_threads, int n_column_tasks)
 static void
 share_tiles(job *j, int n_threads)
 {
-    int best = 1;
-    double least = split_tiles(j, n_threads, 1);
+    const attn_linear_problem *l = &j->l;
+    ptrdiff_t most = l->quantized != NULL ? ATTN_MANY_ROWS
+                     : l->many_rows       ? j->kernel->many_rows(l)
+                                          : ATTN_TASK_ROWS;
+    ptrdiff_t n_row_tasks = attn_divide_up(rows_of(l), most);
+    ptrdiff_t n_panels = attn_divide_up(l->n_out, ATTN_PANEL_COLUMNS);
+    int n_tried = n_threads > 2 ? N_TRIED : 1;
+    ptrdiff_t columns = 1, each = 1; /* of the best */
+    double least = INFINITY;
 
-    for (int n = 2; n <= n_threads; n++) {
-        double time = n_threads % n == 0 ? split_tiles(j, n_threads, n) : least;
-        if (time < least) {
-            least = time;
-            best = n;
+    j->row_unit = l->many_rows ? j->kernel->many_rows_unit : ATTN_TILE_ROWS;
+    for (ptrdiff_t n = 1; n <= n_threads && n <= n_panels; n++) {
+        ptrdiff_t n_least = attn_divide_up(n_row_tasks * n, n_threads);
+        for (ptrdiff_t n_each = n_least; n_each < n_least + n_tried; n_each++) {
+            double time = split_tiles(j, n_threads, n, n_each);
+            if (time < least * 63 / 64) { /* else rather fewer tasks */
+                least = time;
+                columns = n;
+                each = n_each;
+            }
         }
     }
-    split_tiles(j, n_threads, best);
+    split_tiles(j, n_threads, columns, each);
 }
 
 /* Splits columns only. Fewer rows have more columns, so that tasks have equally many outputs; but
