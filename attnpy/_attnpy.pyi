@@ -95,6 +95,7 @@ def normalize(
     norm: Norm,
     num_threads: int | None,
     tier: str | None = None,
+    moments: Array | None = None,
     /,
 ) -> Array: ...
 def normalize_vjp(
@@ -103,6 +104,7 @@ def normalize_vjp(
     norm: Norm,
     num_threads: int | None = None,
     tier: str | None = None,
+    moments: Array | None = None,
     /,
 ) -> tuple[Array, Array, Array | None]: ...
 def rotate(

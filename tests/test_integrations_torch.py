@@ -28,6 +28,7 @@ import attnpy  # noqa: E402
 from attnpy.integrations.torch import (  # noqa: E402
     _accelerate,
     _attention,
+    _blocks,
     accelerate,
     attention,
     scaled_dot_product_attention,
@@ -1062,7 +1063,7 @@ def test_weights_are_there_when_a_module_is_compiled_in_a_block():
             assert has_operator(compiled, x, x, x)
             found = compiled(x, x, x)
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
-    assert _accelerate._thread.weights is None
+    assert _blocks.thread.weights is None
 
 
 @pytest.mark.quick

@@ -20,6 +20,8 @@ from torch.overrides import TorchFunctionMode  # noqa: E402
 
 from attnpy.integrations.torch import (  # noqa: E402
     _accelerate,
+    _blocks,
+    _kernels,
     accelerate,
     scaled_dot_product_attention,
 )
@@ -60,7 +62,7 @@ def nothing_is_left_behind():
     yield
     assert meanings() == PYTORCHS
     assert not _accelerate._names.blocks and not _accelerate._names.handlers
-    assert not _accelerate._thread.blocks and _accelerate._thread.weights is None
+    assert not _blocks.thread.blocks and _blocks.thread.weights is None
 
 
 # ---- Who handles calls by __torch_function__ -----------------------------------------
@@ -343,7 +345,9 @@ class Interruption:
     a generator without its `finally`, and handles no signal.
     """
 
-    FILES = (_accelerate.__file__, contextlib.__file__)
+    FILES = tuple(
+        module.__file__ for module in (_accelerate, _blocks, _kernels, contextlib)
+    )
 
     def __init__(self, n):
         self.left = n
@@ -403,10 +407,10 @@ def test_ctrl_c_at_any_step_leaves_names_that_fit_the_blocks(function, outer):
                 del kept, error
             gc.collect(0)
             assert is_replaced() is inside
-            assert len(_accelerate._thread.blocks) == inside
+            assert len(_blocks.thread.blocks) == inside
             with accelerate():
                 assert is_replaced()
-                assert len(_accelerate._thread.blocks) == inside + 1
+                assert len(_blocks.thread.blocks) == inside + 1
             other = threading.Thread(target=enter_and_leave)  # no lock is left taken
             other.start()
             other.join(timeout=60)
@@ -457,7 +461,7 @@ def test_ctrl_c_in_a_call_leaves_the_block_as_it_was(function):
             gc.collect(0)
             assert is_replaced()
             assert not _accelerate._names.handlers
-            assert _accelerate._thread.weights is None
+            assert _blocks.thread.weights is None
             if interruption.left > 0:
                 break
         assert n > 100
@@ -477,7 +481,7 @@ def test_a_block_that_another_thread_ends_has_ended():
     thread.start()
     thread.join()
     assert not is_replaced()
-    assert not _accelerate._thread.blocks
+    assert not _blocks.thread.blocks
     with accelerate():
         assert is_accelerated()
     assert not is_accelerated()
@@ -506,7 +510,7 @@ def test_blocks_and_handlers_of_many_threads_leave_nothing_behind():
                         failures.append("handler")
                 elif not torch.allclose(attend(query, key, value), expected, atol=1e-5):
                     failures.append("values")
-                if not _accelerate._thread.blocks:
+                if not _blocks.thread.blocks:
                     failures.append("block")
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]

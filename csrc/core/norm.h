@@ -21,6 +21,8 @@ typedef struct {
     const void *weight;   /* (columns,) */
     const void *bias;     /* (columns,) or NULL */
     void *output;         /* (rows, columns) */
+    void *moments; /* (2, rows) or NULL: what a row's numbers are reduced by, then
+                             multiplied by; written, but read when going backwards */
 } attn_norm_problem;
 
 /* Backwards: gradients in the arithmetic's dtype, contiguous. Those of weight and bias are

@@ -118,6 +118,28 @@ result_type(const norm_call *c)
     return py_common_type(3, types, "x, weight, residual");
 }
 
+/* Sets the moments from an argument, an array of (2, rows), or none. They are of the
+ * arithmetic's dtype. */
+static int
+set_moments(PyObject *object, int real, attn_norm_problem *p)
+{
+    PyArrayObject *moments = (PyArrayObject *)object;
+
+    if (object == Py_None) {
+        return 0;
+    }
+    if (!PyArray_Check(object) || PyArray_TYPE(moments) != real ||
+        !PyArray_ISCARRAY(moments) || PyArray_NDIM(moments) != 2 ||
+        PyArray_DIM(moments, 0) != 2 || PyArray_DIM(moments, 1) != p->n_rows) {
+        PyErr_Format(PyExc_ValueError,
+                     "moments: expected an array (2, %zd) of what is computed in",
+                     p->n_rows);
+        return -1;
+    }
+    p->moments = PyArray_DATA(moments);
+    return 0;
+}
+
 /* Converts the arrays for a result of this type, and describes them. */
 static int
 set_arrays(norm_call *c, int type, attn_norm_problem *p)
@@ -151,9 +173,10 @@ compute_norm(const attn_norm_problem *p, attn_call *call)
 
 PyDoc_STRVAR(
     normalize_doc,
-    "normalize(x, residual, norm, num_threads, tier=None, /)\n--\n\nRows of x + "
-    "residual with mean square 1, and mean 0 if centred, times weight plus "
-    "bias; norm is an attnpy._options.Norm.");
+    "normalize(x, residual, norm, num_threads, tier=None, moments=None, /)\n--\n\n"
+    "Rows of x + residual with mean square 1, and mean 0 if centred, times weight plus "
+    "bias; norm is an attnpy._options.Norm. moments (2, rows), in what is computed in, "
+    "get what each row is reduced by and then multiplied by.");
 
 static PyObject *
 normalize(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
@@ -165,7 +188,7 @@ normalize(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
     int type = -1;
 
     (void)module;
-    if (py_check_count(n_arguments, 4, 5) < 0 ||
+    if (py_check_count(n_arguments, 4, 6) < 0 ||
         py_threads_or_default(arguments[3], &call.n_threads) < 0 ||
         py_parse_tier(n_arguments > 4 ? arguments[4] : Py_None, &call.tier) < 0) {
         return NULL;
@@ -175,8 +198,10 @@ normalize(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
         py_as_optional_array(arguments[1], "residual", &c.residual) == 0) {
         type = result_type(&c);
     }
-    if (type >= 0 && set_arrays(&c, type, &p) == 0 && compute_norm(&p, &call) == 0 &&
-        py_cast_array(&c.output, type) == 0) {
+    if (type >= 0 && set_arrays(&c, type, &p) == 0 &&
+        set_moments(n_arguments > 5 ? arguments[5] : Py_None, py_real_type(type), &p) ==
+            0 &&
+        compute_norm(&p, &call) == 0 && py_cast_array(&c.output, type) == 0) {
         result = Py_NewRef((PyObject *)c.output);
     }
     release_call(&c);
@@ -280,9 +305,12 @@ pack_gradients(vjp_call *c)
 
 PyDoc_STRVAR(
     normalize_vjp_doc,
-    "normalize_vjp(grad_output, x, norm, num_threads=None, tier=None, /)\n--\n\n"
-    "The gradients of normalize() with respect to x (or x + residual, which is to be "
-    "given), weight, and bias if there is one, else None, each in its own dtype.");
+    "normalize_vjp(grad_output, x, norm, num_threads=None, tier=None, moments=None, "
+    "/)\n--\n\nThe gradients of normalize() with respect to x (or x + residual, which "
+    "is to be "
+    "given), weight, and bias if there is one, else None, each in its own dtype. "
+    "moments "
+    "are those of normalize(), which are found again without them.");
 
 static PyObject *
 normalize_vjp(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
@@ -294,7 +322,7 @@ normalize_vjp(PyObject *module, PyObject *const *arguments, Py_ssize_t n_argumen
     int type = -1;
 
     (void)module;
-    if (py_check_count(n_arguments, 3, 5) < 0 ||
+    if (py_check_count(n_arguments, 3, 6) < 0 ||
         py_threads_or_default(n_arguments > 3 ? arguments[3] : Py_None,
                               &call.n_threads) < 0 ||
         py_parse_tier(n_arguments > 4 ? arguments[4] : Py_None, &call.tier) < 0) {
@@ -305,7 +333,10 @@ normalize_vjp(PyObject *module, PyObject *const *arguments, Py_ssize_t n_argumen
         py_as_array(arguments[1], "x", &c.of.x) == 0) {
         type = vjp_type(&c);
     }
-    if (type >= 0 && set_vjp_arrays(&c, type, &g) == 0 && compute_vjp(&g, &call) == 0) {
+    if (type >= 0 && set_vjp_arrays(&c, type, &g) == 0 &&
+        set_moments(n_arguments > 5 ? arguments[5] : Py_None, py_real_type(type),
+                    &g.norm) == 0 &&
+        compute_vjp(&g, &call) == 0) {
         result = pack_gradients(&c);
     }
     release_vjp_call(&c);

@@ -1,7 +1,7 @@
 """attnpy for PyTorch's CPU tensors, with gradients, `torch.compile` and `torch.export`.
 
 `attention` is attnpy's on tensors, `scaled_dot_product_attention` has PyTorch's
-signature and meaning, and `accelerate` makes PyTorch's own functions use it.
+signature and meaning, and `accelerate` makes PyTorch's own operators use attnpy.
 """
 
 try:
@@ -20,9 +20,10 @@ if not hasattr(torch.library, "custom_op"):
 
 from attnpy.integrations.torch._accelerate import accelerate
 from attnpy.integrations.torch._attention import attention
+from attnpy.integrations.torch._report import Report
 from attnpy.integrations.torch._sdpa import scaled_dot_product_attention
 
-__all__ = ["accelerate", "attention", "scaled_dot_product_attention"]
+__all__ = ["Report", "accelerate", "attention", "scaled_dot_product_attention"]
 
 
 def __dir__() -> list[str]:

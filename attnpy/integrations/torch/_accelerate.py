@@ -30,8 +30,10 @@ from torch.overrides import (
 )
 
 from attnpy import _checks
-from attnpy.integrations.torch import _tensors
+from attnpy.integrations.torch import _kernels, _tensors
 from attnpy.integrations.torch._attention import attend_at_once, is_traced
+from attnpy.integrations.torch._blocks import Block, Options, innermost, thread
+from attnpy.integrations.torch._report import Report
 from attnpy.integrations.torch._sdpa import attend_as_torch, known_mask
 
 if TYPE_CHECKING:
@@ -40,82 +42,85 @@ if TYPE_CHECKING:
 _STANDING_FOR_OTHERS = (FakeTensor, FunctionalTensor)
 
 
-class _Block:
-    """A block of accelerate(), which another thread may close."""
-
-    def __init__(self, num_threads: int | None) -> None:
-        self.num_threads = num_threads
-        self.siblings = _thread.blocks  # all open blocks of the thread that opens it
-
-    def open(self) -> None:
-        """Accelerate this thread."""
-        self.siblings.append(self)
-        _names.blocks.add(self)
-        _names.settle()
-
-    def close(self) -> None:
-        """Undo `open`, however far it came. A second call changes nothing."""
-        if self in self.siblings:
-            self.siblings.remove(self)
-        _names.blocks.discard(self)
-        _names.settle()
-
-
-class _Thread(threading.local):
-    """The blocks of accelerate() that a thread is in, and a list for its weights."""
-
-    def __init__(self) -> None:
-        self.blocks: list[_Block] = []
-        self.weights: list[Tensor] | None = None
-
-
-_thread = _Thread()
-
-
-def _innermost() -> _Block | None:
-    """Return this thread's innermost block."""
-    last = _thread.blocks[-1:]  # in one step, for another thread may close it
-    return last[0] if last else None
-
-
 @contextmanager
-def accelerate(*, num_threads: int | None = None) -> Iterator[None]:
-    """Make PyTorch use attnpy for attention on the CPU, within a `with` statement.
+def accelerate(
+    *,
+    attention: bool = True,
+    linear: bool = True,
+    norms: bool = True,
+    activations: bool = True,
+    pack: bool = True,
+    num_threads: int | None = None,
+    report: bool = False,
+) -> Iterator[Report | None]:
+    """Make PyTorch use attnpy on the CPU, within a `with` statement.
 
-    `torch.nn.functional.scaled_dot_product_attention`, `torch.nn.MultiheadAttention`,
-    `torch.nn.TransformerEncoderLayer` and modules made of these use it, in training and
-    inference.
+    A model then gives the same bits for a row whatever its batch, its padding and the
+    number of threads, and is faster. It needs no change: the operators beneath its
+    modules are computed by attnpy, in training and inference, in float64, float32,
+    bfloat16 and float16.
 
     Parameters
     ----------
+    attention : bool, optional
+        `torch.nn.functional.scaled_dot_product_attention`,
+        `torch.nn.MultiheadAttention`, `torch.nn.TransformerEncoderLayer`.
+    linear : bool, optional
+        Products: `torch.nn.Linear`, ``@``, `torch.matmul`, `torch.addmm`, `torch.bmm`
+        and the like, and the sums over rows by which embeddings are pooled.
+    norms : bool, optional
+        `torch.nn.LayerNorm`.
+    activations : bool, optional
+        GELU and its approximation, SiLU, tanh.
+    pack : bool, optional
+        Keep a copy of each `torch.nn.Parameter` that a product reads, in the order in
+        which it is read. It is made when a parameter is used a second time without a
+        change, doubles its memory, and lives as long as the parameter. Changes no bit.
     num_threads : int, optional
         At least 1; by default `attnpy.get_num_threads`. Changes no bit of the result.
+    report : bool, optional
+        Count what attnpy computes, and what is left to PyTorch and why, and print it at
+        the end.
 
     Returns
     -------
     context manager
         It may be entered in several threads, each accelerated while it is in its own
-        block, and nested; the innermost block counts.
+        block, and nested; the innermost block counts. Gives the `Report`, or None.
 
     Raises
     ------
     TypeError, ValueError
-        If `num_threads` is not an integer, or less than 1.
+        If `num_threads` is not an integer, or less than 1, or a flag no bool.
 
     Notes
     -----
-    Everything that attnpy does not support is left to PyTorch: other devices, dtypes
-    and layouts, nested tensors, subclasses, other modes, `torch.func`, forward-mode
-    derivatives, tensors without elements, and calls that are errors, such as those for
+    Results differ from PyTorch's by rounding, and in the weights that dropout drops;
+    gradients of attention's gradients are refused.
+
+    Operators are replaced where PyTorch looks up kernels for the CPU, beneath autograd,
+    autocast, `torch.func`, modes and subclasses, which therefore work as before. That
+    also counts for the backward pass, which is accelerated if it runs within the block.
+    Left to PyTorch are other devices, integers, complex, sparse, nested and quantized
+    tensors, tensors without elements, convolutions of images whose windows overlap, and
+    sums of whole tensors. Compiled code has kernels of its own: `torch.compile` keeps
+    its speed and its bits. Other threads keep PyTorch's bits. A call of one of these
+    operators that is left costs a few microseconds more, outside of blocks as well
+    until the last one ends; if other threads run then, also after that.
+
+    Attention is replaced by name: the names in PyTorch, and those by which other
+    modules have imported `scaled_dot_product_attention` or
+    `multi_head_attention_forward`. A function kept under another name, such as an
+    argument's default, stays PyTorch's. Left to PyTorch are, besides the above,
+    subclasses, other modes, `torch.func` and forward-mode derivatives, and calls for
     which `torch.nn.attention.sdpa_kernel` leaves PyTorch no kernel. While a subclass or
     mode handles a call by its `__torch_function__`, names mean PyTorch's functions in
-    all threads; compiled with ``fullgraph=True`` such a call is refused. Results differ
-    from PyTorch's by rounding, and in the weights that dropout drops; gradients of
-    gradients are refused.
+    all threads; compiled with ``fullgraph=True`` such a call is refused.
 
-    The names in PyTorch are replaced, and those by which other modules have imported
-    `scaled_dot_product_attention` or `multi_head_attention_forward`. A function kept
-    under another name, such as an argument's default, stays PyTorch's.
+    Packed weights follow every change that PyTorch knows of, those by the attribute
+    ``data`` of parameters, and the steps of optimizers. A call also compares 16 numbers
+    of a weight, to notice if its memory was written to by other means, as by an array
+    of NumPy that shares it. ``pack=False`` notices each number.
 
     `torch.compile` compiles a function separately for calls in a block.
     `torch.jit.script` is refused within a block. `torch.export` within a block exports
@@ -135,15 +140,30 @@ def accelerate(*, num_threads: int | None = None) -> Iterator[None]:
     """
     if num_threads is not None:
         num_threads = _checks.count(num_threads, "num_threads")
-    block = _Block(num_threads)
+    flags = {
+        "attention": attention,
+        "linear": linear,
+        "norms": norms,
+        "activations": activations,
+        "pack": pack,
+    }
+    flags = {name: _checks.flag(flag, name) for name, flag in flags.items()}
+    counts = Report() if _checks.flag(report, "report") else None
+    block = Block(Options(num_threads=num_threads, **flags), counts, _names)
+    if linear or norms or activations:
+        _kernels.install()
     try:
         try:
             block.open()
-            yield
+            yield counts
         finally:
             block.close()
     finally:
         block.close()  # Ctrl-C may have interrupted the first time
+        if not _names.blocks:
+            _kernels.remove()
+    if counts is not None:
+        print(counts)
 
 
 # ---- What is for attnpy --------------------------------------------------------------
@@ -152,7 +172,8 @@ def accelerate(*, num_threads: int | None = None) -> Iterator[None]:
 def _is_ours(*tensors: Tensor | None) -> bool:
     """Tell whether these are plain tensors on the CPU."""
     compiling = torch.compiler.is_compiling()
-    if not _thread.blocks or (is_traced() and not compiling):
+    block = innermost()
+    if block is None or not block.options.attention or (is_traced() and not compiling):
         return False
     for x in tensors:
         if x is None or _tensors.is_plain(x):
@@ -175,15 +196,15 @@ def _attend(
 ) -> Any:
     """Compute scaled_dot_product_attention."""
     tensors = (query, key, value)
-    block, collected = _innermost(), _thread.weights
-    if block is None:
+    block, collected = innermost(), thread.weights
+    if block is None or not block.options.attention:
         return NotImplemented
     # What is compiled cannot ask.
     if not torch.compiler.is_compiling() and not math_sdp_enabled():
         arguments = (query, key, value, attn_mask, dropout_p, is_causal)
         if not _has_kernel(*arguments, scale=scale, enable_gqa=enable_gqa):
             return NotImplemented
-    options: dict[str, Any] = {"scale": scale, "num_threads": block.num_threads}
+    options: dict[str, Any] = {"scale": scale, "num_threads": block.options.num_threads}
     if attn_mask is not None:
         attn_mask, is_causal = known_mask(attn_mask, is_causal)
     if is_causal:
@@ -231,17 +252,17 @@ def _multi_head_attention(
         return NotImplemented  # an error
     options["is_causal"] = False  # a hint, which the mask makes true
     collected: list[Tensor] = []
-    before = _thread.weights
+    before = thread.weights
     try:
         try:
-            _thread.weights = collected
+            thread.weights = collected
             output, _ = _PYTORCH["multi_head_attention_forward"](
                 query, key, value, *arguments, need_weights=False, **options
             )
         finally:
-            _thread.weights = before
+            thread.weights = before
     finally:
-        _thread.weights = before  # Ctrl-C may have interrupted the first time
+        thread.weights = before  # Ctrl-C may have interrupted the first time
     if len(collected) != 1:
         return NotImplemented
     (weights,) = collected
@@ -270,8 +291,8 @@ def _self_attention(
     if mask is not None:
         mask = ~mask.bool()
         mask = mask[:, None, None, :] if mask_type == 1 else mask
-    block = _innermost()
-    options = {"num_threads": block and block.num_threads}
+    block = innermost()
+    options = {"num_threads": block and block.options.num_threads}
     attended, weights, _ = attend_as_torch(
         heads.unbind(), mask, 0.0, False, options, need_weights
     )  # (B, H, L, D)
@@ -469,7 +490,7 @@ def _script(obj: Any, *arguments: Any, _frames_up: int = 0, **keywords: Any) -> 
     A module that fails halfway can never be scripted again.
     """
     script = _PYTORCH["script"]
-    if _innermost() is None:  # another thread is in a block
+    if innermost() is None:  # another thread is in a block
         keywords["_frames_up"] = _frames_up + 2
         return _names.call_with_pytorchs(script, (obj, *arguments), keywords)
     if isinstance(obj, nn.Module) and not isinstance(obj, torch.jit.ScriptModule):
@@ -505,7 +526,7 @@ class _Names:
     """
 
     def __init__(self) -> None:
-        self.blocks: set[_Block] = set()
+        self.blocks: set[Block] = set()
         self.handlers: set[object] = set()  # calls that need PyTorch's names
         # A thread may come back: by a signal's handler, or a generator that is freed.
         self.lock = threading.RLock()

@@ -33,7 +33,7 @@ _Memory = ctypes.c_char * (sys.maxsize - 1)  # all there is; NumPy takes 0 for n
 _MEMORY: Any = _Memory.from_address(1)
 
 
-def _view(tensor: torch.Tensor, dtype: np.dtype[Any], memory: Any = _MEMORY) -> Any:
+def view(tensor: torch.Tensor, dtype: np.dtype[Any], memory: Any = _MEMORY) -> Any:
     """Return an array on a tensor's memory, or None if it has none.
 
     The array does not keep the tensor, unless `memory` does. `Tensor.numpy` would, but
@@ -87,7 +87,7 @@ def detached_arrays(*tensors: Any) -> list[Any] | None:
         if dtype is None or not tensor.is_cpu or tensor.is_neg():
             return None
         try:
-            array = _view(tensor, dtype)
+            array = view(tensor, dtype)
         except RuntimeError:  # sparse, nested, a batch of vmap, ...
             return None
         if array is None:
@@ -124,7 +124,7 @@ def to_array(tensor: torch.Tensor) -> Any:
         return np.zeros(tensor.shape, dtype)
     memory: Any = _Memory.from_address(1)
     memory.tensor = tensor = tensor.resolve_neg().resolve_conj()
-    array = _view(tensor, dtype, memory)
+    array = view(tensor, dtype, memory)
     if array is None:
         raise ValueError(
             "tensors: expected tensors with memory, got one whose storage has been "

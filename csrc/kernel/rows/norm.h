@@ -28,7 +28,7 @@ padded(real buffer[LANES], const real *from, ptrdiff_t n)
 
 static void
 normalize_row(const attn_norm_problem *p, const real *input, const real *residual,
-              real *output)
+              real *output, real *moments)
 {
     const real *weight = p->weight, *bias = p->bias;
     ptrdiff_t n = p->n_columns, k = 0;
@@ -38,6 +38,10 @@ normalize_row(const attn_norm_problem *p, const real *input, const real *residua
         output[i] = residual == NULL ? input[i] : input[i] + residual[i];
     }
     measure_row(p, output, &mean, &scale);
+    if (moments != NULL) {
+        moments[0] = mean;
+        moments[p->n_rows] = scale;
+    }
     for (; k + LANES <= n; k += LANES) {
         v_store(output + k, normalize_lanes(v_load(output + k), mean, scale, weight + k,
                                             bias == NULL ? NULL : bias + k));
@@ -57,8 +61,10 @@ normalize(const attn_norm_problem *p, ptrdiff_t first_row, ptrdiff_t n_rows)
     for (ptrdiff_t r = first_row; r < first_row + n_rows; r++) {
         ptrdiff_t at = r * p->n_columns;
         const real *residual = p->residual;
+        real *moments = p->moments;
         normalize_row(p, (const real *)p->input + at,
-                      residual == NULL ? NULL : residual + at, (real *)p->output + at);
+                      residual == NULL ? NULL : residual + at, (real *)p->output + at,
+                      moments == NULL ? NULL : moments + r);
     }
 }
 

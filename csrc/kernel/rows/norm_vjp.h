@@ -92,7 +92,13 @@ normalize_row_vjp(const norm_vjp_work *w, ptrdiff_t r)
     real *to = n == w->width ? output : w->spare[3];
     real mean, scale, product_mean;
 
-    measure_row(&w->g->norm, x, &mean, &scale);
+    const real *moments = w->g->norm.moments;
+    if (moments == NULL) {
+        measure_row(&w->g->norm, x, &mean, &scale);
+    } else {
+        mean = moments[r];
+        scale = moments[w->g->norm.n_rows + r];
+    }
     x = whole_row(w, x, w->spare[1]);
     grad = whole_row(w, grad, w->spare[2]);
     real sum_mean = sum_row_products(w, x, grad, mean, scale, to, &product_mean);

@@ -113,7 +113,7 @@ run_head(const attn_rotary_problem *p, const rotary_work *w, const char *input,
 
     load_row(w->head, input, p->input.column_stride, n, p->input.dtype);
     if (p->norm != NULL) {
-        normalize_row(p->norm, w->head, NULL, w->head);
+        normalize_row(p->norm, w->head, NULL, w->head, NULL);
         round_row(w->head, n, p->dtype, w->halves);
     }
     if (angles != NULL && p->interleaved) {
