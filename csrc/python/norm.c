@@ -73,7 +73,7 @@ py_set_norm(py_norm *norm, int type, attn_norm_problem *p)
 
 /* The arrays of a call, owned; NULL where there is none. */
 typedef struct {
-    PyArrayObject *x, *residual, *output;
+    PyArrayObject *x, *residual, *output, *moments;
     py_norm norm;
 } norm_call;
 
@@ -83,6 +83,7 @@ release_call(norm_call *c)
     Py_CLEAR(c->x);
     Py_CLEAR(c->residual);
     Py_CLEAR(c->output);
+    Py_CLEAR(c->moments);
     py_release_norm(&c->norm);
 }
 
@@ -118,25 +119,38 @@ result_type(const norm_call *c)
     return py_common_type(3, types, "x, weight, residual");
 }
 
-/* Sets the moments from an argument, an array of (2, rows), or none. They are of the
- * arithmetic's dtype. */
+/* Views the array for the moments, the argument of that number; there may be none. */
 static int
-set_moments(PyObject *object, int real, attn_norm_problem *p)
+view_moments(norm_call *c, PyObject *const *arguments, Py_ssize_t n_arguments,
+             int which)
 {
-    PyArrayObject *moments = (PyArrayObject *)object;
-
-    if (object == Py_None) {
+    if (n_arguments <= which || arguments[which] == Py_None) {
         return 0;
     }
-    if (!PyArray_Check(object) || PyArray_TYPE(moments) != real ||
-        !PyArray_ISCARRAY(moments) || PyArray_NDIM(moments) != 2 ||
-        PyArray_DIM(moments, 0) != 2 || PyArray_DIM(moments, 1) != p->n_rows) {
-        PyErr_Format(PyExc_ValueError,
-                     "moments: expected an array (2, %zd) of what is computed in",
-                     p->n_rows);
-        return -1;
+    c->moments = py_view_of(arguments[which]);
+    if (c->moments == NULL && !PyErr_Occurred()) {
+        PyErr_SetString(PyExc_TypeError, "moments: expected an ndarray");
     }
-    p->moments = PyArray_DATA(moments);
+    return c->moments == NULL ? -1 : 0;
+}
+
+/* Describes the array for the moments, which is of the arithmetic's dtype. */
+static int
+set_moments(const norm_call *c, int real, attn_norm_problem *p)
+{
+    const npy_intp shape[] = {2, p->n_rows};
+
+    if (c->moments == NULL) {
+        return 0;
+    }
+    if (PyArray_TYPE(c->moments) != real || !PyArray_ISCARRAY(c->moments) ||
+        PyArray_NDIM(c->moments) != 2 ||
+        !PyArray_CompareLists(PyArray_DIMS(c->moments), shape, 2)) {
+        return py_fail_shape(c->moments, "moments",
+                             "(2, %zd), contiguous, in what is computed in", p->n_rows,
+                             0);
+    }
+    p->moments = PyArray_DATA(c->moments);
     return 0;
 }
 
@@ -195,13 +209,13 @@ normalize(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
     }
     if (py_convert_norm(arguments[2], "norm", &c.norm) == 0 &&
         py_as_array(arguments[0], "x", &c.x) == 0 &&
-        py_as_optional_array(arguments[1], "residual", &c.residual) == 0) {
+        py_as_optional_array(arguments[1], "residual", &c.residual) == 0 &&
+        view_moments(&c, arguments, n_arguments, 5) == 0) {
         type = result_type(&c);
     }
     if (type >= 0 && set_arrays(&c, type, &p) == 0 &&
-        set_moments(n_arguments > 5 ? arguments[5] : Py_None, py_real_type(type), &p) ==
-            0 &&
-        compute_norm(&p, &call) == 0 && py_cast_array(&c.output, type) == 0) {
+        set_moments(&c, py_real_type(type), &p) == 0 && compute_norm(&p, &call) == 0 &&
+        py_cast_array(&c.output, type) == 0) {
         result = Py_NewRef((PyObject *)c.output);
     }
     release_call(&c);
@@ -330,12 +344,12 @@ normalize_vjp(PyObject *module, PyObject *const *arguments, Py_ssize_t n_argumen
     }
     if (py_convert_norm(arguments[2], "norm", &c.of.norm) == 0 &&
         py_as_array(arguments[0], "grad_output", &c.grad_output) == 0 &&
-        py_as_array(arguments[1], "x", &c.of.x) == 0) {
+        py_as_array(arguments[1], "x", &c.of.x) == 0 &&
+        view_moments(&c.of, arguments, n_arguments, 5) == 0) {
         type = vjp_type(&c);
     }
     if (type >= 0 && set_vjp_arrays(&c, type, &g) == 0 &&
-        set_moments(n_arguments > 5 ? arguments[5] : Py_None, py_real_type(type),
-                    &g.norm) == 0 &&
+        set_moments(&c.of, py_real_type(type), &g.norm) == 0 &&
         compute_vjp(&g, &call) == 0) {
         result = pack_gradients(&c);
     }

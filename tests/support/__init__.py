@@ -31,5 +31,6 @@ tutorial     the numbers that a tutorial prints
 integers     the oracle of products with quantised matrices
 gguf_files   small GGUF files, and models in them
 torch_files  files as PyTorch writes them
+torch_models small models of Transformers, and inputs of several rows
 minilm       whether a real model is installed; smollm2, whether a language model is
 """

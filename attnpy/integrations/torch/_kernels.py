@@ -11,6 +11,7 @@ all other operators, of other devices and of compiled code cost what they cost w
 from __future__ import annotations
 
 import math
+import operator
 import threading
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -73,6 +74,7 @@ def _kernel(name: str, option: str) -> Callable[[Any], Any]:
     return add
 
 
+_destroy = operator.methodcaller("_destroy")
 _libraries: list[torch.library.Library] = []  # one, or more if threads met
 
 
@@ -97,7 +99,7 @@ def install() -> None:
 def remove() -> None:
     """Give PyTorch its kernels back, unless another thread might be calling one."""
     while _libraries and threading.active_count() == 1:
-        _libraries.pop()._destroy()
+        _destroy(_libraries.pop())
 
 
 # ---- Tensors -------------------------------------------------------------------------

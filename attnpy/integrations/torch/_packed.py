@@ -8,6 +8,7 @@ imported, and steps of fused optimizers.
 
 from __future__ import annotations
 
+import operator
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -27,19 +28,21 @@ if TYPE_CHECKING:
 _N_SAMPLES = 16  # numbers of a weight that each call compares
 _OWN_USES = 3  # of a storage: by the parameter, a view of it and the object that asks
 
+_base, _version, _cdata = map(operator.attrgetter, ("_base", "_version", "_cdata"))
+
 
 class _Packed:
     """A packed weight, and what some numbers of its matrix were."""
 
     def __init__(self, matrix: Array) -> None:
         line = (matrix.T if matrix.T.flags.c_contiguous else matrix).reshape(-1)
-        self._samples = line[:: max(1, line.size // _N_SAMPLES)]
-        self._expected = self._samples.tobytes()
+        self.samples = line[:: max(1, line.size // _N_SAMPLES)]
+        self.expected = self.samples.tobytes()
         self.weight = PackedWeight(matrix)
 
     def is_current(self) -> bool:
         """Tell whether some numbers of the matrix are what they were."""
-        return self._samples.tobytes() == self._expected
+        return self.samples.tobytes() == self.expected
 
 
 class _Entry:
@@ -54,13 +57,13 @@ class _Entry:
         number = id(parameter)
         storage = parameter.untyped_storage()
         self.storage = weakref.ref(storage, lambda _: _entries.pop(number, None))
-        self.version, self.size = parameter._version, parameter.numel()
+        self.version, self.size = _version(parameter), parameter.numel()
         self.forms: dict[Form, _Packed | None] = {}
 
     def is_of(self, parameter: Parameter) -> bool:
         """Tell whether a parameter has not changed, as far as PyTorch knows."""
         return (
-            self.version == parameter._version
+            self.version == _version(parameter)
             and self.storage() is parameter.untyped_storage()
         )
 
@@ -82,7 +85,7 @@ def find(matrix: Tensor, array: Array) -> PackedWeight | None:
 
     `array` is its memory. It is packed when it is used a second time, unchanged.
     """
-    parameter: Any = matrix if type(matrix) is Parameter else matrix._base
+    parameter: Any = matrix if type(matrix) is Parameter else _base(matrix)
     if type(parameter) is not Parameter:
         return None
     entry = _entries.get(id(parameter))
@@ -106,7 +109,7 @@ def find(matrix: Tensor, array: Array) -> PackedWeight | None:
 def _is_alone(parameter: Parameter, matrix: Tensor) -> bool:
     """Tell whether nothing else than a parameter's views could write to its memory."""
     storage = parameter.untyped_storage()
-    uses = _storage_Use_Count(storage._cdata) + (matrix is parameter)
+    uses = _storage_Use_Count(_cdata(storage)) + (matrix is parameter)
     return (
         uses == _OWN_USES
         and storage.nbytes() == parameter.nbytes
