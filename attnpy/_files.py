@@ -18,8 +18,17 @@ if TYPE_CHECKING:
 unfinished: set[str] = set()
 
 
-def folder_at(path: str | os.PathLike[str]) -> Path:
-    """Return a model's folder, or an error that explains that nothing is downloaded."""
+# Of a sentence-transformers folder, the model may be in a folder below.
+MODEL_FILES = "config.json", "modules.json"
+
+
+def folder_at(
+    path: str | os.PathLike[str], names: tuple[str, ...] = MODEL_FILES
+) -> Path:
+    """Return a model's folder, or an error that explains that nothing is downloaded.
+
+    It has one of the files with these names.
+    """
     if not isinstance(path, str | os.PathLike):
         raise TypeError(f"folder: expected a path, got {type(path).__name__}")
     folder = Path(path)
@@ -32,10 +41,9 @@ def folder_at(path: str | os.PathLike[str]) -> Path:
         raise NotADirectoryError(
             f"folder: expected a model's folder, got a file, {os.fspath(path)!r}"
         )
-    # Of a sentence-transformers folder, the model may be in a folder below.
-    if not any((folder / name).exists() for name in ("config.json", "modules.json")):
+    if not any((folder / name).exists() for name in names):
         raise FileNotFoundError(
-            "folder: expected a model's folder, with a config.json, got "
+            f"folder: expected a model's folder, with a {names[0]}, got "
             f"{os.fspath(path)!r} without"
         )
     return folder

@@ -165,7 +165,7 @@ HEADS = {
 }
 
 
-@pytest.mark.parametrize("kind", families.NAMES)
+@pytest.mark.parametrize("kind", [*families.ENCODERS, *families.DECODERS])
 def test_heads_that_are_not_here_are_refused_or_left_alone_as_asked(kind):
     family = families.NAMES[kind]
     config = {**families.ENCODERS, **families.DECODERS}[kind]

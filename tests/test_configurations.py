@@ -11,19 +11,26 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import encoder_decoders, families, fields
+from support import encoder_decoders, families, fields, pictures
 
 from attnpy import _families, checkpoints
 from attnpy._families import rules
 from attnpy._families.fields import REQUIRED
 from attnpy._typing import DecoderOptions
-from attnpy.models import BertEncoder, CausalDecoder, EncoderDecoder, _hf_config
+from attnpy.models import (
+    BertEncoder,
+    CausalDecoder,
+    EncoderDecoder,
+    ImageEncoder,
+    ImageTextModel,
+    _hf_config,
+)
 from attnpy.positions import Rotary
 
 pytestmark = pytest.mark.quick
 
 ENCODER_DECODERS = encoder_decoders.ENCODER_DECODERS
-BASES = {**families.ENCODERS, **families.DECODERS, **ENCODER_DECODERS}
+BASES = {**families.ENCODERS, **families.DECODERS, **ENCODER_DECODERS, **pictures.ALL}
 FAMILIES = pytest.mark.parametrize("kind", BASES)
 LISTS = json.loads(
     (Path(__file__).parent / "support" / "hf_fields.json").read_text("utf-8")
@@ -45,8 +52,17 @@ def arguments(config):
     kind = config["model_type"]
     encoder, both = kind in list(families.ENCODERS), kind in list(ENCODER_DECODERS)
     judge = _hf_config.encoder_decoder if both else _hf_config.decoder
-    family = (_hf_config.encoder if encoder else judge)(config)
+    judge = _hf_config.encoder if encoder else judge
+    for kinds, other in (
+        (pictures.IMAGES, _hf_config.image),
+        (pictures.PAIRS, _hf_config.image_and_text),
+        (pictures.TEXTS, _hf_config.text_tower),
+    ):
+        judge = other if kind in list(kinds) else judge
+    family = judge(config)
     made = _hf_config.arguments(config, family)
+    for name, tower in zip(("vision", "text"), made.get("towers", ()), strict=False):
+        made[name] = arguments({**made[name], "model_type": tower})
     if encoder:
         made |= {
             f"{head}: {name}": value
@@ -85,6 +101,10 @@ def declared(kind):
     return ["model_type", *family.read, *family.neutral, *harmless]
 
 
+# Arguments of ImageTextModel.from_config itself, which makes the parts.
+TOWERS = "towers", "vision", "text"
+
+
 @FAMILIES
 def test_a_declaration_gives_arguments_of_its_model_from_fields_that_it_reads(kind):
     family = _families.FAMILIES[kind]
@@ -95,8 +115,14 @@ def test_a_declaration_gives_arguments_of_its_model_from_fields_that_it_reads(ki
         "encoder": BertEncoder,
         "decoder": CausalDecoder,
         "encoder-decoder": EncoderDecoder,
+        "image": ImageEncoder,
+        "image and text": ImageTextModel,
+        "text tower": CausalDecoder,
     }[family.model]
     known = {
+        *({"text": ("end_token", "projection_dim"), "image and text": TOWERS}).get(
+            family.model.removesuffix(" tower"), ()
+        ),
         *inspect.signature(make.__init__).parameters,
         *DecoderOptions.__annotations__,
     }
@@ -134,7 +160,7 @@ def test_fields_and_defaults_are_those_of_the_installed_classes(kind):
     made = transformers.CONFIG_MAPPING[kind]()
     assert set(made.to_dict()) <= set(declared(kind))
     for name, field in _families.FAMILIES[kind].read.items():
-        if field.default not in (None, REQUIRED):
+        if field.default not in (None, REQUIRED) and field.kind != "mapping":
             theirs = getattr(type(made), name, getattr(made, name, None))
             # None: of a window that is not used, and of is_causal.
             assert theirs in (field.default, None), name
@@ -196,10 +222,16 @@ def others(kind, name):
         "feed_forward_proj": "gated-silu",
         "scale_embedding": not base.get("scale_embedding", kind == "m2m_100"),
         "scale_decoder_outputs": False,
+        "qkv_bias": False,
+        "pooler_act": "relu",
+        "vision_use_head": False,
+        **{key: {"hidden_size": 4} for key in ("text_config", "text_config_dict")},
+        **{key: {"patch_size": 4} for key in ("vision_config", "vision_config_dict")},
     }
     if name in ("max_position_embeddings", LENGTH) and kind not in [
         *families.ENCODERS,
         *ENCODER_DECODERS,
+        *pictures.ALL,
         "phi3",
     ]:
         base = long
@@ -303,13 +335,21 @@ def test_all_that_is_wrong_is_in_one_error(kind):
     config = {**BASES[kind], "x_y": 3, "quantization_config": {"bits": 4}}
     size = {"gpt2": "n_embd", "distilbert": "dim"}.get(kind, "hidden_size")
     size = "d_model" if kind in ENCODER_DECODERS else size
-    del config["vocab_size"]
+    size = {"clip": "projection_dim", "siglip": "text_config"}.get(kind, size)
+    required = [
+        name
+        for name, field in _families.FAMILIES[kind].read.items()
+        if field.default is REQUIRED and name != size
+    ]
+    missing = "vocab_size" if "vocab_size" in required else "".join(required[:1])
+    config.pop(missing, None)
     with pytest.raises(ValueError) as caught:
         arguments({**config, size: "12"})
+    words = "an integer from 1 to 2147483647"
     assert str(caught.value) == (
-        f"config: missing vocab_size; expected {size} to be an integer from 1 to "
-        "2147483647, got '12'; expected no x_y, got 3; expected no "
-        "quantization_config, got {'bits': 4}"
+        f"config: {f'missing {missing}; ' if missing else ''}expected {size} to be "
+        f"{'a mapping' if kind == 'siglip' else words}, got '12'; expected no x_y, got "
+        "3; expected no quantization_config, got {'bits': 4}"
     )
 
 

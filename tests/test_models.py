@@ -1178,8 +1178,10 @@ def test_wrong_arguments_are_named(error, text, call):
 @pytest.mark.quick
 def test_everything_public_is_listed():
     public = ["BertEncoder", "CausalDecoder", "CrossEncoder", "EncoderDecoder"]
-    public += ["FillMask", "SentenceEncoder", "TextClassifier", "TextToText"]
-    public += ["TokenClassifier"]
+    public += ["FillMask", "ImageClassifier", "ImageEncoder", "ImageProcessor"]
+    public += ["ImageTextEncoder", "ImageTextModel", "M3Encoder", "M3Vectors"]
+    public += ["Prefix", "SentenceEncoder", "TextClassifier", "TextToText"]
+    public += ["TokenClassifier", "lexical_score", "maxsim"]
     assert models.__all__ == [*public, "sample"]
 
 

@@ -10,6 +10,14 @@ from __future__ import annotations
 from attnpy._families.albert import ALBERT
 from attnpy._families.bart import BART, M2M100, MARIAN, MBART, PEGASUS
 from attnpy._families.bert import BERT
+from attnpy._families.clip import (
+    CLIP,
+    CLIP_TEXT,
+    CLIP_VISION,
+    SIGLIP,
+    SIGLIP_TEXT,
+    SIGLIP_VISION,
+)
 from attnpy._families.declaration import Declaration
 from attnpy._families.distilbert import DISTILBERT
 from attnpy._families.electra import ELECTRA
@@ -26,6 +34,7 @@ from attnpy._families.qwen import QWEN2, QWEN3
 from attnpy._families.roberta import ROBERTA, XLM_ROBERTA
 from attnpy._families.smollm3 import SMOLLM3
 from attnpy._families.t5 import MT5, T5
+from attnpy._families.vit import DEIT, VIT
 
 # By `model_type`, in the order in which messages name them.
 FAMILIES: dict[str, Declaration] = {
@@ -33,6 +42,7 @@ FAMILIES: dict[str, Declaration] = {
     for family in (
         *(BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, MPNET, ELECTRA, ALBERT),
         *(MODERNBERT, NOMIC_BERT, GTE, GTE_NEW),
+        *(VIT, DEIT, CLIP, CLIP_VISION, CLIP_TEXT, SIGLIP, SIGLIP_VISION, SIGLIP_TEXT),
         *(GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, PHI3, GEMMA, GEMMA2, GEMMA3, SMOLLM3),
         *(T5, MT5, BART, MBART, MARIAN, PEGASUS, M2M100),
     )

@@ -58,6 +58,9 @@ class Family(NamedTuple):
         Names that may be missing: the parameters are 0 then.
     beside : tuple of str
         Names that stand beside the model with a prefix, not in it.
+    axes : mapping of str to int
+        Names of arrays that have more axes than their parameters, or fewer, and how
+        many. Those beyond have length 1 and are the first.
     """
 
     names: Mapping[str, tuple[str, ...]]
@@ -76,6 +79,7 @@ class Family(NamedTuple):
     instead: Mapping[str, str] = MappingProxyType({})
     zero: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
+    axes: Mapping[str, int] = MappingProxyType({})
 
     def __repr__(self) -> str:
         """Return how many names there are, and what is said of them."""
@@ -90,8 +94,10 @@ class Declaration:
     ----------
     model_type, title : str
         What configurations call it, and what pages do.
-    model : {"encoder", "decoder", "encoder-decoder"}
-        `BertEncoder`, `CausalDecoder` or `EncoderDecoder`.
+    model : str
+        "encoder", "decoder" and "encoder-decoder" are `BertEncoder`, `CausalDecoder`
+        and `EncoderDecoder`; "image" is `ImageEncoder`; "image and text" is
+        `ImageTextModel`, whose texts go through a "text tower".
     classes : tuple of str
         The classes in Transformers: of the model, and of the one with a head that is
         here.
@@ -129,7 +135,14 @@ class Declaration:
 
     model_type: str
     title: str
-    model: Literal["encoder", "decoder", "encoder-decoder"]
+    model: Literal[
+        "encoder",
+        "decoder",
+        "encoder-decoder",
+        "image",
+        "image and text",
+        "text tower",
+    ]
     classes: tuple[str, str]
     checkpoint: str
     names: Family

@@ -57,6 +57,11 @@ def _is_names(value: object) -> bool:
     return isinstance(value, (list, tuple)) and all(isinstance(x, str) for x in value)
 
 
+def _is_sizes(value: object) -> bool:
+    sizes = value if isinstance(value, (list, tuple)) else [value, value]
+    return len(sizes) == 2 and all(_is_integer(x, 1, LARGEST_SIZE) for x in sizes)
+
+
 # What values have to be: a test, and how an error says it.
 KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "layers": (
@@ -66,6 +71,10 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "size": (
         lambda value: _is_integer(value, 1, LARGEST_SIZE),
         f"an integer from 1 to {LARGEST_SIZE}",
+    ),
+    "sizes": (
+        _is_sizes,
+        f"an integer from 1 to {LARGEST_SIZE}, or a list of two of them",
     ),
     "count": (
         lambda value: _is_integer(value, 0, LARGEST_SIZE),

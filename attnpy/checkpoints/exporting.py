@@ -21,7 +21,7 @@ from attnpy.blocks import (
     RMSNorm,
 )
 from attnpy.checkpoints.families import FAMILIES
-from attnpy.checkpoints.loading import targets
+from attnpy.checkpoints.loading import shape_in_file, targets
 from attnpy.layers import MultiHeadAttention
 
 if TYPE_CHECKING:
@@ -107,7 +107,10 @@ def exported(
     for name, target in targets(own, names_for(family, own), wanted).items():
         arrays = [array for array in target.parameters if isinstance(array, np.ndarray)]
         whole = np.concatenate(arrays, axis=-1) if len(arrays) > 1 else arrays[0]
-        tensors[name] = np.array(whole.T if target.transposed else whole, order="C")
+        array = np.array(whole.T if target.transposed else whole, order="C")
+        if name in family.axes:
+            array = array.reshape(shape_in_file(array.shape, family.axes[name]))
+        tensors[name] = array
     return tensors
 
 

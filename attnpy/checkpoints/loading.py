@@ -199,12 +199,19 @@ def fill(
             unexpected.append(found[plain])
     if unexpected:
         faults.append(f"unexpected {listed(sorted(unexpected))}")
+    small = _with_axes(tensors, found, wanted, table.axes)
+
+    def holder(name: str) -> Mapping[str, ArrayLike]:
+        return small if name in small else tensors
+
     for plain, target in wanted.items():
         if plain in found:
-            faults += _array_fault(tensors, found[plain], target)
+            name = found[plain]
+            faults += _array_fault(holder(name), name, target)
     if faults:
         raise ValueError(f"checkpoint: {joined(faults)}")
-    if "bfloat16" in {_describe(tensors, found[plain])[1] for plain in wanted}:
+    names_found = [found[plain] for plain in wanted]
+    if "bfloat16" in {_describe(holder(name), name)[1] for name in names_found}:
         register_bfloat16()  # or an error before anything changes
     n_bytes = sum(p.nbytes for target in wanted.values() for p in target.parameters)
     with _progress.bar(progress, n_bytes, "B") as done:
@@ -213,7 +220,7 @@ def fill(
             if kept is not None and kept(found[plain], target):
                 done(sum(array.nbytes for array in target.parameters))
                 continue
-            _copy(tensors, found[plain], target, done)
+            _copy(holder(found[plain]), found[plain], target, done)
             while filled is not None and target.parameters:
                 filled(target.parameters.pop())
     for name, parameter in own.items():
@@ -256,6 +263,32 @@ def _pop_head(
         f"expected no head of {named(head.owner)}, {kind}, got {listed(lost)} "
         "(ignore_head=True reads the rest)"
     ]
+
+
+def shape_in_file(shape: tuple[int, ...], n_axes: int) -> tuple[int, ...]:
+    """Return a parameter's shape with so many axes."""
+    more = n_axes - len(shape)
+    return (1,) * more + shape if more >= 0 else shape[-more:]
+
+
+def _with_axes(
+    tensors: Mapping[str, ArrayLike],
+    found: Mapping[str, str],
+    wanted: Mapping[str, Target],
+    axes: Mapping[str, int],
+) -> dict[str, Array]:
+    """Return arrays with the axes of their parameters, where a family has others."""
+    result = {}
+    for plain, n_axes in axes.items():
+        if plain not in wanted or plain not in found:
+            continue
+        shape, dtype = _describe(tensors, found[plain])
+        own = wanted[plain].parameters[0].shape
+        if shape == shape_in_file(own, n_axes):
+            if dtype == "bfloat16":
+                register_bfloat16()
+            result[found[plain]] = _array(tensors, found[plain]).reshape(own)
+    return result
 
 
 class Target(NamedTuple):

@@ -10,6 +10,10 @@ from attnpy.models.bert import BertEncoder
 from attnpy.models.classify import TextClassifier
 from attnpy.models.decoder import CausalDecoder
 from attnpy.models.encoder_decoder import EncoderDecoder
+from attnpy.models.image_classify import ImageClassifier
+from attnpy.models.image_processor import ImageProcessor
+from attnpy.models.image_search import ImageTextEncoder
+from attnpy.models.image_text import ImageTextModel
 from attnpy.models.m3 import M3Encoder, M3Vectors, lexical_score, maxsim
 from attnpy.models.prefix import Prefix
 from attnpy.models.rerank import CrossEncoder
@@ -17,6 +21,7 @@ from attnpy.models.sampling import sample
 from attnpy.models.sentences import SentenceEncoder
 from attnpy.models.text_to_text import TextToText
 from attnpy.models.tokens import FillMask, TokenClassifier
+from attnpy.models.vision import ImageEncoder
 
 __all__ = [
     "BertEncoder",
@@ -24,6 +29,11 @@ __all__ = [
     "CrossEncoder",
     "EncoderDecoder",
     "FillMask",
+    "ImageClassifier",
+    "ImageEncoder",
+    "ImageProcessor",
+    "ImageTextEncoder",
+    "ImageTextModel",
     "M3Encoder",
     "M3Vectors",
     "Prefix",

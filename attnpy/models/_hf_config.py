@@ -47,6 +47,21 @@ def pads_anywhere(config: Config) -> bool:
     return family is not None and "rotary" in family.computed
 
 
+def image(config: Config) -> Declaration:
+    """Return the family of a configuration for `ImageEncoder`."""
+    return _of_model_type(config, "image", None)
+
+
+def image_and_text(config: Config) -> Declaration:
+    """Return the family of a configuration for `ImageTextModel`."""
+    return _of_model_type(config, "image and text", None)
+
+
+def text_tower(config: Config) -> Declaration:
+    """Return the family of a configuration for the texts of `ImageTextModel`."""
+    return _of_model_type(config, "text tower", None)
+
+
 def _of_model_type(config: Config, model: str, default: str | None) -> Declaration:
     kind = _mapping(config).get("model_type")
     if kind is None:
@@ -73,6 +88,9 @@ READERS = {
     "encoder": "BertEncoder",
     "decoder": "CausalDecoder",
     "encoder-decoder": "EncoderDecoder",
+    "image": "ImageEncoder",
+    "image and text": "ImageTextModel",
+    "text tower": "ImageTextModel",
 }
 
 

@@ -28,9 +28,14 @@ if TYPE_CHECKING:
 
 Model = TypeVar("Model", bound="_typing.PackableModel")
 
-# How classes are called whose ``classifier``, if any, is that of texts. Other classes
-# have one of tokens, or of choices.
-CLASSIFIERS = ("Model", "ForSequenceClassification")
+# How classes are called whose ``classifier``, if any, is that of texts or pictures.
+# Other classes have one of tokens, or of choices.
+CLASSIFIERS = (
+    "Model",
+    "ForSequenceClassification",
+    "ForImageClassification",
+    "ForImageClassificationWithTeacher",
+)
 # Classes of heads for tokens, by the attribute of a model that has one.
 TOKEN_HEADS = {"token_head": "ForTokenClassification", "word_head": "ForMaskedLM"}
 

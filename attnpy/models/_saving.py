@@ -16,7 +16,7 @@ from attnpy.checkpoints.writing import write
 from attnpy.models import _hf_config
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from attnpy._families.declaration import Declaration, Family
     from attnpy._typing import Array
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 class Configured(Protocol):
     """A model that keeps the configuration it was made of."""
 
-    token_embedding: Array
     config: dict[str, Any] | None
 
     def parameters(self) -> dict[str, Array]:
@@ -38,11 +37,13 @@ def save(
     again: Callable[[dict[str, Any]], Any],
     head: str | None,
     generation: Mapping[str, Any] | None = None,
+    preferred: Collection[str] = (),
 ) -> None:
     """Write a folder; `again` makes a model as this one of its configuration.
 
     `head` is the ending of the class of a model that has one. `generation` is what
-    generation_config.json has, if not the model's `stop` alone.
+    generation_config.json has, if not the model's `stop` alone. `preferred` are the
+    names of weights that the class has where there are several.
     """
     if model.config is None:
         raise ValueError(
@@ -56,7 +57,7 @@ def save(
     family = FAMILIES[config["model_type"]]
     config = family.saved(_hf_config.modern(config, family))
     family = FAMILIES[config["model_type"]]
-    dtype = model.token_embedding.dtype.name
+    dtype = _dtype(model).name
     # The name of the dtype's field is the one that all versions take.
     config = {name: x for name, x in config.items() if name != "dtype"}
     owner = family.classes[0]
@@ -66,9 +67,8 @@ def save(
     config |= {"architectures": [owner], "torch_dtype": dtype}
     place = Path(folder)
     os.makedirs(place, exist_ok=True)
-    write(
-        place / "model.safetensors", _weights(model, family, head is not None), PYTORCH
-    )
+    tensors = _weights(model, family, head is not None, preferred)
+    write(place / "model.safetensors", tensors, PYTORCH)
     write_json(place / "config.json", config)
     stop = getattr(model, "stop", None)
     if generation is None and stop is not None:
@@ -109,7 +109,12 @@ def _check_unchanged(model: Any, other: Any) -> None:
 
 def _shown(model: Any) -> dict[str, str]:
     """Return what tells models apart: sizes, options, and shapes of parameters."""
-    shown = {name: repr(value) for name, value in model._shown().items()}
+    shown: dict[str, str] = {}
+    for name, value in model._shown().items():
+        if hasattr(value, "parameters"):  # a model inside
+            shown |= {f"{name}.{own}": x for own, x in _shown(value).items()}
+        else:
+            shown[name] = repr(value)
     for name in ("start", "stop"):  # which generation_config.json says
         shown.pop(name, None)
     for name, array in model.parameters().items():
@@ -118,19 +123,27 @@ def _shown(model: Any) -> dict[str, str]:
 
 
 def _weights(
-    model: Configured, family: Declaration, has_head: bool
+    model: Configured,
+    family: Declaration,
+    has_head: bool,
+    preferred: Collection[str],
 ) -> dict[str, Array]:
     """Return the weights by the names of the family's class."""
-    names, kind = family.names, model.token_embedding.dtype
+    names, kind = family.names, _dtype(model)
     own = dict(model.parameters())
     for name, array in own.items():
         if name.endswith(names.one_less) and names.one_less:
             own[name] = array - array.dtype.type(1)
     tensors, prefix = {}, next(iter(names.prefixes), "")
-    for name, array in exported(own, names).items():
+    for name, array in exported(own, names, preferred).items():
         inside = has_head and not _is_of_head(name, names)
         tensors[prefix + name if inside else name] = array.astype(kind)
     return tensors
+
+
+def _dtype(model: Configured) -> np.dtype[Any]:
+    """Return the dtype of a model's largest matrix; that of norms may be another."""
+    return max(model.parameters().values(), key=lambda array: array.size).dtype
 
 
 def _is_of_head(name: str, names: Family) -> bool:

@@ -72,6 +72,11 @@ class SearchResult(_Found):
         return f"{score:.3f}  {index}  {text}".rstrip()
 
 
+def unit_vectors(vectors: Array) -> Array:
+    """Return vectors (E,) or (n, E) of length 1, or 0 where they are 0."""
+    return normalized(np.ascontiguousarray(vectors))
+
+
 def _dot(a: Array, b: Array, num_threads: int | None) -> Array:
     return linear(a, b.T, num_threads=num_threads)
 

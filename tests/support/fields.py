@@ -21,6 +21,9 @@ CLASSES = {
     "encoder": "BertEncoder",
     "decoder": "CausalDecoder",
     "encoder-decoder": "EncoderDecoder",
+    "image": "ImageEncoder",
+    "image and text": "ImageTextModel",
+    "text tower": "ImageTextModel",
 }
 
 
@@ -34,6 +37,7 @@ def families():
         f"| {family.title} | `{family.model_type}` | `{CLASSES[family.model]}` | "
         f"{_heads(family)} | {_saved(family)} |"
         for family in FAMILIES.values()
+        if family.model != "text tower"  # a part of another
     ]
     return "\n".join(lines) + "\n"
 
@@ -46,12 +50,23 @@ def _saved(family):
         "MaskedLM": family.names.masked_words,
     }
     endings = [f"`For{ending}`" for ending, names in heads.items() if names]
+    if family.model in ("image", "image and text"):
+        heads = {"ImageClassification": family.names.classifier}
+        if family.model_type == "deit":
+            heads["ImageClassificationWithTeacher"] = family.names.classifier
+    endings = [f"`For{ending}`" for ending, names in heads.items() if names]
+    if family.model in ("image", "image and text") and not endings:
+        return f"`{family.classes[0]}`"
     if family.model == "decoder":
         return " or ".join(f"`{name}`" for name in family.classes)
     return f"`{stem}` and {', '.join(['`Model`', *endings])}"
 
 
 def _heads(family):
+    if family.model == "image":
+        return "pooler, labels" if family.names.classifier else "pooler"
+    if family.model == "image and text":
+        return "vectors of pictures and texts"
     if family.model != "encoder":
         return "scores of the next token"
     poolers = [own for own in family.names.names.values() if "pooler_bias" in own]

@@ -18,7 +18,7 @@ from attnpy import (
 from attnpy._packed_weight import PackedTable, PackedWeight
 from attnpy._quantized import QuantizedTable
 from attnpy.models._pooling import Dense, Normalize
-from support import gguf_files, sentences
+from support import gguf_files, pictures, sentences
 from support.arrays import normal
 
 Q = normal(4, 6, 8)
@@ -69,6 +69,27 @@ def m3_encoder(folder):
     encoder, rng = sentence_encoder(folder), np.random.default_rng(0)
     heads = [rng.random(shape) for shape in ((12, 1), 1, (12, 7), 7)]
     return models.M3Encoder(encoder, *heads)
+
+
+def image_encoder(**options):
+    return models.ImageEncoder(1, 8, 2, 32, image_size=8, patch_size=4, **options)
+
+
+def image_classifier():
+    return models.ImageClassifier(
+        image_encoder(num_labels=2), models.ImageProcessor((8, 8))
+    )
+
+
+def image_text_model():
+    text = models.CausalDecoder(1, 8, 2, 32, vocab_size=30, max_length=9, tied=None)
+    return models.ImageTextModel(image_encoder(pooler="norm"), text, 4, end_token=29)
+
+
+def image_text_encoder():
+    sentences.require()
+    processor = models.ImageProcessor((8, 8))
+    return models.ImageTextEncoder(image_text_model(), pictures.tokenizer(), processor)
 
 
 def search_result(folder):
@@ -123,6 +144,11 @@ EXAMPLES = {
         1, 8, 2, 32, vocab_size=9, num_buckets=4
     ),
     "models.FillMask": fill_mask,
+    "models.ImageClassifier": lambda _: image_classifier(),
+    "models.ImageEncoder": lambda _: image_encoder(),
+    "models.ImageProcessor": lambda _: models.ImageProcessor((8, 8)),
+    "models.ImageTextEncoder": lambda _: image_text_encoder(),
+    "models.ImageTextModel": lambda _: image_text_model(),
     "models.M3Encoder": m3_encoder,
     "models.M3Vectors": lambda folder: m3_encoder(folder).encode("cat"),
     "models.Prefix": lambda _: models.CausalDecoder(1, 8, 2, 32, vocab_size=9).prefill(

@@ -11,6 +11,7 @@ import numpy as np
 
 import attnpy
 from attnpy import _attnpy, blocks, classic, layers, models, positions, training, view
+from support import pictures as support_pictures
 from support import public, sentences
 from support.arrays import normal
 
@@ -119,6 +120,48 @@ def model_cases():
     for model in (bert, gpt):
         name = f"models.{type(model).__name__}.vjp"
         yield name, there_and_back(model.vjp), (ids,)
+    image = models.ImageEncoder(
+        1,
+        24,
+        4,
+        48,
+        image_size=32,
+        patch_size=4,
+        pooler="attention",
+        num_labels=200,
+        rng=rng,
+    )
+    pixels, tokens = normal(20, 32, 32, 3), normal(300, 65, 24)
+    yield "models.ImageEncoder.__call__", image, (pixels,)
+    yield "models.ImageEncoder.pool", image.pool, (tokens,)
+    yield "models.ImageEncoder.classify", image.classify, (tokens,)
+    text = models.CausalDecoder(1, 24, 4, 48, vocab_size=30, max_length=60, tied=None)
+    pair = models.ImageTextModel(image, text, 300, end_token=29, rng=rng)
+    words = np.full((40, 60), 29)
+    yield "models.ImageTextModel.encode_images", pair.encode_images, (pixels,)
+    yield "models.ImageTextModel.encode_texts", pair.encode_texts, (words,)
+    vectors = normal(200, 300)
+    yield "models.ImageTextModel.logits", pair.logits, (vectors, vectors)
+    processor = models.ImageProcessor((32, 32))
+    pictures = np.zeros((20, 32, 32, 3), np.uint8)
+    classifier = models.ImageClassifier(image, processor)
+
+    def quietly(method):
+        return lambda *given, **n: method(*given, progress=False, **n)
+
+    for name in ("scores", "predict"):
+        call = quietly(getattr(classifier, name))
+        yield f"models.ImageClassifier.{name}", call, (pictures,)
+    encoder = models.ImageTextEncoder(pair, support_pictures.tokenizer(), processor)
+    labels = ["cat"] * 200
+    for name, given in (
+        ("encode_images", (pictures,)),
+        ("encode_texts", (labels,)),
+        ("classify", (pictures, labels)),
+    ):
+        yield f"models.ImageTextEncoder.{name}", quietly(getattr(encoder, name)), given
+    for name in ("similarity", "search"):
+        yield f"models.ImageTextEncoder.{name}", getattr(encoder, name), (vectors,) * 2
     for name in ("pool", "classify"):
         yield f"models.BertEncoder.{name}", getattr(bert, name), (states,)
         vjp = there_and_back(getattr(bert, f"{name}_vjp"))

@@ -660,6 +660,39 @@ def pairs(bert: attnpy.models.BertEncoder, tokenizer: Any) -> None:
     attnpy.models.CrossEncoder("folder", tokenizer)  # wrong
 
 
+def pictures_and_texts(x: Array, tokenizer: Any, flag: bool) -> None:
+    image = attnpy.models.ImageEncoder(1, 8, 2, 8, image_size=(8, 12), pooler="norm")
+    assert_type(image(x), Array)
+    assert_type(image(x, return_weights=True), attnpy.blocks.ModelOutput)
+    assert_type(image(x, return_weights=flag), Array | attnpy.blocks.ModelOutput)
+    assert_type(image.pool(image(x)), Array)
+    assert_type(image.classify(image(x), num_threads=1), Array)
+    assert_type(image.grid, tuple[int, int])
+    assert_type(image.pooler_bias, Array | None)
+    folder = attnpy.models.ImageEncoder.from_pretrained("folder", classifier=True)
+    folder.save_pretrained("other")
+    attnpy.models.ImageEncoder(1, 8, 2, 8, pooler="mean")  # wrong
+    image(x, lengths=[3])  # wrong
+    text = attnpy.models.CausalDecoder(1, 8, 2, 8, vocab_size=9, tied=None)
+    model = attnpy.models.ImageTextModel(image, text, 4, end_token="largest")
+    assert_type(model.encode_images(x), Array)
+    assert_type(model.logits(x, model.encode_texts([[1, 2]])), Array)
+    attnpy.models.ImageTextModel(text, image)  # wrong
+    attnpy.models.ImageTextModel(image, text, end_token="first")  # wrong
+    processor = attnpy.models.ImageProcessor((8, 12), resample="bicubic")
+    assert_type(processor(x).dtype, np.dtype[np.float32])
+    classifier = attnpy.models.ImageClassifier(image, processor, label_names=["a"])
+    assert_type(classifier.scores([x, x], batch_size=2), Array)
+    classifier.predict(x)
+    attnpy.models.ImageClassifier(image)  # wrong
+    encoder = attnpy.models.ImageTextEncoder(model, tokenizer, processor)
+    assert_type(encoder.encode_texts("a"), Array)
+    assert_type(encoder.classify(x, ["a", "b"], template="{}"), Array)
+    assert_type(encoder.search("a", x, top_k=3).indices, Integers)
+    encoder.search("a")  # wrong
+    encoder.classify(x)  # wrong
+
+
 def checkpoints(model: attnpy.models.BertEncoder) -> None:
     tensors = attnpy.checkpoints.read("model.safetensors")
     assert_type(tensors, attnpy.checkpoints.Checkpoint)
