@@ -19,7 +19,7 @@ from attnpy.cache import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
@@ -533,7 +533,7 @@ def check_window(cache: PagedKVCache, window: Window | None) -> None:
 def joined(caches: Sequence[PagedKVCache]) -> PagedKVCache:
     """Return one cache of all sequences of caches in one pool.
 
-    It has their pages, as they do: go on with either it or them. See `split`.
+    It has their pages, as they do: go on with either it or them.
     """
     both = PagedKVCache(caches[0].pool, 0)
     lengths = np.concatenate([cache._lengths for cache in caches])
@@ -542,20 +542,22 @@ def joined(caches: Sequence[PagedKVCache]) -> PagedKVCache:
     return both
 
 
-def split(cache: PagedKVCache) -> list[PagedKVCache]:
-    """Return a cache for each sequence, with its pages; the opposite of `joined`."""
-    parts = []
-    for b, one in enumerate(cache._held):
-        part = PagedKVCache(cache.pool, 1)
-        vars(part).update(_lengths=cache._lengths[b : b + 1], _held=(one,))
-        parts.append(part)
-    return parts
+def taken(cache: PagedKVCache, sequences: Sequence[int]) -> PagedKVCache:
+    """Return a cache of these sequences, each once, with their pages.
+
+    As with `joined`, go on with either it or the other one.
+    """
+    part = PagedKVCache(cache.pool, len(sequences))
+    held = tuple(cache._held[b] for b in sequences)
+    vars(part).update(_lengths=cache._lengths[list(sequences)], _held=held)
+    return part
 
 
-def pages_needed(caches: Iterable[PagedKVCache], n_tokens: int) -> int:
-    """Return how many pages the first sequences of caches lack for new tokens."""
-    rows = ((cache._held[0], int(cache._lengths[0])) for cache in caches)
-    return max(_pages_needed(one, start, start + n_tokens) for one, start in rows)
+def pages_held(cache: PagedKVCache, sequence: int) -> tuple[int, int]:
+    """Return how many pages a sequence has, and how many of the first others have."""
+    one = cache._held[sequence]
+    there = [page is not None for page in one.pages]
+    return sum(there), sum(there[: one.shared])
 
 
 def _pages_of(n_tokens: int) -> int:

@@ -20,6 +20,7 @@ REFUSED = {
     "checkpoints.Checkpoint",
     "checkpoints.Family",
     "checkpoints.GgufFile",
+    "models.ContinuousBatch",
     "models.Prefix",
     "pages.PagePool",
     "pages.PagedKVCache",

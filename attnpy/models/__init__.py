@@ -8,6 +8,7 @@ the checkpoints of `attnpy.checkpoints`. `SentenceEncoder` turns text into vecto
 
 from attnpy.models.bert import BertEncoder
 from attnpy.models.classify import TextClassifier
+from attnpy.models.continuous import ContinuousBatch
 from attnpy.models.decoder import CausalDecoder
 from attnpy.models.encoder_decoder import EncoderDecoder
 from attnpy.models.image_classify import ImageClassifier
@@ -26,6 +27,7 @@ from attnpy.models.vision import ImageEncoder
 __all__ = [
     "BertEncoder",
     "CausalDecoder",
+    "ContinuousBatch",
     "CrossEncoder",
     "EncoderDecoder",
     "FillMask",

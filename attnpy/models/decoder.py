@@ -730,6 +730,12 @@ class CausalDecoder(sampling.LanguageModel):
         rotaries = self.rotary if isinstance(self.rotary, list) else [self.rotary]
         return any(rotary is not None and by_length(rotary) for rotary in rotaries)
 
+    def _lefts(self) -> list[int | None]:
+        if _parts.is_windows(self.window):
+            return [None if window is None else window[0] for window in self.window]
+        left = None if self.window is None else self.window[0]
+        return [left] * len(self.decoder.layers)
+
     def _keys_change(self, before: NDArray[np.int64], after: NDArray[np.int64]) -> bool:
         rotaries = self.rotary if isinstance(self.rotary, list) else [self.rotary]
         return any(

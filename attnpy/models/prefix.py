@@ -203,11 +203,21 @@ class Prefix:
                     f"{named(path)}: expected keys (1, Hk, n, D) and values (1, Hk, n, "
                     f"Dv), got {key.shape} and {value.shape}"
                 )
-            _, *sizes = key.shape
+            _, heads, capacity, size = key.shape
             with _checks.renamed(lengths=named(path)):
-                caches.append(
-                    KVCache(1, *sizes, value.shape[-1], lengths=len(tokens), **rows)
+                cache = KVCache(
+                    1,
+                    heads,
+                    capacity,
+                    size,
+                    value.shape[-1],
+                    key=key,
+                    value=value,
+                    key_scale=rows.get("key_scale"),
+                    value_scale=rows.get("value_scale"),
+                    lengths=len(tokens),
                 )
+            caches.append(cache)
         return Prefix(tokens, caches)
 
 

@@ -163,6 +163,30 @@ class LanguageModel:
         """Tell whether a token's vector depends on how many tokens a call has."""
         return False
 
+    def _lefts(self) -> list[int | None]:
+        """Return how many tokens before its own a token of each layer sees."""
+        return [None] * len(self.new_caches(0, 0))
+
+
+def check_continues(model: LanguageModel, num_tokens: int) -> None:
+    """Raise an error if a model cannot continue sequences to so many tokens."""
+    model._check_generates()
+    model._check_length(num_tokens)
+
+
+def check_fixed_positions(model: LanguageModel, name: str) -> None:
+    """Raise an error if vectors depend on how many tokens a call has."""
+    if model._depends_on_length():
+        raise ValueError(
+            f"{name}: expected positions that do not depend on the length of a text, "
+            "got a model with such frequencies"
+        )
+
+
+def lefts_of(model: LanguageModel) -> list[int | None]:
+    """Return how many tokens before its own a token of each layer sees; None: all."""
+    return model._lefts()
+
 
 def ruled(
     model: LanguageModel, scores: Array, tokens: NDArray[np.int64], num_new: int
@@ -668,11 +692,8 @@ def _guess(
                 f"draft: expected 'lookup' or a model, got {type(draft).__name__}"
             )
     for one in (model, draft):
-        if isinstance(one, LanguageModel) and one._depends_on_length():
-            raise ValueError(
-                "draft: expected models whose positions do not depend on the length of "
-                "a text, got one with such frequencies"
-            )
+        if isinstance(one, LanguageModel):
+            check_fixed_positions(one, "draft")
     if not isinstance(draft, LanguageModel):
         return _looked_up
     draft._check_generates()

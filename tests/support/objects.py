@@ -139,6 +139,9 @@ EXAMPLES = {
     "layers.LayerGradients": lambda _: layer_gradients(),
     "models.BertEncoder": lambda _: models.BertEncoder(1, 8, 2, 32, vocab_size=9),
     "models.CausalDecoder": lambda _: models.CausalDecoder(1, 8, 2, 32, vocab_size=9),
+    "models.ContinuousBatch": lambda _: models.ContinuousBatch(
+        models.CausalDecoder(1, 8, 2, 32, vocab_size=9), 4
+    ),
     "models.CrossEncoder": cross_encoder,
     "models.EncoderDecoder": lambda _: models.EncoderDecoder(
         1, 8, 2, 32, vocab_size=9, num_buckets=4

@@ -170,6 +170,15 @@ def model_cases():
     logits_vjp = there_and_back(gpt.logits_vjp)
     yield "models.CausalDecoder.logits_vjp", logits_vjp, (states,)
     yield "models.CausalDecoder.generate", gpt.generate, (ids, 2)
+    yield "models.CausalDecoder.prefill", gpt.prefill, (ids[0],)
+
+    def together(ids, **options):
+        batch = models.ContinuousBatch(gpt, 9, **options)
+        for row in ids:
+            batch.add(row, 2)
+        return list(batch)
+
+    yield "models.ContinuousBatch", together, (ids,)
 
     def stream(*arguments, **options):
         return list(gpt.stream(*arguments, **options))

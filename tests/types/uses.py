@@ -516,6 +516,10 @@ def decoder(ids: Integers, flag: bool, rng: np.random.Generator) -> None:
     model.generate(ids, 3, prefix=prefix, num_samples=2, draft="lookup")
     model.generate(ids, 3, draft=model, num_draft_tokens=4)
     model.generate(ids, 3, draft="other")  # wrong
+    batch = attnpy.models.ContinuousBatch(model, 8)
+    assert_type(batch.add([1, 2], 3, prefix=batch.prefill([4])), int)
+    assert_type(batch.step(), list[tuple[int, int]])
+    batch.cancel(0.5)  # wrong
     for token in model.stream(ids, 3, caches=caches):
         assert_type(token, Integers)
     model.pack()

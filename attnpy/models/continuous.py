@@ -1,0 +1,575 @@
+"""Texts that are continued together, and come and go as they like."""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnpy import _checks, _keywords, _parameters, _repr
+from attnpy.cache import all_or_nothing
+from attnpy.models import _embedding, sampling
+from attnpy.models.prefix import Prefix, begun, made_by, tokens_of
+from attnpy.pages import PAGE, PagedKVCache, joined, pages_held, taken
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+    from attnpy._typing import Array
+    from attnpy.cache import KVCache
+    from attnpy.models.decoder import CausalDecoder
+    from attnpy.pages import PagePool
+
+__all__ = ["ContinuousBatch"]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+@dataclass(eq=False)
+class Text:
+    """A text that is continued.
+
+    Attributes
+    ----------
+    number : int
+        What the user calls it.
+    tokens : list of int
+        Those that are known.
+    length : int
+        How many tokens it may have in the end.
+    stops : frozenset of int
+    prefix : Prefix or None
+        What it begins with.
+    options : dict
+        Arguments of `sample`.
+    """
+
+    number: int
+    tokens: list[int]
+    length: int
+    stops: frozenset[int]
+    prefix: Prefix | None
+    options: dict[str, Any]
+
+
+@_keywords.answering
+class ContinuousBatch:
+    """Continues many texts at once; texts are added and cancelled between steps.
+
+    Parameters
+    ----------
+    model : CausalDecoder
+        The model. Do not change it as long as there are texts.
+    num_pages : int
+        How many pages of 128 tokens there are for the keys and values of each layer:
+        the memory of all texts, however many there are.
+    prompt_tokens : int, optional
+        How many tokens of prompts a step computes at most, besides one token of each
+        text that is being continued. More make prompts faster, and the step longer.
+    dtype : dtype, optional
+        Of keys and values; by default that of the parameters.
+    num_threads : int, optional
+        At least 1; by default `attnpy.get_num_threads`. Changes no bit of the result.
+
+    Attributes
+    ----------
+    model, prompt_tokens, num_threads
+        As given.
+    pools : list of PagePool
+        The pages of each layer.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has the wrong kind, or is out of its range. If the model has no
+        scores, sees both ways, or has frequencies that depend on the length.
+    MemoryError
+        If memory cannot hold the pages.
+
+    See Also
+    --------
+    CausalDecoder.generate : for texts that begin together.
+
+    Notes
+    -----
+    A step reads the weights once for all texts, and a text's tokens are those that it
+    has alone, from `CausalDecoder.generate` with the same arguments: the rest of the
+    batch changes no bit.
+
+    A text is begun when there are pages for all tokens that it may have, and waits
+    before; so no text runs out of pages. With windows, pages that no token sees any
+    more go back at once.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnpy.models import CausalDecoder, ContinuousBatch
+    >>> model = CausalDecoder(
+    ...     2, 16, 4, 64, vocab_size=100, max_length=64, rng=np.random.default_rng(0)
+    ... )
+    >>> batch = ContinuousBatch(model, num_pages=4)
+    >>> texts = {batch.add([5, 17, 3], 4): [], batch.add([8, 2], 6): []}
+    >>> for number, token in batch:
+    ...     texts[number].append(token)
+    >>> texts[0] == model.generate([5, 17, 3], 4).tolist()
+    True
+    >>> texts[1] == model.generate([8, 2], 6).tolist()
+    True
+    """
+
+    model: CausalDecoder
+    prompt_tokens: int
+    num_threads: int | None
+    pools: list[PagePool]
+    _next: int
+    _waiting: list[Text]
+    _running: list[Text]
+    _caches: list[PagedKVCache]
+    _prefixes: weakref.WeakKeyDictionary[Prefix, list[PagedKVCache]]
+
+    if not TYPE_CHECKING:
+        __setattr__ = _parameters.set_attribute
+
+    def __init__(
+        self,
+        model: CausalDecoder,
+        num_pages: int,
+        *,
+        prompt_tokens: int = 256,
+        dtype: DTypeLike | None = None,
+        num_threads: int | None = None,
+    ) -> None:
+        if not hasattr(model, "new_page_pools"):
+            raise TypeError(f"model: expected a model, got {type(model).__name__}")
+        sampling.check_continues(model, 0)
+        sampling.check_fixed_positions(model, "model")
+        num_pages = _checks.count(num_pages, "num_pages")
+        self.model = model
+        self.prompt_tokens = _checks.count(prompt_tokens, "prompt_tokens")
+        self.num_threads = num_threads
+        if num_threads is not None:
+            self.num_threads = _checks.count(num_threads, "num_threads")
+        self.pools = model.new_page_pools(num_pages, dtype=dtype)
+        self._next, self._waiting, self._running = 0, [], []
+        self._caches = [PagedKVCache(pool, 0) for pool in self.pools]
+        self._prefixes = weakref.WeakKeyDictionary()
+
+    def __reduce__(self) -> Any:
+        """Refuse pickles, as pages cannot be pickled."""
+        raise TypeError("cannot pickle a ContinuousBatch")
+
+    def _shown(self) -> dict[str, Any]:
+        return {
+            "num_pages": self.pools[0].num_pages,
+            "num_free": self.pools[0].num_free,
+            "running": len(self._running),
+            "waiting": len(self._waiting),
+        }
+
+    __repr__ = _repr.shows(_shown)
+
+    @property
+    def numbers(self) -> list[int]:
+        """The texts that have not ended, in the order in which they were added."""
+        return sorted(text.number for text in (*self._running, *self._waiting))
+
+    def add(
+        self,
+        token_ids: ArrayLike,
+        num_tokens: int,
+        *,
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        rng: np.random.Generator | None = None,
+        stop: ArrayLike | None = None,
+        prefix: Prefix | None = None,
+    ) -> int:
+        """Add a text to continue, which begins in one of the next steps.
+
+        Parameters
+        ----------
+        token_ids : array_like of int, shape (L,)
+            The text, of at least one token.
+        num_tokens : int
+            How many tokens to add, unless one of `stop` ends the text before.
+        temperature, top_k, top_p, rng
+            As in `sample`; by default always the token with the highest score. Texts
+            that share a generator draw from it in turn.
+        stop : int or array_like of int, shape (n,), optional
+            Tokens that end the text; by default the model's.
+        prefix : Prefix, optional
+            Tokens that come before, from `prefill` here or of the model. All texts
+            share its pages.
+
+        Returns
+        -------
+        int
+            The number of the text: 0, 1 and so on.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument has the wrong kind or shape, or is out of its range.
+        MemoryError
+            If the text needs more pages than there are at all, or a prefix that is not
+            in pages yet more than are free. Nothing has changed then.
+        """
+        ids = _embedding.checked_ids(token_ids, self.model.vocab_size)
+        if ids.ndim != 1 or ids.size == 0:
+            raise ValueError(f"token_ids: expected (L,) with L >= 1, got {ids.shape}")
+        num_tokens = _checks.count(num_tokens, "num_tokens")
+        options: dict[str, Any] = {
+            "temperature": temperature,
+            "top_k": top_k,
+            "top_p": top_p,
+            "rng": rng,
+        }
+        sampling.sample(np.zeros((0, 1)), **options)  # raises its errors
+        stops = sampling.checked_stops(
+            self.model.stop if stop is None else stop, self.model.vocab_size
+        )
+        past = [] if prefix is None else tokens_of(prefix).tolist()
+        text = Text(
+            self._next,
+            past + ids.tolist(),
+            len(past) + len(ids) + num_tokens,
+            frozenset(stops.tolist()),
+            prefix,
+            options,
+        )
+        sampling.check_continues(self.model, text.length - 1)
+        beside = 0  # the last page of the prefix, if it is not full
+        if prefix is not None:
+            self._put_in_pages(prefix)
+            beside = int(len(prefix) % PAGE > 0)
+        for pool, own in zip(self.pools, self._needs(text), strict=True):
+            needed = own + beside
+            if needed > pool.num_pages:
+                raise MemoryError(
+                    f"pages: expected {needed} for the {text.length - 1} tokens of the "
+                    f"text, got a pool of {pool.num_pages}"
+                )
+        self._waiting.append(text)
+        self._next += 1
+        return text.number
+
+    def prefill(self, token_ids: ArrayLike) -> Prefix:
+        """Compute the keys and values of what texts begin with, in these pages.
+
+        Parameters
+        ----------
+        token_ids : array_like of int, shape (n,)
+            At least one token.
+
+        Returns
+        -------
+        Prefix
+            For `add`. Its pages are free again when it and the texts are gone.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument has the wrong kind or shape, or is out of its range.
+        MemoryError
+            If too few pages are free.
+        """
+        ids = _embedding.checked_ids(token_ids, self.model.vocab_size)
+        if ids.ndim != 1 or ids.size == 0:
+            raise ValueError(f"token_ids: expected (n,) with n >= 1, got {ids.shape}")
+        sampling.check_continues(self.model, len(ids))
+        self._check_available(len(ids))
+        caches = [PagedKVCache(pool, 1) for pool in self.pools]
+        self._run(ids[np.newaxis], None, caches)
+        prefix = made_by(self.model, Prefix(ids, caches))
+        self._prefixes[prefix] = caches
+        return prefix
+
+    def cancel(self, number: int) -> None:
+        """End a text, and give back its pages.
+
+        Parameters
+        ----------
+        number : int
+            From `add`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If there is no such text, or it has ended.
+        """
+        self._leave([self._text(number)])
+
+    def evict(self, number: int) -> None:
+        """Give back the pages of a text, which waits then, and goes on later.
+
+        Its keys and values are computed again, and its tokens are the same.
+
+        Parameters
+        ----------
+        number : int
+            From `add`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If there is no such text, or it has ended.
+        """
+        text = self._text(number)
+        self._leave([text])
+        self._waiting.append(text)
+
+    def fork(self, number: int, *, rng: np.random.Generator | None = None) -> int:
+        """Add a text that goes on like another one, from what that one has now.
+
+        Parameters
+        ----------
+        number : int
+            From `add`.
+        rng : numpy.random.Generator, optional
+            For the new text; by default a copy of the other one's.
+
+        Returns
+        -------
+        int
+            The number of the new text. It shares pages with the other one if there are
+            enough for both, and waits otherwise.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If there is no such text, or it has ended; if `rng` is of another kind.
+        """
+        text = self._text(number)
+        options = dict(text.options)
+        if rng is not None:
+            options["rng"] = _checks.generator(rng)
+        else:
+            options["rng"] = copy.deepcopy(options["rng"])
+        new = Text(
+            self._next, list(text.tokens), text.length, text.stops, text.prefix, options
+        )
+        if text in self._running and self._fits(new, self._running.index(text)):
+            row = self._running.index(text)
+            caches = [joined([cache, cache.fork([row])]) for cache in self._caches]
+            vars(self).update(_caches=caches, _running=[*self._running, new])
+        else:
+            self._waiting.append(new)
+        self._next += 1
+        return new.number
+
+    def step(self) -> list[tuple[int, int]]:
+        """Compute the next token of each text, and parts of prompts.
+
+        Returns
+        -------
+        list of (int, int)
+            The number of each text that has a new token, and the token. A text that is
+            not in `numbers` any more has ended with it. The list is empty if all texts
+            have ended; it may be empty, too, if a step only computes prompts.
+
+        Raises
+        ------
+        ValueError
+            If scores are NaN. Nothing has changed then.
+        MemoryError
+            If prefixes that are kept have the pages that the texts need. They wait on.
+        """
+        self._admit()
+        if not self._running:
+            if self._waiting:
+                raise MemoryError(
+                    f"pages: expected free ones for text {self._waiting[0].number}, "
+                    f"got those of prefixes that are kept: {self.pools[0].num_free} of "
+                    f"{self.pools[0].num_pages} are free"
+                )
+            return []
+        before = self._caches[0].lengths
+        counts = self._counts(before.tolist())
+        ids = np.zeros((len(counts), max(counts)), np.int64)
+        for row, text, start, n in zip(
+            ids, self._running, before.tolist(), counts, strict=True
+        ):
+            row[:n] = text.tokens[start : start + n]
+        ready = [
+            b
+            for b, text in enumerate(self._running)
+            if before[b] + counts[b] == len(text.tokens)
+        ]
+        with all_or_nothing(self._caches) as lent:
+            states = self._run(ids, counts, lent)
+            last = states[ready, [counts[b] - 1 for b in ready]]
+            texts = [self._running[b] for b in ready]
+            tokens = self._drawn(last, texts)
+            for cache, left in zip(lent, sampling.lefts_of(self.model), strict=True):
+                if left is not None and isinstance(cache, PagedKVCache):
+                    cache.release(np.maximum(cache.lengths - left, 0))
+        for text, token in zip(texts, tokens, strict=True):
+            text.tokens.append(token)
+        self._leave(
+            [
+                text
+                for text in texts
+                if text.tokens[-1] in text.stops or len(text.tokens) == text.length
+            ]
+        )
+        return [(text.number, token) for text, token in zip(texts, tokens, strict=True)]
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        """Yield the number of a text and its next token, until all texts have ended.
+
+        Texts may be added and cancelled meanwhile.
+        """
+        while self._running or self._waiting:
+            yield from self.step()
+
+    def _text(self, number: int) -> Text:
+        number = _checks.size(number, "number")
+        for text in (*self._running, *self._waiting):
+            if text.number == number:
+                return text
+        raise ValueError(
+            f"number: expected that of a text that has not ended, got {number}"
+        )
+
+    def _run(
+        self, ids: NDArray[np.int64], counts: list[int] | None, caches: list[Any]
+    ) -> Array:
+        if counts is not None and min(counts) == max(counts):
+            counts = None
+        return self.model(
+            ids, lengths=counts, caches=caches, num_threads=self.num_threads
+        )
+
+    def _drawn(self, last: Array, texts: list[Text]) -> list[int]:
+        """Draw a token of each text, after all scores were found to be numbers."""
+        if not texts:
+            return []
+        scores = self.model.logits(last, num_threads=self.num_threads)
+        greedy = sampling.sample(scores, temperature=0).tolist()
+        return [
+            token
+            if text.options["temperature"] == 0
+            else int(sampling.sample(row[np.newaxis], **text.options)[0])
+            for token, row, text in zip(greedy, scores, texts, strict=True)
+        ]
+
+    def _counts(self, before: list[int]) -> list[int]:
+        """Return how many tokens of each text the step takes."""
+        room, counts = self.prompt_tokens, []
+        for text, start in zip(self._running, before, strict=True):
+            n = len(text.tokens) - start
+            if n > 1:
+                n = min(n, room)
+                room -= n
+            counts.append(n)
+        return counts
+
+    def _leave(self, texts: list[Text]) -> None:
+        """Let texts neither run nor wait, and give back their pages."""
+        if not texts:
+            return
+        rows = [b for b, text in enumerate(self._running) if text not in texts]
+        vars(self).update(
+            _waiting=[text for text in self._waiting if text not in texts],
+            _caches=[taken(cache, rows) for cache in self._caches],
+            _running=[self._running[b] for b in rows],
+        )
+
+    def _admit(self) -> None:
+        """Begin texts that wait, in order, as long as there are pages for them.
+
+        Where no text runs, a later one may go first: it may have a prefix in the pages.
+        """
+        while self._waiting:
+            first = self._waiting[:1] if self._running else self._waiting
+            fitting = [text for text in first if self._fits(text)]
+            if not fitting:
+                return
+            text = fitting[0]
+            if text.prefix is None:
+                own = [PagedKVCache(pool, 1) for pool in self.pools]
+            else:
+                own = [cache.fork([0]) for cache in self._prefixes[text.prefix]]
+            caches = [
+                joined([cache, one])
+                for cache, one in zip(self._caches, own, strict=True)
+            ]
+            vars(self).update(
+                _waiting=[one for one in self._waiting if one is not text],
+                _caches=caches,
+                _running=[*self._running, text],
+            )
+
+    def _needs(self, text: Text) -> list[int]:
+        """Return how many pages of each layer a text may have at once."""
+        needs = []
+        for left in sampling.lefts_of(self.model):
+            n = text.length - 1
+            whole = -(-n // PAGE)
+            if left is not None:  # pages begin and end within what is seen
+                whole = min(whole, (left + self.prompt_tokens) // PAGE + 2)
+            past = 0 if text.prefix is None else -(-len(text.prefix) // PAGE)
+            needs.append(max(whole, past))
+        return needs
+
+    def _available(self, layer: int) -> int:
+        """Return how many free pages no running text may need."""
+        cache, promised = self._caches[layer], 0
+        for row, text in enumerate(self._running):
+            held, _ = pages_held(cache, row)
+            promised += max(self._needs(text)[layer] - held, 0)
+        return self.pools[layer].num_free - promised
+
+    def _fits(self, text: Text, of: int | None = None) -> bool:
+        """Tell whether there are pages for a text that waits, or is a fork of a row."""
+        for layer, needed in enumerate(self._needs(text)):
+            if of is not None:
+                cache = self._caches[layer]
+                whole = int(cache.lengths[of]) // PAGE
+                held, _ = pages_held(taken(cache, [of]), 0)
+                shared = min(held, whole)
+            elif text.prefix is not None:
+                shared = len(text.prefix) // PAGE
+            else:
+                shared = 0
+            if needed - shared > self._available(layer):
+                return False
+        return True
+
+    def _check_available(self, n_tokens: int) -> None:
+        needed = -(-n_tokens // PAGE)
+        available = min(map(self._available, range(len(self.pools))))
+        if needed > available:
+            raise MemoryError(
+                f"pages: expected {needed} for the prefix that no text may need, got "
+                f"{max(available, 0)}"
+            )
+
+    def _put_in_pages(self, prefix: Prefix) -> None:
+        """Copy a prefix into the pages, once for all texts."""
+        if prefix in self._prefixes:
+            return
+        dtype = self.pools[0].key.dtype
+        self._check_available(len(prefix))
+
+        def run(ids: NDArray[np.int64], caches: list[KVCache]) -> object:
+            return self._run(ids, None, caches)
+
+        found = begun(prefix, self.model, 1, len(prefix), run)
+        if dtype == np.int8 or any(known.key.dtype != dtype for known in found):
+            raise ValueError(
+                f"prefix: expected one from this batch's prefill, or of {dtype}, got "
+                f"{found[0].key.dtype}"
+            )
+        caches = [PagedKVCache(pool, 1) for pool in self.pools]
+        for cache, known in zip(caches, found, strict=True):
+            cache.append(known.key, known.value)
+        self._prefixes[prefix] = caches

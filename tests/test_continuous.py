@@ -1,0 +1,276 @@
+"""Texts that are continued together have the tokens that each has alone."""
+
+import gc
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.comparisons import assert_same_bits
+from support.errors import refused
+
+from attnpy.models import CausalDecoder, ContinuousBatch, Prefix
+from attnpy.positions import Rotary
+
+RNG = np.random.default_rng(0)
+
+
+def make(**options):
+    options = {"rotary": Rotary(8), **options}
+    return CausalDecoder(
+        2, 32, 4, 64, vocab_size=50, num_kv_heads=2, norm="rms",
+        activation="swiglu", bias=False, tied=False, rng=np.random.default_rng(0),
+        **options,
+    )  # fmt: skip
+
+
+MODEL = make()
+PREFIX = RNG.integers(0, 50, 150)
+WINDOWED = make(window=[(100, 0), None])
+
+
+def collect(batch):
+    """The tokens of each text, in order."""
+    found = {number: [] for number in batch.numbers}
+    for number, token in batch:
+        found[number].append(token)
+    return found
+
+
+def free(batch):
+    gc.collect()
+    return [pool.num_free for pool in batch.pools]
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("model", [MODEL, WINDOWED], ids=["all", "windows"])
+@pytest.mark.parametrize("prompt_tokens", [7, 300])
+def test_each_text_has_the_tokens_that_it_has_alone(model, prompt_tokens):
+    batch = ContinuousBatch(model, 12, prompt_tokens=prompt_tokens)
+    texts = [RNG.integers(0, 50, n) for n in (1, 3, 200, 130, 128, 5, 90)]
+    numbers = [batch.add(text, 20 + i) for i, text in enumerate(texts)]
+    found = collect(batch)
+    for i, (number, text) in enumerate(zip(numbers, texts, strict=True)):
+        assert found[number] == model.generate(text, 20 + i).tolist()
+    assert free(batch) == [12, 12]
+
+
+def expected(text, prefix=()):
+    """The tokens of a text alone, up to one that ends it."""
+    ids, num_tokens, stop, seed = text
+    options = {}
+    if seed is not None:
+        options = {"temperature": 1.0, "rng": np.random.default_rng(seed)}
+    ids = [*prefix, *ids]
+    return [int(t) for t in MODEL.stream(ids, num_tokens, stop=stop, **options)]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_any_schedule_of_texts(data):
+    """Texts are added, cancelled, forked and evicted at any time."""
+    draw = data.draw
+    n_pages = draw(st.integers(4, 12))
+    batch = ContinuousBatch(
+        MODEL, n_pages, prompt_tokens=draw(st.sampled_from([1, 5, 64, 300]))
+    )
+    prefix = batch.prefill(PREFIX) if draw(st.booleans()) else None
+    wanted, found = {}, {}
+    for _ in range(draw(st.integers(1, 25))):
+        actions = ["add", "step", "step", "step", "cancel", "evict", "fork"]
+        action = draw(st.sampled_from(actions))
+        numbers = batch.numbers
+        if action == "step":
+            try:
+                for number, token in batch.step():
+                    found[number].append(token)
+            except MemoryError as error:
+                assert "prefixes" in str(error)
+                prefix = None
+        elif action == "add":
+            seed = draw(st.one_of(st.none(), st.integers(0, 9)))
+            length, n = (
+                draw(st.sampled_from([1, 2, 60, 130, 250])),
+                draw(st.integers(1, 15)),
+            )
+            ids = np.random.default_rng(length + n).integers(0, 50, length)
+            text = ids, n, draw(st.sampled_from([(), (1, 2, 3, 4, 5)])), seed
+            begins = prefix if draw(st.booleans()) else None
+            options = {} if seed is None else {
+                "temperature": 1.0, "rng": np.random.default_rng(seed)
+            }  # fmt: skip
+            try:
+                number = batch.add(ids, n, stop=text[2], prefix=begins, **options)
+            except MemoryError as error:
+                assert str(error).startswith("pages: expected")
+                continue
+            past = () if begins is None else PREFIX
+            wanted[number], found[number] = expected(text, past), []
+        elif numbers:
+            number = draw(st.sampled_from(numbers))
+            if action == "cancel":
+                batch.cancel(number)
+                wanted[number] = wanted[number][: len(found[number])]
+            elif action == "evict":
+                batch.evict(number)
+            else:
+                new = batch.fork(number)
+                wanted[new], found[new] = wanted[number], list(found[number])
+    prefix = begins = None  # texts that have it need its pages no more than the rest
+    for number, token in batch:
+        found[number].append(token)
+    assert found == wanted
+    gc.collect()
+    assert free(batch) == [n_pages] * 2
+
+
+def test_texts_share_the_pages_of_a_prefix():
+    batch = ContinuousBatch(MODEL, 8)
+    prefix = batch.prefill(PREFIX)
+    assert free(batch) == [6, 6]
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        batch.add([3, seed], 9, prefix=prefix, temperature=1.0, rng=rng)
+    batch.step()
+    assert free(batch) == [0, 0]  # the last page of each is its own
+    found = collect(batch)
+    for seed, tokens in found.items():
+        rng = np.random.default_rng(seed)
+        alone = MODEL.generate([*PREFIX, 3, seed], 9, temperature=1.0, rng=rng)
+        assert tokens == alone.tolist()[1:]
+    assert free(batch) == [6, 6]
+    del prefix
+    assert free(batch) == [8, 8]
+
+
+def test_a_prefix_of_the_model_is_put_in_pages_once():
+    batch, prefix = ContinuousBatch(MODEL, 9), MODEL.prefill(PREFIX)
+    for _ in range(3):
+        batch.add([3, 4], 9, prefix=prefix)
+    assert free(batch) == [7, 7]
+    for tokens in collect(batch).values():
+        assert tokens == MODEL.generate([*PREFIX, 3, 4], 9).tolist()
+    with refused(ValueError, "prefix"):
+        ContinuousBatch(MODEL, 9, dtype="float16").add([3], 9, prefix=prefix)
+    with refused(ValueError, "prefix"):
+        ContinuousBatch(make(window=(5, 0)), 9).add([3], 9, prefix=Prefix(
+            PREFIX, MODEL.prefill(PREFIX)._caches
+        ))  # fmt: skip
+
+
+def test_keys_of_int8():
+    batch = ContinuousBatch(MODEL, 9, dtype="int8")
+    prefix = batch.prefill(PREFIX)
+    batch.add([3, 4], 9, prefix=prefix)
+    ids = [*PREFIX.tolist(), 3, 4]
+    caches = MODEL.new_caches(1, 300, dtype="int8")
+    assert collect(batch)[0] == MODEL.generate(ids, 9, caches=caches).tolist()
+
+
+def test_a_text_that_can_never_have_its_pages_is_refused():
+    batch = ContinuousBatch(MODEL, 2)
+    batch.add([1, 2], 9)
+    with pytest.raises(MemoryError, match="pages: expected 3 for the 257 tokens"):
+        batch.add(np.ones(200, int), 58)
+    assert batch.add(np.ones(200, int), 57) == 1
+    with pytest.raises(MemoryError, match="pages: expected 3 for the prefix"):
+        batch.prefill(np.ones(300, int))
+    assert len(collect(batch)[0]) == 9
+
+
+def test_a_text_waits_for_pages_without_losing_another():
+    batch = ContinuousBatch(MODEL, 2)
+    one, other = batch.add(np.ones(150, int), 9), batch.add([4, 5], 9)
+    batch.step()
+    assert [len(batch._running), len(batch._waiting)] == [1, 1]
+    found = collect(batch)
+    assert found[other] == MODEL.generate([4, 5], 9).tolist()
+    assert found[one] == MODEL.generate(np.ones(150, int), 9).tolist()[1:]
+
+
+def test_prefixes_that_have_all_pages_are_an_error_and_not_for_ever():
+    batch = ContinuousBatch(MODEL, 2)
+    prefix = batch.prefill(PREFIX)
+    batch.add([4, 5], 9)
+    with pytest.raises(MemoryError, match="pages: expected free ones for text 0"):
+        batch.step()
+    del prefix
+    gc.collect()
+    assert collect(batch)[0] == MODEL.generate([4, 5], 9).tolist()
+
+
+def test_windows_give_pages_back():
+    windowed = make(window=(100, 0))
+    batch = ContinuousBatch(windowed, 4, prompt_tokens=64)
+    ids = RNG.integers(0, 50, 1000)
+    batch.add(ids, 20)
+    most = 0
+    tokens = []
+    while batch.numbers:
+        tokens += [token for _, token in batch.step()]
+        most = max(most, 4 - batch.pools[0].num_free)
+    assert tokens == windowed.generate(ids, 20).tolist()
+    assert most <= 3
+
+
+def test_memory_returns_after_ten_thousand_texts():
+    model = CausalDecoder(1, 8, 2, 8, vocab_size=9, rng=np.random.default_rng(0))
+    batch, n_done = ContinuousBatch(model, 300), 0
+    for i in range(10_000):
+        batch.add([i % 9, 1], 1 + i % 3)
+        if i % 250 == 249:
+            for number in batch.numbers[::10]:
+                batch.cancel(number)
+            n_done += sum(1 for _ in batch)
+    assert n_done > 10_000
+    assert (batch.numbers, free(batch)) == ([], [300])
+    assert (batch._running, batch._waiting) == ([], [])
+
+
+def test_an_error_of_the_model_changes_nothing():
+    model = make()
+    batch = ContinuousBatch(model, 9)
+    for n in (3, 150):
+        rng = np.random.default_rng(n)
+        batch.add(np.ones(n, int), 9, temperature=1.0, rng=rng)
+    found = {0: [], 1: []}
+    for _ in range(3):
+        for number, token in batch.step():
+            found[number].append(token)
+    good = model.output.copy()
+    model.output[...] = np.nan
+    with refused(ValueError, "logits"):
+        batch.step()
+    model.output[...] = good
+    for number, token in batch:
+        found[number].append(token)
+    for number, n in enumerate((3, 150)):
+        rng = np.random.default_rng(n)
+        alone = MODEL.generate(np.ones(n, int), 9, temperature=1.0, rng=rng)
+        assert_same_bits(np.array(found[number]), alone)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    ("error", "name", "wrong"),
+    [
+        (TypeError, "model", lambda _: ContinuousBatch(None, 9)),
+        (ValueError, "num_pages", lambda _: ContinuousBatch(MODEL, 0)),
+        (ValueError, "prompt_tokens", lambda _: ContinuousBatch(
+            MODEL, 9, prompt_tokens=0)),
+        (ValueError, "token_ids", lambda batch: batch.add([], 9)),
+        (ValueError, "token_ids", lambda batch: batch.add([[1]], 9)),
+        (ValueError, "num_tokens", lambda batch: batch.add([1], 0)),
+        (ValueError, "rng", lambda batch: batch.add([1], 9, temperature=1.0)),
+        (TypeError, "prefix", lambda batch: batch.add([1], 9, prefix=[1])),
+        (ValueError, "number", lambda batch: batch.cancel(3)),
+        (TypeError, "number", lambda batch: batch.evict("a")),
+        (TypeError, "rng", lambda batch: batch.fork(batch.add([1], 2), rng=3)),
+        (ValueError, "model", lambda _: ContinuousBatch(make(rotary=Rotary(
+            8, scaling={"rope_type": "dynamic", "factor": 2.0,
+                        "original_max_position_embeddings": 32})), 9)),
+    ],
+)  # fmt: skip
+def test_wrong_arguments_are_refused(error, name, wrong):
+    with refused(error, name):
+        wrong(ContinuousBatch(MODEL, 9))
