@@ -18,7 +18,14 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 import attnpy  # noqa: E402
 from attnpy._linear import linear  # noqa: E402
-from attnpy.integrations.torch import _kernels, _packed, accelerate  # noqa: E402
+from attnpy.integrations.torch import (  # noqa: E402
+    _kernels,
+    _packed,
+    accelerate,
+    check_invariance,
+    disable,
+    enable,
+)
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
@@ -449,3 +456,158 @@ def test_sentence_transformers_gives_a_sentence_the_same_bits_in_any_batch():
         set_threads(3)
         assert (model.encode(texts[::-1], batch_size=2) == alone[::-1]).all()
     np.testing.assert_allclose(model.encode(texts), alone, atol=1e-6)
+
+
+# ---- A process, a module -------------------------------------------------------------
+
+
+def test_a_process_is_accelerated_in_all_threads_until_it_is_disabled():
+    x, weight = normal(37, 300), normal(300, 50)
+    plain, found = x @ weight, []
+    with accelerate():
+        ours = x @ weight
+    try:
+        enable()
+        enable(num_threads=1)  # replaces the first
+        other = threading.Thread(target=lambda: found.append(x @ weight))
+        other.start()
+        other.join()
+        assert torch.equal(x @ weight, ours) and torch.equal(found[0], ours)
+        with accelerate(linear=False):
+            assert torch.equal(x @ weight, plain)
+    finally:
+        disable()
+    assert torch.equal(x @ weight, plain)
+    assert not _kernels._libraries
+    disable()
+
+
+def test_a_module_is_accelerated_when_it_or_a_child_is_called():
+    torch.manual_seed(0)
+    model, other = nn.Sequential(nn.Linear(300, 50), nn.Tanh()), nn.Linear(300, 50)
+    x = normal(37, 300)
+    plain, plain_child, plain_other = model(x), model[0](x), other(x)
+    handle = accelerate(model, report=True)
+    try:
+        with accelerate():
+            ours, child = model(x), model[0](x)
+        assert not torch.equal(ours, plain)
+        assert torch.equal(model(x), ours)
+        assert torch.equal(model[0](x), child)
+        assert torch.equal(other(x), plain_other)
+        with pytest.raises(RuntimeError):
+            model(x[:, :7])
+        assert torch.equal(other(x), plain_other)  # an error ends it, too
+        assert handle.report.computed["addmm"] >= 2
+    finally:
+        handle.remove()
+    handle.remove()
+    assert torch.equal(model(x), plain) and torch.equal(model[0](x), plain_child)
+    assert not _kernels._libraries
+    with pytest.raises(TypeError, match="module: expected"):
+        accelerate(3)
+
+
+def test_the_first_module_that_depends_on_the_batch_is_found():
+    class Mixed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.mix = nn.Linear(8, 8), nn.Identity()
+            self.last = nn.Linear(8, 3)
+
+        def forward(self, x, attention_mask):
+            x = self.first(x)
+            x = self.mix(x * (1 + len(x)))
+            return self.last(x)
+
+    model, x = Mixed().eval(), normal(4, 5, 8)
+    mask = torch.tensor([5, 3, 1, 5])[:, None] > torch.arange(5)
+    with accelerate():
+        found = check_invariance(model, {"x": x, "attention_mask": mask})
+    assert {one.change for one in found} == {"half of the batch", "alone"}
+    assert {one.module for one in found} == {"mix (Identity)"}
+    assert all(one.largest > 0 for one in found)
+    model.mix.forward = lambda x: x / len(x) * 0
+    with accelerate():
+        assert check_invariance(model.first, {"input": x}) == []
+    with pytest.raises(ValueError, match="model: expected evaluation mode"):
+        check_invariance(nn.Linear(3, 3), {"input": x})
+    with pytest.raises(ValueError, match="inputs"):
+        check_invariance(model, {"x": 3})
+
+
+def test_a_report_counts_attention_and_says_what_was_left(capsys):
+    layer = nn.TransformerEncoderLayer(16, 2, batch_first=True).eval()
+    with accelerate(report=True) as report, torch.no_grad():
+        layer(normal(2, 5, 16))
+        torch.ones(2, 2).long() @ torch.ones(2, 2).long()
+    assert report.computed["_transformer_encoder_layer_fwd"] == 1
+    assert report.left == {("mm", "int64"): 1}
+    said = capsys.readouterr().out
+    assert "computed by attnpy:" in said and "1 mm: int64" in said
+
+
+# ---- What PyTorch makes of a call ----------------------------------------------------
+
+
+def test_compiled_and_exported_programs_are_pytorchs():
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.GELU()).eval(), normal(3, 8)
+    plain = model(x)
+    with accelerate(), torch.no_grad():
+        exported = torch.export.export(model, (x,))
+        compiled = torch.compile(model, backend="aot_eager")(x)
+    assert "attnpy" not in str(exported.graph)
+    torch.testing.assert_close(compiled, plain)
+    assert torch.equal(exported.module()(x), plain)
+
+
+def test_autocast_hooks_parametrizations_and_adapters_work_as_before():
+    torch.manual_seed(0)
+
+    class LoRA(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.base = nn.Linear(20, 12)
+            self.down = nn.Linear(20, 2, bias=False)
+            self.up = nn.Linear(2, 12, bias=False)
+            self.base.requires_grad_(False)
+
+        def forward(self, x):
+            return self.base(x) + self.up(self.down(x))
+
+    x, calls = normal(5, 20), []
+    normed = nn.utils.parametrizations.weight_norm(nn.Linear(20, 12))
+    normed.register_forward_hook(lambda *_: calls.append(1))
+    for layer in (LoRA(), normed):
+        layer(x).square().sum().backward()
+        expected = [one.grad for one in layer.parameters()]
+        layer.zero_grad()
+        with accelerate():
+            for _ in range(3):
+                layer.zero_grad()
+                layer(x).square().sum().backward()
+            with torch.autocast("cpu", torch.bfloat16):
+                assert layer(x).dtype is torch.bfloat16
+        for one, other in zip(expected, layer.parameters(), strict=True):
+            torch.testing.assert_close(other.grad, one) if one is not None else None
+    assert len(calls) == 5
+
+
+def test_threads_may_share_a_model():
+    layer, x = nn.Linear(64, 64), normal(30, 64)
+    with accelerate(), torch.no_grad():
+        expected = layer(x)
+    wrong = []
+
+    def work():
+        with accelerate(), torch.no_grad():
+            for _ in range(50):
+                if not torch.equal(layer(x), expected):
+                    wrong.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert not wrong

@@ -18,12 +18,28 @@ if not hasattr(torch.library, "custom_op"):
         f"{torch.__version__}"
     )
 
-from attnpy.integrations.torch._accelerate import accelerate
+from attnpy.integrations.torch._accelerate import (
+    Handle,
+    accelerate,
+    disable,
+    enable,
+)
 from attnpy.integrations.torch._attention import attention
+from attnpy.integrations.torch._invariance import Difference, check_invariance
 from attnpy.integrations.torch._report import Report
 from attnpy.integrations.torch._sdpa import scaled_dot_product_attention
 
-__all__ = ["Report", "accelerate", "attention", "scaled_dot_product_attention"]
+__all__ = [
+    "Difference",
+    "Handle",
+    "Report",
+    "accelerate",
+    "attention",
+    "check_invariance",
+    "disable",
+    "enable",
+    "scaled_dot_product_attention",
+]
 
 
 def __dir__() -> list[str]:

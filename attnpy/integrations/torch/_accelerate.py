@@ -32,7 +32,13 @@ from torch.overrides import (
 from attnpy import _checks
 from attnpy.integrations.torch import _kernels, _tensors
 from attnpy.integrations.torch._attention import attend_at_once, is_traced
-from attnpy.integrations.torch._blocks import Block, Options, innermost, thread
+from attnpy.integrations.torch._blocks import (
+    Block,
+    Options,
+    innermost,
+    process,
+    thread,
+)
 from attnpy.integrations.torch._report import Report
 from attnpy.integrations.torch._sdpa import attend_as_torch, known_mask
 
@@ -42,8 +48,9 @@ if TYPE_CHECKING:
 _STANDING_FOR_OTHERS = (FakeTensor, FunctionalTensor)
 
 
-@contextmanager
 def accelerate(
+    module: nn.Module | None = None,
+    /,
     *,
     attention: bool = True,
     linear: bool = True,
@@ -52,8 +59,8 @@ def accelerate(
     pack: bool = True,
     num_threads: int | None = None,
     report: bool = False,
-) -> Iterator[Report | None]:
-    """Make PyTorch use attnpy on the CPU, within a `with` statement.
+) -> Any:
+    """Make PyTorch use attnpy on the CPU: within a `with` statement, or in a module.
 
     A model then gives the same bits for a row whatever its batch, its padding and the
     number of threads, and is faster. It needs no change: the operators beneath its
@@ -62,6 +69,9 @@ def accelerate(
 
     Parameters
     ----------
+    module : torch.nn.Module, optional
+        Accelerate calls of this module and of its children, by hooks, in all threads.
+        The backward pass is accelerated only if it runs in a block or after `enable`.
     attention : bool, optional
         `torch.nn.functional.scaled_dot_product_attention`,
         `torch.nn.MultiheadAttention`, `torch.nn.TransformerEncoderLayer`.
@@ -84,14 +94,21 @@ def accelerate(
 
     Returns
     -------
-    context manager
-        It may be entered in several threads, each accelerated while it is in its own
-        block, and nested; the innermost block counts. Gives the `Report`, or None.
+    context manager, or Handle
+        A block may be entered in several threads, each accelerated while it is in its
+        own block, and nested; the innermost block counts. It gives the `Report`, or
+        None. For a module, a handle with the methods ``remove()`` and ``report``.
 
     Raises
     ------
     TypeError, ValueError
-        If `num_threads` is not an integer, or less than 1, or a flag no bool.
+        If `num_threads` is not an integer, or less than 1, a flag no bool, or `module`
+        no module.
+
+    See Also
+    --------
+    enable : for all of a process.
+    check_invariance : finds what depends on the batch.
 
     Notes
     -----
@@ -140,18 +157,42 @@ def accelerate(
     """
     if num_threads is not None:
         num_threads = _checks.count(num_threads, "num_threads")
-    flags = {
-        "attention": attention,
-        "linear": linear,
-        "norms": norms,
-        "activations": activations,
-        "pack": pack,
-    }
-    flags = {name: _checks.flag(flag, name) for name, flag in flags.items()}
+    options = _options(
+        attention=attention,
+        linear=linear,
+        norms=norms,
+        activations=activations,
+        pack=pack,
+        num_threads=num_threads,
+    )
     counts = Report() if _checks.flag(report, "report") else None
-    block = Block(Options(num_threads=num_threads, **flags), counts, _names)
-    if linear or norms or activations:
+    if module is None:
+        return _block(options, counts)
+    if not isinstance(module, nn.Module):
+        raise TypeError(
+            f"module: expected a torch.nn.Module, got {type(module).__name__}; options "
+            "are keywords"
+        )
+    return Handle(module, options, counts)
+
+
+def _options(*, num_threads: int | None, **flags: bool) -> Options:
+    """Check the options of a block."""
+    if num_threads is not None:
+        num_threads = _checks.count(num_threads, "num_threads")
+    flags = {name: _checks.flag(flag, name) for name, flag in flags.items()}
+    return Options(num_threads=num_threads, **flags)
+
+
+def _install(options: Options) -> None:
+    if options.linear or options.norms or options.activations:
         _kernels.install()
+
+
+@contextmanager
+def _block(options: Options, counts: Report | None) -> Iterator[Report | None]:
+    block = Block(options, counts, _names)
+    _install(options)
     try:
         try:
             block.open()
@@ -164,6 +205,123 @@ def accelerate(
             _kernels.remove()
     if counts is not None:
         print(counts)
+
+
+class Handle:
+    """What `accelerate` returns for a module, to undo it.
+
+    Attributes
+    ----------
+    report : Report, or None
+        Of all calls of the module so far, if it was asked for.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attnpy.integrations.torch import accelerate
+    >>> model = torch.nn.Linear(8, 4)
+    >>> handle = accelerate(model, report=True)
+    >>> y = model(torch.ones(3, 8))
+    >>> handle.report.computed
+    {'addmm': 1}
+    >>> handle.remove()
+    """
+
+    def __init__(
+        self, module: nn.Module, options: Options, report: Report | None
+    ) -> None:
+        self.report = report
+        self._options = options
+        self._standing = Block(options, report, _names)  # keeps names and kernels
+        _install(options)
+        _names.blocks.add(self._standing)
+        _names.settle()
+        self._hooks = []
+        for one in (module, *module.children()):
+            self._hooks += [
+                one.register_forward_pre_hook(self._begin, prepend=True),
+                one.register_forward_hook(self._end, always_call=True),
+            ]
+
+    def _begin(self, *_: Any) -> None:
+        block = Block(self._options, self.report, _names)
+        block.siblings.append(block)
+
+    def _end(self, *_: Any) -> None:
+        for block in reversed(thread.blocks):
+            if block.options is self._options:
+                block.siblings.remove(block)
+                return
+
+    def remove(self) -> None:
+        """Let the module's calls be PyTorch's again. A second call changes nothing."""
+        for hook in self._hooks:
+            hook.remove()
+        _names.blocks.discard(self._standing)
+        _names.settle()
+        if not _names.blocks:
+            _kernels.remove()
+
+
+def enable(
+    *,
+    attention: bool = True,
+    linear: bool = True,
+    norms: bool = True,
+    activations: bool = True,
+    pack: bool = True,
+    num_threads: int | None = None,
+) -> None:
+    """Make PyTorch use attnpy on the CPU, in all threads, until `disable` is called.
+
+    Parameters
+    ----------
+    attention, linear, norms, activations, pack, num_threads
+        As of `accelerate`, whose blocks count more in their threads. A second call
+        replaces the options of the first one.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `accelerate`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attnpy.integrations.torch import disable, enable
+    >>> enable()
+    >>> y = torch.nn.Linear(8, 4)(torch.ones(3, 8))  # by attnpy
+    >>> disable()
+    """
+    options = _options(
+        attention=attention,
+        linear=linear,
+        norms=norms,
+        activations=activations,
+        pack=pack,
+        num_threads=num_threads,
+    )
+    _install(options)
+    block = Block(options, None, _names)
+    _names.blocks.add(block)
+    before, process[:] = process[:], [block]
+    _names.blocks.difference_update(before)
+    _names.settle()
+
+
+def disable() -> None:
+    """Undo `enable`. Without it nothing changes.
+
+    Examples
+    --------
+    >>> from attnpy.integrations.torch import disable
+    >>> disable()
+    """
+    before, process[:] = process[:], []
+    _names.blocks.difference_update(before)
+    _names.settle()
+    if not _names.blocks:
+        _kernels.remove()
 
 
 # ---- What is for attnpy --------------------------------------------------------------
@@ -420,6 +578,10 @@ def _or_pytorch(name: str) -> Callable[..., Any]:
             result = ours(*arguments, **keywords)
         except (TypeError, ValueError):  # PyTorch says what is wrong, or does it
             result = NotImplemented
+        block = innermost()
+        if block is not None and block.report is not None:
+            left = result is NotImplemented
+            block.report.add(name, "see the page on PyTorch" if left else None)
         if result is not NotImplemented:
             return result
         if handled and any(type(x) is CausalBias for x in given):

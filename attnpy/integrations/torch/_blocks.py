@@ -53,9 +53,10 @@ class _Thread(threading.local):
 
 
 thread = _Thread()
+process: list[Block] = []  # of `enable`, for threads that are in no other
 
 
 def innermost() -> Block | None:
-    """Return this thread's innermost block."""
-    last = thread.blocks[-1:]  # in one step, for another thread may close it
+    """Return this thread's innermost block, or that of the process."""
+    last = thread.blocks[-1:] or process[-1:]  # in one step each: others may close it
     return last[0] if last else None

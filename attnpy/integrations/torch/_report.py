@@ -19,8 +19,10 @@ class Report:
     --------
     >>> import torch
     >>> from attnpy.integrations.torch import accelerate
-    >>> with accelerate() as report, torch.no_grad():
+    >>> with accelerate(report=True) as report, torch.no_grad():
     ...     y = torch.nn.Linear(8, 4)(torch.ones(3, 8))
+    computed by attnpy:
+             1 addmm
     >>> report.computed
     {'addmm': 1}
     """
