@@ -21,6 +21,7 @@ MAKERS = {
     "layers": lambda _: rows.layer_rows(),
     "models": lambda here: models.model_rows(here.native_bf16),
     "sentences": lambda _: models.text_rows(),
+    "rerank": lambda _: models.pair_rows(),
     "prompts": lambda here: models.decoder_rows(here.native_bf16, (0,)),
     "tokens": lambda here: models.decoder_rows(here.native_bf16, (8,)),
     "generation": lambda _: models.generation_rows(),

@@ -26,6 +26,7 @@ PAGES = {
         "layers": "Multi-head layers",
         "models": "Models: MiniLM's encoder",
         "sentences": "Sentences: texts to vectors, tokenizer included",
+        "rerank": "Reranking: pairs of texts to scores, tokenizer included",
         "prompts": "Language models: a prompt of 256 tokens",
         "tokens": "Language models: 8 tokens, one by one, after 256",
         "generation": "Generation: new tokens of one sequence",

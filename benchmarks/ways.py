@@ -10,7 +10,15 @@ import numpy as np
 from attnpy._measure import calls_per_sample, one_time
 
 from . import backward, cases, layers, peers, tensors
-from .models import decoders, encoders, generation, in_transformers, sentences, training
+from .models import (
+    decoders,
+    encoders,
+    generation,
+    in_transformers,
+    pairs,
+    sentences,
+    training,
+)
 
 WAYS = {
     cases.Case: peers.WAYS,
@@ -24,6 +32,7 @@ WAYS = {
     tensors.Tensors: tensors.WAYS,
     in_transformers.InTransformers: in_transformers.WAYS,
     sentences.Texts: sentences.WAYS,
+    pairs.Pairs: pairs.WAYS,
 }
 TOLERANCE = {"float64": 1e-6, "float32": 1e-3, "float16": 2e-2, "bfloat16": 1e-1}
 

@@ -47,6 +47,7 @@ from benchmarks.models import (  # noqa: E402
     exported,
     folders,
     in_transformers,
+    pairs,
     sentences,
     training,
     transformers_ways,
@@ -718,6 +719,36 @@ def test_texts_have_mixed_lengths_and_are_what_attnpy_encodes(tiny_texts):
     (way,) = sentences.attnpy_ways(tiny_texts, texts, 1)
     error = ways.difference(way.read(way.call()), tiny_texts.expected())
     assert 0 < error < 1e-5
+
+
+@pytest.fixture
+def tiny_pairs(tiny_texts):
+    """A query and passages for a small reranker."""
+    yield pairs.Pairs(12, "tiny")
+    pairs.encoder.cache_clear()
+
+
+@pytest.mark.quick
+def test_pairs_are_what_attnpy_scores(tiny_pairs):
+    given = tiny_pairs.arrays()
+    assert len({query for query, _ in given}) == 1
+    assert len({passage for _, passage in given}) == 12
+    lengths = [len(code.ids) for code in pairs.codes(tiny_pairs)]
+    assert tiny_pairs.n_tokens() == sum(lengths)
+    assert 40 < min(lengths) < max(lengths) <= sentences.LONGEST
+    (way,) = pairs.attnpy_ways(tiny_pairs, given, 1)
+    error = ways.difference(way.read(way.call()), tiny_pairs.expected())
+    assert 0 < error < 1e-5
+
+
+@pytest.mark.parametrize("system", ["sentence_transformers", "onnxruntime", "openvino"])
+def test_peers_give_the_scores_of_pairs(tiny_pairs, system):
+    for package in (system, "torch", "transformers", "onnx"):
+        pytest.importorskip(package)
+    made = ways.ways_of(system, tiny_pairs, tiny_pairs.arrays(), 1)
+    good, dropped = ways.right_ways(made, tiny_pairs, tiny_pairs.expected())
+    assert dropped == {}
+    assert len(good) == (4 if system == "onnxruntime" else 2)
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ NEEDS = {
     "models.classify": "tokenizers",
     "models.rerank": "tokenizers",
     "models.sentences": "tokenizers",
+    "models.tokens": "tokenizers",
     "plot.grids": "matplotlib",
     "plot.maps": "matplotlib",
     "plot.spread": "matplotlib",

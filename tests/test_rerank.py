@@ -1,8 +1,10 @@
 """Pairs of texts to scores, from folders of sentence-transformers and Transformers."""
 
 import copy
+import importlib.util
 import json
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -488,6 +490,29 @@ def test_the_page_prints_what_it_says(tmp_path, monkeypatch):
             write_scorer(tmp_path / name, n_labels=n_labels)
     monkeypatch.chdir(tmp_path)
     pages.assert_examples_print_what_their_comments_say("reranking.md")
+
+
+def test_the_example_prints_the_best_of_what_is_found(tmp_path, capsys):
+    path = Path(__file__).parents[1] / "examples" / "rerank.py"
+    spec = importlib.util.spec_from_file_location("rerank_example", path)
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    for name, write in (("model", sentences.write), ("reranker", write_scorer)):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name)
+    lines = [second for _, second in PAIRS if second]
+    (tmp_path / "lines.txt").write_text("\n".join(lines))
+    options = ["--reranker", str(tmp_path / "reranker"), "--top", "2"]
+    options += ["--model", str(tmp_path / "model")]
+    example.main(["the cat", *options, "--sentences", str(tmp_path / "lines.txt")])
+    printed = capsys.readouterr().out.splitlines()
+    encoder = CrossEncoder.from_pretrained(tmp_path / "reranker")
+    best = encoder.rank("the cat", lines, top_k=2)
+    assert [line[:5] for line in printed] == [f"{x['score']:.3f}" for x in best]
+    example.main(["the cat", *options])  # its own sentences
+    assert len(capsys.readouterr().out.splitlines()) == 2
+    with pytest.raises(SystemExit, match=r"rerank: .*nowhere"):
+        example.main(["the cat", "--reranker", "nowhere", *options[2:]])
 
 
 # ---- Theirs --------------------------------------------------------------------------

@@ -26,7 +26,11 @@ def inputs(ids, exists):
 
 def export(folder, path):
     """Write the graph, for any number and length of texts."""
-    bert = transformers_ways.read(folder, attention="eager")
+    write(transformers_ways.read(folder, attention="eager"), OUTPUT, path)
+
+
+def write(bert, output, path):
+    """Write the graph of a model of which this output is wanted."""
 
     class States(torch.nn.Module):
         def __init__(self):
@@ -35,18 +39,19 @@ def export(folder, path):
 
         def forward(self, *arguments):
             found = dict(zip(INPUTS, arguments, strict=True))
-            return self.bert(**found).last_hidden_state
+            return self.bert(**found)[output]
 
     example = torch.ones((2, 5), dtype=torch.int64)
     axes = {0: "batch", 1: "length"}
+    of_output = axes if output == OUTPUT else {0: "batch"}
     with torch.inference_mode(False), torch.no_grad():
         torch.onnx.export(
             States().eval(),
             (example,) * 3,
             str(path),
             input_names=list(INPUTS),
-            output_names=[OUTPUT],
-            dynamic_axes=dict.fromkeys([*INPUTS, OUTPUT], axes),
+            output_names=[output],
+            dynamic_axes={**dict.fromkeys(INPUTS, axes), output: of_output},
             opset_version=17,
             dynamo=False,
         )

@@ -10,6 +10,7 @@ from .decoders import Tokens
 from .encoders import Sentences
 from .generation import Generation
 from .in_transformers import InTransformers
+from .pairs import Pairs
 from .sentences import Texts
 from .training import Step
 
@@ -143,4 +144,17 @@ def text_rows():
             unit="tokens/s",
             needs=("tokenizers",),
             quick=n == 200,
+        )
+
+
+def pair_rows():
+    """A query and its passages, as a reranker gets them from a search."""
+    for n in (10, 100):
+        yield Row(
+            *("rerank", f"1 query, {n} passages", Pairs(n)),
+            (("fastest", 1.3), ("peak", 80)),
+            peers=("sentence_transformers", "onnxruntime", "openvino"),
+            unit="tokens/s",
+            needs=("tokenizers",),
+            quick=n == 10,
         )

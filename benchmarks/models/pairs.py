@@ -1,0 +1,163 @@
+"""A query and its passages to scores: tokenizer, encoder and classifier.
+
+The sizes are those of ms-marco-MiniLM-L6-v2, with random weights and words. Every
+system reads the same folder; graphs get the tokens of pairs that are sorted by length.
+"""
+
+import functools
+import json
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+
+import numpy as np
+
+import attnpy
+
+from ..lazily import safetensors_numpy, torch, transformers
+from ..onnx_ways import session
+from ..peers import Way
+from . import encoders, exported, folders, openvino_ways, sentences
+
+BATCHES = (32, 100)  # pairs at a time, of which a peer's users choose
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """A query of 8 words with so many passages of 30 to 120."""
+
+    n: int
+    model: str = encoders.NAME
+    dtype: str = "float32"
+
+    def arrays(self):
+        rng = np.random.default_rng(6)
+        query = " ".join(rng.choice(sentences.words(), 8))
+        counts = rng.integers(30, 121, self.n)
+        return [(query, " ".join(rng.choice(sentences.words(), n))) for n in counts]
+
+    def n_tokens(self):
+        """How many tokens the pairs have, what is cut off left out."""
+        return sum(len(code.ids) for code in codes(self))
+
+    def flops(self):
+        lengths = np.array([len(code.ids) for code in codes(self)])
+        return encoders.flops(folders.CONFIGS[self.model], lengths)
+
+    def expected(self):
+        """The scores in float64, (n,), by attnpy: the yardstick."""
+        return encoder(self.model, "float64").predict(self.arrays())
+
+    def facts(self):
+        return {**asdict(self), "tokens": self.n_tokens()}
+
+
+def folder(name):
+    """The folder of a model with all that scores pairs of texts, written once."""
+    path = folders.root() / f"{name.replace(' ', '-')}-pairs"
+    return folders.made(path, partial(write, name))
+
+
+def write(name, path):
+    sentences.write(name, path)
+    (path / "modules.json").unlink()
+    owner = {"architectures": ["BertForSequenceClassification"], "num_labels": 1}
+    config = {**folders.CONFIGS[name], **owner, "id2label": {"0": "LABEL_0"}}
+    (path / "config.json").write_text(json.dumps(config))
+    arrays = {f"bert.{key}": x for key, x in folders.weights(config, "float32").items()}
+    size, rng = config["hidden_size"], np.random.default_rng(7)
+    weight = rng.standard_normal((1, size), dtype=np.float32) / np.float32(size**0.5)
+    arrays |= {"classifier.weight": weight, "classifier.bias": np.zeros(1, np.float32)}
+    file = path / "model.safetensors"
+    safetensors_numpy.save_file(arrays, file, {"format": "pt"})
+
+
+@functools.cache
+def encoder(name, dtype):
+    return attnpy.models.CrossEncoder.from_pretrained(folder(name), dtype=dtype)
+
+
+def codes(case):
+    return encoder(case.model, "float64").tokenizer.encode_batch(case.arrays())
+
+
+def attnpy_ways(case, pairs, n_threads):
+    predict = encoder(case.model, case.dtype).predict
+    call = partial(predict, pairs, progress=False, num_threads=n_threads)
+    yield Way("CrossEncoder", call)
+
+
+def sentence_transformers_ways(case, pairs, n_threads):
+    """On PyTorch, whose threads the process has been told."""
+    from sentence_transformers import CrossEncoder
+
+    model = CrossEncoder(str(folder(case.model)), device="cpu")
+    for batch_size in BATCHES:
+        call = partial(model.predict, pairs, batch_size=batch_size)
+        yield Way(f"batches of {batch_size}", call)
+
+
+def graph(name):
+    """The path of the graph from tokens to a score."""
+    place = folder(name)
+
+    def read():
+        return transformers.AutoModelForSequenceClassification.from_pretrained(
+            place, attn_implementation="eager", dtype=torch.float32
+        )
+
+    return folders.made(
+        place / "scores.onnx", lambda path: exported.write(read(), "logits", path)
+    )
+
+
+def scored(run, tokenizer, pairs, batch_size):
+    """The scores (n,) of pairs, those of similar lengths together."""
+    found = tokenizer.encode_batch(pairs)
+    order = np.argsort([-len(code.ids) for code in found], kind="stable")
+    scores = np.empty(len(pairs), np.float32)
+    for begin in range(0, len(pairs), batch_size):
+        chosen = order[begin : begin + batch_size]
+        shape = len(chosen), len(found[chosen[0]].ids)
+        inputs = {name: np.zeros(shape, np.int64) for name in exported.INPUTS}
+        for row, i in enumerate(chosen):
+            for array, numbers in zip(
+                inputs.values(),
+                (found[i].ids, found[i].attention_mask, found[i].type_ids),
+                strict=True,
+            ):
+                array[row, : len(numbers)] = numbers
+        scores[chosen] = np.asarray(run(inputs))[:, 0]
+    return 1 / (1 + np.exp(-scores))
+
+
+def graph_ways(run, case, pairs):
+    tokenizer = encoder(case.model, "float64").tokenizer
+    for batch_size in BATCHES:
+        call = partial(scored, run, tokenizer, pairs, batch_size)
+        yield Way(f"sorted, batches of {batch_size}", call)
+
+
+def onnxruntime_ways(case, pairs, n_threads):
+    path = graph(case.model)
+    for name, file in (("exported", path), ("optimized", exported.optimized(path))):
+        run = session(file, n_threads).run
+        for way in graph_ways(
+            lambda inputs, run=run: run(None, inputs)[0], case, pairs
+        ):
+            yield replace(way, name=f"{name}, {way.name}")
+
+
+def openvino_ways_of_pairs(case, pairs, n_threads):
+    model = openvino_ways.core().read_model(graph(case.model))
+    request = openvino_ways.compiled(model, case, n_threads).create_infer_request()
+    yield from graph_ways(
+        lambda inputs: request.infer(inputs, share_inputs=True)[0], case, pairs
+    )
+
+
+WAYS = {
+    "attnpy": attnpy_ways,
+    "sentence_transformers": sentence_transformers_ways,
+    "onnxruntime": onnxruntime_ways,
+    "openvino": openvino_ways_of_pairs,
+}
