@@ -811,9 +811,48 @@ def test_large_mask_has_no_lines_between_its_cells():
     assert len(ax.collections) == 0
 
 
+def test_patch_map_draws_weights_over_the_picture():
+    weights = random_weights(6, 9)
+    picture = np.random.default_rng(0).integers(0, 256, (60, 90, 3), np.uint8)
+    ax = plot.patch_map(weights, picture, opacity=0.3, title="patches")
+    below, cells = ax.images
+    np.testing.assert_array_equal(below.get_array(), picture)
+    np.testing.assert_array_equal(cells.get_array(), weights)
+    assert below.get_extent() == cells.get_extent() == [-0.5, 8.5, 5.5, -0.5]
+    assert below.zorder < cells.zorder
+    assert cells.get_alpha() == 0.3
+    ax.figure.canvas.draw()
+    colors = cells.make_image(ax.figure.canvas.get_renderer())[0]
+    assert set(colors[..., 3].flat) == {76}  # the picture can be seen through them
+    (cells,) = plot.patch_map(weights).images
+    assert cells.get_alpha() is None
+
+
+def test_patches_have_the_shape_that_they_have_in_the_picture():
+    for size in ((60, 90), (60, 180), (120, 90)):
+        picture = np.zeros((*size, 3), np.uint8)
+        ax = plot.patch_map(random_weights(6, 9), picture)
+        ax.figure.canvas.draw()
+        box = ax.get_window_extent()
+        assert box.height / box.width == pytest.approx(size[0] / size[1], rel=0.02)
+
+
+def test_rollout_is_the_product_of_the_layers():
+    rng = np.random.default_rng(0)
+    weights = rng.dirichlet(np.ones(5), (3, 2, 4, 5))  # (layers, B, H, L, L)
+    expected = np.eye(5)
+    for layer in weights[:, 1]:
+        expected = 0.5 * (layer.mean(axis=0) + np.eye(5)) @ expected
+    found = plot.attention_rollout(weights)
+    np.testing.assert_allclose(found[1], expected, 1e-12)
+    np.testing.assert_allclose(plot.attention_rollout(weights[:, 1]), expected, 1e-12)
+    np.testing.assert_allclose(found.sum(axis=-1), 1)
+
+
 @pytest.mark.parametrize(
     "draw",
     [
+        lambda ax: plot.patch_map(random_weights(4, 5), ax=ax),
         lambda ax: plot.heat_map(random_weights(5, 5), WORDS, ax=ax),
         lambda ax: plot.entropy(random_weights(3, 5, 5), ax=ax),
         lambda ax: plot.entropy(random_weights(2, 3, 5, 5), ax=ax),
@@ -897,6 +936,30 @@ def test_weights_of_attention_are_drawn_as_they_come():
             ValueError,
             "head_labels: expected 1, got 0",
         ),
+        (lambda: plot.patch_map(np.ones(4)), ValueError, r"weights: .*\(4,\)"),
+        (lambda: plot.patch_map([[1]], opacity=0), ValueError, "opacity: expected"),
+        (lambda: plot.patch_map([[1]], opacity=2), ValueError, "opacity: expected at"),
+        (
+            lambda: plot.patch_map([[1]], np.ones((2, 2, 3))),
+            TypeError,
+            "image: .*uint8",
+        ),
+        (
+            lambda: plot.patch_map([[1]], np.ones((2, 2), np.uint8)),
+            ValueError,
+            r"image: expected \(H, W, 3\), got \(2, 2\)",
+        ),
+        (
+            lambda: plot.attention_rollout(np.ones((2, 3, 4))),
+            ValueError,
+            r"weights: expected \(layers, H, L, L\)",
+        ),
+        (
+            lambda: plot.attention_rollout(-np.ones((1, 1, 2, 2))),
+            ValueError,
+            "weights: expected none below 0",
+        ),
+        (lambda: plot.attention_rollout([["a"]]), TypeError, "weights: expected real"),
         (lambda: plot.heat_map([[1]], annotate=1), TypeError, "annotate: expected"),
         (lambda: plot.heat_map([[1]], vmax="a"), TypeError, "vmax: expected a number"),
         (lambda: plot.heat_map([[1]], vmax=0), ValueError, "vmax: .*> 0, got 0"),

@@ -12,7 +12,7 @@ import sys
 
 import numpy as np
 import pytest
-from support import pictures
+from support import pages, pictures
 from support.comparisons import assert_same_bits, assert_same_parameters
 from support.errors import refused
 
@@ -865,3 +865,12 @@ def test_encoders_of_parts_that_do_not_fit_are_refused(folders, tmp_path):
     (tmp_path / "preprocessor_config.json").unlink()
     with pytest.raises(FileNotFoundError, match=r"preprocessor_config\.json"):
         ImageProcessor.from_pretrained(tmp_path)
+
+
+def test_the_page_prints_what_it_says(folders, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib").use("Agg")
+    names = {"vit-base-patch16-224": "vit", "clip-vit-base-patch32": "clip"}
+    for name, kind in names.items():
+        (tmp_path / name).symlink_to(folders / kind)
+    monkeypatch.chdir(tmp_path)
+    pages.assert_examples_print_what_their_comments_say("images.md")

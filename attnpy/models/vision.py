@@ -131,6 +131,7 @@ class ImageEncoder:
     --------
     ImageClassifier : pictures of any size to labels.
     ImageTextEncoder : CLIP and SigLIP, whose vectors of pictures and texts meet.
+    attnpy.plot.patch_map : attention over the patches of a picture.
 
     Notes
     -----

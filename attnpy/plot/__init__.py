@@ -16,14 +16,17 @@ The module `attnpy.plot.statistics` draws the results of `attnpy.statistics`.
 from attnpy.plot import statistics as statistics
 from attnpy.plot.grids import head_grid, score_grid
 from attnpy.plot.maps import heat_map, mask_image, position_image, score_map
+from attnpy.plot.patches import attention_rollout, patch_map
 from attnpy.plot.spread import entropy, entropy_bits
 
 __all__ = [
+    "attention_rollout",
     "entropy",
     "entropy_bits",
     "head_grid",
     "heat_map",
     "mask_image",
+    "patch_map",
     "position_image",
     "score_grid",
     "score_map",

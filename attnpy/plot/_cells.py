@@ -79,7 +79,9 @@ class Cells(AxesImage):
         values, hidden = reduced(
             np.ma.getdata(array), self.hidden, rows, columns, self.reduction
         )
-        colors: NDArray[np.uint8] = self.to_rgba(values, bytes=True)
+        colors: NDArray[np.uint8] = self.to_rgba(
+            values, alpha=self.get_alpha(), bytes=True
+        )
         if hidden is not None:
             colors[hidden] = np.rint(255 * np.array(to_rgba(self.hidden_color)))
         return colors

@@ -805,6 +805,9 @@ def pictures(x: Array, words: list[str]) -> None:
     attnpy.plot.score_grid(x, mask=x > 0)
     attnpy.plot.mask_image(attnpy.masks.causal(3))
     attnpy.plot.position_image(x)
+    attnpy.plot.patch_map(x, opacity=0.5, title="attention")
+    assert_type(attnpy.plot.attention_rollout(x), Floats)
+    attnpy.plot.patch_map(x, opacity="half")  # wrong
     attnpy.plot.entropy(x)
     assert_type(attnpy.plot.entropy_bits(x), Floats)
     found = attnpy.statistics(x, x)
