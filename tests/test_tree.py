@@ -227,7 +227,7 @@ def test_a_room_of_the_kernel_includes_only_what_is_below():
 def test_headers_are_short():
     lengths = {path: len(path.read_text("utf-8").splitlines()) for path in HEADERS}
     most = dict.fromkeys(HEADERS, 120)
-    most |= {path: 140 for path in HEADERS if path.parent.name == "vec"}
+    most |= {path: 160 for path in HEADERS if path.parent.name == "vec"}
     most |= dict.fromkeys(KERNEL_HEADERS, 250)
     assert not {str(path) for path in HEADERS if lengths[path] > most[path]}
 

@@ -1,6 +1,7 @@
 /* The vector vocabulary: float, 4 lanes, NEON of AArch64. What each function must do is
  * written in vec/scalar_f32.h. */
 #include <arm_neon.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -104,6 +105,16 @@ static inline v_real v_load_i8(const int8_t *p)
     memcpy(&four, p, sizeof four);
     int16x8_t wide = vmovl_s8(vreinterpret_s8_s32(vdup_n_s32(four)));
     return vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide)));
+}
+
+static inline void v_transpose(v_real a[LANES]);
+
+static inline void v_turn_bytes(v_real a[4], const char *p, ptrdiff_t row)
+{
+    for (int i = 0; i < 4; i++) {
+        a[i] = vreinterpretq_f32_s8(vld1q_s8((const int8_t *)p + i * row));
+    }
+    v_transpose(a);
 }
 
 static inline v_real v_byte(v_real a, int k)

@@ -62,27 +62,6 @@ load_operands(const char *from, const char *second, const storage kind)
     return v_load_pairs((const operand *)(const void *)from);
 }
 
-/* One pair fills a lane. */
-static INLINE int
-lane_operands(const storage kind)
-{
-    (void)kind;
-    return 1;
-}
-
-static INLINE v_operand
-load_in_lanes(const char *from, const storage kind)
-{
-    return load_operands(from, NULL, kind);
-}
-
-static INLINE v_operand
-operand_of_lanes(v_operand lanes, const int k, const storage kind)
-{
-    (void)k, (void)kind;
-    return lanes;
-}
-
 static INLINE operand
 load_operand(const char *from, const storage kind)
 {

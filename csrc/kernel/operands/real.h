@@ -3,7 +3,6 @@
 #define ATTN_KERNEL_OPERANDS_REAL_H
 
 #include "kernel/operands/convert.h"
-#include <string.h>
 
 typedef real operand;
 typedef v_real v_operand;
@@ -78,46 +77,6 @@ load_operands(const char *from, const char *second, const storage kind)
 {
     (void)second;
     return load_vector(from, storage_dtype(kind));
-}
-
-/* Operands of a row that lie in one lane while rows are transposed: a lane of floats holds four
- * bytes. */
-static INLINE int
-lane_operands(const storage kind)
-{
-#if REAL_BITS == 32
-    return kind == AS_I8 ? 4 : 1;
-#else
-    (void)kind;
-    return 1;
-#endif
-}
-
-/* LANES * lane_operands operands of a row, to be transposed. */
-static INLINE v_operand
-load_in_lanes(const char *from, const storage kind)
-{
-#if REAL_BITS == 32
-    if (kind == AS_I8) {
-        v_real bytes;
-        memcpy(&bytes, from, sizeof bytes);
-        return bytes;
-    }
-#endif
-    return load_operands(from, NULL, kind);
-}
-
-/* The k-th operand of each lane. */
-static INLINE v_operand
-operand_of_lanes(v_operand lanes, const int k, const storage kind)
-{
-#if REAL_BITS == 32
-    if (kind == AS_I8) {
-        return v_byte(lanes, k);
-    }
-#endif
-    (void)k, (void)kind;
-    return lanes;
 }
 
 /* One operand of a row. */

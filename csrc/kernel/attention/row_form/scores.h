@@ -5,6 +5,8 @@
 #include "kernel/attention/operands.h"
 #include "kernel/attention/row_form/prefetch.h"
 
+enum { BYTES = 16 /* of each key that v_turn_bytes takes */ };
+
 /* Keys as they are read, and what is touched or prefetched meanwhile. */
 typedef struct {
     const char *at;
@@ -40,42 +42,85 @@ load_column(const char *at, ptrdiff_t row, const storage kind)
     return v_load_operands(lanes);
 }
 
-/* sum[row][lane] += query[row][d] * key[lane][d] for the n * each operands d from `at` on that
- * the transposed vectors of k hold, `each` in a lane. */
+/* sum[row][lane] += query[row][d] * key[lane][d] for the n operands d from `at` on that
+ * the transposed vectors of k hold. */
 static INLINE void
-add_products(v_real *sum, const v_operand *k, const int n, const int each,
-             const int rows, const work *w, ptrdiff_t at, const storage kind)
+add_products(v_real *sum, const v_operand *k, const int n, const int rows,
+             const work *w, ptrdiff_t at)
 {
     UNROLLED for (int i = 0; i < n; i++)
     {
-        UNROLLED for (int j = 0; j < each; j++)
-        {
-            v_operand x = each > 1 ? operand_of_lanes(k[i], j, kind) : k[i];
-            const operand *q = w->rows.query + at + i * each + j;
-            for (int r = 0; r < rows; r++) {
-                v_operand y = v_set1_operand(q[r * w->rows.key_width]);
-                sum[r] = v_dot(y, x, sum[r]);
-            }
+        for (int r = 0; r < rows; r++) {
+            v_operand q = v_set1_operand(w->rows.query[r * w->rows.key_width + at + i]);
+            sum[r] = v_dot(q, k[i], sum[r]);
         }
     }
 }
 
-/* The same of n_vec vectors of keys, from the n operands at an address on, each in LANES lanes. */
+/* The same of n_vec vectors of keys, from an address on, transposed in registers. */
 static INLINE void
-add_columns(v_real *sum, const char *at, ptrdiff_t row, const int n_vec, const int each,
-            const int rows, const work *w, ptrdiff_t d, const storage kind)
+add_columns(v_real *sum, const char *at, ptrdiff_t row, const int rows, int n_vec,
+            const work *w, ptrdiff_t d, const storage kind)
 {
     v_operand k[LANES];
 
     for (int v = 0; v < n_vec; v++) {
         for (int i = 0; i < LANES; i++) {
-            const char *from = at + (v * LANES + i) * row;
-            k[i] =
-                each > 1 ? load_in_lanes(from, kind) : load_operands(from, NULL, kind);
+            k[i] = load_operands(at + (v * LANES + i) * row, NULL, kind);
         }
         v_transpose_operands(k);
-        add_products(sum + v * rows, k, LANES, each, rows, w, d, kind);
+        add_products(sum + v * rows, k, LANES, rows, w, d);
     }
+}
+
+#if REAL_BITS == 32 && TERMS == 1
+/* The same of bytes: four of each key are transposed as one lane, and then widened. Chains of two
+ * vectors take turns, since each sum waits for the one before. */
+static INLINE void
+add_byte_columns(v_real *sum, const char *at, ptrdiff_t row, const int rows,
+                 const int n_vec, const work *w, ptrdiff_t d)
+{
+    v_real bytes[2][4];
+
+    for (int v = 0; v < n_vec; v++) {
+        v_turn_bytes(bytes[v], at + v * LANES * row, row);
+    }
+    UNROLLED for (int i = 0; i < BYTES; i++)
+    {
+        const operand *q = w->rows.query + d + i;
+        for (int v = 0; v < n_vec; v++) {
+            v_real k = v_byte(bytes[v][i / 4], i % 4);
+            for (int r = 0; r < rows; r++) {
+                v_real *to = sum + v * rows + r;
+                *to = v_fma(v_set1(q[r * w->rows.key_width]), k, *to);
+            }
+        }
+    }
+}
+#endif
+
+static INLINE bool
+is_bytes(const storage kind)
+{
+#if REAL_BITS == 32 && TERMS == 1
+    return kind == AS_I8;
+#else
+    (void)kind;
+    return false;
+#endif
+}
+
+static INLINE void
+add_some_columns(v_real *sum, const char *at, ptrdiff_t row, const int rows, int n_vec,
+                 const work *w, ptrdiff_t d, const storage kind)
+{
+#if REAL_BITS == 32 && TERMS == 1
+    if (kind == AS_I8) {
+        add_byte_columns(sum, at, row, rows, n_vec, w, d);
+        return;
+    }
+#endif
+    add_columns(sum, at, row, rows, n_vec, w, d, kind);
 }
 
 /* scores[row][lane] = query[row] . key[lane] for n_vec vectors of keys, transposed in registers:
@@ -86,8 +131,8 @@ score_keys(const work *w, const key_lanes *keys, const int rows, int n_vec,
            real *scores, const storage kind)
 {
     const ptrdiff_t size = storage_bytes(kind);
-    const ptrdiff_t step = LANES * lane_operands(kind);
-    const ptrdiff_t lines = step * LANES * size / CACHE_LINE; /* in these columns */
+    const ptrdiff_t step = is_bytes(kind) ? BYTES : LANES;    /* columns at a time */
+    const ptrdiff_t lines = step * LANES * size / CACHE_LINE; /* in these */
     const char *at = keys->at;
     ptrdiff_t d = 0;
 
@@ -102,21 +147,17 @@ score_keys(const work *w, const key_lanes *keys, const int rows, int n_vec,
             if (d * size % CACHE_LINE == 0) {
                 prefetch_line(&keys->next, d * size);
             }
-            add_columns(sum, at, keys->row, n_vec, lane_operands(kind), rows, w, d,
-                        kind);
+            add_some_columns(sum, at, keys->row, rows, n_vec, w, d, kind);
             if (keys->touch != NULL && rows == 1 && n_vec == 2) { /* a loop is slower */
                 touch(w, keys->touch + 2 * LANES * size * d, 2 * lines, rows);
             } else if (keys->touch != NULL) {
                 touch(w, keys->touch + LANES * size * d, lines, rows);
             }
         }
-        for (; step > LANES && d + LANES <= end; d += LANES, at += LANES * size) {
-            add_columns(sum, at, keys->row, n_vec, 1, rows, w, d, kind);
-        }
         for (; d < end; d++, at += size) {
             for (int v = 0; v < n_vec; v++) {
                 v_operand k = load_column(at + v * LANES * keys->row, keys->row, kind);
-                add_products(sum + v * rows, &k, 1, 1, rows, w, d, kind);
+                add_products(sum + v * rows, &k, 1, rows, w, d);
             }
         }
         for (int i = 0; i < rows * n_vec; i++) {
@@ -139,7 +180,13 @@ score_keys_as(const work *w, const key_lanes *keys, int n_vec, real *scores,
               const storage kind)
 {
     switch (row_form_rows(w->rows.task->n_rows)) {
-    case 1: score_keys(w, keys, 1, n_vec, scores, kind); break;
+    case 1:
+        if (is_bytes(kind) && n_vec == 2) { /* chains that take turns */
+            score_keys(w, keys, 1, 2, scores, kind);
+        } else {
+            score_keys(w, keys, 1, n_vec, scores, kind);
+        }
+        break;
     case 2: score_keys(w, keys, 2, 1, scores, kind); break;
     case 4: score_keys(w, keys, 4, 1, scores, kind); break;
     default: score_keys(w, keys, 8, 1, scores, kind); break;
