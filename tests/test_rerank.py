@@ -73,9 +73,15 @@ def test_scores_are_the_models_arithmetic(tmp_path, kind, n_labels):
 
 
 @pytest.mark.quick
-@KINDS
-def test_scores_have_the_same_bits_in_any_company(tmp_path, kind):
-    write_scorer(tmp_path, kind)
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        *((kind, {}) for kind in families.ENCODERS),
+        ("modernbert", {"classifier_pooling": "mean"}),
+    ],
+)
+def test_scores_have_the_same_bits_in_any_company(tmp_path, kind, changes):
+    write_scorer(tmp_path, kind, config=changes)
     encoder = CrossEncoder.from_pretrained(tmp_path)
     pairs = [*PAIRS, *PAIRS[::-1]]
     scores = encoder.predict(pairs)
@@ -518,9 +524,18 @@ def test_the_example_prints_the_best_of_what_is_found(tmp_path, capsys):
 # ---- Theirs --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [kind for kind in families.ENCODERS if kind != "new"])
+MEAN = {"classifier_pooling": "mean", "classifier_activation": "silu"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        *((kind, {}) for kind in families.ENCODERS if kind != "new"),
+        ("modernbert", MEAN),
+    ],
+)
 @pytest.mark.parametrize("n_labels", [1, 3])
-def test_scores_are_those_of_sentence_transformers(tmp_path, kind, n_labels):
+def test_scores_are_those_of_sentence_transformers(tmp_path, kind, changes, n_labels):
     """`pip install sentence-transformers`."""
     theirs = pytest.importorskip("sentence_transformers")
     torch = pytest.importorskip("torch")
@@ -528,7 +543,7 @@ def test_scores_are_those_of_sentence_transformers(tmp_path, kind, n_labels):
     owner |= {"distilbert": "DistilBert", "mpnet": "MPNet", "electra": "Electra"}
     owner |= {"albert": "Albert", "modernbert": "ModernBert", "gte": "Gte"}
     owner |= {"nomic_bert": "NomicBert"}
-    owner = {"architectures": [f"{owner[kind]}ForSequenceClassification"]}
+    owner = {"architectures": [f"{owner[kind]}ForSequenceClassification"], **changes}
     write_scorer(tmp_path, kind, n_labels, config=owner, model_max_length=14)
     wide = {"model_kwargs": {"dtype": torch.float64}, "device": "cpu"}
     model = theirs.CrossEncoder(str(tmp_path), **wide)

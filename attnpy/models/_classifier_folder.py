@@ -41,6 +41,7 @@ TELLS_TYPES = {
 }
 CLASSES = {"distilbert": "DistilBert", "mpnet": "MPNet", "electra": "Electra"}
 CLASSES |= {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta"}
+CLASSES |= {"nomic_bert": "Bert"}
 
 
 class Recipe(NamedTuple):

@@ -169,5 +169,7 @@ def _of_batch(
         num_threads=num_threads,
     )
     # 16-bit models, too, score in float32: only their products are of 16 bits.
-    first = states[:, :1].astype(_dtypes.arithmetic(states.dtype), copy=False)
-    return self.model.classify(first, num_threads=num_threads)
+    if self.model.pooling == "cls":
+        states, lengths = states[:, :1], [1] * len(lengths)
+    states = states.astype(_dtypes.arithmetic(states.dtype), copy=False)
+    return self.model.classify(states, lengths=lengths, num_threads=num_threads)

@@ -444,6 +444,7 @@ class BertEncoder:
                 )
                 if array is None
             },
+            **({} if network.b_2 is None else {"feed_forward_bias": None}),
             "hidden_bias": None
             if (network.b_1 is None) == (network.b_2 is None)
             else network.b_1 is not None,
