@@ -3,6 +3,10 @@
 #define _GNU_SOURCE /* syscall */
 #include "core/cpu.h"
 
+#if defined(_WIN32)
+#include <math.h>
+#endif
+
 #if defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
 #endif
@@ -303,8 +307,33 @@ attn_cpu_pause(void)
 #endif
 #endif
 
+#if defined(_WIN32) && defined(__x86_64__)
+
+/* MinGW's own fma() rounds twice. Here it is the CPU's; CPUs without have no tier. */
+__attribute__((target("fma"))) double
+fma(double x, double y, double z)
+{
+    return __builtin_fma(x, y, z);
+}
+
+__attribute__((target("fma"))) float
+fmaf(float x, float y, float z)
+{
+    return __builtin_fmaf(x, y, z);
+}
+
+bool
+attn_cpu_has_baseline(void)
+{
+    return attn_cpu_has_avx2();
+}
+
+#else
+
 bool
 attn_cpu_has_baseline(void)
 {
     return true;
 }
+
+#endif

@@ -14,4 +14,7 @@ typedef struct {
 
 extern attn_hooks attn_hook;
 
+/* Lets the system call these around each fork; 0 if it will. Windows has no fork. */
+int attn_at_fork(void (*before)(void), void (*in_parent)(void), void (*in_child)(void));
+
 #endif

@@ -166,8 +166,7 @@ static void
 hire(int n)
 {
     if (!pool.prepared_for_fork) {
-        if (pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) !=
-            0) {
+        if (attn_at_fork(before_fork, after_fork_in_parent, after_fork_in_child) != 0) {
             return;
         }
         pool.prepared_for_fork = true;

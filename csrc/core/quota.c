@@ -7,11 +7,34 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#if defined(_WIN32)
+#include <windows.h>
+#else
 #include <unistd.h>
+#endif
 #if defined(__linux__)
 #include <sched.h>
 #endif
 
+#if defined(_WIN32)
+static int
+affinity_count(void)
+{
+    DWORD_PTR own, all;
+
+    if (!GetProcessAffinityMask(GetCurrentProcess(), &own, &all)) {
+        return 1;
+    }
+    int count = __builtin_popcountll(own); /* of at most 64 CPUs, a processor group */
+    return count > 0 ? count : 1;
+}
+
+static double
+cgroup_quota(void)
+{
+    return 0;
+}
+#else
 static int
 affinity_count(void)
 {
@@ -120,6 +143,8 @@ cgroup_quota(void)
     }
     return least;
 }
+
+#endif
 
 int
 attn_cpu_limit(void)

@@ -42,8 +42,7 @@ static void
 prepare_for_fork(void)
 {
     if (!kept.prepared_for_fork) {
-        kept.prepared_for_fork =
-            pthread_atfork(lock_kept, unlock_kept, unlock_kept) == 0;
+        kept.prepared_for_fork = attn_at_fork(lock_kept, unlock_kept, unlock_kept) == 0;
     }
 }
 

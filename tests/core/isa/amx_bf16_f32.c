@@ -1,5 +1,5 @@
 /* What AMX adds to the functions. */
-#if defined(__x86_64__)
+#if defined(__x86_64__) && defined(__linux__)
 #include "isa/amx_bf16_f32.h"
 
 #include "support/functions.h"

@@ -63,7 +63,7 @@ pair_functions_here(void)
 const unit_functions *
 unit_functions_here(void)
 {
-#if defined(__x86_64__)
+#if defined(__x86_64__) && defined(__linux__)
     return attn_cpu_has_amx_bf16() ? &functions_amx_bf16 : NULL;
 #else
     return NULL;
