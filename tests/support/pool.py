@@ -110,7 +110,8 @@ def layer_cases():
 def model_cases():
     rng = np.random.default_rng(0)
     size = {"vocab_size": 50, "rng": rng}
-    bert = models.BertEncoder(1, 24, 4, 48, pooler=True, num_labels=3, **size)
+    heads = {"num_labels": 3, "num_token_labels": 3, "masked_words": True}
+    bert = models.BertEncoder(1, 24, 4, 48, pooler=True, **heads, **size)
     gpt = models.CausalDecoder(1, 24, 4, 48, logit_softcap=5.0, norm_after=True, **size)
     ids, states = rng.integers(0, 50, (3, 60)), normal(600, 2, 24)
     lengths = {"lengths": [60, 20, 0]}
@@ -166,6 +167,8 @@ def model_cases():
         yield f"models.BertEncoder.{name}", getattr(bert, name), (states,)
         vjp = there_and_back(getattr(bert, f"{name}_vjp"))
         yield f"models.BertEncoder.{name}_vjp", vjp, (states,)
+    for name in ("classify_tokens", "logits"):
+        yield f"models.BertEncoder.{name}", getattr(bert, name), (states,)
     yield "models.CausalDecoder.logits", gpt.logits, (states,)
     logits_vjp = there_and_back(gpt.logits_vjp)
     yield "models.CausalDecoder.logits_vjp", logits_vjp, (states,)
