@@ -585,8 +585,16 @@ def test_models_are_quantised_while_they_are_read(tmp_path, weights, config):
     ids = np.arange(10)
     assert_same_bits(read(ids), model(ids))
     assert read.state_dict().keys() == model.state_dict().keys()
+    read = kind.from_pretrained(tmp_path, weights=weights, activations="int8")
+    model = kind.from_pretrained(tmp_path, packed=False)
+    model.quantize(bits=int(weights[3:]), activations="int8")
+    assert_same_bits(read(ids), model(ids))
     with pytest.raises(ValueError, match=r"^weights: expected"):
         kind.from_pretrained(tmp_path, weights="int2")
+    with pytest.raises(ValueError, match=r"^activations: expected"):
+        kind.from_pretrained(tmp_path, weights=weights, activations="int4")
+    with pytest.raises(ValueError, match=r"^activations: expected 'float' without"):
+        kind.from_pretrained(tmp_path, activations="int8")
     with pytest.raises(
         TypeError, match=r"^dtype: expected float32, float16 or bfloat16"
     ):

@@ -10,7 +10,7 @@ from attnpy._files import folder_at
 from attnpy._packed_weight import PanelWriter
 from attnpy._parameters import Unset
 from attnpy._quantize import judged
-from attnpy._quantized import QuantizedTable
+from attnpy._quantized import ACTIVATIONS, QuantizedTable
 from attnpy.checkpoints import gguf_blocks
 from attnpy.checkpoints.loading import PLAIN_HEAD, Head, Target, dtype_of, fill
 from attnpy.checkpoints.reading import is_there, read_json
@@ -60,10 +60,16 @@ def read(
     ignore_head: bool,
     progress: bool | None,
     weights: Weights | None = None,
+    activations: Literal["float", "int8"] = "float",
 ) -> Model:
     """Make a model of a folder's configuration, and copy the weights into it."""
     if weights is not None:
         _checks.one_of(weights, "weights", tuple(BITS))
+    _checks.one_of(activations, "activations", ACTIVATIONS)
+    if weights is None and activations != "float":
+        raise ValueError(
+            f"activations: expected 'float' without weights, got {activations!r}"
+        )
     ignore_head = _checks.flag(ignore_head, "ignore_head")
     packed = _checks.flag(packed, "packed")
     progress = _progress.checked(progress)
@@ -80,7 +86,8 @@ def read(
         )
     model = from_config(config, dtype=dtype, rng=Unset(freed=weights is not None))
     head = _head(model, config, family, ignore_head)
-    load(model, checkpoints.read(folder), table, packed, progress, head, weights)
+    tensors = checkpoints.read(folder)
+    load(model, tensors, table, packed, progress, head, weights, activations)
     if packed:
         model.pack()
     return model
@@ -119,6 +126,7 @@ def load(
     progress: bool | None,
     head: Head = PLAIN_HEAD,
     weights: Weights | Kept | None = None,
+    activations: Literal["float", "int8"] = "float",
 ) -> None:
     """Copy the weights into a model; the largest are packed while they are read.
 
@@ -133,7 +141,7 @@ def load(
     if isinstance(weights, Kept):
         kept = _keeper(model, own, weights)
     elif weights is not None:
-        filled = _quantizer(model, own, BITS[weights])
+        filled = _quantizer(model, own, BITS[weights], activations)
     if weights is None and packed and hasattr(model, "tied") and tied is not None:
         own[name] = writer = PanelWriter(getattr(model, name), tied)
     fill(
@@ -151,13 +159,16 @@ def load(
 
 
 def _quantizer(
-    model: object, own: dict[str, Array | PanelWriter], bits: Literal[8, 4]
+    model: object,
+    own: dict[str, Array | PanelWriter],
+    bits: Literal[8, 4],
+    activations: Literal["float", "int8"],
 ) -> Callable[[Array | PanelWriter], None]:
     """Return what quantises an array that is filled, wherever the model has it.
 
     It is taken out of `own` then, so that its memory is free.
     """
-    options = judged(bits, None, "float")
+    options = judged(bits, None, activations)
     places, names = _places(model, own)
 
     def filled(array: Array | PanelWriter) -> None:

@@ -551,6 +551,7 @@ class BertEncoder:
         dtype: DTypeLike = np.float32,
         packed: bool = True,
         weights: Literal["int8", "int4"] | None = None,
+        activations: Literal["float", "int8"] = "float",
         ignore_head: bool = False,
         progress: bool | None = None,
     ) -> BertEncoder:
@@ -578,6 +579,9 @@ class BertEncoder:
         weights : {"int8", "int4"}, optional
             Call `quantize` for 8 or 4 bits while reading, so that only one matrix at a
             time is in memory in full. By default weights are numbers of the dtype.
+        activations : {"float", "int8"}, optional
+            With `weights`, how rows are multiplied with the integers, as
+            `attnpy.quantize` explains: "int8" is faster and less accurate.
         ignore_head : bool, optional
             Read only the model below a head that `BertEncoder` does not have, such as
             that of ``BertForQuestionAnswering``, as ``AutoModel`` of Transformers does.
@@ -607,7 +611,8 @@ class BertEncoder:
             masked_words=masked_words,
         )
         return _pretrained.read(
-            make, folder, dtype, packed, ignore_head, progress, weights
+            *(make, folder, dtype, packed, ignore_head, progress),
+            *(weights, activations),
         )
 
     def save_pretrained(self, folder: str | os.PathLike[str]) -> None:

@@ -376,6 +376,7 @@ class CausalDecoder(sampling.LanguageModel):
         dtype: DTypeLike = np.float32,
         packed: bool = True,
         weights: Literal["int8", "int4"] | None = None,
+        activations: Literal["float", "int8"] = "float",
         ignore_head: bool = False,
         progress: bool | None = None,
     ) -> CausalDecoder:
@@ -401,6 +402,9 @@ class CausalDecoder(sampling.LanguageModel):
         weights : {"int8", "int4"}, optional
             Call `quantize` for 8 or 4 bits while reading, so that only one matrix at a
             time is in memory in full. By default weights are numbers of the dtype.
+        activations : {"float", "int8"}, optional
+            With `weights`, how rows are multiplied with the integers, as
+            `attnpy.quantize` explains: "int8" is faster and less accurate.
         ignore_head : bool, optional
             Read only the model below a head that `CausalDecoder` does not have, such as
             that of ``LlamaForSequenceClassification``, as ``AutoModel`` of Transformers
@@ -431,7 +435,8 @@ class CausalDecoder(sampling.LanguageModel):
             return model
 
         return _pretrained.read(
-            make, folder, dtype, packed, ignore_head, progress, weights
+            *(make, folder, dtype, packed, ignore_head, progress),
+            *(weights, activations),
         )
 
     @classmethod

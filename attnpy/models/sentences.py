@@ -215,6 +215,7 @@ class SentenceEncoder:
         dtype: DTypeLike = np.float32,
         packed: bool = True,
         weights: Literal["int8", "int4"] | None = None,
+        activations: Literal["float", "int8"] = "float",
         progress: bool | None = None,
     ) -> SentenceEncoder:
         """Read an encoder from a folder, as sentence-transformers writes it.
@@ -230,7 +231,7 @@ class SentenceEncoder:
             For a folder without ``modules.json``, which does not specify it.
         max_length, truncate_dim : int, optional
             Override those of the folder.
-        dtype, packed, weights, progress
+        dtype, packed, weights, activations, progress
             As in `BertEncoder.from_pretrained`.
 
         Returns
@@ -264,6 +265,7 @@ class SentenceEncoder:
             dtype=dtype,
             packed=packed,
             weights=weights,
+            activations=activations,
             ignore_head=True,  # the vectors of tokens are all that is pooled
             progress=progress,
         )
