@@ -18,6 +18,7 @@ from .models import (
     pairs,
     sentences,
     training,
+    translation,
 )
 
 WAYS = {
@@ -33,6 +34,7 @@ WAYS = {
     in_transformers.InTransformers: in_transformers.WAYS,
     sentences.Texts: sentences.WAYS,
     pairs.Pairs: pairs.WAYS,
+    translation.Translation: translation.WAYS,
 }
 TOLERANCE = {"float64": 1e-6, "float32": 1e-3, "float16": 2e-2, "bfloat16": 1e-1}
 

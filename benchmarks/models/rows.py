@@ -13,6 +13,7 @@ from .in_transformers import InTransformers
 from .pairs import Pairs
 from .sentences import Texts
 from .training import Step
+from .translation import Translation
 
 ENCODERS = (
     *("torch", "transformers", "onnxruntime", "openvino", "ctranslate2", "numpy"),
@@ -103,6 +104,15 @@ def generation_rows():
         more = {"peers": ("torch",), "limit": None, "unit": "tokens/s"}
         name = f"{model}, {n_new} tokens after {n_prompt}"
         yield Row("generation", name, case, quick=n_new == 8, **more)
+    for n_beams in (1, 4):
+        yield Row(
+            "generation",
+            f"Marian base, 32 tokens for 30, {n_beams} beam{'s' * (n_beams > 1)}",
+            Translation(30, 32, n_beams),
+            peers=("transformers", "ctranslate2"),
+            limit=None,
+            unit="tokens/s",
+        )
 
 
 def training_rows():
