@@ -1,6 +1,6 @@
 """Whole models: rows, and how attnpy and its peers compute them.
 
-encoders, decoders, generation, sentences, pairs, training, loading
+encoders, decoders, generation, translation, sentences, pairs, training, loading
                                  what is measured
 in_transformers                  attnpy within Hugging Face's models
 rows                             which cases, and what they should reach
