@@ -31,6 +31,7 @@ NAMED_TUPLES = {
     "SearchResult",
     "Statistics",
     "blocks.ModelOutput",
+    "models.M3Vectors",
     "layers.LayerGradients",
 }
 PACKED = {"PackedTable", "PackedWeight", "QuantizedTable", "QuantizedWeight"}
