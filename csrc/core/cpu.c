@@ -34,6 +34,7 @@ enum {
     LEAF7_ECX_AVX512_VNNI = 1 << 11,
     LEAF7_EDX_AMX_BF16 = 1 << 22,
     LEAF7_EDX_AMX_TILE = 1 << 24,
+    LEAF7_EDX_AMX_INT8 = 1 << 25,
     LEAF7_1_EAX_AVX512_BF16 = 1 << 5,
     XCR0_SSE_AVX = 0x06,
     XCR0_AMX = 0x60000,
@@ -111,7 +112,7 @@ may_use_tiles(void)
 bool
 attn_cpu_has_amx_bf16(void)
 {
-    const unsigned leaf7 = LEAF7_EDX_AMX_BF16 | LEAF7_EDX_AMX_TILE;
+    const unsigned leaf7 = LEAF7_EDX_AMX_BF16 | LEAF7_EDX_AMX_TILE | LEAF7_EDX_AMX_INT8;
     unsigned a, b, c, d;
 
     return attn_cpu_has_avx512_bf16() && (enabled_states() & XCR0_AMX) == XCR0_AMX &&

@@ -15,14 +15,15 @@ extern const attn_integer_kernel attn_integer_kernel_scalar;
 extern const attn_integer_kernel attn_integer_kernel_avx2;
 extern const attn_integer_kernel attn_integer_kernel_avx512;
 extern const attn_integer_kernel attn_integer_kernel_avx512_vnni;
+extern const attn_integer_kernel attn_integer_kernel_amx;
 extern const attn_integer_kernel attn_integer_kernel_neon;
 extern const attn_integer_kernel attn_integer_kernel_neon_dotprod;
 
-/* All CPUs with AVX512-BF16 have AVX512-VNNI. */
+/* All CPUs with AVX512-BF16 have AVX512-VNNI, and those with AMX for bfloat16 AMX-INT8. */
 static const attn_tier tiers[] = {
 #if defined(__x86_64__) && defined(__linux__)
     {"amx_bf16", attn_cpu_has_amx_bf16, &attn_kernel_avx512_f32,
-     &attn_kernel_avx512_f64, &attn_kernel_amx_bf16, &attn_integer_kernel_avx512_vnni},
+     &attn_kernel_avx512_f64, &attn_kernel_amx_bf16, &attn_integer_kernel_amx},
 #endif
 #if defined(__x86_64__)
     {"avx512_bf16", attn_cpu_has_avx512_bf16, &attn_kernel_avx512_f32,

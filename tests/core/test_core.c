@@ -92,6 +92,8 @@ static const test tests[] = {
      test_products_of_many_rows_give_the_same_bits},
     {"every tier gives products of integers the same bits",
      test_every_tier_gives_products_of_integers_the_same_bits},
+    {"tiles give products of integers the same bits",
+     test_tiles_give_products_of_integers_the_same_bits},
     {"rows of products of integers have the bits they have alone",
      test_rows_of_products_of_integers_have_the_bits_they_have_alone},
     {"every tier gives gradients of layers the same bits",

@@ -7,12 +7,28 @@
 #include "kernel/integer/dots.h"
 #include "kernel/integer/reals.h"
 #include "kernel/integer/rows.h"
+#if defined(INTEGER_UNIT)
+#include "kernel/integer/unit.h"
+#endif
 
 static size_t
 integer_workspace_size(const attn_linear_problem *l)
 {
     integer_work w;
     return lay_out_integers(l, NULL, &w);
+}
+
+/* Products of n rounded rows: of many on a matrix unit, if there is one. */
+static void
+add_products(const integer_product *m, ptrdiff_t n, code_form form)
+{
+#if defined(INTEGER_UNIT)
+    if (form == READY) {
+        add_integers_on_unit(m, n);
+        return;
+    }
+#endif
+    add_integers(m, n, form);
 }
 
 /* Adds what a chunk of a panel, from a part on, adds to n rows of the output. */
@@ -43,7 +59,7 @@ add_chunk(integer_work *w, ptrdiff_t panel, ptrdiff_t part, ptrdiff_t n, float *
         m.terms = w->terms + part * w->part;
         m.scales = w->scales + part;
         m.begins = w->begins + part;
-        add_integers(&m, n, form);
+        add_products(&m, n, form);
     } else {
         m.reals = w->reals + part * w->part;
         add_floats(&m, n, form);

@@ -25,6 +25,14 @@ enum {
 
 _Static_assert(PANEL % LANES == 0 && NUMBERS % LANES == 0, "whole vectors");
 
+/* What a matrix unit reads beyond what is there: rows of W and numbers of x, which are not 0 where
+ * the others are, and rows of x up to a multiple of UNIT_ROWS. */
+#if defined(INTEGER_UNIT)
+enum { BEYOND = UNIT_STEP, WHOLE_ROWS = UNIT_ROWS };
+#else
+enum { BEYOND = 0, WHOLE_ROWS = 1 };
+#endif
+
 /* How codes lie: packed, 8 or 4 bits each; or ready for products, each a `code` of the
  * vocabulary where rows are rounded, else a float, (rows of W, PANEL). */
 typedef enum { CODES_8, CODES_4, READY } code_form;
@@ -109,7 +117,8 @@ lay_out_integers(const attn_linear_problem *l, char *memory, integer_work *w)
     w->terms = NULL;
     w->ready = NULL;
     if (q->rounds_rows) {
-        w->terms = arena_take(&a, (size_t)n_numbers * sizeof(term));
+        ptrdiff_t n_whole = attn_divide_up(w->most_rows, WHOLE_ROWS) * WHOLE_ROWS;
+        w->terms = arena_take(&a, (size_t)(n_whole * w->row + BEYOND) * sizeof(term));
         w->scales = arena_reals(&a, n_sums);
         w->begins = arena_take(&a, (size_t)n_sums * sizeof(int32_t));
     }
@@ -119,7 +128,7 @@ lay_out_integers(const attn_linear_problem *l, char *memory, integer_work *w)
         ptrdiff_t n_rows = w->chunk * w->part;
         ptrdiff_t size = q->rounds_rows ? sizeof(code) : sizeof(float);
         n_rows = n_rows < w->n_code_rows ? n_rows : w->n_code_rows;
-        w->ready = arena_take(&a, (size_t)(n_rows * PANEL * size));
+        w->ready = arena_take(&a, (size_t)((n_rows + BEYOND) * PANEL * size));
     }
     w->output = arena_reals(&a, w->most_rows * OUTPUT_ROW);
     w->staged = arena_reals(&a, OUTPUT_COLUMNS);

@@ -69,6 +69,7 @@ fetch_codes(integer_work *w, ptrdiff_t panel, ptrdiff_t part, ptrdiff_t n,
     }
     if (q->rounds_rows) {
         make_codes_ready(w->ready, q, from, n);
+        memset((code *)w->ready + n * PANEL, 0, BEYOND * PANEL * sizeof(code));
     } else {
         make_floats_ready(w->ready, q, from, n);
     }

@@ -6,6 +6,7 @@
 #include "support/check.h"
 #include "support/golden.h"
 #include "support/problem.h"
+#include "support/tiles.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -262,6 +263,26 @@ test_every_tier_gives_products_of_integers_the_same_bits(void)
                              .golden = GOLDEN,
                              .native_golden = HASH_START};
     check_corpus(&c);
+}
+
+/* The source of the kernel for AMX runs with tiles in plain C. */
+void
+test_tiles_give_products_of_integers_the_same_bits(void)
+{
+    const attn_integer_kernel *kernel = integer_kernel_of_tiles();
+    attn_tier tier = *attn_tier_at(0);
+
+    if (kernel == NULL) { /* it takes AVX512-VNNI, too */
+        return;
+    }
+    tier.integer = kernel;
+    for (int n = 0; n < N_PROBLEMS; n++) {
+        for (int n_threads = 1; n_threads <= 3; n_threads += 2) {
+            uint64_t hash = run_one(n, attn_tier_named("scalar"), n_threads);
+            expect(run_one(n, &tier, n_threads) == hash, "%s, %d threads: other bits",
+                   name_of(n), n_threads);
+        }
+    }
 }
 
 /* One row of the problem's in a call of its own: has it the output's bits? */
