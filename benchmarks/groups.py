@@ -24,6 +24,8 @@ MAKERS = {
     "rerank": lambda _: models.pair_rows(),
     "prompts": lambda here: models.decoder_rows(here.native_bf16, (0,)),
     "tokens": lambda here: models.decoder_rows(here.native_bf16, (8,)),
+    "int8": lambda here: models.integer_rows("amx_bf16" in here.tiers),
+    "gguf": lambda here: models.gguf_rows("amx_bf16" in here.tiers),
     "generation": lambda _: models.generation_rows(),
     "defaults": lambda here: models.default_rows(here.native_bf16),
     "backward": lambda _: rows.backward_rows(),

@@ -27,7 +27,10 @@ FLAGS = ("-O2", "-fPIC", "-shared", "-fno-tree-vectorize", "-fno-tree-slp-vector
 # Of each loop of multiply-adds in peak.c, those of the best instruction set first.
 AVX512 = ("-mavx512f", '-DCPU="avx512f"', "-DBYTES=64")
 AVX2 = ("-mavx2", "-mfma", '-DCPU="avx2"', "-DBYTES=32")
+VNNI = ("-mavx512f", "-mavx512vnni", '-DCPU="avx512vnni"', "-DINTEGERS")
 X86 = {
+    "amx_int8": ("-mamx-tile", "-mamx-int8", "-DTILES", "-DINTEGERS"),
+    "avx512_vnni_int8": VNNI,
     "amx_bf16": ("-mamx-tile", "-mamx-bf16", "-DTILES"),
     "avx512_bf16": ("-mavx512bf16", '-DCPU="avx512bf16"'),
     "avx512_f32": (*AVX512, "-DREAL=float"),
@@ -154,7 +157,7 @@ def fma_rates(loop, start, seconds, _):
 
 @functools.cache
 def fma_loop(real, isa=None):
-    """The best loop for "f32", "f64" or "bf16" (on one instruction set), or None."""
+    """The best loop for f32, f64, bf16 or int8 (on one instruction set), or None."""
     for loop in LOOPS:
         known, _, kind = loop.rpartition("_")
         if kind == real and isa in (None, known) and library(loop) is not None:
@@ -222,7 +225,7 @@ def limits(n_threads):
     if reader() is None:
         return {}
     found = {}
-    for loop in filter(None, map(fma_loop, ("f32", "f64", "bf16"))):
+    for loop in filter(None, map(fma_loop, ("f32", "f64", "bf16", "int8"))):
         rates = [fma_peak(loop, n_threads) for _ in range(5)]
         found[f"{loop} GFLOP/s"] = round(max(rates) / 1e9, 1)
     one, other = (np.ones(128 << 20, np.uint8) for _ in range(2))

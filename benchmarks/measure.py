@@ -102,6 +102,7 @@ def limit_of(row, n_threads):
         measure = partial(machine.read_bandwidth, key, value, n_threads, way)
         return "read bandwidth", measure
     real = "f64" if row.case.dtype == "float64" else "bf16" if row.native else "f32"
+    real = "int8" if row.limit == "int8" else real
     loop = machine.fma_loop(real, row.tier)
     if loop is None:
         return None, None

@@ -17,6 +17,7 @@ DOCS = ROOT / "docs" / "performance"
 TITLES = {
     "attention": "Attention",
     "models": "Layers, models and sentences",
+    "integers": "Weights of 8 and 4 bits",
     "gradients": "Gradients, training and adapters",
 }
 MACHINE = ("cpu", "model", "cpus", "cores", "system", "caches", "tier")

@@ -31,18 +31,30 @@ int
 is_present(void)
 {
     enum {
-        BF16 = 1 << 22,
+#if defined(INTEGERS)
+        PRODUCTS = 1 << 25,
+#else
+        PRODUCTS = 1 << 22, /* of bfloat16 */
+#endif
         TILE = 1 << 24,
         ARCH_REQ_XCOMP_PERM = 0x1023,
         TILE_DATA = 18
     };
     unsigned a, b, c, d = 0;
 
-    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & BF16) && (d & TILE) &&
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & PRODUCTS) && (d & TILE) &&
            syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA) == 0;
 }
 
-/* Six tiles of sums, each of 16 x 16 dot products of 32 terms. */
+#if defined(INTEGERS)
+#define MULTIPLY_TILES _tile_dpbssd
+#define TILE_TERMS 64
+#else
+#define MULTIPLY_TILES _tile_dpbf16ps
+#define TILE_TERMS 32
+#endif
+
+/* Six tiles of sums, each of 16 x 16 dot products of TILE_TERMS terms. */
 static double
 operations(ptrdiff_t n_steps)
 {
@@ -60,15 +72,15 @@ operations(ptrdiff_t n_steps)
     __asm__ volatile("" : : "r"(&config) : "memory");
     _tile_loadconfig(&config); /* all tiles are zero then */
     for (ptrdiff_t i = 0; i < n_steps; i++) {
-        _tile_dpbf16ps(0, 6, 7);
-        _tile_dpbf16ps(1, 6, 7);
-        _tile_dpbf16ps(2, 6, 7);
-        _tile_dpbf16ps(3, 6, 7);
-        _tile_dpbf16ps(4, 6, 7);
-        _tile_dpbf16ps(5, 6, 7);
+        MULTIPLY_TILES(0, 6, 7);
+        MULTIPLY_TILES(1, 6, 7);
+        MULTIPLY_TILES(2, 6, 7);
+        MULTIPLY_TILES(3, 6, 7);
+        MULTIPLY_TILES(4, 6, 7);
+        MULTIPLY_TILES(5, 6, 7);
     }
     _tile_release();
-    return (double)n_steps * 2 * 6 * 16 * 16 * 32;
+    return (double)n_steps * 2 * 6 * 16 * 16 * TILE_TERMS;
 }
 
 #else
@@ -82,7 +94,21 @@ is_present(void)
 #endif
 }
 
-#if defined(__AVX512BF16__)
+#if defined(INTEGERS)
+#include <immintrin.h>
+#define REAL int
+typedef __m512i vector;
+
+/* Each lane of a dot product is four multiplications and four additions. */
+static const ptrdiff_t per_vector = 2 * 4 * 16;
+
+static inline vector
+multiply_add(vector x, vector factor, vector term)
+{
+    (void)term;
+    return _mm512_dpbusd_epi32(x, factor, factor);
+}
+#elif defined(__AVX512BF16__)
 #include <immintrin.h>
 #define REAL float
 typedef __m512 vector;

@@ -33,6 +33,10 @@ PAGES = {
         "defaults": "Two threads, those of the peers waiting as they do by default",
         "loading": "Loading a model: time, and resident memory over the weights",
     },
+    "integers": {
+        "int8": "MiniLM's encoder in 8 bits",
+        "gguf": "GGUF files: prompts of 256 tokens, and 8 tokens after them; memory",
+    },
     "gradients": {
         "backward": "Gradients of attention and of a layer",
         "training": "A training step of a character GPT",

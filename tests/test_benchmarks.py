@@ -46,6 +46,7 @@ from benchmarks.models import (  # noqa: E402
     encoders,
     exported,
     folders,
+    gguf_files,
     in_transformers,
     pairs,
     sentences,
@@ -798,6 +799,55 @@ def test_decoders_of_peers_give_the_same_scores(
         for way in good:  # again, after what the first call has left
             error = ways.difference(way.read(way.call()), expected)
             assert error < (1e-3 if dtype == "float32" else 5e-2)
+
+
+@pytest.mark.parametrize("dtype", ["Q8_0", "Q4_0", "Q4_1"])
+@pytest.mark.parametrize("activations", ["float", "int8"])
+@pytest.mark.parametrize("system", ["attnpy", "llamacpp"])
+def test_gguf_files_give_the_scores_of_their_numbers(
+    tiny_models, system, activations, dtype
+):
+    pytest.importorskip("gguf")
+    if system == "llamacpp":
+        pytest.importorskip("llama_cpp")
+    case = decoders.Tokens("tiny llama", 7, 3, dtype, activations)
+    expected = decoders.exact_scores(case)
+    made = decoders.WAYS[system](case, case.arrays(), 1)
+    good, dropped = ways.right_ways(made, case, expected)
+    assert good and dropped == {}
+    exact = (system, activations) == ("attnpy", "float")
+    assert all(error < (1e-5 if exact else 5e-2) for error in good.values())
+    vectors, matrices = 5 * 32 * 4, case.weight_bytes()
+    each = {"Q8_0": 34, "Q4_0": 18, "Q4_1": 20}[dtype]
+    layer = 2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 64
+    assert matrices == (2 * layer + 32 * 50) // 32 * each + vectors
+
+
+def test_blocks_of_q4_k_are_near_their_numbers():
+    gguf = pytest.importorskip("gguf")
+    numbers = np.random.default_rng(0).standard_normal((6, 512), np.float32)
+    numbers[1] = 0
+    numbers[2] = 3  # all are positive
+    blocks = gguf_files.q4_k(numbers)
+    assert blocks.shape == (6, 288)
+    error = gguf.dequantize(blocks, gguf.GGMLQuantizationType.Q4_K) - numbers
+    assert np.abs(error[1]).max() == 0 and np.abs(error[2]).max() < 0.02
+    assert np.sqrt((error**2).mean()) < 0.085
+
+
+@pytest.mark.parametrize("system", ["attnpy", *model_rows.INTEGER_ENCODERS])
+def test_encoders_in_8_bits_give_nearly_the_same_vectors(monkeypatch, system):
+    pytest.importorskip("safetensors")
+    if system != "attnpy":
+        skip_without(system, monkeypatch)
+    if system == "openvino":
+        pytest.importorskip("nncf")
+    case = encoders.Sentences(3, 20, True, "int8")
+    with contextlib.nullcontext() if system == "attnpy" else no_gradients(system):
+        made = encoders.WAYS[system](case, case.arrays(), 1)
+        good, dropped = ways.right_ways(made, case, case.expected())
+    assert good and dropped == {}
+    assert all(1e-3 < error < 0.15 for error in good.values())
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

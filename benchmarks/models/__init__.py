@@ -5,6 +5,7 @@ encoders, decoders, generation, translation, sentences, pairs, training, loading
 in_transformers                  attnpy within Hugging Face's models
 rows                             which cases, and what they should reach
 folders                          random weights that every library reads
+gguf_files                       the same in GGUF files, and trained ones of a package
 exported                         BERT as PyTorch exports it
 torch_decoder, transformers_ways, openvino_ways, ctranslate2_ways, llamacpp_ways
                                  how each library computes them

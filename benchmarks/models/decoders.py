@@ -1,4 +1,7 @@
-"""Language models in the sizes of `folders.CONFIGS`: a prompt, and tokens after it."""
+"""Language models in the sizes of `folders.CONFIGS`: a prompt, and tokens after it.
+
+Their weights are numbers, or a GGUF file's integers.
+"""
 
 import functools
 from dataclasses import dataclass
@@ -9,7 +12,7 @@ import attnpy
 
 from .. import cases, children
 from ..peers import Way
-from . import folders, llamacpp_ways, openvino_ways, transformers_ways
+from . import folders, gguf_files, llamacpp_ways, openvino_ways, transformers_ways
 
 
 @dataclass(frozen=True)
@@ -17,13 +20,16 @@ class Tokens:
     """A prompt in one call, if n_new is 0; else so many calls of one token after it.
 
     The tokens are given, and the result of all is the scores after the last of them.
-    The keys and values of the prompt are there before the first of n_new calls.
+    The keys and values of the prompt are there before the first of n_new calls. dtype
+    may be a type of `gguf_files.TYPES`, and `activations` how attnpy's rows are
+    multiplied with such integers.
     """
 
     model: str
     n_prompt: int
     n_new: int = 0
     dtype: str = "float32"
+    activations: str = "float"
 
     def capacity(self):
         return self.n_prompt + self.n_new
@@ -59,12 +65,20 @@ class Tokens:
         return self.n_prompt if self.n_new else 0
 
     def arrays(self):
+        if self.dtype in gguf_files.TYPES:
+            path = gguf_files.path(self.model, self.dtype)
+            return self.ids(), gguf_model(path, self.activations)
         return self.ids(), random_model(self.model, self.dtype)
 
     def expected(self):
         """The scores in float64, by attnpy in a process that gives its memory back."""
-        path = folders.root() / f"{self.model} {self.n_prompt} {self.n_new}.float64"
-        folders.folder(self.model)
+        name = f"{self.model} {self.n_prompt} {self.n_new}.float64"
+        if self.dtype in gguf_files.TYPES:
+            gguf_files.path(self.model, self.dtype)
+            name = f"{self.dtype} {name}"
+        else:
+            folders.folder(self.model)
+        path = folders.root() / name
         folders.made(path, lambda part: children.once(exact_scores, self).tofile(part))
         return np.fromfile(path)
 
@@ -90,6 +104,9 @@ class Tokens:
 
     def weight_bytes(self):
         config = folders.CONFIGS[self.model]
+        if self.dtype in gguf_files.TYPES:
+            tied = config["tie_word_embeddings"]
+            return gguf_files.n_bytes(gguf_files.path(self.model, self.dtype), tied)
         shapes = folders.shapes(config)
         if not config["tie_word_embeddings"]:
             del shapes["model.embed_tokens.weight"]
@@ -106,6 +123,13 @@ class Tokens:
 def random_model(name, dtype):
     path, kind = folders.folder(name), cases.dtype_of(dtype)
     return attnpy.models.CausalDecoder.from_pretrained(path, dtype=kind)
+
+
+@functools.lru_cache(maxsize=2)  # for both kinds of activations
+def gguf_model(path, activations):
+    return attnpy.models.CausalDecoder.from_gguf(
+        path, weights="file", activations=activations
+    )
 
 
 def attnpy_ways(case, arrays, n_threads):
@@ -135,5 +159,9 @@ WAYS = {
 
 def exact_scores(case):
     """Those after the last token in float64, without a cache: (V,)."""
-    decoder = random_model(case.model, "float64")
+    if case.dtype in gguf_files.TYPES:
+        path = gguf_files.path(case.model, case.dtype)
+        decoder = attnpy.models.CausalDecoder.from_gguf(path, dtype=np.float64)
+    else:
+        decoder = random_model(case.model, "float64")
     return decoder.logits(decoder(case.ids())[-1])

@@ -79,8 +79,12 @@ def flops(config, lengths):
 @functools.cache
 def bert(dtype, packed=True):
     """attnpy's model; float64 is the yardstick. Peers take weights not packed."""
-    kind, read = cases.dtype_of(dtype), attnpy.models.BertEncoder.from_pretrained
-    return read(folders.folder(NAME), dtype=kind, packed=packed)
+    read = attnpy.models.BertEncoder.from_pretrained
+    if dtype == "int8":
+        model = read(folders.folder(NAME))
+        model.quantize(activations="int8")
+        return model
+    return read(folders.folder(NAME), dtype=cases.dtype_of(dtype), packed=packed)
 
 
 def attnpy_ways(case, arrays, n_threads):
@@ -190,11 +194,13 @@ def torch_ways(case, arrays, n_threads):
 
 
 def onnxruntime_ways(case, arrays, n_threads):
-    if case.dtype != "float32":
+    if case.dtype not in ("float32", "int8"):
         return
     inputs = exported.inputs(arrays[0], case.exists())
     path = exported.graph(folders.folder(NAME))
     for name, file in (("exported", path), ("optimized", exported.optimized(path))):
+        if case.dtype == "int8":
+            file = exported.quantized(file)
         outputs = {exported.OUTPUT: np.empty((*arrays[0].shape, EMBED_DIM), np.float32)}
         call = bound(session(file, n_threads), inputs, outputs)
         yield Way(name, call, case.read)

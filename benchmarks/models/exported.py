@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from ..lazily import torch
+from ..lazily import onnx, torch
 from . import folders, transformers_ways
 
 # As fastembed wants to find them.
@@ -60,6 +60,24 @@ def write(bert, output, path):
 def optimized(path):
     """The graph with the operators that ONNX Runtime's optimizer makes of BERT."""
     return folders.made(path.with_name("optimized.onnx"), partial(optimize, path))
+
+
+def quantized(path):
+    """The graph with weights of 8 bits, whose rows are rounded as they come."""
+    return folders.made(path.with_name("int8-" + path.name), partial(quantize, path))
+
+
+def quantize(path, target):
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    quantize_dynamic(
+        path,
+        target,
+        per_channel=True,
+        weight_type=QuantType.QInt8,
+        # Of what ONNX Runtime's own operators give.
+        extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
+    )
 
 
 def optimize(path, target):

@@ -13,11 +13,13 @@ import attnpy
 from attnpy._measure import quartiles
 
 from .. import children, measure, memory
-from . import folders
+from . import folders, gguf_files
 
 # What --quick makes of Qwen2-0.5B: as wide, with less of everything.
 QUICK = {"num_hidden_layers": 2, "vocab_size": 10000}
 LEAST_RATE, MOST_MEMORY = 1.0, 1.15  # GB/s of weights; times the weights
+# Of a file whose integers are kept: the model over the file, and the peak of reading.
+MOST_KEPT, MOST_PEAK = 1.15, 1.2
 
 
 def rows(quick):
@@ -47,6 +49,23 @@ def measure_loading(name, config, dtype, n_rounds):
     }
 
 
+def measure_integers(name, dtype, n_rounds):
+    """One row of a GGUF file whose integers are kept: memory over the file."""
+    path = gguf_files.path(name, dtype)
+    found = [children.once(load_integers, path) for _ in range(n_rounds)]
+    values = {what: quartiles([one[what] for one in found]) for what in found[0]}
+    model, peak = values["model"][1], values["peak"][1]
+    return {
+        "group": "gguf",
+        "name": f"{name} {dtype}, memory over the file",
+        "values": values,
+        "targets": [
+            [measure.at_most("model over file", MOST_KEPT, model)],
+            [measure.at_most("peak over file", MOST_PEAK, peak)],
+        ],
+    }
+
+
 # ---- In the process that is measured -------------------------------------------------
 
 
@@ -68,4 +87,22 @@ def load(folder):
         "GB/s": n_bytes / 1e9 / seconds,
         "peak": (peak - before) / n_bytes,
         "anonymous": anonymous / n_bytes,
+    }
+
+
+def load_integers(path):
+    """Read the model as `load` does."""
+    read = attnpy.models.CausalDecoder.from_gguf
+    importlib.import_module("gguf")
+    before, anonymous = memory.forget_highest(), memory.status("RssAnon")
+    begin = time.perf_counter()
+    model = read(path, weights="file")
+    seconds, peak = time.perf_counter() - begin, memory.highest()
+    resident = memory.status("RssAnon") - anonymous
+    del model
+    n_bytes = path.stat().st_size
+    return {
+        "s": seconds,
+        "model": resident / n_bytes,
+        "peak": (peak - before) / n_bytes,
     }

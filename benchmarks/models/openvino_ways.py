@@ -5,11 +5,11 @@ import functools
 import numpy as np
 
 from .. import children
-from ..lazily import openvino, torch, transformers
+from ..lazily import nncf, openvino, torch, transformers
 from ..peers import Way
 from . import exported, folders, transformers_ways
 
-HINTS = {"float32": "f32", "bfloat16": "bf16"}
+HINTS = {"float32": "f32", "bfloat16": "bf16", "int8": "f32"}
 
 
 core = functools.cache(lambda: openvino.Core())
@@ -29,11 +29,36 @@ def compiled(model, case, n_threads):
     return core().compile_model(model, "CPU", config)
 
 
+def quantized(graph, case):
+    """The graph in 8 bits by NNCF, which looks at some texts first."""
+
+    def write(path):
+        rng, n_words = (
+            np.random.default_rng(4),
+            folders.CONFIGS[case.model]["vocab_size"],
+        )
+        texts = (rng.integers(1, n_words, (1, 64)) for _ in range(100))
+        samples = [exported.inputs(ids, np.ones(ids.shape, bool)) for ids in texts]
+        found = nncf.quantize(
+            core().read_model(graph),
+            nncf.Dataset(samples),
+            model_type=nncf.ModelType.TRANSFORMER,
+            subset_size=len(samples),
+        )
+        path.mkdir()
+        openvino.save_model(found, path / "model.xml", compress_to_fp16=False)
+
+    return folders.made(graph.with_name("int8-openvino"), write) / "model.xml"
+
+
 def encoder_ways(case, arrays, n_threads):
     ids, exists = case.ids(), case.exists()
+    graph = exported.graph(folders.folder(case.model))
+    if case.dtype == "int8":
+        graph = quantized(graph, case)
 
     def request(batch, length):
-        model = core().read_model(exported.graph(folders.folder(case.model)))
+        model = core().read_model(graph)
         model.reshape({key: [batch, length] for key in exported.INPUTS})
         return compiled(model, case, n_threads).create_infer_request()
 

