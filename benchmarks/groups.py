@@ -19,7 +19,10 @@ MAKERS = {
     "float64": lambda _: rows.float64_rows(),
     "tiers": lambda here: rows.tier_rows(here.tiers),
     "layers": lambda _: rows.layer_rows(),
-    "models": lambda here: models.model_rows(here.native_bf16),
+    "models": lambda here: (
+        *models.model_rows(here.native_bf16),
+        *models.picture_rows(),
+    ),
     "sentences": lambda _: models.text_rows(),
     "rerank": lambda _: models.pair_rows(),
     "prompts": lambda here: models.decoder_rows(here.native_bf16, (0,)),

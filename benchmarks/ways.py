@@ -17,6 +17,7 @@ from .models import (
     gguf_files,
     in_transformers,
     pairs,
+    pictures,
     sentences,
     training,
     translation,
@@ -36,6 +37,7 @@ WAYS = {
     sentences.Texts: sentences.WAYS,
     pairs.Pairs: pairs.WAYS,
     translation.Translation: translation.WAYS,
+    pictures.Pictures: pictures.WAYS,
 }
 TOLERANCE = {"float64": 1e-6, "float32": 1e-3, "float16": 2e-2, "bfloat16": 1e-1}
 TOLERANCE |= dict.fromkeys(("int8", *gguf_files.TYPES), 2e-1)

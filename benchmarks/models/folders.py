@@ -42,6 +42,18 @@ CONFIGS = {
         "position_embedding_type": "absolute",
         "pad_token_id": 0,
     },
+    "ViT-base/16": {
+        "model_type": "vit",
+        "hidden_size": 768,
+        "intermediate_size": 3072,
+        "num_attention_heads": 12,
+        "num_hidden_layers": 12,
+        "image_size": 224,
+        "patch_size": 16,
+        "num_channels": 3,
+        "hidden_act": "gelu",
+        "layer_norm_eps": 1e-12,
+    },
     "Llama shape": {
         **DECODER,
         "model_type": "llama",
@@ -105,7 +117,7 @@ def made(path, make):
 
 def folder(name):
     """The folder of a model of CONFIGS, written when it is first asked for."""
-    path = root() / name.replace(" ", "-")
+    path = root() / name.replace(" ", "-").replace("/", "-")
     return made(path, lambda part: write(part, CONFIGS[name]))
 
 
@@ -138,8 +150,8 @@ def weights(config, dtype):
 
 
 def shapes(config):
-    """The shapes of a checkpoint of BERT, Llama or Qwen2, by name."""
-    return (bert if config["model_type"] == "bert" else llama)(config)
+    """The shapes of a checkpoint of BERT, ViT, Llama or Qwen2, by name."""
+    return {"bert": bert, "vit": vit}.get(config["model_type"], llama)(config)
 
 
 def bert(config):
@@ -161,6 +173,30 @@ def bert(config):
         "token_type": config["type_vocab_size"],
     }
     found = {f"embeddings.{x}_embeddings.weight": (n, e) for x, n in tables.items()}
+    for name, shape in modules.items():
+        found |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
+    return found
+
+
+def vit(config):
+    e, f = config["hidden_size"], config["intermediate_size"]
+    patch, size = config["patch_size"], config["image_size"]
+    layer = {f"attention.attention.{x}": (e, e) for x in ("query", "key", "value")}
+    layer |= {
+        "attention.output.dense": (e, e),
+        "layernorm_before": (e,),
+        "layernorm_after": (e,),
+        "intermediate.dense": (f, e),
+        "output.dense": (e, f),
+    }
+    kernel = e, config["num_channels"], patch, patch
+    modules = {"layernorm": (e,), "embeddings.patch_embeddings.projection": kernel}
+    for i in range(config["num_hidden_layers"]):
+        modules |= {f"encoder.layer.{i}.{name}": x for name, x in layer.items()}
+    found = {
+        "embeddings.cls_token": (1, 1, e),
+        "embeddings.position_embeddings": (1, (size // patch) ** 2 + 1, e),
+    }
     for name, shape in modules.items():
         found |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
     return found

