@@ -30,6 +30,7 @@ MAKERS = {
     "int8": lambda here: models.integer_rows("amx_bf16" in here.tiers),
     "gguf": lambda here: models.gguf_rows("amx_bf16" in here.tiers),
     "generation": lambda _: models.generation_rows(),
+    "reuse": lambda _: models.reuse_rows(),
     "defaults": lambda here: models.default_rows(here.native_bf16),
     "backward": lambda _: rows.backward_rows(),
     "training": lambda _: models.training_rows(),

@@ -30,6 +30,7 @@ PAGES = {
         "prompts": "Language models: a prompt of 256 tokens",
         "tokens": "Language models: 8 tokens, one by one, after 256",
         "generation": "Generation: new tokens of one sequence",
+        "reuse": "Reuse: the same with and without what is known",
         "defaults": "Two threads, those of the peers waiting as they do by default",
         "loading": "Loading a model: time, and resident memory over the weights",
     },

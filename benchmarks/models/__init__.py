@@ -1,7 +1,7 @@
 """Whole models: rows, and how attnpy and its peers compute them.
 
-encoders, decoders, generation, translation, sentences, pairs, pictures, training,
-loading                          what is measured
+encoders, decoders, generation, reuse, translation, sentences, pairs, pictures,
+training, loading                what is measured
 in_transformers                  attnpy within Hugging Face's models
 rows                             which cases, and what they should reach
 folders                          random weights that every library reads

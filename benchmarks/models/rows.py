@@ -13,6 +13,7 @@ from .generation import Generation
 from .in_transformers import InTransformers
 from .pairs import Pairs
 from .pictures import Pictures
+from .reuse import Reuse
 from .sentences import Texts
 from .training import Step
 from .translation import Translation
@@ -174,6 +175,24 @@ def generation_rows():
             peers=("transformers", "ctranslate2"),
             limit=None,
             unit="tokens/s",
+        )
+
+
+def reuse_rows():
+    """Each beside the same without what is reused."""
+    for name, target, case in (
+        ("first token after a prefix of 2000", 20, Reuse("prefix", True, 2000, 1)),
+        ("8 tokens after 2000, in pages", 0.97, Reuse("pages", True, 2000, 8)),
+        ("16 texts together", 4, Reuse("together", True, 16, 32, 16)),
+        ("64 tokens by look-up", 2, Reuse("draft", True, 200, 64)),
+    ):
+        yield Row(
+            *("reuse", f"Llama shape, {name}", case, ((("own", target),),)),
+            own=("without", Own(replace(case, reused=False))),
+            peers=(),
+            limit=None,
+            unit="tokens/s",
+            quick=case.kind == "together",
         )
 
 
