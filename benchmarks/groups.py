@@ -34,7 +34,11 @@ MAKERS = {
     "defaults": lambda here: models.default_rows(here.native_bf16),
     "backward": lambda _: rows.backward_rows(),
     "training": lambda _: models.training_rows(),
-    "integrations": lambda _: (*rows.tensor_rows(), *models.transformers_rows()),
+    "integrations": lambda _: (
+        *rows.tensor_rows(),
+        *models.transformers_rows(),
+        *models.in_torch_rows(),
+    ),
 }
 TIMED = tuple(MAKERS)
 GROUPS = (*TIMED, "memory", "loading", "footprint")

