@@ -213,6 +213,25 @@ def test_windows_give_pages_back():
     assert most <= 3
 
 
+def test_texts_may_reach_the_last_position():
+    model = make(rotary=None, max_length=40)
+    batch = ContinuousBatch(model, 4, prompt_tokens=30)
+    texts = [[3, 4], [5] * 30, [6] * 39]
+    batch.add(texts[0], 39)
+    found = {0: []}
+    for _ in range(35):
+        found[0] += [token for _, token in batch.step()]
+    for text in texts[1:]:
+        found[batch.add(text, 41 - len(text))] = []
+    for number, token in batch:
+        found[number].append(token)
+    for number, text in enumerate(texts):
+        alone = model.generate(text, 41 - len(text))
+        assert found[number] == alone.tolist()
+    ids = np.array([[1, 2, 3] * 4, [5] * 12])
+    assert_same_bits(model.generate(ids, 29, draft="lookup"), model.generate(ids, 29))
+
+
 def test_memory_returns_after_ten_thousand_texts():
     model = CausalDecoder(1, 8, 2, 8, vocab_size=9, rng=np.random.default_rng(0))
     batch, n_done = ContinuousBatch(model, 300), 0

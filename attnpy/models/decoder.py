@@ -648,7 +648,13 @@ class CausalDecoder(sampling.LanguageModel):
             The caches have not changed after an error.
         """
         ids = _embedding.checked_ids(token_ids, self.vocab_size)
-        tokens = self._embed(ids, self._positions(ids, caches))
+        positions, ends = self._positions(ids, caches), None
+        if lengths is not None:
+            ends = _embedding.checked_lengths(lengths, ids, 0)
+            # Padding has no position, and may be past the last one of the table.
+            exists = np.arange(ids.shape[-1]) < ends.reshape(*ids.shape[:-1], 1)
+            positions = np.where(exists, positions, 0)
+        tokens = self._embed(ids, positions)
 
         def run(
             tokens: Array, seq_offsets: NDArray[np.int64] | None
@@ -666,9 +672,6 @@ class CausalDecoder(sampling.LanguageModel):
                 num_threads=num_threads,
             )
 
-        ends = None
-        if lengths is not None:
-            ends = _embedding.checked_lengths(lengths, ids, 0)
         cached = caches is not None
         return _embedding.run_existing(tokens, ends, run, self.token_embedding, cached)
 
