@@ -63,9 +63,9 @@ def accelerate(
     """Make PyTorch use attnpy on the CPU: within a `with` statement, or in a module.
 
     A model then gives the same bits for a row whatever its batch, its padding and the
-    number of threads, unless it mixes experts, and is faster. It needs no change: the operators beneath its
-    modules are computed by attnpy, in training and inference, in float64, float32,
-    bfloat16 and float16.
+    number of threads, unless it mixes experts, and is faster. It needs no change: the
+    operators beneath its modules are computed by attnpy, in training and inference, in
+    float64, float32, bfloat16 and float16.
 
     Parameters
     ----------
