@@ -35,7 +35,7 @@ class Explanation(NamedTuple):
     tile_tasks, row_tasks : int
         The pieces of work that threads take: of up to 64 rows (query and head) in tiles
         of rows, or row by row where a key head has at most 8 rows in all.
-    threads : int
+    num_threads : int
         Threads that share them.
     shares_keys : bool
         Whether the keys of each task are shared by all threads, in chunks of 512,
@@ -65,7 +65,7 @@ class Explanation(NamedTuple):
     products: str
     tile_tasks: int
     row_tasks: int
-    threads: int
+    num_threads: int
     shares_keys: bool
     blocks: int
     blocks_skipped: int
@@ -146,7 +146,7 @@ def explain(
 def measured(found: Explanation, call: Callable[[], Any]) -> Explanation:
     """Return the explanation of a call with its time, and its share of the peak."""
     seconds = median_time(call)
-    rate = product_rate(found.products, found.threads)
+    rate = product_rate(found.products, found.num_threads)
     share = found.multiplications / seconds / rate
     return Explanation(*found[:-2], seconds, share)
 
@@ -191,7 +191,7 @@ def lines(found: Explanation) -> list[tuple[str, str]]:
     table = [
         ("instruction set", f"{found.tier}, products in {found.products}"),
         ("tasks", " and ".join(forms) or "none"),
-        ("threads", f"{found.threads}{shared}"),
+        ("threads", f"{found.num_threads}{shared}"),
         ("blocks of keys", f"{found.blocks:,}: {skipped} in part"),
         ("scores", f"{found.scores:,}, {visible} visible"),
         ("multiplications", f"{found.multiplications:,}"),

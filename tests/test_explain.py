@@ -86,7 +86,7 @@ def test_tasks_are_those_that_run(arrays, n_threads):
         lambda: attnpy.attention(query, key, value, **options), notes
     )
     assert not found.shares_keys
-    assert found.threads == n_threads
+    assert found.num_threads == n_threads
     assert found.tile_tasks + found.row_tasks == ran
     assert set(notes[:ran, 1]) <= set(range(n_threads))
 
@@ -96,7 +96,7 @@ def test_keys_are_shared_where_tasks_are_few():
     key = np.zeros((1, 100_000, 64), np.float32)
     notes = np.zeros((1000, 3), np.int64)
     found = attnpy.explain(query, key, key, num_threads=3)
-    assert found.shares_keys and found.row_tasks == 1 and found.threads == 3
+    assert found.shares_keys and found.row_tasks == 1 and found.num_threads == 3
     assert not attnpy.explain(query, key, key, num_threads=1).shares_keys
     ran = _attnpy.watch_tasks(
         lambda: attnpy.attention(query, key, key, num_threads=3), notes

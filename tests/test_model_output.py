@@ -279,7 +279,9 @@ def test_what_cannot_be_returned_is_refused():
     for given in ({"output_attentions": True}, {"output_hidden_states": True}):
         with pytest.raises(TypeError, match=r"unexpected keyword .*: write \w+="):
             encoder(x, **given)
-    with pytest.raises(TypeError, match="stacks Encoder and Decoder have it"):
+        with pytest.raises(TypeError, match=r"Decoder\(\).*: write \w+="):
+            decoder(x, x, **given)
+    with pytest.raises(TypeError, match="stacks Encoder and Decoder have return"):
         layer(x, return_hidden_states=True)
 
 

@@ -170,6 +170,8 @@ def test_num_threads_is_a_keyword_in_the_same_words():
             thing
         ):
             continue
+        if hasattr(thing, "_fields"):  # the result of a call
+            continue
         signature = inspect.signature(thing).parameters
         assert list(signature)[-1] in ("num_threads", "options"), function
         assert signature["num_threads"].kind is inspect.Parameter.KEYWORD_ONLY, function

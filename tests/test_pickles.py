@@ -27,6 +27,7 @@ REFUSED = {
 }
 NAMED_TUPLES = {
     "AttentionGradients",
+    "Explanation",
     "PartialAttention",
     "SearchResult",
     "Statistics",

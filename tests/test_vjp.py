@@ -32,7 +32,7 @@ from attnpy.blocks import (
     _dropout,
 )
 from attnpy.layers import MultiHeadAttention, SelfAttention
-from attnpy.models import BertEncoder, CausalDecoder
+from attnpy.models import BertEncoder, CausalDecoder, EncoderDecoder
 from attnpy.positions import Rotary
 
 B, L, LC, E, EC, H = 2, 7, 4, 12, 5, 3
@@ -479,6 +479,7 @@ def decoder(options):
 
 
 BERT = of_blocks(BertEncoder, 2, 16, 4, 32, vocab_size=30, pooler=True, num_labels=3)
+TRANSLATOR = of_blocks(EncoderDecoder, 2, 16, 4, 32, vocab_size=30, num_buckets=4)
 STATES, CONTEXT = normal(B, L, 16), normal(B, LC, E, seed=2)
 
 # For each public method whose name ends in vjp: layers, arguments and options.
@@ -530,6 +531,9 @@ VJPS = {
         (BERT, (IDS,), {"lengths": lengths}) for lengths in (None, [3, 7, 2])
     ],
     "SentenceEncoder.vjp": [],  # in test_sentences.py, with its tokenizer
+    "EncoderDecoder.vjp": [
+        (TRANSLATOR, (IDS, IDS), {"logits": logits}) for logits in (False, True)
+    ],
     "BertEncoder.pool_vjp": [(BERT, (STATES,), {})],
     "BertEncoder.classify_vjp": [(BERT, (STATES,), {})],
 }

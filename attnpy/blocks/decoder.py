@@ -57,6 +57,7 @@ Part = tuple[
 
 # What a layer's self-attention is told, beside the cache.
 HANDED_ON = PASSED_ON - {"causal"} | {"rotary", "mixed"}
+OF_CONTEXT = {"context_mask", "context_lengths", "context_offsets"}
 
 
 @_keywords.answering
@@ -797,6 +798,7 @@ class Decoder:
             The caches have not changed after an error.
         """
         num_layers = len(self.layers)
+        _keywords.refuse(options, HANDED_ON | OF_CONTEXT, "Decoder()")
         contexts: list[Any] = [context] * num_layers
         if _has_caches(context):
             contexts = checked_caches(context, "context", num_layers)

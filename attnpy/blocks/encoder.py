@@ -46,6 +46,10 @@ if TYPE_CHECKING:
         """The options of a stack's call that do not change the kind of its result."""
 
 
+# Of a call, which the attention takes, or both parts.
+OPTIONS = PASSED_ON | {"rotary", "mixed"}
+
+
 @_keywords.answering
 class EncoderLayer:
     r"""Self-attention and a feed-forward network, each with a residual and a norm.
@@ -261,7 +265,7 @@ class EncoderLayer:
                 num_threads=num_threads,
             )
 
-        _keywords.refuse(options, PASSED_ON | {"rotary", "mixed"}, "EncoderLayer()")
+        _keywords.refuse(options, OPTIONS, "EncoderLayer()")
         options |= _stack.own_options(self, options)
         tokens = _checks.array(x, "x")
         asked = _stack.asked(return_weights, heads)
@@ -341,7 +345,7 @@ class EncoderLayer:
         def run() -> tuple[Array, Pullback]:
             return _stack.chain_vjp(self, tokens, steps)
 
-        _keywords.refuse(options, PASSED_ON | {"rotary"}, "EncoderLayer.vjp()")
+        _keywords.refuse(options, OPTIONS - {"mixed"}, "EncoderLayer.vjp()")
         options |= _stack.own_options(self, options)
         names, tokens = _vjp.wanted_names(wanted), _vjp.floating(x, "x")
         steps = [
@@ -524,6 +528,7 @@ class Encoder:
         TypeError, ValueError
             If an argument has the wrong kind or dtype, or shapes do not fit together.
         """
+        _keywords.refuse(options, OPTIONS, "Encoder()")
         tokens = _checks.array(x, "x")
         recorder = _stack.Recorder(
             len(self.layers), return_weights, return_hidden_states, layers, heads

@@ -309,7 +309,8 @@ plan_call(PyObject *object, PyObject *arguments, PyObject *keywords)
     return status < 0 ? NULL : Py_NewRef(self->result);
 }
 
-PyDoc_STRVAR(plan_explain_doc, "_explain()\n--\n\nAs explain(), of the next call.");
+PyDoc_STRVAR(plan_explain_doc,
+             "_explain($self, /)\n--\n\nAs explain(), of the next call.");
 
 static PyObject *
 plan_explain(PyObject *object, PyObject *ignored)

@@ -116,6 +116,7 @@ def layer_gradients():
 # Each takes a folder for what it reads.
 EXAMPLES = {
     "AttentionGradients": lambda _: attnpy.attention_vjp(Q, Q, Q, Q),
+    "Explanation": lambda _: attnpy.explain(Q, Q, Q),
     "KVCache": lambda _: cache.KVCache(2, 3, 9, 5, lengths=[1, 7]),
     "MultiHeadAttention": lambda _: layers.MultiHeadAttention(12, 4),
     "PartialAttention": lambda _: attnpy.attend_partial(Q, Q, Q),

@@ -172,6 +172,17 @@ def other_functions(q: Array, found: dict[str, Any]) -> None:
     assert_type(attnpy.merge([q, q], [q, q]), Two)
     assert_type(attnpy.statistics(q, q).entropy, Array | None)
     assert_type(attnpy.statistics(q, q, q, top_k=3, causal=True).output, Array | None)
+    explained = attnpy.explain(q, q, q, causal=True, measure=True)
+    assert_type(explained, attnpy.Explanation)
+    assert_type([explained.seconds, explained.share_of_peak], list[float | None])
+    assert_type([explained.tier, explained.products], list[str])
+    assert_type(explained.shares_keys, bool)
+    numbers = [explained.tile_tasks, explained.row_tasks, explained.num_threads]
+    numbers += [explained.blocks, explained.blocks_skipped, explained.blocks_masked]
+    numbers += [explained.scores, explained.scores_visible, explained.nbytes]
+    numbers += [explained.multiplications, explained.workspace]
+    assert_type(numbers, list[int])
+    assert_type(attnpy.Plan(q, q, q).explain(), attnpy.Explanation)
     assert_type(attnpy.get_num_threads(), int)
     assert_type(attnpy.show_config(mode="dicts"), dict[str, Any])
     attnpy.show_config()
@@ -183,6 +194,7 @@ def other_functions(q: Array, found: dict[str, Any]) -> None:
     attnpy.register_threadpoolctl()
     assert_type(attnpy.__version__, str)
     attnpy.merge(q)  # wrong
+    attnpy.explain(q, q, q, tier="scalar")  # wrong
     attnpy.merge([q], [q]).shape  # wrong
     attnpy.statistics(q)  # wrong
     attnpy.statistics(q, q, topk=3)  # wrong
@@ -265,6 +277,8 @@ def caches(x: Array) -> None:
     cache.select([1, 1])
     cache.select(rows=[1])  # wrong
     assert_type([cache.key, cache.value], list[Array])
+    scales: list[Array | None] = [cache.key_scale, cache.value_scale]
+    assert_type(len(scales), int)
     assert_type(cache.lengths, Integers)
     assert_type(cache.capacity, int)
     cache.append(x)  # wrong
@@ -276,6 +290,9 @@ def caches(x: Array) -> None:
     pool = attnpy.pages.PagePool(10, 1, 16)
     paged = attnpy.pages.PagedKVCache(pool, 2)
     assert_type(paged.fork(0), attnpy.pages.PagedKVCache)
+    assert_type(paged.page_table, Integers)
+    assert_type(pool.num_free, int)
+    paged.release([3, 4])
     attnpy.pages.PagedKVCache(10, 2)  # wrong
 
 
@@ -519,6 +536,11 @@ def decoder(ids: Integers, flag: bool, rng: np.random.Generator) -> None:
     batch = attnpy.models.ContinuousBatch(model, 8)
     assert_type(batch.add([1, 2], 3, prefix=batch.prefill([4])), int)
     assert_type(batch.step(), list[tuple[int, int]])
+    assert_type(batch.numbers, list[int])
+    batch.cancel(0)
+    batch.evict(1)
+    assert_type(prefix.token_ids, Integers)
+    assert_type(model.new_page_pools(9), list[attnpy.pages.PagePool])
     batch.cancel(0.5)  # wrong
     for token in model.stream(ids, 3, caches=caches):
         assert_type(token, Integers)
@@ -617,7 +639,7 @@ def sentences(bert: attnpy.models.BertEncoder, tokenizer: Any) -> None:
     model.encode(3)  # wrong
     model.encode(["a"], batchsize=8)  # wrong
     model.search("a")  # wrong
-    model.search("a", vectors).texts  # wrong
+    model.search("a", vectors).passages  # wrong
     attnpy.models.SentenceEncoder("folder", tokenizer)  # wrong
     attnpy.models.SentenceEncoder(bert, tokenizer, truncation_side="end")  # wrong
 
@@ -641,6 +663,7 @@ def labels(bert: attnpy.models.BertEncoder, tokenizer: Any) -> None:
     found = several.encode(["a"], sparse=False, batch_size=8)
     assert_type(found, attnpy.models.M3Vectors)
     assert_type(found.dense, Array | None)
+    assert_type([found.sparse, found.multi_vector], list[Any])
     several.encode(["a"], colbert=True)  # wrong
     assert_type(attnpy.models.lexical_score({1: 0.5}, {1: 0.5}), float)
     attnpy.models.maxsim([[1.0]], [[[1.0]]], mean=True)
@@ -672,6 +695,7 @@ def pictures_and_texts(x: Array, tokenizer: Any, flag: bool) -> None:
     assert_type(image.pool(image(x)), Array)
     assert_type(image.classify(image(x), num_threads=1), Array)
     assert_type(image.grid, tuple[int, int])
+    assert_type(image.patch_size, tuple[int, int])
     assert_type(image.pooler_bias, Array | None)
     folder = attnpy.models.ImageEncoder.from_pretrained("folder", classifier=True)
     folder.save_pretrained("other")
@@ -680,6 +704,7 @@ def pictures_and_texts(x: Array, tokenizer: Any, flag: bool) -> None:
     text = attnpy.models.CausalDecoder(1, 8, 2, 8, vocab_size=9, tied=None)
     model = attnpy.models.ImageTextModel(image, text, 4, end_token="largest")
     assert_type(model.encode_images(x), Array)
+    assert_type(model.projection_dim, int)
     assert_type(model.logits(x, model.encode_texts([[1, 2]])), Array)
     attnpy.models.ImageTextModel(text, image)  # wrong
     attnpy.models.ImageTextModel(image, text, end_token="first")  # wrong
@@ -711,6 +736,9 @@ def checkpoints(model: attnpy.models.BertEncoder) -> None:
     assert_type(family.prefixes, tuple[str, ...])
     assert_type(family.names["a"], tuple[str, ...])
     assert_type(family.classifier["a"], tuple[str, ...])
+    assert_type(family.token_classifier["a"], tuple[str, ...])
+    assert_type(family.masked_words["a"], tuple[str, ...])
+    assert_type(family.axes["a"], int)
     assert_type(attnpy.checkpoints.to_torch(model.encoder), dict[str, Array])
     assert_type(model.config, dict[str, Any] | None)
     model.save_pretrained("folder")
@@ -874,6 +902,13 @@ def integrations(x: Any, flag: bool) -> None:
     attnpy.integrations.torch.scaled_dot_product_attention(x, x, x, is_causal=True)
     with attnpy.integrations.torch.accelerate(num_threads=2):
         pass
+    attnpy.integrations.torch.enable(linear=False)
+    attnpy.integrations.torch.disable()
+    found = attnpy.integrations.torch.check_invariance(x, {"x": x}, num_threads=(1, 2))
+    assert_type(found, list[attnpy.integrations.torch.Difference])
+    handle: attnpy.integrations.torch.Handle = attnpy.integrations.torch.accelerate(x)
+    assert_type(handle.report, attnpy.integrations.torch.Report | None)
+    handle.remove()
     attnpy.integrations.autograd.attention(x, x, x, is_causal=True)  # wrong
     attnpy.integrations.dask.attention(x, x, x, combine="ring")  # wrong
     attnpy.integrations.dask.attention(x, x, x, sequence_offsets=x)  # wrong
@@ -884,6 +919,5 @@ def integrations(x: Any, flag: bool) -> None:
     attnpy.integrations.torch.attention(x, x, x, is_causal=True)  # wrong
     attnpy.integrations.torch.attention(x, x, x, window=3)  # wrong
     attnpy.integrations.torch.sdpa(x, x, x)  # wrong
-    with attnpy.integrations.torch.accelerate(2):  # wrong
-        pass
+    attnpy.integrations.torch.enable(True)  # wrong
     attnpy.integrations.tensorflow  # wrong
