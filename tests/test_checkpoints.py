@@ -343,6 +343,22 @@ def test_rows_of_an_array_are_read_alone(tmp_path):
                     tensors.rows(name, start, stop)
 
 
+def test_whether_there_is_a_name_is_told_without_reading(tmp_path, monkeypatch):
+    numpy_files.save_file({"a": normal(3, 4)}, tmp_path / "m.safetensors")
+    tensors = checkpoints.read(tmp_path / "m.safetensors")
+
+    def read(*_):
+        raise AssertionError("an array is read")
+
+    monkeypatch.setattr(files.reading, "fill", read)
+    with pytest.raises(AssertionError, match="an array is read"):
+        tensors["a"]
+    assert "a" in tensors
+    assert "a" in tensors.keys()  # noqa: SIM118
+    assert "b" not in tensors
+    assert 3 not in tensors
+
+
 def test_a_file_that_is_cut_off_when_it_is_open_is_an_error(tmp_path):
     path = tmp_path / "model.safetensors"
     numpy_files.save_file({"a": np.ones((9, 9)), "b": np.ones(500)}, path)

@@ -202,6 +202,10 @@ class Checkpoint(Mapping[str, "Array"]):
             rows = _scattered(place, start, (stop - start, *row_shape), dtype, name)
         return rows if sys.byteorder == "little" else rows.byteswap(inplace=True)
 
+    def __contains__(self, name: object) -> bool:
+        """Tell whether there is such a name, without reading the array."""
+        return name in self._places
+
     def __iter__(self) -> Iterator[str]:
         """Iterate over the names."""
         return iter(self._places)
