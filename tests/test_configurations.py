@@ -153,6 +153,28 @@ def test_the_page_about_models_has_every_field():
 
 
 @FAMILIES
+def test_what_the_table_says_is_refused_is_refused_by_name(kind):
+    for wrong in fields.REFUSED.get(kind, {}).values():
+        for name in wrong:
+            with pytest.raises(ValueError, match=name):
+                changed(kind, **wrong)
+    assert set(fields.REFUSED) < set(BASES)
+
+
+@pytest.mark.parametrize("kind", [*families.DECODERS, *ENCODER_DECODERS])
+def test_what_the_table_says_of_tied_scores_is_so(kind):
+    told = fields.notes(_families.FAMILIES[kind]).split("; ")
+    if "scores tied" in told:
+        with pytest.raises(ValueError, match="tie_word_embeddings"):
+            changed(kind, tie_word_embeddings=False)
+        return
+    found = [changed(kind, tie_word_embeddings=x)["tied"] for x in (False, True)]
+    is_free = "scores tied or not" in told
+    assert is_free or "scores never tied" in told
+    assert found == ([False, True] if is_free else [False, False])
+
+
+@FAMILIES
 def test_fields_and_defaults_are_those_of_the_installed_classes(kind):
     transformers = pytest.importorskip("transformers")
     if kind == "new":

@@ -6,8 +6,9 @@ The pages about other libraries are run beside the tests of their adapters.
 import re
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
-from support import minilm, pages, smollm2
+from support import encoder_decoders, minilm, pages, sentences, smollm2, torch_files
 
 ROOT = pages.DOCS.parent
 RUN = [
@@ -52,6 +53,85 @@ def test_examples_print_what_their_comments_say(page):
         smollm2.require()
     if "python" in kinds(page):
         pages.assert_examples_print_what_their_comments_say(page)
+
+
+def write_models(folder):
+    """Write small models where docs/models.md has those that it names."""
+    from safetensors.numpy import save_file
+
+    names = *("SmolLM2-135M", "flan-t5-small", "all-MiniLM-L6-v2"), "bert-base-NER"
+    names = *names, "ms-marco-MiniLM-L6-v2", "bert-base-uncased"
+    writer, translator, encoder, tagger, judge, words = (folder / x for x in names)
+    for place in (writer, translator, encoder, tagger, judge, words):
+        place.mkdir()
+    sentences.write(writer, "llama")
+    config = encoder_decoders.ENCODER_DECODERS["t5"]
+    sentences.put(translator / "config.json", config)
+    tensors = encoder_decoders.tensors(config)
+    save_file(tensors, translator / "model.safetensors")
+    sentences.write_with_head(encoder, pooler=True)
+    sentences.write_scorer(judge)
+    sentences.write_with_head(tagger, token_classifier=True)
+    sentences.write_with_head(words, masked_words=True)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        text = (words / name).read_text("utf-8")
+        assert f'"{sentences.MASK}"' in text
+        text = text.replace(f'"{sentences.MASK}"', '"[MASK]"')
+        (words / name).write_text(text, "utf-8")
+
+
+@pytest.mark.quick
+def test_the_page_about_models_prints_what_it_says(tmp_path, monkeypatch):
+    sentences.require()
+    write_models(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    pages.assert_examples_print_what_their_comments_say("models.md")
+
+
+@pytest.mark.quick
+def test_the_error_on_the_page_about_models_is_that_of_the_code(tmp_path):
+    sentences.require()
+    from attnpy.models import BertEncoder
+
+    write_models(tmp_path)
+    text = (pages.DOCS / "models.md").read_text("utf-8")
+    told = re.search(r"^```text\nValueError: (.*?)^```$", text, re.M | re.S)[1]
+    begin, end = " ".join(told.split()).split("... ")
+    with pytest.raises(ValueError, match=re.escape(begin)) as error:
+        BertEncoder.from_pretrained(tmp_path / "bert-base-uncased")
+    assert str(error.value).endswith(end)
+
+
+def write_embedders(folder):
+    """Write small models where docs/sentences.md has those that it names."""
+    rng = np.random.default_rng(0)
+    qwen, m3 = folder / "Qwen3-Embedding-0.6B", folder / "bge-m3"
+    qwen.mkdir()
+    m3.mkdir()
+    pooling = {"word_embedding_dimension": 16, "pooling_mode": "lasttoken"}
+    config = {"prompts": {"query": "find : "}}
+    sentences.write(qwen, "qwen3", pooling, config=config)
+    sentences.write(m3, "xlm-roberta", {"pooling_mode": "cls"})
+    for name, n in (("sparse", 1), ("colbert", 7)):
+        arrays = {"weight": rng.random((n, 12), "f"), "bias": rng.random(n, "f")}
+        torch_files.save(m3 / f"{name}_linear.pt", arrays)
+
+
+def test_the_page_about_sentences_prints_what_it_says(tmp_path, monkeypatch):
+    minilm.require()
+    write_embedders(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    pages.assert_examples_print_what_their_comments_say("sentences.md")
+
+
+OF_MODELS = [pages.DOCS / f"{name}.md" for name in ("models", "sentences", "reranking")]
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("page", OF_MODELS, ids=name_of)
+def test_only_commands_of_a_shell_are_not_run(page):
+    """Commands: one that installs, and one of an example with tests of its own."""
+    assert set(kinds(page)) <= {"python", "sh", "text"}
 
 
 @pytest.mark.quick

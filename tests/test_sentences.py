@@ -13,7 +13,7 @@ import threading
 
 import numpy as np
 import pytest
-from support import families, minilm, pages, sentences
+from support import families, minilm, sentences
 from support.arrays import normal
 from support.comparisons import assert_same_bits
 from support.errors import refused
@@ -1266,11 +1266,6 @@ def test_minilm_has_the_same_bits_in_any_company(real):
     for text, vector in zip(texts, vectors, strict=True):
         assert_same_bits(real.encode(text, num_threads=1), vector)
     assert_same_bits(real.encode(texts, batch_size=2), vectors)
-
-
-def test_the_page_prints_what_its_comments_say():
-    minilm.require()
-    pages.assert_examples_print_what_their_comments_say("sentences.md")
 
 
 def test_a_result_is_printed_with_its_texts(encoder):

@@ -3,6 +3,7 @@
 `python tests/support/fields.py` writes them.
 """
 
+import textwrap
 from pathlib import Path
 
 from attnpy._families import FAMILIES
@@ -27,56 +28,129 @@ CLASSES = {
 }
 
 
+# The ends of the names of classes in Transformers, by the heads that they have.
+ENDS = {
+    "texts": ("SequenceClassification",),
+    "tokens": ("TokenClassification",),
+    "masked words": ("MaskedLM",),
+    "pictures": ("ImageClassification", "ImageClassificationWithTeacher"),
+    "next token": ("CausalLM", "ConditionalGeneration"),
+}
+
+# What is refused of families, a word for it and fields that say so.
+RELATIVE = {"`relative_key`": {"position_embedding_type": "relative_key"}}
+PARTIAL = {"partial rotation": {"partial_rotary_factor": 0.5}}
+PARTIAL_AND_TWO_WAYS = {
+    **PARTIAL,
+    "bidirectional attention": {"use_bidirectional_attention": True},
+}
+REFUSED = {
+    **dict.fromkeys(("bert", "roberta", "xlm-roberta", "electra"), RELATIVE),
+    "albert": {**RELATIVE, "several groups of layers": {"num_hidden_groups": 2}},
+    "nomic_bert": {"mixtures of experts": {"num_experts": 8}},
+    "new": {
+        "scalings other than `ntk`": {
+            "rope_scaling": {"type": "linear", "factor": 2.0}
+        },
+    },
+    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "smollm3"), PARTIAL),
+    **dict.fromkeys(("gemma", "gemma2"), PARTIAL_AND_TWO_WAYS),
+    "gemma3_text": {
+        **PARTIAL,
+        "soft caps of attention": {"attn_logit_softcapping": 50.0},
+    },
+    "marian": {"two vocabularies": {"share_encoder_decoder_embeddings": False}},
+}
+
+
 def families():
     """The table of the families that load, and of the heads each of them may have."""
     lines = [
-        "| model | `model_type` | read it with | heads | saved as |",
+        "| family, `model_type` | read it with | heads | saved as | notes |",
         "| --- | --- | --- | --- | --- |",
     ]
     lines += [
-        f"| {family.title} | `{family.model_type}` | `{CLASSES[family.model]}` | "
-        f"{_heads(family)} | {_saved(family)} |"
+        f"| {family.title}, `{family.model_type}` | `{CLASSES[family.model]}` | "
+        f"{', '.join(_heads(family))} | {_saved(family)} | {notes(family)} |"
         for family in FAMILIES.values()
         if family.model != "text tower"  # a part of another
     ]
+    ends = [
+        f"{head} ({' or '.join(f'`{end}`' for end in ends)})"
+        for head, ends in ENDS.items()
+    ]
+    text = (
+        "A pooler makes a vector of a text or a picture. The other heads score what "
+        f"they are named after; the `…` stands for one of them: {', '.join(ends)}."
+    )
+    lines += ["", *textwrap.wrap(text, 100)]
     return "\n".join(lines) + "\n"
 
 
 def _saved(family):
-    stem = family.classes[0].removesuffix("Model")
-    heads = {
-        "SequenceClassification": family.names.classifier,
-        "TokenClassification": family.names.token_classifier,
-        "MaskedLM": family.names.masked_words,
+    plain, owner = family.classes
+    stem, _, end = owner.partition("For")
+    if any(end in ENDS.get(head, ()) for head in _heads(family)):
+        owner = f"{stem}For…"
+    if family.model == "encoder-decoder":  # always with its scores
+        return f"`{owner}`"
+    return " or ".join(f"`{name}`" for name in dict.fromkeys((plain, owner)))
+
+
+def notes(family):
+    """What is particular about a family, by its declaration; and what is refused."""
+    given = {**family.copied, **family.fixed, **family.computed}
+    towers = [FAMILIES[kind] for kind in given.get("towers", ())]
+    tied = family.neutral.get("tie_word_embeddings")
+    positions = given.get("positions", "learned")
+    if "num_buckets" in given:
+        has_both = family.model == "encoder"
+        positions = "learned and relative" if has_both else "relative"
+    if "rotary" in given:
+        positions = "rotary"
+    size = family.read.get("image_size")
+    told = {
+        f"{positions} positions": True,
+        "whole or partial rotation": "partial_rotary_factor" in family.read,
+        "some layers without positions": "no_rope_layers" in family.read,
+        "padding not counted": "padding_id" in given,
+        "windows": "window" in given,
+        "soft caps": "softcap" in given,
+        "norms of queries and keys": "qk_norm" in given,
+        "one layer for all": "shared" in given,
+        "embeddings may be narrower": "embedding_dim" in given,
+        "pictures need not be square": size is not None and size.kind == "sizes",
+        "a distillation token": "distilled" in given,
+        "causal texts": any(x.fixed.get("causal", True) for x in towers[1:]),
+        "texts not causal": any(not x.fixed.get("causal", True) for x in towers[1:]),
+        "pooler or none": "vision_use_head" in family.read,
+        "networks gated or not": "is_gated_act" in family.read,
+        "causal or not": not isinstance(given.get("causal", True), bool),
+        "scores tied or not": "tie_word_embeddings" in family.read,
+        "scores tied": tied == (True,),
+        "scores never tied": given.get("tied") is False,
+        "remote-code folders load as well": family.modern is not dict,
     }
-    endings = [f"`For{ending}`" for ending, names in heads.items() if names]
-    if family.model in ("image", "image and text"):
-        heads = {"ImageClassification": family.names.classifier}
-        if family.model_type == "deit":
-            heads["ImageClassificationWithTeacher"] = family.names.classifier
-    endings = [f"`For{ending}`" for ending, names in heads.items() if names]
-    if family.model in ("image", "image and text") and not endings:
-        return f"`{family.classes[0]}`"
-    if family.model == "decoder":
-        return " or ".join(f"`{name}`" for name in family.classes)
-    return f"`{stem}` and {', '.join(['`Model`', *endings])}"
+    words = [note for note, holds in told.items() if holds]
+    refused = ", ".join(REFUSED.get(family.model_type, ()))
+    return "; ".join([*words, f"refused: {refused}"] if refused else words)
 
 
 def _heads(family):
     if family.model == "image":
-        return "pooler, labels" if family.names.classifier else "pooler"
+        return ["pooler", *["pictures"] * bool(family.names.classifier)]
     if family.model == "image and text":
-        return "vectors of pictures and texts"
+        return ["vectors of pictures and texts"]
     if family.model != "encoder":
-        return "scores of the next token"
+        return ["next token"]
     poolers = [own for own in family.names.names.values() if "pooler_bias" in own]
     heads = {
         "pooler": poolers,
-        "text classifier": family.names.classifier,
-        "labels of tokens": family.names.token_classifier,
+        "texts": family.names.classifier,
+        "tokens": family.names.token_classifier,
         "masked words": family.names.masked_words,
     }
-    return ", ".join(head for head, names in heads.items() if names) or "none"
+    return [head for head, names in heads.items() if names]
 
 
 def tables():
