@@ -177,8 +177,9 @@ class Held(NamedTuple):
     @property
     def first(self) -> int:
         """The first key that is there."""
-        gone = sum(page is None for page in self.pages)
-        return PAGE * gone
+        if not self.pages or self.pages[0] is not None:  # as nearly always
+            return 0
+        return PAGE * self.pages.count(None)
 
 
 @_keywords.answering

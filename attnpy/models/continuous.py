@@ -510,22 +510,23 @@ class ContinuousBatch:
 
     def _needs(self, text: Text) -> list[int]:
         """Return how many pages of each layer a text may have at once."""
-        needs = []
-        for left in sampling.lefts_of(self.model):
-            n = text.length - 1
-            whole = -(-n // PAGE)
-            if left is not None:  # pages begin and end within what is seen
-                whole = min(whole, (left + self.prompt_tokens) // PAGE + 2)
-            past = 0 if text.prefix is None else -(-len(text.prefix) // PAGE)
-            needs.append(max(whole, past))
-        return needs
+        return [self._need(text, left) for left in sampling.lefts_of(self.model)]
+
+    def _need(self, text: Text, left: int | None) -> int:
+        """Return how many of a layer whose tokens see so many before them, or all."""
+        whole = -(-(text.length - 1) // PAGE)
+        if left is not None:  # pages begin and end within what is seen
+            whole = min(whole, (left + self.prompt_tokens) // PAGE + 2)
+        past = 0 if text.prefix is None else -(-len(text.prefix) // PAGE)
+        return max(whole, past)
 
     def _available(self, layer: int) -> int:
         """Return how many free pages no running text may need."""
         cache, promised = self._caches[layer], 0
+        left = sampling.lefts_of(self.model)[layer]
         for row, text in enumerate(self._running):
             held, _ = pages_held(cache, row)
-            promised += max(self._needs(text)[layer] - held, 0)
+            promised += max(self._need(text, left) - held, 0)
         return self.pools[layer].num_free - promised
 
     def _fits(self, text: Text, of: int | None = None) -> bool:
