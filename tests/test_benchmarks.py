@@ -49,6 +49,7 @@ from benchmarks.models import (  # noqa: E402
     gguf_files,
     in_transformers,
     pairs,
+    reuse,
     sentences,
     training,
     transformers_ways,
@@ -799,6 +800,24 @@ def test_decoders_of_peers_give_the_same_scores(
         for way in good:  # again, after what the first call has left
             error = ways.difference(way.read(way.call()), expected)
             assert error < (1e-3 if dtype == "float32" else 5e-2)
+
+
+def test_texts_together_are_those_of_each_alone_and_of_llama_cpp(
+    tiny_models, monkeypatch
+):
+    skip_without("llamacpp", monkeypatch)
+    monkeypatch.setattr(reuse.Reuse, "model", "tiny llama")
+    case = reuse.Reuse("together", True, 5, 4, 3)
+    ids, model = case.arrays()
+    expected = [model.generate(row, 4) for row in ids]
+    (way,) = ways.ways_of("attnpy", case, (ids, model), 1)
+    for _ in range(2):  # again, in the pages that the first call gave back
+        np.testing.assert_array_equal(way.call(), expected)
+    made = ways.ways_of("llamacpp", case, (ids, model), 1)
+    good, dropped = ways.right_ways(made, case, expected)
+    assert len(good) == 4 and dropped == {}
+    for way in good:
+        np.testing.assert_array_equal(way.call(), expected)
 
 
 @pytest.mark.parametrize("dtype", ["Q8_0", "Q4_0", "Q4_1"])

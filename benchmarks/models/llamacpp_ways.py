@@ -46,26 +46,39 @@ class Owner:
         weakref.finalize(self, free, pointer)
 
 
+ATTENTION = {"plain": False, "flash attention": True}
+
+
 def decoder_ways(case, arrays, n_threads):
     for kind in CACHE_TYPES.get(case.dtype, ("F16", "F32")):
-        for name, flash in (("plain", False), ("flash attention", True)):
+        for name, flash in ATTENTION.items():
             call = context_call(case, n_threads, flash, kind)
             yield Way(f"{name}, {kind} cache", call)
 
 
-def context_call(case, n_threads, flash, cache_type):
-    lib, model = llama_cpp, loaded(case.model, case.dtype)
+def context(model, n_keys, n_tokens, n_threads, flash, cache_type, **more):
+    """One for n_keys tokens, of which a call takes n_tokens at most, as an Owner."""
+    lib = llama_cpp
     options = lib.llama_context_default_params()
-    options.n_ctx = -(-case.capacity() // 256) * 256
-    options.n_batch = options.n_ubatch = max(512, case.n_prompt)
+    options.n_ctx = -(-n_keys // 256) * 256
+    options.n_batch = options.n_ubatch = max(512, n_tokens)
     options.n_threads = options.n_threads_batch = n_threads
     options.flash_attn_type = int(flash)
     kind = gguf.GGMLQuantizationType[cache_type]
     options.type_k = options.type_v = int(kind)
+    for name, option in more.items():
+        setattr(options, name, option)
     pointer = lib.llama_init_from_model(model.pointer, options)
     if not pointer:
         raise RuntimeError(f"llama.cpp has no context with a cache of {kind.name}")
-    owner = Owner(pointer, lib.llama_free, model)
+    return Owner(pointer, lib.llama_free, model)
+
+
+def context_call(case, n_threads, flash, cache_type):
+    lib, model = llama_cpp, loaded(case.model, case.dtype)
+    owner = context(
+        *(model, case.capacity(), case.n_prompt, n_threads, flash, cache_type)
+    )
     memory = lib.llama_get_memory(owner.pointer)
     ids = case.ids().astype(np.int32)
     n_words = folders.CONFIGS[case.model]["vocab_size"]
@@ -84,3 +97,49 @@ def context_call(case, n_threads, flash, cache_type):
 
     step(0, case.n_prompt)
     return case.call(forget, step)
+
+
+def together_ways(case, arrays, n_threads):
+    """Texts that are continued together, in one cache or in one for each."""
+    for name, flash in ATTENTION.items():
+        for unified in (True, False):
+            kept = "one cache" if unified else "a cache for each text"
+            call = together_call(case, arrays[0], n_threads, flash, unified)
+            yield Way(f"{name}, {kept}", call)
+
+
+def together_call(case, ids, n_threads, flash, unified):
+    """A call that gives the new tokens, (n_texts, n_new)."""
+    lib, model, n_texts = llama_cpp, loaded(case.model, case.dtype), case.n_texts
+    each = -(-(case.n_prompt + case.n_new) // 256) * 256
+    more = {"n_seq_max": n_texts, "kv_unified": unified}
+    n_keys = n_texts * (case.n_prompt + case.n_new if unified else each)
+    owner = context(model, n_keys, ids.size, n_threads, flash, "F32", **more)
+    memory = lib.llama_get_memory(owner.pointer)
+    batch = lib.llama_batch_init(ids.size, 0, 1)
+    weakref.finalize(owner, lib.llama_batch_free, batch)
+    n_words = folders.CONFIGS[case.model]["vocab_size"]
+
+    def step(tokens, begin):
+        """Read (n_texts, n) tokens from a position on; give the next, (n_texts,)."""
+        n = tokens.shape[1]
+        batch.n_tokens = tokens.size
+        for i, token in enumerate(tokens.ravel().tolist()):
+            text, past = divmod(i, n)
+            batch.token[i], batch.pos[i] = token, begin + past
+            batch.n_seq_id[i], batch.seq_id[i][0] = 1, text
+            batch.logits[i] = past == n - 1
+        status = lib.llama_decode(owner.pointer, batch)
+        if status != 0:
+            raise RuntimeError(f"llama_decode: {status}")
+        scores = lib.llama_get_logits(owner.pointer)
+        return np.ctypeslib.as_array(scores, (n_texts, n_words)).argmax(1)
+
+    def call():
+        lib.llama_memory_clear(memory, False)
+        new = [step(ids, 0)]
+        for begin in range(case.n_prompt, case.n_prompt + case.n_new - 1):
+            new.append(step(new[-1][:, np.newaxis], begin))
+        return np.stack(new, 1)
+
+    return call

@@ -12,9 +12,7 @@ from attnpy.models import ContinuousBatch
 from attnpy.pages import PagedKVCache
 
 from ..peers import Way
-from . import decoders, folders
-
-MODEL = "Llama shape"
+from . import decoders, folders, llamacpp_ways
 
 
 @dataclass(frozen=True)
@@ -32,14 +30,15 @@ class Reuse:
     n_new: int
     n_texts: int = 1
 
+    model = "Llama shape"
     dtype = "float32"
 
     def arrays(self):
         """The prompts, (n_texts, L), and the model."""
-        model = decoders.random_model(MODEL, "float32")
+        model = decoders.random_model(self.model, self.dtype)
         if self.kind == "draft":
-            return repeating(self.n_prompt)
-        n_words = folders.CONFIGS[MODEL]["vocab_size"]
+            return repeating(model, self.n_prompt)
+        n_words = folders.CONFIGS[self.model]["vocab_size"]
         rng = np.random.default_rng(2)
         ids = rng.integers(3, n_words, (self.n_texts, self.n_prompt))
         return ids, model
@@ -49,13 +48,13 @@ class Reuse:
 
 
 @functools.cache
-def repeating(n):
-    """The end of a greedy text that repeats itself, (1, n), and its model.
+def repeating(model, n):
+    """The end of a greedy text that repeats itself, (1, n), and a model like `model`.
 
     What layers add is 0 there, so a token follows from the one before, and the text
     is a circle from some token on. Its products take the time that they always take.
     """
-    model = copy.deepcopy(decoders.random_model(MODEL, "float32"))
+    model = copy.deepcopy(model)
     for layer in model.decoder.layers:
         layer.self_attention.W_o = layer.self_attention.W_o * np.float32(0)
         layer.feed_forward.W_2 = layer.feed_forward.W_2 * np.float32(0)
@@ -96,15 +95,14 @@ def pages_ways(case, ids, model, n_threads):
 
 
 def together_ways(case, ids, model, n_threads):
+    n_pages = case.n_texts * -(-(case.n_prompt + case.n_new) // 128)
+    batch = ContinuousBatch(model, n_pages, num_threads=n_threads)
+
     def together():
-        found = np.zeros((case.n_texts, 0), np.int64).tolist()
-        n_pages = case.n_texts * -(-(case.n_prompt + case.n_new) // 128)
-        batch = ContinuousBatch(model, n_pages, num_threads=n_threads)
-        for row in ids:
-            batch.add(row, case.n_new)
+        found = {batch.add(row, case.n_new): [] for row in ids}
         for number, token in batch:
             found[number].append(token)
-        return np.array(found)
+        return np.array(list(found.values()))
 
     def alone():
         return np.array(
@@ -132,4 +130,9 @@ def attnpy_ways(case, arrays, n_threads):
     return KINDS[case.kind](case, *arrays, n_threads)
 
 
-WAYS = {"attnpy": attnpy_ways}
+def llamacpp_together(case, arrays, n_threads):
+    if case.kind == "together":
+        yield from llamacpp_ways.together_ways(case, arrays, n_threads)
+
+
+WAYS = {"attnpy": attnpy_ways, "llamacpp": llamacpp_together}

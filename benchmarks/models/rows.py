@@ -187,13 +187,15 @@ def reuse_rows():
         ("16 texts together", 4, Reuse("together", True, 16, 32, 16)),
         ("64 tokens by look-up", 2, Reuse("draft", True, 200, 64)),
     ):
+        together = case.kind == "together"
         yield Row(
-            *("reuse", f"Llama shape, {name}", case, ((("own", target),),)),
+            *("reuse", f"{case.model}, {name}", case),
+            (("own", target), *([("llamacpp", 1.1)] if together else ())),
             own=("without", Own(replace(case, reused=False))),
-            peers=(),
+            peers=("llamacpp",) if together else (),
             limit=None,
             unit="tokens/s",
-            quick=case.kind == "together",
+            quick=together,
         )
 
 
