@@ -28,8 +28,9 @@ LLAMA3 = {
     "original_max_position_embeddings": 64,
 }
 YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 8}
+OF_FOLDERS_ALONE = ("mistral", "gemma", "smollm3")  # their kind is not read from files
 CONFIGS = {
-    **{kind: c for kind, c in families.DECODERS.items() if kind != "mistral"},
+    **{k: c for k, c in families.DECODERS.items() if k not in OF_FOLDERS_ALONE},
     "llama with biases": {**families.LLAMA, "attention_bias": True, "mlp_bias": True},
     "llama with yarn": {**families.LLAMA, "rope_scaling": YARN},
     "llama, tied": {**families.LLAMA, "tie_word_embeddings": True},

@@ -501,9 +501,9 @@ def test_nan_that_nobody_sees_reaches_no_gradient_of_any_call(tier, data, poison
     given = {"wanted": wanted_of(options), **options}
     expected = vjp_on(tier, grad_output, *arrays, grad_lse=grad_lse, **given)
     visible = weights != 0
-    groups = visible.reshape(
-        *lse.shape[:-2], arrays[1].shape[-3], -1, weights.shape[-1]
-    )
+    n_groups = arrays[1].shape[-3]
+    rows = lse.shape[-2] * lse.shape[-1] // n_groups
+    groups = visible.reshape(*lse.shape[:-2], n_groups, rows, weights.shape[-1])
     of_rows, of_keys = visible.any(axis=-1), groups.any(axis=-2)
     poisoned = [
         np.where(is_seen(seen, x.shape[:-1])[..., None], x, x.dtype.type(poison))

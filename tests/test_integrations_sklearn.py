@@ -171,7 +171,7 @@ def test_what_does_not_fit_is_refused_when_it_is_used(folder, tmp_path):
         vectorizer = SentenceVectorizer(folder, **options)
         with pytest.raises(error, match=words):
             vectorizer.fit(TEXTS)
-    with pytest.raises(FileNotFoundError, match=r"tokenizer\.json"):
+    with pytest.raises(FileNotFoundError, match=r"folder, with a config\.json"):
         SentenceVectorizer(tmp_path).fit(TEXTS)
     vectorizer = SentenceVectorizer(folder)
     for method in (vectorizer.fit, vectorizer.transform, vectorizer.fit_transform):

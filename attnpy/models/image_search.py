@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from attnpy import _checks, _dtypes, _parameters, _pickles, _progress, _repr
+from attnpy import _checks, _dtypes, _keywords, _parameters, _pickles, _progress, _repr
 from attnpy._files import folder_at
 from attnpy._softmax import softmax
 from attnpy.checkpoints.reading import judged_elsewhere
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 BLOCK = 16384
 
 
+@_keywords.answering
 class ImageTextEncoder:
     """CLIP and SigLIP for pictures of any size and for texts.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from attnpy import _checks, _dtypes, _parameters, _pickles, _repr
+from attnpy import _checks, _dtypes, _keywords, _parameters, _pickles, _repr
 from attnpy._linear import linear
 from attnpy.models import _embedding, _hf_config, _pretrained, _saving
 from attnpy.models._similarity import unit_vectors
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     EndToken = int | Literal["largest", "last"]
 
 
+@_keywords.answering
 class ImageTextModel:
     """CLIP and SigLIP: a model for pictures and one for texts, whose vectors meet.
 

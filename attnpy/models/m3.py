@@ -328,6 +328,7 @@ def lexical_score(a: Mapping[int, float], b: Mapping[int, float]) -> float:
     return float(sum(weight * b[token] for token, weight in a.items() if token in b))
 
 
+@_keywords.answering
 def maxsim(
     query: ArrayLike,
     documents: Any,

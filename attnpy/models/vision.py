@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 import numpy as np
 
-from attnpy import _checks, _dtypes, _parameters, _pickles, _repr
+from attnpy import _checks, _dtypes, _keywords, _parameters, _pickles, _repr
 from attnpy._linear import linear
 from attnpy.blocks import Encoder, FeedForward, LayerNorm, ModelOutput, _stack
 from attnpy.layers import MultiHeadAttention
@@ -40,6 +40,7 @@ POOLERS = "dense", "norm", "attention"
 ACTIVATIONS = "relu", "gelu", "gelu_tanh", "silu", "quick_gelu", "relu2", "tanh"
 
 
+@_keywords.answering
 class ImageEncoder:
     """A vision transformer: a vector for each patch of a picture, and of all of it.
 
