@@ -136,7 +136,9 @@ def model_cases():
     yield "models.ImageEncoder.__call__", image, (pixels,)
     yield "models.ImageEncoder.pool", image.pool, (tokens,)
     yield "models.ImageEncoder.classify", image.classify, (tokens,)
-    text = models.CausalDecoder(1, 24, 4, 48, vocab_size=30, max_length=60, tied=None)
+    text = models.CausalDecoder(
+        1, 24, 4, 48, vocab_size=30, max_length=60, tied=None, rng=rng
+    )
     pair = models.ImageTextModel(image, text, 300, end_token=29, rng=rng)
     words = np.full((40, 60), 29)
     yield "models.ImageTextModel.encode_images", pair.encode_images, (pixels,)
