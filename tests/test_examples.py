@@ -36,6 +36,8 @@ NEEDS = {
     "integrations.sklearn": "sklearn",
     "integrations.torch._accelerate": "torch",
     "integrations.torch._attention": "torch",
+    "integrations.torch._invariance": "torch",
+    "integrations.torch._report": "torch",
     "integrations.torch._sdpa": "torch",
     "models.classify": "tokenizers",
     "models.rerank": "tokenizers",
