@@ -41,6 +41,7 @@ NEEDS = {
     "integrations.torch._sdpa": "torch",
     "models.classify": "tokenizers",
     "models.rerank": "tokenizers",
+    "models.text_to_text": "tokenizers",
     "models.sentences": "tokenizers",
     "models.tokens": "tokenizers",
     "plot.grids": "matplotlib",
