@@ -56,6 +56,7 @@ def assert_same_gradients(model, gradients, kind):
         np.testing.assert_allclose(gradient, other, 1e-8, 1e-9, err_msg=name)
 
 
+@pytest.mark.quick(kind=("bert",), loss=("labels",))
 @pytest.mark.parametrize("kind", ["bert", "distilbert", "electra", "mpnet"])
 @pytest.mark.parametrize("loss", ["labels", "pairs"])
 def test_gradients_of_encoder_and_head_are_those_of_pytorch(tmp_path, kind, loss):

@@ -168,6 +168,7 @@ def test_texts_and_scores_are_theirs(tmp_path, kind, changes):
     assert len(lengths) > 1
 
 
+@pytest.mark.quick(place=("config.json",))
 @pytest.mark.parametrize("place", ["generation_config.json", "config.json"])
 def test_a_folders_settings_are_theirs(tmp_path, place):
     model = theirs("bart", {})

@@ -231,6 +231,7 @@ def pytorchs_kernels_are_back():
     return not _kernels._libraries or threading.active_count() > 1
 
 
+@pytest.mark.quick
 def test_a_thread_without_a_block_has_pytorchs_bits():
     x, weight = normal(37, 300), normal(300, 50)
     plain, found = x @ weight, []

@@ -107,6 +107,7 @@ def test_late_interaction_is_a_sum_of_best_matches(folder):
             maxsim(*wrong)
 
 
+@pytest.mark.quick
 def test_words_in_common_are_scored():
     assert lexical_score({1: 0.5, 2: 2.0}, {2: 0.25, 1: 1.0, 3: 9.0}) == 1.0
     assert lexical_score({}, {1: 1.0}) == 0

@@ -97,6 +97,7 @@ def test_tables_of_measurements_are_no_answers(browser):
         assert not [page for page in found if page.startswith("docs/performance/")]
 
 
+@pytest.mark.quick
 def test_a_word_of_no_page_has_no_answer(browser):
     # Shows that the tests above can fail.
     assert first_pages(browser, "qwertyuiop") == []

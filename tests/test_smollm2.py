@@ -72,6 +72,7 @@ def ids(tokenizer):
     return np.array(tokenizer.encode(ZEN).ids)
 
 
+@pytest.mark.quick
 def test_arrays_and_values_are_those_of_the_package(file):
     theirs = gguf.GGUFReader(PATH)
     assert [*file] == [tensor.name for tensor in theirs.tensors]

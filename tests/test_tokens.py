@@ -31,6 +31,7 @@ def filler(tmp_path):
     return FillMask.from_pretrained(tmp_path)
 
 
+@pytest.mark.quick
 def test_tokens_have_the_labels_of_the_models_scores(tagger):
     text = "the cat is sleeping"
     code = tagger.tokenizer.encode(text)

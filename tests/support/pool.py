@@ -25,6 +25,7 @@ def taking_threads():
         name
         for name, thing in public.callables().items()
         if name not in SETTINGS
+        and not hasattr(thing, "_fields")  # the result of a call
         and (
             "num_threads" in public.parameters(thing)
             or re.search(r"\bnum_threads\b", inspect.getdoc(thing) or "")
