@@ -291,6 +291,15 @@ def test_shapes_are_those_of_the_arguments():
     assert model.generate(none, 4, num_beams=2, stop=[]).shape[0] == 0
 
 
+@pytest.mark.quick
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_scores_that_are_no_numbers_are_refused(num_beams):
+    model = made("t5")[0]
+    next(iter(model.parameters().values()))[...] = np.nan
+    with refused(ValueError, "logits"):
+        model.generate(SOURCE, 4, num_beams=num_beams, stop=[])
+
+
 def test_settings_of_the_model_are_used_unless_others_are_given():
     model = made("t5")[0]
     model.generation = {"num_tokens": 5, "num_beams": 3, "length_penalty": 0.0}

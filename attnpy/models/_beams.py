@@ -132,8 +132,9 @@ def search(
 
 def _log_softmax(scores: Array, num_threads: int | None) -> NDArray[np.float64]:
     """Return the logarithms of the probabilities, (R, V)."""
+    checked = sampling.checked_scores(scores)
     _, lse = softmax(scores, num_threads)
-    logs: NDArray[np.float64] = scores.astype(np.float64) - lse[..., np.newaxis]
+    logs: NDArray[np.float64] = checked - lse[..., np.newaxis]
     return logs
 
 

@@ -75,7 +75,7 @@ def sample(
     >>> np.unique(tokens)
     array([0, 1, 2])
     """
-    scores = _checked_scores(logits)
+    scores = checked_scores(logits)
     if np.ndim(temperature) > 0 or temperature != 0:
         temperature = _checks.above(temperature, "temperature", 0)
     n_kept = scores.shape[-1] if top_k is None else _checks.count(top_k, "top_k")
@@ -819,7 +819,7 @@ def _last(
     return last
 
 
-def _checked_scores(logits: ArrayLike) -> NDArray[np.float64]:
+def checked_scores(logits: ArrayLike) -> NDArray[np.float64]:
     """Return the scores of tokens, (..., V), from which each row can draw one."""
     given = _checks.array(logits, "logits")
     _dtypes.operand(given, "logits")

@@ -116,7 +116,7 @@ def cross_entropy(
     array([[-0.25 ,  0.125,  0.125],
            [ 0.05 , -0.1  ,  0.05 ]])
     """
-    scores = _checked_scores(logits)
+    scores = checked_scores(logits)
     labels, counted = _checked_targets(targets, scores.shape, ignore_index)
     smoothing = _checked_smoothing(label_smoothing)
     _checks.one_of(reduction, "reduction", ("mean", "sum", "none"))
@@ -137,7 +137,7 @@ def cross_entropy(
     return total / n_counted if n_counted else math.nan, gradient
 
 
-def _checked_scores(logits: ArrayLike) -> Array:
+def checked_scores(logits: ArrayLike) -> Array:
     """Return the scores, (..., V)."""
     scores = _checks.array(logits, "logits")
     if scores.dtype.kind in "biu":
