@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attnpy import _attnpy, _checks, _keywords
+from attnpy import _attnpy, _checks, _keywords, _measure
 from attnpy._options import PUBLIC, Options
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from attnpy._typing import PlanOptions
 
-SECONDS = 0.2  # that a measurement lasts, or one call
+SECONDS, ROUNDS = 0.2, 51  # that a measurement lasts at most, but for one call
 PRODUCT = (256, 384, 384)  # rows, inputs and outputs: some 1 MB, in the caches
 
 
@@ -151,14 +151,10 @@ def measured(found: Explanation, call: Callable[[], Any]) -> Explanation:
     return Explanation(*found[:-2], seconds, share)
 
 
-def median_time(call: Callable[[], Any], seconds: float = SECONDS) -> float:
+def median_time(call: Callable[[], Any]) -> float:
     """Return the median time of calls in seconds."""
-    times: list[float] = []
-    begin = time.perf_counter()
-    while not times or time.perf_counter() - begin < seconds:
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
+    sample = partial(_measure.one_time, call, _measure.calls_per_sample(call))
+    times = _measure.in_turn({"call": sample}, ROUNDS, 1, SECONDS)["call"]
     return float(np.median(times))
 
 
