@@ -209,7 +209,10 @@ def parser() -> Parser:
         "--return-lse", action="store_true", help="write the LSE as well"
     )
     command.add_argument(
-        "--num-threads", type=int, metavar="N", help="number of threads"
+        "--num-threads",
+        type=int,
+        metavar="N",
+        help="number of threads (default: attnpy.get_num_threads())",
     )
     add_generate(commands)
     return main_parser
@@ -229,7 +232,9 @@ def add_generate(commands: Any) -> None:
         metavar="model.gguf",
         help="a file, or the name of an installed package that has one",
     )
-    command.add_argument("prompt", nargs="?", help="with --chat what is said first")
+    command.add_argument(
+        "prompt", nargs="?", help="the text to continue; with --chat what you say first"
+    )
     command.add_argument(
         "--chat",
         action="store_true",
@@ -264,10 +269,15 @@ def add_generate(commands: Any) -> None:
     command.add_argument(
         "--dtype",
         metavar="NAME",
-        help="make numbers of the weights, float32, bfloat16 or float16; by default "
-        "they keep the bits that they have in the file",
+        help="turn the weights into float32, bfloat16 or float16; by default they "
+        "keep the bits that they have in the file",
     )
-    command.add_argument("--num-threads", type=int, metavar="N")
+    command.add_argument(
+        "--num-threads",
+        type=int,
+        metavar="N",
+        help="number of threads (default: attnpy.get_num_threads())",
+    )
 
 
 def window_side(text: str) -> int | None:
