@@ -21,6 +21,10 @@ LOCAL = "nothing is downloaded: `hf download name --local-dir folder` fetches a 
 LENGTHS = "write lengths=, for rows padded at their ends"
 ROTARY = "write rotary=attnpy.positions.Rotary(head_dim, base=...)"
 SAMPLE = "write temperature=1 and rng=numpy.random.default_rng() to sample"
+BEAMS = (
+    "beams are for EncoderDecoder; num_samples= and a temperature draw several texts"
+)
+SCORES = "change the scores of logits(), and draw from them by sample()"
 ARRAYS = "results are NumPy arrays"
 MASK = "write mask=, True where a query may attend"
 KV_LENGTHS = "write kv_lengths=, or mask=, True where a query may attend"
@@ -100,7 +104,24 @@ LINES = (
     ("num_tokens", "max_new_tokens max_tokens max_length", ""),
     ("temperature", "do_sample", SAMPLE),
     ("num_tokens stop", "eos_token_id stop_token_ids", "write stop="),
-    ("callback", "streamer", "write callback=, or call stream()"),
+    ("callback", "streamer stream", "write callback=, or call stream()"),
+    ("num_samples", "stream streamer callback", "tokens come one by one anyway"),
+    ("num_tokens prefix", "stream streamer callback", "step() returns each "
+     "token"),
+    ("num_tokens", "stream streamer callback", "texts are returned as a whole: beams "
+     "may replace all of one; CausalDecoder has stream()"),
+    ("num_samples", "num_return_sequences", ""),
+    ("num_samples", "num_beams length_penalty early_stopping num_beam_groups", BEAMS),
+    ("num_samples", "repetition_penalty no_repeat_ngram_size min_tokens bad_words_ids "
+     "suppress_tokens", SCORES),
+    ("draft", "assistant_model", ""),
+    ("draft", "prompt_lookup_num_tokens", 'write draft="lookup"'),
+    ("num_tokens", "generation_config", "write its settings as arguments"),
+    ("target_language", "tgt_lang", ""),
+    ("source_language", "src_lang", ""),
+    ("num_tokens progress", "target_language tgt_lang source_language src_lang",
+     "TextToText.from_pretrained() has source_language= and target_language=, and "
+     "tokens of languages are forced_bos="),
     ("dtype", "torch_dtype", ""),
     ("weights packed", "load_in_8bit quantization_config", 'write weights="int8"'),
     ("weights packed", "load_in_4bit", 'write weights="int4"'),

@@ -111,6 +111,70 @@ def test_a_task_has_a_prefix_and_settings(tmp_path):
         TextToText.from_pretrained(tmp_path, task="other")
 
 
+LANGUAGES = {"nllb": ["eng_Latn", "fra_Latn"], "m2m": ["__en__", "__fr__"]}
+
+
+def tell_languages(folder, template, codes):
+    """Give a folder's tokenizer tokens of languages; the first one is usual."""
+    made = word_tokenizer()
+    made.add_special_tokens([*codes])
+    used = {"</s>": 1, codes[0]: made.token_to_id(codes[0])}
+    made.post_processor = tokenizers.processors.TemplateProcessing(
+        single=template.format(codes[0]), special_tokens=[*used.items()]
+    )
+    made.save(str(folder / "tokenizer.json"))
+    return [made.token_to_id(code) for code in codes]
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("codes", LANGUAGES.values(), ids=LANGUAGES)
+@pytest.mark.parametrize("template", ["{} $A </s>", "$A </s> {}"])
+@pytest.mark.parametrize("starts_with_language", [False, True])
+def test_languages_stand_where_models_of_many_have_them(
+    tmp_path, codes, template, starts_with_language
+):
+    write(tmp_path, "bart", vocab_size=40)
+    english, french = tell_languages(tmp_path, template, codes)
+    start = english if starts_with_language else 1
+    said = {"eos_token_id": 1, "decoder_start_token_id": start}
+    (tmp_path / "generation_config.json").write_text(json.dumps(said))
+    one, other = (code.strip("_") for code in codes)
+    writer = TextToText.from_pretrained(
+        tmp_path, source_language=other, target_language=one
+    )
+    plain = TextToText.from_pretrained(tmp_path)
+    ids = writer.tokenizer.encode(TEXTS[0]).ids
+    usual = plain.tokenizer.encode(TEXTS[0]).ids
+    assert ids == [french if token == english else token for token in usual]
+    assert french in ids
+    place = {"start": [english]} if starts_with_language else {"forced_bos": english}
+    for options in ({}, {"num_beams": 3}):
+        new = plain.model.generate(ids, 6, **place, **options).tolist()
+        ends = new.index(1) if 1 in new else len(new)
+        expected = plain.tokenizer.decode(new[:ends])
+        assert writer.generate(TEXTS[0], 6, **options) == expected
+        for same in (copy.deepcopy(writer), pickle.loads(pickle.dumps(writer))):
+            assert same.generate(TEXTS[0], 6, **options) == expected
+    assert f"source_language={other!r}, target_language={one!r}" in repr(writer)
+    with refused(ValueError, "forced_bos"):
+        writer.generate(TEXTS[0], 6, forced_bos=3)
+
+
+@pytest.mark.quick
+def test_languages_that_a_tokenizer_does_not_have_are_refused(tmp_path):
+    write(tmp_path, "bart", vocab_size=40)
+    for name in ("source_language", "target_language"):
+        with pytest.raises(ValueError, match=rf"{name}: expected .*token, of none"):
+            TextToText.from_pretrained(tmp_path, **{name: "fra_Latn"})
+    tell_languages(tmp_path, "$A </s>", LANGUAGES["nllb"])
+    for name in ("source_language", "target_language"):
+        for wrong, error in (("cat", ValueError), ("</s>", ValueError), (3, TypeError)):
+            with refused(error, name):
+                TextToText.from_pretrained(tmp_path, **{name: wrong})
+    with pytest.raises(ValueError, match=r"source_language: .* with 0 in .*Sequence"):
+        TextToText.from_pretrained(tmp_path, source_language="fra_Latn")
+
+
 @pytest.mark.quick
 def test_long_texts_are_refused_or_truncated_if_that_is_asked(tmp_path):
     write(tmp_path, "bart")

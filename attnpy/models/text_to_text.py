@@ -20,7 +20,13 @@ from attnpy._families.fields import LARGEST_SIZE
 from attnpy._files import folder_at
 from attnpy._quoting import listed, quoted
 from attnpy.checkpoints.reading import is_there, judged_elsewhere
-from attnpy.models import _generation, _marian_pieces, _sentence_folder, _texts
+from attnpy.models import (
+    _generation,
+    _languages,
+    _marian_pieces,
+    _sentence_folder,
+    _texts,
+)
 from attnpy.models.encoder_decoder import EncoderDecoder
 
 if TYPE_CHECKING:
@@ -50,10 +56,16 @@ class TextToText:
     max_length : int, optional
         Truncate texts to so many tokens. By default nothing is truncated, and texts
         that are too long for the model are refused.
+    source_language, target_language : str, optional
+        The languages of texts and of what is written, for models of many languages:
+        the names of their tokens, such as ``"deu_Latn"`` (NLLB) or ``"de_DE"`` (mBART),
+        or ``"de"`` for ``__de__`` (M2M100). The first is put where the tokenizer has
+        that of its usual language. By default texts are of this one, and the settings
+        say what is written.
 
     Attributes
     ----------
-    model, tokenizer, prefix, max_length
+    model, tokenizer, prefix, max_length, source_language, target_language
         As given.
 
     Raises
@@ -89,6 +101,8 @@ class TextToText:
     tokenizer: Any
     prefix: str
     max_length: int | None
+    source_language: str | None
+    target_language: str | None
 
     if not TYPE_CHECKING:
         __setattr__ = _parameters.set_attribute
@@ -104,6 +118,8 @@ class TextToText:
             "model": self.model,
             "prefix": self.prefix or None,
             "max_length": self.max_length,
+            "source_language": self.source_language,
+            "target_language": self.target_language,
         }
 
     __repr__ = _repr.shows(_shown)
@@ -115,10 +131,16 @@ class TextToText:
         *,
         prefix: str = "",
         max_length: int | None = None,
+        source_language: str | None = None,
+        target_language: str | None = None,
     ) -> None:
         self.model, self.tokenizer = model, tokenizer
         self.prefix, self.max_length = _texts.text(prefix, "prefix"), max_length
+        self.source_language = source_language
+        self.target_language = target_language
         self._check_parts()
+        if source_language is not None:
+            _languages.set_source(tokenizer, source_language)
         tokenizer.no_padding()
         tokenizer.no_truncation()
         if max_length is not None:
@@ -133,6 +155,8 @@ class TextToText:
                 f"model: expected an EncoderDecoder, got {type(self.model).__name__}"
             )
         _texts.check_tokenizer(self.tokenizer)
+        if self.target_language is not None:
+            _languages.token(self.tokenizer, self.target_language, "target_language")
 
     @classmethod
     def from_pretrained(
@@ -142,6 +166,8 @@ class TextToText:
         task: str | None = None,
         prefix: str | None = None,
         max_length: int | None = None,
+        source_language: str | None = None,
+        target_language: str | None = None,
         dtype: DTypeLike = np.float32,
         packed: bool = True,
         weights: Literal["int8", "int4"] | None = None,
@@ -159,7 +185,7 @@ class TextToText:
             A key of ``task_specific_params`` in ``config.json``, such as
             ``"translation_en_to_de"``: its settings win over those of the folder, and
             it has a prefix.
-        prefix, max_length : optional
+        prefix, max_length, source_language, target_language : optional
             As in `TextToText`; the prefix is by default that of the task.
         dtype, packed, weights, progress
             As in `EncoderDecoder.from_pretrained`.
@@ -194,6 +220,8 @@ class TextToText:
             tokenizer,
             prefix="" if prefix is None else prefix,
             max_length=max_length,
+            source_language=source_language,
+            target_language=target_language,
         )
 
     def generate(
@@ -244,9 +272,13 @@ class TextToText:
             If `progress` is True, and tqdm is not installed.
         TypeError, ValueError
             If an argument has the wrong kind, or is out of its range; if a text has
-            more tokens than the model has positions.
+            more tokens than the model has positions; if `forced_bos` is given beside a
+            `target_language`.
         """
         _keywords.refuse(options, _generation.SETTINGS, "TextToText.generate()")
+        begin: dict[str, Any] = {}
+        if self.target_language is not None:
+            begin = self._beginning(options)
         batch_size = _checks.count(batch_size, "batch_size")
         is_one = isinstance(texts, str)
         given = [texts] if is_one else texts
@@ -255,11 +287,11 @@ class TextToText:
         size = _texts.WINDOW * batch_size
         with _progress.bar(_progress.checked(progress), n_texts, "text") as done:
             for window in _texts.windows(given, size, "texts", _texts.text):
-                begin = len(found)
+                first = len(found)
                 found += [None] * len(window)
                 whole = [self.prefix + text for text in window]
                 codes = _texts.encoded(self.tokenizer, whole, num_threads)
-                self._check_lengths([*map(len, codes)], begin)
+                self._check_lengths([*map(len, codes)], first)
                 for chosen in _texts.batches([*map(len, codes)], batch_size):
                     rows = [codes[i].ids for i in chosen]
                     tokens = self.model.generate(
@@ -268,13 +300,32 @@ class TextToText:
                         lengths=[*map(len, rows)],
                         rng=rng,
                         num_threads=num_threads,
-                        **options,
+                        **{**options, **begin},
                     )
                     for i, text in zip(chosen, self._decoded(tokens), strict=True):
-                        found[begin + i] = text
+                        found[first + i] = text
                     done(len(chosen))
         result: str | list[Any] = found[0] if is_one else found
         return result
+
+    def _beginning(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what makes texts begin with the token of the target's language.
+
+        It is the first new token, or stands where the model's `start` is a language.
+        """
+        assert self.target_language is not None
+        if options.get("forced_bos") is not None:
+            raise ValueError(
+                f"forced_bos: expected None with target_language = "
+                f"{self.target_language!r}, got {options['forced_bos']}"
+            )
+        number = _languages.token(
+            self.tokenizer, self.target_language, "target_language"
+        )[1]
+        start = self.model.start
+        if start is None or _languages.is_language(self.tokenizer, start):
+            return {"start": [number], "forced_bos": None}
+        return {"forced_bos": number}
 
     def _check_lengths(self, lengths: list[int], begin: int) -> None:
         most = self.model.max_length

@@ -613,6 +613,9 @@ def text_to_text(both: attnpy.models.EncoderDecoder, tokenizer: Any) -> None:
     writer = attnpy.models.TextToText(both, tokenizer, prefix="summarize: ")
     assert_type(writer.generate(["a", "b"], 9, num_beams=4), str | list[Any])
     read = attnpy.models.TextToText.from_pretrained("folder", task="summarization")
+    attnpy.models.TextToText(
+        both, tokenizer, source_language="eng_Latn", target_language="fra_Latn"
+    )
     assert_type(read, attnpy.models.TextToText)
     assert_type([read.prefix, read.max_length], list[str | int | None])
     read.generate("a", batch_size=2, early_stopping=True)
