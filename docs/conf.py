@@ -10,6 +10,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "_extensions"))
 
+import pictures
+
 import attnpy
 
 project = "attnpy"
@@ -141,7 +143,8 @@ html_theme_options = {
 
 
 def setup(app):
-    """Leave out what the fields of named tuples say of themselves."""
+    """Fill thumbnails, and leave out what fields of named tuples say of themselves."""
+    app.connect("builder-inited", pictures.fill_thumbnails, priority=900)
     app.connect(
         "autodoc-skip-member",
         lambda app, what, name, member, skip, options: (

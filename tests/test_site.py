@@ -126,6 +126,19 @@ def test_every_kind_of_picture_is_in_the_gallery(module):
 # ---- Pages ---------------------------------------------------------------------------
 
 
+VIEWS = [path for path in GALLERY if path.parent.name == "views"]
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("path", VIEWS, ids=lambda path: path.stem)
+def test_a_view_names_its_small_picture(path):
+    named = re.findall(
+        r'^# sphinx_gallery_thumbnail_path = "(.*)"$', path.read_text(), re.M
+    )
+    assert named == [f"docs/pictures/views/{path.stem}.png"]
+    assert (ROOT.parent / named[0]).read_bytes().startswith(b"\x89PNG")
+
+
 @pytest.mark.quick
 def test_the_first_page_prints_what_its_comments_say():
     pytest.importorskip("matplotlib").use("Agg")

@@ -6,6 +6,8 @@ Lines join queries, on the left, with the keys that they look at. Point at a tok
 see its weights as numbers; choose layer and heads above.
 """
 
+# sphinx_gallery_thumbnail_path = "docs/pictures/views/head_view.png"
+
 import numpy as np
 
 import attnpy

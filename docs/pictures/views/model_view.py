@@ -5,6 +5,8 @@ All heads of a model
 A small picture of each head, with a row for each layer. Click one to enlarge it.
 """
 
+# sphinx_gallery_thumbnail_path = "docs/pictures/views/model_view.png"
+
 import numpy as np
 
 import attnpy

@@ -6,6 +6,8 @@ Each step of a head: a query's numbers times those of each key, their scaled sum
 is the score, and the weight from the softmax.
 """
 
+# sphinx_gallery_thumbnail_path = "docs/pictures/views/neuron_view.png"
+
 import numpy as np
 
 from attnpy.view import neuron_view
