@@ -63,7 +63,7 @@ class Parts(NamedTuple):
 
 @_keywords.answering
 class QuantizedWeight:
-    r"""A matrix of 8 or 4 bits, which a layer takes in place of one of numbers.
+    r"""A matrix of 8 or 4 bits, which a layer takes in place of an array.
 
     `quantize` makes one of a matrix; `from_blocks` of codes and scales that are there.
     It cannot be written to. A product with it has the same bits on every CPU.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @_keywords.answering
 class Embedding:
-    """A table of vectors, of which a call returns those that it is given numbers of.
+    """A table of vectors; a call returns those whose numbers it is given.
 
     Parameters
     ----------

@@ -1,9 +1,10 @@
-"""Whole models, small enough to read: BERT, and decoders such as GPT-2, Llama, Gemma.
+"""Whole models of texts and pictures, small enough to read: encoders and decoders.
 
 They are embeddings around the stacks of `attnpy.blocks`, and their weights come from
 the checkpoints of `attnpy.checkpoints`. `SentenceEncoder` turns text into vectors, and
 `CrossEncoder` pairs of texts into scores, with a tokenizer of the tokenizers package.
-`TextToText` turns texts into other texts.
+`TextToText` turns texts into other texts, and `ImageClassifier` and `ImageTextEncoder`
+take pictures.
 """
 
 from attnpy.models.bert import BertEncoder
