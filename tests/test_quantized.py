@@ -181,6 +181,19 @@ def test_zeros_and_tiny_and_huge_numbers_are_multiplied(activations):
     assert np.isfinite(got).all() and got[2].any()
 
 
+@pytest.mark.parametrize("tier", TIERS)
+@pytest.mark.parametrize("size", [1, 1.1, 1e-36, 1e-37, 1e-40, 1e30])
+@pytest.mark.quick(tier=TIERS[:1], size=[1.1])
+def test_quotients_next_to_ties_round_as_they_are(tier, size):
+    scale = np.float32(size)
+    ties = (np.arange(-127, 127, dtype=np.float32) + np.float32(0.5)) * scale
+    x = np.tile(ties, (3, 1))
+    x[1], x[2] = np.nextafter(ties, 2 * ties), np.nextafter(ties, 0 * ties)
+    x[:, 0] = 127 * scale
+    weight = attnpy.quantize(normal(254, 50), group="column", activations="int8")
+    assert_same_bits(linear_on(tier, x, weight), oracle(x, weight))
+
+
 @pytest.mark.quick
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_16_bits_are_computed_in_float32_and_rounded_once(dtype):

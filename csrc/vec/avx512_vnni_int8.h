@@ -69,7 +69,8 @@ static inline v_four v_load_four(const term *p)
 
 static inline v_dots v_add_dots(v_dots sum, v_quads w, v_four x)
 {
-    return _mm512_dpbusd_epi32(sum, w, x);
+    sum = _mm512_dpbusd_epi32(sum, w, x);
+    return sum;
 }
 
 static inline v_real v_float_dots(const v_dots sums[DOTS])

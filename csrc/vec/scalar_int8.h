@@ -62,8 +62,8 @@ static inline v_quads v_load_ready(const code *p)
     return (v_quads){{p[0], p[1], p[2], p[3]}};
 }
 
-/* Stores LANES integers from -127 to 127, which are floats, as numbers of a row. */
-static inline void v_store_terms(term *p, v_real a) { *p = (term)a; }
+/* Stores LANES integers from -127 to 127, which are floats, as numbers of a row; for NaN any. */
+static inline void v_store_terms(term *p, v_real a) { *p = a != a ? 0 : (term)a; }
 
 /* Four numbers of a row, for every column. */
 static inline v_four v_load_four(const term *p) { return v_load_ready(p); }

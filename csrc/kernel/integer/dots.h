@@ -17,19 +17,21 @@ load_quads(const char *codes, int at, const int half, const code_form form, int 
                              : v_upper_quads(codes + at, zero);
 }
 
-/* n_rows from row r on, n_reals vectors of columns from `column` on. */
+/* n_rows from row r on, n_reals vectors of columns from `column` on. If it makes codes ready, these
+ * are stored for the other rows. With each step n_lines are prefetched, from `next` on. */
 static INLINE void
 add_dots(const integer_product *m, const int n_rows, const int n_reals, ptrdiff_t r,
-         ptrdiff_t column, const code_form form)
+         ptrdiff_t column, const code_form form, const bool makes, const char *next,
+         const int n_lines)
 {
-    const ptrdiff_t step = step_of(form, sizeof(code));
-    const ptrdiff_t first = column * ATTN_QUAD;
-    const char *codes =
-        (const char *)m->codes + first * (form == READY ? (int)sizeof(code) : 1);
+    const ptrdiff_t first = column * ATTN_QUAD, step = step_of(form, sizeof(code));
+    const char *codes = form == READY ? (const char *)((const code *)m->ready + first)
+                                      : (const char *)m->codes + first;
+    code *ready = (code *)m->ready + first;
     const term *x = m->terms + r * m->row;
     v_real sums[INT8_ROWS][PANEL_REALS];
 
-    load_outputs(m, sums, n_rows, n_reals, r, column);
+    load_outputs(m, sums, n_rows, n_reals, r, column, m->is_first);
     for (ptrdiff_t p = 0, left = m->n; left > 0; p++, left -= m->part) {
         v_dots dots[INT8_ROWS][PANEL_REALS * DOTS];
         UNROLLED for (int i = 0; i < n_rows; i++)
@@ -51,22 +53,25 @@ add_dots(const integer_product *m, const int n_rows, const int n_reals, ptrdiff_
                 UNROLLED for (int j = 0; j < n_reals * DOTS; j++)
                 {
                     v_quads w = load_quads(codes, j * QUADS_CODES, half, form, m->zero);
+                    if (makes) {
+                        v_store_ready(ready + half * QUAD_ROW + j * QUADS_CODES, w);
+                    }
                     UNROLLED for (int i = 0; i < n_rows; i++)
                     {
                         dots[i][j] = v_add_dots(dots[i][j], w, four[i]);
                     }
                 }
             }
-            if (form != READY) {
-                prefetch_codes(codes, (int)step);
-            }
+            ready += 2 * QUAD_ROW;
+            next = prefetch_lines(next, n_lines);
         }
         UNROLLED for (int i = 0; i < n_rows; i++)
         {
             UNROLLED for (int j = 0; j < n_reals; j++)
             {
+                v_real products = v_float_dots(dots[i] + j * DOTS);
                 sums[i][j] = add_part(m, p * PANEL + column + j * LANES, r + i, p,
-                                      v_float_dots(dots[i] + j * DOTS), sums[i][j]);
+                                      products, sums[i][j]);
             }
         }
     }
@@ -77,21 +82,47 @@ add_dots(const integer_product *m, const int n_rows, const int n_reals, ptrdiff_
 static INLINE void
 add_row_of_integers(const integer_product *m, ptrdiff_t r, const code_form form)
 {
+    const char *next = (const char *)m->codes + AHEAD;
+
     for (ptrdiff_t k = 0; k < PANEL; k += INT8_ONE * LANES) {
-        add_dots(m, 1, INT8_ONE, r, k, form);
+        add_dots(m, 1, INT8_ONE, r, k, form, false, next, lines_of(form));
     }
 }
 
-/* All of n rows: with a ready panel in tiles, of which each row that is left is one. */
+/* All columns of a tile from row r on. Every tile prefetches a part of the next chunk of codes,
+ * which lie behind these. */
+static INLINE void
+add_tile_of_integers(const integer_product *m, ptrdiff_t r, const code_form form,
+                     const bool makes)
+{
+    enum { TILE_LINES = QUAD_ROW / LINE };
+    ptrdiff_t n_bytes = m->n / ATTN_CODE_ROWS * TILE_LINES * LINE;
+    ptrdiff_t n_shares = m->bits / 4, share = r / INT8_ROWS % n_shares;
+    const char *next = (const char *)m->codes + (n_shares + share) * n_bytes;
+
+    for (ptrdiff_t k = 0; k < PANEL; k += INT8_REALS * LANES) {
+        add_dots(m, INT8_ROWS, INT8_REALS, r, k, form, makes, next, TILE_LINES);
+    }
+}
+
+/* All of n rows: of many in tiles, of which the first one makes codes ready; each row that is
+ * left is one. */
 static NOINLINE void
 add_integers(const integer_product *m, ptrdiff_t n, code_form form)
 {
     ptrdiff_t r = 0;
 
-    for (; form == READY && n - r >= INT8_ROWS; r += INT8_ROWS) {
-        for (ptrdiff_t k = 0; k < PANEL; k += INT8_REALS * LANES) {
-            add_dots(m, INT8_ROWS, INT8_REALS, r, k, READY);
+    if (form != READY && n >= SHARED_FROM && n >= INT8_ROWS) {
+        if (form == CODES_8) {
+            add_tile_of_integers(m, 0, CODES_8, true);
+        } else {
+            add_tile_of_integers(m, 0, CODES_4, true);
         }
+        r = INT8_ROWS;
+        form = READY;
+    }
+    for (; form == READY && n - r >= INT8_ROWS; r += INT8_ROWS) {
+        add_tile_of_integers(m, r, READY, false);
     }
     for (; r < n; r++) {
         switch (form) {

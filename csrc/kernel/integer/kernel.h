@@ -23,8 +23,8 @@ static void
 add_products(const integer_product *m, ptrdiff_t n, code_form form)
 {
 #if defined(INTEGER_UNIT)
-    if (form == READY) {
-        add_integers_on_unit(m, n);
+    if (n >= SHARED_FROM) {
+        add_integers_on_unit(m, n, form);
         return;
     }
 #endif
@@ -38,56 +38,50 @@ add_chunk(integer_work *w, ptrdiff_t panel, ptrdiff_t part, ptrdiff_t n, float *
     const attn_quantized *q = w->q;
     ptrdiff_t n_parts = w->n_parts - part < w->chunk ? w->n_parts - part : w->chunk;
     ptrdiff_t group = part * w->part / q->group;
-    ptrdiff_t n_code_rows = rows_of_parts(w, part, n_parts);
-    code_form form = n >= SHARED_FROM ? READY : q->bits == 8 ? CODES_8 : CODES_4;
+    ptrdiff_t at = (panel * w->n_code_rows + part * w->part) * PANEL;
+    code_form form = q->bits == 8 ? CODES_8 : CODES_4;
     integer_product m = {
-        .codes = fetch_codes(w, panel, part, n_code_rows, form),
+        .codes = q->codes + at * q->bits / 8,
+        .ready = w->ready,
+        .bits = q->bits,
         .zero = q->zero,
-        .n = n_code_rows,
+        .n = rows_of_parts(w, part, n_parts),
         .part = w->part,
         .scale = fetch_factors(w, &q->scale, panel, group, n_parts, w->factors),
         .row = w->row,
         .n_parts = w->n_parts,
         .minimum_by = w->minimum_by + part,
-        .output = output};
+        .output = output,
+        .is_first = part == 0};
 
     if (q->minimum.fine != NULL) {
         m.minimum = fetch_factors(w, &q->minimum, panel, group, n_parts,
                                   w->factors + w->chunk * PANEL);
     }
-    if (q->rounds_rows) {
-        m.terms = w->terms + part * w->part;
-        m.scales = w->scales + part;
-        m.begins = w->begins + part;
-        add_products(&m, n, form);
-    } else {
+    if (!q->rounds_rows) {
         m.reals = w->reals + part * w->part;
         add_floats(&m, n, form);
+        return;
     }
-}
-
-/* Of NaN's bit patterns results have one, on every CPU. */
-static void
-unify_nan(float *row)
-{
-    for (int k = 0; k < PANEL; k += LANES) {
-        v_real sum = v_load(row + k);
-        v_store(row + k, v_select(v_is_nan(sum), v_set1(NAN), sum));
+    if (is_always_ready(q) && n >= SHARED_FROM) {
+        m.ready = (void *)m.codes;
+        form = READY;
     }
+    m.terms = w->terms + part * w->part;
+    m.scales = w->scales + part;
+    m.begins = w->begins + part;
+    add_products(&m, n, form);
 }
 
 /* The sums of n rows that are loaded with a panel. */
 static void
 multiply_panel(integer_work *w, ptrdiff_t panel, ptrdiff_t n, float *output)
 {
-    for (ptrdiff_t r = 0; r < n; r++) {
+    for (ptrdiff_t r = 0; r < n && w->n_parts == 0; r++) {
         memset(output + r * OUTPUT_ROW, 0, PANEL * sizeof *output);
     }
     for (ptrdiff_t part = 0; part < w->n_parts; part += w->chunk) {
         add_chunk(w, panel, part, n, output);
-    }
-    for (ptrdiff_t r = 0; r < n; r++) {
-        unify_nan(output + r * OUTPUT_ROW);
     }
 }
 

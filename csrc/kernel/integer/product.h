@@ -7,8 +7,9 @@
 
 /* A chunk of a panel, and some rows. */
 typedef struct {
-    const void *codes; /* packed or ready */
-    int zero;          /* of codes of 4 bits */
+    const char *codes; /* packed */
+    void *ready;       /* the same, or room for them */
+    int bits, zero;    /* of these codes */
     ptrdiff_t n, part; /* rows of W in all parts, and in one; the last may be shorter */
     const float *scale;   /* (parts, PANEL) */
     const float *minimum; /* (parts, PANEL), or NULL */
@@ -19,31 +20,38 @@ typedef struct {
     const int32_t *begins;
     ptrdiff_t n_parts; /* from row to row of these */
     float *output;     /* (rows, OUTPUT_ROW), from the panel on */
+    bool is_first;     /* of a panel's chunks: sums begin */
 } integer_product;
 
-/* sums = n_rows rows of the output from row r on, or the output = sums. */
+/* sums = n_rows rows of the output from row r on, or 0 where sums begin. */
 static INLINE void
 load_outputs(const integer_product *m, v_real sums[][PANEL_REALS], const int n_rows,
-             const int n_reals, ptrdiff_t r, ptrdiff_t column)
+             const int n_reals, ptrdiff_t r, ptrdiff_t column, bool begins)
 {
-    UNROLLED for (int i = 0; i < n_rows; i++)
+    const float *from = m->output + r * OUTPUT_ROW + column;
+
+    UNROLLED for (int i = 0; i < n_rows; i++, from += OUTPUT_ROW)
     {
         UNROLLED for (int j = 0; j < n_reals; j++)
         {
-            sums[i][j] = v_load(m->output + (r + i) * OUTPUT_ROW + column + j * LANES);
+            sums[i][j] = begins ? v_set1(0) : v_load(from + j * LANES);
         }
     }
 }
 
+/* The output = sums. Of NaN's bit patterns results have one, on every CPU. */
 static INLINE void
 store_outputs(const integer_product *m, v_real sums[][PANEL_REALS], const int n_rows,
               const int n_reals, ptrdiff_t r, ptrdiff_t column)
 {
-    UNROLLED for (int i = 0; i < n_rows; i++)
+    float *to = m->output + r * OUTPUT_ROW + column;
+
+    UNROLLED for (int i = 0; i < n_rows; i++, to += OUTPUT_ROW)
     {
         UNROLLED for (int j = 0; j < n_reals; j++)
         {
-            v_store(m->output + (r + i) * OUTPUT_ROW + column + j * LANES, sums[i][j]);
+            v_real sum = sums[i][j];
+            v_store(to + j * LANES, v_select(v_is_nan(sum), v_set1(NAN), sum));
         }
     }
 }
@@ -67,20 +75,29 @@ add_part(const integer_product *m, ptrdiff_t at, ptrdiff_t r, ptrdiff_t part,
     return sum;
 }
 
-static INLINE void
-prefetch_codes(const char *codes, const int n)
-{
-    UNROLLED for (int at = 0; at < n; at += 64)
-    {
-        __builtin_prefetch(codes + AHEAD + at, 0, 2);
-    }
-}
-
 /* Bytes from ATTN_CODE_ROWS rows of W to the next, and of a column in them. */
 static INLINE ptrdiff_t
 step_of(const code_form form, const ptrdiff_t ready)
 {
     return QUAD_ROW * (form == READY ? 2 * ready : form == CODES_8 ? 2 : 1);
+}
+
+/* Cache lines of such a step, of packed codes. */
+static INLINE int
+lines_of(const code_form form)
+{
+    return form == READY ? 0 : QUAD_ROW * (form == CODES_8 ? 2 : 1) / LINE;
+}
+
+/* Prefetches n lines; returns where the next one is. */
+static INLINE const char *
+prefetch_lines(const char *next, const int n)
+{
+    UNROLLED for (int i = 0; i < n; i++, next += LINE)
+    {
+        __builtin_prefetch(next, 0, 2);
+    }
+    return next;
 }
 
 #endif

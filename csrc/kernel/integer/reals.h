@@ -18,12 +18,13 @@ add_reals(const integer_product *m, const int n_rows, const int n_reals, ptrdiff
           ptrdiff_t column, const code_form form)
 {
     const ptrdiff_t step = step_of(form, sizeof(float));
-    const char *codes = (const char *)m->codes +
-                        column * (form == READY ? (int)sizeof(float) : ATTN_QUAD);
+    const char *codes = form == READY ? (const char *)((const float *)m->ready + column)
+                                      : m->codes + column * ATTN_QUAD;
+    const char *next = codes + AHEAD;
     const float *x = m->reals + r * m->row;
     v_real sums[FLOAT_ROWS][PANEL_REALS];
 
-    load_outputs(m, sums, n_rows, n_reals, r, column);
+    load_outputs(m, sums, n_rows, n_reals, r, column, m->is_first);
     for (ptrdiff_t p = 0, left = m->n; left > 0; p++, left -= m->part) {
         v_real chains[FLOAT_ROWS][PANEL_REALS];
         UNROLLED for (int i = 0; i < n_rows; i++)
@@ -57,7 +58,7 @@ add_reals(const integer_product *m, const int n_rows, const int n_reals, ptrdiff
                 }
             }
             if (form != READY) {
-                prefetch_codes(codes, (int)step);
+                next = prefetch_lines(next, lines_of(form));
             }
         }
         UNROLLED for (int i = 0; i < n_rows; i++)
@@ -72,11 +73,45 @@ add_reals(const integer_product *m, const int n_rows, const int n_reals, ptrdiff
     store_outputs(m, sums, n_rows, n_reals, r, column);
 }
 
+/* The floats of LANES columns in four rows. */
+static INLINE void
+store_codes(float *to, v_bytes bytes)
+{
+    UNROLLED for (int t = 0; t < ATTN_QUAD; t++)
+    {
+        v_store(to + t * PANEL, v_float_codes(bytes, t));
+    }
+}
+
+/* Makes n rows of codes ready for products of floats. */
+static void
+make_floats_ready(const integer_product *m)
+{
+    const char *from = m->codes;
+    float *to = m->ready;
+
+    for (ptrdiff_t k = 0; k < m->n; k += ATTN_CODE_ROWS, to += 2 * QUAD_ROW) {
+        for (int i = 0; i < PANEL; i += LANES) {
+            const char *at = from + i * ATTN_QUAD;
+            bool wide = m->bits == 8;
+            store_codes(to + i, wide ? v_load_bytes(at) : v_lower_bytes(at, m->zero));
+            store_codes(to + QUAD_ROW + i, wide ? v_load_bytes(at + QUAD_ROW)
+                                                : v_upper_bytes(at, m->zero));
+        }
+        from += QUAD_ROW * m->bits / 4;
+    }
+}
+
+/* All of n rows: of many in tiles, with codes that are made ready once. */
 static NOINLINE void
 add_floats(const integer_product *m, ptrdiff_t n, code_form form)
 {
     ptrdiff_t r = 0;
 
+    if (n >= SHARED_FROM) {
+        make_floats_ready(m);
+        form = READY;
+    }
     for (; form == READY && n - r >= FLOAT_ROWS; r += FLOAT_ROWS) {
         for (ptrdiff_t k = 0; k < PANEL; k += FLOAT_REALS * LANES) {
             add_reals(m, FLOAT_ROWS, FLOAT_REALS, r, k, READY);

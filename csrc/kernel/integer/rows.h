@@ -4,50 +4,114 @@
 
 #include "kernel/integer/task.h"
 
-/* The scale of n numbers, max |x| / 127: 0 where that is, NaN if one is not finite. Zeros
- * fill them up to a multiple of NUMBERS, here and below. */
-static float
-scale_of(const float *x, ptrdiff_t n)
-{
-    v_real most = v_set1(0), not_finite = v_set1(0);
+#include <float.h>
 
-    for (ptrdiff_t k = 0; k < n; k += LANES) {
-        v_real a = v_load(x + k);
-        most = v_max(most, v_max(a, v_sub(v_set1(0), a)));
-        not_finite = v_fma(a, v_set1(0), not_finite);
+/* The largest |x| of n numbers, if all are finite. Zeros fill them up to a multiple of NUMBERS,
+ * here and below. */
+static float
+largest_of(const float *x, ptrdiff_t n)
+{
+    v_real most = v_set1(0);
+
+    for (ptrdiff_t k = 0; k < n; k += NUMBERS) {
+        UNROLLED for (int i = 0; i < NUMBERS; i += LANES)
+        {
+            v_real a = v_load(x + k + i);
+            most = v_max(v_max(a, v_sub(v_set1(0), a)), most);
+        }
     }
-    if (v_bits_of(v_is_nan(not_finite)) != 0) {
-        return NAN;
-    }
-    return v_reduce_max(most) / 127;
+    return v_reduce_max(most);
 }
 
-/* to = n numbers divided by their scale, rounded to integers from -127 to 127; their total,
- * which floats hold exactly. Of a subnormal scale few bits are left, so that quotients may be
- * larger. */
-static int32_t
-round_numbers(term *to, const float *x, ptrdiff_t n, float scale)
+static bool
+are_finite(const float *x, ptrdiff_t n)
+{
+    v_real sum = v_set1(0);
+
+    for (ptrdiff_t k = 0; k < n; k += LANES) {
+        sum = v_fma(v_load(x + k), v_set1(0), sum);
+    }
+    return v_bits_of(v_is_nan(sum)) == 0;
+}
+
+/* What all lanes, which are integers, add up to. */
+static float
+total_of(v_real lanes)
+{
+    float total[LANES];
+
+    v_store(total, lanes);
+    for (int n = LANES / 2; n > 0; n /= 2) {
+        for (int i = 0; i < n; i++) {
+            total[i] += total[i + n];
+        }
+    }
+    return total[0];
+}
+
+/* to = n numbers times a normal scale's reciprocal, rounded to integers; `total` is what these
+ * add up to, which floats hold exactly, or NaN if a number is. Products differ from quotients by
+ * less than 3e-5, since none is above 127: false if one may be so near a tie that its quotient
+ * rounds otherwise. */
+static bool
+round_products(term *to, const float *x, ptrdiff_t n, float scale, float *total)
+{
+    const v_real by = v_set1(1 / scale);
+    v_real sum = v_set1(0), farthest = v_set1(0);
+
+    for (ptrdiff_t k = 0; k < n; k += NUMBERS) {
+        UNROLLED for (int i = 0; i < NUMBERS; i += LANES)
+        {
+            v_real a = v_mul(v_load(x + k + i), by), whole = v_round(a);
+            v_real rest = v_sub(a, whole);
+            farthest = v_max(farthest, v_mul(rest, rest));
+            sum = v_add(sum, whole);
+            v_store_terms(to + k + i, whole);
+        }
+    }
+    *total = total_of(sum);
+    return v_reduce_max(farthest) < 0.49996f * 0.49996f;
+}
+
+/* The same by division, for any scale above 0. Of a subnormal one few bits are left, so that
+ * quotients may be above 127; they become that. */
+static float
+round_quotients(term *to, const float *x, ptrdiff_t n, float scale)
 {
     const v_real least = v_set1(-127), zero = v_set1(0), by = v_set1(scale);
     v_real total = zero;
-    float totals[LANES];
-    int32_t sum = 0;
 
-    if (!(scale > 0)) {
-        memset(to, 0, (size_t)n * sizeof *to);
-        return 0;
-    }
     for (ptrdiff_t k = 0; k < n; k += LANES) {
         v_real a = v_round(v_div(v_load(x + k), by));
         a = v_max(v_sub(zero, v_max(a, least)), least);
         total = v_sub(total, a);
         v_store_terms(to + k, v_sub(zero, a));
     }
-    v_store(totals, total);
-    for (int i = 0; i < LANES; i++) {
-        sum += (int32_t)totals[i];
+    return total_of(total);
+}
+
+/* to = n numbers divided by their scale, rounded to integers from -127 to 127. Returns the scale,
+ * max |x| / 127: 0 where that is, NaN if a number is not finite. */
+static float
+round_numbers(term *to, const float *x, ptrdiff_t n, int32_t *total)
+{
+    float scale = largest_of(x, n) / 127, sum = 0;
+
+    if (scale >= FLT_MIN && scale <= FLT_MAX) {
+        bool is_sure = round_products(to, x, n, scale, &sum);
+        if (is_sure && sum == sum) {
+            *total = (int32_t)sum;
+            return scale;
+        }
     }
-    return sum;
+    bool finite = are_finite(x, n);
+    if (finite && scale > 0) {
+        *total = (int32_t)round_quotients(to, x, n, scale);
+        return scale;
+    }
+    memset(to, 0, (size_t)n * sizeof *to);
+    *total = 0;
+    return finite ? 0 : NAN;
 }
 
 /* Rounds row r, part by part. */
@@ -57,9 +121,9 @@ round_row(integer_work *w, ptrdiff_t r)
     for (ptrdiff_t p = 0; p < w->n_parts; p++) {
         ptrdiff_t at = p * w->part, sum = r * w->n_parts + p,
                   n = rows_of_parts(w, p, 1);
-        float scale = scale_of(w->reals + at, n);
-        int32_t total =
-            round_numbers(w->terms + r * w->row + at, w->reals + at, n, scale);
+        int32_t total;
+        float scale =
+            round_numbers(w->terms + r * w->row + at, w->reals + at, n, &total);
         w->scales[sum] = scale;
         w->begins[sum] = -OFFSET * total;
         if (w->q->minimum.fine != NULL) {

@@ -33,7 +33,7 @@ enum { BEYOND = UNIT_STEP, WHOLE_ROWS = UNIT_ROWS };
 enum { BEYOND = 0, WHOLE_ROWS = 1 };
 #endif
 
-/* How codes lie: packed, 8 or 4 bits each; or ready for products, each a `code` of the
+/* How codes are read: packed, 8 or 4 bits each; or ready for products, each a `code` of the
  * vocabulary where rows are rounded, else a float, (rows of W, PANEL). */
 typedef enum { CODES_8, CODES_4, READY } code_form;
 
@@ -52,9 +52,9 @@ typedef struct {
     int32_t *begins;     /* and what their products with codes begin with */
     float *minimum_by;   /* (rows, n_parts): what minimums are multiplied by */
     float *factors;      /* (2, chunk, PANEL): scales and minimums */
-    void *ready;         /* a chunk of a panel; NULL where codes are read as they lie */
-    float *output;       /* (rows, OUTPUT_ROW) */
-    float *staged;       /* (OUTPUT_COLUMNS), for the bias */
+    void *ready;   /* a chunk of a panel; NULL where codes are ready as they lie */
+    float *output; /* (rows, OUTPUT_ROW) */
+    float *staged; /* (OUTPUT_COLUMNS), for the bias */
 } integer_work;
 
 /* How many rows of W are a part. */

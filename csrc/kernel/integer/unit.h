@@ -5,6 +5,28 @@
 
 #include "kernel/integer/product.h"
 
+/* Makes codes ready, with zeros beyond their rows. */
+static void
+make_codes_ready(const integer_product *m)
+{
+    const char *from = m->codes;
+    code *to = m->ready;
+
+    for (ptrdiff_t k = 0; k < m->n; k += ATTN_CODE_ROWS, to += 2 * QUAD_ROW) {
+        for (int i = 0; i < QUAD_ROW; i += QUADS_CODES) {
+            bool wide = m->bits == 8;
+            v_quads lower =
+                wide ? v_load_quads(from + i) : v_lower_quads(from + i, m->zero);
+            v_quads upper = wide ? v_load_quads(from + QUAD_ROW + i)
+                                 : v_upper_quads(from + i, m->zero);
+            v_store_ready(to + i, lower);
+            v_store_ready(to + QUAD_ROW + i, upper);
+        }
+        from += QUAD_ROW * m->bits / 4;
+    }
+    memset(to, 0, BEYOND * PANEL * sizeof *to);
+}
+
 /* Terms of a step: each part but a chunk's last has whole steps. What that one lacks are zeros
  * among the ready codes, whatever x is there. */
 static int
@@ -19,12 +41,15 @@ add_unit_sums(const integer_product *m, const int32_t *sums, ptrdiff_t r, ptrdif
               ptrdiff_t part)
 {
     for (ptrdiff_t i = r; i < r + n; i++, sums += UNIT_SUMS) {
-        float *to = m->output + i * OUTPUT_ROW;
-        for (int j = 0; j < PANEL; j += LANES) {
-            v_dots dots = v_load_dots(sums + j);
-            v_store(to + j, add_part(m, part * PANEL + j, i, part, v_float_dots(&dots),
-                                     v_load(to + j)));
+        v_real row[1][PANEL_REALS];
+        load_outputs(m, row, 1, PANEL_REALS, i, 0, m->is_first && part == 0);
+        UNROLLED for (int j = 0; j < PANEL_REALS; j++)
+        {
+            v_dots dots = v_load_dots(sums + j * LANES);
+            row[0][j] = add_part(m, part * PANEL + j * LANES, i, part,
+                                 v_float_dots(&dots), row[0][j]);
         }
+        store_outputs(m, row, 1, PANEL_REALS, i, 0);
     }
 }
 
@@ -34,7 +59,7 @@ add_unit_rows(const integer_product *m, ptrdiff_t r, ptrdiff_t n, int step,
               const bool two)
 {
     int32_t sums[2 * UNIT_NEXT];
-    const code *codes = m->codes;
+    const code *codes = m->ready;
     const term *x = m->terms + r * m->row;
 
     for (ptrdiff_t p = 0, left = m->n; left > 0; p++, left -= m->part) {
@@ -49,12 +74,15 @@ add_unit_rows(const integer_product *m, ptrdiff_t r, ptrdiff_t n, int step,
     }
 }
 
-/* All of n rows, with ready codes. */
+/* All of n rows. Codes are ready as they lie, or become so first. */
 static NOINLINE void
-add_integers_on_unit(const integer_product *m, ptrdiff_t n)
+add_integers_on_unit(const integer_product *m, ptrdiff_t n, code_form form)
 {
     int step = unit_step(m->part);
 
+    if (form != READY) {
+        make_codes_ready(m);
+    }
     u_publish(m);
     u_begin(step);
     for (ptrdiff_t r = 0; r < n; r += 2 * UNIT_ROWS) {
