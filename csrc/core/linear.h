@@ -74,11 +74,10 @@ typedef struct {
     size_t (*workspace_size)(const attn_linear_problem *);
     void (*run)(const attn_linear_problem *, const attn_linear_task *,
                 const attn_worker *);
-    /* What products of integers leave to the kernel of float32: n rows of x as floats; and
-     * sums (rows, row) of a task, which are changed, to outputs. `staged` has room for the
-     * bias. */
-    void (*load_rows)(const attn_linear_problem *, ptrdiff_t first_row, ptrdiff_t n,
-                      float *to, ptrdiff_t row);
+    /* What products of integers leave to the kernel of float32: a row of x as floats, where it
+     * lies or else in `to`; and sums (rows, row) of a task, which are changed, to outputs.
+     * `staged` has room for the bias. */
+    const float *(*load_row)(const attn_linear_problem *, ptrdiff_t row, float *to);
     void (*store_sums)(const attn_linear_problem *, const attn_linear_task *,
                        float *sums, ptrdiff_t row, float *staged);
 } attn_linear_kernel;

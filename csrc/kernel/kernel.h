@@ -37,7 +37,7 @@ const attn_kernel KERNEL = {
             .has_row_form = true,
             .workspace_size = linear_workspace_size,
 #if REAL_BITS == 32 && TERMS == 1
-            .load_rows = load_linear_rows,
+            .load_row = load_linear_row,
             .store_sums = store_linear_sums,
 #endif
             .run = run_linear},

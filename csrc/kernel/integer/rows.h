@@ -6,8 +6,8 @@
 
 #include <float.h>
 
-/* The largest |x| of n numbers, if all are finite. Zeros fill them up to a multiple of NUMBERS,
- * here and below. */
+/* The largest |x| of n numbers that are not NaN. Zeros fill them up to a multiple of NUMBERS, here
+ * and below. */
 static float
 largest_of(const float *x, ptrdiff_t n)
 {
@@ -35,18 +35,17 @@ are_finite(const float *x, ptrdiff_t n)
 }
 
 /* What all lanes, which are integers, add up to. */
-static float
+static INLINE float
 total_of(v_real lanes)
 {
-    float total[LANES];
+    float lane[LANES], total[4] = {0};
 
-    v_store(total, lanes);
-    for (int n = LANES / 2; n > 0; n /= 2) {
-        for (int i = 0; i < n; i++) {
-            total[i] += total[i + n];
-        }
+    v_store(lane, lanes);
+    UNROLLED for (int i = 0; i < LANES; i++)
+    {
+        total[i % 4] += lane[i];
     }
-    return total[0];
+    return (total[0] + total[1]) + (total[2] + total[3]);
 }
 
 /* to = n numbers times a normal scale's reciprocal, rounded to integers; `total` is what these
@@ -90,44 +89,43 @@ round_quotients(term *to, const float *x, ptrdiff_t n, float scale)
     return total_of(total);
 }
 
-/* to = n numbers divided by their scale, rounded to integers from -127 to 127. Returns the scale,
- * max |x| / 127: 0 where that is, NaN if a number is not finite. */
-static float
-round_numbers(term *to, const float *x, ptrdiff_t n, int32_t *total)
+/* to = n numbers divided by their scale, rounded to integers from -127 to 127; returns their total.
+ * The scale, max |x| / 127, becomes NaN if a number is not finite. */
+static int32_t
+round_numbers(term *to, const float *x, ptrdiff_t n, float *scale)
 {
-    float scale = largest_of(x, n) / 127, sum = 0;
+    float total;
 
-    if (scale >= FLT_MIN && scale <= FLT_MAX) {
-        bool is_sure = round_products(to, x, n, scale, &sum);
-        if (is_sure && sum == sum) {
-            *total = (int32_t)sum;
-            return scale;
+    if (*scale >= FLT_MIN && *scale <= FLT_MAX) {
+        bool is_sure = round_products(to, x, n, *scale, &total);
+        if (is_sure && total == total) {
+            return (int32_t)total;
         }
     }
-    bool finite = are_finite(x, n);
-    if (finite && scale > 0) {
-        *total = (int32_t)round_quotients(to, x, n, scale);
-        return scale;
+    *scale = are_finite(x, n) ? *scale : NAN;
+    if (*scale > 0) {
+        return (int32_t)round_quotients(to, x, n, *scale);
     }
     memset(to, 0, (size_t)n * sizeof *to);
-    *total = 0;
-    return finite ? 0 : NAN;
+    return 0;
 }
 
-/* Rounds row r, part by part. */
+/* Rounds row r, part by part. No part's scale waits for another part's numbers. */
 static void
-round_row(integer_work *w, ptrdiff_t r)
+round_row(integer_work *w, ptrdiff_t r, const float *x)
 {
+    float *scales = w->scales + r * w->n_parts;
+
     for (ptrdiff_t p = 0; p < w->n_parts; p++) {
-        ptrdiff_t at = p * w->part, sum = r * w->n_parts + p,
-                  n = rows_of_parts(w, p, 1);
-        int32_t total;
-        float scale =
-            round_numbers(w->terms + r * w->row + at, w->reals + at, n, &total);
-        w->scales[sum] = scale;
+        scales[p] = largest_of(x + p * w->part, rows_of_parts(w, p, 1)) / 127;
+    }
+    for (ptrdiff_t p = 0; p < w->n_parts; p++) {
+        ptrdiff_t at = p * w->part, sum = r * w->n_parts + p;
+        int32_t total = round_numbers(w->terms + r * w->row + at, x + at,
+                                      rows_of_parts(w, p, 1), &scales[p]);
         w->begins[sum] = -OFFSET * total;
         if (w->q->minimum.fine != NULL) {
-            w->minimum_by[sum] = scale * (float)total;
+            w->minimum_by[sum] = scales[p] * (float)total;
         }
     }
 }
@@ -146,23 +144,38 @@ add_up_row(integer_work *w, ptrdiff_t r)
     }
 }
 
-/* Loads n rows from number `first` on, filled up with zeros. */
+/* A row, filled up with zeros: where it lies if none are missing, else in `to`. */
+static const float *
+load_integer_row(const integer_work *w, const attn_linear_kernel *floats, ptrdiff_t row,
+                 float *to)
+{
+    const float *x = floats->load_row(w->l, row, to);
+    size_t n_in = (size_t)w->l->n_in, n = (size_t)w->row;
+
+    if (x != to && n != n_in) {
+        memcpy(to, x, n_in * sizeof *to);
+        x = to;
+    }
+    memset(to + n_in, 0, (n - n_in) * sizeof *to);
+    return x;
+}
+
+/* Loads n rows from number `first` on. */
 static void
 load_integer_rows(integer_work *w, const attn_linear_kernel *floats, ptrdiff_t first,
                   ptrdiff_t n)
 {
-    ptrdiff_t n_in = w->l->n_in, row = w->row;
-    bool rounds = w->q->rounds_rows;
-
     for (ptrdiff_t r = 0; r < n; r++) {
-        float *to = w->reals + (rounds ? 0 : r * row);
-        floats->load_rows(w->l, first + r, 1, to, row);
-        memset(to + n_in, 0, (size_t)(row - n_in) * sizeof *to);
-        if (rounds) {
-            round_row(w, r);
-        } else {
-            add_up_row(w, r);
+        float *to = w->reals + (w->q->rounds_rows ? 0 : r * w->row);
+        const float *x = load_integer_row(w, floats, first + r, to);
+        if (w->q->rounds_rows) {
+            round_row(w, r, x);
+            continue;
         }
+        if (x != to) {
+            memcpy(to, x, (size_t)w->row * sizeof *to);
+        }
+        add_up_row(w, r);
     }
 }
 

@@ -156,17 +156,18 @@ store_linear_rows(linear_work *w)
 
 #if REAL_BITS == 32 && TERMS == 1 /* for products of integers, which are in float32 */
 
-static void
-load_linear_rows(const attn_linear_problem *l, ptrdiff_t first_row, ptrdiff_t n,
-                 real *to, ptrdiff_t row)
+static const real *
+load_linear_row(const attn_linear_problem *l, ptrdiff_t row, real *to)
 {
-    const attn_linear_task task = {.first_row = first_row, .n_rows = n};
+    const attn_linear_task task = {.first_row = row, .n_rows = 1};
     const linear_work w = {.l = l, .task = &task};
+    const char *from = linear_row(&w, &l->input, 0);
 
-    for (ptrdiff_t r = 0; r < n; r++) {
-        load_row(to + r * row, linear_row(&w, &l->input, r), l->input.column_stride,
-                 l->n_in, l->input.dtype);
+    if (is_plain(&l->input, l->n_in)) {
+        return (const real *)(const void *)from;
     }
+    load_row(to, from, l->input.column_stride, l->n_in, l->input.dtype);
+    return to;
 }
 
 static void
