@@ -162,6 +162,8 @@ HEADS = {
     "phi3": ("score.weight",),
     "gemma": ("score.weight",),
     "gemma1": ("score.weight",),
+    "phi": ("score.weight", "classifier.weight", "classifier.bias"),
+    "gpt_neox": ("score.weight", "qa_outputs.weight", "qa_outputs.bias"),
 }
 
 
@@ -193,7 +195,8 @@ def test_decoders_with_and_without_their_prefix(kind):
     if kind == "gpt2":
         other = {f"transformer.{name}": array for name, array in tensors.items()}
     else:
-        other = {name.removeprefix("model."): array for name, array in tensors.items()}
+        prefix = "gpt_neox." if kind == "gpt_neox" else "model."
+        other = {name.removeprefix(prefix): array for name, array in tensors.items()}
     assert other.keys() != tensors.keys()
     assert_same_parameters(decoder(kind, other), expected)
 

@@ -247,6 +247,7 @@ def others(kind, name):
         "qkv_bias": False,
         "pooler_act": "relu",
         "vision_use_head": False,
+        "use_parallel_residual": False,
         **{key: {"hidden_size": 4} for key in ("text_config", "text_config_dict")},
         **{key: {"patch_size": 4} for key in ("vision_config", "vision_config_dict")},
     }
@@ -275,6 +276,11 @@ def others(kind, name):
     if kind == "phi3" and name in ("hidden_size", "num_attention_heads", "head_dim"):
         del base["rope_scaling"]
         values |= {"hidden_size": 64, "num_attention_heads": 2, "head_dim": 4}
+    if kind in ("phi", "gpt_neox"):
+        values |= {"hidden_size": 64, "num_attention_heads": 2, "head_dim": 4}
+        values |= {"rotary_emb_base": 300.0, "rotary_pct": 1.0}
+        values["attention_bias"] = False
+        base.pop("head_dim" if kind == "gpt_neox" else "", None)
     if kind == "gemma3_text":
         values["rope_parameters"] = {SLIDING: {"rope_theta": 3.0}}
     if kind in families.GATED and name in ("hidden_size", "num_attention_heads"):

@@ -28,7 +28,8 @@ LLAMA3 = {
     "original_max_position_embeddings": 64,
 }
 YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 8}
-OF_FOLDERS_ALONE = ("mistral", "gemma", "smollm3")  # their kind is not read from files
+# Their kind is not read from files.
+OF_FOLDERS_ALONE = "mistral", "gemma", "smollm3", "granite", "phi", "gpt_neox"
 CONFIGS = {
     **{k: c for k, c in families.DECODERS.items() if k not in OF_FOLDERS_ALONE},
     "llama with biases": {**families.LLAMA, "attention_bias": True, "mlp_bias": True},

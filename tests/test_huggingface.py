@@ -51,6 +51,14 @@ DECODERS = [
     ("gemma", {"hidden_act": "relu", "tie_word_embeddings": False}),
     ("smollm3", {"no_rope_layers": [0, 1, 0], "attention_bias": True}),
     ("smollm3", {"sliding_window": 3, "use_sliding_window": True, "mlp_bias": True}),
+    (
+        "granite",
+        {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
+    ),
+    ("phi", {"num_key_value_heads": 4, "hidden_act": "relu"}),
+    ("phi", {"tie_word_embeddings": True, "partial_rotary_factor": 1.0}),
+    ("gpt_neox", {"use_parallel_residual": False, "attention_bias": False}),
+    ("gpt_neox", {"tie_word_embeddings": True, "rotary_pct": 1.0}),
     ("gemma2", {"attn_logit_softcapping": None, "final_logit_softcapping": None}),
     ("gemma2", {"layer_types": [FULL, SLIDING, SLIDING], "attention_bias": True}),
     ("gemma2", {"tie_word_embeddings": False, "hidden_activation": "gelu"}),
@@ -73,6 +81,7 @@ DECODERS = [
 
 BOTH_WAYS = [
     *((kind, {"is_causal": False}) for kind in ("llama", "qwen2", "qwen3")),
+    *((kind, {"is_causal": False}) for kind in ("granite", "phi", "gpt_neox")),
     ("gemma3_text", {"use_bidirectional_attention": True, "sliding_window": 7}),
     ("gemma3_text", {"use_bidirectional_attention": True, "sliding_window": 8}),
 ]

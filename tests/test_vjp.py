@@ -252,6 +252,16 @@ DECODERS = (
         "embedding_scale": 4.0,
         "window": [(3, 0), None],
     },
+    {
+        "rotary": Rotary(4, rotary_dim=2),
+        "residual_scale": 0.6,
+        "logit_scale": 0.5,
+        "scale": 0.3,
+        "norm_after": True,
+        "logit_softcap": 3.0,
+    },
+    {"rotary": Rotary(4), "parallel": True, "norm": "rms", "residual_scale": None},
+    {"max_length": 9, "parallel": "one norm", "tied": False, "output_bias": True},
 )
 
 
@@ -270,7 +280,8 @@ def test_decoders_have_the_gradients_of_difference_quotients(kind, lengths, chec
     unused = assert_model_gradients(
         model, states, functools.partial(model.vjp, IDS, **options)
     )
-    assert unused == ({"output"} if model.tied is False else set())
+    own = {"output": model.tied is False, "output_bias": "output_bias" in kind}
+    assert unused == {name for name, is_there in own.items() if is_there}
     unused = assert_model_gradients(
         model,
         lambda: model.logits(states()),

@@ -23,12 +23,15 @@ from attnpy._families.distilbert import DISTILBERT
 from attnpy._families.electra import ELECTRA
 from attnpy._families.gemma import GEMMA, GEMMA2, GEMMA3
 from attnpy._families.gpt2 import GPT2
+from attnpy._families.gpt_neox import GPT_NEOX
+from attnpy._families.granite import GRANITE
 from attnpy._families.gte import GTE, GTE_NEW
 from attnpy._families.llama import LLAMA
 from attnpy._families.mistral import MISTRAL
 from attnpy._families.modernbert import MODERNBERT
 from attnpy._families.mpnet import MPNET
 from attnpy._families.nomic_bert import NOMIC_BERT
+from attnpy._families.phi import PHI
 from attnpy._families.phi3 import PHI3
 from attnpy._families.qwen import QWEN2, QWEN3
 from attnpy._families.roberta import ROBERTA, XLM_ROBERTA
@@ -44,6 +47,7 @@ FAMILIES: dict[str, Declaration] = {
         *(MODERNBERT, NOMIC_BERT, GTE, GTE_NEW),
         *(VIT, DEIT, CLIP, CLIP_VISION, CLIP_TEXT, SIGLIP, SIGLIP_VISION, SIGLIP_TEXT),
         *(GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, PHI3, GEMMA, GEMMA2, GEMMA3, SMOLLM3),
+        *(GRANITE, PHI, GPT_NEOX),
         *(T5, MT5, BART, MBART, MARIAN, PEGASUS, M2M100),
     )
 }

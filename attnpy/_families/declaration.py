@@ -61,6 +61,9 @@ class Family(NamedTuple):
     axes : mapping of str to int
         Names of arrays that have more axes than their parameters, or fewer, and how
         many. Those beyond have length 1 and are the first.
+    by_head : tuple of str
+        Endings of names of several parameters whose heads alternate: those of the first
+        head of each, then those of the second.
     """
 
     names: Mapping[str, tuple[str, ...]]
@@ -80,6 +83,7 @@ class Family(NamedTuple):
     zero: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
     axes: Mapping[str, int] = MappingProxyType({})
+    by_head: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """Return how many names there are, and what is said of them."""

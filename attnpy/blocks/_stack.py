@@ -278,25 +278,46 @@ def residual(
     norm: LayerNorm | RMSNorm | None,
     norm_first: bool,
     norm_after: LayerNorm | RMSNorm | None = None,
+    scale: float | None = None,
     *,
     num_threads: int | None,
 ) -> Array:
     """Add a sublayer's result to the tokens, with the norm before or after it, if any.
 
-    With `norm_after` the sublayer's result is normalized, too. The sublayer takes its
-    input, and a residual to add to its result.
+    With `norm_after` the sublayer's result is normalized, too, and multiplied by
+    `scale`, if there is one. The sublayer takes its input, and a residual to add to its
+    result.
     """
     given = tokens
     if norm_first and norm is not None:
         given = norm(tokens, num_threads=num_threads)
-    if norm_first and norm_after is None:
+    if norm_first and norm_after is None and scale is None:
         return sublayer(given, tokens)
     result = sublayer(given, None)
     if norm_after is not None:
         result = norm_after(result, num_threads=num_threads)
+    if scale is not None:
+        result = scaled(result, scale)
     if norm is None or norm_first:
         return tokens + result
     return norm(result, tokens, num_threads=num_threads)
+
+
+def check_parallel(layer: Any) -> None:
+    """Raise an error if a layer cannot be `parallel`, but should be."""
+    if not layer.parallel:
+        return
+    for name in ("cross_attention", "after_1", "after_3", "residual_scale"):
+        if getattr(layer, name) is not None:
+            raise ValueError(f"parallel: expected False with {name}, got True")
+    if not layer.norm_first or layer.norm_1 is None:
+        raise ValueError("parallel: expected False without norm_first, got True")
+
+
+def scaled(array: Array, scale: float) -> Array:
+    """Return an array times a number, in the array's dtype."""
+    product: Array = array * np.asarray(scale, array.dtype)
+    return product
 
 
 class Sublayer(NamedTuple):
@@ -312,16 +333,22 @@ class Sublayer(NamedTuple):
         norm, norm_first = getattr(layer, self.norm), layer.norm_first
         after = self.norm_after or ""
         norm_after = getattr(layer, after) if after else None
+        scale: float | None = getattr(layer, "residual_scale", None)
 
         def run(tokens: Array) -> tuple[Array, Back]:
             pulls: dict[str, Pullback] = {}  # in the order in which they ran
             result = tokens
             if norm_first and norm is not None:
                 result, pulls[self.norm] = norm.vjp(tokens, num_threads=num_threads)
-            is_added = norm_first and norm_after is None
+            is_added = norm_first and norm_after is None and scale is None
             result, pulls[self.name] = self.vjp(result, tokens if is_added else None)
             if norm_after is not None:
                 result, pulls[after] = norm_after.vjp(result, num_threads=num_threads)
+            if scale is not None:
+                result = scaled(result, scale)
+                pulls["scale"] = lambda grad: LayerGradients(
+                    scaled(np.asarray(grad), scale), {}
+                )
             if not norm_first and norm is not None:
                 result, pulls[self.norm] = norm.vjp(
                     result, tokens, num_threads=num_threads
@@ -346,6 +373,41 @@ class Sublayer(NamedTuple):
 
 Back = Callable[["Array"], "tuple[Array, dict[str, LayerGradients]]"]
 Step = Callable[["Array"], "tuple[Array, Back]"]
+
+
+def parallel_vjp(
+    layer: Any, attention: Sublayer, network: Sublayer, num_threads: int | None
+) -> Step:
+    """Return the step of two sublayers that read the same tokens, and its pullback.
+
+    Without a norm of its own the network reads what the attention does.
+    """
+
+    def run(tokens: Array) -> tuple[Array, Back]:
+        given, of_first = layer.norm_1.vjp(tokens, num_threads=num_threads)
+        result, of_attention = attention.vjp(given, tokens)
+        of_second: Pullback | None = None
+        if layer.norm_3 is not None:
+            given, of_second = layer.norm_3.vjp(tokens, num_threads=num_threads)
+        result, of_network = network.vjp(given, result)
+
+        def back(grad: Array) -> tuple[Array, dict[str, LayerGradients]]:
+            found = {
+                attention.name: of_attention(grad),
+                network.name: of_network(grad),
+            }
+            of_tokens, of_given = grad, found[attention.name].x
+            if of_second is None:
+                of_given = of_given + found[network.name].x
+            else:
+                found["norm_3"] = of_second(found[network.name].x)
+                of_tokens = of_tokens + found["norm_3"].x
+            found["norm_1"] = of_first(of_given)
+            return of_tokens + found["norm_1"].x, found
+
+        return result, back
+
+    return run
 
 
 def chain_vjp(

@@ -48,12 +48,9 @@ if TYPE_CHECKING:
         """The options of a stack's call that do not change the kind of its result."""
 
 
-# A part of a layer, its norm, and that of what it gives.
-Part = tuple[
-    "Callable[[Array, Array | None], Any]",
-    "LayerNorm | RMSNorm",
-    "LayerNorm | RMSNorm | None",
-]
+# What runs a part of a layer; that, its norm, and that of what it gives.
+Run = Callable[["Array", "Array | None"], "Any"]
+Part = tuple[Run, "LayerNorm | RMSNorm | None", "LayerNorm | RMSNorm | None"]
 
 # What a layer's self-attention is told, beside the cache.
 HANDED_ON = PASSED_ON - {"causal"} | {"rotary", "mixed"}
@@ -87,12 +84,20 @@ class DecoderLayer:
     feed_forward : FeedForward
     norm_1, norm_2, norm_3 : LayerNorm or RMSNorm
         The norms of the self-attention, of the attention to the context (None without
-        it), and of the network.
+        it), and of the network. The first and last may be set to None.
     causal, norm_first : bool
         As given.
     after_1, after_3 : LayerNorm or RMSNorm or None
         Initially None. Norms of the results of self-attention and network, before they
         are added, as in Gemma 2.
+    parallel : bool
+        Initially False. True: network and self-attention read the same tokens, each by
+        its norm, and both results are added to them, as in GPT-NeoX. If `norm_3` is
+        None, the network reads what `norm_1` returns, as in Phi. Only with `norm_first`
+        and without the norms after, `residual_scale` and a context.
+    residual_scale : float or None
+        Initially None. The results of attention and network are multiplied by it before
+        they are added, as in Granite.
     window, scale, rotary : tuple, float, Rotary, or None
         Initially None. Options of the self-attention in every call, for stacks whose
         layers differ; a call must not pass the same option.
@@ -130,12 +135,14 @@ class DecoderLayer:
     self_attention: MultiHeadAttention
     cross_attention: MultiHeadAttention | None
     feed_forward: FeedForward
-    norm_1: LayerNorm | RMSNorm
+    norm_1: LayerNorm | RMSNorm | None
     norm_2: LayerNorm | RMSNorm | None
-    norm_3: LayerNorm | RMSNorm
+    norm_3: LayerNorm | RMSNorm | None
     after_1: LayerNorm | RMSNorm | None
     after_3: LayerNorm | RMSNorm | None
     norm_first: bool
+    parallel: bool
+    residual_scale: float | None
     causal: bool
     window: Window | None
     scale: float | None
@@ -170,6 +177,8 @@ class DecoderLayer:
         self.context_scale = None
         self.after_1 = None
         self.after_3 = None
+        self.parallel = False
+        self.residual_scale = None
 
         def attention(context_dim: int | None) -> MultiHeadAttention:
             return MultiHeadAttention(
@@ -398,9 +407,12 @@ class DecoderLayer:
             if self.norm_2 is not None:
                 parts.append((attend_to_context, self.norm_2, None))
             parts.append((feed, self.norm_3, self.after_3))
+            if self.parallel:
+                tokens, parts = self._parallel(tokens, attend, feed, num_threads), []
             for part, norm, after in parts:
                 tokens = _stack.residual(
-                    tokens, part, norm, self.norm_first, after, num_threads=num_threads
+                    *(tokens, part, norm, self.norm_first, after, self.residual_scale),
+                    num_threads=num_threads,
                 )
         return ModelOutput(tokens, weights, cross_weights) if asked else tokens
 
@@ -476,14 +488,32 @@ class DecoderLayer:
         self._check_context(context, context_mask, context_lengths, context_offsets)
         options |= _stack.own_options(self, options)
         names, tokens = _vjp.wanted_names(wanted), _vjp.floating(x, "x")
-        sublayers = [_stack.Sublayer("self_attention", attend, "norm_1", "after_1")]
+        attention = _stack.Sublayer("self_attention", attend, "norm_1", "after_1")
+        network = _stack.Sublayer("feed_forward", feed, "norm_3", "after_3")
+        sublayers = [attention]
         if self.norm_2 is not None:
             sublayers.append(
                 _stack.Sublayer("cross_attention", attend_to_context, "norm_2")
             )
-        sublayers.append(_stack.Sublayer("feed_forward", feed, "norm_3", "after_3"))
+        sublayers.append(network)
         steps = [sublayer.step(self, num_threads) for sublayer in sublayers]
+        if self.parallel:
+            _stack.check_parallel(self)
+            steps = [_stack.parallel_vjp(self, attention, network, num_threads)]
         return _vjp.run(run, checkpoint)
+
+    def _parallel(
+        self, tokens: Array, attend: Run, feed: Run, num_threads: int | None
+    ) -> Array:
+        """Add the results of attention and network, which read the same tokens."""
+        _stack.check_parallel(self)
+        assert self.norm_1 is not None
+        given = self.norm_1(tokens, num_threads=num_threads)
+        result = attend(given, tokens)
+        if self.norm_3 is not None:
+            given = self.norm_3(tokens, num_threads=num_threads)
+        output: Array = feed(given, result)
+        return output
 
     def _check_context(
         self,

@@ -21,7 +21,7 @@ from attnpy.blocks import (
     RMSNorm,
 )
 from attnpy.checkpoints.families import FAMILIES
-from attnpy.checkpoints.loading import shape_in_file, targets
+from attnpy.checkpoints.loading import by_head, shape_in_file, targets
 from attnpy.layers import MultiHeadAttention
 
 if TYPE_CHECKING:
@@ -99,15 +99,24 @@ def _everywhere(layer: Model) -> dict[str, Array]:
 
 
 def exported(
-    own: Mapping[str, Array], family: Family, preferred: Collection[str] = ()
+    own: Mapping[str, Array],
+    family: Family,
+    preferred: Collection[str] = (),
+    n_heads: int = 1,
 ) -> dict[str, Array]:
-    """Return parameters under the names of a family's checkpoints, as copies."""
+    """Return parameters under the names of a family's checkpoints, as copies.
+
+    `n_heads` are those that alternate in some arrays.
+    """
     wanted = dict.fromkeys(preferred, "")
     tensors = {}
     for name, target in targets(own, names_for(family, own), wanted).items():
         arrays = [array for array in target.parameters if isinstance(array, np.ndarray)]
         whole = np.concatenate(arrays, axis=-1) if len(arrays) > 1 else arrays[0]
         array = np.array(whole.T if target.transposed else whole, order="C")
+        if name.endswith(family.by_head) and n_heads > 1:
+            places = by_head(len(array), len(arrays), n_heads)
+            array[places] = array.copy()
         if name in family.axes:
             array = array.reshape(shape_in_file(array.shape, family.axes[name]))
         tensors[name] = array

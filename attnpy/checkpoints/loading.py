@@ -19,7 +19,7 @@ from attnpy.checkpoints.files import Checkpoint, register_bfloat16
 from attnpy.checkpoints.gguf import GgufFile
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
+    from numpy.typing import ArrayLike, NDArray
 
     from attnpy._typing import Array, Model
 
@@ -123,7 +123,16 @@ def load(
         )
     head = Head(ignored=_checks.flag(ignore_head, "ignore_head"))
     no_scores = getattr(model, "tied", True) is None
-    fill(own, tensors, FAMILIES[family], prefix, progress, no_scores, head)
+    fill(
+        *(own, tensors, FAMILIES[family], prefix, progress, no_scores, head),
+        n_heads=heads_of(model),
+    )
+
+
+def heads_of(model: object) -> int:
+    """Return how many heads the layers of a decoder have, 1 of anything else."""
+    decoder = getattr(model, "decoder", None)
+    return 1 if decoder is None else int(decoder.layers[0].self_attention.num_heads)
 
 
 class Head(NamedTuple):
@@ -162,12 +171,14 @@ def fill(
     head: Head = PLAIN_HEAD,
     filled: Callable[[Array | PanelWriter], object] | None = None,
     kept: Callable[[str, Target], bool] | None = None,
+    n_heads: int = 1,
 ) -> None:
     """Copy the arrays of a checkpoint into parameters, as `load` does.
 
     A model without scores lacks the parameters that others tie to another.
     `filled` is told each parameter that is complete, which is not kept here any longer.
     `kept` is asked first whether it has dealt with an array, by name and target.
+    `n_heads` are those that alternate in some families' arrays.
     """
     names = names_for(table, own)
     found, unexpected = _known_by(tensors, table, prefix)
@@ -220,7 +231,8 @@ def fill(
             if kept is not None and kept(found[plain], target):
                 done(sum(array.nbytes for array in target.parameters))
                 continue
-            _copy(holder(found[plain]), found[plain], target, done)
+            alternating = n_heads if plain.endswith(table.by_head) else 1
+            _copy(holder(found[plain]), found[plain], target, done, alternating)
             while filled is not None and target.parameters:
                 filled(target.parameters.pop())
     for name, parameter in own.items():
@@ -424,12 +436,17 @@ def _copy(
     name: str,
     target: Target,
     done: Callable[[int], object],
+    n_heads: int = 1,
 ) -> None:
     """Make an array a parameter, some rows at a time, and report their bytes to `done`.
 
-    The parameter says how it is kept: in panels, or as a plain array.
+    The parameter says how it is kept: in panels, or as a plain array. Of several the
+    heads may alternate in the array.
     """
     rows = _reader(tensors, name)
+    if n_heads > 1:
+        n_rows = sum(array.shape[-1] for array in target.parameters)
+        rows = _apart(rows, by_head(n_rows, len(target.parameters), n_heads))
     for writer in target.parameters:
         if isinstance(writer, PanelWriter):  # all of the array goes there
             _write(writer, rows, done)
@@ -458,6 +475,25 @@ def _reader(tensors: Mapping[str, ArrayLike], name: str) -> Callable[[int, int],
         return functools.partial(tensors.rows, name)
     array = np.atleast_1d(_array(tensors, name))
     return lambda start, stop: array[start:stop]
+
+
+def by_head(n_rows: int, n_parts: int, n_heads: int) -> NDArray[np.intp]:
+    """Return where rows of parts, one below the other, are if their heads alternate."""
+    places = np.arange(n_rows).reshape(n_heads, n_parts, -1)
+    return np.ascontiguousarray(places.swapaxes(0, 1)).reshape(-1)
+
+
+def _apart(
+    rows: Callable[[int, int], Array], places: NDArray[np.intp]
+) -> Callable[[int, int], Array]:
+    """Return what reads some rows from their places."""
+
+    def read(start: int, stop: int) -> Array:
+        wanted = places[start:stop]
+        first = int(wanted.min())
+        return rows(first, int(wanted.max()) + 1)[wanted - first]
+
+    return read
 
 
 def _blocks(target: Target) -> Iterator[tuple[int, list[Array]]]:

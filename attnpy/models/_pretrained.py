@@ -12,7 +12,14 @@ from attnpy._parameters import Unset
 from attnpy._quantize import judged
 from attnpy._quantized import ACTIVATIONS, QuantizedTable
 from attnpy.checkpoints import gguf_blocks
-from attnpy.checkpoints.loading import PLAIN_HEAD, Head, Target, dtype_of, fill
+from attnpy.checkpoints.loading import (
+    PLAIN_HEAD,
+    Head,
+    Target,
+    dtype_of,
+    fill,
+    heads_of,
+)
 from attnpy.checkpoints.reading import is_there, read_json
 from attnpy.models import _hf_config
 
@@ -153,6 +160,7 @@ def load(
         head=head,
         filled=filled,
         kept=kept,
+        n_heads=heads_of(model),
     )
     if writer is not None:
         setattr(model, name, writer.packed())

@@ -12,6 +12,7 @@ import numpy as np
 from attnpy._families import FAMILIES
 from attnpy._files import write_whole
 from attnpy.checkpoints.exporting import exported
+from attnpy.checkpoints.loading import heads_of
 from attnpy.checkpoints.writing import write
 from attnpy.models import _hf_config
 
@@ -135,7 +136,7 @@ def _weights(
         if name.endswith(names.one_less) and names.one_less:
             own[name] = array - array.dtype.type(1)
     tensors, prefix = {}, next(iter(names.prefixes), "")
-    for name, array in exported(own, names, preferred).items():
+    for name, array in exported(own, names, preferred, heads_of(model)).items():
         inside = has_head and not _is_of_head(name, names)
         tensors[prefix + name if inside else name] = array.astype(kind)
     return tensors

@@ -73,8 +73,9 @@ class CausalDecoder(sampling.LanguageModel):
         For the attention's scores, as in `attnpy.attention`.
     logit_softcap : float, optional
         C: the scores of tokens are ``C * tanh(scores / C)``.
-    embedding_scale : float, optional
-        The tokens' embeddings are multiplied by it.
+    embedding_scale, residual_scale, logit_scale : float, optional
+        The tokens' embeddings are multiplied by it; what attention and networks add to
+        the tokens; the scores of tokens, before the soft cap.
     tied : bool or None, optional
         The scores are products with the embeddings, not with a separate matrix. None:
         the model has no scores, so no `logits` and no `generate`.
@@ -91,6 +92,12 @@ class CausalDecoder(sampling.LanguageModel):
     norm_after : bool, optional
         Normalize the results of each layer's attention and network before they are
         added.
+    parallel : bool or "one norm", optional
+        Attention and network of a layer read the same tokens, each by its norm, and
+        both are added to them. With "one norm" both read what the attention's norm
+        returns.
+    output_bias : bool, optional
+        Add a bias to the scores of tokens.
     **options
         As in `attnpy.blocks.DecoderLayer`: `causal`, `head_dim`, `num_kv_heads`,
         `norm_first` (here True by default), `norm`, `eps`, `activation`, `bias`,
@@ -105,6 +112,7 @@ class CausalDecoder(sampling.LanguageModel):
     position_embedding : ndarray, shape (max_length, E), or None
     output : ndarray, shape (E, V), or None
         None with `tied`, and without scores.
+    output_bias : ndarray, shape (V,), or None
     decoder : attnpy.blocks.Decoder
     vocab_size : int
         `V`.
@@ -113,7 +121,7 @@ class CausalDecoder(sampling.LanguageModel):
     stop : tuple of int
         The tokens that end a text; may be set. A model from a folder has its
         ``eos_token_id``.
-    rotary, window, scale, softcap, logit_softcap, embedding_scale, tied
+    rotary, window, scale, softcap, logit_softcap, embedding_scale, logit_scale, tied
         As given.
 
     Raises
@@ -130,7 +138,8 @@ class CausalDecoder(sampling.LanguageModel):
     with rotary positions, `RMSNorm`, "swiglu" and no biases that of Touvron et al.,
     "LLaMA: Open and Efficient Foundation Language Models" (2023); with soft caps,
     scaled embeddings, "geglu_tanh" and `norm_after` those of the Gemma team, "Gemma 2:
-    Improving Open Language Models at a Practical Size" (2024).
+    Improving Open Language Models at a Practical Size" (2024); with `parallel` that of
+    Black et al., "GPT-NeoX-20B: An Open-Source Autoregressive Language Model" (2022).
 
     With positions whose frequencies depend on the length of a sequence ("dynamic" and
     "longrope", see `attnpy.positions.Rotary`), `caches` keep keys as they were rotated
@@ -162,6 +171,7 @@ class CausalDecoder(sampling.LanguageModel):
     token_embedding: Array
     position_embedding: Array | None
     output: Array | None
+    output_bias: Array | None
     tied: bool | None
     stop: tuple[int, ...]
     config: dict[str, Any] | None
@@ -172,6 +182,7 @@ class CausalDecoder(sampling.LanguageModel):
     softcap: float | None
     logit_softcap: float | None
     embedding_scale: float | None
+    logit_scale: float | None
 
     def __init__(
         self,
@@ -188,6 +199,8 @@ class CausalDecoder(sampling.LanguageModel):
         softcap: float | None = None,
         logit_softcap: float | None = None,
         embedding_scale: float | None = None,
+        residual_scale: float | None = None,
+        logit_scale: float | None = None,
         tied: bool | None = True,
         stop: ArrayLike | None = None,
         qkv_bias: bool | None = None,
@@ -195,6 +208,8 @@ class CausalDecoder(sampling.LanguageModel):
         feed_forward_bias: bool | None = None,
         qk_norm: bool = False,
         norm_after: bool = False,
+        parallel: bool | Literal["one norm"] = False,
+        output_bias: bool = False,
         **options: Unpack[DecoderOptions],
     ) -> None:
         refused = {"cross_attention", "context_dim"} & options.keys()
@@ -217,6 +232,14 @@ class CausalDecoder(sampling.LanguageModel):
                 layer.after_1, layer.after_3 = (
                     copy.deepcopy(norm) for norm in (layer.norm_1, layer.norm_3)
                 )
+            if parallel != "one norm":
+                layer.parallel = _checks.flag(parallel, "parallel")
+            else:
+                layer.parallel, layer.norm_3 = True, None
+            if residual_scale is not None:
+                number = _checks.above(residual_scale, "residual_scale", 0)
+                layer.residual_scale = number
+            _stack.check_parallel(layer)
         self.tied = None if tied is None else _checks.flag(tied, "tied")
         self.token_embedding = _embedding.table(
             rng, vocab_size, "vocab_size", embed_dim, dtype, "F" if self.tied else "C"
@@ -229,6 +252,11 @@ class CausalDecoder(sampling.LanguageModel):
             self.output = _embedding.table(
                 rng, embed_dim, "embed_dim", vocab_size, dtype
             )
+        self.output_bias = None
+        if _checks.flag(output_bias, "output_bias"):
+            if self.tied is None:
+                raise ValueError("output_bias: expected False without scores, got True")
+            self.output_bias = np.zeros(vocab_size, self.token_embedding.dtype)
         self.position_embedding = None
         if max_length is not None:
             self.position_embedding = _embedding.table(
@@ -239,11 +267,13 @@ class CausalDecoder(sampling.LanguageModel):
         )
         self.rotary, self.window, self.scale = rotary, window, scale
         self.softcap = softcap
-        self.logit_softcap = self.embedding_scale = None
+        self.logit_softcap = self.embedding_scale = self.logit_scale = None
         if logit_softcap is not None:
             self.logit_softcap = _checks.above(logit_softcap, "logit_softcap", 0)
         if embedding_scale is not None:
             self.embedding_scale = _checks.above(embedding_scale, "embedding_scale", 0)
+        if logit_scale is not None:
+            self.logit_scale = _checks.above(logit_scale, "logit_scale", 0)
 
     parameters = _parameters.parameters
     state_dict = _parameters.state_dict
@@ -269,10 +299,14 @@ class CausalDecoder(sampling.LanguageModel):
             "softcap": self.softcap,
             "logit_softcap": self.logit_softcap,
             "embedding_scale": self.embedding_scale,
+            "residual_scale": first.residual_scale,
+            "logit_scale": self.logit_scale,
             "tied": _repr.Plain(None) if self.tied is None else self.tied,
             "stop": self.stop or None,
             "qk_norm": first.self_attention.q_norm is not None,
             "norm_after": first.after_1 is not None,
+            "parallel": "one norm" if first.norm_3 is None else first.parallel,
+            "output_bias": self.output_bias is not None,
         }
 
     __repr__ = _repr.shows(_shown)
@@ -319,13 +353,13 @@ class CausalDecoder(sampling.LanguageModel):
         ----------
         config : mapping
             With the keys of the Hugging Face configuration; its ``model_type`` is
-            "gpt2", "llama", "mistral", "qwen2", "qwen3", "phi3", "gemma",
-            "smollm3", "gemma2" or
-            "gemma3_text". A ``sliding_window`` of W lets a token see W tokens,
-            including itself. If both are given, ``rope_scaling`` wins over
-            ``rope_parameters``. ``eos_token_id`` becomes `stop`, without tokens that
-            are not in the vocabulary. Keys that do not change the computation are
-            ignored, and all others are refused, unless null.
+            "gpt2", "llama", "mistral", "qwen2", "qwen3", "phi3", "gemma", "gemma2",
+            "gemma3_text", "smollm3", "granite", "phi" or "gpt_neox". A
+            ``sliding_window`` of W lets a token see W tokens, including itself. If both
+            are given, ``rope_scaling`` wins over ``rope_parameters``. ``eos_token_id``
+            becomes `stop`, without tokens that are not in the vocabulary. Keys that do
+            not change the computation are ignored, and all others are refused, unless
+            null.
         logits : bool, optional
             False makes a model without `logits`, for the tokens' vectors: `tied` is
             None.
@@ -349,6 +383,7 @@ class CausalDecoder(sampling.LanguageModel):
         options = _hf_config.arguments(config, family)
         if not _checks.flag(logits, "logits"):
             options["tied"] = None
+            options.pop("output_bias", None)
         model = cls(**options, dtype=dtype, rng=rng)
         model.config = copy.deepcopy(dict(config))
         if family.names.one_less:
@@ -804,7 +839,9 @@ class CausalDecoder(sampling.LanguageModel):
         >>> gradients.keys() == model.parameters().keys()
         True
         """
-        _vjp.check_trainable(self, ("token_embedding", "position_embedding", "output"))
+        _vjp.check_trainable(
+            self, (*("token_embedding", "position_embedding"), "output", "output_bias")
+        )
         ids = _embedding.checked_ids(token_ids, self.vocab_size)
         positions = self._positions(ids, None)
         tokens, of_scores = self._embed(ids, positions), None
@@ -855,15 +892,15 @@ class CausalDecoder(sampling.LanguageModel):
         scores : ndarray, shape (..., V)
         pullback : callable
             Takes the gradient with respect to the scores, and returns an
-            `attnpy.layers.LayerGradients`: `x` is that of the states, and the parameter
-            is ``token_embedding`` or ``output``.
+            `attnpy.layers.LayerGradients`: `x` is that of the states, and the
+            parameters are ``token_embedding`` or ``output``, and ``output_bias``.
 
         Raises
         ------
         TypeError, ValueError
             As `logits`; if the parameters are packed, or not float32 or float64.
         """
-        _vjp.check_trainable(self, ("token_embedding", "output"))
+        _vjp.check_trainable(self, ("token_embedding", "output", "output_bias"))
         tokens, cap = _vjp.floating(states, "states"), self.logit_softcap
         scores = self.logits(tokens, num_threads=num_threads)
         weight = _scores.matrix(self)
@@ -876,13 +913,17 @@ class CausalDecoder(sampling.LanguageModel):
             grad = checked(grad_output)
             if derivative is not None:
                 grad = grad * derivative
-            of_states, of_weight, _ = linear_vjp(
-                grad, tokens, weight, None, num_threads=num_threads
+            if self.logit_scale is not None:
+                grad = _stack.scaled(grad, self.logit_scale)
+            of_states, of_weight, of_bias = linear_vjp(
+                grad, tokens, weight, self.output_bias, num_threads=num_threads
             )
             if self.output is None:
                 found = {"token_embedding": of_weight.T}
             else:
                 found = {"output": of_weight}
+            if of_bias is not None:
+                found["output_bias"] = of_bias
             return LayerGradients(of_states, found)
 
         return scores, pullback
@@ -964,7 +1005,9 @@ class CausalDecoder(sampling.LanguageModel):
             raise ValueError("tied: expected True or False for scores, got None")
         weight = _scores.matrix(self)
         with _checks.renamed(x="states"):
-            scores = linear(states, weight, num_threads=num_threads)
+            scores = linear(states, weight, self.output_bias, num_threads=num_threads)
+        if self.logit_scale is not None:
+            scores = _stack.scaled(scores, self.logit_scale)
         if self.logit_softcap is None:
             return scores
         cap = np.asarray(self.logit_softcap, scores.dtype)

@@ -354,6 +354,9 @@ def make_decoder(rng):
          "num_kv_heads": 1, "qk_norm": True, "tied": False},
         {"rotary": Rotary(4), "norm_after": True, "logit_softcap": 3.0, "softcap": 5.0,
          "window": [(2, 0)], "embedding_scale": 2.0},
+        {"rotary": Rotary(4), "parallel": True, "output_bias": True},
+        {"rotary": Rotary(4), "parallel": "one norm", "logit_scale": 0.5},
+        {"rotary": Rotary(4), "residual_scale": 0.5, "logit_scale": 0.5},
     )  # fmt: skip
     model = CausalDecoder(1, 8, 2, 16, vocab_size=9, dtype=DOUBLE, **one_of(rng, kinds))
     with_values(model, seed_of(rng))

@@ -186,6 +186,37 @@ SMOLLM3 = {
     "no_rope_layer_interval": 3,
     "tie_word_embeddings": True,
 }
+GRANITE = {
+    **LLAMA,
+    "model_type": "granite",
+    "embedding_multiplier": 3.0,
+    "attention_multiplier": 0.3,
+    "residual_multiplier": 0.6,
+    "logits_scaling": 2.0,
+}
+PHI = {
+    **{
+        name: x
+        for name, x in LLAMA.items()
+        if name not in ("rms_norm_eps", "hidden_act")
+    },
+    "model_type": "phi",
+    "hidden_size": 32,
+    "layer_norm_eps": 1e-5,
+    "hidden_act": "gelu_new",
+    "partial_rotary_factor": 0.5,
+}
+GPT_NEOX = {
+    **{
+        name: PHI[name]
+        for name in PHI
+        if name not in ("num_key_value_heads", "partial_rotary_factor", "rope_theta")
+    },
+    "model_type": "gpt_neox",
+    "hidden_act": "gelu",
+    "rotary_pct": 0.5,
+    "rotary_emb_base": 500.0,
+}
 DECODERS = {
     config["model_type"]: config
     for config in (
@@ -199,6 +230,9 @@ DECODERS = {
         GEMMA2,
         GEMMA3,
         SMOLLM3,
+        GRANITE,
+        PHI,
+        GPT_NEOX,
     )
 }
 # The family of names of a model's checkpoint.
@@ -266,6 +300,7 @@ def tensors(config, seed=0):
     """Random float32 arrays by name."""
     rng = np.random.default_rng(seed)
     makers = {**dict.fromkeys(KIN, _bert_shapes), "gpt2": _gpt2_shapes}
+    makers |= {"phi": _phi_shapes, "gpt_neox": _neox_shapes}
     makers |= dict.fromkeys(GATED, _gated_shapes) | {"modernbert": _modernbert_shapes}
     shapes = makers.get(config["model_type"], _llama_shapes)(config)
     return {
@@ -421,6 +456,43 @@ def _gpt2_shapes(config):
         shapes[f"h.{i}.mlp.c_fc"] = (e, 4 * e)
         shapes[f"h.{i}.mlp.c_proj"] = (4 * e, e)
     return _with_biases(shapes, 1)
+
+
+def _phi_shapes(config):
+    e, f = config["hidden_size"], config["intermediate_size"]
+    kv = e // config["num_attention_heads"] * config["num_key_value_heads"]
+    shapes = {
+        "model.embed_tokens.weight": (config["vocab_size"], e),
+        "model.final_layernorm": (e,),
+        "lm_head": (config["vocab_size"], e),
+    }
+    for i in range(config["num_hidden_layers"]):
+        layer = f"model.layers.{i}"
+        shapes[f"{layer}.input_layernorm"] = (e,)
+        for letter, size in zip("qkv", (e, kv, kv), strict=True):
+            shapes[f"{layer}.self_attn.{letter}_proj"] = (size, e)
+        shapes[f"{layer}.self_attn.dense"] = (e, e)
+        shapes[f"{layer}.mlp.fc1"] = (f, e)
+        shapes[f"{layer}.mlp.fc2"] = (e, f)
+    return _with_biases(shapes, 0)
+
+
+def _neox_shapes(config):
+    e, f = config["hidden_size"], config["intermediate_size"]
+    shapes = {
+        "gpt_neox.embed_in.weight": (config["vocab_size"], e),
+        "gpt_neox.final_layer_norm": (e,),
+        "lm_head.weight": (config["vocab_size"], e),
+    }
+    for i in range(config["num_hidden_layers"]):
+        layer = f"gpt_neox.layers.{i}"
+        for name in ("input", "post_attention"):
+            shapes[f"{layer}.{name}_layernorm"] = (e,)
+        shapes[f"{layer}.attention.query_key_value"] = (3 * e, e)
+        shapes[f"{layer}.attention.dense"] = (e, e)
+        shapes[f"{layer}.mlp.dense_h_to_4h"] = (f, e)
+        shapes[f"{layer}.mlp.dense_4h_to_h"] = (e, f)
+    return _with_biases(shapes, 0)
 
 
 def _with_biases(shapes, axis):
@@ -619,6 +691,8 @@ def logits(weights, config, ids):
     w = {name: np.asarray(array, float) for name, array in weights.items()}
     if config["model_type"] == "gpt2":
         return _gpt2_logits(w, config, ids)
+    if config["model_type"] in ("phi", "gpt_neox"):
+        return _parallel_logits(w, config, ids)
     return _llama_logits(w, config, ids)
 
 
@@ -643,6 +717,49 @@ def _gpt2_logits(w, config, ids):
     return named_norm(x, w, "ln_f", eps) @ w["wte.weight"].T
 
 
+def _parallel_logits(w, config, ids):
+    """Of layers whose attention and network read the same tokens: Phi and GPT-NeoX."""
+    eps, n_heads, n = config["layer_norm_eps"], config["num_attention_heads"], len(ids)
+    is_phi = config["model_type"] == "phi"
+    start, dense, first, second, embedding, last = (
+        ("model", "self_attn.dense", "fc1", "fc2", "embed_tokens", "final_layernorm")
+        if is_phi
+        else (
+            *("gpt_neox", "attention.dense", "dense_h_to_4h", "dense_4h_to_h"),
+            *("embed_in", "final_layer_norm"),
+        )
+    )
+    share = config.get("rotary_pct", config.get("partial_rotary_factor"))
+    base = config.get("rotary_emb_base", config.get("rope_theta"))
+    turn = {"partial_rotary_factor": share, "rope_theta": base}
+    x = w[f"{start}.{embedding}.weight"][ids]
+    for i in range(config["num_hidden_layers"]):
+        layer = f"{start}.layers.{i}"
+        y = z = named_norm(x, w, f"{layer}.input_layernorm", eps)
+        if is_phi:
+            parts = [torch_linear(y, w, f"{layer}.self_attn.{c}_proj") for c in "qkv"]
+            n_kv_heads = config["num_key_value_heads"]
+        else:
+            parts = torch_linear(y, w, f"{layer}.attention.query_key_value")
+            parts = parts.reshape(n, n_heads, 3, -1).swapaxes(0, 2).swapaxes(1, 2)
+            parts, n_kv_heads = parts.reshape(3, n, -1), n_heads
+        query, key = (
+            rotated(part.reshape(n, heads, -1), turn).reshape(n, -1)
+            for part, heads in zip(parts[:2], (n_heads, n_kv_heads), strict=True)
+        )
+        causal = config.get("is_causal", True)
+        y = attend(query, key, parts[2], n_heads, n_kv_heads, causal=causal)
+        y = x + torch_linear(y, w, f"{layer}.{dense}")
+        if not is_phi:
+            read = x if config.get("use_parallel_residual", True) else y
+            z = named_norm(read, w, f"{layer}.post_attention_layernorm", eps)
+        activation = gelu_tanh if is_phi else gelu
+        hidden = activation(torch_linear(z, w, f"{layer}.mlp.{first}"))
+        x = y + torch_linear(hidden, w, f"{layer}.mlp.{second}")
+    x = named_norm(x, w, f"{start}.{last}", eps)
+    return torch_linear(x, w, "lm_head")
+
+
 def _llama_logits(w, config, ids):
     eps, n_heads = config["rms_norm_eps"], config["num_attention_heads"]
     n_kv_heads, kind = config["num_key_value_heads"], config["model_type"]
@@ -652,6 +769,8 @@ def _llama_logits(w, config, ids):
     if kind == "gemma":
         x = x * math.sqrt(config["hidden_size"])
         w = {name: v + name.endswith("norm.weight") for name, v in w.items()}
+    x = x * config.get("embedding_multiplier", 1)
+    times = config.get("residual_multiplier", 1)
     for i in range(config["num_hidden_layers"]):
         layer = f"model.layers.{i}"
         y = rms_norm(x, w[f"{layer}.input_layernorm.weight"], eps)
@@ -667,16 +786,19 @@ def _llama_logits(w, config, ids):
             key = rms_norm(key, w[f"{layer}.self_attn.k_norm.weight"], eps)
         if (i + 1) % config.get("no_rope_layer_interval", 99):
             query, key = (rotated(y, config) for y in (query, key))
+        if kind == "granite":
+            query = query * config["attention_multiplier"] * query.shape[-1] ** 0.5
         query, key = query.reshape(len(ids), -1), key.reshape(len(ids), -1)
         how = {"causal": config.get("is_causal", True), "window": _window(config, i)}
         z = attend(query, key, value, n_heads, n_kv_heads, **how)
-        x = x + torch_linear(z, w, f"{layer}.self_attn.o_proj")
+        x = x + times * torch_linear(z, w, f"{layer}.self_attn.o_proj")
         y = rms_norm(x, w[f"{layer}.post_attention_layernorm.weight"], eps)
         gate = torch_linear(y, w, f"{layer}.mlp.gate_proj")
         up = torch_linear(y, w, f"{layer}.mlp.up_proj")
         activation = gelu_tanh if kind == "gemma" else silu
-        x = x + torch_linear(activation(gate) * up, w, f"{layer}.mlp.down_proj")
-    x = rms_norm(x, w["model.norm.weight"], eps)
+        z = torch_linear(activation(gate) * up, w, f"{layer}.mlp.down_proj")
+        x = x + times * z
+    x = rms_norm(x, w["model.norm.weight"], eps) / config.get("logits_scaling", 1)
     return x @ w.get("lm_head.weight", w["model.embed_tokens.weight"]).T
 
 

@@ -53,7 +53,9 @@ REFUSED = {
             "rope_scaling": {"type": "linear", "factor": 2.0}
         },
     },
-    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "smollm3"), PARTIAL),
+    **dict.fromkeys(
+        ("llama", "mistral", "qwen2", "qwen3", "smollm3", "granite"), PARTIAL
+    ),
     **dict.fromkeys(("gemma", "gemma2"), PARTIAL_AND_TWO_WAYS),
     "gemma3_text": {
         **PARTIAL,
@@ -116,6 +118,8 @@ def notes(family):
         "padding not counted": "padding_id" in given,
         "windows": "window" in given,
         "soft caps": "softcap" in given,
+        "factors of embeddings, scores, sums and attention": "residual_scale" in given,
+        "attention and network side by side": "parallel" in given,
         "norms of queries and keys": "qk_norm" in given,
         "one layer for all": "shared" in given,
         "embeddings may be narrower": "embedding_dim" in given,
