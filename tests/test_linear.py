@@ -514,9 +514,22 @@ def test_reading_once_changes_no_bit(read_once, dtype, n_rows):
 
 
 @needs_test_hooks
+@pytest.mark.parametrize("n_rows", [1, 3])
+def test_reading_float16_keys_once_changes_no_bit(read_once, n_rows):
+    keys = normal(2, 2, 4100, 40).astype(np.float16)
+    read_once(False)
+    before = _attnpy.set_tuning("read_halves_once", False)
+    expected = attention(keys[:, :, :n_rows], keys, keys)
+    assert _attnpy.set_tuning("read_halves_once", True) is False
+    actual = attention(keys[:, :, :n_rows], keys, keys)
+    _attnpy.set_tuning("read_halves_once", before)
+    assert_same_bits(actual, expected)
+
+
+@needs_test_hooks
 def test_a_tuning_is_set_by_a_flag():
     with pytest.raises(TypeError, match="value: expected True or False, got 1"):
         _attnpy.set_tuning("many_rows", 1)
     for name in ("few_rows", 1, None):
-        with pytest.raises(ValueError, match="name: expected 'many_rows' or 'read"):
+        with pytest.raises(ValueError, match="name: expected 'many_rows', 'read"):
             _attnpy.set_tuning(name, True)

@@ -19,6 +19,9 @@ bool attn_cpu_repays_many_rows(void);
 /* Is it best to prefetch lines that are read once only into the first-level cache? */
 bool attn_cpu_repays_reading_once(void);
 
+/* Is prefetching float16 keys and values past the larger caches worth it? */
+bool attn_cpu_repays_reading_halves_once(void);
+
 /* Sets the control word to the default: round to nearest, subnormals kept, exceptions
  * masked. Returns the former one. */
 uint32_t attn_fp_control_reset(void);

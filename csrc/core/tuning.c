@@ -8,6 +8,12 @@
 enum { UNKNOWN, NO, YES };
 static atomic_int tunings[ATTN_N_TUNINGS]; /* UNKNOWN at first */
 
+static bool (*const repays[])(void) = {
+    [ATTN_TUNE_MANY_ROWS] = attn_cpu_repays_many_rows,
+    [ATTN_TUNE_READ_ONCE] = attn_cpu_repays_reading_once,
+    [ATTN_TUNE_READ_HALVES_ONCE] = attn_cpu_repays_reading_halves_once,
+};
+
 /* The CPU is identified once: that takes longer than a small product. */
 bool
 attn_get_tuning(attn_tuning tuning)
@@ -15,9 +21,7 @@ attn_get_tuning(attn_tuning tuning)
     int now = atomic_load(&tunings[tuning]);
 
     if (now == UNKNOWN) {
-        bool repays = tuning == ATTN_TUNE_MANY_ROWS ? attn_cpu_repays_many_rows()
-                                                    : attn_cpu_repays_reading_once();
-        now = repays ? YES : NO;
+        now = repays[tuning]() ? YES : NO;
         atomic_store(&tunings[tuning], now);
     }
     return now == YES;

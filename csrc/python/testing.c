@@ -32,14 +32,16 @@ set_work_per_thread(PyObject *module, PyObject *argument)
 PyDoc_STRVAR(set_tuning_doc,
              "set_tuning(name, value, /)\n--\n\nSet whether linear products of "
              "'many_rows' take the form that is for these, or whether what is "
-             "'read_once' is prefetched past the larger caches; return the former "
-             "value.");
+             "'read_once', or only float16 keys and values ('read_halves_once'), are "
+             "prefetched past the larger caches; return the former value.");
 
 static PyObject *
 set_tuning(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
 {
     static const char *const names[] = {[ATTN_TUNE_MANY_ROWS] = "many_rows",
-                                        [ATTN_TUNE_READ_ONCE] = "read_once"};
+                                        [ATTN_TUNE_READ_ONCE] = "read_once",
+                                        [ATTN_TUNE_READ_HALVES_ONCE] =
+                                            "read_halves_once"};
 
     (void)module;
     if (py_check_count(n_arguments, 2, 2) < 0) {
@@ -55,9 +57,11 @@ set_tuning(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
                 attn_set_tuning((attn_tuning)i, arguments[1] == Py_True));
         }
     }
-    return PyErr_Format(PyExc_ValueError,
-                        "name: expected 'many_rows' or 'read_once', got %R",
-                        arguments[0]);
+    return PyErr_Format(
+        PyExc_ValueError,
+        "name: expected 'many_rows', 'read_once' or 'read_halves_once', "
+        "got %R",
+        arguments[0]);
 }
 
 PyDoc_STRVAR(watch_tasks_doc,

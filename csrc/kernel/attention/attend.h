@@ -23,8 +23,10 @@ open_task(const attn_problem *p, const attn_task *task, void *memory)
     w->rows.n_tiles = (int)tiles_of(task->n_rows);
     w->reads_ahead = is_far(p) && group_rows <= ATTN_TASK_ROWS;
     /* Widening bytes takes longer than reading them, so that prefetches pay on every CPU. */
-    w->reads_once = w->reads_ahead &&
-                    (p->key.dtype == ATTN_I8 || attn_get_tuning(ATTN_TUNE_READ_ONCE));
+    w->reads_once =
+        w->reads_ahead &&
+        (p->key.dtype == ATTN_I8 || attn_get_tuning(ATTN_TUNE_READ_ONCE) ||
+         (p->key.dtype == ATTN_F16 && attn_get_tuning(ATTN_TUNE_READ_HALVES_ONCE)));
     w->ends_head = is_far(p) && task->first_row + task->n_rows == group_rows;
     w->values_prefetched = -1;
     attn_seen_keys(task, &w->rows.from, &w->rows.to);
