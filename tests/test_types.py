@@ -75,6 +75,20 @@ def test_checkers_refuse_every_wrong_use_and_no_right_one(check, needs, tmp_path
     assert not [(line, LINES[line - 1]) for line in missed]
 
 
+def test_the_examples_of_the_first_pages_have_no_wrong_types(tmp_path):
+    pytest.importorskip("mypy")
+    for page in (ROOT / "README.md", ROOT / "docs" / "index.md"):
+        blocks = re.findall(
+            r"^```python\n(.*?)^```", page.read_text("utf-8"), re.M | re.S
+        )
+        for i, block in enumerate(blocks):
+            (tmp_path / f"{page.stem.lower()}_{i}.py").write_text(block, "utf-8")
+    files = sorted(tmp_path.glob("*.py"))
+    assert files
+    output, status = run("mypy", "--ignore-missing-imports", *files, cwd=ROOT)
+    assert status == 0, output
+
+
 @pytest.mark.quick
 def test_there_are_wrong_uses_of_everything():
     assert len(WRONG) >= 40
