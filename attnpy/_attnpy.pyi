@@ -132,6 +132,14 @@ def activate_vjp(
     tier: str | None = None,
     /,
 ) -> Array: ...
+def array_at(
+    address: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...] | None,
+    dtype: np.dtype[Any],
+    owner: object,
+    /,
+) -> Array: ...
 def answer_xla(function: Callable[[int], object], /) -> int: ...
 def groups() -> dict[str, list[str]]: ...
 

@@ -415,6 +415,19 @@ def test_weights_are_packed_only_if_asked_for_and_not_in_training():
     assert _packed.nbytes() == before
 
 
+@pytest.mark.quick
+def test_a_view_of_a_parameter_in_another_dtype_is_another_matrix():
+    weight = nn.Parameter(normal(24, 24).to(torch.float16))
+    other = weight.detach().view(torch.bfloat16).clone()
+    x = normal(3, 24)
+    with accelerate(), torch.no_grad():
+        for _ in range(3):
+            assert torch.equal(
+                x.bfloat16() @ weight.view(torch.bfloat16), x.bfloat16() @ other
+            )
+            assert torch.equal(x.half() @ weight, x.half() @ weight.detach().clone())
+
+
 def test_copies_of_models_have_weights_of_their_own():
     layer, x = nn.Linear(40, 30), normal(3, 40)
     with accelerate(), torch.no_grad():

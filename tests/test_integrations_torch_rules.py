@@ -94,6 +94,16 @@ def test_arrays_are_what_the_tensors_are(layout, dtype):
 
 
 @pytest.mark.quick
+def test_an_array_on_memory_that_is_not_aligned_says_so():
+    memory = torch.zeros(41, dtype=torch.uint8)
+    x = torch.frombuffer(memory.numpy(), dtype=torch.float32, offset=1, count=10)
+    assert not _tensors.to_array(x).flags.aligned
+    assert not _tensors.to_array(x[::2]).flags.aligned
+    with accelerate():
+        assert torch.equal(x[None] @ x[:, None], torch.zeros(1, 1))
+
+
+@pytest.mark.quick
 def test_an_array_keeps_its_tensor():
     tensor = normal(3, 4)
     alive, array = weakref.ref(tensor), _tensors.to_array(tensor)

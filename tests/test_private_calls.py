@@ -10,7 +10,8 @@ from support.right_calls import right_calls
 
 from attnpy import _attnpy
 
-NO_CALLS = {"answer_xla", "config", "get_num_threads", "get_portable", "groups"}
+NO_CALLS = {"answer_xla", "array_at", "config", "get_num_threads", "get_portable"}
+NO_CALLS |= {"groups"}
 
 
 WRONG = (
@@ -93,3 +94,24 @@ def spoil(name):
 @pytest.mark.parametrize("name", right_calls())
 def test_wrong_arguments_are_an_error(name):
     assert_runs(SPOIL, name)
+
+
+def test_memory_is_described_by_tuples():
+    numbers = np.arange(6.0)
+    place, dtype = numbers.ctypes.data, numbers.dtype
+    array = _attnpy.array_at(place, (2, 2), (3, 1), dtype, numbers)
+    np.testing.assert_array_equal(array, [[0, 1], [3, 4]])
+    assert array.base is numbers
+    for wrong in (
+        ("0", (2,), None, dtype, None),
+        (place, [2], None, dtype, None),
+        (place, ("2",), None, dtype, None),
+        (place, (2,), (1, 1), dtype, None),
+        (place, (2,), (None,), dtype, None),
+        (place, (-2,), None, dtype, None),
+        (place, (2,), None, float, None),
+        (place, (1,) * 65, None, dtype, None),
+        (place, (2,), None, dtype),
+    ):
+        with pytest.raises((TypeError, ValueError)):
+            _attnpy.array_at(*wrong)

@@ -48,14 +48,17 @@ def _kernel(name: str, option: str) -> Callable[[Any], Any]:
             return compute
         theirs = torch.library.get_kernel(f"aten::{name}", "CPU").call_boxed
 
-        def kernel(keys: Any, /, *arguments: Any, **keywords: Any) -> Any:
+        def kernel(keys: Any, x: Tensor, /, *arguments: Any, **keywords: Any) -> Any:
             block = innermost()
             if block is None:
-                return theirs(keys, *arguments, **keywords)
-            reason = "not asked for"
-            if getattr(block.options, option):
+                return theirs(keys, x, *arguments, **keywords)
+            if not getattr(block.options, option):
+                reason = "not asked for"
+            elif x.dtype not in _DTYPES:  # sooner known than by an exception
+                reason = str(x.dtype).removeprefix("torch.")
+            else:
                 try:
-                    result = compute(block.options, *arguments, **keywords)
+                    result = compute(block.options, x, *arguments, **keywords)
                 except Left as why:
                     reason = str(why)
                 except (TypeError, ValueError):
@@ -66,7 +69,7 @@ def _kernel(name: str, option: str) -> Callable[[Any], Any]:
                     return result
             if block.report is not None:
                 block.report.add(name, reason)
-            return theirs(keys, *arguments, **keywords)
+            return theirs(keys, x, *arguments, **keywords)
 
         _KERNELS[name] = kernel
         return compute
@@ -74,6 +77,7 @@ def _kernel(name: str, option: str) -> Callable[[Any], Any]:
     return add
 
 
+_DTYPES = frozenset((torch.float64, torch.float32, torch.float16, torch.bfloat16))
 _destroy = operator.methodcaller("_destroy")
 _libraries: list[torch.library.Library] = []  # one, or more if threads met
 
@@ -147,10 +151,12 @@ _tensor = _tensors.to_tensor
 
 def _product(options: Options, rows: Tensor, matrix: Tensor, bias: Any = None) -> Any:
     """Return rows (N, K) @ matrix (K, M) + bias (M,)."""
-    x, weight = _array(rows), _array(matrix, rows.dtype)
-    packed = _packed.find(matrix, weight) if options.pack else None
+    x = _array(rows)
+    if matrix.dtype is not rows.dtype:
+        raise Left("tensors of several dtypes")
+    weight: Any = _packed.find(matrix, _array) if options.pack else None
     return _attnpy.linear(
-        x, weight if packed is None else packed, bias,
+        x, _array(matrix) if weight is None else weight, bias,
         None, None, None, "promoted", options.num_threads,
     )  # fmt: skip
 

@@ -21,9 +21,11 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from attnpy._packed_weight import PackedWeight
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from attnpy._typing import Array
 
-    Form = tuple[int, Any, Any]  # place, shape and strides of a parameter's matrix
+    Form = tuple[int, Any, Any, Any]  # place, dtype, shape, strides of a matrix
 
 _N_SAMPLES = 16  # numbers of a weight that each call compares
 _OWN_USES = 3  # of a storage: by the parameter, a view of it and the object that asks
@@ -67,10 +69,10 @@ class _Entry:
             and self.storage() is parameter.untyped_storage()
         )
 
-    def has_room(self, matrix: Array) -> bool:
+    def has_room(self, matrix: Tensor) -> bool:
         """Tell whether packed weights will take no more memory than the parameter."""
         size = sum(one.weight.shape[0] * one.weight.shape[1] for one in self.packed())
-        return bool(size + matrix.size <= self.size)
+        return bool(size + matrix.numel() <= self.size)
 
     def packed(self) -> list[_Packed]:
         """Return what is packed."""
@@ -80,10 +82,10 @@ class _Entry:
 _entries: dict[int, _Entry] = {}
 
 
-def find(matrix: Tensor, array: Array) -> PackedWeight | None:
+def find(matrix: Tensor, to_array: Callable[[Tensor], Array]) -> PackedWeight | None:
     """Return the packed weight for a matrix (K, M) of a parameter, or None.
 
-    `array` is its memory. It is packed when it is used a second time, unchanged.
+    It is packed when it is used a second time, unchanged. `to_array` gives its memory.
     """
     parameter: Any = matrix if type(matrix) is Parameter else _base(matrix)
     if type(parameter) is not Parameter:
@@ -91,15 +93,15 @@ def find(matrix: Tensor, array: Array) -> PackedWeight | None:
     entry = _entries.get(id(parameter))
     if entry is None or not entry.is_of(parameter):
         entry = _entries[id(parameter)] = _Entry(parameter)
-    form = (matrix.data_ptr(), matrix.shape, matrix.stride())
+    form = (matrix.data_ptr(), matrix.dtype, matrix.shape, matrix.stride())
     if form not in entry.forms:
         entry.forms[form] = None
         return None
     packed = entry.forms[form]
     if packed is None:
-        if not (_is_alone(parameter, matrix) and entry.has_room(array)):
+        if not (_is_alone(parameter, matrix) and entry.has_room(matrix)):
             return None
-        packed = entry.forms[form] = _Packed(array)
+        packed = entry.forms[form] = _Packed(to_array(matrix))
     elif not packed.is_current():
         forget(parameter)
         return None

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
-import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import _is_zerotensor
 
-from attnpy import _dtypes
+from attnpy import _attnpy, _dtypes
 
 if TYPE_CHECKING:
     from attnpy._typing import Array
@@ -29,24 +27,18 @@ _DTYPES = _FLOATING | {
     )
 }  # fmt: skip
 
-_Memory = ctypes.c_char * (sys.maxsize - 1)  # all there is; NumPy takes 0 for none
-_MEMORY: Any = _Memory.from_address(1)
 
-
-def view(tensor: torch.Tensor, dtype: np.dtype[Any], memory: Any = _MEMORY) -> Any:
+def view(tensor: torch.Tensor, dtype: np.dtype[Any], owner: Any = None) -> Any:
     """Return an array on a tensor's memory, or None if it has none.
 
-    The array does not keep the tensor, unless `memory` does. `Tensor.numpy` would, but
+    The array does not keep the tensor, unless `owner` does. `Tensor.numpy` would, but
     forbid for ever to resize the tensor's storage.
     """
     address = tensor.data_ptr()
     if address == 0:
         return None
-    if tensor.is_contiguous():
-        return np.ndarray(tensor.shape, dtype, memory, address - 1)
-    size = dtype.itemsize
-    strides = [n * size for n in tensor.stride()]
-    return np.ndarray(tensor.shape, dtype, memory, address - 1, strides)
+    strides = None if tensor.is_contiguous() else tensor.stride()
+    return _attnpy.array_at(address, tensor.shape, strides, dtype, owner)
 
 
 def is_plain(tensor: Any) -> bool:
@@ -122,9 +114,8 @@ def to_array(tensor: torch.Tensor) -> Any:
         )
     if tensor.numel() == 0 or _is_zerotensor(tensor):
         return np.zeros(tensor.shape, dtype)
-    memory: Any = _Memory.from_address(1)
-    memory.tensor = tensor = tensor.resolve_neg().resolve_conj()
-    array = view(tensor, dtype, memory)
+    tensor = tensor.resolve_neg().resolve_conj()
+    array = view(tensor, dtype, tensor)
     if array is None:
         raise ValueError(
             "tensors: expected tensors with memory, got one whose storage has been "
