@@ -2,7 +2,9 @@
 
 import contextlib
 import copy
+import functools
 import gc
+import importlib
 import threading
 import weakref
 from importlib.resources import files
@@ -119,6 +121,11 @@ CALLS = {
         lambda x: functional.layer_norm(x, (20,), normal(20).to(x)),
         "native_layer_norm",
     ),
+    "rms_norm": (
+        lambda x: functional.rms_norm(x, (20,), normal(20).to(x), 1e-5),
+        "rms_norm",
+    ),
+    "rms_norm of two axes": (lambda x: functional.rms_norm(x, (5, 20)), "rms_norm"),
     "gelu": (functional.gelu, "gelu"),
     "gelu tanh": (lambda x: functional.gelu(x, approximate="tanh"), "gelu"),
     "silu": (functional.silu, "silu"),
@@ -185,6 +192,52 @@ def test_a_product_has_attnpys_bits(dtype):
     with accelerate(), torch.no_grad():
         for _ in range(3):  # the second time the weight is packed
             assert torch.equal(layer(x), expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("weighted", [True, False])
+def test_rms_norm_has_pytorchs_gradients(weighted, dtype):
+    x, weight = normal(3, 5, 20, dtype=dtype), normal(20, seed=1, dtype=dtype)
+    grad = normal(3, 5, 20, seed=2, dtype=dtype)
+    inputs = [one.requires_grad_() for one in ((x, weight) if weighted else (x,))]
+    call = functools.partial(functional.rms_norm, x, (20,), *inputs[1:])
+    expected = torch.autograd.grad(call(), inputs, grad)
+    with accelerate():
+        found = torch.autograd.grad(call(), inputs, grad)
+    bound = {torch.float64: 1e-12, torch.float32: 1e-4}.get(dtype, 0.06)
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype is other.dtype
+        torch.testing.assert_close(one, other, atol=bound, rtol=bound)
+
+
+@pytest.mark.quick
+def test_rms_norm_has_gradients_of_gradients_in_batches_and_forward():
+    x = normal(3, 6, dtype=torch.float64).requires_grad_()
+    weight = normal(6, seed=1, dtype=torch.float64).requires_grad_()
+
+    def norm(x, weight):
+        return functional.rms_norm(x, (6,), weight, 1e-3)
+
+    options = {"check_batched_grad": True, "check_forward_ad": True}
+    with accelerate():
+        assert torch.autograd.gradcheck(norm, (x, weight), **options)
+        assert torch.autograd.gradgradcheck(norm, (x, weight))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("kind", ["LlamaRMSNorm", "Qwen3RMSNorm", "T5LayerNorm"])
+def test_norms_of_transformers_have_a_rows_bits_in_any_batch(kind, dtype):
+    pytest.importorskip("transformers")
+    name = kind.removesuffix("RMSNorm").removesuffix("LayerNorm").lower()
+    module = f"transformers.models.{name}.modeling_{name}"
+    for size in (1, 7, 48, 129, 1000):
+        norm = getattr(importlib.import_module(module), kind)(size).to(dtype)
+        rows = normal(2, 19, size, dtype=dtype)
+        with accelerate(), torch.no_grad():
+            together = norm(rows)
+            for n in (1, 3, 18):
+                assert torch.equal(norm(rows[1:, :n]), together[1:, :n])
+                assert torch.equal(norm(rows[:, n:]), together[:, n:])
 
 
 # ---- What is left to PyTorch ---------------------------------------------------------

@@ -31,6 +31,7 @@ NAMES = [
     (functional, "multi_head_attention_forward"),
     (torch, "_native_multi_head_attention"),
     (torch, "_transformer_encoder_layer_fwd"),
+    (torch, "rms_norm"),
     (torch.jit, "script"),
 ]
 PYTORCHS = [getattr(module, name) for module, name in NAMES]

@@ -40,10 +40,11 @@ from attnpy.integrations.torch._blocks import (
     thread,
 )
 from attnpy.integrations.torch._report import Report
+from attnpy.integrations.torch._rms_norm import rms_norm
 from attnpy.integrations.torch._sdpa import attend_as_torch, known_mask
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 _STANDING_FOR_OTHERS = (FakeTensor, FunctionalTensor)
 
@@ -79,7 +80,7 @@ def accelerate(
         Products: `torch.nn.Linear`, ``@``, `torch.matmul`, `torch.addmm`, `torch.bmm`
         and the like, and the sums over rows by which embeddings are pooled.
     norms : bool, optional
-        `torch.nn.LayerNorm`.
+        `torch.nn.LayerNorm`, `torch.nn.RMSNorm`.
     activations : bool, optional
         GELU and its approximation, SiLU, tanh.
     pack : bool, optional
@@ -125,8 +126,8 @@ def accelerate(
     operators that is left costs a few microseconds more, outside of blocks as well
     until the last one ends; if other threads run then, also after that.
 
-    Attention is replaced by name: the names in PyTorch, and those by which other
-    modules have imported `scaled_dot_product_attention` or
+    Attention and `torch.rms_norm` are replaced by name: the names in PyTorch, and those
+    by which other modules have imported `scaled_dot_product_attention` or
     `multi_head_attention_forward`. A function kept under another name, such as an
     argument's default, stays PyTorch's. Left to PyTorch are, besides the above,
     subclasses, other modes, `torch.func` and forward-mode derivatives, and calls for
@@ -535,6 +536,18 @@ def _encoder_layer(
     return norm(feed_forward(src).add_(src), second)
 
 
+def _rms_norm(
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    eps: float | None = None,
+) -> Any:
+    block = innermost()
+    if block is None or not block.options.norms:
+        return NotImplemented
+    return rms_norm(block.options, input, normalized_shape, weight, eps)
+
+
 def _is_untrained(*tensors: Tensor | None) -> bool:
     """Tell whether tensors are for attnpy, and as a native function takes them."""
     return (
@@ -553,6 +566,7 @@ _OURS: dict[str, Callable[..., Any]] = {
     "multi_head_attention_forward": _multi_head_attention,
     "_native_multi_head_attention": _native_multi_head_attention,
     "_transformer_encoder_layer_fwd": _encoder_layer,
+    "rms_norm": _rms_norm,
 }
 _HOMES = {  # the modules of those that are not in `torch`
     "scaled_dot_product_attention": functional,

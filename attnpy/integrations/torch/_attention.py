@@ -494,7 +494,7 @@ class _Attention(torch.autograd.Function):
         inputs, results, tensors = saved[:n], saved[n : n + 2], saved[n + 2 :]
         options = {**ctx.options, **dict(zip(ctx.names, tensors, strict=True))}
         flags = list(ctx.needs_input_grad[:n])
-        if is_traced() or any(map(_is_batch, grads)):
+        if is_traced() or any(map(is_batch, grads)):
             traced = _operator.gradients(grads, inputs, results, options, flags)
             return (*traced, None, None)
         wanted = [name for name, flag in zip(NAMES, flags, strict=True) if flag]
@@ -507,7 +507,7 @@ class _Attention(torch.autograd.Function):
         return (*compute(), None, None)
 
 
-def _is_batch(tensor: Tensor | None) -> bool:
+def is_batch(tensor: Tensor | None) -> bool:
     """Tell whether this is what `is_grads_batched` makes of a batch of gradients."""
     return tensor is not None and is_legacy_batchedtensor(tensor)
 

@@ -344,7 +344,7 @@ def _norm(
 ) -> tuple[Any, Any, Any]:
     """Return rows, (N, n), weight and bias, each (n,), of a norm over the last axes."""
     rows, shape, n = _array(x), tuple(shape), math.prod(shape)
-    if rows.shape[rows.ndim - len(shape) :] != shape:
+    if not shape or rows.shape[rows.ndim - len(shape) :] != shape:
         raise ValueError
     parameters = [None if one is None else _array(one) for one in (weight, bias)]
     if any(one is not None and one.shape != shape for one in parameters):
@@ -412,6 +412,45 @@ def _layer_norm_backward(
         for one, is_wanted in zip(found[1:], wanted[1:], strict=True)
     )
     return of_x if wanted[0] else None, *of_parameters
+
+
+def rms_norm(
+    options: Options,
+    x: Tensor,
+    shape: Sequence[int],
+    weight: Tensor | None,
+    eps: float | None,
+) -> Tensor:
+    """Return torch.rms_norm, or raise Left, TypeError or ValueError."""
+    rows, norm = _rms(x, shape, weight, eps)
+    output = _attnpy.normalize(rows, None, norm, options.num_threads)
+    return _tensor(output).view(x.shape)
+
+
+def rms_norm_gradients(
+    options: Options,
+    grad: Tensor,
+    x: Tensor,
+    shape: Sequence[int],
+    weight: Tensor | None,
+    eps: float | None,
+) -> tuple[Tensor, Tensor]:
+    """Return the gradients of x and of the weight, or of ones in its place."""
+    rows, norm = _rms(x, shape, weight, eps)
+    grads = _array(grad, x.dtype).reshape(rows.shape)
+    found = _attnpy.normalize_vjp(grads, rows, norm, options.num_threads)
+    return _tensor(found[0]).view(x.shape), _tensor(found[1]).view(tuple(shape))
+
+
+def _rms(
+    x: Tensor, shape: Sequence[int], weight: Tensor | None, eps: float | None
+) -> tuple[Any, Norm]:
+    if weight is not None and weight.dtype is not x.dtype:
+        raise Left("tensors of several dtypes")
+    rows, scale, _ = _norm(x, shape, weight, None)
+    if eps is None:
+        eps = torch.finfo(_computed_in(x)).eps
+    return rows, Norm(scale, None, eps, centre=False)
 
 
 # ---- Activations ---------------------------------------------------------------------
