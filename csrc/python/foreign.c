@@ -36,7 +36,8 @@ static PyObject *
 array_at(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
 {
     npy_intp shape[ATTN_MAX_AXES], strides[ATTN_MAX_AXES];
-    PyObject *owner, *array;
+    PyObject *owner;
+    PyArrayObject *array;
     PyArray_Descr *dtype;
     void *address;
     int n_axes;
@@ -67,18 +68,17 @@ array_at(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
                                         n);
         }
     }
-    array = PyArray_NewFromDescr(
+    array = (PyArrayObject *)PyArray_NewFromDescr(
         &PyArray_Type, (PyArray_Descr *)Py_NewRef((PyObject *)dtype), n_axes, shape,
         arguments[2] == Py_None ? NULL : strides, address, NPY_ARRAY_CARRAY, NULL);
     if (array == NULL) {
         return NULL;
     }
-    PyArray_UpdateFlags((PyArrayObject *)array, NPY_ARRAY_ALIGNED);
-    if (owner != Py_None &&
-        PyArray_SetBaseObject((PyArrayObject *)array, Py_NewRef(owner)) < 0) {
+    PyArray_UpdateFlags(array, NPY_ARRAY_ALIGNED);
+    if (owner != Py_None && PyArray_SetBaseObject(array, Py_NewRef(owner)) < 0) {
         Py_CLEAR(array);
     }
-    return array;
+    return (PyObject *)array;
 }
 
 PyMethodDef py_foreign_methods[] = {

@@ -116,7 +116,10 @@ _NUMPYS = {
 
 
 def _array(tensor: Tensor, dtype: torch.dtype | None = None) -> Any:
-    """Return a tensor's memory as an array; `dtype` is what it should have."""
+    """Return a tensor's memory as an array; `dtype` is what it should have.
+
+    The caller keeps the tensor as long as the array.
+    """
     if type(tensor) not in _PLAIN:
         raise Left(f"a {type(tensor).__name__}")
     if not tensor.is_cpu:
@@ -233,6 +236,8 @@ def _sums(
     """Return sums over neighbouring axes, as products with ones, and of how many."""
     array = _array(x)
     n_axes = array.ndim
+    if n_axes == 0:
+        raise Left("a tensor without axes")
     axes = sorted(one % n_axes for one in dim or range(n_axes))
     if len(axes) == n_axes or axes != list(range(axes[0], axes[-1] + 1)):
         raise Left("sums of everything, or over axes apart")
@@ -398,9 +403,10 @@ def _layer_norm_backward(
     if grads.shape != tuple(x.shape):
         raise ValueError
     moments = torch.stack((mean.reshape(-1), deviation.reshape(-1)))
+    moments = moments.to(_computed_in(x))  # in a name, as the array does not keep it
     found = _attnpy.normalize_vjp(
         grads.reshape(rows.shape), rows, Norm(scale, shift, 0.0, centre=True),
-        options.num_threads, None, _array(moments.to(_computed_in(x))),
+        options.num_threads, None, _array(moments),
     )  # fmt: skip
     of_x = _tensor(found[0]).view(x.shape).to(x.dtype)
     of_parameters = (
@@ -467,19 +473,22 @@ def _activated_vjp(
     return _tensor(_attnpy.activate_vjp(*arrays, activation, None, options.num_threads))
 
 
-_GELUS = {"none": "gelu", "tanh": "gelu_tanh"}
+def _gelu_name(approximate: str) -> str:
+    if approximate not in ("none", "tanh"):
+        raise ValueError
+    return "gelu" if approximate == "none" else "gelu_tanh"
 
 
 @_kernel("gelu", "activations")
 def _gelu(options: Options, x: Tensor, *, approximate: str = "none") -> Tensor:
-    return _activated(options, x, _GELUS[approximate])
+    return _activated(options, x, _gelu_name(approximate))
 
 
 @_kernel("gelu_backward", "activations")
 def _gelu_backward(
     options: Options, grad: Tensor, x: Tensor, *, approximate: str = "none"
 ) -> Tensor:
-    return _activated_vjp(options, grad, x, _GELUS[approximate])
+    return _activated_vjp(options, grad, x, _gelu_name(approximate))
 
 
 @_kernel("silu", "activations")

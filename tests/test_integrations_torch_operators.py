@@ -1,0 +1,208 @@
+"""PyTorch's own samples of operators and modules, with accelerate() and without."""
+
+import functools
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("expecttest")  # which PyTorch's tests need
+
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402
+from torch.testing._internal.common_modules import module_db  # noqa: E402
+
+from attnpy.integrations.torch import accelerate  # noqa: E402
+
+OPERATORS = (
+    "addbmm", "addmm", "addmv", "baddbmm", "bmm", "einsum", "inner", "linalg.multi_dot",
+    "linalg.vector_norm", "matmul", "mean", "mm", "native_layer_norm",
+    "nn.functional.bilinear", "nn.functional.conv1d", "nn.functional.conv2d",
+    "nn.functional.gelu", "nn.functional.layer_norm", "nn.functional.linear",
+    "nn.functional.normalize", "nn.functional.rms_norm",
+    "nn.functional.scaled_dot_product_attention", "nn.functional.silu", "norm", "sum", "tanh", "tensordot", "var",
+)  # fmt: skip
+MODULES = (
+    nn.Linear, nn.Bilinear, nn.LayerNorm, nn.RMSNorm, nn.GELU, nn.SiLU, nn.Tanh,
+    nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer,
+    nn.Conv1d, nn.Conv2d, nn.LSTM, nn.GRU, nn.BatchNorm1d,
+)  # fmt: skip
+BOUNDS = {
+    torch.float64: 1e-9, torch.complex128: 1e-9, torch.float32: 1e-4,
+    torch.complex64: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1,
+}  # fmt: skip
+SOME = 3  # samples of an operator in each dtype: as they come, evenly spaced
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def tensors_of(given):
+    if isinstance(given, torch.Tensor):
+        return [given]
+    if isinstance(given, dict):
+        given = list(given.values())
+    if isinstance(given, (tuple, list)):
+        return [tensor for one in given for tensor in tensors_of(one)]
+    return []
+
+
+def outcome(call, given):
+    """What a call returns and its gradients are, or what it says is wrong."""
+    torch.manual_seed(0)
+    inputs = [one for one in tensors_of(given) if one.requires_grad]
+    try:
+        outputs = tensors_of(call())
+    except Exception as error:
+        return repr(error)
+    ends = [one for one in outputs if one.requires_grad]
+    if not ends or not inputs:
+        return outputs
+    grads = [torch.ones_like(one) for one in ends]
+    return outputs, torch.autograd.grad(ends, inputs, grads, allow_unused=True)
+
+
+def assert_alike(found, expected, bound):
+    if isinstance(expected, str) or isinstance(found, str):
+        assert found == expected
+        return
+    for one, other in zip(tensors_of(found), tensors_of(expected), strict=True):
+        assert one.dtype is other.dtype and one.shape == other.shape
+        assert one.requires_grad == other.requires_grad
+        size = other.detach().double().abs().nan_to_num(0, 0, 0) if bound else other
+        largest = max(1.0, float(size.max())) if bound and other.numel() else 1.0
+        torch.testing.assert_close(
+            one.detach(), other.detach(), atol=bound * largest, rtol=bound,
+            equal_nan=True,
+        )  # fmt: skip
+
+
+def has_dropout(sample):
+    numbers = [one for one in sample.args if isinstance(one, float)]
+    return sample.kwargs.get("dropout_p", 0) > 0 or 0.5 in numbers
+
+
+def some(items, number):
+    items = list(items)
+    return items[:: max(1, len(items) // number)]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "op",
+    [
+        op
+        for op in op_db
+        if op.name in OPERATORS and "triton" not in op.variant_test_name
+    ],
+    ids=lambda op: f"{op.name}{op.variant_test_name and '-' + op.variant_test_name}",
+)
+def test_pytorchs_samples_of_operators(op):
+    n = 0
+    for dtype in sorted(op.supported_dtypes("cpu"), key=str):
+        if not (dtype in BOUNDS or dtype in (torch.int64, torch.bool)):
+            continue
+        with_grad = op.supports_autograd and dtype in op.supported_backward_dtypes(
+            "cpu"
+        )
+        samples = some(op.sample_inputs("cpu", dtype, requires_grad=with_grad), SOME)
+        for sample in (*samples, *(one.noncontiguous() for one in samples)):
+            if op.name.startswith("nn.functional.") and has_dropout(sample):
+                continue  # which drops other weights
+            given = (sample.input, sample.args, sample.kwargs)
+            call = functools.partial(op, sample.input, *sample.args, **sample.kwargs)
+            expected = outcome(call, given)
+            with accelerate():
+                found = outcome(call, given)
+            assert_alike(found, expected, BOUNDS.get(dtype, 0) * 3)
+            n += 1
+    assert n > 0
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "op",
+    [op for op in op_db if op.name in OPERATORS and op.error_inputs_func],
+    ids=lambda op: op.name,
+)
+def test_pytorchs_wrong_inputs_of_operators_are_refused_in_its_words(op):
+    for one in op.error_inputs("cpu"):
+        sample = one.sample_input
+        call = functools.partial(op, sample.input, *sample.args, **sample.kwargs)
+        expected = outcome(call, ())
+        with accelerate():
+            assert_alike(outcome(call, ()), expected, 0)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "info",
+    [info for info in module_db if info.module_cls in MODULES],
+    ids=lambda info: info.name,
+)
+def test_pytorchs_samples_of_modules(info, dtype, training):
+    if dtype not in info.supported_dtypes("cpu"):
+        pytest.skip("not a dtype of this module")
+    inputs = info.module_inputs_func(
+        info, device="cpu", dtype=dtype, requires_grad=True, training=training
+    )
+    for sample in some(inputs, SOME):
+        built, given = sample.constructor_input, sample.forward_input
+        if given is None:
+            continue
+        torch.manual_seed(1)
+        module = info.module_cls(*built.args, **built.kwargs).to(dtype).train(training)
+        for part in module.modules():  # other weights are dropped
+            if isinstance(getattr(part, "dropout", None), float):
+                part.dropout = 0.0
+            elif isinstance(part, nn.Dropout):
+                part.p = 0.0
+        call = functools.partial(module, *given.args, **given.kwargs)
+        inputs = (given.args, given.kwargs, list(module.parameters()))
+        expected = outcome(call, inputs)
+        with accelerate():
+            found = outcome(call, inputs)
+        assert_alike(found, expected, BOUNDS[dtype] * 3)
+
+
+# ---- What these samples have found ---------------------------------------------------
+
+
+@pytest.mark.quick
+def test_sums_of_a_tensor_without_axes_are_left_to_pytorch():
+    x = torch.tensor(3.0)
+    with accelerate(report=True) as report:
+        assert x.sum(0) == x.mean(0) == torch.linalg.vector_norm(x, dim=0) == 3
+    assert ("sum.dim_IntList", "a tensor without axes") in report.left
+
+
+@pytest.mark.quick
+def test_an_unknown_approximation_of_gelu_is_refused_by_pytorch():
+    with accelerate(), pytest.raises(RuntimeError, match="none or tanh"):
+        functional.gelu(torch.ones(3), approximate="other")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_gradients_of_layer_norm_in_half_precision_are_those_of_float32(dtype):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(70, 64, generator=generator).to(dtype).requires_grad_()
+    weight = torch.randn(64, generator=generator).to(dtype).requires_grad_()
+    grad = torch.randn(70, 64, generator=generator).to(dtype)
+    wide = [one.detach().float().requires_grad_() for one in (x, weight)]
+    expected = torch.autograd.grad(
+        functional.layer_norm(wide[0], (64,), wide[1]), wide, grad.float()
+    )
+    with accelerate():
+        for _ in range(20):  # what is freed too soon is not always overwritten
+            found = torch.autograd.grad(
+                functional.layer_norm(x, (64,), weight), (x, weight), grad
+            )
+            for one, other in zip(found, expected, strict=True):
+                torch.testing.assert_close(one.float(), other, atol=0.1, rtol=0.1)
