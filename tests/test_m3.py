@@ -134,5 +134,5 @@ def test_files_that_do_not_fit_are_refused(folder):
     ):
         M3Encoder.from_pretrained(folder)
     (folder / "sparse_linear.pt").unlink()
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match="folder: expected one of BGE-M3 with "):
         M3Encoder.from_pretrained(folder)

@@ -10,7 +10,13 @@ from support import families, sentences
 from support.comparisons import assert_same_bits
 from support.sentences import LABELS, LONG, MASK, TEXTS, write_with_head
 
-from attnpy.models import BertEncoder, FillMask, TokenClassifier
+from attnpy.models import (
+    BertEncoder,
+    CrossEncoder,
+    FillMask,
+    TextClassifier,
+    TokenClassifier,
+)
 
 sentences.require()
 
@@ -113,8 +119,13 @@ def test_what_does_not_fit_is_refused_in_a_sentence(tmp_path, tagger, filler):
         with pytest.raises((TypeError, ValueError), match=words):
             call()
     write_with_head(tmp_path / "words", masked_words=True)
-    with pytest.raises(ValueError, match=r"no head of BertForMaskedLM, .*missing clas"):
-        TokenClassifier.from_pretrained(tmp_path / "words")
+    for make in (TokenClassifier, TextClassifier, CrossEncoder):
+        words = r"architectures of a For.*, got BertForMaskedLM: FillMask reads it"
+        with pytest.raises(ValueError, match=words):
+            make.from_pretrained(tmp_path / "words")
+    write_with_head(tmp_path / "labels", token_classifier=True)
+    with pytest.raises(ValueError, match="ForTokenClassification: TokenClassifier rea"):
+        FillMask.from_pretrained(tmp_path / "labels")
     config = json.loads((tmp_path / "words" / "config.json").read_text())
     config["architectures"] = ["BertForQuestionAnswering"]
     (tmp_path / "words" / "config.json").write_text(json.dumps(config))

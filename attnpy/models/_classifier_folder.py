@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     import os
     from pathlib import Path
 
+# What reads folders of these heads, by the ends of their classes' names.
+READERS = {
+    "SequenceClassification": "TextClassifier or CrossEncoder",
+    "TokenClassification": "TokenClassifier",
+    "MaskedLM": "FillMask",
+}
 SCORES = Task("sequence-classification", "scores", "logits")
 # Activations by the names of their classes.
 ACTIVATIONS = {
@@ -75,8 +81,10 @@ class Recipe(NamedTuple):
     default_prompt_name: str | None
 
 
-def read(folder: str | os.PathLike[str]) -> Recipe:
-    """Read all files but the tokenizer's and the weights."""
+def read(
+    folder: str | os.PathLike[str], head: str = "SequenceClassification"
+) -> Recipe:
+    """Read all files but the tokenizer's and the weights; `head` is wanted."""
     folder = folder_at(folder)
     model_folder = folder
     if (found := _sentence_folder.modules(folder)) is not None:
@@ -87,6 +95,7 @@ def read(folder: str | os.PathLike[str]) -> Recipe:
             )
         model_folder = found[0][1]
     config = checkpoints.read_config(model_folder)
+    _check_head(model_folder / "config.json", config, head)
     activation, prompts, default = _model_config(
         folder / "config_sentence_transformers.json"
     )
@@ -119,6 +128,18 @@ def activation(recipe: Recipe) -> str | None:
             f"{', '.join(ACTIVATIONS)}, got {quoted(name)}; activation_fn= wins"
         )
     return ACTIVATIONS[name]
+
+
+def _check_head(path: Path, config: Mapping[str, Any], head: str) -> None:
+    """Refuse a model that has one of the other heads."""
+    owners = config.get("architectures")
+    owner = str(owners[0]) if isinstance(owners, list) and owners else ""
+    for other, reader in READERS.items():
+        if other != head and owner.endswith(f"For{other}"):
+            raise ValueError(
+                f"{path}: expected architectures of a For{head}, got {quoted(owner)}: "
+                f"{reader} reads it"
+            )
 
 
 def _model_config(path: Path) -> tuple[object, dict[str, str], str | None]:

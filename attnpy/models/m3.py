@@ -13,6 +13,7 @@ from attnpy._files import folder_at
 from attnpy._linear import linear
 from attnpy._quoting import listed, named
 from attnpy.checkpoints import read
+from attnpy.checkpoints.reading import is_there
 from attnpy.models import _pooling, _similarity, _texts
 from attnpy.models.sentences import SentenceEncoder
 
@@ -170,7 +171,14 @@ class M3Encoder:
             If files ask for something that is not here, or do not fit together.
         """
         place = folder_at(folder)
-        heads = [_linear(place / f"{name}_linear.pt") for name in ("sparse", "colbert")]
+        paths = [place / f"{name}_linear.pt" for name in ("sparse", "colbert")]
+        for path in paths:
+            if not is_there(path):
+                raise FileNotFoundError(
+                    f"folder: expected one of BGE-M3 with {path.name}, got "
+                    f"{named(place)} without"
+                )
+        heads = [_linear(path) for path in paths]
         encoder = SentenceEncoder.from_pretrained(
             folder, max_length=max_length, dtype=dtype, packed=packed, progress=progress
         )

@@ -190,7 +190,7 @@ class TokenClassifier:
         TypeError, ValueError
             If files ask for something that is not here, or do not fit together.
         """
-        recipe = _classifier_folder.read(folder)
+        recipe = _classifier_folder.read(folder, "TokenClassification")
         tokenizer, side = _sentence_folder.tokenizer(
             recipe.model_folder, recipe.lower_case
         )
@@ -478,7 +478,7 @@ class FillMask:
         TypeError, ValueError
             If files ask for something that is not here, or do not fit together.
         """
-        recipe = _classifier_folder.read(folder)
+        recipe = _classifier_folder.read(folder, "MaskedLM")
         tokenizer, side = _sentence_folder.tokenizer(
             recipe.model_folder, recipe.lower_case
         )
