@@ -497,6 +497,10 @@ def test_files_that_are_missing_or_of_another_kind(tmp_path):
     (tmp_path / "x.safetensors").write_bytes(b"no such thing")
     with pytest.raises(ValueError, match=r"x.safetensors: expected a safetensors file"):
         checkpoints.read(tmp_path / "x.safetensors")
+    (tmp_path / "pytorch_model.bin").write_bytes(b"no such thing")
+    with pytest.raises(ValueError, match=r"\.bin: expected .*, or one of PyTorch, got"):
+        checkpoints.read(tmp_path)
+    (tmp_path / "pytorch_model.bin").unlink()
     for text in ("{", "[]", '"x"'):
         (tmp_path / "config.json").write_text(text)
         with pytest.raises(ValueError, match=r"config.json: expected a JSON object"):

@@ -145,8 +145,11 @@ class Checkpoint(Mapping[str, "Array"]):
                 "attnpy.checkpoints: reading safetensors files needs the safetensors "
                 "package: pip install 'attnpy[weights]'"
             ) from error
+        kind = "a safetensors file"
+        if not os.fspath(path).endswith(".safetensors"):
+            kind += ", or one of PyTorch"
         with (
-            reading.judged_elsewhere(path, "a safetensors file"),
+            reading.judged_elsewhere(path, kind),
             safe_open(path, framework="np") as judged,
         ):
             names = list(judged.keys())
