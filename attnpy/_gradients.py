@@ -87,8 +87,9 @@ def attention_vjp(
     Raises
     ------
     TypeError
-        If an argument has the wrong kind or dtype, or with `key_scale` or
-        `value_scale`: integers have no gradients.
+        If an argument has the wrong kind or dtype; with `key_scale` or `value_scale`,
+        because integers have no gradients; with `page_table`, because sequences share
+        pages.
     ValueError
         If shapes do not fit together, a number is out of its range, or a wanted
         gradient is that of an input that is not given.
@@ -160,6 +161,11 @@ def attention_vjp(
         raise TypeError(
             f"{name}: expected none, because int8 keys and values have no gradients, "
             "got scales"
+        )
+    if options.get("page_table") is not None:
+        raise TypeError(
+            "page_table: expected None for gradients, as sequences share pages, got an "
+            "array"
         )
     _keywords.refuse(options, DIFFERENTIABLE, "attention_vjp()")
     names = _names(wanted)

@@ -239,7 +239,7 @@ else:
         return thing
 
     def _wrapped(function):
-        code = function.__code__
+        code = inspect.unwrap(function).__code__
         parameters = _parameters(code)
         if code.co_flags & inspect.CO_VARKEYWORDS or not _OWN & set(parameters):
             return function

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -143,17 +144,31 @@ class PagePool:
     __repr__ = _repr.shows(_shown)
 
 
-class Page:
-    """A page in use, which is free again once nothing refers to this object."""
+class Page(functools.partial[None]):
+    """A page in use, which is free again once nothing refers to this object.
 
-    __slots__ = ("_free", "number")
+    A call of it gives its number back to the free ones. None of this runs Python code,
+    in which the exception of a signal handler, or another thread, could lose a page.
+    """
 
-    def __init__(self, pool: PagePool) -> None:
-        self._free = pool._free
-        self.number = self._free.pop()
+    __slots__ = ()
+    __del__ = functools.partial.__call__
 
-    def __del__(self) -> None:
-        self._free.append(self.number)
+    @property
+    def number(self) -> int:
+        number: int = self.args[0]
+        return number
+
+
+def _new_page(pool: PagePool) -> Page:
+    """Take a free page."""
+    free = pool._free
+    try:
+        return next(map(Page, (free.append,), map(list.pop, (free,))))
+    except IndexError:  # another thread has taken it
+        raise MemoryError(
+            f"pages: expected a free one of the pool's {pool.num_pages}, got none"
+        ) from None
 
 
 class Held(NamedTuple):
@@ -172,7 +187,7 @@ class Held(NamedTuple):
 
     @property
     def numbers(self) -> list[int]:
-        return [0 if page is None else page.number for page in self.pages]
+        return [0 if page is None else page.args[0] for page in self.pages]
 
     @property
     def first(self) -> int:
@@ -474,11 +489,11 @@ class PagedKVCache(KVCache):
             shared = start // PAGE
             pages[shared] = self._copied(pages[shared])
         n_new = _pages_of(end) - len(pages)
-        return Held((*pages, *(Page(self.pool) for _ in range(n_new))), shared)
+        return Held((*pages, *(_new_page(self.pool) for _ in range(n_new))), shared)
 
     def _copied(self, page: Page | None) -> Page:
         assert page is not None
-        copy = Page(self.pool)
+        copy = _new_page(self.pool)
         arrays = [x for x in pool_rows(self.pool) if x is not None]
         for array in arrays:
             array[copy.number] = array[page.number]
@@ -555,10 +570,9 @@ def taken(cache: PagedKVCache, sequences: Sequence[int]) -> PagedKVCache:
 
 
 def pages_held(cache: PagedKVCache, sequence: int) -> tuple[int, int]:
-    """Return how many pages a sequence has, and how many of the first others have."""
+    """Return how many pages a sequence ever had, and how many it has alone."""
     one = cache._held[sequence]
-    there = [page is not None for page in one.pages]
-    return sum(there), sum(there[: one.shared])
+    return len(one.pages), len(one.pages) - max(one.shared, one.pages.count(None))
 
 
 def _pages_of(n_tokens: int) -> int:

@@ -1,6 +1,8 @@
 """Texts that are continued together have the tokens that each has alone."""
 
 import gc
+import os
+import threading
 
 import numpy as np
 import pytest
@@ -8,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.comparisons import assert_same_bits
 from support.errors import refused
+from support.interrupts import interrupted_everywhere
+from support.processes import assert_runs
 
-from attnpy.models import CausalDecoder, ContinuousBatch, Prefix
+from attnpy.models import CausalDecoder, ContinuousBatch, Prefix, continuous
 from attnpy.positions import Rotary
 
 RNG = np.random.default_rng(0)
@@ -211,6 +215,152 @@ def test_windows_give_pages_back():
         most = max(most, 4 - batch.pools[0].num_free)
     assert tokens == windowed.generate(ids, 20).tolist()
     assert most <= 3
+
+
+def test_windows_and_a_prefix_keep_what_was_promised():
+    """The prefix keeps its pages, so that texts that leave them need their own."""
+    windowed = make(window=[(100, 0), (300, 0)])
+    ids = RNG.integers(0, 50, 1100)
+    for n_pages in (12, 15):
+        batch = ContinuousBatch(windowed, n_pages, prompt_tokens=64)
+        prefix = batch.prefill(ids)
+        for first in range(2):
+            batch.add([first], 300, prefix=prefix)
+        found = collect(batch)
+        for first, tokens in found.items():
+            assert tokens == windowed.generate([*ids, first], 300).tolist()
+        del prefix
+        assert free(batch) == [n_pages] * 2
+    batch = ContinuousBatch(windowed, 11, prompt_tokens=64)
+    with pytest.raises(MemoryError, match="pages: expected 12 for the 1400 tokens"):
+        batch.add([1], 300, prefix=batch.prefill(ids))
+
+
+def test_more_tokens_of_prompts_need_no_more_pages_than_promised():
+    windowed = make(window=(100, 0))
+    batch = ContinuousBatch(windowed, 6, prompt_tokens=8)
+    texts = [RNG.integers(0, 50, 500) for _ in range(2)]
+    for text in texts:
+        batch.add(text, 5)
+    batch.step()
+    batch.prompt_tokens = 500
+    for text, tokens in zip(texts, collect(batch).values(), strict=True):
+        assert tokens == windowed.generate(text, 5).tolist()
+    for error, wrong in ((ValueError, 0), (TypeError, "a"), (TypeError, 2.5)):
+        with refused(error, "prompt_tokens"):
+            batch.prompt_tokens = wrong
+    batch = ContinuousBatch(MODEL, 6, prompt_tokens=8)
+    batch.prompt_tokens = 500
+    batch.add(texts[0], 5)
+    assert len(batch.step()) == 1
+
+
+def test_an_interrupt_loses_no_text():
+    """A call has done nothing, or all of its work; so texts have their tokens."""
+    model = CausalDecoder(1, 8, 2, 8, vocab_size=9, rng=np.random.default_rng(0))
+    seeds = [None, 1, 2]
+
+    def drawn(seed):
+        if seed is None:
+            return {}
+        return {"temperature": 1.0, "rng": np.random.default_rng(seed)}
+
+    alone = [model.generate([3, 4], 4, **drawn(seed)).tolist() for seed in seeds]
+
+    def calls():
+        batch.step()
+        batch.add([3, 4], 4)
+        batch.evict(2)
+        batch.fork(1)
+        batch.cancel(0)
+
+    def begin():
+        nonlocal batch
+        batch = ContinuousBatch(model, 9, prompt_tokens=2)
+        for seed in seeds:
+            batch.add([3, 4], 4, **drawn(seed))
+        batch.step()
+
+    batch = None
+    begin()
+    # No handler runs where a `with` of a lock ends, as tracing does.
+    inside, files = [ContinuousBatch.step], [continuous.__file__]
+    for _ in interrupted_everywhere(calls, never_in=inside, files=files):
+        texts = {text.number: text for text in (*batch._running, *batch._waiting)}
+        assert len(texts) == len(batch._running) + len(batch._waiting)
+        assert {1, 2} <= texts.keys()  # and 0, unless it was cancelled
+        assert batch._next == max(texts) + 1
+        assert len(list(batch)) <= 4 * len(texts)
+        for number, text in texts.items():
+            same = {0: 0, 1: 1, 2: 2, 3: 0, 4: 1}[number]
+            assert text.tokens == [3, 4, *alone[same]]
+        assert batch.pools[0].num_free == 9
+        begin()
+
+
+def test_threads_wait_for_each_other():
+    batch = ContinuousBatch(MODEL, 12)
+    texts, numbers = [[seed, 1 + seed] for seed in range(12)], {}
+    found, ready = {number: [] for number in range(12)}, threading.Event()
+
+    def add(part):
+        ready.wait()
+        for text in part:
+            numbers[batch.add(text, 5)] = text
+
+    threads = [threading.Thread(target=add, args=(texts[i::3],)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    ready.set()
+    while sum(map(len, found.values())) < 60:
+        for number, token in batch.step():
+            found[number].append(token)
+    for thread in threads:
+        thread.join()
+    assert sorted(numbers) == list(range(12))
+    for number, text in numbers.items():
+        assert found[number] == MODEL.generate(text, 5).tolist()
+
+
+def test_a_call_inside_another_one_is_refused():
+    """As one of a signal handler is, which cannot wait for what it interrupts."""
+    said, model = [], make()
+    batch = ContinuousBatch(model, 12)
+    batch.add([1, 2], 5)
+    whole = model.logits
+
+    def logits(*arguments, **options):
+        with pytest.raises(RuntimeError, match="expected no call inside another one"):
+            batch.add([1], 3)
+        said.append(1)
+        return whole(*arguments, **options)
+
+    vars(model)["logits"] = logits
+    assert collect(batch)[0] == MODEL.generate([1, 2], 5).tolist()
+    assert len(said) == 5
+
+
+CHILD = """
+import os
+from test_continuous import *
+
+batch = ContinuousBatch(MODEL, 12)
+batch.add([1, 2], 5)
+batch.step()
+whole = MODEL.generate([1, 2], 5).tolist()
+batch._turn.acquire()  # as a thread has it that the child has not
+pid = os.fork()
+if pid == 0:
+    os._exit(collect(batch)[0] != whole[1:])
+batch._turn.release()
+assert os.waitpid(pid, 0)[1] == 0
+assert collect(batch)[0] == whole[1:]
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_goes_on_with_texts_of_a_step_that_was_under_way():
+    assert_runs(CHILD)
 
 
 def test_texts_may_reach_the_last_position():

@@ -282,3 +282,15 @@ def test_contiguous_caches_fork_into_their_own_arrays():
 def test_wrong_arguments_are_refused(error, name, wrong):
     with refused(error, name):
         wrong()
+
+
+def test_pages_that_another_thread_took_are_an_error_and_not_lost(monkeypatch):
+    pool = PagePool(3, 1, 4)
+    cache = PagedKVCache(pool, 2)
+    monkeypatch.setattr(PagedKVCache, "_check_free", lambda *_: None)
+    tokens = np.ones((2, 1, 200, 4))
+    with pytest.raises(MemoryError, match="pages: expected a free one of the pool's 3"):
+        cache.append(tokens, tokens)
+    assert (pool.num_free, cache.lengths.tolist()) == (3, [0, 0])
+    cache.append(tokens, tokens, lengths=[200, 100])
+    assert pool.num_free == 0

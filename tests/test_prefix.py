@@ -283,6 +283,15 @@ def test_wrong_arguments_are_refused(error, name, options):
         MODEL.generate(IDS, 3, **options)
 
 
+def test_a_draft_needs_the_positions_of_the_text():
+    model, draft = (make(rotary=None, max_length=n) for n in (40, 39))
+    expected = model.generate(IDS[0], 21)
+    assert_same_bits(model.generate(IDS[0], 21, draft=model), expected)
+    assert_same_bits(model.generate(IDS[0], 20, draft=draft), expected[:20])
+    with refused(ValueError, "draft"):
+        model.stream(IDS[0], 21, draft=draft)  # before the first token is asked for
+
+
 def test_positions_that_depend_on_the_length_have_no_drafts():
     scaling = {
         "rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 32

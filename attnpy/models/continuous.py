@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import collections
 import copy
+import functools
+import itertools
+import os
+import threading
 import weakref
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
 from attnpy import _checks, _keywords, _parameters, _repr
-from attnpy.cache import all_or_nothing
 from attnpy.models import _embedding, sampling
 from attnpy.models.prefix import Prefix, begun, made_by, tokens_of
 from attnpy.pages import PAGE, PagedKVCache, joined, pages_held, taken
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
@@ -49,6 +53,8 @@ class Text:
         What it begins with.
     options : dict
         Arguments of `sample`.
+    at_once : int
+        How many of its tokens a step takes at most.
     """
 
     number: int
@@ -57,6 +63,42 @@ class Text:
     stops: frozenset[int]
     prefix: Prefix | None
     options: dict[str, Any]
+    at_once: int
+
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+def _in_turn(
+    method: Callable[Concatenate[ContinuousBatch, Arguments], Result],
+) -> Callable[Concatenate[ContinuousBatch, Arguments], Result]:
+    """Let calls in several threads wait for each other.
+
+    A signal handler cannot wait for the call that it interrupts: it gets an error.
+    """
+
+    @functools.wraps(method)
+    def call(
+        self: ContinuousBatch,
+        /,
+        *arguments: Arguments.args,
+        **options: Arguments.kwargs,
+    ) -> Result:
+        thread = threading.get_ident()
+        if self._thread == thread and self._turn.locked():
+            raise RuntimeError(
+                "ContinuousBatch: expected no call inside another one, got one of "
+                f"{method.__name__}"
+            )
+        with self._turn:
+            self._thread = thread
+            try:
+                return method(self, *arguments, **options)
+            finally:
+                self._thread = None
+
+    return call
 
 
 @_keywords.answering
@@ -73,6 +115,7 @@ class ContinuousBatch:
     prompt_tokens : int, optional
         How many tokens of prompts a step computes at most, besides one token of each
         text that is being continued. More make prompts faster, and the step longer.
+        It may be set later; then a text takes at most as many as when it was added.
     dtype : dtype, optional
         Of keys and values; by default that of the parameters.
     num_threads : int, optional
@@ -107,6 +150,10 @@ class ContinuousBatch:
     before; so no text runs out of pages. With windows, pages that no token sees any
     more go back at once.
 
+    Threads may call it at the same time: they wait for each other. If a signal handler
+    raises, such as with KeyboardInterrupt, a call has done either nothing or all of its
+    work, and the texts can go on; tokens of a completed step are lost with its result.
+
     Examples
     --------
     >>> import numpy as np
@@ -125,7 +172,6 @@ class ContinuousBatch:
     """
 
     model: CausalDecoder
-    prompt_tokens: int
     num_threads: int | None
     pools: list[PagePool]
     _next: int
@@ -133,6 +179,9 @@ class ContinuousBatch:
     _running: list[Text]
     _caches: list[PagedKVCache]
     _prefixes: weakref.WeakKeyDictionary[Prefix, list[PagedKVCache]]
+    _prompt_tokens: int
+    _turn: threading.Lock
+    _thread: int | None
 
     if not TYPE_CHECKING:
         __setattr__ = _parameters.set_attribute
@@ -160,6 +209,8 @@ class ContinuousBatch:
         self._next, self._waiting, self._running = 0, [], []
         self._caches = [PagedKVCache(pool, 0) for pool in self.pools]
         self._prefixes = weakref.WeakKeyDictionary()
+        self._turn, self._thread = threading.Lock(), None
+        BATCHES.add(self)
 
     def __reduce__(self) -> Any:
         """Refuse pickles, as pages cannot be pickled."""
@@ -176,10 +227,21 @@ class ContinuousBatch:
     __repr__ = _repr.shows(_shown)
 
     @property
+    def prompt_tokens(self) -> int:
+        """How many tokens of prompts a step computes at most."""
+        return self._prompt_tokens
+
+    @prompt_tokens.setter
+    def prompt_tokens(self, prompt_tokens: int) -> None:
+        self._prompt_tokens = _checks.count(prompt_tokens, "prompt_tokens")
+
+    @property
+    @_in_turn
     def numbers(self) -> list[int]:
         """The texts that have not ended, in the order in which they were added."""
         return sorted(text.number for text in (*self._running, *self._waiting))
 
+    @_in_turn
     def add(
         self,
         token_ids: ArrayLike,
@@ -244,23 +306,22 @@ class ContinuousBatch:
             frozenset(stops.tolist()),
             prefix,
             options,
+            self.prompt_tokens,
         )
         sampling.check_continues(self.model, text.length - 1)
-        beside = 0  # the last page of the prefix, if it is not full
         if prefix is not None:
             self._put_in_pages(prefix)
-            beside = int(len(prefix) % PAGE > 0)
-        for pool, own in zip(self.pools, self._needs(text), strict=True):
-            needed = own + beside
+        for pool, own in zip(self.pools, self._needs(text, len(past)), strict=True):
+            needed = own + -(-len(past) // PAGE)
             if needed > pool.num_pages:
                 raise MemoryError(
                     f"pages: expected {needed} for the {text.length - 1} tokens of the "
                     f"text, got a pool of {pool.num_pages}"
                 )
-        self._waiting.append(text)
-        self._next += 1
+        vars(self).update(_waiting=[*self._waiting, text], _next=text.number + 1)
         return text.number
 
+    @_in_turn
     def prefill(self, token_ids: ArrayLike) -> Prefix:
         """Compute the keys and values of what texts begin with, in these pages.
 
@@ -292,6 +353,7 @@ class ContinuousBatch:
         self._prefixes[prefix] = caches
         return prefix
 
+    @_in_turn
     def cancel(self, number: int) -> None:
         """End a text, and give back its pages.
 
@@ -307,6 +369,7 @@ class ContinuousBatch:
         """
         self._leave([self._text(number)])
 
+    @_in_turn
     def evict(self, number: int) -> None:
         """Give back the pages of a text, which waits then, and goes on later.
 
@@ -323,9 +386,9 @@ class ContinuousBatch:
             If there is no such text, or it has ended.
         """
         text = self._text(number)
-        self._leave([text])
-        self._waiting.append(text)
+        self._leave([text], waiting=[text])
 
+    @_in_turn
     def fork(self, number: int, *, rng: np.random.Generator | None = None) -> int:
         """Add a text that goes on like another one, from what that one has now.
 
@@ -353,18 +416,22 @@ class ContinuousBatch:
             options["rng"] = _checks.generator(rng)
         else:
             options["rng"] = copy.deepcopy(options["rng"])
-        new = Text(
-            self._next, list(text.tokens), text.length, text.stops, text.prefix, options
+        new = replace(
+            text, number=self._next, tokens=list(text.tokens), options=options
         )
-        if text in self._running and self._fits(new, self._running.index(text)):
-            row = self._running.index(text)
-            caches = [joined([cache, cache.fork([row])]) for cache in self._caches]
-            vars(self).update(_caches=caches, _running=[*self._running, new])
+        row = self._running.index(text) if text in self._running else None
+        changed: dict[str, Any] = {"_next": self._next + 1}
+        if row is not None and self._fits(new, int(self._caches[0].lengths[row])):
+            changed["_caches"] = [
+                joined([cache, cache.fork([row])]) for cache in self._caches
+            ]
+            changed["_running"] = [*self._running, new]
         else:
-            self._waiting.append(new)
-        self._next += 1
+            changed["_waiting"] = [*self._waiting, new]
+        vars(self).update(changed)
         return new.number
 
+    @_in_turn
     def step(self) -> list[tuple[int, int]]:
         """Compute the next token of each text, and parts of prompts.
 
@@ -403,23 +470,32 @@ class ContinuousBatch:
             for b, text in enumerate(self._running)
             if before[b] + counts[b] == len(text.tokens)
         ]
-        with all_or_nothing(self._caches) as lent:
-            states = self._run(ids, counts, lent)
-            last = states[ready, [counts[b] - 1 for b in ready]]
-            texts = [self._running[b] for b in ready]
-            tokens = self._drawn(last, texts)
-            for cache, left in zip(lent, sampling.lefts_of(self.model), strict=True):
-                if left is not None and isinstance(cache, PagedKVCache):
-                    cache.release(np.maximum(cache.lengths - left, 0))
-        for text, token in zip(texts, tokens, strict=True):
-            text.tokens.append(token)
-        self._leave(
-            [
-                text
-                for text in texts
-                if text.tokens[-1] in text.stops or len(text.tokens) == text.length
-            ]
+        caches = [joined([cache]) for cache in self._caches]
+        states = self._run(ids, counts, caches)
+        last = states[ready, [counts[b] - 1 for b in ready]]
+        texts = [self._running[b] for b in ready]
+        tokens, drawn = self._drawn(last, texts)
+        for cache, left in zip(caches, sampling.lefts_of(self.model), strict=True):
+            if left is not None:
+                cache.release(np.maximum(cache.lengths - left, 0))
+        ended = [
+            text
+            for text, token in zip(texts, tokens, strict=True)
+            if token in text.stops or len(text.tokens) + 1 == text.length
+        ]
+        rows = [b for b, text in enumerate(self._running) if text not in ended]
+        changed = {
+            "_caches": [taken(cache, rows) for cache in caches],
+            "_running": [self._running[b] for b in rows],
+        }
+        generators, drawn_states = list(drawn), list(drawn.values())
+        # At once: this runs no Python, so that no signal handler can raise within it.
+        steps = itertools.chain(
+            map(list.append, [text.tokens for text in texts], tokens),
+            map(setattr, generators, itertools.repeat("state"), drawn_states),
+            map(dict.update, [vars(self)], [changed]),
         )
+        collections.deque(steps, maxlen=0)
         return [(text.number, token) for text, token in zip(texts, tokens, strict=True)]
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
@@ -448,18 +524,29 @@ class ContinuousBatch:
             ids, lengths=counts, caches=caches, num_threads=self.num_threads
         )
 
-    def _drawn(self, last: Array, texts: list[Text]) -> list[int]:
-        """Draw a token of each text, after all scores were found to be numbers."""
+    def _drawn(
+        self, last: Array, texts: list[Text]
+    ) -> tuple[list[int], dict[np.random.BitGenerator, Any]]:
+        """Draw a token of each text, after all scores were found to be numbers.
+
+        Return the states of the texts' generators after that, too, as they are not
+        changed.
+        """
         if not texts:
-            return []
+            return [], {}
         scores = self.model.logits(last, num_threads=self.num_threads)
-        greedy = sampling.sample(scores, temperature=0).tolist()
-        return [
-            token
-            if text.options["temperature"] == 0
-            else int(sampling.sample(row[np.newaxis], **text.options)[0])
-            for token, row, text in zip(greedy, scores, texts, strict=True)
-        ]
+        tokens = sampling.sample(scores, temperature=0).tolist()
+        generators: dict[np.random.BitGenerator, np.random.Generator] = {}
+        for i, text in enumerate(texts):
+            if text.options["temperature"] == 0:
+                continue
+            own = text.options["rng"]
+            if own.bit_generator not in generators:
+                generators[own.bit_generator] = copy.deepcopy(own)
+            options = text.options | {"rng": generators[own.bit_generator]}
+            tokens[i] = int(sampling.sample(scores[i : i + 1], **options)[0])
+        states = {own: rng.bit_generator.state for own, rng in generators.items()}
+        return tokens, states
 
     def _counts(self, before: list[int]) -> list[int]:
         """Return how many tokens of each text the step takes."""
@@ -467,18 +554,17 @@ class ContinuousBatch:
         for text, start in zip(self._running, before, strict=True):
             n = len(text.tokens) - start
             if n > 1:
-                n = min(n, room)
+                n = min(n, room, text.at_once)
                 room -= n
             counts.append(n)
         return counts
 
-    def _leave(self, texts: list[Text]) -> None:
-        """Let texts neither run nor wait, and give back their pages."""
-        if not texts:
-            return
+    def _leave(self, texts: list[Text], waiting: Iterable[Text] = ()) -> None:
+        """Let texts not run, and give back their pages; those of `waiting` wait."""
         rows = [b for b, text in enumerate(self._running) if text not in texts]
+        others = [text for text in self._waiting if text not in texts]
         vars(self).update(
-            _waiting=[text for text in self._waiting if text not in texts],
+            _waiting=[*others, *waiting],
             _caches=[taken(cache, rows) for cache in self._caches],
             _running=[self._running[b] for b in rows],
         )
@@ -490,7 +576,11 @@ class ContinuousBatch:
         """
         while self._waiting:
             first = self._waiting[:1] if self._running else self._waiting
-            fitting = [text for text in first if self._fits(text)]
+            fitting = [
+                text
+                for text in first
+                if self._fits(text, 0 if text.prefix is None else len(text.prefix))
+            ]
             if not fitting:
                 return
             text = fitting[0]
@@ -508,42 +598,29 @@ class ContinuousBatch:
                 _running=[*self._running, text],
             )
 
-    def _needs(self, text: Text) -> list[int]:
-        """Return how many pages of each layer a text may have at once."""
-        return [self._need(text, left) for left in sampling.lefts_of(self.model)]
+    def _needs(self, text: Text, n_shared: int) -> list[int]:
+        """Return how many pages of each layer a text needs that are its own.
 
-    def _need(self, text: Text, left: int | None) -> int:
-        """Return how many of a layer whose tokens see so many before them, or all."""
-        whole = -(-(text.length - 1) // PAGE)
-        if left is not None:  # pages begin and end within what is seen
-            whole = min(whole, (left + self.prompt_tokens) // PAGE + 2)
-        past = 0 if text.prefix is None else -(-len(text.prefix) // PAGE)
-        return max(whole, past)
+        It begins with tokens whose whole pages are shared with others.
+        """
+        n_new = -(-(text.length - 1) // PAGE) - n_shared // PAGE
+        lefts = sampling.lefts_of(self.model)
+        return [min(n_new, _most_held(text, left)) for left in lefts]
 
     def _available(self, layer: int) -> int:
         """Return how many free pages no running text may need."""
         cache, promised = self._caches[layer], 0
         left = sampling.lefts_of(self.model)[layer]
         for row, text in enumerate(self._running):
-            held, _ = pages_held(cache, row)
-            promised += max(self._need(text, left) - held, 0)
+            n_past, n_own = pages_held(cache, row)
+            n_new = -(-(text.length - 1) // PAGE) - n_past
+            promised += max(min(n_new, _most_held(text, left) - n_own), 0)
         return self.pools[layer].num_free - promised
 
-    def _fits(self, text: Text, of: int | None = None) -> bool:
-        """Tell whether there are pages for a text that waits, or is a fork of a row."""
-        for layer, needed in enumerate(self._needs(text)):
-            if of is not None:
-                cache = self._caches[layer]
-                whole = int(cache.lengths[of]) // PAGE
-                held, _ = pages_held(taken(cache, [of]), 0)
-                shared = min(held, whole)
-            elif text.prefix is not None:
-                shared = len(text.prefix) // PAGE
-            else:
-                shared = 0
-            if needed - shared > self._available(layer):
-                return False
-        return True
+    def _fits(self, text: Text, n_shared: int) -> bool:
+        """Tell whether there are pages for a text that begins with shared ones."""
+        needs = enumerate(self._needs(text, n_shared))
+        return all(needed <= self._available(layer) for layer, needed in needs)
 
     def _check_available(self, n_tokens: int) -> None:
         needed = -(-n_tokens // PAGE)
@@ -574,3 +651,25 @@ class ContinuousBatch:
         for cache, known in zip(caches, found, strict=True):
             cache.append(known.key, known.value)
         self._prefixes[prefix] = caches
+
+
+def _most_held(text: Text, left: int | None) -> int:
+    """Return how many pages of a layer a text has at once, at most.
+
+    Its tokens see so many before them, or all.
+    """
+    n_seen = text.length if left is None else left
+    return (n_seen + text.at_once) // PAGE + 2  # they begin and end within what is seen
+
+
+# Those of this process. After a fork, no thread is left that could end a call.
+BATCHES: weakref.WeakSet[ContinuousBatch] = weakref.WeakSet()
+
+
+def _end_calls() -> None:
+    for batch in BATCHES:
+        batch._turn, batch._thread = threading.Lock(), None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_end_calls)

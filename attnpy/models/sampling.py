@@ -424,6 +424,9 @@ def stream(
         batch, ends = np.concatenate([past, batch], axis=1), ends + len(prefix)
     longest = int(ends.max(initial=0)) + num_tokens - 1  # in the caches
     self._check_length(longest)
+    if isinstance(draft, LanguageModel):
+        with _checks.renamed(token_ids="draft"):
+            draft._check_length(longest)
     room = longest if n == 1 else int(ends.max(initial=1)) - 1
     if prefix is not None:
         run = functools.partial(_run, self, num_threads)
@@ -743,7 +746,6 @@ class _ModelGuess:
         room: NDArray[np.int64],
     ) -> list[NDArray[np.int64]]:
         model, n = self._model, int((room * going).max(initial=0))
-        model._check_length(known.shape[1])
         if not self._caches:
             self._caches = model.new_caches(len(known), known.shape[1])
         for cache in self._caches:  # without guesses that were wrong

@@ -11,29 +11,33 @@ import attnpy
 FILES = (str(Path(attnpy.__file__).parent), contextlib.__file__)
 
 
-def interrupted_everywhere(call, *, opcodes_of=()):
+def interrupted_everywhere(call, *, opcodes_of=(), never_in=(), files=FILES):
     """Interrupt each call at a later moment than the one before; yield after each.
 
-    A moment is before a line of attnpy or contextlib, or at the end of a function; in
-    the functions of `opcodes_of` before each instruction. The last call, which yields
-    False, was not interrupted.
+    A moment is before a line of attnpy or contextlib, or of the files whose names begin
+    like those that are given, or at the end of a function; in the functions of
+    `opcodes_of` before each instruction, in those of `never_in` never. The last call,
+    which yields False, was not interrupted.
     """
-    codes = {function.__code__ for function in opcodes_of}
+    codes, without = (
+        {function.__code__ for function in functions}
+        for functions in (opcodes_of, never_in)
+    )
     for n in itertools.count():
-        interrupted = _interrupted(call, n, codes)
+        interrupted = _interrupted(call, n, codes, without, tuple(files))
         yield interrupted
         if not interrupted:
             assert n > 20, "there was little to interrupt"
             return
 
 
-def _interrupted(call, n, codes):
+def _interrupted(call, n, codes, without, files):
     """Interrupt a call at its n-th moment; return False if it ended earlier."""
     left = n
 
     def moment(frame, event, argument):
         nonlocal left
-        if not frame.f_code.co_filename.startswith(FILES):
+        if not frame.f_code.co_filename.startswith(files) or frame.f_code in without:
             return None
         frame.f_trace_opcodes = frame.f_code in codes
         if left == 0:
