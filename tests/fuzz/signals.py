@@ -3,10 +3,12 @@
 A handler raises, returns or makes a call of its own. What comes of the interrupted call
 must be the handler's exception, or the bits of an undisturbed one; caches are as they
 were before it or as they are after it, all of them alike; and the same call gives those
-bits afterwards.
+bits afterwards. Texts of a ContinuousBatch, whose every call is disturbed, have the
+tokens that they have alone; no page is lost.
 """
 
 import functools
+import gc
 import signal
 import time
 from dataclasses import dataclass, field
@@ -19,13 +21,16 @@ from attnpy import blocks
 from attnpy._linear import linear
 from attnpy.cache import KVCache
 from attnpy.layers import MultiHeadAttention
-from attnpy.models import CausalDecoder
+from attnpy.models import CausalDecoder, ContinuousBatch
+from attnpy.pages import PagedKVCache, PagePool
+from attnpy.positions import Rotary
 from fuzz import calls
 from fuzz.changing import same
 from fuzz.findings import Finding
 from fuzz.values import maybe, one_of
 
 N_CALLS = 8  # of a case, each disturbed at another moment
+N_BATCH_CALLS = 24  # of a batch
 
 
 class Mine(Exception):
@@ -87,11 +92,13 @@ class Disturbance:
 
 def run(rng, verbose=False):
     """Run a case and return what came of it."""
+    if maybe(rng, 0.15):
+        return run_batch(rng, verbose)
     case = one_of(rng, MAKERS)(rng)
     disturbance = Disturbance(rng)
     if verbose:
         print(f"{case.name}: the handler {disturbance.kind}", flush=True)
-    before = [cache.lengths for cache in case.caches]
+    before, free = [cache.lengths for cache in case.caches], n_free(case)
     case.call()  # makes what is made once, so that the next one's time is typical
     reset(case, before)
     start = time.perf_counter()
@@ -103,6 +110,8 @@ def run(rng, verbose=False):
     try:
         for _ in range(N_CALLS):
             reset(case, before)
+            if n_free(case) != free:
+                raise Finding(f"{case.name}: other pages are free", f"{n_free(case)}")
             delay = max(1e-6, seconds * rng.uniform(0, 1.1))
             result, error = disturbance.during(case.call, delay)
             n_raised += error is not None
@@ -139,12 +148,36 @@ def reset(case, lengths):
     """Forget what was appended, and put something else where it was."""
     for cache, n in zip(case.caches, lengths, strict=True):
         cache.truncate(n)
+        if isinstance(cache, PagedKVCache):
+            for array in (cache.pool.key, cache.pool.value):
+                array[cache.pool._free] = np.nan if array.dtype.kind == "f" else 99
+            continue
         for b, end in enumerate(n):
             cache._key[b, :, end:] = cache._value[b, :, end:] = np.nan
 
 
+def n_free(case):
+    """How many pages no cache has, which the call's own objects have left."""
+    pools = [cache.pool for cache in case.caches if isinstance(cache, PagedKVCache)]
+    if pools and any(pool.num_free < pool.num_pages for pool in pools):
+        gc.collect()
+    return [pool.num_free for pool in pools]
+
+
+@dataclass
+class Contents:
+    """What a cache has, in arrays of its own."""
+
+    lengths: np.ndarray
+    key: np.ndarray
+    value: np.ndarray
+
+
 def contents(case):
-    return [cache.copy() for cache in case.caches]
+    return [
+        Contents(cache.lengths, np.array(cache.key), np.array(cache.value))
+        for cache in case.caches
+    ]
 
 
 def same_tokens(cache, other):
@@ -153,6 +186,89 @@ def same_tokens(cache, other):
         and same(cache.value[b, :, :n], other.value[b, :, :n])
         for b, n in enumerate(cache.lengths)
     )
+
+
+# ---- Texts that come and go ----------------------------------------------------------
+
+
+def run_batch(rng, verbose):
+    """Disturb the calls of a batch, and compare its texts with those alone."""
+    model, n_pages = windowed_model(rng), int(rng.integers(6, 12))
+    batch = ContinuousBatch(model, n_pages, prompt_tokens=one_of(rng, (3, 40, 300)))
+    begin = rng.integers(0, 20, 150).tolist()
+    prefix = batch.prefill(begin) if maybe(rng) else None
+    disturbance = Disturbance(rng)
+    if verbose:
+        print(f"{batch}: the handler {disturbance.kind}", flush=True)
+    wanted, texts, seconds, n_raised = {}, {}, {}, 0
+
+    def add():
+        number, seed = batch._next, int(rng.integers(99))
+        ids = rng.integers(0, 20, one_of(rng, (1, 3, 130))).tolist()
+        drawn = {} if maybe(rng) else {"temperature": 1.0, "top_k": 9}
+        own, n = (prefix if maybe(rng) else None), int(rng.integers(1, 9))
+
+        def options():
+            return {"rng": np.random.default_rng(seed), **drawn} if drawn else {}
+
+        whole = (begin if own else []) + ids
+        alone = model.stream(whole, n, stop=(1, 2), **options())
+        wanted[number] = [*whole, *map(int, alone)]
+        more = {"stop": (1, 2), "prefix": own, **options()}
+        return "add", functools.partial(batch.add, ids, n, **more)
+
+    def other():
+        name = one_of(rng, ("evict", "fork", "cancel"))
+        if not batch.numbers:
+            return add()
+        number = one_of(rng, batch.numbers)
+        if name == "fork":
+            wanted[batch._next] = wanted[number]
+        return name, functools.partial(getattr(batch, name), number)
+
+    def step():
+        return "step", batch.step
+
+    previous = signal.signal(signal.SIGALRM, disturbance)
+    try:
+        for _ in range(N_BATCH_CALLS):
+            name, call = one_of(rng, (add, step, step, step, other))()
+            delay = max(1e-6, seconds.get(name, 1e-3) * rng.uniform(0, 1.1))
+            start = time.perf_counter()
+            try:
+                _, error = disturbance.during(call, delay)
+            except MemoryError:  # more than all pages, or those of the prefix
+                error = None
+            else:
+                n_raised += error is not None
+            if error is None:
+                seconds[name] = time.perf_counter() - start
+            for text in (*batch._running, *batch._waiting):
+                texts[text.number] = text
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+    prefix = call = text = None
+    left = {number: texts[number] for number in batch.numbers}
+    for _ in batch:
+        pass
+    for number, text in texts.items():
+        tokens, expected = text.tokens, wanted[number]
+        if tokens != expected[: None if number in left else len(tokens)]:
+            raise Finding("ContinuousBatch: other tokens", f"{tokens}\n{expected}")
+    texts, left, text = {}, {}, None
+    gc.collect()
+    free = [pool.num_free for pool in batch.pools]
+    if free != [n_pages] * len(free) or disturbance.wrong:
+        raise Finding("ContinuousBatch: pages are lost, or other bits", f"{free}")
+    return "batch raised" if n_raised else "batch completed"
+
+
+def windowed_model(rng):
+    """A model of two layers, of which the first may see a window."""
+    return CausalDecoder(
+        2, 16, 2, 16, vocab_size=20, norm="rms", bias=False, rotary=Rotary(8),
+        window=[one_of(rng, (None, (100, 0))), None], rng=rng,
+    )  # fmt: skip
 
 
 # ---- Calls ---------------------------------------------------------------------------
@@ -230,6 +346,9 @@ def make_append(rng):
 def make_layer(rng):
     layer = MultiHeadAttention(64, 4, rng=rng)
     cache = KVCache(2, 4, 8, 16, growable=True)
+    if maybe(rng):
+        kind = one_of(rng, ("float32", "float16", "int8"))
+        cache = PagedKVCache(PagePool(9, 4, 16, dtype=kind), 2)
     filled(rng, [cache], lambda n: layer(numbers(rng, 2, n, 64), cache=cache))
     x = numbers(rng, 2, one_of(rng, (1, 30, 200)), 64)
     call = functools.partial(layer, x, cache=cache, causal=True, **threads(rng))
@@ -243,6 +362,28 @@ def make_decoder(rng):
     ids = rng.integers(0, 9, (2, one_of(rng, (1, 4))))
     call = functools.partial(model, ids, caches=caches, **threads(rng))
     return Case("decoder", call, caches)
+
+
+def make_in_pages(rng):
+    """A model, of which one sequence's pages begin the others."""
+    model = windowed_model(rng)
+    begun = [PagedKVCache(pool, 1) for pool in model.new_page_pools(9)]
+    n_past = one_of(rng, (100, 128, 150))
+    model(np.ones((1, n_past), int), caches=begun)
+    caches = [cache.fork([0, 0]) for cache in begun]
+    ids = rng.integers(0, 20, (2, one_of(rng, (1, 4, 40))))
+    call = functools.partial(model, ids, caches=caches, **threads(rng))
+    return Case("in pages", call, caches)
+
+
+def make_prefix(rng):
+    model = windowed_model(rng)
+    prefix, ids = model.prefill(rng.integers(0, 20, 150)), rng.integers(0, 20, (2, 4))
+    more = {"draft": one_of(rng, (None, "lookup", model)), **threads(rng)}
+    if maybe(rng):
+        more["num_samples"] = 2
+    call = functools.partial(model.generate, ids, 3, prefix=prefix, **more)
+    return Case("generate with a prefix", call)
 
 
 def make_generate(rng):
@@ -276,5 +417,8 @@ MAKERS = (
     make_decoder,
     make_decoder,
     make_generate,
+    make_in_pages,
+    make_in_pages,
+    make_prefix,
     make_model_output,
 )
