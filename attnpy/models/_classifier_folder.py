@@ -81,9 +81,7 @@ class Recipe(NamedTuple):
     default_prompt_name: str | None
 
 
-def read(
-    folder: str | os.PathLike[str], head: str = "SequenceClassification"
-) -> Recipe:
+def read(folder: str | os.PathLike[str], head: str) -> Recipe:
     """Read all files but the tokenizer's and the weights; `head` is wanted."""
     folder = folder_at(folder)
     model_folder = folder

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sized
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -11,11 +11,12 @@ from attnpy import _checks, _dtypes, _progress
 from attnpy._softmax import softmax
 from attnpy.blocks import gelu, relu, silu, tanh
 from attnpy.checkpoints.reading import judged_elsewhere
-from attnpy.models import _sentence_folder, _texts
+from attnpy.models import _classifier_folder, _sentence_folder, _texts
 from attnpy.models._texts import WINDOW
 from attnpy.models.bert import BertEncoder
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable
 
     from attnpy._typing import Array
@@ -56,6 +57,40 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "gelu": gelu,
     "silu": silu,
 }
+
+
+# ---- Folders -------------------------------------------------------------------------
+
+# Options of `BertEncoder` that read a head, by the end of its class's name.
+OPTIONS = {
+    "SequenceClassification": "classifier",
+    "TokenClassification": "token_classifier",
+    "MaskedLM": "masked_words",
+}
+
+
+class Read(NamedTuple):
+    """What a folder has; `cut` are the arguments that say where texts are cut."""
+
+    recipe: Recipe
+    model: BertEncoder
+    tokenizer: Any
+    cut: dict[str, Any]
+
+
+def read(
+    folder: str | os.PathLike[str], head: str, max_length: int | None, **options: Any
+) -> Read:
+    """Read the folder of a model with this head; options are those of the model."""
+    recipe = _classifier_folder.read(folder, head)
+    tokenizer, side = _sentence_folder.tokenizer(recipe.model_folder, recipe.lower_case)
+    options[OPTIONS[head]] = True
+    model = BertEncoder.from_pretrained(recipe.model_folder, **options)
+    longest = _sentence_folder.longest(
+        recipe.max_length, recipe.is_explicit, max_length, model.max_tokens
+    )
+    cut = {"max_length": longest, "truncation_side": side}
+    return Read(recipe, model, tokenizer, cut)
 
 
 # ---- Parts ---------------------------------------------------------------------------

@@ -10,9 +10,7 @@ import numpy as np
 from attnpy import _checks, _keywords, _parameters, _pickles, _repr
 from attnpy._softmax import softmax
 from attnpy.models import (
-    _classifier_folder,
     _hf_config,
-    _sentence_folder,
     _text_scores,
     _texts,
 )
@@ -190,28 +188,20 @@ class TextClassifier:
         TypeError, ValueError
             If files ask for something that is not here, or do not fit together.
         """
-        recipe = _classifier_folder.read(folder)
-        tokenizer, side = _sentence_folder.tokenizer(
-            recipe.model_folder, recipe.lower_case
-        )
-        model = BertEncoder.from_pretrained(
-            recipe.model_folder,
-            classifier=True,
+        read = _text_scores.read(
+            *(folder, "SequenceClassification", max_length),
             dtype=dtype,
             packed=packed,
             progress=progress,
         )
-        labels = _hf_config.labels(recipe.config)
-        said = _hf_config.problem_function(recipe.config)
+        config = read.recipe.config
+        said = _hf_config.problem_function(config)
         return cls(
-            model,
-            tokenizer,
-            label_names=labels,
+            read.model,
+            read.tokenizer,
+            label_names=_hf_config.labels(config),
             function=said if function is None else function,
-            max_length=_sentence_folder.longest(
-                recipe.max_length, recipe.is_explicit, max_length, model.max_tokens
-            ),
-            truncation_side=side,
+            **read.cut,
         )
 
     def scores(

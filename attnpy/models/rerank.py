@@ -12,7 +12,6 @@ from attnpy import _checks, _keywords, _parameters, _pickles, _repr
 from attnpy._softmax import softmax
 from attnpy.models import (
     _classifier_folder,
-    _sentence_folder,
     _text_scores,
     _texts,
 )
@@ -212,32 +211,24 @@ class CrossEncoder:
         TypeError, ValueError
             If files ask for something that is not here, or do not fit together.
         """
-        recipe = _classifier_folder.read(folder)
-        tokenizer, side = _sentence_folder.tokenizer(
-            recipe.model_folder, recipe.lower_case
-        )
-        if activation_fn is None:
-            activation_fn = _classifier_folder.activation(recipe)
-        model = BertEncoder.from_pretrained(
-            recipe.model_folder,
-            classifier=True,
+        recipe, model, tokenizer, cut = _text_scores.read(
+            *(folder, "SequenceClassification", max_length),
             dtype=dtype,
             packed=packed,
             progress=progress,
         )
+        if activation_fn is None:
+            activation_fn = _classifier_folder.activation(recipe)
         if token_types is None:
             token_types = _text_scores.read_types(recipe, tokenizer, model)
         return cls(
             model,
             tokenizer,
             activation_fn=activation_fn,
-            max_length=_sentence_folder.longest(
-                recipe.max_length, recipe.is_explicit, max_length, model.max_tokens
-            ),
-            truncation_side=side,
             token_types=token_types,
             prompts=recipe.prompts,
             default_prompt_name=recipe.default_prompt_name,
+            **cut,
         )
 
     @property

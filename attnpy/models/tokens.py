@@ -11,7 +11,6 @@ from attnpy import _checks, _dtypes, _keywords, _parameters, _pickles, _repr
 from attnpy._softmax import softmax
 from attnpy.checkpoints.reading import judged_elsewhere
 from attnpy.models import (
-    _classifier_folder,
     _hf_config,
     _sentence_folder,
     _text_scores,
@@ -190,26 +189,18 @@ class TokenClassifier:
         TypeError, ValueError
             If files ask for something that is not here, or do not fit together.
         """
-        recipe = _classifier_folder.read(folder, "TokenClassification")
-        tokenizer, side = _sentence_folder.tokenizer(
-            recipe.model_folder, recipe.lower_case
-        )
-        model = BertEncoder.from_pretrained(
-            recipe.model_folder,
-            token_classifier=True,
+        read = _text_scores.read(
+            *(folder, "TokenClassification", max_length),
             dtype=dtype,
             packed=packed,
             progress=progress,
         )
         return cls(
-            model,
-            tokenizer,
-            label_names=_hf_config.labels(recipe.config),
+            read.model,
+            read.tokenizer,
+            label_names=_hf_config.labels(read.recipe.config),
             ignore_labels=ignore_labels,
-            max_length=_sentence_folder.longest(
-                recipe.max_length, recipe.is_explicit, max_length, model.max_tokens
-            ),
-            truncation_side=side,
+            **read.cut,
         )
 
     def predict(
@@ -478,30 +469,17 @@ class FillMask:
         TypeError, ValueError
             If files ask for something that is not here, or do not fit together.
         """
-        recipe = _classifier_folder.read(folder, "MaskedLM")
-        tokenizer, side = _sentence_folder.tokenizer(
-            recipe.model_folder, recipe.lower_case
-        )
-        model = BertEncoder.from_pretrained(
-            recipe.model_folder,
-            masked_words=True,
+        read = _text_scores.read(
+            *(folder, "MaskedLM", max_length),
             dtype=dtype,
             packed=packed,
             ignore_head=True,
             progress=progress,
         )
-        fields = _sentence_folder.Fields(recipe.model_folder / "tokenizer_config.json")
-        token = fields.rest.get("mask_token")
+        path = read.recipe.model_folder / "tokenizer_config.json"
+        token = _sentence_folder.Fields(path).rest.get("mask_token")
         token = token.get("content") if isinstance(token, Mapping) else token
-        return cls(
-            model,
-            tokenizer,
-            mask_token=token,
-            max_length=_sentence_folder.longest(
-                recipe.max_length, recipe.is_explicit, max_length, model.max_tokens
-            ),
-            truncation_side=side,
-        )
+        return cls(read.model, read.tokenizer, mask_token=token, **read.cut)
 
     def predict(
         self,
