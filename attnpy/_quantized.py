@@ -257,8 +257,10 @@ class QuantizedWeight:
         panel, column = np.divmod(columns, PANEL_COLUMNS)
         n_lines = _code_rows(parts.n_rows) * parts.bits // (8 * QUAD)
         n_panels = -(-parts.n_columns // PANEL_COLUMNS)
-        panels = parts.codes.reshape(n_panels, n_lines, PANEL_COLUMNS, QUAD)
-        taken: Array = panels[panel, :, column]  # (n, lines, QUAD)
+        quads = parts.codes.view(np.uint32)  # NumPy copies four bytes as fast as one
+        quads = quads.reshape(n_panels, n_lines, PANEL_COLUMNS)
+        taken: Array = quads[panel, :, column]  # (n, lines)
+        taken = taken.view(np.uint8).reshape(len(columns), n_lines, QUAD)
         if parts.bits == 4:
             taken = np.stack([taken & 15, taken >> 4], axis=2)
             taken = taken - np.uint8(parts.zero)  # modulo 256
