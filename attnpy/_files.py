@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
 import stat
 from functools import partial
@@ -20,6 +21,7 @@ unfinished: set[str] = set()
 
 # Of a sentence-transformers folder, the model may be in a folder below.
 MODEL_FILES = "config.json", "modules.json"
+HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)  # an owner and a model
 
 
 def folder_at(
@@ -33,9 +35,11 @@ def folder_at(
         raise TypeError(f"folder: expected a path, got {type(path).__name__}")
     folder = Path(path)
     if not folder.exists():
+        name = os.fspath(path)
+        fetched = f": hf download {name} --local-dir {folder.name} fetches one"
         raise FileNotFoundError(
             "folder: expected a model's folder on this machine, as nothing is "
-            f"downloaded, got {os.fspath(path)!r}"
+            f"downloaded, got {name!r}{fetched if HUB_NAME.fullmatch(name) else ''}"
         )
     if not folder.is_dir():
         raise NotADirectoryError(

@@ -848,8 +848,13 @@ def test_files_that_are_missing_are_named(tmp_path, name):
 @pytest.mark.quick
 @pytest.mark.parametrize("kind", [SentenceEncoder, BertEncoder, CausalDecoder])
 def test_names_of_models_are_no_folders(kind):
-    with pytest.raises(FileNotFoundError, match=r"folder: .* downloaded, got 'org/x'"):
+    command = "'org/x': hf download org/x --local-dir x fetches one$"
+    with pytest.raises(
+        FileNotFoundError, match=rf"^folder: .* downloaded, got {command}"
+    ):
         kind.from_pretrained("org/x")
+    with pytest.raises(FileNotFoundError, match=r"downloaded, got 'a/b/org/x'$"):
+        kind.from_pretrained("a/b/org/x")
     with pytest.raises(TypeError, match="folder: expected a path, got NoneType"):
         kind.from_pretrained(None)
 
