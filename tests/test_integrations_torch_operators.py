@@ -20,7 +20,8 @@ OPERATORS = (
     "nn.functional.bilinear", "nn.functional.conv1d", "nn.functional.conv2d",
     "nn.functional.gelu", "nn.functional.layer_norm", "nn.functional.linear",
     "nn.functional.normalize", "nn.functional.rms_norm",
-    "nn.functional.scaled_dot_product_attention", "nn.functional.silu", "norm", "sum", "tanh", "tensordot", "var",
+    "nn.functional.scaled_dot_product_attention", "nn.functional.silu", "norm",
+    "sum", "tanh", "tensordot", "var",
 )  # fmt: skip
 MODULES = (
     nn.Linear, nn.Bilinear, nn.LayerNorm, nn.RMSNorm, nn.GELU, nn.SiLU, nn.Tanh,
