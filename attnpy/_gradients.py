@@ -126,14 +126,17 @@ def attention_vjp(
     that may not see them, nor the other way round.
 
     float64 is computed in float64; everything else in float32, and rounded once to a
-    16-bit dtype. Memory besides the results grows only with `Lq`.
+    16-bit dtype. If query, key, value and `grad_output` are bfloat16, CPUs with
+    AVX512-BF16 round :math:`P` and :math:`dS` to bfloat16 as factors of products,
+    unless `set_portable` says otherwise; sums are in float32. Memory besides the
+    results grows only with `Lq`.
 
     Gradients have the same bits for any number of threads, memory layout and
-    instruction set, and for a member of a batch the same bits as alone. They are sums
-    in a fixed order: over keys in blocks of 128, over queries in blocks of 64 from the
-    first query of each head; then over the heads of a group, and over batches where an
-    input is broadcast, in the order of indices. Passing `output` and `lse` of
-    `attention` for the same arguments changes no bit.
+    instruction set (with that exception), and for a member of a batch the same bits as
+    alone. They are sums in a fixed order: over keys in blocks of 128, over queries in
+    blocks of 64 from the first query of each head; then over the heads of a group, and
+    over batches where an input is broadcast, in the order of indices. Passing `output`
+    and `lse` of `attention` for the same arguments changes no bit.
 
     Examples
     --------

@@ -118,8 +118,9 @@ def set_portable(portable: bool) -> None:
         True: compute bfloat16 in float32 on every CPU. False, the default: use bfloat16
         products in attention and linear products on CPUs where they are faster: AMD's
         with AVX512-BF16, Intel's with AMX. Their sums round differently, count
-        subnormal numbers as 0, and use weights of attention rounded to bfloat16. The
-        other dtypes do not depend on this setting.
+        subnormal numbers as 0, and use weights of attention rounded to bfloat16.
+        AVX512-BF16 computes the gradients of attention, too, and rounds those of
+        scores. The other dtypes do not depend on this setting.
 
     Raises
     ------

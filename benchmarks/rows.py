@@ -280,10 +280,10 @@ def backward_rows():
     for n_queries in (1, 8):  # few queries, many keys
         case = Case(8, 12, 12, n_queries, 1024, 64)
         yield backward_row(f"8x12x{n_queries}:1024x64", case)
-    for dtype in ("bfloat16", "float64"):
+    for dtype, targets in (("bfloat16", (("own", 1.6),)), ("float64", ())):
         for shape in (BATCH, LONG):
             for case in full_and_causal(*shape, dtype=dtype):
-                yield backward_row(f"{dtype} {name_of(case)}", case)
+                yield backward_row(f"{dtype} {name_of(case)}", case, targets)
     for batch, length in ((8, 128), (1, 512)):
         yield Row(
             *("backward", f"layer {batch}x{length}x768, 12 heads, forward too"),

@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 from support.arrays import dtype_of, problem
-from support.calls import TIERS, attend_on, linear_on
+from support.calls import TIERS, attend_on, linear_on, vjp_on
 from support.comparisons import assert_same_bits
 from support.processes import assert_runs, run_python
 
@@ -13,6 +13,7 @@ import attnpy
 
 # With products of their own for bfloat16.
 NATIVE = [tier for tier in TIERS if tier.endswith("_bf16")]
+DOTS = [tier for tier in NATIVE if tier == "avx512_bf16"]  # in gradients, too
 CONFIG = "import attnpy; print(attnpy.show_config(mode='dicts')['tier'])"
 
 needs_native = pytest.mark.skipif(
@@ -76,6 +77,84 @@ def test_native_products_are_the_default_where_they_are_faster():
 def test_native_products_of_attention_have_bits_of_their_own(arrays, tier):
     native = attend_on(tier, *arrays)
     assert native.tobytes() != attend_on("scalar", *arrays).tobytes()
+
+
+def results_of(tier, *arrays, **options):
+    """Output and LSE of a call, as gradients take them."""
+    output, lse = attend_on(tier, *arrays, return_lse=True, **options)
+    return {"output": output, "lse": lse}
+
+
+@pytest.mark.quick
+def test_portable_gradients_have_the_bits_of_the_scalar_tier(portable, arrays):
+    grad = problem(4, 70, 1, 64, 1, dtype_of("bfloat16"), seed=9)[0]
+    assert_same_bits(
+        attnpy.attention_vjp(grad, *arrays)[:3], vjp_on("scalar", grad, *arrays)[:3]
+    )
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("tier", DOTS)
+def test_native_gradients_have_bits_of_their_own(arrays, tier):
+    grad = problem(4, 70, 1, 64, 1, dtype_of("bfloat16"), seed=9)[0]
+    known = results_of("scalar", *arrays)
+    native = vjp_on(tier, grad, *arrays, **known)
+    portable = vjp_on("scalar", grad, *arrays, **known)
+    for one, other in zip(native[:3], portable[:3], strict=True):
+        assert one.tobytes() != other.tobytes()
+    wide = grad.astype(np.float32)  # one array in another dtype
+    assert_same_bits(
+        vjp_on(tier, wide, *arrays, **known)[:3],
+        vjp_on("scalar", wide, *arrays, **known)[:3],
+    )
+
+
+def magnitudes(grad, query, key, value, output, causal):
+    """The sums of gradients of query, key and value with all terms positive."""
+    grad, query, key, value, output = (
+        x.astype(np.float64) for x in (grad, query, key, value, output)
+    )
+    scale = query.shape[-1] ** -0.5
+    scores = scale * query @ np.swapaxes(key, -1, -2)
+    if causal:
+        scores += np.triu(
+            np.full(scores.shape[-2:], -np.inf), 1 + np.subtract(*scores.shape[:-3:-1])
+        )
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    delta = np.sum(grad * output, axis=-1, keepdims=True)
+    factors = scale * weights * np.abs(grad @ np.swapaxes(value, -1, -2) - delta)
+    return (
+        factors @ np.abs(key),
+        np.swapaxes(factors, -1, -2) @ np.abs(query),
+        np.swapaxes(weights, -1, -2) @ np.abs(grad),
+    )
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("tier", DOTS)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("sizes", [(70, 300, 64, 64), (33, 140, 17, 9), (3, 9, 130, 1)])
+def test_native_gradients_are_float32s_with_factors_of_8_bits(tier, sizes, causal):
+    # Beside the sums, weights and the gradients of scores are rounded: by 2^-8 of each
+    # term at most, as the forward pass rounds weights.
+    n_rows, n_keys, dim, value_dim = sizes
+    arrays = problem(2, n_rows, n_keys, dim, value_dim, dtype_of("bfloat16"))
+    grad = problem(2, n_rows, 1, value_dim, 1, dtype_of("bfloat16"), seed=9)[0]
+    known = results_of("scalar", *arrays, causal=causal)
+    wide = [x.astype(np.float32) for x in (grad, *arrays)]
+    known_wide = {name: x.astype(np.float32) for name, x in known.items()}
+    native = vjp_on(tier, grad, *arrays, causal=causal, **known)
+    exact = vjp_on("scalar", *wide, causal=causal, **known_wide)
+    sizes_of_sums = magnitudes(grad, *arrays, known["output"], causal)
+    for name, one, right, size in zip(
+        ("query", "key", "value"), native, exact, sizes_of_sums, strict=False
+    ):
+        error = np.abs(one.astype(np.float64) - right)
+        bound = 2.0**-8 * (1.01 * size + np.abs(right))
+        assert (error <= bound + 1e-30).all(), name
+        rms = np.sqrt(np.mean(error**2) / np.mean(np.square(right, dtype=np.float64)))
+        assert 2e-4 < rms < 5e-3, name
 
 
 @pytest.mark.quick

@@ -271,13 +271,27 @@ attn_backward_work(const attn_problem *p)
     return 2.5 * attn_attention_work(p);
 }
 
+/* The kernel with products of bfloat16, where the tier's has gradients and all that they
+ * multiply is that. */
+static const attn_backward_kernel *
+kernel_for(const attn_backward_problem *g, const attn_tier *tier)
+{
+    const attn_problem *p = &g->attention;
+    bool all_bf16 = p->query.dtype == ATTN_BF16 && p->key.dtype == ATTN_BF16 &&
+                    p->value.dtype == ATTN_BF16 && g->grad_output.dtype == ATTN_BF16;
+    const attn_kernel *kernel = attn_kernel_for(tier, p->arithmetic, all_bf16);
+
+    if (kernel->backward.run == NULL) {
+        kernel = attn_kernel_for(tier, p->arithmetic, false);
+    }
+    return &kernel->backward;
+}
+
 int
 attn_backward(const attn_backward_problem *problem, attn_call *call)
 {
     attn_backward_problem g = *problem;
-    job j = {.g = &g,
-             .kernel =
-                 &attn_kernel_for(call->tier, g.attention.arithmetic, false)->backward};
+    job j = {.g = &g, .kernel = kernel_for(&g, call->tier)};
     int status;
 
     assert(g.attention.output.data != NULL && g.attention.lse.data != NULL);

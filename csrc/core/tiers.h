@@ -34,8 +34,9 @@ const attn_tier *attn_tier_at(int index);
 const attn_tier *attn_tier_named(const char *name);
 const attn_tier *attn_default_tier(void); /* the fastest */
 
-/* The kernel for a dtype of arithmetic. If all operands of attention or of a linear
- * product are bfloat16, it may be one with bfloat16 products, whose bits differ. */
+/* The kernel for a dtype of arithmetic. If all operands of attention, of its gradients or of a
+ * linear product are bfloat16, it may be one with bfloat16 products, whose bits differ; it may
+ * lack gradients. */
 const attn_kernel *attn_kernel_for(const attn_tier *, attn_dtype arithmetic,
                                    bool all_bf16);
 

@@ -9,9 +9,9 @@
 
 #include "core/tiers.h"
 #include "kernel/attention/attend.h"
+#include "kernel/backward/backward.h"
 #include "kernel/linear/linear.h"
 #if TERMS == 1
-#include "kernel/backward/backward.h"
 #include "kernel/rows/activate_array.h"
 #include "kernel/rows/norm.h"
 #include "kernel/rows/norm_vjp.h"
@@ -41,11 +41,11 @@ const attn_kernel KERNEL = {
             .store_sums = store_linear_sums,
 #endif
             .run = run_linear},
-#if TERMS == 1 /* what has no products, or gradients, is float's */
     .backward = {.workspace_size = backward_workspace_size,
                  .run_delta = run_delta,
                  .run = run_backward,
                  .run_sink = run_sink},
+#if TERMS == 1 /* what has no products is float's */
     .norm = {.run = normalize,
              .vjp_workspace_size = vjp_workspace_size,
              .run_vjp = normalize_vjp,

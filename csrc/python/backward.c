@@ -1,6 +1,7 @@
 /* attention_vjp(): the gradients of attention's inputs. */
 #include "python/backward.h"
 
+#include "core/activate.h"
 #include "core/backward.h"
 #include "python/arrays.h"
 #include "python/attention.h"
@@ -284,16 +285,46 @@ run_core(const vjp_call *c, attn_backward_problem *g, const py_options *o)
     return py_take_lock_back(&lock, status, &call);
 }
 
+/* Replaces sums by the same numbers in another type. Floats that lie in one piece are rounded to
+ * 16 bits by the call's threads, as results of other operations are. */
+static int
+round_sums(PyArrayObject **sums, int type, const py_options *o)
+{
+    attn_call call = {.tier = o->tier, .n_threads = o->n_threads};
+    attn_activate_problem p = {.n = PyArray_SIZE(*sums),
+                               .arithmetic = ATTN_F32,
+                               .activation = ATTN_IDENTITY,
+                               .x = {PyArray_BYTES(*sums), ATTN_F32}};
+    PyArrayObject *rounded;
+    py_lock lock;
+    int status;
+
+    if (PyArray_TYPE(*sums) != NPY_FLOAT || !PyArray_IS_C_CONTIGUOUS(*sums) ||
+        !py_storage_of(type, &p.output.dtype) || !attn_is_half(p.output.dtype)) {
+        return py_copy_as(sums, type);
+    }
+    rounded = py_new_array(PyArray_NDIM(*sums), PyArray_DIMS(*sums), type);
+    if (rounded == NULL) {
+        return -1;
+    }
+    p.output.data = PyArray_BYTES(rounded);
+    py_give_up_lock(&lock, attn_activate_work(&p), &call);
+    attn_activate(&p, &call);
+    status = py_take_lock_back(&lock, 0, &call);
+    Py_SETREF(*sums, rounded);
+    return status;
+}
+
 /* The gradients to return, each in its type. Sums are released one by one. */
 static PyObject *
-pack_gradients(vjp_call *c)
+pack_gradients(vjp_call *c, const py_options *o)
 {
     PyObject *tuple = PyTuple_New(N_GRADIENTS);
 
     for (int i = 0; i < N_GRADIENTS && tuple != NULL; i++) {
         PyArrayObject **sums = &c->gradients[i];
         if (*sums != NULL && PyArray_TYPE(*sums) != c->types[i] &&
-            py_copy_as(sums, c->types[i]) < 0) {
+            round_sums(sums, c->types[i], o) < 0) {
             Py_CLEAR(tuple);
             break;
         }
@@ -337,7 +368,7 @@ attention_vjp(PyObject *module, PyObject *const *arguments, Py_ssize_t n_argumen
     }
     if (rank >= 0 && set_results(&c, &o, type, rank, &g) == 0 &&
         make_gradients(&c, own, type, &g) == 0 && run_core(&c, &g, &o) == 0) {
-        result = pack_gradients(&c);
+        result = pack_gradients(&c, &o);
     }
     release_call(&c);
     return result;

@@ -81,6 +81,8 @@ static const test tests[] = {
      test_every_tier_gives_statistics_the_same_bits},
     {"every tier gives gradients the same bits",
      test_every_tier_gives_gradients_the_same_bits},
+    {"every tier gives gradients of bfloat16 its bits",
+     test_every_tier_gives_gradients_of_bfloat16_its_bits},
     {"failing allocations give gradients the same bits",
      test_failing_allocations_give_gradients_the_same_bits},
     {"workspaces of gradients are small", test_workspaces_of_gradients_are_small},

@@ -18,19 +18,30 @@ where_not_zero(v_real output, v_real gradient)
     return v_select(v_less(zero, output), gradient, other);
 }
 
+/* Columns d .. d + n - 1 of the output's gradient as reals, LANES rows from r of the tile on. */
+static const real *
+real_grad_lanes(backward_work *w, ptrdiff_t r, ptrdiff_t d, ptrdiff_t n)
+{
+    if (TERMS == 1) {
+        return (const real *)grad_lanes(w, r) + d * WIDTH;
+    }
+    load_real_lanes(w, &w->g->grad_output, r, d, n, w->grad_scores);
+    return w->grad_scores;
+}
+
 /* The products of rows of output and its gradient, LANES rows from r of the tile on. */
 static v_real
 multiply_rows(backward_work *w, ptrdiff_t r)
 {
     const attn_problem *p = &w->g->attention;
-    const real *gradient = grad_lanes(w, r);
     real *output = w->weights; /* (DIM_BLOCK, WIDTH) */
     v_real total = v_set1(0);
 
     for (ptrdiff_t d = 0; d < p->value_dim; d += ATTN_DIM_BLOCK) {
         ptrdiff_t n = least(p->value_dim - d, ATTN_DIM_BLOCK);
         v_real sum = v_set1(0);
-        load_tile_lanes(w, &p->output, r, d, n, output);
+        const real *gradient = real_grad_lanes(w, r, d, n);
+        load_real_lanes(w, &p->output, r, d, n, output);
         for (ptrdiff_t k = 0; k < n; k++, gradient += WIDTH) {
             v_real o = v_load(output + k * WIDTH);
             sum = v_fma(o, where_not_zero(o, v_load(gradient)), sum);

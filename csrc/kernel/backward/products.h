@@ -58,25 +58,26 @@ multiply_any_columns(backward_work *w, tile_product m, ptrdiff_t n, bool a_trans
     }
 }
 
-/* to[key][lane] = a run of keys, or values, times the same columns of lanes. */
+/* to[key][lane] = a run of keys, or values, times the same columns of lanes, which are
+ * (tiles, columns / TERMS, WIDTH). */
 static void
-multiply_by_lanes(backward_work *w, key_run keys, const real *lanes, real *to)
+multiply_by_lanes(backward_work *w, key_run keys, const operand *lanes, real *to)
 {
     ptrdiff_t n_columns = keys.dim, d = 0;
 
     do { /* there may be no column */
         ptrdiff_t n = least(n_columns - d, ATTN_DIM_BLOCK);
         const char *from = keys.at + d * keys.array->column_stride;
-        matrix a = fetch_rows(keys.array, from, keys.n, n_columns, n, n, w->rows.slab);
+        matrix a = fetch_lines(keys.array, from, keys.n, n_columns, n, w->rows.slab);
         for (int t = 0; t < w->rows.n_tiles; t++) {
-            const real *b = lanes + (t * n_columns + d) * WIDTH;
+            const operand *b = lanes + (t * operands_of(n_columns) + d / TERMS) * WIDTH;
             multiply((tile_product){.base = {.c = to + t * WIDTH,
                                              .c_row = LINE,
                                              .a = a,
                                              .b = (const char *)b,
-                                             .b_row = WIDTH * sizeof(real),
+                                             .b_row = WIDTH * sizeof(operand),
                                              .n_rows = keys.n,
-                                             .n_steps = n},
+                                             .n_steps = operands_of(n)},
                                     .add = d > 0,
                                     .next = {take_prefetch(w), take_prefetch(w)}},
                      tile_vectors(&w->rows, t));

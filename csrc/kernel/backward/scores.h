@@ -39,6 +39,9 @@ differentiate_lanes(backward_work *w, const span *s, const uint64_t *bits,
     for (ptrdiff_t k = 0; k < s->n; k++) {
         ptrdiff_t at = k * LINE + lane;
         v_real x = v_load(w->weights + at), product_grad = scale;
+        if (TERMS > 1) { /* rows of floats are scaled before */
+            x = v_mul(x, scale);
+        }
         if (!plain && has_softcap(p)) {
             v_real grad;
             x = cap_softly(x, cap, &grad);
@@ -89,6 +92,8 @@ differentiate(backward_work *w, const block *b, const span *s)
         } else {
             differentiate_lanes(w, s, bits, keep, lane, false);
         }
+        pack_factors(w->weights, s->n, LINE, lane, NULL);
+        pack_factors(w->grad_scores, s->n, LINE, lane, w->grad_pairs);
     }
 }
 

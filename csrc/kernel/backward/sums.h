@@ -11,6 +11,7 @@ static void
 add_gradients(backward_work *w, const gradient_sum *s)
 {
     ptrdiff_t n_terms = s->by_key ? s->keys->n : s->n_rows;
+    ptrdiff_t n_steps = operands_of(n_terms);
 
     for (ptrdiff_t d = 0; d < s->n_columns; d += SLAB_COLUMNS) {
         ptrdiff_t n = least(s->n_columns - d, SLAB_COLUMNS);
@@ -20,11 +21,11 @@ add_gradients(backward_work *w, const gradient_sum *s)
                                    .c_row = s->to_row,
                                    .a = {s->factors, LINE},
                                    .b = (const char *)b.at,
-                                   .b_row = b.row * (ptrdiff_t)sizeof(real),
+                                   .b_row = b.row * (ptrdiff_t)sizeof(operand),
                                    .n_rows = s->by_key ? s->n_rows : s->keys->n,
-                                   .n_steps = n_terms},
+                                   .n_steps = n_steps},
                           .add = true};
-        if (s->keys->masked && !all_finite(b, n_terms, n)) {
+        if (s->keys->masked && !all_finite(b, n_steps, n)) {
             add_seen_terms(w, s, &m.base, n);
         } else {
             multiply_any_columns(w, m, n, s->by_key);
@@ -42,12 +43,15 @@ row_reals(const attn_array *gradient)
 /* Adds to the gradients of the block's keys (or values) the factors times the tile's
  * rows of an array, head by head. */
 static void
-add_to_keys(backward_work *w, const block *b, const span *keys, const real *factors,
+add_to_keys(backward_work *w, const block *b, const span *keys, real *factors,
             const attn_array *rows, const attn_array *gradient, ptrdiff_t n_columns)
 {
+    uint16_t column[ATTN_BLOCK] = {0};
+
     for (ptrdiff_t r = 0, end; r < w->task.n_rows; r = end) {
         end = end_of_head(&w->task, r);
-        gradient_sum s = {.factors = factors + r,
+        bool odd = (end - r) % TERMS != 0;
+        gradient_sum s = {.factors = factors_of_rows(factors, r),
                           .array = rows,
                           .from = query_row(w, rows, r),
                           .to = (real *)(void *)key_grad_row(w, gradient, keys->first),
@@ -57,7 +61,13 @@ add_to_keys(backward_work *w, const block *b, const span *keys, const real *fact
                           .n_rows = end - r,
                           .keys = keys,
                           .first_key = keys->first - b->first};
+        if (odd) {
+            swap_lane(factors, keys->n, LINE, end, column);
+        }
         add_gradients(w, &s);
+        if (odd) {
+            swap_lane(factors, keys->n, LINE, end, column);
+        }
     }
 }
 
@@ -70,7 +80,7 @@ add_to_queries(backward_work *w, const block *b, const span *keys)
 
     for (ptrdiff_t r = 0, end; r < w->task.n_rows; r = end) {
         end = end_of_head(&w->task, r);
-        gradient_sum s = {.factors = w->grad_scores + r,
+        gradient_sum s = {.factors = w->grad_pairs + r,
                           .by_key = true,
                           .array = run.array,
                           .from = run.at,

@@ -20,16 +20,29 @@ typedef struct {
     attn_task task;
     bool is_loaded; /* what the products need of the task's rows */
 
-    real *grad_output; /* (tiles, Dv, WIDTH) of the rows */
-    real *weights;     /* (BLOCK, LINE) scores, then weights */
-    real
-        *grad_scores; /* (BLOCK, LINE) the weights' gradients, then those of products */
+    operand *grad_output; /* (tiles, Dv / TERMS, WIDTH) of the rows */
+    real *weights;        /* (BLOCK, LINE) scores, then weights */
+    real *grad_scores;    /* (BLOCK, LINE) those of weights, then of products */
+    operand *grad_pairs;  /* (BLOCK / TERMS, LINE) the latter, for sums over keys */
     real *bias; /* (BLOCK, LINE) the bias, then its gradient, where there is one */
     real lse[ATTN_TASK_ROWS];
     real delta[ATTN_TASK_ROWS];
     prefetch prefetches[MAX_PREFETCHES]; /* a stack: products run them meanwhile */
     int n_prefetches;
 } backward_work;
+
+/* Operands of n columns. */
+static ptrdiff_t
+operands_of(ptrdiff_t n)
+{
+    return (n + TERMS - 1) / TERMS;
+}
+
+static operand *
+arena_operands(arena *a, ptrdiff_t n)
+{
+    return arena_take(a, (size_t)n * sizeof(operand));
+}
 
 /* As lay_out. */
 static size_t
@@ -42,13 +55,15 @@ lay_out_backward(const attn_backward_problem *g, char *memory, backward_work *w)
     w->g = g;
     w->rows.p = p;
     w->rows.row_form = false;
-    w->rows.key_width = p->head_dim;
-    w->rows.query = arena_reals(&a, p->head_dim * ATTN_TASK_ROWS);
+    w->rows.key_width = operands_of(p->head_dim);
+    w->rows.query = arena_operands(&a, w->rows.key_width * ATTN_TASK_ROWS);
     w->rows.staging = arena_reals(&a, LANES * SLAB_COLUMNS);
-    w->rows.slab = arena_reals(&a, ATTN_BLOCK * SLAB_COLUMNS);
-    w->grad_output = arena_reals(&a, p->value_dim * ATTN_TASK_ROWS);
+    w->rows.slab = arena_operands(&a, ATTN_BLOCK / TERMS * SLAB_COLUMNS);
+    w->grad_output = arena_operands(&a, operands_of(p->value_dim) * ATTN_TASK_ROWS);
     w->weights = arena_reals(&a, ATTN_BLOCK * LINE);
     w->grad_scores = arena_reals(&a, ATTN_BLOCK * LINE);
+    w->grad_pairs = TERMS == 1 ? (operand *)w->grad_scores
+                               : arena_operands(&a, ATTN_BLOCK / TERMS * LINE);
     if (p->bias.data != NULL) {
         w->rows.bias = arena_reals(&a, ATTN_TASK_ROWS * ATTN_BLOCK);
         w->bias = arena_reals(&a, ATTN_BLOCK * LINE);

@@ -31,17 +31,39 @@ load_numbers(const backward_work *w, const attn_array *array, real *to)
     }
 }
 
-/* Rows of an array of (B, H, Lq, columns), LANES of them from row r of the tile on, as
- * to[column][lane] with WIDTH reals from column to column. */
+/* Rows of an array of (B, H, Lq, columns), LANES of them from row r of the tile on, as operands
+ * to[column / TERMS][lane] with WIDTH of them from one to the next. */
 static void
 load_tile_lanes(backward_work *w, const attn_array *array, ptrdiff_t r,
-                ptrdiff_t column, ptrdiff_t n_columns, real *to)
+                ptrdiff_t column, ptrdiff_t n_columns, operand *to)
 {
     const char *rows[LANES] = {NULL};
     const char *base = group_base(w, array) + column * array->column_stride;
     ptrdiff_t n = row_addresses(&w->rows, array, base, r, rows);
 
     load_lanes(array, rows, n, n_columns, w->rows.staging, to, NULL);
+}
+
+/* Likewise reals, whatever operands are, of up to SLAB_COLUMNS columns. */
+static void
+load_real_lanes(backward_work *w, const attn_array *array, ptrdiff_t r,
+                ptrdiff_t column, ptrdiff_t n_columns, real *to)
+{
+    const char *rows[LANES] = {NULL};
+    const char *base = group_base(w, array) + column * array->column_stride;
+    ptrdiff_t n = row_addresses(&w->rows, array, base, r, rows);
+    const real *staged[LANES] = {NULL};
+
+    if (TERMS == 1) {
+        load_tile_lanes(w, array, r, column, n_columns, (operand *)to);
+        return;
+    }
+    for (ptrdiff_t i = 0; i < n; i++) {
+        real *row = w->rows.staging + i * SLAB_COLUMNS;
+        load_row(row, rows[i], array->column_stride, n_columns, array->dtype);
+        staged[i] = row;
+    }
+    transpose_in(to, WIDTH, staged, n, n_columns, NULL);
 }
 
 /* Finds what the tile's rows may see of the part's keys from `first` up to `end`; false
@@ -63,13 +85,13 @@ find_keys(backward_work *w, ptrdiff_t first, ptrdiff_t end)
     return w->rows.from < w->rows.to;
 }
 
-/* The gradients of the output's rows from r on, a vector of them, as grad[column][lane] with
- * WIDTH reals from column to column. */
-static real *
+/* The gradients of the output's rows from r on, a vector of them, as load_tile_lanes has
+ * them. */
+static operand *
 grad_lanes(const backward_work *w, ptrdiff_t r)
 {
     ptrdiff_t tile = r / WIDTH * WIDTH;
-    return w->grad_output + tile * w->g->attention.value_dim + r % WIDTH;
+    return w->grad_output + tile * operands_of(w->g->attention.value_dim) + r % WIDTH;
 }
 
 static void

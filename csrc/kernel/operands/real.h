@@ -143,6 +143,31 @@ pack_row_weights(real *weights, ptrdiff_t k, ptrdiff_t n)
     (void)weights, (void)k, (void)n;
 }
 
+/* Makes operands of the factors of sums over rows and over keys, which lie as factors[key][lane]:
+ * LANES of each of n keys, `line` reals apart. Those of rows take their place, those of keys go to
+ * by_key[key][lane], unless that is NULL. */
+static INLINE void
+pack_factors(real *factors, ptrdiff_t n, ptrdiff_t line, ptrdiff_t lane,
+             operand *by_key)
+{
+    (void)factors, (void)n, (void)line, (void)lane, (void)by_key;
+}
+
+/* A key's factors of rows, from a lane on. */
+static INLINE const operand *
+factors_of_rows(const real *factors, ptrdiff_t lane)
+{
+    return factors + lane;
+}
+
+/* Exchanges the numbers of a column and the factors of rows in a lane, where these are halves of
+ * operands: a head's last operand must not have the next head's row. */
+static INLINE void
+swap_lane(real *factors, ptrdiff_t n, ptrdiff_t line, ptrdiff_t lane, uint16_t *column)
+{
+    (void)factors, (void)n, (void)line, (void)lane, (void)column;
+}
+
 /* The operand with 0 for the terms whose bit is not set. */
 static INLINE operand
 keep_terms(operand x, uint64_t bits)

@@ -15,6 +15,9 @@
 /* Of the problems below, as golden.h explains; none is in bfloat16. */
 #define GOLDEN UINT64_C(0xe158ff4f96bc45e5)
 #define NATIVE_GOLDEN HASH_START
+/* Of those in bfloat16. No matrix unit has gradients: AMX gives the bits of every tier. */
+#define BF16_GOLDEN UINT64_C(0x0cc8bf83e433b11c)
+#define BF16_NATIVE_GOLDEN UINT64_C(0xe4a011db4498621d)
 
 enum { N_DRAWN = 80, N_GRADIENTS = 5 };
 
@@ -27,11 +30,18 @@ dtype_at(int n)
     return dtypes[n % 4];
 }
 
+static attn_dtype
+bf16_at(int n)
+{
+    (void)n;
+    return ATTN_BF16;
+}
+
 static spec
-spec_at(int n)
+spec_of(int n, attn_dtype dtype)
 {
     uint64_t state = (uint64_t)n + 7000;
-    spec s = draw_spec(&state, dtype_at(n));
+    spec s = draw_spec(&state, dtype);
 
     s.name = "drawn, backwards";
     s.output = s.lse = DENSE;
@@ -41,6 +51,12 @@ spec_at(int n)
                 : n % 11 == 7 ? NAN_WHERE_VISIBLE
                               : ORDINARY;
     return s;
+}
+
+static spec
+spec_at(int n)
+{
+    return spec_of(n, dtype_at(n));
 }
 
 /* How a gradient lies: as its input where that is shared, in the ways that `shared` says. */
@@ -172,6 +188,23 @@ run_spec_at(int n, const attn_tier *tier, int n_threads)
     return hash;
 }
 
+/* Of gradients in bfloat16 alone, after a forward call in float. */
+static uint64_t
+run_bf16_at(int n, const attn_tier *tier, int n_threads)
+{
+    attn_call call = {.tier = attn_portable_tier(tier), .n_threads = n_threads};
+    attn_backward_problem g;
+    problem made;
+    spec s = spec_of(n, ATTN_BF16);
+
+    make_backward(&s, &made, &g);
+    reset_results(&made.p);
+    uint64_t hash =
+        attn_attention(&g.attention, &call) < 0 ? 0 : run_backward(&g, tier, n_threads);
+    free_problem(&made);
+    return hash;
+}
+
 static const char *
 spec_name(int n)
 {
@@ -187,6 +220,18 @@ test_every_tier_gives_gradients_the_same_bits(void)
                              .run = run_spec_at,
                              .golden = GOLDEN,
                              .native_golden = NATIVE_GOLDEN};
+    check_corpus(&c);
+}
+
+void
+test_every_tier_gives_gradients_of_bfloat16_its_bits(void)
+{
+    static const corpus c = {.n_problems = N_DRAWN,
+                             .name = spec_name,
+                             .dtype = bf16_at,
+                             .run = run_bf16_at,
+                             .golden = BF16_GOLDEN,
+                             .native_golden = BF16_NATIVE_GOLDEN};
     check_corpus(&c);
 }
 
@@ -286,6 +331,10 @@ test_workspaces_of_gradients_are_small(void)
             g.attention.head_dim = random_below(&state, is_double ? 750 : 1500);
             g.attention.value_dim = random_below(&state, is_double ? 750 : 1500);
             const attn_kernel *kernel = is_double ? tier->f64 : tier->f32;
+            if (!is_double && tier->bf16 != NULL &&
+                tier->bf16->backward.workspace_size != NULL) {
+                kernel = tier->bf16;
+            }
             size_t size = kernel->backward.workspace_size(&g);
             largest = size > largest ? size : largest;
         }

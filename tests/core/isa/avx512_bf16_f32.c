@@ -51,6 +51,14 @@ pair_arrays(const float *low, const float *high, void *to, ptrdiff_t n)
 }
 
 static void
+round_array(const float *from, uint16_t *to, ptrdiff_t n)
+{
+    for (ptrdiff_t i = 0; i < n; i += LANES) {
+        v_store_rounded(to + i, v_load(from + i));
+    }
+}
+
+static void
 zip_arrays(const uint16_t *low, const uint16_t *high, void *to, ptrdiff_t n)
 {
     for (ptrdiff_t i = 0; i < n; i += LANES) {
@@ -78,6 +86,7 @@ const pair_functions functions_avx512_bf16 = {
     .set1 = set1_array,
     .dot = dot_arrays,
     .pair = pair_arrays,
+    .round = round_array,
     .zip = zip_arrays,
     .transpose = transpose,
 };

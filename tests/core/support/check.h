@@ -44,6 +44,7 @@ void test_few_rows_have_the_bits_they_have_alone(void);
 
 /* core/backward.c */
 void test_every_tier_gives_gradients_the_same_bits(void);
+void test_every_tier_gives_gradients_of_bfloat16_its_bits(void);
 void test_keys_in_pages_have_gradients_of_the_same_bits(void);
 void test_failing_allocations_give_gradients_the_same_bits(void);
 void test_workspaces_of_gradients_are_small(void);

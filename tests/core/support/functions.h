@@ -56,6 +56,7 @@ typedef struct {
     void (*set1)(uint32_t pair, void *to); /* to one vector */
     void (*dot)(const void *a, const void *b, const float *sum, float *to, ptrdiff_t n);
     void (*pair)(const float *low, const float *high, void *to, ptrdiff_t n);
+    void (*round)(const float *from, uint16_t *to, ptrdiff_t n);
     void (*zip)(const uint16_t *low, const uint16_t *high, void *to, ptrdiff_t n);
     void (*transpose)(uint32_t *square); /* (lanes, lanes) */
 } pair_functions;

@@ -115,13 +115,17 @@ static void
 expect_rounded(const pair_functions *f, const float low[PIECE], const float high[PIECE])
 {
     static pair got[PIECE];
+    static uint16_t rounded[PIECE];
 
     f->pair(low, high, got, PIECE);
+    f->round(low, rounded, PIECE);
     for (ptrdiff_t i = 0; i < PIECE; i++) {
         pair want = attn_to_bf16(flush(low[i])) | (pair)attn_to_bf16(flush(high[i]))
                                                       << 16;
         expect(got[i] == want, "v_pair of %a, %a is %08x", (double)low[i],
                (double)high[i], got[i]);
+        expect(rounded[i] == (uint16_t)want, "v_store_rounded of %a is %04x",
+               (double)low[i], rounded[i]);
     }
 }
 
