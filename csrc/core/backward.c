@@ -10,6 +10,9 @@
 
 #define ALL PTRDIFF_MAX /* up to the last one */
 
+/* Floats that a workspace may have for sums: it stays below 1 MiB, and so it is kept. */
+#define MOST_SUMS (160 << 10)
+
 /* Ranges of what a list of tasks covers: tasks are as many as these have steps. */
 typedef struct {
     ptrdiff_t batches, kv_heads, tiles, keys;
@@ -71,6 +74,28 @@ shares_batches(const attn_batch *batch, const attn_array *array, const int64_t *
         shares |= batch->shape[axis] > 1 && array->batch_stride[axis] == 0;
     }
     return shares && starts == NULL;
+}
+
+/* Are these inputs, or gradients, the same for several batches? */
+static bool
+are_shared(const attn_problem *p, const attn_array *query, const attn_array *key,
+           const attn_array *value)
+{
+    return shares_batches(&p->batch, query, attn_query_starts(p->packed)) ||
+           shares_batches(&p->batch, key, attn_key_starts(p->packed)) ||
+           shares_batches(&p->batch, value, attn_key_starts(p->packed));
+}
+
+bool
+attn_backward_rounds(const attn_problem *p, bool query)
+{
+    double sums = ATTN_CHUNK * ((double)p->head_dim + (double)p->value_dim);
+
+    if (query) {
+        sums += (double)p->group * (double)p->n_queries * (double)p->head_dim;
+    }
+    return p->arithmetic == ATTN_F32 && sums <= MOST_SUMS &&
+           !are_shared(p, &p->query, &p->key, &p->value);
 }
 
 /* Does each number of the bias' gradient belong to a single score? */
@@ -141,10 +166,7 @@ run_pass(job *j, attn_call *call)
 {
     const attn_backward_problem *g = j->g;
     const attn_problem *p = &g->attention;
-    bool shared =
-        shares_batches(&p->batch, &g->grad_query, attn_query_starts(p->packed)) ||
-        shares_batches(&p->batch, &g->grad_key, attn_key_starts(p->packed)) ||
-        shares_batches(&p->batch, &g->grad_value, attn_key_starts(p->packed));
+    bool shared = are_shared(p, &g->grad_query, &g->grad_key, &g->grad_value);
     double work = attn_backward_work(p);
     ptrdiff_t n_threads = attn_useful_threads(work, call->n_threads);
     counts units = {shared ? 1 : p->batch.n, p->n_kv_heads, 1, 1};

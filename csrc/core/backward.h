@@ -9,8 +9,9 @@
 
 #include "core/attention.h"
 
-/* Gradients are in the arithmetic's dtype, with adjacent columns, and have stride 0 along
- * the axes that the input broadcasts along; data is NULL where one is not wanted. */
+/* Gradients are in the arithmetic's dtype, or of 16 bits where attn_backward_rounds, with adjacent
+ * columns. They have stride 0 along the axes that the input broadcasts along; data is NULL
+ * where one is not wanted. */
 typedef struct {
     attn_problem attention; /* output and lse are there; weights are not */
     attn_array grad_output; /* (B, H, Lq, Dv) */
@@ -50,6 +51,10 @@ typedef struct {
 ptrdiff_t attn_backward_tiles(const attn_problem *, ptrdiff_t n_queries);
 void attn_set_up_tile(const attn_problem *, ptrdiff_t b, ptrdiff_t kv_head,
                       ptrdiff_t tile, attn_task *);
+
+/* May the gradient of query, or those of key and value, be of 16 bits? Then a task keeps the sums
+ * in its workspace, where they must have a place, until it rounds them. */
+bool attn_backward_rounds(const attn_problem *, bool query);
 
 /* Multiplications, roughly. */
 double attn_backward_work(const attn_problem *);

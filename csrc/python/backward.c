@@ -13,7 +13,7 @@
 enum { N_GRADIENTS = 5 }; /* of query, key, value, bias, sinks */
 
 /* A call's arrays, owned; NULL where there is none. Gradients are in the arithmetic's
- * dtype. */
+ * dtype, or in their own if the core rounds them. */
 typedef struct {
     py_attention_arrays a;
     PyArrayObject *grad_output, *grad_lse;
@@ -195,16 +195,24 @@ new_array_like(PyArrayObject *like, int type)
     return array;
 }
 
-/* Allocates the gradient of query, key or value, in the shape of the input. */
+/* Allocates the gradient of query, key or value, in the shape of the input: in its type where the
+ * core rounds it, else in that of sums. */
 static int
 make_gradient(vjp_call *c, int i, PyArrayObject *input, int type, const attn_problem *p,
               attn_array *to)
 {
+    int own = c->types[i];
+
     to->data = NULL;
     if (!c->wanted[i]) {
         return 0;
     }
-    c->gradients[i] = new_array_like(input, py_real_type(type));
+    if (!py_storage_of(own, &to->dtype) || !attn_is_half(to->dtype) ||
+        !attn_backward_rounds(p, i == 0)) {
+        own = py_real_type(type);
+        to->dtype = p->arithmetic;
+    }
+    c->gradients[i] = new_array_like(input, own);
     if (c->gradients[i] == NULL) {
         return -1;
     }
@@ -212,7 +220,6 @@ make_gradient(vjp_call *c, int i, PyArrayObject *input, int type, const attn_pro
         memset(PyArray_DATA(c->gradients[i]), 0,
                (size_t)PyArray_NBYTES(c->gradients[i]));
     }
-    to->dtype = p->arithmetic;
     py_describe(to, c->gradients[i], 0, p->batch.n_axes);
     return 0;
 }

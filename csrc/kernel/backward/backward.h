@@ -40,6 +40,7 @@ pass_keys(backward_work *w, const attn_worker *worker)
     find_part_keys(w, &first, &end_key);
     for (; first < end_key; first += ATTN_CHUNK) {
         ptrdiff_t end = least(first + ATTN_CHUNK, end_key);
+        w->first_key = first;
         visit_keys(w, first, end, CLEAR);
         if (has_tiles) {
             pass_chunk(w, first, end, worker);

@@ -23,20 +23,26 @@ settle_row(real *row, ptrdiff_t n)
     }
 }
 
-/* n rows of an array of gradients. */
+/* n rows of an array of gradients, whose sums are there or in the workspace. */
 static void
-visit_rows(char *row, const attn_array *array, ptrdiff_t n, ptrdiff_t n_columns,
-           visit what)
+visit_rows(char *row, const attn_array *array, gradient_rows sums, ptrdiff_t n,
+           ptrdiff_t n_columns, visit what)
 {
-    if (array->row_stride == n_columns * (ptrdiff_t)sizeof(real)) { /* one line */
-        n_columns *= n;
+    ptrdiff_t columns = n_columns, size = attn_storage_of(array->dtype)->bytes;
+
+    if (sums.row == n_columns &&
+        (!is_rounded(array) || array->row_stride == n_columns * size)) {
+        columns *= n; /* one line */
         n = n > 0;
     }
-    for (; n > 0; n--, row += array->row_stride) {
+    for (; n > 0; n--, sums.at += sums.row, row += array->row_stride) {
         if (what == CLEAR) {
-            memset(row, 0, (size_t)n_columns * sizeof(real));
-        } else {
-            settle_row((real *)(void *)row, n_columns);
+            memset(sums.at, 0, (size_t)columns * sizeof(real));
+            continue;
+        }
+        settle_row(sums.at, columns);
+        if (is_rounded(array)) {
+            store_row(row, size, sums.at, columns, array->dtype);
         }
     }
 }
@@ -63,7 +69,8 @@ visit_rows_of_keys(const backward_work *w, const attn_array *array, ptrdiff_t n_
 
     if (what == SETTLE ||
         is_first_batch(array, attn_key_starts(p->packed), &p->batch, w->b)) {
-        visit_rows(key_grad_row(w, array, first), array, end - first, n_columns, what);
+        visit_rows(key_grad_row(w, array, first), array, key_sums_from(w, array, first),
+                   end - first, n_columns, what);
     }
 }
 
@@ -97,7 +104,8 @@ visit_queries(backward_work *w, visit what)
         choose_tile(w, t);
         for (ptrdiff_t r = 0, end; r < w->task.n_rows; r = end) {
             end = end_of_head(&w->task, r);
-            visit_rows(query_row(w, array, r), array, end - r, p->head_dim, what);
+            visit_rows(query_row(w, array, r), array, query_sums_from(w, r), end - r,
+                       p->head_dim, what);
         }
     }
 }

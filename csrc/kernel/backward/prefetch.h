@@ -25,7 +25,7 @@ add_key_grads_prefetch(backward_work *w, const attn_array *array, ptrdiff_t n_co
 {
     ptrdiff_t n_keys = w->g->attention.n_keys;
 
-    if (array->data != NULL) {
+    if (array->data != NULL && !is_rounded(array)) {
         const char *at = end < n_keys ? key_grad_row(w, array, end)
                                       : key_grad_row(w, array, 0) + array->head_stride;
         w->prefetches[w->n_prefetches++] =
@@ -66,7 +66,9 @@ add_tile_prefetches(backward_work *w)
     const attn_backward_problem *g = w->g;
     const attn_problem *p = &g->attention;
 
-    add_rows_prefetch(w, &g->grad_query, p->head_dim);
+    if (!is_rounded(&g->grad_query)) {
+        add_rows_prefetch(w, &g->grad_query, p->head_dim);
+    }
     add_rows_prefetch(w, &p->output, p->value_dim);
     add_rows_prefetch(w, &g->grad_output, p->value_dim);
     add_rows_prefetch(w, &p->query, p->head_dim);

@@ -33,13 +33,6 @@ add_gradients(backward_work *w, const gradient_sum *s)
     }
 }
 
-/* From one row to the next of gradients. */
-static ptrdiff_t
-row_reals(const attn_array *gradient)
-{
-    return gradient->row_stride / (ptrdiff_t)sizeof(real);
-}
-
 /* Adds to the gradients of the block's keys (or values) the factors times the tile's
  * rows of an array, head by head. */
 static void
@@ -47,6 +40,7 @@ add_to_keys(backward_work *w, const block *b, const span *keys, real *factors,
             const attn_array *rows, const attn_array *gradient, ptrdiff_t n_columns)
 {
     uint16_t column[ATTN_BLOCK] = {0};
+    gradient_rows to = key_sums_from(w, gradient, keys->first);
 
     for (ptrdiff_t r = 0, end; r < w->task.n_rows; r = end) {
         end = end_of_head(&w->task, r);
@@ -54,8 +48,8 @@ add_to_keys(backward_work *w, const block *b, const span *keys, real *factors,
         gradient_sum s = {.factors = factors_of_rows(factors, r),
                           .array = rows,
                           .from = query_row(w, rows, r),
-                          .to = (real *)(void *)key_grad_row(w, gradient, keys->first),
-                          .to_row = row_reals(gradient),
+                          .to = to.at,
+                          .to_row = to.row,
                           .n_columns = n_columns,
                           .first_row = r,
                           .n_rows = end - r,
@@ -75,17 +69,17 @@ add_to_keys(backward_work *w, const block *b, const span *keys, real *factors,
 static void
 add_to_queries(backward_work *w, const block *b, const span *keys)
 {
-    const attn_array *gradient = &w->g->grad_query;
     key_run run = keys_of(&w->rows, keys->first, keys->n);
 
     for (ptrdiff_t r = 0, end; r < w->task.n_rows; r = end) {
         end = end_of_head(&w->task, r);
+        gradient_rows to = query_sums_from(w, r);
         gradient_sum s = {.factors = w->grad_pairs + r,
                           .by_key = true,
                           .array = run.array,
                           .from = run.at,
-                          .to = (real *)(void *)query_row(w, gradient, r),
-                          .to_row = row_reals(gradient),
+                          .to = to.at,
+                          .to_row = to.row,
                           .n_columns = run.dim,
                           .first_row = r,
                           .n_rows = end - r,

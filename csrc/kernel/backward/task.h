@@ -25,6 +25,10 @@ typedef struct {
     real *grad_scores;    /* (BLOCK, LINE) those of weights, then of products */
     operand *grad_pairs;  /* (BLOCK / TERMS, LINE) the latter, for sums over keys */
     real *bias; /* (BLOCK, LINE) the bias, then its gradient, where there is one */
+    real *query_sums; /* (rows of the group, D) if its gradient is of 16 bits */
+    real *key_sums;   /* (CHUNK, D) likewise, of the chunk at first_key */
+    real *value_sums; /* (CHUNK, Dv) */
+    ptrdiff_t first_key;
     real lse[ATTN_TASK_ROWS];
     real delta[ATTN_TASK_ROWS];
     prefetch prefetches[MAX_PREFETCHES]; /* a stack: products run them meanwhile */
@@ -42,6 +46,13 @@ static operand *
 arena_operands(arena *a, ptrdiff_t n)
 {
     return arena_take(a, (size_t)n * sizeof(operand));
+}
+
+/* Is there a gradient, and of 16 bits? */
+static bool
+is_rounded(const attn_array *gradient)
+{
+    return gradient->data != NULL && gradient->dtype != REAL_DTYPE;
 }
 
 /* As lay_out. */
@@ -64,6 +75,15 @@ lay_out_backward(const attn_backward_problem *g, char *memory, backward_work *w)
     w->grad_scores = arena_reals(&a, ATTN_BLOCK * LINE);
     w->grad_pairs = TERMS == 1 ? (operand *)w->grad_scores
                                : arena_operands(&a, ATTN_BLOCK / TERMS * LINE);
+    if (is_rounded(&g->grad_query)) {
+        w->query_sums = arena_reals(&a, p->group * p->n_queries * p->head_dim);
+    }
+    if (is_rounded(&g->grad_key)) {
+        w->key_sums = arena_reals(&a, ATTN_CHUNK * p->head_dim);
+    }
+    if (is_rounded(&g->grad_value)) {
+        w->value_sums = arena_reals(&a, ATTN_CHUNK * p->value_dim);
+    }
     if (p->bias.data != NULL) {
         w->rows.bias = arena_reals(&a, ATTN_TASK_ROWS * ATTN_BLOCK);
         w->bias = arena_reals(&a, ATTN_BLOCK * LINE);
@@ -121,6 +141,42 @@ key_grad_row(const backward_work *w, const attn_array *array, ptrdiff_t j)
     ptrdiff_t start = attn_packed_start(attn_key_starts(p->packed), w->b);
 
     return attn_address(array, &p->batch, w->b, w->kv_head, start + j);
+}
+
+/* Where sums are: in rows of the gradient, or in the workspace if that is rounded. */
+typedef struct {
+    real *at;
+    ptrdiff_t row; /* reals from one to the next */
+} gradient_rows;
+
+/* Those of a key, or value, and the ones behind it. */
+static gradient_rows
+key_sums_from(const backward_work *w, const attn_array *gradient, ptrdiff_t j)
+{
+    const attn_problem *p = &w->g->attention;
+
+    if (!is_rounded(gradient)) {
+        return (gradient_rows){(real *)(void *)key_grad_row(w, gradient, j),
+                               gradient->row_stride / (ptrdiff_t)sizeof(real)};
+    }
+    j -= w->first_key;
+    return gradient == &w->g->grad_key
+               ? (gradient_rows){w->key_sums + j * p->head_dim, p->head_dim}
+               : (gradient_rows){w->value_sums + j * p->value_dim, p->value_dim};
+}
+
+/* Those of row r of the tile, and the ones behind it of the same head. */
+static gradient_rows
+query_sums_from(const backward_work *w, ptrdiff_t r)
+{
+    const attn_array *gradient = &w->g->grad_query;
+    ptrdiff_t dim = w->g->attention.head_dim;
+
+    if (!is_rounded(gradient)) {
+        return (gradient_rows){(real *)(void *)query_row(w, gradient, r),
+                               gradient->row_stride / (ptrdiff_t)sizeof(real)};
+    }
+    return (gradient_rows){w->query_sums + (w->task.first_row + r) * dim, dim};
 }
 
 #endif
