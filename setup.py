@@ -5,6 +5,7 @@ finds those whose sources, headers, flags, compiler, Python and NumPy are the sa
 """
 
 import hashlib
+import importlib.util
 import logging
 import os
 import re
@@ -13,18 +14,13 @@ import sys
 import sysconfig
 import tempfile
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from distutils.unixccompiler import UnixCCompiler  # setuptools' own
 from glob import glob
 from pathlib import Path
 
 import numpy
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
-
-if sys.platform == "win32":
-    raise SystemExit(
-        "attnpy does not build on Windows itself: please install it inside WSL, the "
-        "Windows Subsystem for Linux."
-    )
 
 # Python's and NumPy's headers are system headers: their warnings are not ours.
 system_headers = [
@@ -64,6 +60,20 @@ if "-g" not in os.environ.get("CFLAGS", "").split():
 if os.environ.get("ATTNPY_WERROR") == "1":
     compile_args += warnings_as_errors
 
+# The targets of Zig's compiler, by Python's names of platforms.
+windows_targets = {
+    "win-amd64": "x86_64-windows-gnu",
+    "win-arm64": "aarch64-windows-gnu",
+}
+if sys.platform == "win32":
+    # Python's header defines it for Microsoft's compiler alone.
+    compile_args.append("-DMS_WIN64")
+    link_args.append("-s")
+    # The list of what it exports stays out of the package.
+    link_args.append("-Wl,--out-implib,build/objects/attnpy.lib")
+    # MinGW's isnan() converts.
+    warnings_as_errors.append("-Wno-float-conversion")
+
 # Neither the binding nor the core has loops that last: a third of their size is worth
 # more.
 small_args = ["-Os"]
@@ -85,6 +95,11 @@ class BuildOnce(build_ext):
         super().finalize_options()
         if self.inplace:  # also `pip install -e .`: csrc/python/testing.c is for tests
             self.define = [*(self.define or []), ("ATTN_TESTING", None)]
+
+    def build_extensions(self):
+        if sys.platform == "win32":
+            self.compiler = on_windows(self.compiler)
+        super().build_extensions()
 
     def build_extension(self, ext):
         folder = Path("build", "objects", self.key(ext))
@@ -137,17 +152,10 @@ class BuildOnce(build_ext):
         in another temporary directory.
         """
         command = self.compiler.compiler_so
-        try:
-            version = subprocess.check_output([*command, "--version"])
-        except FileNotFoundError:
-            raise SystemExit(
-                f"attnpy needs a C compiler, and there is no {command[0]}: please "
-                "install gcc or clang, or set CC to the name of one."
-            ) from None
         parts = [
             sys.version,
             numpy.__version__,
-            version.splitlines()[:1],
+            version_of(command).splitlines()[:1],
             command,
             ext.extra_compile_args,
             small_args,
@@ -196,6 +204,56 @@ class BuildOnce(build_ext):
             [*self.compiler.compiler_so, os.environ.get("ARCHFLAGS", "")]
         )
         return ["-MMD"] if options.count("-arch ") < 2 else []
+
+
+def version_of(command):
+    """What a compiler says of its version."""
+    try:
+        return subprocess.check_output([*command, "--version"])
+    except FileNotFoundError:
+        raise SystemExit(
+            f"attnpy needs a C compiler, and there is no {command[0]}: please "
+            "install gcc or clang, or set CC to the name of one."
+        ) from None
+
+
+def on_windows(theirs):
+    """A compiler of GNU C, with the folders and macros of the one that Python chose.
+
+    Microsoft's lacks threads of POSIX, and C for one instruction set in a program that
+    runs without it.
+    """
+    command = windows_command()
+    compiler_so = [*command, *os.environ.get("CFLAGS", "").split()]
+    linker_so = [*command, "-shared", *os.environ.get("LDFLAGS", "").split()]
+    if b"clang" not in version_of(command):
+        # GCC does not align the stack to long vectors on Windows (its bug 54412).
+        compiler_so.append("-Wa,-muse-unaligned-vector-move")
+    if "ziglang" not in command:  # which needs no libraries of its own
+        linker_so.append("-static")
+    ours = UnixCCompiler()
+    ours.set_executables(compiler_so=compiler_so, linker_so=linker_so)
+    for name in ("include_dirs", "library_dirs", "macros"):
+        getattr(ours, name).extend(getattr(theirs, name))
+    return ours
+
+
+def windows_command():
+    """What compiles GNU C for Windows: CC, or the compiler of the package ziglang."""
+    platform = sysconfig.get_platform()
+    if platform not in windows_targets:
+        raise SystemExit(
+            f"attnpy needs a 64-bit Python on Windows, and this is one for {platform}."
+        )
+    if cc := os.environ.get("CC"):
+        return [cc] if os.path.exists(cc) else cc.split()
+    if importlib.util.find_spec("ziglang") is None:
+        raise SystemExit(
+            "attnpy needs a compiler of GNU C on Windows: please `pip install "
+            "ziglang`, or set CC to the name of MinGW-w64's gcc or clang."
+        )
+    target = windows_targets[platform]
+    return [sys.executable, "-m", "ziglang", "cc", "-target", target]
 
 
 def sums_of(target):

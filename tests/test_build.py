@@ -156,29 +156,78 @@ def test_without_a_compiler_one_sentence_says_what_to_do(tree):
     assert "Traceback" not in process.stdout
 
 
-def test_on_windows_one_sentence_says_what_to_do_and_nothing_is_built(tree):
-    script = """
-import runpy, sys
-import numpy, setuptools.command.build_ext
-sys.argv[1:] = ["build_ext", "--inplace"]
+# setup.py as Windows' Python runs it, up to its compiler.
+ON_WINDOWS = """
+import importlib.util, runpy, sys, sysconfig
+import setuptools.command.build_ext
+platform, ziglang = sys.argv[1:]
+find_spec = importlib.util.find_spec
+importlib.util.find_spec = lambda name, package=None: (
+    (ziglang or None) if name == "ziglang" else find_spec(name, package)
+)
+sysconfig.get_platform = lambda: platform
 sys.platform = "win32"
+sys.argv = ["setup.py", "build_ext", "--inplace"]
 runpy.run_path("setup.py", run_name="__main__")
 """
+
+
+def build_on_windows(tree, platform="win-amd64", ziglang="", **environment):
+    """The finished process of a build on Windows, with the package ziglang or not."""
     shutil.rmtree(tree.root / "build")
-    process = subprocess.run(
-        [sys.executable, "-c", script],
+    kept = {name: value for name, value in os.environ.items() if name != "CC"}
+    return subprocess.run(
+        [sys.executable, "-c", ON_WINDOWS, platform, ziglang],
         cwd=tree.root,
-        capture_output=True,
+        env={**kept, "ATTNPY_WERROR": "0", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
-        check=False,
     )
+
+
+@pytest.mark.parametrize(
+    ("platform", "sentence"),
+    [
+        ("win-amd64", "attnpy needs a compiler of GNU C on Windows: please `pip"),
+        ("win-arm64", "attnpy needs a compiler of GNU C on Windows: please `pip"),
+        ("win32", "attnpy needs a 64-bit Python on Windows, and this is one for win32"),
+    ],
+)
+def test_on_windows_one_sentence_says_what_is_missing(tree, platform, sentence):
+    process = build_on_windows(tree, platform)
     assert process.returncode == 1
-    assert process.stdout == ""
-    assert process.stderr == (
-        "attnpy does not build on Windows itself: please install it inside WSL, the "
-        "Windows Subsystem for Linux.\n"
+    assert process.stdout.splitlines()[-1].startswith(sentence)
+    assert "Traceback" not in process.stdout
+    assert not (tree.root / "build" / "objects").exists()
+
+
+@pytest.mark.parametrize(
+    ("platform", "target"),
+    [
+        ("win-amd64", "x86_64-windows-gnu"),
+        ("win-arm64", "aarch64-windows-gnu"),
+    ],
+)
+def test_on_windows_the_package_ziglang_compiles(tree, platform, target):
+    tree.write(  # which fails, and shows the command
+        "ziglang.py",
+        "import sys\nif '--version' not in sys.argv: sys.exit(str(sys.argv))",
     )
-    assert not (tree.root / "build").exists()
+    process = build_on_windows(tree, platform, "there", PYTHONPATH=str(tree.root))
+    assert process.returncode != 0
+    assert f"'cc', '-target', '{target}'" in process.stdout
+    assert "'-DMS_WIN64'" in process.stdout
+
+
+def test_on_windows_cc_compiles_with_the_flags_of_the_environment(tree):
+    cc = tree.root / "a compiler"  # of no version, which fails
+    cc.write_text('#!/bin/sh\ncase "$*" in *--version) ;; *) echo "$*"; exit 1 ;; esac')
+    cc.chmod(0o755)
+    process = build_on_windows(tree, CC=str(cc), CFLAGS="-g -DMINE")
+    assert process.returncode != 0
+    moves = "-Wa,-muse-unaligned-vector-move"
+    assert f"-g -DMINE {moves}" in process.stdout, process.stdout
 
 
 def test_the_readme_of_a_package_has_paths_where_links_would_lead_nowhere(tree):

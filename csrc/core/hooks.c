@@ -1,10 +1,65 @@
 /* The system's own memory and threads. */
-#define _POSIX_C_SOURCE 200809L /* pthread_sigmask */
+#define _DEFAULT_SOURCE /* madvise, posix_memalign, pthread_sigmask */
 #include "core/hooks.h"
 
 #include <pthread.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdlib.h>
+#if defined(_WIN32)
+#include <malloc.h>
+#elif defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+#if defined(_WIN32)
+void *
+attn_allocate_aligned(size_t alignment, size_t size)
+{
+    return _aligned_malloc(size, alignment);
+}
+
+void
+attn_free_aligned(void *block)
+{
+    _aligned_free(block);
+}
+#else
+/* As NumPy does for arrays of its own. */
+static void
+use_huge_pages(void *block, size_t size)
+{
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+    const size_t page = 2 << 20;
+
+    if (size >= 2 * page) {
+        uintptr_t from = ((uintptr_t)block + page - 1) / page * page;
+        uintptr_t to = ((uintptr_t)block + size) / page * page;
+        (void)madvise((void *)from, to - from, MADV_HUGEPAGE);
+    }
+#else
+    (void)block, (void)size;
+#endif
+}
+
+void *
+attn_allocate_aligned(size_t alignment, size_t size)
+{
+    void *block;
+
+    if (posix_memalign(&block, alignment, size) != 0) {
+        return NULL;
+    }
+    use_huge_pages(block, size);
+    return block;
+}
+
+void
+attn_free_aligned(void *block)
+{
+    free(block);
+}
+#endif
 
 /* Starts a detached thread that takes no signals: they are the interpreter's. */
 static int

@@ -1,4 +1,4 @@
-/* What the core asks of the system: memory and threads. The binding takes memory by a way of
+/* What attnpy asks of the system: memory and threads. The binding hooks in an allocation of
  * its own; tests make each of these fail in turn. */
 #ifndef ATTN_CORE_HOOKS_H
 #define ATTN_CORE_HOOKS_H
@@ -14,7 +14,13 @@ typedef struct {
 
 extern attn_hooks attn_hook;
 
-/* Lets the system call these around each fork; 0 if it will. Windows has no fork. */
+/* Memory at a multiple of alignment, NULL if there is none. Where it is large it lies in huge
+ * pages, if the system has them. Only attn_free_aligned frees it. */
+void *attn_allocate_aligned(size_t alignment, size_t size);
+void attn_free_aligned(void *);
+
+/* Lets the system call these, of which some may be NULL, around each fork; 0 if it will.
+ * Windows has no fork. */
 int attn_at_fork(void (*before)(void), void (*in_parent)(void), void (*in_child)(void));
 
 #endif

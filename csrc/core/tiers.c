@@ -100,6 +100,9 @@ const attn_tier *
 attn_default_tier(void)
 {
     const attn_tier *best = attn_tier_at(0);
+    if (best == NULL) {
+        return NULL;
+    }
     bool repays =
         best->bf16 == NULL || attn_cpu_has_amx_bf16() || attn_cpu_repays_avx512_bf16();
 

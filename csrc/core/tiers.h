@@ -32,7 +32,7 @@ typedef struct attn_tier {
 /* Tiers this CPU has, best first. NULL past the last one or if unknown. */
 const attn_tier *attn_tier_at(int index);
 const attn_tier *attn_tier_named(const char *name);
-const attn_tier *attn_default_tier(void); /* the fastest */
+const attn_tier *attn_default_tier(void); /* the fastest; NULL where there is none */
 
 /* The kernel for a dtype of arithmetic. If all operands of attention, of its gradients or of a
  * linear product are bfloat16, it may be one with bfloat16 products, whose bits differ; it may

@@ -112,7 +112,7 @@ static PyObject *
 run_call(activate_call *c, PyObject *const *arguments, Py_ssize_t n)
 {
     attn_activate_problem p = {0};
-    attn_call call = {NULL};
+    attn_call call = {0};
     PyObject *result = NULL;
     int type = -1;
 
@@ -144,7 +144,7 @@ PyDoc_STRVAR(activate_doc,
 static PyObject *
 activate(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
 {
-    activate_call c = {NULL};
+    activate_call c = {0};
     PyObject *result;
 
     (void)module;
@@ -165,7 +165,7 @@ PyDoc_STRVAR(
 static PyObject *
 activate_vjp(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
 {
-    activate_call c = {NULL};
+    activate_call c = {0};
     PyObject *result = NULL;
 
     (void)module;

@@ -197,7 +197,7 @@ PyDoc_STRVAR(attention_doc,
 static PyObject *
 attention(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
 {
-    py_attention_arrays a = {NULL};
+    py_attention_arrays a = {0};
     attn_problem p;
     py_options o;
     PyObject *result = NULL;

@@ -350,7 +350,7 @@ PyDoc_STRVAR(attention_vjp_doc,
 static PyObject *
 attention_vjp(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
 {
-    vjp_call c = {.a = {NULL}};
+    vjp_call c = {.a = {0}};
     attn_backward_problem g;
     py_options o;
     int type = -1, rank = -1, own[N_GRADIENTS];

@@ -42,7 +42,7 @@ PyDoc_STRVAR(explain_doc, "explain(query, key, value, options, /)\n--\n\nAs "
 static PyObject *
 explain(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
 {
-    py_attention_arrays a = {NULL};
+    py_attention_arrays a = {0};
     attn_problem p;
     py_options o;
     PyObject *result = NULL;

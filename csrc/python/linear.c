@@ -227,7 +227,7 @@ linear(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
 {
     py_linear_arrays a = {.input = NULL};
     attn_linear_problem l;
-    attn_call call = {NULL};
+    attn_call call = {0};
     py_precision precision;
     int type = -1;
     PyArrayObject *product = NULL;

@@ -1,7 +1,7 @@
 /* The interpreter's lock during a call. */
 #include "python/lock.h"
 
-#include <pthread.h>
+#include "core/hooks.h"
 
 /* Work, in multiplications, below which the lock is kept: a few microseconds, less than
  * taking a contended lock may cost. */
@@ -34,7 +34,7 @@ py_find_main_thread(void)
     if (PyErr_Occurred()) {
         return -1;
     }
-    if (pthread_atfork(NULL, NULL, after_fork_in_child) != 0) {
+    if (attn_at_fork(NULL, NULL, after_fork_in_child) != 0) {
         PyErr_NoMemory();
         return -1;
     }

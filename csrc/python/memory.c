@@ -2,7 +2,6 @@
  * pieces back as soon as they are freed: in a model, whose layers make the same arrays
  * again and again, that took up to an eighth of the time. So up to KEPT_BYTES of
  * results are kept. */
-#define _DEFAULT_SOURCE /* madvise */
 #include "python/memory.h"
 
 #include "core/hooks.h"
@@ -12,14 +11,10 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
 
 enum {
     OURS = 64 << 10,   /* bytes of an array from which on they are ours */
     LARGE = 128 << 10, /* bytes from which on they are kept */
-    HUGE_PAGE = 2 << 20,
     MAX_KEPT = 32,
     TRACE_DOMAIN = 389047 /* numpy.lib.tracemalloc_domain */
 };
@@ -82,11 +77,11 @@ keep(header *block)
 {
     if (block->capacity < LARGE || block->capacity > KEPT_BYTES ||
         atomic_flag_test_and_set(&kept.busy)) {
-        free(block);
+        attn_free_aligned(block);
         return;
     }
     while (kept.n == MAX_KEPT || kept.bytes + block->capacity > KEPT_BYTES) {
-        free(remove_kept(0));
+        attn_free_aligned(remove_kept(0));
     }
     kept.blocks[kept.n++] = block;
     kept.bytes += block->capacity;
@@ -124,7 +119,7 @@ free_kept(void)
     }
     any = kept.n > 0;
     while (kept.n > 0) {
-        free(remove_kept(0));
+        attn_free_aligned(remove_kept(0));
     }
     atomic_flag_clear(&kept.busy);
     return any;
@@ -135,12 +130,11 @@ static void *
 allocate_aligned(size_t size)
 {
     void *memory;
-    int status;
 
     do {
-        status = posix_memalign(&memory, ATTN_ALIGNMENT, size);
-    } while (status != 0 && free_kept());
-    return status == 0 ? memory : NULL;
+        memory = attn_allocate_aligned(ATTN_ALIGNMENT, size);
+    } while (memory == NULL && free_kept());
+    return memory;
 }
 
 /* The same for the core's workspaces. */
@@ -165,13 +159,6 @@ new_block(size_t capacity)
     if (block == NULL) {
         return NULL;
     }
-#if defined(MADV_HUGEPAGE)
-    if (capacity >= 2 * HUGE_PAGE) { /* as NumPy does for arrays of its own */
-        uintptr_t from = ((uintptr_t)block + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
-        uintptr_t to = ((uintptr_t)block + capacity) / HUGE_PAGE * HUGE_PAGE;
-        (void)madvise((void *)from, to - from, MADV_HUGEPAGE);
-    }
-#endif
     block->capacity = capacity;
     return block;
 }
@@ -243,7 +230,7 @@ new_array_on(void *data, int n_axes, const npy_intp *shape, PyArray_Descr *descr
         &PyArray_Type, descr, n_axes, shape, NULL, data, NPY_ARRAY_CARRAY, NULL);
 
     if (array == NULL) {
-        free((header *)data - 1); /* not kept: this may be tried again */
+        attn_free_aligned((header *)data - 1); /* not kept: this may be tried again */
         return NULL;
     }
     ((PyArrayObject_fields *)array)->mem_handler = Py_NewRef(handler);

@@ -195,9 +195,9 @@ PyDoc_STRVAR(
 static PyObject *
 normalize(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
 {
-    norm_call c = {NULL};
+    norm_call c = {0};
     attn_norm_problem p = {0};
-    attn_call call = {NULL};
+    attn_call call = {0};
     PyObject *result = NULL;
     int type = -1;
 
@@ -329,9 +329,9 @@ PyDoc_STRVAR(
 static PyObject *
 normalize_vjp(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
 {
-    vjp_call c = {.of = {NULL}};
+    vjp_call c = {.of = {0}};
     attn_norm_vjp_problem g = {.norm = {0}};
-    attn_call call = {NULL};
+    attn_call call = {0};
     PyObject *result = NULL;
     int type = -1;
 

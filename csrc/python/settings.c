@@ -194,6 +194,11 @@ choose_tier(void)
         portable_tier = attn_portable_tier(default_tier);
         return 0;
     }
+    if (attn_tier_at(0) == NULL) {
+        PyErr_SetString(PyExc_ImportError,
+                        "attnpy: on Windows this needs a CPU with AVX2, FMA and F16C");
+        return -1;
+    }
     names = tier_names();
     if (names != NULL) {
         PyErr_Format(PyExc_ImportError,

@@ -37,7 +37,7 @@ static inline v_real v_round(v_real a)
 static inline v_real v_scale2(v_real a, v_real n) { return _mm512_scalef_pd(a, n); }
 static inline v_real v_scale2_unless(v_mask zero, v_real a, v_real n)
 {
-    return _mm512_maskz_scalef_pd(~zero, a, n);
+    return _mm512_maskz_scalef_pd((v_mask)~zero, a, n);
 }
 
 static inline v_real v_exponent(v_real a) { return _mm512_getexp_pd(a); }

@@ -23,6 +23,7 @@ pool         calls of all that uses threads, and how many threads they use
 processes    scripts in an interpreter of their own
 pages        the examples on a page of docs/
 faults       entry points called while allocations fail; faults.c makes them fail
+pyconfig     pyconfig.h: what Python's headers ask about Windows, for tests/windows
 guarded      arrays that touch pages which may not be read
 kept         results in memory that held other results
 interrupts   Ctrl-C at every moment of a call

@@ -25,7 +25,7 @@ is_far(const attn_problem *p)
                         ? (double)p->batch.n * (double)p->n_keys
                         : (double)attn_key_starts(p->packed)[p->batch.n];
 
-    return n_keys * (double)p->n_kv_heads * row > NEAR_BYTES;
+    return n_keys * (double)p->n_kv_heads * row > (double)NEAR_BYTES;
 }
 
 /* Rows of keys, or of values, that lie array->row_stride bytes apart. All are of one block,
