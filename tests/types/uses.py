@@ -537,6 +537,7 @@ def decoder(ids: Integers, flag: bool, rng: np.random.Generator) -> None:
     assert_type(batch.add([1, 2], 3, prefix=batch.prefill([4])), int)
     assert_type(batch.step(), list[tuple[int, int]])
     assert_type(batch.numbers, list[int])
+    assert_type(batch.prompt_tokens, int)
     batch.cancel(0)
     batch.evict(1)
     assert_type(prefix.token_ids, Integers)
@@ -749,7 +750,7 @@ def checkpoints(model: attnpy.models.BertEncoder) -> None:
     attnpy.checkpoints.to_torch("layer")  # wrong
     assert_type(family.renamed, tuple[tuple[str, str], ...])
     assert_type(family.ignored + family.optional + family.one_less, tuple[str, ...])
-    assert_type(family.zero + family.beside, tuple[str, ...])
+    assert_type(family.zero + family.beside + family.by_head, tuple[str, ...])
     assert_type(dict(family.instead), dict[str, str])
     assert_type(dict(family.gated), dict[str, tuple[str, ...]])
     assert_type(family.refused["a"] + family.tied["a"], str)
