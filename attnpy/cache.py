@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from attnpy._typing import Array
 
-__all__ = ["KVCache"]
+__all__ = ["KVCache", "hadamard"]
 
 ARRAYS = ("_key", "_value", "_key_scale", "_value_scale")  # attributes, as Rows
 
@@ -82,12 +82,17 @@ class KVCache:
     cache of a float32 model takes half the memory, and rounds.
 
     An int8 cache takes a quarter of the memory of float32, and reads a quarter. A key
-    x becomes the integers nearest to ``x / s``, ties to even, from -127 to 127, where
-    ``s = max(abs(x)) / 127`` in float32 is its scale; so does a value. If a number is
-    not finite, the scale is NaN and the integers are 0. Each token is quantised alone,
-    so prefill, chunks and single tokens give the same cache. A score is the dot product
-    of a query and the integers, in float32, times the scale; no query, score or weight
-    is quantised.
+    k becomes the integers nearest to ``x / s``, ties to even, from -127 to 127, where
+    ``x = hadamard(k)`` and ``s = max(abs(x)) / 127`` in float32 is its scale; so does a
+    value. `hadamard` is a rotation that spreads a key's large numbers over the others,
+    which halves the error. If a number is not finite, the scale is NaN and the integers
+    are 0. Each token is quantised alone, so prefill, chunks and single tokens give the
+    same cache. A score is the dot product of a query and the integers, in float32,
+    times the scale; no query, score or weight is quantised.
+
+    A layer rotates its queries for int8 keys, and its results of int8 values. For
+    `attnpy.attention` do the same: scores of ``hadamard(query)`` are those of the query
+    and the keys before they were rotated, and `hadamard` turns the output back.
 
     If KeyboardInterrupt, or another exception of a signal handler, ends a call, a cache
     has either only its earlier tokens, or also all tokens of the call. The caches of a
@@ -491,6 +496,60 @@ class KVCache:
         )
 
 
+@_keywords.answering
+def hadamard(x: ArrayLike) -> Array:
+    r"""Multiply vectors by a Hadamard matrix, as int8 caches do with keys and values.
+
+    Parameters
+    ----------
+    x : array_like, shape (..., D)
+
+    Returns
+    -------
+    ndarray, shape (..., D)
+        In the dtype of x; integers become float64. 16-bit numbers are computed in
+        float32 and rounded once. ``hadamard(hadamard(x))`` is x up to rounding.
+
+    Raises
+    ------
+    TypeError
+        If `x` has the wrong dtype.
+    ValueError
+        If `x` has no axis.
+
+    See Also
+    --------
+    KVCache : says what caches of int8 hold.
+
+    Notes
+    -----
+    With `b` the largest power of two that divides `D`, each block of `b` numbers is
+    multiplied by :math:`H_b / \sqrt{b}`, where :math:`H_1 = 1` and
+
+    .. math::
+
+        H_{2n} = \begin{pmatrix} H_n & H_n \\ H_n & -H_n \end{pmatrix}
+
+    This matrix is orthogonal, so dot products of two such vectors stay the same up to
+    rounding; and each number of the result depends on all numbers of its block, so that
+    none is much larger than the others. An odd `D` leaves x as it is. Rotating what is
+    quantised by Hadamard matrices is from Ashkboos et al., "QuaRot: Outlier-Free 4-Bit
+    Inference in Rotated LLMs", 2024.
+
+    Examples
+    --------
+    >>> from attnpy.cache import hadamard
+    >>> hadamard([8.0, 0.0, 0.0, 0.0])
+    array([4., 4., 4., 4.])
+    """
+    x = _checks.array(x, "x")
+    if x.ndim == 0:
+        raise ValueError("x: expected (..., D), got ()")
+    dtype = _dtypes.operand(x, "x")
+    with np.errstate(all="ignore"):
+        return _mixed(x.astype(_dtypes.arithmetic(dtype))).astype(dtype)
+
+
 class Rows(NamedTuple):
     """Views of keys and values (B, Hk, n, size), and of their scales (B, Hk, n)."""
 
@@ -699,6 +758,7 @@ def _quantised(tokens: Array) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
     """Return keys or values (..., size) as integers and scales, as layers do."""
     x: Array = tokens.astype(_dtypes.arithmetic(_dtypes.operand(tokens, "key")))
     with np.errstate(all="ignore"):
+        x = _mixed(x)
         most = np.abs(x).max(axis=-1, initial=0)
         scale = (most / x.dtype.type(127)).astype(np.float32)
         scale[~np.isfinite(most)] = np.nan
@@ -706,6 +766,18 @@ def _quantised(tokens: Array) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
         rounded = np.clip(np.rint(x / divisor[..., None]), -127, 127)
         rounded[~(scale > 0)] = 0
     return rounded.astype(np.int8), scale
+
+
+def _mixed(x: Array) -> Array:
+    """Do the same as `hadamard`, in the dtype of x; as layers do, bit by bit."""
+    size = x.shape[-1]
+    block = size & -size
+    factor = x.dtype.type(1 / np.sqrt(max(block, 1)))
+    for h in (1 << i for i in range(block.bit_length() - 1)):
+        pairs = x.reshape(*x.shape[:-1], size // (2 * h), 2, h)
+        one, two = pairs[..., 0, :], pairs[..., 1, :]
+        x = np.stack([one + two, one - two], axis=-2).reshape(x.shape)
+    return x * factor
 
 
 def _copied(array: NDArray[np.float32] | None) -> NDArray[np.float32] | None:

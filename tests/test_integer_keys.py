@@ -18,7 +18,7 @@ import attnpy
 from attnpy import attention
 from attnpy._options import Options
 from attnpy.blocks import Decoder
-from attnpy.cache import KVCache
+from attnpy.cache import KVCache, hadamard
 from attnpy.layers import MultiHeadAttention, multi_head
 from attnpy.pages import PagedKVCache, PagePool
 from attnpy.positions import Rotary
@@ -440,7 +440,8 @@ def test_a_layer_attends_to_what_its_cache_holds():
         key_scale=cache.key_scale,
         value_scale=cache.value_scale,
     )
-    floats = KVCache(2, 2, 20, 12, key=key, value=value, lengths=20)
+    rows = {"key": hadamard(key), "value": hadamard(value)}
+    floats = KVCache(2, 2, 20, 12, **rows, lengths=20)
     np.testing.assert_allclose(mha(x[:, -1:], floats), output[:, -1:], atol=1e-6)
 
 
@@ -448,13 +449,84 @@ def test_a_layer_attends_to_what_its_cache_holds():
 def test_integers_are_the_nearest_and_scales_the_largest_over_127(dtype):
     x = normal(30, 24, dtype=dtype)
     numbers, scales = quantised(x)
-    exact = np.asarray(x, float)
+    exact = hadamard(np.asarray(x, float))
     assert (scales == (np.abs(exact).max(-1) / 127).astype(np.float32)).all() or (
         np.allclose(scales, np.abs(exact).max(-1) / 127, rtol=1e-7)
     )
     assert np.abs(numbers).max(-1).tolist() == [127] * 30
     error = np.abs(numbers * scales[:, None].astype(float) - exact)
-    assert (error <= scales[:, None] * 0.500001).all()
+    assert (error <= scales[:, None] * 0.50002).all()
+
+
+# ---- Rotation by Hadamard matrices
+
+
+def matrix(size):
+    """What `hadamard` multiplies by."""
+    block = size & -size
+    places = np.arange(size)
+    signs = [
+        [(-1) ** int(i & j & (block - 1)).bit_count() for j in places] for i in places
+    ]
+    together = places[:, None] // block == places // block
+    return np.where(together, signs, 0) / np.sqrt(block)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("size", [1, 2, 7, 12, 40, 64, 80, 96, 128])
+def test_hadamard_multiplies_by_an_orthogonal_matrix(size, dtype):
+    x = normal(3, 2, size, dtype=dtype)
+    found = hadamard(x)
+    assert found.dtype == dtype
+    expected = np.asarray(x, float) @ matrix(size)
+    precise = {8: 1e-14, 4: 1e-5, 2: 2e-2}[found.dtype.itemsize]
+    np.testing.assert_allclose(np.asarray(found, float), expected, atol=precise)
+    again = np.asarray(hadamard(found), float)
+    np.testing.assert_allclose(again, np.asarray(x, float), atol=2 * precise)
+
+
+@pytest.mark.quick
+def test_hadamard_takes_any_axes_and_refuses_none():
+    assert hadamard(np.zeros((0, 3, 8))).shape == (0, 3, 8)
+    assert hadamard(np.zeros((2, 0))).shape == (2, 0)
+    assert hadamard([1, 1]).dtype == np.float64
+    with fails("ValueError: x: expected"):
+        hadamard(1.0)
+    with fails("TypeError: x: expected float64"):
+        hadamard(np.ones(4, complex))
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("names", [("key",), ("value",), ("key", "value")])
+@pytest.mark.parametrize("size", [12, 16])
+def test_layers_turn_queries_and_results_for_the_arrays_that_are_integers(size, names):
+    mha = MultiHeadAttention(4 * size, 4, num_kv_heads=2, rng=np.random.default_rng(1))
+    x = normal(2, 20, 4 * size)
+    arrays = {}
+    for name in names:
+        arrays[name] = np.zeros((2, 2, 20, size), np.int8)
+        arrays[f"{name}_scale"] = np.zeros((2, 2, 20), np.float32)
+    cache = KVCache(2, 2, 20, size, **arrays)
+    output = mha(x, cache=cache, causal=True)
+    expected = mha(x, causal=True)
+    error = np.sqrt(((output - expected) ** 2).mean() / (expected**2).mean())
+    assert 1e-4 < error < 1.5e-2
+    assert_same_bits(mha(x[:, -1:], cache), output[:, -1:])
+
+
+def test_large_numbers_do_not_cost_the_others_their_digits():
+    """Without the rotation the error is six times as large."""
+    rng = np.random.default_rng(0)
+    query, key, value = rng.standard_normal((3, 1, 2, 500, 64), dtype=np.float32)
+    key[..., 5] += 20
+    cache = KVCache(1, 2, 500, 64, dtype="int8")
+    cache.append(key, value)
+    rows = cache.key, cache.value
+    scales = {"key_scale": cache.key_scale, "value_scale": cache.value_scale}
+    found = hadamard(attention(hadamard(query), *rows, **scales))
+    exact = attention(query, key, value)
+    error = np.sqrt(((found - exact) ** 2).mean() / (exact**2).mean())
+    assert error < 2.5e-2
 
 
 @pytest.mark.quick
@@ -465,7 +537,7 @@ def test_rows_without_a_scale(kind):
     rows[1, 3] = np.nan
     rows[2, 3] = -np.inf
     rows[3] = 1e-45  # so small that the scale is 0
-    rows[4] = np.ldexp(1.0, -149) * np.arange(8) * 20
+    rows[4] = np.ldexp(1.0, -149) * np.arange(8) * 15
     numbers, scales = quantised(rows)
     assert not numbers[:4].any()
     assert scales[[0, 3]].tolist() == [0, 0]

@@ -195,21 +195,21 @@ def test_the_readmes_command_writes_what_it_says():
 
 
 def test_int8_caches_have_the_bits_of_a_prompt_and_are_near_float32(model, tokenizer):
-    """On average 1.0e-2 over 2,000 tokens of this text, where bfloat16 has 2.8e-3."""
-    text = " ".join(topics.topics.values())[:3000]
-    ids = np.array([tokenizer.encode(text).ids[:300]])
-    hidden = {}
-    for dtype in ("float32", "int8"):
-        caches = model.new_caches(1, 300, dtype=dtype)
-        hidden[dtype] = model(ids, caches=caches)
-    caches = model.new_caches(1, 300, dtype="int8")
-    parts = (slice(0, 200), slice(200, 201), slice(201, 300))
-    in_parts = [model(ids[:, part], caches=caches) for part in parts]
-    assert_same_bits(np.concatenate(in_parts, axis=1), hidden["int8"])
-    exact, found = (model.logits(hidden[name][0]) for name in hidden)
+    """Over 2,000 tokens; bfloat16 has 2.7e-3."""
+    text = " ".join(topics.topics.values())[:60000]
+    ids = np.array([tokenizer.encode(text).ids[:2000]])
+    exact = model(ids)[0]
+    caches = model.new_caches(1, 2000, dtype="int8")
+    found = model(ids, caches=caches)[0]
+    for cache in caches:
+        cache.truncate(1900)
+    parts = (slice(1900, 1901), slice(1901, 2000))
+    last = [model(ids[:, part], caches=caches)[0] for part in parts]
+    assert_same_bits(np.concatenate(last), found[1900:])
+    exact, found = model.logits(exact[::4]), model.logits(found[::4])
     error = np.sqrt(((found - exact) ** 2).mean() / (exact**2).mean())
-    assert 1e-3 < error < 2e-2
-    assert (found.argmax(-1) == exact.argmax(-1)).mean() >= 0.9
+    assert 1e-3 < error < 5e-3
+    assert (found.argmax(-1) == exact.argmax(-1)).mean() >= 0.98
 
 
 def test_text_from_int8_caches_begins_as_from_float32(model, tokenizer):

@@ -11,6 +11,7 @@ attn_layer_work(const attn_layer_problem *l)
         work += l->projections[i] == NULL ? 0 : attn_linear_work(l->projections[i]);
         work += l->rotary[i] == NULL ? 0 : attn_rotary_work(l->rotary[i]);
     }
+    work += l->results == NULL ? 0 : attn_rotary_work(l->results);
     return work + (l->output == NULL ? 0 : attn_linear_work(l->output));
 }
 
@@ -33,6 +34,9 @@ attn_layer(const attn_layer_problem *l, attn_call *call)
     }
     if (l->attention != NULL && status == 0) {
         status = attn_attention(l->attention, call);
+    }
+    if (l->results != NULL && status == 0) {
+        status = attn_rotary(l->results, call);
     }
     if (l->output != NULL && status == 0) {
         status = attn_linear(l->output, call);

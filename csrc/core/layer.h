@@ -11,6 +11,7 @@ typedef struct {
     const attn_linear_problem *projections[3]; /* for queries, keys and values */
     const attn_rotary_problem *rotary[3];
     const attn_problem *attention;
+    const attn_rotary_problem *results; /* of the heads, in place */
     const attn_linear_problem *output;
 } attn_layer_problem;
 

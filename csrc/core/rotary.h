@@ -1,5 +1,6 @@
 /* Tokens' heads on their way from a projection to attention, or into a cache: each is
- * normalized (QK norm), rotated by its position (rotary embedding) and rounded. */
+ * normalized (QK norm), rotated by its position (rotary embedding), mixed (for a cache of
+ * integers) and rounded. */
 #ifndef ATTN_CORE_ROTARY_H
 #define ATTN_CORE_ROTARY_H
 
@@ -8,7 +9,13 @@
 #include "core/norm.h"
 #include "core/tasks.h"
 
-/* After each step heads are rounded to `dtype`, as if stored, and at the end to `cache_dtype`. If
+/* To mix a head is to multiply it by an orthogonal matrix, its own inverse, that spreads its large
+ * numbers over others. Each block of b numbers, b the largest power of two that divides D, is
+ * multiplied by the Hadamard matrix of b rows: with h = 1, 2, 4, .. below b, x[k] and x[k + h]
+ * become their sum and difference, where k has a 0 at h's bit. Then each number is multiplied by
+ * 1 / sqrt(b), rounded to the arithmetic's dtype.
+ *
+ * After each other step heads are rounded to `dtype`, as if stored, and at the end to `cache_dtype`. If
  * that is ATTN_I8, a head becomes the integers from -127 to 127 nearest to x / s, ties to even,
  * with s = max |x| / 127 rounded to float: all 0 if s is 0; all 0 and s NaN if a number is not
  * finite. */
@@ -25,6 +32,7 @@ typedef struct {
                                     * arithmetic's dtype, cosines before sines; or none */
     ptrdiff_t rotary_dim;        /* columns, the first ones, an even number */
     bool interleaved;            /* pairs are neighbours, else rotary_dim / 2 apart */
+    bool mixed;                  /* see above */
     attn_array output;           /* (B, H, rows, D); may be the input */
     attn_array scale;            /* (B, H, rows) floats, of integers; or none */
     const int64_t *past_lengths; /* (B,) rows of the output that come before, */

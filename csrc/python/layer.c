@@ -292,7 +292,10 @@ set_rotary(projection *s, const layer_call *c)
 {
     attn_rotary_problem *p = &s->rotary;
 
-    if (s->result == s->projected && p->norm == NULL && p->cos_sin.data == NULL) {
+    /* Caches of int8 have mixed keys, which mixed queries meet, and mixed values. */
+    p->mixed = s == &c->parts[0] ? c->parts[1].scales != NULL : s->scales != NULL;
+    if (s->result == s->projected && p->norm == NULL && p->cos_sin.data == NULL &&
+        !p->mixed) {
         return NULL;
     }
     p->dtype = p->cache_dtype = py_dtype_of(s->type);
@@ -436,6 +439,25 @@ make_concat(layer_call *c, int type, int rank)
     return c->attention.output == NULL ? -1 : 0;
 }
 
+/* Results of mixed values are mixed, and become what they were by mixing them again. */
+static void
+set_results(layer_call *c)
+{
+    PyArrayObject *heads = c->attention.output;
+    attn_rotary_problem *p = &c->results;
+
+    if (c->parts[2].scales == NULL || c->layer.attention == NULL) {
+        return;
+    }
+    py_read_heads(heads, p);
+    p->dtype = p->cache_dtype = p->input.dtype = p->output.dtype =
+        py_dtype_of(PyArray_TYPE(heads));
+    py_describe(&p->input, heads, 0, p->batch.n_axes);
+    p->output = p->input;
+    p->mixed = true;
+    c->layer.results = p;
+}
+
 static int
 set_attention(layer_call *c, int type)
 {
@@ -458,6 +480,7 @@ set_attention(layer_call *c, int type)
         return -1;
     }
     c->layer.attention = py_has_results(a) ? &c->problem : NULL;
+    set_results(c);
     return 0;
 }
 

@@ -44,6 +44,7 @@ typedef struct {
     PyArrayObject *concat;       /* (..., L, H * Dv) */
     PyArrayObject *output;
     attn_problem problem;
+    attn_rotary_problem results; /* of the heads, before the last product */
     py_options options;
     attn_linear_problem linear;
     attn_layer_problem layer;

@@ -26,6 +26,7 @@ py_read_heads(PyArrayObject *array, attn_rotary_problem *p)
     p->scale.data = NULL;
     p->cos_sin.data = NULL;
     p->rotary_dim = 0;
+    p->mixed = false;
     p->past_lengths = p->lengths = p->starts = NULL;
     p->pages = NULL;
 }

@@ -281,6 +281,8 @@ def caches(x: Array) -> None:
     assert_type(len(scales), int)
     assert_type(cache.lengths, Integers)
     assert_type(cache.capacity, int)
+    assert_type(attnpy.cache.hadamard([1.0, 2.0]), Array)
+    attnpy.cache.hadamard(x, 4)  # wrong
     cache.append(x)  # wrong
     cache.clear()  # wrong
     cache.lengths = x  # wrong

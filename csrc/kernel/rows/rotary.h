@@ -1,5 +1,5 @@
 /* Tokens' heads on their way from a projection to attention, or into a cache: normalized,
- * turned by their positions, and rounded as if each step's result were stored. */
+ * turned by their positions, mixed, and rounded as if each step's result were stored. */
 #ifndef ATTN_KERNEL_ROWS_ROTARY_H
 #define ATTN_KERNEL_ROWS_ROTARY_H
 
@@ -69,6 +69,41 @@ rotate_neighbours(real *row, real *pairs, const real *cos_sin, ptrdiff_t n)
     }
 }
 
+/* Numbers of n pairs become their sums and differences. */
+static INLINE void
+add_and_subtract(real *one, real *two, ptrdiff_t n)
+{
+    ptrdiff_t k = 0;
+
+    for (; k + LANES <= n; k += LANES) {
+        v_real a = v_load(one + k), b = v_load(two + k);
+        v_store(one + k, v_add(a, b));
+        v_store(two + k, v_sub(a, b));
+    }
+    for (; k < n; k++) {
+        real a = one[k], b = two[k];
+        one[k] = a + b;
+        two[k] = a - b;
+    }
+}
+
+/* Multiplies a head by Hadamard matrices, in blocks, as core/rotary.h explains. */
+static NOINLINE void
+mix_head(real *head, ptrdiff_t n)
+{
+    ptrdiff_t size = n & -n; /* of a block */
+    real factor = (real)(1 / sqrt((double)size));
+
+    for (ptrdiff_t h = 1; h < size; h *= 2) {
+        for (ptrdiff_t k = 0; k < n; k += 2 * h) {
+            add_and_subtract(head + k, head + k + h, h);
+        }
+    }
+    for (ptrdiff_t k = 0; k < n; k++) {
+        head[k] *= factor;
+    }
+}
+
 /* The scale of a head's integers. */
 static float
 head_scale(const real *head, ptrdiff_t n)
@@ -123,6 +158,9 @@ run_head(const attn_rotary_problem *p, const rotary_work *w, const char *input,
     }
     if (angles != NULL) {
         round_row(w->head, n, p->dtype, w->halves);
+    }
+    if (p->mixed) {
+        mix_head(w->head, n);
     }
     if (scale != NULL) {
         quantise_head(w->head, n, output, p->output.column_stride, scale);

@@ -12,7 +12,7 @@
 #include <string.h>
 
 /* Of the problems below, as golden.h explains; none has dot products. */
-#define GOLDEN UINT64_C(0xb85af7445e866a7d)
+#define GOLDEN UINT64_C(0xc4d3298f816887a5)
 #define NATIVE_GOLDEN HASH_START
 
 #define COUNT(array) (int)(sizeof(array) / sizeof((array)[0]))
@@ -36,6 +36,7 @@ typedef struct {
     ptrdiff_t n_heads, n_tokens, head_dim;
     ptrdiff_t rotary_dim; /* NO_ROTATION: there are no angles */
     bool interleaved;
+    bool mixed;
     norm_kind norm;
     numbers numbers;
     layout input, output, cos_sin;
@@ -203,6 +204,26 @@ static const rotary_spec listed[] = {
     {.name = "no tokens", .n_heads = 2, .head_dim = 4, .rotary_dim = 4},
     {.name = "no heads", .n_tokens = 3, .head_dim = 4, .rotary_dim = 4},
     {.name = "no columns", SMALL, .rotary_dim = 0},
+    {.name = "mixed", SMALL, .head_dim = 64, .rotary_dim = 32, .mixed = true},
+    {.name = "mixed in blocks of 8, in place",
+     SMALL,
+     .head_dim = 40,
+     .rotary_dim = NO_ROTATION,
+     .norm = RMS_NORM,
+     .in_place = true,
+     .mixed = true},
+    {.name = "mixed, into a cache",
+     SMALL,
+     .batch = {2},
+     .head_dim = 128,
+     .rotary_dim = NO_ROTATION,
+     .cache_rows = 9,
+     .mixed = true},
+    {.name = "mixed, an odd size",
+     SMALL,
+     .head_dim = 17,
+     .rotary_dim = NO_ROTATION,
+     .mixed = true},
 };
 
 enum { N_DRAWN = 120, N_PROBLEMS = COUNT(listed) * COUNT(routes) + N_DRAWN };
@@ -365,7 +386,8 @@ make_rotary(int n, rotary_problem *r)
                                  .head_dim = s.head_dim,
                                  .dtype = route->dtype,
                                  .cache_dtype = route->cache,
-                                 .interleaved = s.interleaved};
+                                 .interleaved = s.interleaved,
+                                 .mixed = s.mixed};
     make_result(&r->made, s.output, route->output, &r->p.batch, s.n_heads, n_rows,
                 s.head_dim);
     r->p.output = r->p.input = r->made.p.output;

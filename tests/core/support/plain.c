@@ -4,6 +4,8 @@
 #include "support/problem.h"
 
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
 /* ---- Attention ---------------------------------------------------------------------- */
 
@@ -204,6 +206,32 @@ plain_rotation(const attn_rotary_problem *p, attn_dtype arithmetic, const char *
     }
 }
 
+/* Step by step, every number from two of the step before. */
+static void
+plain_mixing(ptrdiff_t n, attn_dtype arithmetic, double *row)
+{
+    double *before = calloc((size_t)n + 1, sizeof *before);
+    ptrdiff_t block = 1;
+
+    if (before == NULL) {
+        abort();
+    }
+    for (; n % (2 * block) == 0; block *= 2) {
+        memcpy(before, row, (size_t)n * sizeof *row);
+        for (ptrdiff_t k = 0; k < n; k++) {
+            double other = before[k ^ block];
+            bool second = (k & block) != 0;
+            row[k] =
+                as_real(arithmetic, second ? other - before[k] : before[k] + other);
+        }
+    }
+    for (ptrdiff_t k = 0; k < n; k++) {
+        double factor = as_real(arithmetic, 1 / sqrt((double)block));
+        row[k] = as_real(arithmetic, row[k] * factor);
+    }
+    free(before);
+}
+
 void
 plain_rotary(const attn_rotary_problem *p, ptrdiff_t batch, ptrdiff_t head,
              ptrdiff_t token, double *output)
@@ -222,6 +250,9 @@ plain_rotary(const attn_rotary_problem *p, ptrdiff_t batch, ptrdiff_t head,
     if (cos_sin != NULL) {
         plain_rotation(p, arithmetic, cos_sin, output);
         store_row_as(p->dtype, output, p->head_dim);
+    }
+    if (p->mixed && p->head_dim > 0) {
+        plain_mixing(p->head_dim, arithmetic, output);
     }
     store_row_as(p->cache_dtype, output, p->head_dim);
 }
