@@ -118,14 +118,14 @@ static inline void v_turn_bytes(v_real a[4], const char *p, ptrdiff_t row)
     a[3] = _mm512_castsi512_ps(_mm512_unpackhi_epi64(u[1], u[3]));
 }
 
+/* The byte plus 128 becomes low bits of 2^23 or 2^15: shifts take the units of shuffles. */
 static inline v_real v_byte(v_real a, int k)
 {
-    __m512i x = _mm512_castps_si512(a);
-    x = k == 0   ? _mm512_slli_epi32(x, 24)
-        : k == 1 ? _mm512_slli_epi32(x, 16)
-        : k == 2 ? _mm512_slli_epi32(x, 8)
-                 : x;
-    return _mm512_cvtepi32_ps(_mm512_srai_epi32(x, 24));
+    __m512i x = _mm512_srli_epi32(_mm512_castps_si512(a), k < 2 ? 0 : 16);
+    __m512i mask = _mm512_set1_epi32(k % 2 == 0 ? 0xff : 0xff00);
+    v_real power = _mm512_set1_ps((k % 2 == 0 ? 0x1p23F : 0x1p15F) + 128);
+    x = _mm512_ternarylogic_epi32(x, mask, _mm512_castps_si512(power), 0x6a); /* & ^ */
+    return _mm512_sub_ps(_mm512_castsi512_ps(x), power);
 }
 
 /* Four rounds: neighbours' 32-bit and 64-bit halves, then 128-bit quarters twice. */
