@@ -298,6 +298,25 @@ def test_an_interrupt_loses_no_text():
         begin()
 
 
+def test_an_interrupt_before_generators_advance_draws_nothing_twice(monkeypatch):
+    batch, advance = ContinuousBatch(MODEL, 9), ContinuousBatch._advance
+
+    def interrupted(self):
+        if self._states:
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+        advance(self)
+
+    batch.add([1, 2], 9, temperature=1.0, rng=np.random.default_rng(1))
+    text = batch._waiting[0]
+    monkeypatch.setattr(ContinuousBatch, "_advance", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        batch.step()
+    assert len(collect(batch)[0]) == 8
+    alone = MODEL.generate([1, 2], 9, temperature=1.0, rng=np.random.default_rng(1))
+    assert text.tokens == [1, 2, *alone]
+
+
 def test_threads_wait_for_each_other():
     batch = ContinuousBatch(MODEL, 12)
     texts, numbers = [[seed, 1 + seed] for seed in range(12)], {}

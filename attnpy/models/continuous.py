@@ -180,6 +180,7 @@ class ContinuousBatch:
     _caches: list[PagedKVCache]
     _prefixes: weakref.WeakKeyDictionary[Prefix, list[PagedKVCache]]
     _prompt_tokens: int
+    _states: dict[np.random.BitGenerator, Any]
     _turn: threading.Lock
     _thread: int | None
 
@@ -209,6 +210,7 @@ class ContinuousBatch:
         self._next, self._waiting, self._running = 0, [], []
         self._caches = [PagedKVCache(pool, 0) for pool in self.pools]
         self._prefixes = weakref.WeakKeyDictionary()
+        self._states = {}
         self._turn, self._thread = threading.Lock(), None
         BATCHES.add(self)
 
@@ -410,6 +412,7 @@ class ContinuousBatch:
         TypeError, ValueError
             If there is no such text, or it has ended; if `rng` is of another kind.
         """
+        self._advance()
         text = self._text(number)
         options = dict(text.options)
         if rng is not None:
@@ -449,6 +452,7 @@ class ContinuousBatch:
         MemoryError
             If prefixes that are kept have the pages that the texts need. They wait on.
         """
+        self._advance()
         self._admit()
         if not self._running:
             if self._waiting:
@@ -487,15 +491,15 @@ class ContinuousBatch:
         changed = {
             "_caches": [taken(cache, rows) for cache in caches],
             "_running": [self._running[b] for b in rows],
+            "_states": drawn,
         }
-        generators, drawn_states = list(drawn), list(drawn.values())
         # At once: this runs no Python, so that no signal handler can raise within it.
         steps = itertools.chain(
             map(list.append, [text.tokens for text in texts], tokens),
-            map(setattr, generators, itertools.repeat("state"), drawn_states),
             map(dict.update, [vars(self)], [changed]),
         )
         collections.deque(steps, maxlen=0)
+        self._advance()
         return [(text.number, token) for text, token in zip(texts, tokens, strict=True)]
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
@@ -547,6 +551,12 @@ class ContinuousBatch:
             tokens[i] = int(sampling.sample(scores[i : i + 1], **options)[0])
         states = {own: rng.bit_generator.state for own, rng in generators.items()}
         return tokens, states
+
+    def _advance(self) -> None:
+        """Advance the generators that a step has drawn from, even if it was ended."""
+        for generator, state in self._states.items():
+            generator.state = state
+        self._states = {}
 
     def _counts(self, before: list[int]) -> list[int]:
         """Return how many tokens of each text the step takes."""
