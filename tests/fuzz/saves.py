@@ -1,8 +1,9 @@
 """Signals and kills at random moments while files are written and read.
 
 The file is the old one or the new one, complete. Nothing else is left, or what a killed
-process has left is in nobody's way. A load that is interrupted leaves one run or the
-other. The command line ends with the signal's status and without a word.
+process has left is in nobody's way. A model's folder has files of two models at most,
+each of them complete. A load that is interrupted leaves one run or the other. The
+command line ends with the signal's status and without a word.
 """
 
 import contextlib
@@ -13,22 +14,32 @@ import time
 from pathlib import Path
 
 import numpy as np
+from support import encoder_decoders, families, pictures
 
 from attnpy import __main__ as command_line
-from attnpy import diagrams, training
+from attnpy import diagrams, models, training
 from attnpy.view import head_view
 from fuzz.findings import Finding
 from fuzz.runs import KINDS, Run
 from fuzz.signals import Disturbance
-from fuzz.values import one_of
+from fuzz.values import maybe, one_of
 
 N_CALLS = 8  # of a case, each disturbed at another moment
+KEYS = ("float32", "float64", "bfloat16")
+MODELS = (
+    (models.BertEncoder, families.BERT),
+    (models.CausalDecoder, families.LLAMA),
+    (models.EncoderDecoder, encoder_decoders.T5),
+    (models.ImageEncoder, pictures.VIT),
+    (models.ImageTextModel, pictures.CLIP),
+)
 
 
 def run(rng, verbose=False):
     """Run a case and return what came of it."""
     kind = one_of(
-        rng, (run_disturbed, run_disturbed, run_load, run_killed, run_command)
+        rng,
+        (run_disturbed, run_disturbed, run_load, run_killed, run_folder, run_command),
     )
     if verbose:
         print(kind.__name__, flush=True)
@@ -60,9 +71,18 @@ def writers_of_diagrams(rng):
     yield diagrams.multi_head_attention().save
 
 
+def writers_of_prefixes(rng):
+    model = models.CausalDecoder(
+        2, 16, 2, 16, vocab_size=9, max_length=1000, dtype=one_of(rng, KEYS), rng=rng
+    )
+    for _ in range(2):
+        yield model.prefill(rng.integers(0, 9, one_of(rng, (1, 900)))).save
+
+
 def pair(rng, folder):
     """Two writers, and what they write."""
-    makers = (writers_of_runs, writers_of_runs, writers_of_views, writers_of_diagrams)
+    makers = (writers_of_runs, writers_of_runs, writers_of_views, writers_of_diagrams,
+              writers_of_prefixes)  # fmt: skip
     writers = list(one_of(rng, makers)(rng))
     contents = []
     for write in writers:
@@ -190,6 +210,50 @@ def run_killed(rng, folder):
         check(folder, contents[1:], left)
         path.unlink()
     return "left some" if left else "left none"
+
+
+def run_folder(rng, folder):
+    """A model into a folder that has another one, disturbed and killed."""
+    kind, config = one_of(rng, MODELS)
+    both = [kind.from_config(config, rng=np.random.default_rng(i)) for i in range(2)]
+    contents = []
+    for i, model in enumerate(both):
+        place = folder / f"{i}"
+        start = time.perf_counter()
+        model.save_pretrained(place)
+        seconds = time.perf_counter() - start
+        contents.append({file.name: file.read_bytes() for file in place.iterdir()})
+    names, place, left = set(contents[0]), folder / "model", set()
+
+    def judge(allowed):
+        there = {file.name for file in place.iterdir()} if place.exists() else set()
+        if more := there - names - left:
+            raise Finding("saves: files left in a folder", f"{more}")
+        for name in there - left:
+            if (place / name).read_bytes() not in [each[name] for each in allowed]:
+                raise Finding("saves: a model's file that nobody wrote", name)
+        return there
+
+    def work():
+        both[1].save_pretrained(place)
+        return 0
+
+    with disturbed(rng) as disturbance:
+        for _ in range(N_CALLS):
+            both[0].save_pretrained(place)
+            judge(contents[:1])
+            delay = max(1e-6, seconds * rng.uniform(0, 1.1))
+            if maybe(rng):
+                child = forked(work)
+                time.sleep(delay)
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                left |= {n for n in os.listdir(place) if n.endswith(".tmp")}
+                judge(contents)
+                continue
+            _, error = disturbance.during(work, delay)
+            judge(contents if error else contents[1:])
+    return f"folder {kind.__name__}"
 
 
 def run_command(rng, folder):
