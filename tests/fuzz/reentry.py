@@ -14,6 +14,9 @@ from support import kept, pool
 from support.reentry import MOMENTS
 
 from attnpy import _attnpy
+from attnpy.layers import MultiHeadAttention
+from attnpy.models import CausalDecoder, ContinuousBatch
+from attnpy.pages import PagedKVCache, PagePool
 from attnpy.random import dropout_mask
 from fuzz import calls
 from fuzz.calls import Call
@@ -214,6 +217,32 @@ def make_large(rng):
     return Call(name, found[name], [], options)
 
 
+def make_in_pages(rng):
+    """A layer whose keys are in pages, or a new token of the cache alone."""
+    layer, kind = MultiHeadAttention(16, 2, rng=rng), one_of(rng, ("float32", "int8"))
+    cache = PagedKVCache(PagePool(6, 2, 8, dtype=kind), 1)
+    x = rng.standard_normal((2, one_of(rng, (1, 5, 130)), 16), np.float32)
+    layer(x[:1, : one_of(rng, (1, 127))], cache=cache, causal=True)
+    cache = cache.fork([0, 0])
+    if maybe(rng, 0.3):
+        key = rng.standard_normal((2, 2, 2, 3, 8), np.float32)
+        return Call("PagedKVCache.append", cache.append, [*key])
+    options = {"cache": cache, "causal": True, "num_threads": one_of(rng, (1, 3))}
+    return Call("layer in pages", layer, [x], options)
+
+
+def make_texts(rng):
+    """Texts behind a prefix, in the pages of a batch."""
+    model = CausalDecoder(
+        1, 16, 2, 16, vocab_size=9, max_length=300, window=(60, 0), rng=rng
+    )
+    batch = ContinuousBatch(model, 8, prompt_tokens=one_of(rng, (9, 300)))
+    prefix = batch.prefill(rng.integers(0, 9, 150))
+    for n in (1, 20):
+        batch.add(rng.integers(0, 9, n), 3, prefix=prefix)
+    return Call("ContinuousBatch.step", batch.step, [])
+
+
 def make_mask(rng):
     offset = rng.integers(0, 9, (2, 1)).astype(one_of(rng, (np.int64, np.int16)))
     arguments = [(2, 3, 4, 5), 0.5, int(rng.integers(2**63))]
@@ -223,6 +252,8 @@ def make_mask(rng):
 MAKERS = (
     *calls.MAKERS * 2,
     *(make_large,) * 16,
+    *(make_in_pages,) * 8,
+    *(make_texts,) * 4,
     make_mask,
     *(
         functools.partial(make_pooled, group=group, at=at)
