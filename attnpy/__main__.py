@@ -50,7 +50,8 @@ def main(arguments: list[str] | None = None) -> int:
     before = {}
     try:
         try:
-            for number in (signal.SIGTERM, signal.SIGHUP):
+            names = ("SIGTERM", "SIGHUP")  # Windows has no SIGHUP
+            for number in [getattr(signal, n) for n in names if hasattr(signal, n)]:
                 # Ignored signals stay ignored: nohup ignores SIGHUP.
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     before[number] = signal.signal(number, terminate)

@@ -229,7 +229,7 @@ def busy_cpus(n_cpus: int) -> str:
     """Return the load average if more programs want to run than there are CPUs."""
     try:
         load = os.getloadavg()[0]
-    except OSError:  # the system does not count
+    except (AttributeError, OSError):  # the system does not count
         return ""
     return f"load average {load:.1f} on {n_cpus} CPUs" if load > n_cpus else ""
 

@@ -74,7 +74,7 @@ def write_whole(
         mode = _mode_of(target)
         opener = partial(os.open, mode=0o666 if mode is None else 0o600)
         with open(temporary, "xb", opener=opener) as file:
-            if mode is not None:
+            if mode is not None and hasattr(os, "fchmod"):
                 os.fchmod(file.fileno(), mode)
             write(file)
         os.replace(temporary, target)

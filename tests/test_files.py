@@ -14,6 +14,7 @@ from support.processes import assert_runs, run_python
 from attnpy import diagrams, training
 from attnpy.__main__ import main
 from attnpy._files import write_whole
+from attnpy.checkpoints import reading
 from attnpy.view import head_view
 
 pytestmark = pytest.mark.quick
@@ -252,3 +253,23 @@ def test_errors_have_the_path_that_was_given(folder, monkeypatch):
     for wrong in (b"text", 3, None):
         with refused(TypeError, "path"):
             write_whole(wrong, full)
+
+
+@pytest.mark.parametrize("has_preadv", [True, False])
+def test_bytes_are_read_from_anywhere_with_what_the_system_has(
+    tmp_path, monkeypatch, has_preadv
+):
+    if not has_preadv:  # as on Windows
+        monkeypatch.delattr(os, "preadv", raising=False)
+    (tmp_path / "file").write_bytes(b"0123\r\n\x1a789")
+    file = reading.opened(tmp_path / "file")
+    assert reading.read_at(file, 4, 3) == b"3\r\n\x1a"
+    assert reading.read_at(file, 9, 8) == b"89"
+    assert reading.read_at(file, 1, 10) == b""
+
+
+def test_a_file_is_replaced_where_the_system_has_no_fchmod(tmp_path, monkeypatch):
+    monkeypatch.delattr(os, "fchmod", raising=False)  # as on Windows
+    for data in (b"one", b"two"):
+        write_whole(tmp_path / "file", lambda file, data=data: file.write(data))
+        assert (tmp_path / "file").read_bytes() == data

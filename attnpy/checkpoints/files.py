@@ -310,9 +310,9 @@ def _places(file: FileIO, path: str | os.PathLike[str]) -> dict[str, Place]:
     safetensors has checked the file, but accepts lists where the format has objects,
     and the file may have changed since.
     """
-    size = int.from_bytes(os.pread(file.fileno(), 8, 0), "little")
+    size = int.from_bytes(reading.read_at(file, 8, 0), "little")
     try:
-        header = json.loads(os.pread(file.fileno(), min(size, reading.LARGEST), 8))
+        header = json.loads(reading.read_at(file, min(size, reading.LARGEST), 8))
     except (ValueError, RecursionError) as error:
         raise _header_fault(path, f"a header with {named(error)}") from error
     if not isinstance(header, dict):

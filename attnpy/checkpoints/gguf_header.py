@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attnpy._quoting import listed, named, quoted
-from attnpy.checkpoints.reading import LARGEST
+from attnpy.checkpoints.reading import LARGEST, read_at
 
 if TYPE_CHECKING:
     from io import FileIO
@@ -114,7 +114,7 @@ class _Start:
         while len(self.data) < self.at:
             missing = self.at - len(self.data)
             wanted = max(missing, len(self.data), FIRST_BYTES)
-            more = os.pread(self.file.fileno(), wanted, len(self.data))
+            more = read_at(self.file, wanted, len(self.data))
             if not more:
                 raise self.fault("a file that stays as it is", "one that was cut off")
             self.data += more

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import threading
 import weakref
 from contextlib import contextmanager
 from io import FileIO
@@ -21,9 +22,16 @@ if TYPE_CHECKING:
 LARGEST = 128 << 20
 # Characters of a file's name: the limit of most systems.
 LONGEST_NAME = 255
+# How files are opened, by what the system has of it.
+READING = os.O_RDONLY
+for flag in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY"):
+    READING |= getattr(os, flag, 0)
 # The class that packages in Rust raise when they panic; they do not export it.
 THEIR_ERRORS = ("PanicException", "SafetensorError")
 PYTHONS_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
+
+SEEKING = threading.Lock()
 
 
 def is_there(path: str | os.PathLike[str]) -> bool:
@@ -57,16 +65,31 @@ def opened(path: str | os.PathLike[str]) -> FileIO:
         raise ValueError(
             f"{named(path)}: expected a file, got something else of this name"
         )
-    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    number = os.open(path, READING)
     file = FileIO(number, closefd=False)
     weakref.finalize(file, os.close, number)
     return file
 
 
+def read_into(file: FileIO, data: bytearray | memoryview, at: int) -> int:
+    """Read the bytes of a file from one of them on, and return how many there were."""
+    if hasattr(os, "preadv"):
+        return os.preadv(file.fileno(), [data], at)
+    with SEEKING:  # on Windows, where a read begins where the last one ended
+        file.seek(at)
+        return file.readinto(data)
+
+
+def read_at(file: FileIO, size: int, at: int) -> bytes:
+    """Return up to that many bytes of a file from one of them on."""
+    data = bytearray(size)
+    return bytes(data[: read_into(file, data, at)])
+
+
 def fill(file: FileIO, at: int, data: memoryview, name: str) -> None:
     """Fill data with the bytes of a file from one of them on; `name` is of an array."""
     while data:  # the system reads 2 GiB at a time, at most
-        n_read = os.preadv(file.fileno(), [data], at)
+        n_read = read_into(file, data, at)
         if n_read == 0:
             raise ValueError(
                 f"{named(name)}: expected {len(data)} more bytes, got none"

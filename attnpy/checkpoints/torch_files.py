@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnpy._quoting import listed, named, quoted
+from attnpy.checkpoints.reading import read_at
 
 if TYPE_CHECKING:
     from io import FileIO
@@ -75,13 +76,13 @@ class Found(NamedTuple):
 
 def is_one(file: FileIO) -> bool:
     """Tell whether a file is one of PyTorch, of whatever version."""
-    begin = os.pread(file.fileno(), len(OLDER), 0)
+    begin = read_at(file, len(OLDER), 0)
     return begin == OLDER or begin.startswith(ZIP)
 
 
 def find(file: FileIO, path: str | os.PathLike[str]) -> dict[str, Found]:
     """Return where the arrays of a file are, by name."""
-    if os.pread(file.fileno(), len(OLDER), 0) == OLDER:
+    if read_at(file, len(OLDER), 0) == OLDER:
         raise ValueError(
             f"{named(path)}: expected the zip format of PyTorch 1.6 and later, got the "
             "older one (torch.save(torch.load(path, weights_only=True), path) writes "
@@ -125,7 +126,7 @@ class _Archive:
         begin, size = self.place(name)
         if size > most:
             raise ValueError(f"{name} of {size} bytes, more than {most}")
-        return os.pread(self.file.fileno(), size, begin)
+        return read_at(self.file, size, begin)
 
     def place(self, name: str) -> tuple[int, int]:
         """Return the byte at which a file begins, and how many it has."""
@@ -136,7 +137,7 @@ class _Archive:
             raise ValueError(f"{named(name)} compressed or encrypted")
         header = b""
         if entry.header_offset >= 0:
-            header = os.pread(self.file.fileno(), 30, entry.header_offset)
+            header = read_at(self.file, 30, entry.header_offset)
         if len(header) < 30 or not header.startswith(ZIP):
             raise ValueError(f"no {named(name)} at the byte where it should be")
         begin = entry.header_offset + 30 + sum(struct.unpack("<HH", header[26:]))
