@@ -506,6 +506,16 @@ def test_weights_may_be_integers(tmp_path, weights):
     near = model.logits(model(SOURCE, TARGET)), plain.logits(plain(SOURCE, TARGET))
     assert 0 < np.abs(near[0] - near[1]).max() < 0.3
     assert model.generate(SOURCE, 4, num_beams=2, stop=[]).shape == (4,)
+    rounding = EncoderDecoder.from_pretrained(
+        tmp_path, weights=weights, activations="int8"
+    )
+    expected = EncoderDecoder.from_pretrained(tmp_path, packed=False)
+    expected.quantize(bits=int(weights[3:]), activations="int8")
+    states = rounding(SOURCE, TARGET)
+    assert_same_bits(states, expected(SOURCE, TARGET))
+    assert (states != model(SOURCE, TARGET)).any()
+    with pytest.raises(ValueError, match=r"^activations: expected 'float' without"):
+        EncoderDecoder.from_pretrained(tmp_path, activations="int8")
 
 
 SAID = {

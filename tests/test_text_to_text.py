@@ -57,6 +57,17 @@ def expected(model, text, *arguments, **options):
     return tokenizer.decode(new[: ends[0]] if ends else new)
 
 
+def test_weights_may_be_integers(tmp_path):
+    write(tmp_path, "t5")
+    options = {"weights": "int4", "activations": "int8"}
+    writer = TextToText.from_pretrained(tmp_path, **options)
+    model = EncoderDecoder.from_pretrained(tmp_path, **options)
+    ids = [3, 4, 5]
+    assert (writer.model.encode(ids) == model.encode(ids)).all()
+    rows_as_they_are = EncoderDecoder.from_pretrained(tmp_path, weights="int4")
+    assert (rows_as_they_are.encode(ids) != model.encode(ids)).any()
+
+
 @pytest.mark.quick
 @pytest.mark.parametrize("kind", ["t5", "bart"])
 @pytest.mark.parametrize("options", [{}, {"num_beams": 3}])

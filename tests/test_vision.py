@@ -209,6 +209,36 @@ def test_what_is_saved_is_read_again(tmp_path, kind, n_labels, packed):
 
 
 @pytest.mark.quick
+@pytest.mark.parametrize("kind", ["vit", "clip", "siglip"])
+@pytest.mark.parametrize("activations", ["float", "int8"])
+def test_weights_may_be_integers(tmp_path, kind, activations):
+    config = pictures.ALL[kind]
+    pictures.write(tmp_path, config)
+    read = reads(kind, None)
+    model = read(tmp_path, weights="int8", activations=activations)
+    expected = read(tmp_path, packed=False)
+    expected.quantize(activations=activations)
+    for own, other in zip(
+        states_of(model, config), states_of(expected, config), strict=True
+    ):
+        assert_same_bits(own, other)
+    plain = states_of(read(tmp_path), config)[0]
+    assert 0 < np.abs(states_of(model, config)[0] - plain).max() < 0.3
+    with pytest.raises(ValueError, match=r"^activations: expected 'float' without"):
+        read(tmp_path, activations="int8")
+
+
+def states_of(model, config):
+    """Vectors of pictures, and of texts if the model has them."""
+    if isinstance(model, ImageEncoder):
+        return [model(pictures.pixels(config))]
+    return [
+        model.encode_images(pictures.pixels(config["vision_config"])),
+        model.encode_texts(pictures.IDS),
+    ]
+
+
+@pytest.mark.quick
 def test_deit_with_one_classifier_is_read_and_saved(tmp_path):
     config = {**pictures.DEIT, "architectures": ["DeiTForImageClassification"]}
     tensors = pictures.tensors(config, n_labels=3)
@@ -755,6 +785,11 @@ def test_texts_and_pictures_have_the_same_bits_in_any_batch(folders, kind):
     assert_same_bits(encoder.model.encode_texts(ids), texts[0])
     twin = pickle.loads(pickle.dumps(encoder))
     assert_same_bits(twin.encode_texts(TEXTS), texts)
+    options = {"weights": "int8", "activations": "int8"}
+    rounding = ImageTextEncoder.from_pretrained(folders / kind, **options)
+    assert 0 < np.abs(rounding.encode_texts(TEXTS) - texts).max() < 0.1
+    model = ImageTextModel.from_pretrained(folders / kind, **options)
+    assert_same_bits(rounding.model.encode_texts(ids), model.encode_texts(ids))
 
 
 @pytest.mark.quick

@@ -452,6 +452,7 @@ class EncoderDecoder:
         dtype: DTypeLike = np.float32,
         packed: bool = True,
         weights: Literal["int8", "int4"] | None = None,
+        activations: Literal["float", "int8"] = "float",
         ignore_head: bool = False,
         progress: bool | None = None,
     ) -> EncoderDecoder:
@@ -474,6 +475,9 @@ class EncoderDecoder:
         weights : {"int8", "int4"}, optional
             Call `quantize` for 8 or 4 bits while reading, so that only one matrix at a
             time is in memory in full. By default weights are numbers of the dtype.
+        activations : {"float", "int8"}, optional
+            With `weights`, how rows are multiplied with the integers, as
+            `attnpy.quantize` explains: "int8" is faster and less accurate.
         ignore_head : bool, optional
             Read only the model below a head that `EncoderDecoder` does not have, such
             as that of ``BartForSequenceClassification``. By default such a folder is
@@ -507,7 +511,8 @@ class EncoderDecoder:
             return model
 
         return _pretrained.read(
-            make, folder, dtype, packed, ignore_head, progress, weights
+            *(make, folder, dtype, packed, ignore_head, progress),
+            *(weights, activations),
         )
 
     def save_pretrained(self, folder: str | os.PathLike[str]) -> None:

@@ -154,6 +154,7 @@ class ImageTextEncoder:
         dtype: DTypeLike = np.float32,
         packed: bool = True,
         weights: Literal["int8", "int4"] | None = None,
+        activations: Literal["float", "int8"] = "float",
         progress: bool | None = None,
     ) -> ImageTextEncoder:
         """Read an encoder from a folder.
@@ -164,7 +165,7 @@ class ImageTextEncoder:
             With ``config.json`` of CLIP or SigLIP, ``preprocessor_config.json``,
             ``tokenizer.json``, which is taken as it is, and weights. SigLIP's
             ``tokenizer_config.json`` has the ``pad_token``.
-        dtype, packed, weights, progress
+        dtype, packed, weights, activations, progress
             As in `BertEncoder.from_pretrained`.
 
         Returns
@@ -188,7 +189,12 @@ class ImageTextEncoder:
             )
         processor = ImageProcessor.from_pretrained(folder)
         model = ImageTextModel.from_pretrained(
-            folder, dtype=dtype, packed=packed, weights=weights, progress=progress
+            folder,
+            dtype=dtype,
+            packed=packed,
+            weights=weights,
+            activations=activations,
+            progress=progress,
         )
         padding_id = None
         if model.end_token == "last":

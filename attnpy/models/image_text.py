@@ -284,6 +284,7 @@ class ImageTextModel:
         dtype: DTypeLike = np.float32,
         packed: bool = True,
         weights: Literal["int8", "int4"] | None = None,
+        activations: Literal["float", "int8"] = "float",
         progress: bool | None = None,
     ) -> ImageTextModel:
         """Read a model from a folder.
@@ -293,7 +294,7 @@ class ImageTextModel:
         folder : str or path
             With ``config.json``, and weights: ``model.safetensors``,
             ``pytorch_model.bin``, or the index of several of one kind.
-        dtype, packed, weights, progress
+        dtype, packed, weights, activations, progress
             As in `BertEncoder.from_pretrained`.
 
         Returns
@@ -309,7 +310,8 @@ class ImageTextModel:
             As `from_config`; if weights are missing, unexpected or of wrong shapes.
         """
         return _pretrained.read(
-            cls.from_config, folder, dtype, packed, False, progress, weights
+            *(cls.from_config, folder, dtype, packed, False, progress),
+            *(weights, activations),
         )
 
     def save_pretrained(self, folder: str | os.PathLike[str]) -> None:

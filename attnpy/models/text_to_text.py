@@ -171,6 +171,7 @@ class TextToText:
         dtype: DTypeLike = np.float32,
         packed: bool = True,
         weights: Literal["int8", "int4"] | None = None,
+        activations: Literal["float", "int8"] = "float",
         progress: bool | None = None,
     ) -> TextToText:
         """Read a model and its tokenizer from a folder.
@@ -187,7 +188,7 @@ class TextToText:
             it has a prefix.
         prefix, max_length, source_language, target_language : optional
             As in `TextToText`; the prefix is by default that of the task.
-        dtype, packed, weights, progress
+        dtype, packed, weights, activations, progress
             As in `EncoderDecoder.from_pretrained`.
 
         Returns
@@ -212,7 +213,12 @@ class TextToText:
             settings, usual = _task(place, _texts.text(task, "task"))
             prefix = usual if prefix is None else prefix
         model = EncoderDecoder.from_pretrained(
-            place, dtype=dtype, packed=packed, weights=weights, progress=progress
+            place,
+            dtype=dtype,
+            packed=packed,
+            weights=weights,
+            activations=activations,
+            progress=progress,
         )
         model.generation |= settings
         return cls(

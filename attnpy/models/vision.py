@@ -427,6 +427,7 @@ class ImageEncoder:
         dtype: DTypeLike = np.float32,
         packed: bool = True,
         weights: Literal["int8", "int4"] | None = None,
+        activations: Literal["float", "int8"] = "float",
         ignore_head: bool = False,
         progress: bool | None = None,
     ) -> ImageEncoder:
@@ -439,7 +440,7 @@ class ImageEncoder:
             ``pytorch_model.bin``, or the index of several of one kind.
         pooler, classifier : bool, optional
             As in `from_config`. A pooler that is not asked for is left alone.
-        dtype, packed, weights, ignore_head, progress
+        dtype, packed, weights, activations, ignore_head, progress
             As in `BertEncoder.from_pretrained`.
 
         Returns
@@ -456,7 +457,8 @@ class ImageEncoder:
         """
         make = functools.partial(cls.from_config, pooler=pooler, classifier=classifier)
         return _pretrained.read(
-            make, folder, dtype, packed, ignore_head, progress, weights
+            *(make, folder, dtype, packed, ignore_head, progress),
+            *(weights, activations),
         )
 
     def save_pretrained(self, folder: str | os.PathLike[str]) -> None:

@@ -600,7 +600,9 @@ def encoder_decoder(ids: Integers, flag: bool, rng: np.random.Generator) -> None
     assert_type(model.parameters(), dict[str, Array])
     made = attnpy.models.EncoderDecoder.from_config({"model_type": "t5"}, rng=rng)
     assert_type(made, attnpy.models.EncoderDecoder)
-    read = attnpy.models.EncoderDecoder.from_pretrained("folder", weights="int8")
+    read = attnpy.models.EncoderDecoder.from_pretrained(
+        "folder", weights="int8", activations="int8"
+    )
     assert_type(read, attnpy.models.EncoderDecoder)
     read.save_pretrained("other")
     model(ids)  # wrong
