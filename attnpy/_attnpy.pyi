@@ -89,6 +89,7 @@ def linear(
     tier: str | None = None,
     /,
 ) -> Array: ...
+def products(x: ArrayLike, weights: ArrayLike, num_threads: int | None, /) -> Array: ...
 def normalize(
     x: ArrayLike,
     residual: ArrayLike | None,

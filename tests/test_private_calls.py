@@ -115,3 +115,33 @@ def test_memory_is_described_by_tuples():
     ):
         with pytest.raises((TypeError, ValueError)):
             _attnpy.array_at(*wrong)
+
+
+@pytest.mark.parametrize("n_threads", [1, 3])
+@pytest.mark.parametrize("name", ["float64", "float32", "float16", "int64"])
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (5, 3, 40, 7), (2, 70, 300, 90)])
+def test_products_are_those_of_each(shape, name, n_threads):
+    n, n_rows, n_in, n_out = shape
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(n, n_rows, n_in), scale=3).astype(name)
+    weights = generator.normal(size=(n, n_out, n_in), scale=3).astype(name)
+    for weight in (weights.transpose(0, 2, 1), weights.transpose(0, 2, 1).copy()):
+        for rows in (x, x[:1], np.asfortranarray(x)):
+            found = _attnpy.products(rows, weight, n_threads)
+            for i in range(n):
+                expected = _attnpy.linear(
+                    rows[i % len(rows)], weight[i], *[None] * 4, "promoted", 1
+                )
+                assert found.dtype == expected.dtype
+                np.testing.assert_array_equal(found[i], expected)
+
+
+def test_products_of_nothing():
+    for shape in ((0, 2, 3, 4), (2, 0, 3, 4), (2, 2, 3, 0)):
+        n, n_rows, n_in, n_out = shape
+        found = _attnpy.products(
+            np.ones((n, n_rows, n_in)), np.ones((n, n_in, n_out)), 1
+        )
+        assert found.shape == (n, n_rows, n_out)
+    found = _attnpy.products(np.ones((2, 3, 0)), np.ones((2, 0, 4)), 1)
+    np.testing.assert_array_equal(found, np.zeros((2, 3, 4)))

@@ -214,3 +214,36 @@ attn_linear(const attn_linear_problem *l, attn_call *call)
 {
     return attn_linears(1, &l, call);
 }
+
+typedef struct {
+    job first;
+    attn_linear_steps steps;
+} jobs_in_steps;
+
+static void
+run_task_of_each(const void *context, ptrdiff_t index, const attn_worker *worker)
+{
+    const jobs_in_steps *jobs = context;
+    job j = jobs->first;
+    ptrdiff_t which = index / j.n_tasks;
+
+    j.l.input.data += which * jobs->steps.input;
+    j.l.weight.data += which * jobs->steps.weight;
+    j.l.output.data += which * jobs->steps.output;
+    run_task(&j, index % j.n_tasks, worker);
+}
+
+int
+attn_linear_each(ptrdiff_t n, const attn_linear_problem *l,
+                 const attn_linear_steps *steps, attn_call *call)
+{
+    jobs_in_steps jobs = {.steps = *steps};
+    attn_tasks tasks = {.run = run_task_of_each, .context = &jobs};
+
+    assert(l->bias.data == NULL && l->times.data == NULL && l->residual.data == NULL);
+    tasks.work = (double)n * attn_linear_work(l);
+    int n_threads = attn_useful_threads(tasks.work, call->n_threads);
+    tasks.workspace_size = split(l, n < n_threads ? n_threads : 1, call, &jobs.first);
+    tasks.n = n * jobs.first.n_tasks;
+    return attn_run_tasks(&tasks, call);
+}

@@ -97,4 +97,13 @@ int attn_linear(const attn_linear_problem *, attn_call *);
 #define ATTN_MAX_LINEARS 3
 int attn_linears(int n, const attn_linear_problem *const *, attn_call *);
 
+/* How many bytes behind those of a product the arrays of the next one are. */
+typedef struct {
+    ptrdiff_t input, weight, output;
+} attn_linear_steps;
+
+/* n of one shape, of which the problem describes the first. It has no bias and the like. */
+int attn_linear_each(ptrdiff_t n, const attn_linear_problem *,
+                     const attn_linear_steps *, attn_call *);
+
 #endif

@@ -15,6 +15,7 @@
 #include "python/options.h"
 #include "python/partial.h"
 #include "python/plan.h"
+#include "python/products.h"
 #include "python/rotary.h"
 #include "python/settings.h"
 #include "python/statistics.h"
@@ -39,7 +40,8 @@ execute(PyObject *module)
         py_norm_methods,       py_activate_methods, py_rotary_methods,
         py_layer_methods,      py_options_methods,  py_settings_methods,
         py_statistics_methods, py_partial_methods,  py_xla_methods,
-        py_explain_methods,    py_foreign_methods,  py_testing_methods};
+        py_explain_methods,    py_foreign_methods,  py_products_methods,
+        py_testing_methods};
 
     import_array1(-1);
     if (py_init_memory() < 0) {

@@ -96,6 +96,7 @@ def right_calls(n=3, d=4, dtype=np.float32):
             (ones(2, n, d), ones(d, d), ones(d), "relu", ones(2, n, d), ones(2, n, d),
              "promoted", 1, None)
         ],
+        "products": [(ones(2, n, d), ones(2, d, d), 1)],
         "normalize": [(ones(2, n, d), ones(2, n, d), norm(), 1, None)],
         "normalize_vjp": [(ones(2, n, d), ones(2, n, d), norm(), 1, None)],
         "rotate": [(ones(2, n, d), ones(n, d), False, ones(2, n, d), 1)],

@@ -10,6 +10,7 @@ all other operators, of other devices and of compiled code cost what they cost w
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 import threading
@@ -199,13 +200,7 @@ def _products(options: Options, rows: Tensor, matrices: Tensor) -> Tensor:
         raise ValueError
     if matrices.stride(0) == 0 or len(x) == 1:  # one matrix for all
         return _tensor(_product(options, rows, matrices[0]))
-    products = rows.new_empty((*x.shape[:2], weights.shape[2]))
-    out = _array(products)
-    for one, weight, to in zip(x, weights, out, strict=True):
-        to[...] = _attnpy.linear(
-            one, weight, None, None, None, None, "promoted", options.num_threads
-        )
-    return products
+    return _tensor(_attnpy.products(x, weights, options.num_threads))
 
 
 @_kernel("bmm", "linear")
@@ -230,6 +225,11 @@ def _baddbmm(
 # ---- Sums ----------------------------------------------------------------------------
 
 
+@functools.lru_cache(8)
+def _ones(n: int, dtype: np.dtype[Any]) -> Any:
+    return np.ones((1, 1, n), dtype)
+
+
 def _sums(
     options: Options, x: Tensor, dim: Sequence[int] | None, keepdim: bool
 ) -> tuple[Tensor, int]:
@@ -246,14 +246,8 @@ def _sums(
     n = array.shape[1]
     if not after:
         array = array.transpose(2, 1, 0)
-    ones = np.ones((1, n), array.dtype)
-    sums = [
-        _attnpy.linear(
-            ones, one, None, None, None, None, "promoted", options.num_threads
-        )
-        for one in array
-    ]
-    found = sums[0] if len(sums) == 1 else np.concatenate(sums)
+    ones = _ones(n, array.dtype)
+    found = _attnpy.products(ones, array, options.num_threads)
     kept = (1,) * len(axes) if keepdim else ()
     return _tensor(found.reshape(*before, *kept, *after)), n
 
@@ -374,15 +368,20 @@ def _layer_norm(
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     rows, scale, shift = _norm(x, shape, weight, bias)
-    moments = torch.empty((2, len(rows)), dtype=_computed_in(x))
+    computed_in = np.float64 if x.dtype is torch.float64 else np.float32
+    moments = np.empty((2, len(rows)), computed_in)
     norm = Norm(scale, shift, eps, centre=True)
-    output = _attnpy.normalize(
-        rows, None, norm, options.num_threads, None, _array(moments)
+    output = _tensor(
+        _attnpy.normalize(rows, None, norm, options.num_threads, None, moments)
     )
     kind = x.dtype if weight is None else weight.dtype
-    kept = (*x.shape[: x.dim() - len(shape)], *[1] * len(shape))
-    mean, deviation = (one.view(kept).to(kind) for one in moments)
-    return _tensor(output).view(x.shape).to(x.dtype), mean, deviation
+    kept = (2, *x.shape[: x.dim() - len(shape)], *[1] * len(shape))
+    mean, deviation = map(_tensor, moments.reshape(kept))
+    if mean.dtype is not kind:
+        mean, deviation = mean.to(kind), deviation.to(kind)
+    if output.dtype is not x.dtype:
+        output = output.to(x.dtype)
+    return output.view(x.shape), mean, deviation
 
 
 @_kernel("native_layer_norm_backward", "norms")
