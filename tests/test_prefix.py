@@ -1,5 +1,6 @@
 """Prefixes, several answers and drafts change no token."""
 
+import itertools
 import subprocess
 import sys
 
@@ -262,6 +263,53 @@ def test_drafts_in_pages_give_wrong_guesses_back():
     options = {"caches": caches, "draft": DRAFTS["small"]}
     assert_same_bits(MODEL.generate(WHOLE, 30, **options), EXPECTED)
     assert [pool.num_free for pool in pools] == [2, 2]
+
+
+def prefix_in_pages():
+    caches = [PagedKVCache(pool, 1) for pool in MODEL.new_page_pools(20)]
+    MODEL(PREFIX[np.newaxis], caches=caches)
+    return Prefix(PREFIX, caches)
+
+
+CHOICES = {
+    "prefix": lambda: {"prefix": MODEL.prefill(PREFIX)},
+    "prefix in pages": lambda: {"prefix": prefix_in_pages()},
+    "caches": lambda: {"caches": MODEL.new_caches(3, 200)},
+    "samples": lambda: {"num_samples": 2},
+    "lookup": lambda: {"draft": "lookup"},
+    "draft": lambda: {"draft": DRAFTS["small"]},
+    "short guesses": lambda: {"num_draft_tokens": 2},
+    "stop": lambda: {"stop": range(0, 50, 7)},
+    "lengths": lambda: {"lengths": np.array([20, 3, 1])},
+    "drawn": lambda: {"temperature": 0.8, "rng": np.random.default_rng(4)},
+}
+
+
+@pytest.mark.parametrize(
+    "names", list(itertools.combinations(CHOICES, 2)), ids=", ".join
+)
+def test_each_pair_of_options_is_honoured_or_refused(names):
+    options = {k: v for name in names for k, v in CHOICES[name]().items()}
+    if "caches" in options and options.keys() & {"prefix", "num_samples"}:
+        with refused(ValueError, "caches"):
+            MODEL.generate(IDS, 8, **options)
+        return
+    n, whole = options.get("num_samples", 1), WHOLE
+    drafted_draws = "draft" in options and "rng" in options
+    if drafted_draws:  # each sequence of a batch draws in another order then
+        whole = WHOLE[:1]
+    ids = whole[:, 150:] if "prefix" in options else whole
+    same = {name: options[name] for name in ("stop", "temperature") if name in options}
+    if "rng" in options:
+        same["rng"] = np.random.default_rng(4)
+    if "lengths" in options:
+        same["lengths"] = np.repeat(options["lengths"] + 150, n)
+        if "prefix" not in options:
+            options["lengths"] = options["lengths"] + 150
+    expected = MODEL.generate(np.repeat(whole, n, axis=0), 8, **same)
+    steps = [np.reshape(tokens, -1) for tokens in MODEL.stream(ids, 8, **options)]
+    actual = np.array(steps + steps[-1:] * (8 - len(steps))).T
+    assert_same_bits(actual, expected)
 
 
 @pytest.mark.quick
