@@ -97,6 +97,12 @@ class BuildOnce(build_ext):
             self.define = [*(self.define or []), ("ATTN_TESTING", None)]
 
     def build_extensions(self):
+        headers = sysconfig.get_path("include")
+        if not os.path.exists(os.path.join(headers, "Python.h")):
+            raise SystemExit(
+                f"attnpy needs Python's headers, and there is no {headers}/Python.h: "
+                "please install python3-dev, or python3-devel on Fedora and RHEL."
+            )
         if sys.platform == "win32":
             self.compiler = on_windows(self.compiler)
         super().build_extensions()

@@ -156,6 +156,23 @@ def test_without_a_compiler_one_sentence_says_what_to_do(tree):
     assert "Traceback" not in process.stdout
 
 
+def test_without_headers_one_sentence_says_what_to_do_and_nothing_is_compiled(tree):
+    script = """
+import runpy, sys, sysconfig
+import setuptools.command.build_ext
+sysconfig.get_path = lambda name: "/nowhere"
+sys.argv = ["setup.py", "build_ext", "--inplace"]
+runpy.run_path("setup.py", run_name="__main__")
+"""
+    command = [sys.executable, "-c", script]
+    process = subprocess.run(command, cwd=tree.root, capture_output=True, text=True)
+    assert process.returncode == 1
+    assert process.stderr.splitlines()[-1] == (
+        "attnpy needs Python's headers, and there is no /nowhere/Python.h: please "
+        "install python3-dev, or python3-devel on Fedora and RHEL."
+    )
+
+
 # setup.py as Windows' Python runs it, up to its compiler.
 ON_WINDOWS = """
 import importlib.util, runpy, sys, sysconfig
