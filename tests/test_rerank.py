@@ -355,7 +355,7 @@ WRONG_CONFIGS = [
     ({"sentence_transformers": {"x": 1}}, "sentence_transformers to be a mapping of"),
     ({"sentence_transformers": [1]}, "sentence_transformers to be a mapping of"),
     ({"id2label": {}}, "expected id2label to be a mapping"),
-    ({"architectures": ["BertForTokenClassification"]}, "got BertForTokenClass"),
+    ({"architectures": ["BertForTokenClassification"]}, "got 'BertForTokenClass"),
     ({"model_type": "gpt2"}, "expected model_type = bert"),
 ]
 
