@@ -83,6 +83,7 @@ class Disturbance:
             outcome = call(), None
             self.active = False
         except self.error as error:
+            error.__context__ = None  # it has a traceback, too, whose frames have pages
             outcome = None, error.with_traceback(None)
         finally:
             self.active = False
