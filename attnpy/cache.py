@@ -777,7 +777,8 @@ def _mixed(x: Array) -> Array:
         pairs = x.reshape(*x.shape[:-1], size // (2 * h), 2, h)
         one, two = pairs[..., 0, :], pairs[..., 1, :]
         x = np.stack([one + two, one - two], axis=-2).reshape(x.shape)
-    return x * factor
+    mixed: Array = x * factor
+    return mixed
 
 
 def _copied(array: NDArray[np.float32] | None) -> NDArray[np.float32] | None:
