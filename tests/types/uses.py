@@ -593,7 +593,8 @@ def encoder_decoder(ids: Integers, flag: bool, rng: np.random.Generator) -> None
     assert_type(found.tokens, Integers)
     assert_type(found.scores, "NDArray[np.float64]")
     model.generation["num_beams"] = 4
-    assert_type([model.start, model.vocab_size], list[int | None])
+    assert_type(model.start, int | None)
+    assert_type(model.vocab_size, int)
     model.pack()
     model.quantize()
     model.load_state_dict(model.state_dict())
@@ -622,7 +623,8 @@ def text_to_text(both: attnpy.models.EncoderDecoder, tokenizer: Any) -> None:
         both, tokenizer, source_language="eng_Latn", target_language="fra_Latn"
     )
     assert_type(read, attnpy.models.TextToText)
-    assert_type([read.prefix, read.max_length], list[str | int | None])
+    assert_type(read.prefix, str)
+    assert_type(read.max_length, int | None)
     read.generate("a", batch_size=2, early_stopping=True)
     read.generate(3)  # wrong
     read.generate("a", beams=3)  # wrong
