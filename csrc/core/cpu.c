@@ -148,7 +148,7 @@ is_zen5_or_later(void)
 }
 
 /* They are faster on Intel's CPUs (up to 1.1 times), on Zen 5 (up to 1.35) and on Zen 4:
- * 1.02 to 1.1 times for packed weights, 0.97 to 1.25 for others, most where they are
+ * 1.02 to 1.1 times for packed weights, 0.94 to 1.27 for others, most where they are
  * large. */
 bool
 attn_cpu_repays_many_rows(void)
