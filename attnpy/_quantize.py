@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from attnpy._typing import Array
 
 GROUPS = (32, 64, 128)  # of rows, beside whole columns
+MOST = np.float32(1e36)  # a number that codes are multiplied by in float32
 
 # Scales that are tried: the largest number of a group, over so many steps. What lies
 # beyond the last code is cut to it, which may cost less than a wider step.
@@ -46,7 +47,7 @@ def quantize(
     Parameters
     ----------
     W : array_like, shape (K, M)
-        float32, float16 or bfloat16, of finite numbers.
+        float32, float16 or bfloat16, of finite numbers, up to 1e36.
     bits : {8, 4}, optional
         Of each number. With 4 the matrix is a little more than half as large as with 8,
         and its error some 13 times as large.
@@ -110,17 +111,21 @@ def judged(
     bits: int, group: int | str | None, activations: str
 ) -> tuple[Literal[8, 4], int, bool]:
     """Return the options of `quantize` as the core takes them."""
-    if not isinstance(bits, int) or isinstance(bits, bool) or bits not in (8, 4):
+    if not _is_integer(bits) or bits not in (8, 4):
         raise ValueError(f"bits: expected 8 or 4, got {bits!r}")
     rounds = _checks.one_of(activations, "activations", ACTIVATIONS) == "int8"
     if group is None:
         group = 128 if bits == 8 else 32
-    elif group == "column" and bits == 8:
+    elif isinstance(group, str) and group == "column" and bits == 8:
         group = MOST_ROWS[8]
-    elif not isinstance(group, int) or group not in GROUPS:
+    elif not _is_integer(group) or group not in GROUPS:
         column = ' or "column"' if bits == 8 else " with 4 bits"
         raise ValueError(f"group: expected 32, 64, 128{column}, got {group!r}")
     return (8 if bits == 8 else 4), int(group), rounds
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def check_quantizable(W: Array | PackedWeight | PackedTable, name: str) -> None:
@@ -141,9 +146,10 @@ def quantized(
     scale = np.empty((-(-n_rows // group), n_columns), np.float32)
     for columns in column_blocks(n_rows, n_columns):
         numbers = W[:, columns].astype(np.float32)
-        if not np.isfinite(numbers).all():
+        if not (np.abs(numbers) <= MOST).all():
             raise ValueError(
-                f"{name}: expected finite numbers to quantise, got NaN or infinity"
+                f"{name}: expected finite numbers up to 1e36 to quantise, got NaN, "
+                "infinity or one beyond"
             )
         codes, scale[:, columns] = _nearest(numbers, bits, group)
         codes += zero

@@ -179,23 +179,27 @@ class QuantizedWeight:
         array([ 3., 14.], dtype=float32)
         """
         kind = judged_dtype(dtype, "dtype")
-        array = _checks.array(codes, "codes")
-        if array.ndim != 2:
-            raise ValueError(f"codes: expected (K, M), got shape {array.shape}")
         bits, zero, group, per_block = _judged_sizes(
             bits, zero, group, groups_per_block
         )
+        # All are converted before any shape is read.
+        array, fine = _checks.array(codes, "codes"), _checks.array(scale, "scale")
+        coarse = _optional(coarse_scale, "coarse_scale")
+        fine_minimum = _optional(minimum, "minimum")
+        coarse_minimum = _optional(coarse_minimum, "coarse_minimum")
+        if array.ndim != 2:
+            raise ValueError(f"codes: expected (K, M), got shape {array.shape}")
         low, high = (-128, 127) if bits == 8 else (0, 15)
         if array.dtype != (np.int8 if bits == 8 else np.uint8) or bits == 4:
             array = _checks.integers(array, "codes", low, high)
         n_rows, n_columns = array.shape
         shape = -(-n_rows // group), n_columns
-        scales = _judged_factors(scale, coarse_scale, "scale", shape, per_block)
+        scales = Factors(fine, coarse)
+        _check_factors(scales, "scale", shape, per_block)
         minimums = None
-        if minimum is not None:
-            minimums = _judged_factors(
-                minimum, coarse_minimum, "minimum", shape, per_block
-            )
+        if fine_minimum is not None:
+            minimums = Factors(fine_minimum, coarse_minimum)
+            _check_factors(minimums, "minimum", shape, per_block)
         elif coarse_minimum is not None:
             raise ValueError("coarse_minimum: expected None without minimum")
         rounds = _checks.one_of(activations, "activations", ACTIVATIONS) == "int8"
@@ -444,6 +448,7 @@ class Packing:
         )
         n_panels = -(-n_columns // PANEL_COLUMNS)
         n_bytes = _code_rows(n_rows) * n_panels * PANEL_COLUMNS * bits // 8
+        _checks.memory("QuantizedWeight", np.uint8, (n_bytes,))
         # Not numpy.zeros, whose memory is not in huge pages.
         memory = np.empty(n_bytes + CACHE_LINE, np.uint8)
         first = -memory.ctypes.data % CACHE_LINE
@@ -526,7 +531,7 @@ def of_columns(
         first += block["codes"].shape[1]
         for name in block.keys() & set(FACTORS):
             array = block[name]
-            _check_factors(array, name, array.shape, (array.dtype.name,))
+            _check_numbers(array, name, array.shape, (array.dtype.name,))
             found[name].append(array.copy())
     whole = {name: np.concatenate(x, 1) for name, x in found.items() if x}
     scale, minimum = (
@@ -586,8 +591,13 @@ def _spread(factors: NDArray[np.float32], each: int, n: int) -> NDArray[np.float
 
 
 def column_blocks(n_rows: int, n_columns: int) -> Iterator[slice]:
-    """Cut columns into whole panels that make some BLOCK_SIZE numbers."""
-    step = max(BLOCK_SIZE // max(n_rows * PANEL_COLUMNS, 1), 1) * PANEL_COLUMNS
+    """Cut columns into whole panels that make some BLOCK_SIZE numbers.
+
+    There are none where there are no rows, however many columns that may be.
+    """
+    if n_rows == 0:
+        return
+    step = max(BLOCK_SIZE // (n_rows * PANEL_COLUMNS), 1) * PANEL_COLUMNS
     for start in range(0, n_columns, step):
         yield slice(start, min(start + step, n_columns))
 
@@ -605,13 +615,16 @@ def _described(weight: QuantizedWeight, shape: tuple[int, int]) -> str:
 
 def judged_dtype(dtype: DTypeLike, name: str) -> np.dtype[Any]:
     """Return the dtype of a matrix whose products are in float32."""
-    kind = np.dtype(dtype)
-    if kind.name not in _dtypes.FLOATING or kind.itemsize > 4:
+    try:
+        kind = _dtypes.floating(dtype)
+    except TypeError:
+        kind = None
+    if kind is None or kind.itemsize > 4:
         raise TypeError(
             f"{name}: expected float32, float16 or bfloat16 to quantise, got dtype "
-            f"{kind}"
+            f"{dtype}"
         )
-    return kind.newbyteorder("=")
+    return kind
 
 
 def _judged_sizes(
@@ -638,25 +651,22 @@ def _judged_sizes(
     return bits, zero, group, per_block
 
 
-def _judged_factors(
-    fine: ArrayLike,
-    coarse: ArrayLike | None,
-    name: str,
-    shape: tuple[int, int],
-    per_block: int,
-) -> Factors:
-    """Return scales or minimums that are as they must be."""
-    array = _checks.array(fine, name)
-    _check_factors(array, name, shape, ("int8",) if coarse is not None else FLOATS)
-    if coarse is None:
-        return Factors(array)
-    blocks = _checks.array(coarse, f"coarse_{name}")
-    n_blocks = -(-shape[0] // per_block)
-    _check_factors(blocks, f"coarse_{name}", (n_blocks, shape[1]), ("float16",))
-    return Factors(array, blocks)
+def _optional(values: ArrayLike | None, name: str) -> Array | None:
+    return None if values is None else _checks.array(values, name)
 
 
 def _check_factors(
+    factors: Factors, name: str, shape: tuple[int, int], per_block: int
+) -> None:
+    """Require scales or minimums, (groups, M), that are as they must be."""
+    fine, coarse = factors
+    _check_numbers(fine, name, shape, FLOATS if coarse is None else ("int8",))
+    if coarse is not None:
+        n_blocks = -(-shape[0] // per_block)
+        _check_numbers(coarse, f"coarse_{name}", (n_blocks, shape[1]), ("float16",))
+
+
+def _check_numbers(
     array: Array, name: str, shape: tuple[int, int], dtypes: tuple[str, ...]
 ) -> None:
     if array.dtype.name not in dtypes:
@@ -707,6 +717,8 @@ def _checked_parts(state: Any) -> Parts:
         minimum = _lines(
             parts.minimum, parts.coarse_minimum, "minimum", n_fine, n_coarse
         )
+    elif parts.coarse_minimum is not None:
+        raise ValueError("QuantizedWeight: expected no coarse_minimum without minimum")
     like = np.empty(0, kind)
     rounds = _checks.flag(parts.rounds_rows, "QuantizedWeight: rounds_rows")
     return Parts(n_rows, n_columns, like, codes, *sizes, rounds, *scale, *minimum)

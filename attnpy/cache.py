@@ -772,12 +772,13 @@ def _mixed(x: Array) -> Array:
     """Do the same as `hadamard`, in the dtype of x; as layers do, bit by bit."""
     size = x.shape[-1]
     block = size & -size
-    factor = x.dtype.type(1 / np.sqrt(max(block, 1)))
+    if x.size == 0:
+        return x
+    y = x.reshape(-1)
     for h in (1 << i for i in range(block.bit_length() - 1)):
-        pairs = x.reshape(*x.shape[:-1], size // (2 * h), 2, h)
-        one, two = pairs[..., 0, :], pairs[..., 1, :]
-        x = np.stack([one + two, one - two], axis=-2).reshape(x.shape)
-    mixed: Array = x * factor
+        one, two = y.reshape(-1, 2, h).swapaxes(0, 1)
+        y = np.stack([one + two, one - two], axis=1)
+    mixed: Array = y.reshape(x.shape) * x.dtype.type(1 / np.sqrt(block))
     return mixed
 
 

@@ -490,6 +490,8 @@ def test_hadamard_takes_any_axes_and_refuses_none():
     assert hadamard(np.zeros((0, 3, 8))).shape == (0, 3, 8)
     assert hadamard(np.zeros((2, 0))).shape == (2, 0)
     assert hadamard([1, 1]).dtype == np.float64
+    many = np.arange(4.0).reshape((1,) * 31 + (4,))  # as many as NumPy 1 has
+    assert_same_bits(hadamard(many), hadamard(np.arange(4.0)).reshape(many.shape))
     with fails("ValueError: x: expected"):
         hadamard(1.0)
     with fails("TypeError: x: expected float64"):

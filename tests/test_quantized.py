@@ -274,6 +274,38 @@ def test_sizes_may_be_small_or_nothing(shape, kind):
 
 
 @pytest.mark.quick
+def test_options_may_be_integers_of_numpy():
+    weight = attnpy.quantize(normal(64, 3), bits=np.int64(4), group=np.int32(64))
+    assert (weight.bits, weight.group) == (4, 64)
+
+
+@pytest.mark.quick
+def test_columns_without_rows_are_not_gone_through():
+    many = np.broadcast_to(np.float32(1), (0, 2**40))
+    assert attnpy.quantize(many).dequantize().shape == many.shape
+
+
+@pytest.mark.quick
+def test_more_numbers_than_memory_holds_are_refused():
+    for shape in ((2**22, 2**22), (2**59, 1)):
+        with pytest.raises(MemoryError, match="QuantizedWeight: expected sizes that"):
+            attnpy.quantize(np.broadcast_to(np.float32(1), shape))
+
+
+@pytest.mark.quick
+def test_arrays_are_converted_before_their_shapes_are_read():
+    codes = np.zeros((32, 3), np.int8)
+
+    class Reshaping:
+        def __array__(self, dtype=None, copy=None):
+            codes.shape = (3, 32)
+            return np.ones((1, 3), np.float32)
+
+    with pytest.raises(ValueError, match=r"scale: expected shape \(1, 32\)"):
+        QuantizedWeight.from_blocks(codes, Reshaping())
+
+
+@pytest.mark.quick
 def test_columns_of_more_rows_than_int32_holds_are_cut():
     W = np.ones((65536 + 20, 2), np.float32)
     W[65536:] = 3
@@ -309,6 +341,7 @@ def test_forms_of_files_take_little_more_memory_than_there(kind, bits):
         ({"bits": True}, "bits: expected 8 or 4, got True"),
         ({"group": 48}, 'group: expected 32, 64, 128 or "column", got 48'),
         ({"group": True}, 'group: expected 32, 64, 128 or "column", got True'),
+        ({"group": np.array([32, 64])}, 'group: expected 32, 64, 128 or "column", got'),
         ({"bits": 4, "group": "column"}, "group: expected 32, 64, 128 with 4 bits"),
         ({"activations": "int4"}, "activations: expected"),
     ],
@@ -327,6 +360,7 @@ def test_other_options_are_refused(options, message):
         (np.ones(4, np.float32), ValueError, r"W: expected a matrix \(K, M\)"),
         (np.full((4, 4), np.inf, np.float32), ValueError, "W: expected finite numbers"),
         (np.full((4, 4), np.nan, np.float16), ValueError, "W: expected finite numbers"),
+        (np.full((4, 4), 2e36, np.float32), ValueError, "W: expected .* up to 1e36"),
     ],
 )
 def test_other_matrices_are_refused(W, error, message):
@@ -405,6 +439,9 @@ def test_broken_pickles_are_refused():
                 continue  # its dtype is all that counts
             with pytest.raises((TypeError, ValueError), match=r"^QuantizedWeight: "):
                 made.__setstate__(tuple(state))
+    state = blocks_of("Q4_0", 40, 5).__getstate__()
+    with pytest.raises(ValueError, match="QuantizedWeight: expected no coarse_minimum"):
+        object.__new__(QuantizedWeight).__setstate__((*state[:-1], state[-4]))
     with pytest.raises(TypeError, match="QuantizedWeight: expected its 13 parts"):
         object.__new__(QuantizedWeight).__setstate__((1, 2))
     with pytest.raises(TypeError, match="QuantizedTable: expected a QuantizedWeight"):
