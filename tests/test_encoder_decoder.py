@@ -320,6 +320,8 @@ def test_settings_of_the_model_are_used_unless_others_are_given():
         ("num_beams", {"num_beams": 0}),
         ("num_beams", {"num_beams": 2.5}),
         ("length_penalty", {"length_penalty": np.nan, "num_beams": 2}),
+        ("length_penalty", {"length_penalty": 1e308, "num_beams": 2}),
+        ("length_penalty", {"length_penalty": -1e308, "num_beams": 2}),
         ("early_stopping", {"early_stopping": "always", "num_beams": 2}),
         ("num_return_sequences", {"num_return_sequences": 3, "num_beams": 2}),
         ("num_return_sequences", {"num_return_sequences": 2}),

@@ -115,6 +115,20 @@ def test_integers_stay_what_they_are_in_the_file(save, kind):
     assert np.sqrt((error**2).mean() / (exact**2).mean()) < 1e-6
 
 
+def test_rows_that_are_not_those_of_whole_heads_are_refused(save):
+    file = checkpoints.load_gguf(save({}, {"w": np.ones((12, 32), np.float32)}))
+    for size in (3, 8, 24):
+        with refused(ValueError, ".*"):
+            file.split_halves({"w": size})
+    with refused(ValueError, "w"):
+        file.split_halves({"w": 0})
+    with pytest.raises(KeyError, match="v"):
+        file.split_halves({"v": 2})
+    for wrong in (None, 3, b"m.gguf"):
+        with refused(TypeError, "file"):
+            checkpoints.load_gguf(wrong)
+
+
 def test_what_cannot_be_kept_as_integers_is_refused(save):
     infinite = struct.pack("<e", np.inf) + bytes(32)
     arrays = {

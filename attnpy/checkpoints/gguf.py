@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,7 +22,6 @@ from attnpy.checkpoints import (
 from attnpy.checkpoints.gguf_header import Place
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
@@ -61,6 +61,8 @@ class GgufFile(Mapping[str, "Array"]):
     ------
     ImportError
         If the gguf package is not installed.
+    TypeError
+        If `path` is something else.
     FileNotFoundError
         If there is no such file.
     ValueError
@@ -120,6 +122,8 @@ class GgufFile(Mapping[str, "Array"]):
     __repr__ = _repr.shows(_shown)
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
+        if not isinstance(path, str | os.PathLike):
+            raise TypeError(f"file: expected a path, got {type(path).__name__}")
         try:
             import gguf  # noqa: F401
         except ImportError as error:
@@ -318,7 +322,21 @@ class GgufFile(Mapping[str, "Array"]):
         Returns
         -------
         GgufFile
+
+        Raises
+        ------
+        KeyError
+            If there is no array of a name.
+        TypeError, ValueError
+            If a size is not an even number, or the rows are not those of whole heads.
         """
+        for name, size in head_dims.items():
+            n_rows, head_dim = self._places[name].shape[0], _checks.count(size, name)
+            if head_dim % 2 or n_rows % head_dim:
+                raise ValueError(
+                    f"{named(self.path)}: expected an even size of heads that divides "
+                    f"the {n_rows} rows of {named(name)}, got {head_dim}"
+                )
         other = object.__new__(GgufFile)
         other.metadata, other.path = self.metadata, self.path
         other._places = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
@@ -79,6 +80,7 @@ def search(
     these can be replaced by a better one, or that it does not matter.
     """
     n_sources, n_start = start.shape
+    _check_penalty(num_tokens, length_penalty)
     caches = model.new_caches(n_sources * num_beams, n_start + num_tokens - 1)
     known = np.zeros((n_sources, num_beams, n_start + num_tokens), np.int64)
     known[..., :n_start] = start[:, np.newaxis]
@@ -147,6 +149,19 @@ def _largest(rows: NDArray[np.float64], n: int) -> NDArray[np.int64]:
         order = np.argsort(-row[candidates], kind="stable")[:n]
         to[:] = candidates[order]
     return places
+
+
+def _check_penalty(num_tokens: int, length_penalty: float) -> None:
+    """Refuse what makes infinity or zero of the number that scores are divided by."""
+    try:
+        power = float(num_tokens) ** length_penalty
+    except OverflowError:
+        power = math.inf
+    if not 0 < power < math.inf:
+        raise ValueError(
+            "length_penalty: expected one to whose power the number of tokens is "
+            f"finite and not 0, got {length_penalty} for {num_tokens}"
+        )
 
 
 def _result(done: _Finished, stops: NDArray[np.int64], n_start: int) -> Beams:

@@ -352,7 +352,8 @@ class _Metadata:
             for part in ("q", "k")
             for kind in ("weight", "bias")
         )
-        return self.file.split_halves(dict.fromkeys(names, config["head_dim"]))
+        found = (name for name in names if name in self.file)
+        return self.file.split_halves(dict.fromkeys(found, config["head_dim"]))
 
 
 def _names(reasons: Mapping[str, tuple[str, ...]]) -> Iterable[str]:
