@@ -351,7 +351,8 @@ def _compute(options: Options, arrays: Arrays) -> tuple[Any, ...]:
 
 def _clipped(lengths: Any, n: int) -> Any:
     """Return lengths clipped from 0 to n; n may exceed the range of their dtype."""
-    most = min(n, int(jnp.iinfo(lengths.dtype).max))
+    limits: Any = jnp.iinfo  # which JAX has without types
+    most = min(n, int(limits(lengths.dtype).max))
     return jnp.clip(lengths, 0, most).astype(np.int32)
 
 
