@@ -98,6 +98,8 @@ class TextClassifier:
     function: str
     max_length: int
 
+    quantize = _parameters.quantize
+
     if not TYPE_CHECKING:
         __setattr__ = _parameters.set_attribute
 
@@ -160,6 +162,8 @@ class TextClassifier:
         max_length: int | None = None,
         dtype: DTypeLike = np.float32,
         packed: bool = True,
+        weights: Literal["int8", "int4"] | None = None,
+        activations: Literal["float", "int8"] = "float",
         progress: bool | None = None,
     ) -> TextClassifier:
         """Read a classifier from a folder.
@@ -173,7 +177,7 @@ class TextClassifier:
             several labels, "none" for a regression.
         function, max_length : optional
             Override those of the folder.
-        dtype, packed, progress
+        dtype, packed, weights, activations, progress
             As in `BertEncoder.from_pretrained`.
 
         Returns
@@ -192,6 +196,8 @@ class TextClassifier:
             *(folder, "SequenceClassification", max_length),
             dtype=dtype,
             packed=packed,
+            weights=weights,
+            activations=activations,
             progress=progress,
         )
         config = read.recipe.config

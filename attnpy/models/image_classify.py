@@ -81,6 +81,8 @@ class ImageClassifier:
     label_names: tuple[str, ...]
     function: str
 
+    quantize = _parameters.quantize
+
     if not TYPE_CHECKING:
         __setattr__ = _parameters.set_attribute
 
@@ -147,6 +149,8 @@ class ImageClassifier:
         function: Literal["softmax", "sigmoid", "none"] | None = None,
         dtype: DTypeLike = np.float32,
         packed: bool = True,
+        weights: Literal["int8", "int4"] | None = None,
+        activations: Literal["float", "int8"] = "float",
         progress: bool | None = None,
     ) -> ImageClassifier:
         """Read a classifier from a folder.
@@ -160,7 +164,7 @@ class ImageClassifier:
             labels, "none" for a regression.
         function : optional
             Overrides that of the folder.
-        dtype, packed, progress
+        dtype, packed, weights, activations, progress
             As in `BertEncoder.from_pretrained`.
 
         Returns
@@ -177,7 +181,13 @@ class ImageClassifier:
         config = read_config(folder_at(folder))
         processor = ImageProcessor.from_pretrained(folder)
         model = ImageEncoder.from_pretrained(
-            folder, classifier=True, dtype=dtype, packed=packed, progress=progress
+            folder,
+            classifier=True,
+            dtype=dtype,
+            packed=packed,
+            weights=weights,
+            activations=activations,
+            progress=progress,
         )
         said = _hf_config.problem_function(config)
         return cls(

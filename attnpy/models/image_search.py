@@ -85,6 +85,8 @@ class ImageTextEncoder:
     processor: ImageProcessor
     padding_id: int | None
 
+    quantize = _parameters.quantize
+
     if not TYPE_CHECKING:
         __setattr__ = _parameters.set_attribute
 

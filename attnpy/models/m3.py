@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -145,6 +145,8 @@ class M3Encoder:
         max_length: int | None = None,
         dtype: DTypeLike = np.float32,
         packed: bool = True,
+        weights: Literal["int8", "int4"] | None = None,
+        activations: Literal["float", "int8"] = "float",
         progress: bool | None = None,
     ) -> M3Encoder:
         """Read an encoder from a folder such as BAAI/bge-m3.
@@ -155,8 +157,8 @@ class M3Encoder:
             As of `SentenceEncoder.from_pretrained`, with ``sparse_linear.pt`` and
             ``colbert_linear.pt``, which are read without PyTorch and without running
             their pickles.
-        max_length, dtype, packed, progress
-            As in `SentenceEncoder.from_pretrained`.
+        max_length, dtype, packed, weights, activations, progress
+            As in `SentenceEncoder.from_pretrained`. The heads keep their numbers.
 
         Returns
         -------
@@ -180,9 +182,36 @@ class M3Encoder:
                 )
         heads = [_linear(path) for path in paths]
         encoder = SentenceEncoder.from_pretrained(
-            folder, max_length=max_length, dtype=dtype, packed=packed, progress=progress
+            folder,
+            max_length=max_length,
+            dtype=dtype,
+            packed=packed,
+            weights=weights,
+            activations=activations,
+            progress=progress,
         )
         return cls(encoder, *heads[0], *heads[1])
+
+    def quantize(
+        self,
+        *,
+        bits: Literal[8, 4] = 8,
+        group: int | Literal["column"] | None = None,
+        activations: Literal["float", "int8"] = "float",
+    ) -> None:
+        """Quantise the encoder's matrices to 8 or 4 bits; the heads keep their numbers.
+
+        Parameters
+        ----------
+        bits, group, activations
+            As in `attnpy.quantize`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `SentenceEncoder.quantize`.
+        """
+        self.encoder.quantize(bits=bits, group=group, activations=activations)
 
     def encode(
         self,

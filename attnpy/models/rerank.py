@@ -119,6 +119,8 @@ class CrossEncoder:
     prompts: dict[str, str]
     default_prompt_name: str | None
 
+    quantize = _parameters.quantize
+
     if not TYPE_CHECKING:
         __setattr__ = _parameters.set_attribute
 
@@ -183,6 +185,8 @@ class CrossEncoder:
         token_types: bool | None = None,
         dtype: DTypeLike = np.float32,
         packed: bool = True,
+        weights: Literal["int8", "int4"] | None = None,
+        activations: Literal["float", "int8"] = "float",
         progress: bool | None = None,
     ) -> CrossEncoder:
         """Read a cross-encoder from a folder.
@@ -196,7 +200,7 @@ class CrossEncoder:
             its files say is honoured, or refused by name.
         activation_fn, max_length, token_types : optional
             In place of the folder's.
-        dtype, packed, progress
+        dtype, packed, weights, activations, progress
             As in `BertEncoder.from_pretrained`.
 
         Returns
@@ -215,6 +219,8 @@ class CrossEncoder:
             *(folder, "SequenceClassification", max_length),
             dtype=dtype,
             packed=packed,
+            weights=weights,
+            activations=activations,
             progress=progress,
         )
         if activation_fn is None:

@@ -128,6 +128,8 @@ class SentenceEncoder:
     truncate_dim: int | None
     embed_dim: int
 
+    quantize = _parameters.quantize
+
     if not TYPE_CHECKING:
         __setattr__ = _parameters.set_attribute
 

@@ -104,6 +104,8 @@ class TextToText:
     source_language: str | None
     target_language: str | None
 
+    quantize = _parameters.quantize
+
     if not TYPE_CHECKING:
         __setattr__ = _parameters.set_attribute
 

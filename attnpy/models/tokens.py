@@ -104,6 +104,8 @@ class TokenClassifier:
     ignore_labels: tuple[str, ...]
     max_length: int
 
+    quantize = _parameters.quantize
+
     if not TYPE_CHECKING:
         __setattr__ = _parameters.set_attribute
 
@@ -160,6 +162,8 @@ class TokenClassifier:
         max_length: int | None = None,
         dtype: DTypeLike = np.float32,
         packed: bool = True,
+        weights: Literal["int8", "int4"] | None = None,
+        activations: Literal["float", "int8"] = "float",
         progress: bool | None = None,
     ) -> TokenClassifier:
         """Read a classifier of tokens from a folder.
@@ -174,7 +178,7 @@ class TokenClassifier:
             As in `TokenClassifier`.
         max_length : int, optional
             Overrides that of the folder.
-        dtype, packed, progress
+        dtype, packed, weights, activations, progress
             As in `BertEncoder.from_pretrained`.
 
         Returns
@@ -193,6 +197,8 @@ class TokenClassifier:
             *(folder, "TokenClassification", max_length),
             dtype=dtype,
             packed=packed,
+            weights=weights,
+            activations=activations,
             progress=progress,
         )
         return cls(
@@ -392,6 +398,8 @@ class FillMask:
     mask_token: str
     max_length: int
 
+    quantize = _parameters.quantize
+
     if not TYPE_CHECKING:
         __setattr__ = _parameters.set_attribute
 
@@ -442,6 +450,8 @@ class FillMask:
         max_length: int | None = None,
         dtype: DTypeLike = np.float32,
         packed: bool = True,
+        weights: Literal["int8", "int4"] | None = None,
+        activations: Literal["float", "int8"] = "float",
         progress: bool | None = None,
     ) -> FillMask:
         """Read a model of masked words from a folder.
@@ -454,7 +464,7 @@ class FillMask:
             in ``bert-base-uncased``, is left alone.
         max_length : int, optional
             Overrides that of the folder.
-        dtype, packed, progress
+        dtype, packed, weights, activations, progress
             As in `BertEncoder.from_pretrained`.
 
         Returns
@@ -473,6 +483,8 @@ class FillMask:
             *(folder, "MaskedLM", max_length),
             dtype=dtype,
             packed=packed,
+            weights=weights,
+            activations=activations,
             ignore_head=True,
             progress=progress,
         )

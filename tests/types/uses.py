@@ -619,6 +619,7 @@ def text_to_text(both: attnpy.models.EncoderDecoder, tokenizer: Any) -> None:
     writer = attnpy.models.TextToText(both, tokenizer, prefix="summarize: ")
     assert_type(writer.generate(["a", "b"], 9, num_beams=4), str | list[Any])
     read = attnpy.models.TextToText.from_pretrained("folder", task="summarization")
+    read.quantize(activations="int8")
     attnpy.models.TextToText(
         both, tokenizer, source_language="eng_Latn", target_language="fra_Latn"
     )
@@ -640,6 +641,7 @@ def sentences(bert: attnpy.models.BertEncoder, tokenizer: Any) -> None:
     assert_type(model.search("a", vectors).indices, Integers)
     assert_type(model.search("a", ["b", "c"]).scores, Array)
     read = attnpy.models.SentenceEncoder.from_pretrained("folder", max_length=64)
+    read.quantize()
     assert_type(read, attnpy.models.SentenceEncoder)
     assert_type(
         read.vjp(["a"], dropout=0.1, dropout_seed=1)[1](vectors), dict[str, Array]
@@ -658,18 +660,26 @@ def labels(bert: attnpy.models.BertEncoder, tokenizer: Any) -> None:
     model = attnpy.models.TextClassifier(bert, tokenizer, label_names=["a", "b"])
     assert_type(model.scores(["a", "b"], batch_size=8), Array)
     model.predict("a")
-    read = attnpy.models.TextClassifier.from_pretrained("folder", function="none")
+    read = attnpy.models.TextClassifier.from_pretrained(
+        "folder", function="none", weights="int8", activations="int8"
+    )
     assert_type(read.label_names, tuple[str, ...])
+    read.quantize(bits=4)
     model.predict(3)  # wrong
     attnpy.models.TextClassifier(bert, tokenizer, function="tanh")  # wrong
     tagger = attnpy.models.TokenClassifier(bert, tokenizer, ignore_labels=[])
     tagger.predict(["a", "b"], aggregation_strategy="simple", batch_size=8)
     tagger.predict("a", aggregation_strategy="word")  # wrong
-    attnpy.models.TokenClassifier.from_pretrained("folder", ignore_labels=["O"])
+    attnpy.models.TokenClassifier.from_pretrained(
+        "folder", ignore_labels=["O"], weights="int4"
+    ).quantize()
     filler = attnpy.models.FillMask(bert, tokenizer, mask_token="[MASK]")
     filler.predict("a [MASK]", top_k=3)
     filler.predict("a [MASK]", top_k="3")  # wrong
     several = attnpy.models.M3Encoder.from_pretrained("bge-m3", max_length=512)
+    several.quantize(bits=8, group="column", activations="int8")
+    several.quantize(bits=2)  # wrong
+    attnpy.models.M3Encoder.from_pretrained("bge-m3", weights="int2")  # wrong
     found = several.encode(["a"], sparse=False, batch_size=8)
     assert_type(found, attnpy.models.M3Vectors)
     assert_type(found.dense, Array | None)
@@ -677,7 +687,9 @@ def labels(bert: attnpy.models.BertEncoder, tokenizer: Any) -> None:
     several.encode(["a"], colbert=True)  # wrong
     assert_type(attnpy.models.lexical_score({1: 0.5}, {1: 0.5}), float)
     attnpy.models.maxsim([[1.0]], [[[1.0]]], mean=True)
-    attnpy.models.FillMask.from_pretrained("folder", dtype="float16")
+    attnpy.models.FillMask.from_pretrained(
+        "folder", dtype="float16", weights="int8"
+    ).quantize()
 
 
 def pairs(bert: attnpy.models.BertEncoder, tokenizer: Any) -> None:
@@ -687,7 +699,10 @@ def pairs(bert: attnpy.models.BertEncoder, tokenizer: Any) -> None:
     found = model.rank("a", ["b", "c"], top_k=1, return_documents=True)
     assert_type(found[0]["corpus_id"], int)
     assert_type(found[0]["score"], float)
-    read = attnpy.models.CrossEncoder.from_pretrained("folder", max_length=64)
+    read = attnpy.models.CrossEncoder.from_pretrained(
+        "folder", max_length=64, weights="int8"
+    )
+    read.quantize(activations="int8")
     assert_type(read, attnpy.models.CrossEncoder)
     assert_type(read.num_labels, int)
     found[0]["index"]  # wrong
@@ -723,9 +738,12 @@ def pictures_and_texts(x: Array, tokenizer: Any, flag: bool) -> None:
     classifier = attnpy.models.ImageClassifier(image, processor, label_names=["a"])
     assert_type(classifier.scores([x, x], batch_size=2), Array)
     classifier.predict(x)
+    classifier.quantize(bits=4)
+    attnpy.models.ImageClassifier.from_pretrained("folder", weights="int4")
     attnpy.models.ImageClassifier(image)  # wrong
     encoder = attnpy.models.ImageTextEncoder(model, tokenizer, processor)
     assert_type(encoder.encode_texts("a"), Array)
+    encoder.quantize()
     assert_type(encoder.classify(x, ["a", "b"], template="{}"), Array)
     assert_type(encoder.search("a", x, top_k=3).indices, Integers)
     encoder.search("a")  # wrong
