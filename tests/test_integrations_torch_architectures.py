@@ -5,6 +5,8 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from support.torch_tools import one_thread  # noqa: E402, F401
+
 from attnpy.integrations.torch import accelerate  # noqa: E402
 
 SIZES = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -64,14 +66,6 @@ ARCHITECTURES = {
                   "image_size": 32}),
     "Wav2Vec2": ("ForCTC", SOUND | {"num_conv_pos_embedding_groups": 4}),
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def build(name):

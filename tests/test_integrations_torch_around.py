@@ -8,6 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from support.torch_tools import Wrapper, one_thread  # noqa: E402, F401
 from torch import nn  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.nn import functional  # noqa: E402
@@ -15,14 +16,6 @@ from torch.nn.utils import prune  # noqa: E402
 from torch.utils.data import DataLoader, Dataset  # noqa: E402
 
 from attnpy.integrations.torch import accelerate, disable, enable  # noqa: E402
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def normal(*shape, seed=0):
@@ -256,16 +249,8 @@ class Named(torch.Tensor):
 MET = []
 
 
-class Wrapped(torch.Tensor):
-    """Holds a tensor, and notes the operators that it meets."""
-
-    @staticmethod
-    def __new__(cls, tensor):
-        made = torch.Tensor._make_wrapper_subclass(
-            cls, tensor.shape, dtype=tensor.dtype
-        )
-        made.tensor = tensor
-        return made
+class Wrapped(Wrapper):
+    """Notes the operators that it meets."""
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):

@@ -5,6 +5,8 @@ import copy
 import functools
 import gc
 import importlib
+import pathlib
+import re
 import threading
 import weakref
 from importlib.resources import files
@@ -85,6 +87,32 @@ def test_a_row_has_the_same_bits_alone_in_a_batch_padded_and_with_any_threads(
     bound = 3e-5 if dtype is torch.float32 else 0.15
     for one, other in zip(alone, plain, strict=True):
         torch.testing.assert_close(one, other, atol=bound, rtol=bound)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_models_gradients_have_the_same_bits_for_any_number_of_threads(name):
+    pytest.importorskip("transformers")
+    from support import torch_models
+
+    model, batch = torch_models.MODELS[name](), torch_models.inputs(name)
+    found = []
+    for n_threads in (None, 1, 3):
+        set_threads(n_threads or 1)
+        model.zero_grad()
+        with contextlib.nullcontext() if n_threads is None else accelerate():
+            model(**batch)[0].square().mean().backward()
+        found.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+    plain, first, other = found
+    assert all(map(torch.equal, first, other))
+    for one, expected in zip(first, plain, strict=True):
+        bound = 1e-4 * float(expected.abs().max()) + 1e-6
+        torch.testing.assert_close(one, expected, atol=bound, rtol=1e-3)
+
+
+def test_the_page_names_these_models():
+    page = pathlib.Path(__file__).parents[1] / "docs" / "integrations" / "torch.md"
+    rows = re.findall(r"^\| ([^|]+) \| yes \| yes \| yes \|$", page.read_text(), re.M)
+    assert [name for row in rows for name in row.split(", ")] == list(NAMES)
 
 
 # ---- Operators -----------------------------------------------------------------------

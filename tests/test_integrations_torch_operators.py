@@ -7,12 +7,13 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("expecttest")  # which PyTorch's tests need
 
+from support.torch_tools import one_thread  # noqa: E402, F401
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402
 from torch.testing._internal.common_modules import module_db  # noqa: E402
 
-from attnpy.integrations.torch import accelerate  # noqa: E402
+from attnpy.integrations.torch import _kernels, accelerate  # noqa: E402
 
 OPERATORS = (
     "addbmm", "addmm", "addmv", "baddbmm", "bmm", "einsum", "inner", "linalg.multi_dot",
@@ -33,14 +34,6 @@ BOUNDS = {
     torch.complex64: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1,
 }  # fmt: skip
 SOME = 3  # samples of an operator in each dtype: as they come, evenly spaced
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def tensors_of(given):
@@ -171,6 +164,77 @@ def test_pytorchs_samples_of_modules(info, dtype, training):
         with accelerate():
             found = outcome(call, inputs)
         assert_alike(found, expected, BOUNDS[dtype] * 3)
+
+
+# ---- What PyTorch asks of an operator ------------------------------------------------
+
+
+def normal(*shape, seed=0, dtype=torch.float32):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+X, ROWS, MATRIX = normal(3, 5, 8), normal(5, 8, seed=1), normal(8, 6, seed=2)
+TAPS, PATCH = normal(4, 5, 3, seed=3), normal(4, 3, 2, 2, seed=4)
+PLACES = ([2], [1], [1], False, [0], 1)
+MOMENTS = torch.zeros(3, 5, 1), torch.ones(3, 5, 1)
+CHECKED = {
+    "mm": [(ROWS, MATRIX), (ROWS.T.contiguous().T, MATRIX)],
+    "addmm": [(normal(6), ROWS, MATRIX), (normal(5, 1), ROWS, MATRIX)],
+    "bmm": [(X, X.mT.contiguous()), (X[:, :, ::2], X[:, :, ::2].mT)],
+    "baddbmm": [(normal(3, 5, 5), X, X.mT)],
+    "sum.dim_IntList": [(X, [1]), (X, [0, 1], True), (X, [-1])],
+    "mean.dim": [(X, [1]), (X, [-1], True)],
+    "linalg_vector_norm": [(X, 2, [-1]), (X, 2, [0], True)],
+    "convolution": [
+        (X, TAPS, normal(4), *PLACES),
+        (normal(2, 3, 4, 6), PATCH, None, [2, 2], [0, 0], [1, 1], False, [0, 0], 1),
+    ],
+    "convolution_backward": [
+        (normal(3, 4, 4), X, TAPS, [4], *PLACES, [True, True, True]),
+        (normal(2, 4, 2, 3), normal(2, 3, 4, 6), PATCH, [4], [2, 2], [0, 0], [1, 1],
+         False, [0, 0], 1, [True, True, True]),
+    ],
+    "native_layer_norm": [(X, [8], normal(8), normal(8), 1e-5)],
+    "native_layer_norm_backward": [
+        (X, X, [8], *MOMENTS, normal(8), normal(8), [True, True, True])
+    ],
+    "gelu": [(X,)],
+    "gelu_backward": [(X, X)],
+    "silu": [(X,)],
+    "silu_backward": [(X, X)],
+    "tanh": [(X,), (X.mT,)],
+}  # fmt: skip
+FIRST = ("mm", "addmm", "bmm", "baddbmm", "sum.dim_IntList", "mean.dim", "tanh")
+FIRST += ("linalg_vector_norm", "convolution", "native_layer_norm", "gelu", "silu")
+
+
+@pytest.mark.quick
+def test_every_operator_is_checked():
+    assert CHECKED.keys() == _kernels._KERNELS.keys()
+
+
+def first(results):
+    """Return the output; others are saved for the gradient."""
+    return results[0] if isinstance(results, tuple) else results
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_operators_pass_pytorchs_own_check_and_have_gradients(name):
+    packet, _, overload = name.partition(".")
+    op = getattr(getattr(torch.ops.aten, packet), overload or "default")
+    for i, given in enumerate(CHECKED[name]):
+        checks = {} if i == 0 else {"test_utils": ("test_schema", "test_faketensor")}
+        with accelerate(report=True) as report:
+            torch.library.opcheck(op, given, **checks)
+        assert report.computed[name] > 0
+        if name not in FIRST:
+            continue  # a gradient itself
+        wide = [
+            one.double().requires_grad_() if isinstance(one, torch.Tensor) else one
+            for one in given
+        ]
+        with accelerate():
+            assert torch.autograd.gradcheck(lambda *x: first(op(*x)), wide)
 
 
 # ---- What these samples have found ---------------------------------------------------

@@ -8,6 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from support.torch_tools import Wrapper  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.autograd.functional import jacobian  # noqa: E402
 from torch.nn import functional  # noqa: E402
@@ -237,16 +238,8 @@ def test_a_causal_bias_is_no_bias_of_attention(name):
 
 @pytest.mark.quick
 def test_a_subclass_among_the_options_is_asked():
-    class Doubled(torch.Tensor):
+    class Doubled(Wrapper):
         """Reads as twice its memory."""
-
-        @staticmethod
-        def __new__(cls, tensor):
-            made = torch.Tensor._make_wrapper_subclass(
-                cls, tensor.shape, dtype=tensor.dtype
-            )
-            made.tensor = tensor
-            return made
 
         @classmethod
         def __torch_dispatch__(cls, func, types, args=(), kwargs=None):

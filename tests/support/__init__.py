@@ -34,5 +34,6 @@ integers     the oracle of products with quantised matrices
 gguf_files   small GGUF files, and models in them
 torch_files  files as PyTorch writes them
 torch_models small models of Transformers, and inputs of several rows
+torch_tools  PyTorch on one thread, and a tensor that wraps another
 minilm       whether a real model is installed; smollm2, whether a language model is
 """

@@ -23,6 +23,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.backends.cuda import flash_sdp_enabled, math_sdp_enabled
 from torch.nn import functional
 from torch.nn.attention.bias import CausalBias
+from torch.nn.modules.module import register_module_module_registration_hook
 from torch.overrides import (
     _get_current_function_mode_stack,
     _get_overloaded_args,
@@ -30,7 +31,7 @@ from torch.overrides import (
 )
 
 from attnpy import _checks
-from attnpy.integrations.torch import _kernels, _tensors
+from attnpy.integrations.torch import _kernels, _tensors, _transformers_norms
 from attnpy.integrations.torch._attention import attend_at_once, is_traced
 from attnpy.integrations.torch._blocks import (
     Block,
@@ -80,7 +81,8 @@ def accelerate(
         Products: `torch.nn.Linear`, ``@``, `torch.matmul`, `torch.addmm`, `torch.bmm`
         and the like, and the sums over rows by which embeddings are pooled.
     norms : bool, optional
-        `torch.nn.LayerNorm`, `torch.nn.RMSNorm`.
+        `torch.nn.LayerNorm`, `torch.nn.RMSNorm`, and the RMSNorm modules of
+        Transformers' models.
     activations : bool, optional
         GELU and its approximation, SiLU, tanh.
     pack : bool, optional
@@ -129,11 +131,14 @@ def accelerate(
     Attention and `torch.rms_norm` are replaced by name: the names in PyTorch, and those
     by which other modules have imported `scaled_dot_product_attention` or
     `multi_head_attention_forward`. A function kept under another name, such as an
-    argument's default, stays PyTorch's. Left to PyTorch are, besides the above,
-    subclasses, other modes, `torch.func` and forward-mode derivatives, and calls for
-    which `torch.nn.attention.sdpa_kernel` leaves PyTorch no kernel. While a subclass or
-    mode handles a call by its `__torch_function__`, names mean PyTorch's functions in
-    all threads; compiled with ``fullgraph=True`` such a call is refused.
+    argument's default, stays PyTorch's. The RMSNorm classes of Transformers get another
+    ``forward`` as long as names are replaced; a class is known by what its methods do,
+    so that subclasses and classes that were changed are computed as they say. Left to
+    PyTorch are, besides the above, subclasses, other modes, `torch.func` and
+    forward-mode derivatives, and calls for which `torch.nn.attention.sdpa_kernel`
+    leaves PyTorch no kernel. While a subclass or mode handles a call by its
+    `__torch_function__`, names mean PyTorch's functions in all threads; compiled with
+    ``fullgraph=True`` such a call is refused.
 
     Packed weights follow every change that PyTorch knows of, those by the attribute
     ``data`` of parameters, and the steps of optimizers. A call also compares 16 numbers
@@ -578,9 +583,10 @@ _PYTORCH: dict[str, Callable[..., Any]] = {
 }
 
 
-def _or_pytorch(name: str) -> Callable[..., Any]:
+def _or_pytorch(
+    name: str, ours: Callable[..., Any], theirs: Callable[..., Any]
+) -> Callable[..., Any]:
     """Return the function for a name: attnpy's, or where that is none, PyTorch's."""
-    ours, theirs = _OURS[name], _PYTORCH[name]
 
     @functools.wraps(theirs)
     def call(*arguments: Any, **keywords: Any) -> Any:
@@ -674,7 +680,9 @@ def _script(obj: Any, *arguments: Any, _frames_up: int = 0, **keywords: Any) -> 
     return script(obj, *arguments, _frames_up=_frames_up + 1, **keywords)
 
 
-_REPLACEMENTS = {name: _or_pytorch(name) for name in _OURS} | {"script": _script}
+_REPLACEMENTS = {
+    name: _or_pytorch(name, ours, _PYTORCH[name]) for name, ours in _OURS.items()
+} | {"script": _script}
 
 
 class _Place(NamedTuple):
@@ -688,6 +696,38 @@ class _Place(NamedTuple):
         functions = (_PYTORCH[self.name], _REPLACEMENTS[self.name])
         if self.names.get(self.name) is functions[not ours]:
             self.names[self.name] = functions[ours]
+
+
+class _Method(NamedTuple):
+    """The method `forward` of a class of modules."""
+
+    kind: Any
+    theirs: Callable[..., Any]
+    ours: Callable[..., Any]
+
+    def choose(self, ours: bool) -> None:
+        """As a name; a method that somebody else has replaced stays theirs."""
+        functions = (self.theirs, self.ours)
+        if vars(self.kind).get("forward") is functions[not ours]:
+            self.kind.forward = functions[ours]
+
+
+@functools.cache
+def _method_of(kind: Any) -> _Method | None:
+    """Return the method of a class of modules, or None if it is no RMSNorm."""
+    form = _transformers_norms.form_of(kind)
+    if form is None:
+        return None
+
+    def forward(module: nn.Module, x: Tensor) -> Any:
+        block = None if torch.compiler.is_compiling() else innermost()
+        if block is None or not block.options.norms:
+            return NotImplemented
+        return _transformers_norms.compute(form, kind, block.options, module, x)
+
+    return _Method(
+        kind, kind.forward, _or_pytorch(kind.__name__, forward, kind.forward)
+    )
 
 
 _is_owned = operator.methodcaller("_is_owned")  # as threading.Condition asks a lock
@@ -708,19 +748,29 @@ class _Names:
         self.lock = threading.RLock()
         self.are_ours: bool | None = False  # None: some are, some are not
         self.n_modules = 0  # when they were looked through
-        self.places: list[_Place] = []
+        self.places: list[_Place | _Method] = []
+        self.hook: Any = None  # sees modules that are built while the names are ours
         self.filled: list[Any] = []  # caches, when the names were PyTorch's
 
-    def settle(self) -> None:
-        """Let all names mean what they should."""
+    def settle(self, is_more: bool = False) -> None:
+        """Let all names mean what they should, if there may be more, these too."""
         held = _is_owned(self.lock)
         try:
             with self.lock:
+                if is_more and self.are_ours:
+                    self._look()
+                    for place in self.places:
+                        place.choose(True)
                 while self.are_ours is not (ours := self._should_be_ours()):
                     self._choose(ours)
         finally:  # an exception may come between the block and the lock's release
             while not held and _is_owned(self.lock):
                 self.lock.release()
+
+    def look_again(self, *_: Any) -> None:
+        """Let names mean ours also in modules that were imported since."""
+        if self.n_modules != len(sys.modules):
+            self.settle(is_more=True)
 
     def call_with_pytorchs(
         self,
@@ -745,14 +795,22 @@ class _Names:
     def _should_be_ours(self) -> bool:
         return bool(self.blocks) and not self.handlers
 
-    def _choose(self, ours: bool) -> None:
-        self.are_ours = None
+    def _look(self) -> None:
         if self.n_modules != len(sys.modules):
             n_modules = len(sys.modules)
             self.places = list(_find_places())
             self.n_modules = n_modules
+
+    def _choose(self, ours: bool) -> None:
+        self.are_ours = None
+        self._look()
         if ours:
             self.filled = list(_filled_caches())
+            if self.hook is None:
+                self.hook = register_module_module_registration_hook(self.look_again)
+        elif self.hook is not None:
+            self.hook.remove()
+            self.hook = None
         for place in self.places:
             place.choose(ours)
         if not ours:
@@ -784,10 +842,11 @@ def _filled_caches() -> Iterator[Any]:
 _names = _Names()
 
 
-def _find_places() -> Iterator[_Place]:
+def _find_places() -> Iterator[_Place | _Method]:
     """Find the functions in PyTorch's modules, and where others have imported them.
 
-    A module that was imported in a block has the replacements.
+    A module that was imported in a block has the replacements. Methods of classes are
+    found where the classes are defined.
     """
     names = []
     for name in _PYTORCH:
@@ -805,3 +864,9 @@ def _find_places() -> Iterator[_Place]:
             meaning = attributes.get(name)
             if meaning is _PYTORCH[name] or meaning is _REPLACEMENTS[name]:
                 yield _Place(attributes, name)
+        if module_name.startswith(_transformers_norms.PACKAGES):
+            for kind in list(attributes.values()):
+                if isinstance(kind, type) and kind.__module__ == module_name:
+                    method = _method_of(kind)
+                    if method is not None:
+                        yield method

@@ -11,6 +11,7 @@ all other operators, of other devices and of compiled code cost what they cost w
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import operator
 import threading
@@ -296,6 +297,38 @@ def _vector_norm(
 # ---- Convolutions --------------------------------------------------------------------
 
 
+def _windows(
+    x: Tensor,
+    weight: Tensor,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    groups: int,
+) -> Tensor:
+    """Return a view (B, *places, C, *size) of sequences, or of images' patches.
+
+    The gradient of one of the inputs is the sum of what such a view of it gets.
+    """
+    size = weight.shape[2:]
+    stride, padding, dilation = (
+        tuple(one) * (len(size) // len(one)) for one in (stride, padding, dilation)
+    )
+    if transposed or groups != 1 or x.dim() != len(size) + 2:
+        raise Left("convolutions that are transposed or in groups")
+    if len(size) > 1 and (
+        tuple(size) != stride or any(padding) or set(dilation) != {1}
+    ):
+        raise Left("convolutions of windows that overlap")
+    if x.shape[1] != weight.shape[1]:
+        raise ValueError
+    if any(padding):
+        x = torch.nn.functional.pad(x, [n for one in padding[::-1] for n in (one, one)])
+    for axis, (n, step, space) in enumerate(zip(size, stride, dilation, strict=True)):
+        x = x.unfold(2 + axis, (n - 1) * space + 1, step)[..., ::space]
+    return x.movedim(1, len(size) + 1)
+
+
 @_kernel("convolution", "linear")
 def _convolution(
     options: Options,
@@ -309,30 +342,61 @@ def _convolution(
     output_padding: Sequence[int],
     groups: int,
 ) -> Tensor:
-    """Multiply windows, each a row, by the weight: of sequences, or images' patches."""
-    size = weight.shape[2:]
-    stride, padding, dilation = (
-        tuple(one) * (len(size) // len(one)) for one in (stride, padding, dilation)
-    )
-    if transposed or groups != 1 or x.dim() != len(size) + 2:
-        raise Left("convolutions that are transposed or in groups")
-    if len(size) > 1 and (
-        tuple(size) != stride or any(padding) or set(dilation) != {1}
-    ):
-        raise Left("convolutions of windows that overlap")
+    """Multiply windows, each a row, by the weight."""
     shift = None if bias is None else _array(bias, x.dtype)
-    if any(padding):
-        x = torch.nn.functional.pad(x, [n for one in padding[::-1] for n in (one, one)])
-    if x.shape[1] != weight.shape[1]:
-        raise ValueError
-    for axis, (n, step, space) in enumerate(zip(size, stride, dilation, strict=True)):
-        x = x.unfold(2 + axis, (n - 1) * space + 1, step)[..., ::space]
-    places, n_axes = x.shape[2 : 2 + len(size)], len(size)
-    order = (0, *range(2, 2 + n_axes), 1, *range(2 + n_axes, 2 + 2 * n_axes))
-    rows = x.permute(order).reshape(-1, weight[0].numel())
+    windows = _windows(x, weight, stride, padding, dilation, transposed, groups)
+    rows = windows.reshape(-1, weight[0].numel())
     product = _tensor(_product(options, rows, weight.flatten(1).t(), shift))
-    product = product.view(len(x), *places, len(weight))
+    product = product.view(*windows.shape[: weight.dim() - 1], len(weight))
     return product.movedim(-1, 1).contiguous()
+
+
+@_kernel("convolution_backward", "linear")
+def _convolution_backward(
+    options: Options,
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias_sizes: Sequence[int] | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    wanted: Sequence[bool],
+) -> tuple[Tensor | None, ...]:
+    """Multiply windows by the gradients of products; those of windows are added up."""
+    places = (stride, padding, dilation, transposed, groups)
+    windows = _windows(x, weight, *places)
+    _array(grad, x.dtype)
+    grads = grad.movedim(1, -1).reshape(-1, len(weight))  # (N, M)
+    of_x = of_weight = of_bias = None
+    if wanted[0]:
+        matrix, dtype = weight.flatten(1), _computed_in(x)
+        of_windows = _product(options, grads.to(dtype), matrix.to(dtype))
+        of_x = _added_up(_tensor(of_windows).view(windows.shape), x, weight, places)
+    if wanted[1]:
+        rows = windows.reshape(len(grads), -1)
+        of_weight = _tensor(_product(options, grads.t(), rows)).view(weight.shape)
+    if wanted[2]:
+        of_bias = _sums(options, grads, [0], False)[0]
+    return of_x, of_weight, of_bias
+
+
+def _added_up(
+    of_windows: Tensor, x: Tensor, weight: Tensor, places: tuple[Any, ...]
+) -> Tensor:
+    """Return the gradient of x, (B, C, ...): of each number of a window in turn."""
+    stride, padding, dilation, transposed, groups = places
+    padding = tuple(padding) * (len(weight.shape[2:]) // len(padding))
+    around = list(zip(x.shape[2:], padding, strict=True))
+    total = of_windows.new_zeros(*x.shape[:2], *(n + 2 * pad for n, pad in around))
+    windows = _windows(total, weight, stride, [0], dilation, transposed, groups)
+    for at in itertools.product(*map(range, weight.shape[2:])):
+        windows[(..., *at)].add_(of_windows[(..., *at)])
+    inner = total[(..., *(slice(pad, pad + n) for n, pad in around))]
+    return inner.to(x.dtype).contiguous()
 
 
 # ---- Norms ---------------------------------------------------------------------------
@@ -428,8 +492,8 @@ def rms_norm(
 ) -> Tensor:
     """Return torch.rms_norm, or raise Left, TypeError or ValueError."""
     rows, norm = _rms(x, shape, weight, eps)
-    output = _attnpy.normalize(rows, None, norm, options.num_threads)
-    return _tensor(output).view(x.shape)
+    output = _tensor(_attnpy.normalize(rows, None, norm, options.num_threads))
+    return output.view(x.shape).to(x.dtype)
 
 
 def rms_norm_gradients(
@@ -444,14 +508,14 @@ def rms_norm_gradients(
     rows, norm = _rms(x, shape, weight, eps)
     grads = _array(grad, x.dtype).reshape(rows.shape)
     found = _attnpy.normalize_vjp(grads, rows, norm, options.num_threads)
-    return _tensor(found[0]).view(x.shape), _tensor(found[1]).view(tuple(shape))
+    of_x, of_weight = map(_tensor, found[:2])
+    kind = x.dtype if weight is None else weight.dtype
+    return of_x.view(x.shape).to(x.dtype), of_weight.view(tuple(shape)).to(kind)
 
 
 def _rms(
     x: Tensor, shape: Sequence[int], weight: Tensor | None, eps: float | None
 ) -> tuple[Any, Norm]:
-    if weight is not None and weight.dtype is not x.dtype:
-        raise Left("tensors of several dtypes")
     rows, scale, _ = _norm(x, shape, weight, None)
     if eps is None:
         eps = torch.finfo(_computed_in(x)).eps

@@ -105,4 +105,4 @@ def _gradients(
     before = tuple(range(x.dim() - len(shape)))
     if before:
         of_weight = of_weight.sum(before)
-    return of_x.to(x.dtype), of_weight.to(x.dtype)
+    return of_x.to(x.dtype), of_weight.to(x.dtype if weight is None else weight.dtype)
