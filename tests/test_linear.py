@@ -527,6 +527,27 @@ def test_reading_float16_keys_once_changes_no_bit(read_once, n_rows):
 
 
 @needs_test_hooks
+@pytest.mark.parametrize("n_rows", [1, 2, 4, 8])
+def test_reading_in_bursts_changes_no_bit(read_once, dtype, n_rows):
+    keys = normal(2, 2, 4200, 64, dtype=dtype)  # with values, more than 8 MiB
+    wide = normal(2, 2, 4200, 128, dtype=dtype)
+    query = keys[:, :, :n_rows]
+    calls = [(keys, wide), (keys[..., ::-1], keys), (keys, keys[:, :, ::-1])]
+
+    def results():
+        return [attention(query, *call) for call in calls]
+
+    read_once(False)
+    before = _attnpy.set_tuning("read_bursts", False)
+    expected = results()
+    assert _attnpy.set_tuning("read_bursts", True) is False
+    actual = results()
+    _attnpy.set_tuning("read_bursts", before)
+    for one, other in zip(actual, expected, strict=True):
+        assert_same_bits(one, other)
+
+
+@needs_test_hooks
 def test_a_tuning_is_set_by_a_flag():
     with pytest.raises(TypeError, match="value: expected True or False, got 1"):
         _attnpy.set_tuning("many_rows", 1)

@@ -173,6 +173,17 @@ attn_cpu_repays_reading_halves_once(void)
     return attn_cpu_has_avx512() && !is_of_intel();
 }
 
+/* Zen 4 holds too few misses of the first-level cache at a time to hide those of rows that are
+ * read side by side, or of prefetches; its second-level cache prefetches what is read in
+ * order, the more so the faster it is asked for. Decoding float32 and float64 keys from memory
+ * is 1.05 to 1.6 times as fast. Zen 5 is faster by reading once. On Intel's CPUs this was not
+ * measured. */
+bool
+attn_cpu_repays_reading_bursts(void)
+{
+    return attn_cpu_has_avx512() && !is_of_intel() && !is_zen5_or_later();
+}
+
 uint32_t
 attn_fp_control_reset(void)
 {
@@ -251,6 +262,12 @@ attn_cpu_repays_reading_once(void)
 
 bool
 attn_cpu_repays_reading_halves_once(void)
+{
+    return false;
+}
+
+bool
+attn_cpu_repays_reading_bursts(void)
 {
     return false;
 }

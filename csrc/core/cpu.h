@@ -22,6 +22,9 @@ bool attn_cpu_repays_reading_once(void);
 /* Is prefetching float16 keys and values past the larger caches worth it? */
 bool attn_cpu_repays_reading_halves_once(void);
 
+/* Is it best to read a group of keys or values in order before it is read in another? */
+bool attn_cpu_repays_reading_bursts(void);
+
 /* Sets the control word to the default: round to nearest, subnormals kept, exceptions
  * masked. Returns the former one. */
 uint32_t attn_fp_control_reset(void);

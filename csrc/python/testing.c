@@ -29,11 +29,13 @@ set_work_per_thread(PyObject *module, PyObject *argument)
     return PyFloat_FromDouble(attn_set_work_per_thread(work));
 }
 
-PyDoc_STRVAR(set_tuning_doc,
-             "set_tuning(name, value, /)\n--\n\nSet whether linear products of "
-             "'many_rows' take the form that is for these, or whether what is "
-             "'read_once', or only float16 keys and values ('read_halves_once'), are "
-             "prefetched past the larger caches; return the former value.");
+PyDoc_STRVAR(
+    set_tuning_doc,
+    "set_tuning(name, value, /)\n--\n\nSet whether linear products of "
+    "'many_rows' take the form that is for these, or whether what is "
+    "'read_once', or only float16 keys and values ('read_halves_once'), are "
+    "prefetched past the larger caches, or whether keys and values are read in "
+    "order first ('read_bursts'); return the former value.");
 
 static PyObject *
 set_tuning(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
@@ -41,7 +43,8 @@ set_tuning(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
     static const char *const names[] = {[ATTN_TUNE_MANY_ROWS] = "many_rows",
                                         [ATTN_TUNE_READ_ONCE] = "read_once",
                                         [ATTN_TUNE_READ_HALVES_ONCE] =
-                                            "read_halves_once"};
+                                            "read_halves_once",
+                                        [ATTN_TUNE_READ_BURSTS] = "read_bursts"};
 
     (void)module;
     if (py_check_count(n_arguments, 2, 2) < 0) {
@@ -59,8 +62,8 @@ set_tuning(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
     }
     return PyErr_Format(
         PyExc_ValueError,
-        "name: expected 'many_rows', 'read_once' or 'read_halves_once', "
-        "got %R",
+        "name: expected 'many_rows', 'read_once', 'read_halves_once' or "
+        "'read_bursts', got %R",
         arguments[0]);
 }
 

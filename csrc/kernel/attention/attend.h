@@ -27,6 +27,10 @@ open_task(const attn_problem *p, const attn_task *task, void *memory)
         w->reads_ahead &&
         (p->key.dtype == ATTN_I8 || attn_get_tuning(ATTN_TUNE_READ_ONCE) ||
          (p->key.dtype == ATTN_F16 && attn_get_tuning(ATTN_TUNE_READ_HALVES_ONCE)));
+    w->reads_bursts = w->reads_ahead && !w->reads_once && TERMS == 1 &&
+                      key_storage(p->key.dtype) == AS_OPERANDS &&
+                      key_bytes(p) > (double)FAR_BYTES &&
+                      attn_get_tuning(ATTN_TUNE_READ_BURSTS);
     w->ends_head = is_far(p) && task->first_row + task->n_rows == group_rows;
     w->values_prefetched = -1;
     attn_seen_keys(task, &w->rows.from, &w->rows.to);

@@ -10,14 +10,13 @@
 #include <assert.h>
 
 enum {
-    NEAR_BYTES = 1 << 20 /* of keys and values that stay in the second-level cache */
+    NEAR_BYTES = 1 << 20, /* of keys and values that stay in the second-level cache */
+    FAR_BYTES = 8 << 20   /* and of those that come from memory */
 };
 
-/* Do keys and values exceed the second-level cache? Prefetching data that is already
- * there costs up to 20 %, not prefetching distant data half of the speed (benchmarks,
- * group decode). */
-static bool
-is_far(const attn_problem *p)
+/* Of all keys and values. */
+static double
+key_bytes(const attn_problem *p)
 {
     double row = (double)(p->head_dim * p->key.column_stride) +
                  (double)(p->value_dim * p->value.column_stride);
@@ -25,7 +24,16 @@ is_far(const attn_problem *p)
                         ? (double)p->batch.n * (double)p->n_keys
                         : (double)attn_key_starts(p->packed)[p->batch.n];
 
-    return n_keys * (double)p->n_kv_heads * row > (double)NEAR_BYTES;
+    return n_keys * (double)p->n_kv_heads * row;
+}
+
+/* Do keys and values exceed the second-level cache? Prefetching data that is already
+ * there costs up to 20 %, not prefetching distant data half of the speed (benchmarks,
+ * group decode). */
+static bool
+is_far(const attn_problem *p)
+{
+    return key_bytes(p) > (double)NEAR_BYTES;
 }
 
 /* Rows of keys, or of values, that lie array->row_stride bytes apart. All are of one block,

@@ -24,9 +24,10 @@ typedef struct {
 
 typedef struct {
     task_rows rows;
-    bool reads_ahead; /* prefetches keys and values: no other task reads them first */
-    bool reads_once;  /* prefetches those that are read once past the larger caches */
-    bool ends_head;   /* prefetches those of the next head */
+    bool reads_ahead;  /* prefetches keys and values: no other task reads them first */
+    bool reads_once;   /* prefetches those that are read once past the larger caches */
+    bool reads_bursts; /* reads a group in order before it reads it out of order */
+    bool ends_head;    /* prefetches those of the next head */
     ptrdiff_t
         values_prefetched; /* key of the block whose values were prefetched already */
     ptrdiff_t value_width; /* Dv rounded up to whole vectors */

@@ -9,6 +9,7 @@ enum {
     GROUPS_AHEAD = 2, /* groups between prefetching rows and reading them */
     VALUES_AHEAD =
         4096, /* bytes from values that are read to those that are prefetched once */
+    BURST_BYTES = 1 << 14, /* that the first-level cache holds beside everything else */
     STREAM_ROWS = 2, /* with so few rows, the CPU prefetches what is read in order */
 };
 
@@ -34,6 +35,17 @@ prefetches_once(const work *w, const attn_array *array, ptrdiff_t dim)
     return w->reads_once && is_read_in_order(array, dim);
 }
 
+/* Are rows of this array, LANES keys or a group of values, read in order, line by line, before
+ * they are read out of order? Then the CPU prefetches them on its own. */
+static bool
+reads_bursts(const work *w, const attn_array *array, ptrdiff_t dim)
+{
+    ptrdiff_t n = array == &w->rows.p->key ? LANES : KEY_GROUP;
+
+    return w->reads_bursts && dim % LANES == 0 && is_read_in_order(array, dim) &&
+           n * array->row_stride <= BURST_BYTES;
+}
+
 /* The group that is read GROUPS_AHEAD groups after group `step` of a block: its keys
  * come first, then its values, then the next block's keys. */
 static prefetch
@@ -50,9 +62,10 @@ look_ahead(const work *w, const block *b, ptrdiff_t step)
     }
     key_run run = value ? values_of(&w->rows, first, KEY_GROUP)
                         : keys_of(&w->rows, first, KEY_GROUP);
-    bool by_itself = is_stream(w, run.array, run.dim);
-    return by_itself || prefetches_once(w, run.array, run.dim) ? (prefetch){.n_rows = 0}
-                                                               : run_prefetch(run);
+    bool by_itself = is_stream(w, run.array, run.dim) ||
+                     reads_bursts(w, run.array, run.dim) ||
+                     prefetches_once(w, run.array, run.dim);
+    return by_itself ? (prefetch){.n_rows = 0} : run_prefetch(run);
 }
 
 /* Are keys and values prefetched as one stream, group by group, a block's keys and then its
@@ -78,7 +91,8 @@ next_in_stream(const work *w, const block *b, ptrdiff_t first)
     const attn_array *key = &w->rows.p->key;
     ptrdiff_t dim = w->rows.p->head_dim;
 
-    if (!w->reads_ahead || !(is_stream(w, key, dim) || prefetches_once(w, key, dim))) {
+    if (!w->reads_ahead || reads_bursts(w, key, dim) ||
+        !(is_stream(w, key, dim) || prefetches_once(w, key, dim))) {
         return (key_run){.at = NULL};
     }
     if (first + KEY_GROUP >= b->end && is_one_stream(w)) {

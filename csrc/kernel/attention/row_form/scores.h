@@ -168,11 +168,13 @@ score_keys(const work *w, const key_lanes *keys, const int rows, int n_vec,
 }
 
 /* How many vectors of keys are taken at a time, of those that hold the next n. Where a vector
- * is a single number two would be code that gains nothing. */
+ * is a single number two would be code that gains nothing; bursts are better short. */
 static int
-vectors_at_once(const work *w, ptrdiff_t n)
+vectors_at_once(const work *w, ptrdiff_t n, bool in_bursts)
 {
-    return LANES > 1 && w->rows.task->n_rows == 1 && n > LANES ? 2 : 1;
+    bool two = LANES > 1 && w->rows.task->n_rows == 1 && n > LANES;
+
+    return two && !in_bursts ? 2 : 1;
 }
 
 static INLINE void
@@ -219,16 +221,21 @@ score_group(work *w, const block *b, ptrdiff_t k)
     key_lanes keys = {.at = run.at,
                       .row = run.array->row_stride,
                       .next = look_ahead(w, b, k / KEY_GROUP)};
+    bool in_bursts = false;
 
     if (n % LANES == 0 && reads_in_place(run.array, run.dim, kind)) {
         keys.touch = next_in_stream(w, b, first).at;
+        in_bursts = reads_bursts(w, run.array, run.dim);
     } else {
         keys.at = gather_keys(w, &run);
         keys.row = w->rows.key_width * (ptrdiff_t)sizeof(operand);
         kind = AS_OPERANDS;
     }
     for (ptrdiff_t lane = 0, taken; lane < n; lane += taken) {
-        int n_vec = vectors_at_once(w, n - lane);
+        int n_vec = vectors_at_once(w, n - lane, in_bursts);
+        if (in_bursts) {
+            touch_lines(keys.at, LANES * keys.row / CACHE_LINE);
+        }
         score_keys_of_rows(w, &keys, n_vec, w->scores + k + lane, kind);
         taken = n_vec * LANES;
         keys.at += taken * keys.row;

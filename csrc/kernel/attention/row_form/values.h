@@ -6,6 +6,13 @@
 #include "kernel/attention/row_form/weights.h"
 #include "kernel/gemm/few_rows.h"
 
+/* Are values of the task read some columns at a time, since not all sums fit in registers? */
+static bool
+takes_columns_apart(const few_rows_product *m, ptrdiff_t width)
+{
+    return m->base.n_rows * width / LANES > PANEL_ROWS * TILE_VECTORS;
+}
+
 /* Adds the weighted values of n keys from key k of the block on to its sums. */
 static void
 add_weighted_values(work *w, const block *b, ptrdiff_t k, ptrdiff_t n)
@@ -35,6 +42,9 @@ add_weighted_values(work *w, const block *b, ptrdiff_t k, ptrdiff_t n)
         m.base.b_row = values.row * (ptrdiff_t)sizeof(operand);
         m.b_ahead = 0;
         kind = AS_OPERANDS;
+    } else if (takes_columns_apart(&m, width) &&
+               reads_bursts(w, run.array, value_dim)) {
+        touch_lines(run.at, n * run.array->row_stride / CACHE_LINE);
     }
     if (b->coverage == ATTN_SEE_ALL || all_finite(values, n_steps, value_dim)) {
         multiply_few_rows(m, width / LANES, kind);
