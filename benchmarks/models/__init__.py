@@ -2,6 +2,7 @@
 
 encoders, decoders, generation, reuse, translation, sentences, pairs, pictures,
 training, loading                what is measured
+accuracy                         what 8 and 4 bits change in a trained model
 in_transformers                  attnpy within Hugging Face's models
 rows                             which cases, and what they should reach
 folders                          random weights that every library reads

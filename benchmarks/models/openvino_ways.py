@@ -15,11 +15,11 @@ HINTS = {"float32": "f32", "bfloat16": "bf16", "int8": "f32"}
 core = functools.cache(lambda: openvino.Core())
 
 
-def compiled(model, case, n_threads):
+def compiled(model, dtype, n_threads):
     """The model for this dtype and number of threads, and nobody's CPU to itself."""
     config = {
-        "INFERENCE_PRECISION_HINT": HINTS[case.dtype],
-        "KV_CACHE_PRECISION": HINTS[case.dtype],  # 8 bits unless it is said
+        "INFERENCE_PRECISION_HINT": HINTS[dtype],
+        "KV_CACHE_PRECISION": HINTS[dtype],  # 8 bits unless it is said
         "INFERENCE_NUM_THREADS": n_threads,
         "NUM_STREAMS": 1,
         "PERFORMANCE_HINT": "LATENCY",
@@ -29,15 +29,16 @@ def compiled(model, case, n_threads):
     return core().compile_model(model, "CPU", config)
 
 
-def quantized(graph, case):
-    """The graph in 8 bits by NNCF, which looks at some texts first."""
+def random_texts(name):
+    """Texts for a model with random weights, (1, L) each."""
+    rng, n_words = np.random.default_rng(4), folders.CONFIGS[name]["vocab_size"]
+    return [rng.integers(1, n_words, (1, 64)) for _ in range(100)]
+
+
+def quantized(graph, texts):
+    """The graph in 8 bits by NNCF, which looks at these texts (1, L) first."""
 
     def write(path):
-        rng, n_words = (
-            np.random.default_rng(4),
-            folders.CONFIGS[case.model]["vocab_size"],
-        )
-        texts = (rng.integers(1, n_words, (1, 64)) for _ in range(100))
         samples = [exported.inputs(ids, np.ones(ids.shape, bool)) for ids in texts]
         found = nncf.quantize(
             core().read_model(graph),
@@ -55,12 +56,12 @@ def encoder_ways(case, arrays, n_threads):
     ids, exists = case.ids(), case.exists()
     graph = exported.graph(folders.folder(case.model))
     if case.dtype == "int8":
-        graph = quantized(graph, case)
+        graph = quantized(graph, random_texts(case.model))
 
     def request(batch, length):
         model = core().read_model(graph)
         model.reshape({key: [batch, length] for key in exported.INPUTS})
-        return compiled(model, case, n_threads).create_infer_request()
+        return compiled(model, case.dtype, n_threads).create_infer_request()
 
     def call(run, *arrays):
         inputs = exported.inputs(*arrays)
@@ -84,7 +85,7 @@ def encoder_ways(case, arrays, n_threads):
 @functools.lru_cache(maxsize=1)
 def decoder_run(name, case, n_threads):
     """The compiled model; one of Qwen2-0.5B's is 2 GB."""
-    return compiled(decoder(name), case, n_threads)
+    return compiled(decoder(name), case.dtype, n_threads)
 
 
 def decoder(name):

@@ -149,7 +149,9 @@ def onnxruntime_ways(case, pairs, n_threads):
 
 def openvino_ways_of_pairs(case, pairs, n_threads):
     model = openvino_ways.core().read_model(graph(case.model))
-    request = openvino_ways.compiled(model, case, n_threads).create_infer_request()
+    request = openvino_ways.compiled(
+        model, case.dtype, n_threads
+    ).create_infer_request()
     yield from graph_ways(
         lambda inputs: request.infer(inputs, share_inputs=True)[0], case, pairs
     )

@@ -139,7 +139,7 @@ def openvino_way(case, arrays, n_threads):
     pixels = theirs(case)
     model = openvino_ways.core().read_model(graph())
     model.reshape({INPUT: list(pixels.shape)})
-    run = openvino_ways.compiled(model, case, n_threads).create_infer_request()
+    run = openvino_ways.compiled(model, case.dtype, n_threads).create_infer_request()
     more = {"share_inputs": True, "share_outputs": True}
     call = partial(run.infer, {INPUT: pixels}, **more)
     yield Way("static shapes", lambda: call()[0], case.read)
