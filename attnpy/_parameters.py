@@ -23,6 +23,7 @@ from attnpy._quantized import (
     QuantizedTable,
     QuantizedWeight,
     arrays_of,
+    narrowed,
     options_of,
     replaced,
 )
@@ -173,6 +174,9 @@ def load_state_dict(self: object, state: Mapping[str, ArrayLike]) -> None:
         name: _checks.array(value, f"state[{name!r}]")
         for name, value in _checks.mapping(state, "state").items()
     }
+    for name, (array, _) in quantised.items():
+        if f"{name}.codes" in given:
+            given[f"{name}.codes"] = narrowed(_weight(array), given[f"{name}.codes"])
     check_shapes(own, {name: array.shape for name, array in given.items()})
     attributes: list[tuple[object, str, object]] = []
     for name, (array, places) in quantised.items():

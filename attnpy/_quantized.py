@@ -1,4 +1,4 @@
-"""Matrices of 8 or 4 bits, for models that are only run."""
+"""Matrices of 4 to 8 bits, for models that are only run."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
     from attnpy._typing import Array
 
-# Of the core, csrc/core/quantized.h: rows of a column that are next to each other, and
-# to whose multiple they are filled up; the longest group, of codes of 8 bits and of 4.
-QUAD, CODE_ROWS = 4, 8
-LEAST_GROUP, MOST_ROWS = 16, {8: 65536, 4: 128}
+# Of the core, csrc/core/quantized.h: rows of a column that are next to each other; and,
+# by the bits of a code, rows that lie together, and those of the longest group.
+QUAD, UNITS = 4, {8: 8, 6: 16, 5: 32, 4: 8}
+LEAST_GROUP, MOST_ROWS = 16, {8: 65536, 6: 128, 5: 128, 4: 128}
 CHAIN = 128  # ATTN_BLOCK: longer groups are its multiples
 ACTIVATIONS = ("float", "int8")
 FLOATS = ("float32", "float16")  # of scales
@@ -63,7 +63,7 @@ class Parts(NamedTuple):
 
 @_keywords.answering
 class QuantizedWeight:
-    r"""A matrix of 8 or 4 bits, which a layer takes in place of an array.
+    r"""A matrix of 4 to 8 bits, which a layer takes in place of an array.
 
     `quantize` makes one of a matrix; `from_blocks` of codes and scales that are there.
     It cannot be written to. A product with it has the same bits on every CPU.
@@ -76,7 +76,7 @@ class QuantizedWeight:
         That of the matrix which it stands for: what products with it return is of the
         dtype that a product with that would have.
     bits : int
-        Of a code: 8 or 4.
+        Of a code: 8, 6, 5 or 4.
     group : int
         Rows that share a scale; the last group of a column may be shorter. K or more
         where the whole column has one.
@@ -133,19 +133,20 @@ class QuantizedWeight:
         Parameters
         ----------
         codes : array_like of int, shape (K, M)
-            -128 to 127, or with 4 bits 0 to 15.
+            -128 to 127 with 8 bits; else 0 to 15, 31 or 63 with 4, 5 and 6.
         scale : array_like, shape (groups, M)
             Of each group of rows: float32 or float16, in which they are kept. int8 with
             `coarse_scale`.
         minimum : array_like, shape (groups, M), optional
             What is added to the numbers of a group: of the dtype of `scale`.
-        bits : {8, 4}, optional
+        bits : {8, 6, 5, 4}, optional
             Of a code, as they are kept.
         group : int, optional
-            How many rows a group has, a multiple of 16 and at most 128; above, with 8
-            bits, a multiple of 128 up to 65,536. The last one may be shorter.
+            How many rows a group has, a multiple of 16 and at most 128; with 5 bits a
+            multiple of 32; above, with 8 bits, a multiple of 128 up to 65,536. The last
+            one may be shorter.
         zero : int, optional
-            Subtracted from codes of 4 bits, 0 to 15.
+            Subtracted from codes of 4 to 6 bits: such a code itself.
         coarse_scale, coarse_minimum : array_like, shape (blocks, M), optional
             float16: what `scale` and `minimum`, which are int8 then, are multiplied by.
         groups_per_block : int, optional
@@ -189,8 +190,8 @@ class QuantizedWeight:
         coarse_minimum = _optional(coarse_minimum, "coarse_minimum")
         if array.ndim != 2:
             raise ValueError(f"codes: expected (K, M), got shape {array.shape}")
-        low, high = (-128, 127) if bits == 8 else (0, 15)
-        if array.dtype != (np.int8 if bits == 8 else np.uint8) or bits == 4:
+        low, high = (-128, 127) if bits == 8 else (0, (1 << bits) - 1)
+        if array.dtype != np.int8 or bits < 8:
             array = _checks.integers(array, "codes", low, high)
         n_rows, n_columns = array.shape
         shape = -(-n_rows // group), n_columns
@@ -259,15 +260,14 @@ class QuantizedWeight:
         """Return codes, less `zero`, of some columns, (n, K)."""
         parts = self._parts
         panel, column = np.divmod(columns, PANEL_COLUMNS)
-        n_lines = _code_rows(parts.n_rows) * parts.bits // (8 * QUAD)
+        n_lines = _code_rows(parts.n_rows, parts.bits) * parts.bits // (8 * QUAD)
         n_panels = -(-parts.n_columns // PANEL_COLUMNS)
         quads = parts.codes.view(np.uint32)  # NumPy copies four bytes as fast as one
         quads = quads.reshape(n_panels, n_lines, PANEL_COLUMNS)
         taken: Array = quads[panel, :, column]  # (n, lines)
         taken = taken.view(np.uint8).reshape(len(columns), n_lines, QUAD)
-        if parts.bits == 4:
-            taken = np.stack([taken & 15, taken >> 4], axis=2)
-            taken = taken - np.uint8(parts.zero)  # modulo 256
+        if parts.bits < 8:
+            taken = _of_lines(taken, parts.bits) - np.uint8(parts.zero)  # modulo 256
         taken = taken.view(np.int8).reshape(len(columns), -1)
         return taken[:, : parts.n_rows]
 
@@ -346,7 +346,7 @@ class QuantizedTable:
 
     @property
     def bits(self) -> int:
-        """Of a code: 8 or 4."""
+        """Of a code: 8, 6, 5 or 4."""
         return self.T.bits
 
     def __getitem__(self, rows: ArrayLike | slice) -> Array:
@@ -396,19 +396,21 @@ def options_of(weight: QuantizedWeight) -> tuple[int, int, bool]:
 def arrays_of(weight: QuantizedWeight) -> dict[str, Array]:
     """Return what `state_dict` has of a matrix, by row and column.
 
-    Codes of 4 bits are two in a byte, of which the lower half is the first row's.
+    Codes of 4 bits are two in a byte, of which the lower half is the first row's. Of 5
+    and 6 bits the lower four are so, and further rows have the bits above these, 8 or 4
+    in a byte, the first row's lowest.
     """
     parts = weight._parts
     codes: Array = np.empty(weight.shape, np.uint8)
     for columns in column_blocks(*weight.shape):
         some = np.arange(columns.start, columns.stop)
         codes[:, columns] = weight._codes(some).T.view(np.uint8)
-    if parts.bits == 4:
-        codes = _in_pairs(codes + np.uint8(parts.zero))
+    if parts.bits < 8:
+        codes = _in_bytes(codes + np.uint8(parts.zero), parts.bits)
     n_groups = -(-parts.n_rows // parts.group)
     n_blocks = -(-n_groups // parts.groups_per_block)
     found: dict[str, Array] = {
-        "codes": codes if parts.bits == 4 else codes.view(np.int8)
+        "codes": codes if parts.bits < 8 else codes.view(np.int8)
     }
     for name in FACTORS:
         line = getattr(parts, name)
@@ -421,9 +423,8 @@ def arrays_of(weight: QuantizedWeight) -> dict[str, Array]:
 def replaced(weight: QuantizedWeight, arrays: Mapping[str, Array]) -> QuantizedWeight:
     """Return one of the same sizes and kind, with what `arrays_of` returns."""
     parts, codes = weight._parts, arrays["codes"]
-    if parts.bits == 4:
-        codes = np.stack([codes & 15, codes >> 4], 1).reshape(-1, parts.n_columns)
-        codes = codes[: parts.n_rows]
+    if parts.bits < 8:
+        codes = _of_bytes(codes, parts.bits, parts.n_rows)
     return QuantizedWeight.from_blocks(
         codes,
         bits=parts.bits,
@@ -434,6 +435,21 @@ def replaced(weight: QuantizedWeight, arrays: Mapping[str, Array]) -> QuantizedW
         dtype=weight.dtype,
         **{name: arrays[name] for name in FACTORS if name in arrays},
     )
+
+
+def narrowed(weight: QuantizedWeight, codes: Array) -> Array:
+    """Return codes of a state for `replaced`, whatever form they have.
+
+    Codes of 5 and 6 bits have been int8 (K, M) in files, less `zero`. What has no such
+    form, or is out of range, is returned as it is.
+    """
+    parts = weight._parts
+    if parts.bits in (8, 4) or codes.dtype != np.int8 or codes.shape != weight.shape:
+        return codes
+    wide = codes.astype(np.int16) + parts.zero
+    if wide.size and not 0 <= wide.min() <= wide.max() < 1 << parts.bits:
+        return codes
+    return _in_bytes(wide.astype(np.uint8), parts.bits)
 
 
 class Packing:
@@ -447,28 +463,26 @@ class Packing:
             zero,
         )
         n_panels = -(-n_columns // PANEL_COLUMNS)
-        n_bytes = _code_rows(n_rows) * n_panels * PANEL_COLUMNS * bits // 8
+        n_bytes = _code_rows(n_rows, bits) * n_panels * PANEL_COLUMNS * bits // 8
         _checks.memory("QuantizedWeight", np.uint8, (n_bytes,))
         # Not numpy.zeros, whose memory is not in huge pages.
         memory = np.empty(n_bytes + CACHE_LINE, np.uint8)
         first = -memory.ctypes.data % CACHE_LINE
         self.codes = memory[first : first + n_bytes]
-        self.codes[...] = 0 if bits == 8 else zero * 17
+        if n_columns % PANEL_COLUMNS:  # `write` leaves the last ones of a panel
+            self.write(n_columns, np.full((n_rows, -n_columns % PANEL_COLUMNS), zero))
 
     def write(self, first: int, codes: Array) -> None:
-        """Take codes (K, n) of columns from `first` on, the first of a panel."""
-        n_lines = _code_rows(self.n_rows) // QUAD
+        """Take codes (K, n) of columns from `first` on."""
         n = codes.shape[1]
-        fill = 0 if self.bits == 8 else self.zero
-        rows = np.full((n_lines * QUAD, n), fill, np.uint8)
+        rows = np.full((_code_rows(self.n_rows, self.bits), n), self.zero, np.uint8)
         rows[: self.n_rows] = codes.view(np.uint8) if codes.itemsize == 1 else codes
-        quads: Array = rows.reshape(n_lines, QUAD, n)
+        quads: Array = rows.reshape(-1, QUAD, n)
         quads = quads.transpose(2, 0, 1)  # (n, lines, QUAD)
-        if self.bits == 4:
-            quads = quads[:, 0::2] | quads[:, 1::2] << 4
-            n_lines //= 2
+        if self.bits < 8:
+            quads = _in_lines(quads, self.bits)
         n_panels = -(-self.n_columns // PANEL_COLUMNS)
-        panels = self.codes.reshape(n_panels, n_lines, PANEL_COLUMNS, QUAD)
+        panels = self.codes.reshape(n_panels, quads.shape[1], PANEL_COLUMNS, QUAD)
         panel, column = np.divmod(np.arange(first, first + n), PANEL_COLUMNS)
         panels[panel, :, column] = quads
 
@@ -544,11 +558,69 @@ def of_columns(
     return made(packing, kind, group, groups_per_block, rounds, scale, minimum)
 
 
-def _in_pairs(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return codes of 4 bits (K, M) as (K / 2 rounded up, M), two in a byte."""
-    pairs = codes[0::2].copy()
-    pairs[: len(codes) // 2] |= codes[1::2] << 4
-    return pairs
+def _in_lines(quads: Array, bits: int) -> Array:
+    """Return codes of fewer than 8 bits (n, quads, QUAD) in the lines of the core.
+
+    Lines are (n, lines, QUAD): of each unit, two quads in each line, then one of all
+    bits above the fourth.
+    """
+    n, above = len(quads), bits - 4
+    per_unit = UNITS[bits] // QUAD
+    units = quads.reshape(n, -1, per_unit, QUAD)
+    lines = units[:, :, 0::2] & 15 | units[:, :, 1::2] << 4
+    if above:
+        shifts = above * np.arange(per_unit, dtype=np.uint8)[:, None]
+        high = np.bitwise_or.reduce(units >> 4 << shifts, axis=2, keepdims=True)
+        lines = np.concatenate([lines, high], axis=2)
+    return lines.reshape(n, -1, QUAD)
+
+
+def _of_lines(lines: Array, bits: int) -> Array:
+    """Return what `_in_lines` was given."""
+    n, above = len(lines), bits - 4
+    per_unit = UNITS[bits] // QUAD
+    units = lines.reshape(n, -1, per_unit // 2 + (above > 0), QUAD)
+    pairs = units[:, :, : per_unit // 2]
+    quads = np.stack([pairs & 15, pairs >> 4], axis=3)
+    quads = quads.reshape(n, -1, per_unit, QUAD)
+    if above:
+        shifts = above * np.arange(per_unit, dtype=np.uint8)[:, None]
+        quads |= (units[:, :, -1:] >> shifts & (1 << above) - 1) << 4
+    return quads.reshape(n, -1, QUAD)
+
+
+def _in_bytes(codes: Array, bits: int) -> Array:
+    """Return codes of fewer than 8 bits (K, M) as `arrays_of` says, (bytes, M)."""
+    planes = [_merged(codes & 15, 4)]
+    if bits > 4:
+        planes.append(_merged(codes >> 4, bits - 4))
+    return np.concatenate(planes)
+
+
+def _of_bytes(rows: Array, bits: int, n_rows: int) -> Array:
+    """Return what `_in_bytes` was given, (K, M)."""
+    n_pairs = -(-n_rows // 2)
+    codes = _divided(rows[:n_pairs], 4)[:n_rows]
+    if bits > 4:
+        codes |= _divided(rows[n_pairs:], bits - 4)[:n_rows] << 4
+    return codes
+
+
+def _merged(numbers: Array, bits: int) -> Array:
+    """Return numbers of so many bits, 1 to 4, some rows (K, M) in one of bytes."""
+    each = 8 // bits
+    merged = numbers[0::each].copy()
+    for i in range(1, each):
+        some = numbers[i::each]
+        merged[: len(some)] |= some << bits * i
+    return merged
+
+
+def _divided(merged: Array, bits: int) -> Array:
+    """Return what `_merged` was given, and 0 behind it."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
+    numbers = merged[:, None] >> shifts & (1 << bits) - 1
+    return numbers.reshape(-1, merged.shape[1])
 
 
 def _in_panels(rows: Array) -> Array:
@@ -602,8 +674,8 @@ def column_blocks(n_rows: int, n_columns: int) -> Iterator[slice]:
         yield slice(start, min(start + step, n_columns))
 
 
-def _code_rows(n_rows: int) -> int:
-    return -(-n_rows // CODE_ROWS) * CODE_ROWS
+def _code_rows(n_rows: int, bits: int) -> int:
+    return -(-n_rows // UNITS[bits]) * UNITS[bits]
 
 
 def _described(weight: QuantizedWeight, shape: tuple[int, int]) -> str:
@@ -632,17 +704,20 @@ def _judged_sizes(
 ) -> tuple[int, int, int, int]:
     """Return the numbers that say how codes are kept, or say what is wrong."""
     bits = _checks.size(bits, "bits")
-    if bits not in (8, 4):
-        raise ValueError(f"bits: expected 8 or 4, got {bits}")
+    if bits not in UNITS:
+        raise ValueError(f"bits: expected 8, 6, 5 or 4, got {bits}")
     group = _checks.count(group, "group")
-    if group > MOST_ROWS[bits] or group % (CHAIN if group > CHAIN else LEAST_GROUP):
+    unit = CHAIN if group > CHAIN else max(LEAST_GROUP, UNITS[bits])
+    if group > MOST_ROWS[bits] or group % unit:
+        above = ", or of 128 up to 65536" if bits == 8 else ""
         raise ValueError(
-            f"group: expected a multiple of 16 up to 128, or with 8 bits of 128 up to "
-            f"65536, got {group}"
+            f"group: expected a multiple of {max(LEAST_GROUP, UNITS[bits])} up to 128"
+            f"{above} with {bits} bits, got {group}"
         )
     zero = _checks.size(zero, "zero")
-    if zero > (0 if bits == 8 else 15):
-        raise ValueError(f"zero: expected 0 with 8 bits, 0 to 15 with 4, got {zero}")
+    most = 0 if bits == 8 else (1 << bits) - 1
+    if zero > most:
+        raise ValueError(f"zero: expected 0 to {most} with {bits} bits, got {zero}")
     per_block = _checks.count(groups_per_block, "groups_per_block")
     if per_block > LARGEST:
         raise ValueError(
@@ -709,7 +784,7 @@ def _checked_parts(state: Any) -> Parts:
             f"{type(parts.like).__name__}"
         )
     kind = judged_dtype(parts.like.dtype, "QuantizedWeight: dtype")
-    n_bytes = _code_rows(n_rows) * n_panels * PANEL_COLUMNS * bits // 8
+    n_bytes = _code_rows(n_rows, bits) * n_panels * PANEL_COLUMNS * bits // 8
     codes = _line(parts.codes, "codes", ("uint8",), n_bytes)
     scale = _lines(parts.scale, parts.coarse_scale, "scale", n_fine, n_coarse)
     minimum: tuple[Array | None, Array | None] = (None, None)

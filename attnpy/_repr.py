@@ -116,7 +116,9 @@ def _of_parameters(layer: object) -> dict[str, Any]:
     }
     bits = {f"int{array.bits}" for array in arrays if hasattr(array, "bits")}
     if bits:
-        found["weights"] = Plain(" and ".join(sorted(bits)))
+        *others, last = sorted(bits)
+        named = [", ".join(others), last] if others else [last]
+        found["weights"] = Plain(" and ".join(named))
     if not all(isinstance(x, np.ndarray) or hasattr(x, "bits") for x in arrays):
         found["packed"] = Plain(True)
     return found

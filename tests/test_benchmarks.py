@@ -842,16 +842,19 @@ def test_gguf_files_give_the_scores_of_their_numbers(
     assert matrices == (2 * layer + 32 * 50) // 32 * each + vectors
 
 
-def test_blocks_of_q4_k_are_near_their_numbers():
+@pytest.mark.parametrize(
+    ("kind", "size", "most"), [("Q4_K", 288, 0.085), ("Q6_K", 420, 0.02)]
+)
+def test_blocks_of_k_forms_are_near_their_numbers(kind, size, most):
     gguf = pytest.importorskip("gguf")
     numbers = np.random.default_rng(0).standard_normal((6, 512), np.float32)
     numbers[1] = 0
     numbers[2] = 3  # all are positive
-    blocks = gguf_files.q4_k(numbers)
-    assert blocks.shape == (6, 288)
-    error = gguf.dequantize(blocks, gguf.GGMLQuantizationType.Q4_K) - numbers
+    blocks = gguf_files.OWN[kind](numbers)
+    assert blocks.shape == (6, size)
+    error = gguf.dequantize(blocks, gguf.GGMLQuantizationType[kind]) - numbers
     assert np.abs(error[1]).max() == 0 and np.abs(error[2]).max() < 0.02
-    assert np.sqrt((error**2).mean()) < 0.085
+    assert np.sqrt((error**2).mean()) < most
 
 
 @pytest.mark.parametrize("system", ["attnpy", *model_rows.INTEGER_ENCODERS])

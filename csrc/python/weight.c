@@ -171,13 +171,14 @@ is_size(npy_intp n)
 static bool
 are_groups(const attn_quantized *q)
 {
-    ptrdiff_t most = q->bits == 8 ? ATTN_MAX_GROUP : ATTN_BLOCK;
+    bool narrow = q->bits >= 4 && q->bits <= 6;
+    ptrdiff_t most = narrow ? ATTN_BLOCK : ATTN_MAX_GROUP;
     ptrdiff_t unit = q->group > ATTN_BLOCK ? ATTN_BLOCK : ATTN_LEAST_GROUP;
 
-    return (q->bits == 8 ? q->zero == 0
-                         : q->bits == 4 && q->zero >= 0 && q->zero < 16) &&
+    return (narrow ? q->zero >= 0 && q->zero < 1 << q->bits
+                   : q->bits == 8 && q->zero == 0) &&
            q->group > 0 && q->group <= most && q->group % unit == 0 &&
-           q->groups_per_block > 0;
+           q->group % attn_code_unit(q->bits) == 0 && q->groups_per_block > 0;
 }
 
 /* Reads the codes and what they are multiplied by; false unless all are as the core expects
@@ -186,7 +187,7 @@ static bool
 read_codes(py_weight *w)
 {
     attn_quantized *q = &w->quantized;
-    npy_intp n_rows = w->shape[0], n_codes;
+    npy_intp n_rows = w->shape[0], n_bytes;
 
     if (!is_size(n_rows) || !is_size(w->shape[1]) || !are_groups(q)) {
         return false;
@@ -194,9 +195,9 @@ read_codes(py_weight *w)
     npy_intp n_panels = attn_divide_up(w->shape[1], ATTN_PANEL_COLUMNS);
     npy_intp n_groups = attn_divide_up(n_rows, q->group);
     npy_intp n_blocks = attn_divide_up(n_groups, q->groups_per_block);
-    if (__builtin_mul_overflow(attn_code_rows(n_rows) * ATTN_PANEL_COLUMNS, n_panels,
-                               &n_codes) ||
-        !is_line(w->array, NPY_UBYTE, n_codes / (8 / q->bits)) ||
+    npy_intp n_eighths = attn_code_rows(n_rows, q->bits) * ATTN_PANEL_COLUMNS / 8;
+    if (__builtin_mul_overflow(n_eighths * q->bits, n_panels, &n_bytes) ||
+        !is_line(w->array, NPY_UBYTE, n_bytes) ||
         !read_factors(w->factors[0], w->factors[1], n_panels * n_groups,
                       n_panels * n_blocks, &q->scale)) {
         return false;

@@ -25,17 +25,22 @@ static inline v_bytes v_load_bytes(const char *p)
     return _mm256_loadu_si256((const __m256i *)(const void *)p);
 }
 
-static inline v_bytes v_lower_bytes(const char *p, int zero)
+static inline v_bytes v_narrow_bytes(const char *p, const char *above, const int i,
+                                     const int n, int zero)
 {
-    v_bytes lower = _mm256_and_si256(v_load_bytes(p), _mm256_set1_epi8(15));
-    return _mm256_sub_epi8(lower, _mm256_set1_epi8((char)zero));
-}
+    v_bytes codes = v_load_bytes(p);
 
-static inline v_bytes v_upper_bytes(const char *p, int zero)
-{
-    v_bytes upper =
-        _mm256_and_si256(_mm256_srli_epi16(v_load_bytes(p), 4), _mm256_set1_epi8(15));
-    return _mm256_sub_epi8(upper, _mm256_set1_epi8((char)zero));
+    codes = i % 2 == 0 ? codes : _mm256_srli_epi16(codes, 4);
+    codes = _mm256_and_si256(codes, _mm256_set1_epi8(15));
+    if (n > 0) {
+        const int shift = n * i - 4;
+        v_bytes high = v_load_bytes(above);
+        high = shift > 0 ? _mm256_srli_epi16(high, shift)
+                         : _mm256_slli_epi16(high, -shift);
+        high = _mm256_and_si256(high, _mm256_set1_epi8((char)(((1 << n) - 1) << 4)));
+        codes = _mm256_or_si256(codes, high);
+    }
+    return _mm256_sub_epi8(codes, _mm256_set1_epi8((char)zero));
 }
 
 static inline __m128i load_half(const char *p)
@@ -48,17 +53,22 @@ static inline v_quads v_load_quads(const char *p)
     return _mm256_cvtepi8_epi16(load_half(p));
 }
 
-static inline v_quads v_lower_quads(const char *p, int zero)
+static inline v_quads v_narrow_quads(const char *p, const char *above, const int i,
+                                     const int n, int zero)
 {
-    v_quads wide = _mm256_cvtepu8_epi16(load_half(p));
-    return _mm256_sub_epi16(_mm256_and_si256(wide, _mm256_set1_epi16(15)),
-                            _mm256_set1_epi16((short)zero));
-}
+    v_quads codes = _mm256_cvtepu8_epi16(load_half(p));
 
-static inline v_quads v_upper_quads(const char *p, int zero)
-{
-    v_quads wide = _mm256_cvtepu8_epi16(load_half(p));
-    return _mm256_sub_epi16(_mm256_srli_epi16(wide, 4), _mm256_set1_epi16((short)zero));
+    codes = i % 2 == 0 ? _mm256_and_si256(codes, _mm256_set1_epi16(15))
+                       : _mm256_srli_epi16(codes, 4);
+    if (n > 0) {
+        const int shift = n * i - 4;
+        v_quads high = _mm256_cvtepu8_epi16(load_half(above));
+        high = shift > 0 ? _mm256_srli_epi16(high, shift)
+                         : _mm256_slli_epi16(high, -shift);
+        high = _mm256_and_si256(high, _mm256_set1_epi16((short)(((1 << n) - 1) << 4)));
+        codes = _mm256_or_si256(codes, high);
+    }
+    return _mm256_sub_epi16(codes, _mm256_set1_epi16((short)zero));
 }
 
 static inline void v_store_ready(code *p, v_quads quads)

@@ -19,17 +19,22 @@ static inline v_dots v_begin_dots(int32_t begin) { return _mm512_set1_epi32(begi
 
 static inline v_bytes v_load_bytes(const char *p) { return _mm512_loadu_si512(p); }
 
-static inline v_bytes v_lower_bytes(const char *p, int zero)
+static inline v_bytes v_narrow_bytes(const char *p, const char *above, const int i,
+                                     const int n, int zero)
 {
-    v_bytes lower = _mm512_and_si512(v_load_bytes(p), _mm512_set1_epi8(15));
-    return _mm512_sub_epi8(lower, _mm512_set1_epi8((char)zero));
-}
+    v_bytes codes = v_load_bytes(p);
 
-static inline v_bytes v_upper_bytes(const char *p, int zero)
-{
-    v_bytes upper =
-        _mm512_and_si512(_mm512_srli_epi16(v_load_bytes(p), 4), _mm512_set1_epi8(15));
-    return _mm512_sub_epi8(upper, _mm512_set1_epi8((char)zero));
+    codes = i % 2 == 0 ? codes : _mm512_srli_epi16(codes, 4);
+    codes = _mm512_and_si512(codes, _mm512_set1_epi8(15));
+    if (n > 0) {
+        const int shift = n * i - 4;
+        v_bytes high = v_load_bytes(above);
+        high = shift > 0 ? _mm512_srli_epi32(high, (unsigned)shift)
+                         : _mm512_slli_epi32(high, (unsigned)-shift);
+        high = _mm512_and_si512(high, _mm512_set1_epi8((char)(((1 << n) - 1) << 4)));
+        codes = _mm512_or_si512(codes, high);
+    }
+    return _mm512_sub_epi8(codes, _mm512_set1_epi8((char)zero));
 }
 
 static inline v_quads v_load_quads(const char *p)
@@ -37,14 +42,10 @@ static inline v_quads v_load_quads(const char *p)
     return _mm512_xor_si512(v_load_bytes(p), _mm512_set1_epi8(-128));
 }
 
-static inline v_quads v_lower_quads(const char *p, int zero)
+static inline v_quads v_narrow_quads(const char *p, const char *above, const int i,
+                                     const int n, int zero)
 {
-    return v_lower_bytes(p, zero - OFFSET);
-}
-
-static inline v_quads v_upper_quads(const char *p, int zero)
-{
-    return v_upper_bytes(p, zero - OFFSET);
+    return v_narrow_bytes(p, above, i, n, zero - OFFSET);
 }
 
 static inline void v_store_ready(code *p, v_quads quads)

@@ -26,26 +26,26 @@ static inline v_bytes v_load_bytes(const char *p)
     return vld1q_s8((const int8_t *)p);
 }
 
-static inline v_bytes v_lower_bytes(const char *p, int zero)
+static inline v_bytes v_narrow_bytes(const char *p, const char *above, const int i,
+                                     const int n, int zero)
 {
-    return vsubq_s8(vandq_s8(v_load_bytes(p), vdupq_n_s8(15)),
-                    vdupq_n_s8((int8_t)zero));
-}
+    uint8x16_t codes = vld1q_u8((const uint8_t *)p);
 
-static inline v_bytes v_upper_bytes(const char *p, int zero)
-{
-    uint8x16_t upper = vshrq_n_u8(vreinterpretq_u8_s8(v_load_bytes(p)), 4);
-    return vsubq_s8(vreinterpretq_s8_u8(upper), vdupq_n_s8((int8_t)zero));
+    codes = i % 2 == 0 ? vandq_u8(codes, vdupq_n_u8(15)) : vshrq_n_u8(codes, 4);
+    if (n > 0) {
+        uint8x16_t high = vld1q_u8((const uint8_t *)above);
+        high = vshlq_u8(high, vdupq_n_s8((int8_t)(4 - n * i)));
+        high = vandq_u8(high, vdupq_n_u8((uint8_t)(((1 << n) - 1) << 4)));
+        codes = vorrq_u8(codes, high);
+    }
+    return vsubq_s8(vreinterpretq_s8_u8(codes), vdupq_n_s8((int8_t)zero));
 }
 
 static inline v_quads v_load_quads(const char *p) { return v_load_bytes(p); }
-static inline v_quads v_lower_quads(const char *p, int zero)
+static inline v_quads v_narrow_quads(const char *p, const char *above, const int i,
+                                     const int n, int zero)
 {
-    return v_lower_bytes(p, zero);
-}
-static inline v_quads v_upper_quads(const char *p, int zero)
-{
-    return v_upper_bytes(p, zero);
+    return v_narrow_bytes(p, above, i, n, zero);
 }
 
 static inline void v_store_ready(code *p, v_quads quads) { vst1q_s8(p, quads); }

@@ -1,7 +1,6 @@
 /* The vocabulary of integer products, in plain C. This is the definition: every other header
  * of integers gives the same sums. A quad is four codes, of as many rows of W in one column,
- * next to each other; vectors have those of LANES / DOTS columns. Codes of 4 bits are in
- * bytes, a quad in their lower halves and another in the upper ones. */
+ * next to each other; vectors have those of LANES / DOTS columns. */
 #include <stdint.h>
 
 typedef int8_t term; /* a number of a row of x, as it waits for products */
@@ -24,29 +23,26 @@ static inline v_bytes v_load_bytes(const char *p)
     return (v_bytes){{(int8_t)p[0], (int8_t)p[1], (int8_t)p[2], (int8_t)p[3]}};
 }
 
-/* Those of 4 bits, less `zero`. */
-static inline v_bytes v_lower_bytes(const char *p, int zero)
+/* Codes of fewer bits, less `zero`: quads number i of a unit of rows. Four bits are halves of
+ * the bytes at p, upper ones where i is odd; n more are in those at `above`, from bit n i on. */
+static inline v_bytes v_narrow_bytes(const char *p, const char *above, const int i,
+                                     const int n, int zero)
 {
-    return (v_bytes){{(int8_t)((p[0] & 15) - zero), (int8_t)((p[1] & 15) - zero),
-                      (int8_t)((p[2] & 15) - zero), (int8_t)((p[3] & 15) - zero)}};
-}
+    v_bytes codes;
 
-static inline v_bytes v_upper_bytes(const char *p, int zero)
-{
-    return (v_bytes){
-        {(int8_t)((p[0] >> 4 & 15) - zero), (int8_t)((p[1] >> 4 & 15) - zero),
-         (int8_t)((p[2] >> 4 & 15) - zero), (int8_t)((p[3] >> 4 & 15) - zero)}};
+    for (int t = 0; t < 4; t++) {
+        int high = n == 0 ? 0 : above[t] >> n * i & ((1 << n) - 1);
+        codes.of[t] = (int8_t)((high << 4 | (p[t] >> i % 2 * 4 & 15)) - zero);
+    }
+    return codes;
 }
 
 /* The same for products of integers. */
 static inline v_quads v_load_quads(const char *p) { return v_load_bytes(p); }
-static inline v_quads v_lower_quads(const char *p, int zero)
+static inline v_quads v_narrow_quads(const char *p, const char *above, const int i,
+                                     const int n, int zero)
 {
-    return v_lower_bytes(p, zero);
-}
-static inline v_quads v_upper_quads(const char *p, int zero)
-{
-    return v_upper_bytes(p, zero);
+    return v_narrow_bytes(p, above, i, n, zero);
 }
 
 /* Quads that were made ready. */

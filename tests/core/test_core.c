@@ -94,6 +94,8 @@ static const test tests[] = {
      test_products_of_many_rows_give_the_same_bits},
     {"every tier gives products of integers the same bits",
      test_every_tier_gives_products_of_integers_the_same_bits},
+    {"codes of fewer bits have the bits of 8",
+     test_codes_of_fewer_bits_have_the_bits_of_8},
     {"tiles give products of integers the same bits",
      test_tiles_give_products_of_integers_the_same_bits},
     {"rows of products of integers have the bits they have alone",

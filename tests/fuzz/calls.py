@@ -501,7 +501,14 @@ def packs(kinds, dtype):
 
 def quantised(rng, weight):
     """Integers in place of a matrix, which stand for numbers near to it."""
-    bits = one_of(rng, (8, 4))
+    bits = one_of(rng, (8, 6, 5, 4))
+    if bits in (6, 5):
+        zero, group = 1 << bits - 1, 32 * int(rng.integers(1, 5))
+        codes = rng.integers(0, 2 * zero, weight.shape)
+        scale = np.ones((-(-len(weight) // group), weight.shape[1]), np.float16) / zero
+        return attnpy.QuantizedWeight.from_blocks(
+            codes, scale, bits=bits, group=group, zero=zero
+        )
     groups = (None, 32, 64, 128, *(("column",) if bits == 8 else ()))
     return attnpy.quantize(weight, bits=bits, group=one_of(rng, groups))
 

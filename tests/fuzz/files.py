@@ -450,6 +450,9 @@ def compare_gguf(path, file):
             expected = gguf.dequantize(np.array(tensor.data), tensor.tensor_type)
         if file[name].tobytes() != expected.tobytes():
             raise Finding("load_gguf: not what the file has", name)
+        good, kept = raised(file.quantized, name)
+        if good and kept.dequantize().T.tobytes() != expected.tobytes():
+            raise Finding("quantized: not what the file has", name)
 
 
 def run_gguf(rng, folder, verbose):
@@ -471,7 +474,8 @@ def run_gguf(rng, folder, verbose):
     if good:
         raised(lambda: tokenizer.decode(tokenizer.encode("the cat's 12\n").ids))
     raised(file.apply_chat_template, [{"role": "user", "content": "Hi"}])
-    good, model = raised(CausalDecoder.from_gguf, file)
+    weights = one_of(rng, (None, "file"))
+    good, model = raised(lambda: CausalDecoder.from_gguf(file, weights=weights))
     if not good:
         text = str(model)
         if not text.isprintable() or len(text) > 20_000:

@@ -4,19 +4,6 @@
 
 #include "kernel/integer/product.h"
 
-/* The quads of columns from number `at` on: those of the first four rows at `codes`, or of the
- * next four. */
-static INLINE v_quads
-load_quads(const char *codes, int at, const int half, const code_form form, int zero)
-{
-    const code *ready = (const code *)(const void *)codes;
-
-    return form == READY     ? v_load_ready(ready + half * QUAD_ROW + at)
-           : form == CODES_8 ? v_load_quads(codes + half * QUAD_ROW + at)
-           : half == 0       ? v_lower_quads(codes + at, zero)
-                             : v_upper_quads(codes + at, zero);
-}
-
 /* n_rows from row r on, n_reals vectors of columns from `column` on. If it makes codes ready, these
  * are stored for the other rows. With each step n_lines are prefetched, from `next` on. */
 static INLINE void
@@ -25,6 +12,7 @@ add_dots(const integer_product *m, const int n_rows, const int n_reals, ptrdiff_
          const int n_lines)
 {
     const ptrdiff_t first = column * ATTN_QUAD, step = step_of(form, sizeof(code));
+    const int n_quads = quads_of(form), n_terms = n_quads * ATTN_QUAD;
     const char *codes = form == READY ? (const char *)((const code *)m->ready + first)
                                       : (const char *)m->codes + first;
     code *ready = (code *)m->ready + first;
@@ -42,19 +30,23 @@ add_dots(const integer_product *m, const int n_rows, const int n_reals, ptrdiff_
             }
         }
         for (ptrdiff_t k = left < m->part ? left : m->part; k > 0;
-             k -= ATTN_CODE_ROWS, codes += step, x += ATTN_CODE_ROWS) {
-            UNROLLED for (int half = 0; half < 2; half++)
+             k -= n_terms, codes += step, x += n_terms) {
+            UNROLLED for (int q = 0; q < n_quads; q++)
             {
+                const code *row = (const code *)(const void *)codes + q * QUAD_ROW;
                 v_four four[INT8_ROWS];
                 UNROLLED for (int i = 0; i < n_rows; i++)
                 {
-                    four[i] = v_load_four(x + i * m->row + half * ATTN_QUAD);
+                    four[i] = v_load_four(x + i * m->row + q * ATTN_QUAD);
                 }
                 UNROLLED for (int j = 0; j < n_reals * DOTS; j++)
                 {
-                    v_quads w = load_quads(codes, j * QUADS_CODES, half, form, m->zero);
+                    const ptrdiff_t at = j * QUADS_CODES;
+                    v_quads w = form == READY
+                                    ? v_load_ready(row + at)
+                                    : load_quads(codes + at, q, form, m->zero);
                     if (makes) {
-                        v_store_ready(ready + half * QUAD_ROW + j * QUADS_CODES, w);
+                        v_store_ready(ready + q * QUAD_ROW + at, w);
                     }
                     UNROLLED for (int i = 0; i < n_rows; i++)
                     {
@@ -62,7 +54,7 @@ add_dots(const integer_product *m, const int n_rows, const int n_reals, ptrdiff_
                     }
                 }
             }
-            ready += 2 * QUAD_ROW;
+            ready += n_quads * QUAD_ROW;
             next = prefetch_lines(next, n_lines);
         }
         UNROLLED for (int i = 0; i < n_rows; i++)
@@ -95,13 +87,13 @@ static INLINE void
 add_tile_of_integers(const integer_product *m, ptrdiff_t r, const code_form form,
                      const bool makes)
 {
-    enum { TILE_LINES = QUAD_ROW / LINE };
-    ptrdiff_t n_bytes = m->n / ATTN_CODE_ROWS * TILE_LINES * LINE;
-    ptrdiff_t n_shares = m->bits / 4, share = r / INT8_ROWS % n_shares;
-    const char *next = (const char *)m->codes + (n_shares + share) * n_bytes;
+    const int n_lines = QUAD_ROW / LINE * (quads_of(form) / QUADS);
+    ptrdiff_t n_bytes = m->n / ATTN_CODE_ROWS * QUAD_ROW; /* 4 bits of each code */
+    ptrdiff_t n_shares = (m->bits + 3) / 4, share = r / INT8_ROWS % n_shares;
+    const char *next = (const char *)m->codes + n_bytes * m->bits / 4 + share * n_bytes;
 
     for (ptrdiff_t k = 0; k < PANEL; k += INT8_REALS * LANES) {
-        add_dots(m, INT8_ROWS, INT8_REALS, r, k, form, makes, next, TILE_LINES);
+        add_dots(m, INT8_ROWS, INT8_REALS, r, k, form, makes, next, n_lines);
     }
 }
 
@@ -113,10 +105,11 @@ add_integers(const integer_product *m, ptrdiff_t n, code_form form)
     ptrdiff_t r = 0;
 
     if (form != READY && n >= SHARED_FROM && n >= INT8_ROWS) {
-        if (form == CODES_8) {
-            add_tile_of_integers(m, 0, CODES_8, true);
-        } else {
-            add_tile_of_integers(m, 0, CODES_4, true);
+        switch (form) {
+        case CODES_8: add_tile_of_integers(m, 0, CODES_8, true); break;
+        case CODES_6: add_tile_of_integers(m, 0, CODES_6, true); break;
+        case CODES_5: add_tile_of_integers(m, 0, CODES_5, true); break;
+        default: add_tile_of_integers(m, 0, CODES_4, true);
         }
         r = INT8_ROWS;
         form = READY;
@@ -127,6 +120,8 @@ add_integers(const integer_product *m, ptrdiff_t n, code_form form)
     for (; r < n; r++) {
         switch (form) {
         case CODES_8: add_row_of_integers(m, r, CODES_8); break;
+        case CODES_6: add_row_of_integers(m, r, CODES_6); break;
+        case CODES_5: add_row_of_integers(m, r, CODES_5); break;
         case CODES_4: add_row_of_integers(m, r, CODES_4); break;
         case READY: add_row_of_integers(m, r, READY); break;
         }

@@ -39,7 +39,7 @@ add_chunk(integer_work *w, ptrdiff_t panel, ptrdiff_t part, ptrdiff_t n, float *
     ptrdiff_t n_parts = w->n_parts - part < w->chunk ? w->n_parts - part : w->chunk;
     ptrdiff_t group = part * w->part / q->group;
     ptrdiff_t at = (panel * w->n_code_rows + part * w->part) * PANEL;
-    code_form form = q->bits == 8 ? CODES_8 : CODES_4;
+    code_form form = form_of(q);
     integer_product m = {
         .codes = q->codes + at * q->bits / 8,
         .ready = w->ready,

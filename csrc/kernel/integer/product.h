@@ -75,18 +75,18 @@ add_part(const integer_product *m, ptrdiff_t at, ptrdiff_t r, ptrdiff_t part,
     return sum;
 }
 
-/* Bytes from ATTN_CODE_ROWS rows of W to the next, and of a column in them. */
+/* Bytes from a step's rows of W to those of the next, and bytes of a ready code. */
 static INLINE ptrdiff_t
 step_of(const code_form form, const ptrdiff_t ready)
 {
-    return QUAD_ROW * (form == READY ? 2 * ready : form == CODES_8 ? 2 : 1);
+    return QUAD_ROW * (form == READY ? QUADS * ready : rows_of_quads(form));
 }
 
 /* Cache lines of such a step, of packed codes. */
 static INLINE int
 lines_of(const code_form form)
 {
-    return form == READY ? 0 : QUAD_ROW * (form == CODES_8 ? 2 : 1) / LINE;
+    return form == READY ? 0 : QUAD_ROW * rows_of_quads(form) / LINE;
 }
 
 /* Prefetches n lines; returns where the next one is. */

@@ -4,20 +4,13 @@
 
 #include "kernel/integer/product.h"
 
-static INLINE v_bytes
-load_bytes(const char *codes, int at, const int half, const code_form form, int zero)
-{
-    return form == CODES_8 ? v_load_bytes(codes + half * QUAD_ROW + at)
-           : half == 0     ? v_lower_bytes(codes + at, zero)
-                           : v_upper_bytes(codes + at, zero);
-}
-
 /* n_rows from row r on, n_reals vectors of columns from `column` on. */
 static INLINE void
 add_reals(const integer_product *m, const int n_rows, const int n_reals, ptrdiff_t r,
           ptrdiff_t column, const code_form form)
 {
     const ptrdiff_t step = step_of(form, sizeof(float));
+    const int n_terms = quads_of(form) * ATTN_QUAD;
     const char *codes = form == READY ? (const char *)((const float *)m->ready + column)
                                       : m->codes + column * ATTN_QUAD;
     const char *next = codes + AHEAD;
@@ -35,8 +28,8 @@ add_reals(const integer_product *m, const int n_rows, const int n_reals, ptrdiff
             }
         }
         for (ptrdiff_t k = left < m->part ? left : m->part; k > 0;
-             k -= ATTN_CODE_ROWS, codes += step, x += ATTN_CODE_ROWS) {
-            UNROLLED for (int t = 0; t < ATTN_CODE_ROWS; t++)
+             k -= n_terms, codes += step, x += n_terms) {
+            UNROLLED for (int t = 0; t < n_terms; t++)
             {
                 v_real w[PANEL_REALS];
                 UNROLLED for (int j = 0; j < n_reals; j++)
@@ -44,7 +37,7 @@ add_reals(const integer_product *m, const int n_rows, const int n_reals, ptrdiff
                     const float *ready = (const float *)(const void *)codes;
                     w[j] = form == READY
                                ? v_load(ready + t * PANEL + j * LANES)
-                               : v_float_codes(load_bytes(codes, j * BYTES_CODES,
+                               : v_float_codes(load_bytes(codes + j * BYTES_CODES,
                                                           t / ATTN_QUAD, form, m->zero),
                                                t % ATTN_QUAD);
                 }
@@ -84,21 +77,20 @@ store_codes(float *to, v_bytes bytes)
 }
 
 /* Makes n rows of codes ready for products of floats. */
-static void
-make_floats_ready(const integer_product *m)
+static INLINE void
+make_floats_ready(const integer_product *m, const code_form form)
 {
+    const ptrdiff_t step = step_of(form, 0);
     const char *from = m->codes;
     float *to = m->ready;
 
-    for (ptrdiff_t k = 0; k < m->n; k += ATTN_CODE_ROWS, to += 2 * QUAD_ROW) {
-        for (int i = 0; i < PANEL; i += LANES) {
-            const char *at = from + i * ATTN_QUAD;
-            bool wide = m->bits == 8;
-            store_codes(to + i, wide ? v_load_bytes(at) : v_lower_bytes(at, m->zero));
-            store_codes(to + QUAD_ROW + i, wide ? v_load_bytes(at + QUAD_ROW)
-                                                : v_upper_bytes(at, m->zero));
+    for (ptrdiff_t k = m->n; k > 0; k -= quads_of(form) * ATTN_QUAD, from += step) {
+        UNROLLED for (int i = 0; i < quads_of(form); i++, to += QUAD_ROW)
+        {
+            for (int j = 0; j < PANEL; j += LANES) {
+                store_codes(to + j, load_bytes(from + j * ATTN_QUAD, i, form, m->zero));
+            }
         }
-        from += QUAD_ROW * m->bits / 4;
     }
 }
 
@@ -109,7 +101,12 @@ add_floats(const integer_product *m, ptrdiff_t n, code_form form)
     ptrdiff_t r = 0;
 
     if (n >= SHARED_FROM) {
-        make_floats_ready(m);
+        switch (form) {
+        case CODES_8: make_floats_ready(m, CODES_8); break;
+        case CODES_6: make_floats_ready(m, CODES_6); break;
+        case CODES_5: make_floats_ready(m, CODES_5); break;
+        default: make_floats_ready(m, CODES_4);
+        }
         form = READY;
     }
     for (; form == READY && n - r >= FLOAT_ROWS; r += FLOAT_ROWS) {
@@ -120,6 +117,8 @@ add_floats(const integer_product *m, ptrdiff_t n, code_form form)
     for (; r < n; r++) {
         switch (form) {
         case CODES_8: add_reals(m, 1, PANEL_REALS, r, 0, CODES_8); break;
+        case CODES_6: add_reals(m, 1, PANEL_REALS, r, 0, CODES_6); break;
+        case CODES_5: add_reals(m, 1, PANEL_REALS, r, 0, CODES_5); break;
         case CODES_4: add_reals(m, 1, PANEL_REALS, r, 0, CODES_4); break;
         case READY: add_reals(m, 1, PANEL_REALS, r, 0, READY); break;
         }

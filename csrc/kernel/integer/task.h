@@ -33,9 +33,9 @@ enum { BEYOND = UNIT_STEP, WHOLE_ROWS = UNIT_ROWS };
 enum { BEYOND = 0, WHOLE_ROWS = 1 };
 #endif
 
-/* How codes are read: packed, 8 or 4 bits each; or ready for products, each a `code` of the
+/* How codes are read: packed, so many bits each; or ready for products, each a `code` of the
  * vocabulary where rows are rounded, else a float, (rows of W, PANEL). */
-typedef enum { CODES_8, CODES_4, READY } code_form;
+typedef enum { CODES_8, CODES_6, CODES_5, CODES_4, READY } code_form;
 
 typedef struct {
     const attn_linear_problem *l;
@@ -75,6 +75,15 @@ chunk_of(const attn_quantized *q)
     return n > 1 ? n : 1;
 }
 
+static code_form
+form_of(const attn_quantized *q)
+{
+    return q->bits == 8   ? CODES_8
+           : q->bits == 6 ? CODES_6
+           : q->bits == 5 ? CODES_5
+                          : CODES_4;
+}
+
 /* Are codes of 8 bits ready as they lie? */
 static bool
 is_always_ready(const attn_quantized *q)
@@ -108,8 +117,8 @@ lay_out_integers(const attn_linear_problem *l, char *memory, integer_work *w)
     w->part = part_of(q);
     w->n_parts = attn_divide_up(l->n_in, w->part);
     w->chunk = chunk_of(q) < w->n_parts ? chunk_of(q) : w->n_parts;
-    w->n_code_rows = attn_code_rows(l->n_in);
-    w->row = attn_divide_up(l->n_in, NUMBERS) * NUMBERS;
+    w->n_code_rows = attn_code_rows(l->n_in, q->bits);
+    w->row = attn_divide_up(w->n_code_rows, NUMBERS) * NUMBERS;
     w->most_rows = rows_at_a_time(l, w->row);
     ptrdiff_t n_numbers = w->most_rows * w->row;
     ptrdiff_t n_sums = w->most_rows * w->n_parts;

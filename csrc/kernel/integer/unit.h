@@ -6,23 +6,20 @@
 #include "kernel/integer/product.h"
 
 /* Makes codes ready, with zeros beyond their rows. */
-static void
-make_codes_ready(const integer_product *m)
+static INLINE void
+make_codes_ready(const integer_product *m, const code_form form)
 {
+    const ptrdiff_t step = step_of(form, 0);
     const char *from = m->codes;
     code *to = m->ready;
 
-    for (ptrdiff_t k = 0; k < m->n; k += ATTN_CODE_ROWS, to += 2 * QUAD_ROW) {
-        for (int i = 0; i < QUAD_ROW; i += QUADS_CODES) {
-            bool wide = m->bits == 8;
-            v_quads lower =
-                wide ? v_load_quads(from + i) : v_lower_quads(from + i, m->zero);
-            v_quads upper = wide ? v_load_quads(from + QUAD_ROW + i)
-                                 : v_upper_quads(from + i, m->zero);
-            v_store_ready(to + i, lower);
-            v_store_ready(to + QUAD_ROW + i, upper);
+    for (ptrdiff_t k = m->n; k > 0; k -= quads_of(form) * ATTN_QUAD, from += step) {
+        UNROLLED for (int i = 0; i < quads_of(form); i++, to += QUAD_ROW)
+        {
+            for (int j = 0; j < QUAD_ROW; j += QUADS_CODES) {
+                v_store_ready(to + j, load_quads(from + j, i, form, m->zero));
+            }
         }
-        from += QUAD_ROW * m->bits / 4;
     }
     memset(to, 0, BEYOND * PANEL * sizeof *to);
 }
@@ -80,8 +77,12 @@ add_integers_on_unit(const integer_product *m, ptrdiff_t n, code_form form)
 {
     int step = unit_step(m->part);
 
-    if (form != READY) {
-        make_codes_ready(m);
+    switch (form) {
+    case CODES_8: make_codes_ready(m, CODES_8); break;
+    case CODES_6: make_codes_ready(m, CODES_6); break;
+    case CODES_5: make_codes_ready(m, CODES_5); break;
+    case CODES_4: make_codes_ready(m, CODES_4); break;
+    case READY: break;
     }
     u_publish(m);
     u_begin(step);

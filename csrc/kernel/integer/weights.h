@@ -7,9 +7,54 @@
 enum {
     QUADS_CODES = LANES * ATTN_QUAD / DOTS, /* of a vector of quads */
     BYTES_CODES = LANES * ATTN_QUAD,        /* of a vector of bytes, for floats */
+    QUADS = ATTN_CODE_ROWS / ATTN_QUAD,     /* of a column in a step, at least */
     LINE = 64,                              /* bytes that are prefetched at a time, */
     AHEAD = 4096 /* and that far ahead of what one row takes from memory */
 };
+
+/* Bits of narrow codes that are above the fourth. */
+static INLINE int
+bits_above(const code_form form)
+{
+    return form == CODES_6 ? 2 : form == CODES_5 ? 1 : 0;
+}
+
+/* Quads of a column in a step, which is a unit of packed codes: as many as a byte has of such
+ * bits. */
+static INLINE int
+quads_of(const code_form form)
+{
+    return bits_above(form) > 0 ? 8 / bits_above(form) : QUADS;
+}
+
+/* QUAD_ROWs of packed codes of a step. */
+static INLINE int
+rows_of_quads(const code_form form)
+{
+    return form == CODES_8 ? QUADS : quads_of(form) / 2 + (bits_above(form) > 0);
+}
+
+/* LANES columns' quads number i of a step, of packed codes, from a column on. */
+static INLINE v_bytes
+load_bytes(const char *codes, const int i, const code_form form, int zero)
+{
+    const char *above = codes + quads_of(form) / 2 * QUAD_ROW;
+
+    return form == CODES_8 ? v_load_bytes(codes + i * QUAD_ROW)
+                           : v_narrow_bytes(codes + i / 2 * QUAD_ROW, above, i,
+                                            bits_above(form), zero);
+}
+
+/* The same for products of integers, of LANES / DOTS columns. */
+static INLINE v_quads
+load_quads(const char *codes, const int i, const code_form form, int zero)
+{
+    const char *above = codes + quads_of(form) / 2 * QUAD_ROW;
+
+    return form == CODES_8 ? v_load_quads(codes + i * QUAD_ROW)
+                           : v_narrow_quads(codes + i / 2 * QUAD_ROW, above, i,
+                                            bits_above(form), zero);
+}
 
 /* n numbers of float16, as floats; the next ones in memory are a later chunk's. */
 static void
