@@ -126,6 +126,44 @@ def test_transposed_matrices_change_no_bit(multiply, dtype, shape):
 
 
 @pytest.mark.quick
+@pytest.mark.parametrize(
+    "shape", [(1, 1), (17, 7), (127, 33), (256, 64), (2053, 17), (9, 4200)]
+)
+def test_few_rows_have_the_bits_of_packed_weights(multiply, dtype, shape):
+    # 2048 elements of a column that is a line are taken at a time, in whole vectors.
+    rows, weight = normal(17, shape[0], dtype=dtype), normal(*shape, dtype=dtype)
+    bias = normal(shape[1])
+    room = np.zeros((shape[1] + 1, shape[0] + 3), dtype)
+    room[:-1, 3:] = weight.T
+    matrices = [
+        np.asfortranarray(weight),  # as PyTorch has it
+        weight,
+        room[:-1, 3:].T,
+        np.ascontiguousarray(weight.T[::-1])[::-1].T,
+        np.repeat(weight.T, 2, axis=1)[:, ::2].T,
+    ]
+    for n_rows in range(1, 18):
+        x = rows[-n_rows:]
+        expected = multiply(x, PackedWeight(weight), bias)
+        for matrix in matrices[: 2 if n_rows % 4 else None]:
+            assert_same_bits(multiply(x, matrix, bias), expected)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("n_rows", [1, 5])
+def test_threads_share_the_columns_of_few_rows(multiply, dtype, n_rows):
+    x, weight = normal(n_rows, 140, dtype=dtype), normal(140, 615, dtype=dtype)
+    options = {"activation": "silu", "times": normal(n_rows, 615, dtype=dtype)}
+    expected = multiply(x, PackedWeight(weight), **options)
+    with threads_for_any_work():
+        for num_threads in (1, 2, 3, 7):
+            actual = multiply(
+                x, np.asfortranarray(weight), **options, num_threads=num_threads
+            )
+            assert_same_bits(actual, expected)
+
+
+@pytest.mark.quick
 @pytest.mark.parametrize("n_rows", [2, 40])
 def test_strides_change_no_bit(multiply, dtype, n_rows):
     x, weight = normal(3, n_rows, 20, dtype=dtype), normal(20, 30, dtype=dtype)

@@ -275,6 +275,7 @@ KNOW_DTYPES = {
 KNOW_STORAGES = {
     "csrc/kernel/operands/real.h": {"storage_dtype"},
     "csrc/kernel/gemm/few_rows.h": {"multiply_few_rows"},
+    "csrc/kernel/gemm/lines.h": {"multiply_lines"},
     "csrc/kernel/attention/row_form/scores.h": {"score_keys_of_rows"},
 }
 

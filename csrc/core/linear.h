@@ -49,7 +49,7 @@ attn_is_transposed(const attn_linear_problem *l)
            l->weight.column_stride != size;
 }
 
-/* Row form is for few rows, where those of W are lines. */
+/* Row form is for few rows. */
 static inline bool
 attn_linear_in_rows(const attn_linear_problem *l)
 {
@@ -57,7 +57,7 @@ attn_linear_in_rows(const attn_linear_problem *l)
                      : l->many_rows ? ATTN_NARROW_ROWS
                                     : ATTN_PACKED_ROWS;
 
-    return l->batch.n * l->n_rows <= most && !attn_is_transposed(l);
+    return l->batch.n * l->n_rows <= most;
 }
 
 /* Rows first_row .. of all batches' rows in a line, columns first_column .. of the output. */

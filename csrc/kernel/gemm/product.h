@@ -1,7 +1,7 @@
 /* What the forms of a product share: C[i][lanes] = the sum over t of A[i][t] * B[t][lanes], each
  * element one chain of fused multiply-adds in ascending t. A is read operand by operand where
- * it lies, B and C by vectors. tiles.h, few_rows.h and many_rows.h have a form each, with a
- * loop and a struct of its own; the sums of a loop stay in registers. */
+ * it lies, B and C by vectors. tiles.h, few_rows.h, many_rows.h and lines.h have a form each, with
+ * a loop and a struct of its own; the sums of a loop stay in registers. */
 #ifndef ATTN_KERNEL_GEMM_PRODUCT_H
 #define ATTN_KERNEL_GEMM_PRODUCT_H
 
@@ -26,7 +26,7 @@ fetch_lines(const attn_array *array, const char *from, ptrdiff_t n, ptrdiff_t di
     return (matrix){slab, width};
 }
 
-/* What tiles and few rows multiply, and where the result goes: the first field of their structs.
+/* What most forms multiply, and where the result goes: the first field of their structs.
  * The form for many rows has other strides, so it has none of this. */
 typedef struct {
     real *c;         /* (rows, vectors * LANES) */

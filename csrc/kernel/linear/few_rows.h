@@ -4,6 +4,7 @@
 
 #include "core/tuning.h"
 #include "kernel/gemm/few_rows.h"
+#include "kernel/gemm/lines.h"
 #include "kernel/linear/input.h"
 #include "kernel/linear/weights.h"
 
@@ -63,10 +64,77 @@ add_weight_panel(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t column)
     }
 }
 
+/* Copies elements first .. first + n - 1, of one block, of at most LANES columns of W into the
+ * slab, and zeros in the place of those that a whole vector lacks. */
+static const char *
+stage_lines(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t column)
+{
+    const attn_array *weight = &w->l->weight;
+    const char *from = weight_at(w, first) + column * weight->column_stride;
+    ptrdiff_t n_lines = least(w->task->n_columns - column, LANES);
+    operand *to = w->slab;
+
+    for (ptrdiff_t i = 0; i < n_lines;
+         i++, to += STEPS, from += weight->column_stride) {
+        stage_row(to, from, weight->row_stride, n, weight->dtype);
+    }
+    memset(to, 0, (size_t)((LANES - n_lines) * STEPS) * sizeof *to);
+    return (const char *)w->slab;
+}
+
+/* Adds the products of elements first .. first + n - 1 with at most LANES columns of W that are
+ * no lines of operands, or fewer than a vector. */
+static void
+add_staged_lines(linear_work *w, lines_product m, ptrdiff_t first, ptrdiff_t n,
+                 ptrdiff_t column)
+{
+    m.base.b_row = STEPS * sizeof(operand);
+    for (ptrdiff_t k = 0; k < n || k == 0; k += ATTN_BLOCK) {
+        ptrdiff_t n_now = least(n - k, ATTN_BLOCK);
+        m.base.b = m.next = stage_lines(w, first + k, n_now, column);
+        m.base.n_steps = (n_now + TERMS - 1) / TERMS;
+        m.add = first + k > 0;
+        multiply_lines(m, 1, AS_OPERANDS);
+        m.base.a.at += STEPS;
+    }
+}
+
+/* Adds the products of elements first .. first + n - 1 with columns of W that are lines. Lines are
+ * read where they lie, as far as they are whole vectors. */
+static void
+add_weight_lines(linear_work *w, ptrdiff_t first, ptrdiff_t n)
+{
+    const attn_array columns = transposed_weight(w);
+    const ptrdiff_t n_columns = w->task->n_columns;
+    storage kind = key_storage(columns.dtype);
+    bool in_place = reads_in_place(&columns, w->l->n_in, kind);
+    ptrdiff_t n_vec = in_place ? n_columns / LANES : 0;
+    lines_product m = {.base = {.c = w->output,
+                                .c_row = row_width(w),
+                                .a = {w->input, w->n_steps},
+                                .b = weight_at(w, first),
+                                .b_row = columns.row_stride,
+                                .n_rows = row_form_rows(w->task->n_rows),
+                                .n_steps = (n + TERMS - 1) / TERMS},
+                       .chain = STEPS,
+                       .add = first > 0,
+                       .next = weight_at(w, first + n)};
+
+    multiply_lines(m, n_vec, kind);
+    for (ptrdiff_t k = n_vec * LANES; k < n_columns; k += LANES) {
+        m.base.c = w->output + k;
+        add_staged_lines(w, m, first, n, k);
+    }
+}
+
 /* As add_linear_tiles, in row form. */
 static void
 add_linear_rows(linear_work *w, ptrdiff_t first, ptrdiff_t n)
 {
+    if (attn_is_transposed(w->l)) {
+        add_weight_lines(w, first, n);
+        return;
+    }
     ptrdiff_t width = row_width(w), n_columns = w->task->n_columns;
     bool packed = w->l->packed;
 

@@ -23,7 +23,7 @@ linear_row_form_rows(ptrdiff_t n_rows)
     return whole + row_form_rows(n_rows - whole);
 }
 
-/* Loads elements first .. first + n - 1 of each row as (n_rows, STEPS). Rows beyond the task's,
+/* Loads elements first .. first + n - 1 of each row as (n_rows, n_steps). Rows beyond the task's,
  * and elements behind the last, are 0. */
 static void
 stage_input(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t n_rows)
@@ -31,10 +31,10 @@ stage_input(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t n_rows)
     const attn_array *input = &w->l->input;
     operand *to = input_block(w, first);
 
-    for (ptrdiff_t r = 0; r < n_rows; r++, to += STEPS) {
+    for (ptrdiff_t r = 0; r < n_rows; r++, to += w->n_steps) {
         bool is_there = r < w->task->n_rows;
-        if (!is_there || n < ATTN_BLOCK) {
-            memset(to, 0, STEPS * sizeof *to);
+        if (!is_there || n < w->n_steps * TERMS) {
+            memset(to, 0, (size_t)w->n_steps * sizeof *to);
         }
         if (is_there) {
             const char *from = linear_row(w, input, r) + first * input->column_stride;

@@ -21,11 +21,13 @@ lay_out_linear(const attn_linear_problem *l, char *memory, linear_work *w)
     ptrdiff_t n_tiles = tiles_of(n_rows);
     ptrdiff_t n_outputs = n_tiles * WIDTH * ATTN_LINEAR_COLUMNS;
     ptrdiff_t slab = STEPS * ATTN_LINEAR_COLUMNS;
-    size_t block_size = (size_t)(STEPS * n_tiles * WIDTH) * sizeof(operand);
     size_t n_blocks = (size_t)(l->n_in + ATTN_BLOCK - 1) / ATTN_BLOCK;
 
     arena_take(&a, sizeof *w);
     w->form = attn_linear_in_rows(l) ? ROW_FORM : TILE_FORM;
+    w->n_steps =
+        w->form == ROW_FORM && attn_is_transposed(l) ? LINE_TERMS / TERMS : STEPS;
+    size_t block_size = (size_t)(w->n_steps * n_tiles * WIDTH) * sizeof(operand);
     w->rows = arena_reals(&a, LANES * SLAB_COLUMNS);
     if (w->form == ROW_FORM) {
         n_outputs = ATTN_FEW_ROWS * ATTN_FEW_ROWS_COLUMNS;
@@ -89,15 +91,15 @@ add_linear_block(linear_work *w, ptrdiff_t first, ptrdiff_t n, bool loaded)
 static void
 run_columns(linear_work *w, bool loaded, const attn_worker *worker)
 {
-    ptrdiff_t n_in = w->l->n_in, first = 0;
+    ptrdiff_t n_in = w->l->n_in, n_terms = w->n_steps * TERMS, first = 0;
 
     do { /* there may be nothing to add up */
-        ptrdiff_t n = least(n_in - first, ATTN_BLOCK);
+        ptrdiff_t n = least(n_in - first, n_terms);
         if (attn_gives_up(worker)) {
             return;
         }
         add_linear_block(w, first, n, loaded);
-        first += ATTN_BLOCK;
+        first += n_terms;
     } while (first < n_in);
     if (w->form == TILE_FORM) {
         store_linear_tiles(w);

@@ -11,7 +11,8 @@ enum {
     STEPS = ATTN_BLOCK / TERMS,        /* of a chain */
     MAX_WORKSPACE = 1 << 20,           /* bytes, where there is a choice, */
     MAX_MANY_ROWS_WORKSPACE = 3 << 19, /* and for a task of many rows */
-    ROW_GROUP = 8 /* rows of W that row form takes at a time, 4 KB apart */
+    ROW_GROUP = 8,    /* rows of W that row form takes at a time, 4 KB apart */
+    LINE_TERMS = 2048 /* or elements of its columns, where these are lines */
 };
 
 _Static_assert(ATTN_LINEAR_COLUMNS % ATTN_PANEL_COLUMNS == 0, "whole panels");
@@ -24,10 +25,11 @@ typedef struct {
     const attn_linear_problem *l;
     const attn_linear_task *task;
     linear_form form;
-    ptrdiff_t unit;   /* rows of outputs in memory are a multiple of it long */
-    bool keeps_input; /* of all blocks, for other columns of the task */
-    operand
-        *input; /* (blocks if kept, tiles, STEPS, WIDTH); else (blocks, rows, STEPS) */
+    ptrdiff_t unit;    /* rows of outputs in memory are a multiple of it long */
+    bool keeps_input;  /* of all blocks, for other columns of the task */
+    ptrdiff_t n_steps; /* that are taken at a time: STEPS or more */
+    operand *
+        input; /* (blocks if kept, tiles, STEPS, WIDTH); else (blocks, rows, n_steps) */
     real *output;  /* (tiles, columns, WIDTH); else (rows, columns) */
     bool packs;    /* W, for a task of many rows */
     operand *slab; /* a block of W brought into contiguous operands, or packed */

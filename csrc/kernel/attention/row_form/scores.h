@@ -4,6 +4,7 @@
 
 #include "kernel/attention/operands.h"
 #include "kernel/attention/row_form/prefetch.h"
+#include "kernel/gemm/lines.h"
 
 enum { BYTES = 16 /* of each key that v_turn_bytes takes */ };
 
@@ -15,67 +16,9 @@ typedef struct {
     prefetch next;
 } key_lanes;
 
-/* Not inlined: converting single numbers takes much code, and columns behind the last
- * whole vector are rare. */
-static NOINLINE void
-convert_column(operand *lanes, const char *at, ptrdiff_t row, const storage kind)
-{
-    for (int i = 0; i < LANES; i++) {
-        ONE_BY_ONE;
-        lanes[i] = load_operand(at + i * row, kind);
-    }
-}
-
-/* The operand at an address of each of LANES keys. */
-static INLINE v_operand
-load_column(const char *at, ptrdiff_t row, const storage kind)
-{
-    operand lanes[LANES];
-
-    if (kind == AS_OPERANDS) {
-        for (int i = 0; i < LANES; i++) {
-            lanes[i] = load_operand(at + i * row, kind);
-        }
-    } else {
-        convert_column(lanes, at, row, kind);
-    }
-    return v_load_operands(lanes);
-}
-
-/* sum[row][lane] += query[row][d] * key[lane][d] for the n operands d from `at` on that
- * the transposed vectors of k hold. */
-static INLINE void
-add_products(v_real *sum, const v_operand *k, const int n, const int rows,
-             const work *w, ptrdiff_t at)
-{
-    UNROLLED for (int i = 0; i < n; i++)
-    {
-        for (int r = 0; r < rows; r++) {
-            v_operand q = v_set1_operand(w->rows.query[r * w->rows.key_width + at + i]);
-            sum[r] = v_dot(q, k[i], sum[r]);
-        }
-    }
-}
-
-/* The same of n_vec vectors of keys, from an address on, transposed in registers. */
-static INLINE void
-add_columns(v_real *sum, const char *at, ptrdiff_t row, const int rows, int n_vec,
-            const work *w, ptrdiff_t d, const storage kind)
-{
-    v_operand k[LANES];
-
-    for (int v = 0; v < n_vec; v++) {
-        for (int i = 0; i < LANES; i++) {
-            k[i] = load_operands(at + (v * LANES + i) * row, NULL, kind);
-        }
-        v_transpose_operands(k);
-        add_products(sum + v * rows, k, LANES, rows, w, d);
-    }
-}
-
 #if REAL_BITS == 32 && TERMS == 1
-/* The same of bytes: four of each key are transposed as one lane, and then widened. Chains of two
- * vectors take turns, since each sum waits for the one before. */
+/* As add_columns, of bytes: four of each key are transposed as one lane, and then widened. Chains
+ * of two vectors take turns, since each sum waits for the one before. */
 static INLINE void
 add_byte_columns(v_real *sum, const char *at, ptrdiff_t row, const int rows,
                  const int n_vec, const work *w, ptrdiff_t d)
@@ -120,7 +63,7 @@ add_some_columns(v_real *sum, const char *at, ptrdiff_t row, const int rows, int
         return;
     }
 #endif
-    add_columns(sum, at, row, rows, n_vec, w, d, kind);
+    add_columns(sum, at, row, rows, n_vec, w->rows.query + d, w->rows.key_width, kind);
 }
 
 /* scores[row][lane] = query[row] . key[lane] for n_vec vectors of keys, transposed in registers:
@@ -157,7 +100,8 @@ score_keys(const work *w, const key_lanes *keys, const int rows, int n_vec,
         for (; d < end; d++, at += size) {
             for (int v = 0; v < n_vec; v++) {
                 v_operand k = load_column(at + v * LANES * keys->row, keys->row, kind);
-                add_products(sum + v * rows, &k, 1, rows, w, d);
+                add_products(sum + v * rows, &k, 1, rows, w->rows.query + d,
+                             w->rows.key_width);
             }
         }
         for (int i = 0; i < rows * n_vec; i++) {
