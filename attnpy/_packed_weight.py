@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnpy import _checks, _dtypes
+from attnpy import _checks, _dtypes, _memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 # Of the core: ATTN_PANEL_COLUMNS and ATTN_BLOCK in csrc/core/limits.h.
 PANEL_COLUMNS, BLOCK = 48, 128
-CACHE_LINE = 64  # bytes
 LARGEST = 2**40  # size, ATTN_MAX_DIM
 LOOKED_UP = 64  # rows of a table at a time, for the places of their numbers take memory
 
@@ -325,10 +324,7 @@ def _terms(dtype: np.dtype[Any]) -> int:
 def _panels(n_rows: int, n_columns: int, dtype: np.dtype[Any]) -> Array:
     """Return zeros, in memory that begins with a cache line, as a panel's vectors."""
     n_bytes = _size(n_rows, n_columns, dtype) * dtype.itemsize
-    # Not numpy.zeros, whose memory is not in huge pages.
-    memory: Array = np.empty(n_bytes + CACHE_LINE, np.uint8)
-    first = -memory.ctypes.data % CACHE_LINE
-    panels = memory[first : first + n_bytes]
+    panels: Array = _memory.allocate(n_bytes)
     panels[...] = 0
     return panels.view(dtype)
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from attnpy import _checks, _dtypes, _keywords
-from attnpy._packed_weight import CACHE_LINE, LARGEST, PANEL_COLUMNS, row_numbers
+from attnpy import _checks, _dtypes, _keywords, _memory
+from attnpy._packed_weight import LARGEST, PANEL_COLUMNS, row_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -465,10 +465,7 @@ class Packing:
         n_panels = -(-n_columns // PANEL_COLUMNS)
         n_bytes = _code_rows(n_rows, bits) * n_panels * PANEL_COLUMNS * bits // 8
         _checks.memory("QuantizedWeight", np.uint8, (n_bytes,))
-        # Not numpy.zeros, whose memory is not in huge pages.
-        memory = np.empty(n_bytes + CACHE_LINE, np.uint8)
-        first = -memory.ctypes.data % CACHE_LINE
-        self.codes = memory[first : first + n_bytes]
+        self.codes = _memory.allocate(n_bytes)
         if n_columns % PANEL_COLUMNS:  # `write` leaves the last ones of a panel
             self.write(n_columns, np.full((n_rows, -n_columns % PANEL_COLUMNS), zero))
 
@@ -630,7 +627,9 @@ def _in_panels(rows: Array) -> Array:
     wide = np.zeros((n, n_panels * PANEL_COLUMNS), rows.dtype)
     wide[:, :n_columns] = rows
     panels: Array = wide.reshape(n, n_panels, PANEL_COLUMNS).transpose(1, 0, 2)
-    return np.ascontiguousarray(panels).reshape(-1)
+    line: Array = _memory.allocate(panels.nbytes).view(rows.dtype)
+    line.reshape(panels.shape)[...] = panels
+    return line
 
 
 def _of_panels(line: Array, n: int, n_columns: int) -> Array:

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import weakref
 
 import numpy as np
 import pytest
@@ -9,10 +10,10 @@ from support.arrays import dtype_of
 from support.calls import TIERS, linear_on
 from support.comparisons import assert_same_bits
 
-from attnpy import checkpoints
+from attnpy import _memory, checkpoints
+from attnpy._memory import CACHE_LINE
 from attnpy._packed_weight import (
     BLOCK,
-    CACHE_LINE,
     PANEL_COLUMNS,
     PackedTable,
     PackedWeight,
@@ -198,6 +199,32 @@ def test_panels_begin_with_a_cache_line(dtype):
         panels = PackedWeight(random(size, dtype))._parts[0]
         assert panels.ctypes.data % CACHE_LINE == 0
         assert panels.dtype == dtype_of(dtype) and not panels.flags.writeable
+
+
+@pytest.mark.quick
+def test_matrices_lie_side_by_side_and_apart():
+    sizes = (_memory.LEAST, 100_001, 3 << 20, _memory.MOST, 1, _memory.MOST + 1) * 3
+    pieces = [_memory.allocate(n_bytes) for n_bytes in sizes]
+    for i, piece in enumerate(pieces):
+        piece[...] = i
+    for i, (n_bytes, piece) in enumerate(zip(sizes, pieces, strict=True)):
+        assert len(piece) == n_bytes and piece.ctypes.data % CACHE_LINE == 0
+        assert (piece == i).all()
+    a, b = (_memory.allocate(1 << 20) for _ in range(2))
+    assert b.ctypes.data - a.ctypes.data == 1 << 20
+
+
+@pytest.mark.quick
+def test_memory_of_matrices_is_freed_with_the_last_of_them():
+    former = _memory.allocate(1 << 20)
+    slab = weakref.ref(former.base)
+    later = _memory.allocate(1 << 20)
+    del former
+    assert slab() is later.base
+    pieces = [_memory.allocate(_memory.MOST) for _ in range(3)]
+    slabs = [weakref.ref(piece.base) for piece in pieces]
+    del pieces
+    assert slabs[1]() is None and slabs[2]() is None
 
 
 def llama(rng):
