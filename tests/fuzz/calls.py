@@ -26,8 +26,9 @@ import attnpy
 from attnpy import blocks
 from attnpy._linear import linear as attnpy_linear
 from attnpy._packed_weight import PackedWeight
-from attnpy.cache import KVCache
+from attnpy.cache import KVCache, hadamard
 from attnpy.layers import MultiHeadAttention, SelfAttention
+from attnpy.pages import PagedKVCache, PagePool
 from attnpy.positions import Rotary
 from attnpy.positions.rotary import by_length, frequencies_for
 from fuzz.findings import Finding, call, trace
@@ -45,6 +46,7 @@ from fuzz.values import (
 
 TIER = attnpy.show_config(mode="dicts")["tier"]
 GRADIENTS = attnpy.AttentionGradients._fields
+SINGLE = tuple(kind for kind in FLOATS if kind.itemsize <= 4)
 # Of a layer's result: several products and a softmax, of numbers near 1.
 LIMITS = {"float64": 1e-9, "float32": 2e-3, "float16": 0.1, "bfloat16": 0.6}
 
@@ -440,6 +442,36 @@ def make_statistics(rng):
     return made
 
 
+COUNTS = ("scores", "scores_visible", "blocks", "blocks_skipped", "blocks_masked")
+
+
+def explained(*arrays, **options):
+    """What a call would do, in numbers."""
+    found = attnpy.explain(*arrays, **options)
+    return np.array([getattr(found, name) for name in COUNTS])
+
+
+def make_explain(rng):
+    """The scores that masks leave, against those that have a weight."""
+    arrays, options, right = problem(rng)
+    arrays = [stored(rng, x) for x in arrays]
+    hides = ("mask", "causal", "window", "q_offset", "kv_lengths")
+    meaning = {name: plain(options[name]) for name in hides if name in options}
+
+    def check(result):
+        query, key, value = map(plain, arrays)
+        visible = reference.attention(0 * query, key, value, **meaning)[1] > 0
+        n_scores, n_visible, n_blocks, n_skipped, n_masked = result
+        assert n_visible == visible.sum()
+        assert n_scores >= n_visible
+        assert n_skipped + n_masked <= n_blocks
+
+    extra = {"num_threads": one_of(rng, (None, 1, 2, 5))}
+    made = Call("explain", explained, arrays, {**options, **extra}, check)
+    made.right = right
+    return made
+
+
 def make_merge(rng):
     arrays, options, _ = problem(rng, [one_of(rng, FLOATS[:3])] * 3)
     options = {n: x for n, x in options.items() if n in ("scale", "softcap")}
@@ -511,6 +543,95 @@ def quantised(rng, weight):
         )
     groups = (None, 32, 64, 128, *(("column",) if bits == 8 else ()))
     return attnpy.quantize(weight, bits=bits, group=one_of(rng, groups))
+
+
+def quantised_numbers(W, **options):
+    """The numbers that the integers of a matrix stand for."""
+    return attnpy.quantize(W, **options).dequantize()
+
+
+def make_quantize(rng):
+    """A matrix as integers, whose error is less than a step of its group's."""
+    n, m, kind = size(rng), size(rng), one_of(rng, SINGLE)
+    if maybe(rng, 0.2):
+        n += 128
+    W, bits = numbers(rng, (n, m), kind), one_of(rng, (8, 4))
+    whole = ("column",) if bits == 8 else ()
+    options = {"bits": bits, "group": one_of(rng, (None, 32, 64, 128, *whole))}
+    if maybe(rng):
+        options["activations"] = one_of(rng, ("float", "int8"))
+    group = options["group"] or {8: 128, 4: 32}[bits]
+    group = max(n, 1) if group == "column" else group
+    W = stored(rng, W)
+    exact = plain(W).astype(np.float32)
+    kind = plain(W).dtype  # that of a list of numbers is another
+
+    def check(result):
+        assert (result.dtype, result.shape) == (kind, exact.shape)
+        for start in range(0, n, group):
+            rows = exact[start : start + group]
+            error = np.abs(result[start : start + group].astype(np.float32) - rows)
+            step = np.abs(rows).max(0, initial=0) / {8: 60, 4: 4}[bits]
+            assert (error <= step).all(), (error.max(), step)
+
+    return Call("quantize", quantised_numbers, [W], options, check)
+
+
+def numbers_of_blocks(codes, scale, minimum=None, **options):
+    """The numbers that codes and scales stand for."""
+    weight = attnpy.QuantizedWeight.from_blocks(codes, scale, minimum, **options)
+    return weight.dequantize()
+
+
+def make_blocks(rng):
+    """Codes with scales, and their coarse ones, against the formula."""
+    n, m, bits = size(rng), size(rng), one_of(rng, (8, 4))
+    group, levels = one_of(rng, (16, 32, 48, 128)), one_of(rng, (1, 2, 8))
+    n_groups = -(-n // group)
+    n_blocks = -(-n_groups // levels)
+    low, high = (-128, 128) if bits == 8 else (0, 16)
+    kind = one_of(rng, (np.int8, np.int64) if bits == 8 else (np.uint8, np.int64))
+    codes = rng.integers(low, high, (n, m)).astype(kind)
+    options = {"bits": bits, "group": group}
+    if bits == 4 and maybe(rng):
+        options["zero"] = int(rng.integers(16))
+    names = ("scale", "minimum") if maybe(rng) else ("scale",)
+    fine, exact = [], []
+    for name in names:
+        if coarse := maybe(rng):
+            of_groups = rng.integers(-32, 64, (n_groups, m)).astype(np.int8)
+            of_blocks = numbers(rng, (n_blocks, m), np.dtype(np.float16))
+            options |= {f"coarse_{name}": of_blocks, "groups_per_block": levels}
+        else:
+            of_groups = numbers(rng, (n_groups, m), one_of(rng, SINGLE[:2]))
+        each = of_groups.astype(np.float32)
+        if coarse:
+            each *= of_blocks.astype(np.float32).repeat(levels, 0)[:n_groups]
+        fine.append(of_groups)
+        exact.append(each.repeat(group, 0)[:n])
+    expected = exact[0] * (codes.astype(np.float32) - options.get("zero", 0))
+    expected = expected + (exact[1] if len(exact) > 1 else 0)
+
+    def check(result):
+        assert_same_bits(result + np.float32(0), expected + np.float32(0))
+
+    return Call("from_blocks", numbers_of_blocks, [codes, *fine], options, check)
+
+
+def make_hadamard(rng):
+    """Vectors, against the product with the matrix."""
+    n, kind = one_of(rng, (0, 1, 2, 3, 4, 6, 8, 12, 16, 64)), dtypes(rng, 1)[0]
+    x = stored(rng, rows_of(rng, n, kind))
+
+    def check(result):
+        block = n & -n
+        matrix = np.ones((1, 1))
+        while len(matrix) < block:
+            matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+        matrix = np.kron(np.eye(n // max(block, 1)), matrix / np.sqrt(max(block, 1)))
+        near(result, plain(x).astype(float) @ matrix)
+
+    return Call("hadamard", hadamard, [x], check=check)
 
 
 def make_linear(rng):
@@ -656,7 +777,14 @@ def make_append(rng):
     dim, value_dim, dtype = size(rng, 9), size(rng, 9), one_of(rng, FLOATS)
     growable = bool(maybe(rng))
     room = n if growable else 2 * n
-    cache = KVCache(batch, heads, room, dim, value_dim, dtype=dtype, growable=growable)
+    if maybe(rng, 0.3):
+        dtype = np.dtype(np.int8)
+    if maybe(rng, 0.3):
+        cache = PagedKVCache(PagePool(3, heads, dim, value_dim, dtype=dtype), batch)
+    else:
+        cache = KVCache(
+            batch, heads, room, dim, value_dim, dtype=dtype, growable=growable
+        )
     kinds = dtypes(rng, 2)
     key = numbers(rng, (batch, heads, n, dim), kinds[0])
     value = numbers(rng, (batch, heads, n, value_dim), kinds[1])
@@ -672,16 +800,21 @@ def make_append(rng):
         assert result is None
         assert (cache.lengths == n + counts).all()
         for b, count in enumerate(counts):
-            with np.errstate(all="ignore"):
-                assert_same_bits(
-                    cache.key[b, :, n : n + count], cast(keys[b, :, :count])
-                )
-                assert_same_bits(
-                    cache.value[b, :, n : n + count], cast(values[b, :, :count])
-                )
+            for kept, scales, given in (
+                (cache.key, cache.key_scale, keys),
+                (cache.value, cache.value_scale, values),
+            ):
+                some = slice(n, n + count)
+                scales = None if scales is None else scales[b, :, some]
+                compare_tokens(kept[b, :, some], scales, given[b, :, :count])
 
-    def cast(array):
-        return array.astype(dtype)
+    def compare_tokens(kept, scales, given):
+        if scales is None:
+            with np.errstate(all="ignore"):
+                assert_same_bits(np.array(kept), given.astype(dtype))
+            return
+        error = np.abs(kept * scales[..., None] - hadamard(given.astype(float)))
+        assert (error <= 0.51 * scales[..., None]).all(), error.max(initial=0)
 
     return Call("append", cache.append, [key, value], options, check)
 
@@ -887,7 +1020,11 @@ MAKERS = (
     make_paged,
     make_plan,
     make_statistics,
+    make_explain,
     make_merge,
+    make_quantize,
+    make_blocks,
+    make_hadamard,
     make_linear,
     make_norm,
     make_activation,
@@ -917,7 +1054,20 @@ OPTIONS = {
     "paged": ATTENTION,
     "Plan": ATTENTION,
     "statistics": (*ATTENTION, "wanted", "top_k"),
+    "explain": ATTENTION,
     "merge": (),
+    "quantize": ("bits", "group", "activations"),
+    "from_blocks": (
+        "bits",
+        "group",
+        "zero",
+        "coarse_scale",
+        "coarse_minimum",
+        "groups_per_block",
+        "activations",
+        "dtype",
+    ),
+    "hadamard": (),
     "linear": ("bias", "activation", "num_threads"),
     "norm": ("residual", "num_threads"),
     "activation": ("num_threads",),
