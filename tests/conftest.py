@@ -1,11 +1,15 @@
-"""Fixtures: every numeric test runs once for each instruction set of this CPU."""
+"""Fixtures: every numeric test runs once for each kernel that this CPU has.
 
+A tier that has the kernels of another one for a test's numbers is left out.
+"""
+
+import gc
 import os
 
 import hypothesis
 import pytest
 from support.arrays import DTYPES, dtype_of
-from support.calls import TIERS, on_tier
+from support.calls import ADD_BFLOAT16, FLOAT_TIERS, PLAIN_TIERS, TIERS, on_tier
 
 # The same bounded examples in every run; HYPOTHESIS_PROFILE=long searches further.
 hypothesis.settings.register_profile(
@@ -17,13 +21,32 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default")
 # Of a test that is marked quick, only these tiers and dtypes are. The mark itself may
 # name others, and values of other parameters: `@pytest.mark.quick(n_keys=(1, 129))`.
 # A file's `pytestmark = pytest.mark.quick` means all of the file.
-QUICK = {"tier": (TIERS[0], "scalar"), "dtype": ("float32", "bfloat16")}
+QUICK = {
+    "tier": {TIERS[0], FLOAT_TIERS[0], PLAIN_TIERS[0], "scalar"},
+    "dtype": ("float32", "bfloat16"),
+}
 QUICK_FILES = pytest.StashKey()
+
+
+def repeats_another(item):
+    """Is it a tier's case with numbers for which it has the kernels of another tier?
+
+    They are of the dtype that is a parameter, or as the mark `floats` says.
+    """
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    if parameters.get("tier") not in ADD_BFLOAT16:
+        return False
+    if "dtype" in parameters:
+        return parameters["dtype"] != "bfloat16"
+    return item.get_closest_marker("floats") is not None
 
 
 @pytest.hookimpl(tryfirst=True)  # before the choice by -m
 def pytest_collection_modifyitems(config, items):
-    """Take the mark from other parameters, and count how many each file has left."""
+    """Leave out cases that run the same code as others; choose and count quick ones."""
+    repeated = [item for item in items if repeats_another(item)]
+    config.hook.pytest_deselected(items=repeated)
+    items[:] = [item for item in items if not repeats_another(item)]
     files = config.stash[QUICK_FILES] = {item.path.name: 0 for item in items}
     for item in items:
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
@@ -36,6 +59,12 @@ def pytest_collection_modifyitems(config, items):
         files[item.path.name] += item.get_closest_marker("quick") is not None
 
 
+def pytest_collection_finish():
+    """Let collections of garbage pass over what lives as long as the tests do."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
 def quick_files(request):
     """How many quick tests each file has, if whole files were collected."""
@@ -44,7 +73,7 @@ def quick_files(request):
     return request.config.stash[QUICK_FILES]
 
 
-@pytest.fixture(scope="session", params=TIERS)
+@pytest.fixture(scope="session", params=FLOAT_TIERS)
 def tier(request):
     """The name of an instruction set."""
     return request.param

@@ -13,10 +13,10 @@ from support.arrays import dtype_of, lay_out
 from support.arrays import normal as standard_normal
 from support.arrays import problem as float_problem
 from support.calls import (
+    PLAIN_TIERS,
     TIERS,
     everything,
     has_rounded_weights,
-    is_native,
     on_tier,
     threads_for_any_work,
 )
@@ -54,15 +54,13 @@ def rows(results, part):
     return results[0][..., part, :], results[1][..., part, :], results[2][..., part]
 
 
-@pytest.fixture(scope="module", params=[t for t in TIERS if t != "scalar"] or [None])
+@pytest.fixture(scope="module", params=PLAIN_TIERS[:-1] or [None])
 def compare_tier(request):
     """A function that makes one call on a vector tier and on the scalar tier."""
     if request.param is None:
         pytest.skip("this CPU has only the scalar tier")
 
     def compare(arrays, **options):
-        if is_native(request.param, arrays[0].dtype):
-            pytest.skip("native dot products have their own bits")
         expected = everything(on_tier("scalar"), *arrays, **options)
         actual = everything(on_tier(request.param), *arrays, **options)
         assert_same_bits(actual, expected)

@@ -77,6 +77,7 @@ def test_any_gradient_agrees_with_the_oracle(tier, data):
     assert_right(tier, arrays, options)
 
 
+@pytest.mark.floats
 @pytest.mark.parametrize("n_rows", N_ROWS)
 @pytest.mark.parametrize("group", [1, 3])
 def test_any_number_of_queries_agrees_with_the_oracle(tier, n_rows, group):
@@ -85,6 +86,7 @@ def test_any_number_of_queries_agrees_with_the_oracle(tier, n_rows, group):
     assert_right(tier, arrays, {"window": (9, 4), "softcap": 1.5})
 
 
+@pytest.mark.floats
 @pytest.mark.parametrize("n_keys", N_KEYS)
 def test_any_number_of_keys_agrees_with_the_oracle(tier, n_keys):
     arrays = float_problem(2, 9, n_keys, 8, 5, "float64")
@@ -93,6 +95,7 @@ def test_any_number_of_keys_agrees_with_the_oracle(tier, n_keys):
     assert_right(tier, arrays, {"bias": bias, "mask": normal(n_keys) < 1})
 
 
+@pytest.mark.floats
 @pytest.mark.parametrize("dim", DIMS)
 def test_any_head_dimension_agrees_with_the_oracle(tier, dim):
     for dtype in ("float64", "float32"):
@@ -113,6 +116,7 @@ def test_odd_head_dimensions_of_groups_and_batches_agree_with_the_oracle(
     assert_right(tier, (query[0], np.stack([key, key]), value), {"causal": True})
 
 
+@pytest.mark.floats
 @pytest.mark.quick
 @pytest.mark.parametrize("axes", ["bhqk", "hqk", "bqk", "qk", "hk", "k", "hq", "q", ""])
 def test_a_shared_bias_gets_the_sum_of_its_scores(tier, axes):
@@ -288,6 +292,7 @@ def test_padding_changes_no_bit(tier, dtype):
         assert not np.any(one[:, other.shape[1] :])
 
 
+@pytest.mark.floats
 @pytest.mark.parametrize(
     "options",
     [
@@ -409,6 +414,7 @@ def test_nan_in_hidden_keys_and_rows_reaches_no_gradient(tier, dtype, n_rows):
         assert_same_bits(vjp_on(tier, grad, query, key, value, mask=mask), expected)
 
 
+@pytest.mark.floats
 @pytest.mark.quick
 @pytest.mark.parametrize("what", ["query", "key", "value", "grad_output"])
 @pytest.mark.parametrize("options", [{}, {"softcap": 2.0}, DROPOUT], ids=str)
@@ -798,6 +804,7 @@ def test_the_generator_gives_the_published_numbers():
         assert " ".join(f"{int(word):08x}" for word in got) == words
 
 
+@pytest.mark.floats
 @pytest.mark.quick
 @pytest.mark.parametrize("n_rows", [1, 2, 9, 70])
 @pytest.mark.parametrize("options", [{}, {"causal": True}, {"q_offset": -7}], ids=str)

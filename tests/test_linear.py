@@ -66,6 +66,7 @@ def test_results_are_right_for_any_length_of_a_row(multiply, dtype, n_rows, n_in
     assert_right(multiply, x, weight)
 
 
+@pytest.mark.floats
 @pytest.mark.quick(n_out=(385,))
 @pytest.mark.parametrize("n_rows", [1, 4, 8, 20])
 @pytest.mark.parametrize("n_out", [1, 12, 16, 383, 384, 385, 513, 4097])

@@ -81,9 +81,10 @@ class Pair:
 
     def check(self):
         assert_same_bits(self.paged.lengths, self.whole.lengths)
+        key, value = self.paged.key, self.paged.value
         for b, n in enumerate(self.whole.lengths):
-            assert_same_bits(self.paged.key[b, :, :n], self.whole.key[b, :, :n])
-            assert_same_bits(self.paged.value[b, :, :n], self.whole.value[b, :, :n])
+            assert_same_bits(key[b, :, :n], self.whole.key[b, :, :n])
+            assert_same_bits(value[b, :, :n], self.whole.value[b, :, :n])
 
 
 def run_schedule(data, pool):

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from support.calls import ADD_BFLOAT16, ADD_INTEGERS
 from support.processes import assert_runs
 
 from attnpy import _attention, _attnpy, _options, _typing
@@ -460,3 +461,16 @@ def test_the_types_of_options_are_those_of_the_group():
     hints = typing.get_type_hints(_typing.PlanOptions)
     assert hints == {name: hint for name, hint in fields.items() if name != "tier"}
     assert list(typing.get_args(_typing.OptionsTuple)) == list(fields.values())
+
+
+def test_tiers_that_tests_leave_out_have_the_kernels_of_others():
+    text = Path(ROOT.parent, "csrc/core/tiers.c").read_text("utf-8")
+    table = text[text.index("attn_tier tiers[]") : text.index("const attn_tier *\n")]
+    rows = re.findall(r'\{"(\w+)", \w+, &(\w+),\s+&(\w+),\s+(\S+),\s+&(\w+)\}', table)
+    assert len(rows) == table.count("attn_cpu_has")
+    tiers = {name: kernels for name, *kernels in rows}
+    plain = tiers.keys() - ADD_INTEGERS - ADD_BFLOAT16
+    assert len({tuple(tiers[name][:2]) for name in plain}) == len(plain)
+    for name in ADD_INTEGERS | ADD_BFLOAT16:
+        assert tiers[name][:2] in [tiers[other][:2] for other in plain]
+        assert (tiers[name][2] == "NULL") == (name in ADD_INTEGERS)

@@ -15,6 +15,12 @@ from attnpy import AttentionGradients, _attnpy
 from attnpy._options import VJP, Norm, Options, Wanted
 
 TIERS = tuple(_attnpy.config()["tiers"])  # what this CPU can run, the best first
+# What tells them apart, as csrc/core/tiers.c has it, which tests/test_tree.py reads.
+ADD_INTEGERS = {"avx512_vnni", "neon_dotprod"}  # products of integers alone
+ADD_BFLOAT16 = {"amx_bf16", "avx512_bf16"}  # those and products of bfloat16
+# All kernels for floating numbers, and all for those without products of bfloat16.
+FLOAT_TIERS = tuple(tier for tier in TIERS if tier not in ADD_INTEGERS)
+PLAIN_TIERS = tuple(tier for tier in FLOAT_TIERS if tier not in ADD_BFLOAT16)
 
 # Of csrc/python/testing.c. `pip install -e .` builds them; a wheel has none.
 TEST_HOOKS = {"set_tuning", "set_work_per_thread", "watch_tasks"}
@@ -163,7 +169,7 @@ def threads_for_any_work():
 
 def is_native(tier, dtype):
     """Does this tier have products of its own for this dtype?"""
-    return tier.endswith("_bf16") and str(dtype) == "bfloat16"
+    return tier in ADD_BFLOAT16 and str(dtype) == "bfloat16"
 
 
 def has_rounded_weights(attend, dtype):
