@@ -3,6 +3,7 @@
 import copy
 import json
 import pickle
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -469,6 +470,14 @@ def test_broken_pickles_are_refused():
         object.__new__(QuantizedWeight).__setstate__((1, 2))
     with pytest.raises(TypeError, match="QuantizedTable: expected a QuantizedWeight"):
         QuantizedTable(3)
+
+
+@pytest.mark.quick
+def test_parts_that_are_too_large_are_refused_where_they_are_used():
+    weight = attnpy.quantize(normal(20, 5))
+    parts = weight._parts._replace(groups_per_block=2**63 - 1)
+    with pytest.raises(ValueError, match="weight: expected codes as quantize"):
+        linear(normal(1, 20), SimpleNamespace(_parts=parts, shape=weight.shape))
 
 
 @pytest.mark.quick

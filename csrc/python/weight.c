@@ -178,7 +178,8 @@ are_groups(const attn_quantized *q)
     return (narrow ? q->zero >= 0 && q->zero < 1 << q->bits
                    : q->bits == 8 && q->zero == 0) &&
            q->group > 0 && q->group <= most && q->group % unit == 0 &&
-           q->group % attn_code_unit(q->bits) == 0 && q->groups_per_block > 0;
+           q->group % attn_code_unit(q->bits) == 0 && q->groups_per_block > 0 &&
+           is_size(q->groups_per_block);
 }
 
 /* Reads the codes and what they are multiplied by; false unless all are as the core expects
