@@ -472,6 +472,8 @@ class Packing:
     def write(self, first: int, codes: Array) -> None:
         """Take codes (K, n) of columns from `first` on."""
         n = codes.shape[1]
+        if codes.size == 0:
+            return
         rows = np.full((_code_rows(self.n_rows, self.bits), n), self.zero, np.uint8)
         rows[: self.n_rows] = codes.view(np.uint8) if codes.itemsize == 1 else codes
         quads: Array = rows.reshape(-1, QUAD, n)
@@ -617,7 +619,7 @@ def _divided(merged: Array, bits: int) -> Array:
     """Return what `_merged` was given, and 0 behind it."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
     numbers = merged[:, None] >> shifts & (1 << bits) - 1
-    return numbers.reshape(-1, merged.shape[1])
+    return numbers.reshape(len(merged) * len(shifts), merged.shape[1])
 
 
 def _in_panels(rows: Array) -> Array:

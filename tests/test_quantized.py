@@ -15,7 +15,7 @@ from support.comparisons import assert_same_bits
 import attnpy
 from attnpy import QuantizedWeight
 from attnpy._linear import linear
-from attnpy._quantized import QuantizedTable, arrays_of
+from attnpy._quantized import QuantizedTable, arrays_of, replaced
 from attnpy.blocks import Decoder, Encoder, FeedForward, Linear
 from attnpy.layers import MultiHeadAttention, SelfAttention
 from attnpy.models import BertEncoder, CausalDecoder
@@ -291,6 +291,19 @@ def test_sizes_may_be_small_or_nothing(shape, kind):
 def test_options_may_be_integers_of_numpy():
     weight = attnpy.quantize(normal(64, 3), bits=np.int64(4), group=np.int32(64))
     assert (weight.bits, weight.group) == (4, 64)
+
+
+@pytest.mark.quick
+def test_blocks_may_be_of_nothing():
+    for shape in ((40, 0), (0, 5), (0, 0)):
+        scale = np.ones((-(-shape[0] // 32), shape[1]), np.float32)
+        for bits in (8, 4):
+            weight = QuantizedWeight.from_blocks(
+                np.zeros(shape, np.int8), scale, bits=bits
+            )
+            assert weight.dequantize().shape == shape
+            twin = replaced(weight, arrays_of(weight))
+            assert twin.shape == shape
 
 
 @pytest.mark.quick
