@@ -476,7 +476,7 @@ class Packing:
             return
         rows = np.full((_code_rows(self.n_rows, self.bits), n), self.zero, np.uint8)
         rows[: self.n_rows] = codes.view(np.uint8) if codes.itemsize == 1 else codes
-        quads: Array = rows.reshape(-1, QUAD, n)
+        quads: Array = rows.reshape(len(rows) // QUAD, QUAD, n)
         quads = quads.transpose(2, 0, 1)  # (n, lines, QUAD)
         if self.bits < 8:
             quads = _in_lines(quads, self.bits)
@@ -563,29 +563,30 @@ def _in_lines(quads: Array, bits: int) -> Array:
     Lines are (n, lines, QUAD): of each unit, two quads in each line, then one of all
     bits above the fourth.
     """
-    n, above = len(quads), bits - 4
+    (n, n_quads, _), above = quads.shape, bits - 4
     per_unit = UNITS[bits] // QUAD
-    units = quads.reshape(n, -1, per_unit, QUAD)
+    units = quads.reshape(n, n_quads // per_unit, per_unit, QUAD)
     lines = units[:, :, 0::2] & 15 | units[:, :, 1::2] << 4
     if above:
         shifts = above * np.arange(per_unit, dtype=np.uint8)[:, None]
         high = np.bitwise_or.reduce(units >> 4 << shifts, axis=2, keepdims=True)
         lines = np.concatenate([lines, high], axis=2)
-    return lines.reshape(n, -1, QUAD)
+    return lines.reshape(n, lines.shape[1] * lines.shape[2], QUAD)
 
 
 def _of_lines(lines: Array, bits: int) -> Array:
     """Return what `_in_lines` was given."""
-    n, above = len(lines), bits - 4
-    per_unit = UNITS[bits] // QUAD
-    units = lines.reshape(n, -1, per_unit // 2 + (above > 0), QUAD)
-    pairs = units[:, :, : per_unit // 2]
+    (n, n_lines, _), above = lines.shape, bits - 4
+    n_pairs = UNITS[bits] // QUAD // 2
+    per_unit = n_pairs + (above > 0)
+    units = lines.reshape(n, n_lines // per_unit, per_unit, QUAD)
+    pairs = units[:, :, :n_pairs]
     quads = np.stack([pairs & 15, pairs >> 4], axis=3)
-    quads = quads.reshape(n, -1, per_unit, QUAD)
+    quads = quads.reshape(n, units.shape[1], 2 * n_pairs, QUAD)
     if above:
-        shifts = above * np.arange(per_unit, dtype=np.uint8)[:, None]
+        shifts = above * np.arange(2 * n_pairs, dtype=np.uint8)[:, None]
         quads |= (units[:, :, -1:] >> shifts & (1 << above) - 1) << 4
-    return quads.reshape(n, -1, QUAD)
+    return quads.reshape(n, quads.shape[1] * 2 * n_pairs, QUAD)
 
 
 def _in_bytes(codes: Array, bits: int) -> Array:

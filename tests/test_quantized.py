@@ -333,6 +333,19 @@ def test_arrays_are_converted_before_their_shapes_are_read():
 
 
 @pytest.mark.quick
+@pytest.mark.parametrize("kind", FORMS)
+def test_forms_of_files_may_have_no_rows_or_columns(kind):
+    for shape in ((0, 5), (40, 0), (0, 0)):
+        weight = blocks_of(kind, *shape)
+        x = normal(2, shape[0])
+        assert weight.dequantize().shape == shape
+        assert_same_bits(linear(x, weight), oracle(x, weight))
+        assert QuantizedTable(weight)[[]].shape == (0, shape[0])
+        parts = arrays_of(weight)
+        assert codes_in(parts["codes"], weight).shape == shape
+
+
+@pytest.mark.quick
 def test_columns_of_more_rows_than_int32_holds_are_cut():
     W = np.ones((65536 + 20, 2), np.float32)
     W[65536:] = 3
