@@ -12,6 +12,7 @@ from attnpy._attention import attention
 from attnpy._gradients import attention_vjp
 from attnpy._linear import (
     cut_into_heads,
+    is_together,
     joined_heads,
     linear,
     linear_vjp,
@@ -79,9 +80,12 @@ class Side(NamedTuple):
         """Make heads of tokens; the letter is that of the parameters' names."""
         heads = project_heads(tokens, self.weight, self.bias, self.n_heads, num_threads)
         of_norm: Pullback | None = None
+        together = is_together(self.norm, heads)
         if self.norm is not None:
+            heads = joined_heads(heads) if together else heads
             with _checks.renamed(x=f"{letter}_norm"):
                 heads, of_norm = self.norm.vjp(heads, num_threads=num_threads)
+            heads = cut_into_heads(heads, self.n_heads) if together else heads
         if self.cos_sin is not None:
             heads = _attnpy.rotate(
                 heads, self.cos_sin, self.interleaved, heads, num_threads
@@ -97,8 +101,10 @@ class Side(NamedTuple):
                     gradient, tables, self.interleaved, gradient, num_threads
                 )
             if of_norm is not None:
-                of_heads = of_norm(gradient)
+                of_heads = of_norm(joined_heads(gradient) if together else gradient)
                 gradient = of_heads.x
+                if together:
+                    gradient = cut_into_heads(gradient, self.n_heads)
                 for name, array in of_heads.parameters.items():
                     found[f"{letter}_norm.{name}"] = array
             of_tokens, found[f"W_{letter}"], found[f"b_{letter}"] = linear_vjp(

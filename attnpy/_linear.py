@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from attnpy._typing import Array, Precision
+    from attnpy.norms import LayerNorm, RMSNorm
 
 
 def linear(
@@ -163,6 +164,23 @@ def joined_heads(heads: Array) -> Array:
     """Return heads (..., H, L, D) as columns (..., L, H * D): a view, if it can be."""
     columns = heads.swapaxes(-3, -2)
     return columns.reshape(*columns.shape[:-2], columns.shape[-2] * columns.shape[-1])
+
+
+def is_together(norm: LayerNorm | RMSNorm | None, heads: Array) -> bool:
+    """Tell whether a norm takes all heads of a token together, not one by one."""
+    return norm is not None and len(norm.weight) != heads.shape[-1]
+
+
+def normalized_heads(
+    norm: LayerNorm | RMSNorm | None, heads: Array, num_threads: int | None
+) -> Array:
+    """Return heads (..., H, L, D) after a norm of each, or of all together."""
+    if norm is None:
+        return heads
+    if not is_together(norm, heads):
+        return norm(heads, num_threads=num_threads)
+    columns = norm(joined_heads(heads), num_threads=num_threads)
+    return cut_into_heads(columns, heads.shape[-3])
 
 
 def _rows(array: Array) -> Array:

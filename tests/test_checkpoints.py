@@ -162,6 +162,7 @@ HEADS = {
     "phi3": ("score.weight",),
     "gemma": ("score.weight",),
     "gemma1": ("score.weight",),
+    "olmo2": ("score.weight",),
     "phi": ("score.weight", "classifier.weight", "classifier.bias"),
     "gpt_neox": ("score.weight", "qa_outputs.weight", "qa_outputs.bias"),
 }

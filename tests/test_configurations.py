@@ -283,6 +283,11 @@ def others(kind, name):
         base.pop("head_dim" if kind == "gpt_neox" else "", None)
     if kind == "gemma3_text":
         values["rope_parameters"] = {SLIDING: {"rope_theta": 3.0}}
+    if kind == "olmo3":
+        values |= {"layer_types": [FULL] * 4}
+        values["rope_parameters"] = {SLIDING: {"rope_theta": 3.0}}
+        if name in ("rope_theta", "is_causal"):  # which windows do not go with
+            base["layer_types"] = [FULL] * 4
     if kind in families.GATED and name in ("hidden_size", "num_attention_heads"):
         values |= {"hidden_size": 24, "num_attention_heads": 2}
     if kind == "modernbert":
@@ -624,6 +629,22 @@ def test_layers_of_gemma3_have_positions_of_their_own():
     for wrong in ({"rope_theta": 3.0}, {FULL: [1]}):
         with pytest.raises(ValueError, match="expected rope_parameters of full_attent"):
             changed("gemma3_text", rope_parameters=wrong)
+
+
+def test_layers_of_olmo3_have_windows_and_positions_of_their_own():
+    local, base = (2, 0), 500_000.0
+    made = changed("olmo3")
+    assert made["window"] == [local, local, local, None]
+    scaled = turns(4, base, {"type": "linear", "factor": 4.0})
+    assert made["rotary"] == [*[turns(4, base)] * 3, scaled]
+    assert changed("olmo3", rope_theta=None)["rotary"] == made["rotary"]
+    with pytest.raises(ValueError, match=r"expected rope_theta = 500000\.0 beside"):
+        changed("olmo3", rope_theta=10_000.0)
+    with pytest.raises(ValueError, match="expected a sliding_window, got none"):
+        changed("olmo3", sliding_window=None)
+    full = changed("olmo3", layer_types=[FULL] * 4, rope_theta=10_000.0)
+    assert full["window"] is None
+    assert full["rotary"] == [turns(4, 10_000.0, {"type": "linear", "factor": 4.0})] * 4
 
 
 def test_networks_with_a_gate_have_some_activations():

@@ -30,7 +30,9 @@ LLAMA3 = {
 }
 YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 8}
 # Their kind is not read from files.
-OF_FOLDERS_ALONE = "mistral", "gemma", "smollm3", "granite", "phi", "gpt_neox"
+OF_FOLDERS_ALONE = (
+    *("mistral", "gemma", "smollm3", "granite", "phi", "gpt_neox", "olmo3"),
+)
 CONFIGS = {
     **{k: c for k, c in families.DECODERS.items() if k not in OF_FOLDERS_ALONE},
     "llama with biases": {**families.LLAMA, "attention_bias": True, "mlp_bias": True},

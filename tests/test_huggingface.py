@@ -59,6 +59,30 @@ DECODERS = [
     ("phi", {"tie_word_embeddings": True, "partial_rotary_factor": 1.0}),
     ("gpt_neox", {"use_parallel_residual": False, "attention_bias": False}),
     ("gpt_neox", {"tie_word_embeddings": True, "rotary_pct": 1.0}),
+    ("olmo2", {"attention_bias": True, "num_key_value_heads": 4}),
+    ("olmo2", {"tie_word_embeddings": True, "num_key_value_heads": 1}),
+    ("olmo3", {"layer_types": [FULL, SLIDING, SLIDING, FULL]}),
+    (
+        "olmo3",
+        {
+            "rope_scaling": {
+                "rope_type": "yarn",
+                "factor": 2.0,
+                "original_max_position_embeddings": 12,
+            }
+        },
+    ),
+    (
+        "olmo3",
+        {
+            "rope_scaling": None,
+            "rope_theta": None,
+            "rope_parameters": {
+                FULL: {"rope_type": "linear", "factor": 8.0, "rope_theta": 900.0},
+                SLIDING: {"rope_type": "default", "rope_theta": 70.0},
+            },
+        },
+    ),
     ("gemma2", {"attn_logit_softcapping": None, "final_logit_softcapping": None}),
     ("gemma2", {"layer_types": [FULL, SLIDING, SLIDING], "attention_bias": True}),
     ("gemma2", {"tie_word_embeddings": False, "hidden_activation": "gelu"}),
@@ -81,7 +105,7 @@ DECODERS = [
 
 BOTH_WAYS = [
     *((kind, {"is_causal": False}) for kind in ("llama", "qwen2", "qwen3")),
-    *((kind, {"is_causal": False}) for kind in ("granite", "phi", "gpt_neox")),
+    *((kind, {"is_causal": False}) for kind in ("granite", "phi", "gpt_neox", "olmo2")),
     ("gemma3_text", {"use_bidirectional_attention": True, "sliding_window": 7}),
     ("gemma3_text", {"use_bidirectional_attention": True, "sliding_window": 8}),
 ]

@@ -36,11 +36,11 @@ def layer(dtype, seed=0):
     return mha
 
 
-def norm(kind, dtype):
-    """A norm of heads with other weights than 1."""
-    made = kind(D, dtype=dtype)
+def norm(kind, dtype, n_heads=1):
+    """A norm of heads, one by one or together, with other weights than 1."""
+    made = kind(n_heads * D, dtype=dtype)
     for array in made.parameters().values():
-        array[...] = normal(D, seed=len(array) + array.dtype.itemsize)
+        array[...] = normal(len(array), seed=len(array) + array.dtype.itemsize)
     return made
 
 
@@ -56,8 +56,10 @@ def project(tier, mha, x, letter, n_heads, norm=None):
     """The heads of a projection, (..., n_heads, L, size)."""
     weight, bias = getattr(mha, f"W_{letter}"), getattr(mha, f"b_{letter}")
     rows = linear_on(tier, x, weight, bias)
+    if norm is not None and len(norm.weight) != D:
+        rows = norm(rows)  # of all heads together
     heads = rows.reshape(*rows.shape[:-1], n_heads, -1).swapaxes(-3, -2)
-    return heads if norm is None else norm(heads)
+    return heads if norm is None or len(norm.weight) != D else norm(heads)
 
 
 def steps(tier, mha, x, context=None, cache=None, rotary=None, counts=None, **options):
@@ -107,6 +109,31 @@ def test_a_call_is_its_steps(on_tier, dtype, kind, rotary):
         x = normal(*shape, dtype=dtype)
         result = mha(x, rotary=rotary, causal=True, return_weights=True)
         assert_same_bits(result, steps(on_tier, mha, x, rotary=rotary, causal=True))
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("rotary", ROTARIES[:2])
+@pytest.mark.parametrize("kind", [RMSNorm, LayerNorm])
+def test_all_heads_of_a_token_are_normalized_together(on_tier, dtype, kind, rotary):
+    mha = layer(dtype)
+    mha.q_norm, mha.k_norm = norm(kind, dtype, H), norm(kind, np.float32, HK)
+    x = normal(B, L, E, dtype=dtype)
+    how = {"rotary": rotary, "causal": True}
+    result = mha(x, return_weights=True, **how)
+    assert_same_bits(result, steps(on_tier, mha, x, **how))
+    with threads_for_any_work():
+        assert_same_bits(mha(x, num_threads=3, **how), result[0])
+    cache = KVCache(B, HK, L, D, DV, dtype=mha.k_norm(mha.W_k[:1]).dtype)
+    parts = [mha(x[:, i : i + 3], cache=cache, **how) for i in range(0, L, 3)]
+    assert_same_bits(np.concatenate(parts, 1), result[0])
+    flat = mha(x.reshape(-1, E), seq_offsets=[0, L, 2 * L], **how)
+    assert_same_bits(flat.reshape(B, L, -1), result[0])
+    if rotary is None:
+        context = normal(9, E, dtype=dtype)
+        crossed = mha(x, context, return_weights=True)
+        assert_same_bits(crossed, steps(on_tier, mha, x, context))
+        if dtype.itemsize > 2:  # whose keys are rounded in a cache
+            assert_same_bits(mha(x, mha.project_context(context)), crossed[0])
 
 
 @pytest.mark.quick
@@ -254,7 +281,9 @@ def test_norms_are_those_of_blocks_of_the_heads_size(name):
     with pytest.raises(TypeError, match=f"^{name}: expected an attnpy.blocks.RMSNorm "):
         mha(x)
     setattr(mha, name, RMSNorm(D + 1))
-    with pytest.raises(ValueError, match=rf"^{name}: expected a norm of \({D},\), got"):
+    all_heads = (H if name == "q_norm" else HK) * D
+    message = rf"^{name}: expected a norm of \({D},\), or \({all_heads},\) for all "
+    with pytest.raises(ValueError, match=message):
         mha(x)
 
 

@@ -39,13 +39,15 @@ B, L, LC, E, EC, H = 2, 7, 4, 12, 5, 3
 normal = functools.partial(arrays.normal, dtype=np.float64)
 
 
-def mha(n_kv_heads=H, norm=None, **options):
+def mha(n_kv_heads=H, norm=None, together=False, **options):
     """An attention layer in float64 with biases, of 3 heads of 4."""
     layer = MultiHeadAttention(
         E, H, num_kv_heads=n_kv_heads, bias=True, dtype=np.float64, **options
     )
     if norm is not None:
-        layer.q_norm, layer.k_norm = (norm(4, dtype=np.float64) for _ in range(2))
+        layer.q_norm, layer.k_norm = (
+            norm(4 * (n if together else 1), dtype=np.float64) for n in (H, n_kv_heads)
+        )
     return with_values(layer)
 
 
@@ -73,6 +75,14 @@ def test_attention_layers_have_the_gradients_of_difference_quotients(norm, optio
     assert_gradients(mha(norm=norm), (X.copy(),), options)
     if "residual" not in options:
         assert_gradients(mha(1, norm), (X[:1].copy(),), {**options, **one(options)})
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("n_kv_heads", [1, H])
+@pytest.mark.parametrize("norm", [RMSNorm, LayerNorm])
+def test_norms_of_all_heads_have_the_gradients_of_quotients(norm, n_kv_heads):
+    options = {"causal": True, "rotary": Rotary(4), "kv_lengths": [3, 7]}
+    assert_gradients(mha(n_kv_heads, norm, together=True), (X.copy(),), options)
 
 
 def one(options):
@@ -261,6 +271,13 @@ DECODERS = (
         "logit_softcap": 3.0,
     },
     {"rotary": Rotary(4), "parallel": True, "norm": "rms", "residual_scale": None},
+    {
+        "rotary": Rotary(4),
+        "num_kv_heads": 2,
+        "norm": "rms",
+        "qk_norm": "all heads",
+        "norm_after": "only",
+    },
     {"max_length": 9, "parallel": "one norm", "tied": False, "output_bias": True},
 )
 

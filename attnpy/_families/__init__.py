@@ -31,6 +31,7 @@ from attnpy._families.mistral import MISTRAL
 from attnpy._families.modernbert import MODERNBERT
 from attnpy._families.mpnet import MPNET
 from attnpy._families.nomic_bert import NOMIC_BERT
+from attnpy._families.olmo import OLMO2, OLMO3
 from attnpy._families.phi import PHI
 from attnpy._families.phi3 import PHI3
 from attnpy._families.qwen import QWEN2, QWEN3
@@ -47,7 +48,7 @@ FAMILIES: dict[str, Declaration] = {
         *(MODERNBERT, NOMIC_BERT, GTE, GTE_NEW),
         *(VIT, DEIT, CLIP, CLIP_VISION, CLIP_TEXT, SIGLIP, SIGLIP_VISION, SIGLIP_TEXT),
         *(GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, PHI3, GEMMA, GEMMA2, GEMMA3, SMOLLM3),
-        *(GRANITE, PHI, GPT_NEOX),
+        *(GRANITE, PHI, GPT_NEOX, OLMO2, OLMO3),
         *(T5, MT5, BART, MBART, MARIAN, PEGASUS, M2M100),
     )
 }

@@ -72,14 +72,7 @@ GEMMA_HARMLESS = llama.LLAMA_HARMLESS | {
 }
 
 
-def _alternating(values: Values) -> list[str]:
-    """Return the kind of each layer: every second, or sixth, sees everything."""
-    every = values.get("sliding_window_pattern", 2)
-    n_layers = values["num_hidden_layers"]
-    names = [FULL if (i + 1) % every == 0 else SLIDING for i in range(n_layers)]
-    if SLIDING in names and values["sliding_window"] is None:
-        raise ValueError("config: expected a sliding_window, got none")
-    return names
+_alternating = rules.alternating(2)
 
 
 def _rotaries(values: Values) -> list[Rotary]:

@@ -13,6 +13,7 @@ from attnpy._families.declaration import Declaration, Family, names_of
 from attnpy._families.gemma import GEMMA2, GEMMA3
 from attnpy._families.gpt2 import GPT2
 from attnpy._families.llama import LLAMA
+from attnpy._families.olmo import OLMO2
 from attnpy._families.phi3 import PHI3
 from attnpy._families.qwen import QWEN2, QWEN3
 
@@ -231,6 +232,13 @@ ARCHITECTURES: dict[str, Architecture] = {
                 "rope.freq_base_swa": "rope_local_base_freq",
             },
             large=62,
+        ),
+        Architecture(
+            name="olmo2",
+            family=OLMO2,
+            names=GEMMA_NAMES,
+            read=SIZES,
+            neutral=FULL_ATTENTION,
         ),
         Architecture(
             name="gpt2",

@@ -271,6 +271,20 @@ def layer_types(values: Values, usual: Callable[[Values], list[str]]) -> list[st
     return list(kinds)
 
 
+def alternating(usual: int) -> Callable[[Values], list[str]]:
+    """Return the rule for layers of which every so many one sees everything."""
+
+    def rule(values: Values) -> list[str]:
+        every = values.get("sliding_window_pattern", usual)
+        n_layers = values["num_hidden_layers"]
+        names = [FULL if (i + 1) % every == 0 else SLIDING for i in range(n_layers)]
+        if SLIDING in names and values["sliding_window"] is None:
+            raise ValueError("config: expected a sliding_window, got none")
+        return names
+
+    return rule
+
+
 def last_layers(values: Values) -> list[str]:
     """Return windows in all layers, or in those from max_window_layers on."""
     n_layers = values["num_hidden_layers"]

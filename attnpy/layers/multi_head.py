@@ -18,7 +18,7 @@ from attnpy import (
     _vjp,
 )
 from attnpy._layer_vjp import OutputSide, Side, Sources, checked_wanted, layer_vjp
-from attnpy._linear import project_heads
+from attnpy._linear import normalized_heads, project_heads
 from attnpy._options import (
     DIFFERENTIABLE,
     PASSED_ON,
@@ -119,9 +119,11 @@ class MultiHeadAttention:
         0 at first; None without `qkv_bias`, `out_bias`.
     num_heads, num_kv_heads : int
         As given.
-    q_norm, k_norm : attnpy.blocks.RMSNorm or LayerNorm of size D, or None
-        Initially None. Norms of each head's queries and keys, before `rotary`, as in
-        Qwen3. A call raises a TypeError for anything else. `heads` does not have them.
+    q_norm, k_norm : attnpy.blocks.RMSNorm or LayerNorm, or None
+        Initially None. Norms of queries and keys, before `rotary`: of each head, as in
+        Qwen3, if their size is D; of all heads of a token together, as in OLMo 2, if it
+        is H * D, or Hk * D for keys. A call raises a TypeError for anything else.
+        `heads` does not have them.
 
     Raises
     ------
@@ -704,8 +706,7 @@ class MultiHeadAttention:
                 f"got {values.shape[:-1]}"
             )
         key = project_heads(tokens, self.W_k, self.b_k, self.num_kv_heads, num_threads)
-        if self.k_norm is not None:
-            key = self.k_norm(key, num_threads=num_threads)
+        key = normalized_heads(self.k_norm, key, num_threads)
         projected = project_heads(
             values, self.W_v, self.b_v, self.num_kv_heads, num_threads
         )

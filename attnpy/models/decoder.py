@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from attnpy.blocks._stack import Choice
     from attnpy.cache import KVCache
     from attnpy.checkpoints import GgufFile
+    from attnpy.layers import MultiHeadAttention
     from attnpy.pages import PagePool
 
     class CausalCall(TypedDict, total=False):
@@ -87,11 +88,12 @@ class CausalDecoder(sampling.LanguageModel):
     out_bias, feed_forward_bias : bool, optional
         Add biases to the result of attention, and in the feed-forward networks; by
         default with `bias`.
-    qk_norm : bool, optional
-        Normalize each head's queries and keys with an `attnpy.blocks.RMSNorm`.
-    norm_after : bool, optional
+    qk_norm : bool or "all heads", optional
+        Normalize each head's queries and keys with an `attnpy.blocks.RMSNorm`; with
+        "all heads" the queries of all heads of a token together, and the keys.
+    norm_after : bool or "only", optional
         Normalize the results of each layer's attention and network before they are
-        added.
+        added; with "only" in place of what they read.
     parallel : bool or "one norm", optional
         Attention and network of a layer read the same tokens, each by its norm, and
         both are added to them. With "one norm" both read what the attention's norm
@@ -138,7 +140,9 @@ class CausalDecoder(sampling.LanguageModel):
     with rotary positions, `RMSNorm`, "swiglu" and no biases that of Touvron et al.,
     "LLaMA: Open and Efficient Foundation Language Models" (2023); with soft caps,
     scaled embeddings, "geglu_tanh" and `norm_after` those of the Gemma team, "Gemma 2:
-    Improving Open Language Models at a Practical Size" (2024); with `parallel` that of
+    Improving Open Language Models at a Practical Size" (2024); with
+    ``qk_norm="all heads"`` and ``norm_after="only"`` that of Team OLMo, "2 OLMo 2
+    Furious" (2025); with `parallel` that of
     Black et al., "GPT-NeoX-20B: An Open-Source Autoregressive Language Model" (2022).
 
     With positions whose frequencies depend on the length of a sequence ("dynamic" and
@@ -206,8 +210,8 @@ class CausalDecoder(sampling.LanguageModel):
         qkv_bias: bool | None = None,
         out_bias: bool | None = None,
         feed_forward_bias: bool | None = None,
-        qk_norm: bool = False,
-        norm_after: bool = False,
+        qk_norm: bool | Literal["all heads"] = False,
+        norm_after: bool | Literal["only"] = False,
         parallel: bool | Literal["one norm"] = False,
         output_bias: bool = False,
         **options: Unpack[DecoderOptions],
@@ -224,14 +228,19 @@ class CausalDecoder(sampling.LanguageModel):
             _parts.set_biases(mha, ("o",), out_bias, "out_bias")
             name = "feed_forward_bias"
             _parts.set_biases(network, ("1", "2", "gate"), feed_forward_bias, name)
-            if _checks.flag(qk_norm, "qk_norm"):
-                eps = options.get("eps", 1e-5)
-                mha.q_norm = RMSNorm(mha.head_dim, eps=eps, dtype=dtype)
-                mha.k_norm = RMSNorm(mha.head_dim, eps=eps, dtype=dtype)
-            if _checks.flag(norm_after, "norm_after"):
+            if qk_norm == "all heads" or _checks.flag(qk_norm, "qk_norm"):
+                eps, size = options.get("eps", 1e-5), mha.head_dim
+                together = qk_norm == "all heads"
+                n_heads = (mha.num_heads, mha.num_kv_heads) if together else (1, 1)
+                mha.q_norm, mha.k_norm = (
+                    RMSNorm(n * size, eps=eps, dtype=dtype) for n in n_heads
+                )
+            if norm_after == "only" or _checks.flag(norm_after, "norm_after"):
                 layer.after_1, layer.after_3 = (
                     copy.deepcopy(norm) for norm in (layer.norm_1, layer.norm_3)
                 )
+            if norm_after == "only":
+                layer.norm_1 = layer.norm_3 = None
             if parallel != "one norm":
                 layer.parallel = _checks.flag(parallel, "parallel")
             else:
@@ -303,9 +312,10 @@ class CausalDecoder(sampling.LanguageModel):
             "logit_scale": self.logit_scale,
             "tied": _repr.Plain(None) if self.tied is None else self.tied,
             "stop": self.stop or None,
-            "qk_norm": first.self_attention.q_norm is not None,
-            "norm_after": first.after_1 is not None,
-            "parallel": "one norm" if first.norm_3 is None else first.parallel,
+            "qk_norm": _qk_norm(first.self_attention),
+            "norm_after": "only" if first.norm_1 is None else first.after_1 is not None,
+            "parallel": first.parallel
+            and ("one norm" if first.norm_3 is None else True),
             "output_bias": self.output_bias is not None,
         }
 
@@ -354,12 +364,12 @@ class CausalDecoder(sampling.LanguageModel):
         config : mapping
             With the keys of the Hugging Face configuration; its ``model_type`` is
             "gpt2", "llama", "mistral", "qwen2", "qwen3", "phi3", "gemma", "gemma2",
-            "gemma3_text", "smollm3", "granite", "phi" or "gpt_neox". A
-            ``sliding_window`` of W lets a token see W tokens, including itself. If both
-            are given, ``rope_scaling`` wins over ``rope_parameters``. ``eos_token_id``
-            becomes `stop`, without tokens that are not in the vocabulary. Keys that do
-            not change the computation are ignored, and all others are refused, unless
-            null.
+            "gemma3_text", "smollm3", "granite", "phi", "gpt_neox", "olmo2" or "olmo3".
+            A ``sliding_window`` of W lets a token see W tokens, including itself. If
+            both are given, ``rope_scaling`` wins over ``rope_parameters``.
+            ``eos_token_id`` becomes `stop`, without tokens that are not in the
+            vocabulary. Keys that do not change the computation are ignored, and all
+            others are refused, unless null.
         logits : bool, optional
             False makes a model without `logits`, for the tokens' vectors: `tied` is
             None.
@@ -1013,3 +1023,10 @@ class CausalDecoder(sampling.LanguageModel):
         cap = np.asarray(self.logit_softcap, scores.dtype)
         capped: Array = tanh(scores / cap, num_threads=num_threads) * cap
         return capped
+
+
+def _qk_norm(mha: MultiHeadAttention) -> bool | str:
+    """Return the option `qk_norm` of a layer."""
+    norm = mha.q_norm
+    together = norm is not None and len(norm.weight) != mha.head_dim
+    return "all heads" if together else norm is not None

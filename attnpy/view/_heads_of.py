@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attnpy import _parameters
+from attnpy._linear import normalized_heads
 from attnpy.view import _sources
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ def heads_of(model: Any, tokenizer: Any, text: object) -> Heads:
 def _of_layer(model: Any, layer: Any, states: Any) -> tuple[Any, Any]:
     """Return (H, L, D) twice: of queries and keys, which are repeated for groups."""
     mha = layer.self_attention
-    tokens = layer.norm_1(states) if layer.norm_first else states
+    is_normal = layer.norm_first and layer.norm_1 is not None
+    tokens = layer.norm_1(states) if is_normal else states
 
     def side(letter: str, n_heads: int) -> NDArray[np.float64]:
         matrix = _parameters.as_array(getattr(mha, f"W_{letter}"))
@@ -66,9 +68,7 @@ def _of_layer(model: Any, layer: Any, states: Any) -> tuple[Any, Any]:
         if bias is not None:
             projected += np.asarray(bias, np.float64)
         heads = projected.reshape(len(projected), n_heads, -1).swapaxes(0, 1)
-        norm = getattr(mha, f"{letter}_norm")
-        if norm is not None:
-            heads = norm(heads)
+        heads = normalized_heads(getattr(mha, f"{letter}_norm"), heads, None)
         rotary = _option(model, layer, "rotary")
         if rotary is not None:
             heads = rotary(heads, np.arange(heads.shape[-2]))

@@ -45,6 +45,8 @@ attn_rotary(const attn_rotary_problem *p, attn_call *call)
                         .run = run_task,
                         .context = &j};
 
+    assert(p->norm == NULL || p->norm->n_columns == p->head_dim ||
+           p->norm->n_columns == p->n_heads * p->head_dim);
     assert(p->rotary_dim % 2 == 0 && p->rotary_dim <= p->head_dim);
     assert((p->past_lengths == NULL) == (p->lengths == NULL));
     assert(p->past_lengths == NULL || p->batch.n_axes == 1);

@@ -1,6 +1,6 @@
-/* Tokens' heads on their way from a projection to attention, or into a cache: each is
- * normalized (QK norm), rotated by its position (rotary embedding), mixed (for a cache of
- * integers) and rounded. */
+/* Tokens' heads on their way from a projection to attention, or into a cache: normalized
+ * (QK norm), one by one or all of a token together; then each is rotated by its position
+ * (rotary embedding), mixed (for a cache of integers) and rounded. */
 #ifndef ATTN_CORE_ROTARY_H
 #define ATTN_CORE_ROTARY_H
 
@@ -27,7 +27,7 @@ typedef struct {
     attn_dtype dtype;
     attn_dtype cache_dtype;
     attn_array input;              /* (B, H, tokens, D), no wider than `dtype` */
-    const attn_norm_problem *norm; /* of one row, applied to each; or NULL */
+    const attn_norm_problem *norm; /* of (D,), each head, or (H * D,), all; or NULL */
     attn_array cos_sin;          /* (B, H, tokens, rotary_dim), adjacent columns in the
                                     * arithmetic's dtype, cosines before sines; or none */
     ptrdiff_t rotary_dim;        /* columns, the first ones, an even number */

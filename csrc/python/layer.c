@@ -128,12 +128,12 @@ set_projected(projection *s, const char *name, npy_intp n_heads, bool mixed, are
     return 0;
 }
 
-/* Describes the norm of a part's heads. After it they have the promoted type of both,
+/* Describes the norm of a part's heads, one by one or together. After it they have the promoted type of both,
  * or their own if mixed. */
 static int
 set_norm(projection *s, const char *name, bool mixed)
 {
-    npy_intp size = s->rotary.head_dim;
+    npy_intp size = s->rotary.head_dim, all = s->linear.n_out;
 
     if (s->norm.weight == NULL) {
         return 0;
@@ -141,8 +141,11 @@ set_norm(projection *s, const char *name, bool mixed)
     if (py_check_norm(&s->norm, name) < 0) {
         return -1;
     }
-    if (PyArray_DIM(s->norm.weight, 0) != size) {
-        return py_fail_shape(s->norm.weight, name, "a norm of (%zd,)", size, 0);
+    npy_intp n = PyArray_DIM(s->norm.weight, 0);
+    if (n != size && n != all) {
+        return py_fail_shape(s->norm.weight, name,
+                             "a norm of (%zd,), or (%zd,) for all heads together", size,
+                             all);
     }
     const int types[2] = {s->type, PyArray_TYPE(s->norm.weight)};
     s->type = py_common_type(mixed ? 1 : 2, types, name);

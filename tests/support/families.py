@@ -217,6 +217,15 @@ GPT_NEOX = {
     "rotary_pct": 0.5,
     "rotary_emb_base": 500.0,
 }
+OLMO2 = {**LLAMA, "model_type": "olmo2", "rms_norm_eps": 1e-5}
+OLMO3 = {
+    **OLMO2,
+    "model_type": "olmo3",
+    "num_hidden_layers": 4,
+    "sliding_window": 3,
+    "rope_theta": 500_000.0,
+    "rope_scaling": {"rope_type": "linear", "factor": 4.0},
+}
 DECODERS = {
     config["model_type"]: config
     for config in (
@@ -233,6 +242,8 @@ DECODERS = {
         GRANITE,
         PHI,
         GPT_NEOX,
+        OLMO2,
+        OLMO3,
     )
 }
 # The family of names of a model's checkpoint.
@@ -527,10 +538,16 @@ def _llama_shapes(config):
         if kind in ("qwen3", "gemma3_text"):
             for letter in "qk":
                 shapes[f"{layer}.self_attn.{letter}_norm.weight"] = (d,)
+        if kind in ("olmo2", "olmo3"):
+            shapes[f"{layer}.self_attn.q_norm.weight"] = (hd,)
+            shapes[f"{layer}.self_attn.k_norm.weight"] = (kd,)
         shapes[f"{layer}.self_attn.o_proj.weight"] = (e, hd)
         if config.get("attention_bias"):
             shapes[f"{layer}.self_attn.o_proj.bias"] = (e,)
-        shapes[f"{layer}.input_layernorm.weight"] = (e,)
+        if kind in ("olmo2", "olmo3"):
+            shapes[f"{layer}.post_feedforward_layernorm.weight"] = (e,)
+        else:
+            shapes[f"{layer}.input_layernorm.weight"] = (e,)
         shapes[f"{layer}.post_attention_layernorm.weight"] = (e,)
         if gemma and kind != "gemma":
             shapes[f"{layer}.pre_feedforward_layernorm.weight"] = (e,)
@@ -766,6 +783,8 @@ def _llama_logits(w, config, ids):
     x = w["model.embed_tokens.weight"][ids]
     if kind in ("gemma2", "gemma3_text"):
         return _gemma_logits(w, config, x)
+    if kind in ("olmo2", "olmo3"):
+        return _olmo_logits(w, config, x)
     if kind == "gemma":
         x = x * math.sqrt(config["hidden_size"])
         w = {name: v + name.endswith("norm.weight") for name, v in w.items()}
@@ -858,6 +877,36 @@ def _gemma_logits(w, config, x):
     scores = norm(x, "model.norm") @ w["model.embed_tokens.weight"].T
     cap = config["final_logit_softcapping"]
     return scores if cap is None else cap * np.tanh(scores / cap)
+
+
+def _olmo_logits(w, config, x):
+    """Of norms of results, and of the queries and the keys of all heads."""
+    eps, n_heads = config["rms_norm_eps"], config["num_attention_heads"]
+    n_kv_heads, n = config["num_key_value_heads"], len(x)
+
+    def norm(x, name):
+        return rms_norm(x, w[f"{name}.weight"], eps)
+
+    for i in range(config["num_hidden_layers"]):
+        layer = f"model.layers.{i}"
+        is_local = config["model_type"] == "olmo3" and (i + 1) % 4 != 0
+        how = {"window": config["sliding_window"] if is_local else None}
+        how["causal"] = config.get("is_causal", True)
+        turn = {**config, "rope_scaling": None} if is_local else config
+        query, key, value = (
+            torch_linear(x, w, f"{layer}.self_attn.{letter}_proj") for letter in "qkv"
+        )
+        query = norm(query, f"{layer}.self_attn.q_norm").reshape(n, n_heads, -1)
+        key = norm(key, f"{layer}.self_attn.k_norm").reshape(n, n_kv_heads, -1)
+        query, key = (rotated(y, turn).reshape(n, -1) for y in (query, key))
+        z = attend(query, key, value, n_heads, n_kv_heads, **how)
+        z = torch_linear(z, w, f"{layer}.self_attn.o_proj")
+        x = x + norm(z, f"{layer}.post_attention_layernorm")
+        y = silu(torch_linear(x, w, f"{layer}.mlp.gate_proj"))
+        y = y * torch_linear(x, w, f"{layer}.mlp.up_proj")
+        y = torch_linear(y, w, f"{layer}.mlp.down_proj")
+        x = x + norm(y, f"{layer}.post_feedforward_layernorm")
+    return torch_linear(norm(x, "model.norm"), w, "lm_head")
 
 
 def _window(config, i):

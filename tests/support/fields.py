@@ -54,7 +54,11 @@ REFUSED = {
         },
     },
     **dict.fromkeys(
-        ("llama", "mistral", "qwen2", "qwen3", "smollm3", "granite"), PARTIAL
+        (
+            *("llama", "mistral", "qwen2", "qwen3", "smollm3", "granite"),
+            *("olmo2", "olmo3"),
+        ),
+        PARTIAL,
     ),
     **dict.fromkeys(("gemma", "gemma2"), PARTIAL_AND_TWO_WAYS),
     "gemma3_text": {
@@ -120,7 +124,9 @@ def notes(family):
         "soft caps": "softcap" in given,
         "factors of embeddings, scores, sums and attention": "residual_scale" in given,
         "attention and network side by side": "parallel" in given,
-        "norms of queries and keys": "qk_norm" in given,
+        "norms of queries and keys": given.get("qk_norm") is True,
+        "norms of all queries and keys of a token": given.get("qk_norm") == "all heads",
+        "norms after attention and network alone": given.get("norm_after") == "only",
         "one layer for all": "shared" in given,
         "embeddings may be narrower": "embedding_dim" in given,
         "pictures need not be square": size is not None and size.kind == "sizes",

@@ -150,6 +150,7 @@ ARCHITECTURES = {
     "phi3": "phi3",
     "gemma2": "gemma2",
     "gemma3_text": "gemma3",
+    "olmo2": "olmo2",
 }
 
 

@@ -12,6 +12,7 @@
 
 typedef struct {
     real *head;   /* (D) */
+    real *heads;  /* (H, D), of a token, if they are normalized together; or NULL */
     real *pairs;  /* (D) first numbers of pairs, then second ones, if interleaved */
     char *halves; /* (D) of 16 bits */
 } rotary_work;
@@ -19,9 +20,11 @@ typedef struct {
 static size_t
 lay_out_rotary(const attn_rotary_problem *p, char *memory, rotary_work *w)
 {
+    bool together = p->norm != NULL && p->norm->n_columns != p->head_dim;
     arena a = {memory, 0};
 
     w->head = arena_reals(&a, p->head_dim);
+    w->heads = together ? arena_reals(&a, p->n_heads * p->head_dim) : NULL;
     w->pairs = arena_reals(&a, p->head_dim);
     w->halves = arena_take(&a, (size_t)p->head_dim * sizeof(uint16_t));
     return a.used;
@@ -139,18 +142,47 @@ quantise_head(const real *head, ptrdiff_t n, char *output, ptrdiff_t stride, cha
     }
 }
 
+/* Loads the heads of a token, and normalizes them together. */
+static NOINLINE void
+load_heads(const attn_rotary_problem *p, const rotary_work *w, ptrdiff_t b,
+           ptrdiff_t token)
+{
+    for (ptrdiff_t h = 0; h < p->n_heads; h++) {
+        load_row(w->heads + h * p->head_dim,
+                 attn_address(&p->input, &p->batch, b, h, token),
+                 p->input.column_stride, p->head_dim, p->input.dtype);
+    }
+    normalize_row(p->norm, w->heads, NULL, w->heads, NULL);
+}
+
+/* Loads a head, normalized: from the input, or from what `load_heads` has loaded. */
 static void
-run_head(const attn_rotary_problem *p, const rotary_work *w, const char *input,
-         const char *cos_sin, char *output, char *scale)
+load_head(const attn_rotary_problem *p, const rotary_work *w, const char *input,
+          ptrdiff_t h)
+{
+    ptrdiff_t n = p->head_dim;
+
+    if (w->heads != NULL) {
+        memcpy(w->head, w->heads + h * n, (size_t)n * sizeof(real));
+    } else {
+        load_row(w->head, input, p->input.column_stride, n, p->input.dtype);
+        if (p->norm != NULL) {
+            normalize_row(p->norm, w->head, NULL, w->head, NULL);
+        }
+    }
+    if (p->norm != NULL) {
+        round_row(w->head, n, p->dtype, w->halves);
+    }
+}
+
+/* Turns, mixes and stores the head that is loaded. */
+static void
+run_head(const attn_rotary_problem *p, const rotary_work *w, const char *cos_sin,
+         char *output, char *scale)
 {
     ptrdiff_t n = p->head_dim, n_pairs = p->rotary_dim / 2;
     const real *angles = (const real *)(const void *)cos_sin;
 
-    load_row(w->head, input, p->input.column_stride, n, p->input.dtype);
-    if (p->norm != NULL) {
-        normalize_row(p->norm, w->head, NULL, w->head, NULL);
-        round_row(w->head, n, p->dtype, w->halves);
-    }
     if (angles != NULL && p->interleaved) {
         rotate_neighbours(w->head, w->pairs, angles, n_pairs);
     } else if (angles != NULL) {
@@ -200,9 +232,12 @@ run_rotary(const attn_rotary_problem *p, ptrdiff_t first, ptrdiff_t n,
         if (p->lengths != NULL && to >= p->lengths[b]) {
             continue;
         }
+        if (w.heads != NULL) {
+            load_heads(p, &w, b, token);
+        }
         for (ptrdiff_t h = 0; h < p->n_heads; h++) {
-            run_head(p, &w, attn_address(&p->input, &p->batch, b, h, token),
-                     attn_address(&p->cos_sin, &p->batch, b, h, token),
+            load_head(p, &w, attn_address(&p->input, &p->batch, b, h, token), h);
+            run_head(p, &w, attn_address(&p->cos_sin, &p->batch, b, h, token),
                      rotary_row(p, &p->output, p->page_stride, b, h, to),
                      rotary_row(p, &p->scale, p->scale_page_stride, b, h, to));
         }

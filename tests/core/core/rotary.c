@@ -12,7 +12,7 @@
 #include <string.h>
 
 /* Of the problems below, as golden.h explains; none has dot products. */
-#define GOLDEN UINT64_C(0xc4d3298f816887a5)
+#define GOLDEN UINT64_C(0x03d67498619f3be8)
 #define NATIVE_GOLDEN HASH_START
 
 #define COUNT(array) (int)(sizeof(array) / sizeof((array)[0]))
@@ -38,6 +38,7 @@ typedef struct {
     bool interleaved;
     bool mixed;
     norm_kind norm;
+    bool together; /* the norm is of all heads of a token */
     numbers numbers;
     layout input, output, cos_sin;
     bool in_place;        /* where the result is of the input's dtype */
@@ -224,6 +225,37 @@ static const rotary_spec listed[] = {
      .head_dim = 17,
      .rotary_dim = NO_ROTATION,
      .mixed = true},
+    {.name = "RMS norm of all heads",
+     .n_heads = 3,
+     .n_tokens = 5,
+     .head_dim = 11,
+     .rotary_dim = NO_ROTATION,
+     .norm = RMS_NORM,
+     .together = true,
+     .output = TRANSPOSED},
+    {.name = "layer norm of all heads, neighbours, in place",
+     SMALL,
+     .batch = {2, 2},
+     .head_dim = 34,
+     .rotary_dim = 32,
+     .interleaved = true,
+     .norm = LAYER_NORM,
+     .together = true,
+     .output = HEADS_INSIDE,
+     .in_place = true},
+    {.name = "cache, RMS norm of all heads, several tasks",
+     .batch = {3},
+     .n_heads = 4,
+     .n_tokens = 50,
+     .head_dim = 16,
+     .rotary_dim = 16,
+     .norm = RMS_NORM,
+     .together = true,
+     .cos_sin = ONE_HEAD,
+     .input = HEADS_INSIDE,
+     .numbers = MANY,
+     .mixed = true,
+     .cache_rows = 70},
 };
 
 enum { N_DRAWN = 120, N_PROBLEMS = COUNT(listed) * COUNT(routes) + N_DRAWN };
@@ -331,13 +363,14 @@ static void
 add_norm(const rotary_spec *s, attn_dtype arithmetic, rotary_problem *r)
 {
     attn_array weight = {0}, bias = {0};
+    ptrdiff_t n = s->head_dim * (s->together ? s->n_heads : 1);
 
-    add_reals(&r->made, &weight, ONE_BATCH, arithmetic, 1, 1, s->head_dim, 4);
+    add_reals(&r->made, &weight, ONE_BATCH, arithmetic, 1, 1, n, 4);
     if (s->norm == LAYER_NORM) {
-        add_reals(&r->made, &bias, ONE_BATCH, arithmetic, 1, 1, s->head_dim, 5);
+        add_reals(&r->made, &bias, ONE_BATCH, arithmetic, 1, 1, n, 5);
     }
     r->norm = (attn_norm_problem){.n_rows = 1,
-                                  .n_columns = s->head_dim,
+                                  .n_columns = n,
                                   .arithmetic = arithmetic,
                                   .centre = s->norm == LAYER_NORM,
                                   .eps = 1e-6,

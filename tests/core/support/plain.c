@@ -232,21 +232,41 @@ plain_mixing(ptrdiff_t n, attn_dtype arithmetic, double *row)
     free(before);
 }
 
+/* A head after its norm, which may be one of as many heads as it has columns for. */
+static void
+plain_head(const attn_rotary_problem *p, ptrdiff_t batch, ptrdiff_t head,
+           ptrdiff_t token, double *output)
+{
+    bool together = p->norm != NULL && p->norm->n_columns != p->head_dim;
+    ptrdiff_t n_heads = together ? p->n_heads : 1, first = together ? 0 : head;
+    double *row = calloc((size_t)(n_heads * p->head_dim) + 1, sizeof *row), *to = row;
+
+    if (row == NULL) {
+        abort();
+    }
+    for (ptrdiff_t h = first; h < first + n_heads; h++) {
+        const char *input = attn_address(&p->input, &p->batch, batch, h, token);
+        for (ptrdiff_t k = 0; k < p->head_dim; k++) {
+            *to++ = read_number(input + k * p->input.column_stride, p->input.dtype);
+        }
+    }
+    if (p->norm != NULL) {
+        plain_norm(p->norm, row);
+        store_row_as(p->dtype, row, n_heads * p->head_dim);
+    }
+    memcpy(output, row + (head - first) * p->head_dim,
+           (size_t)p->head_dim * sizeof *row);
+    free(row);
+}
+
 void
 plain_rotary(const attn_rotary_problem *p, ptrdiff_t batch, ptrdiff_t head,
              ptrdiff_t token, double *output)
 {
     const attn_dtype arithmetic = attn_storage_of(p->dtype)->arithmetic;
-    const char *input = attn_address(&p->input, &p->batch, batch, head, token);
     const char *cos_sin = attn_address(&p->cos_sin, &p->batch, batch, head, token);
 
-    for (ptrdiff_t k = 0; k < p->head_dim; k++) {
-        output[k] = read_number(input + k * p->input.column_stride, p->input.dtype);
-    }
-    if (p->norm != NULL) {
-        plain_norm(p->norm, output);
-        store_row_as(p->dtype, output, p->head_dim);
-    }
+    plain_head(p, batch, head, token, output);
     if (cos_sin != NULL) {
         plain_rotation(p, arithmetic, cos_sin, output);
         store_row_as(p->dtype, output, p->head_dim);
