@@ -112,6 +112,12 @@ def test_integers_stay_what_they_are_in_the_file(save, kind):
     assert weight.nbytes * 8 == KEPT[kind] * 512 * 96  # columns in whole panels
     halves = file.split_halves({"w": 10})
     assert_same_bits(halves.quantized("w").dequantize(), halves["w"].T)
+    part = halves.quantized("w", start=3, stop=40)
+    assert_same_bits(part.dequantize(), halves["w"][3:40].T)
+    assert file.quantized("w", start=50).shape == (512, 0)
+    for start, stop in ((0, 51), (-1, 1), (2, 1), (51, None)):
+        with pytest.raises(ValueError, match=r"^(w|start): expected "):
+            file.quantized("w", start=start, stop=stop)
     x = np.random.default_rng(0).standard_normal((3, 512), np.float32)
     exact = x.astype(np.float64) @ file["w"].T.astype(np.float64)
     error = linear(x, file.quantized("w")) - exact
@@ -384,6 +390,50 @@ def test_matrices_may_keep_the_integers_of_the_file(save):
     np.testing.assert_allclose(states, exact, rtol=0, atol=1e-4 * abs(exact).max())
     assert_same_bits(small([IDS, IDS[::-1]])[0], states)
     assert (small.generate(IDS, 5, num_threads=3) == small.generate(IDS, 5)).all()
+
+
+TOGETHER = {
+    "phi3": {
+        **families.PHI3,
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "partial_rotary_factor": 1.0,
+        "rope_scaling": None,
+    },
+    "gpt2": {**families.GPT2, "n_embd": 256, "n_head": 4},
+}
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("kind", TOGETHER)
+@pytest.mark.parametrize("type_name", ["Q8_0", "Q4_1", "Q5_K", "Q6_K"])
+def test_matrices_that_a_file_has_together_keep_their_integers(save, kind, type_name):
+    metadata, arrays = gguf_files.model(TOGETHER[kind])
+    for i, (name, array) in enumerate(arrays.items()):
+        if name.startswith("blk.") and array.ndim == 2:
+            arrays[name] = gguf_files.random_blocks(type_name, array.shape, seed=i)
+    path = save(metadata, arrays)
+    small = CausalDecoder.from_gguf(path, weights="file")
+    exact = CausalDecoder.from_gguf(path, dtype=np.float64)
+    for layer in small.decoder.layers:
+        mha, network = layer.self_attention, layer.feed_forward
+        matrices = [mha.W_q, mha.W_k, mha.W_v, mha.W_o, network.W_1, network.W_2]
+        if kind == "phi3":
+            matrices.append(network.W_gate)
+        for matrix in matrices:
+            assert isinstance(matrix, QuantizedWeight)
+    assert_same_parameters(small, CausalDecoder.from_gguf(path))  # they stand for these
+    states, expected = small(IDS), exact(IDS)
+    assert_near(states, expected, 2e-6)
+    assert_same_bits(small([IDS[:4], IDS[4:8]])[0], small(IDS[:4]))
+    rounded = CausalDecoder.from_gguf(path, weights="file", activations="int8")
+    assert rounded.decoder.layers[1].self_attention.W_v.activations == "int8"
+
+
+def assert_near(found, expected, bound):
+    """As a relative root mean square."""
+    error = np.sqrt(((found - expected) ** 2).mean() / (expected**2).mean())
+    assert 0 < error < bound
 
 
 @pytest.mark.quick

@@ -185,7 +185,12 @@ class GgufFile(Mapping[str, "Array"]):
         return values if order is None else values[order - start]
 
     def quantized(
-        self, name: str, *, activations: Literal["float", "int8"] = "float"
+        self,
+        name: str,
+        *,
+        start: int = 0,
+        stop: int | None = None,
+        activations: Literal["float", "int8"] = "float",
     ) -> QuantizedWeight:
         """Read a matrix of integers into memory, which stay what they are in the file.
 
@@ -194,6 +199,9 @@ class GgufFile(Mapping[str, "Array"]):
         name : str
             Of an array (M, K) of the types Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K or
             Q6_K.
+        start, stop : int, optional
+            Only these of the M rows, ``0 <= start <= stop <= M``: one matrix of several
+            that the file has one below the other.
         activations : {"float", "int8"}, optional
             As in `attnpy.quantize`.
 
@@ -201,14 +209,16 @@ class GgufFile(Mapping[str, "Array"]):
         -------
         attnpy.QuantizedWeight
             The transpose, (K, M), which layers take. Its `dequantize` gives the numbers
-            of ``self[name].T``, bit for bit.
+            of ``self[name].T``, bit for bit. With `start` and `stop` it is (K, stop -
+            start), of ``self[name][start:stop]``.
 
         Raises
         ------
         KeyError
             If there is no such name.
         ValueError
-            If it is not a matrix of integers, or its scales are not finite.
+            If it is not a matrix of integers, has no such rows, or its scales are not
+            finite.
         """
         from attnpy._quantized import ACTIVATIONS, of_columns
 
@@ -221,10 +231,17 @@ class GgufFile(Mapping[str, "Array"]):
                 f"{place.shape}"
             )
         form = gguf_blocks.FORMS[place.type_name]
-        n_columns, n_rows = place.shape
-        blocks = (gguf_blocks.arrays(form, rows) for rows in self._some_rows(name))
+        n, n_inner = place.shape
+        first = _checks.size(start, "start")
+        last = n if stop is None else _checks.size(stop, "stop")
+        if not first <= last <= n:
+            raise ValueError(
+                f"{named(name)}: expected rows of {n}, got {start} to {stop}"
+            )
+        some = self._some_rows(name, first, last)
+        blocks = (gguf_blocks.arrays(form, rows) for rows in some)
         try:
-            return of_columns(n_rows, n_columns, blocks, rounds, **form.options)
+            return of_columns(n_inner, last - first, blocks, rounds, **form.options)
         except ValueError:  # the rest is as it must be
             raise ValueError(
                 f"{named(name)}: expected blocks whose scales are finite, got NaN or "
@@ -240,7 +257,9 @@ class GgufFile(Mapping[str, "Array"]):
         reading.fill(place.file, at, blocks.reshape(-1).data, name)
         return blocks
 
-    def _some_rows(self, name: str) -> Iterator[NDArray[np.uint8]]:
+    def _some_rows(
+        self, name: str, start: int, stop: int
+    ) -> Iterator[NDArray[np.uint8]]:
         """Return the bytes of some rows after others, in the order they have here."""
         from attnpy._quantized import column_blocks
 
@@ -249,11 +268,12 @@ class GgufFile(Mapping[str, "Array"]):
         whole = None
         if place.head_dim:
             whole = self._blocks(name, 0, n)[_in_file(np.arange(n), place.head_dim)]
-        for rows in column_blocks(n_inner, n):
+        for rows in column_blocks(n_inner, stop - start):
+            first, last = start + rows.start, start + rows.stop
             if whole is None:
-                yield self._blocks(name, rows.start, rows.stop)
+                yield self._blocks(name, first, last)
             else:
-                yield whole[rows]
+                yield whole[first:last]
 
     def __iter__(self) -> Iterator[str]:
         """Go through the names."""

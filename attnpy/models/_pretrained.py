@@ -198,16 +198,20 @@ def _keeper(
     file, activations = integers
 
     def kept(name: str, target: Target) -> bool:
-        if len(target.parameters) > 1 or file.type_of(name) not in gguf_blocks.FORMS:
+        known = (id(array) in places for array in target.parameters)
+        if file.type_of(name) not in gguf_blocks.FORMS or not all(known):
             return False
-        array = target.parameters[0]
-        if id(array) not in places:
-            return False
-        matrix = file.quantized(name, activations=activations)
-        for layer, attribute in places.pop(id(array)):
-            table = attribute in _parameters.TABLES
-            setattr(layer, attribute, QuantizedTable(matrix) if table else matrix)
-        del own[names[id(array)]]
+        start = 0
+        for array in target.parameters:  # one below the other in the file
+            stop = start + array.shape[-1 if target.transposed else 0]
+            weight = file.quantized(
+                name, start=start, stop=stop, activations=activations
+            )
+            for layer, attribute in places.pop(id(array)):
+                table = attribute in _parameters.TABLES
+                setattr(layer, attribute, QuantizedTable(weight) if table else weight)
+            del own[names[id(array)]]
+            start = stop
         return True
 
     return kept

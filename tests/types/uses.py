@@ -795,7 +795,7 @@ def gguf_files(path: str) -> None:
     assert_type(file.rows("a", 0, 3), Array)
     assert_type(file.describe("a"), tuple[tuple[int, ...], str])
     assert_type(file.type_of("a"), str)
-    kept = file.quantized("a", activations="int8")
+    kept = file.quantized("a", start=3, stop=9, activations="int8")
     assert_type(kept, attnpy.QuantizedWeight)
     assert_type(file.metadata, dict[str, Any])
     assert_type(file.stop, tuple[int, ...])
