@@ -525,6 +525,8 @@ def of_columns(
     n_columns: int,
     blocks: Iterable[Mapping[str, Array]],
     rounds: bool,
+    dtype: DTypeLike = np.float32,
+    /,
     *,
     bits: int,
     group: int,
@@ -553,7 +555,7 @@ def of_columns(
     )
     if scale is None:  # there are no columns
         scale = Factors(np.empty((-(-n_rows // group), n_columns), np.float16))
-    kind = np.dtype(np.float32)
+    kind = judged_dtype(dtype, "dtype")
     return made(packing, kind, group, groups_per_block, rounds, scale, minimum)
 
 

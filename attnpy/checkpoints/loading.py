@@ -228,10 +228,10 @@ def fill(
     with _progress.bar(progress, n_bytes, "B") as done:
         for plain in [*wanted]:
             target = wanted.pop(plain)
-            if kept is not None and kept(found[plain], target):
+            alternating = n_heads if plain.endswith(table.by_head) else 1
+            if kept is not None and alternating == 1 and kept(found[plain], target):
                 done(sum(array.nbytes for array in target.parameters))
                 continue
-            alternating = n_heads if plain.endswith(table.by_head) else 1
             _copy(holder(found[plain]), found[plain], target, done, alternating)
             while filled is not None and target.parameters:
                 filled(target.parameters.pop())

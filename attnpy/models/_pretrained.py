@@ -12,6 +12,7 @@ from attnpy._parameters import Unset
 from attnpy._quantize import judged
 from attnpy._quantized import ACTIVATIONS, QuantizedTable
 from attnpy.checkpoints import gguf_blocks
+from attnpy.checkpoints.compressed import CompressedCheckpoint, scheme_of
 from attnpy.checkpoints.loading import (
     PLAIN_HEAD,
     Head,
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike
 
     from attnpy import _typing
+    from attnpy._quantized import QuantizedWeight
     from attnpy._typing import Array
+    from attnpy.checkpoints.compressed import Scheme
 
 Model = TypeVar("Model", bound="_typing.PackableModel")
 
@@ -53,9 +56,9 @@ BITS: dict[str, Literal[8, 4]] = {"int8": 8, "int4": 4}
 
 
 class Kept(NamedTuple):
-    """A file whose integers are kept, and how rows are multiplied with them."""
+    """Files whose integers are kept, and how rows are multiplied with them."""
 
-    file: checkpoints.GgufFile
+    file: checkpoints.GgufFile | CompressedCheckpoint
     activations: Literal["float", "int8"]
 
 
@@ -73,31 +76,62 @@ def read(
     if weights is not None:
         _checks.one_of(weights, "weights", tuple(BITS))
     _checks.one_of(activations, "activations", ACTIVATIONS)
-    if weights is None and activations != "float":
-        raise ValueError(
-            f"activations: expected 'float' without weights, got {activations!r}"
-        )
     ignore_head = _checks.flag(ignore_head, "ignore_head")
     packed = _checks.flag(packed, "packed")
     progress = _progress.checked(progress)
     config = checkpoints.read_config(folder_at(folder))
+    scheme = config.pop("quantization_config", None)
+    if scheme is not None:
+        scheme = scheme_of(scheme)
+    _check_integers(scheme, weights, activations)
+    is_quantised = weights is not None or scheme is not None
     declared = FAMILIES.get(str(config.get("model_type")))
     family = "bert" if declared is None else declared.checkpoint
     table = checkpoints.FAMILIES[family]
+
+    def tensors() -> checkpoints.Checkpoint:
+        found = checkpoints.read(folder)
+        return found if scheme is None else CompressedCheckpoint(found, scheme)
+
     if isinstance(dtype, str) and dtype == "auto":
-        dtype = dtype_of(checkpoints.read(folder), table)
-    if weights is not None and _dtypes.floating(dtype).itemsize > 4:
+        dtype = dtype_of(tensors(), table)
+    if is_quantised and _dtypes.floating(dtype).itemsize > 4:
         raise TypeError(
-            f"dtype: expected float32, float16 or bfloat16 with weights={weights!r}, "
+            "dtype: expected float32, float16 or bfloat16 with weights of integers, "
             f"got {_dtypes.floating(dtype)}"
         )
-    model = from_config(config, dtype=dtype, rng=Unset(freed=weights is not None))
+    model = from_config(config, dtype=dtype, rng=Unset(freed=is_quantised))
     head = _head(model, config, family, ignore_head)
-    tensors = checkpoints.read(folder)
-    load(model, tensors, table, packed, progress, head, weights, activations)
+    found = tensors()
+    how: Weights | Kept | None = weights
+    if isinstance(found, CompressedCheckpoint):
+        how = Kept(found, activations)
+    load(model, found, table, packed, progress, head, how, activations)
     if packed:
         model.pack()
     return model
+
+
+def _check_integers(
+    scheme: Scheme | None, weights: Weights | None, activations: str
+) -> None:
+    """Require options that fit to each other, and to a folder that has integers."""
+    if scheme is None:
+        if weights is None and activations != "float":
+            raise ValueError(
+                f"activations: expected 'float' without weights, got {activations!r}"
+            )
+        return
+    if weights is not None:
+        raise ValueError(
+            "weights: expected None for a folder whose weights are integers already, "
+            f"got {weights!r}"
+        )
+    if scheme.rounds_rows and activations != "int8":
+        raise ValueError(
+            "activations: expected 'int8' for a folder whose quantization_config "
+            f"rounds activations to 8 bits, got {activations!r}"
+        )
 
 
 def stop(folder: str | os.PathLike[str], vocab_size: int) -> tuple[int, ...] | None:
@@ -197,16 +231,25 @@ def _keeper(
     places, names = _places(model, own)
     file, activations = integers
 
+    def is_kept(name: str) -> bool:
+        if isinstance(file, CompressedCheckpoint):
+            return file.keeps(name)
+        return file.type_of(name) in gguf_blocks.FORMS
+
+    def matrix(name: str, like: Array | PanelWriter, **which: Any) -> QuantizedWeight:
+        if isinstance(file, CompressedCheckpoint):
+            return file.quantized(name, like.dtype, **which)
+        return file.quantized(name, **which)
+
     def kept(name: str, target: Target) -> bool:
         known = (id(array) in places for array in target.parameters)
-        if file.type_of(name) not in gguf_blocks.FORMS or not all(known):
+        if not is_kept(name) or not all(known):
             return False
         start = 0
         for array in target.parameters:  # one below the other in the file
             stop = start + array.shape[-1 if target.transposed else 0]
-            weight = file.quantized(
-                name, start=start, stop=stop, activations=activations
-            )
+            own_rows = {"start": start, "stop": stop, "activations": activations}
+            weight = matrix(name, array, **own_rows)
             for layer, attribute in places.pop(id(array)):
                 table = attribute in _parameters.TABLES
                 setattr(layer, attribute, QuantizedTable(weight) if table else weight)

@@ -474,10 +474,11 @@ class EncoderDecoder:
             writable.
         weights : {"int8", "int4"}, optional
             Call `quantize` for 8 or 4 bits while reading, so that only one matrix at a
-            time is in memory in full. By default weights are numbers of the dtype.
+            time is in memory in full. By default weights are numbers of the dtype, and
+            matrices of a folder of compressed-tensors the integers that they are there.
         activations : {"float", "int8"}, optional
-            With `weights`, how rows are multiplied with the integers, as
-            `attnpy.quantize` explains: "int8" is faster and less accurate.
+            How rows are multiplied with integers, as `attnpy.quantize` explains: "int8"
+            is faster and less accurate.
         ignore_head : bool, optional
             Read only the model below a head that `EncoderDecoder` does not have, such
             as that of ``BartForSequenceClassification``. By default such a folder is
