@@ -30,6 +30,7 @@ class _Newest(threading.local):
     def __init__(self) -> None:
         self.slab: Callable[[], NDArray[np.uint8] | None] = lambda: None
         self.used = 0
+        self.taking = False
 
 
 _newest = _Newest()
@@ -37,11 +38,24 @@ _newest = _Newest()
 
 def allocate(n_bytes: int) -> NDArray[np.uint8]:
     """Return so many bytes, from a cache line on, with any content."""
+    # A signal's handler may come here while the interrupted call takes its piece.
+    if not LEAST <= n_bytes <= MOST or _newest.taking:
+        return _memory_of_its_own(n_bytes)
+    _newest.taking = True
+    try:
+        return _next_piece(n_bytes)
+    finally:
+        _newest.taking = False
+
+
+def _memory_of_its_own(n_bytes: int) -> NDArray[np.uint8]:
     # Not numpy.zeros, whose memory is not in huge pages.
-    if not LEAST <= n_bytes <= MOST:
-        memory = np.empty(n_bytes + CACHE_LINE, np.uint8)
-        first = -memory.ctypes.data % CACHE_LINE
-        return memory[first : first + n_bytes]
+    memory = np.empty(n_bytes + CACHE_LINE, np.uint8)
+    first = -memory.ctypes.data % CACHE_LINE
+    return memory[first : first + n_bytes]
+
+
+def _next_piece(n_bytes: int) -> NDArray[np.uint8]:
     slab = _newest.slab()
     if slab is None or _newest.used + n_bytes > SLAB:
         slab = np.empty(SLAB, np.uint8)

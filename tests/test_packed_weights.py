@@ -227,6 +227,21 @@ def test_memory_of_matrices_is_freed_with_the_last_of_them():
     assert slabs[1]() is None and slabs[2]() is None
 
 
+@pytest.mark.quick
+def test_a_signal_s_handler_takes_no_part_of_the_piece_it_interrupts(monkeypatch):
+    next_piece, handlers = _memory._next_piece, []
+
+    def interrupted(n_bytes):
+        piece = next_piece(n_bytes)
+        handlers.append(_memory.allocate(n_bytes))
+        return piece
+
+    monkeypatch.setattr(_memory, "_next_piece", interrupted)
+    piece = _memory.allocate(1 << 20)
+    assert len(handlers) == 1 and len(handlers[0]) == 1 << 20
+    assert handlers[0].base is not piece.base
+
+
 def llama(rng):
     return CausalDecoder(
         2,
