@@ -210,6 +210,8 @@ def test_the_end_tokens_are_those_that_the_file_numbers_and_those_of_known_names
     assert file.stop == ()
     assert opened(pieces()).stop == (2,)
     assert opened({"general.architecture": "llama"}).stop == ()
+    with refused(ValueError, ".*m.gguf"):
+        opened(BYTES, ggml__model=np.ones(2, "i4")).stop  # noqa: B018
 
 
 def test_a_model_stops_where_its_file_says(tmp_path):

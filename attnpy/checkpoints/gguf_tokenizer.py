@@ -140,6 +140,9 @@ class _Keys:
     def flag(self, key: str, default: bool) -> bool:
         return bool(self.get(key, bool, "true or false", default))
 
+    def has_pieces(self) -> bool:
+        return bool(self.get("model", str, "a text") == "llama")
+
     def tokens(self) -> list[str]:
         found = self.get("tokens", list, "a list of texts")
         if not found:
@@ -176,7 +179,7 @@ def stop(metadata: Metadata, path: str) -> tuple[int, ...]:
     if PREFIX + "tokens" not in metadata:
         return ()
     tokens = keys.tokens()
-    usual = USUAL_PIECES if metadata.get(PREFIX + "model") == "llama" else {}
+    usual = USUAL_PIECES if keys.has_pieces() else {}
     found = {
         keys.token(key, len(tokens), _usual(usual, key, tokens)) for key in END_KEYS
     }
@@ -357,7 +360,7 @@ def _added(keys: _Keys, tokens: list[str], kind: Any) -> list[Any]:
 def begins(metadata: Metadata, path: str) -> int | None:
     """Return the token that a text begins with, where it has one."""
     keys = _Keys(metadata, path)
-    pieces = metadata.get(PREFIX + "model") == "llama"
+    pieces = keys.has_pieces()
     cut = CUTS.get(str(metadata.get(PREFIX + "pre")), GPT2)
     return _first(keys, keys.tokens(), pieces or cut.begins, pieces)
 
