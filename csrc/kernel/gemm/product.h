@@ -52,11 +52,12 @@ point_at_rows(const operand **a, const operand *first, ptrdiff_t a_row, const in
     }
 }
 
-/* sum = 0 */
+/* sum = 0. Compilers that do not unroll it clear memory, from which the sums are loaded. */
 static INLINE void
 clear_sums(v_real *sum, const int n)
 {
-    for (int k = 0; k < n; k++) {
+    UNROLLED for (int k = 0; k < n; k++)
+    {
         sum[k] = v_set1(0);
     }
 }
