@@ -125,10 +125,12 @@ share_tiles(job *j, int n_threads)
 }
 
 /* Splits columns only. Fewer rows have more columns, so that tasks have equally many outputs; but
- * each thread gets some. */
+ * each thread gets some. Each task rounds its rows, where they are, which takes as long as
+ * products with 64 columns. */
 static void
 share_columns(job *j, int n_threads)
 {
+    enum { ROUNDED_COLUMNS = 2048 };
     const attn_linear_problem *l = &j->l;
     ptrdiff_t unit = l->packed ? ATTN_PANEL_COLUMNS : 64;
     ptrdiff_t columns = ATTN_FEW_ROWS_COLUMNS;
@@ -139,6 +141,10 @@ share_columns(job *j, int n_threads)
     }
     for (ptrdiff_t n = ATTN_FEW_ROWS; n < rows_of(l); n *= 2) {
         columns /= 2;
+    }
+    if (l->quantized != NULL && l->quantized->rounds_rows &&
+        columns < ROUNDED_COLUMNS) {
+        columns = ROUNDED_COLUMNS;
     }
     columns = columns / unit * unit;
     j->n_row_tasks = 1;

@@ -40,7 +40,6 @@ static inline v_real v_scale2_unless(v_mask zero, v_real a, v_real n)
 }
 
 static inline v_real v_exponent(v_real a) { return _mm512_getexp_ps(a); }
-
 static inline v_mask v_less(v_real a, v_real b)
 {
     return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ);
@@ -60,6 +59,7 @@ static inline v_real v_select(v_mask mask, v_real yes, v_real no)
 }
 
 static inline real v_reduce_max(v_real a) { return _mm512_reduce_max_ps(a); }
+static inline real v_reduce_add(v_real a) { return _mm512_reduce_add_ps(a); }
 static inline v_real v_load_f16(const uint16_t *p)
 {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));

@@ -72,6 +72,7 @@ static inline v_real v_select(v_mask mask, v_real yes, v_real no)
 }
 
 static inline real v_reduce_max(v_real a) { return vmaxvq_f32(a); }
+static inline real v_reduce_add(v_real a) { return vaddvq_f32(a); }
 
 static inline v_real v_load_f16(const uint16_t *p)
 {

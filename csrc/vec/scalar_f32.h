@@ -67,6 +67,9 @@ static inline v_real v_select(v_mask mask, v_real yes, v_real no)
 /* The largest lane; none is NaN. */
 static inline real v_reduce_max(v_real a) { return a; }
 
+/* The sum of all lanes, in any order: of integers, which floats hold exactly. */
+static inline real v_reduce_add(v_real a) { return a; }
+
 /* LANES values of a 16-bit type, as half.h converts them */
 static inline v_real v_load_f16(const uint16_t *p) { return attn_from_f16(*p); }
 static inline v_real v_load_bf16(const uint16_t *p) { return attn_from_bf16(*p); }

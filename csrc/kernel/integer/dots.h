@@ -97,14 +97,18 @@ add_tile_of_integers(const integer_product *m, ptrdiff_t r, const code_form form
     }
 }
 
-/* All of n rows: of many in tiles, of which the first one makes codes ready; each row that is
- * left is one. */
+/* All of n rows: of many in tiles, of which the first one makes codes ready unless all read them
+ * as they lie; each row that is left is one. */
 static NOINLINE void
 add_integers(const integer_product *m, ptrdiff_t n, code_form form)
 {
     ptrdiff_t r = 0;
 
-    if (form != READY && n >= SHARED_FROM && n >= INT8_ROWS) {
+    if (form == CODES_8 && ARE_BYTES) {
+        for (; n - r >= INT8_ROWS; r += INT8_ROWS) {
+            add_tile_of_integers(m, r, CODES_8, false);
+        }
+    } else if (form != READY && n >= SHARED_FROM && n >= INT8_ROWS) {
         switch (form) {
         case CODES_8: add_tile_of_integers(m, 0, CODES_8, true); break;
         case CODES_6: add_tile_of_integers(m, 0, CODES_6, true); break;

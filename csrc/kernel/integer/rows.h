@@ -34,20 +34,6 @@ are_finite(const float *x, ptrdiff_t n)
     return v_bits_of(v_is_nan(sum)) == 0;
 }
 
-/* What all lanes, which are integers, add up to. */
-static INLINE float
-total_of(v_real lanes)
-{
-    float lane[LANES], total[4] = {0};
-
-    v_store(lane, lanes);
-    UNROLLED for (int i = 0; i < LANES; i++)
-    {
-        total[i % 4] += lane[i];
-    }
-    return (total[0] + total[1]) + (total[2] + total[3]);
-}
-
 /* to = n numbers times a normal scale's reciprocal, rounded to integers; `total` is what these
  * add up to, which floats hold exactly, or NaN if a number is. Products differ from quotients by
  * less than 3e-5, since none is above 127: false if one may be so near a tie that its quotient
@@ -68,7 +54,7 @@ round_products(term *to, const float *x, ptrdiff_t n, float scale, float *total)
             v_store_terms(to + k + i, whole);
         }
     }
-    *total = total_of(sum);
+    *total = v_reduce_add(sum);
     return v_reduce_max(farthest) < 0.49996f * 0.49996f;
 }
 
@@ -86,7 +72,7 @@ round_quotients(term *to, const float *x, ptrdiff_t n, float scale)
         total = v_sub(total, a);
         v_store_terms(to + k, v_sub(zero, a));
     }
-    return total_of(total);
+    return v_reduce_add(total);
 }
 
 /* to = n numbers divided by their scale, rounded to integers from -127 to 127; returns their total.

@@ -33,6 +33,8 @@ enum { BEYOND = UNIT_STEP, WHOLE_ROWS = UNIT_ROWS };
 enum { BEYOND = 0, WHOLE_ROWS = 1 };
 #endif
 
+enum { ARE_BYTES = sizeof(code) == 1 }; /* codes that are ready */
+
 /* How codes are read: packed, so many bits each; or ready for products, each a `code` of the
  * vocabulary where rows are rounded, else a float, (rows of W, PANEL). */
 typedef enum { CODES_8, CODES_6, CODES_5, CODES_4, READY } code_form;

@@ -30,6 +30,7 @@ typedef struct {
     uint64_t (*is_nan)(const void *x);
     void (*select)(uint64_t bits, const void *yes, const void *no, void *to);
     void (*reduce_max)(const void *x, void *to);
+    void (*reduce_add)(const void *x, void *to); /* 32 bits only */
     void (*transpose)(void *square);
 
     void (*load_f16)(const uint16_t *from, void *to, ptrdiff_t n);

@@ -168,6 +168,14 @@ reduce_max(const void *x, void *to)
     *(real *)to = v_reduce_max(v_load(x));
 }
 
+#if REAL_BITS == 32
+static void
+reduce_add(const void *x, void *to)
+{
+    *(real *)to = v_reduce_add(v_load(x));
+}
+#endif
+
 static void
 transpose(void *square)
 {
@@ -258,6 +266,7 @@ const functions FUNCTIONS = {
     .load_f16 = load_f16_array,
     .load_bf16 = load_bf16_array,
 #if REAL_BITS == 32
+    .reduce_add = reduce_add,
     .store_f16 = store_f16_array,
     .store_bf16 = store_bf16_array,
 #endif

@@ -247,6 +247,22 @@ expect_comparisons(const functions *f, uint64_t *state)
            f->bits);
 }
 
+/* Sums of integers are exact, whatever the order of lanes. */
+static void
+expect_sum(const functions *f, uint64_t *state)
+{
+    static reals x, sum;
+    int64_t expected = 0;
+
+    for (int i = 0; i < f->lanes; i++) {
+        int64_t one = (int64_t)random_below(state, 40001) - 20000;
+        x.f32[i] = (float)one;
+        expected += one;
+    }
+    f->reduce_add(&x, &sum);
+    expect(sum.f32[0] == (float)expected, "v_reduce_add of %s", f->tier);
+}
+
 void
 test_masks_are_bits(void)
 {
@@ -260,6 +276,9 @@ test_masks_are_bits(void)
             }
             for (int n = 0; n < 2000; n++) {
                 expect_comparisons(f, &state);
+                if (bits == 32) {
+                    expect_sum(f, &state);
+                }
             }
         }
     }
