@@ -464,6 +464,21 @@ def test_a_changed_parameter_never_meets_its_old_weight(name, mode):
             torch.testing.assert_close(layer(x), (x.sum(1) + 1)[:, None].expand(3, 30))
 
 
+@pytest.mark.quick
+def test_weights_that_were_made_in_inference_mode_are_used_as_they_are():
+    with torch.inference_mode():
+        layer, x = nn.Linear(40, 30), normal(3, 40)
+        weight = nn.Parameter(layer.weight.T.contiguous())  # as GPT-2 has it
+        for _ in range(3):
+            with accelerate(report=True) as report:
+                results = layer(x), torch.addmm(layer.bias, x, weight)
+            assert "addmm" in report.computed
+            assert torch.equal(*results)
+            layer.weight.mul_(2)
+            weight.mul_(2)
+    assert not torch.equal(results[0], layer(x))
+
+
 def test_packed_weights_die_with_their_parameters_and_are_made_once():
     gc.collect()
     before = _packed.nbytes()

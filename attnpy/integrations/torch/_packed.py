@@ -88,8 +88,8 @@ def find(matrix: Tensor, to_array: Callable[[Tensor], Array]) -> PackedWeight | 
     It is packed when it is used a second time, unchanged. `to_array` gives its memory.
     """
     parameter: Any = matrix if type(matrix) is Parameter else _base(matrix)
-    if type(parameter) is not Parameter:
-        return None
+    if type(parameter) is not Parameter or parameter.is_inference():
+        return None  # the latter has no version
     entry = _entries.get(id(parameter))
     if entry is None or not entry.is_of(parameter):
         entry = _entries[id(parameter)] = _Entry(parameter)

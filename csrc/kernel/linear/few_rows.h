@@ -99,6 +99,13 @@ add_staged_lines(linear_work *w, lines_product m, ptrdiff_t first, ptrdiff_t n,
     }
 }
 
+/* How lines are read. Not inlined: GCC 12 would warn of a path on which the dtype is none. */
+static NOINLINE storage
+line_storage(const linear_work *w)
+{
+    return key_storage(w->l->weight.dtype);
+}
+
 /* Adds the products of elements first .. first + n - 1 with columns of W that are lines. Lines are
  * read where they lie, as far as they are whole vectors. */
 static void
@@ -106,7 +113,7 @@ add_weight_lines(linear_work *w, ptrdiff_t first, ptrdiff_t n)
 {
     const attn_array columns = transposed_weight(w);
     const ptrdiff_t n_columns = w->task->n_columns;
-    storage kind = key_storage(columns.dtype);
+    storage kind = line_storage(w);
     bool in_place = reads_in_place(&columns, w->l->n_in, kind);
     ptrdiff_t n_vec = in_place ? n_columns / LANES : 0;
     lines_product m = {.base = {.c = w->output,
