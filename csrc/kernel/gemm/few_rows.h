@@ -130,27 +130,40 @@ panel_width(const int rows)
 }
 
 static INLINE void
-multiply_panel_rows(few_rows_product m, const int rows)
+multiply_panel_rows(few_rows_product m, const int rows, const storage kind)
 {
     const int at_once = panel_width(rows);
 
     for (int v = 0; v < PANEL_VECTORS; v += at_once) {
-        multiply_vectors_of_rows(&m, rows, at_once, AS_OPERANDS);
+        multiply_vectors_of_rows(&m, rows, at_once, kind);
         m.base.c += (ptrdiff_t)at_once * LANES;
-        m.base.b += (ptrdiff_t)at_once * LANES * (ptrdiff_t)sizeof(operand);
+        m.base.b += (ptrdiff_t)at_once * LANES * storage_bytes(kind);
+    }
+}
+
+static INLINE void
+multiply_few_rows_by_panel_as(few_rows_product m, const storage kind)
+{
+    switch (m.base.n_rows) {
+    case 1: multiply_panel_rows(m, 1, kind); break;
+    case 2: multiply_panel_rows(m, 2, kind); break;
+    case 4: multiply_panel_rows(m, 4, kind); break;
+    default: multiply_panel_rows(m, 8, kind); break;
     }
 }
 
 /* The product for 1, 2, 4 or 8 rows, with a packed panel as B. */
 static NOINLINE void
-multiply_few_rows_by_panel(few_rows_product m)
+multiply_few_rows_by_panel(few_rows_product m, storage kind)
 {
-    switch (m.base.n_rows) {
-    case 1: multiply_panel_rows(m, 1); break;
-    case 2: multiply_panel_rows(m, 2); break;
-    case 4: multiply_panel_rows(m, 4); break;
-    default: multiply_panel_rows(m, 8); break;
+#if REAL_BITS == 32 && TERMS == 1
+    if (kind == AS_F16) {
+        multiply_few_rows_by_panel_as(m, AS_F16);
+        return;
     }
+#endif
+    (void)kind;
+    multiply_few_rows_by_panel_as(m, AS_OPERANDS);
 }
 
 #endif

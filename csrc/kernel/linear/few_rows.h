@@ -37,26 +37,41 @@ add_weight_group(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t k)
     multiply_few_rows(m, width / LANES, kind);
 }
 
+/* How a packed panel's rows are read: as halves where they lie, or as operands, from the slab
+ * where the panel has others. */
+static storage
+panel_storage(attn_dtype dtype)
+{
+#if TERMS == 1 && REAL_BITS == 32
+    return dtype == ATTN_F16 ? AS_F16 : AS_OPERANDS;
+#else
+    (void)dtype;
+    return AS_OPERANDS;
+#endif
+}
+
 /* Computes the chains of row form with rows first .. first + n - 1 of a packed panel. */
 static void
 add_weight_panel(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t column)
 {
-    bool in_place = w->l->weight.dtype == OPERAND_DTYPE;
+    storage kind = panel_storage(w->l->weight.dtype);
+    bool in_place = kind != AS_OPERANDS || w->l->weight.dtype == OPERAND_DTYPE;
     bool near = attn_get_tuning(ATTN_TUNE_READ_ONCE);
     ptrdiff_t n_rows = w->task->n_rows, ahead = near ? PANEL_NEAR_AHEAD : PANEL_AHEAD;
     few_rows_product m = {
         .base = {.c = w->sums + column,
                  .c_row = row_width(w),
                  .a = {w->input, STEPS},
-                 .b = (const char *)fetch_panel(w, first, n, column).at,
-                 .b_row = ATTN_PANEL_COLUMNS * sizeof(operand),
+                 .b = in_place ? panel_at(w, first, column)
+                               : (const char *)fetch_panel(w, first, n, column).at,
+                 .b_row = ATTN_PANEL_COLUMNS * storage_bytes(kind),
                  .n_steps = (n + TERMS - 1) / TERMS},
         .b_ahead = in_place ? ahead : 0,
         .b_far = !near || n_rows > ATTN_FEW_ROWS};
 
     for (ptrdiff_t r = 0; r < n_rows; r += ATTN_FEW_ROWS) {
         m.base.n_rows = row_form_rows(least(n_rows - r, ATTN_FEW_ROWS));
-        multiply_few_rows_by_panel(m);
+        multiply_few_rows_by_panel(m, kind);
         m.base.c += ATTN_FEW_ROWS * m.base.c_row;
         m.base.a.at += ATTN_FEW_ROWS * STEPS;
         /* Later rows prefetch the next panel. */
