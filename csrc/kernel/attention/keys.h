@@ -11,7 +11,7 @@
 
 enum {
     NEAR_BYTES = 1 << 20, /* of keys and values that stay in the second-level cache */
-    FAR_BYTES = 8 << 20   /* and of those that come from memory */
+    FAR_BYTES = 16 << 20  /* and of those that come from memory */
 };
 
 /* Of all keys and values. */
