@@ -21,7 +21,7 @@ CACHE_LINE = 64  # bytes
 # Large enough that NumPy asks for huge pages, and that glibc takes fresh ones from the
 # system. Memory is used up to the last piece only.
 SLAB = 34 << 20
-LEAST, MOST = 16 << 10, 4 << 20  # bytes of a piece of one; NumPy asks for larger ones
+LEAST, MOST = 16 << 10, 3 << 20  # bytes of a piece of one; larger ones waste more of it
 
 
 class _Newest(threading.local):
