@@ -42,7 +42,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing the usage and exiting."""
-        raise InputError(message)
+        raise InputError(f"{message} (see {self.prog} --help)")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -137,7 +137,7 @@ def parser() -> Parser:
         help="compare the speed of attention with that of other installed libraries",
         description="Compare the speed of attention on this machine with the formula "
         "in NumPy and, if installed, with PyTorch, ONNX Runtime (with onnx) "
-        "and JAX. This takes some twenty seconds; Ctrl-C stops it.",
+        "and JAX. This takes about twenty seconds; Ctrl-C stops it.",
     )
     command.add_argument(
         "--num-threads",
@@ -150,7 +150,7 @@ def parser() -> Parser:
         type=float,
         default=12.0,
         metavar="S",
-        help="how long to measure, without importing the libraries (default: 12)",
+        help="how long to measure, not counting imports (default: 12)",
     )
     command = commands.add_parser(
         "run",
@@ -223,23 +223,24 @@ def add_generate(commands: Any) -> None:
     """Add the command that writes text."""
     command = commands.add_parser(
         "generate",
-        help="write text with a language model in a GGUF file",
-        description="Write a text and what follows it, with a language model in a GGUF "
-        "file, or take turns with it. How fast that was comes last, on standard "
-        "error.",
+        help="continue a text, or chat, with a language model in a GGUF file",
+        description="Continue a text with a language model in a GGUF file, or chat "
+        "with it. The last line, on standard error, says how fast it was.",
     )
     command.add_argument(
         "model",
         metavar="model.gguf",
-        help="a file, or the name of an installed package that has one",
+        help="a file, or the name of an installed package that contains one",
     )
     command.add_argument(
-        "prompt", nargs="?", help="the text to continue; with --chat what you say first"
+        "prompt",
+        nargs="?",
+        help="the text to continue; with --chat the first message",
     )
     command.add_argument(
         "--chat",
         action="store_true",
-        help="take turns, a line each, until the input ends or Ctrl-C",
+        help="hold a conversation, one line for each message, until Ctrl-D or Ctrl-C",
     )
     command.add_argument(
         "--max-tokens",
@@ -253,16 +254,17 @@ def add_generate(commands: Any) -> None:
         type=float,
         default=0.0,
         metavar="X",
-        help="draw tokens, from scores divided by this; by default the best is taken",
+        help="draw tokens at random, from scores divided by X; by default (0) take the "
+        "most probable token",
     )
     command.add_argument(
-        "--top-k", type=int, metavar="N", help="draw from the N best tokens"
+        "--top-k", type=int, metavar="N", help="draw from the N most probable tokens"
     )
     command.add_argument(
         "--top-p",
         type=float,
         metavar="P",
-        help="draw from the fewest tokens that together are this probable",
+        help="draw from the fewest tokens whose probabilities sum to at least P",
     )
     command.add_argument(
         "--seed", type=int, metavar="N", help="draw the same tokens each time"
@@ -270,8 +272,8 @@ def add_generate(commands: Any) -> None:
     command.add_argument(
         "--dtype",
         metavar="NAME",
-        help="turn the weights into float32, bfloat16 or float16; by default they "
-        "keep the bits that they have in the file",
+        help="convert the weights to float32, bfloat16 or float16; by default they "
+        "stay quantized as in the file",
     )
     command.add_argument(
         "--num-threads",
@@ -405,6 +407,7 @@ def show_example() -> None:
         "    notebooks/01_first_attention.ipynb    these numbers, step by step\n"
         f"    {PROGRAM} bench                how fast it is on this machine\n"
         f"    {PROGRAM} run --help           attention for the arrays in a file\n"
+        f"    {PROGRAM} generate --help      text from a GGUF file\n"
         "    help(attnpy.attention)                in Python: every option"
     )
 

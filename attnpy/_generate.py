@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib.util
 import os
 import sys
@@ -205,7 +206,8 @@ def _path(name: str) -> str:
     except (ImportError, ValueError):
         spec = None
     if spec is None or not spec.submodule_search_locations:
-        return name
+        missing = f"{os.strerror(errno.ENOENT)}, and no installed package"
+        raise FileNotFoundError(errno.ENOENT, missing, name)
     folders = map(Path, spec.submodule_search_locations)
     found = sorted(path for folder in folders for path in folder.glob("*.gguf"))
     if len(found) != 1:
