@@ -252,12 +252,13 @@ def put(
     """Set attributes, and copy values into arrays of the same dtypes: all or nothing.
 
     An interrupt (Ctrl-C) comes before or after, because it is a single call of a C
-    function on C functions, without Python code in between.
+    function on C functions, without Python code in between, as a class's own
+    ``__setattr__`` would be.
     """
     names = list(own)
     arrays = [own[name] for name in names]
     values = [new[name] for name in names]
-    setting = itertools.starmap(setattr, list(attributes))
+    setting = itertools.starmap(object.__setattr__, list(attributes))
     copying = map(np.ndarray.__setitem__, arrays, itertools.repeat(...), values)
     collections.deque(itertools.chain(setting, copying), maxlen=0)
 

@@ -11,6 +11,7 @@ from support import families, integers, minilm
 from support.arrays import dtype_of, normal
 from support.calls import TIERS, linear_on
 from support.comparisons import assert_same_bits
+from support.interrupts import interrupted_everywhere
 
 import attnpy
 from attnpy import QuantizedWeight
@@ -545,8 +546,8 @@ LAYERS = {
 }
 
 
-def made(name, **options):
-    layer = LAYERS[name](np.random.default_rng(0))
+def made(name, seed=0, **options):
+    layer = LAYERS[name](np.random.default_rng(seed))
     if options:
         layer.quantize(**options)
     return layer
@@ -648,6 +649,25 @@ def test_states_of_another_kind_are_refused_and_change_nothing():
     with pytest.raises(ValueError, match=r"state\['W_o.scale'\]: expected finite"):
         layer.load_state_dict({**state, "W_o.scale": state["W_o.scale"] * np.nan})
     assert_same_bits(run("attention", layer), before)
+
+
+@pytest.mark.quick
+def test_an_interrupted_load_of_a_state_is_none_or_all():
+    layer = made("attention", bits=8)
+    states = [
+        {name: array.copy() for name, array in one.state_dict().items()}
+        for one in (layer, made("attention", bits=8, seed=1))
+    ]
+
+    def contents(state):
+        return [array.tobytes() for array in state.values()]
+
+    for was_interrupted in interrupted_everywhere(
+        lambda: layer.load_state_dict(states[1])
+    ):
+        found = contents(layer.state_dict())
+        assert found in [contents(state) for state in states[not was_interrupted :]]
+        layer.load_state_dict(states[0])
 
 
 @pytest.mark.quick
