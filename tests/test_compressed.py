@@ -6,6 +6,17 @@ import numpy as np
 import pytest
 from support import families, sentences
 from support.comparisons import assert_same_bits
+from support.compressed import (
+    INT,
+    KINDS,
+    LLAMA,
+    PACK,
+    ROUNDED,
+    matrices,
+    packed,
+    quantization,
+    write,
+)
 from support.errors import refused
 
 from attnpy import QuantizedWeight
@@ -13,130 +24,7 @@ from attnpy.models import BertEncoder, CausalDecoder, SentenceEncoder
 
 numpy_files = pytest.importorskip("safetensors.numpy")
 
-LLAMA = {**families.LLAMA, "hidden_size": 64, "intermediate_size": 160}
 IDS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3]
-WEIGHTS = {
-    "num_bits": 8,
-    "type": "int",
-    "symmetric": True,
-    "strategy": "channel",
-    "group_size": None,
-    "block_structure": None,
-    "dynamic": False,
-    "actorder": None,
-    "observer": "minmax",
-    "observer_kwargs": {},
-}
-ROUNDED = {**WEIGHTS, "strategy": "token", "dynamic": True, "observer": None}
-
-
-def quantization(form, weights, inputs=None):
-    """The part of a config.json."""
-    group = {
-        "targets": ["Linear"],
-        "weights": {**WEIGHTS, **weights},
-        "input_activations": None if inputs is None else dict(inputs),
-        "output_activations": None,
-    }
-    return {
-        "quant_method": "compressed-tensors",
-        "format": form,
-        "config_groups": {"group_0": group},
-        "ignore": ["lm_head"],
-        "kv_cache_scheme": None,
-        "quantization_status": "compressed",
-        "global_compression_ratio": None,
-        "sparsity_config": {},
-        "transform_config": {},
-        "version": "0.12.2",
-    }
-
-
-def packed(codes, bits):
-    """int32 (n, m / (32 / bits) rounded up), the first code the lowest."""
-    per = 32 // bits
-    more = -codes.shape[1] % per
-    shifted = np.pad(codes.astype(np.int64), ((0, 0), (0, more)))
-    shifted[:, : codes.shape[1]] += 1 << (bits - 1)
-    parts = shifted.reshape(len(codes), -1, per) << (bits * np.arange(per))
-    return parts.sum(-1).astype(np.uint32).view(np.int32)
-
-
-def compressed(tensors, quantized, scale_dtype="float32"):
-    """Arrays as the package writes them, and the numbers that they stand for."""
-    rng = np.random.default_rng(0)
-    (group,) = quantized["config_groups"].values()
-    bits, each = group["weights"]["num_bits"], group["weights"]["group_size"]
-    arrays, numbers = {}, {}
-    for name, array in tensors.items():
-        if not name.endswith(("_proj.weight", "query.weight", "dense.weight")):
-            arrays[name] = numbers[name] = array
-            continue
-        n, n_inner = array.shape
-        low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
-        codes = rng.integers(low, high, array.shape, endpoint=True)
-        shape = {"tensor": (1,), "channel": (n, 1)}.get(group["weights"]["strategy"])
-        if shape is None:
-            shape = n, -(-n_inner // each)
-        scale = (rng.random(shape) * 0.5 + 0.5) / high / np.sqrt(n_inner / 4)
-        scale = scale.astype(scale_dtype)
-        wide = np.asarray(scale, np.float32).reshape(-1, shape[-1])
-        wide = wide.repeat(each or n_inner, 1)[:, :n_inner]
-        numbers[name] = codes.astype(np.float32) * wide
-        arrays[f"{name}_scale"] = scale
-        if quantized["format"] == "int-quantized":
-            arrays[name] = codes.astype(np.int8)
-        else:
-            arrays[f"{name}_packed"] = packed(codes, bits)
-            arrays[f"{name}_shape"] = np.array(array.shape)
-    return arrays, numbers
-
-
-def write(folder, quantized, config=LLAMA, changes=None, **options):
-    """A folder; returns the numbers that its integers stand for."""
-    given, numbers = compressed(families.tensors(config), quantized, **options)
-    for name, array in (changes or {}).items():
-        given[name] = array
-        if array is None:
-            del given[name]
-    numpy_files.save_file(given, folder / "model.safetensors")
-    text = json.dumps({**config, "quantization_config": quantized})
-    (folder / "config.json").write_text(text)
-    return numbers
-
-
-INT, PACK = "int-quantized", "pack-quantized"
-KINDS = {
-    "int8, channels": (INT, {}, {}),
-    "int8, one scale": (INT, {"strategy": "tensor"}, {}),
-    "int8, groups": (INT, {"strategy": "group", "group_size": 32}, {}),
-    "int8, packed, channels": (PACK, {}, {}),
-    "int8, packed, groups": (PACK, {"strategy": "group", "group_size": 64}, {}),
-    "int8, float16": (INT, {}, {"scale_dtype": "float16"}),
-    "int8, bfloat16": (INT, {}, {"scale_dtype": "bfloat16"}),
-    "int4, groups": (PACK, {"num_bits": 4, "strategy": "group", "group_size": 32}, {}),
-    "int4, long groups": (
-        *(PACK, {"num_bits": 4, "strategy": "group", "group_size": 128}),
-        {"scale_dtype": "bfloat16"},
-    ),
-    "int4, longer groups": (
-        *(PACK, {"num_bits": 4, "strategy": "group", "group_size": 256}),
-        {"scale_dtype": "float16"},
-    ),
-    "int4, channels": (PACK, {"num_bits": 4}, {}),
-    "int4, ordered": (
-        PACK,
-        {"num_bits": 4, "actorder": "weight", "strategy": "group", "group_size": 16},
-        {},
-    ),
-}
-
-
-def matrices(model):
-    for layer in model.decoder.layers:
-        mha, network = layer.self_attention, layer.feed_forward
-        yield from (mha.W_q, mha.W_k, mha.W_v, mha.W_o)
-        yield from (network.W_gate, network.W_1, network.W_2)
 
 
 def assert_near(found, expected, bound):
@@ -154,18 +42,9 @@ def test_matrices_keep_the_integers_of_the_files(tmp_path, kind):
     quantized = quantization(form, weights)
     numbers = write(tmp_path, quantized, **options)
     model = CausalDecoder.from_pretrained(tmp_path)
-    names = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj")
-    names = [name for name in numbers if name.endswith("_proj.weight")]
-    by_layer = [
-        f"model.layers.{i}.{part}_proj.weight"
-        for i in range(LLAMA["num_hidden_layers"])
-        for part in (
-            *("self_attn.q", "self_attn.k", "self_attn.v", "self_attn.o"),
-            *("mlp.gate", "mlp.up", "mlp.down"),
-        )
-    ]
-    assert sorted(by_layer) == sorted(names)
-    for matrix, name in zip(matrices(model), by_layer, strict=True):
+    found = matrices(model)
+    assert found.keys() == {name for name in numbers if name.endswith("_proj.weight")}
+    for name, matrix in found.items():
         assert isinstance(matrix, QuantizedWeight)
         assert matrix.bits == weights.get("num_bits", 8)
         assert_same_bits(matrix.dequantize(), numbers[name].T)
@@ -173,7 +52,7 @@ def test_matrices_keep_the_integers_of_the_files(tmp_path, kind):
     assert_near(model.logits(model(IDS)), expected, 2e-6)
     assert_same_bits(model([IDS[:5], IDS[5:]])[1], model(IDS[5:]))
     rounded = CausalDecoder.from_pretrained(tmp_path, activations="int8")
-    assert all(matrix.activations == "int8" for matrix in matrices(rounded))
+    assert all(matrix.activations == "int8" for matrix in matrices(rounded).values())
     assert_near(rounded.logits(rounded(IDS)), expected, 0.1)
 
 
@@ -208,9 +87,24 @@ def test_numbers_beside_the_integers_have_the_models_dtype(tmp_path, dtype):
     model = CausalDecoder.from_pretrained(tmp_path, dtype=dtype)
     kind = "float16" if dtype == "float16" else "float32"  # of norms and embeddings
     assert model.token_embedding.dtype == kind
-    assert {str(matrix.dtype) for matrix in matrices(model)} == {kind}
+    assert {str(matrix.dtype) for matrix in matrices(model).values()} == {kind}
     expected = families.logits(numbers, LLAMA, np.array(IDS))
     assert_near(model.logits(model(IDS)).astype(float), expected, 1e-2)
+
+
+@pytest.mark.quick
+def test_older_configurations_say_less_of_the_same(tmp_path):
+    quantized = quantization(INT, {})
+    numbers = write(tmp_path, quantized)
+    (group,) = quantized["config_groups"].values()
+    group["weights"] = {"num_bits": 8, "strategy": "channel", "group_size": -1}
+    sparsity = {"format": "dense", "global_sparsity": 0.14, "targets": []}
+    quantized |= {"quantization_status": "frozen", "sparsity_config": sparsity}
+    del quantized["transform_config"], quantized["version"]
+    config = {**LLAMA, "quantization_config": quantized}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    for name, matrix in matrices(CausalDecoder.from_pretrained(tmp_path)).items():
+        assert_same_bits(matrix.dequantize(), numbers[name].T)
 
 
 @pytest.mark.quick
@@ -258,7 +152,11 @@ REFUSED = {
     "no mapping": ({"bits": 4}, "expected no quantization_config but that of"),
     "another format": (changed(format="float-quantized"), "format = int-quantized or"),
     "a format of a group": (changed(group__format="nvfp4-pack-quantized"), "'nvfp4-"),
-    "not compressed": (changed(quantization_status="frozen"), "quantization_status = "),
+    "not compressed": (
+        changed(quantization_status="calibration"),
+        "quantization_status = compressed or frozen, got 'calibration'",
+    ),
+    "a long text": (changed(config_groups={"a": "x" * 100_000}), "config_groups, got"),
     "quantised caches": (changed(kv_cache_scheme={"num_bits": 8}), "kv_cache_scheme ="),
     "sparse": (changed(sparsity_config={"format": "sparse-24"}), "sparsity_config = "),
     "transforms": (changed(transform_config={"a": 1}), "transform_config = "),
@@ -289,8 +187,11 @@ REFUSED = {
             "weights.group_size to be a multiple of 16 up to 128, or of 128, got",
         )
         for size in (8, 40, 136, True, None, "32", -128)
-        if size is not None
     },
+    "a size without groups": (
+        changed(weights__group_size=128),
+        "expected weights.strategy = group with weights.group_size = 128, got channel",
+    ),
 }
 
 
@@ -317,6 +218,10 @@ ARRAYS = {
     "a shape of numbers": (
         *(PACK, {f"{DOWN}_shape": np.ones(2)}),
         f"{DOWN}_shape: expected two integers, got float64 of shape",
+    ),
+    "codes and numbers": (
+        *(PACK, {DOWN: np.ones((64, 160), np.float32)}),
+        f"expected {DOWN}_packed or {DOWN}, got both",
     ),
     "codes of another dtype": (
         *(PACK, {f"{DOWN}_packed": np.zeros((64, 40), np.int64)}),
@@ -385,12 +290,23 @@ def test_options_that_do_not_fit_are_refused(tmp_path):
 
 
 @pytest.mark.quick
-def test_matrices_whose_heads_alternate_are_refused(tmp_path):
-    config = {**families.GPT_NEOX, "hidden_size": 32}
-    name = "gpt_neox.layers.0.attention.query_key_value.weight"
+@pytest.mark.parametrize(
+    ("config", "name", "shape"),
+    [
+        (
+            {**families.GPT_NEOX, "hidden_size": 32},
+            "gpt_neox.layers.0.attention.query_key_value.weight",
+            (96, 32),
+        ),
+        (families.GPT2, "h.0.attn.c_proj.weight", (12, 12)),
+    ],
+)
+def test_matrices_of_alternating_heads_or_not_transposed_are_refused(
+    tmp_path, config, name, shape
+):
     changes = {
-        name: np.zeros((96, 32), np.int8),
-        f"{name}_scale": np.ones((96, 1), np.float32),
+        name: np.zeros(shape, np.int8),
+        f"{name}_scale": np.ones((shape[0], 1), np.float32),
     }
     write(tmp_path, quantization(INT, {}), config, changes)
     with pytest.raises(ValueError, match=f"{name}: expected numbers, as the model"):

@@ -2,16 +2,16 @@
 
 import functools
 import inspect
-import json
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from support import encoder_decoders, families, pictures, sentences
+from support import pictures, sentences
 from support.comparisons import assert_same_bits
 from support.objects import EXAMPLES
 from support.processes import assert_runs
+from support.readers import WRITE, read, write_pictures
 
 import attnpy
 from attnpy import _parameters, models
@@ -19,71 +19,8 @@ from attnpy import _parameters, models
 sentences.require()
 
 
-def write_model(folder, config, tensors):
-    from safetensors.numpy import save_file
-
-    (folder / "config.json").write_text(json.dumps(config))
-    save_file(tensors(config), folder / "model.safetensors")
-
-
-def write_decoder(folder, **changes):
-    write_model(folder, {**families.LLAMA, **changes}, families.tensors)
-
-
-def write_encoder_decoder(folder, **changes):
-    config = {**encoder_decoders.T5, **changes}
-    write_model(folder, config, encoder_decoders.tensors)
-    sentences.tokenizer().save(str(folder / "tokenizer.json"))
-
-
-def write_pictures(folder, **changes):
-    pictures.write(folder, {**pictures.VIT, **changes}, 3)
-
-
-def write_m3(folder):
-    torch = pytest.importorskip("torch")
-    sentences.write(folder, "xlm-roberta", {"pooling_mode": "cls"})
-    for name, n in (("sparse", 1), ("colbert", 7)):
-        rng = np.random.default_rng(n)
-        weight = torch.tensor(rng.standard_normal((n, 12), np.float32))
-        state = {"weight": weight, "bias": torch.ones(n)}
-        torch.save(state, folder / f"{name}_linear.pt")
-
-
-def write_pair(folder):
-    pictures.write(folder, pictures.CLIP)
-
-
-WRITE = {
-    "BertEncoder": sentences.write,
-    "CausalDecoder": write_decoder,
-    "CrossEncoder": sentences.write_scorer,
-    "EncoderDecoder": write_encoder_decoder,
-    "FillMask": functools.partial(sentences.write_with_head, masked_words=True),
-    "ImageClassifier": write_pictures,
-    "ImageEncoder": write_pictures,
-    "ImageTextEncoder": write_pair,
-    "ImageTextModel": write_pair,
-    "M3Encoder": write_m3,
-    "SentenceEncoder": sentences.write,
-    "TextClassifier": functools.partial(sentences.write_scorer, n_labels=3),
-    "TextToText": write_encoder_decoder,
-    "TokenClassifier": functools.partial(
-        sentences.write_with_head, token_classifier=True
-    ),
-}
-OPTIONS = {
-    "BertEncoder": {"pooler": False},
-    "ImageEncoder": {"classifier": True},
-}
 # What a folder may have that is not weights.
 WITHOUT_WEIGHTS = {"ImageProcessor"}
-
-
-def read(kind, folder, **options):
-    return getattr(models, kind).from_pretrained(
-        folder, **OPTIONS.get(kind, {}), **options
-    )
 
 
 def places(reader):

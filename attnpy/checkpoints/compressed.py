@@ -26,11 +26,11 @@ METHOD = "compressed-tensors"
 FORMATS = ("int-quantized", "pack-quantized")
 SCALES = ("float32", "float16", "bfloat16")
 
-# Fields of weights and activations: what they have to be, None where they are missing.
+# Fields of weights and activations: what they have to be; None: or missing.
 WEIGHTS: dict[str, tuple[object, ...]] = {
     "num_bits": (8, 4),
-    "type": ("int",),
-    "symmetric": (True,),
+    "type": ("int", None),
+    "symmetric": (True, None),
     "strategy": ("tensor", "channel", "group"),
     "dynamic": (False, None),
     "actorder": (None, "static", "weight"),
@@ -38,8 +38,8 @@ WEIGHTS: dict[str, tuple[object, ...]] = {
 }
 ACTIVATIONS: dict[str, tuple[object, ...]] = {
     "num_bits": (8,),
-    "type": ("int",),
-    "symmetric": (True,),
+    "type": ("int", None),
+    "symmetric": (True, None),
     "strategy": ("token",),
     "dynamic": (True,),
     "group_size": (None,),
@@ -50,7 +50,7 @@ ACTIVATIONS: dict[str, tuple[object, ...]] = {
 # tells how the numbers were chosen.
 GENERAL: dict[str, tuple[object, ...]] = {
     "quant_method": (METHOD,),
-    "quantization_status": ("compressed", None),
+    "quantization_status": ("compressed", "frozen", None),
     "kv_cache_scheme": (None,),
     "sparsity_config": (None, {}),
     "transform_config": (None, {}),
@@ -93,6 +93,9 @@ def scheme_of(config: object) -> Scheme:
             f"config: expected no quantization_config but that of {METHOD}, got "
             f"{quoted(method)}"
         )
+    sparsity = config.get("sparsity_config")
+    if isinstance(sparsity, Mapping) and sparsity.get("format") == "dense":
+        config = {**config, "sparsity_config": None}  # its zeros are stored
     faults = _faults(config, GENERAL, HARMLESS, "")
     groups = config.get("config_groups")
     if not isinstance(groups, Mapping) or len(groups) != 1:
@@ -100,7 +103,8 @@ def scheme_of(config: object) -> Scheme:
         raise _refused([*faults, f"expected one of config_groups, got {found}"])
     (group,) = groups.values()
     if not isinstance(group, Mapping):
-        raise _refused([*faults, f"expected a mapping in config_groups, got {group!r}"])
+        fault = f"expected a mapping in config_groups, got {quoted(group)}"
+        raise _refused([*faults, fault])
     form = group.get("format") or config.get("format")
     if form not in FORMATS:
         faults.append(f"expected format = {' or '.join(FORMATS)}, got {quoted(form)}")
@@ -122,13 +126,22 @@ def scheme_of(config: object) -> Scheme:
             )
     if faults:
         raise _refused(faults)
-    bits, each = weights["num_bits"], None
-    if weights["strategy"] == "group":
-        each = weights.get("group_size")
+    bits, each = weights["num_bits"], weights.get("group_size")
+    if weights["strategy"] != "group" and each not in (None, -1):
+        raise _refused(
+            [
+                "expected weights.strategy = group with weights.group_size = "
+                f"{quoted(each)}, got {weights['strategy']}"
+            ]
+        )
     if bits == 4 and form == "int-quantized":
         raise _refused(["expected format = pack-quantized with 4 bits"])
-    group_size = _group(bits, each)
-    return Scheme(bits, group_size, each, form == "pack-quantized", inputs is not None)
+    group = MOST_ROWS[bits]
+    if weights["strategy"] == "group":
+        group = _group(bits, each)
+    else:
+        each = None
+    return Scheme(bits, group, each, form == "pack-quantized", inputs is not None)
 
 
 def _faults(
@@ -158,8 +171,6 @@ def _refused(faults: list[str]) -> ValueError:
 
 def _group(bits: Literal[8, 4], each: object) -> int:
     """Return how many rows have a scale here: as many, or a part of them."""
-    if each is None:
-        return MOST_ROWS[bits]
     if isinstance(each, int) and not isinstance(each, bool) and each > 0:
         if each <= CHAIN and each % LEAST_GROUP == 0:
             return each
@@ -200,6 +211,9 @@ class CompressedCheckpoint(Checkpoint):
             if not scheme.is_packed and codes.scale not in tensors:
                 continue  # of numbers
             hidden |= {*codes, *([f"{stem}weight_shape"] * scheme.is_packed)}
+            if scheme.is_packed and f"{stem}weight" in tensors:
+                faults.append(f"expected {named(name)} or {stem}weight, got both")
+                continue
             try:
                 shape, dtype = self._judged(stem, codes)
             except ValueError as error:

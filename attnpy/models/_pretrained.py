@@ -242,8 +242,11 @@ def _keeper(
         return file.quantized(name, **which)
 
     def kept(name: str, target: Target) -> bool:
-        known = (id(array) in places for array in target.parameters)
+        known = [places.get(id(array), []) for array in target.parameters]
         if not is_kept(name) or not all(known):
+            return False
+        tables = [place[1] in _parameters.TABLES for found in known for place in found]
+        if not target.transposed and not all(tables):  # as GPT-2 has its matrices
             return False
         start = 0
         for array in target.parameters:  # one below the other in the file

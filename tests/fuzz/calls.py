@@ -585,16 +585,17 @@ def numbers_of_blocks(codes, scale, minimum=None, **options):
 
 def make_blocks(rng):
     """Codes with scales, and their coarse ones, against the formula."""
-    n, m, bits = size(rng), size(rng), one_of(rng, (8, 4))
-    group, levels = one_of(rng, (16, 32, 48, 128)), one_of(rng, (1, 2, 8))
+    n, m, bits = size(rng), size(rng), one_of(rng, (8, 6, 5, 4))
+    groups = (32, 128) if bits == 5 else (16, 32, 48, 128)
+    group, levels = one_of(rng, groups), one_of(rng, (1, 2, 8))
     n_groups = -(-n // group)
     n_blocks = -(-n_groups // levels)
-    low, high = (-128, 128) if bits == 8 else (0, 16)
+    low, high = (-128, 128) if bits == 8 else (0, 1 << bits)
     kind = one_of(rng, (np.int8, np.int64) if bits == 8 else (np.uint8, np.int64))
     codes = rng.integers(low, high, (n, m)).astype(kind)
     options = {"bits": bits, "group": group}
-    if bits == 4 and maybe(rng):
-        options["zero"] = int(rng.integers(16))
+    if bits < 8 and maybe(rng):
+        options["zero"] = int(rng.integers(high))
     names = ("scale", "minimum") if maybe(rng) else ("scale",)
     fine, exact = [], []
     for name in names:

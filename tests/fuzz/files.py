@@ -15,12 +15,20 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
-from support import families, gguf_files, sentences, torch_files
+from support import (
+    compressed,
+    families,
+    gguf_files,
+    readers,
+    sentences,
+    torch_files,
+)
+from support.arrays import dtype_of
 from support.families import BERT, DECODERS, tensors
 
 import attnpy
 from attnpy import __main__ as command_line
-from attnpy import checkpoints
+from attnpy import checkpoints, models
 from attnpy.checkpoints import FAMILIES
 from attnpy.models import BertEncoder, CausalDecoder, CrossEncoder, SentenceEncoder
 from fuzz.findings import Finding, call, trace
@@ -58,7 +66,7 @@ def run(rng, verbose=False):
     """Run a case and return what came of it."""
     kinds = run_config, run_config, run_weights, run_weights, run_torch, run_torch
     more = run_arrays, run_sentences, run_sentences, run_scores, run_decoder
-    more += run_gguf, run_gguf
+    more += run_gguf, run_gguf, run_compressed, run_compressed, run_reader
     kind = one_of(rng, (*kinds, *more))
     with tempfile.TemporaryDirectory() as folder:
         return kind(rng, Path(folder), verbose)
@@ -147,9 +155,10 @@ def weights_of(i):
 
 
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2"}
+CODES = {"I8": "i1", "I32": "<i4", "I64": "<i8", "BF16": dtype_of("bfloat16")}
 
 
-def read_plainly(data):
+def read_plainly(data, dtypes=DTYPES):
     """The arrays of a safetensors file by name, as the format says.
 
     But for those of a shape that no array has, as (0, 2**63), which nothing else has
@@ -159,10 +168,10 @@ def read_plainly(data):
     header = json.loads(data[8 : 8 + size])
     arrays = {}
     for name, entry in header.items():
-        if name != "__metadata__" and entry["dtype"] in DTYPES:
+        if name != "__metadata__" and entry["dtype"] in dtypes:
             first, end = entry["data_offsets"]
             values = np.frombuffer(
-                data[8 + size + first : 8 + size + end], DTYPES[entry["dtype"]]
+                data[8 + size + first : 8 + size + end], dtypes[entry["dtype"]]
             )
             with contextlib.suppress(ValueError):
                 arrays[name] = values.reshape(entry["shape"])
@@ -320,9 +329,9 @@ def spoil(rng, folder, verbose):
             print(path.name, str(what)[:3000], flush=True)
 
 
-def read_folder(kind, folder):
+def read_folder(kind, folder, **options):
     """A model of a folder, or None after an error that a terminal can show."""
-    good, model = raised(kind.from_pretrained, folder)
+    good, model = raised(functools.partial(kind.from_pretrained, folder, **options))
     if good:
         return model
     text = str(model)
@@ -387,6 +396,49 @@ def run_decoder(rng, folder, verbose):
     if any(token in model.stop for token in tokens[:-1]):
         raise Finding("stream: tokens after the end", f"{tokens} {model.stop}")
     return "results"
+
+
+def run_reader(rng, folder, verbose):
+    """The folder of any class that reads one, spoiled."""
+    name = one_of(rng, (*readers.WRITE,))
+    readers.WRITE[name](folder)
+    spoil(rng, folder, verbose)
+    options = {**readers.OPTIONS.get(name, {})}
+    if maybe(rng):
+        options["weights"] = one_of(rng, ("int8", "int4"))
+    model = read_folder(getattr(models, name), folder, **options)
+    if model is None:
+        return "errors"
+    good, _ = raised(readers.CALLS[name], model)
+    return "results" if good else "errors"
+
+
+def run_compressed(rng, folder, verbose):
+    """A folder of compressed-tensors, spoiled: integers are those of its files."""
+    form, weights, options = one_of(rng, (*compressed.KINDS.values(),))
+    quantized = compressed.quantization(form, weights)
+    compressed.write(folder, quantized, **options)
+    if maybe(rng):
+        quantized = changed_document(rng, quantized)
+        config = {**compressed.LLAMA, "quantization_config": quantized}
+        sentences.put(folder / "config.json", config)
+        if verbose:
+            print(quantized, flush=True)
+    else:
+        spoil(rng, folder, verbose)
+    activations = one_of(rng, ("float", "int8"))
+    model = read_folder(CausalDecoder, folder, activations=activations)
+    if model is None:
+        return "errors"
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    data = (folder / "model.safetensors").read_bytes()
+    arrays = read_plainly(data, DTYPES | CODES)
+    numbers = compressed.decoded(arrays, config["quantization_config"])
+    for name, matrix in compressed.matrices(model).items():
+        if matrix.dequantize().tobytes() != numbers[name].T.tobytes():
+            raise Finding("from_pretrained: not the integers of the files", name)
+    raised(lambda: model.logits(model([1, 2, 3])))
+    return "compared"
 
 
 # Values of GGUF files besides those that are there: no size that is large and fits.

@@ -3,7 +3,8 @@
 The file is the old one or the new one, complete. Nothing else is left, or what a killed
 process has left is in nobody's way. A model's folder has files of two models at most,
 each of them complete. A load that is interrupted leaves one run or the other. The
-command line ends with the signal's status and without a word.
+command line ends with the signal's status and without a word. Folders are read while
+another process saves into them.
 """
 
 import contextlib
@@ -14,10 +15,10 @@ import time
 from pathlib import Path
 
 import numpy as np
-from support import encoder_decoders, families, pictures
+from support import encoder_decoders, families, pictures, readers
 
+from attnpy import QuantizedWeight, blocks, diagrams, models, training
 from attnpy import __main__ as command_line
-from attnpy import diagrams, models, training
 from attnpy.view import head_view
 from fuzz.findings import Finding
 from fuzz.runs import KINDS, Run
@@ -37,10 +38,8 @@ MODELS = (
 
 def run(rng, verbose=False):
     """Run a case and return what came of it."""
-    kind = one_of(
-        rng,
-        (run_disturbed, run_disturbed, run_load, run_killed, run_folder, run_command),
-    )
+    kinds = run_disturbed, run_disturbed, run_load, run_state, run_killed, run_folder
+    kind = one_of(rng, (*kinds, run_read, run_command))
     if verbose:
         print(kind.__name__, flush=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -79,10 +78,26 @@ def writers_of_prefixes(rng):
         yield model.prefill(rng.integers(0, 9, one_of(rng, (1, 900)))).save
 
 
+def quantised(rng):
+    """A layer of codes of any bits."""
+    layer, bits = blocks.Linear(200, 60), one_of(rng, (8, 6, 5, 4))
+    low, high = (-128, 128) if bits == 8 else (0, 1 << bits)
+    layer.W = QuantizedWeight.from_blocks(
+        rng.integers(low, high, (200, 60)), np.ones((7, 60), np.float32), bits=bits
+    )
+    return layer
+
+
+def writers_of_states(rng):
+    for _ in range(2):
+        state = quantised(rng).state_dict()
+        yield lambda path, state=state: training.save(path, state)
+
+
 def pair(rng, folder):
     """Two writers, and what they write."""
     makers = (writers_of_runs, writers_of_runs, writers_of_views, writers_of_diagrams,
-              writers_of_prefixes)  # fmt: skip
+              writers_of_prefixes, writers_of_states)  # fmt: skip
     writers = list(one_of(rng, makers)(rng))
     contents = []
     for write in writers:
@@ -163,6 +178,39 @@ def run_load(rng, folder):
             if second.bits() != old:
                 raise Finding("load: another run after an interrupted load")
     return "raised" if n_raised else "completed"
+
+
+def run_state(rng, folder):
+    """A state of quantised matrices: all of them are those before it, or its own."""
+    bits, both = one_of(rng, (8, 4)), []
+    for _ in range(2):
+        layer = blocks.DecoderLayer(48, 4, 96, rng=rng)
+        layer.quantize(bits=bits)
+        both.append(layer)
+    layer = both[0]
+    states = [
+        {name: array.copy() for name, array in other.state_dict().items()}
+        for other in both
+    ]
+    contents = [bits_of(state) for state in states]
+    start, n_raised = time.perf_counter(), 0
+    layer.load_state_dict(states[1])
+    seconds = time.perf_counter() - start
+    with disturbed(rng) as disturbance:
+        for _ in range(N_CALLS):
+            layer.load_state_dict(states[0])
+            delay = max(1e-6, seconds * rng.uniform(0, 1.1))
+            _, error = disturbance.during(
+                lambda: layer.load_state_dict(states[1]), delay
+            )
+            n_raised += error is not None
+            if bits_of(layer.state_dict()) not in (contents if error else contents[1:]):
+                raise Finding("load_state_dict: parts of two states", f"{error!r}")
+    return "raised" if n_raised else "completed"
+
+
+def bits_of(state):
+    return [(name, array.tobytes()) for name, array in state.items()]
 
 
 # ---- Processes that are killed -------------------------------------------------------
@@ -254,6 +302,46 @@ def run_folder(rng, folder):
             _, error = disturbance.during(work, delay)
             judge(contents if error else contents[1:])
     return f"folder {kind.__name__}"
+
+
+WRAPPERS = (
+    "CrossEncoder", "FillMask", "ImageClassifier", "ImageTextEncoder",
+    "SentenceEncoder", "TextClassifier", "TokenClassifier",
+)  # fmt: skip
+
+
+def run_read(rng, folder):
+    """A folder is read while a process saves one model and another one into it."""
+    name, place = one_of(rng, WRAPPERS), folder / "model"
+    place.mkdir()
+    readers.WRITE[name](place)
+    first, second = (readers.read(name, place, packed=False) for _ in range(2))
+    for array in second.model.parameters().values():
+        array *= np.float32(0.5)
+
+    def results():
+        result = readers.CALLS[name](readers.read(name, place))
+        return result.tobytes() if isinstance(result, np.ndarray) else repr(result)
+
+    expected = []
+    for encoder in (first, second):
+        encoder.model.save_pretrained(place)
+        expected.append(results())
+
+    def work():
+        while True:
+            first.model.save_pretrained(place)
+            second.model.save_pretrained(place)
+
+    child = forked(work)
+    try:
+        for _ in range(N_CALLS):
+            if results() not in expected:
+                raise Finding(f"{name}: a model that nobody saved")
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    return f"read {name}"
 
 
 def run_command(rng, folder):

@@ -11,6 +11,7 @@ encoder_decoders   the same of those that translate, and a beam search
 pictures     the same of models of pictures, and folders of them
 fields       the tables of docs/models.md; hf_fields.json: fields of configurations
 sentences    small folders of sentence-transformers
+readers      a folder for each class that reads one, and a call of it
 drawn        problems of any kind, for hypothesis
 arrays       numbers, and the ways in which arrays may be stored
 comparisons  equal bits, or within a bound of what is exact
@@ -32,6 +33,7 @@ tiny         a core of two files, for tests of setup.py
 tutorial     the numbers that a tutorial prints
 integers     the oracle of products with quantised matrices
 gguf_files   small GGUF files, and models in them
+compressed   folders of compressed-tensors
 torch_files  files as PyTorch writes them
 torch_models small models of Transformers, and inputs of several rows
 torch_tools  PyTorch on one thread, and a tensor that wraps another
