@@ -144,6 +144,15 @@ def test_gradients_of_gradients_and_transforms_are_pytorchs():
 
 
 @pytest.mark.quick
+def test_what_is_an_error_without_it_stays_one():
+    for attribute in ("weight", "variance_epsilon"):
+        norm = LlamaRMSNorm(8)
+        setattr(norm, attribute, None)
+        with accelerate(), pytest.raises(TypeError, match="NoneType"):
+            norm(torch.ones(2, 8))
+
+
+@pytest.mark.quick
 def test_what_the_fused_call_is_not_for_is_left():
     norm, x = build(LlamaRMSNorm), normal(3, SIZE)
     cases = {

@@ -254,6 +254,30 @@ def test_an_unknown_approximation_of_gelu_is_refused_by_pytorch():
         functional.gelu(torch.ones(3), approximate="other")
 
 
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"padding": -1}, "negative padding is not supported"),
+        ({"stride": 0}, "non-positive stride is not supported"),
+        ({"dilation": 0}, "non-positive dilation is not supported"),
+        ({"dilation": 9}, "Kernel size can't be greater than actual input size"),
+    ],
+)
+def test_convolutions_of_no_windows_are_refused_by_pytorch(options, words):
+    with accelerate(), pytest.raises(RuntimeError, match=words):
+        functional.conv1d(X, TAPS, **options)
+
+
+@pytest.mark.quick
+def test_convolutions_of_no_channels_are_left_to_pytorch():
+    x, weight = torch.zeros(2, 0, 9), torch.zeros(4, 0, 3)
+    expected = functional.conv1d(x, weight)
+    with accelerate(report=True) as report:
+        assert functional.conv1d(x, weight).shape == expected.shape
+    assert ("convolution", "tensors without elements") in report.left
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_gradients_of_layer_norm_in_half_precision_are_those_of_float32(dtype):
     generator = torch.Generator().manual_seed(0)

@@ -320,11 +320,15 @@ def _windows(
         tuple(size) != stride or any(padding) or set(dilation) != {1}
     ):
         raise Left("convolutions of windows that overlap")
-    if x.shape[1] != weight.shape[1]:
+    if x.shape[1] != weight.shape[1] or min(padding) < 0 or min(stride + dilation) < 1:
         raise ValueError
+    if 0 in (*x.shape[1:], *weight.shape):
+        raise Left("tensors without elements")
     if any(padding):
         x = torch.nn.functional.pad(x, [n for one in padding[::-1] for n in (one, one)])
     for axis, (n, step, space) in enumerate(zip(size, stride, dilation, strict=True)):
+        if x.shape[2 + axis] <= (n - 1) * space:
+            raise ValueError
         x = x.unfold(2 + axis, (n - 1) * space + 1, step)[..., ::space]
     return x.movedim(1, len(size) + 1)
 

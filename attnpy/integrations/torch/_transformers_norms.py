@@ -107,6 +107,10 @@ class _Gemma4:
 # ---- What they mean ------------------------------------------------------------------
 
 
+def _weight(module: Any) -> Any:
+    return module.weight
+
+
 class Form(NamedTuple):
     """How the modules of a class scale their rows, and where their eps is.
 
@@ -115,7 +119,7 @@ class Form(NamedTuple):
 
     methods: type
     eps: str = "variance_epsilon"
-    weight: Callable[[Any], Tensor | None] = lambda module: module.weight
+    weight: Callable[[Any], Tensor | None] = _weight
     rounds_first: bool = False
 
 
@@ -180,6 +184,8 @@ def compute(form: Form, kind: Any, options: Options, module: Any, x: Tensor) -> 
     if x.dtype not in _DTYPES or of_module not in (None, x.dtype):
         return NotImplemented
     eps, size = getattr(module, form.eps), x.shape[-1:]
+    if eps is None or (weight is None and form.weight is _weight):  # an error
+        return NotImplemented
     if not form.rounds_first or x.dtype is torch.float32:
         return rms_norm(options, x, size, weight, eps)
     if weight is None or weight.shape != size:
