@@ -130,7 +130,7 @@ GEMMA = Declaration(
         "use_bidirectional_attention": (False,),
     },
     harmless=llama.LLAMA_HARMLESS,
-    copied=llama.COPIED | {"qkv_bias": "attention_bias", "out_bias": "attention_bias"},
+    copied=llama.COPIED | llama.BIASES,
     fixed=llama.FIXED | {"causal": True},
     computed={
         "head_dim": rules.head_dim,
@@ -156,9 +156,8 @@ GEMMA2 = Declaration(
     neutral=GEMMA_NEUTRAL | {"use_bidirectional_attention": (False,)},
     harmless=GEMMA_HARMLESS,
     copied=llama.COPIED
+    | llama.BIASES
     | {
-        "qkv_bias": "attention_bias",
-        "out_bias": "attention_bias",
         "softcap": "attn_logit_softcapping",
         "logit_softcap": "final_logit_softcapping",
     },

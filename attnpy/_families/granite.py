@@ -27,16 +27,15 @@ GRANITE = Declaration(
     neutral=llama.LLAMA_NEUTRAL,
     harmless=llama.LLAMA_HARMLESS,
     copied=llama.COPIED
+    | llama.BIASES
     | {
         "causal": "is_causal",
-        "qkv_bias": "attention_bias",
-        "out_bias": "attention_bias",
         "feed_forward_bias": "mlp_bias",
         "embedding_scale": "embedding_multiplier",
         "scale": "attention_multiplier",
         "residual_scale": "residual_multiplier",
     },
     fixed=llama.FIXED,
-    computed={name: rule for name, rule in llama.COMPUTED.items() if name != "window"}
+    computed=llama.COMPUTED
     | {"logit_scale": lambda values: 1 / values["logits_scaling"]},
 )

@@ -93,15 +93,17 @@ COPIED = {
     "tied": "tie_word_embeddings",
     "eps": "rms_norm_eps",
 }
+# Biases of attention's projections, all or none.
+BIASES = {"qkv_bias": "attention_bias", "out_bias": "attention_bias"}
 # Norms before attention and network, and no biases.
 FIXED: dict[str, object] = {"norm": "rms", "bias": False}
 COMPUTED: dict[str, rules.Rule] = {
     "head_dim": rules.head_dim,
-    "window": rules.windows(rules.last_layers),
     "stop": rules.stop,
     "rotary": rules.rotary,
     "activation": rules.gated("hidden_act"),
 }
+WINDOWS = {"window": rules.windows(rules.last_layers)}
 
 LLAMA = Declaration(
     model_type="llama",
@@ -120,13 +122,7 @@ LLAMA = Declaration(
     },
     neutral=LLAMA_NEUTRAL,
     harmless=LLAMA_HARMLESS,
-    copied=COPIED
-    | {
-        "causal": "is_causal",
-        "qkv_bias": "attention_bias",
-        "out_bias": "attention_bias",
-        "feed_forward_bias": "mlp_bias",
-    },
+    copied=COPIED | BIASES | {"causal": "is_causal", "feed_forward_bias": "mlp_bias"},
     fixed=FIXED,
     computed=COMPUTED | {"window": rules.windows(rules.only_listed)},
 )

@@ -24,5 +24,5 @@ MISTRAL = Declaration(
     harmless=llama.LLAMA_HARMLESS,
     copied=llama.COPIED | {"causal": "is_causal"},
     fixed=llama.FIXED,
-    computed=llama.COMPUTED,
+    computed=llama.COMPUTED | llama.WINDOWS,
 )

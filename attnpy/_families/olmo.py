@@ -56,14 +56,9 @@ OLMO2 = Declaration(
     read=READ,
     neutral=llama.LLAMA_NEUTRAL | {"mlp_bias": (False,)},
     harmless=llama.LLAMA_HARMLESS,
-    copied=llama.COPIED
-    | {
-        "causal": "is_causal",
-        "qkv_bias": "attention_bias",
-        "out_bias": "attention_bias",
-    },
+    copied=llama.COPIED | llama.BIASES | {"causal": "is_causal"},
     fixed=llama.FIXED | {"qk_norm": "all heads", "norm_after": "only"},
-    computed={name: rule for name, rule in llama.COMPUTED.items() if name != "window"},
+    computed=llama.COMPUTED,
 )
 
 OLMO3 = replace(

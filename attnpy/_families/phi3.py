@@ -73,5 +73,5 @@ PHI3 = Declaration(
     | {"dropout, for training": ("embd_pdrop", "resid_pdrop")},
     copied=llama.COPIED | {"causal": "is_causal"},
     fixed=llama.FIXED,
-    computed=llama.COMPUTED | {"rotary": _rotary},
+    computed=llama.COMPUTED | llama.WINDOWS | {"rotary": _rotary},
 )

@@ -28,7 +28,7 @@ QWEN2 = Declaration(
     harmless=llama.LLAMA_HARMLESS,
     copied=llama.COPIED | {"causal": "is_causal"},
     fixed=llama.FIXED | {"qkv_bias": True},
-    computed=llama.COMPUTED,
+    computed=llama.COMPUTED | llama.WINDOWS,
 )
 
 QWEN3 = replace(
@@ -42,11 +42,6 @@ QWEN3 = replace(
         "attention_bias": Field("flag", False),
     },
     neutral=llama.LLAMA_NEUTRAL | {"mlp_bias": (False,)},
-    copied=llama.COPIED
-    | {
-        "causal": "is_causal",
-        "qkv_bias": "attention_bias",
-        "out_bias": "attention_bias",
-    },
+    copied=llama.COPIED | llama.BIASES | {"causal": "is_causal"},
     fixed=llama.FIXED | {"qk_norm": True},
 )

@@ -65,12 +65,8 @@ SMOLLM3 = Declaration(
     harmless=llama.LLAMA_HARMLESS
     | {"written by the tools that made the file": ("max_window_layers",)},
     copied=llama.COPIED
-    | {
-        "causal": "is_causal",
-        "qkv_bias": "attention_bias",
-        "out_bias": "attention_bias",
-        "feed_forward_bias": "mlp_bias",
-    },
+    | llama.BIASES
+    | {"causal": "is_causal", "feed_forward_bias": "mlp_bias"},
     fixed=llama.FIXED,
     computed=llama.COMPUTED | {"rotary": _rotaries, "window": rules.windows(_kinds)},
 )
