@@ -126,7 +126,9 @@ next_after_values(const work *w, const block *b, ptrdiff_t first, const key_run 
 static INLINE void
 touch(const work *w, const char *at, const ptrdiff_t n, const int rows)
 {
-    if (rows > STREAM_ROWS || w->reads_once) {
+    if (w->reads_bursts) {
+        read_lines(at, n);
+    } else if (rows > STREAM_ROWS || w->reads_once) {
         prefetch_once(at, n);
     } else {
         touch_lines(at, n);
