@@ -15,6 +15,7 @@ from attnpy._options import (
     VJP,
     Cache,
     Heads,
+    Network,
     Norm,
     Norms,
     Projections,
@@ -87,6 +88,15 @@ def linear(
     precision: str,
     num_threads: int | None,
     tier: str | None = None,
+    /,
+) -> Array: ...
+def feed_forward(
+    x: ArrayLike,
+    norm: Norm | None,
+    network: Network,
+    residual: ArrayLike | None,
+    mixed: bool,
+    num_threads: int | None,
     /,
 ) -> Array: ...
 def products(x: ArrayLike, weights: ArrayLike, num_threads: int | None, /) -> Array: ...

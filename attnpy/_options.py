@@ -98,10 +98,23 @@ class Norm(NamedTuple):
 
 
 class Norms(NamedTuple):
-    """The norms of a layer's queries and keys, head by head."""
+    """The norms of a layer's queries and keys, head by head, and of its tokens."""
 
     q_norm: Norm | None
     k_norm: Norm | None
+    x_norm: Norm | None = None
+
+
+class Network(NamedTuple):
+    """A feed-forward network's matrices and biases; the activation may be a gate's."""
+
+    W_1: Array
+    b_1: Array | None
+    W_gate: Array | None
+    b_gate: Array | None
+    W_2: Array
+    b_2: Array | None
+    activation: str | None
 
 
 class Rotary(NamedTuple):

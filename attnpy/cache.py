@@ -449,11 +449,16 @@ class KVCache:
         if new_lengths is not None:
             new = per_sequence(self.batch_size, new_lengths, name, 0, n_tokens)
             lengths = self._lengths + new
+        self._fit(lengths)
+        return lengths
+
+    def _fit(self, lengths: NDArray[np.int64]) -> int:
+        """Make room for tokens up to these lengths, and return the longest."""
         self._check_arrays()
         needed = _longest(lengths)
         if needed > self.capacity:
             self._grow(needed, lengths)
-        return lengths
+        return needed
 
     def _grow(self, needed: int, lengths: NDArray[np.int64]) -> None:
         if not self.growable:
@@ -559,6 +564,12 @@ class Rows(NamedTuple):
     value_scale: NDArray[np.float32] | None
 
 
+def lengths_of(cache: KVCache) -> list[int]:
+    """Return how many tokens each sequence has."""
+    lengths: list[int] = cache._lengths.tolist()
+    return lengths
+
+
 def rows_of(cache: KVCache) -> Rows:
     """Return views of all tokens."""
     return cache._rows(cache._lengths)
@@ -574,6 +585,11 @@ def reserve(
     past_lengths = cache._lengths
     lengths = cache._make_room(n_tokens, new_lengths, name)
     return past_lengths, lengths, cache._first_rows(_longest(lengths))
+
+
+def reserve_to(cache: KVCache, lengths: NDArray[np.int64]) -> Rows:
+    """Return views as `reserve` does, for lengths that are known already."""
+    return cache._first_rows(cache._fit(lengths))
 
 
 def empty_rows(cache: KVCache, n_keys: int) -> Rows:

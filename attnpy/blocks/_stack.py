@@ -10,12 +10,15 @@ import numpy as np
 
 from attnpy import _checks, _repr, _vjp
 from attnpy._vjp import LayerGradients
-from attnpy.norms import LayerNorm, RMSNorm
+from attnpy.blocks.feed_forward import FeedForward
+from attnpy.layers import MultiHeadAttention
+from attnpy.norms import LayerNorm, RMSNorm, norm_arguments
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike
 
     from attnpy import _typing
+    from attnpy._options import Norm
     from attnpy._typing import Array, CausalOptions, LayerOptions
     from attnpy._vjp import Pullback
     from attnpy.positions import Rotary
@@ -40,6 +43,8 @@ if TYPE_CHECKING:
 
 
 Layer = TypeVar("Layer", bound="_typing.Model")
+
+AnyNorm = LayerNorm | RMSNorm | None
 
 
 class ModelOutput(NamedTuple):
@@ -119,6 +124,11 @@ class Recorder:
                 "layers: expected None without return_weights=True or "
                 "return_hidden_states=True"
             )
+
+    @property
+    def records(self) -> bool:
+        """Whether anything is wanted."""
+        return bool(self.asked) or self.states
 
     def begin(self, tokens: Array) -> None:
         """Keep the input of the first layer."""
@@ -272,12 +282,33 @@ def own_options(layer: Any, options: Mapping[str, object]) -> Any:
     return own
 
 
+def normalized(norm: AnyNorm, tokens: Array, num_threads: int | None) -> Array:
+    """Return tokens after a norm, if there is one."""
+    return tokens if norm is None else norm(tokens, num_threads=num_threads)
+
+
+def taken_along(
+    norm: AnyNorm, tokens: Array, num_threads: int | None
+) -> tuple[Array, Norm | None]:
+    """Return tokens, and the norm of them that is left to the C module, if any.
+
+    It does not change their dtype, for which tables of positions are made.
+    """
+    if norm is not None and is_known(norm):
+        dtype = getattr(norm.weight, "dtype", None)
+        if dtype == tokens.dtype or (
+            dtype is not None and dtype.itemsize == 2 and tokens.dtype == np.float32
+        ):
+            return tokens, norm_arguments(norm, "norm")
+    return normalized(norm, tokens, num_threads), None
+
+
 def residual(
     tokens: Array,
-    sublayer: Callable[[Array, Array | None], Array],
-    norm: LayerNorm | RMSNorm | None,
+    sublayer: Callable[[Array, AnyNorm, Array | None], Array],
+    norm: AnyNorm,
     norm_first: bool,
-    norm_after: LayerNorm | RMSNorm | None = None,
+    norm_after: AnyNorm = None,
     scale: float | None = None,
     *,
     num_threads: int | None,
@@ -285,15 +316,13 @@ def residual(
     """Add a sublayer's result to the tokens, with the norm before or after it, if any.
 
     With `norm_after` the sublayer's result is normalized, too, and multiplied by
-    `scale`, if there is one. The sublayer takes its input, and a residual to add to its
-    result.
+    `scale`, if there is one. The sublayer takes its input, a norm of that, and a
+    residual to add to its result.
     """
-    given = tokens
-    if norm_first and norm is not None:
-        given = norm(tokens, num_threads=num_threads)
+    before = norm if norm_first else None
     if norm_first and norm_after is None and scale is None:
-        return sublayer(given, tokens)
-    result = sublayer(given, None)
+        return sublayer(tokens, before, tokens)
+    result = sublayer(tokens, before, None)
     if norm_after is not None:
         result = norm_after(result, num_threads=num_threads)
     if scale is not None:
@@ -301,6 +330,17 @@ def residual(
     if norm is None or norm_first:
         return tokens + result
     return norm(result, tokens, num_threads=num_threads)
+
+
+# What parts of layers do when they are called, unless someone has replaced it.
+PARTS: tuple[Any, ...] = (MultiHeadAttention, FeedForward, LayerNorm, RMSNorm)
+CALLS = {part: part.__call__ for part in PARTS}
+
+
+def is_known(part: object) -> bool:
+    """Tell whether a call of a part does what this package says, and nothing else."""
+    kind: Any = type(part)
+    return CALLS.get(kind) is kind.__call__
 
 
 def check_parallel(layer: Any) -> None:

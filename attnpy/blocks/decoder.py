@@ -10,10 +10,12 @@ import numpy as np
 from attnpy import _checks, _keywords, _parameters, _pickles, _repr, _vjp
 from attnpy._options import PASSED_ON
 from attnpy.blocks import _stack
-from attnpy.blocks._stack import ModelOutput
-from attnpy.blocks.feed_forward import FeedForward
+from attnpy.blocks._stack import AnyNorm, ModelOutput
+from attnpy.blocks.feed_forward import FeedForward, run
 from attnpy.cache import KVCache, all_or_nothing, checked_caches
 from attnpy.layers import MultiHeadAttention
+from attnpy.layers._shared import Shared
+from attnpy.layers.multi_head import step
 from attnpy.pages import PagePool
 
 if TYPE_CHECKING:
@@ -48,12 +50,15 @@ if TYPE_CHECKING:
         """The options of a stack's call that do not change the kind of its result."""
 
 
-# What runs a part of a layer; that, its norm, and that of what it gives.
-Run = Callable[["Array", "Array | None"], "Any"]
-Part = tuple[Run, "LayerNorm | RMSNorm | None", "LayerNorm | RMSNorm | None"]
+# What runs a part of a layer on tokens after a norm, and adds a residual; that, its
+# norm, and that of what it gives.
+Run = Callable[["Array", AnyNorm, "Array | None"], "Any"]
+Part = tuple[Run, AnyNorm, AnyNorm]
 
 # What a layer's self-attention is told, beside the cache.
 HANDED_ON = PASSED_ON - {"causal"} | {"rotary", "mixed"}
+WITH_PLACES = {"q_offset", "kv_lengths", "seq_offsets"}
+STEPPED = HANDED_ON - WITH_PLACES - {"mixed"}
 OF_CONTEXT = {"context_mask", "context_lengths", "context_offsets"}
 
 
@@ -343,10 +348,10 @@ class DecoderLayer:
         weights: Array | None = None
         cross_weights: Array | None = None
 
-        def attend(tokens: Array, residual: Array | None) -> Any:
+        def attend(tokens: Array, norm: AnyNorm, residual: Array | None) -> Any:
             nonlocal weights
             result = self.self_attention(
-                tokens,
+                _stack.normalized(norm, tokens, num_threads),
                 causal=self.causal,
                 cache=cache,
                 residual=residual,
@@ -357,9 +362,12 @@ class DecoderLayer:
                 result, weights = result
             return result
 
-        def attend_to_context(tokens: Array, residual: Array | None) -> Any:
+        def attend_to_context(
+            tokens: Array, norm: AnyNorm, residual: Array | None
+        ) -> Any:
             nonlocal cross_weights
             assert self.cross_attention is not None
+            tokens = _stack.normalized(norm, tokens, num_threads)
             shape = tokens.shape
             if several > 1:  # queries of one context have no order
                 joint = len(tokens) // several, several * shape[1], shape[2]
@@ -382,9 +390,12 @@ class DecoderLayer:
                 result, cross_weights = result
             return result.reshape(shape) if several > 1 else result
 
-        def feed(tokens: Array, residual: Array | None) -> Array:
+        def feed(tokens: Array, norm: AnyNorm, residual: Array | None) -> Array:
             return self.feed_forward(
-                tokens, residual=residual, mixed=mixed, num_threads=num_threads
+                _stack.normalized(norm, tokens, num_threads),
+                residual=residual,
+                mixed=mixed,
+                num_threads=num_threads,
             )
 
         _keywords.refuse(options, HANDED_ON, "DecoderLayer()")
@@ -403,17 +414,8 @@ class DecoderLayer:
             several = _sequences_of_each(context, tokens)
         with all_or_nothing([cache] if isinstance(cache, KVCache) else []) as lent:
             cache = lent[0] if lent else cache
-            parts: list[Part] = [(attend, self.norm_1, self.after_1)]
-            if self.norm_2 is not None:
-                parts.append((attend_to_context, self.norm_2, None))
-            parts.append((feed, self.norm_3, self.after_3))
-            if self.parallel:
-                tokens, parts = self._parallel(tokens, attend, feed, num_threads), []
-            for part, norm, after in parts:
-                tokens = _stack.residual(
-                    *(tokens, part, norm, self.norm_first, after, self.residual_scale),
-                    num_threads=num_threads,
-                )
+            second = attend_to_context if self.norm_2 is not None else None
+            tokens = self._run(tokens, attend, second, feed, num_threads)
         return ModelOutput(tokens, weights, cross_weights) if asked else tokens
 
     def vjp(
@@ -502,18 +504,70 @@ class DecoderLayer:
             steps = [_stack.parallel_vjp(self, attention, network, num_threads)]
         return _vjp.run(run, checkpoint)
 
+    def _run(
+        self,
+        tokens: Array,
+        attend: Run,
+        attend_to_context: Run | None,
+        feed: Run,
+        num_threads: int | None,
+    ) -> Array:
+        """Run the parts of the layer, and add their results to the tokens."""
+        if self.parallel:
+            return self._parallel(tokens, attend, feed, num_threads)
+        parts: list[Part] = [(attend, self.norm_1, self.after_1)]
+        if attend_to_context is not None:
+            parts.append((attend_to_context, self.norm_2, None))
+        parts.append((feed, self.norm_3, self.after_3))
+        for part, norm, after in parts:
+            tokens = _stack.residual(
+                *(tokens, part, norm, self.norm_first, after, self.residual_scale),
+                num_threads=num_threads,
+            )
+        return tokens
+
     def _parallel(
         self, tokens: Array, attend: Run, feed: Run, num_threads: int | None
     ) -> Array:
         """Add the results of attention and network, which read the same tokens."""
         _stack.check_parallel(self)
-        assert self.norm_1 is not None
-        given = self.norm_1(tokens, num_threads=num_threads)
-        result = attend(given, tokens)
         if self.norm_3 is not None:
-            given = self.norm_3(tokens, num_threads=num_threads)
-        output: Array = feed(given, result)
+            result = attend(tokens, self.norm_1, tokens)
+            output: Array = feed(tokens, self.norm_3, result)
+            return output
+        given = _stack.normalized(self.norm_1, tokens, num_threads)
+        output = feed(given, None, attend(given, None, tokens))
         return output
+
+    def _step(
+        self,
+        x: Array,
+        cache: KVCache,
+        shared: Shared,
+        mixed: bool,
+        options: dict[str, Any],
+    ) -> Array:
+        """Do what a call does for tokens (B, L, E), with fewer calls of Python and C.
+
+        `options` are those of the self-attention.
+        """
+        num_threads = options.get("num_threads")
+
+        def attend(tokens: Array, norm: AnyNorm, residual: Array | None) -> Array:
+            mha = self.self_attention
+            tokens, first = _stack.taken_along(norm, tokens, num_threads)
+            place = shared.place(mha, tokens, cache, options, own)
+            return step(mha, tokens, first, residual, cache, place, mixed)
+
+        def feed(tokens: Array, norm: AnyNorm, residual: Array | None) -> Array:
+            tokens, first = _stack.taken_along(norm, tokens, num_threads)
+            network = self.feed_forward
+            return run(network, tokens, first, residual, mixed, num_threads)
+
+        own = self.window, self.scale, self.rotary
+        if any(option is not None for option in own):
+            options = {**options, **_stack.own_options(self, options)}
+        return self._run(x, attend, None, feed, num_threads)
 
     def _check_context(
         self,
@@ -539,6 +593,22 @@ class DecoderLayer:
         ):
             if argument is not None:
                 raise ValueError(f"{name}: expected None without cross-attention")
+
+
+CALL = DecoderLayer.__call__  # unless someone has replaced it
+
+
+def _is_plain(layer: object) -> bool:
+    """Tell whether a call of a layer with a cache does what `_step` does."""
+    return (
+        type(layer) is DecoderLayer
+        and DecoderLayer.__call__ is CALL
+        and layer.causal
+        and layer.cross_attention is None
+        and layer.norm_2 is None
+        and _stack.is_known(layer.self_attention)
+        and _stack.is_known(layer.feed_forward)
+    )
 
 
 @_keywords.answering
@@ -841,6 +911,10 @@ class Decoder:
         recorder = _stack.Recorder(
             num_layers, return_weights, return_hidden_states, layers, heads
         )
+        if context is None and caches is not None and not recorder.records:
+            stepped = self._stepped(tokens, caches, options)
+            if stepped is not None:
+                return stepped
         recorder.begin(tokens)
         with all_or_nothing(caches or []) as lent:
             for i, (layer, states, cache) in enumerate(
@@ -853,6 +927,27 @@ class Decoder:
             if self.norm is not None:
                 tokens = self.norm(tokens, num_threads=options.get("num_threads"))
             return recorder.end(tokens)
+
+    def _stepped(
+        self, x: Array, caches: Sequence[KVCache], options: dict[str, Any]
+    ) -> Array | None:
+        """Return the result of a call with caches, or None if a part is not known."""
+        if (
+            x.ndim not in (2, 3)
+            or any(options.get(name) is not None for name in WITH_PLACES | OF_CONTEXT)
+            or not all(map(_is_plain, self.layers))
+        ):
+            return None
+        told = {name: options[name] for name in STEPPED & options.keys()}
+        told["causal"] = True
+        shared, mixed = Shared(), _checks.flag(options.get("mixed", False), "mixed")
+        tokens = x[np.newaxis] if x.ndim == 2 else x
+        with all_or_nothing(caches) as lent:
+            for layer, cache in zip(self.layers, lent, strict=True):
+                tokens = layer._step(tokens, cache, shared, mixed, told)
+            if self.norm is not None:
+                tokens = self.norm(tokens, num_threads=options.get("num_threads"))
+        return tokens[0] if x.ndim == 2 else tokens
 
     def vjp(
         self,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         Window,
     )
     from attnpy._vjp import Pullback
-    from attnpy.blocks._stack import CallOptions, Choice, VJPOptions
+    from attnpy.blocks._stack import AnyNorm, CallOptions, Choice, VJPOptions
     from attnpy.norms import LayerNorm, RMSNorm
     from attnpy.positions import Rotary
 
@@ -250,16 +250,17 @@ class EncoderLayer:
         num_threads = options.get("num_threads")
         weights: Array | None = None
 
-        def attend(tokens: Array, residual: Array | None) -> Any:
+        def attend(tokens: Array, norm: AnyNorm, residual: Array | None) -> Any:
             nonlocal weights
+            tokens = _stack.normalized(norm, tokens, num_threads)
             result = self.self_attention(tokens, residual=residual, **options, **asked)
             if asked:
                 result, weights = result
             return result
 
-        def feed(tokens: Array, residual: Array | None) -> Array:
+        def feed(tokens: Array, norm: AnyNorm, residual: Array | None) -> Array:
             return self.feed_forward(
-                tokens,
+                _stack.normalized(norm, tokens, num_threads),
                 residual=residual,
                 mixed=options.get("mixed", False),
                 num_threads=num_threads,

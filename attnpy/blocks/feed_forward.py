@@ -17,12 +17,13 @@ from attnpy import (
     _vjp,
 )
 from attnpy._linear import linear, linear_vjp
+from attnpy._options import Network, Norm
 from attnpy._vjp import LayerGradients
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike
 
-    from attnpy._typing import Activation, Array, Precision
+    from attnpy._typing import Activation, Array
     from attnpy._vjp import Pullback
 
 # The function of the gate, for activations that have one.
@@ -194,36 +195,8 @@ class FeedForward:
             If x has another dtype or size.
         """
         mixed = _checks.flag(mixed, "mixed")
-        inside: Precision = "narrow" if mixed else "promoted"
-        outside: Precision = "wide" if mixed else "promoted"
-        gated = self.W_gate is not None
         x = _checks.array(x, "x")
-        hidden = linear(
-            x,
-            self.W_1,
-            self.b_1,
-            activation=None if gated else self.activation,
-            precision=inside,
-            num_threads=num_threads,
-        )
-        if self.W_gate is not None:
-            hidden = linear(
-                x,
-                self.W_gate,
-                self.b_gate,
-                activation=self._of_gate(),
-                times=hidden,
-                precision=inside,
-                num_threads=num_threads,
-            )
-        return linear(
-            hidden,
-            self.W_2,
-            self.b_2,
-            residual=residual,
-            precision=outside,
-            num_threads=num_threads,
-        )
+        return run(self, x, None, residual, mixed, num_threads)
 
     def _of_gate(self) -> Activation:
         """Return the function of the gate."""
@@ -321,3 +294,24 @@ class FeedForward:
             return LayerGradients(of_x, _vjp.of_parameters(self, found))
 
         return output, pullback
+
+
+def run(
+    network: FeedForward,
+    x: Array,
+    norm: Norm | None,
+    residual: ArrayLike | None,
+    mixed: bool,
+    num_threads: int | None,
+) -> Array:
+    """Run a network on tokens after a norm."""
+    arguments = Network(
+        network.W_1,
+        network.b_1,
+        network.W_gate,
+        network.b_gate,
+        network.W_2,
+        network.b_2,
+        network.activation if network.W_gate is None else network._of_gate(),
+    )
+    return _attnpy.feed_forward(x, norm, arguments, residual, mixed, num_threads)

@@ -54,13 +54,13 @@ def arithmetic(
     tokens: Array, weight: Array, norm: LayerNorm | RMSNorm | None
 ) -> np.dtype[Any]:
     """Return the dtype in which tokens are projected, and then normalized."""
-    of_product = tokens.dtype, _dtype(weight)
+    of_product = tokens.dtype, dtype_of(weight)
     if norm is None:
         return _dtypes.arithmetic(*of_product)
-    return _dtypes.arithmetic(*of_product, _dtype(norm.weight))
+    return _dtypes.arithmetic(*of_product, dtype_of(norm.weight))
 
 
-def _dtype(array: ArrayLike) -> np.dtype[Any]:
+def dtype_of(array: ArrayLike) -> np.dtype[Any]:
     """Return the dtype of an array, without unpacking packed ones."""
     found: np.dtype[Any] | None = getattr(array, "dtype", None)
     return np.asarray(array).dtype if found is None else found

@@ -23,6 +23,7 @@ from attnpy._options import (
     DIFFERENTIABLE,
     PASSED_ON,
     Heads,
+    Norm,
     Norms,
     Options,
     Projections,
@@ -30,7 +31,7 @@ from attnpy._options import (
 from attnpy._options import Rotary as RotaryTables
 from attnpy.cache import KVCache, commit
 from attnpy.layers import _turns
-from attnpy.layers._keys import Keys, check_caches, check_sizes
+from attnpy.layers._keys import Keys, Place, check_caches, check_sizes
 from attnpy.layers._tokens import (
     PROJECTIONS,
     Tokens,
@@ -46,7 +47,7 @@ from attnpy.positions import Rotary
 from attnpy.positions.rotary import by_length
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from numpy.typing import ArrayLike, DTypeLike, NDArray
     from typing_extensions import Unpack
@@ -450,6 +451,39 @@ class MultiHeadAttention:
             residual = _checks.array(residual, "residual")
         kv_cache = context if isinstance(context, KVCache) else cache
         tokens = Tokens.of(x, seq_offsets, context, kv_cache)
+        place = self._place(
+            tokens, context, cache, q_offset, kv_lengths, rotary, wanted.any, options
+        )
+        if tokens.single and residual is not None:
+            residual = residual[np.newaxis]
+        result = _attnpy.layer(
+            tokens.array,
+            None if isinstance(context, KVCache) else context,
+            Heads(self.num_heads, self.num_kv_heads, wanted.groups),
+            self._projections(isinstance(context, KVCache), residual, mixed, value),
+            self._norms(None),
+            place.tables,
+            place.rows,
+            place.options,
+        )
+        answer = wanted.answer(result, tokens.single)
+        if cache is not None and place.reserved is not None:
+            commit(cache, place.reserved)  # last: no error comes after it
+        return answer
+
+    def _place(
+        self,
+        tokens: Tokens,
+        context: ArrayLike | KVCache | None,
+        cache: KVCache | None,
+        q_offset: ArrayLike | None,
+        kv_lengths: ArrayLike | None,
+        rotary: Rotary | None,
+        return_weights: bool,
+        options: Mapping[str, Any],
+    ) -> Place:
+        """Return where the tokens of a call stand, and make room for their keys."""
+        kv_cache = context if isinstance(context, KVCache) else cache
         if kv_cache is not None:
             sizes = self.num_kv_heads, self.head_dim, self.value_head_dim
             name = "context" if cache is None else "cache"
@@ -460,32 +494,18 @@ class MultiHeadAttention:
         lengths, grown = keys.lengths, None
         if rotary is not None and by_length(rotary):
             lengths = grown = ends(lengths, tokens.array, tokens.starts, cache)
-        if tokens.single and residual is not None:
-            residual = residual[np.newaxis]
-        projected = isinstance(context, KVCache)
-        result = _attnpy.layer(
-            tokens.array,
-            None if isinstance(context, KVCache) else context,
-            Heads(self.num_heads, self.num_kv_heads, wanted.groups),
-            self._projections(projected, residual, mixed, value),
-            self._norms(),
-            self._rotary_tables(
-                rotary, tokens.array, tokens.starts, q_offset, keys.past, grown
-            ),
-            keys.rows,
-            Options(
-                q_offset=q_offset,
-                kv_lengths=lengths,
-                seq_offsets=(tokens.starts, tokens.starts_of_keys),
-                page_table=keys.page_table,
-                return_weights=wanted.any,
-                **options,
-            ),
+        tables = self._rotary_tables(
+            rotary, tokens.array, tokens.starts, q_offset, keys.past, grown
         )
-        answer = wanted.answer(result, tokens.single)
-        if cache is not None and keys.reserved is not None:
-            commit(cache, keys.reserved)  # last: no error comes after it
-        return answer
+        all_options = Options(
+            q_offset=q_offset,
+            kv_lengths=lengths,
+            seq_offsets=(tokens.starts, tokens.starts_of_keys),
+            page_table=keys.page_table,
+            return_weights=return_weights,
+            **options,
+        )
+        return Place(keys.rows, tables, all_options, keys.past, keys.reserved)
 
     def vjp(
         self,
@@ -581,7 +601,7 @@ class MultiHeadAttention:
             )
         check_value(value, context, self.W_k, self.W_v)
         self._check_rotary(rotary, context)
-        self._norms()  # judges what they are
+        self._norms(None)  # judges what they are
         sources = Sources.of(x, context, value)
         tokens = sources.tokens
         starts, of_keys = sequences(seq_offsets, tokens.shape, context, None)
@@ -745,13 +765,14 @@ class MultiHeadAttention:
             value,
         )
 
-    def _norms(self) -> Norms | None:
+    def _norms(self, of_tokens: Norm | None) -> Norms | None:
         q_norm, k_norm = self.q_norm, self.k_norm
-        if q_norm is None and k_norm is None:
+        if q_norm is None and k_norm is None and of_tokens is None:
             return None
         return Norms(
             None if q_norm is None else norm_arguments(q_norm, "q_norm"),
             None if k_norm is None else norm_arguments(k_norm, "k_norm"),
+            of_tokens,
         )
 
     def _rotary_tables(
@@ -793,6 +814,46 @@ class MultiHeadAttention:
                 f"rotary: expected head_dim = {self.head_dim} as the layer's, "
                 f"got {rotary.head_dim}"
             )
+
+
+def place_in(
+    mha: MultiHeadAttention, cache: KVCache, x: Array, options: dict[str, Any]
+) -> Place:
+    """Return the place of tokens (B, L, E) behind those of a cache, after making room.
+
+    `options` are those of a call.
+    """
+    told = dict(options)
+    rotary = told.pop("rotary", None)
+    mha._check_rotary(rotary, None)
+    tokens = Tokens(x, False, None, None)
+    return mha._place(tokens, None, cache, None, None, rotary, False, told)
+
+
+def step(
+    mha: MultiHeadAttention,
+    x: Array,
+    norm: Norm | None,
+    residual: Array | None,
+    cache: KVCache,
+    place: Place,
+    mixed: bool,
+) -> Array:
+    """Do what a call does for tokens (B, L, E) after a norm, in such a place."""
+    output = _attnpy.layer(
+        x,
+        None,
+        Heads(mha.num_heads, mha.num_kv_heads),
+        mha._projections(False, residual, mixed, None),
+        mha._norms(norm),
+        place.tables,
+        place.rows,
+        place.options,
+    )
+    assert isinstance(output, np.ndarray)
+    if place.reserved is not None:
+        commit(cache, place.reserved)
+    return output
 
 
 def _head(mha: MultiHeadAttention, head: int) -> SelfAttention:

@@ -70,6 +70,28 @@ convert_heads(PyObject *group, layer_call *c)
                             &c->attention.weight_groups);
 }
 
+/* Converts the tokens, which may have to be normalized. */
+static int
+convert_tokens(PyObject *const *arguments, layer_call *c)
+{
+    PyObject *const *norms = NULL;
+    PyObject *x;
+    int status;
+
+    if (arguments[NORMS] != Py_None &&
+        (norms = py_items(arguments[NORMS], "norms", N_NORMS)) == NULL) {
+        return -1;
+    }
+    if (norms == NULL || norms[X_NORM] == Py_None) {
+        return py_as_array(arguments[X], "x", &c->parts[0].arrays.input);
+    }
+    attn_call call = {.tier = c->options.tier, .n_threads = c->options.n_threads};
+    x = py_normalize(arguments[X], norms[X_NORM], &call);
+    status = x == NULL ? -1 : py_as_array(x, "x", &c->parts[0].arrays.input);
+    Py_XDECREF(x);
+    return status;
+}
+
 /* Converts the matrices, and the tokens that they take. */
 static int
 convert_projections(PyObject *const *arguments, layer_call *c)
@@ -84,7 +106,7 @@ convert_projections(PyObject *const *arguments, layer_call *c)
         {"W_q", "b_q"}, {"W_k", "b_k"}, {"W_v", "b_v"}, {"W_o", "b_o"}};
 
     /* The tokens first: converting them may run code that changes the matrices. */
-    if (w == NULL || py_as_array(arguments[X], "x", &q->arrays.input) < 0 ||
+    if (w == NULL || convert_tokens(arguments, c) < 0 ||
         convert_matrix(w + W_Q, names[0], &q->arrays) < 0) {
         return -1;
     }

@@ -222,37 +222,48 @@ parse_precision(PyObject *object, py_precision *precision)
     return -1;
 }
 
-static PyObject *
-linear(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
+PyArrayObject *
+py_multiply(const py_linear_objects *o, py_precision precision, attn_call *call)
 {
     py_linear_arrays a = {.input = NULL};
     attn_linear_problem l;
+    PyArrayObject *product;
+    int type = -1;
+
+    if (py_parse_activation(o->activation, &l.activation) < 0) {
+        return NULL;
+    }
+    if (py_as_array(o->x, "x", &a.input) == 0 &&
+        py_as_weight(o->weight, "weight", &a.weight) == 0 &&
+        py_as_optional_array(o->bias, "bias", &a.bias) == 0 &&
+        py_as_optional_array(o->times, "times", &a.times) == 0 &&
+        py_as_optional_array(o->residual, "residual", &a.residual) == 0) {
+        type = py_set_linear(&a, precision, &l);
+    }
+    product = type < 0 ? NULL : py_make_product(&a, type, &l);
+    if (product != NULL && compute_linear(&l, call) < 0) {
+        Py_CLEAR(product);
+    }
+    py_release_linear(&a);
+    return product;
+}
+
+static PyObject *
+linear(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
+{
     attn_call call = {0};
     py_precision precision;
-    int type = -1;
-    PyArrayObject *product = NULL;
 
     (void)module;
     if (py_check_count(n_arguments, 8, 9) < 0 ||
-        py_parse_activation(arguments[3], &l.activation) < 0 ||
         parse_precision(arguments[6], &precision) < 0 ||
         py_threads_or_default(arguments[7], &call.n_threads) < 0 ||
         py_parse_tier(n_arguments > 8 ? arguments[8] : Py_None, &call.tier) < 0) {
         return NULL;
     }
-    if (py_as_array(arguments[0], "x", &a.input) == 0 &&
-        py_as_weight(arguments[1], "weight", &a.weight) == 0 &&
-        py_as_optional_array(arguments[2], "bias", &a.bias) == 0 &&
-        py_as_optional_array(arguments[4], "times", &a.times) == 0 &&
-        py_as_optional_array(arguments[5], "residual", &a.residual) == 0) {
-        type = py_set_linear(&a, precision, &l);
-    }
-    product = type < 0 ? NULL : py_make_product(&a, type, &l);
-    if (product != NULL && compute_linear(&l, &call) < 0) {
-        Py_CLEAR(product);
-    }
-    py_release_linear(&a);
-    return (PyObject *)product;
+    const py_linear_objects objects = {arguments[0], arguments[1], arguments[2],
+                                       arguments[3], arguments[4], arguments[5]};
+    return (PyObject *)py_multiply(&objects, precision, &call);
 }
 
 PyMethodDef py_linear_methods[] = {

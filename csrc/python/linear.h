@@ -25,6 +25,14 @@ void py_describe_rows(attn_array *, PyArrayObject *, const attn_linear_problem *
 PyArrayObject *py_make_product(const py_linear_arrays *, int type,
                                attn_linear_problem *);
 void py_release_linear(py_linear_arrays *);
+
+/* What linear() takes; None for none. */
+typedef struct {
+    PyObject *x, *weight, *bias, *activation, *times, *residual;
+} py_linear_objects;
+
+/* The product, as linear() returns it. */
+PyArrayObject *py_multiply(const py_linear_objects *, py_precision, attn_call *);
 extern PyMethodDef py_linear_methods[];
 
 #endif

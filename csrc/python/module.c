@@ -6,6 +6,7 @@
 #include "python/attention.h"
 #include "python/backward.h"
 #include "python/explain.h"
+#include "python/feed_forward.h"
 #include "python/foreign.h"
 #include "python/layer.h"
 #include "python/linear.h"
@@ -36,12 +37,12 @@ static int
 execute(PyObject *module)
 {
     PyMethodDef *const methods[] = {
-        py_attention_methods,  py_backward_methods, py_linear_methods,
-        py_norm_methods,       py_activate_methods, py_rotary_methods,
-        py_layer_methods,      py_options_methods,  py_settings_methods,
-        py_statistics_methods, py_partial_methods,  py_xla_methods,
-        py_explain_methods,    py_foreign_methods,  py_products_methods,
-        py_testing_methods};
+        py_attention_methods,    py_backward_methods, py_linear_methods,
+        py_norm_methods,         py_activate_methods, py_rotary_methods,
+        py_layer_methods,        py_options_methods,  py_settings_methods,
+        py_statistics_methods,   py_partial_methods,  py_xla_methods,
+        py_explain_methods,      py_foreign_methods,  py_products_methods,
+        py_feed_forward_methods, py_testing_methods};
 
     import_array1(-1);
     if (py_init_memory() < 0) {

@@ -119,15 +119,14 @@ result_type(const norm_call *c)
     return py_common_type(3, types, "x, weight, residual");
 }
 
-/* Views the array for the moments, the argument of that number; there may be none. */
+/* Views the array for the moments, or None. */
 static int
-view_moments(norm_call *c, PyObject *const *arguments, Py_ssize_t n_arguments,
-             int which)
+view_moments(norm_call *c, PyObject *moments)
 {
-    if (n_arguments <= which || arguments[which] == Py_None) {
+    if (moments == Py_None) {
         return 0;
     }
-    c->moments = py_view_of(arguments[which]);
+    c->moments = py_view_of(moments);
     if (c->moments == NULL && !PyErr_Occurred()) {
         PyErr_SetString(PyExc_TypeError, "moments: expected an ndarray");
     }
@@ -185,6 +184,37 @@ compute_norm(const attn_norm_problem *p, attn_call *call)
     return py_take_lock_back(&lock, 0, call);
 }
 
+static PyObject *
+run_call(norm_call *c, PyObject *x, PyObject *residual, PyObject *norm,
+         PyObject *moments, attn_call *call)
+{
+    attn_norm_problem p = {0};
+    int type = -1;
+
+    if (py_convert_norm(norm, "norm", &c->norm) == 0 &&
+        py_as_array(x, "x", &c->x) == 0 &&
+        py_as_optional_array(residual, "residual", &c->residual) == 0 &&
+        view_moments(c, moments) == 0) {
+        type = result_type(c);
+    }
+    if (type >= 0 && set_arrays(c, type, &p) == 0 &&
+        set_moments(c, py_real_type(type), &p) == 0 && compute_norm(&p, call) == 0 &&
+        py_cast_array(&c->output, type) == 0) {
+        return Py_NewRef((PyObject *)c->output);
+    }
+    return NULL;
+}
+
+PyObject *
+py_normalize(PyObject *x, PyObject *norm, attn_call *call)
+{
+    norm_call c = {0};
+    PyObject *result = run_call(&c, x, Py_None, norm, Py_None, call);
+
+    release_call(&c);
+    return result;
+}
+
 PyDoc_STRVAR(
     normalize_doc,
     "normalize(x, residual, norm, num_threads, tier=None, moments=None, /)\n--\n\n"
@@ -196,10 +226,8 @@ static PyObject *
 normalize(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
 {
     norm_call c = {0};
-    attn_norm_problem p = {0};
     attn_call call = {0};
     PyObject *result = NULL;
-    int type = -1;
 
     (void)module;
     if (py_check_count(n_arguments, 4, 6) < 0 ||
@@ -207,17 +235,8 @@ normalize(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
         py_parse_tier(n_arguments > 4 ? arguments[4] : Py_None, &call.tier) < 0) {
         return NULL;
     }
-    if (py_convert_norm(arguments[2], "norm", &c.norm) == 0 &&
-        py_as_array(arguments[0], "x", &c.x) == 0 &&
-        py_as_optional_array(arguments[1], "residual", &c.residual) == 0 &&
-        view_moments(&c, arguments, n_arguments, 5) == 0) {
-        type = result_type(&c);
-    }
-    if (type >= 0 && set_arrays(&c, type, &p) == 0 &&
-        set_moments(&c, py_real_type(type), &p) == 0 && compute_norm(&p, &call) == 0 &&
-        py_cast_array(&c.output, type) == 0) {
-        result = Py_NewRef((PyObject *)c.output);
-    }
+    result = run_call(&c, arguments[0], arguments[1], arguments[2],
+                      n_arguments > 5 ? arguments[5] : Py_None, &call);
     release_call(&c);
     return result;
 }
@@ -345,7 +364,7 @@ normalize_vjp(PyObject *module, PyObject *const *arguments, Py_ssize_t n_argumen
     if (py_convert_norm(arguments[2], "norm", &c.of.norm) == 0 &&
         py_as_array(arguments[0], "grad_output", &c.grad_output) == 0 &&
         py_as_array(arguments[1], "x", &c.of.x) == 0 &&
-        view_moments(&c.of, arguments, n_arguments, 5) == 0) {
+        view_moments(&c.of, n_arguments > 5 ? arguments[5] : Py_None) == 0) {
         type = vjp_type(&c);
     }
     if (type >= 0 && set_vjp_arrays(&c, type, &g) == 0 &&

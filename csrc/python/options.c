@@ -57,7 +57,10 @@ static const char *const norm_names[] = {[NORM_WEIGHT] = "weight",
                                          [NORM_CENTRE] = "centre",
                                          [N_NORM] = NULL};
 static const char *const norms_names[] = {
-    [Q_NORM] = "q_norm", [K_NORM] = "k_norm", [N_NORMS] = NULL};
+    [Q_NORM] = "q_norm", [K_NORM] = "k_norm", [X_NORM] = "x_norm", [N_NORMS] = NULL};
+static const char *const network_names[] = {
+    [W_1] = "W_1", [B_1] = "b_1", [W_GATE] = "W_gate",         [B_GATE] = "b_gate",
+    [W_2] = "W_2", [B_2] = "b_2", [ACTIVATION] = "activation", [N_NETWORK] = NULL};
 static const char *const rotary_names[] = {[Q_COS_SIN] = "q_cos_sin",
                                            [K_COS_SIN] = "k_cos_sin",
                                            [INTERLEAVED] = "interleaved",
@@ -326,6 +329,7 @@ groups(PyObject *module, PyObject *unused)
         add_group(all, "Projections", projection_names) < 0 ||
         add_group(all, "Norm", norm_names) < 0 ||
         add_group(all, "Norms", norms_names) < 0 ||
+        add_group(all, "Network", network_names) < 0 ||
         add_group(all, "Rotary", rotary_names) < 0 ||
         add_group(all, "Cache", cache_names) < 0 ||
         add_group(all, "Wanted", wanted_names) < 0) {

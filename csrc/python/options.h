@@ -20,7 +20,8 @@ enum {                                                              /* Projectio
     N_PROJECTIONS
 };
 enum { NORM_WEIGHT, NORM_BIAS, NORM_EPS, NORM_CENTRE, N_NORM };     /* Norm */
-enum { Q_NORM, K_NORM, N_NORMS };                                   /* Norms */
+enum { Q_NORM, K_NORM, X_NORM, N_NORMS };                           /* Norms */
+enum { W_1, B_1, W_GATE, B_GATE, W_2, B_2, ACTIVATION, N_NETWORK }; /* Network */
 enum { Q_COS_SIN, K_COS_SIN, INTERLEAVED, N_ROTARY };               /* Rotary */
 enum {                                                              /* Cache */
     CACHE_KEY, CACHE_VALUE, PAST_LENGTHS, CACHE_KEY_SCALE, CACHE_VALUE_SCALE, N_CACHE

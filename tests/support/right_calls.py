@@ -7,6 +7,7 @@ from attnpy._options import (
     VJP,
     Cache,
     Heads,
+    Network,
     Norm,
     Norms,
     Options,
@@ -50,7 +51,12 @@ def right_calls(n=3, d=4, dtype=np.float32):
     )
     cache = Cache(ones(1, 2, n + 2, half), ones(1, 2, n + 2, half), lengths)
     norms = Norms(
-        Norm(ones(half), None, 1e-5, False), Norm(ones(half), ones(half), 1e-5, True)
+        Norm(ones(half), None, 1e-5, False),
+        Norm(ones(half), ones(half), 1e-5, True),
+        Norm(ones(d), None, 1e-5, False),
+    )
+    network = Network(
+        *(ones(d, n), ones(n), ones(d, n), ones(n), ones(n, d), ones(d)), "silu"
     )
     rotary = Rotary(ones(n, half), ones(n, half), False)
     heads = Heads(2, 2, np.array([0, -1]))
@@ -95,6 +101,9 @@ def right_calls(n=3, d=4, dtype=np.float32):
         "linear": [
             (ones(2, n, d), ones(d, d), ones(d), "relu", ones(2, n, d), ones(2, n, d),
              "promoted", 1, None)
+        ],
+        "feed_forward": [
+            (ones(2, n, d), norm(), network, ones(2, n, d), False, 1),
         ],
         "products": [(ones(2, n, d), ones(2, d, d), 1)],
         "normalize": [(ones(2, n, d), ones(2, n, d), norm(), 1, None)],

@@ -1,0 +1,80 @@
+/* feed_forward(): what linear() and normalize() do one after the other, without Python in
+ * between. After the products of a layer little of Python is left in the CPU's caches. */
+#include "python/feed_forward.h"
+
+#include "python/linear.h"
+#include "python/norm.h"
+#include "python/numbers.h"
+#include "python/options.h"
+#include "python/settings.h"
+
+/* The hidden numbers of tokens x. */
+static PyArrayObject *
+hidden_of(PyObject *x, PyObject *const *network, py_precision precision,
+          attn_call *call)
+{
+    bool gated = network[W_GATE] != Py_None;
+    py_linear_objects first = {
+        x,       network[W_1], network[B_1], gated ? Py_None : network[ACTIVATION],
+        Py_None, Py_None};
+    PyArrayObject *hidden = py_multiply(&first, precision, call), *times = hidden;
+
+    if (gated && hidden != NULL) {
+        py_linear_objects gate = {x,
+                                  network[W_GATE],
+                                  network[B_GATE],
+                                  network[ACTIVATION],
+                                  (PyObject *)times,
+                                  Py_None};
+        hidden = py_multiply(&gate, precision, call);
+        Py_DECREF(times);
+    }
+    return hidden;
+}
+
+PyDoc_STRVAR(
+    feed_forward_doc,
+    "feed_forward(x, norm, network, residual, mixed, num_threads, /)\n--\n\n"
+    "f(x @ W_1 + b_1) @ W_2 + b_2 + residual, or with a gate "
+    "(f(x @ W_gate + b_gate) * (x @ W_1 + b_1)) @ W_2 + b_2 + residual; norm, an "
+    "attnpy._options.Norm or None, is first applied to x. network is an "
+    "attnpy._options.Network.");
+
+static PyObject *
+feed_forward(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
+{
+    attn_call call = {0};
+    PyObject *const *network;
+    PyArrayObject *hidden, *result = NULL;
+    int mixed;
+
+    (void)module;
+    if (py_check_count(n_arguments, 6, 6) < 0 ||
+        (network = py_items(arguments[2], "network", N_NETWORK)) == NULL ||
+        (mixed = py_parse_flag(arguments[4], "mixed")) < 0 ||
+        py_threads_or_default(arguments[5], &call.n_threads) < 0 ||
+        py_parse_tier(Py_None, &call.tier) < 0) {
+        return NULL;
+    }
+    PyObject *x = arguments[1] == Py_None
+                      ? Py_NewRef(arguments[0])
+                      : py_normalize(arguments[0], arguments[1], &call);
+    if (x == NULL) {
+        return NULL;
+    }
+    hidden = hidden_of(x, network, mixed ? PY_NARROW : PY_PROMOTED, &call);
+    Py_DECREF(x);
+    if (hidden != NULL) {
+        py_linear_objects last = {
+            (PyObject *)hidden, network[W_2], network[B_2], Py_None, Py_None,
+            arguments[3]};
+        result = py_multiply(&last, mixed ? PY_WIDE : PY_PROMOTED, &call);
+        Py_DECREF(hidden);
+    }
+    return (PyObject *)result;
+}
+
+PyMethodDef py_feed_forward_methods[] = {
+    {"feed_forward", PY_FUNCTION(feed_forward), METH_FASTCALL, feed_forward_doc},
+    {NULL, NULL, 0, NULL},
+};
