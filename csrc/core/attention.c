@@ -405,12 +405,24 @@ attn_nth_task(const attn_problem *p, ptrdiff_t index, attn_task *task)
     return set_up_task(&j, index, task);
 }
 
+/* Do threads take whole heads, whose keys each reads for itself, one head after the other?
+ * Not with less than two for each: causal rows have other work than the last ones. */
+static bool
+share_heads(const attn_problem *p, int n_threads)
+{
+    return p->batch.n * p->n_kv_heads >= 2 * (ptrdiff_t)n_threads;
+}
+
 int
 attn_attention(const attn_problem *p, attn_call *call)
 {
     job j = job_of(p);
     attn_arrangement a = attn_arrange(p, call->n_threads);
-    attn_tasks tasks = {.n = a.n_tasks, .work = a.work, .run = run_task, .context = &j};
+    attn_tasks tasks = {.n = a.n_tasks,
+                        .work = a.work,
+                        .in_runs = share_heads(p, a.n_threads),
+                        .run = run_task,
+                        .context = &j};
 
     j.kernel = attn_attention_kernel_for(p, call->tier);
     assert(p->task_rows > 0 && p->task_rows <= ATTN_TASK_ROWS);

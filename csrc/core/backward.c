@@ -154,6 +154,8 @@ run_tasks(const job *j, double work, attn_call *call)
     attn_tasks tasks = {.n = count_tasks(&j->by_key) + count_tasks(&j->by_row),
                         .work = work,
                         .workspace_size = j->kernel->workspace_size(j->g),
+                        /* A head prefetches the next one: other threads write to it. */
+                        .in_runs = count_tasks(&j->by_row) == 0,
                         .run = run_task,
                         .context = j};
 

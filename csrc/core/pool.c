@@ -8,6 +8,7 @@
 
 #include "core/cpu.h"
 #include "core/hooks.h"
+#include "core/limits.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -23,6 +24,8 @@ typedef struct job {
     attn_control *control;
     ptrdiff_t n;
     atomic_ptrdiff_t claimed; /* indices handed out; beyond n: none left */
+    atomic_ptrdiff_t *runs;   /* the next index of each thread's run; or NULL */
+    int n_runs;               /* 0 without threads */
     int room;                 /* workers that may still join; under the lock */
     int joined;               /* workers that ever joined; under the lock */
     atomic_int active;        /* workers at it now; changed under the lock */
@@ -62,13 +65,40 @@ has_work(job *j)
            atomic_load_explicit(&j->claimed, memory_order_relaxed) < j->n;
 }
 
+/* The index where a run begins, or where the one before it ends. */
+static ptrdiff_t
+begin_of_run(const job *j, int run)
+{
+    return j->n / j->n_runs * run + j->n % j->n_runs * run / j->n_runs;
+}
+
+/* The next index of a worker's run or, behind that, of the next run that has one; negative
+ * where none is left. */
+static ptrdiff_t
+claim(job *j, int worker)
+{
+    ptrdiff_t i = atomic_fetch_add_explicit(&j->claimed, 1, memory_order_relaxed);
+
+    if (i >= j->n) {
+        return -1;
+    }
+    while (j->runs != NULL) { /* ends: as many claims succeed as runs have indices */
+        i = atomic_fetch_add_explicit(&j->runs[worker], 1, memory_order_relaxed);
+        if (i < begin_of_run(j, worker + 1)) {
+            break;
+        }
+        worker = (worker + 1) % j->n_runs;
+    }
+    return i;
+}
+
 /* Works on a job until no index is left. */
 static void
 drain(job *j, int worker)
 {
     for (;;) {
-        ptrdiff_t i = atomic_fetch_add_explicit(&j->claimed, 1, memory_order_relaxed);
-        if (i >= j->n || attn_should_stop(j->control, worker == 0)) {
+        ptrdiff_t i = claim(j, worker);
+        if (i < 0 || attn_should_stop(j->control, worker == 0)) {
             return;
         }
         j->body(j->context, i, worker);
@@ -223,14 +253,20 @@ leave(job *j)
 }
 
 void
-attn_parallel_for(ptrdiff_t n, int n_threads, attn_body body, void *context,
-                  attn_control *control)
+attn_parallel_for(ptrdiff_t n, int n_threads, bool in_runs, attn_body body,
+                  void *context, attn_control *control)
 {
     job j = {.body = body, .context = context, .control = control, .n = n};
+    atomic_ptrdiff_t runs[ATTN_MAX_THREADS];
 
     if (n_threads <= 1) {
         drain(&j, 0);
         return;
+    }
+    j.n_runs = n_threads;
+    for (int i = 0; i < n_threads && in_runs; i++) {
+        atomic_init(&runs[i], begin_of_run(&j, i));
+        j.runs = runs;
     }
     j.room = n_threads - 1;
     j.cpu = current_cpu();

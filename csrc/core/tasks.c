@@ -172,7 +172,8 @@ attn_run_tasks(const attn_tasks *tasks, attn_call *call)
         return -1;
     }
     s.list = begin_list();
-    attn_parallel_for(tasks->n, n_threads, run_task, &s, &call->control);
+    attn_parallel_for(tasks->n, n_threads, tasks->in_runs, run_task, &s,
+                      &call->control);
     attn_release_workspaces(workspaces, n_threads);
     return 0;
 }

@@ -52,6 +52,7 @@ typedef struct {
     ptrdiff_t n;
     double work;           /* of all tasks together, in multiplications */
     size_t workspace_size; /* bytes, for each thread; 0: none */
+    bool in_runs; /* a thread takes tasks that follow each other, which share data */
     void (*run)(const void *context, ptrdiff_t index, const attn_worker *);
     const void *context;
 } attn_tasks;

@@ -123,6 +123,7 @@ static const test tests[] = {
     {"large workspaces are freed at once", test_large_workspaces_are_freed_at_once},
     {"sizes of workspaces do not wrap", test_sizes_of_workspaces_do_not_wrap},
     {"parallel_for takes each index once", test_parallel_for_takes_each_index_once},
+    {"parallel_for gives each thread a run", test_parallel_for_gives_each_thread_a_run},
     {"caller polls while it waits for workers",
      test_caller_polls_while_it_waits_for_workers},
     {"poll ends a call early", test_poll_ends_a_call_early},

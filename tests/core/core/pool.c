@@ -60,11 +60,11 @@ test_parallel_for_takes_each_index_once(void)
     static const int n_threads[] = {1, 2, 3, 8, MAX_WORKERS};
     static tally t;
 
-    for (int n = 0; n < 25; n++) {
+    for (int n = 0; n < 50; n++) {
         attn_control control = {.poll = NULL};
         memset(&t, 0, sizeof t);
-        t.n_threads = n_threads[n / 5];
-        attn_parallel_for(sizes[n % 5], t.n_threads, take_index, &t, &control);
+        t.n_threads = n_threads[n / 5 % 5];
+        attn_parallel_for(sizes[n % 5], t.n_threads, n >= 25, take_index, &t, &control);
         ptrdiff_t n_wrong = 0;
         for (ptrdiff_t i = 0; i < MAX_INDICES; i++) {
             n_wrong += atomic_load(&t.n_taken[i]) != (i < sizes[n % 5]);
@@ -74,6 +74,36 @@ test_parallel_for_takes_each_index_once(void)
         expect(!atomic_load(&t.clash), "%td indices, %d threads: workers clash",
                sizes[n % 5], t.n_threads);
     }
+}
+
+typedef struct {
+    atomic_int n_started, n_wrong;
+} runs;
+
+/* Waits until each of four threads has an index of its run, which has three. */
+static void
+take_index_of_run(void *context, ptrdiff_t index, int worker)
+{
+    runs *r = context;
+    double start = seconds();
+    int before = atomic_fetch_add(&r->n_started, 1);
+
+    while (before < 4 && atomic_load(&r->n_started) < 4 && seconds() - start < 60) {
+        rest();
+    }
+    atomic_fetch_add(&r->n_wrong, before < 4 && index != worker * 3);
+}
+
+void
+test_parallel_for_gives_each_thread_a_run(void)
+{
+    attn_control control = {.poll = NULL};
+    runs r = {0};
+
+    attn_parallel_for(12, 4, true, take_index_of_run, &r, &control);
+    expect(atomic_load(&r.n_started) == 12, "%d indices", atomic_load(&r.n_started));
+    expect(atomic_load(&r.n_wrong) == 0, "%d threads did not begin with their run",
+           atomic_load(&r.n_wrong));
 }
 
 /* ---- Polls -------------------------------------------------------------------------- */
@@ -126,7 +156,7 @@ test_caller_polls_while_it_waits_for_workers(void)
     attn_control control = {.poll = stop_after_some, .poll_context = &n_polls};
     long_task t = {.control = &control};
 
-    attn_parallel_for(2, 2, run_long_task, &t, &control);
+    attn_parallel_for(2, 2, false, run_long_task, &t, &control);
     expect(n_polls == N_POLLS, "%d polls", n_polls);
     expect(atomic_load(&t.stopped), "the worker was not told to stop");
 }

@@ -66,6 +66,7 @@ void test_every_tier_gives_statistics_the_same_bits(void);
 
 /* core/pool.c */
 void test_parallel_for_takes_each_index_once(void);
+void test_parallel_for_gives_each_thread_a_run(void);
 void test_caller_polls_while_it_waits_for_workers(void);
 void test_poll_ends_a_call_early(void);
 void test_concurrent_callers_get_the_same_bits(void);

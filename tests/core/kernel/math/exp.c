@@ -118,7 +118,7 @@ run_sweep(const subject *what, const range *r)
     s.step = exhaustive && r->bits == 32 ? 1 : s.step;
     s.count = (r->last - r->first) / s.step + 1;
     attn_parallel_for((ptrdiff_t)((s.count + PIECE - 1) / PIECE), attn_cpu_limit(),
-                      sweep_piece, &s, &control);
+                      false, sweep_piece, &s, &control);
     for (int w = 0; w < ATTN_MAX_THREADS; w++) {
         const finding *found = &s.findings[w];
         expect(found->differs == NULL, "%s of %d bits: other bits on %s", what->name,
