@@ -139,8 +139,8 @@ sum_line(work *w, const block *b, const value_line *line, ptrdiff_t row,
             keep_row_values(w, row, k);
         } else if (b->coverage != ATTN_SEE_ALL) {
             matrix all = {w->rows.slab, LINE_COLUMNS};
-            finite = finite &&
-                     all_finite(all, UNIT_OPERANDS, round_up(line->n_columns, LANES));
+            finite = finite && all_finite(all, round_up(line->n_columns, LANES), 0,
+                                          UNIT_OPERANDS);
         }
         u_publish(w->rows.slab);
         u_multiply_line(weights + k * (ptrdiff_t)sizeof(uint16_t),

@@ -104,8 +104,8 @@ are_tiles_finite(const work *w, const value_tiles *values)
     ptrdiff_t n_tiles =
         (values->n_columns + UNIT_ROWS - 1) / UNIT_ROWS * values->n_steps;
 
-    return all_finite((matrix){w->rows.slab, UNIT_OPERANDS}, n_tiles * UNIT_ROWS,
-                      UNIT_OPERANDS);
+    return all_finite((matrix){w->rows.slab, UNIT_OPERANDS}, UNIT_OPERANDS, 0,
+                      n_tiles * UNIT_ROWS);
 }
 
 /* Adds n_rows rows of sums to a tile's output, for the lanes whose bit is set: output * rescale

@@ -24,23 +24,26 @@ pass_block(backward_work *w, ptrdiff_t first)
     if (s.n == 0) {
         return;
     }
-    for (int t = 0; t < w->rows.n_tiles; t++) { /* of spans narrower than all of them */
+    for (int t = 0; t < w->rows.n_tiles; t++) {
+        widen_span(&spans[t], &s);
         s.masked = s.masked || spans[t].n != s.n;
     }
     load_tile(w);
-    multiply_by_lanes(w, keys_of(&w->rows, s.first, s.n), w->rows.query, w->weights);
-    multiply_by_lanes(w, values_of(&w->rows, s.first, s.n), w->grad_output,
-                      w->grad_scores);
-    differentiate(w, &b, &s);
+    multiply_by_lanes(w, keys_of(&w->rows, s.first, s.n), s.first, spans, w->rows.query,
+                      w->weights);
+    multiply_by_lanes(w, values_of(&w->rows, s.first, s.n), s.first, spans,
+                      w->grad_output, w->grad_scores);
+    differentiate(w, &b, spans, &s);
     if (part->value) {
-        add_to_keys(w, &b, &s, w->weights, &g->grad_output, &g->grad_value,
+        add_to_keys(w, &b, spans, &s, w->weights, &g->grad_output, &g->grad_value,
                     p->value_dim);
     }
     if (part->key) {
-        add_to_keys(w, &b, &s, w->grad_scores, &p->query, &g->grad_key, p->head_dim);
+        add_to_keys(w, &b, spans, &s, w->grad_scores, &p->query, &g->grad_key,
+                    p->head_dim);
     }
     if (part->query) {
-        add_to_queries(w, &b, &s);
+        add_to_queries(w, &b, spans, &s);
     }
     if (part->bias) {
         add_to_bias(w, &s);

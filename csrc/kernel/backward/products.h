@@ -58,10 +58,11 @@ multiply_any_columns(backward_work *w, tile_product m, ptrdiff_t n, bool a_trans
     }
 }
 
-/* to[key][lane] = a run of keys, or values, times the same columns of lanes, which are
- * (tiles, columns / TERMS, WIDTH). */
+/* to[key][lane] = a run of keys, or values, from key `first` on, times the same columns of lanes,
+ * which are (tiles, columns / TERMS, WIDTH); for each tile those of its span. */
 static void
-multiply_by_lanes(backward_work *w, key_run keys, const operand *lanes, real *to)
+multiply_by_lanes(backward_work *w, key_run keys, ptrdiff_t first, const span *spans,
+                  const operand *lanes, real *to)
 {
     ptrdiff_t n_columns = keys.dim, d = 0;
 
@@ -71,12 +72,16 @@ multiply_by_lanes(backward_work *w, key_run keys, const operand *lanes, real *to
         matrix a = fetch_lines(keys.array, from, keys.n, n_columns, n, w->rows.slab);
         for (int t = 0; t < w->rows.n_tiles; t++) {
             const operand *b = lanes + (t * operands_of(n_columns) + d / TERMS) * WIDTH;
-            multiply((tile_product){.base = {.c = to + t * WIDTH,
+            ptrdiff_t key = spans[t].first - first;
+            if (spans[t].n == 0) {
+                continue;
+            }
+            multiply((tile_product){.base = {.c = to + key * LINE + t * WIDTH,
                                              .c_row = LINE,
-                                             .a = a,
+                                             .a = {a.at + key * a.row, a.row},
                                              .b = (const char *)b,
                                              .b_row = WIDTH * sizeof(operand),
-                                             .n_rows = keys.n,
+                                             .n_rows = spans[t].n,
                                              .n_steps = operands_of(n)},
                                     .add = d > 0,
                                     .next = {take_prefetch(w), take_prefetch(w)}},

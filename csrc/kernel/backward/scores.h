@@ -23,12 +23,12 @@ turn_bias(backward_work *w, const block *b, const span *s)
     }
 }
 
-/* One vector of rows for each key of the span. A weight is e^(score - LSE), at most 1
- * even where the LSE is rounded. The gradients are those of the products, so that they
- * include the scale and the soft cap's derivative. `plain`: no option is set, and the
- * compiler leaves them out. */
+/* One vector of rows for each of n keys, whose first is in line `line`. A weight is
+ * e^(score - LSE), at most 1 even where the LSE is rounded. The gradients are those of the
+ * products, so that they include the scale and the soft cap's derivative. `plain`: no option
+ * is set, and the compiler leaves them out. */
 static INLINE void
-differentiate_lanes(backward_work *w, const span *s, const uint64_t *bits,
+differentiate_lanes(backward_work *w, ptrdiff_t line, ptrdiff_t n, const uint64_t *bits,
                     const uint64_t *keep, ptrdiff_t lane, const bool plain)
 {
     const attn_problem *p = &w->g->attention;
@@ -36,8 +36,8 @@ differentiate_lanes(backward_work *w, const span *s, const uint64_t *bits,
     v_real scale = v_set1((real)p->scale), cap = v_set1((real)p->softcap);
     v_real zero = v_set1(0), kept = v_set1(kept_scale(&w->rows));
 
-    for (ptrdiff_t k = 0; k < s->n; k++) {
-        ptrdiff_t at = k * LINE + lane;
+    for (ptrdiff_t k = 0; k < n; k++) {
+        ptrdiff_t at = (line + k) * LINE + lane;
         v_real x = v_load(w->weights + at), product_grad = scale;
         if (TERMS > 1) { /* rows of floats are scaled before */
             x = v_mul(x, scale);
@@ -74,24 +74,52 @@ differentiate_lanes(backward_work *w, const span *s, const uint64_t *bits,
     }
 }
 
-static NOINLINE void
-differentiate(backward_work *w, const block *b, const span *s)
+/* Zeros in lines first .. end - 1 of a vector of rows, which do not see these keys. */
+static void
+clear_lanes(backward_work *w, ptrdiff_t first, ptrdiff_t end, ptrdiff_t lane)
 {
-    const uint64_t *bits = s->masked ? w->rows.see_lanes + (s->first - b->first) : NULL;
-    const uint64_t *keep =
-        w->g->attention.dropout > 0 ? w->rows.keep_lanes + (s->first - b->first) : NULL;
-    bool plain = bits == NULL && keep == NULL && w->task.bias == NULL &&
-                 !has_softcap(&w->g->attention);
+    for (ptrdiff_t at = first * LINE + lane; at < end * LINE; at += LINE) {
+        v_store(w->weights + at, v_set1(0));
+        v_store(w->grad_scores + at, v_set1(0));
+        if (w->task.bias != NULL) {
+            v_store(w->bias + at, v_set1(0));
+        }
+    }
+}
+
+/* The same where no option is set. */
+static NOINLINE void
+differentiate_plainly(backward_work *w, ptrdiff_t line, ptrdiff_t n, ptrdiff_t lane)
+{
+    differentiate_lanes(w, line, n, NULL, NULL, lane, true);
+}
+
+/* The spans of all tiles, and all their keys in the lines. */
+static NOINLINE void
+differentiate(backward_work *w, const block *b, const span *spans, const span *s)
+{
+    bool drops = w->g->attention.dropout > 0;
+    bool plain = !drops && w->task.bias == NULL && !has_softcap(&w->g->attention);
 
     if (w->task.bias != NULL) {
         turn_bias(w, b, s);
     }
     for (ptrdiff_t lane = 0; lane < w->task.n_rows; lane += LANES) {
+        const span *seen = &spans[lane / WIDTH];
+        ptrdiff_t first = seen->first - s->first, end = first + seen->n;
+        ptrdiff_t from = first, to = end; /* with options, or hidden from some rows */
         if (plain) {
-            differentiate_lanes(w, s, NULL, NULL, lane, true);
-        } else {
-            differentiate_lanes(w, s, bits, keep, lane, false);
+            to = seen->masked ? seen->end_hidden - s->first : first;
+            from = seen->masked ? seen->hidden - s->first : first;
         }
+        ptrdiff_t key = s->first - b->first + from;
+        clear_lanes(w, 0, first, lane);
+        differentiate_plainly(w, first, from - first, lane);
+        differentiate_lanes(w, from, to - from,
+                            seen->masked ? w->rows.see_lanes + key : NULL,
+                            drops ? w->rows.keep_lanes + key : NULL, lane, false);
+        differentiate_plainly(w, to, end - to, lane);
+        clear_lanes(w, end, s->n, lane);
         pack_factors(w->weights, s->n, LINE, lane, NULL);
         pack_factors(w->grad_scores, s->n, LINE, lane, w->grad_pairs);
     }

@@ -11,8 +11,12 @@ static void
 add_gradients(backward_work *w, const gradient_sum *s)
 {
     ptrdiff_t n_terms = s->by_key ? s->keys->n : s->n_rows;
-    ptrdiff_t n_steps = operands_of(n_terms);
+    ptrdiff_t n_steps = operands_of(n_terms), first = 0, end = n_steps;
 
+    if (s->by_key) { /* the other terms are seen */
+        first = (s->keys->hidden - s->keys->first) / TERMS;
+        end = operands_of(s->keys->end_hidden - s->keys->first);
+    }
     for (ptrdiff_t d = 0; d < s->n_columns; d += SLAB_COLUMNS) {
         ptrdiff_t n = least(s->n_columns - d, SLAB_COLUMNS);
         matrix b = fetch_rows(s->array, s->from + d * s->array->column_stride, n_terms,
@@ -25,7 +29,7 @@ add_gradients(backward_work *w, const gradient_sum *s)
                                    .n_rows = s->by_key ? s->n_rows : s->keys->n,
                                    .n_steps = n_steps},
                           .add = true};
-        if (s->keys->masked && !all_finite(b, n_steps, n)) {
+        if (s->keys->masked && !all_finite(b, n, first, end)) {
             add_seen_terms(w, s, &m.base, n);
         } else {
             multiply_any_columns(w, m, n, s->by_key);
@@ -33,17 +37,79 @@ add_gradients(backward_work *w, const gradient_sum *s)
     }
 }
 
-/* Adds to the gradients of the block's keys (or values) the factors times the tile's
- * rows of an array, head by head. */
+/* Bands begin and end at multiples of so many keys of a span, so that there are few. */
+enum { BAND_KEYS = 16 };
+
+/* Widens a tile's span to where bands of all keys may begin and end. */
 static void
-add_to_keys(backward_work *w, const block *b, const span *keys, real *factors,
+widen_span(span *tile, const span *all)
+{
+    if (tile->n == 0) {
+        tile->first = all->first;
+        return;
+    }
+    ptrdiff_t from = tile->first - all->first, end = from + tile->n;
+    ptrdiff_t first = from / BAND_KEYS * BAND_KEYS;
+    ptrdiff_t behind = least(round_up(end, BAND_KEYS), all->n);
+
+    if (first < from) {
+        tile->hidden = all->first + first;
+        tile->end_hidden = most(tile->end_hidden, tile->first);
+    }
+    if (end < behind) {
+        tile->hidden = least(tile->hidden, all->first + end);
+        tile->end_hidden = all->first + behind;
+    }
+    tile->first = all->first + first;
+    tile->n = behind - first;
+    tile->masked = tile->hidden < tile->end_hidden;
+}
+
+/* A band of keys, and the tile's rows from `row` up to `end_row` that may see some of them. */
+typedef struct {
+    span keys;
+    ptrdiff_t row, end_row;
+} band;
+
+/* The band from a key on, up to where some tile's span begins or ends; `s` is all spans. Rows of
+ * several heads stay together: their operands begin where heads do. */
+static band
+band_at(const backward_work *w, const span *spans, const span *s, ptrdiff_t key)
+{
+    ptrdiff_t n_rows = w->task.n_rows, end = s->first + s->n;
+    band found = {{.first = key, .n = end - key, .masked = s->masked}, 0, n_rows};
+
+    if (end_of_head(&w->task, 0) < n_rows) {
+        return found;
+    }
+    found.row = n_rows;
+    found.end_row = 0;
+    for (int t = 0; t < w->rows.n_tiles; t++) {
+        ptrdiff_t behind = spans[t].first + spans[t].n;
+        if (spans[t].n > 0 && key < spans[t].first) {
+            end = least(end, spans[t].first);
+        } else if (key < behind) {
+            end = least(end, behind);
+            found.row = least(found.row, t * WIDTH);
+            found.end_row = least((t + 1) * WIDTH, n_rows);
+        }
+    }
+    found.keys.n = end - key;
+    return found;
+}
+
+/* Adds to the gradients of a band's keys (or values) the factors times the tile's rows of an
+ * array, head by head. */
+static void
+add_to_band(backward_work *w, const block *b, const band *of, real *factors,
             const attn_array *rows, const attn_array *gradient, ptrdiff_t n_columns)
 {
     uint16_t column[ATTN_BLOCK] = {0};
+    const span *keys = &of->keys;
     gradient_rows to = key_sums_from(w, gradient, keys->first);
 
-    for (ptrdiff_t r = 0, end; r < w->task.n_rows; r = end) {
-        end = end_of_head(&w->task, r);
+    for (ptrdiff_t r = of->row, end; r < of->end_row; r = end) {
+        end = least(end_of_head(&w->task, r), of->end_row);
         bool odd = (end - r) % TERMS != 0;
         gradient_sum s = {.factors = factors_of_rows(factors, r),
                           .array = rows,
@@ -65,16 +131,44 @@ add_to_keys(backward_work *w, const block *b, const span *keys, real *factors,
     }
 }
 
-/* Adds to the gradients of the tile's queries the factors times the block's keys. */
+/* The same of all bands of the spans. */
 static void
-add_to_queries(backward_work *w, const block *b, const span *keys)
+add_to_keys(backward_work *w, const block *b, const span *spans, const span *s,
+            real *factors, const attn_array *rows, const attn_array *gradient,
+            ptrdiff_t n_columns)
 {
-    key_run run = keys_of(&w->rows, keys->first, keys->n);
+    for (ptrdiff_t key = s->first; key < s->first + s->n;) {
+        band next = band_at(w, spans, s, key);
+        add_to_band(w, b, &next, factors + (key - s->first) * LINE, rows, gradient,
+                    n_columns);
+        key += next.keys.n;
+    }
+}
 
+/* Adds to the gradients of the tile's queries the factors times the keys of their span. */
+static void
+add_to_queries(backward_work *w, const block *b, const span *spans, const span *all)
+{
     for (ptrdiff_t r = 0, end; r < w->task.n_rows; r = end) {
+        span keys = spans[r / WIDTH];
         end = end_of_head(&w->task, r);
+        for (ptrdiff_t at = round_up(r + 1, WIDTH); at < end; at += WIDTH) {
+            const span *other = &spans[at / WIDTH];
+            if (other->first != keys.first || other->n != keys.n) {
+                end = at;
+                break;
+            }
+            keys.masked = keys.masked || other->masked;
+            keys.hidden = least(keys.hidden, other->hidden);
+            keys.end_hidden = most(keys.end_hidden, other->end_hidden);
+        }
+        if (keys.n == 0) {
+            continue;
+        }
+        key_run run = keys_of(&w->rows, keys.first, keys.n);
         gradient_rows to = query_sums_from(w, r);
-        gradient_sum s = {.factors = w->grad_pairs + r,
+        gradient_sum s = {.factors = w->grad_pairs +
+                                     (keys.first - all->first) / TERMS * LINE + r,
                           .by_key = true,
                           .array = run.array,
                           .from = run.at,
@@ -83,8 +177,8 @@ add_to_queries(backward_work *w, const block *b, const span *keys)
                           .n_columns = run.dim,
                           .first_row = r,
                           .n_rows = end - r,
-                          .keys = keys,
-                          .first_key = keys->first - b->first};
+                          .keys = &keys,
+                          .first_key = keys.first - b->first};
         add_gradients(w, &s);
     }
 }

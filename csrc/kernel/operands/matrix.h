@@ -46,15 +46,19 @@ fetch_rows(const attn_array *array, const char *from, ptrdiff_t n, ptrdiff_t dim
     return (matrix){slab, width};
 }
 
-/* x * 0 is 0 for finite x only. */
+/* Are rows j .. end - 1 finite? x * 0 is 0 for finite x only. */
 static bool
-all_finite(matrix rows, ptrdiff_t n_rows, ptrdiff_t dim)
+all_finite(matrix rows, ptrdiff_t dim, ptrdiff_t j, ptrdiff_t end)
 {
-    v_real sum = v_set1(0);
+    v_real sum = v_set1(0), other = sum; /* a sum waits for the one before */
 
-    for (ptrdiff_t j = 0; j < n_rows; j++) {
+    for (; j < end; j++) {
         const operand *row = rows.at + j * rows.row;
         ptrdiff_t d = 0;
+        for (; d + 2 * LANES <= dim; d += 2 * LANES) {
+            sum = v_dot(v_load_operands(row + d), v_set1_operand(0), sum);
+            other = v_dot(v_load_operands(row + d + LANES), v_set1_operand(0), other);
+        }
         for (; d + LANES <= dim; d += LANES) {
             sum = v_dot(v_load_operands(row + d), v_set1_operand(0), sum);
         }
@@ -62,7 +66,7 @@ all_finite(matrix rows, ptrdiff_t n_rows, ptrdiff_t dim)
             sum = v_dot(v_set1_operand(row[d]), v_set1_operand(0), sum);
         }
     }
-    return v_bits_of(v_is_nan(sum)) == 0;
+    return v_bits_of(v_is_nan(v_add(sum, other))) == 0;
 }
 
 #endif

@@ -46,7 +46,7 @@ add_weighted_values(work *w, const block *b, ptrdiff_t k, ptrdiff_t n)
                reads_bursts(w, run.array, value_dim)) {
         touch_lines(run.at, n * run.array->row_stride / CACHE_LINE);
     }
-    if (b->coverage == ATTN_SEE_ALL || all_finite(values, n_steps, value_dim)) {
+    if (b->coverage == ATTN_SEE_ALL || all_finite(values, value_dim, 0, n_steps)) {
         multiply_few_rows(m, width / LANES, kind);
         return;
     }

@@ -112,8 +112,9 @@ add_block(work *w, const block *b, const span *spans, const span *seen, prefetch
         ptrdiff_t n_columns = least(dim - d, width);
         value_slab values = {.first = seen->first, .d = d, .n_columns = n_columns};
         values.at = fetch_values(w, &run, d, n_columns, n_columns);
-        values.finite = !seen->masked ||
-                        all_finite(values.at, (seen->n + TERMS - 1) / TERMS, n_columns);
+        values.finite =
+            all_finite(values.at, n_columns, (seen->hidden - seen->first) / TERMS,
+                       (seen->end_hidden - seen->first + TERMS - 1) / TERMS);
         slice_next(next, d, width, dim, due);
         for (int t = 0; t < w->rows.n_tiles; t++) {
             if (spans[t].n > 0) {

@@ -91,6 +91,11 @@ finish_tile(work *w, const block *b, int tile, const span *s)
     if (plain && !s->masked) {
         return w->scale;
     }
+    if (plain) { /* the other keys have logits already */
+        all.at += (s->hidden - s->first) * WIDTH;
+        all.bits += s->hidden - s->first;
+        all.n_lines = s->end_hidden - s->hidden;
+    }
     finish_scores(&all, plain ? 1 : w->scale, w->rows.p);
     return plain ? w->scale : 1;
 }

@@ -9,7 +9,8 @@
 typedef struct {
     ptrdiff_t first;
     ptrdiff_t n;
-    bool masked; /* some of these rows may not see some of these keys */
+    bool masked; /* some of these rows may not see some of these keys, */
+    ptrdiff_t hidden, end_hidden; /* which lie from the one up to the other */
 } span;
 
 /* Bits first .. end - 1 of a word, for first < 64. */
@@ -26,11 +27,10 @@ static span
 tile_span(const task_rows *t, const block *b, int tile)
 {
     ptrdiff_t n_keys = b->end - b->first;
-    ptrdiff_t first = n_keys, end = 0;
-    bool masked = false;
+    ptrdiff_t first = n_keys, end = 0, hidden = n_keys, end_hidden = 0;
 
     if (b->coverage == ATTN_SEE_ALL) {
-        return (span){b->first, n_keys, false};
+        return (span){b->first, n_keys, false, b->end, b->first};
     }
     uint64_t any[ATTN_BLOCK_WORDS] = {0}, all[ATTN_BLOCK_WORDS];
     memset(all, 0xff, sizeof all);
@@ -52,27 +52,35 @@ tile_span(const task_rows *t, const block *b, int tile)
     for (int i = 0; i < ATTN_BLOCK_WORDS; i++) {
         ptrdiff_t from = most(first - i * 64, 0), to = end - i * 64;
         uint64_t wanted = from < 64 && to > from ? bits_between(from, to) : 0;
-        masked = masked || (all[i] & wanted) != wanted;
+        wanted &= ~all[i];
+        if (wanted != 0) {
+            hidden = least(hidden, i * 64 + __builtin_ctzll(wanted));
+            end_hidden = i * 64 + 64 - __builtin_clzll(wanted);
+        }
     }
-    return (span){b->first + first, most(end - first, 0), masked};
+    return (span){b->first + first, most(end - first, 0), hidden < end_hidden,
+                  b->first + hidden, b->first + end_hidden};
 }
 
 /* The spans of all tiles; returns the keys that they cover together. */
 static NOINLINE span
 open_spans(const task_rows *t, const block *b, span *spans)
 {
-    ptrdiff_t first = b->end, end = b->first;
-    bool masked = false;
+    span all = {b->end, 0, false, b->end, b->first};
+    ptrdiff_t end = b->first;
 
     for (int tile = 0; tile < t->n_tiles; tile++) {
         spans[tile] = tile_span(t, b, tile);
-        masked = masked || spans[tile].masked;
+        all.masked = all.masked || spans[tile].masked;
+        all.hidden = least(all.hidden, spans[tile].hidden);
+        all.end_hidden = most(all.end_hidden, spans[tile].end_hidden);
         if (spans[tile].n > 0) {
-            first = least(first, spans[tile].first);
+            all.first = least(all.first, spans[tile].first);
             end = most(end, spans[tile].first + spans[tile].n);
         }
     }
-    return (span){first, most(end - first, 0), masked};
+    all.n = most(end - all.first, 0);
+    return all;
 }
 
 #endif
