@@ -85,8 +85,7 @@ static void
 multiply_scores(work *w, const block *b, const span *spans, const span *seen)
 {
     key_run run = keys_of(&w->rows, seen->first, seen->n);
-    prefetch next[2] = {next_prefetch(w, b->end, false),
-                        block_prefetch(w, b->first, true)};
+    prefetch next[2] = {next_prefetch(w, b->end, false), prefetch_beside_scores(w, b)};
     ptrdiff_t most_columns = are_key_tiles(&run) ? run.dim : ATTN_DIM_BLOCK;
     ptrdiff_t d = 0;
 

@@ -107,15 +107,32 @@ load_queries(task_rows *t)
     }
 }
 
-/* The rows behind the task's queries, most likely those of the next task. */
+/* The queries of the next task of the thread: those before the task's or, where there are none, the
+ * last ones of the next head. */
 static prefetch
 queries_prefetch(const task_rows *t)
 {
     const attn_array *query = &t->p->query;
-    ptrdiff_t n_rows = t->task->n_rows;
+    ptrdiff_t n_rows = t->p->group * t->task->n_queries, step = t->p->task_rows;
+    ptrdiff_t first = t->task->first_row - step;
 
-    return prefetch_of(query, t->task->query + row_offset(t, query, n_rows),
-                       t->p->head_dim, n_rows);
+    first = first < 0 ? n_rows + (n_rows - 1) / step * step : first;
+    return prefetch_of(
+        query, t->task->query + row_offset(t, query, first - t->task->first_row),
+        t->p->head_dim, least(step, n_rows - first % n_rows));
+}
+
+/* The rows of the output, if there is one. */
+static prefetch
+output_prefetch(const task_rows *t)
+{
+    const attn_array *output = &t->p->output;
+
+    if (t->task->output == NULL) {
+        return (prefetch){.n_rows = 0};
+    }
+    return prefetch_of(output, t->task->output + row_offset(t, output, 0),
+                       t->p->value_dim, t->task->n_rows);
 }
 
 #endif

@@ -12,8 +12,7 @@ multiply_scores(work *w, const block *b, const span *spans, const span *seen)
 {
     const attn_problem *p = w->rows.p;
     key_run run = keys_of(&w->rows, seen->first, seen->n);
-    prefetch next[2] = {next_prefetch(w, b->end, false),
-                        block_prefetch(w, b->first, true)};
+    prefetch next[2] = {next_prefetch(w, b->end, false), prefetch_beside_scores(w, b)};
     prefetch due[2]; /* of it */
     ptrdiff_t d = 0;
 

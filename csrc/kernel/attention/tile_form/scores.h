@@ -12,6 +12,17 @@ scores_of(const work *w, int tile)
     return w->scores + (ptrdiff_t)tile * ATTN_BLOCK * WIDTH;
 }
 
+/* What is prefetched beside a block's scores and the next keys: its values or, where they need
+ * none and the block is the last, the rows of the output. */
+static prefetch
+prefetch_beside_scores(const work *w, const block *b)
+{
+    prefetch values = block_prefetch(w, b->first, true);
+
+    return values.n_rows > 0 || b->end < w->rows.to ? values
+                                                    : output_prefetch(&w->rows);
+}
+
 /* finish_scores of a tile, whose first key is `first` of the block, with the bias, LANES x
  * LANES at a time: what is transposed stays near. */
 static void
