@@ -160,7 +160,8 @@ class _Writer:
     def report(self) -> None:
         """Say how fast the tokens of texts were read, and how fast others came."""
         parts = [
-            f"{count} tokens {what} in {seconds:.2f} s ({count / seconds:.1f} a second)"
+            f"{count} token{'s' if count > 1 else ''} {what} in {seconds:.2f} s "
+            f"({count / seconds:.1f} a second)"
             for count, seconds, what in zip(
                 self.counts, self.seconds, ("read", "written"), strict=True
             )

@@ -10,8 +10,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "_extensions"))
 
-import pictures
-
 import attnpy
 
 project = "attnpy"
@@ -143,8 +141,7 @@ html_theme_options = {
 
 
 def setup(app):
-    """Fill thumbnails, and leave out what fields of named tuples say of themselves."""
-    app.connect("builder-inited", pictures.fill_thumbnails, priority=900)
+    """Leave out what fields of named tuples say of themselves."""
     app.connect(
         "autodoc-skip-member",
         lambda app, what, name, member, skip, options: (

@@ -366,7 +366,7 @@ def _draw_line(ax: Axes, values: NDArray[np.float64], least: float) -> None:
         n = -(-len(values) // len(mean))
         style["label"] = "mean"
         band = ax.stairs(high, edges, baseline=low, fill=True, linewidth=0.5)
-        band.set(color=BAND_COLOR, label=f"least to largest of {n:,} tokens")
+        band.set(color=BAND_COLOR, label=f"smallest to largest of {n:,} tokens")
     ax.stairs(mean, edges, **style)
     spoilt = np.flatnonzero(np.isnan(values))
     if spoilt.size:

@@ -1,10 +1,8 @@
-"""Diagrams, views and thumbnails of the gallery, which knows matplotlib's figures."""
+"""Diagrams and views of the gallery, which knows matplotlib's figures."""
 
 import base64
 import textwrap
 from pathlib import Path
-
-from PIL import Image
 
 from attnpy.diagrams import Diagram
 from attnpy.view import View
@@ -14,7 +12,6 @@ HTML = """
 
 {}
 """
-WIDE = 1.6  # a picture of more, width by height, begins its thumbnail and does not fit
 IMAGE = """
 .. image:: /{}
    :alt: {}
@@ -43,21 +40,6 @@ def _show(value, path, name, gallery_conf):
     bundle = value._repr_mimebundle_()
     path.write_bytes(base64.b64decode(bundle["image/png"]))
     return HTML.format(textwrap.indent(bundle["text/html"], "   "))
-
-
-def fill_thumbnails(app):
-    """Let the left part of wide pictures fill their thumbnails."""
-    config = app.config.sphinx_gallery_conf
-    width, height = config["thumbnail_size"]
-    gallery = Path(app.srcdir, config["gallery_dirs"])
-    for thumbnail in gallery.rglob("images/thumb/*_thumb.png"):
-        name = thumbnail.name.replace("_thumb", "_001")
-        with Image.open(thumbnail.parents[1] / name) as picture:
-            if picture.width > WIDE * picture.height and "views" not in thumbnail.parts:
-                part = (0, 0, picture.height * width // height, picture.height)
-                picture.convert("RGB").crop(part).resize((width, height)).save(
-                    thumbnail
-                )
 
 
 def _get_sg_image_scraper():

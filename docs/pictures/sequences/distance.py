@@ -16,5 +16,5 @@ distance = np.arange(L)[:, np.newaxis] - np.arange(L)  # (Lq, Lk)
 bias = np.stack([0 * distance, -0.01 * distance])  # (H, Lq, Lk)
 found = attnpy.statistics(query, key, causal=True, bias=bias)
 statistics.distance(
-    found.distance, title="one head sees all alike, one prefers what is near"
+    found.distance, title="a head without preference, and one for near keys"
 )

@@ -14,4 +14,4 @@ from attnpy.plot import statistics
 query, key = np.random.default_rng(0).standard_normal((2, 2000, 16), dtype=np.float32)
 causal = attnpy.statistics(query, key, causal=True).entropy  # (L,)
 window = attnpy.statistics(query, key, causal=True, window=(100, 0)).entropy
-statistics.entropy([causal, window], title="all that is before, and 100 keys of it")
+statistics.entropy([causal, window], title="causal, and a window of 100 keys")

@@ -21,7 +21,7 @@ vectors = {
 x = np.array([vectors[word.lower()] for word in words])  # (L, E)
 mask = masks.causal(len(words))
 _, weights = attnpy.attention(x, x, x, mask=mask, return_weights=True)
-heat_map(weights, words, mask=mask, title="Words look at what is like them")
+heat_map(weights, words, mask=mask, title="Words look at similar words")
 
 # %%
 # Numbers are written into the cells if they fit, or as ``annotate`` says.
