@@ -87,7 +87,7 @@ def state_dict(self: object) -> dict[str, Array]:
         The arrays themselves, as in PyTorch. To keep the current values, copy them:
         ``{name: array.copy() for name, array in layer.state_dict().items()}``.
         In place of a matrix that is quantised there are its codes and scales,
-        ``"W_q.codes"`` and ``"W_q.scale"``.
+        ``"W_q.codes"`` and ``"W_q.scale"``, which cannot be written to.
 
     Examples
     --------
@@ -110,8 +110,9 @@ def state_dict(self: object) -> dict[str, Array]:
             continue
         known.add(id(array))
         if isinstance(array, QUANTIZED):
-            parts = arrays_of(_weight(array))
-            state |= {f"{name}.{part}": values for part, values in parts.items()}
+            for part, values in arrays_of(_weight(array)).items():
+                values.flags.writeable = False  # else what is written would be lost
+                state[f"{name}.{part}"] = values
         else:
             state[name] = as_array(array)
     return state

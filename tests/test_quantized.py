@@ -14,7 +14,7 @@ from support.comparisons import assert_same_bits
 from support.interrupts import interrupted_everywhere
 
 import attnpy
-from attnpy import QuantizedWeight
+from attnpy import QuantizedWeight, _parameters, checkpoints, training
 from attnpy._linear import linear
 from attnpy._quantized import QuantizedTable, arrays_of, replaced
 from attnpy.blocks import Decoder, Encoder, FeedForward, Linear
@@ -652,19 +652,27 @@ def test_states_of_another_kind_are_refused_and_change_nothing():
 
 
 @pytest.mark.quick
+def test_a_run_is_not_loaded_into_a_state_which_is_a_copy(tmp_path):
+    layer = Linear(64, 50)
+    layer.quantize(bits=4)
+    training.save(tmp_path / "run", layer.state_dict())
+    with pytest.raises(ValueError, match="expected a parameter that can be written to"):
+        training.load(tmp_path / "run", layer.state_dict())
+    layer.load_state_dict(checkpoints.read(tmp_path / "run"))
+
+
+@pytest.mark.quick
 def test_an_interrupted_load_of_a_state_is_none_or_all():
-    layer = made("attention", bits=8)
-    states = [
-        {name: array.copy() for name, array in one.state_dict().items()}
-        for one in (layer, made("attention", bits=8, seed=1))
-    ]
+    layer = made("head", bits=8)
+    states = [one.state_dict() for one in (layer, made("head", bits=8, seed=1))]
 
     def contents(state):
         return [array.tobytes() for array in state.values()]
 
-    for was_interrupted in interrupted_everywhere(
-        lambda: layer.load_state_dict(states[1])
-    ):
+    calls = interrupted_everywhere(
+        lambda: layer.load_state_dict(states[1]), files=(_parameters.__file__,)
+    )
+    for was_interrupted in calls:
         found = contents(layer.state_dict())
         assert found in [contents(state) for state in states[not was_interrupted :]]
         layer.load_state_dict(states[0])
