@@ -1,6 +1,9 @@
 """PyTorch's own samples of operators and modules, with accelerate() and without."""
 
+import contextlib
 import functools
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -13,7 +16,12 @@ from torch.nn import functional  # noqa: E402
 from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402
 from torch.testing._internal.common_modules import module_db  # noqa: E402
 
-from attnpy.integrations.torch import _kernels, accelerate  # noqa: E402
+from attnpy.integrations.torch import (  # noqa: E402
+    _kernels,
+    accelerate,
+    disable,
+    enable,
+)
 
 OPERATORS = (
     "addbmm", "addmm", "addmv", "baddbmm", "bmm", "einsum", "inner", "linalg.multi_dot",
@@ -237,6 +245,66 @@ def test_operators_pass_pytorchs_own_check_and_have_gradients(name):
             assert torch.autograd.gradcheck(lambda *x: first(op(*x)), wide)
 
 
+# ---- What calls that are left cost ---------------------------------------------------
+
+
+def python_calls(call):
+    """Return the names of the Python functions that a call runs."""
+    names = []
+
+    def note(frame, event, _):
+        if event == "call":
+            names.append(frame.f_code.co_name)
+
+    call()
+    sys.setprofile(note)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return names
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("process_wide", [False, True], ids=["block", "process"])
+def test_a_call_that_is_left_for_its_dtype_runs_one_python_function(process_wide):
+    integers, numbers = torch.ones(2, 2, dtype=torch.int64), torch.ones(2, 2).cfloat()
+    calls = [
+        functools.partial(torch.mm, integers, integers),
+        functools.partial(torch.sum, integers, 1),
+        functools.partial(torch.tanh, numbers),
+        functools.partial(functional.silu, numbers),
+    ]
+    plain = [python_calls(call) for call in calls]
+    with contextlib.ExitStack() as block:
+        if process_wide:
+            enable()
+            block.callback(disable)
+        else:
+            block.enter_context(accelerate())
+        found = [python_calls(call) for call in calls]
+    assert found == [[*names, "kernel"] for names in plain]
+
+
+@pytest.mark.quick
+def test_a_call_in_a_thread_outside_of_blocks_runs_one_python_function():
+    x = torch.ones(2, 2)
+    call = functools.partial(torch.mm, x, x)
+    with accelerate(), ThreadPoolExecutor(1) as pool:
+        assert pool.submit(python_calls, call).result() == ["kernel"]
+
+
+@pytest.mark.quick
+def test_sums_and_convolutions_that_are_left_are_not_prepared():
+    x, taps = torch.ones(1, 3, 4, 4), torch.ones(2, 3, 3, 3)
+    with accelerate():
+        assert python_calls(lambda: x.sum()).count("_array") == 0
+        assert python_calls(lambda: x.mean()).count("_array") == 0
+        found = python_calls(lambda: functional.conv2d(x, taps, torch.ones(2)))
+    assert found.count("kernel") == 1
+    assert found.count("_array") == 0
+
+
 # ---- What these samples have found ---------------------------------------------------
 
 
@@ -246,6 +314,15 @@ def test_sums_of_a_tensor_without_axes_are_left_to_pytorch():
     with accelerate(report=True) as report:
         assert x.sum(0) == x.mean(0) == torch.linalg.vector_norm(x, dim=0) == 3
     assert ("sum.dim_IntList", "a tensor without axes") in report.left
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("dim", [3, -4])
+def test_sums_over_axes_that_are_not_there_are_refused_by_pytorch(dim):
+    x = torch.ones(2, 3, 4)
+    for call in (x.sum, x.mean, functools.partial(torch.linalg.vector_norm, x)):
+        with accelerate(), pytest.raises(IndexError, match="Dimension out of range"):
+            call(dim=dim)
 
 
 @pytest.mark.quick
