@@ -4,8 +4,12 @@
 
 #include "kernel/math/activation_grad.h"
 #include "kernel/operands/convert.h"
+#include "kernel/operands/prefetch.h"
 
-enum { PART = 256 }; /* numbers that are converted at a time, which are whole vectors */
+enum {
+    PART = 256,     /* numbers that are converted at a time, which are whole vectors */
+    PARTS_AHEAD = 4 /* between prefetching numbers and reading them */
+};
 
 static NOINLINE void
 load_part(real *to, const attn_numbers *from, ptrdiff_t first, ptrdiff_t n)
@@ -44,6 +48,19 @@ replace_by_gradients(const attn_activate_problem *p, real *x, ptrdiff_t first,
     }
 }
 
+/* Prefetches a part of numbers, from `first` on, if there are some: what is computed of them
+ * takes as long as reading them from memory, so that either should not wait for the other. */
+static void
+prefetch_part(const attn_numbers *numbers, ptrdiff_t first)
+{
+    ptrdiff_t size = attn_storage_of(numbers->dtype)->bytes;
+    prefetch part = {.at = numbers->data + first * size,
+                     .bytes = PART * size,
+                     .n_rows = numbers->data != NULL};
+
+    prefetch_near(&part);
+}
+
 static void
 run_activate(const attn_activate_problem *p, ptrdiff_t first, ptrdiff_t n)
 {
@@ -52,6 +69,9 @@ run_activate(const attn_activate_problem *p, ptrdiff_t first, ptrdiff_t n)
 
     for (ptrdiff_t k = first; k < end; k += PART) {
         ptrdiff_t n_now = least(end - k, PART);
+        prefetch_part(&p->x, k + PARTS_AHEAD * PART);
+        prefetch_part(&p->grad_output, k + PARTS_AHEAD * PART);
+        prefetch_part(&p->output, k + PARTS_AHEAD * PART);
         load_part(x, &p->x, k, n_now);
         if (p->grad_output.data != NULL) {
             replace_by_gradients(p, x, k, n_now);
