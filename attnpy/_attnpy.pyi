@@ -3,7 +3,7 @@
 The groups of arguments are those of attnpy._options; plain tuples will do.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from types import GenericAlias
 from typing import Any, Generic, Literal, overload
 
@@ -151,6 +151,15 @@ def array_at(
     owner: object,
     /,
 ) -> Array: ...
+def gate(
+    theirs: Callable[..., Any],
+    first: object,
+    ours: Callable[..., Any],
+    thread: object,
+    process: list[Any],
+    dtypes: Set[Any],
+    /,
+) -> Callable[..., Any]: ...
 def answer_xla(function: Callable[[int], object], /) -> int: ...
 def groups() -> dict[str, list[str]]: ...
 

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import sys
+import types
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -16,6 +17,7 @@ from torch.nn import functional  # noqa: E402
 from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402
 from torch.testing._internal.common_modules import module_db  # noqa: E402
 
+from attnpy import _attnpy  # noqa: E402
 from attnpy.integrations.torch import (  # noqa: E402
     _kernels,
     accelerate,
@@ -267,7 +269,7 @@ def python_calls(call):
 
 @pytest.mark.quick
 @pytest.mark.parametrize("process_wide", [False, True], ids=["block", "process"])
-def test_a_call_that_is_left_for_its_dtype_runs_one_python_function(process_wide):
+def test_a_call_that_is_left_for_its_dtype_runs_nothing_in_python(process_wide):
     integers, numbers = torch.ones(2, 2, dtype=torch.int64), torch.ones(2, 2).cfloat()
     calls = [
         functools.partial(torch.mm, integers, integers),
@@ -283,15 +285,58 @@ def test_a_call_that_is_left_for_its_dtype_runs_one_python_function(process_wide
         else:
             block.enter_context(accelerate())
         found = [python_calls(call) for call in calls]
-    assert found == [[*names, "kernel"] for names in plain]
+    assert found == plain
 
 
 @pytest.mark.quick
-def test_a_call_in_a_thread_outside_of_blocks_runs_one_python_function():
+def test_a_call_in_a_thread_outside_of_blocks_runs_nothing_in_python():
     x = torch.ones(2, 2)
     call = functools.partial(torch.mm, x, x)
     with accelerate(), ThreadPoolExecutor(1) as pool:
-        assert pool.submit(python_calls, call).result() == ["kernel"]
+        assert pool.submit(python_calls, call).result() == []
+        pool.submit(call).result()
+
+
+class Thread:
+    """Has what a gate asks a thread for."""
+
+    def __init__(self, *blocks):
+        self.blocks = list(blocks)
+
+
+@pytest.mark.quick
+def test_a_gate_passes_calls_on_with_all_arguments_and_errors():
+    x, silent, reporting = (types.SimpleNamespace(**{name: value}) for name, value in
+        (("dtype", 1), ("report", None), ("report", [])))  # fmt: skip
+
+    def theirs(*arguments, **keywords):
+        return "theirs", arguments, keywords
+
+    def ours(*arguments, **keywords):
+        return "ours", arguments, keywords
+
+    def gate(thread, process, dtypes, theirs=theirs):
+        return _attnpy.gate(theirs, "first", ours, thread, process, dtypes)
+
+    left = ("theirs", ("first", x, 2), {"dim": 3})
+    taken = ("ours", (x, 2), {"dim": 3})
+    assert gate(Thread(), [], {1})(x, 2, dim=3) == left
+    assert gate(Thread(silent), [], {1})(x, 2, dim=3) == taken
+    assert gate(Thread(), [silent], {1})(x, 2, dim=3) == taken
+    assert gate(Thread(silent), [reporting], {2})(x, 2, dim=3) == left
+    assert gate(Thread(silent, reporting), [], {2})(x, 2, dim=3) == taken
+    assert gate(Thread(), [], {1})() == ("ours", (), {})
+    assert gate(Thread(), [], {1})(*range(40))[0] == "ours"
+    with pytest.raises(AttributeError, match="blocks"):
+        gate(None, [], {1})(x)
+    with pytest.raises(AttributeError, match="dtype"):
+        gate(Thread(silent), [], {1})(5)
+    with pytest.raises(TypeError, match="unhashable"):
+        gate(Thread(silent), [], {1})(types.SimpleNamespace(dtype=[]))
+    with pytest.raises(ZeroDivisionError):
+        gate(Thread(), [], {1}, theirs=lambda *_: 1 / 0)(x)
+    with pytest.raises(TypeError, match="dtypes: expected a set"):
+        gate(Thread(), [], [1])
 
 
 @pytest.mark.quick

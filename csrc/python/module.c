@@ -8,6 +8,7 @@
 #include "python/explain.h"
 #include "python/feed_forward.h"
 #include "python/foreign.h"
+#include "python/gate.h"
 #include "python/layer.h"
 #include "python/linear.h"
 #include "python/memory.h"
@@ -42,7 +43,7 @@ execute(PyObject *module)
         py_layer_methods,        py_options_methods,  py_settings_methods,
         py_statistics_methods,   py_partial_methods,  py_xla_methods,
         py_explain_methods,      py_foreign_methods,  py_products_methods,
-        py_feed_forward_methods, py_testing_methods};
+        py_feed_forward_methods, py_gate_methods,     py_testing_methods};
 
     import_array1(-1);
     if (py_init_memory() < 0) {

@@ -125,7 +125,7 @@ def accelerate(
     tensors, tensors without elements, convolutions of images whose windows overlap, and
     sums of whole tensors. Compiled code has kernels of its own: `torch.compile` keeps
     its speed and its bits. Other threads keep PyTorch's bits. A call of one of these
-    operators that is left costs a few microseconds more, outside of blocks as well
+    operators that is left costs 1 to 4 microseconds more, outside of blocks as well
     until the last one ends; if other threads run then, also after that.
 
     Attention and `torch.rms_norm` are replaced by name: the names in PyTorch, and those

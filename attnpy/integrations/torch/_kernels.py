@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch._C import DispatchKey, DispatchKeySet
 from torch.nn import Parameter
 
 from attnpy import _attnpy, _dtypes
 from attnpy._options import Norm
 from attnpy.integrations.torch import _packed, _tensors
-from attnpy.integrations.torch._blocks import process, thread
+from attnpy.integrations.torch._blocks import innermost, process, thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -51,13 +52,12 @@ def _kernel(name: str, option: str) -> Callable[[Any], Any]:
         theirs = torch.library.get_kernel(f"aten::{name}", "CPU").call_boxed
 
         def kernel(x: Tensor, /, *arguments: Any, **keywords: Any) -> Any:
-            last = thread.blocks[-1:] or process[-1:]  # without a call of innermost()
-            if not last:
+            block = innermost()
+            if block is None:  # another thread has closed it
                 return theirs(_KEYS, x, *arguments, **keywords)
-            block = last[0]
             if not getattr(block.options, option):
                 reason = "not asked for"
-            elif x.dtype not in _DTYPES:  # sooner known than by an exception
+            elif x.dtype not in _DTYPES:
                 reason = str(x.dtype).removeprefix("torch.")
             else:
                 try:
@@ -74,14 +74,14 @@ def _kernel(name: str, option: str) -> Callable[[Any], Any]:
                 block.report.add(name, reason)
             return theirs(_KEYS, x, *arguments, **keywords)
 
-        _KERNELS[name] = kernel
+        _KERNELS[name] = _attnpy.gate(theirs, _KEYS, kernel, thread, process, _DTYPES)
         return compute
 
     return add
 
 
 # PyTorch's kernels ignore it. Asking the dispatcher for its own would take 0.3 us.
-_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+_KEYS = DispatchKeySet(DispatchKey.CPU)
 _DTYPES = frozenset((torch.float64, torch.float32, torch.float16, torch.bfloat16))
 _destroy = operator.methodcaller("_destroy")
 _libraries: list[torch.library.Library] = []  # one, or more if threads met
