@@ -42,8 +42,11 @@ def folder_at(
             f"downloaded, got {name!r}{fetched if HUB_NAME.fullmatch(name) else ''}"
         )
     if not folder.is_dir():
+        is_gguf = folder.suffix.lower() == ".gguf"
+        ending = ": CausalDecoder.from_gguf reads GGUF files" if is_gguf else ""
         raise NotADirectoryError(
-            f"folder: expected a model's folder, got a file, {os.fspath(path)!r}"
+            "folder: expected a model's folder, got a file, "
+            f"{os.fspath(path)!r}{ending}"
         )
     if not any((folder / name).exists() for name in names):
         raise FileNotFoundError(

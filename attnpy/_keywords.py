@@ -125,12 +125,15 @@ LINES = (
     ("dtype", "torch_dtype", ""),
     ("weights packed", "load_in_8bit quantization_config", 'write weights="int8"'),
     ("weights packed", "load_in_4bit", 'write weights="int4"'),
+    ("weights packed", "quantize quantization bits", 'write weights="int8" or "int4"'),
     ("folder", "model_name_or_path pretrained_model_name_or_path model_id", ""),
     ("", "trust_remote_code revision cache_dir token local_files_only", LOCAL),
     ("", "device device_map", "everything is computed on the CPU"),
     # texts
     ("progress", "show_progress_bar show_progress verbose", ""),
     ("normalize", "normalize_embeddings", ""),
+    ("normalize truncate_dim", "precision", "vectors are numbers of the model's dtype; "
+     'from_pretrained(weights="int8") quantises the model'),
     ("activation_fn", "activation_fct", ""),
     ("texts", "sentences", ""),
     ("pairs", "sentences inputs", ""),

@@ -528,6 +528,9 @@ def test_what_is_no_models_folder_is_refused_in_its_own_words(kind, tmp_path):
     file.write_text("{}")
     with pytest.raises(NotADirectoryError, match=r"^folder: .* got a file, "):
         kind.from_pretrained(file)
+    file = file.rename(tmp_path / "model.gguf")
+    with pytest.raises(NotADirectoryError, match=r"from_gguf reads GGUF files$"):
+        kind.from_pretrained(file)
 
 
 def test_the_state_of_pytorchs_layer_is_told_how_to_be_loaded():

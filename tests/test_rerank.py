@@ -377,6 +377,14 @@ WRONG_FILES = [
         "expected a Transformer alone, got Transformer, Transformer",
     ),
     (
+        "modules.json",
+        [
+            {"type": f"sentence_transformers.models.{kind}"}
+            for kind in ("Transformer", "Pooling")
+        ],
+        "got Transformer, Pooling: SentenceEncoder reads it",
+    ),
+    (
         "config_sentence_transformers.json",
         {"model_type": "SentenceTransformer"},
         'expected model_type = "CrossEncoder", got',

@@ -86,10 +86,12 @@ def read(folder: str | os.PathLike[str], head: str) -> Recipe:
     folder = folder_at(folder)
     model_folder = folder
     if (found := _sentence_folder.modules(folder)) is not None:
-        if [kind for kind, _ in found] != ["Transformer"]:
+        kinds = [kind for kind, _ in found]
+        if kinds != ["Transformer"]:
+            ending = ": SentenceEncoder reads it" if "Pooling" in kinds else ""
             raise ValueError(
                 f"{folder / 'modules.json'}: expected a Transformer alone, got "
-                f"{listed(kind for kind, _ in found) or 'none'}"
+                f"{listed(kinds) or 'none'}{ending}"
             )
         model_folder = found[0][1]
     config = checkpoints.read_config(model_folder)
