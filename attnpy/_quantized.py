@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from attnpy import _checks, _dtypes, _keywords, _memory
+from attnpy import _attnpy, _checks, _dtypes, _keywords, _memory
 from attnpy._packed_weight import LARGEST, PANEL_COLUMNS, row_numbers
 
 if TYPE_CHECKING:
@@ -242,19 +242,9 @@ class QuantizedWeight:
         """
         matrix: Array = np.empty(self.shape, self.dtype)
         for columns in column_blocks(*self.shape):
-            matrix[:, columns] = self._columns(np.arange(columns.start, columns.stop)).T
+            numbers = np.arange(columns.start, columns.stop)
+            matrix[:, columns] = _attnpy.columns(self, numbers).T
         return matrix
-
-    def _columns(self, columns: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return some columns, (n, K)."""
-        parts = self._parts
-        scale = _gathered(parts, parts.scale, parts.coarse_scale, columns)
-        numbers: NDArray[np.float32] = self._codes(columns).astype(np.float32)
-        numbers *= _spread(scale, parts.group, parts.n_rows)
-        if parts.minimum is not None:
-            minimum = _gathered(parts, parts.minimum, parts.coarse_minimum, columns)
-            numbers += _spread(minimum, parts.group, parts.n_rows)
-        return numbers
 
     def _codes(self, columns: NDArray[np.int64]) -> NDArray[np.int8]:
         """Return codes, less `zero`, of some columns, (n, K)."""
@@ -357,7 +347,7 @@ class QuantizedTable:
         step = max(BLOCK_SIZE // max(self.shape[1], 1), 1)
         for start in range(0, len(flat), step):
             some = slice(start, start + step)
-            found[some] = self.T._columns(flat[some])
+            found[some] = _attnpy.columns(self.T, flat[some])
         return found.reshape(*index.shape, self.shape[1])
 
     def dequantize(self) -> Array:
@@ -643,27 +633,6 @@ def _of_panels(line: Array, n: int, n_columns: int) -> Array:
     panels = line.reshape(n_panels, n, PANEL_COLUMNS).transpose(1, 0, 2)
     rows: Array = panels.reshape(n, n_panels * PANEL_COLUMNS)[:, :n_columns]
     return np.ascontiguousarray(rows)
-
-
-def _gathered(
-    parts: Parts, fine: Array, coarse: Array | None, columns: NDArray[np.int64]
-) -> NDArray[np.float32]:
-    """Return scales or minimums of some columns, (n, groups)."""
-    panel, column = np.divmod(columns, PANEL_COLUMNS)
-    n_groups = -(-parts.n_rows // parts.group)
-    n_panels = -(-parts.n_columns // PANEL_COLUMNS)
-    panels = fine.reshape(n_panels, n_groups, PANEL_COLUMNS)
-    found: NDArray[np.float32] = panels[panel, :, column].astype(np.float32)
-    if coarse is not None:
-        n_blocks = -(-n_groups // parts.groups_per_block)
-        blocks = coarse.reshape(n_panels, n_blocks, PANEL_COLUMNS)[panel, :, column]
-        found *= _spread(blocks.astype(np.float32), parts.groups_per_block, n_groups)
-    return found
-
-
-def _spread(factors: NDArray[np.float32], each: int, n: int) -> NDArray[np.float32]:
-    """Return each factor (..., blocks) as often as it is used, (..., n)."""
-    return factors.repeat(min(each, max(n, 1)), -1)[..., :n]
 
 
 def column_blocks(n_rows: int, n_columns: int) -> Iterator[slice]:

@@ -67,4 +67,8 @@ attn_code_rows(ptrdiff_t n_in, int bits)
     return (n_in + unit - 1) / unit * unit;
 }
 
+/* Writes what a column of n_rows stands for, scale * code + minimum, each step rounded. */
+void attn_dequantize_column(const attn_quantized *, ptrdiff_t n_rows, ptrdiff_t column,
+                            float *to);
+
 #endif

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from attnpy import _attnpy
+from attnpy import _attnpy, quantize
 from attnpy._options import (
     VJP,
     Cache,
@@ -105,6 +105,7 @@ def right_calls(n=3, d=4, dtype=np.float32):
         "feed_forward": [
             (ones(2, n, d), norm(), network, ones(2, n, d), False, 1),
         ],
+        "columns": [(quantize(np.ones((d, n), np.float32)), np.arange(n))],
         "products": [(ones(2, n, d), ones(2, d, d), 1)],
         "normalize": [(ones(2, n, d), ones(2, n, d), norm(), 1, None)],
         "normalize_vjp": [(ones(2, n, d), ones(2, n, d), norm(), 1, None)],
