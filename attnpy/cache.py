@@ -449,16 +449,11 @@ class KVCache:
         if new_lengths is not None:
             new = per_sequence(self.batch_size, new_lengths, name, 0, n_tokens)
             lengths = self._lengths + new
-        self._fit(lengths)
-        return lengths
-
-    def _fit(self, lengths: NDArray[np.int64]) -> int:
-        """Make room for tokens up to these lengths, and return the longest."""
         self._check_arrays()
         needed = _longest(lengths)
         if needed > self.capacity:
             self._grow(needed, lengths)
-        return needed
+        return lengths
 
     def _grow(self, needed: int, lengths: NDArray[np.int64]) -> None:
         if not self.growable:
@@ -587,9 +582,9 @@ def reserve(
     return past_lengths, lengths, cache._first_rows(_longest(lengths))
 
 
-def reserve_to(cache: KVCache, lengths: NDArray[np.int64]) -> Rows:
-    """Return views as `reserve` does, for lengths that are known already."""
-    return cache._first_rows(cache._fit(lengths))
+def rows_to(cache: KVCache, n: int) -> Rows | None:
+    """Return views of so many tokens, or None without room. Arrays are not checked."""
+    return None if n > cache._key.shape[2] else cache._first_rows(n)
 
 
 def empty_rows(cache: KVCache, n_keys: int) -> Rows:

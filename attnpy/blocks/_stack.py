@@ -308,9 +308,8 @@ def residual(
     sublayer: Callable[[Array, AnyNorm, Array | None], Array],
     norm: AnyNorm,
     norm_first: bool,
-    norm_after: AnyNorm = None,
-    scale: float | None = None,
-    *,
+    norm_after: AnyNorm,
+    scale: float | None,
     num_threads: int | None,
 ) -> Array:
     """Add a sublayer's result to the tokens, with the norm before or after it, if any.

@@ -15,7 +15,6 @@ from attnpy.blocks.feed_forward import FeedForward, run
 from attnpy.cache import KVCache, all_or_nothing, checked_caches
 from attnpy.layers import MultiHeadAttention
 from attnpy.layers._shared import Shared
-from attnpy.layers.multi_head import step
 from attnpy.pages import PagePool
 
 if TYPE_CHECKING:
@@ -53,7 +52,6 @@ if TYPE_CHECKING:
 # What runs a part of a layer on tokens after a norm, and adds a residual; that, its
 # norm, and that of what it gives.
 Run = Callable[["Array", AnyNorm, "Array | None"], "Any"]
-Part = tuple[Run, AnyNorm, AnyNorm]
 
 # What a layer's self-attention is told, beside the cache.
 HANDED_ON = PASSED_ON - {"causal"} | {"rotary", "mixed"}
@@ -515,16 +513,17 @@ class DecoderLayer:
         """Run the parts of the layer, and add their results to the tokens."""
         if self.parallel:
             return self._parallel(tokens, attend, feed, num_threads)
-        parts: list[Part] = [(attend, self.norm_1, self.after_1)]
+        first, scale = self.norm_first, self.residual_scale
+        tokens = _stack.residual(
+            tokens, attend, self.norm_1, first, self.after_1, scale, num_threads
+        )
         if attend_to_context is not None:
-            parts.append((attend_to_context, self.norm_2, None))
-        parts.append((feed, self.norm_3, self.after_3))
-        for part, norm, after in parts:
             tokens = _stack.residual(
-                *(tokens, part, norm, self.norm_first, after, self.residual_scale),
-                num_threads=num_threads,
+                tokens, attend_to_context, self.norm_2, first, None, scale, num_threads
             )
-        return tokens
+        return _stack.residual(
+            tokens, feed, self.norm_3, first, self.after_3, scale, num_threads
+        )
 
     def _parallel(
         self, tokens: Array, attend: Run, feed: Run, num_threads: int | None
@@ -554,18 +553,18 @@ class DecoderLayer:
         num_threads = options.get("num_threads")
 
         def attend(tokens: Array, norm: AnyNorm, residual: Array | None) -> Array:
-            mha = self.self_attention
             tokens, first = _stack.taken_along(norm, tokens, num_threads)
-            place = shared.place(mha, tokens, cache, options, own)
-            return step(mha, tokens, first, residual, cache, place, mixed)
+            return shared.attend(
+                *(self.self_attention, tokens, first, residual, cache, options, own)
+            )
 
         def feed(tokens: Array, norm: AnyNorm, residual: Array | None) -> Array:
             tokens, first = _stack.taken_along(norm, tokens, num_threads)
             network = self.feed_forward
             return run(network, tokens, first, residual, mixed, num_threads)
 
-        own = self.window, self.scale, self.rotary
-        if any(option is not None for option in own):
+        window, scale, rotary = own = self.window, self.scale, self.rotary
+        if not (window is None and scale is None and rotary is None):
             options = {**options, **_stack.own_options(self, options)}
         return self._run(x, attend, None, feed, num_threads)
 
@@ -940,7 +939,8 @@ class Decoder:
             return None
         told = {name: options[name] for name in STEPPED & options.keys()}
         told["causal"] = True
-        shared, mixed = Shared(), _checks.flag(options.get("mixed", False), "mixed")
+        mixed = _checks.flag(options.get("mixed", False), "mixed")
+        shared = Shared(mixed)
         tokens = x[np.newaxis] if x.ndim == 2 else x
         with all_or_nothing(caches) as lent:
             for layer, cache in zip(self.layers, lent, strict=True):

@@ -272,7 +272,7 @@ class EncoderLayer:
         asked = _stack.asked(return_weights, heads)
         for part, norm in ((attend, self.norm_1), (feed, self.norm_2)):
             tokens = _stack.residual(
-                tokens, part, norm, self.norm_first, num_threads=num_threads
+                tokens, part, norm, self.norm_first, None, None, num_threads
             )
         return ModelOutput(tokens, weights) if asked else tokens
 

@@ -6,13 +6,12 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from attnpy._options import Cache
-from attnpy.cache import KVCache, lengths_of, reserve_to
-from attnpy.layers import _turns
-from attnpy.layers._keys import Place, check_sizes
-from attnpy.layers._tokens import Tokens
-from attnpy.layers.multi_head import place_in
+from attnpy.cache import KVCache, lengths_of, rows_to
+from attnpy.layers._keys import Place
+from attnpy.layers.multi_head import place_in, step
 
 if TYPE_CHECKING:
+    from attnpy._options import Norm
     from attnpy._typing import Array
     from attnpy.layers import MultiHeadAttention
 
@@ -24,54 +23,77 @@ class Shared:
     several times as long as otherwise: for single tokens, a quarter of all time.
     """
 
-    def __init__(self) -> None:
-        self._lengths: list[int] | None = None  # in the caches before the call
-        self._found: list[tuple[tuple[Any, ...], tuple[Any, ...], Place]] = []
+    def __init__(self, mixed: bool) -> None:
+        self._mixed = mixed
+        self._found: list[tuple[tuple[Any, ...], tuple[Any, ...], int, Place]] = []
 
-    def place(
+    def attend(
         self,
         mha: MultiHeadAttention,
         x: Array,
+        norm: Norm | None,
+        residual: Array | None,
         cache: KVCache,
         options: dict[str, Any],
         own: tuple[Any, ...],
-    ) -> Place:
-        """Return the place of tokens (B, L, E) in a layer.
+    ) -> Array:
+        """Do what a layer's call does for tokens (B, L, E) after a norm.
 
         `options` are the attention's. They may differ between layers, but not between
         those with the same `own`.
         """
-        if type(cache) is not KVCache:
-            return place_in(mha, cache, x, options)
-        lengths = lengths_of(cache)
-        if lengths != self._lengths:
-            self._lengths, self._found = lengths, []
-        sizes = mha.num_kv_heads, mha.head_dim, mha.value_head_dim
-        key = (
-            sizes,
-            x.dtype,
-            _turns.dtype_of(mha.W_q),
-            _turns.dtype_of(mha.W_k),
-            _dtype(mha.q_norm),
-            _dtype(mha.k_norm),
-        )
-        for its_own, its_key, place in self._found:
+        known = self._place(mha, x, cache, own) if type(cache) is KVCache else None
+        if known is None:
+            known = place_in(mha, cache, x, options)
+            if type(cache) is KVCache:
+                assert known.past is not None and known.reserved is not None
+                n = max(known.reserved.tolist(), default=0)
+                key = _key(mha, x, known.past.tolist(), cache)
+                self._found.append((own, key, n, known))
+            return step(mha, x, norm, residual, cache, known, self._mixed)
+        try:
+            return step(mha, x, norm, residual, cache, known, self._mixed)
+        except (TypeError, ValueError):
+            place_in(mha, cache, x, options)  # its checks say best what is wrong
+            raise
+
+    def _place(
+        self, mha: MultiHeadAttention, x: Array, cache: KVCache, own: tuple[Any, ...]
+    ) -> Place | None:
+        """Return the place in a cache that has room, if one of the same kind is known.
+
+        The C module checks its arrays.
+        """
+        key = _key(mha, x, lengths_of(cache), cache)
+        for its_own, its_key, n, place in self._found:
             if its_key == key and all(map(operator.is_, its_own, own)):
-                check_sizes(cache, "cache", Tokens(x, False, None, None), sizes)
-                return _at(place, cache)
-        place = place_in(mha, cache, x, options)
-        self._found.append((own, key, place))
-        return place
+                rows = rows_to(cache, n)
+                if rows is None:
+                    return None
+                key_rows, value_rows, key_scale, value_scale = rows
+                return Place(
+                    Cache(key_rows, value_rows, place.past, key_scale, value_scale),
+                    *place[1:],
+                )
+        return None
 
 
-def _at(place: Place, cache: KVCache) -> Place:
-    """Return the place in another cache of the same lengths, after making room."""
-    assert place.reserved is not None
-    key, value, key_scale, value_scale = reserve_to(cache, place.reserved)
-    rows = Cache(key, value, place.past, key_scale, value_scale)
-    return Place(rows, place.tables, place.options, place.past, place.reserved)
+def _key(
+    mha: MultiHeadAttention, x: Array, lengths: list[int], cache: KVCache
+) -> tuple[Any, ...]:
+    """Return what the place of tokens depends on, beside options."""
+    q_norm, k_norm = mha.q_norm, mha.k_norm
+    return (
+        lengths,
+        cache.head_dim,
+        x.dtype,
+        _dtype(mha.W_q),
+        _dtype(mha.W_k),
+        "" if q_norm is None else _dtype(q_norm.weight),
+        "" if k_norm is None else _dtype(k_norm.weight),
+    )
 
 
-def _dtype(norm: Any) -> Any:
-    """Return the dtype of a norm, or None."""
-    return getattr(getattr(norm, "weight", None), "dtype", None)
+def _dtype(array: Any) -> Any:
+    """Return the dtype of an array; what equals nothing else, if it is none."""
+    return getattr(array, "dtype", None) or object()

@@ -988,6 +988,8 @@ class CausalDecoder(sampling.LanguageModel):
             raise ValueError(
                 f"caches: expected B = {batch} as token_ids, got {len(before)}"
             )
+        if self.position_embedding is None:
+            return positions  # which nothing looks up
         positions = before[:, np.newaxis] + positions
         return positions.reshape(ids.shape)
 

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
     from attnpy._typing import Array
 
-# The size of the largest tables that are kept for later calls, 4 of them.
+# The size of the largest tables that are kept for later calls, 8 of them.
 KEPT_ANGLES = 1 << 18
+ROWS = 64  # that are made when a single one is asked for
 
 # The keys of a model's configuration: what each kind of scaling requires and allows.
 SCALINGS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -377,6 +378,8 @@ def cos_sin(
     if array.dtype.kind not in "iu":
         array = _checks.integers(positions, "q_offset")
     frequencies = frequencies_for(rotary, lengths)
+    if n_rows == 1 and array.size == 1 and 0 <= array.item() < 2**52:
+        return _row(rotary, array, frequencies, dtype)
     n_angles = array.size * (1 if n_rows is None else n_rows) * frequencies.size
     make = _cos_sin if n_angles <= KEPT_ANGLES else _cos_sin.__wrapped__
     return make(
@@ -389,6 +392,30 @@ def cos_sin(
         rotary.attention_factor,
         dtype,
     )
+
+
+def _row(
+    rotary: Rotary,
+    position: NDArray[np.int64],
+    frequencies: NDArray[np.float64],
+    dtype: np.dtype[Any],
+) -> Array:
+    """Return the tables of one row, from those of several, as more will be needed."""
+    start = position // ROWS * ROWS
+    make = _cos_sin if ROWS * frequencies.size <= KEPT_ANGLES else _cos_sin.__wrapped__
+    rows = make(
+        start.tobytes(),
+        start.dtype,
+        (),
+        ROWS,
+        frequencies.tobytes(),
+        frequencies.shape,
+        rotary.attention_factor,
+        dtype,
+    )
+    row: Array = rows[position.item() % ROWS]
+    shape = (*position.shape, 1, 1) if position.ndim else (1,)
+    return row.reshape(*shape, len(row))
 
 
 def by_length(rotary: Rotary) -> bool:
@@ -451,7 +478,7 @@ def _tables(
     )
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=8)
 def _cos_sin(
     positions: bytes,
     kind: np.dtype[Any],
