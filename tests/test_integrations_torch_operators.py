@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import math
 import sys
 import types
 from concurrent.futures import ThreadPoolExecutor
@@ -389,6 +390,32 @@ def test_an_unknown_approximation_of_gelu_is_refused_by_pytorch():
 def test_convolutions_of_no_windows_are_refused_by_pytorch(options, words):
     with accelerate(), pytest.raises(RuntimeError, match=words):
         functional.conv1d(X, TAPS, **options)
+
+
+@pytest.mark.quick
+def test_what_is_added_is_no_larger_than_the_product():
+    words = r"expanded size|number of sizes"
+    with accelerate():
+        for shape in ((7,), (4, 7), (2, 5, 6)):
+            with pytest.raises(RuntimeError, match=words):
+                torch.addmm(torch.zeros(shape), ROWS[:, :1], MATRIX[:1, :1])
+            with pytest.raises(RuntimeError, match=words):
+                torch.baddbmm(torch.zeros(3, *shape), X[:, :1], X.mT[..., :1])
+        nan = torch.full((5, 8), math.nan)
+        torch.testing.assert_close(
+            torch.addmm(torch.ones(6), nan, MATRIX, alpha=0), torch.ones(5, 6)
+        )
+
+
+@pytest.mark.quick
+def test_layer_norms_of_mixed_dtypes_are_refused_by_pytorch():
+    narrow, wide = torch.ones(8, dtype=torch.float16), torch.ones(8)
+    with accelerate():
+        for x, weight in ((X, narrow), (X.double(), wide)):
+            for parameters in ((weight, None), (weight, weight), (None, weight)):
+                with pytest.raises(RuntimeError, match="mixed dtype"):
+                    functional.layer_norm(x, (8,), *parameters)
+        assert functional.layer_norm(X.half(), (8,), wide, wide).dtype is torch.float16
 
 
 @pytest.mark.quick

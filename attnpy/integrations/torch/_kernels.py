@@ -192,6 +192,9 @@ def _addmm(
 
 def _scaled_sum(added: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
     """Return beta * added + alpha * product. With a beta of 0 `added` may be NaN."""
+    if alpha == 0:
+        raise Left("products times 0, which may be NaN")
+    added = added.expand(product.shape)  # or an error in PyTorch's words
     if alpha != 1:
         product = product * alpha
     return product if beta == 0 else torch.add(product, added, alpha=beta)
@@ -442,6 +445,12 @@ def _layer_norm(
     bias: Tensor | None,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    for one in (weight, bias):
+        if one is None or one.dtype is x.dtype:
+            continue
+        # For 16-bit numbers alone the parameters may have another dtype.
+        if one.dtype is not torch.float32 or x.dtype is torch.float64:
+            raise ValueError
     rows, scale, shift = _norm(x, shape, weight, bias)
     computed_in = np.float64 if x.dtype is torch.float64 else np.float32
     moments = np.empty((2, len(rows)), computed_in)
