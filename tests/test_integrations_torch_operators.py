@@ -24,6 +24,7 @@ from attnpy.integrations.torch import (  # noqa: E402
     accelerate,
     disable,
     enable,
+    scaled_dot_product_attention,
 )
 
 OPERATORS = (
@@ -349,6 +350,20 @@ def test_sums_and_convolutions_that_are_left_are_not_prepared():
         found = python_calls(lambda: functional.conv2d(x, taps, torch.ones(2)))
     assert found.count("kernel") == 1
     assert found.count("_array") == 0
+
+
+@pytest.mark.quick
+def test_attention_that_autograd_records_is_checked_once_and_has_the_same_bits():
+    x = normal(2, 3, 37, 8).requires_grad_()
+    attend = functools.partial(scaled_dot_product_attention, x, x, x)
+    with torch.no_grad():
+        expected = attend()
+    assert torch.equal(attend(), expected)
+    assert "attend" not in python_calls(attend)
+    (found,) = torch.autograd.grad(attend().sum(), x)
+    masked = functools.partial(attend, torch.ones(37, 37, dtype=torch.bool))
+    assert "attend" in python_calls(masked)
+    assert torch.equal(torch.autograd.grad(masked().sum(), x)[0], found)
 
 
 # ---- What these samples have found ---------------------------------------------------

@@ -259,7 +259,7 @@ def attention(
 def attend_at_once(
     query: Any, key: Any, value: Any, options: dict[str, Any], as_torch: bool = False
 ) -> Tensor | None:
-    """Return the output where there is nothing to record, to check or to lay out.
+    """Return the output where there is nothing to check or to lay out.
 
     Else None, and `attend` is for it. This is what most calls are, and the short way
     for those in which microseconds count. Options are numbers and names; `as_torch`
@@ -267,9 +267,16 @@ def attend_at_once(
     """
     if is_traced():
         return None
-    arrays = _tensors.plain_arrays(query, key, value)
+    arrays = _tensors.detached_arrays(query, key, value)
     if arrays is None or _is_for_attend(arrays, as_torch):
         return None
+    if torch.is_grad_enabled() and (
+        query.requires_grad or key.requires_grad or value.requires_grad
+    ):
+        given = {name: one for name, one in options.items() if one is not None}
+        output, _, _ = _AtOnce.apply(query, key, value, None, None, given, arrays)
+        recorded: Tensor = output
+        return recorded
     return _tensors.to_tensor(_attention.attention(*arrays, **options))
 
 
@@ -505,6 +512,29 @@ class _Attention(torch.autograd.Function):
         if torch.is_grad_enabled():  # create_graph=True
             return (*_FirstDerivative.apply(compute, *grads, *inputs), None, None)
         return (*compute(), None, None)
+
+
+class _AtOnce(_Attention):
+    """A call of `attend_at_once`, which has made the arrays."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        bias: None,
+        sinks: None,
+        options: dict[str, Any],
+        arrays: list[Any],
+    ) -> tuple[Tensor, None, Tensor]:
+        """Compute output and LSE, and save what gradients need."""
+        results = _attention.attention(*arrays, return_lse=True, **options)
+        output, lse = map(_tensors.to_tensor, results)
+        ctx.names, ctx.options = (), options
+        ctx.save_for_backward(query, key, value, bias, sinks, output, lse)
+        ctx.set_materialize_grads(False)
+        return output, None, lse
 
 
 def is_batch(tensor: Tensor | None) -> bool:

@@ -57,20 +57,12 @@ def needs_gradient(option: Any) -> bool:
     return isinstance(option, torch.Tensor) and option.requires_grad
 
 
-def plain_arrays(query: Any, key: Any, value: Any) -> list[Any] | None:
+def detached_arrays(*tensors: Any) -> list[Any] | None:
     """Return the memory of tensors that are nothing else besides, or None.
 
-    As `is_plain` and `to_array`, for those that need no gradient, in floating-point
-    dtypes that NumPy has. The caller keeps the tensors as long as the arrays.
+    As `is_plain` and `to_array`, in floating-point dtypes that NumPy has. The caller
+    keeps the tensors as long as the arrays, and their history, if they have one.
     """
-    for tensor in (query, key, value):
-        if type(tensor) is not torch.Tensor or tensor.requires_grad:
-            return None
-    return detached_arrays(query, key, value)
-
-
-def detached_arrays(*tensors: Any) -> list[Any] | None:
-    """Return the memory of tensors with or without a history, likewise."""
     arrays = []
     for tensor in tensors:
         if type(tensor) not in PLAIN:
