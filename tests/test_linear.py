@@ -568,8 +568,9 @@ def test_reading_float16_keys_once_changes_no_bit(read_once, n_rows):
 @needs_test_hooks
 @pytest.mark.parametrize("n_rows", [1, 2, 4, 8])
 def test_reading_in_bursts_changes_no_bit(read_once, dtype, n_rows):
-    keys = normal(2, 2, 8400, 64, dtype=dtype)  # with values, more than 16 MiB
-    wide = normal(2, 2, 8400, 128, dtype=dtype)
+    n_keys = 33600 // np.dtype(dtype).itemsize  # with values, more than 16 MiB
+    keys = normal(2, 2, n_keys, 64, dtype=dtype)
+    wide = normal(2, 2, n_keys, 128, dtype=dtype)
     query = keys[:, :, :n_rows]
     turned = [(keys[..., ::-1], keys), (keys, keys[:, :, ::-1])]
     calls = [(keys, wide), (keys, keys), *turned]

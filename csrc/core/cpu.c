@@ -166,7 +166,7 @@ attn_cpu_repays_reading_once(void)
 }
 
 /* Converting them takes longer than reading: decoding is 1.0 to 1.25 times as fast on
- * Zen 4. On Intel's CPUs this was not measured. */
+ * Zen 4, where bursts do not read them. On Intel's CPUs this was not measured. */
 bool
 attn_cpu_repays_reading_halves_once(void)
 {
@@ -175,8 +175,8 @@ attn_cpu_repays_reading_halves_once(void)
 
 /* Zen 4 holds too few misses of the first-level cache at a time to hide those of rows that are
  * read side by side, or of prefetches; its second-level cache prefetches what is read in
- * order, the more so the faster it is asked for. Decoding float32 and float64 keys from memory
- * is 1.2 to 1.8 times as fast with one query head for each key head. Zen 5 is faster by reading once. On Intel's CPUs this was not
+ * order, the more so the faster it is asked for. Decoding keys from memory is 1.2 to 1.8
+ * times as fast with one query head for each key head. Zen 5 is faster by reading once. On Intel's CPUs this was not
  * measured. */
 bool
 attn_cpu_repays_reading_bursts(void)

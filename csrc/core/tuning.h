@@ -8,7 +8,7 @@ typedef enum {
     ATTN_TUNE_MANY_ROWS, /* linear products of many rows take the form that is for these */
     ATTN_TUNE_READ_ONCE, /* what is read once is prefetched past the larger caches */
     ATTN_TUNE_READ_HALVES_ONCE, /* so are keys and values of float16 */
-    ATTN_TUNE_READ_BURSTS, /* others are read in order before they are transposed */
+    ATTN_TUNE_READ_BURSTS, /* those from memory are read in order before they are used */
     ATTN_N_TUNINGS
 } attn_tuning;
 

@@ -11,6 +11,18 @@
 #include "kernel/attention/chunks.h"
 #include "kernel/attention/results.h"
 
+/* Is it worth while to read keys in order before they are read out of order? Widening bytes, or
+ * halves for several rows, takes so long that prefetches are better. */
+static bool
+repays_bursts(const attn_problem *p, const attn_task *task)
+{
+    bool widens = p->key.dtype == ATTN_I8 ||
+                  (p->key.dtype == ATTN_F16 && task->n_rows > STREAM_ROWS);
+
+    return !widens && key_bytes(p) > (double)FAR_BYTES &&
+           attn_get_tuning(ATTN_TUNE_READ_BURSTS);
+}
+
 /* Makes the task ready to attend in a workspace, where its `work` comes first. */
 static work *
 open_task(const attn_problem *p, const attn_task *task, void *memory)
@@ -22,15 +34,12 @@ open_task(const attn_problem *p, const attn_task *task, void *memory)
     w->rows.task = task;
     w->rows.n_tiles = (int)tiles_of(task->n_rows);
     w->reads_ahead = is_far(p) && group_rows <= ATTN_TASK_ROWS;
+    w->reads_bursts = w->reads_ahead && repays_bursts(p, task);
     /* Widening bytes takes longer than reading them, so that prefetches pay on every CPU. */
     w->reads_once =
-        w->reads_ahead &&
+        w->reads_ahead && !w->reads_bursts &&
         (p->key.dtype == ATTN_I8 || attn_get_tuning(ATTN_TUNE_READ_ONCE) ||
          (p->key.dtype == ATTN_F16 && attn_get_tuning(ATTN_TUNE_READ_HALVES_ONCE)));
-    w->reads_bursts = w->reads_ahead && !w->reads_once && TERMS == 1 &&
-                      key_storage(p->key.dtype) == AS_OPERANDS &&
-                      key_bytes(p) > (double)FAR_BYTES &&
-                      attn_get_tuning(ATTN_TUNE_READ_BURSTS);
     w->ends_head = is_far(p) && task->first_row + task->n_rows == group_rows;
     w->values_prefetched = -1;
     attn_seen_keys(task, &w->rows.from, &w->rows.to);

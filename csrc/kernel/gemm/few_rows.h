@@ -4,6 +4,8 @@
 
 #include "kernel/gemm/product.h"
 
+enum { MOST_VECTORS = 8 /* of a row of C, computed at a time */ };
+
 /* C = A B, or the chains that C holds, resumed. */
 typedef struct {
     product base;
@@ -45,7 +47,9 @@ multiply_vectors_of_rows(const few_rows_product *m, const int rows, const int n_
         for (int v = 0; v < n_vec; v++) {
             x[v] = load_operands(b + v * vector, b + b_row + v * vector, kind);
         }
-        prefetch_operands(b + m->b_ahead, b_row, n_vec, kind, m->b_far);
+        if (m->b_ahead != 0) {
+            prefetch_operands(b + m->b_ahead, b_row, n_vec, kind, m->b_far);
+        }
         add_step(sum, a, a_row, x, rows, n_vec, POINTER_ROWS);
         for (int g = 0; g * POINTER_ROWS < rows; g++) {
             a[g]++;
@@ -81,7 +85,7 @@ multiply_vectors_at_once(few_rows_product *m, const int rows, const int at_once,
 static INLINE void
 multiply_n_rows(few_rows_product m, const int rows, ptrdiff_t n_vec, const storage kind)
 {
-    n_vec = multiply_vectors_at_once(&m, rows, 8, n_vec, kind);
+    n_vec = multiply_vectors_at_once(&m, rows, MOST_VECTORS, n_vec, kind);
     n_vec = multiply_vectors_at_once(&m, rows, 4, n_vec, kind);
     if (rows * 4 > PANEL_ROWS * TILE_VECTORS) { /* 4 at a time do not fit */
         n_vec = multiply_vectors_at_once(&m, rows, 2, n_vec, kind);

@@ -70,7 +70,7 @@ add_some_columns(v_real *sum, const char *at, ptrdiff_t row, const int rows, int
  * one or, for a single row, two. A score is a chain of sums, each of which waits for the one
  * before; two chains take little longer than one. */
 static INLINE void
-score_keys(const work *w, const key_lanes *keys, const int rows, int n_vec,
+score_keys(const work *w, const key_lanes *keys, const int rows, const int n_vec,
            real *scores, const storage kind)
 {
     const ptrdiff_t size = storage_bytes(kind);
@@ -127,10 +127,10 @@ score_keys_as(const work *w, const key_lanes *keys, int n_vec, real *scores,
 {
     switch (row_form_rows(w->rows.task->n_rows)) {
     case 1:
-        if (is_bytes(kind) && n_vec == 2) { /* chains that take turns */
+        if (n_vec == 2) {
             score_keys(w, keys, 1, 2, scores, kind);
         } else {
-            score_keys(w, keys, 1, n_vec, scores, kind);
+            score_keys(w, keys, 1, 1, scores, kind);
         }
         break;
     case 2: score_keys(w, keys, 2, 1, scores, kind); break;

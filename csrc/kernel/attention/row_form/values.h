@@ -10,7 +10,8 @@
 static bool
 takes_columns_apart(const few_rows_product *m, ptrdiff_t width)
 {
-    return m->base.n_rows * width / LANES > PANEL_ROWS * TILE_VECTORS;
+    return width / LANES >
+           least(PANEL_ROWS * TILE_VECTORS / m->base.n_rows, MOST_VECTORS);
 }
 
 /* Adds the weighted values of n keys from key k of the block on to its sums. */
