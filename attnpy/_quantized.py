@@ -342,9 +342,12 @@ class QuantizedTable:
     def __getitem__(self, rows: ArrayLike | slice) -> Array:
         """Return the rows of such numbers, (..., E), a copy: integers, or a slice."""
         index = row_numbers(rows, len(self))
-        found: Array = np.empty((index.size, self.shape[1]), self.dtype)
         flat = index.reshape(-1)
         step = max(BLOCK_SIZE // max(self.shape[1], 1), 1)
+        if len(flat) <= step:
+            some_rows = _attnpy.columns(self.T, flat).astype(self.dtype, copy=False)
+            return some_rows.reshape(*index.shape, self.shape[1])
+        found: Array = np.empty((index.size, self.shape[1]), self.dtype)
         for start in range(0, len(flat), step):
             some = slice(start, start + step)
             found[some] = _attnpy.columns(self.T, flat[some])
