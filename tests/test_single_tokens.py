@@ -262,6 +262,16 @@ def test_numbers_that_change_in_place_and_settings():
 
 
 @pytest.mark.quick
+@pytest.mark.parametrize("i", [0, 1])
+def test_norms_of_another_kind_are_refused_by_name(i):
+    model = make(**MODELS["Qwen 3"])
+    model.decoder.layers[i].self_attention.k_norm = 3
+    for options in ({}, {"caches": model.new_caches(2, 9)}):
+        with pytest.raises(TypeError, match=r"^k_norm: expected an attnpy\.blocks"):
+            model(IDS[:, :1], **options)
+
+
+@pytest.mark.quick
 def test_parts_of_ones_own_are_called():
     calls = []
 

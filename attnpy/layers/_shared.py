@@ -89,8 +89,8 @@ def _key(
         x.dtype,
         _dtype(mha.W_q),
         _dtype(mha.W_k),
-        "" if q_norm is None else _dtype(q_norm.weight),
-        "" if k_norm is None else _dtype(k_norm.weight),
+        "" if q_norm is None else _dtype(getattr(q_norm, "weight", None)),
+        "" if k_norm is None else _dtype(getattr(k_norm, "weight", None)),
     )
 
 

@@ -451,6 +451,7 @@ class MultiHeadAttention:
             residual = _checks.array(residual, "residual")
         kv_cache = context if isinstance(context, KVCache) else cache
         tokens = Tokens.of(x, seq_offsets, context, kv_cache)
+        norms = self._norms(None)  # judges what they are
         place = self._place(
             tokens, context, cache, q_offset, kv_lengths, rotary, wanted.any, options
         )
@@ -461,7 +462,7 @@ class MultiHeadAttention:
             None if isinstance(context, KVCache) else context,
             Heads(self.num_heads, self.num_kv_heads, wanted.groups),
             self._projections(isinstance(context, KVCache), residual, mixed, value),
-            self._norms(None),
+            norms,
             place.tables,
             place.rows,
             place.options,
@@ -826,6 +827,7 @@ def place_in(
     told = dict(options)
     rotary = told.pop("rotary", None)
     mha._check_rotary(rotary, None)
+    mha._norms(None)  # judges what they are
     tokens = Tokens(x, False, None, None)
     return mha._place(tokens, None, cache, None, None, rotary, False, told)
 
