@@ -20,8 +20,9 @@ read_quad(const attn_quantized *q, const uint8_t *codes, ptrdiff_t quad,
         }
         return;
     }
-    ptrdiff_t n_quads = attn_code_unit(q->bits) / ATTN_QUAD, which = quad % n_quads;
-    int above = q->bits - 4, shift = which % 2 * 4, mask = (1 << above) - 1;
+    ptrdiff_t n_quads = attn_code_unit(q->bits) / ATTN_QUAD;
+    int which = (int)(quad % n_quads), shift = which % 2 * 4;
+    int above = q->bits - 4, mask = (1 << above) - 1;
     const uint8_t *unit = codes + quad / n_quads * (n_quads / 2 + (above > 0)) * LINE;
     const uint8_t *lower = unit + which / 2 * LINE;
     const uint8_t *upper = unit + (above > 0 ? n_quads / 2 * LINE : 0);
