@@ -12,14 +12,20 @@
 #include "kernel/attention/results.h"
 
 /* Is it worth while to read keys in order before they are read out of order? Widening bytes, or
- * halves for several rows, takes so long that prefetches are better. */
+ * halves for several rows, takes so long that prefetches are better. One or two rows of float32 and
+ * float16 gain from the third-level cache, too, others from memory alone. */
 static bool
 repays_bursts(const attn_problem *p, const attn_task *task)
 {
-    bool widens = p->key.dtype == ATTN_I8 ||
-                  (p->key.dtype == ATTN_F16 && task->n_rows > STREAM_ROWS);
+    attn_dtype dtype = p->key.dtype;
+    bool is_few = task->n_rows <= STREAM_ROWS;
 
-    return !widens && key_bytes(p) > (double)FAR_BYTES &&
+    if (dtype == ATTN_I8 || (dtype == ATTN_F16 && !is_few) ||
+        !fits_bursts(&p->key, p->head_dim, LANES)) {
+        return false;
+    }
+    bool gains_near = is_few && (dtype == ATTN_F16 || dtype == ATTN_F32);
+    return (gains_near || key_bytes(p) > (double)FAR_BYTES) &&
            attn_get_tuning(ATTN_TUNE_READ_BURSTS);
 }
 

@@ -35,15 +35,22 @@ prefetches_once(const work *w, const attn_array *array, ptrdiff_t dim)
     return w->reads_once && is_read_in_order(array, dim);
 }
 
+/* Can n rows of an array be read in order at a time, to be read again from the first-level cache?
+ */
+static bool
+fits_bursts(const attn_array *array, ptrdiff_t dim, ptrdiff_t n)
+{
+    return dim % LANES == 0 && is_read_in_order(array, dim) &&
+           n * array->row_stride <= BURST_BYTES;
+}
+
 /* Are rows of this array, LANES keys or a group of values, read in order, line by line, before
  * they are read out of order? Then the CPU prefetches them on its own. */
 static bool
 reads_bursts(const work *w, const attn_array *array, ptrdiff_t dim)
 {
-    ptrdiff_t n = array == &w->rows.p->key ? LANES : KEY_GROUP;
-
-    return w->reads_bursts && dim % LANES == 0 && is_read_in_order(array, dim) &&
-           n * array->row_stride <= BURST_BYTES;
+    return w->reads_bursts &&
+           fits_bursts(array, dim, array == &w->rows.p->key ? LANES : KEY_GROUP);
 }
 
 /* The group that is read GROUPS_AHEAD groups after group `step` of a block: its keys
