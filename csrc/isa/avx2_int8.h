@@ -7,7 +7,7 @@
 #define INTEGER_KERNEL attn_integer_kernel_avx2
 #define INT8_ROWS 4
 #define INT8_REALS 1
-#define INT8_ONE 3
+#define INT8_ONE 6
 #define FLOAT_ROWS 6
 #define FLOAT_REALS 2
 #include "vec/avx2_f32.h"

@@ -2,11 +2,7 @@
  * matrix unit for many, whose tiles have 16 rows of 64 bytes. The unit multiplies signed bytes
  * by signed ones, so that codes wait for it as they are. Source: Intel 64 and IA-32
  * Architectures Software Developer's Manual, volume 1, chapter 18, and volume 2, TDPBSSD. */
-#define v_store_ready v_store_offset
-#define v_load_ready v_load_offset
 #include "vec/avx512_vnni_int8.h"
-#undef v_store_ready
-#undef v_load_ready
 
 #define INTEGER_UNIT 1
 
@@ -19,14 +15,9 @@ enum {
     UNIT_NEXT = UNIT_ROWS * UNIT_SUMS, /* sums from one row of tiles to the next */
 };
 
-static inline void v_store_ready(code *p, v_quads quads)
+static inline void u_store_codes(code *p, v_codes codes)
 {
-    v_store_offset(p, _mm512_xor_si512(quads, _mm512_set1_epi8(-128)));
-}
-
-static inline v_quads v_load_ready(const code *p)
-{
-    return _mm512_xor_si512(v_load_offset(p), _mm512_set1_epi8(-128));
+    _mm512_storeu_si512(p, codes);
 }
 
 /* Between writing memory and reading it into tiles: compilers do not know that tiles are read

@@ -7,78 +7,82 @@
 
 typedef int16_t term;
 typedef int16_t code;
-typedef __m256i v_dots; /* two sums for each of 4 columns */
-typedef __m256i v_quads;
+typedef __m256i v_codes;
+typedef struct {
+    __m256i low, high; /* two sums for each of 4 columns */
+} v_dots;
+typedef struct {
+    __m256i low, high;
+} v_quads;
 typedef __m256i v_four;
-typedef __m256i v_bytes;
 
-enum { DOTS = 2, OFFSET = 0 };
+enum { OFFSET = 0 };
 
-static inline v_dots v_begin_dots(int32_t begin)
-{
-    (void)begin; /* which is 0 */
-    return _mm256_setzero_si256();
-}
-
-static inline v_bytes v_load_bytes(const char *p)
+static inline v_codes v_load_codes(const char *p)
 {
     return _mm256_loadu_si256((const __m256i *)(const void *)p);
 }
 
-static inline v_bytes v_narrow_bytes(const char *p, const char *above, const int i,
-                                     const int n, int zero)
-{
-    v_bytes codes = v_load_bytes(p);
+static inline bool v_keep_loads(void) { return false; }
 
+static inline v_codes v_narrow_codes(v_codes codes, v_codes above, const int i,
+                                     const int n)
+{
     codes = i % 2 == 0 ? codes : _mm256_srli_epi16(codes, 4);
     codes = _mm256_and_si256(codes, _mm256_set1_epi8(15));
     if (n > 0) {
         const int shift = n * i - 4;
-        v_bytes high = v_load_bytes(above);
-        high = shift > 0 ? _mm256_srli_epi16(high, shift)
-                         : _mm256_slli_epi16(high, -shift);
+        v_codes high = shift > 0 ? _mm256_srli_epi16(above, shift)
+                                 : _mm256_slli_epi16(above, -shift);
         high = _mm256_and_si256(high, _mm256_set1_epi8((char)(((1 << n) - 1) << 4)));
         codes = _mm256_or_si256(codes, high);
     }
+    return codes;
+}
+
+static inline v_codes v_codes_less(v_codes codes, int zero)
+{
     return _mm256_sub_epi8(codes, _mm256_set1_epi8((char)zero));
 }
 
-static inline __m128i load_half(const char *p)
+static inline v_real v_float_codes(v_codes codes, const int t)
 {
-    return _mm_loadu_si128((const __m128i *)(const void *)p);
+    return v_byte(_mm256_castsi256_ps(codes), t);
 }
 
-static inline v_quads v_load_quads(const char *p)
+typedef int v_table;
+
+static inline v_table v_begin_nibbles(int zero) { return zero; }
+
+static inline v_real v_float_nibbles(v_codes codes, const int t, v_table zero)
 {
-    return _mm256_cvtepi8_epi16(load_half(p));
+    return v_float_codes(v_codes_less(v_narrow_codes(codes, codes, t / 4, 0), zero),
+                         t % 4);
 }
 
-static inline v_quads v_narrow_quads(const char *p, const char *above, const int i,
-                                     const int n, int zero)
+static inline v_dots v_begin_dots(int32_t begin)
 {
-    v_quads codes = _mm256_cvtepu8_epi16(load_half(p));
+    __m256i one_of_two = _mm256_set1_epi64x((uint32_t)begin);
+    return (v_dots){one_of_two, one_of_two};
+}
 
-    codes = i % 2 == 0 ? _mm256_and_si256(codes, _mm256_set1_epi16(15))
-                       : _mm256_srli_epi16(codes, 4);
-    if (n > 0) {
-        const int shift = n * i - 4;
-        v_quads high = _mm256_cvtepu8_epi16(load_half(above));
-        high = shift > 0 ? _mm256_srli_epi16(high, shift)
-                         : _mm256_slli_epi16(high, -shift);
-        high = _mm256_and_si256(high, _mm256_set1_epi16((short)(((1 << n) - 1) << 4)));
-        codes = _mm256_or_si256(codes, high);
-    }
-    return _mm256_sub_epi16(codes, _mm256_set1_epi16((short)zero));
+static inline v_quads v_quads_of(v_codes codes, const bool wide)
+{
+    (void)wide;
+    return (v_quads){_mm256_cvtepi8_epi16(_mm256_castsi256_si128(codes)),
+                     _mm256_cvtepi8_epi16(_mm256_extracti128_si256(codes, 1))};
 }
 
 static inline void v_store_ready(code *p, v_quads quads)
 {
-    _mm256_storeu_si256((__m256i *)(void *)p, quads);
+    _mm256_storeu_si256((__m256i *)(void *)p, quads.low);
+    _mm256_storeu_si256((__m256i *)(void *)(p + 16), quads.high);
 }
 
 static inline v_quads v_load_ready(const code *p)
 {
-    return _mm256_loadu_si256((const __m256i *)(const void *)p);
+    return (v_quads){_mm256_loadu_si256((const __m256i *)(const void *)p),
+                     _mm256_loadu_si256((const __m256i *)(const void *)(p + 16))};
 }
 
 static inline void v_store_terms(term *p, v_real a)
@@ -98,23 +102,12 @@ static inline v_four v_load_four(const term *p)
 
 static inline v_dots v_add_dots(v_dots sum, v_quads w, v_four x)
 {
-    return _mm256_add_epi32(sum, _mm256_madd_epi16(w, x));
+    return (v_dots){_mm256_add_epi32(sum.low, _mm256_madd_epi16(w.low, x)),
+                    _mm256_add_epi32(sum.high, _mm256_madd_epi16(w.high, x))};
 }
 
-static inline v_real v_float_dots(const v_dots sums[DOTS])
+static inline v_real v_float_dots(v_dots sum)
 {
-    __m256i halves = _mm256_hadd_epi32(sums[0], sums[1]); /* columns 0 1 4 5 2 3 6 7 */
+    __m256i halves = _mm256_hadd_epi32(sum.low, sum.high); /* columns 0 1 4 5 2 3 6 7 */
     return _mm256_cvtepi32_ps(_mm256_permute4x64_epi64(halves, 0xd8));
-}
-
-static inline v_real v_float_codes(v_bytes quads, int t)
-{
-    __m256i left = _mm256_slli_epi32(quads, 24 - 8 * t);
-    return _mm256_cvtepi32_ps(_mm256_srai_epi32(left, 24));
-}
-
-static inline v_real v_float_bytes(const int8_t *p)
-{
-    __m128i bytes = _mm_loadl_epi64((const __m128i *)(const void *)p);
-    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
 }

@@ -1,78 +1,50 @@
 /* The vocabulary of integer products with AVX-512 F, BW, DQ and VL: codes widen to 16 bits.
  * What each function must do is written in vec/scalar_int8.h. */
-#include <immintrin.h>
+#include "vec/avx512_codes.h"
+
 #include <stdint.h>
 #include <string.h>
 
 typedef int16_t term;
 typedef int16_t code;
-typedef __m512i v_dots; /* two sums for each of 8 columns */
-typedef __m512i v_quads;
+typedef struct {
+    __m512i low, high; /* two sums for each of 8 columns */
+} v_dots;
+typedef struct {
+    __m512i low, high;
+} v_quads;
 typedef __m512i v_four;
-typedef __m512i v_bytes;
 
-enum { DOTS = 2, OFFSET = 0 };
+enum { OFFSET = 0 };
+
+static inline v_real v_float_codes(v_codes codes, const int t)
+{
+    return v_byte(_mm512_castsi512_ps(codes), t);
+}
 
 static inline v_dots v_begin_dots(int32_t begin)
 {
-    (void)begin; /* which is 0 */
-    return _mm512_setzero_si512();
+    __m512i one_of_two = _mm512_set1_epi64((uint32_t)begin);
+    return (v_dots){one_of_two, one_of_two};
 }
 
-static inline v_bytes v_load_bytes(const char *p) { return _mm512_loadu_si512(p); }
-
-static inline v_bytes v_narrow_bytes(const char *p, const char *above, const int i,
-                                     const int n, int zero)
+static inline v_quads v_quads_of(v_codes codes, const bool wide)
 {
-    v_bytes codes = v_load_bytes(p);
-
-    codes = i % 2 == 0 ? codes : _mm512_srli_epi16(codes, 4);
-    codes = _mm512_and_si512(codes, _mm512_set1_epi8(15));
-    if (n > 0) {
-        const int shift = n * i - 4;
-        v_bytes high = v_load_bytes(above);
-        high = shift > 0 ? _mm512_srli_epi32(high, (unsigned)shift)
-                         : _mm512_slli_epi32(high, (unsigned)-shift);
-        high = _mm512_and_si512(high, _mm512_set1_epi8((char)(((1 << n) - 1) << 4)));
-        codes = _mm512_or_si512(codes, high);
-    }
-    return _mm512_sub_epi8(codes, _mm512_set1_epi8((char)zero));
-}
-
-static inline __m256i load_half(const char *p)
-{
-    return _mm256_loadu_si256((const __m256i *)(const void *)p);
-}
-
-static inline v_quads v_load_quads(const char *p)
-{
-    return _mm512_cvtepi8_epi16(load_half(p));
-}
-
-static inline v_quads v_narrow_quads(const char *p, const char *above, const int i,
-                                     const int n, int zero)
-{
-    v_quads codes = _mm512_cvtepu8_epi16(load_half(p));
-
-    codes = i % 2 == 0 ? _mm512_and_si512(codes, _mm512_set1_epi16(15))
-                       : _mm512_srli_epi16(codes, 4);
-    if (n > 0) {
-        const int shift = n * i - 4;
-        v_quads high = _mm512_cvtepu8_epi16(load_half(above));
-        high = shift > 0 ? _mm512_srli_epi32(high, (unsigned)shift)
-                         : _mm512_slli_epi32(high, (unsigned)-shift);
-        high = _mm512_and_si512(high, _mm512_set1_epi16((short)(((1 << n) - 1) << 4)));
-        codes = _mm512_or_si512(codes, high);
-    }
-    return _mm512_sub_epi16(codes, _mm512_set1_epi16((short)zero));
+    (void)wide;
+    return (v_quads){_mm512_cvtepi8_epi16(_mm512_castsi512_si256(codes)),
+                     _mm512_cvtepi8_epi16(_mm512_extracti64x4_epi64(codes, 1))};
 }
 
 static inline void v_store_ready(code *p, v_quads quads)
 {
-    _mm512_storeu_si512(p, quads);
+    _mm512_storeu_si512(p, quads.low);
+    _mm512_storeu_si512(p + 32, quads.high);
 }
 
-static inline v_quads v_load_ready(const code *p) { return _mm512_loadu_si512(p); }
+static inline v_quads v_load_ready(const code *p)
+{
+    return (v_quads){_mm512_loadu_si512(p), _mm512_loadu_si512(p + 32)};
+}
 
 static inline void v_store_terms(term *p, v_real a)
 {
@@ -89,27 +61,16 @@ static inline v_four v_load_four(const term *p)
 
 static inline v_dots v_add_dots(v_dots sum, v_quads w, v_four x)
 {
-    return _mm512_add_epi32(sum, _mm512_madd_epi16(w, x));
+    return (v_dots){_mm512_add_epi32(sum.low, _mm512_madd_epi16(w.low, x)),
+                    _mm512_add_epi32(sum.high, _mm512_madd_epi16(w.high, x))};
 }
 
-static inline v_real v_float_dots(const v_dots sums[DOTS])
+static inline v_real v_float_dots(v_dots sum)
 {
     const __m512i even =
         _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
     const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
     return _mm512_cvtepi32_ps(
-        _mm512_add_epi32(_mm512_permutex2var_epi32(sums[0], even, sums[1]),
-                         _mm512_permutex2var_epi32(sums[0], odd, sums[1])));
-}
-
-static inline v_real v_float_codes(v_bytes quads, int t)
-{
-    __m512i left = _mm512_slli_epi32(quads, (unsigned)(24 - 8 * t));
-    return _mm512_cvtepi32_ps(_mm512_srai_epi32(left, 24));
-}
-
-static inline v_real v_float_bytes(const int8_t *p)
-{
-    __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)p);
-    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
+        _mm512_add_epi32(_mm512_permutex2var_epi32(sum.low, even, sum.high),
+                         _mm512_permutex2var_epi32(sum.low, odd, sum.high)));
 }

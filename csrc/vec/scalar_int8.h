@@ -1,6 +1,6 @@
 /* The vocabulary of integer products, in plain C. This is the definition: every other header
  * of integers gives the same sums. A quad is four codes, of as many rows of W in one column,
- * next to each other; vectors have those of LANES / DOTS columns. */
+ * next to each other; vectors have those of LANES columns. */
 #include <stdint.h>
 
 typedef int8_t term; /* a number of a row of x, as it waits for products */
@@ -8,41 +8,62 @@ typedef int8_t code; /* of W, the same */
 typedef int32_t v_dots;
 typedef struct {
     int8_t of[4];
-} v_quads;
-typedef v_quads v_four;
-typedef v_quads v_bytes; /* quads of LANES columns, that become floats */
+} v_codes; /* quads as they lie in memory, or narrow ones as bytes, which are not negative */
+typedef v_codes v_quads; /* as products take them */
+typedef v_codes v_four;
 
-/* So many vectors of sums are LANES columns'; so much is added to codes as products take them.
- * What that adds to a sum is taken away where it begins. */
-enum { DOTS = 1, OFFSET = 0 };
+/* So much is added to codes of 8 bits as products take them. What that adds to a sum is taken
+ * away where it begins. */
+enum { OFFSET = 0 };
 
-static inline v_dots v_begin_dots(int32_t begin) { return begin; }
-
-static inline v_bytes v_load_bytes(const char *p)
+static inline v_codes v_load_codes(const char *p)
 {
-    return (v_bytes){{(int8_t)p[0], (int8_t)p[1], (int8_t)p[2], (int8_t)p[3]}};
+    return (v_codes){{(int8_t)p[0], (int8_t)p[1], (int8_t)p[2], (int8_t)p[3]}};
 }
 
-/* Codes of fewer bits, less `zero`: quads number i of a unit of rows. Four bits are halves of
- * the bytes at p, upper ones where i is odd; n more are in those at `above`, from bit n i on. */
-static inline v_bytes v_narrow_bytes(const char *p, const char *above, const int i,
-                                     const int n, int zero)
-{
-    v_bytes codes;
+/* Do loads stay before this, in order? Then their vectors take registers, of which some CPUs have
+ * too few. */
+static inline bool v_keep_loads(void) { return false; }
 
+/* Codes of fewer bits: quads number i of a unit of rows. Four bits are halves of
+ * bytes, upper ones where i is odd; n more are in those above, from bit n i on. */
+static inline v_codes v_narrow_codes(v_codes codes, v_codes above, const int i,
+                                     const int n)
+{
     for (int t = 0; t < 4; t++) {
-        int high = n == 0 ? 0 : above[t] >> n * i & ((1 << n) - 1);
-        codes.of[t] = (int8_t)((high << 4 | (p[t] >> i % 2 * 4 & 15)) - zero);
+        int high = n == 0 ? 0 : (uint8_t)above.of[t] >> n * i & ((1 << n) - 1);
+        codes.of[t] = (int8_t)(high << 4 | (codes.of[t] >> i % 2 * 4 & 15));
     }
     return codes;
 }
 
-/* The same for products of integers. */
-static inline v_quads v_load_quads(const char *p) { return v_load_bytes(p); }
-static inline v_quads v_narrow_quads(const char *p, const char *above, const int i,
-                                     const int n, int zero)
+/* Codes less `zero`. */
+static inline v_codes v_codes_less(v_codes codes, int zero)
 {
-    return v_narrow_bytes(p, above, i, n, zero);
+    for (int t = 0; t < 4; t++) {
+        codes.of[t] = (int8_t)(codes.of[t] - zero);
+    }
+    return codes;
+}
+
+/* Code number t of quads, as floats. */
+static inline v_real v_float_codes(v_codes codes, const int t) { return codes.of[t]; }
+
+/* The same, less zero, of two quads of 4 bits as they lie in memory. */
+typedef int v_table;
+static inline v_table v_begin_nibbles(int zero) { return zero; }
+static inline v_real v_float_nibbles(v_codes codes, const int t, v_table zero)
+{
+    return (real)((codes.of[t % 4] >> t / 4 * 4 & 15) - zero);
+}
+
+static inline v_dots v_begin_dots(int32_t begin) { return begin; }
+
+/* Quads for products of integers. `wide` are those of 8 bits. */
+static inline v_quads v_quads_of(v_codes codes, const bool wide)
+{
+    (void)wide;
+    return codes;
 }
 
 /* Quads that were made ready. */
@@ -72,10 +93,4 @@ static inline v_dots v_add_dots(v_dots sum, v_quads w, v_four x)
 }
 
 /* LANES columns' sums as floats, rounded to nearest. */
-static inline v_real v_float_dots(const v_dots sums[DOTS]) { return (float)sums[0]; }
-
-/* Code number t of LANES columns' quads, as floats. */
-static inline v_real v_float_codes(v_bytes quads, int t) { return quads.of[t]; }
-
-/* LANES bytes as floats. */
-static inline v_real v_float_bytes(const int8_t *p) { return *p; }
+static inline v_real v_float_dots(v_dots sum) { return (float)sum; }

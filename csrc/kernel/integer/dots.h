@@ -21,16 +21,22 @@ add_dots(const integer_product *m, const int n_rows, const int n_reals, ptrdiff_
 
     load_outputs(m, sums, n_rows, n_reals, r, column, m->is_first);
     for (ptrdiff_t p = 0, left = m->n; left > 0; p++, left -= m->part) {
-        v_dots dots[INT8_ROWS][PANEL_REALS * DOTS];
+        v_dots dots[INT8_ROWS][PANEL_REALS];
         UNROLLED for (int i = 0; i < n_rows; i++)
         {
-            UNROLLED for (int j = 0; j < n_reals * DOTS; j++)
+            UNROLLED for (int j = 0; j < n_reals; j++)
             {
                 dots[i][j] = v_begin_dots(m->begins[(r + i) * m->n_parts + p]);
             }
         }
         for (ptrdiff_t k = left < m->part ? left : m->part; k > 0;
              k -= n_terms, codes += step, x += n_terms) {
+            packed_step packed[PANEL_REALS];
+            if (form != READY && n_rows == 1) {
+                next = stream_step(packed, codes, n_reals, form, next);
+            } else if (form != READY) {
+                load_step(packed, codes, n_reals, form);
+            }
             UNROLLED for (int q = 0; q < n_quads; q++)
             {
                 const code *row = (const code *)(const void *)codes + q * QUAD_ROW;
@@ -39,12 +45,13 @@ add_dots(const integer_product *m, const int n_rows, const int n_reals, ptrdiff_
                 {
                     four[i] = v_load_four(x + i * m->row + q * ATTN_QUAD);
                 }
-                UNROLLED for (int j = 0; j < n_reals * DOTS; j++)
+                UNROLLED for (int j = 0; j < n_reals; j++)
                 {
-                    const ptrdiff_t at = j * QUADS_CODES;
+                    const ptrdiff_t at = j * VECTOR_CODES;
                     v_quads w = form == READY
                                     ? v_load_ready(row + at)
-                                    : load_quads(codes + at, q, form, m->zero);
+                                    : v_quads_of(quads_in(&packed[j], q, form),
+                                                 form == CODES_8);
                     if (makes) {
                         v_store_ready(ready + q * QUAD_ROW + at, w);
                     }
@@ -57,13 +64,14 @@ add_dots(const integer_product *m, const int n_rows, const int n_reals, ptrdiff_
             ready += n_quads * QUAD_ROW;
             next = prefetch_lines(next, n_lines);
         }
-        UNROLLED for (int i = 0; i < n_rows; i++)
+        UNROLLED for (int j = 0; j < n_reals; j++)
         {
-            UNROLLED for (int j = 0; j < n_reals; j++)
+            part_factors f =
+                load_part(m, p, column + j * LANES, form == READY || n_rows > 1);
+            UNROLLED for (int i = 0; i < n_rows; i++)
             {
-                v_real products = v_float_dots(dots[i] + j * DOTS);
-                sums[i][j] = add_part(m, p * PANEL + column + j * LANES, r + i, p,
-                                      products, sums[i][j]);
+                v_real products = v_float_dots(dots[i][j]);
+                sums[i][j] = add_part(m, f, r + i, p, products, sums[i][j]);
             }
         }
     }
@@ -77,7 +85,7 @@ add_row_of_integers(const integer_product *m, ptrdiff_t r, const code_form form)
     const char *next = (const char *)m->codes + AHEAD;
 
     for (ptrdiff_t k = 0; k < PANEL; k += INT8_ONE * LANES) {
-        add_dots(m, 1, INT8_ONE, r, k, form, false, next, lines_of(form));
+        add_dots(m, 1, INT8_ONE, r, k, form, false, next, 0);
     }
 }
 

@@ -31,32 +31,68 @@ add_products(const integer_product *m, ptrdiff_t n, code_form form)
     add_integers(m, n, form);
 }
 
-/* Adds what a chunk of a panel, from a part on, adds to n rows of the output. */
+/* A panel's scales or minimums from a group on. */
+static attn_factors
+factors_from(const integer_work *w, attn_factors f, ptrdiff_t panel, ptrdiff_t group)
+{
+    ptrdiff_t n_groups = attn_divide_up(w->l->n_in, w->q->group);
+    ptrdiff_t at = (panel * n_groups + group) * PANEL;
+
+    if (f.coarse != NULL) {
+        f.fine += at;
+        f.coarse += panel * attn_divide_up(n_groups, w->q->groups_per_block) * PANEL;
+    } else if (f.fine != NULL) {
+        f.fine += at * attn_storage_of(f.dtype)->bytes;
+    }
+    return f;
+}
+
+/* Converts the factors of n parts, which many rows share. */
 static void
-add_chunk(integer_work *w, ptrdiff_t panel, ptrdiff_t part, ptrdiff_t n, float *output)
+convert_factors(const integer_work *w, integer_product *m, ptrdiff_t n)
+{
+    float *scale = w->factors, *minimum = scale + w->chunk * PANEL;
+
+    for (ptrdiff_t p = 0; p < n; p++) {
+        for (int i = 0; i < PANEL; i += LANES) {
+            part_factors f = load_part(m, p, i, false);
+            v_store(scale + p * PANEL + i, f.scale);
+            v_store(minimum + p * PANEL + i, f.minimum);
+        }
+    }
+    m->scale = (attn_factors){.fine = (const char *)scale, .dtype = ATTN_F32};
+    if (m->minimum.fine != NULL) {
+        m->minimum = (attn_factors){.fine = (const char *)minimum, .dtype = ATTN_F32};
+    }
+}
+
+/* Adds what n_parts of a panel, from a part on, add to n rows of the output. */
+static void
+add_chunk(integer_work *w, ptrdiff_t panel, ptrdiff_t part, ptrdiff_t n_parts,
+          ptrdiff_t n, float *output)
 {
     const attn_quantized *q = w->q;
-    ptrdiff_t n_parts = w->n_parts - part < w->chunk ? w->n_parts - part : w->chunk;
     ptrdiff_t group = part * w->part / q->group;
     ptrdiff_t at = (panel * w->n_code_rows + part * w->part) * PANEL;
     code_form form = form_of(q);
-    integer_product m = {
-        .codes = q->codes + at * q->bits / 8,
-        .ready = w->ready,
-        .bits = q->bits,
-        .zero = q->zero,
-        .n = rows_of_parts(w, part, n_parts),
-        .part = w->part,
-        .scale = fetch_factors(w, &q->scale, panel, group, n_parts, w->factors),
-        .row = w->row,
-        .n_parts = w->n_parts,
-        .minimum_by = w->minimum_by + part,
-        .output = output,
-        .is_first = part == 0};
+    integer_product m = {.codes = q->codes + at * q->bits / 8,
+                         .ready = w->ready,
+                         .bits = q->bits,
+                         .zero = q->zero,
+                         .n = rows_of_parts(w, part, n_parts),
+                         .part = w->part,
+                         .scale = factors_from(w, q->scale, panel, group),
+                         .minimum = factors_from(w, q->minimum, panel, group),
+                         .group = group,
+                         .groups_per_block = q->groups_per_block,
+                         .row = w->row,
+                         .n_parts = w->n_parts,
+                         .minimum_by = w->minimum_by + part,
+                         .output = output,
+                         .is_first = part == 0};
 
-    if (q->minimum.fine != NULL) {
-        m.minimum = fetch_factors(w, &q->minimum, panel, group, n_parts,
-                                  w->factors + w->chunk * PANEL);
+    if (n >= SHARED_FROM) {
+        convert_factors(w, &m, n_parts);
     }
     if (!q->rounds_rows) {
         m.reals = w->reals + part * w->part;
@@ -73,15 +109,28 @@ add_chunk(integer_work *w, ptrdiff_t panel, ptrdiff_t part, ptrdiff_t n, float *
     add_products(&m, n, form);
 }
 
+/* How many parts are multiplied at a time. A row alone reads a panel only once, so that none of it
+ * needs to stay in the cache. */
+static ptrdiff_t
+chunk_for(const integer_work *w, ptrdiff_t n)
+{
+    bool once = n == 1 && (!w->q->rounds_rows || INT8_ONE == PANEL_REALS);
+
+    return once && w->part == w->q->group ? w->n_parts : w->chunk;
+}
+
 /* The sums of n rows that are loaded with a panel. */
 static void
 multiply_panel(integer_work *w, ptrdiff_t panel, ptrdiff_t n, float *output)
 {
+    ptrdiff_t chunk = chunk_for(w, n);
+
     for (ptrdiff_t r = 0; r < n && w->n_parts == 0; r++) {
         memset(output + r * OUTPUT_ROW, 0, PANEL * sizeof *output);
     }
-    for (ptrdiff_t part = 0; part < w->n_parts; part += w->chunk) {
-        add_chunk(w, panel, part, n, output);
+    for (ptrdiff_t part = 0; part < w->n_parts; part += chunk) {
+        ptrdiff_t n_parts = attn_part_of(w->n_parts, chunk, part / chunk);
+        add_chunk(w, panel, part, n_parts, n, output);
     }
 }
 

@@ -11,10 +11,11 @@ typedef struct {
     void *ready;       /* the same, or room for them */
     int bits, zero;    /* of these codes */
     ptrdiff_t n, part; /* rows of W in all parts, and in one; the last may be shorter */
-    const float *scale;   /* (parts, PANEL) */
-    const float *minimum; /* (parts, PANEL), or NULL */
-    const term *terms;    /* of the first row, from the chunk on, or */
-    const float *reals;   /* what it is unless rounded; then from row to row */
+    attn_factors scale, minimum; /* from the first part on, but `coarse` */
+    ptrdiff_t group;             /* of the first part */
+    ptrdiff_t groups_per_block;
+    const term *terms;  /* of the first row, from the chunk on, or */
+    const float *reals; /* what it is unless rounded; then from row to row */
     ptrdiff_t row;
     const float *scales, *minimum_by; /* of the first row */
     const int32_t *begins;
@@ -56,21 +57,49 @@ store_outputs(const integer_product *m, v_real sums[][PANEL_REALS], const int n_
     }
 }
 
-/* sum plus a part's products of row r, times scales, and its minimums. `at` is that of the part's
- * scales in the chunk, from the column on. */
+/* What a part's sums of LANES columns are multiplied by. */
+typedef struct {
+    v_real scale, minimum;
+} part_factors;
+
+/* They are float32 where many rows share them, after convert_factors. */
+static INLINE part_factors
+load_part(const integer_product *m, ptrdiff_t part, ptrdiff_t column,
+          const bool converted)
+{
+    ptrdiff_t block = 0, at = part * PANEL + column;
+    part_factors f = {.minimum = v_set1(0)};
+
+    if (converted) {
+        f.scale = v_load((const float *)(const void *)m->scale.fine + at);
+        if (m->minimum.fine != NULL) {
+            f.minimum = v_load((const float *)(const void *)m->minimum.fine + at);
+        }
+        return f;
+    }
+    if (m->scale.coarse != NULL || m->minimum.coarse != NULL) {
+        block = (m->group + part) / m->groups_per_block;
+    }
+    f.scale = load_factors(&m->scale, part, column, block);
+    if (m->minimum.fine != NULL) {
+        f.minimum = load_factors(&m->minimum, part, column, block);
+    }
+    return f;
+}
+
+/* sum plus a part's products of row r, times scales, and its minimums. */
 static INLINE v_real
-add_part(const integer_product *m, ptrdiff_t at, ptrdiff_t r, ptrdiff_t part,
+add_part(const integer_product *m, part_factors f, ptrdiff_t r, ptrdiff_t part,
          v_real products, v_real sum)
 {
-    v_real scale = v_load(m->scale + at);
+    ptrdiff_t at = r * m->n_parts + part;
 
     if (m->terms != NULL) {
-        scale = v_mul(v_set1(m->scales[r * m->n_parts + part]), scale);
+        f.scale = v_mul(v_set1(m->scales[at]), f.scale);
     }
-    sum = v_fma(scale, products, sum);
-    if (m->minimum != NULL) {
-        sum = v_fma(v_load(m->minimum + at),
-                    v_set1(m->minimum_by[r * m->n_parts + part]), sum);
+    sum = v_fma(f.scale, products, sum);
+    if (m->minimum.fine != NULL) {
+        sum = v_fma(f.minimum, v_set1(m->minimum_by[at]), sum);
     }
     return sum;
 }
@@ -80,24 +109,6 @@ static INLINE ptrdiff_t
 step_of(const code_form form, const ptrdiff_t ready)
 {
     return QUAD_ROW * (form == READY ? QUADS * ready : rows_of_quads(form));
-}
-
-/* Cache lines of such a step, of packed codes. */
-static INLINE int
-lines_of(const code_form form)
-{
-    return form == READY ? 0 : QUAD_ROW * rows_of_quads(form) / LINE;
-}
-
-/* Prefetches n lines; returns where the next one is. */
-static INLINE const char *
-prefetch_lines(const char *next, const int n)
-{
-    UNROLLED for (int i = 0; i < n; i++, next += LINE)
-    {
-        __builtin_prefetch(next, 0, 2);
-    }
-    return next;
 }
 
 #endif

@@ -4,6 +4,17 @@
 
 #include "kernel/integer/product.h"
 
+/* LANES columns' numbers in row t of a step. */
+static INLINE v_real
+numbers_in(const packed_step *w, const int t, const code_form form, int zero,
+           v_table table)
+{
+    return form == CODES_4
+               ? v_float_nibbles(w->rows[0], t, table)
+               : v_float_codes(signed_quads_in(w, t / ATTN_QUAD, form, zero),
+                               t % ATTN_QUAD);
+}
+
 /* n_rows from row r on, n_reals vectors of columns from `column` on. */
 static INLINE void
 add_reals(const integer_product *m, const int n_rows, const int n_reals, ptrdiff_t r,
@@ -11,6 +22,7 @@ add_reals(const integer_product *m, const int n_rows, const int n_reals, ptrdiff
 {
     const ptrdiff_t step = step_of(form, sizeof(float));
     const int n_terms = quads_of(form) * ATTN_QUAD;
+    const v_table table = v_begin_nibbles(m->zero);
     const char *codes = form == READY ? (const char *)((const float *)m->ready + column)
                                       : m->codes + column * ATTN_QUAD;
     const char *next = codes + AHEAD;
@@ -29,6 +41,10 @@ add_reals(const integer_product *m, const int n_rows, const int n_reals, ptrdiff
         }
         for (ptrdiff_t k = left < m->part ? left : m->part; k > 0;
              k -= n_terms, codes += step, x += n_terms) {
+            packed_step packed[PANEL_REALS];
+            if (form != READY) {
+                next = stream_step(packed, codes, n_reals, form, next);
+            }
             UNROLLED for (int t = 0; t < n_terms; t++)
             {
                 v_real w[PANEL_REALS];
@@ -37,9 +53,7 @@ add_reals(const integer_product *m, const int n_rows, const int n_reals, ptrdiff
                     const float *ready = (const float *)(const void *)codes;
                     w[j] = form == READY
                                ? v_load(ready + t * PANEL + j * LANES)
-                               : v_float_codes(load_bytes(codes + j * BYTES_CODES,
-                                                          t / ATTN_QUAD, form, m->zero),
-                                               t % ATTN_QUAD);
+                               : numbers_in(&packed[j], t, form, m->zero, table);
                 }
                 UNROLLED for (int i = 0; i < n_rows; i++)
                 {
@@ -50,16 +64,13 @@ add_reals(const integer_product *m, const int n_rows, const int n_reals, ptrdiff
                     }
                 }
             }
-            if (form != READY) {
-                next = prefetch_lines(next, lines_of(form));
-            }
         }
-        UNROLLED for (int i = 0; i < n_rows; i++)
+        UNROLLED for (int j = 0; j < n_reals; j++)
         {
-            UNROLLED for (int j = 0; j < n_reals; j++)
+            part_factors f = load_part(m, p, column + j * LANES, form == READY);
+            UNROLLED for (int i = 0; i < n_rows; i++)
             {
-                sums[i][j] = add_part(m, p * PANEL + column + j * LANES, r + i, p,
-                                      chains[i][j], sums[i][j]);
+                sums[i][j] = add_part(m, f, r + i, p, chains[i][j], sums[i][j]);
             }
         }
     }
@@ -68,11 +79,11 @@ add_reals(const integer_product *m, const int n_rows, const int n_reals, ptrdiff
 
 /* The floats of LANES columns in four rows. */
 static INLINE void
-store_codes(float *to, v_bytes bytes)
+store_codes(float *to, v_codes codes)
 {
     UNROLLED for (int t = 0; t < ATTN_QUAD; t++)
     {
-        v_store(to + t * PANEL, v_float_codes(bytes, t));
+        v_store(to + t * PANEL, v_float_codes(codes, t));
     }
 }
 
@@ -85,10 +96,13 @@ make_floats_ready(const integer_product *m, const code_form form)
     float *to = m->ready;
 
     for (ptrdiff_t k = m->n; k > 0; k -= quads_of(form) * ATTN_QUAD, from += step) {
+        packed_step w[PANEL_REALS];
+        load_step(w, from, PANEL_REALS, form);
         UNROLLED for (int i = 0; i < quads_of(form); i++, to += QUAD_ROW)
         {
-            for (int j = 0; j < PANEL; j += LANES) {
-                store_codes(to + j, load_bytes(from + j * ATTN_QUAD, i, form, m->zero));
+            UNROLLED for (int j = 0; j < PANEL_REALS; j++)
+            {
+                store_codes(to + j * LANES, signed_quads_in(&w[j], i, form, m->zero));
             }
         }
     }

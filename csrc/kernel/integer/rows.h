@@ -101,6 +101,7 @@ static void
 round_row(integer_work *w, ptrdiff_t r, const float *x)
 {
     float *scales = w->scales + r * w->n_parts;
+    int32_t offset = w->q->bits == 8 ? OFFSET : w->q->zero; /* of codes in products */
 
     for (ptrdiff_t p = 0; p < w->n_parts; p++) {
         scales[p] = largest_of(x + p * w->part, rows_of_parts(w, p, 1)) / 127;
@@ -109,7 +110,7 @@ round_row(integer_work *w, ptrdiff_t r, const float *x)
         ptrdiff_t at = p * w->part, sum = r * w->n_parts + p;
         int32_t total = round_numbers(w->terms + r * w->row + at, x + at,
                                       rows_of_parts(w, p, 1), &scales[p]);
-        w->begins[sum] = -OFFSET * total;
+        w->begins[sum] = -offset * total;
         if (w->q->minimum.fine != NULL) {
             w->minimum_by[sum] = scales[p] * (float)total;
         }

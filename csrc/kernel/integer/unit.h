@@ -5,7 +5,7 @@
 
 #include "kernel/integer/product.h"
 
-/* Makes codes ready, with zeros beyond their rows. */
+/* Makes codes ready, less zero, with zeros beyond their rows. */
 static INLINE void
 make_codes_ready(const integer_product *m, const code_form form)
 {
@@ -14,10 +14,14 @@ make_codes_ready(const integer_product *m, const code_form form)
     code *to = m->ready;
 
     for (ptrdiff_t k = m->n; k > 0; k -= quads_of(form) * ATTN_QUAD, from += step) {
+        packed_step w[PANEL_REALS];
+        load_step(w, from, PANEL_REALS, form);
         UNROLLED for (int i = 0; i < quads_of(form); i++, to += QUAD_ROW)
         {
-            for (int j = 0; j < QUAD_ROW; j += QUADS_CODES) {
-                v_store_ready(to + j, load_quads(from + j, i, form, m->zero));
+            UNROLLED for (int j = 0; j < PANEL_REALS; j++)
+            {
+                u_store_codes(to + j * VECTOR_CODES,
+                              signed_quads_in(&w[j], i, form, m->zero));
             }
         }
     }
@@ -42,9 +46,9 @@ add_unit_sums(const integer_product *m, const int32_t *sums, ptrdiff_t r, ptrdif
         load_outputs(m, row, 1, PANEL_REALS, i, 0, m->is_first && part == 0);
         UNROLLED for (int j = 0; j < PANEL_REALS; j++)
         {
-            v_dots dots = v_load_dots(sums + j * LANES);
-            row[0][j] = add_part(m, part * PANEL + j * LANES, i, part,
-                                 v_float_dots(&dots), row[0][j]);
+            v_real products = v_float_dots(v_load_dots(sums + j * LANES));
+            part_factors f = load_part(m, part, j * LANES, true);
+            row[0][j] = add_part(m, f, i, part, products, row[0][j]);
         }
         store_outputs(m, row, 1, PANEL_REALS, i, 0);
     }

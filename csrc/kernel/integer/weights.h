@@ -1,15 +1,15 @@
-/* The codes, scales and minimums of a chunk of a panel: n parts of a panel's columns. */
+/* The codes, scales and minimums of a chunk of a panel, as they lie in memory. */
 #ifndef ATTN_KERNEL_INTEGER_WEIGHTS_H
 #define ATTN_KERNEL_INTEGER_WEIGHTS_H
 
 #include "kernel/integer/task.h"
 
 enum {
-    QUADS_CODES = LANES * ATTN_QUAD / DOTS, /* of a vector of quads */
-    BYTES_CODES = LANES * ATTN_QUAD,        /* of a vector of bytes, for floats */
-    QUADS = ATTN_CODE_ROWS / ATTN_QUAD,     /* of a column in a step, at least */
-    LINE = 64,                              /* bytes that are prefetched at a time, */
-    AHEAD = 4096 /* and that far ahead of what one row takes from memory */
+    VECTOR_CODES = LANES * ATTN_QUAD,   /* of LANES columns' quads */
+    QUADS = ATTN_CODE_ROWS / ATTN_QUAD, /* of a column in a step, at least */
+    MOST_CODE_ROWS = 5,                 /* of such quads in a step, packed: of 5 bits */
+    LINE = 64,                          /* bytes that are prefetched at a time, */
+    AHEAD = 4096                        /* and how far ahead of what a row reads */
 };
 
 /* Bits of narrow codes that are above the fourth. */
@@ -34,75 +34,84 @@ rows_of_quads(const code_form form)
     return form == CODES_8 ? QUADS : quads_of(form) / 2 + (bits_above(form) > 0);
 }
 
-/* LANES columns' quads number i of a step, of packed codes, from a column on. */
-static INLINE v_bytes
-load_bytes(const char *codes, const int i, const code_form form, int zero)
+/* Prefetches n lines; returns where the next one is. */
+static INLINE const char *
+prefetch_lines(const char *next, const int n)
 {
-    const char *above = codes + quads_of(form) / 2 * QUAD_ROW;
-
-    return form == CODES_8 ? v_load_bytes(codes + i * QUAD_ROW)
-                           : v_narrow_bytes(codes + i / 2 * QUAD_ROW, above, i,
-                                            bits_above(form), zero);
-}
-
-/* The same for products of integers, of LANES / DOTS columns. */
-static INLINE v_quads
-load_quads(const char *codes, const int i, const code_form form, int zero)
-{
-    const char *above = codes + quads_of(form) / 2 * QUAD_ROW;
-
-    return form == CODES_8 ? v_load_quads(codes + i * QUAD_ROW)
-                           : v_narrow_quads(codes + i / 2 * QUAD_ROW, above, i,
-                                            bits_above(form), zero);
-}
-
-/* n numbers of float16, as floats; the next ones in memory are a later chunk's. */
-static void
-convert_halves(float *to, const uint16_t *from, ptrdiff_t n)
-{
-    for (ptrdiff_t i = 0; i < n; i += LANES) {
-        __builtin_prefetch(from + i + AHEAD / 2, 0, 2);
-        v_store(to + i, v_load_f16(from + i));
+    UNROLLED for (int i = 0; i < n; i++, next += LINE)
+    {
+        __builtin_prefetch(next, 0, 2);
     }
+    return next;
 }
 
-/* A panel's factors of n groups that have two levels. */
-static void
-multiply_levels(const integer_work *w, const attn_factors *f, ptrdiff_t panel,
-                ptrdiff_t group, ptrdiff_t n, float *to)
-{
-    ptrdiff_t n_groups = attn_divide_up(w->l->n_in, w->q->group);
-    ptrdiff_t each = w->q->groups_per_block;
-    const int8_t *fine = (const int8_t *)f->fine + (panel * n_groups + group) * PANEL;
-    const uint16_t *blocks = f->coarse + panel * attn_divide_up(n_groups, each) * PANEL;
+/* LANES columns' packed codes of a step. */
+typedef struct {
+    v_codes rows[MOST_CODE_ROWS];
+} packed_step;
 
-    for (ptrdiff_t g = group; g < group + n; g++, to += PANEL, fine += PANEL) {
-        const uint16_t *coarse = blocks + g / each * PANEL;
-        __builtin_prefetch(fine + AHEAD, 0, 2);
-        __builtin_prefetch(coarse + AHEAD / 2, 0, 2);
-        for (int i = 0; i < PANEL; i += LANES) {
-            v_real x = v_float_bytes(fine + i);
-            v_store(to + i, v_mul(v_load_f16(coarse + i), x));
+/* Those of n_reals vectors. */
+static INLINE void
+load_step(packed_step *w, const char *codes, const int n_reals, const code_form form)
+{
+    UNROLLED for (int i = 0; i < rows_of_quads(form); i++, codes += QUAD_ROW)
+    {
+        UNROLLED for (int j = 0; j < n_reals; j++)
+        {
+            w[j].rows[i] = v_load_codes(codes + j * VECTOR_CODES);
         }
     }
 }
 
-/* A panel's scales or minimums of n groups: where they lie, or in `to`. */
-static const float *
-fetch_factors(const integer_work *w, const attn_factors *f, ptrdiff_t panel,
-              ptrdiff_t group, ptrdiff_t n, float *to)
+/* The same for a row alone, which waits for memory. CPUs prefetch lines that are read in order by
+ * themselves, faster than they are told to; but bits above are needed before what lies before them.
+ * Returns what to prefetch next. */
+static INLINE const char *
+stream_step(packed_step *w, const char *codes, const int n_reals, const code_form form,
+            const char *next)
 {
-    ptrdiff_t n_groups = attn_divide_up(w->l->n_in, w->q->group);
-    ptrdiff_t at = (panel * n_groups + group) * PANEL;
+    load_step(w, codes, n_reals, form);
+    if (v_keep_loads() || bits_above(form) == 0) {
+        return next;
+    }
+    return prefetch_lines(next, QUAD_ROW * rows_of_quads(form) / LINE);
+}
+
+/* Quads number i of them. */
+static INLINE v_codes
+quads_in(const packed_step *w, const int i, const code_form form)
+{
+    return form == CODES_8
+               ? w->rows[i]
+               : v_narrow_codes(w->rows[i / 2], w->rows[rows_of_quads(form) - 1], i,
+                                bits_above(form));
+}
+
+/* The same less zero, as signed bytes. */
+static INLINE v_codes
+signed_quads_in(const packed_step *w, const int i, const code_form form, int zero)
+{
+    v_codes quads = quads_in(w, i, form);
+    return form == CODES_8 ? quads : v_codes_less(quads, zero);
+}
+
+/* Scales or minimums of group number p of a chunk, from a column of its panel on. */
+static INLINE v_real
+load_factors(const attn_factors *f, ptrdiff_t p, ptrdiff_t column, ptrdiff_t block)
+{
+    ptrdiff_t at = p * PANEL + column;
 
     if (f->coarse != NULL) {
-        multiply_levels(w, f, panel, group, n, to);
-    } else if (f->dtype == ATTN_F32) {
-        return (const float *)(const void *)f->fine + at;
-    } else {
-        convert_halves(to, (const uint16_t *)(const void *)f->fine + at, n * PANEL);
+        const int8_t *fine = (const int8_t *)f->fine + at;
+        __builtin_prefetch(fine + AHEAD, 0, 2);
+        return v_mul(v_load_f16(f->coarse + block * PANEL + column), v_load_i8(fine));
     }
-    return to;
+    if (f->dtype == ATTN_F16) {
+        const uint16_t *fine = (const uint16_t *)(const void *)f->fine + at;
+        __builtin_prefetch(fine + AHEAD / 2, 0, 2);
+        return v_load_f16(fine);
+    }
+    return v_load((const float *)(const void *)f->fine + at);
 }
 
 #endif

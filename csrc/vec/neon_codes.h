@@ -1,0 +1,82 @@
+/* Codes of quantised matrices, for both vocabularies of integer products with NEON. What each
+ * function must do is written in vec/scalar_int8.h. */
+#include <arm_neon.h>
+#include <stdint.h>
+#include <string.h>
+
+typedef int8_t term;
+typedef int8_t code;
+typedef int8x16_t v_codes;
+typedef int8x16_t v_quads;
+typedef int8x16_t v_four;
+
+enum { OFFSET = 0 };
+
+static inline v_codes v_load_codes(const char *p)
+{
+    return vld1q_s8((const int8_t *)p);
+}
+
+static inline bool v_keep_loads(void) { return false; }
+
+static inline v_codes v_narrow_codes(v_codes codes, v_codes above, const int i,
+                                     const int n)
+{
+    uint8x16_t bits = vreinterpretq_u8_s8(codes);
+
+    bits = i % 2 == 0 ? vandq_u8(bits, vdupq_n_u8(15)) : vshrq_n_u8(bits, 4);
+    if (n > 0) {
+        uint8x16_t high =
+            vshlq_u8(vreinterpretq_u8_s8(above), vdupq_n_s8((int8_t)(4 - n * i)));
+        high = vandq_u8(high, vdupq_n_u8((uint8_t)(((1 << n) - 1) << 4)));
+        bits = vorrq_u8(bits, high);
+    }
+    return vreinterpretq_s8_u8(bits);
+}
+
+static inline v_codes v_codes_less(v_codes codes, int zero)
+{
+    return vsubq_s8(codes, vdupq_n_s8((int8_t)zero));
+}
+
+static inline v_real v_float_codes(v_codes codes, const int t)
+{
+    return v_byte(vreinterpretq_f32_s8(codes), t);
+}
+
+typedef int v_table;
+
+static inline v_table v_begin_nibbles(int zero) { return zero; }
+
+static inline v_real v_float_nibbles(v_codes codes, const int t, v_table zero)
+{
+    uint8x16_t x = vreinterpretq_u8_s8(codes);
+
+    x = t < 4 ? vandq_u8(x, vdupq_n_u8(15)) : vshrq_n_u8(x, 4);
+    return v_float_codes(v_codes_less(vreinterpretq_s8_u8(x), zero), t % 4);
+}
+
+static inline v_quads v_quads_of(v_codes codes, const bool wide)
+{
+    (void)wide;
+    return codes;
+}
+
+static inline void v_store_ready(code *p, v_quads quads) { vst1q_s8(p, quads); }
+
+static inline v_quads v_load_ready(const code *p) { return vld1q_s8(p); }
+
+static inline void v_store_terms(term *p, v_real a)
+{
+    int16x4_t halves = vmovn_s32(vcvtq_s32_f32(a));
+    int8x8_t bytes = vmovn_s16(vcombine_s16(halves, halves));
+    int32_t four = vget_lane_s32(vreinterpret_s32_s8(bytes), 0);
+    memcpy(p, &four, sizeof four);
+}
+
+static inline v_four v_load_four(const term *p)
+{
+    int32_t four;
+    memcpy(&four, p, sizeof four);
+    return vreinterpretq_s8_s32(vdupq_n_s32(four));
+}
