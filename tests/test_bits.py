@@ -17,10 +17,13 @@ from support.calls import (
     TIERS,
     everything,
     has_rounded_weights,
+    needs_test_hooks,
     on_tier,
     threads_for_any_work,
 )
 from support.comparisons import assert_same_bits
+
+from attnpy import _attnpy, attention
 
 THREADS = (1, 2, 3, 7)
 N_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 15, 16, 17, 31, 32, 33, 63, 64, 65)
@@ -93,6 +96,34 @@ def test_every_tier_has_those_bits_for_any_head_dimension(compare_tier, problem)
             compare_tier(problem(1, n_queries, 19, dim, 2))
             compare_tier(problem(1, n_queries, 48, dim, 2))
             compare_tier(problem(1, n_queries, 19, 2, dim))
+
+
+@pytest.mark.quick(dtype=("float32",))
+@needs_test_hooks
+def test_narrow_tiles_change_no_bit(problem):
+    masks = np.tril(np.ones((70, 150), bool)), np.arange(150) < np.arange(70)[:, None]
+    options = [{"causal": True}, {"causal": "top_left", "softcap": 2.0}]
+    options += [{"mask": mask} for mask in masks]
+    options += [
+        {"mask": masks[0], "bias": standard_normal(70, 150)},
+        {"window": (9, 3)},
+    ]
+    query, key, value = problem(2, 70, 150, 65, 40)
+    hidden = value.copy()
+    hidden[:, 60] = np.inf
+
+    def results():
+        for more in options:
+            yield everything(attention, query, key, value, **more)
+            yield everything(attention, query, key, hidden, **more)
+
+    before = _attnpy.set_tuning("narrow_tiles", False)
+    expected = list(results())
+    assert _attnpy.set_tuning("narrow_tiles", True) is False
+    actual = list(results())
+    _attnpy.set_tuning("narrow_tiles", before)
+    for one, other in zip(actual, expected, strict=True):
+        assert_same_bits(one, other)
 
 
 def test_every_tier_has_those_bits_for_numbers_of_any_size(compare_tier, problem):

@@ -184,6 +184,14 @@ attn_cpu_repays_reading_bursts(void)
     return attn_cpu_has_avx512() && !is_of_intel() && !is_zen5_or_later();
 }
 
+/* Zen 4 starts one 512-bit multiply-add in a cycle and two loads. CPUs that start two of each
+ * have no load left for the vector itself. */
+bool
+attn_cpu_repays_narrow_tiles(void)
+{
+    return attn_cpu_has_avx512() && !is_of_intel() && !is_zen5_or_later();
+}
+
 uint32_t
 attn_fp_control_reset(void)
 {
@@ -268,6 +276,12 @@ attn_cpu_repays_reading_halves_once(void)
 
 bool
 attn_cpu_repays_reading_bursts(void)
+{
+    return false;
+}
+
+bool
+attn_cpu_repays_narrow_tiles(void)
 {
     return false;
 }

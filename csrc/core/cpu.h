@@ -25,6 +25,10 @@ bool attn_cpu_repays_reading_halves_once(void);
 /* Is it best to read a group of keys or values in order before it is read in another? */
 bool attn_cpu_repays_reading_bursts(void);
 
+/* Do products of a single vector of rows, with a load for each multiply-add, run at the full
+ * rate? */
+bool attn_cpu_repays_narrow_tiles(void);
+
 /* Sets the control word to the default: round to nearest, subnormals kept, exceptions
  * masked. Returns the former one. */
 uint32_t attn_fp_control_reset(void);

@@ -13,6 +13,7 @@ static bool (*const repays[])(void) = {
     [ATTN_TUNE_READ_ONCE] = attn_cpu_repays_reading_once,
     [ATTN_TUNE_READ_HALVES_ONCE] = attn_cpu_repays_reading_halves_once,
     [ATTN_TUNE_READ_BURSTS] = attn_cpu_repays_reading_bursts,
+    [ATTN_TUNE_NARROW_TILES] = attn_cpu_repays_narrow_tiles,
 };
 
 /* The CPU is identified once: that takes longer than a small product. */

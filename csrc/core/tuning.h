@@ -9,6 +9,7 @@ typedef enum {
     ATTN_TUNE_READ_ONCE, /* what is read once is prefetched past the larger caches */
     ATTN_TUNE_READ_HALVES_ONCE, /* so are keys and values of float16 */
     ATTN_TUNE_READ_BURSTS, /* those from memory are read in order before they are used */
+    ATTN_TUNE_NARROW_TILES, /* half a tile leaves out what only the other half sees */
     ATTN_N_TUNINGS
 } attn_tuning;
 

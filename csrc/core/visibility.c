@@ -213,9 +213,13 @@ attn_transpose_bits(const attn_key_bits keys, ptrdiff_t n_keys,
                     uint64_t rows[ATTN_BLOCK])
 {
     for (ptrdiff_t w = 0; w * 64 < n_keys; w++) {
+        uint64_t all = ~UINT64_C(0);
         for (ptrdiff_t r = 0; r < ATTN_TASK_ROWS; r++) {
             rows[w * 64 + r] = keys[r][w];
+            all &= keys[r][w];
         }
-        transpose_64(rows + w * 64);
+        if (all != ~UINT64_C(0)) {
+            transpose_64(rows + w * 64);
+        }
     }
 }

@@ -35,7 +35,8 @@ PyDoc_STRVAR(
     "'many_rows' take the form that is for these, or whether what is "
     "'read_once', or only float16 keys and values ('read_halves_once'), are "
     "prefetched past the larger caches, or whether keys and values are read in "
-    "order first ('read_bursts'); return the former value.");
+    "order first ('read_bursts'), or whether half a tile leaves out what only the "
+    "other half sees ('narrow_tiles'); return the former value.");
 
 static PyObject *
 set_tuning(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
@@ -44,7 +45,8 @@ set_tuning(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
                                         [ATTN_TUNE_READ_ONCE] = "read_once",
                                         [ATTN_TUNE_READ_HALVES_ONCE] =
                                             "read_halves_once",
-                                        [ATTN_TUNE_READ_BURSTS] = "read_bursts"};
+                                        [ATTN_TUNE_READ_BURSTS] = "read_bursts",
+                                        [ATTN_TUNE_NARROW_TILES] = "narrow_tiles"};
 
     (void)module;
     if (py_check_count(n_arguments, 2, 2) < 0) {
@@ -62,8 +64,8 @@ set_tuning(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
     }
     return PyErr_Format(
         PyExc_ValueError,
-        "name: expected 'many_rows', 'read_once', 'read_halves_once' or "
-        "'read_bursts', got %R",
+        "name: expected 'many_rows', 'read_once', 'read_halves_once', 'read_bursts' or "
+        "'narrow_tiles', got %R",
         arguments[0]);
 }
 

@@ -6,6 +6,25 @@
 #include "kernel/attention/tile_form/scores.h"
 #include "kernel/gemm/tiles.h"
 
+/* The products of a span's keys with a tile's queries; without those at its end that only the
+ * vectors behind the first see, for the first. */
+static void
+multiply_span(tile_product m, const span *s, int n_vec)
+{
+    ptrdiff_t n = s->narrow - s->first;
+
+    m.base.n_rows = n;
+    multiply(m, n_vec);
+    if (n < s->n) {
+        m.base.c += n * m.base.c_row + LANES;
+        m.base.a.at += n * m.base.a.row;
+        m.base.b += LANES * sizeof(operand);
+        m.base.n_rows = s->n - n;
+        m.next[0].n_rows = m.next[1].n_rows = 0;
+        multiply(m, n_vec - 1);
+    }
+}
+
 /* The products of queries and keys of each span; `seen` is all of them. */
 static void
 multiply_scores(work *w, const block *b, const span *spans, const span *seen)
@@ -26,7 +45,7 @@ multiply_scores(work *w, const block *b, const span *spans, const span *seen)
             if (spans[t].n == 0) {
                 continue;
             }
-            multiply(
+            multiply_span(
                 (tile_product){
                     .base = {.c = scores_of(w, t),
                              .c_row = WIDTH,
@@ -34,11 +53,10 @@ multiply_scores(work *w, const block *b, const span *spans, const span *seen)
                                    keys.row},
                              .b = (const char *)query,
                              .b_row = WIDTH * sizeof(operand),
-                             .n_rows = spans[t].n,
                              .n_steps = (n_columns + TERMS - 1) / TERMS},
                     .add = d > 0,
                     .next = {due[0], due[1]}},
-                tile_vectors(&w->rows, t));
+                &spans[t], tile_vectors(&w->rows, t));
             due[0].n_rows = due[1].n_rows = 0;
         }
         d += ATTN_DIM_BLOCK;
@@ -90,8 +108,19 @@ add_values(work *w, const block *b, int tile, const span *s, const value_slab *v
         .keep = w->rescale + (ptrdiff_t)tile * WIDTH,
         .next = {next[0], next[1]}};
 
-    if (values->finite || !s->masked) {
-        multiply_transposed(m, tile_vectors(&w->rows, tile));
+    int n_vec = tile_vectors(&w->rows, tile);
+
+    if ((values->finite || !s->masked) && s->narrow < s->first + s->n) {
+        tile_product one = m;
+        one.base.n_steps = (s->narrow - s->first) / TERMS;
+        multiply_transposed(one, 1);
+        m.base.c += LANES;
+        m.base.b += LANES * sizeof(real);
+        m.keep += LANES;
+        m.next[0].n_rows = m.next[1].n_rows = 0;
+        multiply_transposed(m, n_vec - 1);
+    } else if (values->finite || !s->masked) {
+        multiply_transposed(m, n_vec);
     } else {
         add_seen_values(w, tile, &m, s->first - b->first);
     }

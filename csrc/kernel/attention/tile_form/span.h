@@ -2,6 +2,7 @@
 #ifndef ATTN_KERNEL_ATTENTION_TILE_FORM_SPAN_H
 #define ATTN_KERNEL_ATTENTION_TILE_FORM_SPAN_H
 
+#include "core/tuning.h"
 #include "kernel/attention/block.h"
 
 /* The part of a block that rows of one tile may see: keys first .. first + n - 1, as
@@ -11,6 +12,7 @@ typedef struct {
     ptrdiff_t n;
     bool masked; /* some of these rows may not see some of these keys, */
     ptrdiff_t hidden, end_hidden; /* which lie from the one up to the other */
+    ptrdiff_t narrow; /* the end of what products with the first vector of rows need */
 } span;
 
 /* Bits first .. end - 1 of a word, for first < 64. */
@@ -21,6 +23,23 @@ bits_between(ptrdiff_t first, ptrdiff_t end)
     return below_end & ~UINT64_C(0) << first;
 }
 
+/* The bit behind the last that is set. */
+static ptrdiff_t
+end_of_bits(const uint64_t words[ATTN_BLOCK_WORDS])
+{
+    ptrdiff_t end = 0;
+
+    for (int i = 0; i < ATTN_BLOCK_WORDS; i++) {
+        if (words[i] != 0) {
+            end = i * 64 + 64 - __builtin_clzll(words[i]);
+        }
+    }
+    return end;
+}
+
+/* Products of a single vector need so many rows to keep the units busy. */
+enum { NARROWS = PANEL_ROWS >= 8 && TILE_VECTORS == 2 && !HAS_UNIT };
+
 /* Trims keys at both ends of the block that no row of the tile may see, SUM_TERMS at a
  * time. */
 static span
@@ -28,9 +47,10 @@ tile_span(const task_rows *t, const block *b, int tile)
 {
     ptrdiff_t n_keys = b->end - b->first;
     ptrdiff_t first = n_keys, end = 0, hidden = n_keys, end_hidden = 0;
+    ptrdiff_t narrow = n_keys;
 
     if (b->coverage == ATTN_SEE_ALL) {
-        return (span){b->first, n_keys, false, b->end, b->first};
+        return (span){b->first, n_keys, false, b->end, b->first, b->end};
     }
     uint64_t any[ATTN_BLOCK_WORDS] = {0}, all[ATTN_BLOCK_WORDS];
     memset(all, 0xff, sizeof all);
@@ -40,13 +60,16 @@ tile_span(const task_rows *t, const block *b, int tile)
             any[i] |= t->see[(ptrdiff_t)tile * WIDTH + r][i];
             all[i] &= t->see[(ptrdiff_t)tile * WIDTH + r][i];
         }
+        if (r == LANES - 1) {
+            narrow = end_of_bits(any);
+        }
     }
     for (int i = 0; i < ATTN_BLOCK_WORDS; i++) {
         if (any[i] != 0) {
             first = least(first, i * 64 + __builtin_ctzll(any[i]));
-            end = i * 64 + 64 - __builtin_clzll(any[i]);
         }
     }
+    end = end_of_bits(any);
     first = first / SUM_TERMS * SUM_TERMS;
     end = least(round_up(end, SUM_TERMS), n_keys);
     for (int i = 0; i < ATTN_BLOCK_WORDS; i++) {
@@ -58,15 +81,19 @@ tile_span(const task_rows *t, const block *b, int tile)
             end_hidden = i * 64 + 64 - __builtin_clzll(wanted);
         }
     }
-    return (span){b->first + first, most(end - first, 0), hidden < end_hidden,
-                  b->first + hidden, b->first + end_hidden};
+    narrow = most(round_up(narrow, SUM_TERMS), first);
+    if (end - narrow < LANES || !NARROWS || !attn_get_tuning(ATTN_TUNE_NARROW_TILES)) {
+        narrow = most(end, first);
+    }
+    return (span){b->first + first,  most(end - first, 0),  hidden < end_hidden,
+                  b->first + hidden, b->first + end_hidden, b->first + narrow};
 }
 
 /* The spans of all tiles; returns the keys that they cover together. */
 static NOINLINE span
 open_spans(const task_rows *t, const block *b, span *spans)
 {
-    span all = {b->end, 0, false, b->end, b->first};
+    span all = {b->end, 0, false, b->end, b->first, b->end};
     ptrdiff_t end = b->first;
 
     for (int tile = 0; tile < t->n_tiles; tile++) {
