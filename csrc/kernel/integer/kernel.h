@@ -55,7 +55,7 @@ convert_factors(const integer_work *w, integer_product *m, ptrdiff_t n)
 
     for (ptrdiff_t p = 0; p < n; p++) {
         for (int i = 0; i < PANEL; i += LANES) {
-            part_factors f = load_part(m, p, i, false);
+            part_factors f = load_part(m, p, i, false, true);
             v_store(scale + p * PANEL + i, f.scale);
             v_store(minimum + p * PANEL + i, f.minimum);
         }

@@ -62,27 +62,45 @@ typedef struct {
     v_real scale, minimum;
 } part_factors;
 
-/* They are float32 where many rows share them, after convert_factors. */
+/* As they lie in memory. */
 static INLINE part_factors
-load_part(const integer_product *m, ptrdiff_t part, ptrdiff_t column,
-          const bool converted)
+convert_part(const integer_product *m, ptrdiff_t part, ptrdiff_t column)
 {
-    ptrdiff_t block = 0, at = part * PANEL + column;
+    ptrdiff_t block = 0;
     part_factors f = {.minimum = v_set1(0)};
 
-    if (converted) {
-        f.scale = v_load((const float *)(const void *)m->scale.fine + at);
-        if (m->minimum.fine != NULL) {
-            f.minimum = v_load((const float *)(const void *)m->minimum.fine + at);
-        }
-        return f;
-    }
     if (m->scale.coarse != NULL || m->minimum.coarse != NULL) {
         block = (m->group + part) / m->groups_per_block;
     }
     f.scale = load_factors(&m->scale, part, column, block);
     if (m->minimum.fine != NULL) {
         f.minimum = load_factors(&m->minimum, part, column, block);
+    }
+    return f;
+}
+
+/* The same, short: for parts that take long. */
+static NOINLINE part_factors
+call_convert_part(const integer_product *m, ptrdiff_t part, ptrdiff_t column)
+{
+    return convert_part(m, part, column);
+}
+
+/* They are float32 where many rows share them, after convert_factors. */
+static INLINE part_factors
+load_part(const integer_product *m, ptrdiff_t part, ptrdiff_t column,
+          const bool converted, const bool calls)
+{
+    ptrdiff_t at = part * PANEL + column;
+    part_factors f = {.minimum = v_set1(0)};
+
+    if (!converted) {
+        return calls ? call_convert_part(m, part, column)
+                     : convert_part(m, part, column);
+    }
+    f.scale = v_load((const float *)(const void *)m->scale.fine + at);
+    if (m->minimum.fine != NULL) {
+        f.minimum = v_load((const float *)(const void *)m->minimum.fine + at);
     }
     return f;
 }

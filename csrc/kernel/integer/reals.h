@@ -67,7 +67,7 @@ add_reals(const integer_product *m, const int n_rows, const int n_reals, ptrdiff
         }
         UNROLLED for (int j = 0; j < n_reals; j++)
         {
-            part_factors f = load_part(m, p, column + j * LANES, form == READY);
+            part_factors f = load_part(m, p, column + j * LANES, form == READY, true);
             UNROLLED for (int i = 0; i < n_rows; i++)
             {
                 sums[i][j] = add_part(m, f, r + i, p, chains[i][j], sums[i][j]);

@@ -47,7 +47,7 @@ add_unit_sums(const integer_product *m, const int32_t *sums, ptrdiff_t r, ptrdif
         UNROLLED for (int j = 0; j < PANEL_REALS; j++)
         {
             v_real products = v_float_dots(v_load_dots(sums + j * LANES));
-            part_factors f = load_part(m, part, j * LANES, true);
+            part_factors f = load_part(m, part, j * LANES, true, false);
             row[0][j] = add_part(m, f, i, part, products, row[0][j]);
         }
         store_outputs(m, row, 1, PANEL_REALS, i, 0);
