@@ -52,10 +52,13 @@ warnings_as_errors = [
 ]
 link_args = ["-pthread"]
 # Python's own flags ask for debugging information, 3 MB of it; CFLAGS=-g keeps it, and
-# the names of functions, for profilers and debuggers.
+# the names of functions, for profilers and debuggers. Tables to unwind the stack, 0.07
+# MB, serve no one else: nothing here throws, and a thread that ends within a call ends
+# without them.
 if "-g" not in os.environ.get("CFLAGS", "").split():
     compile_args.append("-g0")
     if sys.platform == "linux":
+        compile_args.append("-fno-asynchronous-unwind-tables")
         link_args.append("-Wl,--strip-all")
 if os.environ.get("ATTNPY_WERROR") == "1":
     compile_args += warnings_as_errors
