@@ -41,20 +41,20 @@ typedef struct {
  * form they are lanes, n_lanes of them, whole vectors, in lines of `line` lanes. */
 typedef struct {
     attn_byte_rows bytes;
-    const char
-        *codes; /* row form: (n_rows, code_row) of int16; tile form: (pairs, line) of
-                          * two, of neighbouring dimensions or keys */
+    /* Row form: (n_rows, code_row) of int16; tile form: (pairs, line) of two, of neighbouring
+     * dimensions or keys. */
+    const char *codes;
     ptrdiff_t code_row; /* codes from row to row */
     ptrdiff_t line;     /* floats from row to row of the result, or from line to line */
     int n_rows, n_lanes;
     const float *factor;      /* of scores: (rows) unit * scale / back */
     const float *scale;       /* of scores: (n) the keys' */
     const float *unit, *back; /* of values: (rows), the second as what to multiply by */
-    const float
-        *keep; /* tile form, of values: (line) what the sums so far are multiplied by,
-                        * or NULL: there are none */
-    float *
-        sums; /* scores (rows, line) or (keys, line); values (rows, line) or (Dv, line) */
+    /* Tile form, of values: (line) what the sums so far are multiplied by, or NULL: there are
+     * none. */
+    const float *keep;
+    /* Scores (rows, line) or (keys, line); values (rows, line) or (Dv, line). */
+    float *sums;
 } attn_byte_product;
 
 typedef struct {

@@ -175,9 +175,9 @@ attn_cpu_repays_reading_halves_once(void)
 
 /* Zen 4 holds too few misses of the first-level cache at a time to hide those of rows that are
  * read side by side, or of prefetches; its second-level cache prefetches what is read in
- * order, the more so the faster it is asked for. Decoding keys from memory is 1.2 to 1.8
- * times as fast with one query head for each key head. Zen 5 is faster by reading once. On Intel's CPUs this was not
- * measured. */
+ * order, the more so the faster it is asked for. Decoding keys from memory is 1.2 to 1.8 times
+ * as fast with one query head for each key head. Zen 5 is faster by reading once. On Intel's
+ * CPUs this was not measured. */
 bool
 attn_cpu_repays_reading_bursts(void)
 {

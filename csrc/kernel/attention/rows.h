@@ -15,10 +15,10 @@ typedef struct {
     int n_tiles;
     ptrdiff_t from, to;  /* keys that some row may see */
     ptrdiff_t key_width; /* operands of a row of query or key */
-    operand
-        *query;  /* (tiles, key_width, WIDTH); row form: (rows, key_width). Where keys
-                          * are bytes, codes in the first half of (rows, key_width) */
-    real *pairs; /* tile form: (tiles, key_width / 2, WIDTH) pairs of these */
+    /* (tiles, key_width, WIDTH); row form: (rows, key_width). Where keys are bytes, codes in
+     * the first half of (rows, key_width). */
+    operand *query;
+    real *pairs; /* tile form: (tiles, key_width / 2, WIDTH) pairs of these codes */
     const attn_byte_kernel *bytes; /* the tier's */
     real factor[ATTN_TASK_ROWS]; /* what their products with bytes are multiplied by */
     uint64_t odd_rows;           /* a bit for each row that has no codes */
