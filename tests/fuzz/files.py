@@ -400,7 +400,7 @@ def run_decoder(rng, folder, verbose):
 
 def run_reader(rng, folder, verbose):
     """The folder of any class that reads one, spoiled."""
-    name = one_of(rng, (*readers.WRITE,))
+    name = one_of(rng, (*readers.WRITABLE,))
     readers.WRITE[name](folder)
     spoil(rng, folder, verbose)
     options = {**readers.OPTIONS.get(name, {})}

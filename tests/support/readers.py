@@ -1,6 +1,7 @@
 """A small folder for each class that reads one, and a call of what it reads."""
 
 import functools
+import importlib.util
 import json
 
 import numpy as np
@@ -63,6 +64,10 @@ WRITE = {
         sentences.write_with_head, token_classifier=True
     ),
 }
+# What can be written here: PyTorch writes a head of M3 as its users have it.
+WRITABLE = [
+    name for name in WRITE if name != "M3Encoder" or importlib.util.find_spec("torch")
+]
 OPTIONS = {
     "BertEncoder": {"pooler": False},
     "ImageEncoder": {"classifier": True},
