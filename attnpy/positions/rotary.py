@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from attnpy._typing import Array
 
-# The size of the largest tables that are kept for later calls, 8 of them.
+# The size of the largest tables that are kept for later calls, 4 of them.
 KEPT_ANGLES = 1 << 18
 ROWS = 64  # that are made when a single one is asked for
 
@@ -478,7 +478,7 @@ def _tables(
     )
 
 
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=4)
 def _cos_sin(
     positions: bytes,
     kind: np.dtype[Any],

@@ -1,5 +1,7 @@
 """A right call of every function of the extension module, with all its arguments."""
 
+from types import SimpleNamespace
+
 import numpy as np
 
 from attnpy import _attnpy, quantize
@@ -114,6 +116,7 @@ def right_calls(n=3, d=4, dtype=np.float32):
         "activate_vjp": [
             (ones(2, n, d), ones(2, n, d), "gelu", ones(2, n, d), 1, None)
         ],
+        "gate": [(print, None, print, SimpleNamespace(blocks=[]), [], set())],
         "set_num_threads": [(2,)],
         "set_portable": [(False,)],
         "spin_time": [(None,)],
