@@ -66,8 +66,8 @@ add_dots(const integer_product *m, const int n_rows, const int n_reals, ptrdiff_
         }
         UNROLLED for (int j = 0; j < n_reals; j++)
         {
-            part_factors f = load_part(m, p, column + j * LANES,
-                                       form == READY || makes, !ARE_BYTES);
+            part_factors f =
+                load_part(m, p, column + j * LANES, form == READY || makes, !ARE_BYTES);
             UNROLLED for (int i = 0; i < n_rows; i++)
             {
                 v_real products = v_float_dots(dots[i][j]);
