@@ -3,6 +3,7 @@
 
 #include "core/half.h"
 #include "core/limits.h"
+#include "core/tasks.h"
 
 #include <assert.h>
 
@@ -41,7 +42,7 @@ factor_at(const attn_factors *f, ptrdiff_t panel, ptrdiff_t n_groups, ptrdiff_t 
     ptrdiff_t at = (panel * n_groups + group) * ATTN_PANEL_COLUMNS + column;
 
     if (f->coarse != NULL) {
-        ptrdiff_t n_blocks = (n_groups + groups_per_block - 1) / groups_per_block;
+        ptrdiff_t n_blocks = attn_divide_up(n_groups, groups_per_block);
         ptrdiff_t block = panel * n_blocks + group / groups_per_block;
         return (float)((const int8_t *)f->fine)[at] *
                attn_from_f16(f->coarse[block * ATTN_PANEL_COLUMNS + column]);
@@ -56,7 +57,7 @@ attn_dequantize_column(const attn_quantized *q, ptrdiff_t n_rows, ptrdiff_t colu
                        float *to)
 {
     ptrdiff_t panel = column / ATTN_PANEL_COLUMNS, within = column % ATTN_PANEL_COLUMNS;
-    ptrdiff_t n_groups = (n_rows + q->group - 1) / q->group;
+    ptrdiff_t n_groups = attn_divide_up(n_rows, q->group);
     ptrdiff_t n_bytes =
         attn_code_rows(n_rows, q->bits) * q->bits / 8 * ATTN_PANEL_COLUMNS;
     const uint8_t *codes =
