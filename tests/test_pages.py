@@ -27,6 +27,7 @@ NEEDS = {
     "coming_from_pytorch": ("torch",),
     "dtypes": ("ml_dtypes",),
     "language_models": ("gguf", "jinja2", "tokenizers"),
+    "one_prompt_many_questions": ("safetensors",),
     "quantised_weights": ("safetensors",),
     "threads": ("threadpoolctl",),
     "training": ("safetensors",),
