@@ -97,6 +97,25 @@ def scheme_of(config: object) -> Scheme:
     if isinstance(sparsity, Mapping) and sparsity.get("format") == "dense":
         config = {**config, "sparsity_config": None}  # its zeros are stored
     faults = _faults(config, GENERAL, HARMLESS, "")
+    group = _only_group(config, faults)
+    form = group.get("format") or config.get("format")
+    if form not in FORMATS:
+        faults.append(f"expected format = {' or '.join(FORMATS)}, got {quoted(form)}")
+    known = "weights", "input_activations", "targets", "format"
+    faults += _faults(group, {"output_activations": (None,)}, known, "")
+    weights, inputs = group.get("weights"), group.get("input_activations")
+    if not isinstance(weights, Mapping):
+        raise _refused([*faults, f"expected weights in it, got {quoted(weights)}"])
+    faults += _faults(weights, WEIGHTS, HARMLESS_OF_PARTS, "weights.")
+    if inputs is not None:
+        faults += _faults_of_inputs(inputs, weights)
+    if faults:
+        raise _refused(faults)
+    return _scheme(weights, str(form), inputs is not None)
+
+
+def _only_group(config: Mapping[str, Any], faults: list[str]) -> Mapping[str, Any]:
+    """Return the only one of ``config_groups``, or refuse the configuration."""
     groups = config.get("config_groups")
     if not isinstance(groups, Mapping) or len(groups) != 1:
         found = len(groups) if isinstance(groups, Mapping) else quoted(groups)
@@ -105,29 +124,26 @@ def scheme_of(config: object) -> Scheme:
     if not isinstance(group, Mapping):
         fault = f"expected a mapping in config_groups, got {quoted(group)}"
         raise _refused([*faults, fault])
-    form = group.get("format") or config.get("format")
-    if form not in FORMATS:
-        faults.append(f"expected format = {' or '.join(FORMATS)}, got {quoted(form)}")
-    parts = {"output_activations": (None,)}
-    known = "weights", "input_activations", "targets", "format"
-    faults += _faults(group, parts, known, "")
-    weights, inputs = group.get("weights"), group.get("input_activations")
-    if not isinstance(weights, Mapping):
-        raise _refused([*faults, f"expected weights in it, got {quoted(weights)}"])
-    faults += _faults(weights, WEIGHTS, HARMLESS_OF_PARTS, "weights.")
-    if inputs is not None:
-        if not isinstance(inputs, Mapping):
-            inputs = {"type": inputs}
-        faults += _faults(inputs, ACTIVATIONS, HARMLESS_OF_PARTS, "input_activations.")
-        if weights.get("strategy") == "group":
-            faults.append(
-                "expected weights.strategy = channel or tensor with input_activations, "
-                "got group"
-            )
-    if faults:
-        raise _refused(faults)
+    return group
+
+
+def _faults_of_inputs(inputs: object, weights: Mapping[str, Any]) -> list[str]:
+    """Return what is not as it has to be in ``input_activations``."""
+    fields = inputs if isinstance(inputs, Mapping) else {"type": inputs}
+    faults = _faults(fields, ACTIVATIONS, HARMLESS_OF_PARTS, "input_activations.")
+    if weights.get("strategy") == "group":
+        faults.append(
+            "expected weights.strategy = channel or tensor with input_activations, "
+            "got group"
+        )
+    return faults
+
+
+def _scheme(weights: Mapping[str, Any], form: str, rounds_rows: bool) -> Scheme:
+    """Return the scheme of fields each of which is read, if they fit together."""
     bits, each = weights["num_bits"], weights.get("group_size")
-    if weights["strategy"] != "group" and each not in (None, -1):
+    in_groups = weights["strategy"] == "group"
+    if not in_groups and each not in (None, -1):
         raise _refused(
             [
                 "expected weights.strategy = group with weights.group_size = "
@@ -136,12 +152,13 @@ def scheme_of(config: object) -> Scheme:
         )
     if bits == 4 and form == "int-quantized":
         raise _refused(["expected format = pack-quantized with 4 bits"])
-    group = MOST_ROWS[bits]
-    if weights["strategy"] == "group":
-        group = _group(bits, each)
-    else:
-        each = None
-    return Scheme(bits, group, each, form == "pack-quantized", inputs is not None)
+    return Scheme(
+        bits=bits,
+        group=_group(bits, each) if in_groups else MOST_ROWS[bits],
+        each=each if in_groups else None,
+        is_packed=form == "pack-quantized",
+        rounds_rows=rounds_rows,
+    )
 
 
 def _faults(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import fnmatch
 import functools
 import math
@@ -180,12 +181,103 @@ def fill(
     `kept` is asked first whether it has dealt with an array, by name and target.
     `n_heads` are those that alternate in some families' arrays.
     """
+    pairs = _paired(own, tensors, table, prefix, no_scores, head)
+    n_bytes = sum(array.nbytes for pair in pairs for array in pair.target.parameters)
+    with _progress.bar(progress, n_bytes, "B") as done:
+        while pairs:  # and not a loop over them, so that each is freed at its end
+            pair = pairs.popleft()
+            alternating = n_heads if pair.by_head else 1
+            if kept is not None and alternating == 1 and kept(pair.name, pair.target):
+                done(sum(array.nbytes for array in pair.target.parameters))
+                continue
+            _copy(pair.tensors, pair.name, pair.target, done, alternating)
+            while filled is not None and pair.target.parameters:
+                filled(pair.target.parameters.pop())
+    for name, parameter in own.items():
+        if name.endswith(table.one_less) and isinstance(parameter, np.ndarray):
+            parameter += np.asarray(1, parameter.dtype)
+
+
+class Pair(NamedTuple):
+    """An array of a checkpoint, and what it fills.
+
+    Attributes
+    ----------
+    tensors : mapping of str to array_like
+        Where the array is, with the axes of its parameters.
+    name : str
+        Its name there.
+    target : Target
+    by_head : bool
+        The heads of several parameters alternate in it.
+    """
+
+    tensors: Mapping[str, ArrayLike]
+    name: str
+    target: Target
+    by_head: bool
+
+
+def _paired(
+    own: Mapping[str, Array | PanelWriter],
+    tensors: Mapping[str, ArrayLike],
+    table: Family,
+    prefix: str,
+    no_scores: bool,
+    head: Head,
+) -> collections.deque[Pair]:
+    """Find the array of each parameter, or raise an error with all faults."""
+    found, twice = _known_by(tensors, table, prefix)
     names = names_for(table, own)
-    found, unexpected = _known_by(tensors, table, prefix)
-    kept_names: Collection[str] = () if head.patterns else names
-    if kept_names and not names.keys().isdisjoint(table.masked_words):
-        kept_names = {*names, *table.tied}
-    faults = _pop_head(found, table, head, kept_names)
+    faults = _pop_head(found, table, head, _not_of_heads(table, names, head))
+    wanted = _wanted(own, table, found, names)
+    if missing := [prefix + name for name in wanted if name not in found]:
+        faults.append(f"missing {listed(missing)}")
+    others = {plain: name for plain, name in found.items() if plain not in wanted}
+    if no_scores:
+        others = {plain: others[plain] for plain in others if plain not in table.tied}
+    faults += _faults_of_others(tensors, table, found, others, twice)
+    reshaped = _with_axes(tensors, found, wanted, table.axes)
+    pairs = collections.deque(
+        Pair(
+            reshaped if found[plain] in reshaped else tensors,
+            found[plain],
+            target,
+            plain.endswith(table.by_head),
+        )
+        for plain, target in wanted.items()
+        if plain in found
+    )
+    for pair in pairs:
+        faults += _array_fault(pair.tensors, pair.name, pair.target)
+    if faults:
+        raise ValueError(f"checkpoint: {joined(faults)}")
+    if any(_describe(pair.tensors, pair.name)[1] == "bfloat16" for pair in pairs):
+        register_bfloat16()  # or an error before anything changes
+    return pairs
+
+
+def _not_of_heads(
+    table: Family, names: Mapping[str, tuple[str, ...]], head: Head
+) -> Collection[str]:
+    """Return the names that are the model's, even where a head has such a name."""
+    if head.patterns:
+        return ()
+    has_words = not names.keys().isdisjoint(table.masked_words)
+    return {*names, *table.tied} if has_words else names
+
+
+def _wanted(
+    own: Mapping[str, Array | PanelWriter],
+    table: Family,
+    found: dict[str, str],
+    names: Mapping[str, tuple[str, ...]],
+) -> dict[str, Target]:
+    """Return the names that fill the parameters, and add to those that are found.
+
+    An array may serve for another that is missing, and some may be missing: their
+    parameters are 0 already.
+    """
     wanted = targets(own, names, found)
     for name, other in table.instead.items():
         if name in wanted and name not in found and other in found:
@@ -193,51 +285,35 @@ def fill(
     for name in table.zero:
         if name not in found:
             wanted.pop(name, None)
-    if missing := [prefix + name for name in wanted if name not in found]:
-        faults.append(f"missing {listed(missing)}")
-    for plain in found:
-        if plain in wanted:
-            continue
+    return wanted
+
+
+def _faults_of_others(
+    tensors: Mapping[str, ArrayLike],
+    table: Family,
+    found: Mapping[str, str],
+    others: Mapping[str, str],
+    twice: list[str],
+) -> list[str]:
+    """Return what is wrong with arrays that fill no parameter.
+
+    `others` are their names, by those of the table; arrays in `twice` have the names of
+    others that do.
+    """
+    faults: list[str] = []
+    unexpected = [*twice]
+    for plain, name in others.items():
         if plain in table.tied:
-            if no_scores:
-                continue
             faults += _tie_fault(tensors, found, plain, table.tied[plain])
         elif _is_like(plain, table.optional):
             continue
         elif plain in table.refused:
-            faults.append(f"{named(found[plain])}: {table.refused[plain]}")
+            faults.append(f"{named(name)}: {table.refused[plain]}")
         else:
-            unexpected.append(found[plain])
+            unexpected.append(name)
     if unexpected:
         faults.append(f"unexpected {listed(sorted(unexpected))}")
-    small = _with_axes(tensors, found, wanted, table.axes)
-
-    def holder(name: str) -> Mapping[str, ArrayLike]:
-        return small if name in small else tensors
-
-    for plain, target in wanted.items():
-        if plain in found:
-            name = found[plain]
-            faults += _array_fault(holder(name), name, target)
-    if faults:
-        raise ValueError(f"checkpoint: {joined(faults)}")
-    names_found = [found[plain] for plain in wanted]
-    if "bfloat16" in {_describe(holder(name), name)[1] for name in names_found}:
-        register_bfloat16()  # or an error before anything changes
-    n_bytes = sum(p.nbytes for target in wanted.values() for p in target.parameters)
-    with _progress.bar(progress, n_bytes, "B") as done:
-        for plain in [*wanted]:
-            target = wanted.pop(plain)
-            alternating = n_heads if plain.endswith(table.by_head) else 1
-            if kept is not None and alternating == 1 and kept(found[plain], target):
-                done(sum(array.nbytes for array in target.parameters))
-                continue
-            _copy(holder(found[plain]), found[plain], target, done, alternating)
-            while filled is not None and target.parameters:
-                filled(target.parameters.pop())
-    for name, parameter in own.items():
-        if name.endswith(table.one_less) and isinstance(parameter, np.ndarray):
-            parameter += np.asarray(1, parameter.dtype)
+    return faults
 
 
 def dtype_of(tensors: Checkpoint, table: Family) -> str:
