@@ -132,6 +132,14 @@ def parser() -> Parser:
     )
     commands = main_parser.add_subparsers(dest="command", metavar="command")
     commands.add_parser("info", help="show the instruction set, threads and versions")
+    add_bench(commands)
+    add_run(commands)
+    add_generate(commands)
+    return main_parser
+
+
+def add_bench(commands: Any) -> None:
+    """Add the command that compares libraries."""
     command = commands.add_parser(
         "bench",
         help="compare the speed of attention with that of other installed libraries",
@@ -152,6 +160,10 @@ def parser() -> Parser:
         metavar="S",
         help="how long to measure, not counting imports (default: 12)",
     )
+
+
+def add_run(commands: Any) -> None:
+    """Add the command that reads arrays from a file."""
     command = commands.add_parser(
         "run",
         help="compute attention for the arrays in a file",
@@ -209,14 +221,7 @@ def parser() -> Parser:
     command.add_argument(
         "--return-lse", action="store_true", help="write the LSE as well"
     )
-    command.add_argument(
-        "--num-threads",
-        type=int,
-        metavar="N",
-        help="number of threads (default: attnpy.get_num_threads())",
-    )
-    add_generate(commands)
-    return main_parser
+    add_num_threads(command)
 
 
 def add_generate(commands: Any) -> None:
@@ -275,6 +280,11 @@ def add_generate(commands: Any) -> None:
         help="convert the weights to float32, bfloat16 or float16; by default they "
         "stay quantized as in the file",
     )
+    add_num_threads(command)
+
+
+def add_num_threads(command: argparse.ArgumentParser) -> None:
+    """Add the option for the number of threads of a command's calls."""
     command.add_argument(
         "--num-threads",
         type=int,
