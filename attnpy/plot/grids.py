@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from attnpy.plot._canvas import Labels, Scale, Texts
+    from attnpy.plot._cells import Cells
 
 __all__ = ["head_grid", "score_grid"]
 
@@ -249,13 +250,24 @@ def _grid(
             if column == 0 and names.rows:
                 ax.set_ylabel(names.rows[row], fontsize=names.letters)
             done(1)
-    label = _canvas.bar_label(scale, _canvas.is_crowded(cell, figure.dpi))
-    bar = figure.add_axes(_place(figure, layout))
-    if layout.images_height() < SHORT_BAR:
-        label = label.replace(" of ", " of\n")
-    figure.colorbar(image, cax=bar, extend=scale.extend).set_label(label, fontsize=9)
+    _add_bar(figure, layout, image, scale, cell)
     _write_around(figure, layout, title, hidden is not None)
     return figure
+
+
+def _add_bar(
+    figure: Figure | SubFigure,
+    layout: Layout,
+    image: Cells,
+    scale: Scale,
+    cell: tuple[float, float],
+) -> None:
+    """Add the colour bar of an image, with a label that fits beside it."""
+    label = _canvas.bar_label(scale, _canvas.is_crowded(cell, figure.dpi))
+    if layout.images_height() < SHORT_BAR:
+        label = label.replace(" of ", " of\n")
+    bar = figure.add_axes(_place(figure, layout))
+    figure.colorbar(image, cax=bar, extend=scale.extend).set_label(label, fontsize=9)
 
 
 def _arrangement(shape: tuple[int, ...]) -> tuple[int, int]:
