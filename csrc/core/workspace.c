@@ -10,7 +10,7 @@
 #include <string.h>
 
 #define MAX_KEPT ATTN_MAX_THREADS
-#define MAX_KEPT_SIZE (1 << 20) /* bytes of each, at most */
+#define MAX_KEPT_SIZE (3 << 19) /* bytes: the most that a kernel takes by choice */
 
 typedef struct {
     _Alignas(ATTN_ALIGNMENT) void *block; /* as allocated */
