@@ -4,9 +4,9 @@
 
 #include "core/attention.h"
 
-/* Sets task_rows, once all else is set: fewer where heads are so large that the workspace,
- * some 250 KB and D + 2 Dv reals a row, would exceed 1 MiB, as it does from D + 2 Dv = 5200
- * floats on; and where there are too few tasks for the threads that the work repays. */
+/* Sets task_rows, once all else is set. Tasks have fewer rows where there would be too few for the
+ * threads, and where heads are so large that the workspace, some 250 KB and D + 2 Dv reals for
+ * each row, would exceed 1 MiB: from D + 2 Dv = 5200 floats on. */
 void attn_choose_task_rows(attn_problem *, int n_threads);
 
 /* Tasks that a call is split into, before keys are. */
@@ -25,7 +25,7 @@ attn_arrangement attn_arrange(const attn_problem *, int n_threads);
 /* Sets up one of these tasks; false where it has no rows. */
 bool attn_nth_task(const attn_problem *, ptrdiff_t index, attn_task *);
 
-/* Are so few rows of a group, of all its heads, computed a row at a time? */
+/* Does a group with so few rows, those of all its heads, take row form? */
 static inline bool
 attn_takes_row_form(const attn_problem *p, ptrdiff_t group_rows)
 {

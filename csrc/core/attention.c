@@ -4,6 +4,7 @@
 
 #include "core/arrangement.h"
 #include "core/cpu.h"
+#include "core/sequences.h"
 #include "core/tiers.h"
 #include "core/visibility.h"
 #include "core/workspace.h"
@@ -77,8 +78,8 @@ static void
 set_addresses(const attn_problem *p, ptrdiff_t b, ptrdiff_t kv_head, attn_task *task)
 {
     ptrdiff_t head = kv_head * p->group;
-    ptrdiff_t query = attn_packed_start(attn_query_starts(p->packed), b);
-    ptrdiff_t key = attn_packed_start(attn_key_starts(p->packed), b);
+    ptrdiff_t query = attn_first_query(p, b);
+    ptrdiff_t key = attn_first_key(p, b);
 
     task->query = attn_address(&p->query, &p->batch, b, head, query);
     task->key = attn_address(&p->key, &p->batch, b, kv_head, key);
@@ -96,7 +97,7 @@ set_addresses(const attn_problem *p, ptrdiff_t b, ptrdiff_t kv_head, attn_task *
 void
 attn_set_up_task(const attn_problem *p, ptrdiff_t b, ptrdiff_t kv_head, attn_task *task)
 {
-    int64_t n_keys = attn_packed_length(attn_key_starts(p->packed), b, p->n_keys);
+    int64_t n_keys = attn_n_keys(p, b);
     int64_t length = index_at(p, &p->kv_lengths, b, n_keys);
     int64_t offset = p->top_left ? 0 : length - task->n_queries;
 
@@ -119,7 +120,7 @@ set_up_task(const job *j, ptrdiff_t index, attn_task *task)
     /* Last rows first: causal ones see the most, so the light tasks come at the end. */
     ptrdiff_t row_task = n - 1 - of_batch % n;
 
-    task->n_queries = attn_packed_length(attn_query_starts(p->packed), b, p->n_queries);
+    task->n_queries = attn_n_queries(p, b);
     task->first_row = row_task * p->task_rows;
     task->n_rows = p->group * task->n_queries - task->first_row;
     if (task->n_rows <= 0) {
@@ -151,7 +152,7 @@ run_chunk(const void *context, ptrdiff_t index, const attn_worker *worker)
 }
 
 /* One task on all threads: chunks of its keys in rounds of n_partials, combined in ascending
- * order as ever. */
+ * order. */
 static int
 split_task(job *j, ptrdiff_t index, ptrdiff_t n_partials, const attn_worker *combiner,
            attn_call *call)
@@ -187,7 +188,7 @@ split_task(job *j, ptrdiff_t index, ptrdiff_t n_partials, const attn_worker *com
     return 0;
 }
 
-/* Where the chunks begin of those keys that some row of a task sees; returns how many. */
+/* Sets where the chunks of the keys that some row of a task sees begin; returns their number. */
 static ptrdiff_t
 chunks_of(const attn_task *task, ptrdiff_t *first_key)
 {
@@ -226,7 +227,7 @@ run_chunk_of_task(const void *context, ptrdiff_t index, const attn_worker *worke
     }
 }
 
-/* One of the round's tasks from its chunks, in ascending order as ever. */
+/* One of the round's tasks from its chunks, in ascending order. */
 static void
 combine_task(const void *context, ptrdiff_t index, const attn_worker *worker)
 {
@@ -318,12 +319,9 @@ attn_attention_work(const attn_problem *p)
     if (attn_query_starts(p->packed) != NULL || attn_key_starts(p->packed) != NULL) {
         keys = scores = 0;
         for (ptrdiff_t b = 0; b < p->batch.n; b++) {
-            double length =
-                (double)attn_packed_length(attn_key_starts(p->packed), b, p->n_keys);
+            double length = (double)attn_n_keys(p, b);
             keys += length;
-            scores += (double)attn_packed_length(attn_query_starts(p->packed), b,
-                                                 p->n_queries) *
-                      (length + 1);
+            scores += (double)attn_n_queries(p, b) * (length + 1);
         }
     }
     scores *=
@@ -347,11 +345,11 @@ attn_attention_tasks(const attn_problem *p)
     return first_row_task(&j, p->batch.n) * p->n_kv_heads;
 }
 
-/* A list of tasks ends at most one task after its work would be evenly spread (Graham,
- * 1966). Half the rows of the last task are worth it where a thread has less than 4 tasks of
- * whole tiles, which then take some 1/10 longer; half a tile, which may take 1/2 longer,
- * where there is less than a task for each and keys are too few to be shared. Two threads
- * end together more often than that: they are only to have a task each. What it takes:
+/* Threads end at most one task later than if all work were evenly spread (Graham, 1966), so tasks
+ * should be small where a thread has few. Tasks of ATTN_TILE_ROWS take some 1/10 longer for the
+ * same rows; they pay off where a thread would have fewer than 4 tasks. Tasks of ATTN_VECTOR_ROWS
+ * may take 1/2 longer; they pay off where there is less than a task for each thread, and too few
+ * keys to share. Two threads end together more often, and only need a task each. Measured by
  * `python -m benchmarks experiments cores`. */
 static ptrdiff_t
 rows_for_threads(attn_problem p, int n_threads)
@@ -405,8 +403,8 @@ attn_nth_task(const attn_problem *p, ptrdiff_t index, attn_task *task)
     return set_up_task(&j, index, task);
 }
 
-/* Do threads take whole heads, whose keys each reads for itself, one head after the other?
- * Not with less than two for each: causal rows have other work than the last ones. */
+/* Does each thread take whole heads, one after the other, so that it alone reads their keys? Only
+ * with at least two for each, because the first and last rows of a causal head differ in work. */
 static bool
 share_heads(const attn_problem *p, int n_threads)
 {

@@ -44,8 +44,8 @@ typedef struct {
     const attn_packed *packed; /* NULL where no sequences are packed */
     const attn_pages *pages;   /* NULL where keys are not in pages */
     const attn_weights *weights;       /* NULL where they are not wanted */
-    const attn_partial *partial;       /* NULL but where other calls have other keys */
-    const attn_statistics *statistics; /* NULL but in attn_measure */
+    const attn_partial *partial;       /* NULL unless other calls have other keys */
+    const attn_statistics *statistics; /* NULL except in attn_measure */
 
     bool causal;
     bool top_left;        /* default position of query 0: 0, else kv_length - Lq */
@@ -63,7 +63,7 @@ typedef struct {
 typedef struct {
     const char *query, *key, *value, *key_scale, *value_scale, *mask, *bias, *sinks;
     char *output, *weights, *lse;
-    const attn_task_statistics *statistics; /* NULL but in attn_measure */
+    const attn_task_statistics *statistics; /* NULL except in attn_measure */
     int64_t q_offset;                       /* the position of this batch's query 0 */
     int64_t kv_length;                      /* the keys of this batch */
     ptrdiff_t n_queries;                    /* of this batch */
@@ -95,7 +95,7 @@ typedef struct {
 void attn_set_up_task(const attn_problem *, ptrdiff_t b, ptrdiff_t kv_head,
                       attn_task *);
 
-/* Multiplications, roughly: what threads are to be repaid by. */
+/* Multiplications, roughly: says how many threads are worth waking. */
 double attn_attention_work(const attn_problem *);
 
 /* The driver. -1 when memory runs out, else 0. */

@@ -3,6 +3,7 @@
  * for the threads, tasks of a tile of rows and tasks of a block of keys, seven. */
 #include "core/backward.h"
 
+#include "core/sequences.h"
 #include "core/tiers.h"
 #include "core/workspace.h"
 
@@ -13,7 +14,7 @@
 /* Floats that a workspace may have for sums: it stays below 1 MiB, and so it is kept. */
 #define MOST_SUMS (160 << 10)
 
-/* Ranges of what a list of tasks covers: tasks are as many as these have steps. */
+/* How many steps each range is cut into for a list of tasks: the product is the number of tasks. */
 typedef struct {
     ptrdiff_t batches, kv_heads, tiles, keys;
 } counts;
@@ -47,8 +48,7 @@ void
 attn_set_up_tile(const attn_problem *p, ptrdiff_t b, ptrdiff_t kv_head, ptrdiff_t tile,
                  attn_task *task)
 {
-    ptrdiff_t n_queries =
-        attn_packed_length(attn_query_starts(p->packed), b, p->n_queries);
+    ptrdiff_t n_queries = attn_n_queries(p, b);
     ptrdiff_t n_heads = heads_of_tile(n_queries);
     ptrdiff_t of_head = attn_divide_up(n_queries, ATTN_TASK_ROWS);
     ptrdiff_t head = tile / of_head * n_heads;
@@ -64,7 +64,7 @@ attn_set_up_tile(const attn_problem *p, ptrdiff_t b, ptrdiff_t kv_head, ptrdiff_
     attn_set_up_task(p, b, kv_head, task);
 }
 
-/* Does an array that is there have the same rows for several batches? */
+/* Do several batches share rows of an array? Not without an array. */
 static bool
 shares_batches(const attn_batch *batch, const attn_array *array, const int64_t *starts)
 {
@@ -117,7 +117,7 @@ count_tasks(const counts *c)
     return c->batches * c->kv_heads * c->tiles * c->keys;
 }
 
-/* The step at place i of n that a range is cut into, each of `unit`; all of it for n = 1. */
+/* Step i of a range that is cut into n steps of `unit`; with n = 1 the whole range. */
 static void
 cut(ptrdiff_t i, ptrdiff_t n, ptrdiff_t unit, ptrdiff_t whole, ptrdiff_t *first,
     ptrdiff_t *end)
@@ -239,7 +239,7 @@ run_sink(const void *context, ptrdiff_t index, const attn_worker *worker)
     j->kernel->run_sink(j->g, index, worker);
 }
 
-/* Every step; those of the sinks where there is memory for delta. */
+/* All steps; those of the sinks only if there is a delta. */
 static int
 run_steps(job *j, attn_call *call)
 {
@@ -266,7 +266,7 @@ run_steps(job *j, attn_call *call)
     return attn_run_tasks(&deltas, call) < 0 ? -1 : attn_run_tasks(&sinks, call);
 }
 
-/* Describes delta, contiguous and packed as the queries are; how many numbers it has. */
+/* Describes delta, contiguous and packed as the queries are; returns how many numbers it has. */
 static ptrdiff_t
 describe_delta(attn_backward_problem *g)
 {
@@ -295,8 +295,8 @@ attn_backward_work(const attn_problem *p)
     return 2.5 * attn_attention_work(p);
 }
 
-/* The kernel with products of bfloat16, where the tier's has gradients and all that they
- * multiply is that. */
+/* The kernel with bfloat16 products if all operands are bfloat16 and it has gradients; otherwise
+ * that of the arithmetic's dtype. */
 static const attn_backward_kernel *
 kernel_for(const attn_backward_problem *g, const attn_tier *tier)
 {

@@ -1,9 +1,9 @@
 /* Attention backwards: from the gradient of its output to those of its inputs.
  *
  * Rows are taken in tiles: up to 64 queries of a head from a multiple of 64 on, or all of
- * several heads. What is summed over queries is a chain from 0 for each head of a tile, what
- * is summed over keys one for each block of ATTN_BLOCK; these are added up in the order of
- * batches, heads, queries and keys, whoever does it. */
+ * several heads. A sum over queries has a chain from 0 for each head of a tile, a sum over keys
+ * one for each block of ATTN_BLOCK. The chains are added up in the order of batches, heads,
+ * queries and keys, whichever thread does it. */
 #ifndef ATTN_CORE_BACKWARD_H
 #define ATTN_CORE_BACKWARD_H
 
@@ -24,8 +24,8 @@ typedef struct {
     attn_array delta;       /* (B, H, Lq) scratch for the gradients of sinks */
 } attn_backward_problem;
 
-/* A part of the work: these batches and key/value heads, these tiles of their rows (as many
- * of them as there are), and these keys; and which gradients it adds to. */
+/* A part of the work: batches, key/value heads, tiles of their rows and keys, and which gradients
+ * it adds to. An end may be beyond the last tile or key. */
 typedef struct {
     ptrdiff_t first_batch, end_batch;
     ptrdiff_t first_kv_head, end_kv_head;
@@ -52,8 +52,8 @@ ptrdiff_t attn_backward_tiles(const attn_problem *, ptrdiff_t n_queries);
 void attn_set_up_tile(const attn_problem *, ptrdiff_t b, ptrdiff_t kv_head,
                       ptrdiff_t tile, attn_task *);
 
-/* May the gradient of query, or those of key and value, be of 16 bits? Then a task keeps the sums
- * in its workspace, where they must have a place, until it rounds them. */
+/* May the gradient of query, or those of key and value, be of 16 bits? A task then keeps the sums
+ * in its workspace until it rounds them, so they must fit there. */
 bool attn_backward_rounds(const attn_problem *, bool query);
 
 /* Multiplications, roughly. */

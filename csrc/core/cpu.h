@@ -16,13 +16,13 @@ bool attn_cpu_has_neon_dotprod(void);
 bool attn_cpu_repays_avx512_bf16(void);
 /* Is the form of linear products for many rows faster than tiles? */
 bool attn_cpu_repays_many_rows(void);
-/* Is it best to prefetch lines that are read once only into the first-level cache? */
+/* Is it faster to prefetch data that is read once into the first-level cache only? */
 bool attn_cpu_repays_reading_once(void);
-
-/* Is prefetching float16 keys and values past the larger caches worth it? */
+/* And float16 keys and values? */
 bool attn_cpu_repays_reading_halves_once(void);
 
-/* Is it best to read a group of keys or values in order before it is read in another? */
+/* Is it faster to read a group of keys or values in the order of memory before it is read in
+ * another order? */
 bool attn_cpu_repays_reading_bursts(void);
 
 /* Do products of a single vector of rows, with a load for each multiply-add, run at the full
@@ -30,7 +30,7 @@ bool attn_cpu_repays_reading_bursts(void);
 bool attn_cpu_repays_narrow_tiles(void);
 
 /* Sets the control word to the default: round to nearest, subnormals kept, exceptions
- * masked. Returns the former one. */
+ * masked. Returns the word before. */
 uint32_t attn_fp_control_reset(void);
 void attn_fp_control_restore(uint32_t);
 

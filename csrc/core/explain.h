@@ -1,5 +1,5 @@
-/* How a call of attention is run, and what of the scores it computes: for users who wonder,
- * and for tests. Computes no attention. */
+/* How a call of attention is run, and which scores it computes, without computing them: for
+ * attnpy.explain and for tests. */
 #ifndef ATTN_CORE_EXPLAIN_H
 #define ATTN_CORE_EXPLAIN_H
 

@@ -1,5 +1,5 @@
-/* What few calls of attention have. The problem points to each of these, and has NULL
- * where it is absent. Statistics are in statistics.h. */
+/* Inputs and results that few calls of attention have. The problem points to each, or has NULL
+ * where there is none. Statistics are in statistics.h. */
 #ifndef ATTN_CORE_EXTRAS_H
 #define ATTN_CORE_EXTRAS_H
 
@@ -47,8 +47,8 @@ attn_page_at(const attn_pages *pages, ptrdiff_t b, ptrdiff_t position)
 /* The weights, where they are returned. */
 typedef struct {
     attn_array array; /* (B, H, Lq, Lk) zeroed */
-    /* (Hk,) which of the groups of heads in the array is a kv head's, < 0: none of them; NULL:
-     * all groups are there, in order. */
+    /* (Hk,) which group of heads in the array has the weights of a kv head, < 0: none; NULL: all
+     * groups are there, in order. */
     const int64_t *groups;
 } attn_weights;
 

@@ -19,8 +19,8 @@ extern attn_hooks attn_hook;
 void *attn_allocate_aligned(size_t alignment, size_t size);
 void attn_free_aligned(void *);
 
-/* Lets the system call these, of which some may be NULL, around each fork; 0 if it will.
- * Windows has no fork. */
+/* Has these functions called around each fork; any may be NULL. 0 on success. Windows has no
+ * fork. */
 int attn_at_fork(void (*before)(void), void (*in_parent)(void), void (*in_child)(void));
 
 #endif

@@ -13,18 +13,20 @@
 
 #define ATTN_BLOCK_WORDS (ATTN_BLOCK / 64) /* 64-bit words of a block's visible keys */
 
-#define ATTN_TASK_ROWS 64         /* rows of a task, at most */
-#define ATTN_MANY_ROWS 256        /* of a linear task in the form for many rows */
-#define ATTN_TILE_ROWS 32         /* that are whole tiles in every tier, */
-#define ATTN_VECTOR_ROWS 16       /* and whole vectors */
-#define ATTN_FEW_ROWS 8           /* rows for which row form is the faster */
-#define ATTN_PACKED_ROWS 16       /* the same of linear products with packed weights, */
-#define ATTN_NARROW_ROWS 12       /* and where more rows take the form for many */
-#define ATTN_LINEAR_COLUMNS 384   /* that a linear task computes at a time, */
-#define ATTN_FEW_ROWS_COLUMNS 512 /* and of one of ATTN_FEW_ROWS; more for fewer */
-#define ATTN_PANEL_COLUMNS                                                             \
-    48 /* columns that are whole panels in every tier, as
-                                   * packed weights lie */
+#define ATTN_TASK_ROWS 64   /* rows of a task, at most */
+#define ATTN_MANY_ROWS 256  /* the same in the form of linear products for many rows */
+#define ATTN_TILE_ROWS 32   /* whole tiles in every tier */
+#define ATTN_VECTOR_ROWS 16 /* whole vectors in every tier */
+
+/* Row form is faster up to this many rows: */
+#define ATTN_FEW_ROWS 8     /* in attention, and in products with plain weights */
+#define ATTN_PACKED_ROWS 16 /* in products with packed weights, */
+#define ATTN_NARROW_ROWS 12 /* and where more rows take the form for many */
+
+#define ATTN_LINEAR_COLUMNS 384 /* that a linear task computes at a time */
+#define ATTN_FEW_ROWS_COLUMNS                                                          \
+    512                       /* of a task with ATTN_FEW_ROWS; more for fewer rows */
+#define ATTN_PANEL_COLUMNS 48 /* of packed weights: whole vectors in every tier */
 
 #define ATTN_MAX_AXES 64 /* as in NumPy 2 */
 #define ATTN_MAX_THREADS 1024

@@ -7,8 +7,8 @@
 #include <assert.h>
 #include <math.h>
 
-/* How many numbers of tasks for a thread are tried, from the least on: with more, three, seven or
- * 61 threads have equally much to do. Two have so anyway. */
+/* How many numbers of tasks for a thread are tried, from the least on. More tasks let three, seven
+ * or 61 threads share the work evenly; two do so with the least. */
 enum { N_TRIED = 3 };
 
 typedef struct {
@@ -62,10 +62,10 @@ run_task(const void *context, ptrdiff_t index, const attn_worker *worker)
     }
 }
 
-/* Splits a product in tile form into so many tasks of columns, and row tasks such that each
- * thread has so many tasks of these at most. Returns the time of a thread, in products of a row
- * and a column. Loading a column of W takes a task as long as LOAD_COLUMN of them, loading a row
- * of x as LOAD_ROW. */
+/* Splits a product in tile form: columns into n_column_tasks parts, and rows into so many that a
+ * thread has at most n_each tasks. Returns the time of a thread, in products of a row and a column.
+ * To load a column of W takes a task as long as LOAD_COLUMN of these, to load a row of x as long
+ * as LOAD_ROW. */
 static double
 split_tiles(job *j, int n_threads, ptrdiff_t n_column_tasks, ptrdiff_t n_each)
 {
@@ -86,7 +86,8 @@ split_tiles(job *j, int n_threads, ptrdiff_t n_column_tasks, ptrdiff_t n_each)
     n_column_tasks = attn_divide_up(l->n_out, j->n_columns);
     ptrdiff_t n_tasks = j->n_row_tasks * n_column_tasks;
     n_each = attn_divide_up(n_tasks, n_threads);
-    /* Rows of a thread's tasks, of which some are shorter than others if all are needed. */
+    /* If each thread has n_each tasks, longer and shorter ones even out; else one may have n_each
+     * of the longest. */
     ptrdiff_t units = n_tasks == n_each * n_threads
                           ? attn_divide_up(n_units * n_column_tasks, n_threads)
                           : n_each * attn_divide_up(n_units, j->n_row_tasks);
@@ -124,9 +125,9 @@ share_tiles(job *j, int n_threads)
     split_tiles(j, n_threads, columns, each);
 }
 
-/* Splits columns only. Fewer rows have more columns, so that tasks have equally many outputs; but
- * each thread gets some. Each task rounds its rows, where they are, which takes as long as
- * products with 64 columns. */
+/* Splits columns only. Tasks of fewer rows have more columns, for the same number of outputs, but
+ * every thread gets some. Tasks that round their rows have more columns too: rounding takes each
+ * as long as products with 64 columns. */
 static void
 share_columns(job *j, int n_threads)
 {
@@ -164,7 +165,7 @@ attn_linear_work(const attn_linear_problem *l)
            ((double)l->batch.n * (double)l->n_rows + bytes * ATTN_WORK_OF_A_BYTE);
 }
 
-/* Splits a product into tasks; how many bytes of workspace each takes. */
+/* Splits a product into tasks; returns how many bytes of workspace each needs. */
 static size_t
 split(const attn_linear_problem *l, int n_threads, const attn_call *call, job *j)
 {

@@ -9,8 +9,8 @@
 
 /* Packed weights are in the order in which tasks read them: for each block of ATTN_BLOCK
  * rows panels of ATTN_PANEL_COLUMNS columns, (blocks, panels, rows, ATTN_PANEL_COLUMNS), the
- * last panel filled up with zeros. Of bfloat16 two rows are one of pairs, (blocks, panels,
- * rows / 2 rounded up, ATTN_PANEL_COLUMNS, 2). */
+ * last panel padded with zeros. bfloat16 numbers of two rows are next to each other, (blocks,
+ * panels, rows / 2 rounded up, ATTN_PANEL_COLUMNS, 2). */
 static inline ptrdiff_t
 attn_packed_terms(attn_dtype dtype)
 {
@@ -33,9 +33,9 @@ typedef struct {
     attn_array bias;     /* (out,) in the arithmetic's dtype along columns, or none */
     attn_array times;    /* (B, rows, out), or none */
     attn_array residual; /* (B, rows, out), or none; may be the output */
-    bool rounds_input; /* it may be rounded to the weight's dtype, if that is faster */
-    attn_array output; /* (B, rows, out) */
-    bool many_rows;    /* set by attn_linear: tasks have up to ATTN_MANY_ROWS rows */
+    bool rounds_input;   /* x may be rounded to the weight's dtype, if that is faster */
+    attn_array output;   /* (B, rows, out) */
+    bool many_rows;      /* set by attn_linear: tasks have up to ATTN_MANY_ROWS rows */
 } attn_linear_problem;
 
 /* Is W the transpose of what lies in memory row by row? Then its columns are read as these
@@ -74,9 +74,9 @@ typedef struct {
     size_t (*workspace_size)(const attn_linear_problem *);
     void (*run)(const attn_linear_problem *, const attn_linear_task *,
                 const attn_worker *);
-    /* What products of integers leave to the kernel of float32: a row of x as floats, where it
-     * lies or else in `to`; and sums (rows, row) of a task, which are changed, to outputs.
-     * `staged` has room for the bias. */
+    /* What products of integers leave to the kernel of float32. load_row returns a row of x as
+     * floats, in place or converted in `to`. store_sums makes outputs of a task's sums (rows, row),
+     * and overwrites these; `staged` has room for the bias. */
     const float *(*load_row)(const attn_linear_problem *, ptrdiff_t row, float *to);
     void (*store_sums)(const attn_linear_problem *, const attn_linear_task *,
                        float *sums, ptrdiff_t row, float *staged);
@@ -97,12 +97,12 @@ int attn_linear(const attn_linear_problem *, attn_call *);
 #define ATTN_MAX_LINEARS 3
 int attn_linears(int n, const attn_linear_problem *const *, attn_call *);
 
-/* How many bytes behind those of a product the arrays of the next one are. */
+/* Bytes from the arrays of a product to those of the next. */
 typedef struct {
     ptrdiff_t input, weight, output;
 } attn_linear_steps;
 
-/* n of one shape, of which the problem describes the first. It has no bias and the like. */
+/* n products of one shape, without bias, times and residual. The problem describes the first. */
 int attn_linear_each(ptrdiff_t n, const attn_linear_problem *,
                      const attn_linear_steps *, attn_call *);
 

@@ -132,7 +132,7 @@ current_cpu(void)
 static void *
 work(void *unused)
 {
-    bool watched = true; /* has spun since the last job, or is not to */
+    bool watched = true; /* has spun since the last job, or must not spin */
 
     (void)unused;
     pthread_mutex_lock(&pool.lock);

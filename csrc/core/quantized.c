@@ -1,4 +1,4 @@
-/* Matrices of integers with scales, as numbers. */
+/* Matrices of integers with scales, as floats. */
 #include "core/quantized.h"
 
 #include "core/half.h"
@@ -7,7 +7,7 @@
 
 #include <assert.h>
 
-/* A number of quads of a line, one for each column of a panel. */
+/* Bytes of a line: a quad for each column of a panel. */
 enum { LINE = ATTN_PANEL_COLUMNS * ATTN_QUAD };
 
 /* Reads the codes of four rows, less `zero`; `codes` is where those of its column begin. */
@@ -34,7 +34,7 @@ read_quad(const attn_quantized *q, const uint8_t *codes, ptrdiff_t quad,
     }
 }
 
-/* A scale or minimum of a group, of which there are n_groups. */
+/* The scale or minimum of one of n_groups groups, for a column of a panel. */
 static float
 factor_at(const attn_factors *f, ptrdiff_t panel, ptrdiff_t n_groups, ptrdiff_t group,
           ptrdiff_t groups_per_block, ptrdiff_t column)

@@ -1,34 +1,35 @@
-/* Matrices of integers with scales, which linear products take in place of numbers. */
+/* Matrices of integers with scales, which linear products take in place of floats. */
 #ifndef ATTN_CORE_QUANTIZED_H
 #define ATTN_CORE_QUANTIZED_H
 
 #include "core/array.h"
 
-/* Part of the bit contract, beside core/limits.h. An int32 holds the sum of so many products of
- * two bytes; no group has more rows. */
+/* Part of the bit contract, beside core/limits.h. No group has more rows: an int32 holds the sum of
+ * as many products of two bytes. */
 #define ATTN_MAX_GROUP 65536
 #define ATTN_QUAD 4      /* rows of W whose codes are next to each other */
-#define ATTN_CODE_ROWS 8 /* to whose multiple rows are filled up, at least */
+#define ATTN_CODE_ROWS 8 /* rows are padded to a multiple of it, or of more */
 #define ATTN_LEAST_GROUP 16
 
 /* Scales, or minimums: one for each group and column, (panels, groups, ATTN_PANEL_COLUMNS).
- * Or of two levels, as in GGUF's K forms: int8, each times one for several groups, `coarse`,
- * (panels, groups / groups_per_block rounded up, ATTN_PANEL_COLUMNS). */
+ * With two levels, as in GGUF's K forms, `fine` is int8, and each is multiplied by a number of
+ * `coarse` that several groups share, (panels, groups / groups_per_block rounded up,
+ * ATTN_PANEL_COLUMNS). */
 typedef struct {
     const char *fine; /* NULL: there are none */
     attn_dtype dtype; /* of `fine`, ATTN_F32 or ATTN_F16, where there is one level */
     const uint16_t *coarse; /* float16; NULL: one level */
 } attn_factors;
 
-/* W = scale * (code - zero) + minimum. Rows of W are in groups, of which the last may be
- * shorter. Rows are filled up to a multiple of attn_code_unit, and the last panel to a whole
- * one, with codes that are `zero`.
- * Codes of 8 bits are int8, (panels, rows / ATTN_QUAD, ATTN_PANEL_COLUMNS, ATTN_QUAD). Others
- * are unsigned. Those of 4 bits are two in a byte, of which the upper half is of four rows
- * later: (panels, rows / ATTN_CODE_ROWS, ATTN_PANEL_COLUMNS, ATTN_QUAD). Of 5 and 6 bits the
- * lower four are the same; behind those of a unit of rows are a unit's bits above, again
- * (ATTN_PANEL_COLUMNS, ATTN_QUAD) bytes, of which each has first those of the first four rows,
- * from its lowest bit on. */
+/* W = scale * (code - zero) + minimum. Rows of W are in groups; the last one may be shorter. Rows
+ * are padded to a multiple of attn_code_unit, and columns to whole panels, with codes that are
+ * `zero`.
+ *
+ * Codes of 8 bits are int8, (panels, rows / ATTN_QUAD, ATTN_PANEL_COLUMNS, ATTN_QUAD). Other codes
+ * are unsigned. Their lower four bits are two codes to a byte, whose upper half belongs to the row
+ * four rows later: (panels, rows / ATTN_CODE_ROWS, ATTN_PANEL_COLUMNS, ATTN_QUAD). With 5 and 6 bits
+ * the upper bits of a unit of rows follow its lower ones, as (ATTN_PANEL_COLUMNS, ATTN_QUAD) bytes:
+ * byte i of a column has those of rows i, i + 4, i + 8 ... of the unit, from its lowest bit on. */
 typedef struct {
     int bits;        /* 8, 6, 5 or 4 */
     int zero;        /* 0 where there are 8 */
@@ -53,7 +54,7 @@ typedef struct {
  * sum = fma(minimum, s * (float)total, sum), of the integers' total. All of a group is 0 if s
  * is 0; s is NaN if a number of the group is not finite. */
 
-/* Rows whose codes lie together: those of which a byte has all bits above the fourth. */
+/* Rows of a unit of codes: with 5 and 6 bits as many as fill ATTN_QUAD bytes with upper bits. */
 static inline ptrdiff_t
 attn_code_unit(int bits)
 {

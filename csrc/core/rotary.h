@@ -15,7 +15,7 @@
  * become their sum and difference, where k has a 0 at h's bit. Then each number is multiplied by
  * 1 / sqrt(b), rounded to the arithmetic's dtype.
  *
- * After each other step heads are rounded to `dtype`, as if stored, and at the end to `cache_dtype`. If
+ * After all other steps heads are rounded to `dtype`, as if stored, and at the end to `cache_dtype`. If
  * that is ATTN_I8, a head becomes the integers from -127 to 127 nearest to x / s, ties to even,
  * with s = max |x| / 127 rounded to float: all 0 if s is 0; all 0 and s NaN if a number is not
  * finite. */

@@ -1,8 +1,9 @@
-/* The driver of statistics: a task is a block of queries of one head, whose sums for each key
- * wait until the caller adds them up in order. They do in rounds, for there are so many. */
+/* The driver of statistics: a task is a block of queries of one head. Its sums for each key are
+ * kept until the caller adds them up in order. Tasks run in rounds, to bound that memory. */
 #include "core/statistics.h"
 
 #include "core/cpu.h"
+#include "core/sequences.h"
 #include "core/tiers.h"
 #include "core/visibility.h"
 #include "core/workspace.h"
@@ -35,14 +36,12 @@ attn_measure_work(const attn_problem *p)
     return 2 * attn_attention_work(p);
 }
 
-/* Moves on to the next block of queries; false where there is none. */
+/* Moves on to the next block of queries; false if there is none. */
 static bool
 next_piece(const attn_problem *p, piece *at)
 {
     at->first += ATTN_TASK_ROWS;
-    while (at->b < p->batch.n &&
-           at->first >=
-               attn_packed_length(attn_query_starts(p->packed), at->b, p->n_queries)) {
+    while (at->b < p->batch.n && at->first >= attn_n_queries(p, at->b)) {
         at->first = 0;
         at->head++;
         if (at->head >= p->n_kv_heads * p->group) {
@@ -59,8 +58,7 @@ count_pieces(const attn_problem *p)
     ptrdiff_t n = 0;
 
     for (ptrdiff_t b = 0; b < p->batch.n; b++) {
-        ptrdiff_t n_queries =
-            attn_packed_length(attn_query_starts(p->packed), b, p->n_queries);
+        ptrdiff_t n_queries = attn_n_queries(p, b);
         n += attn_divide_up(n_queries, ATTN_TASK_ROWS);
     }
     return n * p->n_kv_heads * p->group;
@@ -73,11 +71,10 @@ run_piece(const void *context, ptrdiff_t index, const attn_worker *worker)
     const attn_problem *p = j->p;
     const attn_statistics *s = j->s;
     piece *at = &j->pieces[index];
-    ptrdiff_t row = attn_packed_start(attn_query_starts(p->packed), at->b);
+    ptrdiff_t row = attn_first_query(p, at->b);
     ptrdiff_t kv_head = at->head / p->group,
               size = attn_storage_of(p->arithmetic)->bytes;
-    attn_task task = {.n_queries = attn_packed_length(attn_query_starts(p->packed),
-                                                      at->b, p->n_queries)};
+    attn_task task = {.n_queries = attn_n_queries(p, at->b)};
 
     task.first_row = at->head % p->group * task.n_queries + at->first;
     task.n_rows = task.n_queries - at->first;
@@ -111,9 +108,8 @@ write_received(const job *j)
     if (j->b < 0) {
         return;
     }
-    ptrdiff_t n_keys = attn_packed_length(attn_key_starts(p->packed), j->b, p->n_keys);
-    char *at = attn_address(to, &p->batch, j->b, j->head,
-                            attn_packed_start(attn_key_starts(p->packed), j->b));
+    ptrdiff_t n_keys = attn_n_keys(p, j->b);
+    char *at = attn_address(to, &p->batch, j->b, j->head, attn_first_key(p, j->b));
     for (ptrdiff_t k = 0; k < n_keys; k++, at += to->row_stride) {
         double total = j->totals[k] != j->totals[k] ? (double)NAN : j->totals[k];
         if (p->arithmetic == ATTN_F64) {

@@ -17,17 +17,17 @@
 
 #include "core/attention.h"
 
-/* Those that are wanted, in the arithmetic's dtype. */
+/* Where to write those that are wanted, in the arithmetic's dtype. */
 struct attn_statistics {
     attn_array received;    /* (B, H, Lk) zeroed, or none */
     attn_array entropy;     /* (B, H, Lq), or none */
     attn_array distance;    /* (B, H, Lq), or none */
     attn_array top_weights; /* (B, H, Lq, top_k) in one line, or none */
-    attn_array top_keys;    /* likewise, of int64 */
+    attn_array top_keys;    /* (B, H, Lq, top_k) int64 in one line, or none */
     ptrdiff_t top_k;        /* at least 1 */
 };
 
-/* Where a task's are: the addresses of its rows, as those of its other arrays. */
+/* The addresses of a task's rows in these arrays. */
 struct attn_task_statistics {
     char *entropy, *distance, *top_weights, *top_keys; /* or NULL */
     void *received; /* (Lk) reals for the sums over the task's rows, or NULL */

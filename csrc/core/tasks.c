@@ -1,4 +1,4 @@
-/* THE way to run n tasks. */
+/* Runs the tasks of a call: the only way to use the pool. */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #include "core/tasks.h"
 

@@ -32,14 +32,14 @@ attn_gives_up(const attn_worker *worker)
     return attn_should_stop(worker->control, worker->is_caller);
 }
 
-/* How many tasks, or other parts, of so many each hold n. */
+/* n / each, rounded up: how many parts of `each` hold n. */
 static inline ptrdiff_t
 attn_divide_up(ptrdiff_t n, ptrdiff_t each)
 {
     return (n + each - 1) / each;
 }
 
-/* How many of n the part of an index holds, which is `each` but for the last. */
+/* The size of one of the parts that n is cut into: `each`, or less for the last. */
 static inline ptrdiff_t
 attn_part_of(ptrdiff_t n, ptrdiff_t each, ptrdiff_t index)
 {
@@ -60,18 +60,18 @@ typedef struct {
 /* Runs every task once; -1 if there is no memory for a single workspace. */
 int attn_run_tasks(const attn_tasks *, attn_call *);
 
-/* As many of n_threads as so many multiplications repay to wake. */
+/* How many threads, at most n_threads, are worth waking for so many multiplications. */
 int attn_useful_threads(double work, int n_threads);
 
-/* How many threads run so many tasks of this work. */
+/* How many threads run n_tasks tasks that together have this work. */
 int attn_threads_for(ptrdiff_t n_tasks, double work, int n_threads);
 
 /* How many multiplications repay waking one more thread: some 20 us of them. */
 #define ATTN_WORK_PER_THREAD 1e6
 
-/* Multiplications that take as long as reading a byte of keys, values or weights does, from
- * beyond the first-level cache: with few queries or rows a call waits for little else. One
- * thread reads some 25 GB/s, and multiplies 50e9 times a second. */
+/* Multiplications that take as long as reading a byte of keys, values or weights from beyond the
+ * first-level cache, which takes most of a call with few queries or rows. One thread reads some
+ * 25 GB/s, and multiplies 50e9 times a second. */
 #define ATTN_WORK_OF_A_BYTE 2
 
 /* Multiplications that take as long as a number of a norm, a rotation or an activation. */
@@ -83,7 +83,7 @@ int attn_get_num_threads(void);
 
 #ifdef ATTN_TESTING /* tests and experiments alone */
 
-/* Sets it instead of ATTN_WORK_PER_THREAD; returns the former. */
+/* Replaces ATTN_WORK_PER_THREAD; returns the number before. */
 double attn_set_work_per_thread(double);
 
 /* A task that has run: the index of its list of tasks, counted since tasks are watched; the

@@ -18,8 +18,7 @@ find_part_keys(const backward_work *w, ptrdiff_t *first, ptrdiff_t *end)
     ptrdiff_t from, to;
 
     *first = part->first_key;
-    *end = least(part->end_key,
-                 attn_packed_length(attn_key_starts(p->packed), w->b, p->n_keys));
+    *end = least(part->end_key, attn_n_keys(p, w->b));
     if (!part->key && !part->value && part->first_tile + 1 == w->end_tile) {
         attn_seen_keys(&w->task, &from, &to);
         *first = most(*first, from / ATTN_BLOCK * ATTN_BLOCK);
@@ -58,8 +57,7 @@ run_backward(const attn_backward_problem *g, const attn_backward_task *part,
 
     w->part = part;
     for (w->b = part->first_batch; w->b < part->end_batch; w->b++) {
-        ptrdiff_t n_queries =
-            attn_packed_length(attn_query_starts(p->packed), w->b, p->n_queries);
+        ptrdiff_t n_queries = attn_n_queries(p, w->b);
         w->end_tile = least(part->end_tile, attn_backward_tiles(p, n_queries));
         for (w->kv_head = part->first_kv_head; w->kv_head < part->end_kv_head;
              w->kv_head++) {

@@ -11,8 +11,7 @@ run_delta(const attn_backward_problem *g, ptrdiff_t b, ptrdiff_t kv_head,
 {
     const attn_problem *p = &g->attention;
     backward_work *w = open_backward(g, worker);
-    ptrdiff_t n_queries =
-        attn_packed_length(attn_query_starts(p->packed), b, p->n_queries);
+    ptrdiff_t n_queries = attn_n_queries(p, b);
 
     w->b = b;
     w->kv_head = kv_head;
@@ -58,8 +57,8 @@ run_sink(const attn_backward_problem *g, ptrdiff_t head, const attn_worker *work
 
     (void)worker;
     for (ptrdiff_t b = 0; b < p->batch.n; b++) {
-        ptrdiff_t n = attn_packed_length(attn_query_starts(p->packed), b, p->n_queries);
-        ptrdiff_t start = attn_packed_start(attn_query_starts(p->packed), b);
+        ptrdiff_t n = attn_n_queries(p, b);
+        ptrdiff_t start = attn_first_query(p, b);
         for (ptrdiff_t i = 0; i < n; i += ATTN_TASK_ROWS) {
             total += sum_sink(attn_address(&p->lse, &p->batch, b, head, start + i),
                               p->lse.row_stride,

@@ -3,6 +3,7 @@
 #define ATTN_KERNEL_BACKWARD_TASK_H
 
 #include "core/backward.h"
+#include "core/sequences.h"
 #include "kernel/arena.h"
 #include "kernel/attention/tile_form/span.h"
 
@@ -121,7 +122,7 @@ static char *
 group_base(const backward_work *w, const attn_array *array)
 {
     const attn_problem *p = &w->g->attention;
-    ptrdiff_t start = attn_packed_start(attn_query_starts(p->packed), w->b);
+    ptrdiff_t start = attn_first_query(p, w->b);
 
     return attn_address(array, &p->batch, w->b, w->kv_head * p->group, start);
 }
@@ -138,7 +139,7 @@ static char *
 key_grad_row(const backward_work *w, const attn_array *array, ptrdiff_t j)
 {
     const attn_problem *p = &w->g->attention;
-    ptrdiff_t start = attn_packed_start(attn_key_starts(p->packed), w->b);
+    ptrdiff_t start = attn_first_key(p, w->b);
 
     return attn_address(array, &p->batch, w->b, w->kv_head, start + j);
 }
