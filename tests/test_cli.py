@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.comparisons import assert_same_bits
-from support.processes import HANGS, wait_until
+from support.processes import HANGS, assert_fails, wait_until
 from support.tutorial import SCORES, WEIGHTED, WEIGHTS, WORDS
 
 import attnpy
@@ -50,17 +50,6 @@ def call(monkeypatch, tmp_path, capsys):
         return subprocess.CompletedProcess(arguments, status, *printed)
 
     return call_main
-
-
-def assert_fails(done, *parts):
-    """Exit status 2 and one line on stderr that has all the parts."""
-    assert done.returncode == 2, done
-    assert done.stdout == ""
-    assert done.stderr.startswith("attnpy: ")
-    assert done.stderr.endswith("\n")
-    assert done.stderr.count("\n") == 1
-    for part in parts:
-        assert part in done.stderr
 
 
 @pytest.fixture

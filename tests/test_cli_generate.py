@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 from support import families, gguf_files
-from support.processes import HANGS
+from support.processes import HANGS, assert_fails
 
 from attnpy import _generate, checkpoints
 from attnpy.__main__ import main
@@ -38,16 +38,6 @@ def call(monkeypatch, capsys):
         return subprocess.CompletedProcess(arguments, status, *printed)
 
     return call_main
-
-
-def assert_fails(done, *parts):
-    """Exit status 2, and one line on stderr that has all the parts."""
-    assert done.returncode == 2, done
-    assert done.stdout == ""
-    assert done.stderr.startswith("attnpy: ")
-    assert done.stderr.count("\n") == 1
-    for part in parts:
-        assert part in done.stderr
 
 
 def expected(file, prompt, n, **options):
@@ -122,10 +112,15 @@ def test_text_comes_as_it_is_written(file):
     ) as process:
         try:
             assert process.stdout.read(20).startswith("the cat")
-            process.send_signal(signal.SIGINT)
-            rest, errors = process.communicate(timeout=HANGS)
+            assert_ends_when_interrupted(process)
         finally:
             process.kill()
+
+
+def assert_ends_when_interrupted(process):
+    """Ctrl-C ends the command at the end of a line, without an error."""
+    process.send_signal(signal.SIGINT)
+    rest, errors = process.communicate(timeout=HANGS)
     assert process.returncode == 130
     assert rest.endswith("\n")
     assert errors == ""
@@ -253,13 +248,9 @@ def test_an_interrupt_ends_a_conversation(file):
             process.stdin.write("the cat\n")
             process.stdin.flush()
             assert process.stdout.read(5)
-            process.send_signal(signal.SIGINT)
-            rest, errors = process.communicate(timeout=HANGS)
+            assert_ends_when_interrupted(process)
         finally:
             process.kill()
-    assert process.returncode == 130
-    assert rest.endswith("\n")
-    assert errors == ""
 
 
 def test_a_terminal_is_asked_and_not_commanded(file, tmp_path):

@@ -23,13 +23,18 @@ from attnpy.models import BertEncoder, CausalDecoder, sample
 DECODERS = pytest.mark.parametrize("kind", families.DECODERS)
 
 
-def bert(dtype=np.float32, **changes):
+def encoder(kind, dtype=np.float64, **changes):
     """(model, its tensors, its configuration)."""
-    config = {**families.BERT, **changes}
+    config = {**families.ENCODERS[kind], **changes}
     tensors = families.tensors(config)
     model = BertEncoder.from_config(config, dtype=dtype)
-    checkpoints.load(model, tensors, "bert")
+    checkpoints.load(model, tensors, families.NAMES[kind])
     return model, tensors, config
+
+
+def bert(dtype=np.float32, **changes):
+    """The same of BERT."""
+    return encoder("bert", dtype, **changes)
 
 
 def decoder(kind, dtype=np.float32, **changes):
@@ -68,25 +73,16 @@ def test_bert_is_its_arithmetic(dtype):
 KIN = [kind for kind in families.ENCODERS if kind != "bert"]
 
 
-def kin(kind, dtype=np.float64, **changes):
-    """One of BERT's kin, its tensors and its configuration."""
-    config = {**families.ENCODERS[kind], **changes}
-    tensors = families.tensors(config)
-    model = BertEncoder.from_config(config, dtype=dtype)
-    checkpoints.load(model, tensors, families.NAMES[kind])
-    return model, tensors, config
-
-
 @pytest.mark.quick
 @pytest.mark.parametrize("kind", KIN)
 def test_berts_kin_are_their_arithmetic(kind):
-    model, tensors, config = kin(kind)
+    model, tensors, config = encoder(kind)
     # 1 and 3 are padding of some: with no position of their own, wherever they are.
     for ids in (IDS, np.array([5, 1, 7, 3, 1, 1, 8]), np.arange(14), [4]):
         expected = families.bert_states(tensors, config, np.array(ids, int))
         assert_close(model(ids), expected, np.float64)
     assert_close(
-        kin(kind, np.float32)[0](IDS),
+        encoder(kind, np.float32)[0](IDS),
         families.bert_states(tensors, config, IDS),
         np.float32,
     )
@@ -94,7 +90,7 @@ def test_berts_kin_are_their_arithmetic(kind):
 
 @pytest.mark.parametrize("kind", [kind for kind in families.KIN if kind != "bert"])
 def test_berts_kin_differ_from_bert_in_positions_and_types(kind):
-    model, _, config = kin(kind)
+    model, _, config = encoder(kind)
     assert (model.relative_bias is not None) == (kind == "mpnet")
     assert (model.segment_embedding is None) == ("type_vocab_size" not in config)
     n_positions = config["max_position_embeddings"]
@@ -114,7 +110,7 @@ def test_berts_kin_differ_from_bert_in_positions_and_types(kind):
 
 @pytest.mark.parametrize("kind", families.GATED)
 def test_rotary_encoders_take_longer_texts_and_have_no_table(kind):
-    model, tensors, config = kin(kind)
+    model, tensors, config = encoder(kind)
     assert model.position_embedding is None
     assert model.max_tokens == config["max_position_embeddings"] == 16
     ids = np.arange(20)
@@ -128,7 +124,7 @@ def test_rotary_encoders_take_longer_texts_and_have_no_table(kind):
 @pytest.mark.quick
 @pytest.mark.parametrize("kind", families.GATED)
 def test_gated_encoders_give_a_text_the_same_bits_in_any_company(kind):
-    model, *_ = kin(kind, np.float32)
+    model, *_ = encoder(kind, np.float32)
     lengths, rows = [9, 16, 1], np.arange(48).reshape(3, 16) % 30
     states = model(rows, lengths=lengths)
     for row, n, each in zip(rows, lengths, states, strict=True):
@@ -502,7 +498,7 @@ def test_a_list_has_the_window_and_scale_of_each_layer():
 
 @pytest.mark.quick
 def test_padding_does_not_change_the_bits_of_a_sequence():
-    encoders = [kin(kind, np.float32)[0] for kind in families.ENCODERS]
+    encoders = [encoder(kind, np.float32)[0] for kind in families.ENCODERS]
     everything = [*encoders, *(decoder(kind)[0] for kind in families.DECODERS)]
     for model in everything:
         batch = padded()
@@ -530,7 +526,7 @@ def test_the_batch_does_not_change_the_bits_of_a_sequence():
 @pytest.mark.parametrize("num_threads", [1, 2])
 def test_the_parts_of_a_batch_do_not_change_its_bits(kind, num_threads, monkeypatch):
     rng = np.random.default_rng(4)
-    model = kin(kind, np.float32)[0]
+    model = encoder(kind, np.float32)[0]
     n_types = 0 if model.segment_embedding is None else len(model.segment_embedding)
     batch, ends = rng.integers(0, 30, (23, 9)), rng.integers(0, 10, 23)
     options = [{}, {"lengths": ends}, {"lengths": ends, "token_mask": batch > 3}]

@@ -6,7 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
-from support.arrays import dtype_of, normal, problem
+from support.arrays import dtype_of, mask_and_bias, normal, problem
 from support.calls import TIERS, everything
 from support.comparisons import assert_right, assert_same_bits
 
@@ -21,13 +21,7 @@ KEYS += (127, 128, 129, 255, 256, 257, 511, 512, 513, 1023, 1024, 1025)
 DIMS = (1, 2, 3, 4, 5, 7, 8, 9, 11, 12, 13, 15, 16, 17, 31, 33, 63, 64, 65, 127, 129)
 
 N_QUERIES, N_KEYS = 21, 150
-MASK = np.random.default_rng(1).random((4, N_QUERIES, N_KEYS)) < 0.6
-MASK[1] = True  # one head sees everything,
-MASK[2, 3:6] = False  # some rows of another one nothing
-MASK[3, :, 128:] = False
-BIAS = normal(4, N_QUERIES, N_KEYS, seed=2)
-BIAS[:, :, 7] = -np.inf
-BIAS[0, 0] = -np.inf
+MASK, BIAS = mask_and_bias(N_QUERIES, N_KEYS)
 OPTIONS = {
     "mask": MASK,
     "bias": BIAS,

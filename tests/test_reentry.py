@@ -91,22 +91,11 @@ EFFECTS = (flatten, widen, narrow, repeat)
 # ---- When it does that
 
 
-class Asked:
-    """Is an array, to whoever asks for it, once something has been done."""
-
-    def __init__(self, array, act):
-        self.array, self.act = array, act
-
-    def __array__(self, dtype=None, copy=None):
-        self.act()
-        return self.array
-
-
 def when_asked(call, arguments, act):
     """While an array is converted."""
     for path in paths_in(arguments, is_array):
         yield lambda p=path: call(
-            with_other(arguments, p, Asked(at(arguments, p).copy(), act))
+            with_other(arguments, p, reentry.Asked(at(arguments, p).copy(), act))
         )
 
 

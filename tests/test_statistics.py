@@ -5,7 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import reference
-from support.arrays import byte_swapped, dtype_of, lay_out, misaligned, normal, problem
+from support.arrays import (
+    byte_swapped,
+    dtype_of,
+    lay_out,
+    mask_and_bias,
+    misaligned,
+    normal,
+    problem,
+)
 from support.calls import (
     TIERS,
     has_rounded_weights,
@@ -20,13 +28,7 @@ from support.statistics import in_steps, log, plain, positions_of
 import attnpy
 
 N_QUERIES, N_KEYS, TOP_K = 70, 300, 4
-MASK = np.random.default_rng(1).random((4, N_QUERIES, N_KEYS)) < 0.6
-MASK[1] = True  # one head sees everything,
-MASK[2, 3:6] = False  # some rows of another one nothing
-MASK[3, :, 128:] = False
-BIAS = normal(4, N_QUERIES, N_KEYS, seed=2)
-BIAS[:, :, 7] = -np.inf
-BIAS[0, 0] = -np.inf
+MASK, BIAS = mask_and_bias(N_QUERIES, N_KEYS)
 OPTIONS = {
     "none": {},
     "mask": {"mask": MASK},

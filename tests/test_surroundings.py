@@ -13,6 +13,7 @@ import pytest
 from support.arrays import normal
 from support.comparisons import assert_same_bits
 from support.processes import assert_runs, run_python
+from support.reentry import Asked
 
 import attnpy
 from attnpy import _attnpy
@@ -175,17 +176,6 @@ def test_the_rounding_mode_of_the_caller_changes_no_bit_of_products(rounding):
 # ---- Arguments that change -----------------------------------------------------------
 
 
-class Meddler:
-    """Something that does mischief when it is made an array."""
-
-    def __init__(self, array, mischief):
-        self.array, self.mischief = array, mischief
-
-    def __array__(self, dtype=None, copy=None):
-        self.mischief()
-        return self.array
-
-
 def reshape(array):
     array.shape = (*array.shape[:-2], 1, array.shape[-2] * array.shape[-1])
 
@@ -207,7 +197,7 @@ def attend_with(meddler, victim, mischief):
     arrays = {name: np.ones((2, 8, 16), np.float32) for name in VICTIMS}
     options = {"mask": np.ones((8, 8), bool), "bias": np.zeros((8, 8)), "sinks": [0, 1]}
     array = np.asarray(options[meddler])
-    more = {meddler: Meddler(array, lambda: mischief(arrays[victim]))}
+    more = {meddler: Asked(array, lambda: mischief(arrays[victim]))}
     return attnpy.attention(*arrays.values(), **more)
 
 
@@ -237,13 +227,13 @@ def test_parameters_that_change_others_give_an_error_or_a_result(
     options = {"mask": np.ones((6, 6), bool), "kv_lengths": np.array([6, 5])}
     more = {}
     if meddler in options:
-        more[meddler] = Meddler(options[meddler], lambda: mischief(array))
+        more[meddler] = Asked(options[meddler], lambda: mischief(array))
     elif meddler == "norm":
         mha.q_norm = attnpy.blocks.RMSNorm(4)
-        mha.q_norm.weight = Meddler(np.ones(4, np.float32), lambda: mischief(array))
+        mha.q_norm.weight = Asked(np.ones(4, np.float32), lambda: mischief(array))
     else:
         given = getattr(mha, meddler)
-        setattr(mha, meddler, Meddler(given, lambda: mischief(array)))
+        setattr(mha, meddler, Asked(given, lambda: mischief(array)))
     try:
         mha(x, **more)
     except (TypeError, ValueError) as error:
@@ -257,7 +247,7 @@ def test_tokens_are_asked_before_the_matrices_are_looked_at(name):
     layer = SelfAttention(8, 4)
     target = getattr(layer, name)
     x = np.ones((2, 6, 8), np.float32)
-    meddler = Meddler(x, lambda: target.resize((5, 3), refcheck=False))
+    meddler = Asked(x, lambda: target.resize((5, 3), refcheck=False))
     with pytest.raises(ValueError, match=r"expected .*(5|3)"):
         layer(meddler)
 
@@ -290,8 +280,8 @@ def test_subclasses_that_change_others_when_they_are_cast_give_a_result(mischief
 @pytest.mark.parametrize("mischief", [flatten, retype])
 def test_norms_and_rotations_are_read_once_all_is_converted(mischief):
     x, weight = np.ones((4, 6), np.float32), np.ones(6, np.float32)
-    meddler = Meddler(np.ones((4, 6), np.float32), lambda: mischief(weight))
-    tables = Meddler(np.ones((4, 6), np.float32), lambda: mischief(x))
+    meddler = Asked(np.ones((4, 6), np.float32), lambda: mischief(weight))
+    tables = Asked(np.ones((4, 6), np.float32), lambda: mischief(x))
     for call in (
         lambda: _attnpy.normalize(meddler, None, Norm(weight, None, 1e-5, True), 1),
         lambda: _attnpy.rotate(x, tables, False, None, None),
@@ -393,7 +383,7 @@ def test_a_plan_that_is_being_made_cannot_be_called():
                 assert repr(thing).startswith("Plan(")
 
     x = np.ones((2, 8, 16), np.float32)
-    bias = Meddler(np.zeros((8, 8), np.float32), look)
+    bias = Asked(np.zeros((8, 8), np.float32), look)
     with pytest.raises(TypeError, match="bias: expected an array"):
         attnpy.Plan(x, x, x, bias=bias)
     assert found

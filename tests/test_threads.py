@@ -431,13 +431,18 @@ def test_default_number_of_threads_is_what_the_process_may_use(clean_environment
         assert int(assert_runs(f"{one_cpu}; {COUNT}")) == 1
 
 
-@pytest.mark.parametrize("bad", ["0", "-2", "abc", "", "2.5", "3 4"])
-def test_bad_number_of_threads_in_the_environment_is_an_error(clean_environment, bad):
-    done = run_python(COUNT, ATTNPY_NUM_THREADS=bad)
+def assert_refused(script, variable, value):
+    """The import fails in a script with such an environment, and says why."""
+    done = run_python(script, **{variable: value})
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
-    assert "ATTNPY_NUM_THREADS: expected" in last
-    assert f"got '{bad}'" in last
+    assert f"{variable}: expected" in last
+    assert f"got '{value}'" in last
+
+
+@pytest.mark.parametrize("bad", ["0", "-2", "abc", "", "2.5", "3 4"])
+def test_bad_number_of_threads_in_the_environment_is_an_error(clean_environment, bad):
+    assert_refused(COUNT, "ATTNPY_NUM_THREADS", bad)
 
 
 @pytest.mark.parametrize("other", ["0", "abc", "", "-1"])
@@ -461,11 +466,7 @@ def test_default_tier_is_the_best(clean_environment):
 
 @pytest.mark.parametrize("bad", ["sse9", "", "scalar "])
 def test_unknown_tier_in_the_environment_is_an_error(clean_environment, bad):
-    done = run_python(TIER, ATTNPY_ISA=bad)
-    assert done.returncode == 1
-    last = done.stderr.splitlines()[-1]
-    assert "ATTNPY_ISA: expected" in last
-    assert f"got '{bad}'" in last
+    assert_refused(TIER, "ATTNPY_ISA", bad)
 
 
 @pytest.mark.quick

@@ -44,6 +44,18 @@ def problem(
     )
 
 
+def mask_and_bias(n_queries, n_keys):
+    """A mask and a bias (4, n_queries, n_keys) whose heads see and hide in all ways."""
+    mask = np.random.default_rng(1).random((4, n_queries, n_keys)) < 0.6
+    mask[1] = True  # one head sees everything,
+    mask[2, 3:6] = False  # some rows of another one nothing
+    mask[3, :, 128:] = False
+    bias = normal(4, n_queries, n_keys, seed=2)
+    bias[:, :, 7] = -np.inf
+    bias[0, 0] = -np.inf
+    return mask, bias
+
+
 def lay_out(array, order=None, steps=None):
     """A view that equals array, stored in another way.
 

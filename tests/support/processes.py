@@ -31,6 +31,17 @@ def assert_runs(script, *arguments, **more):
     return done.stdout
 
 
+def assert_fails(done, *parts):
+    """A command ended with status 2 and one line on stderr that has all the parts."""
+    assert done.returncode == 2, done
+    assert done.stdout == ""
+    assert done.stderr.startswith("attnpy: ")
+    assert done.stderr.endswith("\n")
+    assert done.stderr.count("\n") == 1
+    for part in parts:
+        assert part in done.stderr
+
+
 def wait_until(condition):
     """Wait until condition() is true, however fast the machine is."""
     end = time.monotonic() + HANGS

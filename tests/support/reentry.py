@@ -1,4 +1,4 @@
-"""Ways to run code in the middle of a call: when something is allocated, or cast.
+"""Ways to run code in the middle of a call: where it allocates, casts or converts.
 
 Before Python 3.12 the garbage collector may run wherever an object is allocated, and
 runs finalisers then. NumPy calls a function of the user's when numbers overflow, or
@@ -21,6 +21,17 @@ class Act:
     def __call__(self, *_, **more):
         if not self.over:
             self.function()
+
+
+class Asked:
+    """Becomes an array when it is made one, after a function was called."""
+
+    def __init__(self, array, act):
+        self.array, self.act = array, act
+
+    def __array__(self, dtype=None, copy=None):
+        self.act()
+        return self.array
 
 
 class Finaliser:

@@ -156,6 +156,16 @@ enum { N_SPECS = sizeof specs / sizeof specs[0], N_THREADS = 3 };
 
 /* ---- Allocations -------------------------------------------------------------------- */
 
+/* Counts allocations, and makes some fail, until the hook is `original` again. */
+static void
+count_allocations(void)
+{
+    attn_workspace_free_all();
+    original = attn_hook;
+    attn_hook.allocate = allocate;
+    attn_hook.free = release;
+}
+
 /* One call some of whose allocations fail; returns whether any did. The call must fail
  * where no workspace can be had, and only there. One that is to be split and cannot be asks
  * once more, for one thread for each task. */
@@ -207,10 +217,7 @@ test_failing_allocations_mean_fewer_threads_or_an_error(void)
 {
     const attn_tier *tier;
 
-    attn_workspace_free_all();
-    original = attn_hook;
-    attn_hook.allocate = allocate;
-    attn_hook.free = release;
+    count_allocations();
     for (int n = 0; n < N_SPECS; n++) {
         problem made;
         make_problem(&specs[n], &made);
@@ -232,10 +239,7 @@ test_large_workspaces_are_freed_at_once(void)
     spec large = specs[0];
     problem made;
 
-    attn_workspace_free_all();
-    original = attn_hook;
-    attn_hook.allocate = allocate;
-    attn_hook.free = release;
+    count_allocations();
     reset_count(INT_MAX, 0);
     make_problem(&small, &made);
     run_problem(&made, attn_tier_at(0), N_THREADS);
@@ -261,10 +265,7 @@ test_sizes_of_workspaces_do_not_wrap(void)
     const attn_tier *tier;
     const size_t query = (size_t)ATTN_MAX_DIM * 32; /* of a task so large */
 
-    attn_workspace_free_all();
-    original = attn_hook;
-    attn_hook.allocate = allocate;
-    attn_hook.free = release;
+    count_allocations();
     for (int n = 0; n < N_SPECS; n++) {
         problem made;
         make_problem(&specs[n], &made);
