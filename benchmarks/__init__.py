@@ -7,6 +7,7 @@ measure, apart, children         one row timed; libraries in processes of their 
 machine                          the machine's limits, by peak.c
 memory, footprint, overhead      memory of a call, size of an installation, a tiny call
 compare                          two revisions
+bounds, kinds                    what a row's time goes to, by samples of perf
 experiments                      measurements that compare nothing
 run, report                      rows measured, shown and kept
 pages, plots                     docs/performance from what is kept

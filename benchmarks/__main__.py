@@ -7,7 +7,8 @@ from attnpy._bench import restart
 
 from .children import QUIET
 
-COMMANDS = {"compare": "compare", "experiments": "experiments", "report": "pages"}
+COMMANDS = {"report": "pages"}
+COMMANDS |= {name: name for name in ("bounds", "compare", "experiments")}
 
 
 def main(arguments):

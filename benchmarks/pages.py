@@ -36,7 +36,18 @@ MISSES = (
     "them, a share of the machine's limit, or either, where one is enough. These are "
     "aims of the project, not promises. In brackets is the share of the limit, "
     "measured in the same rounds, that would be enough. Every run writes such a table, "
-    "`misses.md` beside its `results.json`."
+    "`misses.md` beside its `results.json`. Only a table with a last column says what "
+    "the time goes to: on the other machines, this was not measured."
+)
+SAMPLED = (
+    "The last column is what the threads were doing when `perf` interrupted them, "
+    "4,000 times a second, in percent of the time of all threads. `python -m "
+    "benchmarks bounds` takes these samples. What takes less than 3 % is left out. "
+    "Softmax includes maxima and sums; outputs are divided, converted and stored; "
+    "waiting threads spin or sleep; calls are Python, checks of arguments and the "
+    "division into tasks. The share of the peak is that of products in their own "
+    "time; where attention hides keys, it counts the hidden ones that 16 queries side "
+    "by side compute."
 )
 
 
@@ -64,15 +75,14 @@ def add(store, later):
         if store["machine"][key] != later["machine"][key]:
             raise SystemExit(f"the runs differ in the machine's {key}")
     n_runs = len(store["runs"])
-    new = {row_key(row): {**row, "run": n_runs + row["run"]} for row in later["rows"]}
-    store["rows"] = [new.pop(row_key(row), row) for row in store["rows"]]
+    new = {
+        report.row_key(row): {**row, "run": n_runs + row["run"]}
+        for row in later["rows"]
+    }
+    store["rows"] = [new.pop(report.row_key(row), row) for row in store["rows"]]
     store["rows"] += new.values()
     store["runs"] += later["runs"]
     forget_unused_runs(store)
-
-
-def row_key(row):
-    return row["group"], row["name"], row.get("threads")
 
 
 def forget_unused_runs(store):
@@ -178,8 +188,18 @@ def misses(stores):
     for store in stores.values():
         heading = store["title"][0].upper() + store["title"][1:]
         parts += [f"## {heading}", report.summary(store["rows"])]
-        parts += report.misses(store["rows"])
+        parts += report.misses(store["rows"], store.get("bounds", ()))
+        parts += sampled(store.get("bounds", ()))
     return "\n\n".join(parts) + "\n"
+
+
+def sampled(bounds):
+    """How the column about the time of a machine's rows was found, if it has one."""
+    if bounds:
+        dates = sorted({x["date"] for x in bounds})
+        dates = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+        commits = ", ".join(dict.fromkeys(x["commit"] for x in bounds))
+        yield f"{SAMPLED} Sampled on {dates}, at commit {commits}."
 
 
 # ---- The commands --------------------------------------------------------------------

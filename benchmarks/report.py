@@ -49,6 +49,7 @@ SHORT = {name: system.short for name, system in peers.SYSTEMS.items()}
 RIVALS = [name for name in SHORT if name != "attnpy"]
 RATIOS = {**SHORT, "fastest": "the fastest peer"}
 DIGITS = 5  # of a number that is kept
+LEAST_SHARE = 3  # of the time, in percent, that is told
 
 
 # ---- What is kept of a row -----------------------------------------------------------
@@ -136,14 +137,38 @@ def summary(rows):
     return f"{n_met} of {len(judged)} rows with a target met it."
 
 
-def misses(rows):
-    """A table of the kept rows that missed a target, or nothing."""
+def row_key(row):
+    return row["group"], row["name"], row.get("threads")
+
+
+def misses(rows, bounds=()):
+    """A table of the kept rows that missed a target, or nothing.
+
+    bounds: what bounds.py found out about such rows, a column if there is any.
+    """
     found = [row for row in rows if row.get("missed")]
+    texts = {row_key(x): bound_of(x) for x in bounds}
     if found:
-        columns = ("group", "name", "threads")
-        lines = [[str(row.get(x, "")) for x in columns] for row in found]
-        lines = [[*x, misses_of(row)] for x, row in zip(lines, found, strict=True)]
-        yield markdown_table(["group", "row", "threads", "missed"], lines)
+        heads = ["group", "row", "threads", "missed", *["time goes to"] * bool(texts)]
+        lines = []
+        for row in found:
+            key = [str(row.get(x, "")) for x in ("group", "name", "threads")]
+            text = [texts.get(row_key(row), "not sampled")] if texts else []
+            lines.append([*key, misses_of(row), *text])
+        yield markdown_table(heads, lines)
+
+
+def bound_of(found):
+    """What bounds.py found out about a row, in words."""
+    kinds, by = found["kinds"], found.get("limit")
+    parts = [f"{found['percent']:.0f} % of the bandwidth"] if by == "bandwidth" else []
+    for kind, share in kinds.items():
+        if share >= LEAST_SHARE:
+            parts.append(f"{kind} {share:.0f} %")
+            if kind == "products" and by == "peak":
+                reached = 100 * found["percent"] * found["computed"] / share
+                parts[-1] += f" at {reached:.0f} % of the peak"
+    return "; ".join(parts)
 
 
 # ---- Cells ---------------------------------------------------------------------------

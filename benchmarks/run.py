@@ -23,8 +23,8 @@ def parser():
         allow_abbrev=False,
         description="Time attnpy beside its peers, interleaved, and measure the "
         "machine's limits in the same run. Other commands: `compare REV1 REV2` for two "
-        "commits, `report` to write the pages of docs/performance again, "
-        "`experiments` for what is no comparison.",
+        "commits, `bounds` for what the time goes to, `report` to write the pages of "
+        "docs/performance again, `experiments` for what is no comparison.",
     )
     add_rows(parsed, GROUPS, GROUPS, (1, 2))
     add = parsed.add_argument
@@ -54,6 +54,13 @@ def add_rows(parsed, groups, default, threads):
     add("--quick", action="store_true", help="a few rows of each group")
     counts = ",".join(map(str, threads))
     add("--threads", type=numbers, default=threads, help=f"default: {counts}")
+
+
+def keep_models(folder):
+    """Use the models with random weights that a folder has, if one was given."""
+    if folder:
+        os.environ[folders.PLACE] = os.path.abspath(folder)
+        os.makedirs(folder, exist_ok=True)
 
 
 def names_of(known):
@@ -197,9 +204,7 @@ def main(arguments):
     options = parser().parse_args(arguments)
     every = dict.fromkeys(("attnpy", *options.systems))
     systems = [name for name in every if peers.installed(name)]
-    if options.models:
-        os.environ[folders.PLACE] = os.path.abspath(options.models)
-        os.makedirs(options.models, exist_ok=True)
+    keep_models(options.models)
     if options.no_compile:
         os.environ[transformers_ways.AS_IT_IS] = "1"
     if options.list:
