@@ -49,8 +49,21 @@ def unreadable(values: object, name: str) -> Exception | None:
     The C module calls it, too.
     """
     for value in [values, *(values if isinstance(values, (list, tuple)) else ())]:
-        if type(value).__module__.partition(".")[0] == "torch":
+        library = type(value).__module__.partition(".")[0]
+        if library == "cupy":
+            return TypeError(
+                f"{name}: expected an array in the CPU's memory, got a cupy.ndarray, "
+                "which x.get() copies there"
+            )
+        if library == "torch":
             tensor: Any = value
+            device = str(getattr(tensor, "device", "cpu"))
+            if device != "cpu":
+                advice = "" if device == "meta" else ", which x.cpu() copies there"
+                return TypeError(
+                    f"{name}: expected an array in the CPU's memory, got a "
+                    f"torch.Tensor on device {device!r}{advice}"
+                )
             problem = (
                 "that requires a gradient"
                 if getattr(tensor, "requires_grad", False)

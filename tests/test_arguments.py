@@ -488,6 +488,32 @@ def test_a_tensor_that_is_no_array_is_told_what_takes_it(requires_grad, monkeypa
             call()
 
 
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    ("module", "device", "said"),
+    [
+        ("torch", "cuda:0", "torch.Tensor on device 'cuda:0', which x.cpu() copies"),
+        ("torch", "meta", "torch.Tensor on device 'meta'$"),
+        ("cupy", None, "cupy.ndarray, which x.get() copies there$"),
+    ],
+)
+def test_an_array_on_a_gpu_is_told_how_it_comes_to_the_cpu(
+    module, device, said, monkeypatch
+):
+    tensor = Tensor(requires_grad=False)
+    tensor.device = device
+    monkeypatch.setattr(Tensor, "__module__", module)
+    said = "in the CPU's memory, got a " + re.escape(said).replace(r"\$", "$")
+    for call, name in (
+        (lambda: attnpy.attention(X, tensor, X), "key"),
+        (lambda: attnpy.attention(X, X, X, bias=[tensor]), "bias"),
+        (lambda: SelfAttention(4, 2)(tensor), "x"),
+        (lambda: masks.document(tensor), "ids"),
+    ):
+        with pytest.raises(TypeError, match=rf"^{name}: expected an array {said}"):
+            call()
+
+
 def test_other_errors_of_an_object_stay_as_they_are():
     class Broken:
         def __array__(self, *_, **__):

@@ -252,7 +252,7 @@ def attention_forward(
     else:
         biases.append(attention_mask)
     if module.training and dropout > 0:
-        seed = torch.randint(2**63 - 1, ())
+        seed = torch.randint(2**63 - 1, (), device="cpu")
         options |= {"dropout": dropout, "dropout_seed": seed}
     results = attention(
         query,
@@ -400,7 +400,7 @@ def _of_sequences(
             f"last one's end at the length, got the end {int(starts[-1])} for shape "
             f"{tuple(query.shape)}"
         )
-    places = torch.arange(n_queries, dtype=starts.dtype)
+    places = torch.arange(n_queries, dtype=starts.dtype, device=starts.device)
     numbers = torch.bucketize(places, starts, right=True)  # (L,)
     return numbers[:, None] == numbers
 

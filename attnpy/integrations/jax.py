@@ -173,7 +173,9 @@ def dot_product_attention(
         If an argument has the wrong kind or dtype; if a derivative is taken in forward
         mode (`jax.jvp`, `jax.jacfwd`), which is JAX's own error.
     ValueError
-        If shapes do not fit together, or a number is out of its range.
+        If shapes do not fit together, a number is out of its range, or an array is on
+        another device than a CPU. Of code for another device, under `jit`, XLA's own
+        error says that it has no ``attnpy``.
     NotImplementedError
         If a second derivative is taken.
     ValueError or jax.errors.JaxRuntimeError, which JAX makes of it
@@ -225,6 +227,7 @@ def dot_product_attention(
         "key_value_seq_lengths": key_value_seq_lengths,
     }
     arrays = {name: jnp.asarray(x) for name, x in given.items() if x is not None}
+    _check_places(arrays)
     _check_dtypes(arrays)
     _check_shapes({name: _full_shape(x, name) for name, x in arrays.items()})
     output: jax.Array
@@ -268,6 +271,20 @@ def _full_shape(x: Any, name: str) -> tuple[int, ...]:
         expected = EXPECTED.get(name, "a shape that broadcasts to (B, N, T, S)")
         raise ValueError(f"{name}: expected {expected}, got {x.shape}")
     return (*(1,) * (4 - x.ndim), *x.shape)
+
+
+def _check_places(arrays: Arrays) -> None:
+    """Refuse arrays on other devices; of what is traced, XLA knows them later."""
+    for name, x in arrays.items():
+        if isinstance(x, jax.core.Tracer):
+            continue
+        for device in x.devices():
+            if device.platform != "cpu":
+                raise ValueError(
+                    f"{name}: expected an array on a CPU, got one on {device}; "
+                    "jax.default_device(jax.devices('cpu')[0]) makes arrays there, "
+                    "and jax.device_put copies them"
+                )
 
 
 def _check_dtypes(arrays: Arrays) -> None:

@@ -363,6 +363,8 @@ def _attend(
     block, collected = innermost(), thread.weights
     if block is None or not block.options.attention:
         return NotImplemented
+    if not getattr(query, "is_cpu", True):  # before anything that takes time
+        return NotImplemented
     # What is compiled cannot ask.
     if not torch.compiler.is_compiling() and not math_sdp_enabled():
         arguments = (query, key, value, attn_mask, dropout_p, is_causal)

@@ -314,7 +314,7 @@ def attend(
         or any(type(tensor) not in _tensors.PLAIN for tensor in given)
     )
     if traced:
-        _check_inputs(inputs, given)
+        _check_inputs(inputs, options, given)
     recorded = torch.is_grad_enabled() and any(map(_tensors.needs_gradient, inputs))
     if recorded and traced and maybe_current_level() is not None:
         raise NotImplementedError(
@@ -345,9 +345,19 @@ def attend(
 def _tensors_of(inputs: tuple[Any, ...], options: dict[str, Any]) -> Iterator[Any]:
     """Return query, key and value, whatever they are, and the other tensors."""
     yield from inputs[:3]
-    for option in (*inputs[3:], *options.values()):
+    for _, tensor in _named_tensors(_others(inputs, options)):
+        yield tensor
+
+
+def _others(inputs: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
+    return {"bias": inputs[3], "sinks": inputs[4], **options}
+
+
+def _named_tensors(options: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
+    """Return the options that are tensors, each by its name."""
+    for name, option in options.items():
         pair = option if isinstance(option, (tuple, list)) else (option,)
-        yield from (one for one in pair if isinstance(one, torch.Tensor))
+        yield from ((name, one) for one in pair if isinstance(one, torch.Tensor))
 
 
 def _has_memory_as_it_reads(out: Tensor) -> bool:
@@ -359,7 +369,9 @@ def _seed(seed: Any) -> Any:
     return int(seed) % 2**64 if isinstance(seed, torch.Tensor) else seed
 
 
-def _check_inputs(inputs: tuple[Any, ...], given: list[Any]) -> None:
+def _check_inputs(
+    inputs: tuple[Any, ...], options: dict[str, Any], given: list[Any]
+) -> None:
     """Refuse what no operator stands for; `given` are all tensors."""
     if not torch.compiler.is_compiling():
         _check_classes(given)
@@ -370,6 +382,8 @@ def _check_inputs(inputs: tuple[Any, ...], given: list[Any]) -> None:
                 f"{name}: expected a tensor on the query's device, "
                 f"{str(inputs[0].device)!r}, got one on {str(tensor.device)!r}"
             )
+    for name, tensor in _named_tensors(_others(inputs, options)):
+        _tensors.check(tensor, name, meta=inputs[0].is_meta)
     if _is_forward_mode() and any(map(_has_tangent, inputs)):
         raise NotImplementedError(
             "attnpy.integrations.torch: expected no forward-mode derivatives, which "

@@ -88,13 +88,23 @@ def check(tensor: Any, name: str, meta: bool = False) -> None:
         kind = "nested" if tensor.is_nested else str(tensor.layout)
         raise TypeError(f"{name}: expected a dense tensor, got a {kind} one")
     if not tensor.is_cpu and not (meta and tensor.is_meta):
-        raise ValueError(
-            f"{name}: expected a CPU tensor, got one on device {str(tensor.device)!r}"
-        )
+        raise elsewhere(tensor, name)
+
+
+def elsewhere(tensor: torch.Tensor, name: str) -> ValueError:
+    """Return an error about a tensor on another device."""
+    advice = "" if tensor.is_meta else ", which x.cpu() copies to the CPU"
+    return ValueError(
+        f"{name}: expected a CPU tensor, got one on device {str(tensor.device)!r}"
+        f"{advice}"
+    )
 
 
 def to_array(tensor: torch.Tensor) -> Any:
     """Return a tensor's memory as an array of any strides."""
+    # A parameter may have been moved since it was checked, and saved for gradients.
+    if not tensor.is_cpu:
+        raise elsewhere(tensor, "tensors")
     if tensor.dtype is torch.bfloat16:
         dtype = _dtypes.floating("bfloat16")
     elif tensor.dtype in _DTYPES:
