@@ -164,6 +164,8 @@ HEADS = {
     "gemma1": ("score.weight",),
     "olmo2": ("score.weight",),
     "phi": ("score.weight", "classifier.weight", "classifier.bias"),
+    "mixtral": ("score.weight",),
+    "qwen_moe": ("score.weight", "qa_outputs.bias"),
     "gpt_neox": ("score.weight", "qa_outputs.weight", "qa_outputs.bias"),
 }
 

@@ -95,10 +95,11 @@ def turns(head_dim, base, scaling=None):
 
 
 def declared(kind):
-    """The names that are read, that have to be neutral, and that are harmless."""
+    """The names that are read, also of old, those to be neutral, and the harmless."""
     family = _families.FAMILIES[kind]
     harmless = [name for names in family.harmless.values() for name in names]
-    return ["model_type", *family.read, *family.neutral, *harmless]
+    read = "model_type", *family.read, *family.older
+    return [*read, *family.neutral, *harmless]
 
 
 # Arguments of ImageTextModel.from_config itself, which makes the parts.
@@ -202,7 +203,8 @@ def test_what_their_classes_write_is_read(kind):
 def others(kind, name):
     """A configuration, and the same with another value of a field that is read."""
     base = dict(BASES[kind])
-    long = {**base, "rope_scaling": YARN, "head_dim": 16}
+    size = {"hidden_size": 64} if kind == "olmoe" else {"head_dim": 16}
+    long = {**base, "rope_scaling": YARN, **size}
     used = {**base, "use_sliding_window": True, "max_window_layers": 0}
     values = {
         "hidden_act": "relu",
@@ -248,6 +250,9 @@ def others(kind, name):
         "pooler_act": "relu",
         "vision_use_head": False,
         "use_parallel_residual": False,
+        "norm_topk_prob": not base.get("norm_topk_prob", False),
+        "mlp_only_layers": [0],
+        "shared_expert_intermediate_size": 9,
         **{key: {"hidden_size": 4} for key in ("text_config", "text_config_dict")},
         **{key: {"patch_size": 4} for key in ("vision_config", "vision_config_dict")},
     }
@@ -264,6 +269,9 @@ def others(kind, name):
         base = used if kind.startswith("qwen") else base
     if kind == "llama" and name in ("layer_types", "sliding_window"):
         base |= {"sliding_window": 3, "layer_types": [SLIDING, FULL]}
+    if kind == "qwen2_moe":
+        values |= {"layer_types": [FULL] * 3, "max_window_layers": 3}
+        used["max_window_layers"] = 1
     if kind == "smollm3":
         values["layer_types"] = [SLIDING, FULL, SLIDING]
         values["no_rope_layers"] = [0, 1, 1]
@@ -298,7 +306,7 @@ def others(kind, name):
     if name == "use_sliding_window":
         base = {**base, name: False} if kind == "smollm3" else used
         base |= {"sliding_window": 3}
-    if name == "is_causal" and kind == "mistral":
+    if name == "is_causal" and kind in ("mistral", "mixtral"):
         base["sliding_window"] = None
     return base, {**base, name: values.get(name, 2048 if "max_pos" in name else 8)}
 

@@ -32,11 +32,13 @@ YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 
 # Their kind is not read from files.
 OF_FOLDERS_ALONE = (
     *("mistral", "gemma", "smollm3", "granite", "phi", "gpt_neox", "olmo3"),
+    *("mixtral", "qwen2_moe"),  # of which there are no windows in files
 )
 CONFIGS = {
     **{k: c for k, c in families.DECODERS.items() if k not in OF_FOLDERS_ALONE},
     "llama with biases": {**families.LLAMA, "attention_bias": True, "mlp_bias": True},
     "llama with yarn": {**families.LLAMA, "rope_scaling": YARN},
+    "mixtral": {**families.MIXTRAL, "sliding_window": None},
     "llama, tied": {**families.LLAMA, "tie_word_embeddings": True},
     "qwen2 without scaling": {**families.QWEN2, "rope_scaling": None},
     "gemma2 with all layers alike": {**families.GEMMA2, "sliding_window": 2},
@@ -578,9 +580,13 @@ FAULTS = {
     "unknown key": ({"llama.attention.new": 1}, "no llama.attention.new"),
     "elsewhere": ({"other.key": 1}, "no other.key"),
     "a long array": ({"split.count": np.zeros(261, "f4")}, "split.count = 0"),
-    "experts": ({"llama.expert_count": 8}, "llama.expert_count = 0"),
+    "experts": ({"llama.expert_count": 8}, "llama.expert_used_count to be there"),
     "window": ({"llama.attention.sliding_window": 4096}, "sliding_window = 0"),
     "scaling": ({"llama.rope.scaling.type": "longrope"}, "llama.rope.scaling.type"),
+    "experts of several kinds": (
+        {"llama.expert_count": np.array([8, 4], "i4")},
+        "llama.expert_count = 0",
+    ),
     "no factor": ({"llama.rope.scaling.type": "linear"}, "rope.scaling.factor"),
     "factor": ({"llama.rope.scaling.factor": -1.0}, "a finite number above 0"),
     "yarn": (

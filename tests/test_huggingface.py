@@ -83,6 +83,21 @@ DECODERS = [
             },
         },
     ),
+    ("mixtral", {"sliding_window": None, "num_experts_per_tok": 4}),
+    ("olmoe", {"norm_topk_prob": True, "num_key_value_heads": 4}),
+    ("olmoe", {"attention_bias": True, "hidden_act": "gelu"}),
+    ("qwen2_moe", {"norm_topk_prob": True, "decoder_sparse_step": 2}),
+    (
+        "qwen2_moe",
+        {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1},
+    ),
+    ("qwen2_moe", {"qkv_bias": False, "mlp_only_layers": None}),
+    ("qwen3_moe", {"norm_topk_prob": False, "num_experts_per_tok": 1}),
+    ("qwen3_moe", {"use_sliding_window": True, "sliding_window": 3}),
+    (
+        "qwen3_moe",
+        {"decoder_sparse_step": 2, "num_hidden_layers": 3, "mlp_only_layers": [9]},
+    ),
     ("gemma2", {"attn_logit_softcapping": None, "final_logit_softcapping": None}),
     ("gemma2", {"layer_types": [FULL, SLIDING, SLIDING], "attention_bias": True}),
     ("gemma2", {"tie_word_embeddings": False, "hidden_activation": "gelu"}),
@@ -124,16 +139,15 @@ def theirs(config, **options):
         if config.get(name, 0) is None:  # null is a value of these
             setattr(made, name, None)
     torch.manual_seed(0)
-    return randomized(
-        transformers.AutoModelForCausalLM.from_config(
-            made, attn_implementation="eager", dtype=torch.float64
-        )
-    )
+    how = {"attn_implementation": "eager", "dtype": torch.float64}
+    if kind in families.EXPERTS_NAMES:  # their faster one has no float64
+        how["experts_implementation"] = "eager"
+    return randomized(transformers.AutoModelForCausalLM.from_config(made, **how))
 
 
 def randomized(model):
     for parameter in model.parameters():
-        spread = parameter.shape[-1] ** -0.5 if parameter.ndim == 2 else 0.5
+        spread = parameter.shape[-1] ** -0.5 if parameter.ndim > 1 else 0.5
         parameter.data.add_(torch.randn_like(parameter) * spread)
     return model.eval()
 

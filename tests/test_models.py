@@ -636,7 +636,14 @@ def ended(tokens, n):
 
 
 # Of weights with which texts are not one token again and again; others have 0.
-SEEDS = {"gemma": 3, "granite": 1, "phi": 9, "gpt_neox": 2}
+SEEDS = {
+    "gemma": 3,
+    "granite": 1,
+    "phi": 9,
+    "gpt_neox": 2,
+    "mixtral": 1,
+    "qwen3_moe": 1,
+}
 
 
 @pytest.mark.quick

@@ -82,6 +82,11 @@ SHOWN = {
     ),
     "FeedForward(embed_dim=8, hidden_dim=32, activation='swiglu', dtype=float32, "
     "parameters=840)": lambda: blocks.FeedForward(8, 32, activation="swiglu"),
+    "MixtureOfExperts(embed_dim=8, hidden_dim=6, num_experts=4, "
+    "num_experts_per_token=2, renormalize=False, shared_dim=3, bias=False, "
+    "dtype=float32, parameters=688)": lambda: blocks.MixtureOfExperts(
+        8, 6, 4, 2, renormalize=False, shared_dim=3, bias=False
+    ),
     "Encoder(num_layers=3, embed_dim=8, num_heads=2, hidden_dim=32, norm_first=True, "
     "norm='rms', activation='gelu', bias=False, shared=True, final_norm=False, "
     "dtype=float32, parameters=784)": lambda: blocks.Encoder(

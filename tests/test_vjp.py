@@ -28,6 +28,7 @@ from attnpy.blocks import (
     FeedForward,
     LayerNorm,
     Linear,
+    MixtureOfExperts,
     RMSNorm,
     _dropout,
 )
@@ -532,6 +533,10 @@ VJPS = {
     "FeedForward.vjp": [
         (of_blocks(FeedForward, E, 20, activation=kind), (X,), {"residual": X})
         for kind in ("relu", "swiglu")
+    ],
+    "MixtureOfExperts.vjp": [
+        (of_blocks(MixtureOfExperts, E, 20, 4, 2, **more), (X,), {"residual": X})
+        for more in ({}, {"renormalize": False, "shared_dim": 6})
     ],
     "Linear.vjp": [(of_blocks(Linear, E, 5), (X,), {})],
     "Embedding.vjp": [(of_blocks(Embedding, 30, 5), (IDS,), {})],

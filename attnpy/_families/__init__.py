@@ -28,13 +28,16 @@ from attnpy._families.granite import GRANITE
 from attnpy._families.gte import GTE, GTE_NEW
 from attnpy._families.llama import LLAMA
 from attnpy._families.mistral import MISTRAL
+from attnpy._families.mixtral import MIXTRAL
 from attnpy._families.modernbert import MODERNBERT
 from attnpy._families.mpnet import MPNET
 from attnpy._families.nomic_bert import NOMIC_BERT
 from attnpy._families.olmo import OLMO2, OLMO3
+from attnpy._families.olmoe import OLMOE
 from attnpy._families.phi import PHI
 from attnpy._families.phi3 import PHI3
 from attnpy._families.qwen import QWEN2, QWEN3
+from attnpy._families.qwen_moe import QWEN2_MOE, QWEN3_MOE
 from attnpy._families.roberta import ROBERTA, XLM_ROBERTA
 from attnpy._families.smollm3 import SMOLLM3
 from attnpy._families.t5 import MT5, T5
@@ -49,6 +52,7 @@ FAMILIES: dict[str, Declaration] = {
         *(VIT, DEIT, CLIP, CLIP_VISION, CLIP_TEXT, SIGLIP, SIGLIP_VISION, SIGLIP_TEXT),
         *(GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, PHI3, GEMMA, GEMMA2, GEMMA3, SMOLLM3),
         *(GRANITE, PHI, GPT_NEOX, OLMO2, OLMO3),
+        *(MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE),
         *(T5, MT5, BART, MBART, MARIAN, PEGASUS, M2M100),
     )
 }

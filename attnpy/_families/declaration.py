@@ -24,7 +24,8 @@ class Family(NamedTuple):
     names : mapping of str to tuple of str
         A name in the checkpoint and the parameter it holds, or several parameters,
         packed side by side along the axis of the outputs. ``{i}`` is the number of a
-        layer. ``.T`` after a parameter: the checkpoint has its transpose. Where
+        layer, ``{j}`` that of an expert in it. ``.T`` after a parameter: the checkpoint
+        has its transpose. Where
         parameters have several names, a checkpoint has one of them.
     prefixes : tuple of str
         A name may begin with one of these.
@@ -64,6 +65,9 @@ class Family(NamedTuple):
     by_head : tuple of str
         Endings of names of several parameters whose heads alternate: those of the first
         head of each, then those of the second.
+    stacked : tuple of str
+        Endings of names of arrays (N, ...) that are N arrays here: the name of each is
+        that of all with a dot and its number after it.
     """
 
     names: Mapping[str, tuple[str, ...]]
@@ -84,6 +88,7 @@ class Family(NamedTuple):
     beside: tuple[str, ...] = ()
     axes: Mapping[str, int] = MappingProxyType({})
     by_head: tuple[str, ...] = ()
+    stacked: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """Return how many names there are, and what is said of them."""

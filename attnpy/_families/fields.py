@@ -10,6 +10,7 @@ import numpy as np
 
 # More of anything is a mistake in the file, which would take long to be noticed.
 MOST_LAYERS = 10_000
+MOST_EXPERTS = 1024
 LARGEST_SIZE = 2**31 - 1
 
 REQUIRED = object()
@@ -67,6 +68,17 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "layers": (
         lambda value: _is_integer(value, 1, MOST_LAYERS),
         f"an integer from 1 to {MOST_LAYERS}",
+    ),
+    "experts": (
+        lambda value: _is_integer(value, 1, MOST_EXPERTS),
+        f"an integer from 1 to {MOST_EXPERTS}",
+    ),
+    "layer numbers": (
+        lambda value: (
+            isinstance(value, (list, tuple))
+            and all(_is_integer(number, 0, LARGEST_SIZE) for number in value)
+        ),
+        "a list of the numbers of layers",
     ),
     "size": (
         lambda value: _is_integer(value, 1, LARGEST_SIZE),

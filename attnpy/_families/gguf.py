@@ -13,9 +13,12 @@ from attnpy._families.declaration import Declaration, Family, names_of
 from attnpy._families.gemma import GEMMA2, GEMMA3
 from attnpy._families.gpt2 import GPT2
 from attnpy._families.llama import LLAMA
+from attnpy._families.mixtral import MIXTRAL
 from attnpy._families.olmo import OLMO2
+from attnpy._families.olmoe import OLMOE
 from attnpy._families.phi3 import PHI3
 from attnpy._families.qwen import QWEN2, QWEN3
+from attnpy._families.qwen_moe import QWEN3_MOE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +42,8 @@ class Architecture:
     large : int or None
         With so many layers the scale of scores is that of ``hidden_size / num_heads``
         and not of ``head_dim``: files do not say it.
+    fixed : mapping of str to object
+        Fields and their values, which llama.cpp has for all files.
     """
 
     name: str
@@ -48,6 +53,7 @@ class Architecture:
     neutral: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
     alternating: bool = False
     large: int | None = None
+    fixed: Mapping[str, object] = field(default_factory=dict)
 
 
 LAYER = {
@@ -125,6 +131,21 @@ GPT2_NAMES = Family(
     )
 )
 
+# Of all experts in one array.
+EXPERTS = {
+    "ffn_gate_inp.weight": "feed_forward.router.T",
+    "ffn_gate_exps.weight.{j}": "feed_forward.experts.{j}.W_gate.T",
+    "ffn_up_exps.weight.{j}": "feed_forward.experts.{j}.W_1.T",
+    "ffn_gate_up_exps.weight.{j}": (
+        "feed_forward.experts.{j}.W_gate.T feed_forward.experts.{j}.W_1.T"
+    ),
+    "ffn_down_exps.weight.{j}": "feed_forward.experts.{j}.W_2.T",
+}
+STACKED = tuple(f".{name.removesuffix('.{j}')}" for name in EXPERTS if "{j}" in name)
+EXPERTS_NAMES = Family(
+    names_of(BLOCK, LAYER | EXPERTS, MODEL), ignored=(FACTORS,), stacked=STACKED
+)
+
 # Their norms have 1 added to the weights, as a norm's weights are here.
 GEMMA_NAMES = Family(names_of(BLOCK, LAYER | NORMS_AFTER, MODEL))
 
@@ -139,6 +160,13 @@ SIZES = {
     "attention.layer_norm_rms_epsilon": "rms_norm_eps",
     "rope.freq_base": "rope_theta",
 }
+# What the number of experts is in a file, and how many each token takes.
+EXPERT_COUNT, EXPERT_USED_COUNT = "expert_count", "expert_used_count"
+SPARSE = SIZES | {
+    EXPERT_COUNT: "num_experts",
+    EXPERT_USED_COUNT: "num_experts_per_tok",
+}
+SOFTMAX: dict[str, tuple[object, ...]] = {"expert_gating_func": (1,)}
 WINDOW = {"attention.sliding_window": "sliding_window"}
 FULL_ATTENTION = {"attention.sliding_window": (0,)}
 SOFTCAPS = {
@@ -175,6 +203,15 @@ GENERAL_HARMLESS: dict[str, tuple[str, ...]] = {
     "of a file that is whole": ("split.*",),
 }
 
+# Of the name "llama", too.
+MIXTRAL_ARCHITECTURE = Architecture(
+    name="llama",
+    family=MIXTRAL,
+    names=EXPERTS_NAMES,
+    read=SPARSE | {EXPERT_COUNT: "num_local_experts"},
+    neutral=FULL_ATTENTION | SOFTMAX | {"expert_weights_norm": (True,)},
+    alternating=True,
+)
 ARCHITECTURES: dict[str, Architecture] = {
     architecture.name: architecture
     for architecture in (
@@ -239,6 +276,22 @@ ARCHITECTURES: dict[str, Architecture] = {
             names=GEMMA_NAMES,
             read=SIZES,
             neutral=FULL_ATTENTION,
+        ),
+        Architecture(
+            name="olmoe",
+            family=OLMOE,
+            names=EXPERTS_NAMES,
+            read={key: x for key, x in SPARSE.items() if x != "head_dim"},
+            neutral=FULL_ATTENTION | SOFTMAX | {"expert_weights_norm": (False,)},
+            fixed={"norm_topk_prob": False},
+        ),
+        Architecture(
+            name="qwen3moe",
+            family=QWEN3_MOE,
+            names=EXPERTS_NAMES,
+            read=SPARSE | {"expert_feed_forward_length": "moe_intermediate_size"},
+            neutral=FULL_ATTENTION | SOFTMAX | {"expert_weights_norm": (True,)},
+            fixed={"norm_topk_prob": True},
         ),
         Architecture(
             name="gpt2",

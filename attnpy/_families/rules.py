@@ -305,4 +305,4 @@ def only_listed(values: Values) -> list[str]:
 
 def _has_windows(values: Values) -> bool:
     used = values.get("use_sliding_window", True)
-    return bool(used and values["sliding_window"] is not None)
+    return bool(used and values["sliding_window"])

@@ -20,6 +20,7 @@ from attnpy.blocks.activations import (
 from attnpy.blocks.decoder import Decoder, DecoderLayer
 from attnpy.blocks.embedding import Embedding
 from attnpy.blocks.encoder import Encoder, EncoderLayer
+from attnpy.blocks.experts import MixtureOfExperts
 from attnpy.blocks.feed_forward import FeedForward
 from attnpy.blocks.linear import Linear
 from attnpy.norms import LayerNorm, RMSNorm
@@ -33,6 +34,7 @@ __all__ = [
     "FeedForward",
     "LayerNorm",
     "Linear",
+    "MixtureOfExperts",
     "ModelOutput",
     "RMSNorm",
     "activation_vjp",

@@ -10,6 +10,7 @@ import numpy as np
 
 from attnpy import _checks, _repr, _vjp
 from attnpy._vjp import LayerGradients
+from attnpy.blocks.experts import MixtureOfExperts
 from attnpy.blocks.feed_forward import FeedForward
 from attnpy.layers import MultiHeadAttention
 from attnpy.norms import LayerNorm, RMSNorm, norm_arguments
@@ -234,6 +235,13 @@ def make_final_norm(
 def fields(layer: Any) -> dict[str, Any]:
     """Return the sizes and options of an encoder's or decoder's layer, for its repr."""
     mha, network = layer.self_attention, layer.feed_forward
+    experts = {}
+    if isinstance(network, MixtureOfExperts):
+        experts = {
+            "num_experts": len(network.experts),
+            "num_experts_per_token": network.num_experts_per_token,
+        }
+        network = network.experts[0]
     places = "norm_1", "norm_2", "norm_3", "after_1"
     norms = (getattr(layer, name, None) for name in places)
     norm = next(norm for norm in norms if norm is not None)
@@ -257,6 +265,7 @@ def fields(layer: Any) -> dict[str, Any]:
         "causal": getattr(layer, "causal", None),
         "cross_attention": cross is not None if hasattr(layer, "norm_3") else None,
         "context_dim": context_dim if context_dim != embed_dim else None,
+        **experts,
     }
 
 
@@ -332,7 +341,9 @@ def residual(
 
 
 # What parts of layers do when they are called, unless someone has replaced it.
-PARTS: tuple[Any, ...] = (MultiHeadAttention, FeedForward, LayerNorm, RMSNorm)
+PARTS: tuple[Any, ...] = (
+    *(MultiHeadAttention, FeedForward, MixtureOfExperts, LayerNorm, RMSNorm),
+)
 CALLS = {part: part.__call__ for part in PARTS}
 
 

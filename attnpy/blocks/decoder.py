@@ -11,6 +11,7 @@ from attnpy import _checks, _keywords, _parameters, _pickles, _repr, _vjp
 from attnpy._options import PASSED_ON
 from attnpy.blocks import _stack
 from attnpy.blocks._stack import AnyNorm, ModelOutput
+from attnpy.blocks.experts import MixtureOfExperts
 from attnpy.blocks.feed_forward import FeedForward, run
 from attnpy.cache import KVCache, all_or_nothing, checked_caches
 from attnpy.layers import MultiHeadAttention
@@ -84,7 +85,8 @@ class DecoderLayer:
     ----------
     self_attention : MultiHeadAttention
     cross_attention : MultiHeadAttention or None
-    feed_forward : FeedForward
+    feed_forward : FeedForward or MixtureOfExperts
+        Initially the former.
     norm_1, norm_2, norm_3 : LayerNorm or RMSNorm
         The norms of the self-attention, of the attention to the context (None without
         it), and of the network. The first and last may be set to None.
@@ -137,7 +139,7 @@ class DecoderLayer:
 
     self_attention: MultiHeadAttention
     cross_attention: MultiHeadAttention | None
-    feed_forward: FeedForward
+    feed_forward: FeedForward | MixtureOfExperts
     norm_1: LayerNorm | RMSNorm | None
     norm_2: LayerNorm | RMSNorm | None
     norm_3: LayerNorm | RMSNorm | None
@@ -559,8 +561,15 @@ class DecoderLayer:
             )
 
         def feed(tokens: Array, norm: AnyNorm, residual: Array | None) -> Array:
-            tokens, first = _stack.taken_along(norm, tokens, num_threads)
             network = self.feed_forward
+            if isinstance(network, MixtureOfExperts):
+                return network(
+                    _stack.normalized(norm, tokens, num_threads),
+                    residual=residual,
+                    mixed=mixed,
+                    num_threads=num_threads,
+                )
+            tokens, first = _stack.taken_along(norm, tokens, num_threads)
             return run(network, tokens, first, residual, mixed, num_threads)
 
         window, scale, rotary = own = self.window, self.scale, self.rotary

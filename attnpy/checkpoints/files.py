@@ -6,7 +6,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -252,6 +252,26 @@ def mapped(tensors: Checkpoint, name: str) -> Array:
         return tensors[name]
     with open(os.dup(place.file.fileno()), "rb") as file:
         return np.memmap(file, dtype, "c", place.begin, place.shape).view(np.ndarray)
+
+
+def unstacked(tensors: Checkpoint, names: Collection[str]) -> Checkpoint:
+    """Return the same arrays, but each of these (N, ...) as N with numbers."""
+    other = object.__new__(type(tensors))
+    vars(other).update(vars(tensors))
+    other._places = {}
+    for name, place in tensors._places.items():
+        if name not in names:
+            other._places[name] = place
+            continue
+        shape, strides = place.shape[1:], place.strides
+        step = math.prod(shape) if strides is None else strides[0]
+        step *= _numpy_dtype(name, place.dtype).itemsize
+        strides = None if strides is None else strides[1:]
+        for i in range(place.shape[0]):
+            other._places[f"{name}.{i}"] = Place(
+                place.file, place.begin + i * step, shape, place.dtype, strides
+            )
+    return other
 
 
 def read(path: str | os.PathLike[str]) -> Checkpoint:

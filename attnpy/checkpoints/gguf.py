@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -466,6 +466,22 @@ def load_gguf(file: str | os.PathLike[str]) -> GgufFile:
     [19556, 28, 905, 17]
     """
     return GgufFile(file)
+
+
+def unstacked(file: GgufFile, names: Collection[str]) -> GgufFile:
+    """Return the same file, but each of these arrays (N, ...) as N with numbers."""
+    other = object.__new__(GgufFile)
+    vars(other).update(vars(file))
+    other._places = {}
+    for name, place in file._places.items():
+        if name not in names:
+            other._places[name] = place
+            continue
+        step = math.prod(place.shape[1:-1]) * place.row_bytes
+        for i in range(place.shape[0]):
+            begin, shape = place.begin + i * step, place.shape[1:]
+            other._places[f"{name}.{i}"] = place._replace(begin=begin, shape=shape)
+    return other
 
 
 def _in_file(rows: NDArray[np.int64], head_dim: int) -> NDArray[np.int64]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import fnmatch
 import functools
+import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,8 +14,10 @@ import numpy as np
 
 from attnpy import _checks, _dtypes, _keywords, _progress
 from attnpy._families.declaration import Family, names_for
+from attnpy._families.fields import MOST_EXPERTS
 from attnpy._packed_weight import PANEL_COLUMNS, PanelWriter
 from attnpy._quoting import joined, listed, named, quoted
+from attnpy.checkpoints import files, gguf
 from attnpy.checkpoints.families import FAMILIES
 from attnpy.checkpoints.files import Checkpoint, register_bfloat16
 from attnpy.checkpoints.gguf import GgufFile
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from attnpy._typing import Array, Model
+
+    Tensors = Mapping[str, ArrayLike]
 
 # Files whose arrays are described without being read, and read some rows at a time.
 OPENED = Checkpoint | GgufFile
@@ -227,6 +232,7 @@ def _paired(
     head: Head,
 ) -> collections.deque[Pair]:
     """Find the array of each parameter, or raise an error with all faults."""
+    tensors = unstacked(tensors, table)
     found, twice = _known_by(tensors, table, prefix)
     names = names_for(table, own)
     faults = _pop_head(found, table, head, _not_of_heads(table, names, head))
@@ -314,6 +320,33 @@ def _faults_of_others(
     if unexpected:
         faults.append(f"unexpected {listed(sorted(unexpected))}")
     return faults
+
+
+def unstacked(tensors: Tensors, table: Family) -> Tensors:
+    """Return each array of several, such as all experts of a layer, as that many.
+
+    They are not read.
+    """
+    names = [
+        name
+        for name in tensors
+        if table.stacked
+        and isinstance(name, str)
+        and name.endswith(table.stacked)
+        and len(shape := _describe(tensors, name)[0]) == 3
+        and 0 < shape[0] <= MOST_EXPERTS
+    ]
+    if not names:
+        return tensors
+    if isinstance(tensors, GgufFile):
+        return gguf.unstacked(tensors, names)
+    if isinstance(tensors, Checkpoint):
+        return files.unstacked(tensors, names)
+    result = {name: tensors[name] for name in tensors if name not in names}
+    for name in names:
+        array = _array(tensors, name)
+        result |= {f"{name}.{i}": array[i] for i in range(len(array))}
+    return result
 
 
 def dtype_of(tensors: Checkpoint, table: Family) -> str:
@@ -422,14 +455,19 @@ def targets(
 ) -> dict[str, Target]:
     """Return the names that together fill each parameter once, and their targets."""
     candidates: dict[str, tuple[list[str], bool]] = {}
-    numbers = [int(part) for name in own for part in name.split(".") if part.isdigit()]
-    n_layers = max(numbers, default=-1) + 1
+    numbers = [[int(p) for p in name.split(".") if p.isdigit()] for name in own]
+    # Of layers, and of the experts in each.
+    n_layers = 1 + max((found[0] for found in numbers if found), default=-1)
+    n_experts = 1 + max((found[1] for found in numbers if len(found) > 1), default=-1)
     for theirs, ours in table.items():
-        for i in range(n_layers) if "{i}" in theirs else range(1):
-            names = [name.removesuffix(".T").format(i=i) for name in ours]
+        for i, j in itertools.product(
+            range(n_layers if "{i}" in theirs else 1),
+            range(n_experts if "{j}" in theirs else 1),
+        ):
+            names = [name.removesuffix(".T").format(i=i, j=j) for name in ours]
             if not own.keys() >= set(names):
                 continue
-            candidates[theirs.format(i=i)] = names, ours[0].endswith(".T")
+            candidates[theirs.format(i=i, j=j)] = names, ours[0].endswith(".T")
     chosen: dict[str, Target] = {}
     filled: set[str] = set()
     # Names in the checkpoint come first; the others fill the remaining parameters.

@@ -20,6 +20,7 @@ from attnpy._quantized import ACTIVATIONS
 from attnpy._quoting import joined, named, quoted
 from attnpy.checkpoints.gguf import TYPES, GgufFile, load_gguf
 from attnpy.checkpoints.gguf_tokenizer import check as check_tokenizer
+from attnpy.checkpoints.loading import unstacked
 from attnpy.models import _pretrained
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ class _Metadata:
     def __init__(self, file: GgufFile) -> None:
         self.file, self.values = file, file.metadata
         self.faults: list[str] = []
+        self.head_dim = 0
         self.architecture = self._architecture()
 
     def _architecture(self) -> Architecture:
@@ -100,6 +102,9 @@ class _Metadata:
                 f"{named(self.file.path)}: expected general.architecture to be one of "
                 f"{', '.join(known)}, got {'none' if name is None else quoted(name)}"
             )
+        experts = self.values.get(f"{name}.{declared.EXPERT_COUNT}")
+        if name == "llama" and isinstance(experts, int) and experts > 0:
+            return declared.MIXTRAL_ARCHITECTURE
         return known[name]
 
     def get(self, key: str) -> Any:
@@ -184,7 +189,7 @@ class _Metadata:
         """Return the fields that keys have the values of."""
         architecture = self.architecture
         declaration = architecture.family
-        config: dict[str, Any] = {"model_type": declaration.model_type}
+        config = {"model_type": declaration.model_type, **architecture.fixed}
         for key, field in architecture.read.items():
             value = self.get(key)
             if key == "attention.sliding_window" and value == 0:
@@ -192,7 +197,7 @@ class _Metadata:
             if key == "attention.sliding_window_pattern" and _is_flags(value):
                 continue
             value = self.of_kind(key, declaration.read[field].kind)
-            needed = key in SIZES or "epsilon" in key
+            needed = key in SIZES or "epsilon" in key or key.startswith("expert_")
             if value is not None:
                 config[field] = value
             elif needed and self.get(key) is None:
@@ -208,6 +213,7 @@ class _Metadata:
             if size % n_heads:
                 self.expect("embedding_length", f"a multiple of {n_heads} heads", size)
             head_dim = max(size // n_heads, 1)
+        self.head_dim = int(head_dim)
         if "head_dim" in self.architecture.family.read:
             config["head_dim"] = head_dim
             config.setdefault("num_key_value_heads", n_heads)
@@ -234,12 +240,32 @@ class _Metadata:
                         f"expected {name} of {(size, found)}, by embedding_length and "
                         f"{words}, got {quoted(file.describe(name)[0])}"
                     )
+        self._check_experts(config, size, n_inner)
         known = self.values.get("tokenizer.ggml.tokens")
         if isinstance(known, list) and len(known) > n_tokens:
             self.faults.append(
                 f"expected at most {n_tokens} tokens, as token_embd.weight has rows, "
                 f"got {len(known)}"
             )
+
+    def _check_experts(self, config: dict[str, Any], size: int, n_inner: int) -> None:
+        """Compare the number of experts, and their size, with those of arrays."""
+        read = self.architecture.read
+        if declared.EXPERT_COUNT not in read:
+            return
+        n_experts = config[read[declared.EXPERT_COUNT]]
+        if (n_used := config["num_experts_per_tok"]) > n_experts:
+            self.expect(declared.EXPERT_USED_COUNT, f"at most {n_experts}", n_used)
+        shape = n_experts, size, config.get("moe_intermediate_size", n_inner)
+        for i in range(config["num_hidden_layers"]):
+            name = f"blk.{i}.ffn_down_exps.weight"
+            found = self.file.describe(name)[0] if name in self.file else None
+            if found != shape:
+                self.faults.append(
+                    f"expected {name} of {shape}, by {declared.EXPERT_COUNT}, "
+                    "embedding_length and the size of the experts, got "
+                    f"{'none' if found is None else quoted(found)}"
+                )
 
     def _set_rest(self, config: dict[str, Any]) -> None:
         """Add the fields that have rules."""
@@ -277,7 +303,7 @@ class _Metadata:
 
     def _set_positions(self, config: dict[str, Any]) -> None:
         """Say how much of a head is turned, and how that is scaled."""
-        turned, head_dim = self.of_kind(ROPE_SIZE, "size"), config["head_dim"]
+        turned, head_dim = self.of_kind(ROPE_SIZE, "size"), self.head_dim
         if turned is not None and turned != head_dim:
             if "partial_rotary_factor" in self.architecture.family.read:
                 share = turned / head_dim
@@ -343,7 +369,12 @@ class _Metadata:
         return [float(str(number)) for number in self.file[name]]
 
     def arranged(self, config: Mapping[str, Any]) -> GgufFile:
-        """Return the arrays with all rows in the order that they have here."""
+        """Return arrays of a matrix each, with all rows in the order they have here."""
+        file = unstacked(self._ordered(config), self.architecture.names)
+        assert isinstance(file, GgufFile)
+        return file
+
+    def _ordered(self, config: Mapping[str, Any]) -> GgufFile:
         if not self.architecture.alternating:
             return self.file
         names = (
@@ -353,7 +384,7 @@ class _Metadata:
             for kind in ("weight", "bias")
         )
         found = (name for name in names if name in self.file)
-        return self.file.split_halves(dict.fromkeys(found, config["head_dim"]))
+        return self.file.split_halves(dict.fromkeys(found, self.head_dim))
 
 
 def _names(reasons: Mapping[str, tuple[str, ...]]) -> Iterable[str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import numpy as np
 
 from attnpy import _checks, _dtypes, _parameters
 from attnpy._attention import attention
+from attnpy.blocks import FeedForward, MixtureOfExperts
+from attnpy.blocks.experts import EXPERT_BYTES
 from attnpy.positions import Rotary
 
 if TYPE_CHECKING:
@@ -16,8 +18,8 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike
     from typing_extensions import TypeIs
 
-    from attnpy._typing import Window
-    from attnpy.blocks import FeedForward
+    from attnpy._typing import Activation, Window
+    from attnpy.blocks import DecoderLayer
     from attnpy.layers import MultiHeadAttention
 
 
@@ -47,6 +49,95 @@ def set_biases(
         if weight is not None:
             flag, size = _checks.flag(wanted, name), weight.shape[1]
             setattr(layer, f"b_{letter}", _parameters.zeros(flag, size, weight.dtype))
+
+
+def set_experts(
+    layers: Sequence[DecoderLayer],
+    rng: np.random.Generator,
+    *,
+    num_experts: int | None,
+    num_experts_per_token: int | None,
+    renormalize: bool,
+    expert_dim: int | None,
+    shared_dim: int | None,
+    dense_layers: Sequence[int],
+) -> None:
+    """Replace the networks of layers by mixtures of experts, if there are some."""
+    renormalize = _checks.flag(renormalize, "renormalize")
+    dense = set(_dense(dense_layers, len(layers)))
+    if num_experts is None:
+        for name, given, usual in (
+            ("num_experts_per_token", num_experts_per_token, None),
+            ("renormalize", renormalize, True),
+            ("expert_dim", expert_dim, None),
+            ("shared_dim", shared_dim, None),
+            ("dense_layers", sorted(dense), []),
+        ):
+            if given != usual:
+                raise ValueError(
+                    f"{name}: expected {usual} without num_experts, got {given}"
+                )
+        return
+    if num_experts_per_token is None:
+        raise ValueError(
+            "num_experts_per_token: expected an integer with num_experts, got None"
+        )
+    if dense and len(set(map(id, layers))) < len(layers):
+        raise ValueError(
+            f"dense_layers: expected none, as layers are shared, got {sorted(dense)}"
+        )
+    sparse = [layer for i, layer in enumerate(layers) if i not in dense]
+    sizes = len(sparse), _checks.count(num_experts, "num_experts"), EXPERT_BYTES
+    _checks.memory("num_experts", np.uint8, sizes)
+    made: dict[int, MixtureOfExperts] = {}
+    for layer in sparse:
+        if id(layer) not in made:
+            network = layer.feed_forward
+            assert isinstance(network, FeedForward)
+            embed_dim, hidden_dim = network.W_1.shape
+            made[id(layer)] = MixtureOfExperts(
+                embed_dim,
+                hidden_dim if expert_dim is None else expert_dim,
+                num_experts,
+                num_experts_per_token,
+                renormalize=renormalize,
+                shared_dim=shared_dim,
+                activation=cast("Activation", network.activation),
+                bias=network.b_1 is not None,
+                dtype=network.W_1.dtype,
+                rng=rng,
+            )
+            per_layer = sum(x.nbytes for x in made[id(layer)].parameters().values())
+            _checks.memory("num_experts", np.uint8, (len(sparse), per_layer))
+        layer.feed_forward = made[id(layer)]
+
+
+def _dense(dense_layers: Sequence[int], num_layers: int) -> list[int]:
+    """Return the numbers of layers without experts, from 0 on."""
+    listed = _checks.items(dense_layers, "dense_layers", "int")
+    return _checks.chosen(listed, "dense_layers", num_layers) if listed else []
+
+
+def experts_fields(layers: Sequence[DecoderLayer]) -> dict[str, Any]:
+    """Return the options of `set_experts` that made layers, for a model's repr."""
+    networks = [layer.feed_forward for layer in layers]
+    found = [part for part in networks if isinstance(part, MixtureOfExperts)]
+    if not found:
+        return {}
+    first = found[0]
+    plain = [part for part in networks if isinstance(part, FeedForward)]
+    inner = first.experts[0].W_1.shape[1]
+    outer = plain[0].W_1.shape[1] if plain else inner
+    return {
+        "hidden_dim": outer,
+        "num_experts": len(first.experts),
+        "num_experts_per_token": first.num_experts_per_token,
+        "renormalize": first.renormalize,
+        "expert_dim": None if inner == outer else inner,
+        "shared_dim": None if first.shared is None else first.shared.W_1.shape[1],
+        "dense_layers": [i for i, part in enumerate(networks) if part not in found]
+        or None,
+    }
 
 
 def set_options(

@@ -10,7 +10,7 @@ import numpy as np
 from attnpy import _checks, _dtypes, _keywords, _parameters, _pickles, _repr, _vjp
 from attnpy._linear import linear, linear_vjp
 from attnpy._vjp import LayerGradients
-from attnpy.blocks import Decoder, ModelOutput, RMSNorm, _stack, tanh
+from attnpy.blocks import Decoder, FeedForward, ModelOutput, RMSNorm, _stack, tanh
 from attnpy.cache import checked_caches
 from attnpy.models import (
     _embedding,
@@ -100,6 +100,18 @@ class CausalDecoder(sampling.LanguageModel):
         returns.
     output_bias : bool, optional
         Add a bias to the scores of tokens.
+    num_experts : int, optional
+        Make the feed-forward networks `attnpy.blocks.MixtureOfExperts` of so many.
+    num_experts_per_token : int, optional
+        How many of them each token goes through; needed with `num_experts`.
+    renormalize : bool, optional
+        As in `attnpy.blocks.MixtureOfExperts`.
+    expert_dim : int, optional
+        The size of each expert's hidden layer; by default `hidden_dim`.
+    shared_dim : int, optional
+        As in `attnpy.blocks.MixtureOfExperts`.
+    dense_layers : sequence of int, optional
+        The numbers of layers that have one network all the same, of `hidden_dim`.
     **options
         As in `attnpy.blocks.DecoderLayer`: `causal`, `head_dim`, `num_kv_heads`,
         `norm_first` (here True by default), `norm`, `eps`, `activation`, `bias`,
@@ -143,7 +155,8 @@ class CausalDecoder(sampling.LanguageModel):
     Improving Open Language Models at a Practical Size" (2024); with
     ``qk_norm="all heads"`` and ``norm_after="only"`` that of Team OLMo, "2 OLMo 2
     Furious" (2025); with `parallel` that of
-    Black et al., "GPT-NeoX-20B: An Open-Source Autoregressive Language Model" (2022).
+    Black et al., "GPT-NeoX-20B: An Open-Source Autoregressive Language Model" (2022);
+    with `num_experts` that of Jiang et al., "Mixtral of Experts" (2024).
 
     With positions whose frequencies depend on the length of a sequence ("dynamic" and
     "longrope", see `attnpy.positions.Rotary`), `caches` keep keys as they were rotated
@@ -214,6 +227,12 @@ class CausalDecoder(sampling.LanguageModel):
         norm_after: bool | Literal["only"] = False,
         parallel: bool | Literal["one norm"] = False,
         output_bias: bool = False,
+        num_experts: int | None = None,
+        num_experts_per_token: int | None = None,
+        renormalize: bool = True,
+        expert_dim: int | None = None,
+        shared_dim: int | None = None,
+        dense_layers: Sequence[int] = (),
         **options: Unpack[DecoderOptions],
     ) -> None:
         refused = {"cross_attention", "context_dim"} & options.keys()
@@ -227,6 +246,7 @@ class CausalDecoder(sampling.LanguageModel):
             _parts.set_biases(mha, ("q", "k", "v"), qkv_bias, "qkv_bias")
             _parts.set_biases(mha, ("o",), out_bias, "out_bias")
             name = "feed_forward_bias"
+            assert isinstance(network, FeedForward)  # as yet
             _parts.set_biases(network, ("1", "2", "gate"), feed_forward_bias, name)
             if qk_norm == "all heads" or _checks.flag(qk_norm, "qk_norm"):
                 eps, size = options.get("eps", 1e-5), mha.head_dim
@@ -249,6 +269,16 @@ class CausalDecoder(sampling.LanguageModel):
                 number = _checks.above(residual_scale, "residual_scale", 0)
                 layer.residual_scale = number
             _stack.check_parallel(layer)
+        _parts.set_experts(
+            self.decoder.layers,
+            rng,
+            num_experts=num_experts,
+            num_experts_per_token=num_experts_per_token,
+            renormalize=renormalize,
+            expert_dim=expert_dim,
+            shared_dim=shared_dim,
+            dense_layers=dense_layers,
+        )
         self.tied = None if tied is None else _checks.flag(tied, "tied")
         self.token_embedding = _embedding.table(
             rng, vocab_size, "vocab_size", embed_dim, dtype, "F" if self.tied else "C"
@@ -317,6 +347,7 @@ class CausalDecoder(sampling.LanguageModel):
             "parallel": first.parallel
             and ("one norm" if first.norm_3 is None else True),
             "output_bias": self.output_bias is not None,
+            **_parts.experts_fields(self.decoder.layers),
         }
 
     __repr__ = _repr.shows(_shown)
@@ -364,7 +395,8 @@ class CausalDecoder(sampling.LanguageModel):
         config : mapping
             With the keys of the Hugging Face configuration; its ``model_type`` is
             "gpt2", "llama", "mistral", "qwen2", "qwen3", "phi3", "gemma", "gemma2",
-            "gemma3_text", "smollm3", "granite", "phi", "gpt_neox", "olmo2" or "olmo3".
+            "gemma3_text", "smollm3", "granite", "phi", "gpt_neox", "olmo2", "olmo3",
+            "mixtral", "olmoe", "qwen2_moe" or "qwen3_moe".
             A ``sliding_window`` of W lets a token see W tokens, including itself. If
             both are given, ``rope_scaling`` wins over ``rope_parameters``.
             ``eos_token_id`` becomes `stop`, without tokens that are not in the
@@ -501,8 +533,9 @@ class CausalDecoder(sampling.LanguageModel):
         Parameters
         ----------
         file : str, path, or attnpy.checkpoints.GgufFile
-            Of the architecture "llama" (Mistral and SmolLM among them), "qwen2",
-            "qwen3", "phi3", "gemma2", "gemma3" or "gpt2", with arrays of the types that
+            Of the architecture "llama" (Mistral, Mixtral and SmolLM among them),
+            "qwen2", "qwen3", "qwen3moe", "phi3", "gemma2", "gemma3", "olmo2", "olmoe"
+            or "gpt2", with arrays of the types that
             `attnpy.checkpoints.GgufFile` reads: files named Q4_0, Q4_1, Q4_K_M, Q5_K_M,
             Q6_K, Q8_0, F16, BF16 and alike.
         dtype : dtype, optional

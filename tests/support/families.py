@@ -226,6 +226,47 @@ OLMO3 = {
     "rope_theta": 500_000.0,
     "rope_scaling": {"rope_type": "linear", "factor": 4.0},
 }
+EXPERTS = {
+    "num_experts": 5,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 12,
+}
+MIXTRAL = {
+    **LLAMA,
+    "model_type": "mixtral",
+    "sliding_window": 3,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+}
+OLMOE = {
+    **LLAMA,
+    "model_type": "olmoe",
+    "rms_norm_eps": 1e-5,
+    "num_experts": 4,
+    "num_experts_per_tok": 3,
+}
+QWEN2_MOE = {
+    **LLAMA,
+    **EXPERTS,
+    "model_type": "qwen2_moe",
+    "num_hidden_layers": 3,
+    "shared_expert_intermediate_size": 8,
+    "mlp_only_layers": [1],
+}
+QWEN3_MOE = {
+    **QWEN3,
+    **EXPERTS,
+    "model_type": "qwen3_moe",
+    "norm_topk_prob": True,
+}
+# Where experts are in a checkpoint: the router, gate, up and down.
+EXPERTS_NAMES = {
+    **dict.fromkeys(
+        ("olmoe", "qwen2_moe", "qwen3_moe"),
+        ("mlp", "gate_proj", "up_proj", "down_proj"),
+    ),
+    "mixtral": ("block_sparse_moe", "w1", "w3", "w2"),
+}
 DECODERS = {
     config["model_type"]: config
     for config in (
@@ -244,6 +285,10 @@ DECODERS = {
         GPT_NEOX,
         OLMO2,
         OLMO3,
+        MIXTRAL,
+        OLMOE,
+        QWEN2_MOE,
+        QWEN3_MOE,
     )
 }
 # The family of names of a model's checkpoint.
@@ -533,12 +578,12 @@ def _llama_shapes(config):
         layer = f"model.layers.{i}"
         for letter, size in zip("qkv", (hd, kd, kd), strict=True):
             shapes[f"{layer}.self_attn.{letter}_proj.weight"] = (size, e)
-            if kind == "qwen2" or config.get("attention_bias"):
+            if kind in ("qwen2", "qwen2_moe") or config.get("attention_bias"):
                 shapes[f"{layer}.self_attn.{letter}_proj.bias"] = (size,)
-        if kind in ("qwen3", "gemma3_text"):
+        if kind in ("qwen3", "qwen3_moe", "gemma3_text"):
             for letter in "qk":
                 shapes[f"{layer}.self_attn.{letter}_norm.weight"] = (d,)
-        if kind in ("olmo2", "olmo3"):
+        if kind in ("olmo2", "olmo3", "olmoe"):
             shapes[f"{layer}.self_attn.q_norm.weight"] = (hd,)
             shapes[f"{layer}.self_attn.k_norm.weight"] = (kd,)
         shapes[f"{layer}.self_attn.o_proj.weight"] = (e, hd)
@@ -552,6 +597,9 @@ def _llama_shapes(config):
         if gemma and kind != "gemma":
             shapes[f"{layer}.pre_feedforward_layernorm.weight"] = (e,)
             shapes[f"{layer}.post_feedforward_layernorm.weight"] = (e,)
+        if kind in EXPERTS_NAMES and i not in config.get("mlp_only_layers", ()):
+            shapes |= _experts_shapes(config, layer)
+            continue
         for part in ("gate", "up"):
             shapes[f"{layer}.mlp.{part}_proj.weight"] = (f, e)
         shapes[f"{layer}.mlp.down_proj.weight"] = (e, f)
@@ -562,6 +610,57 @@ def _llama_shapes(config):
             _side_by_side(shapes, f"{layer}.self_attn", "qkv", "q", "k", "v")
             _side_by_side(shapes, f"{layer}.mlp", "gate_up", "gate", "up")
     return shapes
+
+
+def num_experts(config):
+    """How many experts a layer has."""
+    return config.get("num_experts", config.get("num_local_experts"))
+
+
+def _experts_shapes(config, layer):
+    """Those of a layer's router and experts."""
+    place, gate, up, down = EXPERTS_NAMES[config["model_type"]]
+    e, n = config["hidden_size"], num_experts(config)
+    f = config.get("moe_intermediate_size", config["intermediate_size"])
+    shapes = {f"{layer}.{place}.gate.weight": (n, e)}
+    for j in range(n):
+        expert = f"{layer}.{place}.experts.{j}"
+        shapes[f"{expert}.{gate}.weight"] = shapes[f"{expert}.{up}.weight"] = (f, e)
+        shapes[f"{expert}.{down}.weight"] = (e, f)
+    if (f := config.get("shared_expert_intermediate_size")) is not None:
+        shared = f"{layer}.{place}.shared_expert"
+        shapes[f"{shared}.{gate}.weight"] = shapes[f"{shared}.{up}.weight"] = (f, e)
+        shapes[f"{shared}.{down}.weight"] = (e, f)
+        shapes[f"{shared}_gate.weight"] = (1, e)
+    return shapes
+
+
+def _experts(w, config, layer, y):
+    """What a layer's experts make of tokens (L, E), token after token."""
+    place, gate, up, down = EXPERTS_NAMES[config["model_type"]]
+
+    def network(name, x):
+        hidden = silu(torch_linear(x, w, f"{name}.{gate}"))
+        return torch_linear(
+            hidden * torch_linear(x, w, f"{name}.{up}"), w, f"{name}.{down}"
+        )
+
+    result = np.empty_like(y)
+    for i, x in enumerate(y):
+        p = np.exp(torch_linear(x, w, f"{layer}.{place}.gate"))
+        p = p / p.sum()
+        best = sorted(range(len(p)), key=lambda j: (-p[j], j))
+        best = best[: config["num_experts_per_tok"]]
+        usual = config["model_type"] == "mixtral"
+        whole = sum(p[best]) if config.get("norm_topk_prob", usual) else 1
+        result[i] = sum(
+            p[j] / whole * network(f"{layer}.{place}.experts.{j}", x) for j in best
+        )
+        if "shared_expert_intermediate_size" in config:
+            shared = f"{layer}.{place}.shared_expert"
+            share = 1 / (1 + np.exp(-torch_linear(x, w, f"{shared}_gate")))
+            result[i] += share * network(shared, x)
+    return result
 
 
 def _side_by_side(shapes, layer, name, *parts):
@@ -800,7 +899,16 @@ def _llama_logits(w, config, ids):
         )
         query = query.reshape(len(ids), n_heads, -1)
         key = key.reshape(len(ids), n_kv_heads, -1)
-        if kind == "qwen3":
+        if kind == "olmoe":
+            query, key = (
+                rms_norm(
+                    y.reshape(len(ids), -1),
+                    w[f"{layer}.self_attn.{c}_norm.weight"],
+                    eps,
+                ).reshape(y.shape)
+                for c, y in (("q", query), ("k", key))
+            )
+        if kind in ("qwen3", "qwen3_moe"):
             query = rms_norm(query, w[f"{layer}.self_attn.q_norm.weight"], eps)
             key = rms_norm(key, w[f"{layer}.self_attn.k_norm.weight"], eps)
         if (i + 1) % config.get("no_rope_layer_interval", 99):
@@ -812,6 +920,9 @@ def _llama_logits(w, config, ids):
         z = attend(query, key, value, n_heads, n_kv_heads, **how)
         x = x + times * torch_linear(z, w, f"{layer}.self_attn.o_proj")
         y = rms_norm(x, w[f"{layer}.post_attention_layernorm.weight"], eps)
+        if kind in EXPERTS_NAMES and f"{layer}.mlp.gate_proj.weight" not in w:
+            x = x + _experts(w, config, layer, y)
+            continue
         gate = torch_linear(y, w, f"{layer}.mlp.gate_proj")
         up = torch_linear(y, w, f"{layer}.mlp.up_proj")
         activation = gelu_tanh if kind == "gemma" else silu

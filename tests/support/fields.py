@@ -56,10 +56,11 @@ REFUSED = {
     **dict.fromkeys(
         (
             *("llama", "mistral", "qwen2", "qwen3", "smollm3", "granite"),
-            *("olmo2", "olmo3"),
+            *("olmo2", "olmo3", "mixtral", "qwen2_moe", "qwen3_moe"),
         ),
         PARTIAL,
     ),
+    "olmoe": {**PARTIAL, "clipped queries, keys and values": {"clip_qkv": 8.0}},
     **dict.fromkeys(("gemma", "gemma2"), PARTIAL_AND_TWO_WAYS),
     "gemma3_text": {
         **PARTIAL,
@@ -120,6 +121,9 @@ def notes(family):
         "whole or partial rotation": "partial_rotary_factor" in family.read,
         "some layers without positions": "no_rope_layers" in family.read,
         "padding not counted": "padding_id" in given,
+        "mixtures of experts": "num_experts" in given,
+        "a shared expert": "shared_dim" in given,
+        "some layers without experts": "dense_layers" in given,
         "windows": "window" in given,
         "soft caps": "softcap" in given,
         "factors of embeddings, scores, sums and attention": "residual_scale" in given,

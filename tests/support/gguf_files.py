@@ -151,6 +151,9 @@ ARCHITECTURES = {
     "gemma2": "gemma2",
     "gemma3_text": "gemma3",
     "olmo2": "olmo2",
+    "mixtral": "llama",
+    "olmoe": "olmoe",
+    "qwen3_moe": "qwen3moe",
 }
 
 
@@ -218,6 +221,13 @@ def llama_keys(config):
             "rope.scaling.original_context_length": original,
             "attention.sliding_window": config.get("sliding_window") or 0,
         }
+    if kind in families.EXPERTS_NAMES:
+        keys |= {
+            "expert_count": families.num_experts(config),
+            "expert_used_count": config["num_experts_per_tok"],
+        }
+    if kind == "qwen3_moe":
+        keys["expert_feed_forward_length"] = config["moe_intermediate_size"]
     if kind.startswith("gemma"):
         keys["attention.sliding_window"] = config["sliding_window"]
         for cap in ("attn_logit_softcapping", "final_logit_softcapping"):
@@ -241,7 +251,7 @@ def converted(config, weights):
     n_layers = config.get("num_hidden_layers", config.get("n_layer"))
     table = gguf.get_tensor_name_map(number, n_layers)
     arrays = {}
-    for theirs, array in weights.items():
+    for theirs, array in _stacked(weights).items():
         full = f"transformer.{theirs}" if kind == "gpt2" else theirs
         ours = table.get_name(full, (".weight", ".bias"))
         assert ours, theirs
@@ -268,6 +278,19 @@ def converted(config, weights):
                 scaling[f"{length}_factor"]
             )
     return arrays
+
+
+def _stacked(weights):
+    """Arrays with those of all experts of a layer together."""
+    together = {}
+    for name, array in weights.items():
+        place, is_expert, rest = name.partition(".experts.")
+        if is_expert:
+            together.setdefault(f"{place}.experts.{rest.partition('.')[2]}", [])
+            together[f"{place}.experts.{rest.partition('.')[2]}"].append(array)
+        else:
+            together[name] = array
+    return {name: np.asarray(array) for name, array in together.items()}
 
 
 def alternated(array, n_heads):

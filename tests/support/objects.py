@@ -129,6 +129,7 @@ EXAMPLES = {
     "blocks.Encoder": lambda _: blocks.Encoder(2, 8, 2, 32),
     "blocks.EncoderLayer": lambda _: blocks.EncoderLayer(8, 2, 32),
     "blocks.FeedForward": lambda _: blocks.FeedForward(8, 32),
+    "blocks.MixtureOfExperts": lambda _: blocks.MixtureOfExperts(8, 32, 4, 2),
     "blocks.Linear": lambda _: blocks.Linear(8, 3),
     "blocks.ModelOutput": lambda _: blocks.Encoder(2, 8, 2, 32)(Q, return_weights=True),
     "blocks.LayerNorm": lambda _: blocks.LayerNorm(8),

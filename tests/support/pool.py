@@ -86,12 +86,15 @@ def layer_cases():
         "SelfAttention": layers.SelfAttention(24, 8, rng=rng),
         "MultiHeadAttention": mha,
         "blocks.FeedForward": network,
+        "blocks.MixtureOfExperts": blocks.MixtureOfExperts(24, 48, 4, 2, rng=rng),
         "blocks.Linear": blocks.Linear(24, 48, rng=rng),
         "blocks.EncoderLayer": blocks.EncoderLayer(24, 4, 48, rng=rng),
         "blocks.Encoder": blocks.Encoder(2, 24, 4, 48, **sizes),
         "blocks.DecoderLayer": blocks.DecoderLayer(24, 4, 48, rng=rng),
         "blocks.Decoder": blocks.Decoder(2, 24, 4, 48, **sizes),
     }
+    route = made["blocks.MixtureOfExperts"].route
+    yield "blocks.MixtureOfExperts.route", route, (x,)
     for name, layer in made.items():
         given = (x, context) if "Decoder" in name else (x,)
         yield f"{name}.__call__", layer, given

@@ -359,6 +359,14 @@ def blocks(x: Array, flag: bool) -> None:
     assert_type(network.W_gate, Array | None)
     network(x, x)  # wrong
     attnpy.blocks.FeedForward(6, 8, activation=np.tanh)  # wrong
+    mixture = attnpy.blocks.MixtureOfExperts(6, 8, 4, 2, shared_dim=3)
+    assert_type(mixture(x, residual=x), Array)
+    assert_type(mixture.vjp(x)[1](x).x, Array)
+    assert_type(mixture.route(x)[0], NDArray[np.int64])
+    assert_type(mixture.experts[0], attnpy.blocks.FeedForward)
+    mixture(x, x)  # wrong
+    mixture.route(x, mixed=True)  # wrong
+    attnpy.blocks.MixtureOfExperts(6, 8, 4)  # wrong
     attnpy.blocks.Encoder(1, 6, 2, 8).vjp(x, dropout=0.1, dropout_seed=3)
     attnpy.blocks.Encoder(1, 6, 2, 8)(x, dropout=0.1)  # wrong
     projection = attnpy.blocks.Linear(6, 3, bias=False)
@@ -774,7 +782,9 @@ def checkpoints(model: attnpy.models.BertEncoder) -> None:
     attnpy.checkpoints.to_torch("layer")  # wrong
     assert_type(family.renamed, tuple[tuple[str, str], ...])
     assert_type(family.ignored + family.optional + family.one_less, tuple[str, ...])
-    assert_type(family.zero + family.beside + family.by_head, tuple[str, ...])
+    assert_type(
+        family.zero + family.beside + family.by_head + family.stacked, tuple[str, ...]
+    )
     assert_type(dict(family.instead), dict[str, str])
     assert_type(dict(family.gated), dict[str, tuple[str, ...]])
     assert_type(family.refused["a"] + family.tied["a"], str)
