@@ -89,7 +89,7 @@ class _Writer:
         self.report()
 
     def talk(self, prompt: str | None) -> None:
-        """Take turns with who writes to standard input, until there is no more."""
+        """Answer each line of standard input, until it ends."""
         if self.file.chat_template is None:
             raise ValueError(
                 f"{named(self.file.path)}: expected a template of conversations for "
@@ -118,7 +118,7 @@ class _Writer:
     def keep(
         self, caches: Sequence[KVCache], known: Sequence[int], ids: Sequence[int]
     ) -> None:
-        """Leave in the caches what a conversation still begins with."""
+        """Shorten the caches to the tokens with which a conversation still begins."""
         pairs = enumerate(zip(known, ids[:-1], strict=False))
         most = min(len(known), len(ids) - 1)
         same = next((i for i, (old, new) in pairs if old != new), most)

@@ -65,7 +65,7 @@ class Parts(NamedTuple):
 class QuantizedWeight:
     r"""A matrix of 4 to 8 bits, which a layer takes in place of an array.
 
-    `quantize` makes one of a matrix; `from_blocks` of codes and scales that are there.
+    `quantize` makes one of a matrix; `from_blocks` of existing codes and scales.
     It cannot be written to. A product with it has the same bits on every CPU.
 
     Attributes
@@ -73,13 +73,13 @@ class QuantizedWeight:
     shape : tuple of int
         ``(K, M)``.
     dtype : dtype
-        That of the matrix which it stands for: what products with it return is of the
-        dtype that a product with that would have.
+        That of the matrix which it stands for. Products with it return the dtype that
+        they would return with that matrix.
     bits : int
         Of a code: 8, 6, 5 or 4.
     group : int
         Rows that share a scale; the last group of a column may be shorter. K or more
-        where the whole column has one.
+        if each column has a single scale.
     activations : {"float", "int8"}
         How rows are multiplied with it, as `quantize` explains.
     nbytes : int
@@ -382,16 +382,16 @@ class QuantizedTable:
 
 
 def options_of(weight: QuantizedWeight) -> tuple[int, int, bool]:
-    """Return what `quantize` was told: bits, group, whether rows are rounded."""
+    """Return how a weight was quantised: bits, group, and whether rows are rounded."""
     return weight._parts.bits, weight._parts.group, weight._parts.rounds_rows
 
 
 def arrays_of(weight: QuantizedWeight) -> dict[str, Array]:
-    """Return what `state_dict` has of a matrix, by row and column.
+    """Return the arrays of a matrix for `state_dict`, by row and column.
 
-    Codes of 4 bits are two in a byte, of which the lower half is the first row's. Of 5
-    and 6 bits the lower four are so, and further rows have the bits above these, 8 or 4
-    in a byte, the first row's lowest.
+    Codes of 8 bits are int8. Otherwise a byte has the lower four bits of two rows, the
+    first row's in its lower half. With 5 and 6 bits further bytes have the upper bits
+    of 8 or 4 rows each, the first row's lowest.
     """
     parts = weight._parts
     codes: Array = np.empty(weight.shape, np.uint8)
@@ -414,7 +414,7 @@ def arrays_of(weight: QuantizedWeight) -> dict[str, Array]:
 
 
 def replaced(weight: QuantizedWeight, arrays: Mapping[str, Array]) -> QuantizedWeight:
-    """Return one of the same sizes and kind, with what `arrays_of` returns."""
+    """Return a weight of the same sizes and kind, made of what `arrays_of` returns."""
     parts, codes = weight._parts, arrays["codes"]
     if parts.bits < 8:
         codes = _of_bytes(codes, parts.bits, parts.n_rows)
@@ -495,19 +495,19 @@ def made(
     weight = object.__new__(QuantizedWeight)
     weight.__setstate__(
         Parts(
-            packing.n_rows,
-            packing.n_columns,
-            np.empty(0, kind),
-            packing.codes,
-            packing.bits,
-            packing.zero,
-            group,
-            per_block,
-            rounds,
-            _in_panels(scale.fine),
-            None if scale.coarse is None else _in_panels(scale.coarse),
-            None if minimum is None else _in_panels(minimum.fine),
-            coarse_minimum,
+            n_rows=packing.n_rows,
+            n_columns=packing.n_columns,
+            like=np.empty(0, kind),
+            codes=packing.codes,
+            bits=packing.bits,
+            zero=packing.zero,
+            group=group,
+            groups_per_block=per_block,
+            rounds_rows=rounds,
+            scale=_in_panels(scale.fine),
+            coarse_scale=None if scale.coarse is None else _in_panels(scale.coarse),
+            minimum=None if minimum is None else _in_panels(minimum.fine),
+            coarse_minimum=coarse_minimum,
         )
     )
     return weight
@@ -526,9 +526,9 @@ def of_columns(
     zero: int = 0,
     groups_per_block: int = 8,
 ) -> QuantizedWeight:
-    """Return a matrix, (K, M), some whole panels of columns after the others.
+    """Return a matrix (K, M) made of blocks of columns, each of whole panels.
 
-    What is read of a file is in memory only once so. A block has the arrays that
+    So only one block of a file's arrays is in memory at a time. A block has arrays that
     `QuantizedWeight.from_blocks` takes, in its dtypes: ``codes`` (K, n) and others.
     """
     packing = Packing(n_rows, n_columns, bits, zero)
@@ -678,7 +678,7 @@ def judged_dtype(dtype: DTypeLike, name: str) -> np.dtype[Any]:
 def _judged_sizes(
     bits: int, zero: int, group: int, groups_per_block: int
 ) -> tuple[int, int, int, int]:
-    """Return the numbers that say how codes are kept, or say what is wrong."""
+    """Return the numbers that say how codes are kept, after checks."""
     bits = _checks.size(bits, "bits")
     if bits not in UNITS:
         raise ValueError(f"bits: expected 8, 6, 5 or 4, got {bits}")
@@ -709,7 +709,7 @@ def _optional(values: ArrayLike | None, name: str) -> Array | None:
 def _check_factors(
     factors: Factors, name: str, shape: tuple[int, int], per_block: int
 ) -> None:
-    """Require scales or minimums, (groups, M), that are as they must be."""
+    """Check the dtypes, shapes and numbers of scales or minimums, (groups, M)."""
     fine, coarse = factors
     _check_numbers(fine, name, shape, FLOATS if coarse is None else ("int8",))
     if coarse is not None:
@@ -731,7 +731,7 @@ def _check_numbers(
 
 
 def _checked_parts(state: Any) -> Parts:
-    """Return the parts of a matrix, if they are as the core takes them."""
+    """Return the parts of a matrix for the core, after checks."""
     if not isinstance(state, tuple) or len(state) != len(Parts.__annotations__):
         raise TypeError(
             f"QuantizedWeight: expected its {len(Parts.__annotations__)} parts, got "

@@ -91,7 +91,7 @@ class Family(NamedTuple):
     stacked: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        """Return how many names there are, and what is said of them."""
+        """Return the number of names, and the other fields that are set."""
         return _repr.of_fields(self)
 
 

@@ -272,7 +272,7 @@ def layer_types(values: Values, usual: Callable[[Values], list[str]]) -> list[st
 
 
 def alternating(usual: int) -> Callable[[Values], list[str]]:
-    """Return the rule for layers of which every so many one sees everything."""
+    """Return the rule for models in which every n-th layer sees everything."""
 
     def rule(values: Values) -> list[str]:
         every = values.get("sliding_window_pattern", usual)

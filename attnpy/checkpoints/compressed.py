@@ -128,7 +128,7 @@ def _only_group(config: Mapping[str, Any], faults: list[str]) -> Mapping[str, An
 
 
 def _faults_of_inputs(inputs: object, weights: Mapping[str, Any]) -> list[str]:
-    """Return what is not as it has to be in ``input_activations``."""
+    """Return what is wrong with ``input_activations``."""
     fields = inputs if isinstance(inputs, Mapping) else {"type": inputs}
     faults = _faults(fields, ACTIVATIONS, HARMLESS_OF_PARTS, "input_activations.")
     if weights.get("strategy") == "group":
@@ -167,7 +167,7 @@ def _faults(
     harmless: tuple[str, ...],
     prefix: str,
 ) -> list[str]:
-    """Return what is not as it has to be, and what is not known."""
+    """Return which fields have other values than the wanted ones, or are unknown."""
     faults = []
     for name, values in wanted.items():
         value = found.get(name)
@@ -187,7 +187,7 @@ def _refused(faults: list[str]) -> ValueError:
 
 
 def _group(bits: Literal[8, 4], each: object) -> int:
-    """Return how many rows have a scale here: as many, or a part of them."""
+    """Return how many rows share a scale here: as in the files, or a part of these."""
     if isinstance(each, int) and not isinstance(each, bool) and each > 0:
         if each <= CHAIN and each % LEAST_GROUP == 0:
             return each
@@ -209,7 +209,7 @@ class Codes(NamedTuple):
 
 
 class CompressedCheckpoint(Checkpoint):
-    """Arrays of which some are matrices (M, K) of integers, by their usual names."""
+    """Arrays by their usual names, some of them matrices (M, K) of integers."""
 
     _raw: Checkpoint
     _scheme: Scheme

@@ -192,7 +192,7 @@ class GgufFile(Mapping[str, "Array"]):
         stop: int | None = None,
         activations: Literal["float", "int8"] = "float",
     ) -> QuantizedWeight:
-        """Read a matrix of integers into memory, which stay what they are in the file.
+        """Read a matrix into memory, and keep its integers as they are in the file.
 
         Parameters
         ----------
@@ -260,7 +260,7 @@ class GgufFile(Mapping[str, "Array"]):
     def _some_rows(
         self, name: str, start: int, stop: int
     ) -> Iterator[NDArray[np.uint8]]:
-        """Return the bytes of some rows after others, in the order they have here."""
+        """Yield the bytes of rows, some at a time, in the order that they have here."""
         from attnpy._quantized import column_blocks
 
         place = self._places[name]

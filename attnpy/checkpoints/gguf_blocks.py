@@ -43,7 +43,7 @@ def _halves(data: Bytes) -> Array:
 
 
 def _nibbles(data: Bytes, width: int) -> NDArray[np.uint8]:
-    """Return the lower _halves of so many bytes, then the upper ones, and so on."""
+    """Split each `width` bytes into their lower halves, then their upper ones."""
     lines = data.reshape(len(data), -1, 1, width)
     shifts = np.array([0, 4], np.uint8).reshape(2, 1)
     found: Array = lines >> shifts & 15
@@ -51,7 +51,7 @@ def _nibbles(data: Bytes, width: int) -> NDArray[np.uint8]:
 
 
 def _bits(data: Bytes, n: int, width: int) -> NDArray[np.uint8]:
-    """Return the lowest n bits of so many bytes, then the next ones, and so on."""
+    """Split each `width` bytes into their lowest n bits, then the next n, and so on."""
     lines = data.reshape(len(data), -1, 1, width)
     shifts = np.arange(0, 8, n, dtype=np.uint8).reshape(-1, 1)
     found: Array = lines >> shifts & ((1 << n) - 1)

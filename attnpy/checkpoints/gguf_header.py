@@ -214,7 +214,7 @@ def _plain(number: np.generic) -> Any:
 
 
 def _alignment(start: _Start, metadata: dict[str, Any]) -> int:
-    """Return of what the first byte of each array is a multiple."""
+    """Return the alignment of arrays, in bytes."""
     alignment = metadata.get(ALIGNMENT, USUAL_ALIGNMENT)
     is_integer = isinstance(alignment, int) and not isinstance(alignment, bool)
     if (

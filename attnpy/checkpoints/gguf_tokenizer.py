@@ -72,7 +72,7 @@ _CASED_REST = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 
 class Cut(NamedTuple):
-    """How a text is cut, and what the name of it stands for besides.
+    """How a text is cut before pairs are merged, by the file's ``tokenizer.ggml.pre``.
 
     Attributes
     ----------

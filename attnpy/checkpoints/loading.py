@@ -182,9 +182,10 @@ def fill(
     """Copy the arrays of a checkpoint into parameters, as `load` does.
 
     A model without scores lacks the parameters that others tie to another.
-    `filled` is told each parameter that is complete, which is not kept here any longer.
-    `kept` is asked first whether it has dealt with an array, by name and target.
-    `n_heads` are those that alternate in some families' arrays.
+    `filled` is called with each parameter that is complete; no reference to it remains
+    here. `kept` is called first, with each array's name and target, and returns whether
+    it has stored the array. In arrays of some families the heads of parameters
+    alternate; `n_heads` is how many there are.
     """
     pairs = _paired(own, tensors, table, prefix, no_scores, head)
     n_bytes = sum(array.nbytes for pair in pairs for array in pair.target.parameters)
@@ -552,10 +553,9 @@ def _copy(
     done: Callable[[int], object],
     n_heads: int = 1,
 ) -> None:
-    """Make an array a parameter, some rows at a time, and report their bytes to `done`.
+    """Copy an array to its target, some rows at a time, and report bytes to `done`.
 
-    The parameter says how it is kept: in panels, or as a plain array. Of several the
-    heads may alternate in the array.
+    With `n_heads` above 1 the heads of the target's parameters alternate in the array.
     """
     rows = _reader(tensors, name)
     if n_heads > 1:
