@@ -200,115 +200,121 @@ def test_what_their_classes_write_is_read(kind):
     assert arguments(json.loads(json.dumps(written))) == expected
 
 
-def others(kind, name):
-    """A configuration, and the same with another value of a field that is read."""
+# Of a field that is read, a value other than that of BASES and than its default.
+OTHER_VALUES = {
+    "hidden_act": "relu",
+    "activation_function": "tanh",
+    "activation": "relu",
+    "layer_norm_eps": 0.5,
+    "layer_norm_epsilon": 0.5,
+    "rms_norm_eps": 0.5,
+    "rope_theta": 300.0,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 200.0},
+    "rope_scaling": {"rope_type": "linear", "factor": 3.0},
+    "layer_types": [FULL, FULL],
+    "sliding_window": 7,
+    "max_window_layers": 5,
+    "use_sliding_window": False,
+    "is_causal": False,
+    "hidden_activation": "relu",
+    "partial_rotary_factor": 1.0,
+    "query_pre_attn_scalar": 7,
+    "use_bidirectional_attention": True,
+    "attn_logit_softcapping": 5.0,
+    "final_logit_softcapping": 5.0,
+    "sliding_window_pattern": 2,
+    "rope_local_base_freq": 300.0,
+    "scale_attn_weights": False,
+    "scale_attn_by_inverse_layer_idx": True,
+    "attention_bias": True,
+    "mlp_bias": True,
+    "norm_bias": True,
+    "norm_eps": 0.5,
+    "classifier_bias": True,
+    "classifier_activation": "relu",
+    "classifier_pooling": "mean",
+    "decoder_bias": False,
+    "global_rope_theta": 300.0,
+    "local_rope_theta": 300.0,
+    "global_attn_every_n_layers": 2,
+    "feed_forward_proj": "gated-silu",
+    "scale_decoder_outputs": False,
+    "qkv_bias": False,
+    "pooler_act": "relu",
+    "vision_use_head": False,
+    "use_parallel_residual": False,
+    "mlp_only_layers": [0],
+    "shared_expert_intermediate_size": 9,
+    **{key: {"hidden_size": 4} for key in ("text_config", "text_config_dict")},
+    **{key: {"patch_size": 4} for key in ("vision_config", "vision_config_dict")},
+}
+OTHER_SIZES = {"hidden_size": 64, "num_attention_heads": 2, "head_dim": 4}
+OTHER_ROTARY = {"rotary_emb_base": 300.0, "rotary_pct": 1.0, "attention_bias": False}
+WINDOWED_ROPE = {"rope_parameters": {SLIDING: {"rope_theta": 3.0}}}
+OF_GATED = {"hidden_size": 24, "num_attention_heads": 2}
+# The same where a family needs another one.
+OTHER_VALUES_OF = {
+    **dict.fromkeys(families.GATED, OF_GATED),
+    "modernbert": {**OF_GATED, "layer_types": [FULL] * 4, **WINDOWED_ROPE},
+    "new": {**OF_GATED, "rope_scaling": {"type": "ntk", "factor": 3.0}},
+    "qwen2_moe": {"layer_types": [FULL] * 3, "max_window_layers": 3},
+    "smollm3": {
+        "layer_types": [SLIDING, FULL, SLIDING],
+        "no_rope_layers": [0, 1, 1],
+        "use_sliding_window": True,
+    },
+    "gemma2": {"layer_types": [FULL] * 3},
+    "gemma3_text": {"layer_types": [FULL] * 3, **WINDOWED_ROPE},
+    "olmo3": {"layer_types": [FULL] * 4, **WINDOWED_ROPE},
+    "phi3": OTHER_SIZES,
+    "phi": OTHER_SIZES | OTHER_ROTARY,
+    "gpt_neox": OTHER_SIZES | OTHER_ROTARY,
+}
+SWITCHES = {"tie_word_embeddings": True, "norm_topk_prob": False}  # and their defaults
+
+
+def other_value(kind, name):
+    """A value of a field that is read, other than that of a family's base."""
+    switches = {**SWITCHES, "scale_embedding": kind == "m2m_100"}
+    if name in switches:
+        return not BASES[kind].get(name, switches[name])
+    values = {**OTHER_VALUES, **OTHER_VALUES_OF.get(kind, {})}
+    return values.get(name, 2048 if "max_pos" in name else 8)
+
+
+def base_for(kind, name):
+    """A family's base, changed so that a field of it has an effect."""
     base = dict(BASES[kind])
-    size = {"hidden_size": 64} if kind == "olmoe" else {"head_dim": 16}
-    long = {**base, "rope_scaling": YARN, **size}
-    used = {**base, "use_sliding_window": True, "max_window_layers": 0}
-    values = {
-        "hidden_act": "relu",
-        "activation_function": "tanh",
-        "activation": "relu",
-        "layer_norm_eps": 0.5,
-        "layer_norm_epsilon": 0.5,
-        "rms_norm_eps": 0.5,
-        "rope_theta": 300.0,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 200.0},
-        "rope_scaling": {"rope_type": "linear", "factor": 3.0},
-        "tie_word_embeddings": not base.get("tie_word_embeddings", True),
-        "layer_types": [FULL, FULL],
-        "sliding_window": 7,
-        "max_window_layers": 5,
-        "use_sliding_window": False,
-        "is_causal": False,
-        "hidden_activation": "relu",
-        "partial_rotary_factor": 1.0,
-        "query_pre_attn_scalar": 7,
-        "use_bidirectional_attention": True,
-        "attn_logit_softcapping": 5.0,
-        "final_logit_softcapping": 5.0,
-        "sliding_window_pattern": 2,
-        "rope_local_base_freq": 300.0,
-        "scale_attn_weights": False,
-        "scale_attn_by_inverse_layer_idx": True,
-        "attention_bias": True,
-        "mlp_bias": True,
-        "norm_bias": True,
-        "norm_eps": 0.5,
-        "classifier_bias": True,
-        "classifier_activation": "relu",
-        "classifier_pooling": "mean",
-        "decoder_bias": False,
-        "global_rope_theta": 300.0,
-        "local_rope_theta": 300.0,
-        "global_attn_every_n_layers": 2,
-        "feed_forward_proj": "gated-silu",
-        "scale_embedding": not base.get("scale_embedding", kind == "m2m_100"),
-        "scale_decoder_outputs": False,
-        "qkv_bias": False,
-        "pooler_act": "relu",
-        "vision_use_head": False,
-        "use_parallel_residual": False,
-        "norm_topk_prob": not base.get("norm_topk_prob", False),
-        "mlp_only_layers": [0],
-        "shared_expert_intermediate_size": 9,
-        **{key: {"hidden_size": 4} for key in ("text_config", "text_config_dict")},
-        **{key: {"patch_size": 4} for key in ("vision_config", "vision_config_dict")},
-    }
+    windows = {"sliding_window": 3}
+    used = {"use_sliding_window": True, "max_window_layers": int(kind == "qwen2_moe")}
     if name in ("max_position_embeddings", LENGTH) and kind not in [
         *families.ENCODERS,
         *ENCODER_DECODERS,
         *pictures.ALL,
         "phi3",
     ]:
-        base = long
+        base["rope_scaling"] = YARN
+        base |= {"hidden_size": 64} if kind == "olmoe" else {"head_dim": 16}
     if name in ("rope_parameters", "partial_rotary_factor"):
         base.pop("rope_scaling", None)
-    if name in ("layer_types", "sliding_window", "max_window_layers"):
-        base = used if kind.startswith("qwen") else base
-    if kind == "llama" and name in ("layer_types", "sliding_window"):
-        base |= {"sliding_window": 3, "layer_types": [SLIDING, FULL]}
-    if kind == "qwen2_moe":
-        values |= {"layer_types": [FULL] * 3, "max_window_layers": 3}
-        used["max_window_layers"] = 1
-    if kind == "smollm3":
-        values["layer_types"] = [SLIDING, FULL, SLIDING]
-        values["no_rope_layers"] = [0, 1, 1]
-        values["use_sliding_window"] = True
-        if name in ("layer_types", "sliding_window", "use_sliding_window"):
-            base = {**base, "sliding_window": 3, "use_sliding_window": True}
-    if kind in ("gemma2", "gemma3_text"):
-        values["layer_types"] = [FULL] * 3
-        values["rope_scaling"] = {"rope_type": "linear", "factor": 3.0}
-    if kind == "phi3" and name in ("hidden_size", "num_attention_heads", "head_dim"):
+    if kind == "gpt_neox":
+        base.pop("head_dim", None)
+    if kind == "phi3" and name in OTHER_SIZES:
         del base["rope_scaling"]
-        values |= {"hidden_size": 64, "num_attention_heads": 2, "head_dim": 4}
-    if kind in ("phi", "gpt_neox"):
-        values |= {"hidden_size": 64, "num_attention_heads": 2, "head_dim": 4}
-        values |= {"rotary_emb_base": 300.0, "rotary_pct": 1.0}
-        values["attention_bias"] = False
-        base.pop("head_dim" if kind == "gpt_neox" else "", None)
-    if kind == "gemma3_text":
-        values["rope_parameters"] = {SLIDING: {"rope_theta": 3.0}}
-    if kind == "olmo3":
-        values |= {"layer_types": [FULL] * 4}
-        values["rope_parameters"] = {SLIDING: {"rope_theta": 3.0}}
-        if name in ("rope_theta", "is_causal"):  # which windows do not go with
-            base["layer_types"] = [FULL] * 4
-    if kind in families.GATED and name in ("hidden_size", "num_attention_heads"):
-        values |= {"hidden_size": 24, "num_attention_heads": 2}
-    if kind == "modernbert":
-        values["layer_types"] = [FULL] * 4
-        values["rope_parameters"] = {SLIDING: {"rope_theta": 3.0}}
-    if kind == "new":
-        values["rope_scaling"] = {"type": "ntk", "factor": 3.0}
+    if name in ("layer_types", "sliding_window", "max_window_layers"):
+        if kind.startswith("qwen"):
+            base |= used
+        elif kind == "llama":
+            base |= {**windows, "layer_types": [SLIDING, FULL]}
+        elif kind == "smollm3":
+            base |= {**windows, "use_sliding_window": True}
     if name == "use_sliding_window":
-        base = {**base, name: False} if kind == "smollm3" else used
-        base |= {"sliding_window": 3}
+        base |= {**windows, **({name: False} if kind == "smollm3" else used)}
     if name == "is_causal" and kind in ("mistral", "mixtral"):
         base["sliding_window"] = None
-    return base, {**base, name: values.get(name, 2048 if "max_pos" in name else 8)}
+    if name in ("rope_theta", "is_causal") and kind == "olmo3":
+        base["layer_types"] = [FULL] * 4  # which windows do not go with
+    return base
 
 
 # Fields that say what another one says, too.
@@ -341,7 +347,8 @@ def test_fields_that_say_the_same_again_have_to_agree(kind):
     ],
 )
 def test_every_field_that_is_read_changes_what_is_made(kind, name):
-    base, other = others(kind, name)
+    base = base_for(kind, name)
+    other = {**base, name: other_value(kind, name)}
     assert arguments(other) != arguments(base)
 
 
