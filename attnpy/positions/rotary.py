@@ -237,28 +237,34 @@ class Rotary:
         kind, options = _parse_scaling(scaling, base, self.rotary_dim, self.head_dim)
         self._scaling = None if kind == "default" else kind
         with np.errstate(over="ignore"):
-            if kind == "linear":
-                self.frequencies = self.frequencies / options["factor"]
-            elif kind == "llama3":
-                self.frequencies = _llama3(self.frequencies, **options)
-            elif kind == "yarn":
-                self.frequencies = _yarn(self.frequencies, base, **options)
-                self.attention_factor = _yarn_attention_factor(**options)
-            elif kind == "dynamic":
-                self._beyond = _dynamic(base, exponents, **options)
-            elif kind == "longrope":
-                self._beyond = _longrope(self.frequencies, **options)
-                self.frequencies = self.frequencies / options["short_factor"]
-                self.attention_factor = _longrope_attention_factor(**options)
-                self._changes_once = True
-        if self._beyond is not None:
-            self._original_length = options["original_max_position_embeddings"]
+            self._scale(kind, options, exponents)
         if not np.isfinite(self.frequencies).all():
             raise ValueError(
                 "scaling['factor']: expected one that leaves the frequencies finite, "
                 f"got {options.get('factor')}"
             )
         self.frequencies.flags.writeable = False
+
+    def _scale(
+        self, kind: str, options: dict[str, Any], exponents: NDArray[np.float64]
+    ) -> None:
+        """Scale the frequencies, which are base ** -exponents so far."""
+        if kind == "linear":
+            self.frequencies = self.frequencies / options["factor"]
+        elif kind == "llama3":
+            self.frequencies = _llama3(self.frequencies, **options)
+        elif kind == "yarn":
+            self.frequencies = _yarn(self.frequencies, self._base, **options)
+            self.attention_factor = _yarn_attention_factor(**options)
+        elif kind == "dynamic":
+            self._beyond = _dynamic(self._base, exponents, **options)
+        elif kind == "longrope":
+            self._beyond = _longrope(self.frequencies, **options)
+            self.frequencies = self.frequencies / options["short_factor"]
+            self.attention_factor = _longrope_attention_factor(**options)
+            self._changes_once = True
+        if self._beyond is not None:
+            self._original_length = options["original_max_position_embeddings"]
 
     def _check_sizes(self, name: str) -> None:
         if self.rotary_dim % 2 or not 0 <= self.rotary_dim <= self.head_dim:
