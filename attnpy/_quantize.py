@@ -57,9 +57,9 @@ def quantize(
         shorter.
         "column" is one scale for all of it, or for each 65,536 rows, with 8 bits only.
     activations : {"float", "int8"}, optional
-        How rows of numbers are multiplied with the matrix: as they are, or rounded to 8
-        bits first, each group of a row with its own scale. The second is faster for
-        many rows, and less accurate.
+        How rows of numbers are multiplied with the matrix: with the precision of
+        float32, or rounded to 8 bits first, each group of a row with its own scale. The
+        second is faster for many rows, and less accurate.
 
     Returns
     -------
@@ -82,13 +82,12 @@ def quantize(
     -----
     Of each group the scale :math:`s` and codes :math:`q` are those that make
     :math:`\sum (w - s q)^2` smallest, among some scales about the one that the largest
-    number needs. Products are in float32. With ``activations="float"`` a group's sum
-    :math:`\sum_k q_k x_k` is a chain of fused multiply-adds, of at most 128 terms;
-    another one with the scale adds it to the result. With ``activations="int8"`` a
-    group of :math:`x` is :math:`t y` with integers :math:`y` and
-    :math:`t = \max |x| / 127`, the sum :math:`\sum_k q_k y_k` is exact, and is added
-    times :math:`t s`. The bits of a row depend on that row and the matrix only, and are
-    those of every CPU.
+    number needs. A group of :math:`x` is rounded to integers :math:`y` times a number
+    :math:`t`. With ``activations="float"`` these have up to 23 bits, for each 128
+    numbers at most, and :math:`t` is a power of two; with ``activations="int8"``
+    :math:`t = \max |x| / 127`. Products :math:`q_k y_k` are added up exactly, and
+    added times :math:`t s` in float32. The bits of a row depend on that row and the
+    matrix only, and are those of every CPU.
 
     Examples
     --------

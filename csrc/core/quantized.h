@@ -10,6 +10,9 @@
 #define ATTN_QUAD 4      /* rows of W whose codes are next to each other */
 #define ATTN_CODE_ROWS 8 /* rows are padded to a multiple of it, or of more */
 #define ATTN_LEAST_GROUP 16
+#define ATTN_RADIX                                                                     \
+    65024 /* 254 * 256: numbers below half of it have two digits of 8 bits */
+#define ATTN_MOST_UPPER 127
 
 /* Scales, or minimums: one for each group and column, (panels, groups, ATTN_PANEL_COLUMNS).
  * With two levels, as in GGUF's K forms, `fine` is int8, and each is multiplied by a number of
@@ -38,15 +41,20 @@ typedef struct {
     ptrdiff_t groups_per_block;
     const char *codes;
     attn_factors scale, minimum;
-    bool rounds_rows; /* rows of x are quantised, too */
+    bool rounds_rows; /* rows of x are quantised to 8 bits, too */
 } attn_quantized;
 
 /* The arithmetic, where x has K numbers and a sum is the product's output before its bias:
  *
- * Without rounds_rows, a group is cut into chains of ATTN_BLOCK terms at most. A chain is a sum
- * of fused multiply-adds of codes (less `zero`) and x, from 0 in ascending order; then
- * sum = fma(scale, chain, sum), and with minimums sum = fma(minimum, total, sum), where `total`
- * adds up the chain's x from 0 in ascending order.
+ * Without rounds_rows, a group is cut into parts of ATTN_BLOCK terms at most. Each part of x is
+ * rounded to integers of up to 23 bits times a power of two: s is the least one, from 2^-126 on,
+ * for which max |x| <= ATTN_MOST_UPPER * ATTN_RADIX * s. An integer is ATTN_RADIX * upper + lower:
+ * `upper` is nearest to x / s * (1.0f / ATTN_RADIX), `lower` to x / s - ATTN_RADIX * upper, ties to
+ * even. The products of each with codes (less `zero`) are added up exactly. They are
+ * products = s * fma(ATTN_RADIX, (float)uppers, (float)lowers), and
+ * sum = fma(scale, products, sum); with minimums, then
+ * sum = fma(minimum, s * (float)total, sum), of the integers' total. s is NaN if a number of the
+ * part is not finite.
  *
  * With it, each group of x is rounded to integers from -127 to 127 times s = max |x| / 127,
  * those nearest to x / s, ties to even; their products with codes are added up exactly, and

@@ -18,8 +18,9 @@
 #define INT8_ROWS 4
 #define INT8_REALS 3
 #define INT8_ONE 3
-#define FLOAT_ROWS 4
+#define FLOAT_ROWS 2
 #define FLOAT_REALS 3
+#define FLOAT_ONE 3
 #include "vec/avx512_f32.h"
 
 #include "vec/amx_int8.h"

@@ -5,11 +5,12 @@
 #include "isa/avx2.h"
 
 #define INTEGER_KERNEL attn_integer_kernel_avx2
-#define INT8_ROWS 4
-#define INT8_REALS 1
+#define INT8_ROWS 2
+#define INT8_REALS 3
 #define INT8_ONE 6
-#define FLOAT_ROWS 6
-#define FLOAT_REALS 2
+#define FLOAT_ROWS 1
+#define FLOAT_REALS 3
+#define FLOAT_ONE 6
 #include "vec/avx2_f32.h"
 
 #include "vec/avx2_int8.h"

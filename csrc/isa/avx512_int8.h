@@ -5,11 +5,12 @@
 #include "isa/avx512.h"
 
 #define INTEGER_KERNEL attn_integer_kernel_avx512
-#define INT8_ROWS 8
-#define INT8_REALS 1
+#define INT8_ROWS 4
+#define INT8_REALS 3
 #define INT8_ONE 3
-#define FLOAT_ROWS 4
+#define FLOAT_ROWS 2
 #define FLOAT_REALS 3
+#define FLOAT_ONE 3
 #include "vec/avx512_f32.h"
 
 #include "vec/avx512_int8.h"

@@ -8,8 +8,9 @@
 #define INT8_ROWS 2
 #define INT8_REALS 3
 #define INT8_ONE 6
-#define FLOAT_ROWS 4
-#define FLOAT_REALS 6
+#define FLOAT_ROWS 1
+#define FLOAT_REALS 3
+#define FLOAT_ONE 3
 #include "vec/neon_f32.h"
 
 #include "vec/neon_int8.h"

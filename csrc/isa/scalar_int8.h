@@ -10,6 +10,7 @@
 #define INT8_ONE 1
 #define FLOAT_ROWS 1
 #define FLOAT_REALS 1
+#define FLOAT_ONE 1
 #include "vec/scalar_f32.h"
 
 #include "vec/scalar_int8.h"

@@ -15,9 +15,10 @@ enum {
     UNIT_NEXT = UNIT_ROWS * UNIT_SUMS, /* sums from one row of tiles to the next */
 };
 
-static inline void u_store_codes(code *p, v_codes codes)
+/* Stores codes less `zero`, signed. */
+static inline void u_store_codes(code *p, v_codes codes, int zero)
 {
-    _mm512_storeu_si512(p, codes);
+    _mm512_storeu_si512(p, _mm512_sub_epi8(codes, _mm512_set1_epi8((char)zero)));
 }
 
 /* Between writing memory and reading it into tiles: compilers do not know that tiles are read

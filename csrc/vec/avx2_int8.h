@@ -8,13 +8,11 @@
 typedef int16_t term;
 typedef int16_t code;
 typedef __m256i v_codes;
+typedef __m256i v_dots;
 typedef struct {
-    __m256i low, high; /* two sums for each of 4 columns */
-} v_dots;
-typedef struct {
-    __m256i low, high;
+    __m256i even, odd; /* pairs of codes of 8 columns */
 } v_quads;
-typedef __m256i v_four;
+typedef v_quads v_four;
 
 enum { OFFSET = 0 };
 
@@ -40,43 +38,22 @@ static inline v_codes v_narrow_codes(v_codes codes, v_codes above, const int i,
     return codes;
 }
 
-static inline v_codes v_codes_less(v_codes codes, int zero)
-{
-    return _mm256_sub_epi8(codes, _mm256_set1_epi8((char)zero));
-}
-
-static inline v_real v_float_codes(v_codes codes, const int t)
-{
-    return v_byte(_mm256_castsi256_ps(codes), t);
-}
-
-typedef int v_table;
-
-static inline v_table v_begin_nibbles(int zero) { return zero; }
-
-static inline v_real v_float_nibbles(v_codes codes, const int t, v_table zero)
-{
-    return v_float_codes(v_codes_less(v_narrow_codes(codes, codes, t / 4, 0), zero),
-                         t % 4);
-}
-
-static inline v_dots v_begin_dots(int32_t begin)
-{
-    __m256i one_of_two = _mm256_set1_epi64x((uint32_t)begin);
-    return (v_dots){one_of_two, one_of_two};
-}
+static inline v_dots v_begin_dots(int32_t begin) { return _mm256_set1_epi32(begin); }
 
 static inline v_quads v_quads_of(v_codes codes, const bool wide)
 {
-    (void)wide;
-    return (v_quads){_mm256_cvtepi8_epi16(_mm256_castsi256_si128(codes)),
-                     _mm256_cvtepi8_epi16(_mm256_extracti128_si256(codes, 1))};
+    if (wide) {
+        return (v_quads){_mm256_srai_epi16(_mm256_slli_epi16(codes, 8), 8),
+                         _mm256_srai_epi16(codes, 8)};
+    }
+    return (v_quads){_mm256_and_si256(codes, _mm256_set1_epi16(255)),
+                     _mm256_srli_epi16(codes, 8)};
 }
 
 static inline void v_store_ready(code *p, v_quads quads)
 {
-    _mm256_storeu_si256((__m256i *)(void *)p, quads.low);
-    _mm256_storeu_si256((__m256i *)(void *)(p + 16), quads.high);
+    _mm256_storeu_si256((__m256i *)(void *)p, quads.even);
+    _mm256_storeu_si256((__m256i *)(void *)(p + 16), quads.odd);
 }
 
 static inline v_quads v_load_ready(const code *p)
@@ -85,29 +62,31 @@ static inline v_quads v_load_ready(const code *p)
                      _mm256_loadu_si256((const __m256i *)(const void *)(p + 16))};
 }
 
+/* Of each four, those with even numbers come first. */
 static inline void v_store_terms(term *p, v_real a)
 {
     __m256i whole = _mm256_cvtps_epi32(a);
     __m128i upper = _mm256_extracti128_si256(whole, 1);
     __m128i halves = _mm_packs_epi32(_mm256_castsi256_si128(whole), upper);
+    halves = _mm_shufflehi_epi16(_mm_shufflelo_epi16(halves, 0xd8), 0xd8);
     _mm_storeu_si128((__m128i *)(void *)p, halves);
 }
 
 static inline v_four v_load_four(const term *p)
 {
-    int64_t four;
-    memcpy(&four, p, sizeof four);
-    return _mm256_set1_epi64x(four);
+    int32_t two[2];
+    memcpy(two, p, sizeof two);
+    return (v_four){_mm256_set1_epi32(two[0]), _mm256_set1_epi32(two[1])};
 }
 
+/* Compilers would add products first, for which there are too few registers. */
 static inline v_dots v_add_dots(v_dots sum, v_quads w, v_four x)
 {
-    return (v_dots){_mm256_add_epi32(sum.low, _mm256_madd_epi16(w.low, x)),
-                    _mm256_add_epi32(sum.high, _mm256_madd_epi16(w.high, x))};
+    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(w.even, x.even));
+    __asm__("" : "+x"(sum));
+    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(w.odd, x.odd));
+    __asm__("" : "+x"(sum));
+    return sum;
 }
 
-static inline v_real v_float_dots(v_dots sum)
-{
-    __m256i halves = _mm256_hadd_epi32(sum.low, sum.high); /* columns 0 1 4 5 2 3 6 7 */
-    return _mm256_cvtepi32_ps(_mm256_permute4x64_epi64(halves, 0xd8));
-}
+static inline v_real v_float_dots(v_dots sum) { return _mm256_cvtepi32_ps(sum); }

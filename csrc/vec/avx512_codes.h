@@ -30,35 +30,3 @@ static inline v_codes v_narrow_codes(v_codes codes, v_codes above, const int i,
                        : high;
     return _mm512_ternarylogic_epi32(lower, codes, high, 0xca); /* ? : */
 }
-
-static inline v_codes v_codes_less(v_codes codes, int zero)
-{
-    return _mm512_sub_epi8(codes, _mm512_set1_epi8((char)zero));
-}
-
-/* Numbers by their codes, which shuffles take from the lowest bits of each lane or of its upper
- * half. */
-typedef struct {
-    __m512 numbers;
-    __m512i halves; /* the upper 16 bits of these, twice */
-} v_table;
-
-static inline v_table v_begin_nibbles(int zero)
-{
-    const __m512i codes =
-        _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    __m512i signed_codes = _mm512_sub_epi32(codes, _mm512_set1_epi32(zero));
-    __m512 numbers = _mm512_cvtepi32_ps(signed_codes);
-    __m512i upper = _mm512_srli_epi32(_mm512_castps_si512(numbers), 16);
-    return (v_table){numbers, _mm512_broadcast_i64x4(_mm512_cvtepi32_epi16(upper))};
-}
-
-static inline v_real v_float_nibbles(v_codes codes, const int t, v_table table)
-{
-    const int at = t < 4 ? 8 * t : 8 * t - 28;
-
-    codes = at % 16 > 0 ? _mm512_srli_epi32(codes, (unsigned)at % 16) : codes;
-    return at < 16 ? _mm512_permutexvar_ps(codes, table.numbers)
-                   : _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(
-                         0xaaaaaaaa, codes, table.halves));
-}

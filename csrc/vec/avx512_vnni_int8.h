@@ -14,14 +14,6 @@ typedef __m512i v_four;
 
 enum { OFFSET = 128 };
 
-static inline v_real v_float_codes(v_codes codes, const int t)
-{
-    __m512i one = t == 3 ? _mm512_srai_epi32(codes, 24)
-                         : _mm512_dpbusd_epi32(_mm512_setzero_si512(),
-                                               _mm512_set1_epi32(1 << 8 * t), codes);
-    return _mm512_cvtepi32_ps(one);
-}
-
 static inline v_dots v_begin_dots(int32_t begin) { return _mm512_set1_epi32(begin); }
 
 static inline v_quads v_quads_of(v_codes codes, const bool wide)

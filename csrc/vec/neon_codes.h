@@ -34,28 +34,6 @@ static inline v_codes v_narrow_codes(v_codes codes, v_codes above, const int i,
     return vreinterpretq_s8_u8(bits);
 }
 
-static inline v_codes v_codes_less(v_codes codes, int zero)
-{
-    return vsubq_s8(codes, vdupq_n_s8((int8_t)zero));
-}
-
-static inline v_real v_float_codes(v_codes codes, const int t)
-{
-    return v_byte(vreinterpretq_f32_s8(codes), t);
-}
-
-typedef int v_table;
-
-static inline v_table v_begin_nibbles(int zero) { return zero; }
-
-static inline v_real v_float_nibbles(v_codes codes, const int t, v_table zero)
-{
-    uint8x16_t x = vreinterpretq_u8_s8(codes);
-
-    x = t < 4 ? vandq_u8(x, vdupq_n_u8(15)) : vshrq_n_u8(x, 4);
-    return v_float_codes(v_codes_less(vreinterpretq_s8_u8(x), zero), t % 4);
-}
-
 static inline v_quads v_quads_of(v_codes codes, const bool wide)
 {
     (void)wide;

@@ -37,26 +37,6 @@ static inline v_codes v_narrow_codes(v_codes codes, v_codes above, const int i,
     return codes;
 }
 
-/* Codes less `zero`. */
-static inline v_codes v_codes_less(v_codes codes, int zero)
-{
-    for (int t = 0; t < 4; t++) {
-        codes.of[t] = (int8_t)(codes.of[t] - zero);
-    }
-    return codes;
-}
-
-/* Code number t of quads, as floats. */
-static inline v_real v_float_codes(v_codes codes, const int t) { return codes.of[t]; }
-
-/* The same, less zero, of two quads of 4 bits as they lie in memory. */
-typedef int v_table;
-static inline v_table v_begin_nibbles(int zero) { return zero; }
-static inline v_real v_float_nibbles(v_codes codes, const int t, v_table zero)
-{
-    return (real)((codes.of[t % 4] >> t / 4 * 4 & 15) - zero);
-}
-
 static inline v_dots v_begin_dots(int32_t begin) { return begin; }
 
 /* Quads for products of integers. `wide` are those of 8 bits. */
@@ -79,7 +59,7 @@ static inline v_quads v_load_ready(const code *p)
     return (v_quads){{p[0], p[1], p[2], p[3]}};
 }
 
-/* Stores LANES integers from -127 to 127, which are floats, as numbers of a row; for NaN any. */
+/* Stores LANES integers that terms can be, which are floats, as numbers of a row; for NaN any. */
 static inline void v_store_terms(term *p, v_real a) { *p = a != a ? 0 : (term)a; }
 
 /* Four numbers of a row, for every column. */

@@ -6,7 +6,8 @@ product is exact, and rounded to odd there, so that the second rounding is the o
 
 import numpy as np
 
-CHAIN = 128
+BLOCK = 128
+RADIX = 65024
 
 
 def fma(a, b, c):
@@ -33,13 +34,27 @@ def rounded_rows(x):
     return codes.astype(np.int64), scale
 
 
+def split_rows(x):
+    """Numbers of a part (n, k) as two integers each, and their scales (n,)."""
+    largest = np.abs(x.astype(np.float64)).max(-1, initial=0)
+    finite = np.isfinite(x).all(-1)
+    fraction, exponent = np.frexp(np.where(finite, largest, 0) / (127 * RADIX))
+    exponent = np.maximum(exponent - (fraction == 0.5), -126)
+    scale = np.ldexp(1.0, exponent)
+    x = np.where(finite[:, None], x, 0) / scale[:, None]
+    by = np.float32(1) / np.float32(RADIX)
+    upper = np.rint(x.astype(np.float32) * by).astype(np.int64)
+    lower = np.rint(x - RADIX * upper).astype(np.int64)
+    return upper, lower, np.where(finite, scale, np.nan).astype(np.float32)
+
+
 def product(x, codes, scale, minimum=None, *, group, rounds):
     """x (n, K) float32 times codes (K, M), less zero, of scales (groups, M)."""
     n_rows, n_columns = codes.shape
     sums = np.zeros((len(x), n_columns), np.float32)
     for g, start in enumerate(range(0, n_rows, group)):
         stop = min(start + group, n_rows)
-        step = group if rounds else min(group, CHAIN)
+        step = group if rounds else min(group, BLOCK)
         for first in range(start, stop, step):
             rows = slice(first, min(first + step, stop))
             sums = add(sums, x[:, rows], codes[rows], scale[g], minimum, g, rounds)
@@ -47,18 +62,19 @@ def product(x, codes, scale, minimum=None, *, group, rounds):
 
 
 def add(sums, x, codes, scale, minimum, g, rounds):
-    """What one chain, or one group that is rounded, adds to the sums."""
+    """What one group, or a part of one, adds to the sums."""
+    codes = codes.astype(np.int64)
     if rounds:
         numbers, row_scale = rounded_rows(x)
-        dots = (numbers @ codes.astype(np.int64)).astype(np.float32)
-        total = row_scale * numbers.sum(1).astype(np.float32)
-        by = row_scale[:, None] * scale
+        dots = (numbers @ codes).astype(np.float32)
+        sums = fma(row_scale[:, None] * scale, dots, sums)
     else:
-        dots = np.zeros_like(sums)
-        total = np.zeros(len(x), np.float32)
-        for k in range(x.shape[1]):
-            dots = fma(codes[k].astype(np.float32), x[:, k, None], dots)
-            total = total + x[:, k]
-        by = np.broadcast_to(scale, sums.shape)
-    sums = fma(by, dots, sums)
-    return sums if minimum is None else fma(minimum[g], total[:, None], sums)
+        upper, lower, row_scale = split_rows(x)
+        numbers = RADIX * upper + lower
+        lowers = (lower @ codes).astype(np.float32).astype(np.int64)
+        dots = (RADIX * (upper @ codes) + lowers).astype(np.float32)
+        sums = fma(scale, row_scale[:, None] * dots, sums)
+    if minimum is None:
+        return sums
+    total = row_scale * numbers.sum(1).astype(np.float32)
+    return fma(minimum[g], total[:, None], sums)

@@ -1,47 +1,71 @@
-/* Products of rows that are rounded: sums of integers. */
+/* Products of rows by vectors: sums of integers. */
 #ifndef ATTN_KERNEL_INTEGER_DOTS_H
 #define ATTN_KERNEL_INTEGER_DOTS_H
 
 #include "kernel/integer/product.h"
 
-/* n_rows from row r on, n_reals vectors of columns from `column` on. If it makes codes ready, these
- * are stored for the other rows. With each step n_lines are prefetched, from `next` on. */
-static INLINE void
-add_dots(const integer_product *m, const int n_rows, const int n_reals, ptrdiff_t r,
-         ptrdiff_t column, const code_form form, const bool makes, const char *next,
-         const int n_lines)
+enum {
+    FLOAT_LINES = FLOAT_ROWS * DIGITS,
+    MOST_LINES = FLOAT_LINES > INT8_ROWS ? FLOAT_LINES : INT8_ROWS,
+    MOST_TILE_ROWS = FLOAT_ROWS > INT8_ROWS ? FLOAT_ROWS : INT8_ROWS
+};
+
+/* A part's products of a row of one or more lines, as core/quantized.h adds them up. */
+static INLINE v_real
+join_digits(v_dots dots[][PANEL_REALS], const int n_digits, const int j)
 {
-    const ptrdiff_t first = column * ATTN_QUAD, step = step_of(form, sizeof(code));
+    v_real last = v_float_dots(dots[n_digits - 1][j]);
+
+    if (n_digits == 1) {
+        return last;
+    }
+    if (n_digits == 3) { /* both are exact, so that their sum is rounded once */
+        last = v_fma(v_set1(256), v_float_dots(dots[1][j]), last);
+    }
+    return v_fma(v_set1(ATTN_RADIX), v_float_dots(dots[0][j]), last);
+}
+
+/* n_rows of x from row r on, each of n_digits lines of terms, and n_reals vectors of columns from
+ * `column` on. If it makes codes ready, these are stored for the other rows. Several rows prefetch
+ * with each step, from `next` on; a row alone where that is faster. */
+static INLINE void
+add_dots(const integer_product *m, const int n_rows, const int n_digits,
+         const int n_reals, ptrdiff_t r, ptrdiff_t column, const code_form form,
+         const bool makes, const char *next)
+{
+    const ptrdiff_t first = column * ATTN_QUAD, step = step_of(form);
+    const int n_lines = n_rows * n_digits;
     const int n_quads = quads_of(form), n_terms = n_quads * ATTN_QUAD;
     const char *codes = form == READY ? (const char *)((const code *)m->ready + first)
                                       : (const char *)m->codes + first;
     code *ready = (code *)m->ready + first;
-    const term *x = m->terms + r * m->row;
-    v_real sums[INT8_ROWS][PANEL_REALS];
+    const term *x = m->terms + r * n_digits * m->row;
+    const int32_t *begins = m->begins + r * n_digits * m->n_parts;
+    v_real sums[MOST_TILE_ROWS][PANEL_REALS];
 
     load_outputs(m, sums, n_rows, n_reals, r, column, m->is_first);
     for (ptrdiff_t p = 0, left = m->n; left > 0; p++, left -= m->part) {
-        v_dots dots[INT8_ROWS][PANEL_REALS];
-        UNROLLED for (int i = 0; i < n_rows; i++)
+        v_dots dots[MOST_LINES][PANEL_REALS];
+        UNROLLED for (int i = 0; i < n_lines; i++)
         {
             UNROLLED for (int j = 0; j < n_reals; j++)
             {
-                dots[i][j] = v_begin_dots(m->begins[(r + i) * m->n_parts + p]);
+                dots[i][j] = v_begin_dots(begins[i * m->n_parts + p]);
             }
         }
         for (ptrdiff_t k = left < m->part ? left : m->part; k > 0;
              k -= n_terms, codes += step, x += n_terms) {
             packed_step packed[PANEL_REALS];
             if (form != READY && n_rows == 1) {
-                next = stream_step(packed, codes, n_reals, form, next);
+                next = stream_step(packed, codes, n_reals, form, n_digits > 1, next);
             } else if (form != READY) {
                 load_step(packed, codes, n_reals, form);
             }
             UNROLLED for (int q = 0; q < n_quads; q++)
             {
                 const code *row = (const code *)(const void *)codes + q * QUAD_ROW;
-                v_four four[INT8_ROWS];
-                UNROLLED for (int i = 0; i < n_rows; i++)
+                v_four four[MOST_LINES];
+                UNROLLED for (int i = 0; i < n_lines; i++)
                 {
                     four[i] = v_load_four(x + i * m->row + q * ATTN_QUAD);
                 }
@@ -55,23 +79,26 @@ add_dots(const integer_product *m, const int n_rows, const int n_reals, ptrdiff_
                     if (makes) {
                         v_store_ready(ready + q * QUAD_ROW + at, w);
                     }
-                    UNROLLED for (int i = 0; i < n_rows; i++)
+                    UNROLLED for (int i = 0; i < n_lines; i++)
                     {
                         dots[i][j] = v_add_dots(dots[i][j], w, four[i]);
                     }
                 }
             }
             ready += n_quads * QUAD_ROW;
-            next = prefetch_lines(next, n_lines);
+            next = prefetch_lines(next,
+                                  n_rows == 1 ? 0 : QUAD_ROW / LINE * n_quads / QUADS);
         }
+        ptrdiff_t block = block_of(m, p);
         UNROLLED for (int j = 0; j < n_reals; j++)
         {
-            part_factors f =
-                load_part(m, p, column + j * LANES, form == READY || makes, !ARE_BYTES);
+            part_factors f = load_part(m, p, block, column + j * LANES,
+                                       form == READY || makes, !ARE_BYTES);
             UNROLLED for (int i = 0; i < n_rows; i++)
             {
-                v_real products = v_float_dots(dots[i][j]);
-                sums[i][j] = add_part(m, f, r + i, p, products, sums[i][j]);
+                v_real products = join_digits(dots + i * n_digits, n_digits, j);
+                sums[i][j] =
+                    add_part(m, f, r + i, p, n_digits == 1, products, sums[i][j]);
             }
         }
     }
@@ -80,67 +107,89 @@ add_dots(const integer_product *m, const int n_rows, const int n_reals, ptrdiff_
 
 /* All columns of one row. */
 static INLINE void
-add_row_of_integers(const integer_product *m, ptrdiff_t r, const code_form form)
+add_row_of_integers(const integer_product *m, const int n_digits, const int one,
+                    ptrdiff_t r, const code_form form)
 {
     const char *next = (const char *)m->codes + AHEAD;
 
-    for (ptrdiff_t k = 0; k < PANEL; k += INT8_ONE * LANES) {
-        add_dots(m, 1, INT8_ONE, r, k, form, false, next, 0);
+    for (ptrdiff_t k = 0; k < PANEL; k += one * LANES) {
+        add_dots(m, 1, n_digits, one, r, k, form, false, next);
     }
 }
 
 /* All columns of a tile from row r on. Every tile prefetches a part of the next chunk of codes,
  * which lie behind these. */
 static INLINE void
-add_tile_of_integers(const integer_product *m, ptrdiff_t r, const code_form form,
+add_tile_of_integers(const integer_product *m, const int n_rows, const int n_digits,
+                     const int n_reals, ptrdiff_t r, const code_form form,
                      const bool makes)
 {
-    const int n_lines = QUAD_ROW / LINE * (quads_of(form) / QUADS);
     ptrdiff_t n_bytes = m->n / ATTN_CODE_ROWS * QUAD_ROW; /* 4 bits of each code */
-    ptrdiff_t n_shares = (m->bits + 3) / 4, share = r / INT8_ROWS % n_shares;
+    ptrdiff_t n_shares = (m->bits + 3) / 4, share = r / n_rows % n_shares;
     const char *next = (const char *)m->codes + n_bytes * m->bits / 4 + share * n_bytes;
 
-    for (ptrdiff_t k = 0; k < PANEL; k += INT8_REALS * LANES) {
-        add_dots(m, INT8_ROWS, INT8_REALS, r, k, form, makes, next, n_lines);
+    for (ptrdiff_t k = 0; k < PANEL; k += n_reals * LANES) {
+        add_dots(m, n_rows, n_digits, n_reals, r, k, form, makes, next);
     }
 }
 
 /* All of n rows: of many in tiles, of which the first one makes codes ready unless all read them
  * as they lie; each row that is left is one. */
-static NOINLINE void
-add_integers(const integer_product *m, ptrdiff_t n, code_form form)
+static INLINE void
+add_rows_of_integers(const integer_product *m, const int n_rows, const int n_digits,
+                     const int n_reals, const int one, ptrdiff_t n, code_form form)
 {
     ptrdiff_t r = 0;
 
     if (form == CODES_8 && ARE_BYTES) {
-        for (; n - r >= INT8_ROWS; r += INT8_ROWS) {
-            add_tile_of_integers(m, r, CODES_8, false);
+        for (; n - r >= n_rows; r += n_rows) {
+            add_tile_of_integers(m, n_rows, n_digits, n_reals, r, CODES_8, false);
         }
-    } else if (form != READY && n >= SHARED_FROM && n >= INT8_ROWS) {
+    } else if (form != READY && n >= SHARED_FROM && n >= n_rows) {
         switch (form) {
-        case CODES_8: add_tile_of_integers(m, 0, CODES_8, true); break;
-        case CODES_6: add_tile_of_integers(m, 0, CODES_6, true); break;
-        case CODES_5: add_tile_of_integers(m, 0, CODES_5, true); break;
-        default: add_tile_of_integers(m, 0, CODES_4, true);
+        case CODES_8:
+            add_tile_of_integers(m, n_rows, n_digits, n_reals, 0, CODES_8, true);
+            break;
+        case CODES_6:
+            add_tile_of_integers(m, n_rows, n_digits, n_reals, 0, CODES_6, true);
+            break;
+        case CODES_5:
+            add_tile_of_integers(m, n_rows, n_digits, n_reals, 0, CODES_5, true);
+            break;
+        default: add_tile_of_integers(m, n_rows, n_digits, n_reals, 0, CODES_4, true);
         }
-        r = INT8_ROWS;
+        r = n_rows;
         form = READY;
     }
-    for (; form == READY && n - r >= INT8_ROWS; r += INT8_ROWS) {
-        add_tile_of_integers(m, r, READY, false);
+    for (; form == READY && n - r >= n_rows; r += n_rows) {
+        add_tile_of_integers(m, n_rows, n_digits, n_reals, r, READY, false);
     }
     for (; r < n; r++) {
         switch (form) {
-        case CODES_8: add_row_of_integers(m, r, CODES_8); break;
-        case CODES_6: add_row_of_integers(m, r, CODES_6); break;
-        case CODES_5: add_row_of_integers(m, r, CODES_5); break;
-        case CODES_4: add_row_of_integers(m, r, CODES_4); break;
-        case READY: add_row_of_integers(m, r, READY); break;
+        case CODES_8: add_row_of_integers(m, n_digits, one, r, CODES_8); break;
+        case CODES_6: add_row_of_integers(m, n_digits, one, r, CODES_6); break;
+        case CODES_5: add_row_of_integers(m, n_digits, one, r, CODES_5); break;
+        case CODES_4: add_row_of_integers(m, n_digits, one, r, CODES_4); break;
+        case READY: add_row_of_integers(m, n_digits, one, r, READY); break;
         }
     }
 }
 
-_Static_assert(PANEL_REALS % INT8_REALS == 0 && PANEL_REALS % INT8_ONE == 0,
+/* Of rows that are rounded to 8 bits, and of floats. */
+static NOINLINE void
+add_integers(const integer_product *m, ptrdiff_t n, code_form form)
+{
+    add_rows_of_integers(m, INT8_ROWS, 1, INT8_REALS, INT8_ONE, n, form);
+}
+
+static NOINLINE void
+add_floats(const integer_product *m, ptrdiff_t n, code_form form)
+{
+    add_rows_of_integers(m, FLOAT_ROWS, DIGITS, FLOAT_REALS, FLOAT_ONE, n, form);
+}
+
+_Static_assert(PANEL_REALS % INT8_REALS == 0 && PANEL_REALS % INT8_ONE == 0 &&
+                   PANEL_REALS % FLOAT_REALS == 0 && PANEL_REALS % FLOAT_ONE == 0,
                "whole tiles");
 
 #endif

@@ -5,7 +5,6 @@
 #define ATTN_KERNEL_INTEGER_KERNEL_H
 
 #include "kernel/integer/dots.h"
-#include "kernel/integer/reals.h"
 #include "kernel/integer/rows.h"
 #if defined(INTEGER_UNIT)
 #include "kernel/integer/unit.h"
@@ -18,10 +17,14 @@ integer_workspace_size(const attn_linear_problem *l)
     return lay_out_integers(l, NULL, &w);
 }
 
-/* Products of n rounded rows: of many on a matrix unit, if there is one. */
+/* Products of n rows: of many that are rounded to 8 bits on a matrix unit, if there is one. */
 static void
-add_products(const integer_product *m, ptrdiff_t n, code_form form)
+add_products(const integer_product *m, ptrdiff_t n, code_form form, bool rounds_rows)
 {
+    if (!rounds_rows) {
+        add_floats(m, n, form);
+        return;
+    }
 #if defined(INTEGER_UNIT)
     if (n >= SHARED_FROM) {
         add_integers_on_unit(m, n, form);
@@ -55,7 +58,7 @@ convert_factors(const integer_work *w, integer_product *m, ptrdiff_t n)
 
     for (ptrdiff_t p = 0; p < n; p++) {
         for (int i = 0; i < PANEL; i += LANES) {
-            part_factors f = load_part(m, p, i, false, true);
+            part_factors f = load_part(m, p, block_of(m, p), i, false, true);
             v_store(scale + p * PANEL + i, f.scale);
             v_store(minimum + p * PANEL + i, f.minimum);
         }
@@ -85,7 +88,10 @@ add_chunk(integer_work *w, ptrdiff_t panel, ptrdiff_t part, ptrdiff_t n_parts,
                          .minimum = factors_from(w, q->minimum, panel, group),
                          .group = group,
                          .groups_per_block = q->groups_per_block,
+                         .terms = w->terms + part * w->part,
                          .row = w->row,
+                         .scales = w->scales + part,
+                         .begins = w->begins + part,
                          .n_parts = w->n_parts,
                          .minimum_by = w->minimum_by + part,
                          .output = output,
@@ -94,19 +100,11 @@ add_chunk(integer_work *w, ptrdiff_t panel, ptrdiff_t part, ptrdiff_t n_parts,
     if (n >= SHARED_FROM) {
         convert_factors(w, &m, n_parts);
     }
-    if (!q->rounds_rows) {
-        m.reals = w->reals + part * w->part;
-        add_floats(&m, n, form);
-        return;
-    }
     if (is_always_ready(q) && n >= SHARED_FROM) {
         m.ready = (void *)m.codes;
         form = READY;
     }
-    m.terms = w->terms + part * w->part;
-    m.scales = w->scales + part;
-    m.begins = w->begins + part;
-    add_products(&m, n, form);
+    add_products(&m, n, form, q->rounds_rows);
 }
 
 /* How many parts are multiplied at a time. A row alone reads a panel only once, so that none of it
@@ -114,7 +112,8 @@ add_chunk(integer_work *w, ptrdiff_t panel, ptrdiff_t part, ptrdiff_t n_parts,
 static ptrdiff_t
 chunk_for(const integer_work *w, ptrdiff_t n)
 {
-    bool once = n == 1 && (!w->q->rounds_rows || INT8_ONE == PANEL_REALS);
+    int one = w->q->rounds_rows ? INT8_ONE : FLOAT_ONE;
+    bool once = n == 1 && one == PANEL_REALS;
 
     return once && w->part == w->q->group ? w->n_parts : w->chunk;
 }

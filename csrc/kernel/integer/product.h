@@ -1,5 +1,5 @@
-/* What products of integers and of floats share. Both multiply rows by a chunk of a panel in
- * registers: a few rows and vectors of columns at a time, for all of the chunk's rows of W. */
+/* What products by vectors and on a matrix unit share: a chunk of a panel, its factors, and the
+ * sums of the output. */
 #ifndef ATTN_KERNEL_INTEGER_PRODUCT_H
 #define ATTN_KERNEL_INTEGER_PRODUCT_H
 
@@ -14,12 +14,11 @@ typedef struct {
     attn_factors scale, minimum; /* from the first part on, but `coarse` */
     ptrdiff_t group;             /* of the first part */
     ptrdiff_t groups_per_block;
-    const term *terms;  /* of the first row, from the chunk on, or */
-    const float *reals; /* what it is unless rounded; then from row to row */
-    ptrdiff_t row;
+    const term *terms;                /* of the first row, from the chunk on */
+    ptrdiff_t row;                    /* from line to line of these */
     const float *scales, *minimum_by; /* of the first row */
     const int32_t *begins;
-    ptrdiff_t n_parts; /* from row to row of these */
+    ptrdiff_t n_parts; /* from row to row, or line to line, of these */
     float *output;     /* (rows, OUTPUT_ROW), from the panel on */
     bool is_first;     /* of a panel's chunks: sums begin */
 } integer_product;
@@ -62,16 +61,21 @@ typedef struct {
     v_real scale, minimum;
 } part_factors;
 
+/* Which of the coarse factors a part has. */
+static INLINE ptrdiff_t
+block_of(const integer_product *m, ptrdiff_t part)
+{
+    bool are_there = m->scale.coarse != NULL || m->minimum.coarse != NULL;
+    return are_there ? (m->group + part) / m->groups_per_block : 0;
+}
+
 /* As they lie in memory. */
 static INLINE part_factors
-convert_part(const integer_product *m, ptrdiff_t part, ptrdiff_t column)
+convert_part(const integer_product *m, ptrdiff_t part, ptrdiff_t block,
+             ptrdiff_t column)
 {
-    ptrdiff_t block = 0;
     part_factors f = {.minimum = v_set1(0)};
 
-    if (m->scale.coarse != NULL || m->minimum.coarse != NULL) {
-        block = (m->group + part) / m->groups_per_block;
-    }
     f.scale = load_factors(&m->scale, part, column, block);
     if (m->minimum.fine != NULL) {
         f.minimum = load_factors(&m->minimum, part, column, block);
@@ -81,22 +85,23 @@ convert_part(const integer_product *m, ptrdiff_t part, ptrdiff_t column)
 
 /* The same, short: for parts that take long. */
 static NOINLINE part_factors
-call_convert_part(const integer_product *m, ptrdiff_t part, ptrdiff_t column)
+call_convert_part(const integer_product *m, ptrdiff_t part, ptrdiff_t block,
+                  ptrdiff_t column)
 {
-    return convert_part(m, part, column);
+    return convert_part(m, part, block, column);
 }
 
 /* They are float32 where many rows share them, after convert_factors. */
 static INLINE part_factors
-load_part(const integer_product *m, ptrdiff_t part, ptrdiff_t column,
+load_part(const integer_product *m, ptrdiff_t part, ptrdiff_t block, ptrdiff_t column,
           const bool converted, const bool calls)
 {
     ptrdiff_t at = part * PANEL + column;
     part_factors f = {.minimum = v_set1(0)};
 
     if (!converted) {
-        return calls ? call_convert_part(m, part, column)
-                     : convert_part(m, part, column);
+        return calls ? call_convert_part(m, part, block, column)
+                     : convert_part(m, part, block, column);
     }
     f.scale = v_load((const float *)(const void *)m->scale.fine + at);
     if (m->minimum.fine != NULL) {
@@ -108,25 +113,25 @@ load_part(const integer_product *m, ptrdiff_t part, ptrdiff_t column,
 /* sum plus a part's products of row r, times scales, and its minimums. */
 static INLINE v_real
 add_part(const integer_product *m, part_factors f, ptrdiff_t r, ptrdiff_t part,
-         v_real products, v_real sum)
+         const bool rounds, v_real products, v_real sum)
 {
     ptrdiff_t at = r * m->n_parts + part;
+    v_real s = v_set1(m->scales[at]);
 
-    if (m->terms != NULL) {
-        f.scale = v_mul(v_set1(m->scales[at]), f.scale);
-    }
-    sum = v_fma(f.scale, products, sum);
+    sum = rounds ? v_fma(v_mul(s, f.scale), products, sum)
+                 : v_fma(f.scale, v_mul(s, products), sum);
     if (m->minimum.fine != NULL) {
         sum = v_fma(f.minimum, v_set1(m->minimum_by[at]), sum);
     }
     return sum;
 }
 
-/* Bytes from a step's rows of W to those of the next, and bytes of a ready code. */
+/* Bytes from a step's rows of W to those of the next. */
 static INLINE ptrdiff_t
-step_of(const code_form form, const ptrdiff_t ready)
+step_of(const code_form form)
 {
-    return QUAD_ROW * (form == READY ? QUADS * ready : rows_of_quads(form));
+    const ptrdiff_t ready = QUADS * (ptrdiff_t)sizeof(code);
+    return QUAD_ROW * (form == READY ? ready : rows_of_quads(form));
 }
 
 #endif

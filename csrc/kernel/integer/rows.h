@@ -1,4 +1,4 @@
-/* The rows of x that a task with a quantised matrix multiplies, as they are or rounded. */
+/* The rows of x that a task with a quantised matrix multiplies, rounded to integers. */
 #ifndef ATTN_KERNEL_INTEGER_ROWS_H
 #define ATTN_KERNEL_INTEGER_ROWS_H
 
@@ -117,17 +117,100 @@ round_row(integer_work *w, ptrdiff_t r, const float *x)
     }
 }
 
-/* The sum of each part of row r, which minimums are multiplied by. */
-static void
-add_up_row(integer_work *w, ptrdiff_t r)
+/* 2 to the power of n, from -126 to 127. */
+static float
+power_of_two(int n)
 {
-    for (ptrdiff_t p = 0; p < w->n_parts && w->q->minimum.fine != NULL; p++) {
-        const float *x = w->reals + r * w->row + p * w->part;
-        float total = 0;
-        for (ptrdiff_t k = 0; k < rows_of_parts(w, p, 1); k++) {
-            total += x[k];
+    uint32_t bits = (uint32_t)(n + 127) << 23;
+    float power;
+
+    memcpy(&power, &bits, sizeof power);
+    return power;
+}
+
+/* The exponent of the least power of two, from 2^-126 on, that times ATTN_MOST_UPPER * ATTN_RADIX
+ * is at least `most`: 22 less than that of `most`, or one more where its fraction is larger than
+ * that of the product, which is below 2^23. */
+static int
+exponent_for(float most)
+{
+    const float largest = (float)(ATTN_MOST_UPPER * ATTN_RADIX);
+    uint32_t bits, fraction;
+
+    memcpy(&fraction, &largest, sizeof fraction);
+    memcpy(&bits, &most, sizeof bits);
+    int exponent = (int)((bits + (0x7fffff - (fraction & 0x7fffff))) >> 23) - 127 - 22;
+    return exponent > -126 ? exponent : -126;
+}
+
+/* to = the terms of n finite numbers, as core/quantized.h splits them, in lines a row apart. Digits
+ * of 8 bits are nearest, and of two the one with the upper digit above. totals[i]: the terms of line
+ * i, added up; floats hold that exactly. It is NaN if a number is. */
+static void
+split_numbers(term *to, ptrdiff_t row, const float *x, ptrdiff_t n, float by,
+              float totals[DIGITS])
+{
+    v_real sums[DIGITS];
+
+    UNROLLED for (int d = 0; d < DIGITS; d++)
+    {
+        sums[d] = v_set1(0);
+    }
+    for (ptrdiff_t k = 0; k < n; k += NUMBERS) {
+        UNROLLED for (int i = 0; i < NUMBERS; i += LANES)
+        {
+            v_real digits[DIGITS], a = v_mul(v_load(x + k + i), v_set1(by));
+            digits[0] = v_round(v_mul(a, v_set1(1.0f / ATTN_RADIX)));
+            v_real lower = v_round(v_fma(digits[0], v_set1(-ATTN_RADIX), a));
+            if (DIGITS == 3) {
+                v_real up = v_set1(1.0f / 1024); /* of ties; so none is above 127 */
+                digits[1] = v_round(v_fma(lower, v_set1(1.0f / 256), up));
+                lower = v_fma(digits[1], v_set1(-256), lower);
+            }
+            digits[DIGITS - 1] = lower;
+            UNROLLED for (int d = 0; d < DIGITS; d++)
+            {
+                sums[d] = v_add(sums[d], digits[d]);
+                v_store_terms(to + d * row + k + i, digits[d]);
+            }
         }
-        w->minimum_by[r * w->n_parts + p] = total;
+    }
+    UNROLLED for (int d = 0; d < DIGITS; d++)
+    {
+        totals[d] = v_reduce_add(sums[d]);
+    }
+}
+
+/* Splits row r into terms, part by part. */
+static void
+split_row(integer_work *w, ptrdiff_t r, const float *x)
+{
+    const int32_t offset = w->q->bits == 8 ? OFFSET : w->q->zero;
+
+    for (ptrdiff_t p = 0; p < w->n_parts; p++) {
+        ptrdiff_t at = p * w->part, n = rows_of_parts(w, p, 1),
+                  sum = r * w->n_parts + p;
+        term *to = w->terms + r * DIGITS * w->row + at;
+        int32_t *begins = w->begins + r * DIGITS * w->n_parts + p, total = 0;
+        float totals[DIGITS] = {NAN}, most = largest_of(x + at, n);
+        int exponent = exponent_for(most);
+
+        if (most <= FLT_MAX) {
+            split_numbers(to, w->row, x + at, n, power_of_two(-exponent), totals);
+        }
+        bool is_finite = totals[0] == totals[0];
+        w->scales[sum] = is_finite ? power_of_two(exponent) : NAN;
+        for (int d = 0; d < DIGITS; d++) {
+            int32_t digits = is_finite ? (int32_t)totals[d] : 0;
+            begins[d * w->n_parts] = -offset * digits;
+            total += digits * (d == 0 ? ATTN_RADIX : d == 1 && DIGITS == 3 ? 256 : 1);
+            if (!is_finite) {
+                memset(to + d * w->row, 0, (size_t)n * sizeof *to);
+            }
+        }
+        if (w->q->minimum.fine != NULL) {
+            w->minimum_by[sum] = w->scales[sum] * (float)total;
+        }
     }
 }
 
@@ -153,16 +236,12 @@ load_integer_rows(integer_work *w, const attn_linear_kernel *floats, ptrdiff_t f
                   ptrdiff_t n)
 {
     for (ptrdiff_t r = 0; r < n; r++) {
-        float *to = w->reals + (w->q->rounds_rows ? 0 : r * w->row);
-        const float *x = load_integer_row(w, floats, first + r, to);
+        const float *x = load_integer_row(w, floats, first + r, w->reals);
         if (w->q->rounds_rows) {
             round_row(w, r, x);
-            continue;
+        } else {
+            split_row(w, r, x);
         }
-        if (x != to) {
-            memcpy(to, x, (size_t)w->row * sizeof *to);
-        }
-        add_up_row(w, r);
     }
 }
 

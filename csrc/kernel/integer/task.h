@@ -35,23 +35,29 @@ enum { BEYOND = 0, WHOLE_ROWS = 1 };
 
 enum { ARE_BYTES = sizeof(code) == 1 }; /* codes that are ready */
 
+/* Terms that a number of x has where it is not rounded to 8 bits, each in a line of its own. The
+ * first is its upper part, the others the digits of its lower one, of which there are two if terms
+ * are bytes. */
+enum { DIGITS = sizeof(term) == 1 ? 3 : 2 };
+
 /* How codes are read: packed, so many bits each; or ready for products, each a `code` of the
- * vocabulary where rows are rounded, else a float, (rows of W, PANEL). */
+ * vocabulary, (rows of W, PANEL). */
 typedef enum { CODES_8, CODES_6, CODES_5, CODES_4, READY } code_form;
 
 typedef struct {
     const attn_linear_problem *l;
     const attn_quantized *q;
-    ptrdiff_t part;    /* rows of W whose sum is one: a group, or a chain of it */
+    int n_digits;      /* terms of a number of x: 1 where rows are rounded, or DIGITS */
+    ptrdiff_t part;    /* rows of W whose sum is one: a group, or some of it */
     ptrdiff_t n_parts; /* of all rows */
     ptrdiff_t chunk;   /* parts that are multiplied at a time */
     ptrdiff_t n_code_rows;
     ptrdiff_t row;       /* numbers from row to row of x, filled up with zeros */
     ptrdiff_t most_rows; /* of x, that are loaded at a time */
-    float *reals;        /* (rows, row); a single one where rows are rounded */
-    term *terms;         /* (rows, row), where they are */
-    float *scales;       /* (rows, n_parts) of these terms, */
-    int32_t *begins;     /* and what their products with codes begin with */
+    float *reals;        /* (row): a row of numbers */
+    term *terms;         /* (rows, n_digits, row) */
+    float *scales;       /* (rows, n_parts) of these terms */
+    int32_t *begins;     /* (rows, n_digits, n_parts): what their products begin with */
     float *minimum_by;   /* (rows, n_parts): what minimums are multiplied by */
     float *factors;      /* (2, chunk, PANEL): scales and minimums */
     void *ready;   /* a chunk of a panel; NULL where codes are ready as they lie */
@@ -67,14 +73,14 @@ part_of(const attn_quantized *q)
 }
 
 /* So many parts are multiplied at a time: as many as the first-level cache holds, ready,
- * and of one group where a part is not a whole one. */
+ * but one if it is not a whole group. */
 static ptrdiff_t
 chunk_of(const attn_quantized *q)
 {
-    ptrdiff_t bytes = PANEL * (q->rounds_rows ? sizeof(code) : sizeof(float));
+    ptrdiff_t bytes = PANEL * (ptrdiff_t)sizeof(code);
     ptrdiff_t n = CHUNK_BYTES / (bytes * part_of(q));
 
-    return n > 1 ? n : 1;
+    return n > 1 && part_of(q) == q->group ? n : 1;
 }
 
 static code_form
@@ -90,14 +96,14 @@ form_of(const attn_quantized *q)
 static bool
 is_always_ready(const attn_quantized *q)
 {
-    return q->rounds_rows && q->bits == 8 && OFFSET == 0 && sizeof(code) == 1;
+    return q->bits == 8 && OFFSET == 0 && ARE_BYTES;
 }
 
 /* Rows of x that are loaded at a time. */
 static ptrdiff_t
-rows_at_a_time(const attn_linear_problem *l, ptrdiff_t row)
+rows_at_a_time(const attn_linear_problem *l, int n_digits, ptrdiff_t row)
 {
-    ptrdiff_t size = l->quantized->rounds_rows ? sizeof(term) : sizeof(float);
+    ptrdiff_t size = n_digits * (ptrdiff_t)sizeof(term);
     ptrdiff_t n = MOST_BYTES / (size * (row > 0 ? row : 1));
     ptrdiff_t n_rows = l->batch.n * l->n_rows;
 
@@ -116,30 +122,27 @@ lay_out_integers(const attn_linear_problem *l, char *memory, integer_work *w)
     arena_take(&a, sizeof *w);
     w->l = l;
     w->q = q;
+    w->n_digits = q->rounds_rows ? 1 : DIGITS;
     w->part = part_of(q);
     w->n_parts = attn_divide_up(l->n_in, w->part);
     w->chunk = chunk_of(q) < w->n_parts ? chunk_of(q) : w->n_parts;
     w->n_code_rows = attn_code_rows(l->n_in, q->bits);
     w->row = attn_divide_up(w->n_code_rows, NUMBERS) * NUMBERS;
-    w->most_rows = rows_at_a_time(l, w->row);
-    ptrdiff_t n_numbers = w->most_rows * w->row;
+    w->most_rows = rows_at_a_time(l, w->n_digits, w->row);
+    ptrdiff_t n_lines = w->most_rows * w->n_digits;
+    ptrdiff_t n_whole = attn_divide_up(n_lines, WHOLE_ROWS) * WHOLE_ROWS;
     ptrdiff_t n_sums = w->most_rows * w->n_parts;
-    w->reals = arena_reals(&a, q->rounds_rows ? w->row : n_numbers);
-    w->terms = NULL;
-    w->ready = NULL;
-    if (q->rounds_rows) {
-        ptrdiff_t n_whole = attn_divide_up(w->most_rows, WHOLE_ROWS) * WHOLE_ROWS;
-        w->terms = arena_take(&a, (size_t)(n_whole * w->row + BEYOND) * sizeof(term));
-        w->scales = arena_reals(&a, n_sums);
-        w->begins = arena_take(&a, (size_t)n_sums * sizeof(int32_t));
-    }
+    w->reals = arena_reals(&a, w->row);
+    w->terms = arena_take(&a, (size_t)(n_whole * w->row + BEYOND) * sizeof(term));
+    w->scales = arena_reals(&a, n_sums);
+    w->begins = arena_take(&a, (size_t)(n_lines * w->n_parts) * sizeof(int32_t));
     w->minimum_by = arena_reals(&a, q->minimum.fine == NULL ? 0 : n_sums);
     w->factors = arena_reals(&a, 2 * w->chunk * PANEL);
+    w->ready = NULL;
     if (w->most_rows >= SHARED_FROM && !is_always_ready(q)) {
         ptrdiff_t n_rows = w->chunk * w->part;
-        ptrdiff_t size = q->rounds_rows ? sizeof(code) : sizeof(float);
         n_rows = n_rows < w->n_code_rows ? n_rows : w->n_code_rows;
-        w->ready = arena_take(&a, (size_t)((n_rows + BEYOND) * PANEL * size));
+        w->ready = arena_take(&a, (size_t)((n_rows + BEYOND) * PANEL) * sizeof(code));
     }
     w->output = arena_reals(&a, w->most_rows * OUTPUT_ROW);
     w->staged = arena_reals(&a, OUTPUT_COLUMNS);

@@ -9,7 +9,7 @@
 static INLINE void
 make_codes_ready(const integer_product *m, const code_form form)
 {
-    const ptrdiff_t step = step_of(form, 0);
+    const ptrdiff_t step = step_of(form);
     const char *from = m->codes;
     code *to = m->ready;
 
@@ -20,8 +20,8 @@ make_codes_ready(const integer_product *m, const code_form form)
         {
             UNROLLED for (int j = 0; j < PANEL_REALS; j++)
             {
-                u_store_codes(to + j * VECTOR_CODES,
-                              signed_quads_in(&w[j], i, form, m->zero));
+                u_store_codes(to + j * VECTOR_CODES, quads_in(&w[j], i, form),
+                              form == CODES_8 ? 0 : m->zero);
             }
         }
     }
@@ -47,8 +47,8 @@ add_unit_sums(const integer_product *m, const int32_t *sums, ptrdiff_t r, ptrdif
         UNROLLED for (int j = 0; j < PANEL_REALS; j++)
         {
             v_real products = v_float_dots(v_load_dots(sums + j * LANES));
-            part_factors f = load_part(m, part, j * LANES, true, false);
-            row[0][j] = add_part(m, f, i, part, products, row[0][j]);
+            part_factors f = load_part(m, part, 0, j * LANES, true, false);
+            row[0][j] = add_part(m, f, i, part, true, products, row[0][j]);
         }
         store_outputs(m, row, 1, PANEL_REALS, i, 0);
     }

@@ -64,14 +64,15 @@ load_step(packed_step *w, const char *codes, const int n_reals, const code_form 
 }
 
 /* The same for a row alone, which waits for memory. CPUs prefetch lines that are read in order by
- * themselves, faster than they are told to; but bits above are needed before what lies before them.
- * Returns what to prefetch next. */
+ * themselves, faster than they are told to; but bits above are needed before what lies before them,
+ * and where a step takes long they do not look far enough ahead. Returns what to prefetch next. */
 static INLINE const char *
 stream_step(packed_step *w, const char *codes, const int n_reals, const code_form form,
-            const char *next)
+            const bool takes_long, const char *next)
 {
     load_step(w, codes, n_reals, form);
-    if (v_keep_loads() || bits_above(form) == 0) {
+    bool keeps = v_keep_loads();
+    if (!(takes_long && form != CODES_8) && (keeps || bits_above(form) == 0)) {
         return next;
     }
     return prefetch_lines(next, QUAD_ROW * rows_of_quads(form) / LINE);
@@ -85,14 +86,6 @@ quads_in(const packed_step *w, const int i, const code_form form)
                ? w->rows[i]
                : v_narrow_codes(w->rows[i / 2], w->rows[rows_of_quads(form) - 1], i,
                                 bits_above(form));
-}
-
-/* The same less zero, as signed bytes. */
-static INLINE v_codes
-signed_quads_in(const packed_step *w, const int i, const code_form form, int zero)
-{
-    v_codes quads = quads_in(w, i, form);
-    return form == CODES_8 ? quads : v_codes_less(quads, zero);
 }
 
 /* Scales or minimums of group number p of a chunk, from a column of its panel on. */
