@@ -236,7 +236,8 @@ def test_a_model_may_leave_and_come_back(device):
             twice = other(x)
         assert not torch.equal(expected, twice)
         model.to(device)
-        assert same(model(x.to(device)), network().to(device)(x.to(device)))
+        # With hooks PyTorch leaves out its one kernel for a whole encoder layer.
+        assert_alike([model(x.to(device))], [network().to(device)(x.to(device))])
         assert handle.report.computed == computed
         if device != "meta":
             for parameter in model.parameters():
@@ -436,7 +437,8 @@ def test_arrays_of_jax_elsewhere_are_refused():
             return "cuda:0"
 
     elsewhere = types.SimpleNamespace(devices=lambda: {Device()})
-    here = integration.jnp.ones(3)
+    cpu = types.SimpleNamespace(platform="cpu")
+    here = types.SimpleNamespace(devices=lambda: {cpu})
     message = r"^key: expected an array on a CPU, got one on cuda:0; jax\.default_d"
     with pytest.raises(ValueError, match=message):
         integration._check_places({"query": here, "key": elsewhere})
