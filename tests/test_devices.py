@@ -438,7 +438,7 @@ def test_arrays_of_jax_elsewhere_are_refused():
 
     elsewhere = types.SimpleNamespace(devices=lambda: {Device()})
     cpu = types.SimpleNamespace(platform="cpu")
-    here = types.SimpleNamespace(devices=lambda: {cpu})
+    here = types.SimpleNamespace(devices=lambda: [cpu])
     message = r"^key: expected an array on a CPU, got one on cuda:0; jax\.default_d"
     with pytest.raises(ValueError, match=message):
         integration._check_places({"query": here, "key": elsewhere})
