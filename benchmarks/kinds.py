@@ -42,7 +42,13 @@ KINDS = {
         "kernel/backward/sinks.h",
         "core/statistics.c",
     ),
-    "loads and conversions": (  # reading, converting, transposing, packing, prefetching
+    "transpositions": (
+        "kernel/operands/lanes.h",
+        "kernel/operands/pair.h:v_transpose_operands",
+        "kernel/operands/real.h:v_transpose_operands",
+        "kernel/attention/row_form/scores.h:add_byte_columns",
+    ),
+    "loads and conversions": (  # reading, converting, packing, prefetching
         "core/half.h",
         "kernel/operands/",
         "kernel/attention/operands.h",
@@ -52,7 +58,6 @@ KINDS = {
         "kernel/attention/tile_form/scores.h:scale_tile",
         "kernel/attention/tile_form/scores.h:prefetch_beside_scores",
         "kernel/attention/row_form/weights.h:scale_row_weights",
-        "kernel/attention/row_form/scores.h:add_byte_columns",
         "kernel/attention/row_form/row.h:scale_row_scores",
         "kernel/gemm/few_rows.h:multiply_vectors_of_rows",  # add_step multiplies
         "kernel/gemm/lines.h:convert_column",
@@ -102,8 +107,6 @@ KINDS = {
         "kernel/attention/chunks.h",
         "kernel/attention/rows.h:store_result",
         "kernel/attention/row_form/row.h:rows_to_tile",
-        "kernel/operands/lanes.h:transpose_out",
-        "kernel/operands/lanes.h:store_lanes",
         "kernel/operands/convert.h:store_element",
         "kernel/operands/convert.h:store_half",
         "kernel/operands/convert.h:store_row",
@@ -127,7 +130,7 @@ KINDS = {
         "kernel/rows/norm_vjp.h",
         "kernel/rows/rotary.h",
     ),
-    "waiting": ("core/pool.",),
+    "waiting": ("core/pool.", "core/cpu.c:attn_cpu_pause"),
     "calls": (  # Python, NumPy, checks of arguments, division into tasks
         "core/",
         "python/",
@@ -163,7 +166,8 @@ NO_KIND = (
 )
 # Of other libraries: what a sample belongs to by the names of file and function.
 LIBRARIES = (
-    (r"\[kernel|\[vdso\]|\[guest", "", "system"),
+    (r"\[vdso\]", "", "waiting"),  # spinning threads look at the clock
+    (r"\[kernel|\[guest", "", "system"),
     (r"/libc[.-]", r"mem(cpy|move|set)", "copies"),
     (r"torch|libgomp|libshm", "", "PyTorch"),
     (r"tokenizers", "", "tokenizer"),

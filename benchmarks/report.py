@@ -147,15 +147,28 @@ def misses(rows, bounds=()):
     bounds: what bounds.py found out about such rows, a column if there is any.
     """
     found = [row for row in rows if row.get("missed")]
-    texts = {row_key(x): bound_of(x) for x in bounds}
+    known = {row_key(x): x for x in bounds}
     if found:
-        heads = ["group", "row", "threads", "missed", *["time goes to"] * bool(texts)]
+        heads = ["group", "row", "threads", "missed", *["time goes to"] * bool(known)]
         lines = []
         for row in found:
             key = [str(row.get(x, "")) for x in ("group", "name", "threads")]
-            text = [texts.get(row_key(row), "not sampled")] if texts else []
+            text = [time_of(row, known)] if known else []
             lines.append([*key, misses_of(row), *text])
         yield markdown_table(heads, lines)
+
+
+def time_of(row, known):
+    """What a row's time goes to. Of the bandwidth, it has the share of the row's table.
+
+    That was measured in turns with the row, on a machine with nothing else to do.
+    """
+    found = known.get(row_key(row))
+    if found is None:
+        return "not sampled"
+    if found.get("limit") == "bandwidth":
+        found = {**found, "percent": row["percent"][1]}
+    return bound_of(found)
 
 
 def bound_of(found):

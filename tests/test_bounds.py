@@ -128,6 +128,8 @@ def test_the_page_of_misses_says_what_the_time_goes_to():
         "products 80 % at 90 % of the peak; softmax 18 % |",
         "not sampled |",
     ]
+    (table,) = report.misses([{**kept[0], "percent": [50, 70, 90]}], [read])
+    assert " | 70 % of the bandwidth; products 80 %; softmax 18 % |" in table
     store = {"title": "a Z", "rows": kept}
     assert "perf" not in pages.misses({"z": store}).partition("## A Z")[2]
     text = pages.misses({"z": {**store, "bounds": [FOUND]}})
