@@ -266,7 +266,7 @@ class MixtureOfExperts:
         # A stable order has the lowest of equal ones first.
         order = np.argsort(-probabilities, axis=-1, kind="stable")
         chosen = order[:, : self.num_experts_per_token]
-        weights = np.take_along_axis(probabilities, chosen, axis=-1)
+        weights = probabilities[np.arange(len(chosen))[:, np.newaxis], chosen]
         if self.renormalize:
             weights /= _sum(weights)
         return chosen, weights
@@ -352,7 +352,7 @@ class MixtureOfExperts:
         rows = x.reshape(len(probabilities), x.shape[-1])
         total = np.zeros(rows.shape, probabilities.dtype)
         chosen, weights = self._chosen(probabilities)
-        runs: list[tuple[int, Array, Array, Array, Pullback]] = []
+        runs: list[tuple[int, Which, Which, Array, Pullback]] = []
         for expert, which, ranks in _groups(chosen, len(self.experts)):
             found, pull = self.experts[expert].vjp(rows[which], num_threads=num_threads)
             total[which] += found * weights[which, ranks, np.newaxis]
@@ -425,18 +425,24 @@ def _wide(x: Array, weight: Array, num_threads: int | None) -> Array:
 
 
 def _sum(columns: Array) -> Array:
-    """Return the sums (T, 1) over a few columns, always from the first to the last."""
-    total = columns[:, :1].copy()
-    for i in range(1, columns.shape[1]):
-        total += columns[:, i : i + 1]
+    """Return the sums (T, 1) over columns, always from the first to the last."""
+    total: Array = np.add.accumulate(columns, axis=-1)[:, -1:]
     return total
+
+
+Which = Any  # an index of arrays
 
 
 def _groups(
     chosen: NDArray[np.int64], num_experts: int
-) -> Iterator[tuple[int, Array, Array]]:
+) -> Iterator[tuple[int, Which, Which]]:
     """Yield each expert that is chosen, its tokens, and its rank for each of them."""
-    n_ranks = chosen.shape[1]
+    n_tokens, n_ranks = chosen.shape
+    if n_tokens == 1:  # in less time
+        experts = chosen[0].tolist()
+        for rank in sorted(range(n_ranks), key=experts.__getitem__):
+            yield experts[rank], slice(1), rank
+        return
     order = np.argsort(chosen, axis=None, kind="stable")
     counts = np.bincount(chosen.reshape(-1), minlength=num_experts)
     stop = 0
