@@ -14,6 +14,7 @@ from typing_extensions import Self, disjoint_base
 from attnpy._options import (
     VJP,
     Cache,
+    DecoderLayer,
     Heads,
     Network,
     Norm,
@@ -99,6 +100,14 @@ def feed_forward(
     num_threads: int | None,
     /,
 ) -> Array: ...
+def stack(
+    x: Array,
+    layers: tuple[DecoderLayer, ...],
+    norm: Norm | None,
+    mixed: bool,
+    num_threads: int | None,
+    /,
+) -> Array | None: ...
 def columns(weight: ArrayLike, columns: ArrayLike, /) -> NDArray[np.float32]: ...
 def products(x: ArrayLike, weights: ArrayLike, num_threads: int | None, /) -> Array: ...
 def normalize(

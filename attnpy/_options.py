@@ -146,3 +146,28 @@ class Cache(NamedTuple):
     past_lengths: NDArray[Any] | None
     key_scale: NDArray[np.float32] | None = None
     value_scale: NDArray[np.float32] | None = None
+
+
+class Attention(NamedTuple):
+    """What `layer` takes beside tokens and a context."""
+
+    heads: Heads
+    projections: Projections
+    norms: Norms | None
+    rotary: Rotary | None
+    cache: Cache | None
+    options: Options
+
+
+class DecoderLayer(NamedTuple):
+    """A decoder's layer, in a call with a cache."""
+
+    attention: Attention  # without a residual, and without a norm of tokens
+    network: Network
+    norm_first: bool
+    parallel: bool
+    residual_scale: Array | None  # ()
+    norm_1: Norm | None
+    norm_3: Norm | None
+    after_1: Norm | None
+    after_3: Norm | None

@@ -10,7 +10,7 @@ import pytest
 from support.arrays import normal
 from support.comparisons import assert_same_bits
 
-from attnpy import _parameters
+from attnpy import _attnpy, _parameters
 from attnpy.blocks import Decoder, FeedForward, RMSNorm, decoder
 from attnpy.layers import MultiHeadAttention
 from attnpy.models import CausalDecoder
@@ -98,6 +98,26 @@ def test_the_bits_are_those_of_the_parts(options):
     model = make(**options)
     assert all(map(decoder._is_plain, model.decoder.layers))
     assert_as_in_parts(model, lambda: model.new_caches(2, 9))
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
+def test_all_layers_are_one_call_of_c(options):
+    model, calls = make(**options), []
+    stack = _attnpy.stack
+
+    def counted(*arguments):
+        calls.append(result := stack(*arguments))
+        return result
+
+    with (
+        mock.patch.object(_attnpy, "stack", counted),
+        mock.patch.object(_attnpy, "layer", None),
+        mock.patch.object(_attnpy, "feed_forward", None),
+    ):
+        answer(model, model.new_caches(2, 9))
+    assert len(calls) == 5
+    assert all(type(result) is np.ndarray for result in calls)
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
@@ -344,6 +364,19 @@ def test_errors_are_those_of_the_parts():
         assert str(found.value) == str(expected.value)
     assert [len(cache.key[0, 0]) for cache in full] == [3, 3]
     assert mixed[1].lengths.tolist() == [0, 0]
+
+
+@pytest.mark.quick
+def test_an_error_of_other_code_is_raised_though_the_parts_have_none():
+    model = make(**LLAMA)
+    caches = model.new_caches(2, 9)
+    with (
+        mock.patch.object(_attnpy, "stack", side_effect=ValueError("a handler's")),
+        pytest.raises(ValueError, match="a handler's"),
+    ):
+        model(IDS[:, :3], caches=caches)
+    assert [cache.lengths.tolist() for cache in caches] == [[0, 0], [0, 0]]
+    assert_as_in_parts(model, lambda: [cache.copy() for cache in caches])
 
 
 @pytest.mark.quick

@@ -303,13 +303,20 @@ def taken_along(
 
     It does not change their dtype, for which tables of positions are made.
     """
-    if norm is not None and is_known(norm):
-        dtype = getattr(norm.weight, "dtype", None)
-        if dtype == tokens.dtype or (
-            dtype is not None and dtype.itemsize == 2 and tokens.dtype == np.float32
-        ):
-            return tokens, norm_arguments(norm, "norm")
+    if norm is not None:
+        arguments = arguments_for(norm, tokens.dtype)
+        if arguments is not None:
+            return tokens, arguments
     return normalized(norm, tokens, num_threads), None
+
+
+def arguments_for(norm: LayerNorm | RMSNorm, dtype: np.dtype[Any]) -> Norm | None:
+    """Return a norm's arguments for the C module; None if it may change the dtype."""
+    own = getattr(norm.weight, "dtype", None) if is_known(norm) else None
+    if own is None:
+        return None
+    half = own.itemsize == 2 and dtype == np.float32
+    return norm_arguments(norm, "norm") if own == dtype or half else None
 
 
 def residual(

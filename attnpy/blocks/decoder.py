@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 import numpy as np
 
-from attnpy import _checks, _keywords, _parameters, _pickles, _repr, _vjp
+from attnpy import _attnpy, _checks, _keywords, _parameters, _pickles, _repr, _vjp
+from attnpy import _options as groups
 from attnpy._options import PASSED_ON
 from attnpy.blocks import _stack
 from attnpy.blocks._stack import AnyNorm, ModelOutput
 from attnpy.blocks.experts import MixtureOfExperts
-from attnpy.blocks.feed_forward import FeedForward, run
-from attnpy.cache import KVCache, all_or_nothing, checked_caches
+from attnpy.blocks.feed_forward import FeedForward, network_arguments, run
+from attnpy.cache import KVCache, all_or_nothing, checked_caches, commit
 from attnpy.layers import MultiHeadAttention
 from attnpy.layers._shared import Shared
+from attnpy.layers.multi_head import step_arguments
+from attnpy.norms import norm_arguments
 from attnpy.pages import PagePool
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike
     from typing_extensions import Unpack
 
+    from attnpy._options import Norm
     from attnpy._typing import Activation, Array, DecoderOptions, NormKind, Window
     from attnpy._vjp import Pullback
     from attnpy.blocks._stack import CallOptions, Choice, VJPOptions
+    from attnpy.layers._keys import Place
     from attnpy.norms import LayerNorm, RMSNorm
     from attnpy.positions import Rotary
 
@@ -572,10 +578,51 @@ class DecoderLayer:
             tokens, first = _stack.taken_along(norm, tokens, num_threads)
             return run(network, tokens, first, residual, mixed, num_threads)
 
+        options, own = self._with_own(options)
+        return self._run(x, attend, None, feed, num_threads)
+
+    def _with_own(
+        self, options: dict[str, Any]
+    ) -> tuple[dict[str, Any], tuple[Any, ...]]:
+        """Return the options of a call with those of the layer, and the latter."""
         window, scale, rotary = own = self.window, self.scale, self.rotary
         if not (window is None and scale is None and rotary is None):
             options = {**options, **_stack.own_options(self, options)}
-        return self._run(x, attend, None, feed, num_threads)
+        return options, own
+
+    def _arguments(
+        self,
+        x: Array,
+        cache: KVCache,
+        shared: Shared,
+        mixed: bool,
+        options: dict[str, Any],
+    ) -> tuple[groups.DecoderLayer, Place] | None:
+        """Return what the C module takes to do what `_step` does, and where tokens go.
+
+        None where it cannot: a part is not known, or a norm may change the dtype.
+        """
+        norm_first, parallel, scale, mha, network, *norms = _parts_of(self)
+        if type(network) is not FeedForward:
+            return None
+        taken: list[Norm | None] = []
+        for norm in norms:
+            found = None if norm is None else _stack.arguments_for(norm, x.dtype)
+            if found is None and norm is not None:
+                return None
+            taken.append(found)
+        if parallel:
+            _stack.check_parallel(self)
+        if scale is not None:
+            scale = np.asarray(scale, x.dtype)
+        options, own = self._with_own(options)
+        place, _ = shared.place(mha, x, cache, options, own)
+        attention = step_arguments(mha, None, None, place, mixed)
+        arguments = groups.DecoderLayer(
+            attention, network_arguments(network), bool(norm_first), bool(parallel),
+            scale, *taken
+        )  # fmt: skip
+        return arguments, place
 
     def _check_context(
         self,
@@ -603,6 +650,10 @@ class DecoderLayer:
                 raise ValueError(f"{name}: expected None without cross-attention")
 
 
+_parts_of = operator.attrgetter(
+    "norm_first", "parallel", "residual_scale", "self_attention", "feed_forward",
+    "norm_1", "norm_3", "after_1", "after_3",
+)  # fmt: skip
 CALL = DecoderLayer.__call__  # unless someone has replaced it
 
 
@@ -949,14 +1000,65 @@ class Decoder:
         told = {name: options[name] for name in STEPPED & options.keys()}
         told["causal"] = True
         mixed = _checks.flag(options.get("mixed", False), "mixed")
-        shared = Shared(mixed)
         tokens = x[np.newaxis] if x.ndim == 2 else x
         with all_or_nothing(caches) as lent:
-            for layer, cache in zip(self.layers, lent, strict=True):
-                tokens = layer._step(tokens, cache, shared, mixed, told)
-            if self.norm is not None:
-                tokens = self.norm(tokens, num_threads=options.get("num_threads"))
-        return tokens[0] if x.ndim == 2 else tokens
+            try:
+                result = self._together(tokens, lent, mixed, told)
+            except (TypeError, ValueError):
+                self._one_by_one(tokens, lent, mixed, told)  # says best what is wrong
+                raise
+            if result is None:
+                result = self._one_by_one(tokens, lent, mixed, told)
+        return result[0] if x.ndim == 2 else result
+
+    def _together(
+        self,
+        tokens: Array,
+        caches: Sequence[KVCache],
+        mixed: bool,
+        options: dict[str, Any],
+    ) -> Array | None:
+        """Run all layers in one call of C; None where that cannot be.
+
+        What it takes is collected anew in each call: nothing can be out of date.
+        """
+        norm, shared = self.norm, Shared(mixed)
+        known = norm is None or _stack.is_known(norm)
+        if type(tokens) is not np.ndarray or not known:
+            return None
+        found: list[tuple[groups.DecoderLayer, Place]] = []
+        for layer, cache in zip(self.layers, caches, strict=True):
+            arguments = layer._arguments(tokens, cache, shared, mixed, options)
+            if arguments is None:
+                return None
+            found.append(arguments)
+        result = _attnpy.stack(
+            tokens,
+            tuple(arguments for arguments, _ in found),
+            None if norm is None else norm_arguments(norm, "norm"),
+            mixed,
+            options.get("num_threads"),
+        )
+        if result is not None:
+            for cache, (_, place) in zip(caches, found, strict=True):
+                assert place.reserved is not None
+                commit(cache, place.reserved)
+        return result
+
+    def _one_by_one(
+        self,
+        tokens: Array,
+        caches: Sequence[KVCache],
+        mixed: bool,
+        options: dict[str, Any],
+    ) -> Array:
+        """Run the layers one after the other."""
+        shared = Shared(mixed)
+        for layer, cache in zip(self.layers, caches, strict=True):
+            tokens = layer._step(tokens, cache, shared, mixed, options)
+        if self.norm is not None:
+            tokens = self.norm(tokens, num_threads=options.get("num_threads"))
+        return tokens
 
     def vjp(
         self,

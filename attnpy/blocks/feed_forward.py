@@ -305,7 +305,13 @@ def run(
     num_threads: int | None,
 ) -> Array:
     """Run a network on tokens after a norm."""
-    arguments = Network(
+    arguments = network_arguments(network)
+    return _attnpy.feed_forward(x, norm, arguments, residual, mixed, num_threads)
+
+
+def network_arguments(network: FeedForward) -> Network:
+    """Return a network's arguments for the C module."""
+    return Network(
         network.W_1,
         network.b_1,
         network.W_gate,
@@ -314,4 +320,3 @@ def run(
         network.b_2,
         network.activation if network.W_gate is None else network._of_gate(),
     )
-    return _attnpy.feed_forward(x, norm, arguments, residual, mixed, num_threads)

@@ -22,6 +22,7 @@ from attnpy._linear import normalized_heads, project_heads
 from attnpy._options import (
     DIFFERENTIABLE,
     PASSED_ON,
+    Attention,
     Heads,
     Norm,
     Norms,
@@ -842,9 +843,22 @@ def step(
     mixed: bool,
 ) -> Array:
     """Do what a call does for tokens (B, L, E) after a norm, in such a place."""
-    output = _attnpy.layer(
-        x,
-        None,
+    output = _attnpy.layer(x, None, *step_arguments(mha, norm, residual, place, mixed))
+    assert isinstance(output, np.ndarray)
+    if place.reserved is not None:
+        commit(cache, place.reserved)
+    return output
+
+
+def step_arguments(
+    mha: MultiHeadAttention,
+    norm: Norm | None,
+    residual: Array | None,
+    place: Place,
+    mixed: bool,
+) -> Attention:
+    """Return what the C module takes of a layer for tokens in a place, beside them."""
+    return Attention(
         Heads(mha.num_heads, mha.num_kv_heads),
         mha._projections(False, residual, mixed, None),
         mha._norms(norm),
@@ -852,10 +866,6 @@ def step(
         place.rows,
         place.options,
     )
-    assert isinstance(output, np.ndarray)
-    if place.reserved is not None:
-        commit(cache, place.reserved)
-    return output
 
 
 def _head(mha: MultiHeadAttention, head: int) -> SelfAttention:

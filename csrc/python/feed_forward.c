@@ -32,6 +32,27 @@ hidden_of(PyObject *x, PyObject *const *network, py_precision precision,
     return hidden;
 }
 
+PyArrayObject *
+py_feed_forward(PyObject *x, PyObject *network, PyObject *residual, bool mixed,
+                attn_call *call)
+{
+    PyObject *const *n = py_items(network, "network", N_NETWORK);
+    PyArrayObject *hidden, *result;
+
+    if (n == NULL) {
+        return NULL;
+    }
+    hidden = hidden_of(x, n, mixed ? PY_NARROW : PY_PROMOTED, call);
+    if (hidden == NULL) {
+        return NULL;
+    }
+    py_linear_objects last = {
+        (PyObject *)hidden, n[W_2], n[B_2], Py_None, Py_None, residual};
+    result = py_multiply(&last, mixed ? PY_WIDE : PY_PROMOTED, call);
+    Py_DECREF(hidden);
+    return result;
+}
+
 PyDoc_STRVAR(
     feed_forward_doc,
     "feed_forward(x, norm, network, residual, mixed, num_threads, /)\n--\n\n"
@@ -44,33 +65,22 @@ static PyObject *
 feed_forward(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
 {
     attn_call call = {0};
-    PyObject *const *network;
-    PyArrayObject *hidden, *result = NULL;
+    PyArrayObject *result;
     int mixed;
 
     (void)module;
     if (py_check_count(n_arguments, 6, 6) < 0 ||
-        (network = py_items(arguments[2], "network", N_NETWORK)) == NULL ||
         (mixed = py_parse_flag(arguments[4], "mixed")) < 0 ||
         py_threads_or_default(arguments[5], &call.n_threads) < 0 ||
         py_parse_tier(Py_None, &call.tier) < 0) {
         return NULL;
     }
-    PyObject *x = arguments[1] == Py_None
-                      ? Py_NewRef(arguments[0])
-                      : py_normalize(arguments[0], arguments[1], &call);
+    PyObject *x = py_normalize(arguments[0], Py_None, arguments[1], &call);
     if (x == NULL) {
         return NULL;
     }
-    hidden = hidden_of(x, network, mixed ? PY_NARROW : PY_PROMOTED, &call);
+    result = py_feed_forward(x, arguments[2], arguments[3], mixed, &call);
     Py_DECREF(x);
-    if (hidden != NULL) {
-        py_linear_objects last = {
-            (PyObject *)hidden, network[W_2], network[B_2], Py_None, Py_None,
-            arguments[3]};
-        result = py_multiply(&last, mixed ? PY_WIDE : PY_PROMOTED, &call);
-        Py_DECREF(hidden);
-    }
     return (PyObject *)result;
 }
 

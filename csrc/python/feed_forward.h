@@ -4,6 +4,13 @@
 
 #include "python/binding.h"
 
+#include "core/tasks.h"
+
+#include <stdbool.h>
+
+/* What feed_forward() returns for tokens after their norm. */
+PyArrayObject *py_feed_forward(PyObject *x, PyObject *network, PyObject *residual,
+                               bool mixed, attn_call *);
 extern PyMethodDef py_feed_forward_methods[];
 
 #endif

@@ -574,6 +574,22 @@ prepare_layer(layer_call *c)
     return type < 0 || set_attention(c, type) < 0 ? -1 : set_output(c);
 }
 
+PyObject *
+py_layer(PyObject *x, PyObject *context, PyObject *const *groups, PyObject *residual)
+{
+    layer_call c = {.residual = residual}; /* all else is 0 */
+    PyObject *result = NULL;
+
+    if (py_convert_layer(x, context, groups, &c) == 0 && prepare_layer(&c) == 0 &&
+        compute_layer(&c) == 0) {
+        result = c.attention.weights == NULL
+                     ? Py_NewRef((PyObject *)c.output)
+                     : PyTuple_Pack(2, c.output, c.attention.weights);
+    }
+    py_release_layer(&c);
+    return result;
+}
+
 PyDoc_STRVAR(layer_doc,
              "layer(x, context, heads, projections, norms, rotary, cache, options, /)"
              "\n--\n\nAttention with its projections. The groups are those of "
@@ -584,18 +600,13 @@ PyDoc_STRVAR(layer_doc,
 static PyObject *
 layer(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
 {
-    layer_call c = {.output = NULL}; /* all of it is 0 */
-    PyObject *result = NULL;
+    enum { X, CONTEXT, GROUPS, N_ARGUMENTS = GROUPS + N_ATTENTION };
 
     (void)module;
-    if (py_convert_layer(arguments, n_arguments, &c) == 0 && prepare_layer(&c) == 0 &&
-        compute_layer(&c) == 0) {
-        result = c.attention.weights == NULL
-                     ? Py_NewRef((PyObject *)c.output)
-                     : PyTuple_Pack(2, c.output, c.attention.weights);
+    if (py_check_count(n_arguments, N_ARGUMENTS, N_ARGUMENTS) < 0) {
+        return NULL;
     }
-    py_release_layer(&c);
-    return result;
+    return py_layer(arguments[X], arguments[CONTEXT], arguments + GROUPS, NULL);
 }
 
 PyMethodDef py_layer_methods[] = {

@@ -34,6 +34,7 @@ typedef struct {
 
 /* A call's converted arguments, and what is made of them. */
 typedef struct {
+    PyObject *residual; /* borrowed: in the place of that of the projections; or NULL */
     int64_t n_heads[N_PARTS];
     bool mixed; /* heads have the dtype of the weights, the result that of arithmetic */
     projection parts[N_PARTS];
@@ -50,10 +51,15 @@ typedef struct {
     attn_layer_problem layer;
 } layer_call;
 
-/* layer_arguments.c: converts all of layer()'s arguments. */
-int py_convert_layer(PyObject *const *arguments, Py_ssize_t n_arguments, layer_call *);
+/* layer_arguments.c: converts tokens, a context or None, and the items of a group Attention. */
+int py_convert_layer(PyObject *x, PyObject *context, PyObject *const *groups,
+                     layer_call *);
 void py_release_layer(layer_call *);
 
+/* What layer() returns, with a residual in the place of that of the projections if it is not
+ * NULL. */
+PyObject *py_layer(PyObject *x, PyObject *context, PyObject *const *groups,
+                   PyObject *residual);
 extern PyMethodDef py_layer_methods[];
 
 #endif

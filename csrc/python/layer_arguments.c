@@ -6,14 +6,6 @@
 #include "python/objects.h"
 #include "python/options.h"
 
-/* The positional arguments of layer(). Heads, projections and options are groups, norms,
- * rotary and cache are groups or None. */
-/* clang-format off */
-enum {
-    X, CONTEXT, HEADS, PROJECTIONS, NORMS, ROTARY, CACHE, OPTIONS, N_ARGUMENTS
-};
-/* clang-format on */
-
 void
 py_release_layer(layer_call *c)
 {
@@ -72,21 +64,20 @@ convert_heads(PyObject *group, layer_call *c)
 
 /* Converts the tokens, which may have to be normalized. */
 static int
-convert_tokens(PyObject *const *arguments, layer_call *c)
+convert_tokens(PyObject *tokens, PyObject *group, layer_call *c)
 {
     PyObject *const *norms = NULL;
     PyObject *x;
     int status;
 
-    if (arguments[NORMS] != Py_None &&
-        (norms = py_items(arguments[NORMS], "norms", N_NORMS)) == NULL) {
+    if (group != Py_None && (norms = py_items(group, "norms", N_NORMS)) == NULL) {
         return -1;
     }
     if (norms == NULL || norms[X_NORM] == Py_None) {
-        return py_as_array(arguments[X], "x", &c->parts[0].arrays.input);
+        return py_as_array(tokens, "x", &c->parts[0].arrays.input);
     }
     attn_call call = {.tier = c->options.tier, .n_threads = c->options.n_threads};
-    x = py_normalize(arguments[X], norms[X_NORM], &call);
+    x = py_normalize(tokens, Py_None, norms[X_NORM], &call);
     status = x == NULL ? -1 : py_as_array(x, "x", &c->parts[0].arrays.input);
     Py_XDECREF(x);
     return status;
@@ -94,19 +85,20 @@ convert_tokens(PyObject *const *arguments, layer_call *c)
 
 /* Converts the matrices, and the tokens that they take. */
 static int
-convert_projections(PyObject *const *arguments, layer_call *c)
+convert_projections(PyObject *x, PyObject *context, PyObject *const *groups,
+                    layer_call *c)
 {
-    PyObject *const *w = py_items(arguments[PROJECTIONS], "projections", N_PROJECTIONS);
+    PyObject *const *w = py_items(groups[PROJECTIONS], "projections", N_PROJECTIONS);
     projection *q = &c->parts[0], *k = &c->parts[1], *v = &c->parts[2];
-    bool own = arguments[CONTEXT] == Py_None;
-    PyObject *source = arguments[CONTEXT];
+    bool own = context == Py_None;
+    PyObject *source = context, *residual;
     int mixed;
 
     static const char *const names[4][2] = {
         {"W_q", "b_q"}, {"W_k", "b_k"}, {"W_v", "b_v"}, {"W_o", "b_o"}};
 
     /* The tokens first: converting them may run code that changes the matrices. */
-    if (w == NULL || convert_tokens(arguments, c) < 0 ||
+    if (w == NULL || convert_tokens(x, groups[NORMS], c) < 0 ||
         convert_matrix(w + W_Q, names[0], &q->arrays) < 0) {
         return -1;
     }
@@ -124,14 +116,15 @@ convert_projections(PyObject *const *arguments, layer_call *c)
     } else if (py_as_array(w[VALUE_CONTEXT], "value", &v->arrays.input) < 0) {
         return -1;
     }
-    if (w[W_O] == Py_None && w[RESIDUAL] != Py_None) {
+    residual = c->residual == NULL ? w[RESIDUAL] : c->residual;
+    if (w[W_O] == Py_None && residual != Py_None) {
         PyErr_SetString(PyExc_TypeError,
                         "residual: expected None without W_o, got an array");
         return -1;
     }
     if (w[W_O] != Py_None &&
         (convert_matrix(w + W_O, names[3], &c->arrays) < 0 ||
-         py_as_optional_array(w[RESIDUAL], "residual", &c->arrays.residual) < 0)) {
+         py_as_optional_array(residual, "residual", &c->arrays.residual) < 0)) {
         return -1;
     }
     mixed = py_parse_flag(w[MIXED], "mixed");
@@ -221,22 +214,15 @@ check_source(const layer_call *c)
 }
 
 int
-py_convert_layer(PyObject *const *arguments, Py_ssize_t n_arguments, layer_call *c)
+py_convert_layer(PyObject *x, PyObject *context, PyObject *const *groups, layer_call *c)
 {
-    PyObject *const *options;
+    PyObject *const *options = py_items(groups[OPTIONS], "options", N_OPTIONS);
 
-    if (n_arguments != N_ARGUMENTS) {
-        PyErr_Format(PyExc_TypeError, "expected %d arguments, got %zd", N_ARGUMENTS,
-                     n_arguments);
-        return -1;
-    }
-    options = py_items(arguments[OPTIONS], "options", N_OPTIONS);
     if (options == NULL || py_parse_options(options, &c->problem, &c->options) < 0 ||
-        convert_heads(arguments[HEADS], c) < 0 ||
-        convert_projections(arguments, c) < 0 ||
-        convert_norms(arguments[NORMS], c) < 0 ||
-        convert_rotary(arguments[ROTARY], c) < 0 ||
-        convert_cache(arguments[CACHE], c) < 0 || check_source(c) < 0) {
+        convert_heads(groups[HEADS], c) < 0 ||
+        convert_projections(x, context, groups, c) < 0 ||
+        convert_norms(groups[NORMS], c) < 0 || convert_rotary(groups[ROTARY], c) < 0 ||
+        convert_cache(groups[CACHE], c) < 0 || check_source(c) < 0) {
         return -1;
     }
     if (c->options.return_lse || c->options.out != Py_None) {

@@ -21,6 +21,7 @@
 #include "python/products.h"
 #include "python/rotary.h"
 #include "python/settings.h"
+#include "python/stack.h"
 #include "python/statistics.h"
 #include "python/testing.h"
 #include "python/xla.h"
@@ -45,7 +46,7 @@ execute(PyObject *module)
         py_statistics_methods,   py_partial_methods,  py_xla_methods,
         py_explain_methods,      py_foreign_methods,  py_products_methods,
         py_feed_forward_methods, py_gate_methods,     py_columns_methods,
-        py_testing_methods};
+        py_stack_methods,        py_testing_methods};
 
     import_array1(-1);
     if (py_init_memory() < 0) {

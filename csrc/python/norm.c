@@ -206,11 +206,15 @@ run_call(norm_call *c, PyObject *x, PyObject *residual, PyObject *norm,
 }
 
 PyObject *
-py_normalize(PyObject *x, PyObject *norm, attn_call *call)
+py_normalize(PyObject *x, PyObject *residual, PyObject *norm, attn_call *call)
 {
     norm_call c = {0};
-    PyObject *result = run_call(&c, x, Py_None, norm, Py_None, call);
+    PyObject *result;
 
+    if (norm == Py_None) {
+        return Py_NewRef(x);
+    }
+    result = run_call(&c, x, residual, norm, Py_None, call);
     release_call(&c);
     return result;
 }

@@ -20,8 +20,9 @@ int py_check_norm(const py_norm *, const char *name);
 /* Converts its arrays for a result of this type, and describes it for rows of its size. */
 int py_set_norm(py_norm *, int type, attn_norm_problem *);
 void py_release_norm(py_norm *);
-/* Rows of x, normalized by a group Norm, as normalize() does. */
-PyObject *py_normalize(PyObject *x, PyObject *norm, attn_call *);
+/* Rows of x + residual, if that is not None, normalized by a group Norm, as normalize() does;
+ * x itself where the norm is None. */
+PyObject *py_normalize(PyObject *x, PyObject *residual, PyObject *norm, attn_call *);
 extern PyMethodDef py_norm_methods[];
 
 #endif

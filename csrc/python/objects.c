@@ -278,6 +278,12 @@ py_is_same_array(PyObject *object, PyArrayObject *array)
            PyArray_CompareLists(PyArray_STRIDES(other), PyArray_STRIDES(array), n);
 }
 
+int
+py_type_number(PyObject *object)
+{
+    return PyArray_Check(object) ? PyArray_TYPE((PyArrayObject *)object) : -1;
+}
+
 bool
 py_is_boolean(PyObject *object)
 {

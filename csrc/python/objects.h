@@ -32,6 +32,8 @@ int py_check_out(PyArrayObject *, int type, int n_axes, const npy_intp *shape);
 PyObject *py_hand_out(PyArrayObject **);
 /* Does the object have the elements, shape and type of our array? */
 bool py_is_same_array(PyObject *, PyArrayObject *);
+/* The type number of an array, or -1 of anything else. */
+int py_type_number(PyObject *);
 /* A boolean of Python or of NumPy, or an array of them, which converts to a number. */
 bool py_is_boolean(PyObject *);
 

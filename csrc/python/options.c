@@ -76,6 +76,21 @@ static const char *const wanted_names[] = {[RECEIVED] = "received",
                                            [DISTANCE] = "distance",
                                            [TOP_K] = "top_k",
                                            [N_WANTED] = NULL};
+static const char *const attention_names[] = {
+    [HEADS] = "heads",   [PROJECTIONS] = "projections",
+    [NORMS] = "norms",   [ROTARY] = "rotary",
+    [CACHE] = "cache",   [OPTIONS] = "options",
+    [N_ATTENTION] = NULL};
+static const char *const decoder_layer_names[] = {[ATTENTION] = "attention",
+                                                  [NETWORK] = "network",
+                                                  [NORM_FIRST] = "norm_first",
+                                                  [PARALLEL] = "parallel",
+                                                  [RESIDUAL_SCALE] = "residual_scale",
+                                                  [NORM_1] = "norm_1",
+                                                  [NORM_3] = "norm_3",
+                                                  [AFTER_1] = "after_1",
+                                                  [AFTER_3] = "after_3",
+                                                  [N_DECODER_LAYER] = NULL};
 
 PyObject *const *
 py_items(PyObject *group, const char *name, Py_ssize_t n)
@@ -332,7 +347,9 @@ groups(PyObject *module, PyObject *unused)
         add_group(all, "Network", network_names) < 0 ||
         add_group(all, "Rotary", rotary_names) < 0 ||
         add_group(all, "Cache", cache_names) < 0 ||
-        add_group(all, "Wanted", wanted_names) < 0) {
+        add_group(all, "Wanted", wanted_names) < 0 ||
+        add_group(all, "Attention", attention_names) < 0 ||
+        add_group(all, "DecoderLayer", decoder_layer_names) < 0) {
         Py_CLEAR(all);
     }
     return all;

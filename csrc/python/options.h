@@ -27,6 +27,11 @@ enum {                                                              /* Cache */
     CACHE_KEY, CACHE_VALUE, PAST_LENGTHS, CACHE_KEY_SCALE, CACHE_VALUE_SCALE, N_CACHE
 };
 enum { RECEIVED, ENTROPY, DISTANCE, TOP_K, N_WANTED };              /* Wanted */
+enum { HEADS, PROJECTIONS, NORMS, ROTARY, CACHE, OPTIONS, N_ATTENTION }; /* Attention */
+enum {                                                              /* DecoderLayer */
+    ATTENTION, NETWORK, NORM_FIRST, PARALLEL, RESIDUAL_SCALE, NORM_1, NORM_3, AFTER_1,
+    AFTER_3, N_DECODER_LAYER
+};
 /* clang-format on */
 
 /* The n items of a group, borrowed; NULL and an error if it is not such a tuple. */

@@ -133,12 +133,22 @@ def activate_vjp_on(tier, grad, x, name, times=None, *, num_threads=1):
 @contextlib.contextmanager
 def layers_on(tier):
     """Within this, every layer's call runs on one instruction set."""
-    layer = _attnpy.layer
+    layer, stack = _attnpy.layer, _attnpy.stack
 
     def forced(*arguments):
         return layer(*arguments[:-1], arguments[-1]._replace(tier=tier))
 
-    with mock.patch.object(_attnpy, "layer", forced):
+    def on_tier(one):
+        options = one.attention.options._replace(tier=tier)
+        return one._replace(attention=one.attention._replace(options=options))
+
+    def forced_in_stack(x, layers, *arguments):
+        return stack(x, tuple(map(on_tier, layers)), *arguments)
+
+    with (
+        mock.patch.object(_attnpy, "layer", forced),
+        mock.patch.object(_attnpy, "stack", forced_in_stack),
+    ):
         yield
 
 

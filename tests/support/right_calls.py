@@ -7,7 +7,9 @@ import numpy as np
 from attnpy import _attnpy, quantize
 from attnpy._options import (
     VJP,
+    Attention,
     Cache,
+    DecoderLayer,
     Heads,
     Network,
     Norm,
@@ -75,6 +77,20 @@ def right_calls(n=3, d=4, dtype=np.float32):
     def vjp():
         return VJP(ones(2, n, d), ones(2, n), ones(2, n), (True,) * 5)
 
+    attention = Attention(
+        Heads(2, 2),
+        projections._replace(residual=None),
+        norms._replace(x_norm=None),
+        rotary,
+        cache,
+        Options(causal=True, kv_lengths=lengths + n),
+    )
+    forms = (True, False, ones()), (True, True, None), (False, False, None)
+    layers = tuple(
+        DecoderLayer(attention, network, *form, norm(), norm(), None, norm())
+        for form in forms
+    )
+
     return {
         "attention": [
             (*inputs(), every),
@@ -106,6 +122,9 @@ def right_calls(n=3, d=4, dtype=np.float32):
         ],
         "feed_forward": [
             (ones(2, n, d), norm(), network, ones(2, n, d), False, 1),
+        ],
+        "stack": [
+            (ones(1, n, d), layers, norm(), False, 1),
         ],
         "columns": [(quantize(np.ones((d, n), np.float32)), np.arange(n))],
         "products": [(ones(2, n, d), ones(2, d, d), 1)],
