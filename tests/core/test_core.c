@@ -106,6 +106,8 @@ static const test tests[] = {
      test_tasks_of_activations_give_the_bits_of_one},
     {"every tier gives rotary the same bits",
      test_every_tier_gives_rotary_the_same_bits},
+    {"every tier makes the same integers of heads",
+     test_every_tier_makes_the_same_integers_of_heads},
     {"rotary results are those of plain loops",
      test_rotary_results_are_those_of_plain_loops},
     {"layers fill the cache and give the same bits",

@@ -1,7 +1,8 @@
 """Products with quantised matrices by plain NumPy, as csrc/core/quantized.h says.
 
-Bit for bit: a fused multiply-add of float32 numbers is computed in float64, where the
-product is exact, and rounded to odd there, so that the second rounding is the only one.
+`least_errors` is of caches, as csrc/core/rotary.h says. Products are right bit for bit:
+a fused multiply-add of float32 numbers is computed in float64, where the product is
+exact, and rounded to odd there, so that the second rounding is the only one.
 """
 
 import numpy as np
@@ -78,3 +79,16 @@ def add(sums, x, codes, scale, minimum, g, rounds):
         return sums
     total = row_scale * numbers.sum(1).astype(np.float32)
     return fma(minimum[g], total[:, None], sums)
+
+
+FACTORS = 1 + 1 / 256 - np.arange(16) / 256
+
+
+def least_errors(x):
+    """The least squared error of each row of x (n, size), as integers times a scale.
+
+    The scale is one of 16 beside the largest number over 127, the integers are nearest.
+    """
+    scale = np.abs(x).max(-1)[:, None, None] / 127 / FACTORS[:, None]
+    error = ((np.rint(x[:, None] / scale) * scale - x[:, None]) ** 2).sum(-1)
+    return error.min(-1)

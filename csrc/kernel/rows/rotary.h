@@ -7,6 +7,7 @@
 #include "kernel/arena.h"
 #include "kernel/operands/round.h"
 #include "kernel/rows/norm.h"
+#include "kernel/rows/quantise.h"
 #include <math.h>
 #include <string.h>
 
@@ -104,41 +105,6 @@ mix_head(real *head, ptrdiff_t n)
     }
     for (ptrdiff_t k = 0; k < n; k++) {
         head[k] *= factor;
-    }
-}
-
-/* The scale of a head's integers. */
-static float
-head_scale(const real *head, ptrdiff_t n)
-{
-    real most = 0, not_finite = 0;
-
-    for (ptrdiff_t k = 0; k < n; k++) {
-        real size = head[k] < 0 ? -head[k] : head[k];
-        most = size > most ? size : most;
-        not_finite += head[k] * 0;
-    }
-    return not_finite == 0 ? (float)(most / 127) : NAN;
-}
-
-/* Stores a head as integers, and their scale. */
-static NOINLINE void
-quantise_head(const real *head, ptrdiff_t n, char *output, ptrdiff_t stride, char *to)
-{
-    float scale = head_scale(head, n);
-
-    memcpy(to, &scale, sizeof scale);
-    for (ptrdiff_t k = 0; k < n; k += LANES) {
-        ptrdiff_t some = least(n - k, LANES);
-        real lanes[LANES] = {0};
-        if (scale > 0) {
-            memcpy(lanes, head + k, (size_t)some * sizeof(real));
-            v_store(lanes, v_round(v_div(v_load(lanes), v_set1((real)scale))));
-        }
-        for (ptrdiff_t i = 0; i < some; i++) {
-            ONE_BY_ONE;
-            store_element(output + (k + i) * stride, lanes[i], ATTN_I8);
-        }
     }
 }
 

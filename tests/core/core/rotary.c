@@ -14,6 +14,7 @@
 /* Of the problems below, as golden.h explains; none has dot products. */
 #define GOLDEN UINT64_C(0x03d67498619f3be8)
 #define NATIVE_GOLDEN HASH_START
+#define INT8_GOLDEN UINT64_C(0x1c002a1b26e96f2b)
 
 #define COUNT(array) (int)(sizeof(array) / sizeof((array)[0]))
 
@@ -480,6 +481,65 @@ test_every_tier_gives_rotary_the_same_bits(void)
                              .run = run_at,
                              .golden = GOLDEN,
                              .native_golden = NATIVE_GOLDEN};
+    check_corpus(&c);
+}
+
+/* ---- Heads as integers, and their scales ---------------------------------------------- */
+
+static const ptrdiff_t int8_dims[] = {1, 2, 15, 17, 33, 64, 80, 96, 128, 600, 1100};
+static const numbers int8_numbers[] = {UNIT, MANY, LARGE};
+
+enum { N_INT8 = COUNT(int8_dims) * COUNT(int8_numbers) * 2 };
+
+static attn_dtype
+int8_dtype_of(int n)
+{
+    return n % 2 == 0 ? ATTN_F32 : ATTN_F64;
+}
+
+static const char *
+int8_name_of(int n)
+{
+    (void)n;
+    return "int8";
+}
+
+static uint64_t
+run_int8_at(int n, const attn_tier *tier, int n_threads)
+{
+    const attn_dtype dtype = int8_dtype_of(n);
+    const dtype_route route = {dtype, dtype, ATTN_I8, ATTN_I8};
+    const ptrdiff_t dim = int8_dims[n / 2 % COUNT(int8_dims)];
+    const attn_batch batch = {.n = 2, .n_axes = 1, .shape = {2}};
+    enum { HEADS = 3, TOKENS = 70 };
+    attn_call call = {.tier = tier, .n_threads = n_threads};
+    rotary_problem r;
+
+    r.p = (attn_rotary_problem){.batch = batch,
+                                .n_heads = HEADS,
+                                .n_tokens = TOKENS,
+                                .head_dim = dim,
+                                .dtype = dtype,
+                                .cache_dtype = ATTN_I8,
+                                .mixed = true};
+    make_result(&r.made, DENSE, ATTN_I8, &batch, HEADS, TOKENS, dim);
+    add_reals(&r.made, &r.made.p.lse, DENSE, ATTN_F32, HEADS, TOKENS, 1, 7);
+    add_reals(&r.made, &r.p.input, DENSE, dtype, HEADS, TOKENS, dim, 2);
+    r.p.output = r.made.p.output;
+    r.p.scale = r.made.p.lse;
+    set_numbers(&r, int8_numbers[n / 2 / COUNT(int8_dims)], &route);
+    return end_result(&r.made, attn_rotary(&r.p, &call));
+}
+
+void
+test_every_tier_makes_the_same_integers_of_heads(void)
+{
+    static const corpus c = {.n_problems = N_INT8,
+                             .name = int8_name_of,
+                             .dtype = int8_dtype_of,
+                             .run = run_int8_at,
+                             .golden = INT8_GOLDEN,
+                             .native_golden = HASH_START};
     check_corpus(&c);
 }
 

@@ -92,6 +92,7 @@ void test_rows_of_products_of_integers_have_the_bits_they_have_alone(void);
 
 /* core/rotary.c */
 void test_every_tier_gives_rotary_the_same_bits(void);
+void test_every_tier_makes_the_same_integers_of_heads(void);
 void test_rotary_results_are_those_of_plain_loops(void);
 
 /* core/layer.c */

@@ -623,6 +623,7 @@ hash_array(const attn_problem *p, const attn_array *array, ptrdiff_t n_columns,
                     uint32_t four;
                     uint64_t word;
                     switch (size) {
+                    case 1: word = (unsigned char)*at; break;
                     case 2: memcpy(&two, at, sizeof two), word = two; break;
                     case 4: memcpy(&four, at, sizeof four), word = four; break;
                     default: memcpy(&word, at, sizeof word); break;
