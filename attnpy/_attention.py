@@ -240,8 +240,11 @@ def attention(
 
     Keys and values of int8 with scales stand for :math:`scale_j k_j` and
     :math:`scale_j v_j`, and do not take part in the promotion. A dot product of the
-    query and the integers, which float32 holds exactly, is multiplied by the key's
-    scale; a weight, after its sum, is multiplied by the value's scale. Scales may be
+    query and the integers is multiplied by the key's scale; a weight, after its sum, is
+    multiplied by the value's scale. Unless the query is float64, sums of products with
+    integers are exact: the query, and a row's weights of a block of 128 keys, are
+    rounded to 32639ths of their largest number, which changes outputs by less than
+    1e-4 of their size, some hundredth of what int8 itself does. Scales may be
     any numbers: 0 and subnormal ones are factors like others, NaN and infinity reach
     the results of the queries that may see their key. Their bits are those of every
     CPU, whatever the query's dtype.

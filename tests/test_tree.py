@@ -204,6 +204,7 @@ ROOMS = {
     "attention": {"math", "operands", "gemm"},
     "backward": {"math", "operands", "gemm", "attention"},
     "integer": set(),
+    "bytes": set(),
     "amx": {"math", "operands", "linear", "attention"},
 }
 
@@ -326,7 +327,7 @@ def test_a_function_of_the_recipe_knows_each_way_of_reading(path, function):
 
 def test_storage_types_are_found_and_counted():
     assert {"ATTN_F16", "ATTN_BF16", "ATTN_F32", "ATTN_F64"} <= set(DTYPES)
-    assert {"AS_OPERANDS", "AS_F16", "AS_BF16", "AS_I8"} <= set(STORAGES)
+    assert {"AS_OPERANDS", "AS_F16", "AS_BF16"} <= set(STORAGES)
     table = (SOURCES / "core" / "array.h").read_text("utf-8")
     assert f"ATTN_N_DTYPES = {DTYPES[-1]} + 1" in table
     found = lacking({"ATTN_F64", "ATTN_F8"}, "csrc/core/array.h", "attn_storage_of")
@@ -359,7 +360,7 @@ MADE = {"__pycache__", "build", "gallery", "generated"}  # by programs
 
 # The layout says what all files of these kinds are: a tier's, a family's, a picture's.
 ALIKE = (
-    r"csrc/(isa|vec)/(amx|avx2|avx512|neon|scalar)(_bf16|_vnni|_dotprod)?(_f32|_f64|_int8)?\.[ch]",
+    r"csrc/(isa|vec)/(amx|avx2|avx512|neon|scalar)(_bf16|_vnni|_dotprod)?(_f32|_f64|_int8|_bytes|_shorts)?\.[ch]",
     r"attnpy/_families/(?!(declaration|fields|rules|gguf)\.)\w+\.py",
     r"docs/pictures/\w+/\w+\.py",
 )
@@ -466,7 +467,9 @@ def test_the_types_of_options_are_those_of_the_group():
 def test_tiers_that_tests_leave_out_have_the_kernels_of_others():
     text = Path(ROOT.parent, "csrc/core/tiers.c").read_text("utf-8")
     table = text[text.index("attn_tier tiers[]") : text.index("const attn_tier *\n")]
-    rows = re.findall(r'\{"(\w+)", \w+, &(\w+),\s+&(\w+),\s+(\S+),\s+&(\w+)\}', table)
+    rows = re.findall(
+        r'\{"(\w+)", \w+, &(\w+),\s+&(\w+),\s+(\S+),\s+&(\w+),\s+&(\w+)\}', table
+    )
     assert len(rows) == table.count("attn_cpu_has")
     tiers = {name: kernels for name, *kernels in rows}
     plain = tiers.keys() - ADD_INTEGERS - ADD_BFLOAT16

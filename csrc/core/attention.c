@@ -289,7 +289,8 @@ static int
 run_split(job *j, ptrdiff_t n_tasks, int n_threads, attn_call *call)
 {
     ptrdiff_t n_partials = (ptrdiff_t)ATTN_PARTIALS_PER_THREAD * n_threads;
-    attn_worker combiner = {.control = &call->control, .is_caller = true};
+    attn_worker combiner = {
+        .tier = call->tier, .control = &call->control, .is_caller = true};
     uint32_t control_word = attn_fp_control_reset();
     int status = -1;
 

@@ -150,7 +150,8 @@ add_piece(job *j, ptrdiff_t index)
 static int
 run_rounds(job *j, ptrdiff_t n_pieces, ptrdiff_t n_round, attn_call *call)
 {
-    const attn_worker caller = {.control = &call->control, .is_caller = true};
+    const attn_worker caller = {
+        .tier = call->tier, .control = &call->control, .is_caller = true};
     piece next = {.first = -ATTN_TASK_ROWS};
     attn_tasks tasks = {.workspace_size = j->kernel->workspace_size(j->p),
                         .run = run_piece,

@@ -138,6 +138,7 @@ attn_threads_for(ptrdiff_t n_tasks, double work, int n_threads)
 /* What the threads of a call share. */
 typedef struct {
     const attn_tasks *tasks;
+    const struct attn_tier *tier;
     attn_control *control;
     void **workspaces; /* one for each worker */
     ptrdiff_t list;    /* its index, for tests */
@@ -147,7 +148,7 @@ static void
 run_task(void *context, ptrdiff_t index, int worker)
 {
     const shared *s = context;
-    const attn_worker who = {s->workspaces[worker], s->control, worker == 0};
+    const attn_worker who = {s->workspaces[worker], s->tier, s->control, worker == 0};
     uint32_t control_word = attn_fp_control_reset();
 
     int64_t begin = begin_task();
@@ -160,7 +161,10 @@ int
 attn_run_tasks(const attn_tasks *tasks, attn_call *call)
 {
     void *workspaces[ATTN_MAX_THREADS];
-    shared s = {.tasks = tasks, .control = &call->control, .workspaces = workspaces};
+    shared s = {.tasks = tasks,
+                .tier = call->tier,
+                .control = &call->control,
+                .workspaces = workspaces};
 
     assert(tasks->n >= 0 && call->n_threads >= 1);
     if (tasks->n == 0) {

@@ -21,6 +21,7 @@ typedef struct {
 /* Who runs a task. */
 typedef struct {
     void *workspace;
+    const struct attn_tier *tier; /* the call's */
     attn_control *control;
     bool is_caller; /* not one of the pool's threads */
 } attn_worker;

@@ -5,6 +5,7 @@
 #include "core/activate.h"
 #include "core/attention.h"
 #include "core/backward.h"
+#include "core/bytes.h"
 #include "core/linear.h"
 #include "core/norm.h"
 #include "core/rotary.h"
@@ -27,6 +28,7 @@ typedef struct attn_tier {
     const attn_kernel *f64;
     const attn_kernel *bf16; /* or NULL; see attn_kernel_for */
     const attn_integer_kernel *integer;
+    const attn_byte_kernel *bytes;
 } attn_tier;
 
 /* Tiers this CPU has, best first. NULL past the last one or if unknown. */

@@ -110,24 +110,6 @@ static inline v_real v_load_i8(const int8_t *p)
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
 }
 
-/* Halves of a vector are rows 4 apart, so that transposing halves orders all rows. */
-static inline void v_turn_bytes(v_real a[4], const char *p, ptrdiff_t row)
-{
-    __m256i t[4], u[4];
-    for (int i = 0; i < 4; i++, p += row) {
-        const void *low = p, *high = p + 4 * row;
-        t[i] = _mm256_loadu2_m128i((const __m128i *)high, (const __m128i *)low);
-    }
-    u[0] = _mm256_unpacklo_epi32(t[0], t[1]);
-    u[1] = _mm256_unpackhi_epi32(t[0], t[1]);
-    u[2] = _mm256_unpacklo_epi32(t[2], t[3]);
-    u[3] = _mm256_unpackhi_epi32(t[2], t[3]);
-    a[0] = _mm256_castsi256_ps(_mm256_unpacklo_epi64(u[0], u[2]));
-    a[1] = _mm256_castsi256_ps(_mm256_unpackhi_epi64(u[0], u[2]));
-    a[2] = _mm256_castsi256_ps(_mm256_unpacklo_epi64(u[1], u[3]));
-    a[3] = _mm256_castsi256_ps(_mm256_unpackhi_epi64(u[1], u[3]));
-}
-
 static inline v_real v_byte(v_real a, int k)
 {
     __m256i x = _mm256_castps_si256(a);

@@ -94,30 +94,6 @@ static inline v_real v_load_i8(const int8_t *p)
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
 }
 
-/* Quarters of a vector are rows 4 apart, so that transposing quarters orders all rows. Broadcast
- * loads under masks take no shuffle. */
-static inline void v_turn_bytes(v_real a[4], const char *p, ptrdiff_t row)
-{
-    __m512i t[4], u[4];
-    for (int i = 0; i < 4; i++, p += row) {
-        t[i] =
-            _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)(const void *)p));
-        for (int k = 1; k < 4; k++) {
-            const void *at = p + 4 * k * row;
-            t[i] = _mm512_mask_broadcast_i32x4(t[i], (__mmask16)(0xf << 4 * k),
-                                               _mm_loadu_si128((const __m128i *)at));
-        }
-    }
-    u[0] = _mm512_unpacklo_epi32(t[0], t[1]);
-    u[1] = _mm512_unpackhi_epi32(t[0], t[1]);
-    u[2] = _mm512_unpacklo_epi32(t[2], t[3]);
-    u[3] = _mm512_unpackhi_epi32(t[2], t[3]);
-    a[0] = _mm512_castsi512_ps(_mm512_unpacklo_epi64(u[0], u[2]));
-    a[1] = _mm512_castsi512_ps(_mm512_unpackhi_epi64(u[0], u[2]));
-    a[2] = _mm512_castsi512_ps(_mm512_unpacklo_epi64(u[1], u[3]));
-    a[3] = _mm512_castsi512_ps(_mm512_unpackhi_epi64(u[1], u[3]));
-}
-
 /* The byte plus 128 becomes low bits of 2^23 or 2^15: shifts take the units of shuffles. */
 static inline v_real v_byte(v_real a, int k)
 {

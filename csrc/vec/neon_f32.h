@@ -108,16 +108,6 @@ static inline v_real v_load_i8(const int8_t *p)
     return vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide)));
 }
 
-static inline void v_transpose(v_real a[LANES]);
-
-static inline void v_turn_bytes(v_real a[4], const char *p, ptrdiff_t row)
-{
-    for (int i = 0; i < 4; i++) {
-        a[i] = vreinterpretq_f32_s8(vld1q_s8((const int8_t *)p + i * row));
-    }
-    v_transpose(a);
-}
-
 static inline v_real v_byte(v_real a, int k)
 {
     int32x4_t x = vreinterpretq_s32_f32(a);

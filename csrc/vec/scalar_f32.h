@@ -79,14 +79,7 @@ static inline void v_store_bf16(uint16_t *p, v_real a) { *p = attn_to_bf16(a); }
 /* LANES bytes */
 static inline v_real v_load_i8(const int8_t *p) { return *p; }
 
-/* 16 bytes of each of LANES rows, `row` bytes apart, four in each lane: bytes 4 j .. 4 j + 3 of row
- * i are in lane i of a[j]. v_byte has the k-th of the four as a number. */
-static inline void v_turn_bytes(v_real a[4], const char *p, ptrdiff_t row)
-{
-    (void)row;
-    memcpy(a, p, 16);
-}
-
+/* The k-th of the four bytes in each lane, as a number. */
 static inline v_real v_byte(v_real a, int k)
 {
     int8_t bytes[4];

@@ -7,6 +7,7 @@ from support.calls import everything, has_rounded_weights
 
 # Of a 16-bit result: the relative rounding error, and half the least positive number.
 STORAGE = {"float16": (2.0**-11, 2.0**-25), "bfloat16": (2.0**-8, 1e-40)}
+LARGEST_CODE = 32639  # of queries and weights that int8 is multiplied by
 FLOATING = {"float64", "float32", *STORAGE}
 
 
@@ -60,6 +61,8 @@ def assert_right(attend, query, key, value, **options):
     in a score is a relative error of its weight. test_accuracy.py has sharper bounds.
     """
     results = everything(attend, query, key, value, **options)
+    codes, scales = value, options.get("value_scale")
+    are_codes = [options.get(n) is not None for n in ("key_scale", "value_scale")]
     key, value, options = dequantised(key, value, **options)
     both = np.concatenate([value, np.abs(value)], axis=-1)
     columns, *weights_and_lse = reference.attention(query, key, both, **options)
@@ -76,6 +79,8 @@ def assert_right(attend, query, key, value, **options):
     )
     steps = 8 + 4 * np.sqrt(query.shape[-1] + key.shape[-2])
     slack = np.finfo(real).eps / 2 * steps * (1 + top)
+    if are_codes[0] and real == np.float32:  # five times what rounding queries adds
+        slack += 5 / np.sqrt(12) / LARGEST_CODE * top
     shapes = result_shapes(query, key, value)
     for name, result, right, shape, magnitude in zip(
         ("output", "weights", "lse"),
@@ -89,6 +94,8 @@ def assert_right(attend, query, key, value, **options):
         right, magnitude = right.reshape(shape), magnitude.reshape(shape)
         assert result.shape == shape, name
         bound = slack * magnitude + least
+        if name == "output" and are_codes[1] and real == np.float32:
+            bound += error_of_codes(exact[1], codes, scales).reshape(shape)
         if name == "output" and has_rounded_weights(attend, dtype):
             bound += rounding * magnitude
         if rounding:
@@ -97,6 +104,19 @@ def assert_right(attend, query, key, value, **options):
     assert results[0].dtype == results[1].dtype
     assert results[2].dtype == real
     return results
+
+
+def error_of_codes(weights, codes, scales):
+    """Five times what rounding weights to codes of 16 bits adds to sums of values."""
+    group = weights.shape[-3] // codes.shape[-3] if weights.ndim > 2 else 1
+    shape = codes.shape[:-1]
+    scales = np.broadcast_to(np.asarray(scales, float), shape)
+    norms = np.linalg.norm(codes.astype(float), axis=-2)
+    if group > 1:
+        scales, norms = (np.repeat(x, group, axis=-2) for x in (scales, norms))
+    most = np.abs(weights * scales[..., np.newaxis, :]).max(-1, initial=0)
+    unit = 5 / np.sqrt(12) / LARGEST_CODE
+    return unit * most[..., np.newaxis] * norms[..., np.newaxis, :]
 
 
 def dequantised(key, value, *, key_scale=None, value_scale=None, **options):

@@ -7,12 +7,13 @@
 #ifndef ATTN_KERNEL_ATTENTION_ATTEND_H
 #define ATTN_KERNEL_ATTENTION_ATTEND_H
 
+#include "core/tiers.h"
 #include "core/tuning.h"
 #include "kernel/attention/chunks.h"
 #include "kernel/attention/results.h"
 
-/* Is it worth while to read keys in order before they are read out of order? Widening bytes, or
- * halves for several rows, takes so long that prefetches are better. One or two rows of float32 and
+/* Is it worth while to read keys in order before they are read out of order? Widening
+ * halves for several rows takes so long that prefetches are better. One or two rows of float32 and
  * float16 gain from the third-level cache, too, others from memory alone. */
 static bool
 repays_bursts(const attn_problem *p, const attn_task *task)
@@ -29,27 +30,27 @@ repays_bursts(const attn_problem *p, const attn_task *task)
            attn_get_tuning(ATTN_TUNE_READ_BURSTS);
 }
 
-/* Makes the task ready to attend in a workspace, where its `work` comes first. */
+/* Makes the task ready to attend in a worker's workspace, where its `work` comes first. */
 static work *
-open_task(const attn_problem *p, const attn_task *task, void *memory)
+open_task(const attn_problem *p, const attn_task *task, const attn_worker *worker)
 {
-    work *w = memory;
+    work *w = worker->workspace;
     ptrdiff_t group_rows = p->group * task->n_queries;
 
     w->rows.p = p;
+    w->rows.bytes = worker->tier->bytes;
     w->rows.task = task;
     w->rows.n_tiles = (int)tiles_of(task->n_rows);
     w->reads_ahead = is_far(p) && group_rows <= ATTN_TASK_ROWS;
     w->reads_bursts = w->reads_ahead && repays_bursts(p, task);
-    /* Widening bytes takes longer than reading them, so that prefetches pay on every CPU. */
     w->reads_once =
         w->reads_ahead && !w->reads_bursts &&
-        (p->key.dtype == ATTN_I8 || attn_get_tuning(ATTN_TUNE_READ_ONCE) ||
+        (attn_get_tuning(ATTN_TUNE_READ_ONCE) ||
          (p->key.dtype == ATTN_F16 && attn_get_tuning(ATTN_TUNE_READ_HALVES_ONCE)));
     w->ends_head = is_far(p) && task->first_row + task->n_rows == group_rows;
     w->values_prefetched = -1;
     attn_seen_keys(task, &w->rows.from, &w->rows.to);
-    lay_out(p, group_rows, memory, w);
+    lay_out(p, group_rows, worker->workspace, w);
     load_queries(&w->rows);
     for (ptrdiff_t r = 0; r < task->n_rows && task->bias != NULL; r++) {
         ONE_BY_ONE;
@@ -65,7 +66,7 @@ open_task(const attn_problem *p, const attn_task *task, void *memory)
 static void
 run(const attn_problem *p, const attn_task *task, const attn_worker *worker)
 {
-    work *w = open_task(p, task, worker->workspace);
+    work *w = open_task(p, task, worker);
     ptrdiff_t first = w->rows.from / ATTN_CHUNK * ATTN_CHUNK;
 
     if (first < w->rows.to && w->rows.to <= first + ATTN_CHUNK && !has_former_keys(p)) {
@@ -88,7 +89,7 @@ static void
 run_chunk(const attn_problem *p, const attn_task *task, ptrdiff_t first_key, void *to,
           const attn_worker *worker)
 {
-    work *w = open_task(p, task, worker->workspace);
+    work *w = open_task(p, task, worker);
     arena partial_memory = {to, 0};
 
     take_partial(&partial_memory, w->rows.n_tiles, p->value_dim, &w->chunk);
@@ -98,7 +99,7 @@ run_chunk(const attn_problem *p, const attn_task *task, ptrdiff_t first_key, voi
 static void
 begin_combine(const attn_problem *p, const attn_task *task, const attn_worker *worker)
 {
-    open_task(p, task, worker->workspace);
+    open_task(p, task, worker);
 }
 
 static void

@@ -3,6 +3,7 @@
 #ifndef ATTN_KERNEL_ATTENTION_ROWS_H
 #define ATTN_KERNEL_ATTENTION_ROWS_H
 
+#include "core/bytes.h"
 #include "core/visibility.h"
 #include "kernel/operands/lanes.h"
 #include "kernel/operands/prefetch.h"
@@ -14,10 +15,16 @@ typedef struct {
     int n_tiles;
     ptrdiff_t from, to;  /* keys that some row may see */
     ptrdiff_t key_width; /* operands of a row of query or key */
-    operand *query;      /* (tiles, key_width, WIDTH); row form: (rows, key_width) */
-    real *staging;       /* (LANES, SLAB_COLUMNS) rows that are not contiguous reals */
-    operand *slab;       /* keys or values brought into contiguous operands */
-    real *bias;          /* (rows, BLOCK), unless it is read where it lies */
+    /* (tiles, key_width, WIDTH); row form: (rows, key_width). Where keys are bytes, codes in
+     * the first half of (rows, key_width). */
+    operand *query;
+    real *pairs; /* tile form: (tiles, key_width / 2, WIDTH) pairs of these codes */
+    const attn_byte_kernel *bytes; /* the tier's */
+    real factor[ATTN_TASK_ROWS]; /* what their products with bytes are multiplied by */
+    uint64_t odd_rows;           /* a bit for each row that has no codes */
+    real *staging; /* (LANES, SLAB_COLUMNS) rows that are not contiguous reals */
+    operand *slab; /* keys or values brought into contiguous operands */
+    real *bias;    /* (rows, BLOCK), unless it is read where it lies */
     const char *bias_rows[ATTN_TASK_ROWS]; /* of the array, from key 0 on */
     attn_key_bits see, keep;               /* of a block; keep: what dropout leaves */
     uint64_t see_lanes[ATTN_BLOCK],
@@ -76,9 +83,56 @@ store_result(task_rows *t, const attn_array *array, char *base, ptrdiff_t r,
     store_lanes(array, rows, n, from, n_columns, t->staging);
 }
 
+/* Are these bytes that products take as they are? */
+static bool
+are_bytes(const attn_array *array)
+{
+    return REAL_BITS == 32 && TERMS == 1 && array->dtype == ATTN_I8;
+}
+
+#if REAL_BITS == 32 && TERMS == 1
+/* Rounds the queries to codes: core/bytes.h. */
+static NOINLINE void
+load_codes(task_rows *t)
+{
+    const attn_array *query = &t->p->query;
+    ptrdiff_t n_rows = t->task->n_rows, dim = t->p->head_dim, width = t->key_width;
+    real scale = (real)t->p->scale;
+
+    t->odd_rows = 0;
+    memset(t->factor, 0, sizeof t->factor);
+    for (ptrdiff_t r = 0; r < (t->row_form ? row_form_rows(n_rows) : n_rows); r++) {
+        real *row = t->query + r * width, unit, back;
+        memset(row, 0, (size_t)width * sizeof *row);
+        if (r < n_rows) {
+            const char *from = t->task->query + row_offset(t, query, r);
+            stage_row(row, from, query->column_stride, dim, query->dtype);
+            bool has_codes = t->bytes->round_row(row, width, row, &unit, &back);
+            t->factor[r] = unit * scale * back;
+            t->odd_rows |= (uint64_t)!has_codes << r;
+        }
+    }
+    for (ptrdiff_t r = 0; r < n_rows && !t->row_form; r += LANES) {
+        const real *rows[LANES] = {NULL};
+        ptrdiff_t n = least(n_rows - r, LANES);
+        for (ptrdiff_t i = 0; i < n; i++) {
+            rows[i] = t->query + (r + i) * width;
+        }
+        transpose_in(t->pairs + r / WIDTH * WIDTH * width / 2 + r % WIDTH, WIDTH, rows,
+                     n, width / 2, NULL);
+    }
+}
+#endif
+
 static void
 load_queries(task_rows *t)
 {
+#if REAL_BITS == 32 && TERMS == 1
+    if (are_bytes(&t->p->key)) {
+        load_codes(t);
+        return;
+    }
+#endif
     const attn_problem *p = t->p;
     const attn_array *query = &p->query;
     ptrdiff_t n_rows = t->task->n_rows;

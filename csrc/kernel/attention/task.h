@@ -52,6 +52,13 @@ take_partial(arena *a, ptrdiff_t n_tiles, ptrdiff_t value_dim, partial *s)
     }
 }
 
+/* Bytes of a block of keys, or values, that are brought into rows whose columns are adjacent. */
+static ptrdiff_t
+gathered_bytes(const attn_array *array, ptrdiff_t dim)
+{
+    return are_bytes(array) && array->column_stride != 1 ? ATTN_BLOCK * dim : 0;
+}
+
 /* Lays the work of a task of so many rows of a group out behind itself in memory; returns
  * the bytes that takes. With memory NULL it does nothing else. */
 static size_t
@@ -64,11 +71,15 @@ lay_out(const attn_problem *p, ptrdiff_t group_rows, char *memory, work *w)
 
     arena_take(&a, sizeof *w);
     w->rows.row_form = attn_takes_row_form(p, group_rows);
-    w->rows.key_width = round_up(p->head_dim, SUM_TERMS) / TERMS;
+    w->rows.key_width =
+        round_up(p->head_dim, are_bytes(&p->key) ? ATTN_CODE_UNIT : SUM_TERMS) / TERMS;
     w->value_width = w->rows.row_form ? round_up(p->value_dim, LANES) : p->value_dim;
     w->scale = pending_scale((real)p->scale);
     w->rows.query =
         arena_take(&a, (size_t)(w->rows.key_width * n_tiles * WIDTH) * sizeof(operand));
+    if (are_bytes(&p->key) && !w->rows.row_form) {
+        w->rows.pairs = arena_reals(&a, w->rows.key_width / 2 * n_tiles * WIDTH);
+    }
     take_partial(&a, n_tiles, p->value_dim, &w->chunk);
     take_partial(&a, n_tiles, p->value_dim, &w->total);
     w->rows.staging = arena_reals(&a, LANES * SLAB_COLUMNS);
@@ -80,6 +91,9 @@ lay_out(const attn_problem *p, ptrdiff_t group_rows, char *memory, work *w)
         w->row_output = arena_reals(&a, n_rows * w->value_width);
         w->row_sums = arena_reals(&a, row_form_rows(n_rows) * w->value_width);
     }
+    slab = most(slab, most(gathered_bytes(&p->key, p->head_dim),
+                           gathered_bytes(&p->value, p->value_dim)) /
+                          (ptrdiff_t)sizeof(operand));
     w->rows.slab = arena_take(&a, (size_t)slab * sizeof(operand));
     if (p->bias.data != NULL) {
         w->rows.bias = arena_reals(&a, n_rows * ATTN_BLOCK);

@@ -112,7 +112,6 @@ multiply_few_rows(few_rows_product m, ptrdiff_t n_vec, storage kind)
 #if REAL_BITS == 32 && TERMS == 1
     case AS_F16: multiply_few_rows_as(m, n_vec, AS_F16); break;
     case AS_BF16: multiply_few_rows_as(m, n_vec, AS_BF16); break;
-    case AS_I8: multiply_few_rows_as(m, n_vec, AS_I8); break;
 #elif TERMS > 1
     case AS_TWO_ROWS: multiply_few_rows_as(m, n_vec, AS_TWO_ROWS); break;
 #endif

@@ -168,7 +168,6 @@ multiply_lines(lines_product m, ptrdiff_t n_vec, storage kind)
 #if REAL_BITS == 32 && TERMS == 1
     case AS_F16: multiply_lines_as(m, n_vec, AS_F16); break;
     case AS_BF16: multiply_lines_as(m, n_vec, AS_BF16); break;
-    case AS_I8: /* of keys alone */
 #elif TERMS > 1
     case AS_TWO_ROWS: /* of rows of W */
 #endif

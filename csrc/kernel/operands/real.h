@@ -11,7 +11,7 @@ typedef v_real v_operand;
 /* How products read rows where they lie: as operands, or as elements that loading converts.
  * Switches over these have no default. */
 #if REAL_BITS == 32
-typedef enum { AS_OPERANDS, AS_F16, AS_BF16, AS_I8 } storage;
+typedef enum { AS_OPERANDS, AS_F16, AS_BF16 } storage;
 #else
 typedef enum { AS_OPERANDS } storage;
 #endif
@@ -24,7 +24,6 @@ storage_dtype(const storage kind)
 #if REAL_BITS == 32
     case AS_F16: return ATTN_F16;
     case AS_BF16: return ATTN_BF16;
-    case AS_I8: return ATTN_I8;
 #endif
     case AS_OPERANDS: break;
     }
@@ -94,12 +93,11 @@ key_storage(attn_dtype dtype)
 #if REAL_BITS == 32
     case ATTN_F16: return AS_F16;
     case ATTN_BF16: return AS_BF16;
-    case ATTN_I8: return AS_I8;
 #else
     case ATTN_F16:
     case ATTN_BF16:
-    case ATTN_I8:
 #endif
+    case ATTN_I8:
     case ATTN_F32:
     case ATTN_F64: break;
     }

@@ -5,6 +5,7 @@
 #define ATTN_KERNEL_ATTENTION_ROW_FORM_ROW_H
 
 #include "kernel/attention/products.h"
+#include "kernel/attention/row_form/bytes.h"
 #include "kernel/attention/softmax.h"
 
 /* Keys of a row whose weights are there, the last of them 0. */
@@ -38,11 +39,15 @@ score_rows(work *w, const block *b)
     ptrdiff_t n_keys = b->end - b->first;
     bool plain = are_plain_scores(&w->rows, w->scale);
 
-    for (ptrdiff_t k = 0; k < n_keys; k += KEY_GROUP) {
-        score_group(w, b, k);
-    }
-    if (TERMS == 1 && w->rows.task->key_scale != NULL) {
-        scale_row_scores(w, b);
+    if (are_bytes(&w->rows.p->key)) {
+        score_byte_rows(w, b);
+    } else {
+        for (ptrdiff_t k = 0; k < n_keys; k += KEY_GROUP) {
+            score_group(w, b, k);
+        }
+        if (TERMS == 1 && w->rows.task->key_scale != NULL) {
+            scale_row_scores(w, b);
+        }
     }
     if (!plain || b->coverage == ATTN_SEE_SOME) {
         finish_scores(
@@ -100,7 +105,11 @@ attend_rows(work *w, const block *b)
     real sums[WIDTH] = {0}; /* of the block's weights */
 
     exponentiate_rows(w, n_keys, score_rows(w, b));
-    sum_rows(w, b, sums);
+    if (are_bytes(&w->rows.p->value)) {
+        sum_byte_rows(w, b, sums);
+    } else {
+        sum_rows(w, b, sums);
+    }
     for (ptrdiff_t r = 0; r < w->rows.task->n_rows; r += LANES) {
         v_real before = v_load(w->chunk.sum + r), keep = v_load(w->rescale + r);
         v_store(w->chunk.sum + r, v_fma(before, keep, v_load(sums + r)));

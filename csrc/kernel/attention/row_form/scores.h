@@ -6,8 +6,6 @@
 #include "kernel/attention/row_form/prefetch.h"
 #include "kernel/gemm/lines.h"
 
-enum { BYTES = 16 /* of each key that v_turn_bytes takes */ };
-
 /* Keys as they are read, and what is touched or prefetched meanwhile. */
 typedef struct {
     const char *at;
@@ -15,56 +13,6 @@ typedef struct {
     const char *touch; /* as many keys, in order; or NULL */
     prefetch next;
 } key_lanes;
-
-#if REAL_BITS == 32 && TERMS == 1
-/* As add_columns, of bytes: four of each key are transposed as one lane, and then widened. Chains
- * of two vectors take turns, since each sum waits for the one before. */
-static INLINE void
-add_byte_columns(v_real *sum, const char *at, ptrdiff_t row, const int rows,
-                 const int n_vec, const work *w, ptrdiff_t d)
-{
-    v_real bytes[2][4];
-
-    for (int v = 0; v < n_vec; v++) {
-        v_turn_bytes(bytes[v], at + v * LANES * row, row);
-    }
-    UNROLLED for (int i = 0; i < BYTES; i++)
-    {
-        const operand *q = w->rows.query + d + i;
-        for (int v = 0; v < n_vec; v++) {
-            v_real k = v_byte(bytes[v][i / 4], i % 4);
-            for (int r = 0; r < rows; r++) {
-                v_real *to = sum + v * rows + r;
-                *to = v_fma(v_set1(q[r * w->rows.key_width]), k, *to);
-            }
-        }
-    }
-}
-#endif
-
-static INLINE bool
-is_bytes(const storage kind)
-{
-#if REAL_BITS == 32 && TERMS == 1
-    return kind == AS_I8;
-#else
-    (void)kind;
-    return false;
-#endif
-}
-
-static INLINE void
-add_some_columns(v_real *sum, const char *at, ptrdiff_t row, const int rows, int n_vec,
-                 const work *w, ptrdiff_t d, const storage kind)
-{
-#if REAL_BITS == 32 && TERMS == 1
-    if (kind == AS_I8) {
-        add_byte_columns(sum, at, row, rows, n_vec, w, d);
-        return;
-    }
-#endif
-    add_columns(sum, at, row, rows, n_vec, w->rows.query + d, w->rows.key_width, kind);
-}
 
 /* scores[row][lane] = query[row] . key[lane] for n_vec vectors of keys, transposed in registers:
  * one or, for a single row, two. A score is a chain of sums, each of which waits for the one
@@ -74,8 +22,7 @@ score_keys(const work *w, const key_lanes *keys, const int rows, const int n_vec
            real *scores, const storage kind)
 {
     const ptrdiff_t size = storage_bytes(kind);
-    const ptrdiff_t step = is_bytes(kind) ? BYTES : LANES;    /* columns at a time */
-    const ptrdiff_t lines = step * LANES * size / CACHE_LINE; /* in these */
+    const ptrdiff_t lines = LANES * LANES * size / CACHE_LINE; /* in LANES columns */
     const char *at = keys->at;
     ptrdiff_t d = 0;
 
@@ -86,11 +33,12 @@ score_keys(const work *w, const key_lanes *keys, const int rows, const int n_vec
         for (int i = 0; i < rows * n_vec; i++) {
             sum[i] = v_set1(0);
         }
-        for (; d + step <= end; d += step, at += step * size) {
+        for (; d + LANES <= end; d += LANES, at += LANES * size) {
             if (d * size % CACHE_LINE == 0) {
                 prefetch_line(&keys->next, d * size);
             }
-            add_some_columns(sum, at, keys->row, rows, n_vec, w, d, kind);
+            add_columns(sum, at, keys->row, rows, n_vec, w->rows.query + d,
+                        w->rows.key_width, kind);
             if (keys->touch != NULL && rows == 1 && n_vec == 2) { /* a loop is slower */
                 touch(w, keys->touch + 2 * LANES * size * d, 2 * lines, rows);
             } else if (keys->touch != NULL) {
@@ -147,7 +95,6 @@ score_keys_of_rows(const work *w, const key_lanes *keys, int n_vec, real *scores
 #if REAL_BITS == 32 && TERMS == 1
     case AS_F16: score_keys_as(w, keys, n_vec, scores, AS_F16); break;
     case AS_BF16: score_keys_as(w, keys, n_vec, scores, AS_BF16); break;
-    case AS_I8: score_keys_as(w, keys, n_vec, scores, AS_I8); break;
 #elif TERMS > 1
     case AS_TWO_ROWS: /* of values alone */
 #endif

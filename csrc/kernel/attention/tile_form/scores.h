@@ -92,7 +92,7 @@ finish_tile(work *w, const block *b, int tile, const span *s)
                  .n_lines = s->n,
                  .n_vec = tile_vectors(&w->rows, tile)};
 
-    if (TERMS == 1 && w->rows.task->key_scale != NULL) {
+    if (TERMS == 1 && w->rows.task->key_scale != NULL && !are_bytes(&w->rows.p->key)) {
         scale_tile(w, b, tile, s, false);
     }
     if (w->rows.task->bias != NULL) {

@@ -6,6 +6,7 @@
 #include "kernel/attention/products.h"
 #include "kernel/attention/softmax.h"
 #include "kernel/attention/statistics/statistics.h"
+#include "kernel/attention/tile_form/bytes.h"
 
 /* The softmax of a tile's scores so far: exponentials in their place, as operands. */
 static void
@@ -36,6 +37,17 @@ exponentiate_tile(work *w, const block *b, int tile, const span *s)
     }
 }
 
+/* The products of queries and keys of each span, which `seen` covers. */
+static void
+score_spans(work *w, const block *b, const span *spans, const span *seen)
+{
+    if (are_bytes(&w->rows.p->key)) {
+        multiply_byte_scores(w, b, spans);
+    } else {
+        multiply_scores(w, b, spans, seen);
+    }
+}
+
 /* Adds what the rows see in a block to the chunk's partial. */
 static void
 attend_tiles(work *w, const block *b)
@@ -47,14 +59,18 @@ attend_tiles(work *w, const block *b)
     span spans[MAX_TILES];
     span seen = open_spans(&w->rows, b, spans);
 
-    multiply_scores(w, b, spans, &seen);
+    score_spans(w, b, spans, &seen);
     w->values_prefetched = b->end;
     for (int t = 0; t < w->rows.n_tiles; t++) {
         if (spans[t].n > 0) {
             exponentiate_tile(w, b, t, &spans[t]);
         }
     }
-    add_block(w, b, spans, &seen, next);
+    if (are_bytes(&w->rows.p->value)) {
+        add_byte_block(w, b, spans);
+    } else {
+        add_block(w, b, spans, &seen, next);
+    }
     for (int t = 0; t < w->rows.n_tiles; t++) {
         w->chunk.empty[t] = w->chunk.empty[t] && spans[t].n == 0;
     }
@@ -69,7 +85,7 @@ write_tile_weights(work *w, const block *b)
     span spans[MAX_TILES];
     span seen = open_spans(&w->rows, b, spans);
 
-    multiply_scores(w, b, spans, &seen);
+    score_spans(w, b, spans, &seen);
     for (int t = 0; t < w->rows.n_tiles; t++) {
         const span *s = &spans[t];
         real scale = s->n > 0 ? finish_tile(w, b, t, s) : 1;

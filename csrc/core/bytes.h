@@ -1,0 +1,81 @@
+/* Attention over keys and values of int8: exact sums of products of integers. Each tier has a
+ * kernel for them, which the kernel of float32 calls. */
+#ifndef ATTN_CORE_BYTES_H
+#define ATTN_CORE_BYTES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Part of the bit contract, beside core/limits.h. The rows that bytes are multiplied by, of
+ * queries and of a block's weights, are rounded to integers of 16 bits, their codes. With the
+ * largest |x| of a row's numbers, `most`, and x' = x * back,
+ *
+ *     back = 1, or 2^100 where most < 2^-100, so that quotients are no subnormal numbers;
+ *     code = the integer nearest to x' * (32639 / (most * back)), ties to even;
+ *     unit = most * back / 32639; then x is about code * unit / back.
+ *
+ * All codes and the unit are 0 if all numbers are. Rows with a number that is not finite have no
+ * codes: they are multiplied in float. Sums of products of codes and bytes are exact, so they
+ * have no order:
+ *
+ *     score  = (float)sum * (unit * scale / back) * key_scale, of up to 512 dimensions; of more,
+ *              the floats of each 512 are added in ascending order;
+ *     values = (float)sum * unit / back, of a block of ATTN_BLOCK keys.
+ *
+ * 32639 is 127 * 256 + 127, so that a code is two signed bytes as well. */
+#define ATTN_LARGEST_CODE 32639
+#define ATTN_CODE_DIMS 512 /* 512 * 32639 * 128 < 2^31 */
+#define ATTN_CODE_UNIT 32  /* codes of a row are filled up with zeros to its multiple */
+
+/* Rows of bytes, of keys or of values, whose columns are adjacent. */
+typedef struct {
+    const int8_t *at;
+    ptrdiff_t row; /* bytes from row to row */
+    ptrdiff_t n;   /* rows, up to ATTN_BLOCK */
+    ptrdiff_t dim;
+    const int8_t *next; /* rows that are read after these, to be prefetched; or NULL */
+} attn_byte_rows;
+
+/* A product of codes and bytes. In row form there are n_rows rows of codes, 1, 2, 4 or 8; in tile
+ * form they are lanes, n_lanes of them, whole vectors, in lines of `line` lanes. */
+typedef struct {
+    attn_byte_rows bytes;
+    /* Row form: (n_rows, code_row) of int16; tile form: (pairs, line) of two, of neighbouring
+     * dimensions or keys. */
+    const char *codes;
+    ptrdiff_t code_row; /* codes from row to row */
+    ptrdiff_t line;     /* floats from row to row of the result, or from line to line */
+    int n_rows, n_lanes;
+    const float *factor;      /* of scores: (rows) unit * scale / back */
+    const float *scale;       /* of scores: (n) the keys' */
+    const float *unit, *back; /* of values: (rows), the second as what to multiply by */
+    /* Tile form, of values: (line) what the sums so far are multiplied by, or NULL: there are
+     * none. */
+    const float *keep;
+    /* Scores (rows, line) or (keys, line); values (rows, line) or (Dv, line). */
+    float *sums;
+} attn_byte_product;
+
+typedef struct {
+    /* Rounds a row of n numbers, which zeros fill up to a multiple of ATTN_CODE_UNIT as they do
+     * its codes. `to` may be where x is. False, with nothing stored and a unit of 0, if a number
+     * is not finite. */
+    bool (*round_row)(const float *x, ptrdiff_t n, void *to, float *unit, float *back);
+    /* The largest |x| of n lines in n_lanes lanes, `line` lanes apart. Lanes with a
+     * number that is not finite get 0; returns a bit for each of them. */
+    uint64_t (*find_lanes)(const float *x, ptrdiff_t n, ptrdiff_t line, int n_lanes,
+                           float *most);
+    /* Rounds these lanes, whose largest are in `unit`: pairs of codes take the place of x, one
+     * line for two. */
+    void (*round_lanes)(float *x, ptrdiff_t n, ptrdiff_t line, int n_lanes, float *unit,
+                        float *back);
+    void (*score_rows)(const attn_byte_product *);
+    void (*score_lanes)(const attn_byte_product *);
+    /* Of ATTN_CODE_UNIT values from one on; the others were, or are to be, added by other calls
+     * in ascending order. */
+    void (*sum_rows)(const attn_byte_product *, ptrdiff_t first);
+    void (*sum_lanes)(const attn_byte_product *);
+} attn_byte_kernel;
+
+#endif

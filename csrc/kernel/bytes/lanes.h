@@ -1,0 +1,212 @@
+/* Tile form: rows of codes are lanes. Some rows of bytes are made shorts at a time, which stay in
+ * the first-level cache. */
+#ifndef ATTN_KERNEL_BYTES_LANES_H
+#define ATTN_KERNEL_BYTES_LANES_H
+
+#include "kernel/bytes/rows.h"
+
+enum {
+    TILE = BYTE_VECTORS * LANES,      /* lanes that are multiplied at a time */
+    PANEL_PAIRS = ATTN_CODE_DIMS / 2, /* of a key */
+    SLAB_ZIPS = BYTE_COLUMNS / NARROW /* of two values */
+};
+
+/* sum[i][v] = the sum over the steps of a[i * a_row + t * a_step] times vector v of line t of b.
+ * All strides are in pairs. */
+static INLINE void
+multiply_pairs(v_sums *sum, const char *a, ptrdiff_t a_row, ptrdiff_t a_step,
+               const char *b, ptrdiff_t b_line, ptrdiff_t n_steps, const int rows,
+               const int n_vec)
+{
+    UNROLLED for (int i = 0; i < rows * n_vec; i++)
+    {
+        sum[i] = v_zero_sums();
+    }
+    for (ptrdiff_t t = 0; t < n_steps; t++, a += 4 * a_step, b += 4 * b_line) {
+        v_shorts x[BYTE_VECTORS];
+        UNROLLED for (int v = 0; v < n_vec; v++)
+        {
+            x[v] = v_load_shorts(b + 4 * v * LANES);
+        }
+        UNROLLED for (int i = 0; i < rows; i++)
+        {
+            v_shorts y = v_set1_shorts(a + 4 * i * a_row);
+            UNROLLED for (int v = 0; v < n_vec; v++)
+            {
+                sum[i * n_vec + v] = v_add_pairs(sum[i * n_vec + v], y, x[v]);
+            }
+        }
+    }
+}
+
+/* Widens a piece of n dimensions of BYTE_PANEL keys from k on; fewer are left of the last. */
+static INLINE void
+widen_panel(const attn_byte_rows *b, ptrdiff_t k, ptrdiff_t first, ptrdiff_t n,
+            char *slab)
+{
+    for (int i = 0; i < BYTE_PANEL; i++, slab += 4 * PANEL_PAIRS) {
+        ptrdiff_t key = k + i < b->n ? k + i : b->n - 1, d = 0;
+        const int8_t *at = b->at + key * b->row + first;
+        for (; d + NARROW <= n; d += NARROW) {
+            v_store_shorts(slab + 2 * d, v_widen(v_load_narrow(at + d)));
+        }
+        if (d < n) {
+            v_store_shorts(slab + 2 * d, v_widen(v_load_some(at + d, n - d)));
+        }
+    }
+}
+
+/* Scores of a panel of keys with n_vec vectors of lanes from `lane` on, of a piece of n
+ * dimensions. Before the last, they lack their factors. */
+static INLINE void
+score_panel(const attn_byte_product *m, ptrdiff_t k, ptrdiff_t first, ptrdiff_t n,
+            const char *slab, ptrdiff_t lane, const int n_vec)
+{
+    v_sums sum[BYTE_PANEL * BYTE_VECTORS];
+    const char *codes = m->codes + 4 * (first / 2 * m->line + lane);
+    bool last = first + n >= m->bytes.dim;
+
+    multiply_pairs(sum, slab, PANEL_PAIRS, 1, codes, m->line, (n + 1) / 2, BYTE_PANEL,
+                   n_vec);
+    UNROLLED for (int i = 0; i < BYTE_PANEL; i++)
+    {
+        float *to = m->sums + (k + i) * m->line + lane;
+        for (int v = 0; v < n_vec && k + i < m->bytes.n; v++, to += LANES) {
+            v_real score = v_float_sums(sum[i * n_vec + v]);
+            score = first == 0 ? score : v_add(v_load(to), score);
+            if (last) {
+                score = v_mul(score, v_load(m->factor + lane + v * LANES));
+                score = v_mul(score, v_set1(m->scale[k + i]));
+            }
+            v_store(to, score);
+        }
+    }
+}
+
+static void
+score_lanes(const attn_byte_product *m)
+{
+    _Alignas(LINE) char slab[BYTE_PANEL * 4 * PANEL_PAIRS];
+
+    for (ptrdiff_t k = 0; k < m->bytes.n; k += BYTE_PANEL) {
+        ptrdiff_t first = 0;
+        do { /* there may be no dimension */
+            ptrdiff_t left = m->bytes.dim - first;
+            ptrdiff_t n = left < ATTN_CODE_DIMS ? left : ATTN_CODE_DIMS;
+            widen_panel(&m->bytes, k, first, n, slab);
+            int lane = 0;
+            for (; lane + TILE <= m->n_lanes; lane += TILE) {
+                score_panel(m, k, first, n, slab, lane, BYTE_VECTORS);
+            }
+            for (; lane < m->n_lanes; lane += LANES) {
+                score_panel(m, k, first, n, slab, lane, 1);
+            }
+            first += n;
+        } while (first < m->bytes.dim);
+        for (int i = 0; i < BYTE_PANEL && k + i < m->bytes.n; i++) {
+            prefetch_after(&m->bytes, k + i);
+        }
+    }
+}
+
+/* Zips the columns from d on of all values, two by two, into lines of BYTE_COLUMNS pairs. */
+static INLINE void
+zip_columns(const attn_byte_rows *b, ptrdiff_t d, char *slab)
+{
+    for (ptrdiff_t k = 0; k < b->n; k += 2, slab += 4 * BYTE_COLUMNS) {
+        const int8_t *low = b->at + k * b->row + d;
+        const int8_t *high = k + 1 < b->n ? low + b->row : low; /* times 0 */
+        v_shorts x[2];
+        for (int z = 0; z < SLAB_ZIPS && d + z * NARROW < b->dim; z++) {
+            ptrdiff_t at = z * NARROW, left = b->dim - d - at;
+            if (left >= NARROW) {
+                v_zip(x, v_load_narrow(low + at), v_load_narrow(high + at));
+            } else {
+                v_zip(x, v_load_some(low + at, left), v_load_some(high + at, left));
+            }
+            v_store_shorts(slab + 4 * at, x[0]);
+            v_store_shorts(slab + 4 * (at + LANES), x[1]);
+        }
+    }
+}
+
+/* sums[d][lane] = sums * keep + the sums of `rows` columns from d on, which are in the slab. */
+static INLINE void
+sum_panel(const attn_byte_product *m, ptrdiff_t d, const char *slab, ptrdiff_t lane,
+          const int rows, const int n_vec)
+{
+    v_sums sum[BYTE_PANEL * BYTE_VECTORS];
+
+    multiply_pairs(sum, slab, 1, BYTE_COLUMNS, m->codes + 4 * lane, m->line,
+                   (m->bytes.n + 1) / 2, rows, n_vec);
+    UNROLLED for (int i = 0; i < rows; i++)
+    {
+        float *to = m->sums + (d + i) * m->line + lane;
+        for (int v = 0; v < n_vec; v++, to += LANES) {
+            v_real x = v_mul(v_float_sums(sum[i * n_vec + v]),
+                             v_load(m->unit + lane + v * LANES));
+            x = v_mul(x, v_load(m->back + lane + v * LANES));
+            if (m->keep != NULL) {
+                x = v_fma(v_load(to), v_load(m->keep + lane + v * LANES), x);
+            }
+            v_store(to, x);
+        }
+    }
+}
+
+static NOINLINE void
+sum_one_column(const attn_byte_product *m, ptrdiff_t d, const char *slab,
+               ptrdiff_t lane)
+{
+    sum_panel(m, d, slab, lane, 1, 1);
+}
+
+/* Prefetches the share of a panel's columns from d on in the next rows. */
+static INLINE void
+prefetch_share(const attn_byte_rows *b, ptrdiff_t d)
+{
+    ptrdiff_t end = (d + BYTE_PANEL) * b->n / b->dim;
+
+    for (ptrdiff_t k = d * b->n / b->dim; b->next != NULL && k < end; k++) {
+        prefetch_after(b, k);
+    }
+}
+
+/* All columns of the slab, which begins at column d. */
+static INLINE void
+sum_slab(const attn_byte_product *m, ptrdiff_t d, const char *slab, ptrdiff_t lane,
+         const int n_vec)
+{
+    ptrdiff_t end = d + BYTE_COLUMNS < m->bytes.dim ? d + BYTE_COLUMNS : m->bytes.dim;
+
+    for (; d + BYTE_PANEL <= end; d += BYTE_PANEL, slab += 4 * BYTE_PANEL) {
+        sum_panel(m, d, slab, lane, BYTE_PANEL, n_vec);
+        if (lane == 0) {
+            prefetch_share(&m->bytes, d);
+        }
+    }
+    for (; d < end; d++, slab += 4) {
+        for (int v = 0; v < n_vec; v++) { /* rare */
+            sum_one_column(m, d, slab, lane + v * LANES);
+        }
+    }
+}
+
+static void
+sum_lanes(const attn_byte_product *m)
+{
+    _Alignas(LINE) char slab[ATTN_BLOCK / 2 * 4 * BYTE_COLUMNS];
+
+    for (ptrdiff_t d = 0; d < m->bytes.dim; d += BYTE_COLUMNS) {
+        zip_columns(&m->bytes, d, slab);
+        int lane = 0;
+        for (; lane + TILE <= m->n_lanes; lane += TILE) {
+            sum_slab(m, d, slab, lane, BYTE_VECTORS);
+        }
+        for (; lane < m->n_lanes; lane += LANES) {
+            sum_slab(m, d, slab, lane, 1);
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,112 @@
+/* Codes of rows: rounding to integers of 16 bits. core/bytes.h says how. */
+#ifndef ATTN_KERNEL_BYTES_ROUND_H
+#define ATTN_KERNEL_BYTES_ROUND_H
+
+#include "core/bytes.h"
+#include "core/limits.h"
+
+#define INLINE inline __attribute__((always_inline))
+#define NOINLINE __attribute__((noinline))
+
+_Static_assert(ATTN_CODE_UNIT % (2 * LANES) == 0, "codes are whole vectors");
+
+/* Vectors of the largest |x| so far, and of what is NaN if one is not finite. */
+typedef struct {
+    v_real most, odd;
+} extent;
+
+/* What turns LANES rows into codes, and codes into numbers. */
+typedef struct {
+    v_real by, unit, up, back;
+} rounding;
+
+static INLINE extent
+extent_with(extent e, v_real x)
+{
+    v_real size = v_max(v_sub(v_set1(0), x), x);
+    return (extent){v_max(size, e.most), v_fma(x, v_set1(0), e.odd)};
+}
+
+static INLINE rounding
+rounding_of(v_real most)
+{
+    v_mask tiny = v_less(most, v_set1(0x1p-100F));
+    v_real up = v_select(tiny, v_set1(0x1p100F), v_set1(1));
+    most = v_mul(most, up);
+    v_real by = v_div(v_set1(ATTN_LARGEST_CODE), most);
+
+    return (rounding){
+        .by = v_select(v_less(v_set1(0), most), by, v_set1(0)),
+        .unit = v_div(most, v_set1(ATTN_LARGEST_CODE)),
+        .up = up,
+        .back = v_select(tiny, v_set1(0x1p-100F), v_set1(1)),
+    };
+}
+
+/* A number before it becomes an integer. */
+static INLINE v_real
+scaled(v_real x, const rounding *r)
+{
+    return v_mul(v_mul(x, r->up), r->by);
+}
+
+static bool
+round_row(const float *x, ptrdiff_t n, void *to, float *unit, float *back)
+{
+    extent e = {v_set1(0), v_set1(0)};
+    float lanes[LANES];
+    char *codes = to;
+
+    for (ptrdiff_t k = 0; k < n; k += LANES) {
+        e = extent_with(e, v_load(x + k));
+    }
+    if (v_bits_of(v_is_nan(e.odd)) != 0) {
+        *unit = 0, *back = 1;
+        return false;
+    }
+    rounding r = rounding_of(v_set1(v_reduce_max(e.most)));
+    for (ptrdiff_t k = 0; k < n; k += LANES) {
+        v_store_codes(codes + k * 2, scaled(v_load(x + k), &r));
+    }
+    v_store(lanes, r.unit), *unit = lanes[0];
+    v_store(lanes, r.back), *back = lanes[0];
+    return true;
+}
+
+/* Finds the largest |x| of lanes. */
+static uint64_t
+find_lanes(const float *x, ptrdiff_t n, ptrdiff_t line, int n_lanes, float *most)
+{
+    uint64_t odd = 0;
+
+    for (int v = 0; v < n_lanes; v += LANES) {
+        extent e = {v_set1(0), v_set1(0)};
+        for (ptrdiff_t k = 0; k < n; k++) {
+            e = extent_with(e, v_load(x + k * line + v));
+        }
+        v_mask is_odd = v_is_nan(e.odd);
+        v_store(most + v, v_select(is_odd, v_set1(0), e.most));
+        odd |= v_bits_of(is_odd) << v;
+    }
+    return odd;
+}
+
+/* Pairs of codes take the place of lines that have been read. */
+static void
+round_lanes(float *x, ptrdiff_t n, ptrdiff_t line, int n_lanes, float *unit,
+            float *back)
+{
+    for (int v = 0; v < n_lanes; v += LANES) {
+        rounding r = rounding_of(v_load(unit + v));
+        for (ptrdiff_t k = 0; k < n; k += 2) {
+            const float *low = x + k * line + v;
+            v_real second = k + 1 < n ? v_load(low + line) : v_set1(0);
+            v_store_code_pairs(x + k / 2 * line + v, scaled(v_load(low), &r),
+                               scaled(second, &r));
+        }
+        v_store(unit + v, r.unit);
+        v_store(back + v, r.back);
+    }
+}
+
+#endif
