@@ -126,8 +126,8 @@ share_tiles(job *j, int n_threads)
 }
 
 /* Splits columns only. Tasks of fewer rows have more columns, for the same number of outputs, but
- * every thread gets some. Tasks that round their rows have more columns too: rounding takes each
- * as long as products with 64 columns. */
+ * every thread gets some. Tasks with a quantised matrix have more columns too, because each rounds
+ * its rows, which takes as long as products with 64 columns. */
 static void
 share_columns(job *j, int n_threads)
 {
@@ -143,8 +143,7 @@ share_columns(job *j, int n_threads)
     for (ptrdiff_t n = ATTN_FEW_ROWS; n < rows_of(l); n *= 2) {
         columns /= 2;
     }
-    if (l->quantized != NULL && l->quantized->rounds_rows &&
-        columns < ROUNDED_COLUMNS) {
+    if (l->quantized != NULL && columns < ROUNDED_COLUMNS) {
         columns = ROUNDED_COLUMNS;
     }
     columns = columns / unit * unit;

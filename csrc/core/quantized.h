@@ -11,7 +11,7 @@
 #define ATTN_CODE_ROWS 8 /* rows are padded to a multiple of it, or of more */
 #define ATTN_LEAST_GROUP 16
 #define ATTN_RADIX                                                                     \
-    65024 /* 254 * 256: numbers below half of it have two digits of 8 bits */
+    65024 /* 254 * 256: two digits of 8 bits hold numbers below half of it */
 #define ATTN_MOST_UPPER 127
 
 /* Scales, or minimums: one for each group and column, (panels, groups, ATTN_PANEL_COLUMNS).
