@@ -136,6 +136,13 @@ def rotate(
     num_threads: int | None,
     /,
 ) -> Array: ...
+def quantize_heads(
+    x: Array,
+    out: NDArray[np.int8],
+    scale: NDArray[np.float32],
+    num_threads: int | None,
+    /,
+) -> None: ...
 def activate(
     x: ArrayLike,
     activation: str | None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attnpy import _checks, _dtypes, _keywords, _parameters, _pickles, _repr
+from attnpy import _attnpy, _checks, _dtypes, _keywords, _parameters, _pickles, _repr
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["KVCache", "hadamard"]
 
-FACTORS = 1 + 1 / 256 - np.arange(16) / 256  # of integers, as in csrc/core/rotary.h
 ARRAYS = ("_key", "_value", "_key_scale", "_value_scale")  # attributes, as Rows
 
 
@@ -763,42 +762,12 @@ def put(
     array: Array, scales: NDArray[np.float32] | None, place: Any, tokens: Array
 ) -> None:
     """Write keys or values to a place of a cache's array, and their scales."""
-    if scales is not None:
-        tokens, scales[place] = _quantised(tokens)
-    array[place] = tokens
-
-
-def _quantised(tokens: Array) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """Return keys or values (..., size) as integers and scales, as layers do."""
-    x: Array = tokens.astype(_dtypes.arithmetic(_dtypes.operand(tokens, "key")))
-    with np.errstate(all="ignore"):
-        x = _mixed(x)
-        most = np.abs(x).max(axis=-1, initial=0)
-        unit = most / x.dtype.type(127)
-        x = np.clip(x / unit[..., None], -127, 127)
-        factor = _best_factors(x)
-        scale = (unit / factor).astype(np.float32)
-        scale[unit.astype(np.float32) == 0] = 0
-        scale[~np.isfinite(most)] = np.nan
-        rounded = np.rint(x * factor[..., None])
-        rounded[~(scale > 0)] = 0
-    return rounded.astype(np.int8), scale
-
-
-def _best_factors(x: Array) -> Array:
-    """Return the factor of each row of x (..., size) with the least squared error.
-
-    As csrc/core/rotary.h says, bit by bit: sums of integers are exact in any order.
-    """
-    factors = FACTORS.astype(x.dtype)
-    errors = np.empty((*x.shape[:-1], len(factors)))
-    for i, factor in enumerate(factors):
-        y = x * factor
-        rests = np.rint((y - np.rint(y)) * x.dtype.type(256)).astype(np.float64)
-        squared = float(factor) * float(factor)
-        errors[..., i] = np.einsum("...k,...k->...", rests, rests) / squared
-    best: Array = factors[errors.argmin(axis=-1)]
-    return best
+    if scales is None:
+        array[place] = tokens
+        return
+    dtype = _dtypes.arithmetic(_dtypes.operand(tokens, "key"))
+    rows = np.require(tokens, dtype, "A")
+    _attnpy.quantize_heads(rows, array[place], scales[place], None)
 
 
 def _mixed(x: Array) -> Array:

@@ -1,4 +1,4 @@
-/* rotate(). */
+/* rotate() and quantize_heads(). */
 #include "python/rotary.h"
 
 #include "python/arrays.h"
@@ -170,7 +170,78 @@ rotate(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
     return result;
 }
 
+/* Writes rows of x, which are native and aligned, as a cache of int8 has them. */
+static int
+quantize_rows(PyArrayObject *x, PyArrayObject *out, PyArrayObject *scale, int n_threads)
+{
+    attn_rotary_problem p;
+    attn_call call = {.tier = py_current_tier(), .n_threads = n_threads};
+    py_lock lock;
+
+    py_read_heads(x, &p);
+    p.interleaved = false;
+    p.mixed = true;
+    p.dtype = p.input.dtype = py_dtype_of(PyArray_TYPE(x));
+    p.cache_dtype = p.output.dtype = ATTN_I8;
+    p.scale.dtype = ATTN_F32;
+    py_describe(&p.input, x, 0, p.batch.n_axes);
+    py_describe(&p.output, out, 0, p.batch.n_axes);
+    py_describe(&p.scale, scale, 1, p.batch.n_axes);
+    py_give_up_lock(&lock, attn_rotary_work(&p), &call);
+    return py_take_lock_back(&lock, attn_rotary(&p, &call), &call);
+}
+
+/* Checks the arrays, and writes the rows. */
+static int
+quantize_arrays(PyArrayObject *x, PyArrayObject *out, PyArrayObject *scale,
+                int n_threads)
+{
+    const int type = PyArray_TYPE(x), n_axes = PyArray_NDIM(x);
+
+    if ((type != NPY_FLOAT && type != NPY_DOUBLE) || !PyArray_ISBEHAVED_RO(x)) {
+        return py_fail_dtype(x, "x", "aligned float32 or float64 in native byte order");
+    }
+    if (n_axes == 0) {
+        return py_fail_shape(x, "x", "(..., D)", 0, 0);
+    }
+    if (py_check_out(out, NPY_BYTE, n_axes, PyArray_DIMS(x)) < 0 ||
+        py_check_out(scale, NPY_FLOAT, n_axes - 1, PyArray_DIMS(x)) < 0) {
+        return -1;
+    }
+    if (!PyArray_ISBEHAVED(scale)) {
+        return py_fail_dtype(scale, "scale", "aligned float32 in native byte order");
+    }
+    return quantize_rows(x, out, scale, n_threads);
+}
+
+PyDoc_STRVAR(quantize_heads_doc, "quantize_heads(x, out, scale, num_threads, "
+                                 "/)\n--\n\nWrite rows of x, (..., D), to "
+                                 "out and scale as caches of int8 have them.");
+
+static PyObject *
+quantize_heads(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
+{
+    PyArrayObject *x = NULL, *out = NULL, *scale = NULL;
+    int n_threads, status = -1;
+
+    (void)module;
+    if (py_check_count(n_arguments, 4, 4) < 0 ||
+        py_threads_or_default(arguments[3], &n_threads) < 0) {
+        return NULL;
+    }
+    if (py_as_array(arguments[0], "x", &x) == 0 &&
+        py_as_array(arguments[1], "out", &out) == 0 &&
+        py_as_array(arguments[2], "scale", &scale) == 0) {
+        status = quantize_arrays(x, out, scale, n_threads);
+    }
+    Py_XDECREF(x);
+    Py_XDECREF(out);
+    Py_XDECREF(scale);
+    return status < 0 ? NULL : Py_NewRef(Py_None);
+}
+
 PyMethodDef py_rotary_methods[] = {
     {"rotate", PY_FUNCTION(rotate), METH_FASTCALL, rotate_doc},
+    {"quantize_heads", PY_FUNCTION(quantize_heads), METH_FASTCALL, quantize_heads_doc},
     {NULL, NULL, 0, NULL},
 };

@@ -1,4 +1,4 @@
-/* rotate(), and what it shares with a layer's heads. */
+/* rotate() and quantize_heads(), and what it shares with a layer's heads. */
 #ifndef ATTN_PYTHON_ROTARY_H
 #define ATTN_PYTHON_ROTARY_H
 

@@ -131,6 +131,9 @@ def right_calls(n=3, d=4, dtype=np.float32):
         "normalize": [(ones(2, n, d), ones(2, n, d), norm(), 1, None)],
         "normalize_vjp": [(ones(2, n, d), ones(2, n, d), norm(), 1, None)],
         "rotate": [(ones(2, n, d), ones(n, d), False, ones(2, n, d), 1)],
+        "quantize_heads": [
+            (ones(2, n, d), np.ones((2, n, d), np.int8), ones(2, n), 1)
+        ],
         "activate": [(ones(2, n, d), "gelu", ones(2, n, d), 1, None)],
         "activate_vjp": [
             (ones(2, n, d), ones(2, n, d), "gelu", ones(2, n, d), 1, None)
