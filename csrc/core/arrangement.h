@@ -25,11 +25,13 @@ attn_arrangement attn_arrange(const attn_problem *, int n_threads);
 /* Sets up one of these tasks; false where it has no rows. */
 bool attn_nth_task(const attn_problem *, ptrdiff_t index, attn_task *);
 
-/* Does a group with so few rows, those of all its heads, take row form? */
+/* Does a group with so few rows, those of all its heads, take row form? With keys that are codes
+ * tile form takes any number of rows. */
 static inline bool
 attn_takes_row_form(const attn_problem *p, ptrdiff_t group_rows)
 {
-    return group_rows <= ATTN_FEW_ROWS && p->statistics == NULL;
+    return group_rows <= ATTN_FEW_ROWS && p->statistics == NULL &&
+           p->key.dtype != ATTN_I16;
 }
 
 #endif

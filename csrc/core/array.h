@@ -13,8 +13,8 @@
 #include <stdint.h>
 
 /* Switches over these have no default: so compilers name what lacks a case for a new one. */
-typedef enum { ATTN_F16, ATTN_BF16, ATTN_F32, ATTN_F64, ATTN_I8 } attn_dtype;
-enum { ATTN_N_DTYPES = ATTN_I8 + 1 };
+typedef enum { ATTN_F16, ATTN_BF16, ATTN_F32, ATTN_F64, ATTN_I8, ATTN_I16 } attn_dtype;
+enum { ATTN_N_DTYPES = ATTN_I16 + 1 };
 
 /* ATTN_HALF is computed in float32, and converted on load and store; so is ATTN_INTEGER, of
  * keys and values that have a scale for each row. */
@@ -37,6 +37,7 @@ attn_storage_of(attn_dtype dtype)
         [ATTN_F32] = {4, ATTN_REAL, ATTN_F32, 1},
         [ATTN_F64] = {8, ATTN_REAL, ATTN_F64, 1},
         [ATTN_I8] = {1, ATTN_INTEGER, ATTN_F32, 1},
+        [ATTN_I16] = {2, ATTN_INTEGER, ATTN_F32, 1},
     };
     return &table[dtype];
 }

@@ -25,12 +25,31 @@
  *
  * 32639 is 127 * 256 + 127, so that a code is two signed bytes as well. */
 #define ATTN_LARGEST_CODE 32639
-#define ATTN_CODE_DIMS 512 /* 512 * 32639 * 128 < 2^31 */
-#define ATTN_CODE_UNIT 32  /* codes of a row are filled up with zeros to its multiple */
 
-/* Rows of bytes, of keys or of values, whose columns are adjacent. */
+/* Keys and values may be ATTN_I16 as well, both of them: a layer rounds its own to codes as above,
+ * but with ATTN_LARGEST_SHORT in place of 32639, and `back` times the unit is a key's scale, or a
+ * value's. Queries become codes with the same constant. Then
+ *
+ *     score = (float)sum * (unit * scale / back) * key_scale, as above;
+ *
+ * and with e^(logit - top), for the largest logit `top` that a row has in a block, and `most`, the
+ * largest scale of a value that the row sees there,
+ *
+ *     code   = the integer nearest to e^(logit - top) * (value_scale * (ATTN_LARGEST_WEIGHT / most)),
+ *     values = (float)sum * (most / ATTN_LARGEST_WEIGHT) * e^(top - max), of a block.
+ *
+ * The sum of the weights is multiplied by e^(top - max), too. Scales are NaN, and so are scores
+ * and values, where a vector has a number that is not finite. */
+#define ATTN_LARGEST_SHORT 2047  /* ATTN_CODE_DIMS * 2047 * 2047 < 2^31 */
+#define ATTN_LARGEST_WEIGHT 8191 /* ATTN_BLOCK * 8191 * 2047 < 2^31 */
+#define ATTN_CODE_DIMS 512       /* 512 * 32639 * 128 < 2^31 */
+#define ATTN_CODE_UNIT 32 /* codes of a row are filled up with zeros to its multiple */
+
+/* Rows of bytes, of keys or of values, whose columns are adjacent; or of shorts, whose rows
+ * are filled up to a multiple of ATTN_CODE_UNIT columns, which have no influence. */
 typedef struct {
     const int8_t *at;
+    bool are_shorts;
     ptrdiff_t row; /* bytes from row to row */
     ptrdiff_t n;   /* rows, up to ATTN_BLOCK */
     ptrdiff_t dim;
@@ -59,9 +78,10 @@ typedef struct {
 
 typedef struct {
     /* Rounds a row of n numbers, which zeros fill up to a multiple of ATTN_CODE_UNIT as they do
-     * its codes. `to` may be where x is. False, with nothing stored and a unit of 0, if a number
-     * is not finite. */
-    bool (*round_row)(const float *x, ptrdiff_t n, void *to, float *unit, float *back);
+     * its codes, to codes of up to `largest`. `to` may be where x is. False, with nothing stored
+     * and a unit of 0, if a number is not finite. */
+    bool (*round_row)(const float *x, ptrdiff_t n, float largest, void *to, float *unit,
+                      float *back);
     /* The largest |x| of n lines in n_lanes lanes, `line` lanes apart. Lanes with a
      * number that is not finite get 0; returns a bit for each of them. */
     uint64_t (*find_lanes)(const float *x, ptrdiff_t n, ptrdiff_t line, int n_lanes,

@@ -22,7 +22,10 @@
  * scale u / f. Of its rests, y * f - c rounded to 256ths, squares add up exactly, so that the sum has
  * no order. Divided by f^2, in double, it is the pair's error; the first pair with the least one is
  * taken. All else is in the arithmetic's dtype; the scale is rounded to float. All integers are 0 if
- * u as a float, or the scale, is 0; they are 0 and the scale is NaN if a number is not finite. */
+ * u as a float, or the scale, is 0; they are 0 and the scale is NaN if a number is not finite.
+ *
+ * If the output is ATTN_I16, a head becomes codes as core/bytes.h explains, and its scale is NaN if a
+ * number is not finite. */
 #define ATTN_SCALES 16
 #define ATTN_FIRST_FACTOR (1 + 1. / 256) /* below 127.5 / 127: 127 remains 127 */
 #define ATTN_FACTOR_STEP (1. / 256)

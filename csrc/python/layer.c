@@ -1,6 +1,7 @@
 /* layer(): from its arrays to the steps of the core. */
 #include "python/layer.h"
 
+#include "core/bytes.h"
 #include "core/workspace.h"
 #include "python/arrays.h"
 #include "python/lock.h"
@@ -31,6 +32,9 @@ make_arena(layer_call *c)
         const py_linear_arrays *a = &c->parts[i].arrays;
         if (a->input != NULL) {
             size += most_bytes(a->input, py_weight_columns(&a->weight));
+        }
+        if (a->input != NULL && a->weight.is_quantized) { /* there may be codes */
+            size += most_bytes(a->input, c->n_heads[i] * ATTN_CODE_UNIT);
         }
     }
     if (size >= (double)PY_SSIZE_T_MAX) {
@@ -289,16 +293,72 @@ set_cached_result(const layer_call *c, projection *s, const char *name, int type
     return py_copy_as(&s->result, wanted);
 }
 
+/* Does attention multiply integers? Where every token sees those behind it, and the matrices round
+ * their rows to integers anyway. Others may have to give the bits of tokens with a cache. */
+static bool
+multiplies_codes(const layer_call *c, int type)
+{
+    const attn_problem *p = &c->problem;
+    bool codes = type == NPY_FLOAT && c->own_keys && c->past_lengths == NULL &&
+                 !p->causal && p->window_right != 0 && p->dropout == 0;
+
+    for (int i = 0; i < N_PARTS && codes; i++) {
+        const projection *s = &c->parts[i];
+        codes = s->projected != NULL && s->linear.quantized != NULL &&
+                s->linear.quantized->rounds_rows && s->rotary.head_dim > 0 &&
+                s->type == NPY_FLOAT && s->result == s->projected;
+    }
+    return codes;
+}
+
+/* Bytes of a head's codes. */
+static npy_intp
+code_bytes(npy_intp size)
+{
+    npy_intp n = (size + ATTN_CODE_UNIT - 1) / ATTN_CODE_UNIT * ATTN_CODE_UNIT;
+    return n * (npy_intp)sizeof(int16_t);
+}
+
+/* Describes a part's codes, (..., heads, L, size) in C order, and their scales behind all. */
+static void
+describe_codes(const projection *s, attn_array *codes, attn_array *scale)
+{
+    PyArrayObject *heads = s->projected;
+    npy_intp row = code_bytes(py_axis_length(heads, 0));
+    npy_intp n = py_axis_length(heads, 1), last = PyArray_NDIM(heads) - 4;
+
+    codes->data = s->codes;
+    codes->dtype = ATTN_I16;
+    codes->column_stride = sizeof(int16_t);
+    codes->row_stride = row;
+    codes->head_stride = n * row;
+    n *= py_axis_length(heads, 2);
+    for (npy_intp axis = last; axis >= 0; axis--) {
+        codes->batch_stride[axis] = n * row;
+        n *= PyArray_DIM(heads, axis);
+    }
+    *scale = *codes;
+    scale->data += n * row;
+    scale->dtype = ATTN_F32;
+    scale->row_stride = sizeof(float);
+    scale->head_stride = codes->head_stride / row * scale->row_stride;
+    for (npy_intp axis = last; axis >= 0; axis--) {
+        scale->batch_stride[axis] = codes->batch_stride[axis] / row * scale->row_stride;
+    }
+}
+
 /* Describes the steps from the projection to the result, if there are any. */
 static const attn_rotary_problem *
-set_rotary(projection *s, const layer_call *c)
+set_rotary(projection *s, layer_call *c)
 {
     attn_rotary_problem *p = &s->rotary;
 
     /* Caches of int8 have mixed keys, which mixed queries meet, and mixed values. */
     p->mixed = s == &c->parts[0] ? c->parts[1].scales != NULL : s->scales != NULL;
+    bool codes = c->codes && s != &c->parts[0];
+
     if (s->result == s->projected && p->norm == NULL && p->cos_sin.data == NULL &&
-        !p->mixed) {
+        !p->mixed && !codes) {
         return NULL;
     }
     p->dtype = p->cache_dtype = py_dtype_of(s->type);
@@ -319,6 +379,12 @@ set_rotary(projection *s, const layer_call *c)
         p->batch.n = p->batch.shape[0] = n_sequences(c, s->cache);
     }
     py_describe(&p->output, s->result, 0, p->batch.n_axes);
+    if (codes) {
+        npy_intp n = PyArray_SIZE(s->projected) / p->head_dim;
+        s->codes = arena_take(&c->arena,
+                              n * (code_bytes(p->head_dim) + (npy_intp)sizeof(float)));
+        describe_codes(s, &p->output, &p->scale);
+    }
     if (s->cache != NULL && c->attention.page_table != NULL) {
         p->pages = &c->attention.pages; /* set with the rest of attention */
         p->page_stride = py_page_stride(s->cache);
@@ -411,6 +477,7 @@ set_parts(layer_call *c)
         set_source(c, 1, "key", type) < 0 || set_source(c, 2, "value", type) < 0) {
         return -1;
     }
+    c->codes = multiplies_codes(c, type);
     for (int i = 0; i < N_PARTS; i++) {
         if (c->parts[i].projected != NULL) {
             c->layer.rotary[i] = set_rotary(&c->parts[i], c);
@@ -481,6 +548,10 @@ set_attention(layer_call *c, int type)
     if (rank < 0 || make_concat(c, type, rank) < 0 ||
         py_make_results(a, &c->options, type, rank, &c->problem) < 0) {
         return -1;
+    }
+    if (c->codes) {
+        describe_codes(&c->parts[1], &c->problem.key, &c->problem.key_scale);
+        describe_codes(&c->parts[2], &c->problem.value, &c->problem.value_scale);
     }
     c->layer.attention = py_has_results(a) ? &c->problem : NULL;
     set_results(c);

@@ -19,6 +19,7 @@ typedef struct {
     PyArrayObject *cache;  /* (B, heads, Lk, size) */
     PyArrayObject *scales; /* (B, heads, Lk) of a cache of int8 */
     PyArrayObject *result; /* what attention reads */
+    char *codes;           /* in place of it; or NULL */
     int type;              /* of the heads after norm and rotation */
     attn_linear_problem linear;
     attn_norm_problem norm_problem;
@@ -36,6 +37,8 @@ typedef struct {
 typedef struct {
     PyObject *residual; /* borrowed: in the place of that of the projections; or NULL */
     int64_t n_heads[N_PARTS];
+    bool own_keys; /* of the tokens themselves */
+    bool codes;    /* attention multiplies keys and values as codes of 16 bits */
     bool mixed; /* heads have the dtype of the weights, the result that of arithmetic */
     projection parts[N_PARTS];
     arena arena;

@@ -90,7 +90,6 @@ convert_projections(PyObject *x, PyObject *context, PyObject *const *groups,
 {
     PyObject *const *w = py_items(groups[PROJECTIONS], "projections", N_PROJECTIONS);
     projection *q = &c->parts[0], *k = &c->parts[1], *v = &c->parts[2];
-    bool own = context == Py_None;
     PyObject *source = context, *residual;
     int mixed;
 
@@ -102,7 +101,8 @@ convert_projections(PyObject *x, PyObject *context, PyObject *const *groups,
         convert_matrix(w + W_Q, names[0], &q->arrays) < 0) {
         return -1;
     }
-    if (own) { /* the array itself, if something was converted */
+    c->own_keys = context == Py_None && w[VALUE_CONTEXT] == Py_None;
+    if (context == Py_None) { /* the array itself, if something was converted */
         source = (PyObject *)q->arrays.input;
     }
     if (w[W_K] != Py_None && (convert_matrix(w + W_K, names[1], &k->arrays) < 0 ||

@@ -104,6 +104,13 @@ static inline void v_store_bf16(uint16_t *p, v_real a)
     _mm_storeu_si128((__m128i *)p, _mm256_castsi256_si128(bits));
 }
 
+static inline void v_store_code_pairs(void *p, v_real low, v_real high)
+{
+    __m256i first = _mm256_cvtps_epi32(low);
+    __m256i second = _mm256_slli_epi32(_mm256_cvtps_epi32(high), 16);
+    _mm256_storeu_si256((__m256i *)p, _mm256_blend_epi16(first, second, 0xaa));
+}
+
 static inline v_real v_load_i8(const int8_t *p)
 {
     __m128i bytes = _mm_loadl_epi64((const __m128i *)p);

@@ -79,17 +79,17 @@ static inline void v_zip(v_shorts x[2], v_narrow a, v_narrow b)
     x[1] = _mm256_cvtepi8_epi16(_mm_unpackhi_epi8(a, b));
 }
 
+static inline void v_zip_shorts(v_shorts x[2], v_shorts a, v_shorts b)
+{
+    __m256i low = _mm256_unpacklo_epi16(a, b), high = _mm256_unpackhi_epi16(a, b);
+    x[0] = _mm256_permute2x128_si256(low, high, 0x20);
+    x[1] = _mm256_permute2x128_si256(low, high, 0x31);
+}
+
 static inline void v_store_codes(void *p, v_real a)
 {
     __m256i whole = _mm256_cvtps_epi32(a);
     __m128i upper = _mm256_extracti128_si256(whole, 1);
     __m128i codes = _mm_packs_epi32(_mm256_castsi256_si128(whole), upper);
     _mm_storeu_si128((__m128i *)p, codes);
-}
-
-static inline void v_store_code_pairs(void *p, v_real low, v_real high)
-{
-    __m256i first = _mm256_cvtps_epi32(low);
-    __m256i second = _mm256_slli_epi32(_mm256_cvtps_epi32(high), 16);
-    v_store_shorts(p, _mm256_blend_epi16(first, second, 0xaa));
 }

@@ -88,6 +88,13 @@ static inline void v_store_bf16(uint16_t *p, v_real a)
     _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(bits));
 }
 
+static inline void v_store_code_pairs(void *p, v_real low, v_real high)
+{
+    __m512i first = _mm512_cvtps_epi32(low);
+    __m512i second = _mm512_slli_epi32(_mm512_cvtps_epi32(high), 16);
+    _mm512_storeu_si512(p, _mm512_mask_blend_epi16(0xaaaaaaaa, first, second));
+}
+
 static inline v_real v_load_i8(const int8_t *p)
 {
     __m128i bytes = _mm_loadu_si128((const __m128i *)p);

@@ -72,15 +72,18 @@ static inline void v_zip(v_shorts x[2], v_narrow a, v_narrow b)
     x[1] = _mm512_cvtepi8_epi16(_mm256_unpackhi_epi8(a, b));
 }
 
+/* Quarters are put in an order that unpacking keeps. */
+static inline void v_zip_shorts(v_shorts x[2], v_shorts a, v_shorts b)
+{
+    const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
+    a = _mm512_permutexvar_epi64(order, a);
+    b = _mm512_permutexvar_epi64(order, b);
+    x[0] = _mm512_unpacklo_epi16(a, b);
+    x[1] = _mm512_unpackhi_epi16(a, b);
+}
+
 static inline void v_store_codes(void *p, v_real a)
 {
     __m256i codes = _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(a));
     _mm256_storeu_si256((__m256i *)p, codes);
-}
-
-static inline void v_store_code_pairs(void *p, v_real low, v_real high)
-{
-    __m512i first = _mm512_cvtps_epi32(low);
-    __m512i second = _mm512_slli_epi32(_mm512_cvtps_epi32(high), 16);
-    v_store_shorts(p, _mm512_mask_blend_epi16(0xaaaaaaaa, first, second));
 }

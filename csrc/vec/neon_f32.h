@@ -100,6 +100,12 @@ static inline void v_store_bf16(uint16_t *p, v_real a)
     vst1_u16(p, vshrn_n_u32(bits, 16));
 }
 
+static inline void v_store_code_pairs(void *p, v_real low, v_real high)
+{
+    int32x4_t first = vcvtnq_s32_f32(low), second = vcvtnq_s32_f32(high);
+    vst1q_s8((int8_t *)p, vreinterpretq_s8_s32(vsliq_n_s32(first, second, 16)));
+}
+
 static inline v_real v_load_i8(const int8_t *p)
 {
     int32_t four;

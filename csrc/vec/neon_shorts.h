@@ -89,14 +89,14 @@ static inline void v_zip(v_shorts x[2], v_narrow a, v_narrow b)
     x[1] = vmovl_s8(vzip2_s8(a, b));
 }
 
+static inline void v_zip_shorts(v_shorts x[2], v_shorts a, v_shorts b)
+{
+    x[0] = vzip1q_s16(a, b);
+    x[1] = vzip2q_s16(a, b);
+}
+
 static inline void v_store_codes(void *p, v_real a)
 {
     int16x4_t codes = vmovn_s32(vcvtnq_s32_f32(a));
     vst1_s8((int8_t *)p, vreinterpret_s8_s16(codes));
-}
-
-static inline void v_store_code_pairs(void *p, v_real low, v_real high)
-{
-    int32x4_t first = vcvtnq_s32_f32(low), second = vcvtnq_s32_f32(high);
-    v_store_shorts(p, vreinterpretq_s16_s32(vsliq_n_s32(first, second, 16)));
 }

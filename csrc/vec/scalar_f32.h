@@ -76,6 +76,15 @@ static inline v_real v_load_bf16(const uint16_t *p) { return attn_from_bf16(*p);
 static inline void v_store_f16(uint16_t *p, v_real a) { *p = attn_to_f16(a); }
 static inline void v_store_bf16(uint16_t *p, v_real a) { *p = attn_to_bf16(a); }
 
+static inline int16_t round_code(v_real a) { return a != a ? 0 : (int16_t)v_round(a); }
+
+/* Two vectors as pairs of integers of 16 bits, ties to even: lane i is low[i], high[i]; 0 for NaN. */
+static inline void v_store_code_pairs(void *p, v_real low, v_real high)
+{
+    int16_t pair[2] = {round_code(low), round_code(high)};
+    memcpy(p, pair, sizeof pair);
+}
+
 /* LANES bytes */
 static inline v_real v_load_i8(const int8_t *p) { return *p; }
 

@@ -72,17 +72,16 @@ static inline void v_zip(v_shorts x[2], v_narrow a, v_narrow b)
     x[1] = (v_shorts){{a.of[1], b.of[1]}};
 }
 
-/* LANES floats, rounded to integers, ties to even; for NaN any. */
-static inline int16_t round_code(v_real a) { return a != a ? 0 : (int16_t)v_round(a); }
+/* The same of shorts. */
+static inline void v_zip_shorts(v_shorts x[2], v_shorts a, v_shorts b)
+{
+    x[0] = (v_shorts){{a.of[0], b.of[0]}};
+    x[1] = (v_shorts){{a.of[1], b.of[1]}};
+}
 
+/* LANES floats, rounded to integers, ties to even; for NaN any. */
 static inline void v_store_codes(void *p, v_real a)
 {
     int16_t rounded = round_code(a);
     memcpy(p, &rounded, sizeof rounded);
-}
-
-/* The same of two vectors: lane i is low[i], high[i]. */
-static inline void v_store_code_pairs(void *p, v_real low, v_real high)
-{
-    v_store_shorts(p, (v_shorts){{round_code(low), round_code(high)}});
 }

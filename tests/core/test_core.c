@@ -65,6 +65,8 @@ static const test tests[] = {
     {"every tier gives the same bits", test_every_tier_gives_the_same_bits},
     {"every tier gives the same bits with scales",
      test_every_tier_gives_the_same_bits_with_scales},
+    {"every tier gives the same bits with codes",
+     test_every_tier_gives_the_same_bits_with_codes},
     {"results are those of plain loops", test_results_are_those_of_plain_loops},
     {"strides change no bit", test_strides_change_no_bit},
     {"hidden keys change no bit", test_hidden_keys_change_no_bit},

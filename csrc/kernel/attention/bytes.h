@@ -16,8 +16,9 @@ bytes_of(work *w, const key_run *run, const char *next)
     const attn_array *array = run->array;
     int8_t *to = (int8_t *)w->rows.slab;
 
-    if (array->column_stride == 1 || run->dim <= 1) {
+    if (array->column_stride == 1 || run->dim <= 1 || are_shorts(array)) {
         return (attn_byte_rows){.at = (const int8_t *)run->at,
+                                .are_shorts = are_shorts(array),
                                 .row = array->row_stride,
                                 .n = run->n,
                                 .dim = run->dim,

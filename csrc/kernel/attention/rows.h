@@ -83,11 +83,19 @@ store_result(task_rows *t, const attn_array *array, char *base, ptrdiff_t r,
     store_lanes(array, rows, n, from, n_columns, t->staging);
 }
 
-/* Are these bytes that products take as they are? */
+/* Are these codes of 16 bits, as a layer makes of its keys and values? */
+static bool
+are_shorts(const attn_array *array)
+{
+    return REAL_BITS == 32 && TERMS == 1 && array->dtype == ATTN_I16;
+}
+
+/* Are these integers that products take as they are? */
 static bool
 are_bytes(const attn_array *array)
 {
-    return REAL_BITS == 32 && TERMS == 1 && array->dtype == ATTN_I8;
+    return (REAL_BITS == 32 && TERMS == 1 && array->dtype == ATTN_I8) ||
+           are_shorts(array);
 }
 
 #if REAL_BITS == 32 && TERMS == 1
@@ -98,6 +106,8 @@ load_codes(task_rows *t)
     const attn_array *query = &t->p->query;
     ptrdiff_t n_rows = t->task->n_rows, dim = t->p->head_dim, width = t->key_width;
     real scale = (real)t->p->scale;
+    bool shorts = are_shorts(&t->p->key);
+    real largest = shorts ? ATTN_LARGEST_SHORT : ATTN_LARGEST_CODE;
 
     t->odd_rows = 0;
     memset(t->factor, 0, sizeof t->factor);
@@ -107,9 +117,15 @@ load_codes(task_rows *t)
         if (r < n_rows) {
             const char *from = t->task->query + row_offset(t, query, r);
             stage_row(row, from, query->column_stride, dim, query->dtype);
-            bool has_codes = t->bytes->round_row(row, width, row, &unit, &back);
+            bool has_codes =
+                t->bytes->round_row(row, width, largest, row, &unit, &back);
             t->factor[r] = unit * scale * back;
-            t->odd_rows |= (uint64_t)!has_codes << r;
+            if (shorts && !has_codes) {
+                memset(row, 0, (size_t)width * sizeof *row);
+                t->factor[r] = NAN;
+            } else {
+                t->odd_rows |= (uint64_t)!has_codes << r;
+            }
         }
     }
     for (ptrdiff_t r = 0; r < n_rows && !t->row_form; r += LANES) {

@@ -56,7 +56,9 @@ take_partial(arena *a, ptrdiff_t n_tiles, ptrdiff_t value_dim, partial *s)
 static ptrdiff_t
 gathered_bytes(const attn_array *array, ptrdiff_t dim)
 {
-    return are_bytes(array) && array->column_stride != 1 ? ATTN_BLOCK * dim : 0;
+    return are_bytes(array) && !are_shorts(array) && array->column_stride != 1
+               ? ATTN_BLOCK * dim
+               : 0;
 }
 
 /* Lays the work of a task of so many rows of a group out behind itself in memory; returns

@@ -39,6 +39,19 @@ multiply_pairs(v_sums *sum, const char *a, ptrdiff_t a_row, ptrdiff_t a_step,
     }
 }
 
+/* NARROW columns of bytes or shorts from d on, of which `left` are there; rows of shorts are
+ * longer. */
+static INLINE v_shorts
+load_columns(const attn_byte_rows *b, ptrdiff_t row, ptrdiff_t d, ptrdiff_t left)
+{
+    const int8_t *at = b->at + row * b->row;
+
+    if (b->are_shorts) {
+        return v_load_shorts(at + 2 * d);
+    }
+    return v_widen(left < NARROW ? v_load_some(at + d, left) : v_load_narrow(at + d));
+}
+
 /* Widens a piece of n dimensions of BYTE_PANEL keys from k on; fewer are left of the last. */
 static INLINE void
 widen_panel(const attn_byte_rows *b, ptrdiff_t k, ptrdiff_t first, ptrdiff_t n,
@@ -46,12 +59,8 @@ widen_panel(const attn_byte_rows *b, ptrdiff_t k, ptrdiff_t first, ptrdiff_t n,
 {
     for (int i = 0; i < BYTE_PANEL; i++, slab += 4 * PANEL_PAIRS) {
         ptrdiff_t key = k + i < b->n ? k + i : b->n - 1, d = 0;
-        const int8_t *at = b->at + key * b->row + first;
-        for (; d + NARROW <= n; d += NARROW) {
-            v_store_shorts(slab + 2 * d, v_widen(v_load_narrow(at + d)));
-        }
-        if (d < n) {
-            v_store_shorts(slab + 2 * d, v_widen(v_load_some(at + d, n - d)));
+        for (; d < n; d += NARROW) {
+            v_store_shorts(slab + 2 * d, load_columns(b, key, first + d, n - d));
         }
     }
 }
@@ -60,25 +69,36 @@ widen_panel(const attn_byte_rows *b, ptrdiff_t k, ptrdiff_t first, ptrdiff_t n,
  * dimensions. Before the last, they lack their factors. */
 static INLINE void
 score_panel(const attn_byte_product *m, ptrdiff_t k, ptrdiff_t first, ptrdiff_t n,
-            const char *slab, ptrdiff_t lane, const int n_vec)
+            const char *keys, ptrdiff_t key_row, ptrdiff_t lane, const int n_vec)
 {
     v_sums sum[BYTE_PANEL * BYTE_VECTORS];
+    v_real factor[BYTE_VECTORS];
     const char *codes = m->codes + 4 * (first / 2 * m->line + lane);
     bool last = first + n >= m->bytes.dim;
 
-    multiply_pairs(sum, slab, PANEL_PAIRS, 1, codes, m->line, (n + 1) / 2, BYTE_PANEL,
+    multiply_pairs(sum, keys, key_row, 1, codes, m->line, (n + 1) / 2, BYTE_PANEL,
                    n_vec);
+    UNROLLED for (int v = 0; v < n_vec; v++)
+    {
+        factor[v] = v_load(m->factor + lane + v * LANES);
+    }
     UNROLLED for (int i = 0; i < BYTE_PANEL; i++)
     {
         float *to = m->sums + (k + i) * m->line + lane;
-        for (int v = 0; v < n_vec && k + i < m->bytes.n; v++, to += LANES) {
+        if (k + i >= m->bytes.n) {
+            break;
+        }
+        v_real scale = v_set1(m->scale[k + i]);
+        UNROLLED for (int v = 0; v < n_vec; v++)
+        {
             v_real score = v_float_sums(sum[i * n_vec + v]);
-            score = first == 0 ? score : v_add(v_load(to), score);
-            if (last) {
-                score = v_mul(score, v_load(m->factor + lane + v * LANES));
-                score = v_mul(score, v_set1(m->scale[k + i]));
+            if (first > 0) {
+                score = v_add(v_load(to + v * LANES), score);
             }
-            v_store(to, score);
+            if (last) {
+                score = v_mul(v_mul(score, factor[v]), scale);
+            }
+            v_store(to + v * LANES, score);
         }
     }
 }
@@ -93,13 +113,20 @@ score_lanes(const attn_byte_product *m)
         do { /* there may be no dimension */
             ptrdiff_t left = m->bytes.dim - first;
             ptrdiff_t n = left < ATTN_CODE_DIMS ? left : ATTN_CODE_DIMS;
-            widen_panel(&m->bytes, k, first, n, slab);
+            const char *keys = slab;
+            ptrdiff_t row = PANEL_PAIRS;
+            if (m->bytes.are_shorts && k + BYTE_PANEL <= m->bytes.n) {
+                keys = (const char *)m->bytes.at + k * m->bytes.row + 2 * first;
+                row = m->bytes.row / 4;
+            } else {
+                widen_panel(&m->bytes, k, first, n, slab);
+            }
             int lane = 0;
             for (; lane + TILE <= m->n_lanes; lane += TILE) {
-                score_panel(m, k, first, n, slab, lane, BYTE_VECTORS);
+                score_panel(m, k, first, n, keys, row, lane, BYTE_VECTORS);
             }
             for (; lane < m->n_lanes; lane += LANES) {
-                score_panel(m, k, first, n, slab, lane, 1);
+                score_panel(m, k, first, n, keys, row, lane, 1);
             }
             first += n;
         } while (first < m->bytes.dim);
@@ -114,12 +141,15 @@ static INLINE void
 zip_columns(const attn_byte_rows *b, ptrdiff_t d, char *slab)
 {
     for (ptrdiff_t k = 0; k < b->n; k += 2, slab += 4 * BYTE_COLUMNS) {
-        const int8_t *low = b->at + k * b->row + d;
-        const int8_t *high = k + 1 < b->n ? low + b->row : low; /* times 0 */
+        ptrdiff_t next = k + 1 < b->n ? k + 1 : k; /* times 0 */
+        const int8_t *low = b->at + k * b->row + d, *high = b->at + next * b->row + d;
         v_shorts x[2];
         for (int z = 0; z < SLAB_ZIPS && d + z * NARROW < b->dim; z++) {
             ptrdiff_t at = z * NARROW, left = b->dim - d - at;
-            if (left >= NARROW) {
+            if (b->are_shorts) {
+                v_zip_shorts(x, load_columns(b, k, d + at, left),
+                             load_columns(b, next, d + at, left));
+            } else if (left >= NARROW) {
                 v_zip(x, v_load_narrow(low + at), v_load_narrow(high + at));
             } else {
                 v_zip(x, v_load_some(low + at, left), v_load_some(high + at, left));

@@ -28,16 +28,16 @@ extent_with(extent e, v_real x)
 }
 
 static INLINE rounding
-rounding_of(v_real most)
+rounding_of(v_real most, v_real largest)
 {
     v_mask tiny = v_less(most, v_set1(0x1p-100F));
     v_real up = v_select(tiny, v_set1(0x1p100F), v_set1(1));
     most = v_mul(most, up);
-    v_real by = v_div(v_set1(ATTN_LARGEST_CODE), most);
+    v_real by = v_div(largest, most);
 
     return (rounding){
         .by = v_select(v_less(v_set1(0), most), by, v_set1(0)),
-        .unit = v_div(most, v_set1(ATTN_LARGEST_CODE)),
+        .unit = v_div(most, largest),
         .up = up,
         .back = v_select(tiny, v_set1(0x1p-100F), v_set1(1)),
     };
@@ -51,7 +51,8 @@ scaled(v_real x, const rounding *r)
 }
 
 static bool
-round_row(const float *x, ptrdiff_t n, void *to, float *unit, float *back)
+round_row(const float *x, ptrdiff_t n, float largest, void *to, float *unit,
+          float *back)
 {
     extent e = {v_set1(0), v_set1(0)};
     float lanes[LANES];
@@ -64,7 +65,7 @@ round_row(const float *x, ptrdiff_t n, void *to, float *unit, float *back)
         *unit = 0, *back = 1;
         return false;
     }
-    rounding r = rounding_of(v_set1(v_reduce_max(e.most)));
+    rounding r = rounding_of(v_set1(v_reduce_max(e.most)), v_set1(largest));
     for (ptrdiff_t k = 0; k < n; k += LANES) {
         v_store_codes(codes + k * 2, scaled(v_load(x + k), &r));
     }
@@ -97,7 +98,7 @@ round_lanes(float *x, ptrdiff_t n, ptrdiff_t line, int n_lanes, float *unit,
             float *back)
 {
     for (int v = 0; v < n_lanes; v += LANES) {
-        rounding r = rounding_of(v_load(unit + v));
+        rounding r = rounding_of(v_load(unit + v), v_set1(ATTN_LARGEST_CODE));
         for (ptrdiff_t k = 0; k < n; k += 2) {
             const float *low = x + k * line + v;
             v_real second = k + 1 < n ? v_load(low + line) : v_set1(0);

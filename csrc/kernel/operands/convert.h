@@ -13,12 +13,14 @@ static real
 load_element(const char *from, attn_dtype dtype)
 {
     int8_t byte;
+    int16_t code;
     uint16_t half;
     float single;
     double wide;
 
     switch (dtype) {
     case ATTN_I8: memcpy(&byte, from, sizeof byte); return byte;
+    case ATTN_I16: memcpy(&code, from, sizeof code); return code;
     case ATTN_F16: memcpy(&half, from, sizeof half); return attn_from_f16(half);
     case ATTN_BF16: memcpy(&half, from, sizeof half); return attn_from_bf16(half);
     case ATTN_F32: memcpy(&single, from, sizeof single); return (real)single;
@@ -32,7 +34,7 @@ load_element(const char *from, attn_dtype dtype)
 static bool
 has_vectors(attn_dtype dtype)
 {
-    return dtype == REAL_DTYPE || attn_storage_of(dtype)->kind != ATTN_REAL;
+    return dtype == REAL_DTYPE || attn_is_half(dtype) || dtype == ATTN_I8;
 }
 
 /* LANES adjacent numbers of 16 bits. */
@@ -82,10 +84,12 @@ store_element(char *to, real x, attn_dtype dtype)
     float single = (float)x;
     double wide = (double)x;
     int8_t byte;
+    int16_t code;
     uint16_t half;
 
     switch (dtype) {
     case ATTN_I8: byte = attn_to_i8(single), memcpy(to, &byte, sizeof byte); break;
+    case ATTN_I16: code = (int16_t)single, memcpy(to, &code, sizeof code); break;
     case ATTN_F16: half = attn_to_f16(single), memcpy(to, &half, sizeof half); break;
     case ATTN_BF16: half = attn_to_bf16(single), memcpy(to, &half, sizeof half); break;
     case ATTN_F32: memcpy(to, &single, sizeof single); break;

@@ -98,6 +98,7 @@ key_storage(attn_dtype dtype)
     case ATTN_BF16:
 #endif
     case ATTN_I8:
+    case ATTN_I16:
     case ATTN_F32:
     case ATTN_F64: break;
     }

@@ -1,7 +1,9 @@
-/* A head as integers and the scale with the least squared error, for a cache of int8. */
+/* A head as integers and a scale: the one with the least squared error, for a cache of int8, or codes of
+ * 16 bits, for attention. */
 #ifndef ATTN_KERNEL_ROWS_QUANTISE_H
 #define ATTN_KERNEL_ROWS_QUANTISE_H
 
+#include "core/bytes.h"
 #include "core/rotary.h"
 #include "kernel/operands/convert.h"
 #include <math.h>
@@ -95,6 +97,27 @@ quantise_head(real *head, ptrdiff_t n, char *output, ptrdiff_t stride, char *to)
             store_element(output + (k + i) * stride, lanes[i], ATTN_I8);
         }
     }
+}
+
+/* Stores a head, which zeros fill up, as codes of 16 bits, and their scale. */
+static void
+code_head(const attn_byte_kernel *bytes, real *head, ptrdiff_t n, char *output,
+          char *to)
+{
+#if REAL_BITS == 32
+    ptrdiff_t whole = round_up(n, ATTN_CODE_UNIT);
+    float unit, back;
+
+    memset(head + n, 0, (size_t)(whole - n) * sizeof(real));
+    if (!bytes->round_row(head, whole, ATTN_LARGEST_SHORT, output, &unit, &back)) {
+        memset(output, 0, (size_t)whole * sizeof(int16_t));
+        unit = NAN;
+    }
+    unit *= back;
+    memcpy(to, &unit, sizeof unit);
+#else
+    (void)bytes, (void)head, (void)n, (void)output, (void)to;
+#endif
 }
 
 #endif

@@ -4,6 +4,7 @@
 #define ATTN_KERNEL_ROWS_ROTARY_H
 
 #include "core/rotary.h"
+#include "core/tiers.h"
 #include "kernel/arena.h"
 #include "kernel/operands/round.h"
 #include "kernel/rows/norm.h"
@@ -12,10 +13,11 @@
 #include <string.h>
 
 typedef struct {
-    real *head;   /* (D) */
+    real *head;   /* (D) and room for zeros behind it */
     real *heads;  /* (H, D), of a token, if they are normalized together; or NULL */
     real *pairs;  /* (D) first numbers of pairs, then second ones, if interleaved */
     char *halves; /* (D) of 16 bits */
+    const attn_byte_kernel *bytes;
 } rotary_work;
 
 static size_t
@@ -24,7 +26,7 @@ lay_out_rotary(const attn_rotary_problem *p, char *memory, rotary_work *w)
     bool together = p->norm != NULL && p->norm->n_columns != p->head_dim;
     arena a = {memory, 0};
 
-    w->head = arena_reals(&a, p->head_dim);
+    w->head = arena_reals(&a, round_up(p->head_dim, ATTN_CODE_UNIT));
     w->heads = together ? arena_reals(&a, p->n_heads * p->head_dim) : NULL;
     w->pairs = arena_reals(&a, p->head_dim);
     w->halves = arena_take(&a, (size_t)p->head_dim * sizeof(uint16_t));
@@ -160,6 +162,10 @@ run_head(const attn_rotary_problem *p, const rotary_work *w, const char *cos_sin
     if (p->mixed) {
         mix_head(w->head, n);
     }
+    if (p->output.dtype == ATTN_I16) {
+        code_head(w->bytes, w->head, n, output, scale);
+        return;
+    }
     if (scale != NULL) {
         quantise_head(w->head, n, output, p->output.column_stride, scale);
         return;
@@ -187,6 +193,7 @@ run_rotary(const attn_rotary_problem *p, ptrdiff_t first, ptrdiff_t n,
     rotary_work w;
 
     lay_out_rotary(p, worker->workspace, &w);
+    w.bytes = worker->tier->bytes;
     for (ptrdiff_t t = first; t < first + n; t++) {
         bool packed = p->starts != NULL;
         ptrdiff_t b = packed

@@ -20,7 +20,8 @@ test_dtypes_are_stored_as_their_table_says(void)
                  {ATTN_BF16, sizeof(uint16_t), ATTN_HALF, ATTN_F32, 2},
                  {ATTN_F32, sizeof(float), ATTN_REAL, ATTN_F32, 1},
                  {ATTN_F64, sizeof(double), ATTN_REAL, ATTN_F64, 1},
-                 {ATTN_I8, 1, ATTN_INTEGER, ATTN_F32, 1}};
+                 {ATTN_I8, 1, ATTN_INTEGER, ATTN_F32, 1},
+                 {ATTN_I16, 2, ATTN_INTEGER, ATTN_F32, 1}};
     const size_t n_dtypes = sizeof right / sizeof right[0];
 
     expect(n_dtypes == ATTN_N_DTYPES, "there are %d dtypes", ATTN_N_DTYPES);

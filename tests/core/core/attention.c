@@ -20,6 +20,9 @@
 /* Of those whose keys or values are integers: no tier has other products for them. */
 #define SCALED_GOLDEN UINT64_C(0x4955b2d63235d76d)
 
+/* Of those whose keys and values are codes, likewise. */
+#define CODED_GOLDEN UINT64_C(0x84d0e8b0eb493c80)
+
 #define N_DRAWN 100
 
 #define SMALL                                                                          \
@@ -241,7 +244,7 @@ static const spec listed[] = {
      .weights = DENSE},
 };
 
-enum { N_SCALED = 90 };
+enum { N_SCALED = 90, N_CODED = 60 };
 
 enum { N_LISTED = sizeof listed / sizeof listed[0], N_SPECS = 3 * N_LISTED + N_DRAWN };
 
@@ -292,6 +295,26 @@ scaled_at(int n)
         s.head_dim = dims[random_below(&state, 7)];
         s.value_dim = dims[random_below(&state, 7)];
         s.key = s.value = DENSE;
+    }
+    return s;
+}
+
+/* Problem n < N_CODED of those with codes, some with few rows. */
+static spec
+coded_at(int n)
+{
+    static const ptrdiff_t dims[] = {32, 64, 33, 96, 600};
+    uint64_t state = (uint64_t)n + 2000;
+    spec s = draw_spec(&state, ATTN_F32);
+
+    s.name = "coded";
+    s.codes = true;
+    s.special = (special)(n / 3 % (INFINITE_QUERIES + 1));
+    s.dropout = 0;
+    s.head_dim += s.head_dim == 0;
+    if (n % 3 == 1) {
+        s.head_dim = dims[random_below(&state, 5)];
+        s.value_dim = dims[random_below(&state, 5)];
     }
     return s;
 }
@@ -374,6 +397,37 @@ test_every_tier_gives_the_same_bits_with_scales(void)
     check_corpus(&c);
 }
 
+static const char *
+coded_name(int n)
+{
+    return coded_at(n).name;
+}
+
+static attn_dtype
+coded_dtype(int n)
+{
+    return coded_at(n).dtype;
+}
+
+static uint64_t
+run_coded(int n, const attn_tier *tier, int n_threads)
+{
+    spec s = coded_at(n);
+    return run_spec(&s, tier, n_threads);
+}
+
+void
+test_every_tier_gives_the_same_bits_with_codes(void)
+{
+    static const corpus c = {.n_problems = N_CODED,
+                             .name = coded_name,
+                             .dtype = coded_dtype,
+                             .run = run_coded,
+                             .golden = CODED_GOLDEN,
+                             .native_golden = HASH_START};
+    check_corpus(&c);
+}
+
 /* ---- Plain loops -------------------------------------------------------------------- */
 
 /* Units of rounding of what is compared, times some for the arithmetic before it. */
@@ -385,6 +439,7 @@ tolerance(attn_dtype dtype)
     case ATTN_BF16: return 0x1p-8 * 1.1;
     case ATTN_F32: return 1e-6;
     case ATTN_I8: /* of no result */
+    case ATTN_I16:
     case ATTN_F64: break;
     }
     return 4e-15;
@@ -397,7 +452,7 @@ tolerance_of_codes(const attn_problem *p)
     bool has_codes = p->arithmetic == ATTN_F32 &&
                      (p->key_scale.data != NULL || p->value_scale.data != NULL);
 
-    return has_codes ? 3e-5 : 0;
+    return p->key.dtype == ATTN_I16 ? 1e-3 : has_codes ? 3e-5 : 0;
 }
 
 static double
@@ -463,9 +518,14 @@ test_results_are_those_of_plain_loops(void)
 {
     double worst[N_FLOATING] = {0}; /* by dtype */
 
-    for (int n = 0; n < N_SPECS + N_SCALED; n++) {
+    for (int n = 0; n < N_SPECS + N_SCALED + N_CODED; n++) {
         problem made;
-        spec s = n < N_SPECS ? spec_at(n) : scaled_at(n - N_SPECS);
+        spec s = n < N_SPECS              ? spec_at(n)
+                 : n < N_SPECS + N_SCALED ? scaled_at(n - N_SPECS)
+                                          : coded_at(n - N_SPECS - N_SCALED);
+        if (s.codes && s.special == INFINITE_QUERIES) {
+            s.special = ORDINARY; /* all of such a row is NaN */
+        }
         s.dropout = 0; /* which plain loops do not know */
         make_problem(&s, &made);
         expect(run_problem(&made, attn_tier_at(0), 1) != 0, "out of memory");
@@ -517,6 +577,8 @@ test_hidden_keys_change_no_bit(void)
         s.lengths = true;
         s.key_scales = n % 3 == 1;
         s.value_scales = n % 3 > 0;
+        s.codes = s.dtype == ATTN_F32 && n % 4 == 0;
+        s.dropout = s.codes ? 0 : s.dropout;
         s.special = ORDINARY;
         uint64_t ordinary = run_spec(&s, attn_tier_at(0), 1);
         s.special = NAN_WHERE_HIDDEN;
@@ -603,6 +665,8 @@ test_rows_alone_have_the_bits_they_have_together(void)
         spec s = draw_spec(&state, dtype_at(n));
         s.n_queries += 10; /* no row form */
         s.key_scales = s.value_scales = n % 2 == 1;
+        s.codes = s.dtype == ATTN_F32 && n % 4 == 0;
+        s.dropout = s.codes ? 0 : s.dropout;
         make_problem(&s, &made);
         run_problem(&made, attn_tier_at(0), 1);
         for (int k = 0; k < 3; k++) {

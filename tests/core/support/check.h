@@ -33,6 +33,7 @@ void test_addresses_are_sums_of_strides(void);
 /* core/attention.c */
 void test_every_tier_gives_the_same_bits(void);
 void test_every_tier_gives_the_same_bits_with_scales(void);
+void test_every_tier_gives_the_same_bits_with_codes(void);
 void test_results_are_those_of_plain_loops(void);
 void test_strides_change_no_bit(void);
 void test_hidden_keys_change_no_bit(void);

@@ -127,6 +127,7 @@ stored_as(attn_dtype dtype, double x)
     case ATTN_F16: return nearest(x, 10, -14, 65504);
     case ATTN_BF16: return nearest((double)(float)x, 7, -126, 0x1.fep127);
     case ATTN_F32: return (double)(float)x;
+    case ATTN_I16: /* as made */
     case ATTN_I8: return fmin(fmax(nearbyint((double)(float)x), -127), 127);
     case ATTN_F64: break;
     }

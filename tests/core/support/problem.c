@@ -3,6 +3,7 @@
 #include "support/problem.h"
 
 #include "core/arrangement.h"
+#include "core/bytes.h"
 #include "core/half.h"
 #include "support/check.h"
 
@@ -21,6 +22,7 @@ dtype_name(attn_dtype dtype)
     case ATTN_F32: return "float32";
     case ATTN_F64: return "float64";
     case ATTN_I8: return "int8";
+    case ATTN_I16: return "int16";
     }
     return "of no dtype";
 }
@@ -107,11 +109,13 @@ element(const attn_problem *p, const attn_array *array, ptrdiff_t batch, ptrdiff
 double
 read_number(const char *at, attn_dtype dtype)
 {
+    int16_t code;
     uint16_t half;
     float single;
     double wide;
 
     switch (dtype) {
+    case ATTN_I16: memcpy(&code, at, sizeof code); return code;
     case ATTN_F16: memcpy(&half, at, sizeof half); return (double)attn_from_f16(half);
     case ATTN_BF16: memcpy(&half, at, sizeof half); return (double)attn_from_bf16(half);
     case ATTN_F32: memcpy(&single, at, sizeof single); return (double)single;
@@ -132,10 +136,13 @@ read_element(const attn_problem *p, const attn_array *array, ptrdiff_t batch,
 void
 write_number(char *at, attn_dtype dtype, double x)
 {
+    int16_t code =
+        (int16_t)fmin(fmax(nearbyint(x), -ATTN_LARGEST_SHORT), ATTN_LARGEST_SHORT);
     float single = (float)x;
     uint16_t half;
 
     switch (dtype) {
+    case ATTN_I16: memcpy(at, &code, sizeof code); break;
     case ATTN_F16: half = attn_to_f16(single), memcpy(at, &half, sizeof half); break;
     case ATTN_BF16: half = attn_to_bf16(single), memcpy(at, &half, sizeof half); break;
     case ATTN_F32: memcpy(at, &single, sizeof single); break;
@@ -156,13 +163,15 @@ set_shape(const attn_problem *p, ptrdiff_t n_heads, ptrdiff_t n_rows,
     shape[COLUMN] = n_columns;
 }
 
-/* Gives every element a number in [-1, 1), integers one from -127 to 127. */
+/* Gives every element a number in [-1, 1), integers one from the least to the largest. */
 static void
 fill(const problem *made, const attn_array *array, const ptrdiff_t shape[N_AXES],
      uint64_t seed)
 {
     const attn_problem *p = &made->p;
-    double largest = array->dtype == ATTN_I8 ? 127 : 1;
+    double largest = array->dtype == ATTN_I8    ? 127
+                     : array->dtype == ATTN_I16 ? ATTN_LARGEST_SHORT
+                                                : 1;
 
     for (ptrdiff_t b = 0; b < p->batch.n; b++) {
         for (ptrdiff_t h = 0; h < shape[HEAD]; h++) {
@@ -189,6 +198,17 @@ add_reals(problem *made, attn_array *array, layout how, attn_dtype dtype,
     add_array(made, array, how == ABSENT ? DENSE : how, dtype,
               attn_storage_of(dtype)->bytes, shape);
     fill(made, array, shape, seed);
+}
+
+/* Codes of 16 bits, whose rows are filled up. */
+static void
+add_codes(problem *made, attn_array *array, ptrdiff_t n_heads, ptrdiff_t n_rows,
+          ptrdiff_t n_columns, uint64_t seed)
+{
+    ptrdiff_t whole =
+        (n_columns + ATTN_CODE_UNIT - 1) / ATTN_CODE_UNIT * ATTN_CODE_UNIT;
+
+    add_reals(made, array, DENSE, ATTN_I16, n_heads, n_rows, whole, seed);
 }
 
 /* Calls set on each element of a (B, H, Lq, Lk) array. */
@@ -365,11 +385,12 @@ any_row_sees(const attn_problem *p, ptrdiff_t batch, ptrdiff_t kv_head, ptrdiff_
     return seen;
 }
 
-/* Scales of either sign, with which integers are numbers in [-1, 1). */
+/* Scales of either sign, with which integers are numbers in [-1, 1); of codes none is negative. */
 static void
 add_scales(problem *made, attn_array *array, layout how, uint64_t seed)
 {
     attn_problem *p = &made->p;
+    bool are_codes = p->key.dtype == ATTN_I16;
 
     add_reals(made, array, how, seed % 2 == 0 ? ATTN_F32 : ATTN_F64, p->n_kv_heads,
               p->n_keys, 1, seed);
@@ -377,7 +398,9 @@ add_scales(problem *made, attn_array *array, layout how, uint64_t seed)
         for (ptrdiff_t h = 0; h < p->n_kv_heads; h++) {
             for (ptrdiff_t j = 0; j < p->n_keys; j++) {
                 char *at = element(p, array, b, h, j, 0);
-                write_number(at, array->dtype, read_number(at, array->dtype) / 127);
+                double x = read_number(at, array->dtype);
+                write_number(at, array->dtype,
+                             are_codes ? fabs(x) / ATTN_LARGEST_SHORT : x / 127);
             }
         }
     }
@@ -391,6 +414,7 @@ poison_row(const attn_problem *p, const attn_array *array, const attn_array *sca
            ptrdiff_t n, ptrdiff_t b, ptrdiff_t h, ptrdiff_t j, double poison)
 {
     if (scales->data != NULL) {
+        poison = array->dtype == ATTN_I16 ? (double)NAN : poison;
         write_number(element(p, scales, b, h, j, 0), scales->dtype, poison);
         return;
     }
@@ -423,6 +447,7 @@ poison_one(const attn_problem *p, const attn_array *array, const attn_array *sca
 {
     const attn_array *to = scales->data != NULL ? scales : array;
 
+    poison = array->dtype == ATTN_I16 ? (double)NAN : poison;
     write_number(element(p, to, 0, 0, j, to == array ? d : 0), to->dtype, poison);
 }
 
@@ -479,16 +504,21 @@ make_problem(const spec *s, problem *made)
     ptrdiff_t n_heads = s->n_kv_heads * s->group;
     add_reals(made, &p->query, s->query, s->dtype, n_heads, s->n_queries, s->head_dim,
               1);
-    add_reals(made, &p->key, s->key, s->key_scales ? ATTN_I8 : s->dtype, s->n_kv_heads,
-              s->n_keys, s->head_dim, 2);
-    add_reals(made, &p->value, s->value, s->value_scales ? ATTN_I8 : s->dtype,
-              s->n_kv_heads, s->n_keys, s->value_dim, 3);
+    if (s->codes) {
+        add_codes(made, &p->key, s->n_kv_heads, s->n_keys, s->head_dim, 2);
+        add_codes(made, &p->value, s->n_kv_heads, s->n_keys, s->value_dim, 3);
+    } else {
+        add_reals(made, &p->key, s->key, s->key_scales ? ATTN_I8 : s->dtype,
+                  s->n_kv_heads, s->n_keys, s->head_dim, 2);
+        add_reals(made, &p->value, s->value, s->value_scales ? ATTN_I8 : s->dtype,
+                  s->n_kv_heads, s->n_keys, s->value_dim, 3);
+    }
     add_reals(made, &p->output, s->output, s->dtype, n_heads, s->n_queries,
               s->value_dim, 4);
-    if (s->key_scales) {
+    if (s->key_scales || s->codes) {
         add_scales(made, &p->key_scale, scales_layout(s->key), 13);
     }
-    if (s->value_scales) {
+    if (s->value_scales || s->codes) {
         add_scales(made, &p->value_scale, scales_layout(s->value), 14);
     }
     add_options(s, made);

@@ -50,6 +50,7 @@ typedef struct {
     double dropout;
     special special;
     bool key_scales, value_scales; /* then keys, values are integers */
+    bool codes; /* both are codes of 16 bits, whose layout is DENSE */
 } spec;
 
 typedef struct {

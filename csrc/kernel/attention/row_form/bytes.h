@@ -81,8 +81,9 @@ sum_byte_rows(work *w, const block *b, real *sums)
             continue;
         }
         weigh_values(w, b, r, scales, line);
-        bool has_codes = w->rows.bytes->round_row(line, round_up(run.n, ATTN_CODE_UNIT),
-                                                  line, &unit[r], &back[r]);
+        bool has_codes =
+            w->rows.bytes->round_row(line, round_up(run.n, ATTN_CODE_UNIT),
+                                     ATTN_LARGEST_CODE, line, &unit[r], &back[r]);
         odd |= (uint32_t)!has_codes << r;
     }
     for (ptrdiff_t k = 0; k < run.n; k += ATTN_CODE_UNIT) {

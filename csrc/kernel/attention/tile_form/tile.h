@@ -7,6 +7,7 @@
 #include "kernel/attention/softmax.h"
 #include "kernel/attention/statistics/statistics.h"
 #include "kernel/attention/tile_form/bytes.h"
+#include "kernel/attention/tile_form/codes.h"
 
 /* The softmax of a tile's scores so far: exponentials in their place, as operands. */
 static void
@@ -59,14 +60,18 @@ attend_tiles(work *w, const block *b)
     span spans[MAX_TILES];
     span seen = open_spans(&w->rows, b, spans);
 
+    bool codes = are_shorts(&w->rows.p->value);
+
     score_spans(w, b, spans, &seen);
     w->values_prefetched = b->end;
-    for (int t = 0; t < w->rows.n_tiles; t++) {
+    for (int t = 0; t < w->rows.n_tiles && !codes; t++) {
         if (spans[t].n > 0) {
             exponentiate_tile(w, b, t, &spans[t]);
         }
     }
-    if (are_bytes(&w->rows.p->value)) {
+    if (codes) {
+        add_coded_block(w, b, spans);
+    } else if (are_bytes(&w->rows.p->value)) {
         add_byte_block(w, b, spans);
     } else {
         add_block(w, b, spans, &seen, next);
