@@ -54,12 +54,13 @@ link_args = ["-pthread"]
 # Python's own flags ask for debugging information, 3 MB of it; CFLAGS=-g keeps it, and
 # the names of functions, for profilers and debuggers. Tables to unwind the stack, 0.07
 # MB, serve no one else: nothing here throws, and a thread that ends within a call ends
-# without them.
+# without them. Nor are pages worth it that are filled up so that constants lie in none
+# with code.
 if "-g" not in os.environ.get("CFLAGS", "").split():
     compile_args.append("-g0")
     if sys.platform == "linux":
         compile_args.append("-fno-asynchronous-unwind-tables")
-        link_args.append("-Wl,--strip-all")
+        link_args += ["-Wl,--strip-all", "-Wl,-z,noseparate-code"]
 if os.environ.get("ATTNPY_WERROR") == "1":
     compile_args += warnings_as_errors
 
