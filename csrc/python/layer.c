@@ -325,7 +325,8 @@ describe_codes(const projection *s, attn_array *codes, attn_array *scale)
 {
     PyArrayObject *heads = s->projected;
     npy_intp row = code_bytes(py_axis_length(heads, 0));
-    npy_intp n = py_axis_length(heads, 1), last = PyArray_NDIM(heads) - 4;
+    npy_intp n = py_axis_length(heads, 1);
+    int last = PyArray_NDIM(heads) - 4;
 
     codes->data = s->codes;
     codes->dtype = ATTN_I16;
@@ -333,7 +334,7 @@ describe_codes(const projection *s, attn_array *codes, attn_array *scale)
     codes->row_stride = row;
     codes->head_stride = n * row;
     n *= py_axis_length(heads, 2);
-    for (npy_intp axis = last; axis >= 0; axis--) {
+    for (int axis = last; axis >= 0; axis--) {
         codes->batch_stride[axis] = n * row;
         n *= PyArray_DIM(heads, axis);
     }
@@ -342,7 +343,7 @@ describe_codes(const projection *s, attn_array *codes, attn_array *scale)
     scale->dtype = ATTN_F32;
     scale->row_stride = sizeof(float);
     scale->head_stride = codes->head_stride / row * scale->row_stride;
-    for (npy_intp axis = last; axis >= 0; axis--) {
+    for (int axis = last; axis >= 0; axis--) {
         scale->batch_stride[axis] = codes->batch_stride[axis] / row * scale->row_stride;
     }
 }
