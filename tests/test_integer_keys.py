@@ -477,7 +477,8 @@ def test_a_layer_attends_to_what_its_cache_holds():
     )
     rows = {"key": hadamard(key), "value": hadamard(value)}
     floats = KVCache(2, 2, 20, 12, **rows, lengths=20)
-    np.testing.assert_allclose(mha(x[:, -1:], floats), output[:, -1:], atol=1e-4)
+    # Queries and weights are rounded to 16 bits.
+    np.testing.assert_allclose(mha(x[:, -1:], floats), output[:, -1:], atol=5e-5)
 
 
 @pytest.mark.quick
