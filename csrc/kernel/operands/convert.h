@@ -89,7 +89,9 @@ store_element(char *to, real x, attn_dtype dtype)
 
     switch (dtype) {
     case ATTN_I8: byte = attn_to_i8(single), memcpy(to, &byte, sizeof byte); break;
-    case ATTN_I16: code = (int16_t)single, memcpy(to, &code, sizeof code); break;
+    case ATTN_I16: /* x is whole */
+        code = (int16_t)single, memcpy(to, &code, sizeof code);
+        break;
     case ATTN_F16: half = attn_to_f16(single), memcpy(to, &half, sizeof half); break;
     case ATTN_BF16: half = attn_to_bf16(single), memcpy(to, &half, sizeof half); break;
     case ATTN_F32: memcpy(to, &single, sizeof single); break;

@@ -1,10 +1,12 @@
 /* Rows of every dtype and stride, on their way to reals and back: as elements one by one,
  * and nothing beside them, which the ends of their memory guard. */
 #include "core/array.h"
+#include "core/bytes.h"
 #include "support/check.h"
 #include "support/functions.h"
 #include "support/problem.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,6 +36,14 @@ allocate_elements(attn_dtype dtype, ptrdiff_t n, ptrdiff_t step)
     return e;
 }
 
+/* What a dtype may be given: codes of 16 bits are whole before they are stored. */
+static double
+random_number(attn_dtype dtype, uint64_t *state)
+{
+    double x = random_unit(state);
+    return dtype == ATTN_I16 ? nearbyint(ATTN_LARGEST_SHORT * x) : x;
+}
+
 static void
 expect_loads(const functions *f, attn_dtype dtype, ptrdiff_t n, ptrdiff_t step,
              uint64_t *state)
@@ -43,7 +53,7 @@ expect_loads(const functions *f, attn_dtype dtype, ptrdiff_t n, ptrdiff_t step,
     elements to = allocate_elements(real, n, 1), want = allocate_elements(real, n, 1);
 
     for (ptrdiff_t k = 0; k < n; k++) {
-        write_number(from.first + k * from.stride, dtype, random_unit(state));
+        write_number(from.first + k * from.stride, dtype, random_number(dtype, state));
     }
     for (ptrdiff_t k = 0; k < n; k++) {
         double x = read_number(from.first + k * from.stride, dtype);
@@ -69,7 +79,7 @@ expect_stores(const functions *f, attn_dtype dtype, ptrdiff_t n, ptrdiff_t step,
 
     for (ptrdiff_t k = 0; k < n; k++) {
         char *at = from.first + k * from.stride;
-        write_number(at, real, random_unit(state));
+        write_number(at, real, random_number(dtype, state));
         write_number(want.first + k * want.stride, dtype, read_number(at, real));
     }
     f->store_row(to.first, to.stride, from.first, n, dtype);
