@@ -586,7 +586,8 @@ def test_rows_without_a_scale(kind):
     assert not numbers[:4].any()
     assert scales[[0, 3]].tolist() == [0, 0]
     assert np.isnan(scales[1:3]).all()
-    assert 119 <= numbers[4].max() <= 127  # not beyond
+    # Not beyond 127; in float64 the best of the 16 scales is another one.
+    assert numbers[4].max() == {"float64": 126, "float32": 127}[kind]
     mha = layer(kind)
     x = normal(1, 3, 48, dtype=kind)
     x[0, 1, 5] = np.inf
