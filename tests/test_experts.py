@@ -476,6 +476,26 @@ def test_tokens_that_do_not_fit_are_refused():
         mixture(X, mixed=1)
 
 
+def test_attributes_that_do_not_fit_together_are_refused():
+    for error, name, value in (
+        (ValueError, "num_experts_per_token", 0),
+        (ValueError, "num_experts_per_token", N + 1),
+        (TypeError, "num_experts_per_token", 1.5),
+        (ValueError, "router", np.zeros((E, N - 1), np.float32)),
+        (ValueError, "router", np.zeros(E, np.float32)),
+        (ValueError, "shared_gate", None),
+    ):
+        mixture = layer(shared_dim=8)
+        setattr(mixture, name, value)
+        for call in (mixture, mixture.route, mixture.vjp):
+            with refused(error, name):
+                call(X)
+    mixture = layer()
+    mixture.experts.pop()
+    with refused(ValueError, "router"):
+        mixture(X)
+
+
 def test_a_layer_may_be_given_experts():
     rng = np.random.default_rng(0)
     own = DecoderLayer(E, 2, F, cross_attention=False, norm_first=True, rng=rng)

@@ -256,8 +256,25 @@ class MixtureOfExperts:
             total += found * self._share(rows, num_threads)
         return self._result(tokens, total, residual, mixed)
 
+    def _check(self) -> None:
+        """Refuse attributes that were set to what does not fit together."""
+        n, columns = len(self.experts), np.shape(self.router)[1:]
+        if columns != (n,):
+            raise ValueError(
+                f"router: expected (E, {n}), a column for each expert, got "
+                f"{np.shape(self.router)}"
+            )
+        chosen = _checks.count(self.num_experts_per_token, "num_experts_per_token")
+        if chosen > n:
+            raise ValueError(
+                f"num_experts_per_token: expected at most {n} experts, got {chosen}"
+            )
+        if self.shared is not None and self.shared_gate is None:
+            raise ValueError("shared_gate: expected one for the expert, got None")
+
     def _probabilities(self, x: Array, num_threads: int | None) -> Array:
         """Return the experts' probabilities (T, N), float32 or float64."""
+        self._check()
         scores = _wide(x, self.router, num_threads)
         return softmax(scores.reshape(-1, scores.shape[-1]), num_threads)[0]
 
