@@ -575,7 +575,7 @@ FAULTS = {
     "general.architecture": ({"general.architecture": "mamba"}, "'mamba'"),
     "no architecture": ({"general.architecture": None}, "general.architecture"),
     "type": ({"general.type": "adapter"}, "general.type = 'model'"),
-    "split": ({"split.count": np.uint16(2)}, "split.count = 0"),
+    "split": ({"split.count": np.uint16(2)}, "got 2 (llama-gguf-split --merge"),
     "quantization": ({"general.quantization_version": 1}, "quantization_version = 2"),
     "unknown key": ({"llama.attention.new": 1}, "no llama.attention.new"),
     "elsewhere": ({"other.key": 1}, "no other.key"),

@@ -197,6 +197,8 @@ GENERAL_NEUTRAL: dict[str, tuple[object, ...]] = {
     "general.type": ("model",),
     "split.count": (0, 1),
 }
+# What to do about a key that is refused.
+ADVICE = {"split.count": " (llama-gguf-split --merge joins the parts of a model)"}
 GENERAL_HARMLESS: dict[str, tuple[str, ...]] = {
     "about the file and where it comes from": ("general.*", "mradermacher.*"),
     "how the numbers were chosen": ("quantize.*",),

@@ -169,7 +169,8 @@ class _Metadata:
         """Note a value that is none of these."""
         if isinstance(value, (np.ndarray, list)) or value not in wanted:
             words = f"{named(key)} = {wanted[0]!r}" if wanted else f"no {named(key)}"
-            self.faults.append(f"expected {words}, got {quoted(value)}")
+            advice = declared.ADVICE.get(key, "")
+            self.faults.append(f"expected {words}, got {quoted(value)}{advice}")
 
     def _check_types(self) -> None:
         """Note types of arrays that are not read."""
