@@ -45,10 +45,10 @@ SAMPLED = (
     "benchmarks bounds` takes these samples. What takes less than 3 % is left out. "
     "Softmax includes maxima and sums; outputs are divided, converted and stored; "
     "waiting threads spin or sleep; calls are Python, checks of arguments and the "
-    "division into tasks. The share of the peak is that of products in their own time "
-    "(of float32's peak in gradients of bfloat16). Where attention hides keys, it "
-    "counts the hidden ones that 16 queries side by side compute. The share of the "
-    "bandwidth is that of the row's own table."
+    "division into tasks. The share of the peak is that of products in their own time, "
+    "by the row's own table (of float32's peak in gradients of bfloat16). Where "
+    "attention hides keys, it counts the hidden ones that 16 queries side by side "
+    "compute. The share of the bandwidth is that of the row's table, too."
 )
 
 

@@ -142,31 +142,33 @@ def row_key(row):
 
 
 def misses(rows, bounds=()):
-    """A table of the kept rows that missed a target, or nothing.
+    """A heading and a table for each group with kept rows that missed a target.
 
     bounds: what bounds.py found out about such rows, a column if there is any.
     """
-    found = [row for row in rows if row.get("missed")]
     known = {row_key(x): x for x in bounds}
-    if found:
-        heads = ["group", "row", "threads", "missed", *["time goes to"] * bool(known)]
+    heads = ["row", "threads", "missed", *["time goes to"] * bool(known)]
+    for group, heading in HEADINGS.items():
         lines = []
-        for row in found:
-            key = [str(row.get(x, "")) for x in ("group", "name", "threads")]
-            text = [time_of(row, known)] if known else []
-            lines.append([*key, misses_of(row), *text])
-        yield markdown_table(heads, lines)
+        for row in rows:
+            if row["group"] == group and row.get("missed"):
+                key = [row["name"], str(row.get("threads", ""))]
+                text = [time_of(row, known)] if known else []
+                lines.append([*key, misses_of(row), *text])
+        if lines:
+            yield f"### {heading} (`{group}`)"
+            yield markdown_table(heads, lines)
 
 
 def time_of(row, known):
-    """What a row's time goes to. Of the bandwidth, it has the share of the row's table.
+    """What a row's time goes to. Of its limit, it has the share of the row's table.
 
     That was measured in turns with the row, on a machine with nothing else to do.
     """
     found = known.get(row_key(row))
     if found is None:
         return "not sampled"
-    if found.get("limit") == "bandwidth":
+    if "percent" in row:
         found = {**found, "percent": row["percent"][1]}
     return bound_of(found)
 

@@ -187,9 +187,10 @@ def test_where_it_misses_has_every_target_that_was_not_reached():
         [measure.at_least("own", 0.85, 0.5)],
         [measure.at_most("ms", 15, 16.0)],
     ]
-    (table,) = report.misses([{**row, "missed": missed}, {**row, "missed": []}])
+    heading, table = report.misses([{**row, "missed": missed}, {**row, "missed": []}])
+    assert heading == "### Causal attention, float32 (`causal`)"
     assert table.splitlines()[2:] == [
-        "| causal | 1x2x3x4 | 2 | torch 1.50 < 2 (80 % of the peak) and peak 60.00 < 84"
+        "| 1x2x3x4 | 2 | torch 1.50 < 2 (80 % of the peak) and peak 60.00 < 84"
         "; full 0.50 < 0.85; ms 16.00 > 15 |"
     ]
     assert list(report.misses([row, {**row, "missed": []}])) == []
@@ -415,7 +416,7 @@ def test_the_command_adds_a_run_to_a_machine_and_writes_its_pages(
     assert "| 1 | 2026-01-02 03:04 | `c` | 1, 2, 3 |\n" in page
     misses = (tmp_path / "docs/misses.md").read_text()
     assert "## An M4\n\n0 of 1 rows" in misses
-    assert "| full | 1x2x3x4 | 1 | torch 2.00 < 3 |\n" in misses
+    assert "| 1x2x3x4 | 1 | torch 2.00 < 3 |\n" in misses
     again = {**row, "group": "training", "targets": []}
     path.write_text(json.dumps({**results, "rows": [again], "command": "later"}))
     pages.main(["--add", str(path), "m4"])

@@ -121,15 +121,18 @@ def test_the_page_of_misses_says_what_the_time_goes_to():
     assert report.bound_of(read) == "60 % of the bandwidth; products 80 %; softmax 18 %"
     kept = [{**ROW, "missed": [[["ms", "<=", 15, 16.0]]]}]
     kept += [{**kept[0], "name": "y"}]
-    (table,) = report.misses(kept, [FOUND])
+    _, table = report.misses(kept, [FOUND])
     header, _, *lines = table.splitlines()
     assert header.endswith("| missed | time goes to |")
     assert [line.split(" | ")[-1] for line in lines] == [
         "products 80 % at 90 % of the peak; softmax 18 % |",
         "not sampled |",
     ]
-    (table,) = report.misses([{**kept[0], "percent": [50, 70, 90]}], [read])
+    kept = [{**kept[0], "percent": [50, 70, 90]}]
+    _, table = report.misses(kept, [read])
     assert " | 70 % of the bandwidth; products 80 %; softmax 18 % |" in table
+    _, table = report.misses(kept, [FOUND])
+    assert " | products 80 % at 105 % of the peak; softmax 18 % |" in table
     store = {"title": "a Z", "rows": kept}
     assert "perf" not in pages.misses({"z": store}).partition("## A Z")[2]
     text = pages.misses({"z": {**store, "bounds": [FOUND]}})
