@@ -36,7 +36,7 @@ def parser():
     add("--output", default="benchmark-results", help="directory, %(default)s")
     add(
         "--models",
-        help="keep the models with random weights in this directory (6 GB), for later "
+        help="keep the models with random weights in this directory (8 GB), for later "
         "runs; by default they are written anew and removed",
     )
     add("--no-compile", action="store_true", help="leave torch.compile out: it is slow")

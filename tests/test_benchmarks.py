@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import importlib.util
+import itertools
 import json
 import os
 import re
@@ -635,7 +636,10 @@ def test_the_operations_of_gradients_are_those_of_each_product():
 
 TINY = {"num_hidden_layers": 2, "vocab_size": 50, "hidden_size": 32}
 TINY |= {"intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
+OF_EXPERTS = {"moe_intermediate_size": 32, "num_experts": 6, "head_dim": 8}
+OF_EXPERTS |= {"num_experts_per_tok": 2}
 LIKE = {"tiny llama": "Llama shape", "tiny qwen2": "Qwen2-0.5B"}
+LIKE |= {"tiny experts": "Qwen3-MoE shape"}
 
 
 @pytest.fixture
@@ -645,7 +649,8 @@ def tiny_models(tmp_path, monkeypatch):
     monkeypatch.setenv(folders.PLACE, str(tmp_path))
     folders.root.cache_clear()
     for name, other in LIKE.items():
-        config = {**folders.CONFIGS[other], **TINY}
+        of_kind = OF_EXPERTS if "experts" in name else {}
+        config = {**folders.CONFIGS[other], **TINY, **of_kind}
         monkeypatch.setitem(folders.CONFIGS, name, config)
     yield tmp_path
     folders.root.cache_clear()
@@ -785,8 +790,14 @@ def skip_without(system, monkeypatch):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("n_new", [0, 3])
-@pytest.mark.parametrize("name", LIKE)
-@pytest.mark.parametrize("system", model_rows.DECODERS)
+@pytest.mark.parametrize(
+    ("system", "name"),
+    [
+        (system, name)
+        for system, name in itertools.product(model_rows.DECODERS, LIKE)
+        if "experts" not in name or system == "llamacpp"
+    ],
+)
 def test_decoders_of_peers_give_the_same_scores(
     tiny_models, monkeypatch, system, name, n_new, dtype
 ):
@@ -841,6 +852,24 @@ def test_gguf_files_give_the_scores_of_their_numbers(
     each = {"Q8_0": 34, "Q4_0": 18, "Q4_1": 20}[dtype]
     layer = 2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 64
     assert matrices == (2 * layer + 32 * 50) // 32 * each + vectors
+
+
+@pytest.mark.parametrize("system", ["attnpy", "llamacpp"])
+def test_gguf_files_of_experts_give_the_scores_of_their_numbers(tiny_models, system):
+    pytest.importorskip("gguf")
+    if system == "llamacpp":
+        pytest.importorskip("llama_cpp")
+    case = decoders.Tokens("tiny experts", 7, 3, "Q8_0")
+    made = decoders.WAYS[system](case, case.arrays(), 1)
+    good, dropped = ways.right_ways(made, case, decoders.exact_scores(case))
+    assert good and dropped == {}
+    assert max(good.values()) < (1e-5 if system == "attnpy" else 5e-2)
+    vectors, router = (5 * 32 + 2 * 2 * 8) * 4, 2 * 6 * 32 * 4
+    layer = 2 * 32 * 32 + 2 * 32 * 16 + 2 * 3 * 32 * 32  # two experts of six
+    assert case.weight_bytes() == (2 * layer + 32 * 50) // 32 * 34 + vectors + router
+    layer = 2 * 32 * 32 + 2 * 32 * 16 + 6 * 32 + 2 * 3 * 32 * 32
+    pairs = 4 * 32 * 2 * (8 + 9 + 10)
+    assert case.flops() == 2 * 3 * (2 * layer + 32 * 50) + pairs
 
 
 @pytest.mark.parametrize(

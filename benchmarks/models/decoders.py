@@ -89,9 +89,7 @@ class Tokens:
     def flops(self):
         """The products of all tokens, those of the scores but once a call."""
         config = folders.CONFIGS[self.model]
-        shapes = folders.shapes(config).items()
-        of_layers = [x for name, x in shapes if "layers" in name and len(x) == 2]
-        matrices = int(np.prod(of_layers, axis=1).sum())
+        matrices = self.n_weights(lambda name, x: "layers" in name and len(x) == 2)
         tables = config["vocab_size"] * config["hidden_size"]
         ends = np.arange(self.capacity() - self.n_tokens(), self.capacity()) + 1
         pairs = 4 * config["hidden_size"] * config["num_hidden_layers"] * ends.sum()
@@ -105,13 +103,21 @@ class Tokens:
     def weight_bytes(self):
         config = folders.CONFIGS[self.model]
         if self.dtype in gguf_files.TYPES:
-            tied = config["tie_word_embeddings"]
-            return gguf_files.n_bytes(gguf_files.path(self.model, self.dtype), tied)
-        shapes = folders.shapes(config)
-        if not config["tie_word_embeddings"]:
-            del shapes["model.embed_tokens.weight"]
-        n_weights = sum(int(np.prod(shape)) for shape in shapes.values())
+            return gguf_files.n_bytes(self.model, self.dtype)
+        unread = "" if config["tie_word_embeddings"] else "model.embed_tokens.weight"
+        n_weights = self.n_weights(lambda name, _: name != unread)
         return n_weights * cases.dtype_of(self.dtype).itemsize
+
+    def n_weights(self, takes):
+        """What a token reads of the arrays that takes(name, shape) wants."""
+        config = folders.CONFIGS[self.model]
+        return round(
+            sum(
+                np.prod(shape) * folders.share_read(config, name)
+                for name, shape in folders.shapes(config).items()
+                if takes(name, shape)
+            )
+        )
 
     def memory(self):
         """Two arrays, of as many bytes as the weights but 1 GiB at most."""

@@ -67,6 +67,24 @@ CONFIGS = {
         "max_position_embeddings": 2048,
         "tie_word_embeddings": False,
     },
+    "Qwen3-MoE shape": {
+        **DECODER,
+        "model_type": "qwen3_moe",
+        "rope_theta": 1e6,
+        "hidden_size": 1024,
+        "intermediate_size": 2816,
+        "moe_intermediate_size": 512,
+        "num_experts": 32,
+        "num_experts_per_tok": 8,
+        "norm_topk_prob": True,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 4,
+        "head_dim": 64,
+        "num_hidden_layers": 8,
+        "vocab_size": 8000,
+        "max_position_embeddings": 2048,
+        "tie_word_embeddings": False,
+    },
     "SmolLM2-135M": {
         **DECODER,
         "rms_norm_eps": 1e-5,
@@ -150,7 +168,7 @@ def weights(config, dtype):
 
 
 def shapes(config):
-    """The shapes of a checkpoint of BERT, ViT, Llama or Qwen2, by name."""
+    """The shapes of a checkpoint of BERT, ViT, Llama, Qwen2 or Qwen3-MoE, by name."""
     return {"bert": bert, "vit": vit}.get(config["model_type"], llama)(config)
 
 
@@ -202,6 +220,31 @@ def vit(config):
     return found
 
 
+def network(name, e, inner):
+    return {
+        f"{name}.gate_proj.weight": (inner, e),
+        f"{name}.up_proj.weight": (inner, e),
+        f"{name}.down_proj.weight": (e, inner),
+    }
+
+
+def experts(config):
+    """A layer's, and the norms of heads that go with them."""
+    e, inner = config["hidden_size"], config["moe_intermediate_size"]
+    n_experts, head_dim = config["num_experts"], config["head_dim"]
+    found = {"mlp.gate.weight": (n_experts, e)}
+    for j in range(n_experts):
+        found |= network(f"mlp.experts.{j}", e, inner)
+    return found | {f"self_attn.{x}_norm.weight": (head_dim,) for x in "qk"}
+
+
+def share_read(config, name):
+    """The share of an array that a token reads: of experts those that it takes."""
+    if ".experts." not in name:
+        return 1
+    return config["num_experts_per_tok"] / config["num_experts"]
+
+
 def llama(config):
     e, inner = config["hidden_size"], config["intermediate_size"]
     kv = e // config["num_attention_heads"] * config["num_key_value_heads"]
@@ -212,10 +255,11 @@ def llama(config):
         "self_attn.v_proj.weight": (kv, e),
         "self_attn.o_proj.weight": (e, e),
         "post_attention_layernorm.weight": (e,),
-        "mlp.gate_proj.weight": (inner, e),
-        "mlp.up_proj.weight": (inner, e),
-        "mlp.down_proj.weight": (e, inner),
     }
+    if config["model_type"] == "qwen3_moe":
+        layer |= experts(config)
+    else:
+        layer |= network("mlp", e, inner)
     if config["model_type"] == "qwen2":
         for x, size in (("q", e), ("k", kv), ("v", kv)):
             layer[f"self_attn.{x}_proj.bias"] = (size,)

