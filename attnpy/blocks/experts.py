@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -325,23 +325,20 @@ class MixtureOfExperts:
 
         Parameters
         ----------
-        x, residual, num_threads
-            As in a call.
-        checkpoint : bool, optional
-            As in `attnpy.layers.MultiHeadAttention.vjp`.
+        x, residual, checkpoint, num_threads
+            As in `FeedForward.vjp`.
 
         Returns
         -------
         output : ndarray, shape (..., E)
-            With the same bits as a call.
         pullback : callable
-            As that of `FeedForward.vjp`. Experts that no token takes have gradients of
+            As those of `FeedForward.vjp`. Experts that no token takes have gradients of
             0.
 
         Raises
         ------
         TypeError, ValueError
-            As a call; if the parameters are packed, or not float32 or float64.
+            As there.
 
         Notes
         -----
@@ -367,18 +364,16 @@ class MixtureOfExperts:
     ) -> tuple[Array, Pullback]:
         probabilities = self._probabilities(x, num_threads)
         rows = x.reshape(len(probabilities), x.shape[-1])
-        total = np.zeros(rows.shape, probabilities.dtype)
         chosen, weights = self._chosen(probabilities)
-        runs: list[tuple[int, Which, Which, Array, Pullback]] = []
-        for expert, which, ranks in _groups(chosen, len(self.experts)):
-            found, pull = self.experts[expert].vjp(rows[which], num_threads=num_threads)
-            total[which] += found * weights[which, ranks, np.newaxis]
-            runs.append((expert, which, ranks, found, pull))
-        of_shared: Pullback | None = None
+        total = np.zeros(rows.shape, probabilities.dtype)
+        runs = self._run_experts(rows, chosen, num_threads)
+        for run in runs:
+            total[run.which] += run.found * run.of(weights)
+        common: _Common | None = None
         if self.shared is not None:
-            common, of_shared = self.shared.vjp(rows, num_threads=num_threads)
-            share = self._share(rows, num_threads)
-            total += common * share
+            found, pull = self.shared.vjp(rows, num_threads=num_threads)
+            common = _Common(found, self._share(rows, num_threads), pull)
+            total += found * common.share
         output = self._result(x, total, residual, mixed=False)
         checked = _vjp.of_output(output)
 
@@ -386,26 +381,11 @@ class MixtureOfExperts:
             grad = checked(grad_output).reshape(rows.shape)
             collected = _vjp.Collector(self)
             of_rows = np.zeros(rows.shape, total.dtype)
-            of_weights = np.zeros(weights.shape, total.dtype)
-            for expert, which, ranks, found, pull in runs:
-                own = grad[which]
-                of_weights[which, ranks] = np.einsum("te,te->t", own, found)
-                back = pull(own * weights[which, ranks, np.newaxis])
-                of_rows[which] += back.x
-                collected.add(back.parameters, f"experts.{expert}.")
-            if of_shared is not None:
-                back = of_shared(grad * share)
-                of_rows += back.x
-                collected.add(back.parameters, "shared.")
-                of_share = (grad * common).sum(axis=-1, keepdims=True)
-                of_scores = of_share * share * (1 - share)
-                assert self.shared_gate is not None
-                of_rows, of_gate, _ = linear_vjp(
-                    *(of_scores, rows, self.shared_gate, None),
-                    add_to=of_rows,
-                    num_threads=num_threads,
+            of_weights = _pull_experts(runs, grad, weights, of_rows, collected)
+            if common is not None:
+                of_rows = self._pull_shared(
+                    common, grad, rows, of_rows, collected, num_threads
                 )
-                collected.add({"shared_gate": of_gate})
             of_scores = self._scores_gradient(
                 probabilities, chosen, weights, of_weights
             )
@@ -421,6 +401,41 @@ class MixtureOfExperts:
             return LayerGradients(of_x, collected.parameters())
 
         return output, pullback
+
+    def _run_experts(
+        self, rows: Array, chosen: NDArray[np.int64], num_threads: int | None
+    ) -> list[_Run]:
+        """Run each expert that is chosen on its tokens."""
+        runs = []
+        for j, which, ranks in _groups(chosen, len(self.experts)):
+            found, pull = self.experts[j].vjp(rows[which], num_threads=num_threads)
+            runs.append(_Run(j, which, ranks, found, pull))
+        return runs
+
+    def _pull_shared(
+        self,
+        common: _Common,
+        grad: Array,
+        rows: Array,
+        of_rows: Array,
+        collected: _vjp.Collector,
+        num_threads: int | None,
+    ) -> Array:
+        """Collect the shared expert's gradients; add those of tokens to of_rows."""
+        found, share, pull = common
+        back = pull(grad * share)
+        of_rows += back.x
+        collected.add(back.parameters, "shared.")
+        of_share = (grad * found).sum(axis=-1, keepdims=True)
+        of_scores = of_share * share * (1 - share)
+        assert self.shared_gate is not None
+        of_rows, of_gate, _ = linear_vjp(
+            *(of_scores, rows, self.shared_gate, None),
+            add_to=of_rows,
+            num_threads=num_threads,
+        )
+        collected.add({"shared_gate": of_gate})
+        return of_rows
 
     def _scores_gradient(
         self, probabilities: Array, chosen: Array, weights: Array, of_weights: Array
@@ -448,6 +463,50 @@ def _sum(columns: Array) -> Array:
 
 
 Which = Any  # an index of arrays
+
+
+class _Run(NamedTuple):
+    """What an expert made of its tokens, and their ranks of it."""
+
+    expert: int
+    which: Which
+    ranks: Which
+    found: Array
+    pull: Pullback
+
+    def of(self, weights: Array) -> Array:
+        """Return the weights of its results, as a column."""
+        column: Array = weights[self.which, self.ranks, np.newaxis]
+        return column
+
+
+class _Common(NamedTuple):
+    """What the shared expert made of all tokens."""
+
+    found: Array
+    share: Array  # its weights, a column
+    pull: Pullback
+
+
+def _pull_experts(
+    runs: list[_Run],
+    grad: Array,
+    weights: Array,
+    of_rows: Array,
+    collected: _vjp.Collector,
+) -> Array:
+    """Collect the experts' gradients, and return those of their weights (T, k).
+
+    Those of the tokens are added to `of_rows`.
+    """
+    of_weights: Array = np.zeros(weights.shape, of_rows.dtype)
+    for run in runs:
+        own = grad[run.which]
+        of_weights[run.which, run.ranks] = np.einsum("te,te->t", own, run.found)
+        back = run.pull(own * run.of(weights))
+        of_rows[run.which] += back.x
+        collected.add(back.parameters, f"experts.{run.expert}.")
+    return of_weights
 
 
 def _groups(
