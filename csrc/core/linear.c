@@ -14,10 +14,10 @@ enum { N_TRIED = 3 };
 typedef struct {
     attn_linear_problem l;
     const attn_linear_kernel *kernel;
-    const attn_integer_kernel *integer; /* where W is quantised */
-    ptrdiff_t n_row_tasks, row_unit;    /* each but the last has whole units */
-    ptrdiff_t n_columns;                /* of a task */
-    ptrdiff_t n_column_tasks;           /* of the same rows */
+    const attn_tier *tier;
+    ptrdiff_t n_row_tasks, row_unit; /* each but the last has whole units */
+    ptrdiff_t n_columns;             /* of a task */
+    ptrdiff_t n_column_tasks;        /* of the same rows */
     ptrdiff_t n_tasks;
 } job;
 
@@ -56,7 +56,7 @@ run_task(const void *context, ptrdiff_t index, const attn_worker *worker)
                                  attn_part_of(j->l.n_out, j->n_columns, column_task)};
 
     if (j->l.quantized != NULL) {
-        j->integer->run(&j->l, &task, j->kernel, worker);
+        j->tier->integer->run(&j->l, &task, j->kernel, j->tier->integer_unit, worker);
     } else {
         j->kernel->run(&j->l, &task, worker);
     }
@@ -177,7 +177,7 @@ split(const attn_linear_problem *l, int n_threads, const attn_call *call, job *j
     assert(l->quantized == NULL || (l->packed && l->arithmetic == ATTN_F32));
     *j = (job){.l = *l,
                .kernel = &attn_kernel_for(call->tier, l->arithmetic, all_bf16)->linear,
-               .integer = call->tier->integer};
+               .tier = call->tier};
     j->l.many_rows = l->quantized == NULL && j->kernel->many_rows != NULL &&
                      attn_get_tuning(ATTN_TUNE_MANY_ROWS);
     if (rows_of(l) == 0 || l->n_out == 0) {
@@ -191,7 +191,7 @@ split(const attn_linear_problem *l, int n_threads, const attn_call *call, job *j
     }
     j->n_column_tasks = attn_divide_up(l->n_out, j->n_columns);
     j->n_tasks = j->n_row_tasks * j->n_column_tasks;
-    return l->quantized != NULL ? j->integer->workspace_size(&j->l)
+    return l->quantized != NULL ? call->tier->integer->workspace_size(&j->l)
                                 : j->kernel->workspace_size(&j->l);
 }
 

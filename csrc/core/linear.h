@@ -82,11 +82,15 @@ typedef struct {
                        float *sums, ptrdiff_t row, float *staged);
 } attn_linear_kernel;
 
-/* Products with quantised matrices. */
+/* Multiplies n rows on a matrix unit, if they are rounded to 8 bits. The kernel calls it, and alone
+ * knows what a product and the form of its codes are. */
+typedef void (*attn_integer_unit)(const void *product, ptrdiff_t n, int form);
+
+/* Products with quantised matrices, with a unit or NULL. */
 typedef struct {
     size_t (*workspace_size)(const attn_linear_problem *);
     void (*run)(const attn_linear_problem *, const attn_linear_task *,
-                const attn_linear_kernel *, const attn_worker *);
+                const attn_linear_kernel *, attn_integer_unit, const attn_worker *);
 } attn_integer_kernel;
 
 double attn_linear_work(const attn_linear_problem *); /* multiplications */

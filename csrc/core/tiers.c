@@ -15,9 +15,10 @@ extern const attn_integer_kernel attn_integer_kernel_scalar;
 extern const attn_integer_kernel attn_integer_kernel_avx2;
 extern const attn_integer_kernel attn_integer_kernel_avx512;
 extern const attn_integer_kernel attn_integer_kernel_avx512_vnni;
-extern const attn_integer_kernel attn_integer_kernel_amx;
 extern const attn_integer_kernel attn_integer_kernel_neon;
 extern const attn_integer_kernel attn_integer_kernel_neon_dotprod;
+
+extern void attn_integer_unit_amx(const void *product, ptrdiff_t n, int form);
 
 extern const attn_byte_kernel attn_byte_kernel_scalar, attn_byte_kernel_avx2;
 extern const attn_byte_kernel attn_byte_kernel_avx512_vnni, attn_byte_kernel_neon;
@@ -26,29 +27,29 @@ extern const attn_byte_kernel attn_byte_kernel_avx512_vnni, attn_byte_kernel_neo
 static const attn_tier tiers[] = {
 #if defined(__x86_64__) && defined(__linux__)
     {"amx_bf16", attn_cpu_has_amx_bf16, &attn_kernel_avx512_f32,
-     &attn_kernel_avx512_f64, &attn_kernel_amx_bf16, &attn_integer_kernel_amx,
-     &attn_byte_kernel_avx512_vnni},
+     &attn_kernel_avx512_f64, &attn_kernel_amx_bf16, &attn_integer_kernel_avx512_vnni,
+     attn_integer_unit_amx, &attn_byte_kernel_avx512_vnni},
 #endif
 #if defined(__x86_64__)
     {"avx512_bf16", attn_cpu_has_avx512_bf16, &attn_kernel_avx512_f32,
      &attn_kernel_avx512_f64, &attn_kernel_avx512_bf16,
-     &attn_integer_kernel_avx512_vnni, &attn_byte_kernel_avx512_vnni},
+     &attn_integer_kernel_avx512_vnni, NULL, &attn_byte_kernel_avx512_vnni},
     {"avx512_vnni", attn_cpu_has_avx512_vnni, &attn_kernel_avx512_f32,
-     &attn_kernel_avx512_f64, NULL, &attn_integer_kernel_avx512_vnni,
+     &attn_kernel_avx512_f64, NULL, &attn_integer_kernel_avx512_vnni, NULL,
      &attn_byte_kernel_avx512_vnni},
     {"avx512", attn_cpu_has_avx512, &attn_kernel_avx512_f32, &attn_kernel_avx512_f64,
-     NULL, &attn_integer_kernel_avx512, &attn_byte_kernel_avx2},
+     NULL, &attn_integer_kernel_avx512, NULL, &attn_byte_kernel_avx2},
     {"avx2", attn_cpu_has_avx2, &attn_kernel_avx2_f32, &attn_kernel_avx2_f64, NULL,
-     &attn_integer_kernel_avx2, &attn_byte_kernel_avx2},
+     &attn_integer_kernel_avx2, NULL, &attn_byte_kernel_avx2},
 #elif defined(__aarch64__)
     {"neon_dotprod", attn_cpu_has_neon_dotprod, &attn_kernel_neon_f32,
-     &attn_kernel_neon_f64, NULL, &attn_integer_kernel_neon_dotprod,
+     &attn_kernel_neon_f64, NULL, &attn_integer_kernel_neon_dotprod, NULL,
      &attn_byte_kernel_neon},
     {"neon", attn_cpu_has_baseline, &attn_kernel_neon_f32, &attn_kernel_neon_f64, NULL,
-     &attn_integer_kernel_neon, &attn_byte_kernel_neon},
+     &attn_integer_kernel_neon, NULL, &attn_byte_kernel_neon},
 #endif
     {"scalar", attn_cpu_has_baseline, &attn_kernel_scalar_f32, &attn_kernel_scalar_f64,
-     NULL, &attn_integer_kernel_scalar, &attn_byte_kernel_scalar},
+     NULL, &attn_integer_kernel_scalar, NULL, &attn_byte_kernel_scalar},
 };
 
 const attn_tier *

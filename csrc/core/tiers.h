@@ -28,6 +28,7 @@ typedef struct attn_tier {
     const attn_kernel *f64;
     const attn_kernel *bf16; /* or NULL; see attn_kernel_for */
     const attn_integer_kernel *integer;
+    attn_integer_unit integer_unit; /* or NULL */
     const attn_byte_kernel *bytes;
 } attn_tier;
 

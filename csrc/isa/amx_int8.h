@@ -1,4 +1,4 @@
-/* Products of integers with AMX-INT8: tiles and vocabularies. */
+/* Products of integers with AMX-INT8: its vocabularies. */
 #ifndef ATTN_ISA_AMX_INT8_H
 #define ATTN_ISA_AMX_INT8_H
 
@@ -14,13 +14,7 @@
     "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,amx-tile,amx-int8")
 #endif
 
-#define INTEGER_KERNEL attn_integer_kernel_amx
-#define INT8_ROWS 4
-#define INT8_REALS 3
-#define INT8_ONE 3
-#define FLOAT_ROWS 2
-#define FLOAT_REALS 3
-#define FLOAT_ONE 3
+#define INTEGER_UNIT attn_integer_unit_amx
 #include "vec/avx512_f32.h"
 
 #include "vec/amx_int8.h"

@@ -1,14 +1,10 @@
-/* The vocabulary of integer products with AMX-INT8: that of AVX512-VNNI for few rows, and a
- * matrix unit for many, whose tiles have 16 rows of 64 bytes. The unit multiplies signed bytes
- * by signed ones, so that codes wait for it as they are. Source: Intel 64 and IA-32
- * Architectures Software Developer's Manual, volume 1, chapter 18, and volume 2, TDPBSSD. */
+/* The vocabulary of integer products with AMX-INT8: that of AVX512-VNNI, and a matrix unit,
+ * whose tiles have 16 rows of 64 bytes. The unit multiplies signed bytes by signed ones, so that
+ * codes wait for it as they are. Source: Intel 64 and IA-32 Architectures Software Developer's
+ * Manual, volume 1, chapter 18, and volume 2, TDPBSSD. */
 #include "vec/avx512_vnni_int8.h"
 
-#define INTEGER_UNIT 1
-
 enum {
-    UNIT_ROWS = 16,                 /* of a tile */
-    UNIT_STEP = 64,                 /* terms that one instruction adds up, at most */
     UNIT_SUMS = 3 * 16,             /* columns of sums: three tiles side by side */
     UNIT_SUMS_ROW = UNIT_SUMS * 4,  /* bytes from row to row of the sums in memory, */
     UNIT_CODES_ROW = UNIT_SUMS_ROW, /* and of quads of codes */

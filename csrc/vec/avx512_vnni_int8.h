@@ -14,6 +14,10 @@ typedef __m512i v_four;
 
 enum { OFFSET = 128 };
 
+/* Rows of x, and terms, that AMX-INT8 multiplies at a time, at most. */
+enum { UNIT_ROWS = 16, UNIT_STEP = 64 };
+#define HAS_INTEGER_UNIT 1
+
 static inline v_dots v_begin_dots(int32_t begin) { return _mm512_set1_epi32(begin); }
 
 static inline v_quads v_quads_of(v_codes codes, const bool wide)

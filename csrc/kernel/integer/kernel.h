@@ -6,9 +6,6 @@
 
 #include "kernel/integer/dots.h"
 #include "kernel/integer/rows.h"
-#if defined(INTEGER_UNIT)
-#include "kernel/integer/unit.h"
-#endif
 
 static size_t
 integer_workspace_size(const attn_linear_problem *l)
@@ -19,19 +16,16 @@ integer_workspace_size(const attn_linear_problem *l)
 
 /* Products of n rows: of many that are rounded to 8 bits on a matrix unit, if there is one. */
 static void
-add_products(const integer_product *m, ptrdiff_t n, code_form form, bool rounds_rows)
+add_products(const integer_work *w, const integer_product *m, ptrdiff_t n,
+             code_form form)
 {
-    if (!rounds_rows) {
+    if (!w->q->rounds_rows) {
         add_floats(m, n, form);
-        return;
+    } else if (HAS_UNIT && w->unit != NULL && n >= SHARED_FROM) {
+        w->unit(m, n, form);
+    } else {
+        add_integers(m, n, form);
     }
-#if defined(INTEGER_UNIT)
-    if (n >= SHARED_FROM) {
-        add_integers_on_unit(m, n, form);
-        return;
-    }
-#endif
-    add_integers(m, n, form);
 }
 
 /* A panel's scales or minimums from a group on. */
@@ -104,7 +98,7 @@ add_chunk(integer_work *w, ptrdiff_t panel, ptrdiff_t part, ptrdiff_t n_parts,
         m.ready = (void *)m.codes;
         form = READY;
     }
-    add_products(&m, n, form, q->rounds_rows);
+    add_products(w, &m, n, form);
 }
 
 /* How many parts are multiplied at a time. A row alone reads a panel only once, so that none of it
@@ -159,13 +153,15 @@ run_loaded(integer_work *w, const attn_linear_task *task,
 
 static void
 run_integers(const attn_linear_problem *l, const attn_linear_task *task,
-             const attn_linear_kernel *floats, const attn_worker *worker)
+             const attn_linear_kernel *floats, attn_integer_unit unit,
+             const attn_worker *worker)
 {
     integer_work *w = worker->workspace;
     attn_linear_task part = *task;
     ptrdiff_t end = task->first_row + task->n_rows;
 
     lay_out_integers(l, worker->workspace, w);
+    w->unit = unit;
     for (; part.first_row < end; part.first_row += part.n_rows) {
         part.n_rows = end - part.first_row;
         if (part.n_rows > w->most_rows) {

@@ -1,5 +1,6 @@
-/* Products of many rounded rows on a matrix unit. A tile's sums of a part go through memory,
- * where they become floats and are added to the output. */
+/* Products of many rounded rows on a matrix unit, for the kernel that rounds them. A tile's sums of
+ * a part go through memory, where they become floats and are added to the output. An isa/ file
+ * chooses the vocabularies, then includes this. */
 #ifndef ATTN_KERNEL_INTEGER_UNIT_H
 #define ATTN_KERNEL_INTEGER_UNIT_H
 
@@ -75,13 +76,16 @@ add_unit_rows(const integer_product *m, ptrdiff_t r, ptrdiff_t n, int step,
     }
 }
 
-/* All of n rows. Codes are ready as they lie, or become so first. */
-static NOINLINE void
-add_integers_on_unit(const integer_product *m, ptrdiff_t n, code_form form)
+void INTEGER_UNIT(const void *product, ptrdiff_t n, int form);
+
+/* All of n rows. Codes become ready first. */
+void
+INTEGER_UNIT(const void *product, ptrdiff_t n, int form)
 {
+    const integer_product *m = product;
     int step = unit_step(m->part);
 
-    switch (form) {
+    switch ((code_form)form) {
     case CODES_8: make_codes_ready(m, CODES_8); break;
     case CODES_6: make_codes_ready(m, CODES_6); break;
     case CODES_5: make_codes_ready(m, CODES_5); break;

@@ -2,7 +2,7 @@
 #ifndef ATTN_KERNEL_INTEGER_WEIGHTS_H
 #define ATTN_KERNEL_INTEGER_WEIGHTS_H
 
-#include "kernel/integer/task.h"
+#include "kernel/integer/sizes.h"
 
 enum {
     VECTOR_CODES = LANES * ATTN_QUAD,   /* of LANES columns' quads */

@@ -1,38 +1,38 @@
-/* The kernel for products of integers with AMX-INT8, whose tiles are in plain C: it runs on
- * each CPU with AVX512-VNNI. */
+/* Products of integers with AMX-INT8, whose tiles are in plain C: they run on each CPU with
+ * AVX512-VNNI. */
 #include "support/tiles.h"
-
-#include "core/cpu.h"
 
 #if defined(__x86_64__) && defined(__linux__)
 #include "isa/avx512_vnni.h"
 
 #include "support/tiles_in_c.h"
 
-#define INTEGER_KERNEL attn_integer_kernel_of_tiles
-#define INT8_ROWS 4
-#define INT8_REALS 3
-#define INT8_ONE 3
-#define FLOAT_ROWS 2
-#define FLOAT_REALS 3
-#define FLOAT_ONE 3
+#define INTEGER_UNIT integer_unit_of_tiles
 #include "vec/avx512_f32.h"
 
 #include "vec/amx_int8.h"
 
-#include "kernel/integer/kernel.h"
+#include "kernel/integer/unit.h"
 
 #include "isa/end.h"
 
-const attn_integer_kernel *
-integer_kernel_of_tiles(void)
+const attn_tier *
+tier_with_tiles(attn_tier *tier)
 {
-    return attn_cpu_has_avx512_vnni() ? &attn_integer_kernel_of_tiles : NULL;
+    const attn_tier *vnni = attn_tier_named("avx512_vnni");
+
+    if (vnni == NULL) {
+        return NULL;
+    }
+    *tier = *vnni;
+    tier->integer_unit = integer_unit_of_tiles;
+    return tier;
 }
 #else
-const attn_integer_kernel *
-integer_kernel_of_tiles(void)
+const attn_tier *
+tier_with_tiles(attn_tier *tier)
 {
+    (void)tier;
     return NULL;
 }
 #endif

@@ -40,7 +40,8 @@ is_repeated(const corpus *c, const attn_tier *tier)
     int i = 0;
 
     while (attn_tier_at(i)->f32 != tier->f32 ||
-           (c->integers && attn_tier_at(i)->integer != tier->integer)) {
+           (c->integers && (attn_tier_at(i)->integer != tier->integer ||
+                            attn_tier_at(i)->integer_unit != tier->integer_unit))) {
         i++;
     }
     return attn_tier_at(i) != tier;

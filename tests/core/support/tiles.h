@@ -1,10 +1,11 @@
-/* Kernels for a matrix unit, whose tiles are in plain C. */
+/* A matrix unit whose tiles are in plain C. */
 #ifndef SUPPORT_TILES_H
 #define SUPPORT_TILES_H
 
-#include "core/linear.h"
+#include "core/tiers.h"
 
-/* Products of integers; NULL where the CPU lacks what they take besides tiles. */
-const attn_integer_kernel *integer_kernel_of_tiles(void);
+/* Makes the tier that has AVX512-VNNI, and the tiles for products of integers; NULL where the CPU
+ * lacks the former. */
+const attn_tier *tier_with_tiles(attn_tier *);
 
 #endif

@@ -1,0 +1,45 @@
+/* Sizes, and forms of codes, of all products with quantised matrices. */
+#ifndef ATTN_KERNEL_INTEGER_SIZES_H
+#define ATTN_KERNEL_INTEGER_SIZES_H
+
+#include "core/linear.h"
+
+#define INLINE inline __attribute__((always_inline))
+#define NOINLINE __attribute__((noinline))
+
+enum {
+    PANEL = ATTN_PANEL_COLUMNS,
+    PANEL_REALS = PANEL / LANES,      /* vectors of a panel's columns */
+    QUAD_ROW = PANEL * ATTN_QUAD,     /* bytes of a panel's quads of the same rows */
+    OUTPUT_COLUMNS = 8 * PANEL,       /* that are stored at a time */
+    OUTPUT_ROW = OUTPUT_COLUMNS + 16, /* not a multiple of 4 KB's divisors */
+    MOST_ROWS = ATTN_TASK_ROWS * 2,   /* that are loaded at a time; fewer where they */
+    MOST_BYTES = 5 << 17,             /* would be larger, but at least LEAST_ROWS */
+    LEAST_ROWS = 8,
+    SHARED_FROM = 4,        /* rows; so many share a panel that is made ready once */
+    CHUNK_BYTES = 24 << 10, /* of a panel, ready: it stays in the first-level cache */
+    NUMBERS = 16            /* of a row, that are rounded at a time */
+};
+
+_Static_assert(PANEL % LANES == 0 && NUMBERS % LANES == 0, "whole vectors");
+
+/* What a matrix unit reads beyond what is there: rows of W and numbers of x, which are not 0 where
+ * the others are, and rows of x up to a multiple of UNIT_ROWS. */
+#if defined(HAS_INTEGER_UNIT)
+enum { HAS_UNIT = true, BEYOND = UNIT_STEP, WHOLE_ROWS = UNIT_ROWS };
+#else
+enum { HAS_UNIT = false, BEYOND = 0, WHOLE_ROWS = 1 };
+#endif
+
+enum { ARE_BYTES = sizeof(code) == 1 }; /* codes that are ready */
+
+/* Terms that a number of x has where it is not rounded to 8 bits, each in a line of its own. The
+ * first is its upper part, the others the digits of its lower one, of which there are two if terms
+ * are bytes. */
+enum { DIGITS = sizeof(term) == 1 ? 3 : 2 };
+
+/* How codes are read: packed, so many bits each; or ready for products, each a `code` of the
+ * vocabulary, (rows of W, PANEL). */
+typedef enum { CODES_8, CODES_6, CODES_5, CODES_4, READY } code_form;
+
+#endif
