@@ -1,15 +1,20 @@
-"""Tables of many columns are marked, so that they look as site.css says."""
+"""Tables are marked by what they hold, so that they look as site.css says."""
 
 from docutils import nodes
 
-MANY = 6
+MANY = 6  # columns, of which each row is a line
+SEVERAL, LONG = 4, 40  # columns of sentences, which a narrow screen would squeeze
 
 
 def mark(app, doctree):
-    """Give a class to tables of many columns."""
+    """Give a class to tables of many columns, and to those of several long ones."""
     for table in doctree.findall(nodes.table):
-        if len(list(table.findall(nodes.colspec))) >= MANY:
+        n_columns = len(list(table.findall(nodes.colspec)))
+        longest = max(len(cell.astext()) for cell in table.findall(nodes.entry))
+        if n_columns >= MANY:
             table["classes"].append("wide")
+        elif n_columns >= SEVERAL and longest > LONG:
+            table["classes"].append("long")
 
 
 def setup(app):
