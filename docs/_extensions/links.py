@@ -53,7 +53,7 @@ class Links(SphinxPostTransform):
         """Return which object a piece of code names, or None."""
         if name in objects:
             return name
-        if name.startswith("attnpy.") or re.match("[A-Z]+[a-z]", name):
+        if name.startswith("attnpy.") or re.match("[A-Z][A-Z0-9]*[a-z]", name):
             *_, owner, end = f".{name}".split(".")
             member = f"{alone.get(owner)}.{end}"  # of a class
             return alone.get(end, member if member in objects else None)
