@@ -173,6 +173,7 @@ def _run(
     wanted: frozenset[str],
 ) -> tuple[Array, Pullback]:
     n_heads, num_threads = sides[0].n_heads, options.get("num_threads")
+    learned = () if getattr(layer, "sinks", None) is None else ("sinks",)
     parts = _all_heads(sources, sides, num_threads)
     query, key, value = (part.heads for part in parts)
     batch = np.broadcast_shapes(*(part.heads.shape[:-3] for part in parts))
@@ -198,20 +199,22 @@ def _run(
             value,
             output=attended,
             lse=lse,
-            wanted=("query", "key", "value", *wanted),
+            wanted=("query", "key", "value", *wanted, *learned),
             **options,
         )
         of_sources: dict[int, Array] = {}
         for part, gradient in zip(parts, found[:3], strict=True):
             assert gradient is not None  # it is wanted
             parameters |= part.back(gradient, of_sources)
+        if learned:
+            parameters["sinks"] = found.sinks
         return LayerGradients(
             of_sources[id(sources.tokens)],
             _vjp.of_parameters(layer, parameters),
             of_sources.get(id(sources.context)),
             of_sources.get(id(sources.value)),
             found.bias,
-            found.sinks,
+            None if learned else found.sinks,
         )
 
     return output, pullback

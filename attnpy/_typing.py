@@ -16,7 +16,9 @@ SeqOffsets = ArrayLike | tuple[ArrayLike | None, ArrayLike | None]
 PlainActivation = Literal[
     "relu", "gelu", "gelu_tanh", "silu", "quick_gelu", "relu2", "tanh"
 ]
-Activation = PlainActivation | Literal["swiglu", "geglu", "geglu_tanh", "reglu"]
+Activation = (
+    PlainActivation | Literal["swiglu", "geglu", "geglu_tanh", "reglu", "swiglu_oai"]
+)
 PoolerActivation = PlainActivation
 TokenPooling = Literal["cls", "mean"]
 Precision = Literal["promoted", "narrow", "wide"]

@@ -12,6 +12,7 @@ from support.errors import refused
 from support.formulas import (
     ACTIVATIONS,
     GATED,
+    clamped,
     layer_norm,
     linear,
     multi_head_attention,
@@ -60,7 +61,9 @@ def plain_attention(mha, x, context=None, allowed=True):
 
 def plain_feed_forward(network, x):
     hidden = linear(x, network.W_1, network.b_1)
-    if network.activation in GATED:
+    if network.activation == "swiglu_oai":
+        hidden = clamped(linear(x, network.W_gate, network.b_gate), hidden)
+    elif network.activation in GATED:
         gate = linear(x, network.W_gate, network.b_gate)
         hidden = hidden * GATED[network.activation](gate)
     else:
@@ -219,7 +222,7 @@ def test_norms_of_each_row_do_not_depend_on_the_others(kind, dim, dtype):
 
 @pytest.mark.quick
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("activation", [*ACTIVATIONS, *GATED])
+@pytest.mark.parametrize("activation", [*ACTIVATIONS, *GATED, "swiglu_oai"])
 def test_feed_forward_is_the_formula(activation, bias, dtype):
     network = make(FeedForward, 6, 24, activation=activation, bias=bias, dtype=dtype)
     x = normal(2, 5, 6, dtype=dtype)
@@ -229,7 +232,8 @@ def test_feed_forward_is_the_formula(activation, bias, dtype):
     wide.load_state_dict(network.state_dict())
     expected = plain_feed_forward(wide, x.astype(float))
     assert_near(result, expected, 20 * ROUNDING[dtype.name])
-    assert ("W_gate" in network.parameters()) == (activation in GATED)
+    has_gate = activation in [*GATED, "swiglu_oai"]
+    assert ("W_gate" in network.parameters()) == has_gate
 
 
 @pytest.mark.quick

@@ -165,6 +165,7 @@ HEADS = {
     "olmo2": ("score.weight",),
     "phi": ("score.weight", "classifier.weight", "classifier.bias"),
     "mixtral": ("score.weight",),
+    "gpt_oss": ("score.weight",),
     "qwen_moe": ("score.weight", "qa_outputs.bias"),
     "gpt_neox": ("score.weight", "qa_outputs.weight", "qa_outputs.bias"),
 }

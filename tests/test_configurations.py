@@ -263,6 +263,7 @@ OTHER_VALUES_OF = {
         "no_rope_layers": [0, 1, 1],
         "use_sliding_window": True,
     },
+    "gpt_oss": {"layer_types": [FULL] * 3, "attention_bias": False},
     "gemma2": {"layer_types": [FULL] * 3},
     "gemma3_text": {"layer_types": [FULL] * 3, **WINDOWED_ROPE},
     "olmo3": {"layer_types": [FULL] * 4, **WINDOWED_ROPE},
@@ -310,7 +311,7 @@ def base_for(kind, name):
             base |= {**windows, "use_sliding_window": True}
     if name == "use_sliding_window":
         base |= {**windows, **({name: False} if kind == "smollm3" else used)}
-    if name == "is_causal" and kind in ("mistral", "mixtral"):
+    if name == "is_causal" and kind in ("mistral", "mixtral", "gpt_oss"):
         base["sliding_window"] = None
     if name in ("rope_theta", "is_causal") and kind == "olmo3":
         base["layer_types"] = [FULL] * 4  # which windows do not go with

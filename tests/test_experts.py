@@ -24,13 +24,14 @@ RNG = np.random.default_rng(7)
 X = RNG.standard_normal((3, 11, E), dtype=np.float32)
 IDS = RNG.integers(0, 30, 12)
 MIXTURES = list(families.EXPERTS_NAMES)
+RUN = [*MIXTURES, "gpt_oss"]
 
 
 def layer(seed=0, k=K, **options):
     rng = np.random.default_rng(seed)
     made = MixtureOfExperts(E, F, N, k, rng=rng, **options)
     for name, array in made.parameters().items():
-        if ".b_" in name:
+        if ".b_" in name or name == "router_bias":
             array[...] = rng.standard_normal(array.shape)
     return made
 
@@ -52,7 +53,7 @@ def by_hand(mixture, x):
         hidden = hidden * (x @ w[f"{name}.W_1"] + bias["1"])
         return hidden @ w[f"{name}.W_2"] + bias["2"]
 
-    p = np.exp(x @ w["router"])
+    p = np.exp(x @ w["router"] + w.get("router_bias", 0))
     p /= p.sum()
     best = sorted(range(N), key=lambda j: (-p[j], j))[: mixture.num_experts_per_token]
     whole = sum(p[best]) if mixture.renormalize else 1
@@ -71,6 +72,7 @@ def by_hand(mixture, x):
         {"renormalize": False},
         {"shared_dim": 8, "k": 3},
         {"k": 1, "bias": False},
+        {"router_bias": True},
         {"k": N, "renormalize": False, "shared_dim": 50},
     ],
 )
@@ -149,7 +151,13 @@ def test_tokens_without_a_meaning_spoil_no_other_token():
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"renormalize": False, "bias": False}, {"shared_dim": 5, "k": 3}, {"k": 1}],
+    [
+        {"router_bias": True},
+        {"renormalize": False, "bias": False},
+        {"shared_dim": 5, "k": 3},
+        {"k": 1},
+        {"activation": "swiglu_oai"},
+    ],
 )
 def test_mixtures_have_the_gradients_of_difference_quotients(options):
     mixture = layer(dtype=np.float64, **options)
@@ -174,7 +182,7 @@ def test_experts_without_tokens_have_gradients_of_0():
         packed.vjp(X)
 
 
-@pytest.mark.parametrize("kind", MIXTURES)
+@pytest.mark.parametrize("kind", RUN)
 def test_models_have_gradients_and_train(kind):
     """A step against the gradient lessens the loss by its square."""
     mixture = model(kind, np.float64)
@@ -215,7 +223,7 @@ def test_the_router_stays_as_it_is_where_matrices_are_packed_or_quantised():
         assert_same_bits(other(X), small(X))
 
 
-@pytest.mark.parametrize("kind", MIXTURES)
+@pytest.mark.parametrize("kind", RUN)
 @pytest.mark.parametrize("weights", [None, "int8", "int4"])
 def test_tokens_one_by_one_have_the_bits_of_a_prompt(tmp_path, kind, weights):
     pytest.importorskip("safetensors")
@@ -447,6 +455,8 @@ def test_layers_of_a_model_may_be_without_experts():
         (ValueError, "shared_dim", {"shared_dim": 3}),
         (ValueError, "shared_dim", {**SIZES, "shared_dim": 0}),
         (ValueError, "renormalize", {"renormalize": False}),
+        (ValueError, "router_bias", {"router_bias": True}),
+        (TypeError, "router_bias", {**SIZES, "router_bias": 1}),
         (TypeError, "renormalize", {**SIZES, "renormalize": 1}),
         (ValueError, "dense_layers", {"dense_layers": [0]}),
         (ValueError, "dense_layers", {**SIZES, "dense_layers": [2]}),
@@ -483,6 +493,7 @@ def test_attributes_that_do_not_fit_together_are_refused():
         (TypeError, "num_experts_per_token", 1.5),
         (ValueError, "router", np.zeros((E, N - 1), np.float32)),
         (ValueError, "router", np.zeros(E, np.float32)),
+        (ValueError, "router_bias", np.zeros(N + 1, np.float32)),
         (ValueError, "shared_gate", None),
     ):
         mixture = layer(shared_dim=8)

@@ -98,6 +98,10 @@ DECODERS = [
         "qwen3_moe",
         {"decoder_sparse_step": 2, "num_hidden_layers": 3, "mlp_only_layers": [9]},
     ),
+    ("gpt_oss", {"num_experts_per_tok": 4, "attention_bias": False}),
+    ("gpt_oss", {"tie_word_embeddings": True, "sliding_window": 5}),
+    ("gpt_oss", {"layer_types": [FULL, SLIDING, SLIDING], "head_dim": 4}),
+    ("gpt_oss", {"rope_scaling": None, "rope_theta": None, "head_dim": 64}),
     ("gemma2", {"attn_logit_softcapping": None, "final_logit_softcapping": None}),
     ("gemma2", {"layer_types": [FULL, SLIDING, SLIDING], "attention_bias": True}),
     ("gemma2", {"tie_word_embeddings": False, "hidden_activation": "gelu"}),
@@ -140,7 +144,7 @@ def theirs(config, **options):
             setattr(made, name, None)
     torch.manual_seed(0)
     how = {"attn_implementation": "eager", "dtype": torch.float64}
-    if kind in families.EXPERTS_NAMES:  # their faster one has no float64
+    if "num_experts_per_tok" in config:  # their faster one has no float64
         how["experts_implementation"] = "eager"
     return randomized(transformers.AutoModelForCausalLM.from_config(made, **how))
 

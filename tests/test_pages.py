@@ -8,7 +8,15 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from support import encoder_decoders, minilm, pages, sentences, smollm2, torch_files
+from support import (
+    encoder_decoders,
+    families,
+    minilm,
+    pages,
+    sentences,
+    smollm2,
+    torch_files,
+)
 
 ROOT = pages.DOCS.parent
 RUN = [
@@ -66,6 +74,7 @@ def write_models(folder):
     for place in (writer, translator, encoder, tagger, judge, words):
         place.mkdir()
     sentences.write(writer, "llama")
+    write_gpt_oss(folder / "gpt-oss-20b")
     config = encoder_decoders.ENCODER_DECODERS["t5"]
     sentences.put(translator / "config.json", config)
     tensors = encoder_decoders.tensors(config)
@@ -79,6 +88,14 @@ def write_models(folder):
         assert f'"{sentences.MASK}"' in text
         text = text.replace(f'"{sentences.MASK}"', '"[MASK]"')
         (words / name).write_text(text, "utf-8")
+
+
+def write_gpt_oss(folder):
+    from safetensors.numpy import save_file
+
+    folder.mkdir()
+    sentences.put(folder / "config.json", families.GPT_OSS)
+    save_file(families.tensors(families.GPT_OSS), folder / "model.safetensors")
 
 
 @pytest.mark.quick

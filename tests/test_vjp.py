@@ -159,7 +159,7 @@ def test_norms_have_the_gradients_of_difference_quotients(kind):
 
 
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu", "quick_gelu", "relu2", "tanh")
-GATED = ("swiglu", "geglu", "geglu_tanh", "reglu")
+GATED = ("swiglu", "geglu", "geglu_tanh", "reglu", "swiglu_oai")
 
 
 @pytest.mark.quick

@@ -24,6 +24,7 @@ from attnpy._families.electra import ELECTRA
 from attnpy._families.gemma import GEMMA, GEMMA2, GEMMA3
 from attnpy._families.gpt2 import GPT2
 from attnpy._families.gpt_neox import GPT_NEOX
+from attnpy._families.gpt_oss import GPT_OSS
 from attnpy._families.granite import GRANITE
 from attnpy._families.gte import GTE, GTE_NEW
 from attnpy._families.llama import LLAMA
@@ -52,7 +53,7 @@ FAMILIES: dict[str, Declaration] = {
         *(VIT, DEIT, CLIP, CLIP_VISION, CLIP_TEXT, SIGLIP, SIGLIP_VISION, SIGLIP_TEXT),
         *(GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, PHI3, GEMMA, GEMMA2, GEMMA3, SMOLLM3),
         *(GRANITE, PHI, GPT_NEOX, OLMO2, OLMO3),
-        *(MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE),
+        *(MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE, GPT_OSS),
         *(T5, MT5, BART, MBART, MARIAN, PEGASUS, M2M100),
     )
 }

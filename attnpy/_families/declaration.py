@@ -68,6 +68,9 @@ class Family(NamedTuple):
     stacked : tuple of str
         Endings of names of arrays (N, ...) that are N arrays here: the name of each is
         that of all with a dot and its number after it.
+    interleaved : tuple of str
+        Those of arrays of `stacked` with several parameters whose columns alternate:
+        the first one of each, then the second.
     """
 
     names: Mapping[str, tuple[str, ...]]
@@ -89,6 +92,7 @@ class Family(NamedTuple):
     axes: Mapping[str, int] = MappingProxyType({})
     by_head: tuple[str, ...] = ()
     stacked: tuple[str, ...] = ()
+    interleaved: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """Return the number of names, and the other fields that are set."""

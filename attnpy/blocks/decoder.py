@@ -611,6 +611,9 @@ class DecoderLayer:
             if found is None and norm is not None:
                 return None
             taken.append(found)
+        arguments = network_arguments(network)
+        if arguments is None:
+            return None
         if parallel:
             _stack.check_parallel(self)
         if scale is not None:
@@ -618,11 +621,10 @@ class DecoderLayer:
         options, own = self._with_own(options)
         place, _ = shared.place(mha, x, cache, options, own)
         attention = step_arguments(mha, None, None, place, mixed)
-        arguments = groups.DecoderLayer(
-            attention, network_arguments(network), bool(norm_first), bool(parallel),
-            scale, *taken
-        )  # fmt: skip
-        return arguments, place
+        told = groups.DecoderLayer(
+            attention, arguments, bool(norm_first), bool(parallel), scale, *taken
+        )
+        return told, place
 
     def _check_context(
         self,

@@ -45,7 +45,9 @@ class MixtureOfExperts:
     activation : str, optional
         As in `FeedForward`.
     bias : bool, optional
-        Add biases to the experts' networks; the router has none.
+        Add biases to the experts' networks.
+    router_bias : bool, optional
+        Add a bias to the experts' scores.
     dtype, rng
         As in `FeedForward`.
 
@@ -54,6 +56,8 @@ class MixtureOfExperts:
     router : ndarray, shape (E, N)
         Its products with tokens are the experts' scores. `pack` and `quantize` leave it
         as it is.
+    router_bias : ndarray, shape (N,), or None
+        Added to the scores; 0 at first.
     experts : list of FeedForward
         The `N` networks.
     shared : FeedForward or None
@@ -72,12 +76,13 @@ class MixtureOfExperts:
 
     Notes
     -----
-    With the router :math:`R` and the networks :math:`f_j` a token :math:`x` becomes
+    With the router :math:`R`, its bias :math:`b` and the networks :math:`f_j` a token
+    :math:`x` becomes
 
     .. math::
 
         \sum_{j \in T} w_j f_j(x), \quad w_j = \frac{p_j}{\sum_{i \in T} p_i}, \quad
-        p = \operatorname{softmax}(x R)
+        p = \operatorname{softmax}(x R + b)
 
     where :math:`T` are the experts with the largest :math:`p_j`, of equal ones those
     with the lowest numbers; without `renormalize` :math:`w_j = p_j`. This is from
@@ -108,6 +113,7 @@ class MixtureOfExperts:
     """
 
     router: Array
+    router_bias: Array | None
     experts: list[FeedForward]
     shared: FeedForward | None
     shared_gate: Array | None
@@ -125,6 +131,7 @@ class MixtureOfExperts:
         shared_dim: int | None = None,
         activation: Activation = "swiglu",
         bias: bool = True,
+        router_bias: bool = False,
         dtype: DTypeLike = np.float32,
         rng: np.random.Generator | None = None,
     ) -> None:
@@ -149,6 +156,8 @@ class MixtureOfExperts:
             )
 
         self.router = _parameters.xavier_uniform(rng, (outer, n), kind)
+        biased = _checks.flag(router_bias, "router_bias")
+        self.router_bias = _parameters.zeros(biased, n, kind)
         self.experts = [network(inner) for _ in range(n)]
         self.shared = self.shared_gate = None
         if shared_dim is not None:
@@ -177,6 +186,7 @@ class MixtureOfExperts:
             "shared_dim": None if self.shared is None else self.shared.W_1.shape[1],
             "activation": first.activation,
             "bias": first.b_1 is not None,
+            "router_bias": self.router_bias is not None,
         }
 
     __repr__ = _repr.shows(_shown)
@@ -264,6 +274,11 @@ class MixtureOfExperts:
                 f"router: expected (E, {n}), a column for each expert, got "
                 f"{np.shape(self.router)}"
             )
+        if self.router_bias is not None and np.shape(self.router_bias) != (n,):
+            raise ValueError(
+                f"router_bias: expected ({n},), a number for each expert, got "
+                f"{np.shape(self.router_bias)}"
+            )
         chosen = _checks.count(self.num_experts_per_token, "num_experts_per_token")
         if chosen > n:
             raise ValueError(
@@ -275,7 +290,7 @@ class MixtureOfExperts:
     def _probabilities(self, x: Array, num_threads: int | None) -> Array:
         """Return the experts' probabilities (T, N), float32 or float64."""
         self._check()
-        scores = _wide(x, self.router, num_threads)
+        scores = _wide(x, self.router, num_threads, self.router_bias)
         return softmax(scores.reshape(-1, scores.shape[-1]), num_threads)[0]
 
     def _chosen(self, probabilities: Array) -> tuple[NDArray[np.int64], Array]:
@@ -351,7 +366,7 @@ class MixtureOfExperts:
         router's products is :math:`p_j (dp_j - \sum_i p_i dp_i)`. A loss that balances
         the use of experts is not part of it.
         """
-        _vjp.check_trainable(self, ("router", "shared_gate"))
+        _vjp.check_trainable(self, ("router", "router_bias", "shared_gate"))
         tokens = _vjp.floating(x, "x")
 
         def run() -> tuple[Array, Pullback]:
@@ -389,12 +404,12 @@ class MixtureOfExperts:
             of_scores = self._scores_gradient(
                 probabilities, chosen, weights, of_weights
             )
-            of_rows, of_router, _ = linear_vjp(
-                *(of_scores, rows, self.router, None),
+            of_rows, of_router, of_bias = linear_vjp(
+                *(of_scores, rows, self.router, self.router_bias),
                 add_to=of_rows,
                 num_threads=num_threads,
             )
-            collected.add({"router": of_router})
+            collected.add({"router": of_router, "router_bias": of_bias})
             for name, array in self.parameters().items():
                 collected.found.setdefault(name, np.zeros_like(array))
             of_x = of_rows.reshape(x.shape).astype(x.dtype, copy=False)
@@ -450,10 +465,12 @@ class MixtureOfExperts:
         return found
 
 
-def _wide(x: Array, weight: Array, num_threads: int | None) -> Array:
+def _wide(
+    x: Array, weight: Array, num_threads: int | None, bias: Array | None = None
+) -> Array:
     """Return products that are not rounded to 16 bits."""
     precision: Precision = "wide" if weight.dtype.itemsize == 2 else "promoted"
-    return linear(x, weight, precision=precision, num_threads=num_threads)
+    return linear(x, weight, bias, precision=precision, num_threads=num_threads)
 
 
 def _sum(columns: Array) -> Array:

@@ -23,7 +23,7 @@ from attnpy._vjp import LayerGradients
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike
 
-    from attnpy._typing import Activation, Array
+    from attnpy._typing import Activation, Array, Precision
     from attnpy._vjp import Pullback
 
 # The function of the gate, for activations that have one.
@@ -33,8 +33,10 @@ GATED: dict[str, Activation] = {
     "geglu_tanh": "gelu_tanh",
     "reglu": "relu",
 }
+# That of gpt-oss, whose two factors are clamped: `_clamped`.
+CLAMPED, LIMIT = "swiglu_oai", 7.0
 PLAIN = ("relu", "gelu", "gelu_tanh", "silu", "quick_gelu", "relu2", "tanh")
-ACTIVATIONS = (*PLAIN, *GATED)
+ACTIVATIONS = (*PLAIN, *GATED, CLAMPED)
 
 
 @_keywords.answering
@@ -50,7 +52,8 @@ class FeedForward:
     activation : str, optional
         "relu" is the paper's, "gelu" BERT's, "gelu_tanh" GPT-2's; the others are
         "silu", "quick_gelu", "relu2" and "tanh". With a gate, which is a third matrix:
-        "swiglu" is Llama's, "geglu_tanh" Gemma's; the others are "geglu" and "reglu".
+        "swiglu" is Llama's, "geglu_tanh" Gemma's, "swiglu_oai" gpt-oss's; the others
+        are "geglu" and "reglu".
     bias : bool, optional
         Add biases.
     dtype : dtype, optional
@@ -91,7 +94,10 @@ class FeedForward:
 
     from Shazeer, "GLU Variants Improve Transformer" (2020). Llama's gate_proj, up_proj
     and down_proj are the transposes of `W_gate`, `W_1` and `W_2`. The other activations
-    with a gate have `gelu`, `gelu_tanh` or `relu` instead of `silu`.
+    with a gate have `gelu`, `gelu_tanh` or `relu` instead of `silu`. "swiglu_oai" is
+    from OpenAI, "gpt-oss-120b & gpt-oss-20b Model Card" (2025): with the gate
+    :math:`g = \min(x W_{gate} + b_{gate}, 7)` and :math:`h = x W_1 + b_1`, limited to
+    -7 and 7, the hidden numbers are :math:`g \, \sigma(1.702 g) \cdot (h + 1)`.
 
     Examples
     --------
@@ -126,7 +132,8 @@ class FeedForward:
         inner = _checks.count(hidden_dim, "hidden_dim")
         self.activation = _checks.one_of(activation, "activation", ACTIVATIONS)
         bias, dtype = _checks.flag(bias, "bias"), _dtypes.floating(dtype)
-        rng, gated = _checks.generator(rng), activation in GATED
+        rng = _checks.generator(rng)
+        gated = activation in GATED or activation == CLAMPED
         matrices = [(outer, inner)] * (3 if gated else 2)
         _checks.memory("FeedForward", dtype, *matrices)
         uniform, zeros = _parameters.xavier_uniform, _parameters.zeros
@@ -200,6 +207,8 @@ class FeedForward:
 
     def _of_gate(self) -> Activation:
         """Return the function of the gate."""
+        if self.activation == CLAMPED:
+            return "quick_gelu"
         if self.activation not in GATED:
             raise ValueError(
                 f"W_gate: expected None with the activation {self.activation!r}, "
@@ -244,8 +253,8 @@ class FeedForward:
         With the hidden numbers :math:`h = x W_1 + b_1` and the gradient :math:`G` of
         the output, the gradient of the hidden numbers is :math:`dh = G W_2^T \cdot
         f'(h)`. With a gate :math:`g`, :math:`dh = G W_2^T \cdot f(g)` and :math:`dg = G
-        W_2^T \cdot h \cdot f'(g)`. For the products see
-        `attnpy.layers.MultiHeadAttention.vjp`, for :math:`f'`
+        W_2^T \cdot h \cdot f'(g)`; with "swiglu_oai" each is 0 beyond its limits. For
+        the products see `attnpy.layers.MultiHeadAttention.vjp`, for :math:`f'`
         `attnpy.blocks.activation_vjp`.
         """
         _vjp.check_trainable(self, ("W_1", "W_2", "W_gate", "b_1", "b_2", "b_gate"))
@@ -263,9 +272,13 @@ class FeedForward:
         name: str = self.activation
         times: Array | None = None
         gate = hidden
+        inside: tuple[Array, Array] | None = None
         if self.W_gate is not None:
             name, times = self._of_gate(), hidden
             gate = linear(x, self.W_gate, self.b_gate, num_threads=num_threads)
+        if is_clamped(self):
+            inside = gate <= LIMIT, abs(hidden) <= LIMIT
+            gate, times = _clamped(gate, hidden)
 
         def active() -> Array:
             return _attnpy.activate(gate, name, times, num_threads)
@@ -283,11 +296,15 @@ class FeedForward:
             of_gate = _attnpy.activate_vjp(of_active, gate, name, times, num_threads)
             of_x: Array | None = None
             found: dict[str, Array | None] = {"W_2": of_2, "b_2": of_b_2}
+            if inside is not None:
+                of_gate *= inside[0]
             if self.W_gate is not None:
                 of_x, found["W_gate"], found["b_gate"] = linear_vjp(
                     of_gate, x, self.W_gate, self.b_gate, num_threads=num_threads
                 )
                 of_gate = _attnpy.activate(gate, name, of_active, num_threads)
+            if inside is not None:
+                of_gate *= inside[1]
             of_x, found["W_1"], found["b_1"] = linear_vjp(
                 of_gate, x, self.W_1, self.b_1, add_to=of_x, num_threads=num_threads
             )
@@ -306,11 +323,48 @@ def run(
 ) -> Array:
     """Run a network on tokens after a norm."""
     arguments = network_arguments(network)
-    return _attnpy.feed_forward(x, norm, arguments, residual, mixed, num_threads)
+    if arguments is not None:
+        return _attnpy.feed_forward(x, norm, arguments, residual, mixed, num_threads)
+    assert network.W_gate is not None
+    if norm is not None:
+        x = _attnpy.normalize(x, None, norm, num_threads)
+    # Numbers of 16 bits are rounded once: where the hidden ones are stored.
+    wide: Precision = "wide" if mixed or x.dtype.itemsize == 2 else "promoted"
+    gate, hidden = (
+        linear(x, weight, bias, precision=wide, num_threads=num_threads)
+        for weight, bias in (
+            (network.W_gate, network.b_gate),
+            (network.W_1, network.b_1),
+        )
+    )
+    gate, hidden = _clamped(gate, hidden)
+    hidden = _attnpy.activate(gate, network._of_gate(), hidden, num_threads)
+    own = network.W_1.dtype
+    dtype = own if mixed else _dtypes.of_result(x.dtype, own)
+    return linear(
+        hidden.astype(dtype, copy=False),
+        network.W_2,
+        network.b_2,
+        residual=residual,
+        precision="wide" if mixed else "promoted",
+        num_threads=num_threads,
+    )
 
 
-def network_arguments(network: FeedForward) -> Network:
-    """Return a network's arguments for the C module."""
+def is_clamped(network: FeedForward) -> bool:
+    """Tell whether the factors of hidden numbers are clamped."""
+    return network.activation == CLAMPED and network.W_gate is not None
+
+
+def _clamped(gate: Array, hidden: Array) -> tuple[Array, Array]:
+    """Return the argument of the gate's function, and what it is multiplied by."""
+    return np.minimum(gate, LIMIT), np.clip(hidden, -LIMIT, LIMIT) + 1
+
+
+def network_arguments(network: FeedForward) -> Network | None:
+    """Return a network's arguments for the C module; None if it lacks the function."""
+    if is_clamped(network):
+        return None
     return Network(
         network.W_1,
         network.b_1,

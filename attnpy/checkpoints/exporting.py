@@ -21,7 +21,7 @@ from attnpy.blocks import (
     RMSNorm,
 )
 from attnpy.checkpoints.families import FAMILIES
-from attnpy.checkpoints.loading import by_head, shape_in_file, targets
+from attnpy.checkpoints.loading import alternating, shape_in_file, targets
 from attnpy.layers import MultiHeadAttention
 
 if TYPE_CHECKING:
@@ -114,13 +114,24 @@ def exported(
         arrays = [array for array in target.parameters if isinstance(array, np.ndarray)]
         whole = np.concatenate(arrays, axis=-1) if len(arrays) > 1 else arrays[0]
         array = np.array(whole.T if target.transposed else whole, order="C")
-        if name.endswith(family.by_head) and n_heads > 1:
-            places = by_head(len(array), len(arrays), n_heads)
-            array[places] = array.copy()
+        places = alternating(name, target, family, n_heads)
+        if places is not None:
+            rows = array if target.transposed or array.ndim == 1 else array.T
+            rows[places] = rows.copy()
         if name in family.axes:
             array = array.reshape(shape_in_file(array.shape, family.axes[name]))
         tensors[name] = array
-    return tensors
+    return _together(tensors, family)
+
+
+def _together(tensors: dict[str, Array], family: Family) -> dict[str, Array]:
+    """Return arrays with those of all experts of a layer in one, as files have them."""
+    parts: dict[str, list[Array]] = {}
+    for name in list(tensors):
+        whole, _, number = name.rpartition(".")
+        if number.isdigit() and whole.endswith(family.stacked):
+            parts.setdefault(whole, []).append(tensors.pop(name))
+    return tensors | {name: np.stack(found) for name, found in parts.items()}
 
 
 def _check_attention(own: Mapping[str, Array], part: str) -> bool:

@@ -187,16 +187,16 @@ def fill(
     it has stored the array. In arrays of some families the heads of parameters
     alternate; `n_heads` is how many there are.
     """
-    pairs = _paired(own, tensors, table, prefix, no_scores, head)
+    pairs = _paired(own, tensors, table, prefix, no_scores, head, n_heads)
     n_bytes = sum(array.nbytes for pair in pairs for array in pair.target.parameters)
     with _progress.bar(progress, n_bytes, "B") as done:
         while pairs:  # and not a loop over them, so that each is freed at its end
             pair = pairs.popleft()
-            alternating = n_heads if pair.by_head else 1
-            if kept is not None and alternating == 1 and kept(pair.name, pair.target):
+            one_by_one = pair.alternating is None
+            if kept is not None and one_by_one and kept(pair.name, pair.target):
                 done(sum(array.nbytes for array in pair.target.parameters))
                 continue
-            _copy(pair.tensors, pair.name, pair.target, done, alternating)
+            _copy(pair, done)
             while filled is not None and pair.target.parameters:
                 filled(pair.target.parameters.pop())
     for name, parameter in own.items():
@@ -214,14 +214,15 @@ class Pair(NamedTuple):
     name : str
         Its name there.
     target : Target
-    by_head : bool
-        The heads of several parameters alternate in it.
+    alternating : ndarray of int, or None
+        Where the columns of several parameters are in it, if they alternate: those of
+        the first one, then those of the next.
     """
 
     tensors: Mapping[str, ArrayLike]
     name: str
     target: Target
-    by_head: bool
+    alternating: NDArray[np.intp] | None
 
 
 def _paired(
@@ -231,6 +232,7 @@ def _paired(
     prefix: str,
     no_scores: bool,
     head: Head,
+    n_heads: int,
 ) -> collections.deque[Pair]:
     """Find the array of each parameter, or raise an error with all faults."""
     tensors = unstacked(tensors, table)
@@ -250,7 +252,7 @@ def _paired(
             reshaped if found[plain] in reshaped else tensors,
             found[plain],
             target,
-            plain.endswith(table.by_head),
+            alternating(plain, target, table, n_heads),
         )
         for plain, target in wanted.items()
         if plain in found
@@ -334,7 +336,7 @@ def unstacked(tensors: Tensors, table: Family) -> Tensors:
         if table.stacked
         and isinstance(name, str)
         and name.endswith(table.stacked)
-        and len(shape := _describe(tensors, name)[0]) == 3
+        and len(shape := _describe(tensors, name)[0]) == _n_axes(name)
         and 0 < shape[0] <= MOST_EXPERTS
     ]
     if not names:
@@ -348,6 +350,11 @@ def unstacked(tensors: Tensors, table: Family) -> Tensors:
         array = _array(tensors, name)
         result |= {f"{name}.{i}": array[i] for i in range(len(array))}
     return result
+
+
+def _n_axes(name: str) -> int:
+    """Return how many axes an array of several has: of matrices, or of biases."""
+    return 2 if name.endswith("bias") else 3
 
 
 def dtype_of(tensors: Checkpoint, table: Family) -> str:
@@ -546,21 +553,13 @@ def _equal(tensors: Mapping[str, ArrayLike], one: str, other: str) -> bool:
     )
 
 
-def _copy(
-    tensors: Mapping[str, ArrayLike],
-    name: str,
-    target: Target,
-    done: Callable[[int], object],
-    n_heads: int = 1,
-) -> None:
-    """Copy an array to its target, some rows at a time, and report bytes to `done`.
-
-    With `n_heads` above 1 the heads of the target's parameters alternate in the array.
-    """
+def _copy(pair: Pair, done: Callable[[int], object]) -> None:
+    """Copy an array to its target, some rows at a time, and report bytes to `done`."""
+    tensors, name, target, places = pair
     rows = _reader(tensors, name)
-    if n_heads > 1:
-        n_rows = sum(array.shape[-1] for array in target.parameters)
-        rows = _apart(rows, by_head(n_rows, len(target.parameters), n_heads))
+    if places is not None:
+        in_rows = target.transposed or len(target.parameters[0].shape) == 1
+        rows = _apart(rows, places) if in_rows else _columns(rows, places)
     for writer in target.parameters:
         if isinstance(writer, PanelWriter):  # all of the array goes there
             _write(writer, rows, done)
@@ -591,9 +590,20 @@ def _reader(tensors: Mapping[str, ArrayLike], name: str) -> Callable[[int, int],
     return lambda start, stop: array[start:stop]
 
 
-def by_head(n_rows: int, n_parts: int, n_heads: int) -> NDArray[np.intp]:
-    """Return where rows of parts, one below the other, are if their heads alternate."""
-    places = np.arange(n_rows).reshape(n_heads, n_parts, -1)
+def alternating(
+    name: str, target: Target, table: Family, n_heads: int
+) -> NDArray[np.intp] | None:
+    """Return where the columns of parameters are, if those of several alternate.
+
+    They do head by head, or one by one.
+    """
+    sizes = [array.shape[-1] for array in target.parameters]
+    n_turns = n_heads if name.endswith(table.by_head) else 1
+    if name.rpartition(".")[0].endswith(table.interleaved):  # before a number
+        n_turns = sizes[0]
+    if n_turns == 1 or len(set(sizes)) > 1:
+        return None
+    places = np.arange(sum(sizes)).reshape(n_turns, len(sizes), -1)
     return np.ascontiguousarray(places.swapaxes(0, 1)).reshape(-1)
 
 
@@ -608,6 +618,13 @@ def _apart(
         return rows(first, int(wanted.max()) + 1)[wanted - first]
 
     return read
+
+
+def _columns(
+    rows: Callable[[int, int], Array], places: NDArray[np.intp]
+) -> Callable[[int, int], Array]:
+    """Return what reads some rows, with their columns in this order."""
+    return lambda start, stop: rows(start, stop)[:, places]
 
 
 def _blocks(target: Target) -> Iterator[tuple[int, list[Array]]]:

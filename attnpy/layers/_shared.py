@@ -88,9 +88,14 @@ class Shared:
                 if rows is None:
                     return None
                 key_rows, value_rows, key_scale, value_scale = rows
+                told = place.options
+                if mha.sinks is not None:  # each layer has its own then
+                    told = told._replace(sinks=mha.sinks)
                 return Place(
                     Cache(key_rows, value_rows, place.past, key_scale, value_scale),
-                    *place[1:],
+                    place.tables,
+                    told,
+                    *place[3:],
                 )
         return None
 
@@ -106,6 +111,7 @@ def _key(
         x.dtype,
         _dtype(mha.W_q),
         _dtype(mha.W_k),
+        mha.sinks is None,
         "" if q_norm is None else _dtype(getattr(q_norm, "weight", None)),
         "" if k_norm is None else _dtype(getattr(k_norm, "weight", None)),
     )

@@ -126,6 +126,10 @@ class MultiHeadAttention:
         Qwen3, if their size is D; of all heads of a token together, as in OLMo 2, if it
         is H * D, or Hk * D for keys. A call raises a TypeError for anything else.
         `heads` does not have them.
+    sinks : ndarray, shape (H,), or None
+        Initially None. Learned logits in the denominators of the heads' softmax, as
+        `sinks` of `attnpy.attention`, for every call: gpt-oss has them. A call must not
+        pass others. `heads` does not have them.
 
     Raises
     ------
@@ -216,6 +220,7 @@ class MultiHeadAttention:
     b_o: Array | None
     q_norm: LayerNorm | RMSNorm | None
     k_norm: LayerNorm | RMSNorm | None
+    sinks: Array | None
 
     def __init__(
         self,
@@ -265,6 +270,7 @@ class MultiHeadAttention:
         self.b_o = _parameters.zeros(out_bias, n_rows, dtype)
         self.q_norm = None
         self.k_norm = None
+        self.sinks = None
 
     @property
     def head_dim(self) -> int:
@@ -314,6 +320,7 @@ class MultiHeadAttention:
             **_repr.biases(qkv_bias=self.b_q, out_bias=self.b_o),
             "q_norm": self.q_norm,
             "k_norm": self.k_norm,
+            "sinks": None if self.sinks is None else True,
         }
 
     __repr__ = _repr.shows(_shown)
@@ -490,6 +497,7 @@ class MultiHeadAttention:
             sizes = self.num_kv_heads, self.head_dim, self.value_head_dim
             name = "context" if cache is None else "cache"
             check_sizes(kv_cache, name, tokens, sizes)
+        options = self._with_sinks(options)
         keys = Keys.of(tokens, context, cache, kv_lengths, options)
         if context is None and q_offset is None:
             q_offset = 0 if keys.past is None else keys.past
@@ -596,7 +604,7 @@ class MultiHeadAttention:
         True
         """
         _keywords.refuse(options, DIFFERENTIABLE, "MultiHeadAttention.vjp()")
-        _vjp.check_trainable(self, (*PROJECTIONS, "W_o", "b_o"))
+        _vjp.check_trainable(self, (*PROJECTIONS, "W_o", "b_o", "sinks"))
         if isinstance(context, KVCache):
             raise TypeError(
                 "context: expected an array, got a KVCache, which has no gradients"
@@ -604,6 +612,7 @@ class MultiHeadAttention:
         check_value(value, context, self.W_k, self.W_v)
         self._check_rotary(rotary, context)
         self._norms(None)  # judges what they are
+        names = checked_wanted(wanted, options)
         sources = Sources.of(x, context, value)
         tokens = sources.tokens
         starts, of_keys = sequences(seq_offsets, tokens.shape, context, None)
@@ -633,9 +642,9 @@ class MultiHeadAttention:
                 "q_offset": q_offset,
                 "kv_lengths": kv_lengths,
                 "seq_offsets": None if starts is None else (starts, of_keys),
-                **options,
+                **self._with_sinks(options),
             },
-            checked_wanted(wanted, options),
+            names,
             checkpoint,
         )
 
@@ -776,6 +785,16 @@ class MultiHeadAttention:
             None if k_norm is None else norm_arguments(k_norm, "k_norm"),
             of_tokens,
         )
+
+    def _with_sinks(self, options: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the options of a call with the layer's sinks, if it has some."""
+        if self.sinks is None:
+            return options
+        if options.get("sinks") is not None:
+            raise ValueError(
+                "sinks: expected None, as the layer has its own, got others"
+            )
+        return {**options, "sinks": self.sinks}
 
     def _rotary_tables(
         self,

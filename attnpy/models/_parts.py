@@ -61,9 +61,11 @@ def set_experts(
     expert_dim: int | None,
     shared_dim: int | None,
     dense_layers: Sequence[int],
+    router_bias: bool,
 ) -> None:
     """Replace the networks of layers by mixtures of experts, if there are some."""
     renormalize = _checks.flag(renormalize, "renormalize")
+    router_bias = _checks.flag(router_bias, "router_bias")
     dense = set(_dense(dense_layers, len(layers)))
     if num_experts is None:
         for name, given, usual in (
@@ -72,6 +74,7 @@ def set_experts(
             ("expert_dim", expert_dim, None),
             ("shared_dim", shared_dim, None),
             ("dense_layers", sorted(dense), []),
+            ("router_bias", router_bias, False),
         ):
             if given != usual:
                 raise ValueError(
@@ -104,6 +107,7 @@ def set_experts(
                 shared_dim=shared_dim,
                 activation=cast("Activation", network.activation),
                 bias=network.b_1 is not None,
+                router_bias=router_bias,
                 dtype=network.W_1.dtype,
                 rng=rng,
             )
@@ -135,6 +139,7 @@ def experts_fields(layers: Sequence[DecoderLayer]) -> dict[str, Any]:
         "renormalize": first.renormalize,
         "expert_dim": None if inner == outer else inner,
         "shared_dim": None if first.shared is None else first.shared.W_1.shape[1],
+        "router_bias": first.router_bias is not None,
         "dense_layers": [i for i, part in enumerate(networks) if part not in found]
         or None,
     }

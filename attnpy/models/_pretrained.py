@@ -21,6 +21,7 @@ from attnpy.checkpoints.loading import (
     fill,
     heads_of,
 )
+from attnpy.checkpoints.mxfp4 import Mxfp4Checkpoint, is_mxfp4
 from attnpy.checkpoints.reading import is_there, read_json
 from attnpy.models import _hf_config
 
@@ -80,9 +81,9 @@ def read(
     packed = _checks.flag(packed, "packed")
     progress = _progress.checked(progress)
     config = checkpoints.read_config(folder_at(folder))
-    scheme = config.pop("quantization_config", None)
-    if scheme is not None:
-        scheme = scheme_of(scheme)
+    given = config.pop("quantization_config", None)
+    in_mxfp4 = is_mxfp4(given)
+    scheme = None if given is None or in_mxfp4 else scheme_of(given)
     _check_integers(scheme, weights, activations)
     is_quantised = weights is not None or scheme is not None
     declared = FAMILIES.get(str(config.get("model_type")))
@@ -91,6 +92,8 @@ def read(
 
     def tensors() -> checkpoints.Checkpoint:
         found = checkpoints.read(folder)
+        if in_mxfp4:
+            return Mxfp4Checkpoint(found)
         return found if scheme is None else CompressedCheckpoint(found, scheme)
 
     if isinstance(dtype, str) and dtype == "auto":

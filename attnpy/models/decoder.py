@@ -91,6 +91,9 @@ class CausalDecoder(sampling.LanguageModel):
     qk_norm : bool or "all heads", optional
         Normalize each head's queries and keys with an `attnpy.blocks.RMSNorm`; with
         "all heads" the queries of all heads of a token together, and the keys.
+    sinks : bool, optional
+        Give each head of each layer a learned sink, a logit in the denominator of its
+        softmax: `sinks` of `attnpy.layers.MultiHeadAttention`, 0 at first.
     norm_after : bool or "only", optional
         Normalize the results of each layer's attention and network before they are
         added; with "only" in place of what they read.
@@ -109,6 +112,8 @@ class CausalDecoder(sampling.LanguageModel):
     expert_dim : int, optional
         The size of each expert's hidden layer; by default `hidden_dim`.
     shared_dim : int, optional
+        As in `attnpy.blocks.MixtureOfExperts`.
+    router_bias : bool, optional
         As in `attnpy.blocks.MixtureOfExperts`.
     dense_layers : sequence of int, optional
         The numbers of layers that have one network all the same, of `hidden_dim`.
@@ -156,7 +161,9 @@ class CausalDecoder(sampling.LanguageModel):
     ``qk_norm="all heads"`` and ``norm_after="only"`` that of Team OLMo, "2 OLMo 2
     Furious" (2025); with `parallel` that of
     Black et al., "GPT-NeoX-20B: An Open-Source Autoregressive Language Model" (2022);
-    with `num_experts` that of Jiang et al., "Mixtral of Experts" (2024).
+    with `num_experts` that of Jiang et al., "Mixtral of Experts" (2024); with `sinks`,
+    `router_bias` and "swiglu_oai" that of OpenAI, "gpt-oss-120b & gpt-oss-20b Model
+    Card" (2025).
 
     With positions whose frequencies depend on the length of a sequence ("dynamic" and
     "longrope", see `attnpy.positions.Rotary`), `caches` keep keys as they were rotated
@@ -224,6 +231,7 @@ class CausalDecoder(sampling.LanguageModel):
         out_bias: bool | None = None,
         feed_forward_bias: bool | None = None,
         qk_norm: bool | Literal["all heads"] = False,
+        sinks: bool = False,
         norm_after: bool | Literal["only"] = False,
         parallel: bool | Literal["one norm"] = False,
         output_bias: bool = False,
@@ -232,6 +240,7 @@ class CausalDecoder(sampling.LanguageModel):
         renormalize: bool = True,
         expert_dim: int | None = None,
         shared_dim: int | None = None,
+        router_bias: bool = False,
         dense_layers: Sequence[int] = (),
         **options: Unpack[DecoderOptions],
     ) -> None:
@@ -255,6 +264,8 @@ class CausalDecoder(sampling.LanguageModel):
                 mha.q_norm, mha.k_norm = (
                     RMSNorm(n * size, eps=eps, dtype=dtype) for n in n_heads
                 )
+            if _checks.flag(sinks, "sinks"):
+                mha.sinks = np.zeros(mha.num_heads, mha.W_q.dtype)
             if norm_after == "only" or _checks.flag(norm_after, "norm_after"):
                 layer.after_1, layer.after_3 = (
                     copy.deepcopy(norm) for norm in (layer.norm_1, layer.norm_3)
@@ -278,6 +289,7 @@ class CausalDecoder(sampling.LanguageModel):
             expert_dim=expert_dim,
             shared_dim=shared_dim,
             dense_layers=dense_layers,
+            router_bias=router_bias,
         )
         self.tied = None if tied is None else _checks.flag(tied, "tied")
         self.token_embedding = _embedding.table(
@@ -343,6 +355,7 @@ class CausalDecoder(sampling.LanguageModel):
             "tied": _repr.Plain(None) if self.tied is None else self.tied,
             "stop": self.stop or None,
             "qk_norm": _qk_norm(first.self_attention),
+            "sinks": first.self_attention.sinks is not None,
             "norm_after": "only" if first.norm_1 is None else first.after_1 is not None,
             "parallel": first.parallel
             and ("one norm" if first.norm_3 is None else True),
@@ -396,7 +409,7 @@ class CausalDecoder(sampling.LanguageModel):
             With the keys of the Hugging Face configuration; its ``model_type`` is
             "gpt2", "llama", "mistral", "qwen2", "qwen3", "phi3", "gemma", "gemma2",
             "gemma3_text", "smollm3", "granite", "phi", "gpt_neox", "olmo2", "olmo3",
-            "mixtral", "olmoe", "qwen2_moe" or "qwen3_moe".
+            "mixtral", "olmoe", "qwen2_moe", "qwen3_moe" or "gpt_oss".
             A ``sliding_window`` of W lets a token see W tokens, including itself. If
             both are given, ``rope_scaling`` wins over ``rope_parameters``.
             ``eos_token_id`` becomes `stop`, without tokens that are not in the

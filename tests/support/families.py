@@ -10,7 +10,15 @@ import math
 import numpy as np
 
 from attnpy import _families
-from support.formulas import gelu, gelu_tanh, layer_norm, rms_norm, silu, softmax
+from support.formulas import (
+    clamped,
+    gelu,
+    gelu_tanh,
+    layer_norm,
+    rms_norm,
+    silu,
+    softmax,
+)
 
 BERT = {
     "model_type": "bert",
@@ -259,6 +267,16 @@ QWEN3_MOE = {
     "model_type": "qwen3_moe",
     "norm_topk_prob": True,
 }
+GPT_OSS = {
+    **LLAMA,
+    "model_type": "gpt_oss",
+    "num_hidden_layers": 3,
+    "head_dim": 6,
+    "sliding_window": 3,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "rope_scaling": {"rope_type": "linear", "factor": 4.0},
+}
 # Where experts are in a checkpoint: the router, gate, up and down.
 EXPERTS_NAMES = {
     **dict.fromkeys(
@@ -289,6 +307,7 @@ DECODERS = {
         OLMOE,
         QWEN2_MOE,
         QWEN3_MOE,
+        GPT_OSS,
     )
 }
 # The family of names of a model's checkpoint.
@@ -360,10 +379,16 @@ def tensors(config, seed=0):
     makers |= dict.fromkeys(GATED, _gated_shapes) | {"modernbert": _modernbert_shapes}
     shapes = makers.get(config["model_type"], _llama_shapes)(config)
     return {
-        name: rng.standard_normal(shape, dtype=np.float32)
-        * np.float32(shape[-1] ** -0.5 if len(shape) == 2 else 1)
+        name: rng.standard_normal(shape, dtype=np.float32) * np.float32(_spread(shape))
         for name, shape in shapes.items()
     }
+
+
+def _spread(shape):
+    """How large numbers are; those of gpt-oss's experts so that some are clamped."""
+    if len(shape) == 3:
+        return 3 * shape[1] ** -0.5
+    return shape[-1] ** -0.5 if len(shape) == 2 else 1
 
 
 # What BERT's kin call its arrays, and DistilBERT its sizes.
@@ -578,7 +603,8 @@ def _llama_shapes(config):
         layer = f"model.layers.{i}"
         for letter, size in zip("qkv", (hd, kd, kd), strict=True):
             shapes[f"{layer}.self_attn.{letter}_proj.weight"] = (size, e)
-            if kind in ("qwen2", "qwen2_moe") or config.get("attention_bias"):
+            biased = kind in ("qwen2", "qwen2_moe", "gpt_oss")
+            if biased or config.get("attention_bias"):
                 shapes[f"{layer}.self_attn.{letter}_proj.bias"] = (size,)
         if kind in ("qwen3", "qwen3_moe", "gemma3_text"):
             for letter in "qk":
@@ -587,7 +613,7 @@ def _llama_shapes(config):
             shapes[f"{layer}.self_attn.q_norm.weight"] = (hd,)
             shapes[f"{layer}.self_attn.k_norm.weight"] = (kd,)
         shapes[f"{layer}.self_attn.o_proj.weight"] = (e, hd)
-        if config.get("attention_bias"):
+        if kind == "gpt_oss" or config.get("attention_bias"):
             shapes[f"{layer}.self_attn.o_proj.bias"] = (e,)
         if kind in ("olmo2", "olmo3"):
             shapes[f"{layer}.post_feedforward_layernorm.weight"] = (e,)
@@ -597,6 +623,9 @@ def _llama_shapes(config):
         if gemma and kind != "gemma":
             shapes[f"{layer}.pre_feedforward_layernorm.weight"] = (e,)
             shapes[f"{layer}.post_feedforward_layernorm.weight"] = (e,)
+        if kind == "gpt_oss":
+            shapes |= _clamped_shapes(config, layer)
+            continue
         if kind in EXPERTS_NAMES and i not in config.get("mlp_only_layers", ()):
             shapes |= _experts_shapes(config, layer)
             continue
@@ -633,6 +662,41 @@ def _experts_shapes(config, layer):
         shapes[f"{shared}.{down}.weight"] = (e, f)
         shapes[f"{shared}_gate.weight"] = (1, e)
     return shapes
+
+
+def _clamped_shapes(config, layer):
+    """Those of the sinks and experts of a layer of gpt-oss."""
+    e, f, n = config["hidden_size"], config["intermediate_size"], num_experts(config)
+    experts = f"{layer}.mlp.experts"
+    return {
+        f"{layer}.self_attn.sinks": (config["num_attention_heads"],),
+        f"{layer}.mlp.router.weight": (n, e),
+        f"{layer}.mlp.router.bias": (n,),
+        f"{experts}.gate_up_proj": (n, e, 2 * f),
+        f"{experts}.gate_up_proj_bias": (n, 2 * f),
+        f"{experts}.down_proj": (n, f, e),
+        f"{experts}.down_proj_bias": (n, e),
+    }
+
+
+def _clamped_experts(w, config, layer, y):
+    """What the experts of a layer of gpt-oss make of tokens (L, E)."""
+    result = np.zeros_like(y)
+    for i, x in enumerate(y):
+        scores = torch_linear(x, w, f"{layer}.mlp.router")
+        best = sorted(range(len(scores)), key=lambda j: (-scores[j], j))
+        best = best[: config["num_experts_per_tok"]]
+        for j, p in zip(best, softmax(scores[best]), strict=True):
+            own = {
+                name: w[f"{layer}.mlp.experts.{name}"][j]
+                for name in ("gate_up_proj", "gate_up_proj_bias")
+            }
+            both = x @ own["gate_up_proj"] + own["gate_up_proj_bias"]
+            hidden = clamped(both[::2], both[1::2])
+            down = w[f"{layer}.mlp.experts.down_proj"][j]
+            bias = w[f"{layer}.mlp.experts.down_proj_bias"][j]
+            result[i] += p * (hidden @ down + bias)
+    return result
 
 
 def _experts(w, config, layer, y):
@@ -917,9 +981,14 @@ def _llama_logits(w, config, ids):
             query = query * config["attention_multiplier"] * query.shape[-1] ** 0.5
         query, key = query.reshape(len(ids), -1), key.reshape(len(ids), -1)
         how = {"causal": config.get("is_causal", True), "window": _window(config, i)}
+        if kind == "gpt_oss":
+            how["sinks"] = w[f"{layer}.self_attn.sinks"]
         z = attend(query, key, value, n_heads, n_kv_heads, **how)
         x = x + times * torch_linear(z, w, f"{layer}.self_attn.o_proj")
         y = rms_norm(x, w[f"{layer}.post_attention_layernorm.weight"], eps)
+        if kind == "gpt_oss":
+            x = x + _clamped_experts(w, config, layer, y)
+            continue
         if kind in EXPERTS_NAMES and f"{layer}.mlp.gate_proj.weight" not in w:
             x = x + _experts(w, config, layer, y)
             continue
@@ -1026,6 +1095,8 @@ def _window(config, i):
         return None
     first = config.get("max_window_layers", 0)
     kind = "sliding_attention" if i >= first else "full_attention"
+    if config["model_type"] == "gpt_oss" and i % 2:
+        kind = "full_attention"
     kind = config.get("layer_types", {i: kind})[i]
     return config.get("sliding_window") if kind == "sliding_attention" else None
 
@@ -1050,6 +1121,7 @@ def attend(
     window=None,
     softcap=None,
     bias=None,
+    sinks=None,
 ):
     """Attention of one sequence, head by head."""
     n, group = len(query), n_heads // (n_kv_heads or n_heads)
@@ -1069,8 +1141,10 @@ def attend(
             scores = softcap * np.tanh(scores / softcap)
         if bias is not None:
             scores = scores + bias[h]
-        weights = softmax(np.where(allowed, scores, -np.inf))
-        heads.append(weights @ value[:, shared])
+        scores = np.where(allowed, scores, -np.inf)
+        if sinks is not None:
+            scores = np.concatenate([scores, np.full((n, 1), sinks[h])], axis=1)
+        heads.append(softmax(scores)[:, :n] @ value[:, shared])
     return np.concatenate(heads, axis=1)
 
 

@@ -60,6 +60,7 @@ REFUSED = {
         ),
         PARTIAL,
     ),
+    "gpt_oss": {**PARTIAL, "other limits of experts": {"swiglu_limit": 5.0}},
     "olmoe": {**PARTIAL, "clipped queries, keys and values": {"clip_qkv": 8.0}},
     **dict.fromkeys(("gemma", "gemma2"), PARTIAL_AND_TWO_WAYS),
     "gemma3_text": {
@@ -125,6 +126,7 @@ def notes(family):
         "a shared expert": "shared_dim" in given,
         "some layers without experts": "dense_layers" in given,
         "windows": "window" in given,
+        "attention sinks": "sinks" in given,
         "soft caps": "softcap" in given,
         "factors of embeddings, scores, sums and attention": "residual_scale" in given,
         "attention and network side by side": "parallel" in given,

@@ -106,6 +106,11 @@ ACTIVATION_GRADS = {
 GATED = {"swiglu": silu, "geglu": gelu, "geglu_tanh": gelu_tanh, "reglu": relu}
 
 
+def clamped(gate, hidden):
+    """gpt-oss's product of a gate and hidden numbers."""
+    return quick_gelu(np.minimum(gate, 7)) * (np.clip(hidden, -7, 7) + 1)
+
+
 def rotated(x, cos, sin, interleaved):
     """Rotary's formula: the first numbers of each row, pair by pair turned.
 

@@ -249,11 +249,13 @@ def layers(x: Array, flag: bool, rng: np.random.Generator) -> None:
     mha.W_q = x
     mha.b_q = None
     mha.q_norm = attnpy.norms.RMSNorm(2)
+    mha.sinks = np.zeros(2)
     mha.W_q = None  # wrong
     mha.W_v = [[1.0]]  # wrong
     mha.weight = x  # wrong
     mha.head_dim = 3  # wrong
     mha.q_norm = "rms"  # wrong
+    mha.sinks = True  # wrong
     mha.forward(x)  # wrong
     mha(x, is_causal=True)  # wrong
     mha(x, cache=[cache])  # wrong
@@ -359,7 +361,7 @@ def blocks(x: Array, flag: bool) -> None:
     assert_type(network.W_gate, Array | None)
     network(x, x)  # wrong
     attnpy.blocks.FeedForward(6, 8, activation=np.tanh)  # wrong
-    mixture = attnpy.blocks.MixtureOfExperts(6, 8, 4, 2, shared_dim=3)
+    mixture = attnpy.blocks.MixtureOfExperts(6, 8, 4, 2, shared_dim=3, router_bias=True)
     assert_type(mixture(x, residual=x), Array)
     assert_type(mixture.vjp(x)[1](x).x, Array)
     assert_type(mixture.route(x)[0], NDArray[np.int64])
@@ -523,7 +525,9 @@ def bert(ids: Integers, flag: bool) -> None:
 
 
 def decoder(ids: Integers, flag: bool, rng: np.random.Generator) -> None:
-    model = attnpy.models.CausalDecoder(2, 6, 2, 8, vocab_size=100, norm="rms")
+    model = attnpy.models.CausalDecoder(
+        2, 6, 2, 8, vocab_size=100, norm="rms", sinks=True, activation="swiglu_oai"
+    )
     caches = model.new_caches(1, 8)
     states = model(ids, caches=caches)
     assert_type(states, Array)
@@ -785,6 +789,7 @@ def checkpoints(model: attnpy.models.BertEncoder) -> None:
     assert_type(
         family.zero + family.beside + family.by_head + family.stacked, tuple[str, ...]
     )
+    assert_type(family.interleaved, tuple[str, ...])
     assert_type(dict(family.instead), dict[str, str])
     assert_type(dict(family.gated), dict[str, tuple[str, ...]])
     assert_type(family.refused["a"] + family.tied["a"], str)
