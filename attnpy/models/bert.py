@@ -303,8 +303,8 @@ class BertEncoder:
         if embedding_dim is not None:
             width = _checks.count(embedding_dim, "embedding_dim")
 
-        def table(n_rows: int, name: str) -> Array:
-            return _embedding.table(rng, n_rows, name, width, dtype)
+        def table(n_rows: int, name: str, dim: int = width) -> Array:
+            return _embedding.table(rng, n_rows, name, dim, dtype)
 
         self.token_embedding = table(vocab_size, "vocab_size")
         self.max_length = _checks.count(max_length, "max_length")
@@ -318,13 +318,10 @@ class BertEncoder:
             self.segment_embedding = table(num_types, "num_types")
         norm_bias = _checks.flag(norm_bias, "norm_bias")
         self.norm = LayerNorm(width, eps=eps, bias=norm_bias, dtype=dtype)
-        kind = self.token_embedding.dtype
         self.projection_weight = self.projection_bias = None
         if embedding_dim is not None:
-            self.projection_weight = _embedding.table(
-                rng, width, "embedding_dim", embed_dim, dtype
-            )
-            self.projection_bias = _parameters.zeros(True, embed_dim, kind)
+            self.projection_weight = table(width, "embedding_dim", embed_dim)
+            self.projection_bias = self._zeros(embed_dim)
         self.encoder = Encoder(
             num_layers,
             embed_dim,
@@ -339,14 +336,7 @@ class BertEncoder:
             dtype=dtype,
             rng=rng,
         )
-        for layer in self.encoder.layers:
-            mha, network = layer.self_attention, layer.feed_forward
-            _parts.set_biases(mha, ("q", "k", "v"), qkv_bias, "qkv_bias")
-            _parts.set_biases(mha, ("o",), out_bias, "out_bias")
-            _parts.set_biases(
-                network, ("1", "2", "gate"), feed_forward_bias, "feed_forward_bias"
-            )
-            _parts.set_biases(network, ("1", "gate"), hidden_bias, "hidden_bias")
+        self._set_biases(qkv_bias, out_bias, feed_forward_bias, hidden_bias)
         if not norm_bias:
             self._drop_norm_biases()
         if not _checks.flag(first_norm, "first_norm"):
@@ -363,30 +353,10 @@ class BertEncoder:
         self.relative_bias = None
         if num_buckets is not None:
             self.relative_bias = _relative_table(rng, num_buckets, num_heads, dtype)
-        self.pooler_weight = self.pooler_bias = None
         self.pooler_activation = _checks.one_of(
             pooler_activation, "pooler_activation", PLAIN
         )
         self.pooling = _checks.one_of(pooling, "pooling", POOLINGS)
-        self.pooler_norm = None
-        self.classifier_weight = self.classifier_bias = None
-        if _checks.flag(pooler, "pooler"):
-            self.pooler_weight = _embedding.table(
-                rng, embed_dim, "embed_dim", embed_dim, dtype
-            )
-            head_bias = _checks.flag(head_bias, "head_bias")
-            self.pooler_bias = _parameters.zeros(head_bias, embed_dim, kind)
-            if _checks.flag(pooler_norm, "pooler_norm"):
-                self.pooler_norm = LayerNorm(
-                    embed_dim, eps=eps, bias=norm_bias, dtype=dtype
-                )
-        if num_labels is not None:
-            num_labels = _checks.count(num_labels, "num_labels")
-            self.classifier_weight = _embedding.table(
-                rng, embed_dim, "embed_dim", num_labels, dtype
-            )
-            self.classifier_bias = _parameters.zeros(True, num_labels, kind)
-        self.token_head = self.word_head = None
         how: dict[str, Any] = {
             "dense_bias": _checks.flag(head_bias, "head_bias"),
             "activation": _checks.one_of(head_activation, "head_activation", PLAIN),
@@ -395,6 +365,20 @@ class BertEncoder:
             "dtype": dtype,
             "rng": rng,
         }
+        self.pooler_weight = self.pooler_bias = self.pooler_norm = None
+        if _checks.flag(pooler, "pooler"):
+            self.pooler_weight = table(embed_dim, "embed_dim", embed_dim)
+            self.pooler_bias = self._zeros(embed_dim) if head_bias else None
+            if _checks.flag(pooler_norm, "pooler_norm"):
+                self.pooler_norm = LayerNorm(
+                    embed_dim, eps=eps, bias=norm_bias, dtype=dtype
+                )
+        self.classifier_weight = self.classifier_bias = None
+        if num_labels is not None:
+            num_labels = _checks.count(num_labels, "num_labels")
+            self.classifier_weight = table(embed_dim, "embed_dim", num_labels)
+            self.classifier_bias = self._zeros(num_labels)
+        self.token_head = self.word_head = None
         if num_token_labels is not None:
             n_labels = _checks.count(num_token_labels, "num_token_labels")
             dense = _checks.flag(token_dense, "token_dense")
@@ -404,6 +388,27 @@ class BertEncoder:
             self.word_head = TokenHead(
                 embed_dim, vocab_size, table_dim=width, dense=True, **how
             )
+
+    def _zeros(self, size: int) -> Array:
+        """Return a bias in the dtype of the embeddings."""
+        return np.zeros(size, self.token_embedding.dtype)
+
+    def _set_biases(
+        self,
+        qkv_bias: bool,
+        out_bias: bool,
+        feed_forward_bias: bool,
+        hidden_bias: bool | None,
+    ) -> None:
+        """Leave out the biases of the layers' products that are not wanted."""
+        for layer in self.encoder.layers:
+            mha, network = layer.self_attention, layer.feed_forward
+            _parts.set_biases(mha, ("q", "k", "v"), qkv_bias, "qkv_bias")
+            _parts.set_biases(mha, ("o",), out_bias, "out_bias")
+            _parts.set_biases(
+                network, ("1", "2", "gate"), feed_forward_bias, "feed_forward_bias"
+            )
+            _parts.set_biases(network, ("1", "gate"), hidden_bias, "hidden_bias")
 
     def _drop_norm_biases(self) -> None:
         """Leave out the biases of the layers' norms, and of the final one."""

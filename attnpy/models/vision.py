@@ -16,7 +16,7 @@ from attnpy.models import _embedding, _hf_config, _pretrained, _saving
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from types import EllipsisType
 
     from numpy.typing import ArrayLike, DTypeLike
@@ -260,20 +260,7 @@ class ImageEncoder:
                 mha.b_q = mha.b_k = mha.b_v = None
         self.pooler_weight = self.pooler_bias = self.probe = None
         self.pool_attention = self.pool_network = self.pooled_norm = None
-        if pooler is not None:
-            _checks.one_of(pooler, "pooler", POOLERS)
-            if pooler != "attention" and not n_first:
-                raise ValueError(
-                    'pooler: expected "attention", as there is no class token, got '
-                    f"{pooler!r}"
-                )
-        if pooler == "dense":
-            pooler_dim = embed_dim if pooler_dim is None else pooler_dim
-            dim = _checks.count(pooler_dim, "pooler_dim")
-            self.pooler_weight = table(embed_dim, "embed_dim", dim)
-            self.pooler_bias = _parameters.zeros(True, dim, kind)
-        elif pooler_dim is not None:
-            raise ValueError('pooler_dim: expected None without pooler="dense"')
+        self._set_pooler(pooler, pooler_dim, table, bool(n_first))
         self.pooled_norm = layer_norm(pooler in ("norm", "attention"))
         if pooler == "attention":
             self.probe = table(1, "embed_dim")
@@ -283,18 +270,50 @@ class ImageEncoder:
             self.pool_network = FeedForward(
                 embed_dim, hidden_dim, activation=activation, dtype=kind, rng=rng
             )
+        self._set_classifiers(num_labels, table, n_first)
+        self.config = None
+
+    def _set_pooler(
+        self,
+        pooler: Pooler | None,
+        pooler_dim: int | None,
+        table: Callable[..., Array],
+        has_token: bool,
+    ) -> None:
+        """Make the dense pooler, if it is wanted, and check options of all poolers."""
+        if pooler is not None:
+            _checks.one_of(pooler, "pooler", POOLERS)
+            if pooler != "attention" and not has_token:
+                raise ValueError(
+                    'pooler: expected "attention", as there is no class token, got '
+                    f"{pooler!r}"
+                )
+        if pooler == "dense":
+            embed_dim = len(self.patch_kernel)
+            pooler_dim = embed_dim if pooler_dim is None else pooler_dim
+            dim = _checks.count(pooler_dim, "pooler_dim")
+            self.pooler_weight = table(embed_dim, "embed_dim", dim)
+            self.pooler_bias = np.zeros(dim, self.patch_kernel.dtype)
+        elif pooler_dim is not None:
+            raise ValueError('pooler_dim: expected None without pooler="dense"')
+
+    def _set_classifiers(
+        self, num_labels: int | None, table: Callable[..., Array], n_first: int
+    ) -> None:
+        """Make what scores the class token, and the distillation token, if any."""
         self.classifier_weight = self.classifier_bias = None
         self.distillation_weight = self.distillation_bias = None
-        if num_labels is not None:
-            n = _checks.count(num_labels, "num_labels")
-            if not n_first:
-                raise ValueError("num_labels: expected None without a class token")
-            self.classifier_weight = table(embed_dim, "embed_dim", n)
-            self.classifier_bias = _parameters.zeros(True, n, kind)
-            if distilled:
-                self.distillation_weight = table(embed_dim, "embed_dim", n)
-                self.distillation_bias = _parameters.zeros(True, n, kind)
-        self.config = None
+        if num_labels is None:
+            return
+        n, embed_dim = _checks.count(num_labels, "num_labels"), len(self.patch_kernel)
+        if not n_first:
+            raise ValueError("num_labels: expected None without a class token")
+        kind = self.patch_kernel.dtype
+        self.classifier_weight = table(embed_dim, "embed_dim", n)
+        self.classifier_bias = np.zeros(n, kind)
+        if n_first > 1:
+            self.distillation_weight = table(embed_dim, "embed_dim", n)
+            self.distillation_bias = np.zeros(n, kind)
 
     parameters = _parameters.parameters
     state_dict = _parameters.state_dict
