@@ -331,15 +331,17 @@ LARGE |= {"num_local_experts": 3, "moe_intermediate_size": 256}
 LARGE |= {"intermediate_size": 256, "sliding_window": None}
 
 
-@pytest.mark.parametrize("kind", ["mixtral", "olmoe", "qwen3_moe"])
+@pytest.mark.parametrize("kind", ["mixtral", "olmoe", "qwen3_moe", "gpt_oss"])
 def test_experts_keep_the_integers_of_a_gguf_file(tmp_path, kind):
     gguf_files.require()
     base = families.DECODERS[kind]
     config = {**base, **{k: x for k, x in LARGE.items() if k in base}}
+    if kind == "gpt_oss":
+        config["sliding_window"] = 3
     metadata, arrays = gguf_files.model(config)
     for i, (name, array) in enumerate(arrays.items()):
         for part, type_name in TYPES.items():
-            if f"ffn_{part}_exps" in name:
+            if f"ffn_{part}_exps.weight" in name:
                 arrays[name] = gguf_files.random_blocks(type_name, array.shape, i)
     path = gguf_files.write(tmp_path / "m.gguf", metadata, arrays)
     small = CausalDecoder.from_gguf(path, weights="file")

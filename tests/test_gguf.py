@@ -32,7 +32,6 @@ YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 
 # Their kind is not read from files.
 OF_FOLDERS_ALONE = (
     *("mistral", "gemma", "smollm3", "granite", "phi", "gpt_neox", "olmo3"),
-    "gpt_oss",
     *("mixtral", "qwen2_moe"),  # of which there are no windows in files
 )
 CONFIGS = {
@@ -40,6 +39,18 @@ CONFIGS = {
     "llama with biases": {**families.LLAMA, "attention_bias": True, "mlp_bias": True},
     "llama with yarn": {**families.LLAMA, "rope_scaling": YARN},
     "mixtral": {**families.MIXTRAL, "sliding_window": None},
+    "gpt_oss with yarn": {
+        **families.GPT_OSS,
+        "rope_scaling": {
+            **YARN,
+            "original_max_position_embeddings": 64,
+            "truncate": False,
+        },
+    },
+    "gpt_oss without scaling": {
+        **families.GPT_OSS,
+        "rope_scaling": {"rope_type": "default"},
+    },
     "llama, tied": {**families.LLAMA, "tie_word_embeddings": True},
     "qwen2 without scaling": {**families.QWEN2, "rope_scaling": None},
     "gemma2 with all layers alike": {**families.GEMMA2, "sliding_window": 2},

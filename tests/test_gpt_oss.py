@@ -6,7 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
-from support import families
+from support import families, gguf_files
 from support.comparisons import assert_same_bits, assert_same_parameters
 from support.errors import refused
 from support.formulas import clamped, linear
@@ -352,3 +352,23 @@ def test_transformers_gives_the_scores_of_its_folders(tmp_path):
     with torch.no_grad():
         np.testing.assert_allclose(again(ids).logits[0], expected, atol=limit)
     assert copy.deepcopy(ours).decoder.layers[0].self_attention.sinks.any()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("attention.sliding_window", None, "expected a sliding_window, got none"),
+        ("attention.sliding_window", 0, "expected a sliding_window, got none"),
+        ("expert_feed_forward_length", 12, "to be 20, as another key says, got 12"),
+        ("expert_gating_func", 2, "expert_gating_func = 3"),
+        ("expert_weights_scale", 2.0, "expected no gpt-oss.expert_weights_scale"),
+    ],
+)
+def test_what_a_gguf_file_says_is_honoured_or_refused(tmp_path, key, value, words):
+    gguf_files.require()
+    metadata, arrays = gguf_files.model(CONFIG)
+    metadata[f"gpt-oss.{key}"] = value
+    metadata = {name: x for name, x in metadata.items() if x is not None}
+    path = gguf_files.write(tmp_path / "m.gguf", metadata, arrays)
+    with pytest.raises(ValueError, match=f"m\\.gguf: .*{words}"):
+        CausalDecoder.from_gguf(path)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from attnpy._families.declaration import Declaration, Family, names_of
 from attnpy._families.gemma import GEMMA2, GEMMA3
 from attnpy._families.gpt2 import GPT2
+from attnpy._families.gpt_oss import GPT_OSS
 from attnpy._families.llama import LLAMA
 from attnpy._families.mixtral import MIXTRAL
 from attnpy._families.olmo import OLMO2
@@ -43,7 +44,9 @@ class Architecture:
         With so many layers the scale of scores is that of ``hidden_size / num_heads``
         and not of ``head_dim``: files do not say it.
     fixed : mapping of str to object
-        Fields and their values, which llama.cpp has for all files.
+        Fields and their values, where a file says nothing else.
+    yarn : mapping of str to object
+        What a scaling of positions by YaRN has besides, as files do not say it.
     """
 
     name: str
@@ -54,6 +57,7 @@ class Architecture:
     alternating: bool = False
     large: int | None = None
     fixed: Mapping[str, object] = field(default_factory=dict)
+    yarn: Mapping[str, object] = field(default_factory=dict)
 
 
 LAYER = {
@@ -144,6 +148,24 @@ EXPERTS = {
 STACKED = tuple(f".{name.removesuffix('.{j}')}" for name in EXPERTS if "{j}" in name)
 EXPERTS_NAMES = Family(
     names_of(BLOCK, LAYER | EXPERTS, MODEL), ignored=(FACTORS,), stacked=STACKED
+)
+
+# With sinks, and with biases of the router and of all experts.
+GPT_OSS_LAYER = {
+    **_without("ffn_"),
+    **EXPERTS,
+    "post_attention_norm.weight": "norm_3.weight",
+    "attn_sinks.weight": "self_attention.sinks",
+    "ffn_gate_inp.bias": "feed_forward.router_bias",
+    "ffn_gate_exps.bias.{j}": "feed_forward.experts.{j}.b_gate",
+    "ffn_up_exps.bias.{j}": "feed_forward.experts.{j}.b_1",
+    "ffn_down_exps.bias.{j}": "feed_forward.experts.{j}.b_2",
+}
+GPT_OSS_NAMES = Family(
+    names_of(BLOCK, GPT_OSS_LAYER, MODEL),
+    stacked=tuple(
+        f".{name.removesuffix('.{j}')}" for name in GPT_OSS_LAYER if "{j}" in name
+    ),
 )
 
 # Their norms have 1 added to the weights, as a norm's weights are here.
@@ -294,6 +316,24 @@ ARCHITECTURES: dict[str, Architecture] = {
             read=SPARSE | {"expert_feed_forward_length": "moe_intermediate_size"},
             neutral=FULL_ATTENTION | SOFTMAX | {"expert_weights_norm": (True,)},
             fixed={"norm_topk_prob": True},
+        ),
+        Architecture(
+            name="gpt-oss",
+            family=GPT_OSS,
+            names=GPT_OSS_NAMES,
+            read=SPARSE
+            | WINDOW
+            | {
+                EXPERT_COUNT: "num_local_experts",
+                "expert_feed_forward_length": "intermediate_size",
+            },
+            neutral={"expert_gating_func": (3,)},
+            # Not those that its class has where a file says nothing.
+            fixed={
+                "sliding_window": None,
+                "rope_parameters": {"rope_type": "default"},
+            },
+            yarn={"truncate": False},
         ),
         Architecture(
             name="gpt2",

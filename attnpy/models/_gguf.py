@@ -200,6 +200,9 @@ class _Metadata:
             value = self.of_kind(key, declaration.read[field].kind)
             needed = key in SIZES or "epsilon" in key or key.startswith("expert_")
             if value is not None:
+                given = field in config and field not in architecture.fixed
+                if given and config[field] != value:
+                    self.expect(key, f"{config[field]}, as another key says", value)
                 config[field] = value
             elif needed and self.get(key) is None:
                 self.expect(key, "there", None)
@@ -334,6 +337,7 @@ class _Metadata:
             if original is None:
                 self.expect(ORIGINAL, "there", None)
             return {
+                **self.architecture.yarn,
                 "rope_type": "yarn",
                 "factor": factor,
                 "original_max_position_embeddings": original,

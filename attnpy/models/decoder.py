@@ -547,8 +547,8 @@ class CausalDecoder(sampling.LanguageModel):
         ----------
         file : str, path, or attnpy.checkpoints.GgufFile
             Of the architecture "llama" (Mistral, Mixtral and SmolLM among them),
-            "qwen2", "qwen3", "qwen3moe", "phi3", "gemma2", "gemma3", "olmo2", "olmoe"
-            or "gpt2", with arrays of the types that
+            "qwen2", "qwen3", "qwen3moe", "phi3", "gemma2", "gemma3", "olmo2", "olmoe",
+            "gpt-oss" or "gpt2", with arrays of the types that
             `attnpy.checkpoints.GgufFile` reads: files named Q4_0, Q4_1, Q4_K_M, Q5_K_M,
             Q6_K, Q8_0, F16, BF16 and alike.
         dtype : dtype, optional

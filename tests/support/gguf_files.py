@@ -154,6 +154,7 @@ ARCHITECTURES = {
     "mixtral": "llama",
     "olmoe": "olmoe",
     "qwen3_moe": "qwen3moe",
+    "gpt_oss": "gpt-oss",
 }
 
 
@@ -221,13 +222,16 @@ def llama_keys(config):
             "rope.scaling.original_context_length": original,
             "attention.sliding_window": config.get("sliding_window") or 0,
         }
-    if kind in families.EXPERTS_NAMES:
+    if "num_experts_per_tok" in config:
         keys |= {
             "expert_count": families.num_experts(config),
             "expert_used_count": config["num_experts_per_tok"],
         }
     if kind == "qwen3_moe":
         keys["expert_feed_forward_length"] = config["moe_intermediate_size"]
+    if kind == "gpt_oss":
+        keys["expert_feed_forward_length"] = config["intermediate_size"]
+        keys["attention.sliding_window"] = config["sliding_window"]
     if kind.startswith("gemma"):
         keys["attention.sliding_window"] = config["sliding_window"]
         for cap in ("attn_logit_softcapping", "final_logit_softcapping"):
@@ -251,7 +255,8 @@ def converted(config, weights):
     n_layers = config.get("num_hidden_layers", config.get("n_layer"))
     table = gguf.get_tensor_name_map(number, n_layers)
     arrays = {}
-    for theirs, array in _stacked(weights).items():
+    weights = _apart(weights) if kind == "gpt_oss" else _stacked(weights)
+    for theirs, array in weights.items():
         full = f"transformer.{theirs}" if kind == "gpt2" else theirs
         ours = table.get_name(full, (".weight", ".bias"))
         assert ours, theirs
@@ -291,6 +296,25 @@ def _stacked(weights):
         else:
             together[name] = array
     return {name: np.asarray(array) for name, array in together.items()}
+
+
+def _apart(weights):
+    """Those of gpt-oss with gates apart, and matrices of experts (out, in)."""
+    result = {}
+    for name, array in weights.items():
+        if name.endswith(("gate_up_proj", "gate_up_proj_bias")):
+            parts = {"gate": array[..., ::2], "up": array[..., 1::2]}
+            parts = {name.replace("gate_up", x): part for x, part in parts.items()}
+        else:
+            parts = {name: array}
+        for own, part in parts.items():
+            if own.endswith("_bias"):
+                result[own.replace("_bias", ".bias")] = part
+            elif part.ndim == 3:
+                result[f"{own}.weight"] = part.swapaxes(1, 2)
+            else:
+                result[own + ".weight" * own.endswith("sinks")] = part
+    return {name: np.ascontiguousarray(array) for name, array in result.items()}
 
 
 def alternated(array, n_heads):
