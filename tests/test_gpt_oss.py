@@ -263,6 +263,14 @@ def test_matrices_in_mxfp4_are_what_they_stand_for(tmp_path):
             "down_proj_blocks: expected U8 of shape",
         ),
         (
+            lambda w: w.update(down_proj_blocks=np.zeros((1025, 1, 1, 16), np.uint8)),
+            "down_proj_blocks: expected U8 .* with N up to 1024",
+        ),
+        (
+            lambda w: w.update(down_proj_blocks=w["down_proj_blocks"][:, :0]),
+            "down_proj_blocks: expected U8 of shape",
+        ),
+        (
             lambda w: w.update(down_proj_scales=w["down_proj_scales"][:1]),
             "down_proj_scales: expected U8 of shape",
         ),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnpy._families.fields import MOST_EXPERTS
 from attnpy._quoting import joined, listed, named, quoted
 from attnpy.checkpoints import files
 from attnpy.checkpoints.files import Checkpoint, Place
@@ -105,10 +106,11 @@ def _faults(tensors: Checkpoint, stem: str) -> list[str]:
     if scales not in tensors:
         return [f"missing {named(scales)}"]
     shape, dtype = tensors.describe(blocks)
-    if dtype != "U8" or len(shape) != 4 or shape[-1] != GROUP // 2:
+    fits = len(shape) == 4 and shape[-1] == GROUP // 2 and min(shape) > 0
+    if dtype != "U8" or not fits or shape[0] > MOST_EXPERTS:
         return [
-            f"{named(blocks)}: expected U8 of shape (N, M, groups, {GROUP // 2}), got "
-            f"{dtype} of {quoted(shape)}"
+            f"{named(blocks)}: expected U8 of shape (N, M, groups, {GROUP // 2}) with "
+            f"N up to {MOST_EXPERTS}, got {dtype} of {quoted(shape)}"
         ]
     if tensors.describe(scales) != (shape[:3], "U8"):
         found, kind = tensors.describe(scales)
