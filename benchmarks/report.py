@@ -218,15 +218,13 @@ def memory_cells(row):
 
 
 def values_cells(row):
-    cells = (f"{name} {spread(value)}" for name, value in row["values"].items())
-    return {"median (quartiles)": "; ".join(cells)}
+    return {SHORT.get(x, x): spread(value) for x, value in row["values"].items()}
 
 
 KINDS = {"faster_than": times_cells, "mebibytes": memory_cells, "values": values_cells}
 # The order of columns behind the row, its threads, the time and units.
 COLUMNS = ["% of peak", "% of bandwidth", *(f"x {SHORT[name]}" for name in RIVALS)]
-COLUMNS += ["x own", "error", "% in attention", *SHORT.values(), "median (quartiles)"]
-COLUMNS += ["run"]
+COLUMNS += ["x own", "error", "% in attention", *SHORT.values(), "run"]
 
 
 def one_line(row):
