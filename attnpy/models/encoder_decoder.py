@@ -272,11 +272,9 @@ class EncoderDecoder:
             hidden_dim if decoder_hidden_dim is None else decoder_hidden_dim,
             **options,
         )
-        self.scale = None
-        if scale is not None:
-            self.scale = _checks.above(scale, "scale", 0)
-            for layer in self.decoder.layers:
-                layer.context_scale = self.scale
+        self.scale = _above_0(scale, "scale")
+        for layer in self.decoder.layers:
+            layer.context_scale = self.scale
         self.tied = _checks.flag(tied, "tied")
         self.token_embedding = _embedding.table(
             rng, vocab_size, "vocab_size", embed_dim, dtype, "F" if self.tied else "C"
@@ -301,23 +299,15 @@ class EncoderDecoder:
         self.encoder_relative_bias = self.decoder_relative_bias = None
         self.max_distance = _checks.count(max_distance, "max_distance")
         if num_buckets is not None:
-            for side in SIDES:
-                heads = getattr(self, side).layers[0].self_attention.num_heads
-                biases = _embedding.table(rng, num_buckets, "num_buckets", heads, dtype)
-                setattr(self, f"{side}_relative_bias", biases)
-            self._bias("encoder", 1, 1)  # raises its errors
-            self._bias("decoder", 1, 1)
+            self._set_relative_biases(num_buckets, rng, dtype)
         self.encoder_embedding_norm = self.decoder_embedding_norm = None
         if _checks.flag(embedding_norm, "embedding_norm"):
             eps, bias = options.get("eps", 1e-5), options.get("bias", True)
             for side in SIDES:
                 norm = LayerNorm(embed_dim, eps=eps, bias=bias, dtype=dtype)
                 setattr(self, f"{side}_embedding_norm", norm)
-        self.embedding_scale = self.logit_scale = None
-        if embedding_scale is not None:
-            self.embedding_scale = _checks.above(embedding_scale, "embedding_scale", 0)
-        if logit_scale is not None:
-            self.logit_scale = _checks.above(logit_scale, "logit_scale", 0)
+        self.embedding_scale = _above_0(embedding_scale, "embedding_scale")
+        self.logit_scale = _above_0(logit_scale, "logit_scale")
         self.start = None
         if start is not None:
             self.start = _checks.size(start, "start")
@@ -327,6 +317,17 @@ class EncoderDecoder:
         self.generation = _generation.checked(
             {} if generation is None else generation, "generation"
         )
+
+    def _set_relative_biases(
+        self, num_buckets: int, rng: np.random.Generator, dtype: DTypeLike
+    ) -> None:
+        """Make the tables of biases by distance, one for each side."""
+        for side in SIDES:
+            heads = getattr(self, side).layers[0].self_attention.num_heads
+            biases = _embedding.table(rng, num_buckets, "num_buckets", heads, dtype)
+            setattr(self, f"{side}_relative_bias", biases)
+        self._bias("encoder", 1, 1)  # raises its errors
+        self._bias("decoder", 1, 1)
 
     def _set_positions(
         self,
@@ -1517,3 +1518,8 @@ def _other(
     """Return a size of the decoder that differs from the encoder's."""
     size: int = decoder[name]
     return None if size == encoder[name] else size
+
+
+def _above_0(value: float | None, name: str) -> float | None:
+    """Return a factor, if there is one."""
+    return None if value is None else _checks.above(value, name, 0)
