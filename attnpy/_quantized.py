@@ -22,7 +22,9 @@ QUAD, UNITS = 4, {8: 8, 6: 16, 5: 32, 4: 8}
 LEAST_GROUP, MOST_ROWS = 16, {8: 65536, 6: 128, 5: 128, 4: 128}
 CHAIN = 128  # ATTN_BLOCK: longer groups are its multiples
 ACTIVATIONS = ("float", "int8")
-FLOATS = ("float32", "float16")  # of scales
+SCALES = ("float32", "float16", "uint8")  # where there is one level
+N_VALUES = 16  # that codes of 4 bits stand for, ATTN_CODE_VALUES
+MOST_EXPONENT = 254  # of scales that are powers of two; 255 is NaN
 FACTORS = ("scale", "coarse_scale", "minimum", "coarse_minimum")
 
 BLOCK_SIZE = 1 << 17  # numbers of a matrix that are quantised at a time
@@ -34,7 +36,7 @@ class Factors(NamedTuple):
     Attributes
     ----------
     fine : ndarray, shape (groups, M)
-        float32 or float16; int8 where there are two levels.
+        float32 or float16, or uint8, of powers of two; int8 where there are two levels.
     coarse : ndarray, shape (blocks of groups, M), or None
         float16: what `fine` is multiplied by.
     """
@@ -59,6 +61,7 @@ class Parts(NamedTuple):
     coarse_scale: Array | None
     minimum: Array | None
     coarse_minimum: Array | None
+    values: NDArray[np.int8] | None
 
 
 @_keywords.answering
@@ -122,6 +125,7 @@ class QuantizedWeight:
         bits: int = 8,
         group: int = 32,
         zero: int = 0,
+        values: ArrayLike | None = None,
         coarse_scale: ArrayLike | None = None,
         coarse_minimum: ArrayLike | None = None,
         groups_per_block: int = 8,
@@ -136,7 +140,8 @@ class QuantizedWeight:
             -128 to 127 with 8 bits; else 0 to 15, 31 or 63 with 4, 5 and 6.
         scale : array_like, shape (groups, M)
             Of each group of rows: float32 or float16, in which they are kept. int8 with
-            `coarse_scale`.
+            `coarse_scale`. uint8 are exponents: such an e is the power of two
+            ``2**(e - 128)``, and at most 254.
         minimum : array_like, shape (groups, M), optional
             What is added to the numbers of a group: of the dtype of `scale`.
         bits : {8, 6, 5, 4}, optional
@@ -147,6 +152,8 @@ class QuantizedWeight:
             one may be shorter.
         zero : int, optional
             Subtracted from codes of 4 to 6 bits: such a code itself.
+        values : array_like of int, shape (16,), optional
+            What codes of 4 bits stand for, -128 to 127: code i for ``values[i]``.
         coarse_scale, coarse_minimum : array_like, shape (blocks, M), optional
             float16: what `scale` and `minimum`, which are int8 then, are multiplied by.
         groups_per_block : int, optional
@@ -159,7 +166,8 @@ class QuantizedWeight:
         Returns
         -------
         QuantizedWeight
-            Of numbers ``scale * (codes - zero) + minimum``.
+            Of numbers ``scale * (codes - zero) + minimum``, or ``scale *
+            values[codes] + minimum``.
 
         Raises
         ------
@@ -178,6 +186,16 @@ class QuantizedWeight:
         >>> weight = QuantizedWeight.from_blocks(codes, scale, group=16)
         >>> weight.dequantize()[3]
         array([ 3., 14.], dtype=float32)
+
+        GGUF's form MXFP4 has scales that are powers of two, and codes of 16 values.
+
+        >>> values = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12]
+        >>> exponent = np.uint8([[127, 128]])
+        >>> mxfp4 = QuantizedWeight.from_blocks(
+        ...     codes % 16, exponent, bits=4, values=values
+        ... )
+        >>> mxfp4.dequantize()[3]
+        array([ 4., 12.], dtype=float32)
         """
         kind = judged_dtype(dtype, "dtype")
         bits, zero, group, per_block = _judged_sizes(
@@ -188,6 +206,7 @@ class QuantizedWeight:
         coarse = _optional(coarse_scale, "coarse_scale")
         fine_minimum = _optional(minimum, "minimum")
         coarse_minimum = _optional(coarse_minimum, "coarse_minimum")
+        table = None if values is None else _judged_values(values, bits, zero)
         if array.ndim != 2:
             raise ValueError(f"codes: expected (K, M), got shape {array.shape}")
         low, high = (-128, 127) if bits == 8 else (0, (1 << bits) - 1)
@@ -206,7 +225,7 @@ class QuantizedWeight:
         rounds = _checks.one_of(activations, "activations", ACTIVATIONS) == "int8"
         packing = Packing(n_rows, n_columns, bits, zero)
         packing.write(0, array.astype(np.int8) if bits == 8 else array)
-        return made(packing, kind, group, per_block, rounds, scales, minimums)
+        return made(packing, kind, group, per_block, rounds, scales, minimums, table)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -391,7 +410,7 @@ def arrays_of(weight: QuantizedWeight) -> dict[str, Array]:
 
     Codes of 8 bits are int8. Otherwise a byte has the lower four bits of two rows, the
     first row's in its lower half. With 5 and 6 bits further bytes have the upper bits
-    of 8 or 4 rows each, the first row's lowest.
+    of 8 or 4 rows each, the first row's lowest. Values of codes are among the arrays.
     """
     parts = weight._parts
     codes: Array = np.empty(weight.shape, np.uint8)
@@ -410,6 +429,8 @@ def arrays_of(weight: QuantizedWeight) -> dict[str, Array]:
         n = n_blocks if name.startswith("coarse") else n_groups
         if line is not None:
             found[name] = _of_panels(line, n, parts.n_columns)
+    if parts.values is not None:
+        found["values"] = parts.values.copy()
     return found
 
 
@@ -426,7 +447,7 @@ def replaced(weight: QuantizedWeight, arrays: Mapping[str, Array]) -> QuantizedW
         groups_per_block=parts.groups_per_block,
         activations=weight.activations,
         dtype=weight.dtype,
-        **{name: arrays[name] for name in FACTORS if name in arrays},
+        **{name: arrays[name] for name in (*FACTORS, "values") if name in arrays},
     )
 
 
@@ -487,6 +508,7 @@ def made(
     rounds: bool,
     scale: Factors,
     minimum: Factors | None,
+    values: NDArray[np.int8] | None = None,
 ) -> QuantizedWeight:
     """Return the matrix of codes that are packed, and of scales (groups, M)."""
     coarse_minimum = None
@@ -508,6 +530,7 @@ def made(
             coarse_scale=None if scale.coarse is None else _in_panels(scale.coarse),
             minimum=None if minimum is None else _in_panels(minimum.fine),
             coarse_minimum=coarse_minimum,
+            values=values,
         )
     )
     return weight
@@ -525,6 +548,7 @@ def of_columns(
     group: int,
     zero: int = 0,
     groups_per_block: int = 8,
+    values: NDArray[np.int8] | None = None,
 ) -> QuantizedWeight:
     """Return a matrix (K, M) made of blocks of columns, each of whole panels.
 
@@ -549,7 +573,7 @@ def of_columns(
     if scale is None:  # there are no columns
         scale = Factors(np.empty((-(-n_rows // group), n_columns), np.float16))
     kind = judged_dtype(dtype, "dtype")
-    return made(packing, kind, group, groups_per_block, rounds, scale, minimum)
+    return made(packing, kind, group, groups_per_block, rounds, scale, minimum, values)
 
 
 def _in_lines(quads: Array, bits: int) -> Array:
@@ -702,6 +726,19 @@ def _judged_sizes(
     return bits, zero, group, per_block
 
 
+def _judged_values(values: ArrayLike, bits: int, zero: int) -> NDArray[np.int8]:
+    """Return what codes stand for, a copy, after checks."""
+    table = _checks.integers(values, "values", -128, 127)
+    if table.shape != (N_VALUES,):
+        raise ValueError(f"values: expected shape {(N_VALUES,)}, got {table.shape}")
+    if bits != 4 or zero:
+        raise ValueError(
+            f"values: expected None except with 4 bits and zero 0, got some with "
+            f"{bits} bits and zero {zero}"
+        )
+    return table.astype(np.int8)
+
+
 def _optional(values: ArrayLike | None, name: str) -> Array | None:
     return None if values is None else _checks.array(values, name)
 
@@ -711,7 +748,7 @@ def _check_factors(
 ) -> None:
     """Check the dtypes, shapes and numbers of scales or minimums, (groups, M)."""
     fine, coarse = factors
-    _check_numbers(fine, name, shape, FLOATS if coarse is None else ("int8",))
+    _check_numbers(fine, name, shape, SCALES if coarse is None else ("int8",))
     if coarse is not None:
         n_blocks = -(-shape[0] // per_block)
         _check_numbers(coarse, f"coarse_{name}", (n_blocks, shape[1]), ("float16",))
@@ -728,6 +765,8 @@ def _check_numbers(
         raise ValueError(f"{name}: expected shape {shape}, got {array.shape}")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise ValueError(f"{name}: expected finite numbers, got NaN or infinity")
+    if array.dtype == np.uint8 and (array > MOST_EXPONENT).any():
+        raise ValueError(f"{name}: expected exponents up to {MOST_EXPONENT}, got 255")
 
 
 def _checked_parts(state: Any) -> Parts:
@@ -770,16 +809,22 @@ def _checked_parts(state: Any) -> Parts:
         )
     elif parts.coarse_minimum is not None:
         raise ValueError("QuantizedWeight: expected no coarse_minimum without minimum")
+    values = parts.values
+    if values is not None:
+        with _checks.renamed(values="QuantizedWeight: values"):
+            _judged_values(values, *sizes[:2])
+        values = _line(values, "values", ("int8",), N_VALUES)
     like = np.empty(0, kind)
     rounds = _checks.flag(parts.rounds_rows, "QuantizedWeight: rounds_rows")
-    return Parts(n_rows, n_columns, like, codes, *sizes, rounds, *scale, *minimum)
+    factors = *scale, *minimum
+    return Parts(n_rows, n_columns, like, codes, *sizes, rounds, *factors, values)
 
 
 def _lines(
     fine: Any, coarse: Any, name: str, n_fine: int, n_coarse: int
 ) -> tuple[Array, Array | None]:
     if coarse is None:
-        return _line(fine, name, FLOATS, n_fine), None
+        return _line(fine, name, SCALES, n_fine), None
     return (
         _line(fine, name, ("int8",), n_fine),
         _line(coarse, f"coarse_{name}", ("float16",), n_coarse),

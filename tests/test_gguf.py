@@ -103,7 +103,8 @@ def test_an_array_is_what_the_package_makes_of_its_blocks(save, kind):
     assert file.type_of("w") == kind
 
 
-# Bits for each number as it is kept. Those of Q4_K and Q5_K take 1/8 less in the file.
+# Bits for each number as it is kept. Those of Q4_K and Q5_K take 1/8 less in the file,
+# those of IQ4_XS 1/16.
 KEPT = {
     "Q8_0": 8.5,
     "Q4_0": 4.5,
@@ -113,17 +114,24 @@ KEPT = {
     "Q4_K": 4.625,
     "Q5_K": 5.625,
     "Q6_K": 6.5625,
+    "IQ4_NL": 4.5,
+    "IQ4_XS": 4.3125,
+    "MXFP4": 4.25,
 }
+# In more bits than there: 3.4375 and 2.625.
+WIDENED = {"Q3_K": 4.5625, "Q2_K": 5.125}
 
 
-@pytest.mark.parametrize("kind", KEPT)
+@pytest.mark.parametrize("kind", KEPT | WIDENED)
 def test_integers_stay_what_they_are_in_the_file(save, kind):
     array = gguf_files.random_blocks(kind, (50, 512))
     file = checkpoints.load_gguf(save({}, {"w": array}))
     weight = file.quantized("w", activations="int8")
     assert weight.shape == (512, 50) and weight.activations == "int8"
     assert_same_bits(weight.dequantize(), file["w"].T)
-    assert weight.nbytes * 8 == KEPT[kind] * 512 * 96  # columns in whole panels
+    values = 16 * (kind in ("IQ4_NL", "IQ4_XS", "MXFP4"))
+    expected = (KEPT | WIDENED)[kind] * 512 * 96  # columns in whole panels
+    assert (weight.nbytes - values) * 8 == expected
     halves = file.split_halves({"w": 10})
     assert_same_bits(halves.quantized("w").dequantize(), halves["w"].T)
     part = halves.quantized("w", start=3, stop=40)
@@ -155,6 +163,7 @@ def test_rows_that_are_not_those_of_whole_heads_are_refused(save):
 def test_what_cannot_be_kept_as_integers_is_refused(save):
     infinite = struct.pack("<e", np.inf) + bytes(32)
     arrays = {
+        "e": gguf_files.Blocks("MXFP4", (1, 32), bytes([255] * 17)),
         "f": gguf_files.random_blocks("F16", (4, 32)),
         "v": gguf_files.random_blocks("Q8_0", (64,)),
         "w": gguf_files.Blocks("Q8_0", (1, 32), infinite),
@@ -188,12 +197,12 @@ def test_a_row_that_is_not_there_is_refused(save):
 
 def test_a_type_that_is_not_read_is_named(save):
     file = checkpoints.load_gguf(
-        save({}, {"w": gguf_files.random_blocks("Q2_K", (2, 256))})
+        save({}, {"w": gguf_files.random_blocks("IQ3_S", (2, 256))})
     )
-    assert file.describe("w") == ((2, 256), "Q2_K")
+    assert file.describe("w") == ((2, 256), "IQ3_S")
     with refused(ValueError, "w") as caught:
         file["w"]
-    assert "Q2_K" in str(caught.value)
+    assert "IQ3_S" in str(caught.value)
 
 
 def test_blocks_with_any_scale_are_read_without_a_warning(save, recwarn):
@@ -420,7 +429,9 @@ TOGETHER = {
 
 @pytest.mark.quick
 @pytest.mark.parametrize("kind", TOGETHER)
-@pytest.mark.parametrize("type_name", ["Q8_0", "Q4_1", "Q5_K", "Q6_K"])
+@pytest.mark.parametrize(
+    "type_name", ["Q8_0", "Q4_1", "Q5_K", "Q6_K", "IQ4_XS", "MXFP4"]
+)
 def test_matrices_that_a_file_has_together_keep_their_integers(save, kind, type_name):
     metadata, arrays = gguf_files.model(TOGETHER[kind])
     for i, (name, array) in enumerate(arrays.items()):
@@ -684,8 +695,8 @@ ARRAYS = {
     "shape": ({"blk.0.ffn_up.weight": np.ones((20, 15))}, "blk.0.ffn_up.weight"),
     "vector": ({"token_embd.weight": np.ones(16)}, "token_embd.weight"),
     "type": (
-        {"blk.0.ffn_up.weight": gguf_files.random_blocks("IQ4_XS", (20, 256))},
-        "got IQ4_XS of blk.0.ffn_up.weight",
+        {"blk.0.ffn_up.weight": gguf_files.random_blocks("IQ3_S", (20, 256))},
+        "got IQ3_S of blk.0.ffn_up.weight",
     ),
     "factors": ({"rope_freqs.weight": np.ones((2, 2))}, "rope_freqs.weight"),
     "factors of another size": ({"rope_freqs.weight": np.ones(3)}, "2 numbers"),
@@ -707,10 +718,10 @@ def test_types_that_are_not_read_are_one_sentence(save):
     metadata, arrays = gguf_files.model({**families.LLAMA, "hidden_size": 256})
     for name in list(arrays):
         if arrays[name].ndim == 2 and arrays[name].shape[1] == 256:
-            arrays[name] = gguf_files.random_blocks("Q2_K", arrays[name].shape)
+            arrays[name] = gguf_files.random_blocks("IQ3_S", arrays[name].shape)
     with refused(ValueError, ".*") as caught:
         CausalDecoder.from_gguf(save(metadata, arrays))
-    assert str(caught.value).count("Q2_K") == 1
+    assert str(caught.value).count("IQ3_S") == 1
     assert "and 13 more" in str(caught.value)
 
 

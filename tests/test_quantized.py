@@ -55,10 +55,14 @@ def oracle(x, weight):
     """The product by plain NumPy, of what `state_dict` shows."""
     parts = arrays_of(weight)
     codes = codes_in(parts["codes"], weight)
+    if "values" in parts:
+        codes = parts["values"][codes].astype(int)
     factors = {}
     for name in ("scale", "minimum"):
         if name in parts:
             factors[name] = parts[name].astype(np.float32)
+            if parts[name].dtype == np.uint8:
+                factors[name] = np.ldexp(np.float32(1), parts[name].astype(int) - 128)
             if f"coarse_{name}" in parts:
                 blocks = parts[f"coarse_{name}"].astype(np.float32)
                 each = weight._parts.groups_per_block
@@ -66,6 +70,11 @@ def oracle(x, weight):
     rounds = weight.activations == "int8"
     return integers.product(x, codes, **factors, group=weight.group, rounds=rounds)
 
+
+CURVE = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
+VALUES = {"IQ4_NL": CURVE, "IQ4_XS": CURVE, "MXFP4": E2M1}
+POWERS = 0  # in place of the groups of a block
 
 FORMS = {  # bits, zero, group, groups of a block, whether there are minimums
     "Q8_0": (8, 0, 32, 1, False),
@@ -76,6 +85,11 @@ FORMS = {  # bits, zero, group, groups of a block, whether there are minimums
     "Q4_K": (4, 0, 32, 8, True),
     "Q5_K": (5, 0, 32, 8, True),
     "Q6_K": (6, 32, 16, 16, False),
+    "Q3_K": (4, 4, 16, 16, False),
+    "Q2_K": (4, 0, 16, 16, True),
+    "IQ4_NL": (4, 0, 32, 1, False),
+    "IQ4_XS": (4, 0, 32, 8, False),
+    "MXFP4": (4, 0, 32, POWERS, False),
 }
 
 
@@ -85,10 +99,13 @@ def blocks_of(kind, n_rows=300, n_columns=50, activations="float"):
     bits, zero, group, levels, minimum = FORMS[kind]
     low, high = (-128, 128) if bits == 8 else (0, 1 << bits)
     n_groups = -(-n_rows // group)
-    shape, coarse = (n_groups, n_columns), (-(-n_groups // levels), n_columns)
-    given = {}
+    per_block = max(levels, 1)
+    shape, coarse = (n_groups, n_columns), (-(-n_groups // per_block), n_columns)
+    given = {"values": VALUES[kind]} if kind in VALUES else {}
     for name in ("scale", "minimum") if minimum else ("scale",):
-        if levels == 1:
+        if levels == POWERS:
+            given[name] = rng.integers(110, 130, shape, np.uint8)
+        elif levels == 1:
             given[name] = rng.standard_normal(shape).astype(np.float16)
         else:
             given[name] = rng.integers(-32, 64, shape, np.int8)
@@ -99,7 +116,7 @@ def blocks_of(kind, n_rows=300, n_columns=50, activations="float"):
         bits=bits,
         group=group,
         zero=zero,
-        groups_per_block=levels,
+        groups_per_block=per_block,
         activations=activations,
     )
 
@@ -126,7 +143,7 @@ def test_products_have_the_bits_of_plain_numpy(tier, activations, kind):
 @pytest.mark.parametrize("tier", TIERS)
 @pytest.mark.parametrize("activations", ACTIVATIONS)
 @pytest.mark.parametrize("kind", FORMS)
-@pytest.mark.quick(tier=TIERS[:1], kind=["Q5_1", "Q6_K"])
+@pytest.mark.quick(tier=TIERS[:1], kind=["Q5_1", "Q6_K", "MXFP4"])
 def test_products_with_the_forms_of_files_have_the_bits_of_plain_numpy(
     tier, activations, kind
 ):
@@ -394,11 +411,14 @@ def test_memory_is_that_of_codes_and_scales(kind):
     [
         *(("Q8_0", 8.5), ("Q4_0", 4.5), ("Q4_1", 5), ("Q5_0", 5.5), ("Q5_1", 6)),
         *(("Q4_K", 4.625), ("Q5_K", 5.625), ("Q6_K", 6.5625)),
+        *(("Q3_K", 4.5625), ("Q2_K", 5.125)),
+        *(("IQ4_NL", 4.5), ("IQ4_XS", 4.3125), ("MXFP4", 4.25)),
     ],
 )
 def test_forms_of_files_take_little_more_memory_than_there(kind, bits):
     weight = blocks_of(kind, 1024, 480)
-    assert weight.nbytes * 8 == bits * 1024 * 480
+    values = 16 * (kind in VALUES)
+    assert (weight.nbytes - values) * 8 == bits * 1024 * 480
 
 
 @pytest.mark.quick
@@ -465,6 +485,17 @@ SCALE = np.ones((1, 3), np.float32)
         (CODES, SCALE, {"coarse_scale": SCALE}, TypeError, "scale: expected int8"),
         (CODES, SCALE, {"dtype": "float64"}, TypeError, "dtype: expected float32"),
         (CODES, SCALE, {"groups_per_block": 0}, ValueError, "groups_per_block: expe"),
+        (CODES, np.uint8([[1, 255, 0]]), {}, ValueError, "scale: expected exponents"),
+        (CODES, SCALE, {"values": CURVE}, ValueError, "values: expected None except"),
+        *(
+            (CODES, SCALE, {"bits": 4, **options}, error, f"values: expected {said}")
+            for options, error, said in (
+                ({"values": CURVE, "zero": 8}, ValueError, "None except"),
+                ({"values": CURVE[1:]}, ValueError, r"shape \(16,\), got \(15,\)"),
+                ({"values": [*CURVE[1:], 128]}, ValueError, "-128 to 127, got 128"),
+                ({"values": [0.5] * 16}, TypeError, "integers"),
+            )
+        ),
     ],
 )
 def test_blocks_that_do_not_fit_together_are_refused(
@@ -504,6 +535,11 @@ def test_copies_have_the_same_bits(twin_of):
 @pytest.mark.quick
 def test_broken_pickles_are_refused():
     good = blocks_of("Q4_1", 40, 5).__getstate__()
+    for kind in ("IQ4_NL", "Q4_0", "Q8_0"):
+        state = blocks_of(kind, 40, 5).__getstate__()
+        for values in ((1,) * 16, np.ones(16), np.ones(15, np.int8), CURVE):
+            with pytest.raises((TypeError, ValueError), match=r"^QuantizedWeight: "):
+                object.__new__(QuantizedWeight).__setstate__((*state[:-1], values))
     nonsense = (-1, 2**70, 1.5, "x", [], np.ones((2, 3)), np.ones(3, np.float32))
     for place in range(len(good)):
         for value in nonsense:
@@ -516,8 +552,8 @@ def test_broken_pickles_are_refused():
                 made.__setstate__(tuple(state))
     state = blocks_of("Q4_0", 40, 5).__getstate__()
     with pytest.raises(ValueError, match="QuantizedWeight: expected no coarse_minimum"):
-        object.__new__(QuantizedWeight).__setstate__((*state[:-1], state[-4]))
-    with pytest.raises(TypeError, match="QuantizedWeight: expected its 13 parts"):
+        object.__new__(QuantizedWeight).__setstate__((*state[:-2], state[-5], None))
+    with pytest.raises(TypeError, match="QuantizedWeight: expected its 14 parts"):
         object.__new__(QuantizedWeight).__setstate__((1, 2))
     with pytest.raises(TypeError, match="QuantizedTable: expected a QuantizedWeight"):
         QuantizedTable(3)
@@ -533,7 +569,7 @@ def test_parts_that_are_too_large_are_refused_where_they_are_used():
 
 @pytest.mark.quick
 def test_a_table_has_the_rows_of_its_matrix():
-    some = (blocks_of(kind, 70, 100) for kind in ("Q4_K", "Q5_1", "Q6_K"))
+    some = (blocks_of(kind, 70, 100) for kind in ("Q4_K", "Q5_1", "Q6_K", "IQ4_XS"))
     for weight in (attnpy.quantize(normal(20, 100)), *some):
         table = QuantizedTable(weight)
         whole = weight.dequantize().T
@@ -630,7 +666,8 @@ def test_states_have_the_forms_of_files_too(kind, n_rows, tmp_path):
     parts = arrays_of(layer.W)
     given = {name: parts[name] for name in parts.keys() - {"codes"}}
     bits, zero, group, levels, _ = FORMS[kind]
-    sizes = {"bits": bits, "group": group, "zero": zero, "groups_per_block": levels}
+    sizes = {"bits": bits, "group": group, "zero": zero}
+    sizes["groups_per_block"] = max(levels, 1)
     other.W = QuantizedWeight.from_blocks(codes, **given, **sizes)
     numpy_files.save_file(layer.state_dict(), tmp_path / "layer.safetensors")
     other.load_state_dict(numpy_files.load_file(tmp_path / "layer.safetensors"))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # The forms of numbers that are read.
 TYPES = (
     *("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"),
-    *("Q4_K", "Q5_K", "Q6_K"),
+    *("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4"),
 )
 MISSING = (
     "attnpy.checkpoints: reading GGUF files needs the gguf package: pip install "
@@ -68,7 +68,7 @@ class GgufFile(Mapping[str, "Array"]):
     ValueError
         If the file is not in the format, or not complete; if an array that is asked for
         is of a type that is not read. The types are F32, F16, BF16, Q8_0, Q4_0, Q4_1,
-        Q5_0, Q5_1, Q4_K, Q5_K and Q6_K.
+        Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS and MXFP4.
 
     See Also
     --------
@@ -197,8 +197,8 @@ class GgufFile(Mapping[str, "Array"]):
         Parameters
         ----------
         name : str
-            Of an array (M, K) of the types Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K or
-            Q6_K.
+            Of an array (M, K) of a type of integers: one of those that `GgufFile` lists
+            but F32, F16 and BF16. Codes of Q3_K and Q2_K become codes of 4 bits.
         start, stop : int, optional
             Only these of the M rows, ``0 <= start <= stop <= M``: one matrix of several
             that the file has one below the other.

@@ -7,7 +7,7 @@ them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Blocks(NamedTuple):
-    """Numbers of n blocks: ``scale * (codes - zero) + minimum``."""
+    """Numbers of n blocks, as `QuantizedWeight.from_blocks` says."""
 
     codes: Array  # (n, numbers of a block)
     scale: Array  # (n, groups of a block)
@@ -34,7 +34,7 @@ class Form(NamedTuple):
 
     size: int  # of a block, bytes
     read: Callable[[Bytes], Blocks]
-    options: dict[str, int]
+    options: dict[str, Any]
 
 
 def _halves(data: Bytes) -> Array:
@@ -75,6 +75,10 @@ def _q4_1(data: Bytes) -> Blocks:
     return Blocks(
         _nibbles(data[:, 4:], 16), _halves(data[:, :2]), _halves(data[:, 2:4])
     )
+
+
+def _mxfp4(data: Bytes) -> Blocks:
+    return Blocks(_nibbles(data[:, 1:], 16), data[:, :1])
 
 
 def _q5_0(data: Bytes) -> Blocks:
@@ -118,6 +122,40 @@ def _q6_k(data: Bytes) -> Blocks:
     )
 
 
+def _q2_k(data: Bytes) -> Blocks:
+    factors = data[:, :16].view(np.int8)
+    return Blocks(
+        _bits(data[:, 16:80], 2, 32),
+        factors & 15,
+        factors >> 4 & 15,
+        _halves(data[:, 80:82]),
+        -_halves(data[:, 82:]),
+    )
+
+
+def _q3_k(data: Bytes) -> Blocks:
+    codes = _bits(data[:, 32:96], 2, 32) | _bits(data[:, :32], 1, 32) << 2
+    scale = _nibbles(data[:, 96:104], 8) | _bits(data[:, 104:108], 2, 4) << 4
+    return Blocks(
+        codes, scale.view(np.int8) - np.int8(32), coarse_scale=_halves(data[:, 108:])
+    )
+
+
+def _iq4_xs(data: Bytes) -> Blocks:
+    scale = _bits(data[:, 4:8], 4, 1) | _bits(data[:, 2:4], 2, 1) << 4
+    return Blocks(
+        _nibbles(data[:, 8:], 16),
+        scale.view(np.int8) - np.int8(32),
+        coarse_scale=_halves(data[:, :2]),
+    )
+
+
+# What codes stand for: numbers denser near 0; those of the format E2M1, doubled.
+CURVE = np.int8(
+    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113]
+)
+E2M1 = np.int8([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12])
+
 FORMS = {
     "Q8_0": Form(34, _q8_0, {"bits": 8, "group": 32}),
     "Q4_0": Form(18, _q4_0, {"bits": 4, "group": 32, "zero": 8}),
@@ -129,6 +167,18 @@ FORMS = {
     "Q6_K": Form(
         210, _q6_k, {"bits": 6, "group": 16, "zero": 32, "groups_per_block": 16}
     ),
+    "IQ4_NL": Form(18, _q4_0, {"bits": 4, "group": 32, "values": CURVE}),
+    "IQ4_XS": Form(
+        136,
+        _iq4_xs,
+        {"bits": 4, "group": 32, "groups_per_block": 8, "values": CURVE},
+    ),
+    "MXFP4": Form(17, _mxfp4, {"bits": 4, "group": 32, "values": E2M1}),
+    # Products have no codes of 3 and 2 bits.
+    "Q3_K": Form(
+        110, _q3_k, {"bits": 4, "group": 16, "zero": 4, "groups_per_block": 16}
+    ),
+    "Q2_K": Form(84, _q2_k, {"bits": 4, "group": 16, "groups_per_block": 16}),
 }
 
 

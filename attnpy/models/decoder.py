@@ -549,8 +549,8 @@ class CausalDecoder(sampling.LanguageModel):
             Of the architecture "llama" (Mistral, Mixtral and SmolLM among them),
             "qwen2", "qwen3", "qwen3moe", "phi3", "gemma2", "gemma3", "olmo2", "olmoe",
             "gpt-oss" or "gpt2", with arrays of the types that
-            `attnpy.checkpoints.GgufFile` reads: files named Q4_0, Q4_1, Q4_K_M, Q5_K_M,
-            Q6_K, Q8_0, F16, BF16 and alike.
+            `attnpy.checkpoints.GgufFile` reads: files named Q2_K, Q3_K_M, Q4_0, Q4_1,
+            Q4_K_M, Q5_K_M, Q6_K, Q8_0, IQ4_NL, IQ4_XS, MXFP4, F16, BF16 and alike.
         dtype : dtype, optional
             Of the model. Quantised numbers become what they stand for in float32, and
             are rounded to this. "bfloat16" is a dtype with the ml_dtypes package.

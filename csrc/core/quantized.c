@@ -31,6 +31,7 @@ read_quad(const attn_quantized *q, const uint8_t *codes, ptrdiff_t quad,
     for (int i = 0; i < ATTN_QUAD; i++) {
         to[i] = (lower[i] >> shift & 15) - q->zero;
         to[i] += (upper[i] >> above * which & mask) << 4;
+        to[i] = q->values == NULL ? to[i] : q->values[to[i]];
     }
 }
 
@@ -46,6 +47,9 @@ factor_at(const attn_factors *f, ptrdiff_t panel, ptrdiff_t n_groups, ptrdiff_t 
         ptrdiff_t block = panel * n_blocks + group / groups_per_block;
         return (float)((const int8_t *)f->fine)[at] *
                attn_from_f16(f->coarse[block * ATTN_PANEL_COLUMNS + column]);
+    }
+    if (f->dtype == ATTN_I8) {
+        return attn_power_of((uint8_t)f->fine[at]);
     }
     return f->dtype == ATTN_F32
                ? ((const float *)(const void *)f->fine)[at]

@@ -4,23 +4,27 @@
 
 #include "core/array.h"
 
+#include <string.h>
+
 /* Part of the bit contract, beside core/limits.h. No group has more rows: an int32 holds the sum of
  * as many products of two bytes. */
 #define ATTN_MAX_GROUP 65536
 #define ATTN_QUAD 4      /* rows of W whose codes are next to each other */
 #define ATTN_CODE_ROWS 8 /* rows are padded to a multiple of it, or of more */
 #define ATTN_LEAST_GROUP 16
+#define ATTN_CODE_VALUES 16
 #define ATTN_RADIX                                                                     \
     65024 /* 254 * 256: two digits of 8 bits hold numbers below half of it */
 #define ATTN_MOST_UPPER 127
 
 /* Scales, or minimums: one for each group and column, (panels, groups, ATTN_PANEL_COLUMNS).
- * With two levels, as in GGUF's K forms, `fine` is int8, and each is multiplied by a number of
+ * Bytes e are powers of two, 2^(e - 128), up to 254; that is half of E8M0's, as in OCP's MX
+ * forms. With two levels, as in GGUF's K forms, `fine` is int8, and each is multiplied by a number of
  * `coarse` that several groups share, (panels, groups / groups_per_block rounded up,
  * ATTN_PANEL_COLUMNS). */
 typedef struct {
     const char *fine; /* NULL: there are none */
-    attn_dtype dtype; /* of `fine`, ATTN_F32 or ATTN_F16, where there is one level */
+    attn_dtype dtype; /* of `fine`, where there is one level; ATTN_I8: powers of two */
     const uint16_t *coarse; /* float16; NULL: one level */
 } attn_factors;
 
@@ -32,10 +36,15 @@ typedef struct {
  * are unsigned. Their lower four bits are two codes to a byte, whose upper half belongs to the row
  * four rows later: (panels, rows / ATTN_CODE_ROWS, ATTN_PANEL_COLUMNS, ATTN_QUAD). With 5 and 6 bits
  * the upper bits of a unit of rows follow its lower ones, as (ATTN_PANEL_COLUMNS, ATTN_QUAD) bytes:
- * byte i of a column has those of rows i, i + 4, i + 8 ... of the unit, from its lowest bit on. */
+ * byte i of a column has those of rows i, i + 4, i + 8 ... of the unit, from its lowest bit on.
+ *
+ * With `values` a code of 4 bits stands for one of 16 numbers, which takes its place, and whose zero
+ * is 0. */
 typedef struct {
-    int bits;        /* 8, 6, 5 or 4 */
-    int zero;        /* 0 where there are 8 */
+    int bits; /* 8, 6, 5 or 4 */
+    int zero; /* 0 where there are 8, and with values */
+    const int8_t
+        *values; /* (ATTN_CODE_VALUES) of codes of 4 bits; NULL: codes are numbers */
     ptrdiff_t group; /* a multiple of ATTN_LEAST_GROUP and of attn_code_unit; above
                       * ATTN_BLOCK, of that */
     ptrdiff_t groups_per_block;
@@ -61,6 +70,17 @@ typedef struct {
  * sum = fma(s * scale, (float)products, sum); with minimums, then
  * sum = fma(minimum, s * (float)total, sum), of the integers' total. All of a group is 0 if s
  * is 0; s is NaN if a number of the group is not finite. */
+
+/* The power of two that a byte of scales is. */
+static inline float
+attn_power_of(uint8_t e)
+{
+    uint32_t twice = e == 0 ? UINT32_C(1) << 22 : (uint32_t)e << 23;
+    float power;
+
+    memcpy(&power, &twice, sizeof power);
+    return power * 0.5f;
+}
 
 /* Rows of a unit of codes: with 5 and 6 bits as many as fill ATTN_QUAD bytes with upper bits. */
 static inline ptrdiff_t

@@ -37,7 +37,7 @@ view_panels(PyObject *parts, py_weight *w)
 }
 
 /* Takes (K, M, like, codes, bits, zero, group, groups_per_block, rounds_rows, scale, coarse
- * scale, minimum, coarse minimum); `like` is an array of the type that codes stand for. */
+ * scale, minimum, coarse minimum, values); `like` is an array of the type that codes stand for. */
 static int
 view_codes(PyObject *parts, py_weight *w)
 {
@@ -45,10 +45,11 @@ view_codes(PyObject *parts, py_weight *w)
     PyObject *like, *codes, *factors[N_FACTORS];
     int rounds_rows;
 
-    if (!PyArg_ParseTuple(parts, "nnO!O!iinnpOOOO", &w->shape[0], &w->shape[1],
+    if (!PyArg_ParseTuple(parts, "nnO!O!iinnpOOOOO", &w->shape[0], &w->shape[1],
                           &PyArray_Type, &like, &PyArray_Type, &codes, &q->bits,
                           &q->zero, &q->group, &q->groups_per_block, &rounds_rows,
-                          &factors[0], &factors[1], &factors[2], &factors[3])) {
+                          &factors[0], &factors[1], &factors[2], &factors[3],
+                          &factors[4])) {
         return -1;
     }
     q->rounds_rows = rounds_rows;
@@ -147,16 +148,16 @@ static bool
 read_factors(PyArrayObject *fine, PyArrayObject *coarse, npy_intp n_groups,
              npy_intp n_blocks, attn_factors *f)
 {
-    bool half = is_line(fine, NPY_HALF, n_groups * ATTN_PANEL_COLUMNS);
+    npy_intp n = n_groups * ATTN_PANEL_COLUMNS;
+    bool half = is_line(fine, NPY_HALF, n), power = is_line(fine, NPY_UBYTE, n);
 
-    if (coarse != NULL
-            ? !is_line(fine, NPY_BYTE, n_groups * ATTN_PANEL_COLUMNS) ||
-                  !is_line(coarse, NPY_HALF, n_blocks * ATTN_PANEL_COLUMNS)
-            : !half && !is_line(fine, NPY_FLOAT, n_groups * ATTN_PANEL_COLUMNS)) {
+    if (coarse != NULL ? !is_line(fine, NPY_BYTE, n) ||
+                             !is_line(coarse, NPY_HALF, n_blocks * ATTN_PANEL_COLUMNS)
+                       : !half && !power && !is_line(fine, NPY_FLOAT, n)) {
         return false;
     }
     f->fine = PyArray_BYTES(fine);
-    f->dtype = half ? ATTN_F16 : ATTN_F32;
+    f->dtype = half ? ATTN_F16 : power ? ATTN_I8 : ATTN_F32;
     f->coarse = coarse == NULL ? NULL : PyArray_DATA(coarse);
     return true;
 }
@@ -182,6 +183,18 @@ are_groups(const attn_quantized *q)
            is_size(q->groups_per_block);
 }
 
+/* Reads what codes stand for, if not for numbers; false unless they are as the core expects. */
+static bool
+read_values(PyArrayObject *values, attn_quantized *q)
+{
+    q->values = NULL;
+    if (values == NULL) {
+        return true;
+    }
+    q->values = PyArray_DATA(values);
+    return is_line(values, NPY_BYTE, ATTN_CODE_VALUES) && q->bits == 4 && q->zero == 0;
+}
+
 /* Reads the codes and what they are multiplied by; false unless all are as the core expects
  * them. */
 static bool
@@ -190,7 +203,8 @@ read_codes(py_weight *w)
     attn_quantized *q = &w->quantized;
     npy_intp n_rows = w->shape[0], n_bytes;
 
-    if (!is_size(n_rows) || !is_size(w->shape[1]) || !are_groups(q)) {
+    if (!is_size(n_rows) || !is_size(w->shape[1]) || !are_groups(q) ||
+        !read_values(w->factors[4], q)) {
         return false;
     }
     npy_intp n_panels = attn_divide_up(w->shape[1], ATTN_PANEL_COLUMNS);

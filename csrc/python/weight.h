@@ -6,7 +6,7 @@
 
 #include "core/linear.h"
 
-enum { N_FACTORS = 4 }; /* scales and minimums, fine and coarse */
+enum { N_FACTORS = 5 }; /* scales and minimums, fine and coarse; values of codes */
 
 typedef struct {
     PyArrayObject *array; /* owned; (K, M), the panels of a packed one, or codes */

@@ -13,6 +13,7 @@ typedef struct {
     __m256i even, odd; /* pairs of codes of 8 columns */
 } v_quads;
 typedef v_quads v_four;
+typedef __m256i v_table;
 
 enum { OFFSET = 0 };
 
@@ -50,6 +51,17 @@ static inline v_quads v_quads_of(v_codes codes, const bool wide)
                      _mm256_srli_epi16(codes, 8)};
 }
 
+static inline v_table v_load_table(const int8_t *p)
+{
+    return _mm256_broadcastsi128_si256(
+        _mm_loadu_si128((const __m128i *)(const void *)p));
+}
+
+static inline v_quads v_look_up(v_table table, v_codes codes)
+{
+    return v_quads_of(_mm256_shuffle_epi8(table, codes), true);
+}
+
 static inline void v_store_ready(code *p, v_quads quads)
 {
     _mm256_storeu_si256((__m256i *)(void *)p, quads.even);
@@ -70,6 +82,14 @@ static inline void v_store_terms(term *p, v_real a)
     __m128i halves = _mm_packs_epi32(_mm256_castsi256_si128(whole), upper);
     halves = _mm_shufflehi_epi16(_mm_shufflelo_epi16(halves, 0xd8), 0xd8);
     _mm_storeu_si128((__m128i *)(void *)p, halves);
+}
+
+static inline v_real v_load_powers(const uint8_t *p)
+{
+    __m128i bytes = _mm_loadl_epi64((const __m128i *)(const void *)p);
+    __m256i twice = _mm256_slli_epi32(_mm256_cvtepu8_epi32(bytes), 23);
+    twice = _mm256_max_epu32(twice, _mm256_set1_epi32(1 << 22));
+    return v_mul(_mm256_castsi256_ps(twice), v_set1(0.5f));
 }
 
 static inline v_four v_load_four(const term *p)

@@ -3,6 +3,13 @@
 #include <immintrin.h>
 
 typedef __m512i v_codes;
+typedef __m512i v_table;
+
+/* Each quarter has the 16 bytes. */
+static inline v_table v_spread(const int8_t *p)
+{
+    return _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
 
 static inline v_codes v_load_codes(const char *p) { return _mm512_loadu_si512(p); }
 
@@ -29,4 +36,12 @@ static inline v_codes v_narrow_codes(v_codes codes, v_codes above, const int i,
            : shift < 0 ? _mm512_slli_epi32(high, (unsigned)-shift)
                        : high;
     return _mm512_ternarylogic_epi32(lower, codes, high, 0xca); /* ? : */
+}
+
+static inline v_real v_load_powers(const uint8_t *p)
+{
+    __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)p);
+    __m512i twice = _mm512_slli_epi32(_mm512_cvtepu8_epi32(bytes), 23);
+    twice = _mm512_max_epu32(twice, _mm512_set1_epi32(1 << 22));
+    return v_mul(_mm512_castsi512_ps(twice), v_set1(0.5f));
 }

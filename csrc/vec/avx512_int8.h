@@ -27,6 +27,13 @@ static inline v_quads v_quads_of(v_codes codes, const bool wide)
                      _mm512_srli_epi16(codes, 8)};
 }
 
+static inline v_table v_load_table(const int8_t *p) { return v_spread(p); }
+
+static inline v_quads v_look_up(v_table table, v_codes codes)
+{
+    return v_quads_of(_mm512_shuffle_epi8(table, codes), true);
+}
+
 static inline void v_store_ready(code *p, v_quads quads)
 {
     _mm512_storeu_si512(p, quads.even);

@@ -25,6 +25,16 @@ static inline v_quads v_quads_of(v_codes codes, const bool wide)
     return wide ? _mm512_xor_si512(codes, _mm512_set1_epi8(-128)) : codes;
 }
 
+static inline v_table v_load_table(const int8_t *p)
+{
+    return v_quads_of(v_spread(p), true);
+}
+
+static inline v_quads v_look_up(v_table table, v_codes codes)
+{
+    return _mm512_shuffle_epi8(table, codes);
+}
+
 static inline void v_store_ready(code *p, v_quads quads)
 {
     _mm512_storeu_si512(p, quads);

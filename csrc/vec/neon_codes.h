@@ -9,6 +9,7 @@ typedef int8_t code;
 typedef int8x16_t v_codes;
 typedef int8x16_t v_quads;
 typedef int8x16_t v_four;
+typedef int8x16_t v_table;
 
 enum { OFFSET = 0 };
 
@@ -40,6 +41,13 @@ static inline v_quads v_quads_of(v_codes codes, const bool wide)
     return codes;
 }
 
+static inline v_table v_load_table(const int8_t *p) { return vld1q_s8(p); }
+
+static inline v_quads v_look_up(v_table table, v_codes codes)
+{
+    return vqtbl1q_s8(table, vreinterpretq_u8_s8(codes));
+}
+
 static inline void v_store_ready(code *p, v_quads quads) { vst1q_s8(p, quads); }
 
 static inline v_quads v_load_ready(const code *p) { return vld1q_s8(p); }
@@ -50,6 +58,16 @@ static inline void v_store_terms(term *p, v_real a)
     int8x8_t bytes = vmovn_s16(vcombine_s16(halves, halves));
     int32_t four = vget_lane_s32(vreinterpret_s32_s8(bytes), 0);
     memcpy(p, &four, sizeof four);
+}
+
+static inline v_real v_load_powers(const uint8_t *p)
+{
+    uint32_t four;
+    memcpy(&four, p, sizeof four);
+    uint16x8_t wide = vmovl_u8(vreinterpret_u8_u32(vdup_n_u32(four)));
+    uint32x4_t twice = vshlq_n_u32(vmovl_u16(vget_low_u16(wide)), 23);
+    twice = vmaxq_u32(twice, vdupq_n_u32(1 << 22));
+    return v_mul(vreinterpretq_f32_u32(twice), v_set1(0.5f));
 }
 
 static inline v_four v_load_four(const term *p)

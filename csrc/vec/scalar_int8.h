@@ -1,6 +1,8 @@
 /* The vocabulary of integer products, in plain C. This is the definition: every other header
  * of integers gives the same sums. A quad is four codes, of as many rows of W in one column,
  * next to each other; vectors have those of LANES columns. */
+#include "core/quantized.h"
+
 #include <stdint.h>
 
 typedef int8_t term; /* a number of a row of x, as it waits for products */
@@ -12,7 +14,9 @@ typedef struct {
 typedef v_codes v_quads; /* as products take them */
 typedef v_codes v_four;
 
-/* So much is added to codes of 8 bits as products take them. What that adds to a sum is taken
+typedef const int8_t *v_table; /* values of 16 codes */
+
+/* So much is added to codes of 8 bits, and to values, as products take them. What that adds to a sum is taken
  * away where it begins. */
 enum { OFFSET = 0 };
 
@@ -46,6 +50,17 @@ static inline v_quads v_quads_of(v_codes codes, const bool wide)
     return codes;
 }
 
+/* Quads of the values of codes of 4 bits, for products. */
+static inline v_table v_load_table(const int8_t *p) { return p; }
+
+static inline v_quads v_look_up(v_table table, v_codes codes)
+{
+    for (int t = 0; t < 4; t++) {
+        codes.of[t] = table[codes.of[t]];
+    }
+    return codes;
+}
+
 /* Quads that were made ready. */
 static inline void v_store_ready(code *p, v_quads quads)
 {
@@ -71,6 +86,9 @@ static inline v_dots v_add_dots(v_dots sum, v_quads w, v_four x)
     return sum + w.of[0] * x.of[0] + w.of[1] * x.of[1] + w.of[2] * x.of[2] +
            w.of[3] * x.of[3];
 }
+
+/* Scales of LANES columns that are bytes, from their exponents. */
+static inline v_real v_load_powers(const uint8_t *p) { return attn_power_of(*p); }
 
 /* LANES columns' sums as floats, rounded to nearest. */
 static inline v_real v_float_dots(v_dots sum) { return (float)sum; }

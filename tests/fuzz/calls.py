@@ -534,6 +534,12 @@ def packs(kinds, dtype):
 def quantised(rng, weight):
     """Integers in place of a matrix, which stand for numbers near to it."""
     bits = one_of(rng, (8, 6, 5, 4))
+    if bits == 4 and maybe(rng, 0.3):
+        codes = rng.integers(0, 16, weight.shape)
+        scale = rng.integers(119, 122, (-(-len(weight) // 32), weight.shape[1]))
+        return attnpy.QuantizedWeight.from_blocks(
+            codes, scale.astype(np.uint8), bits=4, values=rng.integers(-128, 128, 16)
+        )
     if bits in (6, 5):
         zero, group = 1 << bits - 1, 32 * int(rng.integers(1, 5))
         codes = rng.integers(0, 2 * zero, weight.shape)
@@ -594,23 +600,33 @@ def make_blocks(rng):
     kind = one_of(rng, (np.int8, np.int64) if bits == 8 else (np.uint8, np.int64))
     codes = rng.integers(low, high, (n, m)).astype(kind)
     options = {"bits": bits, "group": group}
-    if bits < 8 and maybe(rng):
+    if bits == 4 and maybe(rng, 0.4):
+        options["values"] = rng.integers(-128, 128, 16)
+    elif bits < 8 and maybe(rng):
         options["zero"] = int(rng.integers(high))
     names = ("scale", "minimum") if maybe(rng) else ("scale",)
     fine, exact = [], []
     for name in names:
-        if coarse := maybe(rng):
+        if coarse := maybe(rng, 0.4):
             of_groups = rng.integers(-32, 64, (n_groups, m)).astype(np.int8)
             of_blocks = numbers(rng, (n_blocks, m), np.dtype(np.float16))
             options |= {f"coarse_{name}": of_blocks, "groups_per_block": levels}
+        elif maybe(rng, 0.3):
+            of_groups = rng.integers(0, 255, (n_groups, m)).astype(np.uint8)
         else:
             of_groups = numbers(rng, (n_groups, m), one_of(rng, SINGLE[:2]))
         each = of_groups.astype(np.float32)
+        if of_groups.dtype == np.uint8:
+            each = np.ldexp(np.float32(1), of_groups.astype(int) - 128)
         if coarse:
             each *= of_blocks.astype(np.float32).repeat(levels, 0)[:n_groups]
         fine.append(of_groups)
         exact.append(each.repeat(group, 0)[:n])
-    expected = exact[0] * (codes.astype(np.float32) - options.get("zero", 0))
+    integers = codes.astype(np.float32) - options.get("zero", 0)
+    if "values" in options:
+        integers = options["values"][codes].astype(np.float32)
+    with np.errstate(over="ignore"):
+        expected = exact[0] * integers
     expected = expected + (exact[1] if len(exact) > 1 else 0)
 
     def check(result):
@@ -1062,6 +1078,7 @@ OPTIONS = {
         "bits",
         "group",
         "zero",
+        "values",
         "coarse_scale",
         "coarse_minimum",
         "groups_per_block",

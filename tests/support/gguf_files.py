@@ -22,13 +22,15 @@ KINDS = {
 STRING, ARRAY = 8, 9
 TYPES = {
     "F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8,
-    "Q2_K": 10, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14, "IQ4_XS": 23, "BF16": 30,
+    "Q2_K": 10, "Q3_K": 11, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14, "IQ4_NL": 20,
+    "IQ3_S": 21, "IQ4_XS": 23, "BF16": 30, "MXFP4": 39,
 }  # fmt: skip
 # How many numbers a block of a type has, in how many bytes.
 BLOCKS = {
     "F32": (1, 4), "F16": (1, 2), "BF16": (1, 2), "Q4_0": (32, 18), "Q4_1": (32, 20),
     "Q5_0": (32, 22), "Q5_1": (32, 24), "Q8_0": (32, 34), "Q2_K": (256, 84),
-    "Q4_K": (256, 144), "Q5_K": (256, 176), "Q6_K": (256, 210), "IQ4_XS": (256, 136),
+    "Q3_K": (256, 110), "Q4_K": (256, 144), "Q5_K": (256, 176), "Q6_K": (256, 210),
+    "IQ4_NL": (32, 18), "IQ3_S": (256, 110), "IQ4_XS": (256, 136), "MXFP4": (32, 17),
 }  # fmt: skip
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
 
@@ -122,9 +124,11 @@ def random_blocks(type_name, shape, seed=0):
     n_blocks = math.prod(shape) // per_block
     data = rng.integers(0, 256, (n_blocks, n_bytes), np.uint8)
     # Where a type has its one or two scales, which are float16.
-    starts = {"Q6_K": (208,), "Q2_K": (80, 82)}.get(type_name, (0, 2))
-    if type_name in ("Q4_0", "Q5_0", "Q8_0"):
-        starts = (0,)
+    starts = {"Q6_K": (208,), "Q3_K": (108,), "Q2_K": (80, 82), "MXFP4": ()}
+    one = dict.fromkeys(("Q4_0", "Q5_0", "Q8_0", "IQ4_NL", "IQ4_XS", "IQ3_S"), (0,))
+    starts = (starts | one).get(type_name, (0, 2))
+    if type_name == "MXFP4":  # but exponents
+        data[:, 0] = rng.integers(118, 124, n_blocks)
     if type_name in ("F32", "F16", "BF16"):
         numbers = rng.standard_normal(shape, dtype=np.float32)
         bits = {"F32": numbers, "F16": numbers.astype(np.float16)}

@@ -40,6 +40,7 @@ def weights(w: Array) -> None:
         bits=4,
         group=32,
         zero=8,
+        values=w,
         coarse_scale=w,
         coarse_minimum=w,
         groups_per_block=8,

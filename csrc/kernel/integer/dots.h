@@ -39,6 +39,7 @@ add_dots(const integer_product *m, const int n_rows, const int n_digits,
     const char *codes = form == READY ? (const char *)((const code *)m->ready + first)
                                       : (const char *)m->codes + first;
     code *ready = (code *)m->ready + first;
+    const v_table table = table_of(m, form);
     const term *x = m->terms + r * n_digits * m->row;
     const int32_t *begins = m->begins + r * n_digits * m->n_parts;
     v_real sums[MOST_TILE_ROWS][PANEL_REALS];
@@ -74,8 +75,7 @@ add_dots(const integer_product *m, const int n_rows, const int n_digits,
                     const ptrdiff_t at = j * VECTOR_CODES;
                     v_quads w = form == READY
                                     ? v_load_ready(row + at)
-                                    : v_quads_of(quads_in(&packed[j], q, form),
-                                                 form == CODES_8);
+                                    : ready_quads_in(&packed[j], q, form, table);
                     if (makes) {
                         v_store_ready(ready + q * QUAD_ROW + at, w);
                     }
@@ -103,6 +103,28 @@ add_dots(const integer_product *m, const int n_rows, const int n_digits,
         }
     }
     store_outputs(m, sums, n_rows, n_reals, r, column);
+}
+
+/* Makes a chunk's codes ready for products. */
+static NOINLINE void
+make_values_ready(const integer_product *m)
+{
+    const v_table table = table_of(m, CODES_OF_VALUES);
+    const char *from = m->codes;
+    code *to = m->ready;
+
+    for (ptrdiff_t k = 0; k < m->n; k += ATTN_CODE_ROWS, from += QUAD_ROW) {
+        packed_step w[PANEL_REALS];
+        load_step(w, from, PANEL_REALS, CODES_OF_VALUES);
+        UNROLLED for (int i = 0; i < QUADS; i++, to += QUAD_ROW)
+        {
+            UNROLLED for (int j = 0; j < PANEL_REALS; j++)
+            {
+                v_store_ready(to + j * VECTOR_CODES,
+                              ready_quads_in(&w[j], i, CODES_OF_VALUES, table));
+            }
+        }
+    }
 }
 
 /* All columns of one row. */
@@ -141,6 +163,10 @@ add_rows_of_integers(const integer_product *m, const int n_rows, const int n_dig
 {
     ptrdiff_t r = 0;
 
+    if (form == CODES_OF_VALUES && n >= SHARED_FROM) {
+        make_values_ready(m);
+        form = READY;
+    }
     if (form == CODES_8 && ARE_BYTES) {
         for (; n - r >= n_rows; r += n_rows) {
             add_tile_of_integers(m, n_rows, n_digits, n_reals, r, CODES_8, false);
@@ -170,6 +196,9 @@ add_rows_of_integers(const integer_product *m, const int n_rows, const int n_dig
         case CODES_6: add_row_of_integers(m, n_digits, one, r, CODES_6); break;
         case CODES_5: add_row_of_integers(m, n_digits, one, r, CODES_5); break;
         case CODES_4: add_row_of_integers(m, n_digits, one, r, CODES_4); break;
+        case CODES_OF_VALUES:
+            add_row_of_integers(m, n_digits, one, r, CODES_OF_VALUES);
+            break;
         case READY: add_row_of_integers(m, n_digits, one, r, READY); break;
         }
     }

@@ -44,23 +44,35 @@ factors_from(const integer_work *w, attn_factors f, ptrdiff_t panel, ptrdiff_t g
     return f;
 }
 
-/* Converts the factors of n parts, which many rows share. */
-static void
-convert_factors(const integer_work *w, integer_product *m, ptrdiff_t n)
+static bool
+are_powers(attn_factors f)
 {
-    float *scale = w->factors, *minimum = scale + w->chunk * PANEL;
+    return f.fine != NULL && f.coarse == NULL && f.dtype == ATTN_I8;
+}
 
+/* Converts scales or minimums of n parts, if there are any, to float32. */
+static void
+convert(const integer_product *m, attn_factors *f, ptrdiff_t n, float *to)
+{
+    if (f->fine == NULL) {
+        return;
+    }
     for (ptrdiff_t p = 0; p < n; p++) {
         for (int i = 0; i < PANEL; i += LANES) {
-            part_factors f = load_part(m, p, block_of(m, p), i, false, true);
-            v_store(scale + p * PANEL + i, f.scale);
-            v_store(minimum + p * PANEL + i, f.minimum);
+            ptrdiff_t at = p * PANEL + i;
+            v_store(to + at, are_powers(*f)
+                                 ? v_load_powers((const uint8_t *)f->fine + at)
+                                 : load_factors(f, p, i, block_of(m, p)));
         }
     }
-    m->scale = (attn_factors){.fine = (const char *)scale, .dtype = ATTN_F32};
-    if (m->minimum.fine != NULL) {
-        m->minimum = (attn_factors){.fine = (const char *)minimum, .dtype = ATTN_F32};
-    }
+    *f = (attn_factors){.fine = (const char *)to, .dtype = ATTN_F32};
+}
+
+/* Are factors converted first? Powers of two are few, and many rows share all others. */
+static bool
+converts_factors(const attn_quantized *q, ptrdiff_t n)
+{
+    return n >= SHARED_FROM || are_powers(q->scale) || are_powers(q->minimum);
 }
 
 /* Adds what n_parts of a panel, from a part on, add to n rows of the output. */
@@ -76,6 +88,7 @@ add_chunk(integer_work *w, ptrdiff_t panel, ptrdiff_t part, ptrdiff_t n_parts,
                          .ready = w->ready,
                          .bits = q->bits,
                          .zero = q->zero,
+                         .values = q->values,
                          .n = rows_of_parts(w, part, n_parts),
                          .part = w->part,
                          .scale = factors_from(w, q->scale, panel, group),
@@ -91,8 +104,9 @@ add_chunk(integer_work *w, ptrdiff_t panel, ptrdiff_t part, ptrdiff_t n_parts,
                          .output = output,
                          .is_first = part == 0};
 
-    if (n >= SHARED_FROM) {
-        convert_factors(w, &m, n_parts);
+    if (converts_factors(q, n)) {
+        convert(&m, &m.scale, n_parts, w->factors);
+        convert(&m, &m.minimum, n_parts, w->factors + w->chunk * PANEL);
     }
     if (is_always_ready(q) && n >= SHARED_FROM) {
         m.ready = (void *)m.codes;
@@ -109,7 +123,8 @@ chunk_for(const integer_work *w, ptrdiff_t n)
     int one = w->q->rounds_rows ? INT8_ONE : FLOAT_ONE;
     bool once = n == 1 && one == PANEL_REALS;
 
-    return once && w->part == w->q->group ? w->n_parts : w->chunk;
+    return once && w->part == w->q->group && !converts_factors(w->q, n) ? w->n_parts
+                                                                        : w->chunk;
 }
 
 /* The sums of n rows that are loaded with a panel. */

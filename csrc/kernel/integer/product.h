@@ -10,6 +10,7 @@ typedef struct {
     const char *codes; /* packed */
     void *ready;       /* the same, or room for them */
     int bits, zero;    /* of these codes */
+    const int8_t *values;
     ptrdiff_t n, part; /* rows of W in all parts, and in one; the last may be shorter */
     attn_factors scale, minimum; /* from the first part on, but `coarse` */
     ptrdiff_t group;             /* of the first part */
@@ -124,6 +125,14 @@ add_part(const integer_product *m, part_factors f, ptrdiff_t r, ptrdiff_t part,
         sum = v_fma(f.minimum, v_set1(m->minimum_by[at]), sum);
     }
     return sum;
+}
+
+/* The values of codes that stand for such. */
+static INLINE v_table
+table_of(const integer_product *m, const code_form form)
+{
+    static const int8_t none[ATTN_CODE_VALUES];
+    return v_load_table(form == CODES_OF_VALUES ? m->values : none);
 }
 
 /* Bytes from a step's rows of W to those of the next. */

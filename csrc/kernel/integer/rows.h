@@ -101,7 +101,7 @@ static void
 round_row(integer_work *w, ptrdiff_t r, const float *x)
 {
     float *scales = w->scales + r * w->n_parts;
-    int32_t offset = w->q->bits == 8 ? OFFSET : w->q->zero; /* of codes in products */
+    int32_t offset = offset_of(w->q);
 
     for (ptrdiff_t p = 0; p < w->n_parts; p++) {
         scales[p] = largest_of(x + p * w->part, rows_of_parts(w, p, 1)) / 127;
@@ -185,7 +185,7 @@ split_numbers(term *to, ptrdiff_t row, const float *x, ptrdiff_t n, float by,
 static void
 split_row(integer_work *w, ptrdiff_t r, const float *x)
 {
-    const int32_t offset = w->q->bits == 8 ? OFFSET : w->q->zero;
+    const int32_t offset = offset_of(w->q);
 
     for (ptrdiff_t p = 0; p < w->n_parts; p++) {
         ptrdiff_t at = p * w->part, n = rows_of_parts(w, p, 1),

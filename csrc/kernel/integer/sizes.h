@@ -38,8 +38,8 @@ enum { ARE_BYTES = sizeof(code) == 1 }; /* codes that are ready */
  * are bytes. */
 enum { DIGITS = sizeof(term) == 1 ? 3 : 2 };
 
-/* How codes are read: packed, so many bits each; or ready for products, each a `code` of the
- * vocabulary, (rows of W, PANEL). */
-typedef enum { CODES_8, CODES_6, CODES_5, CODES_4, READY } code_form;
+/* How codes are read: packed, so many bits each, or 4 that stand for values; or ready for
+ * products, each a `code` of the vocabulary, (rows of W, PANEL). */
+typedef enum { CODES_8, CODES_6, CODES_5, CODES_4, CODES_OF_VALUES, READY } code_form;
 
 #endif

@@ -49,10 +49,18 @@ chunk_of(const attn_quantized *q)
 static code_form
 form_of(const attn_quantized *q)
 {
-    return q->bits == 8   ? CODES_8
-           : q->bits == 6 ? CODES_6
-           : q->bits == 5 ? CODES_5
-                          : CODES_4;
+    return q->bits == 8        ? CODES_8
+           : q->bits == 6      ? CODES_6
+           : q->bits == 5      ? CODES_5
+           : q->values != NULL ? CODES_OF_VALUES
+                               : CODES_4;
+}
+
+/* What is added to codes, or values, as products take them. */
+static int32_t
+offset_of(const attn_quantized *q)
+{
+    return q->bits == 8 || q->values != NULL ? OFFSET : q->zero;
 }
 
 /* Are codes of 8 bits ready as they lie? */

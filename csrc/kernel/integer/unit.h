@@ -13,6 +13,7 @@ make_codes_ready(const integer_product *m, const code_form form)
     const ptrdiff_t step = step_of(form);
     const char *from = m->codes;
     code *to = m->ready;
+    const v_table table = table_of(m, form);
 
     for (ptrdiff_t k = m->n; k > 0; k -= quads_of(form) * ATTN_QUAD, from += step) {
         packed_step w[PANEL_REALS];
@@ -21,8 +22,13 @@ make_codes_ready(const integer_product *m, const code_form form)
         {
             UNROLLED for (int j = 0; j < PANEL_REALS; j++)
             {
-                u_store_codes(to + j * VECTOR_CODES, quads_in(&w[j], i, form),
-                              form == CODES_8 ? 0 : m->zero);
+                v_codes codes = form == CODES_OF_VALUES
+                                    ? ready_quads_in(&w[j], i, form, table)
+                                    : quads_in(&w[j], i, form);
+                u_store_codes(to + j * VECTOR_CODES, codes,
+                              form == CODES_OF_VALUES ? OFFSET
+                              : form == CODES_8       ? 0
+                                                      : m->zero);
             }
         }
     }
@@ -90,6 +96,7 @@ INTEGER_UNIT(const void *product, ptrdiff_t n, int form)
     case CODES_6: make_codes_ready(m, CODES_6); break;
     case CODES_5: make_codes_ready(m, CODES_5); break;
     case CODES_4: make_codes_ready(m, CODES_4); break;
+    case CODES_OF_VALUES: make_codes_ready(m, CODES_OF_VALUES); break;
     case READY: break;
     }
     u_publish(m);

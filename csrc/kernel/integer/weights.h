@@ -88,7 +88,18 @@ quads_in(const packed_step *w, const int i, const code_form form)
                                 bits_above(form));
 }
 
-/* Scales or minimums of group number p of a chunk, from a column of its panel on. */
+/* The same, ready for products; `table` has the values of their codes, if these stand for such. */
+static INLINE v_quads
+ready_quads_in(const packed_step *w, const int i, const code_form form, v_table table)
+{
+    v_codes codes = quads_in(w, i, form);
+
+    return form == CODES_OF_VALUES ? v_look_up(table, codes)
+                                   : v_quads_of(codes, form == CODES_8);
+}
+
+/* Scales or minimums of group number p of a chunk, from a column of its panel on. None of them are
+ * powers of two. */
 static INLINE v_real
 load_factors(const attn_factors *f, ptrdiff_t p, ptrdiff_t column, ptrdiff_t block)
 {

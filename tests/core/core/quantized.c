@@ -13,16 +13,16 @@
 #include <string.h>
 
 /* Of the problems below, as golden.h explains. */
-#define GOLDEN UINT64_C(0xb15452604f595128)
+#define GOLDEN UINT64_C(0xb672b08cc1d1655b)
 
 #define COUNT(array) (int)(sizeof(array) / sizeof((array)[0]))
 
-typedef enum { FLOATS, HALVES, TWO_LEVELS } levels;
+typedef enum { FLOATS, HALVES, POWERS, TWO_LEVELS } levels;
 
 typedef struct {
     const char *name;
     ptrdiff_t n_batch, n_rows, n_in, n_out;
-    int bits, zero;
+    int bits, zero; /* below 0: which values codes of 4 bits stand for */
     ptrdiff_t group;
     levels levels;
     bool minimum, bias;
@@ -30,6 +30,24 @@ typedef struct {
     layout how;   /* of input and output */
     attn_activation activation;
 } product_spec;
+
+enum { CURVE = -1, E2M1 = -2 }; /* of IQ4_NL, and MXFP4 */
+
+static const int8_t values[][ATTN_CODE_VALUES] = {
+    {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113},
+    {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}};
+
+static const int8_t *
+values_of(const product_spec *s)
+{
+    return s->zero < 0 ? values[-s->zero - 1] : NULL;
+}
+
+static int
+zero_of(const product_spec *s)
+{
+    return s->zero < 0 ? 0 : s->zero;
+}
 
 /* Sizes about those of groups, chains, tiles, panels, stored columns and tasks. */
 static const product_spec products[] = {
@@ -83,6 +101,18 @@ static const product_spec products[] = {
     {"6 bits with a minimum", 1, 9, 37, 50, 6, 0, 32, HALVES, true, true, 1, DENSE, 0},
     {"6 bits of groups of 48", 1, 4, 200, 96, 6, 63, 48, FLOATS, false, false, 1, DENSE,
      0},
+    {"values", 1, 1, 300, 200, 4, CURVE, 32, HALVES, false, true, 1, DENSE, 0},
+    {"values, many rows", 1, 70, 520, 97, 4, CURVE, 32, TWO_LEVELS, false, true, 1,
+     DENSE, ATTN_SILU},
+    {"values with a minimum", 2, 5, 161, 53, 4, CURVE, 32, HALVES, true, false, 1,
+     DENSE, 0},
+    {"values of 16 rows, four rows", 1, 4, 100, 48, 4, CURVE, 16, FLOATS, false, false,
+     1, DENSE, 0},
+    {"powers of two", 1, 1, 600, 200, 4, E2M1, 32, POWERS, false, true, 1, DENSE, 0},
+    {"powers of two, many rows", 1, 70, 100, 97, 4, E2M1, 32, POWERS, false, false, 1,
+     DENSE, 0},
+    {"powers of two of 8 bits", 1, 3, 70, 48, 8, 0, 128, POWERS, true, false, 1, DENSE,
+     0},
 };
 
 /* Rows as they are or rounded, of each dtype of input and output. */
@@ -109,7 +139,7 @@ static attn_factors
 draw_factors(ptrdiff_t n_panels, ptrdiff_t n_groups, const product_spec *s,
              uint64_t *state)
 {
-    static const ptrdiff_t size[] = {sizeof(float), sizeof(uint16_t), 1};
+    static const ptrdiff_t size[] = {sizeof(float), sizeof(uint16_t), 1, 1};
     ptrdiff_t n = n_panels * n_groups * ATTN_PANEL_COLUMNS;
     ptrdiff_t n_coarse = n_panels * attn_divide_up(n_groups, 8) * ATTN_PANEL_COLUMNS;
     char *fine = new_bytes((size_t)(n * size[s->levels]));
@@ -119,6 +149,9 @@ draw_factors(ptrdiff_t n_panels, ptrdiff_t n_groups, const product_spec *s,
         double x = random_unit(state) * s->scale;
         if (s->levels == TWO_LEVELS) {
             fine[i] = (char)random_below(state, 64);
+        } else if (s->levels == POWERS) { /* a few of them are the least, or huge */
+            ptrdiff_t e = random_below(state, 40);
+            fine[i] = (char)(e < 2 ? e : e == 2 ? 254 : 100 + e);
         } else {
             write_number(fine + i * size[s->levels],
                          s->levels == HALVES ? ATTN_F16 : ATTN_F32, x);
@@ -131,7 +164,9 @@ draw_factors(ptrdiff_t n_panels, ptrdiff_t n_groups, const product_spec *s,
         }
     }
     return (attn_factors){.fine = fine,
-                          .dtype = s->levels == HALVES ? ATTN_F16 : ATTN_F32,
+                          .dtype = s->levels == HALVES   ? ATTN_F16
+                                   : s->levels == POWERS ? ATTN_I8
+                                                         : ATTN_F32,
                           .coarse = coarse};
 }
 
@@ -161,7 +196,7 @@ put_code(char *codes, int bits, ptrdiff_t n_rows, ptrdiff_t j, ptrdiff_t k, int 
 static char *
 draw_codes(const product_spec *s, bool widens, ptrdiff_t n_panels, uint64_t *state)
 {
-    int bits = widens ? 8 : s->bits, less = widens ? s->zero : 0;
+    int bits = widens ? 8 : s->bits, less = widens ? zero_of(s) : 0;
     ptrdiff_t n_rows = attn_code_rows(s->n_in, bits);
     ptrdiff_t n_columns = n_panels * ATTN_PANEL_COLUMNS;
     char *codes = new_bytes((size_t)(n_columns * n_rows * bits / 8));
@@ -169,8 +204,10 @@ draw_codes(const product_spec *s, bool widens, ptrdiff_t n_panels, uint64_t *sta
     for (ptrdiff_t j = 0; j < n_columns; j++) {
         for (ptrdiff_t k = 0; k < n_rows; k++) {
             bool is_there = j < s->n_out && k < s->n_in;
-            int code = is_there ? (int)random_below(state, 1 << s->bits) : s->zero;
-            put_code(codes, bits, n_rows, j, k, code - less);
+            int code = is_there ? (int)random_below(state, 1 << s->bits) : zero_of(s);
+            bool is_value = widens && is_there && s->zero < 0;
+            put_code(codes, bits, n_rows, j, k,
+                     is_value ? values_of(s)[code] : code - less);
         }
     }
     return codes;
@@ -183,7 +220,8 @@ draw_weights(const product_spec *s, bool widens)
     ptrdiff_t n_panels = attn_divide_up(s->n_out, ATTN_PANEL_COLUMNS);
     ptrdiff_t n_groups = attn_divide_up(s->n_in, s->group);
     attn_quantized q = {.bits = widens ? 8 : s->bits,
-                        .zero = widens ? 0 : s->zero,
+                        .zero = widens ? 0 : zero_of(s),
+                        .values = widens ? NULL : values_of(s),
                         .group = s->group,
                         .groups_per_block = 8,
                         .codes = draw_codes(s, widens, n_panels, &state),
