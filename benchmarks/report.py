@@ -194,10 +194,16 @@ def spread(low_middle_high, digits=2):
     return f"{middle} ({low}-{high})"
 
 
+def rate(speed):
+    """A rate with three digits, without an exponent."""
+    text = f"{speed:.3g}"
+    return f"{float(text):,.0f}" if "e+" in text else text
+
+
 def times_cells(row):
     """{heading: cell} of a row that was timed."""
     ratios = row["faster_than"]
-    cells = {"time": duration(row["seconds"]), row["unit"]: f"{row['speed']:.3g}"}
+    cells = {"time": duration(row["seconds"]), row["unit"]: rate(row["speed"])}
     if "limit" in row:
         cells[f"% of {row['limit']}"] = spread(row["percent"], 0)
     cells |= {f"x {SHORT[x]}": spread(ratios[x]) for x in RIVALS if x in ratios}
