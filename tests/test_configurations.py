@@ -240,6 +240,7 @@ OTHER_VALUES = {
     "feed_forward_proj": "gated-silu",
     "scale_decoder_outputs": False,
     "qkv_bias": False,
+    "use_bias": True,
     "pooler_act": "relu",
     "vision_use_head": False,
     "use_parallel_residual": False,
@@ -263,6 +264,7 @@ OTHER_VALUES_OF = {
         "no_rope_layers": [0, 1, 1],
         "use_sliding_window": True,
     },
+    "exaone4": {"layer_types": [FULL] * 4, "sliding_window_pattern": 3},
     "gpt_oss": {"layer_types": [FULL] * 3, "attention_bias": False},
     "gemma2": {"layer_types": [FULL] * 3},
     "gemma3_text": {"layer_types": [FULL] * 3, **WINDOWED_ROPE},
@@ -311,7 +313,7 @@ def base_for(kind, name):
             base |= {**windows, "use_sliding_window": True}
     if name == "use_sliding_window":
         base |= {**windows, **({name: False} if kind == "smollm3" else used)}
-    if name == "is_causal" and kind in ("mistral", "mixtral", "gpt_oss"):
+    if name == "is_causal" and kind in ("mistral", "mixtral", "gpt_oss", "exaone4"):
         base["sliding_window"] = None
     if name in ("rope_theta", "is_causal") and kind == "olmo3":
         base["layer_types"] = [FULL] * 4  # which windows do not go with
@@ -707,3 +709,16 @@ def test_a_model_type_may_be_null_where_the_model_is_bert(tmp_path):
     numpy_files.save_file(families.tensors(families.BERT), tmp_path / "m.safetensors")
     (tmp_path / "m.safetensors").rename(tmp_path / "model.safetensors")
     assert np.isfinite(BertEncoder.from_pretrained(tmp_path)([1, 2])).all()
+
+
+def test_letters_for_windows_of_exaone_do_not_matter_beside_layer_types():
+    kinds = [SLIDING, FULL, SLIDING, FULL]
+    expected = changed("exaone4")
+    assert changed("exaone4", layer_types=kinds) == expected
+    letters = {"sliding_window_pattern": "LLLG"}
+    assert changed("exaone4", **letters, layer_types=kinds) == expected
+    with pytest.raises(ValueError, match=r"config: expected sliding_window_pattern"):
+        changed("exaone4", **letters)
+    without = changed("exaone4", **letters, sliding_window=None)
+    assert without["window"] is None
+    assert None not in without["rotary"]

@@ -21,6 +21,8 @@ from attnpy._families.clip import (
 from attnpy._families.declaration import Declaration
 from attnpy._families.distilbert import DISTILBERT
 from attnpy._families.electra import ELECTRA
+from attnpy._families.ernie import ERNIE4_5
+from attnpy._families.exaone import EXAONE4
 from attnpy._families.gemma import GEMMA, GEMMA2, GEMMA3
 from attnpy._families.gpt2 import GPT2
 from attnpy._families.gpt_neox import GPT_NEOX
@@ -52,7 +54,7 @@ FAMILIES: dict[str, Declaration] = {
         *(MODERNBERT, NOMIC_BERT, GTE, GTE_NEW),
         *(VIT, DEIT, CLIP, CLIP_VISION, CLIP_TEXT, SIGLIP, SIGLIP_VISION, SIGLIP_TEXT),
         *(GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, PHI3, GEMMA, GEMMA2, GEMMA3, SMOLLM3),
-        *(GRANITE, PHI, GPT_NEOX, OLMO2, OLMO3),
+        *(GRANITE, PHI, GPT_NEOX, OLMO2, OLMO3, EXAONE4, ERNIE4_5),
         *(MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE, GPT_OSS),
         *(T5, MT5, BART, MBART, MARIAN, PEGASUS, M2M100),
     )

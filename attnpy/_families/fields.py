@@ -92,6 +92,10 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: _is_integer(value, 0, LARGEST_SIZE),
         f"an integer from 0 to {LARGEST_SIZE}",
     ),
+    "pattern": (
+        lambda value: isinstance(value, str) or _is_integer(value, 0, LARGEST_SIZE),
+        "an integer, or letters",
+    ),
     "number": (is_number, "a finite number above 0"),
     "flag": (lambda value: isinstance(value, (bool, np.bool_)), "true or false"),
     "name": (lambda value: isinstance(value, str), "a name"),

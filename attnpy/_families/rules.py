@@ -103,7 +103,9 @@ def head_dim(values: Values) -> int:
     return int(size or values["hidden_size"] // n_heads)
 
 
-def rotary(values: Values, usual_base: float = 10000.0) -> Rotary:
+def rotary(
+    values: Values, usual_base: float = 10000.0, *, interleaved: bool = False
+) -> Rotary:
     """Return the positions.
 
     Older configurations have the base beside the scaling, under another name, which
@@ -113,7 +115,8 @@ def rotary(values: Values, usual_base: float = 10000.0) -> Rotary:
     if older and older.get("rope_theta", values["rope_theta"]) is None:
         _check_lost_base(given.get("rope_theta"), usual_base)
     base = values["rope_theta"]
-    return turns(values, older or given, usual_base if base is None else base)
+    base = usual_base if base is None else base
+    return turns(values, older or given, base, interleaved=interleaved)
 
 
 def turns_by_kind(
@@ -161,7 +164,13 @@ def one_of(values: Values, field: str, *names: str) -> str:
     return name
 
 
-def turns(values: Values, given: Mapping[str, Any], base: float) -> Rotary:
+def turns(
+    values: Values,
+    given: Mapping[str, Any],
+    base: float,
+    *,
+    interleaved: bool = False,
+) -> Rotary:
     """Return positions of a scaling and of what stands beside it."""
     size, rotary_dim = head_dim(values), None
     scaling = {key: value for key, value in given.items() if value is not None}
@@ -180,7 +189,13 @@ def turns(values: Values, given: Mapping[str, Any], base: float) -> Rotary:
         )
     if name == "longrope":
         _set_growth(scaling, values)
-    return Rotary(size, base=base, rotary_dim=rotary_dim, scaling=scaling)
+    return Rotary(
+        size,
+        base=base,
+        rotary_dim=rotary_dim,
+        interleaved=interleaved,
+        scaling=scaling,
+    )
 
 
 def _rotary_dim(head_dim: int, share: object, values: Values) -> int:

@@ -234,6 +234,14 @@ OLMO3 = {
     "rope_theta": 500_000.0,
     "rope_scaling": {"rope_type": "linear", "factor": 4.0},
 }
+EXAONE4 = {
+    **OLMO2,
+    "model_type": "exaone4",
+    "num_hidden_layers": 4,
+    "sliding_window": 3,
+    "sliding_window_pattern": 2,
+}
+ERNIE4_5 = {**LLAMA, "model_type": "ernie4_5", "head_dim": 6, "rms_norm_eps": 1e-5}
 EXPERTS = {
     "num_experts": 5,
     "num_experts_per_tok": 2,
@@ -277,6 +285,8 @@ GPT_OSS = {
     "num_experts_per_tok": 2,
     "rope_scaling": {"rope_type": "linear", "factor": 4.0},
 }
+# Those whose norms are of results.
+AFTER_ALONE = "olmo2", "olmo3", "exaone4"
 # Where experts are in a checkpoint: the router, gate, up and down.
 EXPERTS_NAMES = {
     **dict.fromkeys(
@@ -303,6 +313,8 @@ DECODERS = {
         GPT_NEOX,
         OLMO2,
         OLMO3,
+        EXAONE4,
+        ERNIE4_5,
         MIXTRAL,
         OLMOE,
         QWEN2_MOE,
@@ -606,7 +618,7 @@ def _llama_shapes(config):
             biased = kind in ("qwen2", "qwen2_moe", "gpt_oss")
             if biased or config.get("attention_bias"):
                 shapes[f"{layer}.self_attn.{letter}_proj.bias"] = (size,)
-        if kind in ("qwen3", "qwen3_moe", "gemma3_text"):
+        if kind in ("qwen3", "qwen3_moe", "gemma3_text", "exaone4"):
             for letter in "qk":
                 shapes[f"{layer}.self_attn.{letter}_norm.weight"] = (d,)
         if kind in ("olmo2", "olmo3", "olmoe"):
@@ -615,7 +627,7 @@ def _llama_shapes(config):
         shapes[f"{layer}.self_attn.o_proj.weight"] = (e, hd)
         if kind == "gpt_oss" or config.get("attention_bias"):
             shapes[f"{layer}.self_attn.o_proj.bias"] = (e,)
-        if kind in ("olmo2", "olmo3"):
+        if kind in AFTER_ALONE:
             shapes[f"{layer}.post_feedforward_layernorm.weight"] = (e,)
         else:
             shapes[f"{layer}.input_layernorm.weight"] = (e,)
@@ -946,7 +958,7 @@ def _llama_logits(w, config, ids):
     x = w["model.embed_tokens.weight"][ids]
     if kind in ("gemma2", "gemma3_text"):
         return _gemma_logits(w, config, x)
-    if kind in ("olmo2", "olmo3"):
+    if kind in AFTER_ALONE:
         return _olmo_logits(w, config, x)
     if kind == "gemma":
         x = x * math.sqrt(config["hidden_size"])
@@ -975,6 +987,11 @@ def _llama_logits(w, config, ids):
         if kind in ("qwen3", "qwen3_moe"):
             query = rms_norm(query, w[f"{layer}.self_attn.q_norm.weight"], eps)
             key = rms_norm(key, w[f"{layer}.self_attn.k_norm.weight"], eps)
+        if kind == "ernie4_5":  # the same order of both changes no score
+            query, key = (
+                np.concatenate([y[..., ::2], y[..., 1::2]], axis=-1)
+                for y in (query, key)
+            )
         if (i + 1) % config.get("no_rope_layer_interval", 99):
             query, key = (rotated(y, config) for y in (query, key))
         if kind == "granite":
@@ -1069,16 +1086,21 @@ def _olmo_logits(w, config, x):
 
     for i in range(config["num_hidden_layers"]):
         layer = f"model.layers.{i}"
-        is_local = config["model_type"] == "olmo3" and (i + 1) % 4 != 0
+        every = {"olmo2": 1, "olmo3": 4}.get(config["model_type"], 2)
+        is_local, each = (i + 1) % every != 0, config["model_type"] == "exaone4"
         how = {"window": config["sliding_window"] if is_local else None}
         how["causal"] = config.get("is_causal", True)
         turn = {**config, "rope_scaling": None} if is_local else config
         query, key, value = (
             torch_linear(x, w, f"{layer}.self_attn.{letter}_proj") for letter in "qkv"
         )
+        if each:  # head by head
+            query, key = query.reshape(n, n_heads, -1), key.reshape(n, n_kv_heads, -1)
         query = norm(query, f"{layer}.self_attn.q_norm").reshape(n, n_heads, -1)
         key = norm(key, f"{layer}.self_attn.k_norm").reshape(n, n_kv_heads, -1)
-        query, key = (rotated(y, turn).reshape(n, -1) for y in (query, key))
+        if not each or is_local:
+            query, key = (rotated(y, turn) for y in (query, key))
+        query, key = query.reshape(n, -1), key.reshape(n, -1)
         z = attend(query, key, value, n_heads, n_kv_heads, **how)
         z = torch_linear(z, w, f"{layer}.self_attn.o_proj")
         x = x + norm(z, f"{layer}.post_attention_layernorm")
