@@ -282,6 +282,21 @@ def test_numbers_that_change_in_place_and_settings():
 
 
 @pytest.mark.quick
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_a_cache_of_another_dtype_than_the_scale_of_results(norm_first):
+    options = {"cross_attention": False, "norm_first": norm_first}
+    rng = np.random.default_rng(0)
+    stack = Decoder(2, 16, 2, 24, dtype=np.float16, rng=rng, **options)
+    for layer in stack.layers:
+        layer.residual_scale = 0.3
+    x = rng.standard_normal((2, 3, 16)).astype(np.float16)
+    caches, others = (stack.new_caches(2, 3, dtype=np.float32) for _ in range(2))
+    found = stack(x, caches=caches)
+    with in_parts():
+        assert_same_bits(found, stack(x, caches=others))
+
+
+@pytest.mark.quick
 @pytest.mark.parametrize("i", [0, 1])
 def test_norms_of_another_kind_are_refused_by_name(i):
     model = make(**MODELS["Qwen 3"])

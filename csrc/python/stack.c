@@ -129,6 +129,7 @@ run_parallel(const stack_layer *s, PyObject *x)
     return result;
 }
 
+/* The result of a layer; None if a part's result has another dtype than its scale. */
 static PyObject *
 run_layer(PyObject *x, PyObject *group, bool mixed, attn_call *call)
 {
@@ -145,10 +146,11 @@ run_layer(PyObject *x, PyObject *group, bool mixed, attn_call *call)
         return run_parallel(&s, x);
     }
     PyObject *attended = run_residual(&s, attend, x, l[NORM_1], l[AFTER_1]);
-    PyObject *result = attended == NULL
-                           ? NULL
-                           : run_residual(&s, feed, attended, l[NORM_3], l[AFTER_3]);
-    Py_XDECREF(attended);
+    if (attended == NULL || attended == Py_None) {
+        return attended;
+    }
+    PyObject *result = run_residual(&s, feed, attended, l[NORM_3], l[AFTER_3]);
+    Py_DECREF(attended);
     return result;
 }
 
