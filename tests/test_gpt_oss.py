@@ -12,7 +12,7 @@ from support.errors import refused
 from support.formulas import clamped, linear
 from support.quotients import assert_gradients
 
-from attnpy import attention, checkpoints
+from attnpy import QuantizedWeight, attention, checkpoints
 from attnpy.blocks import FeedForward
 from attnpy.layers import MultiHeadAttention
 from attnpy.models import CausalDecoder
@@ -200,7 +200,7 @@ def test_a_network_without_a_gate_is_not_clamped():
 
 LARGE = {**CONFIG, "hidden_size": 64, "intermediate_size": 32}
 CODES = [0.0, 0.5, 1, 1.5, 2, 3, 4, 6]
-CODES += [-number for number in CODES]
+CODES += [0.0 - number for number in CODES]  # no negative 0
 
 
 def write(folder, config, tensors):
@@ -232,22 +232,32 @@ QUANTIZED = {
 }
 
 
-def test_matrices_in_mxfp4_are_what_they_stand_for(tmp_path):
+def test_matrices_in_mxfp4_are_kept_and_what_they_stand_for(tmp_path):
     pytest.importorskip("ml_dtypes")
     packed, plain = in_mxfp4(families.tensors(LARGE))
     write(tmp_path, {**LARGE, "quantization_config": QUANTIZED}, packed)
     expected = CausalDecoder.from_config(LARGE)
     checkpoints.load(expected, plain, "gpt_oss")
-    read = CausalDecoder.from_pretrained(tmp_path, packed=False)
+    read = CausalDecoder.from_pretrained(tmp_path)
     assert_same_parameters(read, expected)
-    half = CausalDecoder.from_pretrained(tmp_path, dtype="bfloat16", packed=False)
-    own = expected.decoder.layers[1].feed_forward.experts[2]
-    found = half.decoder.layers[1].feed_forward.experts[2]
-    for name in ("W_gate", "W_1", "W_2"):
-        assert (getattr(found, name).astype(np.float32) == getattr(own, name)).all()
-    small = CausalDecoder.from_pretrained(tmp_path, weights="int8")
-    expected.quantize()
-    assert_same_bits(small(IDS), expected(IDS))
+    for layer in read.decoder.layers:
+        for expert in layer.feed_forward.experts:
+            for weight in (expert.W_gate, expert.W_1, expert.W_2):
+                assert isinstance(weight, QuantizedWeight)
+                assert weight.bits == 4
+        assert not isinstance(layer.self_attention.W_q, QuantizedWeight)
+    exact = expected(IDS)
+    np.testing.assert_allclose(read(IDS), exact, atol=1e-4 * abs(exact).max())
+    assert_same_bits(read(IDS[:5]), read(IDS)[:5])
+    half = CausalDecoder.from_pretrained(tmp_path, dtype="auto", packed=False)
+    assert half.decoder.layers[1].feed_forward.experts[2].W_1.dtype == np.float32
+    rounded = CausalDecoder.from_pretrained(tmp_path, activations="int8")
+    experts = rounded.decoder.layers[0].feed_forward.experts
+    assert experts[1].W_1.activations == "int8"
+    error = np.sqrt(((rounded(IDS) - exact) ** 2).mean() / (exact**2).mean())
+    assert 0 < error < 0.2
+    with refused(ValueError, "weights"):
+        CausalDecoder.from_pretrained(tmp_path, weights="int8")
     read.save_pretrained(tmp_path / "plain")
     again = CausalDecoder.from_pretrained(tmp_path / "plain", packed=False)
     assert_same_parameters(again, read)
@@ -295,16 +305,13 @@ def test_damaged_matrices_in_mxfp4_are_refused(tmp_path, change, words):
         CausalDecoder.from_pretrained(tmp_path)
 
 
-def test_a_scale_that_is_no_number_is_none(tmp_path):
+def test_a_scale_that_is_no_number_is_refused(tmp_path):
     pytest.importorskip("ml_dtypes")
     packed, _ = in_mxfp4(families.tensors(LARGE))
-    packed["model.layers.0.mlp.experts.down_proj_scales"][1, 2, 0] = 255
+    packed["model.layers.0.mlp.experts.gate_up_proj_scales"][1, 2, 0] = 255
     write(tmp_path, {**LARGE, "quantization_config": QUANTIZED}, packed)
-    read = CausalDecoder.from_pretrained(tmp_path, packed=False)
-    experts = read.decoder.layers[0].feed_forward.experts
-    assert np.isnan(experts[1].W_2[:, 2]).all()
-    assert np.isnan(experts[1].W_2).sum() == 32
-    assert not np.isnan(experts[0].W_2).any()
+    with pytest.raises(ValueError, match=r"gate_proj_blocks\.1: expected scales that"):
+        CausalDecoder.from_pretrained(tmp_path)
 
 
 def test_configurations_of_mxfp4_are_honoured_or_refused(tmp_path):
@@ -360,6 +367,22 @@ def test_transformers_gives_the_scores_of_its_folders(tmp_path):
     with torch.no_grad():
         np.testing.assert_allclose(again(ids).logits[0], expected, atol=limit)
     assert copy.deepcopy(ours).decoder.layers[0].self_attention.sinks.any()
+
+
+def test_a_gguf_file_keeps_mxfp4(tmp_path):
+    gguf_files.require()
+    metadata, arrays = gguf_files.model(LARGE)
+    for i, (name, array) in enumerate(arrays.items()):
+        if name.endswith("_exps.weight"):
+            arrays[name] = gguf_files.random_blocks("MXFP4", array.shape, i)
+    path = gguf_files.write(tmp_path / "m.gguf", metadata, arrays)
+    expected = CausalDecoder.from_gguf(path)
+    small = CausalDecoder.from_gguf(path, weights="file")
+    assert_same_parameters(small, expected)
+    for expert in small.decoder.layers[1].feed_forward.experts:
+        assert isinstance(expert.W_gate, QuantizedWeight)
+    exact = expected(IDS)
+    np.testing.assert_allclose(small(IDS), exact, atol=1e-4 * abs(exact).max())
 
 
 @pytest.mark.parametrize(

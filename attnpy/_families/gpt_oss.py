@@ -26,10 +26,9 @@ _LAYER = {
     ),
     "mlp.experts.down_proj.{j}": "feed_forward.experts.{j}.W_2",
     "mlp.experts.down_proj_bias.{j}": "feed_forward.experts.{j}.b_2",
-    # In MXFP4, and transposed.
-    "mlp.experts.gate_up_proj_blocks.{j}": (
-        "feed_forward.experts.{j}.W_gate.T feed_forward.experts.{j}.W_1.T"
-    ),
+    # In MXFP4, transposed, and apart: `checkpoints.mxfp4`.
+    "mlp.experts.gate_proj_blocks.{j}": "feed_forward.experts.{j}.W_gate.T",
+    "mlp.experts.up_proj_blocks.{j}": "feed_forward.experts.{j}.W_1.T",
     "mlp.experts.down_proj_blocks.{j}": "feed_forward.experts.{j}.W_2.T",
 }
 NAMES = llama.NAMES._replace(
@@ -41,10 +40,7 @@ NAMES = llama.NAMES._replace(
         *(".experts.gate_up_proj", ".experts.gate_up_proj_bias"),
         *(".experts.down_proj", ".experts.down_proj_bias"),
     ),
-    interleaved=(
-        *(".experts.gate_up_proj", ".experts.gate_up_proj_bias"),
-        ".experts.gate_up_proj_blocks",
-    ),
+    interleaved=(".experts.gate_up_proj", ".experts.gate_up_proj_bias"),
 )
 
 # Where a file says nothing, as its class has it.

@@ -2,22 +2,25 @@
 
 Numbers of 4 bits in groups of 32, each group with a power of 2: see Rouhani et al.,
 "OCP Microscaling Formats (MX) Specification" (2023). Each matrix is two arrays,
-``_blocks`` and ``_scales``; bfloat16 holds all of its numbers.
+``_blocks`` and ``_scales``. The rows of gate and up alternate in one matrix.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from attnpy._families.fields import MOST_EXPERTS
+from attnpy._quantized import column_blocks, of_columns
 from attnpy._quoting import joined, listed, named, quoted
 from attnpy.checkpoints import files
 from attnpy.checkpoints.files import Checkpoint, Place
+from attnpy.checkpoints.gguf_blocks import E2M1
 
 if TYPE_CHECKING:
+    from attnpy._quantized import QuantizedWeight
     from attnpy._typing import Array
 
 METHOD = "mxfp4"
@@ -26,10 +29,7 @@ HARMLESS = ("quant_method", "modules_to_not_convert", "dequantize")
 
 BLOCKS, SCALES = "_blocks", "_scales"
 GROUP = 32
-# The numbers of the codes 0 to 7; 8 to 15 are their negatives. A scale of 127 is 1, and
-# 255 stands for what is no number.
-NUMBERS = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
-ONE, NO_NUMBER = 127, 255
+BOTH, PARTS = "gate_up_proj", ("gate_proj", "up_proj")
 
 
 def is_mxfp4(config: object) -> bool:
@@ -47,9 +47,10 @@ def is_mxfp4(config: object) -> bool:
 
 
 class Mxfp4Checkpoint(Checkpoint):
-    """Arrays by their names, and the matrices (M, K) of ``_blocks`` as numbers.
+    """Arrays by their names, and the matrices (M, K) of ``_blocks``.
 
-    An array of the matrices of N experts is N arrays, with a dot and a number.
+    An array of the matrices of N experts is N arrays, with a dot and a number; of gate
+    and up, as many of each.
     """
 
     _raw: Checkpoint
@@ -64,40 +65,85 @@ class Mxfp4Checkpoint(Checkpoint):
             )
         if faults := [fault for stem in stems for fault in _faults(tensors, stem)]:
             raise ValueError(f"checkpoint: {joined(faults)}")
-        pairs = {f"{stem}{BLOCKS}": f"{stem}{SCALES}" for stem in stems}
+        packed = [f"{stem}{end}" for stem in stems for end in (BLOCKS, SCALES)]
         self.metadata = tensors.metadata
-        self._raw = files.unstacked(tensors, [*pairs, *pairs.values()])
+        self._raw = files.unstacked(tensors, packed)
         self._scales, self._places = {}, {}
+        places = {}
         for name, place in self._raw._places.items():
             whole, _, number = name.rpartition(".")
-            if whole in pairs:
-                n_rows, n_groups = place.shape[:2]
-                self._scales[name] = f"{pairs[whole]}.{number}"
-                shape = n_rows, n_groups * GROUP
-                self._places[name] = Place(place.file, place.begin, shape, "BF16")
-            elif whole not in pairs.values():
+            if whole not in packed:
                 self._places[name] = place
+            elif BOTH in whole:
+                for part, row in zip(PARTS, (0, 1), strict=True):
+                    places[name.replace(BOTH, part)] = _every_second(place, row)
+            else:
+                places[name] = place
+        self._raw._places = places
+        for name, place in places.items():
+            whole, _, number = name.rpartition(".")
+            if whole.endswith(BLOCKS):
+                self._scales[name] = f"{whole.removesuffix(BLOCKS)}{SCALES}.{number}"
+                shape = place.shape[0], place.shape[1] * GROUP
+                self._places[name] = Place(place.file, place.begin, shape, "BF16")
 
     def rows(self, name: str, start: int, stop: int) -> Array:
-        """Read some rows of an array; numbers of 4 bits become bfloat16."""
-        if name not in self._scales:
-            return super().rows(name, start, stop)
-        files.register_bfloat16()
-        codes = self._raw.rows(name, start, stop)  # (n, groups, 16)
-        exponents = self._raw.rows(self._scales[name], start, stop)  # (n, groups)
-        return numbers(codes, exponents).astype("bfloat16")
+        """Read some rows of an array of numbers; those of codes are refused."""
+        if name in self._scales:
+            raise ValueError(
+                f"{named(name)}: expected numbers, as the model keeps no codes there, "
+                "got MXFP4"
+            )
+        return super().rows(name, start, stop)
+
+    def keeps(self, name: str) -> bool:
+        """Tell whether an array is a matrix of codes."""
+        return name in self._scales
+
+    def quantized(
+        self,
+        name: str,
+        dtype: np.dtype[Any],
+        *,
+        start: int,
+        stop: int,
+        activations: Literal["float", "int8"],
+    ) -> QuantizedWeight:
+        """Return rows of a matrix (M, K) as columns of one for layers."""
+        n_rows = self.describe(name)[0][1]
+        blocks, rounds = self._blocks(name, start, stop, n_rows), activations == "int8"
+        options: dict[str, Any] = {"bits": 4, "group": GROUP, "values": E2M1}
+        try:
+            return of_columns(n_rows, stop - start, blocks, rounds, dtype, **options)
+        except ValueError:  # the rest is as it must be
+            raise ValueError(
+                f"{named(name)}: expected scales that are finite, got NaN"
+            ) from None
+
+    def _blocks(
+        self, name: str, start: int, stop: int, n_rows: int
+    ) -> Iterator[dict[str, Array]]:
+        """Yield codes and scales of some columns (K, n) after others."""
+        for columns in column_blocks(n_rows, stop - start):
+            which = start + columns.start, start + columns.stop
+            data = self._raw.rows(name, *which)  # (n, groups, 16)
+            pairs = np.stack([data & 15, data >> 4], axis=-1)  # the lower half is first
+            scale = self._raw.rows(self._scales[name], *which)  # (n, groups)
+            yield {"codes": pairs.reshape(len(data), -1).T, "scale": scale.T}
 
 
-def numbers(codes: Array, exponents: Array) -> Array:
-    """Return what bytes (n, groups, 16) and their scales (n, groups) stand for."""
-    pairs = np.stack([codes & 15, codes >> 4], axis=-1)  # the lower half is the first
-    signed = np.concatenate([NUMBERS, -NUMBERS])[pairs].reshape(*exponents.shape, GROUP)
-    powers = exponents[..., np.newaxis].astype(np.int32) - ONE
-    with np.errstate(over="ignore"):  # the largest powers are beyond float32
-        whole = np.ldexp(signed, powers)
-    whole[exponents == NO_NUMBER] = np.nan
-    flat: Array = whole.reshape(len(exponents), -1)
-    return flat
+def _every_second(place: Place, first: int) -> Place:
+    """Return the place of every second row of bytes, from the first or second on."""
+    n_rows, *row = place.shape
+    strides = [1] * len(row)
+    for axis in range(len(row) - 1, 0, -1):
+        strides[axis - 1] = strides[axis] * row[axis]
+    size = strides[0] * row[0]
+    return place._replace(
+        begin=place.begin + first * size,
+        shape=((n_rows + 1 - first) // 2, *row),
+        strides=(2 * size, *strides),
+    )
 
 
 def _faults(tensors: Checkpoint, stem: str) -> list[str]:

@@ -56,10 +56,14 @@ Weights = Literal["int8", "int4"]
 BITS: dict[str, Literal[8, 4]] = {"int8": 8, "int4": 4}
 
 
+# Folders that have them.
+OF_INTEGERS = CompressedCheckpoint, Mxfp4Checkpoint
+
+
 class Kept(NamedTuple):
     """Files whose integers are kept, and how rows are multiplied with them."""
 
-    file: checkpoints.GgufFile | CompressedCheckpoint
+    file: checkpoints.GgufFile | CompressedCheckpoint | Mxfp4Checkpoint
     activations: Literal["float", "int8"]
 
 
@@ -84,8 +88,8 @@ def read(
     given = config.pop("quantization_config", None)
     in_mxfp4 = is_mxfp4(given)
     scheme = None if given is None or in_mxfp4 else scheme_of(given)
-    _check_integers(scheme, weights, activations)
-    is_quantised = weights is not None or scheme is not None
+    _check_integers(given is not None, scheme, weights, activations)
+    is_quantised = weights is not None or given is not None
     declared = FAMILIES.get(str(config.get("model_type")))
     family = "bert" if declared is None else declared.checkpoint
     table = checkpoints.FAMILIES[family]
@@ -107,7 +111,7 @@ def read(
     head = _head(model, config, family, ignore_head)
     found = tensors()
     how: Weights | Kept | None = weights
-    if isinstance(found, CompressedCheckpoint):
+    if isinstance(found, OF_INTEGERS):
         how = Kept(found, activations)
     load(model, found, table, packed, progress, head, how, activations)
     if packed:
@@ -116,10 +120,10 @@ def read(
 
 
 def _check_integers(
-    scheme: Scheme | None, weights: Weights | None, activations: str
+    has_integers: bool, scheme: Scheme | None, weights: Weights | None, activations: str
 ) -> None:
     """Require options that fit to each other, and to a folder that has integers."""
-    if scheme is None:
+    if not has_integers:
         if weights is None and activations != "float":
             raise ValueError(
                 f"activations: expected 'float' without weights, got {activations!r}"
@@ -130,7 +134,7 @@ def _check_integers(
             "weights: expected None for a folder whose weights are integers already, "
             f"got {weights!r}"
         )
-    if scheme.rounds_rows and activations != "int8":
+    if scheme is not None and scheme.rounds_rows and activations != "int8":
         raise ValueError(
             "activations: expected 'int8' for a folder whose quantization_config "
             f"rounds activations to 8 bits, got {activations!r}"
@@ -235,12 +239,12 @@ def _keeper(
     file, activations = integers
 
     def is_kept(name: str) -> bool:
-        if isinstance(file, CompressedCheckpoint):
+        if isinstance(file, OF_INTEGERS):
             return file.keeps(name)
         return file.type_of(name) in gguf_blocks.FORMS
 
     def matrix(name: str, like: Array | PanelWriter, **which: Any) -> QuantizedWeight:
-        if isinstance(file, CompressedCheckpoint):
+        if isinstance(file, OF_INTEGERS):
             return file.quantized(name, like.dtype, **which)
         return file.quantized(name, **which)
 

@@ -493,7 +493,8 @@ class CausalDecoder(sampling.LanguageModel):
         weights : {"int8", "int4"}, optional
             Call `quantize` for 8 or 4 bits while reading, so that only one matrix at a
             time is in memory in full. By default weights are numbers of the dtype, and
-            matrices of a folder of compressed-tensors the integers that they are there.
+            matrices of a folder of compressed-tensors, or of gpt-oss in MXFP4, the
+            integers that they are there.
         activations : {"float", "int8"}, optional
             How rows are multiplied with integers, as `attnpy.quantize` explains: "int8"
             is faster and less accurate.
