@@ -9,7 +9,8 @@ enum {
     QUADS = ATTN_CODE_ROWS / ATTN_QUAD, /* of a column in a step, at least */
     MOST_CODE_ROWS = 5,                 /* of such quads in a step, packed: of 5 bits */
     LINE = 64,                          /* bytes that are prefetched at a time, */
-    AHEAD = 4096                        /* and how far ahead of what a row reads */
+    AHEAD = 8192,                       /* and how far ahead of what a row reads, */
+    FACTORS_AHEAD = 4096                /* which has fewer bytes of factors */
 };
 
 /* Bits of narrow codes that are above the fourth. */
@@ -107,12 +108,12 @@ load_factors(const attn_factors *f, ptrdiff_t p, ptrdiff_t column, ptrdiff_t blo
 
     if (f->coarse != NULL) {
         const int8_t *fine = (const int8_t *)f->fine + at;
-        __builtin_prefetch(fine + AHEAD, 0, 2);
+        __builtin_prefetch(fine + FACTORS_AHEAD, 0, 2);
         return v_mul(v_load_f16(f->coarse + block * PANEL + column), v_load_i8(fine));
     }
     if (f->dtype == ATTN_F16) {
         const uint16_t *fine = (const uint16_t *)(const void *)f->fine + at;
-        __builtin_prefetch(fine + AHEAD / 2, 0, 2);
+        __builtin_prefetch(fine + FACTORS_AHEAD / 2, 0, 2);
         return v_load_f16(fine);
     }
     return v_load((const float *)(const void *)f->fine + at);
