@@ -15,6 +15,7 @@ from attnpy._options import (
     VJP,
     Cache,
     DecoderLayer,
+    Experts,
     Heads,
     Network,
     Norm,
@@ -100,6 +101,7 @@ def feed_forward(
     num_threads: int | None,
     /,
 ) -> Array: ...
+def experts(x: Array, experts: Experts, num_threads: int | None, /) -> Array | None: ...
 def stack(
     x: Array,
     layers: tuple[DecoderLayer, ...],

@@ -117,6 +117,27 @@ class Network(NamedTuple):
     activation: str | None
 
 
+class ExpertKinds(NamedTuple):
+    """What the C module knows of networks, and how it finds their weights."""
+
+    feed_forward: type  # the class of each
+    gated: dict[str, str]  # the functions of activations' gates
+    softmax: Options  # of attention whose weights are probabilities
+
+
+class Experts(NamedTuple):
+    """A mixture of networks, and how a router chooses some for each token."""
+
+    router: Array
+    router_bias: Array | None
+    networks: list[Any]
+    shared: Any  # one for all tokens, or None
+    shared_gate: Array | None
+    per_token: int
+    renormalize: bool
+    kinds: ExpertKinds
+
+
 class Rotary(NamedTuple):
     """The rotations of queries and keys: cosines, then sines, in each row."""
 
@@ -163,7 +184,7 @@ class DecoderLayer(NamedTuple):
     """A decoder's layer, in a call with a cache."""
 
     attention: Attention  # without a residual, and without a norm of tokens
-    network: Network
+    network: Network | Experts
     norm_first: bool
     parallel: bool
     residual_scale: Array | None  # ()

@@ -12,9 +12,10 @@ from support.errors import refused
 from support.formulas import silu
 from support.quotients import assert_gradients
 
-from attnpy import checkpoints
+from attnpy import _attnpy, checkpoints
 from attnpy._quantized import QuantizedWeight
 from attnpy.blocks import DecoderLayer, FeedForward, MixtureOfExperts
+from attnpy.blocks.experts import mixture_arguments
 from attnpy.models import CausalDecoder
 
 pytestmark = pytest.mark.quick
@@ -111,6 +112,54 @@ def test_a_token_has_the_same_bits_alone_and_in_every_call(kind):
     together = mixture(X, residual=X, mixed=mixed)
     assert_same_bits(together[1, 4], mixture(X[1, 4], residual=X[1, 4], mixed=mixed))
     assert mixture(rows[:0]).shape == (0, E)
+
+
+@pytest.mark.parametrize("kind", ["plain", "packed", "int8", "int4", "bfloat16"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"shared_dim": 8},
+        {"renormalize": False, "router_bias": True},
+        {"activation": "relu"},
+    ],
+)
+def test_experts_together_have_the_bits_of_one_by_one(kind, options):
+    """Of so many tokens that not all of their experts are computed at once."""
+    if kind == "bfloat16":
+        pytest.importorskip("ml_dtypes")
+        options = {**options, "dtype": kind}
+    mixture = layer(k=4, **options)
+    if kind == "packed":
+        mixture.pack()
+    if kind.startswith("int"):
+        mixture.quantize(bits=int(kind[3:]), activations="int8")
+    rows = np.tile(X.reshape(-1, E), (20, 1))
+    rows *= np.linspace(0.5, 2, len(rows), dtype=np.float32)[:, np.newaxis]
+    rows[3, 2], rows[40] = np.inf, np.nan
+    for x in (rows, rows[0], rows[:1], rows[::-1, ::-1], rows[:30].reshape(5, 6, E)):
+        expected = mixture._one_by_one(x, 1).reshape(x.shape)
+        assert expected.dtype == np.float32
+        for num_threads in (1, 2):
+            found = _attnpy.experts(x, mixture_arguments(mixture), num_threads)
+            assert found is not None
+            np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
+            assert_same_bits(np.nan_to_num(found), np.nan_to_num(expected))
+
+
+def test_experts_of_other_kinds_are_left_to_python():
+    plain, gated = layer(activation="relu"), layer()
+    for mixture in (layer(dtype=np.float64), plain):
+        plain.experts[2] = gated.experts[2]
+        assert _attnpy.experts(X, mixture_arguments(mixture), 1) is None
+        assert mixture(X).dtype == mixture.router.dtype
+
+    class Own(FeedForward):
+        pass
+
+    for expert in gated.experts:
+        expert.__class__ = Own
+    assert _attnpy.experts(X, mixture_arguments(gated), 1) is None
+    assert_same_bits(gated(X), layer()(X))
 
 
 def test_of_equal_experts_those_with_the_lowest_numbers_are_taken():

@@ -13,7 +13,7 @@ from attnpy import _options as groups
 from attnpy._options import PASSED_ON
 from attnpy.blocks import _stack
 from attnpy.blocks._stack import AnyNorm, ModelOutput
-from attnpy.blocks.experts import MixtureOfExperts
+from attnpy.blocks.experts import MixtureOfExperts, mixture_arguments
 from attnpy.blocks.feed_forward import FeedForward, network_arguments, run
 from attnpy.cache import KVCache, all_or_nothing, checked_caches, commit
 from attnpy.layers import MultiHeadAttention
@@ -603,7 +603,12 @@ class DecoderLayer:
         None where it cannot: a part is not known, or a norm may change the dtype.
         """
         norm_first, parallel, scale, mha, network, *norms = _parts_of(self)
-        if type(network) is not FeedForward:
+        arguments: groups.Network | groups.Experts | None = None
+        if type(network) is FeedForward:
+            arguments = network_arguments(network)
+        elif type(network) is MixtureOfExperts and x.dtype == np.float32:
+            arguments = mixture_arguments(network)
+        if arguments is None:
             return None
         taken: list[Norm | None] = []
         for norm in norms:
@@ -611,9 +616,6 @@ class DecoderLayer:
             if found is None and norm is not None:
                 return None
             taken.append(found)
-        arguments = network_arguments(network)
-        if arguments is None:
-            return None
         if parallel:
             _stack.check_parallel(self)
         if scale is not None:

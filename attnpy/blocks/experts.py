@@ -6,11 +6,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attnpy import _checks, _dtypes, _keywords, _parameters, _pickles, _repr, _vjp
+from attnpy import (
+    _attnpy,
+    _checks,
+    _dtypes,
+    _keywords,
+    _parameters,
+    _pickles,
+    _repr,
+    _vjp,
+)
 from attnpy._linear import linear, linear_vjp
+from attnpy._options import ExpertKinds, Experts, Options
 from attnpy._softmax import softmax
 from attnpy._vjp import LayerGradients
-from attnpy.blocks.feed_forward import FeedForward
+from attnpy.blocks.feed_forward import GATED, FeedForward, is_clamped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +32,10 @@ if TYPE_CHECKING:
 
 # What an expert takes beside its numbers, about: objects of Python.
 EXPERT_BYTES = 4096
+KINDS = ExpertKinds(
+    FeedForward, dict[str, str](GATED), Options(return_weights=True, return_lse=True)
+)
+CALL = FeedForward.__call__  # unless someone has replaced it
 
 
 @_keywords.answering
@@ -90,10 +104,10 @@ class MixtureOfExperts:
     with the gate :math:`g` adds :math:`\sigma(x g) s(x)`, as in Qwen2-MoE.
 
     Tokens are grouped by expert, so that a call reads each matrix once, and only those
-    of experts that some token takes. The sum over a token's experts goes from the
-    lowest number to the highest, in float32, or float64 for such parameters. The bits
-    of a token depend neither on the other tokens of a call nor on the number of
-    threads.
+    of experts that some token takes. Threads share the products of all experts. The sum
+    over a token's experts goes from the lowest number to the highest, in float32, or
+    float64 for such parameters. The bits of a token depend neither on the other tokens
+    of a call nor on the number of threads.
 
     Examples
     --------
@@ -252,9 +266,20 @@ class MixtureOfExperts:
         """
         mixed = _checks.flag(mixed, "mixed")
         tokens = _checks.array(x, "x")
-        probabilities = self._probabilities(tokens, num_threads)
-        rows = tokens.reshape(len(probabilities), tokens.shape[-1])
-        total = np.zeros(rows.shape, probabilities.dtype)
+        self._check()
+        total: Array | None = None
+        arguments = mixture_arguments(self)
+        if arguments is not None:  # in float32, with the bits of one by one
+            total = _attnpy.experts(tokens, arguments, num_threads)
+        if total is None:
+            total = self._one_by_one(tokens, num_threads)
+        return self._result(tokens, total, residual, mixed)
+
+    def _one_by_one(self, x: Array, num_threads: int | None) -> Array:
+        """Return the sum (T, E) over experts, whatever kinds they are of."""
+        probabilities = self._probabilities(x, num_threads)
+        rows = x.reshape(len(probabilities), x.shape[-1])
+        total: Array = np.zeros(rows.shape, probabilities.dtype)
         chosen, weights = self._chosen(probabilities)
         for expert, which, ranks in _groups(chosen, len(self.experts)):
             found = self.experts[expert](
@@ -264,7 +289,7 @@ class MixtureOfExperts:
         if self.shared is not None:
             found = self.shared(rows, mixed=True, num_threads=num_threads)
             total += found * self._share(rows, num_threads)
-        return self._result(tokens, total, residual, mixed)
+        return total
 
     def _check(self) -> None:
         """Refuse attributes that were set to what does not fit together."""
@@ -463,6 +488,22 @@ class MixtureOfExperts:
         np.put_along_axis(inside, chosen, of_weights, axis=-1)
         found: Array = probabilities * (inside - _sum(own * of_weights))
         return found
+
+
+def mixture_arguments(mixture: MixtureOfExperts) -> Experts | None:
+    """Return the arguments for the C module; None if it lacks what a call does."""
+    if FeedForward.__call__ is not CALL or is_clamped(mixture.experts[0]):
+        return None
+    return Experts(
+        mixture.router,
+        mixture.router_bias,
+        mixture.experts,
+        mixture.shared,
+        mixture.shared_gate,
+        mixture.num_experts_per_token,
+        mixture.renormalize,
+        KINDS,
+    )
 
 
 def _wide(

@@ -18,7 +18,7 @@ attn_layer_work(const attn_layer_problem *l)
 int
 attn_layer(const attn_layer_problem *l, attn_call *call)
 {
-    const attn_linear_problem *projections[3];
+    attn_linear_problem *projections[3];
     int n_projections = 0, status;
 
     for (int i = 0; i < 3; i++) {
@@ -26,7 +26,7 @@ attn_layer(const attn_layer_problem *l, attn_call *call)
             projections[n_projections++] = l->projections[i];
         }
     }
-    status = attn_linears(n_projections, projections, call);
+    status = attn_linears(n_projections, projections, NULL, call);
     for (int i = 0; i < 3 && status == 0; i++) {
         if (l->rotary[i] != NULL) {
             status = attn_rotary(l->rotary[i], call);

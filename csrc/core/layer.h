@@ -8,11 +8,11 @@
 
 /* Steps in this order; NULL for none. The output arrays of one are inputs of the next. */
 typedef struct {
-    const attn_linear_problem *projections[3]; /* for queries, keys and values */
+    attn_linear_problem *projections[3]; /* for queries, keys and values */
     const attn_rotary_problem *rotary[3];
     const attn_problem *attention;
     const attn_rotary_problem *results; /* of the heads, in place */
-    const attn_linear_problem *output;
+    attn_linear_problem *output;
 } attn_layer_problem;
 
 double attn_layer_work(const attn_layer_problem *);

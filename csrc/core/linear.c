@@ -3,6 +3,7 @@
 
 #include "core/tuning.h"
 #include "core/tiers.h"
+#include "core/workspace.h"
 
 #include <assert.h>
 #include <math.h>
@@ -12,7 +13,7 @@
 enum { N_TRIED = 3 };
 
 typedef struct {
-    attn_linear_problem l;
+    attn_linear_problem *l;
     const attn_linear_kernel *kernel;
     const attn_tier *tier;
     ptrdiff_t n_row_tasks, row_unit; /* each but the last has whole units */
@@ -31,34 +32,55 @@ rows_of(const attn_linear_problem *l)
 static ptrdiff_t
 first_row(const job *j, ptrdiff_t row_task)
 {
-    ptrdiff_t n = rows_of(&j->l);
+    ptrdiff_t n = rows_of(j->l);
     ptrdiff_t row =
         attn_divide_up(n, j->row_unit) * row_task / j->n_row_tasks * j->row_unit;
 
     return row < n ? row : n;
 }
 
+static attn_linear_task
+task_at(const job *j, ptrdiff_t index)
+{
+    ptrdiff_t row_task = index / j->n_column_tasks;
+    ptrdiff_t row = first_row(j, row_task);
+    ptrdiff_t column_task = index % j->n_column_tasks;
+
+    return (attn_linear_task){.first_row = row,
+                              .n_rows = first_row(j, row_task + 1) - row,
+                              .first_column = column_task * j->n_columns,
+                              .n_columns =
+                                  attn_part_of(j->l->n_out, j->n_columns, column_task)};
+}
+
+static void
+run_job(const job *j, const attn_linear_task *task, const attn_worker *worker)
+{
+    if (j->l->quantized != NULL) {
+        j->tier->integer->run(j->l, task, j->kernel, j->tier->integer_unit, worker);
+    } else {
+        j->kernel->run(j->l, task, worker);
+    }
+}
+
+typedef struct {
+    const job *jobs;
+    ptrdiff_t n_then; /* jobs[i + n_then] does after jobs[i] what that does; or 0 */
+} job_list;
+
 static void
 run_task(const void *context, ptrdiff_t index, const attn_worker *worker)
 {
-    const job *j = context;
+    const job_list *list = context;
+    const job *j = list->jobs;
 
     for (; index >= j->n_tasks; j++) {
         index -= j->n_tasks;
     }
-    ptrdiff_t row_task = index / j->n_column_tasks;
-    ptrdiff_t row = first_row(j, row_task);
-    ptrdiff_t column_task = index % j->n_column_tasks;
-    attn_linear_task task = {.first_row = row,
-                             .n_rows = first_row(j, row_task + 1) - row,
-                             .first_column = column_task * j->n_columns,
-                             .n_columns =
-                                 attn_part_of(j->l.n_out, j->n_columns, column_task)};
-
-    if (j->l.quantized != NULL) {
-        j->tier->integer->run(&j->l, &task, j->kernel, j->tier->integer_unit, worker);
-    } else {
-        j->kernel->run(&j->l, &task, worker);
+    attn_linear_task task = task_at(j, index);
+    run_job(j, &task, worker);
+    if (list->n_then > 0) {
+        run_job(j + list->n_then, &task, worker);
     }
 }
 
@@ -70,7 +92,7 @@ static double
 split_tiles(job *j, int n_threads, ptrdiff_t n_column_tasks, ptrdiff_t n_each)
 {
     enum { LOAD_COLUMN = 8, LOAD_ROW = 8 };
-    const attn_linear_problem *l = &j->l;
+    const attn_linear_problem *l = j->l;
     ptrdiff_t n = rows_of(l), n_units = attn_divide_up(n, j->row_unit);
     ptrdiff_t n_panels =
         attn_divide_up(attn_divide_up(l->n_out, ATTN_PANEL_COLUMNS), n_column_tasks);
@@ -100,7 +122,7 @@ split_tiles(job *j, int n_threads, ptrdiff_t n_column_tasks, ptrdiff_t n_each)
 static void
 share_tiles(job *j, int n_threads)
 {
-    const attn_linear_problem *l = &j->l;
+    const attn_linear_problem *l = j->l;
     ptrdiff_t most = l->quantized != NULL ? ATTN_MANY_ROWS
                      : l->many_rows       ? j->kernel->many_rows(l)
                                           : ATTN_TASK_ROWS;
@@ -132,7 +154,7 @@ static void
 share_columns(job *j, int n_threads)
 {
     enum { ROUNDED_COLUMNS = 2048 };
-    const attn_linear_problem *l = &j->l;
+    const attn_linear_problem *l = j->l;
     ptrdiff_t unit = l->packed ? ATTN_PANEL_COLUMNS : 64;
     ptrdiff_t columns = ATTN_FEW_ROWS_COLUMNS;
     ptrdiff_t share = (l->n_out / n_threads + unit) / unit * unit;
@@ -166,7 +188,7 @@ attn_linear_work(const attn_linear_problem *l)
 
 /* Splits a product into tasks; returns how many bytes of workspace each needs. */
 static size_t
-split(const attn_linear_problem *l, int n_threads, const attn_call *call, job *j)
+split(attn_linear_problem *l, int n_threads, const attn_call *call, job *j)
 {
     bool all_bf16 = l->weight.dtype == ATTN_BF16 && l->quantized == NULL &&
                     (l->input.dtype == ATTN_BF16 ||
@@ -175,50 +197,72 @@ split(const attn_linear_problem *l, int n_threads, const attn_call *call, job *j
     assert(l->batch.n_axes <= 1 && l->n_in >= 0 && l->n_out >= 0);
     assert(l->arithmetic == attn_storage_of(l->output.dtype)->arithmetic);
     assert(l->quantized == NULL || (l->packed && l->arithmetic == ATTN_F32));
-    *j = (job){.l = *l,
+    *j = (job){.l = l,
                .kernel = &attn_kernel_for(call->tier, l->arithmetic, all_bf16)->linear,
                .tier = call->tier};
-    j->l.many_rows = l->quantized == NULL && j->kernel->many_rows != NULL &&
-                     attn_get_tuning(ATTN_TUNE_MANY_ROWS);
+    l->many_rows = l->quantized == NULL && j->kernel->many_rows != NULL &&
+                   attn_get_tuning(ATTN_TUNE_MANY_ROWS);
     if (rows_of(l) == 0 || l->n_out == 0) {
         return 0;
     }
     bool in_rows = j->kernel->has_row_form || rows_of(l) <= ATTN_FEW_ROWS;
-    if (in_rows && attn_linear_in_rows(&j->l)) {
+    if (in_rows && attn_linear_in_rows(l)) {
         share_columns(j, n_threads);
     } else {
         share_tiles(j, n_threads);
     }
     j->n_column_tasks = attn_divide_up(l->n_out, j->n_columns);
     j->n_tasks = j->n_row_tasks * j->n_column_tasks;
-    return l->quantized != NULL ? call->tier->integer->workspace_size(&j->l)
-                                : j->kernel->workspace_size(&j->l);
+    return l->quantized != NULL ? call->tier->integer->workspace_size(l)
+                                : j->kernel->workspace_size(l);
+}
+
+/* Among how many threads each of n products is split: so many are shared as they are. */
+static int
+threads_of_each(int n, int n_threads)
+{
+    enum { OF_A_THREAD = 4 };
+    return n >= OF_A_THREAD * n_threads ? 1 : n_threads;
 }
 
 int
-attn_linears(int n, const attn_linear_problem *const *problems, attn_call *call)
+attn_linears(int n, attn_linear_problem *const *problems,
+             attn_linear_problem *const *then, attn_call *call)
 {
-    job jobs[ATTN_MAX_LINEARS];
-    attn_tasks tasks = {.run = run_task, .context = jobs};
+    job few[ATTN_FEW_LINEARS], *jobs = few;
+    int n_jobs = then == NULL ? n : 2 * n;
+    attn_tasks tasks = {.run = run_task};
 
-    assert(n <= ATTN_MAX_LINEARS);
-    for (int i = 0; i < n; i++) {
-        tasks.work += attn_linear_work(problems[i]);
+    if (n_jobs > ATTN_FEW_LINEARS) {
+        jobs = attn_workspace_acquire((size_t)n_jobs * sizeof *jobs);
+        if (jobs == NULL) {
+            return -1;
+        }
+    }
+    for (int i = 0; i < n_jobs; i++) {
+        tasks.work += attn_linear_work(i < n ? problems[i] : then[i - n]);
     }
     int n_threads = attn_useful_threads(tasks.work, call->n_threads);
-    for (int i = 0; i < n; i++) {
-        size_t size = split(problems[i], n_threads, call, &jobs[i]);
+    for (int i = 0; i < n_jobs; i++) {
+        size_t size = split(i < n ? problems[i] : then[i - n],
+                            threads_of_each(n, n_threads), call, &jobs[i]);
         tasks.workspace_size =
             size > tasks.workspace_size ? size : tasks.workspace_size;
-        tasks.n += jobs[i].n_tasks;
+        tasks.n += i < n ? jobs[i].n_tasks : 0;
     }
-    return attn_run_tasks(&tasks, call);
+    job_list list = {jobs, then == NULL ? 0 : n};
+    tasks.context = &list;
+    int status = attn_run_tasks(&tasks, call);
+    if (jobs != few) {
+        attn_workspace_release(jobs);
+    }
+    return status;
 }
 
 int
-attn_linear(const attn_linear_problem *l, attn_call *call)
+attn_linear(attn_linear_problem *l, attn_call *call)
 {
-    return attn_linears(1, &l, call);
+    return attn_linears(1, &l, NULL, call);
 }
 
 typedef struct {
@@ -231,17 +275,20 @@ run_task_of_each(const void *context, ptrdiff_t index, const attn_worker *worker
 {
     const jobs_in_steps *jobs = context;
     job j = jobs->first;
+    attn_linear_problem l = *j.l;
     ptrdiff_t which = index / j.n_tasks;
 
-    j.l.input.data += which * jobs->steps.input;
-    j.l.weight.data += which * jobs->steps.weight;
-    j.l.output.data += which * jobs->steps.output;
-    run_task(&j, index % j.n_tasks, worker);
+    l.input.data += which * jobs->steps.input;
+    l.weight.data += which * jobs->steps.weight;
+    l.output.data += which * jobs->steps.output;
+    j.l = &l;
+    attn_linear_task task = task_at(&j, index % j.n_tasks);
+    run_job(&j, &task, worker);
 }
 
 int
-attn_linear_each(ptrdiff_t n, const attn_linear_problem *l,
-                 const attn_linear_steps *steps, attn_call *call)
+attn_linear_each(ptrdiff_t n, attn_linear_problem *l, const attn_linear_steps *steps,
+                 attn_call *call)
 {
     jobs_in_steps jobs = {.steps = *steps};
     attn_tasks tasks = {.run = run_task_of_each, .context = &jobs};

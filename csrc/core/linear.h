@@ -95,11 +95,15 @@ typedef struct {
 
 double attn_linear_work(const attn_linear_problem *); /* multiplications */
 
-/* -1 when memory runs out, else 0. */
-int attn_linear(const attn_linear_problem *, attn_call *);
-/* Several independent ones at once. */
-#define ATTN_MAX_LINEARS 3
-int attn_linears(int n, const attn_linear_problem *const *, attn_call *);
+/* -1 when memory runs out, else 0. It sets `many_rows`, as the functions below do. */
+int attn_linear(attn_linear_problem *, attn_call *);
+/* Several independent ones at once; memory for more than a few may run out. The problems of
+ * `then`, if there are any, follow each its own one, task by task: they have the same sizes and
+ * the same kind of matrix, packed or not, quantised or not, and may read as `times` what that
+ * one writes. */
+#define ATTN_FEW_LINEARS 3
+int attn_linears(int n, attn_linear_problem *const *, attn_linear_problem *const *then,
+                 attn_call *);
 
 /* Bytes from the arrays of a product to those of the next. */
 typedef struct {
@@ -107,7 +111,7 @@ typedef struct {
 } attn_linear_steps;
 
 /* n products of one shape, without bias, times and residual. The problem describes the first. */
-int attn_linear_each(ptrdiff_t n, const attn_linear_problem *,
-                     const attn_linear_steps *, attn_call *);
+int attn_linear_each(ptrdiff_t n, attn_linear_problem *, const attn_linear_steps *,
+                     attn_call *);
 
 #endif

@@ -188,7 +188,7 @@ py_make_product(const py_linear_arrays *a, int type, attn_linear_problem *l)
 }
 
 static int
-compute_linear(const attn_linear_problem *l, attn_call *call)
+compute_linear(attn_linear_problem *l, attn_call *call)
 {
     py_lock lock;
 

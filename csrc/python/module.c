@@ -6,6 +6,7 @@
 #include "python/attention.h"
 #include "python/backward.h"
 #include "python/columns.h"
+#include "python/experts.h"
 #include "python/explain.h"
 #include "python/feed_forward.h"
 #include "python/foreign.h"
@@ -46,7 +47,7 @@ execute(PyObject *module)
         py_statistics_methods,   py_partial_methods,  py_xla_methods,
         py_explain_methods,      py_foreign_methods,  py_products_methods,
         py_feed_forward_methods, py_gate_methods,     py_columns_methods,
-        py_stack_methods,        py_testing_methods};
+        py_stack_methods,        py_experts_methods,  py_testing_methods};
 
     import_array1(-1);
     if (py_init_memory() < 0) {

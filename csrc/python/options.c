@@ -61,6 +61,19 @@ static const char *const norms_names[] = {
 static const char *const network_names[] = {
     [W_1] = "W_1", [B_1] = "b_1", [W_GATE] = "W_gate",         [B_GATE] = "b_gate",
     [W_2] = "W_2", [B_2] = "b_2", [ACTIVATION] = "activation", [N_NETWORK] = NULL};
+static const char *const experts_names[] = {[ROUTER] = "router",
+                                            [ROUTER_BIAS] = "router_bias",
+                                            [NETWORKS] = "networks",
+                                            [SHARED] = "shared",
+                                            [SHARED_GATE] = "shared_gate",
+                                            [PER_TOKEN] = "per_token",
+                                            [RENORMALIZE] = "renormalize",
+                                            [OF_EXPERTS] = "kinds",
+                                            [N_EXPERTS] = NULL};
+static const char *const expert_kinds_names[] = {[NETWORK_KIND] = "feed_forward",
+                                                 [NETWORK_GATED] = "gated",
+                                                 [SOFTMAX] = "softmax",
+                                                 [N_EXPERT_KINDS] = NULL};
 static const char *const rotary_names[] = {[Q_COS_SIN] = "q_cos_sin",
                                            [K_COS_SIN] = "k_cos_sin",
                                            [INTERLEAVED] = "interleaved",
@@ -345,6 +358,8 @@ groups(PyObject *module, PyObject *unused)
         add_group(all, "Norm", norm_names) < 0 ||
         add_group(all, "Norms", norms_names) < 0 ||
         add_group(all, "Network", network_names) < 0 ||
+        add_group(all, "ExpertKinds", expert_kinds_names) < 0 ||
+        add_group(all, "Experts", experts_names) < 0 ||
         add_group(all, "Rotary", rotary_names) < 0 ||
         add_group(all, "Cache", cache_names) < 0 ||
         add_group(all, "Wanted", wanted_names) < 0 ||

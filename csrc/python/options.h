@@ -22,6 +22,11 @@ enum {                                                              /* Projectio
 enum { NORM_WEIGHT, NORM_BIAS, NORM_EPS, NORM_CENTRE, N_NORM };     /* Norm */
 enum { Q_NORM, K_NORM, X_NORM, N_NORMS };                           /* Norms */
 enum { W_1, B_1, W_GATE, B_GATE, W_2, B_2, ACTIVATION, N_NETWORK }; /* Network */
+enum {                                                              /* Experts */
+    ROUTER, ROUTER_BIAS, NETWORKS, SHARED, SHARED_GATE, PER_TOKEN, RENORMALIZE, OF_EXPERTS,
+    N_EXPERTS
+};
+enum { NETWORK_KIND, NETWORK_GATED, SOFTMAX, N_EXPERT_KINDS };      /* ExpertKinds */
 enum { Q_COS_SIN, K_COS_SIN, INTERLEAVED, N_ROTARY };               /* Rotary */
 enum {                                                              /* Cache */
     CACHE_KEY, CACHE_VALUE, PAST_LENGTHS, CACHE_KEY_SCALE, CACHE_VALUE_SCALE, N_CACHE

@@ -4,6 +4,7 @@
 #include "python/stack.h"
 
 #include "python/arrays.h"
+#include "python/experts.h"
 #include "python/feed_forward.h"
 #include "python/layer.h"
 #include "python/norm.h"
@@ -19,7 +20,8 @@ typedef struct {
     attn_call *call;
 } stack_layer;
 
-/* A part of a layer: its result for given tokens, with a residual or None. */
+/* A part of a layer: its result for given tokens, with a residual or None. It is None where experts
+ * are of a kind that only Python knows. */
 typedef PyObject *(*run_part)(const stack_layer *, PyObject *given, PyObject *residual);
 
 static PyObject *
@@ -40,8 +42,12 @@ attend(const stack_layer *s, PyObject *given, PyObject *residual)
 static PyObject *
 feed(const stack_layer *s, PyObject *given, PyObject *residual)
 {
-    return (PyObject *)py_feed_forward(given, s->layer[NETWORK], residual, s->mixed,
-                                       s->call);
+    PyObject *network = s->layer[NETWORK];
+
+    if (PyTuple_Check(network) && PyTuple_GET_SIZE(network) == N_EXPERTS) {
+        return py_experts(given, network, residual, s->call);
+    }
+    return (PyObject *)py_feed_forward(given, network, residual, s->mixed, s->call);
 }
 
 /* Replaces an object by another one, or by NULL after an error. */
@@ -106,7 +112,7 @@ run_residual(const stack_layer *s, run_part run, PyObject *x, PyObject *norm,
     PyObject *result = given == NULL ? NULL : run(s, given, adds ? x : Py_None);
 
     Py_XDECREF(given);
-    return adds ? result : add_result(s, result, x, norm, after);
+    return adds || result == Py_None ? result : add_result(s, result, x, norm, after);
 }
 
 /* x and what both parts make of it; the network reads what attention does if it has no norm. */
@@ -158,7 +164,8 @@ PyDoc_STRVAR(
     stack_doc,
     "stack(x, layers, norm, mixed, num_threads, /)\n--\n\nTokens x (B, L, E) after "
     "decoder layers and a norm, an attnpy._options.Norm or None; layers is a tuple of "
-    "attnpy._options.DecoderLayer. None if a layer changes their dtype.");
+    "attnpy._options.DecoderLayer. None if a layer changes their dtype, or has experts "
+    "that experts() does not know.");
 
 static PyObject *
 stack(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)

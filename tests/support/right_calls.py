@@ -10,6 +10,8 @@ from attnpy._options import (
     Attention,
     Cache,
     DecoderLayer,
+    ExpertKinds,
+    Experts,
     Heads,
     Network,
     Norm,
@@ -62,6 +64,16 @@ def right_calls(n=3, d=4, dtype=np.float32):
     network = Network(
         *(ones(d, n), ones(n), ones(d, n), ones(n), ones(n, d), ones(d)), "silu"
     )
+    shared, *networks = (
+        SimpleNamespace(**network._replace(activation="swiglu")._asdict())
+        for _ in range(4)
+    )
+    kinds = ExpertKinds(
+        SimpleNamespace,
+        {"swiglu": "silu"},
+        Options(return_weights=True, return_lse=True),
+    )
+    experts = Experts(ones(d, 3), ones(3), networks, shared, ones(d, 1), 2, True, kinds)
     rotary = Rotary(ones(n, half), ones(n, half), False)
     heads = Heads(2, 2, np.array([0, -1]))
 
@@ -87,8 +99,9 @@ def right_calls(n=3, d=4, dtype=np.float32):
     )
     forms = (True, False, ones()), (True, True, None), (False, False, None)
     layers = tuple(
-        DecoderLayer(attention, network, *form, norm(), norm(), None, norm())
+        DecoderLayer(attention, feed, *form, norm(), norm(), None, norm())
         for form in forms
+        for feed in (network, experts)
     )
 
     return {
@@ -123,6 +136,7 @@ def right_calls(n=3, d=4, dtype=np.float32):
         "feed_forward": [
             (ones(2, n, d), norm(), network, ones(2, n, d), False, 1),
         ],
+        "experts": [(ones(2, n, d), experts, 1)],
         "stack": [
             (ones(1, n, d), layers, norm(), False, 1),
         ],
