@@ -313,8 +313,10 @@ def base_for(kind, name):
             base |= {**windows, "use_sliding_window": True}
     if name == "use_sliding_window":
         base |= {**windows, **({name: False} if kind == "smollm3" else used)}
-    if name == "is_causal" and kind in ("mistral", "mixtral", "gpt_oss", "exaone4"):
+    if name == "is_causal" and kind in ("mistral", "mixtral", "exaone4"):
         base["sliding_window"] = None
+    if name == "is_causal" and kind == "gpt_oss":
+        base["layer_types"] = [FULL] * 3
     if name in ("rope_theta", "is_causal") and kind == "olmo3":
         base["layer_types"] = [FULL] * 4  # which windows do not go with
     return base

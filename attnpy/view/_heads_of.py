@@ -50,7 +50,8 @@ def heads_of(model: Any, tokenizer: Any, text: object) -> Heads:
     if capped or scales or not np.allclose(_weights(heads), weights, atol=CLOSE):
         raise ValueError(
             "model: expected one whose scores are products of queries and keys alone, "
-            f"got a {type(model).__name__} with other scores, such as biases or a cap"
+            f"got a {type(model).__name__} with other scores, such as biases, sinks "
+            "or a cap"
         )
     return heads
 
