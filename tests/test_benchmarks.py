@@ -873,7 +873,8 @@ def test_gguf_files_of_experts_give_the_scores_of_their_numbers(tiny_models, sys
 
 
 @pytest.mark.parametrize(
-    ("kind", "size", "most"), [("Q4_K", 288, 0.085), ("Q6_K", 420, 0.02)]
+    ("kind", "size", "most"),
+    [("Q4_K", 288, 0.085), ("Q6_K", 420, 0.02), ("IQ4_XS", 272, 0.085)],
 )
 def test_blocks_of_k_forms_are_near_their_numbers(kind, size, most):
     gguf = pytest.importorskip("gguf")

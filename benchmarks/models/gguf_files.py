@@ -11,10 +11,10 @@ from ..lazily import gguf
 from . import folders
 
 ROUTER = ".mlp.gate.weight"  # float32 in every file
-TYPES = ("Q8_0", "Q6_K", "Q4_0", "Q4_1", "Q4_K")  # of integers
+TYPES = ("Q8_0", "Q6_K", "Q4_0", "Q4_1", "Q4_K", "IQ4_XS")  # of integers
 FILES = (  # that are measured
     ("SmolLM2-135M", "Q4_1"),
-    *(("Llama shape", dtype) for dtype in ("Q8_0", "Q6_K", "Q4_0", "Q4_K")),
+    *(("Llama shape", dtype) for dtype in ("Q8_0", "Q6_K", "Q4_0", "Q4_K", "IQ4_XS")),
     ("Qwen3-MoE shape", "Q4_K"),
 )
 PACKAGES = {  # which have such a file of trained weights
@@ -171,4 +171,34 @@ def six_bits(numbers):
     return unit, np.clip(np.rint(numbers / np.where(unit == 0, 1, unit)), 0, 63)
 
 
-OWN = {"Q4_K": q4_k, "Q6_K": q6_k}
+def iq4_xs(array):
+    """Blocks of 256 numbers as IQ4_XS has them, (..., bytes), which gguf only reads.
+
+    Of 8 groups of 32 numbers, each scale * one of 16 values; scales are 6 bits, from
+    -32 on, times a float16 of the block. A group's largest number is the first value.
+    """
+    values = np.array(gguf.quants.IQ4_NL.kvalues, np.float32)
+    groups = array.reshape(-1, 8, 32)
+    at = np.abs(groups).argmax(-1, keepdims=True)
+    step = np.take_along_axis(groups, at, -1)[..., 0] / values[0]  # (n, 8)
+    d = (np.abs(step).max(-1, keepdims=True) / 31).astype(np.float16)
+    unit = d.astype(np.float32)
+    scale = np.rint(step / np.where(unit == 0, 1, unit)).clip(-31, 31)
+    step = (unit * scale)[..., np.newaxis]
+    middles = (values[1:] + values[:-1]) / 2
+    codes = np.searchsorted(middles, groups / np.where(step == 0, 1, step))
+    codes = codes.astype(np.uint8).reshape(-1, 8, 2, 16)
+    scale = (scale + 32).astype(np.uint8)
+    upper = np.bitwise_or.reduce(
+        (scale >> 4).reshape(-1, 2, 4) << np.arange(0, 8, 2, dtype=np.uint8), axis=2
+    )
+    blocks = (
+        d.view(np.uint8),
+        upper,
+        scale[:, 0::2] & 15 | (scale[:, 1::2] & 15) << 4,
+        (codes[:, :, 0] | codes[:, :, 1] << 4).reshape(-1, 128),
+    )
+    return np.concatenate(blocks, 1).reshape(*array.shape[:-1], -1)
+
+
+OWN = {"Q4_K": q4_k, "Q6_K": q6_k, "IQ4_XS": iq4_xs}
