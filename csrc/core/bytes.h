@@ -61,7 +61,7 @@ typedef struct {
 typedef struct {
     attn_byte_rows bytes;
     /* Row form: (n_rows, code_row) of int16; tile form: (pairs, line) of two, of neighbouring
-     * dimensions or keys. */
+     * dimensions or keys, or of the four digits that two of them have. */
     const char *codes;
     ptrdiff_t code_row; /* codes from row to row */
     ptrdiff_t line;     /* floats from row to row of the result, or from line to line */
@@ -86,10 +86,13 @@ typedef struct {
      * number that is not finite get 0; returns a bit for each of them. */
     uint64_t (*find_lanes)(const float *x, ptrdiff_t n, ptrdiff_t line, int n_lanes,
                            float *most);
-    /* Rounds these lanes, whose largest are in `unit`: pairs of codes take the place of x, one
-     * line for two. */
+    /* Rounds these lanes, whose largest are in `unit`: pairs of codes, or their digits, take the
+     * place of x, one line for two. */
     void (*round_lanes)(float *x, ptrdiff_t n, ptrdiff_t line, int n_lanes, float *unit,
                         float *back);
+    /* Turns a row of n codes, a multiple of ATTN_CODE_UNIT, into digits for products of lanes
+     * with bytes; NULL where these take codes. */
+    void (*split_row)(void *codes, ptrdiff_t n);
     void (*score_rows)(const attn_byte_product *);
     void (*score_lanes)(const attn_byte_product *);
     /* Of ATTN_CODE_UNIT values from one on; the others were, or are to be, added by other calls

@@ -16,6 +16,7 @@
 #define BYTE_VECTORS 2
 #define BYTE_ROWS 4
 #define BYTE_COLUMNS 64
+#define BYTE_DIGITS 1
 #include "vec/avx512_f32.h"
 
 #include "vec/avx512_vnni_int8.h"

@@ -10,7 +10,9 @@ typedef __m256i v_narrow;
 
 static inline v_sums v_add_pairs(v_sums sum, v_shorts a, v_shorts b)
 {
-    return _mm512_dpwssd_epi32(sum, a, b);
+    sum = _mm512_dpwssd_epi32(sum, a, b);
+    __asm__("" : "+v"(sum)); /* or GCC copies sums back and forth */
+    return sum;
 }
 
 static inline v_sums v_zero_sums(void) { return _mm512_setzero_si512(); }
@@ -86,4 +88,66 @@ static inline void v_store_codes(void *p, v_real a)
 {
     __m256i codes = _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(a));
     _mm256_storeu_si256((__m256i *)p, codes);
+}
+
+/* Products of digits: kernel/bytes/digits.h. */
+static inline v_sums v_add_quads(v_sums sum, v_shorts unsigned_bytes, v_shorts bytes)
+{
+    sum = _mm512_dpbusd_epi32(sum, unsigned_bytes, bytes);
+    __asm__("" : "+v"(sum)); /* as above */
+    return sum;
+}
+
+static inline v_sums v_join_digits(v_sums high, v_sums low)
+{
+    return _mm512_add_epi32(_mm512_slli_epi32(high, 8), low);
+}
+
+static inline v_sums v_less_sums(v_sums a, v_sums b) { return _mm512_sub_epi32(a, b); }
+
+static inline v_shorts v_add_128(v_shorts bytes)
+{
+    return _mm512_xor_si512(bytes, _mm512_set1_epi8(-128));
+}
+
+/* Four codes become their four high digits and their four low ones. 128 more makes a low digit
+ * unsigned, and the high one what it has to be. */
+static inline v_shorts v_split(v_shorts codes)
+{
+    const __m512i order = _mm512_broadcast_i32x4(
+        _mm_setr_epi8(1, 3, 5, 7, 0, 2, 4, 6, 9, 11, 13, 15, 8, 10, 12, 14));
+    const __m512i low = _mm512_set1_epi64((int64_t)(UINT64_C(0x80808080) << 32));
+    codes = _mm512_add_epi16(codes, _mm512_set1_epi16(128));
+    return _mm512_xor_si512(_mm512_shuffle_epi8(codes, order), low);
+}
+
+/* Codes of two rows of numbers side by side, with 128 more. */
+static inline __m512i v_two_codes(v_real a, v_real b)
+{
+    __m512i second = _mm512_slli_epi32(_mm512_cvtps_epi32(b), 16);
+    __m512i codes = _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_cvtps_epi32(a), second);
+    return _mm512_add_epi16(codes, _mm512_set1_epi16(128));
+}
+
+static inline void v_store_digits(void *high, void *low, const v_real x[4])
+{
+    const __mmask64 odd = UINT64_C(0xaaaaaaaaaaaaaaaa);
+    __m512i a = v_two_codes(x[0], x[2]), b = v_two_codes(x[1], x[3]);
+    _mm512_storeu_si512(high, _mm512_mask_blend_epi8(odd, _mm512_srli_epi16(a, 8), b));
+    a = _mm512_mask_blend_epi8(odd, a, _mm512_slli_epi16(b, 8));
+    _mm512_storeu_si512(low, v_add_128(a));
+}
+
+/* Half h of the vector m that is stored then has columns 16 h + 4 m to 16 h + 4 m + 3. */
+static inline void v_store_quads(void *p, const v_narrow x[4])
+{
+    __m256i *to = (__m256i *)p;
+    __m256i low = _mm256_unpacklo_epi8(x[0], x[1]),
+            low2 = _mm256_unpacklo_epi8(x[2], x[3]);
+    __m256i high = _mm256_unpackhi_epi8(x[0], x[1]);
+    __m256i high2 = _mm256_unpackhi_epi8(x[2], x[3]);
+    _mm256_storeu_si256(to, _mm256_unpacklo_epi16(low, low2));
+    _mm256_storeu_si256(to + 1, _mm256_unpackhi_epi16(low, low2));
+    _mm256_storeu_si256(to + 2, _mm256_unpacklo_epi16(high, high2));
+    _mm256_storeu_si256(to + 3, _mm256_unpackhi_epi16(high, high2));
 }

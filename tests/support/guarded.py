@@ -12,7 +12,7 @@ import mmap
 import numpy as np
 
 from support.arrays import normal
-from support.calls import everything, on_tier, vjp_on
+from support.calls import attend_on, everything, on_tier, vjp_on
 from support.comparisons import assert_same_bits
 
 PAGE = mmap.PAGESIZE
@@ -142,6 +142,18 @@ def every_other(array):
     return array[..., ::2, ::2]
 
 
+def same_integers(tier, n_rows, n_keys, dim, at_end):
+    """Compare a call on guarded keys and values of int8 with one on ordinary ones."""
+    print(tier, "int8", n_rows, n_keys, dim, "end" if at_end else "start", flush=True)
+    integers = np.random.default_rng(0).integers(-127, 128, (2, 1, n_keys, dim))
+    scales = normal(2, 1, n_keys)
+    names = ("query", "key", "value", "key_scale", "value_scale")
+    given = (normal(n_rows, 1, dim), *integers.astype(np.int8), *scales)
+    outside = dict(zip(names, given, strict=True))
+    inside = {name: hold(name, array, at_end) for name, array in outside.items()}
+    assert_same_bits(attend_on(tier, **inside), attend_on(tier, **outside))
+
+
 def main(tier):
     """Run all cases on one instruction set."""
     dtypes = [np.dtype(x) for x in ("f4", "f8", "f2")]
@@ -165,4 +177,9 @@ def main(tier):
                 same_as_outside(tier, case, {}, at_end, backwards)
                 case = arrays(2, 2 * n_rows - 1, 2 * n_keys - 1, 2 * dim - 1, 7, dtype)
                 same_as_outside(tier, case, {}, at_end, every_other)
+    for n_rows, n_keys, dim in itertools.product(
+        (1, 4, 17), (1, 7, 9, 129), (1, 3, 4, 31, 33, 65)
+    ):
+        for at_end in (True, False):
+            same_integers(tier, n_rows, n_keys, dim, at_end)
     print("done", flush=True)

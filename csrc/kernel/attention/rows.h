@@ -107,6 +107,7 @@ load_codes(task_rows *t)
     ptrdiff_t n_rows = t->task->n_rows, dim = t->p->head_dim, width = t->key_width;
     real scale = (real)t->p->scale;
     bool shorts = are_shorts(&t->p->key);
+    bool splits = !t->row_form && !shorts && t->bytes->split_row != NULL;
     real largest = shorts ? ATTN_LARGEST_SHORT : ATTN_LARGEST_CODE;
 
     t->odd_rows = 0;
@@ -120,6 +121,9 @@ load_codes(task_rows *t)
             bool has_codes =
                 t->bytes->round_row(row, width, largest, row, &unit, &back);
             t->factor[r] = unit * scale * back;
+            if (splits) {
+                t->bytes->split_row(row, width);
+            }
             if (shorts && !has_codes) {
                 memset(row, 0, (size_t)width * sizeof *row);
                 t->factor[r] = NAN;

@@ -1,9 +1,14 @@
-/* Tile form: rows of codes are lanes. Some rows of bytes are made shorts at a time, which stay in
- * the first-level cache. */
+/* Tile form: rows of codes are lanes, which are multiplied in pairs. Some rows of bytes are made
+ * shorts at a time, which stay in the first-level cache; with BYTE_DIGITS, no rows are bytes. */
 #ifndef ATTN_KERNEL_BYTES_LANES_H
 #define ATTN_KERNEL_BYTES_LANES_H
 
+#include "kernel/bytes/results.h"
 #include "kernel/bytes/rows.h"
+
+#ifndef BYTE_DIGITS
+#define BYTE_DIGITS 0 /* are bytes multiplied in fours, by kernel/bytes/digits.h? */
+#endif
 
 enum {
     TILE = BYTE_VECTORS * LANES,      /* lanes that are multiplied at a time */
@@ -46,7 +51,7 @@ load_columns(const attn_byte_rows *b, ptrdiff_t row, ptrdiff_t d, ptrdiff_t left
 {
     const int8_t *at = b->at + row * b->row;
 
-    if (b->are_shorts) {
+    if (BYTE_DIGITS || b->are_shorts) {
         return v_load_shorts(at + 2 * d);
     }
     return v_widen(left < NARROW ? v_load_some(at + d, left) : v_load_narrow(at + d));
@@ -65,46 +70,21 @@ widen_panel(const attn_byte_rows *b, ptrdiff_t k, ptrdiff_t first, ptrdiff_t n,
     }
 }
 
-/* Scores of a panel of keys with n_vec vectors of lanes from `lane` on, of a piece of n
- * dimensions. Before the last, they lack their factors. */
+/* Scores of a panel of keys, of a piece of n dimensions. */
 static INLINE void
 score_panel(const attn_byte_product *m, ptrdiff_t k, ptrdiff_t first, ptrdiff_t n,
             const char *keys, ptrdiff_t key_row, ptrdiff_t lane, const int n_vec)
 {
     v_sums sum[BYTE_PANEL * BYTE_VECTORS];
-    v_real factor[BYTE_VECTORS];
     const char *codes = m->codes + 4 * (first / 2 * m->line + lane);
-    bool last = first + n >= m->bytes.dim;
 
     multiply_pairs(sum, keys, key_row, 1, codes, m->line, (n + 1) / 2, BYTE_PANEL,
                    n_vec);
-    UNROLLED for (int v = 0; v < n_vec; v++)
-    {
-        factor[v] = v_load(m->factor + lane + v * LANES);
-    }
-    UNROLLED for (int i = 0; i < BYTE_PANEL; i++)
-    {
-        float *to = m->sums + (k + i) * m->line + lane;
-        if (k + i >= m->bytes.n) {
-            break;
-        }
-        v_real scale = v_set1(m->scale[k + i]);
-        UNROLLED for (int v = 0; v < n_vec; v++)
-        {
-            v_real score = v_float_sums(sum[i * n_vec + v]);
-            if (first > 0) {
-                score = v_add(v_load(to + v * LANES), score);
-            }
-            if (last) {
-                score = v_mul(v_mul(score, factor[v]), scale);
-            }
-            v_store(to + v * LANES, score);
-        }
-    }
+    store_scores(m, k, first, first + n >= m->bytes.dim, lane, sum, n_vec);
 }
 
 static void
-score_lanes(const attn_byte_product *m)
+score_pairs(const attn_byte_product *m)
 {
     _Alignas(LINE) char slab[BYTE_PANEL * 4 * PANEL_PAIRS];
 
@@ -146,7 +126,7 @@ zip_columns(const attn_byte_rows *b, ptrdiff_t d, char *slab)
         v_shorts x[2];
         for (int z = 0; z < SLAB_ZIPS && d + z * NARROW < b->dim; z++) {
             ptrdiff_t at = z * NARROW, left = b->dim - d - at;
-            if (b->are_shorts) {
+            if (BYTE_DIGITS || b->are_shorts) {
                 v_zip_shorts(x, load_columns(b, k, d + at, left),
                              load_columns(b, next, d + at, left));
             } else if (left >= NARROW) {
@@ -160,7 +140,7 @@ zip_columns(const attn_byte_rows *b, ptrdiff_t d, char *slab)
     }
 }
 
-/* sums[d][lane] = sums * keep + the sums of `rows` columns from d on, which are in the slab. */
+/* The sums of `rows` columns from d on, which are in the slab. */
 static INLINE void
 sum_panel(const attn_byte_product *m, ptrdiff_t d, const char *slab, ptrdiff_t lane,
           const int rows, const int n_vec)
@@ -169,19 +149,7 @@ sum_panel(const attn_byte_product *m, ptrdiff_t d, const char *slab, ptrdiff_t l
 
     multiply_pairs(sum, slab, 1, BYTE_COLUMNS, m->codes + 4 * lane, m->line,
                    (m->bytes.n + 1) / 2, rows, n_vec);
-    UNROLLED for (int i = 0; i < rows; i++)
-    {
-        float *to = m->sums + (d + i) * m->line + lane;
-        for (int v = 0; v < n_vec; v++, to += LANES) {
-            v_real x = v_mul(v_float_sums(sum[i * n_vec + v]),
-                             v_load(m->unit + lane + v * LANES));
-            x = v_mul(x, v_load(m->back + lane + v * LANES));
-            if (m->keep != NULL) {
-                x = v_fma(v_load(to), v_load(m->keep + lane + v * LANES), x);
-            }
-            v_store(to, x);
-        }
-    }
+    store_values(m, d, lane, sum, rows, n_vec);
 }
 
 static NOINLINE void
@@ -223,7 +191,7 @@ sum_slab(const attn_byte_product *m, ptrdiff_t d, const char *slab, ptrdiff_t la
 }
 
 static void
-sum_lanes(const attn_byte_product *m)
+sum_pairs(const attn_byte_product *m)
 {
     _Alignas(LINE) char slab[ATTN_BLOCK / 2 * 4 * BYTE_COLUMNS];
 

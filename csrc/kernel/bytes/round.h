@@ -93,20 +93,13 @@ find_lanes(const float *x, ptrdiff_t n, ptrdiff_t line, int n_lanes, float *most
 }
 
 /* Pairs of codes take the place of lines that have been read. */
-static void
-round_lanes(float *x, ptrdiff_t n, ptrdiff_t line, int n_lanes, float *unit,
-            float *back)
+static INLINE void
+round_pairs(float *x, ptrdiff_t n, ptrdiff_t line, const rounding *r)
 {
-    for (int v = 0; v < n_lanes; v += LANES) {
-        rounding r = rounding_of(v_load(unit + v), v_set1(ATTN_LARGEST_CODE));
-        for (ptrdiff_t k = 0; k < n; k += 2) {
-            const float *low = x + k * line + v;
-            v_real second = k + 1 < n ? v_load(low + line) : v_set1(0);
-            v_store_code_pairs(x + k / 2 * line + v, scaled(v_load(low), &r),
-                               scaled(second, &r));
-        }
-        v_store(unit + v, r.unit);
-        v_store(back + v, r.back);
+    for (ptrdiff_t k = 0; k < n; k += 2) {
+        const float *low = x + k * line;
+        v_real second = k + 1 < n ? v_load(low + line) : v_set1(0);
+        v_store_code_pairs(x + k / 2 * line, scaled(v_load(low), r), scaled(second, r));
     }
 }
 

@@ -64,10 +64,10 @@ scale_tile(const work *w, const block *b, int tile, const span *s, bool value)
     real scales[ATTN_BLOCK];
 
     load_scales(&w->rows, value, s->first, s->n, scales);
-    for (ptrdiff_t k = 0; k < s->n; k++) {
-        for (ptrdiff_t lane = 0; lane < tile_vectors(&w->rows, tile) * LANES;
-             lane += LANES) {
-            real *at = scores_of(w, tile) + k * WIDTH + lane;
+    for (ptrdiff_t lane = 0; lane < tile_vectors(&w->rows, tile) * LANES;
+         lane += LANES) {
+        real *at = scores_of(w, tile) + lane;
+        for (ptrdiff_t k = 0; k < s->n; k++, at += WIDTH) {
             v_real x = v_mul(v_load(at), v_set1(scales[k]));
             if (bits != NULL) {
                 uint64_t seen = bits[k] >> ((ptrdiff_t)tile * WIDTH + lane);
