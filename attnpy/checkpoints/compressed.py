@@ -324,7 +324,7 @@ class CompressedCheckpoint(Checkpoint):
     ) -> QuantizedWeight:
         """Return rows of a matrix (M, K) as columns of one for layers."""
         scheme, n_rows = self._scheme, self.describe(name)[0][1]
-        options = {"bits": scheme.bits, "group": scheme.group}
+        options: dict[str, Any] = {"bits": scheme.bits, "group": scheme.group}
         if scheme.bits == 4:
             options["zero"] = 8
         blocks = self._blocks(name, start, stop, n_rows)

@@ -151,10 +151,10 @@ def _iq4_xs(data: Bytes) -> Blocks:
 
 
 # What codes stand for: numbers denser near 0; those of the format E2M1, doubled.
-CURVE = np.int8(
-    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113]
+CURVE = np.array(
+    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8
 )
-E2M1 = np.int8([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12])
+E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
 
 FORMS = {
     "Q8_0": Form(34, _q8_0, {"bits": 8, "group": 32}),
