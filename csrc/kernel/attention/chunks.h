@@ -65,24 +65,35 @@ combine_chunk(work *w)
 static void
 attend_to_chunk(work *w, ptrdiff_t first, const attn_worker *worker)
 {
+    ptrdiff_t end = least(first + ATTN_CHUNK, w->rows.to);
     block b;
 
     clear(&w->chunk, w->rows.n_tiles);
-    for (ptrdiff_t end = least(first + ATTN_CHUNK, w->rows.to); first < end;
-         first += ATTN_BLOCK) {
+    if (w->rows.row_form && w->reads_bursts) {
+        begin_products();
+        multiply_chunk(w, most(first, w->rows.from / ATTN_BLOCK * ATTN_BLOCK), end);
+        end_products();
+    }
+    for (; first < end; first += ATTN_BLOCK) {
         if (first + ATTN_BLOCK <= w->rows.from || attn_gives_up(worker) ||
             !open_block(&w->rows, first, &b)) {
             continue;
         }
         begin_products();
         if (w->rows.row_form) {
+            point_at_scores(w, first);
             attend_rows(w, &b);
         } else {
             attend_tiles(w, &b);
         }
         end_products();
     }
+    w->has_scores = false;
+    w->scores = w->chunk_scores;
     if (w->rows.row_form) {
+        if (w->reads_bursts) {
+            prefetch_early(next_prefetch(w, end, false).at);
+        }
         rows_to_tile(w);
     }
 }

@@ -33,8 +33,11 @@ typedef struct {
     ptrdiff_t value_width; /* Dv rounded up to whole vectors */
     real scale;            /* of the scores as they come out of the products */
     partial chunk;         /* of the current chunk of keys */
-    partial total;    /* of all chunks before it; in the end, sum holds its inverse */
-    real *scores;     /* (tiles, BLOCK, WIDTH); row form: (rows, BLOCK) */
+    partial total;      /* of all chunks before it; in the end, sum holds its inverse */
+    real *scores;       /* (tiles, BLOCK, WIDTH); row form: (rows, BLOCK) */
+    real *chunk_scores; /* row form: (CHUNK / BLOCK, rows, BLOCK) of all its blocks */
+    ptrdiff_t scored_from, scored_to; /* keys that are scored before values are read */
+    bool has_scores;                  /* products with the chunk's keys are there */
     real *rescale;    /* (rows) what the last block multiplied sum and output by */
     real *row_output; /* row form: (rows, value_width) the chunk's output */
     real *row_sums;   /* row form: likewise, of a block */
@@ -85,7 +88,11 @@ lay_out(const attn_problem *p, ptrdiff_t group_rows, char *memory, work *w)
     take_partial(&a, n_tiles, p->value_dim, &w->chunk);
     take_partial(&a, n_tiles, p->value_dim, &w->total);
     w->rows.staging = arena_reals(&a, LANES * SLAB_COLUMNS);
-    w->scores = arena_reals(&a, ATTN_BLOCK * n_tiles * WIDTH);
+    w->scores = arena_reals(
+        &a, most(ATTN_BLOCK * n_tiles * WIDTH,
+                 w->rows.row_form ? ATTN_CHUNK * row_form_rows(n_rows) : 0));
+    w->chunk_scores = w->scores;
+    w->has_scores = false;
     w->rescale = arena_reals(&a, n_tiles * WIDTH);
     if (w->rows.row_form) {
         slab = most(KEY_GROUP * most(w->rows.key_width, w->value_width / TERMS),

@@ -10,6 +10,7 @@ enum {
     VALUES_AHEAD =
         4096, /* bytes from values that are read to those that are prefetched once */
     BURST_BYTES = 1 << 14, /* that the first-level cache holds beside everything else */
+    EARLY_LINES = 32,      /* that are prefetched while nothing is read */
     STREAM_ROWS = 2, /* with so few rows, the CPU prefetches what is read in order */
 };
 
@@ -51,6 +52,16 @@ reads_bursts(const work *w, const attn_array *array, ptrdiff_t dim)
 {
     return w->reads_bursts &&
            fits_bursts(array, dim, array == &w->rows.p->key ? LANES : KEY_GROUP);
+}
+
+/* In bursts, prefetches the first lines of what is read next, unless `at` is NULL, before something
+ * is computed that reads nothing from memory. */
+static void
+prefetch_early(const char *at)
+{
+    if (at != NULL) {
+        prefetch_once(at, EARLY_LINES);
+    }
 }
 
 /* The group that is read GROUPS_AHEAD groups after group `step` of a block: its keys

@@ -31,6 +31,41 @@ scale_row_scores(work *w, const block *b)
     }
 }
 
+/* Products of queries with the block's keys. */
+static void
+multiply_keys(work *w, const block *b)
+{
+    for (ptrdiff_t k = 0; k < b->end - b->first; k += KEY_GROUP) {
+        score_group(w, b, k);
+    }
+}
+
+/* Where the scores of the block at `first` are. */
+static void
+point_at_scores(work *w, ptrdiff_t first)
+{
+    w->scores =
+        w->chunk_scores + first % ATTN_CHUNK * row_form_rows(w->rows.task->n_rows);
+}
+
+/* In bursts, multiplies all keys first .. end - 1 of a chunk that some row may see before any
+ * value is read: memory is read faster the longer it is read in order. */
+static void
+multiply_chunk(work *w, ptrdiff_t first, ptrdiff_t end)
+{
+    w->scored_from = first;
+    w->scored_to = end;
+    w->has_scores = true;
+    for (; first < end; first += ATTN_BLOCK) {
+        block b = {first, least(first + ATTN_BLOCK, end), ATTN_SEE_ALL};
+        if (attn_see_block(w->rows.p, w->rows.task, first, b.end - first,
+                           w->rows.see) != ATTN_SEE_NONE) {
+            point_at_scores(w, first);
+            multiply_keys(w, &b);
+        }
+    }
+}
+
 /* S[row][key] for the block's keys; lanes behind the last key, up to row_keys, are
  * -inf. Returns the factor that turns scores into logits. */
 static real
@@ -42,8 +77,10 @@ score_rows(work *w, const block *b)
     if (are_bytes(&w->rows.p->key)) {
         score_byte_rows(w, b);
     } else {
-        for (ptrdiff_t k = 0; k < n_keys; k += KEY_GROUP) {
-            score_group(w, b, k);
+        if (!w->has_scores) {
+            w->scored_from = b->first;
+            w->scored_to = b->end;
+            multiply_keys(w, b);
         }
         if (TERMS == 1 && w->rows.task->key_scale != NULL) {
             scale_row_scores(w, b);
@@ -96,6 +133,16 @@ exponentiate_rows(work *w, ptrdiff_t n_keys, real scale)
     }
 }
 
+/* The first of the block's values that are not there: of a chunk, scoring brings LANES. */
+static const char *
+next_values(const work *w, const block *b)
+{
+    key_run values = values_of(&w->rows, b->first, b->end - b->first);
+
+    return b->first == w->scored_from && values.n > LANES ? rest_of(values, LANES).at
+                                                          : values.at;
+}
+
 /* Adds what the rows see in a block to the chunk's partial. */
 static void
 attend_rows(work *w, const block *b)
@@ -104,7 +151,11 @@ attend_rows(work *w, const block *b)
     bool add = !w->chunk.empty[0];
     real sums[WIDTH] = {0}; /* of the block's weights */
 
-    exponentiate_rows(w, n_keys, score_rows(w, b));
+    real scale = score_rows(w, b);
+    if (w->reads_bursts) {
+        prefetch_early(next_values(w, b));
+    }
+    exponentiate_rows(w, n_keys, scale);
     if (are_bytes(&w->rows.p->value)) {
         sum_byte_rows(w, b, sums);
     } else {

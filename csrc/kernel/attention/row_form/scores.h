@@ -102,20 +102,20 @@ score_keys_of_rows(const work *w, const key_lanes *keys, int n_vec, real *scores
     }
 }
 
-/* In bursts, what is read while LANES keys at `first` are scored: as many keys more or, at the end
- * of the block, the first of its values. NULL for nothing. */
+/* In bursts, what is read while LANES keys at `first` are scored: as many keys more or, behind
+ * the last that are scored, the first values. NULL for nothing. */
 static const char *
-next_burst(const work *w, const block *b, ptrdiff_t first)
+next_burst(const work *w, ptrdiff_t first)
 {
     const attn_problem *p = w->rows.p;
 
-    if (first + 2 * LANES <= b->end) {
+    if (first + 2 * LANES <= w->scored_to) {
         return keys_of(&w->rows, first + LANES, LANES).at;
     }
     bool alike = p->value_dim == p->head_dim &&
                  p->value.row_stride == p->key.row_stride &&
                  is_read_in_order(&p->value, p->value_dim);
-    return alike ? values_of(&w->rows, b->first, LANES).at : NULL;
+    return alike ? values_of(&w->rows, w->scored_from, LANES).at : NULL;
 }
 
 /* Products of queries with the block's keys from k on, KEY_GROUP or as many as there are. */
@@ -141,8 +141,8 @@ score_group(work *w, const block *b, ptrdiff_t k)
     for (ptrdiff_t lane = 0, taken; lane < n; lane += taken) {
         int n_vec = vectors_at_once(w, n - lane, in_bursts);
         if (in_bursts) {
-            keys.touch = next_burst(w, b, first + lane);
-            if (first + lane == b->first) {
+            keys.touch = next_burst(w, first + lane);
+            if (first + lane == w->scored_from) {
                 read_lines(keys.at, LANES * keys.row / CACHE_LINE);
             }
         }
