@@ -17,14 +17,17 @@ from attnpy._options import (
     DecoderLayer,
     Experts,
     Heads,
+    Kinds,
     Network,
     Norm,
     Norms,
+    Place,
     Projections,
     Rotary,
     Wanted,
 )
 from attnpy._typing import Array, OptionsTuple, PlanResult
+from attnpy.cache import KVCache
 
 def attention(
     query: ArrayLike, key: ArrayLike, value: ArrayLike, options: OptionsTuple, /
@@ -110,7 +113,17 @@ def stack(
     num_threads: int | None,
     /,
 ) -> Array | None: ...
+def read_layers(
+    x: Array,
+    layers: tuple[object, ...],
+    caches: tuple[KVCache | None, ...],
+    places: tuple[Place, ...],
+    kinds: Kinds,
+    mixed: bool,
+    /,
+) -> tuple[DecoderLayer, ...] | None: ...
 def columns(weight: ArrayLike, columns: ArrayLike, /) -> NDArray[np.float32]: ...
+def prepare(parts: tuple[Any, ...], /) -> object: ...
 def products(x: ArrayLike, weights: ArrayLike, num_threads: int | None, /) -> Array: ...
 def normalize(
     x: ArrayLike,

@@ -9,13 +9,12 @@ import functools
 import math
 import operator
 from collections.abc import Mapping
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
     from typing import Any
 
     from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -233,16 +232,21 @@ def generator(rng: np.random.Generator | None) -> np.random.Generator:
     return rng
 
 
-@contextmanager
-def renamed(**names: str) -> Iterator[None]:
+class renamed:
     """Use the outer call's names of arguments in errors of an inner call."""
-    try:
-        yield
-    except (TypeError, ValueError) as error:
+
+    def __init__(self, **names: str) -> None:
+        self._names = names
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        if not isinstance(error, (TypeError, ValueError)):
+            return
         name, colon, rest = str(error).partition(": ")
-        if name not in names or type(error) not in (TypeError, ValueError):
-            raise
-        raise type(error)(f"{names[name]}{colon}{rest}") from error
+        if name in self._names and type(error) in (TypeError, ValueError):
+            raise type(error)(f"{self._names[name]}{colon}{rest}") from error
 
 
 def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy as np
     from numpy.typing import ArrayLike, NDArray
 
@@ -192,3 +194,41 @@ class DecoderLayer(NamedTuple):
     norm_3: Norm | None
     after_1: Norm | None
     after_3: Norm | None
+
+
+class Place(NamedTuple):
+    """Where the tokens of a call with a cache stand.
+
+    Attributes
+    ----------
+    cache : Cache or None
+        Keys and values that are in a cache.
+    rotary : Rotary or None
+        What queries and keys are rotated by.
+    options : Options
+    past, reserved : ndarray of int64, shape (B,), or None
+        How many keys of each sequence there were before the call, in a cache that it
+        fills, and how many there are after it.
+    """
+
+    cache: Cache | None
+    rotary: Rotary | None
+    options: Options
+    past: NDArray[np.int64] | None
+    reserved: NDArray[np.int64] | None
+
+
+class Kinds(NamedTuple):
+    """The classes of layers, parts and caches, and the functions of activations' gates.
+
+    The C module knows what objects of just these classes do.
+    """
+
+    decoder_layer: type
+    multi_head_attention: type
+    feed_forward: type
+    layer_norm: type
+    rms_norm: type
+    kv_cache: type
+    gated: dict[str, str]
+    other_network: Callable[[Any], Experts | None]  # None: not for the C module

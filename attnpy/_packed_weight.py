@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnpy import _checks, _dtypes, _memory
+from attnpy import _attnpy, _checks, _dtypes, _memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,8 +57,9 @@ class PackedWeight:
     True
     """
 
-    __slots__ = ("_parts",)
+    __slots__ = ("_parts", "_prepared")
     _parts: tuple[Array, int, int]  # the panels, K, M: as the core takes them
+    _prepared: object  # what the C module has of these parts
 
     ndim = 2
 
@@ -115,7 +116,9 @@ class PackedWeight:
     def __setstate__(self, state: tuple[Array, int, int]) -> None:
         panels, n_rows, n_columns = _checked_parts(state)
         panels.flags.writeable = False
-        object.__setattr__(self, "_parts", (panels, n_rows, n_columns))
+        parts = panels, n_rows, n_columns
+        object.__setattr__(self, "_parts", parts)
+        object.__setattr__(self, "_prepared", _attnpy.prepare(parts))
 
 
 def row_numbers(rows: ArrayLike | slice, n_rows: int) -> NDArray[np.int64]:

@@ -104,8 +104,9 @@ class QuantizedWeight:
     True
     """
 
-    __slots__ = ("_parts",)
+    __slots__ = ("_parts", "_prepared")
     _parts: Parts
+    _prepared: object  # what the C module has of these parts
 
     ndim = 2
 
@@ -301,7 +302,9 @@ class QuantizedWeight:
         return tuple(self._parts)
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        object.__setattr__(self, "_parts", _checked_parts(state))
+        parts = _checked_parts(state)
+        object.__setattr__(self, "_parts", parts)
+        object.__setattr__(self, "_prepared", _attnpy.prepare(parts))
 
 
 class QuantizedTable:

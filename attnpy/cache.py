@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -475,9 +476,9 @@ class KVCache:
         key, value = self._key.shape, self._value.shape
         room = key[2] if len(key) == 4 else -1
         shape = self.batch_size, self.num_kv_heads, room
-        keys, values = (*shape, self.head_dim), (*shape, self.value_head_dim)
-        scales = [x for x in (self._key_scale, self._value_scale) if x is not None]
-        kept = key == keys and value == values and all(x.shape == shape for x in scales)
+        kept = key == (*shape, self.head_dim) and value == (*shape, self.value_head_dim)
+        for scales in (self._key_scale, self._value_scale):
+            kept = kept and (scales is None or scales.shape == shape)
         if not kept or room < _longest(self._lengths):
             raise ValueError(
                 "cache: expected its arrays in the shapes that they were given in, "
@@ -605,6 +606,22 @@ def commit(cache: KVCache, lengths: NDArray[np.int64]) -> None:
     vars(cache)["_lengths"] = lengths  # in less time than by __setattr__
 
 
+def commit_all(
+    caches: Sequence[KVCache], lengths: Sequence[NDArray[np.int64] | None]
+) -> None:
+    """Do that for several, all at once as `all_or_nothing`."""
+    names = itertools.repeat("_lengths")
+    setting = map(dict.__setitem__, map(vars, caches), names, lengths)
+    collections.deque(setting, maxlen=0)
+
+
+def lent(cache: KVCache) -> KVCache:
+    """Return a cache of the same tokens, which can grow by itself."""
+    copy = cache.__class__.__new__(cache.__class__)
+    vars(copy).update(vars(cache))
+    return copy
+
+
 class all_or_nothing:
     """Lend copies of caches of the same tokens, and keep their changes all at once.
 
@@ -615,9 +632,7 @@ class all_or_nothing:
 
     def __init__(self, caches: Sequence[KVCache]) -> None:
         self._caches = caches
-        self._lent = [cache.__class__.__new__(cache.__class__) for cache in caches]
-        for cache, lent in zip(caches, self._lent, strict=True):
-            vars(lent).update(vars(cache))
+        self._lent = [lent(cache) for cache in caches]
 
     def __enter__(self) -> list[KVCache]:
         return self._lent

@@ -1,6 +1,8 @@
 """Calls with caches run layers in fewer steps, with the bits of the parts."""
 
+import contextlib
 import copy
+import itertools
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
@@ -65,9 +67,14 @@ def make(**options):
     return model
 
 
+@contextlib.contextmanager
 def in_parts():
     """Within this, stacks call their layers one by one, and these their parts."""
-    return mock.patch.object(decoder, "_is_plain", lambda layer: False)
+    with (
+        mock.patch.object(Decoder, "_together", lambda *_: None),
+        mock.patch.object(decoder, "_is_plain", lambda layer: False),
+    ):
+        yield
 
 
 def answer(model, caches, sizes=(4, 1, 1, 1, 2)):
@@ -249,11 +256,19 @@ def test_parameters_that_are_replaced_between_tokens(form):
         )
 
 
+def exchange_parts(layer, one, other):
+    """Give a packed matrix the parts of another one of its shape, but nothing else."""
+    parts = getattr(layer, other)._parts
+    object.__setattr__(getattr(layer, one), "_parts", parts)
+
+
 def test_numbers_that_change_in_place_and_settings():
     model = make(**MODELS["Gemma 3"])
     layer = model.decoder.layers[0]
     changes = (
         lambda: layer.self_attention.W_q.__imul__(1.5),
+        lambda: vars(layer.self_attention).update(W_k=-layer.self_attention.W_k),
+        lambda: model.decoder.layers.reverse(),
         lambda: layer.norm_1.weight.__imul__(1.5),
         lambda: setattr(layer.norm_3, "eps", 0.5),
         lambda: setattr(layer, "window", (1, 0)),
@@ -269,7 +284,9 @@ def test_numbers_that_change_in_place_and_settings():
             {name: x + 0.125 for name, x in model.state_dict().items()}
         ),
         lambda: model.pack(),
+        lambda: exchange_parts(layer.self_attention, "W_k", "W_v"),
         lambda: model.quantize(bits=4, group=32),
+        lambda: exchange_parts(layer.self_attention, "W_v", "W_k"),
     )
     caches = model.new_caches(2, 9)
     model(IDS[:, :4], caches=caches)
@@ -382,6 +399,36 @@ def test_errors_are_those_of_the_parts():
 
 
 @pytest.mark.quick
+def test_an_interrupt_leaves_the_caches_as_they_were():
+    model = make(**LLAMA)
+    caches = model.new_caches(2, 9)
+    answer(model, caches, (4,))
+    with (
+        mock.patch.object(_attnpy, "stack", side_effect=KeyboardInterrupt),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        model(IDS[:, 4:5], caches=caches)
+    assert [cache.lengths.tolist() for cache in caches] == [[4, 4], [4, 4]]
+
+
+@pytest.mark.quick
+def test_caches_of_other_sizes_have_the_bits_and_errors_of_the_parts():
+    model, other = make(**LLAMA), make(**LLAMA, head_dim=16)
+    sizes = (9, 12), (12, 9)
+    for n, dtypes in itertools.product(sizes, ((np.int8, None), (None, np.float16))):
+
+        def new(n=n, dtypes=dtypes):
+            kinds = [model.new_caches(2, n[i], dtype=dtypes[i])[i] for i in range(2)]
+            return [kinds[0], kinds[1]]
+
+        assert_as_in_parts(model, new)
+    wrong = [model.new_caches(2, 9)[0], other.new_caches(2, 9)[1]]
+    with pytest.raises(ValueError, match="cache: expected"):
+        model(IDS[:, :1], caches=wrong)
+    assert [cache.lengths.tolist() for cache in wrong] == [[0, 0], [0, 0]]
+
+
+@pytest.mark.quick
 def test_an_error_of_other_code_is_raised_though_the_parts_have_none():
     model = make(**LLAMA)
     caches = model.new_caches(2, 9)
@@ -410,3 +457,13 @@ def test_copies_pickles_and_threads():
         runs = [pool.submit(answer, model, model.new_caches(2, 9)) for _ in range(20)]
         for run in runs:
             assert_same_bits(run.result()[0], expected)
+
+
+@pytest.mark.quick
+def test_sinks_are_those_of_each_layer():
+    model = make(**LLAMA)
+    for i, layer in enumerate(model.decoder.layers):
+        layer.self_attention.sinks = normal(4, seed=i)
+    assert_as_in_parts(model, lambda: model.new_caches(2, 9))
+    model.decoder.layers[0].self_attention.sinks = None
+    assert_as_in_parts(model, lambda: model.new_caches(2, 9))

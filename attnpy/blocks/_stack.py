@@ -360,6 +360,11 @@ def is_known(part: object) -> bool:
     return CALLS.get(kind) is kind.__call__
 
 
+def are_unchanged() -> bool:
+    """Tell whether nobody has replaced the calls of any part."""
+    return all(kind.__call__ is call for kind, call in CALLS.items())
+
+
 def check_parallel(layer: Any) -> None:
     """Raise an error if a layer cannot be `parallel`, but should be."""
     if not layer.parallel:

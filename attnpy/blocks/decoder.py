@@ -9,29 +9,31 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 import numpy as np
 
 from attnpy import _attnpy, _checks, _keywords, _parameters, _pickles, _repr, _vjp
-from attnpy import _options as groups
-from attnpy._options import PASSED_ON
+from attnpy._options import PASSED_ON, Experts, Kinds, Place
 from attnpy.blocks import _stack
 from attnpy.blocks._stack import AnyNorm, ModelOutput
 from attnpy.blocks.experts import MixtureOfExperts, mixture_arguments
-from attnpy.blocks.feed_forward import FeedForward, network_arguments, run
-from attnpy.cache import KVCache, all_or_nothing, checked_caches, commit
+from attnpy.blocks.feed_forward import GATED, FeedForward, run
+from attnpy.cache import (
+    KVCache,
+    all_or_nothing,
+    checked_caches,
+    commit_all,
+    lent,
+)
 from attnpy.layers import MultiHeadAttention
 from attnpy.layers._shared import Shared
-from attnpy.layers.multi_head import step_arguments
-from attnpy.norms import norm_arguments
+from attnpy.layers.multi_head import place_in
+from attnpy.norms import LayerNorm, RMSNorm, norm_arguments
 from attnpy.pages import PagePool
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike
     from typing_extensions import Unpack
 
-    from attnpy._options import Norm
     from attnpy._typing import Activation, Array, DecoderOptions, NormKind, Window
     from attnpy._vjp import Pullback
     from attnpy.blocks._stack import CallOptions, Choice, VJPOptions
-    from attnpy.layers._keys import Place
-    from attnpy.norms import LayerNorm, RMSNorm
     from attnpy.positions import Rotary
 
     class ContextOptions(TypedDict, total=False):
@@ -65,6 +67,8 @@ HANDED_ON = PASSED_ON - {"causal"} | {"rotary", "mixed"}
 WITH_PLACES = {"q_offset", "kv_lengths", "seq_offsets"}
 STEPPED = HANDED_ON - WITH_PLACES - {"mixed"}
 OF_CONTEXT = {"context_mask", "context_lengths", "context_offsets"}
+TAKEN = HANDED_ON | OF_CONTEXT
+WITH_PLACES_OR_CONTEXT = WITH_PLACES | OF_CONTEXT
 
 
 @_keywords.answering
@@ -590,44 +594,6 @@ class DecoderLayer:
             options = {**options, **_stack.own_options(self, options)}
         return options, own
 
-    def _arguments(
-        self,
-        x: Array,
-        cache: KVCache,
-        shared: Shared,
-        mixed: bool,
-        options: dict[str, Any],
-    ) -> tuple[groups.DecoderLayer, Place] | None:
-        """Return what the C module takes to do what `_step` does, and where tokens go.
-
-        None where it cannot: a part is not known, or a norm may change the dtype.
-        """
-        norm_first, parallel, scale, mha, network, *norms = _parts_of(self)
-        arguments: groups.Network | groups.Experts | None = None
-        if type(network) is FeedForward:
-            arguments = network_arguments(network)
-        elif type(network) is MixtureOfExperts and x.dtype == np.float32:
-            arguments = mixture_arguments(network)
-        if arguments is None:
-            return None
-        taken: list[Norm | None] = []
-        for norm in norms:
-            found = None if norm is None else _stack.arguments_for(norm, x.dtype)
-            if found is None and norm is not None:
-                return None
-            taken.append(found)
-        if parallel:
-            _stack.check_parallel(self)
-        if scale is not None:
-            scale = np.asarray(scale, x.dtype)
-        options, own = self._with_own(options)
-        place, _ = shared.place(mha, x, cache, options, own)
-        attention = step_arguments(mha, None, None, place, mixed)
-        told = groups.DecoderLayer(
-            attention, arguments, bool(norm_first), bool(parallel), scale, *taken
-        )
-        return told, place
-
     def _check_context(
         self,
         context: ArrayLike | KVCache | None,
@@ -654,11 +620,19 @@ class DecoderLayer:
                 raise ValueError(f"{name}: expected None without cross-attention")
 
 
-_parts_of = operator.attrgetter(
-    "norm_first", "parallel", "residual_scale", "self_attention", "feed_forward",
-    "norm_1", "norm_3", "after_1", "after_3",
-)  # fmt: skip
 CALL = DecoderLayer.__call__  # unless someone has replaced it
+
+
+def _other_network(network: object) -> Experts | None:
+    """Return the arguments of a network for the C module, if that is a mixture."""
+    return mixture_arguments(network) if type(network) is MixtureOfExperts else None
+
+
+KINDS = Kinds(
+    *(DecoderLayer, MultiHeadAttention, FeedForward, LayerNorm, RMSNorm, KVCache),
+    dict[str, str](GATED),
+    _other_network,
+)
 
 
 def _is_plain(layer: object) -> bool:
@@ -961,7 +935,7 @@ class Decoder:
             The caches have not changed after an error.
         """
         num_layers = len(self.layers)
-        _keywords.refuse(options, HANDED_ON | OF_CONTEXT, "Decoder()")
+        _keywords.refuse(options, TAKEN, "Decoder()")
         contexts: list[Any] = [context] * num_layers
         if _has_caches(context):
             contexts = checked_caches(context, "context", num_layers)
@@ -971,13 +945,17 @@ class Decoder:
             if len(set(map(id, caches))) < num_layers:
                 raise ValueError("caches: expected a different one for each layer")
         tokens = _checks.array(x, "x")
-        recorder = _stack.Recorder(
-            num_layers, return_weights, return_hidden_states, layers, heads
-        )
-        if context is None and caches is not None and not recorder.records:
+        if (
+            (context is None and caches is not None)
+            and (return_weights is False and return_hidden_states is False)
+            and (layers is None and heads is None)
+        ):
             stepped = self._stepped(tokens, caches, options)
             if stepped is not None:
                 return stepped
+        recorder = _stack.Recorder(
+            num_layers, return_weights, return_hidden_states, layers, heads
+        )
         recorder.begin(tokens)
         with all_or_nothing(caches or []) as lent:
             for i, (layer, states, cache) in enumerate(
@@ -995,24 +973,27 @@ class Decoder:
         self, x: Array, caches: Sequence[KVCache], options: dict[str, Any]
     ) -> Array | None:
         """Return the result of a call with caches, or None if a part is not known."""
-        if (
-            x.ndim not in (2, 3)
-            or any(options.get(name) is not None for name in WITH_PLACES | OF_CONTEXT)
-            or not all(map(_is_plain, self.layers))
+        if x.ndim not in (2, 3) or not WITH_PLACES_OR_CONTEXT.isdisjoint(
+            name for name, value in options.items() if value is not None
         ):
             return None
         told = {name: options[name] for name in STEPPED & options.keys()}
         told["causal"] = True
         mixed = _checks.flag(options.get("mixed", False), "mixed")
         tokens = x[np.newaxis] if x.ndim == 2 else x
-        with all_or_nothing(caches) as lent:
-            try:
-                result = self._together(tokens, lent, mixed, told)
-            except (TypeError, ValueError):
-                self._one_by_one(tokens, lent, mixed, told)  # says best what is wrong
-                raise
-            if result is None:
-                result = self._one_by_one(tokens, lent, mixed, told)
+        error: Exception | None = None
+        result: Array | None = None
+        try:
+            result = self._together(tokens, caches, mixed, told)
+        except (TypeError, ValueError) as found:
+            error = found
+        if result is None:
+            if not all(map(_is_plain, self.layers)):
+                return None
+            with all_or_nothing(caches) as copies:
+                result = self._one_by_one(tokens, copies, mixed, told)
+                if error is not None:  # which those would have said better
+                    raise error
         return result[0] if x.ndim == 2 else result
 
     def _together(
@@ -1026,27 +1007,35 @@ class Decoder:
 
         What it takes is collected anew in each call: nothing can be out of date.
         """
-        norm, shared = self.norm, Shared(mixed)
-        known = norm is None or _stack.is_known(norm)
-        if type(tokens) is not np.ndarray or not known:
+        unchanged = DecoderLayer.__call__ is CALL and _stack.are_unchanged()
+        if type(tokens) is not np.ndarray or not unchanged:
             return None
-        found: list[tuple[groups.DecoderLayer, Place]] = []
-        for layer, cache in zip(self.layers, caches, strict=True):
-            arguments = layer._arguments(tokens, cache, shared, mixed, options)
-            if arguments is None:
-                return None
-            found.append(arguments)
-        result = _attnpy.stack(
-            tokens,
-            tuple(arguments for arguments, _ in found),
-            None if norm is None else norm_arguments(norm, "norm"),
-            mixed,
-            options.get("num_threads"),
-        )
+        if any(type(cache) is not KVCache for cache in caches):
+            with all_or_nothing(caches) as copies:
+                return self._run_stack(tokens, copies, False, mixed, options)
+        return self._run_stack(tokens, caches, True, mixed, options)
+
+    def _run_stack(
+        self,
+        tokens: Array,
+        caches: Sequence[KVCache],
+        are_plain: bool,
+        mixed: bool,
+        options: dict[str, Any],
+    ) -> Array | None:
+        """Do it with caches of which all are KVCaches, or with copies to write to."""
+        layers, norm = tuple(self.layers), self.norm
+        places = _places(layers, tokens, caches, are_plain, options)
+        if places is None or not (norm is None or _stack.is_known(norm)):
+            return None
+        own = tuple(caches) if are_plain else (None,) * len(layers)
+        groups = _attnpy.read_layers(tokens, layers, own, places, KINDS, mixed)
+        if groups is None:
+            return None
+        last = None if norm is None else norm_arguments(norm, "norm")
+        result = _attnpy.stack(tokens, groups, last, mixed, options.get("num_threads"))
         if result is not None:
-            for cache, (_, place) in zip(caches, found, strict=True):
-                assert place.reserved is not None
-                commit(cache, place.reserved)
+            commit_all(caches, [place.reserved for place in places])
         return result
 
     def _one_by_one(
@@ -1128,6 +1117,42 @@ class Decoder:
         return _stack.stack_vjp(
             self, _vjp.floating(x, "x"), run, options.get("num_threads")
         )
+
+
+def _places(
+    layers: tuple[DecoderLayer, ...],
+    tokens: Array,
+    caches: Sequence[KVCache],
+    are_plain: bool,
+    options: dict[str, Any],
+) -> tuple[Place, ...] | None:
+    """Return where tokens (B, L, E) stand in each layer; None if one is not known.
+
+    Those with the same options share a place, in the first one's cache, if all caches
+    `are_plain`; the C module makes sure that this is also the place in theirs.
+    """
+    found: list[tuple[tuple[Any, ...], Place]] = []
+    places: list[Place] = []
+    for layer, cache in zip(layers, caches, strict=True):
+        if type(layer) is not DecoderLayer:
+            return None
+        mha = layer.self_attention
+        sinks = getattr(mha, "sinks", None)
+        own = layer.window, layer.scale, layer.rotary, sinks is None
+        same = (x for its, x in found if all(map(operator.is_, its, own)))
+        place = next(same, None)
+        if place is None:
+            if not _stack.is_known(mha):
+                return None
+            known, _ = layer._with_own(options)
+            own_cache = lent(cache) if are_plain else cache
+            place = place_in(mha, own_cache, tokens, known)
+            if are_plain:
+                found.append((own, place))
+        if sinks is not None:  # each layer has its own then
+            place = place._replace(options=place.options._replace(sinks=sinks))
+        places.append(place)
+    return tuple(places)
 
 
 def _sequences_of_each(context: object, tokens: Array) -> int:

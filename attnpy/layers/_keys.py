@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attnpy import _checks
-from attnpy._options import Cache, Options, Rotary
+from attnpy._options import Cache
 from attnpy.cache import KVCache, Rows, empty_rows, reserve, rows_of
 from attnpy.pages import PagedKVCache, check_window, pool_rows, reserve_pages
 
@@ -91,27 +91,6 @@ class Keys(NamedTuple):
             lengths = reserved
         rows = _as_cache(pool_rows(paged.pool), past)
         return cls(rows, lengths, past, reserved, paged.page_table)
-
-
-class Place(NamedTuple):
-    """Where the tokens of a call stand, as the C module takes it.
-
-    Attributes
-    ----------
-    rows : Cache or None
-        Keys and values that are in a cache.
-    tables : Rotary or None
-        What queries and keys are rotated by.
-    options : Options
-    past, reserved : ndarray of int64, shape (B,), or None
-        As in `Keys`.
-    """
-
-    rows: Cache | None
-    tables: Rotary | None
-    options: Options
-    past: NDArray[np.int64] | None
-    reserved: NDArray[np.int64] | None
 
 
 def _as_cache(rows: Rows, past: NDArray[np.int64] | None) -> Cache:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any
 
-from attnpy._options import Cache
+from attnpy._options import Cache, Place
 from attnpy.cache import KVCache, lengths_of, rows_to
-from attnpy.layers._keys import Place
 from attnpy.layers.multi_head import place_in, step
 
 if TYPE_CHECKING:
@@ -39,40 +38,23 @@ class Shared:
     ) -> Array:
         """Do what a layer's call does for tokens (B, L, E) after a norm.
 
-        `options` and `own` are those of `place`.
-        """
-        place, known = self.place(mha, x, cache, options, own)
-        try:
-            return step(mha, x, norm, residual, cache, place, self._mixed)
-        except (TypeError, ValueError):
-            if known:
-                place_in(mha, cache, x, options)  # its checks say best what is wrong
-            raise
-
-    def place(
-        self,
-        mha: MultiHeadAttention,
-        x: Array,
-        cache: KVCache,
-        options: dict[str, Any],
-        own: tuple[Any, ...],
-    ) -> tuple[Place, bool]:
-        """Return where tokens (B, L, E) stand, and whether that was known.
-
         `options` are the attention's. They may differ between layers, but not between
         those with the same `own`.
         """
-        if type(cache) is not KVCache:
-            return place_in(mha, cache, x, options), False
-        known = self._place(mha, x, cache, own)
-        if known is not None:
-            return known, True
-        place = place_in(mha, cache, x, options)
-        assert place.past is not None and place.reserved is not None
-        n = max(place.reserved.tolist(), default=0)
-        key = _key(mha, x, place.past.tolist(), cache)
-        self._found.append((own, key, n, place))
-        return place, False
+        known = self._place(mha, x, cache, own) if type(cache) is KVCache else None
+        if known is None:
+            known = place_in(mha, cache, x, options)
+            if type(cache) is KVCache:
+                assert known.past is not None and known.reserved is not None
+                n = max(known.reserved.tolist(), default=0)
+                key = _key(mha, x, known.past.tolist(), cache)
+                self._found.append((own, key, n, known))
+            return step(mha, x, norm, residual, cache, known, self._mixed)
+        try:
+            return step(mha, x, norm, residual, cache, known, self._mixed)
+        except (TypeError, ValueError):
+            place_in(mha, cache, x, options)  # its checks say best what is wrong
+            raise
 
     def _place(
         self, mha: MultiHeadAttention, x: Array, cache: KVCache, own: tuple[Any, ...]
@@ -93,7 +75,7 @@ class Shared:
                     told = told._replace(sinks=mha.sinks)
                 return Place(
                     Cache(key_rows, value_rows, place.past, key_scale, value_scale),
-                    place.tables,
+                    place.rotary,
                     told,
                     *place[3:],
                 )

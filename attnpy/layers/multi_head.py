@@ -22,17 +22,17 @@ from attnpy._linear import normalized_heads, project_heads
 from attnpy._options import (
     DIFFERENTIABLE,
     PASSED_ON,
-    Attention,
     Heads,
     Norm,
     Norms,
     Options,
+    Place,
     Projections,
 )
 from attnpy._options import Rotary as RotaryTables
 from attnpy.cache import KVCache, commit
 from attnpy.layers import _turns
-from attnpy.layers._keys import Keys, Place, check_caches, check_sizes
+from attnpy.layers._keys import Keys, check_caches, check_sizes
 from attnpy.layers._tokens import (
     PROJECTIONS,
     Tokens,
@@ -471,8 +471,8 @@ class MultiHeadAttention:
             Heads(self.num_heads, self.num_kv_heads, wanted.groups),
             self._projections(isinstance(context, KVCache), residual, mixed, value),
             norms,
-            place.tables,
-            place.rows,
+            place.rotary,
+            place.cache,
             place.options,
         )
         answer = wanted.answer(result, tokens.single)
@@ -862,29 +862,20 @@ def step(
     mixed: bool,
 ) -> Array:
     """Do what a call does for tokens (B, L, E) after a norm, in such a place."""
-    output = _attnpy.layer(x, None, *step_arguments(mha, norm, residual, place, mixed))
+    output = _attnpy.layer(
+        x,
+        None,
+        Heads(mha.num_heads, mha.num_kv_heads),
+        mha._projections(False, residual, mixed, None),
+        mha._norms(norm),
+        place.rotary,
+        place.cache,
+        place.options,
+    )
     assert isinstance(output, np.ndarray)
     if place.reserved is not None:
         commit(cache, place.reserved)
     return output
-
-
-def step_arguments(
-    mha: MultiHeadAttention,
-    norm: Norm | None,
-    residual: Array | None,
-    place: Place,
-    mixed: bool,
-) -> Attention:
-    """Return what the C module takes of a layer for tokens in a place, beside them."""
-    return Attention(
-        Heads(mha.num_heads, mha.num_kv_heads),
-        mha._projections(False, residual, mixed, None),
-        mha._norms(norm),
-        place.tables,
-        place.rows,
-        place.options,
-    )
 
 
 def _head(mha: MultiHeadAttention, head: int) -> SelfAttention:

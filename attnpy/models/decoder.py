@@ -1030,15 +1030,15 @@ class CausalDecoder(sampling.LanguageModel):
         positions: NDArray[np.int64] = np.arange(ids.shape[-1])
         if caches is None:
             return positions
-        batch = len(np.atleast_2d(ids))
-        before = self._checked_caches(caches)[0].lengths
-        if len(before) != batch:
+        batch = 1 if ids.ndim == 1 else len(ids)
+        first = self._checked_caches(caches)[0]
+        if first.batch_size != batch:
             raise ValueError(
-                f"caches: expected B = {batch} as token_ids, got {len(before)}"
+                f"caches: expected B = {batch} as token_ids, got {first.batch_size}"
             )
         if self.position_embedding is None:
             return positions  # which nothing looks up
-        positions = before[:, np.newaxis] + positions
+        positions = first.lengths[:, np.newaxis] + positions
         return positions.reshape(ids.shape)
 
     def logits(self, states: ArrayLike, *, num_threads: int | None = None) -> Array:

@@ -407,7 +407,8 @@ def _row(
     dtype: np.dtype[Any],
 ) -> Array:
     """Return the tables of one row, from those of several, as more will be needed."""
-    start = position // ROWS * ROWS
+    number = position.item()
+    start = np.int64(number // ROWS * ROWS)
     make = _cos_sin if ROWS * frequencies.size <= KEPT_ANGLES else _cos_sin.__wrapped__
     rows = make(
         start.tobytes(),
@@ -419,7 +420,7 @@ def _row(
         rotary.attention_factor,
         dtype,
     )
-    row: Array = rows[position.item() % ROWS]
+    row: Array = rows[number % ROWS]
     shape = (*position.shape, 1, 1) if position.ndim else (1,)
     return row.reshape(*shape, len(row))
 

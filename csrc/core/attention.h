@@ -47,6 +47,8 @@ typedef struct {
     const attn_partial *partial;       /* NULL unless other calls have other keys */
     const attn_statistics *statistics; /* NULL except in attn_measure */
 
+    bool
+        is_cold; /* keys and values of former calls lie in memory, however few they are */
     bool causal;
     bool top_left;        /* default position of query 0: 0, else kv_length - Lq */
     int64_t window_left;  /* keys before the position that are visible; < 0: all */

@@ -45,7 +45,7 @@ py_clear_problem(attn_problem *p)
     p->weights = NULL;
     p->partial = NULL;
     p->statistics = NULL;
-    p->causal = p->top_left = false;
+    p->causal = p->top_left = p->is_cold = false;
 }
 
 int

@@ -160,12 +160,16 @@ set_norm(projection *s, const char *name, bool mixed)
     return 0;
 }
 
-/* Describes what a part's heads are turned by. */
+/* Describes what a part's heads are turned by. In a stack, whose layers share that, -1 without an
+ * error if it has another precision. */
 static int
-set_cos_sin(projection *s)
+set_cos_sin(const layer_call *c, projection *s)
 {
     if (s->cos_sin == NULL) {
         return 0;
+    }
+    if (c->residual != NULL && PyArray_TYPE(s->cos_sin) != py_real_type(s->type)) {
+        return -1;
     }
     return py_convert_cos_sin(&s->cos_sin, s->type) < 0
                ? -1
@@ -464,7 +468,7 @@ set_parts(layer_call *c)
         projection *s = &c->parts[i];
         if (s->arrays.input != NULL) {
             if (set_projected(s, names[i], c->n_heads[i], c->mixed, &c->arena) < 0 ||
-                set_norm(s, norms[i], c->mixed) < 0 || set_cos_sin(s) < 0) {
+                set_norm(s, norms[i], c->mixed) < 0 || set_cos_sin(c, s) < 0) {
                 return -1;
             }
             c->layer.projections[i] = &s->linear;
@@ -545,6 +549,8 @@ set_attention(layer_call *c, int type)
         }
     }
     a->ends_with_lengths = true;
+    c->problem.is_cold =
+        c->past_lengths != NULL; /* all layers' weights were read since */
     int rank = py_set_attention(a, type, &c->options, &c->problem);
     if (rank < 0 || make_concat(c, type, rank) < 0 ||
         py_make_results(a, &c->options, type, rank, &c->problem) < 0) {

@@ -35,7 +35,7 @@ typedef struct {
 
 /* A call's converted arguments, and what is made of them. */
 typedef struct {
-    PyObject *residual; /* borrowed: in the place of that of the projections; or NULL */
+    PyObject *residual; /* borrowed: in a stack that of the call; else NULL */
     int64_t n_heads[N_PARTS];
     bool own_keys; /* of the tokens themselves */
     bool codes;    /* attention multiplies keys and values as codes of 16 bits */
@@ -59,8 +59,9 @@ int py_convert_layer(PyObject *x, PyObject *context, PyObject *const *groups,
                      layer_call *);
 void py_release_layer(layer_call *);
 
-/* What layer() returns, with a residual in the place of that of the projections if it is not
- * NULL. */
+/* What layer() returns. In a stack a residual that is not NULL, but may be None, is in the place of
+ * that of the projections; NULL without an error says that tables of positions, which layers
+ * share there, are not in the precision of this one. */
 PyObject *py_layer(PyObject *x, PyObject *context, PyObject *const *groups,
                    PyObject *residual);
 extern PyMethodDef py_layer_methods[];

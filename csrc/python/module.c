@@ -4,6 +4,7 @@
 
 #include "python/activate.h"
 #include "python/attention.h"
+#include "python/attributes.h"
 #include "python/backward.h"
 #include "python/columns.h"
 #include "python/experts.h"
@@ -20,11 +21,13 @@
 #include "python/partial.h"
 #include "python/plan.h"
 #include "python/products.h"
+#include "python/read_layers.h"
 #include "python/rotary.h"
 #include "python/settings.h"
 #include "python/stack.h"
 #include "python/statistics.h"
 #include "python/testing.h"
+#include "python/weight.h"
 #include "python/xla.h"
 
 static int
@@ -41,16 +44,17 @@ static int
 execute(PyObject *module)
 {
     PyMethodDef *const methods[] = {
-        py_attention_methods,    py_backward_methods, py_linear_methods,
-        py_norm_methods,         py_activate_methods, py_rotary_methods,
-        py_layer_methods,        py_options_methods,  py_settings_methods,
-        py_statistics_methods,   py_partial_methods,  py_xla_methods,
-        py_explain_methods,      py_foreign_methods,  py_products_methods,
-        py_feed_forward_methods, py_gate_methods,     py_columns_methods,
-        py_stack_methods,        py_experts_methods,  py_testing_methods};
+        py_attention_methods,    py_backward_methods,    py_linear_methods,
+        py_norm_methods,         py_activate_methods,    py_rotary_methods,
+        py_layer_methods,        py_options_methods,     py_settings_methods,
+        py_statistics_methods,   py_partial_methods,     py_xla_methods,
+        py_explain_methods,      py_foreign_methods,     py_products_methods,
+        py_feed_forward_methods, py_gate_methods,        py_columns_methods,
+        py_stack_methods,        py_read_layers_methods, py_weight_methods,
+        py_experts_methods,      py_testing_methods};
 
     import_array1(-1);
-    if (py_init_memory() < 0) {
+    if (py_init_memory() < 0 || py_init_attributes() < 0) {
         return -1;
     }
     for (size_t i = 0; i < sizeof methods / sizeof methods[0]; i++) {

@@ -284,6 +284,26 @@ py_type_number(PyObject *object)
     return PyArray_Check(object) ? PyArray_TYPE((PyArrayObject *)object) : -1;
 }
 
+npy_intp
+py_length_of(PyObject *object, int n_axes, int axis)
+{
+    return PyArray_Check(object) && PyArray_NDIM((PyArrayObject *)object) == n_axes
+               ? PyArray_DIM((PyArrayObject *)object, axis)
+               : -1;
+}
+
+bool
+py_are_same_integers(PyObject *one, PyObject *other)
+{
+    PyArrayObject *a = (PyArrayObject *)one, *b = (PyArrayObject *)other;
+
+    return PyArray_Check(one) && PyArray_Check(other) && PyArray_ISCARRAY_RO(a) &&
+           PyArray_ISCARRAY_RO(b) && PyArray_TYPE(a) == NPY_INT64 &&
+           PyArray_TYPE(b) == NPY_INT64 && PyArray_SAMESHAPE(a, b) &&
+           (a == b ||
+            memcmp(PyArray_DATA(a), PyArray_DATA(b), (size_t)PyArray_NBYTES(a)) == 0);
+}
+
 bool
 py_is_boolean(PyObject *object)
 {

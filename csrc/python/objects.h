@@ -34,6 +34,10 @@ PyObject *py_hand_out(PyArrayObject **);
 bool py_is_same_array(PyObject *, PyArrayObject *);
 /* The type number of an array, or -1 of anything else. */
 int py_type_number(PyObject *);
+/* The length of an axis of an array that has so many, or -1 of anything else. */
+npy_intp py_length_of(PyObject *, int n_axes, int axis);
+/* Are both arrays of the same integers of 64 bits? */
+bool py_are_same_integers(PyObject *, PyObject *);
 /* A boolean of Python or of NumPy, or an array of them, which converts to a number. */
 bool py_is_boolean(PyObject *);
 

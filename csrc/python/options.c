@@ -104,6 +104,19 @@ static const char *const decoder_layer_names[] = {[ATTENTION] = "attention",
                                                   [AFTER_1] = "after_1",
                                                   [AFTER_3] = "after_3",
                                                   [N_DECODER_LAYER] = NULL};
+static const char *const place_names[] = {
+    [PLACE_CACHE] = "cache", [PLACE_ROTARY] = "rotary", [PLACE_OPTIONS] = "options",
+    [PAST] = "past",         [RESERVED] = "reserved",   [N_PLACE] = NULL};
+static const char *const kinds_names[] = {[DECODER_LAYER] = "decoder_layer",
+                                          [MULTI_HEAD_ATTENTION] =
+                                              "multi_head_attention",
+                                          [FEED_FORWARD] = "feed_forward",
+                                          [LAYER_NORM] = "layer_norm",
+                                          [RMS_NORM] = "rms_norm",
+                                          [KV_CACHE] = "kv_cache",
+                                          [GATED] = "gated",
+                                          [OTHER_NETWORK] = "other_network",
+                                          [N_KINDS] = NULL};
 
 PyObject *const *
 py_items(PyObject *group, const char *name, Py_ssize_t n)
@@ -364,7 +377,9 @@ groups(PyObject *module, PyObject *unused)
         add_group(all, "Cache", cache_names) < 0 ||
         add_group(all, "Wanted", wanted_names) < 0 ||
         add_group(all, "Attention", attention_names) < 0 ||
-        add_group(all, "DecoderLayer", decoder_layer_names) < 0) {
+        add_group(all, "DecoderLayer", decoder_layer_names) < 0 ||
+        add_group(all, "Place", place_names) < 0 ||
+        add_group(all, "Kinds", kinds_names) < 0) {
         Py_CLEAR(all);
     }
     return all;

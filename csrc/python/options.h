@@ -37,6 +37,11 @@ enum {                                                              /* DecoderLa
     ATTENTION, NETWORK, NORM_FIRST, PARALLEL, RESIDUAL_SCALE, NORM_1, NORM_3, AFTER_1,
     AFTER_3, N_DECODER_LAYER
 };
+enum { PLACE_CACHE, PLACE_ROTARY, PLACE_OPTIONS, PAST, RESERVED, N_PLACE }; /* Place */
+enum {                                                              /* Kinds */
+    DECODER_LAYER, MULTI_HEAD_ATTENTION, FEED_FORWARD, LAYER_NORM, RMS_NORM,
+    KV_CACHE, GATED, OTHER_NETWORK, N_KINDS
+};
 /* clang-format on */
 
 /* The n items of a group, borrowed; NULL and an error if it is not such a tuple. */

@@ -20,8 +20,9 @@ typedef struct {
     attn_call *call;
 } stack_layer;
 
-/* A part of a layer: its result for given tokens, with a residual or None. It is None where experts
- * are of a kind that only Python knows. */
+/* A part of a layer: its result for given tokens, with a residual or None. Instead of results there
+ * is None where dtypes are not those that the caller made tables and scales for, or where experts are of a kind
+ * that only Python knows. */
 typedef PyObject *(*run_part)(const stack_layer *, PyObject *given, PyObject *residual);
 
 static PyObject *
@@ -31,6 +32,9 @@ attend(const stack_layer *s, PyObject *given, PyObject *residual)
     PyObject *result =
         groups == NULL ? NULL : py_layer(given, Py_None, groups, residual);
 
+    if (result == NULL && !PyErr_Occurred()) { /* positions of another precision */
+        return Py_NewRef(Py_None);
+    }
     if (result != NULL && py_type_number(result) < 0) {
         Py_CLEAR(result);
         PyErr_SetString(PyExc_TypeError,
@@ -79,18 +83,17 @@ scaled(PyObject *result, PyObject *scale)
 }
 
 /* A part's result after what comes behind it: its norm and scale, the sum with x, and the norm
- * of that sum; None if the scale is not of the result's dtype. Takes the result, which may be
- * NULL. */
+ * of that sum. Takes the result, which may be NULL. */
 static PyObject *
 add_result(const stack_layer *s, PyObject *result, PyObject *x, PyObject *norm,
            PyObject *after)
 {
     PyObject *scale = s->layer[RESIDUAL_SCALE];
 
-    if (result != NULL) {
+    if (result != NULL && result != Py_None) {
         replace(&result, py_normalize(result, Py_None, after, s->call));
     }
-    if (result != NULL && scale != Py_None) {
+    if (result != NULL && result != Py_None && scale != Py_None) {
         replace(&result, scaled(result, scale));
     }
     if (result != NULL && result != Py_None) {
@@ -112,7 +115,7 @@ run_residual(const stack_layer *s, run_part run, PyObject *x, PyObject *norm,
     PyObject *result = given == NULL ? NULL : run(s, given, adds ? x : Py_None);
 
     Py_XDECREF(given);
-    return adds || result == Py_None ? result : add_result(s, result, x, norm, after);
+    return adds ? result : add_result(s, result, x, norm, after);
 }
 
 /* x and what both parts make of it; the network reads what attention does if it has no norm. */
@@ -125,10 +128,10 @@ run_parallel(const stack_layer *s, PyObject *x)
     if (given != NULL) {
         result = attend(s, given, x);
     }
-    if (result != NULL && own != Py_None) {
+    if (result != NULL && result != Py_None && own != Py_None) {
         replace(&given, py_normalize(x, Py_None, own, s->call));
     }
-    if (result != NULL) {
+    if (result != NULL && result != Py_None) {
         replace(&result, given == NULL ? NULL : feed(s, given, result));
     }
     Py_XDECREF(given);
@@ -155,9 +158,8 @@ run_layer(PyObject *x, PyObject *group, bool mixed, attn_call *call)
     if (attended == NULL || attended == Py_None) {
         return attended;
     }
-    PyObject *result = run_residual(&s, feed, attended, l[NORM_3], l[AFTER_3]);
-    Py_DECREF(attended);
-    return result;
+    replace(&attended, run_residual(&s, feed, attended, l[NORM_3], l[AFTER_3]));
+    return attended;
 }
 
 PyDoc_STRVAR(

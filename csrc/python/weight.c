@@ -2,21 +2,28 @@
 #include "python/weight.h"
 
 #include "python/arrays.h"
+#include "python/attributes.h"
 #include "python/objects.h"
+
+/* An attribute; NULL without an error if there is none. */
+static PyObject *
+attribute_of(PyObject *object, py_attribute attribute)
+{
+    PyObject *found = PyObject_GetAttr(object, py_name_of(attribute));
+
+    if (found == NULL && PyErr_ExceptionMatches(PyExc_AttributeError)) {
+        PyErr_Clear();
+    }
+    return found;
+}
 
 /* The parts of a PackedWeight, (panels, K, M), or those of a QuantizedWeight, which are more;
  * or NULL without an error. */
 static PyObject *
 packed_parts(PyObject *object)
 {
-    PyObject *parts = NULL;
+    PyObject *parts = PyArray_Check(object) ? NULL : attribute_of(object, PY__parts);
 
-    if (!PyArray_Check(object)) {
-        parts = PyObject_GetAttrString(object, "_parts");
-        if (parts == NULL && PyErr_ExceptionMatches(PyExc_AttributeError)) {
-            PyErr_Clear();
-        }
-    }
     if (parts != NULL && !PyTuple_Check(parts)) {
         Py_CLEAR(parts);
     }
@@ -68,18 +75,59 @@ view_codes(PyObject *parts, py_weight *w)
     return w->array == NULL || PyErr_Occurred() ? -1 : 0;
 }
 
+/* Of such parts. */
+static int
+view_parts(PyObject *parts, py_weight *w)
+{
+    int status;
+
+    w->packed = true;
+    w->is_quantized = PyTuple_GET_SIZE(parts) != 3;
+    status = w->is_quantized ? view_codes(parts, w) : view_panels(parts, w);
+    if (status < 0 && !PyErr_ExceptionMatches(PyExc_MemoryError)) {
+        PyErr_SetString(PyExc_TypeError, "weight: expected the parts of a matrix");
+    }
+    return status;
+}
+
+/* Parts, owned, and what they are in C. */
+typedef struct {
+    PyObject *parts;
+    py_weight weight;
+} prepared;
+
+static const char prepared_name[] = "attnpy.prepared";
+
+/* Finds what prepare() made of an object, if that is of these parts. */
+static bool
+find_prepared(PyObject *object, PyObject *parts, py_weight *w)
+{
+    PyObject *capsule = attribute_of(object, PY__prepared);
+    const prepared *p = capsule == NULL || !PyCapsule_IsValid(capsule, prepared_name)
+                            ? NULL
+                            : PyCapsule_GetPointer(capsule, prepared_name);
+
+    if (p == NULL || p->parts != parts) {
+        Py_XDECREF(capsule);
+        return false;
+    }
+    *w = p->weight;
+    w->owner = capsule;
+    return true;
+}
+
 int
 py_as_weight(PyObject *object, const char *name, py_weight *w)
 {
     PyObject *parts = packed_parts(object);
-    int status;
+    int status = 0;
 
-    w->packed = parts != NULL;
-    w->is_quantized = w->packed && PyTuple_GET_SIZE(parts) != 3;
     if (parts == NULL) {
         return PyErr_Occurred() ? -1 : py_as_array(object, name, &w->array);
     }
-    status = w->is_quantized ? view_codes(parts, w) : view_panels(parts, w);
+    if (!find_prepared(object, parts, w)) {
+        status = PyErr_Occurred() ? -1 : view_parts(parts, w);
+    }
     Py_DECREF(parts);
     return status;
 }
@@ -87,6 +135,11 @@ py_as_weight(PyObject *object, const char *name, py_weight *w)
 void
 py_release_weight(py_weight *w)
 {
+    if (w->owner != NULL) {
+        w->array = NULL;
+        memset(w->factors, 0, sizeof w->factors);
+        Py_CLEAR(w->owner);
+    }
     Py_CLEAR(w->array);
     for (int i = 0; i < N_FACTORS; i++) {
         Py_CLEAR(w->factors[i]);
@@ -232,7 +285,7 @@ py_cast_weight(py_weight *w, int type, attn_dtype *dtype)
     }
     if (w->is_quantized) {
         *dtype = py_dtype_of(w->type);
-        if (!read_codes(w)) {
+        if (w->owner == NULL && !read_codes(w)) {
             PyErr_SetString(PyExc_ValueError,
                             "weight: expected codes as quantize() makes");
             return -1;
@@ -269,3 +322,54 @@ py_describe_weight(const py_weight *w, attn_linear_problem *l)
     to->row_stride =
         ATTN_PANEL_COLUMNS * attn_packed_terms(to->dtype) * to->column_stride;
 }
+
+static void
+free_prepared(prepared *p)
+{
+    py_release_weight(&p->weight);
+    Py_XDECREF(p->parts);
+    PyMem_Free(p);
+}
+
+static void
+free_capsule(PyObject *capsule)
+{
+    free_prepared(PyCapsule_GetPointer(capsule, prepared_name));
+}
+
+PyDoc_STRVAR(prepare_doc,
+             "prepare(parts, /)\n--\n\nThe parts of a PackedWeight or QuantizedWeight, "
+             "viewed and checked, for its attribute _prepared.");
+
+static PyObject *
+prepare(PyObject *module, PyObject *parts)
+{
+    attn_dtype unused;
+    PyObject *capsule;
+    prepared *p;
+
+    (void)module;
+    if (!PyTuple_Check(parts)) {
+        PyErr_SetString(PyExc_TypeError, "parts: expected a tuple");
+        return NULL;
+    }
+    p = PyMem_Calloc(1, sizeof *p);
+    if (p == NULL) {
+        return PyErr_NoMemory();
+    }
+    p->parts = Py_NewRef(parts);
+    capsule =
+        view_parts(parts, &p->weight) < 0 ||
+                py_cast_weight(&p->weight, py_weight_type(&p->weight), &unused) < 0
+            ? NULL
+            : PyCapsule_New(p, prepared_name, free_capsule);
+    if (capsule == NULL) {
+        free_prepared(p);
+    }
+    return capsule;
+}
+
+PyMethodDef py_weight_methods[] = {
+    {"prepare", prepare, METH_O, prepare_doc},
+    {NULL, NULL, 0, NULL},
+};

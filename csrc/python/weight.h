@@ -9,6 +9,7 @@
 enum { N_FACTORS = 5 }; /* scales and minimums, fine and coarse; values of codes */
 
 typedef struct {
+    PyObject *owner;      /* of all arrays below, owned; or NULL */
     PyArrayObject *array; /* owned; (K, M), the panels of a packed one, or codes */
     bool packed;          /* or quantised */
     npy_intp shape[2];    /* (K, M) of a packed one */
@@ -18,6 +19,7 @@ typedef struct {
     attn_quantized quantized;
 } py_weight;
 
+/* What prepare() made of a packed one, if it is of its parts, takes the least time. */
 int py_as_weight(PyObject *, const char *name, py_weight *);
 void py_release_weight(py_weight *);
 /* Its type number. */
@@ -30,5 +32,6 @@ npy_intp py_weight_columns(const py_weight *);
 int py_cast_weight(py_weight *, int type, attn_dtype *);
 /* Of a matrix that was cast. */
 void py_describe_weight(const py_weight *, attn_linear_problem *);
+extern PyMethodDef py_weight_methods[];
 
 #endif

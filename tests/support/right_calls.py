@@ -17,10 +17,14 @@ from attnpy._options import (
     Norm,
     Norms,
     Options,
+    Place,
     Projections,
     Rotary,
     Wanted,
 )
+from attnpy._packed_weight import PackedWeight
+from attnpy.blocks import Decoder
+from attnpy.blocks.decoder import KINDS
 from support.calls import HAS_TEST_HOOKS
 
 
@@ -104,6 +108,13 @@ def right_calls(n=3, d=4, dtype=np.float32):
         for feed in (network, experts)
     )
 
+    model = Decoder(
+        2, d, 2, d, cross_attention=False, norm_first=True, activation="swiglu",
+        dtype=dtype,
+    )  # fmt: skip
+    caches = model.new_caches(1, n + 2)
+    place = Place(cache, rotary, Options(causal=True), caches[0].lengths, lengths + n)
+
     return {
         "attention": [
             (*inputs(), every),
@@ -139,6 +150,16 @@ def right_calls(n=3, d=4, dtype=np.float32):
         "experts": [(ones(2, n, d), experts, 1)],
         "stack": [
             (ones(1, n, d), layers, norm(), False, 1),
+        ],
+        "read_layers": [
+            (ones(1, n, d), tuple(model.layers), tuple(caches), (place, place), KINDS,
+             False),
+            (ones(1, n, d), tuple(model.layers), (None, None), (place, place), KINDS,
+             False),
+        ],
+        "prepare": [
+            (quantize(np.ones((d, n), np.float32))._parts,),
+            (PackedWeight(ones(d, n))._parts,),
         ],
         "columns": [(quantize(np.ones((d, n), np.float32)), np.arange(n))],
         "products": [(ones(2, n, d), ones(2, d, d), 1)],

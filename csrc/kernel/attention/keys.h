@@ -14,10 +14,13 @@ enum {
     FAR_BYTES = 16 << 20  /* and of those that come from memory */
 };
 
-/* Of all keys and values. */
+/* Of all keys and values; cold ones are as if they were more than any cache holds. */
 static double
 key_bytes(const attn_problem *p)
 {
+    if (p->is_cold) {
+        return INFINITY;
+    }
     double row = (double)(p->head_dim * p->key.column_stride) +
                  (double)(p->value_dim * p->value.column_stride);
     double n_keys = attn_key_starts(p->packed) == NULL
