@@ -183,7 +183,7 @@ class Attention(NamedTuple):
 
 
 class DecoderLayer(NamedTuple):
-    """A decoder's layer, in a call with a cache."""
+    """A decoder's layer in a call with a cache; or an encoder's, with norms 1 and 3."""
 
     attention: Attention  # without a residual, and without a norm of tokens
     network: Network | Experts
@@ -221,10 +221,12 @@ class Place(NamedTuple):
 class Kinds(NamedTuple):
     """The classes of layers, parts and caches, and the functions of activations' gates.
 
-    The C module knows what objects of just these classes do.
+    The C module knows what objects of just these classes do. A layer `of_encoder` is an
+    EncoderLayer, and others are DecoderLayers in calls with caches.
     """
 
-    decoder_layer: type
+    layer: type[Any]
+    of_encoder: bool
     multi_head_attention: type
     feed_forward: type
     layer_norm: type

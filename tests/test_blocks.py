@@ -3,6 +3,7 @@
 import copy
 import math
 from types import ModuleType
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from support.formulas import (
     rms_norm,
 )
 
-from attnpy import blocks, positions
+from attnpy import _attnpy, blocks, positions
 from attnpy.blocks import (
     Decoder,
     DecoderLayer,
@@ -646,6 +647,140 @@ def test_context_without_cross_attention_is_refused(name):
 def test_wrong_kinds_are_type_errors(name, call):
     with refused(TypeError, name):
         call()
+
+
+ENCODERS = {
+    "sums are normalized": {},
+    "inputs are normalized": {"norm_first": True, "norm": "rms"},
+    "gated, grouped": {"norm_first": True, "activation": "swiglu", "num_kv_heads": 2},
+    "no biases": {"bias": False, "activation": "gelu"},
+    "bfloat16": {"dtype": "bfloat16", "norm_first": True},
+    "shared": {"shared": True},
+}
+CALLS = {
+    "plain": {},
+    "options": {"causal": True, "window": (2, 0), "softcap": 3.0, "q_offset": 1},
+    "arrays": {"mask": np.tri(5, dtype=bool), "bias": normal(4, 5, 5)},
+    "lengths": {"kv_lengths": [3, 5]},
+    "rotary": {"rotary": positions.Rotary(3, rotary_dim=2), "num_threads": 2},
+}
+
+
+def encoder_and_tokens(options, dtype=np.float32):
+    options = {"dtype": dtype, **options}
+    return make(Encoder, 3, 12, 4, 20, **options), normal(2, 5, 12, dtype=np.float32)
+
+
+def one_by_one(encoder, x, **options):
+    """What the layers of a stack make of tokens, called from Python."""
+    for layer in encoder.layers:
+        x = layer(x, **options)
+    return x if encoder.norm is None else encoder.norm(x)
+
+
+def stacked(encoder, x, **options):
+    """The same by the stack, and whether C ran all layers together."""
+    results = []
+
+    def noted(*arguments):
+        results.append(_attnpy_stack(*arguments))
+        return results[-1]
+
+    with mock.patch.object(_attnpy, "stack", noted):
+        output = encoder(x, **options)
+    return output, [result is output for result in results] == [True]
+
+
+_attnpy_stack = _attnpy.stack
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize("options", ENCODERS.values(), ids=ENCODERS)
+def test_an_encoder_is_one_call_of_c(options, call):
+    encoder, x = encoder_and_tokens(options)
+    output, together = stacked(encoder, x, **call)
+    assert together
+    assert_same_bits(output, one_by_one(encoder, x, **call))
+
+
+@pytest.mark.quick
+def test_an_encoder_of_packed_sequences_is_one_call_of_c():
+    encoder, x = encoder_and_tokens({})
+    x = x.reshape(10, 12)
+    output, together = stacked(encoder, x, seq_offsets=[0, 3, 10])
+    assert together
+    assert_same_bits(output, one_by_one(encoder, x, seq_offsets=[0, 3, 10]))
+    assert_same_bits(output[:3], encoder(x[:3]))
+
+
+def test_layers_of_an_encoder_may_differ():
+    encoder, x = encoder_and_tokens({"norm_first": True})
+    encoder.layers[0].window = (1, 1)
+    encoder.layers[0].norm_1 = None
+    encoder.layers[1].scale = 0.1
+    encoder.layers[1].self_attention.sinks = normal(4, dtype=np.float32)
+    encoder.layers[2].rotary = positions.Rotary(3, rotary_dim=2)
+    encoder.layers[2].self_attention.sinks = normal(4, seed=1, dtype=np.float32)
+    output, together = stacked(encoder, x)
+    assert together
+    assert_same_bits(output, one_by_one(encoder, x))
+    with pytest.raises(ValueError, match=r"^window: expected None, as the layer has"):
+        encoder(x, window=(2, 2))
+
+
+def test_an_encoder_sees_what_changes():
+    encoder, x = encoder_and_tokens({})
+    before = encoder(x)
+    encoder.layers[1].feed_forward.W_2 *= np.float32(2)
+    assert not np.array_equal(encoder(x), before)
+    assert_same_bits(encoder(x), one_by_one(encoder, x))
+    encoder.quantize(activations="int8")
+    output, together = stacked(encoder, x)
+    assert together
+    assert_same_bits(output, one_by_one(encoder, x))
+
+
+def test_an_encoder_calls_layers_that_c_does_not_know():
+    class Doubling(EncoderLayer):
+        def __call__(self, x, **options):
+            return 2 * super().__call__(x, **options)
+
+    class Loud(FeedForward):
+        def __call__(self, x, **options):
+            return 3 * super().__call__(x, **options)
+
+    for change in (
+        lambda e: e.layers.__setitem__(1, make(Doubling, 12, 4, 20, dtype="float32")),
+        lambda e: setattr(e.layers[1], "feed_forward", make(Loud, 12, 20)),
+        lambda e: setattr(e.layers[1].self_attention, "W_q", np.eye(12)),  # float64
+        lambda e: setattr(e.layers[2].norm_2, "weight", np.ones(12)),
+    ):
+        encoder, x = encoder_and_tokens({})
+        change(encoder)
+        output, together = stacked(encoder, x)
+        assert not together
+        assert_same_bits(output, one_by_one(encoder, x))
+    encoder, x = encoder_and_tokens({})
+    with mock.patch.object(FeedForward, "__call__", lambda self, x, **_: 0 * x):
+        assert_same_bits(encoder(x), one_by_one(encoder, x))
+
+
+def test_an_encoder_says_what_its_layers_say():
+    encoder, x = encoder_and_tokens({})
+    for options in (
+        {"mask": np.ones((4, 3))},
+        {"causal": "x"},
+        {"mixed": 2},
+        {"num_threads": 0},
+        {"kv_lengths": [9, 9]},
+        {"rotary": positions.Rotary(8)},
+    ):
+        with pytest.raises((TypeError, ValueError)) as expected:
+            encoder.layers[0](x, **options)
+        with refused(expected.type, str(expected.value).partition(":")[0]) as caught:
+            encoder(x, **options)
+        assert str(caught.value) == str(expected.value)
 
 
 def test_unknown_options_are_refused():

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar
 
 import numpy as np
 
 from attnpy import _checks, _repr, _vjp
+from attnpy._options import Experts, Kinds, Place
 from attnpy._vjp import LayerGradients
-from attnpy.blocks.experts import MixtureOfExperts
-from attnpy.blocks.feed_forward import FeedForward
+from attnpy.blocks.experts import MixtureOfExperts, mixture_arguments
+from attnpy.blocks.feed_forward import GATED, FeedForward
+from attnpy.cache import KVCache, lent
 from attnpy.layers import MultiHeadAttention
+from attnpy.layers.multi_head import place_in
 from attnpy.norms import LayerNorm, RMSNorm, norm_arguments
 
 if TYPE_CHECKING:
@@ -291,6 +295,16 @@ def own_options(layer: Any, options: Mapping[str, object]) -> Any:
     return own
 
 
+def with_own(
+    layer: Any, options: dict[str, Any]
+) -> tuple[dict[str, Any], tuple[Any, ...]]:
+    """Return the options of a call with those of the layer, and the latter."""
+    window, scale, rotary = own = layer.window, layer.scale, layer.rotary
+    if not (window is None and scale is None and rotary is None):
+        options = {**options, **own_options(layer, options)}
+    return options, own
+
+
 def normalized(norm: AnyNorm, tokens: Array, num_threads: int | None) -> Array:
     """Return tokens after a norm, if there is one."""
     return tokens if norm is None else norm(tokens, num_threads=num_threads)
@@ -363,6 +377,57 @@ def is_known(part: object) -> bool:
 def are_unchanged() -> bool:
     """Tell whether nobody has replaced the calls of any part."""
     return all(kind.__call__ is call for kind, call in CALLS.items())
+
+
+def kinds(layer: type, of_encoder: bool) -> Kinds:
+    """Return what the C module has to know to read layers of a class."""
+    return Kinds(
+        *(layer, of_encoder, MultiHeadAttention, FeedForward, LayerNorm, RMSNorm),
+        *(KVCache, dict[str, str](GATED), _other_network),
+    )
+
+
+def _other_network(network: object) -> Experts | None:
+    """Return the arguments of a network for the C module, if that is a mixture."""
+    return mixture_arguments(network) if type(network) is MixtureOfExperts else None
+
+
+def places(
+    layers: tuple[Any, ...],
+    kinds: Kinds,
+    tokens: Array,
+    caches: Sequence[KVCache | None],
+    are_plain: bool,
+    options: dict[str, Any],
+) -> tuple[Place, ...] | None:
+    """Return where tokens stand in each layer; None if one is not known.
+
+    Those with the same options share a place, in the first one's cache, if all caches
+    `are_plain`; the C module makes sure that this is also the place in theirs.
+    """
+    found: list[tuple[tuple[Any, ...], Place]] = []
+    places: list[Place] = []
+    for layer, cache in zip(layers, caches, strict=True):
+        if type(layer) is not kinds.layer:
+            return None
+        mha = layer.self_attention
+        sinks = getattr(mha, "sinks", None)
+        own = layer.window, layer.scale, layer.rotary, sinks is None
+        place = next(
+            (place for its, place in found if all(map(operator.is_, its, own))), None
+        )
+        if place is None:
+            if not is_known(mha):
+                return None
+            known, _ = with_own(layer, options)
+            own_cache = cache if cache is None or not are_plain else lent(cache)
+            place = place_in(mha, own_cache, tokens, known)
+            if are_plain:
+                found.append((own, place))
+        if sinks is not None:  # each layer has its own then
+            place = place._replace(options=place.options._replace(sinks=sinks))
+        places.append(place)
+    return tuple(places)
 
 
 def check_parallel(layer: Any) -> None:

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 import numpy as np
 
 from attnpy import _attnpy, _checks, _keywords, _parameters, _pickles, _repr, _vjp
-from attnpy._options import PASSED_ON, Experts, Kinds, Place
+from attnpy._options import PASSED_ON
 from attnpy.blocks import _stack
 from attnpy.blocks._stack import AnyNorm, ModelOutput
-from attnpy.blocks.experts import MixtureOfExperts, mixture_arguments
-from attnpy.blocks.feed_forward import GATED, FeedForward, run
+from attnpy.blocks.experts import MixtureOfExperts
+from attnpy.blocks.feed_forward import FeedForward, run
 from attnpy.cache import (
     KVCache,
     all_or_nothing,
     checked_caches,
     commit_all,
-    lent,
 )
 from attnpy.layers import MultiHeadAttention
 from attnpy.layers._shared import Shared
-from attnpy.layers.multi_head import place_in
 from attnpy.norms import LayerNorm, RMSNorm, norm_arguments
 from attnpy.pages import PagePool
 
@@ -582,17 +579,8 @@ class DecoderLayer:
             tokens, first = _stack.taken_along(norm, tokens, num_threads)
             return run(network, tokens, first, residual, mixed, num_threads)
 
-        options, own = self._with_own(options)
+        options, own = _stack.with_own(self, options)
         return self._run(x, attend, None, feed, num_threads)
-
-    def _with_own(
-        self, options: dict[str, Any]
-    ) -> tuple[dict[str, Any], tuple[Any, ...]]:
-        """Return the options of a call with those of the layer, and the latter."""
-        window, scale, rotary = own = self.window, self.scale, self.rotary
-        if not (window is None and scale is None and rotary is None):
-            options = {**options, **_stack.own_options(self, options)}
-        return options, own
 
     def _check_context(
         self,
@@ -621,18 +609,7 @@ class DecoderLayer:
 
 
 CALL = DecoderLayer.__call__  # unless someone has replaced it
-
-
-def _other_network(network: object) -> Experts | None:
-    """Return the arguments of a network for the C module, if that is a mixture."""
-    return mixture_arguments(network) if type(network) is MixtureOfExperts else None
-
-
-KINDS = Kinds(
-    *(DecoderLayer, MultiHeadAttention, FeedForward, LayerNorm, RMSNorm, KVCache),
-    dict[str, str](GATED),
-    _other_network,
-)
+KINDS = _stack.kinds(DecoderLayer, of_encoder=False)
 
 
 def _is_plain(layer: object) -> bool:
@@ -1025,7 +1002,7 @@ class Decoder:
     ) -> Array | None:
         """Do it with caches of which all are KVCaches, or with copies to write to."""
         layers, norm = tuple(self.layers), self.norm
-        places = _places(layers, tokens, caches, are_plain, options)
+        places = _stack.places(layers, KINDS, tokens, caches, are_plain, options)
         if places is None or not (norm is None or _stack.is_known(norm)):
             return None
         own = tuple(caches) if are_plain else (None,) * len(layers)
@@ -1117,42 +1094,6 @@ class Decoder:
         return _stack.stack_vjp(
             self, _vjp.floating(x, "x"), run, options.get("num_threads")
         )
-
-
-def _places(
-    layers: tuple[DecoderLayer, ...],
-    tokens: Array,
-    caches: Sequence[KVCache],
-    are_plain: bool,
-    options: dict[str, Any],
-) -> tuple[Place, ...] | None:
-    """Return where tokens (B, L, E) stand in each layer; None if one is not known.
-
-    Those with the same options share a place, in the first one's cache, if all caches
-    `are_plain`; the C module makes sure that this is also the place in theirs.
-    """
-    found: list[tuple[tuple[Any, ...], Place]] = []
-    places: list[Place] = []
-    for layer, cache in zip(layers, caches, strict=True):
-        if type(layer) is not DecoderLayer:
-            return None
-        mha = layer.self_attention
-        sinks = getattr(mha, "sinks", None)
-        own = layer.window, layer.scale, layer.rotary, sinks is None
-        same = (x for its, x in found if all(map(operator.is_, its, own)))
-        place = next(same, None)
-        if place is None:
-            if not _stack.is_known(mha):
-                return None
-            known, _ = layer._with_own(options)
-            own_cache = lent(cache) if are_plain else cache
-            place = place_in(mha, own_cache, tokens, known)
-            if are_plain:
-                found.append((own, place))
-        if sinks is not None:  # each layer has its own then
-            place = place._replace(options=place.options._replace(sinks=sinks))
-        places.append(place)
-    return tuple(places)
 
 
 def _sequences_of_each(context: object, tokens: Array) -> int:

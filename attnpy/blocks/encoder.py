@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
-from attnpy import _checks, _keywords, _parameters, _pickles, _repr, _vjp
+from attnpy import _attnpy, _checks, _keywords, _parameters, _pickles, _repr, _vjp
 from attnpy._options import PASSED_ON
 from attnpy.blocks import _dropout, _stack
 from attnpy.blocks._stack import ModelOutput
 from attnpy.blocks.feed_forward import FeedForward
 from attnpy.layers import MultiHeadAttention
+from attnpy.norms import norm_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -361,6 +362,10 @@ class EncoderLayer:
         return _vjp.run(run, checkpoint)
 
 
+CALL = EncoderLayer.__call__  # unless someone has replaced it
+KINDS = _stack.kinds(EncoderLayer, of_encoder=True)
+
+
 @_keywords.answering
 class Encoder:
     """A stack of encoder layers.
@@ -534,12 +539,39 @@ class Encoder:
         recorder = _stack.Recorder(
             len(self.layers), return_weights, return_hidden_states, layers, heads
         )
+        if not recorder.records:
+            result = self._together(tokens, options)
+            if result is not None:
+                return result
         recorder.begin(tokens)
         for i, layer in enumerate(self.layers):
             tokens = recorder.take(i, layer(tokens, **options, **recorder.asks(i)))
         if self.norm is not None:
             tokens = self.norm(tokens, num_threads=options.get("num_threads"))
         return recorder.end(tokens)
+
+    def _together(self, x: Array, options: dict[str, Any]) -> Array | None:
+        """Run all layers in one call of C; None where that cannot be, or is wrong.
+
+        What is wrong is said best by the layers, one after the other.
+        """
+        layers, norm, told = tuple(self.layers), self.norm, dict(options)
+        unchanged = EncoderLayer.__call__ is CALL and _stack.are_unchanged()
+        if type(x) is not np.ndarray or not unchanged:
+            return None
+        try:
+            mixed = _checks.flag(told.pop("mixed", False), "mixed")
+            none = (None,) * len(layers)
+            places = _stack.places(layers, KINDS, x, none, True, told)
+            if places is None or not (norm is None or _stack.is_known(norm)):
+                return None
+            groups = _attnpy.read_layers(x, layers, none, places, KINDS, mixed)
+            if groups is None:
+                return None
+            last = None if norm is None else norm_arguments(norm, "norm")
+            return _attnpy.stack(x, groups, last, mixed, told.get("num_threads"))
+        except (TypeError, ValueError):
+            return None
 
     def vjp(
         self,

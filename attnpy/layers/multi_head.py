@@ -838,18 +838,19 @@ class MultiHeadAttention:
 
 
 def place_in(
-    mha: MultiHeadAttention, cache: KVCache, x: Array, options: dict[str, Any]
+    mha: MultiHeadAttention, cache: KVCache | None, x: Array, options: dict[str, Any]
 ) -> Place:
-    """Return the place of tokens (B, L, E) behind those of a cache, after making room.
+    """Return the place of tokens, behind those of a cache after making room.
 
-    `options` are those of a call.
+    `options` are those of a call. With a cache tokens are (B, L, E).
     """
     told = dict(options)
     rotary = told.pop("rotary", None)
+    q_offset, lengths = told.pop("q_offset", None), told.pop("kv_lengths", None)
     mha._check_rotary(rotary, None)
     mha._norms(None)  # judges what they are
-    tokens = Tokens(x, False, None, None)
-    return mha._place(tokens, None, cache, None, None, rotary, False, told)
+    tokens = Tokens.of(x, told.pop("seq_offsets", None), None, cache)
+    return mha._place(tokens, None, cache, q_offset, lengths, rotary, False, told)
 
 
 def step(

@@ -107,7 +107,8 @@ static const char *const decoder_layer_names[] = {[ATTENTION] = "attention",
 static const char *const place_names[] = {
     [PLACE_CACHE] = "cache", [PLACE_ROTARY] = "rotary", [PLACE_OPTIONS] = "options",
     [PAST] = "past",         [RESERVED] = "reserved",   [N_PLACE] = NULL};
-static const char *const kinds_names[] = {[DECODER_LAYER] = "decoder_layer",
+static const char *const kinds_names[] = {[LAYER] = "layer",
+                                          [OF_ENCODER] = "of_encoder",
                                           [MULTI_HEAD_ATTENTION] =
                                               "multi_head_attention",
                                           [FEED_FORWARD] = "feed_forward",

@@ -39,7 +39,7 @@ enum {                                                              /* DecoderLa
 };
 enum { PLACE_CACHE, PLACE_ROTARY, PLACE_OPTIONS, PAST, RESERVED, N_PLACE }; /* Place */
 enum {                                                              /* Kinds */
-    DECODER_LAYER, MULTI_HEAD_ATTENTION, FEED_FORWARD, LAYER_NORM, RMS_NORM,
+    LAYER, OF_ENCODER, MULTI_HEAD_ATTENTION, FEED_FORWARD, LAYER_NORM, RMS_NORM,
     KV_CACHE, GATED, OTHER_NETWORK, N_KINDS
 };
 /* clang-format on */

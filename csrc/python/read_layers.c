@@ -1,4 +1,4 @@
-/* read_layers(): reads the attributes of a decoder's layers, anew in each call, so that nothing
+/* read_layers(): reads the attributes of a stack's layers, anew in each call, so that nothing
  * can be out of date. Python would take ten times as long: a token's products drive it out of the
  * CPU's caches. */
 #include "python/read_layers.h"
@@ -52,6 +52,15 @@ static const signed char layer_attributes[N_LAYER] = {
     [CAUSAL_LAYER] = PY_causal,
     [CROSS_ATTENTION] = PY_cross_attention,
     [NORM_2] = PY_norm_2,
+};
+
+/* Those of an encoder's layer, which has fewer. */
+static const signed char encoder_layer_attributes[N_LAYER] = {
+    [ATTENTION] = PY_self_attention,
+    [NETWORK] = PY_feed_forward,
+    [NORM_FIRST] = PY_norm_first,
+    [NORM_1] = PY_norm_1,
+    [NORM_3] = PY_norm_2,
 };
 
 enum { CACHED_LENGTHS = N_CACHE, N_CACHED };
@@ -306,16 +315,22 @@ read_layer(const context *c, PyObject *object, PyObject *cache, PyObject *place,
     PyObject *layer, *const *l;
     int status;
 
-    if ((PyObject *)Py_TYPE(object) != c->kinds[DECODER_LAYER]) {
+    if ((PyObject *)Py_TYPE(object) != c->kinds[LAYER]) {
         return 0;
     }
-    layer = py_tuple_of(object, layer_attributes, N_LAYER);
+    bool of_encoder = c->kinds[OF_ENCODER] == Py_True;
+    layer = py_tuple_of(
+        object, of_encoder ? encoder_layer_attributes : layer_attributes, N_LAYER);
     if (layer == NULL) {
         return -1;
     }
+    if (of_encoder) {
+        (void)put(layer, PARALLEL, Py_NewRef(Py_False));
+    }
     l = &PyTuple_GET_ITEM(layer, 0);
-    status = l[CAUSAL_LAYER] == Py_True && l[CROSS_ATTENTION] == Py_None &&
-             l[NORM_2] == Py_None && PyBool_Check(l[NORM_FIRST]) && is_right(layer);
+    status = (of_encoder || l[CAUSAL_LAYER] == Py_True) &&
+             l[CROSS_ATTENTION] == Py_None && l[NORM_2] == Py_None &&
+             PyBool_Check(l[NORM_FIRST]) && is_right(layer);
     status = status ? read_parts(c, layer, cache, place) : 0;
     if (status > 0) {
         *group = PyTuple_GetSlice(layer, 0, N_DECODER_LAYER);
@@ -328,7 +343,8 @@ read_layer(const context *c, PyObject *object, PyObject *cache, PyObject *place,
 PyDoc_STRVAR(
     read_layers_doc,
     "read_layers(x, layers, caches, places, kinds, mixed, /)\n--\n\nA tuple of an "
-    "attnpy._options.DecoderLayer for each decoder layer, as stack() takes for tokens "
+    "attnpy._options.DecoderLayer for each layer of a stack, as stack() takes for "
+    "tokens "
     "x; "
     "None if one has parts of another kind. Each has a group Place, in a KVCache of "
     "its "

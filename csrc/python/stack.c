@@ -1,5 +1,5 @@
 /* stack(): what layer(), feed_forward() and normalize() do one after the other in all layers of
- * a decoder, without Python in between. The products of a layer drive Python out of the CPU's
+ * a stack, without Python in between. The products of a layer drive Python out of the CPU's
  * caches, so that it would take several times as long there as before all layers. */
 #include "python/stack.h"
 
@@ -165,9 +165,10 @@ run_layer(PyObject *x, PyObject *group, bool mixed, attn_call *call)
 PyDoc_STRVAR(
     stack_doc,
     "stack(x, layers, norm, mixed, num_threads, /)\n--\n\nTokens x (B, L, E) after "
-    "decoder layers and a norm, an attnpy._options.Norm or None; layers is a tuple of "
-    "attnpy._options.DecoderLayer. None if a layer changes their dtype, or has experts "
-    "that experts() does not know.");
+    "the layers of a stack and a norm, an attnpy._options.Norm or None; layers is a "
+    "tuple of attnpy._options.DecoderLayer. None if a layer changes their dtype, or "
+    "has "
+    "experts that experts() does not know.");
 
 static PyObject *
 stack(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
