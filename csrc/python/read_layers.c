@@ -127,11 +127,33 @@ put_norm_of_tokens(const context *c, PyObject *tuple, Py_ssize_t i)
                            attn_storage_of(dtype)->bytes == 2);
 }
 
+int
+py_read_network(PyObject *object, PyObject *gated, PyObject **group)
+{
+    PyObject *of = py_tuple_of(object, network_attributes, N_NETWORK), *activation;
+    int status = of == NULL ? -1 : 1;
+
+    if (status > 0 && PyTuple_GET_ITEM(of, W_GATE) != Py_None) {
+        activation = PyDict_GetItemWithError(gated, PyTuple_GET_ITEM(of, ACTIVATION));
+        if (activation != NULL) {
+            (void)put(of, ACTIVATION, Py_NewRef(activation));
+        } else {
+            status = PyErr_Occurred() ? -1 : 0;
+        }
+    }
+    if (status <= 0) {
+        Py_CLEAR(of);
+    }
+    *group = of;
+    return status;
+}
+
 /* Replaces a network by its group. */
 static int
 put_network(const context *c, PyObject *layer)
 {
-    PyObject *network = PyTuple_GET_ITEM(layer, NETWORK), *group, *activation;
+    PyObject *network = PyTuple_GET_ITEM(layer, NETWORK), *group;
+    int status;
 
     if ((PyObject *)Py_TYPE(network) != c->kinds[FEED_FORWARD]) {
         group = py_type_number(c->x) != NPY_FLOAT
@@ -140,19 +162,8 @@ put_network(const context *c, PyObject *layer)
         bool is_known = group != Py_None;
         return put(layer, NETWORK, group) < 0 ? -1 : is_known;
     }
-    group = py_tuple_of(network, network_attributes, N_NETWORK);
-    if (put(layer, NETWORK, group) < 0) {
-        return -1;
-    }
-    if (PyTuple_GET_ITEM(group, W_GATE) == Py_None) {
-        return 1;
-    }
-    activation =
-        PyDict_GetItemWithError(c->kinds[GATED], PyTuple_GET_ITEM(group, ACTIVATION));
-    if (activation == NULL) {
-        return PyErr_Occurred() ? -1 : 0;
-    }
-    return put(group, ACTIVATION, Py_NewRef(activation)) < 0 ? -1 : 1;
+    status = py_read_network(network, c->kinds[GATED], &group);
+    return status <= 0 ? status : put(layer, NETWORK, group) < 0 ? -1 : 1;
 }
 
 /* Replaces an array (B, Hk, capacity, ...) of a cache by its first n tokens, if there is room. */
