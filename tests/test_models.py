@@ -1054,7 +1054,7 @@ def test_configurations_name_windows_and_positions():
         ({**families.LLAMA, "partial_rotary_factor": 0.5}, "factor = 1.0, got 0.5"),
         ({**families.GEMMA2, "use_bidirectional_attention": True}, "False, got True"),
         ({**families.GEMMA3, "attn_logit_softcapping": 5.0}, "expected no attn_logit"),
-        ({**families.GEMMA3, "model_type": "gemma3"}, "or qwen3_moe, got 'gemma3'"),
+        ({**families.GEMMA3, "model_type": "gemma3"}, "or gpt_oss, got 'gemma3'"),
     ],
 )
 def test_configurations_of_other_models_are_value_errors(config, text):

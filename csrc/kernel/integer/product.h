@@ -92,7 +92,7 @@ call_convert_part(const integer_product *m, ptrdiff_t part, ptrdiff_t block,
     return convert_part(m, part, block, column);
 }
 
-/* They are float32 where many rows share them, after convert_factors. */
+/* They are float32 where many rows share them, after convert(). */
 static INLINE part_factors
 load_part(const integer_product *m, ptrdiff_t part, ptrdiff_t block, ptrdiff_t column,
           const bool converted, const bool calls)
