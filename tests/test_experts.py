@@ -461,6 +461,17 @@ def test_a_gguf_file_without_experts_it_speaks_of_is_refused(tmp_path):
     assert "ffn_down_exps.weight of (4, 16, 20)" in str(caught.value)
 
 
+@pytest.mark.quick
+def test_a_mixture_that_lost_its_experts_is_refused_in_a_step_too():
+    model = CausalDecoder.from_config(families.QWEN3_MOE)
+    caches = model.new_caches(1, 4)
+    model([[1, 2]], caches=caches)
+    model.decoder.layers[1].feed_forward.experts.clear()
+    with refused(ValueError, "router"):
+        model([[3]], caches=caches)
+    assert [cache.lengths.tolist() for cache in caches] == [[2]] * len(caches)
+
+
 # ---- Arguments -----------------------------------------------------------------------
 
 SIZES = {"num_experts": 4, "num_experts_per_token": 2}

@@ -492,7 +492,7 @@ class MixtureOfExperts:
 
 def mixture_arguments(mixture: MixtureOfExperts) -> Experts | None:
     """Return the arguments for the C module; None if it lacks what a call does."""
-    if FeedForward.__call__ is not CALL or is_clamped(mixture.experts[0]):
+    if FeedForward.__call__ is not CALL or any(map(is_clamped, mixture.experts[:1])):
         return None
     return Experts(
         mixture.router,
