@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from attnpy._quantized import CHAIN, LEAST_GROUP, MOST_ROWS, column_blocks, of_columns
+from attnpy._quantized import CHAIN, LEAST_GROUP, MOST_ROWS, column_blocks
 from attnpy._quoting import joined, listed, named, quoted
 from attnpy.checkpoints.files import DTYPES, Checkpoint, Place
+from attnpy.checkpoints.kept import KeptCheckpoint
 
 if TYPE_CHECKING:
-    from attnpy._quantized import QuantizedWeight
     from attnpy._typing import Array
 
 METHOD = "compressed-tensors"
@@ -208,15 +208,19 @@ class Codes(NamedTuple):
     scale: str
 
 
-class CompressedCheckpoint(Checkpoint):
+class CompressedCheckpoint(KeptCheckpoint):
     """Arrays by their usual names, some of them matrices (M, K) of integers."""
 
     _raw: Checkpoint
     _scheme: Scheme
     _codes: dict[str, Codes]
+    _called, _not_finite = "integers", "NaN or infinity"
 
     def __init__(self, tensors: Checkpoint, scheme: Scheme) -> None:
         self.metadata, self._raw, self._scheme = tensors.metadata, tensors, scheme
+        self._kind = f"{scheme.bits} bits"
+        zero = 8 if scheme.bits == 4 else 0
+        self._options = {"bits": scheme.bits, "group": scheme.group, "zero": zero}
         self._codes, hidden, faults = {}, set(), []
         end = "weight_packed" if scheme.is_packed else "weight"
         places = dict(tensors._places)
@@ -299,42 +303,6 @@ class CompressedCheckpoint(Checkpoint):
                 f"of {packed}, got {(n_columns, n_rows)}"
             )
         return n_columns, n_rows
-
-    def rows(self, name: str, start: int, stop: int) -> Array:
-        """Read some rows of an array of numbers; those of integers are refused."""
-        if name in self._codes:
-            raise ValueError(
-                f"{named(name)}: expected numbers, as the model keeps no integers "
-                f"there, got {self._scheme.bits} bits"
-            )
-        return super().rows(name, start, stop)
-
-    def keeps(self, name: str) -> bool:
-        """Tell whether an array is a matrix of integers."""
-        return name in self._codes
-
-    def quantized(
-        self,
-        name: str,
-        dtype: np.dtype[Any],
-        *,
-        start: int,
-        stop: int,
-        activations: Literal["float", "int8"],
-    ) -> QuantizedWeight:
-        """Return rows of a matrix (M, K) as columns of one for layers."""
-        scheme, n_rows = self._scheme, self.describe(name)[0][1]
-        options: dict[str, Any] = {"bits": scheme.bits, "group": scheme.group}
-        if scheme.bits == 4:
-            options["zero"] = 8
-        blocks = self._blocks(name, start, stop, n_rows)
-        rounds = activations == "int8"
-        try:
-            return of_columns(n_rows, stop - start, blocks, rounds, dtype, **options)
-        except ValueError:  # the rest is as it must be
-            raise ValueError(
-                f"{named(name)}: expected scales that are finite, got NaN or infinity"
-            ) from None
 
     def _blocks(
         self, name: str, start: int, stop: int, n_rows: int

@@ -8,19 +8,20 @@ Numbers of 4 bits in groups of 32, each group with a power of 2: see Rouhani et 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from attnpy._families.fields import MOST_EXPERTS
-from attnpy._quantized import column_blocks, of_columns
+from attnpy._quantized import column_blocks
 from attnpy._quoting import joined, listed, named, quoted
 from attnpy.checkpoints import files
 from attnpy.checkpoints.files import Checkpoint, Place
 from attnpy.checkpoints.gguf_blocks import E2M1
+from attnpy.checkpoints.kept import KeptCheckpoint
 
 if TYPE_CHECKING:
-    from attnpy._quantized import QuantizedWeight
     from attnpy._typing import Array
 
 METHOD = "mxfp4"
@@ -46,7 +47,7 @@ def is_mxfp4(config: object) -> bool:
     return True
 
 
-class Mxfp4Checkpoint(Checkpoint):
+class Mxfp4Checkpoint(KeptCheckpoint):
     """Arrays by their names, and the matrices (M, K) of ``_blocks``.
 
     An array of the matrices of N experts is N arrays, with a dot and a number; of gate
@@ -54,7 +55,9 @@ class Mxfp4Checkpoint(Checkpoint):
     """
 
     _raw: Checkpoint
-    _scales: dict[str, str]  # by the names of blocks
+    _codes: dict[str, str]  # by the names of blocks: those of their scales
+    _options = MappingProxyType({"bits": 4, "group": GROUP, "values": E2M1})
+    _called, _kind, _not_finite = "codes", "MXFP4", "NaN"
 
     def __init__(self, tensors: Checkpoint) -> None:
         stems = [name.removesuffix(BLOCKS) for name in tensors if name.endswith(BLOCKS)]
@@ -68,7 +71,7 @@ class Mxfp4Checkpoint(Checkpoint):
         packed = [f"{stem}{end}" for stem in stems for end in (BLOCKS, SCALES)]
         self.metadata = tensors.metadata
         self._raw = files.unstacked(tensors, packed)
-        self._scales, self._places = {}, {}
+        self._codes, self._places = {}, {}
         places = {}
         for name, place in self._raw._places.items():
             whole, _, number = name.rpartition(".")
@@ -83,42 +86,9 @@ class Mxfp4Checkpoint(Checkpoint):
         for name, place in places.items():
             whole, _, number = name.rpartition(".")
             if whole.endswith(BLOCKS):
-                self._scales[name] = f"{whole.removesuffix(BLOCKS)}{SCALES}.{number}"
+                self._codes[name] = f"{whole.removesuffix(BLOCKS)}{SCALES}.{number}"
                 shape = place.shape[0], place.shape[1] * GROUP
                 self._places[name] = Place(place.file, place.begin, shape, "BF16")
-
-    def rows(self, name: str, start: int, stop: int) -> Array:
-        """Read some rows of an array of numbers; those of codes are refused."""
-        if name in self._scales:
-            raise ValueError(
-                f"{named(name)}: expected numbers, as the model keeps no codes there, "
-                "got MXFP4"
-            )
-        return super().rows(name, start, stop)
-
-    def keeps(self, name: str) -> bool:
-        """Tell whether an array is a matrix of codes."""
-        return name in self._scales
-
-    def quantized(
-        self,
-        name: str,
-        dtype: np.dtype[Any],
-        *,
-        start: int,
-        stop: int,
-        activations: Literal["float", "int8"],
-    ) -> QuantizedWeight:
-        """Return rows of a matrix (M, K) as columns of one for layers."""
-        n_rows = self.describe(name)[0][1]
-        blocks, rounds = self._blocks(name, start, stop, n_rows), activations == "int8"
-        options: dict[str, Any] = {"bits": 4, "group": GROUP, "values": E2M1}
-        try:
-            return of_columns(n_rows, stop - start, blocks, rounds, dtype, **options)
-        except ValueError:  # the rest is as it must be
-            raise ValueError(
-                f"{named(name)}: expected scales that are finite, got NaN"
-            ) from None
 
     def _blocks(
         self, name: str, start: int, stop: int, n_rows: int
@@ -128,7 +98,7 @@ class Mxfp4Checkpoint(Checkpoint):
             which = start + columns.start, start + columns.stop
             data = self._raw.rows(name, *which)  # (n, groups, 16)
             pairs = np.stack([data & 15, data >> 4], axis=-1)  # the lower half is first
-            scale = self._raw.rows(self._scales[name], *which)  # (n, groups)
+            scale = self._raw.rows(self._codes[name], *which)  # (n, groups)
             yield {"codes": pairs.reshape(len(data), -1).T, "scale": scale.T}
 
 
