@@ -197,7 +197,7 @@ class DecoderLayer(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where the tokens of a call with a cache stand.
+    """Where the tokens of a call stand.
 
     Attributes
     ----------

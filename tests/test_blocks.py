@@ -680,18 +680,15 @@ def one_by_one(encoder, x, **options):
 
 def stacked(encoder, x, **options):
     """The same by the stack, and whether C ran all layers together."""
-    results = []
+    results, stack = [], _attnpy.stack
 
     def noted(*arguments):
-        results.append(_attnpy_stack(*arguments))
+        results.append(stack(*arguments))
         return results[-1]
 
     with mock.patch.object(_attnpy, "stack", noted):
         output = encoder(x, **options)
     return output, [result is output for result in results] == [True]
-
-
-_attnpy_stack = _attnpy.stack
 
 
 @pytest.mark.quick

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar
 
 import numpy as np
 
-from attnpy import _checks, _repr, _vjp
+from attnpy import _attnpy, _checks, _repr, _vjp
 from attnpy._options import Experts, Kinds, Place
 from attnpy._vjp import LayerGradients
 from attnpy.blocks.experts import MixtureOfExperts, mixture_arguments
@@ -428,6 +428,33 @@ def places(
             place = place._replace(options=place.options._replace(sinks=sinks))
         places.append(place)
     return tuple(places)
+
+
+def run_together(
+    stack: Any,
+    kinds: Kinds,
+    tokens: Array,
+    caches: Sequence[KVCache | None],
+    are_plain: bool,
+    mixed: bool,
+    options: dict[str, Any],
+) -> tuple[Array, tuple[Place, ...]] | None:
+    """Run all layers of a stack and its norm in one call of C; None if it cannot be.
+
+    Return the result, and where the tokens stood. All caches are KVCaches if they
+    `are_plain`; else they are copies to write to. `options` are the attention's.
+    """
+    layers, norm = tuple(stack.layers), stack.norm
+    found = places(layers, kinds, tokens, caches, are_plain, options)
+    if found is None or not (norm is None or is_known(norm)):
+        return None
+    own = tuple(caches) if are_plain else (None,) * len(layers)
+    groups = _attnpy.read_layers(tokens, layers, own, found, kinds, mixed)
+    if groups is None:
+        return None
+    last = None if norm is None else norm_arguments(norm, "norm")
+    result = _attnpy.stack(tokens, groups, last, mixed, options.get("num_threads"))
+    return None if result is None else (result, found)
 
 
 def check_parallel(layer: Any) -> None:

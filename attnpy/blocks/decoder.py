@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 import numpy as np
 
-from attnpy import _attnpy, _checks, _keywords, _parameters, _pickles, _repr, _vjp
+from attnpy import _checks, _keywords, _parameters, _pickles, _repr, _vjp
 from attnpy._options import PASSED_ON
 from attnpy.blocks import _stack
 from attnpy.blocks._stack import AnyNorm, ModelOutput
@@ -21,7 +21,7 @@ from attnpy.cache import (
 )
 from attnpy.layers import MultiHeadAttention
 from attnpy.layers._shared import Shared
-from attnpy.norms import LayerNorm, RMSNorm, norm_arguments
+from attnpy.norms import LayerNorm, RMSNorm
 from attnpy.pages import PagePool
 
 if TYPE_CHECKING:
@@ -1001,18 +1001,13 @@ class Decoder:
         options: dict[str, Any],
     ) -> Array | None:
         """Do it with caches of which all are KVCaches, or with copies to write to."""
-        layers, norm = tuple(self.layers), self.norm
-        places = _stack.places(layers, KINDS, tokens, caches, are_plain, options)
-        if places is None or not (norm is None or _stack.is_known(norm)):
+        found = _stack.run_together(
+            self, KINDS, tokens, caches, are_plain, mixed, options
+        )
+        if found is None:
             return None
-        own = tuple(caches) if are_plain else (None,) * len(layers)
-        groups = _attnpy.read_layers(tokens, layers, own, places, KINDS, mixed)
-        if groups is None:
-            return None
-        last = None if norm is None else norm_arguments(norm, "norm")
-        result = _attnpy.stack(tokens, groups, last, mixed, options.get("num_threads"))
-        if result is not None:
-            commit_all(caches, [place.reserved for place in places])
+        result, places = found
+        commit_all(caches, [place.reserved for place in places])
         return result
 
     def _one_by_one(

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
-from attnpy import _attnpy, _checks, _keywords, _parameters, _pickles, _repr, _vjp
+from attnpy import _checks, _keywords, _parameters, _pickles, _repr, _vjp
 from attnpy._options import PASSED_ON
 from attnpy.blocks import _dropout, _stack
 from attnpy.blocks._stack import ModelOutput
 from attnpy.blocks.feed_forward import FeedForward
 from attnpy.layers import MultiHeadAttention
-from attnpy.norms import norm_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -555,23 +554,16 @@ class Encoder:
 
         What is wrong is said best by the layers, one after the other.
         """
-        layers, norm, told = tuple(self.layers), self.norm, dict(options)
+        told, none = dict(options), [None] * len(self.layers)
         unchanged = EncoderLayer.__call__ is CALL and _stack.are_unchanged()
         if type(x) is not np.ndarray or not unchanged:
             return None
         try:
             mixed = _checks.flag(told.pop("mixed", False), "mixed")
-            none = (None,) * len(layers)
-            places = _stack.places(layers, KINDS, x, none, True, told)
-            if places is None or not (norm is None or _stack.is_known(norm)):
-                return None
-            groups = _attnpy.read_layers(x, layers, none, places, KINDS, mixed)
-            if groups is None:
-                return None
-            last = None if norm is None else norm_arguments(norm, "norm")
-            return _attnpy.stack(x, groups, last, mixed, told.get("num_threads"))
+            found = _stack.run_together(self, KINDS, x, none, True, mixed, told)
         except (TypeError, ValueError):
             return None
+        return None if found is None else found[0]
 
     def vjp(
         self,
