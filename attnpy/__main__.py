@@ -245,7 +245,8 @@ def add_generate(commands: Any) -> None:
     command.add_argument(
         "--chat",
         action="store_true",
-        help="hold a conversation, one line for each message, until Ctrl-D or Ctrl-C",
+        help="hold a conversation, one line for each message, until Ctrl-D; Ctrl-C "
+        "ends an answer early",
     )
     command.add_argument(
         "--max-tokens",

@@ -89,7 +89,11 @@ class _Writer:
         self.report()
 
     def talk(self, prompt: str | None) -> None:
-        """Answer each line of standard input, until it ends."""
+        """Answer each line of standard input, until it ends.
+
+        In a terminal, Ctrl-C ends an answer: the part of it that is written stays in
+        the conversation. If nothing is, the message is forgotten.
+        """
         if self.file.chat_template is None:
             raise ValueError(
                 f"{named(self.file.path)}: expected a template of conversations for "
@@ -102,11 +106,21 @@ class _Writer:
             messages.append({"role": "user", "content": text})
             ids = self.encode(self.file.apply_chat_template(messages))
             self.keep(caches, known, ids)
-            new = [*self.shown(ids, caches)]
+            new: list[int] = []
+            try:
+                for token in self.shown(ids, caches):
+                    new.append(token)
+            except KeyboardInterrupt:
+                if not sys.stdin.isatty():
+                    raise
             print(flush=True)
+            # After an interrupt, too, the caches have all of some of these tokens.
             known = [*ids, *new][: int(caches[0].lengths[0])]
-            said = self.tokenizer.decode(new)
-            messages.append({"role": "assistant", "content": said})
+            if new:
+                said = self.tokenizer.decode(new)
+                messages.append({"role": "assistant", "content": said})
+            else:
+                messages.pop()
         self.report()
 
     def encode(self, text: str) -> list[int]:
@@ -133,7 +147,7 @@ class _Writer:
     def shown(
         self, ids: Sequence[int], caches: Sequence[KVCache] | None, prompt: str = ""
     ) -> Iterator[int]:
-        """Write the prompt, and yield the tokens that follow, written as well."""
+        """Write the prompt, and yield the tokens that follow, written afterwards."""
         options, text = self.options, _Text(self.tokenizer, ids)
         cached = 0 if caches is None else int(caches[0].lengths[0])
         begun = time.perf_counter()
@@ -153,8 +167,8 @@ class _Writer:
             self.counts[i > 0] += 1 if i else len(ids) - cached
             self.seconds[i > 0] += now - begun
             begun = now
+            yield int(token)  # first, so that no token is written and not kept
             _write(text.add(int(token)))
-            yield int(token)
         _write(text.rest())
 
     def report(self) -> None:

@@ -253,6 +253,67 @@ def test_an_interrupt_ends_a_conversation(file):
             process.kill()
 
 
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("n_written", [0, 1, 7])
+def test_an_interrupt_ends_an_answer_in_a_terminal(
+    call, file, monkeypatch, capsys, n_written
+):
+    opened = checkpoints.load_gguf(file)
+    tokenizer, model = opened.tokenizer(), CausalDecoder.from_gguf(opened)
+    counts = {"steps": 0}
+    plain = _generate._Text.add, CausalDecoder.stream
+
+    def add(self, token):
+        counts["steps"] += 1
+        if counts["steps"] == n_written:
+            signal.raise_signal(signal.SIGINT)
+        return plain[0](self, token)
+
+    def stream(self, ids, *arguments, **options):
+        counts["calls"] = counts.get("calls", 0) + 1
+        if counts["calls"] == 1 and n_written == 0:
+            signal.raise_signal(signal.SIGINT)
+        return plain[1](self, ids, *arguments, **options)
+
+    monkeypatch.setattr(_generate._Text, "add", add)
+    monkeypatch.setattr(CausalDecoder, "stream", stream)
+    monkeypatch.setattr(sys, "stdin", Terminal("the cat\nx\n"))
+    assert main(["generate", str(file), "--chat", "--max-tokens", "12"]) == 0
+    printed = capsys.readouterr().out
+    monkeypatch.undo()
+    messages = []
+    if n_written:
+        said = [{"role": "user", "content": "the cat"}]
+        ids = tokenizer.encode(
+            opened.apply_chat_template(said), add_special_tokens=False
+        ).ids
+        part = tokenizer.decode([*model.stream(ids, n_written)])
+        messages = [*said, {"role": "assistant", "content": part}]
+    messages.append({"role": "user", "content": "x"})
+    text = opened.apply_chat_template(messages)
+    ids = tokenizer.encode(text, add_special_tokens=False).ids
+    answer = tokenizer.decode([*model.stream(ids, 12)])
+    assert printed.endswith(f"> {answer}\n> \n")
+
+
+@pytest.mark.quick
+def test_an_interrupt_at_the_prompt_ends_a_conversation(
+    call, file, monkeypatch, capsys
+):
+    class Impatient(Terminal):
+        def readline(self, *_):
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(sys, "stdin", Impatient())
+    assert main(["generate", str(file), "--chat"]) == 128 + signal.SIGINT
+    assert capsys.readouterr().out == "> \n"
+
+
 def test_a_terminal_is_asked_and_not_commanded(file, tmp_path):
     # Tokens that a terminal would obey are shown instead.
     metadata, arrays = gguf_files.talking()
