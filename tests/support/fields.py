@@ -11,7 +11,7 @@ from attnpy._families.fields import HARMLESS, NEUTRAL, REQUIRED
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 FAMILY_TABLE = (
-    "<!-- The table of families is made by tests/support/fields.py. -->\n",
+    "<!-- The tables of families are made by tests/support/fields.py. -->\n",
     "<!-- End of the families. -->\n",
 )
 FIELD_TABLES = (
@@ -19,12 +19,11 @@ FIELD_TABLES = (
     "<!-- End. -->\n",
 )
 CLASSES = {
-    "encoder": "BertEncoder",
-    "decoder": "CausalDecoder",
-    "encoder-decoder": "EncoderDecoder",
-    "image": "ImageEncoder",
-    "image and text": "ImageTextModel",
-    "text tower": "ImageTextModel",
+    "encoder": "`BertEncoder` reads encoders of texts.",
+    "decoder": "`CausalDecoder` reads language models.",
+    "encoder-decoder": "`EncoderDecoder` reads models from text to text.",
+    "image": "`ImageEncoder` reads encoders of pictures.",
+    "image and text": "`ImageTextModel` reads models that compare pictures with texts.",
 }
 
 
@@ -73,37 +72,32 @@ REFUSED = {
 
 
 def families():
-    """The table of the families that load, and of the heads each of them may have."""
-    lines = [
-        "| family, `model_type` | read it with | heads | saved as | notes |",
-        "| --- | --- | --- | --- | --- |",
-    ]
-    lines += [
-        f"| {family.title}, `{family.model_type}` | `{CLASSES[family.model]}` | "
-        f"{', '.join(_heads(family))} | {_saved(family)} | {notes(family)} |"
-        for family in FAMILIES.values()
-        if family.model != "text tower"  # a part of another
-    ]
+    """The tables of the families that load, one for each class that reads them."""
+    lines = []
+    for model, reads in CLASSES.items():
+        members = [family for family in FAMILIES.values() if family.model == model]
+        heads = [_heads(family) for family in members]
+        all_have = [head for head in heads[0] if all(head in own for own in heads)]
+        may_have = f" Heads: {', '.join(all_have)}." if all_have else ""
+        lines += [f"{reads}{may_have}", "", "| family, `model_type` | notes |"]
+        lines += ["| --- | --- |"]
+        for family, own in zip(members, heads, strict=True):
+            more = [f"head: {head}" for head in own if head not in all_have]
+            words = "; ".join([*more, notes(family)])
+            lines += [f"| {family.title}, `{family.model_type}` | {words} |"]
+        lines += [""]
     ends = [
         f"{head} ({' or '.join(f'`{end}`' for end in ends)})"
         for head, ends in ENDS.items()
     ]
     text = (
-        "A pooler makes a vector of a text or a picture. The other heads score what "
-        f"they are named after; the `…` stands for one of them: {', '.join(ends)}."
+        "A pooler makes a vector of a text or a picture; the other heads score what "
+        "they are named after. A folder contains a model without its head, such as "
+        f"`BertModel`, or with one that its class is named after: {', '.join(ends)}. "
+        "An encoder-decoder always has its head."
     )
-    lines += ["", *textwrap.wrap(text, 100)]
+    lines += textwrap.wrap(text, 100)
     return "\n".join(lines) + "\n"
-
-
-def _saved(family):
-    plain, owner = family.classes
-    stem, _, end = owner.partition("For")
-    if any(end in ENDS.get(head, ()) for head in _heads(family)):
-        owner = f"{stem}For…"
-    if family.model == "encoder-decoder":  # always with its scores
-        return f"`{owner}`"
-    return " or ".join(f"`{name}`" for name in dict.fromkeys((plain, owner)))
 
 
 def notes(family):
@@ -157,7 +151,7 @@ def _heads(family):
     if family.model == "image":
         return ["pooler", *["pictures"] * bool(family.names.classifier)]
     if family.model == "image and text":
-        return ["vectors of pictures and texts"]
+        return []
     if family.model != "encoder":
         return ["next token"]
     poolers = [own for own in family.names.names.values() if "pooler_bias" in own]
