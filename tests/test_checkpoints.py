@@ -168,6 +168,10 @@ HEADS = {
     "gpt_oss": ("score.weight",),
     "qwen_moe": ("score.weight", "qa_outputs.bias"),
     "gpt_neox": ("score.weight", "qa_outputs.weight", "qa_outputs.bias"),
+    **dict.fromkeys(
+        ("starcoder2", "stablelm", "nemotron", "glm", "glm4", "granitemoe"),
+        ("score.weight", "score.bias"),
+    ),
 }
 
 

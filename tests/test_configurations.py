@@ -246,6 +246,8 @@ OTHER_VALUES = {
     "use_parallel_residual": False,
     "mlp_only_layers": [0],
     "shared_expert_intermediate_size": 9,
+    "use_qkv_bias": True,
+    "attention_out_bias": True,
     **{key: {"hidden_size": 4} for key in ("text_config", "text_config_dict")},
     **{key: {"patch_size": 4} for key in ("vision_config", "vision_config_dict")},
 }
@@ -269,6 +271,13 @@ OTHER_VALUES_OF = {
     "gemma2": {"layer_types": [FULL] * 3},
     "gemma3_text": {"layer_types": [FULL] * 3, **WINDOWED_ROPE},
     "olmo3": {"layer_types": [FULL] * 4, **WINDOWED_ROPE},
+    "cohere2": {"layer_types": [FULL] * 4},
+    "starcoder2": {"use_bias": False},
+    "stablelm": {"hidden_size": 64, "use_parallel_residual": True},
+    "nemotron": OTHER_SIZES,
+    "glm": {"head_dim": 4, "attention_bias": False},
+    "glm4": {"head_dim": 4, "attention_bias": False},
+    "seed_oss": {"attention_bias": False},
     "phi3": OTHER_SIZES,
     "phi": OTHER_SIZES | OTHER_ROTARY,
     "gpt_neox": OTHER_SIZES | OTHER_ROTARY,
@@ -297,7 +306,8 @@ def base_for(kind, name):
         "phi3",
     ]:
         base["rope_scaling"] = YARN
-        base |= {"hidden_size": 64} if kind == "olmoe" else {"head_dim": 16}
+        sized = kind in ("olmoe", "stablelm")
+        base |= {"hidden_size": 64} if sized else {"head_dim": 16}
     if name in ("rope_parameters", "partial_rotary_factor"):
         base.pop("rope_scaling", None)
     if kind == "gpt_neox":
@@ -313,10 +323,12 @@ def base_for(kind, name):
             base |= {**windows, "use_sliding_window": True}
     if name == "use_sliding_window":
         base |= {**windows, **({name: False} if kind == "smollm3" else used)}
-    if name == "is_causal" and kind in ("mistral", "mixtral", "exaone4"):
+    if name == "is_causal" and kind in ("mistral", "mixtral", "exaone4", "starcoder2"):
         base["sliding_window"] = None
     if name == "is_causal" and kind == "gpt_oss":
         base["layer_types"] = [FULL] * 3
+    if name == "is_causal" and kind == "cohere2":
+        base["layer_types"] = [FULL] * 4
     if name in ("rope_theta", "is_causal") and kind == "olmo3":
         base["layer_types"] = [FULL] * 4  # which windows do not go with
     return base

@@ -32,7 +32,8 @@ YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 
 # Their kind is not read from files.
 OF_FOLDERS_ALONE = (
     *("mistral", "gemma", "smollm3", "granite", "phi", "gpt_neox", "olmo3"),
-    *("exaone4", "ernie4_5"),
+    *("exaone4", "ernie4_5", "starcoder2", "stablelm", "nemotron", "cohere"),
+    *("cohere2", "glm", "glm4", "arcee", "seed_oss", "granitemoe"),
     *("mixtral", "qwen2_moe"),  # of which there are no windows in files
 )
 CONFIGS = {

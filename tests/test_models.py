@@ -643,6 +643,8 @@ SEEDS = {
     "gpt_neox": 2,
     "mixtral": 1,
     "qwen3_moe": 1,
+    "starcoder2": 1,
+    "seed_oss": 2,
 }
 
 

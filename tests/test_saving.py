@@ -208,7 +208,8 @@ def test_transformers_loads_what_is_saved(tmp_path, kind, n_labels):
     transformers = pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
     # Elsewhere it is beyond the tokens.
-    padding = {"pad_token_id": 0} if kind in ("phi3", "modernbert", "smollm3") else {}
+    padded = kind in ("phi3", "modernbert", "smollm3", "glm", "glm4")
+    padding = {"pad_token_id": 0} if padded else {}
     write(tmp_path / "a", kind, n_labels, **padding)
     read, options = reads(kind, n_labels)
     model = read(tmp_path / "a", dtype=np.float64, **options)

@@ -8,6 +8,7 @@ from them, and the names in its checkpoints. `models` uses it to make models, an
 from __future__ import annotations
 
 from attnpy._families.albert import ALBERT
+from attnpy._families.arcee import ARCEE
 from attnpy._families.bart import BART, M2M100, MARIAN, MBART, PEGASUS
 from attnpy._families.bert import BERT
 from attnpy._families.clip import (
@@ -18,22 +19,25 @@ from attnpy._families.clip import (
     SIGLIP_TEXT,
     SIGLIP_VISION,
 )
+from attnpy._families.cohere import COHERE, COHERE2
 from attnpy._families.declaration import Declaration
 from attnpy._families.distilbert import DISTILBERT
 from attnpy._families.electra import ELECTRA
 from attnpy._families.ernie import ERNIE4_5
 from attnpy._families.exaone import EXAONE4
 from attnpy._families.gemma import GEMMA, GEMMA2, GEMMA3
+from attnpy._families.glm import GLM, GLM4
 from attnpy._families.gpt2 import GPT2
 from attnpy._families.gpt_neox import GPT_NEOX
 from attnpy._families.gpt_oss import GPT_OSS
-from attnpy._families.granite import GRANITE
+from attnpy._families.granite import GRANITE, GRANITEMOE
 from attnpy._families.gte import GTE, GTE_NEW
 from attnpy._families.llama import LLAMA
 from attnpy._families.mistral import MISTRAL
 from attnpy._families.mixtral import MIXTRAL
 from attnpy._families.modernbert import MODERNBERT
 from attnpy._families.mpnet import MPNET
+from attnpy._families.nemotron import NEMOTRON
 from attnpy._families.nomic_bert import NOMIC_BERT
 from attnpy._families.olmo import OLMO2, OLMO3
 from attnpy._families.olmoe import OLMOE
@@ -42,7 +46,10 @@ from attnpy._families.phi3 import PHI3
 from attnpy._families.qwen import QWEN2, QWEN3
 from attnpy._families.qwen_moe import QWEN2_MOE, QWEN3_MOE
 from attnpy._families.roberta import ROBERTA, XLM_ROBERTA
+from attnpy._families.seed_oss import SEED_OSS
 from attnpy._families.smollm3 import SMOLLM3
+from attnpy._families.stablelm import STABLELM
+from attnpy._families.starcoder import STARCODER2
 from attnpy._families.t5 import MT5, T5
 from attnpy._families.vit import DEIT, VIT
 
@@ -55,7 +62,8 @@ FAMILIES: dict[str, Declaration] = {
         *(VIT, DEIT, CLIP, CLIP_VISION, CLIP_TEXT, SIGLIP, SIGLIP_VISION, SIGLIP_TEXT),
         *(GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, PHI3, GEMMA, GEMMA2, GEMMA3, SMOLLM3),
         *(GRANITE, PHI, GPT_NEOX, OLMO2, OLMO3, EXAONE4, ERNIE4_5),
-        *(MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE, GPT_OSS),
+        *(STARCODER2, STABLELM, NEMOTRON, COHERE, COHERE2, GLM, GLM4, ARCEE, SEED_OSS),
+        *(MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE, GRANITEMOE, GPT_OSS),
         *(T5, MT5, BART, MBART, MARIAN, PEGASUS, M2M100),
     )
 }

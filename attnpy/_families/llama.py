@@ -46,6 +46,16 @@ NAMES = Family(
     tied={"lm_head.weight": "embed_tokens.weight"},
 )
 
+# Where norms are LayerNorms.
+NORM_BIASES = names_of(
+    "layers.{i} decoder.layers.{i}",
+    {
+        "input_layernorm.bias": "norm_1.bias",
+        "post_attention_layernorm.bias": "norm_3.bias",
+    },
+    {"norm.bias": "decoder.norm.bias"},
+)
+
 READ = {
     "num_hidden_layers": Field("layers"),
     "hidden_size": Field("size"),

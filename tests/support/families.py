@@ -6,6 +6,8 @@ oracle of test_models.py, test_checkpoints.py and test_minilm.py.
 
 import functools
 import math
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,6 +17,7 @@ from support.formulas import (
     gelu,
     gelu_tanh,
     layer_norm,
+    relu2,
     rms_norm,
     silu,
     softmax,
@@ -285,6 +288,59 @@ GPT_OSS = {
     "num_experts_per_tok": 2,
     "rope_scaling": {"rope_type": "linear", "factor": 4.0},
 }
+STARCODER2 = {
+    **{
+        name: x
+        for name, x in LLAMA.items()
+        if name not in ("rms_norm_eps", "hidden_act")
+    },
+    "model_type": "starcoder2",
+    "hidden_act": "gelu_pytorch_tanh",
+    "norm_epsilon": 1e-5,
+    "sliding_window": 3,
+}
+STABLELM = {
+    **{name: x for name, x in LLAMA.items() if name != "rms_norm_eps"},
+    "model_type": "stablelm",
+    "hidden_size": 32,
+    "layer_norm_eps": 1e-5,
+    "partial_rotary_factor": 0.5,
+}
+NEMOTRON = {
+    **{
+        name: x
+        for name, x in LLAMA.items()
+        if name not in ("rms_norm_eps", "hidden_act")
+    },
+    "model_type": "nemotron",
+    "hidden_size": 32,
+    "hidden_act": "relu2",
+    "norm_eps": 1e-5,
+    "partial_rotary_factor": 0.5,
+}
+COHERE = {
+    **{name: x for name, x in LLAMA.items() if name != "rms_norm_eps"},
+    "model_type": "cohere",
+    "layer_norm_eps": 1e-5,
+    "logit_scale": 0.5,
+    "tie_word_embeddings": True,
+}
+COHERE2 = {
+    **COHERE,
+    "model_type": "cohere2",
+    "num_hidden_layers": 4,
+    "sliding_window": 3,
+}
+GLM = {**LLAMA, "model_type": "glm", "head_dim": 8, "partial_rotary_factor": 0.5}
+GLM4 = {**GLM, "model_type": "glm4"}
+ARCEE = {**LLAMA, "model_type": "arcee", "hidden_act": "relu2", "rms_norm_eps": 1e-5}
+SEED_OSS = {**LLAMA, "model_type": "seed_oss", "head_dim": 6}
+GRANITEMOE = {
+    **GRANITE,
+    "model_type": "granitemoe",
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+}
 # Those whose norms are of results.
 AFTER_ALONE = "olmo2", "olmo3", "exaone4"
 # Where experts are in a checkpoint: the router, gate, up and down.
@@ -315,10 +371,20 @@ DECODERS = {
         OLMO3,
         EXAONE4,
         ERNIE4_5,
+        STARCODER2,
+        STABLELM,
+        NEMOTRON,
+        COHERE,
+        COHERE2,
+        GLM,
+        GLM4,
+        ARCEE,
+        SEED_OSS,
         MIXTRAL,
         OLMOE,
         QWEN2_MOE,
         QWEN3_MOE,
+        GRANITEMOE,
         GPT_OSS,
     )
 }
@@ -388,6 +454,7 @@ def tensors(config, seed=0):
     rng = np.random.default_rng(seed)
     makers = {**dict.fromkeys(KIN, _bert_shapes), "gpt2": _gpt2_shapes}
     makers |= {"phi": _phi_shapes, "gpt_neox": _neox_shapes}
+    makers |= dict.fromkeys(FORMS, _formed_shapes)
     makers |= dict.fromkeys(GATED, _gated_shapes) | {"modernbert": _modernbert_shapes}
     shapes = makers.get(config["model_type"], _llama_shapes)(config)
     return {
@@ -588,6 +655,131 @@ def _neox_shapes(config):
     return _with_biases(shapes, 0)
 
 
+class Form(NamedTuple):
+    """What a layer of a decoder is made of, in the words of its checkpoint.
+
+    The norms before and after attention, and before and after the network; the matrices
+    of the network, the last of which goes back; and those with biases.
+    """
+
+    norms: tuple = ("input_layernorm", None, "post_attention_layernorm", None)
+    network: tuple = ("gate_proj", "up_proj", "down_proj")
+    activation: Callable = silu
+    biased: str = ""
+    has_means: bool = True
+    plus: int = 0
+    neighbours: bool = False
+
+
+_GLM = {"network": ("gate_up_proj", "down_proj"), "biased": "qkv", "neighbours": True}
+_GLM |= {"has_means": False}
+_ONE = "input_layernorm", None, None, None
+_FOUR = (
+    *("input_layernorm", "post_self_attn_layernorm"),
+    *("post_attention_layernorm", "post_mlp_layernorm"),
+)
+FORMS = {
+    "starcoder2": Form(
+        network=("c_fc", "c_proj"), activation=gelu_tanh, biased="qkvo mlp"
+    ),
+    "stablelm": Form(),
+    "nemotron": Form(network=("up_proj", "down_proj"), activation=relu2, plus=1),
+    "cohere": Form(norms=_ONE, neighbours=True),
+    "cohere2": Form(norms=_ONE, neighbours=True),
+    "glm": Form(**_GLM),
+    "glm4": Form(**_GLM, norms=_FOUR),
+    "arcee": Form(network=("up_proj", "down_proj"), activation=relu2, has_means=False),
+    "seed_oss": Form(biased="qkv", has_means=False),
+}
+
+
+def _form(config):
+    """That of a configuration."""
+    form = FORMS[config["model_type"]]
+    if config.get("use_parallel_residual"):
+        form = form._replace(norms=_ONE)
+    if config.get("use_qkv_bias"):
+        form = form._replace(biased="qkv")
+    return form
+
+
+def _formed_shapes(config):
+    """Those of the decoders in FORMS."""
+    form, e, f = _form(config), config["hidden_size"], config["intermediate_size"]
+    d = config.get("head_dim", e // config["num_attention_heads"])
+    hd, kd = config["num_attention_heads"] * d, config["num_key_value_heads"] * d
+    has_biases = form.has_means and not config["model_type"].startswith("cohere")
+    shapes, norms = {"model.embed_tokens.weight": (config["vocab_size"], e)}, ["norm"]
+    if not config["tie_word_embeddings"]:
+        shapes["lm_head.weight"] = (config["vocab_size"], e)
+    for i in range(config["num_hidden_layers"]):
+        layer = f"layers.{i}"
+        norms += [f"{layer}.{name}" for name in form.norms if name]
+        for letter, size in zip("qkvo", (hd, kd, kd, e), strict=True):
+            name = f"model.{layer}.self_attn.{letter}_proj"
+            shapes[f"{name}.weight"] = (size, hd if letter == "o" else e)
+            if letter in form.biased:
+                shapes[f"{name}.bias"] = (size,)
+        for part in form.network:
+            name, size = f"model.{layer}.mlp.{part}", 2 * f if "gate_up" in part else f
+            shape = (e, f) if part == form.network[-1] else (size, e)
+            shapes[f"{name}.weight"] = shape
+            if "mlp" in form.biased:
+                shapes[f"{name}.bias"] = shape[:1]
+    shapes |= {f"model.{name}.weight": (e,) for name in norms}
+    return shapes | {f"model.{name}.bias": (e,) for name in norms if has_biases}
+
+
+def _formed_logits(w, config, ids):
+    """Of the decoders in FORMS."""
+    form, n, kind = _form(config), len(ids), config["model_type"]
+    n_heads, n_kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    eps = next(config[name] for name in config if name.endswith(("_eps", "epsilon")))
+
+    def norm(x, name):
+        weight, bias = w[f"{name}.weight"] + form.plus, w.get(f"{name}.bias", 0)
+        if form.has_means:
+            return layer_norm(x, weight, bias, eps)
+        return rms_norm(x, weight, eps)
+
+    x = w["model.embed_tokens.weight"][ids]
+    for i in range(config["num_hidden_layers"]):
+        layer = f"model.layers.{i}"
+        first, after, second, last = (name and f"{layer}.{name}" for name in form.norms)
+        sees_all = kind == "cohere2" and (i + 1) % 4 == 0
+        y = norm(x, first)
+        query, key, value = (
+            torch_linear(y, w, f"{layer}.self_attn.{letter}_proj") for letter in "qkv"
+        )
+        query, key = query.reshape(n, n_heads, -1), key.reshape(n, n_kv_heads, -1)
+        if form.neighbours:  # the same order of both changes no score
+            query, key = (_halves(z, config) for z in (query, key))
+        if not sees_all:
+            query, key = (rotated(z, config) for z in (query, key))
+        z = attend(
+            *(query.reshape(n, -1), key.reshape(n, -1), value, n_heads, n_kv_heads),
+            causal=config.get("is_causal", True),
+            window=None if sees_all else config.get("sliding_window"),
+        )
+        z = torch_linear(z, w, f"{layer}.self_attn.o_proj")
+        z = norm(z, after) if after else z
+        x, y = x + z, norm(x + z, second) if second else y
+        *parts, down = (f"{layer}.mlp.{part}" for part in form.network)
+        parts = [torch_linear(y, w, part) for part in parts]
+        if "gate_up_proj" in form.network:
+            parts = np.split(parts[0], 2, axis=-1)
+        y = torch_linear(form.activation(parts[0]) * math.prod(parts[1:]), w, down)
+        x = x + (norm(y, last) if last else y)
+    table = w.get("lm_head.weight", w["model.embed_tokens.weight"])
+    return norm(x, "model.norm") @ table.T * config.get("logit_scale", 1)
+
+
+def _halves(y, config):
+    """Heads whose numbers that are turned together are in two halves."""
+    d = int(y.shape[-1] * config.get("partial_rotary_factor", 1))
+    return np.concatenate([y[..., :d:2], y[..., 1:d:2], y[..., d:]], axis=-1)
+
+
 def _with_biases(shapes, axis):
     """Shapes of weights, and of biases along an axis where only the module is named."""
     full = {}
@@ -635,8 +827,8 @@ def _llama_shapes(config):
         if gemma and kind != "gemma":
             shapes[f"{layer}.pre_feedforward_layernorm.weight"] = (e,)
             shapes[f"{layer}.post_feedforward_layernorm.weight"] = (e,)
-        if kind == "gpt_oss":
-            shapes |= _clamped_shapes(config, layer)
+        if kind in STACKED:
+            shapes |= STACKED[kind](config, layer)
             continue
         if kind in EXPERTS_NAMES and i not in config.get("mlp_only_layers", ()):
             shapes |= _experts_shapes(config, layer)
@@ -689,6 +881,34 @@ def _clamped_shapes(config, layer):
         f"{experts}.down_proj": (n, f, e),
         f"{experts}.down_proj_bias": (n, e),
     }
+
+
+def _granite_shapes(config, layer):
+    """Those of a layer's router and experts, all in one array."""
+    e, f, n = config["hidden_size"], config["intermediate_size"], num_experts(config)
+    place = f"{layer}.block_sparse_moe"
+    return {
+        f"{place}.router.layer.weight": (n, e),
+        f"{place}.input_linear.weight": (n, 2 * f, e),
+        f"{place}.output_linear.weight": (n, e, f),
+    }
+
+
+# What makes the shapes of experts in one array.
+STACKED = {"gpt_oss": _clamped_shapes, "granitemoe": _granite_shapes}
+
+
+def _granite_experts(w, config, layer, y):
+    """What the experts of a layer of Granite make of tokens (L, E)."""
+    result, place = np.zeros_like(y), f"{layer}.block_sparse_moe"
+    for i, x in enumerate(y):
+        scores = torch_linear(x, w, f"{place}.router.layer")
+        best = sorted(range(len(scores)), key=lambda j: (-scores[j], j))
+        best = best[: config["num_experts_per_tok"]]
+        for j, p in zip(best, softmax(scores[best]), strict=True):
+            gate, up = np.split(w[f"{place}.input_linear.weight"][j] @ x, 2)
+            result[i] += p * (w[f"{place}.output_linear.weight"][j] @ (silu(gate) * up))
+    return result
 
 
 def _clamped_experts(w, config, layer, y):
@@ -885,6 +1105,8 @@ def logits(weights, config, ids):
         return _gpt2_logits(w, config, ids)
     if config["model_type"] in ("phi", "gpt_neox"):
         return _parallel_logits(w, config, ids)
+    if config["model_type"] in FORMS:
+        return _formed_logits(w, config, ids)
     return _llama_logits(w, config, ids)
 
 
@@ -994,7 +1216,7 @@ def _llama_logits(w, config, ids):
             )
         if (i + 1) % config.get("no_rope_layer_interval", 99):
             query, key = (rotated(y, config) for y in (query, key))
-        if kind == "granite":
+        if kind.startswith("granite"):
             query = query * config["attention_multiplier"] * query.shape[-1] ** 0.5
         query, key = query.reshape(len(ids), -1), key.reshape(len(ids), -1)
         how = {"causal": config.get("is_causal", True), "window": _window(config, i)}
@@ -1005,6 +1227,9 @@ def _llama_logits(w, config, ids):
         y = rms_norm(x, w[f"{layer}.post_attention_layernorm.weight"], eps)
         if kind == "gpt_oss":
             x = x + _clamped_experts(w, config, layer, y)
+            continue
+        if kind == "granitemoe":
+            x = x + times * _granite_experts(w, config, layer, y)
             continue
         if kind in EXPERTS_NAMES and f"{layer}.mlp.gate_proj.weight" not in w:
             x = x + _experts(w, config, layer, y)

@@ -56,10 +56,13 @@ REFUSED = {
         (
             *("llama", "mistral", "qwen2", "qwen3", "smollm3", "granite"),
             *("olmo2", "olmo3", "mixtral", "qwen2_moe", "qwen3_moe"),
-            *("exaone4", "ernie4_5"),
+            *("exaone4", "ernie4_5", "starcoder2", "cohere2", "arcee", "seed_oss"),
+            "granitemoe",
         ),
         PARTIAL,
     ),
+    "stablelm": {"norms of queries and keys": {"qk_layernorm": True}},
+    "cohere": {**PARTIAL, "norms of queries and keys": {"use_qk_norm": True}},
     "gpt_oss": {**PARTIAL, "other limits of experts": {"swiglu_limit": 5.0}},
     "olmoe": {**PARTIAL, "clipped queries, keys and values": {"clip_qkv": 8.0}},
     **dict.fromkeys(("gemma", "gemma2"), PARTIAL_AND_TWO_WAYS),
@@ -69,6 +72,9 @@ REFUSED = {
     },
     "marian": {"two vocabularies": {"share_encoder_decoder_embeddings": False}},
 }
+
+# Families in which some layers have no positions.
+UNTURNED = "smollm3", "exaone4", "cohere2"
 
 
 def families():
@@ -115,7 +121,7 @@ def notes(family):
     told = {
         f"{positions} positions": True,
         "whole or partial rotation": "partial_rotary_factor" in family.read,
-        "some layers without positions": "no_rope_layers" in family.read,
+        "some layers without positions": family.model_type in UNTURNED,
         "padding not counted": "padding_id" in given,
         "mixtures of experts": "num_experts" in given,
         "a shared expert": "shared_dim" in given,
@@ -124,7 +130,11 @@ def notes(family):
         "attention sinks": "sinks" in given,
         "soft caps": "softcap" in given,
         "factors of embeddings, scores, sums and attention": "residual_scale" in given,
-        "attention and network side by side": "parallel" in given,
+        "a factor of scores": "logit_scale" in given and "residual_scale" not in given,
+        "attention and network side by side": family.fixed.get("parallel"),
+        "attention and network side by side or not": (
+            "use_parallel_residual" in family.read
+        ),
         "norms of queries and keys": given.get("qk_norm") is True,
         "norms of all queries and keys of a token": given.get("qk_norm") == "all heads",
         "norms after attention and network alone": given.get("norm_after") == "only",
