@@ -251,7 +251,7 @@ def test_a_template_has_what_templates_of_transformers_have(opened):
     )
     text = opened(BYTES, chat_template=template).apply_chat_template(SAID)
     expected = "<|begin|><|im_end|>\nHi\n"
-    assert text == expected + '{"content": "Hi", "role": "user"}False'
+    assert text == expected + '{"role": "user", "content": "Hi"}False'
 
 
 TEMPLATES = {

@@ -146,8 +146,8 @@ BOTH_WAYS = [
 ]
 
 
-def theirs(config, **options):
-    """Their causal model of a configuration, in float64, with no weight at 0 or 1."""
+def theirs(config, task="CausalLM"):
+    """Their model of a configuration, in float64, with no weight at 0 or 1."""
     kind = config["model_type"]
     if kind == "mistral" and "layer_types" in config:
         kind = "ministral"  # as their AutoConfig has it
@@ -159,10 +159,16 @@ def theirs(config, **options):
         if config.get(name, 0) is None:  # null is a value of these
             setattr(made, name, None)
     torch.manual_seed(0)
-    how = {"attn_implementation": "eager", "dtype": torch.float64}
+    owner = getattr(transformers, f"AutoModelFor{task}")
+    return randomized(owner.from_config(made, **how(config)))
+
+
+def how(config):
+    """How their model of a configuration is computed."""
+    options = {"attn_implementation": "eager", "dtype": torch.float64}
     if "num_experts_per_tok" in config:  # their faster one has no float64
-        how["experts_implementation"] = "eager"
-    return randomized(transformers.AutoModelForCausalLM.from_config(made, **how))
+        options["experts_implementation"] = "eager"
+    return options
 
 
 def randomized(model):
@@ -570,6 +576,46 @@ def test_texts_are_classified_as_theirs(tmp_path, kind, changes):
         np.testing.assert_allclose(scores, expected, rtol=1e-9, atol=1e-9)
 
 
+# The decoders of which they have classifiers.
+CLASSIFYING = [
+    *("gpt2", "llama", "mistral", "qwen2", "qwen3", "phi3", "gemma", "gemma2"),
+    *("gemma3_text", "smollm3", "phi", "gpt_neox", "exaone4", "mixtral"),
+    *("qwen2_moe", "qwen3_moe"),
+]
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("kind", CLASSIFYING)
+def test_decoders_classify_texts_as_theirs(tmp_path, kind):
+    pytest.importorskip("safetensors")
+    config = {**families.DECODERS[kind], "num_labels": 3}
+    model = theirs(config, "SequenceClassification")
+    model.save_pretrained(tmp_path / "a")
+    read = {"classifier": True, "dtype": np.float64}
+    ours = CausalDecoder.from_pretrained(tmp_path / "a", **read)
+    ids, lengths = np.maximum(IDS[:24], 1).reshape(2, 12), [12, 9]  # 0 is padding
+
+    def scored(model):
+        texts = [torch.tensor(ids[i : i + 1, :n]) for i, n in enumerate(lengths)]
+        with torch.no_grad():
+            return np.concatenate([model(text).logits.numpy() for text in texts])
+
+    expected = scored(model)
+    scores = ours.classify(ours(ids, lengths=lengths), lengths=lengths)
+    assert np.abs(expected).max() > 0.1
+    assert_near(scores, expected)
+    assert_same_bits(ours.classify(ours(ids[1, :9])), scores[1])
+    assert ours.num_labels == 3
+    assert ours.tied is None
+    ours.save_pretrained(tmp_path / "b")
+    again = transformers.AutoModelForSequenceClassification.from_pretrained(
+        tmp_path / "b", **how(config)
+    )
+    owner = json.loads((tmp_path / "b" / "config.json").read_text())["architectures"]
+    assert [type(again).__name__] == owner
+    np.testing.assert_allclose(scored(again.eval()), expected, rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.quick
 @pytest.mark.parametrize(
     ("kind", "changes"),
@@ -647,7 +693,7 @@ def test_their_heads_that_are_not_here_are_refused_by_name(tmp_path, kind, task)
     ours = BertEncoder if kind in families.ENCODERS else CausalDecoder
     options = {} if kind in families.ENCODERS else {"logits": False}
     missing = "which is not here"
-    if task in OPTIONS and kind in families.ENCODERS:
+    if task in OPTIONS and (kind in families.ENCODERS or task.startswith("Seq")):
         missing = f"which the model is without unless {OPTIONS[task]}=True"
     text = rf"expected no head of {owner.__name__}, {missing}, got .*ignore_he"
     with pytest.raises(ValueError, match=text):

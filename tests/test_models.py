@@ -317,12 +317,16 @@ def test_a_classifier_that_nobody_asks_for_is_refused_by_name(tmp_path, kind):
 @pytest.mark.quick
 def test_a_decoder_below_a_head_that_is_not_here_is_read_as_asked(tmp_path):
     tensors = families.tensors(families.LLAMA)
-    owners = {"architectures": ["LlamaForSequenceClassification"]}
     scores = {"score.weight": np.ones((2, 16), np.float32)}
-    write(tmp_path, {**families.LLAMA, **owners}, {**tensors, **scores})
-    text = r"no head of LlamaForSequenceClassification, .* got score.weight \(ignore_he"
-    with pytest.raises(ValueError, match=text):
-        CausalDecoder.from_pretrained(tmp_path, logits=False)
+    for task, why in (
+        ("TokenClassification", "which is not here"),
+        ("SequenceClassification", "is without unless classifier=True"),
+    ):
+        owners = {"architectures": [f"LlamaFor{task}"]}
+        write(tmp_path, {**families.LLAMA, **owners}, {**tensors, **scores})
+        text = f"no head of LlamaFor{task}, .*{why}, got score.weight .*ignore_head="
+        with pytest.raises(ValueError, match=text):
+            CausalDecoder.from_pretrained(tmp_path, logits=False)
     read = CausalDecoder.from_pretrained(tmp_path, logits=False, ignore_head=True)
     assert_same_bits(read.token_embedding, tensors["model.embed_tokens.weight"])
 

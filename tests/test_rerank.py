@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import families, pages, sentences
+from support import families, pages, rerankers, sentences
 from support.comparisons import assert_same_bits
 from support.errors import refused
 from support.sentences import PAIRS, put, write_scorer
@@ -356,7 +356,7 @@ WRONG_CONFIGS = [
     ({"sentence_transformers": [1]}, "sentence_transformers to be a mapping of"),
     ({"id2label": {}}, "expected id2label to be a mapping"),
     ({"architectures": ["BertForTokenClassification"]}, "got 'BertForTokenClass"),
-    ({"model_type": "gpt2"}, "expected model_type = bert"),
+    ({"model_type": "t5"}, "expected model_type = bert"),
 ]
 
 
@@ -495,6 +495,7 @@ def test_an_encoder_can_be_pickled_and_copied(encoder):
 
 
 def test_the_page_prints_what_it_says(tmp_path, monkeypatch):
+    pytest.importorskip("jinja2")
     folders = ("all-MiniLM-L6-v2", "ms-marco-MiniLM-L6-v2", "nli-distilroberta-base")
     for name, n_labels in zip(folders, (None, 1, 3), strict=True):
         (tmp_path / name).mkdir()
@@ -502,6 +503,9 @@ def test_the_page_prints_what_it_says(tmp_path, monkeypatch):
             sentences.write(tmp_path / name)
         else:
             write_scorer(tmp_path / name, n_labels=n_labels)
+    (tmp_path / "Qwen3-Reranker-0.6B").mkdir()
+    rerankers.write(tmp_path / "Qwen3-Reranker-0.6B")
+    rerankers.write_modules(tmp_path / "Qwen3-Reranker-0.6B")
     monkeypatch.chdir(tmp_path)
     pages.assert_examples_print_what_their_comments_say("reranking.md")
 

@@ -508,6 +508,7 @@ def decoder(options):
 
 
 BERT = of_blocks(BertEncoder, 2, 16, 4, 32, vocab_size=30, pooler=True, num_labels=3)
+JUDGE = of_blocks(CausalDecoder, 2, 16, 4, 32, vocab_size=30, num_labels=3)
 TRANSLATOR = of_blocks(EncoderDecoder, 2, 16, 4, 32, vocab_size=30, num_buckets=4)
 STATES, CONTEXT = normal(B, L, 16), normal(B, LC, E, seed=2)
 
@@ -569,6 +570,7 @@ VJPS = {
     ],
     "BertEncoder.pool_vjp": [(BERT, (STATES,), {})],
     "BertEncoder.classify_vjp": [(BERT, (STATES,), {})],
+    "CausalDecoder.classify_vjp": [(JUDGE, (STATES,), {})],
 }
 
 

@@ -247,5 +247,7 @@ def _dense(head: str, dense: str, norm: str) -> dict[str, tuple[str, ...]]:
     }
 
 
+# The classifier of texts that decoders may have in place of the scores of tokens.
+DECODER_CLASSIFIER = {"score.weight": ("classifier_weight.T",)}
 # Patterns of the names of heads that decoders have besides the scores of tokens.
 DECODER_HEADS = ("classifier.*", "multiple_choice_head.*", "qa_outputs.*", "score.*")

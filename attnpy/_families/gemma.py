@@ -35,6 +35,7 @@ NAMES = Family(
     prefixes=llama.NAMES.prefixes,
     ignored=llama.NAMES.ignored,
     heads=llama.NAMES.heads,
+    classifier=llama.NAMES.classifier,
     tied=llama.NAMES.tied,
     one_less=(
         "norm.weight",

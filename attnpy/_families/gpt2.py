@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from attnpy._families import rules
-from attnpy._families.declaration import DECODER_HEADS, Declaration, Family, names_of
+from attnpy._families.declaration import (
+    DECODER_CLASSIFIER,
+    DECODER_HEADS,
+    Declaration,
+    Family,
+    names_of,
+)
 from attnpy._families.fields import HARMLESS, NEUTRAL, Field
 
 if TYPE_CHECKING:
@@ -42,6 +48,7 @@ NAMES = Family(
     prefixes=("transformer.",),
     ignored=("h.*.attn.bias", "h.*.attn.masked_bias"),
     heads=DECODER_HEADS,
+    classifier=DECODER_CLASSIFIER,
     tied={"lm_head.weight": "wte.weight"},
 )
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from attnpy._families import rules
-from attnpy._families.declaration import DECODER_HEADS, Declaration, Family, names_of
+from attnpy._families.declaration import (
+    DECODER_CLASSIFIER,
+    DECODER_HEADS,
+    Declaration,
+    Family,
+    names_of,
+)
 from attnpy._families.fields import HARMLESS, NEUTRAL, Field
 
 if TYPE_CHECKING:
@@ -43,6 +49,7 @@ NAMES = Family(
         "layers.*.attention.rotary_emb.inv_freq",
     ),
     heads=DECODER_HEADS,
+    classifier=DECODER_CLASSIFIER,
     tied={"lm_head.weight": "embed_in.weight"},
     by_head=("query_key_value.weight", "query_key_value.bias"),
 )

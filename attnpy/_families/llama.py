@@ -6,7 +6,13 @@ Whole heads are turned: their classes pass over partial_rotary_factor, or fail w
 from __future__ import annotations
 
 from attnpy._families import rules
-from attnpy._families.declaration import DECODER_HEADS, Declaration, Family, names_of
+from attnpy._families.declaration import (
+    DECODER_CLASSIFIER,
+    DECODER_HEADS,
+    Declaration,
+    Family,
+    names_of,
+)
 from attnpy._families.fields import HARMLESS, NEUTRAL, Field
 
 # Biases of queries, keys and values are Qwen2's, norms of queries and keys Qwen3's. The
@@ -43,6 +49,7 @@ NAMES = Family(
     prefixes=("model.",),
     ignored=("layers.*.self_attn.rotary_emb.inv_freq",),
     heads=DECODER_HEADS,
+    classifier=DECODER_CLASSIFIER,
     tied={"lm_head.weight": "embed_tokens.weight"},
 )
 

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from attnpy._families import llama, rules
-from attnpy._families.declaration import DECODER_HEADS, Declaration, Family, names_of
+from attnpy._families.declaration import (
+    DECODER_CLASSIFIER,
+    DECODER_HEADS,
+    Declaration,
+    Family,
+    names_of,
+)
 from attnpy._families.fields import HARMLESS, NEUTRAL, Field
 
 _BOTH = "weight", "bias"
@@ -33,6 +39,7 @@ NAMES = Family(
     prefixes=("model.",),
     ignored=("layers.*.self_attn.rotary_emb.inv_freq",),
     heads=DECODER_HEADS,
+    classifier=DECODER_CLASSIFIER,
     tied={"lm_head.weight": "embed_tokens.weight"},
     optional=("lm_head.bias",),
     beside=("lm_head.bias",),

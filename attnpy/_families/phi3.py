@@ -31,6 +31,7 @@ NAMES = Family(
     prefixes=llama.NAMES.prefixes,
     ignored=llama.NAMES.ignored,
     heads=llama.NAMES.heads,
+    classifier=llama.NAMES.classifier,
     tied=llama.NAMES.tied,
 )
 

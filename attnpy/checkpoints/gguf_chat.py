@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from attnpy._quoting import named, quoted
+from attnpy.checkpoints import chat_templates
 from attnpy.checkpoints.gguf_tokenizer import PREFIX
 
 if TYPE_CHECKING:
@@ -31,50 +32,17 @@ def render(
     add_generation_prompt: bool,
 ) -> str:
     """Write a conversation as the template does."""
-    try:
-        import jinja2
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
-    except ImportError as error:
-        raise ImportError(
-            "attnpy.checkpoints: a template of conversations needs the jinja2 package: "
-            "pip install 'attnpy[gguf]'"
-        ) from error
     text = template(metadata, path)
     if text is None:
         raise ValueError(f"{named(path)}: expected {KEY}, got none")
     _check(messages)
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    return chat_templates.render(
+        *(text, named(path), messages),
+        package="'attnpy[gguf]'",
+        add_generation_prompt=add_generation_prompt,
+        bos_token=_token(metadata, "bos_token_id"),
+        eos_token=_token(metadata, "eos_token_id"),
     )
-    environment.globals["raise_exception"] = _refuse
-    try:
-        written: str = environment.from_string(text).render(
-            messages=[dict(message) for message in messages],
-            add_generation_prompt=add_generation_prompt,
-            bos_token=_token(metadata, "bos_token_id"),
-            eos_token=_token(metadata, "eos_token_id"),
-        )
-    except RefusedError as error:
-        raise ValueError(
-            f"{named(path)}: expected messages that its template takes, got "
-            f"{named(error)}"
-        ) from error
-    except (
-        *(jinja2.TemplateError, ArithmeticError, AttributeError, LookupError),
-        *(RecursionError, TypeError, ValueError),
-    ) as error:
-        raise ValueError(
-            f"{named(path)}: expected a template that can be used, got {named(error)}"
-        ) from error
-    return written
-
-
-class RefusedError(Exception):
-    """A template has raised an error of its own."""
-
-
-def _refuse(message: object) -> NoReturn:
-    raise RefusedError(message)
 
 
 def _check(messages: object) -> None:

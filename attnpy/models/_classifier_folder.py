@@ -12,7 +12,7 @@ from attnpy import checkpoints
 from attnpy._files import folder_at
 from attnpy._quoting import listed, quoted
 from attnpy.models import _sentence_folder
-from attnpy.models._sentence_folder import Fields, Task
+from attnpy.models._sentence_folder import Fields, Module, Task
 
 if TYPE_CHECKING:
     import os
@@ -25,6 +25,10 @@ READERS = {
     "MaskedLM": "FillMask",
 }
 SCORES = Task("sequence-classification", "scores", "logits")
+# Of a language model whose scores of one or two tokens are those of a pair.
+TOKENS = Task("text-generation", "causal_logits", "logits")
+# Those of a folder that says nothing, as sentence-transformers has it.
+USUAL_TOKENS = "yes", "no"
 # Activations by the names of their classes.
 ACTIVATIONS = {
     path: ours
@@ -68,6 +72,11 @@ class Recipe(NamedTuple):
         Of the model.
     activation : object
         The class of what a cross-encoder does to its scores, where the folder says it.
+    tokens : tuple of int or str, or None
+        Of a language model: the token whose score a pair has, and the one whose score
+        is subtracted, if there is one.
+    chat_template, chat_template_kwargs, message_format
+        As in `CrossEncoder`; a template that must write pairs is `is_needed`.
     """
 
     model_folder: Path
@@ -79,15 +88,24 @@ class Recipe(NamedTuple):
     activation: object
     prompts: dict[str, str]
     default_prompt_name: str | None
+    tokens: tuple[int | str, int | str | None] | None = None
+    chat_template: str | None = None
+    chat_template_kwargs: Mapping[str, Any] | None = None
+    message_format: str | None = None
+    is_needed: bool = False
 
 
-def read(folder: str | os.PathLike[str], head: str) -> Recipe:
-    """Read all files but the tokenizer's and the weights; `head` is wanted."""
+def read(folder: str | os.PathLike[str], head: str, of_pairs: bool = False) -> Recipe:
+    """Read all files but the tokenizer's and the weights; `head` is wanted.
+
+    With `of_pairs`, pairs of texts may be messages of a chat, and a language model may
+    have no head but its scores of tokens.
+    """
     folder = folder_at(folder)
     model_folder = folder
     if (found := _sentence_folder.modules(folder)) is not None:
         kinds = [kind for kind, _ in found]
-        if kinds != ["Transformer"]:
+        if kinds != ["Transformer"] and not (of_pairs and kinds == OF_TOKENS):
             ending = ": SentenceEncoder reads it" if "Pooling" in kinds else ""
             raise ValueError(
                 f"{folder / 'modules.json'}: expected a Transformer alone, got "
@@ -95,25 +113,77 @@ def read(folder: str | os.PathLike[str], head: str) -> Recipe:
             )
         model_folder = found[0][1]
     config = checkpoints.read_config(model_folder)
-    _check_head(model_folder / "config.json", config, head)
+    tokens: tuple[int | str, int | str | None] | None = None
+    if found is not None and len(found) > 1:
+        tokens = _tokens(found[1][1])
+    elif of_pairs and _owner(config).endswith(("ForCausalLM", "LMHeadModel")):
+        tokens = USUAL_TOKENS
+    else:
+        _check_head(model_folder / "config.json", config, head)
     activation, prompts, default = _model_config(
         folder / "config_sentence_transformers.json"
     )
     if activation is None:
         activation = _older_activation(model_folder / "config.json", config)
-    max_length, is_explicit, lower_case = _sentence_folder.sentence_config(
-        model_folder, SCORES
+    module = _sentence_folder.sentence_config(
+        model_folder, SCORES if tokens is None else TOKENS, of_pairs
     )
-    return Recipe(
+    recipe = Recipe(
         model_folder,
-        max_length,
-        is_explicit,
-        lower_case,
+        module.max_length,
+        module.is_explicit,
+        module.lower_case,
         _token_types(model_folder, config),
         config,
         activation,
         prompts,
         default,
+        tokens,
+    )
+    if not of_pairs or module.message_format == "text":
+        return recipe
+    return _with_template(recipe, module)
+
+
+OF_TOKENS = ["Transformer", "LogitScore"]
+
+
+def _tokens(folder: Path) -> tuple[int, int | None]:
+    """Return the tokens of a module that takes their scores."""
+    fields = Fields(folder / "config.json")
+    wanted = fields.take("true_token_id", int, "an integer")
+    other: int | None = fields.take("false_token_id", int, "an integer")
+    fields.require("module_input_name", TOKENS.output)
+    fields.end()
+    if wanted is None:
+        raise fields.fault("true_token_id", None)
+    return wanted, other
+
+
+def _with_template(recipe: Recipe, module: Module) -> Recipe:
+    """Return a recipe with the folder's template of chats, if pairs go through it.
+
+    Where no file says whether they do, a language model's pairs do, and those of a
+    classifier if the template writes both texts of a pair.
+    """
+    folder, said = recipe.model_folder, module.message_format
+    text = _sentence_folder.chat_template(folder)
+    if text is None:
+        if said is not None:
+            raise ValueError(
+                f"{folder}: expected a chat_template, as its texts are messages, got "
+                "none"
+            )
+        return recipe
+    variables = {
+        **_sentence_folder.special_tokens(folder),
+        **module.template_variables,
+    }
+    return recipe._replace(
+        chat_template=text,
+        chat_template_kwargs=variables,
+        message_format=None if said == "auto" else said,
+        is_needed=said is not None or recipe.tokens is not None,
     )
 
 
@@ -132,14 +202,19 @@ def activation(recipe: Recipe) -> str | None:
 
 def _check_head(path: Path, config: Mapping[str, Any], head: str) -> None:
     """Refuse a model that has one of the other heads."""
-    owners = config.get("architectures")
-    owner = str(owners[0]) if isinstance(owners, list) and owners else ""
+    owner = _owner(config)
     for other, reader in READERS.items():
         if other != head and owner.endswith(f"For{other}"):
             raise ValueError(
                 f"{path}: expected architectures of a For{head}, got {quoted(owner)}: "
                 f"{reader} reads it"
             )
+
+
+def _owner(config: Mapping[str, Any]) -> str:
+    """Return the class of a model, as far as its configuration names it."""
+    owners = config.get("architectures")
+    return str(owners[0]) if isinstance(owners, list) and owners else ""
 
 
 def _model_config(path: Path) -> tuple[object, dict[str, str], str | None]:

@@ -63,7 +63,7 @@ def save(
     config = {name: x for name, x in config.items() if name != "dtype"}
     owner = family.classes[0]
     if head is not None:
-        stem = family.classes[1].partition("For")[0]
+        stem = family.classes[0].removesuffix("Model")
         owner = f"{stem}{head}" if head else family.classes[1]
     config |= {"architectures": [owner], "torch_dtype": dtype}
     place = Path(folder)

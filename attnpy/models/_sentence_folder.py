@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from attnpy._files import folder_at
 from attnpy._quoting import listed, named, quoted
 from attnpy.checkpoints.reading import is_name, is_there, judged_elsewhere, read_json
 from attnpy.models import _hf_config
+from attnpy.models._pair_template import FORMATS
 from attnpy.models._pooling import MODES, Dense, Normalize
 from attnpy.models._similarity import FUNCTIONS
 
@@ -53,6 +55,30 @@ class Task(NamedTuple):
     name: str
     output: str
     method_output: str
+
+
+class Module(NamedTuple):
+    """What the first module's file says.
+
+    Attributes
+    ----------
+    max_length : int or None
+        The longest text, in tokens; what the tokenizer could do, where nothing else
+        says it, and `is_explicit` is False.
+    lower_case : bool
+        Texts are turned into lower case before anything else.
+    message_format : str or None
+        "flat" or "structured" where texts become messages of a chat, "auto" where its
+        template tells which; "text" where they do not. None: nobody says it.
+    template_variables : mapping of str to object
+        What the template of chats is given.
+    """
+
+    max_length: int | None = None
+    is_explicit: bool = False
+    lower_case: bool = False
+    message_format: str | None = None
+    template_variables: Mapping[str, Any] = MappingProxyType({})
 
 
 EMBEDDING = Task("feature-extraction", "token_embeddings", "last_hidden_state")
@@ -102,12 +128,12 @@ def read(folder: str | os.PathLike[str]) -> Recipe:
         model_folder = modules[0][1]
         pooling, include_prompt, embed_dim = _pooling(modules[1][1] / "config.json")
         steps = [STEPS[kind](path) for kind, path in modules[2:]]
-    max_length, is_explicit, lower_case = sentence_config(model_folder, EMBEDDING)
+    module = sentence_config(model_folder, EMBEDDING)
     return Recipe(
         model_folder,
-        max_length,
-        is_explicit,
-        lower_case,
+        module.max_length,
+        module.is_explicit,
+        module.lower_case,
         pooling,
         include_prompt,
         embed_dim,
@@ -271,32 +297,110 @@ def _dense(folder: Path) -> Dense:
 STEPS: dict[str, Callable[[Path], Step]] = {"Dense": _dense, "Normalize": _normalize}
 
 
-def sentence_config(folder: Path, task: Task) -> tuple[int | None, bool, bool]:
-    """Return the longest text, whether this is explicit, and whether case is lowered.
+def sentence_config(folder: Path, task: Task, takes_messages: bool = False) -> Module:
+    """Return what the first module's file says of texts.
 
-    What the tokenizer could do is the longest text where nothing else says it.
+    Without `takes_messages` texts that become messages of a chat are refused.
     """
     paths = [folder / name for name in SENTENCE_CONFIGS if is_there(folder / name)]
-    max_length, lower_case = _of_module(paths[0], task) if paths else (None, False)
-    if max_length is None:
-        return _tokenizers_length(folder), False, lower_case
-    return max_length, True, lower_case
+    found = _of_module(paths[0], task, takes_messages) if paths else Module()
+    if found.max_length is None:
+        return found._replace(max_length=_tokenizers_length(folder))
+    return found._replace(is_explicit=True)
 
 
-def _of_module(path: Path, task: Task) -> tuple[int | None, bool]:
-    """Return the longest text, and whether texts are turned into lower case."""
+def _of_module(path: Path, task: Task, takes_messages: bool) -> Module:
+    """Return what a file says."""
     fields = Fields(path)
     max_length = fields.count("max_seq_length")
     lower_case = fields.take("do_lower_case", bool, "true or false", False)
-    by_text = {"method": "forward", "method_output_name": task.method_output}
     fields.require("transformer_task", task.name)
     fields.require("module_output_name", task.output)
+    by_text = {"method": "forward", "method_output_name": task.method_output}
+    message_format: str | None = None
+    variables: Config = {}
+    if takes_messages:
+        message_format = _message_format(fields, by_text)
+        variables = _template_variables(fields)
     fields.require("modality_config", {"text": by_text})
     for name in ("model_args", "tokenizer_args", "config_args", "processing_kwargs"):
         fields.require(name, {})
     fields.take("unpad_inputs", bool, "true or false")  # how, not what
     fields.end()
-    return max_length, lower_case
+    return Module(max_length, False, lower_case, message_format, variables)
+
+
+def _message_format(fields: Fields, by_text: Config) -> str | None:
+    """Return how texts become messages, and leave the rest of what the field says."""
+    kinds = fields.rest.get("modality_config")
+    if not isinstance(kinds, dict):
+        return None
+    message = kinds.get("message")
+    if not isinstance(message, dict):
+        return "text"
+    how = message.get("format", "auto")
+    if how not in (*FORMATS, "auto") or {**by_text, "format": how} != {
+        "format": how,
+        **message,
+    }:
+        raise fields.fault("modality_config with messages that go forward", message)
+    fields.rest["modality_config"] = {"text": by_text, **kinds}
+    del fields.rest["modality_config"]["message"]
+    return str(how)
+
+
+def _template_variables(fields: Fields) -> Config:
+    """Return what the template of chats is given, and leave the rest."""
+    options = fields.rest.get("processing_kwargs")
+    if not isinstance(options, dict) or not isinstance(
+        options.get("chat_template", {}), dict
+    ):
+        return {}
+    fields.rest["processing_kwargs"] = rest = dict(options)
+    variables = dict(rest.pop("chat_template", {}))
+    if variables.pop("restore_suffix", True) is not True:
+        raise fields.fault("processing_kwargs with restore_suffix = true", options)
+    if sizes := SIZES & variables.keys():
+        raise fields.fault(
+            f"processing_kwargs without {listed(sorted(sizes))} of chats", options
+        )
+    return variables
+
+
+# Settings of a tokenizer, not variables of a template.
+SIZES = {"padding", "padding_side", "truncation", "max_length", "return_tensors"}
+SIZES |= {"tokenize", "return_dict", "tokenizer_kwargs", "chat_template"}
+SPECIAL = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+
+
+def chat_template(folder: Path) -> str | None:
+    """Return the template of chats that a tokenizer has, or None."""
+    path = folder / "chat_template.jinja"
+    if is_there(path):
+        return path.read_text("utf-8")
+    fields = Fields(folder / "tokenizer_config.json")
+    found = fields.rest.get("chat_template")
+    if isinstance(found, list):
+        by_name = {
+            entry.get("name"): entry.get("template")
+            for entry in found
+            if isinstance(entry, dict)
+        }
+        found = by_name.get("default", found)
+    if found is not None and not isinstance(found, str):
+        raise fields.fault("chat_template to be a text, or to have a default", found)
+    return found
+
+
+def special_tokens(folder: Path) -> dict[str, str]:
+    """Return the special tokens by the names that templates have for them."""
+    fields, found = Fields(folder / "tokenizer_config.json"), {}
+    for name in (f"{kind}_token" for kind in SPECIAL):
+        token = fields.rest.get(name)
+        token = token.get("content") if isinstance(token, Mapping) else token
+        if isinstance(token, str):
+            found[name] = token
+    return found
 
 
 def _tokenizers_length(folder: Path) -> int | None:

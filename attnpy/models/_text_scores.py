@@ -1,8 +1,8 @@
-"""What classes have in common that score texts by an encoder with a classifier."""
+"""What classes have in common that score texts by a model with a classifier."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sized
+from collections.abc import Iterable, Sequence, Sized
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -11,9 +11,10 @@ from attnpy import _checks, _dtypes, _progress
 from attnpy._softmax import softmax
 from attnpy.blocks import gelu, relu, silu, tanh
 from attnpy.checkpoints.reading import judged_elsewhere
-from attnpy.models import _classifier_folder, _sentence_folder, _texts
+from attnpy.models import _classifier_folder, _hf_config, _sentence_folder, _texts
 from attnpy.models._texts import WINDOW
 from attnpy.models.bert import BertEncoder
+from attnpy.models.decoder import CausalDecoder
 
 if TYPE_CHECKING:
     import os
@@ -27,16 +28,21 @@ FARTHEST = 1000
 
 
 class Reader(Protocol):
-    """What has an encoder and a tokenizer."""
+    """What has a model and a tokenizer."""
 
-    model: BertEncoder
+    model: Any
     tokenizer: Any
 
 
 class Scorer(Reader, Protocol):
     """What has a classifier, too."""
 
+    model: BertEncoder | CausalDecoder
     token_types: bool
+
+    @property
+    def num_labels(self) -> int:
+        """How many scores a text has."""
 
 
 def sigmoid(x: Array) -> Array:
@@ -73,19 +79,36 @@ class Read(NamedTuple):
     """What a folder has; `cut` are the arguments that say where texts are cut."""
 
     recipe: Recipe
-    model: BertEncoder
+    model: Any
     tokenizer: Any
     cut: dict[str, Any]
 
 
 def read(
-    folder: str | os.PathLike[str], head: str, max_length: int | None, **options: Any
+    folder: str | os.PathLike[str],
+    head: str,
+    max_length: int | None,
+    *,
+    of_pairs: bool = False,
+    **options: Any,
 ) -> Read:
-    """Read the folder of a model with this head; options are those of the model."""
-    recipe = _classifier_folder.read(folder, head)
+    """Read the folder of a model with this head; options are those of the model.
+
+    `of_pairs` is as in `_classifier_folder.read`.
+    """
+    recipe = _classifier_folder.read(folder, head, of_pairs)
     tokenizer, side = _sentence_folder.tokenizer(recipe.model_folder, recipe.lower_case)
-    options[OPTIONS[head]] = True
-    model = BertEncoder.from_pretrained(recipe.model_folder, **options)
+    kind: Any = BertEncoder
+    if head == "SequenceClassification" and _hf_config.is_decoder(recipe.config):
+        kind = CausalDecoder
+    if recipe.tokens is None:
+        options[OPTIONS[head]] = True
+    elif kind is BertEncoder:
+        raise ValueError(
+            f"{recipe.model_folder}: expected a model of `CausalDecoder` for scores of "
+            f"tokens, got model_type = {recipe.config.get('model_type')!r}"
+        )
+    model = kind.from_pretrained(recipe.model_folder, **options)
     longest = _sentence_folder.longest(
         recipe.max_length, recipe.is_explicit, max_length, model.max_tokens
     )
@@ -98,17 +121,21 @@ def read(
 
 def check_parts(self: Scorer) -> None:
     """Require a model that scores texts, and a tokenizer whose types it has."""
-    if not isinstance(self.model, BertEncoder):
+    if not isinstance(self.model, BertEncoder | CausalDecoder):
         raise TypeError(
-            f"model: expected a BertEncoder, got {type(self.model).__name__}"
+            "model: expected a BertEncoder or CausalDecoder, got "
+            f"{type(self.model).__name__}"
         )
-    if self.model.classifier_bias is None:
+    if (
+        getattr(self, "true_token_id", None) is None
+        and self.model.classifier_weight is None
+    ):
         raise ValueError(
             "model: expected one with num_labels, or read with classifier=True, got "
             "one without"
         )
     _texts.check_tokenizer(self.tokenizer)
-    table = self.model.segment_embedding
+    table = getattr(self.model, "segment_embedding", None)
     num_types, most = 0 if table is None else len(table), types_of(self.tokenizer)
     if _checks.flag(self.token_types, "token_types") and most >= num_types:
         raise ValueError(
@@ -123,13 +150,15 @@ def types_of(tokenizer: Any) -> int:
         return max(tokenizer.encode("a", "a").type_ids, default=0)
 
 
-def usual_types(model: BertEncoder) -> bool:
+def usual_types(model: BertEncoder | CausalDecoder) -> bool:
     """Tell whether types matter to a model."""
     types = getattr(model, "segment_embedding", None)
     return types is not None and len(types) > 1
 
 
-def read_types(recipe: Recipe, tokenizer: Any, model: BertEncoder) -> bool:
+def read_types(
+    recipe: Recipe, tokenizer: Any, model: BertEncoder | CausalDecoder
+) -> bool:
     """Tell whether a folder's tokenizer tells the types, where it matters."""
     if not usual_types(model) or types_of(tokenizer) == 0:
         return False
@@ -165,19 +194,22 @@ def logits(
     name: str,
     check: Callable[[object, str], Any],
     *,
+    encoded: Callable[[Any, list[Any], int | None], list[Any]] = _texts.encoded,
     batch_size: int,
     progress: bool | None,
     num_threads: int | None,
 ) -> Array:
-    """Return what the classifier says of texts or pairs, (n, num_labels)."""
+    """Return what the classifier says of texts or pairs, (n, num_labels).
+
+    `encoded` makes tokens of them, with their types.
+    """
     batch_size = _checks.count(batch_size, "batch_size")
-    assert self.model.classifier_bias is not None
     dtype = _dtypes.arithmetic(self.model.token_embedding.dtype)
-    parts = [np.empty((0, len(self.model.classifier_bias)), dtype)]
+    parts = [np.empty((0, self.num_labels), dtype)]
     n_items, size = len(items) if isinstance(items, Sized) else None, WINDOW
     with _progress.bar(progress, n_items, "text") as done:
         for window in _texts.windows(items, size * batch_size, name, check):
-            codes = _texts.encoded(self.tokenizer, window, num_threads)
+            codes = encoded(self.tokenizer, window, num_threads)
             scores = np.empty((len(window), parts[0].shape[1]), dtype)
             for chosen in _texts.batches([*map(len, codes)], batch_size):
                 batch = [codes[i] for i in chosen]
@@ -194,6 +226,9 @@ def _of_batch(
     lengths = [*map(len, codes)]
     if min(lengths) == 0:
         raise ValueError(f"{name}: expected at least one token in each, got none")
+    if isinstance(self.model, CausalDecoder):
+        ids = [code.ids for code in codes]
+        return _of_decoder(self.model, _tokens(self), ids, num_threads)
     types = None
     if self.token_types:
         types = _texts.padded([code.type_ids for code in codes])
@@ -208,3 +243,45 @@ def _of_batch(
         states, lengths = states[:, :1], [1] * len(lengths)
     states = states.astype(_dtypes.arithmetic(states.dtype), copy=False)
     return self.model.classify(states, lengths=lengths, num_threads=num_threads)
+
+
+def _of_decoder(
+    model: CausalDecoder,
+    tokens: Sequence[int] | None,
+    ids: list[list[int]],
+    num_threads: int | None,
+) -> Array:
+    """Return the scores of texts, (B, num_labels): of their last tokens.
+
+    With one or two `tokens` they are the first one's score of being the next, less that
+    of the other.
+    """
+    states = model(
+        _texts.padded(ids), lengths=[*map(len, ids)], num_threads=num_threads
+    )
+    ends = np.array([_end(row, model) for row in ids])
+    last = states[np.arange(len(ids)), ends - 1]
+    last = last.astype(_dtypes.arithmetic(last.dtype), copy=False)
+    if tokens is None:
+        return model.classify(last[:, np.newaxis], num_threads=num_threads)
+    scores = model.logits(last, num_threads=num_threads)[:, tokens]
+    return scores[:, :1] if len(tokens) == 1 else scores[:, :1] - scores[:, 1:]
+
+
+def _tokens(self: Scorer) -> list[int] | None:
+    """Return the tokens whose scores are those of a pair, if it is so."""
+    both = (getattr(self, f"{name}_token_id", None) for name in ("true", "false"))
+    return [token for token in both if token is not None] or None
+
+
+def _end(row: list[int], model: CausalDecoder) -> int:
+    """Return how many tokens there are up to the one that a classifier scores.
+
+    It is the last one that is not padding: what Transformers takes where a text itself
+    ends in such tokens.
+    """
+    end, padding = len(row), (model.config or {}).get("pad_token_id")
+    if model.classifier_weight is not None:
+        while end > 1 and row[end - 1] == padding:
+            end -= 1
+    return end

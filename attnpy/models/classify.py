@@ -15,6 +15,7 @@ from attnpy.models import (
     _texts,
 )
 from attnpy.models.bert import BertEncoder
+from attnpy.models.decoder import CausalDecoder
 
 if TYPE_CHECKING:
     import os
@@ -41,7 +42,7 @@ class TextClassifier:
 
     Parameters
     ----------
-    model : BertEncoder
+    model : BertEncoder or CausalDecoder
         With `num_labels`.
     tokenizer : tokenizers.Tokenizer
         Turns texts into tokens. Its truncation is set to `max_length`, and its padding
@@ -91,7 +92,7 @@ class TextClassifier:
     ['label', 'score']
     """
 
-    model: BertEncoder
+    model: BertEncoder | CausalDecoder
     tokenizer: Any
     token_types: bool
     label_names: tuple[str, ...]
@@ -122,7 +123,7 @@ class TextClassifier:
 
     def __init__(
         self,
-        model: BertEncoder,
+        model: BertEncoder | CausalDecoder,
         tokenizer: Any,
         *,
         label_names: Iterable[str] | None = None,
@@ -133,8 +134,7 @@ class TextClassifier:
         self.model, self.tokenizer = model, tokenizer
         self.token_types = False  # which are all 0 in a text alone
         _text_scores.check_parts(self)
-        assert model.classifier_bias is not None
-        n_labels = len(model.classifier_bias)
+        n_labels = self.num_labels
         if label_names is None:
             label_names = [f"LABEL_{i}" for i in range(n_labels)]
         self.label_names = tuple(
@@ -171,10 +171,10 @@ class TextClassifier:
         Parameters
         ----------
         folder : str or path
-            With a ``ForSequenceClassification`` of the families of `BertEncoder`:
-            ``config.json``, ``tokenizer.json`` and weights. ``id2label`` has the
-            labels, and ``problem_type`` the function: "sigmoid" where a text may have
-            several labels, "none" for a regression.
+            With a ``ForSequenceClassification`` of the families of `BertEncoder` or
+            `CausalDecoder`: ``config.json``, ``tokenizer.json`` and weights.
+            ``id2label`` has the labels, and ``problem_type`` the function: "sigmoid"
+            where a text may have several labels, "none" for a regression.
         function, max_length : optional
             Override those of the folder.
         dtype, packed, weights, activations, progress
@@ -209,6 +209,12 @@ class TextClassifier:
             function=said if function is None else function,
             **read.cut,
         )
+
+    @property
+    def num_labels(self) -> int:
+        """How many labels there are."""
+        assert self.model.classifier_weight is not None
+        return int(self.model.classifier_weight.shape[1])
 
     def scores(
         self,

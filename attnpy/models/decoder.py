@@ -103,6 +103,8 @@ class CausalDecoder(sampling.LanguageModel):
         returns.
     output_bias : bool, optional
         Add a bias to the scores of tokens.
+    num_labels : int, optional
+        Add a classifier of texts with so many scores, for `classify`.
     num_experts : int, optional
         Make the feed-forward networks `attnpy.blocks.MixtureOfExperts` of so many.
     num_experts_per_token : int, optional
@@ -132,6 +134,8 @@ class CausalDecoder(sampling.LanguageModel):
     output : ndarray, shape (E, V), or None
         None with `tied`, and without scores.
     output_bias : ndarray, shape (V,), or None
+    classifier_weight : ndarray, shape (E, num_labels), or None
+        None without `num_labels`.
     decoder : attnpy.blocks.Decoder
     vocab_size : int
         `V`.
@@ -196,6 +200,7 @@ class CausalDecoder(sampling.LanguageModel):
     position_embedding: Array | None
     output: Array | None
     output_bias: Array | None
+    classifier_weight: Array | None
     tied: bool | None
     stop: tuple[int, ...]
     config: dict[str, Any] | None
@@ -235,6 +240,7 @@ class CausalDecoder(sampling.LanguageModel):
         norm_after: bool | Literal["only"] = False,
         parallel: bool | Literal["one norm"] = False,
         output_bias: bool = False,
+        num_labels: int | None = None,
         num_experts: int | None = None,
         num_experts_per_token: int | None = None,
         renormalize: bool = True,
@@ -308,6 +314,13 @@ class CausalDecoder(sampling.LanguageModel):
             if self.tied is None:
                 raise ValueError("output_bias: expected False without scores, got True")
             self.output_bias = np.zeros(vocab_size, self.token_embedding.dtype)
+        self.classifier_weight = None
+        if num_labels is not None:
+            self.classifier_weight = _embedding.table(
+                *(rng, embed_dim, "embed_dim"),
+                _checks.count(num_labels, "num_labels"),
+                dtype,
+            )
         self.position_embedding = None
         if max_length is not None:
             self.position_embedding = _embedding.table(
@@ -360,6 +373,7 @@ class CausalDecoder(sampling.LanguageModel):
             "parallel": first.parallel
             and ("one norm" if first.norm_3 is None else True),
             "output_bias": self.output_bias is not None,
+            "num_labels": self.num_labels,
             **_parts.experts_fields(self.decoder.layers),
         }
 
@@ -369,6 +383,12 @@ class CausalDecoder(sampling.LanguageModel):
     def vocab_size(self) -> int:
         """`V`, from token_embedding."""
         return len(self.token_embedding)
+
+    @property
+    def num_labels(self) -> int | None:
+        """How many scores `classify` gives, from classifier_weight."""
+        weight = self.classifier_weight
+        return None if weight is None else int(weight.shape[1])
 
     @property
     def embed_dim(self) -> int:
@@ -398,6 +418,7 @@ class CausalDecoder(sampling.LanguageModel):
         config: Mapping[str, Any],
         *,
         logits: bool = True,
+        classifier: bool = False,
         dtype: DTypeLike = np.float32,
         rng: np.random.Generator | None = None,
     ) -> CausalDecoder:
@@ -420,6 +441,9 @@ class CausalDecoder(sampling.LanguageModel):
         logits : bool, optional
             False makes a model without `logits`, for the tokens' vectors: `tied` is
             None.
+        classifier : bool, optional
+            Have a classifier of texts in place of `logits`, with as many scores as
+            ``id2label`` or ``num_labels`` says, by default 2.
         dtype, rng
             As in `attnpy.blocks.DecoderLayer`.
 
@@ -438,7 +462,9 @@ class CausalDecoder(sampling.LanguageModel):
         """
         family = _hf_config.decoder(_checks.mapping(config, "config"))
         options = _hf_config.arguments(config, family)
-        if not _checks.flag(logits, "logits"):
+        if _checks.flag(classifier, "classifier"):
+            options["num_labels"] = _hf_config.num_labels(config)
+        if not _checks.flag(logits, "logits") or classifier:
             options["tied"] = None
             options.pop("output_bias", None)
         model = cls(**options, dtype=dtype, rng=rng)
@@ -465,6 +491,7 @@ class CausalDecoder(sampling.LanguageModel):
         folder: str | os.PathLike[str],
         *,
         logits: bool = True,
+        classifier: bool = False,
         dtype: DTypeLike = np.float32,
         packed: bool = True,
         weights: Literal["int8", "int4"] | None = None,
@@ -484,6 +511,8 @@ class CausalDecoder(sampling.LanguageModel):
         logits : bool, optional
             As in `from_config`. Use False for files without ``lm_head.weight``; it is
             ignored if present.
+        classifier : bool, optional
+            As in `from_config`: read the classifier of a ``ForSequenceClassification``.
         dtype : dtype, optional
             Dtype of the model; the weights are converted to it. "auto" is the dtype of
             the weights in the files, the widest one if there are several. "bfloat16"
@@ -501,7 +530,7 @@ class CausalDecoder(sampling.LanguageModel):
             is faster and less accurate.
         ignore_head : bool, optional
             Read only the model below a head that `CausalDecoder` does not have, such as
-            that of ``LlamaForSequenceClassification``, as ``AutoModel`` of Transformers
+            that of ``LlamaForTokenClassification``, as ``AutoModel`` of Transformers
             does. By default such a folder is refused, so that no head is lost silently.
         progress : bool, optional
             Show a progress bar on standard error, if that is a terminal and the work
@@ -523,7 +552,9 @@ class CausalDecoder(sampling.LanguageModel):
         """
 
         def make(config: Mapping[str, Any], **options: Any) -> CausalDecoder:
-            model = cls.from_config(config, logits=logits, **options)
+            model = cls.from_config(
+                config, logits=logits, classifier=classifier, **options
+            )
             ends = _pretrained.stop(folder, len(model.token_embedding))
             model.stop = model.stop if ends is None else ends
             return model
@@ -630,21 +661,26 @@ class CausalDecoder(sampling.LanguageModel):
 
         Notes
         -----
-        With scores it is a ``ForCausalLM``. A quantised model is
-        saved with the numbers that its integers stand for. A tokenizer is not written:
-        copy ``tokenizer.json`` beside it.
+        With scores it is a ``ForCausalLM``, and with a classifier a
+        ``ForSequenceClassification``. A quantised model is saved with the numbers that
+        its integers stand for. A tokenizer is not written: copy ``tokenizer.json``
+        beside it.
         """
-        has_scores = self.tied is not None
+        has_scores, has_classifier = self.tied is not None, self.num_labels is not None
+        if has_scores and has_classifier:
+            raise ValueError("model: expected logits or a classifier to save, got both")
 
         def again(config: dict[str, Any]) -> CausalDecoder:
             return CausalDecoder.from_config(
                 config,
                 logits=has_scores,
+                classifier=has_classifier,
                 dtype=self.token_embedding.dtype,
                 rng=_parameters.Unset(),
             )
 
-        _saving.save(self, folder, again, "" if has_scores else None)
+        head = "ForSequenceClassification" if has_classifier else None
+        _saving.save(self, folder, again, "" if has_scores else head)
 
     @overload
     def __call__(
@@ -1075,6 +1111,115 @@ class CausalDecoder(sampling.LanguageModel):
         cap = np.asarray(self.logit_softcap, scores.dtype)
         capped: Array = tanh(scores / cap, num_threads=num_threads) * cap
         return capped
+
+    def classify(
+        self,
+        states: ArrayLike,
+        *,
+        lengths: ArrayLike | None = None,
+        num_threads: int | None = None,
+    ) -> Array:
+        """Return the scores of the labels for each text: of its last token.
+
+        Parameters
+        ----------
+        states : array_like, shape (L, E) or (B, L, E)
+            Vectors from a call.
+        lengths : int or array_like of int, shape (B,), optional
+            As in that call: how many tokens a text has, at least 1.
+        num_threads : int, optional
+            At least 1; by default `attnpy.get_num_threads`. Changes no bit of the
+            result.
+
+        Returns
+        -------
+        ndarray, shape (num_labels,) or (B, num_labels)
+            Before a softmax or sigmoid: the last token's vector times
+            `classifier_weight`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument has the wrong kind, dtype or shape. If the model has no
+            classifier.
+        """
+        weight, last, _ = self._last(_checks.array(states, "states"), lengths)
+        with _checks.renamed(x="states"):
+            return linear(last, weight, num_threads=num_threads)
+
+    def classify_vjp(
+        self,
+        states: ArrayLike,
+        *,
+        lengths: ArrayLike | None = None,
+        num_threads: int | None = None,
+    ) -> tuple[Array, Pullback]:
+        """Return the result of `classify`, and the pullback of its gradients.
+
+        Parameters
+        ----------
+        states, lengths, num_threads
+            As in `classify`.
+
+        Returns
+        -------
+        scores : ndarray, shape (num_labels,) or (B, num_labels)
+            With the same bits as `classify`.
+        pullback : callable
+            Takes the gradient with respect to the scores, and returns an
+            `attnpy.layers.LayerGradients`: `x` is that of the states, and the parameter
+            is ``classifier_weight``.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `classify`; if the parameters are packed, or not float32 or float64.
+        """
+        _vjp.check_trainable(self, ("classifier_weight",))
+        tokens = _vjp.floating(states, "states")
+        weight, last, places = self._last(tokens, lengths)
+        scores = linear(last, weight, num_threads=num_threads)
+        checked = _vjp.of_output(scores)
+
+        def pullback(grad_output: ArrayLike) -> LayerGradients:
+            of_last, of_weight, _ = linear_vjp(
+                checked(grad_output), last, weight, None, num_threads=num_threads
+            )
+            of_states = np.zeros(tokens.shape, tokens.dtype)
+            of_states[places] = of_last
+            return LayerGradients(of_states, {"classifier_weight": of_weight})
+
+        return scores, pullback
+
+    def _last(
+        self, states: Array, lengths: ArrayLike | None
+    ) -> tuple[Array, Array, tuple[Any, ...]]:
+        """Return the classifier's matrix, the texts' last vectors, and where they are.
+
+        The vectors are (E,) or (B, E).
+        """
+        if self.classifier_weight is None:
+            raise ValueError(
+                "classifier: expected a model with num_labels, or read with "
+                "classifier=True, got one without"
+            )
+        size = self.embed_dim
+        if (
+            states.ndim not in (2, 3)
+            or 0 in states.shape[-2:]
+            or states.shape[-1] != size
+        ):
+            raise ValueError(
+                f"states: expected (L, {size}) or (B, L, {size}) with a last token, "
+                f"got {states.shape}"
+            )
+        ends = np.full(states.shape[:-2], states.shape[-2])
+        if lengths is not None:
+            ends = _embedding.checked_lengths(lengths, states[..., 0], 1)
+        places: tuple[Any, ...] = (ends.reshape(states.shape[:-2]) - 1,)
+        if states.ndim == 3:
+            places = np.arange(len(states)), *places
+        return self.classifier_weight, states[places], places
 
 
 def _qk_norm(mha: MultiHeadAttention) -> bool | str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
@@ -12,10 +12,12 @@ from attnpy import _checks, _keywords, _parameters, _pickles, _repr
 from attnpy._softmax import softmax
 from attnpy.models import (
     _classifier_folder,
+    _pair_template,
     _text_scores,
     _texts,
 )
 from attnpy.models.bert import BertEncoder
+from attnpy.models.decoder import CausalDecoder
 
 if TYPE_CHECKING:
     import os
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from typing_extensions import NotRequired
 
     from attnpy._typing import Array
+    from attnpy.models._classifier_folder import Recipe
+    from attnpy.models._pair_template import PairTemplate
 
     class Ranked(TypedDict):
         """A document, and how well it answers a query."""
@@ -39,12 +43,14 @@ class CrossEncoder:
 
     It reads both texts at once, which is slower than comparing vectors of a
     `SentenceEncoder`, and more accurate: let it put in order what a search has found.
-    `from_pretrained` reads one from a folder, as ms-marco-MiniLM or bge-reranker.
+    `from_pretrained` reads one from a folder, as ms-marco-MiniLM, bge-reranker or
+    Qwen3-Reranker.
 
     Parameters
     ----------
-    model : BertEncoder
-        With `num_labels`: a pair has so many scores.
+    model : BertEncoder or CausalDecoder
+        With `num_labels`: a pair has so many scores. A language model without them has
+        one score, by `true_token_id`.
     tokenizer : tokenizers.Tokenizer
         Turns pairs into tokens. Its truncation is set to `max_length`, and its padding
         off.
@@ -64,23 +70,42 @@ class CrossEncoder:
         Texts to put before the first of a pair, by name.
     default_prompt_name : str, optional
         Which of them is put before it where nothing else is said.
+    true_token_id, false_token_id : int, optional
+        The score of a pair is how a language model scores the first token to come next,
+        such as "yes", less the score of the second one, if it is given.
+    chat_template : str, optional
+        A template in the language of jinja2 that makes one text of a pair: of two
+        messages of the roles "query" and "document", after one of "system" that has the
+        prompt. What is cut of a text that is too long comes before what the template
+        writes after both.
+    chat_template_kwargs : mapping of str to object, optional
+        Variables for the template.
+    message_format : {"flat", "structured"}, optional
+        Give it the content of a message as a text, or as a list of parts with a
+        ``"text"``. By default it is told from the template.
 
     Attributes
     ----------
-    model, tokenizer, activation_fn, max_length, token_types, prompts,
-    default_prompt_name
+    model, tokenizer, activation_fn, max_length, truncation_side, token_types, prompts,
+    default_prompt_name, true_token_id, false_token_id, chat_template,
+    chat_template_kwargs, message_format
         As given, or as they are by default.
     num_labels : int
         How many scores a pair has.
 
     Raises
     ------
+    ImportError
+        If jinja2 is not installed, with `chat_template`.
     TypeError, ValueError
-        If an argument has the wrong kind, or is out of its range.
+        If an argument has the wrong kind, or is out of its range; if the template
+        leaves out one of the texts.
 
     Notes
     -----
-    From Nogueira and Cho, "Passage Re-ranking with BERT" (2019). A pair's scores have
+    From Nogueira and Cho, "Passage Re-ranking with BERT" (2019); with language models
+    from Zhang et al., "Qwen3 Embedding: Advancing Text Embedding and Reranking Through
+    Foundation Models" (2025). A pair's scores have
     the same bits whatever other pairs come with it, in whatever batches and on however
     many threads: nothing is computed for padding.
 
@@ -111,13 +136,19 @@ class CrossEncoder:
     [['corpus_id', 'score'], ['corpus_id', 'score']]
     """
 
-    model: BertEncoder
+    model: BertEncoder | CausalDecoder
     tokenizer: Any
     activation_fn: Any
     max_length: int
+    truncation_side: str
     token_types: bool
     prompts: dict[str, str]
     default_prompt_name: str | None
+    true_token_id: int | None
+    false_token_id: int | None
+    chat_template: str | None
+    chat_template_kwargs: dict[str, Any]
+    message_format: str | None
 
     quantize = _parameters.quantize
 
@@ -128,8 +159,10 @@ class CrossEncoder:
         """Take what a pickle or a copy has, if pairs can be scored with it."""
         _pickles.set_state(self, state)
         with _pickles.judged(self):
+            self._check_tokens()
             _text_scores.check_parts(self)
             _activation(self.activation_fn)
+            self._template()
 
     def _shown(self) -> dict[str, Any]:
         return {
@@ -141,13 +174,16 @@ class CrossEncoder:
             "token_types": self.token_types,
             "prompts": list(self.prompts) or None,
             "default_prompt_name": self.default_prompt_name,
+            "true_token_id": self.true_token_id,
+            "false_token_id": self.false_token_id,
+            "message_format": self.message_format,
         }
 
     __repr__ = _repr.shows(_shown)
 
     def __init__(
         self,
-        model: BertEncoder,
+        model: BertEncoder | CausalDecoder,
         tokenizer: Any,
         *,
         activation_fn: str | Callable[[Array], Array] | None = None,
@@ -156,8 +192,15 @@ class CrossEncoder:
         token_types: bool | None = None,
         prompts: dict[str, str] | None = None,
         default_prompt_name: str | None = None,
+        true_token_id: int | None = None,
+        false_token_id: int | None = None,
+        chat_template: str | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        message_format: Literal["flat", "structured"] | None = None,
     ) -> None:
         self.model, self.tokenizer = model, tokenizer
+        self.true_token_id, self.false_token_id = true_token_id, false_token_id
+        self._check_tokens()
         self.token_types = (
             _text_scores.usual_types(model) if token_types is None else token_types
         )
@@ -169,6 +212,20 @@ class CrossEncoder:
         self.max_length = _text_scores.set_length(
             self, max_length, truncation_side, is_pair=True
         )
+        self.truncation_side = truncation_side
+        self.chat_template, self.message_format = chat_template, message_format
+        variables = {} if chat_template_kwargs is None else chat_template_kwargs
+        self.chat_template_kwargs = dict(
+            _checks.mapping(variables, "chat_template_kwargs")
+        )
+        if (template := self._template()) is not None:
+            self.message_format = template.format
+            tokenizer.no_truncation()  # the end of what the template writes stays
+        elif chat_template_kwargs is not None or message_format is not None:
+            raise ValueError(
+                "chat_template: expected one with chat_template_kwargs or "
+                "message_format, got None"
+            )
         self.prompts = dict(
             _checks.mapping({} if prompts is None else prompts, "prompts")
         )
@@ -183,6 +240,7 @@ class CrossEncoder:
         activation_fn: str | Callable[[Array], Array] | None = None,
         max_length: int | None = None,
         token_types: bool | None = None,
+        chat_template: str | None = None,
         dtype: DTypeLike = np.float32,
         packed: bool = True,
         weights: Literal["int8", "int4"] | None = None,
@@ -196,9 +254,12 @@ class CrossEncoder:
         folder : str or path
             As sentence-transformers writes it, with ``modules.json`` or without; or
             Transformers a ``ForSequenceClassification`` of the families of
-            `BertEncoder`. With ``config.json``, ``tokenizer.json`` and weights. What
-            its files say is honoured, or refused by name.
-        activation_fn, max_length, token_types : optional
+            `BertEncoder` and `CausalDecoder`, or a ``ForCausalLM``, whose tokens "yes"
+            and "no" are `true_token_id` and `false_token_id`. With ``config.json``,
+            ``tokenizer.json`` and weights. What its files say is honoured, or refused
+            by name. The template of chats of a classifier is not for pairs, unless it
+            writes both texts of one.
+        activation_fn, max_length, token_types, chat_template : optional
             In place of the folder's.
         dtype, packed, weights, activations, progress
             As in `BertEncoder.from_pretrained`.
@@ -210,13 +271,14 @@ class CrossEncoder:
         Raises
         ------
         ImportError, FileNotFoundError
-            If the tokenizers or safetensors package is not installed, or a file is not
-            there.
+            If the tokenizers or safetensors package is not installed, or jinja2 with a
+            template; if a file is not there.
         TypeError, ValueError
             If files ask for something that is not here, or do not fit together.
         """
         recipe, model, tokenizer, cut = _text_scores.read(
             *(folder, "SequenceClassification", max_length),
+            of_pairs=True,
             dtype=dtype,
             packed=packed,
             weights=weights,
@@ -234,14 +296,16 @@ class CrossEncoder:
             token_types=token_types,
             prompts=recipe.prompts,
             default_prompt_name=recipe.default_prompt_name,
+            **_token_ids(recipe, tokenizer),
+            **_template_of(recipe, chat_template),
             **cut,
         )
 
     @property
     def num_labels(self) -> int:
         """How many scores a pair has."""
-        assert self.model.classifier_bias is not None
-        return len(self.model.classifier_bias)
+        weight = self.model.classifier_weight
+        return 1 if weight is None else int(weight.shape[1])
 
     def predict(
         self,
@@ -307,15 +371,22 @@ class CrossEncoder:
         name = self.activation_fn if activation_fn is None else activation_fn
         activation = _activation(name)
 
+        template = self._template()
+
         def check(value: object, name: str) -> tuple[str, str]:
             first, second = _texts.pair(value, "pairs" if is_one else name)
-            return before + first, second
+            return (before + first if template is None else first), second
 
         logits = _text_scores.logits(
             self,
             [pairs] if is_one else pairs,
             "pairs",
             check,
+            encoded=_texts.encoded
+            if template is None
+            else _pair_template.encoder(
+                template, before, self.max_length, self.truncation_side
+            ),
             batch_size=batch_size,
             progress=progress,
             num_threads=num_threads,
@@ -398,9 +469,82 @@ class CrossEncoder:
                 entry["text"] = texts[entry["corpus_id"]]
         return found
 
+    def _template(self) -> PairTemplate | None:
+        """Return what makes one text of a pair, if something does."""
+        if self.chat_template is None:
+            return None
+        return _pair_template.checked(
+            self.chat_template, self.chat_template_kwargs, self.message_format
+        )
+
+    def _check_tokens(self) -> None:
+        """Require tokens of a language model's scores, or none where it has labels."""
+        model, tokens = self.model, (self.true_token_id, self.false_token_id)
+        if tokens == (None, None):
+            return
+        if not isinstance(model, CausalDecoder) or model.tied is None:
+            raise ValueError(
+                "true_token_id: expected None for a model without scores of tokens, "
+                f"got {self.true_token_id!r}"
+            )
+        if model.classifier_weight is not None:
+            raise ValueError(
+                "true_token_id: expected None for a model with num_labels, got "
+                f"{self.true_token_id!r}"
+            )
+        if self.true_token_id is None:
+            raise ValueError(
+                "true_token_id: expected one with false_token_id, got None"
+            )
+        for name in ("true_token_id", "false_token_id"):
+            token = getattr(self, name)
+            if token is not None and not (_checks.size(token, name) < model.vocab_size):
+                raise ValueError(
+                    f"{name}: expected 0 to {model.vocab_size - 1}, got {token}"
+                )
+
     def _prompt(self, prompt: str | None, name: str | None) -> str:
         """Return what to put before the first text of a pair."""
         return _texts.prompt(self.prompts, self.default_prompt_name, prompt, name)
+
+
+def _token_ids(recipe: Recipe, tokenizer: Any) -> dict[str, Any]:
+    """Return the tokens of a language model whose scores a pair has."""
+    found: dict[str, Any] = {}
+    names = "true_token_id", "false_token_id"
+    for name, token in zip(names, recipe.tokens or (), strict=False):
+        number = tokenizer.token_to_id(token) if isinstance(token, str) else token
+        if number is not None:
+            found[name] = number
+        elif token is not None:
+            raise ValueError(
+                f"{recipe.model_folder}: expected a tokenizer with {token!r}, or a "
+                "module LogitScore in modules.json, got neither"
+            )
+    return found
+
+
+def _template_of(recipe: Recipe, given: str | None) -> dict[str, Any]:
+    """Return the template of a folder, or the one that is given in its place."""
+    text = recipe.chat_template if given is None else given
+    if text is None:
+        return {}
+    variables = recipe.chat_template_kwargs or {}
+    message_format = recipe.message_format if given is None else None
+    if given is None:
+        try:
+            _pair_template.checked(text, variables, message_format)
+        except ValueError as error:
+            if not recipe.is_needed:
+                return {}
+            raise ValueError(
+                f"{recipe.model_folder}: {error}; from_pretrained(chat_template=) wins"
+            ) from error
+    return {
+        "chat_template": text,
+        "chat_template_kwargs": variables,
+        "message_format": message_format,
+    }
 
 
 def _is_one(pairs: object) -> bool:

@@ -162,6 +162,8 @@ def _heads(family):
         return ["pooler", *["pictures"] * bool(family.names.classifier)]
     if family.model == "image and text":
         return []
+    if family.model == "decoder":
+        return ["next token", *["texts"] * bool(family.names.classifier)]
     if family.model != "encoder":
         return ["next token"]
     poolers = [own for own in family.names.names.values() if "pooler_bias" in own]

@@ -116,7 +116,9 @@ def model_cases():
     size = {"vocab_size": 50, "rng": rng}
     heads = {"num_labels": 3, "num_token_labels": 3, "masked_words": True}
     bert = models.BertEncoder(1, 24, 4, 48, pooler=True, **heads, **size)
-    gpt = models.CausalDecoder(1, 24, 4, 48, logit_softcap=5.0, norm_after=True, **size)
+    gpt = models.CausalDecoder(
+        *(1, 24, 4, 48), logit_softcap=5.0, norm_after=True, num_labels=300, **size
+    )
     ids, states = rng.integers(0, 50, (3, 60)), normal(600, 2, 24)
     lengths = {"lengths": [60, 20, 0]}
     yield "models.BertEncoder.__call__", bert, (ids,)
@@ -178,6 +180,9 @@ def model_cases():
     yield "models.CausalDecoder.logits", gpt.logits, (states,)
     logits_vjp = there_and_back(gpt.logits_vjp)
     yield "models.CausalDecoder.logits_vjp", logits_vjp, (states,)
+    yield "models.CausalDecoder.classify", gpt.classify, (states,)
+    classify_vjp = there_and_back(gpt.classify_vjp)
+    yield "models.CausalDecoder.classify_vjp", classify_vjp, (states,)
     yield "models.CausalDecoder.generate", gpt.generate, (ids, 2)
     yield "models.CausalDecoder.prefill", gpt.prefill, (ids[0],)
 
