@@ -103,7 +103,8 @@ def items(values: Iterable[Any], name: str, kind: str) -> list[Any]:
 def mapping(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """Return a mapping unchanged."""
     if not isinstance(value, Mapping):
-        raise TypeError(f"{name}: expected a mapping, got {type(value).__name__}")
+        own = ": pass its state_dict()" if hasattr(value, "state_dict") else ""
+        raise TypeError(f"{name}: expected a mapping, got {type(value).__name__}{own}")
     return value
 
 

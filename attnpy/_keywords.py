@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import sys
 from typing import TYPE_CHECKING, TypeVar
 
@@ -51,7 +52,8 @@ LINES = (
      "right)"),
     ("seq_offsets", "cu_seqlens cu_seqlens_q cu_seqlens_k cu_seq_q cu_seq_k", ""),
     ("dropout", "dropout_p dropout_rate", "write dropout=, and dropout_seed="),
-    ("return_weights", "need_weights output_attentions return_attn_probs", ""),
+    ("return_weights", "need_weights output_attentions return_attn_probs "
+     "return_attention", ""),
     ("return_lse", "return_softmax_lse return_residual return_aux", ""),
     ("average_weights", "average_attn_weights", ""),
     ("", "is_causal", "attention() and attention layers have causal="),
@@ -59,6 +61,8 @@ LINES = (
     ("", "dropout dropout_p", "attention() has dropout=, and the vjp of attention "
      "layers"),
     ("", "enable_gqa", "heads are grouped wherever there are fewer of the keys"),
+    ("mask scale", "num_heads nhead n_heads", "heads are an axis, (B, H, L, D); "
+     "MultiHeadAttention splits tokens (B, L, E) into heads"),
     # layers
     ("embed_dim", "d_model hidden_size model_dim n_embd", ""),
     ("num_heads", "nhead n_head n_heads num_attention_heads", ""),
@@ -168,6 +172,13 @@ NAMES = {
     "TransformerDecoderLayer": "blocks.DecoderLayer",
     "Transformer": "blocks.Encoder and attnpy.blocks.Decoder",
     "RotaryEmbedding": "positions.Rotary",
+    "Encoder": "blocks.Encoder",
+    "EncoderLayer": "blocks.EncoderLayer",
+    "Decoder": "blocks.Decoder",
+    "DecoderLayer": "blocks.DecoderLayer",
+    "FeedForward": "blocks.FeedForward",
+    "positional_encoding": "positions.sinusoidal",
+    "Rotary": "positions.Rotary",
     "LayerNorm": "blocks.LayerNorm",
     "RMSNorm": "blocks.RMSNorm",
     "AutoModelForCausalLM": "models.CausalDecoder",
@@ -177,6 +188,8 @@ NAMES = {
     "SentenceEncoder": "models.SentenceEncoder",
     "CrossEncoder": "models.CrossEncoder",
     "CausalDecoder": "models.CausalDecoder",
+    "causal_mask": "masks.causal",
+    "heat_map": "plot.heat_map",
     "head_view": "view.head_view",
     "model_view": "view.model_view",
     "AdamW": "training.AdamW",
@@ -228,7 +241,8 @@ else:
     def answering(thing):
         """Make a function, or the methods of a class, answer others' keywords.
 
-        Functions that take any keyword call `refuse` instead.
+        Functions that take any keyword call `refuse` instead. Classes that read
+        folders say so if they are called with the name of one.
         """
         if not inspect.isclass(thing):
             return _wrapped(thing)
@@ -239,6 +253,8 @@ else:
                 setattr(thing, name, type(method)(_wrapped(method.__func__)))
             elif inspect.isfunction(method):
                 setattr(thing, name, _wrapped(method))
+        if hasattr(thing, "from_pretrained"):
+            thing.__init__ = _telling_readers(thing.__init__)
         return thing
 
     def _wrapped(function):
@@ -257,6 +273,19 @@ else:
                         caller = f"{function.__qualname__}()"
                         raise _error(name, parameters, caller) from None
                 raise
+
+        return call
+
+    def _telling_readers(init):
+        @functools.wraps(init)
+        def call(self, *args, **keywords):
+            try:
+                init(self, *args, **keywords)
+            except TypeError as error:
+                if not args or not isinstance(args[0], str | os.PathLike):
+                    raise
+                reads = f"{type(self).__name__}.from_pretrained(folder) reads a folder"
+                raise TypeError(f"{error}: {reads}") from None
 
         return call
 

@@ -103,6 +103,11 @@ def quantize(
     8 25344 0.006
     4 15360 0.081
     """
+    if hasattr(W, "quantize"):
+        kind = type(W).__name__
+        raise TypeError(
+            f"W: expected a matrix (K, M), got a {kind}: call its quantize()"
+        )
     array = _checks.array(W, "W")
     bits, group, rounds = judged(bits, group, activations)
     return quantized(array, "W", bits, group, rounds)

@@ -119,6 +119,8 @@ def _of_parameters(layer: object) -> dict[str, Any]:
         *others, last = sorted(bits)
         named = [", ".join(others), last] if others else [last]
         found["weights"] = Plain(" and ".join(named))
+    if any(getattr(array, "activations", "float") == "int8" for array in arrays):
+        found["activations"] = Plain("int8")
     if not all(isinstance(x, np.ndarray) or hasattr(x, "bits") for x in arrays):
         found["packed"] = Plain(True)
     return found

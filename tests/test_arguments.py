@@ -18,6 +18,7 @@ from attnpy import (
     _checks,
     _keywords,
     blocks,
+    checkpoints,
     classic,
     masks,
     models,
@@ -443,6 +444,28 @@ def test_what_others_call_attention_is_told_its_name_here():
         assert not hasattr(attnpy, name)
         where = here.split(",")[0].split(" ")[0]
         assert callable(operator.attrgetter(where)(attnpy))
+
+
+READERS = sorted(
+    name
+    for name in models.__all__
+    if hasattr(getattr(models, name), "from_pretrained")
+    and name != "ImageProcessor"  # made from sizes
+)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_model_of_a_folders_name_tells_how_to_read_it(name):
+    with pytest.raises(TypeError, match=f": {name}.from_pretrained.folder. reads"):
+        getattr(models, name)("folder")
+
+
+def test_what_has_a_way_of_its_own_says_so():
+    layer = MultiHeadAttention(4, 2)
+    with pytest.raises(TypeError, match=r"got a MultiHeadAttention: call its quantize"):
+        attnpy.quantize(layer)
+    with pytest.raises(TypeError, match=r"MultiHeadAttention: pass its state_dict\(\)"):
+        checkpoints.load(layer, layer, "torch_attention")
 
 
 def test_the_signature_of_attention_shows_its_own_keywords_only():

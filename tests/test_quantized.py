@@ -632,6 +632,7 @@ def test_layers_compute_with_what_their_weights_stand_for(name, bits):
     assert relative(got - exact, exact) > 1e-4  # it is quantised
     assert not any(k.startswith("W_") for k, v in vars(layer).items() if v is None)
     assert f"weights=int{bits}" in repr(layer)
+    assert "activations" not in repr(layer)
 
 
 @pytest.mark.quick
@@ -824,6 +825,7 @@ def test_models_are_quantised_while_they_are_read(tmp_path, weights, config):
     assert_same_bits(read(ids), model(ids))
     assert read.state_dict().keys() == model.state_dict().keys()
     read = kind.from_pretrained(tmp_path, weights=weights, activations="int8")
+    assert f"weights={weights}, activations=int8" in repr(read)
     model = kind.from_pretrained(tmp_path, packed=False)
     model.quantize(bits=int(weights[3:]), activations="int8")
     assert_same_bits(read(ids), model(ids))
