@@ -13,7 +13,7 @@ from support.errors import refused
 from support.rerankers import TEMPLATE, write, write_modules, write_tokenizer
 from support.sentences import put
 
-from attnpy.models import CausalDecoder, CrossEncoder, TextClassifier
+from attnpy.models import CausalDecoder, CrossEncoder, TextClassifier, _beginning
 
 sentences.require()
 pytest.importorskip("jinja2")
@@ -91,6 +91,40 @@ def test_scores_have_the_same_bits_in_any_company(encoder):
     found = encoder.rank("the cat", documents)
     expected = encoder.predict([("the cat", text) for text in documents])
     assert [x["corpus_id"] for x in found] == (-expected).argsort().tolist()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8"])
+def test_what_texts_begin_with_is_computed_once(folder, monkeypatch, dtype):
+    pytest.importorskip("ml_dtypes")
+    read = {"dtype": dtype} if dtype != "int8" else {"weights": "int8"}
+    ours = CrossEncoder.from_pretrained(folder, **read)
+    documents = [second for _, second in PAIRS] * 3
+    pairs = [("the cat is under the sea", text) for text in documents]
+    computed = []
+
+    def call(self, ids, **options):
+        lengths = options.get("lengths", [len(ids[0])])
+        computed.append(int(np.sum(lengths)))
+        return plain(self, ids, **options)
+
+    plain = CausalDecoder.__call__
+    monkeypatch.setattr(CausalDecoder, "__call__", call)
+    monkeypatch.setattr(_beginning, "FEWEST", 10**9)
+    options = {"prompt": "the red sun is blue . " * 2, "batch_size": 5}
+    expected = ours.predict(pairs, **options)
+    whole = sum(computed)
+    monkeypatch.setattr(_beginning, "FEWEST", 16)
+    for most in (1 << 28, 20_000, 1):
+        computed.clear()
+        monkeypatch.setattr(_beginning, "MOST_BYTES", most)
+        assert_same_bits(ours.predict(pairs, **options), expected)
+        assert sum(computed) < whole / 2
+    computed.clear()
+    others = [(f"{word} sun", text) for word in ("the", "a") for text in documents]
+    scores = ours.predict(others, **options)
+    assert sum(computed) < whole * 2
+    for i in (0, 20, -1):
+        assert ours.predict(others[i], prompt=options["prompt"]) == scores[i]
 
 
 def test_a_prompt_is_a_message_of_the_system(tmp_path):

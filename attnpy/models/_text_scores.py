@@ -12,6 +12,7 @@ from attnpy._softmax import softmax
 from attnpy.blocks import gelu, relu, silu, tanh
 from attnpy.checkpoints.reading import judged_elsewhere
 from attnpy.models import _classifier_folder, _hf_config, _sentence_folder, _texts
+from attnpy.models._beginning import Beginning
 from attnpy.models._texts import WINDOW
 from attnpy.models.bert import BertEncoder
 from attnpy.models.decoder import CausalDecoder
@@ -206,6 +207,9 @@ def logits(
     batch_size = _checks.count(batch_size, "batch_size")
     dtype = _dtypes.arithmetic(self.model.token_embedding.dtype)
     parts = [np.empty((0, self.num_labels), dtype)]
+    beginning = None
+    if isinstance(self.model, CausalDecoder):
+        beginning = Beginning(self.model)
     n_items, size = len(items) if isinstance(items, Sized) else None, WINDOW
     with _progress.bar(progress, n_items, "text") as done:
         for window in _texts.windows(items, size * batch_size, name, check):
@@ -213,25 +217,30 @@ def logits(
             scores = np.empty((len(window), parts[0].shape[1]), dtype)
             for chosen in _texts.batches([*map(len, codes)], batch_size):
                 batch = [codes[i] for i in chosen]
-                scores[chosen] = _of_batch(self, batch, name, num_threads)
+                scores[chosen] = _of_batch(self, batch, name, num_threads, beginning)
                 done(len(chosen))
             parts.append(scores)
     return np.concatenate(parts)
 
 
 def _of_batch(
-    self: Scorer, codes: list[Any], name: str, num_threads: int | None
+    self: Scorer,
+    codes: list[Any],
+    name: str,
+    num_threads: int | None,
+    beginning: Beginning | None,
 ) -> Array:
     """Return what the classifier says of texts, (B, num_labels), of their tokens."""
     lengths = [*map(len, codes)]
     if min(lengths) == 0:
         raise ValueError(f"{name}: expected at least one token in each, got none")
-    if isinstance(self.model, CausalDecoder):
+    if beginning is not None:
         ids = [code.ids for code in codes]
-        return _of_decoder(self.model, _tokens(self), ids, num_threads)
+        return _of_decoder(beginning, _tokens(self), ids, num_threads)
     types = None
     if self.token_types:
         types = _texts.padded([code.type_ids for code in codes])
+    assert isinstance(self.model, BertEncoder)
     states = self.model(
         _texts.padded([code.ids for code in codes]),
         lengths=lengths,
@@ -246,7 +255,7 @@ def _of_batch(
 
 
 def _of_decoder(
-    model: CausalDecoder,
+    beginning: Beginning,
     tokens: Sequence[int] | None,
     ids: list[list[int]],
     num_threads: int | None,
@@ -256,11 +265,9 @@ def _of_decoder(
     With one or two `tokens` they are the first one's score of being the next, less that
     of the other.
     """
-    states = model(
-        _texts.padded(ids), lengths=[*map(len, ids)], num_threads=num_threads
-    )
-    ends = np.array([_end(row, model) for row in ids])
-    last = states[np.arange(len(ids)), ends - 1]
+    model = beginning.model
+    ends = [_end(row, model) for row in ids]
+    last = beginning.last_states(ids, ends, num_threads)
     last = last.astype(_dtypes.arithmetic(last.dtype), copy=False)
     if tokens is None:
         return model.classify(last[:, np.newaxis], num_threads=num_threads)

@@ -10,7 +10,8 @@ families     small models in the names of their checkpoints, and their arithmeti
 encoder_decoders   the same of those that translate, and a beam search
 pictures     the same of models of pictures, and folders of them
 fields       the tables of docs/models.md; hf_fields.json: fields of configurations
-sentences    small folders of sentence-transformers; rerankers, of language models that score
+sentences    small folders of sentence-transformers
+rerankers    the same of language models that score pairs
 readers      a folder for each class that reads one, and a call of it
 drawn        problems of any kind, for hypothesis
 arrays       numbers, and the ways in which arrays may be stored
