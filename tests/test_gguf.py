@@ -31,9 +31,7 @@ LLAMA3 = {
 YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 8}
 # Their kind is not read from files.
 OF_FOLDERS_ALONE = (
-    *("mistral", "gemma", "smollm3", "granite", "phi", "gpt_neox", "olmo3"),
-    *("exaone4", "ernie4_5", "starcoder2", "stablelm", "nemotron", "cohere"),
-    *("cohere2", "glm", "glm4", "arcee", "seed_oss", "granitemoe"),
+    *("mistral", "gpt_neox", "glm", "starcoder2"),
     *("mixtral", "qwen2_moe"),  # of which there are no windows in files
 )
 CONFIGS = {
@@ -41,6 +39,18 @@ CONFIGS = {
     "llama with biases": {**families.LLAMA, "attention_bias": True, "mlp_bias": True},
     "llama with yarn": {**families.LLAMA, "rope_scaling": YARN},
     "mixtral": {**families.MIXTRAL, "sliding_window": None},
+    # Of which the windows are in folders alone, and layers without positions 1 of 4.
+    "starcoder2": {**families.STARCODER2, "sliding_window": None},
+    "smollm3": {
+        **{k: x for k, x in families.SMOLLM3.items() if k != "no_rope_layer_interval"},
+        "num_hidden_layers": 4,
+    },
+    "exaone4 without windows": {**families.EXAONE4, "sliding_window": None},
+    "stablelm side by side": {
+        **families.STABLELM,
+        "use_parallel_residual": True,
+        "use_qkv_bias": True,
+    },
     "gpt_oss with yarn": {
         **families.GPT_OSS,
         "rope_scaling": {
@@ -644,6 +654,43 @@ FAULTS = {
     "tokenizer": ({"tokenizer.ggml.precompiled_charsmap": "x"}, "precompiled_charsmap"),
     "many tokens": ({"tokenizer.ggml.tokens": [*map(str, range(31))]}, "at most 30"),
 }
+
+
+# Those of other families: a key, its value, and what the error says.
+OTHER_FAULTS = [
+    ("granite", "granite.attention.scale", None, "attention.scale to be there"),
+    ("granite", "granite.rope.scaling.finetuned", False, "finetuned = True, got False"),
+    ("granitemoe", "granitemoe.expert_gating_func", 2, "gating_func = 1, got 2"),
+    ("cohere", "command-r.logit_scale", None, "command-r.logit_scale to be there"),
+    ("cohere2", "cohere2.attention.sliding_window", None, "window to be there"),
+    ("starcoder2", "starcoder2.attention.sliding_window", 3, "sliding_window = 0"),
+    ("olmo3", "olmo2.attention.sliding_window_pattern", 4, "a list of names, got 4"),
+    ("stablelm", "stablelm.attention.key_length", 8, "no stablelm.attention.key_le"),
+    ("nemotron", "nemotron.rope.scaling.type", "longrope", "none, linear or yarn"),
+]
+
+
+@pytest.mark.parametrize(("kind", "key", "value", "said"), OTHER_FAULTS)
+def test_keys_of_other_families_are_refused_by_name(save, kind, key, value, said):
+    metadata, arrays = gguf_files.model(CONFIGS[kind])
+    path = save(changed(metadata, {key: value}), arrays)
+    with pytest.raises(ValueError, match=rf"m\.gguf: expected .*{said}"):
+        CausalDecoder.from_gguf(path)
+
+
+def test_heads_of_keys_are_as_many_as_those_of_queries_where_a_file_says_nothing(save):
+    config = {**families.STABLELM, "num_key_value_heads": 4}
+    metadata, arrays = gguf_files.model(config)
+    del metadata["stablelm.attention.head_count_kv"]
+    model = CausalDecoder.from_gguf(save(metadata, arrays))
+    assert_same_parameters(model, in_folders_words(config))
+
+
+def test_the_norm_of_stablelm_says_what_is_side_by_side(save):
+    metadata, arrays = gguf_files.model(families.STABLELM)
+    assert metadata["stablelm.use_parallel_residual"] is True
+    layer = CausalDecoder.from_gguf(save(metadata, arrays)).decoder.layers[0]
+    assert layer.parallel is False
 
 
 def changed(content, changes):

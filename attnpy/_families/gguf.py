@@ -9,17 +9,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from attnpy._families.arcee import ARCEE
+from attnpy._families.cohere import COHERE, COHERE2
 from attnpy._families.declaration import Declaration, Family, names_of
-from attnpy._families.gemma import GEMMA2, GEMMA3
+from attnpy._families.ernie import ERNIE4_5
+from attnpy._families.exaone import EXAONE4
+from attnpy._families.gemma import GEMMA, GEMMA2, GEMMA3
+from attnpy._families.glm import GLM4
 from attnpy._families.gpt2 import GPT2
 from attnpy._families.gpt_oss import GPT_OSS
+from attnpy._families.granite import GRANITE, GRANITEMOE
 from attnpy._families.llama import LLAMA
 from attnpy._families.mixtral import MIXTRAL
-from attnpy._families.olmo import OLMO2
+from attnpy._families.nemotron import NEMOTRON
+from attnpy._families.olmo import OLMO2, OLMO3
 from attnpy._families.olmoe import OLMOE
+from attnpy._families.phi import PHI
 from attnpy._families.phi3 import PHI3
 from attnpy._families.qwen import QWEN2, QWEN3
 from attnpy._families.qwen_moe import QWEN3_MOE
+from attnpy._families.seed_oss import SEED_OSS
+from attnpy._families.smollm3 import SMOLLM3
+from attnpy._families.stablelm import STABLELM
+from attnpy._families.starcoder import STARCODER2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +55,8 @@ class Architecture:
     large : int or None
         With so many layers the scale of scores is that of ``hidden_size / num_heads``
         and not of ``head_dim``: files do not say it.
+    needed : tuple of str
+        Keys that have to be there, besides those that every file has.
     fixed : mapping of str to object
         Fields and their values, where a file says nothing else.
     yarn : mapping of str to object
@@ -56,6 +70,7 @@ class Architecture:
     neutral: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
     alternating: bool = False
     large: int | None = None
+    needed: tuple[str, ...] = ()
     fixed: Mapping[str, object] = field(default_factory=dict)
     yarn: Mapping[str, object] = field(default_factory=dict)
 
@@ -85,7 +100,7 @@ NORMS_AFTER = {
     "post_attention_norm.weight": "after_1.weight",
     "post_ffw_norm.weight": "after_3.weight",
 }
-# Of GPT-2, whose norms have biases and whose network has no gate.
+# Of LayerNorms, which have biases.
 NORM_BIASES = {"attn_norm.bias": "norm_1.bias", "ffn_norm.bias": "norm_3.bias"}
 QKV = "self_attention.W_q.T self_attention.W_k.T self_attention.W_v.T"
 QKV_BIASES = "self_attention.b_q self_attention.b_k self_attention.b_v"
@@ -106,17 +121,43 @@ def _without(*parts: str) -> dict[str, str]:
 
 
 NAMES = Family(names_of(BLOCK, LAYER, MODEL), ignored=(FACTORS,))
+LAST_NORM_BIAS = {"output_norm.bias": "decoder.norm.bias"}
+LAYER_NORM_NAMES = NAMES._replace(
+    names=names_of(BLOCK, LAYER | NORM_BIASES, MODEL | LAST_NORM_BIAS)
+)
+GATE_AND_FACTOR = "feed_forward.W_gate.T feed_forward.W_1.T"
 PHI3_NAMES = Family(
     names_of(
         BLOCK,
         {
             **_without("attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_up"),
             "attn_qkv.weight": QKV,
-            "ffn_up.weight": "feed_forward.W_gate.T feed_forward.W_1.T",
+            "ffn_up.weight": GATE_AND_FACTOR,
         },
         MODEL,
     ),
     ignored=(SHORT_FACTORS, LONG_FACTORS),
+)
+# Whose norm before the network has the name of one after attention elsewhere.
+SEED_OSS_NAMES = NAMES._replace(
+    names=names_of(
+        BLOCK,
+        {**_without("ffn_norm"), "post_attention_norm.weight": "norm_3.weight"},
+        MODEL,
+    )
+)
+# Whose queries, keys and values may be in one matrix.
+PHI2_NAMES = NAMES._replace(
+    names=names_of(
+        BLOCK,
+        {
+            **LAYER,
+            **NORM_BIASES,
+            "attn_qkv.weight": QKV,
+            "attn_qkv.bias": QKV_BIASES,
+        },
+        {**MODEL, **LAST_NORM_BIAS, "output.bias": "output_bias"},
+    )
 )
 GPT2_NAMES = Family(
     names_of(
@@ -129,7 +170,7 @@ GPT2_NAMES = Family(
         },
         {
             **MODEL,
-            "output_norm.bias": "decoder.norm.bias",
+            **LAST_NORM_BIAS,
             "position_embd.weight": "position_embedding",
         },
     )
@@ -170,6 +211,18 @@ GPT_OSS_NAMES = Family(
 
 # Their norms have 1 added to the weights, as a norm's weights are here.
 GEMMA_NAMES = Family(names_of(BLOCK, LAYER | NORMS_AFTER, MODEL))
+AFTER_NAMES = GEMMA_NAMES._replace(ignored=(FACTORS,))
+GLM4_NAMES = NAMES._replace(
+    names=names_of(
+        BLOCK,
+        {
+            **_without("ffn_gate", "ffn_up"),
+            **NORMS_AFTER,
+            "ffn_up.weight": GATE_AND_FACTOR,
+        },
+        MODEL,
+    )
+)
 
 SIZES = {
     "block_count": "num_hidden_layers",
@@ -182,6 +235,14 @@ SIZES = {
     "attention.layer_norm_rms_epsilon": "rms_norm_eps",
     "rope.freq_base": "rope_theta",
 }
+
+
+def _with_means(eps: str) -> dict[str, str]:
+    """Return the sizes of a family of LayerNorms, whose field for epsilon this is."""
+    sizes = {key: name for key, name in SIZES.items() if "epsilon" not in key}
+    return sizes | {"attention.layer_norm_epsilon": eps}
+
+
 # What the number of experts is in a file, and how many each token takes.
 EXPERT_COUNT, EXPERT_USED_COUNT = "expert_count", "expert_used_count"
 SPARSE = SIZES | {
@@ -190,7 +251,16 @@ SPARSE = SIZES | {
 }
 SOFTMAX: dict[str, tuple[object, ...]] = {"expert_gating_func": (1,)}
 WINDOW = {"attention.sliding_window": "sliding_window"}
+PATTERN = "attention.sliding_window_pattern"
 FULL_ATTENTION = {"attention.sliding_window": (0,)}
+SCALES = {
+    "embedding_scale": "embedding_multiplier",
+    "attention.scale": "attention_multiplier",
+    "residual_scale": "residual_multiplier",
+    "logit_scale": "logits_scaling",
+}
+# Here false means that there are no positions at all.
+GRANITE_NEUTRAL = FULL_ATTENTION | {"rope.scaling.finetuned": (True,)}
 SOFTCAPS = {
     "attn_logit_softcapping": "attn_logit_softcapping",
     "final_logit_softcapping": "final_logit_softcapping",
@@ -236,6 +306,13 @@ MIXTRAL_ARCHITECTURE = Architecture(
     neutral=FULL_ATTENTION | SOFTMAX | {"expert_weights_norm": (True,)},
     alternating=True,
 )
+# Of the name "olmo2", too. Their class scales no positions of layers with a window.
+OLMO3_ARCHITECTURE = Architecture(
+    name="olmo2",
+    family=OLMO3,
+    names=AFTER_NAMES,
+    read=SIZES | WINDOW | {PATTERN: "layer_types"},
+)
 ARCHITECTURES: dict[str, Architecture] = {
     architecture.name: architecture
     for architecture in (
@@ -274,11 +351,18 @@ ARCHITECTURES: dict[str, Architecture] = {
             },
         ),
         Architecture(
+            name="gemma",
+            family=GEMMA,
+            names=NAMES,
+            read=SIZES,
+            neutral=FULL_ATTENTION,
+        ),
+        Architecture(
             name="gemma2",
             family=GEMMA2,
             names=GEMMA_NAMES,
             read=SIZES | WINDOW | SOFTCAPS,
-            neutral={"attention.sliding_window_pattern": (2,)},
+            neutral={PATTERN: (2,)},
             large=46,
         ),
         Architecture(
@@ -289,7 +373,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             | WINDOW
             | {
                 "final_logit_softcapping": "final_logit_softcapping",
-                "attention.sliding_window_pattern": "sliding_window_pattern",
+                PATTERN: "sliding_window_pattern",
                 "rope.freq_base_swa": "rope_local_base_freq",
             },
             large=62,
@@ -297,7 +381,119 @@ ARCHITECTURES: dict[str, Architecture] = {
         Architecture(
             name="olmo2",
             family=OLMO2,
-            names=GEMMA_NAMES,
+            names=AFTER_NAMES,
+            read=SIZES,
+            neutral=FULL_ATTENTION,
+        ),
+        Architecture(
+            name="exaone4",
+            family=EXAONE4,
+            names=AFTER_NAMES,
+            read=SIZES | WINDOW | {PATTERN: "sliding_window_pattern"},
+        ),
+        Architecture(
+            name="ernie4_5",
+            family=ERNIE4_5,
+            names=NAMES,
+            read=SIZES,
+            neutral=FULL_ATTENTION,
+        ),
+        Architecture(
+            name="smollm3",
+            family=SMOLLM3,
+            names=NAMES,
+            read=SIZES,
+            neutral=FULL_ATTENTION,
+            alternating=True,
+        ),
+        Architecture(
+            name="granite",
+            family=GRANITE,
+            names=NAMES,
+            read=SIZES | SCALES,
+            neutral=GRANITE_NEUTRAL,
+            alternating=True,
+            needed=tuple(SCALES),
+        ),
+        Architecture(
+            name="granitemoe",
+            family=GRANITEMOE,
+            names=EXPERTS_NAMES,
+            read=SPARSE | SCALES | {EXPERT_COUNT: "num_local_experts"},
+            neutral=GRANITE_NEUTRAL | SOFTMAX,
+            alternating=True,
+            needed=tuple(SCALES),
+        ),
+        Architecture(
+            name="phi2",
+            family=PHI,
+            names=PHI2_NAMES,
+            read=_with_means("layer_norm_eps"),
+            neutral=FULL_ATTENTION,
+        ),
+        # The key is true where a configuration has no such field, unlike the class: a
+        # second norm says that attention and network are not side by side.
+        Architecture(
+            name="stablelm",
+            family=STABLELM,
+            names=LAYER_NORM_NAMES,
+            read={
+                key: name
+                for key, name in _with_means("layer_norm_eps").items()
+                if name != "head_dim"
+            },
+            neutral=FULL_ATTENTION | {"use_parallel_residual": (False, True)},
+        ),
+        Architecture(
+            name="starcoder2",
+            family=STARCODER2,
+            names=LAYER_NORM_NAMES,
+            read=_with_means("norm_epsilon"),
+            neutral=FULL_ATTENTION,
+        ),
+        Architecture(
+            name="nemotron",
+            family=NEMOTRON,
+            names=LAYER_NORM_NAMES,
+            read=_with_means("norm_eps"),
+            neutral=FULL_ATTENTION,
+        ),
+        Architecture(
+            name="command-r",
+            family=COHERE,
+            names=NAMES,
+            read=_with_means("layer_norm_eps") | {"logit_scale": "logit_scale"},
+            neutral=FULL_ATTENTION,
+            needed=("logit_scale",),
+        ),
+        Architecture(
+            name="cohere2",
+            family=COHERE2,
+            names=NAMES,
+            read=_with_means("layer_norm_eps")
+            | WINDOW
+            | {"logit_scale": "logit_scale", PATTERN: "sliding_window_pattern"},
+            needed=("logit_scale", "attention.sliding_window"),
+        ),
+        Architecture(
+            name="glm4",
+            family=GLM4,
+            names=GLM4_NAMES,
+            read=SIZES,
+            neutral=FULL_ATTENTION,
+        ),
+        Architecture(
+            name="arcee",
+            family=ARCEE,
+            names=NAMES,
+            read=SIZES,
+            neutral=FULL_ATTENTION,
+            alternating=True,
+        ),
+        Architecture(
+            name="seed_oss",
+            family=SEED_OSS,
+            names=SEED_OSS_NAMES,
             read=SIZES,
             neutral=FULL_ATTENTION,
         ),

@@ -35,6 +35,15 @@ if TYPE_CHECKING:
 Model = TypeVar("Model", bound="_typing.PackableModel")
 
 SIZES = "embedding_length", "block_count", "attention.head_count", "feed_forward_length"
+WINDOW = "attention.sliding_window"
+# Fields that say whether the first layer has an array.
+BY_ARRAYS = {
+    "attention_bias": "attn_q.bias",
+    "use_qkv_bias": "attn_q.bias",
+    "use_bias": "attn_q.bias",
+    "attention_out_bias": "attn_output.bias",
+    "mlp_bias": "ffn_up.bias",
+}
 # Keys that become a part of the configuration by rules of their own.
 ROPE_SIZE, VALUE_SIZE = "rope.dimension_count", "attention.value_length"
 SCALING, FACTOR = "rope.scaling.type", "rope.scaling.factor"
@@ -105,6 +114,9 @@ class _Metadata:
         experts = self.values.get(f"{name}.{declared.EXPERT_COUNT}")
         if name == "llama" and isinstance(experts, int) and experts > 0:
             return declared.MIXTRAL_ARCHITECTURE
+        window = self.values.get(f"{name}.{WINDOW}")
+        if name == "olmo2" and isinstance(window, int) and window > 0:
+            return declared.OLMO3_ARCHITECTURE
         return known[name]
 
     def get(self, key: str) -> Any:
@@ -150,7 +162,8 @@ class _Metadata:
         """Note what is not honoured, of all keys but those of the tokenizer."""
         architecture = self.architecture
         prefix = f"{architecture.name}."
-        known = {*architecture.read, *BY_RULES, *_names(declared.HARMLESS)}
+        harmless = {*_names(declared.HARMLESS)} - architecture.neutral.keys()
+        known = {*architecture.read, *BY_RULES, *harmless}
         neutral = {**declared.NEUTRAL, **architecture.neutral}
         general = [*_names(declared.GENERAL_HARMLESS)]
         for key, value in self.values.items():
@@ -193,12 +206,13 @@ class _Metadata:
         config = {"model_type": declaration.model_type, **architecture.fixed}
         for key, field in architecture.read.items():
             value = self.get(key)
-            if key == "attention.sliding_window" and value == 0:
+            if key == WINDOW and value == 0:
                 continue  # none
-            if key == "attention.sliding_window_pattern" and _is_flags(value):
+            if key == declared.PATTERN and _is_flags(value):
                 continue
             value = self.of_kind(key, declaration.read[field].kind)
             needed = key in SIZES or "epsilon" in key or key.startswith("expert_")
+            needed = needed or key in architecture.needed
             if value is not None:
                 given = field in config and field not in architecture.fixed
                 if given and config[field] != value:
@@ -220,6 +234,7 @@ class _Metadata:
         self.head_dim = int(head_dim)
         if "head_dim" in self.architecture.family.read:
             config["head_dim"] = head_dim
+        if "num_key_value_heads" in self.architecture.family.read:
             config.setdefault("num_key_value_heads", n_heads)
         if (value_size := self.of_kind(VALUE_SIZE, "size")) not in (None, head_dim):
             self.expect(VALUE_SIZE, f"{head_dim}, as keys are", value_size)
@@ -276,12 +291,11 @@ class _Metadata:
         file, family = self.file, self.architecture.family
         config["tie_word_embeddings"] = "output.weight" not in file
         config["eos_token_id"] = list(file.stop)
-        for field, name in (
-            ("attention_bias", "blk.0.attn_q.bias"),
-            ("mlp_bias", "blk.0.ffn_up.bias"),
-        ):
+        for field, name in BY_ARRAYS.items():
             if field in family.read:
-                config[field] = name in file
+                config[field] = f"blk.0.{name}" in file
+        if "use_parallel_residual" in family.read:
+            config["use_parallel_residual"] = "blk.0.ffn_norm.weight" not in file
         if "query_pre_attn_scalar" in family.read:
             config["query_pre_attn_scalar"] = config["head_dim"]
             if config["num_hidden_layers"] == self.architecture.large:
@@ -296,10 +310,10 @@ class _Metadata:
 
     def _set_windows(self, config: dict[str, Any]) -> None:
         """Say which layers have a window, where the file does, or none has one."""
-        if "sliding_window_pattern" not in self.architecture.family.read:
+        if declared.PATTERN not in self.architecture.read:
             return
         n_layers = config["num_hidden_layers"]
-        flags = self.get("attention.sliding_window_pattern")
+        flags = self.get(declared.PATTERN)
         if "sliding_window" not in config:
             flags, config["sliding_window"] = np.zeros(n_layers, bool), None
         if _is_flags(flags):

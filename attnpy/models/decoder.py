@@ -581,10 +581,13 @@ class CausalDecoder(sampling.LanguageModel):
         ----------
         file : str, path, or attnpy.checkpoints.GgufFile
             Of the architecture "llama" (Mistral, Mixtral and SmolLM among them),
-            "qwen2", "qwen3", "qwen3moe", "phi3", "gemma2", "gemma3", "olmo2", "olmoe",
-            "gpt-oss" or "gpt2", with arrays of the types that
-            `attnpy.checkpoints.GgufFile` reads: files named Q2_K, Q3_K_M, Q4_0, Q4_1,
-            Q4_K_M, Q5_K_M, Q6_K, Q8_0, IQ4_NL, IQ4_XS, MXFP4, F16, BF16 and alike.
+            "qwen2", "qwen3", "qwen3moe", "phi2", "phi3", "gemma", "gemma2", "gemma3",
+            "olmo2" (OLMo 2 and 3), "olmoe", "exaone4", "ernie4_5", "smollm3",
+            "granite", "granitemoe", "stablelm", "starcoder2", "nemotron", "command-r",
+            "cohere2", "glm4", "arcee", "seed_oss", "gpt-oss" or "gpt2", with arrays of
+            the types that `attnpy.checkpoints.GgufFile` reads: files named Q2_K,
+            Q3_K_M, Q4_0, Q4_1, Q4_K_M, Q5_K_M, Q6_K, Q8_0, IQ4_NL, IQ4_XS, MXFP4, F16,
+            BF16 and alike.
         dtype : dtype, optional
             Of the model. Quantised numbers become what they stand for in float32, and
             are rounded to this. "bfloat16" is a dtype with the ml_dtypes package.

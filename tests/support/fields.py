@@ -130,7 +130,7 @@ def notes(family):
         "attention sinks": "sinks" in given,
         "soft caps": "softcap" in given,
         "factors of embeddings, scores, sums and attention": "residual_scale" in given,
-        "a factor of scores": "logit_scale" in given and "residual_scale" not in given,
+        "a factor of scores": "logit_scale" in family.read,
         "attention and network side by side": family.fixed.get("parallel"),
         "attention and network side by side or not": (
             "use_parallel_residual" in family.read

@@ -159,6 +159,31 @@ ARCHITECTURES = {
     "olmoe": "olmoe",
     "qwen3_moe": "qwen3moe",
     "gpt_oss": "gpt-oss",
+    "gemma": "gemma",
+    "olmo3": "olmo2",
+    "exaone4": "exaone4",
+    "ernie4_5": "ernie4_5",
+    "smollm3": "smollm3",
+    "granite": "granite",
+    "granitemoe": "granitemoe",
+    "phi": "phi2",
+    "stablelm": "stablelm",
+    "starcoder2": "starcoder2",
+    "nemotron": "nemotron",
+    "cohere": "command-r",
+    "cohere2": "cohere2",
+    "glm4": "glm4",
+    "arcee": "arcee",
+    "seed_oss": "seed_oss",
+}
+# Those of which queries and keys are in an order of their own.
+ALTERNATING = "llama", "smollm3", "granite", "granitemoe", "arcee"
+SCALES = {
+    "embedding_multiplier": "embedding_scale",
+    "attention_multiplier": "attention.scale",
+    "residual_multiplier": "residual_scale",
+    "logits_scaling": "logit_scale",
+    "logit_scale": "logit_scale",
 }
 
 
@@ -194,10 +219,15 @@ def llama_keys(config):
         "feed_forward_length": config["intermediate_size"],
         "attention.head_count": config["num_attention_heads"],
         "attention.head_count_kv": config["num_key_value_heads"],
-        "attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
         "rope.freq_base": config["rope_theta"],
         "vocab_size": config["vocab_size"],
     }
+    means = [x for x in config if x.endswith(("epsilon", "norm_eps"))]
+    means = [name for name in means if name != "rms_norm_eps"]
+    kind_of_norm = "layer_norm" if means else "layer_norm_rms"
+    eps = config[means[0] if means else "rms_norm_eps"]
+    keys[f"attention.{kind_of_norm}_epsilon"] = eps
+    keys |= {SCALES[name]: config[name] for name in SCALES if name in config}
     if "head_dim" in config:
         keys |= {"attention.key_length": head_dim, "attention.value_length": head_dim}
     turned = int(head_dim * config.get("partial_rotary_factor", 1))
@@ -236,7 +266,16 @@ def llama_keys(config):
     if kind == "gpt_oss":
         keys["expert_feed_forward_length"] = config["intermediate_size"]
         keys["attention.sliding_window"] = config["sliding_window"]
-    if kind.startswith("gemma"):
+    if kind == "cohere2":
+        keys["attention.sliding_window"] = config["sliding_window"]
+    if kind in ("olmo3", "exaone4") and config["sliding_window"]:
+        keys["attention.sliding_window"] = config["sliding_window"]
+        every = config.get("sliding_window_pattern", 4)
+        flags = [(i + 1) % every != 0 for i in range(config["num_hidden_layers"])]
+        keys["attention.sliding_window_pattern"] = np.array(flags)
+    if kind == "stablelm":  # true where a configuration does not say it
+        keys["use_parallel_residual"] = config.get("use_parallel_residual", True)
+    if kind.startswith("gemma") and kind != "gemma":
         keys["attention.sliding_window"] = config["sliding_window"]
         for cap in ("attn_logit_softcapping", "final_logit_softcapping"):
             if config.get(cap):
@@ -260,6 +299,7 @@ def converted(config, weights):
     table = gguf.get_tensor_name_map(number, n_layers)
     arrays = {}
     weights = _apart(weights) if kind == "gpt_oss" else _stacked(weights)
+    weights = _halved(weights) if kind == "granitemoe" else weights
     for theirs, array in weights.items():
         full = f"transformer.{theirs}" if kind == "gpt2" else theirs
         ours = table.get_name(full, (".weight", ".bias"))
@@ -268,9 +308,10 @@ def converted(config, weights):
             ("c_attn.weight", "c_proj.weight", "c_fc.weight")
         ):
             array = array.T
-        if kind.startswith("gemma") and theirs.endswith("norm.weight"):
+        has_one_less = kind.startswith("gemma") or kind == "nemotron"
+        if has_one_less and theirs.endswith("norm.weight"):
             array = array + np.float32(1)
-        if name == "llama" and ("q_proj" in theirs or "k_proj" in theirs):
+        if name in ALTERNATING and ("q_proj" in theirs or "k_proj" in theirs):
             array = alternated(
                 array,
                 config[
@@ -300,6 +341,21 @@ def _stacked(weights):
         else:
             together[name] = array
     return {name: np.asarray(array) for name, array in together.items()}
+
+
+def _halved(weights):
+    """Those of Granite's experts with gates apart."""
+    result = {}
+    for name, array in weights.items():
+        if name.endswith("input_linear.weight"):
+            gate, up = np.split(array, 2, axis=1)
+            for part, own in (("w1", gate), ("w3", up)):
+                named = name.replace("block_sparse_moe", "feed_forward.experts")
+                named = named.replace("input_linear", part).removeprefix("model.")
+                result[named] = np.ascontiguousarray(own)
+        else:
+            result[name] = array
+    return result
 
 
 def _apart(weights):
