@@ -212,12 +212,11 @@ def flag(value: bool, name: str) -> bool:
 
 def one_of(choice: str, name: str, choices: tuple[str, ...]) -> str:
     """Return one of these."""
+    expected = f"one of {choices}" if len(choices) > 1 else repr(choices[0])
     if not isinstance(choice, str):
-        raise TypeError(
-            f"{name}: expected one of {choices}, got {type(choice).__name__}"
-        )
+        raise TypeError(f"{name}: expected {expected}, got {type(choice).__name__}")
     if choice not in choices:
-        raise ValueError(f"{name}: expected one of {choices}, got {choice!r}")
+        raise ValueError(f"{name}: expected {expected}, got {choice!r}")
     return choice
 
 

@@ -189,6 +189,8 @@ def test_what_cannot_go_on_is_refused_at_once():
         (ValueError, "caches: expected room for 10 tokens, got 8", (IDS, 2)),
         (ValueError, "caches: expected B = 2 as token_ids, got 1", ([IDS, IDS], 2)),
         (ValueError, "num_tokens: expected at least 1, got 0", (IDS[:5], 0)),
+        (ValueError, "token_ids: expected at least one token", (IDS[:0], 2)),
+        (TypeError, "token_ids: expected integers, got a text", ("a cat", 2)),
     ):
         for call in (model.generate, model.stream):
             with pytest.raises(error, match=text):

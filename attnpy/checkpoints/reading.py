@@ -62,9 +62,8 @@ def opened(path: str | os.PathLike[str]) -> FileIO:
             f"expected the name of a file, got {quoted(os.fspath(path))}"
         ) from error
     if not is_file:
-        raise ValueError(
-            f"{named(path)}: expected a file, got something else of this name"
-        )
+        other = "a folder" if os.path.isdir(path) else "something else"
+        raise ValueError(f"{named(path)}: expected a file, got {other} of this name")
     number = os.open(path, READING)
     file = FileIO(number, closefd=False)
     weakref.finalize(file, os.close, number)

@@ -53,6 +53,11 @@ def checked_ids(token_ids: ArrayLike, vocab_size: int) -> NDArray[np.int64]:
                 f"{', '.join(map(str, lengths))}: pad them with any token, and pass "
                 "the lengths as lengths="
             )
+    if isinstance(token_ids, str):
+        raise TypeError(
+            "token_ids: expected integers, got a text: tokenizer.encode(text).ids are "
+            "its tokens"
+        )
     ids = _checks.integers(token_ids, "token_ids", 0, vocab_size - 1)
     if ids.ndim not in (1, 2):
         raise ValueError(f"token_ids: expected (L,) or (B, L), got {ids.shape}")

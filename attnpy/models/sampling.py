@@ -406,6 +406,8 @@ def stream(
     ids = _embedding.checked_ids(token_ids, self.vocab_size)
     self._check_generates()
     batch = np.atleast_2d(ids)  # (B, L)
+    if batch.shape[1] == 0:
+        raise ValueError(f"token_ids: expected at least one token, got {ids.shape}")
     num_tokens = _checks.count(num_tokens, "num_tokens")
     stops = checked_stops(self.stop if stop is None else stop, self.vocab_size)
     length = batch.shape[1] if lengths is None else lengths
