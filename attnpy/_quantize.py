@@ -7,16 +7,9 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from attnpy import _checks
-from attnpy._quantized import (
-    ACTIVATIONS,
-    MOST_ROWS,
-    Factors,
-    Packing,
-    QuantizedWeight,
-    column_blocks,
-    judged_dtype,
-    made,
-)
+from attnpy._code_layout import Packing, column_blocks
+from attnpy._quantized import QuantizedWeight, made
+from attnpy._quantized_parts import ACTIVATIONS, MOST_ROWS, Factors, judged_dtype
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from attnpy._quantized import CHAIN, LEAST_GROUP, MOST_ROWS, column_blocks
+from attnpy._code_layout import column_blocks
+from attnpy._quantized_parts import CHAIN, LEAST_GROUP, MOST_ROWS
 from attnpy._quoting import joined, listed, named, quoted
 from attnpy.checkpoints.files import DTYPES, Checkpoint, Place
 from attnpy.checkpoints.kept import KeptCheckpoint

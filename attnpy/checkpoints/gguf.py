@@ -220,7 +220,8 @@ class GgufFile(Mapping[str, "Array"]):
             If it is not a matrix of integers, has no such rows, or its scales are not
             finite.
         """
-        from attnpy._quantized import ACTIVATIONS, of_columns
+        from attnpy._quantized import of_columns
+        from attnpy._quantized_parts import ACTIVATIONS
 
         rounds = _checks.one_of(activations, "activations", ACTIVATIONS) == "int8"
         place = self._places[name]
@@ -261,7 +262,7 @@ class GgufFile(Mapping[str, "Array"]):
         self, name: str, start: int, stop: int
     ) -> Iterator[NDArray[np.uint8]]:
         """Yield the bytes of rows, some at a time, in the order that they have here."""
-        from attnpy._quantized import column_blocks
+        from attnpy._code_layout import column_blocks
 
         place = self._places[name]
         n, n_inner = place.shape

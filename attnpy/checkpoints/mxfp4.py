@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnpy._code_layout import column_blocks
 from attnpy._families.fields import MOST_EXPERTS
-from attnpy._quantized import column_blocks
 from attnpy._quoting import joined, listed, named, quoted
 from attnpy.checkpoints import files
 from attnpy.checkpoints.files import Checkpoint, Place

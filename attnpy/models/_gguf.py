@@ -16,7 +16,7 @@ from attnpy._families import gguf as declared
 from attnpy._families.fields import KINDS
 from attnpy._families.rules import FULL, SLIDING
 from attnpy._parameters import Unset
-from attnpy._quantized import ACTIVATIONS
+from attnpy._quantized_parts import ACTIVATIONS
 from attnpy._quoting import joined, named, quoted
 from attnpy.checkpoints.gguf import TYPES, GgufFile, load_gguf
 from attnpy.checkpoints.gguf_tokenizer import check as check_tokenizer

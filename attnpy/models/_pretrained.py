@@ -10,7 +10,8 @@ from attnpy._files import folder_at
 from attnpy._packed_weight import PanelWriter
 from attnpy._parameters import Unset
 from attnpy._quantize import judged
-from attnpy._quantized import ACTIVATIONS, QuantizedTable
+from attnpy._quantized import QuantizedTable
+from attnpy._quantized_parts import ACTIVATIONS
 from attnpy.checkpoints import gguf_blocks
 from attnpy.checkpoints.compressed import CompressedCheckpoint, scheme_of
 from attnpy.checkpoints.loading import (
