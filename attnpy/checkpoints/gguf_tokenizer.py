@@ -100,15 +100,19 @@ SMOLLM = Cut(digits=True)
 LLAMA3_PATTERN = rf"{_WORD}|\p{{N}}{{1,3}}|{_REST}"
 LLAMA3 = Cut(LLAMA3_PATTERN, whole=True, begins=True)
 QWEN2_PATTERN = rf"{_WORD}|\p{{N}}|{_REST}"
+SEED_PATTERN = rf"{_WORD}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+"
 TEKKEN = Cut(rf"{_CASED % ('', '')}|\p{{N}}|{_CASED_REST}", whole=True, begins=True)
 GPT4O = Cut(rf"{_CASED % (_SHORT, _SHORT)}|\p{{N}}{{1,3}}|{_CASED_REST}")
 CUTS: dict[str, Cut] = {
-    **dict.fromkeys(("gpt-2", "phi-2"), GPT2),
+    **dict.fromkeys(("gpt-2", "phi-2", "olmo", "exaone4"), GPT2),
     **dict.fromkeys(("smollm", "starcoder", "refact", "codeshell"), SMOLLM),
     **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral"), LLAMA3),
     **dict.fromkeys(("dbrx", "smaug-bpe"), Cut(LLAMA3_PATTERN)),
+    **dict.fromkeys(("glm4", "chatglm-bpe"), Cut(LLAMA3_PATTERN)),
     "qwen2": Cut(QWEN2_PATTERN, nfc=True),
-    "deepseek-r1-qwen": Cut(QWEN2_PATTERN),
+    **dict.fromkeys(("deepseek-r1-qwen", "stablelm2"), Cut(QWEN2_PATTERN)),
+    "command-r": Cut(digits=True, nfc=True),
+    "seed-coder": Cut(SEED_PATTERN),
     "tekken": TEKKEN,
     "gpt-4o": GPT4O,
 }
