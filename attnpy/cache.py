@@ -4,11 +4,25 @@ from __future__ import annotations
 
 import collections
 import itertools
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnpy import _attnpy, _checks, _dtypes, _keywords, _parameters, _pickles, _repr
+from attnpy import _checks, _dtypes, _keywords, _parameters, _pickles, _repr
+from attnpy._cache_arrays import (
+    Rows,
+    check_shape,
+    checked_capacity,
+    checked_sequences,
+    copied,
+    enlarged,
+    longest_of,
+    mixed,
+    per_sequence,
+    put,
+    scales_of,
+    storage_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -210,10 +224,10 @@ class KVCache:
             if array is None
         ]
         _checks.memory("KVCache", dtype, *made)
-        self._key = _storage(key, "key", (*shape, self.head_dim), dtype)
-        self._value = _storage(value, "value", (*shape, self.value_head_dim), dtype)
-        self._key_scale = _scales(key_scale, "key_scale", key, self._key)
-        self._value_scale = _scales(value_scale, "value_scale", value, self._value)
+        self._key = storage_of(key, "key", (*shape, self.head_dim), dtype)
+        self._value = storage_of(value, "value", (*shape, self.value_head_dim), dtype)
+        self._key_scale = scales_of(key_scale, "key_scale", key, self._key)
+        self._value_scale = scales_of(value_scale, "value_scale", value, self._value)
         self._lengths = per_sequence(self.batch_size, lengths, "lengths", 0, capacity)
 
     @property
@@ -364,7 +378,7 @@ class KVCache:
             self._lengths = lengths
             return
         chosen = {
-            name: _grown(array, self.capacity, rows)
+            name: enlarged(array, self.capacity, rows)
             for name, array in zip(ARRAYS, filled, strict=True)
         }
         vars(self).update(batch_size=len(rows), _lengths=lengths, **chosen)
@@ -413,9 +427,9 @@ class KVCache:
             self.value_head_dim,
             growable=self.growable,
         )
-        filled = self._first_rows(_longest(lengths))
+        filled = self._first_rows(longest_of(lengths))
         arrays = {
-            name: _grown(rows, room, chosen)
+            name: enlarged(rows, room, chosen)
             for name, rows in zip(ARRAYS, filled, strict=True)
         }
         vars(other).update(_lengths=lengths, **arrays)
@@ -437,8 +451,8 @@ class KVCache:
             self.value_head_dim,
             key=np.array(self._key),
             value=np.array(self._value),
-            key_scale=_copied(self._key_scale),
-            value_scale=_copied(self._value_scale),
+            key_scale=copied(self._key_scale),
+            value_scale=copied(self._value_scale),
             lengths=self._lengths,
         )
         other.growable = self.growable
@@ -453,7 +467,7 @@ class KVCache:
             new = per_sequence(self.batch_size, new_lengths, name, 0, n_tokens)
             lengths = self._lengths + new
         self._check_arrays()
-        needed = _longest(lengths)
+        needed = longest_of(lengths)
         if needed > self.capacity:
             self._grow(needed, lengths)
         return lengths
@@ -469,7 +483,7 @@ class KVCache:
         capacity = max(needed, 2 * self.capacity)
         filled = zip(ARRAYS, self._rows(self._lengths), strict=True)
         # In one step: a signal handler that raises must not leave only one of them.
-        vars(self).update({name: _grown(rows, capacity) for name, rows in filled})
+        vars(self).update({name: enlarged(rows, capacity) for name, rows in filled})
 
     def _check_arrays(self) -> None:
         """Refuse arrays that were reshaped in place after they were given."""
@@ -479,7 +493,7 @@ class KVCache:
         kept = key == (*shape, self.head_dim) and value == (*shape, self.value_head_dim)
         for scales in (self._key_scale, self._value_scale):
             kept = kept and (scales is None or scales.shape == shape)
-        if not kept or room < _longest(self._lengths):
+        if not kept or room < longest_of(self._lengths):
             raise ValueError(
                 "cache: expected its arrays in the shapes that they were given in, "
                 f"got {key} and {value}"
@@ -488,7 +502,7 @@ class KVCache:
     def _rows(self, lengths: NDArray[np.int64]) -> Rows:
         """Return views of the tokens up to the longest of these lengths."""
         self._check_arrays()
-        return self._first_rows(_longest(lengths))
+        return self._first_rows(longest_of(lengths))
 
     def _first_rows(self, n: int) -> Rows:
         scales = (self._key_scale, self._value_scale)
@@ -550,16 +564,7 @@ def hadamard(x: ArrayLike) -> Array:
         raise ValueError("x: expected (..., D), got ()")
     dtype = _dtypes.operand(x, "x")
     with np.errstate(all="ignore"):
-        return _mixed(x.astype(_dtypes.arithmetic(dtype))).astype(dtype)
-
-
-class Rows(NamedTuple):
-    """Views of keys and values (B, Hk, n, size), and of their scales (B, Hk, n)."""
-
-    key: Array
-    value: Array
-    key_scale: NDArray[np.float32] | None
-    value_scale: NDArray[np.float32] | None
+        return mixed(x.astype(_dtypes.arithmetic(dtype))).astype(dtype)
 
 
 def lengths_of(cache: KVCache) -> list[int]:
@@ -571,18 +576,6 @@ def lengths_of(cache: KVCache) -> list[int]:
 def rows_of(cache: KVCache) -> Rows:
     """Return views of all tokens."""
     return cache._rows(cache._lengths)
-
-
-def reserve(
-    cache: KVCache, n_tokens: int, new_lengths: ArrayLike | None, name: str
-) -> tuple[NDArray[np.int64], NDArray[np.int64], Rows]:
-    """Return the lengths without and with new tokens, and views to write those to.
-
-    `commit` adds them to the cache. Errors call the new lengths `name`.
-    """
-    past_lengths = cache._lengths
-    lengths = cache._make_room(n_tokens, new_lengths, name)
-    return past_lengths, lengths, cache._first_rows(_longest(lengths))
 
 
 def rows_to(cache: KVCache, n: int) -> Rows | None:
@@ -599,6 +592,18 @@ def empty_rows(cache: KVCache, n_keys: int) -> Rows:
         cache._grow(n_keys, cache._lengths)
     cache._check_arrays()
     return cache._first_rows(n_keys)
+
+
+def reserve(
+    cache: KVCache, n_tokens: int, new_lengths: ArrayLike | None, name: str
+) -> tuple[NDArray[np.int64], NDArray[np.int64], Rows]:
+    """Return the lengths without and with new tokens, and views to write those to.
+
+    `commit` adds them to the cache. Errors call the new lengths `name`.
+    """
+    past_lengths = cache._lengths
+    lengths = cache._make_room(n_tokens, new_lengths, name)
+    return past_lengths, lengths, cache._first_rows(longest_of(lengths))
 
 
 def commit(cache: KVCache, lengths: NDArray[np.int64]) -> None:
@@ -665,156 +670,6 @@ def checked_tokens(
         lengths = _checks.integers(lengths, "lengths")
     n_tokens = key.shape[2] if key.ndim == 4 else 0
     shape = cache.batch_size, cache.num_kv_heads, n_tokens
-    _check_shape(key, "key", (*shape[:2], "L", cache.head_dim), n_tokens)
-    _check_shape(value, "value", (*shape, cache.value_head_dim), n_tokens)
+    check_shape(key, "key", (*shape[:2], "L", cache.head_dim), n_tokens)
+    check_shape(value, "value", (*shape, cache.value_head_dim), n_tokens)
     return key, value, n_tokens, lengths
-
-
-def per_sequence(
-    batch_size: int, numbers: ArrayLike, name: str, low: int, high: ArrayLike
-) -> NDArray[np.int64]:
-    """Return an integer between low and high for each sequence, in a new array."""
-    array = _checks.integers(numbers, name)
-    if array.ndim > 1 or (array.ndim == 1 and array.shape != (batch_size,)):
-        raise ValueError(
-            f"{name}: expected an integer, or ({batch_size},) to match the batch, got "
-            f"{array.shape}"
-        )
-    array = np.broadcast_to(array, batch_size).copy()
-    highs = np.broadcast_to(high, batch_size)
-    wrong = (array < low) | (array > highs)
-    if wrong.any():
-        b = int(np.argmax(wrong))
-        raise ValueError(
-            f"{name}: expected {low} to {highs[b]} for sequence {b}, got {array[b]}"
-        )
-    return array
-
-
-def checked_sequences(sequences: ArrayLike | None, n: int) -> NDArray[np.int64]:
-    """Return indices of n sequences, by default all, in an array of one axis."""
-    if sequences is None:
-        return np.arange(n)
-    chosen = _checks.integers(sequences, "sequences", 0, n - 1)
-    if chosen.ndim > 1:
-        raise ValueError(f"sequences: expected an integer, or (n,), got {chosen.shape}")
-    return chosen.reshape(-1)
-
-
-def checked_capacity(capacity: int, lengths: NDArray[np.int64]) -> int:
-    """Return room for sequences of these lengths."""
-    capacity, longest = _checks.size(capacity, "capacity"), _longest(lengths)
-    if capacity < longest:
-        raise ValueError(
-            f"capacity: expected at least the {longest} tokens that there are, got "
-            f"{capacity}"
-        )
-    return capacity
-
-
-def _longest(lengths: NDArray[np.int64]) -> int:
-    return max(lengths.tolist(), default=0)  # of few numbers, faster than NumPy's
-
-
-def _storage(
-    array: Array | None, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]
-) -> Array:
-    """Return the array given, or one of zeros."""
-    if array is None:
-        return np.zeros(shape, dtype)
-    if not isinstance(array, np.ndarray):
-        raise TypeError(f"{name}: expected a NumPy array, got {type(array).__name__}")
-    _checks.array(array, name)
-    if array.shape != shape:
-        raise ValueError(f"{name}: expected shape {shape}, got {array.shape}")
-    native = array.dtype.newbyteorder("=")
-    if array.dtype != np.int8 and _dtypes.operand(array, name) != native:
-        raise TypeError(
-            f"{name}: expected a floating dtype or int8, got dtype {array.dtype}"
-        )
-    if not array.flags.writeable:
-        raise ValueError(f"{name}: expected an array that can be written to")
-    return array
-
-
-def _check_shape(
-    array: Array, name: str, shape: tuple[int | str, ...], n_tokens: int
-) -> None:
-    if array.shape != tuple(n_tokens if n == "L" else n for n in shape):
-        text = ", ".join(map(str, shape))
-        raise ValueError(f"{name}: expected ({text}), got {array.shape}")
-    _dtypes.operand(array, name)
-
-
-def _scales(
-    scales: Array | None, name: str, given: Array | None, array: Array
-) -> NDArray[np.float32] | None:
-    """Return the scales of an array of int8 that is given, or made here; or None."""
-    shape = array.shape[:3]
-    if array.dtype != np.int8 or given is None:
-        if scales is not None:
-            which = name.removesuffix("_scale")
-            raise ValueError(f"{name}: expected None without a {which} of int8")
-        if array.dtype != np.int8:
-            return None
-        _checks.memory("KVCache", np.dtype(np.float32), shape)
-        return np.zeros(shape, np.float32)
-    if scales is None:
-        raise ValueError(f"{name}: expected the scales of the int8 array, got None")
-    if not isinstance(scales, np.ndarray):
-        raise TypeError(f"{name}: expected a NumPy array, got {type(scales).__name__}")
-    _checks.array(scales, name)
-    if scales.shape != shape:
-        raise ValueError(f"{name}: expected shape {shape}, got {scales.shape}")
-    if scales.dtype != np.float32 or not scales.flags.behaved:
-        raise TypeError(
-            f"{name}: expected writable, aligned float32, got dtype {scales.dtype}"
-        )
-    return scales
-
-
-def put(
-    array: Array, scales: NDArray[np.float32] | None, place: Any, tokens: Array
-) -> None:
-    """Write keys or values to a place of a cache's array, and their scales."""
-    if scales is None:
-        array[place] = tokens
-        return
-    dtype = _dtypes.arithmetic(_dtypes.operand(tokens, "key"))
-    rows = np.require(tokens, dtype, "A")
-    _attnpy.quantize_heads(rows, array[place], scales[place], None)
-
-
-def _mixed(x: Array) -> Array:
-    """Do the same as `hadamard`, in the dtype of x; as layers do, bit by bit."""
-    size = x.shape[-1]
-    block = size & -size
-    if x.size == 0:
-        return x
-    y = x.reshape(-1)
-    for h in (1 << i for i in range(block.bit_length() - 1)):
-        one, two = y.reshape(-1, 2, h).swapaxes(0, 1)
-        y = np.stack([one + two, one - two], axis=1)
-    mixed: Array = y.reshape(x.shape) * x.dtype.type(1 / np.sqrt(block))
-    return mixed
-
-
-def _copied(array: NDArray[np.float32] | None) -> NDArray[np.float32] | None:
-    return None if array is None else np.array(array)
-
-
-def _grown(
-    filled: Array | None, capacity: int, rows: NDArray[np.int64] | None = None
-) -> Array | None:
-    """Return an array for so many tokens, with these copied to its start.
-
-    rows: the sequences to copy; by default all of them, in order.
-    """
-    if filled is None:
-        return None
-    n = len(filled) if rows is None else len(rows)
-    shape = n, filled.shape[1], capacity, *filled.shape[3:]
-    _checks.memory("cache", filled.dtype, shape)
-    grown = np.zeros(shape, filled.dtype)
-    grown[:, :, : filled.shape[2]] = filled if rows is None else filled[rows]
-    return grown

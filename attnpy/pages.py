@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import numpy as np
 
 from attnpy import _checks, _dtypes, _keywords, _parameters, _repr
-from attnpy.cache import (
-    KVCache,
+from attnpy._cache_arrays import (
     Rows,
     checked_capacity,
     checked_sequences,
-    checked_tokens,
     per_sequence,
     put,
 )
+from attnpy.cache import KVCache, checked_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,12 +13,7 @@ from attnpy.blocks import _stack
 from attnpy.blocks._stack import AnyNorm, ModelOutput
 from attnpy.blocks.experts import MixtureOfExperts
 from attnpy.blocks.feed_forward import FeedForward, run
-from attnpy.cache import (
-    KVCache,
-    all_or_nothing,
-    checked_caches,
-    commit_all,
-)
+from attnpy.cache import KVCache, all_or_nothing, checked_caches, commit_all
 from attnpy.layers import MultiHeadAttention
 from attnpy.layers._shared import Shared
 from attnpy.norms import LayerNorm, RMSNorm

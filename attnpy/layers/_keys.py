@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attnpy import _checks
+from attnpy._cache_arrays import Rows
 from attnpy._options import Cache
-from attnpy.cache import KVCache, Rows, empty_rows, reserve, rows_of
+from attnpy.cache import KVCache, empty_rows, reserve, rows_of
 from attnpy.pages import PagedKVCache, check_window, pool_rows, reserve_pages
 
 if TYPE_CHECKING:
