@@ -314,8 +314,8 @@ def test_messages_are_checked(opened):
 # ---- What is refused -----------------------------------------------------------------
 
 FAULTS = {
-    "no tokenizer": ({"ggml__model": None}, "tokenizer.ggml.model to be gpt2 or llama"),
-    "another": ({"ggml__model": "bert"}, "'bert'"),
+    "no tokenizer": ({"ggml__model": None}, "tokenizer.ggml.model to be gpt2, llama"),
+    "another": ({"ggml__model": "wpm"}, "'wpm'"),
     "no cut": ({"ggml__pre": None}, "tokenizer.ggml.pre to be one of gpt-2"),
     "unknown cut": ({"ggml__pre": "viking"}, "'viking'"),
     "no tokens": ({"ggml__tokens": None}, "tokenizer.ggml.tokens to be"),

@@ -11,6 +11,7 @@ import pytest
 from support import (
     encoder_decoders,
     families,
+    gguf_files,
     minilm,
     pages,
     sentences,
@@ -133,10 +134,14 @@ def write_embedders(folder):
     for name, n in (("sparse", 1), ("colbert", 7)):
         arrays = {"weight": rng.random((n, 12), "f"), "bias": rng.random(n, "f")}
         torch_files.save(m3 / f"{name}_linear.pt", arrays)
+    nomic = {**families.ENCODERS["nomic_bert"], "vocab_size": len(sentences.WORDS)}
+    found = gguf_files.encoder(nomic, sentences.WORDS)
+    gguf_files.write(folder / "nomic-embed-text-v1.5.Q8_0.gguf", *found)
 
 
 def test_the_page_about_sentences_prints_what_it_says(tmp_path, monkeypatch):
     minilm.require()
+    gguf_files.require()
     write_embedders(tmp_path)
     monkeypatch.chdir(tmp_path)
     pages.assert_examples_print_what_their_comments_say("sentences.md")

@@ -389,7 +389,7 @@ class GgufFile(Mapping[str, "Array"]):
         ValueError
             If the file has none, or one of a kind that is not known: known are "gpt2",
             with the ways to cut a text that "gpt-2", "smollm", "llama-bpe", "qwen2",
-            "tekken", "gpt-4o" and their kin name, and "llama".
+            "tekken", "gpt-4o" and their kin name, "llama", "bert" and "t5".
         """
         return gguf_tokenizer.make(self.metadata, self.path)
 

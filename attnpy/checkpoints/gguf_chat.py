@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnpy._quoting import named, quoted
 from attnpy.checkpoints import chat_templates
-from attnpy.checkpoints.gguf_tokenizer import PREFIX
+from attnpy.checkpoints.gguf_keys import PREFIX
 
 if TYPE_CHECKING:
     Metadata = Mapping[str, Any]

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attnpy._quoting import named, quoted
+from attnpy.checkpoints import gguf_words
+from attnpy.checkpoints.gguf_keys import PREFIX, Keys
 from attnpy.checkpoints.reading import judged_elsewhere
 
 if TYPE_CHECKING:
     Metadata = Mapping[str, Any]
 
-PREFIX = "tokenizer.ggml."
 # Types of tokens.
 UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4
 # Tokens that end a text wherever they are, as their numbers are often left out.
@@ -39,6 +40,11 @@ READ = frozenset(
         "add_space_prefix",
     )
 ) | {"tokenizer.chat_template"}
+# Those of encoders, as well.
+READ_OF = {
+    "bert": {f"{PREFIX}add_sep_token"},
+    "t5": {f"{PREFIX}remove_extra_whitespaces", f"{PREFIX}precompiled_charsmap"},
+}
 NEUTRAL: dict[str, tuple[object, ...]] = {
     f"{PREFIX}add_sep_token": (False,),
     f"{PREFIX}remove_extra_whitespaces": (False,),
@@ -51,6 +57,9 @@ HARMLESS = {
             *("middle", "fim_pre", "fim_suf", "fim_mid", "fim_pad", "fim_rep"),
             "fim_sep",
         )
+    ),
+    "how many types tokens have, which token_types.weight says itself": (
+        f"{PREFIX}token_type_count",
     ),
     "the same tokenizer again": ("tokenizer.huggingface.json",),
     "templates beside the usual one": (
@@ -122,64 +131,9 @@ LONGEST_PIECE = 512
 USUAL_PIECES = {"bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0}
 
 
-class _Keys:
-    """The metadata of a tokenizer, each value of the kind that it has to be."""
-
-    def __init__(self, metadata: Metadata, path: str) -> None:
-        self.metadata, self.path = metadata, path
-
-    def fault(self, key: str, expected: str, got: str) -> ValueError:
-        return ValueError(
-            f"{named(self.path)}: expected {PREFIX}{key} to be {expected}, got {got}"
-        )
-
-    def get(self, key: str, kind: type, words: str, default: Any = None) -> Any:
-        value = self.metadata.get(PREFIX + key)
-        if value is None:
-            return default
-        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise self.fault(key, words, quoted(value))
-        return value
-
-    def flag(self, key: str, default: bool) -> bool:
-        return bool(self.get(key, bool, "true or false", default))
-
-    def has_pieces(self) -> bool:
-        return bool(self.get("model", str, "a text") == "llama")
-
-    def tokens(self) -> list[str]:
-        found = self.get("tokens", list, "a list of texts")
-        if not found:
-            raise self.fault("tokens", "a list of texts", "none")
-        known: set[str] = set()
-        for text in found:
-            if text in known:
-                raise self.fault("tokens", "different texts", f"{quoted(text)} again")
-            known.add(text)
-        return list(found)
-
-    def token(self, key: str, n_tokens: int, default: int | None = None) -> int | None:
-        """Return the number of a token."""
-        words = f"an integer from 0 to {n_tokens - 1}"
-        number = self.get(key, int, words, default)
-        if number is None or 0 <= number < n_tokens:
-            return None if number is None else int(number)
-        raise self.fault(key, words, quoted(number))
-
-    def numbers(self, key: str, n_tokens: int, kinds: str) -> Any:
-        """Return a number for each token, or None."""
-        words = f"{n_tokens} numbers, one for each token"
-        found = self.get(key, np.ndarray, words)
-        if found is not None and (
-            found.size != n_tokens or found.dtype.kind not in kinds
-        ):
-            raise self.fault(key, words, f"{found.size} of {found.dtype}")
-        return found
-
-
 def stop(metadata: Metadata, path: str) -> tuple[int, ...]:
     """Return the tokens that end a text, in the order of their numbers."""
-    keys = _Keys(metadata, path)
+    keys = Keys(metadata, path)
     if PREFIX + "tokens" not in metadata:
         return ()
     tokens = keys.tokens()
@@ -204,15 +158,17 @@ def make(metadata: Metadata, path: str) -> Any:
             "attnpy.checkpoints: turning text into tokens needs the tokenizers "
             "package: pip install 'attnpy[gguf]'"
         ) from error
-    keys = _Keys(metadata, path)
+    keys = Keys(metadata, path)
     kind = keys.get("model", str, "a name")
-    makers: dict[str, Callable[[_Keys, list[str]], tuple[Any, bool]]]
+    makers: dict[str, Callable[[Keys, list[str]], tuple[Any, bool]]]
     makers = {"gpt2": _bytes, "llama": _pieces}
-    if kind not in makers:
+    if kind not in makers and kind not in gguf_words.USUAL:
         got = "none" if kind is None else quoted(kind)
-        raise keys.fault("model", "gpt2 or llama", got)
+        raise keys.fault("model", "gpt2, llama, bert or t5", got)
     check(metadata, path)
     tokens = keys.tokens()
+    if kind in gguf_words.USUAL:
+        return gguf_words.make(keys, kind, tokens)
     made, begins = makers[kind](keys, tokens)
     added = _added(keys, tokens, tokenizers.AddedToken)
     ends = _first_and_last(
@@ -227,10 +183,11 @@ def make(metadata: Metadata, path: str) -> Any:
 
 def check(metadata: Metadata, path: str) -> None:
     """Refuse the keys of tokenizers that are not honoured."""
+    read = READ | READ_OF.get(str(metadata.get(f"{PREFIX}model")), set())
     harmless = [name for names in HARMLESS.values() for name in names]
     starts = tuple(name[:-1] for name in harmless if name.endswith("*"))
     for key, value in metadata.items():
-        if not key.startswith("tokenizer.") or key in READ or key in harmless:
+        if not key.startswith("tokenizer.") or key in read or key in harmless:
             continue
         neutral = NEUTRAL.get(key, ())
         if not key.startswith(starts) and not _is_one_of(value, neutral):
@@ -247,7 +204,7 @@ def _usual(usual: Mapping[str, int], key: str, tokens: list[str]) -> int | None:
     return number if number is not None and number < len(tokens) else None
 
 
-def _bytes(keys: _Keys, tokens: list[str]) -> tuple[Any, bool]:
+def _bytes(keys: Keys, tokens: list[str]) -> tuple[Any, bool]:
     """Make a tokenizer of bytes, as GPT-2's; and tell whether its texts begin so."""
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers
     from tokenizers import pre_tokenizers as cuts
@@ -272,7 +229,7 @@ def _bytes(keys: _Keys, tokens: list[str]) -> tuple[Any, bool]:
     return made, cut.begins
 
 
-def _merges(keys: _Keys, vocabulary: Mapping[str, int]) -> list[tuple[str, str]]:
+def _merges(keys: Keys, vocabulary: Mapping[str, int]) -> list[tuple[str, str]]:
     """Return the pairs that are merged, the first first."""
     lines = keys.get("merges", list, "a list of texts")
     if lines is None:
@@ -289,7 +246,7 @@ def _merges(keys: _Keys, vocabulary: Mapping[str, int]) -> list[tuple[str, str]]
     return pairs
 
 
-def _pieces(keys: _Keys, tokens: list[str]) -> tuple[Any, bool]:
+def _pieces(keys: Keys, tokens: list[str]) -> tuple[Any, bool]:
     """Make a tokenizer of SentencePiece's pieces; texts begin with a token."""
     from tokenizers import Tokenizer, decoders, models, normalizers
 
@@ -347,7 +304,7 @@ def _merges_by_score(
     return [(first, second) for _, first, second in pairs]
 
 
-def _added(keys: _Keys, tokens: list[str], kind: Any) -> list[Any]:
+def _added(keys: Keys, tokens: list[str], kind: Any) -> list[Any]:
     """Return the tokens that are found in a text as they are, before it is cut."""
     types = keys.numbers("token_type", len(tokens), "iu")
     if types is None:
@@ -363,13 +320,13 @@ def _added(keys: _Keys, tokens: list[str], kind: Any) -> list[Any]:
 
 def begins(metadata: Metadata, path: str) -> int | None:
     """Return the token that a text begins with, where it has one."""
-    keys = _Keys(metadata, path)
+    keys = Keys(metadata, path)
     pieces = keys.has_pieces()
     cut = CUTS.get(str(metadata.get(PREFIX + "pre")), GPT2)
     return _first(keys, keys.tokens(), pieces or cut.begins, pieces)
 
 
-def _first(keys: _Keys, tokens: list[str], default: bool, pieces: bool) -> int | None:
+def _first(keys: Keys, tokens: list[str], default: bool, pieces: bool) -> int | None:
     if not keys.flag("add_bos_token", default):
         return None
     usual = _usual(USUAL_PIECES, "bos_token_id", tokens) if pieces else None
@@ -380,7 +337,7 @@ def _first(keys: _Keys, tokens: list[str], default: bool, pieces: bool) -> int |
 
 
 def _first_and_last(
-    keys: _Keys, tokens: list[str], begins: bool, usual: Mapping[str, int]
+    keys: Keys, tokens: list[str], begins: bool, usual: Mapping[str, int]
 ) -> tuple[int | None, int | None]:
     """Return the tokens that a text begins and ends with, where it has some."""
     first = _first(keys, tokens, begins, bool(usual))

@@ -13,6 +13,7 @@ import numpy as np
 
 from attnpy import _checks, _dtypes, _progress
 from attnpy._families import gguf as declared
+from attnpy._families import gguf_encoders
 from attnpy._families.fields import KINDS
 from attnpy._families.rules import FULL, SLIDING
 from attnpy._parameters import Unset
@@ -62,8 +63,12 @@ def read(
     progress: bool | None,
     weights: Literal["file"] | None,
     activations: Literal["float", "int8"],
+    kind: Literal["decoder", "encoder", "pooled decoder"] = "decoder",
 ) -> Model:
-    """Make a model of a file, and copy the weights into it."""
+    """Make a model of a file, and copy the weights into it.
+
+    The vectors of a "pooled decoder" are those of texts, not of their next tokens.
+    """
     packed = _checks.flag(packed, "packed")
     progress = _progress.checked(progress)
     dtype = _dtypes.floating(dtype)
@@ -79,7 +84,7 @@ def read(
             f"activations: expected 'float' without weights='file', got {activations!r}"
         )
     tensors = file if isinstance(file, GgufFile) else load_gguf(file)
-    metadata = _Metadata(tensors)
+    metadata = _Metadata(tensors, kind)
     config = metadata.config()
     try:
         model = from_config(config, dtype=dtype, rng=Unset(freed=weights is not None))
@@ -97,8 +102,8 @@ def read(
 class _Metadata:
     """What a file says of its model, and all that is wrong with it."""
 
-    def __init__(self, file: GgufFile) -> None:
-        self.file, self.values = file, file.metadata
+    def __init__(self, file: GgufFile, kind: str) -> None:
+        self.file, self.values, self.kind = file, file.metadata, kind
         self.faults: list[str] = []
         self.head_dim = 0
         self.architecture = self._architecture()
@@ -106,10 +111,13 @@ class _Metadata:
     def _architecture(self) -> Architecture:
         name = self.values.get("general.architecture")
         known = declared.ARCHITECTURES
+        if self.kind == "encoder":
+            known = gguf_encoders.ARCHITECTURES
         if not isinstance(name, str) or name not in known:
             raise ValueError(
                 f"{named(self.file.path)}: expected general.architecture to be one of "
                 f"{', '.join(known)}, got {'none' if name is None else quoted(name)}"
+                f"{_elsewhere(name)}"
             )
         experts = self.values.get(f"{name}.{declared.EXPERT_COUNT}")
         if name == "llama" and isinstance(experts, int) and experts > 0:
@@ -165,6 +173,8 @@ class _Metadata:
         harmless = {*_names(declared.HARMLESS)} - architecture.neutral.keys()
         known = {*architecture.read, *BY_RULES, *harmless}
         neutral = {**declared.NEUTRAL, **architecture.neutral}
+        if self.kind == "pooled decoder":
+            neutral[gguf_encoders.POOLING_TYPE] = (0, *gguf_encoders.POOLINGS)
         general = [*_names(declared.GENERAL_HARMLESS)]
         for key, value in self.values.items():
             if key.startswith("tokenizer."):
@@ -289,8 +299,11 @@ class _Metadata:
     def _set_rest(self, config: dict[str, Any]) -> None:
         """Add the fields that have rules."""
         file, family = self.file, self.architecture.family
-        config["tie_word_embeddings"] = "output.weight" not in file
-        config["eos_token_id"] = list(file.stop)
+        if self.kind == "encoder":
+            self._set_tables(config)
+        else:
+            config["tie_word_embeddings"] = "output.weight" not in file
+            config["eos_token_id"] = list(file.stop)
         for field, name in BY_ARRAYS.items():
             if field in family.read:
                 config[field] = f"blk.0.{name}" in file
@@ -307,6 +320,17 @@ class _Metadata:
             self._set_positions(config)
         elif self.get(SCALING) is not None or self.get(FACTOR) is not None:
             self.expect(SCALING, "left out", self.get(SCALING))
+
+    def _set_tables(self, config: dict[str, Any]) -> None:
+        """Add the sizes of an encoder's tables."""
+        for name, field in (
+            ("token_types.weight", "type_vocab_size"),
+            ("position_embd.weight", "max_position_embeddings"),
+        ):
+            if name in self.file:
+                config[field] = self.file.describe(name)[0][0]
+            elif field == "type_vocab_size":
+                config[field] = 0
 
     def _set_windows(self, config: dict[str, Any]) -> None:
         """Say which layers have a window, where the file does, or none has one."""
@@ -404,6 +428,25 @@ class _Metadata:
         )
         found = (name for name in names if name in self.file)
         return self.file.split_halves(dict.fromkeys(found, self.head_dim))
+
+
+def _elsewhere(name: object) -> str:
+    """Return what reads a file of another architecture, if anything may."""
+    if name in declared.ARCHITECTURES:
+        return ": CausalDecoder reads it"
+    return ": BertEncoder reads it" if name in gguf_encoders.ARCHITECTURES else ""
+
+
+def is_encoder(file: GgufFile) -> bool:
+    """Tell whether a file is of a family of `BertEncoder`."""
+    return file.metadata.get("general.architecture") in gguf_encoders.ARCHITECTURES
+
+
+def pooling(file: GgufFile) -> str | None:
+    """Return how a file says that the vector of a text is made, if it does."""
+    name = file.metadata.get("general.architecture")
+    said = file.metadata.get(f"{name}.{gguf_encoders.POOLING_TYPE}")
+    return gguf_encoders.POOLINGS.get(said) if isinstance(said, int) else None
 
 
 def _names(reasons: Mapping[str, tuple[str, ...]]) -> Iterable[str]:

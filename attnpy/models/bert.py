@@ -29,7 +29,7 @@ from attnpy.blocks import (
     activation_vjp,
 )
 from attnpy.blocks.feed_forward import PLAIN
-from attnpy.models import _embedding, _hf_config, _parts, _pretrained, _saving
+from attnpy.models import _embedding, _gguf, _hf_config, _parts, _pretrained, _saving
 from attnpy.models._heads import TokenHead
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     )
     from attnpy._vjp import Pullback
     from attnpy.blocks._stack import Choice
+    from attnpy.checkpoints import GgufFile
     from attnpy.positions import Rotary
 
     class BertCall(TypedDict, total=False):
@@ -619,6 +620,51 @@ class BertEncoder:
         return _pretrained.read(
             *(make, folder, dtype, packed, ignore_head, progress),
             *(weights, activations),
+        )
+
+    @classmethod
+    def from_gguf(
+        cls,
+        file: str | os.PathLike[str] | GgufFile,
+        *,
+        dtype: DTypeLike = np.float32,
+        packed: bool = True,
+        weights: Literal["file"] | None = None,
+        activations: Literal["float", "int8"] = "float",
+        progress: bool | None = None,
+    ) -> BertEncoder:
+        """Read a model from a GGUF file, as llama.cpp has them.
+
+        Parameters
+        ----------
+        file : str, path, or attnpy.checkpoints.GgufFile
+            Of the architecture "bert" (BERT, RoBERTa and XLM-RoBERTa: MiniLM, bge, e5
+            and others) or "nomic-bert".
+        dtype, packed, weights, activations, progress
+            As in `CausalDecoder.from_gguf`.
+
+        Returns
+        -------
+        BertEncoder
+            Without heads.
+
+        Raises
+        ------
+        ImportError, FileNotFoundError, TypeError, ValueError
+            As `CausalDecoder.from_gguf`.
+
+        See Also
+        --------
+        attnpy.models.SentenceEncoder.from_gguf : turns texts into vectors by it.
+
+        Notes
+        -----
+        Files do not say the activation of BERT's networks. It is the exact GELU of the
+        models, not the approximation of llama.cpp.
+        """
+        return _gguf.read(
+            *(cls.from_config, file, dtype, packed, progress, weights, activations),
+            kind="encoder",
         )
 
     def save_pretrained(self, folder: str | os.PathLike[str]) -> None:

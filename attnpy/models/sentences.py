@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -18,8 +19,16 @@ from attnpy import (
     _vjp,
     checkpoints,
 )
+from attnpy._quoting import named
 from attnpy.checkpoints.reading import judged_elsewhere
-from attnpy.models import _hf_config, _pooling, _sentence_folder, _similarity, _texts
+from attnpy.models import (
+    _gguf,
+    _hf_config,
+    _pooling,
+    _sentence_folder,
+    _similarity,
+    _texts,
+)
 from attnpy.models._similarity import SearchResult
 from attnpy.models._texts import WINDOW
 from attnpy.models.bert import BertEncoder
@@ -34,6 +43,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike
 
     from attnpy._typing import Array
+    from attnpy.checkpoints import GgufFile
     from attnpy.models._sentence_folder import Step
 
 # How many vectors `search` looks at at a time.
@@ -44,7 +54,8 @@ BLOCK = 16384
 class SentenceEncoder:
     """Turns texts into vectors: the closer two vectors, the more similar the meanings.
 
-    `from_pretrained` reads one from a sentence-transformers folder.
+    `from_pretrained` reads one from a sentence-transformers folder, `from_gguf` from a
+    GGUF file.
 
     Parameters
     ----------
@@ -286,6 +297,83 @@ class SentenceEncoder:
             default_prompt_name=recipe.default_prompt_name,
             similarity_fn_name=recipe.similarity_fn_name,
             truncate_dim=recipe.truncate_dim if truncate_dim is None else truncate_dim,
+        )
+
+    @classmethod
+    def from_gguf(
+        cls,
+        file: str | os.PathLike[str] | GgufFile,
+        *,
+        pooling: str | Sequence[str] | None = None,
+        normalize: bool = True,
+        max_length: int | None = None,
+        prompts: dict[str, str] | None = None,
+        default_prompt_name: str | None = None,
+        truncate_dim: int | None = None,
+        dtype: DTypeLike = np.float32,
+        packed: bool = True,
+        weights: Literal["file"] | None = None,
+        activations: Literal["float", "int8"] = "float",
+        progress: bool | None = None,
+    ) -> SentenceEncoder:
+        """Read an encoder from a GGUF file, as llama.cpp and Ollama have them.
+
+        Parameters
+        ----------
+        file : str, path, or attnpy.checkpoints.GgufFile
+            With its tokenizer: of the architectures of `BertEncoder.from_gguf`, or of
+            `CausalDecoder.from_gguf`, such as Qwen3-Embedding.
+        pooling : str or sequence of str, optional
+            In place of the file's ``pooling_type``; needed if it has none.
+        normalize : bool, optional
+            Make vectors of length 1, as llama.cpp does.
+        max_length : int, optional
+            The longest text in tokens; by default the file's ``context_length``.
+        prompts, default_prompt_name, truncate_dim : optional
+            As in `SentenceEncoder`: files do not say them.
+        dtype, packed, weights, activations, progress
+            As in `CausalDecoder.from_gguf`.
+
+        Returns
+        -------
+        SentenceEncoder
+
+        Raises
+        ------
+        ImportError, FileNotFoundError
+            If the gguf or tokenizers package is not installed; if there is no file.
+        TypeError, ValueError
+            As `CausalDecoder.from_gguf`; if nothing says how vectors are pooled.
+        """
+        opened = (
+            file
+            if isinstance(file, checkpoints.GgufFile)
+            else checkpoints.load_gguf(file)
+        )
+        modes = _gguf.pooling(opened) if pooling is None else pooling
+        if modes is None:
+            raise ValueError(
+                f"pooling: expected one, as {named(opened.path)} has no pooling_type "
+                "of tokens, got None"
+            )
+        flag = _checks.flag(normalize, "normalize")
+        make: Any = BertEncoder.from_config
+        kind: Literal["encoder", "pooled decoder"] = "encoder"
+        if not _gguf.is_encoder(opened):
+            make = functools.partial(CausalDecoder.from_config, logits=False)
+            kind = "pooled decoder"
+        model = _gguf.read(
+            *(make, opened, dtype, packed, progress, weights, activations), kind=kind
+        )
+        return cls(
+            model,
+            opened.tokenizer(),
+            pooling=modes,
+            steps=(_pooling.Normalize(),) if flag else (),
+            max_length=max_length,
+            prompts=prompts,
+            default_prompt_name=default_prompt_name,
+            truncate_dim=truncate_dim,
         )
 
     def encode(

@@ -197,6 +197,83 @@ def model(config, seed=0):
     return metadata, converted(config, weights)
 
 
+ENCODERS = {"nomic_bert": "nomic-bert"}
+
+
+def encoder(config, words, seed=0, pooling_type=1):
+    """The metadata and the arrays of an encoder, with BERT's vocabulary."""
+    import gguf
+
+    name = ENCODERS.get(config["model_type"], "bert")
+    (number,) = (k for k, text in gguf.MODEL_ARCH_NAMES.items() if text == name)
+    table = gguf.get_tensor_name_map(number, config["num_hidden_layers"])
+    arrays, weights = {}, families.tensors(config, seed)
+    fused = {}
+    for theirs, array in weights.items():
+        own = theirs.removeprefix("roberta.").removeprefix("bert.")
+        if own.startswith("pooler"):
+            continue  # which converters leave out
+        if own == "embeddings.position_embeddings.weight" and "pad_token_id" in config:
+            array = array[config["pad_token_id"] + 1 :]
+        parts = own.split(".")
+        if name == "nomic-bert" and parts[0] == "layers":
+            block = f"blk.{parts[1]}"
+            if parts[3][0] in "qkv":
+                fused.setdefault(f"{block}.attn_qkv.weight", []).append(array)
+                continue
+            part = {
+                "o_proj": "attn_output", "gate_proj": "ffn_gate", "up_proj": "ffn_up",
+                "down_proj": "ffn_down", "post_attention_layernorm": "attn_output_norm",
+                "post_mlp_layernorm": "layer_output_norm",
+            }[parts[-2]]  # fmt: skip
+            ours = f"{block}.{part}.{parts[-1]}"
+        else:
+            ours = table.get_name(own, (".weight", ".bias"))
+        assert ours, theirs
+        arrays[ours] = array
+    arrays |= {ours: np.concatenate(parts) for ours, parts in fused.items()}
+    n_positions = config["max_position_embeddings"]
+    if "position_embd.weight" in arrays:
+        n_positions = len(arrays["position_embd.weight"])
+    keys = {
+        "block_count": config["num_hidden_layers"],
+        "context_length": n_positions,
+        "embedding_length": config["hidden_size"],
+        "feed_forward_length": config["intermediate_size"],
+        "attention.head_count": config["num_attention_heads"],
+        "attention.layer_norm_epsilon": config.get("layer_norm_eps", 1e-12),
+        "attention.causal": False,
+        "pooling_type": pooling_type,
+    }
+    if name == "nomic-bert":
+        keys["rope.freq_base"] = config["rope_theta"]
+    metadata = {"general.architecture": name, "general.type": "model"}
+    metadata |= {f"{name}.{key}": content for key, content in keys.items()}
+    return metadata | word_pieces(words), arrays
+
+
+def word_pieces(words):
+    """The metadata of a tokenizer of BERT's."""
+    special = [word.startswith("[") and word.endswith("]") for word in words]
+    tokens = [
+        word if own else word[2:] if word.startswith("##") else f"\u2581{word}"
+        for word, own in zip(words, special, strict=True)
+    ]
+    types = [CONTROL if own else NORMAL for own in special]
+    metadata = {
+        "model": "bert",
+        "pre": "default",
+        "tokens": tokens,
+        "token_type": np.array(types, "i4"),
+        "token_type_count": 2,
+        "unknown_token_id": words.index("[UNK]"),
+        "bos_token_id": words.index("[CLS]"),
+        "seperator_token_id": words.index("[SEP]"),
+        "padding_token_id": words.index("[PAD]"),
+    }
+    return {f"tokenizer.ggml.{key}": content for key, content in metadata.items()}
+
+
 def gpt2_keys(config):
     return {
         "block_count": config["n_layer"],

@@ -1,0 +1,288 @@
+"""Encoders of GGUF files: their vectors, their tokenizers, and what is refused."""
+
+import numpy as np
+import pytest
+from support import families, gguf_files, sentences
+from support.comparisons import assert_same_bits
+from support.errors import refused
+from support.sentences import TEXTS, WORDS
+
+from attnpy import checkpoints
+from attnpy.models import BertEncoder, CausalDecoder, SentenceEncoder
+
+gguf_files.require("tokenizers")
+
+KINDS = "bert", "roberta", "xlm-roberta", "nomic_bert"
+IDS = np.array([2, 10, 4, 12, 17, 5])
+
+
+def config_of(kind):
+    return {**families.ENCODERS[kind], "vocab_size": len(WORDS)}
+
+
+@pytest.fixture
+def save(tmp_path):
+    """Write a file, and return its path."""
+
+    def write(kind="bert", changes=None, arrays=None, **options):
+        metadata, found = gguf_files.encoder(config_of(kind), WORDS, **options)
+        metadata |= changes or {}
+        metadata = {key: x for key, x in metadata.items() if x is not None}
+        found |= arrays or {}
+        return gguf_files.write(tmp_path / "e.gguf", metadata, found)
+
+    return write
+
+
+def from_weights(kind):
+    """The model that a folder with the same configuration and weights gives."""
+    config = config_of(kind)
+    model = BertEncoder.from_config(config)
+    tensors = families.tensors(config)
+    family = {"xlm-roberta": "roberta"}.get(kind, kind)
+    checkpoints.load(model, tensors, family)
+    return model
+
+
+# ---- Models --------------------------------------------------------------------------
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("kind", KINDS)
+def test_vectors_are_those_of_the_folder(save, tmp_path, kind):
+    model = BertEncoder.from_gguf(save(kind))
+    expected = from_weights(kind)(IDS)
+    assert_same_bits(model(IDS), expected)
+    plain = BertEncoder.from_gguf(save(kind), packed=False)
+    assert plain.token_embedding.flags.writeable
+    assert_same_bits(plain(IDS), expected)
+    if kind == "bert":
+        pytest.importorskip("safetensors")
+        model.save_pretrained(tmp_path / "saved")
+        again = BertEncoder.from_pretrained(tmp_path / "saved")
+        assert_same_bits(again(IDS), expected)
+
+
+@pytest.mark.parametrize("type_name", ["Q8_0", "Q4_0", "Q6_K"])
+def test_integers_of_the_file_are_kept(tmp_path, type_name):
+    width = 256 if type_name == "Q6_K" else 32
+    config = config_of("bert") | {"hidden_size": width, "num_attention_heads": 2}
+    config |= {"intermediate_size": 2 * width}
+    metadata, arrays = gguf_files.encoder(config, WORDS)
+    for i, (name, array) in enumerate(arrays.items()):
+        if array.ndim == 2 and not name.startswith(("position_embd", "token_types")):
+            arrays[name] = gguf_files.random_blocks(type_name, array.shape, i)
+    path = gguf_files.write(tmp_path / "e.gguf", metadata, arrays)
+    kept = SentenceEncoder.from_gguf(path, weights="file")
+    plain = SentenceEncoder.from_gguf(path)
+    texts = [text for text in TEXTS if text]
+    expected = plain.encode(texts)
+    np.testing.assert_allclose(kept.encode(texts), expected, atol=2e-5)
+    rounded = SentenceEncoder.from_gguf(path, weights="file", activations="int8")
+    assert 0 < np.abs(rounded.encode(texts) - expected).max() < 0.1
+    assert "weights=" in repr(kept)
+    assert "activations=int8" in repr(rounded)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_the_file_says_how_vectors_are_pooled(save, number):
+    mode = {1: "mean", 2: "cls", 3: "lasttoken"}[number]
+    path = save(pooling_type=number)
+    encoder = SentenceEncoder.from_gguf(path)
+    assert encoder.pooling == (mode,)
+    assert encoder.max_length == 16
+    expected = SentenceEncoder(
+        from_weights("bert"), encoder.tokenizer, pooling=mode
+    ).encode(TEXTS, normalize=True)
+    assert_same_bits(encoder.encode(TEXTS), expected)
+    raw = SentenceEncoder.from_gguf(path, normalize=False).encode(TEXTS)
+    np.testing.assert_allclose(
+        raw / np.linalg.norm(raw, axis=1, keepdims=True), expected, rtol=1e-5
+    )
+    assert_same_bits(encoder.encode(TEXTS[3]), expected[3])
+    other = SentenceEncoder.from_gguf(path, pooling="max", max_length=4)
+    assert (other.pooling, other.max_length) == (("max",), 4)
+
+
+@pytest.mark.quick
+def test_files_that_do_not_say_it_need_a_pooling(save):
+    for changes in ({"bert.pooling_type": 0}, {"bert.pooling_type": None}):
+        with pytest.raises(
+            ValueError, match=r"pooling: expected one, as .*e\.gguf has"
+        ):
+            SentenceEncoder.from_gguf(save(changes=changes))
+        assert SentenceEncoder.from_gguf(save(changes=changes), pooling="cls")
+
+
+@pytest.mark.quick
+def test_decoders_make_vectors_of_texts(tmp_path):
+    metadata, arrays = gguf_files.talking(
+        families.DECODERS["qwen3"], tie_word_embeddings=True
+    )
+    arrays.pop("output.weight", None)
+    metadata["tokenizer.ggml.add_eos_token"] = True
+    metadata["qwen3.pooling_type"] = 3
+    path = gguf_files.write(tmp_path / "q.gguf", metadata, arrays)
+    encoder = SentenceEncoder.from_gguf(path)
+    assert isinstance(encoder.model, CausalDecoder)
+    assert encoder.model.tied is None
+    assert encoder.pooling == ("lasttoken",)
+    ids = encoder.tokenizer.encode("the").ids
+    assert ids[-1] == metadata["tokenizer.ggml.eos_token_id"]
+    last = encoder.model(ids)[-1]
+    expected = last / np.linalg.norm(last)
+    np.testing.assert_allclose(encoder.encode("the"), expected, rtol=1e-5)
+    with pytest.raises(ValueError, match=r"qwen3\.pooling_type"):
+        CausalDecoder.from_gguf(path)
+
+
+# ---- Tokenizers ----------------------------------------------------------------------
+
+
+@pytest.mark.quick
+def test_words_are_cut_as_berts(save):
+    made = checkpoints.load_gguf(save()).tokenizer()
+    expected = sentences.tokenizer()
+    expected.no_truncation()
+    expected.no_padding()
+    for text in (*TEXTS, "The CAT", "caf\xe9 sun!", "[SEP] cat", "cats\tdogs\n\u6771"):
+        lower = text.replace("The CAT", "the cat").replace("\xe9", "e")
+        for pair in ((text,), (text, "a dog")):
+            found = made.encode(*pair)
+            other = expected.encode(lower, *pair[1:])
+            assert found.ids == other.ids
+            assert found.type_ids == other.type_ids
+    assert made.decode(made.encode("the cats").ids) == "the cats"
+
+
+def test_words_of_a_vocabulary_with_capitals_keep_theirs(tmp_path):
+    words = [word.replace("moon", "Moon") for word in WORDS]
+    metadata, arrays = gguf_files.encoder(config_of("bert"), words)
+    path = gguf_files.write(tmp_path / "e.gguf", metadata, arrays)
+    made = checkpoints.load_gguf(path).tokenizer()
+    assert made.encode("the Moon moon").tokens == [
+        *("[CLS]", "the", "Moon", "[UNK]", "[SEP]")
+    ]
+
+
+PIECES = [
+    *("<s>", "<pad>", "</s>", "<unk>", "\u2581the", "\u2581", "cat", "\u2581cat", "s"),
+    *("\u2581dog", "a", "t", "the", "c"),
+]
+SCORES = [0, 0, 0, 0, -2, -3, -5, -4, -3.5, -4.5, -6, -6.5, -7, -6]
+
+
+def pieces(**changes):
+    metadata = {
+        "model": "t5",
+        "tokens": PIECES,
+        "scores": np.array(SCORES, "f4"),
+        "token_type": np.array([3, 3, 3, 2] + [1] * (len(PIECES) - 4), "i4"),
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+        "unknown_token_id": 3,
+        "add_bos_token": True,
+        "add_eos_token": True,
+        "add_space_prefix": True,
+        "remove_extra_whitespaces": True,
+        **changes,
+    }
+    return {f"tokenizer.ggml.{key}": x for key, x in metadata.items() if x is not None}
+
+
+@pytest.fixture
+def unigrams(tmp_path):
+    def make(**changes):
+        path = gguf_files.write(tmp_path / "t.gguf", pieces(**changes), {})
+        return checkpoints.load_gguf(path).tokenizer()
+
+    return make
+
+
+@pytest.mark.quick
+def test_pieces_are_those_with_the_best_scores(unigrams):
+    made = unigrams()
+    for text, tokens in (
+        ("the cats", ["\u2581the", "\u2581cat", "s"]),
+        ("  the   dog ", ["\u2581the", "\u2581dog"]),
+        ("tac", ["\u2581", "t", "a", "c"]),
+        ("the zz", ["\u2581the", "\u2581", "zz"]),
+        ("", []),
+    ):
+        assert made.encode(text).tokens == ["<s>", *tokens, "</s>"]
+    assert made.encode("the zz").ids == [0, 4, 5, 3, 2]
+    assert made.encode("the", "dog").ids == [0, 4, 2, 2, 9, 2]
+    assert made.decode(made.encode("the cats").ids) == "the cats"
+    assert unigrams(add_bos_token=False).encode("the").ids == [4, 2]
+    assert unigrams(add_eos_token=False).encode("the").ids == [0, 4]
+    bare = unigrams(add_space_prefix=False, remove_extra_whitespaces=None)
+    assert bare.encode("the cat").tokens == ["<s>", "the", "\u2581cat", "</s>"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"scores": None}, "scores to be 14 numbers, one for each token, got none"),
+        ({"scores": np.array([np.nan] * 14, "f4")}, "scores to be finite numbers"),
+        ({"unknown_token_id": 99}, "unknown_token_id to be an integer from 0 to 13"),
+        ({"bos_token_id": None}, "bos_token_id to be a token, as texts begin with it"),
+        ({"precompiled_charsmap": np.zeros(3, "u1")}, "charsmap to be a table of char"),
+        ({"precompiled_charsmap": np.ones(9, "f4")}, "charsmap to be a table of char"),
+        ({"model": "wpm"}, "model to be gpt2, llama, bert or t5, got 'wpm'"),
+        ({"add_sep_token": True}, "expected tokenizer.ggml.add_sep_token = False"),
+    ],
+)
+def test_tokenizers_that_are_wrong_are_refused(unigrams, changes, text):
+    with pytest.raises(ValueError, match=text):
+        unigrams(**changes)
+
+
+# ---- What is refused -----------------------------------------------------------------
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"bert.attention.causal": True}, "attention.causal = False, got True"),
+        ({"bert.pooling_type": 4}, "bert.pooling_type = 0, got 4"),
+        ({"bert.new": 1}, "no bert.new, got 1"),
+        ({"bert.block_count": 3}, "block_count to be 2, as arrays are of so many"),
+        ({"bert.embedding_length": None}, "embedding_length to be there, got none"),
+        ({"general.architecture": "clip"}, "to be one of bert, nomic-bert, got 'clip'"),
+        ({"general.architecture": "llama"}, "got 'llama': CausalDecoder reads it"),
+    ],
+)
+def test_what_files_say_is_honoured_or_refused(save, changes, text):
+    with pytest.raises(ValueError, match=text):
+        BertEncoder.from_gguf(save(changes=changes))
+
+
+@pytest.mark.quick
+def test_arrays_that_do_not_fit_are_refused(save):
+    bad = {"blk.0.ffn_down.weight": np.ones((12, 19), np.float32)}
+    with pytest.raises(ValueError, match=r"expected blk\.0\.ffn_down\.weight of"):
+        BertEncoder.from_gguf(save(arrays=bad))
+    with pytest.raises(ValueError, match=r"unexpected cls\.weight"):
+        BertEncoder.from_gguf(save(arrays={"cls.weight": np.ones((12, 12))}))
+    words = [*WORDS[:-1], "##cat"]  # "cat" within a word, and as one
+    tokens = gguf_files.word_pieces(words)["tokenizer.ggml.tokens"]
+    made = checkpoints.load_gguf(save(changes={"tokenizer.ggml.tokens": tokens}))
+    assert made.tokenizer().token_to_id("##cat") == len(WORDS) - 1
+    tokens[-1] = "##cat"
+    with refused(ValueError, ".*") as caught:
+        checkpoints.load_gguf(
+            save(changes={"tokenizer.ggml.tokens": [*tokens[:-1], "\u2581##ing"]})
+        ).tokenizer()
+    assert "tokenizer.ggml.tokens to be different texts" in str(caught.value)
+
+
+@pytest.mark.quick
+def test_a_decoder_says_who_reads_an_encoder(save):
+    with pytest.raises(ValueError, match="got 'bert': BertEncoder reads it"):
+        CausalDecoder.from_gguf(save())
+    with refused(TypeError, "normalize"):
+        SentenceEncoder.from_gguf(save(), normalize=3)
+    with refused(ValueError, "max_length"):
+        SentenceEncoder.from_gguf(save(), max_length=17)
