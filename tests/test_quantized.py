@@ -1,6 +1,7 @@
 """Quantised weights: the bits of plain NumPy, and what models make of them."""
 
 import copy
+import functools
 import json
 import pickle
 from types import SimpleNamespace
@@ -9,12 +10,12 @@ import numpy as np
 import pytest
 from support import families, integers, minilm
 from support.arrays import dtype_of, normal
-from support.calls import TIERS, linear_on
+from support.calls import TIERS, linear_on, threads_for_any_work
 from support.comparisons import assert_same_bits
 from support.interrupts import interrupted_everywhere
 
 import attnpy
-from attnpy import QuantizedWeight, _parameters, checkpoints, training
+from attnpy import QuantizedWeight, _attnpy, _parameters, checkpoints, training
 from attnpy._linear import linear
 from attnpy._quantized import QuantizedTable, arrays_of, replaced
 from attnpy.blocks import Decoder, Encoder, FeedForward, Linear
@@ -152,6 +153,18 @@ def test_products_with_the_forms_of_files_have_the_bits_of_plain_numpy(
     got = linear_on(tier, x, weight)
     assert_same_bits(got, oracle(x, weight))
     assert_same_bits(linear_on(tier, x[3], weight), got[3])
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    ("n_rows", "bits", "n_tasks"),
+    [(15, 8, 1), (16, 8, 2), (24, 8, 2), (40, 8, 2), (16, 4, 1), (40, 4, 2)],
+)
+def test_threads_share_rows_of_few_if_the_matrix_is_small(n_rows, bits, n_tasks):
+    weight = attnpy.quantize(normal(64, 48), bits=bits)  # a panel, one task
+    call = functools.partial(linear, normal(n_rows, 64), weight, num_threads=2)
+    with threads_for_any_work():
+        assert _attnpy.watch_tasks(call, np.zeros((9, 3), np.int64)) == n_tasks
 
 
 @pytest.mark.parametrize("tier", TIERS)

@@ -12,6 +12,9 @@
  * or 61 threads share the work evenly; two do so with the least. */
 enum { N_TRIED = 3 };
 
+/* Rows for which a thread reads a matrix of integers that others read, too. */
+enum { OWN_ROWS = 8 };
+
 typedef struct {
     attn_linear_problem *l;
     const attn_linear_kernel *kernel;
@@ -84,15 +87,27 @@ run_task(const void *context, ptrdiff_t index, const attn_worker *worker)
     }
 }
 
+/* Is W read again rather than rows rounded again? One of 8 bits is multiplied as it lies, and a
+ * small one is in a cache that is near all threads. */
+static bool
+reads_again(const attn_linear_problem *l)
+{
+    enum { SMALL = 4 << 20 }; /* bytes */
+    return l->quantized != NULL && l->quantized->bits == 8 &&
+           l->n_in <= SMALL / l->n_out;
+}
+
 /* Splits a product in tile form: columns into n_column_tasks parts, and rows into so many that a
  * thread has at most n_each tasks. Returns the time of a thread, in products of a row and a column.
  * To load a column of W takes a task as long as LOAD_COLUMN of these, to load a row of x as long
- * as LOAD_ROW. */
+ * as LOAD_ROW, or ROUND_ROW where it becomes integers. */
 static double
 split_tiles(job *j, int n_threads, ptrdiff_t n_column_tasks, ptrdiff_t n_each)
 {
-    enum { LOAD_COLUMN = 8, LOAD_ROW = 8 };
+    enum { LOAD_COLUMN = 8, LOAD_ROW = 8, ROUND_ROW = 64 };
     const attn_linear_problem *l = j->l;
+    ptrdiff_t column = reads_again(l) ? 0 : LOAD_COLUMN;
+    ptrdiff_t row = l->quantized != NULL ? ROUND_ROW : LOAD_ROW;
     ptrdiff_t n = rows_of(l), n_units = attn_divide_up(n, j->row_unit);
     ptrdiff_t n_panels =
         attn_divide_up(attn_divide_up(l->n_out, ATTN_PANEL_COLUMNS), n_column_tasks);
@@ -114,8 +129,8 @@ split_tiles(job *j, int n_threads, ptrdiff_t n_column_tasks, ptrdiff_t n_each)
                           ? attn_divide_up(n_units * n_column_tasks, n_threads)
                           : n_each * attn_divide_up(n_units, j->n_row_tasks);
     ptrdiff_t rows = units * j->row_unit;
-    return (double)((rows < n ? rows : n) + n_each * LOAD_COLUMN) *
-           (double)(j->n_columns + LOAD_ROW);
+    return (double)((rows < n ? rows : n) + n_each * column) *
+           (double)(j->n_columns + row);
 }
 
 /* Splits so that the threads are done soonest, all at once. */
@@ -132,7 +147,9 @@ share_tiles(job *j, int n_threads)
     ptrdiff_t columns = 1, each = 1; /* of the best */
     double least = INFINITY;
 
-    j->row_unit = l->many_rows ? j->kernel->many_rows_unit : ATTN_TILE_ROWS;
+    j->row_unit = l->many_rows     ? j->kernel->many_rows_unit
+                  : reads_again(l) ? OWN_ROWS / 2
+                                   : ATTN_TILE_ROWS;
     for (ptrdiff_t n = 1; n <= n_threads && n <= n_panels; n++) {
         ptrdiff_t n_least = attn_divide_up(n_row_tasks * n, n_threads);
         for (ptrdiff_t n_each = n_least; n_each < n_least + n_tried; n_each++) {
@@ -206,7 +223,9 @@ split(attn_linear_problem *l, int n_threads, const attn_call *call, job *j)
         return 0;
     }
     bool in_rows = j->kernel->has_row_form || rows_of(l) <= ATTN_FEW_ROWS;
-    if (in_rows && attn_linear_in_rows(l)) {
+    bool own_rows =
+        reads_again(l) && n_threads > 1 && rows_of(l) >= OWN_ROWS * n_threads;
+    if (in_rows && attn_linear_in_rows(l) && !own_rows) {
         share_columns(j, n_threads);
     } else {
         share_tiles(j, n_threads);
