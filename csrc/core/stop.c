@@ -4,13 +4,27 @@
 
 #include <time.h>
 
-int64_t
-attn_monotonic_time(void)
+/* Polls need it to some milliseconds only. Such a clock does not read the CPU's counter, which waits
+ * for all loads before it: loads after it would wait for memory in vain. */
+#ifdef CLOCK_MONOTONIC_COARSE
+#define POLL_CLOCK CLOCK_MONOTONIC_COARSE
+#else
+#define POLL_CLOCK CLOCK_MONOTONIC
+#endif
+
+static int64_t
+time_of(clockid_t clock)
 {
     struct timespec now;
 
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(clock, &now);
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+int64_t
+attn_monotonic_time(void)
+{
+    return time_of(CLOCK_MONOTONIC);
 }
 
 bool
@@ -22,7 +36,7 @@ attn_should_stop(attn_control *control, bool is_caller)
     if (!is_caller || control->poll == NULL) {
         return false;
     }
-    int64_t time = attn_monotonic_time();
+    int64_t time = time_of(POLL_CLOCK);
     if (control->next_poll == 0) {
         control->next_poll = time + ATTN_POLL_INTERVAL;
     }
@@ -32,7 +46,7 @@ attn_should_stop(attn_control *control, bool is_caller)
     if (control->poll(control->poll_context)) {
         attn_stop(control);
     }
-    control->next_poll = attn_monotonic_time() + ATTN_POLL_INTERVAL;
+    control->next_poll = time_of(POLL_CLOCK) + ATTN_POLL_INTERVAL;
     return atomic_load_explicit(&control->stop, memory_order_relaxed);
 }
 
