@@ -40,6 +40,7 @@ add_dots(const integer_product *m, const int n_rows, const int n_digits,
                                       : (const char *)m->codes + first;
     code *ready = (code *)m->ready + first;
     const v_table table = table_of(m, form);
+    const bool takes_long = n_digits > 1 || m->scale.coarse != NULL;
     const term *x = m->terms + r * n_digits * m->row;
     const int32_t *begins = m->begins + r * n_digits * m->n_parts;
     v_real sums[MOST_TILE_ROWS][PANEL_REALS];
@@ -58,7 +59,7 @@ add_dots(const integer_product *m, const int n_rows, const int n_digits,
              k -= n_terms, codes += step, x += n_terms) {
             packed_step packed[PANEL_REALS];
             if (form != READY && n_rows == 1) {
-                next = stream_step(packed, codes, n_reals, form, n_digits > 1, next);
+                next = stream_step(packed, codes, n_reals, form, takes_long, next);
             } else if (form != READY) {
                 load_step(packed, codes, n_reals, form);
             }
@@ -132,7 +133,7 @@ static INLINE void
 add_row_of_integers(const integer_product *m, const int n_digits, const int one,
                     ptrdiff_t r, const code_form form)
 {
-    const char *next = (const char *)m->codes + AHEAD;
+    const char *next = (const char *)m->codes + (n_digits > 1 ? FLOAT_AHEAD : AHEAD);
 
     for (ptrdiff_t k = 0; k < PANEL; k += one * LANES) {
         add_dots(m, 1, n_digits, one, r, k, form, false, next);

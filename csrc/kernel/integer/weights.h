@@ -9,8 +9,9 @@ enum {
     QUADS = ATTN_CODE_ROWS / ATTN_QUAD, /* of a column in a step, at least */
     MOST_CODE_ROWS = 5,                 /* of such quads in a step, packed: of 5 bits */
     LINE = 64,                          /* bytes that are prefetched at a time, */
-    AHEAD = 8192,                       /* and how far ahead of what a row reads, */
-    FACTORS_AHEAD = 4096                /* which has fewer bytes of factors */
+    AHEAD = 6144,                       /* and how far ahead of what a row reads, */
+    FLOAT_AHEAD = 8192,                 /* or one of floats; of factors, which have */
+    FACTORS_AHEAD = 4096                /* fewer bytes */
 };
 
 /* Bits of narrow codes that are above the fourth. */
@@ -66,10 +67,11 @@ load_step(packed_step *w, const char *codes, const int n_reals, const code_form 
 
 /* The same for a row alone, which waits for memory. CPUs prefetch lines that are read in order by
  * themselves, faster than they are told to; but bits above are needed before what lies before them,
- * and where a step takes long they do not look far enough ahead. Returns what to prefetch next. */
+ * and where a step or a part takes long they do not look far enough ahead. Returns what to prefetch
+ * next. */
 static INLINE const char *
 stream_step(packed_step *w, const char *codes, const int n_reals, const code_form form,
-            const bool takes_long, const char *next)
+            bool takes_long, const char *next)
 {
     load_step(w, codes, n_reals, form);
     bool keeps = v_keep_loads();
