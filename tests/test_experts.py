@@ -146,6 +146,43 @@ def test_experts_together_have_the_bits_of_one_by_one(kind, options):
             assert_same_bits(np.nan_to_num(found), np.nan_to_num(expected))
 
 
+@pytest.mark.parametrize("n_tokens", [1, 7, 300])
+@pytest.mark.parametrize(
+    "of_gate",
+    [
+        {},
+        {"group": 32},
+        {"bits": 4},
+        {"bits": 4, "zero": 3},
+        {"activations": "float"},
+        {"with_minimum": True},
+    ],
+)
+def test_a_gate_rounds_its_rows_itself_where_its_codes_are_of_another_kind(
+    of_gate, n_tokens
+):
+    rng = np.random.default_rng(3)
+
+    def codes(group=16, with_minimum=False, **options):
+        n_groups = -(-E // group)
+        return QuantizedWeight.from_blocks(
+            rng.integers(0, 16, (E, F)),
+            rng.standard_normal((n_groups, F), dtype=np.float32),
+            rng.standard_normal((n_groups, F), dtype=np.float32)
+            if with_minimum
+            else None,
+            group=group,
+            **{"activations": "int8", **options},
+        )
+
+    mixture = layer()
+    for network in mixture.experts:
+        network.W_1, network.W_gate = codes(), codes(**of_gate)
+    x = rng.standard_normal((n_tokens, E), dtype=np.float32)
+    expected = mixture._one_by_one(x, None)
+    assert_same_bits(_attnpy.experts(x, mixture_arguments(mixture), 2), expected)
+
+
 def test_experts_of_other_kinds_are_left_to_python():
     plain, gated = layer(activation="relu"), layer()
     for mixture in (layer(dtype=np.float64), plain):

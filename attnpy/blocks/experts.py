@@ -233,6 +233,7 @@ class MixtureOfExperts:
             If x has another dtype or size.
         """
         tokens = _checks.array(x, "x")
+        self._check()
         probabilities = self._probabilities(tokens, num_threads)
         chosen, weights = self._chosen(probabilities)
         shape = *tokens.shape[:-1], self.num_experts_per_token
@@ -313,8 +314,10 @@ class MixtureOfExperts:
             raise ValueError("shared_gate: expected one for the expert, got None")
 
     def _probabilities(self, x: Array, num_threads: int | None) -> Array:
-        """Return the experts' probabilities (T, N), float32 or float64."""
-        self._check()
+        """Return the experts' probabilities (T, N), float32 or float64.
+
+        `_check` comes before it.
+        """
         scores = _wide(x, self.router, num_threads, self.router_bias)
         return softmax(scores.reshape(-1, scores.shape[-1]), num_threads)[0]
 
@@ -402,6 +405,7 @@ class MixtureOfExperts:
     def _run_vjp(
         self, x: Array, residual: ArrayLike | None, num_threads: int | None
     ) -> tuple[Array, Pullback]:
+        self._check()
         probabilities = self._probabilities(x, num_threads)
         rows = x.reshape(len(probabilities), x.shape[-1])
         chosen, weights = self._chosen(probabilities)

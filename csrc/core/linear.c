@@ -57,13 +57,31 @@ task_at(const job *j, ptrdiff_t index)
 }
 
 static void
-run_job(const job *j, const attn_linear_task *task, const attn_worker *worker)
+run_job(const job *j, const attn_linear_task *task, bool again,
+        const attn_worker *worker)
 {
     if (j->l->quantized != NULL) {
-        j->tier->integer->run(j->l, task, j->kernel, j->tier->integer_unit, worker);
+        j->tier->integer->run(j->l, task, again, j->kernel, j->tier->integer_unit,
+                              worker);
     } else {
         j->kernel->run(j->l, task, worker);
     }
+}
+
+/* Do two products have the same rows, which are rounded alike? */
+static bool
+share_rows(const attn_linear_problem *a, const attn_linear_problem *b)
+{
+    const attn_quantized *p = a->quantized, *q = b->quantized;
+    const attn_array *x = &a->input, *y = &b->input;
+
+    return p != NULL && q != NULL && x->data == y->data && x->dtype == y->dtype &&
+           x->row_stride == y->row_stride && x->column_stride == y->column_stride &&
+           x->batch_stride[0] == y->batch_stride[0] && a->n_in == b->n_in &&
+           a->n_rows == b->n_rows && p->rounds_rows == q->rounds_rows &&
+           p->bits == q->bits && p->zero == q->zero && p->group == q->group &&
+           (p->values == NULL) == (q->values == NULL) &&
+           (p->minimum.fine == NULL) == (q->minimum.fine == NULL);
 }
 
 typedef struct {
@@ -81,9 +99,10 @@ run_task(const void *context, ptrdiff_t index, const attn_worker *worker)
         index -= j->n_tasks;
     }
     attn_linear_task task = task_at(j, index);
-    run_job(j, &task, worker);
+    run_job(j, &task, false, worker);
     if (list->n_then > 0) {
-        run_job(j + list->n_then, &task, worker);
+        const job *then = j + list->n_then;
+        run_job(then, &task, share_rows(j->l, then->l), worker);
     }
 }
 
@@ -302,7 +321,7 @@ run_task_of_each(const void *context, ptrdiff_t index, const attn_worker *worker
     l.output.data += which * jobs->steps.output;
     j.l = &l;
     attn_linear_task task = task_at(&j, index % j.n_tasks);
-    run_job(&j, &task, worker);
+    run_job(&j, &task, false, worker);
 }
 
 int

@@ -89,7 +89,8 @@ typedef void (*attn_integer_unit)(const void *product, ptrdiff_t n, int form);
 /* Products with quantised matrices, with a unit or NULL. */
 typedef struct {
     size_t (*workspace_size)(const attn_linear_problem *);
-    void (*run)(const attn_linear_problem *, const attn_linear_task *,
+    /* `again`: the worker's last task had the same rows, which may still be in its workspace. */
+    void (*run)(const attn_linear_problem *, const attn_linear_task *, bool again,
                 const attn_linear_kernel *, attn_integer_unit, const attn_worker *);
 } attn_integer_kernel;
 

@@ -38,7 +38,8 @@ convert_linear(py_linear_arrays *a, py_precision precision, attn_linear_problem 
     int type;
 
     if (py_check_operand(a->input, "x") < 0 ||
-        py_check_operand(a->weight.array, "weight") < 0 ||
+        (a->weight.owner == NULL && /* else prepare() has checked it */
+         py_check_operand(a->weight.array, "weight") < 0) ||
         (a->bias != NULL && py_check_operand(a->bias, "bias") < 0) ||
         (type = common_type(types, precision)) < 0) {
         return -1;

@@ -310,9 +310,9 @@ py_describe_weight(const py_weight *w, attn_linear_problem *l)
 {
     attn_array *to = &l->weight;
 
-    to->data = PyArray_BYTES(w->array);
     l->packed = w->packed;
     l->quantized = w->is_quantized ? &w->quantized : NULL;
+    to->data = w->is_quantized ? NULL : PyArray_BYTES(w->array);
     if (!w->packed) {
         to->column_stride = py_axis_stride(w->array, 0);
         to->row_stride = py_axis_stride(w->array, 1);

@@ -167,7 +167,7 @@ run_loaded(integer_work *w, const attn_linear_task *task,
 }
 
 static void
-run_integers(const attn_linear_problem *l, const attn_linear_task *task,
+run_integers(const attn_linear_problem *l, const attn_linear_task *task, bool again,
              const attn_linear_kernel *floats, attn_integer_unit unit,
              const attn_worker *worker)
 {
@@ -182,7 +182,9 @@ run_integers(const attn_linear_problem *l, const attn_linear_task *task,
         if (part.n_rows > w->most_rows) {
             part.n_rows = w->most_rows;
         }
-        load_integer_rows(w, floats, part.first_row, part.n_rows);
+        if (!again || task->n_rows > w->most_rows) {
+            load_integer_rows(w, floats, part.first_row, part.n_rows);
+        }
         run_loaded(w, &part, floats, worker);
     }
 }
