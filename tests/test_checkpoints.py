@@ -169,7 +169,10 @@ HEADS = {
     "qwen_moe": ("score.weight", "qa_outputs.bias"),
     "gpt_neox": ("score.weight", "qa_outputs.weight", "qa_outputs.bias"),
     **dict.fromkeys(
-        ("starcoder2", "stablelm", "nemotron", "glm", "glm4", "granitemoe"),
+        (
+            *("starcoder2", "stablelm", "nemotron", "glm", "glm4"),
+            *("granitemoe", "granitemoehybrid"),
+        ),
         ("score.weight", "score.bias"),
     ),
 }

@@ -271,6 +271,7 @@ OTHER_VALUES_OF = {
     "gemma2": {"layer_types": [FULL] * 3},
     "gemma3_text": {"layer_types": [FULL] * 3, **WINDOWED_ROPE},
     "olmo3": {"layer_types": [FULL] * 4, **WINDOWED_ROPE},
+    "granitemoehybrid": {"position_embedding_type": "nope"},
     "cohere2": {"layer_types": [FULL] * 4},
     "starcoder2": {"use_bias": False},
     "stablelm": {"hidden_size": 64, "use_parallel_residual": True},
@@ -327,6 +328,8 @@ def base_for(kind, name):
         base["sliding_window"] = None
     if name == "is_causal" and kind == "gpt_oss":
         base["layer_types"] = [FULL] * 3
+    if name == "num_hidden_layers" and kind == "granitemoehybrid":
+        base["layer_types"] = "attention"  # of all layers
     if name == "is_causal" and kind == "cohere2":
         base["layer_types"] = [FULL] * 4
     if name in ("rope_theta", "is_causal") and kind == "olmo3":

@@ -660,6 +660,7 @@ FAULTS = {
 OTHER_FAULTS = [
     ("granite", "granite.attention.scale", None, "attention.scale to be there"),
     ("granite", "granite.rope.scaling.finetuned", False, "finetuned = True, got False"),
+    ("granitemoe", "granitemoe.expert_shared_feed_forward_length", 8, "no granitemoe"),
     ("granitemoe", "granitemoe.expert_gating_func", 2, "gating_func = 1, got 2"),
     ("cohere", "command-r.logit_scale", None, "command-r.logit_scale to be there"),
     ("cohere2", "cohere2.attention.sliding_window", None, "window to be there"),

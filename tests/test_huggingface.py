@@ -113,6 +113,7 @@ DECODERS = [
     ("arcee", {"attention_bias": True, "mlp_bias": True, "head_dim": 6}),
     ("seed_oss", {"attention_out_bias": True, "attention_bias": False}),
     ("seed_oss", {"mlp_bias": True, "tie_word_embeddings": True}),
+    ("granitemoehybrid", {"position_embedding_type": "nope", "attention_bias": True}),
     ("granitemoe", {"attention_bias": True, "num_experts_per_tok": 4}),
     ("gpt_oss", {"num_experts_per_tok": 4, "attention_bias": False}),
     ("gpt_oss", {"tie_word_embeddings": True, "sliding_window": 5}),

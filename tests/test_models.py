@@ -649,6 +649,7 @@ SEEDS = {
     "qwen3_moe": 1,
     "starcoder2": 1,
     "seed_oss": 2,
+    "granitemoehybrid": 1,
 }
 
 

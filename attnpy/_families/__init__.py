@@ -30,7 +30,7 @@ from attnpy._families.glm import GLM, GLM4
 from attnpy._families.gpt2 import GPT2
 from attnpy._families.gpt_neox import GPT_NEOX
 from attnpy._families.gpt_oss import GPT_OSS
-from attnpy._families.granite import GRANITE, GRANITEMOE
+from attnpy._families.granite import GRANITE, GRANITE4, GRANITEMOE
 from attnpy._families.gte import GTE, GTE_NEW
 from attnpy._families.llama import LLAMA
 from attnpy._families.mistral import MISTRAL
@@ -62,6 +62,7 @@ FAMILIES: dict[str, Declaration] = {
         *(VIT, DEIT, CLIP, CLIP_VISION, CLIP_TEXT, SIGLIP, SIGLIP_VISION, SIGLIP_TEXT),
         *(GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, PHI3, GEMMA, GEMMA2, GEMMA3, SMOLLM3),
         *(GRANITE, PHI, GPT_NEOX, OLMO2, OLMO3, EXAONE4, ERNIE4_5),
+        GRANITE4,
         *(STARCODER2, STABLELM, NEMOTRON, COHERE, COHERE2, GLM, GLM4, ARCEE, SEED_OSS),
         *(MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE, GRANITEMOE, GPT_OSS),
         *(T5, MT5, BART, MBART, MARIAN, PEGASUS, M2M100),

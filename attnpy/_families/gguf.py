@@ -49,6 +49,8 @@ class Architecture:
         Keys, without their beginning, and the fields that have their values.
     neutral : mapping of str to tuple
         Keys that are refused, but for these values.
+    harmless : tuple of str
+        Keys that do not matter, besides those of all.
     alternating : bool
         The rows of queries and keys are in an order of their own: see
         `attnpy.checkpoints.gguf.GgufFile.split_halves`.
@@ -68,6 +70,7 @@ class Architecture:
     names: Family
     read: Mapping[str, str]
     neutral: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
+    harmless: tuple[str, ...] = ()
     alternating: bool = False
     large: int | None = None
     needed: tuple[str, ...] = ()
@@ -259,6 +262,11 @@ SCALES = {
     "residual_scale": "residual_multiplier",
     "logit_scale": "logits_scaling",
 }
+# Of layers and networks that Granite 4 may have, of which there is no array.
+NO_MAMBA = (
+    *("ssm.conv_kernel", "ssm.state_size", "ssm.group_count", "ssm.inner_size"),
+    *("ssm.time_step_rank", "expert_shared_feed_forward_length"),
+)
 # Here false means that there are no positions at all.
 GRANITE_NEUTRAL = FULL_ATTENTION | {"rope.scaling.finetuned": (True,)}
 SOFTCAPS = {
@@ -412,6 +420,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             names=NAMES,
             read=SIZES | SCALES,
             neutral=GRANITE_NEUTRAL,
+            harmless=NO_MAMBA,
             alternating=True,
             needed=tuple(SCALES),
         ),

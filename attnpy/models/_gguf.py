@@ -171,7 +171,7 @@ class _Metadata:
         architecture = self.architecture
         prefix = f"{architecture.name}."
         harmless = {*_names(declared.HARMLESS)} - architecture.neutral.keys()
-        known = {*architecture.read, *BY_RULES, *harmless}
+        known = {*architecture.read, *architecture.harmless, *BY_RULES, *harmless}
         neutral = {**declared.NEUTRAL, **architecture.neutral}
         if self.kind == "pooled decoder":
             neutral[gguf_encoders.POOLING_TYPE] = (0, *gguf_encoders.POOLINGS)

@@ -431,8 +431,9 @@ class CausalDecoder(sampling.LanguageModel):
             "gpt2", "llama", "mistral", "qwen2", "qwen3", "phi3", "gemma", "gemma2",
             "gemma3_text", "smollm3", "granite", "phi", "gpt_neox", "olmo2", "olmo3",
             "exaone4", "ernie4_5", "starcoder2", "stablelm", "nemotron", "cohere",
-            "cohere2", "glm", "glm4", "arcee", "seed_oss", "mixtral", "olmoe",
-            "qwen2_moe", "qwen3_moe", "granitemoe" or "gpt_oss".
+            "cohere2", "glm", "glm4", "arcee", "seed_oss", "granitemoehybrid" (Granite 4
+            without Mamba and experts), "mixtral", "olmoe", "qwen2_moe", "qwen3_moe",
+            "granitemoe" or "gpt_oss".
             A ``sliding_window`` of W lets a token see W tokens, including itself. If
             both are given, ``rope_scaling`` wins over ``rope_parameters``.
             ``eos_token_id`` becomes `stop`, without tokens that are not in the

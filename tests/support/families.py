@@ -335,6 +335,15 @@ GLM = {**LLAMA, "model_type": "glm", "head_dim": 8, "partial_rotary_factor": 0.5
 GLM4 = {**GLM, "model_type": "glm4"}
 ARCEE = {**LLAMA, "model_type": "arcee", "hidden_act": "relu2", "rms_norm_eps": 1e-5}
 SEED_OSS = {**LLAMA, "model_type": "seed_oss", "head_dim": 6}
+GRANITE4 = {
+    **{name: x for name, x in GRANITE.items() if name != "intermediate_size"},
+    "model_type": "granitemoehybrid",
+    "shared_intermediate_size": 20,
+    "position_embedding_type": "rope",
+    "layer_types": ["attention", "attention"],
+    "num_local_experts": 0,
+    "mamba_n_heads": 16,
+}
 GRANITEMOE = {
     **GRANITE,
     "model_type": "granitemoe",
@@ -371,6 +380,7 @@ DECODERS = {
         OLMO3,
         EXAONE4,
         ERNIE4_5,
+        GRANITE4,
         STARCODER2,
         STABLELM,
         NEMOTRON,
@@ -793,7 +803,8 @@ def _with_biases(shapes, axis):
 
 
 def _llama_shapes(config):
-    e, f = config["hidden_size"], config["intermediate_size"]
+    e = config["hidden_size"]
+    f = config.get("shared_intermediate_size", config.get("intermediate_size"))
     d = config.get("head_dim", e // config["num_attention_heads"])
     hd, kd = config["num_attention_heads"] * d, config["num_key_value_heads"] * d
     shapes = {
@@ -839,6 +850,11 @@ def _llama_shapes(config):
         if config.get("mlp_bias"):
             for part, size in (("gate", f), ("up", f), ("down", e)):
                 shapes[f"{layer}.mlp.{part}_proj.bias"] = (size,)
+        if kind == "granitemoehybrid":
+            _side_by_side(shapes, f"{layer}.mlp", "input", "gate", "up")
+            for theirs, ours in (("input", "input"), ("down", "output")):
+                shape = shapes.pop(f"{layer}.mlp.{theirs}_proj.weight")
+                shapes[f"{layer}.shared_mlp.{ours}_linear.weight"] = shape
         if kind == "phi3":
             _side_by_side(shapes, f"{layer}.self_attn", "qkv", "q", "k", "v")
             _side_by_side(shapes, f"{layer}.mlp", "gate_up", "gate", "up")
@@ -1233,6 +1249,12 @@ def _llama_logits(w, config, ids):
             continue
         if kind in EXPERTS_NAMES and f"{layer}.mlp.gate_proj.weight" not in w:
             x = x + _experts(w, config, layer, y)
+            continue
+        if kind == "granitemoehybrid":
+            both = torch_linear(y, w, f"{layer}.shared_mlp.input_linear")
+            gate, up = np.split(both, 2, axis=1)
+            z = torch_linear(silu(gate) * up, w, f"{layer}.shared_mlp.output_linear")
+            x = x + times * z
             continue
         gate = torch_linear(y, w, f"{layer}.mlp.gate_proj")
         up = torch_linear(y, w, f"{layer}.mlp.up_proj")

@@ -57,7 +57,7 @@ REFUSED = {
             *("llama", "mistral", "qwen2", "qwen3", "smollm3", "granite"),
             *("olmo2", "olmo3", "mixtral", "qwen2_moe", "qwen3_moe"),
             *("exaone4", "ernie4_5", "starcoder2", "cohere2", "arcee", "seed_oss"),
-            "granitemoe",
+            *("granitemoe", "granitemoehybrid"),
         ),
         PARTIAL,
     ),

@@ -166,6 +166,7 @@ ARCHITECTURES = {
     "smollm3": "smollm3",
     "granite": "granite",
     "granitemoe": "granitemoe",
+    "granitemoehybrid": "granite",
     "phi": "phi2",
     "stablelm": "stablelm",
     "starcoder2": "starcoder2",
@@ -293,7 +294,9 @@ def llama_keys(config):
         "block_count": config["num_hidden_layers"],
         "context_length": config["max_position_embeddings"],
         "embedding_length": size,
-        "feed_forward_length": config["intermediate_size"],
+        "feed_forward_length": config.get(
+            "shared_intermediate_size", config.get("intermediate_size")
+        ),
         "attention.head_count": config["num_attention_heads"],
         "attention.head_count_kv": config["num_key_value_heads"],
         "rope.freq_base": config["rope_theta"],
@@ -350,6 +353,14 @@ def llama_keys(config):
         every = config.get("sliding_window_pattern", 4)
         flags = [(i + 1) % every != 0 for i in range(config["num_hidden_layers"])]
         keys["attention.sliding_window_pattern"] = np.array(flags)
+    if kind == "granitemoehybrid":  # which may have layers of Mamba, too
+        names = "conv_kernel", "state_size", "group_count", "inner_size"
+        keys |= {f"ssm.{name}": 4 for name in (*names, "time_step_rank")}
+        keys["rope.scaling.finetuned"] = config["position_embedding_type"] == "rope"
+        keys["expert_count"] = keys["expert_used_count"] = 0
+        keys["expert_shared_feed_forward_length"] = config["shared_intermediate_size"]
+        heads = [config["num_key_value_heads"]] * config["num_hidden_layers"]
+        keys["attention.head_count_kv"] = np.array(heads, "i4")
     if kind == "stablelm":  # true where a configuration does not say it
         keys["use_parallel_residual"] = config.get("use_parallel_residual", True)
     if kind.startswith("gemma") and kind != "gemma":
@@ -376,7 +387,8 @@ def converted(config, weights):
     table = gguf.get_tensor_name_map(number, n_layers)
     arrays = {}
     weights = _apart(weights) if kind == "gpt_oss" else _stacked(weights)
-    weights = _halved(weights) if kind == "granitemoe" else weights
+    if kind.startswith("granitemoe"):
+        weights = _halved(weights)
     for theirs, array in weights.items():
         full = f"transformer.{theirs}" if kind == "gpt2" else theirs
         ours = table.get_name(full, (".weight", ".bias"))
@@ -421,17 +433,21 @@ def _stacked(weights):
 
 
 def _halved(weights):
-    """Those of Granite's experts with gates apart."""
+    """Those of Granite's networks with gates apart."""
     result = {}
     for name, array in weights.items():
-        if name.endswith("input_linear.weight"):
-            gate, up = np.split(array, 2, axis=1)
-            for part, own in (("w1", gate), ("w3", up)):
+        if not name.endswith("input_linear.weight"):
+            result[name.replace("shared_mlp.output_linear", "mlp.down_proj")] = array
+            continue
+        gate, up = np.split(array, 2, axis=-2)
+        for part, own in (("w1", gate), ("w3", up)):
+            if "shared_mlp" in name:
+                part = {"w1": "gate_proj", "w3": "up_proj"}[part]
+                named = name.replace("shared_mlp.input_linear", f"mlp.{part}")
+            else:
                 named = name.replace("block_sparse_moe", "feed_forward.experts")
                 named = named.replace("input_linear", part).removeprefix("model.")
-                result[named] = np.ascontiguousarray(own)
-        else:
-            result[name] = array
+            result[named] = np.ascontiguousarray(own)
     return result
 
 
