@@ -1086,7 +1086,11 @@ def test_configurations_of_other_models_are_value_errors(config, text):
             lambda b, g: b([1], token_types=[2]),
         ),
         (ValueError, "lengths", lambda b, g: g.generate([[1], [2]], 1, lengths=[0, 1])),
-        (ValueError, "lengths", lambda b, g: g.generate([], 1)),
+        (
+            ValueError,
+            "token_ids: expected at least one",
+            lambda b, g: g.generate([], 1),
+        ),
         (ValueError, "lengths: expected 0 to 1", lambda b, g: b([[1], [2]], lengths=2)),
         (ValueError, "lengths: expected an", lambda b, g: b([[1]], lengths=[1, 1])),
         (

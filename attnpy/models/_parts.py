@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+import copy
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from attnpy import _checks, _dtypes, _parameters
 from attnpy._attention import attention
 from attnpy.blocks import FeedForward, MixtureOfExperts
 from attnpy.blocks.experts import EXPERT_BYTES
+from attnpy.norms import RMSNorm
 from attnpy.positions import Rotary
 
 if TYPE_CHECKING:
@@ -49,6 +51,42 @@ def set_biases(
         if weight is not None:
             flag, size = _checks.flag(wanted, name), weight.shape[1]
             setattr(layer, f"b_{letter}", _parameters.zeros(flag, size, weight.dtype))
+
+
+def set_qk_norms(
+    mha: MultiHeadAttention,
+    qk_norm: bool | Literal["all heads"],
+    eps: float,
+    dtype: DTypeLike,
+) -> None:
+    """Give queries and keys norms: of each head, of all heads of a token, or none."""
+    if qk_norm == "all heads":
+        n_heads = mha.num_heads, mha.num_kv_heads
+    elif _checks.flag(qk_norm, "qk_norm"):
+        n_heads = 1, 1
+    else:
+        return
+    mha.q_norm, mha.k_norm = (
+        RMSNorm(n * mha.head_dim, eps=eps, dtype=dtype) for n in n_heads
+    )
+
+
+def set_norms(
+    layer: DecoderLayer,
+    norm_after: bool | Literal["only"],
+    parallel: bool | Literal["one norm"],
+) -> None:
+    """Put norms after attention and network, and those two side by side."""
+    if norm_after == "only" or _checks.flag(norm_after, "norm_after"):
+        layer.after_1, layer.after_3 = (
+            copy.deepcopy(norm) for norm in (layer.norm_1, layer.norm_3)
+        )
+    if norm_after == "only":
+        layer.norm_1 = layer.norm_3 = None
+    if parallel == "one norm":
+        layer.parallel, layer.norm_3 = True, None
+    else:
+        layer.parallel = _checks.flag(parallel, "parallel")
 
 
 def set_experts(

@@ -10,7 +10,7 @@ import numpy as np
 from attnpy import _checks, _dtypes, _keywords, _parameters, _pickles, _repr, _vjp
 from attnpy._linear import linear, linear_vjp
 from attnpy._vjp import LayerGradients
-from attnpy.blocks import Decoder, FeedForward, ModelOutput, RMSNorm, _stack, tanh
+from attnpy.blocks import Decoder, FeedForward, ModelOutput, _stack, tanh
 from attnpy.cache import checked_caches
 from attnpy.models import (
     _embedding,
@@ -263,28 +263,11 @@ class CausalDecoder(sampling.LanguageModel):
             name = "feed_forward_bias"
             assert isinstance(network, FeedForward)  # as yet
             _parts.set_biases(network, ("1", "2", "gate"), feed_forward_bias, name)
-            if qk_norm == "all heads" or _checks.flag(qk_norm, "qk_norm"):
-                eps, size = options.get("eps", 1e-5), mha.head_dim
-                together = qk_norm == "all heads"
-                n_heads = (mha.num_heads, mha.num_kv_heads) if together else (1, 1)
-                mha.q_norm, mha.k_norm = (
-                    RMSNorm(n * size, eps=eps, dtype=dtype) for n in n_heads
-                )
+            _parts.set_qk_norms(mha, qk_norm, options.get("eps", 1e-5), dtype)
             if _checks.flag(sinks, "sinks"):
                 mha.sinks = np.zeros(mha.num_heads, mha.W_q.dtype)
-            if norm_after == "only" or _checks.flag(norm_after, "norm_after"):
-                layer.after_1, layer.after_3 = (
-                    copy.deepcopy(norm) for norm in (layer.norm_1, layer.norm_3)
-                )
-            if norm_after == "only":
-                layer.norm_1 = layer.norm_3 = None
-            if parallel != "one norm":
-                layer.parallel = _checks.flag(parallel, "parallel")
-            else:
-                layer.parallel, layer.norm_3 = True, None
-            if residual_scale is not None:
-                number = _checks.above(residual_scale, "residual_scale", 0)
-                layer.residual_scale = number
+            _parts.set_norms(layer, norm_after, parallel)
+            layer.residual_scale = _factor(residual_scale, "residual_scale")
             _stack.check_parallel(layer)
         _parts.set_experts(
             self.decoder.layers,
@@ -298,12 +281,35 @@ class CausalDecoder(sampling.LanguageModel):
             router_bias=router_bias,
         )
         self.tied = None if tied is None else _checks.flag(tied, "tied")
-        self.token_embedding = _embedding.table(
-            rng, vocab_size, "vocab_size", embed_dim, dtype, "F" if self.tied else "C"
+        self._make_tables(
+            rng, dtype, vocab_size, embed_dim, output_bias, num_labels, max_length
         )
         stops = sampling.checked_stops(stop, len(self.token_embedding))
         self.stop = tuple(stops.tolist())
         self.config = None
+        _parts.set_options(
+            self.decoder.layers, dtype, window=window, rotary=rotary, scale=scale
+        )
+        self.rotary, self.window, self.scale = rotary, window, scale
+        self.softcap = softcap
+        self.logit_softcap = _factor(logit_softcap, "logit_softcap")
+        self.embedding_scale = _factor(embedding_scale, "embedding_scale")
+        self.logit_scale = _factor(logit_scale, "logit_scale")
+
+    def _make_tables(
+        self,
+        rng: np.random.Generator,
+        dtype: DTypeLike,
+        vocab_size: int,
+        embed_dim: int,
+        output_bias: bool,
+        num_labels: int | None,
+        max_length: int | None,
+    ) -> None:
+        """Draw the embeddings and the matrices of scores."""
+        self.token_embedding = _embedding.table(
+            rng, vocab_size, "vocab_size", embed_dim, dtype, "F" if self.tied else "C"
+        )
         self.output = None
         if self.tied is False:
             self.output = _embedding.table(
@@ -326,18 +332,6 @@ class CausalDecoder(sampling.LanguageModel):
             self.position_embedding = _embedding.table(
                 rng, max_length, "max_length", embed_dim, dtype
             )
-        _parts.set_options(
-            self.decoder.layers, dtype, window=window, rotary=rotary, scale=scale
-        )
-        self.rotary, self.window, self.scale = rotary, window, scale
-        self.softcap = softcap
-        self.logit_softcap = self.embedding_scale = self.logit_scale = None
-        if logit_softcap is not None:
-            self.logit_softcap = _checks.above(logit_softcap, "logit_softcap", 0)
-        if embedding_scale is not None:
-            self.embedding_scale = _checks.above(embedding_scale, "embedding_scale", 0)
-        if logit_scale is not None:
-            self.logit_scale = _checks.above(logit_scale, "logit_scale", 0)
 
     parameters = _parameters.parameters
     state_dict = _parameters.state_dict
@@ -1231,3 +1225,7 @@ def _qk_norm(mha: MultiHeadAttention) -> bool | str:
     norm = mha.q_norm
     together = norm is not None and len(norm.weight) != mha.head_dim
     return "all heads" if together else norm is not None
+
+
+def _factor(number: float | None, name: str) -> float | None:
+    return None if number is None else _checks.above(number, name, 0)
