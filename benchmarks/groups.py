@@ -28,7 +28,10 @@ MAKERS = {
     "prompts": lambda here: models.decoder_rows(here.native_bf16, (0,)),
     "tokens": lambda here: models.decoder_rows(here.native_bf16, (8,)),
     "int8": lambda here: models.integer_rows("amx_bf16" in here.tiers),
-    "gguf": lambda here: models.gguf_rows("amx_bf16" in here.tiers),
+    "gguf": lambda here: (
+        *models.gguf_rows("amx_bf16" in here.tiers),
+        *models.gguf_encoder_rows(),
+    ),
     "generation": lambda _: models.generation_rows(),
     "reuse": lambda _: models.reuse_rows(),
     "defaults": lambda here: models.default_rows(here.native_bf16),

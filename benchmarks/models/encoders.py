@@ -13,7 +13,15 @@ from ..layers import numpy_layer, packed, torch_weights
 from ..lazily import torch
 from ..onnx_ways import bound, session
 from ..peers import Way, numpy_attends, torch_fast_paths
-from . import ctranslate2_ways, exported, folders, openvino_ways, transformers_ways
+from . import (
+    ctranslate2_ways,
+    exported,
+    folders,
+    gguf_files,
+    llamacpp_ways,
+    openvino_ways,
+    transformers_ways,
+)
 
 NAME = "MiniLM"
 CONFIG = folders.CONFIGS[NAME]
@@ -24,12 +32,17 @@ EPS = CONFIG["layer_norm_eps"]
 
 @dataclass(frozen=True)
 class Sentences:
-    """B sentences of L tokens; if ragged, of different lengths between 8 and L."""
+    """B sentences of L tokens; if ragged, of different lengths between 8 and L.
+
+    dtype may be a type of `gguf_files.TYPES`, and `activations` how attnpy's rows are
+    multiplied with such integers.
+    """
 
     batch: int
     length: int
     ragged: bool = False
     dtype: str = "float32"
+    activations: str = "float"
 
     model = NAME
 
@@ -41,6 +54,8 @@ class Sentences:
 
     def arrays(self):
         """The tokens, and attnpy's model in the case's dtype."""
+        if self.dtype in gguf_files.TYPES:
+            return self.ids(), bert_of_gguf(self.dtype, self.activations)
         return self.ids(), bert(self.dtype)
 
     def lengths(self):
@@ -56,8 +71,12 @@ class Sentences:
 
     def expected(self):
         """The vectors of the tokens that exist, in float64, by attnpy: (N, E)."""
-        states = bert("float64")(self.ids(), lengths=self.lengths())
-        return self.read(states)
+        exact = bert("float64")
+        if self.dtype in gguf_files.TYPES:
+            exact = attnpy.models.BertEncoder.from_gguf(
+                gguf_files.path(NAME, self.dtype), dtype=np.float64
+            )
+        return self.read(exact(self.ids(), lengths=self.lengths()))
 
     def read(self, states):
         """The vectors of the tokens that exist, (N, E), as some ways have them."""
@@ -85,6 +104,14 @@ def bert(dtype, packed=True):
         model.quantize(activations="int8")
         return model
     return read(folders.folder(NAME), dtype=cases.dtype_of(dtype), packed=packed)
+
+
+@functools.cache
+def bert_of_gguf(dtype, activations):
+    """attnpy's model of a GGUF file, whose integers are kept."""
+    return attnpy.models.BertEncoder.from_gguf(
+        gguf_files.path(NAME, dtype), weights="file", activations=activations
+    )
 
 
 def attnpy_ways(case, arrays, n_threads):
@@ -213,5 +240,6 @@ WAYS = {
     "onnxruntime": onnxruntime_ways,
     "openvino": openvino_ways.encoder_ways,
     "ctranslate2": ctranslate2_ways.encoder_ways,
+    "llamacpp": llamacpp_ways.encoder_ways,
     "numpy": numpy_ways,
 }

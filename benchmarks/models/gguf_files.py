@@ -11,6 +11,7 @@ from ..lazily import gguf
 from . import folders
 
 ROUTER = ".mlp.gate.weight"  # float32 in every file
+SMALL_TABLES = "position_embeddings.weight", "token_type_embeddings.weight"  # as well
 TYPES = ("Q8_0", "Q6_K", "Q4_0", "Q4_1", "Q4_K", "IQ4_XS")  # of integers
 FILES = (  # that are measured
     ("SmolLM2-135M", "Q4_1"),
@@ -59,9 +60,16 @@ def write(name, dtype, path):
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
-    writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_rope_freq_base(config["rope_theta"])
+    if kind == "bert":
+        writer.add_layer_norm_eps(config["layer_norm_eps"])
+        writer.add_causal_attention(False)
+        writer.add_pooling_type(gguf.PoolingType.NONE)
+        writer.add_token_type_count(config["type_vocab_size"])
+        weights = {x: weights[x] for x in weights if not x.startswith("pooler")}
+    else:
+        writer.add_head_count_kv(config["num_key_value_heads"])
+        writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+        writer.add_rope_freq_base(config["rope_theta"])
     writer.add_vocab_size(config["vocab_size"])
     writer.add_tokenizer_model("no_vocab")
     if "num_experts" in config:
@@ -79,7 +87,8 @@ def write(name, dtype, path):
         tensor_name = names.get_name(own, (".weight", ".bias"))
         if kind == "llama" and part in heads:
             array = interleaved(array, config[heads[part]])
-        if dtype != "float32" and array.ndim >= 2 and not own.endswith(ROUTER):
+        plain = own.endswith((ROUTER, *SMALL_TABLES))
+        if dtype != "float32" and array.ndim >= 2 and not plain:
             type_ = gguf.GGMLQuantizationType["BF16" if dtype == "bfloat16" else dtype]
             convert = OWN.get(dtype, partial(gguf_quantize, type_))
             writer.add_tensor(tensor_name, convert(array), raw_dtype=type_)

@@ -143,3 +143,41 @@ def together_call(case, ids, n_threads, flash, unified):
         return np.stack(new, 1)
 
     return call
+
+
+def encoder_ways(case, arrays, n_threads):
+    """All sentences in one call, and one after the other: attention spans a call."""
+    ids = arrays[0].astype(np.int32)
+    for name, flash in ATTENTION.items():
+        for n_texts in dict.fromkeys((len(ids), 1)):
+            call = vectors_call(case, ids, n_threads, flash, n_texts)
+            yield Way(f"{name}, {n_texts} in a call", call, case.read)
+
+
+def vectors_call(case, ids, n_threads, flash, n_texts):
+    """A call that gives the vectors of all tokens, (N, E)."""
+    lib, model, lengths = llama_cpp, loaded(case.model, case.dtype), case.lengths()
+    n_most = n_texts * case.length
+    more = {"n_seq_max": n_texts, "embeddings": True, "n_batch": n_most}
+    more |= {"n_ubatch": n_most, "kv_unified": True}
+    owner = context(model, n_most, n_most, n_threads, flash, "F32", **more)
+    batch = lib.llama_batch_init(n_most, 0, 1)
+    weakref.finalize(owner, lib.llama_batch_free, batch)
+    size = folders.CONFIGS[case.model]["hidden_size"]
+
+    def some(begin):
+        n = 0
+        for text in range(begin, begin + n_texts):
+            for past in range(int(lengths[text])):
+                batch.token[n], batch.pos[n] = ids[text, past], past
+                batch.n_seq_id[n], batch.seq_id[n][0] = 1, text - begin
+                batch.logits[n] = 1
+                n += 1
+        batch.n_tokens = n
+        status = lib.llama_encode(owner.pointer, batch)
+        if status != 0:
+            raise RuntimeError(f"llama_encode: {status}")
+        vectors = lib.llama_get_embeddings(owner.pointer)
+        return np.array(np.ctypeslib.as_array(vectors, (n, size)))
+
+    return lambda: np.concatenate([some(i) for i in range(0, len(ids), n_texts)])

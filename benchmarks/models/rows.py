@@ -102,6 +102,25 @@ def gguf_rows(has_tiles):
                 )
 
 
+def gguf_encoder_rows():
+    """all-MiniLM-L6-v2 in a GGUF file: one sentence, and many; float and int8 rows."""
+    for batch, length in ((1, 16), (32, 128)):
+        for activations in ("float", "int8"):
+            case = Sentences(batch, length, False, "Q8_0", activations)
+            rounds = activations == "int8"
+            yield Row(
+                *("gguf", f"MiniLM Q8_0, {activations} rows, {batch} x {length}", case),
+                ((("llamacpp", 1.2), ("peak", 60)),),
+                peers=("llamacpp",),
+                own=(
+                    "float32",
+                    Own(replace(case, dtype="float32", activations="float")),
+                ),
+                limit="int8" if rounds else "fma",
+                needs=("gguf",),
+            )
+
+
 def picture_rows():
     """ViT-base with patches of 16 x 16 pixels: one picture, and eight."""
     for batch in (1, 8):
