@@ -339,17 +339,7 @@ class QuantizedTable:
 
     def __getitem__(self, rows: ArrayLike | slice) -> Array:
         """Return the rows of such numbers, (..., E), a copy: integers, or a slice."""
-        index = row_numbers(rows, len(self))
-        flat = index.reshape(-1)
-        step = max(BLOCK_SIZE // max(self.shape[1], 1), 1)
-        if len(flat) <= step:
-            some_rows = _attnpy.columns(self.T, flat).astype(self.dtype, copy=False)
-            return some_rows.reshape(*index.shape, self.shape[1])
-        found: Array = np.empty((index.size, self.shape[1]), self.dtype)
-        for start in range(0, len(flat), step):
-            some = slice(start, start + step)
-            found[some] = _attnpy.columns(self.T, flat[some])
-        return found.reshape(*index.shape, self.shape[1])
+        return rows_of(self, row_numbers(rows, len(self)))
 
     def dequantize(self) -> Array:
         """Return the table that it stands for, (V, E)."""
@@ -377,6 +367,20 @@ class QuantizedTable:
                 f"{type(state).__name__}"
             )
         object.__setattr__(self, "T", state)
+
+
+def rows_of(table: QuantizedTable, index: NDArray[np.int64]) -> Array:
+    """Return the rows of numbers from 0 to ``V - 1``, (..., E), a copy."""
+    size, dtype = table.T.shape[0], table.T.dtype
+    step = max(BLOCK_SIZE // max(size, 1), 1)
+    if index.size <= step:
+        return _attnpy.columns(table.T, index).astype(dtype, copy=False)
+    flat = index.reshape(-1)
+    found: Array = np.empty((index.size, size), dtype)
+    for start in range(0, len(flat), step):
+        some = slice(start, start + step)
+        found[some] = _attnpy.columns(table.T, flat[some])
+    return found.reshape(*index.shape, size)
 
 
 def options_of(weight: QuantizedWeight) -> tuple[int, int, bool]:

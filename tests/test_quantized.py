@@ -412,6 +412,20 @@ def test_columns_of_more_rows_than_int32_holds_are_cut():
 
 @pytest.mark.quick
 @pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_rows_of_a_table_are_looked_up_in_any_shape(kind):
+    weight = attnpy.quantize(normal(70, 50), **kind)
+    codes, scale = (arrays_of(weight)[name] for name in ("codes", "scale"))
+    if weight.bits == 8:
+        groups = np.arange(70) // weight.group
+        assert_same_bits(weight.dequantize(), codes.astype(np.float32) * scale[groups])
+    for index in ([[3, 49, -1], [0, 3, 7]], [], 5, [[]], slice(1, 30, 7)):
+        expected = weight.dequantize().T[index if index else slice(0)]
+        got = QuantizedTable(weight)[index]
+        assert_same_bits(got, expected.reshape(got.shape))
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_memory_is_that_of_codes_and_scales(kind):
     weight = attnpy.quantize(normal(1024, 480), **kind)
     n_scales = -(-1024 // weight.group) * 480

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from attnpy import _checks, _dtypes, _machine, _packed, _parameters, _vjp
+from attnpy._quantized import QuantizedTable, rows_of
 from attnpy._vjp import LayerGradients
 from attnpy.blocks import ModelOutput
 
@@ -110,7 +111,8 @@ def looked_up(table: Array, ids: NDArray[np.int64]) -> Array:
     """
     real = _dtypes.arithmetic(table.dtype)
     _checks.memory("token_ids", real, (*ids.shape, table.shape[1]))
-    rows = np.asarray(table[ids], real, order="C")
+    found = rows_of(table, ids) if isinstance(table, QuantizedTable) else table[ids]
+    rows = np.asarray(found, real, order="C")
     return rows if rows.flags.owndata else rows.copy()
 
 
@@ -187,9 +189,11 @@ def _parts(
     ids: NDArray[np.int64], lengths: NDArray[np.int64] | None, num_threads: int | None
 ) -> list[slice | EllipsisType]:
     """Cut a batch into parts of whole sequences with about equally many tokens."""
+    if ids.ndim == 1 or ids.size < 2 * PART:
+        return [...]
     each = np.full(len(ids), ids.shape[-1]) if lengths is None else lengths
     n_tokens = int(each.sum())
-    if ids.ndim == 1 or n_tokens < 2 * PART:
+    if n_tokens < 2 * PART:
         return [...]
     n_threads = _machine.get_num_threads()
     if num_threads is not None:

@@ -1325,9 +1325,10 @@ class BertEncoder:
             raise ValueError(
                 "token_types: expected none for a model with num_types = 0, got some"
             )
+        if token_types is None:
+            return np.zeros((), np.int64)
         num_types = 1 if self.segment_embedding is None else len(self.segment_embedding)
-        given = 0 if token_types is None else token_types
-        types = _checks.integers(given, "token_types", 0, num_types - 1)
+        types = _checks.integers(token_types, "token_types", 0, num_types - 1)
         if not _checks.broadcasts(types.shape, ids.shape):
             raise ValueError(
                 "token_types: expected an integer, or integers that broadcast to "

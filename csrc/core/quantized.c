@@ -35,6 +35,18 @@ read_quad(const attn_quantized *q, const uint8_t *codes, ptrdiff_t quad,
     }
 }
 
+/* n rows of 8 bits without minimums as floats; codes are those of their column, from the first row
+ * on, as in read_quad(). */
+static void
+convert_bytes(const uint8_t *codes, ptrdiff_t n, float scale, float *to)
+{
+    for (ptrdiff_t row = 0; row < n; row += ATTN_QUAD, codes += LINE) {
+        for (int i = 0; i < ATTN_QUAD && row + i < n; i++) {
+            to[row + i] = (float)(int8_t)codes[i] * scale;
+        }
+    }
+}
+
 /* The scale or minimum of one of n_groups groups, for a column of a panel. */
 static float
 factor_at(const attn_factors *f, ptrdiff_t panel, ptrdiff_t n_groups, ptrdiff_t group,
@@ -76,6 +88,11 @@ attn_dequantize_column(const attn_quantized *q, ptrdiff_t n_rows, ptrdiff_t colu
         if (q->minimum.fine != NULL) {
             minimum = factor_at(&q->minimum, panel, n_groups, group,
                                 q->groups_per_block, within);
+        }
+        if (q->bits == 8 && q->minimum.fine == NULL) {
+            convert_bytes(codes + first / ATTN_QUAD * LINE,
+                          (end < n_rows ? end : n_rows) - first, scale, to + first);
+            continue;
         }
         for (ptrdiff_t row = first; row < end && row < n_rows; row += ATTN_QUAD) {
             int quad[ATTN_QUAD];

@@ -22,10 +22,7 @@ check(py_weight *w, PyArrayObject *columns)
     if (py_cast_weight(w, w->type, &unused) < 0) {
         return -1;
     }
-    if (PyArray_NDIM(columns) != 1) {
-        return py_fail_shape(columns, "columns", "(n,)", 0, 0);
-    }
-    for (npy_intp i = 0; i < PyArray_DIM(columns, 0); i++) {
+    for (npy_intp i = 0; i < PyArray_SIZE(columns); i++) {
         if (py_check_range(numbers[i], "columns", 0, py_weight_columns(w) - 1) < 0) {
             return -1;
         }
@@ -36,10 +33,19 @@ check(py_weight *w, PyArrayObject *columns)
 static PyArrayObject *
 compute(const py_weight *w, PyArrayObject *columns)
 {
-    npy_intp n = PyArray_DIM(columns, 0), n_rows = py_weight_rows(w);
+    npy_intp n = PyArray_SIZE(columns), n_rows = py_weight_rows(w);
+    int n_axes = PyArray_NDIM(columns);
     const int64_t *numbers = PyArray_DATA(columns);
-    PyArrayObject *result = py_new_array(2, (npy_intp[]){n, n_rows}, NPY_FLOAT);
+    npy_intp shape[ATTN_MAX_AXES];
+    PyArrayObject *result;
 
+    if (n_axes == ATTN_MAX_AXES) {
+        (void)py_fail_shape(columns, "columns", "fewer axes", 0, 0);
+        return NULL;
+    }
+    memcpy(shape, PyArray_DIMS(columns), (size_t)n_axes * sizeof *shape);
+    shape[n_axes] = n_rows;
+    result = py_new_array(n_axes + 1, shape, NPY_FLOAT);
     if (result == NULL) {
         return NULL;
     }
@@ -56,8 +62,8 @@ compute(const py_weight *w, PyArrayObject *columns)
 
 PyDoc_STRVAR(
     columns_doc,
-    "columns(weight, columns, /)\n--\n\nWhat columns (n,) of a QuantizedWeight "
-    "(K, M) stand for, (n, K), in float32.");
+    "columns(weight, columns, /)\n--\n\nWhat columns (...) of a QuantizedWeight "
+    "(K, M) stand for, (..., K), in float32.");
 
 static PyObject *
 columns(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
