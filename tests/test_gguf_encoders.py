@@ -5,10 +5,10 @@ import pytest
 from support import families, gguf_files, sentences
 from support.comparisons import assert_same_bits
 from support.errors import refused
-from support.sentences import TEXTS, WORDS
+from support.sentences import PAIRS, TEXTS, WORDS
 
 from attnpy import checkpoints
-from attnpy.models import BertEncoder, CausalDecoder, SentenceEncoder
+from attnpy.models import BertEncoder, CausalDecoder, CrossEncoder, SentenceEncoder
 
 gguf_files.require("tokenizers")
 
@@ -135,6 +135,46 @@ def test_decoders_make_vectors_of_texts(tmp_path):
     np.testing.assert_allclose(encoder.encode("the"), expected, rtol=1e-5)
     with pytest.raises(ValueError, match=r"qwen3\.pooling_type"):
         CausalDecoder.from_gguf(path)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("n_labels", [1, 3])
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_rerankers_score_pairs(save, kind, n_labels):
+    rng = np.random.default_rng(3)
+    shapes = {"cls": (12, 12), "cls.output": (n_labels, 12)}
+    head = {
+        f"{name}.{part}": rng.standard_normal(shape if part == "weight" else shape[:1])
+        for name, shape in shapes.items()
+        for part in ("weight", "bias")
+    }
+    encoder = CrossEncoder.from_gguf(save(kind, arrays=head, pooling_type=4))
+    assert encoder.num_labels == n_labels
+    assert encoder.token_types == (kind == "bert")
+    scores = encoder.predict(PAIRS[:6], activation_fn="identity")
+    model = from_weights(kind)
+    for pair, score in zip(PAIRS, scores, strict=False):
+        code = encoder.tokenizer.encode(*pair)
+        types = np.array(code.type_ids) if kind == "bert" else 0
+        first = model(code.ids, token_types=types)[0]
+        dense = np.tanh(head["cls.weight"] @ first + head["cls.bias"])
+        expected = head["cls.output.weight"] @ dense + head["cls.output.bias"]
+        np.testing.assert_allclose(np.atleast_1d(score), expected, rtol=1e-4, atol=1e-5)
+        assert np.all(encoder.predict(pair, activation_fn="identity") == score)
+    kept = CrossEncoder.from_gguf(
+        save(kind, arrays=head, pooling_type=4), activation_fn="tanh", max_length=9
+    )
+    assert (kept.activation_fn, kept.max_length) == ("tanh", 9)
+
+
+def test_what_scores_nothing_is_no_reranker(save):
+    with pytest.raises(ValueError, match=r"bert\.pooling_type = 4, got 1"):
+        CrossEncoder.from_gguf(save())
+    with pytest.raises(ValueError, match=r"expected cls\.output\.weight of a head"):
+        CrossEncoder.from_gguf(save(pooling_type=4))
+    head = {"cls.output.weight": np.ones((1, 12)), "cls.output.bias": np.ones(1)}
+    with pytest.raises(ValueError, match=r"missing cls\.weight, cls\.bias"):
+        CrossEncoder.from_gguf(save(arrays=head, pooling_type=4))
 
 
 # ---- Tokenizers ----------------------------------------------------------------------

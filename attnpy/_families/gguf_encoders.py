@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attnpy._families.bert import BERT
-from attnpy._families.declaration import Family, names_of
+from attnpy._families.declaration import Family, head_of, names_of
 from attnpy._families.gguf import LAYER, QKV, Architecture
 from attnpy._families.nomic_bert import NOMIC_BERT
 
@@ -36,6 +36,9 @@ NOMIC_LAYER = {
 # How a text's vector is made of those of its tokens, by ``pooling_type``.
 POOLING_TYPE = "pooling_type"
 POOLINGS = {1: "mean", 2: "cls", 3: "lasttoken"}
+# Or scores, by a head of these arrays.
+SCORES = 4
+HEAD = head_of("cls", "cls.output")
 
 SIZES = {
     "block_count": "num_hidden_layers",
@@ -61,7 +64,8 @@ ARCHITECTURES: dict[str, Architecture] = {
                     BLOCK,
                     BERT_LAYER | NORMS,
                     MODEL | {"position_embd.weight": "position_embedding"},
-                )
+                ),
+                classifier=HEAD,
             ),
             read=SIZES,
             neutral=NEUTRAL,

@@ -63,11 +63,12 @@ def read(
     progress: bool | None,
     weights: Literal["file"] | None,
     activations: Literal["float", "int8"],
-    kind: Literal["decoder", "encoder", "pooled decoder"] = "decoder",
+    kind: Literal["decoder", "encoder", "classifier", "pooled decoder"] = "decoder",
 ) -> Model:
     """Make a model of a file, and copy the weights into it.
 
-    The vectors of a "pooled decoder" are those of texts, not of their next tokens.
+    The vectors of a "pooled decoder" are those of texts, not of their next tokens. A
+    "classifier" is an encoder that scores texts.
     """
     packed = _checks.flag(packed, "packed")
     progress = _progress.checked(progress)
@@ -111,7 +112,7 @@ class _Metadata:
     def _architecture(self) -> Architecture:
         name = self.values.get("general.architecture")
         known = declared.ARCHITECTURES
-        if self.kind == "encoder":
+        if self.kind in ("encoder", "classifier"):
             known = gguf_encoders.ARCHITECTURES
         if not isinstance(name, str) or name not in known:
             raise ValueError(
@@ -175,6 +176,8 @@ class _Metadata:
         neutral = {**declared.NEUTRAL, **architecture.neutral}
         if self.kind == "pooled decoder":
             neutral[gguf_encoders.POOLING_TYPE] = (0, *gguf_encoders.POOLINGS)
+        if self.kind == "classifier":
+            neutral[gguf_encoders.POOLING_TYPE] = (gguf_encoders.SCORES,)
         general = [*_names(declared.GENERAL_HARMLESS)]
         for key, value in self.values.items():
             if key.startswith("tokenizer."):
@@ -299,7 +302,7 @@ class _Metadata:
     def _set_rest(self, config: dict[str, Any]) -> None:
         """Add the fields that have rules."""
         file, family = self.file, self.architecture.family
-        if self.kind == "encoder":
+        if self.kind in ("encoder", "classifier"):
             self._set_tables(config)
         else:
             config["tie_word_embeddings"] = "output.weight" not in file
@@ -331,6 +334,12 @@ class _Metadata:
                 config[field] = self.file.describe(name)[0][0]
             elif field == "type_vocab_size":
                 config[field] = 0
+        if self.kind == "classifier":
+            name = "cls.output.weight"
+            if name in self.file:
+                config["num_labels"] = self.file.describe(name)[0][0]
+            else:
+                self.faults.append(f"expected {name} of a head that scores, got none")
 
     def _set_windows(self, config: dict[str, Any]) -> None:
         """Say which layers have a window, where the file does, or none has one."""

@@ -627,6 +627,7 @@ class BertEncoder:
         cls,
         file: str | os.PathLike[str] | GgufFile,
         *,
+        classifier: bool = False,
         dtype: DTypeLike = np.float32,
         packed: bool = True,
         weights: Literal["file"] | None = None,
@@ -640,13 +641,16 @@ class BertEncoder:
         file : str, path, or attnpy.checkpoints.GgufFile
             Of the architecture "bert" (BERT, RoBERTa and XLM-RoBERTa: MiniLM, bge, e5
             and others) or "nomic-bert".
+        classifier : bool, optional
+            Read the head of a reranker such as bge-reranker, whose ``pooling_type`` is
+            4, for `classify`.
         dtype, packed, weights, activations, progress
             As in `CausalDecoder.from_gguf`.
 
         Returns
         -------
         BertEncoder
-            Without heads.
+            Without other heads.
 
         Raises
         ------
@@ -662,9 +666,11 @@ class BertEncoder:
         Files do not say the activation of BERT's networks. It is the exact GELU of the
         models, not the approximation of llama.cpp.
         """
+        has_head = _checks.flag(classifier, "classifier")
+        make = functools.partial(cls.from_config, classifier=has_head)
         return _gguf.read(
-            *(cls.from_config, file, dtype, packed, progress, weights, activations),
-            kind="encoder",
+            *(make, file, dtype, packed, progress, weights, activations),
+            kind="classifier" if has_head else "encoder",
         )
 
     def save_pretrained(self, folder: str | os.PathLike[str]) -> None:

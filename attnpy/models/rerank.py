@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
 
-from attnpy import _checks, _keywords, _parameters, _pickles, _repr
+from attnpy import _checks, _keywords, _parameters, _pickles, _repr, checkpoints
 from attnpy._softmax import softmax
 from attnpy.models import (
     _classifier_folder,
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from typing_extensions import NotRequired
 
     from attnpy._typing import Array
+    from attnpy.checkpoints import GgufFile
     from attnpy.models._classifier_folder import Recipe
     from attnpy.models._pair_template import PairTemplate
 
@@ -300,6 +301,55 @@ class CrossEncoder:
             **_template_of(recipe, chat_template),
             **cut,
         )
+
+    @classmethod
+    def from_gguf(
+        cls,
+        file: str | os.PathLike[str] | GgufFile,
+        *,
+        activation_fn: str | Callable[[Array], Array] | None = None,
+        max_length: int | None = None,
+        dtype: DTypeLike = np.float32,
+        packed: bool = True,
+        weights: Literal["file"] | None = None,
+        activations: Literal["float", "int8"] = "float",
+        progress: bool | None = None,
+    ) -> CrossEncoder:
+        """Read a cross-encoder from a GGUF file, as llama.cpp has them.
+
+        Parameters
+        ----------
+        file : str, path, or attnpy.checkpoints.GgufFile
+            Such as bge-reranker: with its tokenizer, and a head that scores texts, as
+            `BertEncoder.from_gguf` reads it with ``classifier=True``.
+        activation_fn, max_length : optional
+            As in `CrossEncoder`.
+        dtype, packed, weights, activations, progress
+            As in `CausalDecoder.from_gguf`.
+
+        Returns
+        -------
+        CrossEncoder
+
+        Raises
+        ------
+        ImportError, FileNotFoundError, TypeError, ValueError
+            As `CausalDecoder.from_gguf`.
+        """
+        opened = file
+        if not isinstance(opened, checkpoints.GgufFile):
+            opened = checkpoints.load_gguf(opened)
+        model = BertEncoder.from_gguf(
+            opened,
+            classifier=True,
+            dtype=dtype,
+            packed=packed,
+            weights=weights,
+            activations=activations,
+            progress=progress,
+        )
+        tokenizer = opened.tokenizer()
+        return cls(model, tokenizer, activation_fn=activation_fn, max_length=max_length)
 
     @property
     def num_labels(self) -> int:
