@@ -76,7 +76,7 @@ int attn_threads_for(ptrdiff_t n_tasks, double work, int n_threads);
 #define ATTN_WORK_OF_A_BYTE 2
 
 /* Multiplications that take as long as a number of a norm, a rotation or an activation. */
-#define ATTN_WORK_OF_A_NUMBER 20
+#define ATTN_WORK_OF_A_NUMBER 30
 
 /* The process's default for n_threads. */
 void attn_set_num_threads(int);
