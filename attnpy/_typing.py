@@ -21,6 +21,7 @@ Activation = (
 )
 PoolerActivation = PlainActivation
 TokenPooling = Literal["cls", "mean"]
+DistanceTerm = Literal["c2p", "p2c"]
 Precision = Literal["promoted", "narrow", "wide"]
 NormKind = Literal["layer", "rms"]
 

@@ -312,6 +312,7 @@ def layers():
     [
         positions.Learned(3, 4),
         positions.Rotary(4),
+        positions.Disentangled(np.ones((4, 3))),
         KVCache(1, 1, 2, 4),
         head_view([[1.0]], ["a"]),
     ],

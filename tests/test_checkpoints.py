@@ -156,6 +156,17 @@ HEADS = {
     "modernbert": ("head.dense.weight", "decoder.bias", "classifier.weight"),
     "nomic_bert": ("cls.predictions.bias", "classifier.weight"),
     "gte": ("lm_head.dense.bias", "classifier.bias", "qa_outputs.bias"),
+    **dict.fromkeys(
+        ("deberta", "deberta-v2"),
+        (
+            "cls.predictions.bias",
+            "lm_predictions.lm_head.bias",
+            "mask_predictions.dense.weight",
+            "pooler.dense.bias",
+            "classifier.bias",
+            "qa_outputs.bias",
+        ),
+    ),
     "mpnet": ("lm_head.bias", "classifier.dense.weight", "qa_outputs.weight"),
     "gpt2": ("score.weight", "classifier.bias", "multiple_choice_head.summary.bias"),
     "llama": ("score.weight",),

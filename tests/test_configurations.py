@@ -248,6 +248,10 @@ OTHER_VALUES = {
     "shared_expert_intermediate_size": 9,
     "use_qkv_bias": True,
     "attention_out_bias": True,
+    "pooler_hidden_act": "relu",
+    "pos_att_type": ["c2p"],
+    "norm_rel_ebd": "none",
+    "position_buckets": 10,
     **{key: {"hidden_size": 4} for key in ("text_config", "text_config_dict")},
     **{key: {"patch_size": 4} for key in ("vision_config", "vision_config_dict")},
 }
@@ -284,6 +288,7 @@ OTHER_VALUES_OF = {
     "gpt_neox": OTHER_SIZES | OTHER_ROTARY,
 }
 SWITCHES = {"tie_word_embeddings": True, "norm_topk_prob": False}  # and their defaults
+SWITCHES |= {"position_biased_input": True, "share_att_key": False}
 
 
 def other_value(kind, name):
@@ -357,6 +362,35 @@ def test_fields_that_say_the_same_again_have_to_agree(kind):
                 changed(kind, **{name: wrong})
 
 
+# Fields of DeBERTa that have to agree with others.
+AGREEING = "relative_attention", "embedding_size", "pooler_hidden_size"
+
+
+@pytest.mark.parametrize("kind", families.DISENTANGLED)
+def test_fields_of_deberta_that_do_not_agree_are_refused(kind):
+    none = {"relative_attention": False, "pos_att_type": None}
+    made = changed(kind, **none)
+    assert made["num_distances"] is None
+    assert not made["distance_weights"]
+    assert changed(kind, **dict.fromkeys(AGREEING[1:], 12)) == changed(kind)
+    for changes, text in (
+        ({"relative_attention": False}, "pos_att_type to be nothing with"),
+        ({"pos_att_type": None}, "pos_att_type to be c2p, p2c or both with"),
+        ({"pos_att_type": "c2p|p2p"}, "pos_att_type to be c2p, p2c or both with"),
+        ({"embedding_size": 6}, "embedding_size = 12 as hidden_size, got 6"),
+        ({"pooler_hidden_size": 6}, "pooler_hidden_size = 12 as hidden_size, got 6"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            changed(kind, **changes)
+    if kind == "deberta-v2":
+        for changes, text in (
+            ({"conv_kernel_size": 3}, "expected conv_kernel_size = 0, got 3"),
+            ({"norm_rel_ebd": "rms"}, "norm_rel_ebd to be none or layer_norm, got"),
+        ):
+            with pytest.raises(ValueError, match=text):
+                changed(kind, **changes)
+
+
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
@@ -364,6 +398,7 @@ def test_fields_that_say_the_same_again_have_to_agree(kind):
         for kind in BASES
         for name in _families.FAMILIES[kind].read
         if kind not in ENCODER_DECODERS or name not in AGAIN
+        if kind not in families.DISENTANGLED or name not in AGREEING
     ],
 )
 def test_every_field_that_is_read_changes_what_is_made(kind, name):

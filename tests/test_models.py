@@ -1050,7 +1050,7 @@ def test_configurations_name_windows_and_positions():
 @pytest.mark.parametrize(
     ("config", "text"),
     [
-        ({**families.BERT, "model_type": "deberta"}, "or new, got 'deberta'"),
+        ({**families.BERT, "model_type": "funnel"}, "or new, got 'funnel'"),
         ({**families.BERT, "is_decoder": True}, "is_decoder.*False, got True"),
         ({**families.BERT, "hidden_act": "mish"}, "activation.*got 'mish'"),
         ({"model_type": "bert", "hidden_size": 4}, "missing num_hidden_layers, num_a"),
@@ -1065,7 +1065,7 @@ def test_configurations_name_windows_and_positions():
     ],
 )
 def test_configurations_of_other_models_are_value_errors(config, text):
-    bert_like = config["model_type"] in ("bert", "deberta")
+    bert_like = config["model_type"] in ("bert", "funnel")
     with pytest.raises(ValueError, match=text):
         (BertEncoder if bert_like else CausalDecoder).from_config(config)
 

@@ -554,7 +554,8 @@ def test_scores_are_those_of_sentence_transformers(tmp_path, kind, changes, n_la
     owner = {"roberta": "Roberta", "xlm-roberta": "XLMRoberta", "bert": "Bert"}
     owner |= {"distilbert": "DistilBert", "mpnet": "MPNet", "electra": "Electra"}
     owner |= {"albert": "Albert", "modernbert": "ModernBert", "gte": "Gte"}
-    owner |= {"nomic_bert": "NomicBert"}
+    owner |= {"nomic_bert": "NomicBert", "deberta": "Deberta"}
+    owner |= {"deberta-v2": "DebertaV2"}
     owner = {"architectures": [f"{owner[kind]}ForSequenceClassification"], **changes}
     write_scorer(tmp_path, kind, n_labels, config=owner, model_max_length=14)
     wide = {"model_kwargs": {"dtype": torch.float64}, "device": "cpu"}

@@ -692,8 +692,8 @@ def test_what_is_no_tokenizer_is_refused(encoder):
         ("config.json", {"x_y": 1}, "expected no x_y, got 1"),
         (
             "config.json",
-            {"model_type": "deberta"},
-            "gte or new, got 'deberta'",
+            {"model_type": "funnel"},
+            "gte or new, got 'funnel'",
         ),
     ],
 )

@@ -20,6 +20,7 @@ from attnpy._families.clip import (
     SIGLIP_VISION,
 )
 from attnpy._families.cohere import COHERE, COHERE2
+from attnpy._families.deberta import DEBERTA, DEBERTA_V2
 from attnpy._families.declaration import Declaration
 from attnpy._families.distilbert import DISTILBERT
 from attnpy._families.electra import ELECTRA
@@ -58,6 +59,7 @@ FAMILIES: dict[str, Declaration] = {
     family.model_type: family
     for family in (
         *(BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, MPNET, ELECTRA, ALBERT),
+        *(DEBERTA, DEBERTA_V2),
         *(MODERNBERT, NOMIC_BERT, GTE, GTE_NEW),
         *(VIT, DEIT, CLIP, CLIP_VISION, CLIP_TEXT, SIGLIP, SIGLIP_VISION, SIGLIP_TEXT),
         *(GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, PHI3, GEMMA, GEMMA2, GEMMA3, SMOLLM3),

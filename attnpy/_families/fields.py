@@ -92,6 +92,10 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: _is_integer(value, 0, LARGEST_SIZE),
         f"an integer from 0 to {LARGEST_SIZE}",
     ),
+    "integer": (
+        lambda value: _is_integer(value, -LARGEST_SIZE, LARGEST_SIZE),
+        f"an integer from -{LARGEST_SIZE} to {LARGEST_SIZE}",
+    ),
     "pattern": (
         lambda value: isinstance(value, str) or _is_integer(value, 0, LARGEST_SIZE),
         "an integer, or letters",

@@ -295,6 +295,14 @@ def own_options(layer: Any, options: Mapping[str, object]) -> Any:
     return own
 
 
+def check_no_relative(options: Mapping[str, object]) -> None:
+    """Refuse gradients of positions that are products with queries and keys."""
+    if options.get("relative") is not None:
+        raise ValueError(
+            "relative: expected None, as disentangled positions have no gradients here"
+        )
+
+
 def with_own(
     layer: Any, options: dict[str, Any]
 ) -> tuple[dict[str, Any], tuple[Any, ...]]:

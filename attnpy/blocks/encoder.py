@@ -30,12 +30,13 @@ if TYPE_CHECKING:
     from attnpy._vjp import Pullback
     from attnpy.blocks._stack import AnyNorm, CallOptions, Choice, VJPOptions
     from attnpy.norms import LayerNorm, RMSNorm
-    from attnpy.positions import Rotary
+    from attnpy.positions import Disentangled, Rotary
 
     class EncoderCall(CallOptions, total=False):
         """The options of an encoder's call."""
 
         causal: Causal
+        relative: Disentangled | None
 
     class EncoderVJP(VJPOptions, total=False):
         """The options of an encoder's vjp that are those of its attention."""
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 
 
 # Of a call, which the attention takes, or both parts.
-OPTIONS = PASSED_ON | {"rotary", "mixed"}
+OPTIONS = PASSED_ON | {"rotary", "relative", "mixed"}
 
 
 @_keywords.answering
@@ -232,8 +233,9 @@ class EncoderLayer:
         **options
             Options of the attention, as in `attnpy.layers.MultiHeadAttention.__call__`:
             `mask`, `bias`, `causal`, `window`, `q_offset`, `kv_lengths`, `seq_offsets`,
-            `scale`, `softcap`, `sinks`, `rotary`, `mixed`, `num_threads`. With `mixed`
-            and 16-bit parameters the sums and norms are in float32, and `x` may be.
+            `scale`, `softcap`, `sinks`, `rotary`, `relative`, `mixed`, `num_threads`.
+            With `mixed` and 16-bit parameters the sums and norms are in float32, and
+            `x` may be.
 
         Returns
         -------
@@ -303,7 +305,7 @@ class EncoderLayer:
             From 0 to ``2**64 - 1``, required with `dropout`. What is dropped depends on
             the seed and the place only. Take another one for each step of training.
         **options
-            As in a call, except `mixed`.
+            As in a call, except `mixed` and `relative`, whose gradients are not here.
 
         Returns
         -------
@@ -346,6 +348,7 @@ class EncoderLayer:
         def run() -> tuple[Array, Pullback]:
             return _stack.chain_vjp(self, tokens, steps)
 
+        _stack.check_no_relative(options)
         _keywords.refuse(options, OPTIONS - {"mixed"}, "EncoderLayer.vjp()")
         options |= _stack.own_options(self, options)
         names, tokens = _vjp.wanted_names(wanted), _vjp.floating(x, "x")
@@ -556,7 +559,8 @@ class Encoder:
         """
         told, none = dict(options), [None] * len(self.layers)
         unchanged = EncoderLayer.__call__ is CALL and _stack.are_unchanged()
-        if type(x) is not np.ndarray or not unchanged:
+        has_positions = told.pop("relative", None) is not None
+        if type(x) is not np.ndarray or not unchanged or has_positions:
             return None
         try:
             mixed = _checks.flag(told.pop("mixed", False), "mixed")

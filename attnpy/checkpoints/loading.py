@@ -136,9 +136,10 @@ def load(
 
 
 def heads_of(model: object) -> int:
-    """Return how many heads the layers of a decoder have, 1 of anything else."""
-    decoder = getattr(model, "decoder", None)
-    return 1 if decoder is None else int(decoder.layers[0].self_attention.num_heads)
+    """Return how many heads a stack's layers have, 1 of anything that is no model."""
+    stack = getattr(model, "decoder", getattr(model, "encoder", None))
+    layers = getattr(stack, "layers", None)
+    return 1 if layers is None else int(layers[0].self_attention.num_heads)
 
 
 class Head(NamedTuple):

@@ -31,7 +31,7 @@ from attnpy._options import (
 )
 from attnpy._options import Rotary as RotaryTables
 from attnpy.cache import KVCache, commit
-from attnpy.layers import _turns
+from attnpy.layers import _disentangled, _turns
 from attnpy.layers._keys import Keys, check_caches, check_sizes
 from attnpy.layers._tokens import (
     PROJECTIONS,
@@ -44,7 +44,7 @@ from attnpy.layers._tokens import (
 from attnpy.layers._weights import Wanted
 from attnpy.layers.self_attention import SelfAttention
 from attnpy.norms import LayerNorm, RMSNorm, norm_arguments
-from attnpy.positions import Rotary
+from attnpy.positions import Disentangled, Rotary
 from attnpy.positions.rotary import by_length
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ if TYPE_CHECKING:
         sinks: ArrayLike | None
         cache: KVCache | None
         rotary: Rotary | None
+        relative: Disentangled | None
         residual: ArrayLike | None
         mixed: bool
         heads: ArrayLike | None
@@ -125,6 +126,12 @@ class MultiHeadAttention:
         Initially None. Norms of queries and keys, before `rotary`: of each head, as in
         Qwen3, if their size is D; of all heads of a token together, as in OLMo 2, if it
         is H * D, or Hk * D for keys. A call raises a TypeError for anything else.
+        `heads` does not have them.
+    W_pq, W_pk : ndarray, shape (E, H * D), or None
+    b_pq, b_pk : ndarray, shape (H * D,), or None
+        Initially None. Projections of the embeddings of distances that a call has as
+        `relative`: to queries, which meet the keys, and to keys, which meet the
+        queries. Without a matrix they are those of the tokens, as in DeBERTa-v3.
         `heads` does not have them.
     sinks : ndarray, shape (H,), or None
         Initially None. Learned logits in the denominators of the heads' softmax, as
@@ -218,6 +225,10 @@ class MultiHeadAttention:
     b_k: Array | None
     b_v: Array | None
     b_o: Array | None
+    W_pq: Array | None
+    W_pk: Array | None
+    b_pq: Array | None
+    b_pk: Array | None
     q_norm: LayerNorm | RMSNorm | None
     k_norm: LayerNorm | RMSNorm | None
     sinks: Array | None
@@ -268,6 +279,7 @@ class MultiHeadAttention:
         self.b_k = _parameters.zeros(qkv_bias, n_keys, dtype)
         self.b_v = _parameters.zeros(qkv_bias, n_values, dtype)
         self.b_o = _parameters.zeros(out_bias, n_rows, dtype)
+        self.W_pq = self.W_pk = self.b_pq = self.b_pk = None
         self.q_norm = None
         self.k_norm = None
         self.sinks = None
@@ -320,6 +332,8 @@ class MultiHeadAttention:
             **_repr.biases(qkv_bias=self.b_q, out_bias=self.b_o),
             "q_norm": self.q_norm,
             "k_norm": self.k_norm,
+            "W_pq": None if self.W_pq is None else True,
+            "W_pk": None if self.W_pk is None else True,
             "sinks": None if self.sinks is None else True,
         }
 
@@ -366,6 +380,7 @@ class MultiHeadAttention:
         seq_offsets: SeqOffsets | None = None,
         cache: KVCache | None = None,
         rotary: Rotary | None = None,
+        relative: Disentangled | None = None,
         residual: ArrayLike | None = None,
         mixed: bool = False,
         return_weights: bool = False,
@@ -409,6 +424,11 @@ class MultiHeadAttention:
             Rotate queries and keys by their positions; keys are rotated before they go
             into the cache. Frequencies that depend on the length use the length of a
             sequence after the call.
+        relative : attnpy.positions.Disentangled, optional
+            Embeddings of distances, whose products with queries and keys are added to
+            the scores. `scale` is that of these products, too, and by default
+            ``(n * D) ** -0.5`` for n kinds of products. The layer must have as many
+            heads for keys as for queries, and no norms of them.
         residual : array_like, shape of the output, optional
             Added to the output, in its dtype.
         mixed : bool, optional
@@ -445,8 +465,9 @@ class MultiHeadAttention:
         ValueError
             If shapes do not fit together, a number is out of its range, the cache is
             full, or arguments exclude each other: `context` and `cache`, `context` and
-            `rotary`, `kv_lengths` or `value` and a cache as `context`. The cache has
-            not changed after an error.
+            `rotary`, `kv_lengths` or `value` and a cache as `context`, `relative` and
+            any of `context`, `cache` and `rotary`. The cache has not changed after an
+            error.
         """
         _keywords.refuse(options, PASSED_ON, "MultiHeadAttention()")
         check_caches(context, cache, kv_lengths)
@@ -460,6 +481,17 @@ class MultiHeadAttention:
         kv_cache = context if isinstance(context, KVCache) else cache
         tokens = Tokens.of(x, seq_offsets, context, kv_cache)
         norms = self._norms(None)  # judges what they are
+        if relative is not None:
+            _check_relative(relative, context=context, cache=cache, rotary=rotary)
+            places = {"q_offset": q_offset, "kv_lengths": kv_lengths}
+            told = {**self._with_sinks(options), **places}
+            if q_offset is None:
+                told["q_offset"] = 0
+            mixed = _checks.flag(mixed, "mixed")
+            result = _disentangled.attend(
+                self, tokens, relative, residual, mixed, wanted, told
+            )
+            return wanted.answer(result, False)
         place = self._place(
             tokens, context, cache, q_offset, kv_lengths, rotary, wanted.any, options
         )
@@ -835,6 +867,17 @@ class MultiHeadAttention:
                 f"rotary: expected head_dim = {self.head_dim} as the layer's, "
                 f"got {rotary.head_dim}"
             )
+
+
+def _check_relative(relative: object, **others: object) -> None:
+    """Require positions, and none of the options that they exclude."""
+    if not isinstance(relative, Disentangled):
+        raise TypeError(
+            f"relative: expected a Disentangled, got {type(relative).__name__}"
+        )
+    for name, value in others.items():
+        if value is not None:
+            raise ValueError(f"relative: expected None with {name}, got positions")
 
 
 def place_in(

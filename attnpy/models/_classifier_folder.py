@@ -45,13 +45,13 @@ ACTIVATIONS = {
 # Whether the tokenizer tells the model the types of tokens: by its class, or where it
 # says none by the family of the model.
 TELLS_TYPES = {
-    **dict.fromkeys(("Bert", "Electra"), True),
+    **dict.fromkeys(("Bert", "Electra", "Deberta", "DebertaV2"), True),
     **dict.fromkeys(("DistilBert", "MPNet", "Roberta", "XLMRoberta"), False),
     **dict.fromkeys(("Camembert", "TokenizersBackend"), False),
 }
 CLASSES = {"distilbert": "DistilBert", "mpnet": "MPNet", "electra": "Electra"}
 CLASSES |= {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta"}
-CLASSES |= {"nomic_bert": "Bert"}
+CLASSES |= {"nomic_bert": "Bert", "deberta": "Deberta", "deberta-v2": "DebertaV2"}
 
 
 class Recipe(NamedTuple):

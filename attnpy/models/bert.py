@@ -29,12 +29,20 @@ from attnpy.blocks import (
     activation_vjp,
 )
 from attnpy.blocks.feed_forward import PLAIN
-from attnpy.models import _embedding, _gguf, _hf_config, _parts, _pretrained, _saving
+from attnpy.models import (
+    _distances,
+    _embedding,
+    _gguf,
+    _hf_config,
+    _parts,
+    _pretrained,
+    _saving,
+)
 from attnpy.models._heads import TokenHead
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from types import EllipsisType
 
     from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -44,6 +52,7 @@ if TYPE_CHECKING:
     from attnpy._typing import (
         Activation,
         Array,
+        DistanceTerm,
         PlainActivation,
         PoolerActivation,
         TokenPooling,
@@ -74,7 +83,7 @@ TABLES = "token_embedding", "position_embedding", "segment_embedding"
 class BertEncoder:
     """BERT: a vector for each token of a text, and scores of text or tokens if wanted.
 
-    RoBERTa, XLM-RoBERTa, DistilBERT, MPNet, ELECTRA and ALBERT differ only in
+    RoBERTa, XLM-RoBERTa, DistilBERT, MPNet, ELECTRA, ALBERT and DeBERTa differ only in
     positions, types and embeddings; ModernBERT, NomicBERT and GTE also in networks with
     a gate, missing biases and the place of norms.
 
@@ -125,6 +134,23 @@ class BertEncoder:
     num_buckets : int, optional
         Add MPNet's biases by distance, with this even number of buckets: those of
         `attnpy.positions.relative_bias`, the same in all layers.
+    position_table : bool, optional
+        False leaves out the table of positions, as DeBERTa does.
+    num_distances : int, optional
+        Add DeBERTa's embeddings of distances, this even number of them: those of
+        `attnpy.positions.Disentangled`, the same in all layers.
+    max_distance : int, optional
+        As there.
+    distance_terms : sequence of {"c2p", "p2c"}, optional
+        Which products of these embeddings are added to the scores.
+    distance_norm : bool, optional
+        Add a norm of these embeddings.
+    distance_weights : bool, optional
+        Layers have matrices of their own for these embeddings. By default they have
+        those of queries and keys.
+    key_bias : bool, optional
+        Have biases for keys, and for embeddings of distances as keys, where queries
+        have some.
     embedding_dim : int, optional
         `D`, the size of the embeddings, which a matrix then takes to `E`, as ELECTRA
         and ALBERT have it. By default they have the size `E`, and there is none.
@@ -156,7 +182,7 @@ class BertEncoder:
     ----------
     token_embedding : ndarray, shape (V, D)
     position_embedding : ndarray, shape (max_length, D), or None
-        None with `rotary`.
+        None with `rotary`, or without `position_table`.
     segment_embedding : ndarray, shape (num_types, D), or None
         Initially normal random numbers with standard deviation 0.02; None without
         types. `D` is `embedding_dim`, or `E` without it.
@@ -171,6 +197,11 @@ class BertEncoder:
     encoder : attnpy.blocks.Encoder
     relative_bias : ndarray, shape (num_buckets, H), or None
         None without `num_buckets`.
+    distance_embedding : ndarray, shape (num_distances, E), or None
+    distance_norm : attnpy.blocks.LayerNorm or None
+        None without `num_distances`.
+    max_distance, distance_terms
+        As given.
     padding_id : int or None
         As given.
     pooler_weight, pooler_bias : ndarray, shape (E, E) and (E,), or None
@@ -202,7 +233,8 @@ class BertEncoder:
     Representation Learning at Scale" (2020); Sanh et al., "DistilBERT" (2019); Song et
     al., "MPNet: Masked and Permuted Pre-training for Language Understanding" (2020);
     Clark et al., "ELECTRA" (2020); Lan et al., "ALBERT" (2020); Warner et al.,
-    "Smarter, Better, Faster, Longer" (2024), ModernBERT; Nussbaum et al., "Nomic Embed"
+    "Smarter, Better, Faster, Longer" (2024), ModernBERT; He et al., "DeBERTaV3" (2023);
+    Nussbaum et al., "Nomic Embed"
     (2024); Zhang et al., "mGTE" (2024).
 
     Examples
@@ -242,6 +274,10 @@ class BertEncoder:
     projection_bias: Array | None
     encoder: Encoder
     relative_bias: Array | None
+    distance_embedding: Array | None
+    distance_norm: LayerNorm | None
+    max_distance: int | None
+    distance_terms: tuple[str, ...]
     padding_id: int | None
     pooler_weight: Array | None
     pooler_bias: Array | None
@@ -285,6 +321,13 @@ class BertEncoder:
         pooler_norm: bool = False,
         padding_id: int | None = None,
         num_buckets: int | None = None,
+        position_table: bool = True,
+        num_distances: int | None = None,
+        max_distance: int | None = None,
+        distance_terms: Sequence[DistanceTerm] = ("c2p", "p2c"),
+        distance_norm: bool = False,
+        distance_weights: bool = False,
+        key_bias: bool = True,
         embedding_dim: int | None = None,
         shared: bool = False,
         num_labels: int | None = None,
@@ -310,10 +353,13 @@ class BertEncoder:
         self.token_embedding = table(vocab_size, "vocab_size")
         self.max_length = _checks.count(max_length, "max_length")
         self.position_embedding = None
-        if rotary is None:
+        if rotary is None and _checks.flag(position_table, "position_table"):
             self.position_embedding = table(max_length, "max_length")
         elif padding_id is not None:
-            raise ValueError("padding_id: expected None with rotary, got a number")
+            raise ValueError(
+                "padding_id: expected None with rotary, or without position_table, got "
+                "a number"
+            )
         self.segment_embedding = None
         if _checks.size(num_types, "num_types") > 0:
             self.segment_embedding = table(num_types, "num_types")
@@ -338,6 +384,21 @@ class BertEncoder:
             rng=rng,
         )
         self._set_biases(qkv_bias, out_bias, feed_forward_bias, hidden_bias)
+        self.max_distance = max_distance
+        terms = _checks.items(distance_terms, "distance_terms", "str")
+        for term in terms:
+            _checks.one_of(term, "distance_terms", _distances.TERMS)
+        self.distance_terms = tuple(terms)
+        _distances.add(
+            self,
+            num_distances,
+            norm=distance_norm,
+            own_weights=distance_weights,
+            key_bias=key_bias,
+            eps=eps,
+            dtype=dtype,
+            rng=rng,
+        )
         if not norm_bias:
             self._drop_norm_biases()
         if not _checks.flag(first_norm, "first_norm"):
@@ -467,12 +528,29 @@ class BertEncoder:
             "pooler_norm": self.pooler_norm is not None,
             "padding_id": self.padding_id,
             "num_buckets": None if distances is None else len(distances),
+            **self._shown_distances(),
             "embedding_dim": None if projection is None else len(projection),
             "num_labels": None if classes is None else len(classes),
             "num_token_labels": self._num_token_labels(),
             "masked_words": head is not None,
             "head_activation": None if head is None else head.activation,
         }
+
+    def _shown_distances(self) -> dict[str, Any]:
+        mha, table = self.encoder.layers[0].self_attention, self.distance_embedding
+        has_places = self.position_embedding is not None or self.rotary is not None
+        shown: dict[str, Any] = {} if has_places else {"position_table": False}
+        if mha.b_k is None and mha.b_q is not None:
+            shown["key_bias"] = False
+        if table is None:
+            return shown
+        shown["num_distances"] = len(table)
+        shown["max_distance"] = self.max_distance
+        if set(self.distance_terms) != set(_distances.TERMS):
+            shown["distance_terms"] = self.distance_terms
+        shown["distance_norm"] = self.distance_norm is not None
+        shown["distance_weights"] = mha.W_pk is not None or mha.W_pq is not None
+        return shown
 
     __repr__ = _repr.shows(_shown)
 
@@ -500,8 +578,9 @@ class BertEncoder:
         config : mapping
             With the keys of the Hugging Face configuration, whose ``model_type`` is
             bert (or left out), roberta, xlm-roberta, distilbert, mpnet, electra,
-            albert, modernbert, nomic_bert, gte or new. Keys that do not change the
-            computation are ignored, and all others are refused, unless null.
+            albert, deberta, deberta-v2, modernbert, nomic_bert, gte or new. Keys that
+            do not change the computation are ignored, and all others are refused,
+            unless null.
         pooler : bool, optional
             Add the pooler.
         classifier : bool, optional
@@ -823,6 +902,7 @@ class BertEncoder:
         types = self._types(ids, token_types)
         hidden, of_keys, ends = _visible(ids, lengths, token_mask)
         self._check_length(ids)
+        relative = _distances.of(self)
         bias = self._bias(ids.shape[-1] if ends is None else int(ends.max(initial=0)))
 
         def run(part: slice | EllipsisType) -> Array | ModelOutput:
@@ -839,6 +919,7 @@ class BertEncoder:
                     kv_lengths=None if of_keys is None else of_keys[part],
                     seq_offsets=seq_offsets,
                     **_parts.common_options(window=self.window, rotary=self.rotary),
+                    relative=relative,
                     mixed=_embedding.is_mixed(self.token_embedding),
                     return_weights=return_weights,
                     return_hidden_states=return_hidden_states,
@@ -901,8 +982,14 @@ class BertEncoder:
         Raises
         ------
         TypeError, ValueError
-            As a call; if the parameters are packed, or not float32 or float64.
+            As a call; if the parameters are packed, or not float32 or float64; if the
+            model has `num_distances`, for which there are no gradients.
         """
+        if self.distance_embedding is not None:
+            raise ValueError(
+                "num_distances: expected None, as disentangled positions have no "
+                f"gradients here, got {len(self.distance_embedding)}"
+            )
         names = *TABLES, "relative_bias", "projection_weight", "projection_bias"
         _vjp.check_trainable(self, names)
         ids = _embedding.checked_ids(token_ids, len(self.token_embedding))

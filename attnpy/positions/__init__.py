@@ -1,10 +1,12 @@
 """Ways to tell attention the order of its tokens.
 
 `sinusoidal` and `Learned` are added to the embeddings. `Rotary` rotates queries and
-keys. `alibi_bias` and `relative_bias` are added to the scores, as attention's `bias`.
+keys. `alibi_bias` and `relative_bias` are added to the scores, as attention's `bias`,
+and so are the products of `Disentangled` with queries and keys, by a layer.
 """
 
 from attnpy.positions.absolute import Learned, query_positions, sinusoidal
+from attnpy.positions.disentangled import Disentangled
 from attnpy.positions.relative import (
     alibi_bias,
     alibi_slopes,
@@ -14,6 +16,7 @@ from attnpy.positions.relative import (
 from attnpy.positions.rotary import Rotary
 
 __all__ = [
+    "Disentangled",
     "Learned",
     "Rotary",
     "alibi_bias",

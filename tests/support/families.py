@@ -93,13 +93,33 @@ NEW = {
     "rope_scaling": {"type": "ntk", "factor": 8.0},
     "auto_map": {"AutoModel": "Alibaba-NLP/new-impl--modeling.NewModel"},
 }
+DEBERTA = {
+    **BERT,
+    "model_type": "deberta",
+    "layer_norm_eps": 1e-7,
+    "type_vocab_size": 0,
+    "position_biased_input": False,
+    "relative_attention": True,
+    "pos_att_type": "c2p|p2c",
+    "max_relative_positions": 5,
+}
+DEBERTA_V2 = {
+    **DEBERTA,
+    "model_type": "deberta-v2",
+    "max_relative_positions": -1,
+    "position_buckets": 8,
+    "share_att_key": True,
+    "norm_rel_ebd": "layer_norm",
+}
+# Whose scores have embeddings of distances in them.
+DISENTANGLED = {config["model_type"]: config for config in (DEBERTA, DEBERTA_V2)}
 # With rotary positions, and networks with a gate.
 GATED = {config["model_type"]: config for config in (MODERNBERT, NOMIC_BERT, GTE, NEW)}
 KIN = {
     config["model_type"]: config
     for config in (BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, MPNET, ELECTRA, ALBERT)
 }
-ENCODERS = {**KIN, **GATED}
+ENCODERS = {**KIN, **GATED, **DISENTANGLED}
 GPT2 = {
     "model_type": "gpt2",
     "eos_token_id": None,
@@ -423,6 +443,7 @@ HEADS |= {
     "albert": ("pooler", "classifier", np.tanh),
     "electra": ("classifier.dense", "classifier.out_proj", gelu),
 }
+HEADS |= dict.fromkeys(DISENTANGLED, ("pooler.dense", "classifier", gelu))
 HEADS |= {"modernbert": ("head.dense", "classifier", gelu)}
 HEADS |= dict.fromkeys(("nomic_bert", "gte", "new"), HEADS["bert"])
 HEADS |= dict.fromkeys(
@@ -465,6 +486,7 @@ def tensors(config, seed=0):
     makers = {**dict.fromkeys(KIN, _bert_shapes), "gpt2": _gpt2_shapes}
     makers |= {"phi": _phi_shapes, "gpt_neox": _neox_shapes}
     makers |= dict.fromkeys(FORMS, _formed_shapes)
+    makers |= dict.fromkeys(DISENTANGLED, _disentangled_shapes)
     makers |= dict.fromkeys(GATED, _gated_shapes) | {"modernbert": _modernbert_shapes}
     shapes = makers.get(config["model_type"], _llama_shapes)(config)
     return {
@@ -596,6 +618,44 @@ def _gated_shapes(config):
                 shapes[f"{layer}.post_{part}_layernorm"] = (e,)
         shapes[f"{layer}.mlp.down_proj{end}"] = (e, f)
     return _with_biases(shapes, 0)
+
+
+def _distances(config):
+    """How many distances on either side have an embedding of their own, or share it."""
+    most = config["max_relative_positions"]
+    most = config["max_position_embeddings"] if most < 1 else most
+    return config.get("position_buckets", most), most
+
+
+def _disentangled_shapes(config):
+    n, e, _, f = (_bert_size(config, name) for name in _BERT_SIZES)
+    shapes = {
+        "embeddings.word_embeddings.weight": (config["vocab_size"], e),
+        "embeddings.LayerNorm": (e,),
+        "encoder.rel_embeddings.weight": (2 * _distances(config)[0], e),
+    }
+    if config.get("norm_rel_ebd") == "layer_norm":
+        shapes["encoder.LayerNorm"] = (e,)
+    for i in range(n):
+        layer = f"encoder.layer.{i}"
+        if config["model_type"] == "deberta":
+            shapes[f"{layer}.attention.self.in_proj.weight"] = (3 * e, e)
+            shapes[f"{layer}.attention.self.pos_proj.weight"] = (e, e)
+            shapes[f"{layer}.attention.self.pos_q_proj"] = (e, e)
+        else:
+            for part in ("query", "key", "value"):
+                shapes[f"{layer}.attention.self.{part}_proj"] = (e, e)
+        shapes[f"{layer}.attention.output.dense"] = (e, e)
+        shapes[f"{layer}.attention.output.LayerNorm"] = (e,)
+        shapes[f"{layer}.intermediate.dense"] = (f, e)
+        shapes[f"{layer}.output.dense"] = (e, f)
+        shapes[f"{layer}.output.LayerNorm"] = (e,)
+    shapes = _with_biases(shapes, 0)
+    if config["model_type"] == "deberta":
+        for i in range(n):
+            for letter in "qv":
+                shapes[f"encoder.layer.{i}.attention.self.{letter}_bias"] = (e,)
+    return shapes
 
 
 def _modernbert_shapes(config):
@@ -990,6 +1050,8 @@ def bert_states(weights, config, ids, types=0):
         return _modernbert_states(w, config, ids)
     if kind in GATED:
         return _gated_states(w, config, ids, types)
+    if kind in DISENTANGLED:
+        return _disentangled_states(w, config, ids)
     x = (
         w["embeddings.word_embeddings.weight"][ids]
         + w["embeddings.position_embeddings.weight"][_places(config, ids)]
@@ -1016,6 +1078,68 @@ def bert_states(weights, config, ids, types=0):
         z = torch_linear(hidden, w, name("output.dense"))
         x = named_norm(x + z, w, name("output.LayerNorm"), eps)
     return x
+
+
+def _disentangled_states(w, config, ids):
+    """The vectors of DeBERTa, whose scores are sums over three products."""
+    n_layers, n_heads, eps = (
+        config[name]
+        for name in ("num_hidden_layers", "num_attention_heads", "layer_norm_eps")
+    )
+    x = named_norm(
+        w["embeddings.word_embeddings.weight"][ids], w, "embeddings.LayerNorm", eps
+    )
+    table = w["encoder.rel_embeddings.weight"]
+    if config.get("norm_rel_ebd") == "layer_norm":
+        table = named_norm(table, w, "encoder.LayerNorm", eps)
+    n = len(ids)
+    rows = np.array(
+        [[_distance_row(config, i - j) for j in range(n)] for i in range(n)]
+    )
+
+    def heads(x):
+        return x.reshape(len(x), n_heads, -1).swapaxes(0, 1)
+
+    for i in range(n_layers):
+        layer = f"encoder.layer.{i}"
+        own = f"{layer}.attention.self"
+        if config["model_type"] == "deberta":
+            parts = w[f"{own}.in_proj.weight"].reshape(n_heads, 3, -1, x.shape[-1])
+            query, key, value = (
+                x @ parts[:, j].reshape(-1, x.shape[-1]).T for j in range(3)
+            )
+            query, value = query + w[f"{own}.q_bias"], value + w[f"{own}.v_bias"]
+            as_key = table @ w[f"{own}.pos_proj.weight"].T
+            as_query = torch_linear(table, w, f"{own}.pos_q_proj")
+        else:
+            query, key, value = (
+                torch_linear(x, w, f"{own}.{part}_proj")
+                for part in ("query", "key", "value")
+            )
+            as_key = torch_linear(table, w, f"{own}.key_proj")
+            as_query = torch_linear(table, w, f"{own}.query_proj")
+        scores = heads(query) @ heads(key).swapaxes(-1, -2)
+        scores += np.einsum("hid,hijd->hij", heads(query), heads(as_key)[:, rows])
+        scores += np.einsum("hjd,hijd->hij", heads(key), heads(as_query)[:, rows])
+        p = softmax(scores / np.sqrt(3 * heads(query).shape[-1]))
+        z = (p @ heads(value)).swapaxes(0, 1).reshape(n, -1)
+        z = torch_linear(z, w, f"{layer}.attention.output.dense")
+        x = named_norm(x + z, w, f"{layer}.attention.output.LayerNorm", eps)
+        hidden = gelu(torch_linear(x, w, f"{layer}.intermediate.dense"))
+        z = torch_linear(hidden, w, f"{layer}.output.dense")
+        x = named_norm(x + z, w, f"{layer}.output.LayerNorm", eps)
+    return x
+
+
+def _distance_row(config, distance):
+    """The row of DeBERTa's table for the position of a query minus that of a key."""
+    n, most = _distances(config)
+    half, far = n // 2, abs(distance)
+    if "position_buckets" in config and far > half:
+        steps = math.log(far / half) / math.log((most - 1) / half) * (half - 1)
+        far = half + math.ceil(steps - 1e-9)
+    bucket = far if distance > 0 else -far
+    return min(max(bucket + n, 0), 2 * n - 1)
 
 
 def _turned(x, n_heads, theta, divisor=1.0):

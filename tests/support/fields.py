@@ -46,6 +46,7 @@ PARTIAL_AND_TWO_WAYS = {
 REFUSED = {
     **dict.fromkeys(("bert", "roberta", "xlm-roberta", "electra"), RELATIVE),
     "albert": {**RELATIVE, "several groups of layers": {"num_hidden_groups": 2}},
+    "deberta-v2": {"a convolution after the first layer": {"conv_kernel_size": 3}},
     "nomic_bert": {"mixtures of experts": {"num_experts": 8}},
     "new": {
         "scalings other than `ntk`": {
@@ -117,6 +118,8 @@ def notes(family):
         positions = "learned and relative" if has_both else "relative"
     if "rotary" in given:
         positions = "rotary"
+    if "num_distances" in given:
+        positions = "disentangled, and maybe learned,"
     size = family.read.get("image_size")
     told = {
         f"{positions} positions": True,
@@ -150,7 +153,8 @@ def notes(family):
         "scores tied or not": "tie_word_embeddings" in family.read,
         "scores tied": tied == (True,),
         "scores never tied": given.get("tied") is False,
-        "remote-code folders load as well": family.modern is not dict,
+        "remote-code folders load as well": family.modern is not dict
+        and "num_distances" not in given,
     }
     words = [note for note, holds in told.items() if holds]
     refused = ", ".join(REFUSED.get(family.model_type, ()))

@@ -166,6 +166,7 @@ EXAMPLES = {
     "pages.PagePool": lambda _: pages.PagePool(5, 2, 8),
     "pages.PagedKVCache": lambda _: pages.PagedKVCache(pages.PagePool(5, 2, 8), 3),
     "positions.Learned": lambda _: positions.Learned(5, 6),
+    "positions.Disentangled": lambda _: positions.Disentangled(normal(8, 12)),
     "positions.Rotary": lambda _: positions.Rotary(8),
     "training.AdamW": lambda _: training.AdamW(blocks.LayerNorm(8).parameters()),
     "view.View": lambda _: view.head_view(np.eye(3), ["a", "b", "c"]),

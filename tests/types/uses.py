@@ -447,6 +447,12 @@ def positions(x: Array) -> None:
     assert_type(rotary(x), Array)
     assert_type(rotary.tables([0, 1]), Two)
     assert_type(rotary.frequencies, Floats)
+    relative = attnpy.positions.Disentangled(x, max_distance=9, p2c=False)
+    assert_type(relative.rows([0, 1]), Integers)
+    assert_type(attnpy.layers.MultiHeadAttention(4, 2)(x, relative=relative), Array)
+    assert_type(attnpy.blocks.EncoderLayer(4, 2, 4)(x, relative=relative), Array)
+    attnpy.positions.Disentangled(x, relative=True)  # wrong
+    attnpy.positions.Disentangled(x).buckets(3)  # wrong
     assert_type(attnpy.positions.alibi_slopes(4), Array)
     assert_type(attnpy.positions.alibi_bias(4, 3, 3), Array)
     assert_type(attnpy.positions.relative_buckets(3, 3, num_buckets=8), Integers)
