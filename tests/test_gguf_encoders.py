@@ -206,35 +206,11 @@ def test_words_of_a_vocabulary_with_capitals_keep_theirs(tmp_path):
     ]
 
 
-PIECES = [
-    *("<s>", "<pad>", "</s>", "<unk>", "\u2581the", "\u2581", "cat", "\u2581cat", "s"),
-    *("\u2581dog", "a", "t", "the", "c"),
-]
-SCORES = [0, 0, 0, 0, -2, -3, -5, -4, -3.5, -4.5, -6, -6.5, -7, -6]
-
-
-def pieces(**changes):
-    metadata = {
-        "model": "t5",
-        "tokens": PIECES,
-        "scores": np.array(SCORES, "f4"),
-        "token_type": np.array([3, 3, 3, 2] + [1] * (len(PIECES) - 4), "i4"),
-        "bos_token_id": 0,
-        "eos_token_id": 2,
-        "unknown_token_id": 3,
-        "add_bos_token": True,
-        "add_eos_token": True,
-        "add_space_prefix": True,
-        "remove_extra_whitespaces": True,
-        **changes,
-    }
-    return {f"tokenizer.ggml.{key}": x for key, x in metadata.items() if x is not None}
-
-
 @pytest.fixture
 def unigrams(tmp_path):
     def make(**changes):
-        path = gguf_files.write(tmp_path / "t.gguf", pieces(**changes), {})
+        metadata = gguf_files.unigrams(**changes)
+        path = gguf_files.write(tmp_path / "t.gguf", metadata, {})
         return checkpoints.load_gguf(path).tokenizer()
 
     return make

@@ -24,7 +24,7 @@ from support import (
     torch_files,
 )
 from support.arrays import dtype_of
-from support.families import BERT, DECODERS, tensors
+from support.families import BERT, DECODERS, NOMIC_BERT, tensors
 
 import attnpy
 from attnpy import __main__ as command_line
@@ -66,7 +66,14 @@ def run(rng, verbose=False):
     """Run a case and return what came of it."""
     kinds = run_config, run_config, run_weights, run_weights, run_torch, run_torch
     more = run_arrays, run_sentences, run_sentences, run_scores, run_decoder
-    more += run_gguf, run_gguf, run_compressed, run_compressed, run_reader
+    more += (
+        run_gguf,
+        run_gguf,
+        run_gguf_encoder,
+        run_compressed,
+        run_compressed,
+        run_reader,
+    )
     kind = one_of(rng, (*kinds, *more))
     with tempfile.TemporaryDirectory() as folder:
         return kind(rng, Path(folder), verbose)
@@ -457,7 +464,9 @@ GGUF_KEYS = (
     "llama.attention.sliding_window", "gemma3.attention.sliding_window_pattern",
     "tokenizer.ggml.scores", "tokenizer.ggml.add_bos_token", "a.key",
     "tokenizer.ggml.add_space_prefix", "tokenizer.ggml.unknown_token_id",
-    "tokenizer.ggml.eot_token_id",
+    "tokenizer.ggml.eot_token_id", "bert.pooling_type", "bert.attention.causal",
+    "tokenizer.ggml.precompiled_charsmap", "tokenizer.ggml.add_sep_token",
+    "tokenizer.ggml.remove_extra_whitespaces", "tokenizer.ggml.seperator_token_id",
 )  # fmt: skip
 
 
@@ -536,6 +545,45 @@ def run_gguf(rng, folder, verbose):
     good, tokens = raised(lambda: [int(token) for token in model.stream([1], 3)])
     if good and any(token in model.stop for token in tokens[:-1]):
         raise Finding("stream: tokens after the end", f"{tokens} {model.stop}")
+    return "compared" if good else "errors"
+
+
+def run_gguf_encoder(rng, folder, verbose):
+    """The same of an encoder's file: its vectors and scores, or errors of one line."""
+    config = {**one_of(rng, (BERT, NOMIC_BERT)), "vocab_size": len(sentences.WORDS)}
+    number = int(rng.integers(1, 5))
+    metadata, arrays = gguf_files.encoder(config, sentences.WORDS, pooling_type=number)
+    if maybe(rng, 0.3):
+        metadata |= gguf_files.unigrams()
+    if number == 4:
+        arrays |= {
+            f"{name}.weight": np.ones((12, 12)) for name in ("cls", "cls.output")
+        }
+        arrays |= {f"{name}.bias": np.ones(12) for name in ("cls", "cls.output")}
+    if maybe(rng):
+        data = changed_gguf(rng, metadata, arrays)
+    else:
+        data = damaged(rng, gguf_files.file(metadata, arrays))
+    path = folder / "e.gguf"
+    path.write_bytes(data)
+    if verbose:
+        print(len(data), data[:600], flush=True)
+    reader, texts = SentenceEncoder, ["the cat's 12\n", "", "a \u6771\uff21 dog"]
+    if number == 4:
+        reader, texts = CrossEncoder, [(text, "the sun") for text in texts]
+    weights = one_of(rng, (None, "file"))
+    good, model = raised(lambda: reader.from_gguf(path, weights=weights))
+    if not good:
+        text = str(model)
+        if not text.isprintable() or len(text) > 20_000:
+            raise Finding("from_gguf: an error that is no line", text[:2000])
+        return "errors"
+    run = model.encode if reader is SentenceEncoder else model.predict
+    good, found = raised(run, texts)
+    if good:
+        for text, one in zip(texts, found, strict=True):
+            if np.asarray(run(text)).tobytes() != np.asarray(one).tobytes():
+                raise Finding("from_gguf: other bits alone", f"{text!r}")
     return "compared" if good else "errors"
 
 

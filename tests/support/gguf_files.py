@@ -275,6 +275,32 @@ def word_pieces(words):
     return {f"tokenizer.ggml.{key}": content for key, content in metadata.items()}
 
 
+PIECES = [
+    *("<s>", "<pad>", "</s>", "<unk>", "\u2581the", "\u2581", "cat", "\u2581cat", "s"),
+    *("\u2581dog", "a", "t", "the", "c"),
+]
+SCORES = [0, 0, 0, 0, -2, -3, -5, -4, -3.5, -4.5, -6, -6.5, -7, -6]
+
+
+def unigrams(**changes):
+    """The metadata of a tokenizer of XLM-RoBERTa's."""
+    metadata = {
+        "model": "t5",
+        "tokens": PIECES,
+        "scores": np.array(SCORES, "f4"),
+        "token_type": np.array([3, 3, 3, 2] + [1] * (len(PIECES) - 4), "i4"),
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+        "unknown_token_id": 3,
+        "add_bos_token": True,
+        "add_eos_token": True,
+        "add_space_prefix": True,
+        "remove_extra_whitespaces": True,
+        **changes,
+    }
+    return {f"tokenizer.ggml.{key}": x for key, x in metadata.items() if x is not None}
+
+
 def gpt2_keys(config):
     return {
         "block_count": config["n_layer"],
