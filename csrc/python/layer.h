@@ -59,6 +59,21 @@ int py_convert_layer(PyObject *x, PyObject *context, PyObject *const *groups,
                      layer_call *);
 void py_release_layer(layer_call *);
 
+/* layer_heads.c: everything up to the queries, keys and values of attention. Returns the type of its
+ * result, or -1. */
+int py_set_heads(layer_call *);
+
+PyArrayObject *py_make_heads(PyArrayObject *tokens, npy_intp n_heads, npy_intp size,
+                             int type, void *data);
+void py_describe_codes(const projection *, attn_array *codes, attn_array *scale);
+int py_readable(int own, int type);
+
+/* layer_cache.c: new tokens in a cache. */
+npy_intp py_cached_sequences(const layer_call *, const PyArrayObject *cache);
+int py_set_cached_result(const layer_call *, projection *, const char *name, int type);
+int py_check_places(const layer_call *);
+int py_cache_tokens(const layer_call *, const projection *);
+
 /* What layer() returns. In a stack a residual that is not NULL, but may be None, is in the place of
  * that of the projections; NULL without an error says that tables of positions, which layers
  * share there, are not in the precision of this one. */
