@@ -901,6 +901,8 @@ class BertEncoder:
         ids = _embedding.checked_ids(token_ids, len(self.token_embedding))
         types = self._types(ids, token_types)
         hidden, of_keys, ends = _visible(ids, lengths, token_mask)
+        if ends is not None and ends.size > 0 and (ends == ids.shape[-1]).all():
+            ends = None  # there is no padding to leave out
         self._check_length(ids)
         relative = _distances.of(self)
         bias = self._bias(ids.shape[-1] if ends is None else int(ends.max(initial=0)))

@@ -647,12 +647,14 @@ class SentenceEncoder:
 
     def _shortened(self, truncate_dim: int | None) -> int:
         """Return the size of vectors after truncation."""
-        size = len(self.pooling) * self.model.embed_dim
-        vectors = np.zeros((0, size), self._dtype)
-        with _checks.renamed(x="what steps get"):
-            for step in self.steps:
-                vectors = step(vectors, None)
-        dim: int = vectors.shape[1]
+        dim: int = len(self.pooling) * self.model.embed_dim
+        steps = [step for step in self.steps if type(step) is not _pooling.Normalize]
+        if steps:
+            vectors = np.zeros((0, dim), self._dtype)
+            with _checks.renamed(x="what steps get"):
+                for step in steps:
+                    vectors = step(vectors, None)
+            dim = vectors.shape[1]
         if truncate_dim is None:
             return dim
         if _checks.count(truncate_dim, "truncate_dim") > dim:
