@@ -138,6 +138,42 @@ def test_decoders_make_vectors_of_texts(tmp_path):
 
 
 @pytest.mark.quick
+def test_embedding_gemma_sees_both_sides_and_has_two_more_matrices(tmp_path):
+    config = {**families.DECODERS["gemma3_text"], "sliding_window": 6}
+    metadata, arrays = gguf_files.talking(config)
+    rename = {
+        key: key.replace("gemma3.", "gemma-embedding.")
+        for key in metadata
+        if key.startswith("gemma3.")
+    }
+    metadata = {rename.get(key, key): x for key, x in metadata.items()}
+    metadata |= {
+        "general.architecture": "gemma-embedding",
+        "gemma-embedding.pooling_type": 1,
+        "gemma-embedding.dense_2_feat_in": 16,
+        "gemma-embedding.dense_2_feat_out": 24,
+    }
+    rng = np.random.default_rng(0)
+    dense = [rng.standard_normal(shape) for shape in ((24, 16), (8, 24))]
+    arrays.pop("output.weight", None)
+    arrays |= {f"dense_{i + 2}.weight": x for i, x in enumerate(dense)}
+    path = gguf_files.write(tmp_path / "g.gguf", metadata, arrays)
+    encoder = SentenceEncoder.from_gguf(path)
+    assert encoder.embed_dim == 8
+    assert not encoder.model.decoder.layers[0].causal
+    windows = encoder.model.window
+    assert (3, 3) in windows
+    assert None in windows
+    states = encoder.model(encoder.tokenizer.encode("the the cat").ids)
+    vector = dense[1] @ (dense[0] @ states.mean(axis=0))
+    expected = vector / np.linalg.norm(vector)
+    np.testing.assert_allclose(encoder.encode("the the cat"), expected, rtol=1e-4)
+    assert SentenceEncoder.from_gguf(path, weights="file").embed_dim == 8
+    with pytest.raises(ValueError, match="'gemma-embedding': SentenceEncoder reads it"):
+        CausalDecoder.from_gguf(path)
+
+
+@pytest.mark.quick
 @pytest.mark.parametrize("n_labels", [1, 3])
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
 def test_rerankers_score_pairs(save, kind, n_labels):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from attnpy._families.bert import BERT
 from attnpy._families.declaration import Family, head_of, names_of
+from attnpy._families.gguf import ARCHITECTURES as DECODERS
 from attnpy._families.gguf import LAYER, QKV, Architecture
 from attnpy._families.nomic_bert import NOMIC_BERT
 
@@ -77,5 +80,21 @@ ARCHITECTURES: dict[str, Architecture] = {
             read=SIZES | {"rope.freq_base": "rope_theta"},
             neutral=NEUTRAL,
         ),
+    )
+}
+
+# Steps of EmbeddingGemma after pooling: matrices, and keys that have their sizes.
+DENSE = "dense_2.weight", "dense_3.weight"
+DENSE_SIZES = tuple(f"dense_{i}_feat_{end}" for i in (2, 3) for end in ("in", "out"))
+_GEMMA3 = DECODERS["gemma3"]
+# Decoders that only make vectors of texts.
+POOLED: dict[str, Architecture] = {
+    "gemma-embedding": replace(
+        _GEMMA3,
+        name="gemma-embedding",
+        names=_GEMMA3.names._replace(ignored=(*_GEMMA3.names.ignored, *DENSE)),
+        neutral={"attention.causal": (False,)},
+        harmless=DENSE_SIZES,
+        fixed={"use_bidirectional_attention": True},
     )
 }

@@ -23,6 +23,7 @@ from attnpy.checkpoints.gguf import TYPES, GgufFile, load_gguf
 from attnpy.checkpoints.gguf_tokenizer import check as check_tokenizer
 from attnpy.checkpoints.loading import unstacked
 from attnpy.models import _pretrained
+from attnpy.models._pooling import Dense
 
 if TYPE_CHECKING:
     import os
@@ -114,6 +115,8 @@ class _Metadata:
         known = declared.ARCHITECTURES
         if self.kind in ("encoder", "classifier"):
             known = gguf_encoders.ARCHITECTURES
+        elif self.kind == "pooled decoder":
+            known = {**known, **gguf_encoders.POOLED}
         if not isinstance(name, str) or name not in known:
             raise ValueError(
                 f"{named(self.file.path)}: expected general.architecture to be one of "
@@ -443,12 +446,25 @@ def _elsewhere(name: object) -> str:
     """Return what reads a file of another architecture, if anything may."""
     if name in declared.ARCHITECTURES:
         return ": CausalDecoder reads it"
+    if name in gguf_encoders.POOLED:
+        return ": SentenceEncoder reads it"
     return ": BertEncoder reads it" if name in gguf_encoders.ARCHITECTURES else ""
 
 
 def is_encoder(file: GgufFile) -> bool:
     """Tell whether a file is of a family of `BertEncoder`."""
     return file.metadata.get("general.architecture") in gguf_encoders.ARCHITECTURES
+
+
+def dense(file: GgufFile) -> list[Dense]:
+    """Return the steps of a file after pooling."""
+    matrices = [file[name] for name in gguf_encoders.DENSE if name in file]
+    if any(matrix.ndim != 2 for matrix in matrices):
+        raise ValueError(
+            f"{named(file.path)}: expected {' and '.join(gguf_encoders.DENSE)} of two "
+            "axes, got others"
+        )
+    return [Dense(np.ascontiguousarray(x.T), None, None) for x in matrices]
 
 
 def pooling(file: GgufFile) -> str | None:

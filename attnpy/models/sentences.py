@@ -322,7 +322,7 @@ class SentenceEncoder:
         ----------
         file : str, path, or attnpy.checkpoints.GgufFile
             With its tokenizer: of the architectures of `BertEncoder.from_gguf`, or of
-            `CausalDecoder.from_gguf`, such as Qwen3-Embedding.
+            `CausalDecoder.from_gguf`, such as Qwen3-Embedding, or "gemma-embedding".
         pooling : str or sequence of str, optional
             In place of the file's ``pooling_type``; needed if it has none.
         normalize : bool, optional
@@ -369,7 +369,7 @@ class SentenceEncoder:
             model,
             opened.tokenizer(),
             pooling=modes,
-            steps=(_pooling.Normalize(),) if flag else (),
+            steps=(*_gguf.dense(opened), *[_pooling.Normalize()] * flag),
             max_length=max_length,
             prompts=prompts,
             default_prompt_name=default_prompt_name,
