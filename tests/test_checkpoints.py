@@ -182,7 +182,7 @@ HEADS = {
     **dict.fromkeys(
         (
             *("starcoder2", "stablelm", "nemotron", "glm", "glm4"),
-            *("granitemoe", "granitemoehybrid"),
+            *("granitemoe", "granitemoehybrid", "gpt_neo", "gpt_bigcode"),
         ),
         ("score.weight", "score.bias"),
     ),
@@ -217,7 +217,8 @@ def test_decoders_with_and_without_their_prefix(kind):
     if kind == "gpt2":
         other = {f"transformer.{name}": array for name, array in tensors.items()}
     else:
-        prefix = "gpt_neox." if kind == "gpt_neox" else "model."
+        prefix = {"gpt_neox": "gpt_neox."}.get(kind, "model.")
+        prefix = "transformer." if kind in ("gpt_neo", "gpt_bigcode") else prefix
         other = {name.removeprefix(prefix): array for name, array in tensors.items()}
     assert other.keys() != tensors.keys()
     assert_same_parameters(decoder(kind, other), expected)

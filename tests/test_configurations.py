@@ -275,6 +275,7 @@ OTHER_VALUES_OF = {
     "gemma2": {"layer_types": [FULL] * 3},
     "gemma3_text": {"layer_types": [FULL] * 3, **WINDOWED_ROPE},
     "olmo3": {"layer_types": [FULL] * 4, **WINDOWED_ROPE},
+    "gpt_neo": {"hidden_size": 24, "attention_layers": ["local", "local"]},
     "granitemoehybrid": {"position_embedding_type": "nope"},
     "cohere2": {"layer_types": [FULL] * 4},
     "starcoder2": {"use_bias": False},
@@ -309,7 +310,7 @@ def base_for(kind, name):
         *families.ENCODERS,
         *ENCODER_DECODERS,
         *pictures.ALL,
-        "phi3",
+        *("phi3", "gpt_neo"),
     ]:
         base["rope_scaling"] = YARN
         sized = kind in ("olmoe", "stablelm")
@@ -333,6 +334,8 @@ def base_for(kind, name):
         base["sliding_window"] = None
     if name == "is_causal" and kind == "gpt_oss":
         base["layer_types"] = [FULL] * 3
+    if name in ("attention_layers", "num_layers") and kind == "gpt_neo":
+        del base["attention_types"]
     if name == "num_hidden_layers" and kind == "granitemoehybrid":
         base["layer_types"] = "attention"  # of all layers
     if name == "is_causal" and kind == "cohere2":
@@ -436,7 +439,8 @@ def test_fields_that_ask_for_something_else_are_refused_by_name(kind):
 @FAMILIES
 def test_all_that_is_wrong_is_in_one_error(kind):
     config = {**BASES[kind], "x_y": 3, "quantization_config": {"bits": 4}}
-    size = {"gpt2": "n_embd", "distilbert": "dim"}.get(kind, "hidden_size")
+    sizes = {"gpt2": "n_embd", "gpt_bigcode": "n_embd", "distilbert": "dim"}
+    size = sizes.get(kind, "hidden_size")
     size = "d_model" if kind in ENCODER_DECODERS else size
     size = {"clip": "projection_dim", "siglip": "text_config"}.get(kind, size)
     required = [

@@ -31,7 +31,7 @@ LLAMA3 = {
 YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 8}
 # Their kind is not read from files.
 OF_FOLDERS_ALONE = (
-    *("mistral", "gpt_neox", "glm", "starcoder2"),
+    *("mistral", "gpt_neo", "gpt_neox", "glm", "starcoder2"),
     *("mixtral", "qwen2_moe"),  # of which there are no windows in files
 )
 CONFIGS = {

@@ -650,6 +650,8 @@ SEEDS = {
     "starcoder2": 1,
     "seed_oss": 2,
     "granitemoehybrid": 1,
+    "gpt_neo": 8,
+    "gpt_bigcode": 1,
 }
 
 

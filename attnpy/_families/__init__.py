@@ -29,6 +29,8 @@ from attnpy._families.exaone import EXAONE4
 from attnpy._families.gemma import GEMMA, GEMMA2, GEMMA3
 from attnpy._families.glm import GLM, GLM4
 from attnpy._families.gpt2 import GPT2
+from attnpy._families.gpt_bigcode import GPT_BIGCODE
+from attnpy._families.gpt_neo import GPT_NEO
 from attnpy._families.gpt_neox import GPT_NEOX
 from attnpy._families.gpt_oss import GPT_OSS
 from attnpy._families.granite import GRANITE, GRANITE4, GRANITEMOE
@@ -64,7 +66,7 @@ FAMILIES: dict[str, Declaration] = {
         *(VIT, DEIT, CLIP, CLIP_VISION, CLIP_TEXT, SIGLIP, SIGLIP_VISION, SIGLIP_TEXT),
         *(GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, PHI3, GEMMA, GEMMA2, GEMMA3, SMOLLM3),
         *(GRANITE, PHI, GPT_NEOX, OLMO2, OLMO3, EXAONE4, ERNIE4_5),
-        GRANITE4,
+        *(GRANITE4, GPT_NEO, GPT_BIGCODE),
         *(STARCODER2, STABLELM, NEMOTRON, COHERE, COHERE2, GLM, GLM4, ARCEE, SEED_OSS),
         *(MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE, GRANITEMOE, GPT_OSS),
         *(T5, MT5, BART, MBART, MARIAN, PEGASUS, M2M100),

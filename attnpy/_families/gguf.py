@@ -17,6 +17,7 @@ from attnpy._families.exaone import EXAONE4
 from attnpy._families.gemma import GEMMA, GEMMA2, GEMMA3
 from attnpy._families.glm import GLM4
 from attnpy._families.gpt2 import GPT2
+from attnpy._families.gpt_bigcode import GPT_BIGCODE
 from attnpy._families.gpt_oss import GPT_OSS
 from attnpy._families.granite import GRANITE, GRANITEMOE
 from attnpy._families.llama import LLAMA
@@ -246,6 +247,14 @@ def _with_means(eps: str) -> dict[str, str]:
     return sizes | {"attention.layer_norm_epsilon": eps}
 
 
+SIZES_OF_GPT2 = {
+    "block_count": "n_layer",
+    "embedding_length": "n_embd",
+    "attention.head_count": "n_head",
+    "feed_forward_length": "n_inner",
+    "context_length": "n_positions",
+    "attention.layer_norm_epsilon": "layer_norm_epsilon",
+}
 # What the number of experts is in a file, and how many each token takes.
 EXPERT_COUNT, EXPERT_USED_COUNT = "expert_count", "expert_used_count"
 SPARSE = SIZES | {
@@ -544,14 +553,14 @@ ARCHITECTURES: dict[str, Architecture] = {
             name="gpt2",
             family=GPT2,
             names=GPT2_NAMES,
-            read={
-                "block_count": "n_layer",
-                "embedding_length": "n_embd",
-                "attention.head_count": "n_head",
-                "feed_forward_length": "n_inner",
-                "context_length": "n_positions",
-                "attention.layer_norm_epsilon": "layer_norm_epsilon",
-            },
+            read=SIZES_OF_GPT2,
+        ),
+        Architecture(
+            name="starcoder",
+            family=GPT_BIGCODE,
+            names=GPT2_NAMES,
+            read=SIZES_OF_GPT2,
+            neutral={"attention.head_count_kv": (1,)},
         ),
     )
 }

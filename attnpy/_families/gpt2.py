@@ -66,6 +66,17 @@ def _scale(values: Values) -> float | list[float] | None:
     return [scale / (i + 1) for i in range(values["n_layer"])]
 
 
+HEAD_HARMLESS: dict[str, tuple[str, ...]] = HARMLESS | {
+    "language models are causal either way": ("is_decoder",),
+    "settings of a summary head, which attnpy does not have": (
+        "summary_activation",
+        "summary_first_dropout",
+        "summary_proj_to_labels",
+        "summary_type",
+        "summary_use_proj",
+    ),
+}
+
 GPT2 = Declaration(
     model_type="gpt2",
     title="GPT-2",
@@ -89,22 +100,14 @@ GPT2 = Declaration(
         "eos_token_id": Field("tokens", 50256, null=True),
     },
     neutral=NEUTRAL,
-    harmless=HARMLESS
+    harmless=HEAD_HARMLESS
     | {
         "dropout, for training": ("attn_pdrop", "embd_pdrop", "resid_pdrop"),
         "the softmax is always in float32 or wider": ("reorder_and_upcast_attn",),
-        "language models are causal either way": ("is_decoder",),
         "settings of old versions, ignored by new ones": (
             "n_ctx",
             "n_special",
             "predict_special_tokens",
-        ),
-        "settings of a summary head, which attnpy does not have": (
-            "summary_activation",
-            "summary_first_dropout",
-            "summary_proj_to_labels",
-            "summary_type",
-            "summary_use_proj",
         ),
     },
     copied={

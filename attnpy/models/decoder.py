@@ -426,8 +426,8 @@ class CausalDecoder(sampling.LanguageModel):
             "gemma3_text", "smollm3", "granite", "phi", "gpt_neox", "olmo2", "olmo3",
             "exaone4", "ernie4_5", "starcoder2", "stablelm", "nemotron", "cohere",
             "cohere2", "glm", "glm4", "arcee", "seed_oss", "granitemoehybrid" (Granite 4
-            without Mamba and experts), "mixtral", "olmoe", "qwen2_moe", "qwen3_moe",
-            "granitemoe" or "gpt_oss".
+            without Mamba and experts), "gpt_neo", "gpt_bigcode", "mixtral", "olmoe",
+            "qwen2_moe", "qwen3_moe", "granitemoe" or "gpt_oss".
             A ``sliding_window`` of W lets a token see W tokens, including itself. If
             both are given, ``rope_scaling`` wins over ``rope_parameters``.
             ``eos_token_id`` becomes `stop`, without tokens that are not in the
@@ -579,10 +579,10 @@ class CausalDecoder(sampling.LanguageModel):
             "qwen2", "qwen3", "qwen3moe", "phi2", "phi3", "gemma", "gemma2", "gemma3",
             "olmo2" (OLMo 2 and 3), "olmoe", "exaone4", "ernie4_5", "smollm3",
             "granite", "granitemoe", "stablelm", "starcoder2", "nemotron", "command-r",
-            "cohere2", "glm4", "arcee", "seed_oss", "gpt-oss" or "gpt2", with arrays of
-            the types that `attnpy.checkpoints.GgufFile` reads: files named Q2_K,
-            Q3_K_M, Q4_0, Q4_1, Q4_K_M, Q5_K_M, Q6_K, Q8_0, IQ4_NL, IQ4_XS, MXFP4, F16,
-            BF16 and alike.
+            "cohere2", "glm4", "arcee", "seed_oss", "gpt-oss", "gpt2" or "starcoder",
+            with arrays of the types that `attnpy.checkpoints.GgufFile` reads: files
+            named Q2_K, Q3_K_M, Q4_0, Q4_1, Q4_K_M, Q5_K_M, Q6_K, Q8_0, IQ4_NL, IQ4_XS,
+            MXFP4, F16, BF16 and alike.
         dtype : dtype, optional
             Of the model. Quantised numbers become what they stand for in float32, and
             are rounded to this. "bfloat16" is a dtype with the ml_dtypes package.

@@ -131,6 +131,25 @@ GPT2 = {
     "layer_norm_epsilon": 1e-5,
     "activation_function": "gelu_new",
 }
+GPT_NEO = {
+    "model_type": "gpt_neo",
+    "eos_token_id": None,
+    "num_layers": 2,
+    "hidden_size": 12,
+    "num_heads": 3,
+    "vocab_size": 30,
+    "max_position_embeddings": 64,
+    "attention_types": [[["global", "local"], 1]],
+    "window_size": 3,
+    "layer_norm_epsilon": 1e-5,
+    "activation_function": "gelu_new",
+}
+GPT_BIGCODE = {
+    **GPT2,
+    "model_type": "gpt_bigcode",
+    "n_positions": 64,
+    "activation_function": "gelu_pytorch_tanh",
+}
 LLAMA = {
     "model_type": "llama",
     "eos_token_id": None,
@@ -401,6 +420,8 @@ DECODERS = {
         EXAONE4,
         ERNIE4_5,
         GRANITE4,
+        GPT_NEO,
+        GPT_BIGCODE,
         STARCODER2,
         STABLELM,
         NEMOTRON,
@@ -485,6 +506,7 @@ def tensors(config, seed=0):
     rng = np.random.default_rng(seed)
     makers = {**dict.fromkeys(KIN, _bert_shapes), "gpt2": _gpt2_shapes}
     makers |= {"phi": _phi_shapes, "gpt_neox": _neox_shapes}
+    makers |= {"gpt_neo": _gpt_kin_shapes, "gpt_bigcode": _gpt_kin_shapes}
     makers |= dict.fromkeys(FORMS, _formed_shapes)
     makers |= dict.fromkeys(DISENTANGLED, _disentangled_shapes)
     makers |= dict.fromkeys(GATED, _gated_shapes) | {"modernbert": _modernbert_shapes}
@@ -686,6 +708,60 @@ def _gpt2_shapes(config):
         shapes[f"h.{i}.mlp.c_fc"] = (e, 4 * e)
         shapes[f"h.{i}.mlp.c_proj"] = (4 * e, e)
     return _with_biases(shapes, 1)
+
+
+def _gpt_sizes(config):
+    """The numbers of layers, of a token and of heads of GPT-2's kin."""
+    if config["model_type"] == "gpt_neo":
+        return config["num_layers"], config["hidden_size"], config["num_heads"]
+    return config["n_layer"], config["n_embd"], config["n_head"]
+
+
+def _gpt_kin_shapes(config):
+    """Those of GPT-Neo and GPT-BigCode, whose matrices are (out, in)."""
+    n, e, heads = _gpt_sizes(config)
+    longest = config.get("max_position_embeddings", config.get("n_positions"))
+    shapes = {"wte.weight": (config["vocab_size"], e), "wpe.weight": (longest, e)}
+    shapes["ln_f"] = (e,)
+    for i in range(n):
+        shapes[f"h.{i}.ln_1"] = shapes[f"h.{i}.ln_2"] = (e,)
+        if config["model_type"] == "gpt_neo":
+            for letter in "qkv":
+                shapes[f"h.{i}.attn.attention.{letter}_proj.weight"] = (e, e)
+            shapes[f"h.{i}.attn.attention.out_proj"] = (e, e)
+        else:
+            shapes[f"h.{i}.attn.c_attn"] = (e + 2 * e // heads, e)
+            shapes[f"h.{i}.attn.c_proj"] = (e, e)
+        shapes[f"h.{i}.mlp.c_fc"] = (4 * e, e)
+        shapes[f"h.{i}.mlp.c_proj"] = (e, 4 * e)
+    full = _with_biases(shapes, 0)
+    return {f"transformer.{name}": shape for name, shape in full.items()}
+
+
+def _gpt_kin_logits(w, config, ids):
+    """Of GPT-Neo and GPT-BigCode."""
+    eps, (n_layers, e, n_heads) = config["layer_norm_epsilon"], _gpt_sizes(config)
+    w = {name.removeprefix("transformer."): array for name, array in w.items()}
+    x = w["wte.weight"][ids] + w["wpe.weight"][: len(ids)]
+    for i in range(n_layers):
+        y = named_norm(x, w, f"h.{i}.ln_1", eps)
+        if config["model_type"] == "gpt_neo":
+            name = f"h.{i}.attn.attention"
+            query, key, value = (
+                torch_linear(y, w, f"{name}.{letter}_proj") for letter in "qkv"
+            )
+            query, n_kv = query * math.sqrt(e // n_heads), n_heads
+            window, out = config["window_size"] if i % 2 else None, f"{name}.out_proj"
+        else:
+            parts = torch_linear(y, w, f"h.{i}.attn.c_attn")
+            query, key, value = np.split(parts, [e, e + e // n_heads], axis=1)
+            n_kv, window, out = 1, None, f"h.{i}.attn.c_proj"
+        z = attend(query, key, value, n_heads, n_kv, causal=True, window=window)
+        x = x + torch_linear(z, w, out)
+        y = named_norm(x, w, f"h.{i}.ln_2", eps)
+        y = gelu_tanh(torch_linear(y, w, f"h.{i}.mlp.c_fc"))
+        x = x + torch_linear(y, w, f"h.{i}.mlp.c_proj")
+    return named_norm(x, w, "ln_f", eps) @ w["wte.weight"].T
 
 
 def _phi_shapes(config):
@@ -1245,6 +1321,8 @@ def logits(weights, config, ids):
         return _gpt2_logits(w, config, ids)
     if config["model_type"] in ("phi", "gpt_neox"):
         return _parallel_logits(w, config, ids)
+    if config["model_type"] in ("gpt_neo", "gpt_bigcode"):
+        return _gpt_kin_logits(w, config, ids)
     if config["model_type"] in FORMS:
         return _formed_logits(w, config, ids)
     return _llama_logits(w, config, ids)

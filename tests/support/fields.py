@@ -62,6 +62,7 @@ REFUSED = {
         ),
         PARTIAL,
     ),
+    "gpt_bigcode": {"several heads of keys": {"multi_query": False}},
     "stablelm": {"norms of queries and keys": {"qk_layernorm": True}},
     "cohere": {**PARTIAL, "norms of queries and keys": {"use_qk_norm": True}},
     "gpt_oss": {**PARTIAL, "other limits of experts": {"swiglu_limit": 5.0}},
@@ -76,6 +77,8 @@ REFUSED = {
 
 # Families in which some layers have no positions.
 UNTURNED = "smollm3", "exaone4", "cohere2"
+# Those whose folders may name code of their own.
+REMOTE_CODE = "nomic_bert", "new"
 
 
 def families():
@@ -133,6 +136,7 @@ def notes(family):
         "attention sinks": "sinks" in given,
         "soft caps": "softcap" in given,
         "factors of embeddings, scores, sums and attention": "residual_scale" in given,
+        "one head of keys and values": given.get("num_kv_heads") == 1,
         "a factor of scores": "logit_scale" in family.read,
         "attention and network side by side": family.fixed.get("parallel"),
         "attention and network side by side or not": (
@@ -153,8 +157,7 @@ def notes(family):
         "scores tied or not": "tie_word_embeddings" in family.read,
         "scores tied": tied == (True,),
         "scores never tied": given.get("tied") is False,
-        "remote-code folders load as well": family.modern is not dict
-        and "num_distances" not in given,
+        "remote-code folders load as well": family.model_type in REMOTE_CODE,
     }
     words = [note for note, holds in told.items() if holds]
     refused = ", ".join(REFUSED.get(family.model_type, ()))

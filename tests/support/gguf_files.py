@@ -160,6 +160,7 @@ ARCHITECTURES = {
     "qwen3_moe": "qwen3moe",
     "gpt_oss": "gpt-oss",
     "gemma": "gemma",
+    "gpt_bigcode": "starcoder",
     "olmo3": "olmo2",
     "exaone4": "exaone4",
     "ernie4_5": "ernie4_5",
@@ -193,7 +194,9 @@ def model(config, seed=0):
     name = ARCHITECTURES[config["model_type"]]
     weights = families.tensors(config, seed)
     metadata = {"general.architecture": name, "general.type": "model"}
-    keys = gpt2_keys(config) if name == "gpt2" else llama_keys(config)
+    keys = gpt2_keys(config) if "n_embd" in config else llama_keys(config)
+    if name == "starcoder":
+        keys["attention.head_count_kv"] = 1
     metadata |= {f"{name}.{key}": content for key, content in keys.items()}
     return metadata, converted(config, weights)
 
