@@ -15,15 +15,12 @@ from attnpy._linear import cut_into_heads, linear
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
     from attnpy._typing import Array
     from attnpy.layers._tokens import Tokens
     from attnpy.layers._weights import Wanted
     from attnpy.positions import Disentangled
-
-# Queries or keys at a time: few enough for their products to stay in the CPU's caches.
-BLOCK = 128
 
 
 def attend(
@@ -59,20 +56,17 @@ def attend(
     scale = told.common.get("scale")
     if scale is None:
         scale = (mha.head_dim * (1 + relative.c2p + relative.p2c)) ** -0.5
-    queries, keys = (
-        _Side.of(mha, relative, letter, scale, longest, num_threads) if has else None
-        for letter, has in (("k", relative.c2p), ("q", relative.p2c))
-    )
+    positions = _Positions(mha, relative, scale, longest, num_threads)
     joined = np.zeros((*x.shape[:-1], mha.num_heads * mha.value_head_dim), value.dtype)
-    results, chosen = (
-        cut_into_heads(joined, mha.num_heads),
-        _chosen(wanted, mha.num_heads),
-    )
+    results = cut_into_heads(joined, mha.num_heads)
+    chosen = _chosen(wanted, mha.num_heads)
     shape = (len(spans), len(chosen), longest, longest)
     weights = np.zeros(shape if wanted.any else (0,), value.dtype)
     for i, (place, n) in enumerate(spans):
+        if n == 0:
+            continue
         own = told.of(i, n)
-        bias = _scores(query[place], key[place], (queries, keys), num_threads)
+        bias = positions.scores(query[place], key[place])
         if own.get("bias") is not None:
             bias += own["bias"]
         own |= {"bias": bias, "scale": scale, "return_weights": wanted.any}
@@ -109,77 +103,52 @@ def _check(mha: Any, x: Array, relative: Any) -> None:
         raise ValueError("relative: expected None in a layer with q_norm or k_norm")
 
 
-class _Side(NamedTuple):
-    """A table that queries, or keys, are multiplied by.
+class _Positions:
+    """The tables that the queries and the keys of a call are multiplied by."""
 
-    Attributes
-    ----------
-    table : ndarray, shape (H, D, n)
-    places : ndarray of int64, shape (2 * longest - 1,)
-        Its column for each offset of the other token, from ``1 - longest`` on.
-    """
-
-    table: Array
-    places: NDArray[np.int64]
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         mha: Any,
         relative: Disentangled,
-        letter: str,
         scale: float,
         longest: int,
         num_threads: int | None,
-    ) -> _Side:
-        """Return the table of keys, "k", for queries, or that of queries."""
-        offsets = np.arange(1 - longest, longest)
-        places = relative.rows(-offsets if letter == "k" else offsets)
-        if letter == "k":  # the table in the order of offsets, too
-            places = len(relative.table) - 1 - places
-        rows = slice(places.min(initial=0), places.max(initial=-1) + 1)
-        if not places.size:
-            rows = slice(0, 0)
-        table, first = _projected(mha, relative, letter, scale, rows, num_threads)
-        return cls(table, places - first)
+    ) -> None:
+        """Project what sequences of this length at most need."""
+        self.num_threads = num_threads
+        rows = relative.rows(np.arange(1 - longest, longest))
+        self.first = int(rows.min(initial=len(relative.table)))
+        self.columns = rows - self.first  # of the tables, for each distance
+        needed = slice(self.first, self.first + int(self.columns.max(initial=-1)) + 1)
+        self.tables = [
+            _projected(mha, relative, letter, scale, needed, num_threads)
+            if is_wanted
+            else None
+            for letter, is_wanted in (("k", relative.c2p), ("q", relative.p2c))
+        ]
 
-    def scores(self, rows: Array, start: int, stop: int, num_threads: Any) -> Array:
-        """Return the scores of some of the rows (H, n, D): a view (H, stop - start, n).
+    def scores(self, query: Array, key: Array) -> Array:
+        """Return what to add to the scores of queries and keys (H, n, D): (H, n, n)."""
+        n_heads, n, _ = query.shape
+        middle = len(self.columns) // 2
+        columns = self.columns[middle + 1 - n : middle + n]
+        first, last = columns[0], columns[-1]  # they ascend
+        dtype = _dtypes.arithmetic(query.dtype)
 
-        Row i has those of all n tokens in their order.
-        """
-        n_heads, n, _ = rows.shape
-        n_rows, middle = stop - start, len(self.places) // 2
-        places = self.places[middle + 1 - stop : middle + n - start]
-        if places[-1] - places[0] == len(places) - 1:
-            table = self.table[:, :, places[0] : places[-1] + 1]
-        else:
-            table = np.take(self.table, places, axis=-1)
-        found = _attnpy.products(rows[:, start:stop], table, num_threads)
-        a, b, c = found.strides
-        # Row i of found has the offsets from 1 - stop on, and its own begin at -i.
-        return np.ndarray(
-            (n_heads, n_rows, n), found.dtype, found, (n_rows - 1) * c, (a, b - c, c)
+        def product(rows: Array, table: Array | None) -> Array:
+            if table is None:
+                zero = np.zeros((), dtype)
+                return np.broadcast_to(zero, (n_heads, n, last - first + 1))
+            rows = rows.astype(dtype, copy=False)
+            near = table[:, :, first : last + 1]
+            return _attnpy.products(rows, near, self.num_threads)
+
+        return _attnpy.distance_scores(
+            product(query, self.tables[0]),
+            product(key, self.tables[1]),
+            columns - first,
+            self.num_threads,
         )
-
-
-def _scores(
-    query: Array, key: Array, sides: tuple[_Side | None, _Side | None], num_threads: Any
-) -> Array:
-    """Return what to add to the scores of queries and keys (H, n, D): (H, n, n)."""
-    n_heads, n, _ = query.shape
-    total = np.zeros((n_heads, n, n), _dtypes.arithmetic(query.dtype))
-    for rows, side, scores in (
-        (query, sides[0], total),
-        (key, sides[1], total.swapaxes(-1, -2)),
-    ):
-        if side is None:
-            continue
-        rows = rows.astype(total.dtype, copy=False)
-        for start in range(0, n, BLOCK):
-            stop = min(start + BLOCK, n)
-            scores[:, start:stop] += side.scores(rows, start, stop, num_threads)
-    return total
 
 
 def _projected(
@@ -189,8 +158,8 @@ def _projected(
     scale: float,
     rows: slice,
     num_threads: int | None,
-) -> tuple[Array, int]:
-    """Return projections of rows of a table, (H, D, n), and the number of the first.
+) -> Array:
+    """Return the projections of rows of a table, (H, D, n).
 
     Where matrix and table cannot change, those of all rows are kept for later calls.
     """
@@ -200,13 +169,11 @@ def _projected(
     is_frozen = isinstance(weight, _parameters.FROZEN)
     is_frozen = is_frozen and not relative.table.flags.writeable
     if is_frozen:
-        rows = slice(0, len(relative.table))
         kept = _PROJECTED.get(mha, {}).get(letter)
         if kept is not None and kept.fits(relative.table, weight, bias, scale):
-            return kept.table, 0
-    given = relative.table[::-1] if letter == "k" else relative.table
+            return kept.table[:, :, rows]
     columns = linear(
-        given[rows],
+        relative.table if is_frozen else relative.table[rows],
         weight,
         bias,
         precision="wide" if weight.dtype.itemsize == 2 else "promoted",
@@ -220,7 +187,7 @@ def _projected(
         _PROJECTED.setdefault(mha, {})[letter] = _Kept(
             relative.table, weight, own, scale, table
         )
-    return table, rows.start
+    return table[:, :, rows] if is_frozen else table
 
 
 # Of each layer, an attnpy.layers.MultiHeadAttention: the last tables, by their letters.

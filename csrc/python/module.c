@@ -7,6 +7,7 @@
 #include "python/attributes.h"
 #include "python/backward.h"
 #include "python/columns.h"
+#include "python/distances.h"
 #include "python/experts.h"
 #include "python/explain.h"
 #include "python/feed_forward.h"
@@ -51,7 +52,7 @@ execute(PyObject *module)
         py_explain_methods,      py_foreign_methods,     py_products_methods,
         py_feed_forward_methods, py_gate_methods,        py_columns_methods,
         py_stack_methods,        py_read_layers_methods, py_weight_methods,
-        py_experts_methods,      py_testing_methods};
+        py_experts_methods,      py_distances_methods,   py_testing_methods};
 
     import_array1(-1);
     if (py_init_memory() < 0 || py_init_attributes() < 0) {

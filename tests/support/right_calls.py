@@ -162,6 +162,9 @@ def right_calls(n=3, d=4, dtype=np.float32):
             (PackedWeight(ones(d, n))._parts,),
         ],
         "columns": [(quantize(np.ones((d, n), np.float32)), np.arange(n))],
+        "distance_scores": [
+            (ones(2, n, d), ones(2, n, d), np.zeros(2 * n - 1, np.int64), 1)
+        ],
         "products": [(ones(2, n, d), ones(2, d, d), 1)],
         "normalize": [(ones(2, n, d), ones(2, n, d), norm(), 1, None)],
         "normalize_vjp": [(ones(2, n, d), ones(2, n, d), norm(), 1, None)],
