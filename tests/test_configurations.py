@@ -778,3 +778,37 @@ def test_letters_for_windows_of_exaone_do_not_matter_beside_layer_types():
     without = changed("exaone4", **letters, sliding_window=None)
     assert without["window"] is None
     assert None not in without["rotary"]
+
+
+def test_kinds_of_layers_of_gpt_neo_come_so_often():
+    local = (2, 0)
+    assert changed("gpt_neo")["window"] == [None, local]
+    types = [[["local"], 1], [["global", "local"], 1]]
+    made = changed("gpt_neo", num_layers=3, attention_types=types)
+    assert made["window"] == [local, None, local]
+    same = {"attention_types": types, "attention_layers": ["local", "global", "local"]}
+    assert changed("gpt_neo", num_layers=3, **same) == made
+    for wrong, text in (
+        ({"attention_layers": ["local", "local"]}, "expected attention_layers = "),
+        ({"num_layers": 3}, "expected attention_types of 3 layers, global or local"),
+        ({"attention_types": [[["global"], 10**9]]}, "expected no attention_types"),
+        ({"attention_types": [["global", 2]]}, "expected no attention_types"),
+    ):
+        with pytest.raises(ValueError, match=f"config: {text}"):
+            changed("gpt_neo", **wrong)
+
+
+def test_granite_4_has_attention_in_all_layers_and_no_experts():
+    kind, expected = "granitemoehybrid", arguments(BASES["granitemoehybrid"])
+    assert changed(kind, layer_types=[FULL, FULL]) == expected
+    older = {"layers_block_type": ["attention", "attention"], "layer_types": None}
+    assert changed(kind, **older) == expected
+    for wrong, text in (
+        ({"layer_types": ["mamba", "attention"]}, "layer_types = 'attention', got"),
+        ({"layer_types": None}, "layer_types = 'attention', got 'mamba'"),
+        ({"layer_types": ["attention"] * 3}, "layer_types = 'attention', got"),
+        ({"num_local_experts": None}, "num_local_experts = 0, got 8"),
+        ({"position_embedding_type": "alibi"}, "position_embedding_type to be rope or"),
+    ):
+        with pytest.raises(ValueError, match=f"config: expected {text}"):
+            changed(kind, **wrong)

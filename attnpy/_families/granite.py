@@ -116,13 +116,15 @@ _KINDS = "layers_block_type", "layer_types"  # as it is called, or was
 
 def _modern(config: Mapping[str, Any]) -> dict[str, Any]:
     """Say in a word that all layers have attention, and what is so without a word."""
-    new, n_layers = dict(config), config.get("num_hidden_layers")
+    null = [name for name in _KINDS if config.get(name) is None]
+    new = {name: x for name, x in config.items() if name not in null}
+    n_layers = config.get("num_hidden_layers")
     for name in _KINDS:
         kinds = new.get(name)
         listed = isinstance(kinds, (list, tuple)) and len(kinds) == n_layers
         if listed and all(kind in (ATTENTION, FULL) for kind in kinds or ()):
             new[name] = ATTENTION
-    if all(new.get(name) is None for name in _KINDS):
+    if len(null) == len(_KINDS):
         new["layer_types"] = "mamba"
     if new.get("num_local_experts") is None:
         new["num_local_experts"] = 8
