@@ -380,6 +380,7 @@ def test_fields_of_deberta_that_do_not_agree_are_refused(kind):
         ({"relative_attention": False}, "pos_att_type to be nothing with"),
         ({"pos_att_type": None}, "pos_att_type to be c2p, p2c or both with"),
         ({"pos_att_type": "c2p|p2p"}, "pos_att_type to be c2p, p2c or both with"),
+        ({"pos_att_type": "c2p|c2p"}, "pos_att_type to be c2p, p2c or both with"),
         ({"embedding_size": 6}, "embedding_size = 12 as hidden_size, got 6"),
         ({"pooler_hidden_size": 6}, "pooler_hidden_size = 12 as hidden_size, got 6"),
     ):

@@ -14,7 +14,7 @@ from support.arrays import normal
 from support.comparisons import assert_near, assert_same_bits
 from support.formulas import softmax
 
-from attnpy import blocks, positions
+from attnpy import blocks, checkpoints, positions
 from attnpy.cache import KVCache
 from attnpy.layers import MultiHeadAttention
 from attnpy.models import BertEncoder
@@ -257,3 +257,28 @@ def test_a_stack_passes_positions_to_its_layers():
     assert_same_bits(stack(x, relative=None), stack(x))
     shown = pickle.loads(pickle.dumps(relative))
     assert_same_bits(stack(x, relative=shown), expected)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("kind", families.DISENTANGLED)
+def test_a_head_for_words_may_have_the_authors_names(kind):
+    config = families.DISENTANGLED[kind]
+    tensors = families.tensors(config)
+    head = {
+        "dense.weight": normal(E, E),
+        "dense.bias": normal(E),
+        "LayerNorm.weight": normal(E),
+        "LayerNorm.bias": normal(E),
+        "bias": normal(30),
+    }
+    made = []
+    for prefix in ("cls.predictions.transform.", "lm_predictions.lm_head."):
+        named = {f"{prefix}{name}": array for name, array in head.items()}
+        if prefix.startswith("cls"):
+            named["cls.predictions.bias"] = named.pop(f"{prefix}bias")
+        # Left alone: tokens of these models have no positions of their own.
+        named["deberta.embeddings.position_embeddings.weight"] = normal(16, E)
+        model = BertEncoder.from_config(config, masked_words=True)
+        checkpoints.load(model, {**tensors, **named}, families.NAMES[kind])
+        made.append(model.logits(model(np.arange(9))))
+    assert_same_bits(*made)

@@ -93,7 +93,7 @@ def _modern(config: Mapping[str, Any]) -> dict[str, Any]:
 def _check(values: Values) -> None:
     """Refuse what no model here has."""
     terms = values["pos_att_type"] or []
-    known = {"c2p", "p2c"}
+    known = {"c2p", "p2c"} if len(set(terms)) == len(terms) else set()
     wanted = "c2p, p2c or both" if values["relative_attention"] else "nothing"
     if bool(terms) != values["relative_attention"] or not known.issuperset(terms):
         raise ValueError(
