@@ -41,6 +41,7 @@ LINES = (
     ("mask", "attn_mask attention_mask src_mask tgt_mask", MASK),
     ("kv_lengths", "key_padding_mask src_key_padding_mask", KV_LENGTHS),
     ("kv_lengths", "tgt_key_padding_mask attention_mask", KV_LENGTHS),
+    ("kv_lengths", "lengths", ""),
     ("token_mask", "attention_mask key_padding_mask", TOKEN_MASK),
     ("lengths token_ids", "attention_mask", LENGTHS),
     ("kv_lengths", "key_value_seq_lengths cache_seqlens seq_lens", ""),
