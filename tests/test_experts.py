@@ -121,6 +121,7 @@ def test_a_token_has_the_same_bits_alone_and_in_every_call(kind):
         {"shared_dim": 8},
         {"renormalize": False, "router_bias": True},
         {"activation": "relu"},
+        {"activation": "swiglu_oai"},
     ],
 )
 def test_experts_together_have_the_bits_of_one_by_one(kind, options):

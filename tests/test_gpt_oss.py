@@ -12,8 +12,9 @@ from support.errors import refused
 from support.formulas import clamped, linear
 from support.quotients import assert_gradients
 
-from attnpy import QuantizedWeight, attention, checkpoints
-from attnpy.blocks import FeedForward
+from attnpy import QuantizedWeight, _attnpy, attention, checkpoints
+from attnpy._linear import linear as product
+from attnpy.blocks import FeedForward, activation_vjp
 from attnpy.layers import MultiHeadAttention
 from attnpy.models import CausalDecoder
 
@@ -187,6 +188,45 @@ def test_clamped_factors_of_16_bits_are_rounded_once(dtype):
         assert error < eps
         for row, whole in zip(x[0], found[0], strict=True):
             assert_same_bits(network(row, mixed=mixed), whole)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("mixed", [False, True])
+def test_clamped_factors_have_the_bits_of_their_steps(dtype, mixed):
+    if dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes")
+    network = FeedForward(12, 40, activation="swiglu_oai", dtype=dtype, rng=RNG)
+    x = (X * 20).astype(dtype)
+    precision = "wide" if x.dtype.itemsize == 2 else "promoted"
+    gate, hidden = (
+        product(x, w, b, precision=precision)
+        for w, b in ((network.W_gate, network.b_gate), (network.W_1, network.b_1))
+    )
+    gate, hidden = np.minimum(gate, 7), np.clip(hidden, -7, 7) + 1
+    active = _attnpy.activate(gate, "quick_gelu", hidden).astype(x.dtype)
+    precision = "wide" if mixed else "promoted"
+    expected = product(active, network.W_2, network.b_2, precision=precision)
+    for num_threads in (1, 2):
+        found = network(x, mixed=mixed, num_threads=num_threads)
+        assert_same_bits(found, expected)
+    assert_same_bits(network(x[0, 0], mixed=mixed), expected[0, 0])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+def test_the_gate_of_a_clamped_network_is_a_number_up_to_its_limit(dtype):
+    x = np.array([-np.inf, -8, -0.0, 0.5, 7, 7.5, np.inf, np.nan], dtype)
+    times = np.linspace(0.5, 2, 8).astype(dtype)
+    ones = np.ones(8, dtype)
+    expected = _attnpy.activate(np.minimum(x, 7), "quick_gelu", times)
+    assert_same_bits(_attnpy.activate(x, "swiglu_oai", times), expected)
+    slope = _attnpy.activate_vjp(ones, np.minimum(x, 7), "quick_gelu", times)
+    slope[5:7] = 0
+    found = _attnpy.activate_vjp(ones, x, "swiglu_oai", times)
+    assert_same_bits(found, slope)
+    for call in (_attnpy.activate, activation_vjp):
+        arguments = (x,) if call is _attnpy.activate else (ones, x)
+        with refused(ValueError, "activation"):
+            call(*arguments, "swiglu_oai")
 
 
 def test_a_network_without_a_gate_is_not_clamped():

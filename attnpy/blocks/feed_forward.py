@@ -23,7 +23,7 @@ from attnpy._vjp import LayerGradients
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike
 
-    from attnpy._typing import Activation, Array, Precision
+    from attnpy._typing import Activation, Array
     from attnpy._vjp import Pullback
 
 # The function of the gate, for activations that have one.
@@ -32,11 +32,11 @@ GATED: dict[str, Activation] = {
     "geglu": "gelu",
     "geglu_tanh": "gelu_tanh",
     "reglu": "relu",
+    "swiglu_oai": "swiglu_oai",  # what it is multiplied by is limited, too
 }
-# That of gpt-oss, whose two factors are clamped: `_clamped`.
-CLAMPED, LIMIT = "swiglu_oai", 7.0
+LIMIT = 7.0  # of "swiglu_oai"
 PLAIN = ("relu", "gelu", "gelu_tanh", "silu", "quick_gelu", "relu2", "tanh")
-ACTIVATIONS = (*PLAIN, *GATED, CLAMPED)
+ACTIVATIONS = (*PLAIN, *GATED)
 
 
 @_keywords.answering
@@ -133,7 +133,7 @@ class FeedForward:
         self.activation = _checks.one_of(activation, "activation", ACTIVATIONS)
         bias, dtype = _checks.flag(bias, "bias"), _dtypes.floating(dtype)
         rng = _checks.generator(rng)
-        gated = activation in GATED or activation == CLAMPED
+        gated = activation in GATED
         matrices = [(outer, inner)] * (3 if gated else 2)
         _checks.memory("FeedForward", dtype, *matrices)
         uniform, zeros = _parameters.xavier_uniform, _parameters.zeros
@@ -207,8 +207,6 @@ class FeedForward:
 
     def _of_gate(self) -> Activation:
         """Return the function of the gate."""
-        if self.activation == CLAMPED:
-            return "quick_gelu"
         if self.activation not in GATED:
             raise ValueError(
                 f"W_gate: expected None with the activation {self.activation!r}, "
@@ -272,13 +270,11 @@ class FeedForward:
         name: str = self.activation
         times: Array | None = None
         gate = hidden
-        inside: tuple[Array, Array] | None = None
         if self.W_gate is not None:
             name, times = self._of_gate(), hidden
             gate = linear(x, self.W_gate, self.b_gate, num_threads=num_threads)
-        if is_clamped(self):
-            inside = gate <= LIMIT, abs(hidden) <= LIMIT
-            gate, times = _clamped(gate, hidden)
+        if name == "swiglu_oai":
+            times = np.clip(hidden, -LIMIT, LIMIT) + 1
 
         def active() -> Array:
             return _attnpy.activate(gate, name, times, num_threads)
@@ -296,15 +292,13 @@ class FeedForward:
             of_gate = _attnpy.activate_vjp(of_active, gate, name, times, num_threads)
             of_x: Array | None = None
             found: dict[str, Array | None] = {"W_2": of_2, "b_2": of_b_2}
-            if inside is not None:
-                of_gate *= inside[0]
             if self.W_gate is not None:
                 of_x, found["W_gate"], found["b_gate"] = linear_vjp(
                     of_gate, x, self.W_gate, self.b_gate, num_threads=num_threads
                 )
                 of_gate = _attnpy.activate(gate, name, of_active, num_threads)
-            if inside is not None:
-                of_gate *= inside[1]
+                if name == "swiglu_oai":
+                    of_gate *= abs(hidden) <= LIMIT
             of_x, found["W_1"], found["b_1"] = linear_vjp(
                 of_gate, x, self.W_1, self.b_1, add_to=of_x, num_threads=num_threads
             )
@@ -322,49 +316,12 @@ def run(
     num_threads: int | None,
 ) -> Array:
     """Run a network on tokens after a norm."""
-    arguments = network_arguments(network)
-    if arguments is not None:
-        return _attnpy.feed_forward(x, norm, arguments, residual, mixed, num_threads)
-    assert network.W_gate is not None
-    if norm is not None:
-        x = _attnpy.normalize(x, None, norm, num_threads)
-    # Numbers of 16 bits are rounded once: where the hidden ones are stored.
-    wide: Precision = "wide" if mixed or x.dtype.itemsize == 2 else "promoted"
-    gate, hidden = (
-        linear(x, weight, bias, precision=wide, num_threads=num_threads)
-        for weight, bias in (
-            (network.W_gate, network.b_gate),
-            (network.W_1, network.b_1),
-        )
-    )
-    gate, hidden = _clamped(gate, hidden)
-    hidden = _attnpy.activate(gate, network._of_gate(), hidden, num_threads)
-    own = network.W_1.dtype
-    dtype = own if mixed else _dtypes.of_result(x.dtype, own)
-    return linear(
-        hidden.astype(dtype, copy=False),
-        network.W_2,
-        network.b_2,
-        residual=residual,
-        precision="wide" if mixed else "promoted",
-        num_threads=num_threads,
-    )
+    arguments = _arguments(network)
+    return _attnpy.feed_forward(x, norm, arguments, residual, mixed, num_threads)
 
 
-def is_clamped(network: FeedForward) -> bool:
-    """Tell whether the factors of hidden numbers are clamped."""
-    return network.activation == CLAMPED and network.W_gate is not None
-
-
-def _clamped(gate: Array, hidden: Array) -> tuple[Array, Array]:
-    """Return the argument of the gate's function, and what it is multiplied by."""
-    return np.minimum(gate, LIMIT), np.clip(hidden, -LIMIT, LIMIT) + 1
-
-
-def network_arguments(network: FeedForward) -> Network | None:
-    """Return a network's arguments for the C module; None if it lacks the function."""
-    if is_clamped(network):
-        return None
+def _arguments(network: FeedForward) -> Network:
+    """Return a network's arguments for the C module."""
     return Network(
         network.W_1,
         network.b_1,

@@ -13,8 +13,17 @@ typedef enum {
     ATTN_SILU,       /* x times the logistic function of x */
     ATTN_QUICK_GELU, /* x times the logistic function of 1.702 x */
     ATTN_RELU2,      /* the square of the positive part */
-    ATTN_TANH
+    ATTN_TANH,
+    ATTN_SWIGLU_OAI,       /* quick GELU of min(x, 7), which has `times`: */
+    ATTN_SWIGLU_OAI_FACTOR /* x, limited to -7 and 7, plus 1 */
 } attn_activation;
+
+/* The activation of what another one has as `times`. */
+static inline attn_activation
+attn_activation_of_times(attn_activation activation)
+{
+    return activation == ATTN_SWIGLU_OAI ? ATTN_SWIGLU_OAI_FACTOR : ATTN_IDENTITY;
+}
 
 /* Contiguous numbers; data is NULL where there are none. */
 typedef struct {

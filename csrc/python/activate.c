@@ -8,18 +8,21 @@
 #include "python/objects.h"
 #include "python/settings.h"
 
+enum { N_NAMES = ATTN_SWIGLU_OAI - ATTN_IDENTITY };
+
 int
-py_parse_activation(PyObject *object, attn_activation *activation)
+py_parse_activation(PyObject *object, bool has_times, attn_activation *activation)
 {
-    static const char *const names[] = {"relu",       "gelu",  "gelu_tanh", "silu",
-                                        "quick_gelu", "relu2", "tanh"};
+    static const char *const names[] = {"relu", "gelu",       "gelu_tanh",
+                                        "silu", "quick_gelu", "relu2",
+                                        "tanh", "swiglu_oai"};
+    const int n = has_times ? N_NAMES : N_NAMES - 1;
 
     *activation = ATTN_IDENTITY;
     if (object == Py_None) {
         return 0;
     }
-    for (int i = 0; i < (int)(sizeof names / sizeof *names) && PyUnicode_Check(object);
-         i++) {
+    for (int i = 0; i < n && PyUnicode_Check(object); i++) {
         if (PyUnicode_CompareWithASCIIString(object, names[i]) == 0) {
             *activation = (attn_activation)(ATTN_RELU + i);
             return 0;
@@ -116,7 +119,8 @@ run_call(activate_call *c, PyObject *const *arguments, Py_ssize_t n)
     PyObject *result = NULL;
     int type = -1;
 
-    if (py_parse_activation(arguments[1], &p.activation) < 0 ||
+    if (py_parse_activation(arguments[1], n > 2 && arguments[2] != Py_None,
+                            &p.activation) < 0 ||
         py_threads_or_default(n > 3 ? arguments[3] : Py_None, &call.n_threads) < 0 ||
         py_parse_tier(n > 4 ? arguments[4] : Py_None, &call.tier) < 0) {
         return NULL;

@@ -6,8 +6,8 @@
 
 #include "core/activate.h"
 
-/* The activation of this name; None: the identity. */
-int py_parse_activation(PyObject *name, attn_activation *);
+/* The activation of this name; None: the identity. ATTN_SWIGLU_OAI has `times`. */
+int py_parse_activation(PyObject *name, bool has_times, attn_activation *);
 extern PyMethodDef py_activate_methods[];
 
 #endif

@@ -62,7 +62,7 @@ release_network(network *n)
 /* Sets one of a network's products; 0, or the result is of another type. */
 static int
 set_product(network *n, int i, PyArrayObject *input, PyObject *const *weight,
-            attn_activation activation)
+            attn_activation activation, py_precision precision)
 {
     py_linear_arrays *a = &n->arrays[i];
     attn_linear_problem *l = &n->products[i];
@@ -77,7 +77,7 @@ set_product(network *n, int i, PyArrayObject *input, PyObject *const *weight,
     }
     if (py_as_weight(weight[0], "weight", &a->weight) < 0 ||
         py_as_optional_array(weight[1], "bias", &a->bias) < 0 ||
-        (type = py_set_linear(a, i == LAST ? PY_WIDE : PY_NARROW, l)) < 0) {
+        (type = py_set_linear(a, precision, l)) < 0) {
         return -1;
     }
     if (i == LAST && type != NPY_FLOAT) {
@@ -103,20 +103,21 @@ set_products(const mixture *m, network *n, PyArrayObject *x, PyObject *const *of
     int status;
 
     n->gated = of[W_GATE] != Py_None;
-    if (py_parse_activation(of[ACTIVATION], &activation) < 0) {
+    if (py_parse_activation(of[ACTIVATION], n->gated, &activation) < 0) {
         return -1;
     }
-    first = n->gated ? ATTN_IDENTITY : activation;
-    status = set_product(n, FIRST, x, of + W_1, first);
+    first = n->gated ? attn_activation_of_times(activation) : activation;
+    status = set_product(n, FIRST, x, of + W_1, first,
+                         n->gated && first != ATTN_IDENTITY ? PY_WIDE : PY_NARROW);
     if (status == 0 && n->gated) {
-        status = set_product(n, GATE, x, of + W_GATE, activation);
+        status = set_product(n, GATE, x, of + W_GATE, activation, PY_NARROW);
         if (status == 0 && !are_alike(&n->products[FIRST], &n->products[GATE])) {
             status = PY_UNKNOWN;
         }
     }
     if (status == 0) {
         status = set_product(n, LAST, n->results[n->gated ? GATE : FIRST], of + W_2,
-                             ATTN_IDENTITY);
+                             ATTN_IDENTITY, PY_WIDE);
     }
     return status == 0 && n->products[LAST].n_out != m->n_columns ? PY_UNKNOWN : status;
 }

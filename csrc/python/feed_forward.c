@@ -2,11 +2,48 @@
  * between. After the products of a layer little of Python is left in the CPU's caches. */
 #include "python/feed_forward.h"
 
+#include "python/activate.h"
+#include "python/arrays.h"
 #include "python/linear.h"
 #include "python/norm.h"
 #include "python/numbers.h"
+#include "python/objects.h"
 #include "python/options.h"
 #include "python/settings.h"
+
+/* How numbers are computed that a gate multiplies, whose activation this is. Those that are not
+ * stored as they are must not be rounded to 16 bits. */
+static py_precision
+precision_of_times(PyObject *x, attn_activation activation, py_precision precision)
+{
+    attn_dtype dtype;
+    bool half = py_storage_of(py_type_number(x), &dtype) && attn_is_half(dtype);
+
+    return activation != ATTN_IDENTITY && (half || precision == PY_NARROW) ? PY_WIDE
+                                                                           : precision;
+}
+
+/* The hidden numbers of tokens x with a gate. */
+static PyArrayObject *
+gated_numbers(PyObject *x, PyObject *const *network, attn_activation activation,
+              py_precision precision, attn_call *call)
+{
+    attn_activation of_times = attn_activation_of_times(activation);
+    py_linear_objects first = {x,       network[W_1], network[B_1],
+                               Py_None, Py_None,      Py_None};
+    PyArrayObject *hidden,
+        *times = py_multiply_to(&first, of_times,
+                                precision_of_times(x, of_times, precision), call);
+
+    if (times == NULL) {
+        return NULL;
+    }
+    py_linear_objects gate = {x,       network[W_GATE],   network[B_GATE],
+                              Py_None, (PyObject *)times, Py_None};
+    hidden = py_multiply_to(&gate, activation, precision, call);
+    Py_DECREF(times);
+    return hidden;
+}
 
 /* The hidden numbers of tokens x. */
 static PyArrayObject *
@@ -14,22 +51,15 @@ hidden_of(PyObject *x, PyObject *const *network, py_precision precision,
           attn_call *call)
 {
     bool gated = network[W_GATE] != Py_None;
-    py_linear_objects first = {
-        x,       network[W_1], network[B_1], gated ? Py_None : network[ACTIVATION],
-        Py_None, Py_None};
-    PyArrayObject *hidden = py_multiply(&first, precision, call), *times = hidden;
+    attn_activation activation;
+    py_linear_objects plain = {x,       network[W_1], network[B_1],
+                               Py_None, Py_None,      Py_None};
 
-    if (gated && hidden != NULL) {
-        py_linear_objects gate = {x,
-                                  network[W_GATE],
-                                  network[B_GATE],
-                                  network[ACTIVATION],
-                                  (PyObject *)times,
-                                  Py_None};
-        hidden = py_multiply(&gate, precision, call);
-        Py_DECREF(times);
+    if (py_parse_activation(network[ACTIVATION], gated, &activation) < 0) {
+        return NULL;
     }
-    return hidden;
+    return gated ? gated_numbers(x, network, activation, precision, call)
+                 : py_multiply_to(&plain, activation, precision, call);
 }
 
 PyArrayObject *

@@ -224,16 +224,14 @@ parse_precision(PyObject *object, py_precision *precision)
 }
 
 PyArrayObject *
-py_multiply(const py_linear_objects *o, py_precision precision, attn_call *call)
+py_multiply_to(const py_linear_objects *o, attn_activation activation,
+               py_precision precision, attn_call *call)
 {
     py_linear_arrays a = {.input = NULL};
-    attn_linear_problem l;
+    attn_linear_problem l = {.activation = activation};
     PyArrayObject *product;
     int type = -1;
 
-    if (py_parse_activation(o->activation, &l.activation) < 0) {
-        return NULL;
-    }
     if (py_as_array(o->x, "x", &a.input) == 0 &&
         py_as_weight(o->weight, "weight", &a.weight) == 0 &&
         py_as_optional_array(o->bias, "bias", &a.bias) == 0 &&
@@ -247,6 +245,17 @@ py_multiply(const py_linear_objects *o, py_precision precision, attn_call *call)
     }
     py_release_linear(&a);
     return product;
+}
+
+PyArrayObject *
+py_multiply(const py_linear_objects *o, py_precision precision, attn_call *call)
+{
+    attn_activation activation;
+
+    if (py_parse_activation(o->activation, o->times != Py_None, &activation) < 0) {
+        return NULL;
+    }
+    return py_multiply_to(o, activation, precision, call);
 }
 
 static PyObject *

@@ -33,6 +33,9 @@ typedef struct {
 
 /* The product, as linear() returns it. */
 PyArrayObject *py_multiply(const py_linear_objects *, py_precision, attn_call *);
+/* The same with this activation, whatever the objects have. */
+PyArrayObject *py_multiply_to(const py_linear_objects *, attn_activation, py_precision,
+                              attn_call *);
 extern PyMethodDef py_linear_methods[];
 
 #endif

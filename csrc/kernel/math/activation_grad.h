@@ -63,15 +63,18 @@ activation_grads(real *at, ptrdiff_t n, attn_activation activation)
     const v_real zero = v_set1(0);
 
     for (ptrdiff_t k = 0; k < n; k += LANES) {
-        v_real given = v_load(at + k), x = bounded(given), grad = v_set1(1), v;
+        v_real given = v_load(at + k), x = bounded(given), grad = v_set1(1), v, limit;
         switch (activation) {
         case ATTN_RELU: grad = v_select(v_less(zero, x), grad, zero); break;
         case ATTN_GELU: grad = gelu_grad(x); break;
         case ATTN_GELU_TANH: grad = gelu_tanh_grad(x); break;
         case ATTN_SILU: grad = sigmoid_times_grad(x, x); break;
         case ATTN_QUICK_GELU:
-            v = v_mul(x, v_set1(QUICK_RATE));
-            grad = sigmoid_times_grad(v, v);
+        case ATTN_SWIGLU_OAI:
+            limit =
+                v_set1(activation == ATTN_QUICK_GELU ? (real)INFINITY : SWIGLU_LIMIT);
+            v = v_mul(limited(x, limit), v_set1(QUICK_RATE));
+            grad = v_select(v_less(limit, x), zero, sigmoid_times_grad(v, v));
             break;
         case ATTN_RELU2: grad = v_mul(relu_of(given), v_set1(2)); break;
         case ATTN_TANH: grad = tanh_grad(x); break;

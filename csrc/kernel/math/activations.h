@@ -118,20 +118,40 @@ relu2_of(v_real x)
     return v_mul(part, part);
 }
 
+#define SWIGLU_LIMIT ((real)7)
+
+/* min(x, limit); NaN stays NaN. */
+static INLINE v_real
+limited(v_real x, v_real limit)
+{
+    return v_select(v_less(limit, x), limit, x);
+}
+
+static INLINE v_real
+swiglu_factor_of(v_real x)
+{
+    x = v_max(v_set1(-SWIGLU_LIMIT), x);
+    return v_add(limited(x, v_set1(SWIGLU_LIMIT)), v_set1(1));
+}
+
 /* x = the activation of x for n vectors */
 static INLINE void
 activate_vectors(v_real *x, const int n, attn_activation activation)
 {
     v_real v[TOGETHER];
-    v_real rate = v_set1(QUICK_RATE);
+    const v_real rate = v_set1(QUICK_RATE);
+    const v_real limit =
+        v_set1(activation == ATTN_SWIGLU_OAI ? SWIGLU_LIMIT : (real)INFINITY);
 
     switch (activation) {
     case ATTN_GELU: gelu_of(x, n); return;
     case ATTN_SILU: sigmoid_times(x, x, n); return;
     case ATTN_GELU_TANH:
     case ATTN_QUICK_GELU:
+    case ATTN_SWIGLU_OAI:
         UNROLLED for (int i = 0; i < n; i++)
         {
+            x[i] = limited(x[i], limit);
             v[i] =
                 activation == ATTN_GELU_TANH ? gelu_exponent(x[i]) : v_mul(x[i], rate);
         }
@@ -144,6 +164,7 @@ activate_vectors(v_real *x, const int n, attn_activation activation)
         case ATTN_RELU: x[i] = relu_of(x[i]); break;
         case ATTN_RELU2: x[i] = relu2_of(x[i]); break;
         case ATTN_TANH: x[i] = tanh_of(x[i]); break;
+        case ATTN_SWIGLU_OAI_FACTOR: x[i] = swiglu_factor_of(x[i]); break;
         default: break;
         }
     }

@@ -73,7 +73,8 @@ test_tasks_of_activations_give_the_bits_of_one(void)
 
     for (int t = 0; (tier = attn_tier_at(t)) != NULL; t++) {
         attn_call call = {.tier = tier, .n_threads = 3};
-        for (int activation = ATTN_IDENTITY; activation <= ATTN_TANH; activation++) {
+        for (int activation = ATTN_IDENTITY; activation <= ATTN_SWIGLU_OAI_FACTOR;
+             activation++) {
             for (int n_threads = 1; n_threads <= 3; n_threads++) {
                 attn_activation a = (attn_activation)activation;
                 bool backwards = n_threads != 2;

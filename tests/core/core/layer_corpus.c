@@ -19,6 +19,9 @@
 #define LATER_NATIVE_GOLDEN UINT64_C(0xc1e9b715b70e05b2)
 #define LATER_UNIT_GOLDEN UINT64_C(0x8f0bae35776f08ca)
 
+/* Of those with the two of swiglu_oai. */
+#define OAI_GOLDEN UINT64_C(0x0001c675a00d3100)
+
 /* Of those of many rows. */
 #define MANY_ROWS_GOLDEN UINT64_C(0x15c85c9d38abd90f)
 #define MANY_ROWS_NATIVE_GOLDEN UINT64_C(0x52b6f62ee7dd420b)
@@ -303,6 +306,60 @@ test_every_tier_gives_later_activations_the_same_bits(void)
                              .golden = LATER_GOLDEN,
                              .native_golden = LATER_NATIVE_GOLDEN,
                              .unit_golden = LATER_UNIT_GOLDEN};
+    check_corpus(&c);
+}
+
+/* ---- The activations of swiglu_oai --------------------------------------------------- */
+
+/* In row form and in tiles; in the first dtypes, before bfloat16. */
+static const product_spec oai_products[] = {
+    {"a row, swiglu_oai", 1, 1, 300, 1100, ATTN_SWIGLU_OAI, true, DENSE},
+    {"five rows, its factor", 1, 5, 127, 65, ATTN_SWIGLU_OAI_FACTOR, true, TRANSPOSED},
+    {"tiles, swiglu_oai", 3, 31, 129, 70, ATTN_SWIGLU_OAI, true, SPREAD},
+    {"tiles, its factor", 2, 32, 128, 385, ATTN_SWIGLU_OAI_FACTOR, true, DENSE},
+};
+static const char *const oai_activations[] = {"swiglu_oai", "its factor"};
+
+enum {
+    N_OAI_DTYPES = 3,
+    FIRST_OAI = COUNT(oai_products) * N_OAI_DTYPES,
+    N_OAI = FIRST_OAI + 2 * COUNT(oai_activations)
+};
+
+static const char *
+oai_name_of(int n)
+{
+    return n < FIRST_OAI ? oai_products[n / N_OAI_DTYPES].name
+                         : oai_activations[(n - FIRST_OAI) / 2];
+}
+
+static attn_dtype
+oai_dtype_of(int n)
+{
+    return n < FIRST_OAI            ? product_dtypes[n % N_OAI_DTYPES][1]
+           : n % 2 == FIRST_OAI % 2 ? ATTN_F32
+                                    : ATTN_F64;
+}
+
+static uint64_t
+run_oai(int n, const attn_tier *tier, int n_threads)
+{
+    int product = n / N_OAI_DTYPES * N_PRODUCT_DTYPES + n % N_OAI_DTYPES;
+
+    return n < FIRST_OAI
+               ? run_product(oai_products, product, tier, n_threads)
+               : run_activation(n - FIRST_OAI + 2 * ATTN_SWIGLU_OAI, tier, n_threads);
+}
+
+void
+test_every_tier_gives_swiglu_oai_the_same_bits(void)
+{
+    static const corpus c = {.n_problems = N_OAI,
+                             .name = oai_name_of,
+                             .dtype = oai_dtype_of,
+                             .run = run_oai,
+                             .golden = OAI_GOLDEN,
+                             .native_golden = HASH_START};
     check_corpus(&c);
 }
 

@@ -10,6 +10,8 @@
 
 /* Of the problems below, as golden.h explains. */
 #define GOLDEN UINT64_C(0x4416bb078f6aab22)
+/* Of those of swiglu_oai. */
+#define OAI_GOLDEN UINT64_C(0x1f2422cff6b78a8f)
 
 #define COUNT(array) (int)(sizeof(array) / sizeof((array)[0]))
 
@@ -151,6 +153,39 @@ run_one(int n, const attn_tier *tier, int n_threads)
 {
     return n < FIRST_ACTIVATION ? run_norm(n, tier, n_threads)
                                 : run_activation(n - FIRST_ACTIVATION, tier, n_threads);
+}
+
+/* ---- The activation of swiglu_oai ----------------------------------------------------- */
+
+static const char *
+oai_name_of(int n)
+{
+    (void)n;
+    return "swiglu_oai";
+}
+
+static attn_dtype
+oai_dtype_of(int n)
+{
+    return dtypes[n][2];
+}
+
+static uint64_t
+run_oai(int n, const attn_tier *tier, int n_threads)
+{
+    return run_activation(ATTN_SWIGLU_OAI * N_DTYPES + n, tier, n_threads);
+}
+
+void
+test_every_tier_gives_gradients_of_swiglu_oai_the_same_bits(void)
+{
+    static const corpus c = {.n_problems = N_DTYPES,
+                             .name = oai_name_of,
+                             .dtype = oai_dtype_of,
+                             .run = run_oai,
+                             .golden = OAI_GOLDEN,
+                             .native_golden = HASH_START};
+    check_corpus(&c);
 }
 
 void

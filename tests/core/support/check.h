@@ -77,6 +77,8 @@ void test_rounding_mode_of_the_caller_does_not_matter(void);
 /* core/layer_corpus.c */
 void test_every_tier_gives_layers_the_same_bits(void);
 void test_every_tier_gives_later_activations_the_same_bits(void);
+void test_every_tier_gives_swiglu_oai_the_same_bits(void);
+void test_every_tier_gives_gradients_of_swiglu_oai_the_same_bits(void);
 void test_products_of_many_rows_give_the_same_bits(void);
 
 /* core/layer_vjp.c */
