@@ -278,7 +278,6 @@ KNOW_STORAGES = {
     "csrc/kernel/operands/real.h": {"storage_dtype"},
     "csrc/kernel/gemm/few_rows.h": {"multiply_few_rows"},
     "csrc/kernel/gemm/lines.h": {"multiply_lines"},
-    "csrc/kernel/attention/row_form/scores.h": {"score_keys_of_rows"},
 }
 
 
@@ -360,7 +359,7 @@ MADE = {"__pycache__", "build", "gallery", "generated"}  # by programs
 
 # The layout says what all files of these kinds are: a tier's, a family's, a picture's.
 ALIKE = (
-    r"csrc/(isa|vec)/(amx|avx2|avx512|neon|scalar)(_bf16|_vnni|_dotprod)?(_f32|_f64|_int8|_bytes|_shorts)?\.[ch]",
+    r"csrc/(isa|vec)/(amx|avx|avx2|avx512|neon|scalar)(_bf16|_vnni|_dotprod)?(_f32|_f64|_int8|_bytes|_shorts)?\.[ch]",
     r"attnpy/_families/(?!(declaration|fields|rules|gguf)\.)\w+\.py",
     r"docs/pictures/\w+/\w+\.py",
 )

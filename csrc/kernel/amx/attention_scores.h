@@ -51,7 +51,8 @@ score_group(work *w, const block *b, ptrdiff_t k)
         next = next_in_stream(w, b, first);
     }
     if (next.at != NULL) {
-        touch(w, next.at, next.n * next.array->row_stride / CACHE_LINE, STREAM_ROWS);
+        touch(next.at, next.n * next.array->row_stride / CACHE_LINE, touch_form_of(w),
+              STREAM_ROWS);
     }
     multiply_on_unit(&(unit_product){.c = sums,
                                      .c_row = LANES,

@@ -5,6 +5,7 @@
 #define ATTN_KERNEL_GEMM_LINES_H
 
 #include "kernel/gemm/product.h"
+#include "kernel/operands/prefetch.h"
 
 /* Not inlined: converting single numbers takes much code, and columns behind the last
  * whole vector are rare. */
@@ -63,12 +64,16 @@ add_columns(v_real *sum, const char *at, ptrdiff_t row, const int rows, int n_ve
     }
 }
 
-/* C = A B, or C + A B, in chains: each begins at 0, and is added to the sum of those before. */
+/* C = A B, or C + A B, in chains: each begins at 0, and is added to the sum of those before.
+ * Meanwhile memory that is read later comes to the caches: */
 typedef struct {
-    product base;     /* of B: (lines, steps), b_row bytes from line to line */
-    ptrdiff_t chain;  /* steps */
-    bool add;         /* to what C holds */
-    const char *next; /* lines that are read after these */
+    product base;      /* of B: (lines, steps), b_row bytes from line to line */
+    ptrdiff_t chain;   /* steps */
+    bool add;          /* to what C holds */
+    const char *after; /* lines of B, LINES_AHEAD, and then as much of these; or NULL */
+    prefetch other;    /* a line of all these rows with one of B */
+    const char *touch; /* as many bytes as are read of B, in order; or NULL */
+    touch_form touch_as;
 } lines_product;
 
 /* Lines of B are prefetched so many bytes before they are read. */
@@ -85,15 +90,17 @@ prefetch_lines(const char *at, ptrdiff_t row, const int n)
     }
 }
 
-/* All rows of C, n_vec vectors of each. rows, n_vec and kind are constants to the compiler. */
+/* What the lines of a product are: of keys some is touched, or `other`, of weights some is `after`. */
+typedef enum { OF_KEYS, OF_WEIGHTS, OF_EITHER } line_origin;
+
+/* All rows of C, n_vec vectors of each. All but m are constants to the compiler. */
 static INLINE void
 multiply_lines_of_rows(const lines_product *m, const int rows, const int n_vec,
-                       const storage kind)
+                       const storage kind, const line_origin origin)
 {
-    const ptrdiff_t size = storage_bytes(kind), row = m->base.b_row;
-    const ptrdiff_t n_steps = m->base.n_steps, a_row = m->base.a.row;
-    const operand *a = m->base.a.at;
-    const char *at = m->base.b, *ahead = at + LINES_AHEAD, *end = at + n_steps * size;
+    const ptrdiff_t size = storage_bytes(kind), n_steps = m->base.n_steps;
+    const ptrdiff_t lines = n_vec * LANES * LANES * size / CACHE_LINE;
+    const char *at = m->base.b, *end = at + n_steps * size;
     bool add = m->add;
     ptrdiff_t t = 0;
 
@@ -101,21 +108,32 @@ multiply_lines_of_rows(const lines_product *m, const int rows, const int n_vec,
         ptrdiff_t behind = least(t + m->chain, n_steps);
         v_real sum[PANEL_ROWS * TILE_VECTORS];
         clear_sums(sum, rows * n_vec);
-        for (; t + LANES <= behind;
-             t += LANES, at += LANES * size, ahead += LANES * size) {
-            if (ahead >= end) {
-                ahead += m->next - end;
-                end = ahead + n_steps * size;
+        for (; t + LANES <= behind; t += LANES, at += LANES * size) {
+            ptrdiff_t row = m->base.b_row, a_row = m->base.a.row;
+            if (rows < ATTN_FEW_ROWS || kind == AS_OPERANDS) {
+                /* or compilers keep their multiples, in registers of vectors */
+                __asm__ volatile("" : "+r"(row), "+r"(a_row));
             }
             if (t * size % CACHE_LINE == 0) {
-                prefetch_lines(ahead, row, n_vec * LANES);
+                if (origin != OF_KEYS && m->after != NULL) {
+                    const char *ahead = at + LINES_AHEAD;
+                    ahead += ahead < end ? 0 : m->after - end;
+                    prefetch_lines(ahead, row, n_vec * LANES);
+                }
+                if (origin != OF_WEIGHTS) {
+                    prefetch_line(&m->other, t * size);
+                }
             }
-            add_columns(sum, at, row, rows, n_vec, a + t, a_row, kind);
+            add_columns(sum, at, row, rows, n_vec, m->base.a.at + t, a_row, kind);
+            if (origin != OF_WEIGHTS && m->touch != NULL) {
+                touch(m->touch + n_vec * LANES * size * t, lines, m->touch_as, rows);
+            }
         }
         for (; t < behind; t++, at += size) {
+            ptrdiff_t row = m->base.b_row, a_row = m->base.a.row;
             for (int v = 0; v < n_vec; v++) {
                 v_operand x = load_column(at + v * LANES * row, row, kind);
-                add_products(sum + v * rows, &x, 1, rows, a + t, a_row);
+                add_products(sum + v * rows, &x, 1, rows, m->base.a.at + t, a_row);
             }
         }
         for (int i = 0; i < rows * n_vec; i++) {
@@ -126,52 +144,70 @@ multiply_lines_of_rows(const lines_product *m, const int rows, const int n_vec,
     } while (t < n_steps);
 }
 
-/* Computes `most` vectors of lines at a time, then the rest one by one. */
 static INLINE void
-multiply_n_lines(lines_product m, const int rows, const int most, ptrdiff_t n_vec,
-                 const storage kind)
+multiply_lines_as(const lines_product *m, int n_vec, const storage kind,
+                  const line_origin origin)
 {
-    const char *after = m.next;
-
-    for (ptrdiff_t taken; n_vec > 0; n_vec -= taken) {
-        taken = n_vec >= most ? most : 1;
-        m.next = n_vec > taken ? m.base.b + taken * LANES * m.base.b_row : after;
-        if (taken == most) {
-            multiply_lines_of_rows(&m, rows, most, kind);
+    switch (m->base.n_rows) {
+    case 1:
+        if (LANES > 1 && n_vec == 2) { /* of single numbers two would gain nothing */
+            multiply_lines_of_rows(m, 1, 2, kind, origin);
         } else {
-            multiply_lines_of_rows(&m, rows, 1, kind);
+            multiply_lines_of_rows(m, 1, 1, kind, origin);
         }
-        m.base.c += taken * LANES;
-        m.base.b += taken * LANES * m.base.b_row;
-    }
-}
-
-/* The product for 1, 2, 4 or 8 rows. A sum waits for the one before: while it does, short vectors
- * of a single row leave units idle, unless a second chain takes turns. */
-static INLINE void
-multiply_lines_as(lines_product m, ptrdiff_t n_vec, const storage kind)
-{
-    enum { IN_TURN = LANES > 1 && LANES < 8 ? 2 : 1 };
-
-    switch (m.base.n_rows) {
-    case 1: multiply_n_lines(m, 1, IN_TURN, n_vec, kind); break;
-    case 2: multiply_n_lines(m, 2, 1, n_vec, kind); break;
-    case 4: multiply_n_lines(m, 4, 1, n_vec, kind); break;
-    default: multiply_n_lines(m, 8, 1, n_vec, kind); break;
+        break;
+    case 2: multiply_lines_of_rows(m, 2, 1, kind, origin); break;
+    case 4: multiply_lines_of_rows(m, 4, 1, kind, origin); break;
+    default: multiply_lines_of_rows(m, 8, 1, kind, origin); break;
     }
 }
 
 static ONE_COPY void
-multiply_lines(lines_product m, ptrdiff_t n_vec, storage kind)
+multiply_lines(const lines_product *m, int n_vec, storage kind)
 {
     switch (kind) {
 #if REAL_BITS == 32 && TERMS == 1
-    case AS_F16: multiply_lines_as(m, n_vec, AS_F16); break;
-    case AS_BF16: multiply_lines_as(m, n_vec, AS_BF16); break;
+    case AS_F16: multiply_lines_as(m, n_vec, AS_F16, OF_EITHER); break;
+    case AS_BF16: multiply_lines_as(m, n_vec, AS_BF16, OF_EITHER); break;
 #elif TERMS > 1
-    case AS_TWO_ROWS: /* of rows of W */
+    case AS_TWO_ROWS: /* of rows of W, and of values */
 #endif
-    case AS_OPERANDS: multiply_lines_as(m, n_vec, AS_OPERANDS); break;
+    case AS_OPERANDS: multiply_lines_as(m, n_vec, AS_OPERANDS, OF_EITHER); break;
+    }
+}
+
+static ONE_COPY void
+multiply_lines_of_keys(const lines_product *m, int n_vec)
+{
+    multiply_lines_as(m, n_vec, AS_OPERANDS, OF_KEYS);
+}
+
+static ONE_COPY void
+multiply_lines_of_weights(const lines_product *m, int n_vec)
+{
+    multiply_lines_as(m, n_vec, AS_OPERANDS, OF_WEIGHTS);
+}
+
+/* The product for 1, 2, 4 or 8 rows with a vector of lines or, for a single row, two: a sum waits
+ * for the one before, and two chains take little longer than one. Lines of doubles have a copy for
+ * each origin: tests would take a tenth of their time. */
+static INLINE void
+multiply_key_lines(const lines_product *m, int n_vec, storage kind)
+{
+    if (REAL_BITS == 64) {
+        multiply_lines_of_keys(m, n_vec);
+    } else {
+        multiply_lines(m, n_vec, kind);
+    }
+}
+
+static INLINE void
+multiply_weight_lines(const lines_product *m, int n_vec, storage kind)
+{
+    if (REAL_BITS == 64) {
+        multiply_lines_of_weights(m, n_vec);
+    } else {
+        multiply_lines(m, n_vec, kind);
     }
 }
 

@@ -106,11 +106,28 @@ add_staged_lines(linear_work *w, lines_product m, ptrdiff_t first, ptrdiff_t n,
     m.base.b_row = STEPS * sizeof(operand);
     for (ptrdiff_t k = 0; k < n || k == 0; k += ATTN_BLOCK) {
         ptrdiff_t n_now = least(n - k, ATTN_BLOCK);
-        m.base.b = m.next = stage_lines(w, first + k, n_now, column);
+        m.base.b = stage_lines(w, first + k, n_now, column);
         m.base.n_steps = (n_now + TERMS - 1) / TERMS;
         m.add = first + k > 0;
-        multiply_lines(m, 1, AS_OPERANDS);
+        multiply_weight_lines(&m, 1, AS_OPERANDS);
         m.base.a.at += STEPS;
+    }
+}
+
+/* Multiplies n_vec vectors of lines, which are read where they lie; `next` is behind them. Short
+ * vectors of a single row leave units idle, unless two take turns. */
+static void
+multiply_all_lines(lines_product m, ptrdiff_t n_vec, const char *next, storage kind)
+{
+    const int most = LANES > 1 && LANES < 8 && m.base.n_rows == 1 ? 2 : 1;
+    const ptrdiff_t vector = LANES * m.base.b_row;
+
+    for (ptrdiff_t taken; n_vec > 0; n_vec -= taken) {
+        taken = n_vec >= most ? most : 1;
+        m.after = n_vec > taken ? m.base.b + taken * vector : next;
+        multiply_weight_lines(&m, (int)taken, kind);
+        m.base.b += taken * vector;
+        m.base.c += taken * LANES;
     }
 }
 
@@ -139,10 +156,9 @@ add_weight_lines(linear_work *w, ptrdiff_t first, ptrdiff_t n)
                                 .n_rows = row_form_rows(w->task->n_rows),
                                 .n_steps = (n + TERMS - 1) / TERMS},
                        .chain = STEPS,
-                       .add = first > 0,
-                       .next = weight_at(w, first + n)};
+                       .add = first > 0};
 
-    multiply_lines(m, n_vec, kind);
+    multiply_all_lines(m, n_vec, weight_at(w, first + n), kind);
     for (ptrdiff_t k = n_vec * LANES; k < n_columns; k += LANES) {
         m.base.c = w->output + k;
         add_staged_lines(w, m, first, n, k);

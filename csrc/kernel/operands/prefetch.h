@@ -109,6 +109,24 @@ read_lines(const char *at, const ptrdiff_t n)
     }
 }
 
+/* With so few rows, the CPU prefetches what is read in order. */
+enum { STREAM_ROWS = 2 };
+
+/* By which of these functions lines come that are read soon. More rows never touch lines. */
+typedef enum { READ_LINES, PREFETCH_LINES, TOUCH_LINES } touch_form;
+
+static INLINE void
+touch(const char *at, const ptrdiff_t n, touch_form form, const int rows)
+{
+    if (form == READ_LINES) {
+        read_lines(at, n);
+    } else if (rows > STREAM_ROWS || form == PREFETCH_LINES) {
+        prefetch_once(at, n);
+    } else {
+        touch_lines(at, n);
+    }
+}
+
 /* Rows that are prefetched a line at a time: each step's line is `step` bytes behind the last. */
 typedef struct {
     const char *at;

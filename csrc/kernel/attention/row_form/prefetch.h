@@ -11,7 +11,6 @@ enum {
         4096, /* bytes from values that are read to those that are prefetched once */
     BURST_BYTES = 1 << 14, /* that the first-level cache holds beside everything else */
     EARLY_LINES = 32,      /* that are prefetched while nothing is read */
-    STREAM_ROWS = 2, /* with so few rows, the CPU prefetches what is read in order */
 };
 
 /* Does the task read a run of this array from one end to the other? */
@@ -138,19 +137,11 @@ next_after_values(const work *w, const block *b, ptrdiff_t first, const key_run 
                                             : NULL;
 }
 
-/* Loads n cache lines of the next rows. With more than STREAM_ROWS rows they are always
- * prefetched to the first-level cache alone, which the first condition tells the
- * compiler. */
-static INLINE void
-touch(const work *w, const char *at, const ptrdiff_t n, const int rows)
+/* How these come. */
+static INLINE touch_form
+touch_form_of(const work *w)
 {
-    if (w->reads_bursts) {
-        read_lines(at, n);
-    } else if (rows > STREAM_ROWS || w->reads_once) {
-        prefetch_once(at, n);
-    } else {
-        touch_lines(at, n);
-    }
+    return w->reads_bursts ? READ_LINES : w->reads_once ? PREFETCH_LINES : TOUCH_LINES;
 }
 
 #endif
