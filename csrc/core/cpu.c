@@ -35,6 +35,7 @@ enum {
     LEAF7_EDX_AMX_BF16 = 1 << 22,
     LEAF7_EDX_AMX_TILE = 1 << 24,
     LEAF7_EDX_AMX_INT8 = 1 << 25,
+    LEAF7_1_EAX_AVX_VNNI = 1 << 4,
     LEAF7_1_EAX_AVX512_BF16 = 1 << 5,
     XCR0_SSE_AVX = 0x06,
     XCR0_AMX = 0x60000,
@@ -64,6 +65,15 @@ attn_cpu_has_avx2(void)
     return (enabled_states() & XCR0_SSE_AVX) == XCR0_SSE_AVX &&
            __get_cpuid(1, &a, &b, &c, &d) && (c & leaf1) == leaf1 &&
            __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & LEAF7_EBX_AVX2) != 0;
+}
+
+bool
+attn_cpu_has_avx_vnni(void)
+{
+    unsigned a, b, c, d;
+
+    return attn_cpu_has_avx2() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && a >= 1 &&
+           __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & LEAF7_1_EAX_AVX_VNNI) != 0;
 }
 
 bool
@@ -222,6 +232,12 @@ attn_cpu_has_neon_dotprod(void)
 
 bool
 attn_cpu_has_avx2(void)
+{
+    return false;
+}
+
+bool
+attn_cpu_has_avx_vnni(void)
 {
     return false;
 }

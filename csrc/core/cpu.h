@@ -7,6 +7,7 @@
 
 bool attn_cpu_has_baseline(void);
 bool attn_cpu_has_avx2(void);
+bool attn_cpu_has_avx_vnni(void);
 bool attn_cpu_has_avx512(void);
 bool attn_cpu_has_avx512_vnni(void);
 bool attn_cpu_has_avx512_bf16(void);

@@ -13,6 +13,7 @@ extern const attn_kernel attn_kernel_neon_f32, attn_kernel_neon_f64;
 
 extern const attn_integer_kernel attn_integer_kernel_scalar;
 extern const attn_integer_kernel attn_integer_kernel_avx2;
+extern const attn_integer_kernel attn_integer_kernel_avx_vnni;
 extern const attn_integer_kernel attn_integer_kernel_avx512;
 extern const attn_integer_kernel attn_integer_kernel_avx512_vnni;
 extern const attn_integer_kernel attn_integer_kernel_neon;
@@ -39,6 +40,8 @@ static const attn_tier tiers[] = {
      &attn_byte_kernel_avx512_vnni},
     {"avx512", attn_cpu_has_avx512, &attn_kernel_avx512_f32, &attn_kernel_avx512_f64,
      NULL, &attn_integer_kernel_avx512, NULL, &attn_byte_kernel_avx2},
+    {"avx_vnni", attn_cpu_has_avx_vnni, &attn_kernel_avx2_f32, &attn_kernel_avx2_f64,
+     NULL, &attn_integer_kernel_avx_vnni, NULL, &attn_byte_kernel_avx2},
     {"avx2", attn_cpu_has_avx2, &attn_kernel_avx2_f32, &attn_kernel_avx2_f64, NULL,
      &attn_integer_kernel_avx2, NULL, &attn_byte_kernel_avx2},
 #elif defined(__aarch64__)

@@ -16,7 +16,7 @@ from attnpy._options import VJP, Norm, Options, Wanted
 
 TIERS = tuple(_attnpy.config()["tiers"])  # what this CPU can run, the best first
 # What tells them apart, as csrc/core/tiers.c has it, which tests/test_tree.py reads.
-ADD_INTEGERS = {"avx512_vnni", "neon_dotprod"}  # products of integers alone
+ADD_INTEGERS = {"avx512_vnni", "avx_vnni", "neon_dotprod"}  # products of integers alone
 ADD_BFLOAT16 = {"amx_bf16", "avx512_bf16"}  # those and products of bfloat16
 # All kernels for floating numbers, and all for those without products of bfloat16.
 FLOAT_TIERS = tuple(tier for tier in TIERS if tier not in ADD_INTEGERS)

@@ -2,7 +2,7 @@
 #ifndef ATTN_KERNEL_INTEGER_DOTS_H
 #define ATTN_KERNEL_INTEGER_DOTS_H
 
-#include "kernel/integer/product.h"
+#include "kernel/integer/ready.h"
 
 enum {
     FLOAT_LINES = FLOAT_ROWS * DIGITS,
@@ -93,8 +93,9 @@ add_dots(const integer_product *m, const int n_rows, const int n_digits,
         ptrdiff_t block = block_of(m, p);
         UNROLLED for (int j = 0; j < n_reals; j++)
         {
-            part_factors f = load_part(m, p, block, column + j * LANES,
-                                       form == READY || makes, !ARE_BYTES);
+            part_factors f =
+                load_part(m, p, block, column + j * LANES, form == READY || makes,
+                          !ARE_BYTES || (READY_FIRST && n_digits > 1));
             UNROLLED for (int i = 0; i < n_rows; i++)
             {
                 v_real products = join_digits(dots + i * n_digits, n_digits, j);
@@ -104,28 +105,6 @@ add_dots(const integer_product *m, const int n_rows, const int n_digits,
         }
     }
     store_outputs(m, sums, n_rows, n_reals, r, column);
-}
-
-/* Makes a chunk's codes ready for products. */
-static NOINLINE void
-make_values_ready(const integer_product *m)
-{
-    const v_table table = table_of(m, CODES_OF_VALUES);
-    const char *from = m->codes;
-    code *to = m->ready;
-
-    for (ptrdiff_t k = 0; k < m->n; k += ATTN_CODE_ROWS, from += QUAD_ROW) {
-        packed_step w[PANEL_REALS];
-        load_step(w, from, PANEL_REALS, CODES_OF_VALUES);
-        UNROLLED for (int i = 0; i < QUADS; i++, to += QUAD_ROW)
-        {
-            UNROLLED for (int j = 0; j < PANEL_REALS; j++)
-            {
-                v_store_ready(to + j * VECTOR_CODES,
-                              ready_quads_in(&w[j], i, CODES_OF_VALUES, table));
-            }
-        }
-    }
 }
 
 /* All columns of one row. */
@@ -156,23 +135,23 @@ add_tile_of_integers(const integer_product *m, const int n_rows, const int n_dig
     }
 }
 
-/* All of n rows: of many in tiles, of which the first one makes codes ready unless all read them
- * as they lie; each row that is left is one. */
+/* All of n rows: of many in tiles, of which the first one makes codes ready unless they are or all
+ * read them as they lie; each row that is left is one. */
 static INLINE void
 add_rows_of_integers(const integer_product *m, const int n_rows, const int n_digits,
                      const int n_reals, const int one, ptrdiff_t n, code_form form)
 {
     ptrdiff_t r = 0;
 
-    if (form == CODES_OF_VALUES && n >= SHARED_FROM) {
-        make_values_ready(m);
+    if (form != READY && (READY_FIRST || form == CODES_OF_VALUES) && n >= SHARED_FROM) {
+        make_ready(m, form);
         form = READY;
     }
-    if (form == CODES_8 && ARE_BYTES) {
+    if (form == CODES_8 && ARE_BYTES && !READY_FIRST) {
         for (; n - r >= n_rows; r += n_rows) {
             add_tile_of_integers(m, n_rows, n_digits, n_reals, r, CODES_8, false);
         }
-    } else if (form != READY && n >= SHARED_FROM && n >= n_rows) {
+    } else if (form != READY && !READY_FIRST && n >= SHARED_FROM && n >= n_rows) {
         switch (form) {
         case CODES_8:
             add_tile_of_integers(m, n_rows, n_digits, n_reals, 0, CODES_8, true);
@@ -200,7 +179,11 @@ add_rows_of_integers(const integer_product *m, const int n_rows, const int n_dig
         case CODES_OF_VALUES:
             add_row_of_integers(m, n_digits, one, r, CODES_OF_VALUES);
             break;
-        case READY: add_row_of_integers(m, n_digits, one, r, READY); break;
+        case READY:
+            if (n_rows > 1) { /* or all are in tiles */
+                add_row_of_integers(m, n_digits, one, r, READY);
+            }
+            break;
         }
     }
 }

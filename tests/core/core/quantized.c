@@ -7,6 +7,7 @@
 #include "support/golden.h"
 #include "support/problem.h"
 #include "support/tiles.h"
+#include "support/vnni.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -352,13 +353,10 @@ test_codes_of_fewer_bits_have_the_bits_of_8(void)
     }
 }
 
-/* The source of the kernel for AMX runs with tiles in plain C. */
-void
-test_tiles_give_products_of_integers_the_same_bits(void)
+/* Has a tier the scalar tier's bits? It may be none. */
+static void
+check_alike(const attn_tier *tier)
 {
-    attn_tier room;
-    const attn_tier *tier = tier_with_tiles(&room);
-
     for (int n = 0; tier != NULL && n < N_PROBLEMS; n++) {
         for (int n_threads = 1; n_threads <= 3; n_threads += 2) {
             uint64_t hash = run_one(n, attn_tier_named("scalar"), n_threads);
@@ -366,6 +364,24 @@ test_tiles_give_products_of_integers_the_same_bits(void)
                    name_of(n), n_threads);
         }
     }
+}
+
+/* The source of the kernel for AMX runs with tiles in plain C. */
+void
+test_tiles_give_products_of_integers_the_same_bits(void)
+{
+    attn_tier room;
+
+    check_alike(tier_with_tiles(&room));
+}
+
+/* That of the kernel for AVX-VNNI runs with AVX512-VNNI. */
+void
+test_short_vectors_give_products_of_integers_the_same_bits(void)
+{
+    attn_tier room;
+
+    check_alike(tier_with_vnni(&room));
 }
 
 /* One row of the problem's in a call of its own: has it the output's bits? */

@@ -6,9 +6,9 @@
 #include <string.h>
 
 /* Every tier there is, best first. */
-static const char *const names[] = {"amx_bf16", "avx512_bf16", "avx512_vnni",
-                                    "avx512",   "avx2",        "neon_dotprod",
-                                    "neon",     "scalar"};
+static const char *const names[] = {"amx_bf16",     "avx512_bf16", "avx512_vnni",
+                                    "avx512",       "avx_vnni",    "avx2",
+                                    "neon_dotprod", "neon",        "scalar"};
 
 void
 test_tiers_are_listed_best_first(void)

@@ -1,0 +1,51 @@
+/* Codes of a chunk made ready for products by vectors, before these. */
+#ifndef ATTN_KERNEL_INTEGER_READY_H
+#define ATTN_KERNEL_INTEGER_READY_H
+
+#include "kernel/integer/product.h"
+
+#ifndef READY_FIRST
+#define READY_FIRST 0 /* are codes made ready before all tiles, which is less code? */
+#endif
+
+/* Makes a chunk's codes ready for products. */
+static INLINE void
+make_ready_as(const integer_product *m, const code_form form)
+{
+    const v_table table = table_of(m, form);
+    const char *from = m->codes;
+    code *to = m->ready;
+
+    for (ptrdiff_t k = m->n; k > 0;
+         k -= quads_of(form) * ATTN_QUAD, from += step_of(form)) {
+        packed_step w[PANEL_REALS];
+        load_step(w, from, PANEL_REALS, form);
+        UNROLLED for (int i = 0; i < quads_of(form); i++, to += QUAD_ROW)
+        {
+            UNROLLED for (int j = 0; j < PANEL_REALS; j++)
+            {
+                v_store_ready(to + j * VECTOR_CODES,
+                              ready_quads_in(&w[j], i, form, table));
+            }
+        }
+    }
+}
+
+/* Those that no tile makes ready. */
+static NOINLINE void
+make_ready(const integer_product *m, code_form form)
+{
+    if (!READY_FIRST || form == CODES_OF_VALUES) {
+        make_ready_as(m, CODES_OF_VALUES);
+    } else if (form == CODES_8) {
+        make_ready_as(m, CODES_8);
+    } else if (form == CODES_6) {
+        make_ready_as(m, CODES_6);
+    } else if (form == CODES_5) {
+        make_ready_as(m, CODES_5);
+    } else {
+        make_ready_as(m, CODES_4);
+    }
+}
+
+#endif
