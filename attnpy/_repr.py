@@ -80,7 +80,9 @@ def brief(value: Any) -> str:
         if len(value) > MOST_ITEMS:
             return f"{len(value)} items"
         text = ", ".join(map(brief, value))
-        return f"[{text}]" if isinstance(value, list) else f"({text})"
+        if isinstance(value, list):
+            return f"[{text}]"
+        return f"({text},)" if len(value) == 1 else f"({text})"
     return repr(value).replace("\n", " ")
 
 

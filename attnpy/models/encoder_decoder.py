@@ -1060,6 +1060,10 @@ class EncoderDecoder:
         with _checks.renamed(token_ids="source_ids"):
             ids = _embedding.checked_ids(source_ids, self.vocab_size)
             batch = np.atleast_2d(ids)
+            if batch.shape[1] == 0:
+                raise ValueError(
+                    f"source_ids: expected at least one token, got {ids.shape}"
+                )
             ends = batch.shape[1] if lengths is None else lengths
             ends = _embedding.checked_lengths(ends, batch, 1)
         begin = self._start(start, len(batch))
