@@ -32,6 +32,7 @@ from attnpy.positions import Rotary
 SHAPES = {  # H, Hk, Lq, Lk, D, Dv
     "a query": (1, 1, 1, 300, 64, 64),
     "queries of a group": (8, 2, 1, 1100, 128, 64),
+    "a group of seven": (7, 1, 1, 259, 72, 200),
     "odd heads": (3, 1, 2, 140, 33, 17),
     "columns that are no whole vectors": (4, 2, 1, 200, 96, 80),
     "many queries": (2, 1, 40, 150, 80, 24),
@@ -113,6 +114,16 @@ def test_every_instruction_set_gives_the_same_bits(shape, options, dtype):
     for tier in TIERS:
         actual = attend_on(tier, *arrays, **options, return_weights=True)
         assert_same_bits(actual, expected)
+
+
+@pytest.mark.quick
+def test_scales_of_values_may_be_negative():
+    """With them, some tiers multiply codes of weights in another way."""
+    arrays, scales = problem(SHAPES["queries of a group"])
+    scales["value_scale"][0, 3:400:7] *= -1
+    expected = attend_on("scalar", *arrays, **scales)
+    for tier in TIERS:
+        assert_same_bits(attend_on(tier, *arrays, **scales), expected)
 
 
 @pytest.mark.parametrize("threads", [1, 3])

@@ -69,6 +69,10 @@ typedef struct {
     const float *factor;      /* of scores: (rows) unit * scale / back */
     const float *scale;       /* of scores: (n) the keys' */
     const float *unit, *back; /* of values: (rows), the second as what to multiply by */
+    /* Row form, of values: (n_rows, ATTN_BLOCK) weights without the values' scales, and (n_rows)
+     * what they are added to. */
+    const float *weights;
+    float *totals;
     /* Tile form, of values: (line) what the sums so far are multiplied by, or NULL: there are
      * none. */
     const float *keep;
@@ -95,9 +99,8 @@ typedef struct {
     void (*split_row)(void *codes, ptrdiff_t n);
     void (*score_rows)(const attn_byte_product *);
     void (*score_lanes)(const attn_byte_product *);
-    /* Of ATTN_CODE_UNIT values from one on; the others were, or are to be, added by other calls
-     * in ascending order. */
-    void (*sum_rows)(const attn_byte_product *, ptrdiff_t first);
+    /* Adds weights to their totals as well, in ascending order, beside the products. */
+    void (*sum_rows)(const attn_byte_product *);
     void (*sum_lanes)(const attn_byte_product *);
 } attn_byte_kernel;
 

@@ -23,4 +23,6 @@
 
 #include "vec/avx512_vnni_shorts.h"
 
+#include "vec/avx512_vnni_digits.h"
+
 #endif

@@ -7,8 +7,12 @@
 
 #include "kernel/bytes/lanes.h"
 
-/* While NARROW columns are multiplied, others are prepared, a part after each STRIDE quads. */
-enum { QUAD = 4, STRIDE = 4 };
+enum {
+    QUAD = 4,
+    QUARTER = 4 * QUAD, /* bytes of a vector */
+    STRIDE =
+        4 /* quads after which, while NARROW columns are multiplied, others are prepared */
+};
 
 /* Codes of a row, n of them, become digits in their place. */
 static void
@@ -86,7 +90,7 @@ excess_of(const char *codes, ptrdiff_t line, ptrdiff_t n_steps)
 }
 
 /* Copies n dimensions of BYTE_PANEL keys from k on, or of those that are left, and fills up the last
- * quad with zeros. */
+ * quarter with zeros. */
 static INLINE void
 copy_panel(const attn_byte_rows *b, ptrdiff_t k, ptrdiff_t first, ptrdiff_t n,
            char *slab)
@@ -94,14 +98,14 @@ copy_panel(const attn_byte_rows *b, ptrdiff_t k, ptrdiff_t first, ptrdiff_t n,
     for (int i = 0; i < BYTE_PANEL; i++, slab += ATTN_CODE_DIMS) {
         ptrdiff_t key = k + i < b->n ? k + i : b->n - 1;
         memcpy(slab, b->at + key * b->row + first, (size_t)n);
-        memset(slab + n, 0, QUAD - 1);
+        memset(slab + n, 0, QUARTER - 1);
     }
 }
 
 static void
 score_digits(const attn_byte_product *product)
 {
-    _Alignas(LINE) char slab[BYTE_PANEL * ATTN_CODE_DIMS + QUAD];
+    _Alignas(LINE) char slab[BYTE_PANEL * ATTN_CODE_DIMS + QUARTER];
     const attn_byte_product m = *product; /* which no store may change */
     ptrdiff_t first = 0, dim = m.bytes.dim;
 

@@ -6,7 +6,7 @@
 #include "kernel/bytes/lanes.h"
 
 #if BYTE_DIGITS
-#include "kernel/bytes/digits.h"
+#include "kernel/bytes/quarters.h"
 #endif
 
 static void
@@ -47,6 +47,42 @@ sum_lanes(const attn_byte_product *m)
     }
 #endif
     sum_pairs(m);
+}
+
+/* Rows are taken BYTE_ROWS at a time or, if they are fewer, one by one. */
+static void
+score_rows(const attn_byte_product *m)
+{
+    if (m->n_rows < BYTE_ROWS) {
+        score_keys(m, 1);
+        return;
+    }
+#if BYTE_DIGITS
+    score_four_rows(m);
+#else
+    score_keys(m, BYTE_ROWS);
+#endif
+}
+
+static void
+sum_rows(const attn_byte_product *m)
+{
+#if BYTE_DIGITS
+    if (m->n_rows >= BYTE_ROWS) {
+        sum_four_rows(m);
+        return;
+    }
+#endif
+    for (ptrdiff_t k = 0; k < m->bytes.n; k += ATTN_CODE_UNIT) {
+        ptrdiff_t left = m->bytes.n - k;
+        add_weights(m, 0, m->n_rows, k,
+                    k + (left < ATTN_CODE_UNIT ? left : ATTN_CODE_UNIT));
+        if (!BYTE_DIGITS && m->n_rows >= BYTE_ROWS) {
+            sum_values(m, k, BYTE_ROWS);
+        } else {
+            sum_values(m, k, 1);
+        }
+    }
 }
 
 extern const attn_byte_kernel BYTE_KERNEL;

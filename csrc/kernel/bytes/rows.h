@@ -118,17 +118,6 @@ score_keys(const attn_byte_product *m, const int rows)
     }
 }
 
-/* Rows are taken BYTE_ROWS at a time or, if they are fewer, one by one. */
-static void
-score_rows(const attn_byte_product *m)
-{
-    if (m->n_rows >= BYTE_ROWS) {
-        score_keys(m, BYTE_ROWS);
-    } else {
-        score_keys(m, 1);
-    }
-}
-
 /* Adds to the sums of `zips` times NARROW columns from d on, or of fewer, some of one zip, what
  * values first .. end - 1 make. They are integers until the last one is added. */
 static INLINE void
@@ -194,6 +183,21 @@ sum_columns(const attn_byte_product *m, ptrdiff_t first, ptrdiff_t r, ptrdiff_t 
     }
 }
 
+/* Adds weights first .. end - 1 of rows from r on, before r_end, to their totals. */
+static INLINE void
+add_weights(const attn_byte_product *m, ptrdiff_t r, ptrdiff_t r_end, ptrdiff_t first,
+            ptrdiff_t end)
+{
+    for (; r < r_end; r++) {
+        float total = m->totals[r];
+        for (ptrdiff_t k = first; k < end; k++) {
+            ONE_BY_ONE;
+            total += m->weights[r * ATTN_BLOCK + k];
+        }
+        m->totals[r] = total;
+    }
+}
+
 static INLINE void
 sum_values(const attn_byte_product *m, ptrdiff_t first, const int rows)
 {
@@ -207,16 +211,6 @@ sum_values(const attn_byte_product *m, ptrdiff_t first, const int rows)
         for (; d < m->bytes.dim; d += NARROW) {
             sum_columns(m, first, r, d, rows, 1, true);
         }
-    }
-}
-
-static void
-sum_rows(const attn_byte_product *m, ptrdiff_t first)
-{
-    if (m->n_rows >= BYTE_ROWS) {
-        sum_values(m, first, BYTE_ROWS);
-    } else {
-        sum_values(m, first, 1);
     }
 }
 

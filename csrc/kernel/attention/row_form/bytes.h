@@ -54,8 +54,7 @@ weigh_values(work *w, const block *b, ptrdiff_t r, const real *scales, real *to)
     }
 }
 
-/* As sum_rows: sums of the block's weights, and of its weighted values, group by group: the first
- * are chains of their own that run beside the products. */
+/* As sum_rows: sums of the block's weights, and of its weighted values. */
 static NOINLINE void
 sum_byte_rows(work *w, const block *b, real *sums)
 {
@@ -69,6 +68,8 @@ sum_byte_rows(work *w, const block *b, real *sums)
                            .n_rows = (int)row_form_rows(n_rows),
                            .unit = unit,
                            .back = back,
+                           .weights = w->scores,
+                           .totals = sums,
                            .sums = w->row_sums,
                            .line = w->value_width};
     uint32_t odd = 0;
@@ -86,13 +87,7 @@ sum_byte_rows(work *w, const block *b, real *sums)
                                      ATTN_LARGEST_CODE, line, &unit[r], &back[r]);
         odd |= (uint32_t)!has_codes << r;
     }
-    for (ptrdiff_t k = 0; k < run.n; k += ATTN_CODE_UNIT) {
-        for (ptrdiff_t r = 0; r < n_rows; r++) {
-            sum_weights(w->scores + r * ATTN_BLOCK, k, least(run.n - k, ATTN_CODE_UNIT),
-                        sums + r);
-        }
-        w->rows.bytes->sum_rows(&m, k);
-    }
+    w->rows.bytes->sum_rows(&m);
     for (ptrdiff_t r = 0; r < n_rows && odd != 0; r++) {
         for (ptrdiff_t d = 0; d < run.dim && (odd >> r & 1) != 0; d++) {
             w->row_sums[r * w->value_width + d] =
