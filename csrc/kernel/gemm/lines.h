@@ -110,7 +110,7 @@ multiply_lines_of_rows(const lines_product *m, const int rows, const int n_vec,
         clear_sums(sum, rows * n_vec);
         for (; t + LANES <= behind; t += LANES, at += LANES * size) {
             ptrdiff_t row = m->base.b_row, a_row = m->base.a.row;
-            if (rows < ATTN_FEW_ROWS || kind == AS_OPERANDS) {
+            if (kind == AS_OPERANDS || rows == 1) {
                 /* or compilers keep their multiples, in registers of vectors */
                 __asm__ volatile("" : "+r"(row), "+r"(a_row));
             }
@@ -144,6 +144,20 @@ multiply_lines_of_rows(const lines_product *m, const int rows, const int n_vec,
     } while (t < n_steps);
 }
 
+/* A vector of lines. Two or four rows take so little time that tests in the loop are felt. */
+static INLINE void
+multiply_lines_by_origin(const lines_product *m, const int rows, const storage kind,
+                         const line_origin origin)
+{
+    if (origin != OF_EITHER || kind != AS_OPERANDS || LANES == 1) {
+        multiply_lines_of_rows(m, rows, 1, kind, origin);
+    } else if (m->after == NULL) {
+        multiply_lines_of_rows(m, rows, 1, kind, OF_KEYS);
+    } else {
+        multiply_lines_of_rows(m, rows, 1, kind, OF_WEIGHTS);
+    }
+}
+
 static INLINE void
 multiply_lines_as(const lines_product *m, int n_vec, const storage kind,
                   const line_origin origin)
@@ -156,8 +170,8 @@ multiply_lines_as(const lines_product *m, int n_vec, const storage kind,
             multiply_lines_of_rows(m, 1, 1, kind, origin);
         }
         break;
-    case 2: multiply_lines_of_rows(m, 2, 1, kind, origin); break;
-    case 4: multiply_lines_of_rows(m, 4, 1, kind, origin); break;
+    case 2: multiply_lines_by_origin(m, 2, kind, origin); break;
+    case 4: multiply_lines_by_origin(m, 4, kind, origin); break;
     default: multiply_lines_of_rows(m, 8, 1, kind, origin); break;
     }
 }
