@@ -46,7 +46,7 @@ class Disentangled:
 
     See Also
     --------
-    attnpy.layers.MultiHeadAttention : takes one as `relative` of a call.
+    attnpy.MultiHeadAttention : takes one as `relative` of a call.
 
     Notes
     -----
