@@ -63,7 +63,7 @@ enum { WORK_OF_A_SCORE = 50 };
 double
 attn_distances_work(const attn_distances_problem *p)
 {
-    return (double)p->n_heads * (double)p->n * (double)p->n * WORK_OF_A_SCORE;
+    return (double)p->n_heads * (double)p->n * (double)p->n * (double)WORK_OF_A_SCORE;
 }
 
 void
