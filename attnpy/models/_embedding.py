@@ -80,6 +80,23 @@ def checked_lengths(
     return np.broadcast_to(ends, batch)
 
 
+def checked_states(
+    states: Array, lengths: ArrayLike | None, size: int, which: str
+) -> NDArray[np.int64]:
+    """Return how many tokens each text of states (L, E) or (B, L, E) has, () or (B,).
+
+    Each has at least one, as its vector is of the first or last: `which`.
+    """
+    if states.ndim not in (2, 3) or 0 in states.shape[-2:] or states.shape[-1] != size:
+        raise ValueError(
+            f"states: expected (L, {size}) or (B, L, {size}) with a {which} token, "
+            f"got {states.shape}"
+        )
+    if lengths is None:
+        return np.full(states.shape[:-2], states.shape[-2])
+    return checked_lengths(lengths, states[..., 0], 1)
+
+
 def checked_mask(token_mask: ArrayLike, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return which of the tokens exist, broadcast to ids."""
     exists = _checks.array(token_mask, "token_mask")

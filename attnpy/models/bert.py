@@ -1192,20 +1192,8 @@ class BertEncoder:
             raise ValueError(
                 "pooler: expected a model with pooler=True, got one without"
             )
-        size = self.embed_dim
-        if (
-            states.ndim not in (2, 3)
-            or 0 in states.shape[-2:]
-            or states.shape[-1] != size
-        ):
-            raise ValueError(
-                f"states: expected (L, {size}) or (B, L, {size}) with a first token, "
-                f"got {states.shape}"
-            )
-        *batch, n_tokens, _ = states.shape
-        ends = np.full(batch, n_tokens)
-        if lengths is not None:
-            ends = _embedding.checked_lengths(lengths, states[..., 0], 1)
+        ends = _embedding.checked_states(states, lengths, self.embed_dim, "first")
+        *batch, n_tokens, size = states.shape
         if self.pooling == "cls":
             return self.pooler_weight, states[..., 0, :], None
         kind = _dtypes.arithmetic(states.dtype)

@@ -1201,19 +1201,7 @@ class CausalDecoder(sampling.LanguageModel):
                 "classifier: expected a model with num_labels, or read with "
                 "classifier=True, got one without"
             )
-        size = self.embed_dim
-        if (
-            states.ndim not in (2, 3)
-            or 0 in states.shape[-2:]
-            or states.shape[-1] != size
-        ):
-            raise ValueError(
-                f"states: expected (L, {size}) or (B, L, {size}) with a last token, "
-                f"got {states.shape}"
-            )
-        ends = np.full(states.shape[:-2], states.shape[-2])
-        if lengths is not None:
-            ends = _embedding.checked_lengths(lengths, states[..., 0], 1)
+        ends = _embedding.checked_states(states, lengths, self.embed_dim, "last")
         places: tuple[Any, ...] = (ends.reshape(states.shape[:-2]) - 1,)
         if states.ndim == 3:
             places = np.arange(len(states)), *places
