@@ -341,6 +341,11 @@ def test_templates_that_cannot_be_used_are_refused(tmp_path):
         ValueError, match="expected a chat_template, as its texts are m"
     ):
         CrossEncoder.from_pretrained(tmp_path)
+    given = CrossEncoder.from_pretrained(tmp_path, chat_template=TEMPLATE)
+    assert given.chat_template_kwargs == {
+        **{"eos_token": "[END]", "unk_token": "[UNK]", "pad_token": "[PAD]"},
+        "add_generation_prompt": True,
+    }
     for template, text in (
         (CHATS, "leaves out the query and the document; from_pretrained"),
         ("{{ messages[0].content }}", "leaves out the document; from_pretrained"),

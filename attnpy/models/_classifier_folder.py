@@ -12,6 +12,7 @@ from attnpy import checkpoints
 from attnpy._files import folder_at
 from attnpy._quoting import listed, quoted
 from attnpy.models import _sentence_folder
+from attnpy.models._pair_template import FORMATS
 from attnpy.models._sentence_folder import Fields, Module, Task
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class Recipe(NamedTuple):
         Of a language model: the token whose score a pair has, and the one whose score
         is subtracted, if there is one.
     chat_template, chat_template_kwargs, message_format
-        As in `CrossEncoder`; a template that must write pairs is `is_needed`.
+        As in `CrossEncoder`. With `is_needed` there has to be one that writes pairs.
     """
 
     model_folder: Path
@@ -140,9 +141,7 @@ def read(folder: str | os.PathLike[str], head: str, of_pairs: bool = False) -> R
         default,
         tokens,
     )
-    if not of_pairs or module.message_format == "text":
-        return recipe
-    return _with_template(recipe, module)
+    return _with_template(recipe, module) if of_pairs else recipe
 
 
 OF_TOKENS = ["Transformer", "LogitScore"]
@@ -167,23 +166,17 @@ def _with_template(recipe: Recipe, module: Module) -> Recipe:
     classifier if the template writes both texts of a pair.
     """
     folder, said = recipe.model_folder, module.message_format
-    text = _sentence_folder.chat_template(folder)
-    if text is None:
-        if said is not None:
-            raise ValueError(
-                f"{folder}: expected a chat_template, as its texts are messages, got "
-                "none"
-            )
-        return recipe
+    text = None if said == "text" else _sentence_folder.chat_template(folder)
     variables = {
         **_sentence_folder.special_tokens(folder),
         **module.template_variables,
     }
+    is_told = said not in (None, "text") or bool(module.template_variables)
     return recipe._replace(
         chat_template=text,
         chat_template_kwargs=variables,
-        message_format=None if said == "auto" else said,
-        is_needed=said is not None or recipe.tokens is not None,
+        message_format=said if said in FORMATS else None,
+        is_needed=is_told or (text is not None and recipe.tokens is not None),
     )
 
 

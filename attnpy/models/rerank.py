@@ -578,6 +578,11 @@ def _template_of(recipe: Recipe, given: str | None) -> dict[str, Any]:
     """Return the template of a folder, or the one that is given in its place."""
     text = recipe.chat_template if given is None else given
     if text is None:
+        if recipe.is_needed:
+            raise ValueError(
+                f"{recipe.model_folder}: expected a chat_template, as its texts are "
+                "messages, got none; from_pretrained(chat_template=) wins"
+            )
         return {}
     variables = recipe.chat_template_kwargs or {}
     message_format = recipe.message_format if given is None else None
