@@ -343,7 +343,9 @@ def test_templates_that_cannot_be_used_are_refused(tmp_path):
         CrossEncoder.from_pretrained(tmp_path)
     given = CrossEncoder.from_pretrained(tmp_path, chat_template=TEMPLATE)
     assert given.chat_template_kwargs == {
-        **{"eos_token": "[END]", "unk_token": "[UNK]", "pad_token": "[PAD]"},
+        "eos_token": "[END]",
+        "unk_token": "[UNK]",
+        "pad_token": "[PAD]",
         "add_generation_prompt": True,
     }
     for template, text in (
