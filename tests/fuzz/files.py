@@ -516,9 +516,8 @@ def compare_gguf(path, file):
             raise Finding("quantized: not what the file has", name)
 
 
-def run_gguf(rng, folder, verbose):
-    """A GGUF file with other bytes, values or arrays: what is read is what it has."""
-    metadata, arrays = gguf_files.talking(one_of(rng, OF_GGUF))
+def other_gguf(rng, folder, metadata, arrays, verbose):
+    """Write a GGUF file with other values and arrays, or other bytes; its path."""
     if maybe(rng):
         data = changed_gguf(rng, metadata, arrays)
     else:
@@ -527,6 +526,21 @@ def run_gguf(rng, folder, verbose):
     path.write_bytes(data)
     if verbose:
         print(len(data), data[:600], flush=True)
+    return path
+
+
+def one_line(error):
+    """Require an error of one line that can be printed."""
+    text = str(error)
+    if not text.isprintable() or len(text) > 20_000:
+        raise Finding("from_gguf: an error that is no line", text[:2000])
+    return "errors"
+
+
+def run_gguf(rng, folder, verbose):
+    """A GGUF file with other bytes, values or arrays: what is read is what it has."""
+    metadata, arrays = gguf_files.talking(one_of(rng, OF_GGUF))
+    path = other_gguf(rng, folder, metadata, arrays, verbose)
     good, file = raised(checkpoints.load_gguf, path)
     if not good:
         return "errors"
@@ -538,10 +552,7 @@ def run_gguf(rng, folder, verbose):
     weights = one_of(rng, (None, "file"))
     good, model = raised(lambda: CausalDecoder.from_gguf(file, weights=weights))
     if not good:
-        text = str(model)
-        if not text.isprintable() or len(text) > 20_000:
-            raise Finding("from_gguf: an error that is no line", text[:2000])
-        return "errors"
+        return one_line(model)
     good, tokens = raised(lambda: [int(token) for token in model.stream([1], 3)])
     if good and any(token in model.stop for token in tokens[:-1]):
         raise Finding("stream: tokens after the end", f"{tokens} {model.stop}")
@@ -560,24 +571,14 @@ def run_gguf_encoder(rng, folder, verbose):
             f"{name}.weight": np.ones((12, 12)) for name in ("cls", "cls.output")
         }
         arrays |= {f"{name}.bias": np.ones(12) for name in ("cls", "cls.output")}
-    if maybe(rng):
-        data = changed_gguf(rng, metadata, arrays)
-    else:
-        data = damaged(rng, gguf_files.file(metadata, arrays))
-    path = folder / "e.gguf"
-    path.write_bytes(data)
-    if verbose:
-        print(len(data), data[:600], flush=True)
+    path = other_gguf(rng, folder, metadata, arrays, verbose)
     reader, texts = SentenceEncoder, ["the cat's 12\n", "", "a \u6771\uff21 dog"]
     if number == 4:
         reader, texts = CrossEncoder, [(text, "the sun") for text in texts]
     weights = one_of(rng, (None, "file"))
     good, model = raised(lambda: reader.from_gguf(path, weights=weights))
     if not good:
-        text = str(model)
-        if not text.isprintable() or len(text) > 20_000:
-            raise Finding("from_gguf: an error that is no line", text[:2000])
-        return "errors"
+        return one_line(model)
     run = model.encode if reader is SentenceEncoder else model.predict
     good, found = raised(run, texts)
     if good:
