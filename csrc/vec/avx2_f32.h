@@ -131,17 +131,20 @@ static inline v_real v_byte(v_real a, int k)
 static inline void v_transpose(v_real a[LANES])
 {
     v_real t[LANES];
-    for (int i = 0; i < 8; i += 2) {
+    UNROLLED for (int i = 0; i < 8; i += 2)
+    {
         t[i] = _mm256_unpacklo_ps(a[i], a[i + 1]);
         t[i + 1] = _mm256_unpackhi_ps(a[i], a[i + 1]);
     }
-    for (int i = 0; i < 8; i += 4) {
+    UNROLLED for (int i = 0; i < 8; i += 4)
+    {
         a[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
         a[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
         a[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
         a[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
     }
-    for (int i = 0; i < 4; i++) {
+    UNROLLED for (int i = 0; i < 4; i++)
+    {
         t[i] = a[i + 4];
         a[i + 4] = _mm256_permute2f128_ps(a[i], t[i], 0x31);
         a[i] = _mm256_permute2f128_ps(a[i], t[i], 0x20);

@@ -45,11 +45,7 @@ static inline void v_transpose_pairs(v_pairs a[LANES])
 {
     v_real t[LANES];
 
-    for (int i = 0; i < LANES; i++) {
-        t[i] = _mm512_castsi512_ps(a[i]);
-    }
+    UNROLLED for (int i = 0; i < LANES; i++) { t[i] = _mm512_castsi512_ps(a[i]); }
     v_transpose(t);
-    for (int i = 0; i < LANES; i++) {
-        a[i] = _mm512_castps_si512(t[i]);
-    }
+    UNROLLED for (int i = 0; i < LANES; i++) { a[i] = _mm512_castps_si512(t[i]); }
 }

@@ -116,11 +116,13 @@ static inline void v_transpose(v_real a[LANES])
 {
     v_real t[LANES];
 
-    for (int i = 0; i < 16; i += 2) {
+    UNROLLED for (int i = 0; i < 16; i += 2)
+    {
         t[i] = _mm512_unpacklo_ps(a[i], a[i + 1]);
         t[i + 1] = _mm512_unpackhi_ps(a[i], a[i + 1]);
     }
-    for (int i = 0; i < 16; i += 4) {
+    UNROLLED for (int i = 0; i < 16; i += 4)
+    {
         __m512d lo0 = _mm512_castps_pd(t[i]), lo1 = _mm512_castps_pd(t[i + 2]);
         __m512d hi0 = _mm512_castps_pd(t[i + 1]), hi1 = _mm512_castps_pd(t[i + 3]);
         a[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(lo0, lo1));
@@ -128,13 +130,15 @@ static inline void v_transpose(v_real a[LANES])
         a[i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(hi0, hi1));
         a[i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(hi0, hi1));
     }
-    for (int i = 0; i < 4; i++) {
+    UNROLLED for (int i = 0; i < 4; i++)
+    {
         t[i] = _mm512_shuffle_f32x4(a[i], a[i + 4], 0x88);
         t[i + 4] = _mm512_shuffle_f32x4(a[i], a[i + 4], 0xdd);
         t[i + 8] = _mm512_shuffle_f32x4(a[i + 8], a[i + 12], 0x88);
         t[i + 12] = _mm512_shuffle_f32x4(a[i + 8], a[i + 12], 0xdd);
     }
-    for (int i = 0; i < 4; i++) {
+    UNROLLED for (int i = 0; i < 4; i++)
+    {
         a[i] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0x88);
         a[i + 8] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0xdd);
         a[i + 4] = _mm512_shuffle_f32x4(t[i + 4], t[i + 12], 0x88);

@@ -84,23 +84,24 @@ static inline void v_transpose(v_real a[LANES])
 {
     v_real t[LANES];
 
-    for (int i = 0; i < 8; i += 2) {
+    UNROLLED for (int i = 0; i < 8; i += 2)
+    {
         t[i] = _mm512_unpacklo_pd(a[i], a[i + 1]);
         t[i + 1] = _mm512_unpackhi_pd(a[i], a[i + 1]);
     }
-    for (int i = 0; i < 2; i++) {
+    UNROLLED for (int i = 0; i < 2; i++)
+    {
         a[i] = _mm512_shuffle_f64x2(t[i], t[i + 2], 0x88);
         a[i + 2] = _mm512_shuffle_f64x2(t[i], t[i + 2], 0xdd);
         a[i + 4] = _mm512_shuffle_f64x2(t[i + 4], t[i + 6], 0x88);
         a[i + 6] = _mm512_shuffle_f64x2(t[i + 4], t[i + 6], 0xdd);
     }
-    for (int i = 0; i < 2; i++) {
+    UNROLLED for (int i = 0; i < 2; i++)
+    {
         t[i] = _mm512_shuffle_f64x2(a[i], a[i + 4], 0x88);
         t[i + 4] = _mm512_shuffle_f64x2(a[i], a[i + 4], 0xdd);
         t[i + 2] = _mm512_shuffle_f64x2(a[i + 2], a[i + 6], 0x88);
         t[i + 6] = _mm512_shuffle_f64x2(a[i + 2], a[i + 6], 0xdd);
     }
-    for (int i = 0; i < 8; i++) {
-        a[i] = t[i];
-    }
+    UNROLLED for (int i = 0; i < 8; i++) { a[i] = t[i]; }
 }

@@ -19,22 +19,27 @@ chain_values(const operand *weights, const char *at, ptrdiff_t value_row,
 {
     v_real even[STREAM_ROWS * CHAINED], odd[STREAM_ROWS * CHAINED];
 
-    for (int i = 0; i < rows * n_vec; i++) {
+    UNROLLED for (int i = 0; i < rows * n_vec; i++)
+    {
         even[i] = odd[i] = v_set1(0);
     }
-    for (int k = 0; k < UNIT_OPERANDS; k++, at += TERMS * value_row) {
-        for (int v = 0; v < n_vec; v++) {
+    UNROLLED for (int k = 0; k < UNIT_OPERANDS; k++, at += TERMS * value_row)
+    {
+        UNROLLED for (int v = 0; v < n_vec; v++)
+        {
             v_real low = v_load_bf16((const uint16_t *)(const void *)at + v * LANES);
             v_real high = v_load_bf16((const uint16_t *)(const void *)(at + value_row) +
                                       v * LANES);
-            for (int r = 0; r < rows; r++) {
+            UNROLLED for (int r = 0; r < rows; r++)
+            {
                 v_operand p = v_set1_operand(weights[r * ATTN_BLOCK + k]);
                 even[r * n_vec + v] = v_fma(u_even(p), low, even[r * n_vec + v]);
                 odd[r * n_vec + v] = v_fma(u_odd(p), high, odd[r * n_vec + v]);
             }
         }
     }
-    for (int i = 0; i < rows * n_vec; i++) {
+    UNROLLED for (int i = 0; i < rows * n_vec; i++)
+    {
         real *to = sums + i / n_vec * width + i % n_vec * LANES;
         v_store(to, v_add(v_load(to), v_add(even[i], odd[i])));
     }

@@ -70,7 +70,8 @@ score_group(work *w, const block *b, ptrdiff_t k)
         if (w->rows.task->n_rows <= 4) {
             u_turn_four(sums + lane * LANES, a);
         } else {
-            for (int i = 0; i < LANES; i++) {
+            UNROLLED for (int i = 0; i < LANES; i++)
+            {
                 a[i] = v_load(sums + (lane + i) * LANES);
             }
             v_transpose(a);

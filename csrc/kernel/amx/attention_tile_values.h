@@ -36,7 +36,8 @@ stage_value_tile(const key_run *values, ptrdiff_t column, ptrdiff_t n_columns,
         a[i] = v_load_operands(pairs);
     }
     v_transpose_operands(a);
-    for (int i = 0; i < LANES; i++) {
+    UNROLLED for (int i = 0; i < LANES; i++)
+    {
         v_store_pairs(to + i * UNIT_OPERANDS, a[i]);
     }
 }
@@ -48,13 +49,15 @@ stage_two_tiles(const char *from, ptrdiff_t row, operand *to, ptrdiff_t step)
     v_operand a[LANES];
 
     for (int high = 0; high < 2; high++) {
-        for (int i = 0; i < LANES; i++) {
+        UNROLLED for (int i = 0; i < LANES; i++)
+        {
             const char *at = from + TERMS * i * row;
             a[i] = u_zip((const uint16_t *)(const void *)at,
                          (const uint16_t *)(const void *)(at + row), high);
         }
         v_transpose_operands(a);
-        for (int i = 0; i < LANES; i++) {
+        UNROLLED for (int i = 0; i < LANES; i++)
+        {
             int column = u_zip_element(i) + 4 * high;
             v_store_pairs(to + column / UNIT_ROWS * step +
                               column % UNIT_ROWS * UNIT_OPERANDS,

@@ -99,29 +99,34 @@ exponentiate_lanes(real *scores, ptrdiff_t n_keys, real scale, real *max, real *
 {
     v_real top[TILE_VECTORS], total[TILE_VECTORS];
 
-    for (int v = 0; v < n_vec; v++) {
+    UNROLLED for (int v = 0; v < n_vec; v++)
+    {
         top[v] = v_set1((real)-INFINITY);
     }
     for (ptrdiff_t k = 0; k < n_keys; k++) {
-        for (int v = 0; v < n_vec; v++) {
+        UNROLLED for (int v = 0; v < n_vec; v++)
+        {
             top[v] = v_max(v_load(scores + k * WIDTH + v * LANES), top[v]);
         }
     }
-    for (int v = 0; v < n_vec; v++) {
+    UNROLLED for (int v = 0; v < n_vec; v++)
+    {
         v_real factor = raise_max(max + v * LANES, v_mul(top[v], v_set1(scale)));
         v_store(rescale + v * LANES, factor);
         top[v] = finite_floor(v_load(max + v * LANES));
         total[v] = v_set1(0);
     }
     for (ptrdiff_t k = 0; k < n_keys; k++) {
-        for (int v = 0; v < n_vec; v++) {
+        UNROLLED for (int v = 0; v < n_vec; v++)
+        {
             real *at = scores + k * WIDTH + v * LANES;
             v_real e = exp_of(v_fms(v_load(at), v_set1(scale), top[v]));
             total[v] = v_add(total[v], e);
             v_store(at, e);
         }
     }
-    for (int v = 0; v < n_vec; v++) {
+    UNROLLED for (int v = 0; v < n_vec; v++)
+    {
         v_real before = v_load(sum + v * LANES);
         v_store(sum + v * LANES, v_fma(before, v_load(rescale + v * LANES), total[v]));
     }

@@ -19,8 +19,10 @@ typedef struct {
 static INLINE void
 load_sums(v_real *sum, const real *c, ptrdiff_t c_row, const int rows, const int n_vec)
 {
-    for (int r = 0; r < rows; r++) {
-        for (int v = 0; v < n_vec; v++) {
+    UNROLLED for (int r = 0; r < rows; r++)
+    {
+        UNROLLED for (int v = 0; v < n_vec; v++)
+        {
             sum[r * n_vec + v] = v_load(c + r * c_row + v * LANES);
         }
     }
@@ -44,14 +46,16 @@ multiply_vectors_of_rows(const few_rows_product *m, const int rows, const int n_
     }
     for (ptrdiff_t t = 0; t < m->base.n_steps; t++) {
         v_operand x[PANEL_ROWS * TILE_VECTORS];
-        for (int v = 0; v < n_vec; v++) {
+        UNROLLED for (int v = 0; v < n_vec; v++)
+        {
             x[v] = load_operands(b + v * vector, b + b_row + v * vector, kind);
         }
         if (m->b_ahead != 0) {
             prefetch_operands(b + m->b_ahead, b_row, n_vec, kind, m->b_far);
         }
         add_step(sum, a, a_row, x, rows, n_vec, POINTER_ROWS);
-        for (int g = 0; g * POINTER_ROWS < rows; g++) {
+        UNROLLED for (int g = 0; g * POINTER_ROWS < rows; g++)
+        {
             a[g]++;
         }
         b += storage_rows(kind) * b_row;

@@ -25,7 +25,8 @@ load_column(const char *at, ptrdiff_t row, const storage kind)
     operand lanes[LANES];
 
     if (kind == AS_OPERANDS) {
-        for (int i = 0; i < LANES; i++) {
+        UNROLLED for (int i = 0; i < LANES; i++)
+        {
             lanes[i] = load_operand(at + i * row, kind);
         }
     } else {
@@ -42,7 +43,8 @@ add_products(v_real *sum, const v_operand *x, const int n, const int rows,
 {
     UNROLLED for (int i = 0; i < n; i++)
     {
-        for (int r = 0; r < rows; r++) {
+        UNROLLED for (int r = 0; r < rows; r++)
+        {
             sum[r] = v_dot(v_set1_operand(a[r * a_row + i]), x[i], sum[r]);
         }
     }
@@ -55,8 +57,10 @@ add_columns(v_real *sum, const char *at, ptrdiff_t row, const int rows, int n_ve
 {
     v_operand x[LANES];
 
-    for (int v = 0; v < n_vec; v++) {
-        for (int i = 0; i < LANES; i++) {
+    UNROLLED for (int v = 0; v < n_vec; v++)
+    {
+        UNROLLED for (int i = 0; i < LANES; i++)
+        {
             x[i] = load_operands(at + (v * LANES + i) * row, NULL, kind);
         }
         v_transpose_operands(x);
@@ -131,12 +135,14 @@ multiply_lines_of_rows(const lines_product *m, const int rows, const int n_vec,
         }
         for (; t < behind; t++, at += size) {
             ptrdiff_t row = m->base.b_row, a_row = m->base.a.row;
-            for (int v = 0; v < n_vec; v++) {
+            UNROLLED for (int v = 0; v < n_vec; v++)
+            {
                 v_operand x = load_column(at + v * LANES * row, row, kind);
                 add_products(sum + v * rows, &x, 1, rows, m->base.a.at + t, a_row);
             }
         }
-        for (int i = 0; i < rows * n_vec; i++) {
+        UNROLLED for (int i = 0; i < rows * n_vec; i++)
+        {
             real *c = m->base.c + i % rows * m->base.c_row + i / rows * LANES;
             v_store(c, add ? v_add(v_load(c), sum[i]) : sum[i]);
         }

@@ -73,7 +73,8 @@ multiply_many_rows(const many_rows_product *w)
     const char *one = w->next[0].at, *other = w->next[1].at;
     v_real sum[GROUP_SUMS];
 
-    for (int g = 0; g < MAX_POINTERS; g++) {
+    UNROLLED for (int g = 0; g < MAX_POINTERS; g++)
+    {
         a[g] = w->a + g * POINTER_ROWS * a_row;
         __asm__("" : "+r"(a[g])); /* or compilers add it up again */
     }
@@ -97,7 +98,8 @@ multiply_many_rows(const many_rows_product *w)
             v_operand y = v_set1_operand(a[r / POINTER_ROWS][r % POINTER_ROWS * a_row]);
             sum[k] = v_dot(y, x[k % PANEL_VECTORS], sum[k]);
         }
-        for (int g = 0; g * POINTER_ROWS < GROUP_ROWS; g++) {
+        UNROLLED for (int g = 0; g * POINTER_ROWS < GROUP_ROWS; g++)
+        {
             /* in bytes, or there is a loop for steps of 1, and one for others */
             a[g] = (const operand *)(const void *)((const char *)a[g] + a_step);
         }

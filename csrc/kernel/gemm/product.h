@@ -46,7 +46,8 @@ static INLINE void
 point_at_rows(const operand **a, const operand *first, ptrdiff_t a_row, const int rows,
               const int per_pointer)
 {
-    for (int g = 0; g * per_pointer < rows; g++) {
+    UNROLLED for (int g = 0; g * per_pointer < rows; g++)
+    {
         a[g] = first + g * per_pointer * a_row;
         __asm__("" : "+r"(a[g])); /* or compilers add it up again */
     }
@@ -67,10 +68,12 @@ static INLINE void
 add_step(v_real *sum, const operand *const *a, ptrdiff_t a_row, const v_operand *x,
          const int rows, const int n_vec, const int per_pointer)
 {
-    for (int r = 0; r < rows; r++) {
+    UNROLLED for (int r = 0; r < rows; r++)
+    {
         const operand *at = a[r / per_pointer] + r % per_pointer * a_row;
         v_operand y = v_set1_operand(*at);
-        for (int v = 0; v < n_vec; v++) {
+        UNROLLED for (int v = 0; v < n_vec; v++)
+        {
             sum[r * n_vec + v] = v_dot(y, x[v], sum[r * n_vec + v]);
         }
     }
@@ -80,8 +83,10 @@ add_step(v_real *sum, const operand *const *a, ptrdiff_t a_row, const v_operand 
 static INLINE void
 store_sums(const v_real *sum, real *c, ptrdiff_t c_row, const int rows, const int n_vec)
 {
-    for (int r = 0; r < rows; r++) {
-        for (int v = 0; v < n_vec; v++) {
+    UNROLLED for (int r = 0; r < rows; r++)
+    {
+        UNROLLED for (int v = 0; v < n_vec; v++)
+        {
             v_store(c + r * c_row + v * LANES, sum[r * n_vec + v]);
         }
     }

@@ -28,9 +28,11 @@ static INLINE void
 add_kept(v_real *sum, const real *c, ptrdiff_t c_row, const int rows, const int n_vec,
          const real *keep)
 {
-    for (int v = 0; v < n_vec; v++) {
+    UNROLLED for (int v = 0; v < n_vec; v++)
+    {
         v_real factor = keep == NULL ? v_set1(1) : v_load(keep + v * LANES);
-        for (int r = 0; r < rows; r++) {
+        UNROLLED for (int r = 0; r < rows; r++)
+        {
             v_real *to = &sum[r * n_vec + v];
             *to = v_fma(v_load(c + r * c_row + v * LANES), factor, *to);
         }
@@ -58,7 +60,8 @@ multiply_panel(const tile_product *m, ptrdiff_t i, const int rows, const int n_v
     clear_sums(sum, rows * n_vec);
     for (ptrdiff_t t = 0; t < m->base.n_steps; t++) {
         v_operand x[TILE_VECTORS];
-        for (int v = 0; v < n_vec; v++) {
+        UNROLLED for (int v = 0; v < n_vec; v++)
+        {
             x[v] = v_load_operands((const operand *)(const void *)b + v * LANES);
         }
         if (a_transposed) {
@@ -69,7 +72,8 @@ multiply_panel(const tile_product *m, ptrdiff_t i, const int rows, const int n_v
             ahead += next->step;
         }
         add_step(sum, a, a_row, x, rows, n_vec, per_pointer);
-        for (int g = 0; g * per_pointer < rows; g++) {
+        UNROLLED for (int g = 0; g * per_pointer < rows; g++)
+        {
             a[g] += a_step;
             if (whole) {
                 __asm__("" : "+r"(a[g])); /* or each has an index of its own */

@@ -44,7 +44,8 @@ normal_distribution(const v_real *x, v_real *part, v_real *density, const int n)
         q[i] = v_set1(tail_terms[DEGREE]);
     }
     exponentiate(density, n);
-    for (int k = DEGREE - 1; k >= 0; k--) {
+    UNROLLED for (int k = DEGREE - 1; k >= 0; k--)
+    {
         UNROLLED for (int i = 0; i < n; i++)
         {
             q[i] = v_fma(q[i], t[i], v_set1(tail_terms[k]));

@@ -46,10 +46,12 @@ exp2_quotients(v_real *q, const v_real *r, const int n)
 {
     enum { DEGREE = sizeof exp2_terms / sizeof exp2_terms[0] - 1 };
 
-    for (int i = 0; i < n; i++) {
+    UNROLLED for (int i = 0; i < n; i++)
+    {
         q[i] = v_set1(exp2_terms[DEGREE]);
     }
-    for (int k = DEGREE - 1; k >= 0; k--) {
+    UNROLLED for (int k = DEGREE - 1; k >= 0; k--)
+    {
         UNROLLED for (int i = 0; i < n; i++)
         {
             q[i] = v_fma(q[i], r[i], v_set1(exp2_terms[k]));

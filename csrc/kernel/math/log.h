@@ -62,7 +62,8 @@ log_lanes(v_real x)
     v_real z = v_mul(s, s);
     v_real sum = v_set1(log_terms[DEGREE]);
 
-    for (int k = DEGREE - 1; k >= 0; k--) {
+    UNROLLED for (int k = DEGREE - 1; k >= 0; k--)
+    {
         sum = v_add(v_mul(sum, z), v_set1(log_terms[k]));
     }
     v_real low = v_mul(n, v_set1(LN2_LOW));

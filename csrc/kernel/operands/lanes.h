@@ -48,12 +48,14 @@ transpose_in(real *to, ptrdiff_t to_line, const real *const rows[LANES],
 
     for (; k + LANES <= n; k += LANES) {
         v_real a[LANES];
-        for (int i = 0; i < LANES; i++) {
+        UNROLLED for (int i = 0; i < LANES; i++)
+        {
             a[i] = i < n_rows ? v_load(rows[i] + k) : v_set1(0);
         }
         v_transpose(a);
         __asm__("" : "+r"(scale)); /* or compilers make a loop for either */
-        for (int i = 0; i < LANES; i++) {
+        UNROLLED for (int i = 0; i < LANES; i++)
+        {
             v_real x = scale == NULL ? a[i] : v_mul(a[i], v_set1(*scale));
             v_store(to + (k + i) * to_line, x);
         }
@@ -77,7 +79,8 @@ transpose_out(real *const rows[LANES], ptrdiff_t n_rows, const real *from,
 
     for (; k + LANES <= n; k += LANES) {
         v_real a[LANES];
-        for (int i = 0; i < LANES; i++) {
+        UNROLLED for (int i = 0; i < LANES; i++)
+        {
             a[i] = v_load(from + (k + i) * from_line);
         }
         v_transpose(a);

@@ -16,7 +16,8 @@ sum_chains(const v_real part[CHAIN_VECTORS])
 {
     real sums[CHAINS];
 
-    for (int j = 0; j < CHAIN_VECTORS; j++) {
+    UNROLLED for (int j = 0; j < CHAIN_VECTORS; j++)
+    {
         v_store(sums + j * LANES, part[j]);
     }
     for (int step = CHAINS / 2; step > 0; step /= 2) {
@@ -35,7 +36,8 @@ sum_row(const real *row, ptrdiff_t n, real less, const bool squares)
     real rest[CHAINS];
     ptrdiff_t k = 0;
 
-    for (int j = 0; j < CHAIN_VECTORS; j++) {
+    UNROLLED for (int j = 0; j < CHAIN_VECTORS; j++)
+    {
         part[j] = v_set1(0);
     }
     for (; k < n; k += CHAINS) {
@@ -47,7 +49,8 @@ sum_row(const real *row, ptrdiff_t n, real less, const bool squares)
             memcpy(rest, at, (size_t)(n - k) * sizeof(real));
             at = rest;
         }
-        for (int j = 0; j < CHAIN_VECTORS; j++) {
+        UNROLLED for (int j = 0; j < CHAIN_VECTORS; j++)
+        {
             v_real x = v_sub(v_load(at + j * LANES), v_set1(less));
             part[j] = squares ? v_fma(x, x, part[j]) : v_add(part[j], x);
         }

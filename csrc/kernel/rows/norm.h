@@ -26,6 +26,19 @@ padded(real buffer[LANES], const real *from, ptrdiff_t n)
     return buffer;
 }
 
+/* output = input, plus residual unless that is NULL. */
+static void
+add_residual(real *output, const real *input, const real *residual, ptrdiff_t n)
+{
+    if (residual == NULL) {
+        memcpy(output, input, (size_t)n * sizeof(real));
+        return;
+    }
+    for (ptrdiff_t k = 0; k < n; k++) {
+        output[k] = input[k] + residual[k];
+    }
+}
+
 static void
 normalize_row(const attn_norm_problem *p, const real *input, const real *residual,
               real *output, real *moments)
@@ -34,9 +47,7 @@ normalize_row(const attn_norm_problem *p, const real *input, const real *residua
     ptrdiff_t n = p->n_columns, k = 0;
     real mean, scale, x[LANES], w[LANES], b[LANES];
 
-    for (ptrdiff_t i = 0; i < n; i++) {
-        output[i] = residual == NULL ? input[i] : input[i] + residual[i];
-    }
+    add_residual(output, input, residual, n);
     measure_row(p, output, &mean, &scale);
     if (moments != NULL) {
         moments[0] = mean;

@@ -61,11 +61,13 @@ sum_row_products(const norm_vjp_work *w, const real *x, const real *grad, real m
     v_real sum[CHAIN_VECTORS], products[CHAIN_VECTORS];
     real size = (real)w->g->norm.n_columns;
 
-    for (int j = 0; j < CHAIN_VECTORS; j++) {
+    UNROLLED for (int j = 0; j < CHAIN_VECTORS; j++)
+    {
         sum[j] = products[j] = v_set1(0);
     }
     for (ptrdiff_t k = 0; k < w->width; k += CHAINS) {
-        for (int j = 0; j < CHAIN_VECTORS; j++) {
+        UNROLLED for (int j = 0; j < CHAIN_VECTORS; j++)
+        {
             ptrdiff_t at = k + j * LANES;
             v_real y = v_mul(v_sub(v_load(x + at), v_set1(mean)), v_set1(scale));
             v_real d = v_load(grad + at), g = v_mul(d, v_load(w->weight + at));
