@@ -749,6 +749,39 @@ def test_pairs_are_what_attnpy_scores(tiny_pairs):
     assert 0 < error < 1e-5
 
 
+@pytest.fixture(params=["DeBERTa-v3 shape", "Qwen3 shape"])
+def tiny_judge(tiny_pairs, monkeypatch, request):
+    """The same for a small reranker of another kind."""
+    pytest.importorskip("jinja2")
+    shape, tiny = folders.CONFIGS[request.param], {**TINY, "head_dim": 8}
+    tiny = {name: size for name, size in tiny.items() if name in shape}
+    config = {**shape, **tiny, "vocab_size": 1000}
+    monkeypatch.setitem(folders.CONFIGS, request.param, config)
+    return pairs.Pairs(12, request.param)
+
+
+def test_pairs_are_what_rerankers_of_other_kinds_score(tiny_judge):
+    given = tiny_judge.arrays()
+    lengths = [len(code.ids) for code in pairs.codes(tiny_judge)]
+    assert tiny_judge.n_tokens() == sum(lengths)
+    assert 40 < min(lengths) < max(lengths) <= sentences.LONGEST
+    expected = tiny_judge.expected()
+    assert np.ptp(expected) > 1e-3
+    (way,) = pairs.attnpy_ways(tiny_judge, given, 1)
+    error = ways.difference(way.read(way.call()), expected)
+    assert 0 < error < 1e-5
+
+
+def test_sentence_transformers_gives_the_scores_of_rerankers(tiny_judge):
+    pytest.importorskip("sentence_transformers", minversion="6")
+    pytest.importorskip("torch")
+    given = tiny_judge.arrays()
+    made = ways.ways_of("sentence_transformers", tiny_judge, given, 1)
+    good, dropped = ways.right_ways(made, tiny_judge, tiny_judge.expected())
+    assert dropped == {}
+    assert len(good) == 2
+
+
 @pytest.mark.parametrize("system", ["sentence_transformers", "onnxruntime", "openvino"])
 def test_peers_give_the_scores_of_pairs(tiny_pairs, system):
     for package in (system, "torch", "transformers", "onnx"):

@@ -10,6 +10,7 @@ import functools
 import json
 import math
 import os
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -42,6 +43,26 @@ CONFIGS = {
         "position_embedding_type": "absolute",
         "pad_token_id": 0,
     },
+    "DeBERTa-v3 shape": {
+        "model_type": "deberta-v2",
+        "hidden_size": 384,
+        "intermediate_size": 1536,
+        "num_attention_heads": 6,
+        "num_hidden_layers": 6,
+        "vocab_size": 1000,
+        "max_position_embeddings": 512,
+        "type_vocab_size": 0,
+        "hidden_act": "gelu",
+        "layer_norm_eps": 1e-7,
+        "relative_attention": True,
+        "position_buckets": 256,
+        "max_relative_positions": -1,
+        "pos_att_type": "p2c|c2p",
+        "share_att_key": True,
+        "norm_rel_ebd": "layer_norm",
+        "position_biased_input": False,
+        "pad_token_id": 0,
+    },
     "ViT-base/16": {
         "model_type": "vit",
         "hidden_size": 768,
@@ -66,6 +87,21 @@ CONFIGS = {
         "vocab_size": 8000,
         "max_position_embeddings": 2048,
         "tie_word_embeddings": False,
+    },
+    "Qwen3 shape": {
+        **DECODER,
+        "model_type": "qwen3",
+        "rope_theta": 1e6,
+        "hidden_size": 512,
+        "intermediate_size": 1536,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "head_dim": 64,
+        "num_hidden_layers": 6,
+        "vocab_size": 1000,
+        "max_position_embeddings": 2048,
+        "pad_token_id": 0,
+        "tie_word_embeddings": True,
     },
     "Qwen3-MoE shape": {
         **DECODER,
@@ -168,8 +204,9 @@ def weights(config, dtype):
 
 
 def shapes(config):
-    """The shapes of a checkpoint of BERT, ViT, Llama, Qwen2 or Qwen3-MoE, by name."""
-    return {"bert": bert, "vit": vit}.get(config["model_type"], llama)(config)
+    """The shapes of a checkpoint of BERT, DeBERTa, ViT or Llama's kin, by name."""
+    kinds = {"bert": bert, "deberta-v2": deberta, "vit": vit}
+    return kinds.get(config["model_type"], llama)(config)
 
 
 def bert(config):
@@ -194,6 +231,19 @@ def bert(config):
     for name, shape in modules.items():
         found |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
     return found
+
+
+def deberta(config):
+    """BERT's, with embeddings of distances in the place of those of positions."""
+    e = config["hidden_size"]
+    found = {
+        re.sub(r"(self\.(query|key|value))\b", r"\1_proj", name): shape
+        for name, shape in bert(config).items()
+        if "position_embeddings" not in name and "token_type" not in name
+    }
+    norm = {f"encoder.LayerNorm.{part}": (e,) for part in ("weight", "bias")}
+    distances = {"encoder.rel_embeddings.weight": (2 * config["position_buckets"], e)}
+    return found | norm | distances
 
 
 def vit(config):
@@ -229,13 +279,13 @@ def network(name, e, inner):
 
 
 def experts(config):
-    """A layer's, and the norms of heads that go with them."""
+    """A layer's."""
     e, inner = config["hidden_size"], config["moe_intermediate_size"]
-    n_experts, head_dim = config["num_experts"], config["head_dim"]
+    n_experts = config["num_experts"]
     found = {"mlp.gate.weight": (n_experts, e)}
     for j in range(n_experts):
         found |= network(f"mlp.experts.{j}", e, inner)
-    return found | {f"self_attn.{x}_norm.weight": (head_dim,) for x in "qk"}
+    return found
 
 
 def share_read(config, name):
@@ -260,6 +310,9 @@ def llama(config):
         layer |= experts(config)
     else:
         layer |= network("mlp", e, inner)
+    if config["model_type"].startswith("qwen3"):
+        norms = (f"self_attn.{x}_norm.weight" for x in "qk")
+        layer |= dict.fromkeys(norms, (config["head_dim"],))
     if config["model_type"] == "qwen2":
         for x, size in (("q", e), ("k", kv), ("v", kv)):
             layer[f"self_attn.{x}_proj.bias"] = (size,)

@@ -1,7 +1,9 @@
 """A query and its passages to scores: tokenizer, encoder and classifier.
 
-The sizes are those of ms-marco-MiniLM-L6-v2, with random weights and words. Every
-system reads the same folder; graphs get the tokens of pairs that are sorted by length.
+The sizes are those of ms-marco-MiniLM-L6-v2, with random weights and words. DeBERTa has
+as many numbers, and a language model scores a token after both texts, as
+Qwen3-Reranker. Every system reads the same folder; graphs get the tokens of pairs that
+are sorted by length.
 """
 
 import functools
@@ -18,6 +20,9 @@ from ..onnx_ways import session
 from ..peers import Way
 from . import encoders, exported, folders, openvino_ways, sentences
 
+OWNERS = {"bert": "Bert", "deberta-v2": "DebertaV2", "qwen3": "Qwen3"}
+TEMPLATE = "{% for m in messages %}{{ m.content }} [SEP] {% endfor %}[CLS]"
+SCORED = {"true_token_id": 10, "false_token_id": 11}
 BATCHES = (32, 100)  # pairs at a time, of which a peer's users choose
 
 
@@ -57,18 +62,76 @@ def folder(name):
     return folders.made(path, partial(write, name))
 
 
+def writes_tokens(name):
+    """Is it a language model?"""
+    return folders.CONFIGS[name]["model_type"] == "qwen3"
+
+
 def write(name, path):
     sentences.write(name, path)
-    (path / "modules.json").unlink()
-    owner = {"architectures": ["BertForSequenceClassification"], "num_labels": 1}
-    config = {**folders.CONFIGS[name], **owner, "id2label": {"0": "LABEL_0"}}
+    config = folders.CONFIGS[name]
+    owner = OWNERS[config["model_type"]]
+    if writes_tokens(name):
+        config = {**config, "architectures": [f"{owner}ForCausalLM"]}
+        write_judge(path)
+    else:
+        config = {
+            **config,
+            "architectures": [f"{owner}ForSequenceClassification"],
+            "num_labels": 1,
+            "id2label": {"0": "LABEL_0"},
+        }
+        (path / "modules.json").unlink()
+        write_classifier(config, path)
     (path / "config.json").write_text(json.dumps(config))
-    arrays = {f"bert.{key}": x for key, x in folders.weights(config, "float32").items()}
-    size, rng = config["hidden_size"], np.random.default_rng(7)
+
+
+def write_classifier(config, path):
+    """The weights of an encoder, and of a classifier that scores its first token."""
+    stem, size = config["model_type"].partition("-")[0], config["hidden_size"]
+    beside = stem == "deberta"  # is what pools beside the encoder, not in it?
+    arrays = {
+        key if beside and key.startswith("pooler") else f"{stem}.{key}": x
+        for key, x in folders.weights(config, "float32").items()
+    }
+    rng = np.random.default_rng(7)
     weight = rng.standard_normal((1, size), dtype=np.float32) / np.float32(size**0.5)
     arrays |= {"classifier.weight": weight, "classifier.bias": np.zeros(1, np.float32)}
     file = path / "model.safetensors"
     safetensors_numpy.save_file(arrays, file, {"format": "pt"})
+
+
+def write_judge(path):
+    """What sentence-transformers has beside a language model that scores pairs."""
+    (path / "chat_template.jinja").write_text(TEMPLATE)
+    place = path / "tokenizer_config.json"
+    place.write_text(
+        json.dumps({**json.loads(place.read_text()), "padding_side": "left"})
+    )
+    by_text = {"method": "forward", "method_output_name": "logits"}
+    message = {**by_text, "format": "flat"}
+    module = {
+        "transformer_task": "text-generation",
+        "module_output_name": "causal_logits",
+        "modality_config": {"text": by_text, "message": message},
+    }
+    (path / "sentence_bert_config.json").write_text(json.dumps(module))
+    kinds = {
+        "": "base.modules.transformer.Transformer",
+        "1_LogitScore": "cross_encoder.modules.logit_score.LogitScore",
+    }
+    modules = [
+        {
+            "idx": i,
+            "name": str(i),
+            "path": place,
+            "type": f"sentence_transformers.{kind}",
+        }
+        for i, (place, kind) in enumerate(kinds.items())
+    ]
+    (path / "modules.json").write_text(json.dumps(modules))
+    (path / "1_LogitScore").mkdir()
+    (path / "1_LogitScore" / "config.json").write_text(json.dumps(SCORED))
 
 
 @functools.cache
@@ -77,7 +140,12 @@ def encoder(name, dtype):
 
 
 def codes(case):
-    return encoder(case.model, "float64").tokenizer.encode_batch(case.arrays())
+    """The tokens of each pair."""
+    tokenizer = encoder(case.model, "float64").tokenizer
+    if writes_tokens(case.model):
+        texts = [f"{query} [SEP] {text} [SEP] [CLS]" for query, text in case.arrays()]
+        return tokenizer.encode_batch(texts, add_special_tokens=False)
+    return tokenizer.encode_batch(case.arrays())
 
 
 def attnpy_ways(case, pairs, n_threads):
@@ -89,8 +157,14 @@ def attnpy_ways(case, pairs, n_threads):
 def sentence_transformers_ways(case, pairs, n_threads):
     """On PyTorch, whose threads the process has been told."""
     from sentence_transformers import CrossEncoder
+    from sentence_transformers.cross_encoder import modules
 
-    model = CrossEncoder(str(folder(case.model)), device="cpu")
+    place, more = str(folder(case.model)), {"device": "cpu"}
+    if writes_tokens(case.model):
+        decoder = modules.Transformer(place, transformer_task="text-generation")
+        more["modules"] = [decoder, modules.LogitScore(**SCORED)]
+        place = None
+    model = CrossEncoder(place, **more)
     for batch_size in BATCHES:
         call = partial(model.predict, pairs, batch_size=batch_size)
         yield Way(f"batches of {batch_size}", call)

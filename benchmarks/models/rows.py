@@ -316,3 +316,12 @@ def pair_rows():
             needs=("tokenizers",),
             quick=n == 10,
         )
+    for model in ("DeBERTa-v3 shape", "Qwen3 shape"):
+        yield Row(
+            *("rerank", f"{model}, 1 query, 10 passages", Pairs(10, model)),
+            (("fastest", 1.3),),
+            peers=("sentence_transformers",),
+            limit=None,
+            unit="tokens/s",
+            needs=("tokenizers", *(("jinja2",) if "Qwen3" in model else ())),
+        )
