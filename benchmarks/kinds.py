@@ -120,6 +120,7 @@ KINDS = {
         "kernel/operands/round.h",
         "kernel/linear/epilogue.h",
         "kernel/linear/direct.h",
+        "kernel/amx/linear_store.h",
         "kernel/backward/clear.h",
     ),
     "rounding rows": (

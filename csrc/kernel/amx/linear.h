@@ -5,17 +5,9 @@
 #define ATTN_KERNEL_AMX_LINEAR_H
 
 #include "kernel/amx/linear_task.h"
-#include "kernel/linear/epilogue.h"
+#include "kernel/amx/linear_store.h"
 #include "kernel/operands/lanes.h"
 #include "kernel/operands/prefetch.h"
-
-/* Elements of x that are multiplied at a time: few where W is not packed, since its block has to
- * fit in the slab. */
-static ptrdiff_t
-segment_of(const matrix_work *m)
-{
-    return m->linear.l->packed ? SEGMENT : ATTN_BLOCK;
-}
 
 /* The address in the slab of the panel that begins at a column of the task. */
 static operand *
@@ -91,66 +83,86 @@ whole_tiles(const matrix_work *m, const char *from, ptrdiff_t n)
 {
     size_t used = (size_t)((n + 1) / TERMS * ATTN_PANEL_COLUMNS) * sizeof(operand);
 
-    if (n >= UNIT_TERMS) {
-        return from;
-    }
     memset(m->tail, 0, UNIT_TERMS / TERMS * ATTN_PANEL_COLUMNS * sizeof(operand));
     memcpy(m->tail, from, used);
     u_publish(m->tail);
     return (const char *)m->tail;
 }
 
-/* Adds the products of a segment to the sums of one row of tiles or two, from row r on. */
-static INLINE void
-multiply_segment(const matrix_work *m, ptrdiff_t r, ptrdiff_t first, ptrdiff_t n,
-                 ptrdiff_t column, const bool two)
+/* Rows first .. of W, of a block of ATTN_BLOCK rows, in the panel of a column of the task. */
+static const char *
+unit_panel(const matrix_work *m, ptrdiff_t first, ptrdiff_t column)
 {
     const linear_work *w = &m->linear;
+
+    return w->l->packed ? panel_at(w, first, column)
+                        : (const char *)slab_panel(m, column);
+}
+
+/* Adds the products of a segment to the sums of one row of tiles or two, from row r on. Meanwhile it
+ * stores the rest of the outputs of the tiles before. */
+static INLINE void
+multiply_segment(const matrix_work *m, unit_sums sums, ptrdiff_t r, ptrdiff_t first,
+                 ptrdiff_t n, ptrdiff_t column, unit_rest *rest, const bool two)
+{
     const ptrdiff_t w_row = ATTN_PANEL_COLUMNS * sizeof(operand);
-    ptrdiff_t width = row_width(w) * (ptrdiff_t)sizeof(real);
-    const char *x = x_segment(m, first) + r * X_ROW;
-    real *sums = w->output + r * row_width(w) + column;
+    const ptrdiff_t width = sums.row * (ptrdiff_t)sizeof(real);
+    const ptrdiff_t n_stored = 2 * UNIT_ROWS * UNIT_TERMS / most(n, 1) + 1;
+    const char *x = unit_x(m, r, first);
 
     if (first == 0) {
         u_clear();
     } else {
-        u_load(sums, width, two);
+        u_load(sums.at, width, two);
     }
-    for (ptrdiff_t k = 0; k < n; k += UNIT_TERMS) {
-        const char *from =
-            (const char *)(slab_panel(m, column) + k / TERMS * ATTN_PANEL_COLUMNS);
-        if (w->l->packed) {
-            from = panel_at(w, (first + k) / ATTN_BLOCK * ATTN_BLOCK, column) +
-                   k % ATTN_BLOCK / TERMS * w_row;
+    for (ptrdiff_t k = 0; k < n; k += ATTN_BLOCK) {
+        const char *from = unit_panel(m, first + k, column);
+        ptrdiff_t left = least(n - k, ATTN_BLOCK);
+        for (; left > 0; left -= UNIT_TERMS) {
+            if (left < UNIT_TERMS) {
+                from = whole_tiles(m, from, left);
+            }
+            u_multiply((const uint16_t *)(const void *)x, m->x_row, from, w_row, two);
+            store_unit_rows(rest, n_stored);
+            x += UNIT_TERMS * sizeof(uint16_t);
+            from += UNIT_TERMS / TERMS * w_row;
         }
-        u_multiply(
-            (const uint16_t *)(const void *)(x + k * (ptrdiff_t)sizeof(uint16_t)),
-            X_ROW, whole_tiles(m, from, n - k), w_row, two);
     }
-    u_store(sums, width, two);
+    store_unit_rows(rest, rest->n_rows);
+    u_store(sums.at, width, two);
+    u_publish(sums.at);
 }
 
-/* Adds the products of a segment for all of the task's rows and columns. */
+/* Adds the products of a segment for all of the task's rows and columns, and stores the outputs if
+ * it is the last one. */
 static void
 multiply_columns_of_w(matrix_work *m, ptrdiff_t first, ptrdiff_t n)
 {
     const linear_work *w = &m->linear;
     ptrdiff_t n_rows = w->task->n_rows;
+    bool last = first + n >= w->l->n_in;
+    unit_outputs to = unit_outputs_of(m);
+    unit_rest rest = {.n_rows = 0};
 
     if (!w->l->packed) {
         pack_block(m, first, n);
     }
     u_begin(unit_rows(m));
     for (ptrdiff_t k = 0; k < w->task->n_columns; k += ATTN_PANEL_COLUMNS) {
-        ptrdiff_t r = 0;
-        for (; r + UNIT_ROWS < n_rows; r += 2 * UNIT_ROWS) {
-            multiply_segment(m, r, first, n, k, true);
-        }
-        if (r < n_rows) {
-            multiply_segment(m, r, first, n, k, false);
+        for (ptrdiff_t r = 0; r < n_rows; r += 2 * UNIT_ROWS) {
+            unit_sums sums = sums_at(m, r, k);
+            if (r + UNIT_ROWS < n_rows) {
+                multiply_segment(m, sums, r, first, n, k, &rest, true);
+            } else {
+                multiply_segment(m, sums, r, first, n, k, &rest, false);
+            }
+            if (last) {
+                store_unit_sums(m, &to, sums, r, k, &rest);
+            }
         }
     }
     u_end();
+    store_unit_rows(&rest, rest.n_rows);
 }
 
 static void
@@ -169,7 +181,7 @@ run_matrix(const attn_linear_problem *l, const attn_linear_task *task,
         ptrdiff_t first = 0;
         part.n_columns = least(end - part.first_column, ATTN_LINEAR_COLUMNS);
         do { /* there may be nothing to add up */
-            ptrdiff_t n = least(l->n_in - first, segment_of(m));
+            ptrdiff_t n = least(l->n_in - first, m->segment);
             if (attn_gives_up(worker)) { /* other code may use the tiles there */
                 return;
             }
@@ -177,9 +189,8 @@ run_matrix(const attn_linear_problem *l, const attn_linear_task *task,
                 load_x(m, first, n);
             }
             multiply_columns_of_w(m, first, n);
-            first += segment_of(m);
+            first += m->segment;
         } while (first < l->n_in);
-        store_linear_rows(&m->linear);
     }
 }
 

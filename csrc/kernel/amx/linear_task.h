@@ -6,9 +6,8 @@
 #include "kernel/linear/task.h"
 
 enum {
-    SEGMENT = 1024, /* elements of x for which sums stay in tiles */
-    X_ROW = 2 * SEGMENT +
-        64,               /* bytes from row to row: not at the same places of a cache */
+    SEGMENT = 1024, /* elements of x that are kept, if there is no room for all */
+    UNIT_SUMS = 2 * UNIT_ROWS * ATTN_PANEL_COLUMNS, /* of two rows of tiles */
     UNIT_SLAB = 128 << 10 /* more than what a task keeps besides its rows */
 };
 
@@ -17,19 +16,31 @@ _Static_assert(ATTN_BLOCK % UNIT_TERMS == 0 && SEGMENT % ATTN_BLOCK == 0,
                "whole tiles");
 
 typedef struct {
-    linear_work linear; /* with outputs (rows, columns) */
-    char *x;            /* (segments if kept, rows, X_ROW): numbers of bfloat16 */
+    linear_work linear; /* with outputs (rows, columns), unless sums stay in tiles */
+    ptrdiff_t x_row;    /* bytes from row to row of x */
+    ptrdiff_t segment;  /* elements of x that are multiplied at a time: */
+    bool whole;         /* all of them, so that sums stay in tiles to the end */
+    char *x;            /* (rows, x_row): numbers of bfloat16 */
     operand *tail; /* the last rows of W, and 0: (UNIT_TERMS / 2, ATTN_PANEL_COLUMNS) */
+    real *sums;    /* of tiles, in two turns: (2, 2 * UNIT_ROWS, ATTN_PANEL_COLUMNS) */
 } matrix_work;
+
+/* Bytes from row to row of n elements of x: an odd number of lines, so that rows are not at the
+ * same places of a cache. */
+static ptrdiff_t
+unit_row_of(ptrdiff_t n)
+{
+    return (round_up(n, UNIT_TERMS) / UNIT_TERMS | 1) * UNIT_TERMS *
+           (ptrdiff_t)sizeof(uint16_t);
+}
 
 /* The most rows of a task. More rows read W less often, but their memory has to fit in the
  * second-level cache. */
 static ptrdiff_t
 unit_many_rows(const attn_linear_problem *l)
 {
-    ptrdiff_t n_segments =
-        l->n_out > ATTN_LINEAR_COLUMNS ? (l->n_in + SEGMENT - 1) / SEGMENT : 1;
-    ptrdiff_t row = n_segments * X_ROW + ATTN_LINEAR_COLUMNS * (ptrdiff_t)sizeof(real);
+    ptrdiff_t row =
+        unit_row_of(l->n_in) + ATTN_LINEAR_COLUMNS * (ptrdiff_t)sizeof(real);
     ptrdiff_t n_rows = ATTN_MANY_ROWS;
 
     while (n_rows > ATTN_TASK_ROWS &&
@@ -48,19 +59,23 @@ lay_out_matrix(const attn_linear_problem *l, char *memory, matrix_work *m)
         round_up(least(l->batch.n * l->n_rows,
                        l->many_rows ? unit_many_rows(l) : ATTN_TASK_ROWS),
                  UNIT_ROWS);
-    size_t n_segments = (size_t)(l->n_in + SEGMENT - 1) / SEGMENT;
-    size_t segment = (size_t)(n_rows * X_ROW);
+    ptrdiff_t limit = l->many_rows ? MAX_MANY_ROWS_WORKSPACE : MAX_WORKSPACE;
 
     arena_take(&a, sizeof *m);
     w->unit = ATTN_PANEL_COLUMNS;
     w->rows = arena_reals(&a, LANES * SLAB_COLUMNS);
-    w->output = arena_reals(&a, n_rows * ATTN_LINEAR_COLUMNS);
+    m->sums = arena_reals(&a, 2 * UNIT_SUMS);
     w->slab =
         arena_take(&a, ATTN_BLOCK / TERMS * ATTN_LINEAR_COLUMNS * sizeof(operand));
     m->tail = arena_take(&a, UNIT_TERMS / TERMS * ATTN_PANEL_COLUMNS * sizeof(operand));
-    w->keeps_input = a.used + n_segments * segment <=
-                     (l->many_rows ? MAX_MANY_ROWS_WORKSPACE : MAX_WORKSPACE);
-    m->x = arena_take(&a, w->keeps_input ? n_segments * segment : segment);
+    w->keeps_input = (ptrdiff_t)a.used + n_rows * unit_row_of(l->n_in) +
+                         n_rows * ATTN_LINEAR_COLUMNS * (ptrdiff_t)sizeof(real) <=
+                     limit;
+    m->whole = w->keeps_input && l->packed;
+    m->segment = m->whole ? most(l->n_in, 1) : l->packed ? SEGMENT : ATTN_BLOCK;
+    m->x_row = unit_row_of(w->keeps_input ? l->n_in : m->segment);
+    w->output = m->whole ? NULL : arena_reals(&a, n_rows * ATTN_LINEAR_COLUMNS);
+    m->x = arena_take(&a, (size_t)(n_rows * m->x_row));
     return a.used;
 }
 
@@ -78,14 +93,12 @@ unit_rows(const matrix_work *m)
     return (int)least(m->linear.task->n_rows, UNIT_ROWS);
 }
 
-/* The segment of x from element `first` on. */
+/* Row r of x, from element `first` on. */
 static char *
-x_segment(const matrix_work *m, ptrdiff_t first)
+unit_x(const matrix_work *m, ptrdiff_t r, ptrdiff_t first)
 {
-    ptrdiff_t n_rows = round_up(m->linear.task->n_rows, UNIT_ROWS);
-    return m->x + (m->linear.keeps_input
-                       ? first / SEGMENT * n_rows * X_ROW + first % SEGMENT * 2
-                       : 0);
+    return m->x + r * m->x_row +
+           (m->linear.keeps_input ? first * (ptrdiff_t)sizeof(uint16_t) : 0);
 }
 
 /* Loads elements first .. first + n - 1 of each row, and zeros where tiles have more. */
@@ -96,9 +109,9 @@ load_x(const matrix_work *m, ptrdiff_t first, ptrdiff_t n)
     const attn_array *input = &w->l->input;
     ptrdiff_t n_rows = round_up(w->task->n_rows, unit_rows(m));
     ptrdiff_t n_bytes = round_up(n, UNIT_TERMS) * (ptrdiff_t)sizeof(uint16_t);
-    char *to = x_segment(m, first);
 
-    for (ptrdiff_t r = 0; r < n_rows; r++, to += X_ROW) {
+    for (ptrdiff_t r = 0; r < n_rows; r++) {
+        char *to = unit_x(m, r, first);
         ptrdiff_t used = r < w->task->n_rows ? n * (ptrdiff_t)sizeof(uint16_t) : 0;
         if (used > 0) {
             stage_row((operand *)(void *)to,

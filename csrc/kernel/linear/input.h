@@ -64,13 +64,6 @@ load_input(linear_work *w, ptrdiff_t first, ptrdiff_t n_elements)
     }
 }
 
-/* Is the distance between an array's rows the same everywhere, across batches too? */
-static bool
-has_even_rows(const attn_linear_problem *l, const attn_array *array)
-{
-    return l->batch.n == 1 || array->batch_stride[0] == l->n_rows * array->row_stride;
-}
-
 /* Elements of x from `first` on, if its rows are evenly apart. Only for the form for many rows:
  * without it CPUs were as fast. */
 static prefetch

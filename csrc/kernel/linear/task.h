@@ -45,6 +45,13 @@ linear_row(const linear_work *w, const attn_array *array, ptrdiff_t r)
     return attn_address(array, &w->l->batch, row / n_rows, 0, row % n_rows);
 }
 
+/* Is the distance between an array's rows the same everywhere, across batches too? */
+static bool
+has_even_rows(const attn_linear_problem *l, const attn_array *array)
+{
+    return l->batch.n == 1 || array->batch_stride[0] == l->n_rows * array->row_stride;
+}
+
 /* Columns of a row of outputs in memory: whole vectors or panels. */
 static ptrdiff_t
 row_width(const linear_work *w)

@@ -196,8 +196,9 @@ static ONE_COPY void
 activate(real *to, const real *from, const real *bias, ptrdiff_t line, ptrdiff_t n_vec,
          attn_activation activation)
 {
-    const int together =
-        HAS_MANY_ROWS ? TOGETHER : 1; /* elsewhere it is not worth the code */
+    const int together = HAS_MANY_ROWS || HAS_UNIT
+                             ? TOGETHER
+                             : 1; /* elsewhere it is not worth the code */
     int n;
 
     for (; n_vec > 0; n_vec -= n, from += n * line, to += n * line) {
