@@ -82,8 +82,8 @@ typedef struct {
                        float *sums, ptrdiff_t row, float *staged);
 } attn_linear_kernel;
 
-/* Multiplies n rows on a matrix unit, if they are rounded to 8 bits. The kernel calls it, and alone
- * knows what a product and the form of its codes are. */
+/* Multiplies n rows on a matrix unit. The kernel calls it, and alone knows what a product and the
+ * form of its codes are. */
 typedef void (*attn_integer_unit)(const void *product, ptrdiff_t n, int form);
 
 /* Products with quantised matrices, with a unit or NULL. */

@@ -8,7 +8,6 @@ enum {
     UNIT_SUMS = 3 * 16,             /* columns of sums: three tiles side by side */
     UNIT_SUMS_ROW = UNIT_SUMS * 4,  /* bytes from row to row of the sums in memory, */
     UNIT_CODES_ROW = UNIT_SUMS_ROW, /* and of quads of codes */
-    UNIT_NEXT = UNIT_ROWS * UNIT_SUMS, /* sums from one row of tiles to the next */
 };
 
 /* Stores codes less `zero`, signed. */
@@ -24,9 +23,9 @@ static inline void u_publish(const void *at)
     __asm__ volatile("" : : "r"(at) : "memory");
 }
 
-/* Products are with `step` terms at a time, a multiple of 4. Tiles 0 to 5 are sums in two
- * rows, 6 is of x, 7 of W. They are this thread's until u_end. */
-static inline void u_begin(int step)
+/* Products are of so many rows of x with `step` terms at a time, a multiple of 4. Tiles 0 to 2 and
+ * 5 to 7 are sums, 3 is of x, 4 of W. They are this thread's until u_end. */
+static inline void u_begin(int rows, int step)
 {
     struct {
         uint8_t palette, start_row, reserved[14];
@@ -35,8 +34,8 @@ static inline void u_begin(int step)
     } config = {.palette = 1};
 
     for (int tile = 0; tile < 8; tile++) {
-        config.row_bytes[tile] = (uint16_t)(tile == 6 ? step : 64);
-        config.rows[tile] = (uint8_t)(tile == 7 ? step / 4 : UNIT_ROWS);
+        config.row_bytes[tile] = (uint16_t)(tile == 3 ? step : 64);
+        config.rows[tile] = (uint8_t)(tile == 4 ? step / 4 : rows);
     }
     u_publish(&config);
     _tile_loadconfig(&config);
@@ -44,59 +43,54 @@ static inline void u_begin(int step)
 
 static inline void u_end(void) { _tile_release(); }
 
-static inline void u_clear(void)
+/* There are two sets of sums: one is stored while products are added to the other. */
+static inline void u_clear(const bool other)
 {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-    _tile_zero(4);
-    _tile_zero(5);
+    if (other) {
+        _tile_zero(5);
+        _tile_zero(6);
+        _tile_zero(7);
+    } else {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+    }
 }
 
-/* sums += x W of a step, for one row of tiles or two. x: (rows, x_row); w: quads, (step / 4,
- * UNIT_CODES_ROW). */
+/* sums += x W of a step. x: (rows, x_row); w: quads, (step / 4, UNIT_CODES_ROW). */
 static inline void u_multiply(const term *x, ptrdiff_t x_row, const code *w,
-                              const bool two)
+                              const bool other)
 {
-    const term *next = x + UNIT_ROWS * x_row;
-
-    _tile_loadd(6, x, x_row);
-    _tile_loadd(7, w, UNIT_CODES_ROW);
-    _tile_dpbssd(0, 6, 7);
-    if (!two) {
-        _tile_loadd(7, w + 64, UNIT_CODES_ROW);
-        _tile_dpbssd(1, 6, 7);
-        _tile_loadd(7, w + 128, UNIT_CODES_ROW);
-        _tile_dpbssd(2, 6, 7);
-        return;
+    _tile_loadd(3, x, x_row);
+    if (other) {
+        _tile_loadd(4, w, UNIT_CODES_ROW);
+        _tile_dpbssd(5, 3, 4);
+        _tile_loadd(4, w + 64, UNIT_CODES_ROW);
+        _tile_dpbssd(6, 3, 4);
+        _tile_loadd(4, w + 128, UNIT_CODES_ROW);
+        _tile_dpbssd(7, 3, 4);
+    } else {
+        _tile_loadd(4, w, UNIT_CODES_ROW);
+        _tile_dpbssd(0, 3, 4);
+        _tile_loadd(4, w + 64, UNIT_CODES_ROW);
+        _tile_dpbssd(1, 3, 4);
+        _tile_loadd(4, w + 128, UNIT_CODES_ROW);
+        _tile_dpbssd(2, 3, 4);
     }
-    _tile_loadd(6, next, x_row);
-    _tile_dpbssd(3, 6, 7);
-    _tile_loadd(7, w + 64, UNIT_CODES_ROW);
-    _tile_dpbssd(4, 6, 7);
-    _tile_loadd(6, x, x_row);
-    _tile_dpbssd(1, 6, 7);
-    _tile_loadd(7, w + 128, UNIT_CODES_ROW);
-    _tile_dpbssd(2, 6, 7);
-    _tile_loadd(6, next, x_row);
-    _tile_dpbssd(5, 6, 7);
 }
 
-/* sums: (UNIT_ROWS, UNIT_SUMS), or twice as many rows. */
-static inline void u_store(int32_t *sums, const bool two)
+/* sums: (rows, UNIT_SUMS). */
+static inline void u_store(int32_t *sums, const bool other)
 {
-    int32_t *next = sums + UNIT_NEXT;
-
-    _tile_stored(0, sums, UNIT_SUMS_ROW);
-    _tile_stored(1, sums + 16, UNIT_SUMS_ROW);
-    _tile_stored(2, sums + 32, UNIT_SUMS_ROW);
-    if (two) {
-        _tile_stored(3, next, UNIT_SUMS_ROW);
-        _tile_stored(4, next + 16, UNIT_SUMS_ROW);
-        _tile_stored(5, next + 32, UNIT_SUMS_ROW);
+    if (other) {
+        _tile_stored(5, sums, UNIT_SUMS_ROW);
+        _tile_stored(6, sums + 16, UNIT_SUMS_ROW);
+        _tile_stored(7, sums + 32, UNIT_SUMS_ROW);
+    } else {
+        _tile_stored(0, sums, UNIT_SUMS_ROW);
+        _tile_stored(1, sums + 16, UNIT_SUMS_ROW);
+        _tile_stored(2, sums + 32, UNIT_SUMS_ROW);
     }
-    u_publish(sums);
 }
 
 /* LANES of these sums. */

@@ -10,21 +10,6 @@ enum {
     MOST_TILE_ROWS = FLOAT_ROWS > INT8_ROWS ? FLOAT_ROWS : INT8_ROWS
 };
 
-/* A part's products of a row of one or more lines, as core/quantized.h adds them up. */
-static INLINE v_real
-join_digits(v_dots dots[][PANEL_REALS], const int n_digits, const int j)
-{
-    v_real last = v_float_dots(dots[n_digits - 1][j]);
-
-    if (n_digits == 1) {
-        return last;
-    }
-    if (n_digits == 3) { /* both are exact, so that their sum is rounded once */
-        last = v_fma(v_set1(256), v_float_dots(dots[1][j]), last);
-    }
-    return v_fma(v_set1(ATTN_RADIX), v_float_dots(dots[0][j]), last);
-}
-
 /* n_rows of x from row r on, each of n_digits lines of terms, and n_reals vectors of columns from
  * `column` on. If it makes codes ready, these are stored for the other rows. Several rows prefetch
  * with each step, from `next` on; a row alone where that is faster. */

@@ -14,17 +14,19 @@ integer_workspace_size(const attn_linear_problem *l)
     return lay_out_integers(l, NULL, &w);
 }
 
-/* Products of n rows: of many that are rounded to 8 bits on a matrix unit, if there is one. */
+/* Products of n rows: of many on a matrix unit, if there is one. */
 static void
 add_products(const integer_work *w, const integer_product *m, ptrdiff_t n,
              code_form form)
 {
-    if (!w->q->rounds_rows) {
-        add_floats(m, n, form);
-    } else if (HAS_UNIT && w->unit != NULL && n >= SHARED_FROM) {
+    ptrdiff_t least = w->q->rounds_rows ? SHARED_FROM : LINES_FROM;
+
+    if (HAS_UNIT && w->unit != NULL && n >= least) {
         w->unit(m, n, form);
-    } else {
+    } else if (w->q->rounds_rows) {
         add_integers(m, n, form);
+    } else {
+        add_floats(m, n, form);
     }
 }
 
@@ -97,6 +99,7 @@ add_chunk(integer_work *w, ptrdiff_t panel, ptrdiff_t part, ptrdiff_t n_parts,
                          .groups_per_block = q->groups_per_block,
                          .terms = w->terms + part * w->part,
                          .row = w->row,
+                         .n_digits = w->n_digits,
                          .scales = w->scales + part,
                          .begins = w->begins + part,
                          .n_parts = w->n_parts,

@@ -16,7 +16,8 @@ typedef struct {
     ptrdiff_t group;             /* of the first part */
     ptrdiff_t groups_per_block;
     const term *terms;                /* of the first row, from the chunk on */
-    ptrdiff_t row;                    /* from line to line of these */
+    ptrdiff_t row;                    /* from line to line of these, */
+    int n_digits;                     /* of which a row has so many */
     const float *scales, *minimum_by; /* of the first row */
     const int32_t *begins;
     ptrdiff_t n_parts; /* from row to row, or line to line, of these */
@@ -125,6 +126,21 @@ add_part(const integer_product *m, part_factors f, ptrdiff_t r, ptrdiff_t part,
         sum = v_fma(f.minimum, v_set1(m->minimum_by[at]), sum);
     }
     return sum;
+}
+
+/* A part's products of a row of one or more lines, as core/quantized.h adds them up. */
+static INLINE v_real
+join_digits(v_dots dots[][PANEL_REALS], const int n_digits, const int j)
+{
+    v_real last = v_float_dots(dots[n_digits - 1][j]);
+
+    if (n_digits == 1) {
+        return last;
+    }
+    if (n_digits == 3) { /* both are exact, so that their sum is rounded once */
+        last = v_fma(v_set1(256), v_float_dots(dots[1][j]), last);
+    }
+    return v_fma(v_set1(ATTN_RADIX), v_float_dots(dots[0][j]), last);
 }
 
 /* The values of codes that stand for such. */

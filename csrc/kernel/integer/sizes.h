@@ -17,6 +17,7 @@ enum {
     MOST_BYTES = 5 << 17,             /* would be larger, but at least LEAST_ROWS */
     LEAST_ROWS = 8,
     SHARED_FROM = 4,        /* rows; so many share a panel that is made ready once */
+    LINES_FROM = 8,         /* rows of several lines that a matrix unit repays */
     CHUNK_BYTES = 24 << 10, /* of a panel, ready: it stays in the first-level cache */
     NUMBERS = 16            /* of a row, that are rounded at a time */
 };

@@ -101,7 +101,8 @@ lay_out_integers(const attn_linear_problem *l, char *memory, integer_work *w)
     w->row = attn_divide_up(w->n_code_rows, NUMBERS) * NUMBERS;
     w->most_rows = rows_at_a_time(l, w->n_digits, w->row);
     ptrdiff_t n_lines = w->most_rows * w->n_digits;
-    ptrdiff_t n_whole = attn_divide_up(n_lines, WHOLE_ROWS) * WHOLE_ROWS;
+    ptrdiff_t n_whole =
+        attn_divide_up(w->most_rows, WHOLE_ROWS) * WHOLE_ROWS * w->n_digits;
     ptrdiff_t n_sums = w->most_rows * w->n_parts;
     w->reals = arena_reals(&a, w->row);
     w->terms = arena_take(&a, (size_t)(n_whole * w->row + BEYOND) * sizeof(term));

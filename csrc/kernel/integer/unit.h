@@ -1,14 +1,14 @@
-/* Products of many rounded rows on a matrix unit, for the kernel that rounds them. A tile's sums of
- * a part go through memory, where they become floats and are added to the output. An isa/ file
+/* Products of many rows on a matrix unit, for the kernel that makes integers of them. Sums of a
+ * part go through memory, where they become floats and are added to the output. An isa/ file
  * chooses the vocabularies, then includes this. */
 #ifndef ATTN_KERNEL_INTEGER_UNIT_H
 #define ATTN_KERNEL_INTEGER_UNIT_H
 
 #include "kernel/integer/product.h"
 
-/* Makes codes ready, less zero, with zeros beyond their rows. */
+/* Makes packed codes ready, less zero. */
 static INLINE void
-make_codes_ready(const integer_product *m, const code_form form)
+unpack_codes(const integer_product *m, const code_form form)
 {
     const ptrdiff_t step = step_of(form);
     const char *from = m->codes;
@@ -26,13 +26,30 @@ make_codes_ready(const integer_product *m, const code_form form)
                                     ? ready_quads_in(&w[j], i, form, table)
                                     : quads_in(&w[j], i, form);
                 u_store_codes(to + j * VECTOR_CODES, codes,
-                              form == CODES_OF_VALUES ? OFFSET
-                              : form == CODES_8       ? 0
-                                                      : m->zero);
+                              form == CODES_OF_VALUES ? OFFSET : m->zero);
             }
         }
     }
-    memset(to, 0, BEYOND * PANEL * sizeof *to);
+}
+
+/* Makes codes ready, with zeros beyond their rows. Those of 8 bits are as they lie, unless their
+ * last step lacks rows. */
+static void
+make_codes_ready(integer_product *m, code_form form, int step)
+{
+    if (form == CODES_8 && m->n % step == 0) {
+        m->ready = (void *)m->codes;
+        return;
+    }
+    switch (form) {
+    case CODES_6: unpack_codes(m, CODES_6); break;
+    case CODES_5: unpack_codes(m, CODES_5); break;
+    case CODES_4: unpack_codes(m, CODES_4); break;
+    case CODES_OF_VALUES: unpack_codes(m, CODES_OF_VALUES); break;
+    case CODES_8:
+    case READY: memcpy(m->ready, m->codes, (size_t)(m->n * PANEL)); break;
+    }
+    memset((code *)m->ready + m->n * PANEL, 0, BEYOND * PANEL);
 }
 
 /* Terms of a step: each part but a chunk's last has whole steps. What that one lacks are zeros
@@ -43,76 +60,133 @@ unit_step(ptrdiff_t part)
     return part % UNIT_STEP == 0 ? UNIT_STEP : part % 32 == 0 ? 32 : 16;
 }
 
-/* output += the sums of a part, of n rows from row r on. */
-static void
-add_unit_sums(const integer_product *m, const int32_t *sums, ptrdiff_t r, ptrdiff_t n,
-              ptrdiff_t part)
+/* Sums of so many parts and lines of UNIT_ROWS rows are in memory at once. Vectors multiply slower
+ * for some hundred cycles after the unit has, so they take turns no more often than this. */
+enum { LINES_AT_ONCE = 6, LINE_SUMS = UNIT_ROWS * UNIT_SUMS };
+
+/* Rows and parts whose sums are (n_parts, n_digits, UNIT_ROWS, UNIT_SUMS). */
+typedef struct {
+    ptrdiff_t r, n_rows, part, n_parts;
+} unit_block;
+
+/* output += their sums. */
+static INLINE void
+add_unit_sums(const integer_product *m, unit_block b, const int n_digits,
+              const int32_t *sums)
 {
-    for (ptrdiff_t i = r; i < r + n; i++, sums += UNIT_SUMS) {
+    for (ptrdiff_t i = b.r; i < b.r + b.n_rows; i++, sums += UNIT_SUMS) {
+        const int32_t *from = sums;
         v_real row[1][PANEL_REALS];
-        load_outputs(m, row, 1, PANEL_REALS, i, 0, m->is_first && part == 0);
-        UNROLLED for (int j = 0; j < PANEL_REALS; j++)
-        {
-            v_real products = v_float_dots(v_load_dots(sums + j * LANES));
-            part_factors f = load_part(m, part, 0, j * LANES, true, false);
-            row[0][j] = add_part(m, f, i, part, true, products, row[0][j]);
+        load_outputs(m, row, 1, PANEL_REALS, i, 0, m->is_first && b.part == 0);
+        for (ptrdiff_t p = b.part; p < b.part + b.n_parts; p++) {
+            v_dots dots[DIGITS][PANEL_REALS];
+            UNROLLED for (int d = 0; d < n_digits; d++, from += LINE_SUMS)
+            {
+                UNROLLED for (int j = 0; j < PANEL_REALS; j++)
+                {
+                    dots[d][j] = v_load_dots(from + j * LANES);
+                }
+            }
+            UNROLLED for (int j = 0; j < PANEL_REALS; j++)
+            {
+                part_factors f = load_part(m, p, 0, j * LANES, true, false);
+                v_real products = join_digits(dots, n_digits, j);
+                row[0][j] = add_part(m, f, i, p, n_digits == 1, products, row[0][j]);
+            }
         }
         store_outputs(m, row, 1, PANEL_REALS, i, 0);
     }
 }
 
-/* A panel's columns of n rows from row r on, of one row of tiles or two. */
+/* Begins the sums of a part of n rows of W, and multiplies lines of x by it. */
 static INLINE void
-add_unit_rows(const integer_product *m, ptrdiff_t r, ptrdiff_t n, int step,
-              const bool two)
+multiply_part(const term *x, ptrdiff_t x_row, const code *codes, ptrdiff_t n,
+              ptrdiff_t step, const bool other)
 {
-    int32_t sums[2 * UNIT_NEXT];
-    const code *codes = m->ready;
-    const term *x = m->terms + r * m->row;
+    u_clear(other);
+    for (; n > 0; n -= step, x += step, codes += step * PANEL) {
+        u_multiply(x, x_row, codes, other);
+    }
+}
 
-    for (ptrdiff_t p = 0, left = m->n; left > 0; p++, left -= m->part) {
-        u_clear();
-        for (ptrdiff_t k = left < m->part ? left : m->part; k > 0; k -= step) {
-            u_multiply(x, m->row, codes, two);
-            x += step;
-            codes += step * PANEL;
+/* The sums of a block, whose parts have n rows of W. Each line's are stored while the unit
+ * multiplies the next one. All arguments are numbers in registers: what is read from memory may
+ * wait for sums on their way there. */
+static NOINLINE void
+multiply_block(const term *x, ptrdiff_t row, ptrdiff_t n_digits, const code *codes,
+               ptrdiff_t n, ptrdiff_t part, ptrdiff_t step, int32_t *sums)
+{
+    bool other = false, is_first = true;
+
+    for (; n > 0; n -= part, x += part, codes += part * PANEL) {
+        ptrdiff_t n_now = n < part ? n : part;
+        for (ptrdiff_t d = 0; d < n_digits; d++, other = !other) {
+            if (other) {
+                multiply_part(x + d * row, n_digits * row, codes, n_now, step, true);
+                u_store(sums, false);
+                sums += LINE_SUMS;
+            } else {
+                multiply_part(x + d * row, n_digits * row, codes, n_now, step, false);
+                if (!is_first) {
+                    u_store(sums, true);
+                    sums += LINE_SUMS;
+                }
+                is_first = false;
+            }
         }
-        u_store(sums, two);
-        add_unit_sums(m, sums, r, n, p);
+    }
+    if (other) {
+        u_store(sums, false);
+    } else {
+        u_store(sums, true);
+    }
+    u_publish(sums);
+}
+
+/* All of n rows, whose codes are ready. */
+static INLINE void
+multiply_on_unit(const integer_product *m, ptrdiff_t n, int step)
+{
+    int32_t sums[LINES_AT_ONCE * LINE_SUMS];
+    ptrdiff_t n_parts = attn_divide_up(m->n, m->part);
+    ptrdiff_t most = m->n_digits == 1 ? LINES_AT_ONCE : LINES_AT_ONCE / DIGITS;
+    unit_block b;
+
+    for (b.r = 0; b.r < n; b.r += UNIT_ROWS) {
+        b.n_rows = n - b.r < UNIT_ROWS ? n - b.r : UNIT_ROWS;
+        for (b.part = 0; b.part < n_parts; b.part += b.n_parts) {
+            ptrdiff_t at = b.part * m->part, left = m->n - at;
+            b.n_parts = n_parts - b.part < most ? n_parts - b.part : most;
+            multiply_block(m->terms + b.r * m->n_digits * m->row + at, m->row,
+                           m->n_digits, (const code *)m->ready + at * PANEL,
+                           left < most * m->part ? left : most * m->part, m->part, step,
+                           sums);
+            if (m->n_digits == 1) {
+                add_unit_sums(m, b, 1, sums);
+            } else {
+                add_unit_sums(m, b, DIGITS, sums);
+            }
+        }
     }
 }
 
 void INTEGER_UNIT(const void *product, ptrdiff_t n, int form);
 
-/* All of n rows. Codes become ready first. */
+/* All of n rows. */
 void
 INTEGER_UNIT(const void *product, ptrdiff_t n, int form)
 {
-    const integer_product *m = product;
-    int step = unit_step(m->part);
+    integer_product m = *(const integer_product *)product;
+    int step = unit_step(m.part);
 
-    switch ((code_form)form) {
-    case CODES_8: make_codes_ready(m, CODES_8); break;
-    case CODES_6: make_codes_ready(m, CODES_6); break;
-    case CODES_5: make_codes_ready(m, CODES_5); break;
-    case CODES_4: make_codes_ready(m, CODES_4); break;
-    case CODES_OF_VALUES: make_codes_ready(m, CODES_OF_VALUES); break;
-    case READY: break;
-    }
-    u_publish(m);
-    u_begin(step);
-    for (ptrdiff_t r = 0; r < n; r += 2 * UNIT_ROWS) {
-        ptrdiff_t left = n - r;
-        if (left > UNIT_ROWS) {
-            left = left < 2 * UNIT_ROWS ? left : 2 * UNIT_ROWS;
-            add_unit_rows(m, r, left, step, true);
-        } else {
-            add_unit_rows(m, r, left, step, false);
-        }
-    }
+    make_codes_ready(&m, (code_form)form, step);
+    u_publish(&m);
+    u_begin(n < UNIT_ROWS ? (int)n : UNIT_ROWS, step);
+    multiply_on_unit(&m, n, step);
     u_end();
 }
 
 _Static_assert((int)UNIT_SUMS == (int)PANEL, "a panel is three tiles wide");
+_Static_assert((int)DIGITS <= (int)LINES_AT_ONCE, "room for all lines of a part");
 
 #endif
