@@ -14,14 +14,21 @@ integer_workspace_size(const attn_linear_problem *l)
     return lay_out_integers(l, NULL, &w);
 }
 
-/* Products of n rows: of many on a matrix unit, if there is one. */
+/* Does a matrix unit repay n rows? Those of several lines where there are more rows, and no short
+ * parts. */
+static bool
+repays_unit(const integer_work *w, ptrdiff_t n)
+{
+    return w->q->rounds_rows ? n >= SHARED_FROM
+                             : n >= LINES_FROM && w->part > ATTN_LEAST_GROUP;
+}
+
+/* Products of n rows. */
 static void
 add_products(const integer_work *w, const integer_product *m, ptrdiff_t n,
              code_form form)
 {
-    ptrdiff_t least = w->q->rounds_rows ? SHARED_FROM : LINES_FROM;
-
-    if (HAS_UNIT && w->unit != NULL && n >= least) {
+    if (HAS_UNIT && w->unit != NULL && repays_unit(w, n)) {
         w->unit(m, n, form);
     } else if (w->q->rounds_rows) {
         add_integers(m, n, form);
