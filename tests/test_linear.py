@@ -530,8 +530,10 @@ def read_once():
     if not HAS_TEST_HOOKS:
         pytest.skip(NO_TEST_HOOKS)
     before = _attnpy.set_tuning("read_once", False)
+    soon = _attnpy.set_tuning("read_soon", False)  # which comes first
     yield functools.partial(_attnpy.set_tuning, "read_once")
     _attnpy.set_tuning("read_once", before)
+    _attnpy.set_tuning("read_soon", soon)
 
 
 @pytest.mark.parametrize("n_rows", [1, 3, 8, 12])
@@ -567,7 +569,8 @@ def test_reading_float16_keys_once_changes_no_bit(read_once, n_rows):
 
 @needs_test_hooks
 @pytest.mark.parametrize("n_rows", [1, 2, 4, 8])
-def test_reading_in_bursts_changes_no_bit(read_once, dtype, n_rows):
+@pytest.mark.parametrize("tuning", ["read_bursts", "read_soon"])
+def test_when_keys_are_read_changes_no_bit(read_once, dtype, n_rows, tuning):
     n_keys = 33600 // np.dtype(dtype).itemsize  # with values, more than 16 MiB
     keys = normal(2, 2, n_keys, 64, dtype=dtype)
     wide = normal(2, 2, n_keys, 128, dtype=dtype)
@@ -585,7 +588,7 @@ def test_reading_in_bursts_changes_no_bit(read_once, dtype, n_rows):
     read_once(False)
     before = _attnpy.set_tuning("read_bursts", False)
     expected = results()
-    assert _attnpy.set_tuning("read_bursts", True) is False
+    assert _attnpy.set_tuning(tuning, True) is False
     actual = results()
     _attnpy.set_tuning("read_bursts", before)
     for one, other in zip(actual, expected, strict=True):

@@ -183,6 +183,16 @@ attn_cpu_repays_reading_halves_once(void)
     return attn_cpu_has_avx512() && !is_of_intel();
 }
 
+/* Intel's CPUs read rows at full speed in any order, while they have nothing to compute. A touched
+ * line is awaited by all instructions behind it, a prefetched one by none. Decoding float32 keys
+ * is 1.1 to 1.3 times as fast on a Xeon (family 6, model 207). Its prefetches past the larger
+ * caches bring a third to a half of the bytes in the same time. */
+bool
+attn_cpu_repays_reading_soon(void)
+{
+    return attn_cpu_has_avx512() && is_of_intel();
+}
+
 /* Zen 4 holds too few misses of the first-level cache at a time to hide those of rows that are
  * read side by side, or of prefetches; its second-level cache prefetches what is read in
  * order, the more so the faster it is asked for. Decoding keys from memory is 1.2 to 1.8 times
@@ -286,6 +296,12 @@ attn_cpu_repays_reading_once(void)
 
 bool
 attn_cpu_repays_reading_halves_once(void)
+{
+    return false;
+}
+
+bool
+attn_cpu_repays_reading_soon(void)
 {
     return false;
 }

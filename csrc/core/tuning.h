@@ -8,6 +8,7 @@ typedef enum {
     ATTN_TUNE_MANY_ROWS, /* linear products of many rows keep columns in the lanes */
     ATTN_TUNE_READ_ONCE, /* data that is read once bypasses the larger caches */
     ATTN_TUNE_READ_HALVES_ONCE, /* so do keys and values of float16 */
+    ATTN_TUNE_READ_SOON, /* keys and values are prefetched shortly before they are read */
     ATTN_TUNE_READ_BURSTS, /* keys from memory are read in order before they are used */
     ATTN_TUNE_NARROW_TILES, /* half a tile skips keys that only the other half sees */
     ATTN_N_TUNINGS

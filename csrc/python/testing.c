@@ -34,8 +34,9 @@ PyDoc_STRVAR(
     "set_tuning(name, value, /)\n--\n\nSet whether linear products of "
     "'many_rows' take the form that is for these, or whether what is "
     "'read_once', or only float16 keys and values ('read_halves_once'), are "
-    "prefetched past the larger caches, or whether keys and values are read in "
-    "order first ('read_bursts'), or whether half a tile leaves out what only the "
+    "prefetched past the larger caches, or whether these are prefetched to all caches "
+    "shortly before they are read ('read_soon'), or read in order first "
+    "('read_bursts'), or whether half a tile leaves out what only the "
     "other half sees ('narrow_tiles'); return the former value.");
 
 static PyObject *
@@ -45,6 +46,7 @@ set_tuning(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
                                         [ATTN_TUNE_READ_ONCE] = "read_once",
                                         [ATTN_TUNE_READ_HALVES_ONCE] =
                                             "read_halves_once",
+                                        [ATTN_TUNE_READ_SOON] = "read_soon",
                                         [ATTN_TUNE_READ_BURSTS] = "read_bursts",
                                         [ATTN_TUNE_NARROW_TILES] = "narrow_tiles"};
 
@@ -64,8 +66,8 @@ set_tuning(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
     }
     return PyErr_Format(
         PyExc_ValueError,
-        "name: expected 'many_rows', 'read_once', 'read_halves_once', 'read_bursts' or "
-        "'narrow_tiles', got %R",
+        "name: expected 'many_rows', 'read_once', 'read_halves_once', 'read_soon', "
+        "'read_bursts' or 'narrow_tiles', got %R",
         arguments[0]);
 }
 

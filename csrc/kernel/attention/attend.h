@@ -43,9 +43,10 @@ open_task(const attn_problem *p, const attn_task *task, const attn_worker *worke
     w->rows.n_tiles = (int)tiles_of(task->n_rows);
     w->reads_ahead = is_far(p) && group_rows <= ATTN_TASK_ROWS;
     w->reads_bursts = w->reads_ahead && repays_bursts(p, task);
+    w->keeps_lines = attn_get_tuning(ATTN_TUNE_READ_SOON);
     w->reads_once =
         w->reads_ahead && !w->reads_bursts &&
-        (attn_get_tuning(ATTN_TUNE_READ_ONCE) ||
+        (w->keeps_lines || attn_get_tuning(ATTN_TUNE_READ_ONCE) ||
          (p->key.dtype == ATTN_F16 && attn_get_tuning(ATTN_TUNE_READ_HALVES_ONCE)));
     w->ends_head = is_far(p) && task->first_row + task->n_rows == group_rows;
     w->values_prefetched = -1;

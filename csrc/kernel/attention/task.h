@@ -24,8 +24,9 @@ typedef struct {
 
 typedef struct {
     task_rows rows;
-    bool reads_ahead;  /* prefetches keys and values: no other task reads them first */
-    bool reads_once;   /* prefetches those that are read once past the larger caches */
+    bool reads_ahead; /* prefetches keys and values: no other task reads them first */
+    bool reads_once;  /* prefetches those that are read once shortly before, */
+    bool keeps_lines; /* to all caches, or past the larger ones */
     bool reads_bursts; /* reads a group in order before it reads it out of order */
     bool ends_head;    /* prefetches those of the next head */
     ptrdiff_t

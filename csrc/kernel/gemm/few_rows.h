@@ -12,7 +12,7 @@ typedef struct {
     bool resume;
     ptrdiff_t
         b_ahead; /* rows of B are prefetched so many bytes before they are read, */
-    bool b_far;  /* by the second-level cache, not by the first alone */
+    prefetch_goal b_goal;
 } few_rows_product;
 
 /* sum = C */
@@ -51,7 +51,7 @@ multiply_vectors_of_rows(const few_rows_product *m, const int rows, const int n_
             x[v] = load_operands(b + v * vector, b + b_row + v * vector, kind);
         }
         if (m->b_ahead != 0) {
-            prefetch_operands(b + m->b_ahead, b_row, n_vec, kind, m->b_far);
+            prefetch_operands(b + m->b_ahead, b_row, n_vec, kind, m->b_goal);
         }
         add_step(sum, a, a_row, x, rows, n_vec, POINTER_ROWS);
         UNROLLED for (int g = 0; g * POINTER_ROWS < rows; g++)

@@ -24,7 +24,7 @@ add_weight_group(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t k)
                                    .n_rows = row_form_rows(w->task->n_rows),
                                    .n_steps = (n + TERMS - 1) / TERMS},
                           .b_ahead = ROW_GROUP * weight->row_stride,
-                          .b_far = true,
+                          .b_goal = TO_SECOND,
                           .resume = k > 0};
 
     if (width != n_columns || n % TERMS != 0 ||
@@ -67,7 +67,7 @@ add_weight_panel(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t column)
                  .b_row = ATTN_PANEL_COLUMNS * storage_bytes(kind),
                  .n_steps = (n + TERMS - 1) / TERMS},
         .b_ahead = in_place ? ahead : 0,
-        .b_far = !near || n_rows > ATTN_FEW_ROWS};
+        .b_goal = near && n_rows <= ATTN_FEW_ROWS ? TO_FIRST : TO_SECOND};
 
     for (ptrdiff_t r = 0; r < n_rows; r += ATTN_FEW_ROWS) {
         m.base.n_rows = row_form_rows(least(n_rows - r, ATTN_FEW_ROWS));

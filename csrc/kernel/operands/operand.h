@@ -13,23 +13,31 @@
 #include "kernel/operands/pair.h"
 #endif
 
-/* Prefetches n_vec vectors of a row to the second-level cache if `far`, else to the first alone,
- * so that nothing leaves the others. The second of two rows is `second_row` bytes
- * on. */
+/* Where prefetches bring lines: to the second-level cache, to the first and those behind it, or to
+ * the first alone, so that nothing leaves the others. */
+typedef enum { TO_SECOND, TO_ALL, TO_FIRST } prefetch_goal;
+
+/* Prefetches n_vec vectors of a row. The second of two rows is `second_row` bytes on. */
 static INLINE void
 prefetch_operands(const char *at, ptrdiff_t second_row, const int n_vec,
-                  const storage kind, bool far)
+                  const storage kind, prefetch_goal goal)
 {
     const ptrdiff_t vector = LANES * storage_bytes(kind);
     const char *end = at + n_vec * vector;
 
-    for (; !far && at < end; at += CACHE_LINE) {
+    for (; goal == TO_FIRST && at < end; at += CACHE_LINE) {
         __builtin_prefetch(at, 0, 0);
         if (storage_rows(kind) > 1) {
             __builtin_prefetch(at + second_row, 0, 0);
         }
     }
-    for (; far && at < end; at += CACHE_LINE) {
+    for (; goal == TO_ALL && at < end; at += CACHE_LINE) {
+        __builtin_prefetch(at);
+        if (storage_rows(kind) > 1) {
+            __builtin_prefetch(at + second_row);
+        }
+    }
+    for (; goal == TO_SECOND && at < end; at += CACHE_LINE) {
         __builtin_prefetch(at, 0, 2);
         if (storage_rows(kind) > 1) {
             __builtin_prefetch(at + second_row, 0, 2);

@@ -28,7 +28,7 @@ is_stream(const work *w, const attn_array *array, ptrdiff_t dim)
     return w->rows.task->n_rows <= STREAM_ROWS && is_read_in_order(array, dim);
 }
 
-/* Is this array prefetched shortly before it is read, to the first-level cache alone? */
+/* Is this array prefetched shortly before it is read? */
 static bool
 prefetches_once(const work *w, const attn_array *array, ptrdiff_t dim)
 {
@@ -81,7 +81,8 @@ look_ahead(const work *w, const block *b, ptrdiff_t step)
                         : keys_of(&w->rows, first, KEY_GROUP);
     bool by_itself = is_stream(w, run.array, run.dim) ||
                      reads_bursts(w, run.array, run.dim) ||
-                     prefetches_once(w, run.array, run.dim);
+                     (prefetches_once(w, run.array, run.dim) &&
+                      !(HAS_UNIT && w->rows.task->n_rows > STREAM_ROWS));
     return by_itself ? (prefetch){.n_rows = 0} : run_prefetch(run);
 }
 
@@ -141,7 +142,16 @@ next_after_values(const work *w, const block *b, ptrdiff_t first, const key_run 
 static INLINE touch_form
 touch_form_of(const work *w)
 {
-    return w->reads_bursts ? READ_LINES : w->reads_once ? PREFETCH_LINES : TOUCH_LINES;
+    return w->reads_bursts                   ? READ_LINES
+           : w->reads_once && w->keeps_lines ? PREFETCH_LINES
+           : w->reads_once                   ? PREFETCH_LINES_ONCE
+                                             : TOUCH_LINES;
+}
+
+static INLINE prefetch_goal
+goal_of(const work *w)
+{
+    return !w->reads_once ? TO_SECOND : w->keeps_lines ? TO_ALL : TO_FIRST;
 }
 
 #endif

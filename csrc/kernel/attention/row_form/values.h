@@ -33,7 +33,7 @@ add_weighted_values(work *w, const block *b, ptrdiff_t k, ptrdiff_t n)
                  .n_steps = n_steps},
         .resume = true,
         .b_ahead = next == NULL ? 0 : bytes_between(run.at, next),
-        .b_far = !w->reads_once};
+        .b_goal = goal_of(w)};
     matrix values = {NULL, 0};
 
     if (b->coverage != ATTN_SEE_ALL || width != value_dim || n % TERMS != 0 ||
