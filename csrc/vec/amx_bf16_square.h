@@ -100,3 +100,52 @@ static inline void u_multiply_line(const char *a, ptrdiff_t a_row, const char *b
     _tile_loadd(5, b + 192, b_row);
     _tile_dpbf16ps(3, 4, 5);
 }
+
+/* Products of rows with a column of tiles, whose UNIT_STRIP tiles of sums are below each other. */
+enum { UNIT_STRIP = 4 };
+
+/* Makes tiles for products with a single number, or pair, in each row of the column. */
+static inline void u_begin_single(void)
+{
+    struct {
+        uint8_t palette, start_row, reserved[14];
+        uint16_t row_bytes[16];
+        uint8_t rows[16];
+    } config = {.palette = 1};
+
+    for (int tile = 0; tile < 8; tile++) {
+        config.row_bytes[tile] = tile == 4 || tile == 5 ? 64 : 4;
+        config.rows[tile] = UNIT_ROWS;
+    }
+    u_publish(&config);
+    _tile_loadconfig(&config);
+}
+
+static inline void u_clear_strip(void) { u_clear_square(2, 2); }
+
+static inline void u_store_strip(float *sums, ptrdiff_t row)
+{
+    char *at = (char *)sums;
+
+    _tile_stored(0, at, row);
+    _tile_stored(1, at + UNIT_ROWS * row, row);
+    _tile_stored(2, at + 2 * UNIT_ROWS * row, row);
+    _tile_stored(3, at + 3 * UNIT_ROWS * row, row);
+    u_publish(sums);
+}
+
+/* sums += a b, for UNIT_TERMS numbers of each of UNIT_STRIP * UNIT_ROWS rows of a, and as many
+ * rows of b in pairs. */
+static inline void u_multiply_strip(const char *a, ptrdiff_t a_row, const char *b,
+                                    ptrdiff_t b_row)
+{
+    _tile_loadd(6, b, b_row);
+    _tile_loadd(4, a, a_row);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(5, a + UNIT_ROWS * a_row, a_row);
+    _tile_dpbf16ps(1, 5, 6);
+    _tile_loadd(4, a + 2 * UNIT_ROWS * a_row, a_row);
+    _tile_dpbf16ps(2, 4, 6);
+    _tile_loadd(5, a + 3 * UNIT_ROWS * a_row, a_row);
+    _tile_dpbf16ps(3, 5, 6);
+}

@@ -69,3 +69,15 @@ static inline void u_unzip(v_real *low, v_real *high)
     *low = _mm512_shuffle_f32x4(first, first, 0xd8);
     *high = _mm512_shuffle_f32x4(last, last, 0xd8);
 }
+
+/* Numbers in the order of a row, from the even and the odd ones. */
+static inline void u_weave(v_real *even, v_real *odd)
+{
+    const __m512i first =
+        _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    const __m512i last = _mm512_add_epi32(first, _mm512_set1_epi32(8));
+    const v_real low = _mm512_permutex2var_ps(*even, first, *odd);
+
+    *odd = _mm512_permutex2var_ps(*even, last, *odd);
+    *even = low;
+}

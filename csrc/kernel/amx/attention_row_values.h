@@ -8,59 +8,72 @@
 #include "kernel/amx/product.h"
 #include "kernel/attention/row_form/weights.h"
 
-enum { CHAINED = 4 /* vectors of columns at a time */ };
+enum { CHAINED = 4 /* cache lines of sums at a time, for all rows */ };
 
-/* Adds UNIT_TERMS weighted values from an address on to `n_vec` vectors of each row's sums, as
- * the unit does: even terms make a chain from 0, and so do odd ones. `weights` are the operands
- * of the first row. */
+/* Adds UNIT_TERMS weighted values from an address on to the sums of n_lines cache lines of
+ * columns, as the unit does: even terms make a chain from 0, and so do odd ones. `weights` are the
+ * operands of the first row. Values `ahead` bytes behind are prefetched, unless it is 0. Of each
+ * line the sums have the even columns first: so they come out of pairs. */
 static INLINE void
 chain_values(const operand *weights, const char *at, ptrdiff_t value_row,
-             const int rows, const int n_vec, real *sums, ptrdiff_t width)
+             ptrdiff_t ahead, const int rows, const int n_lines, real *sums,
+             ptrdiff_t width)
 {
-    v_real even[STREAM_ROWS * CHAINED], odd[STREAM_ROWS * CHAINED];
+    v_real even[2 * CHAINED], odd[2 * CHAINED];
 
-    UNROLLED for (int i = 0; i < rows * n_vec; i++)
+    UNROLLED for (int i = 0; i < 2 * rows * n_lines; i++)
     {
         even[i] = odd[i] = v_set1(0);
     }
-    UNROLLED for (int k = 0; k < UNIT_OPERANDS; k++, at += TERMS * value_row)
-    {
-        UNROLLED for (int v = 0; v < n_vec; v++)
+    for (int k = 0; k < UNIT_OPERANDS; k++, at += TERMS * value_row) {
+        ONE_BY_ONE;
+        UNROLLED for (int line = 0; line < n_lines; line++)
         {
-            v_real low = v_load_bf16((const uint16_t *)(const void *)at + v * LANES);
-            v_real high = v_load_bf16((const uint16_t *)(const void *)(at + value_row) +
-                                      v * LANES);
+            v_pairs low = v_load_pairs(at + line * CACHE_LINE);
+            v_pairs high = v_load_pairs(at + value_row + line * CACHE_LINE);
+            if (ahead != 0) {
+                __builtin_prefetch(at + ahead + line * CACHE_LINE);
+                __builtin_prefetch(at + ahead + value_row + line * CACHE_LINE);
+            }
             UNROLLED for (int r = 0; r < rows; r++)
             {
                 v_operand p = v_set1_operand(weights[r * ATTN_BLOCK + k]);
-                even[r * n_vec + v] = v_fma(u_even(p), low, even[r * n_vec + v]);
-                odd[r * n_vec + v] = v_fma(u_odd(p), high, odd[r * n_vec + v]);
+                int i = 2 * (r * n_lines + line);
+                even[i] = v_fma(u_even(p), u_even(low), even[i]);
+                even[i + 1] = v_fma(u_even(p), u_odd(low), even[i + 1]);
+                odd[i] = v_fma(u_odd(p), u_even(high), odd[i]);
+                odd[i + 1] = v_fma(u_odd(p), u_odd(high), odd[i + 1]);
             }
         }
     }
-    UNROLLED for (int i = 0; i < rows * n_vec; i++)
+    UNROLLED for (int i = 0; i < 2 * rows * n_lines; i++)
     {
-        real *to = sums + i / n_vec * width + i % n_vec * LANES;
+        real *to = sums + i / (2 * n_lines) * width + i % (2 * n_lines) * LANES;
         v_store(to, v_add(v_load(to), v_add(even[i], odd[i])));
     }
 }
 
-/* Adds UNIT_TERMS weighted values, from key k of the block on, to all vectors of each row's
- * sums. */
+/* Adds UNIT_TERMS weighted values, from key k of the block on, to all sums of each row. */
 static INLINE void
 chain_group(work *w, const key_run *values, ptrdiff_t k, const int rows)
 {
+    const int at_once = CHAINED / rows;
     const char *at = values->at;
-    ptrdiff_t row = values->array->row_stride;
+    ptrdiff_t ahead = w->reads_ahead ? UNIT_TERMS * values->array->row_stride : 0;
+    ptrdiff_t row = values->array->row_stride, width = w->value_width, d = 0;
     const operand *weights = (const operand *)(const void *)w->scores + k / TERMS;
-    ptrdiff_t width = w->value_width, d = 0;
 
-    for (; d + CHAINED * LANES <= width; d += CHAINED * LANES) {
-        chain_values(weights, at + d * (ptrdiff_t)sizeof(uint16_t), row, rows, CHAINED,
-                     w->row_sums + d, width);
+    for (; d + at_once * UNIT_SQUARE <= width; d += at_once * UNIT_SQUARE) {
+        chain_values(weights, at + d * (ptrdiff_t)sizeof(uint16_t), row, ahead, rows,
+                     at_once, w->row_sums + d, width);
     }
-    for (; d < width; d += LANES) {
-        chain_values(weights, at + d * (ptrdiff_t)sizeof(uint16_t), row, rows, 1,
+    if (rows == 1 && d + 2 * UNIT_SQUARE <= width) {
+        chain_values(weights, at + d * (ptrdiff_t)sizeof(uint16_t), row, ahead, rows, 2,
+                     w->row_sums + d, width);
+        d += 2 * UNIT_SQUARE;
+    }
+    for (; d < width; d += UNIT_SQUARE) {
+        chain_values(weights, at + d * (ptrdiff_t)sizeof(uint16_t), row, ahead, rows, 1,
                      w->row_sums + d, width);
     }
 }
@@ -69,9 +82,9 @@ chain_group(work *w, const key_run *values, ptrdiff_t k, const int rows)
 static bool
 has_value_chains(const work *w, const block *b)
 {
-    return w->rows.task->n_rows <= STREAM_ROWS && w->rows.p->value_dim > LINE_COLUMNS &&
-           b->coverage == ATTN_SEE_ALL && (b->end - b->first) % UNIT_TERMS == 0 &&
-           w->value_width == w->rows.p->value_dim &&
+    return w->rows.task->n_rows <= STREAM_ROWS && b->coverage == ATTN_SEE_ALL &&
+           (b->end - b->first) % UNIT_TERMS == 0 &&
+           w->rows.p->value_dim % UNIT_SQUARE == 0 &&
            reads_in_place(&w->rows.p->value, w->rows.p->value_dim, AS_TWO_ROWS);
 }
 
@@ -191,6 +204,12 @@ sum_in_chains(work *w, const block *b, real *weight_sums)
         }
         u_keep(control);
     }
+    for (ptrdiff_t d = 0; d < n_rows * w->value_width; d += UNIT_SQUARE) {
+        v_real even = v_load(w->row_sums + d), odd = v_load(w->row_sums + d + LANES);
+        u_weave(&even, &odd);
+        v_store(w->row_sums + d, even);
+        v_store(w->row_sums + d + LANES, odd);
+    }
 }
 
 /* Sums of the block's weights, and of its weighted values, on the unit or by vectors. */
@@ -206,6 +225,7 @@ sum_rows(work *w, const block *b, real *weight_sums)
         sum_in_chains(w, b, weight_sums);
         return;
     }
+    take_columns(&w->unit_columns, UNIT_LANES);
     do { /* Dv may be 0 */
         line.n_columns = least(w->rows.p->value_dim - line.d, LINE_COLUMNS);
         line.zipped = adjacent && line.n_columns % UNIT_SQUARE == 0;

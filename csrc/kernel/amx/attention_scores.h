@@ -37,15 +37,13 @@ fetch_key_tiles(work *w, const key_run *keys, ptrdiff_t column, ptrdiff_t n_colu
 }
 
 /* Row form: products of queries with the block's keys from k on, KEY_GROUP or as many as there
- * are. The unit's sums have rows in the lanes; they are transposed. */
+ * are, in whole tiles; rows are lanes. */
 static void
-score_group(work *w, const block *b, ptrdiff_t k)
+multiply_key_group(work *w, const block *b, ptrdiff_t k, real *sums)
 {
     ptrdiff_t first = b->first + k, n = least(b->end - first, KEY_GROUP);
     key_run run = keys_of(&w->rows, first, n), next = {.at = NULL};
     matrix keys = fetch_key_tiles(w, &run, 0, run.dim);
-    real sums[KEY_GROUP * LANES];
-    v_real a[LANES];
 
     if (are_key_tiles(&run)) {
         next = next_in_stream(w, b, first);
@@ -66,19 +64,81 @@ score_group(work *w, const block *b, ptrdiff_t k)
                                      .n_vec = 1,
                                      .n_steps = w->rows.key_width / UNIT_OPERANDS,
                                      .next = {look_ahead(w, b, k / KEY_GROUP)}});
-    for (ptrdiff_t lane = 0; lane < n; lane += LANES) {
+}
+
+enum { STRIP_KEYS = UNIT_STRIP * UNIT_ROWS };
+
+/* The products of queries with STRIP_KEYS keys, [key][column]. For one or two rows the keys behind
+ * them are prefetched. */
+static void
+multiply_key_strip(const work *w, const key_run *keys, ptrdiff_t columns, real *sums)
+{
+    const ptrdiff_t row = keys->array->row_stride;
+    const char *at = keys->at;
+    const operand *query = w->rows.query;
+    bool prefetches = w->reads_ahead && w->rows.task->n_rows <= STREAM_ROWS;
+
+    u_clear_strip();
+    for (ptrdiff_t t = 0; t < w->rows.key_width; t += UNIT_OPERANDS) {
+        u_multiply_strip(at, row, (const char *)query, WIDTH * sizeof(operand));
+        for (ptrdiff_t i = STRIP_KEYS; i < 2 * STRIP_KEYS && prefetches; i++) {
+            __builtin_prefetch(at + i * row);
+        }
+        at += UNIT_OPERANDS * sizeof(operand);
+        query += UNIT_OPERANDS * WIDTH;
+    }
+    u_store_strip(sums, columns * (ptrdiff_t)sizeof *sums);
+}
+
+/* Transposes the products of n keys: rows become lines. */
+static void
+turn_scores(const work *w, const real *sums, ptrdiff_t n, real *scores)
+{
+    v_real a[LANES];
+
+    for (ptrdiff_t k = 0; k < n; k += LANES, sums += LANES * LANES) {
         if (w->rows.task->n_rows <= 4) {
-            u_turn_four(sums + lane * LANES, a);
+            u_turn_four(sums, a);
         } else {
             UNROLLED for (int i = 0; i < LANES; i++)
             {
-                a[i] = v_load(sums + (lane + i) * LANES);
+                a[i] = v_load(sums + i * LANES);
             }
             v_transpose(a);
         }
         for (ptrdiff_t r = 0; r < w->rows.task->n_rows; r++) {
-            v_store(w->scores + r * ATTN_BLOCK + k + lane, a[r]);
+            v_store(scores + r * ATTN_BLOCK + k, a[r]);
         }
+    }
+}
+
+/* Row form: products of queries with the block's keys. Those of a single row are its scores; others
+ * are transposed once all are there, because what a tile has just stored is slow to be read. */
+static void
+multiply_keys(work *w, const block *b)
+{
+    ptrdiff_t n_keys = b->end - b->first, k = 0;
+    key_run keys = keys_of(&w->rows, b->first, n_keys);
+    bool in_strips = keys.dim > 0 && are_key_tiles(&keys);
+    bool single = in_strips && n_keys % STRIP_KEYS == 0 && w->rows.task->n_rows == 1;
+    real sums[ATTN_BLOCK * LANES];
+
+    take_columns(&w->unit_columns, single ? 1 : UNIT_LANES);
+    for (; in_strips && k + STRIP_KEYS <= n_keys; k += STRIP_KEYS) {
+        multiply_key_strip(w, &keys, single ? 1 : LANES,
+                           single ? w->scores + k : sums + k * LANES);
+        keys = rest_of(keys, STRIP_KEYS);
+        for (ptrdiff_t i = 0; i < STRIP_KEYS && w->rows.task->n_rows > STREAM_ROWS;
+             i += KEY_GROUP) {
+            prefetch next = look_ahead(w, b, (k + i) / KEY_GROUP);
+            prefetch_rows(&next, 0, next.n_rows);
+        }
+    }
+    for (; k < n_keys; k += KEY_GROUP) {
+        multiply_key_group(w, b, k, sums + k * LANES);
+    }
+    if (!single) {
+        turn_scores(w, sums, n_keys, w->scores);
     }
 }
 

@@ -21,6 +21,21 @@ end_products(void)
     u_end();
 }
 
+/* Row form makes tiles when it needs them, of so many columns of sums, and has them until
+ * end_products: making them takes longer than a product. */
+static INLINE void
+take_columns(int *has, int columns)
+{
+    if (*has != columns) {
+        if (columns == 1) {
+            u_begin_single();
+        } else {
+            u_begin(UNIT_ROWS);
+        }
+        *has = columns;
+    }
+}
+
 enum {
     UNIT_OPERANDS = UNIT_TERMS / TERMS,    /* of a tile's row */
     UNIT_TILE = UNIT_ROWS * UNIT_OPERANDS, /* operands of a tile */

@@ -61,6 +61,32 @@ combine_chunk(work *w)
     }
 }
 
+/* Row form: all keys first .. end - 1 of a chunk. */
+static void
+attend_rows_to_chunk(work *w, ptrdiff_t first, ptrdiff_t end)
+{
+    block b;
+
+    first = most(first, w->rows.from / ATTN_BLOCK * ATTN_BLOCK);
+    w->unit_columns = 0;
+    if (w->reads_bursts) {
+        multiply_chunk(w, first, end);
+    }
+    for (; first < end; first += ATTN_BLOCK) {
+        if (open_block(&w->rows, first, &b)) {
+            point_at_scores(w, first);
+            attend_rows(w, &b);
+        }
+    }
+    end_products();
+    w->has_scores = false;
+    w->scores = w->chunk_scores;
+    if (w->reads_bursts) {
+        prefetch_early(next_prefetch(w, end, false).at);
+    }
+    rows_to_tile(w);
+}
+
 /* Attends to the keys of the chunk that begins at `first`. */
 static void
 attend_to_chunk(work *w, ptrdiff_t first, const attn_worker *worker)
@@ -69,32 +95,19 @@ attend_to_chunk(work *w, ptrdiff_t first, const attn_worker *worker)
     block b;
 
     clear(&w->chunk, w->rows.n_tiles);
-    if (w->rows.row_form && w->reads_bursts) {
-        begin_products();
-        multiply_chunk(w, most(first, w->rows.from / ATTN_BLOCK * ATTN_BLOCK), end);
-        end_products();
+    if (w->rows.row_form) {
+        if (!attn_gives_up(worker)) {
+            attend_rows_to_chunk(w, first, end);
+        }
+        return;
     }
     for (; first < end; first += ATTN_BLOCK) {
-        if (first + ATTN_BLOCK <= w->rows.from || attn_gives_up(worker) ||
-            !open_block(&w->rows, first, &b)) {
-            continue;
-        }
-        begin_products();
-        if (w->rows.row_form) {
-            point_at_scores(w, first);
-            attend_rows(w, &b);
-        } else {
+        if (first + ATTN_BLOCK > w->rows.from && !attn_gives_up(worker) &&
+            open_block(&w->rows, first, &b)) {
+            begin_products();
             attend_tiles(w, &b);
+            end_products();
         }
-        end_products();
-    }
-    w->has_scores = false;
-    w->scores = w->chunk_scores;
-    if (w->rows.row_form) {
-        if (w->reads_bursts) {
-            prefetch_early(next_prefetch(w, end, false).at);
-        }
-        rows_to_tile(w);
     }
 }
 

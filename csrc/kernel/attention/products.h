@@ -1,5 +1,5 @@
 /* Chooses how attention multiplies: by vectors, or on a matrix unit. Both define
- * multiply_scores and add_block for tile form, and score_group and sum_rows for row form. */
+ * multiply_scores and add_block for tile form, and multiply_keys and sum_rows for row form. */
 #ifndef ATTN_KERNEL_ATTENTION_PRODUCTS_H
 #define ATTN_KERNEL_ATTENTION_PRODUCTS_H
 

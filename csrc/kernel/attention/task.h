@@ -27,6 +27,7 @@ typedef struct {
     bool reads_ahead; /* prefetches keys and values: no other task reads them first */
     bool reads_once;  /* prefetches those that are read once shortly before, */
     bool keeps_lines; /* to all caches, or past the larger ones */
+    int unit_columns; /* row form: columns of a matrix unit's tiles of sums, 0 without tiles */
     bool reads_bursts; /* reads a group in order before it reads it out of order */
     bool ends_head;    /* prefetches those of the next head */
     ptrdiff_t

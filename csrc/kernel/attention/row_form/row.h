@@ -31,15 +31,6 @@ scale_row_scores(work *w, const block *b)
     }
 }
 
-/* Products of queries with the block's keys. */
-static void
-multiply_keys(work *w, const block *b)
-{
-    for (ptrdiff_t k = 0; k < b->end - b->first; k += KEY_GROUP) {
-        score_group(w, b, k);
-    }
-}
-
 /* Where the scores of the block at `first` are. */
 static void
 point_at_scores(work *w, ptrdiff_t first)
@@ -196,6 +187,7 @@ write_row_weights(work *w, const block *b)
     const attn_array *weights = &w->rows.p->weights->array;
     ptrdiff_t n_keys = b->end - b->first;
 
+    w->unit_columns = 0;
     real scale = score_rows(w, b);
     for (ptrdiff_t r = 0; r < w->rows.task->n_rows; r++) {
         real *line = w->scores + r * ATTN_BLOCK;

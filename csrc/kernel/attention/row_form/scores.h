@@ -76,4 +76,13 @@ score_group(work *w, const block *b, ptrdiff_t k)
     }
 }
 
+/* Products of queries with the block's keys. */
+static void
+multiply_keys(work *w, const block *b)
+{
+    for (ptrdiff_t k = 0; k < b->end - b->first; k += KEY_GROUP) {
+        score_group(w, b, k);
+    }
+}
+
 #endif
