@@ -100,7 +100,8 @@ def test_every_tier_has_those_bits_for_any_head_dimension(compare_tier, problem)
 
 @pytest.mark.quick(dtype=("float32",))
 @needs_test_hooks
-def test_narrow_tiles_change_no_bit(problem):
+@pytest.mark.parametrize("tuning", ["narrow_tiles", "pair_tiles"])
+def test_tiles_change_no_bit(tuning, problem):
     masks = np.tril(np.ones((70, 150), bool)), np.arange(150) < np.arange(70)[:, None]
     options = [{"causal": True}, {"causal": "top_left", "softcap": 2.0}]
     options += [{"mask": mask} for mask in masks]
@@ -117,11 +118,11 @@ def test_narrow_tiles_change_no_bit(problem):
             yield everything(attention, query, key, value, **more)
             yield everything(attention, query, key, hidden, **more)
 
-    before = _attnpy.set_tuning("narrow_tiles", False)
+    before = _attnpy.set_tuning(tuning, False)
     expected = list(results())
-    assert _attnpy.set_tuning("narrow_tiles", True) is False
+    assert _attnpy.set_tuning(tuning, True) is False
     actual = list(results())
-    _attnpy.set_tuning("narrow_tiles", before)
+    _attnpy.set_tuning(tuning, before)
     for one, other in zip(actual, expected, strict=True):
         assert_same_bits(one, other)
 

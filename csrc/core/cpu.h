@@ -28,6 +28,9 @@ bool attn_cpu_repays_reading_soon(void);
  * another order? */
 bool attn_cpu_repays_reading_bursts(void);
 
+/* Are two tiles multiplied at once faster than one after the other? */
+bool attn_cpu_repays_pairing_tiles(void);
+
 /* Do products of a single vector of rows, with a load for each multiply-add, run at the full
  * rate? */
 bool attn_cpu_repays_narrow_tiles(void);

@@ -37,7 +37,8 @@ PyDoc_STRVAR(
     "prefetched past the larger caches, or whether these are prefetched to all caches "
     "shortly before they are read ('read_soon'), or read in order first "
     "('read_bursts'), or whether half a tile leaves out what only the "
-    "other half sees ('narrow_tiles'); return the former value.");
+    "other half sees ('narrow_tiles'), or whether two tiles are multiplied at once "
+    "('pair_tiles'); return the former value.");
 
 static PyObject *
 set_tuning(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
@@ -48,7 +49,8 @@ set_tuning(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
                                             "read_halves_once",
                                         [ATTN_TUNE_READ_SOON] = "read_soon",
                                         [ATTN_TUNE_READ_BURSTS] = "read_bursts",
-                                        [ATTN_TUNE_NARROW_TILES] = "narrow_tiles"};
+                                        [ATTN_TUNE_NARROW_TILES] = "narrow_tiles",
+                                        [ATTN_TUNE_PAIR_TILES] = "pair_tiles"};
 
     (void)module;
     if (py_check_count(n_arguments, 2, 2) < 0) {
@@ -67,7 +69,7 @@ set_tuning(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
     return PyErr_Format(
         PyExc_ValueError,
         "name: expected 'many_rows', 'read_once', 'read_halves_once', 'read_soon', "
-        "'read_bursts' or 'narrow_tiles', got %R",
+        "'read_bursts', 'narrow_tiles' or 'pair_tiles', got %R",
         arguments[0]);
 }
 

@@ -91,6 +91,39 @@ raise_max(real *max, v_real top)
     return exp_of(v_sub(before, finite_floor(after)));
 }
 
+/* top[v] = the largest score of a vector of rows. Maxima wait for one another, so there are
+ * MAXIMA of them for each vector. */
+static INLINE void
+find_tops(v_real *top, const real *scores, ptrdiff_t n_keys, const int n_vec)
+{
+    enum { MAXIMA = 4 };
+    v_real part[MAXIMA * TILE_VECTORS];
+    ptrdiff_t k = 0;
+
+    UNROLLED for (int i = 0; i < MAXIMA * n_vec; i++)
+    {
+        part[i] = v_set1((real)-INFINITY);
+    }
+    for (; k + MAXIMA <= n_keys; k += MAXIMA) {
+        UNROLLED for (int i = 0; i < MAXIMA * n_vec; i++)
+        {
+            const real *line = scores + (k + i / n_vec) * WIDTH;
+            part[i] = v_max(v_load(line + i % n_vec * LANES), part[i]);
+        }
+    }
+    for (; k < n_keys; k++) {
+        UNROLLED for (int v = 0; v < n_vec; v++)
+        {
+            part[v] = v_max(v_load(scores + k * WIDTH + v * LANES), part[v]);
+        }
+    }
+    UNROLLED for (int v = 0; v < n_vec; v++)
+    {
+        v_real low = v_max(part[n_vec + v], part[v]);
+        top[v] = v_max(v_max(part[3 * n_vec + v], part[2 * n_vec + v]), low);
+    }
+}
+
 /* Turns the scores of n_vec vectors of rows, times scale, into exponentials relative to
  * the running maximum, and adds them to the running sum. */
 static INLINE void
@@ -99,16 +132,7 @@ exponentiate_lanes(real *scores, ptrdiff_t n_keys, real scale, real *max, real *
 {
     v_real top[TILE_VECTORS], total[TILE_VECTORS];
 
-    UNROLLED for (int v = 0; v < n_vec; v++)
-    {
-        top[v] = v_set1((real)-INFINITY);
-    }
-    for (ptrdiff_t k = 0; k < n_keys; k++) {
-        UNROLLED for (int v = 0; v < n_vec; v++)
-        {
-            top[v] = v_max(v_load(scores + k * WIDTH + v * LANES), top[v]);
-        }
-    }
+    find_tops(top, scores, n_keys, n_vec);
     UNROLLED for (int v = 0; v < n_vec; v++)
     {
         v_real factor = raise_max(max + v * LANES, v_mul(top[v], v_set1(scale)));

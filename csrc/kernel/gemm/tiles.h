@@ -1,5 +1,6 @@
 /* The product of tile form: rows of A in panels, lanes of B in vectors that lie together. The
- * sums of PANEL_ROWS x TILE_VECTORS vectors of C stay in registers. */
+ * sums of PANEL_ROWS x TILE_VECTORS vectors of C stay in registers, or those of half as many
+ * rows of two tiles, which take fewer loads for a multiply-add. */
 #ifndef ATTN_KERNEL_GEMM_TILES_H
 #define ATTN_KERNEL_GEMM_TILES_H
 
@@ -12,7 +13,25 @@ typedef struct {
     bool add;         /* to what C holds, else overwrite it */
     const real *keep; /* with add: what columns of C are multiplied by first; NULL: 1 */
     prefetch next[2]; /* prefetched during the product */
+    ptrdiff_t b_tile, c_tile; /* of two tiles: bytes and reals from one to the other */
 } tile_product;
+
+/* Can two tiles be multiplied at once, as 2 * TILE_VECTORS vectors? */
+enum { PAIRS_TILES = PANEL_ROWS == 12 && TERMS == 1 };
+
+/* The rows of a panel of so many vectors. */
+static INLINE int
+panel_rows(const int n_vec)
+{
+    return n_vec > TILE_VECTORS ? PANEL_ROWS / 2 : PANEL_ROWS;
+}
+
+/* Where vector v begins, in lines whose tiles are so far apart. */
+static INLINE ptrdiff_t
+vector_at(const int v, ptrdiff_t tile, ptrdiff_t vector)
+{
+    return v / TILE_VECTORS * tile + v % TILE_VECTORS * vector;
+}
 
 /* How many steps ahead rows of A that lie apart are prefetched. */
 enum { STEPS_AHEAD = 8 };
@@ -25,16 +44,31 @@ typedef struct {
 
 /* sum += C * keep */
 static INLINE void
-add_kept(v_real *sum, const real *c, ptrdiff_t c_row, const int rows, const int n_vec,
-         const real *keep)
+add_kept(v_real *sum, const real *c, ptrdiff_t c_row, ptrdiff_t c_tile, const int rows,
+         const int n_vec, const real *keep)
 {
     UNROLLED for (int v = 0; v < n_vec; v++)
     {
+        const real *from = c + vector_at(v, c_tile, LANES);
         v_real factor = keep == NULL ? v_set1(1) : v_load(keep + v * LANES);
         UNROLLED for (int r = 0; r < rows; r++)
         {
             v_real *to = &sum[r * n_vec + v];
-            *to = v_fma(v_load(c + r * c_row + v * LANES), factor, *to);
+            *to = v_fma(v_load(from + r * c_row), factor, *to);
+        }
+    }
+}
+
+/* C = sum */
+static INLINE void
+store_tiles(const v_real *sum, real *c, ptrdiff_t c_row, ptrdiff_t c_tile,
+            const int rows, const int n_vec)
+{
+    UNROLLED for (int r = 0; r < rows; r++)
+    {
+        UNROLLED for (int v = 0; v < n_vec; v++)
+        {
+            v_store(c + r * c_row + vector_at(v, c_tile, LANES), sum[r * n_vec + v]);
         }
     }
 }
@@ -49,7 +83,8 @@ multiply_panel(const tile_product *m, ptrdiff_t i, const int rows, const int n_v
     ptrdiff_t a_row = a_transposed ? 1 : a_rows.row;
     ptrdiff_t a_step = a_transposed ? a_rows.row : 1;
     const int per_pointer = a_transposed ? rows : POINTER_ROWS;
-    const bool whole = rows == PANEL_ROWS;
+    const bool whole = rows == panel_rows(n_vec);
+    const ptrdiff_t b_tile = m->b_tile;
     const char *ahead = whole ? next->at : NULL;
     const operand *a[MAX_POINTERS];
     const char *b = m->base.b;
@@ -59,10 +94,11 @@ multiply_panel(const tile_product *m, ptrdiff_t i, const int rows, const int n_v
     point_at_rows(a, a_rows.at + i * a_row, a_row, rows, per_pointer);
     clear_sums(sum, rows * n_vec);
     for (ptrdiff_t t = 0; t < m->base.n_steps; t++) {
-        v_operand x[TILE_VECTORS];
+        v_operand x[2 * TILE_VECTORS];
         UNROLLED for (int v = 0; v < n_vec; v++)
         {
-            x[v] = v_load_operands((const operand *)(const void *)b + v * LANES);
+            const char *from = b + vector_at(v, b_tile, LANES * sizeof(operand));
+            x[v] = v_load_operands((const operand *)(const void *)from);
         }
         if (a_transposed) {
             __builtin_prefetch(a[0] + STEPS_AHEAD * a_step + rows - 1);
@@ -85,35 +121,29 @@ multiply_panel(const tile_product *m, ptrdiff_t i, const int rows, const int n_v
     __asm__(""
             : "+r"(c_row)); /* or compilers keep all rows' addresses during the loop */
     if (m->add) {
-        add_kept(sum, c, c_row, rows, n_vec, m->keep);
+        add_kept(sum, c, c_row, m->c_tile, rows, n_vec, m->keep);
     }
-    store_sums(sum, c, c_row, rows, n_vec);
+    store_tiles(sum, c, c_row, m->c_tile, rows, n_vec);
 }
 
-/* The parts of two prefetches that belong to columns d .. d + some - 1 of `dim`. */
-static NOINLINE void
-slice_next(const prefetch next[2], ptrdiff_t d, ptrdiff_t some, ptrdiff_t dim,
-           prefetch due[2])
-{
-    due[0] = prefetch_slice(&next[0], d, some, most(dim, 1));
-    due[1] = prefetch_slice(&next[1], d, some, most(dim, 1));
-}
-
-/* Multiplies `rows` rows from i on, if a panel has more and as many are left. Returns the next
- * row. */
+/* Multiplies `rows` rows from i on, if a panel has more and as many are left; of two tiles again,
+ * if they are left twice. Returns the next row. */
 static INLINE ptrdiff_t
 multiply_some(const tile_product *m, ptrdiff_t i, const int rows, const int n_vec,
               const bool a_transposed)
 {
-    if (rows >= PANEL_ROWS ||
+    if (rows >= panel_rows(n_vec) ||
         m->base.n_rows - i < rows) { /* the first the compiler knows */
         return i;
     }
-    multiply_panel(m, i, rows, n_vec, a_transposed, NULL);
-    return i + rows;
+    do {
+        multiply_panel(m, i, rows, n_vec, a_transposed, NULL);
+        i += rows;
+    } while (n_vec > TILE_VECTORS && m->base.n_rows - i >= rows);
+    return i;
 }
 
-/* Multiplies the last rows of a product, fewer than PANEL_ROWS, which is at most 12. A case for
+/* Multiplies the last rows of a product, fewer than a panel's, which are at most 12. A case for
  * each number of rows would take three times as much code. */
 static INLINE void
 multiply_rest(const tile_product *m, ptrdiff_t i, const int n_vec,
@@ -129,9 +159,9 @@ multiply_rest(const tile_product *m, ptrdiff_t i, const int n_vec,
  * line, as far as there is a step for each line: a CPU may drop some of many lines that are
  * prefetched at once. */
 static NOINLINE stepwise
-choose_stepwise(tile_product *m)
+choose_stepwise(tile_product *m, ptrdiff_t n_panels)
 {
-    ptrdiff_t n_steps = m->base.n_rows / PANEL_ROWS * m->base.n_steps;
+    ptrdiff_t n_steps = n_panels * m->base.n_steps;
 
     for (int k = 0; k < 2 && n_steps > 0; k++) {
         prefetch *next = &m->next[k];
@@ -148,12 +178,12 @@ choose_stepwise(tile_product *m)
     return (stepwise){m->base.b, 0};
 }
 
-/* Prefetches the share of the panel from row i on in what is not taken line by line. */
+/* Prefetches the share of the panel of rows from i on in what is not taken line by line. */
 static NOINLINE void
-prefetch_shares(const tile_product *m, ptrdiff_t i, ptrdiff_t whole)
+prefetch_shares(const tile_product *m, ptrdiff_t i, int rows, ptrdiff_t whole)
 {
     for (int k = 0; k < 2; k++) {
-        prefetch share = prefetch_slice(&m->next[k], i, PANEL_ROWS, whole);
+        prefetch share = prefetch_slice(&m->next[k], i, rows, whole);
         prefetch_rows(&share, 0, share.n_rows);
     }
 }
@@ -161,23 +191,33 @@ prefetch_shares(const tile_product *m, ptrdiff_t i, ptrdiff_t whole)
 static INLINE void
 multiply_columns(tile_product *m, const int n_vec, const bool a_transposed)
 {
-    ptrdiff_t i = 0, whole = m->base.n_rows / PANEL_ROWS * PANEL_ROWS;
-    stepwise next = choose_stepwise(m);
+    const int rows = panel_rows(n_vec);
+    ptrdiff_t i = 0, n_panels = m->base.n_rows / rows;
 
-    for (; i < whole; i += PANEL_ROWS) {
+    if (n_vec > TILE_VECTORS && n_panels > 0 && m->base.n_rows % rows == 2) {
+        n_panels--; /* twice four rows, for two would not keep the units busy */
+    }
+    stepwise next = choose_stepwise(m, n_panels);
+
+    for (; i < n_panels * rows; i += rows) {
         if (m->next[0].n_rows > 0 || m->next[1].n_rows > 0) {
-            prefetch_shares(m, i, whole);
+            prefetch_shares(m, i, rows, n_panels * rows);
         }
-        multiply_panel(m, i, PANEL_ROWS, n_vec, a_transposed, &next);
+        multiply_panel(m, i, rows, n_vec, a_transposed, &next);
         next.at += m->base.n_steps * next.step;
     }
     multiply_rest(m, i, n_vec, a_transposed);
 }
 
-/* n_vec is 1 .. TILE_VECTORS. Fewer than TILE_VECTORS are multiplied one by one. */
+/* n_vec is 1 .. TILE_VECTORS, or twice as many. Fewer than TILE_VECTORS are multiplied one by
+ * one. */
 static INLINE void
 multiply_tile(tile_product m, int n_vec, const bool a_transposed)
 {
+    if (PAIRS_TILES && n_vec == 2 * TILE_VECTORS) {
+        multiply_columns(&m, 2 * TILE_VECTORS, a_transposed);
+        return;
+    }
     if (n_vec == TILE_VECTORS) {
         multiply_columns(&m, TILE_VECTORS, a_transposed);
         return;

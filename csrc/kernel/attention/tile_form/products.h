@@ -6,6 +6,27 @@
 #include "kernel/attention/tile_form/scores.h"
 #include "kernel/gemm/tiles.h"
 
+/* The parts of two prefetches that belong to columns d .. d + some - 1 of `dim`. */
+static NOINLINE void
+slice_next(const prefetch next[2], ptrdiff_t d, ptrdiff_t some, ptrdiff_t dim,
+           prefetch due[2])
+{
+    due[0] = prefetch_slice(&next[0], d, some, most(dim, 1));
+    due[1] = prefetch_slice(&next[1], d, some, most(dim, 1));
+}
+
+/* Are the products of tiles t and t + 1 computed at once? */
+static bool
+are_paired(const work *w, const span *spans, int t)
+{
+    const span *s = &spans[t];
+
+    return PAIRS_TILES && t + 1 < w->rows.n_tiles &&
+           tile_vectors(&w->rows, t + 1) == TILE_VECTORS && s[0].first == s[1].first &&
+           s[0].n == s[1].n && s[0].narrow == s[0].first + s[0].n &&
+           s[1].narrow == s[0].narrow && attn_get_tuning(ATTN_TUNE_PAIR_TILES);
+}
+
 /* The products of a span's keys with a tile's queries; without those at its end that only the
  * vectors behind the first see, for the first. */
 static void
@@ -45,6 +66,7 @@ multiply_scores(work *w, const block *b, const span *spans, const span *seen)
             if (spans[t].n == 0) {
                 continue;
             }
+            bool paired = are_paired(w, spans, t);
             multiply_span(
                 (tile_product){
                     .base = {.c = scores_of(w, t),
@@ -55,9 +77,12 @@ multiply_scores(work *w, const block *b, const span *spans, const span *seen)
                              .b_row = WIDTH * sizeof(operand),
                              .n_steps = (n_columns + TERMS - 1) / TERMS},
                     .add = d > 0,
-                    .next = {due[0], due[1]}},
-                &spans[t], tile_vectors(&w->rows, t));
+                    .next = {due[0], due[1]},
+                    .b_tile = w->rows.key_width * WIDTH * (ptrdiff_t)sizeof(operand),
+                    .c_tile = scores_of(w, 1) - scores_of(w, 0)},
+                &spans[t], tile_vectors(&w->rows, t) << paired);
             due[0].n_rows = due[1].n_rows = 0;
+            t += paired;
         }
         d += ATTN_DIM_BLOCK;
     } while (d < p->head_dim);
@@ -90,14 +115,16 @@ add_seen_values(work *w, int tile, const tile_product *m, ptrdiff_t first_key)
     }
 }
 
-/* Adds the products of a tile's weights and a slab of values to the chunk's output. */
+/* Adds the products of a tile's weights and a slab of values to the chunk's output; of two tiles,
+ * if they are paired. */
 static void
 add_values(work *w, const block *b, int tile, const span *s, const value_slab *values,
-           const prefetch next[2])
+           const prefetch next[2], bool paired)
 {
+    real *const *output = w->chunk.output + tile;
     ptrdiff_t offset = s->first - values->first;
     tile_product m = {
-        .base = {.c = w->chunk.output[tile] + values->d * WIDTH,
+        .base = {.c = output[0] + values->d * WIDTH,
                  .c_row = WIDTH,
                  .a = {values->at.at + offset / TERMS * values->at.row, values->at.row},
                  .b = (const char *)scores_of(w, tile),
@@ -106,9 +133,11 @@ add_values(work *w, const block *b, int tile, const span *s, const value_slab *v
                  .n_steps = (s->n + TERMS - 1) / TERMS},
         .add = !w->chunk.empty[tile],
         .keep = w->rescale + (ptrdiff_t)tile * WIDTH,
-        .next = {next[0], next[1]}};
+        .next = {next[0], next[1]},
+        .b_tile = (scores_of(w, 1) - scores_of(w, 0)) * (ptrdiff_t)sizeof(real),
+        .c_tile = paired ? output[1] - output[0] : 0};
 
-    int n_vec = tile_vectors(&w->rows, tile);
+    int n_vec = tile_vectors(&w->rows, tile) << paired;
 
     if ((values->finite || !s->masked) && s->narrow < s->first + s->n) {
         tile_product one = m;
@@ -146,8 +175,13 @@ add_block(work *w, const block *b, const span *spans, const span *seen, prefetch
         slice_next(next, d, width, dim, due);
         for (int t = 0; t < w->rows.n_tiles; t++) {
             if (spans[t].n > 0) {
-                add_values(w, b, t, &spans[t], &values, due);
+                bool paired =
+                    are_paired(w, spans, t) &&
+                    w->chunk.empty[t] == w->chunk.empty[t + 1] &&
+                    (values.finite || !(spans[t].masked || spans[t + 1].masked));
+                add_values(w, b, t, &spans[t], &values, due, paired);
                 due[0].n_rows = due[1].n_rows = 0;
+                t += paired;
             }
         }
     }
