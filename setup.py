@@ -33,7 +33,7 @@ system_headers = [
 # be explicit. No -march: each kernel file enables its own instruction set.
 compile_args = [
     "-std=c11",
-    "-O2",
+    "-O3",
     "-fvisibility=hidden",
     "-ffp-contract=off",
     "-fno-math-errno",
@@ -81,10 +81,11 @@ if sys.platform == "win32":
 # Neither the binding nor the core has loops that last: a third of their size is worth
 # more.
 small_args = ["-Os"]
-# The kernels' inner loops are written with vectors, and say what is to be unrolled; of
-# the code around them -O3 would make a quarter more. But GCC's -O2 makes no vectors of
-# loops over arrays of any length.
-vector_args = ["-ftree-vectorize", "-fvect-cost-model=dynamic"]
+# Inner loops are written with vectors, and say what is to be unrolled. Around them -O3
+# makes a quarter more code: for float64, whose kernels few programs use, that is not
+# worth it. But GCC's -O2 makes no vectors of loops over arrays of any length.
+float64_args = ["-O2"]
+float64_args_of_gcc = ["-ftree-vectorize", "-fvect-cost-model=dynamic"]
 
 # What compilers read from the environment, beside CFLAGS and the like.
 compiler_environment = [
@@ -174,7 +175,8 @@ class BuildOnce(build_ext):
             command,
             ext.extra_compile_args,
             small_args,
-            vector_args,
+            float64_args,
+            float64_args_of_gcc,
             [os.environ.get(name) for name in compiler_environment],
             [self.debug, self.define, self.undef],
         ]
@@ -212,10 +214,13 @@ class BuildOnce(build_ext):
         return source
 
     def optimising(self, source):
-        """The options for a file of a kernel, and those for other files."""
-        if Path(source).parent.name != "isa":
+        """The options for some files, which come after those for all."""
+        path = Path(source)
+        if path.parent.name != "isa":
             return small_args
-        return vector_args if self.by_gcc else []
+        if not path.stem.endswith("_f64"):
+            return []
+        return float64_args + (float64_args_of_gcc if self.by_gcc else [])
 
     def list_headers(self):
         """The option that lists a file's headers, unless for two architectures.

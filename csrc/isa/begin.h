@@ -15,6 +15,9 @@
 #include <arm_neon.h>
 #endif
 
+#define INLINE inline __attribute__((always_inline))
+#define NOINLINE __attribute__((noinline))
+
 /* One copy of a function, not some for what callers have in common: it is not worth more. */
 #if defined(__clang__)
 #define ONE_COPY __attribute__((noinline))

@@ -5,6 +5,10 @@
 
 #include "isa/begin.h"
 
+/* Nothing is in registers either. */
+#undef UNROLLED
+#define UNROLLED
+
 /* Sanitized builds ask for less. */
 #if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) &&               \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)

@@ -39,9 +39,6 @@ enum {
  * that row form takes at a time, two vectors at least; LINE_COLUMNS: columns of values that a
  * unit takes for few rows; LEAST_SLAB: operands of its slab. */
 
-#define INLINE inline __attribute__((always_inline))
-#define NOINLINE __attribute__((noinline))
-
 enum {
     CACHE_LINE = 64,              /* bytes */
     SLAB_COLUMNS = 128,           /* of rows that are converted at a time */

@@ -128,7 +128,7 @@ static inline v_real v_byte(v_real a, int k)
 }
 
 /* Three rounds: neighbours' 32-bit and 64-bit halves, then 128-bit halves. */
-static inline void v_transpose(v_real a[LANES])
+static INLINE void v_transpose(v_real a[LANES])
 {
     v_real t[LANES];
     UNROLLED for (int i = 0; i < 8; i += 2)

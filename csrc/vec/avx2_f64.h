@@ -102,7 +102,7 @@ static inline v_real v_load_bf16(const uint16_t *p)
 }
 
 /* Two rounds: neighbours' 64-bit halves, then 128-bit halves. */
-static inline void v_transpose(v_real a[LANES])
+static INLINE void v_transpose(v_real a[LANES])
 {
     v_real t0 = _mm256_unpacklo_pd(a[0], a[1]);
     v_real t1 = _mm256_unpackhi_pd(a[0], a[1]);

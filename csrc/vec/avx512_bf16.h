@@ -51,7 +51,7 @@ static inline v_pairs v_zip_bf16(const uint16_t *low, const uint16_t *high)
     return _mm512_permutex2var_epi16(a, zip, b);
 }
 
-static inline void v_transpose_pairs(v_pairs a[LANES])
+static INLINE void v_transpose_pairs(v_pairs a[LANES])
 {
     v_real t[LANES];
 

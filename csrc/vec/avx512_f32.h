@@ -112,7 +112,7 @@ static inline v_real v_byte(v_real a, int k)
 }
 
 /* Four rounds: neighbours' 32-bit and 64-bit halves, then 128-bit quarters twice. */
-static inline void v_transpose(v_real a[LANES])
+static INLINE void v_transpose(v_real a[LANES])
 {
     v_real t[LANES];
 

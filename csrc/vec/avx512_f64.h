@@ -80,7 +80,7 @@ static inline v_real v_load_bf16(const uint16_t *p)
 }
 
 /* Three rounds: neighbours' 64-bit halves, then 128-bit quarters twice. */
-static inline void v_transpose(v_real a[LANES])
+static INLINE void v_transpose(v_real a[LANES])
 {
     v_real t[LANES];
 

@@ -125,7 +125,7 @@ static inline v_real v_byte(v_real a, int k)
 }
 
 /* Two rounds: neighbours' 32-bit lanes, then 64-bit halves. */
-static inline void v_transpose(v_real a[LANES])
+static INLINE void v_transpose(v_real a[LANES])
 {
     float64x2_t t0 = vreinterpretq_f64_f32(vtrn1q_f32(a[0], a[1]));
     float64x2_t t1 = vreinterpretq_f64_f32(vtrn2q_f32(a[0], a[1]));

@@ -102,7 +102,7 @@ static inline v_real v_load_bf16(const uint16_t *p)
     return vcvt_f64_f32(vget_low_f32(vreinterpretq_f32_u32(wide)));
 }
 
-static inline void v_transpose(v_real a[LANES])
+static INLINE void v_transpose(v_real a[LANES])
 {
     v_real t = vtrn1q_f64(a[0], a[1]);
 

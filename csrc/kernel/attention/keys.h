@@ -65,7 +65,7 @@ place_of_key(const task_rows *t, ptrdiff_t first, ptrdiff_t n, ptrdiff_t row_str
 }
 
 /* The run of keys first .. first + n - 1, of one block. */
-static key_run
+static INLINE key_run
 keys_of(const task_rows *t, ptrdiff_t first, ptrdiff_t n)
 {
     const attn_problem *p = t->p;
@@ -78,7 +78,7 @@ keys_of(const task_rows *t, ptrdiff_t first, ptrdiff_t n)
 }
 
 /* The run of their values. */
-static key_run
+static INLINE key_run
 values_of(const task_rows *t, ptrdiff_t first, ptrdiff_t n)
 {
     const attn_problem *p = t->p;

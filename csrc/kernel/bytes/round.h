@@ -5,9 +5,6 @@
 #include "core/bytes.h"
 #include "core/limits.h"
 
-#define INLINE inline __attribute__((always_inline))
-#define NOINLINE __attribute__((noinline))
-
 _Static_assert(ATTN_CODE_UNIT % (2 * LANES) == 0, "codes are whole vectors");
 
 /* Vectors of the largest |x| so far, and of what is NaN if one is not finite. */

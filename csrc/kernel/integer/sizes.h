@@ -4,9 +4,6 @@
 
 #include "core/linear.h"
 
-#define INLINE inline __attribute__((always_inline))
-#define NOINLINE __attribute__((noinline))
-
 enum {
     PANEL = ATTN_PANEL_COLUMNS,
     PANEL_REALS = PANEL / LANES,      /* vectors of a panel's columns */

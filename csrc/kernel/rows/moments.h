@@ -11,7 +11,7 @@
 enum { CHAINS = ATTN_NORM_CHAINS, CHAIN_VECTORS = CHAINS > LANES ? CHAINS / LANES : 1 };
 
 /* The sum of all chains, pairwise. */
-static real
+static INLINE real
 sum_chains(const v_real part[CHAIN_VECTORS])
 {
     real sums[CHAINS];
