@@ -83,7 +83,8 @@ if sys.platform == "win32":
 small_args = ["-Os"]
 # Inner loops are written with vectors, and say what is to be unrolled. Around them -O3
 # makes a quarter more code: for float64, whose kernels few programs use, that is not
-# worth it. But GCC's -O2 makes no vectors of loops over arrays of any length.
+# worth it, nor for AMX, whose loops are few instructions. But GCC's -O2 makes no vectors of
+# loops over arrays of any length.
 float64_args = ["-O2"]
 float64_args_of_gcc = ["-ftree-vectorize", "-fvect-cost-model=dynamic"]
 
@@ -218,7 +219,7 @@ class BuildOnce(build_ext):
         path = Path(source)
         if path.parent.name != "isa":
             return small_args
-        if not path.stem.endswith("_f64"):
+        if not path.stem.endswith("_f64") and path.stem != "amx_bf16_f32":
             return []
         return float64_args + (float64_args_of_gcc if self.by_gcc else [])
 

@@ -127,9 +127,9 @@ def attention_vjp(
 
     float64 is computed in float64; everything else in float32, and rounded once to a
     16-bit dtype. If query, key, value and `grad_output` are bfloat16, CPUs with
-    AVX512-BF16 round :math:`P` and :math:`dS` to bfloat16 as factors of products,
-    unless `set_portable` says otherwise; sums are in float32. Memory besides the
-    results grows only with `Lq`.
+    AVX512-BF16 or AMX round :math:`P` and :math:`dS` to bfloat16 as factors of
+    products, unless `set_portable` says otherwise; sums are in float32. Memory besides
+    the results grows only with `Lq`.
 
     Gradients have the same bits for any number of threads, memory layout and
     instruction set (with that exception), and for a member of a batch the same bits as

@@ -119,8 +119,8 @@ def set_portable(portable: bool) -> None:
         products in attention and linear products on CPUs where they are faster: AMD's
         with AVX512-BF16, Intel's with AMX. Their sums round differently, count
         subnormal numbers as 0, and use weights of attention rounded to bfloat16.
-        AVX512-BF16 computes the gradients of attention, too, and rounds those of
-        scores. The other dtypes do not depend on this setting.
+        Gradients of attention are computed by them, too, and those of scores
+        rounded. The other dtypes do not depend on this setting.
 
     Raises
     ------

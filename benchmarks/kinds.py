@@ -31,6 +31,7 @@ KINDS = {
         "kernel/backward/products.h",
         "kernel/backward/sums.h",
         "kernel/backward/masked.h",
+        "kernel/backward/bands.h",
     ),
     "softmax": (
         "kernel/math/exp.h",
@@ -92,6 +93,9 @@ KINDS = {
         "kernel/amx/attention_tile_values.h:stage_value_tile",
         "kernel/amx/attention_tile_values.h:stage_two_tiles",
         "kernel/amx/attention_tile_values.h:stage_some_tiles",
+        "kernel/amx/backward_products.h:pair_rows",
+        "kernel/amx/backward_products.h:turn_keys",
+        "kernel/amx/backward_sums.h:factors_of_band",
         "kernel/amx/linear.h:pack_lines",
         "kernel/amx/linear.h:pack_block",
         "kernel/amx/linear_task.h:load_x",
@@ -122,6 +126,7 @@ KINDS = {
         "kernel/linear/direct.h",
         "kernel/amx/linear_store.h",
         "kernel/backward/clear.h",
+        "kernel/amx/backward_sums.h:end_tile",
     ),
     "rounding rows": (
         "kernel/bytes/round.h",
@@ -152,6 +157,7 @@ KINDS = {
         "kernel/attention/attend.h",
         "kernel/attention/task.h",
         "kernel/backward/backward.h",
+        "kernel/backward/choice.h",
         "kernel/backward/pass.h",
         "kernel/backward/task.h",
         "kernel/linear/task.h",

@@ -205,11 +205,15 @@ ROOMS = {
     "backward": {"math", "operands", "gemm", "attention"},
     "integer": set(),
     "bytes": set(),
-    "amx": {"math", "operands", "linear", "attention"},
+    "amx": {"math", "operands", "linear", "attention", "backward"},
 }
 
-# Includes all rooms; and the one that asks whether there is a matrix unit.
-CHOICES = {"kernel/kernel.h", "kernel/attention/products.h"}
+# Includes all rooms; and those that ask whether there is a matrix unit.
+CHOICES = {
+    "kernel/kernel.h",
+    "kernel/attention/products.h",
+    "kernel/backward/choice.h",
+}
 
 
 def room_of(name):

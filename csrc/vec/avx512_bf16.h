@@ -30,6 +30,15 @@ static inline void v_store_rounded(uint16_t *p, v_real a)
     _mm256_storeu_si256((__m256i *)p, (__m256i)_mm512_cvtneps_pbh(a));
 }
 
+/* The same of two vectors, with the instruction of v_pair. */
+static inline void v_store_two_rounded(uint16_t *p, v_real a, uint16_t *q, v_real b)
+{
+    const __m512i both = (__m512i)_mm512_cvtne2ps_pbh(b, a);
+
+    _mm256_storeu_si256((__m256i *)p, _mm512_castsi512_si256(both));
+    _mm256_storeu_si256((__m256i *)q, _mm512_extracti64x4_epi64(both, 1));
+}
+
 /* The bits of v_store_bf16, sooner where no number is subnormal. */
 static inline void v_store_bf16_fast(uint16_t *p, v_real a)
 {

@@ -17,7 +17,8 @@ are_key_tiles(const key_run *keys)
 /* Columns from `column` on, n_columns of them, of a run of keys, in rows of whole tiles: where
  * they lie, or brought into the slab, with zeros behind them. */
 static matrix
-fetch_key_tiles(work *w, const key_run *keys, ptrdiff_t column, ptrdiff_t n_columns)
+fetch_key_tiles(const key_run *keys, ptrdiff_t column, ptrdiff_t n_columns,
+                operand *slab)
 {
     const attn_array *key = keys->array;
     const char *from = keys->at + column * key->column_stride;
@@ -29,11 +30,11 @@ fetch_key_tiles(work *w, const key_run *keys, ptrdiff_t column, ptrdiff_t n_colu
                         key->row_stride / (ptrdiff_t)sizeof(operand)};
     }
     for (ptrdiff_t j = 0; j < keys->n; j++, from += key->row_stride) {
-        operand *to = w->rows.slab + j * width;
+        operand *to = slab + j * width;
         stage_row(to, from, key->column_stride, n_columns, key->dtype);
         memset(to + used, 0, (size_t)(width - used) * sizeof *to);
     }
-    return (matrix){w->rows.slab, width};
+    return (matrix){slab, width};
 }
 
 /* Row form: products of queries with the block's keys from k on, KEY_GROUP or as many as there
@@ -43,7 +44,7 @@ multiply_key_group(work *w, const block *b, ptrdiff_t k, real *sums)
 {
     ptrdiff_t first = b->first + k, n = least(b->end - first, KEY_GROUP);
     key_run run = keys_of(&w->rows, first, n), next = {.at = NULL};
-    matrix keys = fetch_key_tiles(w, &run, 0, run.dim);
+    matrix keys = fetch_key_tiles(&run, 0, run.dim, w->rows.slab);
 
     if (are_key_tiles(&run)) {
         next = next_in_stream(w, b, first);
@@ -153,7 +154,7 @@ multiply_scores(work *w, const block *b, const span *spans, const span *seen)
 
     do { /* D may be 0 */
         ptrdiff_t n_columns = least(run.dim - d, most_columns);
-        matrix keys = fetch_key_tiles(w, &run, d, n_columns);
+        matrix keys = fetch_key_tiles(&run, d, n_columns, w->rows.slab);
         for (int t = 0; t < w->rows.n_tiles; t++) {
             if (spans[t].n == 0) {
                 continue;

@@ -1,5 +1,5 @@
-/* What a CPU with a matrix unit does on it, attention and linear products, and their table. An
- * isa/ file includes this instead of kernel.h. */
+/* What a CPU with a matrix unit does on it, attention, its gradients and linear products, and their
+ * table. An isa/ file includes this instead of kernel.h. */
 #ifndef ATTN_KERNEL_AMX_KERNEL_H
 #define ATTN_KERNEL_AMX_KERNEL_H
 
@@ -8,6 +8,7 @@
 #include "core/tiers.h"
 #include "kernel/amx/linear.h"
 #include "kernel/attention/attend.h"
+#include "kernel/backward/backward.h"
 
 extern const attn_kernel KERNEL;
 
@@ -23,6 +24,10 @@ const attn_kernel KERNEL = {
                .many_rows_unit = UNIT_SQUARE,
                .workspace_size = matrix_workspace_size,
                .run = run_matrix},
+    .backward = {.workspace_size = backward_workspace_size,
+                 .run_delta = run_delta,
+                 .run = run_backward,
+                 .run_sink = run_sink},
 };
 
 #endif

@@ -21,7 +21,7 @@ find_part_keys(const backward_work *w, ptrdiff_t *first, ptrdiff_t *end)
     *end = least(part->end_key, attn_n_keys(p, w->b));
     if (!part->key && !part->value && part->first_tile + 1 == w->end_tile) {
         attn_seen_keys(&w->task, &from, &to);
-        *first = most(*first, from / ATTN_BLOCK * ATTN_BLOCK);
+        *first = most(*first, from / ATTN_CHUNK * ATTN_CHUNK);
         *end = least(*end, to);
     }
 }
@@ -56,16 +56,19 @@ run_backward(const attn_backward_problem *g, const attn_backward_task *part,
     backward_work *w = open_backward(g, worker);
 
     w->part = part;
+    begin_products();
     for (w->b = part->first_batch; w->b < part->end_batch; w->b++) {
         ptrdiff_t n_queries = attn_n_queries(p, w->b);
         w->end_tile = least(part->end_tile, attn_backward_tiles(p, n_queries));
         for (w->kv_head = part->first_kv_head; w->kv_head < part->end_kv_head;
              w->kv_head++) {
+            begin_head(w);
             visit_queries(w, CLEAR);
             pass_keys(w, worker);
             visit_queries(w, SETTLE);
         }
     }
+    end_products();
 }
 
 #endif

@@ -25,8 +25,8 @@ real_grad_lanes(backward_work *w, ptrdiff_t r, ptrdiff_t d, ptrdiff_t n)
     if (TERMS == 1) {
         return (const real *)grad_lanes(w, r) + d * WIDTH;
     }
-    load_real_lanes(w, &w->g->grad_output, r, d, n, w->grad_scores);
-    return w->grad_scores;
+    load_real_lanes(w, &w->g->grad_output, r, d, n, w->grad_weights);
+    return w->grad_weights;
 }
 
 /* The products of rows of output and its gradient, LANES rows from r of the tile on. */
@@ -34,7 +34,7 @@ static v_real
 multiply_rows(backward_work *w, ptrdiff_t r)
 {
     const attn_problem *p = &w->g->attention;
-    real *output = w->weights; /* (DIM_BLOCK, WIDTH) */
+    real *output = w->scores; /* (DIM_BLOCK, WIDTH) */
     v_real total = v_set1(0);
 
     for (ptrdiff_t d = 0; d < p->value_dim; d += ATTN_DIM_BLOCK) {

@@ -8,9 +8,9 @@
 /* One of the products that add to gradients: to += the sum over the terms of
  * factor[.][.] times their rows of an array. */
 typedef struct {
-    const operand
-        *factors; /* (keys, LINE), or pairs of keys, from a key and a row on */
-    bool by_key;  /* a term is a key, else one of the tile's rows */
+    const operand *
+        factors; /* (keys, FACTOR_LINE), or (keys / TERMS, LINE), from a key and a row on */
+    bool by_key;                 /* a term is a key, else one of the tile's rows */
     const attn_array *array;     /* whose rows the terms are */
     const char *from;            /* the first of them */
     real *to;                    /* gradients, from the first key, or row, on */
@@ -59,7 +59,8 @@ add_seen_terms(const backward_work *w, const gradient_sum *s, const product *m,
                 const operand *b = (const operand *)(const void *)(m->b + t * m->b_row);
                 uint64_t seen = seen_terms(w, s, t, i);
                 if (seen != 0) {
-                    operand a = s->factors[s->by_key ? t * LINE + i : i * LINE + t];
+                    operand a =
+                        s->factors[s->by_key ? t * LINE + i : i * FACTOR_LINE + t];
                     sum = v_dot(v_set1_operand(a),
                                 v_set1_operand(keep_terms(b[d], seen)), sum);
                 }

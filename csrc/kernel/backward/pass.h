@@ -3,9 +3,23 @@
 #define ATTN_KERNEL_BACKWARD_PASS_H
 
 #include "kernel/backward/bias.h"
+#include "kernel/backward/choice.h"
 #include "kernel/backward/delta.h"
 #include "kernel/backward/scores.h"
-#include "kernel/backward/sums.h"
+
+/* add_to_band of all bands of the spans. */
+static void
+add_to_keys(backward_work *w, const block *b, const span *spans, const span *s,
+            operand *factors, const attn_array *rows, const attn_array *gradient,
+            ptrdiff_t n_columns)
+{
+    for (ptrdiff_t key = s->first; key < s->first + s->n;) {
+        band next = band_at(w, spans, s, key);
+        add_to_band(w, b, &next, factors + (key - s->first) * FACTOR_LINE, rows,
+                    gradient, n_columns);
+        key += next.keys.n;
+    }
+}
 
 /* Adds the gradients of the tile's rows and of the keys of the block at `first`. */
 static void
@@ -30,9 +44,9 @@ pass_block(backward_work *w, ptrdiff_t first)
     }
     load_tile(w);
     multiply_by_lanes(w, keys_of(&w->rows, s.first, s.n), s.first, spans, w->rows.query,
-                      w->weights);
+                      w->scores);
     multiply_by_lanes(w, values_of(&w->rows, s.first, s.n), s.first, spans,
-                      w->grad_output, w->grad_scores);
+                      w->grad_output, w->grad_weights);
     differentiate(w, &b, spans, &s);
     if (part->value) {
         add_to_keys(w, &b, spans, &s, w->weights, &g->grad_output, &g->grad_value,
@@ -71,6 +85,7 @@ pass_tile(backward_work *w, ptrdiff_t tile, ptrdiff_t first, ptrdiff_t end,
         }
         pass_block(w, j);
     }
+    end_tile(w);
 }
 
 /* The rows of the current batch and head against the same keys. Only the tiles that may see

@@ -23,54 +23,95 @@ turn_bias(backward_work *w, const block *b, const span *s)
     }
 }
 
-/* One vector of rows for each of n keys, whose first is in line `line`. A weight is
- * e^(score - LSE), at most 1 even where the LSE is rounded. The gradients are those of the
- * products, so that they include the scale and the soft cap's derivative. `plain`: no option
- * is set, and the compiler leaves them out. */
+/* What a vector of rows has, from `lane` on. */
+typedef struct {
+    ptrdiff_t lane;
+    v_real lse, delta;
+    v_real scale, cap, kept;
+} row_vector;
+
+/* The vector's weights and gradients of scores of the key in line `k`; bits: of the rows that see the
+ * key, keep: of the weights that stay. A weight is e^(score - LSE), at most 1 even where the LSE
+ * is rounded. The gradients are those of the products, so that they include the scale and the soft
+ * cap's derivative. `plain`: no option is set, and the compiler leaves them out. */
+static INLINE void
+differentiate_key(const backward_work *w, const row_vector *rows, ptrdiff_t k,
+                  const uint64_t *bits, const uint64_t *keep, const bool plain,
+                  v_real *weights, v_real *grads)
+{
+    const attn_problem *p = &w->g->attention;
+    ptrdiff_t at = k * LINE + rows->lane;
+    v_real x = v_load(w->scores + at), product_grad = rows->scale, zero = v_set1(0);
+
+    if (TERMS > 1) { /* rows of floats are scaled before */
+        x = v_mul(x, rows->scale);
+    }
+    if (!plain && has_softcap(p)) {
+        v_real grad;
+        x = cap_softly(x, rows->cap, &grad);
+        product_grad = v_mul(rows->scale, grad);
+    }
+    if (!plain && w->task.bias != NULL) {
+        x = v_add(x, v_load(w->bias + at));
+    }
+    x = v_sub(x, rows->lse);
+    v_real weight = exp_of(v_select(v_less(zero, x), zero, x));
+    v_real gradient = v_load(w->grad_weights + at), used = weight;
+    if (!plain && keep != NULL) {
+        v_mask stays = v_mask_of(*keep >> rows->lane);
+        gradient = v_select(stays, v_mul(gradient, rows->kept), zero);
+        used = v_select(stays, v_mul(weight, rows->kept), zero);
+    }
+    gradient = v_mul(weight, v_sub(gradient, rows->delta));
+    if (!plain && bits != NULL) {
+        v_mask seen = v_mask_of(*bits >> rows->lane);
+        used = v_select(seen, used, zero);
+        gradient = v_select(seen, gradient, zero);
+        product_grad = v_select(seen, product_grad, zero); /* NaN by the soft cap */
+    }
+    if (!plain && w->task.bias != NULL) {
+        v_store(w->bias + at, gradient);
+    }
+    *weights = used;
+    *grads = v_mul(gradient, product_grad);
+}
+
+/* Stores the factors of TERMS keys, whose first is in line `k`. */
+static INLINE void
+store_keys(const backward_work *w, ptrdiff_t lane, ptrdiff_t k,
+           const v_real weights[TERMS], const v_real grads[TERMS])
+{
+    ptrdiff_t at = k * FACTOR_LINE;
+
+    store_factors(weights, factors_of_rows(w->weights + at, lane), FACTOR_LINE, NULL);
+    store_factors(grads, factors_of_rows(w->grad_scores + at, lane), FACTOR_LINE,
+                  w->grad_pairs + k / TERMS * LINE + lane);
+}
+
+/* One vector of rows for each of n keys, whose first is in line `line`, a multiple of TERMS. */
 static INLINE void
 differentiate_lanes(backward_work *w, ptrdiff_t line, ptrdiff_t n, const uint64_t *bits,
                     const uint64_t *keep, ptrdiff_t lane, const bool plain)
 {
     const attn_problem *p = &w->g->attention;
-    v_real lse = v_load(w->lse + lane), delta = v_load(w->delta + lane);
-    v_real scale = v_set1((real)p->scale), cap = v_set1((real)p->softcap);
-    v_real zero = v_set1(0), kept = v_set1(kept_scale(&w->rows));
+    const row_vector rows = {lane,
+                             v_load(w->lse + lane),
+                             v_load(w->delta + lane),
+                             v_set1((real)p->scale),
+                             v_set1((real)p->softcap),
+                             v_set1(kept_scale(&w->rows))};
 
-    for (ptrdiff_t k = 0; k < n; k++) {
-        ptrdiff_t at = (line + k) * LINE + lane;
-        v_real x = v_load(w->weights + at), product_grad = scale;
-        if (TERMS > 1) { /* rows of floats are scaled before */
-            x = v_mul(x, scale);
+    for (ptrdiff_t k = 0; k < n; k += TERMS) {
+        v_real weights[TERMS], grads[TERMS];
+        for (int j = 0; j < TERMS; j++) {
+            weights[j] = grads[j] = v_set1(0);
+            if (k + j < n) {
+                differentiate_key(
+                    w, &rows, line + k + j, bits == NULL ? NULL : bits + k + j,
+                    keep == NULL ? NULL : keep + k + j, plain, &weights[j], &grads[j]);
+            }
         }
-        if (!plain && has_softcap(p)) {
-            v_real grad;
-            x = cap_softly(x, cap, &grad);
-            product_grad = v_mul(scale, grad);
-        }
-        if (!plain && w->task.bias != NULL) {
-            x = v_add(x, v_load(w->bias + at));
-        }
-        x = v_sub(x, lse);
-        v_real weight = exp_of(v_select(v_less(zero, x), zero, x));
-        v_real gradient = v_load(w->grad_scores + at), used = weight;
-        if (!plain && keep != NULL) {
-            v_mask stays = v_mask_of(keep[k] >> lane);
-            gradient = v_select(stays, v_mul(gradient, kept), zero);
-            used = v_select(stays, v_mul(weight, kept), zero);
-        }
-        gradient = v_mul(weight, v_sub(gradient, delta));
-        if (!plain && bits != NULL) {
-            v_mask seen = v_mask_of(bits[k] >> lane);
-            used = v_select(seen, used, zero);
-            gradient = v_select(seen, gradient, zero);
-            product_grad =
-                v_select(seen, product_grad, zero); /* NaN through the soft cap */
-        }
-        if (!plain && w->task.bias != NULL) {
-            v_store(w->bias + at, gradient);
-        }
-        v_store(w->weights + at, used);
-        v_store(w->grad_scores + at, v_mul(gradient, product_grad));
+        store_keys(w, lane, line + k, weights, grads);
     }
 }
 
@@ -78,12 +119,13 @@ differentiate_lanes(backward_work *w, ptrdiff_t line, ptrdiff_t n, const uint64_
 static void
 clear_lanes(backward_work *w, ptrdiff_t first, ptrdiff_t end, ptrdiff_t lane)
 {
-    for (ptrdiff_t at = first * LINE + lane; at < end * LINE; at += LINE) {
-        v_store(w->weights + at, v_set1(0));
-        v_store(w->grad_scores + at, v_set1(0));
-        if (w->task.bias != NULL) {
-            v_store(w->bias + at, v_set1(0));
-        }
+    const v_real none[2] = {v_set1(0), v_set1(0)};
+
+    for (ptrdiff_t k = first; k < end; k += TERMS) {
+        store_keys(w, lane, k, none, none);
+    }
+    for (ptrdiff_t k = first; k < end && w->task.bias != NULL; k++) {
+        v_store(w->bias + k * LINE + lane, v_set1(0));
     }
 }
 
@@ -94,12 +136,14 @@ differentiate_plainly(backward_work *w, ptrdiff_t line, ptrdiff_t n, ptrdiff_t l
     differentiate_lanes(w, line, n, NULL, NULL, lane, true);
 }
 
-/* The spans of all tiles, and all their keys in the lines. */
+/* The spans of all tiles, and all their keys in the lines; instructions take whole SUM_TERMS of
+ * them. */
 static NOINLINE void
 differentiate(backward_work *w, const block *b, const span *spans, const span *s)
 {
     bool drops = w->g->attention.dropout > 0;
     bool plain = !drops && w->task.bias == NULL && !has_softcap(&w->g->attention);
+    ptrdiff_t n_lines = round_up(s->n, SUM_TERMS);
 
     if (w->task.bias != NULL) {
         turn_bias(w, b, s);
@@ -110,7 +154,8 @@ differentiate(backward_work *w, const block *b, const span *spans, const span *s
         ptrdiff_t from = first, to = end; /* with options, or hidden from some rows */
         if (plain) {
             to = seen->masked ? seen->end_hidden - s->first : first;
-            from = seen->masked ? seen->hidden - s->first : first;
+            to = least(round_up(to, TERMS), end);
+            from = seen->masked ? (seen->hidden - s->first) / TERMS * TERMS : first;
         }
         ptrdiff_t key = s->first - b->first + from;
         clear_lanes(w, 0, first, lane);
@@ -119,9 +164,7 @@ differentiate(backward_work *w, const block *b, const span *spans, const span *s
                             seen->masked ? w->rows.see_lanes + key : NULL,
                             drops ? w->rows.keep_lanes + key : NULL, lane, false);
         differentiate_plainly(w, to, end - to, lane);
-        clear_lanes(w, end, s->n, lane);
-        pack_factors(w->weights, s->n, LINE, lane, NULL);
-        pack_factors(w->grad_scores, s->n, LINE, lane, w->grad_pairs);
+        clear_lanes(w, round_up(end, TERMS), n_lines, lane);
     }
 }
 

@@ -4,6 +4,7 @@
 #ifndef ATTN_KERNEL_BACKWARD_SUMS_H
 #define ATTN_KERNEL_BACKWARD_SUMS_H
 
+#include "kernel/backward/bands.h"
 #include "kernel/backward/masked.h"
 #include "kernel/backward/products.h"
 
@@ -23,7 +24,7 @@ add_gradients(backward_work *w, const gradient_sum *s)
                               s->n_columns, n, round_up(n, LANES), w->rows.slab);
         tile_product m = {.base = {.c = s->to + d,
                                    .c_row = s->to_row,
-                                   .a = {s->factors, LINE},
+                                   .a = {s->factors, s->by_key ? LINE : FACTOR_LINE},
                                    .b = (const char *)b.at,
                                    .b_row = b.row * (ptrdiff_t)sizeof(operand),
                                    .n_rows = s->by_key ? s->n_rows : s->keys->n,
@@ -37,71 +38,10 @@ add_gradients(backward_work *w, const gradient_sum *s)
     }
 }
 
-/* Bands begin and end at multiples of so many keys of a span, so that there are few. */
-enum { BAND_KEYS = 16 };
-
-/* Widens a tile's span to where bands of all keys may begin and end. */
-static void
-widen_span(span *tile, const span *all)
-{
-    if (tile->n == 0) {
-        tile->first = all->first;
-        return;
-    }
-    ptrdiff_t from = tile->first - all->first, end = from + tile->n;
-    ptrdiff_t first = from / BAND_KEYS * BAND_KEYS;
-    ptrdiff_t behind = least(round_up(end, BAND_KEYS), all->n);
-
-    if (first < from) {
-        tile->hidden = all->first + first;
-        tile->end_hidden = most(tile->end_hidden, tile->first);
-    }
-    if (end < behind) {
-        tile->hidden = least(tile->hidden, all->first + end);
-        tile->end_hidden = all->first + behind;
-    }
-    tile->first = all->first + first;
-    tile->n = behind - first;
-    tile->masked = tile->hidden < tile->end_hidden;
-}
-
-/* A band of keys, and the tile's rows from `row` up to `end_row` that may see some of them. */
-typedef struct {
-    span keys;
-    ptrdiff_t row, end_row;
-} band;
-
-/* The band from a key on, up to where some tile's span begins or ends; `s` is all spans. Rows of
- * several heads stay together: their operands begin where heads do. */
-static band
-band_at(const backward_work *w, const span *spans, const span *s, ptrdiff_t key)
-{
-    ptrdiff_t n_rows = w->task.n_rows, end = s->first + s->n;
-    band found = {{.first = key, .n = end - key, .masked = s->masked}, 0, n_rows};
-
-    if (end_of_head(&w->task, 0) < n_rows) {
-        return found;
-    }
-    found.row = n_rows;
-    found.end_row = 0;
-    for (int t = 0; t < w->rows.n_tiles; t++) {
-        ptrdiff_t behind = spans[t].first + spans[t].n;
-        if (spans[t].n > 0 && key < spans[t].first) {
-            end = least(end, spans[t].first);
-        } else if (key < behind) {
-            end = least(end, behind);
-            found.row = least(found.row, t * WIDTH);
-            found.end_row = least((t + 1) * WIDTH, n_rows);
-        }
-    }
-    found.keys.n = end - key;
-    return found;
-}
-
 /* Adds to the gradients of a band's keys (or values) the factors times the tile's rows of an
  * array, head by head. */
 static void
-add_to_band(backward_work *w, const block *b, const band *of, real *factors,
+add_to_band(backward_work *w, const block *b, const band *of, operand *factors,
             const attn_array *rows, const attn_array *gradient, ptrdiff_t n_columns)
 {
     uint16_t column[ATTN_BLOCK] = {0};
@@ -122,26 +62,12 @@ add_to_band(backward_work *w, const block *b, const band *of, real *factors,
                           .keys = keys,
                           .first_key = keys->first - b->first};
         if (odd) {
-            swap_lane(factors, keys->n, LINE, end, column);
+            swap_lane(factors, keys->n, FACTOR_LINE, end, column);
         }
         add_gradients(w, &s);
         if (odd) {
-            swap_lane(factors, keys->n, LINE, end, column);
+            swap_lane(factors, keys->n, FACTOR_LINE, end, column);
         }
-    }
-}
-
-/* The same of all bands of the spans. */
-static void
-add_to_keys(backward_work *w, const block *b, const span *spans, const span *s,
-            real *factors, const attn_array *rows, const attn_array *gradient,
-            ptrdiff_t n_columns)
-{
-    for (ptrdiff_t key = s->first; key < s->first + s->n;) {
-        band next = band_at(w, spans, s, key);
-        add_to_band(w, b, &next, factors + (key - s->first) * LINE, rows, gradient,
-                    n_columns);
-        key += next.keys.n;
     }
 }
 
@@ -181,6 +107,19 @@ add_to_queries(backward_work *w, const block *b, const span *spans, const span *
                           .first_key = keys.first - b->first};
         add_gradients(w, &s);
     }
+}
+
+/* What a matrix unit begins with each head and ends with each tile: nothing here. */
+static void
+begin_head(backward_work *w)
+{
+    (void)w;
+}
+
+static void
+end_tile(backward_work *w)
+{
+    (void)w;
 }
 
 #endif

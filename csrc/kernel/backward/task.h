@@ -8,9 +8,16 @@
 #include "kernel/attention/tile_form/span.h"
 
 enum {
-    LINE = ATTN_TASK_ROWS, /* reals from key to key of what has a row in each lane */
+    LINE = ATTN_TASK_ROWS, /* reals from key to key of what has a row in each lane, */
+    FACTOR_LINE = LINE / TERMS, /* and operands of factors of sums over rows */
     MAX_PREFETCHES = 8
 };
+
+/* A block of keys that a matrix unit transposed. */
+typedef struct {
+    ptrdiff_t first, end; /* keys; no block if there are none */
+    bool finite;
+} turned_block;
 
 typedef struct {
     task_rows rows; /* of a tile, scaled queries in the lanes */
@@ -22,25 +29,35 @@ typedef struct {
     bool is_loaded; /* what the products need of the task's rows */
 
     operand *grad_output; /* (tiles, Dv / TERMS, WIDTH) of the rows */
-    real *weights;        /* (BLOCK, LINE) scores, then weights */
-    real *grad_scores;    /* (BLOCK, LINE) those of weights, then of products */
-    operand *grad_pairs;  /* (BLOCK / TERMS, LINE) the latter, for sums over keys */
+    real *scores;         /* (BLOCK, LINE) */
+    real *grad_weights;   /* (BLOCK, LINE) */
+    operand *weights;     /* (BLOCK, FACTOR_LINE) */
+    operand *grad_scores; /* (BLOCK, FACTOR_LINE) those of the products */
+    operand *grad_pairs;  /* (BLOCK / TERMS, LINE) the same, for sums over keys */
     real *bias; /* (BLOCK, LINE) the bias, then its gradient, where there is one */
     real *query_sums; /* (rows of the group, D) if its gradient is of 16 bits */
     real *key_sums;   /* (CHUNK, D) likewise, of the chunk at first_key */
     real *value_sums; /* (CHUNK, Dv) */
     ptrdiff_t first_key;
+    /* Of a matrix unit alone: */
+    operand *pairs[2]; /* (rows / TERMS, columns) of query and grad_output, in pairs */
+    bool has_pairs[2]; /* those of the tile */
+    operand *turned;   /* (blocks, D / UNIT_ROWS, steps, tile) keys, transposed */
+    int n_turned;      /* blocks of them, */
+    turned_block of_turned[ATTN_CHUNK / ATTN_BLOCK]; /* and which these are */
+    real *query_lanes; /* (D, LINE) sums of the tile's queries */
+    bool has_query_lanes;
     real lse[ATTN_TASK_ROWS];
     real delta[ATTN_TASK_ROWS];
     prefetch prefetches[MAX_PREFETCHES]; /* a stack: products run them meanwhile */
     int n_prefetches;
 } backward_work;
 
-/* Operands of n columns. */
+/* Operands of n columns, as many as instructions take. */
 static ptrdiff_t
 operands_of(ptrdiff_t n)
 {
-    return (n + TERMS - 1) / TERMS;
+    return round_up(n, SUM_TERMS) / TERMS;
 }
 
 static operand *
@@ -54,6 +71,27 @@ static bool
 is_rounded(const attn_array *gradient)
 {
     return gradient->data != NULL && gradient->dtype != REAL_DTYPE;
+}
+
+/* Blocks of keys that a matrix unit keeps transposed: a chunk, unless that is too much for the
+ * second-level cache. */
+static ptrdiff_t
+turned_blocks(const attn_problem *p)
+{
+    return p->head_dim <= 256 ? ATTN_CHUNK / ATTN_BLOCK : 1;
+}
+
+/* What only a matrix unit needs. */
+static void
+lay_out_for_unit(const attn_problem *p, arena *a, backward_work *w)
+{
+    ptrdiff_t key_columns = round_up(p->head_dim, LANES);
+
+    w->n_turned = (int)turned_blocks(p);
+    w->pairs[0] = arena_operands(a, LINE / TERMS * key_columns);
+    w->pairs[1] = arena_operands(a, LINE / TERMS * round_up(p->value_dim, LANES));
+    w->turned = arena_operands(a, w->n_turned * key_columns * ATTN_BLOCK / TERMS);
+    w->query_lanes = arena_reals(a, key_columns * LINE);
 }
 
 /* As lay_out. */
@@ -72,10 +110,15 @@ lay_out_backward(const attn_backward_problem *g, char *memory, backward_work *w)
     w->rows.staging = arena_reals(&a, LANES * SLAB_COLUMNS);
     w->rows.slab = arena_operands(&a, ATTN_BLOCK / TERMS * SLAB_COLUMNS);
     w->grad_output = arena_operands(&a, operands_of(p->value_dim) * ATTN_TASK_ROWS);
-    w->weights = arena_reals(&a, ATTN_BLOCK * LINE);
-    w->grad_scores = arena_reals(&a, ATTN_BLOCK * LINE);
-    w->grad_pairs = TERMS == 1 ? (operand *)w->grad_scores
-                               : arena_operands(&a, ATTN_BLOCK / TERMS * LINE);
+    w->scores = arena_reals(&a, ATTN_BLOCK * LINE);
+    w->grad_weights = arena_reals(&a, ATTN_BLOCK * LINE);
+    w->weights = (operand *)w->scores; /* reals take their place */
+    w->grad_scores = w->grad_pairs = (operand *)w->grad_weights;
+    if (TERMS > 1) {
+        w->weights = arena_operands(&a, ATTN_BLOCK * FACTOR_LINE);
+        w->grad_scores = arena_operands(&a, ATTN_BLOCK * FACTOR_LINE);
+        w->grad_pairs = arena_operands(&a, ATTN_BLOCK / TERMS * LINE);
+    }
     if (is_rounded(&g->grad_query)) {
         w->query_sums = arena_reals(&a, p->group * p->n_queries * p->head_dim);
     }
@@ -84,6 +127,9 @@ lay_out_backward(const attn_backward_problem *g, char *memory, backward_work *w)
     }
     if (is_rounded(&g->grad_value)) {
         w->value_sums = arena_reals(&a, ATTN_CHUNK * p->value_dim);
+    }
+    if (HAS_UNIT) {
+        lay_out_for_unit(p, &a, w);
     }
     if (p->bias.data != NULL) {
         w->rows.bias = arena_reals(&a, ATTN_TASK_ROWS * ATTN_BLOCK);

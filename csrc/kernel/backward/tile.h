@@ -12,7 +12,8 @@ choose_tile(backward_work *w, ptrdiff_t tile)
     attn_set_up_tile(&w->g->attention, w->b, w->kv_head, tile, &w->task);
     w->rows.task = &w->task;
     w->rows.n_tiles = (int)tiles_of(w->task.n_rows);
-    w->is_loaded = false;
+    w->is_loaded = w->has_query_lanes = false;
+    w->has_pairs[0] = w->has_pairs[1] = false;
 }
 
 /* Loads a number for each row from an array of the arithmetic's dtype; 0 for lanes
@@ -97,9 +98,15 @@ grad_lanes(const backward_work *w, ptrdiff_t r)
 static void
 load_grad_output(backward_work *w)
 {
+    ptrdiff_t n_columns = w->g->attention.value_dim;
+    ptrdiff_t used = (n_columns + TERMS - 1) / TERMS, width = operands_of(n_columns);
+
     for (ptrdiff_t r = 0; r < w->task.n_rows; r += LANES) {
-        load_tile_lanes(w, &w->g->grad_output, r, 0, w->g->attention.value_dim,
-                        grad_lanes(w, r));
+        operand *to = grad_lanes(w, r);
+        load_tile_lanes(w, &w->g->grad_output, r, 0, n_columns, to);
+        for (ptrdiff_t k = used; k < width; k++) {
+            memset(to + k * WIDTH, 0, LANES * sizeof *to);
+        }
     }
 }
 

@@ -154,33 +154,25 @@ pack_row_weights(real *weights, ptrdiff_t k, ptrdiff_t n)
     }
 }
 
-static INLINE void
-pack_factors(real *factors, ptrdiff_t n, ptrdiff_t line, ptrdiff_t lane,
-             operand *by_key)
+static INLINE operand *
+factors_of_rows(operand *factors, ptrdiff_t lane)
 {
-    for (ptrdiff_t k = 0; k < n; k += TERMS) {
-        real *at = factors + k * line;
-        v_real low = v_load(at + lane);
-        v_real high = k + 1 < n ? v_load(at + line + lane) : v_set1(0);
-        if (by_key != NULL) {
-            v_store_pairs(by_key + k / TERMS * line + lane, v_pair(low, high));
-        }
-        v_store_rounded((uint16_t *)(void *)at + lane, low);
-        if (k + 1 < n) {
-            v_store_rounded((uint16_t *)(void *)(at + line) + lane, high);
-        }
+    return (operand *)(void *)((uint16_t *)(void *)factors + lane);
+}
+
+static INLINE void
+store_factors(const v_real x[TERMS], operand *by_row, ptrdiff_t line, operand *by_key)
+{
+    v_store_two_rounded((uint16_t *)(void *)by_row, x[0],
+                        (uint16_t *)(void *)(by_row + line), x[1]);
+    if (by_key != NULL) {
+        v_store_pairs(by_key, v_pair(x[0], x[1]));
     }
 }
 
-static INLINE const operand *
-factors_of_rows(const real *factors, ptrdiff_t lane)
-{
-    return (const operand *)(const void *)((const uint16_t *)(const void *)factors +
-                                           lane);
-}
-
 static INLINE void
-swap_lane(real *factors, ptrdiff_t n, ptrdiff_t line, ptrdiff_t lane, uint16_t *column)
+swap_lane(operand *factors, ptrdiff_t n, ptrdiff_t line, ptrdiff_t lane,
+          uint16_t *column)
 {
     for (ptrdiff_t k = 0; k < n; k++) {
         uint16_t *at = (uint16_t *)(void *)(factors + k * line) + lane;

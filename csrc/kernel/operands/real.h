@@ -142,27 +142,27 @@ pack_row_weights(real *weights, ptrdiff_t k, ptrdiff_t n)
     (void)weights, (void)k, (void)n;
 }
 
-/* Makes operands of the factors of sums over rows and over keys, which lie as factors[key][lane]:
- * LANES of each of n keys, `line` reals apart. Those of rows take their place, those of keys go to
- * by_key[key][lane], unless that is NULL. */
-static INLINE void
-pack_factors(real *factors, ptrdiff_t n, ptrdiff_t line, ptrdiff_t lane,
-             operand *by_key)
-{
-    (void)factors, (void)n, (void)line, (void)lane, (void)by_key;
-}
-
-/* A key's factors of rows, from a lane on. */
-static INLINE const operand *
-factors_of_rows(const real *factors, ptrdiff_t lane)
+/* A key's factors of sums over rows, from a lane on. */
+static INLINE operand *
+factors_of_rows(operand *factors, ptrdiff_t lane)
 {
     return factors + lane;
+}
+
+/* Stores LANES factors of each of TERMS keys as operands: those of sums over rows `line` operands
+ * apart, those of sums over keys at `by_key` unless that is NULL, or the same. */
+static INLINE void
+store_factors(const v_real x[TERMS], operand *by_row, ptrdiff_t line, operand *by_key)
+{
+    (void)line, (void)by_key;
+    v_store(by_row, x[0]);
 }
 
 /* Exchanges the numbers of a column and the factors of rows in a lane, where these are halves of
  * operands: a head's last operand must not have the next head's row. */
 static INLINE void
-swap_lane(real *factors, ptrdiff_t n, ptrdiff_t line, ptrdiff_t lane, uint16_t *column)
+swap_lane(operand *factors, ptrdiff_t n, ptrdiff_t line, ptrdiff_t lane,
+          uint16_t *column)
 {
     (void)factors, (void)n, (void)line, (void)lane, (void)column;
 }

@@ -15,9 +15,10 @@
 /* Of the problems below, as golden.h explains; none is in bfloat16. */
 #define GOLDEN UINT64_C(0xe158ff4f96bc45e5)
 #define NATIVE_GOLDEN HASH_START
-/* Of those in bfloat16. No matrix unit has gradients: AMX gives the bits of every tier. */
+/* Of those in bfloat16. */
 #define BF16_GOLDEN UINT64_C(0x37daf0102461261e)
 #define BF16_NATIVE_GOLDEN UINT64_C(0xf517fb7b7d626fc3)
+#define BF16_UNIT_GOLDEN UINT64_C(0x0b8f42dc70fd9e79)
 
 enum { N_DRAWN = 80, N_BF16 = 40, N_GRADIENTS = 5 };
 
@@ -236,7 +237,8 @@ test_every_tier_gives_gradients_of_bfloat16_its_bits(void)
                              .dtype = bf16_at,
                              .run = run_bf16_at,
                              .golden = BF16_GOLDEN,
-                             .native_golden = BF16_NATIVE_GOLDEN};
+                             .native_golden = BF16_NATIVE_GOLDEN,
+                             .unit_golden = BF16_UNIT_GOLDEN};
     check_corpus(&c);
 }
 

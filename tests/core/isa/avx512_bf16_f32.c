@@ -53,8 +53,11 @@ pair_arrays(const float *low, const float *high, void *to, ptrdiff_t n)
 static void
 round_array(const float *from, uint16_t *to, ptrdiff_t n)
 {
-    for (ptrdiff_t i = 0; i < n; i += LANES) {
+    for (ptrdiff_t i = 0; i < n; i += 4 * LANES) {
         v_store_rounded(to + i, v_load(from + i));
+        v_store_rounded(to + i + LANES, v_load(from + i + LANES));
+        v_store_two_rounded(to + i + 2 * LANES, v_load(from + i + 2 * LANES),
+                            to + i + 3 * LANES, v_load(from + i + 3 * LANES));
     }
 }
 
