@@ -220,6 +220,22 @@ def test_a_single_row_has_the_bits_of_many_for_any_head_dimension(attend, proble
             assert_same_bits(single, rows(whole, slice(3, 4)))
 
 
+@pytest.mark.quick(dtype=("bfloat16",))
+def test_values_of_an_earlier_call_or_head_are_not_used(attend, problem):
+    query, key, value = problem(2, 150, 300, 16, 40)
+    for n in range(3):
+        value[:] = value[::-1].copy()
+        if n == 2:
+            value[:, 200, 3] = np.inf
+        whole = everything(attend, query, key, value, causal=True)
+        for first in (0, 70, 146):
+            some = query[:, first : first + 4]
+            part = everything(
+                attend, some, key, value, causal=True, q_offset=150 + first
+            )
+            assert_same_bits(part, rows(whole, slice(first, first + 4)))
+
+
 def layouts(array):
     """Equal arrays (H, L, D) in other layouts."""
     n = array.ndim

@@ -25,25 +25,26 @@ def tool():
             yield module
 
 
-NAMES = ["exp2_terms", "tail_terms", "log_terms"]
+SETS = [
+    (name, bits)
+    for name in ("exp2_terms", "tail_terms", "log_terms")
+    for bits in (32, 64)
+] + [("weight_terms", 32)]
 
 
-@pytest.mark.parametrize("bits", [32, 64])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "bits"), SETS)
 def test_coefficients_and_errors_are_those_that_the_header_states(tool, name, bits):
     (one,) = [one for one in tool.sets() if (one.name, one.bits) == (name, bits)]
     assert tool.problems(one, one.written(), N_POINTS) == []
 
 
 def test_all_sets_are_checked(tool):
-    assert {(one.name, one.bits) for one in tool.sets()} == {
-        (name, bits) for name in NAMES for bits in (32, 64)
-    }
+    assert {(one.name, one.bits) for one in tool.sets()} == set(SETS)
     headers = [path.read_text("utf-8") for path in tool.MATH.glob("*.h")]
     arrays = sum(
         text.count("static const real ") - text.count("real log2_e") for text in headers
     )
-    assert arrays == 2 * len(NAMES)
+    assert arrays == len(SETS)
 
 
 @pytest.mark.parametrize("k", [0, 3, -1])

@@ -185,29 +185,38 @@ def refine(error: Callable[[Decimal], Decimal], grid: list[Decimal], i: int) -> 
     return x
 
 
-def exp2_terms(bits: int, n: int) -> list[Decimal]:
-    """Return n terms by Remez's algorithm: the first is ln 2, rounded.
+def exp2_terms(
+    n: int, low: Decimal, high: Decimal, first: Decimal | None
+) -> list[Decimal]:
+    """Return n terms by Remez's algorithm, of which the first may be given.
 
-    The others minimise the largest relative error for |r| <= 1/2, which then is reached
-    at n places, with alternating signs.
+    The others minimise the largest relative error for low <= r <= high, which then is
+    reached at as many places and one more, with alternating signs.
     """
-    first, half = rounded(Decimal(2).ln(), bits), Decimal(1) / 2
-    grid = [-half + Decimal(i) / 200 for i in range(201)]
-    places = [-half * cosine(PI * i / (n - 1)) for i in range(n)]
-    terms = [first]
+    given = [] if first is None else [first]
+    n_places = n - len(given) + 1
+    grid = [low + (high - low) * i / 200 for i in range(201)]
+    middle, half = (low + high) / 2, (high - low) / 2
+    places = [middle - half * cosine(PI * i / (n_places - 1)) for i in range(n_places)]
+    if first is None:  # there is no error at 0
+        places[0] = (places[0] + places[1]) / 8
+    terms = given
     for _ in range(20):
         powers = [(x * Decimal(2).ln()).exp() for x in places]
         solved = solve(
             [
-                [*(x**k for k in range(2, n + 1)), (-1) ** i * power]
+                [*(x**k for k in range(1 + len(given), n + 1)), (-1) ** i * power]
                 for i, (x, power) in enumerate(zip(places, powers, strict=True))
             ],
-            [power - 1 - first * x for x, power in zip(places, powers, strict=True)],
+            [
+                power - 1 - sum(given) * x
+                for x, power in zip(places, powers, strict=True)
+            ],
         )
-        terms, level = [first, *solved[:-1]], abs(solved[-1])
+        terms, level = [*given, *solved[:-1]], abs(solved[-1])
         peaks = extremes(partial(exp2_error, terms), grid)
         while (
-            len(peaks) > n
+            len(peaks) > n_places
         ):  # the smallest goes, and one beside it, for signs alternate
             sizes = [abs(exp2_error(terms, x)) for x in peaks]
             i = sizes.index(min(sizes))
@@ -253,6 +262,7 @@ class Set:
     error: Callable[[Sequence[Decimal], Decimal], Decimal]
     make: Callable[[], list[Decimal]]
     excess: Decimal = Decimal(0)  # of the header's error over that of what `make` gives
+    says: str = r"(\d[\d.]*e-\d+) for float, (\d[\d.]*e-\d+) for double"
 
     def written(self) -> list[Decimal]:
         """Return the header's coefficients as its compiler reads them."""
@@ -271,9 +281,7 @@ class Set:
         """Return the error that the header states."""
         text = (MATH / self.header).read_text("utf-8")
         text = re.sub(r"\s+\*?\s*", " ", text)
-        found = re.search(
-            r"(\d[\d.]*e-\d+) for float, (\d[\d.]*e-\d+) for double", text
-        )
+        found = re.search(self.says, text)
         assert found is not None, self.header
         return Decimal(found[1 if self.bits == 32 else 2])
 
@@ -301,7 +309,9 @@ def sets() -> list[Set]:
                 -half,
                 half,
                 exp2_error,
-                partial(exp2_terms, bits, n_exp2),
+                partial(
+                    exp2_terms, n_exp2, -half, half, rounded(Decimal(2).ln(), bits)
+                ),
                 # The double ones are of a search that ended a little early.
                 Decimal("0.001") if bits == 64 else Decimal(0),
             ),
@@ -326,6 +336,19 @@ def sets() -> list[Set]:
                 partial(log_terms, n_log),
             ),
         ]
+    found.append(
+        Set(
+            "weight_terms",
+            "exp.h",
+            32,
+            "0 <= f <= 1",
+            Decimal(0),
+            Decimal(1),
+            exp2_error,
+            partial(exp2_terms, 4, Decimal(0), Decimal(1), None),
+            says=r"(\d[\d.]*e-\d+) for weights",
+        )
+    )
     return found
 
 

@@ -78,13 +78,17 @@ attn_workspace_acquire(size_t size)
         workspace = kept.workspaces[--kept.n];
     }
     unlock_kept();
-    if (workspace != NULL && header_of(workspace)->size >= size) {
-        return workspace;
+    if (workspace != NULL && header_of(workspace)->size < size) {
+        attn_hook.free(header_of(workspace)->block);
+        workspace = NULL;
+    }
+    if (workspace == NULL) {
+        workspace = allocate_workspace(size);
     }
     if (workspace != NULL) {
-        attn_hook.free(header_of(workspace)->block);
+        memset(workspace, 0, size < ATTN_CLEAR_BYTES ? size : ATTN_CLEAR_BYTES);
     }
-    return allocate_workspace(size);
+    return workspace;
 }
 
 int

@@ -6,6 +6,8 @@
 
 #define ATTN_ALIGNMENT 64 /* of workspaces: a cache line */
 
+#define ATTN_CLEAR_BYTES 64 /* of each, which are 0 in the beginning */
+
 /* A block of memory kept from an earlier call if one is large enough; NULL if none can be
  * had. */
 void *attn_workspace_acquire(size_t size);

@@ -1,6 +1,12 @@
 /* How rows of what AMX multiplies and adds up come into lanes, and back: vocabulary of
  * AVX512-BF16. */
 
+/* a without the whole numbers up to it: 0 <= a - floor(a) < 1, and 0 for infinite ones. */
+static inline v_real u_fraction(v_real a)
+{
+    return _mm512_reduce_ps(a, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+}
+
 /* The even and the odd terms of pairs. */
 static inline v_real u_even(v_pairs a)
 {

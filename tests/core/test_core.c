@@ -57,6 +57,7 @@ static const test tests[] = {
     {"products of tiles are those of the definition",
      test_products_of_tiles_are_those_of_the_definition},
     {"what tiles take is put in order", test_what_tiles_take_is_put_in_order},
+    {"weights of a unit are exponentials", test_weights_of_a_unit_are_exponentials},
     {"rows are converted as elements are", test_rows_are_converted_as_elements_are},
     {"exp over its range", test_exp_over_its_range},
     {"tanh over its range", test_tanh_over_its_range},

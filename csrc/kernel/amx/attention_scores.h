@@ -143,7 +143,30 @@ multiply_keys(work *w, const block *b)
     }
 }
 
-/* Tile form: the products of queries and keys of each span; `seen` is all of them. */
+/* Tile form: the products of a tile's queries and its span of keys, of n_columns columns from d
+ * on; `keys` begin at key `first`. */
+static void
+multiply_tile_scores(const work *w, int tile, const span *s, matrix keys,
+                     ptrdiff_t first, ptrdiff_t d, ptrdiff_t n_columns,
+                     const prefetch next[2])
+{
+    multiply_on_unit(&(unit_product){
+        .c = scores_of(w, tile),
+        .c_row = WIDTH,
+        .a = keys.at + (s->first - first) * keys.row,
+        .a_row = keys.row,
+        .a_tile = UNIT_ROWS * keys.row,
+        .a_step = UNIT_OPERANDS,
+        .b = w->rows.query + (tile * w->rows.key_width + d / TERMS) * WIDTH,
+        .b_row = WIDTH,
+        .n_rows = s->n,
+        .n_vec = tile_vectors(&w->rows, tile),
+        .n_steps = (n_columns + UNIT_TERMS - 1) / UNIT_TERMS,
+        .resume = d > 0,
+        .next = {next[0], next[1]}});
+}
+
+/* The products of queries and keys of each span; `seen` is all of them. */
 static void
 multiply_scores(work *w, const block *b, const span *spans, const span *seen)
 {
@@ -156,24 +179,11 @@ multiply_scores(work *w, const block *b, const span *spans, const span *seen)
         ptrdiff_t n_columns = least(run.dim - d, most_columns);
         matrix keys = fetch_key_tiles(&run, d, n_columns, w->rows.slab);
         for (int t = 0; t < w->rows.n_tiles; t++) {
-            if (spans[t].n == 0) {
-                continue;
+            if (spans[t].n > 0) {
+                multiply_tile_scores(w, t, &spans[t], keys, seen->first, d, n_columns,
+                                     next);
+                next[0].n_rows = next[1].n_rows = 0;
             }
-            multiply_on_unit(&(unit_product){
-                .c = scores_of(w, t),
-                .c_row = WIDTH,
-                .a = keys.at + (spans[t].first - seen->first) * keys.row,
-                .a_row = keys.row,
-                .a_tile = UNIT_ROWS * keys.row,
-                .a_step = UNIT_OPERANDS,
-                .b = w->rows.query + (t * w->rows.key_width + d / TERMS) * WIDTH,
-                .b_row = WIDTH,
-                .n_rows = spans[t].n,
-                .n_vec = tile_vectors(&w->rows, t),
-                .n_steps = (n_columns + UNIT_TERMS - 1) / UNIT_TERMS,
-                .resume = d > 0,
-                .next = {next[0], next[1]}});
-            next[0].n_rows = next[1].n_rows = 0;
         }
         d += most_columns;
     } while (d < run.dim);

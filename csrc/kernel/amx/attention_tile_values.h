@@ -5,10 +5,12 @@
 
 #include "kernel/amx/product.h"
 #include "kernel/attention/tile_form/scores.h"
+#include "kernel/attention/tile_form/scores.h"
 
-/* Columns of values from d on in the slab: for UNIT_ROWS columns the tiles of UNIT_TERMS keys
+/* Columns of values from d on, in the slab or the panel: for UNIT_ROWS columns the tiles of UNIT_TERMS keys
  * each, one behind the other, [column][pair of keys] and 0 where there is none. */
 typedef struct {
+    operand *at;
     ptrdiff_t first; /* key */
     ptrdiff_t d;
     ptrdiff_t n_columns;
@@ -66,7 +68,7 @@ stage_two_tiles(const char *from, ptrdiff_t row, operand *to, ptrdiff_t step)
     }
 }
 
-/* Brings up to UNIT_TERMS values into the slab, from `to` on. */
+/* Makes tiles of up to UNIT_TERMS values, from `to` on. */
 static void
 stage_some_tiles(const value_tiles *tiles, const key_run *values, operand *to)
 {
@@ -85,11 +87,11 @@ stage_some_tiles(const value_tiles *tiles, const key_run *values, operand *to)
     }
 }
 
-/* Brings the run's values into the slab; those that come next are prefetched. */
+/* Makes tiles of the run's values; those that come next are prefetched. */
 static void
-stage_value_tiles(work *w, const value_tiles *tiles, key_run values)
+stage_value_tiles(const value_tiles *tiles, key_run values)
 {
-    for (operand *to = w->rows.slab; values.n > 0; to += UNIT_TILE) {
+    for (operand *to = tiles->at; values.n > 0; to += UNIT_TILE) {
         key_run next = rest_of(values, least(values.n, UNIT_TERMS));
         prefetch ahead =
             prefetch_of(next.array, next.at + tiles->d * next.array->column_stride,
@@ -102,12 +104,12 @@ stage_value_tiles(work *w, const value_tiles *tiles, key_run values)
 }
 
 static bool
-are_tiles_finite(const work *w, const value_tiles *values)
+are_tiles_finite(const value_tiles *values)
 {
     ptrdiff_t n_tiles =
         (values->n_columns + UNIT_ROWS - 1) / UNIT_ROWS * values->n_steps;
 
-    return all_finite((matrix){w->rows.slab, UNIT_OPERANDS}, UNIT_OPERANDS, 0,
+    return all_finite((matrix){values->at, UNIT_OPERANDS}, UNIT_OPERANDS, 0,
                       n_tiles * UNIT_ROWS);
 }
 
@@ -167,7 +169,7 @@ add_values(work *w, const block *b, int tile, const span *s, const value_tiles *
 
     for (ptrdiff_t c = 0; c < values->n_columns; c += UNIT_SQUARE) {
         const operand *from =
-            w->rows.slab + (c / UNIT_ROWS * values->n_steps + offset) * UNIT_TILE;
+            values->at + (c / UNIT_ROWS * values->n_steps + offset) * UNIT_TILE;
         ptrdiff_t d = values->d + c;
         m.n_rows = least(values->n_columns - c, UNIT_SQUARE);
         m.a = from;
@@ -187,28 +189,6 @@ add_values(work *w, const block *b, int tile, const span *s, const value_tiles *
             }
             multiply_on_unit(&m);
             add_unit_sums(w, tile, d, m.n_rows, sums, UINT64_C(1) << r);
-        }
-    }
-}
-
-/* Adds the products of all tiles' weights and the block's values to the chunk's output. */
-static void
-add_block(work *w, const block *b, const span *spans, const span *seen, prefetch *next)
-{
-    key_run run = values_of(&w->rows, seen->first, seen->n);
-
-    for (ptrdiff_t d = 0; d < run.dim; d += SLAB_COLUMNS) {
-        value_tiles values = {.first = seen->first,
-                              .d = d,
-                              .n_columns = least(run.dim - d, SLAB_COLUMNS),
-                              .n_steps = (seen->n + UNIT_TERMS - 1) / UNIT_TERMS};
-        stage_value_tiles(w, &values, run);
-        values.finite = !seen->masked || are_tiles_finite(w, &values);
-        for (int t = 0; t < w->rows.n_tiles; t++) {
-            if (spans[t].n > 0) {
-                add_values(w, b, t, &spans[t], &values, next);
-                next[0].n_rows = next[1].n_rows = 0;
-            }
         }
     }
 }

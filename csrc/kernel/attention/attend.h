@@ -50,6 +50,7 @@ open_task(const attn_problem *p, const attn_task *task, const attn_worker *worke
          (p->key.dtype == ATTN_F16 && attn_get_tuning(ATTN_TUNE_READ_HALVES_ONCE)));
     w->ends_head = is_far(p) && task->first_row + task->n_rows == group_rows;
     w->values_prefetched = -1;
+    w->in_turn = false;
     attn_seen_keys(task, &w->rows.from, &w->rows.to);
     lay_out(p, group_rows, worker->workspace, w);
     load_queries(&w->rows);

@@ -125,28 +125,38 @@ find_tops(v_real *top, const real *scores, ptrdiff_t n_keys, const int n_vec)
 }
 
 /* Turns the scores of n_vec vectors of rows, times scale, into exponentials relative to
- * the running maximum, and adds them to the running sum. */
+ * the running maximum, and adds them to the running sum. They become operands if `pack`; then
+ * a weight of 0 makes the last operand whole. */
 static INLINE void
 exponentiate_lanes(real *scores, ptrdiff_t n_keys, real scale, real *max, real *sum,
-                   real *rescale, const int n_vec)
+                   real *rescale, const int n_vec, const bool pack)
 {
+    const int step = pack ? TERMS : 1;
     v_real top[TILE_VECTORS], total[TILE_VECTORS];
+    v_real factor = v_set1(exponent_scale(scale));
 
     find_tops(top, scores, n_keys, n_vec);
     UNROLLED for (int v = 0; v < n_vec; v++)
     {
-        v_real factor = raise_max(max + v * LANES, v_mul(top[v], v_set1(scale)));
-        v_store(rescale + v * LANES, factor);
-        top[v] = finite_floor(v_load(max + v * LANES));
+        v_store(rescale + v * LANES,
+                raise_max(max + v * LANES, v_mul(top[v], v_set1(scale))));
+        top[v] = exponent_base(v_load(max + v * LANES));
         total[v] = v_set1(0);
+        if (n_keys % step != 0) {
+            v_store(scores + n_keys * WIDTH + v * LANES, v_set1((real)-INFINITY));
+        }
     }
-    for (ptrdiff_t k = 0; k < n_keys; k++) {
+    for (ptrdiff_t k = 0; k < n_keys; k += step) {
         UNROLLED for (int v = 0; v < n_vec; v++)
         {
-            real *at = scores + k * WIDTH + v * LANES;
-            v_real e = exp_of(v_fms(v_load(at), v_set1(scale), top[v]));
-            total[v] = v_add(total[v], e);
-            v_store(at, e);
+            const real *at = scores + k * WIDTH + v * LANES;
+            v_real e[TERMS];
+            UNROLLED for (int i = 0; i < step; i++)
+            {
+                e[i] = weight_exp(v_load(at + i * WIDTH), factor, top[v]);
+                total[v] = v_add(total[v], e[i]);
+            }
+            store_weights(scores + k / step * WIDTH + v * LANES, e, step);
         }
     }
     UNROLLED for (int v = 0; v < n_vec; v++)
@@ -161,7 +171,8 @@ exponentiate_lanes(real *scores, ptrdiff_t n_keys, real scale, real *max, real *
 static INLINE v_real
 weight_of(v_real score, real scale, v_real max, v_real inverse_sum)
 {
-    v_real weight = v_mul(exp_of(v_fms(score, v_set1(scale), max)), inverse_sum);
+    v_real e = weight_exp(score, v_set1(exponent_scale(scale)), exponent_base(max));
+    v_real weight = v_mul(e, inverse_sum);
 
     weight = v_select(v_less(score, v_set1(-REAL_MAX)), v_set1(0), weight);
     return quiet_nan_or(weight);

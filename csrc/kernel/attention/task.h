@@ -3,6 +3,7 @@
 #define ATTN_KERNEL_ATTENTION_TASK_H
 
 #include "core/arrangement.h"
+#include "core/workspace.h"
 #include "kernel/arena.h"
 #include "kernel/attention/rows.h"
 
@@ -22,7 +23,28 @@ typedef struct {
     real least_top[ATTN_TASK_ROWS]; /* the least of a row's largest weights */
 } row_statistics;
 
+/* Which blocks of a head's values a matrix unit has transposed for an earlier task of the thread;
+ * a bit for each. */
 typedef struct {
+    const char *value; /* the head's; NULL at the beginning of a call */
+    ptrdiff_t batch;
+    uint64_t staged;
+    uint64_t odd; /* of them, those that are not finite: they are of no use */
+} value_panel;
+
+enum {
+    PANEL_BLOCKS = 64,       /* at most */
+    PANEL_BYTES = 512 << 10, /* so that it stays in the second-level cache */
+    KEPT_BYTES = 1 << 20     /* of a workspace, so that the pool keeps it */
+};
+
+_Static_assert(sizeof(value_panel) <= ATTN_CLEAR_BYTES,
+               "a workspace begins with zeros");
+
+typedef struct {
+    value_panel panel; /* first: it stays from task to task */
+    ptrdiff_t panel_blocks;
+    operand *panel_tiles; /* (panel_blocks, Dv, BLOCK / TERMS) */
     task_rows rows;
     bool reads_ahead; /* prefetches keys and values: no other task reads them first */
     bool reads_once;  /* prefetches those that are read once shortly before, */
@@ -30,6 +52,7 @@ typedef struct {
     int unit_columns; /* row form: columns of a matrix unit's tiles of sums, 0 without tiles */
     bool reads_bursts; /* reads a group in order before it reads it out of order */
     bool ends_head;    /* prefetches those of the next head */
+    bool in_turn;      /* tiles use the same memory for scores, one after the other */
     ptrdiff_t
         values_prefetched; /* key of the block whose values were prefetched already */
     ptrdiff_t value_width; /* Dv rounded up to whole vectors */
@@ -64,6 +87,18 @@ gathered_bytes(const attn_array *array, ptrdiff_t dim)
     return are_bytes(array) && !are_shorts(array) && array->column_stride != 1
                ? ATTN_BLOCK * dim
                : 0;
+}
+
+/* The panel of values: as many blocks as there is room for. */
+static void
+lay_out_panel(const attn_problem *p, arena *a, work *w)
+{
+    ptrdiff_t bytes =
+        round_up(p->value_dim, LANES) * ATTN_BLOCK / TERMS * (ptrdiff_t)sizeof(operand);
+    ptrdiff_t room = least(PANEL_BYTES, KEPT_BYTES - CACHE_LINE - (ptrdiff_t)a->used);
+
+    w->panel_blocks = bytes > 0 ? least(most(room, 0) / bytes, PANEL_BLOCKS) : 0;
+    w->panel_tiles = arena_take(a, (size_t)(w->panel_blocks * bytes));
 }
 
 /* Lays the work of a task of so many rows of a group out behind itself in memory; returns
@@ -108,6 +143,9 @@ lay_out(const attn_problem *p, ptrdiff_t group_rows, char *memory, work *w)
     w->rows.slab = arena_take(&a, (size_t)slab * sizeof(operand));
     if (p->bias.data != NULL) {
         w->rows.bias = arena_reals(&a, n_rows * ATTN_BLOCK);
+    }
+    if (HAS_UNIT && !w->rows.row_form) {
+        lay_out_panel(p, &a, w);
     }
     return a.used;
 }

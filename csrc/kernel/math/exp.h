@@ -88,6 +88,59 @@ exp_of(v_real x)
     return x;
 }
 
+/* Weights are exponentials of scale * score - max. A matrix unit rounds them to bfloat16, so that
+ * shorter steps suffice there: 2^y = 2^n * 2^f with n = floor(y), which the scaling takes itself,
+ * and 2^f = 1 + f q(f). The relative error is 3e-6 for weights. */
+#ifdef MATRIX_UNIT
+static const real weight_terms[] = {0.69304484490305043793f, 0.24128020475114757785f,
+                                    0.052242474224084042758f, 0.013426684271425959512f};
+
+/* What is subtracted from exponents; never -inf, which has no differences. */
+static INLINE v_real
+exponent_base(v_real max)
+{
+    return v_max(v_mul(max, v_set1(log2_e)), v_set1(-REAL_MAX));
+}
+
+static INLINE real
+exponent_scale(real scale)
+{
+    return scale * log2_e;
+}
+
+static INLINE v_real
+weight_exp(v_real score, v_real scale, v_real base)
+{
+    enum { N = sizeof weight_terms / sizeof weight_terms[0] };
+    v_real y = v_fms(score, scale, base), f = u_fraction(y);
+    v_real q = v_set1(weight_terms[N - 1]);
+
+    UNROLLED for (int k = N - 2; k >= 0; k--)
+    {
+        q = v_fma(q, f, v_set1(weight_terms[k]));
+    }
+    return v_scale2(v_fma(q, f, v_set1(1)), y);
+}
+#else
+static INLINE v_real
+exponent_base(v_real max)
+{
+    return v_max(max, v_set1(-REAL_MAX));
+}
+
+static INLINE real
+exponent_scale(real scale)
+{
+    return scale;
+}
+
+static INLINE v_real
+weight_exp(v_real score, v_real scale, v_real base)
+{
+    return exp_of(v_fms(score, scale, base));
+}
+#endif
+
 /* tanh(|x|) = E / (E + 2) with E = e^(2|x|) - 1, accurate where x is small. */
 static INLINE v_real
 tanh_of(v_real x)

@@ -132,6 +132,17 @@ stage_rows(operand *to, const char *first, const char *second, ptrdiff_t stride,
     }
 }
 
+/* Stores the weights of one key, or of a pair as its operands. */
+static INLINE void
+store_weights(real *to, const v_real *weights, const int n_keys)
+{
+    if (n_keys == TERMS) {
+        v_store_pairs(to, v_pair(weights[0], weights[1]));
+    } else {
+        v_store(to, weights[0]);
+    }
+}
+
 static INLINE void
 pack_weights(real *weights, ptrdiff_t n, ptrdiff_t key_step)
 {

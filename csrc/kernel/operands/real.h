@@ -130,6 +130,13 @@ stage_rows(operand *to, const char *first, const char *second, ptrdiff_t stride,
 
 /* Makes weights operands, in place: LANES for each of n keys, which are key_step reals apart. */
 static INLINE void
+store_weights(real *to, const v_real *weights, const int n_keys)
+{
+    (void)n_keys;
+    v_store(to, weights[0]);
+}
+
+static INLINE void
 pack_weights(real *weights, ptrdiff_t n, ptrdiff_t key_step)
 {
     (void)weights, (void)n, (void)key_step;

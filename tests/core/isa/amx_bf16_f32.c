@@ -2,6 +2,7 @@
 #if defined(__x86_64__) && defined(__linux__)
 #include "isa/amx_bf16_f32.h"
 
+#include "kernel/math/exp.h"
 #include "support/functions.h"
 
 extern const unit_functions functions_amx_bf16;
@@ -73,11 +74,20 @@ zip(const uint16_t *low, const uint16_t *up, uint32_t *zipped, float *unzipped)
     v_store(unzipped + LANES, lanes[1]);
 }
 
+static void
+weigh(const float *scores, float scale, float max, float *weights)
+{
+    v_real base = exponent_base(v_set1(max));
+
+    v_store(weights, weight_exp(v_load(scores), v_set1(exponent_scale(scale)), base));
+}
+
 const unit_functions functions_amx_bf16 = {.multiply = multiply,
                                            .multiply_line = multiply_line,
                                            .turn = turn,
                                            .zip = zip,
-                                           .zip_element = u_zip_element};
+                                           .zip_element = u_zip_element,
+                                           .weigh = weigh};
 
 #include "isa/end.h"
 #endif

@@ -132,3 +132,37 @@ test_what_tiles_take_is_put_in_order(void)
     }
     expect(n_wrong == 0, "u_zip and u_unzip: %d wrong", n_wrong);
 }
+
+void
+test_weights_of_a_unit_are_exponentials(void)
+{
+    const unit_functions *f = functions_or_note();
+    float scores[LANES], weights[LANES];
+    double worst = 0;
+
+    if (f == NULL) {
+        return;
+    }
+    for (int n = 0; n < 4096; n++) { /* exponents from 0 to -64 */
+        for (int i = 0; i < LANES; i++) {
+            scores[i] = (float)(24 - (n * LANES + i) * 0x1p-10);
+        }
+        f->weigh(scores, 0.5f, 12, weights);
+        for (int i = 0; i < LANES; i++) {
+            double error = weights[i] / exp(0.5 * scores[i] - 12) - 1;
+            worst = fmax(worst, fabs(error));
+        }
+    }
+    expect(worst < 8e-6, "an error of %g", worst); /* also of roundings of 12 log2 e */
+    note("errors up to %.2g", worst);
+    for (int i = 0; i < LANES; i++) {
+        static const float some[] = {(float)-INFINITY, (float)NAN, 24, -1e30f};
+        scores[i] = some[i % 4];
+    }
+    f->weigh(scores, 0.5f, 12, weights);
+    expect(weights[0] == 0 && isnan(weights[1]) && fabsf(weights[2] - 1) < 4e-6F &&
+               weights[3] == 0,
+           "%g, %g, %g, %g", weights[0], weights[1], weights[2], weights[3]);
+    f->weigh(scores, 0.5f, (float)-INFINITY, weights);
+    expect(weights[0] == 0, "%g where no key is seen", weights[0]);
+}

@@ -103,6 +103,7 @@ static void
 exponentiate_rows(work *w, ptrdiff_t n_keys, real scale)
 {
     real top[WIDTH] = {0};
+    v_real factor = v_set1(exponent_scale(scale));
     partial *s = &w->chunk;
 
     for (ptrdiff_t r = 0; r < w->rows.task->n_rows; r++) {
@@ -117,9 +118,9 @@ exponentiate_rows(work *w, ptrdiff_t n_keys, real scale)
     }
     for (ptrdiff_t r = 0; r < w->rows.task->n_rows; r++) {
         real *line = w->scores + r * ATTN_BLOCK;
-        v_real max = finite_floor(v_set1(s->max[r]));
+        v_real base = exponent_base(v_set1(s->max[r]));
         for (ptrdiff_t k = 0; k < row_keys(n_keys); k += LANES) {
-            v_store(line + k, exp_of(v_fms(v_load(line + k), v_set1(scale), max)));
+            v_store(line + k, weight_exp(v_load(line + k), factor, base));
         }
     }
 }

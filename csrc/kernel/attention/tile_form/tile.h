@@ -9,35 +9,6 @@
 #include "kernel/attention/tile_form/bytes.h"
 #include "kernel/attention/tile_form/codes.h"
 
-/* The softmax of a tile's scores so far: exponentials in their place, as operands. */
-static void
-exponentiate_tile(work *w, const block *b, int tile, const span *s)
-{
-    ptrdiff_t lane = (ptrdiff_t)tile * WIDTH;
-    real *scores = scores_of(w, tile), *rescale = w->rescale + lane;
-    real *max = w->chunk.max + lane, *sum = w->chunk.sum + lane;
-    int n_vec = tile_vectors(&w->rows, tile);
-    ptrdiff_t n = round_up(s->n, SUM_TERMS);
-    real scale = finish_tile(w, b, tile, s);
-
-    if (n_vec == TILE_VECTORS) {
-        exponentiate_lanes(scores, s->n, scale, max, sum, rescale, TILE_VECTORS);
-    }
-    for (ptrdiff_t i = 0; i < n_vec * LANES && n_vec < TILE_VECTORS; i += LANES) {
-        exponentiate_lanes(scores + i, s->n, scale, max + i, sum + i, rescale + i, 1);
-    }
-    drop_tile(w, b, tile, s, 1);
-    if (TERMS == 1 && w->rows.task->value_scale != NULL) {
-        scale_tile(w, b, tile, s, true);
-    }
-    for (ptrdiff_t i = s->n * WIDTH; i < n * WIDTH; i += LANES) {
-        v_store(scores + i, v_set1(0));
-    }
-    for (ptrdiff_t i = 0; i < n_vec * LANES; i += LANES) {
-        pack_weights(scores + i, n, WIDTH);
-    }
-}
-
 /* The products of queries and keys of each span, which `seen` covers. */
 static void
 score_spans(work *w, const block *b, const span *spans, const span *seen)
@@ -61,10 +32,13 @@ attend_tiles(work *w, const block *b)
     span seen = open_spans(&w->rows, b, spans);
 
     bool codes = are_shorts(&w->rows.p->value);
+    bool done = attend_in_turn(w, b, spans, &seen, next);
 
-    score_spans(w, b, spans, &seen);
+    if (!done) {
+        score_spans(w, b, spans, &seen);
+    }
     w->values_prefetched = b->end;
-    for (int t = 0; t < w->rows.n_tiles && !codes; t++) {
+    for (int t = 0; t < w->rows.n_tiles && !codes && !done; t++) {
         if (spans[t].n > 0) {
             exponentiate_tile(w, b, t, &spans[t]);
         }
@@ -73,7 +47,7 @@ attend_tiles(work *w, const block *b)
         add_coded_block(w, b, spans);
     } else if (are_bytes(&w->rows.p->value)) {
         add_byte_block(w, b, spans);
-    } else {
+    } else if (!done) {
         add_block(w, b, spans, &seen, next);
     }
     for (int t = 0; t < w->rows.n_tiles; t++) {
