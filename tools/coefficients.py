@@ -345,7 +345,7 @@ def sets() -> list[Set]:
             Decimal(0),
             Decimal(1),
             exp2_error,
-            partial(exp2_terms, 4, Decimal(0), Decimal(1), None),
+            partial(exp2_terms, 5, Decimal(0), Decimal(1), None),
             says=r"(\d[\d.]*e-\d+) for weights",
         )
     )

@@ -90,10 +90,11 @@ exp_of(v_real x)
 
 /* Weights are exponentials of scale * score - max. A matrix unit rounds them to bfloat16, so that
  * shorter steps suffice there: 2^y = 2^n * 2^f with n = floor(y), which the scaling takes itself,
- * and 2^f = 1 + f q(f). The relative error is 3e-6 for weights. */
+ * and 2^f = 1 + f q(f). The relative error is 9.4e-8 for weights. */
 #ifdef MATRIX_UNIT
-static const real weight_terms[] = {0.69304484490305043793f, 0.24128020475114757785f,
-                                    0.052242474224084042758f, 0.013426684271425959512f};
+static const real weight_terms[] = {0.69315131180460087540f, 0.24016445015509335748f,
+                                    0.055799913103730322068f, 0.0090170303224482018160f,
+                                    0.0018671300698754375973f};
 
 /* What is subtracted from exponents; never -inf, which has no differences. */
 static INLINE v_real
