@@ -2,6 +2,8 @@
  * bytes. Its sums are rounded to nearest, and subnormal numbers count as 0. Source: Intel 64
  * and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18, and volume 2,
  * TDPBF16PS. */
+#include "vec/amx.h"
+
 #define MATRIX_UNIT 1
 
 enum {
@@ -11,32 +13,18 @@ enum {
     UNIT_COLUMNS = 3, /* tiles of sums side by side; there are two rows of them */
 };
 
-/* Between writing memory and reading it into tiles: compilers do not know that tiles are read
- * from memory, nor how much of a configuration is. */
-static inline void u_publish(const void *at)
-{
-    __asm__ volatile("" : : "r"(at) : "memory");
-}
-
 /* Makes tiles of sums, and of x, `rows` high: fewer than UNIT_ROWS where there is no second
  * row of tiles. Tiles are this thread's until u_end. */
 static inline void u_begin(int rows)
 {
-    struct {
-        uint8_t palette, start_row, reserved[14];
-        uint16_t row_bytes[16];
-        uint8_t rows[16];
-    } config = {.palette = 1};
+    unit_tiles tiles = {.palette = 1};
 
     for (int tile = 0; tile < 8; tile++) {
-        config.row_bytes[tile] = 64;
-        config.rows[tile] = (uint8_t)(tile < 3 || tile == 6 ? rows : UNIT_ROWS);
+        tiles.row_bytes[tile] = 64;
+        tiles.rows[tile] = (uint8_t)(tile < 3 || tile == 6 ? rows : UNIT_ROWS);
     }
-    u_publish(&config);
-    _tile_loadconfig(&config);
+    u_configure(&tiles);
 }
-
-static inline void u_end(void) { _tile_release(); }
 
 static inline void u_clear(void)
 {

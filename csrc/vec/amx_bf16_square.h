@@ -107,18 +107,13 @@ enum { UNIT_STRIP = 4 };
 /* Makes tiles for products with a single number, or pair, in each row of the column. */
 static inline void u_begin_single(void)
 {
-    struct {
-        uint8_t palette, start_row, reserved[14];
-        uint16_t row_bytes[16];
-        uint8_t rows[16];
-    } config = {.palette = 1};
+    unit_tiles tiles = {.palette = 1};
 
     for (int tile = 0; tile < 8; tile++) {
-        config.row_bytes[tile] = tile == 4 || tile == 5 ? 64 : 4;
-        config.rows[tile] = UNIT_ROWS;
+        tiles.row_bytes[tile] = tile == 4 || tile == 5 ? 64 : 4;
+        tiles.rows[tile] = UNIT_ROWS;
     }
-    u_publish(&config);
-    _tile_loadconfig(&config);
+    u_configure(&tiles);
 }
 
 static inline void u_clear_strip(void) { u_clear_square(2, 2); }

@@ -2,6 +2,7 @@
  * whose tiles have 16 rows of 64 bytes. The unit multiplies signed bytes by signed ones, so that
  * codes wait for it as they are. Source: Intel 64 and IA-32 Architectures Software Developer's
  * Manual, volume 1, chapter 18, and volume 2, TDPBSSD. */
+#include "vec/amx.h"
 #include "vec/avx512_vnni_int8.h"
 
 enum {
@@ -16,32 +17,18 @@ static inline void u_store_codes(code *p, v_codes codes, int zero)
     _mm512_storeu_si512(p, _mm512_sub_epi8(codes, _mm512_set1_epi8((char)zero)));
 }
 
-/* Between writing memory and reading it into tiles: compilers do not know that tiles are read
- * from memory, nor how much of a configuration is. */
-static inline void u_publish(const void *at)
-{
-    __asm__ volatile("" : : "r"(at) : "memory");
-}
-
 /* Products are of so many rows of x with `step` terms at a time, a multiple of 4. Tiles 0 to 2 and
  * 5 to 7 are sums, 3 is of x, 4 of W. They are this thread's until u_end. */
 static inline void u_begin(int rows, int step)
 {
-    struct {
-        uint8_t palette, start_row, reserved[14];
-        uint16_t row_bytes[16];
-        uint8_t rows[16];
-    } config = {.palette = 1};
+    unit_tiles tiles = {.palette = 1};
 
     for (int tile = 0; tile < 8; tile++) {
-        config.row_bytes[tile] = (uint16_t)(tile == 3 ? step : 64);
-        config.rows[tile] = (uint8_t)(tile == 4 ? step / 4 : rows);
+        tiles.row_bytes[tile] = (uint16_t)(tile == 3 ? step : 64);
+        tiles.rows[tile] = (uint8_t)(tile == 4 ? step / 4 : rows);
     }
-    u_publish(&config);
-    _tile_loadconfig(&config);
+    u_configure(&tiles);
 }
-
-static inline void u_end(void) { _tile_release(); }
 
 /* There are two sets of sums: one is stored while products are added to the other. */
 static inline void u_clear(const bool other)
