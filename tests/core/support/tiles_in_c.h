@@ -18,16 +18,16 @@ typedef struct {
     uint8_t bytes[TILE_ROWS][TILE_BYTES];
 } plain_tile;
 
-static _Thread_local plain_tile tiles[N_TILES];
+static _Thread_local plain_tile plain_tiles[N_TILES];
 static _Thread_local bool tiles_are_there;
 
 static inline plain_tile *
 tile_at(int number)
 {
-    if (!tiles_are_there || tiles[number].rows == 0) {
+    if (!tiles_are_there || plain_tiles[number].rows == 0) {
         abort();
     }
-    return &tiles[number];
+    return &plain_tiles[number];
 }
 
 /* All tiles are zero then. Rows and columns are within a tile. */
@@ -44,12 +44,12 @@ tiles_begin(const void *at)
     if (config.palette != 1 || config.start_row != 0) {
         abort();
     }
-    memset(tiles, 0, sizeof tiles);
+    memset(plain_tiles, 0, sizeof plain_tiles);
     for (int i = 0; i < N_TILES; i++) {
-        tiles[i].rows = config.rows[i];
-        tiles[i].row_bytes = config.row_bytes[i];
-        if (tiles[i].rows > TILE_ROWS || tiles[i].row_bytes > TILE_BYTES ||
-            tiles[i].row_bytes % 4 != 0) {
+        plain_tiles[i].rows = config.rows[i];
+        plain_tiles[i].row_bytes = config.row_bytes[i];
+        if (plain_tiles[i].rows > TILE_ROWS || plain_tiles[i].row_bytes > TILE_BYTES ||
+            plain_tiles[i].row_bytes % 4 != 0) {
             abort();
         }
     }
@@ -65,7 +65,7 @@ tiles_end(void)
 static inline void
 tile_clear(int number)
 {
-    memset(tile_at(number)->bytes, 0, sizeof tiles->bytes);
+    memset(tile_at(number)->bytes, 0, sizeof plain_tiles->bytes);
 }
 
 static inline void
